@@ -1,0 +1,6 @@
+"""`python -m sage_rlvr` is the command `sage-rlvr`."""
+
+from sage_rlvr.cli import main
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,304 @@
+"""The command line: one verb a stage of the work. YAML first; `--a.b value` edits the recipe before it is decoded.
+
+Imports of torch and transformers stay inside the verbs, so that `--help` and a mistyped word answer at once.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Literal
+
+import tyro
+from rich.console import Console
+
+from sage_rlvr.errors import ConfigError, SageError
+
+RUNS = Path("runs")
+
+
+@dataclass(frozen=True)
+class Demo:
+    """Train no-KL, GRPO and SAGE-Branch from the shipped base on this machine, evaluate exactly, and say what differs.
+
+    `--a.b value` edits every arm's recipe, e.g. `--steps 40` for a short look."""
+
+    out: Path = RUNS / "demo"
+    """Where runs, evaluations, pictures and the page go. The same folder again continues."""
+    seeds: tuple[int, ...] = (0,)
+    """Training seeds; claims about methods, not checkpoints, need at least three."""
+    arms: tuple[str, ...] | None = None
+    """Recipes of recipes/countdown to train (default: no_kl grpo sage_branch; placebo is there too)."""
+    problems: int = 300
+    """Test problems."""
+    workers: int | None = None
+    """Training runs at a time, one thread each (default: the number of cores)."""
+
+
+@dataclass(frozen=True)
+class Sft:
+    """Train a base policy from scratch on generated solutions."""
+
+    recipe: tyro.conf.Positional[Path]
+    run: Path | None = None
+    """Run directory (default runs/<recipe name>). The same directory again continues."""
+    out: Path | None = None
+    """Where the policy goes (default <run>/policy)."""
+    quiet: bool = False
+    """No progress."""
+
+
+@dataclass(frozen=True)
+class Train:
+    """Train one method by RL from a recipe; killed at any moment, the same command continues."""
+
+    recipe: tyro.conf.Positional[Path]
+    run: Path | None = None
+    """Run directory (default runs/<recipe name>-s<seed>)."""
+    fork: bool = False
+    """Continue a run although its recipe or the installed versions changed."""
+    quiet: bool = False
+    """No progress; metrics.jsonl has everything."""
+
+
+@dataclass(frozen=True)
+class Eval:
+    """Evaluate a run, a model folder or "embedded" exactly: pass@k, support, temperature frontier."""
+
+    what: tyro.conf.Positional[str]
+    split: Literal["validation", "test"] = "test"
+    problems: int = 300
+    seed: int = 1
+    """Of the problems, not of training; the same seed means the same problems."""
+    temperatures: tuple[float, ...] = (1.0,)
+    frontier: bool = False
+    """Add the fifteen temperatures of the frontier."""
+    ks: tuple[int, ...] = (1, 8, 64, 256)
+    world: str | None = None
+    """Another world than the run's own: a recipe file, or a named one such as countdown-5."""
+    sample: int = 0
+    """Also draw this many completions for each of 40 problems and hold them against the exact numbers."""
+    out: Path | None = None
+    """Where the record goes (default <run>/evaluation-<split>.npz, or runs/evaluations/<model>-<split>.npz)."""
+
+
+@dataclass(frozen=True)
+class Compare:
+    """Hold evaluations of the same problems against each other; the first is the control of all others.
+
+    Each is a record (.npz), a run directory, or NAME=PATH[,PATH...]; several paths are training seeds of one method."""
+
+    arms: tyro.conf.Positional[tuple[str, ...]]
+    split: Literal["validation", "test"] = "test"
+    """Which record of a run directory to take."""
+    k: int = 256
+    out: Path | None = None
+    """Also write the page and the pictures there."""
+
+
+@dataclass(frozen=True)
+class Show:
+    """Print a resolved recipe and the objective that it really optimises."""
+
+    recipe: tyro.conf.Positional[Path]
+
+
+@dataclass(frozen=True)
+class Doctor:
+    """Say what works on this machine, and what was switched off and why."""
+
+
+Command = (
+    Annotated[Demo, tyro.conf.subcommand("demo")]
+    | Annotated[Sft, tyro.conf.subcommand("sft")]
+    | Annotated[Train, tyro.conf.subcommand("train")]
+    | Annotated[Eval, tyro.conf.subcommand("eval")]
+    | Annotated[Compare, tyro.conf.subcommand("compare")]
+    | Annotated[Show, tyro.conf.subcommand("show")]
+    | Annotated[Doctor, tyro.conf.subcommand("doctor")]
+)
+EDITABLE = (Demo, Sft, Train, Show)  # the verbs that take --a.b value
+
+
+@dataclass
+class Streams:
+    """Where the verbs speak."""
+
+    out: Console = field(default_factory=lambda: Console(highlight=False))
+    err: Console = field(default_factory=lambda: Console(stderr=True, highlight=False))
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Entry point. Exit codes: 0 done, 1 interrupted and saved, 2 refused (the message says what to do)."""
+    _quiet_libraries()
+    args = list(sys.argv[1:] if argv is None else argv)
+    command, unknown = tyro.cli(Command, prog="sage-rlvr", args=args, return_unknown_args=True)  # type: ignore[call-overload]
+    streams = Streams()
+    try:
+        code = _run(command, _overrides(command, unknown), streams)
+    except SageError as error:
+        streams.err.print(f"[bold red]{type(error).__name__}[/]: ", end="")
+        streams.err.print(str(error), markup=False)
+        code = 2
+    except KeyboardInterrupt:
+        streams.err.print("interrupted; what was finished is saved, the same command continues")
+        code = 1
+    sys.exit(code)
+
+
+def _quiet_libraries() -> None:
+    """Progress bars of weight loading say nothing on a 3 MB model; warnings of ours stay."""
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    warnings.formatwarning = lambda message, category, *rest: f"{category.__name__}: {message}\n"
+
+
+def _overrides(command: object, unknown: Sequence[str]) -> list[tuple[str, str]]:
+    """["--a.b", "v", "--c=w"] -> [("a.b", "v"), ("c", "w")]; anything else is refused by name."""
+    found: list[tuple[str, str]] = []
+    rest = list(unknown)
+    while rest:
+        word = rest.pop(0)
+        if not word.startswith("--") or not isinstance(command, EDITABLE):
+            verb = type(command).__name__.lower()
+            raise ConfigError(f"{word!r}: `sage-rlvr {verb}` has no such argument; see `sage-rlvr {verb} --help`")
+        name, equals, value = word[2:].partition("=")
+        if not equals and not rest:
+            raise ConfigError(f"{word}: a value is missing; write {word} VALUE")
+        found.append((name.replace("-", "_"), value if equals else rest.pop(0)))
+    return found
+
+
+def _run(command: object, overrides: list[tuple[str, str]], streams: Streams) -> int:
+    verbs = {Sft: _sft, Train: _train, Eval: _eval, Compare: _compare, Show: _show, Doctor: _doctor, Demo: _demo}
+    return verbs[type(command)](command, overrides, streams)
+
+
+def _sft(command: Sft, overrides: list[tuple[str, str]], streams: Streams) -> int:
+    from sage_rlvr.config import SftConfig, dump, load_config
+    from sage_rlvr.engines.sft import train_sft
+    from sage_rlvr.progress import Silent, Terminal
+    from sage_rlvr.runs import RunDir
+
+    config = load_config(SftConfig, command.recipe, overrides)
+    directory = command.run or RUNS / command.recipe.stem
+    out = command.out or directory / "policy"
+    with RunDir.open(directory, dump(config), kind="sft") as run:
+        reached = train_sft(config, run, out, Silent() if command.quiet else Terminal("sft"))
+    return _ended(reached, config.steps, f"policy in {out}", directory, streams)
+
+
+def _train(command: Train, overrides: list[tuple[str, str]], streams: Streams) -> int:
+    from sage_rlvr.config import TrainConfig, dump, load_config
+    from sage_rlvr.engines.loop import train
+    from sage_rlvr.progress import Silent, Terminal
+    from sage_rlvr.runs import RunDir
+
+    config = load_config(TrainConfig, command.recipe, overrides)
+    directory = command.run or RUNS / f"{command.recipe.stem}-s{config.seed}"
+    if not command.quiet:
+        streams.err.print(config.method.build().describe(), markup=False)
+    with RunDir.open(directory, dump(config), kind="train", fork=command.fork) as run:
+        reached = train(config, run, Silent() if command.quiet else Terminal(directory.name))
+    return _ended(reached, config.steps, f"policy in {directory / 'policy'}", directory, streams)
+
+
+def _ended(reached: int, wanted: int, result: str, directory: Path, streams: Streams) -> int:
+    if reached < wanted:
+        streams.err.print(f"stopped after step {reached} of {wanted}, saved in {directory}; the same command continues")
+        return 1
+    streams.err.print(f"done: {wanted} steps, {result}", highlight=False)
+    return 0
+
+
+def _show(command: Show, overrides: list[tuple[str, str]], streams: Streams) -> int:
+    from sage_rlvr.config import SftConfig, TrainConfig, load, load_config, to_yaml
+
+    schema = TrainConfig if "method" in load(command.recipe, overrides) else SftConfig
+    config = load_config(schema, command.recipe, overrides)
+    streams.out.print(to_yaml(config).rstrip(), markup=False)
+    if isinstance(config, TrainConfig):
+        streams.out.print("\n" + config.method.build().describe(), markup=False)
+    return 0
+
+
+def _eval(command: Eval, overrides: list[tuple[str, str]], streams: Streams) -> int:
+    from sage_rlvr.engines.evaluate import FRONTIER, cross_check, evaluate, resolve
+    from sage_rlvr.evaluation.record import save_record
+    from sage_rlvr.verbs import eval_lines, world_of
+
+    target = resolve(command.what, None if command.world is None else world_of(command.world))
+    temperatures = sorted({*command.temperatures, *(FRONTIER if command.frontier else ())})
+    record = evaluate(
+        target, split=command.split, problems=command.problems, seed=command.seed, temperatures=temperatures
+    )
+    for line in eval_lines(record, command.ks):
+        streams.out.print(line, markup=False)
+    home = target.run or RUNS / "evaluations"
+    stem = "evaluation" if target.run else target.name
+    path = save_record(record, command.out or home / f"{stem}-{command.split}.npz")
+    streams.out.print(f"record: {path}", markup=False)
+    if not command.sample:
+        return 0
+    found = cross_check(target, record, n=command.sample, problems=40, max_new_tokens=32, seed=command.seed)
+    agreed = bool(found["agree"])
+    streams.out.print(
+        f"sampled {found['sampled']:.4f} (99 % interval {found['low']:.4f} to {found['high']:.4f}), exact "
+        f"{found['exact']:.4f}: {'agree' if agreed else 'DISAGREE'}"
+    )
+    return 0 if agreed else 2
+
+
+def _compare(command: Compare, overrides: list[tuple[str, str]], streams: Streams) -> int:
+    from sage_rlvr.report import write_report
+    from sage_rlvr.verbs import compare_records, print_summary
+
+    summary, over_seeds = compare_records(command.arms, command.split, command.k)
+    print_summary(streams.out, summary, over_seeds)
+    if command.out is not None:
+        streams.out.print(f"page: {write_report(summary, command.out).html}", markup=False)
+    return 0
+
+
+def _doctor(command: Doctor, overrides: list[tuple[str, str]], streams: Streams) -> int:
+    from sage_rlvr.verbs import doctor
+
+    return doctor(streams.out)
+
+
+def _demo(command: Demo, overrides: list[tuple[str, str]], streams: Streams) -> int:
+    from sage_rlvr.demo import check_by_sampling, choose_arms, evaluate_all, plan, results, train_all
+    from sage_rlvr.report import summarise_seeds, write_report
+    from sage_rlvr.runs import write_json_atomic
+    from sage_rlvr.verbs import print_summary
+
+    edits = [word for name, value in overrides for word in (f"--{name}", value)]
+    jobs = plan(command.out, command.seeds, choose_arms(command.arms), edits)
+    workers = command.workers or max(1, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1)
+    streams.out.print(
+        f"training {len(jobs)} runs of {jobs[0].config.steps} steps, {workers} at a time, in {command.out / 'runs'}"
+    )
+    train_all(jobs, workers, streams.out)
+    base, trained = evaluate_all(command.out, jobs, command.problems, streams.out)
+    checked = check_by_sampling(jobs, base)
+    found = results(base, trained, command.seeds)
+    over_seeds = summarise_seeds(found) if len(found) > 1 else None
+    for result in found:
+        folder = command.out if len(found) == 1 else command.out / f"seed-{result.seed}"
+        paths = write_report(result, folder)
+        if result is found[0]:
+            print_summary(streams.out, result, over_seeds)
+        streams.out.print(f"\npage     {paths.html}\npictures {folder}/*.png", markup=False)
+    if over_seeds is not None:
+        write_json_atomic(command.out / "seeds.json", json.loads(json.dumps({"sentences": over_seeds.sentences})))
+    streams.out.print(
+        f"cross-check of the exact numbers by sampling the base: {checked['sampled']:.4f} against {checked['exact']:.4f}, "
+        f"inside the 99 % interval {checked['low']:.4f} to {checked['high']:.4f}"
+    )
+    return 0

@@ -1,0 +1,32 @@
+"""Guides: how SAGE multiplies the reference by a positive factor q, one file each; `GUIDES` is the registry."""
+
+from sage_rlvr.core.guides.base import Banded, Guide, band_of, is_clamped
+from sage_rlvr.core.guides.branch import Branch
+from sage_rlvr.core.guides.compose import Compose, Placebo, is_flat
+from sage_rlvr.core.guides.flat import Flat
+from sage_rlvr.core.guides.random import Random
+from sage_rlvr.core.guides.token import Token
+
+GUIDES: dict[str, type] = {
+    "flat": Flat,
+    "random": Random,
+    "token": Token,
+    "branch": Branch,
+    "placebo": Placebo,
+    "compose": Compose,
+}
+
+__all__ = [
+    "GUIDES",
+    "Banded",
+    "Branch",
+    "Compose",
+    "Flat",
+    "Guide",
+    "Placebo",
+    "Random",
+    "Token",
+    "band_of",
+    "is_clamped",
+    "is_flat",
+]

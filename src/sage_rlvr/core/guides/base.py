@@ -1,0 +1,112 @@
+"""What a guide is, and what the built-in guides share: the band, the mask, and statistics over counted tokens."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from sage_rlvr.core.keys import Key
+from sage_rlvr.core.signals import Signals
+from sage_rlvr.errors import ConfigError
+
+if TYPE_CHECKING:
+    from sage_rlvr.core.guides.compose import Compose
+
+DependsOn = Literal["nothing", "state", "token", "batch"]
+Source = Literal["policy", "reference"]
+PerToken = Float[Tensor, "B T"]
+Mask = Bool[Tensor, "B T"]
+
+
+@runtime_checkable
+class Guide(Protocol):
+    """A positive factor q_t on the reference probability of each sampled token, returned as log q.
+
+    `needs` names the optional signals to compute; `depends_on` says what q is a function of, given the key: nothing,
+    the state (prefix), the sampled token, or the batch; `equation` is q as one line of text. The call returns (B, T)
+    float32, 0 off the mask, without gradient, the same for the same arguments.
+    """
+
+    @property
+    def needs(self) -> frozenset[str]: ...
+
+    @property
+    def depends_on(self) -> DependsOn: ...
+
+    @property
+    def equation(self) -> str: ...
+
+    def __call__(self, signals: Signals, step: int, total_steps: int, key: Key) -> PerToken: ...
+
+
+class Multiplies:
+    """`a * b` is the guide whose q is the product of both."""
+
+    def __mul__(self, other: Guide) -> Compose:
+        from sage_rlvr.core.guides.compose import Compose
+
+        if not isinstance(other, Guide):
+            return NotImplemented
+        assert isinstance(self, Guide)
+        return Compose((self, other))
+
+
+class Banded(Multiplies):
+    """A guide that says its raw q in `raw_q`; here q is clamped to [q_min, q_max], masked and taken to logs.
+
+    A subclass is a frozen dataclass with fields q_min and q_max; 0.6 and 1.4 are those of SAGE (arXiv 2605.18864).
+    """
+
+    q_min: float
+    q_max: float
+
+    def __post_init__(self) -> None:
+        if not 0 < self.q_min <= 1 <= self.q_max < math.inf:
+            raise ConfigError(
+                f"{type(self).__name__}: band q_min = {self.q_min!r}, q_max = {self.q_max!r}; q multiplies a "
+                "probability, so give 0 < q_min <= 1 <= q_max, for example 0.6 and 1.4."
+            )
+
+    def raw_q(self, signals: Signals, step: int, total_steps: int, key: Key) -> PerToken:
+        """q before the band, (B, T); whatever stands off the mask is ignored."""
+        raise NotImplementedError(f"{type(self).__name__} must define raw_q")
+
+    @torch.no_grad()
+    def __call__(self, signals: Signals, step: int, total_steps: int, key: Key) -> PerToken:
+        """log q, (B, T) float32, nats; 0 where the mask is 0."""
+        raw = self.raw_q(signals, step, total_steps, key).float()
+        return torch.where(signals.mask, raw.clamp(self.q_min, self.q_max).log(), 0.0)
+
+
+def band_of(guide: Guide) -> tuple[float, float]:
+    """(q_min, q_max) that a guide promises; (0, inf) when it promises nothing."""
+    return float(getattr(guide, "q_min", 0.0)), float(getattr(guide, "q_max", math.inf))
+
+
+def is_clamped(guide: Guide, log_q: PerToken) -> Bool[Tensor, "B T"]:
+    """Where log q stands at an edge of the guide's band (float32 tolerance), (B, T); never for a band of one point."""
+    low, high = band_of(guide)
+    if low == high:
+        return torch.zeros_like(log_q, dtype=torch.bool)
+    tolerance = 1e-6
+    at_low = log_q <= (math.log(low) + tolerance if low > 0 else -math.inf)
+    return at_low | (log_q >= (math.log(high) - tolerance if high < math.inf else math.inf))
+
+
+def row_quantile(values: PerToken, mask: Mask, share: float) -> Float[Tensor, "B 1"]:
+    """Quantile of each row's counted values with linear interpolation, (B, 1); inf for a row that counts nothing."""
+    ordered = torch.where(mask, values, math.inf).sort(dim=1).values
+    place = share * (mask.sum(dim=1, keepdim=True) - 1).clamp(min=0).to(values.dtype)
+    below = place.floor().long()
+    low, high = ordered.gather(1, below), ordered.gather(1, place.ceil().long())
+    return torch.where(low == high, low, torch.lerp(low, high, place - below))
+
+
+def require_source(guide: str, signal: str) -> None:
+    """ConfigError unless `signal` is one of the two places a guide can read its uncertainty from."""
+    if signal not in ("policy", "reference"):
+        raise ConfigError(f"{guide}: signal = {signal!r}; choose 'policy' (generated the data) or 'reference'.")

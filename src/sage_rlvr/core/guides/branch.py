@@ -1,0 +1,74 @@
+"""SAGE-Branch (arXiv 2605.18864, Eq. 11): the anchor is raised where the next token is uncertain."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+
+from sage_rlvr.core.guides.base import Banded, DependsOn, PerToken, Source, require_source, row_quantile
+from sage_rlvr.core.keys import Key
+from sage_rlvr.core.signals import Signals
+from sage_rlvr.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Branch(Banded):
+    """q_t = 1 + ratio * ReLU(H_t - threshold), H_t the entropy at the prefix in nats (Eq. 11).
+
+    `threshold` is in nats, or "p80": that percentile of the entropies of the batch's counted tokens, so that the
+    guide carries over between vocabularies. `signal` takes H_t from the policy that generated the data or from the
+    reference.
+    """
+
+    name: ClassVar[str] = "branch"
+    ratio: float = 0.3
+    threshold: float | str = 1.2
+    q_min: float = 0.6
+    q_max: float = 1.4
+    signal: Source = "policy"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_source("Branch", self.signal)
+        if isinstance(self.threshold, str):
+            self._share()
+        elif not math.isfinite(self.threshold):
+            raise ConfigError(f"Branch: threshold = {self.threshold!r}; give nats (1.2) or a text like 'p80'.")
+        if not math.isfinite(self.ratio):
+            raise ConfigError(f"Branch: ratio = {self.ratio!r} is not finite; the paper's value is 0.3.")
+
+    def _share(self) -> float:
+        """The percentile threshold as a share in [0, 1]."""
+        text = str(self.threshold)
+        share = float(text[1:]) / 100 if re.fullmatch(r"p\d+(\.\d+)?", text) else math.inf
+        if share > 1:
+            raise ConfigError(f"Branch: threshold = {text!r}; a percentile is written 'p80', from 'p0' to 'p100'.")
+        return share
+
+    @property
+    def needs(self) -> frozenset[str]:
+        return frozenset({"ref_entropies" if self.signal == "reference" else "entropies"})
+
+    @property
+    def depends_on(self) -> DependsOn:
+        return "batch" if isinstance(self.threshold, str) else "state"
+
+    @property
+    def equation(self) -> str:
+        source = "pi_ref" if self.signal == "reference" else "pi_old"
+        limit = self.threshold if isinstance(self.threshold, str) else f"{self.threshold:g}"
+        return f"1 + {self.ratio:g} * relu(H_t[{source}] - {limit})"
+
+    def raw_q(self, signals: Signals, step: int, total_steps: int, key: Key) -> PerToken:
+        (name,) = self.needs
+        entropies = signals.require(name, "Branch")
+        threshold: float | torch.Tensor
+        if isinstance(self.threshold, str):
+            threshold = row_quantile(entropies.reshape(1, -1), signals.mask.reshape(1, -1), self._share())
+        else:
+            threshold = self.threshold
+        return 1.0 + self.ratio * torch.relu(entropies - threshold)

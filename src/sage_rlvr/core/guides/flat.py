@@ -1,0 +1,28 @@
+"""q = 1 everywhere: the neutral guide. SAGE with Flat is its base method, bit for bit."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+
+from sage_rlvr.core.guides.base import DependsOn, Multiplies, PerToken
+from sage_rlvr.core.keys import Key
+from sage_rlvr.core.signals import Signals
+
+
+@dataclass(frozen=True)
+class Flat(Multiplies):
+    """q_t = 1: the anchor is the reference itself."""
+
+    name: ClassVar[str] = "flat"
+    needs: ClassVar[frozenset[str]] = frozenset()
+    depends_on: ClassVar[DependsOn] = "nothing"
+    equation: ClassVar[str] = "1"
+    q_min: ClassVar[float] = 1.0
+    q_max: ClassVar[float] = 1.0
+
+    def __call__(self, signals: Signals, step: int, total_steps: int, key: Key) -> PerToken:
+        """Zeros, (B, T) float32."""
+        return torch.zeros_like(signals.old_logps)

@@ -1,0 +1,104 @@
+"""Per-token losses become one number: (per_token, mask, budget) -> scalar.
+
+`budget` is what the sum is divided by. Take it once from the whole update, `reduction.budget(mask, max_tokens)`, and
+hand it to each micro-batch: then their losses and gradients add up to those of the whole. Values off the mask never
+matter, NaN included, neither in the value nor in the gradient.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Protocol, runtime_checkable
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from sage_rlvr.errors import ConfigError
+
+PerToken = Float[Tensor, "B T"]
+Mask = Bool[Tensor, "B T"]
+
+
+@runtime_checkable
+class Reduction(Protocol):
+    """A sum over counted tokens divided by a budget."""
+
+    @property
+    def equation(self) -> str: ...
+
+    def budget(self, mask: Mask, max_tokens: int | None = None) -> float: ...
+
+    def __call__(self, per_token: PerToken, mask: Mask, budget: float | None = None) -> Float[Tensor, ""]: ...
+
+
+def _counted(per_token: PerToken, mask: Mask) -> PerToken:
+    return torch.where(mask, per_token, torch.zeros((), dtype=per_token.dtype, device=per_token.device))
+
+
+@dataclass(frozen=True)
+class SequenceMean:
+    """Mean over rows of the mean over a row's tokens (GRPO): (1/B) sum_i (1/|y_i|) sum_t. An empty row adds 0."""
+
+    equation: ClassVar[str] = "(1/B) sum_i (1/|y_i|) sum_t"
+
+    def budget(self, mask: Mask, max_tokens: int | None = None) -> float:
+        """The number of rows."""
+        return float(max(1, mask.shape[0]))
+
+    def __call__(self, per_token: PerToken, mask: Mask, budget: float | None = None) -> Float[Tensor, ""]:
+        lengths = mask.sum(dim=1).clamp(min=1)
+        rows = _counted(per_token, mask).sum(dim=1) / lengths
+        return rows.sum() / (self.budget(mask) if budget is None else budget)
+
+
+@dataclass(frozen=True)
+class TokenMean:
+    """Mean over all counted tokens of the update (DAPO, arXiv 2503.14476): sum_i sum_t / sum_i |y_i|."""
+
+    equation: ClassVar[str] = "(1/sum_i |y_i|) sum_i sum_t"
+
+    def budget(self, mask: Mask, max_tokens: int | None = None) -> float:
+        """The number of counted tokens, at least 1."""
+        return float(max(1, int(mask.sum())))
+
+    def __call__(self, per_token: PerToken, mask: Mask, budget: float | None = None) -> Float[Tensor, ""]:
+        return _counted(per_token, mask).sum() / (self.budget(mask) if budget is None else budget)
+
+
+@dataclass(frozen=True)
+class FixedBudget:
+    """Sum divided by rows * tokens, a constant (Dr. GRPO, arXiv 2503.20783): (1/(B L)) sum_i sum_t.
+
+    `tokens` is L, the tokens granted to a completion; None takes the `max_tokens` of the batch.
+    """
+
+    tokens: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.tokens is not None and self.tokens < 1:
+            raise ConfigError(f"FixedBudget: tokens = {self.tokens!r}; give the completion limit, >= 1, or None.")
+
+    @property
+    def equation(self) -> str:
+        return f"(1/(B * {self.tokens or 'max_tokens'})) sum_i sum_t"
+
+    def budget(self, mask: Mask, max_tokens: int | None = None) -> float:
+        """Rows * tokens; ConfigError when neither `tokens` nor `max_tokens` says how many tokens."""
+        tokens = self.tokens or max_tokens
+        if tokens is None:
+            raise ConfigError(
+                "FixedBudget: neither tokens nor the batch's max_tokens is set; give FixedBudget(tokens=...) or "
+                "Batch(max_tokens=...), because the width of a padded batch is not a constant."
+            )
+        return float(max(1, mask.shape[0]) * tokens)
+
+    def __call__(self, per_token: PerToken, mask: Mask, budget: float | None = None) -> Float[Tensor, ""]:
+        return _counted(per_token, mask).sum() / (self.budget(mask) if budget is None else budget)
+
+
+REDUCTIONS: dict[str, type] = {
+    "sequence_mean": SequenceMean,
+    "token_mean": TokenMean,
+    "fixed_budget": FixedBudget,
+}

@@ -1,0 +1,137 @@
+"""Values that change over training are functions of the step: schedule(step, total_steps) -> float, pure."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal, Protocol, runtime_checkable
+
+from sage_rlvr.errors import ConfigError
+
+
+@runtime_checkable
+class Schedule(Protocol):
+    """Anything that maps (step counted from 0, total_steps) to a float without memory."""
+
+    def __call__(self, step: int, total_steps: int) -> float: ...
+
+
+def _progress(step: int, total_steps: int) -> float:
+    """0 at the first step, 1 at the last one (step = total_steps - 1) and after it."""
+    return min(1.0, max(0, step) / max(1, total_steps - 1))
+
+
+def _require_finite(owner: str, **values: float) -> None:
+    for name, value in values.items():
+        if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
+            raise ConfigError(f"{owner}: {name} = {value!r} is not a finite number; give one, for example {name}=0.1.")
+
+
+@dataclass(frozen=True)
+class Constant:
+    """The same value at every step."""
+
+    value: float
+
+    def __post_init__(self) -> None:
+        _require_finite("Constant", value=self.value)
+
+    def __call__(self, step: int, total_steps: int) -> float:
+        return float(self.value)
+
+
+@dataclass(frozen=True)
+class Linear:
+    """A straight line from `start` at step 0 to `end` at the last step."""
+
+    start: float
+    end: float
+
+    def __post_init__(self) -> None:
+        _require_finite("Linear", start=self.start, end=self.end)
+
+    def __call__(self, step: int, total_steps: int) -> float:
+        done = _progress(step, total_steps)
+        return (1.0 - done) * self.start + done * self.end
+
+
+@dataclass(frozen=True)
+class Cosine:
+    """Half a cosine from `start` at step 0 to `end` at the last step."""
+
+    start: float
+    end: float
+
+    def __post_init__(self) -> None:
+        _require_finite("Cosine", start=self.start, end=self.end)
+
+    def __call__(self, step: int, total_steps: int) -> float:
+        return self.end + (self.start - self.end) * 0.5 * (1.0 + math.cos(math.pi * _progress(step, total_steps)))
+
+
+@dataclass(frozen=True)
+class CosineCycles:
+    """Half cosines from a decaying upper value down to `lower`, again and again (SAGE, arXiv 2605.18864, section 5).
+
+    With L = max(1, total_steps // cycles) and c = min(step // L, cycles - 1),
+
+        value = lower + (upper * decay**c - lower) * (1 + cos(pi * (step mod L) / L)) / 2.
+
+    When `cycles` does not divide `total_steps`, some steps are left behind the last cycle: tail="final" stays at
+    `lower` there, tail="released" starts the last cycle over, as the authors' released code does.
+    """
+
+    upper: float
+    lower: float
+    cycles: int = 8
+    decay: float = 0.9
+    tail: Literal["final", "released"] = "final"
+
+    def __post_init__(self) -> None:
+        _require_finite("CosineCycles", upper=self.upper, lower=self.lower, decay=self.decay)
+        if isinstance(self.cycles, bool) or not isinstance(self.cycles, int) or self.cycles < 1:
+            raise ConfigError(f"CosineCycles: cycles = {self.cycles!r}; it counts cycles, so give a whole number >= 1.")
+        if self.tail not in ("final", "released"):
+            raise ConfigError(f"CosineCycles: tail = {self.tail!r}; choose 'final' or 'released'.")
+
+    def __call__(self, step: int, total_steps: int) -> float:
+        length = max(1, total_steps // self.cycles)
+        if self.tail == "final" and step >= length * self.cycles:
+            return float(self.lower)
+        top = self.upper * self.decay ** min(step // length, self.cycles - 1)
+        phase = (step % length) / length
+        return self.lower + (top - self.lower) * 0.5 * (1.0 + math.cos(math.pi * phase))
+
+
+SCHEDULES: dict[str, type] = {
+    "constant": Constant,
+    "linear": Linear,
+    "cosine": Cosine,
+    "cosine_cycles": CosineCycles,
+}
+
+
+def as_schedule(value: float | Schedule) -> Schedule:
+    """A number becomes `Constant(number)`; a schedule stays as it is; anything else is a ConfigError."""
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return Constant(float(value))
+    if isinstance(value, Schedule):
+        return value
+    raise ConfigError(f"{value!r} is neither a number nor a schedule; give 0.05 or, say, Linear(0.1, 0.0).")
+
+
+def is_zero(value: float | Schedule) -> bool:
+    """True when the value is 0 at every step as far as the known schedules can tell."""
+    match as_schedule(value):
+        case Constant(value=constant):
+            return constant == 0.0
+        case Linear(start=first, end=last) | Cosine(start=first, end=last) | CosineCycles(upper=first, lower=last):
+            return first == 0.0 and last == 0.0
+        case _:
+            return False
+
+
+def show(value: float | Schedule) -> str:
+    """How a value or schedule is written in an equation: the number itself, or the schedule's constructor."""
+    schedule = as_schedule(value)
+    return f"{schedule.value:g}" if isinstance(schedule, Constant) else repr(schedule)

@@ -1,0 +1,100 @@
+"""What guides, advantages and objectives read: `Signals` of a generation batch and `Batch` of one update.
+
+Legend of shapes: P prompts, G completions a prompt, B = P * G rows (row-major: row p * G + g), T columns, d hidden
+size. Everything that is a log-probability or an entropy is in nats.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from sage_rlvr.errors import DataError
+
+
+def _detached(value: Tensor) -> Tensor:
+    return value.detach().to(torch.float32)
+
+
+@dataclass(frozen=True, eq=False)
+class Signals:
+    """What is known about the completions of one step, detached and in float32 whatever came in.
+
+    old_logps, ref_logps   (B, T) log pi_old, log pi_ref of the sampled tokens; ref_logps may be None where unused
+    mask                   (B, T) true at counted completion tokens; anything may stand elsewhere, also NaN
+    row_ids                (B,)   number of the completion within the step, kept through shuffles and micro-batches
+    entropies, ref_entropies (B, T) entropy at the prefix, temperature-scaled, untruncated, of policy and reference
+    rewards (B,), hidden (B, T, d)
+    Raises DataError for a shape that does not fit or for row_ids that repeat.
+    """
+
+    old_logps: Float[Tensor, "B T"]
+    ref_logps: Float[Tensor, "B T"] | None
+    mask: Bool[Tensor, "B T"]
+    row_ids: Int[Tensor, " B"]
+    entropies: Float[Tensor, "B T"] | None = None
+    ref_entropies: Float[Tensor, "B T"] | None = None
+    rewards: Float[Tensor, " B"] | None = None
+    hidden: Float[Tensor, "B T d"] | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("old_logps", "ref_logps", "entropies", "ref_entropies", "rewards", "hidden"):
+            value = getattr(self, name)
+            if value is not None:
+                object.__setattr__(self, name, _detached(value))
+        object.__setattr__(self, "mask", self.mask.detach().bool())
+        object.__setattr__(self, "row_ids", self.row_ids.detach().long())
+        self._check_shapes()
+
+    def _check_shapes(self) -> None:
+        rows = tuple(self.mask.shape[:1])
+        wanted = {"row_ids": rows, "rewards": rows, "hidden": tuple(self.mask.shape)}
+        for field in fields(self):
+            value, shape = getattr(self, field.name), wanted.get(field.name, tuple(self.mask.shape))
+            found = None if value is None else tuple(value.shape[:2] if field.name == "hidden" else value.shape)
+            if found is not None and found != shape:
+                raise DataError(f"Signals.{field.name} has shape {found}, but the mask asks for {shape}.")
+        if len(set(self.row_ids.tolist())) != self.row_ids.numel():
+            raise DataError("Signals.row_ids repeat; number the completions of a step 0..B-1, so that noise differs.")
+
+    @property
+    def positions(self) -> Int[Tensor, "B T"]:
+        """Index of each counted token among the counted tokens of its row, -1 elsewhere; padding does not move it."""
+        return torch.where(self.mask, torch.cumsum(self.mask.long(), dim=1) - 1, -1)
+
+    def require(self, name: str, who: str) -> Tensor:
+        """The signal called `name`; DataError naming `who` asked for it when it was not computed."""
+        value = getattr(self, name)
+        if not isinstance(value, Tensor):
+            raise DataError(f"{who} needs Signals.{name}, which is None; compute it in the engine (see method.needs).")
+        return value
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """The data of one update, or of one micro-batch of it.
+
+    logps       (B, T) log pi_theta of the sampled tokens, in the graph
+    old_logps   (B, T) of the policy that generated them; ref_logps (B, T) of the reference, None without an anchor
+    mask        (B, T) bool; advantages (B,) or (B, T); log_q (B, T) from `shape`, None = 0
+    entropies   (B, T) detached, only for the metrics
+    max_tokens  the longest completion that sampling allowed, for the fixed-budget reduction
+    """
+
+    logps: Float[Tensor, "B T"]
+    old_logps: Float[Tensor, "B T"]
+    ref_logps: Float[Tensor, "B T"] | None
+    mask: Bool[Tensor, "B T"]
+    advantages: Float[Tensor, " B"] | Float[Tensor, "B T"]
+    log_q: Float[Tensor, "B T"] | None = None
+    entropies: Float[Tensor, "B T"] | None = None
+    max_tokens: int | None = None
+
+
+def masked_mean(values: Float[Tensor, "B T"], mask: Bool[Tensor, "B T"]) -> float:
+    """Mean over the counted tokens as a Python float; 0 when none is counted. Values elsewhere may be NaN."""
+    total = torch.where(mask, values.detach().float(), 0.0).sum()
+    return float(total / mask.sum().clamp(min=1))

@@ -1,0 +1,65 @@
+"""The policy-gradient term per token: (log_ratios, advantages, mask) -> (loss to minimise (B, T), statistics)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from sage_rlvr.core.signals import masked_mean
+from sage_rlvr.errors import ConfigError
+
+PerToken = Float[Tensor, "B T"]
+
+
+@runtime_checkable
+class Surrogate(Protocol):
+    """Per-token loss from log(pi / pi_old) in the graph, advantages that broadcast to (B, T), and the mask."""
+
+    @property
+    def equation(self) -> str: ...
+
+    def __call__(
+        self, log_ratios: PerToken, advantages: Tensor, mask: Bool[Tensor, "B T"]
+    ) -> tuple[PerToken, dict[str, float]]: ...
+
+
+@dataclass(frozen=True)
+class Clip:
+    """-min(rho A, clip(rho, 1 - low, 1 + high) A), rho = pi / pi_old (PPO, arXiv 1707.06347; high > low is DAPO's).
+
+    The gradient of a token is 0 where rho has left the interval in the direction that A pushes it. Statistics:
+    `surrogate/clipped_share` (share of counted tokens in that case) and `surrogate/ratio_mean`.
+    """
+
+    low: float = 0.2
+    high: float = 0.2
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.low <= 1:
+            raise ConfigError(f"Clip: clip_low = {self.low!r} must be in [0, 1]; the ratio is kept above 1 - clip_low.")
+        if not self.high >= 0:
+            raise ConfigError(f"Clip: clip_high = {self.high!r} must be >= 0; the ratio is kept below 1 + clip_high.")
+
+    @property
+    def equation(self) -> str:
+        return f"-min(rho A, clip(rho, {1 - self.low:g}, {1 + self.high:g}) A)"
+
+    def __call__(
+        self, log_ratios: PerToken, advantages: Tensor, mask: Bool[Tensor, "B T"]
+    ) -> tuple[PerToken, dict[str, float]]:
+        ratios = torch.exp(log_ratios)
+        lowest, highest = 1.0 - self.low, 1.0 + self.high
+        loss = -torch.minimum(ratios * advantages, ratios.clamp(lowest, highest) * advantages)
+        held = ((ratios < lowest) & (advantages < 0)) | ((ratios > highest) & (advantages > 0))
+        stats = {
+            "surrogate/clipped_share": masked_mean(held, mask),
+            "surrogate/ratio_mean": masked_mean(ratios, mask),
+        }
+        return loss, stats
+
+
+SURROGATES: dict[str, type] = {"clip": Clip}

@@ -1,0 +1,92 @@
+"""What every engine shares: the policy and its tokens, and what a task must offer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+
+from sage_rlvr.engines.sampler import Rollout
+from sage_rlvr.errors import ConfigError
+from sage_rlvr.verifiers import Verdict
+
+EMBEDDED = "embedded"
+UNFINISHED = "\N{REPLACEMENT CHARACTER}"  # appended to a completion that never ended, so that no verifier accepts it
+
+
+class TextTask(Protocol):
+    """A family of problems with a checkable answer. `Any` is the task's own problem type."""
+
+    def problem_id(self, problem: Any) -> str: ...
+
+    def render(self, problem: Any) -> str:
+        """The prompt."""
+        ...
+
+    def verify(self, problem: Any, completion: str) -> Verdict: ...
+
+    def solutions(self, problem: Any) -> list[str]:
+        """All right completions, where the task can enumerate them."""
+        ...
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """A tokenizer as the engines need it: text to ids and back, nothing added."""
+
+    tokenizer: PreTrainedTokenizerBase
+    eos_id: int
+    pad_id: int
+
+    @classmethod
+    def of(cls, tokenizer: PreTrainedTokenizerBase) -> Tokens:
+        if tokenizer.eos_token_id is None:
+            raise ConfigError(
+                f"tokenizer {tokenizer.name_or_path!r} has no end-of-sequence token; set `eos_token` on it and save it again"
+            )
+        pad = tokenizer.pad_token_id
+        return cls(tokenizer, int(tokenizer.eos_token_id), int(tokenizer.eos_token_id if pad is None else pad))
+
+    def encode(self, text: str) -> list[int]:
+        return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
+
+    def texts(self, rollout: Rollout) -> list[str]:
+        """Completions without their end token; an unfinished one carries a mark that no verifier accepts."""
+        lengths, finished = rollout.lengths.tolist(), rollout.finished.tolist()
+        rows = [row[: n - 1] if done else row[:n] for row, n, done in zip(rollout.tokens.tolist(), lengths, finished, strict=True)]
+        decoded = self.tokenizer.batch_decode(rows, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+        return [text if done else text + UNFINISHED for text, done in zip(decoded, finished, strict=True)]
+
+
+def embedded_policy() -> Path:
+    """Where the shipped Countdown base policy lies (config.json, model.safetensors, tokenizer)."""
+    return Path(str(resources.files("sage_rlvr") / "assets" / "countdown_base"))
+
+
+def load_policy(model: str, dtype: str = "float32") -> tuple[PreTrainedModel, Tokens]:
+    """Load `embedded`, a local folder or a Hub id. Raises `ConfigError` where there is nothing to load."""
+    where = embedded_policy() if model == EMBEDDED else Path(model)
+    if model == EMBEDDED and not (where / "config.json").exists():
+        raise ConfigError(
+            f"the embedded policy is missing at {where}; rebuild it: sage-rlvr sft recipes/countdown/sft.yaml --out {where}"
+        )
+    looks_local = model.startswith((".", "/", "~")) or model.count("/") > 1
+    if model != EMBEDDED and looks_local and not (where / "config.json").exists():
+        raise ConfigError(f"model {model!r}: no config.json in {where.resolve()}; give a saved model's folder or a Hub id")
+    source = str(where) if where.exists() else model
+    try:
+        policy = AutoModelForCausalLM.from_pretrained(source, dtype=getattr(torch, dtype))
+        tokenizer = AutoTokenizer.from_pretrained(source)
+    except OSError as error:
+        raise ConfigError(f"model {model!r} could not be loaded: {error}") from error
+    return policy, Tokens.of(tokenizer)
+
+
+def encode_all(tokens: Tokens, texts: Sequence[str]) -> list[list[int]]:
+    """Token lists of many texts."""
+    return [tokens.encode(text) for text in texts]

@@ -1,0 +1,115 @@
+"""Evaluate one policy exactly on a split of an enumerable world, and write the record that all comparisons start from."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from sage_rlvr.config import WorldConfig, decode, dump
+from sage_rlvr.engines.base import EMBEDDED, load_policy
+from sage_rlvr.engines.exact import probabilities, sampled_counts, solution_logps
+from sage_rlvr.errors import ConfigError, DataError
+from sage_rlvr.evaluation.intervals import wilson
+from sage_rlvr.evaluation.record import Record
+from sage_rlvr.runs import versions
+
+FRONTIER = (0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.15, 1.3)
+EVALUATION_SEED = 1  # of the problems; training draws its own with world.data_seed
+
+
+@dataclass(frozen=True)
+class Target:
+    """What is to be evaluated: a name for tables, the model to load, its world, and the run it came from (or None)."""
+
+    name: str
+    model: str
+    world: WorldConfig
+    run: Path | None = None
+
+
+def resolve(what: str, world: WorldConfig | None = None) -> Target:
+    """A run directory, a model folder, a Hub id or "embedded" -> `Target`. A run evaluates in its own world."""
+    path = Path(what)
+    facts = path / "run.json"
+    if facts.exists():
+        config = json.loads(facts.read_text(encoding="utf-8"))["config"]
+        if not (path / "policy" / "config.json").exists():
+            raise ConfigError(f"{path}: this run has not finished, so it has no policy/ yet; continue it with: sage-rlvr train")
+        own = decode(WorldConfig, config["world"])
+        return Target(path.name, str(path / "policy"), world or own, path)
+    return Target("base" if what == EMBEDDED else path.name, what, world or demo_world())
+
+
+def demo_world() -> WorldConfig:
+    """The frozen world of recipes/countdown."""
+    from sage_rlvr.config import TrainConfig, load_config
+    from sage_rlvr.recipes import recipe
+
+    return load_config(TrainConfig, recipe("grpo.yaml")).world
+
+
+def evaluate(
+    target: Target,
+    *,
+    split: str = "test",
+    problems: int = 300,
+    seed: int = EVALUATION_SEED,
+    temperatures: Sequence[float] = (1.0,),
+    threads: int = 1,
+    progress: Callable[[int], None] = lambda n: None,
+    extra: Mapping[str, Any] | None = None,
+) -> Record:
+    """Exact log-probs of every right completion of `problems` problems of `split`. Pure in its arguments and the weights."""
+    if split not in ("validation", "test"):
+        raise DataError(f"split {split!r}: evaluate on 'validation' (to choose) or 'test' (to report)")
+    torch.set_num_threads(threads)
+    model, tokens = load_policy(target.model)
+    task = target.world.build()
+    chosen = task.problems(split, seed, problems)
+    began = time.perf_counter()
+    logps = solution_logps(model, tokens, task, chosen, tuple(temperatures), progress)
+    meta = {
+        "name": target.name,
+        "model": target.model,
+        "world": world_identity(target.world),
+        "split": split,
+        "seed": seed,
+        "problem_ids": [task.problem_id(p) for p in chosen],
+        "parameters": sum(p.numel() for p in model.parameters()),
+        "versions": versions(),
+        "seconds": time.perf_counter() - began,
+        **(extra or {}),
+    }
+    return Record(meta, logps)
+
+
+def world_identity(world: WorldConfig) -> dict[str, Any]:
+    """What decides the evaluation problems: the world without the size and seed of its training pool."""
+    return {k: v for k, v in json.loads(json.dumps(dump(world))).items() if k not in ("train_problems", "data_seed")}
+
+
+def cross_check(target: Target, record: Record, *, n: int, problems: int, max_new_tokens: int, seed: int) -> dict[str, float]:
+    """Sample `n` completions of the first `problems` problems at temperature 1 and hold the share right against the exact p.
+
+    Returns the sampled share, its 99 % Wilson interval, the exact mean, and whether the one holds the other.
+    """
+    model, tokens = load_policy(target.model)
+    task = target.world.build()
+    chosen = task.problems(record.meta["split"], record.meta["seed"], record.problems)[:problems]
+    counts = sampled_counts(model, tokens, task, chosen, n=n, max_new_tokens=max_new_tokens, seed=seed)
+    exact = float(probabilities(record.logps[1.0])[:problems].mean())
+    interval = wilson(int(counts.sum()), n * problems, level=0.99)
+    return {
+        "sampled": float(np.sum(counts)) / (n * problems),
+        "low": interval.low,
+        "high": interval.high,
+        "exact": exact,
+        "agree": float(interval.low <= exact <= interval.high),
+    }

@@ -1,0 +1,276 @@
+"""The reference engine: the whole of GRPO and SAGE on one screen (`train_step`), plain torch and transformers.
+
+    sample -> verify -> signals -> reference log-probs -> shape (log q) -> advantage -> objective -> step
+
+Everything random is a function of (seed, step, name, row): two arms of one seed see the same prompts and, while their
+policies agree, the same completions. On a CPU a run is bitwise reproducible (same versions, same thread count).
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, fields
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from sage_rlvr.config import TrainConfig
+from sage_rlvr.core.keys import Key
+from sage_rlvr.core.method import Method, advantages_of, objective, shape
+from sage_rlvr.core.signals import Batch, Signals
+from sage_rlvr.engines.base import TextTask, Tokens, load_policy
+from sage_rlvr.engines.optim import Optimiser
+from sage_rlvr.engines.sampler import Rollout, sample
+from sage_rlvr.engines.scoring import Scores, score
+from sage_rlvr.engines.sft import checkpoint, resume, save_policy
+from sage_rlvr.errors import TrainingDiverged
+from sage_rlvr.runs import RunDir, StopFlag
+
+
+@dataclass
+class Loop:
+    """What one training run holds: two models, a method, a task with its training problems, an optimiser."""
+
+    config: TrainConfig
+    method: Method
+    policy: PreTrainedModel
+    reference: PreTrainedModel | None
+    tokens: Tokens
+    task: TextTask
+    problems: list[Any]
+    optimiser: Optimiser
+    key: Key
+
+
+def train_step(loop: Loop, step: int) -> dict[str, float]:
+    """One rollout and its updates. Step counts from 0; returns the step's metrics (DESIGN section 4 names)."""
+    config, method, total = loop.config, loop.method, loop.config.steps
+    problems = prompts_of_step(loop, step)
+    prompts = [loop.tokens.encode(loop.task.render(p)) for p in problems]
+    rollout = draw_rollout(loop, prompts, step)
+    rewards, verdicts = rewards_of(loop, problems, rollout)  # (B,), row = prompt * group_size + member
+    rows = torch.arange(len(rewards), device=rewards.device)
+
+    once = config.updates.epochs == 1 and config.updates.minibatches == 1 and config.updates.micro_batch is None
+    # One update a rollout: the training forward is the old policy's forward. Several: score the old policy first.
+    with torch.set_grad_enabled(once):
+        scores = score_rows(loop, loop.policy, prompts, rollout, rows, entropies=True)
+    reference = reference_logps(loop, prompts, rollout, rows)
+    assert scores.entropies is not None
+    signals = Signals(
+        old_logps=scores.logps,
+        ref_logps=None if reference is None else reference.logps,
+        mask=rollout.mask,
+        row_ids=rows,
+        entropies=scores.entropies,
+        ref_entropies=None if reference is None else reference.entropies,
+        rewards=rewards,
+    )
+    log_q = shape(method, signals, step, total, loop.key)
+    grouped = rewards.reshape(-1, config.rollout.group_size)
+    advantages = advantages_of(method, grouped, signals, log_q, step, total)
+    whole = Batch(
+        logps=scores.logps,
+        old_logps=signals.old_logps,
+        ref_logps=signals.ref_logps,
+        mask=signals.mask,
+        advantages=advantages,
+        log_q=log_q,
+        entropies=signals.entropies,
+        max_tokens=config.rollout.max_new_tokens,
+    )
+    if once:
+        metrics = update(loop, [whole], whole.mask, step, step)
+    else:
+        metrics = several_updates(loop, whole, prompts, rollout, step)
+    gap = (rollout.logps - signals.old_logps).abs()[rollout.mask].max()
+    return metrics | verdicts | rollout_metrics(rollout, grouped) | {"sampler/logp_gap_max": float(gap)}
+
+
+def update(loop: Loop, parts: Iterable[Batch], mask: Tensor, step: int, number: int) -> dict[str, float]:
+    """One optimiser step from micro-batches that add up to one mini-batch (its rows' `mask`). Number counts updates.
+
+    Nothing moves if the loss or the gradient is not finite: `TrainingDiverged`, with the weights as they were.
+    """
+    budget = loop.method.reduction.budget(mask, loop.config.rollout.max_new_tokens)
+    collected: list[tuple[float, dict[str, float]]] = []
+    for part in parts:
+        loss, metrics = objective(loop.method, part, step, loop.config.steps, budget=budget)
+        if not torch.isfinite(loss):
+            raise TrainingDiverged(f"loss is {loss.item()} at step {step}")
+        loss.backward()
+        collected.append((float(part.mask.sum() / mask.sum()), metrics))
+    shares = {name: sum(share * m[name] for share, m in collected) for name in collected[0][1]}
+    return shares | {"loss": sum(m["loss"] for _, m in collected)} | loop.optimiser.step(number)
+
+
+def several_updates(loop: Loop, whole: Batch, prompts: list[list[int]], rollout: Rollout, step: int) -> dict[str, float]:
+    """`epochs` passes over shuffled mini-batches of whole groups; the ratio to the old policy leaves 1 after the first."""
+    plan, collected = loop.config.updates, []
+    for epoch in range(plan.epochs):
+        order = loop.key.permutation(step, f"minibatch/{epoch}", len(prompts))
+        for n, groups in enumerate(order.chunk(plan.minibatches)):
+            number = (step * plan.epochs + epoch) * plan.minibatches + n
+            rows = rows_of_groups(groups.sort().values, loop.config.rollout.group_size)
+            parts = micro_batches(loop, whole, prompts, rollout, rows)
+            collected.append(update(loop, parts, whole.mask[rows], step, number))
+    return {name: sum(m[name] for m in collected) / len(collected) for name in collected[0]}
+
+
+def micro_batches(
+    loop: Loop, whole: Batch, prompts: list[list[int]], rollout: Rollout, rows: Tensor
+) -> Iterator[Batch]:
+    """`rows` of the rollout, `updates.micro_batch` groups at a time, each with a fresh forward pass in graph."""
+    groups = loop.config.updates.micro_batch
+    size = len(rows) if groups is None else groups * loop.config.rollout.group_size
+    for part in rows.split(size):
+        scores = score_rows(loop, loop.policy, prompts, rollout, part, entropies=True)
+        yield select(whole, part, scores.logps)
+
+
+def select(whole: Batch, rows: Tensor, logps: Tensor) -> Batch:
+    """`rows` of a batch with freshly computed `logps`; what was fixed at the rollout (q, advantages) is only indexed."""
+    fixed = {f.name: getattr(whole, f.name) for f in fields(whole) if f.name != "logps"}
+    return Batch(logps=logps, **{n: v[rows] if isinstance(v, Tensor) else v for n, v in fixed.items()})
+
+
+def rows_of_groups(groups: Tensor, group_size: int) -> Tensor:
+    """Group numbers (g,) -> row numbers (g * group_size,)."""
+    return (groups[:, None] * group_size + torch.arange(group_size)).reshape(-1)
+
+
+def prompts_of_step(loop: Loop, step: int) -> list[Any]:
+    """The step's problems: epoch after epoch over the training problems, each epoch in its own order."""
+    count, total = loop.config.rollout.prompts_per_step, len(loop.problems)
+    wanted = range(step * count, (step + 1) * count)
+    orders = {e: loop.key.permutation(e, "prompts", total) for e in {i // total for i in wanted}}
+    return [loop.problems[int(orders[i // total][i % total])] for i in wanted]
+
+
+def draw_rollout(loop: Loop, prompts: list[list[int]], step: int) -> Rollout:
+    """`group_size` completions of each prompt at the training temperature."""
+    config = loop.config.rollout
+    return sample(
+        loop.policy,
+        prompts,
+        group_size=config.group_size,
+        max_new_tokens=config.max_new_tokens,
+        eos_id=loop.tokens.eos_id,
+        pad_id=loop.tokens.pad_id,
+        key=loop.key,
+        step=step,
+        temperature=config.temperature,
+    )
+
+
+def rewards_of(loop: Loop, problems: list[Any], rollout: Rollout) -> tuple[Tensor, dict[str, float]]:
+    """1 for right, 0 for wrong or undecided; the share of undecided verdicts is reported, never hidden."""
+    texts = loop.tokens.texts(rollout)
+    size = loop.config.rollout.group_size
+    verdicts = [loop.task.verify(problems[i // size], text) for i, text in enumerate(texts)]
+    undecided = sum(v.label == "undecided" for v in verdicts) / len(verdicts)
+    rewards = torch.tensor([float(v.right) for v in verdicts], device=rollout.tokens.device)
+    return rewards, {"verifier/undecided_share": undecided}
+
+
+def score_rows(
+    loop: Loop, model: PreTrainedModel, prompts: list[list[int]], rollout: Rollout, rows: Tensor, *, entropies: bool
+) -> Scores:
+    """Log-probs of `rows` (ascending) of the rollout under `model`; only the prompts they belong to are computed."""
+    owners = rows // loop.config.rollout.group_size
+    groups, local = owners.unique(return_inverse=True)
+    return score(
+        model,
+        [prompts[int(g)] for g in groups],
+        rollout.tokens[rows],
+        rollout.mask[rows],
+        local,
+        temperature=loop.config.rollout.temperature,
+        entropies=entropies,
+    )
+
+
+def reference_logps(loop: Loop, prompts: list[list[int]], rollout: Rollout, rows: Tensor) -> Scores | None:
+    """The reference's log-probs (and entropies where the guide reads them); None where the method has no anchor."""
+    if loop.reference is None:
+        return None
+    with torch.no_grad():
+        return score_rows(
+            loop, loop.reference, prompts, rollout, rows, entropies="ref_entropies" in loop.method.needs
+        )
+
+
+def rollout_metrics(rollout: Rollout, grouped: Tensor) -> dict[str, float]:
+    """Of one rollout: rewards (P, G), lengths in tokens, share of groups without a signal."""
+    lengths = rollout.lengths.float()
+    return {
+        "reward/mean": float(grouped.mean()),
+        "reward/dead_group_share": float((grouped == grouped[:, :1]).all(1).float().mean()),
+        "completions/length_mean": float(lengths.mean()),
+        "completions/unfinished_share": float((~rollout.finished).float().mean()),
+    }
+
+
+def build(config: TrainConfig) -> Loop:
+    """Load the policy, its reference and the task of a resolved recipe."""
+    torch.set_num_threads(config.engine.threads or torch.get_num_threads())
+    method = config.method.build()
+    policy, tokens = load_policy(config.model, config.engine.dtype)
+    policy.eval()  # dropout off: the policy that samples is the policy that is trained
+    reference = None
+    if "ref_logps" in method.needs:
+        source = config.model if method.anchor.source == "base" else method.anchor.source
+        reference = load_policy(source, config.engine.dtype)[0].eval().requires_grad_(False)
+    task = config.world.build()
+    problems = task.problems("train", config.world.data_seed, config.world.train_problems)
+    updates = config.steps * config.updates.epochs * config.updates.minibatches
+    optimiser = Optimiser(policy, config.optimizer, updates)
+    return Loop(config, method, policy, reference, tokens, task, problems, optimiser, Key(config.seed))
+
+
+def train(config: TrainConfig, run: RunDir, progress: Any) -> int:
+    """Train to `config.steps`, from the newest complete checkpoint if there is one. Returns the step reached.
+
+    A stop signal ends the run after the step in hand, saved. `TrainingDiverged` keeps the last good weights and writes
+    the batch's prompts aside before it is raised.
+    """
+    loop = build(config)
+    step = resume(run, loop.policy, loop.optimiser)
+    progress.start(total=config.steps, done=step)
+    with StopFlag() as stop:
+        while step < config.steps and not stop.requested:
+            began = time.perf_counter()
+            try:
+                metrics = train_step(loop, step)
+            except TrainingDiverged as error:
+                raise set_aside(loop, run, step, error) from error
+            run.log({"step": step, **metrics, "time/step_s": time.perf_counter() - began})
+            step += 1
+            progress.advance(step, metrics)
+            if step % config.checkpoint.every == 0 or step == config.steps or stop.requested:
+                checkpoint(run, loop.policy, loop.optimiser, step)
+    if step == config.steps and not (run.path / "policy" / "config.json").exists():
+        save_policy(loop.policy, loop.tokens.tokenizer, run.path / "policy")
+    return step
+
+
+def set_aside(loop: Loop, run: RunDir, step: int, error: TrainingDiverged) -> TrainingDiverged:
+    """Save the last good weights and the batch that broke the step; return the error that says where they lie."""
+    loop.optimiser.adam.zero_grad(set_to_none=True)
+    checkpoint(run, loop.policy, loop.optimiser, step)
+    problems = prompts_of_step(loop, step)
+    rollout = draw_rollout(loop, [loop.tokens.encode(loop.task.render(p)) for p in problems], step)
+    folder = run.path / "diverged" / f"step-{step:06d}"
+    folder.mkdir(parents=True, exist_ok=True)
+    save_file({"tokens": rollout.tokens.contiguous(), "mask": rollout.mask.contiguous()}, folder / "rollout.safetensors")
+    listed = {"step": step, "error": str(error), "prompts": [loop.task.render(p) for p in problems]}
+    (folder / "batch.json").write_text(json.dumps(listed, indent=1))
+    return TrainingDiverged(
+        f"{error}. The weights before this step are saved in {run.path / 'checkpoints'}, the batch in {folder}. "
+        "Next: lower optimizer.lr or raise method.beta in a new directory, or look at the batch"
+    )

@@ -1,0 +1,348 @@
+"""Sampling groups of completions from any causal LM of transformers: each prompt is prefilled once for its whole group.
+
+Three savings against `generate` on repeated prompts, none of which changes the distribution:
+
+1. The prompt runs once, not once a completion, and its keys and values are *kept* once: attention over the prompt is a
+   product of (group of queries) x (one prompt), so a group of 64 reads the prompt's cache once a step, not 64 times.
+2. The completion's keys and values live in a buffer allocated once, not in a tensor concatenated every step.
+3. Rows that have ended leave the batch.
+
+Chance is an argument: row `r` at position `t` uses the uniform number `key.uniform(step, "sample", r, t)`, so a row's
+completion depends neither on its neighbours nor on the number of rows in a call (up to float rounding).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+from transformers.cache_utils import Cache, CacheLayerMixin, DynamicCache
+from transformers.modeling_utils import AttentionInterface
+
+from sage_rlvr.core.keys import Key
+from sage_rlvr.errors import DataError
+
+SHARED_PREFIX = "sage_shared_prefix"
+
+
+@dataclass(frozen=True)
+class Rollout:
+    """Completions of one sampling call, rows in prompt-major order (row = prompt * group_size + member).
+
+    tokens (B, T) long, padded with `pad_id`; mask (B, T) bool, the end token counted; logps (B, T) float32, log-probs of
+    the tokens under the temperature-scaled sampler; entropies (B, T) float32, nats, of the same distribution; finished
+    (B,) bool, False where the row ran into `max_new_tokens`.
+    """
+
+    tokens: Tensor
+    mask: Tensor
+    logps: Tensor
+    entropies: Tensor
+    finished: Tensor
+
+    @property
+    def lengths(self) -> Tensor:
+        return self.mask.sum(1)
+
+
+@torch.no_grad()
+def sample(
+    model: PreTrainedModel,
+    prompts: Sequence[Sequence[int]],
+    *,
+    group_size: int,
+    max_new_tokens: int,
+    eos_id: int,
+    pad_id: int,
+    key: Key,
+    step: int = 0,
+    temperature: float = 1.0,
+    row_ids: Tensor | None = None,
+) -> Rollout:
+    """Draw `group_size` completions of each prompt, nothing truncated (no top-k, top-p, min-p).
+
+    `prompts`: P token lists of any lengths; `row_ids` (P * group_size,) numbers the rows for the random streams
+    (default 0, 1, 2, ...). `temperature` > 0 divides the logits. Raises `DataError` on an empty prompt.
+    """
+    _check(prompts, group_size, max_new_tokens, temperature)
+    device = next(model.parameters()).device
+    rows = len(prompts) * group_size
+    row_ids = torch.arange(rows) if row_ids is None else row_ids.cpu()
+    uniforms = key.uniform(step, "sample", row_ids, torch.arange(max_new_tokens)).to(device)
+    tokens = torch.full((rows, max_new_tokens), pad_id, dtype=torch.long, device=device)
+    logps = torch.zeros(rows, max_new_tokens, device=device)
+    entropies = torch.zeros(rows, max_new_tokens, device=device)
+    lengths = torch.full((rows,), max_new_tokens, dtype=torch.long, device=device)
+    finished = torch.zeros(rows, dtype=torch.bool, device=device)
+    with _decoder(model, prompts, group_size, max_new_tokens) as decoder:
+        alive = torch.arange(rows, device=device)
+        logits = decoder.first_logits
+        for t in range(max_new_tokens):
+            drawn, logp, entropy = draw(logits, uniforms[alive, t], temperature)
+            tokens[alive, t], logps[alive, t], entropies[alive, t] = drawn, logp, entropy
+            ended = drawn == eos_id
+            going = torch.nonzero(~ended).squeeze(1)
+            if len(going) < len(alive):
+                done = alive[ended]
+                lengths[done], finished[done] = t + 1, True
+                if len(going) == 0:
+                    break
+                drawn, alive = drawn[going], alive[going]
+                decoder.keep(going)
+            if t + 1 < max_new_tokens:
+                logits = decoder.advance(drawn)
+    mask = torch.arange(max_new_tokens, device=device)[None, :] < lengths[:, None]
+    width = int(lengths.max())
+    return Rollout(tokens[:, :width], mask[:, :width], logps[:, :width], entropies[:, :width], finished)
+
+
+def draw(logits: Tensor, uniforms: Tensor, temperature: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Inverse-CDF draw. logits (B, V), uniforms (B,) in (0, 1) -> tokens (B,), log-probs (B,), entropies (B,) in nats."""
+    log_probs = torch.log_softmax(logits.float() / temperature, dim=-1)
+    probs = log_probs.exp()
+    cumulative = probs.cumsum(-1)
+    # The last sum may fall short of 1 by rounding; scaling the threshold by it keeps every draw inside the vocabulary.
+    chosen = (cumulative < (uniforms * cumulative[:, -1])[:, None]).sum(-1).clamp_max(logits.shape[-1] - 1)
+    entropy = torch.special.entr(probs).sum(-1)
+    return chosen, log_probs.gather(1, chosen[:, None]).squeeze(1), entropy
+
+
+def _check(prompts: Sequence[Sequence[int]], group_size: int, max_new_tokens: int, temperature: float) -> None:
+    if not prompts or any(len(p) == 0 for p in prompts):
+        where = next((i for i, p in enumerate(prompts) if len(p) == 0), "all")
+        raise DataError(f"prompt {where} has no tokens; give each prompt at least one token (its BOS, say)")
+    if group_size < 1 or max_new_tokens < 1:
+        raise DataError(f"group_size {group_size} and max_new_tokens {max_new_tokens} must be at least 1")
+    if not temperature > 0:
+        raise DataError(f"temperature {temperature} must be above 0; for greedy decoding use a small one, e.g. 0.01")
+
+
+@contextmanager
+def _decoder(model: PreTrainedModel, prompts: Sequence[Sequence[int]], group_size: int, max_new_tokens: int):  # type: ignore[no-untyped-def]
+    """The fast decoder where the model lets its attention be replaced, else the plain one with a repeated cache."""
+    was_training, implementation = model.training, model.config._attn_implementation
+    model.eval()
+    try:
+        if supports_shared_prefix(model):
+            yield _SharedPrefixDecoder(model, prompts, group_size, max_new_tokens)
+        else:
+            yield _RepeatedCacheDecoder(model, prompts, group_size)
+    finally:
+        model.config._attn_implementation = implementation
+        model.train(was_training)
+
+
+def supports_shared_prefix(model: PreTrainedModel) -> bool:
+    """Whether attention is replaceable and every layer attends to the whole past (no sliding window, no state space)."""
+    config = model.config
+    kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
+    sliding = getattr(config, "sliding_window", None) and getattr(config, "use_sliding_window", True)
+    return bool(getattr(model, "_supports_attention_backend", False)) and kinds == {"full_attention"} and not sliding
+
+
+def pad_right(rows: Sequence[Sequence[int]], device: torch.device) -> tuple[Tensor, Tensor]:
+    """Lists of different lengths -> (ids (P, S), lengths (P,)). Right padding: under a causal mask it disturbs nothing."""
+    lengths = torch.tensor([len(r) for r in rows])
+    ids = torch.zeros(len(rows), int(lengths.max()), dtype=torch.long)
+    for i, row in enumerate(rows):
+        ids[i, : len(row)] = torch.as_tensor(row)
+    return ids.to(device), lengths.to(device)
+
+
+class _Prefilled:
+    """Runs the prompts once. `cache` holds (P, H, S, D) a layer; `first_logits` is (P * group_size, V)."""
+
+    def __init__(self, model: PreTrainedModel, prompts: Sequence[Sequence[int]], group_size: int) -> None:
+        device = next(model.parameters()).device
+        ids, self.prompt_lengths = pad_right(prompts, device)
+        self.model = model
+        self.cache = DynamicCache(config=model.config)
+        out = model(input_ids=ids, past_key_values=self.cache, use_cache=True)
+        last = out.logits[torch.arange(len(prompts), device=device), self.prompt_lengths - 1]
+        self.first_logits = last.repeat_interleave(group_size, 0)
+        self.padding = torch.arange(ids.shape[1], device=device)[None, :] >= self.prompt_lengths[:, None]  # (P, S)
+        self.positions = self.prompt_lengths.repeat_interleave(group_size)  # (B,) position of the next token
+
+
+class _SharedPrefixDecoder(_Prefilled):
+    def __init__(
+        self, model: PreTrainedModel, prompts: Sequence[Sequence[int]], group_size: int, max_new_tokens: int
+    ) -> None:
+        super().__init__(model, prompts, group_size)
+        self.prefix = SharedPrefix(
+            [(layer.keys, layer.values) for layer in self.cache.layers], self.padding, group_size, max_new_tokens
+        )
+        # From here on the layers call `_attend`, which reads the prompt from `self.prefix`.
+        model.config._attn_implementation = SHARED_PREFIX
+
+    def advance(self, tokens: Tensor) -> Tensor:
+        """tokens (B,) -> logits (B, V) of the next token."""
+        out = self.model(
+            input_ids=tokens[:, None],
+            position_ids=self.positions[:, None],
+            past_key_values=self.prefix.suffix,
+            use_cache=True,
+            shared_prefix=self.prefix,
+        )
+        self.positions = self.positions + 1
+        return out.logits[:, -1]
+
+    def keep(self, rows: Tensor) -> None:
+        """Only these rows (ascending) go on."""
+        self.positions = self.positions[rows]
+        self.prefix.keep(rows)
+
+
+class _RepeatedCacheDecoder(_Prefilled):
+    """For models whose attention cannot be replaced: the prompt's cache is repeated for the group and padded rows masked."""
+
+    def __init__(self, model: PreTrainedModel, prompts: Sequence[Sequence[int]], group_size: int) -> None:
+        super().__init__(model, prompts, group_size)
+        self.cache.batch_repeat_interleave(group_size)
+        self.valid = (~self.padding).repeat_interleave(group_size, 0)
+
+    def advance(self, tokens: Tensor) -> Tensor:
+        self.valid = torch.cat([self.valid, self.valid.new_ones(len(tokens), 1)], 1)
+        out = self.model(
+            input_ids=tokens[:, None],
+            position_ids=self.positions[:, None],
+            attention_mask=self.valid.long(),
+            past_key_values=self.cache,
+            use_cache=True,
+        )
+        self.positions = self.positions + 1
+        return out.logits[:, -1]
+
+    def keep(self, rows: Tensor) -> None:
+        self.positions, self.valid = self.positions[rows], self.valid[rows]
+        self.cache.batch_select_indices(rows)
+
+
+class _SuffixLayer(CacheLayerMixin):
+    """Keys and values of the completions of one layer, in buffers of (B, H, capacity, D) allocated at the first token."""
+
+    is_sliding = False
+
+    def __init__(self, capacity: int) -> None:
+        super().__init__()
+        self.capacity, self.filled = capacity, 0
+
+    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
+        shape = (*key_states.shape[:2], self.capacity, key_states.shape[-1])
+        self.keys = key_states.new_empty(shape)
+        self.values = value_states.new_empty((*shape[:3], value_states.shape[-1]))
+        self.is_initialized = True
+
+    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+        assert self.keys is not None and self.values is not None
+        end = self.filled + key_states.shape[2]
+        self.keys[:, :, self.filled : end] = key_states
+        self.values[:, :, self.filled : end] = value_states
+        self.filled = end
+        return self.keys[:, :, :end], self.values[:, :, :end]
+
+    def keep(self, rows: Tensor) -> None:
+        if self.keys is None or self.values is None:
+            return
+        # Rows ascend, so each target index is <= its source; only the filled part has to move.
+        for name in ("keys", "values"):
+            old = getattr(self, name)
+            new = old[: len(rows)]
+            new[:, :, : self.filled] = old[rows, :, : self.filled]
+            setattr(self, name, new)
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        return self.filled + query_length, 0
+
+    def get_seq_length(self) -> int:
+        return self.filled
+
+    def get_max_length(self) -> int:
+        return self.capacity
+
+
+@dataclass
+class SharedPrefix:
+    """The prompts' keys and values, once a prompt, and the completions' suffix cache beside them."""
+
+    layers: list[tuple[Tensor, Tensor]]  # per layer (P, H, S, D) keys, (P, H, S, D') values
+    padding: Tensor  # (P, S) bool, True where a shorter prompt was padded
+    group_size: int
+    capacity: int
+    suffix: Cache = field(init=False)
+    slots: Tensor | None = field(init=False, default=None)  # (B,) place of each row in the P x group_size grid; None = all
+    bias: Tensor | None = field(init=False, default=None)
+
+    def __post_init__(self) -> None:
+        self.suffix = Cache(layers=[_SuffixLayer(self.capacity) for _ in self.layers])
+        if bool(self.padding.any()):
+            self.bias = torch.zeros_like(self.padding, dtype=self.layers[0][0].dtype).masked_fill(
+                self.padding, float("-inf")
+            )[:, None, None, :]
+
+    def keep(self, rows: Tensor) -> None:
+        full = torch.arange(len(self.padding) * self.group_size, device=rows.device)
+        self.slots = (full if self.slots is None else self.slots)[rows]
+        for layer in self.suffix.layers:
+            layer.keep(rows)
+
+    def grid(self, rows: Tensor) -> Tensor:
+        """(B, ...) -> (P, group_size, ...): ended rows leave zeros behind."""
+        shape = (len(self.padding), self.group_size, *rows.shape[1:])
+        if self.slots is None:
+            return rows.reshape(shape)
+        full = rows.new_zeros(shape[0] * shape[1], *rows.shape[1:])
+        return full.index_copy_(0, self.slots, rows).reshape(shape)
+
+    def rows(self, grid: Tensor) -> Tensor:
+        """Inverse of `grid` on the living rows."""
+        flat = grid.reshape(-1, *grid.shape[2:])
+        return flat if self.slots is None else flat[self.slots]
+
+
+def _attend(
+    module: torch.nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    shared_prefix: SharedPrefix | None = None,
+    **kwargs: Any,
+) -> tuple[Tensor, None]:
+    """One query a row over [its prompt, its own completion]. query (B, Hq, 1, D); key, value (B, H, t, D), H divides Hq."""
+    assert shared_prefix is not None, "this attention runs only inside sage_rlvr.engines.sampler"
+    prompt_keys, prompt_values = shared_prefix.layers[module.layer_idx]  # type: ignore[index]
+    batch, query_heads, _, width = query.shape
+    heads = key.shape[1]
+    repeat = query_heads // heads
+    q = query.reshape(batch, heads, repeat, width) * (width**-0.5 if scaling is None else scaling)
+    members = shared_prefix.grid(q).transpose(1, 2).reshape(len(prompt_keys), heads, -1, width)  # (P, H, G * repeat, D)
+    over_prompt = members @ prompt_keys.transpose(-1, -2)  # (P, H, G * repeat, S)
+    if shared_prefix.bias is not None:
+        over_prompt = over_prompt + shared_prefix.bias
+    over_own = q @ key.transpose(-1, -2)  # (B, H, repeat, t)
+    over_prompt = shared_prefix.rows(_split_members(over_prompt, shared_prefix.group_size, repeat))
+    weights = torch.softmax(torch.cat([over_prompt, over_own], -1), -1, dtype=torch.float32).to(query.dtype)
+    on_prompt, on_own = weights.split([over_prompt.shape[-1], over_own.shape[-1]], -1)
+    gathered = shared_prefix.grid(on_prompt).transpose(1, 2).reshape(len(prompt_keys), heads, -1, on_prompt.shape[-1])
+    from_prompt = shared_prefix.rows(_split_members(gathered @ prompt_values, shared_prefix.group_size, repeat))
+    out = from_prompt + on_own @ value  # (B, H, repeat, D')
+    return out.reshape(batch, 1, query_heads, -1), None
+
+
+def _split_members(x: Tensor, group_size: int, repeat: int) -> Tensor:
+    """(P, H, G * repeat, W) -> (P, G, H, repeat, W)."""
+    prompts, heads, _, width = x.shape
+    return x.reshape(prompts, heads, group_size, repeat, width).transpose(1, 2)
+
+
+AttentionInterface.register(SHARED_PREFIX, _attend)

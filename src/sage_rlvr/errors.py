@@ -1,0 +1,31 @@
+"""Every refusal of this package. Each message names the value, its place and the next step (docs/architecture.md)."""
+
+from __future__ import annotations
+
+
+class SageError(ValueError):
+    """Base of all refusals, so that a caller can catch exactly what this package refused."""
+
+
+class ConfigError(SageError):
+    """A configuration that cannot mean what its author wants."""
+
+
+class CancellingGuide(ConfigError):
+    """A guide that removes itself from the expected gradient of the chosen KL estimator and placement."""
+
+
+class DataError(SageError):
+    """A problem, completion or array that cannot be used."""
+
+
+class CheckpointError(SageError):
+    """A checkpoint that is incomplete, corrupt, or belongs to another run."""
+
+
+class RunLocked(SageError):
+    """Another live process holds the run directory."""
+
+
+class TrainingDiverged(SageError):
+    """NaN or infinity in a loss or gradient; raised before the optimiser step."""

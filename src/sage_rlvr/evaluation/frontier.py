@@ -1,0 +1,164 @@
+"""The temperature frontier: what the base policy reaches by nothing but sampling colder or hotter."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from sage_rlvr.errors import DataError
+from sage_rlvr.evaluation.intervals import RESAMPLES, SEED, Interval, bootstrap_means
+from sage_rlvr.evaluation.passk import check_probabilities, exact_pass_at_k
+
+Floats = NDArray[np.float64]
+
+NO_COMMON_RANGE = "no common range"
+
+
+@dataclass(frozen=True, kw_only=True)
+class FrontierPoint:
+    """Mean pass@1 and pass@k of one policy at one sampling temperature."""
+
+    temperature: float
+    pass1: float
+    passk: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gap:
+    """Arm minus base in pass@k at equal pass@1. `value` is None when `reason` says why nothing can be compared."""
+
+    value: float | None
+    low: float = math.nan
+    high: float = math.nan
+    reason: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AtEqualPass1:
+    """One trained policy against the base at that temperature at which the base has the same pass@1.
+
+    `base_passk`, `temperature` and `difference` (arm minus base, interval over problems, the interpolation redone in
+    every resample) are None when the arm lies outside the base's frontier; `reason` then says on which side.
+    """
+
+    base_passk: float | None
+    temperature: float | None
+    difference: Interval | None
+    reason: str = ""
+
+
+def frontier(ps: Mapping[float, ArrayLike], k: int = 256) -> tuple[FrontierPoint, ...]:
+    """Points of one policy, hottest last: ps maps temperature -> exact probabilities (N,) on the same problems."""
+    table = _table(ps, k)
+    return tuple(
+        FrontierPoint(temperature=t, pass1=float(one.mean()), passk=float(many.mean()))
+        for t, (one, many) in table.items()
+    )
+
+
+def best_pass1(points: Sequence[FrontierPoint]) -> FrontierPoint:
+    """The point of highest pass@1; among equals the one with the higher pass@k."""
+    if not points:
+        raise DataError("an empty frontier has no best point; evaluate the base at one temperature at least.")
+    return max(points, key=lambda point: (point.pass1, point.passk))
+
+
+def passk_at(pass1: float, points: Sequence[FrontierPoint]) -> tuple[float, float] | None:
+    """(pass@k, temperature) of the frontier at the given pass@1 by linear interpolation between neighbours in T.
+
+    Where several stretches of the frontier have this pass@1 the best pass@k counts: the base may choose. None outside.
+    """
+    ordered = sorted(points, key=lambda point: point.temperature)
+    found = [(p.passk, p.temperature) for p in ordered if p.pass1 == pass1]
+    for left, right in pairwise(ordered):
+        low, high = sorted((left.pass1, right.pass1))
+        if low < high and low <= pass1 <= high:
+            w = (pass1 - left.pass1) / (right.pass1 - left.pass1)
+            temperature = left.temperature + w * (right.temperature - left.temperature)
+            found.append((left.passk + w * (right.passk - left.passk), temperature))
+    return max(found) if found else None
+
+
+def gap_to_frontier(arm: Sequence[FrontierPoint], base: Sequence[FrontierPoint], *, steps: int = 201) -> Gap:
+    """Mean gap in pass@k (arm minus base) at equal pass@1 over the range of pass@1 that both frontiers cover."""
+    if not arm or not base:
+        return Gap(value=None, reason=NO_COMMON_RANGE)
+    low = max(min(p.pass1 for p in arm), min(p.pass1 for p in base))
+    high = min(max(p.pass1 for p in arm), max(p.pass1 for p in base))
+    if low > high:
+        return Gap(value=None, low=low, high=high, reason=NO_COMMON_RANGE)
+    corners = [p.pass1 for p in (*arm, *base) if low <= p.pass1 <= high]
+    grid = np.unique([*np.linspace(low, high, steps), *corners])
+    pairs = [(x, passk_at(x, arm), passk_at(x, base)) for x in grid.tolist()]
+    seen = np.array([(x, a[0] - b[0]) for x, a, b in pairs if a is not None and b is not None])
+    if len(seen) < 2:
+        return (
+            Gap(value=float(seen[0, 1]), low=low, high=high) if len(seen) else Gap(value=None, reason=NO_COMMON_RANGE)
+        )
+    mean = np.trapezoid(seen[:, 1], seen[:, 0]) / (seen[-1, 0] - seen[0, 0])
+    return Gap(value=float(mean), low=low, high=high)
+
+
+def at_equal_pass1(
+    arm: ArrayLike,
+    base: Mapping[float, ArrayLike],
+    *,
+    k: int = 256,
+    level: float = 0.95,
+    resamples: int = RESAMPLES,
+    seed: int = SEED,
+) -> AtEqualPass1:
+    """One trained policy arm (N,) at its own temperature against the base's frontier: temperature -> (N,).
+
+    The interval is a percentile bootstrap over problems; it is withheld when more than 1 - level of the resamples put
+    the arm off the base's frontier (then the comparison hangs on which problems were drawn).
+    """
+    one, many = check_probabilities(arm, "arm"), np.asarray(exact_pass_at_k(arm, k))
+    points = frontier(base, k)
+    here = passk_at(float(one.mean()), points)
+    if here is None:
+        reason = _outside(float(one.mean()), points)
+        return AtEqualPass1(base_passk=None, temperature=None, difference=None, reason=reason)
+    table = _table(base, k)
+    columns = [one, many, *(column for pair in table.values() for column in pair)]
+    if len({len(column) for column in columns}) > 1:
+        raise DataError("arm and base were evaluated on different numbers of problems; evaluate both on the same ones.")
+    boot = bootstrap_means(np.stack(columns, axis=1), resamples=resamples, seed=seed)
+    gaps = [_gap_of_row(row, list(table)) for row in boot]
+    seen = [gap for gap in gaps if gap is not None]
+    value, interval, reason = float(many.mean()) - here[0], None, ""
+    if len(seen) >= level * len(gaps):
+        low, high = np.quantile(seen, [(1 - level) / 2, (1 + level) / 2])
+        interval = Interval(value=value, low=float(low), high=float(high), level=level, over="problems", n=len(one))
+    else:
+        reason = "too close to the end of the base's frontier for an interval"
+    return AtEqualPass1(base_passk=here[0], temperature=here[1], difference=interval, reason=reason)
+
+
+def _gap_of_row(row: Floats, temperatures: list[float]) -> float | None:
+    points = [
+        FrontierPoint(temperature=t, pass1=row[2 + 2 * i], passk=row[3 + 2 * i]) for i, t in enumerate(temperatures)
+    ]
+    here = passk_at(float(row[0]), points)
+    return None if here is None else float(row[1]) - here[0]
+
+
+def _outside(pass1: float, points: Sequence[FrontierPoint]) -> str:
+    top = best_pass1(points)
+    if pass1 > top.pass1:
+        return f"beyond the base's frontier (its best pass@1 is {top.pass1:.3f} at T = {top.temperature:g})"
+    low = min(points, key=lambda point: point.pass1)
+    return f"below the base's frontier (its lowest pass@1 is {low.pass1:.3f} at T = {low.temperature:g})"
+
+
+def _table(ps: Mapping[float, ArrayLike], k: int) -> dict[float, tuple[Floats, Floats]]:
+    out = {}
+    for temperature in sorted(ps):
+        one = check_probabilities(ps[temperature], f"p at T = {temperature:g}")
+        out[float(temperature)] = (one, np.asarray(exact_pass_at_k(one, k)))
+    return out

@@ -1,0 +1,87 @@
+"""One policy's exact evaluation as a file: log-probs of every right completion, from which all else is recomputed."""
+
+from __future__ import annotations
+
+import json
+import os
+import zipfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sage_rlvr.errors import DataError
+
+FORMAT = 1
+PAIRED = ("world", "split", "seed", "problem_ids")  # what two records must share to be compared problem by problem
+
+
+@dataclass(frozen=True)
+class Record:
+    """meta: name, model, world, split, seed, problem_ids (N), versions, ... as strict JSON.
+
+    logps: {temperature: [float64 log-probs of the right completions, one array a problem]}, nats, end token included.
+    """
+
+    meta: Mapping[str, Any]
+    logps: Mapping[float, Sequence[np.ndarray]]
+
+    @property
+    def problems(self) -> int:
+        return len(self.meta["problem_ids"])
+
+
+def save_record(record: Record, path: str | Path) -> Path:
+    """Write one .npz without pickle, replaced whole."""
+    path = Path(path)
+    temperatures = sorted(record.logps)
+    rows = record.logps[temperatures[0]]
+    offsets = np.cumsum([0, *(len(r) for r in rows)])
+    flat = np.stack([np.concatenate([*record.logps[t], np.zeros(0)]) for t in temperatures])
+    meta = json.dumps({"format": FORMAT, **record.meta}, allow_nan=False)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.stem}.partial.npz")
+    np.savez_compressed(partial, meta=np.array(meta), temperatures=np.array(temperatures), offsets=offsets, logps=flat)
+    os.replace(partial, path)
+    return path
+
+
+def load_record(path: str | Path) -> Record:
+    """Inverse of `save_record`. `DataError` names the file where it is missing or damaged."""
+    try:
+        with np.load(path, allow_pickle=False) as data:
+            meta = json.loads(str(data["meta"]))
+            offsets = data["offsets"]
+            logps = {
+                float(t): np.split(row, offsets[1:-1])
+                for t, row in zip(data["temperatures"], data["logps"], strict=True)
+            }
+    except FileNotFoundError as error:
+        raise DataError(f"{path}: no such evaluation; make it with: sage-rlvr eval RUN") from error
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+        raise DataError(
+            f"{path} is not a readable evaluation ({error}); make it again with: sage-rlvr eval RUN"
+        ) from error
+    if meta.pop("format", None) != FORMAT:
+        raise DataError(f"{path}: written in another format than {FORMAT}; make it again with: sage-rlvr eval RUN")
+    return Record(meta, logps)
+
+
+def check_paired(records: Sequence[Record]) -> None:
+    """Refuse records that were not made on the same problems of the same world: their difference would mean nothing."""
+    first = records[0]
+    for other in records[1:]:
+        for field in PAIRED:
+            if other.meta.get(field) != first.meta.get(field):
+                raise DataError(
+                    f"{other.meta.get('name')} and {first.meta.get('name')} differ in {field}: "
+                    f"{_short(other.meta.get(field))} against {_short(first.meta.get(field))}; "
+                    "evaluate both with the same --split, --problems, --seed and world"
+                )
+
+
+def _short(value: Any) -> str:
+    text = json.dumps(value)
+    return text if len(text) < 80 else text[:77] + "..."

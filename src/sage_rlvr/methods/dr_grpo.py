@@ -1,0 +1,30 @@
+"""Dr. GRPO: no division by the group's std and none by the length (Liu et al., arXiv 2503.20783)."""
+
+from __future__ import annotations
+
+from sage_rlvr.core.advantages import GroupCentred
+from sage_rlvr.core.anchor import Anchor, Placement
+from sage_rlvr.core.kl import Estimator
+from sage_rlvr.core.method import Method
+from sage_rlvr.core.reductions import FixedBudget
+from sage_rlvr.core.schedules import Schedule, is_zero
+from sage_rlvr.core.surrogates import Clip
+
+
+def dr_grpo(
+    *,
+    beta: float | Schedule = 0.0,
+    clip_low: float = 0.2,
+    clip_high: float = 0.2,
+    estimator: Estimator = "k3",
+    placement: Placement = "loss",
+    source: str = "base",
+) -> Method:
+    """L = (1/(B L)) sum_i sum_t [ -min(rho A, clip(rho, 1 - low, 1 + high) A) + beta * k3(pi, pi_ref) ], A = r - mean.
+
+    L is the completion limit, `max_tokens` of the batch. The paper uses no KL (beta = 0). With placement="reward" and
+    estimator="k1" the KL is folded into the advantage and its gradient is that of the sequence-level KL(pi ||
+    pi_ref).
+    """
+    anchor = None if is_zero(beta) else Anchor(beta, estimator=estimator, placement=placement, source=source)
+    return Method("dr_grpo", GroupCentred(), Clip(clip_low, clip_high), anchor, FixedBudget())

@@ -1,0 +1,30 @@
+"""RLOO: the baseline of a completion is the mean of the others (Ahmadian et al., arXiv 2402.14740)."""
+
+from __future__ import annotations
+
+from sage_rlvr.core.advantages import LeaveOneOut
+from sage_rlvr.core.anchor import Anchor, Placement
+from sage_rlvr.core.kl import Estimator
+from sage_rlvr.core.method import Method
+from sage_rlvr.core.reductions import FixedBudget
+from sage_rlvr.core.schedules import Schedule, is_zero
+from sage_rlvr.core.surrogates import Clip
+
+
+def rloo(
+    *,
+    beta: float | Schedule = 0.0,
+    clip_low: float = 0.2,
+    clip_high: float = 0.2,
+    estimator: Estimator = "k1",
+    placement: Placement = "reward",
+    source: str = "base",
+) -> Method:
+    """L = (1/(B L)) sum_i sum_t -min(rho A_t, clip(rho, 1 - low, 1 + high) A_t), A_t = r - mean_others r - beta K_t.
+
+    K_t is the return-to-go of log pi_old - log pi_ref, centred over the group at t, as RLOO keeps its KL in the
+    reward; L is `max_tokens` of the batch. The clip does nothing in the first update of a rollout, which is the
+    paper's setting.
+    """
+    anchor = None if is_zero(beta) else Anchor(beta, estimator=estimator, placement=placement, source=source)
+    return Method("rloo", LeaveOneOut(), Clip(clip_low, clip_high), anchor, FixedBudget())

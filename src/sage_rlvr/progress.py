@@ -1,0 +1,80 @@
+"""Progress of long work: a rich bar with rate and time left in a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Mapping
+from typing import Protocol
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+SHOWN = {"loss": "loss", "reward/mean": "reward", "anchor/kl_raw": "KL", "policy/entropy": "H"}
+
+
+class Reporter(Protocol):
+    def start(self, total: int, done: int) -> None:
+        """Work of `total` steps begins, `done` of them already there."""
+        ...
+
+    def advance(self, done: int, metrics: Mapping[str, float]) -> None:
+        """`done` steps are there."""
+        ...
+
+
+class Silent:
+    """For workers whose parent reads metrics.jsonl."""
+
+    def start(self, total: int, done: int) -> None: ...
+
+    def advance(self, done: int, metrics: Mapping[str, float]) -> None: ...
+
+
+class Terminal:
+    """One bar, or a plain line every `every` seconds where the output is not a terminal."""
+
+    def __init__(self, label: str, every: float = 15.0) -> None:
+        self.label, self.every = label, every
+        self.console = Console(stderr=True)
+        self.total = 0
+        self.began = self.last_line = time.monotonic()
+        self.first = 0
+        self.bar: Progress | None = None
+
+    def start(self, total: int, done: int) -> None:
+        self.total, self.first, self.began = total, done, time.monotonic()
+        if done:
+            self.console.print(f"{self.label}: continuing at step {done} of {total}")
+        if self.console.is_terminal:
+            self.bar = bar(self.console)
+            self.task = self.bar.add_task(self.label, total=total, completed=done, note="")
+            self.bar.start()
+
+    def advance(self, done: int, metrics: Mapping[str, float]) -> None:
+        note = "  ".join(f"{short} {metrics[name]:.3f}" for name, short in SHOWN.items() if name in metrics)
+        if self.bar is not None:
+            self.bar.update(self.task, completed=done, note=note)
+            if done >= self.total:
+                self.bar.stop()
+            return
+        now = time.monotonic()
+        if done >= self.total or now - self.last_line >= self.every:
+            self.last_line = now
+            rate = (done - self.first) / max(now - self.began, 1e-9)
+            left = (self.total - done) / max(rate, 1e-9)
+            print(f"{self.label} {done}/{self.total}  {rate:.2f}/s  {left:.0f} s left  {note}", file=sys.stderr, flush=True)
+
+
+def bar(console: Console) -> Progress:
+    """The house's bar: label, bar, count, elapsed, left, a note."""
+    return Progress(
+        TextColumn("{task.description:<14}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[note]}"),
+        console=console,
+    )

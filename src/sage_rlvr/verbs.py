@@ -1,0 +1,169 @@
+"""What the verbs print: lines and tables for a terminal, from records and summaries."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import platform
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+
+from sage_rlvr.config import TrainConfig, WorldConfig, load_config
+from sage_rlvr.errors import ConfigError, DataError
+from sage_rlvr.evaluation import curve, mean_interval, reachable, success_probability
+from sage_rlvr.evaluation.record import Record, check_paired, load_record
+from sage_rlvr.report import Result, Summary, arm_from_logps, results_table, summarise, summarise_seeds
+from sage_rlvr.report.summary import SeedSummary
+
+
+def world_of(name: str) -> WorldConfig:
+    """A recipe file's world, or a named one (`sage_rlvr.tasks.countdown.WORLDS`)."""
+    from sage_rlvr.tasks.countdown import WORLDS
+
+    if name.endswith((".yaml", ".yml")):
+        return load_config(TrainConfig, name).world
+    if name not in WORLDS:
+        raise ConfigError(f"world {name!r}: give a recipe file or one of {', '.join(WORLDS)}")
+    world = WORLDS[name]
+    return WorldConfig(
+        counts=dict(world.counts),
+        max_number=world.max_number,
+        min_target=world.min_target,
+        max_target=world.max_target,
+        targets=world.targets,
+    )
+
+
+def eval_lines(record: Record, ks: Sequence[int]) -> list[str]:
+    """A table in text: one line a temperature, 95 % intervals over problems."""
+    head = f"{record.meta['name']}: {record.problems} {record.meta['split']} problems, exact, 95 % intervals over problems"
+    lines = [head, "  T     " + "".join(f"pass@{k:<18}" for k in ks) + "distinct right in 256"]
+    for t in sorted(record.logps, reverse=True):
+        rows = record.logps[t]
+        values = curve(success_probability(rows), list(ks))
+        cells = []
+        for column in values.T:
+            found = mean_interval(column)
+            cells.append(f"{found.value:.3f} [{found.low:.3f}, {found.high:.3f}]  ")
+        lines.append(f"  {t:<5g} " + "".join(f"{cell:<23}" for cell in cells) + f"{np.mean(reachable(rows, 256)):.1f}")
+    return lines
+
+
+def compare_records(arms: Sequence[str], split: str, k: int) -> tuple[Result | Summary, SeedSummary | None]:
+    """Summary of the first seed and, where every arm but the control has several, the claims over training seeds."""
+    if len(arms) < 2:
+        raise DataError(f"compare needs at least two arms, got {list(arms)}; the first is the control")
+    loaded = [_named(arm, split) for arm in arms]
+    counts = sorted({len(records) for _, records in loaded[1:]})
+    if len(counts) > 1 or len(loaded[0][1]) not in (1, counts[0]):
+        raise DataError("arms differ in their number of training seeds; give each the same number of records")
+    check_paired([record for _, records in loaded for record in records])
+    results = [_result([(name, rows[min(s, len(rows) - 1)]) for name, rows in loaded], k) for s in range(counts[0])]
+    return summarise(results[0]), summarise_seeds(results) if counts[0] > 1 else None
+
+
+def _named(arm: str, split: str) -> tuple[str, list[Record]]:
+    name, equals, paths = arm.rpartition("=")
+    records = []
+    for text in paths.split(","):
+        path = Path(text)
+        records.append(load_record(path / f"evaluation-{split}.npz" if path.is_dir() else path))
+    return (name if equals else str(records[0].meta["name"])), records
+
+
+def _result(named: Sequence[tuple[str, Record]], k: int) -> Result:
+    base_name, base = named[0]
+    if 1.0 not in base.logps:
+        raise DataError(f"{base_name}: its record has no temperature 1; evaluate it with --temperatures 1.0")
+    home = base.logps[1.0]
+    arms = [arm_from_logps(base_name, base.logps, trained=False, k=k)]
+    arms += [arm_from_logps(name, record.logps, base=home, k=k) for name, record in named[1:]]
+    names = tuple(name for name, _ in named[1:])
+    pairs = tuple((b, a) for i, a in enumerate(names) for b in names[i + 1 :])
+    ks = tuple(n for n in (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024) if n < k) + (k,)
+    return Result(
+        arms=tuple(arms),
+        problems=base.problems,
+        base=base_name,
+        split=base.meta["split"],
+        k=k,
+        ks=ks,
+        pairs=pairs,
+        versions=base.meta["versions"],
+    )
+
+
+def print_summary(console: Console, result: Result | Summary, over_seeds: SeedSummary | None = None) -> None:
+    """Sentences first, then the table, then what the design cannot show."""
+    summary = result if isinstance(result, Summary) else summarise(result)
+    table = results_table(summary)
+    console.print()
+    console.print(table.rich() if hasattr(table, "rich") else table)
+    if over_seeds is None:
+        console.print("These checkpoints:", style="bold")
+    for line in summary.sentences if over_seeds is None else ():
+        console.print(f"  {line}", markup=False)
+    if over_seeds is not None:
+        console.print(f"These methods, over {over_seeds.seeds} training seeds:", style="bold")
+        for line in over_seeds.sentences:
+            console.print(f"  {line}", markup=False)
+        console.print("The table shows the first seed.")
+    for caveat in summary.caveats if over_seeds is None else ():
+        console.print(f"[dim]{caveat}[/]")
+
+
+def doctor(console: Console) -> int:
+    """What this machine offers, what is off and why. Returns 0 where the CPU path works, else 2."""
+    facts: list[tuple[str, str]] = [("python", platform.python_version()), ("machine", platform.platform())]
+    facts += [("cores", str(os.cpu_count())), ("free disk", f"{shutil.disk_usage('.').free / 1e9:.0f} GB here")]
+    good = _torch_facts(facts) and _policy_facts(facts)
+    for name in ("trl", "verl", "vllm", "peft"):
+        there = importlib.util.find_spec(name) is not None
+        facts.append((name, "installed" if there else "not installed: only needed by its own engine"))
+    width = max(len(name) for name, _ in facts)
+    for name, value in facts:
+        console.print(f"{name:<{width}}  {value}", markup=False)
+    console.print("the CPU path works" if good else "the CPU path does not work: see above", style="bold")
+    return 0 if good else 2
+
+
+def _torch_facts(facts: list[tuple[str, str]]) -> bool:
+    import torch
+    import transformers
+
+    facts += [("torch", torch.__version__), ("transformers", transformers.__version__)]
+    facts.append(("threads", f"{torch.get_num_threads()} by torch's choice; recipes set engine.threads themselves"))
+    gpu = torch.cuda.get_device_name(0) if torch.cuda.is_available() else "none: everything runs on the CPU"
+    facts.append(("GPU", gpu))
+    return True
+
+
+def _policy_facts(facts: list[tuple[str, str]]) -> bool:
+    """Load the shipped policy, sample from it and hold the sample's log-probs against the scorer's."""
+    import torch
+
+    from sage_rlvr.core.keys import Key
+    from sage_rlvr.engines.base import EMBEDDED, load_policy
+    from sage_rlvr.engines.sampler import sample
+    from sage_rlvr.engines.scoring import score
+
+    try:
+        model, tokens = load_policy(EMBEDDED)
+    except ConfigError as error:
+        facts.append(("base policy", str(error)))
+        return False
+    prompt: Any = tokens.encode("2 3 5 7=24:")
+    rollout = sample(
+        model, [prompt], group_size=16, max_new_tokens=24, eos_id=tokens.eos_id, pad_id=tokens.pad_id, key=Key(0)
+    )
+    with torch.no_grad():
+        scores = score(model, [prompt], rollout.tokens, rollout.mask, torch.zeros(16, dtype=torch.long))
+    gap = float((scores.logps - rollout.logps).abs().max())
+    facts.append(("base policy", f"{sum(p.numel() for p in model.parameters()):,} parameters"))
+    facts.append(("sampler", f"log-probs agree with the scorer's to {gap:.0e}"))
+    return gap < 1e-4

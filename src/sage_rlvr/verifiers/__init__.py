@@ -1,0 +1,24 @@
+"""Verifiers: completion -> `Verdict`. A verifier answers every text, quickly, and never raises."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Label = Literal["right", "wrong", "undecided"]
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a verifier says of one completion, and why in a few stable words (they are counted in metrics)."""
+
+    label: Label
+    reason: str
+
+    @property
+    def right(self) -> bool:
+        """True only for the label "right": an undecided completion earns no reward."""
+        return self.label == "right"
+
+
+__all__ = ["Label", "Verdict"]

@@ -1,0 +1,137 @@
+"""Anchors: what is refused, what warns, what runs, and the metrics by hand."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from dataclasses import replace
+
+import pytest
+import torch
+
+from sage_rlvr.core import (
+    Anchor,
+    Branch,
+    Constant,
+    Flat,
+    Linear,
+    Placebo,
+    Random,
+    Token,
+    anchor_logps,
+    anchor_metrics,
+    effective_gradient,
+)
+from sage_rlvr.errors import CancellingGuide, ConfigError
+
+UNBIASED = ["k2", "straight_through", "k3_is"]
+
+
+@pytest.mark.parametrize("beta", [0, 0.0, Constant(0.0), Linear(0.0, 0.0)])
+def test_a_guide_needs_beta(beta):
+    with pytest.raises(ConfigError, match=r"a guide needs beta > 0.*beta=0\.05"):
+        Anchor(beta, Branch())
+    assert Anchor(beta).is_off and Anchor(beta, Flat() * Flat()).is_off
+
+
+@pytest.mark.parametrize("estimator", UNBIASED)
+@pytest.mark.parametrize("guide", [Branch(), Branch(signal="reference"), Branch() * Flat(), Branch() * Random()])
+def test_a_state_guide_under_an_unbiased_loss_cancels(estimator, guide):
+    with pytest.raises(CancellingGuide, match=r"cancels.*k3.*placement='reward'"):
+        Anchor(0.05, guide, estimator)
+
+
+@pytest.mark.parametrize("estimator", ["k3", *UNBIASED])
+def test_token_survives_everywhere(estimator):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        Anchor(0.05, Token(), estimator)
+        Anchor(0.05, Token() * Branch(), estimator)
+
+
+@pytest.mark.parametrize("estimator", UNBIASED)
+@pytest.mark.parametrize("guide", [Placebo(Branch()), Branch(threshold="p80")])
+def test_a_batch_guide_under_an_unbiased_loss_warns_and_runs(estimator, guide):
+    with pytest.warns(UserWarning, match="cancels in the expected gradient"):
+        Anchor(0.05, guide, estimator)
+
+
+def test_k3_takes_every_guide_without_a_word_except_random():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for guide in (Flat(), Branch(), Token(), Placebo(Branch()), Branch(threshold="p80"), Branch() * Random()):
+            Anchor(0.05, guide)
+    with pytest.warns(UserWarning, match="noise only"):
+        Anchor(0.05, Random())
+
+
+def test_in_the_reward_every_guide_runs():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for guide in (Flat(), Branch(), Token(), Random(), Placebo(Branch())):
+            Anchor(0.05, guide, "k1", "reward")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        ({"estimator": "k1"}, "noise and no leash"),
+        ({"estimator": "k3", "placement": "reward"}, "second order"),
+        ({"estimator": "k2", "placement": "reward"}, "no KL"),
+        ({"estimator": "k3_is", "placement": "reward"}, "detached"),
+        ({"estimator": "straight_through", "placement": "reward"}, "detached"),
+        ({"estimator": "k4"}, "choose one of k1"),
+        ({"placement": "advantage"}, "'loss' or 'reward'"),
+        ({"beta": -0.1}, "beta >= 0"),
+        ({"beta": "0.05"}, "neither a number nor a schedule"),
+        ({"guide": "branch"}, "not a guide"),
+    ],
+)
+def test_refusals_give_the_reason(arguments, reason):
+    with pytest.raises(ConfigError, match=reason):
+        Anchor(**({"beta": 0.05} | arguments))
+
+
+def test_beta_follows_its_schedule_and_may_not_go_below_zero():
+    anchor = Anchor(Linear(0.1, -0.1))
+    assert anchor.beta_at(0, 11) == 0.1 and Anchor(0.05).beta_at(7, 8) == 0.05
+    with pytest.raises(ConfigError, match="at step 10 of 11"):
+        anchor.beta_at(10, 11)
+
+
+def test_anchor_logps_adds_and_detaches():
+    ref = torch.tensor([[-1.0, -2.0]]).bfloat16().requires_grad_(True)
+    assert torch.equal(anchor_logps(ref, torch.tensor([[0.5, 0.0]])), torch.tensor([[-0.5, -2.0]]))
+    assert anchor_logps(ref, None).dtype == torch.float32 and not anchor_logps(ref, None).requires_grad
+
+
+def test_metrics_by_hand():
+    """At pi = pi_ref the raw k3 is 0 and the shaped one q - log q - 1; q = 1.4, 1.2, 1 and one uncounted token."""
+    logps, q = torch.tensor([[-1.0, -1.0, -1.0, math.nan]]), torch.tensor([[1.4, 1.2, 1.0, 1.0]])
+    found = anchor_metrics(Anchor(0.05, Branch()), logps, logps, q.log(), torch.tensor([[1, 1, 1, 0]]).bool())
+    shaped = (0.4 - math.log(1.4) + 0.2 - math.log(1.2)) / 3
+    wanted = {"kl": shaped, "kl_raw": 0.0, "q_mean": 1.2, "q_active_share": 2 / 3, "q_clamped_share": 1 / 3}
+    assert found == pytest.approx({f"anchor/{name}": value for name, value in wanted.items()}, abs=1e-6)
+
+
+@pytest.mark.filterwarnings("ignore:.*noise only")
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: Anchor(0.05), "*forward* KL, on the logits pi - pi_ref"),
+        (lambda: Anchor(0.05, Branch()), "q(s) * grad KL(pi_ref || pi)"),
+        (lambda: Anchor(0.05, Token()), "Zq pi - q pi_ref"),
+        (lambda: Anchor(0.05, Random()), "noise only"),
+        (lambda: Anchor(0.05, estimator="k3_is"), "grad KL(pi || pi_ref)"),
+        (lambda: Anchor(0.05, Token(), "k2"), "grad KL(pi || q pi_ref)"),
+        (lambda: Anchor(0.05, Branch(), "k1", "reward"), "log q is a bonus for reaching"),
+        (lambda: Anchor(0.05, estimator="k1", placement="reward"), "return-to-go"),
+    ],
+)
+def test_effective_gradient_says_what_descends(make, words):
+    assert words in effective_gradient(make())
+
+
+def test_replacing_the_guide_checks_again():
+    with pytest.raises(CancellingGuide):
+        replace(Anchor(0.05, estimator="k2"), guide=Branch())

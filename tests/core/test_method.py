@@ -1,0 +1,201 @@
+"""Methods run: several updates at ratios other than 1 against an independent twin, the parts, the equation in words."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+
+from sage_rlvr.core import (
+    Anchor,
+    Batch,
+    Branch,
+    Clip,
+    FixedBudget,
+    GroupCentred,
+    Key,
+    Linear,
+    Method,
+    SequenceMean,
+    Signals,
+    Token,
+    advantages_of,
+    objective,
+    shape,
+)
+from sage_rlvr.errors import ConfigError, DataError
+from sage_rlvr.methods import dr_grpo, grpo, no_kl, rloo, sage
+
+MASK = torch.tensor([[1, 1], [1, 0]]).bool()
+
+
+def test_golden_objective_with_ratios_other_than_one():
+    """Row 1: ratios 1.5, 1.1, A = 1: -1.2 (clipped), -1.1. Row 2: ratio .5, A = -1: .8 (clipped). beta = .1, k3 with
+
+    ref / pi = 2, 1, .5: 1 - log 2 = .306853, 0, log 2 - .5 = .193147. Loss of row 1: (-1.2 + .0306853 - 1.1) / 2 =
+    -1.134657; of row 2: .8 + .0193147; mean of both: -.157671. Gradient on logps: row 1 (.5 * .5) * (0 - .1, -1.1 - 0),
+    row 2 (.5) * (0 + .1 * (1 - .5)).
+    """
+    ratios, over = torch.tensor([[1.5, 1.1], [0.5, 9.0]]), torch.tensor([[2.0, 1.0], [0.5, 9.0]])
+    old = torch.full((2, 2), -2.0)
+    logps = (old + ratios.log()).requires_grad_(True)
+    ref = logps.detach() + over.log()
+    batch = Batch(logps, old, ref, MASK, torch.tensor([1.0, -1.0]))
+    loss, metrics = objective(grpo(beta=0.1), batch, 0, 1)
+    (gradient,) = torch.autograd.grad(loss, logps)
+    assert float(loss.detach()) == pytest.approx(-0.157671, abs=1e-6) == metrics["loss"]
+    assert gradient.flatten().tolist() == pytest.approx([-0.025, -0.275, 0.025, 0.0], abs=1e-6)
+    assert metrics["surrogate/clipped_share"] == pytest.approx(2 / 3)
+    assert metrics["surrogate/ratio_mean"] == pytest.approx(3.1 / 3)
+    assert metrics["anchor/kl"] == metrics["anchor/kl_raw"] == pytest.approx(0.5 / 3, abs=1e-6)
+
+
+def twin_gradient(logits, old, ref, actions, advantages, q, beta):
+    """d/d logits of mean_i [-min(rho A, clip A) + beta k3], one token a row, written out with floats only."""
+    peak = [math.exp(v) for v in logits]
+    pi = [v / sum(peak) for v in peak]
+    total = [0.0] * len(logits)
+    for action, advantage, weight in zip(actions, advantages, q, strict=True):
+        ratio, pull = pi[action] / old[action], weight * ref[action] / pi[action]
+        held = (ratio > 1.2 and advantage > 0) or (ratio < 0.8 and advantage < 0)
+        slope = (0.0 if held else -ratio * advantage) + beta * (1 - pull)
+        for j in range(len(logits)):
+            total[j] += slope * ((j == action) - pi[j]) / len(actions)
+    return total
+
+
+def test_four_updates_on_one_rollout_agree_with_the_twin():
+    """q and old stay those of the rollout while the policy moves; some ratio leaves the clip interval on the way."""
+    start, ref = torch.tensor([0.5, 0.0, -0.5]), torch.tensor([-0.5, 0.5, 0.0])
+    actions, advantages = torch.tensor([0, 1, 2, 0]), torch.tensor([1.0, -1.0, 0.5, -0.5])
+    mask = torch.ones(4, 1, dtype=torch.bool)
+    old, anchor = (torch.log_softmax(v, 0)[actions][:, None] for v in (start, ref))
+    signals = Signals(old, anchor, mask, torch.arange(4), entropies=torch.tensor([[0.5], [1.7], [2.2], [4.0]]))
+    method = sage(grpo(beta=0.3))
+    log_q = shape(method, signals, 0, 1, Key(0))
+    logits, plain, clipped = start.clone(), start.tolist(), []
+    for _ in range(4):
+        leaf = logits.clone().requires_grad_(True)
+        logps = torch.log_softmax(leaf, 0)[actions][:, None]
+        loss, metrics = objective(method, Batch(logps, old, anchor, mask, advantages, log_q), 0, 1)
+        (gradient,) = torch.autograd.grad(loss, leaf)
+        wanted = twin_gradient(
+            plain, torch.softmax(start, 0).tolist(), torch.softmax(ref, 0).tolist(), actions.tolist(),
+            advantages.tolist(), [1.0, 1.15, 1.3, 1.4], 0.3,
+        )  # fmt: skip
+        assert gradient.tolist() == pytest.approx(wanted, abs=1e-6)
+        logits, plain = logits - 2.0 * gradient, [v - 2.0 * g for v, g in zip(plain, wanted, strict=True)]
+        clipped.append(metrics["surrogate/clipped_share"])
+    assert clipped[0] == 0.0 and max(clipped) > 0.0
+
+
+def test_objective_never_calls_the_guide():
+    class Once:
+        needs, depends_on, equation = frozenset(), "token", "counts its calls"
+        calls = 0
+
+        def __call__(self, signals, step, total_steps, key):
+            type(self).calls += 1
+            return torch.zeros_like(signals.old_logps)
+
+    method, logps = sage(grpo(), Once()), torch.full((2, 2), -1.0)
+    signals = Signals(logps, logps, MASK, torch.arange(2))
+    log_q = shape(method, signals, 0, 1, Key(0))
+    for _ in range(3):
+        objective(method, Batch(logps, logps, logps, MASK, torch.zeros(2), log_q), 0, 1)
+    assert Once.calls == 1
+
+
+def test_beta_may_start_at_zero():
+    method = grpo(beta=Linear(0.0, 0.1))
+    logps = torch.full((2, 2), -1.0)
+    batch = Batch(logps, logps, logps - 0.5, MASK, torch.zeros(2))
+    assert "anchor/kl" not in objective(method, batch, 0, 11)[1]
+    assert objective(method, batch, 10, 11)[1]["loss"] > 0 and method.needs == {"ref_logps"}
+
+
+def test_reward_transform_and_token_weight_take_their_places():
+    def shorter_is_better(rewards, lengths):
+        return rewards - 0.1 * lengths
+
+    def first_token_only(signals):
+        return (signals.positions == 0).float()
+
+    method = Method(
+        "parts", GroupCentred(), Clip(), None, FixedBudget(2), reward_transform=shorter_is_better,
+        token_weight=first_token_only,
+    )  # fmt: skip
+    signals = Signals(torch.zeros(2, 2), None, MASK, torch.arange(2))
+    found = advantages_of(method, torch.tensor([[1.0, 1.0]]), signals)
+    assert found.flatten().tolist() == pytest.approx([-0.05, 0.0, 0.05, 0.0])
+    with pytest.raises(DataError, match="reward_transform"):
+        advantages_of(method, torch.tensor([[1.0, 1.0]]))
+
+
+def test_rewards_alone_suffice_without_reward_placement():
+    assert advantages_of(no_kl(), torch.tensor([[1.0, 0.0]])).shape == (2,)
+    with pytest.raises(DataError, match="placement='reward'"):
+        advantages_of(rloo(beta=0.05), torch.tensor([[1.0, 0.0]]))
+
+
+def test_the_reward_kl_is_not_divided_by_the_group_std():
+    """The penalty is the same whatever the rewards are."""
+    method = replace(rloo(beta=0.5), advantage=grpo().advantage)
+    old = -torch.arange(1.0, 9.0).reshape(4, 2)
+    signals = Signals(old, torch.zeros(4, 2), torch.ones(4, 2), torch.arange(4))
+    penalties = [
+        advantages_of(method, rewards, signals) - method.advantage(rewards).reshape(-1, 1)
+        for rewards in (torch.tensor([[1.0, 0.0, 0.0, 0.0]]), torch.zeros(1, 4))
+    ]
+    assert torch.allclose(*penalties, atol=1e-6) and penalties[0].abs().max() > 1
+
+
+def test_missing_reference_is_named():
+    logps = torch.zeros(2, 2)
+    with pytest.raises(DataError, match=r"Batch\.ref_logps is None"):
+        objective(grpo(), Batch(logps, logps, None, MASK, torch.zeros(2)), 0, 1)
+
+
+def test_reward_placement_refuses_length_normalisation():
+    with pytest.raises(ConfigError, match=r"sequence_mean.*dr_grpo"):
+        Method("m", GroupCentred(), Clip(), Anchor(0.05, estimator="k1", placement="reward"), SequenceMean())
+
+
+def test_needs():
+    assert (no_kl().needs, grpo().needs) == (frozenset(), {"ref_logps"})
+    assert sage().needs == {"ref_logps", "entropies"} and sage(guide=Token()).needs == {"ref_logps"}
+    assert sage(guide=Branch(signal="reference")).needs == {"ref_logps", "ref_entropies"}
+
+
+def test_entropy_metric_counts_the_mask():
+    logps = torch.zeros(2, 2)
+    entropies = torch.tensor([[1.0, 2.0], [3.0, math.nan]])
+    metrics = objective(no_kl(), Batch(logps, logps, None, MASK, torch.zeros(2), entropies=entropies), 0, 1)[1]
+    assert metrics["policy/entropy"] == 2.0 and all(isinstance(value, float) for value in metrics.values())
+
+
+@pytest.mark.parametrize(
+    ("method", "words"),
+    [
+        (no_kl(), ["no KL term", "clip(rho, 0.8, 1.2)"]),
+        (
+            grpo(clip_high=0.28),
+            ["0.05 * k3(pi, pi_ref)", "1.28", "(1/|y_i|)", "std_group", "*forward* KL", "beta * std"],
+        ),
+        (
+            sage(),
+            ["k3(pi, q pi_ref)", "1 + 0.3 * relu(H_t[pi_old] - 1.2)", "[0.6, 1.4]", "q(s) * grad", "q - log q - 1"],
+        ),
+        (dr_grpo(beta=0.05, source="runs/sft"), ["max_tokens", "pi_ref = runs/sft"]),
+        (
+            sage(rloo(beta=0.1)),
+            ["log pi_old - log(q pi_ref)", "- 0.1 * (K_t - mean_group K_t)", "bonus", "mean_others"],
+        ),
+        (grpo(beta=Linear(0.1, 0.0)), ["Linear(start=0.1, end=0.0) * k3"]),
+    ],
+)
+def test_describe_prints_the_equation_with_its_values(method, words):
+    text = method.describe()
+    assert text.startswith(method.name) and [word for word in words if word not in text] == []

@@ -1,0 +1,148 @@
+"""Paired comparisons: exact permutation twin, two halves of one arm, verdict words and their level."""
+
+from __future__ import annotations
+
+import math
+from itertools import product
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sage_rlvr.errors import DataError
+from sage_rlvr.evaluation import curve, paired, paired_curve, paired_seeds, sentence, sign_flip_p, signed
+
+
+def by_enumeration(gaps: list[float]) -> float:
+    seen = abs(sum(gaps))
+    sums = [abs(sum(s * g for s, g in zip(signs, gaps, strict=True))) for signs in product((1, -1), repeat=len(gaps))]
+    return sum(s >= seen - 1e-12 for s in sums) / len(sums)
+
+
+def test_sign_flip_equals_all_patterns():
+    gaps = [0.3, -0.1, 0.2, 0.0, 0.25, 0.05]
+    assert sign_flip_p(gaps) == pytest.approx(by_enumeration(gaps))
+    assert sign_flip_p([0.0, 0.0]) == 1.0
+
+
+def test_sampled_sign_flip_is_close_to_the_exact_one():
+    gaps = np.random.default_rng(5).normal(0.2, 0.5, 14)
+    exact = by_enumeration(gaps.tolist())
+    assert sign_flip_p(gaps) == pytest.approx(exact, abs=0.02)
+
+
+def test_verdicts_and_their_sentences():
+    rng = np.random.default_rng(0)
+    b = rng.beta(0.5, 2, 300)
+    better = paired(b + 0.02 + rng.normal(0, 0.05, 300), b)
+    assert better.verdict == "better" and better.level == "these checkpoints"
+    text = sentence(better, "GRPO", "base", "pass@1")
+    assert text.startswith("GRPO vs base, pass@1: better for these checkpoints (+0.0")
+    assert "95 % interval" in text and "over 300 problems" in text and "p < 0.001" in text
+    assert paired(b, b + 0.02 + rng.normal(0, 0.05, 300)).verdict == "worse"
+    tied = paired(b + rng.normal(0, 0.05, 300), b)
+    assert tied.verdict == "tied"
+    assert "tied" in sentence(tied, "a", "b", "pass@256")
+    assert f"could only have seen a difference of {tied.detectable:.3f}" in sentence(tied, "a", "b", "pass@256")
+    assert (
+        sentence(paired(b, b), "a", "b", "pass@1")
+        == "a vs b, pass@1: identical for these checkpoints on all 300 problems"
+    )
+
+
+@given(st.integers(0, 10_000))
+@settings(max_examples=15, deadline=None)
+def test_swapping_the_arms_swaps_the_verdict(seed):
+    rng = np.random.default_rng(seed)
+    a, b = rng.random((2, 30))
+    a = a + rng.choice([0.0, 0.3])
+    forth, back = paired(a, b, resamples=500), paired(b, a, resamples=500)
+    swapped = {"better": "worse", "worse": "better", "tied": "tied"}
+    assert forth.difference.value == pytest.approx(-back.difference.value)
+    assert forth.p == back.p
+    if abs(forth.p - 0.05) > 0.01:  # near the edge the two resamplings may fall on different sides
+        assert back.verdict == swapped[forth.verdict]
+
+
+def test_two_halves_of_one_arm_are_mostly_tied():
+    rng, called = np.random.default_rng(8), 0
+    for _ in range(200):
+        p = rng.beta(0.5, 2, 60)
+        a, b = rng.binomial(8, p) / 8, rng.binomial(8, p) / 8
+        called += paired(a, b, resamples=400).verdict != "tied"
+    assert called / 200 <= 0.08
+
+
+@pytest.mark.parametrize("seeds", [3, 6])
+def test_two_seed_sets_of_one_method_are_mostly_tied(seeds):
+    rng = np.random.default_rng(seeds)
+    runs = rng.normal(0.4, 0.02, (400, 2, seeds))
+    better = sum(paired_seeds(a, b).verdict == "better" for a, b in runs)
+    assert better / 400 <= 0.05
+
+
+def test_seeds_by_hand():
+    a = np.array([[0.5, 0.7], [0.6, 0.8], [0.4, 0.6]])
+    gap = np.array([0.10, 0.12, 0.08])
+    c = paired_seeds(a, a - gap[:, None])
+    half = 4.302652729911275 * 0.02 / math.sqrt(3)
+    assert c.level == "these methods" and c.verdict == "better"
+    assert (c.difference.low, c.difference.high) == pytest.approx((0.10 - half, 0.10 + half))
+    assert c.difference.over == "training seeds" and c.difference.n == 3
+    assert "for these methods" in sentence(c, "a", "b", "pass@1") and "3 training seeds" in sentence(
+        c, "a", "b", "pass@1"
+    )
+
+
+def test_one_training_seed_cannot_tell():
+    c = paired_seeds([[0.5, 0.9]], [[0.1, 0.2]])
+    assert c.verdict == "cannot be told (one training seed)"
+    assert c.detectable == math.inf
+    text = sentence(c, "SAGE-Branch", "GRPO", "pass@256")
+    assert text == (
+        "SAGE-Branch vs GRPO, pass@256: cannot be told (one training seed) for these methods: "
+        "+0.550 here, but one of the training seeds gives no interval"
+    )
+
+
+def test_the_band_holds_for_all_k_at_once():
+    ks, rng, held = (1, 2, 4, 8, 16, 32), np.random.default_rng(4), 0
+    for _ in range(150):
+        z = rng.normal(size=(2, 120))
+        a, b = (1 / (1 + np.exp(2 - 1.5 * z[0] - 0.4 * e)) for e in (rng.normal(size=120), rng.normal(size=120)))
+        c = paired_curve(curve(a, ks), curve(b, ks), ks, resamples=300)  # the true difference is 0 at every k
+        held += bool(np.all((c.low <= 0) & (c.high >= 0)))
+    assert held / 150 >= 0.91
+
+
+def test_the_band_contains_the_pointwise_interval_and_names_the_ks():
+    rng, ks = np.random.default_rng(2), (1, 8, 64)
+    p = rng.beta(0.4, 2, 200)
+    a, b = curve(np.clip(p + 0.05, 0, 1), ks), curve(p, ks)
+    band = paired_curve(a, b, ks)
+    for j in range(3):
+        point = paired(a[:, j], b[:, j])
+        assert band.high[j] - band.low[j] >= 0.95 * point.difference.width
+    assert band.verdicts[0] == "better" and band.over == "problems" and band.n == 200
+    flat = paired_curve(a, a, ks)
+    assert flat.verdicts == ("tied",) * 3 and np.all(flat.high == 0)
+    with pytest.raises(DataError, match="2 values of k"):
+        paired_curve(a, b, (1, 8))
+
+
+def test_unpaired_shapes_are_refused():
+    with pytest.raises(DataError, match=r"\(3,\) and \(2,\)"):
+        paired([1, 2, 3], [1, 2])
+    with pytest.raises(DataError, match="same problems"):
+        paired_seeds(np.zeros((3, 4)), np.zeros((2, 4)))
+
+
+def test_signed_numbers():
+    assert [signed(x) for x in (0.0123, -0.003, 0.0, -0.00004, 1e-12)] == [
+        "+0.012",
+        "−0.003",
+        "0.000",
+        "−0.00004",
+        "0.000",
+    ]

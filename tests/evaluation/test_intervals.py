@@ -1,0 +1,90 @@
+"""Intervals: coverage by simulation, known values, degenerate data."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from sage_rlvr.errors import DataError
+from sage_rlvr.evaluation import Interval, bootstrap_means, column_intervals, mean_interval, seed_interval, wilson
+
+
+def test_student_interval_by_hand():
+    interval = seed_interval([0.40, 0.44, 0.42])
+    half = 4.302652729911275 * 0.02 / math.sqrt(3)  # t quantile on 2 degrees of freedom, sd 0.02
+    assert interval.value == pytest.approx(0.42)
+    assert (interval.low, interval.high) == pytest.approx((0.42 - half, 0.42 + half))
+    assert interval.over == "training seeds" and interval.n == 3
+    same = mean_interval([0.40, 0.44, 0.42], method="t", over="training seeds")
+    assert same == interval
+
+
+def test_one_seed_says_nothing():
+    interval = seed_interval([0.4])
+    assert interval.width == math.inf and interval.n == 1
+    assert "no interval" in str(interval)
+    assert mean_interval([0.4]).width == math.inf
+
+
+def test_wilson_against_the_published_formula():
+    interval = wilson(24, 60)
+    reference = stats.binomtest(24, 60).proportion_ci(method="wilson")
+    assert (interval.low, interval.high) == pytest.approx((reference.low, reference.high))
+    assert wilson(0, 40).low == 0.0 and wilson(0, 40).high > 0.05
+    assert wilson(40, 40).high == 1.0
+    with pytest.raises(DataError, match="successes = 5"):
+        wilson(5, 4)
+
+
+def test_bca_agrees_with_scipy_on_a_skewed_sample():
+    values = np.random.default_rng(3).beta(0.5, 2, 400)
+    ours = mean_interval(values)
+    theirs = stats.bootstrap((values,), np.mean, n_resamples=4000, rng=np.random.default_rng(0)).confidence_interval
+    width = theirs.high - theirs.low
+    assert ours.low == pytest.approx(theirs.low, abs=0.05 * width)
+    assert ours.high == pytest.approx(theirs.high, abs=0.05 * width)
+
+
+@pytest.mark.parametrize(("n", "shape"), [(40, (0.5, 2.0)), (134, (0.3, 1.0))])
+def test_bca_covers_its_mean(n, shape):
+    rng, truth = np.random.default_rng(n), shape[0] / sum(shape)
+    hits = sum(mean_interval(rng.beta(*shape, n), resamples=1000).contains(truth) for _ in range(400))
+    assert hits / 400 >= 0.93
+
+
+def test_equal_values_have_zero_width_and_near_equal_ones_no_nan():
+    assert mean_interval([0.3] * 20).width == 0.0
+    odd = mean_interval([0.0] * 19 + [1.0])
+    assert 0.0 <= odd.low < odd.value < odd.high <= 1.0
+    assert math.isfinite(mean_interval([0.1, 0.1, 0.1 + 1e-9]).width)
+
+
+def test_seeded_and_columnwise():
+    values = np.random.default_rng(0).random((50, 3))
+    first, again = column_intervals(values), column_intervals(values)
+    assert first == again
+    assert first[1].low == pytest.approx(mean_interval(values[:, 1]).low)
+    assert column_intervals(values, seed=1) != first
+
+
+def test_bootstrap_means_are_means_of_drawn_rows():
+    values = np.array([[0.0], [1.0], [5.0]])
+    means = bootstrap_means(values, resamples=5000)
+    assert set(np.round(means[:, 0] * 3).astype(int)) == {0, 1, 2, 3, 5, 6, 7, 10, 11, 15}
+    assert means.mean() == pytest.approx(2.0, abs=0.1)
+
+
+def test_refusals():
+    for bad, word in [([], "shape"), ([[1.0]], "shape"), ([0.1, math.nan], r"values\[1\]")]:
+        with pytest.raises(DataError, match=word):
+            mean_interval(bad)
+    with pytest.raises(DataError, match="'bca' or 't'"):
+        mean_interval([0.1, 0.2], method="wald")
+
+
+def test_text_says_level_and_unit():
+    text = str(Interval(value=0.5, low=0.4, high=0.6, level=0.95, over="problems", n=300))
+    assert text == "0.500 (95 % interval 0.400 to 0.600 over 300 problems)"

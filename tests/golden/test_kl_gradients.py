@@ -1,0 +1,103 @@
+"""Exact enumeration on one state with three actions: what each KL estimator really descends.
+
+Numbers: pi = (.5, .3, .2), ref = (.2, .3, .5); forward gradient on the logits = pi - ref; reverse gradient =
+pi_a (log(pi_a / ref_a) - KL) worked by hand, e.g. .5 * (log 2.5 - .274887) = .320702.
+"""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from sage_rlvr.core import k1, k2, k3, k3_is, straight_through
+from sage_rlvr.core.kl import estimate
+
+PI, REF, OLD = ((0.5, 0.3, 0.2), (0.2, 0.3, 0.5), (0.4, 0.35, 0.25))
+REVERSE = (0.320702, -0.082466, -0.238236)
+FORWARD = (0.3, 0.0, -0.3)
+
+
+def logs(values: tuple[float, ...]) -> torch.Tensor:
+    return torch.tensor(values, dtype=torch.float64).log()
+
+
+def expected(term, sampled_from=PI, pi=PI, ref=REF):
+    """Value and logit gradient of sum_a sampled_from(a) * term(log pi(a), log ref(a)), weights not differentiated."""
+    logits = logs(pi).requires_grad_(True)
+    logps = torch.log_softmax(logits, 0)[:, None]
+    total = (logs(sampled_from).exp() * term(logps, logs(ref)[:, None])[:, 0]).sum()
+    (gradient,) = torch.autograd.grad(total, logits)
+    return float(total.detach()), gradient
+
+
+def in_reward(term):
+    """Gradient of E[detached term * log pi]: the estimator used as a reward."""
+    return expected(lambda logps, ref: term(logps.detach(), ref) * logps)[1]
+
+
+def close(found: torch.Tensor, wanted: tuple[float, ...], atol: float = 2e-6) -> bool:
+    return torch.allclose(found, torch.tensor(wanted, dtype=found.dtype), atol=atol, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("term", "value"), [(k1, 0.274887), (k2, 0.293856), (k3, 0.274887), (straight_through, 0.274887)]
+)
+def test_expected_values(term, value):
+    assert expected(term)[0] == pytest.approx(value, abs=2e-6)
+
+
+@pytest.mark.parametrize(
+    ("term", "gradient"), [(k1, (0.0, 0.0, 0.0)), (k2, REVERSE), (k3, FORWARD), (straight_through, REVERSE)]
+)
+def test_gradient_in_the_loss(term, gradient):
+    assert close(expected(term)[1], gradient)
+
+
+@pytest.mark.parametrize(
+    ("term", "gradient"),
+    [(k1, REVERSE), (k3, (0.020702, -0.082466, 0.061764)), (k2, (0.062969, -0.088157, 0.025188))],
+)
+def test_gradient_in_the_reward(term, gradient):
+    assert close(in_reward(term), gradient)
+
+
+@pytest.mark.parametrize("sampled_from", [PI, OLD])
+def test_importance_weight_in_the_graph_gives_the_reverse_kl_on_and_off_policy(sampled_from):
+    old = logs(sampled_from)[:, None]
+    assert close(expected(lambda logps, ref: k3_is(logps, ref, old), sampled_from)[1], REVERSE)
+
+
+def test_detached_importance_weight_gives_the_forward_kl():
+    old = logs(OLD)[:, None]
+    weighted = expected(lambda logps, ref: torch.exp(logps - old).detach() * k3(logps, ref), OLD)
+    assert close(weighted[1], FORWARD)
+
+
+def test_without_importance_weight_the_pull_is_averaged_under_the_wrong_distribution():
+    assert close(expected(k3, OLD)[1], (0.3075, 0.0405, -0.348))
+
+
+def test_near_the_reference_k3_in_the_reward_has_almost_no_force():
+    raised = torch.tensor(PI, dtype=torch.float64) * torch.tensor((1.02, 0.99, 0.975), dtype=torch.float64)
+    ref = tuple((raised / raised.sum()).tolist())
+    force = {
+        term: expected(lambda logps, anchor, t=term: t(logps.detach(), anchor) * logps, ref=ref)[1].abs().max()
+        for term in (k1, k3)
+    }
+    assert float(force[k1]) == pytest.approx(9.0e-3, rel=0.1)
+    assert float(force[k3]) == pytest.approx(4e-5, rel=0.5)
+
+
+def test_pointwise_values_by_hand():
+    """pi = .5, ref = .25: l = log 2, k3 = .5 - 1 + log 2 = .193147; old = .25 doubles it."""
+    pi, ref = torch.tensor([[0.5]]).log(), torch.tensor([[0.25]]).log()
+    found = {n: float(estimate(n, pi, ref, ref)) for n in ("k1", "k2", "k3", "k3_is", "straight_through")}
+    wanted = {"k1": 0.693147, "k2": 0.240227, "k3": 0.193147, "k3_is": 0.386294, "straight_through": 0.693147}
+    assert found == pytest.approx(wanted, abs=1e-6)
+
+
+def test_forward_kl_stationary_point_of_k3_in_the_loss():
+    """ref = (.2,.3,.5), R = (1,1,0), beta = .05: pi = beta ref / (lam - R) with lam = 1.025625."""
+    point, rewards = (0.39025, 0.585375, 0.024375), torch.tensor((1.0, 1.0, 0.0), dtype=torch.float64)[:, None]
+    _, gradient = expected(lambda logps, ref: -rewards * logps + 0.05 * k3(logps, ref), point, pi=point)
+    assert gradient.abs().max() < 2e-6

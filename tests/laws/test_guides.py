@@ -1,0 +1,167 @@
+"""Laws that every guide obeys; a new guide joins by entering `GUIDES` and, if it has required fields, `EXAMPLES`."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sage_rlvr.core import Branch, Compose, Flat, Key, Placebo, Random, Signals, Token
+from sage_rlvr.core.guides import GUIDES, Guide, band_of
+
+EXAMPLES = {
+    "branch_p80": Branch(threshold="p80"),
+    "branch_reference": Branch(signal="reference"),
+    "token_rank": Token(norm="rank"),
+    "token_zscore": Token(norm="zscore"),
+    "token_reference": Token(signal="reference"),
+    "random_often": Random(eps=0.9, sigma=0.5),
+    "placebo": Placebo(Branch()),
+    "placebo_token": Placebo(Token()),
+    "compose": Compose((Branch(), Random(eps=0.5), Random(eps=0.5))),
+    "product": Branch() * Token(),
+}
+ALL = {name: EXAMPLES[name] if name in EXAMPLES else kind() for name, kind in GUIDES.items()} | EXAMPLES
+guides = pytest.mark.parametrize("guide", ALL.values(), ids=ALL.keys())
+seeds = st.integers(min_value=0, max_value=2**31 - 1)
+KEY = Key(3407)
+
+
+def make(seed: int, rows: int = 5, columns: int = 9, dtype: torch.dtype = torch.float32) -> Signals:
+    """Random signals with ragged rows, one of them empty, and NaN wherever the mask is 0."""
+    drawn = torch.Generator().manual_seed(seed)
+    lengths = torch.randint(1, columns + 1, (rows, 1), generator=drawn)
+    lengths[int(torch.randint(0, rows, (1,), generator=drawn))] = 0
+    mask = torch.arange(columns)[None, :] < lengths
+
+    def draw(scale: float) -> torch.Tensor:
+        values = (scale * torch.rand(rows, columns, generator=drawn)).to(dtype)
+        return torch.where(mask, values, math.nan)
+
+    row_ids = torch.randperm(100, generator=drawn)[:rows]
+    return Signals(-draw(4.0), -draw(4.0), mask, row_ids, entropies=draw(3.5), ref_entropies=draw(3.5))
+
+
+def run(guide: Guide, signals: Signals, step: int = 3) -> torch.Tensor:
+    return guide(signals, step=step, total_steps=40, key=KEY)
+
+
+def take(signals: Signals, change) -> Signals:
+    names = ("old_logps", "ref_logps", "mask", "entropies", "ref_entropies")
+    changed = {name: change(getattr(signals, name)) for name in names}
+    return Signals(**changed, row_ids=signals.row_ids)
+
+
+def padding(value: torch.Tensor) -> torch.Tensor:
+    """Seven columns that do not count, full of NaN where NaN exists."""
+    return torch.full((5, 7), False if value.dtype == torch.bool else math.nan, dtype=value.dtype)
+
+
+@guides
+@settings(max_examples=8, deadline=None)
+@given(seed=seeds)
+def test_band_dtype_and_mask(guide, seed):
+    signals = make(seed)
+    log_q = run(guide, signals)
+    low, high = band_of(guide)
+    assert log_q.dtype == torch.float32 and log_q.shape == signals.mask.shape
+    assert bool((log_q[~signals.mask] == 0).all()), "an uncounted token keeps its reference log-prob"
+    assert bool(log_q.isfinite().all())
+    assert bool(((log_q >= math.log(low) - 1e-6) & (log_q <= math.log(high) + 1e-6)).all())
+
+
+@guides
+@settings(max_examples=8, deadline=None)
+@given(seed=seeds)
+def test_seven_pad_columns_do_not_matter(guide, seed):
+    signals = make(seed)
+    right = run(guide, take(signals, lambda value: torch.cat([value, padding(value)], dim=1)))
+    assert torch.equal(right[:, :9], run(guide, signals)) and not right[:, 9:].any()
+
+
+@guides
+@settings(max_examples=8, deadline=None)
+@given(seed=seeds)
+def test_left_padding_does_not_matter(guide, seed):
+    signals = make(seed)
+    left = take(signals, lambda value: torch.cat([padding(value), value], dim=1))
+    assert torch.equal(run(guide, left)[:, 7:], run(guide, signals))
+
+
+@guides
+@settings(max_examples=8, deadline=None)
+@given(seed=seeds)
+def test_row_order_does_not_matter(guide, seed):
+    signals = make(seed)
+    order = torch.randperm(5, generator=torch.Generator().manual_seed(seed))
+    permuted = take(signals, lambda value: value[order])
+    permuted = Signals(
+        permuted.old_logps, permuted.ref_logps, permuted.mask, signals.row_ids[order],
+        entropies=permuted.entropies, ref_entropies=permuted.ref_entropies,
+    )  # fmt: skip
+    assert torch.equal(run(guide, permuted), run(guide, signals)[order])
+
+
+@guides
+@settings(max_examples=5, deadline=None)
+@given(seed=seeds)
+def test_same_arguments_same_answer_whatever_happened_before(guide, seed):
+    signals = make(seed)
+    first = run(guide, signals)
+    torch.rand(3)
+    run(guide, make(seed + 1), step=7)
+    assert torch.equal(run(guide, signals), first)
+
+
+@guides
+def test_no_gradient_passes(guide):
+    base = make(0)
+    leaves = {
+        name: torch.nan_to_num(getattr(base, name)).requires_grad_(True)
+        for name in ("old_logps", "ref_logps", "entropies", "ref_entropies")
+    }
+    log_q = run(guide, Signals(**leaves, mask=base.mask, row_ids=base.row_ids))
+    assert not log_q.requires_grad
+
+
+@guides
+@settings(max_examples=5, deadline=None)
+@given(seed=seeds)
+def test_bf16_in_float32_arithmetic(guide, seed):
+    half = make(seed, dtype=torch.bfloat16)
+    assert half.old_logps.dtype == torch.float32
+    again = take(half, lambda value: value if value.dtype == torch.bool else value.bfloat16())
+    assert torch.equal(run(guide, again), run(guide, half))
+
+
+@pytest.mark.parametrize("name", [n for n, g in ALL.items() if g.depends_on != "batch"])
+def test_micro_batches_do_not_matter_unless_the_guide_reads_the_batch(name):
+    signals, guide = make(11), ALL[name]
+    part = Signals(
+        signals.old_logps[2:4], signals.ref_logps[2:4], signals.mask[2:4], signals.row_ids[2:4],
+        entropies=signals.entropies[2:4], ref_entropies=signals.ref_entropies[2:4],
+    )  # fmt: skip
+    assert torch.equal(run(guide, part), run(guide, signals)[2:4])
+
+
+@settings(max_examples=20, deadline=None)
+@given(seed=seeds, step=st.integers(0, 100))
+def test_placebo_keeps_the_values_and_not_the_places(seed, step):
+    signals = make(seed, rows=8, columns=20)
+    real, sham = run(Branch(), signals, step), run(Placebo(Branch()), signals, step)
+    assert torch.equal(real[signals.mask].sort().values, sham[signals.mask].sort().values)
+    assert signals.mask.sum() < 20 or not torch.equal(real, sham)
+
+
+@settings(max_examples=10, deadline=None)
+@given(seed=seeds)
+def test_flat_is_neutral_in_products_and_products_add_logs(seed):
+    signals = make(seed)
+    branch, token = run(Branch(), signals), run(Token(), signals)
+    assert torch.equal(run(Branch() * Flat(), signals), branch)
+    assert torch.equal(run(Flat() * Branch(), signals), branch)
+    assert torch.equal(run(Branch() * Token(), signals), branch + token)
+    assert torch.equal(run(Compose(()), signals), torch.zeros_like(branch))

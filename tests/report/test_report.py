@@ -1,0 +1,270 @@
+"""The report end to end on a small synthetic result: sentences, table, JSON, figures, and a page that loads nothing."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+
+from sage_rlvr.errors import DataError
+from sage_rlvr.report import (
+    Arm,
+    Result,
+    Support,
+    Training,
+    arm_from_logps,
+    from_dict,
+    load_result,
+    render_page,
+    results_table,
+    summarise,
+    summarise_seeds,
+    support_table,
+    to_dict,
+    write_report,
+)
+from sage_rlvr.report.style import colour
+
+N = 60
+HOSTILE = "<script>alert('x')</script>"
+
+
+def policy(shift: float, slope: float, seed: int) -> dict[float, tuple[float, ...]]:
+    z = np.random.default_rng(0).normal(size=N)
+    own = 0.3 * np.random.default_rng(seed).normal(size=N)
+    return {
+        t: tuple((1 / (1 + np.exp(-shift - 1.1 * (1 - t) - slope / t**0.5 * (z + own)))).tolist()) for t in (0.2, 1.0)
+    }
+
+
+def training(seed: int) -> Training:
+    rng, steps = np.random.default_rng(seed), tuple(float(s) for s in range(50))
+    noise = lambda: tuple(rng.random(50).tolist())  # noqa: E731
+    return Training(step=steps, reward=noise(), kl_raw=noise(), entropy=noise())
+
+
+@pytest.fixture(scope="module")
+def result() -> Result:
+    distinct = tuple(np.linspace(1, 9, N).tolist())
+    arms = [
+        Arm(
+            name="base",
+            ps=policy(-2.2, 2.0, 1),
+            trained=False,
+            distinct=distinct,
+            support=Support(eps=1 / 256, correct=900, supported=400),
+        )
+    ]
+    for i, (name, shift, slope) in enumerate([("no KL", -0.5, 4.5), ("GRPO", -1.0, 3.0), ("SAGE-Branch", -1.0, 3.0)]):
+        counts = Support(eps=1 / 256, correct=900, supported=380, preserved=350, gained=30, lost=50)
+        arms.append(
+            Arm(
+                name=name, ps=policy(shift, slope, i + 2), distinct=distinct, support=counts, training=training(i),
+                seconds=61.0, equation=f"J = E[A] - beta KL {HOSTILE}", config={"lr": 1e-4, "note": HOSTILE},
+            )
+        )  # fmt: skip
+    return Result(
+        arms=tuple(arms), problems=N, title=f"Countdown {HOSTILE}", world="four numbers", seed=3407,
+        versions={"torch": "2.13", "site": "https://example.org/x"}, notes=(HOSTILE,),
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def page(result) -> str:
+    return render_page(result)
+
+
+def test_sentences_cover_the_promised_comparisons(result):
+    summary = summarise(result)
+    heads = [s.split(":")[0] for s in summary.sentences]
+    for name in ("no KL", "GRPO", "SAGE-Branch"):
+        assert f"{name} vs base, pass@1" in heads and f"{name} vs base, pass@256" in heads
+        assert f"{name} against the base's temperature frontier" in heads
+    assert "GRPO vs no KL, pass@256" in heads and "SAGE-Branch vs GRPO, pass@1" in heads
+    assert any("best pass@1 of the base at any temperature" in s for s in summary.sentences)
+    assert all("these checkpoints" in v.sentence for v in summary.verdicts)
+    assert "one training seed" in summary.caveats[0] and HOSTILE in summary.caveats
+
+
+def test_explicit_pairs_replace_the_usual_ones(result):
+    summary = summarise(replace(result, pairs=(("no KL", "SAGE-Branch"),)))
+    heads = [s.split(":")[0] for s in summary.sentences]
+    assert "no KL vs SAGE-Branch, pass@1" in heads and "SAGE-Branch vs GRPO, pass@1" not in heads
+
+
+def test_frontier_sentence_words(result):
+    base = result.arms[0]
+    strong = Arm(name="strong", ps={1.0: tuple(np.clip(np.array(base.ps[0.2]) + 0.2, 0, 1).tolist())})
+    clone = Arm(name="clone", ps={1.0: base.ps[1.0]})
+    texts = {a.name: a.sentence for a in summarise(replace(result, arms=(base, strong, clone))).against_frontier}
+    assert "exceeds the best pass@1 of the base at any temperature" in texts["strong"]
+    assert "beyond the base's frontier" in texts["strong"]
+    assert "falls below the best pass@1" in texts["clone"] and "sampled at T = 1, has pass@256" in texts["clone"]
+
+
+def test_table_holds_values_and_intervals(result):
+    summary = summarise(result)
+    table = results_table(summary)
+    assert table.header[:5] == ("arm", "pass@1", "pass@8", "pass@64", "pass@256")
+    value, interval = table.rows[0][1].split("\n")
+    assert float(value) == pytest.approx(result.arms[0].p.mean(), abs=5e-4)
+    low, high = map(float, interval.split("–"))
+    assert low < float(value) < high
+    assert table.rows[2][6] == "350\n+30 −50" and "T = 0.2 of 2" in table.rows[0][7]
+    markdown = table.markdown()
+    assert len({line.count(" | ") for line in markdown.split("\n\n")[0].splitlines()}) == 1
+    assert support_table(summary).rows[1] == ("no KL", "900", "380", "350", "30", "50")
+
+
+def test_markdown_escapes_cells(result):
+    arms = (result.arms[0], replace(result.arms[1], name="a|b <i>"))
+    text = results_table(summarise(replace(result, arms=arms))).markdown()
+    assert "a\\|b &lt;i>" in text
+
+
+def test_page_escapes_everything(page):
+    assert HOSTILE not in page and "<script" not in page
+    assert page.count("&lt;script&gt;") >= 5
+
+
+class Loads(HTMLParser):
+    def __init__(self):
+        super().__init__()
+        self.found, self.ids, self.open = [], [], []
+
+    def handle_starttag(self, tag, attrs):
+        self.open.append(tag)
+        for key, value in attrs:
+            if key in ("src", "href", "xlink:href", "srcset", "data", "action", "poster") and not value.startswith("#"):
+                self.found.append((tag, key, value))
+            if key == "id":
+                self.ids.append(value)
+
+
+def test_page_loads_nothing(page):
+    parser = Loads()
+    parser.feed(page)
+    assert parser.found == [] and not {"script", "iframe", "link", "object"} & set(parser.open)
+    assert "@import" not in page and not re.search(r"url\((?!#)", page)
+    assert page.count("https://") == 1  # the version text that the result brought, as text
+    assert len(parser.ids) == len(set(parser.ids))
+    wanted = set(re.findall(r'xlink:href="#([^"]+)"|url\(#([^)]+)\)', page))
+    assert {a or b for a, b in wanted} <= set(parser.ids)
+
+
+def test_page_has_its_parts_in_order(page):
+    heads = re.findall(r'<h2 id="(\w+)"', page)
+    assert heads == ["verdicts", "curves", "table", "frontier", "training", "support", "cards"]
+    assert page.count("<svg") == 6 and page.count('role="img"') == 6
+    for needed in (
+        "prefers-color-scheme: dark",
+        "@media print",
+        "width=device-width",
+        "overflow-x: auto",
+        "one training seed",
+    ):
+        assert needed in page
+    assert "var(--c0072b2, #0072b2)" in page
+
+
+def test_json_round_trip(result):
+    data = json.loads(json.dumps(to_dict(result)))
+    assert from_dict(data) == result
+    assert summarise(data).sentences == summarise(result).sentences
+    hole = replace(result.arms[1].training, reward=(math.nan, *result.arms[1].training.reward[1:]))
+    again = from_dict(
+        json.loads(json.dumps(to_dict(replace(result, arms=(result.arms[0], replace(result.arms[1], training=hole))))))
+    )
+    assert math.isnan(again.arms[1].training.reward[0])
+
+
+def test_written_files(result, tmp_path):
+    paths = write_report(result, tmp_path / "new" / "report")
+    for picture in (paths.passk, paths.frontier, paths.difference, paths.training):
+        assert picture.read_bytes().startswith(b"\x89PNG")
+    assert load_result(paths.result) == result
+    assert paths.html.read_text(encoding="utf-8").startswith("<!doctype html>")
+    assert not list((tmp_path / "new" / "report").glob("*.partial"))
+
+
+def test_the_same_result_gives_the_same_page(result, page):
+    assert render_page(result) == page
+
+
+def test_base_alone_and_one_problem_still_render(result):
+    page = render_page(replace(result, arms=(replace(result.arms[0], support=None, distinct=None),)))
+    assert 'id="support"' not in page and 'id="training"' not in page
+    tiny = Result(
+        arms=(Arm(name="base", ps={1.0: (0.2,)}, trained=False), Arm(name="GRPO", ps={1.0: (0.4,)})), problems=1
+    )
+    assert "no interval" in render_page(tiny)
+
+
+def test_arm_from_logps():
+    rows = [np.log([0.5, 0.1]), np.log([0.01])]
+    arm = arm_from_logps("GRPO", {1.0: rows, 0.5: rows}, base=[np.log([0.5, 0.001]), np.log([0.2])], eps=0.05, k=2)
+    assert arm.ps[0.5] == pytest.approx((0.6, 0.01))
+    assert arm.support == Support(eps=0.05, correct=3, supported=2, preserved=1, gained=1, lost=1)
+    assert arm.distinct[0] == pytest.approx(0.75 + 0.19)
+    with pytest.raises(DataError, match=r"home temperature 0\.7"):
+        arm_from_logps("GRPO", {1.0: rows}, temperature=0.7)
+
+
+def test_refusals_name_what_is_wrong(result):
+    base, arm = result.arms[0], result.arms[1]
+    bad = {
+        "12 problems instead of 60": replace(arm, ps={1.0: arm.ps[1.0][:12]}),
+        "not a probability": replace(arm, ps={1.0: (-0.5, *arm.ps[1.0][1:])}),
+        "home temperature 0.9": replace(arm, temperature=0.9),
+        "names repeat": replace(arm, name="base"),
+        "distinct has 1": replace(arm, distinct=(1.0,)),
+        "differ in length": replace(arm, training=replace(arm.training, reward=(0.1,))),
+    }
+    for words, wrong in bad.items():
+        with pytest.raises(DataError, match=re.escape(words)):
+            summarise(replace(result, arms=(base, wrong)))
+    with pytest.raises(DataError, match="no arm named 'bose'"):
+        summarise(replace(result, base="bose"))
+    with pytest.raises(DataError, match="hold 1 and k = 512"):
+        summarise(replace(result, k=512))
+    with pytest.raises(DataError, match="unknown colour"):
+        from_dict({**to_dict(result), "colour": "red"})
+    with pytest.raises(DataError, match="schema = 9"):
+        from_dict({**to_dict(result), "schema": 9})
+
+
+def test_unreadable_result_is_refused(tmp_path):
+    (tmp_path / "result.json").write_text("{half")
+    with pytest.raises(DataError, match=r"result\.json"):
+        load_result(tmp_path / "result.json")
+
+
+def test_several_training_seeds_speak_about_methods(result):
+    def moved(seed: int) -> Result:
+        arms = [
+            result.arms[0],
+            *(replace(a, ps=policy(-1.0 + 0.02 * seed, 3.0, 10 * seed + i)) for i, a in enumerate(result.arms[1:])),
+        ]
+        return replace(result, arms=tuple(arms))
+
+    summary = summarise_seeds([moved(s) for s in (1, 2, 3)])
+    assert summary.seeds == 3
+    assert summary.comparisons["GRPO", "base", 1].verdict == "better"
+    assert all("these methods" in s and "3 training seeds" in s for s in summary.sentences)
+    assert summary.passes["GRPO"][256].over == "training seeds"
+    one = summarise_seeds([result])
+    assert all("cannot be told (one training seed)" in s for s in one.sentences)
+    with pytest.raises(DataError, match="results differ"):
+        summarise_seeds([result, replace(result, arms=result.arms[:2])])
+
+
+def test_colours_belong_to_the_arm_whatever_its_spelling():
+    assert colour("SAGE-Branch") == colour("sage_branch") == colour("branch")
+    assert colour("no KL") == colour("no_kl") and colour("GRPO") != colour("no KL")
+    assert len({colour(n) for n in ("base", "no KL", "GRPO", "SAGE-Branch", "placebo", "SAGE-Token")}) == 6
+    assert colour("my own") == colour("my own")
