@@ -143,7 +143,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         code = _run(command, _overrides(command, unknown), streams)
     except SageError as error:
         streams.err.print(f"[bold red]{type(error).__name__}[/]: ", end="")
-        streams.err.print(str(error), markup=False)
+        streams.err.print(str(error), markup=False, soft_wrap=True)
         code = 2
     except KeyboardInterrupt:
         streams.err.print("interrupted; what was finished is saved, the same command continues")
@@ -196,6 +196,7 @@ def _sft(command: Sft, overrides: list[tuple[str, str]], streams: Streams) -> in
 
 def _train(command: Train, overrides: list[tuple[str, str]], streams: Streams) -> int:
     from sage_rlvr.config import TrainConfig, dump, load_config
+    from sage_rlvr.engines.base import weights_hash
     from sage_rlvr.engines.loop import train
     from sage_rlvr.progress import Silent, Terminal
     from sage_rlvr.runs import RunDir
@@ -203,8 +204,9 @@ def _train(command: Train, overrides: list[tuple[str, str]], streams: Streams) -
     config = load_config(TrainConfig, command.recipe, overrides)
     directory = command.run or RUNS / f"{command.recipe.stem}-s{config.seed}"
     if not command.quiet:
-        streams.err.print(config.method.build().describe(), markup=False)
-    with RunDir.open(directory, dump(config), kind="train", fork=command.fork) as run:
+        streams.err.print(config.method.build().describe(), markup=False, soft_wrap=True)
+    facts = {"model_sha256": weights_hash(config.model)}
+    with RunDir.open(directory, dump(config), kind="train", fork=command.fork, data=facts) as run:
         reached = train(config, run, Silent() if command.quiet else Terminal(directory.name))
     return _ended(reached, config.steps, f"policy in {directory / 'policy'}", directory, streams)
 
@@ -222,9 +224,9 @@ def _show(command: Show, overrides: list[tuple[str, str]], streams: Streams) -> 
 
     schema = TrainConfig if "method" in load(command.recipe, overrides) else SftConfig
     config = load_config(schema, command.recipe, overrides)
-    streams.out.print(to_yaml(config).rstrip(), markup=False)
+    streams.out.print(to_yaml(config).rstrip(), markup=False, soft_wrap=True)
     if isinstance(config, TrainConfig):
-        streams.out.print("\n" + config.method.build().describe(), markup=False)
+        streams.out.print("\n" + config.method.build().describe(), markup=False, soft_wrap=True)
     return 0
 
 
@@ -239,11 +241,11 @@ def _eval(command: Eval, overrides: list[tuple[str, str]], streams: Streams) -> 
         target, split=command.split, problems=command.problems, seed=command.seed, temperatures=temperatures
     )
     for line in eval_lines(record, command.ks):
-        streams.out.print(line, markup=False)
+        streams.out.print(line, markup=False, soft_wrap=True)
     home = target.run or RUNS / "evaluations"
     stem = "evaluation" if target.run else target.name
     path = save_record(record, command.out or home / f"{stem}-{command.split}.npz")
-    streams.out.print(f"record: {path}", markup=False)
+    streams.out.print(f"record: {path}", markup=False, soft_wrap=True)
     if not command.sample:
         return 0
     found = cross_check(target, record, n=command.sample, problems=40, max_new_tokens=32, seed=command.seed)
@@ -262,7 +264,7 @@ def _compare(command: Compare, overrides: list[tuple[str, str]], streams: Stream
     summary, over_seeds = compare_records(command.arms, command.split, command.k)
     print_summary(streams.out, summary, over_seeds)
     if command.out is not None:
-        streams.out.print(f"page: {write_report(summary, command.out).html}", markup=False)
+        streams.out.print(f"page: {write_report(summary, command.out).html}", markup=False, soft_wrap=True)
     return 0
 
 
@@ -294,7 +296,7 @@ def _demo(command: Demo, overrides: list[tuple[str, str]], streams: Streams) -> 
         paths = write_report(result, folder)
         if result is found[0]:
             print_summary(streams.out, result, over_seeds)
-        streams.out.print(f"\npage     {paths.html}\npictures {folder}/*.png", markup=False)
+        streams.out.print(f"\npage     {paths.html}\npictures {folder}/*.png", markup=False, soft_wrap=True)
     if over_seeds is not None:
         write_json_atomic(command.out / "seeds.json", json.loads(json.dumps({"sentences": over_seeds.sentences})))
     streams.out.print(

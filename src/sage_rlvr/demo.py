@@ -108,7 +108,9 @@ def _start(job: Job) -> subprocess.Popen[bytes]:
     env = os.environ | {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads, "TOKENIZERS_PARALLELISM": "false"}
     with open(job.directory / "output.log", "ab") as log:
         # Its own session: Ctrl-C reaches this process alone, which then asks each run to save (see `_stop`).
-        return subprocess.Popen(job.command(), stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=env, start_new_session=True)
+        return subprocess.Popen(
+            job.command(), stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=env, start_new_session=True
+        )
 
 
 def _collect(job: Job, process: subprocess.Popen[bytes]) -> None:
@@ -116,7 +118,9 @@ def _collect(job: Job, process: subprocess.Popen[bytes]) -> None:
         return
     log = job.directory / "output.log"
     tail = "\n".join(log.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-12:])
-    raise SageError(f"{job.label} ended with code {process.returncode}; the end of {log}:\n{tail}\nThe same command continues it.")
+    raise SageError(
+        f"{job.label} ended with code {process.returncode}; the end of {log}:\n{tail}\nThe same command continues it."
+    )
 
 
 def _stop(running: dict[Job, subprocess.Popen[bytes]]) -> None:
@@ -138,7 +142,9 @@ def _display(jobs: Sequence[Job], console: Console) -> Iterator[Any]:
         with bar(console) as shown:
             total = sum(job.config.steps for job in jobs)
             whole = shown.add_task("all runs", total=total, completed=sum(job.done for job in jobs), note="")
-            tasks = {job: shown.add_task(job.label, total=job.config.steps, completed=job.done, note="") for job in jobs}
+            tasks = {
+                job: shown.add_task(job.label, total=job.config.steps, completed=job.done, note="") for job in jobs
+            }
 
             def show() -> None:
                 for job, task in tasks.items():
@@ -225,7 +231,9 @@ def _arm(job: Job, record: Record, home: Sequence[np.ndarray]) -> Arm:
 def _world_text(base: Record) -> str:
     world = base.meta["world"]
     sizes = " or ".join(str(n) for n in world["counts"])
-    return f"Countdown: {sizes} numbers of 1..{world['max_number']}, targets {world['min_target']}..{world['max_target']}"
+    return (
+        f"Countdown: {sizes} numbers of 1..{world['max_number']}, targets {world['min_target']}..{world['max_target']}"
+    )
 
 
 def check_by_sampling(jobs: Sequence[Job], base: Record, n: int = 128, problems: int = 40) -> dict[str, float]:

@@ -63,7 +63,11 @@ class Terminal:
             self.last_line = now
             rate = (done - self.first) / max(now - self.began, 1e-9)
             left = (self.total - done) / max(rate, 1e-9)
-            print(f"{self.label} {done}/{self.total}  {rate:.2f}/s  {left:.0f} s left  {note}", file=sys.stderr, flush=True)
+            print(
+                f"{self.label} {done}/{self.total}  {rate:.2f}/s  {left:.0f} s left  {note}",
+                file=sys.stderr,
+                flush=True,
+            )
 
 
 def bar(console: Console) -> Progress:

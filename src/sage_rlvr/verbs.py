@@ -11,13 +11,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import rich.box
+import rich.markup
+import rich.table
 from rich.console import Console
 
 from sage_rlvr.config import TrainConfig, WorldConfig, load_config
 from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.evaluation import curve, mean_interval, reachable, success_probability
 from sage_rlvr.evaluation.record import Record, check_paired, load_record
-from sage_rlvr.report import Result, Summary, arm_from_logps, results_table, summarise, summarise_seeds
+from sage_rlvr.report import Result, Summary, Table, arm_from_logps, results_table, summarise, summarise_seeds
 from sage_rlvr.report.summary import SeedSummary
 
 
@@ -41,7 +44,9 @@ def world_of(name: str) -> WorldConfig:
 
 def eval_lines(record: Record, ks: Sequence[int]) -> list[str]:
     """A table in text: one line a temperature, 95 % intervals over problems."""
-    head = f"{record.meta['name']}: {record.problems} {record.meta['split']} problems, exact, 95 % intervals over problems"
+    head = (
+        f"{record.meta['name']}: {record.problems} {record.meta['split']} problems, exact, 95 % intervals over problems"
+    )
     lines = [head, "  T     " + "".join(f"pass@{k:<18}" for k in ks) + "distinct right in 256"]
     for t in sorted(record.logps, reverse=True):
         rows = record.logps[t]
@@ -101,20 +106,27 @@ def _result(named: Sequence[tuple[str, Record]], k: int) -> Result:
 def print_summary(console: Console, result: Result | Summary, over_seeds: SeedSummary | None = None) -> None:
     """Sentences first, then the table, then what the design cannot show."""
     summary = result if isinstance(result, Summary) else summarise(result)
-    table = results_table(summary)
-    console.print()
-    console.print(table.rich() if hasattr(table, "rich") else table)
+    _print_table(console, results_table(summary))
     if over_seeds is None:
         console.print("These checkpoints:", style="bold")
     for line in summary.sentences if over_seeds is None else ():
-        console.print(f"  {line}", markup=False)
+        console.print(f"  {line}", markup=False, soft_wrap=True)
     if over_seeds is not None:
         console.print(f"These methods, over {over_seeds.seeds} training seeds:", style="bold")
         for line in over_seeds.sentences:
-            console.print(f"  {line}", markup=False)
+            console.print(f"  {line}", markup=False, soft_wrap=True)
         console.print("The table shows the first seed.")
     for caveat in summary.caveats if over_seeds is None else ():
-        console.print(f"[dim]{caveat}[/]")
+        console.print(f"[dim]{rich.markup.escape(caveat)}[/]", soft_wrap=True)
+
+
+def _print_table(console: Console, table: Table) -> None:
+    shown = rich.table.Table(*table.header, box=rich.box.SIMPLE_HEAD, pad_edge=False)
+    for row in table.rows:
+        shown.add_row(*row)
+    console.print(shown)
+    for note in table.notes:
+        console.print(f"[dim]{rich.markup.escape(note)}[/]", soft_wrap=True)
 
 
 def doctor(console: Console) -> int:
@@ -127,7 +139,7 @@ def doctor(console: Console) -> int:
         facts.append((name, "installed" if there else "not installed: only needed by its own engine"))
     width = max(len(name) for name, _ in facts)
     for name, value in facts:
-        console.print(f"{name:<{width}}  {value}", markup=False)
+        console.print(f"{name:<{width}}  {value}", markup=False, soft_wrap=True)
     console.print("the CPU path works" if good else "the CPU path does not work: see above", style="bold")
     return 0 if good else 2
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -13,6 +12,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, P
 
 from sage_rlvr.engines.sampler import Rollout
 from sage_rlvr.errors import ConfigError
+from sage_rlvr.runs import file_sha256
 from sage_rlvr.verifiers import Verdict
 
 EMBEDDED = "embedded"
@@ -58,7 +58,10 @@ class Tokens:
     def texts(self, rollout: Rollout) -> list[str]:
         """Completions without their end token; an unfinished one carries a mark that no verifier accepts."""
         lengths, finished = rollout.lengths.tolist(), rollout.finished.tolist()
-        rows = [row[: n - 1] if done else row[:n] for row, n, done in zip(rollout.tokens.tolist(), lengths, finished, strict=True)]
+        rows = [
+            row[: n - 1] if done else row[:n]
+            for row, n, done in zip(rollout.tokens.tolist(), lengths, finished, strict=True)
+        ]
         decoded = self.tokenizer.batch_decode(rows, skip_special_tokens=False, clean_up_tokenization_spaces=False)
         return [text if done else text + UNFINISHED for text, done in zip(decoded, finished, strict=True)]
 
@@ -77,7 +80,9 @@ def load_policy(model: str, dtype: str = "float32") -> tuple[PreTrainedModel, To
         )
     looks_local = model.startswith((".", "/", "~")) or model.count("/") > 1
     if model != EMBEDDED and looks_local and not (where / "config.json").exists():
-        raise ConfigError(f"model {model!r}: no config.json in {where.resolve()}; give a saved model's folder or a Hub id")
+        raise ConfigError(
+            f"model {model!r}: no config.json in {where.resolve()}; give a saved model's folder or a Hub id"
+        )
     source = str(where) if where.exists() else model
     try:
         policy = AutoModelForCausalLM.from_pretrained(source, dtype=getattr(torch, dtype))
@@ -87,6 +92,8 @@ def load_policy(model: str, dtype: str = "float32") -> tuple[PreTrainedModel, To
     return policy, Tokens.of(tokenizer)
 
 
-def encode_all(tokens: Tokens, texts: Sequence[str]) -> list[list[int]]:
-    """Token lists of many texts."""
-    return [tokens.encode(text) for text in texts]
+def weights_hash(model: str) -> str:
+    """SHA-256 of a local policy's weight files, so that a resume notices other weights; of a Hub id, the id itself."""
+    where = embedded_policy() if model == EMBEDDED else Path(model)
+    files = sorted(where.glob("*.safetensors"))
+    return " ".join(file_sha256(f) for f in files) or f"hub:{model}"

@@ -41,7 +41,9 @@ def resolve(what: str, world: WorldConfig | None = None) -> Target:
     if facts.exists():
         config = json.loads(facts.read_text(encoding="utf-8"))["config"]
         if not (path / "policy" / "config.json").exists():
-            raise ConfigError(f"{path}: this run has not finished, so it has no policy/ yet; continue it with: sage-rlvr train")
+            raise ConfigError(
+                f"{path}: this run has not finished, so it has no policy/ yet; continue it with: sage-rlvr train"
+            )
         own = decode(WorldConfig, config["world"])
         return Target(path.name, str(path / "policy"), world or own, path)
     return Target("base" if what == EMBEDDED else path.name, what, world or demo_world())
@@ -95,7 +97,9 @@ def world_identity(world: WorldConfig) -> dict[str, Any]:
     return {k: v for k, v in json.loads(json.dumps(dump(world))).items() if k not in ("train_problems", "data_seed")}
 
 
-def cross_check(target: Target, record: Record, *, n: int, problems: int, max_new_tokens: int, seed: int) -> dict[str, float]:
+def cross_check(
+    target: Target, record: Record, *, n: int, problems: int, max_new_tokens: int, seed: int
+) -> dict[str, float]:
     """Sample `n` completions of the first `problems` problems at temperature 1 and hold the share right against the exact p.
 
     Returns the sampled share, its 99 % Wilson interval, the exact mean, and whether the one holds the other.
@@ -105,9 +109,10 @@ def cross_check(target: Target, record: Record, *, n: int, problems: int, max_ne
     chosen = task.problems(record.meta["split"], record.meta["seed"], record.problems)[:problems]
     counts = sampled_counts(model, tokens, task, chosen, n=n, max_new_tokens=max_new_tokens, seed=seed)
     exact = float(probabilities(record.logps[1.0])[:problems].mean())
-    interval = wilson(int(counts.sum()), n * problems, level=0.99)
+    drawn = n * len(chosen)  # the record may hold fewer than `problems`
+    interval = wilson(int(counts.sum()), drawn, level=0.99)
     return {
-        "sampled": float(np.sum(counts)) / (n * problems),
+        "sampled": float(np.sum(counts)) / drawn,
         "low": interval.low,
         "high": interval.high,
         "exact": exact,

@@ -109,7 +109,9 @@ def update(loop: Loop, parts: Iterable[Batch], mask: Tensor, step: int, number: 
     return shares | {"loss": sum(m["loss"] for _, m in collected)} | loop.optimiser.step(number)
 
 
-def several_updates(loop: Loop, whole: Batch, prompts: list[list[int]], rollout: Rollout, step: int) -> dict[str, float]:
+def several_updates(
+    loop: Loop, whole: Batch, prompts: list[list[int]], rollout: Rollout, step: int
+) -> dict[str, float]:
     """`epochs` passes over shuffled mini-batches of whole groups; the ratio to the old policy leaves 1 after the first."""
     plan, collected = loop.config.updates, []
     for epoch in range(plan.epochs):
@@ -200,9 +202,7 @@ def reference_logps(loop: Loop, prompts: list[list[int]], rollout: Rollout, rows
     if loop.reference is None:
         return None
     with torch.no_grad():
-        return score_rows(
-            loop, loop.reference, prompts, rollout, rows, entropies="ref_entropies" in loop.method.needs
-        )
+        return score_rows(loop, loop.reference, prompts, rollout, rows, entropies="ref_entropies" in loop.method.needs)
 
 
 def rollout_metrics(rollout: Rollout, grouped: Tensor) -> dict[str, float]:
@@ -267,7 +267,9 @@ def set_aside(loop: Loop, run: RunDir, step: int, error: TrainingDiverged) -> Tr
     rollout = draw_rollout(loop, [loop.tokens.encode(loop.task.render(p)) for p in problems], step)
     folder = run.path / "diverged" / f"step-{step:06d}"
     folder.mkdir(parents=True, exist_ok=True)
-    save_file({"tokens": rollout.tokens.contiguous(), "mask": rollout.mask.contiguous()}, folder / "rollout.safetensors")
+    save_file(
+        {"tokens": rollout.tokens.contiguous(), "mask": rollout.mask.contiguous()}, folder / "rollout.safetensors"
+    )
     listed = {"step": step, "error": str(error), "prompts": [loop.task.render(p) for p in problems]}
     (folder / "batch.json").write_text(json.dumps(listed, indent=1))
     return TrainingDiverged(

@@ -13,7 +13,7 @@ completion depends neither on its neighbours nor on the number of rows in a call
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -25,6 +25,8 @@ from transformers.cache_utils import Cache, CacheLayerMixin, DynamicCache
 from transformers.modeling_utils import AttentionInterface
 
 from sage_rlvr.core.keys import Key
+from sage_rlvr.engines import llama_step
+from sage_rlvr.engines.llama_step import LlamaStep
 from sage_rlvr.errors import DataError
 
 SHARED_PREFIX = "sage_shared_prefix"
@@ -123,6 +125,17 @@ def _check(prompts: Sequence[Sequence[int]], group_size: int, max_new_tokens: in
 
 
 @contextmanager
+def attention(model: PreTrainedModel, implementation: str) -> Iterator[None]:
+    """The model's attention, replaced by a registered one while the block runs."""
+    before = model.config._attn_implementation
+    model.config._attn_implementation = implementation
+    try:
+        yield
+    finally:
+        model.config._attn_implementation = before
+
+
+@contextmanager
 def _decoder(model: PreTrainedModel, prompts: Sequence[Sequence[int]], group_size: int, max_new_tokens: int):  # type: ignore[no-untyped-def]
     """The fast decoder where the model lets its attention be replaced, else the plain one with a repeated cache."""
     was_training, implementation = model.training, model.config._attn_implementation
@@ -177,19 +190,23 @@ class _SharedPrefixDecoder(_Prefilled):
         self.prefix = SharedPrefix(
             [(layer.keys, layer.values) for layer in self.cache.layers], self.padding, group_size, max_new_tokens
         )
+        longest = int(self.prompt_lengths.max()) + max_new_tokens
+        self.fast = LlamaStep(model, longest) if llama_step.supports(model) else None
         # From here on the layers call `_attend`, which reads the prompt from `self.prefix`.
         model.config._attn_implementation = SHARED_PREFIX
 
     def advance(self, tokens: Tensor) -> Tensor:
         """tokens (B,) -> logits (B, V) of the next token."""
+        positions, self.positions = self.positions, self.positions + 1
+        if self.fast is not None:
+            return self.fast(tokens, positions, self.prefix.attend)
         out = self.model(
             input_ids=tokens[:, None],
-            position_ids=self.positions[:, None],
+            position_ids=positions[:, None],
             past_key_values=self.prefix.suffix,
             use_cache=True,
             shared_prefix=self.prefix,
         )
-        self.positions = self.positions + 1
         return out.logits[:, -1]
 
     def keep(self, rows: Tensor) -> None:
@@ -277,7 +294,9 @@ class SharedPrefix:
     group_size: int
     capacity: int
     suffix: Cache = field(init=False)
-    slots: Tensor | None = field(init=False, default=None)  # (B,) place of each row in the P x group_size grid; None = all
+    slots: Tensor | None = field(
+        init=False, default=None
+    )  # (B,) place of each row in the P x group_size grid; None = all
     bias: Tensor | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
@@ -293,17 +312,44 @@ class SharedPrefix:
         for layer in self.suffix.layers:
             layer.keep(rows)
 
+    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        """One query a row over [its prompt, its own completion]; key and value join the completion.
+
+        query (B, Hq, D); key, value (B, H, D), H divides Hq. Returns (B, Hq * D').
+        """
+        keys, values = self.suffix.layers[layer].update(key[:, :, None], value[:, :, None])
+        return self.mix(layer, query * query.shape[-1] ** -0.5, keys, values)
+
+    def mix(self, layer: int, query: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+        """As `attend`, with the query (B, Hq, D) already scaled and the completion's keys, values (B, H, t, D) given."""
+        prompt_keys, prompt_values = self.layers[layer]
+        heads, width = keys.shape[1], query.shape[-1]
+        q = query.unflatten(1, (heads, -1))  # (B, H, R, D), R queries share a key head
+        repeat = q.shape[2]
+        members = self.grid(q).transpose(1, 2).reshape(-1, self.group_size * repeat, width)  # (P * H, G * R, D)
+        over_prompt = torch.bmm(members, prompt_keys.flatten(0, 1).transpose(1, 2))
+        if self.bias is not None:
+            over_prompt = (over_prompt.unflatten(0, (-1, heads)) + self.bias).flatten(0, 1)
+        over_own = q @ keys.transpose(-1, -2)  # (B, H, R, t)
+        scores = torch.cat([self.rows(over_prompt, heads, repeat), over_own], -1)
+        weights = torch.softmax(scores, -1, dtype=torch.float32).to(query.dtype)
+        size = prompt_keys.shape[2]
+        gathered = self.grid(weights[..., :size]).transpose(1, 2).reshape(-1, self.group_size * repeat, size)
+        from_prompt = self.rows(torch.bmm(gathered, prompt_values.flatten(0, 1)), heads, repeat)
+        return (from_prompt + weights[..., size:] @ values).flatten(1)
+
     def grid(self, rows: Tensor) -> Tensor:
-        """(B, ...) -> (P, group_size, ...): ended rows leave zeros behind."""
+        """(B, H, R, W) -> (P, G, H, R, W): ended rows leave zeros behind."""
         shape = (len(self.padding), self.group_size, *rows.shape[1:])
         if self.slots is None:
-            return rows.reshape(shape)
+            return rows.unflatten(0, shape[:2])
         full = rows.new_zeros(shape[0] * shape[1], *rows.shape[1:])
-        return full.index_copy_(0, self.slots, rows).reshape(shape)
+        return full.index_copy_(0, self.slots, rows).unflatten(0, shape[:2])
 
-    def rows(self, grid: Tensor) -> Tensor:
-        """Inverse of `grid` on the living rows."""
-        flat = grid.reshape(-1, *grid.shape[2:])
+    def rows(self, grid: Tensor, heads: int, repeat: int) -> Tensor:
+        """(P * H, G * R, W) -> (B, H, R, W) of the living rows."""
+        parts = grid.reshape(-1, heads, self.group_size, repeat, grid.shape[-1]).transpose(1, 2)
+        flat = parts.reshape(-1, heads, repeat, grid.shape[-1])
         return flat if self.slots is None else flat[self.slots]
 
 
@@ -318,31 +364,11 @@ def _attend(
     shared_prefix: SharedPrefix | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
-    """One query a row over [its prompt, its own completion]. query (B, Hq, 1, D); key, value (B, H, t, D), H divides Hq."""
+    """`SharedPrefix.mix` as a transformers attention: query (B, Hq, 1, D); key, value (B, H, t, D)."""
     assert shared_prefix is not None, "this attention runs only inside sage_rlvr.engines.sampler"
-    prompt_keys, prompt_values = shared_prefix.layers[module.layer_idx]  # type: ignore[index]
-    batch, query_heads, _, width = query.shape
-    heads = key.shape[1]
-    repeat = query_heads // heads
-    q = query.reshape(batch, heads, repeat, width) * (width**-0.5 if scaling is None else scaling)
-    members = shared_prefix.grid(q).transpose(1, 2).reshape(len(prompt_keys), heads, -1, width)  # (P, H, G * repeat, D)
-    over_prompt = members @ prompt_keys.transpose(-1, -2)  # (P, H, G * repeat, S)
-    if shared_prefix.bias is not None:
-        over_prompt = over_prompt + shared_prefix.bias
-    over_own = q @ key.transpose(-1, -2)  # (B, H, repeat, t)
-    over_prompt = shared_prefix.rows(_split_members(over_prompt, shared_prefix.group_size, repeat))
-    weights = torch.softmax(torch.cat([over_prompt, over_own], -1), -1, dtype=torch.float32).to(query.dtype)
-    on_prompt, on_own = weights.split([over_prompt.shape[-1], over_own.shape[-1]], -1)
-    gathered = shared_prefix.grid(on_prompt).transpose(1, 2).reshape(len(prompt_keys), heads, -1, on_prompt.shape[-1])
-    from_prompt = shared_prefix.rows(_split_members(gathered @ prompt_values, shared_prefix.group_size, repeat))
-    out = from_prompt + on_own @ value  # (B, H, repeat, D')
-    return out.reshape(batch, 1, query_heads, -1), None
-
-
-def _split_members(x: Tensor, group_size: int, repeat: int) -> Tensor:
-    """(P, H, G * repeat, W) -> (P, G, H, repeat, W)."""
-    prompts, heads, _, width = x.shape
-    return x.reshape(prompts, heads, group_size, repeat, width).transpose(1, 2)
+    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+    out = shared_prefix.mix(module.layer_idx, query[:, :, 0] * scale, key, value)  # type: ignore[arg-type]
+    return out.unflatten(1, (query.shape[1], -1))[:, None], None
 
 
 AttentionInterface.register(SHARED_PREFIX, _attend)

@@ -1,21 +1,25 @@
 """Log-probs of given completions under a causal LM, with or without gradient: the prompt is computed once for its group.
 
-`packed` puts a prompt and all its completions into one row, tight, and lets each completion see the prompt and itself
-only (a 4-D mask, positions restarted after the prompt): a group of 8 ten-token completions of a 300-token prompt costs
-380 tokens, not 2,480. `padded` is the textbook layout, one row a completion, and the fallback for models that do not take
-a 4-D mask. Both give the same numbers up to float rounding (tests/engines/test_scoring.py).
+`ragged` feeds one row that holds all prompts once and all completions after them, without a padding token; only inside the
+attention are they laid out as grids, where a completion sees its prompt and itself. A group of 8 ten-token completions of a
+300-token prompt costs 380 tokens, not 2,480. `padded` is the textbook layout, one row a completion, and the fallback for
+models whose attention cannot be replaced. Both give the same numbers up to float rounding (tests/engines/test_scoring.py).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
+from transformers.modeling_utils import AttentionInterface
 
-from sage_rlvr.engines.sampler import pad_right, supports_shared_prefix
+from sage_rlvr.engines.sampler import attention, pad_right, supports_shared_prefix
+
+RAGGED = "sage_ragged"
 
 
 @dataclass(frozen=True)
@@ -36,8 +40,10 @@ def completion_logits(
 
     prompts: P token lists; tokens, mask (B, T); owners (B,) the prompt of each row, ascending.
     """
-    if supports_shared_prefix(model) and model.config._attn_implementation in ("sdpa", "eager"):
-        return _packed_logits(model, prompts, tokens, mask, owners)
+    # Checkpointed layers run again during backward, when the attention has been put back: they take the plain layout.
+    recomputes = model.training and any(getattr(m, "gradient_checkpointing", False) for m in model.modules())
+    if supports_shared_prefix(model) and not recomputes:
+        return _ragged_logits(model, prompts, tokens, mask, owners)
     return _padded_logits(model, prompts, tokens, mask, owners)
 
 
@@ -63,45 +69,112 @@ def score(
     return Scores(logps, torch.zeros(mask.shape, device=flat.device).masked_scatter(mask, flat))
 
 
-def _packed_logits(
+def _ragged_logits(
     model: PreTrainedModel, prompts: Sequence[Sequence[int]], tokens: Tensor, mask: Tensor, owners: Tensor
 ) -> Tensor:
-    device = tokens.device
-    prompt_ids, prompt_lengths = pad_right(prompts, device)
-    lengths = mask.sum(1)
-    fed = (lengths - 1).clamp_min(0)  # the last token of a completion predicts nothing
-    before = fed.cumsum(0) - fed
-    first_of_owner = torch.searchsorted(owners, torch.arange(len(prompts), device=device))
-    has_rows = torch.bincount(owners, minlength=len(prompts)) > 0
-    base = torch.where(has_rows, before[first_of_owner.clamp_max(len(owners) - 1)], 0)
-    start = prompt_lengths[owners] + before - base[owners]  # (B,) column of a completion's first token
-    used = prompt_lengths + torch.zeros_like(prompt_lengths).index_add_(0, owners, fed)
-    width = int(used.max())
+    layout = Ragged.of(prompts, mask, owners)
+    flat = [torch.tensor([t for p in prompts for t in p], device=tokens.device), tokens[layout.fed]]
+    with attention(model, RAGGED):
+        logits = model(
+            input_ids=torch.cat(flat)[None], position_ids=layout.positions[None], use_cache=False, ragged=layout
+        ).logits[0]
+    return logits[layout.predictor]
 
-    ids = torch.zeros(len(prompts), width, dtype=torch.long, device=device)
-    segment = torch.full_like(ids, -1)  # -1 padding, 0 prompt, 1 + row its completion
-    positions = torch.zeros_like(ids)
-    columns = torch.arange(prompt_ids.shape[1], device=device)
-    in_prompt = columns[None, :] < prompt_lengths[:, None]
-    p_row, p_col = in_prompt.nonzero(as_tuple=True)
-    ids[p_row, p_col], segment[p_row, p_col], positions[p_row, p_col] = prompt_ids[in_prompt], 0, p_col
-    row, t = mask.nonzero(as_tuple=True)  # the mask counts a prefix of each row
-    inner = t < fed[row]
-    r, s = row[inner], t[inner]
-    at = (owners[r], start[r] + s)
-    ids[at], segment[at], positions[at] = tokens[r, s], 1 + r, prompt_lengths[owners[r]] + s
 
-    same = segment[:, :, None] == segment[:, None, :]
-    visible = (same | (segment[:, None, :] == 0)) & torch.ones(width, width, dtype=torch.bool, device=device).tril()
-    attention = visible[:, None]
-    if model.config._attn_implementation == "eager":
-        dtype = next(model.parameters()).dtype
-        attention = torch.zeros(attention.shape, dtype=dtype, device=device).masked_fill_(
-            ~attention, torch.finfo(dtype).min
+@dataclass(frozen=True)
+class Ragged:
+    """Where the N tokens of one ragged row belong: first all prompts, then all completions less their last tokens.
+
+    positions (N,) place of a token in its own text; predictor (M,) which of the N outputs predicts each counted token, in
+    the order of `mask.nonzero()`; fed (B, T) bool, the completion tokens that are fed; prompt_slots (N_p,) into the P x S
+    grid of prompts; own_slots (N_c,) into the P x C x T grid of completions (C = most completions of one prompt);
+    prompt_bias (P, 1, 1, 1, S) and own_bias (T, T) hide padding and the future.
+    """
+
+    positions: Tensor
+    predictor: Tensor
+    fed: Tensor
+    prompt_slots: Tensor
+    own_slots: Tensor
+    prompt_shape: tuple[int, int]
+    own_shape: tuple[int, int, int]
+    prompt_bias: Tensor | None
+    own_bias: Tensor
+
+    @classmethod
+    def of(cls, prompts: Sequence[Sequence[int]], mask: Tensor, owners: Tensor) -> Ragged:
+        device, (_, width) = mask.device, mask.shape
+        prompt_lengths = torch.tensor([len(p) for p in prompts], device=device)
+        fed_lengths = (mask.sum(1) - 1).clamp_min(0)  # the last token of a completion predicts nothing
+        fed = torch.arange(width, device=device)[None, :] < fed_lengths[:, None]
+        members = torch.bincount(owners, minlength=len(prompts))
+        rank = torch.arange(len(owners), device=device) - (members.cumsum(0) - members)[owners]
+        longest, widest = int(prompt_lengths.max()), max(1, int(fed_lengths.max()))
+        in_prompt = torch.arange(longest, device=device)[None, :] < prompt_lengths[:, None]
+        grid = (len(prompts), max(1, int(members.max())), widest)
+        row, t = fed.nonzero(as_tuple=True)
+        p_row, p_col = in_prompt.nonzero(as_tuple=True)
+        first = len(p_row) + fed_lengths.cumsum(0) - fed_lengths  # (B,) where a completion starts in the ragged row
+        counted, at = mask.nonzero(as_tuple=True)
+        last_of_prompt = prompt_lengths.cumsum(0) - 1
+        hidden = ~in_prompt
+        return cls(
+            positions=torch.cat([p_col, prompt_lengths[owners[row]] + t]),
+            predictor=torch.where(at == 0, last_of_prompt[owners[counted]], first[counted] + at - 1),
+            fed=fed,
+            prompt_slots=p_row * longest + p_col,
+            own_slots=(owners[row] * grid[1] + rank[row]) * widest + t,
+            prompt_shape=(len(prompts), longest),
+            own_shape=grid,
+            prompt_bias=_bias(hidden)[:, None, None, None, :] if bool(hidden.any()) else None,
+            own_bias=_bias(torch.ones(widest, widest, dtype=torch.bool, device=device).triu(1)),
         )
-    logits = model(input_ids=ids, attention_mask=attention, position_ids=positions, use_cache=False).logits
-    predictor = torch.where(t == 0, prompt_lengths[owners[row]] - 1, start[row] + t - 1)
-    return logits[owners[row], predictor]
+
+
+def _bias(hidden: Tensor) -> Tensor:
+    return torch.zeros(hidden.shape, device=hidden.device).masked_fill_(hidden, float("-inf"))
+
+
+def _attend_ragged(
+    module: torch.nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    ragged: Ragged | None = None,
+    **kwargs: Any,
+) -> tuple[Tensor, None]:
+    """query (1, Hq, N, D), key and value (1, H, N, D): prompts attend causally, completions to their prompt and themselves."""
+    assert ragged is not None, "this attention runs only inside sage_rlvr.engines.scoring"
+    repeat = query.shape[1] // key.shape[1]
+    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+    q, k, v = (x[0].transpose(0, 1) for x in (query, key, value))  # (N, H, D)
+    if repeat > 1:
+        k, v = k.repeat_interleave(repeat, 1), v.repeat_interleave(repeat, 1)
+    n, (prompts, longest) = len(ragged.prompt_slots), ragged.prompt_shape
+    qp, kp, vp = (_spread(x[:n], ragged.prompt_slots, (prompts, longest)).transpose(1, 2) for x in (q, k, v))
+    over_prompts = torch.nn.functional.scaled_dot_product_attention(qp, kp, vp, is_causal=True, scale=scale)
+    of_prompts = over_prompts.transpose(1, 2).flatten(0, 1)[ragged.prompt_slots]
+    # (P, C, T, H, D) -> (P, H, C, T, D)
+    qc, kc, vc = (_spread(x[n:], ragged.own_slots, ragged.own_shape).permute(0, 3, 1, 2, 4) for x in (q * scale, k, v))
+    shape = qc.shape
+    on_prompt = (qc.flatten(2, 3) @ kp.transpose(-1, -2)).unflatten(2, shape[2:4])  # (P, H, C, T, S)
+    if ragged.prompt_bias is not None:
+        on_prompt = on_prompt + ragged.prompt_bias
+    on_own = qc @ kc.transpose(-1, -2) + ragged.own_bias
+    weights = torch.softmax(torch.cat([on_prompt, on_own], -1), -1)
+    on_prompt, on_own = weights.split([longest, shape[3]], -1)
+    mixed = (on_prompt.flatten(2, 3) @ vp).unflatten(2, shape[2:4]) + on_own @ vc
+    of_own = mixed.permute(0, 2, 3, 1, 4).flatten(0, 2)[ragged.own_slots]
+    return torch.cat([of_prompts, of_own])[None], None
+
+
+def _spread(rows: Tensor, slots: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """(n, H, D) -> (*shape, H, D), zeros where no row belongs."""
+    size = torch.Size(shape).numel()
+    return rows.new_zeros(size, *rows.shape[1:]).index_copy(0, slots, rows).reshape(*shape, *rows.shape[1:])
 
 
 def _padded_logits(
@@ -119,3 +192,6 @@ def _padded_logits(
     row, t = mask.nonzero(as_tuple=True)
     starts = torch.tensor([len(p) for p in prompts], device=device)[owners]
     return logits[row, starts[row] + t - 1]
+
+
+AttentionInterface.register(RAGGED, _attend_ragged)

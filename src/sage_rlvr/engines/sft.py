@@ -105,7 +105,9 @@ def save_policy(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, out:
 
 def checkpoint(run: RunDir, model: PreTrainedModel, optimiser: Optimiser, step: int, **state: Any) -> None:
     """Weights (tied ones once), optimiser moments and the step, atomically."""
-    run.save_checkpoint(step, {"model": model_tensors(model), "optimizer": optimiser.tensors()}, {"step": step, **state})
+    run.save_checkpoint(
+        step, {"model": model_tensors(model), "optimizer": optimiser.tensors()}, {"step": step, **state}
+    )
 
 
 def resume(run: RunDir, model: PreTrainedModel, optimiser: Optimiser) -> int:

@@ -1,0 +1,96 @@
+"""Shared by all tests: one thread, and tiny policies with the Countdown tokenizer, built once a session."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
+
+from sage_rlvr.tasks.countdown import build_tokenizer
+
+WORLD = "{counts: {2: 1.0}, max_number: 12, max_target: 144, train_problems: 60}"
+
+
+@pytest.fixture(autouse=True, scope="session")
+def one_thread() -> None:
+    """Test processes share the machine, and sums over threads may round differently."""
+    torch.set_num_threads(1)
+
+
+def tiny_llama(**changes: Any) -> PreTrainedModel:
+    """A random Llama of hidden width 32 with 2 layers over the Countdown vocabulary, in eval mode."""
+    tokenizer = build_tokenizer()
+    settings: dict[str, Any] = {
+        "vocab_size": len(tokenizer),
+        "hidden_size": 32,
+        "intermediate_size": 64,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 2,
+        "max_position_embeddings": 64,
+        "tie_word_embeddings": True,
+        "initializer_range": 0.2,  # ten times the usual: distributions far from uniform
+        "bos_token_id": None,
+        "eos_token_id": tokenizer.eos_token_id,
+        "pad_token_id": tokenizer.pad_token_id,
+    }
+    torch.manual_seed(0)
+    return LlamaForCausalLM(LlamaConfig(**(settings | changes))).eval()
+
+
+def save(model: PreTrainedModel, folder: Path) -> Path:
+    model.save_pretrained(folder)
+    build_tokenizer().save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def tiny_policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a random tiny Llama."""
+    return save(tiny_llama(), tmp_path_factory.mktemp("models") / "tiny")
+
+
+@pytest.fixture(scope="session")
+def warm_policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a tiny Llama after a short warm start on two-number problems: right now and then, so RL has rewards."""
+    from sage_rlvr.config import OptimizerConfig
+    from sage_rlvr.engines.base import Tokens
+    from sage_rlvr.engines.optim import Optimiser
+    from sage_rlvr.engines.sft import batch_tensors, sft_step
+    from sage_rlvr.tasks.countdown import Countdown
+
+    tokens = Tokens.of(build_tokenizer())
+    world = Countdown({2: 1.0}, max_number=12, max_target=144)
+    model = tiny_llama(initializer_range=0.02)
+    optimiser = Optimiser(model, OptimizerConfig(lr=1e-2), 150)
+    for step in range(150):
+        sft_step(model, optimiser, *batch_tensors(world.examples("train", 0, 48 * step, 48), tokens), step)
+    return save(model.eval(), tmp_path_factory.mktemp("models") / "warm")
+
+
+@pytest.fixture
+def write_recipe(tmp_path: Path, warm_policy: Path) -> Callable[..., Path]:
+    """write_recipe(method="{name: grpo}", steps=2, more="...") -> the path of a small training recipe."""
+
+    def write(
+        method: str = "{name: grpo, beta: 0.05}",
+        *,
+        steps: int = 2,
+        model: Path | str = warm_policy,
+        name: str = "recipe.yaml",
+        more: str = "",
+    ) -> Path:
+        path = tmp_path / name
+        path.write_text(
+            f"steps: {steps}\nmodel: {model}\nworld: {WORLD}\nmethod: {method}\n"
+            "rollout: {prompts_per_step: 4, group_size: 4, max_new_tokens: 8}\n"
+            f"optimizer: {{lr: 1e-3}}\n{more}",
+            encoding="utf-8",
+        )
+        return path
+
+    return write

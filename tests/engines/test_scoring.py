@@ -1,0 +1,143 @@
+"""Scoring: the ragged and the padded layout agree in values and gradients, and both are one plain forward a row."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+from transformers import (
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
+    PreTrainedModel,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+)
+
+from sage_rlvr.engines import scoring
+from sage_rlvr.engines.scoring import _ragged_logits, _padded_logits, completion_logits, score
+
+COMMON = {"vocab_size": 21, "bos_token_id": None, "eos_token_id": 1, "pad_token_id": 0, "initializer_range": 0.3}
+WIDTHS = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4}
+GQA = COMMON | WIDTHS | {"num_key_value_heads": 2}
+MAKERS: dict[str, Callable[[], PreTrainedModel]] = {
+    "llama": lambda: LlamaForCausalLM(LlamaConfig(**(COMMON | WIDTHS))),
+    "gqa": lambda: LlamaForCausalLM(LlamaConfig(**GQA)),
+    "qwen2": lambda: Qwen2ForCausalLM(Qwen2Config(**GQA)),
+    "gpt2": lambda: GPT2LMHeadModel(GPT2Config(**COMMON, n_embd=32, n_inner=48, n_layer=2, n_head=4, n_positions=64)),
+}
+
+
+def build(name: str, attention: str = "sdpa") -> PreTrainedModel:
+    torch.manual_seed(0)
+    model = MAKERS[name]().eval()
+    model.set_attn_implementation(attention)
+    return model
+
+
+def batch(lengths: list[list[int]], prompt_lengths: list[int], seed: int = 0) -> tuple[list[list[int]], Tensor, Tensor, Tensor]:
+    """prompts, tokens (B, T), mask (B, T), owners (B,) of random ids; lengths[p] are those of prompt p's completions."""
+    draw = torch.Generator().manual_seed(seed)
+    prompts = [torch.randint(2, 21, (n,), generator=draw).tolist() for n in prompt_lengths]
+    flat = torch.tensor([n for group in lengths for n in group])
+    tokens = torch.randint(1, 21, (len(flat), max(1, int(flat.max()))), generator=draw)
+    mask = torch.arange(tokens.shape[1])[None, :] < flat[:, None]
+    owners = torch.repeat_interleave(torch.arange(len(prompts)), torch.tensor([len(group) for group in lengths]))
+    return prompts, tokens, mask, owners
+
+
+EXAMPLE = batch([[3, 7, 1], [5], [2, 2, 8, 4]], [4, 9, 1])
+
+
+def plain(model: PreTrainedModel, prompts: list[list[int]], tokens: Tensor, mask: Tensor, owners: Tensor) -> Tensor:
+    """The definition: one unpadded forward pass a row."""
+    rows = []
+    for row, owner in enumerate(owners.tolist()):
+        n = int(mask[row].sum())
+        ids = torch.tensor([[*prompts[owner], *tokens[row, :n].tolist()]])
+        rows.append(model(ids).logits[0, len(prompts[owner]) - 1 : ids.shape[1] - 1])
+    return torch.cat(rows)
+
+
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+@pytest.mark.parametrize("name", list(MAKERS))
+def test_ragged_and_padded_are_the_plain_forward(name: str, attention: str) -> None:
+    model = build(name, attention)
+    with torch.no_grad():
+        wanted = plain(model, *EXAMPLE)
+        ragged, padded = _ragged_logits(model, *EXAMPLE), _padded_logits(model, *EXAMPLE)
+    assert ragged.shape == padded.shape == (int(EXAMPLE[2].sum()), 21)
+    assert torch.allclose(ragged, wanted, atol=3e-5) and torch.allclose(padded, wanted, atol=3e-5)
+
+
+@pytest.mark.parametrize("name", ["gqa", "gpt2"])
+def test_their_gradients_agree(name: str) -> None:
+    model = build(name)
+    found = []
+    for layout in (_ragged_logits, _padded_logits):
+        model.zero_grad()
+        layout(model, *EXAMPLE).square().mean().backward()
+        found.append(torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None]))
+    assert torch.allclose(*found, atol=1e-5) and found[0].abs().max() > 1e-3
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    st.lists(
+        st.tuples(st.integers(1, 6), st.lists(st.integers(1, 6), min_size=0, max_size=4)), min_size=1, max_size=4
+    ).filter(lambda groups: any(lengths for _, lengths in groups)),
+    st.integers(0, 1000),
+)
+def test_layouts_agree_for_any_shape(groups: list[tuple[int, list[int]]], seed: int) -> None:
+    """Also where a prompt has no completions at all, or only one-token ones."""
+    example = batch([lengths for _, lengths in groups], [n for n, _ in groups], seed)
+    with torch.no_grad():
+        ragged, padded = _ragged_logits(_MODEL, *example), _padded_logits(_MODEL, *example)
+    assert torch.allclose(ragged, padded, atol=3e-5)
+
+
+_MODEL = build("gqa")
+
+
+def test_who_takes_which_layout(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken = []
+    monkeypatch.setattr(scoring, "_ragged_logits", lambda *a: taken.append("ragged"))
+    monkeypatch.setattr(scoring, "_padded_logits", lambda *a: taken.append("padded"))
+    completion_logits(build("llama"), *EXAMPLE)
+    torch.manual_seed(0)
+    completion_logits(MistralForCausalLM(MistralConfig(**GQA, sliding_window=4)), *EXAMPLE)
+    other = build("llama")
+    other.config._attn_implementation = "flash_attention_2"
+    completion_logits(other, *EXAMPLE)
+    assert taken == ["ragged", "padded", "padded"]
+
+
+def test_score_gives_log_probs_and_entropies_on_the_mask() -> None:
+    model, (prompts, tokens, mask, owners) = build("llama"), EXAMPLE
+    logits = plain(model, *EXAMPLE)
+    for temperature in (1.0, 0.5):
+        scores = score(model, prompts, tokens, mask, owners, temperature=temperature, entropies=True)
+        law = torch.distributions.Categorical(logits=logits / temperature)
+        assert torch.allclose(scores.logps[mask], law.log_prob(tokens[mask]), atol=3e-5)
+        assert scores.entropies is not None and not scores.entropies.requires_grad and scores.logps.requires_grad
+        assert torch.allclose(scores.entropies[mask], law.entropy(), atol=3e-5)
+        assert not scores.logps[~mask].any() and not scores.entropies[~mask].any()
+    with torch.no_grad():
+        assert not score(model, prompts, tokens, mask, owners).logps.requires_grad
+    assert score(model, prompts, tokens, mask, owners).entropies is None
+
+
+def test_what_stands_off_the_mask_does_not_matter() -> None:
+    model, (prompts, tokens, mask, owners) = build("gqa"), EXAMPLE
+    with torch.no_grad():
+        first = score(model, prompts, tokens, mask, owners).logps
+        wide = torch.nn.functional.pad(tokens.masked_fill(~mask, 5), (0, 7), value=9)
+        second = score(model, prompts, wide, torch.nn.functional.pad(mask, (0, 7)), owners).logps
+    assert torch.equal(first, second[:, : first.shape[1]]) and not second[:, first.shape[1] :].any()

@@ -1,0 +1,157 @@
+"""The layering is what docs/architecture.md says, and the README's tree is what is there: both are read as text.
+
+Imports are read with ast, those inside functions and under TYPE_CHECKING included: a lazy import is still a dependency.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGE = ROOT / "src" / "sage_rlvr"
+MODULES = sorted(PACKAGE.rglob("*.py"))
+
+# A part may import itself and the parts named here. A part names only parts above it: dependencies point one way.
+# A new part without a line fails the test, so that its place is decided knowingly. `theory` is still to come.
+LAYERS: dict[str, set[str]] = {
+    "errors": set(),
+    "core": {"errors"},
+    "methods": {"core", "errors"},
+    "theory": {"core", "errors"},
+    "verifiers": {"errors"},
+    "tasks": {"verifiers", "errors"},
+    "evaluation": {"errors"},
+    "report": {"evaluation", "errors"},
+    "progress": set(),
+    "recipes": {"errors"},
+    "runs": {"errors"},
+    "config": {"core", "methods", "tasks", "errors"},
+    "engines": {"core", "methods", "theory", "verifiers", "tasks", "evaluation", "recipes", "runs", "config", "errors"},
+    "demo": {"config", "engines", "evaluation", "progress", "recipes", "report", "runs", "errors"},
+    "verbs": {"config", "core", "engines", "evaluation", "report", "tasks", "errors"},
+    "cli": {"config", "demo", "engines", "evaluation", "progress", "report", "runs", "verbs", "errors"},
+    "__main__": {"cli"},
+    "__init__": {"core", "methods"},  # lazily: see test_importing_the_package_loads_no_torch
+}
+
+# Parts that stay free of heavy libraries: the only third-party packages they may import.
+THIRD_PARTY: dict[str, set[str]] = {
+    "errors": set(),
+    "core": {"torch", "jaxtyping"},
+    "methods": set(),
+    "verifiers": set(),
+    "tasks": {"numpy", "tokenizers", "transformers"},  # the tokenizer, when it is built
+    "evaluation": {"numpy", "scipy"},
+    "report": {"numpy", "matplotlib", "jinja2", "markupsafe"},
+}
+
+
+def part_of(path: Path) -> str:
+    """src/sage_rlvr/core/guides/flat.py -> core; src/sage_rlvr/cli.py -> cli."""
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+def imports_of(path: Path) -> set[str]:
+    """Dotted names that a module imports, relative imports resolved."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            package = ["sage_rlvr", *path.relative_to(PACKAGE).parts[:-1]]
+            above = ".".join(package[: len(package) - node.level + 1]) if node.level else ""
+            source = ".".join(filter(None, (above, node.module)))
+            if source == "sage_rlvr":  # `from sage_rlvr import core` imports a part, not the package alone
+                found |= {f"sage_rlvr.{alias.name}" for alias in node.names}
+            found.add(source)
+    return found
+
+
+def parts_imported(path: Path) -> set[str]:
+    return {name.split(".")[1] for name in imports_of(path) if name.startswith("sage_rlvr.")}
+
+
+def third_party(path: Path) -> set[str]:
+    tops = {name.split(".")[0] for name in imports_of(path)}
+    return tops - set(sys.stdlib_module_names) - {"sage_rlvr"}
+
+
+def test_the_layers_have_an_order():
+    above: set[str] = set()
+    for part, allowed in LAYERS.items():
+        assert allowed <= above, f"{part} depends on {sorted(allowed - above)}, which stand below it"
+        above.add(part)
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_a_module_imports_only_what_its_layer_may(path: Path):
+    part = part_of(path)
+    assert part in LAYERS, f"{part} has no layer; give it a line in LAYERS and in docs/architecture.md"
+    forbidden = parts_imported(path) - LAYERS[part] - {part}
+    assert not forbidden, f"{path.relative_to(ROOT)} imports {sorted(forbidden)}; {part} may use {sorted(LAYERS[part])}"
+    if part in THIRD_PARTY:
+        heavy = third_party(path) - THIRD_PARTY[part]
+        assert not heavy, f"{path.relative_to(ROOT)} imports {sorted(heavy)}, which {part} has no use for"
+
+
+def test_the_reader_of_imports_sees_lazy_and_relative_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(sys.modules[__name__], "PACKAGE", tmp_path)
+    (tmp_path / "core" / "guides").mkdir(parents=True)
+    module = tmp_path / "core" / "guides" / "new.py"
+    module.write_text("import os\nfrom ..keys import Key\n\ndef f():\n    from sage_rlvr import runs\n    import scipy.io\n")
+    assert parts_imported(module) == {"core", "runs"}
+    assert third_party(module) == {"scipy"}
+    assert part_of(module) == "core"
+
+
+@pytest.mark.parametrize("module", ["sage_rlvr", "sage_rlvr.report", "sage_rlvr.cli", "sage_rlvr.verifiers.countdown"])
+def test_importing_it_loads_no_torch(module: str):
+    code = f"import sys; sys.path.insert(0, {str(PACKAGE.parent)!r}); import {module}; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert module in loaded
+    assert {"torch", "transformers"}.isdisjoint(loaded)
+
+
+# ---- the README's tree
+
+ENTRY = re.compile(r"^(?P<indent>(?:│   |    )*)[├└]── (?P<path>\S+)(?:\s+(?P<sentence>.*))?$")
+
+
+def tree_entries() -> list[tuple[str, str]]:
+    """(path from the repository's root, sentence) of every line of the tree in README.md."""
+    block = re.search(r"```text\nsage-rlvr/\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
+    assert block, "README.md has no ```text block that starts with sage-rlvr/"
+    stack: list[str] = []
+    entries = []
+    for line in block.group(1).splitlines():
+        match = ENTRY.match(line)
+        if not match:
+            assert set(line[: len(line) - len(line.lstrip("│ "))]) <= {"│", " "}, f"a line that is no entry: {line!r}"
+            continue
+        depth = len(match["indent"]) // 4
+        stack[depth:] = [match["path"].rstrip("/")]
+        entries.append(("/".join(stack), match["sentence"] or ""))
+    return entries
+
+
+def test_every_path_of_the_tree_exists_and_has_a_sentence():
+    entries = tree_entries()
+    assert len(entries) > 50
+    missing = [path for path, _ in entries if not (ROOT / path).exists()]
+    assert not missing, f"README.md's tree names what is not there: {missing}"
+    assert not [path for path, sentence in entries if not sentence], "every entry says in one sentence what it is"
+    assert len({path for path, _ in entries}) == len(entries), "a path stands twice in the tree"
+
+
+def test_the_tree_names_every_module():
+    listed = {path for path, _ in tree_entries()}
+    wanted = {str(p.relative_to(ROOT)) for p in MODULES if p.name != "__init__.py"}
+    wanted |= {str(p.relative_to(ROOT)) for p in PACKAGE.iterdir() if p.is_dir() and any(p.glob("*.py"))}
+    missing = sorted(wanted - listed)
+    assert not missing, f"give each a line and a sentence in README.md's tree: {missing}"
