@@ -104,7 +104,9 @@ def test_the_reader_of_imports_sees_lazy_and_relative_ones(tmp_path: Path, monke
     monkeypatch.setattr(sys.modules[__name__], "PACKAGE", tmp_path)
     (tmp_path / "core" / "guides").mkdir(parents=True)
     module = tmp_path / "core" / "guides" / "new.py"
-    module.write_text("import os\nfrom ..keys import Key\n\ndef f():\n    from sage_rlvr import runs\n    import scipy.io\n")
+    module.write_text(
+        "import os\nfrom ..keys import Key\n\ndef f():\n    from sage_rlvr import runs\n    import scipy.io\n"
+    )
     assert parts_imported(module) == {"core", "runs"}
     assert third_party(module) == {"scipy"}
     assert part_of(module) == "core"

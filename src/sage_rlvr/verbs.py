@@ -90,7 +90,7 @@ def _result(named: Sequence[tuple[str, Record]], k: int) -> Result:
     arms += [arm_from_logps(name, record.logps, base=home, k=k) for name, record in named[1:]]
     names = tuple(name for name, _ in named[1:])
     pairs = tuple((b, a) for i, a in enumerate(names) for b in names[i + 1 :])
-    ks = tuple(n for n in (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024) if n < k) + (k,)
+    ks = (*(n for n in (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024) if n < k), k)
     return Result(
         arms=tuple(arms),
         problems=base.problems,

@@ -67,7 +67,12 @@ MODELS = [llama, gqa, biased, stretched, qwen2, gpt2]
 
 def build(make: Callable[[], PreTrainedModel]) -> PreTrainedModel:
     torch.manual_seed(0)
-    return make().eval()
+    model = make().eval()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if name.endswith("bias") or "norm" in name:  # these begin at 0 and 1, where leaving them out would not show
+                parameter.add_(0.3 * torch.randn_like(parameter))
+    return model
 
 
 def run(model: PreTrainedModel, prompts: list[list[int]] = PROMPTS, **changes: object) -> Rollout:
@@ -97,10 +102,10 @@ def same(a: Rollout, b: Rollout, rows: slice = slice(None), tolerance: float = 0
 def test_log_probs_and_entropies_are_the_scorers(make: Callable[[], PreTrainedModel], temperature: float) -> None:
     model = build(make)
     assert supports_shared_prefix(model)
-    rollout = run(model, temperature=temperature)
+    rollout = run(model, temperature=temperature, group_size=24)
     assert 0 < rollout.finished.sum() < len(rollout.finished)  # both kinds of rows are there
     scores = score(
-        model, PROMPTS, rollout.tokens, rollout.mask, owners(PROMPTS, 6), temperature=temperature, entropies=True
+        model, PROMPTS, rollout.tokens, rollout.mask, owners(PROMPTS, 24), temperature=temperature, entropies=True
     )
     assert torch.allclose(scores.logps[rollout.mask], rollout.logps[rollout.mask], atol=2e-5)
     assert scores.entropies is not None
@@ -191,12 +196,12 @@ def test_draw_never_takes_a_token_of_probability_zero() -> None:
 
 def test_temperature_is_honoured() -> None:
     model = build(llama)
-    cold, warm = run(model, temperature=0.01, group_size=8), run(model, temperature=1.0, group_size=8)
+    cold, warm = run(model, temperature=1e-4, group_size=8), run(model, temperature=1.0, group_size=8)
     greedy = [first for first in cold.tokens[::8, 0].tolist() for _ in range(8)]
     with torch.no_grad():
         best = [int(model(torch.tensor([p])).logits[0, -1].argmax()) for p in PROMPTS]
     assert cold.tokens[:, 0].tolist() == greedy and cold.tokens[::8, 0].tolist() == best
-    assert cold.entropies[:, 0].max() < warm.entropies[:, 0].min()
+    assert (cold.entropies[:, 0] < warm.entropies[:, 0]).all()
 
 
 # ---- chance is an argument

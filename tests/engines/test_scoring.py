@@ -113,10 +113,21 @@ def test_who_takes_which_layout(monkeypatch: pytest.MonkeyPatch) -> None:
     completion_logits(build("llama"), *EXAMPLE)
     torch.manual_seed(0)
     completion_logits(MistralForCausalLM(MistralConfig(**GQA, sliding_window=4)), *EXAMPLE)
-    other = build("llama")
-    other.config._attn_implementation = "flash_attention_2"
-    completion_logits(other, *EXAMPLE)
+    recomputing = build("llama").train()  # checkpointed layers run again in backward, when the attention is put back
+    recomputing.gradient_checkpointing_enable()
+    completion_logits(recomputing, *EXAMPLE)
     assert taken == ["ragged", "padded", "padded"]
+
+
+def test_gradient_checkpointing_changes_nothing() -> None:
+    model, found = build("gqa").train(), []
+    for recomputes in (False, True):
+        if recomputes:
+            model.gradient_checkpointing_enable()
+        model.zero_grad()
+        score(model, *EXAMPLE).logps.sum().backward()
+        found.append(torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None]))
+    assert torch.allclose(*found, rtol=1e-4, atol=1e-4)
 
 
 def test_score_gives_log_probs_and_entropies_on_the_mask() -> None:

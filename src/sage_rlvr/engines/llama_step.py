@@ -28,7 +28,7 @@ def supports(model: PreTrainedModel) -> bool:
     rope = (getattr(config, "rope_parameters", None) or {}).get("rope_type", "default")
     plain = type(model).__name__ in SHAPED and config.hidden_act == "silu" and rope == "default"
     adapted = any(type(m).__module__.startswith("peft") for m in model.modules())  # an adapter lives in the module call
-    return plain and not adapted
+    return plain and not adapted and not getattr(config, "mlp_bias", False)
 
 
 class LlamaStep:

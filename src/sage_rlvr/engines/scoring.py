@@ -87,8 +87,8 @@ class Ragged:
 
     positions (N,) place of a token in its own text; predictor (M,) which of the N outputs predicts each counted token, in
     the order of `mask.nonzero()`; fed (B, T) bool, the completion tokens that are fed; prompt_slots (N_p,) into the P x S
-    grid of prompts; own_slots (N_c,) into the P x C x T grid of completions (C = most completions of one prompt);
-    prompt_bias (P, 1, 1, 1, S) and own_bias (T, T) hide padding and the future.
+    grid of prompts; own_slots (N_c,) into the B x T grid of completions; members (P,) completions of each prompt; visible
+    (T, S + T), or (B, 1, T, S + T) where prompts differ in length: what a completion token sees of prompt and completion.
     """
 
     positions: Tensor
@@ -97,9 +97,9 @@ class Ragged:
     prompt_slots: Tensor
     own_slots: Tensor
     prompt_shape: tuple[int, int]
-    own_shape: tuple[int, int, int]
-    prompt_bias: Tensor | None
-    own_bias: Tensor
+    own_shape: tuple[int, int]
+    members: Tensor
+    visible: Tensor
 
     @classmethod
     def of(cls, prompts: Sequence[Sequence[int]], mask: Tensor, owners: Tensor) -> Ragged:
@@ -107,32 +107,26 @@ class Ragged:
         prompt_lengths = torch.tensor([len(p) for p in prompts], device=device)
         fed_lengths = (mask.sum(1) - 1).clamp_min(0)  # the last token of a completion predicts nothing
         fed = torch.arange(width, device=device)[None, :] < fed_lengths[:, None]
-        members = torch.bincount(owners, minlength=len(prompts))
-        rank = torch.arange(len(owners), device=device) - (members.cumsum(0) - members)[owners]
         longest, widest = int(prompt_lengths.max()), max(1, int(fed_lengths.max()))
         in_prompt = torch.arange(longest, device=device)[None, :] < prompt_lengths[:, None]
-        grid = (len(prompts), max(1, int(members.max())), widest)
         row, t = fed.nonzero(as_tuple=True)
         p_row, p_col = in_prompt.nonzero(as_tuple=True)
         first = len(p_row) + fed_lengths.cumsum(0) - fed_lengths  # (B,) where a completion starts in the ragged row
         counted, at = mask.nonzero(as_tuple=True)
-        last_of_prompt = prompt_lengths.cumsum(0) - 1
-        hidden = ~in_prompt
+        past = torch.ones(widest, widest, dtype=torch.bool, device=device).tril()
+        prompt = in_prompt[owners][:, None].expand(-1, widest, -1)
+        visible = torch.cat([prompt, past.expand(len(owners), -1, -1)], 2)[:, None]
         return cls(
             positions=torch.cat([p_col, prompt_lengths[owners[row]] + t]),
-            predictor=torch.where(at == 0, last_of_prompt[owners[counted]], first[counted] + at - 1),
+            predictor=torch.where(at == 0, prompt_lengths.cumsum(0)[owners[counted]] - 1, first[counted] + at - 1),
             fed=fed,
             prompt_slots=p_row * longest + p_col,
-            own_slots=(owners[row] * grid[1] + rank[row]) * widest + t,
+            own_slots=row * widest + t,
             prompt_shape=(len(prompts), longest),
-            own_shape=grid,
-            prompt_bias=_bias(hidden)[:, None, None, None, :] if bool(hidden.any()) else None,
-            own_bias=_bias(torch.ones(widest, widest, dtype=torch.bool, device=device).triu(1)),
+            own_shape=(len(owners), widest),
+            members=torch.bincount(owners, minlength=len(prompts)),
+            visible=visible[0, 0] if bool(in_prompt.all()) else visible,
         )
-
-
-def _bias(hidden: Tensor) -> Tensor:
-    return torch.zeros(hidden.shape, device=hidden.device).masked_fill_(hidden, float("-inf"))
 
 
 def _attend_ragged(
@@ -157,17 +151,10 @@ def _attend_ragged(
     qp, kp, vp = (_spread(x[:n], ragged.prompt_slots, (prompts, longest)).transpose(1, 2) for x in (q, k, v))
     over_prompts = torch.nn.functional.scaled_dot_product_attention(qp, kp, vp, is_causal=True, scale=scale)
     of_prompts = over_prompts.transpose(1, 2).flatten(0, 1)[ragged.prompt_slots]
-    # (P, C, T, H, D) -> (P, H, C, T, D)
-    qc, kc, vc = (_spread(x[n:], ragged.own_slots, ragged.own_shape).permute(0, 3, 1, 2, 4) for x in (q * scale, k, v))
-    shape = qc.shape
-    on_prompt = (qc.flatten(2, 3) @ kp.transpose(-1, -2)).unflatten(2, shape[2:4])  # (P, H, C, T, S)
-    if ragged.prompt_bias is not None:
-        on_prompt = on_prompt + ragged.prompt_bias
-    on_own = qc @ kc.transpose(-1, -2) + ragged.own_bias
-    weights = torch.softmax(torch.cat([on_prompt, on_own], -1), -1)
-    on_prompt, on_own = weights.split([longest, shape[3]], -1)
-    mixed = (on_prompt.flatten(2, 3) @ vp).unflatten(2, shape[2:4]) + on_own @ vc
-    of_own = mixed.permute(0, 2, 3, 1, 4).flatten(0, 2)[ragged.own_slots]
+    qc, kc, vc = (_spread(x[n:], ragged.own_slots, ragged.own_shape).transpose(1, 2) for x in (q, k, v))
+    kc, vc = (torch.cat([p.repeat_interleave(ragged.members, 0), c], 2) for p, c in ((kp, kc), (vp, vc)))
+    over_own = torch.nn.functional.scaled_dot_product_attention(qc, kc, vc, attn_mask=ragged.visible, scale=scale)
+    of_own = over_own.transpose(1, 2).flatten(0, 1)[ragged.own_slots]
     return torch.cat([of_prompts, of_own])[None], None
 
 

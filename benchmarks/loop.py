@@ -1,0 +1,208 @@
+"""Speed of the reference engine against `transformers.generate` and a textbook GRPO step, side by side in one process.
+
+    python benchmarks/loop.py [--repeats 7]
+
+Both sides use the same model object, threads (1) and task, take turns (A B A B ...), and are measured in CPU seconds of
+this process. Every completion has the full 48 tokens on both sides: the end token is outside the vocabulary, so that no side
+gains from rows that end early. Printed: completions per CPU second, and the ratio with its spread over the repeats.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import transformers
+from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM, PreTrainedModel
+
+from sage_rlvr.config import TrainConfig, decode
+from sage_rlvr.core.keys import Key
+from sage_rlvr.engines.base import Tokens
+from sage_rlvr.engines.loop import Loop, train_step
+from sage_rlvr.engines.optim import Optimiser
+from sage_rlvr.engines.sampler import sample
+from sage_rlvr.verifiers import Verdict
+
+VOCABULARY, NEW_TOKENS, END = 200, 48, 10**6
+BETA, CLIP, LR = 0.05, 0.2, 1e-4
+
+
+def make_model(seed: int = 0) -> PreTrainedModel:
+    """A stock Llama of 1.08 M parameters: hidden 128, MLP 512, 4 layers, 4 heads."""
+    torch.manual_seed(seed)
+    return LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=VOCABULARY,
+            hidden_size=128,
+            intermediate_size=512,
+            num_hidden_layers=4,
+            num_attention_heads=4,
+            num_key_value_heads=4,
+            max_position_embeddings=1024,
+            tie_word_embeddings=True,
+            bos_token_id=None,
+            eos_token_id=None,
+            pad_token_id=0,
+        )
+    ).eval()
+
+
+def make_prompts(count: int, length: int, seed: int = 0) -> list[list[int]]:
+    """`count` random prompts of `length` tokens."""
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(2, VOCABULARY, (count, length), generator=generator).tolist()
+
+
+def reward_of(row: list[int]) -> float:
+    """Any cheap function of the tokens: the share of groups with a signal does not change either side's cost."""
+    return float(sum(row) % 2)
+
+
+# --- the textbook side --------------------------------------------------------------------------------------------------
+
+
+def generate(model: PreTrainedModel, prompts: list[list[int]], group_size: int) -> torch.Tensor:
+    """`transformers.generate` on the repeated prompts, nothing truncated. Returns (B, prompt + NEW_TOKENS)."""
+    ids = torch.tensor(prompts).repeat_interleave(group_size, 0)
+    settings = GenerationConfig(do_sample=True, top_k=0, max_new_tokens=NEW_TOKENS, pad_token_id=0)
+    with torch.no_grad():
+        return model.generate(ids, attention_mask=torch.ones_like(ids), generation_config=settings)
+
+
+def textbook_logps(model: PreTrainedModel, ids: torch.Tensor, start: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """One row a completion: (log-probs (B, T), entropies (B, T)) of the tokens from `start` on."""
+    logits = model(input_ids=ids, logits_to_keep=ids.shape[1] - start + 1, use_cache=False).logits[:, :-1]
+    log_probs = torch.log_softmax(logits, -1)
+    entropies = torch.special.entr(log_probs.detach().exp()).sum(-1)
+    return log_probs.gather(-1, ids[:, start:, None]).squeeze(-1), entropies
+
+
+def textbook_step(
+    policy: PreTrainedModel, reference: PreTrainedModel, optimiser: Any, prompts: list[list[int]], group_size: int
+) -> None:
+    """GRPO as one writes it down the first time: generate, reward, two full forwards, clipped loss + beta k3, AdamW."""
+    start = len(prompts[0])
+    ids = generate(policy, prompts, group_size)
+    rewards = torch.tensor([reward_of(row) for row in ids[:, start:].tolist()]).reshape(-1, group_size)
+    advantages = ((rewards - rewards.mean(1, keepdim=True)) / (rewards.std(1, keepdim=True) + 1e-4)).reshape(-1, 1)
+    logps, _ = textbook_logps(policy, ids, start)
+    with torch.no_grad():
+        ref_logps, _ = textbook_logps(reference, ids, start)
+    ratio = torch.exp(logps - logps.detach())
+    surrogate = -torch.min(ratio * advantages, ratio.clamp(1 - CLIP, 1 + CLIP) * advantages)
+    gap = ref_logps - logps
+    loss = (surrogate + BETA * (torch.exp(gap) - gap - 1)).mean()
+    loss.backward()
+    torch.nn.utils.clip_grad_norm_(policy.parameters(), 1.0)
+    optimiser.step()
+    optimiser.zero_grad(set_to_none=True)
+
+
+# --- our side -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """A task whose problems are token lists: what the loop asks of a task, without text in between."""
+
+    def problem_id(self, problem: Any) -> str:
+        return str(problem)
+
+    def render(self, problem: Any) -> Any:
+        return problem
+
+    def verify(self, problem: Any, completion: Any) -> Verdict:
+        return Verdict("right" if reward_of(completion) else "wrong", "parity")
+
+    def solutions(self, problem: Any) -> list[str]:
+        return []
+
+
+class Passing(Tokens):
+    """Token lists pass through untouched."""
+
+    def encode(self, text: Any) -> list[int]:
+        return text
+
+    def texts(self, rollout: Any) -> Any:
+        return rollout.tokens.tolist()
+
+
+def make_loop(policy: PreTrainedModel, reference: PreTrainedModel, prompts: list[list[int]], group_size: int) -> Loop:
+    """The engine's own state around the same models; its `train_step` is what is timed."""
+    rollout = {"prompts_per_step": len(prompts), "group_size": group_size, "max_new_tokens": NEW_TOKENS}
+    tree = {"steps": 1000, "method": {"name": "grpo", "beta": BETA}, "rollout": rollout, "optimizer": {"lr": LR}}
+    config = decode(TrainConfig, tree)
+    tokens = Passing(None, END, 0)  # type: ignore[arg-type]
+    optimiser = Optimiser(policy, config.optimizer, 1000)
+    return Loop(config, config.method.build(), policy, reference, tokens, Numbers(), prompts, optimiser, Key(0))
+
+
+# --- timing -------------------------------------------------------------------------------------------------------------
+
+
+def cpu_seconds(work: Callable[[], Any]) -> float:
+    began = time.process_time()
+    work()
+    return time.process_time() - began
+
+
+def duel(label: str, ours: Callable[[], Any], theirs: Callable[[], Any], rows: int, repeats: int, wanted: float) -> float:
+    """Take turns, print the medians and the ratio's spread; return the median ratio."""
+    ours(), theirs()
+    pairs = [(cpu_seconds(ours), cpu_seconds(theirs)) for _ in range(repeats)]
+    ratios = sorted(t / o for o, t in pairs)
+    middle = statistics.median(ratios)
+    a, b = (rows / statistics.median(column) for column in zip(*pairs, strict=True))
+    verdict = "reached" if middle >= wanted else "MISSED"
+    print(
+        f"{label:<58} {a:8.1f} {b:8.1f}   {middle:5.2f}  ({ratios[0]:.2f} .. {ratios[-1]:.2f})   wanted {wanted:g}: {verdict}",
+        flush=True,
+    )
+    return middle
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument("--threads", type=int, default=1)
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    transformers.logging.set_verbosity_error()
+    print(f"torch {torch.__version__}, transformers {transformers.__version__}, {options.threads} thread(s)")
+    print(f"{'64 completions of 48 tokens, 1.08 M parameters, float32':<58} {'ours':>8} {'theirs':>8}   ratio  (min .. max)")
+    print(f"{'':<58} {'completions / CPU s':>17}")
+    model = make_model()
+    for count, length, group, wanted in ((1, 30, 64, 2.0), (8, 30, 8, 2.0), (1, 300, 64, 5.0)):
+        prompts = make_prompts(count, length)
+        duel(
+            f"sampling, {count} prompt(s) of {length} x {group}",
+            lambda p=prompts, g=group: sample(
+                model, p, group_size=g, max_new_tokens=NEW_TOKENS, eos_id=END, pad_id=0, key=Key(1)
+            ),
+            lambda p=prompts, g=group: generate(model, p, g),
+            64,
+            options.repeats,
+            wanted,
+        )
+    prompts = make_prompts(8, 32)
+    loop = make_loop(make_model(), make_model(), prompts, 8)
+    policy, reference = make_model(), make_model()
+    adam = torch.optim.AdamW(policy.parameters(), lr=LR, weight_decay=0.0)
+    duel(
+        "training step with reference, 8 prompts of 32 x 8",
+        lambda: train_step(loop, 0),
+        lambda: textbook_step(policy, reference, adam, prompts, 8),
+        64,
+        options.repeats,
+        2.0,
+    )
+
+
+if __name__ == "__main__":
+    main()
