@@ -35,7 +35,7 @@ test-all: $(VENV)/.installed-dev
 	$(PYTEST) $(ARGS)
 
 bench: $(VENV)/.installed
-	$(BIN)/python -m benchmarks.loop $(ARGS)
+	$(BIN)/python benchmarks/loop.py $(ARGS)
 
 base: $(VENV)/.installed
 	$(BIN)/sage-rlvr sft recipes/countdown/sft.yaml --run runs/base --out src/sage_rlvr/assets/countdown_base $(ARGS)

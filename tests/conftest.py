@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+os.environ["HF_HUB_OFFLINE"] = "1"  # read when transformers is first imported: no test reaches for a network
 
 import pytest
 import torch

@@ -5,6 +5,7 @@ Imports of torch and transformers stay inside the verbs, so that `--help` and a 
 
 from __future__ import annotations
 
+import difflib
 import json
 import os
 import sys
@@ -137,6 +138,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Entry point. Exit codes: 0 done, 1 interrupted and saved, 2 refused (the message says what to do)."""
     _quiet_libraries()
     args = list(sys.argv[1:] if argv is None else argv)
+    _check_verb(args)
     command, unknown = tyro.cli(Command, prog="sage-rlvr", args=args, return_unknown_args=True)  # type: ignore[call-overload]
     streams = Streams()
     try:
@@ -149,6 +151,16 @@ def main(argv: Sequence[str] | None = None) -> None:
         streams.err.print("interrupted; what was finished is saved, the same command continues")
         code = 1
     sys.exit(code)
+
+
+def _check_verb(args: Sequence[str]) -> None:
+    """A mistyped verb is answered with its neighbour; everything else is tyro's business."""
+    verbs = ("demo", "sft", "train", "eval", "compare", "show", "doctor")
+    if args and not args[0].startswith("-") and args[0] not in verbs:
+        near = difflib.get_close_matches(args[0], verbs, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"choose from {', '.join(verbs)}"
+        print(f"ConfigError: unknown verb {args[0]!r}; {hint}", file=sys.stderr)
+        sys.exit(2)
 
 
 def _quiet_libraries() -> None:

@@ -11,6 +11,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -21,8 +22,9 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
-from sage_rlvr.config import TrainConfig, load_config
-from sage_rlvr.engines.evaluate import EVALUATION_SEED, FRONTIER, Target, cross_check, evaluate
+from sage_rlvr.config import TrainConfig, dump, load_config
+from sage_rlvr.engines.base import weights_hash
+from sage_rlvr.engines.evaluate import EVALUATION_SEED, FRONTIER, Target, cross_check, evaluate, world_identity
 from sage_rlvr.errors import ConfigError, SageError
 from sage_rlvr.evaluation.record import Record, check_paired, load_record, save_record
 from sage_rlvr.progress import bar
@@ -35,9 +37,9 @@ EXTRA_ARMS = {"Placebo": "placebo.yaml"}
 POLL_SECONDS = 0.5
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Job:
-    """One training run of the demo."""
+    """One training run of the demo; a key by identity, since its configuration holds mappings."""
 
     arm: str
     recipe: Path
@@ -52,21 +54,21 @@ class Job:
 
     @property
     def finished(self) -> bool:
-        return (self.directory / "policy" / "config.json").exists()
+        """Whether this very recipe has ended here: a run of `--steps 40` must not pass for the whole one."""
+        if not (self.directory / "policy" / "config.json").exists() or self.done < self.config.steps:
+            return False
+        facts = json.loads((self.directory / "run.json").read_text(encoding="utf-8"))
+        return bool(facts["config"] == json.loads(json.dumps(dump(self.config))))
 
     @property
     def done(self) -> int:
         """Steps there are, read from its metrics (a torn last line does not count)."""
-        return self.config.steps if self.finished else len(read_metrics(self.directory)) if self._started else 0
-
-    @property
-    def _started(self) -> bool:
-        return (self.directory / "metrics.jsonl").exists()
+        return min(self.config.steps, len(read_metrics(self.directory)))
 
     def command(self) -> list[str]:
         return [
             *(sys.executable, "-m", "sage_rlvr", "train", str(self.recipe), "--run", str(self.directory), "--quiet"),
-            *("--seed", str(self.seed), *self.overrides),
+            *(*self.overrides, "--seed", str(self.seed)),
         ]
 
 
@@ -87,7 +89,7 @@ def train_all(jobs: Sequence[Job], workers: int, console: Console) -> None:
     """Run what is unfinished, `workers` at a time, one thread each. Ctrl-C lets every run save and stops."""
     waiting = [job for job in jobs if not job.finished]
     running: dict[Job, subprocess.Popen[bytes]] = {}
-    with _display(jobs, console) as show:
+    with _ended_like_ctrl_c(), _display(jobs, console) as show:
         try:
             while waiting or running:
                 while waiting and len(running) < workers:
@@ -100,6 +102,23 @@ def train_all(jobs: Sequence[Job], workers: int, console: Console) -> None:
         except BaseException:
             _stop(running)
             raise
+
+
+@contextmanager
+def _ended_like_ctrl_c() -> Iterator[None]:
+    """SIGTERM and a closed terminal raise KeyboardInterrupt as Ctrl-C does, so that no training run is left behind."""
+
+    def interrupt(number: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    numbers = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
+    here = threading.current_thread() is threading.main_thread()  # elsewhere Python takes no handlers
+    former = {number: signal.signal(number, interrupt) for number in numbers} if here else {}
+    try:
+        yield
+    finally:
+        for number, handler in former.items():
+            signal.signal(number, handler)
 
 
 def _start(job: Job) -> subprocess.Popen[bytes]:
@@ -173,12 +192,16 @@ def evaluate_all(out: Path, jobs: Sequence[Job], problems: int, console: Console
     folder = out / "evaluations"
 
     def one(name: str, model: str, temperatures: Sequence[float], path: Path) -> Record:
+        weights = weights_hash(model)
         if path.exists():
             record = load_record(path)
-            if record.problems == problems and set(temperatures) <= set(record.logps):
+            same = record.meta.get("weights") == weights and record.meta["world"] == world_identity(world)
+            if same and record.problems == problems and set(temperatures) <= set(record.logps):
                 return record
         console.print(f"evaluating {name} on {problems} test problems, exactly", highlight=False)
-        record = evaluate(Target(name, model, world), problems=problems, temperatures=temperatures)
+        record = evaluate(
+            Target(name, model, world), problems=problems, temperatures=temperatures, extra={"weights": weights}
+        )
         save_record(record, path)
         return record
 

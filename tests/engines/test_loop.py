@@ -57,6 +57,9 @@ class Descent:
                 p.grad = None
         return {}
 
+    def tensors(self) -> dict[str, Tensor]:
+        return {}
+
 
 # ---- the textbook
 
@@ -75,16 +78,13 @@ def textbook(loop: Loop, epochs: int, rate: float, beta: float) -> list[Tensor]:
     size, temperature = config.group_size, config.temperature
     completions = [row[mask].tolist() for row, mask in zip(rollout.tokens, rollout.mask, strict=True)]
     texts = [loop.tokens.tokenizer.decode(c).replace("<eos>", "") for c in completions]
-    rewards = torch.tensor(
-        [float(t.endswith(":") or loop.task.verify(problems[i // size], t).right) for i, t in enumerate(texts)]
-    )
+    rewards = torch.tensor([float(loop.task.verify(problems[i // size], t).right) for i, t in enumerate(texts)])
     groups = rewards.reshape(-1, size)
     assert ((groups.std(1) > 0) & (groups.mean(1) > 0)).any()  # there is something to learn
     advantages = ((groups - groups.mean(1, keepdim=True)) / (groups.std(1, keepdim=True) + 1e-4)).flatten()
     with torch.no_grad():
         old = [row_logps(policy, prompts[i // size], c, temperature) for i, c in enumerate(completions)]
         ref = [row_logps(loop.reference, prompts[i // size], c, temperature) for i, c in enumerate(completions)]
-    gradients = []
     descent = Descent(policy, rate)
     for _ in range(epochs):
         loss = torch.zeros(())
@@ -96,8 +96,7 @@ def textbook(loop: Loop, epochs: int, rate: float, beta: float) -> list[Tensor]:
             loss = loss + (-gain + beta * (log_r.exp() - log_r - 1)).mean() / len(completions)
         loss.backward()
         descent.step(0)
-    gradients += descent.seen
-    return gradients
+    return descent.seen
 
 
 @pytest.mark.parametrize("temperature", ["1.0", "0.7"])
@@ -115,15 +114,15 @@ def test_one_update_is_the_textbook_step(write_recipe: Recipe, temperature: str)
 
 def test_three_updates_of_a_rollout_are_the_textbooks(write_recipe: Recipe) -> None:
     loop = moved(make(write_recipe("{name: grpo, beta: 0.05}"), ("updates.epochs", "3")))
-    wanted = textbook(loop, 3, 0.3, 0.05)
-    loop.optimiser = Descent(loop.policy, 0.3)  # type: ignore[assignment]
+    wanted = textbook(loop, 3, 0.1, 0.05)
+    loop.optimiser = Descent(loop.policy, 0.1)  # type: ignore[assignment]
     metrics = train_step(loop, 0)
     gradients = loop.optimiser.seen  # type: ignore[attr-defined]
     assert len(gradients) == 3
     for gradient, expected in zip(gradients, wanted, strict=True):
         assert torch.allclose(gradient, expected, rtol=0, atol=1e-5)
     assert not torch.allclose(gradients[1], gradients[0], atol=1e-3)
-    assert metrics["surrogate/ratio_mean"] != 1.0 and metrics["surrogate/clipped_share"] > 0
+    assert abs(metrics["surrogate/ratio_mean"] - 1.0) > 1e-3
 
 
 # ---- the neutral guide
@@ -213,6 +212,7 @@ def run_of(recipe: Path, folder: Path, progress: Any = None, **overrides: str) -
         return train(config, run, progress or Silent())
 
 
+@pytest.mark.filterwarnings("ignore:Random in the loss is noise only")
 def test_the_same_seed_twice_is_the_same_run(write_recipe: Recipe, tmp_path: Path) -> None:
     recipe = write_recipe("{name: sage, guide: {name: random, eps: 0.5, sigma: 0.5}}", steps=3)
     for name, seed in (("a", "7"), ("b", "7"), ("c", "8")):

@@ -22,7 +22,7 @@ from transformers import (
 )
 
 from sage_rlvr.engines import scoring
-from sage_rlvr.engines.scoring import _ragged_logits, _padded_logits, completion_logits, score
+from sage_rlvr.engines.scoring import _padded_logits, _ragged_logits, completion_logits, score
 
 COMMON = {"vocab_size": 21, "bos_token_id": None, "eos_token_id": 1, "pad_token_id": 0, "initializer_range": 0.3}
 WIDTHS = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4}

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import torch
+from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from sage_rlvr.engines.sampler import Rollout
@@ -71,9 +72,13 @@ def embedded_policy() -> Path:
     return Path(str(resources.files("sage_rlvr") / "assets" / "countdown_base"))
 
 
+def _folder(model: str) -> Path:
+    return embedded_policy() if model == EMBEDDED else Path(model).expanduser()
+
+
 def load_policy(model: str, dtype: str = "float32") -> tuple[PreTrainedModel, Tokens]:
     """Load `embedded`, a local folder or a Hub id. Raises `ConfigError` where there is nothing to load."""
-    where = embedded_policy() if model == EMBEDDED else Path(model)
+    where = _folder(model)
     if model == EMBEDDED and not (where / "config.json").exists():
         raise ConfigError(
             f"the embedded policy is missing at {where}; rebuild it: sage-rlvr sft recipes/countdown/sft.yaml --out {where}"
@@ -87,13 +92,13 @@ def load_policy(model: str, dtype: str = "float32") -> tuple[PreTrainedModel, To
     try:
         policy = AutoModelForCausalLM.from_pretrained(source, dtype=getattr(torch, dtype))
         tokenizer = AutoTokenizer.from_pretrained(source)
-    except OSError as error:
+    except (OSError, ValueError, SafetensorError) as error:  # nothing there, an unknown architecture, torn weights
         raise ConfigError(f"model {model!r} could not be loaded: {error}") from error
     return policy, Tokens.of(tokenizer)
 
 
 def weights_hash(model: str) -> str:
     """SHA-256 of a local policy's weight files, so that a resume notices other weights; of a Hub id, the id itself."""
-    where = embedded_policy() if model == EMBEDDED else Path(model)
+    where = _folder(model)
     files = sorted(where.glob("*.safetensors"))
     return " ".join(file_sha256(f) for f in files) or f"hub:{model}"

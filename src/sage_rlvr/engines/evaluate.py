@@ -71,6 +71,11 @@ def evaluate(
     """Exact log-probs of every right completion of `problems` problems of `split`. Pure in its arguments and the weights."""
     if split not in ("validation", "test"):
         raise DataError(f"split {split!r}: evaluate on 'validation' (to choose) or 'test' (to report)")
+    if problems < 1 or not temperatures or not all(t > 0 for t in temperatures):
+        raise DataError(
+            f"problems = {problems}, temperatures = {tuple(temperatures)}: give at least one of each, and every "
+            "temperature above 0 (0.05 is all but greedy)"
+        )
     torch.set_num_threads(threads)
     model, tokens = load_policy(target.model)
     task = target.world.build()

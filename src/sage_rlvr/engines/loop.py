@@ -9,8 +9,10 @@ policies agree, the same completions. On a CPU a run is bitwise reproducible (sa
 from __future__ import annotations
 
 import json
+import shutil
 import time
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -27,7 +29,7 @@ from sage_rlvr.engines.base import TextTask, Tokens, load_policy
 from sage_rlvr.engines.optim import Optimiser
 from sage_rlvr.engines.sampler import Rollout, sample
 from sage_rlvr.engines.scoring import Scores, score
-from sage_rlvr.engines.sft import checkpoint, resume, save_policy
+from sage_rlvr.engines.sft import checkpoint, load_tensors, model_tensors, resume, save_policy
 from sage_rlvr.errors import TrainingDiverged
 from sage_rlvr.runs import RunDir, StopFlag
 
@@ -114,14 +116,28 @@ def several_updates(
 ) -> dict[str, float]:
     """`epochs` passes over shuffled mini-batches of whole groups; the ratio to the old policy leaves 1 after the first."""
     plan, collected = loop.config.updates, []
-    for epoch in range(plan.epochs):
-        order = loop.key.permutation(step, f"minibatch/{epoch}", len(prompts))
-        for n, groups in enumerate(order.chunk(plan.minibatches)):
-            number = (step * plan.epochs + epoch) * plan.minibatches + n
-            rows = rows_of_groups(groups.sort().values, loop.config.rollout.group_size)
-            parts = micro_batches(loop, whole, prompts, rollout, rows)
-            collected.append(update(loop, parts, whole.mask[rows], step, number))
+    with undone_if_diverged(loop):
+        for epoch in range(plan.epochs):
+            order = loop.key.permutation(step, f"minibatch/{epoch}", len(prompts))
+            for n, groups in enumerate(order.chunk(plan.minibatches)):
+                number = (step * plan.epochs + epoch) * plan.minibatches + n
+                rows = rows_of_groups(groups.sort().values, loop.config.rollout.group_size)
+                parts = micro_batches(loop, whole, prompts, rollout, rows)
+                collected.append(update(loop, parts, whole.mask[rows], step, number))
     return {name: sum(m[name] for m in collected) / len(collected) for name in collected[0]}
+
+
+@contextmanager
+def undone_if_diverged(loop: Loop) -> Iterator[None]:
+    """A step whose third update diverges leaves the weights and moments from before its first, not from in between."""
+    states = (model_tensors(loop.policy), loop.optimiser.tensors())
+    weights, moments = ({name: tensor.clone() for name, tensor in state.items()} for state in states)
+    try:
+        yield
+    except TrainingDiverged:
+        load_tensors(loop.policy, weights)
+        loop.optimiser.load(moments)
+        raise
 
 
 def micro_batches(
@@ -241,9 +257,12 @@ def train(config: TrainConfig, run: RunDir, progress: Any) -> int:
     """
     loop = build(config)
     step = resume(run, loop.policy, loop.optimiser)
+    if step < config.steps:  # the policy of an earlier, shorter run in this directory is not this run's result
+        shutil.rmtree(run.path / "policy", ignore_errors=True)
     progress.start(total=config.steps, done=step)
+    stopping = False
     with StopFlag() as stop:
-        while step < config.steps and not stop.requested:
+        while step < config.steps and not stopping:
             began = time.perf_counter()
             try:
                 metrics = train_step(loop, step)
@@ -252,9 +271,10 @@ def train(config: TrainConfig, run: RunDir, progress: Any) -> int:
             run.log({"step": step, **metrics, "time/step_s": time.perf_counter() - began})
             step += 1
             progress.advance(step, metrics)
-            if step % config.checkpoint.every == 0 or step == config.steps or stop.requested:
+            stopping = stop.requested  # read once: what stops the loop also saves
+            if step % config.checkpoint.every == 0 or step == config.steps or stopping:
                 checkpoint(run, loop.policy, loop.optimiser, step)
-    if step == config.steps and not (run.path / "policy" / "config.json").exists():
+    if step == config.steps:
         save_policy(loop.policy, loop.tokens.tokenizer, run.path / "policy")
     return step
 

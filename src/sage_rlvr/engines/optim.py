@@ -56,7 +56,8 @@ class Optimiser:
         }
 
     def load(self, tensors: dict[str, Tensor]) -> None:
-        """Inverse of `tensors`."""
+        """Inverse of `tensors`: what is not among them is forgotten."""
+        self.adam.state.clear()
         parameters = {n: p for p, n in self.names.items()}
         for full, value in tensors.items():
             name, slot = full.rsplit("/", 1)

@@ -66,15 +66,17 @@ def train_sft(config: SftConfig, run: RunDir, out: Path | None, progress: Any) -
     step = resume(run, model, optimiser)
     world = config.world.build()
     progress.start(total=config.steps, done=step)
+    stopping = False
     with StopFlag() as stop:
-        while step < config.steps and not stop.requested:
+        while step < config.steps and not stopping:
             began = time.perf_counter()
             pairs = world.examples("train", config.world.data_seed, step * config.batch_size, config.batch_size)
             metrics = sft_step(model, optimiser, *batch_tensors(pairs, tokens), step)
             run.log({"step": step, **metrics, "time/step_s": time.perf_counter() - began})
             step += 1
             progress.advance(step, metrics)
-            if step % config.checkpoint.every == 0 or step == config.steps or stop.requested:
+            stopping = stop.requested  # read once: what stops the loop also saves
+            if step % config.checkpoint.every == 0 or step == config.steps or stopping:
                 checkpoint(run, model, optimiser, step)
     if step == config.steps and out is not None:
         save_policy(model, tokenizer, out)

@@ -1,0 +1,220 @@
+"""The demo in small: it trains, evaluates, draws; what is there is not made again; interrupted, it leaves no process."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from sage_rlvr import demo, runs
+from sage_rlvr.cli import main
+from sage_rlvr.demo import ARMS, Job, check_by_sampling, choose_arms, evaluate_all, plan, results, train_all
+from sage_rlvr.engines.evaluate import FRONTIER
+from sage_rlvr.errors import ConfigError, SageError
+from sage_rlvr.runs import read_metrics
+
+SOURCE = str(Path(runs.__file__).parents[1])
+SMALL = {
+    "steps": "2",
+    "world": "{counts: {2: 1.0}, max_number: 12, max_target: 144, train_problems: 60}",
+    "rollout": "{prompts_per_step: 4, group_size: 4, max_new_tokens: 8}",
+    "optimizer.lr": "1e-3",
+}
+
+
+def words(model: Path, **changes: str) -> list[str]:
+    edits = {"model": str(model), **SMALL, **changes}
+    return [word for name, value in edits.items() for word in (f"--{name}", value)]
+
+
+@pytest.fixture(autouse=True)
+def children_find_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", SOURCE)
+    monkeypatch.setattr(demo, "POLL_SECONDS", 0.05)
+
+
+def screen() -> Console:
+    return Console(file=io.StringIO(), width=200)
+
+
+# ---- the plan
+
+
+def test_the_plan(tmp_path: Path, warm_policy: Path) -> None:
+    jobs = plan(tmp_path, (0, 3), ARMS, words(warm_policy))
+    assert [job.label for job in jobs] == [f"{arm} s{seed}" for seed in (0, 3) for arm in ARMS]
+    assert len({job.directory for job in jobs}) == 6 and not any(job.finished or job.done for job in jobs)
+    assert all(job.config.seed == job.seed and job.config.steps == 2 for job in jobs)
+    assert jobs[0].config.method.name == "no_kl" and jobs[2].config.method.tree["guide"]["name"] == "branch"
+    command = plan(tmp_path, (3,), ARMS, [*words(warm_policy), "--seed", "9"])[0].command()
+    assert command[-2:] == ["--seed", "3"]  # the last word counts: the demo's seed, not an edit's
+    with pytest.raises(ConfigError, match="did you mean"):
+        plan(tmp_path, (0,), ARMS, ["--stepz", "3"])
+
+
+def test_arms_are_chosen_by_name() -> None:
+    assert choose_arms(None) is ARMS and choose_arms(["placebo", "grpo"]) == {"Placebo": "placebo.yaml", "GRPO": "grpo.yaml"}
+    with pytest.raises(ConfigError, match=r"\['gpro'\].*choose from no_kl, grpo"):
+        choose_arms(["gpro"])
+
+
+# ---- the whole
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory, warm_policy: Path) -> Path:
+    """A demo folder in which two steps of the three arms were trained, by the commands of the plan but in this process."""
+    out = tmp_path_factory.mktemp("demo")
+    for job in plan(out, (0,), ARMS, words(warm_policy)):
+        python, dash, module, *command = job.command()
+        assert (python, dash, module) == (sys.executable, "-m", "sage_rlvr")
+        with pytest.raises(SystemExit) as caught:
+            main(command)
+        assert caught.value.code == 0
+    return out
+
+
+def demo_of(out: Path, model: Path, **changes: str) -> int:
+    with pytest.raises(SystemExit) as caught:
+        main(["demo", "--out", str(out), "--problems", "6", "--workers", "1", *words(model, **changes)])
+    return int(caught.value.code or 0)
+
+
+def test_it_finishes_and_says_what_differs(trained: Path, warm_policy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    jobs = plan(trained, (0,), ARMS, words(warm_policy))
+    assert all(job.finished and job.done == 2 for job in jobs)
+    before = {path: path.stat().st_mtime_ns for job in jobs for path in job.directory.rglob("*") if path.is_file()}
+    assert demo_of(trained, warm_policy) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    for name in ("base", *ARMS, "report.html", "cross-check"):
+        assert name in out
+    assert "better" in out or "worse" in out or "tied" in out
+    for name in ("report.html", "passk.png", "result.json"):
+        assert (trained / name).stat().st_size > 1000
+    page = (trained / "report.html").read_text(encoding="utf-8")
+    assert "://" not in page and page.count("<svg") >= 3  # one file, nothing fetched
+    result = json.loads((trained / "result.json").read_text(encoding="utf-8"))
+    assert [arm["name"] for arm in result["arms"]] == ["base", *ARMS] and result["problems"] == 6
+    assert len(result["arms"][0]["ps"]) == len(FRONTIER)
+    assert all(len(arm["training"]["reward"]) == 2 for arm in result["arms"][1:])
+    made = [path.stat().st_mtime_ns for path in sorted((trained / "evaluations").glob("*.npz"))]
+    assert len(made) == 4
+    assert demo_of(trained, warm_policy) == 0  # again: nothing is trained or evaluated anew
+    assert "evaluating" not in capsys.readouterr().out
+    assert {path: path.stat().st_mtime_ns for path in before} == before
+    assert made == [path.stat().st_mtime_ns for path in sorted((trained / "evaluations").glob("*.npz"))]
+
+
+def test_a_short_look_does_not_pass_for_the_whole(trained: Path, warm_policy: Path) -> None:
+    longer = plan(trained, (0,), ARMS, words(warm_policy, steps="5"))
+    assert not any(job.finished for job in longer) and [job.done for job in longer] == [2, 2, 2]
+    other = plan(trained, (0,), ARMS, words(warm_policy, **{"optimizer.lr": "2e-3"}))
+    assert not any(job.finished for job in other)
+
+
+@pytest.mark.slow
+def test_real_processes_one_after_the_other(tmp_path: Path, warm_policy: Path) -> None:
+    assert demo_of(tmp_path, warm_policy) == 0 and (tmp_path / "report.html").exists()
+    assert all(job.finished for job in plan(tmp_path, (0,), ARMS, words(warm_policy)))
+    rows = [(job.directory / "metrics.jsonl").read_bytes() for job in plan(tmp_path, (0,), ARMS, words(warm_policy))]
+    assert demo_of(tmp_path, warm_policy, steps="3") == 0  # more steps go on where the runs stand
+    for job, old in zip(plan(tmp_path, (0,), ARMS, words(warm_policy, steps="3")), rows, strict=True):
+        assert job.finished and (job.directory / "metrics.jsonl").read_bytes().startswith(old)
+    result = json.loads((tmp_path / "result.json").read_text(encoding="utf-8"))
+    assert all(len(arm["training"]["reward"]) == 3 for arm in result["arms"][1:])  # and the page shows the new ones
+
+
+@pytest.mark.slow
+def test_another_recipe_in_the_same_folder_is_explained(trained: Path, warm_policy: Path) -> None:
+    other = plan(trained, (0,), {"GRPO": "grpo.yaml"}, words(warm_policy, **{"optimizer.lr": "2e-3"}))
+    with pytest.raises(SageError, match=r"optimizer\.lr: 0\.001 -> 0\.002"):
+        train_all(other, 1, screen())
+
+
+def test_an_evaluation_of_other_weights_is_made_again(tmp_path: Path, trained: Path, warm_policy: Path, tiny_policy: Path) -> None:
+    jobs = plan(trained, (0,), {"GRPO": "grpo.yaml"}, words(warm_policy))
+    first, _ = evaluate_all(tmp_path, jobs, 4, screen())
+    same, _ = evaluate_all(tmp_path, jobs, 4, screen())
+    assert same.meta["seconds"] == first.meta["seconds"]
+    moved = [replace(job, config=replace(job.config, model=str(tiny_policy))) for job in jobs]
+    other, _ = evaluate_all(tmp_path, moved, 4, screen())
+    assert not np.allclose(other.logps[1.0][0], first.logps[1.0][0])
+    assert evaluate_all(tmp_path, jobs, 5, screen())[0].problems == 5
+
+
+def test_results_and_the_cross_check(trained: Path, warm_policy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    jobs = plan(trained, (0,), ARMS, words(warm_policy))
+    base, records = evaluate_all(trained, jobs, 6, screen())
+    (result,) = results(base, records, (0,))
+    assert [arm.name for arm in result.arms] == ["base", *ARMS] and result.seed == 0 and "Countdown: 2 numbers" in result.world
+    assert result.arm("GRPO").training is not None and "k3" in result.arm("GRPO").equation
+    found = check_by_sampling(jobs, base)
+    assert found["low"] <= found["exact"] <= found["high"] and found["exact"] > 0.05
+    monkeypatch.setattr(demo, "cross_check", lambda *a, **k: {**found, "agree": 0.0})
+    with pytest.raises(SageError, match="sampling and enumeration disagree"):
+        check_by_sampling(jobs, base)
+
+
+# ---- what goes wrong
+
+
+@pytest.mark.slow
+def test_a_run_that_fails_is_quoted_and_the_others_are_stopped(tmp_path: Path, warm_policy: Path) -> None:
+    good, bad = plan(tmp_path, (0,), {"no KL": "no_kl.yaml", "GRPO": "grpo.yaml"}, words(warm_policy, steps="5000"))
+    bad = replace(bad, overrides=("--steps", "none"))
+    with pytest.raises(SageError, match=r"GRPO s0 ended with code 2(.|\n)*expected a whole number(.|\n)*continues it"):
+        train_all([good, bad], 2, screen())
+    assert not alive(good.directory)
+
+
+def alive(*folders: Path) -> list[int]:
+    """Processes that name one of the folders on their command line."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            line = (entry / "cmdline").read_bytes().decode(errors="replace") if entry.name.isdigit() else ""
+        except OSError:  # it has just ended
+            continue
+        if any(str(folder) in line for folder in folders) and int(entry.name) != os.getpid():
+            found.append(int(entry.name))
+    return found
+
+
+def wait_until(holds: object, seconds: float = 60) -> None:
+    deadline = time.monotonic() + seconds
+    while not holds():  # type: ignore[operator]
+        assert time.monotonic() < deadline, "it never came"
+        time.sleep(0.02)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc").is_dir(), reason="reads the process table of Linux")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_interrupted_it_leaves_no_process_and_continues(tmp_path: Path, warm_policy: Path, number: signal.Signals) -> None:
+    edits = words(warm_policy, steps="100000")
+    command = [sys.executable, "-m", "sage_rlvr", "demo", "--out", str(tmp_path), "--workers", "2", *edits]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True)
+    jobs: Sequence[Job] = plan(tmp_path, (0,), ARMS, edits)[:2]
+    try:
+        wait_until(lambda: all(job.done > 2 for job in jobs))
+        assert len(alive(*(job.directory for job in jobs))) == 2
+        process.send_signal(number)
+        text, _ = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode == 1 and b"the same command continues" in text
+    assert not alive(tmp_path)
+    for job in jobs:
+        steps = len(read_metrics(job.directory))
+        assert (job.directory / "checkpoints" / f"step-{steps:06d}").is_dir()  # the step in hand was finished and saved
