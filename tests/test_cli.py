@@ -62,7 +62,7 @@ def test_train_eval_and_compare(write_recipe: Recipe, tmp_path: Path, warm_polic
         assert "minimise" in err and f"done: 2 steps, policy in runs/{arm}-s0/policy" in err
         assert call("eval", f"runs/{arm}-s0", "--problems", 8, "--ks", 1, 4, "--sample", 50) == 0
         out, _ = said(capsys)
-        assert "8 test problems, exact" in out and "pass@4" in out and "agree" in out
+        assert "8 test problems, exact" in out and "pass@4" in out and "(99.9 % interval" in out and "they agree" in out
         assert load_record(f"runs/{arm}-s0/evaluation-test.npz").problems == 8
     world = tmp_path / "grpo.yaml"
     assert call("eval", warm_policy, "--world", world, "--problems", 8, "--temperatures", 0.5, 1.0, "--out", "base.npz") == 0

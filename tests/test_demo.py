@@ -153,7 +153,7 @@ def test_an_evaluation_of_other_weights_is_made_again(tmp_path: Path, trained: P
     assert evaluate_all(tmp_path, jobs, 5, screen())[0].problems == 5
 
 
-def test_results_and_the_cross_check(trained: Path, warm_policy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_results_and_the_cross_check(trained: Path, warm_policy: Path) -> None:
     jobs = plan(trained, (0,), ARMS, words(warm_policy))
     base, records = evaluate_all(trained, jobs, 6, screen())
     (result,) = results(base, records, (0,))
@@ -161,9 +161,18 @@ def test_results_and_the_cross_check(trained: Path, warm_policy: Path, monkeypat
     assert result.arm("GRPO").training is not None and "k3" in result.arm("GRPO").equation
     found = check_by_sampling(jobs, base)
     assert found["low"] <= found["exact"] <= found["high"] and found["exact"] > 0.05
-    monkeypatch.setattr(demo, "cross_check", lambda *a, **k: {**found, "agree": 0.0})
-    with pytest.raises(SageError, match="sampling and enumeration disagree"):
-        check_by_sampling(jobs, base)
+    assert found["agree"] == 1.0 and found["level"] == 0.999
+
+
+def test_a_disagreement_is_loud_and_the_demo_finishes(
+    trained: Path, warm_policy: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = {"sampled": 0.25, "low": 0.2, "high": 0.3, "exact": 0.4, "level": 0.999, "agree": 0.0}
+    monkeypatch.setattr(demo, "cross_check", lambda *a, **k: found)
+    assert demo_of(trained, warm_policy) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "sampled 0.2500 (99.9 % interval 0.2000 to 0.3000), exact 0.4000: WARNING: THEY DISAGREE" in out
+    assert "report.html" in out
 
 
 # ---- what goes wrong

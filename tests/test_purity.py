@@ -31,7 +31,8 @@ LAYERS: dict[str, set[str]] = {
     "progress": set(),
     "recipes": {"errors"},
     "runs": {"errors"},
-    "config": {"core", "methods", "tasks", "errors"},
+    "strict": {"errors"},
+    "config": {"core", "methods", "tasks", "strict", "errors"},
     "engines": {"core", "methods", "theory", "verifiers", "tasks", "evaluation", "recipes", "runs", "config", "errors"},
     "demo": {"config", "engines", "evaluation", "progress", "recipes", "report", "runs", "errors"},
     "verbs": {"config", "core", "engines", "evaluation", "report", "tasks", "errors"},
@@ -49,6 +50,8 @@ THIRD_PARTY: dict[str, set[str]] = {
     "tasks": {"numpy", "tokenizers", "transformers"},  # the tokenizer, when it is built
     "evaluation": {"numpy", "scipy"},
     "report": {"numpy", "matplotlib", "jinja2", "markupsafe"},
+    "strict": {"yaml"},
+    "config": set(),
 }
 
 

@@ -81,7 +81,7 @@ class Eval:
     """Add the fifteen temperatures of the frontier."""
     ks: tuple[int, ...] = (1, 8, 64, 256)
     world: str | None = None
-    """Another world than the run's own: a recipe file, or a named one such as countdown-5."""
+    """Another world than the run's own: a recipe file, or a named one such as demo-5."""
     sample: int = 0
     """Also draw this many completions for each of 40 problems and hold them against the exact numbers."""
     out: Path | None = None
@@ -245,7 +245,7 @@ def _show(command: Show, overrides: list[tuple[str, str]], streams: Streams) -> 
 def _eval(command: Eval, overrides: list[tuple[str, str]], streams: Streams) -> int:
     from sage_rlvr.engines.evaluate import FRONTIER, cross_check, evaluate, resolve
     from sage_rlvr.evaluation.record import save_record
-    from sage_rlvr.verbs import eval_lines, world_of
+    from sage_rlvr.verbs import eval_lines, print_cross_check, world_of
 
     target = resolve(command.what, None if command.world is None else world_of(command.world))
     temperatures = sorted({*command.temperatures, *(FRONTIER if command.frontier else ())})
@@ -261,12 +261,8 @@ def _eval(command: Eval, overrides: list[tuple[str, str]], streams: Streams) -> 
     if not command.sample:
         return 0
     found = cross_check(target, record, n=command.sample, problems=40, max_new_tokens=32, seed=command.seed)
-    agreed = bool(found["agree"])
-    streams.out.print(
-        f"sampled {found['sampled']:.4f} (99 % interval {found['low']:.4f} to {found['high']:.4f}), exact "
-        f"{found['exact']:.4f}: {'agree' if agreed else 'DISAGREE'}"
-    )
-    return 0 if agreed else 2
+    print_cross_check(streams.out, found)
+    return 0 if found["agree"] else 2
 
 
 def _compare(command: Compare, overrides: list[tuple[str, str]], streams: Streams) -> int:
@@ -290,7 +286,7 @@ def _demo(command: Demo, overrides: list[tuple[str, str]], streams: Streams) -> 
     from sage_rlvr.demo import check_by_sampling, choose_arms, evaluate_all, plan, results, train_all
     from sage_rlvr.report import summarise_seeds, write_report
     from sage_rlvr.runs import write_json_atomic
-    from sage_rlvr.verbs import print_summary
+    from sage_rlvr.verbs import print_cross_check, print_summary
 
     edits = [word for name, value in overrides for word in (f"--{name}", value)]
     jobs = plan(command.out, command.seeds, choose_arms(command.arms), edits)
@@ -311,8 +307,5 @@ def _demo(command: Demo, overrides: list[tuple[str, str]], streams: Streams) -> 
         streams.out.print(f"\npage     {paths.html}\npictures {folder}/*.png", markup=False, soft_wrap=True)
     if over_seeds is not None:
         write_json_atomic(command.out / "seeds.json", json.loads(json.dumps({"sentences": over_seeds.sentences})))
-    streams.out.print(
-        f"cross-check of the exact numbers by sampling the base: {checked['sampled']:.4f} against {checked['exact']:.4f}, "
-        f"inside the 99 % interval {checked['low']:.4f} to {checked['high']:.4f}"
-    )
+    print_cross_check(streams.out, checked)
     return 0

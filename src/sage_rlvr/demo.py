@@ -260,9 +260,9 @@ def _world_text(base: Record) -> str:
 
 
 def check_by_sampling(jobs: Sequence[Job], base: Record, n: int = 128, problems: int = 40) -> dict[str, float]:
-    """Sampled and exact share of right completions of the base must agree (`cross_check`); raises `SageError` if not."""
+    """Hold the sampled share of right completions of the base against the exact one: see `cross_check`."""
     config = jobs[0].config
-    found = cross_check(
+    return cross_check(
         Target("base", config.model, config.world),
         base,
         n=n,
@@ -270,12 +270,6 @@ def check_by_sampling(jobs: Sequence[Job], base: Record, n: int = 128, problems:
         max_new_tokens=config.rollout.max_new_tokens,
         seed=EVALUATION_SEED,
     )
-    if not found["agree"]:
-        raise SageError(
-            f"sampling and enumeration disagree: sampled {found['sampled']:.4f} (99 % interval {found['low']:.4f} to "
-            f"{found['high']:.4f}), exact {found['exact']:.4f}; run `sage-rlvr doctor` and report this"
-        )
-    return found
 
 
 def choose_arms(names: Sequence[str] | None) -> dict[str, str]:

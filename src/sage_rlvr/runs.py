@@ -28,7 +28,7 @@ import subprocess
 import threading
 import uuid
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType, TracebackType
@@ -184,7 +184,19 @@ def _write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
     save_file(dict(tensors), path)
 
 
-def _disk_problem(error: Exception, path: Path, needed: int) -> CheckpointError | None:
+@contextlib.contextmanager
+def writing(what: str, path: Path, needed: int) -> Iterator[None]:
+    """Errors of the file system while `what` (about `needed` bytes) is written to `path` become CheckpointErrors."""
+    try:
+        yield
+    except Exception as error:
+        problem = _disk_problem(error, what, path, needed)
+        if problem is None:
+            raise
+        raise problem from error
+
+
+def _disk_problem(error: Exception, what: str, path: Path, needed: int) -> CheckpointError | None:
     """A CheckpointError for an error of the file system (safetensors reports them as text), None for any other."""
     reported = re.search(r"os error (\d+)", str(error))
     code = error.errno if isinstance(error, OSError) else int(reported.group(1)) if reported else None
@@ -192,12 +204,12 @@ def _disk_problem(error: Exception, path: Path, needed: int) -> CheckpointError 
         return None
     kept = "the checkpoints before it are untouched"
     if code in (errno.ENOSPC, errno.EDQUOT):
-        free = shutil.disk_usage(path).free
+        free = shutil.disk_usage(next(folder for folder in (path, *path.absolute().parents) if folder.is_dir())).free
         return CheckpointError(
-            f"{path}: the disk is full: this checkpoint needs about {needed:,} bytes, {free:,} are free; {kept}. "
+            f"{path}: the disk is full: this {what} needs about {needed:,} bytes, {free:,} are free; {kept}. "
             f"Free some space (or lower checkpoint.keep), then give the same command again to continue"
         )
-    return CheckpointError(f"{path}: cannot write a checkpoint: {os.strerror(code)}; {kept}. Mend that, then run again")
+    return CheckpointError(f"{path}: cannot write a {what}: {os.strerror(code)}; {kept}. Mend that, then run again")
 
 
 class _Checkpoints:
@@ -240,14 +252,10 @@ class _Checkpoints:
         home = self.folder / f"step-{step:06d}"
         temporary = self.folder / f".tmp-{home.name}-{uuid.uuid4().hex[:8]}"
         try:
-            temporary.mkdir(parents=True)
-            self.fill(temporary, groups, text, {"step": step, "metrics_rows": metrics_rows})
-            self.move(temporary, home)
-        except Exception as error:
-            problem = _disk_problem(error, self.folder if self.folder.is_dir() else self.folder.parent, needed)
-            if problem is None:
-                raise
-            raise problem from error
+            with writing("checkpoint", self.folder, needed):
+                temporary.mkdir(parents=True)
+                self.fill(temporary, groups, text, {"step": step, "metrics_rows": metrics_rows})
+                self.move(temporary, home)
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
         verify_checkpoint(home)

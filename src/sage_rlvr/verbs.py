@@ -6,7 +6,7 @@ import importlib.util
 import os
 import platform
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +57,19 @@ def eval_lines(record: Record, ks: Sequence[int]) -> list[str]:
             cells.append(f"{found.value:.3f} [{found.low:.3f}, {found.high:.3f}]  ")
         lines.append(f"  {t:<5g} " + "".join(f"{cell:<23}" for cell in cells) + f"{np.mean(reachable(rows, 256)):.1f}")
     return lines
+
+
+def print_cross_check(console: Console, found: Mapping[str, float]) -> None:
+    """What `cross_check` found, in one line; a disagreement is loud, and says what to do."""
+    agree = bool(found["agree"])
+    line = (
+        f"cross-check of the exact numbers by sampling: sampled {found['sampled']:.4f} ({100 * found['level']:g} % "
+        f"interval {found['low']:.4f} to {found['high']:.4f}), exact {found['exact']:.4f}: "
+    )
+    advice = "WARNING: THEY DISAGREE, trust neither before `sage-rlvr doctor` has passed; if it does, report this"
+    console.print(
+        line + ("they agree" if agree else advice), style="" if agree else "bold red", markup=False, soft_wrap=True
+    )
 
 
 def compare_records(arms: Sequence[str], split: str, k: int) -> tuple[Result | Summary, SeedSummary | None]:

@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from sage_rlvr.config import MethodSpec, decode
 from sage_rlvr.core import (
     Anchor,
     Branch,
@@ -23,6 +24,7 @@ from sage_rlvr.core import (
     effective_gradient,
 )
 from sage_rlvr.errors import CancellingGuide, ConfigError
+from sage_rlvr.methods import grpo, sage
 
 UNBIASED = ["k2", "straight_through", "k3_is"]
 
@@ -63,6 +65,22 @@ def test_k3_takes_every_guide_without_a_word_except_random():
             Anchor(0.05, guide)
     with pytest.warns(UserWarning, match="noise only"):
         Anchor(0.05, Random())
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Anchor(0.05, Random()),
+        lambda: replace(Anchor(0.05), guide=Random()),
+        lambda: sage(grpo(), Random()),
+        lambda: decode(MethodSpec, {"name": "sage", "guide": "random"}),
+        lambda: MethodSpec({"name": "sage", "guide": "random"}),
+    ],
+)
+def test_a_warning_points_at_the_line_outside_this_package(make):
+    with pytest.warns(UserWarning, match="noise only") as caught:
+        make()
+    assert [(w.filename, w.lineno) for w in caught] == [(__file__, make.__code__.co_firstlineno)]
 
 
 def test_in_the_reward_every_guide_runs():

@@ -142,7 +142,7 @@ def test_rewards_alone_suffice_without_reward_placement():
 
 def test_the_reward_kl_is_not_divided_by_the_group_std():
     """The penalty is the same whatever the rewards are."""
-    method = replace(rloo(beta=0.5), advantage=grpo().advantage)
+    method = replace(rloo(beta=0.5), advantage=grpo().advantage)  # which also takes its mean: the whole group's
     old = -torch.arange(1.0, 9.0).reshape(4, 2)
     signals = Signals(old, torch.zeros(4, 2), torch.ones(4, 2), torch.arange(4))
     penalties = [
@@ -150,6 +150,33 @@ def test_the_reward_kl_is_not_divided_by_the_group_std():
         for rewards in (torch.tensor([[1.0, 0.0, 0.0, 0.0]]), torch.zeros(1, 4))
     ]
     assert torch.allclose(*penalties, atol=1e-6) and penalties[0].abs().max() > 1
+
+
+@pytest.mark.parametrize(
+    ("method", "wanted"),
+    [
+        (rloo(beta=0.5), [[-2.5, -1.0, -1.5], [1.25, 1.0, 0.0], [1.25, 0.0, 0.0]]),
+        (
+            dr_grpo(beta=0.5, estimator="k1", placement="reward"),
+            [[-5 / 3, -0.75, -1.0], [5 / 6, 0.75, 0.0], [5 / 6, 0.0, 0.0]],
+        ),
+    ],
+    ids=["rloo", "dr_grpo"],
+)
+def test_the_kl_has_the_baseline_of_the_advantage(method, wanted):
+    """k1 = (3, 1, 1), (1, 3), (2): K = (5, 2, 1), (4, 3), (2), hence by column, all counted rows: means 11/3, 5/2, 1.
+
+    RLOO, K_t - mean of the others: 5 - 3, 4 - 7/2, 2 - 9/2 | 2 - 3, 3 - 2 | alone: 0. Times -beta = -.5: -1, -.25,
+    1.25 | .5, -.5 | 0, on A = -1.5, 1.5, 0 (rewards 0, 2, 1; means of the others 3/2, 1/2, 1). Dr. GRPO, K_t - group
+    mean: 4/3, 1/3, -5/3 | -1/2, 1/2 | 0. Times -.5: -2/3, -1/6, 5/6 | .25, -.25 | 0, on A = -1, 1, 0.
+    """
+    mask = torch.tensor([[1, 1, 1], [1, 1, 0], [1, 0, 0]]).bool()
+    old = torch.tensor([[3.0, 1.0, 1.0], [1.0, 3.0, math.nan], [2.0, math.nan, math.nan]])
+    signals = Signals(old, torch.zeros(3, 3), mask, torch.arange(3))
+    found = advantages_of(method, torch.tensor([[0.0, 2.0, 1.0]]), signals)
+    own = method.advantage(torch.tensor([[0.0, 2.0, 1.0]])).reshape(-1, 1)
+    wanted = torch.tensor(wanted)
+    assert torch.allclose(found[mask], wanted[mask], atol=1e-6) and torch.equal(found[~mask], own.expand(3, 3)[~mask])
 
 
 def test_missing_reference_is_named():
@@ -191,8 +218,9 @@ def test_entropy_metric_counts_the_mask():
         (dr_grpo(beta=0.05, source="runs/sft"), ["max_tokens", "pi_ref = runs/sft"]),
         (
             sage(rloo(beta=0.1)),
-            ["log pi_old - log(q pi_ref)", "- 0.1 * (K_t - mean_group K_t)", "bonus", "mean_others"],
+            ["log pi_old - log(q pi_ref)", "- 0.1 * (K_t - mean_others K_t)", "bonus", "mean_others r"],
         ),
+        (dr_grpo(beta=0.1, estimator="k1", placement="reward"), ["- 0.1 * (K_t - mean_group K_t)", "mean_group r"]),
         (grpo(beta=Linear(0.1, 0.0)), ["Linear(start=0.1, end=0.0) * k3"]),
     ],
 )

@@ -96,6 +96,11 @@ def test_the_cross_check_agrees_also_with_few_problems(warm_policy: Path) -> Non
     record = evaluate(target, problems=6)
     found = cross_check(target, record, n=200, problems=40, max_new_tokens=8, seed=1)
     assert found["exact"] > 0.05 and found["agree"] == 1.0 and found["low"] <= found["sampled"] <= found["high"]
+    assert found["level"] == 0.999
+    narrow = cross_check(target, record, n=200, problems=40, max_new_tokens=8, seed=1, level=0.5)
+    wide, half = (wilson(round(1200 * found["sampled"]), 1200, level=level) for level in (0.999, 0.5))
+    assert (found["low"], found["high"]) == (wide.low, wide.high)
+    assert (narrow["low"], narrow["high"], narrow["level"]) == (half.low, half.high, 0.5)
 
 
 def test_the_cross_check_notices_another_policy(warm_policy: Path, tiny_policy: Path) -> None:

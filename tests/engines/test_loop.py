@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import errno
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,7 +19,7 @@ from sage_rlvr.config import TrainConfig, dump, load_config
 from sage_rlvr.engines import loop as engine
 from sage_rlvr.engines.loop import Loop, build, draw_rollout, prompts_of_step, train, train_step
 from sage_rlvr.engines.sft import model_tensors
-from sage_rlvr.errors import TrainingDiverged
+from sage_rlvr.errors import CheckpointError, TrainingDiverged
 from sage_rlvr.progress import Silent
 from sage_rlvr.runs import RunDir, comparable, read_metrics
 
@@ -305,6 +307,20 @@ def test_a_loss_or_gradient_that_is_not_finite(
     assert run_of(recipe, folder) == 4
     a, b = (load_file(f / "policy" / "model.safetensors") for f in (good, folder))
     assert all(torch.equal(a[name], b[name]) for name in a)
+
+
+def test_a_full_disk_while_a_batch_is_set_aside(
+    write_recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*args: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    broken(0, monkeypatch, lambda loss: loss * float("inf"))
+    monkeypatch.setattr(engine, "save_file", full)
+    said = r"diverged.step-000000: the disk is full: this batch set aside \(loss is .* at step 0\) needs about [\d,]+ bytes"
+    with pytest.raises(CheckpointError, match=said):
+        run_of(write_recipe(), tmp_path / "run")
+    assert (tmp_path / "run" / "checkpoints" / "step-000000" / "model.safetensors").exists()
 
 
 def test_a_divergence_at_the_first_step(write_recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -247,8 +247,9 @@ def test_prompts_run_once_and_ended_rows_leave_the_batch(
     )
     drawn: list[int] = []
     monkeypatch.setattr(sampler, "draw", lambda logits, *rest: drawn.append(len(logits)) or draw(logits, *rest))
-    rollout = run(model, group_size=8)
-    assert prompts[0] == (3, 9) and all(width == 1 for _, width in prompts[1:])
+    asked = PROMPTS if supports_shared_prefix(model) else [p[:2] * 2 for p in PROMPTS]  # the plain decoder: one length
+    rollout = run(model, asked, group_size=8)
+    assert prompts[0] == (3, max(map(len, asked))) and all(width == 1 for _, width in prompts[1:])
     assert drawn == [int((rollout.lengths > t).sum()) for t in range(int(rollout.lengths.max()))]
     assert drawn[0] == 24 and drawn[-1] < 24
 
@@ -281,13 +282,21 @@ def test_a_sliding_window_is_sampled_as_its_forward_pass_says() -> None:
     assert torch.allclose(scores.logps[rollout.mask], rollout.logps[rollout.mask], atol=2e-5)
 
 
-@pytest.mark.xfail(strict=True, reason="known limit: padded prompts displace real tokens in a sliding-window cache")
 def test_a_sliding_window_with_prompts_of_unequal_length() -> None:
     """Right-padded prompts in one cache would push real tokens out of the window: each row must still be its own."""
-    model = build(sliding)
-    together = run(model)
-    scores = score(model, PROMPTS, together.tokens, together.mask, owners(PROMPTS, 6))
+    model, prompts = build(sliding), [*PROMPTS, [18, 19]]
+    together = run(model, prompts, row_ids=torch.arange(100, 124))
+    assert 0 < together.finished.sum() < 24
+    scores = score(model, prompts, together.tokens, together.mask, owners(prompts, 6), entropies=True)
     assert torch.allclose(scores.logps[together.mask], together.logps[together.mask], atol=2e-5)
+    assert scores.entropies is not None
+    assert torch.allclose(scores.entropies[together.mask], together.entropies[together.mask], atol=2e-5)
+    for p, prompt in enumerate(prompts):
+        rows = slice(6 * p, 6 * p + 6)
+        same(together, run(model, [prompt], row_ids=torch.arange(100, 124)[rows]), rows, tolerance=2e-5)
+    off = ~together.mask
+    assert (together.tokens[off] == PAD).all() and not together.logps[off].any() and not together.entropies[off].any()
+    assert together.tokens.shape[1] == int(together.lengths.max())
 
 
 def test_the_model_is_left_as_it_was() -> None:

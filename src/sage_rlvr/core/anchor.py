@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import warnings
 from dataclasses import dataclass, field
@@ -107,19 +108,23 @@ def _check_cancellation(name: str, depends_on: str, estimator: str) -> None:
             "estimator='k1', where log q is a bonus for reaching the state."
         )
     if depends_on == "nothing":
-        warnings.warn(
+        _warn(
             f"{name} in the loss is noise only: its q does not look at the sequence, so the expected gradient is "
-            "that of the anchor without it (times E[q] under k3); use it as a control.",
-            UserWarning,
-            stacklevel=5,
+            "that of the anchor without it (times E[q] under k3); use it as a control."
         )
     if unbiased and depends_on == "batch":
-        warnings.warn(
+        _warn(
             f"{name} under {estimator} in the loss: what q takes from the batch, and not from the sampled token, "
-            "cancels in the expected gradient; use estimator='k3' or placement='reward' if it should act.",
-            UserWarning,
-            stacklevel=5,
+            "cancels in the expected gradient; use estimator='k3' or placement='reward' if it should act."
         )
+
+
+def _warn(message: str) -> None:
+    """A UserWarning at the line outside this package that asked for the anchor, be it by Anchor, sage or a recipe."""
+    level, frame = 1, inspect.currentframe()
+    while frame and str(frame.f_globals.get("__name__")).partition(".")[0] in ("sage_rlvr", "dataclasses"):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(message, UserWarning, stacklevel=level)
 
 
 def anchor_logps(ref_logps: PerToken, log_q: PerToken | None) -> PerToken:

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from sage_rlvr.core.advantages import Advantage, GroupNormalised
+from sage_rlvr.core.advantages import Advantage, GroupNormalised, LeaveOneOut
 from sage_rlvr.core.anchor import Anchor, anchor_logps, anchor_metrics, effective_gradient
 from sage_rlvr.core.guides import band_of, is_flat
 from sage_rlvr.core.keys import Key
@@ -85,7 +85,8 @@ def advantages_of(
     """Advantages (B,), or (B, T) where a part looks at tokens; B = P * G, row-major.
 
     With the anchor in the reward, A_t = A_group - beta * (K_t - mean of K_t over the group's rows still counted at
-    t), K_t the sum from t on of log pi_old - log pi_ref - log q; the KL is never divided by the group's std.
+    t), K_t the sum from t on of log pi_old - log pi_ref - log q; the KL is never divided by the group's std. The mean
+    is that of the advantage: with LeaveOneOut it is over the other rows, else over the whole group.
     """
     if method.reward_transform is not None:
         lengths = _need(signals, "reward_transform").mask.sum(dim=1).reshape(rewards.shape)
@@ -99,7 +100,7 @@ def advantages_of(
     if beta == 0.0:
         return advantages
     known = _need(signals, "placement='reward'")
-    penalty = beta * reward_penalty(known, log_q, rewards.shape[1])
+    penalty = beta * reward_penalty(known, log_q, rewards.shape[1], isinstance(method.advantage, LeaveOneOut))
     return (advantages if advantages.dim() == 2 else advantages[:, None]) - penalty
 
 
@@ -109,19 +110,24 @@ def _need(signals: Signals | None, who: str) -> Signals:
     return signals
 
 
-def reward_penalty(signals: Signals, log_q: PerToken | None, group_size: int) -> PerToken:
-    """Return-to-go of k1 to the shaped anchor minus its group mean at each column, (B, T), 0 off the mask.
+def reward_penalty(signals: Signals, log_q: PerToken | None, group_size: int, leave_one_out: bool = False) -> PerToken:
+    """Return-to-go of k1 to the shaped anchor minus its mean over the group at each column, (B, T), 0 off the mask.
 
-    Assumes right-padded rows (column t is token t) in groups of `group_size`; the mean is over the rows counted at t,
-    the row itself included, so n rows shrink the expected force by (n - 1) / n, as the group mean of Dr. GRPO does.
+    Assumes right-padded rows (column t is token t) in groups of `group_size`; the mean is over the n rows counted at t.
+    With the row itself in it, the expected force shrinks by (n - 1) / n, as the group mean of Dr. GRPO does its own;
+    `leave_one_out` takes the mean of the others, which is n / (n - 1) times as much. Where only one row counts, both
+    are 0: there is nothing to compare it with.
     """
     mask = signals.mask
     shaped = anchor_logps(signals.require("ref_logps", "placement='reward'"), log_q)
     k1 = torch.where(mask, signals.old_logps - shaped, 0.0)
     to_go = torch.where(mask, k1.flip(1).cumsum(1).flip(1), 0.0)
     grouped, counted = (part.reshape(-1, group_size, part.shape[1]) for part in (to_go, mask))
-    mean = grouped.sum(1, keepdim=True) / counted.sum(1, keepdim=True).clamp(min=1)
-    return torch.where(counted, grouped - mean, 0.0).reshape(to_go.shape)
+    rows = counted.sum(1, keepdim=True)
+    centred = grouped - grouped.sum(1, keepdim=True) / rows.clamp(min=1)
+    if leave_one_out:
+        centred = centred * (rows / (rows - 1).clamp(min=1))
+    return torch.where(counted, centred, 0.0).reshape(to_go.shape)
 
 
 def objective(
@@ -178,7 +184,8 @@ def _describe(method: Method) -> str:
     if anchor.placement == "loss":
         inner = f"[ {method.surrogate.equation}  +  {beta} * {anchor.estimator}(pi, {reference}) ]"
     else:
-        advantage += f" - {beta} * (K_t - mean_group K_t),  K_t = sum_(s>=t) [ log pi_old - log({reference}) ]"
+        mean = "mean_others" if isinstance(method.advantage, LeaveOneOut) else "mean_group"
+        advantage += f" - {beta} * (K_t - {mean} K_t),  K_t = sum_(s>=t) [ log pi_old - log({reference}) ]"
     lines += [f"  {method.reduction.equation} {inner}", advantage]
     if not is_flat(anchor.guide):
         lines.append(f"  q_t = {anchor.guide.equation}{_band_text(method)}")

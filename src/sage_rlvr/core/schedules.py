@@ -71,9 +71,10 @@ class Cosine:
 
 @dataclass(frozen=True)
 class CosineCycles:
-    """Half cosines from a decaying upper value down to `lower`, again and again (SAGE, arXiv 2605.18864, section 5).
+    """Half cosines from a decaying upper value down to `lower`, again and again, as SAGE (arXiv 2605.18864) has it.
 
-    With L = max(1, total_steps // cycles) and c = min(step // L, cycles - 1),
+    The 8 cycles and the decay 0.9 come from the authors' released code. With L = max(1, total_steps // cycles) and
+    c = min(step // L, cycles - 1),
 
         value = lower + (upper * decay**c - lower) * (1 + cos(pi * (step mod L) / L)) / 2.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from importlib import resources
 from pathlib import Path
 from typing import Any, Protocol
@@ -17,7 +18,8 @@ from sage_rlvr.runs import file_sha256
 from sage_rlvr.verifiers import Verdict
 
 EMBEDDED = "embedded"
-UNFINISHED = "\N{REPLACEMENT CHARACTER}"  # appended to a completion that never ended, so that no verifier accepts it
+# Appended to a completion that never ended or holds an id without text, so that no verifier accepts it.
+NO_ANSWER = "\N{REPLACEMENT CHARACTER}"
 
 
 class TextTask(Protocol):
@@ -53,18 +55,25 @@ class Tokens:
         pad = tokenizer.pad_token_id
         return cls(tokenizer, int(tokenizer.eos_token_id), int(tokenizer.eos_token_id if pad is None else pad))
 
+    @cached_property
+    def known(self) -> frozenset[int]:
+        """The ids that have a text; a model's vocabulary is often padded beyond them."""
+        return frozenset(self.tokenizer.get_vocab().values())
+
     def encode(self, text: str) -> list[int]:
         return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
 
     def texts(self, rollout: Rollout) -> list[str]:
-        """Completions without their end token; an unfinished one carries a mark that no verifier accepts."""
+        """Completions without their end token. One that never ended, or that holds an id beyond the tokenizer's vocabulary
+        (which decodes to nothing), carries a mark that no verifier accepts."""
         lengths, finished = rollout.lengths.tolist(), rollout.finished.tolist()
         rows = [
             row[: n - 1] if done else row[:n]
             for row, n, done in zip(rollout.tokens.tolist(), lengths, finished, strict=True)
         ]
         decoded = self.tokenizer.batch_decode(rows, skip_special_tokens=False, clean_up_tokenization_spaces=False)
-        return [text if done else text + UNFINISHED for text, done in zip(decoded, finished, strict=True)]
+        whole = [done and self.known.issuperset(row) for row, done in zip(rows, finished, strict=True)]
+        return [text if good else text + NO_ANSWER for text, good in zip(decoded, whole, strict=True)]
 
 
 def embedded_policy() -> Path:

@@ -103,11 +103,12 @@ def world_identity(world: WorldConfig) -> dict[str, Any]:
 
 
 def cross_check(
-    target: Target, record: Record, *, n: int, problems: int, max_new_tokens: int, seed: int
+    target: Target, record: Record, *, n: int, problems: int, max_new_tokens: int, seed: int, level: float = 0.999
 ) -> dict[str, float]:
     """Sample `n` completions of the first `problems` problems at temperature 1 and hold the share right against the exact p.
 
-    Returns the sampled share, its 99 % Wilson interval, the exact mean, and whether the one holds the other.
+    Returns the sampled share, its Wilson interval at `level`, the exact mean, and whether the one holds the other (where
+    nothing is wrong it fails to with probability 1 - level).
     """
     model, tokens = load_policy(target.model)
     task = target.world.build()
@@ -115,11 +116,12 @@ def cross_check(
     counts = sampled_counts(model, tokens, task, chosen, n=n, max_new_tokens=max_new_tokens, seed=seed)
     exact = float(probabilities(record.logps[1.0])[:problems].mean())
     drawn = n * len(chosen)  # the record may hold fewer than `problems`
-    interval = wilson(int(counts.sum()), drawn, level=0.99)
+    interval = wilson(int(counts.sum()), drawn, level=level)
     return {
         "sampled": float(np.sum(counts)) / drawn,
         "low": interval.low,
         "high": interval.high,
+        "level": level,
         "exact": exact,
         "agree": float(interval.low <= exact <= interval.high),
     }

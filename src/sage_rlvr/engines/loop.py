@@ -31,7 +31,7 @@ from sage_rlvr.engines.sampler import Rollout, sample
 from sage_rlvr.engines.scoring import Scores, score
 from sage_rlvr.engines.sft import checkpoint, load_tensors, model_tensors, resume, save_policy
 from sage_rlvr.errors import TrainingDiverged
-from sage_rlvr.runs import RunDir, StopFlag
+from sage_rlvr.runs import RunDir, StopFlag, writing
 
 
 @dataclass
@@ -280,18 +280,22 @@ def train(config: TrainConfig, run: RunDir, progress: Any) -> int:
 
 
 def set_aside(loop: Loop, run: RunDir, step: int, error: TrainingDiverged) -> TrainingDiverged:
-    """Save the last good weights and the batch that broke the step; return the error that says where they lie."""
+    """Save the last good weights and the batch that broke the step; return the error that says where they lie.
+
+    Raises CheckpointError where they cannot be written.
+    """
     loop.optimiser.adam.zero_grad(set_to_none=True)
     checkpoint(run, loop.policy, loop.optimiser, step)
     problems = prompts_of_step(loop, step)
     rollout = draw_rollout(loop, [loop.tokens.encode(loop.task.render(p)) for p in problems], step)
     folder = run.path / "diverged" / f"step-{step:06d}"
-    folder.mkdir(parents=True, exist_ok=True)
-    save_file(
-        {"tokens": rollout.tokens.contiguous(), "mask": rollout.mask.contiguous()}, folder / "rollout.safetensors"
-    )
+    tensors = {"tokens": rollout.tokens.contiguous(), "mask": rollout.mask.contiguous()}
     listed = {"step": step, "error": str(error), "prompts": [loop.task.render(p) for p in problems]}
-    (folder / "batch.json").write_text(json.dumps(listed, indent=1))
+    text = json.dumps(listed, indent=1)
+    with writing(f"batch set aside ({error})", folder, len(text) + sum(t.nbytes for t in tensors.values())):
+        folder.mkdir(parents=True, exist_ok=True)
+        save_file(tensors, folder / "rollout.safetensors")
+        (folder / "batch.json").write_text(text)
     return TrainingDiverged(
         f"{error}. The weights before this step are saved in {run.path / 'checkpoints'}, the batch in {folder}. "
         "Next: lower optimizer.lr or raise method.beta in a new directory, or look at the batch"

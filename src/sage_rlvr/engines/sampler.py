@@ -7,18 +7,23 @@ Three savings against `generate` on repeated prompts, none of which changes the 
 2. The completion's keys and values live in a buffer allocated once, not in a tensor concatenated every step.
 3. Rows that have ended leave the batch.
 
+A model whose attention cannot be replaced (a sliding window, say) repeats the prompt's cache instead, and draws prompts
+of one length at a time: padding would take the place of real tokens in its cache.
+
 Chance is an argument: row `r` at position `t` uses the uniform number `key.uniform(step, "sample", r, t)`, so a row's
 completion depends neither on its neighbours nor on the number of rows in a call (up to float rounding).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from transformers import PreTrainedModel
 from transformers.cache_utils import Cache, CacheLayerMixin, DynamicCache
@@ -75,6 +80,10 @@ def sample(
     device = next(model.parameters()).device
     rows = len(prompts) * group_size
     row_ids = torch.arange(rows) if row_ids is None else row_ids.cpu()
+    if len({len(p) for p in prompts}) > 1 and not supports_shared_prefix(model):
+        settings = {"max_new_tokens": max_new_tokens, "eos_id": eos_id, "pad_id": pad_id, "temperature": temperature}
+        alike = partial(sample, model, group_size=group_size, key=key, step=step, **settings)
+        return _length_by_length(alike, prompts, row_ids.reshape(-1, group_size), pad_id)
     uniforms = key.uniform(step, "sample", row_ids, torch.arange(max_new_tokens)).to(device)
     tokens = torch.full((rows, max_new_tokens), pad_id, dtype=torch.long, device=device)
     logps = torch.zeros(rows, max_new_tokens, device=device)
@@ -101,6 +110,25 @@ def sample(
     mask = torch.arange(max_new_tokens, device=device)[None, :] < lengths[:, None]
     width = int(lengths.max())
     return Rollout(tokens[:, :width], mask[:, :width], logps[:, :width], entropies[:, :width], finished)
+
+
+def _length_by_length(
+    alike: Callable[..., Rollout], prompts: Sequence[Sequence[int]], row_ids: Tensor, pad_id: int
+) -> Rollout:
+    """`alike(prompts, row_ids=...)` for the prompts of each length, its rows put back; row_ids (P, G)."""
+    lengths = torch.tensor([len(p) for p in prompts])
+    groups = [torch.nonzero(lengths == n).squeeze(1) for n in lengths.unique()]
+    parts = [alike([prompts[i] for i in g.tolist()], row_ids=row_ids[g].flatten()) for g in groups]
+    width = max(part.tokens.shape[1] for part in parts)
+    places = torch.arange(row_ids.numel()).reshape(row_ids.shape)
+    order = torch.cat([places[g].flatten() for g in groups]).argsort().to(parts[0].tokens.device)
+
+    def joined(name: str, fill: int = 0) -> Tensor:
+        columns = [getattr(part, name) for part in parts]
+        return torch.cat([F.pad(c, (0, width - c.shape[1]), value=fill) for c in columns])[order]
+
+    finished = torch.cat([part.finished for part in parts])[order]
+    return Rollout(joined("tokens", pad_id), joined("mask"), joined("logps"), joined("entropies"), finished)
 
 
 def draw(logits: Tensor, uniforms: Tensor, temperature: float) -> tuple[Tensor, Tensor, Tensor]:
@@ -216,19 +244,16 @@ class _SharedPrefixDecoder(_Prefilled):
 
 
 class _RepeatedCacheDecoder(_Prefilled):
-    """For models whose attention cannot be replaced: the prompt's cache is repeated for the group and padded rows masked."""
+    """For models whose attention cannot be replaced: the prompt's cache is repeated for the group. Prompts of one length."""
 
     def __init__(self, model: PreTrainedModel, prompts: Sequence[Sequence[int]], group_size: int) -> None:
         super().__init__(model, prompts, group_size)
         self.cache.batch_repeat_interleave(group_size)
-        self.valid = (~self.padding).repeat_interleave(group_size, 0)
 
     def advance(self, tokens: Tensor) -> Tensor:
-        self.valid = torch.cat([self.valid, self.valid.new_ones(len(tokens), 1)], 1)
         out = self.model(
             input_ids=tokens[:, None],
             position_ids=self.positions[:, None],
-            attention_mask=self.valid.long(),
             past_key_values=self.cache,
             use_cache=True,
         )
@@ -236,7 +261,7 @@ class _RepeatedCacheDecoder(_Prefilled):
         return out.logits[:, -1]
 
     def keep(self, rows: Tensor) -> None:
-        self.positions, self.valid = self.positions[rows], self.valid[rows]
+        self.positions = self.positions[rows]
         self.cache.batch_select_indices(rows)
 
 

@@ -19,7 +19,7 @@ from sage_rlvr.config import ModelConfig, SftConfig
 from sage_rlvr.engines.base import Tokens
 from sage_rlvr.engines.optim import Optimiser
 from sage_rlvr.errors import TrainingDiverged
-from sage_rlvr.runs import RunDir, StopFlag
+from sage_rlvr.runs import RunDir, StopFlag, writing
 from sage_rlvr.tasks.countdown import build_tokenizer, render
 
 
@@ -96,13 +96,20 @@ def sft_step(model: PreTrainedModel, optimiser: Optimiser, ids: Tensor, counted:
 
 
 def save_policy(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, out: Path) -> None:
-    """config.json, model.safetensors and the tokenizer, loadable by AutoModelForCausalLM; appears whole or not at all."""
+    """config.json, model.safetensors and the tokenizer, loadable by AutoModelForCausalLM; appears whole or not at all.
+
+    Raises CheckpointError (full disk, read-only folder).
+    """
     partial = out.with_name(f".{out.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
-    model.save_pretrained(partial)
-    tokenizer.save_pretrained(partial)
-    shutil.rmtree(out, ignore_errors=True)
-    partial.rename(out)
+    try:
+        with writing("policy", out, sum(p.numel() * p.element_size() for p in model.parameters())):
+            model.save_pretrained(partial)
+            tokenizer.save_pretrained(partial)
+            shutil.rmtree(out, ignore_errors=True)
+            partial.rename(out)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
 
 
 def checkpoint(run: RunDir, model: PreTrainedModel, optimiser: Optimiser, step: int, **state: Any) -> None:

@@ -20,11 +20,11 @@ def rloo(
     placement: Placement = "reward",
     source: str = "base",
 ) -> Method:
-    """L = (1/(B L)) sum_i sum_t -min(rho A_t, clip(rho, 1 - low, 1 + high) A_t), A_t = r - mean_others r - beta K_t.
+    """L = (1/(B L)) sum_i sum_t -min(rho A_t, clip(rho, 1 - low, 1 + high) A_t), A_t = (r - beta K_t) - mean_others.
 
-    K_t is the return-to-go of log pi_old - log pi_ref, centred over the group at t, as RLOO keeps its KL in the
-    reward; L is `max_tokens` of the batch. The clip does nothing in the first update of a rollout, which is the
-    paper's setting.
+    K_t is the return-to-go of log pi_old - log pi_ref, as RLOO keeps its KL in the reward. mean_others takes r over the
+    other completions of the group, and K_t over those of them that still count at t. L is `max_tokens` of the batch.
+    The clip does nothing in the first update of a rollout, which is the paper's setting.
     """
     anchor = None if is_zero(beta) else Anchor(beta, estimator=estimator, placement=placement, source=source)
     return Method("rloo", LeaveOneOut(), Clip(clip_low, clip_high), anchor, FixedBudget())

@@ -313,14 +313,19 @@ def _block(world: Countdown, split: str, seed: int, block: int) -> list[tuple[Pr
 
 
 WORLDS: Mapping[str, Countdown] = {
+    "demo": Countdown({4: 1.0}, max_number=9, max_target=20),
+    "demo-base": Countdown({3: 0.85, 4: 0.15}, max_number=9, max_target=20),
+    "demo-5": Countdown({5: 1.0}, max_number=9, max_target=20, targets="uniform"),
+    "demo-large": Countdown({4: 1.0}, max_number=9, min_target=21, max_target=99),
     "countdown-3": Countdown({3: 1.0}),
     "countdown-base": Countdown({3: 0.85, 4: 0.15}),
     "countdown-4": Countdown({4: 1.0}, targets="uniform"),
     "countdown-5": Countdown({5: 1.0}, targets="uniform"),
     "countdown-4-large": Countdown({4: 1.0}, min_target=101, max_target=999, targets="uniform"),
 }
-"""Named worlds. "countdown-3" and "countdown-base" teach a base model and draw by expression; the others, for RL and
-evaluation, draw targets uniformly: four numbers, and two out-of-distribution sets (five numbers; targets 101..999)."""
+"""Named worlds. "demo" is the frozen world of recipes/countdown, "demo-base" what its base policy was trained on, "demo-5"
+(five numbers) and "demo-large" (targets 21..99) its out-of-distribution sets. The others go to 12 and 100: "countdown-3" and
+"countdown-base" teach, "countdown-4", "countdown-5" and "countdown-4-large" draw their targets uniformly."""
 
 
 def _spoil(problem: Problem, text: str) -> list[tuple[Problem, str]]:

@@ -1,0 +1,243 @@
+"""Strict decoding of YAML into any dataclasses: scalars, files, inheritance, overrides, annotations, unions by name."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sage_rlvr import strict as s
+from sage_rlvr.errors import ConfigError
+
+
+@pytest.fixture
+def recipe(tmp_path: Path) -> Path:
+    path = tmp_path / "recipe.yaml"
+    path.write_text("steps: 10\n")
+    return path
+
+
+# ---- scalars and YAML text
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("1e-6", 1e-6),
+        ("1E3", 1000.0),
+        ("-.5", -0.5),
+        ("3.", 3.0),
+        ("12", 12),
+        ("-7", -7),
+        ("true", True),
+        ("False", False),
+        ("null", None),
+        ("~", None),
+        ("", None),
+        ("no", "no"),
+        ("on", "on"),
+        ("010", "010"),
+        ("1_000", "1_000"),
+        ("0x1f", "0x1f"),
+        ("2026-01-01", "2026-01-01"),
+        ("12:30:45", "12:30:45"),
+        ("1e", "1e"),
+        (".", "."),
+    ],
+)
+def test_plain_scalars_follow_the_core_schema(text: str, value: Any) -> None:
+    parsed = s.parse_scalar(text)
+    assert parsed == value and type(parsed) is type(value)
+
+
+def test_quoted_text_stays_text() -> None:
+    assert s.parse_yaml("a: '1e-6'\nb: \"true\"\nc: |\n  12\n") == {"a": "1e-6", "b": "true", "c": "12\n"}
+
+
+leaves = st.none() | st.booleans() | st.integers(-(10**12), 10**12) | st.floats(allow_nan=False, allow_infinity=False)
+leaves |= st.text(alphabet="abz-_:,#'\" 0.e{}[]é\n", max_size=8)
+keys = st.text(alphabet="abcz_", min_size=1, max_size=5)
+trees = st.dictionaries(
+    keys, st.recursive(leaves, lambda t: st.lists(t, max_size=3) | st.dictionaries(keys, t, max_size=3), max_leaves=8)
+)
+
+
+@given(trees)
+def test_whatever_pyyaml_writes_is_read_back(tree: dict[str, Any]) -> None:
+    assert s.parse_yaml(yaml.safe_dump(tree)) == tree
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("a: !!python/object/apply:os.system ['true']", "tag"),
+        ("a: !!float 1", "tag"),
+        ("a: &x 1\nb: *x", "anchors and aliases"),
+        ("a: *x", "anchors and aliases"),
+        ("a: 1\nb: 2\na: 3", "duplicate key 'a'"),
+        ("a: {b: 1, b: 2}", "duplicate key 'a.b'"),
+        ("? [1, 2]\n: 3", "a key must be"),
+        ("a: [1, 2", "not YAML"),
+        ("a: 1\n---\nb: 2", "more than one YAML document"),
+        ("- 1\n- 2", "top level"),
+        ("hello", "top level"),
+        ("a: " + "[" * 60 + "]" * 60, "nested deeper"),
+        ("a: \x00", "not YAML"),
+        ("a: " + "x" * 1_000_001, "characters"),
+    ],
+)
+def test_yaml_that_is_refused(text: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=r"recipe\.yaml") as caught:
+        s.parse_yaml(text, "recipe.yaml")
+    assert said in str(caught.value)
+
+
+def test_deep_nesting_is_refused_before_it_is_parsed() -> None:
+    with pytest.raises(ConfigError, match="nested deeper than 50"):
+        s.parse_yaml("a: " + "[" * 400_000)
+
+
+def test_an_alias_bomb_is_refused_at_once() -> None:
+    lines = ["a: &a [x,x,x,x,x,x,x,x,x]"] + [
+        f"{b}: &{b} [{','.join([f'*{a}'] * 9)}]" for a, b in zip("abcdefg", "bcdefgh", strict=True)
+    ]
+    with pytest.raises(ConfigError, match="YAML:1: anchors"):
+        s.parse_yaml("\n".join(lines))
+
+
+def test_lines_are_named() -> None:
+    with pytest.raises(ConfigError, match=r"r\.yaml:3: duplicate key 'b'"):
+        s.parse_yaml("a: 1\nb: 2\nb: 3\n", "r.yaml")
+
+
+def test_environment_variables_are_not_expanded() -> None:
+    assert s.parse_yaml("a: $HOME\nb: ${HOME}\nc: ~/x") == {"a": "$HOME", "b": "${HOME}", "c": "~/x"}
+
+
+# ---- files, inheritance, overrides
+
+
+def test_missing_file_names_its_neighbour(recipe: Path) -> None:
+    with pytest.raises(ConfigError, match=r"no such file; did you mean .*recipe\.yaml\?"):
+        s.load(recipe.with_name("recpe.yaml"))
+    with pytest.raises(ConfigError, match="does not exist either"):
+        s.load(recipe.parent / "nowhere" / "recipe.yaml")
+
+
+def test_unreadable_files(tmp_path: Path) -> None:
+    (tmp_path / "model.safetensors").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(ConfigError, match="not UTF-8"):
+        s.load(tmp_path / "model.safetensors")
+    with pytest.raises(ConfigError, match="cannot be read"):
+        s.load(tmp_path)
+    (tmp_path / "large.yaml").write_text("#" * 1_000_001)
+    with pytest.raises(ConfigError, match="1,000,001 bytes"):
+        s.load(tmp_path / "large.yaml")
+
+
+def test_inheritance_is_one_level_deep(recipe: Path) -> None:
+    child, grandchild = recipe.with_name("child.yaml"), recipe.with_name("grandchild.yaml")
+    child.write_text("base: recipe.yaml\n")
+    grandchild.write_text("base: child.yaml\n")
+    with pytest.raises(ConfigError, match=r"grandchild\.yaml:1: base = 'child\.yaml' has a base of its own"):
+        s.load(grandchild)
+    child.write_text("base: [recipe.yaml]\n")
+    with pytest.raises(ConfigError, match="expected the name of a YAML file"):
+        s.load(child)
+
+
+def test_merge_replaces_what_has_another_name_and_what_has_numbers_as_keys() -> None:
+    below = s.Tree(
+        {"guide": {"name": "branch", "ratio": 0.1}, "counts": {3: 0.8, 4: 0.2}, "x": {"y": {"a": 1, "b": 2}}}
+    )
+    same = s.merge(below, s.Tree({"guide": {"name": "branch", "threshold": 1.0}, "x": {"y": {"b": 3}}}))
+    assert same == {**below, "guide": {"name": "branch", "ratio": 0.1, "threshold": 1.0}, "x": {"y": {"a": 1, "b": 3}}}
+    other = s.merge(below, s.Tree({"guide": {"name": "token"}, "counts": {4: 1.0}}))
+    assert other == {**below, "guide": {"name": "token"}, "counts": {4: 1.0}}
+    bare = s.merge(s.Tree({"method": "grpo"}), s.Tree({"method": {"beta": 0.1}}))
+    assert bare == {"method": {"name": "grpo", "beta": 0.1}}
+
+
+def test_overrides_edit_the_tree_and_leave_the_old_one_alone() -> None:
+    tree = s.Tree({"method": "grpo", "world": {"counts": {3: 1.0}}})
+    edited = s.override(tree, "method.beta", "0.1")
+    edited = s.override(edited, "world.counts.4", "2")
+    edited = s.override(edited, "grid.ks", "[1, 8]")
+    expected = {
+        "method": {"name": "grpo", "beta": 0.1},
+        "world": {"counts": {3: 1.0, "4": 2}},
+        "grid": {"ks": [1, 8]},
+    }
+    assert edited == expected
+    assert tree == {"method": "grpo", "world": {"counts": {3: 1.0}}}
+    assert s.override(edited, "world.counts.3", "5")["world"]["counts"] == {3: 5, "4": 2}
+    assert s.override(edited, "method.name", "no_kl")["method"] == {"name": "no_kl"}
+    assert s.override(edited, "method.name", "grpo")["method"] == {"name": "grpo", "beta": 0.1}
+
+
+# ---- decoding
+
+
+@dataclass(frozen=True)
+class Small:
+    size: int = 1
+
+
+@dataclass(frozen=True)
+class Odd:
+    pair: tuple[int, str] = (1, "a")
+    maybe: Small | None = None
+    mixed: float | Literal["auto"] | tuple[int, ...] = "auto"
+    table: dict[str, bool] = dataclasses.field(default_factory=dict)
+    anything: Any = None
+    opaque: Path | bytes | None = None
+
+
+@pytest.mark.parametrize(
+    ("tree", "value"),
+    [
+        ({}, Odd()),
+        ({"pair": [2, "b"]}, Odd(pair=(2, "b"))),
+        ({"maybe": {"size": 3}}, Odd(maybe=Small(3))),
+        ({"mixed": 3}, Odd(mixed=3.0)),
+        ({"mixed": [3]}, Odd(mixed=(3,))),
+        ({"table": {"a": True}}, Odd(table={"a": True})),
+        ({"anything": [1, {"b": None}]}, Odd(anything=[1, {"b": None}])),
+    ],
+)
+def test_every_supported_annotation(tree: dict[str, Any], value: Odd) -> None:
+    decoded = s.decode(Odd, tree, unions={})
+    assert decoded == value
+    assert s.decode(Odd, s.dump(decoded), unions={}) == value
+
+
+@pytest.mark.parametrize(
+    ("tree", "said"),
+    [
+        ({"pair": [1]}, "pair = [1]: expected 2 items, got 1"),
+        ({"maybe": 3}, "expected a mapping with the keys size"),
+        ({"mixed": True}, "expected a number or one of auto or a list, got the truth value True"),
+        ({"table": {"a": 1}}, "table.a = 1: expected true or false, got the whole number 1; write true"),
+        ({"table": {"a": "no"}}, "write false"),
+        ({"opaque": 3}, "expected"),
+    ],
+)
+def test_refusals_of_every_annotation(tree: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match="source: ") as caught:
+        s.decode(Odd, tree, where="source", unions={})
+    assert said in str(caught.value)
+
+
+def test_named_unions_come_from_any_registry() -> None:
+    def double(part: Small, times: int = 2) -> int:
+        return part.size * times
+
+    unions = {"Part": {"small": Small, "double": double}}
+    assert s.decode("Part", {"name": "double", "part": {"name": "small", "size": 4}}, unions=unions) == 8  # type: ignore[arg-type]
+    assert s.decode("Part", {"name": "double", "part": "small", "times": 3}, unions=unions) == 3  # type: ignore[arg-type]
