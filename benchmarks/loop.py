@@ -152,7 +152,9 @@ def cpu_seconds(work: Callable[[], Any]) -> float:
     return time.process_time() - began
 
 
-def duel(label: str, ours: Callable[[], Any], theirs: Callable[[], Any], rows: int, repeats: int, wanted: float) -> float:
+def duel(
+    label: str, ours: Callable[[], Any], theirs: Callable[[], Any], rows: int, repeats: int, wanted: float
+) -> float:
     """Take turns, print the medians and the ratio's spread; return the median ratio."""
     ours(), theirs()
     pairs = [(cpu_seconds(ours), cpu_seconds(theirs)) for _ in range(repeats)]
@@ -175,7 +177,9 @@ def main() -> None:
     torch.set_num_threads(options.threads)
     transformers.logging.set_verbosity_error()
     print(f"torch {torch.__version__}, transformers {transformers.__version__}, {options.threads} thread(s)")
-    print(f"{'64 completions of 48 tokens, 1.08 M parameters, float32':<58} {'ours':>8} {'theirs':>8}   ratio  (min .. max)")
+    print(
+        f"{'64 completions of 48 tokens, 1.08 M parameters, float32':<58} {'ours':>8} {'theirs':>8}   ratio  (min .. max)"
+    )
     print(f"{'':<58} {'completions / CPU s':>17}")
     model = make_model()
     for count, length, group, wanted in ((1, 30, 64, 2.0), (8, 30, 8, 2.0), (1, 300, 64, 5.0)):
@@ -183,7 +187,7 @@ def main() -> None:
         duel(
             f"sampling, {count} prompt(s) of {length} x {group}",
             lambda p=prompts, g=group: sample(
-                model, p, group_size=g, max_new_tokens=NEW_TOKENS, eos_id=END, pad_id=0, key=Key(1)
+                model, p, group_size=g, max_new_tokens=NEW_TOKENS, eos_id=END, pad_id=0, key=Key(1), entropies=False
             ),
             lambda p=prompts, g=group: generate(model, p, g),
             64,

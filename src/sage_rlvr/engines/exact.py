@@ -117,6 +117,7 @@ def sampled_counts(
             key=key,
             step=i,
             temperature=temperature,
+            entropies=False,
         )
         counts[i] = sum(task.verify(problem, text).right for text in tokens.texts(rollout))
     return counts

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from transformers import PreTrainedModel
 
 Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
-"""(layer, query (B, Hq, D), key (B, H, D), value (B, H, D)) -> (B, Hq * D); remembers key and value."""
+"""(layer, query (B, Hq, D) times D ** -0.5, key (B, H, D), value (B, H, D)) -> (B, Hq * D); remembers key and value."""
 
 SHAPED = ("LlamaForCausalLM", "Qwen2ForCausalLM")
 
@@ -42,7 +42,7 @@ class LlamaStep:
         self.eps = model.config.rms_norm_eps
         self.embedding, self.final_norm = core.embed_tokens.weight, core.norm.weight
         self.head = model.get_output_embeddings()
-        self.layers = [_layer(layer) for layer in core.layers]
+        self.layers = [_layer(layer, self.width) for layer in core.layers]
         self.heads = model.config.num_attention_heads
         self.kv_heads = model.config.num_key_value_heads
         positions = torch.arange(longest, device=self.embedding.device)[None]
@@ -56,32 +56,28 @@ class LlamaStep:
         x = F.embedding(tokens, self.embedding)
         cos, sin = self.cos[positions], self.sin[positions]
         rotated, half = self.heads + self.kv_heads, self.width // 2
-        for number, (norm_a, qkv, qkv_bias, out, norm_b, gate_up, down) in enumerate(self.layers):
-            mixed = F.linear(self._norm(x, norm_a), qkv, qkv_bias).unflatten(1, (-1, self.width))
+        for number, (qkv, qkv_bias, out, gate_up, down) in enumerate(self.layers):
+            mixed = F.linear(self._normed(x), qkv, qkv_bias).unflatten(1, (-1, self.width))
             qk = mixed[:, :rotated]
             qk = qk * cos + qk.roll(half, -1) * sin
             attended = attend(number, qk[:, : self.heads], qk[:, self.heads :], mixed[:, rotated:])
-            x = x + out(attended)
-            gate, up = F.linear(self._norm(x, norm_b), gate_up).chunk(2, -1)
+            x = x + F.linear(attended, out.weight, out.bias)
+            gate, up = F.linear(self._normed(x), gate_up).chunk(2, -1)
             x = x + F.linear(F.silu(gate).mul_(up), down)
-        return self.head(self._norm(x, self.final_norm))
+        return self.head(self._normed(x) * self.final_norm)
 
-    def _norm(self, x: Tensor, weight: Tensor) -> Tensor:
-        wide = x.float()
-        scale = torch.rsqrt((wide * wide).mean(-1, keepdim=True).add_(self.eps))
-        return weight * (wide * scale).to(x.dtype)
+    def _normed(self, x: Tensor) -> Tensor:
+        """RMS norm without its weight, which `_layer` has folded into the projection that follows."""
+        return F.rms_norm(x, x.shape[-1:], None, self.eps)
 
 
-def _layer(layer: Any) -> tuple[Any, ...]:
+def _layer(layer: Any, width: int) -> tuple[Any, ...]:
+    """(qkv, its bias, output projection, gate and up, down): norms folded in, and the attention's 1/sqrt(D) into q."""
     attention, mlp = layer.self_attn, layer.mlp
     parts = (attention.q_proj, attention.k_proj, attention.v_proj)
-    bias = None if parts[0].bias is None else torch.cat([p.bias for p in parts])
-    return (
-        layer.input_layernorm.weight,
-        torch.cat([p.weight for p in parts]),
-        bias,
-        attention.o_proj,
-        layer.post_attention_layernorm.weight,
-        torch.cat([mlp.gate_proj.weight, mlp.up_proj.weight]),
-        mlp.down_proj.weight,
-    )
+    scales = (width**-0.5, 1.0, 1.0)
+    qkv = torch.cat([p.weight * s for p, s in zip(parts, scales, strict=True)]) * layer.input_layernorm.weight
+    biased = parts[0].bias is not None
+    bias = torch.cat([p.bias * s for p, s in zip(parts, scales, strict=True)]) if biased else None
+    gate_up = torch.cat([mlp.gate_proj.weight, mlp.up_proj.weight]) * layer.post_attention_layernorm.weight
+    return qkv, bias, attention.o_proj, gate_up, mlp.down_proj.weight

@@ -183,6 +183,7 @@ def draw_rollout(loop: Loop, prompts: list[list[int]], step: int) -> Rollout:
         key=loop.key,
         step=step,
         temperature=config.temperature,
+        entropies=False,  # the training forward computes them, with the rest of the signals
     )
 
 

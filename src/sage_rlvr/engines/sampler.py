@@ -42,14 +42,14 @@ class Rollout:
     """Completions of one sampling call, rows in prompt-major order (row = prompt * group_size + member).
 
     tokens (B, T) long, padded with `pad_id`; mask (B, T) bool, the end token counted; logps (B, T) float32, log-probs of
-    the tokens under the temperature-scaled sampler; entropies (B, T) float32, nats, of the same distribution; finished
-    (B,) bool, False where the row ran into `max_new_tokens`.
+    the tokens under the temperature-scaled sampler; entropies (B, T) float32, nats, of the same distribution, None where they
+    were not asked for; finished (B,) bool, False where the row ran into `max_new_tokens`.
     """
 
     tokens: Tensor
     mask: Tensor
     logps: Tensor
-    entropies: Tensor
+    entropies: Tensor | None
     finished: Tensor
 
     @property
@@ -70,11 +70,13 @@ def sample(
     step: int = 0,
     temperature: float = 1.0,
     row_ids: Tensor | None = None,
+    entropies: bool = True,
 ) -> Rollout:
     """Draw `group_size` completions of each prompt, nothing truncated (no top-k, top-p, min-p).
 
     `prompts`: P token lists of any lengths; `row_ids` (P * group_size,) numbers the rows for the random streams
-    (default 0, 1, 2, ...). `temperature` > 0 divides the logits. Raises `DataError` on an empty prompt.
+    (default 0, 1, 2, ...). `temperature` > 0 divides the logits. `entropies` = False saves their computation. Raises
+    `DataError` on an empty prompt.
     """
     _check(prompts, group_size, max_new_tokens, temperature)
     device = next(model.parameters()).device
@@ -82,20 +84,22 @@ def sample(
     row_ids = torch.arange(rows) if row_ids is None else row_ids.cpu()
     if len({len(p) for p in prompts}) > 1 and not supports_shared_prefix(model):
         settings = {"max_new_tokens": max_new_tokens, "eos_id": eos_id, "pad_id": pad_id, "temperature": temperature}
-        alike = partial(sample, model, group_size=group_size, key=key, step=step, **settings)
+        alike = partial(sample, model, group_size=group_size, key=key, step=step, entropies=entropies, **settings)
         return _length_by_length(alike, prompts, row_ids.reshape(-1, group_size), pad_id)
     uniforms = key.uniform(step, "sample", row_ids, torch.arange(max_new_tokens)).to(device)
     tokens = torch.full((rows, max_new_tokens), pad_id, dtype=torch.long, device=device)
     logps = torch.zeros(rows, max_new_tokens, device=device)
-    entropies = torch.zeros(rows, max_new_tokens, device=device)
+    found = torch.zeros(rows, max_new_tokens, device=device) if entropies else None
     lengths = torch.full((rows,), max_new_tokens, dtype=torch.long, device=device)
     finished = torch.zeros(rows, dtype=torch.bool, device=device)
     with _decoder(model, prompts, group_size, max_new_tokens) as decoder:
         alive = torch.arange(rows, device=device)
         logits = decoder.first_logits
         for t in range(max_new_tokens):
-            drawn, logp, entropy = draw(logits, uniforms[alive, t], temperature)
-            tokens[alive, t], logps[alive, t], entropies[alive, t] = drawn, logp, entropy
+            drawn, logp, entropy = draw(logits, uniforms[alive, t], temperature, entropies)
+            tokens[alive, t], logps[alive, t] = drawn, logp
+            if found is not None:
+                found[alive, t] = entropy
             ended = drawn == eos_id
             going = torch.nonzero(~ended).squeeze(1)
             if len(going) < len(alive):
@@ -109,7 +113,9 @@ def sample(
                 logits = decoder.advance(drawn)
     mask = torch.arange(max_new_tokens, device=device)[None, :] < lengths[:, None]
     width = int(lengths.max())
-    return Rollout(tokens[:, :width], mask[:, :width], logps[:, :width], entropies[:, :width], finished)
+    return Rollout(
+        tokens[:, :width], mask[:, :width], logps[:, :width], None if found is None else found[:, :width], finished
+    )
 
 
 def _length_by_length(
@@ -123,22 +129,26 @@ def _length_by_length(
     places = torch.arange(row_ids.numel()).reshape(row_ids.shape)
     order = torch.cat([places[g].flatten() for g in groups]).argsort().to(parts[0].tokens.device)
 
-    def joined(name: str, fill: int = 0) -> Tensor:
+    def joined(name: str, fill: int = 0) -> Any:
         columns = [getattr(part, name) for part in parts]
+        if columns[0] is None:
+            return None
         return torch.cat([F.pad(c, (0, width - c.shape[1]), value=fill) for c in columns])[order]
 
     finished = torch.cat([part.finished for part in parts])[order]
     return Rollout(joined("tokens", pad_id), joined("mask"), joined("logps"), joined("entropies"), finished)
 
 
-def draw(logits: Tensor, uniforms: Tensor, temperature: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Inverse-CDF draw. logits (B, V), uniforms (B,) in (0, 1) -> tokens (B,), log-probs (B,), entropies (B,) in nats."""
+def draw(
+    logits: Tensor, uniforms: Tensor, temperature: float, entropies: bool = True
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Inverse-CDF draw. logits (B, V), uniforms (B,) in (0, 1) -> tokens (B,), log-probs (B,), entropies (B,) or None."""
     log_probs = torch.log_softmax(logits.float() / temperature, dim=-1)
     probs = log_probs.exp()
     cumulative = probs.cumsum(-1)
     # The last sum may fall short of 1 by rounding; scaling the threshold by it keeps every draw inside the vocabulary.
     chosen = (cumulative < (uniforms * cumulative[:, -1])[:, None]).sum(-1).clamp_max(logits.shape[-1] - 1)
-    entropy = torch.special.entr(probs).sum(-1)
+    entropy = torch.special.entr(probs).sum(-1) if entropies else None
     return chosen, log_probs.gather(1, chosen[:, None]).squeeze(1), entropy
 
 
@@ -266,7 +276,10 @@ class _RepeatedCacheDecoder(_Prefilled):
 
 
 class _SuffixLayer(CacheLayerMixin):
-    """Keys and values of the completions of one layer, in buffers of (B, H, capacity, D) allocated at the first token."""
+    """Keys and values of the completions of one layer, in buffers of (H, B, capacity, D) allocated at the first token.
+
+    Heads first: a head's rows then lie prompt after prompt, so that a group is a view and not a copy (`SharedPrefix.mix`).
+    """
 
     is_sliding = False
 
@@ -275,29 +288,29 @@ class _SuffixLayer(CacheLayerMixin):
         self.capacity, self.filled = capacity, 0
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
-        shape = (*key_states.shape[:2], self.capacity, key_states.shape[-1])
-        self.keys = key_states.new_empty(shape)
-        self.values = value_states.new_empty((*shape[:3], value_states.shape[-1]))
+        batch, heads, _, width = key_states.shape
+        self.keys = key_states.new_empty(heads, batch, self.capacity, width)
+        self.values = value_states.new_empty(heads, batch, self.capacity, value_states.shape[-1])
         self.is_initialized = True
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        """key_states, value_states (B, H, 1, D) join; returns views (B, H, t, D)."""
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         assert self.keys is not None and self.values is not None
-        end = self.filled + key_states.shape[2]
-        self.keys[:, :, self.filled : end] = key_states
-        self.values[:, :, self.filled : end] = value_states
-        self.filled = end
-        return self.keys[:, :, :end], self.values[:, :, :end]
+        self.keys[:, :, self.filled] = key_states[:, :, 0].transpose(0, 1)
+        self.values[:, :, self.filled] = value_states[:, :, 0].transpose(0, 1)
+        self.filled += 1
+        return self.keys[:, :, : self.filled].transpose(0, 1), self.values[:, :, : self.filled].transpose(0, 1)
 
     def keep(self, rows: Tensor) -> None:
+        """Only these rows (ascending) stay; only the filled part has to move."""
         if self.keys is None or self.values is None:
             return
-        # Rows ascend, so each target index is <= its source; only the filled part has to move.
         for name in ("keys", "values"):
             old = getattr(self, name)
-            new = old[: len(rows)]
-            new[:, :, : self.filled] = old[rows, :, : self.filled]
+            new = old[:, : len(rows)]
+            new[:, :, : self.filled] = old[:, rows, : self.filled]
             setattr(self, name, new)
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
@@ -314,24 +327,26 @@ class _SuffixLayer(CacheLayerMixin):
 class SharedPrefix:
     """The prompts' keys and values, once a prompt, and the completions' suffix cache beside them."""
 
-    layers: list[tuple[Tensor, Tensor]]  # per layer (P, H, S, D) keys, (P, H, S, D') values
-    padding: Tensor  # (P, S) bool, True where a shorter prompt was padded
+    layers: list[tuple[Tensor, Tensor]]
+    """Per layer keys (P, H, S, D) and values (P, H, S, D')."""
+    padding: Tensor
+    """(P, S) bool, True where a shorter prompt was padded."""
     group_size: int
     capacity: int
     suffix: Cache = field(init=False)
-    slots: Tensor | None = field(
-        init=False, default=None
-    )  # (B,) place of each row in the P x group_size grid; None = all
+    slots: Tensor | None = field(init=False, default=None)
+    """(B,) place of each living row among the P * group_size; None = all live."""
     bias: Tensor | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         self.suffix = Cache(layers=[_SuffixLayer(self.capacity) for _ in self.layers])
+        self.layers = [(k.transpose(0, 1).contiguous(), v.transpose(0, 1).contiguous()) for k, v in self.layers]
         if bool(self.padding.any()):
-            self.bias = torch.zeros_like(self.padding, dtype=self.layers[0][0].dtype).masked_fill(
-                self.padding, float("-inf")
-            )[:, None, None, :]
+            zeros = torch.zeros(self.padding.shape, dtype=self.layers[0][0].dtype, device=self.padding.device)
+            self.bias = zeros.masked_fill(self.padding, float("-inf"))[:, None, :]  # (P, 1, S)
 
     def keep(self, rows: Tensor) -> None:
+        """Only these of the living rows (ascending) go on."""
         full = torch.arange(len(self.padding) * self.group_size, device=rows.device)
         self.slots = (full if self.slots is None else self.slots)[rows]
         for layer in self.suffix.layers:
@@ -340,42 +355,38 @@ class SharedPrefix:
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         """One query a row over [its prompt, its own completion]; key and value join the completion.
 
-        query (B, Hq, D); key, value (B, H, D), H divides Hq. Returns (B, Hq * D').
+        query (B, Hq, D), already times D ** -0.5; key, value (B, H, D), H divides Hq. Returns (B, Hq * D').
         """
         keys, values = self.suffix.layers[layer].update(key[:, :, None], value[:, :, None])
-        return self.mix(layer, query * query.shape[-1] ** -0.5, keys, values)
+        return self.mix(layer, query, keys, values)
 
     def mix(self, layer: int, query: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-        """As `attend`, with the query (B, Hq, D) already scaled and the completion's keys, values (B, H, t, D) given."""
-        prompt_keys, prompt_values = self.layers[layer]
-        heads, width = keys.shape[1], query.shape[-1]
-        q = query.unflatten(1, (heads, -1))  # (B, H, R, D), R queries share a key head
-        repeat = q.shape[2]
-        members = self.grid(q).transpose(1, 2).reshape(-1, self.group_size * repeat, width)  # (P * H, G * R, D)
-        over_prompt = torch.bmm(members, prompt_keys.flatten(0, 1).transpose(1, 2))
+        """As `attend`, with the completion's keys and values (B, H, t, D) given. Inside, heads come first."""
+        prompt_keys, prompt_values = self.layers[layer]  # (H, P, S, D)
+        q = query.unflatten(1, (keys.shape[1], -1)).transpose(0, 1).contiguous()  # (H, B, R, D), R queries share a key
+        over_prompt = self.grid(q) @ prompt_keys.transpose(-1, -2)  # (H, P, G * R, S)
         if self.bias is not None:
-            over_prompt = (over_prompt.unflatten(0, (-1, heads)) + self.bias).flatten(0, 1)
-        over_own = q @ keys.transpose(-1, -2)  # (B, H, R, t)
-        scores = torch.cat([self.rows(over_prompt, heads, repeat), over_own], -1)
+            over_prompt += self.bias
+        over_own = q @ keys.transpose(0, 1).transpose(-1, -2)  # (H, B, R, t)
+        scores = torch.cat([self.rows(over_prompt, q.shape[2]), over_own], -1)
         weights = torch.softmax(scores, -1, dtype=torch.float32).to(query.dtype)
-        size = prompt_keys.shape[2]
-        gathered = self.grid(weights[..., :size]).transpose(1, 2).reshape(-1, self.group_size * repeat, size)
-        from_prompt = self.rows(torch.bmm(gathered, prompt_values.flatten(0, 1)), heads, repeat)
-        return (from_prompt + weights[..., size:] @ values).flatten(1)
+        on_prompt, on_own = weights.split([prompt_keys.shape[2], over_own.shape[-1]], -1)
+        out = self.rows(self.grid(on_prompt) @ prompt_values, q.shape[2]) + on_own @ values.transpose(0, 1)
+        return out.transpose(0, 1).flatten(1)
 
     def grid(self, rows: Tensor) -> Tensor:
-        """(B, H, R, W) -> (P, G, H, R, W): ended rows leave zeros behind."""
-        shape = (len(self.padding), self.group_size, *rows.shape[1:])
+        """(H, B, R, W) -> (H, P, G * R, W): a view while all rows live; ended rows leave zeros behind."""
+        heads, _, repeat, width = rows.shape
+        shape = (heads, len(self.padding), self.group_size * repeat, width)
         if self.slots is None:
-            return rows.unflatten(0, shape[:2])
-        full = rows.new_zeros(shape[0] * shape[1], *rows.shape[1:])
-        return full.index_copy_(0, self.slots, rows).unflatten(0, shape[:2])
+            return rows.reshape(shape)
+        full = rows.new_zeros(heads, shape[1] * self.group_size, repeat, width)
+        return full.index_copy_(1, self.slots, rows).view(shape)
 
-    def rows(self, grid: Tensor, heads: int, repeat: int) -> Tensor:
-        """(P * H, G * R, W) -> (B, H, R, W) of the living rows."""
-        parts = grid.reshape(-1, heads, self.group_size, repeat, grid.shape[-1]).transpose(1, 2)
-        flat = parts.reshape(-1, heads, repeat, grid.shape[-1])
-        return flat if self.slots is None else flat[self.slots]
+    def rows(self, grid: Tensor, repeat: int) -> Tensor:
+        """(H, P, G * R, W) -> (H, B, R, W) of the living rows."""
+        flat = grid.reshape(len(grid), -1, repeat, grid.shape[-1])
+        return flat if self.slots is None else flat[:, self.slots]
 
 
 def _attend(
