@@ -11,7 +11,7 @@ import os
 import sys
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -130,7 +130,7 @@ EDITABLE = (Demo, Sft, Train, Show)  # the verbs that take --a.b value
 class Streams:
     """Where the verbs speak."""
 
-    out: Console = field(default_factory=lambda: Console(highlight=False))
+    out: Console = field(default_factory=lambda: Console(highlight=False, width=None if sys.stdout.isatty() else 120))
     err: Console = field(default_factory=lambda: Console(stderr=True, highlight=False))
 
 
@@ -299,6 +299,9 @@ def _demo(command: Demo, overrides: list[tuple[str, str]], streams: Streams) -> 
     checked = check_by_sampling(jobs, base)
     found = results(base, trained, command.seeds)
     over_seeds = summarise_seeds(found) if len(found) > 1 else None
+    if over_seeds is not None:  # each page says what its own seed shows, and what all of them show together
+        together = tuple(f"Over {over_seeds.seeds} training seeds: {line}" for line in over_seeds.sentences)
+        found = [replace(result, notes=(*result.notes, *together)) for result in found]
     for result in found:
         folder = command.out if len(found) == 1 else command.out / f"seed-{result.seed}"
         paths = write_report(result, folder)

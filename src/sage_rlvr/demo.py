@@ -33,7 +33,13 @@ from sage_rlvr.report import Arm, Result, Training, arm_from_logps
 from sage_rlvr.runs import read_metrics
 
 ARMS = {"no KL": "no_kl.yaml", "GRPO": "grpo.yaml", "SAGE-Branch": "sage_branch.yaml"}
-EXTRA_ARMS = {"Placebo": "placebo.yaml"}
+EXTRA_ARMS = {
+    "Placebo": "placebo.yaml",
+    "SAGE-Token": "sage_token.yaml",
+    "SAGE-Random": "sage_random.yaml",
+    "Dr. GRPO": "dr_grpo.yaml",
+    "RLOO": "rloo.yaml",
+}
 POLL_SECONDS = 0.5
 
 

@@ -121,23 +121,37 @@ def print_summary(console: Console, result: Result | Summary, over_seeds: SeedSu
     summary = result if isinstance(result, Summary) else summarise(result)
     _print_table(console, results_table(summary))
     if over_seeds is None:
-        console.print("These checkpoints:", style="bold")
-    for line in summary.sentences if over_seeds is None else ():
+        _print_lines(console, "These checkpoints:", summary.sentences)
+        for caveat in summary.caveats:
+            console.print(f"[dim]{rich.markup.escape(caveat)}[/]", soft_wrap=True)
+        return
+    console.print(
+        "The table shows the first seed. Means over the training seeds, with their Student intervals:", style="bold"
+    )
+    for name, passes in over_seeds.passes.items():
+        cells = "   ".join(f"pass@{k} {v.value:.3f} ({v.low:.3f} to {v.high:.3f})" for k, v in passes.items())
+        console.print(f"  {name:<14} {cells}", markup=False, soft_wrap=True)
+    _print_lines(console, f"These methods, over {over_seeds.seeds} training seeds:", over_seeds.sentences)
+
+
+def _print_lines(console: Console, head: str, lines: Sequence[str]) -> None:
+    console.print(head, style="bold")
+    for line in lines:
         console.print(f"  {line}", markup=False, soft_wrap=True)
-    if over_seeds is not None:
-        console.print(f"These methods, over {over_seeds.seeds} training seeds:", style="bold")
-        for line in over_seeds.sentences:
-            console.print(f"  {line}", markup=False, soft_wrap=True)
-        console.print("The table shows the first seed.")
-    for caveat in summary.caveats if over_seeds is None else ():
-        console.print(f"[dim]{rich.markup.escape(caveat)}[/]", soft_wrap=True)
 
 
 def _print_table(console: Console, table: Table) -> None:
-    shown = rich.table.Table(*table.header, box=rich.box.SIMPLE_HEAD, pad_edge=False)
+    """As many columns as fit; the page has them all."""
+    columns = list(zip(table.header, *table.rows, strict=True))
+    widths = [max(len(line) for cell in column for line in cell.split("\n")) + 2 for column in columns]
+    fitting = [i for i in range(len(columns)) if sum(widths[: i + 1]) <= console.width]
+    shown = rich.table.Table(*(table.header[i] for i in fitting), box=rich.box.SIMPLE_HEAD, pad_edge=False)
     for row in table.rows:
-        shown.add_row(*row)
+        shown.add_row(*(row[i] for i in fitting))
     console.print(shown)
+    if len(fitting) < len(columns):
+        left_out = ", ".join(" ".join(table.header[i].split()) for i in range(len(fitting), len(columns)))
+        console.print(f"[dim]{rich.markup.escape(left_out)}: on the page, or in a wider terminal[/]")
     for note in table.notes:
         console.print(f"[dim]{rich.markup.escape(note)}[/]", soft_wrap=True)
 

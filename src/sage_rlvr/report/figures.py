@@ -239,7 +239,7 @@ def _label_ends(axes: Axes, ends: Mapping[str, tuple[float, float]]) -> None:
         axes.annotate(
             name, (x, y), xytext=(1.03, place), textcoords=axes.get_yaxis_transform(), color=colour(name), fontsize=10,
             fontweight="bold", va="center", annotation_clip=False,
-            arrowprops={"color": colour(name), "shrinkA": 1, "shrinkB": 3, **_RULE},
+            arrowprops={"color": colour(name), "shrinkA": 1, "shrinkB": 3, "relpos": (0, 0.5), **_RULE},
         )  # fmt: skip
 
 

@@ -216,7 +216,8 @@ class SeedSummary:
 def summarise_seeds(results: Sequence[Result | Mapping[str, Any]]) -> SeedSummary:
     """Claims about methods: one result a training seed, the same arms on the same problems in each.
 
-    Paired by seed (row s of every arm shares prompts and random streams); Student's t with S - 1 degrees of freedom.
+    Paired by seed (row s of every arm shares prompts and random streams); Student's t with S - 1 degrees of freedom. Each
+    trained arm is also held against the base's best pass@1 at any temperature that was tried.
     """
     checked = [as_result(result) for result in results]
     if not checked:
@@ -232,6 +233,11 @@ def summarise_seeds(results: Sequence[Result | Mapping[str, Any]]) -> SeedSummar
     trained = [arm.name for arm in first.arms if arm.trained and arm.name != first.base]
     pairs = [(name, first.base) for name in trained] + list(control_pairs(first))
     comparisons = {(a, b, k): paired_seeds(scores[a, k], scores[b, k]) for a, b in pairs for k in (1, first.k)}
+    base = first.arm(first.base)
+    top = best_pass1(frontier(base.ps, first.k))
+    colder = f"{first.base} at its best temperature ({top.pass1:.3f} at T = {top.temperature:g})"
+    best = np.stack([np.asarray(base.ps[top.temperature])] * len(checked))
+    comparisons |= {(name, colder, 1): paired_seeds(scores[name, 1], best) for name in trained}
     return SeedSummary(
         seeds=len(checked),
         passes={n: {k: seed_interval(scores[n, k].mean(axis=1)) for k in (1, first.k)} for n in names},
