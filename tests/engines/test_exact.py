@@ -82,12 +82,27 @@ def test_sampling_agrees_within_its_interval(policy, temperature: float) -> None
 def test_evaluate_records_what_it_did(warm_policy: Path) -> None:
     record = evaluate(Target("warm", str(warm_policy), WORLD), problems=5, temperatures=(0.5, 1.0))
     again = evaluate(Target("warm", str(warm_policy), WORLD), problems=5, temperatures=(0.5, 1.0))
-    ids = [WORLD.build().problem_id(p) for p in WORLD.build().problems("test", 1, 5)]
+    ids = [WORLD.build().problem_id(p) for p in WORLD.build().problems("test", 1, 5, distinct=False)]
     assert record.problems == 5 and record.meta["problem_ids"] == ids and set(record.logps) == {0.5, 1.0}
     assert all(np.array_equal(a, b) for a, b in zip(record.logps[1.0], again.logps[1.0], strict=True))
     assert "train_problems" not in world_identity(WORLD) and record.meta["world"] == world_identity(WORLD)
     with pytest.raises(DataError, match="split 'train'"):
         evaluate(Target("warm", str(warm_policy), WORLD), split="train")
+
+
+def test_both_draws_score_a_repeated_problem_once_and_alike(warm_policy: Path) -> None:
+    target, task = Target("warm", str(warm_policy), WORLD), WORLD.build()
+    size = len(task.census("test"))
+    law = evaluate(target, problems=2 * size)  # more draws than problems, so some must come twice
+    census = evaluate(target, problems=size, draw="census")
+    assert law.meta["draw"] == "law" and census.meta["draw"] == "census"
+    assert sorted(census.meta["problem_ids"]) == sorted(task.problem_id(p) for p in task.census("test"))
+    by_id = dict(zip(census.meta["problem_ids"], census.logps[1.0], strict=True))
+    assert len(set(law.meta["problem_ids"])) < 2 * size
+    for name, row in zip(law.meta["problem_ids"], law.logps[1.0], strict=True):
+        assert np.allclose(row, by_id[name], atol=1e-5)
+    with pytest.raises(DataError, match="choose one of law, census"):
+        evaluate(target, draw="all")
 
 
 def test_the_cross_check_agrees_also_with_few_problems(warm_policy: Path) -> None:

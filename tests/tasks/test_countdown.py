@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import combinations_with_replacement
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -225,3 +227,44 @@ def test_worlds_are_values():
     assert Countdown({3: 1}) == WORLDS["countdown-3"] and hash(Countdown({3: 1})) == hash(WORLDS["countdown-3"])
     assert Countdown(targets="uniform") == WORLDS["countdown-4"] != Countdown()
     assert hash(Countdown(targets="uniform")) == hash(WORLDS["countdown-4"])
+
+
+def test_the_census_is_every_solvable_problem_of_a_split_once() -> None:
+    world = Countdown({3: 1.0}, max_number=5, max_target=12)
+    listed = {split: world.census(split) for split in SPLITS}
+    keys = [p.key for split in SPLITS for p in listed[split]]
+    brute = {
+        (numbers, target)
+        for numbers in combinations_with_replacement(range(1, 6), 3)
+        for target in range(1, 13)
+        if solutions(Problem(numbers, target))
+    }
+    assert len(keys) == len(set(keys)) and set(keys) == brute
+    assert all(split_of(p) == split for split in SPLITS for p in listed[split])
+    drawn = {p.key for p in world.problems("test", 0, len(listed["test"]))}
+    assert drawn == {p.key for p in listed["test"]}  # the draws by expression find the same problems in the end
+
+
+def test_evaluation_problems_are_equally_likely_whatever_their_number_of_answers() -> None:
+    world = Countdown({3: 1.0}, max_number=6, max_target=20)
+    census = world.census("train")
+    half = len(census) // 2
+    assert world.sample_of_census("train", 3, half) == world.sample_of_census("train", 3, len(census))[:half]
+    answers = {p.key: len(solutions(p)) for p in census}
+    mean = np.mean(list(answers.values()))
+    means = [np.mean([answers[p.key] for p in world.sample_of_census("train", seed, half)]) for seed in range(40)]
+    drawn = np.mean([answers[p.key] for p in world.problems("train", 0, half)])
+    assert abs(np.mean(means) - mean) < 3 * np.std(means) / np.sqrt(40) + 1e-9
+    assert drawn > mean + 3 * np.std(means)  # the first draws by expression are the easy problems
+    with pytest.raises(DataError, match="this world has"):
+        world.sample_of_census("train", 0, len(census) + 1)
+
+
+def test_facts_agree_with_what_the_law_draws() -> None:
+    world = Countdown({3: 1.0}, max_number=5, max_target=12)
+    facts = world.facts("train")
+    answers = [len(solutions(p)) for p in world.census("train")]
+    assert facts["problems"] == len(answers) and facts["answers_mean"] == pytest.approx(np.mean(answers))
+    drawn = [len(solutions(p)) for p in world.problems("train", 5, 20_000, distinct=False)]
+    assert facts["answers_mean_by_law"] == pytest.approx(np.mean(drawn), rel=0.03)
+    assert facts["longest"] <= 9 and facts["expressions_mean"] <= 1008

@@ -70,10 +70,3 @@ class LeaveOneOut:
     def __call__(self, rewards: Groups) -> Groups:
         centred = _centred(rewards, 2, "LeaveOneOut")
         return centred * (rewards.shape[1] / (rewards.shape[1] - 1))
-
-
-ADVANTAGES: dict[str, type] = {
-    "group_normalised": GroupNormalised,
-    "group_centred": GroupCentred,
-    "leave_one_out": LeaveOneOut,
-}

@@ -12,8 +12,10 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from sage_rlvr.core.guides import Flat, Guide, is_clamped, is_flat
+from sage_rlvr.core.guides import Flat, Guide, factors, is_clamped, is_flat
+from sage_rlvr.core.guides.base import DependsOn
 from sage_rlvr.core.kl import ESTIMATORS, Estimator, k3
+from sage_rlvr.core.reductions import Reduction
 from sage_rlvr.core.schedules import Constant, Schedule, as_schedule, is_zero
 from sage_rlvr.core.signals import masked_mean
 from sage_rlvr.errors import CancellingGuide, ConfigError
@@ -31,8 +33,8 @@ class Anchor:
     `beta` is a number or a schedule, >= 0. `guide` gives q. `estimator` is k1, k2, k3, k3_is or straight_through.
     `placement` puts it in the loss (differentiated) or in the reward (detached, return-to-go). `source` is "base",
     the model that training started from, or the path of another checkpoint. Combinations without meaning are refused
-    here: ConfigError, or CancellingGuide when the guide would vanish from the expected gradient. One that is only
-    noise gives a UserWarning.
+    here: ConfigError, or CancellingGuide when every factor of the guide would vanish from the expected gradient. A
+    factor that is only noise, or that cancels beside others that do not, is named by a UserWarning.
     """
 
     beta: float | Schedule
@@ -66,7 +68,7 @@ class Anchor:
                 "never act; give the anchor a weight, for example beta=0.05."
             )
         if self.placement == "loss":
-            _check_cancellation(name, self.guide.depends_on, self.estimator)
+            _check_cancellation(factors(self.guide), self.estimator)
 
     def beta_at(self, step: int, total_steps: int) -> float:
         """beta at an optimiser step; ConfigError when a schedule goes below 0 there."""
@@ -98,25 +100,40 @@ def _check_placement(estimator: str, placement: str) -> None:
         )
 
 
-def _check_cancellation(name: str, depends_on: str, estimator: str) -> None:
+def _check_cancellation(parts: tuple[Guide, ...], estimator: str) -> None:
+    """Refuse a guide of which nothing acts in the expected gradient; name each factor that does not."""
     unbiased = estimator in UNBIASED_IN_LOSS
-    if unbiased and depends_on == "state":
+    noise, state, batch = (_named(parts, depends_on) for depends_on in ("nothing", "state", "batch"))
+    if unbiased and state and all(part.depends_on in ("nothing", "state") for part in parts):
         raise CancellingGuide(
-            f"{name} cancels: its q is the same for every next token of a state, and {estimator} in the loss has the "
-            "expected gradient E[(log pi - log ref - log q) grad log pi], in which a constant of the state multiplies "
-            "E[grad log pi] = 0. Use estimator='k3', where q scales the pull, or placement='reward' with "
-            "estimator='k1', where log q is a bonus for reaching the state."
+            f"{state} cancels, up to a 1/|y| artefact under sequence_mean: its q is the same for every next token of a "
+            f"state, and {estimator} in the loss has the expected gradient E[(log pi - log ref - log q) grad log pi], "
+            "in which a constant of the state multiplies E[grad log pi] = 0. Use estimator='k3', where q scales the "
+            "pull, or placement='reward' with estimator='k1', where log q is a bonus for reaching the state."
         )
-    if depends_on == "nothing":
+    if noise:
         _warn(
-            f"{name} in the loss is noise only: its q does not look at the sequence, so the expected gradient is "
+            f"{noise} in the loss is noise only: its q does not look at the sequence, so the expected gradient is "
             "that of the anchor without it (times E[q] under k3); use it as a control."
         )
-    if unbiased and depends_on == "batch":
+    if unbiased and state:
         _warn(
-            f"{name} under {estimator} in the loss: what q takes from the batch, and not from the sampled token, "
-            "cancels in the expected gradient; use estimator='k3' or placement='reward' if it should act."
+            f"{state} under {estimator} in the loss cancels in the expected gradient, up to a 1/|y| artefact under "
+            "sequence_mean, and only the other factors of the product act; use estimator='k3' or placement='reward', "
+            "or leave it out."
         )
+    if unbiased and batch:
+        _warn(
+            f"{batch} under {estimator} in the loss: what q takes from the batch, and not from the sampled token, "
+            "cancels in the expected gradient, up to a 1/|y| artefact under sequence_mean; use estimator='k3' or "
+            "placement='reward' if it should act."
+        )
+
+
+def _named(parts: tuple[Guide, ...], depends_on: str) -> str:
+    """The class names of the factors that depend on that, joined; empty when there are none."""
+    names = [type(part).__name__ for part in parts if part.depends_on == depends_on]
+    return " and ".join(dict.fromkeys(names))
 
 
 def _warn(message: str) -> None:
@@ -133,37 +150,97 @@ def anchor_logps(ref_logps: PerToken, log_q: PerToken | None) -> PerToken:
     return reference if log_q is None else reference + log_q.detach().float()
 
 
-def effective_gradient(anchor: Anchor) -> str:
-    """In words, the expected gradient of the KL term at on-policy samples (kl.py has the derivations)."""
-    depends_on = "flat" if is_flat(anchor.guide) else anchor.guide.depends_on
+def effective_gradient(anchor: Anchor, reduction: Reduction) -> str:
+    """In words, the expected gradient of the KL term at on-policy samples (kl.py has the derivations).
+
+    The text is put together from what the factors of the guide depend on. It holds as it stands where a token's weight
+    does not depend on its row; for a `reduction` that divides each row by its length, `length_note` follows it.
+    """
+    note = length_note(anchor, reduction)
+    return gradient_at_even_weights(anchor) + (f"; note: {note}" if note else "")
+
+
+def gradient_at_even_weights(anchor: Anchor) -> str:
+    """`effective_gradient` under a constant or batch-wide reduction."""
+    found = _dependences(anchor)
     if anchor.placement == "reward":
-        bonus = "" if depends_on == "flat" else "; log q is a bonus for reaching the tokens and states that q favours"
+        bonus = "; log q is a bonus for reaching the tokens and states that q favours" if found else ""
         return "grad [KL(pi || pi_ref) - E_pi sum_t log q_t] over whole sequences, by return-to-go" + bonus
-    if anchor.estimator in UNBIASED_IN_LOSS:
-        tail = {"flat": "", "token": ", shaped: q re-weights the tokens of a state"}
-        target = "pi_ref" if depends_on in ("flat", "nothing", "batch") else "q pi_ref"
-        return f"grad KL(pi || {target}) at the visited states (reverse KL)" + tail.get(depends_on, "; q is noise here")
-    return {
-        "flat": "grad KL(pi_ref || pi) at the visited states: the *forward* KL, on the logits pi - pi_ref",
-        "nothing": "E[q] * grad KL(pi_ref || pi) at the visited states (forward KL); q adds noise only",
-        "state": "q(s) * grad KL(pi_ref || pi) at the visited states: a re-weighted *forward* KL; q scales the pull "
-        "to the reference at the states it marks and does not move the anchor",
-        "token": "on the logits Zq pi - q pi_ref with Zq = sum_v q_v pi_ref,v at the visited states: the forward KL "
-        "to the shaped anchor",
-        "batch": "the forward KL to q pi_ref at the visited states, q fixed by the batch",
-    }[depends_on]
+    return _reverse_kl(found) if anchor.estimator in UNBIASED_IN_LOSS else _forward_kl(found)
+
+
+def length_note(anchor: Anchor, reduction: Reduction) -> str:
+    """What a division of each row by its own length adds to the expected gradient; empty for other reductions.
+
+    At a prefix s the force on the next token v is weighted by E[1/|y| | s, v]. With pi = pi_ref and q(s) > 1 the k3
+    force 1 - q(s) is the same for all v, so without that weight it is 0 in expectation, and with it the tokens with
+    the larger weight gain: those that lead to shorter answers.
+    """
+    if reduction.divisor != "row":
+        return ""
+    acting = _dependences(anchor) - (set() if anchor.estimator in UNBIASED_IN_LOSS else {"nothing"})
+    return (
+        "each row's force is weighted by 1/|y|: next tokens that lead to short answers count more, so this is exact "
+        "only where the length does not depend on the token"
+        + ("; with q > 1 at its prefixes a pull towards shorter answers" if acting else "")
+    )
+
+
+def _dependences(anchor: Anchor) -> set[DependsOn]:
+    return {part.depends_on for part in factors(anchor.guide)}
+
+
+def _reverse_kl(found: set[DependsOn]) -> str:
+    target = "q pi_ref" if "token" in found else "pi_ref"
+    text = f"grad KL(pi || {target}) at the visited states (reverse KL)"
+    if "token" in found:
+        text += ", shaped: q re-weights the tokens of a state"
+    lost = {"state": "looks at the state alone", "batch": "comes from the batch", "nothing": "is noise"}
+    words = [why for what, why in lost.items() if what in found]
+    return text + (f"; the part of q that {' or '.join(words)} cancels" if words else "")
+
+
+def _forward_kl(found: set[DependsOn]) -> str:
+    if not found:
+        return "grad KL(pi_ref || pi) at the visited states: the *forward* KL, on the logits pi - pi_ref"
+    scale = "".join(f"{factor} * " for what, factor in (("state", "q(s)"), ("nothing", "E[q]")) if what in found)
+    if "token" in found:
+        text = f"{scale}(Zq pi - q pi_ref) on the logits at the visited states, Zq = sum_v q_v pi_ref,v"
+        text += ": the forward KL to the anchor that the token's q shapes"
+    elif found == {"batch"}:
+        return "the forward KL to q pi_ref at the visited states, q fixed by the batch"
+    else:
+        text = f"{scale}grad KL(pi_ref || pi) at the visited states: a re-weighted *forward* KL"
+    tails = {
+        "state": "q(s) scales the pull at the states it marks and does not move the anchor",
+        "nothing": "the q that looks at nothing adds noise only",
+        "batch": "a factor of q is fixed by the batch",
+    }
+    return "; ".join([text, *(tail for what, tail in tails.items() if what in found)])
 
 
 @torch.no_grad()
 def anchor_metrics(
-    anchor: Anchor, logps: PerToken, ref_logps: PerToken, log_q: PerToken | None, mask: Bool[Tensor, "B T"]
+    anchor: Anchor,
+    logps: PerToken,
+    ref_logps: PerToken,
+    log_q: PerToken | None,
+    mask: Bool[Tensor, "B T"],
+    q_clamped: Bool[Tensor, "B T"] | None = None,
 ) -> dict[str, float]:
-    """Means over counted tokens: k3 to the shaped and raw reference (nats), q, shares of q != 1 and at the band."""
+    """Means over counted tokens: k3 to the shaped and raw reference (nats), q, shares of q != 1 and at the band.
+
+    The share at the band is read from `q_clamped`; without it from `log_q`, and left out for a product of several
+    guides, whose log q does not tell which factor stands at an edge.
+    """
     shift = torch.zeros_like(ref_logps, dtype=torch.float32) if log_q is None else log_q.float()
-    return {
+    metrics = {
         "anchor/kl": masked_mean(k3(logps, anchor_logps(ref_logps, log_q)), mask),
         "anchor/kl_raw": masked_mean(k3(logps, ref_logps), mask),
         "anchor/q_mean": masked_mean(shift.exp(), mask),
         "anchor/q_active_share": masked_mean(shift != 0, mask),
-        "anchor/q_clamped_share": masked_mean(is_clamped(anchor.guide, shift), mask),
     }
+    parts = factors(anchor.guide)
+    if q_clamped is None and len(parts) < 2:
+        q_clamped = is_clamped(parts[0] if parts else Flat(), shift)
+    return metrics if q_clamped is None else metrics | {"anchor/q_clamped_share": masked_mean(q_clamped, mask)}

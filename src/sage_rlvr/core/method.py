@@ -2,27 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from sage_rlvr.core.advantages import Advantage, GroupNormalised, LeaveOneOut
-from sage_rlvr.core.anchor import Anchor, anchor_logps, anchor_metrics, effective_gradient
-from sage_rlvr.core.guides import band_of, is_flat
+from sage_rlvr.core.advantages import Advantage, GroupCentred, GroupNormalised
+from sage_rlvr.core.anchor import Anchor, anchor_logps, anchor_metrics, gradient_at_even_weights, length_note
+from sage_rlvr.core.guides import band_of, clamped, factors, is_flat
 from sage_rlvr.core.keys import Key
 from sage_rlvr.core.kl import estimate
-from sage_rlvr.core.reductions import Reduction, SequenceMean
+from sage_rlvr.core.reductions import Reduction
 from sage_rlvr.core.schedules import show
 from sage_rlvr.core.signals import Batch, Signals, masked_mean
 from sage_rlvr.core.surrogates import Surrogate
 from sage_rlvr.errors import ConfigError, DataError
 
 PerToken = Float[Tensor, "B T"]
-RewardTransform = Callable[[Float[Tensor, "P G"], Int[Tensor, "P G"]], Float[Tensor, "P G"]]
-TokenWeight = Callable[[Signals], PerToken]
+
+
+class RewardTransform(Protocol):
+    """Rewards (P, G) and lengths in tokens (P, G) become rewards (P, G), before the advantage.
+
+    `describe` prints its `equation`, a text; without one its name. `needs`, a frozenset, names the optional signals
+    that an engine must compute for it.
+    """
+
+    def __call__(self, rewards: Float[Tensor, "P G"], lengths: Int[Tensor, "P G"], /) -> Float[Tensor, "P G"]: ...
+
+
+class TokenWeight(Protocol):
+    """Signals become a factor (B, T) on the advantage. `equation` and `needs` as in `RewardTransform`."""
+
+    def __call__(self, signals: Signals, /) -> PerToken: ...
 
 
 @dataclass(frozen=True)
@@ -48,18 +62,24 @@ class Method:
 
     def __post_init__(self) -> None:
         in_reward = self.anchor is not None and not self.anchor.is_off and self.anchor.placement == "reward"
-        if in_reward and isinstance(self.reduction, SequenceMean):
+        if in_reward and self.reduction.divisor == "row":
             raise ConfigError(
                 f"{self.name}: placement='reward' with the sequence_mean reduction divides each row's KL by its "
                 "length, so the penalty is no gradient of a KL; use a constant reduction: dr_grpo(...) or rloo(...)."
+            )
+        if self.anchor is None and "ref_logps" in self.needs:
+            raise ConfigError(
+                f"{self.name}: a part reads the reference, but without an anchor there is none; give one of weight 0, "
+                "Anchor(0.0, source=...), which names it."
             )
 
     @property
     def needs(self) -> frozenset[str]:
         """Which optional signals an engine must compute: a subset of ref_logps, entropies, ref_entropies."""
-        if self.anchor is None or self.anchor.is_off:
-            return frozenset()
-        return self.anchor.guide.needs | {"ref_logps"}
+        found = _needs_of(self.reward_transform) | _needs_of(self.token_weight)
+        if self.anchor is not None and not self.anchor.is_off:
+            found |= self.anchor.guide.needs | {"ref_logps"}
+        return found | {"ref_logps"} if "ref_entropies" in found else found
 
     def describe(self) -> str:
         """The objective that is really optimised, values filled in, and the expected gradient of its KL term."""
@@ -73,6 +93,22 @@ def shape(method: Method, signals: Signals, step: int, total_steps: int, key: Ke
     return method.anchor.guide(signals, step=step, total_steps=total_steps, key=key)
 
 
+def q_clamped(method: Method, signals: Signals, step: int, total_steps: int, key: Key) -> Bool[Tensor, "B T"]:
+    """Where a factor of q stands at the edge of its own band, (B, T) bool; for `Batch.q_clamped`, once per rollout."""
+    if method.anchor is None or method.anchor.is_off:
+        return torch.zeros_like(signals.mask)
+    return clamped(method.anchor.guide, signals, step, total_steps, key)
+
+
+def _needs_of(part: object) -> frozenset[str]:
+    return frozenset(getattr(part, "needs", ()))
+
+
+def _equation_of(part: object) -> str:
+    """The part's `equation`; the name of a function or class that has none."""
+    return str(getattr(part, "equation", None) or getattr(part, "__name__", type(part).__name__))
+
+
 @torch.no_grad()
 def advantages_of(
     method: Method,
@@ -84,9 +120,10 @@ def advantages_of(
 ) -> Tensor:
     """Advantages (B,), or (B, T) where a part looks at tokens; B = P * G, row-major.
 
-    With the anchor in the reward, A_t = A_group - beta * (K_t - mean of K_t over the group's rows still counted at
-    t), K_t the sum from t on of log pi_old - log pi_ref - log q; the KL is never divided by the group's std. The mean
-    is that of the advantage: with LeaveOneOut it is over the other rows, else over the whole group.
+    With the anchor in the reward, A_t = A_group - beta * c * (K_t - mean of K_t over the *other* rows of the group that
+    still count at t), K_t the sum from t on of log pi_old - log pi_ref - log q; the KL is never divided by the group's
+    std. c = (G - 1) / G for an advantage that subtracts the whole group's mean (GroupCentred, GroupNormalised), by
+    which that mean shrinks the expected force of the reward, so that beta keeps its meaning; 1 for every other.
     """
     if method.reward_transform is not None:
         lengths = _need(signals, "reward_transform").mask.sum(dim=1).reshape(rewards.shape)
@@ -100,7 +137,7 @@ def advantages_of(
     if beta == 0.0:
         return advantages
     known = _need(signals, "placement='reward'")
-    penalty = beta * reward_penalty(known, log_q, rewards.shape[1], isinstance(method.advantage, LeaveOneOut))
+    penalty = beta * reward_penalty(known, log_q, rewards.shape[1], _takes_group_mean(method.advantage))
     return (advantages if advantages.dim() == 2 else advantages[:, None]) - penalty
 
 
@@ -110,24 +147,27 @@ def _need(signals: Signals | None, who: str) -> Signals:
     return signals
 
 
-def reward_penalty(signals: Signals, log_q: PerToken | None, group_size: int, leave_one_out: bool = False) -> PerToken:
-    """Return-to-go of k1 to the shaped anchor minus its mean over the group at each column, (B, T), 0 off the mask.
+def _takes_group_mean(advantage: Advantage) -> bool:
+    return isinstance(advantage, GroupCentred | GroupNormalised)
 
-    Assumes right-padded rows (column t is token t) in groups of `group_size`; the mean is over the n rows counted at t.
-    With the row itself in it, the expected force shrinks by (n - 1) / n, as the group mean of Dr. GRPO does its own;
-    `leave_one_out` takes the mean of the others, which is n / (n - 1) times as much. Where only one row counts, both
-    are 0: there is nothing to compare it with.
+
+def reward_penalty(signals: Signals, log_q: PerToken | None, group_size: int, group_mean: bool = False) -> PerToken:
+    """Return-to-go of k1 to the shaped anchor minus its mean over the other rows of the group, (B, T), 0 off the mask.
+
+    Assumes right-padded rows (column t is token t) in groups of `group_size`. The baseline at column t is the mean over
+    those of the other rows that still count there, and 0 where there are none: it does not depend on the row itself,
+    so the expected force is the exact one at every column, however ragged the group. `group_mean` multiplies by the
+    constant (G - 1) / G, which is what a mean over the whole group does to the expected force of the reward.
     """
     mask = signals.mask
     shaped = anchor_logps(signals.require("ref_logps", "placement='reward'"), log_q)
     k1 = torch.where(mask, signals.old_logps - shaped, 0.0)
     to_go = torch.where(mask, k1.flip(1).cumsum(1).flip(1), 0.0)
     grouped, counted = (part.reshape(-1, group_size, part.shape[1]) for part in (to_go, mask))
-    rows = counted.sum(1, keepdim=True)
-    centred = grouped - grouped.sum(1, keepdim=True) / rows.clamp(min=1)
-    if leave_one_out:
-        centred = centred * (rows / (rows - 1).clamp(min=1))
-    return torch.where(counted, centred, 0.0).reshape(to_go.shape)
+    others = (counted.sum(1, keepdim=True) - 1).clamp(min=1)
+    centred = grouped - (grouped.sum(1, keepdim=True) - grouped) / others
+    share = (group_size - 1) / group_size if group_mean else 1.0
+    return torch.where(counted, share * centred, 0.0).reshape(to_go.shape)
 
 
 def objective(
@@ -168,51 +208,65 @@ def _anchor_term(
         raise DataError("objective: the anchor has beta > 0 but Batch.ref_logps is None; compute it (method.needs).")
     ref_logps = _on_mask(batch.ref_logps.detach(), mask)
     log_q = None if batch.log_q is None else _on_mask(batch.log_q.detach(), mask)
-    metrics = anchor_metrics(anchor, logps, ref_logps, log_q, mask)
+    metrics = anchor_metrics(anchor, logps, ref_logps, log_q, mask, batch.q_clamped)
     if anchor.placement == "reward":
         return None, metrics
     return estimate(anchor.estimator, logps, anchor_logps(ref_logps, log_q), old_logps), metrics
 
 
 def _describe(method: Method) -> str:
-    anchor, inner = method.anchor, f"[ {method.surrogate.equation} ]"
-    lines = [f"{method.name}: minimise"]
-    advantage = f"  rho = pi / pi_old,  A = {method.advantage.equation}"
-    if anchor is None or anchor.is_off:
-        return "\n".join([*lines, f"  {method.reduction.equation} {inner}", advantage, "  no KL term"])
-    beta, reference = show(anchor.beta), "pi_ref" if is_flat(anchor.guide) else "q pi_ref"
-    if anchor.placement == "loss":
-        inner = f"[ {method.surrogate.equation}  +  {beta} * {anchor.estimator}(pi, {reference}) ]"
-    else:
-        mean = "mean_others" if isinstance(method.advantage, LeaveOneOut) else "mean_group"
-        advantage += f" - {beta} * (K_t - {mean} K_t),  K_t = sum_(s>=t) [ log pi_old - log({reference}) ]"
-    lines += [f"  {method.reduction.equation} {inner}", advantage]
-    if not is_flat(anchor.guide):
-        lines.append(f"  q_t = {anchor.guide.equation}{_band_text(method)}")
-    lines.append(f"  pi_ref = {'the model training started from' if anchor.source == 'base' else anchor.source}")
-    lines.append(f"  expected gradient of the KL term, on-policy: {effective_gradient(anchor)}")
+    anchor, inner, penalty = method.anchor, method.surrogate.equation, ""
+    live = anchor is not None and not anchor.is_off
+    if anchor is not None and live:
+        beta, reference = show(anchor.beta), "pi_ref" if is_flat(anchor.guide) else "q pi_ref"
+        if anchor.placement == "loss":
+            inner += f"  +  {beta} * {anchor.estimator}(pi, {reference})"
+        else:
+            scale = "(G-1)/G * " if _takes_group_mean(method.advantage) else ""
+            penalty = f" - {beta} * {scale}(K_t - mean_others K_t),  K_t = sum_(s>=t) [ log pi_old - log({reference}) ]"
+    advantage = method.advantage.equation if method.token_weight is None else f"w_t * [{method.advantage.equation}]"
+    lines = [f"{method.name}: minimise", f"  {method.reduction.equation} [ {inner} ]"]
+    lines.append(f"  rho = pi / pi_old,  A = {advantage}{penalty}")
+    if method.reward_transform is not None:
+        lines.append(f"  r = {_equation_of(method.reward_transform)}, of the verifier's reward and the length")
+    if method.token_weight is not None:
+        lines.append(f"  w_t = {_equation_of(method.token_weight)}")
+    lines += _anchor_lines(anchor) if anchor is not None and live else ["  no KL term"]
     return "\n".join(lines + [f"  note: {note}" for note in _notes(method)])
 
 
-def _band_text(method: Method) -> str:
-    assert method.anchor is not None
-    low, high = band_of(method.anchor.guide)
-    return f", clamped to [{low:g}, {high:g}]"
+def _anchor_lines(anchor: Anchor) -> list[str]:
+    lines = []
+    if not is_flat(anchor.guide):
+        low, high = band_of(anchor.guide)
+        band = "clamped to" if len(factors(anchor.guide)) == 1 else "each factor clamped to its band, their product in"
+        lines.append(f"  q_t = {anchor.guide.equation}, {band} [{low:g}, {high:g}]")
+    lines.append(f"  pi_ref = {'the model training started from' if anchor.source == 'base' else anchor.source}")
+    lines.append(f"  expected gradient of the KL term, on-policy: {gradient_at_even_weights(anchor)}")
+    return lines
 
 
 def _notes(method: Method) -> list[str]:
     """What a reader of the equation would otherwise learn late."""
     anchor = method.anchor
-    assert anchor is not None
-    notes = []
+    if anchor is None or anchor.is_off:
+        return []
+    notes = [note] if (note := length_note(anchor, method.reduction)) else []
     if isinstance(method.advantage, GroupNormalised):
         notes.append(
             "the reward is divided by the group's std, the KL is not: against the raw reward beta acts as beta * std"
         )
     if anchor.placement == "reward":
+        notes.append("mean_others K_t is over the other rows of the group that still count at t, 0 where none does")
         notes.append("later updates of a rollout clip the KL together with the reward: exact where no ratio is clipped")
+        if method.reduction.divisor == "batch":
+            notes.append(
+                "sum_i |y_i| is no constant: it changes from batch to batch and goes with the lengths drawn, so the "
+                "expected gradient is that of the KL only up to O(1/B); FixedBudget() has it exactly"
+            )
     if anchor.estimator == "k3" and not is_flat(anchor.guide):
         notes.append("at pi = pi_ref the shaped k3 is q - log q - 1, not 0: read anchor/kl_raw beside anchor/kl")
-    if not is_flat(anchor.guide) and anchor.guide.depends_on == "nothing":
-        notes.append("noise only" if anchor.placement == "loss" else "E[log q] < 0: a drift towards shorter answers")
+    for name in sorted({type(part).__name__ for part in factors(anchor.guide) if part.depends_on == "nothing"}):
+        effect = "noise only" if anchor.placement == "loss" else "E[log q] < 0, a drift towards shorter answers"
+        notes.append(f"{name}: {effect}")
     return notes

@@ -8,7 +8,7 @@ matter, NaN included, neither in the value nor in the gradient.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Protocol, runtime_checkable
+from typing import ClassVar, Literal, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float
@@ -18,14 +18,22 @@ from sage_rlvr.errors import ConfigError
 
 PerToken = Float[Tensor, "B T"]
 Mask = Bool[Tensor, "B T"]
+Divisor = Literal["row", "batch", "constant"]
 
 
 @runtime_checkable
 class Reduction(Protocol):
-    """A sum over counted tokens divided by a budget."""
+    """A sum over counted tokens divided by a budget.
+
+    `divisor` says what a token's weight depends on: its own row (1/|y|, which goes with the tokens that the row took
+    and so enters expected gradients), the whole batch, or nothing.
+    """
 
     @property
     def equation(self) -> str: ...
+
+    @property
+    def divisor(self) -> Divisor: ...
 
     def budget(self, mask: Mask, max_tokens: int | None = None) -> float: ...
 
@@ -41,6 +49,7 @@ class SequenceMean:
     """Mean over rows of the mean over a row's tokens (GRPO): (1/B) sum_i (1/|y_i|) sum_t. An empty row adds 0."""
 
     equation: ClassVar[str] = "(1/B) sum_i (1/|y_i|) sum_t"
+    divisor: ClassVar[Divisor] = "row"
 
     def budget(self, mask: Mask, max_tokens: int | None = None) -> float:
         """The number of rows."""
@@ -57,6 +66,7 @@ class TokenMean:
     """Mean over all counted tokens of the update (DAPO, arXiv 2503.14476): sum_i sum_t / sum_i |y_i|."""
 
     equation: ClassVar[str] = "(1/sum_i |y_i|) sum_i sum_t"
+    divisor: ClassVar[Divisor] = "batch"
 
     def budget(self, mask: Mask, max_tokens: int | None = None) -> float:
         """The number of counted tokens, at least 1."""
@@ -73,6 +83,7 @@ class FixedBudget:
     `tokens` is L, the tokens granted to a completion; None takes the `max_tokens` of the batch.
     """
 
+    divisor: ClassVar[Divisor] = "constant"
     tokens: int | None = None
 
     def __post_init__(self) -> None:
@@ -95,10 +106,3 @@ class FixedBudget:
 
     def __call__(self, per_token: PerToken, mask: Mask, budget: float | None = None) -> Float[Tensor, ""]:
         return _counted(per_token, mask).sum() / (self.budget(mask) if budget is None else budget)
-
-
-REDUCTIONS: dict[str, type] = {
-    "sequence_mean": SequenceMean,
-    "token_mean": TokenMean,
-    "fixed_budget": FixedBudget,
-}

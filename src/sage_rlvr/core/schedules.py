@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from dataclasses import dataclass
 from typing import Literal, Protocol, runtime_checkable
 
@@ -79,7 +80,8 @@ class CosineCycles:
         value = lower + (upper * decay**c - lower) * (1 + cos(pi * (step mod L) / L)) / 2.
 
     When `cycles` does not divide `total_steps`, some steps are left behind the last cycle: tail="final" stays at
-    `lower` there, tail="released" starts the last cycle over, as the authors' released code does.
+    `lower` there, tail="released" starts the last cycle over, as the authors' released code does. With fewer than two
+    steps a cycle (L = 1) no cycle comes down from its upper value: step 0 warns with the numbers.
     """
 
     upper: float
@@ -97,11 +99,22 @@ class CosineCycles:
 
     def __call__(self, step: int, total_steps: int) -> float:
         length = max(1, total_steps // self.cycles)
+        if step == 0 and length == 1:
+            self._warn_that_no_cycle_anneals(total_steps)
         if self.tail == "final" and step >= length * self.cycles:
             return float(self.lower)
         top = self.upper * self.decay ** min(step // length, self.cycles - 1)
         phase = (step % length) / length
         return self.lower + (top - self.lower) * 0.5 * (1.0 + math.cos(math.pi * phase))
+
+    def _warn_that_no_cycle_anneals(self, total_steps: int) -> None:
+        warnings.warn(
+            f"CosineCycles: {self.cycles} cycles over total_steps = {total_steps} are cycles of one step, so each stays "
+            f"at its upper value ({self.upper:g}, then times {self.decay:g} a cycle) and none comes down to "
+            f"{self.lower:g}; take at least {2 * self.cycles} steps, or fewer cycles.",
+            UserWarning,
+            stacklevel=3,
+        )
 
 
 SCHEDULES: dict[str, type] = {

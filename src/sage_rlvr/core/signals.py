@@ -82,6 +82,7 @@ class Batch:
     mask        (B, T) bool; advantages (B,) or (B, T); log_q (B, T) from `shape`, None = 0
     entropies   (B, T) detached, only for the metrics
     max_tokens  the longest completion that sampling allowed, for the fixed-budget reduction
+    q_clamped   (B, T) bool from `q_clamped`, only for the metrics: where a factor of q stands at the edge of its band
     """
 
     logps: Float[Tensor, "B T"]
@@ -92,6 +93,7 @@ class Batch:
     log_q: Float[Tensor, "B T"] | None = None
     entropies: Float[Tensor, "B T"] | None = None
     max_tokens: int | None = None
+    q_clamped: Bool[Tensor, "B T"] | None = None
 
 
 def masked_mean(values: Float[Tensor, "B T"], mask: Bool[Tensor, "B T"]) -> float:

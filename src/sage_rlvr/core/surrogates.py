@@ -13,6 +13,7 @@ from sage_rlvr.core.signals import masked_mean
 from sage_rlvr.errors import ConfigError
 
 PerToken = Float[Tensor, "B T"]
+LARGEST_LOG_RATIO = 20.0
 
 
 @runtime_checkable
@@ -31,8 +32,10 @@ class Surrogate(Protocol):
 class Clip:
     """-min(rho A, clip(rho, 1 - low, 1 + high) A), rho = pi / pi_old (PPO, arXiv 1707.06347; high > low is DAPO's).
 
-    The gradient of a token is 0 where rho has left the interval in the direction that A pushes it. Statistics:
-    `surrogate/clipped_share` (share of counted tokens in that case) and `surrogate/ratio_mean`.
+    The gradient of a token is 0 where rho has left the interval in the direction that A pushes it. Log-ratios are
+    held within +-20 nats (as verl does), so that rho stays finite and a token with A = 0 adds 0 however far it has
+    moved; a held token has no gradient. Statistics over counted tokens: `surrogate/clipped_share` (of the first
+    case), `surrogate/clamped_share` (of the second) and `surrogate/ratio_mean`.
     """
 
     low: float = 0.2
@@ -51,15 +54,13 @@ class Clip:
     def __call__(
         self, log_ratios: PerToken, advantages: Tensor, mask: Bool[Tensor, "B T"]
     ) -> tuple[PerToken, dict[str, float]]:
-        ratios = torch.exp(log_ratios)
+        ratios = torch.exp(log_ratios.clamp(-LARGEST_LOG_RATIO, LARGEST_LOG_RATIO))
         lowest, highest = 1.0 - self.low, 1.0 + self.high
         loss = -torch.minimum(ratios * advantages, ratios.clamp(lowest, highest) * advantages)
         held = ((ratios < lowest) & (advantages < 0)) | ((ratios > highest) & (advantages > 0))
         stats = {
             "surrogate/clipped_share": masked_mean(held, mask),
+            "surrogate/clamped_share": masked_mean(log_ratios.abs() > LARGEST_LOG_RATIO, mask),
             "surrogate/ratio_mean": masked_mean(ratios, mask),
         }
         return loss, stats
-
-
-SURROGATES: dict[str, type] = {"clip": Clip}

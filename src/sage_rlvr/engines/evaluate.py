@@ -63,6 +63,7 @@ def evaluate(
     split: str = "test",
     problems: int = 300,
     seed: int = EVALUATION_SEED,
+    draw: str = "law",
     temperatures: Sequence[float] = (1.0,),
     threads: int = 1,
     progress: Callable[[int], None] = lambda n: None,
@@ -79,22 +80,42 @@ def evaluate(
     torch.set_num_threads(threads)
     model, tokens = load_policy(target.model)
     task = target.world.build()
-    chosen = task.problems(split, seed, problems)
+    chosen = evaluation_problems(task, split, seed, problems, draw)
     began = time.perf_counter()
-    logps = solution_logps(model, tokens, task, chosen, tuple(temperatures), progress)
+    ids = [task.problem_id(p) for p in chosen]
+    once = {name: problem for name, problem in zip(ids, chosen, strict=True)}  # a problem drawn twice is scored once
+    scored = solution_logps(model, tokens, task, list(once.values()), tuple(temperatures), progress)
+    place = {name: i for i, name in enumerate(once)}
+    logps = {t: [rows[place[name]] for name in ids] for t, rows in scored.items()}
     meta = {
         "name": target.name,
         "model": target.model,
         "world": world_identity(target.world),
         "split": split,
         "seed": seed,
-        "problem_ids": [task.problem_id(p) for p in chosen],
+        "draw": draw,
+        "problem_ids": ids,
         "parameters": sum(p.numel() for p in model.parameters()),
         "versions": versions(),
         "seconds": time.perf_counter() - began,
         **(extra or {}),
     }
     return Record(meta, logps)
+
+
+DRAWS = ("law", "census")
+
+
+def evaluation_problems(task: Any, split: str, seed: int, n: int, draw: str) -> list[Any]:
+    """What is evaluated. "law": n independent draws from the world's own distribution, restricted to the split, repeats
+    kept, so that the mean over them estimates the world's mean and an interval over them holds. "census": n problems drawn
+    without replacement from all problems of the split, each equally likely: the many hard ones weigh more.
+    """
+    if draw == "law":
+        return task.problems(split, seed, n, distinct=False)
+    if draw == "census":
+        return task.sample_of_census(split, seed, n)
+    raise DataError(f"draw {draw!r}: choose one of {', '.join(DRAWS)}")
 
 
 def world_identity(world: WorldConfig) -> dict[str, Any]:
@@ -112,7 +133,9 @@ def cross_check(
     """
     model, tokens = load_policy(target.model)
     task = target.world.build()
-    chosen = task.problems(record.meta["split"], record.meta["seed"], record.problems)[:problems]
+    chosen = evaluation_problems(task, record.meta["split"], record.meta["seed"], record.problems, record.meta["draw"])[
+        :problems
+    ]
     counts = sampled_counts(model, tokens, task, chosen, n=n, max_new_tokens=max_new_tokens, seed=seed)
     exact = float(probabilities(record.logps[1.0])[:problems].mean())
     drawn = n * len(chosen)  # the record may hold fewer than `problems`

@@ -15,7 +15,7 @@ import numpy as np
 from sage_rlvr.errors import DataError
 
 FORMAT = 1
-PAIRED = ("world", "split", "seed", "problem_ids")  # what two records must share to be compared problem by problem
+PAIRED = ("world", "split", "seed", "draw", "problem_ids")  # what two records must share to be compared problem by problem
 
 
 @dataclass(frozen=True)

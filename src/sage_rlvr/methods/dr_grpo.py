@@ -23,8 +23,8 @@ def dr_grpo(
     """L = (1/(B L)) sum_i sum_t [ -min(rho A, clip(rho, 1 - low, 1 + high) A) + beta * k3(pi, pi_ref) ], A = r - mean.
 
     L is the completion limit, `max_tokens` of the batch. The paper uses no KL (beta = 0). With placement="reward" and
-    estimator="k1" the KL is folded into the advantage and its gradient is that of the sequence-level KL(pi ||
-    pi_ref).
+    estimator="k1" the KL is folded into the advantage: A_t = A - beta (G - 1)/G (K_t - mean_others K_t), in expectation
+    (G - 1)/G times the gradient of the sequence-level KL(pi || pi_ref), the factor that the centred reward has too.
     """
     anchor = None if is_zero(beta) else Anchor(beta, estimator=estimator, placement=placement, source=source)
     return Method("dr_grpo", GroupCentred(), Clip(clip_low, clip_high), anchor, FixedBudget())

@@ -23,7 +23,8 @@ def rloo(
     """L = (1/(B L)) sum_i sum_t -min(rho A_t, clip(rho, 1 - low, 1 + high) A_t), A_t = (r - beta K_t) - mean_others.
 
     K_t is the return-to-go of log pi_old - log pi_ref, as RLOO keeps its KL in the reward. mean_others takes r over the
-    other completions of the group, and K_t over those of them that still count at t. L is `max_tokens` of the batch.
+    other completions of the group, and K_t over those of them that still count at t (0 where none does). L is
+    `max_tokens` of the batch.
     The clip does nothing in the first update of a rollout, which is the paper's setting.
     """
     anchor = None if is_zero(beta) else Anchor(beta, estimator=estimator, placement=placement, source=source)

@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import combinations_with_replacement, permutations
 from typing import Literal, get_args
 
 import numpy as np
@@ -212,6 +213,42 @@ class Countdown:
         """The problem of example `index`."""
         return self.example(split, seed, index)[0]
 
+    def census(self, split: str) -> list[Problem]:
+        """Every problem of the split that has a right answer, each once, in the order of its numbers and target.
+
+        Seconds for four numbers, about half a minute for five (each set of numbers is enumerated once).
+        """
+        if split not in SPLITS:
+            raise ConfigError(f"split {split!r}: choose one of {', '.join(SPLITS)}.")
+        return list(_census(self, split))
+
+    def facts(self, split: str = "test") -> dict[str, float]:
+        """What enumeration says of a split: `problems`; right answers a problem, each problem counted once
+        (`answers_mean`, `answers_median`) and as the law draws them (`answers_mean_by_law`; only law "expression");
+        `expressions_mean`, all canonical expressions a problem's numbers make; `longest`, characters of the longest answer.
+        """
+        every = self.census(split)
+        found = [solutions(p) for p in every]
+        counts = np.array([len(answers) for answers in found], dtype=float)
+        made = [len(set(permutations(p.numbers))) * len(templates(len(p.numbers))) for p in every]
+        facts = {"problems": len(every), "answers_mean": counts.mean(), "answers_median": np.median(counts)}
+        if self.targets == "expression" and len(self.counts) == 1:
+            facts["answers_mean_by_law"] = (counts**2).sum() / counts.sum()  # a problem is drawn as often as it has answers
+        longest = max(len(answer) for answers in found for answer in answers)
+        return {k: float(v) for k, v in facts.items()} | {"expressions_mean": float(np.mean(made)), "longest": float(longest)}
+
+    def sample_of_census(self, split: str, seed: int, n: int) -> list[Problem]:
+        """`n` problems drawn without replacement from the census of the split, all equally likely: what is evaluated.
+
+        The mean over them estimates the mean over all problems of the split, each counted once. Draws by expression would
+        put the problems with many answers, the easy ones, first. DataError when the split holds fewer than n.
+        """
+        every = self.census(split)
+        if not 1 <= n <= len(every):
+            raise DataError(f"{n} {split} problems: this world has {len(every)}; ask for 1 to {len(every)} of them.")
+        words = _stream(seed, SPLITS.index(split), len(every)).random_raw(len(every))
+        return [every[i] for i in np.argsort(words, kind="stable")[:n]]
+
     def problems(self, split: str, seed: int, n: int, distinct: bool = True) -> list[Problem]:
         """The first n problems of a seed; with `distinct` repeats of a key are dropped (a small world may run dry)."""
         if not distinct:
@@ -229,6 +266,16 @@ class Countdown:
                     f"enlarge max_number={self.max_number} or max_target={self.max_target}."
                 )
         return list(found.values())[:n]
+
+
+@lru_cache(maxsize=32)
+def _census(world: Countdown, split: str) -> tuple[Problem, ...]:
+    found = []
+    for size in world.counts:
+        for numbers in combinations_with_replacement(range(1, world.max_number + 1), size):
+            targets = reached(numbers, world.min_target, world.max_target).targets
+            found += [Problem(numbers, int(targets[i])) for i in _choices(world, split, numbers)]
+    return tuple(found)
 
 
 def _candidates(world: Countdown, split: str, n: int, bits: np.random.Philox, rows: int) -> list[tuple[Problem, str]]:

@@ -2,7 +2,7 @@
 
 from sage_rlvr.core.guides.base import Banded, Guide, band_of, is_clamped
 from sage_rlvr.core.guides.branch import Branch
-from sage_rlvr.core.guides.compose import Compose, Placebo, is_flat
+from sage_rlvr.core.guides.compose import Compose, Placebo, clamped, factors, is_flat
 from sage_rlvr.core.guides.flat import Flat
 from sage_rlvr.core.guides.random import Random
 from sage_rlvr.core.guides.token import Token
@@ -27,6 +27,8 @@ __all__ = [
     "Random",
     "Token",
     "band_of",
+    "clamped",
+    "factors",
     "is_clamped",
     "is_flat",
 ]

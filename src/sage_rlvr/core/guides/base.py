@@ -88,7 +88,10 @@ def band_of(guide: Guide) -> tuple[float, float]:
 
 
 def is_clamped(guide: Guide, log_q: PerToken) -> Bool[Tensor, "B T"]:
-    """Where log q stands at an edge of the guide's band (float32 tolerance), (B, T); never for a band of one point."""
+    """Where log q stands at an edge of the guide's band (float32 tolerance), (B, T); never for a band of one point.
+
+    For a guide that is no product; `clamped` looks at the factors of a product one by one.
+    """
     low, high = band_of(guide)
     if low == high:
         return torch.zeros_like(log_q, dtype=torch.bool)

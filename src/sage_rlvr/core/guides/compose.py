@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -11,7 +12,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from sage_rlvr.core.guides.base import DependsOn, Guide, Multiplies, PerToken, band_of
+from sage_rlvr.core.guides.base import DependsOn, Guide, Mask, Multiplies, PerToken, band_of, is_clamped
 from sage_rlvr.core.guides.flat import Flat
 from sage_rlvr.core.keys import Key
 from sage_rlvr.core.signals import Signals
@@ -20,9 +21,26 @@ from sage_rlvr.errors import ConfigError
 _STRENGTH: tuple[DependsOn, ...] = ("nothing", "state", "token", "batch")
 
 
+def factors(guide: Guide) -> tuple[Guide, ...]:
+    """The guides that a product multiplies, without those that are `Flat`; a guide that is no product is its own."""
+    parts = guide.guides if isinstance(guide, Compose) else (guide,)
+    return tuple(part for part in parts if not isinstance(part, Flat))
+
+
 def is_flat(guide: Guide) -> bool:
     """True for `Flat` and for products of nothing but `Flat`."""
-    return isinstance(guide, Flat) or (isinstance(guide, Compose) and all(map(is_flat, guide.guides)))
+    return not factors(guide)
+
+
+@torch.no_grad()
+def clamped(guide: Guide, signals: Signals, step: int, total_steps: int, key: Key) -> Mask:
+    """Counted tokens where the q of some factor stands at an edge of that factor's own band, (B, T) bool.
+
+    The product alone does not tell: two factors inside their bands can have the q of one at its edge.
+    """
+    pairs = Compose((guide,)).each(signals, step, total_steps, key)
+    edges = [is_clamped(part, log_q) for part, log_q in pairs]
+    return torch.stack([torch.zeros_like(signals.mask), *edges]).any(dim=0) & signals.mask
 
 
 @dataclass(frozen=True)
@@ -65,13 +83,16 @@ class Compose(Multiplies):
 
     def __call__(self, signals: Signals, step: int, total_steps: int, key: Key) -> PerToken:
         """log q, (B, T) float32."""
-        total = torch.zeros_like(signals.old_logps)
+        parts = self.each(signals, step, total_steps, key)
+        return sum((log_q for _, log_q in parts), torch.zeros_like(signals.old_logps))
+
+    def each(self, signals: Signals, step: int, total_steps: int, key: Key) -> Iterator[tuple[Guide, PerToken]]:
+        """(guide, its log q) for each factor, with the noise that it has in the product."""
         seen: Counter[type] = Counter()
         for guide in self.guides:
             copy = seen[type(guide)]
             seen[type(guide)] += 1
-            total = total + guide(signals, step, total_steps, key.fold(f"compose/{copy}") if copy else key)
-        return total
+            yield guide, guide(signals, step, total_steps, key.fold(f"compose/{copy}") if copy else key)
 
 
 @dataclass(frozen=True)
