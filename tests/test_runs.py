@@ -13,6 +13,7 @@ import subprocess
 import sys
 import threading
 import time
+import warnings
 from collections import namedtuple
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sage_rlvr import runs
+from sage_rlvr.config import MethodSpec
+from sage_rlvr.core.schedules import SCHEDULES
 from sage_rlvr.errors import CheckpointError, ConfigError, DataError, RunLocked
 from sage_rlvr.runs import RunDir, StopFlag
 
@@ -310,6 +313,78 @@ def test_more_steps_alone_are_allowed_and_recorded(tmp_path: Path) -> None:
         opened(tmp_path)
     with pytest.raises(ConfigError, match="seed: 0 -> 1"):
         opened(tmp_path, steps=300, seed=1)
+
+
+METHODS = {
+    "optimizer.schedule = linear": {"optimizer": {"schedule": "linear"}},
+    "method.beta = cosine": {"method": {"name": "grpo", "beta": {"name": "cosine", "start": 0.1, "end": 0.0}}},
+    "method.guide.alpha = cosine_cycles": {"method": {"name": "sage", "guide": {"name": "token"}}},
+    "method.guide.guides.1.eps = cosine_cycles": {
+        "method": {"name": "sage", "guide": {"name": "compose", "guides": [{"name": "branch"}, {"name": "random"}]}}
+    },
+}
+
+
+def resolved(tree: dict[str, Any]) -> dict[str, Any]:
+    """As the command line records it: defaults of the method filled in."""
+    filled = {"method": MethodSpec(tree["method"]).tree} if "method" in tree else {}
+    return tree | filled
+
+
+@pytest.mark.filterwarnings("ignore:Random in the loss is noise only")
+@pytest.mark.parametrize("said", METHODS)
+def test_more_steps_are_refused_where_a_schedule_is_stretched_over_all(tmp_path: Path, said: str) -> None:
+    """8 steps asked for at once and 4 + 4 would see other learning rates or other q: not the same run."""
+    tree = resolved(METHODS[said])
+    opened(tmp_path, **tree).close()
+    with pytest.raises(ConfigError, match=re.escape(said)) as caught:
+        opened(tmp_path, **tree, steps=200)
+    assert "--fork" in str(caught.value) and "another directory" in str(caught.value)
+    with pytest.raises(ConfigError, match="more steps, not fewer"):
+        opened(tmp_path, **tree, steps=50)
+    with RunDir.open(tmp_path / "run", CONFIG | tree | {"steps": 200}, fork=True) as run:
+        assert run.facts["changes"][0]["fork"] is True and run.facts["config"]["steps"] == 200
+
+
+def test_more_steps_are_allowed_where_nothing_reads_them(tmp_path: Path) -> None:
+    rate = {"schedule": "constant", "warmup_steps": 5}
+    beta = {"name": "constant", "value": 0.1}
+    tree = resolved({"optimizer": rate, "method": {"name": "sage", "base": {"name": "grpo", "beta": beta}, "guide": "branch"}})
+    opened(tmp_path, **tree).close()
+    opened(tmp_path, **tree, steps=200).close()
+
+
+def test_every_schedule_is_known_to_the_run_directory() -> None:
+    assert set(SCHEDULES) == {"constant", *runs.STRETCHED}
+
+
+def test_another_version_or_commit_of_this_package_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def under(version: str, commit: str | None) -> None:
+        monkeypatch.setattr(runs, "versions", lambda: {"torch": "2", "transformers": "5", "sage_rlvr": version})
+        monkeypatch.setattr(runs, "git_state", lambda: commit and {"commit": commit, "changed": False})
+
+    def changes() -> list[Any]:
+        return [c["changed"] for c in json.loads((tmp_path / "run/run.json").read_text())["changes"]]
+
+    under("0.1", "abc")
+    opened(tmp_path).close()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        opened(tmp_path).close()
+        under("0.1", None)  # an installed copy has no commit to compare
+        opened(tmp_path).close()
+    assert changes() == []
+    under("0.2", "def")
+    with pytest.warns(UserWarning, match=r"versions\.sage_rlvr 0\.1 -> 0\.2, git\.commit abc -> def"):
+        opened(tmp_path).close()
+    assert changes() == [{"versions.sage_rlvr": ["0.1", "0.2"], "git.commit": ["abc", "def"]}]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        opened(tmp_path).close()  # said once, then recorded
+    under("0.2", "123")
+    with pytest.warns(UserWarning, match="git.commit def -> 123"), opened(tmp_path, steps=200) as run:
+        assert run.facts["changes"][1]["fork"] is False
+    assert changes()[1] == {"steps": [100, 200], "git.commit": ["def", "123"]}
 
 
 def test_a_fork_continues_under_new_settings_and_records_it(tmp_path: Path) -> None:

@@ -6,21 +6,27 @@ Imports of torch and transformers stay inside the verbs, so that `--help` and a 
 from __future__ import annotations
 
 import difflib
-import json
 import os
 import sys
+import time
+import traceback
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 from rich.console import Console
 
 from sage_rlvr.errors import ConfigError, SageError
 
+if TYPE_CHECKING:
+    from sage_rlvr.report import SeedSummary, Summary
+
 RUNS = Path("runs")
+FAULT = 70  # EX_SOFTWARE of sysexits.h; 1 means "interrupted and saved", so a crash needs a code of its own
 
 
 @dataclass(frozen=True)
@@ -76,6 +82,8 @@ class Eval:
     problems: int = 300
     seed: int = 1
     """Of the problems, not of training; the same seed means the same problems."""
+    draw: Literal["law", "census"] = "law"
+    """law: independent draws from the world's own law; census: all problems of the split equally likely, none twice."""
     temperatures: tuple[float, ...] = (1.0,)
     frontier: bool = False
     """Add the fifteen temperatures of the frontier."""
@@ -83,7 +91,7 @@ class Eval:
     world: str | None = None
     """Another world than the run's own: a recipe file, or a named one such as demo-5."""
     sample: int = 0
-    """Also draw this many completions for each of 40 problems and hold them against the exact numbers."""
+    """Also draw this many completions at temperature 1 for each of 40 problems and hold them against the exact numbers."""
     out: Path | None = None
     """Where the record goes (default <run>/evaluation-<split>.npz, or runs/evaluations/<model>-<split>.npz)."""
 
@@ -135,7 +143,8 @@ class Streams:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Entry point. Exit codes: 0 done, 1 interrupted and saved, 2 refused (the message says what to do)."""
+    """Entry point. Exit codes: 0 done, 1 interrupted and saved, 2 refused (the message says what to do), 70 a fault of
+    this program (with Python's traceback)."""
     _quiet_libraries()
     args = list(sys.argv[1:] if argv is None else argv)
     _check_verb(args)
@@ -150,6 +159,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     except KeyboardInterrupt:
         streams.err.print("interrupted; what was finished is saved, the same command continues")
         code = 1
+    except Exception:
+        traceback.print_exc()
+        streams.err.print(f"a fault of sage-rlvr, exit code {FAULT}: please report it with the lines above")
+        code = FAULT
     sys.exit(code)
 
 
@@ -208,7 +221,7 @@ def _sft(command: Sft, overrides: list[tuple[str, str]], streams: Streams) -> in
 
 def _train(command: Train, overrides: list[tuple[str, str]], streams: Streams) -> int:
     from sage_rlvr.config import TrainConfig, dump, load_config
-    from sage_rlvr.engines.base import weights_hash
+    from sage_rlvr.engines.base import run_facts
     from sage_rlvr.engines.loop import train
     from sage_rlvr.progress import Silent, Terminal
     from sage_rlvr.runs import RunDir
@@ -217,7 +230,7 @@ def _train(command: Train, overrides: list[tuple[str, str]], streams: Streams) -
     directory = command.run or RUNS / f"{command.recipe.stem}-s{config.seed}"
     if not command.quiet:
         streams.err.print(config.method.build().describe(), markup=False, soft_wrap=True)
-    facts = {"model_sha256": weights_hash(config.model)}
+    facts = run_facts(config)
     with RunDir.open(directory, dump(config), kind="train", fork=command.fork, data=facts) as run:
         reached = train(config, run, Silent() if command.quiet else Terminal(directory.name))
     return _ended(reached, config.steps, f"policy in {directory / 'policy'}", directory, streams)
@@ -233,30 +246,46 @@ def _ended(reached: int, wanted: int, result: str, directory: Path, streams: Str
 
 def _show(command: Show, overrides: list[tuple[str, str]], streams: Streams) -> int:
     from sage_rlvr.config import SftConfig, TrainConfig, load, load_config, to_yaml
+    from sage_rlvr.verbs import world_line
 
     schema = TrainConfig if "method" in load(command.recipe, overrides) else SftConfig
     config = load_config(schema, command.recipe, overrides)
     streams.out.print(to_yaml(config).rstrip(), markup=False, soft_wrap=True)
     if isinstance(config, TrainConfig):
         streams.out.print("\n" + config.method.build().describe(), markup=False, soft_wrap=True)
+        streams.out.print("\n" + world_line(config.world), markup=False, soft_wrap=True)
     return 0
 
 
 def _eval(command: Eval, overrides: list[tuple[str, str]], streams: Streams) -> int:
-    from sage_rlvr.engines.evaluate import FRONTIER, cross_check, evaluate, resolve
+    from sage_rlvr.engines.evaluate import FRONTIER, cross_check, evaluate
     from sage_rlvr.evaluation.record import save_record
-    from sage_rlvr.verbs import eval_lines, print_cross_check, world_of
+    from sage_rlvr.runs import writing
+    from sage_rlvr.verbs import eval_lines, print_cross_check, target_of
 
-    target = resolve(command.what, None if command.world is None else world_of(command.world))
     temperatures = sorted({*command.temperatures, *(FRONTIER if command.frontier else ())})
+    if command.sample < 0 or (command.sample and 1.0 not in temperatures):
+        raise ConfigError(
+            f"--sample {command.sample}: draws that many completions at temperature 1, so it needs a number from 0 and 1.0 "
+            f"among --temperatures (here {', '.join(map(str, temperatures))})"
+        )
+    target = target_of(command.what, command.world)
+    stem = "evaluation" if target.run else target.name
+    path = command.out or (target.run or RUNS / "evaluations") / f"{stem}-{command.split}.npz"
+    with writing("record of an evaluation", path, 4 << 20):
+        path.parent.mkdir(parents=True, exist_ok=True)
     record = evaluate(
-        target, split=command.split, problems=command.problems, seed=command.seed, temperatures=temperatures
+        target,
+        split=command.split,
+        problems=command.problems,
+        seed=command.seed,
+        draw=command.draw,
+        temperatures=temperatures,
     )
     for line in eval_lines(record, command.ks):
         streams.out.print(line, markup=False, soft_wrap=True)
-    home = target.run or RUNS / "evaluations"
-    stem = "evaluation" if target.run else target.name
-    path = save_record(record, command.out or home / f"{stem}-{command.split}.npz")
+    with writing("record of an evaluation", path, 4 << 20):
+        save_record(record, path)
     streams.out.print(f"record: {path}", markup=False, soft_wrap=True)
     if not command.sample:
         return 0
@@ -266,14 +295,24 @@ def _eval(command: Eval, overrides: list[tuple[str, str]], streams: Streams) -> 
 
 
 def _compare(command: Compare, overrides: list[tuple[str, str]], streams: Streams) -> int:
-    from sage_rlvr.report import write_report
+    from sage_rlvr.report import summarise
     from sage_rlvr.verbs import compare_records, print_summary
 
-    summary, over_seeds = compare_records(command.arms, command.split, command.k)
-    print_summary(streams.out, summary, over_seeds)
+    result, over_seeds = compare_records(command.arms, command.split, command.k)
+    shown = summarise(result) if over_seeds is None else over_seeds
+    print_summary(streams.out, shown)
     if command.out is not None:
-        streams.out.print(f"page: {write_report(summary, command.out).html}", markup=False, soft_wrap=True)
+        _write_pages(shown, command.out, streams)
     return 0
+
+
+def _write_pages(shown: Summary | SeedSummary, folder: Path, streams: Streams) -> None:
+    from sage_rlvr.report import Summary, write_report, write_seed_report
+    from sage_rlvr.runs import writing
+
+    with writing("report", folder, 8 << 20):
+        paths = write_report(shown, folder) if isinstance(shown, Summary) else write_seed_report(shown, folder)
+    streams.out.print(f"\npage     {paths.html}\npictures {folder}/*.png", markup=False, soft_wrap=True)
 
 
 def _doctor(command: Doctor, overrides: list[tuple[str, str]], streams: Streams) -> int:
@@ -284,31 +323,31 @@ def _doctor(command: Doctor, overrides: list[tuple[str, str]], streams: Streams)
 
 def _demo(command: Demo, overrides: list[tuple[str, str]], streams: Streams) -> int:
     from sage_rlvr.demo import check_by_sampling, choose_arms, evaluate_all, plan, results, train_all
-    from sage_rlvr.report import summarise_seeds, write_report
-    from sage_rlvr.runs import write_json_atomic
+    from sage_rlvr.report import summarise, summarise_seeds
     from sage_rlvr.verbs import print_cross_check, print_summary
 
     edits = [word for name, value in overrides for word in (f"--{name}", value)]
-    jobs = plan(command.out, command.seeds, choose_arms(command.arms), edits)
-    workers = command.workers or max(1, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1)
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    workers = cores if command.workers is None else command.workers
+    arms = choose_arms(command.arms)
+    jobs = plan(command.out, command.seeds, arms, edits, problems=command.problems, workers=workers)
     streams.out.print(
         f"training {len(jobs)} runs of {jobs[0].config.steps} steps, {workers} at a time, in {command.out / 'runs'}"
     )
+    clock = [time.monotonic()]
     train_all(jobs, workers, streams.out)
+    clock.append(time.monotonic())
     base, trained = evaluate_all(command.out, jobs, command.problems, streams.out)
     checked = check_by_sampling(jobs, base)
+    clock.append(time.monotonic())
     found = results(base, trained, command.seeds)
-    over_seeds = summarise_seeds(found) if len(found) > 1 else None
-    if over_seeds is not None:  # each page says what its own seed shows, and what all of them show together
-        together = tuple(f"Over {over_seeds.seeds} training seeds: {line}" for line in over_seeds.sentences)
-        found = [replace(result, notes=(*result.notes, *together)) for result in found]
-    for result in found:
-        folder = command.out if len(found) == 1 else command.out / f"seed-{result.seed}"
-        paths = write_report(result, folder)
-        if result is found[0]:
-            print_summary(streams.out, result, over_seeds)
-        streams.out.print(f"\npage     {paths.html}\npictures {folder}/*.png", markup=False, soft_wrap=True)
-    if over_seeds is not None:
-        write_json_atomic(command.out / "seeds.json", json.loads(json.dumps({"sentences": over_seeds.sentences})))
+    shown = summarise(found[0]) if len(found) == 1 else summarise_seeds(found)
+    print_summary(streams.out, shown)
+    _write_pages(shown, command.out, streams)
     print_cross_check(streams.out, checked)
+    parts = zip(
+        ("training", "evaluation", "report"), (b - a for a, b in pairwise([*clock, time.monotonic()])), strict=True
+    )
+    took = ", ".join(f"{name} {seconds:.0f} s" for name, seconds in parts)
+    streams.out.print(f"took: {took}, together {time.monotonic() - clock[0]:.0f} s", highlight=False)
     return 0

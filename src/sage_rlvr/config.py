@@ -258,7 +258,7 @@ class EngineConfig:
     """What runs the method.
 
     name: the engine. threads: CPU threads (null: what torch chooses); bitwise equality holds at equal thread counts.
-    dtype: of the weights in the forward pass.
+    dtype: of the weights, which is float32: bfloat16 is refused until the optimiser keeps float32 weights beside it.
     """
 
     name: Literal["loop"] = "loop"
@@ -271,6 +271,13 @@ class EngineConfig:
             "threads",
             self.threads,
             "must be above 0, or null for torch's own",
+        )
+        _require(
+            self.dtype == "float32",
+            "dtype",
+            self.dtype,
+            "the optimiser would update bfloat16 weights, where a change below 1/256 of a weight rounds to nothing, so "
+            "most of a run would be lost without a word; float32 master weights are not there yet: write float32",
         )
 
 

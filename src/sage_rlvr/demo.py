@@ -23,14 +23,22 @@ import numpy as np
 from rich.console import Console
 
 from sage_rlvr.config import TrainConfig, dump, load_config
-from sage_rlvr.engines.base import weights_hash
-from sage_rlvr.engines.evaluate import EVALUATION_SEED, FRONTIER, Target, cross_check, evaluate, world_identity
-from sage_rlvr.errors import ConfigError, SageError
+from sage_rlvr.engines.base import run_facts, weights_hash
+from sage_rlvr.engines.evaluate import (
+    EVALUATION_SEED,
+    FRONTIER,
+    Target,
+    cross_check,
+    evaluate,
+    evaluation_problems,
+    world_identity,
+)
+from sage_rlvr.errors import ConfigError, DataError, SageError
 from sage_rlvr.evaluation.record import Record, check_paired, load_record, save_record
-from sage_rlvr.progress import bar
+from sage_rlvr.progress import bar, counting
 from sage_rlvr.recipes import recipe
 from sage_rlvr.report import Arm, Result, Training, arm_from_logps
-from sage_rlvr.runs import read_metrics
+from sage_rlvr.runs import differences, read_metrics, writing
 
 ARMS = {"no KL": "no_kl.yaml", "GRPO": "grpo.yaml", "SAGE-Branch": "sage_branch.yaml"}
 EXTRA_ARMS = {
@@ -41,6 +49,8 @@ EXTRA_ARMS = {
     "RLOO": "rloo.yaml",
 }
 POLL_SECONDS = 0.5
+SPLIT = "test"
+DRAW = "law"
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,17 +69,36 @@ class Job:
         return f"{self.arm} s{self.seed}"
 
     @property
+    def guided(self) -> bool:
+        """Whether the arm's anchor has a guide other than Flat."""
+        anchor = self.config.method.build().anchor
+        return anchor is not None and anchor.guide.name != "flat"
+
+    @property
     def finished(self) -> bool:
         """Whether this very recipe has ended here: a run of `--steps 40` must not pass for the whole one."""
         if not (self.directory / "policy" / "config.json").exists() or self.done < self.config.steps:
             return False
-        facts = json.loads((self.directory / "run.json").read_text(encoding="utf-8"))
-        return bool(facts["config"] == json.loads(json.dumps(dump(self.config))))
+        return bool(self.facts()["config"] == _as_read_back(dump(self.config)))
 
     @property
     def done(self) -> int:
         """Steps there are, read from its metrics (a torn last line does not count)."""
         return min(self.config.steps, len(read_metrics(self.directory)))
+
+    def facts(self) -> dict[str, Any]:
+        """What its run.json says; `ConfigError` where that file is damaged."""
+        path = self.directory / "run.json"
+        try:
+            facts: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+            facts = {name: facts[name] for name in ("config", "data")}
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise ConfigError(f"{path} cannot be read ({error!r}); {self.elsewhere()}") from error
+        return facts
+
+    def elsewhere(self) -> str:
+        """What helps where this run cannot go on."""
+        return f"choose another --out, or delete {self.directory} to train this arm anew"
 
     def command(self) -> list[str]:
         return [
@@ -78,21 +107,101 @@ class Job:
         ]
 
 
-def plan(out: Path, seeds: Sequence[int], arms: dict[str, str], overrides: Sequence[str]) -> list[Job]:
-    """The jobs of a demo, seed-major; every recipe is decoded here, so that a bad one stops before anything trains."""
+def plan(
+    out: Path,
+    seeds: Sequence[int],
+    arms: dict[str, str],
+    overrides: Sequence[str],
+    *,
+    problems: int | None = None,
+    workers: int = 1,
+) -> list[Job]:
+    """The jobs of a demo, seed-major. Whatever can be refused is refused here, before anything trains: recipes, numbers,
+    problems that the split does not hold (they are drawn), a folder that cannot be written or that holds other runs."""
+    _check_numbers(seeds, arms, workers)
     pairs = [(overrides[i][2:], overrides[i + 1]) for i in range(0, len(overrides), 2)]
     jobs = []
     for seed in seeds:
         for arm, name in arms.items():
             path = recipe(name)
-            config = load_config(TrainConfig, path, [*pairs, ("seed", str(seed))])
+            config = _decoded(arm, path, [*pairs, ("seed", str(seed))])
             folder = out / "runs" / f"{Path(name).stem}-s{seed}"
             jobs.append(Job(arm, path, seed, folder, tuple(overrides), config))
+    if problems is not None:
+        evaluation_ids(jobs[0].config, problems)
+    _check_folder(out)
+    for job in jobs:
+        _check_same_run(job)
     return jobs
 
 
+def _check_numbers(seeds: Sequence[int], arms: dict[str, str], workers: int) -> None:
+    if not seeds or not arms:
+        raise ConfigError(f"--seeds {list(seeds)}, --arms {list(arms)}: give at least one of each")
+    if len(set(seeds)) < len(seeds):
+        raise ConfigError(f"--seeds {list(seeds)}: a seed stands there twice; the same run twice is no second witness")
+    if workers < 1:
+        raise ConfigError(f"--workers {workers}: training needs at least 1")
+
+
+def _decoded(arm: str, path: Path, edits: Sequence[tuple[str, str]]) -> TrainConfig:
+    try:
+        return load_config(TrainConfig, path, edits)
+    except ConfigError as error:
+        if not any(name.startswith("method.") for name, _ in edits):
+            raise
+        hint = "the demo makes every edit in each arm, and the arms differ in `method`"
+        own = "; in an arm that shapes an anchor the KL weight is method.base.beta" if "sage" in path.stem else ""
+        raise ConfigError(
+            f"{arm} ({path.name}): {error}. Note: {hint}{own}. Name with --arms those that have the key, "
+            f"or edit a copy of the recipe and use: sage-rlvr train"
+        ) from error
+
+
+def evaluation_ids(config: TrainConfig, problems: int) -> list[str]:
+    """The problems that base and arms are evaluated on; `ConfigError` where the world cannot give so many."""
+    world = config.world.build()
+    if problems < 1:
+        raise ConfigError(
+            f"--problems {problems}: an evaluation needs at least 1 (verdicts need 6, the demo takes 300)"
+        )
+    try:
+        return [world.problem_id(p) for p in evaluation_problems(world, SPLIT, EVALUATION_SEED, problems, DRAW)]
+    except DataError as error:
+        raise ConfigError(f"--problems {problems}: {error}") from error
+
+
+def _check_folder(out: Path) -> None:
+    with writing("demo", out, 1 << 20):
+        for folder in (out / "runs", out / "evaluations"):
+            folder.mkdir(parents=True, exist_ok=True)
+        probe = out / f".tmp-{os.getpid()}"
+        probe.write_bytes(b"")
+        probe.unlink()
+
+
+def _check_same_run(job: Job) -> None:
+    """Refuse a folder whose run had other settings; more steps are the one change that continues it."""
+    if not (job.directory / "run.json").exists():
+        return
+    facts = job.facts()
+    found = differences(facts["config"], _as_read_back(dump(job.config)))
+    if set(found) == {"steps"} and found["steps"][1] > found["steps"][0]:
+        found = {}
+    data = differences({"data": facts["data"]}, _as_read_back({"data": run_facts(job.config)}))
+    found |= {place: pair for place, pair in data.items() if "(absent)" not in pair}  # what only one version notes
+    if found:
+        lines = "".join(f"\n  {place}: {json.dumps(old)} -> {json.dumps(new)}" for place, (old, new) in found.items())
+        raise ConfigError(f"{job.directory} holds a run with other settings:{lines}\n{job.elsewhere()}")
+
+
+def _as_read_back(tree: Any) -> Any:
+    return json.loads(json.dumps(tree))
+
+
 def train_all(jobs: Sequence[Job], workers: int, console: Console) -> None:
-    """Run what is unfinished, `workers` at a time, one thread each. Ctrl-C lets every run save and stops."""
+    """Run what is unfinished, `workers` (at least 1) at a time, one thread each. Ctrl-C lets every run save and stops."""
+    _check_numbers([0], {"any": ""}, workers)
     waiting = [job for job in jobs if not job.finished]
     running: dict[Job, subprocess.Popen[bytes]] = {}
     with _ended_like_ctrl_c(), _display(jobs, console) as show:
@@ -144,7 +253,8 @@ def _collect(job: Job, process: subprocess.Popen[bytes]) -> None:
     log = job.directory / "output.log"
     tail = "\n".join(log.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-12:])
     raise SageError(
-        f"{job.label} ended with code {process.returncode}; the end of {log}:\n{tail}\nThe same command continues it."
+        f"{job.label} ended with code {process.returncode}; the end of {log}:\n{tail}\n"
+        f"The same command continues it; where it was refused, {job.elsewhere()}."
     )
 
 
@@ -192,31 +302,44 @@ def _display(jobs: Sequence[Job], console: Console) -> Iterator[Any]:
 
 
 def evaluate_all(out: Path, jobs: Sequence[Job], problems: int, console: Console) -> tuple[Record, dict[Job, Record]]:
-    """Exact evaluation of the base at every temperature of its frontier and of each trained policy; kept in out/evaluations."""
+    """Exact evaluation of the base and of each trained policy at every temperature of the frontier, so that all are treated
+    alike; kept in out/evaluations. What is there and belongs to these weights and problems is not made again."""
     first = jobs[0].config
-    world = first.world
-    folder = out / "evaluations"
+    ids = evaluation_ids(first, problems)
+    wanted = [("base", first.model, out / "evaluations" / "base.npz")]
+    wanted += [
+        (job.label, str(job.directory / "policy"), out / "evaluations" / f"{job.directory.name}.npz") for job in jobs
+    ]
+    records = [_kept(path, model, first, ids) for _, model, path in wanted]
+    missing = sum(record is None for record in records)
+    if missing:
+        console.print(f"evaluating {missing} policies on {problems} {SPLIT} problems, exactly", highlight=False)
+    with counting(console, "evaluating", missing * len(set(ids))) as advance:  # a problem drawn twice is scored once
+        for i, (name, model, path) in enumerate(wanted):
+            if records[i] is None:
+                records[i] = record = evaluate(
+                    Target(name, model, first.world), split=SPLIT, problems=problems, draw=DRAW, temperatures=FRONTIER,
+                    progress=advance, extra={"weights": weights_hash(model)},
+                )  # fmt: skip
+                with writing("record of an evaluation", path, 4 << 20):
+                    save_record(record, path)
+    base, *rest = [record for record in records if record is not None]
+    check_paired([base, *rest])
+    return base, dict(zip(jobs, rest, strict=True))
 
-    def one(name: str, model: str, temperatures: Sequence[float], path: Path) -> Record:
-        weights = weights_hash(model)
-        if path.exists():
-            record = load_record(path)
-            same = record.meta.get("weights") == weights and record.meta["world"] == world_identity(world)
-            if same and record.problems == problems and set(temperatures) <= set(record.logps):
-                return record
-        console.print(f"evaluating {name} on {problems} test problems, exactly", highlight=False)
-        record = evaluate(
-            Target(name, model, world), problems=problems, temperatures=temperatures, extra={"weights": weights}
-        )
-        save_record(record, path)
-        return record
 
-    base = one("base", first.model, FRONTIER, folder / "base.npz")
-    trained = {
-        job: one(job.label, str(job.directory / "policy"), (1.0,), folder / f"{job.directory.name}.npz") for job in jobs
-    }
-    check_paired([base, *trained.values()])
-    return base, trained
+def _kept(path: Path, model: str, config: TrainConfig, ids: list[str]) -> Record | None:
+    """The record at `path` if it is whole and of these weights, problems and temperatures; a damaged one is made again."""
+    try:
+        record = load_record(path)
+    except DataError:
+        return None
+    wanted = {
+        "weights": weights_hash(model), "world": world_identity(config.world), "split": SPLIT, "seed": EVALUATION_SEED,
+        "draw": DRAW, "problem_ids": ids,
+    }  # fmt: skip
+    same = all(record.meta.get(name) == value for name, value in wanted.items())
+    return record if same and set(FRONTIER) <= set(record.logps) else None
 
 
 def results(base: Record, trained: dict[Job, Record], seeds: Sequence[int]) -> list[Result]:
@@ -234,10 +357,29 @@ def results(base: Record, trained: dict[Job, Record], seeds: Sequence[int]) -> l
                 world=_world_text(base),
                 split=base.meta["split"],
                 seed=seed,
+                siblings=len(seeds),
                 versions=base.meta["versions"],
+                notes=tuple(dose(job) for job in trained if job.seed == seed and job.guided),
             )
         )
     return found
+
+
+def dose(job: Job) -> str:
+    """How much a guide did: where q stood off 1, in the first and last tenth of training. A tie of a tiny dose says little."""
+    rows = read_metrics(job.directory)
+    part = max(1, len(rows) // 10)
+
+    def mean(name: str, chosen: Sequence[dict[str, Any]]) -> float:
+        return float(np.mean([row[name] for row in chosen]))
+
+    (share, last_share), (q, last_q) = (
+        (mean(name, rows[:part]), mean(name, rows[-part:])) for name in ("anchor/q_active_share", "anchor/q_mean")
+    )
+    return (
+        f"Dose of {job.arm}: q differs from 1 on {share:.1%} of the tokens in the first tenth of training and {last_share:.1%} "
+        f"in the last; its mean is {q:.4f} and {last_q:.4f}."
+    )
 
 
 def _arm(job: Job, record: Record, home: Sequence[np.ndarray]) -> Arm:
@@ -253,7 +395,7 @@ def _arm(job: Job, record: Record, home: Sequence[np.ndarray]) -> Arm:
         equation=job.config.method.build().describe(),
         training=Training(step=tuple(float(row["step"]) for row in rows), **column),
         seconds=sum(float(row["time/step_s"]) for row in rows),
-        config=json.loads((job.directory / "run.json").read_text(encoding="utf-8"))["config"],
+        config=job.facts()["config"],
     )
 
 
@@ -286,4 +428,6 @@ def choose_arms(names: Sequence[str] | None) -> dict[str, str]:
     unknown = [name for name in names if name not in known]
     if unknown:
         raise ConfigError(f"arms {unknown}: choose from {', '.join(known)}")
+    if len(set(names)) < len(names):
+        raise ConfigError(f"--arms {list(names)}: an arm stands there twice")
     return dict(known[name] for name in names)

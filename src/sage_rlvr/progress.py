@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Protocol
 
 from rich.console import Console
@@ -68,6 +69,28 @@ class Terminal:
                 file=sys.stderr,
                 flush=True,
             )
+
+
+@contextmanager
+def counting(console: Console, label: str, total: int, every: float = 20.0) -> Iterator[Callable[[int], None]]:
+    """Yields advance(n): `n` more of `total` are done. A bar in a terminal, a line every `every` seconds elsewhere."""
+    if console.is_terminal:
+        with bar(console) as shown:
+            task = shown.add_task(label, total=total, note="")
+            yield lambda n: shown.advance(task, n)
+        return
+    began = last = time.monotonic()
+    done = 0
+
+    def advance(n: int) -> None:
+        nonlocal done, last
+        done, now = done + n, time.monotonic()
+        if now - last >= every:
+            last = now
+            left = (total - done) * (now - began) / max(done, 1)
+            console.print(f"{label}: {done}/{total}, about {left:.0f} s left", highlight=False)
+
+    yield advance
 
 
 def bar(console: Console) -> Progress:

@@ -46,6 +46,7 @@ STATE = "state.json"
 FORMAT = 1
 _STEP = re.compile(r"step-(\d{6,})")
 _PACKAGES = ("torch", "transformers", "numpy", "safetensors")
+STRETCHED = frozenset({"linear", "cosine", "cosine_cycles"})  # schedules that read how many steps a run has
 _BINDING = ("torch", "transformers")  # a resume under other versions of these would not be the same run
 
 
@@ -431,7 +432,8 @@ class RunDir:
         facts a resume must agree on, such as hashes of the model and the problems. fork: continue under a changed
         configuration, which run.json then records.
         Raises RunLocked when a live process holds the directory, ConfigError with every difference when it holds
-        another run (more `steps` alone is allowed), CheckpointError when run.json is unreadable.
+        another run (more `steps` alone is allowed where nothing in the recipe is stretched over all of them),
+        CheckpointError when run.json is unreadable.
         """
         path = Path(path)
         try:
@@ -608,13 +610,20 @@ def _agree(path: Path, new: dict[str, Any], fork: bool) -> dict[str, Any]:
     old = _read_json(file)
     if not isinstance(old, dict) or old.get("format") != FORMAT:
         raise CheckpointError(f"{file}: not a run record of format {FORMAT}; name another directory")
-    found = _binding_differences(old, new)
-    if not found:
+    found, code = _binding_differences(old, new), _code_differences(old, new)
+    more = set(found) == {"steps"} and found["steps"][1] > found["steps"][0]
+    longer = more and not _stretched(old["config"])
+    if found and not (longer or fork):
+        raise ConfigError(_explain(path, found, _stretched(old["config"]) if more else []))
+    if code:
+        listed = ", ".join(f"{place} {before} -> {now}" for place, (before, now) in code.items())
+        warnings.warn(
+            f"{path}: continued by another sage-rlvr ({listed}); its numbers may differ from one code's alone"
+        )
+    if not (found or code):
         return old
-    longer = set(found) == {"steps"} and found["steps"][1] > found["steps"][0]
-    if not (longer or fork):
-        raise ConfigError(_explain(path, found))
-    change = {"at": _now(), "fork": not longer, "changed": {k: list(v) for k, v in found.items()}}
+    forked = bool(found) and not longer
+    change = {"at": _now(), "fork": forked, "changed": {k: list(v) for k, v in (found | code).items()}}
     facts = old | {key: new[key] for key in ("kind", "config", "data", "versions", "git")}
     facts["changes"] = [*old["changes"], change]
     write_json_atomic(file, facts)
@@ -628,10 +637,42 @@ def _binding_differences(old: dict[str, Any], new: dict[str, Any]) -> dict[str, 
     return found | differences(before, now, "versions")
 
 
-def _explain(path: Path, found: Mapping[str, tuple[Any, Any]]) -> str:
+def _code_differences(old: dict[str, Any], new: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """This package's version and, where both sides ran from a git tree, its commit: worth a line, not a refusal."""
+    name = "sage_rlvr"
+    found = differences(old["versions"].get(name), new["versions"].get(name), f"versions.{name}")
+    commits = [(facts.get("git") or {}).get("commit") for facts in (old, new)]
+    return found | (differences(*commits, "git.commit") if all(commits) else {})
+
+
+def _stretched(config: Mapping[str, Any]) -> list[str]:
+    """What in a resolved configuration is a function of all its steps, as "optimizer.schedule = linear".
+
+    A run that is given more of them would not end as a run that had them from the start.
+    """
+    rate = config.get("optimizer", {}).get("schedule", "constant")
+    found = [] if rate == "constant" else [f"optimizer.schedule = {rate}"]
+    return found + _schedules(config.get("method"), "method")
+
+
+def _schedules(tree: Any, place: str) -> list[str]:
+    if isinstance(tree, list):
+        return [line for n, item in enumerate(tree) for line in _schedules(item, f"{place}.{n}")]
+    if not isinstance(tree, Mapping):
+        return []
+    here = [f"{place} = {tree['name']}"] if tree.get("name") in STRETCHED else []
+    return here + [line for key, item in tree.items() for line in _schedules(item, f"{place}.{key}")]
+
+
+def _explain(path: Path, found: Mapping[str, tuple[Any, Any]], stretched: list[str]) -> str:
     lines = "".join(f"\n  {place}: {json.dumps(old)} -> {json.dumps(new)}" for place, (old, new) in found.items())
     advice = "Give the recipe it was started with, or name another directory (more steps alone would be allowed)"
-    if "steps" in found and set(found) == {"steps"}:
+    if stretched:
+        advice = (
+            f"More steps would change what the first ones did, because {', '.join(stretched)} is stretched over all of "
+            "them; name another directory for a longer run"
+        )
+    elif set(found) == {"steps"}:
         advice = "A run can be given more steps, not fewer; name another directory for a shorter one"
     return f"{path}: this directory holds another run:{lines}\n{advice}; --fork continues it under the new settings."
 

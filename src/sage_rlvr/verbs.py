@@ -8,7 +8,7 @@ import platform
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import rich.box
@@ -16,20 +16,34 @@ import rich.markup
 import rich.table
 from rich.console import Console
 
-from sage_rlvr.config import TrainConfig, WorldConfig, load_config
-from sage_rlvr.errors import ConfigError, DataError
+from sage_rlvr.config import SftConfig, TrainConfig, WorldConfig, load, load_config
+from sage_rlvr.errors import ConfigError, DataError, SageError
 from sage_rlvr.evaluation import curve, mean_interval, reachable, success_probability
 from sage_rlvr.evaluation.record import Record, check_paired, load_record
-from sage_rlvr.report import Result, Summary, Table, arm_from_logps, results_table, summarise, summarise_seeds
-from sage_rlvr.report.summary import SeedSummary
+from sage_rlvr.report import (
+    Result,
+    SeedSummary,
+    Summary,
+    Table,
+    arm_from_logps,
+    results_table,
+    seeds_table,
+    summarise,
+    summarise_seeds,
+)
+
+if TYPE_CHECKING:
+    from sage_rlvr.engines.evaluate import Target
 
 
 def world_of(name: str) -> WorldConfig:
-    """A recipe file's world, or a named one (`sage_rlvr.tasks.countdown.WORLDS`)."""
+    """The world of a recipe file (RL or SFT), or a named one (`sage_rlvr.tasks.countdown.WORLDS`)."""
     from sage_rlvr.tasks.countdown import WORLDS
 
     if name.endswith((".yaml", ".yml")):
-        return load_config(TrainConfig, name).world
+        if "method" in load(name):
+            return load_config(TrainConfig, name).world
+        return load_config(SftConfig, name).world
     if name not in WORLDS:
         raise ConfigError(f"world {name!r}: give a recipe file or one of {', '.join(WORLDS)}")
     world = WORLDS[name]
@@ -39,6 +53,34 @@ def world_of(name: str) -> WorldConfig:
         min_target=world.min_target,
         max_target=world.max_target,
         targets=world.targets,
+    )
+
+
+def target_of(what: str, world: str | None) -> Target:
+    """`engines.evaluate.resolve`, with a damaged run.json refused by name."""
+    from sage_rlvr.engines.evaluate import resolve
+
+    chosen = None if world is None else world_of(world)
+    try:
+        return resolve(what, chosen)
+    except SageError:
+        raise
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise DataError(
+            f"{Path(what) / 'run.json'} is damaged ({error!r}); evaluate {Path(what) / 'policy'} with --world RECIPE instead"
+        ) from error
+
+
+def world_line(world: WorldConfig) -> str:
+    """What enumeration says of the world's test split; five numbers would take minutes, so that is said instead."""
+    if max(world.counts) > 4:
+        return "world: five numbers; Countdown.facts enumerates it in some minutes"
+    facts = world.build().facts("test")
+    law = f", {facts['answers_mean_by_law']:.1f} as its law draws them" if "answers_mean_by_law" in facts else ""
+    return (
+        f"world: {facts['problems']:.0f} test problems with {facts['answers_mean']:.1f} right answers each on average "
+        f"(median {facts['answers_median']:.0f}{law}) among {facts['expressions_mean']:,.0f} expressions; "
+        f"the longest has {facts['longest']:.0f} characters"
     )
 
 
@@ -72,8 +114,8 @@ def print_cross_check(console: Console, found: Mapping[str, float]) -> None:
     )
 
 
-def compare_records(arms: Sequence[str], split: str, k: int) -> tuple[Result | Summary, SeedSummary | None]:
-    """Summary of the first seed and, where every arm but the control has several, the claims over training seeds."""
+def compare_records(arms: Sequence[str], split: str, k: int) -> tuple[Result, SeedSummary | None]:
+    """Result of the first seed and, where every arm but the control has several, the claims over training seeds."""
     if len(arms) < 2:
         raise DataError(f"compare needs at least two arms, got {list(arms)}; the first is the control")
     loaded = [_named(arm, split) for arm in arms]
@@ -82,7 +124,7 @@ def compare_records(arms: Sequence[str], split: str, k: int) -> tuple[Result | S
         raise DataError("arms differ in their number of training seeds; give each the same number of records")
     check_paired([record for _, records in loaded for record in records])
     results = [_result([(name, rows[min(s, len(rows) - 1)]) for name, rows in loaded], k) for s in range(counts[0])]
-    return summarise(results[0]), summarise_seeds(results) if counts[0] > 1 else None
+    return results[0], summarise_seeds(results) if counts[0] > 1 else None
 
 
 def _named(arm: str, split: str) -> tuple[str, list[Record]]:
@@ -116,22 +158,19 @@ def _result(named: Sequence[tuple[str, Record]], k: int) -> Result:
     )
 
 
-def print_summary(console: Console, result: Result | Summary, over_seeds: SeedSummary | None = None) -> None:
-    """Sentences first, then the table, then what the design cannot show."""
-    summary = result if isinstance(result, Summary) else summarise(result)
-    _print_table(console, results_table(summary))
-    if over_seeds is None:
-        _print_lines(console, "These checkpoints:", summary.sentences)
-        for caveat in summary.caveats:
-            console.print(f"[dim]{rich.markup.escape(caveat)}[/]", soft_wrap=True)
-        return
-    console.print(
-        "The table shows the first seed. Means over the training seeds, with their Student intervals:", style="bold"
-    )
-    for name, passes in over_seeds.passes.items():
-        cells = "   ".join(f"pass@{k} {v.value:.3f} ({v.low:.3f} to {v.high:.3f})" for k, v in passes.items())
-        console.print(f"  {name:<14} {cells}", markup=False, soft_wrap=True)
-    _print_lines(console, f"These methods, over {over_seeds.seeds} training seeds:", over_seeds.sentences)
+def print_summary(console: Console, result: Result | Summary | SeedSummary) -> None:
+    """The table, the sentences, then what the design cannot show; over several seeds it is all about the methods."""
+    if isinstance(result, SeedSummary):
+        head = f"These methods, over {result.seeds} training seeds:"
+        shown, sentences, caveats = seeds_table(result), result.sentences, result.caveats
+    else:
+        summary = result if isinstance(result, Summary) else summarise(result)
+        head = "These checkpoints:"
+        shown, sentences, caveats = results_table(summary), summary.sentences, summary.caveats
+    _print_table(console, shown)
+    _print_lines(console, head, sentences)
+    for caveat in caveats:
+        console.print(f"[dim]{rich.markup.escape(caveat)}[/]", soft_wrap=True)
 
 
 def _print_lines(console: Console, head: str, lines: Sequence[str]) -> None:
@@ -196,9 +235,9 @@ def _policy_facts(facts: list[tuple[str, str]]) -> bool:
     except ConfigError as error:
         facts.append(("base policy", str(error)))
         return False
-    prompt: Any = tokens.encode("2 3 5 7=24:")
+    prompt: Any = tokens.encode_prompt("2 3 5 7=24:")
     rollout = sample(
-        model, [prompt], group_size=16, max_new_tokens=24, eos_id=tokens.eos_id, pad_id=tokens.pad_id, key=Key(0)
+        model, [prompt], group_size=16, max_new_tokens=24, eos_id=tokens.eos_ids, pad_id=tokens.pad_id, key=Key(0)
     )
     with torch.no_grad():
         scores = score(model, [prompt], rollout.tokens, rollout.mask, torch.zeros(16, dtype=torch.long))

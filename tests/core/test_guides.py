@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from sage_rlvr.core import Branch, Compose, Constant, Flat, Key, Placebo, Random, Signals, Token
-from sage_rlvr.core.guides import Guide, band_of, is_clamped, is_flat
+from sage_rlvr.core.guides import Guide, band_of, clamped, factors, is_clamped, is_flat
 from sage_rlvr.core.guides.base import row_quantile
 from sage_rlvr.core.guides.token import minmax_weights, rank_weights, zscore_weights
 from sage_rlvr.errors import ConfigError, DataError
@@ -131,6 +131,38 @@ def test_clamped_share_by_hand():
     log_q = q_of(Branch(), signals).log()
     assert is_clamped(Branch(), log_q).tolist() == [[True, False, False]]
     assert not is_clamped(Flat(), torch.zeros(1, 3)).any()
+
+
+def test_in_a_product_one_factor_at_its_own_edge_is_enough():
+    """H = 4 clamps Branch at 1.4; a Token that adds nothing is inside its band, and so is the product's 1.4 in its own.
+
+    H = 2.2 gives 1.3, inside; the last token is not counted.
+    """
+    signals = signals_of([[0.5] * 4], entropies=[[4.0, 2.2, 0.0, 4.0]], mask=[[1, 1, 1, 0]])
+    product = Branch() * Token(alpha=0.0, sigma=0.0) * Flat()
+    where = {"step": 0, "total_steps": 10, "key": KEY}
+    assert clamped(product, signals, **where).tolist() == [[True, False, False, False]]
+    assert not is_clamped(product, product(signals, **where)).any(), "the product alone does not tell"
+    assert torch.equal(clamped(Branch(), signals, **where), clamped(product, signals, **where))
+    assert not clamped(Flat(), signals, **where).any() and not clamped(Compose(()), signals, **where).any()
+
+
+def test_two_factors_inside_their_bands_are_not_clamped_at_the_edge_of_one():
+    """Two Branch of q = 1.2 make 1.44 > 1.4; neither is at its edge."""
+    signals = signals_of([[0.5]], entropies=[[1.2 + 0.2 / 0.3]])
+    assert not clamped(Branch() * Branch(), signals, step=0, total_steps=1, key=KEY).any()
+
+
+def test_the_parts_of_a_product_have_its_noise():
+    signals = signals_of(torch.zeros(4, 9).tolist(), entropies=torch.arange(36.0).reshape(4, 9).tolist())
+    product = Compose((Random(1.0, 0.1), Branch(threshold="p50"), Random(1.0, 0.1)))
+    parts = [log_q for _, log_q in product.each(signals, 0, 10, KEY)]
+    assert torch.equal(sum(parts), product(signals, 0, 10, KEY)) and not torch.equal(parts[0], parts[2])
+
+
+def test_factors_leave_out_the_neutral_one():
+    assert factors(Branch() * Flat() * Token()) == (Branch(), Token())
+    assert factors(Branch()) == (Branch(),) and factors(Flat()) == factors(Compose((Flat(),))) == ()
 
 
 def test_products():

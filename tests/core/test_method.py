@@ -21,8 +21,10 @@ from sage_rlvr.core import (
     SequenceMean,
     Signals,
     Token,
+    TokenMean,
     advantages_of,
     objective,
+    q_clamped,
     shape,
 )
 from sage_rlvr.errors import ConfigError, DataError
@@ -155,20 +157,20 @@ def test_the_reward_kl_is_not_divided_by_the_group_std():
 @pytest.mark.parametrize(
     ("method", "wanted"),
     [
-        (rloo(beta=0.5), [[-2.5, -1.0, -1.5], [1.25, 1.0, 0.0], [1.25, 0.0, 0.0]]),
+        (rloo(beta=0.5), [[-2.5, -1.0, -2.0], [1.25, 1.0, 0.0], [1.25, 0.0, 0.0]]),
         (
             dr_grpo(beta=0.5, estimator="k1", placement="reward"),
-            [[-5 / 3, -0.75, -1.0], [5 / 6, 0.75, 0.0], [5 / 6, 0.0, 0.0]],
+            [[-5 / 3, -2 / 3, -4 / 3], [5 / 6, 2 / 3, 0.0], [5 / 6, 0.0, 0.0]],
         ),
     ],
     ids=["rloo", "dr_grpo"],
 )
 def test_the_kl_has_the_baseline_of_the_advantage(method, wanted):
-    """k1 = (3, 1, 1), (1, 3), (2): K = (5, 2, 1), (4, 3), (2), hence by column, all counted rows: means 11/3, 5/2, 1.
+    """k1 = (3, 1, 1), (1, 3), (2): K = (5, 2, 1), (4, 3), (2).
 
-    RLOO, K_t - mean of the others: 5 - 3, 4 - 7/2, 2 - 9/2 | 2 - 3, 3 - 2 | alone: 0. Times -beta = -.5: -1, -.25,
-    1.25 | .5, -.5 | 0, on A = -1.5, 1.5, 0 (rewards 0, 2, 1; means of the others 3/2, 1/2, 1). Dr. GRPO, K_t - group
-    mean: 4/3, 1/3, -5/3 | -1/2, 1/2 | 0. Times -.5: -2/3, -1/6, 5/6 | .25, -.25 | 0, on A = -1, 1, 0.
+    RLOO, K_t - mean of the others: 5 - 3, 4 - 7/2, 2 - 9/2 | 2 - 3, 3 - 2 | alone: 1 - 0. Times -beta = -.5: -1, -.25,
+    1.25 | .5, -.5 | -.5, on A = -1.5, 1.5, 0 (rewards 0, 2, 1; means of the others 3/2, 1/2, 1). Dr. GRPO: 2/3 of all
+    that, reward and KL: -2/3, -1/6, 5/6 | 1/3, -1/3 | -1/3, on A = -1, 1, 0.
     """
     mask = torch.tensor([[1, 1, 1], [1, 1, 0], [1, 0, 0]]).bool()
     old = torch.tensor([[3.0, 1.0, 1.0], [1.0, 3.0, math.nan], [2.0, math.nan, math.nan]])
@@ -220,10 +222,75 @@ def test_entropy_metric_counts_the_mask():
             sage(rloo(beta=0.1)),
             ["log pi_old - log(q pi_ref)", "- 0.1 * (K_t - mean_others K_t)", "bonus", "mean_others r"],
         ),
-        (dr_grpo(beta=0.1, estimator="k1", placement="reward"), ["- 0.1 * (K_t - mean_group K_t)", "mean_group r"]),
+        (
+            dr_grpo(beta=0.1, estimator="k1", placement="reward"),
+            ["- 0.1 * (G-1)/G * (K_t - mean_others K_t)", "mean_group r", "that still count at t, 0 where none does"],
+        ),
+        (
+            sage(),
+            ["note: each row's force is weighted by 1/|y|", "q > 1 at its prefixes a pull towards shorter answers"],
+        ),
+        (replace(rloo(beta=0.1), reduction=TokenMean()), ["note: sum_i |y_i| is no constant", "O(1/B)"]),
+        (sage(grpo(), Branch() * Token()), ["each factor clamped to its band, their product in [0.36, 1.96]"]),
         (grpo(beta=Linear(0.1, 0.0)), ["Linear(start=0.1, end=0.0) * k3"]),
     ],
 )
 def test_describe_prints_the_equation_with_its_values(method, words):
     text = method.describe()
     assert text.startswith(method.name) and [word for word in words if word not in text] == []
+
+
+def test_a_constant_divisor_gets_no_note_about_lengths():
+    for method in (sage(dr_grpo(beta=0.05)), rloo(beta=0.1)):
+        assert "1/|y|" not in method.describe() and "no constant" not in method.describe()
+
+
+class Overlong:
+    """Stands in for a published transform: it says its equation."""
+
+    equation = "r - 0.1 max(0, |y| - 512)"
+
+    def __call__(self, rewards, lengths):
+        return rewards - 0.1 * (lengths - 512).clamp(min=0)
+
+
+class Uncertain:
+    """A token weight that says what it needs; without an equation it is called by its class."""
+
+    needs = frozenset({"ref_entropies"})
+
+    def __call__(self, signals):
+        return (signals.require("ref_entropies", "Uncertain") > 1).float()
+
+
+def third_of_the_tokens(signals):
+    return (signals.positions % 3 == 0).float()
+
+
+@pytest.mark.parametrize("base", [no_kl(), grpo(), rloo(beta=0.1)])
+def test_describe_prints_every_part(base):
+    text = replace(base, reward_transform=Overlong(), token_weight=third_of_the_tokens).describe()
+    assert "  r = r - 0.1 max(0, |y| - 512), of the verifier's" in text and "  w_t = third_of_the_tokens" in text
+    assert f"A = w_t * [{base.advantage.equation}]" in text
+    assert "w_t = Uncertain" in replace(grpo(), token_weight=Uncertain()).describe()
+    assert "w_t" not in base.describe() and "of the verifier's" not in base.describe()
+
+
+def test_a_part_says_what_it_needs():
+    assert replace(grpo(), token_weight=Uncertain()).needs == {"ref_logps", "ref_entropies"}
+    assert replace(grpo(), anchor=Anchor(0.0), token_weight=Uncertain()).needs == {"ref_logps", "ref_entropies"}
+    assert replace(no_kl(), token_weight=third_of_the_tokens).needs == frozenset()
+    with pytest.raises(ConfigError, match=r"reads the reference.*Anchor\(0\.0"):
+        replace(no_kl(), token_weight=Uncertain())
+
+
+@pytest.mark.filterwarnings("ignore:.*cancels")
+def test_the_batch_carries_where_a_factor_of_q_is_clamped():
+    """Row 1: H = 4 puts Branch at its edge. Row 2: H = 0. Three counted tokens, two of them clamped."""
+    logps, entropies = torch.full((2, 2), -1.0), torch.tensor([[4.0, 4.0], [0.0, 4.0]])
+    method = sage(grpo(), Branch() * Token(alpha=0.0, sigma=0.0))
+    signals = Signals(logps, logps, MASK, torch.arange(2), entropies=entropies)
+    log_q, edges = (part(method, signals, 0, 20, Key(0)) for part in (shape, q_clamped))
+    batch = Batch(logps, logps, logps, MASK, torch.zeros(2), log_q, q_clamped=edges)
+    assert objective(method, batch, 0, 20)[1]["anchor/q_clamped_share"] == pytest.approx(2 / 3)
+    assert not q_clamped(no_kl(), signals, 0, 20, Key(0)).any()

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from sage_rlvr.core import REDUCTIONS, FixedBudget, SequenceMean, TokenMean
+from sage_rlvr.core import FixedBudget, SequenceMean, TokenMean
 from sage_rlvr.errors import ConfigError
 
 PER_TOKEN = torch.tensor([[1.0, 3.0], [5.0, math.nan], [math.nan, math.nan]])
@@ -30,8 +30,20 @@ def test_no_nan_gradient(reduction, value, budget):
     assert bool(gradient.isfinite().all()) and not gradient[~MASK].any() and bool((gradient[MASK] > 0).all())
 
 
-def test_every_reduction_has_a_case():
-    assert {type(case[0]) for case in CASES} == set(REDUCTIONS.values())
+@pytest.mark.parametrize(
+    ("reduction", "moved"), [(SequenceMean(), "row"), (TokenMean(), "batch"), (FixedBudget(9), "")]
+)
+def test_the_divisor_says_whose_length_a_weight_depends_on(reduction, moved):
+    """Growing row 1 by a token moves the weight of row 0's tokens (batch), of row 1's (row), or of none (constant)."""
+
+    def weights(mask):
+        leaf = torch.zeros(2, 3, requires_grad=True)
+        return torch.autograd.grad(reduction(leaf, mask), leaf)[0][:, 0]
+
+    short, long = (weights(torch.tensor([[1, 0, 0], [1, 1, last]]).bool()) for last in (0, 1))
+    changed = (short != long).tolist()
+    assert changed == {"row": [False, True], "batch": [True, True], "": [False, False]}[moved]
+    assert reduction.divisor == (moved or "constant")
 
 
 def test_fixed_budget_takes_the_limit_of_the_batch():

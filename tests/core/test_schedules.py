@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 
 import pytest
 
@@ -48,6 +49,26 @@ def test_tail_when_cycles_do_not_divide_the_steps():
     assert all(final(step, 1003) == released(step, 1003) for step in range(1000))
 
 
+@pytest.mark.parametrize(("cycles", "steps"), [(8, 3), (8, 15), (2, 1)])
+def test_cycles_of_one_step_never_anneal_and_say_so_once(cycles, steps):
+    schedule = CosineCycles(0.4, 0.1, cycles=cycles, decay=1.0)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        values = [schedule(step, steps) for step in range(steps)]
+    assert values[: min(cycles, steps)] == pytest.approx([0.4] * min(cycles, steps))
+    (message,) = (str(warning.message) for warning in caught)
+    assert caught[0].filename == __file__
+    for number in (f"{cycles} cycles", f"total_steps = {steps}", "0.4", "0.1", f"at least {2 * cycles} steps"):
+        assert number in message
+
+
+def test_cycles_of_two_steps_are_silent():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert min(CosineCycles(0.4, 0.1)(step, 16) for step in range(16)) < 0.25
+
+
+@pytest.mark.filterwarnings("ignore:CosineCycles")
 def test_more_cycles_than_steps():
     assert CosineCycles(0.4, 0.1, cycles=8, decay=0.5)(2, 3) == pytest.approx(0.1)
     assert [CosineCycles(0.4, 0.1, cycles=8, decay=1.0)(s, 3) for s in range(3)] == pytest.approx([0.4] * 3)

@@ -47,6 +47,28 @@ def test_statistics_count_the_mask_only():
     assert stats["surrogate/ratio_mean"] == pytest.approx(3.5 / 3)
 
 
+def test_a_dead_group_cannot_stop_a_run():
+    """rho = e**100 is infinite in float32 and inf * 0 is NaN; the log-ratio is held at 20 nats and counted."""
+    log_ratios = torch.tensor([[100.0, -math.inf, 0.0, 100.0]], requires_grad=True)
+    mask = torch.tensor([[True, True, True, False]])
+    loss, stats = Clip()(log_ratios, torch.zeros(1, 1), mask)
+    (gradient,) = torch.autograd.grad(loss[mask].sum(), log_ratios)
+    assert not loss.any() and not gradient.any()
+    assert stats["surrogate/clamped_share"] == pytest.approx(2 / 3) and math.isfinite(stats["surrogate/ratio_mean"])
+
+
+def test_the_clamp_does_not_touch_the_normal_range():
+    """Bit for bit the unclamped surrogate up to 20 nats, value and gradient, also where A < 0 lets rho grow."""
+    mask, advantages = torch.ones(1, 9, dtype=torch.bool), torch.tensor([[-1.0]])
+    leaves = [torch.linspace(-20, 20, 9)[None].requires_grad_(True) for _ in range(2)]
+    found, stats = Clip()(leaves[0], advantages, mask)
+    ratios = leaves[1].exp()
+    plain = -torch.minimum(ratios * advantages, ratios.clamp(0.8, 1.2) * advantages)
+    assert torch.equal(found, plain) and stats["surrogate/clamped_share"] == 0.0
+    gradients = [torch.autograd.grad(loss.sum(), leaf)[0] for loss, leaf in ((found, leaves[0]), (plain, leaves[1]))]
+    assert torch.equal(*gradients)
+
+
 @pytest.mark.parametrize(("low", "high"), [(-0.1, 0.2), (1.2, 0.2), (0.2, -0.1), (float("nan"), 0.2)])
 def test_refusals(low, high):
     with pytest.raises(ConfigError, match="clip_"):

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-import torch
+from pathlib import Path
 
-from sage_rlvr.engines.base import NO_ANSWER, Tokens
+import pytest
+import torch
+from tokenizers.processors import TemplateProcessing
+from transformers import AutoModelForCausalLM
+
+from sage_rlvr.config import TrainConfig, decode
+from sage_rlvr.engines.base import NO_ANSWER, Tokens, load_policy, run_facts
 from sage_rlvr.engines.sampler import Rollout
 from sage_rlvr.tasks.countdown import Countdown, Problem, build_tokenizer
 
@@ -32,3 +38,53 @@ def test_texts_end_before_the_end_token_and_what_is_no_answer_is_marked() -> Non
 
 def test_known_ids_are_those_of_the_vocabulary() -> None:
     assert TOKENS.known == frozenset(range(21))
+
+
+# ---- ends and beginnings
+
+
+def test_every_end_that_the_model_declares_ends_a_completion(tiny_policy: Path, tmp_path: Path) -> None:
+    model, tokens = load_policy(str(tiny_policy))
+    assert tokens.eos_ids == (tokens.eos_id,) == (1,)
+    model.generation_config.eos_token_id = [7, 1]
+    assert Tokens.of(tokens.tokenizer, model).eos_ids == (1, 7)
+    model.save_pretrained(tmp_path)
+    tokens.tokenizer.save_pretrained(tmp_path)
+    assert load_policy(str(tmp_path))[1].eos_ids == (1, 7)
+    assert Tokens(tokens.tokenizer, 3, 0).eos_ids == (3,)
+
+
+def test_prompts_open_as_the_tokenizer_opens_a_text_and_completions_do_not() -> None:
+    assert TOKENS.opening == () and TOKENS.encode_prompt("3+4") == TOKENS.encode("3+4")
+    tokenizer = build_tokenizer()
+    tokenizer.add_special_tokens({"bos_token": "<bos>"})
+    start, end = tokenizer.bos_token_id, tokenizer.eos_token_id
+    ends = [("<bos>", start), ("<eos>", end)]
+    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(single="<bos> $A", special_tokens=ends)
+    tokens = Tokens.of(tokenizer)
+    assert tokens.opening == (start,) and tokens.encode("3+4") == TOKENS.encode("3+4")
+    assert tokens.encode_prompt("3+4") == tokens.encode_prompt("<bos>3+4") == [start, *TOKENS.encode("3+4")]
+    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(single="$A <eos>", special_tokens=ends)
+    assert Tokens.of(tokenizer).opening == ()  # an end is no beginning
+
+
+# ---- what a resume must find unchanged
+
+
+@pytest.mark.parametrize("changed", ["model.safetensors", "config.json", "generation_config.json", "tokenizer.json"])
+def test_facts_change_with_the_files_of_policy_and_reference(tiny_policy: Path, tmp_path: Path, changed: str) -> None:
+    folders = [tmp_path / "policy", tmp_path / "reference"]
+    for folder in folders:
+        AutoModelForCausalLM.from_pretrained(tiny_policy).save_pretrained(folder)
+        build_tokenizer().save_pretrained(folder)
+    method = {"name": "grpo", "beta": 0.05, "source": str(folders[1])}
+    config = decode(TrainConfig, {"steps": 2, "model": str(folders[0]), "method": method})
+    seen = [run_facts(config)]
+    assert seen[0] == run_facts(config)
+    for folder in folders:
+        with open(folder / changed, "ab") as handle:
+            handle.write(b" ")
+        assert run_facts(config) not in seen
+        seen.append(run_facts(config))
+    plain = decode(TrainConfig, {"steps": 2, "model": "some/name", "method": {"name": "no_kl"}})
+    assert run_facts(plain) == {"model_sha256": "hub:some/name", "model_files": {}}

@@ -16,6 +16,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from sage_rlvr.config import TrainConfig, dump, load_config
+from sage_rlvr.core import Flat
 from sage_rlvr.engines import loop as engine
 from sage_rlvr.engines.loop import Loop, build, draw_rollout, prompts_of_step, train, train_step
 from sage_rlvr.engines.sft import model_tensors
@@ -139,12 +140,17 @@ def test_three_updates_of_a_rollout_are_the_textbooks(write_recipe: Recipe) -> N
         "{name: grpo, beta: 0.05, estimator: k3_is}",
     ],
 )
-def test_flat_is_the_base_bit_for_bit(write_recipe: Recipe, base: str) -> None:
+def test_flat_is_the_base_bit_for_bit(write_recipe: Recipe, base: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The base runs without a q at all: `shape` is bypassed and the batch's log_q is None."""
     plain = make(write_recipe(base, steps=3, name="base.yaml"))
     flat = make(write_recipe(f"{{name: sage, base: {base}, guide: flat}}", steps=3, name="flat.yaml"))
     start = weights(plain)
     for step in range(3):
-        assert train_step(plain, step) == train_step(flat, step)
+        with monkeypatch.context() as without_q:
+            without_q.setattr(engine, "shape", lambda *arguments: None)
+            without_q.setattr(Flat, "__call__", lambda *arguments, **named: pytest.fail("the base called a guide"))
+            expected = train_step(plain, step)
+        assert train_step(flat, step) == expected
     assert torch.equal(weights(plain), weights(flat)) and not torch.equal(weights(plain), start)
     for name, value in plain.optimiser.tensors().items():
         assert torch.equal(value, flat.optimiser.tensors()[name])
@@ -203,6 +209,37 @@ def test_a_mini_batch_pass_uses_every_row_once(write_recipe: Recipe, monkeypatch
     train_step(loop, 0)
     assert len(seen) == 32 and sorted(seen[:16]) == sorted(seen[16:]) == list(range(16))
     assert all(row // 4 == group[0] // 4 for i in range(0, 32, 4) for group in [seen[i : i + 4]] for row in group)
+
+
+def test_no_forward_is_wider_than_a_micro_batch(write_recipe: Recipe, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also those of the old policy and the reference; entropies come once, from the old policy."""
+    calls: list[tuple[bool, int, bool, bool]] = []
+    inner = engine.score
+
+    def score(model: Any, prompts: Any, tokens: Tensor, *rest: Any, entropies: bool, **more: Any) -> Any:
+        calls.append((model is loop.policy, len(tokens), entropies, torch.is_grad_enabled()))
+        return inner(model, prompts, tokens, *rest, entropies=entropies, **more)
+
+    monkeypatch.setattr(engine, "score", score)
+    loop = make(write_recipe(more="updates: {epochs: 2, minibatches: 2, micro_batch: 1}\n"))
+    train_step(loop, 0)
+    assert calls == [(True, 4, True, False)] * 4 + [(False, 4, False, False)] * 4 + [(True, 4, False, True)] * 8
+    calls.clear()
+    loop = make(write_recipe())
+    train_step(loop, 0)
+    assert calls == [(True, 16, True, True), (False, 16, False, False)]
+
+
+def test_only_a_step_of_several_updates_keeps_a_copy_of_the_weights(
+    write_recipe: Recipe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copies: list[int] = []
+    inner = engine.undone_if_diverged
+    monkeypatch.setattr(engine, "undone_if_diverged", lambda loop: copies.append(1) or inner(loop))
+    for updates, wanted in (("{micro_batch: 1}", 0), ("{minibatches: 2}", 1), ("{epochs: 2}", 1)):
+        copies.clear()
+        train_step(make(write_recipe(more=f"updates: {updates}\n")), 0)
+        assert len(copies) == wanted
 
 
 # ---- seeds
@@ -269,7 +306,10 @@ def infinite_gradient(loss: Tensor) -> Tensor:
 @pytest.mark.parametrize(
     ("spoil", "words"), [(lambda x: x * float("nan"), "loss is nan"), (infinite_gradient, "gradient norm is nan")]
 )
-@pytest.mark.parametrize(("updates", "first_bad"), [("{}", 2), ("{epochs: 2, minibatches: 2}", 2 * 4 + 2)])
+@pytest.mark.parametrize(
+    ("updates", "first_bad"),
+    [("{}", 2), ("{micro_batch: 2}", 2 * 2 + 1), ("{epochs: 2, minibatches: 2}", 2 * 4 + 2)],
+)
 def test_a_loss_or_gradient_that_is_not_finite(
     write_recipe: Recipe,
     tmp_path: Path,

@@ -22,7 +22,7 @@ from transformers import (
 )
 
 from sage_rlvr.core.keys import Key
-from sage_rlvr.engines import sampler
+from sage_rlvr.engines import llama_step, sampler
 from sage_rlvr.engines.sampler import Rollout, draw, pad_right, sample, supports_shared_prefix
 from sage_rlvr.engines.scoring import score
 from sage_rlvr.errors import DataError
@@ -194,6 +194,33 @@ def test_draw_never_takes_a_token_of_probability_zero() -> None:
     assert torch.isfinite(logps).all() and torch.isfinite(entropies).all()
 
 
+def test_the_tail_of_a_large_vocabulary_can_be_drawn() -> None:
+    """150,000 tokens of which one has 0.99: the others, 6.7e-8 each, are closer than float32 numbers just below 1."""
+    size, rows = 150_000, torch.arange(100_000, 100_024)
+    probs = torch.full((size,), 0.01 / (size - 1), dtype=torch.float64)
+    probs[0] = 0.99
+    uniforms = 0.99 + 0.01 * (rows.double() - 0.5) / (size - 1)  # the middle of each token's interval
+    tokens, logps, _ = draw(probs.log().float().expand(len(rows), -1), uniforms, 1.0, False)
+    assert (tokens.diff() == 1).all() and (tokens - rows).abs().max() <= 1
+    assert torch.allclose(logps.double(), probs[1].log(), atol=1e-3)
+
+
+def test_uniforms_are_finer_than_float32_and_the_same_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[torch.Tensor] = []
+    monkeypatch.setattr(sampler, "draw", lambda logits, u, *rest: seen.append(u) or draw(logits, u, *rest))
+    run(build(llama), group_size=200, max_new_tokens=1)
+    key, rows = Key(3), torch.arange(600)
+    fine, coarse = key.uniform64(0, "sample", rows, 0), key.uniform(0, "sample", rows, 0)
+    assert torch.equal(seen[0], fine[:, 0]) and fine.dtype == torch.float64
+    assert (fine - coarse).abs().max() <= 2.0**-24 and (fine.float() != coarse).any()
+    assert (fine > 0).all() and (fine < 1).all()
+    bits = (fine * 2.0**52 - 0.5).long()  # every one of the 52 is used
+    assert all(0.35 < float((bits >> b & 1).float().mean()) < 0.65 for b in range(52))
+    word = torch.tensor([[-1, 0]])
+    monkeypatch.setattr(Key, "bits", lambda self, *address: word)
+    assert key.uniform64(0, "x", rows, 0).tolist() == [[1 - 2.0**-53, 2.0**-53]]  # inside (0, 1) at both ends
+
+
 def test_temperature_is_honoured() -> None:
     model = build(llama)
     cold, warm = run(model, temperature=1e-4, group_size=8), run(model, temperature=1.0, group_size=8)
@@ -233,7 +260,40 @@ def test_a_row_does_not_depend_on_its_group() -> None:
     same(together, run(model, [PROMPTS[0]], group_size=1, row_ids=torch.tensor([4])), slice(4, 5), tolerance=2e-5)
 
 
+# ---- several ends
+
+
+@pytest.mark.parametrize("make", [gqa, sliding])
+def test_any_of_several_ends_ends_a_completion(make: Callable[[], PreTrainedModel]) -> None:
+    model, ends = build(make), (EOS, 5, 9)
+    one, several = run(model, group_size=24), run(model, group_size=24, eos_id=ends)
+    same(one, run(model, group_size=24, eos_id=[EOS]))
+    used = set()
+    for a, b, done in zip(one.tokens.tolist(), several.tokens.tolist(), several.finished.tolist(), strict=True):
+        cut = next((i + 1 for i, token in enumerate(a) if token in ends), None)
+        assert done == (cut is not None) and (cut is None or (b[:cut] == a[:cut] and not any(b[cut:])))
+        used |= {b[cut - 1]} if cut else set()
+    assert used == set(ends)
+
+
 # ---- work that is not done
+
+
+@pytest.mark.parametrize("make", [llama, gpt2, sliding])
+def test_the_prefill_computes_the_logits_that_are_drawn_from(make: Callable[[], PreTrainedModel]) -> None:
+    model, made = build(make), []
+    model.get_output_embeddings().register_forward_hook(lambda module, args, out: made.append(out.shape[1]))
+    run(model, [[2, 3, 4, 5, 6], [6, 5, 4, 3, 2]], max_new_tokens=1)
+    assert made == [1]
+
+
+def test_the_bare_step_is_for_small_float32_models(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = build(llama)
+    assert llama_step.supports(model)
+    monkeypatch.setattr(llama_step, "LARGEST", sum(p.numel() for p in model.parameters()))
+    assert not llama_step.supports(model)
+    monkeypatch.undo()
+    assert not llama_step.supports(model.bfloat16())  # folded norms would be rounded anew
 
 
 @pytest.mark.parametrize("make", [llama, gpt2, sliding])
@@ -322,6 +382,7 @@ def test_dropout_is_off_while_sampling() -> None:
     [
         ([[2], []], {}, "prompt 1 has no tokens"),
         ([], {}, "no tokens"),
+        ([[2]], {"eos_id": ()}, "eos_id names no token"),
         ([[2]], {"group_size": 0}, "group_size 0"),
         ([[2]], {"max_new_tokens": 0}, "max_new_tokens 0"),
         ([[2]], {"temperature": 0.0}, "temperature 0.0 must be above 0"),

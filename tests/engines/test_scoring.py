@@ -21,8 +21,9 @@ from transformers import (
     Qwen2ForCausalLM,
 )
 
-from sage_rlvr.engines import scoring
+from sage_rlvr.engines import sampler, scoring
 from sage_rlvr.engines.scoring import _padded_logits, _ragged_logits, completion_logits, score
+from sage_rlvr.errors import DataError
 
 COMMON = {"vocab_size": 21, "bos_token_id": None, "eos_token_id": 1, "pad_token_id": 0, "initializer_range": 0.3}
 WIDTHS = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4}
@@ -152,3 +153,59 @@ def test_what_stands_off_the_mask_does_not_matter() -> None:
         wide = torch.nn.functional.pad(tokens.masked_fill(~mask, 5), (0, 7), value=9)
         second = score(model, prompts, wide, torch.nn.functional.pad(mask, (0, 7)), owners).logps
     assert torch.equal(first, second[:, : first.shape[1]]) and not second[:, first.shape[1] :].any()
+
+
+# ---- what is not computed, and what is refused
+
+
+@pytest.mark.parametrize("layout", [_ragged_logits, _padded_logits])
+@pytest.mark.parametrize("name", ["gqa", "gpt2"])
+def test_logits_are_computed_only_where_they_are_read(name: str, layout: Callable[..., Tensor]) -> None:
+    model, made = build(name), []
+    model.get_output_embeddings().register_forward_hook(lambda module, args, out: made.append(out.shape[1]))
+    with torch.no_grad():
+        layout(model, *EXAMPLE)
+    _, _, mask, owners = EXAMPLE
+    fed = int((mask.sum(1) - 1).sum())
+    columns = {len(EXAMPLE[0][o]) + t - 1 for row, o in enumerate(owners.tolist()) for t in range(int(mask[row].sum()))}
+    assert made == [3 + fed if layout is _ragged_logits else len(columns)]  # one of each prompt, though 3 rows share it
+
+
+def test_a_forward_that_computes_all_logits_will_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = build("gqa")
+    with torch.no_grad():
+        kept = [layout(model, *EXAMPLE) for layout in (_ragged_logits, _padded_logits)]
+        monkeypatch.setattr(sampler, "_keeps_logits", lambda kind: False)
+        whole = [layout(model, *EXAMPLE) for layout in (_ragged_logits, _padded_logits)]
+    assert all(torch.allclose(a, b, atol=1e-5) for a, b in zip(kept, whole, strict=True))
+
+
+def test_rows_out_of_order_and_masks_with_gaps_are_refused() -> None:
+    model, (prompts, tokens, mask, owners) = build("llama"), EXAMPLE
+    with pytest.raises(DataError, match="owners must ascend from 0 to at most 2"):
+        score(model, prompts, tokens.flip(0), mask.flip(0), owners.flip(0))
+    for wrong in (owners + 1, owners - 1):
+        with pytest.raises(DataError, match="owners must ascend"):
+            completion_logits(model, prompts, tokens, mask, wrong)
+    gap = mask.clone()
+    gap[1, 2] = False
+    with pytest.raises(DataError, match="mask: row 1 has a gap"):
+        score(model, prompts, tokens, gap, owners)
+    with pytest.raises(DataError, match="mask: row 0 has a gap"):
+        score(model, prompts, tokens.flip(1), mask.flip(1), owners)  # padded on the left
+    with pytest.raises(DataError, match=r"torch\.bool"):
+        score(model, prompts, tokens, mask.long(), owners)
+    with pytest.raises(DataError, match="owners \\(2,\\)"):
+        score(model, prompts, tokens, mask, owners[:2])
+    with pytest.raises(DataError, match="a prompt has no tokens"):
+        score(model, [*prompts[:2], []], tokens, mask, owners)
+
+
+@pytest.mark.parametrize("term", ["softcap", "s_aux", "sinks"])
+def test_a_term_that_the_layouts_do_not_compute_is_refused(term: str) -> None:
+    """Gemma 2 passes softcap, gpt-oss s_aux: left out, the numbers would be those of another model."""
+    module, x = torch.nn.Module(), torch.zeros(1, 1, 1, 2)
+    for attend, own in ((scoring._attend_ragged, "ragged"), (sampler._attend, "shared_prefix")):
+        with pytest.raises(DataError, match=f"wants {term} in its attention"):
+            attend(module, x, x, x, None, **{own: object(), term: 30.0})
+    sampler.refuse_unknown_terms(module, {term: None, "position_bias": 1})

@@ -11,7 +11,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sage_rlvr.errors import DataError
-from sage_rlvr.evaluation import curve, paired, paired_curve, paired_seeds, sentence, sign_flip_p, signed
+from sage_rlvr.evaluation import (
+    adjust,
+    curve,
+    holm,
+    paired,
+    paired_curve,
+    paired_seeds,
+    sentence,
+    sign_flip_p,
+    signed,
+)
 
 
 def by_enumeration(gaps: list[float]) -> float:
@@ -44,7 +54,8 @@ def test_verdicts_and_their_sentences():
     tied = paired(b + rng.normal(0, 0.05, 300), b)
     assert tied.verdict == "tied"
     assert "tied" in sentence(tied, "a", "b", "pass@256")
-    assert f"could only have seen a difference of {tied.detectable:.3f}" in sentence(tied, "a", "b", "pass@256")
+    hidden = f"could only have seen a difference of {tied.detectable:.3f} (4 times in 5)"
+    assert hidden in sentence(tied, "a", "b", "pass@256")
     assert (
         sentence(paired(b, b), "a", "b", "pass@1")
         == "a vs b, pass@1: identical for these checkpoints on all 300 problems"
@@ -104,6 +115,60 @@ def test_one_training_seed_cannot_tell():
         "SAGE-Branch vs GRPO, pass@256: cannot be told (one training seed) for these methods: "
         "+0.550 here, but one of the training seeds gives no interval"
     )
+
+
+def test_two_training_seeds_cannot_tell():
+    c = paired_seeds([[0.5, 0.9], [0.52, 0.9]], [[0.1, 0.2], [0.1, 0.21]])
+    assert c.p < 0.05 and not c.told
+    text = sentence(c, "SAGE-Branch", "GRPO", "pass@1")
+    assert "cannot be told (two training seeds: a claim about methods needs at least three) for these methods" in text
+    assert "p =" not in text and "over 2 training seeds on these 2 problems" in text
+
+
+@pytest.mark.parametrize("n", [1, 2, 5, 6])
+def test_too_few_problems_cannot_tell(n):
+    a, b = np.linspace(0.5, 0.6, n), np.linspace(0.2, 0.25, n)
+    c = paired(a, b)
+    if n == 6:
+        assert c.verdict == "better" and c.p < 0.05
+        return
+    assert c.verdict == f"cannot be told (too few problems: {n})" and c.detectable == math.inf
+    text = sentence(c, "a", "b", "pass@1")
+    assert f"too few problems: {n}" in text and "could only" not in text and "p =" not in text
+    band = paired_curve(curve(a, (1, 2)), curve(b, (1, 2)), (1, 2))
+    assert band.verdicts == (c.verdict,) * 2
+
+
+@given(st.integers(0, 10_000), st.integers(6, 60), st.sampled_from(["normal", "skewed", "sparse"]), st.floats(0, 0.2))
+@settings(max_examples=60, deadline=None)
+def test_a_tie_never_could_have_seen_less_than_what_it_saw(seed, n, kind, shift):
+    rng = np.random.default_rng(seed)
+    gaps = {
+        "normal": rng.normal(0, 0.2, n), "skewed": rng.exponential(0.2, n) - 0.2, "sparse": (rng.random(n) < 0.15) * 0.5,
+    }[kind]  # fmt: skip
+    c = paired(gaps + shift, np.zeros(n), resamples=500)
+    if c.verdict == "tied":
+        assert c.detectable >= abs(c.difference.value)
+
+
+def test_holm_by_hand():
+    assert holm([0.01, 0.04, 0.03]).tolist() == pytest.approx([0.03, 0.06, 0.06])
+    assert holm([0.6, 0.5]).tolist() == pytest.approx([1.0, 1.0]) and holm([]).tolist() == []
+
+
+def test_a_difference_that_does_not_outlast_the_correction_is_said_to_stand_alone():
+    rng = np.random.default_rng(0)
+    strong = paired_seeds([0.5, 0.51, 0.49, 0.5], [0.1, 0.11, 0.1, 0.1])
+    weak = paired_seeds([0.5, 0.52, 0.56, 0.5], [0.48, 0.49, 0.5, 0.47])
+    noise = [paired_seeds(*rng.normal(0.4, 0.05, (2, 4))) for _ in range(8)]
+    single = paired_seeds([0.5], [0.1])
+    assert weak.verdict == "better" and 0.01 < weak.p < 0.05
+    first, second, *_, last = adjust([strong, weak, *noise, single])
+    assert first.verdict == "better" and first.family == second.family == 10 and last is single
+    assert second.verdict == "better taken alone" and second.adjusted == pytest.approx(9 * weak.p)
+    text = sentence(second, "a", "b", "pass@1")
+    assert "better for these methods, taken alone (" in text and f"p = {weak.p:.3f}, Holm's p = {9 * weak.p:.3f}" in text
+    assert "Holm" not in sentence(weak, "a", "b", "pass@1")
 
 
 def test_the_band_holds_for_all_k_at_once():

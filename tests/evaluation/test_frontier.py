@@ -71,6 +71,19 @@ def test_an_arm_above_the_frontier_has_an_interval_over_problems():
     assert 0.2 < here.temperature < 1.0
 
 
+def test_what_the_comparison_at_equal_pass1_could_have_seen():
+    """Arms on the base's frontier but for noise: the interval's half-width and the difference lie below the answer."""
+    rng = np.random.default_rng(3)
+    base = world(rng, 0.0)
+    for _ in range(5):
+        here = at_equal_pass1(np.clip(base[0.5] + rng.normal(0, 0.05, 200), 0, 1), base, k=8, resamples=500)
+        gap = here.difference
+        assert here.detectable >= max(gap.value - gap.low, gap.high - gap.value, abs(gap.value))
+        assert here.detectable < 2 * gap.width
+    few = at_equal_pass1([0.5, 0.2, 0.3], {1.0: [0.1, 0.2, 0.3], 0.5: [0.6, 0.7, 0.8]})
+    assert few.difference is None and few.reason == "cannot be told: too few problems (3)"
+
+
 def test_beyond_and_below_say_where_the_base_ends():
     base = world(np.random.default_rng(0), 0.0)
     beyond = at_equal_pass1(np.full(200, 0.99), base)

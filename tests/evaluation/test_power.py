@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 
 from sage_rlvr.errors import DataError
-from sage_rlvr.evaluation import detectable
+from sage_rlvr.evaluation import detectable, detectable_paired, fewest_units, paired, sign_flip_p
 
 
 def test_published_values():
@@ -33,3 +33,39 @@ def test_ends():
     assert detectable(0.1, 40) > detectable(0.1, 400)
     with pytest.raises(DataError, match="sd"):
         detectable(-1.0, 5)
+
+
+def test_fewest_units_is_where_the_sign_flips_can_speak():
+    for alpha in (0.05, 0.01, 0.2):
+        n = fewest_units(alpha)
+        assert sign_flip_p(np.full(n, 0.3)) < alpha <= sign_flip_p(np.full(n - 1, 0.3))
+    assert fewest_units() == 6
+
+
+GAPS = {
+    "eight, exact flips": np.random.default_rng(0).normal(0, 0.1, 8),
+    "forty, skewed": np.random.default_rng(1).exponential(0.1, 40),
+    "many zeros": (np.random.default_rng(2).random(100) < 0.2) * np.random.default_rng(3).normal(0, 0.3, 100),
+}
+
+
+@pytest.mark.parametrize("name", GAPS)
+def test_the_paired_rule_finds_it_four_times_in_five(name):
+    """The real rule (bootstrap interval and sign flips) on data drawn again, shifted by the answer in both directions."""
+    gaps = GAPS[name]
+    n, shift = len(gaps), 1.001 * detectable_paired(gaps)
+    centred = (gaps - gaps.mean()) * math.sqrt(n / (n - 1))
+    rng, found = np.random.default_rng(4), {}
+    for word, side in (("better", 1), ("worse", -1)):
+        drawn = rng.choice(centred, (150, n)) + side * shift
+        found[word] = np.mean([paired(row, np.zeros(n), resamples=300).verdict == word for row in drawn])
+    assert 0.7 <= min(found.values()) <= 0.9, found  # the harder direction sets the answer
+
+
+def test_ends_of_the_paired_rule():
+    assert detectable_paired([0.1, 0.2, 0.3, 0.1, 0.2]) == math.inf
+    assert detectable_paired([0.1] * 6) == 0.0
+    wide = np.random.default_rng(0).normal(0, 1, 300)
+    assert detectable_paired(wide) == pytest.approx(detectable(wide.std(ddof=1), 300), rel=0.1)
+    assert detectable_paired(10 * wide) == pytest.approx(10 * detectable_paired(wide))
+    assert detectable_paired(-wide) == pytest.approx(detectable_paired(wide), rel=0.05)

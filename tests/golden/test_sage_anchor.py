@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 
 import pytest
 import torch
@@ -125,18 +124,3 @@ def test_k1_in_the_reward_is_the_gradient_of_equation_6():
     (found,) = torch.autograd.grad(total, logits)
     assert torch.allclose(found, 0.5 * wanted, atol=1e-6)
     assert wanted[0].abs().max() > 0.01
-
-
-def test_reward_placement_by_hand():
-    """Lengths 2 and 1, k1 = (log 2, log 3), (log 4): return-to-go (log 6, log 3), (log 4).
-
-    Column 0: mean log sqrt 24; column 1: one row, its own mean. beta = .5, rewards (1, 0), so A = +-.5.
-    """
-    method = dr_grpo(beta=0.5, estimator="k1", placement="reward")
-    ref = torch.zeros(2, 2)
-    old = torch.tensor([[2.0, 3.0], [4.0, 99.0]]).log()
-    signals = Signals(old, ref, torch.tensor([[1, 1], [1, 0]]), torch.arange(2))
-    found = advantages_of(method, torch.tensor([[1.0, 0.0]]), signals, None)
-    half = 0.5 * (math.log(6) - 0.5 * math.log(24))
-    assert found[0].tolist() == pytest.approx([0.5 - half, 0.5], abs=1e-6)
-    assert float(found[1, 0]) == pytest.approx(-0.5 + half, abs=1e-6)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from sage_rlvr.core import Branch, Compose, Flat, Key, Placebo, Random, Signals, Token
 from sage_rlvr.core.guides import GUIDES, Guide, band_of
@@ -116,25 +118,75 @@ def test_same_arguments_same_answer_whatever_happened_before(guide, seed):
     assert torch.equal(run(guide, signals), first)
 
 
+SIGNALS = ("old_logps", "ref_logps", "entropies", "ref_entropies")
+
+
+def uncast(signals: Signals, change) -> Signals:
+    """`signals` whose tensors are `change` of themselves, past the cast and the detach that `Signals` does."""
+    copy = take(signals, lambda value: value)
+    for name in SIGNALS:
+        object.__setattr__(copy, name, change(getattr(signals, name)))
+    return copy
+
+
+class NoHalf(TorchDispatchMode):
+    """Fails at the first operation that makes a tensor of 16 bits."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        halves = [t for t in (made if isinstance(made, tuple | list) else [made]) if isinstance(t, torch.Tensor)]
+        assert all(t.dtype not in (torch.bfloat16, torch.float16) for t in halves), f"{func} computes in 16 bits"
+        return made
+
+
+def check_no_gradient_passes(guide: Guide) -> None:
+    """Leaves that want a gradient reach the guide itself, as they would if `Signals` did not detach."""
+    signals = uncast(make(0), lambda value: torch.nan_to_num(value).requires_grad_(True))
+    assert all(getattr(signals, name).requires_grad for name in SIGNALS)
+    assert not run(guide, signals).requires_grad
+
+
+def check_float32_arithmetic(guide: Guide, seed: int) -> None:
+    """bf16 comes in; no operation makes 16 bits of it, and the same guide fed with float64 gives the same q."""
+    signals = make(seed, dtype=torch.bfloat16)
+    with NoHalf():
+        found = run(guide, signals)
+    wide = run(guide, uncast(signals, torch.Tensor.double))
+    assert torch.allclose(found.double(), wide.double(), rtol=0, atol=2e-6)
+
+
 @guides
 def test_no_gradient_passes(guide):
-    base = make(0)
-    leaves = {
-        name: torch.nan_to_num(getattr(base, name)).requires_grad_(True)
-        for name in ("old_logps", "ref_logps", "entropies", "ref_entropies")
-    }
-    log_q = run(guide, Signals(**leaves, mask=base.mask, row_ids=base.row_ids))
-    assert not log_q.requires_grad
+    check_no_gradient_passes(guide)
 
 
 @guides
 @settings(max_examples=5, deadline=None)
 @given(seed=seeds)
 def test_bf16_in_float32_arithmetic(guide, seed):
-    half = make(seed, dtype=torch.bfloat16)
-    assert half.old_logps.dtype == torch.float32
-    again = take(half, lambda value: value if value.dtype == torch.bool else value.bfloat16())
-    assert torch.equal(run(guide, again), run(guide, half))
+    check_float32_arithmetic(guide, seed)
+
+
+class Careless:
+    """A guide that computes in bf16, or in float16 between float32 ends, and lets the gradient through."""
+
+    needs, depends_on, equation = frozenset({"entropies"}), "state", "careless"
+
+    def __init__(self, spoil):
+        self.spoil = spoil
+
+    def __call__(self, signals, step, total_steps, key):
+        return torch.where(signals.mask, self.spoil(signals.entropies), 0.0)
+
+
+def test_a_careless_guide_breaks_both_laws():
+    with pytest.raises(AssertionError):
+        check_no_gradient_passes(Careless(lambda values: 0.1 * values))
+    for spoil in (lambda v: (v.bfloat16() * 0.1).float(), lambda v: (0.1 * v.half()).float()):
+        with pytest.raises(AssertionError, match="16 bits"):
+            check_float32_arithmetic(Careless(spoil), 3)
+    with pytest.raises(AssertionError):
+        check_float32_arithmetic(Careless(lambda v: ((0.1 * v + 1e4) - 1e4).float()), 3)  # float32 that loses digits
 
 
 @pytest.mark.parametrize("name", [n for n, g in ALL.items() if g.depends_on != "batch"])

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sage_rlvr.core import Anchor, Batch, Flat, Key, Linear, Signals, Token, TokenMean, advantages_of, objective, shape
+from sage_rlvr.core import method as method_module
 from sage_rlvr.methods import METHODS, dr_grpo, grpo, no_kl, rloo, sage
 
 P, G, T = 3, 4, 7
@@ -63,13 +64,105 @@ def loss_and_gradient(method, world_, rows=slice(None), budget=None):
     return loss.detach(), gradient, metrics
 
 
-@pytest.mark.parametrize("base", BASES.values(), ids=BASES.keys())
+# ---- the neutral guide: against the base without any q, and against the papers' losses written out here
+
+# advantage, estimator, beta at step 3 of 10, placement, reduction
+STOCK = {
+    "grpo": ("normalised", "k3", 0.05, "loss", "rows"),
+    "grpo k3_is": ("normalised", "k3_is", 0.05, "loss", "rows"),
+    "grpo k2": ("normalised", "k2", (1 - 3 / 9) * 0.1 + 3 / 9 * 0.01, "loss", "rows"),
+    "dr_grpo": ("centred", "k3", 0.05, "loss", "constant"),
+    "dr_grpo reward": ("centred", "k1", 0.05, "reward", "constant"),
+    "rloo": ("leave one out", "k1", 0.05, "reward", "constant"),
+    "token mean": ("normalised", "straight_through", 0.05, "loss", "tokens"),
+}
+
+
+def stock_advantages(kind, rewards):
+    others = (rewards.sum(1, keepdim=True) - rewards) / (G - 1)
+    centred = rewards - rewards.mean(1, keepdim=True)
+    scaled = centred / (rewards.std(1, keepdim=True) + 1e-4)
+    return {"normalised": scaled, "centred": centred, "leave one out": rewards - others}[kind].flatten()[:, None]
+
+
+def stock_kl(estimator, logps, old, ref):
+    log_ratio, weight = logps - ref, torch.exp(logps - old)
+    k2, k3 = 0.5 * log_ratio.square(), torch.expm1(-log_ratio) + log_ratio
+    return {"k2": k2, "k3": k3, "k3_is": weight * k3, "straight_through": k2 + (log_ratio - k2).detach()}[estimator]
+
+
+def stock_reward_penalty(old, ref, mask, share):
+    """K_t minus the mean over the other rows of the group that count at t, one entry after the other."""
+    k1 = torch.where(mask, old - ref, 0.0)
+    penalty = torch.zeros_like(k1)
+    for row, t in mask.nonzero().tolist():
+        group = range(row // G * G, row // G * G + G)
+        others = [float(k1[i, t:].sum()) for i in group if i != row and mask[i, t]]
+        penalty[row, t] = share * (float(k1[row, t:].sum()) - sum(others) / max(1, len(others)))
+    return penalty
+
+
+def stock_loss(name, logps, signals, rewards):
+    kind, estimator, beta, placement, reduction = STOCK[name]
+    mask = signals.mask
+    new, old, ref = (torch.where(mask, v, 0.0) for v in (logps, signals.old_logps, signals.ref_logps))
+    advantages = stock_advantages(kind, rewards)
+    if placement == "reward":
+        share = (G - 1) / G if kind == "centred" else 1.0
+        advantages = advantages - beta * stock_reward_penalty(old, ref, mask, share)
+    ratios = torch.exp(new - old)
+    per_token = -torch.minimum(ratios * advantages, ratios.clamp(0.8, 1.2) * advantages)
+    if placement == "loss":
+        per_token = per_token + beta * stock_kl(estimator, new, old, ref)
+    sums = torch.where(mask, per_token, 0.0).sum(1)
+    if reduction == "rows":
+        return (sums / mask.sum(1).clamp(min=1)).sum() / (P * G)
+    return torch.where(mask, per_token, 0.0).sum() / (P * G * T if reduction == "constant" else max(1, int(mask.sum())))
+
+
+@pytest.mark.parametrize("name", BASES)
 @settings(max_examples=5, deadline=None)
 @given(seed=seeds)
-def test_flat_is_the_base_bit_for_bit(base, seed):
-    plain, flat = (loss_and_gradient(method, world(seed)) for method in (base, sage(base, Flat())))
-    assert torch.equal(plain[0], flat[0]) and torch.equal(plain[1], flat[1])
-    assert plain[2] == flat[2]
+def test_flat_is_the_base_without_any_q_bit_for_bit(name, seed):
+    """The base never sees a guide: no `shape`, and `log_q` is None in the batch and in the advantages."""
+    base, (logps, signals, rewards) = BASES[name], world(seed)
+    flat = loss_and_gradient(sage(base, Flat()), (logps, signals, rewards))
+    leaf = logps.clone().requires_grad_(True)
+    advantages = advantages_of(base, rewards, signals, None, 3, 10)
+    batch = Batch(leaf, signals.old_logps, signals.ref_logps, signals.mask, advantages, None, signals.entropies, T)
+    loss, metrics = objective(base, batch, 3, 10)
+    assert torch.equal(loss.detach(), flat[0]) and torch.equal(torch.autograd.grad(loss, leaf)[0], flat[1])
+    assert metrics == flat[2]
+
+
+@pytest.mark.parametrize("name", BASES)
+@settings(max_examples=5, deadline=None)
+@given(seed=seeds)
+def test_flat_is_the_papers_loss(name, seed):
+    """Bit for bit with the KL in the loss; in the reward up to the order in which the baseline is summed."""
+    logps, signals, rewards = world(seed)
+    loss, gradient, _ = loss_and_gradient(sage(BASES[name], Flat()), (logps, signals, rewards))
+    leaf = logps.clone().requires_grad_(True)
+    stock = stock_loss(name, leaf, signals, rewards)
+    (wanted,) = torch.autograd.grad(stock, leaf)
+    if STOCK[name][3] == "loss":
+        assert torch.equal(loss, stock.detach()) and torch.equal(gradient, wanted)
+    else:
+        assert torch.allclose(loss, stock.detach(), atol=1e-6) and torch.allclose(gradient, wanted, atol=1e-7)
+
+
+@pytest.mark.parametrize("name", BASES)
+def test_a_shift_of_the_flat_anchor_would_break_the_law(name, monkeypatch):
+    """The two laws above can fail: an anchor that adds .05 wherever it is given a log q is no longer the base."""
+    inner = method_module.anchor_logps
+    monkeypatch.setattr(
+        method_module,
+        "anchor_logps",
+        lambda ref, log_q: inner(ref, log_q) if log_q is None else inner(ref, log_q) + 0.05,
+    )
+    for law in (test_flat_is_the_base_without_any_q_bit_for_bit, test_flat_is_the_papers_loss):
+        with pytest.raises(AssertionError):
+            law.hypothesis.inner_test(name, 7)
 
 
 def test_every_published_method_with_an_anchor_is_among_the_bases():

@@ -54,6 +54,15 @@ def test_frontier_labels_keep_apart():
     assert not any(a.overlaps(b) for a, b in combinations(placed.values(), 2))
 
 
+def test_every_training_seed_has_its_mark():
+    base = [FrontierPoint(temperature=t, pass1=t / 3, passk=1 - t / 4) for t in (0.2, 0.5, 1.0)]
+    near = Interval(value=0.3, low=0.2, high=0.4, level=0.95, over="training seeds", n=3)
+    marks = [(0.25, 0.3), (0.3, 0.31), (0.35, 0.29)]
+    figure = frontier_figure(base, {"GRPO": (near, near)}, seeds={"GRPO": marks})
+    drawn = [c.get_offsets().tolist() for c in figure.axes[0].collections if len(c.get_offsets()) == 3]
+    np.testing.assert_allclose(drawn, [marks])
+
+
 def test_svg_is_fit_for_a_page(tmp_path):
     steps = np.arange(30)
     figure = training_figure({"GRPO": (steps, steps / 30, np.full(30, np.nan), steps / 10)}, tmp_path / "t.png")

@@ -15,18 +15,23 @@ from sage_rlvr.errors import DataError
 from sage_rlvr.report import (
     Arm,
     Result,
+    SeedSummary,
     Support,
     Training,
     arm_from_logps,
     from_dict,
     load_result,
     render_page,
+    render_seed_page,
     results_table,
+    seeds_table,
+    seeds_to_dict,
     summarise,
     summarise_seeds,
     support_table,
     to_dict,
     write_report,
+    write_seed_report,
 )
 from sage_rlvr.report.style import colour
 
@@ -102,9 +107,41 @@ def test_frontier_sentence_words(result):
     strong = Arm(name="strong", ps={1.0: tuple(np.clip(np.array(base.ps[0.2]) + 0.2, 0, 1).tolist())})
     clone = Arm(name="clone", ps={1.0: base.ps[1.0]})
     texts = {a.name: a.sentence for a in summarise(replace(result, arms=(base, strong, clone))).against_frontier}
+    assert "0.2" in texts["strong"] and "its own best" not in texts["strong"]  # it has one temperature alone
     assert "exceeds the best pass@1 of the base at any temperature" in texts["strong"]
     assert "beyond the base's frontier" in texts["strong"]
     assert "falls below the best pass@1" in texts["clone"] and "sampled at T = 1, has pass@256" in texts["clone"]
+
+
+def test_a_tie_with_the_frontier_is_not_called_lying_on_it(result):
+    """An interval that holds zero says that nothing can be told, and how large a difference could have hidden."""
+    base = result.arms[0]
+    noise = 0.02 * np.random.default_rng(0).normal(size=N)
+    middle = np.clip(0.5 * (np.array(base.ps[0.2]) + np.array(base.ps[1.0])) + noise, 0, 1)
+    arm = Arm(name="near", ps={1.0: tuple(middle.tolist())})
+    (item,) = summarise(replace(result, arms=(base, arm), k=8, ks=(1, 8))).against_frontier
+    gap = item.equal.difference
+    assert gap is not None and gap.contains(0.0)
+    hidden = f"could only have seen a difference of {item.equal.detectable:.3f} (4 times in 5)"
+    assert "cannot be told from the base's frontier at equal pass@1 (difference" in item.sentence
+    assert hidden in item.sentence and "lies" not in item.sentence and item.equal.detectable >= abs(gap.value)
+
+
+def test_a_tie_with_the_best_temperature_is_no_verdict(result):
+    base = result.arms[0]
+    best = np.array(base.ps[0.2])
+    arm = Arm(name="near", ps={1.0: tuple(np.clip(best + 0.05 * np.random.default_rng(1).normal(size=N), 0, 1).tolist())})
+    (item,) = summarise(replace(result, arms=(base, arm))).against_frontier
+    assert item.pass1.verdict == "tied" and "cannot be told from the best pass@1 of the base" in item.sentence
+    assert "does not exceed" not in item.sentence
+
+
+def test_arm_and_base_are_both_taken_at_their_best(result):
+    (item, *_) = summarise(result).against_frontier
+    own = max(result.arms[1].ps.items(), key=lambda pair: np.mean(pair[1]))
+    assert item.best is not None and item.best.mean_a == pytest.approx(np.mean(own[1]))
+    assert f"its own best, {np.mean(own[1]):.3f} at T = {own[0]:g}, exceeds it" in item.sentence
+    assert any("chosen on these same problems" in text for text in summarise(result).caveats)
 
 
 def test_table_holds_values_and_intervals(result):
@@ -172,6 +209,12 @@ def test_page_has_its_parts_in_order(page):
     assert "var(--c0072b2, #0072b2)" in page
 
 
+def test_the_page_claims_no_more_than_it_shows(page):
+    text = " ".join(page.split())
+    assert "learned nothing" not in text and "lies on" not in text
+    assert "shows no gain in pass@1 or pass@256 over sampling the base colder" in text
+
+
 def test_json_round_trip(result):
     data = json.loads(json.dumps(to_dict(result)))
     assert from_dict(data) == result
@@ -202,7 +245,8 @@ def test_base_alone_and_one_problem_still_render(result):
     tiny = Result(
         arms=(Arm(name="base", ps={1.0: (0.2,)}, trained=False), Arm(name="GRPO", ps={1.0: (0.4,)})), problems=1
     )
-    assert "no interval" in render_page(tiny)
+    page = render_page(tiny)
+    assert "no interval" in page and "cannot be told (too few problems: 1)" in page
 
 
 def test_arm_from_logps():
@@ -244,23 +288,82 @@ def test_unreadable_result_is_refused(tmp_path):
         load_result(tmp_path / "result.json")
 
 
-def test_several_training_seeds_speak_about_methods(result):
-    def moved(seed: int) -> Result:
-        arms = [
-            result.arms[0],
-            *(replace(a, ps=policy(-1.0 + 0.02 * seed, 3.0, 10 * seed + i)) for i, a in enumerate(result.arms[1:])),
-        ]
-        return replace(result, arms=tuple(arms))
+def moved(result: Result, seed: int) -> Result:
+    """The same arms from another training seed."""
+    arms = [replace(a, ps=policy(-1.0 + 0.02 * seed, 3.0, 10 * seed + i)) for i, a in enumerate(result.arms[1:])]
+    return replace(result, seed=seed, arms=(result.arms[0], *arms))
 
-    summary = summarise_seeds([moved(s) for s in (1, 2, 3)])
-    assert summary.seeds == 3
-    assert summary.comparisons["GRPO", "base", 1].verdict == "better"
-    assert all("these methods" in s and "3 training seeds" in s for s in summary.sentences)
-    assert summary.passes["GRPO"][256].over == "training seeds"
+
+@pytest.fixture(scope="module")
+def seeds(result) -> SeedSummary:
+    return summarise_seeds([moved(result, s) for s in (1, 2, 3)])
+
+
+def test_several_training_seeds_speak_about_methods(result, seeds):
+    assert seeds.seeds == 3
+    c = seeds.comparisons["GRPO", "base", 1]
+    assert c.verdict == "better" and c.p < c.adjusted < 0.05 and c.family == len(seeds.sentences) == 13
+    assert all("these methods" in s and "3 training seeds on these 60 problems" in s for s in seeds.sentences)
+    assert any(s.startswith("GRPO at its best temperature vs base at its best temperature (0.") for s in seeds.sentences)
+    assert seeds.passes["GRPO"][256].over == "training seeds"
+    caveats = " ".join(seeds.caveats)
+    assert "hold these 60 problems fixed" in caveats and "corrected for the 13 comparisons" in caveats
+    assert "chosen on these same problems" in caveats and HOSTILE in caveats
     one = summarise_seeds([result])
     assert all("cannot be told (one training seed)" in s for s in one.sentences)
     with pytest.raises(DataError, match="results differ"):
         summarise_seeds([result, replace(result, arms=result.arms[:2])])
+
+
+def test_two_training_seeds_say_nothing_about_methods(result):
+    two = summarise_seeds([moved(result, s) for s in (1, 2)])
+    assert not any(c.told for c in two.comparisons.values())
+    assert all("two training seeds: a claim about methods needs at least three" in s for s in two.sentences)
+    assert two.caveats[0].startswith("2 training seeds: nothing is said about the methods")
+    page = render_seed_page(two, ["a.html", "b.html"])
+    assert "Two seeds are too few for bands" in page and ">cannot be told</span>" in page
+
+
+def test_the_numbers_of_every_seed_are_there(seeds):
+    data = json.loads(json.dumps(seeds_to_dict(seeds), allow_nan=False))
+    for result in seeds.results:
+        arm = result.arm("GRPO")
+        mine = data["arms"]["GRPO"]["pass_at_k"][str(result.seed)]
+        assert mine["8"] == pytest.approx(np.mean(1 - (1 - arm.p) ** 8)) and list(mine) == [str(k) for k in result.ks]
+        cold = data["arms"]["GRPO"]["frontier"][str(result.seed)][0]
+        assert (cold["temperature"], cold["pass1"]) == pytest.approx((0.2, np.mean(arm.ps[0.2])))
+    mean = data["arms"]["GRPO"]["mean"]["8"]
+    assert mean["low"] < mean["value"] < mean["high"] and mean["n"] == 3
+    first = data["comparisons"][0]
+    assert {"a", "b", "k", "difference", "p", "adjusted", "verdict", "detectable"} <= set(first)
+
+
+def test_the_table_of_means(seeds):
+    table = seeds_table(seeds)
+    base, *trained = table.rows
+    assert base[1].endswith("one policy") and all("–" in row[1] for row in trained)
+    values = [np.mean(r.arm("GRPO").p) for r in seeds.results]
+    assert trained[1][1].startswith(f"{np.mean(values):.3f}\n")
+    best = [max(np.mean(p) for p in r.arm("GRPO").ps.values()) for r in seeds.results]
+    assert trained[1][-1].startswith(f"{np.mean(best):.3f}\n")
+
+
+def test_a_page_about_the_methods_and_one_for_each_seed(seeds, tmp_path):
+    paths = write_seed_report(seeds, tmp_path)
+    page = paths.html.read_text(encoding="utf-8")
+    parser = Loads()
+    parser.feed(page)
+    assert [link for _, _, link in parser.found] == [f"seed-{s}/report.html" for s in (1, 2, 3)]
+    assert all((tmp_path / link).is_file() for _, _, link in parser.found)
+    assert HOSTILE not in page and "<script" not in page and page.count("<svg") == 2
+    assert re.findall(r'<h2 id="(\w+)"', page) == ["verdicts", "table", "curves", "frontier", "seeds"]
+    plain = page.replace("&#39;", "'").replace("&#34;", '"')
+    assert all(s in plain for s in seeds.sentences)
+    assert paths.passk.read_bytes().startswith(b"\x89PNG") and paths.frontier.exists()
+    assert json.loads(paths.result.read_text(encoding="utf-8"))["seeds"] == ["1", "2", "3"]
+    own = paths.pages[0].html.read_text(encoding="utf-8")
+    assert "This page is one of 3 training seeds" in own and "Each arm was trained once" not in own
+    assert 'href="../report.html"' in own and not list(tmp_path.rglob("*.partial"))
 
 
 def test_colours_belong_to_the_arm_whatever_its_spelling():

@@ -92,6 +92,20 @@ class Key:
         """Uniform float32 in the open interval (0, 1), (B, T), in steps of 2**-23; arguments as in `bits`."""
         return (_shift(self.bits(step, name, row_ids, positions), 41).float() + 0.5) * 2.0**-23
 
+    def uniform64(
+        self, step: int, name: str, row_ids: Int[Tensor, " B"], positions: int | Tensor
+    ) -> Float[Tensor, "B T"]:
+        """`uniform` in float64 and steps of 2**-52: the same numbers, told apart below 2**-23 too.
+
+        For what is rarer than 2**-23 = 1.2e-7, such as the tail of a large vocabulary. Raises ConfigError where the
+        device has no float64 (Apple's MPS): draw from row ids on the CPU there.
+        """
+        if widest_float(row_ids.device) != torch.float64:
+            raise ConfigError(
+                f"Key.uniform64: {row_ids.device} has no float64; pass row ids on the CPU: row_ids.cpu()."
+            )
+        return (_shift(self.bits(step, name, row_ids, positions), 12).double() + 0.5) * 2.0**-52
+
     def normal(self, step: int, name: str, row_ids: Int[Tensor, " B"], positions: int | Tensor) -> Float[Tensor, "B T"]:
         """Standard normal float32, (B, T), by Box and Muller's transform (|value| < 5.8); arguments as in `bits`."""
         wide = widest_float(row_ids.device)

@@ -12,6 +12,7 @@ import torch
 from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
+from sage_rlvr.config import TrainConfig
 from sage_rlvr.engines.sampler import Rollout
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.runs import file_sha256
@@ -40,27 +41,53 @@ class TextTask(Protocol):
 
 @dataclass(frozen=True)
 class Tokens:
-    """A tokenizer as the engines need it: text to ids and back, nothing added."""
+    """A tokenizer as the engines need it: text to ids and back.
+
+    eos_id: the end that training data get. eos_ids: all tokens that end a sampled completion, eos_id the first of them.
+    """
 
     tokenizer: PreTrainedTokenizerBase
     eos_id: int
     pad_id: int
+    eos_ids: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "eos_ids", tuple(dict.fromkeys((self.eos_id, *self.eos_ids))))
 
     @classmethod
-    def of(cls, tokenizer: PreTrainedTokenizerBase) -> Tokens:
+    def of(cls, tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel | None = None) -> Tokens:
+        """Of a tokenizer and, where given, the model whose generation_config may declare more end tokens.
+
+        Raises `ConfigError` where the tokenizer has no end token.
+        """
         if tokenizer.eos_token_id is None:
             raise ConfigError(
                 f"tokenizer {tokenizer.name_or_path!r} has no end-of-sequence token; set `eos_token` on it and save it again"
             )
         pad = tokenizer.pad_token_id
-        return cls(tokenizer, int(tokenizer.eos_token_id), int(tokenizer.eos_token_id if pad is None else pad))
+        declared = getattr(getattr(model, "generation_config", None), "eos_token_id", None)
+        more = [] if declared is None else [declared] if isinstance(declared, int) else declared
+        eos = int(tokenizer.eos_token_id)
+        return cls(tokenizer, eos, eos if pad is None else int(pad), tuple(int(end) for end in more))
 
     @cached_property
     def known(self) -> frozenset[int]:
         """The ids that have a text; a model's vocabulary is often padded beyond them."""
         return frozenset(self.tokenizer.get_vocab().values())
 
+    @cached_property
+    def opening(self) -> tuple[int, ...]:
+        """The start token, where the tokenizer puts one before plain text by itself; else nothing."""
+        first = list(self.tokenizer("")["input_ids"])[:1]
+        return tuple(first) if first and first[0] == self.tokenizer.bos_token_id else ()
+
+    def encode_prompt(self, text: str) -> list[int]:
+        """A prompt, opened as the tokenizer opens a text; a start token that the text already spells is not doubled."""
+        ids = self.encode(text)
+        return ids if tuple(ids[: len(self.opening)]) == self.opening else [*self.opening, *ids]
+
     def encode(self, text: str) -> list[int]:
+        """A text in the middle of another, such as a completion: nothing added."""
         return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
 
     def texts(self, rollout: Rollout) -> list[str]:
@@ -103,7 +130,7 @@ def load_policy(model: str, dtype: str = "float32") -> tuple[PreTrainedModel, To
         tokenizer = AutoTokenizer.from_pretrained(source)
     except (OSError, ValueError, SafetensorError) as error:  # nothing there, an unknown architecture, torn weights
         raise ConfigError(f"model {model!r} could not be loaded: {error}") from error
-    return policy, Tokens.of(tokenizer)
+    return policy, Tokens.of(tokenizer, policy)
 
 
 def weights_hash(model: str) -> str:
@@ -111,3 +138,19 @@ def weights_hash(model: str) -> str:
     where = _folder(model)
     files = sorted(where.glob("*.safetensors"))
     return " ".join(file_sha256(f) for f in files) or f"hub:{model}"
+
+
+def run_facts(config: TrainConfig) -> dict[str, Any]:
+    """What a resumed run must find unchanged besides its recipe: the files of its policy and of its reference."""
+    anchor = config.method.build().anchor
+    facts: dict[str, Any] = {"model_sha256": weights_hash(config.model), "model_files": _files(config.model)}
+    if anchor is not None and anchor.source != "base":
+        source = str(anchor.source)
+        facts["reference"] = {"sha256": weights_hash(source), "files": _files(source)}
+    return facts
+
+
+def _files(model: str) -> dict[str, str]:
+    """Name -> SHA-256 of the small files that decide how a local policy's weights are read; empty for a Hub id."""
+    names = ("config.json", "generation_config.json", "tokenizer.json")
+    return {name: file_sha256(_folder(model) / name) for name in names if (_folder(model) / name).is_file()}

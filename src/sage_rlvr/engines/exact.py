@@ -38,12 +38,14 @@ def solution_logps(
     model.eval()
     found: dict[float, list[np.ndarray]] = {t: [] for t in temperatures}
     for chunk, solutions in _chunks(task, problems):
-        prompts = [tokens.encode(task.render(p)) for p in chunk]
-        rows = [[*tokens.encode(s), tokens.eos_id] for listed in solutions for s in listed]
-        counts = [len(listed) for listed in solutions]
+        prompts = [tokens.encode_prompt(task.render(p)) for p in chunk]
+        # Any of the end tokens ends a completion, so a right text is as likely as all of its ends together.
+        rows = [[*tokens.encode(s), end] for listed in solutions for s in listed for end in tokens.eos_ids]
+        counts = [len(listed) * len(tokens.eos_ids) for listed in solutions]
         per_row = _row_logps(model, prompts, rows, counts, temperatures)
         for t in temperatures:
-            found[t].extend(np.split(per_row[t], np.cumsum(counts)[:-1]))
+            ended = np.logaddexp.reduce(per_row[t].reshape(-1, len(tokens.eos_ids)), axis=1)
+            found[t].extend(np.split(ended, np.cumsum([len(listed) for listed in solutions])[:-1]))
         progress(len(chunk))
     return found
 
@@ -106,13 +108,13 @@ def sampled_counts(
     counts = np.zeros(len(problems), dtype=np.int64)
     key = Key(seed).fold("evaluation")
     for i, problem in enumerate(problems):
-        prompt = tokens.encode(task.render(problem))
+        prompt = tokens.encode_prompt(task.render(problem))
         rollout = sample(
             model,
             [prompt],
             group_size=n,
             max_new_tokens=max_new_tokens,
-            eos_id=tokens.eos_id,
+            eos_id=tokens.eos_ids,
             pad_id=tokens.pad_id,
             key=key,
             step=i,

@@ -19,16 +19,24 @@ from transformers import PreTrainedModel
 Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
 """(layer, query (B, Hq, D) times D ** -0.5, key (B, H, D), value (B, H, D)) -> (B, Hq * D); remembers key and value."""
 
+LARGEST = 100_000_000
+"""Parameters above which this step only costs memory: it copies the projections, and Python no longer counts there."""
+
 SHAPED = ("LlamaForCausalLM", "Qwen2ForCausalLM")
 
 
 def supports(model: PreTrainedModel) -> bool:
-    """Whether the model is one of the shapes this step spells out: SwiGLU, RMS norms before each block, default rotary."""
+    """Whether the model is one of the shapes this step spells out: SwiGLU, RMS norms before each block, default rotary.
+
+    In float32 only: folding the norms into the projections rounds the weights anew, which half precision would show.
+    """
     config = model.config
     rope = (getattr(config, "rope_parameters", None) or {}).get("rope_type", "default")
     plain = type(model).__name__ in SHAPED and config.hidden_act == "silu" and rope == "default"
     adapted = any(type(m).__module__.startswith("peft") for m in model.modules())  # an adapter lives in the module call
-    return plain and not adapted and not getattr(config, "mlp_bias", False)
+    size = sum(p.numel() for p in model.parameters())
+    fits = size < LARGEST and all(p.dtype == torch.float32 for p in model.parameters())
+    return plain and fits and not adapted and not getattr(config, "mlp_bias", False)
 
 
 class LlamaStep:

@@ -12,7 +12,7 @@ import json
 import shutil
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -23,13 +23,13 @@ from transformers import PreTrainedModel
 
 from sage_rlvr.config import TrainConfig
 from sage_rlvr.core.keys import Key
-from sage_rlvr.core.method import Method, advantages_of, objective, shape
+from sage_rlvr.core.method import Method, advantages_of, objective, q_clamped, shape
 from sage_rlvr.core.signals import Batch, Signals
 from sage_rlvr.engines.base import TextTask, Tokens, load_policy
 from sage_rlvr.engines.optim import Optimiser
 from sage_rlvr.engines.sampler import Rollout, sample
 from sage_rlvr.engines.scoring import Scores, score
-from sage_rlvr.engines.sft import checkpoint, load_tensors, model_tensors, resume, save_policy
+from sage_rlvr.engines.sft import check_replaceable, checkpoint, load_tensors, model_tensors, resume, save_policy
 from sage_rlvr.errors import TrainingDiverged
 from sage_rlvr.runs import RunDir, StopFlag, writing
 
@@ -53,15 +53,17 @@ def train_step(loop: Loop, step: int) -> dict[str, float]:
     """One rollout and its updates. Step counts from 0; returns the step's metrics (DESIGN section 4 names)."""
     config, method, total = loop.config, loop.method, loop.config.steps
     problems = prompts_of_step(loop, step)
-    prompts = [loop.tokens.encode(loop.task.render(p)) for p in problems]
+    prompts = [loop.tokens.encode_prompt(loop.task.render(p)) for p in problems]
     rollout = draw_rollout(loop, prompts, step)
     rewards, verdicts = rewards_of(loop, problems, rollout)  # (B,), row = prompt * group_size + member
     rows = torch.arange(len(rewards), device=rewards.device)
 
     once = config.updates.epochs == 1 and config.updates.minibatches == 1 and config.updates.micro_batch is None
     # One update a rollout: the training forward is the old policy's forward. Several: score the old policy first.
-    with torch.set_grad_enabled(once):
+    if once:
         scores = score_rows(loop, loop.policy, prompts, rollout, rows, entropies=True)
+    else:
+        scores = fixed_scores(loop, loop.policy, prompts, rollout, rows, entropies=True)
     reference = reference_logps(loop, prompts, rollout, rows)
     assert scores.entropies is not None
     signals = Signals(
@@ -85,6 +87,7 @@ def train_step(loop: Loop, step: int) -> dict[str, float]:
         log_q=log_q,
         entropies=signals.entropies,
         max_tokens=config.rollout.max_new_tokens,
+        q_clamped=q_clamped(method, signals, step, total, loop.key),
     )
     if once:
         metrics = update(loop, [whole], whole.mask, step, step)
@@ -116,7 +119,8 @@ def several_updates(
 ) -> dict[str, float]:
     """`epochs` passes over shuffled mini-batches of whole groups; the ratio to the old policy leaves 1 after the first."""
     plan, collected = loop.config.updates, []
-    with undone_if_diverged(loop):
+    alone = plan.epochs * plan.minibatches == 1  # a single update that diverges has moved nothing
+    with nullcontext() if alone else undone_if_diverged(loop):
         for epoch in range(plan.epochs):
             order = loop.key.permutation(step, f"minibatch/{epoch}", len(prompts))
             for n, groups in enumerate(order.chunk(plan.minibatches)):
@@ -144,11 +148,15 @@ def micro_batches(
     loop: Loop, whole: Batch, prompts: list[list[int]], rollout: Rollout, rows: Tensor
 ) -> Iterator[Batch]:
     """`rows` of the rollout, `updates.micro_batch` groups at a time, each with a fresh forward pass in graph."""
-    groups = loop.config.updates.micro_batch
-    size = len(rows) if groups is None else groups * loop.config.rollout.group_size
-    for part in rows.split(size):
-        scores = score_rows(loop, loop.policy, prompts, rollout, part, entropies=True)
+    for part in rows.split(rows_at_once(loop, rows)):
+        scores = score_rows(loop, loop.policy, prompts, rollout, part, entropies=False)  # those of the rollout hold
         yield select(whole, part, scores.logps)
+
+
+def rows_at_once(loop: Loop, rows: Tensor) -> int:
+    """How many of `rows` one forward pass takes: those of `updates.micro_batch` groups, or all of them."""
+    groups = loop.config.updates.micro_batch
+    return len(rows) if groups is None else groups * loop.config.rollout.group_size
 
 
 def select(whole: Batch, rows: Tensor, logps: Tensor) -> Batch:
@@ -178,7 +186,7 @@ def draw_rollout(loop: Loop, prompts: list[list[int]], step: int) -> Rollout:
         prompts,
         group_size=config.group_size,
         max_new_tokens=config.max_new_tokens,
-        eos_id=loop.tokens.eos_id,
+        eos_id=loop.tokens.eos_ids,
         pad_id=loop.tokens.pad_id,
         key=loop.key,
         step=step,
@@ -214,12 +222,27 @@ def score_rows(
     )
 
 
+@torch.no_grad()
+def fixed_scores(
+    loop: Loop, model: PreTrainedModel, prompts: list[list[int]], rollout: Rollout, rows: Tensor, *, entropies: bool
+) -> Scores:
+    """`score_rows` out of graph, `updates.micro_batch` groups at a time, so that it needs no more memory than an update."""
+    parts = [
+        score_rows(loop, model, prompts, rollout, part, entropies=entropies)
+        for part in rows.split(rows_at_once(loop, rows))
+    ]
+    if len(parts) == 1:
+        return parts[0]
+    found = [part.entropies for part in parts if part.entropies is not None]
+    return Scores(torch.cat([part.logps for part in parts]), torch.cat(found) if entropies else None)
+
+
 def reference_logps(loop: Loop, prompts: list[list[int]], rollout: Rollout, rows: Tensor) -> Scores | None:
     """The reference's log-probs (and entropies where the guide reads them); None where the method has no anchor."""
     if loop.reference is None:
         return None
-    with torch.no_grad():
-        return score_rows(loop, loop.reference, prompts, rollout, rows, entropies="ref_entropies" in loop.method.needs)
+    wanted = "ref_entropies" in loop.method.needs
+    return fixed_scores(loop, loop.reference, prompts, rollout, rows, entropies=wanted)
 
 
 def rollout_metrics(rollout: Rollout, grouped: Tensor) -> dict[str, float]:
@@ -254,8 +277,9 @@ def train(config: TrainConfig, run: RunDir, progress: Any) -> int:
     """Train to `config.steps`, from the newest complete checkpoint if there is one. Returns the step reached.
 
     A stop signal ends the run after the step in hand, saved. `TrainingDiverged` keeps the last good weights and writes
-    the batch's prompts aside before it is raised.
+    the batch's prompts aside before it is raised. ConfigError where <run>/policy holds anything but a former policy.
     """
+    check_replaceable(run.path / "policy")
     loop = build(config)
     step = resume(run, loop.policy, loop.optimiser)
     if step < config.steps:  # the policy of an earlier, shorter run in this directory is not this run's result
@@ -288,7 +312,7 @@ def set_aside(loop: Loop, run: RunDir, step: int, error: TrainingDiverged) -> Tr
     loop.optimiser.adam.zero_grad(set_to_none=True)
     checkpoint(run, loop.policy, loop.optimiser, step)
     problems = prompts_of_step(loop, step)
-    rollout = draw_rollout(loop, [loop.tokens.encode(loop.task.render(p)) for p in problems], step)
+    rollout = draw_rollout(loop, [loop.tokens.encode_prompt(loop.task.render(p)) for p in problems], step)
     folder = run.path / "diverged" / f"step-{step:06d}"
     tensors = {"tokens": rollout.tokens.contiguous(), "mask": rollout.mask.contiguous()}
     listed = {"step": step, "error": str(error), "prompts": [loop.task.render(p) for p in problems]}

@@ -10,16 +10,17 @@ Three savings against `generate` on repeated prompts, none of which changes the 
 A model whose attention cannot be replaced (a sliding window, say) repeats the prompt's cache instead, and draws prompts
 of one length at a time: padding would take the place of real tokens in its cache.
 
-Chance is an argument: row `r` at position `t` uses the uniform number `key.uniform(step, "sample", r, t)`, so a row's
+Chance is an argument: row `r` at position `t` uses the uniform number `key.uniform64(step, "sample", r, t)`, so a row's
 completion depends neither on its neighbours nor on the number of rows in a call (up to float rounding).
 """
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -29,7 +30,7 @@ from transformers import PreTrainedModel
 from transformers.cache_utils import Cache, CacheLayerMixin, DynamicCache
 from transformers.modeling_utils import AttentionInterface
 
-from sage_rlvr.core.keys import Key
+from sage_rlvr.core.keys import Key, widest_float
 from sage_rlvr.engines import llama_step
 from sage_rlvr.engines.llama_step import LlamaStep
 from sage_rlvr.errors import DataError
@@ -64,7 +65,7 @@ def sample(
     *,
     group_size: int,
     max_new_tokens: int,
-    eos_id: int,
+    eos_id: int | Sequence[int],
     pad_id: int,
     key: Key,
     step: int = 0,
@@ -75,18 +76,19 @@ def sample(
     """Draw `group_size` completions of each prompt, nothing truncated (no top-k, top-p, min-p).
 
     `prompts`: P token lists of any lengths; `row_ids` (P * group_size,) numbers the rows for the random streams
-    (default 0, 1, 2, ...). `temperature` > 0 divides the logits. `entropies` = False saves their computation. Raises
-    `DataError` on an empty prompt.
+    (default 0, 1, 2, ...). `eos_id`: the token that ends a completion, or several of them. `temperature` > 0 divides the
+    logits. `entropies` = False saves their computation. Raises `DataError` on an empty prompt, or without an end token.
     """
-    _check(prompts, group_size, max_new_tokens, temperature)
+    ends = (eos_id,) if isinstance(eos_id, int) else tuple(eos_id)
+    _check(prompts, ends, group_size, max_new_tokens, temperature)
     device = next(model.parameters()).device
     rows = len(prompts) * group_size
     row_ids = torch.arange(rows) if row_ids is None else row_ids.cpu()
     if len({len(p) for p in prompts}) > 1 and not supports_shared_prefix(model):
-        settings = {"max_new_tokens": max_new_tokens, "eos_id": eos_id, "pad_id": pad_id, "temperature": temperature}
+        settings = {"max_new_tokens": max_new_tokens, "eos_id": ends, "pad_id": pad_id, "temperature": temperature}
         alike = partial(sample, model, group_size=group_size, key=key, step=step, entropies=entropies, **settings)
         return _length_by_length(alike, prompts, row_ids.reshape(-1, group_size), pad_id)
-    uniforms = key.uniform(step, "sample", row_ids, torch.arange(max_new_tokens)).to(device)
+    uniforms = key.uniform64(step, "sample", row_ids, torch.arange(max_new_tokens)).to(device, widest_float(device))
     tokens = torch.full((rows, max_new_tokens), pad_id, dtype=torch.long, device=device)
     logps = torch.zeros(rows, max_new_tokens, device=device)
     found = torch.zeros(rows, max_new_tokens, device=device) if entropies else None
@@ -100,7 +102,7 @@ def sample(
             tokens[alive, t], logps[alive, t] = drawn, logp
             if found is not None:
                 found[alive, t] = entropy
-            ended = drawn == eos_id
+            ended = _is_any(drawn, ends)
             going = torch.nonzero(~ended).squeeze(1)
             if len(going) < len(alive):
                 done = alive[ended]
@@ -116,6 +118,14 @@ def sample(
     return Rollout(
         tokens[:, :width], mask[:, :width], logps[:, :width], None if found is None else found[:, :width], finished
     )
+
+
+def _is_any(drawn: Tensor, ends: tuple[int, ...]) -> Tensor:
+    """drawn (B,) -> (B,) bool; one comparison for the usual single end token."""
+    found = drawn == ends[0]
+    for end in ends[1:]:
+        found = found | (drawn == end)
+    return found
 
 
 def _length_by_length(
@@ -142,20 +152,28 @@ def _length_by_length(
 def draw(
     logits: Tensor, uniforms: Tensor, temperature: float, entropies: bool = True
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Inverse-CDF draw. logits (B, V), uniforms (B,) in (0, 1) -> tokens (B,), log-probs (B,), entropies (B,) or None."""
+    """Inverse-CDF draw. logits (B, V), uniforms (B,) in (0, 1) -> tokens (B,), log-probs (B,), entropies (B,) or None.
+
+    Sums are float64 where the device has it: near 1 a float32 sum moves in steps of 6e-8, above the probability of most
+    tokens of a vocabulary of 100,000, which could then never be drawn.
+    """
     log_probs = torch.log_softmax(logits.float() / temperature, dim=-1)
     probs = log_probs.exp()
-    cumulative = probs.cumsum(-1)
+    cumulative = probs.cumsum(-1, dtype=widest_float(probs.device))
     # The last sum may fall short of 1 by rounding; scaling the threshold by it keeps every draw inside the vocabulary.
     chosen = (cumulative < (uniforms * cumulative[:, -1])[:, None]).sum(-1).clamp_max(logits.shape[-1] - 1)
     entropy = torch.special.entr(probs).sum(-1) if entropies else None
     return chosen, log_probs.gather(1, chosen[:, None]).squeeze(1), entropy
 
 
-def _check(prompts: Sequence[Sequence[int]], group_size: int, max_new_tokens: int, temperature: float) -> None:
+def _check(
+    prompts: Sequence[Sequence[int]], ends: tuple[int, ...], group_size: int, max_new_tokens: int, temperature: float
+) -> None:
     if not prompts or any(len(p) == 0 for p in prompts):
         where = next((i for i, p in enumerate(prompts) if len(p) == 0), "all")
         raise DataError(f"prompt {where} has no tokens; give each prompt at least one token (its BOS, say)")
+    if not ends:
+        raise DataError("eos_id names no token; give the id that ends a completion, or several")
     if group_size < 1 or max_new_tokens < 1:
         raise DataError(f"group_size {group_size} and max_new_tokens {max_new_tokens} must be at least 1")
     if not temperature > 0:
@@ -196,6 +214,34 @@ def supports_shared_prefix(model: PreTrainedModel) -> bool:
     return bool(getattr(model, "_supports_attention_backend", False)) and kinds == {"full_attention"} and not sliding
 
 
+@cache
+def _keeps_logits(kind: type[PreTrainedModel]) -> bool:
+    """Whether the forward computes logits of chosen positions only (an adapter's `*args, **kwargs` does not say so)."""
+    return "logits_to_keep" in inspect.signature(kind.forward).parameters
+
+
+def logits_at(model: PreTrainedModel, columns: Tensor, **inputs: Any) -> tuple[Tensor, Tensor]:
+    """One forward on `inputs` -> (logits (B, C, V), places (N,)): `logits[:, places[i]]` are those at column `columns[i]`.
+
+    C is the number of different columns where the model's forward can leave the others out, else all of them: logits of
+    positions that nobody reads are what a large vocabulary spends its memory on.
+    """
+    if not _keeps_logits(type(model)):
+        return model(**inputs).logits, columns
+    kept, places = columns.unique(return_inverse=True)
+    return model(logits_to_keep=kept, **inputs).logits, places
+
+
+def refuse_unknown_terms(module: torch.nn.Module, terms: dict[str, Any]) -> None:
+    """`DataError` where a layer hands its attention a term that would change the weights and is not computed here."""
+    given = [name for name in ("softcap", "s_aux", "sinks") if terms.get(name) is not None]
+    if given:
+        raise DataError(
+            f"{type(module).__name__} wants {' and '.join(given)} in its attention, which the shared-prefix layouts do "
+            "not compute; set `model._supports_attention_backend = False` for the plain layouts, which run its own"
+        )
+
+
 def pad_right(rows: Sequence[Sequence[int]], device: torch.device) -> tuple[Tensor, Tensor]:
     """Lists of different lengths -> (ids (P, S), lengths (P,)). Right padding: under a causal mask it disturbs nothing."""
     lengths = torch.tensor([len(r) for r in rows])
@@ -213,9 +259,10 @@ class _Prefilled:
         ids, self.prompt_lengths = pad_right(prompts, device)
         self.model = model
         self.cache = DynamicCache(config=model.config)
-        out = model(input_ids=ids, past_key_values=self.cache, use_cache=True)
-        last = out.logits[torch.arange(len(prompts), device=device), self.prompt_lengths - 1]
-        self.first_logits = last.repeat_interleave(group_size, 0)
+        logits, last = logits_at(
+            model, self.prompt_lengths - 1, input_ids=ids, past_key_values=self.cache, use_cache=True
+        )
+        self.first_logits = logits[torch.arange(len(prompts), device=device), last].repeat_interleave(group_size, 0)
         self.padding = torch.arange(ids.shape[1], device=device)[None, :] >= self.prompt_lengths[:, None]  # (P, S)
         self.positions = self.prompt_lengths.repeat_interleave(group_size)  # (B,) position of the next token
 
@@ -402,6 +449,7 @@ def _attend(
 ) -> tuple[Tensor, None]:
     """`SharedPrefix.mix` as a transformers attention: query (B, Hq, 1, D); key, value (B, H, t, D)."""
     assert shared_prefix is not None, "this attention runs only inside sage_rlvr.engines.sampler"
+    refuse_unknown_terms(module, kwargs)
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     out = shared_prefix.mix(module.layer_idx, query[:, :, 0] * scale, key, value)  # type: ignore[arg-type]
     return out.unflatten(1, (query.shape[1], -1))[:, None], None

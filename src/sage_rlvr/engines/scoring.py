@@ -17,7 +17,8 @@ from torch import Tensor
 from transformers import PreTrainedModel
 from transformers.modeling_utils import AttentionInterface
 
-from sage_rlvr.engines.sampler import attention, pad_right, supports_shared_prefix
+from sage_rlvr.engines.sampler import attention, logits_at, pad_right, refuse_unknown_terms, supports_shared_prefix
+from sage_rlvr.errors import DataError
 
 RAGGED = "sage_ragged"
 
@@ -38,8 +39,10 @@ def completion_logits(
 ) -> Tensor:
     """Logits (N, V) that predict each counted token, in the order of `mask.nonzero()`.
 
-    prompts: P token lists; tokens, mask (B, T); owners (B,) the prompt of each row, ascending.
+    prompts: P token lists; tokens, mask (B, T), each row of the mask True up to the completion's end and False after it;
+    owners (B,) the prompt of each row, ascending. Raises `DataError` where they are not so.
     """
+    _check(prompts, tokens, mask, owners)
     # Checkpointed layers run again during backward, when the attention has been put back: they take the plain layout.
     recomputes = model.training and any(getattr(m, "gradient_checkpointing", False) for m in model.modules())
     if supports_shared_prefix(model) and not recomputes:
@@ -57,7 +60,7 @@ def score(
     temperature: float = 1.0,
     entropies: bool = False,
 ) -> Scores:
-    """Log-probs of `tokens` (B, T) where `mask` (B, T) counts them. See `completion_logits` for the other shapes."""
+    """Log-probs of `tokens` (B, T) where `mask` (B, T) counts them. Shapes and errors are those of `completion_logits`."""
     logits = completion_logits(model, prompts, tokens, mask, owners).float()
     log_probs = torch.log_softmax(logits / temperature if temperature != 1.0 else logits, -1)
     chosen = log_probs.gather(1, tokens[mask][:, None]).squeeze(1)
@@ -69,16 +72,36 @@ def score(
     return Scores(logps, torch.zeros(mask.shape, device=flat.device).masked_scatter(mask, flat))
 
 
+def _check(prompts: Sequence[Sequence[int]], tokens: Tensor, mask: Tensor, owners: Tensor) -> None:
+    """What the layouts take for granted: were it not so, the numbers would be wrong without a word."""
+    if tokens.shape != mask.shape or owners.shape != tokens.shape[:1] or mask.dtype != torch.bool:
+        raise DataError(
+            f"tokens {tuple(tokens.shape)}, mask {tuple(mask.shape)} {mask.dtype}, owners {tuple(owners.shape)}: give "
+            "(B, T), (B, T) of torch.bool and (B,)"
+        )
+    if bool((owners[1:] < owners[:-1]).any()) or bool(((owners < 0) | (owners >= len(prompts))).any()):
+        raise DataError(
+            f"owners must ascend from 0 to at most {len(prompts) - 1}, the number of the last prompt; sort the rows: "
+            "order = owners.argsort(stable=True)"
+        )
+    if bool((mask[:, 1:] & ~mask[:, :-1]).any()):
+        row = int((mask[:, 1:] & ~mask[:, :-1]).any(1).nonzero()[0])
+        raise DataError(f"mask: row {row} has a gap; a completion is counted from its first token on without a hole")
+    if any(len(p) == 0 for p in prompts):
+        raise DataError("a prompt has no tokens, so nothing predicts its first; give it at least one (its BOS, say)")
+
+
 def _ragged_logits(
     model: PreTrainedModel, prompts: Sequence[Sequence[int]], tokens: Tensor, mask: Tensor, owners: Tensor
 ) -> Tensor:
     layout = Ragged.of(prompts, mask, owners)
     flat = [torch.tensor([t for p in prompts for t in p], device=tokens.device), tokens[layout.fed]]
     with attention(model, RAGGED):
-        logits = model(
-            input_ids=torch.cat(flat)[None], position_ids=layout.positions[None], use_cache=False, ragged=layout
-        ).logits[0]
-    return logits[layout.predictor]
+        ids, positions = torch.cat(flat)[None], layout.positions[None]
+        logits, places = logits_at(
+            model, layout.predictor, input_ids=ids, position_ids=positions, use_cache=False, ragged=layout
+        )
+    return logits[0, places]
 
 
 @dataclass(frozen=True)
@@ -142,6 +165,7 @@ def _attend_ragged(
 ) -> tuple[Tensor, None]:
     """query (1, Hq, N, D), key and value (1, H, N, D): prompts attend causally, completions to their prompt and themselves."""
     assert ragged is not None, "this attention runs only inside sage_rlvr.engines.scoring"
+    refuse_unknown_terms(module, kwargs)
     repeat = query.shape[1] // key.shape[1]
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     q, k, v = (x[0].transpose(0, 1) for x in (query, key, value))  # (N, H, D)
@@ -175,10 +199,12 @@ def _padded_logits(
     ]
     ids, used = pad_right(whole, device)
     attention = torch.arange(ids.shape[1], device=device)[None, :] < used[:, None]
-    logits = model(input_ids=ids, attention_mask=attention.long(), use_cache=False).logits
     row, t = mask.nonzero(as_tuple=True)
     starts = torch.tensor([len(p) for p in prompts], device=device)[owners]
-    return logits[row, starts[row] + t - 1]
+    logits, places = logits_at(
+        model, starts[row] + t - 1, input_ids=ids, attention_mask=attention.long(), use_cache=False
+    )
+    return logits[row, places]
 
 
 AttentionInterface.register(RAGGED, _attend_ragged)

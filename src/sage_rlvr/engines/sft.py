@@ -6,8 +6,10 @@ not learnt. Example i is a function of (data seed, i), so a resumed run sees wha
 
 from __future__ import annotations
 
+import os
 import shutil
 import time
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +20,16 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, PreTrai
 from sage_rlvr.config import ModelConfig, SftConfig
 from sage_rlvr.engines.base import Tokens
 from sage_rlvr.engines.optim import Optimiser
-from sage_rlvr.errors import TrainingDiverged
+from sage_rlvr.errors import ConfigError, TrainingDiverged
 from sage_rlvr.runs import RunDir, StopFlag, writing
 from sage_rlvr.tasks.countdown import build_tokenizer, render
+
+POLICY_FILES = (
+    *("config.json", "generation_config.json", "model*.safetensors", "model.safetensors.index.json"),
+    *("tokenizer*.json", "tokenizer.model", "special_tokens_map.json", "added_tokens.json", "chat_template.jinja"),
+    *("vocab.json", "vocab.txt", "merges.txt"),
+)
+"""What `save_pretrained` of a model and a tokenizer writes: a folder with nothing else in it may be replaced."""
 
 
 def build_model(config: ModelConfig, tokenizer: PreTrainedTokenizerBase, seed: int) -> PreTrainedModel:
@@ -45,7 +54,7 @@ def build_model(config: ModelConfig, tokenizer: PreTrainedTokenizerBase, seed: i
 
 def batch_tensors(pairs: list[tuple[Any, str]], tokens: Tokens) -> tuple[Tensor, Tensor]:
     """(ids (B, L), counted (B, L) bool): `counted[:, t]` says that token t is part of the completion."""
-    prompts = [tokens.encode(render(problem)) for problem, _ in pairs]
+    prompts = [tokens.encode_prompt(render(problem)) for problem, _ in pairs]
     answers = [[*tokens.encode(answer), tokens.eos_id] for _, answer in pairs]
     width = max(len(p) + len(a) for p, a in zip(prompts, answers, strict=True))
     ids = torch.full((len(pairs), width), tokens.pad_id)
@@ -57,7 +66,12 @@ def batch_tensors(pairs: list[tuple[Any, str]], tokens: Tokens) -> tuple[Tensor,
 
 
 def train_sft(config: SftConfig, run: RunDir, out: Path | None, progress: Any) -> int:
-    """Train to `config.steps`, resuming from the newest checkpoint of `run`; write the policy to `out`. Returns the step."""
+    """Train to `config.steps`, resuming from the newest checkpoint of `run`; write the policy to `out`. Returns the step.
+
+    Raises ConfigError, before anything is trained, where `out` holds what is no policy (see `check_replaceable`).
+    """
+    if out is not None:
+        check_replaceable(out)
     torch.set_num_threads(config.engine.threads or torch.get_num_threads())
     tokenizer = build_tokenizer()
     tokens = Tokens.of(tokenizer)
@@ -95,21 +109,53 @@ def sft_step(model: PreTrainedModel, optimiser: Optimiser, ids: Tensor, counted:
     return {"loss": loss.item(), **optimiser.step(step)}
 
 
+def check_replaceable(out: Path) -> None:
+    """ConfigError unless `out` is free, an empty folder, or a folder that holds a saved policy and nothing else.
+
+    A saved policy is replaced as a whole, so whatever else lay in its folder would be lost.
+    """
+    if out.is_symlink() or (out.exists() and not out.is_dir()):
+        raise ConfigError(
+            f"{out}: a policy needs a folder of its own, and this is a file or a link; name another place"
+        )
+    inside = sorted(out.iterdir()) if out.exists() else []
+    foreign = [f.name for f in inside if not f.is_file() or not any(fnmatch(f.name, known) for known in POLICY_FILES)]
+    if foreign:
+        listed = ", ".join(foreign[:5]) + (f" and {len(foreign) - 5} more" if len(foreign) > 5 else "")
+        raise ConfigError(
+            f"{out}: saving the policy here would replace the whole folder, which holds {listed}; nothing was touched. "
+            f"Name a new folder, for example {out / 'policy'}"
+        )
+    if inside and not (out / "config.json").exists():
+        raise ConfigError(
+            f"{out}: holds {', '.join(f.name for f in inside[:5])} without a config.json, so it is no former policy and "
+            f"is not replaced; name a new folder, for example {out / 'policy'}"
+        )
+
+
 def save_policy(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, out: Path) -> None:
     """config.json, model.safetensors and the tokenizer, loadable by AutoModelForCausalLM; appears whole or not at all.
 
-    Raises CheckpointError (full disk, read-only folder).
+    Raises CheckpointError (full disk, read-only folder), ConfigError where `out` holds anything but a former policy.
     """
-    partial = out.with_name(f".{out.name}.partial")
+    check_replaceable(out)
+    place = Path(os.path.abspath(out))
+    partial, former = place.with_name(f".{place.name}.partial"), place.with_name(f".{place.name}.former")
     shutil.rmtree(partial, ignore_errors=True)
     try:
         with writing("policy", out, sum(p.numel() * p.element_size() for p in model.parameters())):
             model.save_pretrained(partial)
             tokenizer.save_pretrained(partial)
-            shutil.rmtree(out, ignore_errors=True)
-            partial.rename(out)
+            check_replaceable(out)  # again: training and writing took their time
+            if place.exists():  # a removal that is cut short must not leave half a policy behind
+                shutil.rmtree(former, ignore_errors=True)
+                place.rename(former)
+            partial.rename(place)
+            shutil.rmtree(former, ignore_errors=True)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
+        if former.exists() and not place.exists():
+            former.rename(place)
 
 
 def checkpoint(run: RunDir, model: PreTrainedModel, optimiser: Optimiser, step: int, **state: Any) -> None:

@@ -5,6 +5,9 @@ from __future__ import annotations
 from sage_rlvr.evaluation.compare import (
     Comparison,
     CurveComparison,
+    adjust,
+    could_only,
+    holm,
     paired,
     paired_curve,
     paired_seeds,
@@ -31,7 +34,7 @@ from sage_rlvr.evaluation.intervals import (
     wilson,
 )
 from sage_rlvr.evaluation.passk import curve, exact_pass_at_k, pass_at_k
-from sage_rlvr.evaluation.power import detectable
+from sage_rlvr.evaluation.power import detectable, detectable_paired, fewest_units
 from sage_rlvr.evaluation.support import SupportChange, reachable, success_probability, support, support_change
 
 __all__ = [
@@ -42,15 +45,20 @@ __all__ = [
     "Gap",
     "Interval",
     "SupportChange",
+    "adjust",
     "at_equal_pass1",
     "best_pass1",
     "bootstrap_means",
     "column_intervals",
+    "could_only",
     "curve",
     "detectable",
+    "detectable_paired",
     "exact_pass_at_k",
+    "fewest_units",
     "frontier",
     "gap_to_frontier",
+    "holm",
     "mean_interval",
     "paired",
     "paired_curve",

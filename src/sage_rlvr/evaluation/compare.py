@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -12,15 +12,17 @@ from scipy import stats
 
 from sage_rlvr.errors import DataError
 from sage_rlvr.evaluation.intervals import RESAMPLES, SEED, Interval, bootstrap_means, mean_interval, seed_interval
-from sage_rlvr.evaluation.power import detectable
+from sage_rlvr.evaluation.power import EXACT_UP_TO, detectable, detectable_paired, fewest_units
 
 Floats = NDArray[np.float64]
 
 CHECKPOINTS = "these checkpoints"
 METHODS = "these methods"
 CANNOT_TELL = "cannot be told (one training seed)"
+TWO_SEEDS = "cannot be told (two training seeds: a claim about methods needs at least three)"
+FEWEST_SEEDS = 3
+ALONE = " taken alone"  # of a difference that does not outlast the correction for how many were tried
 FLIPS = 9999
-_EXACT_UP_TO = 12  # units whose 2^n sign patterns are all tried
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,9 +30,9 @@ class Comparison:
     """a - b, paired.
 
     `difference` holds the uncertainty over problems (level "these checkpoints") or over training seeds (level "these
-    methods"); `p` is two-sided, not adjusted for other comparisons; `verdict` is "better", "worse", "tied" or
-    "cannot be told (one training seed)", from a's side; `detectable` the smallest true difference that this design
-    finds 4 times in 5.
+    methods", `problems` of them held fixed); `p` is two-sided, `adjusted` its Holm value among `family` comparisons.
+    `verdict`, from a's side: "better", "worse", "tied", "cannot be told (why)", or "better taken alone" where only p is
+    below 1 - level. `detectable`: the smallest true difference that this very rule, taken alone, finds 4 times in 5.
     """
 
     difference: Interval
@@ -40,6 +42,14 @@ class Comparison:
     level: str
     mean_a: float
     mean_b: float
+    problems: int | None = None
+    adjusted: float = math.nan
+    family: int = 1
+
+    @property
+    def told(self) -> bool:
+        """Whether there is a verdict at all."""
+        return not self.verdict.startswith("cannot")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,17 +72,19 @@ def paired(
     """Compare two checkpoints on the same problems: a, b (N,), one score a problem, same order.
 
     "better" or "worse" needs both: the BCa interval over problems leaves zero out, and the sign-flip permutation
-    test has p < 1 - level. Everything else is "tied".
+    test has p < 1 - level. Everything else is "tied"; below 6 problems the test cannot reach 0.05 and nothing can be told.
     """
     left, right = _same_shape(a, b, 1)
     gaps = left - right
     interval = mean_interval(gaps, level=level, resamples=resamples, seed=seed)
     p = sign_flip_p(gaps, seed=seed)
+    verdict = _too_few(len(gaps), level) or _verdict(interval, p, level)
+    found = detectable_paired(gaps, alpha=1 - level, seed=seed)
     return Comparison(
         difference=interval,
         p=p,
-        verdict=_verdict(interval, p, level),
-        detectable=detectable(_sd(gaps), len(gaps), alpha=1 - level),
+        verdict=verdict,
+        detectable=max(found, abs(interval.value)) if verdict == "tied" else found,
         level=CHECKPOINTS,
         mean_a=float(left.mean()),
         mean_b=float(right.mean()),
@@ -82,16 +94,14 @@ def paired(
 def paired_seeds(a: ArrayLike, b: ArrayLike, *, level: float = 0.95) -> Comparison:
     """Compare two methods: a, b (S, N) or (S,), row s being training seed s of both, the same problems in each.
 
-    Each seed gives one mean difference; Student's t with S - 1 degrees of freedom over seeds. With S = 1 the verdict
-    is "cannot be told (one training seed)".
+    Each seed gives one mean difference; Student's t with S - 1 degrees of freedom over seeds, the problems held fixed.
+    With fewer than three seeds the verdict is "cannot be told (...)".
     """
     left, right = _same_shape(a, b, np.ndim(a))
     gaps = (left - right).reshape(len(left), -1).mean(axis=1)
     interval = seed_interval(gaps, level=level)
-    p, verdict = math.nan, CANNOT_TELL
-    if len(gaps) > 1:
-        p = _t_p(gaps)
-        verdict = _verdict(interval, p, level)
+    p = _t_p(gaps) if len(gaps) > 1 else math.nan
+    verdict = _verdict(interval, p, level) if len(gaps) >= FEWEST_SEEDS else (CANNOT_TELL, TWO_SEEDS)[len(gaps) - 1]
     return Comparison(
         difference=interval,
         p=p,
@@ -100,7 +110,33 @@ def paired_seeds(a: ArrayLike, b: ArrayLike, *, level: float = 0.95) -> Comparis
         level=METHODS,
         mean_a=float(left.mean()),
         mean_b=float(right.mean()),
+        problems=left.shape[1] if left.ndim == 2 else None,
     )
+
+
+def holm(ps: ArrayLike) -> Floats:
+    """Holm's (1979) adjusted p values (M,) of ps (M,): p_(i) times the number of those not yet passed, kept rising, <= 1.
+
+    The chance of even one false "different" among them stays below alpha, however they depend on each other.
+    """
+    values = np.asarray(ps, dtype=float)
+    order = np.argsort(values, kind="stable")
+    stepped = np.maximum.accumulate(values[order] * np.arange(len(values), 0, -1))
+    out = np.empty(len(values))
+    out[order] = np.minimum(stepped, 1.0)
+    return out
+
+
+def adjust(comparisons: Sequence[Comparison]) -> list[Comparison]:
+    """The comparisons with Holm's p over all of them that have one. A "better" or "worse" that does not outlast it becomes
+    "better taken alone"."""
+    tested = [i for i, c in enumerate(comparisons) if math.isfinite(c.p)]
+    out = list(comparisons)
+    for i, p in zip(tested, holm([comparisons[i].p for i in tested]).tolist(), strict=True):
+        c = comparisons[i]
+        weak = c.verdict in ("better", "worse") and p >= 1 - c.difference.level
+        out[i] = replace(c, adjusted=p, family=len(tested), verdict=c.verdict + ALONE * weak)
+    return out
 
 
 def paired_curve(
@@ -124,7 +160,8 @@ def paired_curve(
         widest = float(np.quantile(away.max(axis=1), level)) * math.sqrt(n / (n - 1)) if moved.any() else 0.0
         half = max(widest, float(stats.t.ppf((1 + level) / 2, n - 1))) * se
     low, high = mean - half, mean + half
-    verdicts = tuple("better" if lo > 0 else "worse" if hi < 0 else "tied" for lo, hi in zip(low, high, strict=True))
+    few = _too_few(n, level)
+    verdicts = tuple(few or _side(lo, hi) for lo, hi in zip(low, high, strict=True))
     return CurveComparison(
         ks=tuple(ks), difference=mean, low=low, high=high, verdicts=verdicts, level=level, over="problems", n=n
     )
@@ -141,7 +178,7 @@ def sign_flip_p(gaps: ArrayLike, *, flips: int = FLIPS, seed: int = SEED) -> flo
     if n == 0:
         return 1.0
     edge = seen * (1 - 1e-12)
-    if n <= _EXACT_UP_TO:
+    if n <= EXACT_UP_TO:
         signs = 1.0 - 2.0 * (np.arange(2**n)[:, None] >> np.arange(n) & 1)
         return float(np.mean(np.abs(signs @ values) >= edge))
     rng, hits, step = np.random.default_rng(seed), 0, max(1, 2_000_000 // n)
@@ -158,19 +195,27 @@ def sentence(comparison: Comparison, name_a: str, name_b: str, metric: str) -> s
     uncertainty is meant.
     """
     c, gap = comparison, comparison.difference
+    word, alone = (c.verdict.removesuffix(ALONE), ", taken alone") if c.verdict.endswith(ALONE) else (c.verdict, "")
     head = f"{name_a} vs {name_b}, {metric}: "
     if not math.isfinite(gap.width):
         here = f"{signed(gap.value)} here, but one of the {gap.over} gives no interval"
-        return head + f"{c.verdict} for {c.level}: {here}"
+        return head + f"{word} for {c.level}: {here}"
     inside = f"{signed(gap.value)}, {_percent(gap.level)} interval {signed(gap.low)} to {signed(gap.high)}"
-    inside += f" over {gap.n} {gap.over}"
+    inside += f" over {gap.n} {gap.over}" + (f" on these {c.problems} problems" if c.problems else "")
     if gap.width == 0 and gap.value == 0:
         return head + f"identical for {c.level} on all {gap.n} {gap.over}"
-    if c.verdict == "tied":
-        inside += f"; this design could only have seen a difference of {_plain(c.detectable)}"
-    else:
+    if word == "tied":
+        inside += f"; this design {could_only(c.detectable)}"
+    elif c.told:
         inside += f", {_p_text(c.p)}"
-    return head + f"{c.verdict} for {c.level} ({inside})"
+        if c.family > 1:
+            inside += f", Holm's {_p_text(c.adjusted)}"
+    return head + f"{word} for {c.level}{alone} ({inside})"
+
+
+def could_only(x: float) -> str:
+    """What a tie could have hidden: "could only have seen a difference of 0.012 (4 times in 5)"."""
+    return f"could only have seen a difference of {_plain(x)} (4 times in 5)"
 
 
 def signed(x: float, digits: int = 3) -> str:
@@ -185,6 +230,14 @@ def _verdict(interval: Interval, p: float, level: float) -> str:
     if interval.contains(0.0) or not p < 1 - level:
         return "tied"
     return "better" if interval.value > 0 else "worse"
+
+
+def _too_few(n: int, level: float) -> str:
+    return f"cannot be told (too few problems: {n})" if n < fewest_units(1 - level) else ""
+
+
+def _side(low: float, high: float) -> str:
+    return "better" if low > 0 else "worse" if high < 0 else "tied"
 
 
 def _t_p(gaps: Floats) -> float:

@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from sage_rlvr.errors import DataError
 from sage_rlvr.evaluation.intervals import RESAMPLES, SEED, Interval, bootstrap_means
 from sage_rlvr.evaluation.passk import check_probabilities, exact_pass_at_k
+from sage_rlvr.evaluation.power import fewest_units
 
 Floats = NDArray[np.float64]
 
@@ -44,12 +45,14 @@ class AtEqualPass1:
 
     `base_passk`, `temperature` and `difference` (arm minus base, interval over problems, the interpolation redone in
     every resample) are None when the arm lies outside the base's frontier; `reason` then says on which side.
+    `detectable`: the true difference that leaves the interval clear of zero 4 times in 5, in the harder direction.
     """
 
     base_passk: float | None
     temperature: float | None
     difference: Interval | None
     reason: str = ""
+    detectable: float = math.inf
 
 
 def frontier(ps: Mapping[float, ArrayLike], k: int = 256) -> tuple[FrontierPoint, ...]:
@@ -131,13 +134,16 @@ def at_equal_pass1(
     boot = bootstrap_means(np.stack(columns, axis=1), resamples=resamples, seed=seed)
     gaps = [_gap_of_row(row, list(table)) for row in boot]
     seen = [gap for gap in gaps if gap is not None]
-    value, interval, reason = float(many.mean()) - here[0], None, ""
-    if len(seen) >= level * len(gaps):
-        low, high = np.quantile(seen, [(1 - level) / 2, (1 + level) / 2])
-        interval = Interval(value=value, low=float(low), high=float(high), level=level, over="problems", n=len(one))
+    value, interval, reason, found = float(many.mean()) - here[0], None, "", math.inf
+    if len(one) < fewest_units(1 - level):
+        reason = f"cannot be told: too few problems ({len(one)})"
+    elif len(seen) >= level * len(gaps):
+        low, rare, often, high = np.quantile(seen, [(1 - level) / 2, 0.2, 0.8, (1 + level) / 2]).tolist()
+        interval = Interval(value=value, low=low, high=high, level=level, over="problems", n=len(one))
+        found = max(2 * value - low - rare, high + often - 2 * value, abs(value))
     else:
-        reason = "too close to the end of the base's frontier for an interval"
-    return AtEqualPass1(base_passk=here[0], temperature=here[1], difference=interval, reason=reason)
+        reason = "cannot be told: too close to the end of the base's frontier for an interval"
+    return AtEqualPass1(base_passk=here[0], temperature=here[1], difference=interval, reason=reason, detectable=found)
 
 
 def _gap_of_row(row: Floats, temperatures: list[float]) -> float | None:

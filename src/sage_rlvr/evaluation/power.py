@@ -66,11 +66,12 @@ def detectable_paired(
     if np.ptp(values) <= 1e-12 * max(1.0, abs(float(values.mean()))):
         return 0.0
     exact = n <= EXACT_UP_TO
+    resamples = min(resamples, max(200, 1_000_000 // n))
     drawn = centred[np.random.default_rng(seed).integers(n, size=(250, n))] if exact else None
     if drawn is None:
         raw = bootstrap_means(np.stack([centred, centred**2, centred**3], axis=1), resamples=resamples, seed=seed)
     else:
-        raw = np.stack([(drawn**power).mean(axis=1) for power in (1, 2, 3)], axis=1)
+        raw = np.stack([(drawn**order).mean(axis=1) for order in (1, 2, 3)], axis=1)
     mean, spread = raw[:, 0], np.sqrt(np.maximum(raw[:, 1] - raw[:, 0] ** 2, 0.0))
     third = raw[:, 2] - 3 * mean * raw[:, 1] + 2 * mean**3
     skew = np.divide(third, spread**3, out=np.zeros_like(third), where=spread > 1e-12)

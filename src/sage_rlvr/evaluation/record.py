@@ -15,7 +15,8 @@ import numpy as np
 from sage_rlvr.errors import DataError
 
 FORMAT = 1
-PAIRED = ("world", "split", "seed", "draw", "problem_ids")  # what two records must share to be compared problem by problem
+# What two records must share to be compared problem by problem.
+PAIRED = ("world", "split", "seed", "draw", "problem_ids")
 
 
 @dataclass(frozen=True)
@@ -43,8 +44,13 @@ def save_record(record: Record, path: str | Path) -> Path:
     meta = json.dumps({"format": FORMAT, **record.meta}, allow_nan=False)
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.stem}.partial.npz")
-    np.savez_compressed(partial, meta=np.array(meta), temperatures=np.array(temperatures), offsets=offsets, logps=flat)
-    os.replace(partial, path)
+    try:
+        np.savez_compressed(
+            partial, meta=np.array(meta), temperatures=np.array(temperatures), offsets=offsets, logps=flat
+        )
+        os.replace(partial, path)
+    finally:
+        partial.unlink(missing_ok=True)
     return path
 
 

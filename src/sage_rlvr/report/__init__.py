@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from sage_rlvr.report.page import ReportPaths, render_page, write_report
+from sage_rlvr.report.page import (
+    ReportPaths,
+    SeedReportPaths,
+    render_page,
+    render_seed_page,
+    write_report,
+    write_seed_report,
+)
 from sage_rlvr.report.result import (
     Arm,
     Result,
@@ -14,13 +21,14 @@ from sage_rlvr.report.result import (
     load_result,
     to_dict,
 )
-from sage_rlvr.report.summary import SeedSummary, Summary, summarise, summarise_seeds
-from sage_rlvr.report.tables import Table, results_table, support_table
+from sage_rlvr.report.summary import SeedSummary, Summary, seeds_to_dict, summarise, summarise_seeds
+from sage_rlvr.report.tables import Table, results_table, seeds_table, support_table
 
 __all__ = [
     "Arm",
     "ReportPaths",
     "Result",
+    "SeedReportPaths",
     "SeedSummary",
     "Summary",
     "Support",
@@ -31,10 +39,14 @@ __all__ = [
     "from_dict",
     "load_result",
     "render_page",
+    "render_seed_page",
     "results_table",
+    "seeds_table",
+    "seeds_to_dict",
     "summarise",
     "summarise_seeds",
     "support_table",
     "to_dict",
     "write_report",
+    "write_seed_report",
 ]

@@ -92,12 +92,13 @@ def frontier_figure(
     k: int = 256,
     base_name: str = "base",
     curves: Mapping[str, Sequence[FrontierPoint]] | None = None,
+    seeds: Mapping[str, Sequence[tuple[float, float]]] | None = None,
     title: str = "",
 ) -> Figure:
     """pass@1 against pass@k: the base at every temperature (labelled) and each arm's point with both intervals.
 
-    arms: name -> (pass@1, pass@k); `curves` adds the arms' own temperature frontiers as thin lines. Right of the base's
-    line is what no temperature of the base reaches.
+    arms: name -> (pass@1, pass@k); `curves` adds the arms' own temperature frontiers as thin lines, `seeds` a small open
+    mark for each training seed. Right of the base's line is what no temperature of the base reaches.
     """
     with matplotlib.rc_context(RC):
         figure, axes = _figure((6.0, 4.6))
@@ -109,6 +110,11 @@ def frontier_figure(
         for name, line in lines.items():
             x, y = zip(*map(_xy, line), strict=True)
             axes.plot(x, y, color=colour(name), linewidth=1.0, alpha=0.55, zorder=1)
+        for name, marks in (seeds or {}).items():
+            x, y = zip(*marks, strict=True)
+            axes.scatter(
+                x, y, s=22, marker=marker(name), facecolors="none", edgecolors=colour(name), linewidths=1.0, zorder=3
+            )
         for name, (one, many) in arms.items():
             axes.errorbar(
                 one.value, many.value, xerr=_bars(one), yerr=_bars(many), color=colour(name), marker=marker(name),
@@ -123,6 +129,7 @@ def frontier_figure(
         segments = [[_xy(p) for p in line] for line in (ordered, *lines.values())]
         segments += [[(o.low, m.value), (o.high, m.value)] for o, m in arms.values()]
         segments += [[(o.value, m.low), (o.value, m.high)] for o, m in arms.values()]
+        segments += [[xy, xy] for marks in (seeds or {}).values() for xy in marks]
         _place_labels(figure, axes, labels, segments)
         return _saved(figure, path)
 

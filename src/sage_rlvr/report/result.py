@@ -78,7 +78,8 @@ class Result:
     """One evaluation of several arms on the same problems, one training seed each.
 
     pairs: (a, b) names whose difference the page puts in words, beside every trained arm against `base`; None takes the
-    usual controls (GRPO vs no KL, SAGE-Branch vs GRPO, ... vs its placebo) as far as they are there.
+    usual controls (GRPO vs no KL, SAGE-Branch vs GRPO, ... vs its placebo) as far as they are there. siblings: how many
+    training seeds of the same arms there are, this one among them (`summarise_seeds` holds them together).
     """
 
     arms: tuple[Arm, ...]
@@ -88,6 +89,7 @@ class Result:
     world: str = ""
     split: str = "test"
     seed: int | None = None
+    siblings: int = 1
     k: int = 256
     ks: tuple[int, ...] = KS
     pairs: tuple[tuple[str, str], ...] | None = None
@@ -161,7 +163,7 @@ def _check_arm(arm: Arm, problems: int) -> None:
 
 def to_dict(result: Result) -> dict[str, Any]:
     """JSON-able dict of a result (temperatures become strings, NaN and infinities None)."""
-    return {"schema": SCHEMA, **_plain(asdict(result))}
+    return {"schema": SCHEMA, **plain(asdict(result))}
 
 
 def from_dict(data: Mapping[str, Any]) -> Result:
@@ -215,13 +217,14 @@ def _build(kind: Any, values: Mapping[str, Any]) -> Any:
         raise DataError(f"{kind.__name__}: {error}.") from error
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """The value as strict JSON can hold it: numpy becomes lists and numbers, NaN and infinities None."""
     if isinstance(value, Mapping):
-        return {str(k): _plain(v) for k, v in value.items()}
+        return {str(k): plain(v) for k, v in value.items()}
     if isinstance(value, (list, tuple, np.ndarray)):
-        return [_plain(v) for v in value]
+        return [plain(v) for v in value]
     if isinstance(value, np.generic):
-        return _plain(value.item())
+        return plain(value.item())
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     return value if isinstance(value, (str, int, bool, type(None))) else str(value)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -16,9 +16,11 @@ from sage_rlvr.evaluation import (
     CurveComparison,
     FrontierPoint,
     Interval,
+    adjust,
     at_equal_pass1,
     best_pass1,
     column_intervals,
+    could_only,
     curve,
     frontier,
     mean_interval,
@@ -29,10 +31,15 @@ from sage_rlvr.evaluation import (
     sentence,
     signed,
 )
-from sage_rlvr.report.result import Arm, Result, as_result
+from sage_rlvr.evaluation.compare import FEWEST_SEEDS
+from sage_rlvr.report.result import Arm, Result, as_result, plain
 
 Floats = NDArray[np.float64]
 
+SIBLING = (
+    "This page is one of {siblings} training seeds: every sentence here is about the checkpoints of this seed, on problems "
+    "like these. What the seeds say together, about the methods, stands on the page one folder up."
+)
 ONE_SEED = (
     "Each arm was trained once, with one training seed: every sentence here is about these checkpoints, on problems "
     "like these. Another seed could reorder the arms, so whether one method beats another cannot be told from this "
@@ -42,6 +49,19 @@ MANY = (
     "p values and intervals are not adjusted for the number of sentences: "
     "of twenty true ties one may look like a difference."
 )
+CHOSEN_HERE = (
+    "The best temperature of a policy, the base's as well as a trained one's, was chosen on these same problems, which "
+    "flatters each a little."
+)
+HELD_FIXED = (
+    "Intervals over training seeds hold these {problems} problems fixed: they say what another training run of the same "
+    "methods would give on these problems, not what other problems would."
+)
+HOLM = (
+    "Holm's p is corrected for the {family} comparisons listed here. A difference that stands only without it is called "
+    'better or worse "taken alone"; intervals and "could only have seen" are those of each comparison taken alone.'
+)
+FEW_SEEDS = "{seeds} training seeds: nothing is said about the methods with fewer than three; train at least one more."
 TABLE_KS = (1, 8, 64, 256)
 _CONTROLS = (("grpo", "nokl"), ("sagebranch", "grpo"), ("sagebranch", "placebo"), ("sagetoken", "grpo"))
 
@@ -80,12 +100,17 @@ class Verdict:
 
 @dataclass(frozen=True, kw_only=True)
 class AgainstFrontier:
-    """One trained arm against the base sampled at every temperature that was tried."""
+    """One trained arm against the base sampled at every temperature that was tried.
+
+    pass1: the arm at its home temperature against the base at its best; best: both at their best temperatures (None where
+    the arm has one temperature alone); equal: pass@k at equal pass@1.
+    """
 
     name: str
     best_base: FrontierPoint
     pass1: Comparison
     equal: AtEqualPass1
+    best: Comparison | None
     sentence: str
 
 
@@ -121,7 +146,7 @@ def summarise(result: Result | Mapping[str, Any]) -> Summary:
     return Summary(
         result=result,
         sentences=tuple(v.sentence for v in verdicts) + tuple(a.sentence for a in against),
-        caveats=(ONE_SEED, MANY, *result.notes),
+        caveats=_caveats(result),
         rows=tuple(_row(result, arm, curves[arm.name], frontiers[arm.name]) for arm in result.arms),
         curves=tuple(
             Curve(name=name, ks=result.ks, points=tuple(column_intervals(values))) for name, values in curves.items()
@@ -131,6 +156,12 @@ def summarise(result: Result | Mapping[str, Any]) -> Summary:
         frontiers=frontiers,
         differences={f"{a} − {b}": paired_curve(curves[a], curves[b], result.ks) for a, b in pairs},
     )
+
+
+def _caveats(result: Result) -> tuple[str, ...]:
+    first = SIBLING.format(siblings=result.siblings) if result.siblings > 1 else ONE_SEED
+    chosen = (CHOSEN_HERE,) if any(len(arm.ps) > 1 for arm in result.arms) else ()
+    return (first, MANY, *chosen, *result.notes)
 
 
 def control_pairs(result: Result) -> tuple[tuple[str, str], ...]:
@@ -170,17 +201,32 @@ def _against_frontier(result: Result, arm: Arm, base: Arm) -> AgainstFrontier:
     top = best_pass1(frontier(base.ps, result.k))
     pass1 = paired(arm.p, base.ps[top.temperature])
     equal = at_equal_pass1(arm.p, base.ps, k=result.k)
-    words = {"better": "exceeds", "worse": "falls below", "tied": "does not exceed"}[pass1.verdict]
-    gap = pass1.difference
     text = (
-        f"{arm.name} against the base's temperature frontier: its pass@1 {pass1.mean_a:.3f} {words} the best pass@1 of "
-        f"the base at any temperature ({top.pass1:.3f} at T = {top.temperature:g}; difference {signed(gap.value)}, "
-        f"95 % interval {signed(gap.low)} to {signed(gap.high)} over {gap.n} problems"
+        f"{arm.name} against the base's temperature frontier: its pass@1 {pass1.mean_a:.3f} {_over(pass1)} the best pass@1 "
+        f"of the base at any temperature ({top.pass1:.3f} at T = {top.temperature:g}; {_inside(pass1)}); "
     )
-    text += f"; could only have seen {pass1.detectable:.3f}); " if pass1.verdict == "tied" else "); "
-    return AgainstFrontier(
-        name=arm.name, best_base=top, pass1=pass1, equal=equal, sentence=text + _equal_text(result, arm, top, equal)
+    best = None
+    if len(arm.ps) > 1:
+        own = best_pass1(frontier(arm.ps, result.k))
+        best = paired(arm.ps[own.temperature], base.ps[top.temperature])
+        text += f"its own best, {own.pass1:.3f} at T = {own.temperature:g}, {_over(best)} it ({_inside(best)}); "
+    text += _equal_text(result, arm, top, equal)
+    return AgainstFrontier(name=arm.name, best_base=top, pass1=pass1, equal=equal, best=best, sentence=text)
+
+
+def _over(comparison: Comparison) -> str:
+    return {"better": "exceeds", "worse": "falls below"}.get(comparison.verdict, "cannot be told from")
+
+
+def _inside(comparison: Comparison) -> str:
+    """Difference, interval and, where nothing was found, what could have been."""
+    gap = comparison.difference
+    if not comparison.told or not np.isfinite(gap.width):
+        return f"difference {signed(gap.value)}; {gap.n} {gap.over} are too few"
+    text = (
+        f"difference {signed(gap.value)}, 95 % interval {signed(gap.low)} to {signed(gap.high)} over {gap.n} {gap.over}"
     )
+    return text + (f"; {could_only(comparison.detectable)}" if comparison.verdict == "tied" else "")
 
 
 def _equal_text(result: Result, arm: Arm, top: FrontierPoint, equal: AtEqualPass1) -> str:
@@ -188,7 +234,7 @@ def _equal_text(result: Result, arm: Arm, top: FrontierPoint, equal: AtEqualPass
     if equal.base_passk is None or equal.temperature is None:
         there = f"; at that temperature the base has pass@{result.k} {top.passk:.3f} against its {own:.3f}"
         end = there if equal.reason.startswith("beyond") else ""
-        return f"at equal pass@1 nothing can be compared: its pass@1 is {equal.reason}{end}."
+        return f"at equal pass@1 nothing can be compared: its pass@1 at T = {arm.temperature:g} is {equal.reason}{end}."
     text = (
         f"at equal pass@1 the base, sampled at T = {equal.temperature:.2g}, has pass@{result.k} {equal.base_passk:.3f} "
         f"against its {own:.3f} "
@@ -196,51 +242,146 @@ def _equal_text(result: Result, arm: Arm, top: FrontierPoint, equal: AtEqualPass
     if equal.difference is None:
         return text + f"({equal.reason})."
     d = equal.difference
-    place = "above" if d.low > 0 else "below" if d.high < 0 else "on"
-    return text + (
-        f"({signed(d.value)}, 95 % interval {signed(d.low)} to {signed(d.high)} over {d.n} problems: "
-        f"this checkpoint lies {place} the base's frontier)."
-    )
+    numbers = f"difference {signed(d.value)}, 95 % interval {signed(d.low)} to {signed(d.high)} over {d.n} problems"
+    if max(abs(d.low), abs(d.high)) < 1e-9:
+        return text + "and does the same there on every problem."
+    if d.contains(0.0):
+        hidden = could_only(equal.detectable)
+        return text + f"and cannot be told from the base's frontier at equal pass@1 ({numbers}; {hidden})."
+    return text + f"and lies {'above' if d.low > 0 else 'below'} the base's frontier at equal pass@1 ({numbers})."
 
 
 @dataclass(frozen=True, kw_only=True)
 class SeedSummary:
-    """Several training seeds of the same arms: means with Student intervals over seeds, sentences about methods."""
+    """Several training seeds of the same arms: means with Student intervals over seeds, sentences about methods.
 
-    seeds: int
+    results: one a seed; labels: their names ("0", "1", ...). scores: arm -> mean over problems of pass@k, (S, K) over
+    `ks`; passes: arm -> k -> interval over seeds; frontiers: arm -> one frontier a seed; fixed: arms that are one and the
+    same policy in every seed (the base), for which an interval over seeds means nothing.
+    """
+
+    results: tuple[Result, ...]
+    labels: tuple[str, ...]
+    ks: tuple[int, ...]
+    scores: dict[str, Floats]
     passes: dict[str, dict[int, Interval]]
+    best: dict[str, Interval]
+    distinct: dict[str, Interval]
+    frontiers: dict[str, tuple[tuple[FrontierPoint, ...], ...]]
+    fixed: frozenset[str]
     comparisons: dict[tuple[str, str, int], Comparison]
+    verdicts: tuple[Verdict, ...]
     sentences: tuple[str, ...]
+    caveats: tuple[str, ...]
+
+    @property
+    def seeds(self) -> int:
+        """How many training seeds."""
+        return len(self.results)
 
 
 def summarise_seeds(results: Sequence[Result | Mapping[str, Any]]) -> SeedSummary:
     """Claims about methods: one result a training seed, the same arms on the same problems in each.
 
-    Paired by seed (row s of every arm shares prompts and random streams); Student's t with S - 1 degrees of freedom. Each
-    trained arm is also held against the base's best pass@1 at any temperature that was tried.
+    Paired by seed (row s of every arm shares prompts and random streams); Student's t with S - 1 degrees of freedom, the
+    problems held fixed; p with Holm's correction over all comparisons. Each trained arm is also held against the base,
+    each of the two at the temperature of its best pass@1.
     """
+    checked = _alike(results)
+    first, k = checked[0], checked[0].k
+    names = [arm.name for arm in first.arms]
+    trained = [arm.name for arm in first.arms if arm.trained and arm.name != first.base]
+    curves = {name: np.stack([curve(r.arm(name).p, first.ks) for r in checked]) for name in names}  # (S, N, K)
+    column = {1: first.ks.index(1), k: first.ks.index(k)}
+    frontiers = {name: tuple(frontier(r.arm(name).ps, k) for r in checked) for name in names}
+    tops = {name: [best_pass1(points) for points in frontiers[name]] for name in names}
+    best = {n: np.stack([r.arm(n).ps[t.temperature] for r, t in zip(checked, tops[n], strict=True)]) for n in names}
+    pairs = [(name, first.base) for name in trained] + list(control_pairs(first))
+    found = {
+        (a, b, n): paired_seeds(curves[a][:, :, j], curves[b][:, :, j]) for a, b in pairs for n, j in column.items()
+    }
+    at_best = {name: _at_best(name, tops[name], len(frontiers[name][0])) for name in [first.base, *trained]}
+    found |= {(at_best[a], at_best[first.base], 1): paired_seeds(best[a], best[first.base]) for a in trained}
+    comparisons = dict(zip(found, adjust(list(found.values())), strict=True))
+    verdicts = tuple(
+        Verdict(a=a, b=b, k=n, comparison=c, sentence=sentence(c, a, b, f"pass@{n}") + ".")
+        for (a, b, n), c in comparisons.items()
+    )
+    scores = {name: values.mean(axis=1) for name, values in curves.items()}
+    counts = {
+        n: np.array([np.mean(r.arm(n).distinct) for r in checked])
+        for n in names
+        if all(r.arm(n).distinct is not None for r in checked)
+    }
+    return SeedSummary(
+        results=tuple(replace(r, siblings=len(checked)) for r in checked),
+        labels=_labels(checked),
+        ks=first.ks,
+        scores=scores,
+        passes={n: dict(zip(first.ks, map(seed_interval, scores[n].T), strict=True)) for n in names},
+        best={n: seed_interval([top.pass1 for top in tops[n]]) for n in names},
+        distinct={n: seed_interval(values) for n, values in counts.items()},
+        frontiers=frontiers,
+        fixed=frozenset(n for n in names if n not in trained and not np.ptp(curves[n], axis=0).any()),
+        comparisons=comparisons,
+        verdicts=verdicts,
+        sentences=tuple(v.sentence for v in verdicts),
+        caveats=_seed_caveats(checked, verdicts),
+    )
+
+
+def _alike(results: Sequence[Result | Mapping[str, Any]]) -> list[Result]:
     checked = [as_result(result) for result in results]
     if not checked:
         raise DataError("no results; pass one result a training seed.")
     first = checked[0]
-    names = [arm.name for arm in first.arms]
     for other in checked[1:]:
-        if [arm.name for arm in other.arms] != names or other.problems != first.problems or other.k != first.k:
+        same = [arm.name for arm in other.arms] == [arm.name for arm in first.arms]
+        if not same or (other.problems, other.k, other.ks) != (first.problems, first.k, first.ks):
             raise DataError("results differ in arms, problems or k; evaluate every training seed in the same way.")
-    scores = {
-        (name, k): np.stack([curve(r.arm(name).p, [k])[:, 0] for r in checked]) for name in names for k in (1, first.k)
+    return checked
+
+
+def _at_best(name: str, tops: Sequence[FrontierPoint], tried: int) -> str:
+    if tried == 1:
+        return name
+    if len({(top.pass1, top.temperature) for top in tops}) == 1:  # one policy, such as the base
+        return f"{name} at its best temperature ({tops[0].pass1:.3f} at T = {tops[0].temperature:g})"
+    return f"{name} at its best temperature"
+
+
+def _labels(results: Sequence[Result]) -> tuple[str, ...]:
+    own = [str(r.seed) for r in results]
+    return tuple(own) if len(set(own)) == len(own) else tuple(str(i + 1) for i in range(len(results)))
+
+
+def _seed_caveats(results: Sequence[Result], verdicts: Sequence[Verdict]) -> tuple[str, ...]:
+    out = [FEW_SEEDS.format(seeds=len(results))] if len(results) < FEWEST_SEEDS else []
+    out.append(HELD_FIXED.format(problems=results[0].problems))
+    out += [HOLM.format(family=verdicts[0].comparison.family)] if verdicts and len(results) >= FEWEST_SEEDS else []
+    return (*out, CHOSEN_HERE, *results[0].notes)
+
+
+def seeds_to_dict(summary: SeedSummary) -> dict[str, Any]:
+    """Every number of the page over seeds as JSON-able dict, so that its figures can be drawn again without it."""
+    first = summary.results[0]
+    arms = {
+        name: {
+            "pass_at_k": {label: dict(zip(map(str, summary.ks), row, strict=True)) for label, row in rows},
+            "mean": {str(k): asdict(interval) for k, interval in summary.passes[name].items()},
+            "frontier": {
+                label: [asdict(point) for point in points]
+                for label, points in zip(summary.labels, summary.frontiers[name], strict=True)
+            },
+        }
+        for name, values in summary.scores.items()
+        for rows in [list(zip(summary.labels, values.tolist(), strict=True))]
     }
-    trained = [arm.name for arm in first.arms if arm.trained and arm.name != first.base]
-    pairs = [(name, first.base) for name in trained] + list(control_pairs(first))
-    comparisons = {(a, b, k): paired_seeds(scores[a, k], scores[b, k]) for a, b in pairs for k in (1, first.k)}
-    base = first.arm(first.base)
-    top = best_pass1(frontier(base.ps, first.k))
-    colder = f"{first.base} at its best temperature ({top.pass1:.3f} at T = {top.temperature:g})"
-    best = np.stack([np.asarray(base.ps[top.temperature])] * len(checked))
-    comparisons |= {(name, colder, 1): paired_seeds(scores[name, 1], best) for name in trained}
-    return SeedSummary(
-        seeds=len(checked),
-        passes={n: {k: seed_interval(scores[n, k].mean(axis=1)) for k in (1, first.k)} for n in names},
-        comparisons=comparisons,
-        sentences=tuple(sentence(c, a, b, f"pass@{k}") + "." for (a, b, k), c in comparisons.items()),
-    )
+    comparisons = [{"a": v.a, "b": v.b, "k": v.k, **asdict(v.comparison)} for v in summary.verdicts]
+    return plain(
+        {
+            "schema": 1, "seeds": summary.labels, "problems": first.problems, "split": first.split, "world": first.world,
+            "k": first.k, "ks": summary.ks, "arms": arms, "comparisons": comparisons, "sentences": summary.sentences,
+            "caveats": summary.caveats,
+        }
+    )  # fmt: skip

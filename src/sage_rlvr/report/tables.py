@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from sage_rlvr.evaluation import Interval
 from sage_rlvr.report.result import Support
-from sage_rlvr.report.summary import Row, Summary
+from sage_rlvr.report.summary import TABLE_KS, Row, SeedSummary, Summary
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +39,32 @@ def results_table(summary: Summary) -> Table:
         cells += [interval_cell(row.distinct, 1)] * has_distinct + [support_cell(row.support)] * has_support
         rows.append((*cells, _best_cell(row)))
     return Table(header=tuple(header), rows=tuple(rows), notes=_notes(summary, has_distinct, has_support))
+
+
+def seeds_table(summary: SeedSummary) -> Table:
+    """Arm, pass@k and further means over training seeds with their Student intervals."""
+    first = summary.results[0]
+    ks = [k for k in TABLE_KS if k in summary.ks and k <= first.k]
+    ks = ks if first.k in ks else [*ks, first.k]
+    columns = {f"pass@{k}": {name: passes[k] for name, passes in summary.passes.items()} for k in ks}
+    if summary.distinct:
+        columns[f"distinct in {first.k}"] = summary.distinct
+    columns["best pass@1\nat any T"] = summary.best
+    rows = []
+    for arm in first.arms:
+        cells = []
+        for header, values in columns.items():
+            digits = 1 if header.startswith("distinct") else 3
+            found = values.get(arm.name)
+            fixed = found is not None and arm.name in summary.fixed
+            cells.append(f"{found.value:.{digits}f}\none policy" if found and fixed else interval_cell(found, digits))
+        rows.append((arm.name, *cells))
+    notes = (
+        f"Mean over {summary.seeds} training seeds on the same {first.problems} {first.split} problems; beneath it the 95 % "
+        f"interval over training seeds (Student's t, {summary.seeds - 1} degrees of freedom; it may leave the range 0 to 1).",
+        "best pass@1 at any T: each seed at its own best of the sampling temperatures that were tried.",
+    )
+    return Table(header=("arm", *columns), rows=tuple(rows), notes=notes)
 
 
 def support_table(summary: Summary) -> Table | None:
