@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import errno
+import io
 import json
 import os
 import re
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from rich.console import Console
 
-from sage_rlvr import cli, runs
+from sage_rlvr import cli, runs, verbs
 from sage_rlvr.cli import main
 from sage_rlvr.config import TrainConfig, dump, load_config
 from sage_rlvr.engines import base as engine_base
 from sage_rlvr.engines.base import load_policy
 from sage_rlvr.errors import DataError
 from sage_rlvr.evaluation import pass_at_k
-from sage_rlvr.evaluation.record import load_record
+from sage_rlvr.evaluation import record as records
+from sage_rlvr.evaluation.record import Record, load_record
+from sage_rlvr.report import Arm, Result, Support, results_table, seeds_table, summarise, summarise_seeds
 from sage_rlvr.runs import RunDir, read_metrics
 
 Recipe = Callable[..., Path]
@@ -65,12 +70,15 @@ def test_train_eval_and_compare(write_recipe: Recipe, tmp_path: Path, warm_polic
         assert "8 test problems, exact" in out and "pass@4" in out and "(99.9 % interval" in out and "they agree" in out
         assert load_record(f"runs/{arm}-s0/evaluation-test.npz").problems == 8
     world = tmp_path / "grpo.yaml"
-    assert call("eval", warm_policy, "--world", world, "--problems", 8, "--temperatures", 0.5, 1.0, "--out", "base.npz") == 0
+    assert (
+        call("eval", warm_policy, "--world", world, "--problems", 8, "--temperatures", 0.5, 1.0, "--out", "base.npz")
+        == 0
+    )
     said(capsys)
     assert call("compare", "base=base.npz", "runs/free-s0", "GRPO=runs/grpo-s0", "--k", 16, "--out", "page") == 0
     out, _ = said(capsys)
     assert "free-s0" in out and "GRPO" in out and re.search("better|worse|tied", out)
-    assert (tmp_path / "page" / "report.html").exists() or list((tmp_path / "page").glob("*.html"))
+    assert (tmp_path / "page" / "report.html").exists() and (tmp_path / "page" / "result.json").exists()
 
 
 def test_edits_on_the_command_line(write_recipe: Recipe, capsys: Capture) -> None:
@@ -245,8 +253,8 @@ def test_compare_refuses_unequal_problems(write_recipe: Recipe, warm_policy: Pat
 def test_bad_worlds_and_sizes(write_recipe: Recipe, warm_policy: Path, capsys: Capture) -> None:
     err = refused(capsys, "eval", warm_policy, "--world", "countdown-9")
     assert "countdown-9" in err and "countdown-4" in err
-    err = refused(capsys, "eval", warm_policy, "--world", write_recipe(), "--problems", 5000)
-    assert "5000 distinct test problems" in err and "ask for fewer" in err
+    err = refused(capsys, "eval", warm_policy, "--world", write_recipe(), "--problems", 5000, "--draw", "census")
+    assert "5000 test problems" in err and "this world has" in err
     assert "temperature" in refused(capsys, "eval", warm_policy, "--world", write_recipe(), "--temperatures", 0.0)
     assert "k = 0" in refused(capsys, "eval", warm_policy, "--world", write_recipe(), "--problems", 3, "--ks", 0)
     assert "problems" in refused(capsys, "eval", warm_policy, "--world", write_recipe(), "--problems", 0)
@@ -256,6 +264,54 @@ def test_an_unfinished_run_has_nothing_to_evaluate(write_recipe: Recipe, capsys:
     config = load_config(TrainConfig, write_recipe())
     RunDir.open("half", dump(config)).close()
     assert "has not finished" in refused(capsys, "eval", "half")
+
+
+def test_a_damaged_run_record_is_refused(warm_policy: Path, capsys: Capture) -> None:
+    Path("torn").mkdir()
+    for text in ("{", "[]", '{"kind": "train"}'):
+        Path("torn/run.json").write_text(text)
+        err = refused(capsys, "eval", "torn")
+        assert "run.json" in err and ("--world" in err or "damaged" in err), err
+
+
+def test_the_world_of_an_sft_recipe(tmp_path: Path, warm_policy: Path, capsys: Capture) -> None:
+    recipe = tmp_path / "sft.yaml"
+    recipe.write_text("steps: 3\nworld: {counts: {2: 1.0}, max_number: 7}\n")
+    assert call("eval", warm_policy, "--world", recipe, "--problems", 4, "--out", "e.npz") == 0
+    assert load_record("e.npz").meta["world"]["max_number"] == 7
+
+
+def test_a_cross_check_needs_temperature_one(write_recipe: Recipe, warm_policy: Path, capsys: Capture) -> None:
+    words = ("eval", warm_policy, "--world", write_recipe(), "--problems", 3, "--temperatures", 0.5)
+    err = refused(capsys, *words, "--sample", 8)
+    assert "--sample 8" in err and "1.0 among --temperatures (here 0.5)" in err
+    assert "--sample -1" in refused(capsys, *words, 1.0, "--sample", -1)
+
+
+def test_a_place_that_cannot_be_written(write_recipe: Recipe, warm_policy: Path, capsys: Capture) -> None:
+    Path("file").write_text("")
+    Path("folder").mkdir()
+    words = ("eval", warm_policy, "--world", write_recipe(), "--problems", 3)
+    for place in ("file/e.npz", "folder"):
+        err = refused(capsys, *words, "--out", place)
+        assert f"{place}: cannot write a record of an evaluation" in err, err
+    assert call(*words, "--out", "a.npz") == 0 and call(*words, "--out", "b.npz") == 0
+    said(capsys)
+    assert "cannot write a report" in refused(capsys, "compare", "x=a.npz", "y=b.npz", "--k", 4, "--out", "file")
+    assert not list(Path().rglob("*.partial*"))
+
+
+def test_a_full_disk_under_an_evaluation(
+    write_recipe: Recipe, warm_policy: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    def full(path: Path, **arrays: object) -> None:
+        Path(path).write_bytes(b"half")
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+    monkeypatch.setattr(records.np, "savez_compressed", full)
+    err = refused(capsys, "eval", warm_policy, "--world", write_recipe(), "--problems", 3, "--out", "new/e.npz")
+    assert "the disk is full" in err and "new/e.npz" in err
+    assert list(Path("new").iterdir()) == []  # nothing half-written stays
 
 
 # ---- a bad disk
@@ -294,7 +350,7 @@ def test_a_full_disk(write_recipe: Recipe, monkeypatch: pytest.MonkeyPatch, caps
 def test_two_runs_in_one_directory(write_recipe: Recipe, capsys: Capture) -> None:
     recipe = write_recipe()
     config = load_config(TrainConfig, recipe)
-    with RunDir.open("busy", dump(config), data={"model_sha256": engine_base.weights_hash(config.model)}):
+    with RunDir.open("busy", dump(config), data=engine_base.run_facts(config)):
         err = refused(capsys, "train", recipe, "--run", "busy", "--quiet")
     assert "RunLocked" in err and f"process {os.getpid()}" in err and "busy" in err
     assert call("train", recipe, "--run", "busy", "--quiet") == 0
@@ -327,3 +383,68 @@ def test_an_interrupt_before_training_is_no_traceback(
 
     monkeypatch.setattr(cli, "_run", interrupted)
     assert call("train", write_recipe()) == 1 and "the same command continues" in said(capsys)[1]
+
+
+def test_a_crash_has_a_code_of_its_own_and_its_traceback(
+    write_recipe: Recipe, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    def broken(*words: object) -> int:
+        raise KeyError("lost")
+
+    monkeypatch.setattr(cli, "_run", broken)
+    assert call("train", write_recipe()) == cli.FAULT == 70
+    err = said(capsys)[1]
+    assert "Traceback" in err and "KeyError: 'lost'" in err and "exit code 70" in err
+
+
+# ---- what a terminal shows
+
+
+def several_arms(seed: int = 0) -> Result:
+    """A result with all that the demo's has: support, distinct answers, fifteen temperatures, long names."""
+    rng = np.random.default_rng(seed)
+    arms = []
+    for i, name in enumerate(("base", "no KL", "GRPO", "SAGE-Branch", "SAGE-Random")):
+        change = {} if i == 0 else {"preserved": 1220, "gained": 1812, "lost": 1510}
+        p = {t: tuple(rng.beta(0.4 + 0.1 * i, 2, 30).tolist()) for t in (0.05, 1.0)}
+        counts = Support(eps=1 / 256, correct=12_345, supported=1730, **change)
+        arms.append(Arm(name=name, ps=p, distinct=tuple(rng.uniform(5, 20, 30)), support=counts, trained=i > 0))
+    base = tuple(np.linspace(0.01, 0.5, 30).tolist())
+    arms[0] = Arm(name="base", ps={0.05: base, 1.0: base}, distinct=base, support=arms[0].support, trained=False)
+    return Result(arms=tuple(arms), problems=30, seed=seed)
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_a_table_fits_its_terminal(width: int) -> None:
+    """No cell is cut, every shown value has its interval, and what did not fit is named."""
+    for table in (
+        results_table(summarise(several_arms())),
+        seeds_table(summarise_seeds([several_arms(s) for s in range(3)])),
+    ):
+        screen = Console(file=io.StringIO(), width=width)
+        verbs._print_table(screen, table)
+        lines = screen.file.getvalue().splitlines()  # type: ignore[attr-defined]
+        body = lines[: next(i for i, line in enumerate(lines) if "Mean over" in line)]
+        left_out = [line for line in body if "in a wider terminal" in line]
+        shown = [line for line in body if line not in left_out and "page" not in line]
+        assert not any("…" in line for line in body) and max(len(line.rstrip()) for line in shown) <= width
+        for row in table.rows:
+            for cell in row[1:4]:  # at 60 columns at least pass@1, pass@8 and pass@64
+                assert all(any(part in line for line in shown) for part in cell.split("\n"))
+        named = " ".join(" ".join(body).split())
+        assert all(" ".join(head.split()) in named or head.split("\n")[0] in named for head in table.header)
+
+
+def test_compare_over_training_seeds(write_recipe: Recipe, warm_policy: Path, tmp_path: Path, capsys: Capture) -> None:
+    assert call("eval", warm_policy, "--world", write_recipe(), "--problems", 12, "--out", "base.npz") == 0
+    base = load_record("base.npz")
+    for s in range(3):
+        logps = {t: [row - 0.1 * (s + 1) for row in rows] for t, rows in base.logps.items()}
+        records.save_record(Record({**base.meta, "name": "GRPO"}, logps), f"g{s}.npz")
+    said(capsys)
+    assert call("compare", "base=base.npz", "GRPO=g0.npz,g1.npz,g2.npz", "--k", 4, "--out", "page") == 0
+    out, _ = said(capsys)
+    assert "These methods, over 3 training seeds" in out and "hold these 12 problems fixed" in out and "Holm" in out
+    page = Path("page/report.html").read_text(encoding="utf-8")
+    assert all(Path("page", link).is_file() for link in re.findall(r'<a href="([^"]+)"', page))
+    assert len(json.loads(Path("page/seeds.json").read_text())["arms"]["GRPO"]["pass_at_k"]) == 3

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -19,9 +20,21 @@ from rich.console import Console
 
 from sage_rlvr import demo, runs
 from sage_rlvr.cli import main
-from sage_rlvr.demo import ARMS, Job, check_by_sampling, choose_arms, evaluate_all, plan, results, train_all
+from sage_rlvr.demo import (
+    ARMS,
+    Job,
+    check_by_sampling,
+    choose_arms,
+    evaluate_all,
+    evaluation_ids,
+    plan,
+    results,
+    train_all,
+)
 from sage_rlvr.engines.evaluate import FRONTIER
 from sage_rlvr.errors import ConfigError, SageError
+from sage_rlvr.evaluation.record import Record, save_record
+from sage_rlvr.progress import counting
 from sage_rlvr.runs import read_metrics
 
 SOURCE = str(Path(runs.__file__).parents[1])
@@ -63,8 +76,62 @@ def test_the_plan(tmp_path: Path, warm_policy: Path) -> None:
         plan(tmp_path, (0,), ARMS, ["--stepz", "3"])
 
 
+def test_whatever_can_be_refused_is_refused_before_training(tmp_path: Path, warm_policy: Path) -> None:
+    def refused(match: str, seeds: Sequence[int] = (0,), arms: dict[str, str] = ARMS, **more: int) -> None:
+        with pytest.raises(ConfigError, match=match):
+            plan(tmp_path / "new", seeds, arms, words(warm_policy), **more)
+        assert not (tmp_path / "new").exists()
+
+    refused("at least one of each", seeds=())
+    refused("at least one of each", arms={})
+    refused(r"--seeds \[1, 2, 1\]: a seed stands there twice", seeds=(1, 2, 1))
+    refused("--workers 0", workers=0)
+    refused("--workers -2", workers=-2)
+    refused("--problems 0: an evaluation needs at least 1", problems=0)
+    with pytest.raises(ConfigError, match="--workers 0"):
+        train_all([], 0, screen())
+    with pytest.raises(ConfigError, match="stands there twice"):
+        choose_arms(["grpo", "grpo"])
+    (tmp_path / "file").write_text("")
+    with pytest.raises(SageError, match=r"file: cannot write a demo"):
+        plan(tmp_path / "file", (0,), ARMS, words(warm_policy))
+    assert plan(tmp_path / "new", (0,), ARMS, words(warm_policy), problems=6, workers=2)
+
+
+def test_the_command_line_refuses_them_too(
+    tmp_path: Path, warm_policy: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for wrong in (["--problems", "0"], ["--workers", "0"], ["--seeds"], ["--arms"], ["--seeds", "1", "1"]):
+        with pytest.raises(SystemExit) as caught:
+            main(["demo", "--out", str(tmp_path / "d"), *words(warm_policy), *wrong])
+        assert caught.value.code == 2 and wrong[0] in capsys.readouterr().err
+    assert not (tmp_path / "d").exists()
+
+
+def test_more_problems_than_the_world_can_give(
+    tmp_path: Path, warm_policy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(demo, "DRAW", "census")
+    with pytest.raises(ConfigError, match=r"--problems 5000: .*this world has"):
+        plan(tmp_path, (0,), ARMS, words(warm_policy), problems=5000)
+
+
+def test_an_edit_of_the_method_says_whose_it_is(tmp_path: Path, warm_policy: Path) -> None:
+    edits = [*words(warm_policy), "--method.beta", "0.1"]
+    (job,) = plan(tmp_path, (0,), {"GRPO": "grpo.yaml"}, edits)
+    assert job.config.method.tree["beta"] == 0.1
+    with pytest.raises(ConfigError, match=r"SAGE-Branch \(sage_branch.yaml\): (.|\n)*method\.base\.beta(.|\n)*--arms"):
+        plan(tmp_path, (0,), {"SAGE-Branch": "sage_branch.yaml"}, edits)
+    with pytest.raises(ConfigError) as caught:
+        plan(tmp_path, (0,), {"no KL": "no_kl.yaml"}, edits)
+    assert "no KL (no_kl.yaml)" in str(caught.value) and "method.base.beta" not in str(caught.value)
+
+
 def test_arms_are_chosen_by_name() -> None:
-    assert choose_arms(None) is ARMS and choose_arms(["placebo", "grpo"]) == {"Placebo": "placebo.yaml", "GRPO": "grpo.yaml"}
+    assert choose_arms(None) is ARMS and choose_arms(["placebo", "grpo"]) == {
+        "Placebo": "placebo.yaml",
+        "GRPO": "grpo.yaml",
+    }
     with pytest.raises(ConfigError, match=r"\['gpro'\].*choose from no_kl, grpo"):
         choose_arms(["gpro"])
 
@@ -91,7 +158,9 @@ def demo_of(out: Path, model: Path, **changes: str) -> int:
     return int(caught.value.code or 0)
 
 
-def test_it_finishes_and_says_what_differs(trained: Path, warm_policy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_it_finishes_and_says_what_differs(
+    trained: Path, warm_policy: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     jobs = plan(trained, (0,), ARMS, words(warm_policy))
     assert all(job.finished and job.done == 2 for job in jobs)
     before = {path: path.stat().st_mtime_ns for job in jobs for path in job.directory.rglob("*") if path.is_file()}
@@ -106,7 +175,8 @@ def test_it_finishes_and_says_what_differs(trained: Path, warm_policy: Path, cap
     assert "://" not in page and page.count("<svg") >= 3  # one file, nothing fetched
     result = json.loads((trained / "result.json").read_text(encoding="utf-8"))
     assert [arm["name"] for arm in result["arms"]] == ["base", *ARMS] and result["problems"] == 6
-    assert len(result["arms"][0]["ps"]) == len(FRONTIER)
+    assert all(len(arm["ps"]) == len(FRONTIER) for arm in result["arms"])  # all are treated alike
+    assert re.search(r"took: training \d+ s, evaluation \d+ s, report \d+ s, together \d+ s", out)
     assert all(len(arm["training"]["reward"]) == 2 for arm in result["arms"][1:])
     made = [path.stat().st_mtime_ns for path in sorted((trained / "evaluations").glob("*.npz"))]
     assert len(made) == 4
@@ -119,8 +189,6 @@ def test_it_finishes_and_says_what_differs(trained: Path, warm_policy: Path, cap
 def test_a_short_look_does_not_pass_for_the_whole(trained: Path, warm_policy: Path) -> None:
     longer = plan(trained, (0,), ARMS, words(warm_policy, steps="5"))
     assert not any(job.finished for job in longer) and [job.done for job in longer] == [2, 2, 2]
-    other = plan(trained, (0,), ARMS, words(warm_policy, **{"optimizer.lr": "2e-3"}))
-    assert not any(job.finished for job in other)
 
 
 @pytest.mark.slow
@@ -135,14 +203,64 @@ def test_real_processes_one_after_the_other(tmp_path: Path, warm_policy: Path) -
     assert all(len(arm["training"]["reward"]) == 3 for arm in result["arms"][1:])  # and the page shows the new ones
 
 
-@pytest.mark.slow
 def test_another_recipe_in_the_same_folder_is_explained(trained: Path, warm_policy: Path) -> None:
-    other = plan(trained, (0,), {"GRPO": "grpo.yaml"}, words(warm_policy, **{"optimizer.lr": "2e-3"}))
-    with pytest.raises(SageError, match=r"optimizer\.lr: 0\.001 -> 0\.002"):
-        train_all(other, 1, screen())
+    with pytest.raises(ConfigError) as caught:
+        plan(trained, (0,), ARMS, words(warm_policy, **{"optimizer.lr": "2e-3"}))
+    text = str(caught.value)
+    assert "optimizer.lr: 0.001 -> 0.002" in text and "choose another --out, or delete" in text
+    assert str(trained / "runs" / "no_kl-s0") in text and "--fork" not in text
+    with pytest.raises(ConfigError, match="steps: 2 -> 1"):
+        plan(trained, (0,), ARMS, words(warm_policy, steps="1"))
 
 
-def test_an_evaluation_of_other_weights_is_made_again(tmp_path: Path, trained: Path, warm_policy: Path, tiny_policy: Path) -> None:
+def test_a_damaged_run_record_is_explained(tmp_path: Path, warm_policy: Path) -> None:
+    (tmp_path / "runs" / "grpo-s0").mkdir(parents=True)
+    (tmp_path / "runs" / "grpo-s0" / "run.json").write_text("{")
+    with pytest.raises(ConfigError, match=r"run\.json cannot be read.*choose another --out, or delete"):
+        plan(tmp_path, (0,), {"GRPO": "grpo.yaml"}, words(warm_policy))
+
+
+def test_a_damaged_evaluation_is_made_again(tmp_path: Path, trained: Path, warm_policy: Path) -> None:
+    jobs = plan(trained, (0,), {"GRPO": "grpo.yaml"}, words(warm_policy))
+    evaluate_all(tmp_path, jobs, 4, screen())
+    for path in (tmp_path / "evaluations").iterdir():
+        path.write_bytes(path.read_bytes()[:100])
+    base, records = evaluate_all(tmp_path, jobs, 4, screen())
+    assert base.problems == 4 and len(base.meta["problem_ids"]) == 4 and set(records[jobs[0]].logps) == set(FRONTIER)
+    (tmp_path / "evaluations" / "base.npz").unlink()
+    console = screen()
+    evaluate_all(tmp_path, jobs, 4, console)
+    assert "evaluating 1 policies" in console.file.getvalue()  # type: ignore[attr-defined]
+
+
+def test_an_evaluation_of_other_problems_is_made_again(tmp_path: Path, trained: Path, warm_policy: Path) -> None:
+    """As many problems of the same world, drawn in another way, are not the same evaluation."""
+    jobs = plan(trained, (0,), {"GRPO": "grpo.yaml"}, words(warm_policy))
+    base, _ = evaluate_all(tmp_path, jobs, 4, screen())
+    path = tmp_path / "evaluations" / "base.npz"
+    save_record(Record({**base.meta, "problem_ids": [*base.meta["problem_ids"][1:], "1-1=2"]}, base.logps), path)
+    again, _ = evaluate_all(tmp_path, jobs, 4, screen())
+    assert again.meta["problem_ids"] == evaluation_ids(jobs[0].config, 4) == base.meta["problem_ids"]
+
+
+def test_evaluation_shows_its_progress(
+    tmp_path: Path, trained: Path, warm_policy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs = plan(trained, (0,), {"GRPO": "grpo.yaml"}, words(warm_policy))
+    console = screen()
+    with counting(console, "evaluating", 8, every=0.0) as advance:
+        advance(3)
+        advance(5)
+    assert "evaluating: 3/8, about" in console.file.getvalue()  # type: ignore[attr-defined]
+    assert "evaluating: 8/8, about 0 s left" in console.file.getvalue()  # type: ignore[attr-defined]
+    terminal = Console(file=io.StringIO(), width=100, force_terminal=True)
+    evaluate_all(tmp_path, jobs, 4, terminal)
+    assert re.search(r"(\d+)/\1", terminal.file.getvalue())  # type: ignore[attr-defined]
+
+
+def test_an_evaluation_of_other_weights_is_made_again(
+    tmp_path: Path, trained: Path, warm_policy: Path, tiny_policy: Path
+) -> None:
     jobs = plan(trained, (0,), {"GRPO": "grpo.yaml"}, words(warm_policy))
     first, _ = evaluate_all(tmp_path, jobs, 4, screen())
     same, _ = evaluate_all(tmp_path, jobs, 4, screen())
@@ -157,7 +275,11 @@ def test_results_and_the_cross_check(trained: Path, warm_policy: Path) -> None:
     jobs = plan(trained, (0,), ARMS, words(warm_policy))
     base, records = evaluate_all(trained, jobs, 6, screen())
     (result,) = results(base, records, (0,))
-    assert [arm.name for arm in result.arms] == ["base", *ARMS] and result.seed == 0 and "Countdown: 2 numbers" in result.world
+    assert (
+        [arm.name for arm in result.arms] == ["base", *ARMS]
+        and result.seed == 0
+        and "Countdown: 2 numbers" in result.world
+    )
     assert result.arm("GRPO").training is not None and "k3" in result.arm("GRPO").equation
     found = check_by_sampling(jobs, base)
     assert found["low"] <= found["exact"] <= found["high"] and found["exact"] > 0.05
@@ -210,7 +332,9 @@ def wait_until(holds: object, seconds: float = 60) -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="reads the process table of Linux")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_interrupted_it_leaves_no_process_and_continues(tmp_path: Path, warm_policy: Path, number: signal.Signals) -> None:
+def test_interrupted_it_leaves_no_process_and_continues(
+    tmp_path: Path, warm_policy: Path, number: signal.Signals
+) -> None:
     edits = words(warm_policy, steps="100000")
     command = [sys.executable, "-m", "sage_rlvr", "demo", "--out", str(tmp_path), "--workers", "2", *edits]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True)

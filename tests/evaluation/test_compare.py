@@ -167,7 +167,9 @@ def test_a_difference_that_does_not_outlast_the_correction_is_said_to_stand_alon
     assert first.verdict == "better" and first.family == second.family == 10 and last is single
     assert second.verdict == "better taken alone" and second.adjusted == pytest.approx(9 * weak.p)
     text = sentence(second, "a", "b", "pass@1")
-    assert "better for these methods, taken alone (" in text and f"p = {weak.p:.3f}, Holm's p = {9 * weak.p:.3f}" in text
+    assert (
+        "better for these methods, taken alone (" in text and f"p = {weak.p:.3f}, Holm's p = {9 * weak.p:.3f}" in text
+    )
     assert "Holm" not in sentence(weak, "a", "b", "pass@1")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import math
 import re
@@ -130,7 +131,9 @@ def test_a_tie_with_the_frontier_is_not_called_lying_on_it(result):
 def test_a_tie_with_the_best_temperature_is_no_verdict(result):
     base = result.arms[0]
     best = np.array(base.ps[0.2])
-    arm = Arm(name="near", ps={1.0: tuple(np.clip(best + 0.05 * np.random.default_rng(1).normal(size=N), 0, 1).tolist())})
+    arm = Arm(
+        name="near", ps={1.0: tuple(np.clip(best + 0.05 * np.random.default_rng(1).normal(size=N), 0, 1).tolist())}
+    )
     (item,) = summarise(replace(result, arms=(base, arm))).against_frontier
     assert item.pass1.verdict == "tied" and "cannot be told from the best pass@1 of the base" in item.sentence
     assert "does not exceed" not in item.sentence
@@ -304,7 +307,9 @@ def test_several_training_seeds_speak_about_methods(result, seeds):
     c = seeds.comparisons["GRPO", "base", 1]
     assert c.verdict == "better" and c.p < c.adjusted < 0.05 and c.family == len(seeds.sentences) == 13
     assert all("these methods" in s and "3 training seeds on these 60 problems" in s for s in seeds.sentences)
-    assert any(s.startswith("GRPO at its best temperature vs base at its best temperature (0.") for s in seeds.sentences)
+    assert any(
+        s.startswith("GRPO at its best temperature vs base at its best temperature (0.") for s in seeds.sentences
+    )
     assert seeds.passes["GRPO"][256].over == "training seeds"
     caveats = " ".join(seeds.caveats)
     assert "hold these 60 problems fixed" in caveats and "corrected for the 13 comparisons" in caveats
@@ -357,7 +362,7 @@ def test_a_page_about_the_methods_and_one_for_each_seed(seeds, tmp_path):
     assert all((tmp_path / link).is_file() for _, _, link in parser.found)
     assert HOSTILE not in page and "<script" not in page and page.count("<svg") == 2
     assert re.findall(r'<h2 id="(\w+)"', page) == ["verdicts", "table", "curves", "frontier", "seeds"]
-    plain = page.replace("&#39;", "'").replace("&#34;", '"')
+    plain = html.unescape(page)
     assert all(s in plain for s in seeds.sentences)
     assert paths.passk.read_bytes().startswith(b"\x89PNG") and paths.frontier.exists()
     assert json.loads(paths.result.read_text(encoding="utf-8"))["seeds"] == ["1", "2", "3"]
