@@ -132,8 +132,21 @@ def _named(arm: str, split: str) -> tuple[str, list[Record]]:
     records = []
     for text in paths.split(","):
         path = Path(text)
-        records.append(load_record(path / f"evaluation-{split}.npz" if path.is_dir() else path))
+        records.append(_of_run(path, split) if path.is_dir() else load_record(path))
     return (name if equals else str(records[0].meta["name"])), records
+
+
+def _of_run(run: Path, split: str) -> Record:
+    """The record in a run directory, refused where the run has other weights by now than those that were evaluated."""
+    from sage_rlvr.engines.base import weights_hash
+
+    record = load_record(run / f"evaluation-{split}.npz")
+    if record.meta.get("weights") != weights_hash(str(run / "policy")):
+        raise DataError(
+            f"{run}: its evaluation-{split}.npz is of other weights than its policy/ (the run went on, or is not finished); "
+            f"evaluate it again: sage-rlvr eval {run}"
+        )
+    return record
 
 
 def _result(named: Sequence[tuple[str, Record]], k: int) -> Result:

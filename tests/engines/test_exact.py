@@ -135,3 +135,19 @@ def test_resolve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "policy" / "config.json").write_text("{}")
     target = resolve(str(tmp_path))
     assert target.world.counts == {3: 1.0} and target.model == str(tmp_path / "policy") and target.run == tmp_path
+
+
+def test_a_record_names_its_weights_and_a_mistyped_folder_is_answered_at_once(
+    warm_policy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from sage_rlvr.engines.base import load_policy, weights_hash
+    from sage_rlvr.errors import ConfigError
+
+    record = evaluate(Target("warm", str(warm_policy), WORLD), problems=2)
+    assert record.meta["weights"] == weights_hash(str(warm_policy))
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match="did you mean 'embedded'"):
+        load_policy("embeded")
+    (tmp_path / "runs").mkdir()
+    with pytest.raises(ConfigError, match="no config.json in"):
+        load_policy("runs/grpo-20")

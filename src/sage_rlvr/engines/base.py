@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from difflib import get_close_matches
 from functools import cached_property
 from importlib import resources
 from pathlib import Path
@@ -119,10 +120,14 @@ def load_policy(model: str, dtype: str = "float32") -> tuple[PreTrainedModel, To
         raise ConfigError(
             f"the embedded policy is missing at {where}; rebuild it: sage-rlvr sft recipes/countdown/sft.yaml --out {where}"
         )
-    looks_local = model.startswith((".", "/", "~")) or model.count("/") > 1
-    if model != EMBEDDED and looks_local and not (where / "config.json").exists():
+    # A Hub id is "owner/name". A bare word, a longer path, or one whose folder is here is meant as a folder: say so at
+    # once, instead of asking the Hub for it.
+    local = model.count("/") != 1 or model.startswith((".", "/", "~")) or where.exists() or where.parent.is_dir()
+    if model != EMBEDDED and local and not (where / "config.json").exists():
+        near = get_close_matches(model, [EMBEDDED, *(str(p.parent) for p in where.parent.glob("*/run.json"))], 1)
         raise ConfigError(
-            f"model {model!r}: no config.json in {where.resolve()}; give a saved model's folder or a Hub id"
+            f"model {model!r}: no config.json in {where.resolve()}; give a run, a saved model's folder, a Hub id "
+            f"(owner/name) or {EMBEDDED!r}" + (f"; did you mean {near[0]!r}?" if near else "")
         )
     source = str(where) if where.exists() else model
     try:

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from sage_rlvr.config import WorldConfig, decode, dump
-from sage_rlvr.engines.base import EMBEDDED, load_policy
+from sage_rlvr.engines.base import EMBEDDED, load_policy, weights_hash
 from sage_rlvr.engines.exact import probabilities, sampled_counts, solution_logps
 from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.evaluation.intervals import wilson
@@ -39,10 +39,13 @@ def resolve(what: str, world: WorldConfig | None = None) -> Target:
     path = Path(what)
     facts = path / "run.json"
     if facts.exists():
-        config = json.loads(facts.read_text(encoding="utf-8"))["config"]
+        known = json.loads(facts.read_text(encoding="utf-8"))
+        config, kind = known["config"], known.get("kind", "train")
         if not (path / "policy" / "config.json").exists():
+            elsewhere = "; if it was given --out, evaluate that folder with --world RECIPE" if kind == "sft" else ""
             raise ConfigError(
-                f"{path}: this run has not finished, so it has no policy/ yet; continue it with: sage-rlvr train"
+                f"{path}: no policy/ in this {kind} run; if it has not finished, continue it with: sage-rlvr {kind} "
+                f"RECIPE --run {path}{elsewhere}"
             )
         own = decode(WorldConfig, config["world"])
         return Target(path.name, str(path / "policy"), world or own, path)
@@ -97,6 +100,7 @@ def evaluate(
         "problem_ids": ids,
         "parameters": sum(p.numel() for p in model.parameters()),
         "versions": versions(),
+        "weights": weights_hash(target.model),
         "seconds": time.perf_counter() - began,
         **(extra or {}),
     }

@@ -89,5 +89,7 @@ def check_paired(records: Sequence[Record]) -> None:
 
 
 def _short(value: Any) -> str:
+    if isinstance(value, list):
+        return f"{len(value)} problems, the last {value[-1] if value else None}"
     text = json.dumps(value)
     return text if len(text) < 80 else text[:77] + "..."
