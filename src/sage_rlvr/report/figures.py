@@ -125,13 +125,29 @@ def frontier_figure(
         axes.set_ylim(top=min(axes.get_ylim()[1], 1.01))
         labels = [(a, (o.value, m.value), colour(a), True) for a, (o, m) in arms.items()]
         labels.append((f"{base_name} at T = {ordered[0].temperature:g}", _xy(ordered[0]), shade, False))
-        labels += [(f"{p.temperature:g}", _xy(p), shade, False) for p in ordered[1:]]
+        labels += [(f"{p.temperature:g}", _xy(p), shade, False) for p in _spread_out(axes, ordered)[1:]]
         segments = [[_xy(p) for p in line] for line in (ordered, *lines.values())]
         segments += [[(o.low, m.value), (o.high, m.value)] for o, m in arms.values()]
         segments += [[(o.value, m.low), (o.value, m.high)] for o, m in arms.values()]
         segments += [[xy, xy] for marks in (seeds or {}).values() for xy in marks]
         _place_labels(figure, axes, labels, segments)
         return _saved(figure, path)
+
+
+def _spread_out(axes: Axes, points: Sequence[FrontierPoint], least: float = 0.06) -> list[FrontierPoint]:
+    """The points far enough apart, in shares of the axes, for each to carry its label; T = 1 always does."""
+    (left, right), (bottom, top) = axes.get_xlim(), axes.get_ylim()
+
+    def apart(a: FrontierPoint, b: FrontierPoint) -> float:
+        (ax, ay), (bx, by) = _xy(a), _xy(b)
+        return float(np.hypot((ax - bx) / (right - left), (ay - by) / (top - bottom)))
+
+    home = [p for p in points if p.temperature == 1.0]
+    kept = [points[0]]
+    for point in points[1:]:
+        if point in home or all(apart(point, other) >= least for other in (*kept, *home)):
+            kept.append(point)
+    return kept
 
 
 def training_figure(
