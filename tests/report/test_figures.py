@@ -54,6 +54,15 @@ def test_frontier_labels_keep_apart():
     assert not any(a.overlaps(b) for a, b in combinations(placed.values(), 2))
 
 
+def test_of_many_temperatures_only_those_with_room_are_labelled():
+    crowded = [FrontierPoint(temperature=0.5 + t / 20, pass1=0.2 - t / 500, passk=0.95) for t in range(11)]
+    base = [FrontierPoint(temperature=0.1, pass1=0.3, passk=0.5), *crowded]
+    near = Interval(value=0.3, low=0.28, high=0.32, level=0.95, over="problems", n=300)
+    placed = boxes(frontier_figure(base, {"GRPO": (near, near)}))
+    assert {"base at T = 0.1", "1", "GRPO"} <= set(placed) and len(placed) < len(base)
+    assert not any(a.overlaps(b) for a, b in combinations(placed.values(), 2))
+
+
 def test_every_training_seed_has_its_mark():
     base = [FrontierPoint(temperature=t, pass1=t / 3, passk=1 - t / 4) for t in (0.2, 0.5, 1.0)]
     near = Interval(value=0.3, low=0.2, high=0.4, level=0.95, over="training seeds", n=3)

@@ -135,7 +135,9 @@ def frontier_figure(
 
 
 def _spread_out(axes: Axes, points: Sequence[FrontierPoint], least: float = 0.06) -> list[FrontierPoint]:
-    """The points far enough apart, in shares of the axes, for each to carry its label; T = 1 always does."""
+    """The points far enough apart, in shares of the axes, for each to carry its label; T = 1 always does, few all do."""
+    if len(points) <= 8:
+        return list(points)
     (left, right), (bottom, top) = axes.get_xlim(), axes.get_ylim()
 
     def apart(a: FrontierPoint, b: FrontierPoint) -> float:

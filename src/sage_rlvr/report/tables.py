@@ -117,8 +117,8 @@ def _notes(summary: Summary, has_distinct: bool, has_support: bool) -> tuple[str
     if has_support:
         eps = next(arm.support.eps for arm in result.arms if arm.support is not None)
         notes.append(
-            f"support: correct completions with probability above {eps:.3g} (Definition 4.1), all problems together, "
-            "compared with the base's."
+            f"support: correct completions with probability above {eps:.3g} (Definition 4.1), all drawn problems "
+            "together (one drawn twice counts twice), compared with the base's."
         )
     notes.append("best pass@1 at any T: over the sampling temperatures that were tried (their number is given).")
     return tuple(notes)
