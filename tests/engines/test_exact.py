@@ -149,5 +149,5 @@ def test_a_record_names_its_weights_and_a_mistyped_folder_is_answered_at_once(
     with pytest.raises(ConfigError, match="did you mean 'embedded'"):
         load_policy("embeded")
     (tmp_path / "runs").mkdir()
-    with pytest.raises(ConfigError, match="no config.json in"):
+    with pytest.raises(ConfigError, match=r"no config\.json in"):
         load_policy("runs/grpo-20")
