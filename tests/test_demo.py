@@ -329,6 +329,10 @@ def wait_until(holds: object, seconds: float = 60) -> None:
         time.sleep(0.02)
 
 
+def restore_sigint() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="reads the process table of Linux")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -337,7 +341,14 @@ def test_interrupted_it_leaves_no_process_and_continues(
 ) -> None:
     edits = words(warm_policy, steps="100000")
     command = [sys.executable, "-m", "sage_rlvr", "demo", "--out", str(tmp_path), "--workers", "2", *edits]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True)
+    # A runner that stands in the background hands down an ignored SIGINT, which Python would keep: put it back.
+    process = subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+        preexec_fn=restore_sigint,
+    )
     jobs: Sequence[Job] = plan(tmp_path, (0,), ARMS, edits)[:2]
     try:
         wait_until(lambda: all(job.done > 2 for job in jobs))
