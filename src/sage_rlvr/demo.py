@@ -319,7 +319,7 @@ def evaluate_all(out: Path, jobs: Sequence[Job], problems: int, console: Console
             if records[i] is None:
                 records[i] = record = evaluate(
                     Target(name, model, first.world), split=SPLIT, problems=problems, draw=DRAW, temperatures=FRONTIER,
-                    progress=advance, extra={"weights": weights_hash(model)},
+                    progress=advance,
                 )  # fmt: skip
                 with writing("record of an evaluation", path, 4 << 20):
                     save_record(record, path)
