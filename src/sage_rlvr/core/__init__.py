@@ -2,16 +2,37 @@
 
 from sage_rlvr.core.advantages import Advantage, GroupCentred, GroupNormalised, LeaveOneOut
 from sage_rlvr.core.anchor import Anchor, anchor_logps, anchor_metrics, effective_gradient
+from sage_rlvr.core.divergences import (
+    DIVERGENCES,
+    alpha_divergence,
+    divergence,
+    forward_kl,
+    js_divergence,
+    pseudo_kl,
+    unnormalised_kl,
+)
+from sage_rlvr.core.effect import Effect, effect_of
 from sage_rlvr.core.guides import GUIDES, Branch, Compose, Flat, Guide, Placebo, Random, Token
 from sage_rlvr.core.keys import Key
 from sage_rlvr.core.kl import ESTIMATORS, Estimator, k1, k2, k3, k3_is, straight_through
-from sage_rlvr.core.method import Method, RewardTransform, TokenWeight, advantages_of, objective, q_clamped, shape
+from sage_rlvr.core.method import (
+    Method,
+    RewardTransform,
+    RolloutPlan,
+    TokenWeight,
+    advantages_of,
+    objective,
+    q_clamped,
+    return_to_go,
+    shape,
+)
 from sage_rlvr.core.reductions import FixedBudget, Reduction, SequenceMean, TokenMean
 from sage_rlvr.core.schedules import SCHEDULES, Constant, Cosine, CosineCycles, Linear, Schedule, as_schedule
 from sage_rlvr.core.signals import Batch, Signals
 from sage_rlvr.core.surrogates import Clip, Surrogate
 
 __all__ = [
+    "DIVERGENCES",
     "ESTIMATORS",
     "GUIDES",
     "SCHEDULES",
@@ -24,6 +45,7 @@ __all__ = [
     "Constant",
     "Cosine",
     "CosineCycles",
+    "Effect",
     "Estimator",
     "FixedBudget",
     "Flat",
@@ -38,6 +60,7 @@ __all__ = [
     "Random",
     "Reduction",
     "RewardTransform",
+    "RolloutPlan",
     "Schedule",
     "SequenceMean",
     "Signals",
@@ -46,16 +69,24 @@ __all__ = [
     "TokenMean",
     "TokenWeight",
     "advantages_of",
+    "alpha_divergence",
     "anchor_logps",
     "anchor_metrics",
     "as_schedule",
+    "divergence",
+    "effect_of",
     "effective_gradient",
+    "forward_kl",
+    "js_divergence",
     "k1",
     "k2",
     "k3",
     "k3_is",
     "objective",
+    "pseudo_kl",
     "q_clamped",
+    "return_to_go",
     "shape",
     "straight_through",
+    "unnormalised_kl",
 ]

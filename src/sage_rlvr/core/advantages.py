@@ -16,7 +16,11 @@ Groups = Float[Tensor, "P G"]
 
 @runtime_checkable
 class Advantage(Protocol):
-    """Maps the rewards of P groups of G completions to advantages of the same shape."""
+    """Maps the rewards of P groups of G completions to advantages of the same shape.
+
+    `equation` is A as one line of text; `ascends`, where a class has it, says what the expected gradient of the reward
+    term ascends at on-policy samples, and `describe` prints it.
+    """
 
     @property
     def equation(self) -> str: ...
@@ -41,6 +45,9 @@ class GroupNormalised:
 
     eps: float = 1e-4
     equation: ClassVar[str] = "(r - mean_group r) / (std_group r + eps)"
+    ascends: ClassVar[str] = (
+        "(1/std_group) grad E[r], each prompt by its own std: for rewards 0 and 1 and large G, grad 2 arcsin sqrt(P(right))"
+    )
 
     def __post_init__(self) -> None:
         if not self.eps > 0:
@@ -56,6 +63,7 @@ class GroupCentred:
     """r - mean (Dr. GRPO, arXiv 2503.20783): no division by the group's std."""
 
     equation: ClassVar[str] = "r - mean_group r"
+    ascends: ClassVar[str] = "(G-1)/G grad E[r], the same for every prompt"
 
     def __call__(self, rewards: Groups) -> Groups:
         return _centred(rewards, 1, "GroupCentred")
@@ -66,6 +74,7 @@ class LeaveOneOut:
     """r minus the mean of the other rewards of the group (RLOO, arXiv 2402.14740) = (r - mean) * G / (G - 1)."""
 
     equation: ClassVar[str] = "r - mean_others r"
+    ascends: ClassVar[str] = "grad E[r], the same for every prompt"
 
     def __call__(self, rewards: Groups) -> Groups:
         centred = _centred(rewards, 2, "LeaveOneOut")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
+import re
 import warnings
 from dataclasses import dataclass, field
 from typing import Literal
@@ -12,8 +13,9 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from sage_rlvr.core.divergences import DIVERGENCES, Divergence
+from sage_rlvr.core.effect import UNBIASED_IN_LOSS, Effect, effect_of
 from sage_rlvr.core.guides import Flat, Guide, factors, is_clamped, is_flat
-from sage_rlvr.core.guides.base import DependsOn
 from sage_rlvr.core.kl import ESTIMATORS, Estimator, k3
 from sage_rlvr.core.reductions import Reduction
 from sage_rlvr.core.schedules import Constant, Schedule, as_schedule, is_zero
@@ -23,18 +25,26 @@ from sage_rlvr.errors import CancellingGuide, ConfigError
 Placement = Literal["loss", "reward"]
 PerToken = Float[Tensor, "B T"]
 
-UNBIASED_IN_LOSS = ("k2", "straight_through", "k3_is")
+SNAPSHOT = re.compile(r"snapshot@(\d+)")
 
 
 @dataclass(frozen=True)
 class Anchor:
     """beta * KL-like force towards q * pi_ref.
 
-    `beta` is a number or a schedule, >= 0. `guide` gives q. `estimator` is k1, k2, k3, k3_is or straight_through.
-    `placement` puts it in the loss (differentiated) or in the reward (detached, return-to-go). `source` is "base",
-    the model that training started from, or the path of another checkpoint. Combinations without meaning are refused
-    here: ConfigError, or CancellingGuide when every factor of the guide would vanish from the expected gradient. A
-    factor that is only noise, or that cancels beside others that do not, is named by a UserWarning.
+    `beta` is a number or a schedule, >= 0. `guide` gives q. `estimator` is k1, k2, k3, k3_is or straight_through, on
+    sampled log-probs, or exact: the sum over the vocabulary of `divergence` (reverse, forward, js, or alpha with its
+    `alpha` in (0, 1), 0.2 where None). `placement` puts it in the loss (differentiated) or in the reward (detached,
+    return-to-go).
+
+    `source` says which policy is pi_ref: "base", the model before any fine-tuning (the run's `base_model`; where the
+    run names none, the model it starts from); "sft", the model the run starts from; "snapshot@N", the run's own policy
+    after N steps (until then the model it starts from); or the path of a checkpoint. `refresh_every` = N replaces the
+    reference by the current policy after every N steps.
+
+    Combinations without meaning are refused here: ConfigError, or CancellingGuide when every factor of the guide would
+    vanish from the expected gradient. A factor that is only noise, or that cancels beside others that do not, is named
+    by a UserWarning.
     """
 
     beta: float | Schedule
@@ -42,9 +52,14 @@ class Anchor:
     estimator: Estimator = "k3"
     placement: Placement = "loss"
     source: str = "base"
+    refresh_every: int | None = None
+    divergence: Divergence | None = None
+    alpha: float | None = None
 
     def __post_init__(self) -> None:
         self._check_values()
+        self._check_divergence()
+        self._check_source()
         _check_placement(self.estimator, self.placement)
         if not is_flat(self.guide):
             self._check_guide()
@@ -60,6 +75,67 @@ class Anchor:
         if not isinstance(self.guide, Guide):
             raise ConfigError(f"Anchor: guide = {self.guide!r} is not a guide; give one, for example Branch().")
 
+    def _check_divergence(self) -> None:
+        if self.estimator == "exact":
+            if self.divergence not in DIVERGENCES:
+                raise ConfigError(
+                    f"Anchor: estimator='exact' sums a divergence over the vocabulary, and divergence = "
+                    f"{self.divergence!r}; choose one of {', '.join(DIVERGENCES)}."
+                )
+        elif self.divergence is not None:
+            raise ConfigError(
+                f"Anchor: divergence = {self.divergence!r} is read by estimator='exact' alone; {self.estimator} on sampled "
+                "log-probs decides its own: write estimator='exact', or leave the divergence out."
+            )
+        if self.alpha is not None and self.divergence != "alpha":
+            raise ConfigError(f"Anchor: alpha = {self.alpha!r} is read by divergence='alpha' alone; leave it out.")
+        if self.alpha is not None and not 0 < self.alpha < 1:
+            raise ConfigError(
+                f"Anchor: alpha = {self.alpha!r}; give 0 < alpha < 1 (1 would be divergence='forward', 0 'reverse')."
+            )
+
+    def _check_source(self) -> None:
+        if not isinstance(self.source, str) or not self.source.strip():
+            raise ConfigError(
+                f"Anchor: source = {self.source!r}; name base, sft, snapshot@N or the path of a checkpoint."
+            )
+        if self.source.startswith("snapshot") and (self.snapshot_step or 0) < 1:
+            raise ConfigError(
+                f"Anchor: source = {self.source!r}; write snapshot@N with N >= 1, the number of steps after which the "
+                "run's own policy becomes the reference (the model at step 0 is 'sft')."
+            )
+        if self.refresh_every is None:
+            return
+        if isinstance(self.refresh_every, bool) or not isinstance(self.refresh_every, int) or self.refresh_every < 1:
+            raise ConfigError(
+                f"Anchor: refresh_every = {self.refresh_every!r}; give a whole number of steps >= 1, or None."
+            )
+        if self.snapshot_step is not None:
+            raise ConfigError(
+                f"Anchor: source = {self.source!r} fixes the reference at one step and refresh_every = "
+                f"{self.refresh_every} replaces it again and again; keep one of the two."
+            )
+
+    @property
+    def snapshot_step(self) -> int | None:
+        """N of source "snapshot@N"; None for every other source."""
+        found = SNAPSHOT.fullmatch(self.source)
+        return int(found[1]) if found else None
+
+    @property
+    def effect(self) -> Effect:
+        """What the expected gradient of the KL term descends, and what becomes of each factor of the guide."""
+        kinds = {part.depends_on for part in factors(self.guide)}
+        alpha = (0.2 if self.alpha is None else self.alpha) if self.divergence == "alpha" else None
+        return effect_of(self.estimator, self.placement, kinds, self.divergence, alpha)
+
+    @property
+    def needs(self) -> frozenset[str]:
+        """Signals that the term needs: the guide's, `ref_logps`, and `distributions` for exact sums."""
+        if self.is_off:
+            return frozenset()
+        return self.guide.needs | {"ref_logps"} | ({"distributions"} if self.estimator == "exact" else set())
+
     def _check_guide(self) -> None:
         name = type(self.guide).__name__
         if is_zero(self.beta):
@@ -67,7 +143,9 @@ class Anchor:
                 f"a guide needs beta > 0: {name} shapes the reference of a KL term of weight beta = 0 and would "
                 "never act; give the anchor a weight, for example beta=0.05."
             )
-        if self.placement == "loss":
+        if self.estimator == "exact":
+            _check_exact(factors(self.guide), self.divergence)
+        elif self.placement == "loss":
             _check_cancellation(factors(self.guide), self.estimator)
 
     def beta_at(self, step: int, total_steps: int) -> float:
@@ -97,6 +175,27 @@ def _check_placement(estimator: str, placement: str) -> None:
         raise ConfigError(
             f"Anchor: {estimator} in the reward is refused: {reason}; use estimator='k1' there, whose gradient is that "
             "of KL(pi||ref), or placement='loss'."
+        )
+
+
+def _check_exact(parts: tuple[Guide, ...], divergence: str | None) -> None:
+    """Exact sums run over tokens that were not drawn: refuse a q that only the drawn token has, or that cancels."""
+    names = ", ".join(dict.fromkeys(type(part).__name__ for part in parts))
+    if any(part.depends_on == "token" for part in parts):
+        raise ConfigError(
+            f"Anchor: {names} with estimator='exact': its q looks at the sampled token, and an exact sum needs q of "
+            "every token that was not sampled; use estimator='k3' (forward) or 'k3_is' (reverse), where it acts."
+        )
+    if divergence == "reverse":
+        raise CancellingGuide(
+            f"{names} cancels: its q is one number at each position, and -log q times sum_v grad pi_v = 0; use "
+            "divergence='forward', where q scales the pull, or placement='reward' with estimator='k1', where log q is "
+            "a bonus for reaching the state."
+        )
+    if noise := _named(parts, "nothing"):
+        _warn(
+            f"{noise} in an exact sum is noise only: its q does not look at the sequence, so it scatters the strength of "
+            "the leash and nothing else; use it as a control."
         )
 
 
@@ -151,22 +250,13 @@ def anchor_logps(ref_logps: PerToken, log_q: PerToken | None) -> PerToken:
 
 
 def effective_gradient(anchor: Anchor, reduction: Reduction) -> str:
-    """In words, the expected gradient of the KL term at on-policy samples (kl.py has the derivations).
+    """In words, the expected gradient of the KL term at on-policy samples: `anchor.effect.text` and the length's share.
 
-    The text is put together from what the factors of the guide depend on. It holds as it stands where a token's weight
-    does not depend on its row; for a `reduction` that divides each row by its length, `length_note` follows it.
+    The text holds as it stands where a token's weight does not depend on its row; for a `reduction` that divides each
+    row by its length, `length_note` follows it.
     """
     note = length_note(anchor, reduction)
-    return gradient_at_even_weights(anchor) + (f"; note: {note}" if note else "")
-
-
-def gradient_at_even_weights(anchor: Anchor) -> str:
-    """`effective_gradient` under a constant or batch-wide reduction."""
-    found = _dependences(anchor)
-    if anchor.placement == "reward":
-        bonus = "; log q is a bonus for reaching the tokens and states that q favours" if found else ""
-        return "grad [KL(pi || pi_ref) - E_pi sum_t log q_t] over whole sequences, by return-to-go" + bonus
-    return _reverse_kl(found) if anchor.estimator in UNBIASED_IN_LOSS else _forward_kl(found)
+    return anchor.effect.text + (f"; note: {note}" if note else "")
 
 
 def length_note(anchor: Anchor, reduction: Reduction) -> str:
@@ -178,45 +268,14 @@ def length_note(anchor: Anchor, reduction: Reduction) -> str:
     """
     if reduction.divisor != "row":
         return ""
-    acting = _dependences(anchor) - (set() if anchor.estimator in UNBIASED_IN_LOSS else {"nothing"})
+    if anchor.estimator == "exact":
+        return "each row's force is weighted by 1/|y|: the states of short answers count more, and nothing else changes"
+    roles = [role for _, role in anchor.effect.roles if role != "noise"]
     return (
         "each row's force is weighted by 1/|y|: next tokens that lead to short answers count more, so this is exact "
         "only where the length does not depend on the token"
-        + ("; with q > 1 at its prefixes a pull towards shorter answers" if acting else "")
+        + ("; with q > 1 at its prefixes a pull towards shorter answers" if roles else "")
     )
-
-
-def _dependences(anchor: Anchor) -> set[DependsOn]:
-    return {part.depends_on for part in factors(anchor.guide)}
-
-
-def _reverse_kl(found: set[DependsOn]) -> str:
-    target = "q pi_ref" if "token" in found else "pi_ref"
-    text = f"grad KL(pi || {target}) at the visited states (reverse KL)"
-    if "token" in found:
-        text += ", shaped: q re-weights the tokens of a state"
-    lost = {"state": "looks at the state alone", "batch": "comes from the batch", "nothing": "is noise"}
-    words = [why for what, why in lost.items() if what in found]
-    return text + (f"; the part of q that {' or '.join(words)} cancels" if words else "")
-
-
-def _forward_kl(found: set[DependsOn]) -> str:
-    if not found:
-        return "grad KL(pi_ref || pi) at the visited states: the *forward* KL, on the logits pi - pi_ref"
-    scale = "".join(f"{factor} * " for what, factor in (("state", "q(s)"), ("nothing", "E[q]")) if what in found)
-    if "token" in found:
-        text = f"{scale}(Zq pi - q pi_ref) on the logits at the visited states, Zq = sum_v q_v pi_ref,v"
-        text += ": the forward KL to the anchor that the token's q shapes"
-    elif found == {"batch"}:
-        return "the forward KL to q pi_ref at the visited states, q fixed by the batch"
-    else:
-        text = f"{scale}grad KL(pi_ref || pi) at the visited states: a re-weighted *forward* KL"
-    tails = {
-        "state": "q(s) scales the pull at the states it marks and does not move the anchor",
-        "nothing": "the q that looks at nothing adds noise only",
-        "batch": "a factor of q is fixed by the batch",
-    }
-    return "; ".join([text, *(tail for what, tail in tails.items() if what in found)])
 
 
 @torch.no_grad()

@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-Estimator = Literal["k1", "k2", "k3", "k3_is", "straight_through"]
+Estimator = Literal["k1", "k2", "k3", "k3_is", "straight_through", "exact"]
 PerToken = Float[Tensor, "B T"]
 
 
@@ -79,11 +79,12 @@ _TWO_ARGUMENTS: dict[str, Callable[[PerToken, PerToken], PerToken]] = {
     "k3": k3,
     "straight_through": straight_through,
 }
-ESTIMATORS: tuple[str, ...] = (*_TWO_ARGUMENTS, "k3_is")
+SAMPLED: tuple[str, ...] = (*_TWO_ARGUMENTS, "k3_is")
+ESTIMATORS: tuple[str, ...] = (*SAMPLED, "exact")  # exact: divergences.py, from full distributions
 
 
 def estimate(name: Estimator, logps: PerToken, ref_logps: PerToken, old_logps: PerToken) -> PerToken:
-    """The estimator called `name`, (B, T); only k3_is reads `old_logps`."""
+    """The sampled estimator called `name`, (B, T); only k3_is reads `old_logps`. KeyError for "exact"."""
     if name == "k3_is":
         return k3_is(logps, ref_logps, old_logps)
     return _TWO_ARGUMENTS[name](logps, ref_logps)

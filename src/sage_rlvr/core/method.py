@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from sage_rlvr.core.advantages import Advantage, GroupCentred, GroupNormalised
-from sage_rlvr.core.anchor import Anchor, anchor_logps, anchor_metrics, gradient_at_even_weights, length_note
+from sage_rlvr.core.anchor import Anchor, anchor_logps, anchor_metrics, length_note
+from sage_rlvr.core.divergences import divergence
 from sage_rlvr.core.guides import band_of, clamped, factors, is_flat
 from sage_rlvr.core.keys import Key
 from sage_rlvr.core.kl import estimate
@@ -39,6 +40,23 @@ class TokenWeight(Protocol):
     def __call__(self, signals: Signals, /) -> PerToken: ...
 
 
+@runtime_checkable
+class RolloutPlan(Protocol):
+    """Which groups a step trains on. An engine draws `prompts_per_step` groups, keeps those that `keeps` marks, and
+    refills what is missing with new prompts, at most `max_refills` times; then it goes on with what it has.
+
+    `keeps` sees the verifier's raw rewards (P, G), before any transform, and returns (P,) bool, for each group by itself.
+    """
+
+    @property
+    def equation(self) -> str: ...
+
+    @property
+    def max_refills(self) -> int: ...
+
+    def keeps(self, rewards: Float[Tensor, "P G"]) -> Bool[Tensor, " P"]: ...
+
+
 @dataclass(frozen=True)
 class Method:
     """An RLVR method as a value: one choice for each independent part.
@@ -49,7 +67,7 @@ class Method:
     reduction         per-token loss -> scalar
     reward_transform  (rewards (P, G), lengths (P, G)) -> rewards (P, G) before the advantage; None = unchanged
     token_weight      signals -> factor (B, T) on the advantage; None = 1
-    The rollout plan, a part still to come, is for now the engine's fixed number of completions a prompt.
+    rollout           which groups of a rollout are kept, and how often the rest is drawn anew; None = all, once
     """
 
     name: str
@@ -59,6 +77,7 @@ class Method:
     reduction: Reduction
     reward_transform: RewardTransform | None = None
     token_weight: TokenWeight | None = None
+    rollout: RolloutPlan | None = None
 
     def __post_init__(self) -> None:
         in_reward = self.anchor is not None and not self.anchor.is_off and self.anchor.placement == "reward"
@@ -75,10 +94,13 @@ class Method:
 
     @property
     def needs(self) -> frozenset[str]:
-        """Which optional signals an engine must compute: a subset of ref_logps, entropies, ref_entropies."""
+        """Which optional signals an engine must compute: of ref_logps, entropies, ref_entropies, distributions.
+
+        `distributions` are log-probs of every next token, of policy (in the graph) and reference: `Batch.log_probs`.
+        """
         found = _needs_of(self.reward_transform) | _needs_of(self.token_weight)
         if self.anchor is not None and not self.anchor.is_off:
-            found |= self.anchor.guide.needs | {"ref_logps"}
+            found |= self.anchor.needs
         return found | {"ref_logps"} if "ref_entropies" in found else found
 
     def describe(self) -> str:
@@ -137,7 +159,7 @@ def advantages_of(
     if beta == 0.0:
         return advantages
     known = _need(signals, "placement='reward'")
-    penalty = beta * reward_penalty(known, log_q, rewards.shape[1], _takes_group_mean(method.advantage))
+    penalty = beta * reward_penalty(known, log_q, rewards.shape[1], kl_share(method, rewards.shape[1]))
     return (advantages if advantages.dim() == 2 else advantages[:, None]) - penalty
 
 
@@ -151,22 +173,33 @@ def _takes_group_mean(advantage: Advantage) -> bool:
     return isinstance(advantage, GroupCentred | GroupNormalised)
 
 
-def reward_penalty(signals: Signals, log_q: PerToken | None, group_size: int, group_mean: bool = False) -> PerToken:
-    """Return-to-go of k1 to the shaped anchor minus its mean over the other rows of the group, (B, T), 0 off the mask.
+def return_to_go(signals: Signals, log_q: PerToken | None) -> PerToken:
+    """K_t = sum from t on of log pi_old - log pi_ref - log q of the row, (B, T) nats, 0 off the mask.
 
-    Assumes right-padded rows (column t is token t) in groups of `group_size`. The baseline at column t is the mean over
-    those of the other rows that still count there, and 0 where there are none: it does not depend on the row itself,
-    so the expected force is the exact one at every column, however ragged the group. `group_mean` multiplies by the
-    constant (G - 1) / G, which is what a mean over the whole group does to the expected force of the reward.
+    Assumes right-padded rows: column t is token t.
     """
     mask = signals.mask
     shaped = anchor_logps(signals.require("ref_logps", "placement='reward'"), log_q)
     k1 = torch.where(mask, signals.old_logps - shaped, 0.0)
-    to_go = torch.where(mask, k1.flip(1).cumsum(1).flip(1), 0.0)
-    grouped, counted = (part.reshape(-1, group_size, part.shape[1]) for part in (to_go, mask))
+    return torch.where(mask, k1.flip(1).cumsum(1).flip(1), 0.0)
+
+
+def kl_share(method: Method, group_size: int) -> float:
+    """c of `advantages_of`: (G - 1) / G where the advantage subtracts the whole group's mean, else 1."""
+    return (group_size - 1) / group_size if _takes_group_mean(method.advantage) else 1.0
+
+
+def reward_penalty(signals: Signals, log_q: PerToken | None, group_size: int, share: float = 1.0) -> PerToken:
+    """share * (K_t minus its mean over the other rows of the group), K_t = `return_to_go`, (B, T), 0 off the mask.
+
+    Assumes right-padded rows in groups of `group_size`. The baseline at column t is the mean over those of the other
+    rows that still count there, and 0 where there are none: it does not depend on the row itself, so the expected force
+    is the exact one at every column, however ragged the group. `share` is `kl_share`.
+    """
+    to_go = return_to_go(signals, log_q)
+    grouped, counted = (part.reshape(-1, group_size, part.shape[1]) for part in (to_go, signals.mask))
     others = (counted.sum(1, keepdim=True) - 1).clamp(min=1)
     centred = grouped - (grouped.sum(1, keepdim=True) - grouped) / others
-    share = (group_size - 1) / group_size if group_mean else 1.0
     return torch.where(counted, share * centred, 0.0).reshape(to_go.shape)
 
 
@@ -188,6 +221,8 @@ def objective(
         penalty, more = _anchor_term(method.anchor, batch, logps, old_logps, mask)
         per_token = per_token if penalty is None else per_token + beta * penalty
         metrics = metrics | more
+    if batch.weights is not None:
+        per_token = per_token * batch.weights.detach().float()[:, None]
     budget = method.reduction.budget(mask, batch.max_tokens) if budget is None else budget
     loss = method.reduction(per_token, mask, budget)
     if batch.entropies is not None:
@@ -211,7 +246,22 @@ def _anchor_term(
     metrics = anchor_metrics(anchor, logps, ref_logps, log_q, mask, batch.q_clamped)
     if anchor.placement == "reward":
         return None, metrics
+    if anchor.estimator == "exact":
+        return _exact_term(anchor, batch, log_q, mask), metrics
     return estimate(anchor.estimator, logps, anchor_logps(ref_logps, log_q), old_logps), metrics
+
+
+def _exact_term(anchor: Anchor, batch: Batch, log_q: PerToken | None, mask: Bool[Tensor, "B T"]) -> PerToken:
+    """The divergence at each counted position, (B, T), 0 off the mask; its q is one number a position."""
+    if batch.log_probs is None or batch.ref_log_probs is None:
+        raise DataError(
+            "objective: estimator='exact' needs Batch.log_probs and Batch.ref_log_probs, (B, T, V) log-probs of every next "
+            "token; compute them where method.needs has 'distributions', or use a sampled estimator (k3, k3_is)."
+        )
+    shift = 0.0 if log_q is None else log_q[mask][:, None]
+    anchored = batch.ref_log_probs.detach()[mask].float() + shift
+    found = divergence(anchor.divergence or "forward", batch.log_probs[mask], anchored, anchor.alpha)
+    return torch.zeros_like(batch.logps, dtype=torch.float32).masked_scatter(mask, found)
 
 
 def _describe(method: Method) -> str:
@@ -220,7 +270,7 @@ def _describe(method: Method) -> str:
     if anchor is not None and live:
         beta, reference = show(anchor.beta), "pi_ref" if is_flat(anchor.guide) else "q pi_ref"
         if anchor.placement == "loss":
-            inner += f"  +  {beta} * {anchor.estimator}(pi, {reference})"
+            inner += f"  +  {beta} * {_term(anchor)}(pi, {reference})"
         else:
             scale = "(G-1)/G * " if _takes_group_mean(method.advantage) else ""
             penalty = f" - {beta} * {scale}(K_t - mean_others K_t),  K_t = sum_(s>=t) [ log pi_old - log({reference}) ]"
@@ -231,8 +281,30 @@ def _describe(method: Method) -> str:
         lines.append(f"  r = {_equation_of(method.reward_transform)}, of the verifier's reward and the length")
     if method.token_weight is not None:
         lines.append(f"  w_t = {_equation_of(method.token_weight)}")
+    if method.rollout is not None:
+        lines.append(f"  rollout: {method.rollout.equation}")
+    if ascends := getattr(method.advantage, "ascends", ""):
+        lines.append(f"  expected gradient of the reward term, on-policy: {ascends}")
     lines += _anchor_lines(anchor) if anchor is not None and live else ["  no KL term"]
     return "\n".join(lines + [f"  note: {note}" for note in _notes(method)])
+
+
+def _reference_words(anchor: Anchor) -> str:
+    known = {
+        "base": "the model before any fine-tuning (the run's base_model, or the model it starts from)",
+        "sft": "the model the run starts from",
+    }
+    text = known.get(anchor.source, anchor.source)
+    if anchor.snapshot_step is not None:
+        text = f"the policy after step {anchor.snapshot_step}, and until then the model the run starts from"
+    return text + (f", replaced by the policy every {anchor.refresh_every} steps" if anchor.refresh_every else "")
+
+
+def _term(anchor: Anchor) -> str:
+    """The estimator's name in the equation; of an exact sum, the divergence."""
+    if anchor.estimator != "exact":
+        return anchor.estimator
+    return f"exact_alpha[{anchor.effect.alpha:g}]" if anchor.divergence == "alpha" else f"exact_{anchor.divergence}"
 
 
 def _anchor_lines(anchor: Anchor) -> list[str]:
@@ -241,8 +313,8 @@ def _anchor_lines(anchor: Anchor) -> list[str]:
         low, high = band_of(anchor.guide)
         band = "clamped to" if len(factors(anchor.guide)) == 1 else "each factor clamped to its band, their product in"
         lines.append(f"  q_t = {anchor.guide.equation}, {band} [{low:g}, {high:g}]")
-    lines.append(f"  pi_ref = {'the model training started from' if anchor.source == 'base' else anchor.source}")
-    lines.append(f"  expected gradient of the KL term, on-policy: {gradient_at_even_weights(anchor)}")
+    lines.append(f"  pi_ref = {_reference_words(anchor)}")
+    lines.append(f"  expected gradient of the KL term, on-policy: {anchor.effect.text}")
     return lines
 
 

@@ -83,6 +83,9 @@ class Batch:
     entropies   (B, T) detached, only for the metrics
     max_tokens  the longest completion that sampling allowed, for the fixed-budget reduction
     q_clamped   (B, T) bool from `q_clamped`, only for the metrics: where a factor of q stands at the edge of its band
+    log_probs, ref_log_probs  (B, T, V) of every next token, the first in the graph; only estimator "exact" reads them
+    weights     (B,) factor on a row's share of the loss; None = 1. Rows that stand for completions listed with their
+                probabilities p_i carry B * p_i, so that the mean over rows is the expectation (theory/tree.py).
     """
 
     logps: Float[Tensor, "B T"]
@@ -94,6 +97,9 @@ class Batch:
     entropies: Float[Tensor, "B T"] | None = None
     max_tokens: int | None = None
     q_clamped: Bool[Tensor, "B T"] | None = None
+    log_probs: Float[Tensor, "B T V"] | None = None
+    ref_log_probs: Float[Tensor, "B T V"] | None = None
+    weights: Float[Tensor, " B"] | None = None
 
 
 def masked_mean(values: Float[Tensor, "B T"], mask: Bool[Tensor, "B T"]) -> float:
