@@ -8,13 +8,16 @@ import subprocess
 import sys
 import warnings
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from sage_rlvr import config as c
+from sage_rlvr.core import Method
 from sage_rlvr.errors import CancellingGuide, ConfigError, SageError
+from sage_rlvr.methods import METHODS, grpo
 
 RECIPE = """\
 steps: 10
@@ -213,6 +216,8 @@ def test_a_noise_only_guide_warns_when_read_and_not_when_built(recipe: Path) -> 
         ("seed", "-1", "must not be negative"),
         ("seed", "9223372036854775808", "below 2**63"),
         ("model", "''", "name 'embedded'"),
+        ("base_model", "' '", "name 'embedded'"),
+        ("base_model", "7", "expected text"),
         ("rollout.group_size", "1", "at least 2"),
         ("rollout.temperature", "0", "must be above 0"),
         ("rollout.prompts_per_step", "20001", "world.train_problems = 20000"),
@@ -246,6 +251,48 @@ def test_values_that_cannot_mean_anything(recipe: Path, key: str, text: str, sai
 def test_a_longer_run_of_updates_allows_a_longer_warmup(recipe: Path) -> None:
     config = train(recipe, ("optimizer.warmup_steps", "30"), ("updates.epochs", "2"), ("updates.minibatches", "2"))
     assert config.optimizer.warmup_steps == 30
+
+
+def test_what_the_reference_is_loaded_from(recipe: Path) -> None:
+    def reference(source: str, *more: tuple[str, str]) -> str | None:
+        return train(recipe, ("model", "org/sft"), ("method.base.source", source), *more).reference
+
+    base = ("base_model", "org/base")
+    assert reference("base") == "org/sft" and reference("base", base) == "org/base"
+    assert reference("sft") == reference("sft", base) == reference("snapshot@9", base) == "org/sft"
+    assert reference("some/path", base) == "some/path"
+    assert train(recipe, ("method", "no_kl"), base).reference is None
+    assert train(recipe).base_model is None
+
+
+def test_a_snapshot_lies_before_the_end_of_the_run(recipe: Path) -> None:
+    source = "method.base.source"
+    assert train(recipe, (source, "snapshot@9")).steps == 10
+    for late in ("snapshot@10", "snapshot@11"):
+        said = refusal(recipe, (source, late))
+        assert "steps = 10" in said and late in said and "more steps" in said
+    assert train(recipe, (source, "snapshot@10"), ("steps", "11")).steps == 11
+
+
+def test_a_reward_transform_and_the_rollout_have_one_length_limit(
+    recipe: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Overlong:
+        def __init__(self, max_tokens: int | None) -> None:
+            self.max_tokens = max_tokens
+
+        def __call__(self, rewards: Any, lengths: Any) -> Any:
+            return rewards
+
+    def shaped(max_tokens: int | None = 24) -> Method:
+        return dataclasses.replace(grpo(), name="shaped", reward_transform=Overlong(max_tokens))
+
+    monkeypatch.setitem(METHODS, "shaped", shaped)
+    assert train(recipe, ("method", "shaped")).rollout.max_new_tokens == 24
+    assert train(recipe, ("method", "{name: shaped, max_tokens: null}"), ("rollout.max_new_tokens", "7"))
+    said = refusal(recipe, ("method", "{name: shaped, max_tokens: 20480}"))
+    assert "rollout.max_new_tokens = 24" in said and "Overlong is made for max_tokens = 20480" in said
+    assert "set rollout.max_new_tokens to 20480, or the method's max_tokens to 24" in said
 
 
 def test_sft_schema(tmp_path: Path) -> None:

@@ -246,13 +246,14 @@ def _ended(reached: int, wanted: int, result: str, directory: Path, streams: Str
 
 def _show(command: Show, overrides: list[tuple[str, str]], streams: Streams) -> int:
     from sage_rlvr.config import SftConfig, TrainConfig, load, load_config, to_yaml
-    from sage_rlvr.verbs import world_line
+    from sage_rlvr.verbs import reference_line, world_line
 
     schema = TrainConfig if "method" in load(command.recipe, overrides) else SftConfig
     config = load_config(schema, command.recipe, overrides)
     streams.out.print(to_yaml(config).rstrip(), markup=False, soft_wrap=True)
     if isinstance(config, TrainConfig):
         streams.out.print("\n" + config.method.build().describe(), markup=False, soft_wrap=True)
+        streams.out.print("\n" + reference_line(config), markup=False, soft_wrap=True)
         streams.out.print("\n" + world_line(config.world), markup=False, soft_wrap=True)
     return 0
 

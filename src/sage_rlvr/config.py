@@ -314,13 +314,16 @@ def _check_run(config: TrainConfig | SftConfig, updates_a_step: int = 1) -> None
 class TrainConfig:
     """One RLVR run: `sage-rlvr train recipe.yaml`.
 
-    seed: of everything random in the run. steps: rollouts, each followed by its updates. model: "embedded" (the shipped
-    base policy), a local folder, or a Hub id; it is also the reference of the anchor. method: see `MethodSpec`.
+    seed: of everything random in the run. steps: rollouts, each followed by its updates. model: where the policy starts:
+    "embedded" (the shipped base policy), a local folder, or a Hub id. base_model: likewise, the checkpoint before
+    supervised fine-tuning, read only by an anchor of source "base"; null where `model` itself is that checkpoint.
+    method: see `MethodSpec`.
     """
 
     seed: int = 0
     steps: int
     model: str = "embedded"
+    base_model: str | None = None
     world: WorldConfig = field(default_factory=WorldConfig)
     method: MethodSpec
     rollout: RolloutConfig = field(default_factory=RolloutConfig)
@@ -331,11 +334,43 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         _check_run(self, self.updates.epochs * self.updates.minibatches)
-        _require(bool(self.model.strip()), "model", self.model, "name 'embedded', a local folder, or a Hub id")
+        named = "name 'embedded', a local folder, or a Hub id"
+        _require(bool(self.model.strip()), "model", self.model, named)
+        _require(self.base_model is None or bool(self.base_model.strip()), "base_model", self.base_model, named)
         prompts, pool = self.rollout.prompts_per_step, self.world.train_problems
         too_many = f"more prompts a step than world.train_problems = {pool}; raise the pool or sample fewer"
         _require(prompts <= pool, "rollout.prompts_per_step", prompts, too_many)
         self._check_updates(prompts, self.updates.minibatches, self.updates.micro_batch)
+        self._check_method(self.method.build())
+
+    @property
+    def reference(self) -> str | None:
+        """What the method's reference is loaded from, a name as in `model`; None where the method reads none.
+
+        An anchor whose source is the run itself (snapshot@N, refresh_every) starts from here and moves later.
+        """
+        method = self.method.build()
+        if method.anchor is None or "ref_logps" not in method.needs:
+            return None
+        if method.anchor.source == "base":
+            return self.model if self.base_model is None else self.base_model
+        of_the_run = method.anchor.source == "sft" or method.anchor.snapshot_step is not None
+        return self.model if of_the_run else method.anchor.source
+
+    def _check_method(self, method: Method) -> None:
+        """What the method and the run must agree on: the step of a snapshot, the length limit of a reward transform."""
+        snapshot = None if method.anchor is None else method.anchor.snapshot_step
+        late = (
+            f"the anchor's source snapshot@{snapshot} is the policy after step {snapshot}, which no step of this run "
+            f"would be held to; give more steps than {snapshot}, or an earlier snapshot"
+        )
+        _require(snapshot is None or snapshot < self.steps, "steps", self.steps, late)
+        limit, made_for = self.rollout.max_new_tokens, getattr(method.reward_transform, "max_tokens", None)
+        other = (
+            f"the method's reward transform {type(method.reward_transform).__name__} is made for max_tokens = {made_for}, "
+            f"another limit; set rollout.max_new_tokens to {made_for}, or the method's max_tokens to {limit}"
+        )
+        _require(made_for is None or made_for == limit, "rollout.max_new_tokens", limit, other)
 
     def _check_updates(self, prompts: int, parts: int, micro: int | None) -> None:
         whole = (

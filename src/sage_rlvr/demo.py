@@ -371,7 +371,7 @@ def dose(job: Job) -> str:
     part = max(1, len(rows) // 10)
 
     def mean(name: str, chosen: Sequence[dict[str, Any]]) -> float:
-        return float(np.mean([row[name] for row in chosen]))
+        return float(np.mean([row[name] for row in chosen if name in row] or [np.nan]))  # a step may have no update
 
     (share, last_share), (q, last_q) = (
         (mean(name, rows[:part]), mean(name, rows[-part:])) for name in ("anchor/q_active_share", "anchor/q_mean")

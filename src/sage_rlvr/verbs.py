@@ -84,6 +84,20 @@ def world_line(world: WorldConfig) -> str:
     )
 
 
+def reference_line(config: TrainConfig) -> str:
+    """What pi_ref is loaded from when a run of this recipe starts, and whether `base_model` has a part in it."""
+    anchor, unread = config.method.build().anchor, ""
+    if config.base_model is not None and (config.reference is None or anchor is None or anchor.source != "base"):
+        unread = f"; base_model = {config.base_model} is not read: only an anchor of source 'base' reads it"
+    if config.reference is None or anchor is None:
+        return "reference: none, this method reads no log-probs of one" + unread
+    if anchor.source == "base":
+        why = "base_model" if config.base_model is not None else "model, because no base_model is given"
+    else:
+        why = "the anchor's source" if config.reference == anchor.source else f"model, the anchor's source is {anchor.source}"
+    return f"reference: {config.reference} ({why})" + unread
+
+
 def eval_lines(record: Record, ks: Sequence[int]) -> list[str]:
     """A table in text: one line a temperature, 95 % intervals over problems."""
     head = (

@@ -86,5 +86,10 @@ def test_facts_change_with_the_files_of_policy_and_reference(tiny_policy: Path, 
             handle.write(b" ")
         assert run_facts(config) not in seen
         seen.append(run_facts(config))
+    based = decode(TrainConfig, {"steps": 2, "model": str(tiny_policy), "base_model": str(folders[0]), "method": "grpo"})
+    facts = run_facts(based)
+    with open(folders[0] / changed, "ab") as handle:
+        handle.write(b" ")
+    assert run_facts(based) != facts and "reference" in facts
     plain = decode(TrainConfig, {"steps": 2, "model": "some/name", "method": {"name": "no_kl"}})
     assert run_facts(plain) == {"model_sha256": "hub:some/name", "model_files": {}}

@@ -7,6 +7,7 @@ import errno
 import json
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +17,13 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from sage_rlvr.config import TrainConfig, dump, load_config
-from sage_rlvr.core import Flat
+from sage_rlvr.core import Anchor, Flat, Method
 from sage_rlvr.engines import loop as engine
-from sage_rlvr.engines.loop import Loop, build, draw_rollout, prompts_of_step, train, train_step
+from sage_rlvr.engines.groups import draw_rollout, prompts_of_step
+from sage_rlvr.engines.loop import Loop, build, train, train_step
 from sage_rlvr.engines.sft import model_tensors
 from sage_rlvr.errors import CheckpointError, TrainingDiverged
+from sage_rlvr.methods import METHODS, grpo
 from sage_rlvr.progress import Silent
 from sage_rlvr.runs import RunDir, comparable, read_metrics
 
@@ -67,13 +70,17 @@ class Descent:
 # ---- the textbook
 
 
-def row_logps(model: torch.nn.Module, prompt: list[int], completion: list[int], temperature: float) -> Tensor:
+def row_laws(model: torch.nn.Module, prompt: list[int], completion: list[int], temperature: float) -> Tensor:
+    """(T, V) log-probs of every next token, from one plain forward pass."""
     logits = model(torch.tensor([prompt + completion])).logits[0, len(prompt) - 1 : -1]
-    return torch.log_softmax(logits / temperature, -1)[range(len(completion)), completion]
+    return torch.log_softmax(logits / temperature, -1)
 
 
-def textbook(loop: Loop, epochs: int, rate: float, beta: float) -> list[Tensor]:
-    """GRPO as the paper writes it, one row after the other, on a copy of the policy; the gradient of each update."""
+def textbook(loop: Loop, epochs: int, rate: float, beta: float, exact: bool = False) -> list[Tensor]:
+    """GRPO as the paper writes it, one row after the other, on a copy of the policy; the gradient of each update.
+
+    Its leash is k3, or, `exact`, sum_v [f log(f / p) - f + p]: KL(f || p) of the whole next-token distributions.
+    """
     config, policy = loop.config.rollout, copy.deepcopy(loop.policy)
     problems = prompts_of_step(loop, 0)
     prompts = [loop.tokens.encode(loop.task.render(p)) for p in problems]
@@ -86,17 +93,19 @@ def textbook(loop: Loop, epochs: int, rate: float, beta: float) -> list[Tensor]:
     assert ((groups.std(1) > 0) & (groups.mean(1) > 0)).any()  # there is something to learn
     advantages = ((groups - groups.mean(1, keepdim=True)) / (groups.std(1, keepdim=True) + 1e-4)).flatten()
     with torch.no_grad():
-        old = [row_logps(policy, prompts[i // size], c, temperature) for i, c in enumerate(completions)]
-        ref = [row_logps(loop.reference, prompts[i // size], c, temperature) for i, c in enumerate(completions)]
+        old = [row_laws(policy, prompts[i // size], c, temperature) for i, c in enumerate(completions)]
+        ref = [row_laws(loop.reference, prompts[i // size], c, temperature) for i, c in enumerate(completions)]
     descent = Descent(policy, rate)
     for _ in range(epochs):
         loss = torch.zeros(())
         for i, completion in enumerate(completions):
-            logps = row_logps(policy, prompts[i // size], completion, temperature)
-            ratio = torch.exp(logps - old[i])
+            laws, taken = row_laws(policy, prompts[i // size], completion, temperature), (range(len(completion)), completion)
+            ratio = torch.exp(laws[taken] - old[i][taken])
             gain = torch.minimum(ratio * advantages[i], ratio.clamp(0.8, 1.2) * advantages[i])
-            log_r = ref[i] - logps
-            loss = loss + (-gain + beta * (log_r.exp() - log_r - 1)).mean() / len(completions)
+            log_r = ref[i][taken] - laws[taken]
+            p, f = laws.exp(), ref[i].exp()
+            leash = (f * (ref[i] - laws) - f + p).sum(-1) if exact else log_r.exp() - log_r - 1
+            loss = loss + (-gain + beta * leash).mean() / len(completions)
         loss.backward()
         descent.step(0)
     return descent.seen
@@ -126,6 +135,78 @@ def test_three_updates_of_a_rollout_are_the_textbooks(write_recipe: Recipe) -> N
         assert torch.allclose(gradient, expected, rtol=0, atol=1e-5)
     assert not torch.allclose(gradients[1], gradients[0], atol=1e-3)
     assert abs(metrics["surrogate/ratio_mean"] - 1.0) > 1e-3
+
+
+# ---- exact divergences
+
+
+def leashed(beta: float = 0.5) -> Method:
+    """GRPO whose leash is the exact forward KL at every position."""
+    return replace(grpo(), name="leashed", anchor=Anchor(beta, estimator="exact", divergence="forward"))
+
+
+@pytest.fixture
+def exact(write_recipe: Recipe, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Loop]:
+    """exact("updates.epochs", "3", ...): a loop of `leashed`, its policy a little away from its reference."""
+    monkeypatch.setitem(METHODS, "leashed", leashed)
+
+    def loop(*words: str) -> Loop:
+        return moved(make(write_recipe("leashed", name="leashed.yaml"), *zip(words[::2], words[1::2], strict=True)))
+
+    return loop
+
+
+@pytest.mark.parametrize("temperature", ["1.0", "0.7"])
+def test_an_exact_leash_is_the_sum_over_the_vocabulary(exact: Callable[..., Loop], temperature: str) -> None:
+    loop = exact("rollout.temperature", temperature)
+    wanted, without = textbook(loop, 1, 0.0, 0.5, exact=True)[0], textbook(loop, 1, 0.0, 0.0)[0]
+    loop.optimiser = Descent(loop.policy, 0.0)  # type: ignore[assignment]
+    metrics = train_step(loop, 0)
+    (gradient,) = loop.optimiser.seen  # type: ignore[attr-defined]
+    assert torch.allclose(gradient, wanted, rtol=0, atol=1e-5)
+    assert (wanted - without).abs().max() > 1e-3 and metrics["anchor/kl"] > 0
+    assert all(p.grad is None for p in loop.reference.parameters())  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("parts", [(), ("updates.micro_batch", "1"), ("updates.micro_batch", "3")])
+def test_an_exact_leash_over_three_updates(exact: Callable[..., Loop], parts: tuple[str, ...]) -> None:
+    """Each update sums over the policy as it is by then; micro-batches add up to the same."""
+    loop = exact("updates.epochs", "3", *parts)
+    wanted = textbook(loop, 3, 0.1, 0.5, exact=True)
+    loop.optimiser = Descent(loop.policy, 0.1)  # type: ignore[assignment]
+    train_step(loop, 0)
+    gradients = loop.optimiser.seen  # type: ignore[attr-defined]
+    assert len(gradients) == 3 and not torch.allclose(gradients[1], gradients[0], atol=1e-3)
+    for gradient, expected in zip(gradients, wanted, strict=True):
+        assert torch.allclose(gradient, expected, rtol=0, atol=1e-5)
+
+
+def test_distributions_are_made_for_a_micro_batch_at_a_time_and_for_nobody_else(
+    exact: Callable[..., Loop], write_recipe: Recipe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[tuple[bool, int, bool]] = []
+    inner = engine.score
+
+    def score(model: Any, prompts: Any, tokens: Tensor, *rest: Any, log_probs: bool, **more: Any) -> Any:
+        found = inner(model, prompts, tokens, *rest, log_probs=log_probs, **more)
+        assert (found.log_probs is not None) is log_probs
+        if log_probs:
+            assert found.log_probs.requires_grad is (model is loop.policy)
+        calls.append((model is loop.policy, len(tokens), log_probs))
+        return found
+
+    monkeypatch.setattr(engine, "score", score)
+    loop = exact("updates.minibatches", "2", "updates.micro_batch", "1")
+    train_step(loop, 0)
+    assert calls == [(True, 4, False)] * 4 + [(False, 4, False)] * 4 + [(True, 4, True), (False, 4, True)] * 4
+    calls.clear()
+    loop = exact()
+    train_step(loop, 0)
+    assert calls == [(True, 16, True), (False, 16, True)]
+    calls.clear()
+    loop = make(write_recipe(more="updates: {minibatches: 2}\n"))
+    train_step(loop, 0)
+    assert len(calls) == 4 and not any(asked for *_, asked in calls)
 
 
 # ---- the neutral guide

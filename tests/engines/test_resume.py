@@ -11,17 +11,22 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 import torch
 from safetensors.torch import load_file
+from torch import Tensor
 
 from sage_rlvr import runs
 from sage_rlvr.config import SftConfig, TrainConfig, dump, load_config
+from sage_rlvr.core import Anchor, Branch, Method
 from sage_rlvr.engines.loop import train
 from sage_rlvr.engines.sft import train_sft
 from sage_rlvr.errors import CheckpointError
+from sage_rlvr.methods import METHODS, grpo
 from sage_rlvr.progress import Silent
 from sage_rlvr.runs import RunDir, comparable, read_metrics
 
@@ -129,6 +134,65 @@ def test_a_finished_run_is_left_as_it_is_and_a_lost_policy_comes_back(write_reci
     rows = (tmp_path / "b" / "metrics.jsonl").read_bytes()
     assert go(recipe, tmp_path / "b") == 2 and (tmp_path / "b" / "metrics.jsonl").read_bytes() == rows
     assert_same_ending(tmp_path / "a", tmp_path / "b", 2)
+
+
+# ---- what a step draws anew, and references that come from the run itself
+
+
+@dataclass(frozen=True)
+class Mixed:
+    """Keeps groups with right and wrong answers."""
+
+    max_refills: int = 2
+    equation: ClassVar[str] = "keep 0 < right < G"
+
+    def keeps(self, rewards: Tensor) -> Tensor:
+        return rewards.amax(1) > rewards.amin(1)
+
+
+def moving(source: str = "base", refresh_every: int | None = None, refill: bool = False) -> Method:
+    anchor = Anchor(0.05, guide=Branch(threshold=0.2), source=source, refresh_every=refresh_every)
+    return replace(grpo(), name="moving", anchor=anchor, rollout=Mixed() if refill else None)
+
+
+@pytest.mark.parametrize(
+    ("method", "kept"),
+    [
+        ("{name: moving, refill: true}", 0),
+        ("{name: moving, refresh_every: 3}", 3),
+        ("{name: moving, source: snapshot@5}", 5),
+        ("{name: moving, source: snapshot@7}", 0),
+        ("{name: moving, refresh_every: 2, refill: true}", 4),
+    ],
+)
+def test_refills_and_references_of_the_run_continue_too(
+    write_recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str, kept: int
+) -> None:
+    """Stopped after step 5 and at 8, killed in between: `kept` is the step of the reference in the checkpoint of step 5."""
+    monkeypatch.setitem(METHODS, "moving", moving)
+    recipe = write_recipe(method, steps=10, more="updates: {minibatches: 2}\ncheckpoint: {every: 4, keep: 9}\n")
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    assert go(recipe, whole) == 10
+    assert go(recipe, parts, Interrupting(5)) == 5
+    file = parts / "checkpoints" / "step-000005" / "reference.safetensors"
+    assert file.exists() is bool(kept)
+    if kept:
+        same = file.parent.with_name(f"step-{kept:06d}") / "model.safetensors"
+        if same.exists():  # the reference is the policy after that step
+            a, b = load_file(file), load_file(same)
+            assert a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
+    assert go(recipe, parts, Interrupting(9)) == 9
+    shutil.rmtree(parts / "checkpoints" / "step-000009")  # a kill: on from step 8, its last row made again
+    assert go(recipe, parts) == 10
+    assert_same_ending(whole, parts, 10)
+    references = [folder / "checkpoints" / "step-000010" / "reference.safetensors" for folder in (whole, parts)]
+    assert references[0].exists() is references[1].exists() is (method != "{name: moving, refill: true}")
+    if references[0].exists():
+        a, b = (load_file(file) for file in references)
+        assert a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
+    rows = read_metrics(whole)
+    if "refill" in method:
+        assert any(row["rollout/refills"] for row in rows)
 
 
 # ---- the warm start

@@ -146,6 +146,23 @@ def test_score_gives_log_probs_and_entropies_on_the_mask() -> None:
     assert score(model, prompts, tokens, mask, owners).entropies is None
 
 
+def test_score_gives_the_log_probs_of_every_next_token() -> None:
+    model, (prompts, tokens, mask, owners) = build("llama"), EXAMPLE
+    law = torch.log_softmax(plain(model, *EXAMPLE) / 0.5, -1)
+    scores = score(model, prompts, tokens, mask, owners, temperature=0.5, log_probs=True)
+    assert scores.log_probs is not None and scores.log_probs.shape == (*mask.shape, 21)
+    assert torch.allclose(scores.log_probs[mask], law, atol=3e-5) and not scores.log_probs[~mask].any()
+    assert torch.equal(scores.log_probs.gather(2, tokens[..., None])[..., 0][mask], scores.logps[mask])
+    weights = torch.randn(law.shape, generator=torch.Generator().manual_seed(0))
+    found = torch.autograd.grad((scores.log_probs[mask] * weights).sum(), list(model.parameters()))
+    wanted = torch.autograd.grad((law * weights).sum(), list(model.parameters()))
+    assert all(torch.allclose(a, b, rtol=1e-3, atol=1e-3) for a, b in zip(found, wanted, strict=True))
+    assert score(model, prompts, tokens, mask, owners).log_probs is None
+    with torch.no_grad():
+        frozen = score(model, prompts, tokens, mask, owners, log_probs=True).log_probs
+    assert frozen is not None and not frozen.requires_grad
+
+
 def test_what_stands_off_the_mask_does_not_matter() -> None:
     model, (prompts, tokens, mask, owners) = build("gqa"), EXAMPLE
     with torch.no_grad():

@@ -1,6 +1,6 @@
 """The arithmetic of RLVR methods on tensors: parts, the methods made of them, and nothing that trains or samples."""
 
-from sage_rlvr.core.advantages import Advantage, GroupCentred, GroupNormalised, LeaveOneOut
+from sage_rlvr.core.advantages import Advantage, BetaNormalised, GroupCentred, GroupNormalised, LeaveOneOut
 from sage_rlvr.core.anchor import Anchor, anchor_logps, anchor_metrics, effective_gradient
 from sage_rlvr.core.divergences import (
     DIVERGENCES,
@@ -27,6 +27,8 @@ from sage_rlvr.core.method import (
     shape,
 )
 from sage_rlvr.core.reductions import FixedBudget, Reduction, SequenceMean, TokenMean
+from sage_rlvr.core.rewards import OverlongShaping
+from sage_rlvr.core.rollouts import DynamicSampling
 from sage_rlvr.core.schedules import SCHEDULES, Constant, Cosine, CosineCycles, Linear, Schedule, as_schedule
 from sage_rlvr.core.signals import Batch, Signals
 from sage_rlvr.core.surrogates import Clip, Surrogate
@@ -39,12 +41,14 @@ __all__ = [
     "Advantage",
     "Anchor",
     "Batch",
+    "BetaNormalised",
     "Branch",
     "Clip",
     "Compose",
     "Constant",
     "Cosine",
     "CosineCycles",
+    "DynamicSampling",
     "Effect",
     "Estimator",
     "FixedBudget",
@@ -56,6 +60,7 @@ __all__ = [
     "LeaveOneOut",
     "Linear",
     "Method",
+    "OverlongShaping",
     "Placebo",
     "Random",
     "Reduction",

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from sage_rlvr.core.advantages import Advantage, GroupCentred, GroupNormalised
+from sage_rlvr.core.advantages import Advantage, BetaNormalised, GroupCentred, GroupNormalised
 from sage_rlvr.core.anchor import Anchor, anchor_logps, anchor_metrics, length_note
 from sage_rlvr.core.divergences import divergence
 from sage_rlvr.core.guides import band_of, clamped, factors, is_flat
@@ -144,7 +144,7 @@ def advantages_of(
 
     With the anchor in the reward, A_t = A_group - beta * c * (K_t - mean of K_t over the *other* rows of the group that
     still count at t), K_t the sum from t on of log pi_old - log pi_ref - log q; the KL is never divided by the group's
-    std. c = (G - 1) / G for an advantage that subtracts the whole group's mean (GroupCentred, GroupNormalised), by
+    std. c = (G - 1) / G for an advantage that subtracts the mean of the whole group and not that of the others, by
     which that mean shrinks the expected force of the reward, so that beta keeps its meaning; 1 for every other.
     """
     if method.reward_transform is not None:
@@ -170,7 +170,7 @@ def _need(signals: Signals | None, who: str) -> Signals:
 
 
 def _takes_group_mean(advantage: Advantage) -> bool:
-    return isinstance(advantage, GroupCentred | GroupNormalised)
+    return isinstance(advantage, GroupCentred | GroupNormalised | BetaNormalised)
 
 
 def return_to_go(signals: Signals, log_q: PerToken | None) -> PerToken:
@@ -277,6 +277,8 @@ def _describe(method: Method) -> str:
     advantage = method.advantage.equation if method.token_weight is None else f"w_t * [{method.advantage.equation}]"
     lines = [f"{method.name}: minimise", f"  {method.reduction.equation} [ {inner} ]"]
     lines.append(f"  rho = pi / pi_old,  A = {advantage}{penalty}")
+    if legend := getattr(method.advantage, "legend", ""):
+        lines.append(f"  {legend}")
     if method.reward_transform is not None:
         lines.append(f"  r = {_equation_of(method.reward_transform)}, of the verifier's reward and the length")
     if method.token_weight is not None:
@@ -327,6 +329,10 @@ def _notes(method: Method) -> list[str]:
     if isinstance(method.advantage, GroupNormalised):
         notes.append(
             "the reward is divided by the group's std, the KL is not: against the raw reward beta acts as beta * std"
+        )
+    if isinstance(method.advantage, BetaNormalised):
+        notes.append(
+            "the reward is weighted by 1/f_N(p), the KL is not: against the raw reward beta acts as beta * f_N(p)"
         )
     if anchor.placement == "reward":
         notes.append("mean_others K_t is over the other rows of the group that still count at t, 0 where none does")

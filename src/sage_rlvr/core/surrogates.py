@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -36,20 +37,31 @@ class Clip:
     held within +-20 nats (as verl does), so that rho stays finite and a token with A = 0 adds 0 however far it has
     moved; a held token has no gradient. Statistics over counted tokens: `surrogate/clipped_share` (of the first
     case), `surrogate/clamped_share` (of the second) and `surrogate/ratio_mean`.
+
+    `dual` = c > 1 is the dual clip (arXiv 1912.09729): for A < 0 the loss of a token is at most -c A, so one that
+    became more than c times as likely and is to fall has no gradient either; `surrogate/dual_clipped_share` counts
+    those. None = no such bound.
     """
 
     low: float = 0.2
     high: float = 0.2
+    dual: float | None = None
 
     def __post_init__(self) -> None:
         if not 0 <= self.low <= 1:
             raise ConfigError(f"Clip: clip_low = {self.low!r} must be in [0, 1]; the ratio is kept above 1 - clip_low.")
         if not self.high >= 0:
             raise ConfigError(f"Clip: clip_high = {self.high!r} must be >= 0; the ratio is kept below 1 + clip_high.")
+        if self.dual is not None and not 1 < self.dual < math.inf:
+            raise ConfigError(
+                f"Clip: dual = {self.dual!r}; for A < 0 the loss is held at -dual * A, and at a ratio of 1 it is -A already: "
+                "give a number above 1 (verl has 3 by default, the recipes of DAPO and BNPO 10), or None for no bound."
+            )
 
     @property
     def equation(self) -> str:
-        return f"-min(rho A, clip(rho, {1 - self.low:g}, {1 + self.high:g}) A)"
+        clipped = f"min(rho A, clip(rho, {1 - self.low:g}, {1 + self.high:g}) A)"
+        return f"-{clipped}" if self.dual is None else f"-max({clipped}, {self.dual:g} min(A, 0))"
 
     def __call__(
         self, log_ratios: PerToken, advantages: Tensor, mask: Bool[Tensor, "B T"]
@@ -63,4 +75,8 @@ class Clip:
             "surrogate/clamped_share": masked_mean(log_ratios.abs() > LARGEST_LOG_RATIO, mask),
             "surrogate/ratio_mean": masked_mean(ratios, mask),
         }
+        if self.dual is not None:
+            loss = torch.where(advantages < 0, torch.minimum(loss, -self.dual * advantages), loss)
+            too_far = (ratios > self.dual) & (advantages < 0)
+            stats["surrogate/dual_clipped_share"] = masked_mean(too_far, mask)
         return loss, stats

@@ -147,10 +147,9 @@ def weights_hash(model: str) -> str:
 
 def run_facts(config: TrainConfig) -> dict[str, Any]:
     """What a resumed run must find unchanged besides its recipe: the files of its policy and of its reference."""
-    anchor = config.method.build().anchor
+    source = config.reference
     facts: dict[str, Any] = {"model_sha256": weights_hash(config.model), "model_files": _files(config.model)}
-    if anchor is not None and anchor.source != "base":
-        source = str(anchor.source)
+    if source is not None and source != config.model:
         facts["reference"] = {"sha256": weights_hash(source), "files": _files(source)}
     return facts
 

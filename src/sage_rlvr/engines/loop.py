@@ -1,6 +1,6 @@
 """The reference engine: the whole of GRPO and SAGE on one screen (`train_step`), plain torch and transformers.
 
-    sample -> verify -> signals -> reference log-probs -> shape (log q) -> advantage -> objective -> step
+    sample, verify, keep -> reference log-probs -> signals -> shape (log q) -> advantage -> objective -> step
 
 Everything random is a function of (seed, step, name, row): two arms of one seed see the same prompts and, while their
 policies agree, the same completions. On a CPU a run is bitwise reproducible (same versions, same thread count).
@@ -13,7 +13,7 @@ import shutil
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import torch
@@ -26,8 +26,9 @@ from sage_rlvr.core.keys import Key
 from sage_rlvr.core.method import Method, advantages_of, objective, q_clamped, shape
 from sage_rlvr.core.signals import Batch, Signals
 from sage_rlvr.engines.base import TextTask, Tokens, load_policy
+from sage_rlvr.engines.groups import Groups, draw_groups, rollout_metrics, rows_of_groups
 from sage_rlvr.engines.optim import Optimiser
-from sage_rlvr.engines.sampler import Rollout, sample
+from sage_rlvr.engines.reference import follow, kept_reference, load_reference, reference_metrics, restore_reference
 from sage_rlvr.engines.scoring import Scores, score
 from sage_rlvr.engines.sft import check_replaceable, checkpoint, load_tensors, model_tensors, resume, save_policy
 from sage_rlvr.errors import TrainingDiverged
@@ -47,54 +48,58 @@ class Loop:
     problems: list[Any]
     optimiser: Optimiser
     key: Key
+    reference_step: int = 0
+    """Steps after which the policy became the reference; 0 for one from files."""
 
 
 def train_step(loop: Loop, step: int) -> dict[str, float]:
-    """One rollout and its updates. Step counts from 0; returns the step's metrics (DESIGN section 4 names)."""
+    """One rollout and its updates. Step counts from 0; returns the step's metrics (their names: docs/architecture.md).
+
+    Where a rollout plan keeps no group there is no update: weights and moments stay as they are.
+    """
     config, method, total = loop.config, loop.method, loop.config.steps
-    problems = prompts_of_step(loop, step)
-    prompts = [loop.tokens.encode_prompt(loop.task.render(p)) for p in problems]
-    rollout = draw_rollout(loop, prompts, step)
-    rewards, verdicts = rewards_of(loop, problems, rollout)  # (B,), row = prompt * group_size + member
-    rows = torch.arange(len(rewards), device=rewards.device)
+    drawn = draw_groups(loop, step)  # sample and verify; a rollout plan keeps some of it and refills
+    metrics = rollout_metrics(loop, drawn) | reference_metrics(loop)
+    if not drawn.kept.any():
+        return metrics
+    groups = drawn.groups
+    rows = torch.arange(groups.rewards.numel(), device=groups.rewards.device)  # row = prompt * group_size + member
 
     once = config.updates.epochs == 1 and config.updates.minibatches == 1 and config.updates.micro_batch is None
+    exact = once and "distributions" in method.needs  # in several updates each computes those of its own rows
     # One update a rollout: the training forward is the old policy's forward. Several: score the old policy first.
     if once:
-        scores = score_rows(loop, loop.policy, prompts, rollout, rows, entropies=True)
+        scores = score_rows(loop, loop.policy, groups, rows, entropies=True, log_probs=exact)
     else:
-        scores = fixed_scores(loop, loop.policy, prompts, rollout, rows, entropies=True)
-    reference = reference_logps(loop, prompts, rollout, rows)
+        scores = fixed_scores(loop, loop.policy, groups, rows, entropies=True)
+    reference = reference_scores(loop, groups, rows, log_probs=exact)
     assert scores.entropies is not None
     signals = Signals(
         old_logps=scores.logps,
         ref_logps=None if reference is None else reference.logps,
-        mask=rollout.mask,
-        row_ids=rows,
+        mask=groups.rollout.mask,
+        row_ids=groups.row_ids,
         entropies=scores.entropies,
         ref_entropies=None if reference is None else reference.entropies,
-        rewards=rewards,
+        rewards=groups.rewards.reshape(-1),
     )
     log_q = shape(method, signals, step, total, loop.key)
-    grouped = rewards.reshape(-1, config.rollout.group_size)
-    advantages = advantages_of(method, grouped, signals, log_q, step, total)
     whole = Batch(
         logps=scores.logps,
         old_logps=signals.old_logps,
         ref_logps=signals.ref_logps,
         mask=signals.mask,
-        advantages=advantages,
+        advantages=advantages_of(method, groups.rewards, signals, log_q, step, total),
         log_q=log_q,
         entropies=signals.entropies,
         max_tokens=config.rollout.max_new_tokens,
         q_clamped=q_clamped(method, signals, step, total, loop.key),
+        log_probs=scores.log_probs,
+        ref_log_probs=None if reference is None else reference.log_probs,
     )
-    if once:
-        metrics = update(loop, [whole], whole.mask, step, step)
-    else:
-        metrics = several_updates(loop, whole, prompts, rollout, step)
-    gap = (rollout.logps - signals.old_logps).abs()[rollout.mask].max()
-    return metrics | verdicts | rollout_metrics(rollout, grouped) | {"sampler/logp_gap_max": float(gap)}
+    metrics |= update(loop, [whole], whole.mask, step, step) if once else several_updates(loop, whole, groups, step)
+    gap = (groups.rollout.logps - signals.old_logps).abs()[groups.rollout.mask].max()
+    return metrics | {"sampler/logp_gap_max": float(gap)}
 
 
 def update(loop: Loop, parts: Iterable[Batch], mask: Tensor, step: int, number: int) -> dict[str, float]:
@@ -114,20 +119,23 @@ def update(loop: Loop, parts: Iterable[Batch], mask: Tensor, step: int, number: 
     return shares | {"loss": sum(m["loss"] for _, m in collected)} | loop.optimiser.step(number)
 
 
-def several_updates(
-    loop: Loop, whole: Batch, prompts: list[list[int]], rollout: Rollout, step: int
-) -> dict[str, float]:
-    """`epochs` passes over shuffled mini-batches of whole groups; the ratio to the old policy leaves 1 after the first."""
+def several_updates(loop: Loop, whole: Batch, groups: Groups, step: int) -> dict[str, float]:
+    """`epochs` passes over shuffled mini-batches of whole groups; the ratio to the old policy leaves 1 after the first.
+
+    Where a rollout plan kept fewer groups the mini-batches are smaller, and one without any is left out: the number of an
+    update, which the learning rate reads, is a function of step, epoch and mini-batch alone.
+    """
     plan, collected = loop.config.updates, []
     alone = plan.epochs * plan.minibatches == 1  # a single update that diverges has moved nothing
     with nullcontext() if alone else undone_if_diverged(loop):
         for epoch in range(plan.epochs):
-            order = loop.key.permutation(step, f"minibatch/{epoch}", len(prompts))
-            for n, groups in enumerate(order.chunk(plan.minibatches)):
+            order = loop.key.permutation(step, f"minibatch/{epoch}", len(groups.prompts))
+            for n, part in enumerate(order.tensor_split(plan.minibatches)):
                 number = (step * plan.epochs + epoch) * plan.minibatches + n
-                rows = rows_of_groups(groups.sort().values, loop.config.rollout.group_size)
-                parts = micro_batches(loop, whole, prompts, rollout, rows)
-                collected.append(update(loop, parts, whole.mask[rows], step, number))
+                if len(part):
+                    rows = rows_of_groups(part.sort().values, loop.config.rollout.group_size)
+                    parts = micro_batches(loop, whole, groups, rows)
+                    collected.append(update(loop, parts, whole.mask[rows], step, number))
     return {name: sum(m[name] for m in collected) / len(collected) for name in collected[0]}
 
 
@@ -144,13 +152,21 @@ def undone_if_diverged(loop: Loop) -> Iterator[None]:
         raise
 
 
-def micro_batches(
-    loop: Loop, whole: Batch, prompts: list[list[int]], rollout: Rollout, rows: Tensor
-) -> Iterator[Batch]:
-    """`rows` of the rollout, `updates.micro_batch` groups at a time, each with a fresh forward pass in graph."""
+def micro_batches(loop: Loop, whole: Batch, groups: Groups, rows: Tensor) -> Iterator[Batch]:
+    """`rows` of the rollout, `updates.micro_batch` groups at a time, each with a fresh forward pass in graph.
+
+    Distributions over the vocabulary exist for one micro-batch at a time; the reference's are computed again for each.
+    """
+    exact = "distributions" in loop.method.needs
     for part in rows.split(rows_at_once(loop, rows)):
-        scores = score_rows(loop, loop.policy, prompts, rollout, part, entropies=False)  # those of the rollout hold
-        yield select(whole, part, scores.logps)
+        # The entropies of the rollout hold.
+        scores = score_rows(loop, loop.policy, groups, part, entropies=False, log_probs=exact)
+        batch = select(whole, part, scores.logps)
+        if exact:
+            reference = reference_scores(loop, groups, part, log_probs=True)
+            laws = None if reference is None else reference.log_probs
+            batch = replace(batch, log_probs=scores.log_probs, ref_log_probs=laws)
+        yield batch
 
 
 def rows_at_once(loop: Loop, rows: Tensor) -> int:
@@ -165,95 +181,48 @@ def select(whole: Batch, rows: Tensor, logps: Tensor) -> Batch:
     return Batch(logps=logps, **{n: v[rows] if isinstance(v, Tensor) else v for n, v in fixed.items()})
 
 
-def rows_of_groups(groups: Tensor, group_size: int) -> Tensor:
-    """Group numbers (g,) -> row numbers (g * group_size,)."""
-    return (groups[:, None] * group_size + torch.arange(group_size)).reshape(-1)
-
-
-def prompts_of_step(loop: Loop, step: int) -> list[Any]:
-    """The step's problems: epoch after epoch over the training problems, each epoch in its own order."""
-    count, total = loop.config.rollout.prompts_per_step, len(loop.problems)
-    wanted = range(step * count, (step + 1) * count)
-    orders = {e: loop.key.permutation(e, "prompts", total) for e in {i // total for i in wanted}}
-    return [loop.problems[int(orders[i // total][i % total])] for i in wanted]
-
-
-def draw_rollout(loop: Loop, prompts: list[list[int]], step: int) -> Rollout:
-    """`group_size` completions of each prompt at the training temperature."""
-    config = loop.config.rollout
-    return sample(
-        loop.policy,
-        prompts,
-        group_size=config.group_size,
-        max_new_tokens=config.max_new_tokens,
-        eos_id=loop.tokens.eos_ids,
-        pad_id=loop.tokens.pad_id,
-        key=loop.key,
-        step=step,
-        temperature=config.temperature,
-        entropies=False,  # the training forward computes them, with the rest of the signals
-    )
-
-
-def rewards_of(loop: Loop, problems: list[Any], rollout: Rollout) -> tuple[Tensor, dict[str, float]]:
-    """1 for right, 0 for wrong or undecided; the share of undecided verdicts is reported, never hidden."""
-    texts = loop.tokens.texts(rollout)
-    size = loop.config.rollout.group_size
-    verdicts = [loop.task.verify(problems[i // size], text) for i, text in enumerate(texts)]
-    undecided = sum(v.label == "undecided" for v in verdicts) / len(verdicts)
-    rewards = torch.tensor([float(v.right) for v in verdicts], device=rollout.tokens.device)
-    return rewards, {"verifier/undecided_share": undecided}
-
-
 def score_rows(
-    loop: Loop, model: PreTrainedModel, prompts: list[list[int]], rollout: Rollout, rows: Tensor, *, entropies: bool
+    loop: Loop, model: PreTrainedModel, groups: Groups, rows: Tensor, *, entropies: bool, log_probs: bool = False
 ) -> Scores:
     """Log-probs of `rows` (ascending) of the rollout under `model`; only the prompts they belong to are computed."""
-    owners = rows // loop.config.rollout.group_size
-    groups, local = owners.unique(return_inverse=True)
+    owners, local = (rows // loop.config.rollout.group_size).unique(return_inverse=True)
     return score(
         model,
-        [prompts[int(g)] for g in groups],
-        rollout.tokens[rows],
-        rollout.mask[rows],
+        [groups.prompts[int(g)] for g in owners],
+        groups.rollout.tokens[rows],
+        groups.rollout.mask[rows],
         local,
         temperature=loop.config.rollout.temperature,
         entropies=entropies,
+        log_probs=log_probs,
     )
 
 
 @torch.no_grad()
 def fixed_scores(
-    loop: Loop, model: PreTrainedModel, prompts: list[list[int]], rollout: Rollout, rows: Tensor, *, entropies: bool
+    loop: Loop, model: PreTrainedModel, groups: Groups, rows: Tensor, *, entropies: bool, log_probs: bool = False
 ) -> Scores:
     """`score_rows` out of graph, `updates.micro_batch` groups at a time, so that it needs no more memory than an update."""
     parts = [
-        score_rows(loop, model, prompts, rollout, part, entropies=entropies)
+        score_rows(loop, model, groups, part, entropies=entropies, log_probs=log_probs)
         for part in rows.split(rows_at_once(loop, rows))
     ]
     if len(parts) == 1:
         return parts[0]
-    found = [part.entropies for part in parts if part.entropies is not None]
-    return Scores(torch.cat([part.logps for part in parts]), torch.cat(found) if entropies else None)
+
+    def column(name: str) -> Tensor | None:
+        found = [getattr(part, name) for part in parts]
+        return None if found[0] is None else torch.cat(found)
+
+    return Scores(torch.cat([part.logps for part in parts]), column("entropies"), column("log_probs"))
 
 
-def reference_logps(loop: Loop, prompts: list[list[int]], rollout: Rollout, rows: Tensor) -> Scores | None:
+def reference_scores(loop: Loop, groups: Groups, rows: Tensor, *, log_probs: bool = False) -> Scores | None:
     """The reference's log-probs (and entropies where the guide reads them); None where the method has no anchor."""
     if loop.reference is None:
         return None
     wanted = "ref_entropies" in loop.method.needs
-    return fixed_scores(loop, loop.reference, prompts, rollout, rows, entropies=wanted)
-
-
-def rollout_metrics(rollout: Rollout, grouped: Tensor) -> dict[str, float]:
-    """Of one rollout: rewards (P, G), lengths in tokens, share of groups without a signal."""
-    lengths = rollout.lengths.float()
-    return {
-        "reward/mean": float(grouped.mean()),
-        "reward/dead_group_share": float((grouped == grouped[:, :1]).all(1).float().mean()),
-        "completions/length_mean": float(lengths.mean()),
-        "completions/unfinished_share": float((~rollout.finished).float().mean()),
-    }
+    return fixed_scores(loop, loop.reference, groups, rows, entropies=wanted, log_probs=log_probs)
 
 
 def build(config: TrainConfig) -> Loop:
@@ -262,10 +231,7 @@ def build(config: TrainConfig) -> Loop:
     method = config.method.build()
     policy, tokens = load_policy(config.model, config.engine.dtype)
     policy.eval()  # dropout off: the policy that samples is the policy that is trained
-    reference = None
-    if "ref_logps" in method.needs:
-        source = config.model if method.anchor.source == "base" else method.anchor.source
-        reference = load_policy(source, config.engine.dtype)[0].eval().requires_grad_(False)
+    reference = load_reference(config, policy, tokens)
     task = config.world.build()
     problems = task.problems("train", config.world.data_seed, config.world.train_problems)
     updates = config.steps * config.updates.epochs * config.updates.minibatches
@@ -281,7 +247,9 @@ def train(config: TrainConfig, run: RunDir, progress: Any) -> int:
     """
     check_replaceable(run.path / "policy")
     loop = build(config)
-    step = resume(run, loop.policy, loop.optimiser)
+    newest = resume(run, loop.policy, loop.optimiser)
+    restore_reference(loop, newest)
+    step = newest.step if newest else 0
     if step < config.steps:  # the policy of an earlier, shorter run in this directory is not this run's result
         shutil.rmtree(run.path / "policy", ignore_errors=True)
     progress.start(total=config.steps, done=step)
@@ -295,13 +263,19 @@ def train(config: TrainConfig, run: RunDir, progress: Any) -> int:
                 raise set_aside(loop, run, step, error) from error
             run.log({"step": step, **metrics, "time/step_s": time.perf_counter() - began})
             step += 1
+            follow(loop, step)
             progress.advance(step, metrics)
             stopping = stop.requested  # read once: what stops the loop also saves
             if step % config.checkpoint.every == 0 or step == config.steps or stopping:
-                checkpoint(run, loop.policy, loop.optimiser, step)
+                save(loop, run, step)
     if step == config.steps:
         save_policy(loop.policy, loop.tokens.tokenizer, run.path / "policy")
     return step
+
+
+def save(loop: Loop, run: RunDir, step: int) -> None:
+    """A checkpoint of all that a run cannot find on disk: weights, moments, and a reference that it made itself."""
+    checkpoint(run, loop.policy, loop.optimiser, step, **kept_reference(loop))
 
 
 def set_aside(loop: Loop, run: RunDir, step: int, error: TrainingDiverged) -> TrainingDiverged:
@@ -310,12 +284,12 @@ def set_aside(loop: Loop, run: RunDir, step: int, error: TrainingDiverged) -> Tr
     Raises CheckpointError where they cannot be written.
     """
     loop.optimiser.adam.zero_grad(set_to_none=True)
-    checkpoint(run, loop.policy, loop.optimiser, step)
-    problems = prompts_of_step(loop, step)
-    rollout = draw_rollout(loop, [loop.tokens.encode_prompt(loop.task.render(p)) for p in problems], step)
+    save(loop, run, step)
+    groups = draw_groups(loop, step).groups  # the weights are those it was drawn with: the same batch again
+    rollout = groups.rollout
     folder = run.path / "diverged" / f"step-{step:06d}"
     tensors = {"tokens": rollout.tokens.contiguous(), "mask": rollout.mask.contiguous()}
-    listed = {"step": step, "error": str(error), "prompts": [loop.task.render(p) for p in problems]}
+    listed = {"step": step, "error": str(error), "prompts": [loop.task.render(p) for p in groups.problems]}
     text = json.dumps(listed, indent=1)
     with writing(f"batch set aside ({error})", folder, len(text) + sum(t.nbytes for t in tensors.values())):
         folder.mkdir(parents=True, exist_ok=True)

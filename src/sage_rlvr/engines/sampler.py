@@ -57,6 +57,13 @@ class Rollout:
     def lengths(self) -> Tensor:
         return self.mask.sum(1)
 
+    def rows(self, index: Tensor) -> Rollout:
+        """These rows (at least one), in this order, as wide as the longest of them."""
+        width = int(self.lengths[index].max())
+        entropies = None if self.entropies is None else self.entropies[index, :width]
+        parts = (self.tokens[index, :width], self.mask[index, :width], self.logps[index, :width])
+        return Rollout(*parts, entropies, self.finished[index])
+
 
 @torch.no_grad()
 def sample(
@@ -135,18 +142,23 @@ def _length_by_length(
     lengths = torch.tensor([len(p) for p in prompts])
     groups = [torch.nonzero(lengths == n).squeeze(1) for n in lengths.unique()]
     parts = [alike([prompts[i] for i in g.tolist()], row_ids=row_ids[g].flatten()) for g in groups]
-    width = max(part.tokens.shape[1] for part in parts)
     places = torch.arange(row_ids.numel()).reshape(row_ids.shape)
     order = torch.cat([places[g].flatten() for g in groups]).argsort().to(parts[0].tokens.device)
+    return joined(parts, pad_id).rows(order)
 
-    def joined(name: str, fill: int = 0) -> Any:
+
+def joined(parts: Sequence[Rollout], pad_id: int) -> Rollout:
+    """The rows of several rollouts one after the other, padded to the widest."""
+    width = max(part.tokens.shape[1] for part in parts)
+
+    def column(name: str, fill: int = 0) -> Any:
         columns = [getattr(part, name) for part in parts]
         if columns[0] is None:
             return None
-        return torch.cat([F.pad(c, (0, width - c.shape[1]), value=fill) for c in columns])[order]
+        return torch.cat([F.pad(c, (0, width - c.shape[1]), value=fill) for c in columns])
 
-    finished = torch.cat([part.finished for part in parts])[order]
-    return Rollout(joined("tokens", pad_id), joined("mask"), joined("logps"), joined("entropies"), finished)
+    finished = torch.cat([part.finished for part in parts])
+    return Rollout(column("tokens", pad_id), column("mask"), column("logps"), column("entropies"), finished)
 
 
 def draw(

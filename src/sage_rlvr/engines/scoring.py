@@ -25,13 +25,15 @@ RAGGED = "sage_ragged"
 
 @dataclass(frozen=True)
 class Scores:
-    """logps (B, T) of the given tokens, in graph when gradients are on; entropies (B, T) in nats, detached, or None.
+    """logps (B, T) of the given tokens, in graph when gradients are on; entropies (B, T) in nats, detached, or None;
+    log_probs (B, T, V) of every next token, in graph as the logps, or None.
 
-    Entries off the mask are 0. Both are those of the temperature-scaled distribution, as in TRL and verl.
+    Entries off the mask are 0. All are those of the temperature-scaled distribution, as in TRL and verl.
     """
 
     logps: Tensor
     entropies: Tensor | None
+    log_probs: Tensor | None = None
 
 
 def completion_logits(
@@ -59,17 +61,22 @@ def score(
     *,
     temperature: float = 1.0,
     entropies: bool = False,
+    log_probs: bool = False,
 ) -> Scores:
-    """Log-probs of `tokens` (B, T) where `mask` (B, T) counts them. Shapes and errors are those of `completion_logits`."""
+    """Log-probs of `tokens` (B, T) where `mask` (B, T) counts them; `log_probs` asks for those of every next token too.
+
+    Shapes and errors are those of `completion_logits`.
+    """
     logits = completion_logits(model, prompts, tokens, mask, owners).float()
-    log_probs = torch.log_softmax(logits / temperature if temperature != 1.0 else logits, -1)
-    chosen = log_probs.gather(1, tokens[mask][:, None]).squeeze(1)
+    laws = torch.log_softmax(logits / temperature if temperature != 1.0 else logits, -1)
+    chosen = laws.gather(1, tokens[mask][:, None]).squeeze(1)
     logps = torch.zeros(mask.shape, device=chosen.device).masked_scatter(mask, chosen)
+    whole = laws.new_zeros(*mask.shape, laws.shape[1]).index_put((mask,), laws) if log_probs else None
     if not entropies:
-        return Scores(logps, None)
+        return Scores(logps, None, whole)
     with torch.no_grad():
-        flat = torch.special.entr(log_probs.detach().exp()).sum(-1)
-    return Scores(logps, torch.zeros(mask.shape, device=flat.device).masked_scatter(mask, flat))
+        flat = torch.special.entr(laws.detach().exp()).sum(-1)
+    return Scores(logps, torch.zeros(mask.shape, device=flat.device).masked_scatter(mask, flat), whole)
 
 
 def _check(prompts: Sequence[Sequence[int]], tokens: Tensor, mask: Tensor, owners: Tensor) -> None:

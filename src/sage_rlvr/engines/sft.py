@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 import time
+from collections.abc import Mapping
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from sage_rlvr.config import ModelConfig, SftConfig
 from sage_rlvr.engines.base import Tokens
 from sage_rlvr.engines.optim import Optimiser
 from sage_rlvr.errors import ConfigError, TrainingDiverged
-from sage_rlvr.runs import RunDir, StopFlag, writing
+from sage_rlvr.runs import Checkpoint, RunDir, StopFlag, writing
 from sage_rlvr.tasks.countdown import build_tokenizer, render
 
 POLICY_FILES = (
@@ -77,7 +78,8 @@ def train_sft(config: SftConfig, run: RunDir, out: Path | None, progress: Any) -
     tokens = Tokens.of(tokenizer)
     model = build_model(config.model, tokenizer, config.seed)
     optimiser = Optimiser(model, config.optimizer, config.steps)
-    step = resume(run, model, optimiser)
+    newest = resume(run, model, optimiser)
+    step = newest.step if newest else 0
     world = config.world.build()
     progress.start(total=config.steps, done=step)
     stopping = False
@@ -158,22 +160,27 @@ def save_policy(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, out:
             former.rename(place)
 
 
-def checkpoint(run: RunDir, model: PreTrainedModel, optimiser: Optimiser, step: int, **state: Any) -> None:
-    """Weights (tied ones once), optimiser moments and the step, atomically."""
-    run.save_checkpoint(
-        step, {"model": model_tensors(model), "optimizer": optimiser.tensors()}, {"step": step, **state}
-    )
+def checkpoint(
+    run: RunDir,
+    model: PreTrainedModel,
+    optimiser: Optimiser,
+    step: int,
+    more: Mapping[str, Mapping[str, Tensor]] | None = None,
+    **state: Any,
+) -> None:
+    """Weights (tied ones once), optimiser moments, `more` groups of tensors and the step, atomically."""
+    groups = {"model": model_tensors(model), "optimizer": optimiser.tensors(), **(more or {})}
+    run.save_checkpoint(step, groups, {"step": step, **state})
 
 
-def resume(run: RunDir, model: PreTrainedModel, optimiser: Optimiser) -> int:
-    """Load the newest complete checkpoint, drop the metrics written after it, return its step (0 without one)."""
+def resume(run: RunDir, model: PreTrainedModel, optimiser: Optimiser) -> Checkpoint | None:
+    """Load the newest complete checkpoint, drop the metrics written after it, return it (None where there is none)."""
     newest = run.latest()
     run.truncate_metrics(newest.step if newest else 0)
-    if newest is None:
-        return 0
-    load_tensors(model, newest.load("model"))
-    optimiser.load(newest.load("optimizer"))
-    return int(newest.step)
+    if newest is not None:
+        load_tensors(model, newest.load("model"))
+        optimiser.load(newest.load("optimizer"))
+    return newest
 
 
 def model_tensors(model: PreTrainedModel) -> dict[str, Tensor]:

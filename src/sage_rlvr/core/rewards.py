@@ -1,0 +1,74 @@
+"""Reward transforms: rewards and lengths of a group become rewards, before the advantage; frozen, no gradient."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from sage_rlvr.errors import ConfigError, DataError
+
+
+@dataclass(frozen=True)
+class OverlongShaping:
+    """2 r - 1 - factor * min(1, max(0, |y| - (max_tokens - buffer)) / buffer) (DAPO, arXiv 2503.14476, Eq. 13).
+
+    A completion is free up to max_tokens - buffer tokens; from there to max_tokens the price rises in a straight line
+    to `factor`, where it stays. `signed` maps the verifier's 0/1 to -1/+1, as DAPO does; without it r stays as it is.
+    `max_tokens` is the limit of sampling, end token included, as lengths are; an engine checks that it is its own.
+
+    Called with rewards (P, G) and lengths (P, G) in tokens, returns (P, G) float32. DataError for shapes that differ,
+    and where `signed` meets a reward outside [0, 1].
+    """
+
+    max_tokens: int
+    buffer: int
+    factor: float = 1.0
+    signed: bool = True
+
+    def __post_init__(self) -> None:
+        for name in ("max_tokens", "buffer"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise ConfigError(f"OverlongShaping: {name} = {value!r}; it counts tokens, so give a whole number >= 1.")
+        if self.buffer > self.max_tokens:
+            raise ConfigError(
+                f"OverlongShaping: buffer = {self.buffer} is longer than max_tokens = {self.max_tokens}; the price begins "
+                "at max_tokens - buffer tokens, so give a buffer of at most max_tokens (DAPO: 4096 of 20480)."
+            )
+        if not 0 <= self.factor < math.inf:
+            raise ConfigError(
+                f"OverlongShaping: factor = {self.factor!r} is the price of a completion at the limit; give a finite "
+                "number >= 0, for example DAPO's 1.0."
+            )
+
+    @property
+    def equation(self) -> str:
+        reward = "2 r - 1" if self.signed else "r"
+        return f"{reward} - {self.factor:g} * min(1, max(0, |y| - {self.max_tokens - self.buffer}) / {self.buffer})"
+
+    @torch.no_grad()
+    def __call__(self, rewards: Float[Tensor, "P G"], lengths: Int[Tensor, "P G"]) -> Float[Tensor, "P G"]:
+        if rewards.shape != lengths.shape:
+            raise DataError(
+                f"OverlongShaping: rewards have shape {tuple(rewards.shape)} and lengths {tuple(lengths.shape)}; give one "
+                "length a reward, (prompts, completions a prompt)."
+            )
+        values = rewards.float()
+        if self.signed:
+            self._require_share(values)
+            values = 2.0 * values - 1.0
+        over = (lengths - (self.max_tokens - self.buffer)).float() / self.buffer
+        return values - self.factor * over.clamp(0.0, 1.0)
+
+    def _require_share(self, rewards: Float[Tensor, "P G"]) -> None:
+        wrong = (~((rewards >= 0) & (rewards <= 1))).nonzero()
+        if len(wrong):
+            place = tuple(wrong[0].tolist())
+            raise DataError(
+                f"OverlongShaping: the reward at {place} (prompt, completion) is {float(rewards[place]):g}; signed=True maps "
+                "0..1 to -1..+1 and would map it beyond: give the verifier's 0 and 1, or signed=False."
+            )

@@ -1,0 +1,295 @@
+"""The expected loss of a method over listed completions: the loop's own `objective`, with sums in place of samples.
+
+A `Listing` holds every completion of a prompt with its probability. `expected_loss` gives `objective` all of them as one
+batch, each row weighted by its probability and carrying the advantage that it has on average over the other members of
+its group; that average is a sum over all reward compositions of the other G - 1. Its gradient is the expected gradient
+of one step of the loop, without a single sample. `loss_over_groups` is the brute-force twin: every group of G
+completions, one after another, through `advantages_of` and `objective` as the loop calls them.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from sage_rlvr.core.guides import factors
+from sage_rlvr.core.keys import Key
+from sage_rlvr.core.method import Method, advantages_of, kl_share, objective, return_to_go, shape
+from sage_rlvr.core.signals import Batch, Signals
+from sage_rlvr.errors import ConfigError, DataError
+
+LARGEST_COMPOSITIONS = 300_000
+LARGEST_GROUPS = 20_000
+
+
+@dataclass(frozen=True, eq=False)
+class Listing:
+    """The completions of one prompt, each once.
+
+    signals  of all rows (B, T) under the policy that generates (old_logps) and the reference
+    probs    (B,) probability of each row under that policy; they sum to 1 (what was left out is not in here)
+    rewards  (B,) the verifier's raw rewards
+    ref_log_probs  (B, T, V) of the reference, for exact divergences; None where no method needs it
+    """
+
+    signals: Signals
+    probs: Float[Tensor, " B"]
+    rewards: Float[Tensor, " B"]
+    ref_log_probs: Float[Tensor, "B T V"] | None = None
+
+    def __post_init__(self) -> None:
+        rows = self.signals.mask.shape[0]
+        for name in ("probs", "rewards"):
+            if tuple(getattr(self, name).shape) != (rows,):
+                raise DataError(
+                    f"Listing.{name} has shape {tuple(getattr(self, name).shape)}; give one a row, ({rows},)."
+                )
+        total = float(self.probs.double().sum())
+        if not (bool((self.probs >= 0).all()) and abs(total - 1) < 1e-4):
+            raise DataError(
+                f"Listing.probs sum to {total:.6g}; list every completion once, or divide by what is listed."
+            )
+
+    def repeated(self, times: int) -> Listing:
+        """Each completion `times` times with 1 / times of its probability and row numbers of its own.
+
+        Noise that is a function of the row number, as in `Random`, is thereby averaged over `times` draws.
+        """
+        s = self.signals
+        many = {
+            name: None if (value := getattr(s, name)) is None else value.repeat(times, *[1] * (value.dim() - 1))
+            for name in ("old_logps", "ref_logps", "mask", "entropies", "ref_entropies", "rewards", "hidden")
+        }
+        signals = Signals(row_ids=torch.arange(times * s.mask.shape[0]), **many)  # type: ignore[arg-type]
+        ref = None if self.ref_log_probs is None else self.ref_log_probs.repeat(times, 1, 1)
+        return Listing(signals, self.probs.repeat(times) / times, self.rewards.repeat(times), ref)
+
+
+def expected_loss(
+    method: Method,
+    listing: Listing,
+    logps: Float[Tensor, "B T"],
+    *,
+    group_size: int = 8,
+    step: int = 0,
+    total_steps: int = 1,
+    key: Key | None = None,
+    log_q: Float[Tensor, "B T"] | None = None,
+    log_probs: Float[Tensor, "B T V"] | None = None,
+    max_tokens: int | None = None,
+    others: Float[Tensor, "P G"] | None = None,
+) -> Float[Tensor, ""]:
+    """The mean of `objective` over rollouts of one prompt; its gradient with respect to `logps` is the expected one.
+
+    logps (B, T) of the current policy in the graph; on-policy they equal listing.signals.old_logps. log_q replaces the
+    guide's. max_tokens: for the fixed-budget reduction, default the longest completion. others (P, G): rewards of the
+    step's other prompts, held fixed, for an advantage that looks across prompts (BNPO).
+
+    Exact for a sum over tokens divided by a constant or by the row's length. A division by the batch's token count
+    (`TokenMean`) is taken in the limit of many groups, E[sum] / E[tokens]. After the first update of a rollout the
+    clip sees the mean advantage, which is exact while the sign of A is decided by the row's own reward (two rewards).
+    ConfigError for a guide that looks at the batch, and for a rollout plan with the KL in the reward, where the other
+    members of a kept group are no longer independent of the row.
+    """
+    _check(method)
+    key = Key(0) if key is None else key
+    signals = listing.signals
+    if log_q is None:
+        log_q = shape(method, signals, step, total_steps, key)
+    advantages, kept = mean_advantages(method, listing, group_size, others)
+    weights = listing.probs.float() * kept
+    weights = weights / weights.sum() * len(weights)
+    batch = Batch(
+        logps=logps,
+        old_logps=signals.old_logps,
+        ref_logps=signals.ref_logps,
+        mask=signals.mask,
+        advantages=_in_reward(method, advantages, listing, log_q, group_size, step, total_steps),
+        log_q=log_q,
+        max_tokens=int(signals.mask.sum(1).max()) if max_tokens is None else max_tokens,
+        log_probs=log_probs,
+        ref_log_probs=listing.ref_log_probs,
+        weights=weights,
+    )
+    budget = None
+    if method.reduction.divisor == "batch":
+        budget = float((weights * signals.mask.sum(1)).sum())
+    return objective(method, batch, step, total_steps, budget)[0]
+
+
+def _check(method: Method) -> None:
+    anchor = method.anchor
+    live = anchor is not None and not anchor.is_off
+    if anchor is not None and live and any(part.depends_on == "batch" for part in factors(anchor.guide)):
+        raise ConfigError(
+            f"{method.name}: a guide that looks at the whole batch has no expectation over single completions; "
+            "measure it over sampled batches."
+        )
+    if anchor is not None and live and anchor.placement == "reward" and method.rollout is not None:
+        raise ConfigError(
+            f"{method.name}: with a rollout plan and the KL in the reward the other members of a kept group depend on "
+            "the row; use loss_over_groups on a small listing."
+        )
+
+
+def _in_reward(
+    method: Method,
+    advantages: Float[Tensor, " B"],
+    listing: Listing,
+    log_q: Float[Tensor, "B T"],
+    group_size: int,
+    step: int,
+    total_steps: int,
+) -> Tensor:
+    """The token weight, and minus beta c K_t where the KL is in the reward: its baseline has mean 0 and is left out."""
+    if method.token_weight is not None:
+        advantages = advantages[:, None] * method.token_weight(listing.signals)
+    if method.anchor is None or method.anchor.placement == "loss":
+        return advantages
+    beta = method.anchor.beta_at(step, total_steps)
+    if beta == 0.0:
+        return advantages
+    penalty = beta * kl_share(method, group_size) * return_to_go(listing.signals, log_q)
+    return (advantages if advantages.dim() == 2 else advantages[:, None]) - penalty
+
+
+def mean_advantages(
+    method: Method, listing: Listing, group_size: int, others: Float[Tensor, "P G"] | None = None
+) -> tuple[Float[Tensor, " B"], Float[Tensor, " B"]]:
+    """(B,) advantage of each completion averaged over the G - 1 others of its group, given that the group is kept,
+    and (B,) the probability that it is kept.
+
+    Completions of equal reward (and length, where a reward transform looks at it) form a class; the sum runs over all
+    compositions of G - 1 others by class with their multinomial probabilities.
+    """
+    traits = listing.rewards.double()[:, None]
+    if method.reward_transform is not None:
+        traits = torch.stack([listing.rewards.double(), listing.signals.mask.sum(1).double()], 1)
+    classes, member = traits.unique(dim=0, return_inverse=True)
+    mass = torch.zeros(len(classes), dtype=torch.float64).index_add(0, member, listing.probs.double())
+    counts, chances = _compositions(mass / mass.sum(), group_size - 1)
+    found = [_of_class(method, classes, own, counts, chances, others) for own in range(len(classes))]
+    table = torch.tensor(found, dtype=torch.float64)
+    if not bool((table[:, 1] * mass > 0).any()):
+        raise DataError(
+            f"{method.name}: no group of {group_size} is ever kept by its rollout plan, because all completions that "
+            "have any probability earn the same; there is no expectation over kept groups."
+        )
+    return table[member, 0].float(), table[member, 1].float()
+
+
+def _compositions(mass: Float[Tensor, " M"], draws: int) -> tuple[Int[Tensor, "K M"], Float[Tensor, " K"]]:
+    """All ways to draw that many from M classes, and their multinomial probabilities."""
+    places = draws + len(mass) - 1
+    number = math.comb(places, draws)
+    if number > LARGEST_COMPOSITIONS:
+        raise ConfigError(
+            f"{len(mass)} different rewards in groups of {draws + 1} have {number:,} compositions, more than "
+            f"{LARGEST_COMPOSITIONS:,}; take a smaller group_size or fewer reward values."
+        )
+    bars = torch.tensor(list(itertools.combinations(range(places), len(mass) - 1)), dtype=torch.long)
+    bars = bars.reshape(number, len(mass) - 1)
+    ends = torch.cat([torch.full((number, 1), -1), bars, torch.full((number, 1), places)], 1)
+    counts = ends.diff(dim=1) - 1
+    log_chance = math.lgamma(draws + 1) + (torch.special.xlogy(counts, mass) - torch.lgamma(counts + 1.0)).sum(1)
+    return counts, log_chance.exp()
+
+
+def _of_class(
+    method: Method,
+    classes: Float[Tensor, "M D"],
+    own: int,
+    counts: Int[Tensor, "K M"],
+    chances: Float[Tensor, " K"],
+    others: Float[Tensor, "P G"] | None,
+) -> tuple[float, float]:
+    """(mean advantage given kept, probability of being kept) of a member of class `own`."""
+    rest = torch.repeat_interleave(torch.arange(len(classes)).repeat(len(counts)), counts.reshape(-1))
+    group = torch.cat([torch.full((len(counts), 1), own), rest.reshape(len(counts), -1)], 1)
+    rewards, lengths = classes[group][..., 0].float(), classes[group][..., -1].long()
+    kept = chances if method.rollout is None else chances * method.rollout.keeps(rewards).double()
+    if method.reward_transform is not None:
+        rewards = method.reward_transform(rewards, lengths)
+    own_advantages = _first_advantages(method, rewards, others).double()
+    total = float(kept.sum())
+    return (float((kept * own_advantages).sum() / total) if total > 0 else 0.0), total
+
+
+def _first_advantages(method: Method, rewards: Float[Tensor, "K G"], others: Float[Tensor, "P G"] | None) -> Tensor:
+    """(K,) the first member's advantage in each group; beside `others` where the advantage looks across prompts."""
+    if not getattr(method.advantage, "couples_prompts", False):
+        return method.advantage(rewards)[:, 0]
+    if others is None:
+        raise DataError(
+            f"{method.name}: its advantage looks across the prompts of a step; pass others=, the rewards (P, G) of the "
+            "step's other prompts."
+        )
+    if method.reward_transform is not None:
+        raise ConfigError(f"{method.name}: others= are given without lengths, which the reward transform would need.")
+    fixed = others.float()
+    return torch.stack([method.advantage(torch.cat([row[None], fixed]))[0, 0] for row in rewards])
+
+
+def loss_over_groups(
+    method: Method,
+    listing: Listing,
+    logps: Float[Tensor, "B T"],
+    *,
+    group_size: int,
+    step: int = 0,
+    total_steps: int = 1,
+    key: Key | None = None,
+    log_probs: Float[Tensor, "B T V"] | None = None,
+    max_tokens: int | None = None,
+) -> Float[Tensor, ""]:
+    """The same mean by brute force: one call of `advantages_of` and `objective` for each of the B**G groups.
+
+    Kept groups are weighted by their probability divided by that of being kept. ConfigError beyond 20,000 groups.
+    """
+    key = Key(0) if key is None else key
+    rows = len(listing.probs)
+    if rows**group_size > LARGEST_GROUPS:
+        raise ConfigError(
+            f"{rows}**{group_size} groups are more than {LARGEST_GROUPS:,}; take fewer rows or smaller groups."
+        )
+    longest = int(listing.signals.mask.sum(1).max()) if max_tokens is None else max_tokens
+    total, mass = torch.zeros((), dtype=logps.dtype), 0.0
+    for group in itertools.product(range(rows), repeat=group_size):
+        members = torch.tensor(group)
+        rewards = listing.rewards[members].float()[None]
+        if method.rollout is not None and not bool(method.rollout.keeps(rewards)[0]):
+            continue
+        chance = float(listing.probs[members].double().prod())
+        mass += chance
+        found = _rows(listing, members, log_probs)
+        log_q = shape(method, found.signals, step, total_steps, key)
+        batch = Batch(
+            logps=logps[members],
+            old_logps=found.signals.old_logps,
+            ref_logps=found.signals.ref_logps,
+            mask=found.signals.mask,
+            advantages=advantages_of(method, rewards, found.signals, log_q, step, total_steps),
+            log_q=log_q,
+            max_tokens=longest,
+            log_probs=None if log_probs is None else log_probs[members],
+            ref_log_probs=found.ref_log_probs,
+        )
+        total = total + chance * objective(method, batch, step, total_steps)[0]
+    return total / mass
+
+
+def _rows(listing: Listing, members: Int[Tensor, " G"], log_probs: Tensor | None) -> Listing:
+    """The listing of one group, in which a completion may stand several times; its probs are of no use."""
+    s = listing.signals
+    own = {
+        name: None if (value := getattr(s, name)) is None else value[members]
+        for name in ("old_logps", "ref_logps", "mask", "entropies", "ref_entropies")
+    }
+    signals = Signals(row_ids=torch.arange(len(members)), **own)  # type: ignore[arg-type]
+    ref = None if listing.ref_log_probs is None else listing.ref_log_probs[members]
+    return Listing(signals, torch.full((len(members),), 1.0 / len(members)), listing.rewards[members], ref)
