@@ -91,10 +91,11 @@ def reference_line(config: TrainConfig) -> str:
         unread = f"; base_model = {config.base_model} is not read: only an anchor of source 'base' reads it"
     if config.reference is None or anchor is None:
         return "reference: none, this method reads no log-probs of one" + unread
+    why = (
+        "the anchor's source" if config.reference == anchor.source else f"model, the anchor's source is {anchor.source}"
+    )
     if anchor.source == "base":
         why = "base_model" if config.base_model is not None else "model, because no base_model is given"
-    else:
-        why = "the anchor's source" if config.reference == anchor.source else f"model, the anchor's source is {anchor.source}"
     return f"reference: {config.reference} ({why})" + unread
 
 

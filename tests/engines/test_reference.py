@@ -10,12 +10,12 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from torch import Tensor
-from transformers import LlamaForCausalLM, PreTrainedModel
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
 from sage_rlvr.config import TrainConfig, dump, load_config
 from sage_rlvr.core import Anchor, Method
 from sage_rlvr.engines.base import load_policy
-from sage_rlvr.engines.loop import Loop, build, train, train_step
+from sage_rlvr.engines.loop import build, train, train_step
 from sage_rlvr.engines.reference import follow
 from sage_rlvr.engines.sft import model_tensors
 from sage_rlvr.errors import ConfigError
@@ -69,12 +69,10 @@ def test_base_is_the_model_before_fine_tuning_and_sft_where_the_run_starts(confi
         "sft": build(config("sft", None, *before)),
         "a path": build(config(tiny_policy)),
     }
-    start = model_tensors(loops["sft"].policy)
     found = {name: train_step(loop, 0) for name, loop in loops.items()}
     assert found["sft"]["anchor/kl_raw"] == found["base without one"]["anchor/kl_raw"] == 0.0
     assert found["base"]["anchor/kl_raw"] == found["a path"]["anchor/kl_raw"] > 0.1
-    old = model_tensors(load_policy(str(tiny_policy))[0])
-    assert equal(model_tensors(loops["base"].reference), old) and start.keys() == old.keys()  # type: ignore[arg-type]
+    assert equal(model_tensors(loops["base"].reference), model_tensors(load_policy(str(tiny_policy))[0]))  # type: ignore[arg-type]
     assert not any("anchor/reference_step" in metrics for metrics in found.values())
 
 
@@ -108,10 +106,12 @@ def test_another_vocabulary_is_refused_with_both_names_and_sizes(
     more.add_tokens(["<think>"])
     with pytest.raises(ConfigError, match="22 tokens and 22 logits: they do not"):
         build(config(save(resized(tiny_policy, 22), more, "more")))
-    words = {w: i for w, i in tokenizer.get_vocab().items()}
-    text = tokenizer.backend_tokenizer.to_str().replace(f'"+":{words["+"]}', '"+":@').replace(f'"-":{words["-"]}', f'"-":{words["+"]}')
     swapped = save(resized(tiny_policy, 21), tokenizer, "swapped")
-    (Path(swapped) / "tokenizer.json").write_text(text.replace('"+":@', f'"+":{words["-"]}'))
+    file = Path(swapped) / "tokenizer.json"
+    text, (plus, minus) = file.read_text(), (f'"{sign}": {tokenizer.get_vocab()[sign]}' for sign in "+-")
+    file.write_text(
+        text.replace(plus, plus.replace("+", "@")).replace(minus, minus.replace("-", "+")).replace("@", "-")
+    )
     with pytest.raises(ConfigError, match=r"21 logits \(token '[+-]' is \d+ in the one and \d+ in the other\)"):
         build(config(swapped))
 
@@ -137,7 +137,9 @@ def test_a_snapshot_is_the_policy_after_its_step_and_stays(config: Config, tmp_p
     assert [row["anchor/reference_step"] for row in rows] == [0, 0, 2, 2, 2]
     assert [row["anchor/kl_raw"] > 0 for row in rows] == [False, True, False, True, True]
     at = tmp_path / "run" / "checkpoints"
-    assert equal(load_file(at / "step-000005" / "reference.safetensors"), load_file(at / "step-000002" / "model.safetensors"))
+    assert equal(
+        load_file(at / "step-000005" / "reference.safetensors"), load_file(at / "step-000002" / "model.safetensors")
+    )
 
 
 def test_following_makes_a_copy_that_training_does_not_move(config: Config) -> None:
@@ -155,24 +157,16 @@ def test_following_makes_a_copy_that_training_does_not_move(config: Config) -> N
 
 
 def test_a_refresh_replaces_a_reference_of_another_size(config: Config, tmp_path: Path) -> None:
-    small = LlamaForCausalLM(replace_config(hidden_size=16, intermediate_size=24)).eval()
-    small.save_pretrained(tmp_path / "small")
-    build_tokenizer().save_pretrained(tmp_path / "small")
+    tokens = build_tokenizer()
+    sizes = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1, "num_attention_heads": 2}
+    torch.manual_seed(0)
+    LlamaForCausalLM(LlamaConfig(vocab_size=len(tokens), **sizes)).save_pretrained(tmp_path / "small")
+    tokens.save_pretrained(tmp_path / "small")
     settings = config("base", 2, "base_model", str(tmp_path / "small"), "steps", "4", "checkpoint.every", "3")
     rows = run(settings, tmp_path / "whole")
     assert rows[0]["anchor/kl_raw"] > 0 == rows[2]["anchor/kl_raw"]
     run(replace(settings, steps=3), tmp_path / "parts")
     assert run(settings, tmp_path / "parts")[3]["anchor/kl_raw"] == rows[3]["anchor/kl_raw"] > 0
-
-
-def replace_config(**changes: int) -> object:
-    """The configuration of a tiny Llama over the Countdown vocabulary."""
-    from transformers import LlamaConfig
-
-    tokens = build_tokenizer()
-    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2} | changes
-    ends = {"eos_token_id": tokens.eos_token_id, "pad_token_id": tokens.pad_token_id, "bos_token_id": None}
-    return LlamaConfig(vocab_size=len(tokens), max_position_embeddings=64, **sizes, **ends)
 
 
 def test_a_snapshot_that_a_directory_has_passed_is_refused(config: Config, tmp_path: Path) -> None:
@@ -195,8 +189,12 @@ def test_show_names_what_the_reference_is_loaded_from(config: Config, warm_polic
     assert reference_line(config("base")) == f"reference: {warm_policy} (model, because no base_model is given)"
     assert reference_line(config("base", None, *given)) == "reference: org/base (base_model)"
     said = reference_line(config("sft", None, *given))
-    assert said.startswith(f"reference: {warm_policy} (model, the anchor's source is sft); base_model = org/base is not read")
-    assert "is not read" not in reference_line(config("snapshot@2")) and "snapshot@2" in reference_line(config("snapshot@2"))
+    assert said.startswith(
+        f"reference: {warm_policy} (model, the anchor's source is sft); base_model = org/base is not read"
+    )
+    assert "is not read" not in reference_line(config("snapshot@2")) and "snapshot@2" in reference_line(
+        config("snapshot@2")
+    )
     assert reference_line(config("org/other")) == "reference: org/other (the anchor's source)"
     none = reference_line(config("base", None, *given, "method", "no_kl"))
     assert none.startswith("reference: none") and "base_model = org/base is not read" in none

@@ -41,7 +41,9 @@ def frozen(model: PreTrainedModel) -> PreTrainedModel:
     return model.eval().requires_grad_(False)
 
 
-def check_vocabularies(policy: tuple[str, PreTrainedModel, Tokens], reference: tuple[str, PreTrainedModel, Tokens]) -> None:
+def check_vocabularies(
+    policy: tuple[str, PreTrainedModel, Tokens], reference: tuple[str, PreTrainedModel, Tokens]
+) -> None:
     """ConfigError, with both names and sizes, unless a token's number means the same text to both models."""
     (name, model, tokens), (other_name, other_model, other_tokens) = policy, reference
     words, other_words = tokens.tokenizer.get_vocab(), other_tokens.tokenizer.get_vocab()
@@ -49,7 +51,9 @@ def check_vocabularies(policy: tuple[str, PreTrainedModel, Tokens], reference: t
     if words == other_words and sizes == other_sizes:
         return
     word = next((w for w, i in words.items() if other_words.get(w, i) != i), None)
-    example = "" if word is None else f" (token {word!r} is {words[word]} in the one and {other_words[word]} in the other)"
+    example = (
+        "" if word is None else f" (token {word!r} is {words[word]} in the one and {other_words[word]} in the other)"
+    )
     raise ConfigError(
         f"policy {name!r} has {sizes[0]:,} tokens and {sizes[1]:,} logits, its reference {other_name!r} has "
         f"{other_sizes[0]:,} tokens and {other_sizes[1]:,} logits{example}: they do not share a vocabulary, so their "

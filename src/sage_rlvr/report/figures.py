@@ -52,7 +52,7 @@ def passk_figure(
         axes.set(ylabel="pass@k", title=title)
         ends = {name: (float(ks[-1]), float(np.asarray(mean)[-1])) for name, (ks, mean, *_) in curves.items()}
         _label_ends(axes, ends)
-        return _saved(figure, path)
+        return saved(figure, path)
 
 
 def difference_figure(
@@ -81,7 +81,7 @@ def difference_figure(
         figure.supylabel("difference in pass@k", fontsize=10.5)
         if title:
             figure.suptitle(title, fontsize=11.5, fontweight="bold", x=0.02, ha="left")
-        return _saved(figure, path)
+        return saved(figure, path)
 
 
 def frontier_figure(
@@ -131,7 +131,7 @@ def frontier_figure(
         segments += [[(o.value, m.low), (o.value, m.high)] for o, m in arms.values()]
         segments += [[xy, xy] for marks in (seeds or {}).values() for xy in marks]
         _place_labels(figure, axes, labels, segments)
-        return _saved(figure, path)
+        return saved(figure, path)
 
 
 def _spread_out(axes: Axes, points: Sequence[FrontierPoint], least: float = 0.06) -> list[FrontierPoint]:
@@ -163,7 +163,7 @@ def training_figure(
         figure = Figure(figsize=(12.0, 3.5), layout="constrained")
         for index, axes in enumerate(figure.subplots(1, 3)):
             _draw_training(axes, {n: (run[0], run[index + 1]) for n, run in runs.items()}, PANELS[index][1])
-        return _saved(figure, path)
+        return saved(figure, path)
 
 
 def training_panels(runs: Mapping[str, tuple[ArrayLike, ArrayLike, ArrayLike, ArrayLike]]) -> dict[str, Figure]:
@@ -173,7 +173,7 @@ def training_panels(runs: Mapping[str, tuple[ArrayLike, ArrayLike, ArrayLike, Ar
         for index, (key, label) in enumerate(PANELS):
             figure, axes = _figure((5.2, 3.4))
             _draw_training(axes, {n: (run[0], run[index + 1]) for n, run in runs.items()}, label)
-            out[key] = _saved(figure, None)
+            out[key] = saved(figure, None)
     return out
 
 
@@ -237,7 +237,7 @@ def _figure(size: tuple[float, float]) -> tuple[Figure, Axes]:
     return figure, figure.add_subplot()
 
 
-def _saved(figure: Figure, path: str | Path | None) -> Figure:
+def saved(figure: Figure, path: str | Path | None) -> Figure:
     """The figure with its layout settled, so that every later drawing of it is the same; saved when `path` is given."""
     figure.draw_without_rendering()  # type: ignore[no-untyped-call]
     figure.set_layout_engine("none")
