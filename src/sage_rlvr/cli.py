@@ -118,6 +118,22 @@ class Show:
 
 
 @dataclass(frozen=True)
+class Theory:
+    """Check the paper's claims exactly, map what every KL term really descends, and measure both on the real policy.
+
+    Prints each claim with both sides and its verdict. Exit code 2 if a claim comes out other than it should."""
+
+    out: Path = RUNS / "theory"
+    """Where theory.json, theory.md and the pictures go."""
+    lab: bool = True
+    """Also measure on the Countdown policy (most of the time)."""
+    policy: str | None = None
+    """A run directory or model folder to measure there (default: the shipped base after some steps without a leash)."""
+    docs: Path | None = None
+    """Also make the tables and pictures of anchor.md in this folder again, as in the repository's docs/."""
+
+
+@dataclass(frozen=True)
 class Doctor:
     """Say what works on this machine, and what was switched off and why."""
 
@@ -129,6 +145,7 @@ Command = (
     | Annotated[Eval, tyro.conf.subcommand("eval")]
     | Annotated[Compare, tyro.conf.subcommand("compare")]
     | Annotated[Show, tyro.conf.subcommand("show")]
+    | Annotated[Theory, tyro.conf.subcommand("theory")]
     | Annotated[Doctor, tyro.conf.subcommand("doctor")]
 )
 EDITABLE = (Demo, Sft, Train, Show)  # the verbs that take --a.b value
@@ -168,7 +185,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def _check_verb(args: Sequence[str]) -> None:
     """A mistyped verb is answered with its neighbour; everything else is tyro's business."""
-    verbs = ("demo", "sft", "train", "eval", "compare", "show", "doctor")
+    verbs = ("demo", "sft", "train", "eval", "compare", "show", "theory", "doctor")
     if args and not args[0].startswith("-") and args[0] not in verbs:
         near = difflib.get_close_matches(args[0], verbs, n=1)
         hint = f"did you mean {near[0]!r}?" if near else f"choose from {', '.join(verbs)}"
@@ -201,7 +218,16 @@ def _overrides(command: object, unknown: Sequence[str]) -> list[tuple[str, str]]
 
 
 def _run(command: object, overrides: list[tuple[str, str]], streams: Streams) -> int:
-    verbs = {Sft: _sft, Train: _train, Eval: _eval, Compare: _compare, Show: _show, Doctor: _doctor, Demo: _demo}
+    verbs = {
+        Demo: _demo,
+        Sft: _sft,
+        Train: _train,
+        Eval: _eval,
+        Compare: _compare,
+        Show: _show,
+        Theory: _theory,
+        Doctor: _doctor,
+    }
     return verbs[type(command)](command, overrides, streams)
 
 
@@ -314,6 +340,22 @@ def _write_pages(shown: Summary | SeedSummary, folder: Path, streams: Streams) -
     with writing("report", folder, 8 << 20):
         paths = write_report(shown, folder) if isinstance(shown, Summary) else write_seed_report(shown, folder)
     streams.out.print(f"\npage     {paths.html}\npictures {folder}/*.png", markup=False, soft_wrap=True)
+
+
+def _theory(command: Theory, overrides: list[tuple[str, str]], streams: Streams) -> int:
+    from sage_rlvr.anchor_lab import find, print_findings, write, write_docs
+
+    if command.docs is not None and not (command.docs / "anchor.md").is_file():
+        raise ConfigError(f"--docs {command.docs}: there is no anchor.md; name the repository's docs/")
+    if command.policy is not None and not command.lab:
+        raise ConfigError("--policy names what the lab measures, and --no-lab leaves the lab out; drop one of them")
+    found = find(lab=command.lab, say=lambda text: streams.err.print(text, markup=False), policy=command.policy)
+    print_findings(found, streams.out)
+    paths = write(found, command.out)
+    if command.docs is not None:
+        paths += write_docs(found, command.docs)
+    streams.out.print("\nwritten: " + "  ".join(map(str, paths)), markup=False, soft_wrap=True)
+    return 0 if found.as_expected else 2
 
 
 def _doctor(command: Doctor, overrides: list[tuple[str, str]], streams: Streams) -> int:

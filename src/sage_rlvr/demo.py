@@ -47,6 +47,18 @@ EXTRA_ARMS = {
     "SAGE-Random": "sage_random.yaml",
     "Dr. GRPO": "dr_grpo.yaml",
     "RLOO": "rloo.yaml",
+    "RLOO+Branch": "rloo_branch.yaml",
+    "Branch-strong": "branch_strong.yaml",
+    "GRPO token-mean": "grpo_token_mean.yaml",
+    "Forward-KL": "forward_kl.yaml",
+    "Forward-KL+Branch": "forward_kl_branch.yaml",
+    "BNPO": "bnpo.yaml",
+    "BNPO-KL": "bnpo_kl.yaml",
+    "BNPO+Branch": "bnpo_branch.yaml",
+    "DAPO": "dapo.yaml",
+    "DAPO-KL": "dapo_kl.yaml",
+    "DAPO+Branch": "dapo_branch.yaml",
+    "DAPO-overlong": "dapo_overlong.yaml",
 }
 POLL_SECONDS = 0.5
 SPLIT = "test"

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from sage_rlvr.core import Anchor, Batch, Flat, Key, Linear, Signals, Token, TokenMean, advantages_of, objective, shape
 from sage_rlvr.core import method as method_module
-from sage_rlvr.methods import METHODS, dr_grpo, grpo, no_kl, rloo, sage
+from sage_rlvr.methods import METHODS, bnpo, dapo, dr_grpo, forward_kl, grpo, grpo_token_mean, no_kl, rloo, sage
 
 P, G, T = 3, 4, 7
 BASES = {
@@ -23,13 +23,21 @@ BASES = {
     "dr_grpo reward": dr_grpo(beta=0.05, estimator="k1", placement="reward"),
     "rloo": rloo(beta=0.05),
     "token mean": replace(grpo(estimator="straight_through"), reduction=TokenMean()),
+    "grpo_token_mean": grpo_token_mean(),
+    "dapo": dapo(beta=0.05, dynamic_sampling=False),
+    "bnpo": bnpo(beta=0.05, dual=1.5),
+    "forward_kl": forward_kl(),
 }
 ALL = BASES | {
     "no_kl": no_kl(),
     "dr_grpo without kl": dr_grpo(),
+    "dapo overlong": dapo(overlong_buffer=4, max_tokens=T),
+    "bnpo without kl": bnpo(),
+    "bnpo reward": bnpo(beta=0.05, estimator="k1", placement="reward"),
     "sage": sage(),
     "sage rloo": sage(rloo(beta=0.05), Token()),
     "sage token": sage(dr_grpo(beta=0.05), Token(norm="rank")),
+    "sage forward_kl": sage(forward_kl()),
 }
 seeds = st.integers(0, 2**31 - 1)
 
@@ -47,12 +55,21 @@ def world(seed: int, junk: float = 0.0) -> tuple[torch.Tensor, Signals, torch.Te
     return old + draw(0.6) - draw(0.6), signals, torch.randint(0, 2, (P, G), generator=drawn).float()
 
 
+def distributions_of(method, logps, signals, rows=slice(None)) -> dict[str, torch.Tensor]:
+    """Where the method asks for them: over two tokens, a function of the log-prob of the sampled one, (B, T, 2)."""
+    if "distributions" not in method.needs:
+        return {}
+    pairs = (torch.where(signals.mask, values.float(), 0.0) for values in (logps, signals.ref_logps))
+    found = (torch.log_softmax(torch.stack([v, torch.zeros_like(v)], -1), -1)[rows] for v in pairs)
+    return dict(zip(("log_probs", "ref_log_probs"), found, strict=True))
+
+
 def batch_of(method, logps, signals, rewards, rows=slice(None)) -> Batch:
     log_q = shape(method, signals, 3, 10, Key(5))
     advantages = advantages_of(method, rewards, signals, log_q, 3, 10)
     return Batch(
         logps[rows], signals.old_logps[rows], signals.ref_logps[rows], signals.mask[rows], advantages[rows],
-        log_q[rows], signals.entropies[rows], T,
+        log_q[rows], signals.entropies[rows], T, **distributions_of(method, logps, signals, rows),
     )  # fmt: skip
 
 
@@ -75,20 +92,44 @@ STOCK = {
     "dr_grpo reward": ("centred", "k1", 0.05, "reward", "constant"),
     "rloo": ("leave one out", "k1", 0.05, "reward", "constant"),
     "token mean": ("normalised", "straight_through", 0.05, "loss", "tokens"),
+    "grpo_token_mean": ("normalised", "k3", 0.05, "loss", "tokens"),
+    "dapo": ("normalised", "k3", 0.05, "loss", "tokens"),
+    "bnpo": ("beta", "k3", 0.05, "loss", "sums"),
+    "forward_kl": ("normalised", "exact", 0.05, "loss", "rows"),
 }
+CLIPS = {"dapo": (1.28, 10.0), "bnpo": (1.28, 1.5)}  # upper bound and dual clip where not GRPO's
 
 
 def stock_advantages(kind, rewards):
     others = (rewards.sum(1, keepdim=True) - rewards) / (G - 1)
     centred = rewards - rewards.mean(1, keepdim=True)
     scaled = centred / (rewards.std(1, keepdim=True) + 1e-4)
-    return {"normalised": scaled, "centred": centred, "leave one out": rewards - others}[kind].flatten()[:, None]
+    made = {"normalised": scaled, "centred": centred, "leave one out": rewards - others, "beta": stock_bnpo(rewards)}
+    return made[kind].flatten()[:, None]
+
+
+def stock_bnpo(rewards):
+    """(r - p) / f_N(p) with torch's own Beta distribution, which is infinite or 0 where the method says 0."""
+    p = rewards.double().mean(1, keepdim=True)
+    common = p.mean() * (1 - p.mean()) / p.var().clamp(min=1 / (P * G**2)) - 1
+    alpha, beta = ((1 + share * common / 3).clamp(min=1.0) for share in (p.mean(), 1 - p.mean()))
+    density = torch.distributions.Beta(alpha, beta).log_prob(p.clamp(1e-3, 1 - 1e-3)).exp()
+    return ((rewards - p) / density).float()
 
 
 def stock_kl(estimator, logps, old, ref):
     log_ratio, weight = logps - ref, torch.exp(logps - old)
     k2, k3 = 0.5 * log_ratio.square(), torch.expm1(-log_ratio) + log_ratio
-    return {"k2": k2, "k3": k3, "k3_is": weight * k3, "straight_through": k2 + (log_ratio - k2).detach()}[estimator]
+    new_pair, ref_pair = (torch.stack([v, torch.zeros_like(v)], -1).log_softmax(-1) for v in (logps, ref))
+    exact = (ref_pair.exp() * (ref_pair - new_pair)).sum(-1)
+    made = {
+        "k2": k2,
+        "k3": k3,
+        "k3_is": weight * k3,
+        "straight_through": k2 + (log_ratio - k2).detach(),
+        "exact": exact,
+    }
+    return made[estimator]
 
 
 def stock_reward_penalty(old, ref, mask, share):
@@ -111,12 +152,16 @@ def stock_loss(name, logps, signals, rewards):
         share = (G - 1) / G if kind == "centred" else 1.0
         advantages = advantages - beta * stock_reward_penalty(old, ref, mask, share)
     ratios = torch.exp(new - old)
-    per_token = -torch.minimum(ratios * advantages, ratios.clamp(0.8, 1.2) * advantages)
+    high, dual = CLIPS.get(name, (1.2, math.inf))
+    per_token = -torch.minimum(ratios * advantages, ratios.clamp(0.8, high) * advantages)
+    per_token = torch.where((advantages < 0) & (ratios > dual), -dual * advantages, per_token)
     if placement == "loss":
         per_token = per_token + beta * stock_kl(estimator, new, old, ref)
     sums = torch.where(mask, per_token, 0.0).sum(1)
     if reduction == "rows":
         return (sums / mask.sum(1).clamp(min=1)).sum() / (P * G)
+    if reduction == "sums":
+        return sums.sum() / (P * G)
     return torch.where(mask, per_token, 0.0).sum() / (P * G * T if reduction == "constant" else max(1, int(mask.sum())))
 
 
@@ -129,7 +174,10 @@ def test_flat_is_the_base_without_any_q_bit_for_bit(name, seed):
     flat = loss_and_gradient(sage(base, Flat()), (logps, signals, rewards))
     leaf = logps.clone().requires_grad_(True)
     advantages = advantages_of(base, rewards, signals, None, 3, 10)
-    batch = Batch(leaf, signals.old_logps, signals.ref_logps, signals.mask, advantages, None, signals.entropies, T)
+    exact = distributions_of(base, leaf, signals)
+    batch = Batch(
+        leaf, signals.old_logps, signals.ref_logps, signals.mask, advantages, None, signals.entropies, T, **exact
+    )
     loss, metrics = objective(base, batch, 3, 10)
     assert torch.equal(loss.detach(), flat[0]) and torch.equal(torch.autograd.grad(loss, leaf)[0], flat[1])
     assert metrics == flat[2]
@@ -139,13 +187,13 @@ def test_flat_is_the_base_without_any_q_bit_for_bit(name, seed):
 @settings(max_examples=5, deadline=None)
 @given(seed=seeds)
 def test_flat_is_the_papers_loss(name, seed):
-    """Bit for bit with the KL in the loss; in the reward up to the order in which the baseline is summed."""
+    """Bit for bit with a sampled KL in the loss; else, and with BNPO's density, up to the order of sums."""
     logps, signals, rewards = world(seed)
     loss, gradient, _ = loss_and_gradient(sage(BASES[name], Flat()), (logps, signals, rewards))
     leaf = logps.clone().requires_grad_(True)
     stock = stock_loss(name, leaf, signals, rewards)
     (wanted,) = torch.autograd.grad(stock, leaf)
-    if STOCK[name][3] == "loss":
+    if STOCK[name][3] == "loss" and name not in ("bnpo", "forward_kl"):
         assert torch.equal(loss, stock.detach()) and torch.equal(gradient, wanted)
     else:
         assert torch.allclose(loss, stock.detach(), atol=1e-6) and torch.allclose(gradient, wanted, atol=1e-7)
@@ -160,14 +208,19 @@ def test_a_shift_of_the_flat_anchor_would_break_the_law(name, monkeypatch):
         "anchor_logps",
         lambda ref, log_q: inner(ref, log_q) if log_q is None else inner(ref, log_q) + 0.05,
     )
+    exact = method_module._exact_term  # it adds log q to whole distributions by itself
+    monkeypatch.setattr(
+        method_module,
+        "_exact_term",
+        lambda anchor, batch, log_q, mask: exact(anchor, batch, None if log_q is None else log_q + 0.05, mask),
+    )
     for law in (test_flat_is_the_base_without_any_q_bit_for_bit, test_flat_is_the_papers_loss):
         with pytest.raises(AssertionError):
             law.hypothesis.inner_test(name, 7)
 
 
 def test_every_published_method_with_an_anchor_is_among_the_bases():
-    assert {"grpo", "dr_grpo", "rloo"} == set(METHODS) - {"sage", "no_kl"}
-    assert {name.split()[0] for name in BASES} >= {"grpo", "dr_grpo", "rloo"}
+    assert {name.split()[0] for name in BASES} >= set(METHODS) - {"sage", "no_kl"}
 
 
 @pytest.mark.parametrize("method", ALL.values(), ids=ALL.keys())

@@ -122,10 +122,9 @@ class BetaNormalised:
         _require_binary(rewards, "BetaNormalised")
         shares = rewards.detach().to(widest_float(rewards.device)).mean(dim=1)
         alpha, beta = beta_parameters(shares, rewards.shape[1])
-        mixed = (shares > 0) & (shares < 1)
-        inside = torch.where(mixed, shares, 0.5)  # log(0) times alpha - 1 = 0 would be NaN
         log_beta = math.lgamma(alpha) + math.lgamma(beta) - math.lgamma(alpha + beta)
-        log_weights = log_beta - (alpha - 1.0) * inside.log() - (beta - 1.0) * torch.log1p(-inside)
+        log_weights = log_beta - (alpha - 1.0) * shares.log() - (beta - 1.0) * torch.log1p(-shares)
+        mixed = (shares > 0) & (shares < 1)  # elsewhere infinite, or NaN where alpha or beta is 1
         return torch.where(mixed, log_weights.exp().clamp(max=LARGEST_WEIGHT), 1.0).float()
 
 

@@ -170,8 +170,13 @@ def _check_placement(estimator: str, placement: str) -> None:
     if placement == "reward" and estimator != "k1":
         reason = {
             "k3": "its force is grad KL(pi||ref) - grad KL(ref||pi), second order near the reference",
+            "k3_is": "the reward is detached, and what is left of the estimator is k3, second order near the reference",
             "k2": "it is the gradient of no KL and second order near the reference",
-        }.get(estimator, "the reward is detached, so the gradient that defines this estimator is thrown away")
+            "straight_through": "the reward is detached, and what is left of the estimator is k1, which has a name",
+        }.get(
+            estimator,
+            "the sum is the same for every next token of a state, so that no force is left at the state itself",
+        )
         raise ConfigError(
             f"Anchor: {estimator} in the reward is refused: {reason}; use estimator='k1' there, whose gradient is that "
             "of KL(pi||ref), or placement='loss'."
@@ -193,9 +198,10 @@ def _check_exact(parts: tuple[Guide, ...], divergence: str | None) -> None:
             "a bonus for reaching the state."
         )
     if noise := _named(parts, "nothing"):
+        left = " and, JS not being linear in q, a change of second order in its mean" if divergence == "js" else " only"
         _warn(
-            f"{noise} in an exact sum is noise only: its q does not look at the sequence, so it scatters the strength of "
-            "the leash and nothing else; use it as a control."
+            f"{noise} in an exact sum is noise{left}: its q does not look at the sequence, so it scatters the strength of "
+            "the leash; use it as a control."
         )
 
 
@@ -224,8 +230,8 @@ def _check_cancellation(parts: tuple[Guide, ...], estimator: str) -> None:
     if unbiased and batch:
         _warn(
             f"{batch} under {estimator} in the loss: what q takes from the batch, and not from the sampled token, "
-            "cancels in the expected gradient, up to a 1/|y| artefact under sequence_mean; use estimator='k3' or "
-            "placement='reward' if it should act."
+            "cancels in the expected gradient, up to O(1/B) in batches of B rows and a 1/|y| artefact under sequence_mean; "
+            "use estimator='k3' or placement='reward' if it should act."
         )
 
 

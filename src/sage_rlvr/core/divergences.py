@@ -3,8 +3,9 @@
 Arguments are log-probabilities (..., V): `log_probs` of the policy in the graph, `anchor_log_probs` of the anchor f,
 never in the graph. f = q ref may be unnormalised; it is a measure with f(v) >= 0. Results are (...,), nats, float32.
 An impossible token has -inf in both and adds 0. With u = p / f each is a sum of f times a function of u that is 0 and
-flat at u = 1, so p = f has value 0 and gradient 0 (Csiszar's f-divergences; the generators are those of DPH-RL, arXiv
-2509.07430). `pseudo_kl`, Eq. (5) of SAGE, arXiv 2605.18864, is the one without the terms of total mass.
+flat at u = 1, so p = f has value 0 and gradient 0, bit for bit (Csiszar's f-divergences; the generators are those of
+DPH-RL, arXiv 2509.07430). Elsewhere "never negative" holds up to rounding, about 1e-7. `pseudo_kl`, Eq. (5) of SAGE,
+arXiv 2605.18864, is the one without the terms of total mass: its gradient at p = f is 0 up to rounding.
 """
 
 from __future__ import annotations
@@ -70,8 +71,13 @@ def js_divergence(log_probs: LogProbs, anchor_log_probs: LogProbs) -> Values:
     about supports. A factor of f that is the same for all v does not drop out of the gradient and does not scale it.
     """
     log_p, log_f = _pair(log_probs, anchor_log_probs)
-    log_middle = torch.logaddexp(log_p, log_f) - math.log(2.0)
-    return (log_p.exp() * (log_p - log_middle) + log_f.exp() * (log_f - log_middle)).sum(-1)
+    above_p, above_f = _log_middle(log_f - log_p), _log_middle(log_p - log_f)
+    return -(log_p.exp() * above_p + log_f.exp() * above_f).sum(-1)
+
+
+def _log_middle(log_ratio: LogProbs) -> LogProbs:
+    """log((1 + e^x) / 2), the log of the middle of two numbers over the first; exactly 0 at x = 0, finite for huge x."""
+    return log_ratio.clamp(min=0.0) + torch.log1p(0.5 * torch.expm1(-log_ratio.abs()))
 
 
 def alpha_divergence(log_probs: LogProbs, anchor_log_probs: LogProbs, alpha: float = 0.2) -> Values:
@@ -84,9 +90,23 @@ def alpha_divergence(log_probs: LogProbs, anchor_log_probs: LogProbs, alpha: flo
     if not 0 < alpha < 1:
         raise ConfigError(f"alpha_divergence: alpha = {alpha!r}; give 0 < alpha < 1, or the reverse or forward KL.")
     log_p, log_f = _pair(log_probs, anchor_log_probs)
-    p, f = log_p.exp(), log_f.exp()
-    mixed = (alpha * log_f + (1.0 - alpha) * log_p).exp()
-    return ((mixed - (1.0 - alpha) * p - alpha * f) / (alpha * (alpha - 1.0))).sum(-1)
+    below = log_p.exp() * _alpha_gap(log_f, log_p, alpha)  # where f < p; 0 elsewhere
+    above = log_f.exp() * _alpha_gap(log_p, log_f, 1.0 - alpha)  # where p < f; 0 elsewhere
+    return ((below + above) / (alpha * (alpha - 1.0))).sum(-1)
+
+
+def _alpha_gap(log_small: LogProbs, log_large: LogProbs, power: float) -> LogProbs:
+    """v^power - (1 - power) - power v for v = small / large below 1, else 0: a power less its tangent at v = 1.
+
+    It is of second order near v = 1 and is divided by a number as small as power or 1 - power; so each of its two terms is
+    kept as small as that, and nothing is lost when they are subtracted.
+    """
+    log_v = (log_small - log_large).clamp(max=0.0)
+    if power <= 0.5:
+        log_v = torch.where(log_small <= _NOTHING, -math.inf, log_v)
+        return torch.expm1(power * log_v) - power * torch.expm1(log_v)
+    log_v = log_v.clamp(min=-80.0)  # v expm1(...) is 0 long before, and must not become 0 * inf
+    return log_v.exp() * torch.expm1((power - 1.0) * log_v) + (1.0 - power) * torch.expm1(log_v)
 
 
 _PLAIN: dict[str, Callable[[LogProbs, LogProbs], Values]] = {
@@ -98,7 +118,12 @@ DIVERGENCES: tuple[str, ...] = (*_PLAIN, "alpha")
 
 
 def divergence(name: Divergence, log_probs: LogProbs, anchor_log_probs: LogProbs, alpha: float | None = None) -> Values:
-    """The divergence called `name` at each position, (...,) nats; `alpha` is read by "alpha" alone."""
+    """The divergence called `name` at each position, (...,) nats; `alpha` is read by "alpha" alone.
+
+    ConfigError for a name that is not in `DIVERGENCES`.
+    """
+    if name not in DIVERGENCES:
+        raise ConfigError(f"divergence: name = {name!r}; choose one of {', '.join(DIVERGENCES)}.")
     if name == "alpha":
         return alpha_divergence(log_probs, anchor_log_probs, 0.2 if alpha is None else alpha)
     return _PLAIN[name](log_probs, anchor_log_probs)

@@ -1,13 +1,13 @@
 """What the gradient of a KL term really descends, as a value: `effect_of` decides it, `Effect.text` says it.
 
-An `Effect` is a claim about expected gradients at on-policy samples. `theory/effects.py` writes the functional that it
-names down a second time, in float64 and with finite differences, and the tests hold the two together for every guide,
-estimator and placement.
+An `Effect` is a claim about expected gradients at on-policy samples, under a reduction whose divisor does not depend on
+the row. `theory/effects.py` writes the functional that it names down a second time, in float64 and with finite
+differences, and the tests hold the two together for every guide, estimator and placement.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -15,7 +15,7 @@ from sage_rlvr.core.divergences import Divergence
 from sage_rlvr.core.guides.base import DependsOn
 
 Descends = Literal["reverse", "forward", "js", "alpha", "sequence"]
-Role = Literal["moves", "scales", "tilts", "bonus", "cancels", "noise"]
+Role = Literal["moves", "scales", "tilts", "bonus", "drift", "cancels", "noise"]
 
 UNBIASED_IN_LOSS = ("k2", "straight_through", "k3_is")
 
@@ -31,9 +31,16 @@ class Effect:
               scales   it multiplies the divergence to the unshaped pi_ref, by q (by q**alpha under "alpha")
               tilts    it enters the divergence and neither scales it nor drops out of it
               bonus    its log is a reward for reaching the token or state
+              drift    E[log q] is a reward for each token, whichever it is: a price on the length where it is negative
               cancels  nothing is left of it
-              noise    its mean (of q, or of log q in the reward) is all that is left
+              noise    its mean E[q] (E[q**alpha] under "alpha") is a factor on the whole, and that is all
     alpha     of "alpha"
+
+    A q that looks further than its own state and token counts there with its mean over the rest: over what follows, for
+    `Token`, whose weights are scaled within the row; over the batches that hold the state, for a guide of the batch. It is
+    the mean of q where q multiplies (forward; of q**alpha under alpha), that of log q where log q is added (reverse,
+    sequence), and that of the divergence under js. A guide of the batch is taken to see the drawn token as one of the
+    batch's alone; that leaves q a dependence of O(1/B) on it, B rows a batch, which the roles of "batch" leave out.
     """
 
     descends: Descends
@@ -46,19 +53,14 @@ class Effect:
 
     @property
     def acts(self) -> bool:
-        """True where the guide changes the expected gradient beyond a constant."""
-        return any(role in ("moves", "scales", "tilts", "bonus") for _, role in self.roles)
+        """False where q changes the expected gradient by a common factor at most: every factor of it cancels or is noise."""
+        return any(role not in ("cancels", "noise") for _, role in self.roles)
 
     @property
     def text(self) -> str:
         """One line of words and formulas."""
-        if self.descends == "sequence":
-            return _sequence(dict(self.roles))
-        if self.descends == "reverse":
-            return _reverse(dict(self.roles))
-        if self.descends == "forward":
-            return _forward(dict(self.roles))
-        return _other(self)
+        write = {"sequence": _sequence, "reverse": _reverse, "forward": _forward, "js": _js, "alpha": _scaled}
+        return write[self.descends](self)
 
 
 def effect_of(
@@ -71,14 +73,14 @@ def effect_of(
     """The effect of a KL term with guide factors of these kinds; only pairs that `Anchor` admits have one."""
     kinds = sorted(set(depends_on))
     if placement == "reward":
-        return Effect("sequence", tuple((kind, "noise" if kind == "nothing" else "bonus") for kind in kinds))
+        return Effect("sequence", tuple((kind, "drift" if kind == "nothing" else "bonus") for kind in kinds))
     if estimator == "exact":
         return _exact(kinds, divergence, alpha)
     table: dict[DependsOn, Role]
     if estimator in UNBIASED_IN_LOSS:
         table = {"token": "moves", "state": "cancels", "nothing": "cancels", "batch": "cancels"}
         return Effect("reverse", tuple((kind, table[kind]) for kind in kinds))
-    table = {"token": "moves", "state": "scales", "nothing": "noise", "batch": "moves"}
+    table = {"token": "moves", "state": "scales", "nothing": "noise", "batch": "scales"}
     return Effect("forward", tuple((kind, table[kind]) for kind in kinds))
 
 
@@ -91,45 +93,73 @@ def _exact(kinds: list[DependsOn], divergence: Divergence | None, alpha: float |
     return Effect(divergence, tuple(roles), alpha if divergence == "alpha" else None)
 
 
-def _sequence(roles: dict[DependsOn, Role]) -> str:
-    bonus = "; log q is a bonus for reaching the tokens and states that q favours" if roles else ""
-    return "grad [KL(pi || pi_ref) - E_pi sum_t log q_t] over whole sequences, by return-to-go" + bonus
+def _join(text: str, tails: Mapping[DependsOn, str], effect: Effect) -> str:
+    """The text and, for each kind of factor that the guide has, what is said of it."""
+    return "; ".join([text, *(words for kind, words in tails.items() if effect.role(kind))])
 
 
-def _reverse(roles: dict[DependsOn, Role]) -> str:
-    target = "q pi_ref" if "token" in roles else "pi_ref"
-    text = f"grad KL(pi || {target}) at the visited states (reverse KL)"
-    if "token" in roles:
-        text += ", shaped: q re-weights the tokens of a state"
-    lost = {"state": "looks at the state alone", "batch": "comes from the batch", "nothing": "is noise"}
-    words = [why for what, why in lost.items() if what in roles]
-    return text + (f"; the part of q that {' or '.join(words)} cancels" if words else "")
+def _sequence(effect: Effect) -> str:
+    if not effect.roles:
+        return "grad KL(pi || pi_ref) over whole sequences, by return-to-go"
+    reached = " and ".join(f"{kind}s" for kind in ("token", "state") if effect.role(kind))
+    text = "grad [KL(pi || pi_ref) - E_pi sum_t log q_t] over whole sequences, by return-to-go"
+    text += f"; log q is a bonus for reaching the {reached} that q favours" if reached else ""
+    tails: dict[DependsOn, str] = {
+        "batch": "the q that comes from the batch pays E[log q | s] for each token, up to O(1/B)",
+        "nothing": "the q that looks at nothing pays E[log q] for each token: below 0, a drift towards shorter answers",
+    }
+    return _join(text, tails, effect)
 
 
-def _forward(roles: dict[DependsOn, Role]) -> str:
-    if not roles:
+def _reverse(effect: Effect) -> str:
+    moved = effect.role("token") is not None
+    text = f"grad KL(pi || {'q pi_ref' if moved else 'pi_ref'}) at the visited states (reverse KL)"
+    text += ", shaped: q re-weights the tokens of a state" if moved else ""
+    lost = {"state": "looks at the state alone", "nothing": "is noise", "batch": "comes from the batch"}
+    words = [why for kind, why in lost.items() if effect.role(kind)]  # type: ignore[arg-type]
+    text += f"; the part of q that {' or '.join(words)} cancels" if words else ""
+    return text + (" up to O(1/B)" if effect.role("batch") else "")
+
+
+def _forward(effect: Effect) -> str:
+    if not effect.roles:
         return "grad KL(pi_ref || pi) at the visited states: the *forward* KL, on the logits pi - pi_ref"
-    scale = "".join(f"{factor} * " for what, factor in (("state", "q(s)"), ("nothing", "E[q]")) if what in roles)
-    if "token" in roles:
-        text = f"{scale}(Zq pi - q pi_ref) on the logits at the visited states, Zq = sum_v q_v pi_ref,v"
-        text += ": the forward KL to the anchor that the token's q shapes"
-    elif set(roles) == {"batch"}:
-        text = "the forward KL to q pi_ref at the visited states, q fixed by the batch"
+    if effect.role("token") is None:
+        return _scaled(effect)
+    text = f"{_factors(effect)}(Zq pi - q pi_ref) on the logits at the visited states, Zq = sum_v q_v pi_ref,v"
+    return _join(text + ": the forward KL to the anchor that the token's q shapes", _tails(effect), effect)
+
+
+def _scaled(effect: Effect) -> str:
+    """A divergence to the unshaped reference, times what is left of q."""
+    if effect.descends == "forward":
+        name = "grad KL(pi_ref || pi) at the visited states: a re-weighted *forward* KL"
     else:
-        text = f"{scale}grad KL(pi_ref || pi) at the visited states: a re-weighted *forward* KL"
-    tails = {
+        name = f"grad D_alpha(pi, pi_ref), alpha = {effect.alpha:g}, at the visited states"
+    return _join(_factors(effect) + name, _tails(effect), effect)
+
+
+def _factors(effect: Effect) -> str:
+    """'q(s) * E[q] * ': the factors that scale the pull, in front of it."""
+    power = f"**{effect.alpha:g}" if effect.descends == "alpha" else ""
+    factors: dict[DependsOn, str] = {"state": f"q(s){power}", "nothing": f"E[q{power}]", "batch": f"E[q{power} | s]"}
+    return "".join(f"{factor} * " for kind, factor in factors.items() if effect.role(kind))
+
+
+def _tails(effect: Effect) -> dict[DependsOn, str]:
+    return {
         "state": "q(s) scales the pull at the states it marks and does not move the anchor",
         "nothing": "the q that looks at nothing adds noise only",
-        "batch": "" if set(roles) == {"batch"} else "a factor of q is fixed by the batch",
+        "batch": "the q that comes from the batch scales the pull by its mean at the state, up to O(1/B)",
     }
-    return "; ".join([text, *(tail for what, tail in tails.items() if what in roles and tail)])
 
 
-def _other(effect: Effect) -> str:
-    name = "2 JS(pi, pi_ref)" if effect.descends == "js" else f"the alpha-divergence (alpha = {effect.alpha:g})"
-    text = f"grad of {name} at the visited states, exactly summed"
-    if not effect.roles:
-        return text
-    if effect.descends == "js":
-        return text + ", with q pi_ref for pi_ref: q enters it, and neither scales it nor drops out"
-    return text + f", times q**{effect.alpha:g}: it scales the pull at the states it marks and does not move the anchor"
+def _js(effect: Effect) -> str:
+    target = "q pi_ref" if effect.roles else "pi_ref"
+    text = f"grad of 2 JS(pi, {target}) at the visited states"
+    text += ": q enters it, and neither scales it nor drops out" if effect.roles else ""
+    tails: dict[DependsOn, str] = {
+        "nothing": "the q that looks at nothing counts with the mean over its noise, a change of second order",
+        "batch": "the q that comes from the batch counts with the mean over the batches",
+    }
+    return _join(text, tails, effect)

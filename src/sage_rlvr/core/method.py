@@ -320,6 +320,12 @@ def _anchor_lines(anchor: Anchor) -> list[str]:
     return lines
 
 
+_NOISE = {
+    "sequence": "E[log q] < 0, a drift towards shorter answers",
+    "js": "noise, and a change of second order in the mean, because JS is not linear in q",
+}
+
+
 def _notes(method: Method) -> list[str]:
     """What a reader of the equation would otherwise learn late."""
     anchor = method.anchor
@@ -334,6 +340,8 @@ def _notes(method: Method) -> list[str]:
         notes.append(
             "the reward is weighted by 1/f_N(p), the KL is not: against the raw reward beta acts as beta * f_N(p)"
         )
+    if method.rollout is not None:
+        notes.append("a group that is not kept has no KL either: the leash pulls at the states of kept groups alone")
     if anchor.placement == "reward":
         notes.append("mean_others K_t is over the other rows of the group that still count at t, 0 where none does")
         notes.append("later updates of a rollout clip the KL together with the reward: exact where no ratio is clipped")
@@ -345,6 +353,5 @@ def _notes(method: Method) -> list[str]:
     if anchor.estimator == "k3" and not is_flat(anchor.guide):
         notes.append("at pi = pi_ref the shaped k3 is q - log q - 1, not 0: read anchor/kl_raw beside anchor/kl")
     for name in sorted({type(part).__name__ for part in factors(anchor.guide) if part.depends_on == "nothing"}):
-        effect = "noise only" if anchor.placement == "loss" else "E[log q] < 0, a drift towards shorter answers"
-        notes.append(f"{name}: {effect}")
+        notes.append(f"{name}: {_NOISE.get(anchor.effect.descends, 'noise only')}")
     return notes

@@ -92,7 +92,7 @@ class FixedBudget:
 
     @property
     def equation(self) -> str:
-        return f"(1/(B * {self.tokens or 'max_tokens'})) sum_i sum_t"
+        return "(1/B) sum_i sum_t" if self.tokens == 1 else f"(1/(B * {self.tokens or 'max_tokens'})) sum_i sum_t"
 
     def budget(self, mask: Mask, max_tokens: int | None = None) -> float:
         """Rows * tokens; ConfigError when neither `tokens` nor `max_tokens` says how many tokens."""

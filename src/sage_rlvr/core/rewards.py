@@ -14,10 +14,11 @@ from sage_rlvr.errors import ConfigError, DataError
 
 @dataclass(frozen=True)
 class OverlongShaping:
-    """2 r - 1 - factor * min(1, max(0, |y| - (max_tokens - buffer)) / buffer) (DAPO, arXiv 2503.14476, Eq. 13).
+    """r = 2 R - 1 - factor * min(1, max(0, |y| - (max_tokens - buffer)) / buffer): DAPO's soft overlong
+    punishment, arXiv 2503.14476.
 
     A completion is free up to max_tokens - buffer tokens; from there to max_tokens the price rises in a straight line
-    to `factor`, where it stays. `signed` maps the verifier's 0/1 to -1/+1, as DAPO does; without it r stays as it is.
+    to `factor`, where it stays. `signed` maps the verifier's R of 0/1 to -1/+1, as DAPO does; without it R stays.
     `max_tokens` is the limit of sampling, end token included, as lengths are; an engine checks that it is its own.
 
     Called with rewards (P, G) and lengths (P, G) in tokens, returns (P, G) float32. DataError for shapes that differ,
@@ -33,7 +34,9 @@ class OverlongShaping:
         for name in ("max_tokens", "buffer"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise ConfigError(f"OverlongShaping: {name} = {value!r}; it counts tokens, so give a whole number >= 1.")
+                raise ConfigError(
+                    f"OverlongShaping: {name} = {value!r}; it counts tokens, so give a whole number >= 1."
+                )
         if self.buffer > self.max_tokens:
             raise ConfigError(
                 f"OverlongShaping: buffer = {self.buffer} is longer than max_tokens = {self.max_tokens}; the price begins "
@@ -47,8 +50,9 @@ class OverlongShaping:
 
     @property
     def equation(self) -> str:
-        reward = "2 r - 1" if self.signed else "r"
-        return f"{reward} - {self.factor:g} * min(1, max(0, |y| - {self.max_tokens - self.buffer}) / {self.buffer})"
+        reward = "2 R - 1" if self.signed else "R"
+        price = f"min(1, max(0, |y| - {self.max_tokens - self.buffer}) / {self.buffer})"
+        return f"{reward} - {price}" if self.factor == 1 else f"{reward} - {self.factor:g} * {price}"
 
     @torch.no_grad()
     def __call__(self, rewards: Float[Tensor, "P G"], lengths: Int[Tensor, "P G"]) -> Float[Tensor, "P G"]:

@@ -12,7 +12,7 @@ from sage_rlvr.errors import ConfigError, DataError
 
 @dataclass(frozen=True)
 class DynamicSampling:
-    """Keep the groups with 0 < #right < G, refill with new prompts (DAPO, arXiv 2503.14476, the condition of Eq. 8).
+    """Keep the groups with 0 < #right < G, refill with new prompts (DAPO, arXiv 2503.14476).
 
     A group is kept where its raw rewards are not all equal, so that its advantages are not all 0. After `max_refills`
     refills an engine goes on with what it has; 9 is verl's 10 generations a step. A group that is all right with
@@ -34,7 +34,9 @@ class DynamicSampling:
     @property
     def equation(self) -> str:
         times = "1 time" if self.max_refills == 1 else f"{self.max_refills} times"
-        drawn = f"draw new prompts for the others, at most {times}" if self.max_refills else "draw nothing for the others"
+        drawn = (
+            f"draw new prompts for the others, at most {times}" if self.max_refills else "draw nothing for the others"
+        )
         return f"keep groups with rewards that differ (0 < #right < G); {drawn}"
 
     def keeps(self, rewards: Float[Tensor, "P G"]) -> Bool[Tensor, " P"]:

@@ -3,8 +3,12 @@
 from collections.abc import Callable
 
 from sage_rlvr.core.method import Method
+from sage_rlvr.methods.bnpo import bnpo
+from sage_rlvr.methods.dapo import dapo
 from sage_rlvr.methods.dr_grpo import dr_grpo
+from sage_rlvr.methods.forward_kl import forward_kl
 from sage_rlvr.methods.grpo import grpo
+from sage_rlvr.methods.grpo_token_mean import grpo_token_mean
 from sage_rlvr.methods.no_kl import no_kl
 from sage_rlvr.methods.rloo import rloo
 from sage_rlvr.methods.sage import sage
@@ -14,7 +18,23 @@ METHODS: dict[str, Callable[..., Method]] = {
     "dr_grpo": dr_grpo,
     "rloo": rloo,
     "no_kl": no_kl,
+    "forward_kl": forward_kl,
+    "dapo": dapo,
+    "bnpo": bnpo,
+    "grpo_token_mean": grpo_token_mean,
     "sage": sage,
 }
 
-__all__ = ["METHODS", "Method", "dr_grpo", "grpo", "no_kl", "rloo", "sage"]
+__all__ = [
+    "METHODS",
+    "Method",
+    "bnpo",
+    "dapo",
+    "dr_grpo",
+    "forward_kl",
+    "grpo",
+    "grpo_token_mean",
+    "no_kl",
+    "rloo",
+    "sage",
+]

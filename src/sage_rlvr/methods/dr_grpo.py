@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from sage_rlvr.core.advantages import GroupCentred
-from sage_rlvr.core.anchor import Anchor, Placement
+from sage_rlvr.core.anchor import Placement
+from sage_rlvr.core.divergences import Divergence
 from sage_rlvr.core.kl import Estimator
 from sage_rlvr.core.method import Method
 from sage_rlvr.core.reductions import FixedBudget
-from sage_rlvr.core.schedules import Schedule, is_zero
+from sage_rlvr.core.schedules import Schedule
 from sage_rlvr.core.surrogates import Clip
+from sage_rlvr.methods.anchors import anchor_of
 
 
 def dr_grpo(
@@ -19,6 +21,9 @@ def dr_grpo(
     estimator: Estimator = "k3",
     placement: Placement = "loss",
     source: str = "base",
+    refresh_every: int | None = None,
+    divergence: Divergence | None = None,
+    alpha: float | None = None,
 ) -> Method:
     """L = (1/(B L)) sum_i sum_t [ -min(rho A, clip(rho, 1 - low, 1 + high) A) + beta * k3(pi, pi_ref) ], A = r - mean.
 
@@ -26,5 +31,5 @@ def dr_grpo(
     estimator="k1" the KL is folded into the advantage: A_t = A - beta (G - 1)/G (K_t - mean_others K_t), in expectation
     (G - 1)/G times the gradient of the sequence-level KL(pi || pi_ref), the factor that the centred reward has too.
     """
-    anchor = None if is_zero(beta) else Anchor(beta, estimator=estimator, placement=placement, source=source)
+    anchor = anchor_of(beta, estimator, placement, source, refresh_every, divergence, alpha)
     return Method("dr_grpo", GroupCentred(), Clip(clip_low, clip_high), anchor, FixedBudget())

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from sage_rlvr.core.advantages import LeaveOneOut
-from sage_rlvr.core.anchor import Anchor, Placement
+from sage_rlvr.core.anchor import Placement
+from sage_rlvr.core.divergences import Divergence
 from sage_rlvr.core.kl import Estimator
 from sage_rlvr.core.method import Method
 from sage_rlvr.core.reductions import FixedBudget
-from sage_rlvr.core.schedules import Schedule, is_zero
+from sage_rlvr.core.schedules import Schedule
 from sage_rlvr.core.surrogates import Clip
+from sage_rlvr.methods.anchors import anchor_of
 
 
 def rloo(
@@ -19,6 +21,9 @@ def rloo(
     estimator: Estimator = "k1",
     placement: Placement = "reward",
     source: str = "base",
+    refresh_every: int | None = None,
+    divergence: Divergence | None = None,
+    alpha: float | None = None,
 ) -> Method:
     """L = (1/(B L)) sum_i sum_t -min(rho A_t, clip(rho, 1 - low, 1 + high) A_t), A_t = (r - beta K_t) - mean_others.
 
@@ -27,5 +32,5 @@ def rloo(
     `max_tokens` of the batch.
     The clip does nothing in the first update of a rollout, which is the paper's setting.
     """
-    anchor = None if is_zero(beta) else Anchor(beta, estimator=estimator, placement=placement, source=source)
+    anchor = anchor_of(beta, estimator, placement, source, refresh_every, divergence, alpha)
     return Method("rloo", LeaveOneOut(), Clip(clip_low, clip_high), anchor, FixedBudget())

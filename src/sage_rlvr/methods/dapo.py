@@ -1,0 +1,68 @@
+"""DAPO: clip-higher, dynamic sampling, a mean over tokens, overlong shaping (Yu et al., arXiv 2503.14476)."""
+
+from __future__ import annotations
+
+from sage_rlvr.core.advantages import GroupNormalised
+from sage_rlvr.core.anchor import Placement
+from sage_rlvr.core.divergences import Divergence
+from sage_rlvr.core.kl import Estimator
+from sage_rlvr.core.method import Method
+from sage_rlvr.core.reductions import TokenMean
+from sage_rlvr.core.rewards import OverlongShaping
+from sage_rlvr.core.rollouts import DynamicSampling
+from sage_rlvr.core.schedules import Schedule
+from sage_rlvr.core.surrogates import Clip
+from sage_rlvr.errors import ConfigError
+from sage_rlvr.methods.anchors import anchor_of
+
+
+def dapo(
+    *,
+    beta: float | Schedule = 0.0,
+    clip_low: float = 0.2,
+    clip_high: float = 0.28,
+    dual: float | None = 10.0,
+    dynamic_sampling: bool = True,
+    max_refills: int = 9,
+    overlong_buffer: int | None = None,
+    max_tokens: int | None = None,
+    estimator: Estimator = "k3",
+    placement: Placement = "loss",
+    source: str = "base",
+    refresh_every: int | None = None,
+    divergence: Divergence | None = None,
+    alpha: float | None = None,
+) -> Method:
+    """L = (1/sum_i |y_i|) sum_i sum_t -max(min(rho A, clip(rho, 1 - low, 1 + high) A), dual min(A, 0)), over kept groups.
+
+    A = (r - mean) / (std + 1e-4) within the group, r = R the verifier's 0 and 1; a group is kept where 0 < #right < G, and
+    the rest is drawn anew from other prompts, at most `max_refills` times. With `overlong_buffer`,
+    r = 2 R - 1 - min(1, max(0, |y| - (max_tokens - buffer)) / buffer), `max_tokens` being the sampling limit. The paper has
+    no KL; beta > 0 adds beta * k3(pi, pi_ref) to each token. The dual clip is the recipe's (verl); None leaves it out.
+    ConfigError where only one of `overlong_buffer` and `max_tokens` is given.
+    """
+    return Method(
+        "dapo",
+        GroupNormalised(),
+        Clip(clip_low, clip_high, dual),
+        anchor_of(beta, estimator, placement, source, refresh_every, divergence, alpha),
+        TokenMean(),
+        reward_transform=_shaping(overlong_buffer, max_tokens),
+        rollout=DynamicSampling(max_refills) if dynamic_sampling else None,
+    )
+
+
+def _shaping(buffer: int | None, max_tokens: int | None) -> OverlongShaping | None:
+    if buffer is None and max_tokens is None:
+        return None
+    if max_tokens is None:
+        raise ConfigError(
+            f"dapo: overlong_buffer = {buffer} tokens, but before which limit? Give max_tokens too, the limit of sampling "
+            "(rollout.max_new_tokens of a recipe); DAPO has overlong_buffer=4096, max_tokens=20480."
+        )
+    if buffer is None:
+        raise ConfigError(
+            f"dapo: max_tokens = {max_tokens} is read by overlong shaping alone; give overlong_buffer too, the number of "
+            "last tokens over which the price rises, or leave max_tokens out."
+        )
+    return OverlongShaping(max_tokens, buffer)

@@ -1,0 +1,63 @@
+"""The recipes of recipes/countdown: each decodes to the method that its name says, and has the control that it names."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from sage_rlvr.config import TrainConfig, load_config
+from sage_rlvr.core import Branch, Method
+from sage_rlvr.methods import bnpo, dapo, forward_kl, grpo_token_mean, sage
+
+FOLDER = Path(__file__).resolve().parents[2] / "recipes" / "countdown"
+ARMS = sorted(path.stem for path in FOLDER.glob("*.yaml") if path.stem not in ("base", "sft"))
+WANTED = {
+    "bnpo": bnpo(),
+    "bnpo_kl": bnpo(beta=0.05),
+    "bnpo_branch": sage(bnpo(beta=0.05), Branch()),
+    "dapo": dapo(),
+    "dapo_kl": dapo(beta=0.05),
+    "dapo_branch": sage(dapo(beta=0.05), Branch()),
+    "dapo_overlong": dapo(overlong_buffer=16, max_tokens=24),
+    "forward_kl": forward_kl(),
+    "forward_kl_branch": sage(forward_kl(), Branch()),
+    "grpo_token_mean": grpo_token_mean(),
+}
+
+
+def config(name: str) -> TrainConfig:
+    return load_config(TrainConfig, FOLDER / f"{name}.yaml")
+
+
+def built(name: str) -> Method:
+    return config(name).method.build()
+
+
+@pytest.mark.parametrize("name", WANTED)
+def test_a_recipe_is_the_method_of_its_name(name):
+    assert built(name) == WANTED[name]
+
+
+@pytest.mark.filterwarnings("ignore:Random in the loss is noise only", "ignore:.*what q takes from the batch")
+@pytest.mark.parametrize("name", ARMS)
+def test_an_arm_is_the_base_recipe_and_a_method(name):
+    """Nothing else differs, so that arms are comparable: world, model, steps, rollout and optimiser are shared."""
+    assert replace(config(name), method=config("no_kl").method) == config("no_kl")
+
+
+@pytest.mark.parametrize("name", WANTED)
+def test_the_comment_names_controls_that_are_there(name):
+    comment = (FOLDER / f"{name}.yaml").read_text(encoding="utf-8").partition("base:")[0]
+    named = re.findall(r"(\w+)\.yaml", comment)
+    assert comment.startswith("# ") and "ontrol" in comment and named and set(named) <= set(ARMS)
+
+
+@pytest.mark.parametrize(
+    ("arm", "control"), [("bnpo_branch", "bnpo_kl"), ("dapo_branch", "dapo_kl"), ("forward_kl_branch", "forward_kl")]
+)
+def test_an_arm_with_a_guide_differs_from_its_control_in_the_guide_alone(arm, control):
+    shaped, plain = built(arm), built(control)
+    assert replace(shaped, name=plain.name, anchor=replace(shaped.anchor, guide=plain.anchor.guide)) == plain
