@@ -20,6 +20,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import rich.box
+import rich.markup
+import rich.table
+from rich.console import Console
+
 from sage_rlvr.errors import DataError
 from sage_rlvr.runs import writing
 
@@ -29,6 +34,12 @@ if TYPE_CHECKING:
     from sage_rlvr.theory.effects import MapRow
 
 PICTURES = ("anchor", "modes", "forces")
+TABLES_HEAD = """# The tables behind anchor.md
+
+Made whole by `sage-rlvr theory --docs docs`; [anchor.md](anchor.md) explains the columns. A claim that "fails, as it
+should" shows where a theorem stops.
+
+"""
 
 
 @dataclass(frozen=True)
@@ -75,20 +86,67 @@ def find(*, lab: bool = True, say: Callable[[str], None] = lambda text: None, **
     return Findings(claims, rows, stationary, measured, seconds)
 
 
-def tables(found: Findings) -> dict[str, str]:
-    """Markdown tables by name: claims, map, stationary, lab (where there is one)."""
+SHORT_GUIDES = ("Flat", "Random", "Token", "Branch")
+SHORT_METHODS = (("GroupNormalised", "SequenceMean"), ("LeaveOneOut", "FixedBudget"))  # GRPO as published; RLOO
+
+
+def short_tables(found: Findings) -> dict[str, str]:
+    """What docs/anchor.md shows: the map of the paper's guides without the rarer divergences, the resting points of GRPO
+    and RLOO, and the lab where there is one."""
     from sage_rlvr.theory import claims, effects
 
-    made = {
-        "claims": claims.markdown(found.claims),
-        "map": effects.markdown(found.gradient_map),
-        "stationary": claims.stationary_markdown(found.stationary),
-    }
+    rows = [
+        row
+        for row in found.gradient_map
+        if row.guide in SHORT_GUIDES and row.estimator not in ("exact js", "exact alpha")
+    ]
+    resting = [
+        row for row in found.stationary if (row.advantage, row.reduction) in SHORT_METHODS or row.placement == "reward"
+    ]
+    resting = [row for row in resting if row.advantage != "GroupCentred" and row.reduction != "TokenMean"]
+    made = {"map": effects.markdown(rows).rstrip(), "stationary": claims.stationary_markdown(resting)}
     if found.lab is not None:
         from sage_rlvr.engines.lab import markdown
 
-        made["lab"] = markdown(found.lab)
+        made["lab"] = markdown(found.lab).rstrip()
     return made
+
+
+def tables(found: Findings) -> dict[str, str]:
+    """Every table by its heading: claims, the whole map, all resting points, and the lab where there is one."""
+    from sage_rlvr.theory import claims, effects
+
+    made = {
+        "Claims": claims.markdown(found.claims),
+        "The map": effects.markdown(found.gradient_map).rstrip(),
+        "Resting points": claims.stationary_markdown(found.stationary),
+    }
+    return made | ({"The Countdown policy": short_tables(found)["lab"]} if found.lab is not None else {})
+
+
+def print_findings(found: Findings, out: Console) -> None:
+    """The claims with both sides and their verdicts, the short tables, and how many claims came out as they should."""
+    table = rich.table.Table(box=rich.box.SIMPLE_HEAD, pad_edge=False)
+    for name in ("claim", "left", "", "right", "verdict"):
+        table.add_column(name, overflow="fold", no_wrap=name == "claim")
+    for claim in found.claims:
+        cells = [rich.markup.escape(_shortened(cell)) for cell in claim.row(4)]
+        shade = "green" if claim.as_expected else "bold red"
+        table.add_row(*cells[:4], f"[{shade}]{cells[4]}[/]")
+    out.print(table)
+    for name, text in short_tables(found).items():
+        out.print(f"\n{name}\n", style="bold")
+        out.print(text, markup=False, soft_wrap=True)
+    right = sum(claim.as_expected for claim in found.claims)
+    took = ", ".join(f"{name} {seconds:.0f} s" for name, seconds in found.seconds.items())
+    out.print(
+        f"\n{right} of {len(found.claims)} claims came out as they should; took: {took}", markup=False, soft_wrap=True
+    )
+
+
+def _shortened(cell: str, longest: int = 34) -> str:
+    """A tuple of many numbers keeps its first ones; theory.json has all."""
+    return cell if len(cell) <= longest else cell[: longest - 4].rsplit(",", 1)[0] + ", ...)"
 
 
 def draw(folder: Path, prefix: str = "theory-") -> list[Path]:
@@ -125,12 +183,16 @@ def write(found: Findings, folder: Path) -> list[Path]:
         "lab": None if found.lab is None else dataclasses.asdict(found.lab),
         "seconds": found.seconds,
     }
-    text = "\n\n".join(f"## {name}\n\n{table}" for name, table in tables(found).items())
+    text = _sections(found)
     with writing("theory", folder, 1 << 20):
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "theory.json").write_text(json.dumps(listed, indent=1) + "\n", encoding="utf-8")
         (folder / "theory.md").write_text(text + "\n", encoding="utf-8")
     return [folder / "theory.json", folder / "theory.md", *draw(folder)]
+
+
+def _sections(found: Findings) -> str:
+    return "\n\n".join(f"## {name}\n\n{table}" for name, table in tables(found).items())
 
 
 def filled(page: str, made: Mapping[str, str]) -> str:
@@ -141,17 +203,21 @@ def filled(page: str, made: Mapping[str, str]) -> str:
     for name, table in made.items():
         mark = re.compile(rf"(<!-- {name}:begin[^>]*-->\n).*?(\n<!-- {name}:end -->)", re.DOTALL)
         if not mark.search(page):
-            raise DataError(f"the page has no marks <!-- {name}:begin --> and <!-- {name}:end --> for its table; add them.")
+            raise DataError(
+                f"the page has no marks <!-- {name}:begin --> and <!-- {name}:end --> for its table; add them."
+            )
         page = mark.sub(lambda found, table=table: found[1] + table + found[2], page)  # type: ignore[misc]
     return page
 
 
 def write_docs(found: Findings, docs: Path) -> list[Path]:
-    """The tables of docs/anchor.md and the pictures docs/images/anchor-*.png, made again."""
+    """The tables of docs/anchor.md, all of docs/anchor_tables.md and the pictures docs/images/anchor-*.png, made again."""
     page = docs / "anchor.md"
     if not page.is_file():
         raise DataError(f"{page} is not there; name the folder that holds anchor.md, as docs/ of the repository does.")
-    made = filled(page.read_text(encoding="utf-8"), tables(found))
-    with writing("page", page, 1 << 20):
+    made = filled(page.read_text(encoding="utf-8"), short_tables(found))
+    whole = docs / "anchor_tables.md"
+    with writing("pages", docs, 1 << 20):
         page.write_text(made, encoding="utf-8")
-    return [page, *draw(docs / "images", "anchor-")]
+        whole.write_text(TABLES_HEAD + _sections(found) + "\n", encoding="utf-8")
+    return [page, whole, *draw(docs / "images", "anchor-")]

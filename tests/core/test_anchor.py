@@ -24,6 +24,7 @@ from sage_rlvr.core import (
     TokenMean,
     anchor_logps,
     anchor_metrics,
+    effect_of,
     effective_gradient,
 )
 from sage_rlvr.errors import CancellingGuide, ConfigError
@@ -117,8 +118,15 @@ def test_in_the_reward_every_guide_runs():
         ({"estimator": "k1"}, "noise and no leash"),
         ({"estimator": "k3", "placement": "reward"}, "second order"),
         ({"estimator": "k2", "placement": "reward"}, "no KL"),
-        ({"estimator": "k3_is", "placement": "reward"}, "detached"),
-        ({"estimator": "straight_through", "placement": "reward"}, "detached"),
+        (
+            {"estimator": "k3_is", "placement": "reward"},
+            "detached, and what is left of the estimator is k3, second order",
+        ),
+        ({"estimator": "straight_through", "placement": "reward"}, "detached, and what is left of the estimator is k1"),
+        (
+            {"estimator": "exact", "divergence": "forward", "placement": "reward"},
+            "no force is left at the state itself",
+        ),
         ({"estimator": "k4"}, "choose one of k1"),
         ({"placement": "advantage"}, "'loss' or 'reward'"),
         ({"beta": -0.1}, "beta >= 0"),
@@ -185,10 +193,17 @@ def test_effective_gradient_says_what_descends(make, words):
     ("guide", "estimator", "words", "absent"),
     [
         (Token() * Branch(), "k2", ["KL(pi || q pi_ref)", "looks at the state alone cancels"], ["noise"]),
-        (Token() * Branch(threshold="p80"), "k2", ["KL(pi || q pi_ref)", "comes from the batch cancels"], ["noise"]),
+        (
+            Token() * Branch(threshold="p80"),
+            "k2",
+            ["KL(pi || q pi_ref)", "comes from a large batch cancels"],
+            ["noise"],
+        ),
         (Token() * Branch(), "k3", ["q(s) * (Zq pi - q pi_ref)", "q(s) scales the pull"], ["noise"]),
         (Branch() * Random(), "k3", ["q(s) * E[q] * grad KL(pi_ref || pi)", "noise only"], ["Zq"]),
-        (Token() * Placebo(Branch()), "k3", ["Zq pi - q pi_ref", "fixed by the batch"], ["q(s)"]),
+        (Token() * Placebo(Branch()), "k3", ["E[q | s] * (Zq pi - q pi_ref)", "its mean at the state"], ["q(s)"]),
+        (Placebo(Branch()), "k3", ["E[q | s] * grad KL(pi_ref || pi)", "re-weighted *forward* KL"], ["Zq", "q(s)"]),
+        (Random(), "k3", ["E[q] * grad KL(pi_ref || pi)", "the *forward* KL"], ["re-weighted"]),
         (Random(), "k2", ["grad KL(pi || pi_ref)", "is noise cancels"], ["q pi_ref"]),
     ],
 )
@@ -209,6 +224,84 @@ def test_a_division_by_the_length_of_the_row_gets_a_note(guide, estimator, pulls
     assert effective_gradient(anchor, TokenMean()) == plain and "1/|y|" not in plain
     assert noted.startswith(plain + "; note: each row's force is weighted by 1/|y|")
     assert ("with q > 1 at its prefixes a pull towards shorter answers" in noted) == pulls
+
+
+@pytest.mark.parametrize(
+    ("guide", "words", "absent"),
+    [
+        (Flat(), ["grad KL(pi || pi_ref) over whole sequences"], ["log q", ";"]),
+        (Branch(), ["bonus for reaching the states that q favours"], ["tokens and"]),
+        (Token(), ["bonus for reaching the tokens that q favours"], ["states"]),
+        (Branch() * Token(), ["bonus for reaching the tokens and states that q favours"], ["batch"]),
+        (Random(), ["pays E[log q] for each token", "drift towards shorter answers"], ["bonus"]),
+        (Placebo(Branch()), ["comes from a large batch pays E[log q | s]"], ["bonus", "drift"]),
+    ],
+)
+def test_in_the_reward_each_kind_of_factor_has_its_words(guide, words, absent):
+    text = Anchor(0.05, guide, "k1", "reward").effect.text
+    assert [w for w in words if w not in text] == [w for w in absent if w in text] == []
+
+
+@pytest.mark.filterwarnings("ignore:.*noise")
+@pytest.mark.parametrize(
+    ("guide", "divergence", "text"),
+    [
+        (Flat(), "reverse", "grad KL(pi || pi_ref) at the visited states (reverse KL)"),
+        (Flat(), "forward", "grad KL(pi_ref || pi) at the visited states: the *forward* KL, on the logits pi - pi_ref"),
+        (Flat(), "js", "grad of 2 JS(pi, pi_ref) at the visited states"),
+        (Flat(), "alpha", "grad D_alpha(pi, pi_ref), alpha = 0.2, at the visited states"),
+        (
+            Branch(),
+            "alpha",
+            "q(s)**0.2 * grad D_alpha(pi, pi_ref), alpha = 0.2, at the visited states; q(s) scales the pull at the states it "
+            "marks and does not move the anchor",
+        ),
+        (
+            Branch(),
+            "js",
+            "grad of 2 JS(pi, q pi_ref) at the visited states: q enters it, and neither scales it nor drops out",
+        ),
+    ],
+)
+def test_the_words_of_exact_sums(guide, divergence, text):
+    assert Anchor(0.05, guide, "exact", divergence=divergence).effect.text == text
+
+
+def test_an_exact_sum_says_in_one_breath_what_a_sampled_estimator_says():
+    for guide in (Flat(), Branch(), Placebo(Branch())):
+        assert Anchor(0.05, guide, "exact", divergence="forward").effect == Anchor(0.05, guide, "k3").effect
+
+
+@pytest.mark.parametrize("divergence", ["forward", "js", "alpha"])
+def test_noise_in_an_exact_sum_warns_and_under_js_says_that_its_mean_acts(divergence):
+    with pytest.warns(UserWarning, match="^Random in an exact sum is noise") as caught:
+        effect = Anchor(0.05, Random(), "exact", divergence=divergence).effect
+    only = divergence != "js"
+    assert ("noise only" in str(caught[0].message)) == only and ("second order" in str(caught[0].message)) != only
+    assert effect.acts != only and effect.role("nothing") == ("noise" if only else "tilts")
+
+
+ROLES = {
+    # estimator, divergence, placement: role of a factor of the state, the token, the batch, of nothing
+    ("k2", None, "loss"): ("cancels", "moves", "cancels", "cancels"),
+    ("k3", None, "loss"): ("scales", "moves", "scales", "noise"),
+    ("exact", "forward", "loss"): ("scales", "scales", "scales", "noise"),
+    ("exact", "alpha", "loss"): ("scales", "scales", "scales", "noise"),
+    ("exact", "js", "loss"): ("tilts", "tilts", "tilts", "tilts"),
+    ("exact", "reverse", "loss"): ("cancels", "cancels", "cancels", "cancels"),
+    ("k1", None, "reward"): ("bonus", "bonus", "bonus", "drift"),
+}
+
+
+@pytest.mark.parametrize("term", ROLES)
+def test_roles_by_kind_of_factor(term):
+    estimator, divergence, placement = term
+    effect = effect_of(estimator, placement, ("token", "state", "nothing", "batch", "state"), divergence, 0.2)
+    assert tuple(effect.role(kind) for kind in ("state", "token", "batch", "nothing")) == ROLES[term]
+    for kind, role in effect.roles:
+        alone = effect_of(estimator, placement, [kind], divergence, 0.2)
+        assert alone.roles == ((kind, role),) and alone.acts == (role not in ("cancels", "noise"))
+    assert effect_of(estimator, placement, [], divergence, 0.2).role("state") is None
 
 
 def test_replacing_the_guide_checks_again():

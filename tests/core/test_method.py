@@ -18,6 +18,7 @@ from sage_rlvr.core import (
     Key,
     Linear,
     Method,
+    Random,
     SequenceMean,
     Signals,
     Token,
@@ -238,6 +239,20 @@ def test_entropy_metric_counts_the_mask():
 def test_describe_prints_the_equation_with_its_values(method, words):
     text = method.describe()
     assert text.startswith(method.name) and [word for word in words if word not in text] == []
+
+
+@pytest.mark.filterwarnings("ignore:.*noise")
+@pytest.mark.parametrize(
+    ("base", "note"),
+    [
+        (dr_grpo(beta=0.05), "note: Random: noise only"),
+        (dr_grpo(beta=0.05, estimator="exact", divergence="forward"), "note: Random: noise only"),
+        (dr_grpo(beta=0.05, estimator="exact", divergence="js"), "note: Random: noise, and a change of second order"),
+        (rloo(beta=0.05), "note: Random: E[log q] < 0, a drift towards shorter answers"),
+    ],
+)
+def test_describe_says_what_is_left_of_noise(base, note):
+    assert note in sage(base, Random()).describe() and "note: Random" not in base.describe()
 
 
 def test_a_constant_divisor_gets_no_note_about_lengths():

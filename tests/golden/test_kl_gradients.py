@@ -6,11 +6,28 @@ pi_a (log(pi_a / ref_a) - KL) worked by hand, e.g. .5 * (log 2.5 - .274887) = .3
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 
-from sage_rlvr.core import k1, k2, k3, k3_is, straight_through
+from sage_rlvr.core import (
+    Anchor,
+    Clip,
+    FixedBudget,
+    LeaveOneOut,
+    Method,
+    forward_kl,
+    k1,
+    k2,
+    k3,
+    k3_is,
+    pseudo_kl,
+    straight_through,
+)
 from sage_rlvr.core.kl import estimate
+from sage_rlvr.methods import rloo
+from sage_rlvr.theory import TokenTree
 
 PI, REF, OLD = ((0.5, 0.3, 0.2), (0.2, 0.3, 0.5), (0.4, 0.35, 0.25))
 REVERSE = (0.320702, -0.082466, -0.238236)
@@ -44,6 +61,13 @@ def close(found: torch.Tensor, wanted: tuple[float, ...], atol: float = 2e-6) ->
 )
 def test_expected_values(term, value):
     assert expected(term)[0] == pytest.approx(value, abs=2e-6)
+
+
+def test_both_directions_of_this_pair_have_one_value():
+    """The pair is symmetric: KL(pi || ref) = KL(ref || pi) = .3 log 2.5 = .274887."""
+    assert 0.3 * math.log(2.5) == pytest.approx(0.274887, abs=5e-7)
+    assert float(pseudo_kl(logs(PI), logs(REF))) == pytest.approx(0.274887, abs=1e-6)
+    assert float(forward_kl(logs(PI), logs(REF))) == pytest.approx(0.274887, abs=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -101,3 +125,43 @@ def test_forward_kl_stationary_point_of_k3_in_the_loss():
     point, rewards = (0.39025, 0.585375, 0.024375), torch.tensor((1.0, 1.0, 0.0), dtype=torch.float64)[:, None]
     _, gradient = expected(lambda logps, ref: -rewards * logps + 0.05 * k3(logps, ref), point, pi=point)
     assert gradient.abs().max() < 2e-6
+
+
+# ---- stationary points: closed forms, and where descent on the loop's objective comes to rest
+
+
+def k3_in_the_loss(beta: float) -> Method:
+    """Rewards minus the mean of the others: their expected force is grad E[R], so that beta means what it says."""
+    return Method("k3", LeaveOneOut(), Clip(), Anchor(beta), FixedBudget(1))
+
+
+RBAR = [(0.3, 0.05, 0.965535, 4.8e-9), (0.05, 0.05, 0.952624, 3.9e-8), (0.3, 0.5, 0.710977, 0.2400)]
+
+
+@pytest.mark.parametrize(("p0", "beta", "forward", "missing"), RBAR)
+def test_mean_reward_at_rest_under_a_binary_reward(p0, beta, forward, missing):
+    """p0 = mass of the reference on right answers. k3 in the loss: Rbar = [(1 - beta) + sqrt((1 - beta)^2 + 4 p0 beta)] / 2;
+    reverse KL: 1 - Rbar = (1 - p0) / (p0 e^(1/beta) + 1 - p0)."""
+    closed = ((1 - beta) + math.sqrt((1 - beta) ** 2 + 4 * p0 * beta)) / 2
+    wrong = (1 - p0) / (p0 * math.exp(1 / beta) + 1 - p0)
+    assert closed == pytest.approx(forward, abs=1e-6) and wrong == pytest.approx(missing, rel=0.02)
+    tree = TokenTree.bandit(2)
+    ref, rewards = tree.logits_of(torch.tensor([p0, 1 - p0], dtype=torch.float64)), torch.tensor([1.0, 0.0])
+    by_k3 = tree.descend(k3_in_the_loss(beta), ref, rewards)
+    by_k1 = tree.descend(rloo(beta=beta), ref, rewards, tolerance=1e-5 * math.sqrt(wrong))  # digits of the small mass
+    assert by_k3.converged and float(by_k3.probs[0]) == pytest.approx(closed, abs=5e-6)
+    assert by_k1.converged and float(by_k1.probs[1]) == pytest.approx(wrong, rel=2e-3)
+
+
+def test_two_right_answers_keep_the_odds_of_the_reference():
+    """ref = (.2, .3, .5), R = (1, 1, 0), beta = .05: lam = beta + Rbar = 1.025625, pi_0 / pi_1 = 2/3 under both KLs."""
+    rbar = (0.95 + math.sqrt(0.95**2 + 4 * 0.5 * 0.05)) / 2
+    lam = 0.05 + rbar
+    closed = [0.05 * ref / (lam - r) for ref, r in zip(REF, (1.0, 1.0, 0.0), strict=True)]
+    assert lam == pytest.approx(1.025625, abs=5e-7) and closed == pytest.approx((0.39025, 0.585375, 0.024375), abs=5e-7)
+    tree, rewards = TokenTree.bandit(3), torch.tensor([1.0, 1.0, 0.0])
+    ref = tree.logits_of(torch.tensor(REF, dtype=torch.float64))
+    found = tree.descend(k3_in_the_loss(0.05), ref, rewards)
+    assert found.converged and found.probs.tolist() == pytest.approx(closed, abs=5e-6)
+    for probs in (found.probs, tree.descend(rloo(beta=0.05), ref, rewards).probs):
+        assert float(probs[0] / probs[1]) == pytest.approx(2 / 3, abs=1e-4)

@@ -230,8 +230,8 @@ def _check_cancellation(parts: tuple[Guide, ...], estimator: str) -> None:
     if unbiased and batch:
         _warn(
             f"{batch} under {estimator} in the loss: what q takes from the batch, and not from the sampled token, "
-            "cancels in the expected gradient, up to O(1/B) in batches of B rows and a 1/|y| artefact under sequence_mean; "
-            "use estimator='k3' or placement='reward' if it should act."
+            "cancels in the expected gradient of large batches, up to a 1/|y| artefact under sequence_mean; use "
+            "estimator='k3' or placement='reward' if it should act."
         )
 
 

@@ -40,7 +40,8 @@ class Effect:
     `Token`, whose weights are scaled within the row; over the batches that hold the state, for a guide of the batch. It is
     the mean of q where q multiplies (forward; of q**alpha under alpha), that of log q where log q is added (reverse,
     sequence), and that of the divergence under js. A guide of the batch is taken to see the drawn token as one of the
-    batch's alone; that leaves q a dependence of O(1/B) on it, B rows a batch, which the roles of "batch" leave out.
+    batch's alone. What q then has of it, the roles of "batch" leave out: O(1/B) of the gradient, B rows a batch, for a mean
+    over the batch such as `Placebo`'s (more slowly for a percentile of few different entropies), and 0 under exact sums.
     """
 
     descends: Descends
@@ -105,26 +106,25 @@ def _sequence(effect: Effect) -> str:
     text = "grad [KL(pi || pi_ref) - E_pi sum_t log q_t] over whole sequences, by return-to-go"
     text += f"; log q is a bonus for reaching the {reached} that q favours" if reached else ""
     tails: dict[DependsOn, str] = {
-        "batch": "the q that comes from the batch pays E[log q | s] for each token, up to O(1/B)",
+        "batch": "the q that comes from a large batch pays E[log q | s] for each token",
         "nothing": "the q that looks at nothing pays E[log q] for each token: below 0, a drift towards shorter answers",
     }
     return _join(text, tails, effect)
 
 
 def _reverse(effect: Effect) -> str:
-    moved = effect.role("token") is not None
+    moved = effect.role("token") == "moves"
     text = f"grad KL(pi || {'q pi_ref' if moved else 'pi_ref'}) at the visited states (reverse KL)"
     text += ", shaped: q re-weights the tokens of a state" if moved else ""
-    lost = {"state": "looks at the state alone", "nothing": "is noise", "batch": "comes from the batch"}
+    lost = {"state": "looks at the state alone", "nothing": "is noise", "batch": "comes from a large batch"}
     words = [why for kind, why in lost.items() if effect.role(kind)]  # type: ignore[arg-type]
-    text += f"; the part of q that {' or '.join(words)} cancels" if words else ""
-    return text + (" up to O(1/B)" if effect.role("batch") else "")
+    return text + (f"; the part of q that {' or '.join(words)} cancels" if words else "")
 
 
 def _forward(effect: Effect) -> str:
     if not effect.roles:
         return "grad KL(pi_ref || pi) at the visited states: the *forward* KL, on the logits pi - pi_ref"
-    if effect.role("token") is None:
+    if effect.role("token") != "moves":
         return _scaled(effect)
     text = f"{_factors(effect)}(Zq pi - q pi_ref) on the logits at the visited states, Zq = sum_v q_v pi_ref,v"
     return _join(text + ": the forward KL to the anchor that the token's q shapes", _tails(effect), effect)
@@ -133,7 +133,8 @@ def _forward(effect: Effect) -> str:
 def _scaled(effect: Effect) -> str:
     """A divergence to the unshaped reference, times what is left of q."""
     if effect.descends == "forward":
-        name = "grad KL(pi_ref || pi) at the visited states: a re-weighted *forward* KL"
+        weighted = "a re-weighted" if effect.acts else "the"
+        name = f"grad KL(pi_ref || pi) at the visited states: {weighted} *forward* KL"
     else:
         name = f"grad D_alpha(pi, pi_ref), alpha = {effect.alpha:g}, at the visited states"
     return _join(_factors(effect) + name, _tails(effect), effect)
@@ -150,7 +151,7 @@ def _tails(effect: Effect) -> dict[DependsOn, str]:
     return {
         "state": "q(s) scales the pull at the states it marks and does not move the anchor",
         "nothing": "the q that looks at nothing adds noise only",
-        "batch": "the q that comes from the batch scales the pull by its mean at the state, up to O(1/B)",
+        "batch": "the q that comes from a large batch scales the pull by its mean at the state",
     }
 
 
@@ -159,7 +160,7 @@ def _js(effect: Effect) -> str:
     text = f"grad of 2 JS(pi, {target}) at the visited states"
     text += ": q enters it, and neither scales it nor drops out" if effect.roles else ""
     tails: dict[DependsOn, str] = {
-        "nothing": "the q that looks at nothing counts with the mean over its noise, a change of second order",
-        "batch": "the q that comes from the batch counts with the mean over the batches",
+        "nothing": "the q that looks at nothing counts with the mean over its noise: of second order where E[q] = 1",
+        "batch": "the q that comes from the batch counts with the mean over its values at the state",
     }
     return _join(text, tails, effect)

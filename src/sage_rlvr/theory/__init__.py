@@ -1,6 +1,26 @@
 """The exact world: finite policies, expected gradients without sampling, closed forms, and claims with both sides."""
 
 from sage_rlvr.theory.expected import Listing, expected_loss, loss_over_groups
+from sage_rlvr.theory.optima import (
+    ForwardOptimum,
+    entropy_optimum,
+    forward_kl_optimum,
+    reverse_kl_optimum,
+    sage_value,
+    total_variation,
+)
 from sage_rlvr.theory.tree import Descent, TokenTree
 
-__all__ = ["Descent", "Listing", "TokenTree", "expected_loss", "loss_over_groups"]
+__all__ = [
+    "Descent",
+    "ForwardOptimum",
+    "Listing",
+    "TokenTree",
+    "entropy_optimum",
+    "expected_loss",
+    "forward_kl_optimum",
+    "loss_over_groups",
+    "reverse_kl_optimum",
+    "sage_value",
+    "total_variation",
+]

@@ -92,13 +92,16 @@ def expected_loss(
 
     Exact for a sum over tokens divided by a constant or by the row's length. A division by the batch's token count
     (`TokenMean`) is taken in the limit of many groups, E[sum] / E[tokens]. After the first update of a rollout the
-    clip sees the mean advantage, which is exact while the sign of A is decided by the row's own reward (two rewards).
-    ConfigError for a guide that looks at the batch, and for a rollout plan with the KL in the reward, where the other
-    members of a kept group are no longer independent of the row.
+    clip sees the mean advantage, which is exact where no ratio has left the clip's interval, and beyond it while the sign
+    of A is decided by the row's own reward: two rewards, and no KL in the reward.
+    DataError for logps or log_q of another shape than the listing's. ConfigError for a guide that looks at the batch, and
+    for a rollout plan with the KL in the reward, where the other members of a kept group are no longer independent of
+    the row.
     """
     _check(method)
     key = Key(0) if key is None else key
     signals = listing.signals
+    _check_shapes(listing, logps=logps, log_q=log_q)
     if log_q is None:
         log_q = shape(method, signals, step, total_steps, key)
     advantages, kept = mean_advantages(method, listing, group_size, others)
@@ -120,6 +123,13 @@ def expected_loss(
     if method.reduction.divisor == "batch":
         budget = float((weights * signals.mask.sum(1)).sum())
     return objective(method, batch, step, total_steps, budget)[0]
+
+
+def _check_shapes(listing: Listing, **per_token: Tensor | None) -> None:
+    wanted = tuple(listing.signals.mask.shape)
+    for name, value in per_token.items():
+        if value is not None and tuple(value.shape) != wanted:
+            raise DataError(f"{name} has shape {tuple(value.shape)}; the listing has (rows, tokens) = {wanted}.")
 
 
 def _check(method: Method) -> None:
@@ -170,7 +180,7 @@ def mean_advantages(
     traits = listing.rewards.double()[:, None]
     if method.reward_transform is not None:
         traits = torch.stack([listing.rewards.double(), listing.signals.mask.sum(1).double()], 1)
-    classes, member = traits.unique(dim=0, return_inverse=True)
+    classes, member = torch.unique(traits, dim=0, return_inverse=True)
     mass = torch.zeros(len(classes), dtype=torch.float64).index_add(0, member, listing.probs.double())
     counts, chances = _compositions(mass / mass.sum(), group_size - 1)
     found = [_of_class(method, classes, own, counts, chances, others) for own in range(len(classes))]
@@ -244,14 +254,17 @@ def loss_over_groups(
     step: int = 0,
     total_steps: int = 1,
     key: Key | None = None,
+    log_q: Float[Tensor, "B T"] | None = None,
     log_probs: Float[Tensor, "B T V"] | None = None,
     max_tokens: int | None = None,
 ) -> Float[Tensor, ""]:
     """The same mean by brute force: one call of `advantages_of` and `objective` for each of the B**G groups.
 
-    Kept groups are weighted by their probability divided by that of being kept. ConfigError beyond 20,000 groups.
+    Kept groups are weighted by their probability divided by that of being kept. log_q replaces the guide's. ConfigError
+    beyond 20,000 groups, DataError where none is kept and for wrong shapes.
     """
     key = Key(0) if key is None else key
+    _check_shapes(listing, logps=logps, log_q=log_q)
     rows = len(listing.probs)
     if rows**group_size > LARGEST_GROUPS:
         raise ConfigError(
@@ -267,19 +280,23 @@ def loss_over_groups(
         chance = float(listing.probs[members].double().prod())
         mass += chance
         found = _rows(listing, members, log_probs)
-        log_q = shape(method, found.signals, step, total_steps, key)
+        own_q = shape(method, found.signals, step, total_steps, key) if log_q is None else log_q[members]
         batch = Batch(
             logps=logps[members],
             old_logps=found.signals.old_logps,
             ref_logps=found.signals.ref_logps,
             mask=found.signals.mask,
-            advantages=advantages_of(method, rewards, found.signals, log_q, step, total_steps),
-            log_q=log_q,
+            advantages=advantages_of(method, rewards, found.signals, own_q, step, total_steps),
+            log_q=own_q,
             max_tokens=longest,
             log_probs=None if log_probs is None else log_probs[members],
             ref_log_probs=found.ref_log_probs,
         )
         total = total + chance * objective(method, batch, step, total_steps)[0]
+    if mass == 0.0:
+        raise DataError(
+            f"{method.name}: its rollout plan keeps no group of {group_size}; there is no mean over kept groups."
+        )
     return total / mass
 
 

@@ -21,7 +21,7 @@ from torch import Tensor
 from sage_rlvr.core.keys import Key
 from sage_rlvr.core.method import Method
 from sage_rlvr.core.signals import Signals
-from sage_rlvr.errors import DataError, TrainingDiverged
+from sage_rlvr.errors import ConfigError, DataError, TrainingDiverged
 from sage_rlvr.theory.expected import Listing, expected_loss, loss_over_groups
 
 Logits = Float[Tensor, "S V"]
@@ -32,9 +32,11 @@ OverLeaves = Float[Tensor, " L"]
 class Descent:
     """Where gradient descent on a method's expected loss came to rest.
 
-    logits (S, V); probs (L,) of the completions there; steps taken; residual: the longest entry of the natural gradient
-    times the square root of the probability of coming through it, in units of the loss; converged: residual below the
-    tolerance.
+    logits (S, V); probs (L,) of the completions there; steps: tried, those taken back included; residual: the largest
+    entry of sqrt(w) |d|, d the natural gradient in units of the loss and w the probability of coming through the entry.
+    An entry that is to rise counts with at least d sqrt(w / w_ref) / 100, so that a right answer which the reference
+    hardly has is not taken for one that does not matter. converged: residual below the tolerance. What is to fall on and
+    has less than tolerance^2 left is at rest: for digits of a small probability lower the tolerance.
     """
 
     logits: Logits
@@ -104,7 +106,13 @@ class TokenTree:
     # ---- a policy on the tree
 
     def log_probs(self, logits: Logits) -> Logits:
-        """(S, V) log pi(v | s), -inf where v does not continue s; float64, differentiable in the logits."""
+        """(S, V) log pi(v | s), -inf where v does not continue s; float64, differentiable in the logits.
+
+        DataError for logits of another shape.
+        """
+        if logits.shape != self.allowed.shape:
+            wanted = tuple(self.allowed.shape)
+            raise DataError(f"TokenTree: logits have shape {tuple(logits.shape)}; this tree's are (S, V) = {wanted}.")
         return torch.log_softmax(logits.double().masked_fill(~self.allowed, -math.inf), 1)
 
     def logps(self, logits: Logits) -> Float[Tensor, "L T"]:
@@ -177,7 +185,8 @@ class TokenTree:
         """Mean of the loop's loss over groups of `group_size` completions drawn from `old_logits` (default `logits`).
 
         log_q (L, T) replaces the guide's. draws: over how many draws the noise of a random guide is averaged. others:
-        see `theory.expected.expected_loss`. brute_force lists every group in place of every completion.
+        see `theory.expected.expected_loss`. brute_force lists every group in place of every completion; it takes the
+        rewards of no other prompts and one draw, that of each row's place in its group.
         """
         wide = "distributions" in method.needs
         listing = self.listing(logits.detach() if old_logits is None else old_logits, ref_logits, rewards, wide)
@@ -185,7 +194,11 @@ class TokenTree:
         log_probs = self.log_probs(logits)[self.states] if wide else None
         when: dict[str, Any] = {"group_size": group_size, "step": step, "total_steps": total_steps, "key": key}
         if brute_force:
-            return loss_over_groups(method, listing, logps, log_probs=log_probs, **when)
+            if others is not None or draws > 1:
+                raise ConfigError(
+                    "TokenTree: brute_force lists the groups of one prompt with one draw; leave out others, draws."
+                )
+            return loss_over_groups(method, listing, logps, log_q=log_q, log_probs=log_probs, **when)
         if draws > 1:
             listing, logps = listing.repeated(draws), logps.repeat(draws, 1)
             log_probs = None if log_probs is None else log_probs.repeat(draws, 1, 1)
@@ -213,42 +226,70 @@ class TokenTree:
     ) -> Descent:
         """Follow the expected gradient, on-policy at every step, until it vanishes; from the reference by default.
 
-        The steps are natural-gradient steps, g / (visits(s) pi(v|s)), a positive factor on each entry, with momentum:
-        they come to rest where plain descent does, in some hundreds of steps in place of hundreds of thousands. An entry
-        moves by at most 1 nat a step; where a step makes the gradient longer it is taken back, the momentum dropped and
-        the rate lowered. `options` are those of `expected_loss`. Raises TrainingDiverged where the gradient is not finite.
+        The steps are natural-gradient steps, g / (visits(s) pi(v|s)), with momentum: for a tabular softmax that is F^-1 g up
+        to a constant of the state, so they come to rest where plain descent does, in some hundreds of steps in place of
+        hundreds of thousands. An entry moves by at most 1 nat a step; a step that overshoots is taken back, the momentum
+        dropped and the rate lowered. Entries that fewer than one run in 1e30 comes through stay where they are: float32, in
+        which the loop's objective computes, hardly holds their weight. Its rounding also is what keeps k3_is from a
+        tolerance much below 1e-6 where pi_ref / pi is large. `options` are those of `expected_loss`.
+
+        Returns the best point seen where `max_steps` did not suffice (converged = False). Raises TrainingDiverged where
+        the gradient is not finite.
         """
-        here = self._point(method, (ref_logits if start is None else start).double(), ref_logits, rewards, options)
+        reference = self._weights(ref_logits)
+        logits = (ref_logits if start is None else start).double()
+        options = {"ref_logits": ref_logits, "rewards": rewards, **options}
+        here = best = self._point(method, logits, reference, options)
         velocity, rate, kept = torch.zeros_like(here.logits), 1.0, 0
         for taken in range(max_steps):
             if here.length < tolerance:
                 return Descent(here.logits, self.probs(here.logits), taken, here.length, True)
             push = (kept / (kept + 3.0)) * velocity - rate * here.direction
-            there = self._point(method, here.logits + push.clamp(-1.0, 1.0), ref_logits, rewards, options)
-            if there.length > here.length * 1.02 and (kept or rate > 1e-3):
+            there = self._point(method, here.logits + push.clamp(-1.0, 1.0), reference, options)
+            if here.overshoots(there) and (kept or rate > 1e-3):
                 rate, kept = (rate if kept else rate * 0.5), 0
                 velocity = torch.zeros_like(velocity)
                 continue
             velocity, here, kept, rate = there.logits - here.logits, there, kept + 1, min(rate * 1.05, 1e3)
-        return Descent(here.logits, self.probs(here.logits), max_steps, here.length, here.length < tolerance)
+            best = min(best, here, key=lambda point: point.length)
+        return Descent(best.logits, self.probs(best.logits), max_steps, best.length, best.length < tolerance)
 
-    def _point(
-        self, method: Method, logits: Logits, ref_logits: Logits, rewards: OverLeaves, options: dict[str, Any]
-    ) -> _Point:
+    def _weights(self, logits: Logits) -> Logits:
+        """(S, V) probability of coming through each token of each state."""
+        return self.visits(logits)[:, None] * self.log_probs(logits).exp()
+
+    def _point(self, method: Method, logits: Logits, reference: Logits, options: dict[str, Any]) -> _Point:
         logits = logits.detach()
-        gradient = self.expected_gradient(method, logits, ref_logits, rewards, **options)
+        gradient = self.expected_gradient(method, logits, **options)
         if not bool(torch.isfinite(gradient).all()):
             raise TrainingDiverged(f"{method.name}: the expected gradient is not finite on this tree.")
-        weight = self.visits(logits)[:, None] * self.log_probs(logits).exp()
+        weight = self._weights(logits)
         direction = torch.where(self.allowed & (weight > 1e-30), gradient / weight.clamp(min=1e-30), 0.0)
-        return _Point(logits, direction, weight, float((weight.sqrt() * direction).abs().max()))
+        return _Point(logits, direction, weight, _length(direction, weight, reference))
+
+
+def _length(direction: Logits, weight: Logits, reference: Logits) -> float:
+    """The residual of `Descent`; what is to rise is measured against its weight under the reference."""
+    share = (weight / reference.clamp(min=1e-300)).clamp(max=1.0)
+    rising = 0.01 * share.sqrt() * (-direction).clamp(min=0.0)
+    return float(torch.maximum(weight.sqrt() * direction.abs(), rising).max())
 
 
 @dataclass(frozen=True, eq=False)
 class _Point:
-    """Logits, the natural gradient there, the probability of coming through each entry, and the longest entry."""
+    """Logits, the natural gradient there, the probability of coming through each entry, and the residual."""
 
     logits: Logits
     direction: Logits
     weight: Logits
     length: float
+
+    def overshoots(self, there: _Point) -> bool:
+        """A step to `there` lengthens the gradient and turns it by more than 60 degrees.
+
+        One that lengthens it alone is none: while a rare answer grows, the pull on it does too.
+        """
+        if there.length <= 1.02 * self.length:
+            return False
+        weight, (a, b) = self.weight + there.weight, (self.direction, there.direction)
+        return float((weight * a * b).sum()) < 0.5 * math.sqrt(float((weight * a * a).sum() * (weight * b * b).sum()))

@@ -1,0 +1,465 @@
+"""What `Anchor.effect` claims against what the loop's objective descends, for every guide, estimator and placement."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import warnings
+from statistics import NormalDist
+
+import numpy as np
+import pytest
+import torch
+
+from sage_rlvr.core import (
+    DIVERGENCES,
+    ESTIMATORS,
+    GUIDES,
+    Anchor,
+    Branch,
+    Effect,
+    FixedBudget,
+    Flat,
+    GroupCentred,
+    Key,
+    Method,
+    Placebo,
+    Random,
+    Token,
+)
+from sage_rlvr.core.advantages import LeaveOneOut
+from sage_rlvr.core.surrogates import Clip
+from sage_rlvr.errors import CancellingGuide, ConfigError
+from sage_rlvr.theory.effects import (
+    MAP_GUIDES,
+    TERMS,
+    claimed_gradient,
+    draw_q,
+    gradient_map,
+    in_reward_gradient,
+    markdown,
+    measured_gradient,
+    unchecked_anchor,
+)
+from sage_rlvr.theory.tree import TokenTree
+
+TREE = TokenTree([(0,), (1, 0), (1, 1), (2, 0, 0), (2, 0, 1), (2, 1), (2, 2)])
+SMALL = TokenTree([(0,), (1, 0), (1, 1)])
+
+
+# completions, the policy and a reference that has little to do with it; entropies of the policy's states differ
+WHERE = (
+    TREE,
+    torch.tensor([[0.2, 0.0, 0.6], [0.8, -0.6, 0.0], [0.5, -0.3, 0.1], [-1.1, 0.7, 0.0]], dtype=torch.float64),
+    torch.tensor([[-0.3, 0.6, 0.2], [0.1, 0.5, 0.0], [-0.6, 0.4, 0.9], [0.8, -0.3, 0.0]], dtype=torch.float64),
+)
+HERE = (
+    SMALL,
+    torch.tensor([[-0.2, 0.5], [1.5, -0.6]], dtype=torch.float64),
+    torch.tensor([[0.5, -0.4], [-0.3, 0.6]], dtype=torch.float64),
+)
+STILL = {
+    "flat": Flat(),
+    "token": Token(alpha=0.4, sigma=0.0),
+    "token rank": Token(alpha=0.4, sigma=0.0, norm="rank", signal="reference"),
+    "branch": Branch(ratio=0.8, threshold=0.6),
+    "branch of the reference": Branch(ratio=0.8, threshold=0.6, signal="reference"),
+    "compose": Branch(ratio=0.8, threshold=0.6) * Token(alpha=0.4, sigma=0.0),
+}
+COMBINATIONS = [(*term, placement) for term in TERMS for placement in ("loss", "reward")]
+
+
+def arguments_of(guide, estimator, named, placement) -> dict:
+    return {"beta": 0.5, "guide": guide, "estimator": estimator, "divergence": named, "placement": placement}
+
+
+def admitted(arguments: dict) -> Anchor | None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            return Anchor(**arguments)
+        except ConfigError:
+            return None
+
+
+def gap(found: torch.Tensor, wanted: torch.Tensor) -> float:
+    return float((found - wanted).norm() / wanted.norm())
+
+
+def test_the_combinations_are_all_there_are():
+    assert {estimator for estimator, _ in TERMS} == set(ESTIMATORS)
+    assert {named for estimator, named in TERMS if estimator == "exact"} == set(DIVERGENCES)
+    kinds = {type(guide).__name__.lower() for guide in MAP_GUIDES.values()}
+    assert kinds == set(GUIDES)
+
+
+# ---- guides without noise: equal to float32
+
+
+ADMITTED = [(name, *where) for name in STILL for where in COMBINATIONS if admitted(arguments_of(STILL[name], *where))]
+
+
+@pytest.mark.parametrize(("name", "estimator", "named", "placement"), ADMITTED)
+def test_an_admitted_term_descends_what_its_effect_says(name, estimator, named, placement):
+    guide = STILL[name]
+    anchor = admitted(arguments_of(guide, estimator, named, placement))
+    assert anchor is not None
+    found, _ = measured_gradient(anchor, *WHERE)
+    wanted = claimed_gradient(anchor.effect, *WHERE, draw_q(guide, *WHERE))
+    assert wanted.norm() > 0.05 and torch.allclose(found, wanted, atol=3e-6)
+    plain, _ = measured_gradient(Anchor(**arguments_of(Flat(), estimator, named, placement)), *WHERE)
+    assert (gap(found, plain) > 0.01) == anchor.effect.acts
+    method = Method("m", GroupCentred(), Clip(), anchor, FixedBudget(1))
+    assert f"expected gradient of the KL term, on-policy: {anchor.effect.text}\n" in method.describe() + "\n"
+
+
+@pytest.mark.parametrize("name", STILL)
+def test_what_is_admitted_and_what_is_refused(name):
+    """2 placements of 9 terms. In the reward k1 alone; in the loss not k1, and no guide that cancels or that a sum lacks."""
+    runs = {
+        (estimator if named is None else named, placement)
+        for estimator, named, placement in COMBINATIONS
+        if admitted(arguments_of(STILL[name], estimator, named, placement))
+    }
+    unbiased, sampled, sums = {"k2", "straight_through", "k3_is"}, {"k3"}, {"forward", "js", "alpha"}
+    wanted = {
+        "flat": unbiased | sampled | sums | {"reverse"},
+        "branch": sampled | sums,
+        "token": unbiased | sampled,
+        "compose": unbiased | sampled,
+    }[name.split()[0]]
+    assert runs == {("k1", "reward")} | {(term, "loss") for term in wanted}
+
+
+@pytest.mark.parametrize("name", STILL)
+def test_k1_in_the_loss_is_refused_because_nothing_is_left(name):
+    anchor = unchecked_anchor(**arguments_of(STILL[name], "k1", None, "loss"))
+    assert measured_gradient(anchor, *WHERE).gradient.abs().max() < 1e-6
+
+
+@pytest.mark.parametrize("name", ["branch", "branch of the reference"])
+@pytest.mark.parametrize(
+    ("estimator", "named"), [*((e, None) for e in ("k2", "straight_through", "k3_is")), ("exact", "reverse")]
+)
+def test_a_cancelling_guide_is_refused_because_it_changes_nothing(name, estimator, named):
+    arguments = arguments_of(STILL[name], estimator, named, "loss")
+    with pytest.raises(CancellingGuide):
+        Anchor(**arguments)
+    found = measured_gradient(unchecked_anchor(**arguments), *WHERE).gradient
+    plain = measured_gradient(Anchor(**arguments | {"guide": Flat()}), *WHERE).gradient
+    assert torch.allclose(found, plain, atol=3e-6) and plain.norm() > 0.05
+    assert (draw_q(STILL[name], *WHERE).by_kind["state"] > 0.1).any()
+
+
+@pytest.mark.parametrize("named", DIVERGENCES)
+def test_an_exact_sum_refuses_a_token_guide_because_the_anchor_would_not_move(named):
+    """With q of the drawn token alone the reference stays the target: at pi = pi_ref no force is left but under js, and
+    nowhere is it the pull to q pi_ref that the same guide has under k3 or k3_is."""
+    guide = STILL["token"]
+    arguments = arguments_of(guide, "exact", named, "loss")
+    with pytest.raises(ConfigError, match="q looks at the sampled token"):
+        Anchor(**arguments)
+    anchor = unchecked_anchor(**arguments)
+    found = measured_gradient(anchor, *WHERE).gradient
+    q = draw_q(guide, *WHERE)
+    assert torch.allclose(found, claimed_gradient(anchor.effect, *WHERE, q), atol=3e-6)
+    if named in ("reverse", "forward"):
+        moved = claimed_gradient(Effect(named, (("token", "moves"),)), *WHERE, q)
+        assert gap(found, moved) > 0.1
+        at_ref = measured_gradient(anchor, TREE, WHERE[2], WHERE[2]).gradient
+        assert at_ref.abs().max() < 1e-6
+        q_ref = draw_q(guide, TREE, WHERE[2], WHERE[2])
+        pull = claimed_gradient(Effect(named, (("token", "moves"),)), TREE, WHERE[2], WHERE[2], q_ref)
+        assert pull.norm() > 0.05
+
+
+# ---- in the reward: what the others are worth
+
+
+@pytest.mark.parametrize(("estimator", "named"), [term for term in TERMS if term[0] != "k1"])
+def test_in_the_reward_another_estimator_is_k1_or_of_second_order(estimator, named):
+    with pytest.raises(ConfigError, match="in the reward is refused"):
+        Anchor(**arguments_of(Flat(), estimator, named, "reward"))
+    tree, logits, ref = WHERE
+    if estimator == "straight_through":
+        same = in_reward_gradient("k1", *WHERE)
+        assert torch.allclose(in_reward_gradient(estimator, *WHERE), same, atol=1e-6) and same.norm() > 0.05
+        return
+    far, near = (
+        [
+            float(in_reward_gradient(name, tree, ref + t * (logits - ref), ref, named).norm())
+            for name in (estimator, "k1")
+        ]
+        for t in (0.02, 0.01)
+    )
+    assert far[0] / near[0] == pytest.approx(4.0, rel=0.05) and far[1] / near[1] == pytest.approx(2.0, rel=0.05)
+
+
+def test_a_price_in_the_reward_on_one_state():
+    """kl_estimators: pi = (.5, .3, .2), ref = (.2, .3, .5); an exact sum is the same for all tokens, so nothing is left."""
+    tree = TokenTree.bandit(3)
+    pi, ref = (torch.tensor([p]).log() for p in ((0.5, 0.3, 0.2), (0.2, 0.3, 0.5)))
+    wanted = {
+        "k1": (0.320702, -0.082466, -0.238236),
+        "k2": (0.062969, -0.088157, 0.025188),
+        "k3": (0.020702, -0.082466, 0.061764),
+        "k3_is": (0.020702, -0.082466, 0.061764),
+    }
+    for estimator, gradient in wanted.items():
+        assert in_reward_gradient(estimator, tree, pi, ref)[0].tolist() == pytest.approx(gradient, abs=2e-6)
+    for named in DIVERGENCES:
+        assert in_reward_gradient("exact", tree, pi, ref, named).abs().max() < 1e-7
+
+
+def test_an_exact_reverse_kl_in_the_reward_has_lost_the_force_at_the_state_itself():
+    """What it gives and what the loss would give add up to the gradient of the KL of whole sequences."""
+    in_loss = measured_gradient(Anchor(1.0, estimator="exact", divergence="reverse"), *WHERE).gradient
+    whole = claimed_gradient(Anchor(1.0, estimator="k1", placement="reward").effect, *WHERE)
+    assert torch.allclose(in_reward_gradient("exact", *WHERE, "reverse") + in_loss, whole, atol=3e-6)
+    assert gap(in_loss, whole) > 0.1
+
+
+# ---- means: what is left of a q that looks at more than its state and token
+
+
+def test_return_to_go_keeps_of_a_q_that_looks_ahead_only_its_mean():
+    """Token scales its weights within the row: q_t of one completion hangs on its later tokens. The gradient of
+    KL - E sum_t log q_t with each completion's own q in it is another one; with conditional means it is the measured one."""
+    tree, logits, ref = WHERE
+    guide = STILL["token"]
+    log_q = torch.from_numpy(draw_q(guide, *WHERE).by_kind["token"][0])
+    leaf = logits.clone().requires_grad_(True)
+    probs = tree.probs(leaf)
+    price = tree.logps(leaf).sum(1) - tree.logps(ref).sum(1) - log_q.sum(1)
+    (own,) = torch.autograd.grad((probs * price).sum(), leaf)
+    found = measured_gradient(Anchor(1.0, guide, "k1", "reward"), *WHERE).gradient
+    assert gap(found, own) > 0.01
+    assert gap(found, claimed_gradient(Effect("sequence", (("token", "bonus"),)), *WHERE, draw_q(guide, *WHERE))) < 1e-5
+
+
+def test_under_k3_the_mean_is_that_of_q_and_under_k2_that_of_log_q():
+    """Two completions through (root, 1) with q = 1.4 and .6 there: k3 sees their mean at the probabilities of going on."""
+    _, logits, ref = HERE
+
+    class Ahead:
+        needs, depends_on, equation = frozenset(), "token", "1.4 or .6 at the root, by the second token"
+
+        def __call__(self, signals, step, total_steps, key):
+            rows = signals.row_ids % 3  # the leaves in the order of the tree
+            return torch.where(
+                signals.positions == 0, torch.tensor([0.0, 1.4, 0.6])[rows].clamp(min=1e-9).log()[:, None], 0.0
+            )
+
+    share = torch.softmax(logits[1, :2], 0)
+    arithmetic, geometric = (
+        (share * torch.tensor([1.4, 0.6])).sum(),
+        (share * torch.tensor([1.4, 0.6]).log()).sum().exp(),
+    )
+    pi, anchor = torch.softmax(logits, 1)[0], torch.softmax(ref, 1)[0]
+    q = torch.stack([torch.tensor(1e-9), arithmetic])
+    forward = (q * anchor).sum() * pi - q * anchor
+    assert torch.allclose(measured_gradient(Anchor(1.0, Ahead()), *HERE).gradient[0], forward, atol=2e-6)
+    force = pi.log() - anchor.log() - torch.stack([torch.tensor(1e-9).log(), geometric.log()])
+    reverse = pi * (force - (pi * force).sum())
+    assert torch.allclose(measured_gradient(Anchor(1.0, Ahead(), "k2"), *HERE).gradient[0], reverse, atol=2e-5)
+    assert float(arithmetic - geometric) > 0.03
+
+
+# ---- noise, with its standard error
+
+NOISE = Random(eps=1.0, sigma=0.3, q_min=0.8, q_max=1.9)
+
+
+def clamped_mean(power: float | None) -> float:
+    """E[q**power], or E[log q] where None, of q ~ N(1, .3^2) clamped to [.8, 1.9]: 4,000 quantiles of the normal."""
+    normal = NormalDist(1.0, 0.3)
+    q = np.clip([normal.inv_cdf((i + 0.5) / 4000) for i in range(4000)], 0.8, 1.9)
+    return float(np.mean(np.log(q) if power is None else q**power))
+
+
+NOISY = [("k3", None, "loss"), ("k2", None, "loss"), ("k3_is", None, "loss"), ("straight_through", None, "loss")]
+NOISY += [("exact", named, "loss") for named in ("forward", "js", "alpha")] + [("k1", None, "reward")]
+
+
+@pytest.mark.filterwarnings("ignore:.*noise")
+@pytest.mark.parametrize(("estimator", "named", "placement"), NOISY)
+def test_of_noise_a_mean_is_left(estimator, named, placement):
+    """A band that is not symmetric has E[q] = 1.06: under k3 a factor, E[q**.2] under alpha; E[log q] a token in the reward."""
+    anchor = Anchor(**arguments_of(NOISE, estimator, named, placement))
+    found, error = measured_gradient(anchor, *WHERE, draws=500, repeats=12, key=Key(11))
+    wanted = claimed_gradient(anchor.effect, *WHERE, draw_q(NOISE, *WHERE, draws=6000, key=Key(12)))
+    plain = measured_gradient(Anchor(**arguments_of(Flat(), estimator, named, placement)), *WHERE).gradient
+    assert float(error.norm() / plain.norm()) < 0.01
+    assert ((found - wanted).abs() < 5 * error + 0.003 * wanted.norm()).all()
+    means = {"forward": clamped_mean(1.0), "alpha": clamped_mean(0.2), "reverse": 1.0}
+    if (descends := anchor.effect.descends) in means:
+        assert gap(wanted, means[descends] * plain) < 0.005 and not anchor.effect.acts
+    else:
+        assert gap(found, plain) > 0.005 and anchor.effect.acts
+
+
+@pytest.mark.filterwarnings("ignore:.*noise")
+def test_noise_in_the_reward_is_a_price_on_the_length():
+    tree, logits, _ = WHERE
+    leaf = logits.clone().requires_grad_(True)
+    (longer,) = torch.autograd.grad((tree.probs(leaf) * tree.lengths).sum(), leaf)
+    flat, noisy = (Anchor(1.0, guide, "k1", "reward") for guide in (Flat(), NOISE))
+    q = draw_q(NOISE, *WHERE, draws=20_000, key=Key(5))
+    found = claimed_gradient(noisy.effect, *WHERE, q) - claimed_gradient(flat.effect, *WHERE)
+    assert gap(found, -clamped_mean(None) * longer) < 0.05
+    even = Random(eps=1.0, sigma=0.3)  # E[q] = 1, so E[log q] < 0 and a descent step makes answers shorter
+    drift = draw_q(even, *WHERE, draws=4000).by_kind["nothing"][:, TREE.mask.numpy()].mean()
+    assert -0.06 < drift < -0.03
+
+
+@pytest.mark.parametrize(
+    ("estimator", "placement"), [("k3", "loss"), ("k2", "loss"), ("k3_is", "loss"), ("k1", "reward")]
+)
+def test_a_noisy_token_guide_counts_with_its_mean_at_state_and_token(estimator, placement):
+    guide = Token(alpha=0.3, sigma=0.4)
+    anchor = Anchor(1.0, guide, estimator, placement)
+    found, error = measured_gradient(anchor, *WHERE, draws=500, repeats=12, key=Key(11))
+    wanted = claimed_gradient(anchor.effect, *WHERE, draw_q(guide, *WHERE, draws=6000, key=Key(12)))
+    assert ((found - wanted).abs() < 5 * error + 0.003 * wanted.norm()).all()
+    plain = measured_gradient(Anchor(1.0, Flat(), estimator, placement), *WHERE).gradient
+    assert gap(found, plain) > 0.05
+
+
+# ---- guides of the batch
+
+P40 = Branch(ratio=1.5, threshold="p40")
+SHUFFLED = Placebo(Branch(ratio=1.5, threshold=0.45, q_max=2.0))
+
+
+class BatchMean:
+    """The batch's mean of log q of SHUFFLED at every token: a placebo under k2, averaged over its permutations."""
+
+    needs, depends_on, equation = frozenset({"entropies"}), "batch", "mean over the batch"
+
+    def __call__(self, signals, step, total_steps, key):
+        log_q = SHUFFLED.guide(signals, step, total_steps, key)
+        return torch.where(signals.mask, log_q[signals.mask].mean(), 0.0)
+
+
+@pytest.mark.filterwarnings("ignore:.*what q takes from the batch")
+@pytest.mark.parametrize("guide", [P40, SHUFFLED, BatchMean(), SHUFFLED * Token(alpha=0.4, sigma=0.0)])
+@pytest.mark.parametrize(("estimator", "descends"), [("k3", "forward"), ("k2", "reverse"), ("k3_is", "reverse")])
+def test_in_a_small_batch_the_mean_given_state_and_token_is_exact(guide, estimator, descends):
+    """Pairs of completions, all 9, and the permutations that 4 keys give: with E[q | s, v] as the factor of the anchor the
+    claim holds to float32 whatever B is. The roles of "batch" leave out what of it depends on v."""
+    anchor = Anchor(1.0, guide, estimator)
+    found, _ = measured_gradient(anchor, *HERE, rows=2, draws=4, key=Key(7))
+    q = draw_q(guide, *HERE, rows=2, draws=4, key=Key(7).fold("repeat 0"))
+    exact = Effect(descends, tuple((kind, "moves") for kind in q.by_kind))
+    if len(q.by_kind) == 1:
+        assert gap(found, claimed_gradient(exact, *HERE, q)) < 1e-5
+    role = claimed_gradient(anchor.effect, *HERE, q)
+    assert 1e-3 < gap(found, role) < 0.2
+
+
+@pytest.mark.filterwarnings("ignore:.*what q takes from the batch")
+@pytest.mark.parametrize(("guide", "share"), [(P40, 0.75), (BatchMean(), 0.4)], ids=["p40", "mean"])
+@pytest.mark.parametrize(("estimator", "placement"), [("k3", "loss"), ("k2", "loss"), ("k1", "reward")])
+def test_what_the_roles_of_a_batch_leave_out_falls_with_its_size(guide, share, estimator, placement):
+    """All batches of 2 and of 6 rows (3 and 243 companies of each completion): a third under a mean over the batch, and
+    about sqrt(1/3) under a percentile where there are only two entropies, between which it jumps."""
+    anchor, gaps = Anchor(1.0, guide, estimator, placement), {}
+    for rows in (2, 6):
+        found, _ = measured_gradient(anchor, *HERE, rows=rows)
+        wanted = claimed_gradient(anchor.effect, *HERE, draw_q(guide, *HERE, rows=rows))
+        gaps[rows] = float((found - wanted).norm())
+    assert gaps[2] > 1e-3 and gaps[6] < share * gaps[2]
+
+
+@pytest.mark.parametrize("named", ["forward", "js", "alpha"])
+@pytest.mark.parametrize("guide", [P40, SHUFFLED, BatchMean()])
+def test_under_exact_sums_a_batch_guide_holds_at_every_size(guide, named):
+    """The force at a position does not look at the drawn token, so E[q | s] is exact in a pair, too."""
+    anchor = Anchor(1.0, guide, "exact", divergence=named)
+    found, _ = measured_gradient(anchor, *HERE, rows=2, draws=3, key=Key(7))
+    q = draw_q(guide, *HERE, rows=2, draws=3, key=Key(7).fold("repeat 0"))
+    assert gap(found, claimed_gradient(anchor.effect, *HERE, q)) < 2e-5
+    plain = measured_gradient(Anchor(1.0, estimator="exact", divergence=named), *HERE).gradient
+    assert gap(found, plain) > 0.01
+
+
+def test_a_placebo_scales_every_state_alike_and_a_percentile_does_not():
+    """Batches of 40 rows: E[q | s] is one number under the placebo, and as different as Branch's q under the percentile."""
+    spread = {}
+    for name, guide in {"placebo": SHUFFLED, "percentile": P40}.items():
+        q = draw_q(guide, *HERE, rows=40, draws=150, key=Key(2))
+        values = np.tensordot(q.chances, np.exp(q.by_kind["batch"]), 1)
+        root, late = (values[SMALL.mask.numpy() & (SMALL.states.numpy() == state)].mean() for state in (0, 1))
+        spread[name] = abs(root - late)
+    assert spread["placebo"] < 0.01 and spread["percentile"] > 0.1
+
+
+def test_first_rows_stand_for_all_rows_of_a_batch():
+    """The measurement lists each completion as the first row of a batch; the mean over all rows of all 9 pairs is the same."""
+    tree, logits, ref = HERE
+    for placement, estimator in (("loss", "k3"), ("reward", "k1")):
+        anchor = Anchor(1.0, P40, estimator, placement)
+        method = Method("m", LeaveOneOut(), Clip(), anchor, FixedBudget(1))
+        whole = tree.expected_gradient(method, logits, ref, torch.ones(3), group_size=2, brute_force=True)
+        assert torch.allclose(measured_gradient(anchor, *HERE, rows=2).gradient, whole, atol=2e-6)
+
+
+# ---- the map
+
+
+@pytest.fixture(scope="module")
+def rows():
+    return gradient_map()
+
+
+def test_the_map_has_every_combination_once_and_agrees_with_its_claims(rows):
+    assert (
+        len({(row.guide, row.estimator, row.placement) for row in rows})
+        == len(rows)
+        == len(MAP_GUIDES) * len(TERMS) * 2
+    )
+    still = {"Flat", "Token", "Branch", "Branch * Token"}
+    for row in rows:
+        assert row.status in ("runs", "warns", "refused") and row.effect
+        if row.gap is None:
+            assert row.status == "refused" and (row.estimator == "k1") == (row.placement == "loss")
+        else:
+            assert row.cosine > 0.99 and row.gap < (1e-5 if row.guide in still else 0.1)
+            assert (row.error > 1e-6) == (row.guide not in still and row.estimator != "exact reverse")
+    outcome = {(row.guide, row.estimator, row.placement): row for row in rows}
+    assert outcome["Branch", "k3_is", "loss"].influence < 1e-5 and outcome["Branch", "k3", "loss"].influence > 0.2
+    assert [outcome[g, "k3", "loss"].status for g in ("Flat", "Random", "Token", "Branch")] == [
+        "runs",
+        "warns",
+        "runs",
+        "runs",
+    ]
+    assert outcome["Random", "k3", "loss"].influence < 4 * outcome["Random", "k3", "loss"].error
+    assert outcome["Random", "exact js", "loss"].influence > 4 * outcome["Random", "exact js", "loss"].error
+    assert "force falls by 4.0, that of k1 by 2.0" in outcome["Token", "exact js", "reward"].effect
+
+
+def test_the_table_names_every_combination_once_and_groups_what_is_alike(rows):
+    text = markdown(rows)
+    cells = [
+        [cell.strip() for cell in line.replace(r"\|", "/").strip("|").split("|")] for line in text.splitlines()[2:]
+    ]
+    assert {len(line) for line in cells} == {8} and len(cells) < len(rows) / 2
+    named = []
+    for owners, terms, placement, *_ in cells:
+        guides = list(MAP_GUIDES) if owners == "any" else owners.split(", ")
+        named += itertools.product(guides, terms.split(", "), [placement])
+    assert sorted(named) == sorted((row.guide, row.estimator, row.placement) for row in rows)
+    assert any(
+        line[:4] == ["Branch", "k2, straight_through, k3_is, exact reverse", "loss", "refused"] for line in cells
+    )
+
+
+def test_the_map_takes_other_guides():
+    found = gradient_map({"one": Branch(ratio=0.2, threshold=0.5)}, *HERE)
+    assert {row.guide for row in found} == {"one"} and "| any |" not in markdown(found)
+
+
+def test_an_unchecked_anchor_is_the_checked_one_where_that_exists():
+    assert unchecked_anchor(beta=0.3, guide=Branch()) == Anchor(0.3, Branch())
+    assert math.isclose(unchecked_anchor(beta=0.3, estimator="k1").beta_at(0, 1), 0.3)
