@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from sage_rlvr.core import Anchor, Method, objective, shape
     from sage_rlvr.core.guides import Branch, Flat, Placebo, Random, Token
-    from sage_rlvr.methods import dr_grpo, grpo, no_kl, rloo, sage
+    from sage_rlvr.methods import bnpo, dapo, dr_grpo, forward_kl, grpo, grpo_token_mean, no_kl, rloo, sage
 
 try:
     __version__ = metadata.version("sage-rlvr")
@@ -18,7 +18,8 @@ except metadata.PackageNotFoundError:  # a source tree on the path, not installe
 _HOME = {
     **dict.fromkeys(("Anchor", "Method", "objective", "shape"), "sage_rlvr.core"),
     **dict.fromkeys(("Branch", "Flat", "Placebo", "Random", "Token"), "sage_rlvr.core.guides"),
-    **dict.fromkeys(("dr_grpo", "grpo", "no_kl", "rloo", "sage"), "sage_rlvr.methods"),
+    **dict.fromkeys(("bnpo", "dapo", "dr_grpo", "forward_kl", "grpo"), "sage_rlvr.methods"),
+    **dict.fromkeys(("grpo_token_mean", "no_kl", "rloo", "sage"), "sage_rlvr.methods"),
 }
 __all__ = sorted([*_HOME, "__version__"])
 

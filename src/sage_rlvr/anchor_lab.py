@@ -106,9 +106,9 @@ def short_tables(found: Findings) -> dict[str, str]:
     resting = [row for row in resting if row.advantage != "GroupCentred" and row.reduction != "TokenMean"]
     made = {"map": effects.markdown(rows).rstrip(), "stationary": claims.stationary_markdown(resting)}
     if found.lab is not None:
-        from sage_rlvr.engines.lab import markdown
+        from sage_rlvr.engines.lab import short_markdown
 
-        made["lab"] = markdown(found.lab).rstrip()
+        made["lab"] = short_markdown(found.lab)
     return made
 
 
@@ -121,7 +121,11 @@ def tables(found: Findings) -> dict[str, str]:
         "The map": effects.markdown(found.gradient_map).rstrip(),
         "Resting points": claims.stationary_markdown(found.stationary),
     }
-    return made | ({"The Countdown policy": short_tables(found)["lab"]} if found.lab is not None else {})
+    if found.lab is not None:
+        from sage_rlvr.engines.lab import markdown
+
+        made["The Countdown policy"] = markdown(found.lab).rstrip()
+    return made
 
 
 def print_findings(found: Findings, out: Console) -> None:
@@ -201,12 +205,12 @@ def filled(page: str, made: Mapping[str, str]) -> str:
     DataError for a table that has no marks in the page, because it would be lost.
     """
     for name, table in made.items():
-        mark = re.compile(rf"(<!-- {name}:begin[^>]*-->\n).*?(\n<!-- {name}:end -->)", re.DOTALL)
+        mark = re.compile(rf"(<!-- {name}:begin[^>]*-->\n).*?(<!-- {name}:end -->)", re.DOTALL)
         if not mark.search(page):
             raise DataError(
                 f"the page has no marks <!-- {name}:begin --> and <!-- {name}:end --> for its table; add them."
             )
-        page = mark.sub(lambda found, table=table: found[1] + table + found[2], page)  # type: ignore[misc]
+        page = mark.sub(lambda found, table=table: found[1] + table + "\n" + found[2], page)  # type: ignore[misc]
     return page
 
 

@@ -30,11 +30,11 @@ from sage_rlvr.methods import dr_grpo, grpo, rloo, sage
 from sage_rlvr.theory import Listing, TokenTree, expected_loss, loss_over_groups
 from sage_rlvr.theory import expected as module
 
-TREE = TokenTree([(0,), (1, 0), (1, 1, 0), (1, 1, 1), (2, 0)])
-LOGITS = torch.tensor([[0.2, 0.5, -0.4], [0.3, -0.6, 0.0], [-0.2, 0.8, 0.0], [0.0, 0.0, 0.0]], dtype=torch.float64)
-REF = torch.tensor([[-0.5, 0.1, 0.6], [-0.4, 0.7, 0.0], [0.9, -0.3, 0.0], [0.0, 0.0, 0.0]], dtype=torch.float64)
-OLD = torch.tensor([[0.6, -0.2, 0.1], [-0.5, 0.4, 0.0], [0.7, -0.1, 0.0], [0.0, 0.0, 0.0]], dtype=torch.float64)
-RIGHT = torch.tensor([1.0, 0.0, 1.0, 0.0, 0.0])
+TREE = TokenTree([(0,), (1, 0), (1, 1, 0), (1, 1, 2)])
+LOGITS = torch.tensor([[0.2, 0.5, 0.0], [0.3, -0.6, 0.0], [-0.2, 0.0, 0.8]], dtype=torch.float64)
+REF = torch.tensor([[-0.5, 0.1, 0.0], [-0.4, 0.7, 0.0], [0.9, 0.0, -0.3]], dtype=torch.float64)
+OLD = torch.tensor([[0.6, -0.2, 0.0], [-0.5, 0.4, 0.0], [0.7, 0.0, -0.1]], dtype=torch.float64)
+RIGHT = torch.tensor([1.0, 0.0, 1.0, 0.0])
 
 
 @dataclass(frozen=True)
@@ -100,23 +100,28 @@ def both(method: Method, size: int, **options) -> tuple[tuple[float, torch.Tenso
 
 
 @pytest.mark.parametrize("name", METHODS)
-@pytest.mark.parametrize("size", [2, 3])
-def test_the_expectation_is_the_mean_over_all_groups(name, size):
-    (_, quick), (_, slow) = both(METHODS[name], size)
+def test_the_expectation_is_the_mean_over_all_groups(name):
+    (_, quick), (_, slow) = both(METHODS[name], 3)
     assert torch.allclose(quick, slow, atol=2e-6) and slow.abs().max() > 0.01
+
+
+@pytest.mark.parametrize("name", ["rloo", "plan", "transform"])
+def test_groups_of_four(name):
+    (_, quick), (_, slow) = both(METHODS[name], 4)
+    assert torch.allclose(quick, slow, atol=2e-6)
 
 
 @pytest.mark.parametrize("name", ["grpo", "dr_grpo", "token", "exact alpha", "plan", "transform"])
 def test_with_the_kl_in_the_loss_the_values_agree_too(name):
-    """In the reward they do not: the baseline, whose force is 0 in expectation, is left out; on-policy the loss has no -A."""
-    (quick, _), (slow, _) = both(METHODS[name], 3)
+    """In the reward they do not: the baseline there, which `expected_loss` leaves out, moves the value and not the force."""
+    (quick, _), (slow, _) = both(METHODS[name], 2)
     assert quick == pytest.approx(slow, abs=2e-6)
 
 
-@pytest.mark.parametrize("rewards", [[1.0, 0.0, 0.5, 0.25, 0.0], [2.0, -1.0, 0.0, 0.0, 3.0]])
+@pytest.mark.parametrize("rewards", [[1.0, 0.0, 0.5, 0.25], [2.0, -1.0, 0.0, 0.0]])
 @pytest.mark.parametrize("name", ["grpo", "dr_grpo", "rloo", "transform"])
 def test_several_reward_values(name, rewards):
-    (_, quick), (_, slow) = both(METHODS[name], 3, rewards=torch.tensor(rewards))
+    (_, quick), (_, slow) = both(METHODS[name], 2, rewards=torch.tensor(rewards))
     assert torch.allclose(quick, slow, atol=2e-6)
 
 
@@ -124,27 +129,28 @@ def test_several_reward_values(name, rewards):
 @pytest.mark.parametrize("clip", [Clip(0.2, 0.2), Clip(0.1, 0.28, dual=1.5)])
 def test_later_updates_with_two_rewards_are_exact_clipped_or_not(name, clip):
     """old differs from the policy by up to half: some ratios are outside the interval, on both sides of A."""
-    (quick, found), (slow, wanted) = both(replace(METHODS[name], surrogate=clip), 3, old_logits=OLD)
+    (quick, found), (slow, wanted) = both(replace(METHODS[name], surrogate=clip), 2, old_logits=OLD)
     assert torch.allclose(found, wanted, atol=2e-6) and quick == pytest.approx(slow, abs=2e-6)
-    loose = both(replace(METHODS[name], surrogate=Clip(0.9, 9.0)), 3, old_logits=OLD)[0][1]
-    assert (loose - found).abs().max() > 0.01
+    loose = replace(METHODS[name], surrogate=Clip(0.9, 9.0))
+    loose = TREE.expected_gradient(loose, LOGITS, REF, RIGHT, old_logits=OLD, group_size=2)
+    assert (loose - found).abs().max() > 0.003
 
 
 @pytest.mark.parametrize("name", ["rloo", "dr_grpo in the reward", "token in the reward"])
 def test_later_updates_with_the_kl_in_the_reward_are_exact_where_nothing_is_clipped(name):
     wide = replace(METHODS[name], surrogate=Clip(1.0, 9.0))
-    (_, quick), (_, slow) = both(wide, 3, old_logits=OLD)
+    (_, quick), (_, slow) = both(wide, 2, old_logits=OLD)
     assert torch.allclose(quick, slow, atol=2e-6)
-    (_, quick), (_, slow) = both(METHODS[name], 3, old_logits=OLD)
+    (_, quick), (_, slow) = both(METHODS[name], 2, old_logits=OLD)
     assert (quick - slow).abs().max() > 1e-4  # the clip sees the mean advantage: what the docstring says
 
 
 def test_three_rewards_and_a_clip_are_beyond_it():
     """A middle reward has A of either sign, by its company: the clip of the mean is not the mean of the clip."""
-    some = torch.tensor([1.0, 0.0, 0.5, 0.25, 0.0])
-    (_, quick), (_, slow) = both(METHODS["dr_grpo"], 3, rewards=some, old_logits=OLD)
+    some = torch.tensor([1.0, 0.0, 0.5, 0.25])
+    (_, quick), (_, slow) = both(METHODS["dr_grpo"], 2, rewards=some, old_logits=OLD)
     assert (quick - slow).abs().max() > 1e-4
-    (_, quick), (_, slow) = both(replace(METHODS["dr_grpo"], surrogate=Clip(1.0, 9.0)), 3, rewards=some, old_logits=OLD)
+    (_, quick), (_, slow) = both(replace(METHODS["dr_grpo"], surrogate=Clip(1.0, 9.0)), 2, rewards=some, old_logits=OLD)
     assert torch.allclose(quick, slow, atol=2e-6)
 
 
@@ -206,13 +212,13 @@ def test_mean_advantages_by_their_formulas(size, share):
 
 
 def test_an_advantage_across_prompts_takes_their_rewards():
-    """BNPO beside two other prompts, each of the 5**3 groups as the first prompt of the step."""
+    """BNPO beside two other prompts, each of the 4**3 groups as the first prompt of the step."""
     method = Method("bnpo", BetaNormalised(), Clip(), None, FixedBudget(1))
     others = torch.tensor([[1.0, 0.0, 0.0], [1.0, 1.0, 0.0]])
     found = TREE.expected_gradient(method, LOGITS, REF, RIGHT, group_size=3, others=others)
     leaf = LOGITS.clone().requires_grad_(True)
     total, probs, logps = torch.zeros(()), TREE.probs(LOGITS), TREE.logps(leaf).sum(1)
-    for group in itertools.product(range(5), repeat=3):
+    for group in itertools.product(range(4), repeat=3):
         members = torch.tensor(group)
         advantages = method.advantage(torch.stack([RIGHT[members], *others]))[0].double()
         total = total - probs[members].prod() * (advantages * logps[members]).mean()
@@ -249,7 +255,7 @@ def test_a_plan_that_keeps_nothing_is_named():
     method = replace(grpo(), rollout=Mixed())
     for brute_force in (False, True):
         with pytest.raises(DataError, match=r"no group of 2|keeps no group"):
-            TREE.expected_loss(method, LOGITS, REF, torch.ones(5), group_size=2, brute_force=brute_force)
+            TREE.expected_loss(method, LOGITS, REF, torch.ones(4), group_size=2, brute_force=brute_force)
 
 
 def test_what_is_too_much_is_named():
@@ -266,17 +272,17 @@ def test_a_listing_is_complete():
     signals = listing_of(RIGHT).signals
     with pytest.raises(DataError, match=r"sum to 0.5; list every completion once"):
         Listing(signals, TREE.probs(LOGITS) / 2, RIGHT)
-    with pytest.raises(DataError, match=r"probs has shape \(4,\)"):
-        Listing(signals, torch.full((4,), 0.25), RIGHT)
+    with pytest.raises(DataError, match=r"probs has shape \(3,\)"):
+        Listing(signals, torch.full((3,), 1 / 3), RIGHT)
     for run in (expected_loss, loss_over_groups):
-        with pytest.raises(DataError, match=r"logps has shape \(5, 2\); the listing has \(rows, tokens\) = \(5, 3\)"):
-            run(grpo(), listing_of(RIGHT), torch.zeros(5, 2), group_size=2)
+        with pytest.raises(DataError, match=r"logps has shape \(4, 2\); the listing has \(rows, tokens\) = \(4, 3\)"):
+            run(grpo(), listing_of(RIGHT), torch.zeros(4, 2), group_size=2)
 
 
 def test_a_repeated_listing_is_the_same_prompt():
     listing = listing_of(RIGHT)
     many = listing.repeated(3)
-    assert float(many.probs.sum()) == pytest.approx(1.0) and len(set(many.signals.row_ids.tolist())) == 15
+    assert float(many.probs.sum()) == pytest.approx(1.0) and len(set(many.signals.row_ids.tolist())) == 12
     once, thrice = (
         expected_loss(grpo(), each, TREE.logps(LOGITS).repeat(times, 1)) for each, times in ((listing, 1), (many, 3))
     )
