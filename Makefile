@@ -4,18 +4,20 @@
 PYTHON ?= python3
 VENV   ?= .venv
 ARGS   ?=
+EXTRAS ?= dev
 TORCH  := torch==2.13.0
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt
 PYTEST := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 
-.PHONY: help demo test test-slow test-all bench base lint format clean
+.PHONY: help demo test test-slow test-all test-trl bench base lint format clean
 
 help:
 	@echo "make demo       train no-KL, GRPO and SAGE-Branch from the shipped base, evaluate exactly (ARGS='--steps 40')"
 	@echo "make test       the fast tests"
 	@echo "make test-slow  the tests that take minutes"
 	@echo "make test-all   both"
+	@echo "make test-trl   the tests of the TRL adapter, in an environment of their own (.venv-trl)"
 	@echo "make bench      speed of the reference engine against transformers.generate and a textbook GRPO step"
 	@echo "make base       rebuild the shipped base policy from recipes/countdown/sft.yaml"
 	@echo "make lint       ruff and mypy"
@@ -34,6 +36,10 @@ test-slow: $(VENV)/.installed-dev
 test-all: $(VENV)/.installed-dev
 	$(PYTEST) $(ARGS)
 
+test-trl:
+	$(MAKE) VENV=.venv-trl EXTRAS=dev,trl .venv-trl/.installed-dev
+	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 .venv-trl/bin/python -m pytest -n 2 tests/engines/test_trl.py tests/seams $(ARGS)
+
 bench: $(VENV)/.installed
 	$(BIN)/python benchmarks/loop.py $(ARGS)
 
@@ -49,7 +55,7 @@ format: $(VENV)/.installed-dev
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf $(VENV) .pytest_cache .hypothesis .mypy_cache .ruff_cache
+	rm -rf $(VENV) .venv-trl .pytest_cache .hypothesis .mypy_cache .ruff_cache
 
 # The environment. An existing one is kept, together with whatever build of torch stands in it, if the version is right.
 # torch goes first and alone: it is the large download, and a second attempt then starts behind it.
@@ -66,5 +72,5 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	@touch $@
 
 $(VENV)/.installed-dev: pyproject.toml constraints.txt
-	$(call install,.[dev])
+	$(call install,.[$(EXTRAS)])
 	@touch $(VENV)/.installed $@

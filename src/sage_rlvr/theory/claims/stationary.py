@@ -210,11 +210,11 @@ def stationary_markdown(rows: Sequence[StationaryRow]) -> str:
         term = f"{row.estimator} in the {row.placement}"
         by_term.setdefault((row.guide, term, row.advantage, *cells), []).append(row.reduction)
     merged: dict[tuple[str, ...], list[str]] = {}
-    for (guide, term, *rest), reductions in by_term.items():
-        merged.setdefault((guide, rest[0], ", ".join(reductions), *rest[1:]), []).append(term)
-    for (guide, advantage, reductions, *numbers), terms in merged.items():
-        kept = [term.partition(" in ")[0] for term in terms[:-1]]
-        lines.append("| " + " | ".join([guide, ", ".join([*kept, terms[-1]]), advantage, reductions, *numbers]) + " |")
+    for (guide, term, advantage, *rest), reductions in by_term.items():
+        merged.setdefault((guide, advantage, ", ".join(reductions), *rest), []).append(term)
+    for (guide, *columns), terms in merged.items():
+        names = [term.partition(" in ")[0] for term in terms[:-1]] + terms[-1:]
+        lines.append("| " + " | ".join([guide, ", ".join(names), *columns]) + " |")
     return "\n".join(lines)
 
 

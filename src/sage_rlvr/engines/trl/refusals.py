@@ -1,0 +1,121 @@
+"""What SageTrainer refuses at construction: every way in which a guide would be ignored without a word."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import trl
+from trl import GRPOTrainer
+
+from sage_rlvr.core.anchor import Anchor
+from sage_rlvr.core.guides import Guide, factors, is_flat
+from sage_rlvr.core.method import Method
+from sage_rlvr.engines.trl.mapping import check_agreement, estimator_of
+from sage_rlvr.errors import CancellingGuide, ConfigError
+
+SEAMS = ("_generate_and_score_completions", "_get_per_token_logps_and_entropies", "_compute_loss")
+
+
+def admitted_anchor(guide: Guide | None, method: Method | None, args: Any) -> Anchor | None:
+    """The anchor that TRL will optimise under `args`, shaped by `guide` or by that of `method`; None without a KL."""
+    if (guide is None) == (method is None):
+        raise ConfigError(
+            "SageTrainer: give one of guide=... (for example Branch()) and method=... (for example sage())."
+        )
+    if method is not None:
+        check_agreement(method, args)
+        _check_release(args)
+        anchor = method.anchor
+        if anchor is None or anchor.is_off:
+            return None
+    else:
+        assert guide is not None
+        anchor = _anchor_of_args(guide, args)
+    _check_visible(anchor.guide, args)
+    return None if args.beta == 0.0 else anchor
+
+
+def _check_release(args: Any) -> None:
+    """Refuse a method on the older releases of TRL whose loss of that name is another; read from the loss itself."""
+    source = inspect.getsource(GRPOTrainer._compute_loss)
+    if args.loss_type == "luspo" and "(per_token_loss * mask).sum(-1).mean()" not in source:
+        raise ConfigError(
+            f"SageTrainer: args.loss_type = 'luspo' of TRL {trl.__version__} is no sum over counted tokens, which the method "
+            "needs (FixedBudget(1)); install trl>=1.10, or use the loop engine."
+        )
+    split = args.steps_per_generation != args.gradient_accumulation_steps
+    if args.loss_type == "dapo" and split and "self.args.steps_per_generation" not in source:
+        raise ConfigError(
+            f"SageTrainer: args.loss_type = 'dapo' of TRL {trl.__version__} divides every update by the tokens of the whole "
+            f"rollout; set steps_per_generation = {args.gradient_accumulation_steps} (gradient_accumulation_steps), or "
+            "install trl>=1.10."
+        )
+
+
+def _anchor_of_args(guide: Guide, args: Any) -> Anchor:
+    name = type(guide).__name__
+    if args.beta == 0.0 and not is_flat(guide):
+        raise ConfigError(
+            f"SageTrainer: args.beta = 0.0 (TRL's default): there is no KL term, so {name} would shape nothing; set "
+            "beta in GRPOConfig, for example beta=0.05."
+        )
+    try:
+        return Anchor(args.beta, guide=guide, estimator=estimator_of(args), source="sft")
+    except CancellingGuide as error:
+        raise CancellingGuide(
+            f"SageTrainer: args.use_bias_correction_kl = True multiplies the KL by the importance ratio (k3_is), under "
+            f"which {name} cancels; set use_bias_correction_kl=False in GRPOConfig. In full: {error}"
+        ) from error
+
+
+def _check_visible(guide: Guide, args: Any) -> None:
+    """Refuse guides that read what TRL does not show where q is computed."""
+    name = type(guide).__name__
+    if "ref_entropies" in guide.needs:
+        raise ConfigError(
+            f"SageTrainer: {name} reads the reference's entropies, which TRL does not compute; use signal='policy', or "
+            "the loop engine."
+        )
+    window = args.steps_per_generation * args.num_iterations
+    at_generation = args.gradient_accumulation_steps % window != 0 or (
+        args.use_vllm and args.vllm_importance_sampling_correction
+    )
+    if any(part.depends_on == "batch" for part in factors(guide)) and not (
+        at_generation or args.steps_per_generation == 1
+    ):
+        raise ConfigError(
+            f"SageTrainer: {name} looks at the whole generation batch, of which TRL shows one micro-batch at a time under "
+            f"steps_per_generation = {args.steps_per_generation}, gradient_accumulation_steps = "
+            f"{args.gradient_accumulation_steps}; set steps_per_generation=1, or a steps_per_generation above "
+            "gradient_accumulation_steps."
+        )
+
+
+def check_engine(trainer: type, args: Any) -> None:
+    """ConfigError where the loss does not pass the places at which `SageTrainer` shapes."""
+    for cls in (*trainer.__mro__, trl.GRPOTrainer):
+        if "unsloth" in f"{cls.__module__}.{cls.__qualname__}".lower():
+            raise ConfigError(
+                f"SageTrainer: {cls.__module__}.{cls.__qualname__} replaces TRL's trainer and its loss, so that no "
+                "reference would be shaped; import sage_rlvr.engines.trl in a process that does not import unsloth."
+            )
+    if args.use_liger_kernel and hasattr(GRPOTrainer, "compute_liger_loss"):
+        raise ConfigError(
+            f"SageTrainer: with args.use_liger_kernel = True TRL {trl.__version__} computes the loss in a fused kernel that "
+            "never asks for the reference shaped here; set use_liger_kernel=False, or install trl>=1.14."
+        )
+    missing = [name for name in SEAMS if not hasattr(GRPOTrainer, name)]
+    if missing or not _reads_reference_late():
+        raise ConfigError(
+            f"SageTrainer: TRL {trl.__version__} is not laid out as expected ({', '.join(missing) or '_compute_loss'}); "
+            "install a version in the range of the trl extra: pip install 'sage-rlvr[trl]'."
+        )
+
+
+def _reads_reference_late() -> bool:
+    """True where `_compute_loss(model, inputs)` reads the reference after the policy's forward, that is, shaped."""
+    loss = GRPOTrainer._compute_loss
+    source = inspect.getsource(loss)
+    forward, read = source.find("_get_per_token_logps_and_entropies("), source.find('inputs["ref_per_token_logps"]')
+    return [*inspect.signature(loss).parameters][1:] == ["model", "inputs"] and 0 <= forward < read

@@ -1,0 +1,766 @@
+"""SageTrainer against stock TRL, against the core's own arithmetic, and against every set-up that would leave it idle."""
+
+# ruff: noqa: E402  (what needs TRL is imported after importorskip)
+
+from __future__ import annotations
+
+import inspect
+import os
+import runpy
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+trl = pytest.importorskip("trl")
+
+from datasets import Dataset
+from packaging.version import Version
+from transformers import AutoModelForCausalLM
+
+from sage_rlvr.core import Batch, Constant, CosineCycles, Key, Linear, Method, Signals, advantages_of, objective, shape
+from sage_rlvr.core.guides import Branch, Flat, Guide, Placebo, Random, Token
+from sage_rlvr.core.reductions import FixedBudget
+from sage_rlvr.core.surrogates import Clip
+from sage_rlvr.engines.trl import SageTrainer, grpo_config, refusals
+from sage_rlvr.errors import CancellingGuide, ConfigError, DataError
+from sage_rlvr.methods import bnpo, dapo, dr_grpo, forward_kl, grpo, grpo_token_mean, no_kl, rloo, sage
+
+PROMPTS = [f"{a} {b}={a + b}:" for a in range(1, 7) for b in range(1, 5)]
+BRANCH = Branch(ratio=0.3, threshold=1.2)
+
+# (gradient_accumulation_steps, steps_per_generation, num_iterations): where the policy moves before TRL is done with a
+# rollout ("moves") TRL scores it at generation; else q comes from the loss's own forward.
+LAYOUTS = {
+    "plain": (1, 1, 1),
+    "accumulated": (2, 2, 1),
+    "two rollouts a step": (2, 1, 1),
+    "iterated within a step": (2, 1, 2),
+    "moves: steps": (1, 2, 1),
+    "moves: iterations": (1, 1, 2),
+    "moves: both": (1, 2, 2),
+    "moves: accumulated": (2, 4, 1),
+    "moves: out of step": (2, 3, 1),
+}
+
+
+def reward(completions: list[str], **_: object) -> list[float]:
+    """1 for completions with many different characters: differs within groups, whatever the policy."""
+    return [float(len(set(text)) % 2) for text in completions]
+
+
+def arguments(folder: Path, layout: str = "plain", **changes: Any) -> Any:
+    accumulate, steps, iterations = LAYOUTS[layout]
+    settings: dict[str, Any] = {
+        "beta": 0.5,
+        "use_bias_correction_kl": False,
+        "loss_type": "grpo",
+        "max_steps": 3,
+        "learning_rate": 3e-2,
+        "lr_scheduler_type": "constant",
+        "per_device_train_batch_size": 6,
+        "per_device_eval_batch_size": 6,
+        "gradient_accumulation_steps": accumulate,
+        "steps_per_generation": steps,
+        "num_iterations": iterations,
+        "num_generations": 3,
+        "max_completion_length": 8,
+        "temperature": 0.8,
+        "logging_steps": 1,
+        "save_strategy": "no",
+        "report_to": "none",
+        "use_cpu": True,
+        "bf16": False,
+        "gradient_checkpointing": False,
+        "disable_tqdm": True,
+        "seed": 5,
+    }
+    return trl.GRPOConfig(str(folder / "out"), **settings | changes)
+
+
+def build(policy: Path, args: Any, cls: type = SageTrainer, **more: Any) -> Any:
+    data = Dataset.from_dict({"prompt": PROMPTS})
+    return cls(model=str(policy), reward_funcs=more.pop("reward_funcs", reward), args=args, train_dataset=data, **more)
+
+
+def weights(trainer: Any) -> dict[str, Tensor]:
+    return {name: value.detach().clone() for name, value in trainer.model.state_dict().items()}
+
+
+def same(first: dict[str, Tensor], second: dict[str, Tensor]) -> bool:
+    return first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
+
+
+def forward(model: Any, inputs: dict[str, Any], temperature: float) -> tuple[Tensor, Tensor]:
+    """(log-probs, entropies) (B, T) of the completions from plain logits: nothing of TRL's own scoring."""
+    ids = torch.cat([inputs["prompt_ids"], inputs["completion_ids"]], dim=1)
+    mask = torch.cat([inputs["prompt_mask"], inputs["completion_mask"]], dim=1)
+    width = inputs["completion_ids"].shape[1]
+    logits = model(input_ids=ids, attention_mask=mask).logits[:, -width - 1 : -1]
+    law = torch.log_softmax(logits.float() / temperature, dim=-1)
+    logps = law.gather(2, inputs["completion_ids"][:, :, None])[:, :, 0]
+    return logps, -(law.exp() * law).sum(-1)
+
+
+class Spy(SageTrainer):
+    """Computes at generation, from the policy there and by itself, what q must be; checks every loss against it."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self.wanted: dict[tuple[int, int], Tensor] = {}
+        self.seen: list[tuple[tuple[int, ...], float]] = []  # row ids and mean log q of each loss
+        self.rollout = -1
+        super().__init__(*args, **kwargs)
+
+    def _generate_and_score_completions(self, inputs: Any) -> dict[str, Any]:
+        output = super()._generate_and_score_completions(inputs)
+        if not self.model.training:
+            return output
+        self.rollout += 1
+        with torch.no_grad():
+            logps, entropies = forward(self.model, output, self.args.temperature)
+        rows = output["sage_row_ids"]
+        reference = output.get("sage_ref_logps", output["ref_per_token_logps"])
+        mask = (output["completion_mask"] * output.get("tool_mask", 1)).bool()
+        signals = Signals(old_logps=logps, ref_logps=reference, mask=mask, row_ids=rows, entropies=entropies)
+        log_q = self.anchor.guide(
+            signals, step=self.state.global_step, total_steps=self.args.max_steps, key=Key(self.args.seed)
+        )
+        self.wanted |= {(self.rollout, int(row)): log_q[i] for i, row in enumerate(rows)}
+        output["spy_rollout"] = torch.full_like(rows, self.rollout)
+        return output
+
+    def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> Tensor:
+        loss = super()._compute_loss(model, inputs)
+        if self.model.training:
+            places = zip(inputs["spy_rollout"].tolist(), inputs["sage_row_ids"].tolist(), strict=True)
+            wanted = torch.stack([self.wanted[place] for place in places])
+            torch.testing.assert_close(inputs["sage_log_q"], wanted, atol=2e-5, rtol=1e-4)
+            shaped = inputs["sage_ref_logps"] + inputs["sage_log_q"]
+            assert torch.equal(inputs["ref_per_token_logps"], shaped) and shaped.dtype == torch.float32
+            self.seen.append((tuple(inputs["sage_row_ids"].tolist()), float(wanted.abs().mean())))
+        return loss
+
+
+# ---- q: of which policy, where, how often
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_q_is_that_of_the_policy_that_generated_the_data(layout: str, tiny_policy: Path, tmp_path: Path):
+    trainer = build(tiny_policy, arguments(tmp_path, layout), Spy, guide=BRANCH)
+    before = weights(trainer)
+    trainer.train()
+    accumulate = LAYOUTS[layout][0]
+    assert len(trainer.seen) == 3 * accumulate and min(size for _, size in trainer.seen) > 0.01
+    moved = max(float((weights(trainer)[name] - before[name]).abs().max()) for name in before)
+    assert moved > 0.03  # a policy that moved this far has other entropies: a q of the wrong policy would show
+
+
+def test_noise_is_addressed_by_the_row_and_the_optimiser_step(tiny_policy: Path, tmp_path: Path):
+    guide = Random(eps=1.0, sigma=CosineCycles(0.3, 0.1, cycles=2))
+    with pytest.warns(UserWarning, match="noise only"):
+        trainer = build(tiny_policy, arguments(tmp_path, "two rollouts a step"), Spy, guide=guide)
+    trainer.train()
+    first, second = trainer.seen[0][0], trainer.seen[1][0]
+    assert sorted(first) == [0, 1, 2, 3, 4, 5] and sorted(second) == [6, 7, 8, 9, 10, 11]
+    assert sorted(trainer.seen[2][0]) == [0, 1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize("layout", ["plain", "moves: steps"])
+def test_an_adapters_reference_is_not_taken_for_the_policy(layout: str, tiny_policy: Path, tmp_path: Path):
+    peft = pytest.importorskip("peft")
+    config = peft.LoraConfig(r=4, lora_alpha=64, target_modules=["q_proj", "v_proj", "o_proj"], init_lora_weights=False)
+    trainer = build(tiny_policy, arguments(tmp_path, layout), Spy, guide=BRANCH, peft_config=config)
+    assert trainer.ref_model is None
+    trainer.train()
+    assert trainer.state.log_history[0]["anchor/kl_raw"] > 0.01  # policy and reference differ from the first step on
+    assert len(trainer.seen) == 3
+
+
+def test_tokens_of_a_tool_are_not_shaped(tiny_policy: Path, tmp_path: Path):
+    """rollout_func's env_mask becomes TRL's tool_mask; q and the metrics leave those tokens out, as the loss does."""
+
+    def rollout(prompts: list[str], trainer: Any) -> dict[str, Any]:
+        ids = trainer.processing_class(prompts, add_special_tokens=False)["input_ids"]
+        written = [[4 + (i + k) % 9 for k in range(6)] for i in range(len(prompts))]
+        masks = [[1, 1, 0, 0, 1, 1] for _ in prompts]
+        return {"prompt_ids": ids, "completion_ids": written, "logprobs": None, "env_mask": masks}
+
+    trainer = build(tiny_policy, arguments(tmp_path, max_steps=1), Spy, guide=Branch(1.0, 0.0), rollout_func=rollout)
+    caught: list[dict[str, Any]] = []
+    keep_inputs(trainer, caught)
+    trainer.train()
+    assert (caught[0]["sage_log_q"][:, 2:4] == 0).all() and (caught[0]["sage_log_q"][:, [0, 1, 4, 5]] > 0).all()
+    assert trainer.state.log_history[0]["anchor/q_active_share"] == 1.0
+
+
+def test_with_vllms_correction_q_is_that_of_the_trainers_policy(tiny_policy: Path, tmp_path: Path):
+    """The sampler's own log-probs (here: half a nat off) weight the loss; q comes from the forward that TRL adds for them."""
+
+    def rollout(prompts: list[str], trainer: Any) -> dict[str, Any]:
+        ids = trainer.processing_class(prompts, add_special_tokens=False)["input_ids"]
+        written = [[4 + (i + k) % 9 for k in range(6)] for i in range(len(prompts))]
+        return {"prompt_ids": ids, "completion_ids": written, "logprobs": [[-2.5] * 6 for _ in prompts]}
+
+    trainer = build(tiny_policy, arguments(tmp_path), Spy, guide=BRANCH, rollout_func=rollout)
+    trainer.use_vllm, trainer._last_loaded_step = True, 0
+    trainer.vllm_generation = SimpleNamespace(sync_weights=lambda: None)
+    caught: list[dict[str, Any]] = []
+    keep_inputs(trainer, caught)
+    trainer.train()
+    assert len(trainer.seen) == 3 and all("old_per_token_logps" in inputs for inputs in caught)
+    assert caught[0]["importance_sampling_ratio"].std() > 0
+
+
+def test_flat_leaves_the_references_tensor_alone(tiny_policy: Path, tmp_path: Path):
+    trainer = build(tiny_policy, arguments(tmp_path, max_steps=1), guide=Flat())
+    caught: list[dict[str, Any]] = []
+    keep_inputs(trainer, caught)
+    trainer.train()
+    assert caught[0]["ref_per_token_logps"] is caught[0]["sage_ref_logps"] and not caught[0]["sage_log_q"].any()
+
+
+def keep_inputs(trainer: Any, kept: list[dict[str, Any]]) -> None:
+    """Append the inputs of each loss, as they are after it."""
+    plain = trainer._compute_loss
+
+    def keep(model: Any, inputs: dict[str, Any]) -> Tensor:
+        loss = plain(model, inputs)
+        kept.append(dict(inputs))
+        return loss
+
+    trainer._compute_loss = keep
+
+
+@pytest.mark.parametrize("layout", ["plain", "moves: steps"])
+def test_a_percentile_is_that_of_the_whole_rollout(layout: str, tiny_policy: Path, tmp_path: Path):
+    guide = Branch(ratio=0.3, threshold="p80")
+    trainer = build(tiny_policy, arguments(tmp_path, layout, max_steps=2), Spy, guide=guide)
+    trainer.train()
+    log_q = torch.cat([row for (rollout, _), row in trainer.wanted.items() if rollout == 0])
+    assert 0.1 < float((log_q > 0).float().mean()) <= 0.25
+
+
+# ---- stock TRL where q = 1
+
+
+@pytest.mark.parametrize("layout", ["plain", "accumulated", "moves: steps", "moves: iterations"])
+def test_flat_gives_the_weights_of_stock_trl(layout: str, tiny_policy: Path, tmp_path: Path):
+    stock = build(tiny_policy, arguments(tmp_path, layout), trl.GRPOTrainer)
+    start = weights(stock)
+    stock.train()
+    flat = build(tiny_policy, arguments(tmp_path, layout), guide=Flat())
+    flat.train()
+    shaped = build(tiny_policy, arguments(tmp_path, layout), guide=BRANCH)
+    shaped.train()
+    assert same(weights(stock), weights(flat))
+    assert not same(start, weights(stock)) and not same(weights(stock), weights(shaped))
+    ours = {name for name in flat.state.log_history[0] if name.startswith("anchor/")}
+    assert ours == {f"anchor/{name}" for name in ("kl", "kl_raw", "q_mean", "q_active_share", "q_clamped_share")}
+    plain = [
+        {k: v for k, v in line.items() if "anchor/" not in k and "time" not in k} for line in flat.state.log_history
+    ]
+    assert plain[:-1] == [{k: v for k, v in line.items() if "time" not in k} for line in stock.state.log_history][:-1]
+
+
+@pytest.mark.parametrize("layout", ["plain", "accumulated", "moves: both", "moves: out of step"])
+def test_no_forward_is_added(layout: str, tiny_policy: Path, tmp_path: Path):
+    """Every call of the model, those of generation included: with equal weights the completions are equal too."""
+
+    def count(cls: type, **more: Any) -> tuple[int, int]:
+        trainer = build(tiny_policy, arguments(tmp_path, layout, learning_rate=0.0), cls, **more)
+        calls = [0, 0]
+        for place, model in enumerate((trainer.model, trainer.ref_model)):
+
+            def add(*_: Any, place: int = place) -> None:
+                calls[place] += 1
+
+            model.register_forward_pre_hook(add)
+        trainer.train()
+        return calls[0], calls[1]
+
+    plain = count(trl.GRPOTrainer)
+    assert count(SageTrainer, guide=BRANCH) == plain and min(plain) > 0
+
+
+def test_the_logged_kl_is_shaped_and_raw(tiny_policy: Path, tmp_path: Path):
+    args = arguments(tmp_path, max_steps=2, eval_strategy="steps", eval_steps=1)
+    data = Dataset.from_dict({"prompt": PROMPTS[:2]})
+    trainer = build(tiny_policy, args, guide=BRANCH, eval_dataset=data)
+    trainer.evaluate()
+    at_start = trainer.state.log_history[0]
+    trainer.train()
+    first = next(line for line in trainer.state.log_history if "anchor/kl" in line)
+    assert at_start["eval_kl"] == pytest.approx(0, abs=1e-6)  # evaluation reads the reference itself
+    assert first["anchor/kl_raw"] == pytest.approx(0, abs=1e-6)
+    assert first["anchor/kl"] == pytest.approx(first["kl"], rel=1e-4) and first["kl"] > 1e-3
+    assert first["anchor/q_mean"] > 1.05 and 0.3 < first["anchor/q_active_share"] <= 1
+    assert not any(name.startswith("eval_anchor") for line in trainer.state.log_history for name in line)
+
+
+def test_evaluation_between_two_steps_changes_nothing(tiny_policy: Path, tmp_path: Path):
+    """Up to the global generator, from which its completions are drawn."""
+    guide = Token(alpha=0.3, sigma=0.2)
+    trainer = build(
+        tiny_policy, arguments(tmp_path), Spy, guide=guide, eval_dataset=Dataset.from_dict({"prompt": PROMPTS})
+    )
+    trainer.evaluate()
+    assert trainer.wanted == {} and trainer._numbered == (-1, 0) and not trainer._losses
+
+
+# ---- resume
+
+
+@pytest.mark.parametrize("layout", ["plain", "two rollouts a step", "moves: steps"])
+def test_a_resumed_run_is_the_uninterrupted_run(layout: str, tiny_policy: Path, tmp_path: Path):
+    guide = Token(alpha=CosineCycles(0.4, 0.1, cycles=2), sigma=0.2) * BRANCH
+    options = {"max_steps": 4, "save_strategy": "steps", "save_steps": 2}
+
+    whole = build(tiny_policy, arguments(tmp_path / "whole", layout, **options), guide=guide)
+    whole.train()
+    again = build(tiny_policy, arguments(tmp_path / "again", layout, **options), guide=guide)
+    again.train(resume_from_checkpoint=str(tmp_path / "whole" / "out" / "checkpoint-2"))
+    assert same(weights(whole), weights(again))
+    logged = [
+        [line["anchor/q_mean"] for line in t.state.log_history if "anchor/q_mean" in line] for t in (whole, again)
+    ]
+    assert logged[0] == logged[1] and len(set(logged[0])) == 4
+
+
+# ---- the golden batch: TRL's loss and gradient are those of core.objective
+
+ON_TRL: dict[str, Callable[..., Method]] = {
+    "grpo": grpo,
+    "dr_grpo": dr_grpo,
+    "grpo_token_mean": grpo_token_mean,
+    "dapo": lambda **more: dapo(dynamic_sampling=False, **more),
+    "bnpo": bnpo,
+}
+
+
+OLD = Version(trl.__version__) < Version("1.10")
+"""Before, luspo was no sum over counted tokens: bnpo is refused there."""
+
+
+def golden_inputs(trainer: Any) -> dict[str, Any]:
+    """Six ragged rows, an old policy off by up to half a nat (both clips act), a reference off by up to one."""
+    tokenizer = trainer.processing_class
+    prompts = tokenizer(PROMPTS[:6], padding=True, padding_side="left", return_tensors="pt", add_special_tokens=False)
+    generator = torch.Generator().manual_seed(1)
+    lengths = torch.tensor([8, 3, 5, 1, 8, 6])
+    mask = (torch.arange(8)[None, :] < lengths[:, None]).long()
+    inputs = {
+        "prompt_ids": prompts["input_ids"],
+        "prompt_mask": prompts["attention_mask"],
+        "completion_ids": torch.randint(4, 20, (6, 8), generator=generator) * mask,
+        "completion_mask": mask,
+        "advantages": torch.tensor([1.2, -0.7, -0.5, 0.0, 2.0, -2.0]),
+        "num_items_in_batch": mask.sum(),
+        "sage_row_ids": torch.arange(6),
+    }
+    with torch.no_grad():
+        logps, _ = forward(trainer.model, inputs, trainer.args.temperature)
+    noise = torch.rand((2, 6, 8), generator=generator) * 2 - 1
+    return inputs | {"old_per_token_logps": logps + 0.5 * noise[0], "ref_per_token_logps": logps + noise[1]}
+
+
+def ours(method: Method, trainer: Any, inputs: dict[str, Any]) -> tuple[float, dict[str, Tensor]]:
+    logps, entropies = forward(trainer.model, inputs, trainer.args.temperature)
+    mask, old, reference = (inputs[name] for name in ("completion_mask", "old_per_token_logps", "ref_per_token_logps"))
+    signals = Signals(logps, reference, mask.bool(), inputs["sage_row_ids"], entropies)
+    log_q = shape(method, signals, 0, 10, Key(trainer.args.seed))
+    batch = Batch(logps, old, reference, mask.bool(), inputs["advantages"], log_q=log_q, max_tokens=8)
+    trainer.model.zero_grad()
+    loss, _ = objective(method, batch, 0, 10)
+    loss.backward()
+    return float(loss), gradients(trainer)
+
+
+def gradients(trainer: Any) -> dict[str, Tensor]:
+    return {name: value.grad.clone() for name, value in trainer.model.named_parameters() if value.grad is not None}
+
+
+@pytest.mark.parametrize("guide", [None, BRANCH, Token(alpha=0.3, sigma=0.2)], ids=["no guide", "branch", "token"])
+@pytest.mark.parametrize("name", ON_TRL)
+def test_loss_and_gradient_are_those_of_the_objective(
+    name: str, guide: Guide | None, tiny_policy: Path, tmp_path: Path
+):
+    if name == "bnpo" and OLD:
+        return refused(arguments(tmp_path, **grpo_config(bnpo())), "install trl", method=bnpo())
+    method = ON_TRL[name](beta=0.3)
+    method = method if guide is None else sage(base=method, guide=guide)
+    trainer = build(tiny_policy, arguments(tmp_path, **grpo_config(method)), method=method)
+    trainer.state.max_steps, trainer.current_gradient_accumulation_steps = 10, 1
+    trainer.model.train()
+    inputs = golden_inputs(trainer)
+    wanted, wanted_gradients = ours(method, trainer, inputs)
+    trainer.model.zero_grad()
+    loss = trainer._compute_loss(trainer.model, dict(inputs))
+    loss.backward()
+    assert float(loss.detach()) == pytest.approx(wanted, rel=1e-5, abs=1e-6)
+    scale = max(float(value.abs().max()) for value in wanted_gradients.values())
+    for part, value in gradients(trainer).items():
+        torch.testing.assert_close(value, wanted_gradients[part], rtol=1e-4, atol=1e-5 * scale, msg=part)
+
+
+def test_the_importance_weighted_estimator_is_the_bias_correction(tiny_policy: Path, tmp_path: Path):
+    method = sage(base=grpo(beta=0.3, estimator="k3_is"), guide=Token(alpha=0.3, sigma=0.2))
+    trainer = build(tiny_policy, arguments(tmp_path, **grpo_config(method)), method=method)
+    trainer.state.max_steps, trainer.current_gradient_accumulation_steps = 10, 1
+    trainer.model.train()
+    inputs = golden_inputs(trainer)
+    wanted, _ = ours(method, trainer, inputs)
+    assert float(trainer._compute_loss(trainer.model, dict(inputs)).detach()) == pytest.approx(wanted, rel=1e-5)
+    assert wanted != pytest.approx(ours(sage(base=grpo(beta=0.3), guide=Token()), trainer, inputs)[0], rel=1e-3)
+
+
+@pytest.mark.parametrize("corrected", [False, True])
+def test_every_loss_type_is_stock_on_the_shaped_reference(corrected: bool, tiny_policy: Path, tmp_path: Path):
+    """Bit for bit: SageTrainer's loss is GRPOTrainer's on a batch that holds log(q pi_ref) from the start."""
+    settings = {"use_bias_correction_kl": corrected}
+    trainer = build(tiny_policy, arguments(tmp_path, **settings), guide=Token(alpha=0.3, sigma=0.2) * BRANCH)
+    trainer.state.max_steps, trainer.current_gradient_accumulation_steps = 10, 1
+    trainer.model.train()
+    raw = golden_inputs(trainer)
+    for loss_type in ("grpo", "bnpo", "dr_grpo", "dapo", "luspo", "cispo", "sapo", "vespo"):
+        trainer.loss_type, shaped = loss_type, dict(raw)
+        ours = float(trainer._compute_loss(trainer.model, shaped).detach())
+        ready = raw | {"ref_per_token_logps": shaped["ref_per_token_logps"]}
+        stock = [float(trl.GRPOTrainer._compute_loss(trainer, trainer.model, dict(x)).detach()) for x in (ready, raw)]
+        assert ours == stock[0] != stock[1], loss_type
+
+
+def test_a_bfloat16_policy_has_its_reference_shaped_in_float32(tiny_policy: Path, tmp_path: Path):
+    args = arguments(tmp_path, max_steps=1, model_init_kwargs={"dtype": "bfloat16"})
+    trainer = build(tiny_policy, args, guide=Branch(ratio=0.001, threshold=0.0))
+    caught: list[dict[str, Any]] = []
+    keep_inputs(trainer, caught)
+    trainer.train()
+    assert trainer.model.dtype == torch.bfloat16
+    moved = caught[0]["ref_per_token_logps"] - caught[0]["sage_ref_logps"].float()
+    mask = caught[0]["completion_mask"].bool()
+    assert caught[0]["ref_per_token_logps"].dtype == torch.float32
+    torch.testing.assert_close(moved, caught[0]["sage_log_q"], atol=1e-6, rtol=0)
+    assert float(moved[mask].max()) < 0.004  # bfloat16 could not tell these apart at -2
+
+
+# ---- a whole run, replayed: TRL's completions, everything else by the core
+
+
+def replay(method: Method, policy: Path, trainer: Any, rollouts: list[dict[str, Any]]) -> dict[str, Tensor]:
+    """The weights after plain gradient descent on TRL's completions, one rollout an update; rewards scored anew."""
+    model, reference = (AutoModelForCausalLM.from_pretrained(policy).eval() for _ in range(2))
+    args = trainer.args
+    for step, inputs in enumerate(rollouts):
+        texts = trainer.processing_class.batch_decode(inputs["completion_ids"], skip_special_tokens=True)
+        rewards = torch.tensor(reward(texts)).reshape(-1, args.num_generations)
+        logps, entropies = forward(model, inputs, args.temperature)
+        with torch.no_grad():
+            ref_logps, _ = forward(reference, inputs, args.temperature)
+        mask = inputs["completion_mask"].bool()
+        signals = Signals(logps, ref_logps, mask, torch.arange(len(mask)), entropies)
+        log_q = shape(method, signals, step, args.max_steps, Key(args.seed))
+        advantages = advantages_of(method, rewards, signals, log_q, step, args.max_steps)
+        batch = Batch(logps, signals.old_logps, ref_logps, mask, advantages, log_q=log_q, max_tokens=8)
+        loss, _ = objective(method, batch, step, args.max_steps)
+        loss.backward()
+        with torch.no_grad():
+            for weight in model.parameters():
+                weight -= args.learning_rate * weight.grad
+                weight.grad = None
+    return {name: value.detach() for name, value in model.state_dict().items()}
+
+
+@pytest.mark.parametrize("layout", ["plain", "accumulated"])
+@pytest.mark.parametrize("name", [*ON_TRL, "no_kl", "rloo"])
+def test_a_run_on_trl_is_the_run_of_the_core_on_its_completions(
+    name: str, layout: str, tiny_policy: Path, tmp_path: Path
+):
+    """Weights after three updates; a token mean too is that of the update, however it was cut into micro-batches."""
+    if name == "bnpo" and OLD:
+        return refused(arguments(tmp_path, layout, **grpo_config(bnpo())), "install trl", method=bnpo())
+    guide = Token(alpha=CosineCycles(0.4, 0.1, cycles=1), sigma=0.2) * BRANCH
+    method = {"no_kl": no_kl(), "rloo": rloo(beta=0.0)}.get(name) or sage(base=ON_TRL[name](beta=0.3), guide=guide)
+    options = grpo_config(method) | {"optim": "sgd", "max_grad_norm": 0.0, "learning_rate": 0.05}
+    trainer = build(tiny_policy, arguments(tmp_path, layout, **options), method=method)
+    rollouts: list[dict[str, Any]] = []
+    plain = trainer._generate_and_score_completions
+    trainer._generate_and_score_completions = lambda inputs: rollouts.append(r := plain(inputs)) or r
+    before = weights(trainer)
+    trainer.train()
+    found, wanted = weights(trainer), replay(method, tiny_policy, trainer, rollouts)
+    assert len(rollouts) == 3 and max(float((found[part] - before[part]).abs().max()) for part in found) > 1e-3
+    for part, value in found.items():
+        torch.testing.assert_close(value, wanted[part], atol=1e-5, rtol=1e-4, msg=part)
+
+
+# ---- methods
+
+
+BETA_NORMALISED = replace(bnpo(), reduction=FixedBudget())  # with a reduction that every release has
+
+
+@pytest.mark.parametrize("method", [no_kl(), BETA_NORMALISED, rloo(beta=0.0)], ids=lambda method: method.name)
+def test_advantages_are_those_of_the_method(method: Method, tiny_policy: Path, tmp_path: Path):
+    trainer = build(tiny_policy, arguments(tmp_path, max_steps=1, **grpo_config(method)), method=method)
+    caught: list[dict[str, Any]] = []
+    rewards: list[float] = []
+    trainer.reward_funcs[0] = lambda completions, **_: rewards.extend(r := reward(completions)) or r
+    plain = trainer._generate_and_score_completions
+    trainer._generate_and_score_completions = lambda inputs: caught.append(plain(inputs)) or caught[-1]
+    trainer.train()
+    wanted = method.advantage(torch.tensor(rewards[:6]).reshape(-1, 3)).reshape(-1)
+    torch.testing.assert_close(caught[0]["advantages"], wanted)
+    assert len(set(wanted.tolist())) > 1
+
+
+def test_an_unscored_completion_is_named_where_an_advantage_needs_it(tiny_policy: Path, tmp_path: Path):
+    method = BETA_NORMALISED
+    trainer = build(
+        tiny_policy,
+        arguments(tmp_path, **grpo_config(method)),
+        method=method,
+        reward_funcs=lambda completions, **_: [None, *reward(completions)[1:]],
+    )
+    with pytest.raises(DataError, match="has no reward"):
+        trainer.train()
+
+
+def test_the_arguments_of_the_methods_by_hand():
+    assert grpo_config(sage()) == {
+        "beta": 0.05,
+        "use_bias_correction_kl": False,
+        "sync_ref_model": False,
+        "loss_type": "grpo",
+        "scale_rewards": "group",
+        "multi_objective_aggregation": "sum_then_normalize",
+        "epsilon": 0.2,
+        "epsilon_high": 0.2,
+        "delta": None,
+        "importance_sampling_level": "token",
+    }
+    assert grpo_config(no_kl())["beta"] == 0.0
+    assert grpo_config(dr_grpo())["loss_type"] == "dr_grpo" and grpo_config(dr_grpo())["scale_rewards"] == "none"
+    clip = grpo_config(dapo(dynamic_sampling=False))
+    assert (clip["loss_type"], clip["epsilon_high"], clip["delta"]) == ("dapo", 0.28, 10.0)
+    assert grpo_config(grpo_token_mean())["loss_type"] == "dapo" and grpo_config(bnpo())["loss_type"] == "luspo"
+    assert grpo_config(grpo(estimator="k3_is"))["use_bias_correction_kl"] is True
+    refreshed = grpo_config(grpo(refresh_every=7))
+    assert (refreshed["sync_ref_model"], refreshed["ref_model_sync_steps"], refreshed["ref_model_mixup_alpha"]) == (
+        True,
+        7,
+        1.0,
+    )
+    with pytest.warns(UserWarning, match="stock GRPO"):
+        assert grpo_config(forward_kl()) == grpo_config(grpo())
+
+
+IMPOSSIBLE = {
+    "dynamic sampling": dapo(),
+    "reward transform": dapo(dynamic_sampling=False, overlong_buffer=4, max_tokens=8),
+    "in the reward": rloo(beta=0.05),
+    "estimator k2": grpo(estimator="k2"),
+    "exact of js": grpo(estimator="exact", divergence="js"),
+    "schedule": grpo(beta=Linear(0.1, 0.0)),
+    "snapshot@5": grpo(source="snapshot@5"),
+    "reduction": replace(grpo(), reduction=FixedBudget(7)),
+    "dual clip": replace(grpo(), surrogate=Clip(0.2, 0.28, 1.1)),
+    "weight of each token": replace(grpo(), token_weight=lambda signals: signals.old_logps),
+}
+
+
+@pytest.mark.parametrize("words", IMPOSSIBLE)
+def test_what_trl_cannot_express_is_said_with_the_engine_that_can(words: str):
+    with pytest.raises(ConfigError, match=f"(?s){words}.*loop engine"):
+        grpo_config(IMPOSSIBLE[words])
+
+
+def test_a_constant_schedule_is_a_number():
+    assert grpo_config(grpo(beta=Constant(0.02)))["beta"] == 0.02
+
+
+# ---- refusals
+
+
+def refused(args: Any, words: str, error: type[Exception] = ConfigError, **more: Any) -> None:
+    """SageTrainer raises before it loads anything: the model does not exist."""
+    with pytest.raises(error, match=words):
+        SageTrainer(model="/no/such/model", reward_funcs=reward, args=args, train_dataset=None, **more)
+
+
+def test_refused_at_construction(tmp_path: Path):
+    refused(arguments(tmp_path), "one of guide")
+    refused(arguments(tmp_path), "one of guide", guide=BRANCH, method=sage())
+    refused(None, "beta = 0.0", guide=BRANCH)
+    refused(arguments(tmp_path, beta=0.0), "set beta in GRPOConfig", guide=BRANCH)
+    corrected = arguments(tmp_path, use_bias_correction_kl=True)
+    refused(corrected, "use_bias_correction_kl=False", CancellingGuide, guide=BRANCH)
+    refused(arguments(tmp_path), "signal='policy'", guide=Branch(signal="reference"))
+    refused(arguments(tmp_path, "accumulated"), "steps_per_generation=1", guide=Branch(threshold="p80"))
+    refused(arguments(tmp_path, "accumulated"), "steps_per_generation=1", guide=Placebo(Token()))
+
+
+def test_arguments_that_contradict_the_method_are_refused(tmp_path: Path):
+    fields = grpo_config(sage())
+    refused(arguments(tmp_path, **fields | {"beta": 0.04}), r"args.beta = 0.04.*set method.anchor.beta", method=sage())
+    refused(arguments(tmp_path, **fields | {"loss_type": "bnpo"}), "set method.reduction", method=sage())
+    refused(
+        arguments(tmp_path, **fields | {"use_bias_correction_kl": True}), "set method.anchor.estimator", method=sage()
+    )
+    refused(arguments(tmp_path, **fields, top_entropy_quantile=0.2), "has no such term: 1.0", method=sage())
+
+
+def test_a_method_is_refused_where_a_release_computes_another_loss_by_that_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    plain = inspect.getsource(trl.GRPOTrainer._compute_loss)
+    older = plain.replace(
+        "(per_token_loss * mask).sum(-1).mean()", "(per_token_loss * mask.sum(1, keepdim=True)).mean()"
+    )
+    older = older.replace("self.args.steps_per_generation", "1")
+    monkeypatch.setattr(refusals.inspect, "getsource", lambda _: older)
+    refused(arguments(tmp_path, **grpo_config(bnpo())), "no sum over counted tokens", method=bnpo())
+    split = arguments(tmp_path, "moves: steps", **grpo_config(grpo_token_mean()))
+    refused(split, "set steps_per_generation = 1 ", method=grpo_token_mean())
+
+
+def test_liger_is_refused_where_it_bypasses_the_loss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(trl.GRPOTrainer, "compute_liger_loss", lambda *_: None, raising=False)
+    args = arguments(tmp_path)
+    args.use_liger_kernel = True
+    refused(args, "trl>=1.14", guide=BRANCH)
+
+
+def test_a_trainer_rewritten_by_unsloth_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(trl, "GRPOTrainer", type("UnslothGRPOTrainer", (trl.GRPOTrainer,), {}))
+    refused(arguments(tmp_path), "unsloth", guide=BRANCH)
+
+
+def test_a_loss_that_reads_the_reference_early_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def early(self: Any, model: Any, inputs: Any) -> Any:
+        reference = inputs["ref_per_token_logps"]
+        return reference, self._get_per_token_logps_and_entropies(model)
+
+    monkeypatch.setattr(trl.GRPOTrainer, "_compute_loss", early)
+    refused(arguments(tmp_path), "not laid out as expected", guide=BRANCH)
+
+
+def test_a_run_whose_loss_passes_by_stops_before_its_first_update(tiny_policy: Path, tmp_path: Path):
+    class Bypassed(SageTrainer):
+        def compute_loss(
+            self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
+        ) -> Any:
+            return trl.GRPOTrainer._compute_loss(self, model, inputs)
+
+    trainer = build(tiny_policy, arguments(tmp_path), Bypassed, guide=BRANCH)
+    start = weights(trainer)
+    with pytest.raises(RuntimeError, match="not shaped"):
+        trainer.train()
+    assert same(start, weights(trainer))
+
+
+# ---- two processes
+
+RANKS = """
+import os, sys
+import torch
+from datasets import Dataset
+from trl import GRPOConfig
+from dataclasses import replace
+from sage_rlvr import Branch, Token, bnpo, sage
+from sage_rlvr.core import FixedBudget
+from sage_rlvr.engines.trl import SageTrainer, grpo_config
+
+policy, out, layout, world = sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4])
+torch.set_num_threads(1)
+
+
+def rollout(prompts, trainer):
+    ids = trainer.processing_class(prompts, add_special_tokens=False)["input_ids"]
+    seeds = [sum(row) + 31 * (i % 3) for i, row in enumerate(ids)]  # of the prompt and the place in its group
+    written = [[4 + (seed * (k + 3)) % 15 for k in range(3 + seed % 5)] for seed in seeds]
+    return {"prompt_ids": ids, "completion_ids": written, "logprobs": None}
+
+
+class Recorder(SageTrainer):
+    def _compute_loss(self, model, inputs):
+        loss = super()._compute_loss(model, inputs)
+        for row, log_q, mask in zip(inputs["sage_row_ids"].tolist(), inputs["sage_log_q"], inputs["completion_mask"]):
+            kept[(self.state.global_step // args.steps_per_generation, row)] = log_q[mask.bool()]
+        return loss
+
+
+kept = {}
+guide = Branch(threshold="p80") * Token(alpha=0.3, sigma=0.2)
+method = sage(base=replace(bnpo(beta=0.5), reduction=FixedBudget()), guide=guide)
+args = GRPOConfig(
+    out, **grpo_config(method), max_steps=4, learning_rate=0.1,
+    lr_scheduler_type="constant", per_device_train_batch_size=12 // world, num_generations=3, max_completion_length=8,
+    steps_per_generation=2 if layout == "moves" else 1, logging_steps=1, save_strategy="no", report_to="none", use_cpu=True,
+    bf16=False, gradient_checkpointing=False, disable_tqdm=True, optim="sgd", seed=5,
+)
+data = Dataset.from_dict({"prompt": [f"{a} {b}={a + b}:" for a in range(1, 7) for b in range(1, 5)]})
+trainer = Recorder(
+    model=policy, reward_funcs=lambda completions, **_: [float(len(set(text)) % 2) for text in completions],
+    args=args, train_dataset=data, method=method, rollout_func=rollout,
+)
+assert trainer.accelerator.num_processes == world, trainer.accelerator.num_processes
+trainer.train()
+logged = [{k: v for k, v in line.items() if k.startswith("anchor/")} for line in trainer.state.log_history[:-1]]
+weights = {name: value.detach() for name, value in trainer.model.state_dict().items()}
+torch.save((kept, logged, weights), f"{out}/rank{os.environ.get('RANK', '0')}.pt")
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("layout", ["rests", "moves"])
+def test_q_over_two_ranks_is_that_of_one_process(layout: str, tiny_policy: Path, tmp_path: Path):
+    """Noise by global row, the percentile and the Beta of the advantages over both ranks: weights and metrics agree."""
+    script = tmp_path / "ranks.py"
+    script.write_text(RANKS)
+
+    def run(world: int) -> list[Any]:
+        out = tmp_path / str(world)
+        out.mkdir()
+        launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={world}"]
+        launch = launch if world > 1 else [sys.executable]
+        environment = os.environ | {"OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"}
+        command = [*launch, str(script), str(tiny_policy), str(out), layout, str(world)]
+        done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=250)
+        assert done.returncode == 0, done.stderr[-3000:]
+        return [torch.load(out / f"rank{rank}.pt") for rank in range(world)]
+
+    ((whole, logged, one),) = run(1)
+    (first, logged_0, zero), (second, logged_1, _) = run(2)
+    halves = first | second
+    assert first.keys().isdisjoint(second.keys()) and halves.keys() == whole.keys()
+    # A rank shuffles the rows of its own two updates: after the first rollout the weights are others than in one process.
+    places = [place for place in whole if layout == "rests" or place[0] == 0]
+    assert len(places) == {"rests": 48, "moves": 24}[layout]
+    for place in places:
+        torch.testing.assert_close(halves[place], whole[place], atol=1e-5, rtol=1e-4)
+    assert any(float(value.abs().max()) > 0.05 for value in whole.values())
+    assert logged_0 == logged_1
+    if layout == "rests":
+        for ours, theirs in zip(logged, logged_0, strict=True):
+            assert ours == pytest.approx(theirs, rel=1e-4, abs=1e-6)
+        assert all(torch.allclose(zero[name], one[name], atol=1e-5) for name in one)
+        start = AutoModelForCausalLM.from_pretrained(tiny_policy).state_dict()
+        assert max(float((start[name] - one[name]).abs().max()) for name in one) > 1e-3
+
+
+@pytest.mark.slow
+def test_the_example_learns(tmp_path: Path):
+    """50 steps of examples/trl_minimal.py on the shipped base policy: more right answers at the end than at the start."""
+    example = runpy.run_path(str(Path(__file__).parents[2] / "examples" / "trl_minimal.py"))
+    log = [line for line in example["main"](str(tmp_path), steps=50) if "reward" in line]
+    rewards = [line["reward"] for line in log]
+    assert len(rewards) == 50 and sum(rewards[-20:]) > 1.2 * sum(rewards[:20])
+    assert log[0]["anchor/kl_raw"] == pytest.approx(0, abs=1e-6) and log[-1]["anchor/kl_raw"] > 0.005
+    assert all(0.02 < line["anchor/q_active_share"] < 0.6 for line in log)
