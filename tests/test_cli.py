@@ -127,6 +127,9 @@ def test_show_prints_the_resolved_recipe_and_its_equation(write_recipe: Recipe, 
     sft = recipe.with_name("sft.yaml")
     sft.write_text("steps: 3\n")
     assert call("show", sft) == 0 and "batch_size: 256" in said(capsys)[0]
+    shared = sft.with_name("shared.yaml")
+    shared.write_text("steps: 3\nrollout: {group_size: 4}\n")
+    assert "the key 'method' is missing" in refused(capsys, "show", shared)
 
 
 def test_doctor(warm_policy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
@@ -143,7 +146,7 @@ def test_doctor(warm_policy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_help_answers_without_torch(capsys: Capture) -> None:
     assert call("--help") == 0
     out, _ = said(capsys)
-    for verb in ("demo", "sft", "train", "eval", "compare", "show", "doctor"):
+    for verb in ("demo", "sft", "train", "eval", "compare", "show", "theory", "doctor"):
         assert verb in out
 
 

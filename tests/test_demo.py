@@ -362,3 +362,20 @@ def test_interrupted_it_leaves_no_process_and_continues(
     for job in jobs:
         steps = len(read_metrics(job.directory))
         assert (job.directory / "checkpoints" / f"step-{steps:06d}").is_dir()  # the step in hand was finished and saved
+
+
+def test_a_dose_is_read_from_the_steps_that_had_an_update(warm_policy: Path, tmp_path: Path) -> None:
+    job = plan(tmp_path, (0,), ARMS, words(warm_policy))[2]
+    job.directory.mkdir(parents=True)
+    skipped = [{"step": 0, "reward/mean": 0.0, "rollout/groups_kept": 0.0}]
+    updated = [{"step": n, "anchor/q_active_share": 0.1 * n, "anchor/q_mean": 1.0 + 0.01 * n} for n in (1, 2)]
+    for rows, said in (
+        (
+            skipped + updated,
+            "on 10.0% of the tokens in the first tenth of training and 20.0% in the last; its mean is 1.0100",
+        ),
+        (skipped, "Dose of SAGE-Branch: none, no step"),
+        ([], "none, no step"),
+    ):
+        (job.directory / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        assert said in demo.dose(job)

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from sage_rlvr.theory.effects import MapRow
 
 PICTURES = ("anchor", "modes", "forces")
+LAB_SECTION = "The Countdown policy"
 TABLES_HEAD = """# The tables behind anchor.md
 
 Made whole by `sage-rlvr theory --docs docs`; [anchor.md](anchor.md) explains the columns. A claim that "fails, as it
@@ -82,7 +83,7 @@ def find(*, lab: bool = True, say: Callable[[str], None] = lambda text: None, **
     if lab:
         from sage_rlvr.engines.lab import run_lab
 
-        measured = timed("the Countdown policy", lambda: run_lab(**options))
+        measured = timed("the Countdown policy", lambda: run_lab(progress=say, **options))
     return Findings(claims, rows, stationary, measured, seconds)
 
 
@@ -124,19 +125,23 @@ def tables(found: Findings) -> dict[str, str]:
     if found.lab is not None:
         from sage_rlvr.engines.lab import markdown
 
-        made["The Countdown policy"] = markdown(found.lab).rstrip()
+        made[LAB_SECTION] = markdown(found.lab).rstrip()
     return made
 
 
 def print_findings(found: Findings, out: Console) -> None:
     """The claims with both sides and their verdicts, the short tables, and how many claims came out as they should."""
     table = rich.table.Table(box=rich.box.SIMPLE_HEAD, pad_edge=False)
-    for name in ("claim", "left", "", "right", "verdict"):
-        table.add_column(name, overflow="fold", no_wrap=name == "claim")
+    table.add_column("claim, and what it says", overflow="fold")
+    for name in ("left", "", "right"):
+        table.add_column(name, overflow="fold", max_width=24)
+    table.add_column("verdict", no_wrap=True)
     for claim in found.claims:
-        cells = [rich.markup.escape(_shortened(cell)) for cell in claim.row(4)]
+        name, *rest = claim.row(4)
+        cells = [rich.markup.escape(cell) for cell in (name, *map(_shortened, rest))]
         shade = "green" if claim.as_expected else "bold red"
-        table.add_row(*cells[:4], f"[{shade}]{cells[4]}[/]")
+        says = f"{cells[0]}\n[dim]{rich.markup.escape(claim.statement)}[/]"
+        table.add_row(says, *cells[1:4], f"[{shade}]{cells[4]}[/]")
     out.print(table)
     for name, text in short_tables(found).items():
         out.print(f"\n{name}\n", style="bold")
@@ -220,8 +225,11 @@ def write_docs(found: Findings, docs: Path) -> list[Path]:
     if not page.is_file():
         raise DataError(f"{page} is not there; name the folder that holds anchor.md, as docs/ of the repository does.")
     made = filled(page.read_text(encoding="utf-8"), short_tables(found))
-    whole = docs / "anchor_tables.md"
+    whole, kept = docs / "anchor_tables.md", ""
+    if found.lab is None and whole.is_file():  # as in anchor.md, the lab's table stays what it was
+        _, head, rest = whole.read_text(encoding="utf-8").partition(f"\n\n## {LAB_SECTION}\n")
+        kept = (head + rest).rstrip()
     with writing("pages", docs, 1 << 20):
         page.write_text(made, encoding="utf-8")
-        whole.write_text(TABLES_HEAD + _sections(found) + "\n", encoding="utf-8")
+        whole.write_text(TABLES_HEAD + _sections(found) + kept + "\n", encoding="utf-8")
     return [page, whole, *draw(docs / "images", "anchor-")]

@@ -13,6 +13,7 @@ import traceback
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -129,8 +130,13 @@ class Theory:
     """Also measure on the Countdown policy (most of the time)."""
     policy: str | None = None
     """A run directory or model folder to measure there (default: the shipped base after some steps without a leash)."""
+    problems: int = 5
+    """Problems of the lab; each takes some ten seconds without draws."""
+    draws: int = 256
+    """Completions drawn a problem for the variances of the lab; 0 leaves them out."""
     docs: Path | None = None
-    """Also make the tables and pictures of anchor.md in this folder again, as in the repository's docs/."""
+    """Also make the tables and pictures of anchor.md in this folder again, as in the repository's docs/; with --no-lab the
+    tables of the lab stay as they are."""
 
 
 @dataclass(frozen=True)
@@ -264,9 +270,13 @@ def _train(command: Train, overrides: list[tuple[str, str]], streams: Streams) -
 
 def _ended(reached: int, wanted: int, result: str, directory: Path, streams: Streams) -> int:
     if reached < wanted:
-        streams.err.print(f"stopped after step {reached} of {wanted}, saved in {directory}; the same command continues")
+        streams.err.print(
+            f"stopped after step {reached} of {wanted}, saved in {directory}; the same command continues",
+            markup=False,
+            soft_wrap=True,
+        )
         return 1
-    streams.err.print(f"done: {wanted} steps, {result}", highlight=False)
+    streams.err.print(f"done: {wanted} steps, {result}", markup=False, soft_wrap=True)
     return 0
 
 
@@ -274,7 +284,7 @@ def _show(command: Show, overrides: list[tuple[str, str]], streams: Streams) -> 
     from sage_rlvr.config import SftConfig, TrainConfig, load, load_config, to_yaml
     from sage_rlvr.verbs import reference_line, world_line
 
-    schema = TrainConfig if "method" in load(command.recipe, overrides) else SftConfig
+    schema = TrainConfig if {"method", "rollout"} & set(load(command.recipe, overrides)) else SftConfig
     config = load_config(schema, command.recipe, overrides)
     streams.out.print(to_yaml(config).rstrip(), markup=False, soft_wrap=True)
     if isinstance(config, TrainConfig):
@@ -347,15 +357,46 @@ def _theory(command: Theory, overrides: list[tuple[str, str]], streams: Streams)
 
     if command.docs is not None and not (command.docs / "anchor.md").is_file():
         raise ConfigError(f"--docs {command.docs}: there is no anchor.md; name the repository's docs/")
-    if command.policy is not None and not command.lab:
-        raise ConfigError("--policy names what the lab measures, and --no-lab leaves the lab out; drop one of them")
-    found = find(lab=command.lab, say=lambda text: streams.err.print(text, markup=False), policy=command.policy)
+    _check_lab(command)
+    options = {"policy": command.policy, "problems": command.problems, "draws": command.draws}
+    say = partial(streams.err.print, markup=False, soft_wrap=True)
+    found = find(lab=command.lab, say=say, **(options if command.lab else {}))
     print_findings(found, streams.out)
     paths = write(found, command.out)
     if command.docs is not None:
         paths += write_docs(found, command.docs)
     streams.out.print("\nwritten: " + "  ".join(map(str, paths)), markup=False, soft_wrap=True)
     return 0 if found.as_expected else 2
+
+
+def _check_lab(command: Theory) -> None:
+    """What would otherwise be refused after the claims were computed."""
+    changed = [
+        f"--{name}"
+        for name, default in (("policy", None), ("problems", 5), ("draws", 256))
+        if getattr(command, name) != default
+    ]
+    if changed and not command.lab:
+        raise ConfigError(
+            f"{', '.join(changed)}: settings of the lab, and --no-lab leaves the lab out; drop one or the other"
+        )
+    if command.problems < 1 or command.draws < 0:
+        raise ConfigError(
+            f"--problems {command.problems} --draws {command.draws}: give at least 1 problem, and 0 draws or more"
+        )
+    if command.docs is not None and changed:
+        raise ConfigError(
+            f"--docs {command.docs} with {', '.join(changed)}: the pages show the lab as it is by default; leave one out"
+        )
+    if command.policy == "embedded":
+        raise ConfigError(
+            "--policy embedded: it is the lab's reference, from which every KL is 0; name a trained run, or leave it out"
+        )
+    if command.policy is not None:
+        from sage_rlvr.engines.base import load_policy
+        from sage_rlvr.verbs import target_of
+
+        load_policy(target_of(command.policy, None).model)
 
 
 def _doctor(command: Doctor, overrides: list[tuple[str, str]], streams: Streams) -> int:

@@ -378,12 +378,17 @@ def results(base: Record, trained: dict[Job, Record], seeds: Sequence[int]) -> l
 
 
 def dose(job: Job) -> str:
-    """How much a guide did: where q stood off 1, in the first and last tenth of training. A tie of a tiny dose says little."""
-    rows = read_metrics(job.directory)
+    """How much a guide did: where q stood off 1, in the first and last tenth of training. A tie of a tiny dose says little.
+
+    Tenths of the steps with an update: one of which a rollout plan kept nothing has no q.
+    """
+    rows = [row for row in read_metrics(job.directory) if "anchor/q_mean" in row]
+    if not rows:
+        return f"Dose of {job.arm}: none, no step of the training had an update."
     part = max(1, len(rows) // 10)
 
     def mean(name: str, chosen: Sequence[dict[str, Any]]) -> float:
-        return float(np.mean([row[name] for row in chosen if name in row] or [np.nan]))  # a step may have no update
+        return float(np.mean([row[name] for row in chosen]))
 
     (share, last_share), (q, last_q) = (
         (mean(name, rows[:part]), mean(name, rows[-part:])) for name in ("anchor/q_active_share", "anchor/q_mean")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 import torch
 from hypothesis import given
@@ -50,3 +52,17 @@ def test_refusals(refills):
 def test_rewards_come_in_groups():
     with pytest.raises(DataError, match="completions a prompt"):
         DynamicSampling().keeps(torch.ones(4))
+
+
+@pytest.mark.parametrize("p", [0.02, 0.5, 0.97])
+def test_a_kept_group_has_one_over_k_of_the_force_so_prompts_keep_their_weights(p: float):
+    """Every group of 4 listed: chance of being kept times expected force of a kept one = expected force of any."""
+    rewards = torch.tensor(list(itertools.product((0.0, 1.0), repeat=4)))
+    chance = torch.where(rewards == 1, p, 1 - p).prod(dim=1)
+    force = (GroupNormalised()(rewards) * (rewards - p)).mean(dim=1)
+    kept = DynamicSampling().keeps(rewards)
+    k = chance[kept].sum()
+    of_a_kept_one = (chance[kept] / k * force[kept]).sum()
+    assert float(k) == pytest.approx(1 - p**4 - (1 - p) ** 4, rel=1e-5)
+    assert float(k * of_a_kept_one) == pytest.approx(float((chance * force).sum()), rel=1e-5)
+    assert float(of_a_kept_one) > float((chance * force).sum()) > 0

@@ -149,5 +149,9 @@ def test_a_record_names_its_weights_and_a_mistyped_folder_is_answered_at_once(
     with pytest.raises(ConfigError, match="did you mean 'embedded'"):
         load_policy("embeded")
     (tmp_path / "runs").mkdir()
-    with pytest.raises(ConfigError, match=r"no config\.json in"):
+    (tmp_path / "runs" / "grpo-2").mkdir()
+    (tmp_path / "runs" / "grpo-2" / "run.json").write_text("{}")
+    with pytest.raises(ConfigError, match=r"no config\.json in.*did you mean 'runs/grpo-2'"):
         load_policy("runs/grpo-20")
+    with pytest.raises(ConfigError, match="runs/grpo-2 is a run, so write runs/grpo-2/policy"):
+        load_policy("runs/grpo-2")

@@ -12,6 +12,7 @@ from html.parser import HTMLParser
 import numpy as np
 import pytest
 
+from sage_rlvr.demo import ARMS, EXTRA_ARMS
 from sage_rlvr.errors import DataError
 from sage_rlvr.report import (
     Arm,
@@ -34,7 +35,8 @@ from sage_rlvr.report import (
     write_report,
     write_seed_report,
 )
-from sage_rlvr.report.style import colour
+from sage_rlvr.report.style import colour, dark_twins, marker
+from sage_rlvr.report.summary import _CONTROLS, key_of
 
 N = 60
 HOSTILE = "<script>alert('x')</script>"
@@ -376,3 +378,19 @@ def test_colours_belong_to_the_arm_whatever_its_spelling():
     assert colour("no KL") == colour("no_kl") and colour("GRPO") != colour("no KL")
     assert len({colour(n) for n in ("base", "no KL", "GRPO", "SAGE-Branch", "placebo", "SAGE-Token")}) == 6
     assert colour("my own") == colour("my own")
+
+
+def test_every_arm_of_the_demo_has_a_look_of_its_own():
+    arms = ["base", *ARMS, *EXTRA_ARMS]
+    assert len({colour(arm) for arm in arms}) == len({colour(arm, dark=True) for arm in arms}) == len(arms)
+    for family in (("BNPO", "BNPO-KL", "BNPO+Branch"), ("DAPO", "DAPO-KL", "DAPO+Branch", "DAPO-overlong")):
+        assert len({marker(arm) for arm in family}) == len(family)
+    twins = dark_twins()
+    assert all(twins[colour(arm)] == colour(arm, dark=True) for arm in arms)
+
+
+def test_every_pair_of_controls_is_two_arms_of_the_demo():
+    keys = {key_of(arm) for arm in (*ARMS, *EXTRA_ARMS)}
+    assert {name for pair in _CONTROLS for name in pair} <= keys
+    guided = {key for key in keys if key.endswith("branch") and key != "sagebranch"}
+    assert guided <= {shaped for shaped, _ in _CONTROLS}

@@ -254,8 +254,8 @@ def test_the_table_in_markdown():
     )  # fmt: skip
     text = claims.stationary_markdown([row, replace(row, reduction="TokenMean", beta_effective=0.343)]).splitlines()
     assert len(text) == 4 and len({line.count("|") for line in text}) == 1
-    assert "| k3 in the loss | GroupCentred | SequenceMean | 0.5000 | 0.1250 | 0.2500 | 0.0625 |  |" in text[2]
-    assert text[3].endswith("| 0.343 |")
+    assert "| k3 in the loss | GroupCentred | SequenceMean | 0.500 | 0.125 | 0.250 | 0.062 |  |" in text[2]
+    assert text[3].endswith("| 0.34 |")
 
 
 @pytest.mark.slow
@@ -315,7 +315,7 @@ def test_verdicts_and_texts():
     ]
     made = claim((1 / 3, -0.0), (0.0, 2.0), "!=")
     assert made.row(3) == ("a/b", "(0.333, 0)", "!=", "(0, 2)", "holds")
-    assert claims.markdown([made]).splitlines()[2] == "| a/b | source | (0.3333, 0) | `!=` | (0, 2) | holds |"
+    assert claims.markdown([made]).splitlines()[2] == "| a/b | source | left is right | (0.3333, 0) | `!=` | (0, 2) | holds |"
 
 
 def test_a_claim_that_compares_nothing_is_refused():
@@ -323,3 +323,31 @@ def test_a_claim_that_compares_nothing_is_refused():
         claim(1.0, 1.0, "==")
     with pytest.raises(ConfigError, match="2 numbers stand against 1"):
         claim((1.0, 2.0), 1.0)
+
+
+# ---- what the page says beyond the table of claims
+
+
+def test_an_undrawn_answer_is_lifted_by_the_normalisation_alone():
+    """Odds .02 : .98 moved to 1 : 1 by zero-sum pushes: sum exp(logits) = 2 sqrt(.02 * .98) = .28, so y stands 3.571-fold."""
+    lifted, undrawn, eps = support._lifted_undrawn()
+    assert 400 < undrawn < 500
+    assert lifted / (eps / 2) == pytest.approx(1 / (2 * math.sqrt(0.02 * 0.98)), rel=2e-3)
+
+
+def test_branch_as_released_moves_nothing_under_k3_and_that_of_the_reference_does():
+    one = support.rare(8)
+    plain, own, reference = (one.rest(Anchor(one.beta, g)) for g in (support.Flat(), support.Branch(), one.guide))
+    assert own == pytest.approx(plain, abs=1e-6) and plain > one.eps
+    assert reference == pytest.approx(0.007473, abs=1e-6) and reference < plain - 1e-3
+
+
+@pytest.mark.parametrize("size", [2, 4, 8, 16])
+def test_under_the_groups_std_beta_never_acts_as_less_than_its_bound(monkeypatch, size):
+    """1 / kappa >= sqrt(G) / (G - 1), reached where nearly all answers are right: a lone wrong one has A = -(G-1)/sqrt(G)."""
+    monkeypatch.setattr(stationary, "GROUP", size)
+    acts = [1 / stationary.kappa(GroupNormalised(), right) for right in (0.001, 0.02, 0.2, 0.5, 0.8, 0.98, 0.999)]
+    bound = math.sqrt(size) / (size - 1)
+    assert min(acts) > bound and acts[-1] == pytest.approx(bound, rel=0.01)
+    if size == 8:
+        assert (acts[3], acts[-1]) == pytest.approx((0.576, 0.405), abs=1e-3)

@@ -325,6 +325,33 @@ def test_a_noisy_token_guide_counts_with_its_mean_at_state_and_token(estimator, 
     assert gap(found, plain) > 0.05
 
 
+PRODUCTS = {
+    "noise * branch": NOISE * Branch(ratio=0.8, threshold=0.6),
+    "noise * token": NOISE * Token(alpha=0.4, sigma=0.0),
+    "noise * branch * token": NOISE * Branch(ratio=0.8, threshold=0.6) * Token(alpha=0.4, sigma=0.0),
+    "noisy token": Token(alpha=0.3, sigma=0.4),
+}
+
+
+@pytest.mark.filterwarnings("ignore:.*(noise|in the expected gradient)")
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_products_with_noise_descend_what_their_effect_says_wherever_they_are_admitted(name):
+    """Every term that the anchor admits: each factor keeps its own role beside the others."""
+    guide, seen = PRODUCTS[name], 0
+    q = draw_q(guide, *WHERE, draws=4000, key=Key(12))
+    for where in COMBINATIONS:
+        if (anchor := admitted(arguments_of(guide, *where))) is None:
+            continue
+        seen += 1
+        found, error = measured_gradient(anchor, *WHERE, draws=400, repeats=6, key=Key(11))
+        wanted = claimed_gradient(anchor.effect, *WHERE, q)
+        assert ((found - wanted).abs() < 5 * error + 0.004 * wanted.norm()).all(), where
+        assert gap(found, wanted) < 0.015, where
+        method = Method("m", GroupCentred(), Clip(), anchor, FixedBudget(1))
+        assert f"expected gradient of the KL term, on-policy: {anchor.effect.text}\n" in method.describe() + "\n"
+    assert seen == 5
+
+
 # ---- guides of the batch
 
 P40 = Branch(ratio=1.5, threshold="p40")

@@ -334,7 +334,8 @@ def _notes(method: Method) -> list[str]:
     notes = [note] if (note := length_note(anchor, method.reduction)) else []
     if isinstance(method.advantage, GroupNormalised):
         notes.append(
-            "the reward is divided by the group's std, the KL is not: against the raw reward beta acts as beta * std"
+            "the reward is divided by the group's std, the KL is not: against the raw reward beta acts as beta * std for "
+            "large G, and never as less than beta / sqrt(G)"
         )
     if isinstance(method.advantage, BetaNormalised):
         notes.append(

@@ -18,8 +18,9 @@ class DynamicSampling:
     refills an engine goes on with what it has; 9 is verl's 10 generations a step. A group that is all right with
     different lengths is dropped too, although a price on length would have given it advantages.
 
-    Kept groups count 1 each whatever their chance of being kept was: the expected gradient of a prompt is that given
-    0 < #right < G, which against all groups raises the weight of prompts that are almost always right or wrong.
+    A prompt fills the batch in proportion to its chance k of being kept, and a kept group has 1/k of the expected force
+    of all its groups (a dropped one has advantages 0): the two cancel, so that against all groups the expected gradient
+    of the reward is longer by the same 1 / mean k for every prompt, and that of a KL is weighted by k.
     """
 
     max_refills: int = 9

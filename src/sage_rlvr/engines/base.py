@@ -124,10 +124,9 @@ def load_policy(model: str, dtype: str = "float32") -> tuple[PreTrainedModel, To
     # once, instead of asking the Hub for it.
     local = model.count("/") != 1 or model.startswith((".", "/", "~")) or where.exists() or where.parent.is_dir()
     if model != EMBEDDED and local and not (where / "config.json").exists():
-        near = get_close_matches(model, [EMBEDDED, *(str(p.parent) for p in where.parent.glob("*/run.json"))], 1)
         raise ConfigError(
-            f"model {model!r}: no config.json in {where.resolve()}; give a run, a saved model's folder, a Hub id "
-            f"(owner/name) or {EMBEDDED!r}" + (f"; did you mean {near[0]!r}?" if near else "")
+            f"model {model!r}: no config.json in {where.resolve()}; give a saved model's folder (of a run that has ended: "
+            f"its policy/), a Hub id (owner/name) or {EMBEDDED!r}{_meant(model, where)}"
         )
     source = str(where) if where.exists() else model
     try:
@@ -136,6 +135,14 @@ def load_policy(model: str, dtype: str = "float32") -> tuple[PreTrainedModel, To
     except (OSError, ValueError, SafetensorError) as error:  # nothing there, an unknown architecture, torn weights
         raise ConfigError(f"model {model!r} could not be loaded: {error}") from error
     return policy, Tokens.of(tokenizer, policy)
+
+
+def _meant(model: str, where: Path) -> str:
+    """The policy of the run that was named, else a run of nearly that name, as the end of a message."""
+    if (where / "run.json").is_file():
+        return f"; {model} is a run, so write {model.rstrip('/')}/policy once it has ended"
+    near = get_close_matches(model, [EMBEDDED, *(str(p.parent) for p in where.parent.glob("*/run.json"))], 1)
+    return f"; did you mean {near[0]!r}?" if near else ""
 
 
 def weights_hash(model: str) -> str:

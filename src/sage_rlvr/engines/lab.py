@@ -123,9 +123,10 @@ class LabRow:
     cosine, norm_ratio: of the KL term alone (beta = 1). whole_cosine, whole_norm_ratio: of reward term + beta * KL term.
     guide_norm: length of what the guide adds to the KL term's gradient, in lengths of that gradient without a guide.
     guide_cosine: its cosine with what the guide adds to Eq. (6), a length below 1e-4 counting as no addition; None for Flat.
-    variance_ratio: trace of the covariance of one completion's gradient over the squared length of its mean, that is, how
-    many completions make the noise as long as the gradient; with its 95 % bootstrap interval over draws, and mean_gap, which
-    is near 1 where the sampled mean is the exact gradient. None beside a guide other than Flat.
+    variance_ratio: trace of the covariance of one completion's gradient over the squared length of Eq. (6)'s KL gradient, one
+    unit for all terms; with its 95 % bootstrap interval over draws. snr_completions: the same over the squared length of the
+    term's own mean, that is, how many completions make the noise as long as the term's gradient. mean_gap is near 1 where the
+    sampled mean is the exact gradient. None beside a guide other than Flat.
     """
 
     objective: str
@@ -142,6 +143,7 @@ class LabRow:
     guide_cosine_spread: tuple[float, float] | None = None
     variance_ratio: float | None = None
     variance_interval: tuple[float, float] | None = None
+    snr_completions: float | None = None
     mean_gap: float | None = None
 
 
@@ -213,12 +215,18 @@ def short_markdown(result: LabResult) -> str:
         added = (
             "" if row.guide_cosine is None or none_added else f"{row.guide_cosine:.2f}{_range(row.guide_cosine_spread)}"
         )
-        varies = "" if row.variance_ratio is None else f"{row.variance_ratio:.3g}{_range(row.variance_interval, '.3g')}"
+        varies = "" if row.variance_ratio is None else _large(row.variance_ratio, row.variance_interval)
         guide = row.guide + ("" if row.status == ADMITTED else " (refused)")
         cells = (guide, f"{row.cosine:.3f}{_range(row.cosine_spread)}", adds, added, varies)
         merged.setdefault(cells, []).append(row.objective)
     lines = [f"| {', '.join(terms)} | " + " | ".join(cells) + " |" for cells, terms in merged.items()]
     return "\n".join([head, "|---|---|---|---|---|---|", *lines])
+
+
+def _large(value: float, pair: tuple[float, float] | None = None) -> str:
+    """Three digits without an exponent: 5.36, 54.6, 1,040."""
+    text = f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+    return text if pair is None else f"{text} ({_large(pair[0])} to {_large(pair[1])})"
 
 
 def _range(pair: tuple[float, float] | None, form: str = ".2f") -> str:
@@ -477,7 +485,8 @@ def _rows(measured: Sequence[_Measured], seed: int) -> Iterator[LabRow]:
             yield row
             continue
         for shown in (shown for shown in (name, name + NO_BASELINE) if shown in measured[0].scatters):
-            yield replace(row, objective=shown, **_scattered([one.scatters[shown] for one in measured], seed))
+            units = [one.numbers[name, guide]["norm_ratio"] ** 2 for one in measured]
+            yield replace(row, objective=shown, **_scattered([one.scatters[shown] for one in measured], units, seed))
 
 
 def _row(objective: str, guide: str, status: Status, found: Sequence[Numbers]) -> LabRow:
@@ -490,18 +499,21 @@ def _row(objective: str, guide: str, status: Status, found: Sequence[Numbers]) -
     return LabRow(objective, guide, status, **means, **spreads)  # type: ignore[arg-type]
 
 
-def _scattered(found: Sequence[Scatter], seed: int, resamples: int = 2000) -> dict[str, Any]:
-    """The mean over problems of trace Cov / |mean|^2, its interval with the draws of each problem resampled, and the gap.
+def _scattered(found: Sequence[Scatter], units: Sequence[float], seed: int, resamples: int = 2000) -> dict[str, Any]:
+    """The mean over problems of trace Cov / |grad of Eq. (6)'s KL|^2, with the draws of each problem resampled for its
+    interval, of trace Cov / |mean|^2, and of the gap. units: |mean|^2 over |grad of Eq. (6)'s KL|^2, one a problem.
 
     The resampled draws are the same for every estimator of a seed.
     """
     chance = np.random.Generator(np.random.Philox(seed))
-    ratios = [one.distances / one.norm2 for one in found]
+    own = [one.distances / one.norm2 for one in found]
+    ratios = [unit * ratio for unit, ratio in zip(units, own, strict=True)]
     tried = [r[chance.integers(0, len(r), (resamples, len(r)))].mean(1) for r in ratios]
     low, high = np.quantile(np.mean(tried, axis=0), [0.025, 0.975])
     return {
         "variance_ratio": float(np.mean([r.mean() for r in ratios])),
         "variance_interval": (float(low), float(high)),
+        "snr_completions": float(np.mean([r.mean() for r in own])),
         "mean_gap": float(np.mean([one.gap for one in found])),
     }
 
@@ -558,16 +570,17 @@ def _directions(result: LabResult) -> list[str]:
 def _variance_table(result: LabResult) -> list[str]:
     lines = [
         f"Gradient of the KL term of one completion, {result.draws} draws a problem: trace of its covariance over the squared "
-        "length of its mean.",
+        "length of Eq. (6)'s KL gradient, one unit for all terms, and over that of the term's own mean.",
         "",
-        "| KL term | variance / mean^2 | 95 % interval | n x error^2 / variance of the drawn mean (1 expected) |",
-        "|---|---:|---:|---:|",
+        "| KL term | variance | 95 % interval | over its own mean^2 | n x error^2 / variance of the drawn mean (1 expected) |",
+        "|---|---:|---:|---:|---:|",
     ]
     for row in result.rows:
         if row.variance_ratio is not None and row.variance_interval is not None:
             low, high = row.variance_interval
             lines.append(
-                f"| {row.objective} | {row.variance_ratio:.3g} | {low:.3g} to {high:.3g} | {row.mean_gap:.2f} |"
+                f"| {row.objective} | {_large(row.variance_ratio)} | {_large(low)} to {_large(high)} | "
+                f"{_large(row.snr_completions or 0.0)} | {row.mean_gap:.2f} |"
             )
     return lines
 

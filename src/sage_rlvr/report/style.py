@@ -21,13 +21,31 @@ PALETTE = {
     "sagetoken": ("#b07d00", "#e6b23a"),
     "sagerandom": ("#3a9bd1", "#7cc4ee"),
     "forwardkl": ("#7a5230", "#c29468"),
+    "forwardklbranch": ("#4a2f18", "#a5764a"),
+    "branchstrong": ("#00563f", "#1a9c77"),
+    "grpotokenmean": ("#cf7a63", "#f5b5a4"),
+    "bnpo": ("#8f83d1", "#c2bbea"),
+    "bnpokl": ("#5b4fa8", "#9a90e0"),
+    "bnpobranch": ("#362a80", "#7a6cd6"),
+    "dapo": ("#b3b52e", "#e2e48a"),
+    "dapokl": ("#8a8f00", "#c6ca4a"),
+    "dapobranch": ("#4f5300", "#9ea32a"),
+    "dapooverlong": ("#5f8f4a", "#a0cc85"),
+    "rloo": ("#a8324a", "#e77d92"),
+    "rloobranch": ("#6e1430", "#c9506b"),
+    "drgrpo": ("#00707a", "#45b8c2"),
 }
 _ALIASES = {
     "branch": "sagebranch", "token": "sagetoken", "random": "sagerandom", "sageplacebo": "placebo", "grponokl": "nokl",
     "noanchor": "nokl", "rlnokl": "nokl", "fkl": "forwardkl",
 }  # fmt: skip
 _SPARE = (("#5b4fa8", "#9a90e0"), ("#8a8f00", "#c6ca4a"), ("#a8324a", "#e77d92"), ("#00707a", "#45b8c2"))
-_MARKERS = dict(base="o", nokl="s", grpo="D", sagebranch="^", placebo="v", sagetoken="P", sagerandom="X")
+# The same part of a method has the same marker: s no KL, D a KL, ^ the guide on it
+_MARKERS = dict(
+    base="o", nokl="s", grpo="D", sagebranch="^", placebo="v", sagetoken="P", sagerandom="X",
+    forwardkl="h", forwardklbranch="^", branchstrong="<", grpotokenmean="d", bnpo="s", bnpokl="D", bnpobranch="^",
+    dapo="s", dapokl="D", dapobranch="^", dapooverlong="v", rloo="D", rloobranch="^", drgrpo="p",
+)  # fmt: skip
 
 RC = {
     "font.family": "DejaVu Sans",

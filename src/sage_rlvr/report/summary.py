@@ -63,7 +63,13 @@ HOLM = (
 )
 FEW_SEEDS = "{seeds} training seeds: nothing is said about the methods with fewer than three; train at least one more."
 TABLE_KS = (1, 8, 64, 256)
-_CONTROLS = (("grpo", "nokl"), ("sagebranch", "grpo"), ("sagebranch", "placebo"), ("sagetoken", "grpo"))
+# What differs in one part: a KL or none, a guide or none, one KL against another
+_CONTROLS = (
+    ("grpo", "nokl"), ("sagebranch", "grpo"), ("sagebranch", "placebo"), ("sagetoken", "grpo"), ("sagerandom", "grpo"),
+    ("branchstrong", "grpo"), ("forwardkl", "grpo"), ("forwardklbranch", "forwardkl"), ("grpotokenmean", "grpo"),
+    ("rloobranch", "rloo"), ("bnpokl", "bnpo"), ("bnpobranch", "bnpokl"), ("dapokl", "dapo"), ("dapobranch", "dapokl"),
+    ("dapooverlong", "dapo"),
+)  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -26,7 +26,7 @@ def landscape_figure(
 ) -> Figure:
     """Fig. 1: above the reference and q x reference, below the policy without and with q; (N,) each.
 
-    curves: reference, shaped, grpo (Eq. 2), sage (Eq. 4), k3 (where GRPO's own loss with that q rests). right: (N,) bool.
+    curves: reference, shaped, grpo (Eq. 2), sage (Eq. 4), k3 (where k3 in the loss with that q rests). right: (N,) bool.
     """
     values = {name: np.asarray(curve) for name, curve in curves.items()}
     marks = np.flatnonzero(np.asarray(right))

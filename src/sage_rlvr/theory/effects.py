@@ -509,7 +509,7 @@ def _outcome(arguments: dict[str, Any], bench: _Bench) -> tuple[Any, ...]:
         measured_gradient(unchecked_anchor(**arguments | {"guide": Flat()}), *bench.where),
     )
     size = float(flat.gradient.norm())
-    if size < 1e-5:
+    if max(size, float(shaped.gradient.norm())) < 1e-5:
         return ("0, for E_pi[grad log pi] = 0: noise and no leash",)
     claim, text = claimed_gradient(anchor.effect, *bench.where, bench.q), anchor.effect.text
     if arguments["estimator"] == "exact" and anchor.effect.role("token"):

@@ -30,7 +30,8 @@ class Landscape:
     """48 completions of a prompt, on a line; all arrays (48,).
 
     right: bool; reference; q; shaped = q x reference (not normalised); grpo: the optimum of Eq. (2); sage: of Eq. (4);
-    k3: where descent on GRPO's own loss with the same q comes to rest; beta; epsilon: the threshold of Def. 4.1.
+    k3: where descent with GRPO's KL term, k3 in the loss, comes to rest with the same q, rewards not divided by the std; beta;
+    epsilon: the threshold of Def. 4.1.
     """
 
     right: NDArray[np.bool_]

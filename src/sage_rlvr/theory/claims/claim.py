@@ -98,11 +98,12 @@ def numbers(values: Tensor | Iterable[float]) -> tuple[float, ...]:
 
 
 def markdown(claims: Sequence[Claim], digits: int = 4) -> str:
-    """The claims as a Markdown table: name, source, left, relation, right, verdict."""
-    lines = ["| claim | source | left | | right | verdict |", "|---|---|---|---|---|---|"]
+    """The claims as a Markdown table: name, source, statement, left, relation, right, verdict."""
+    lines = ["| claim | source | what it says | left | | right | verdict |", "|---|---|---|---|---|---|---|"]
     for claim in claims:
         name, left, relation, right, verdict = claim.row(digits)
-        lines.append(f"| {name} | {claim.source} | {left} | `{relation}` | {right} | {verdict} |")
+        says = claim.statement.replace("|", "\\|")
+        lines.append(f"| {name} | {claim.source} | {says} | {left} | `{relation}` | {right} | {verdict} |")
     return "\n".join(lines)
 
 

@@ -52,7 +52,7 @@ def equation_27() -> list[Claim]:
             "eq27/k3", "SAGE Eq. (27)",
             text.format("k3 in the loss"),
             rest("k3", ref, rewards, beta), numbers(closed.probs), "=", 1e-5,
-            note=ONE_STATE + " So the forward-KL rival of A.4 is what GRPO's own loss (E.5) rests at.",
+            note=ONE_STATE + " So the forward-KL rival of A.4 is what GRPO's own KL term (E.5) rests at.",
         ),
         Claim(
             "eq27/exact", "SAGE Eq. (27)",
@@ -172,7 +172,7 @@ def cases() -> list[Claim]:
         Claim(
             "a4/not-necessary", "SAGE Eq. (32)",
             "ref (.3, .69, .01), one right, q (1, 1, 2): min_C q / max_notC q > bound",
-            0.5, needed, ">", expected=False,
+            q[0] / max(q[1:]), needed, ">", expected=False,
             note="(32) fails here, and (31) holds all the same: see the next line.",
         ),
         Claim(
@@ -189,10 +189,10 @@ def cases() -> list[Claim]:
         ),
         Claim(
             "a4/weak-preference", "SAGE A.4 ('even a weak preference is sufficient')",
-            "same world: the ratio of q that (32) asks for <= 1.4, the clamp of the released guides",
+            "same world: the ratio of q that (32) asks for <= 1.4, what the clamp leaves Branch at one token",
             rare_needed, 1.4, "<=", expected=False,
             note="e^{-1/beta} is small only for small beta; lam / (lam - 1) grows as right completions get "
-            "rare.",
+            "rare. The whole band [.6, 1.4] has the ratio 2.33; over several tokens ratios multiply.",
         ),
         Claim(
             "a4/clamped-guide-larger", "SAGE Eq. (31)",

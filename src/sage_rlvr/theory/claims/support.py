@@ -15,7 +15,7 @@ from torch import Tensor
 
 from sage_rlvr.core.advantages import GroupCentred
 from sage_rlvr.core.anchor import Anchor
-from sage_rlvr.core.guides import Branch
+from sage_rlvr.core.guides import Branch, Flat
 from sage_rlvr.core.keys import Key
 from sage_rlvr.core.method import Method, shape
 from sage_rlvr.theory.claims.claim import Claim, numbers
@@ -77,7 +77,8 @@ def preserved() -> list[Claim]:
             "the largest mass that y has after any of the 2,000 trainings <= eps",
             float(probs[:, 0].max()), eps, "<=",
             note="The conclusion: what was outside the empirical support stays outside. It rests on three "
-            "assumptions: updates from drawn completions only, one logit a completion, eps below detectability.",
+            "assumptions: updates from drawn completions only, one logit a completion, eps below detectability; and on "
+            "a fourth, that the normalisation lifts y by less than eps / ref(y), which holds here.",
         ),
         Claim(
             "4.2/preserved-k3", "SAGE Th. 4.2",
@@ -111,12 +112,13 @@ def _shared_prefix() -> tuple[Steps, float, float]:
 
 
 def not_preserved() -> list[Claim]:
-    """Theorem 4.2 where an assumption fails: the exact optimum, exact expected gradients, tokens that are shared."""
+    """Theorem 4.2 where it fails: the exact optimum, exact expected gradients, the normalisation, tokens that are shared."""
     ref, rewards, eps = (0.0005, 0.3, 0.6995), (1.0, 0.0, 0.0), 0.001
     risen = rise(ref, rewards, 0.05)
     tree = TokenTree.bandit(3)
     rests = tree.descend(method_of(Anchor(0.05)), tree.logits_of(torch.tensor(ref)), torch.tensor(rewards))
     shared, before, threshold = _shared_prefix()
+    lifted, undrawn, below = _lifted_undrawn()
     text = "a right y with ref(y) = eps / 2 = .0005, beta = .05: pi(y) <= eps at {}"
     return [
         Claim(
@@ -133,6 +135,14 @@ def not_preserved() -> list[Claim]:
             note="The assumption that fails: updates from drawn completions only.",
         ),
         Claim(
+            "4.2/normalisation", "SAGE Th. 4.2",
+            f"{undrawn} trainings (60 groups of 8) that never drew y, one logit each, ref .02 right: largest pi(y) <= eps",
+            lifted, below, "<=", expected=False,
+            note="y's logit has not moved. One wrong completion with .98 has lost and a right one with .02 has gained: while "
+            "neither has nearly all, the sum of exp(logits) is below 1 and every other completion stands higher, y by up "
+            "to 1 / (2 sqrt(.98 * .02)) = 3.57. When the right one has won, y is lower than in ref.",
+        ),
+        Claim(
             "4.2/undrawn-here", "SAGE Th. 4.2",
             "draws of y in 320 by the loop, 20 right answers behind one first token, first seed without it = 0",
             float(shared.draws[1]), 0.0,
@@ -147,6 +157,16 @@ def not_preserved() -> list[Claim]:
         ),
         *_threshold(),
     ]  # fmt: skip
+
+
+@cache
+def _lifted_undrawn() -> tuple[float, int, float]:
+    """(largest pi(y), number of trainings, eps) of those of 500 that never draw y, ref(y) = eps / 2, its rival .02 right."""
+    eps = detectable(ZETA, GROUP * 60)
+    start = torch.tensor([eps / 2, 0.02, 0.98 - eps / 2], dtype=torch.float64)
+    probs, draws = many_bandits(start, torch.tensor([1.0, 1.0, 0.0]), runs=500, rate=0.5, steps=60, group=GROUP, seed=9)
+    unseen = probs[draws[:, 0] == 0, 0]
+    return float(unseen.max()), len(unseen), eps
 
 
 def _threshold() -> list[Claim]:
@@ -378,7 +398,7 @@ def what_training_reaches() -> list[Claim]:
         "k3+own": alike.rest(Anchor(beta, own)),
         "reward+branch": alike.rest(Anchor(beta, alike.guide, "k1", "reward")),
     }
-    grpo, guided = one.rest(Anchor(beta)), one.rest(Anchor(beta, one.guide))
+    grpo, guided, released = (one.rest(Anchor(beta, guide)) for guide in (Flat(), one.guide, own))
     eq2, eq4 = float(one.rlvr[one.leaf]), float(alike.risen()[alike.leaf])
     return [
         Claim(
@@ -415,9 +435,15 @@ def what_training_reaches() -> list[Claim]:
         ),
         Claim(
             "4.3/k3-branch-lowers", "SAGE Th. 4.3, E.5",
-            "one in eight right, k3: pi(y) at rest with Branch > without",
+            "one in eight right, k3: pi(y) at rest with a Branch that reads the reference > without",
             guided, grpo, ">", expected=False,
             note="The tighter leash at the uncertain state keeps the wrong siblings alive.",
+        ),
+        Claim(
+            "4.3/k3-own-branch", "SAGE Eqs. (11), (38)",
+            "the same with Branch as released, q from the policy's own entropy: pi(y) at rest = without a guide",
+            released, grpo, "=", 1e-6,
+            note="At rest the right sibling is known, H < 1.2 and q = 1: it moves nothing there.",
         ),
         Claim(
             "4.3/own-entropy", "SAGE Eq. (11), Th. 4.3",
