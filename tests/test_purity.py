@@ -48,7 +48,7 @@ THIRD_PARTY: dict[str, set[str]] = {
     "core": {"torch", "jaxtyping"},
     "methods": set(),
     "theory": {"torch", "jaxtyping", "numpy", "scipy"},
-    "verifiers": set(),
+    "verifiers": {"math_verify", "latex2sympy2_extended", "sympy"},
     "tasks": {"numpy", "tokenizers", "transformers"},  # the tokenizer, when it is built
     "evaluation": {"numpy", "scipy"},
     "report": {"numpy", "matplotlib", "jinja2", "markupsafe"},

@@ -1,0 +1,110 @@
+"""Verdicts as rewards: r = 1 for right, 0 for wrong, None for undecided, in the signature of a TRL reward function.
+
+`GRPOTrainer(reward_funcs=math_reward, ...)` wants a data set with one column `answer`, `solution` or `ground_truth`.
+TRL takes None for "no reward from this function" (since 1.16 a completion with no reward at all is left out of its
+group; before, it counted as 0). Nothing here imports TRL.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from sage_rlvr.errors import DataError
+from sage_rlvr.verifiers import Verdict
+from sage_rlvr.verifiers.pool import Pool
+
+if TYPE_CHECKING:  # the library behind it is for the workers alone
+    from sage_rlvr.verifiers.math import Place
+
+COLUMNS = ("answer", "solution", "ground_truth")
+REWARD = {"right": 1.0, "wrong": 0.0, "undecided": None}
+
+_POOL = Pool()  # starts nothing before the first reward; one per process, shared by every `MathReward`
+
+
+def text_of(completion: Any) -> str:
+    """The text of a completion: a string, or the last message of a conversation, its text parts joined."""
+    if isinstance(completion, str):
+        return completion
+    content = completion[-1].get("content") if completion else ""
+    if isinstance(content, list):
+        return "".join(part.get("text") or "" for part in content if part.get("type") == "text")
+    return content or ""
+
+
+def golds_of(columns: dict[str, Any], column: str | None, count: int) -> list[str | None]:
+    """The gold of each completion from the data set's columns; None where a row has none.
+
+    `DataError` unless exactly one accepted column is there (or `column` names one) with one string or number a row.
+    """
+    present = [name for name in ((column,) if column else COLUMNS) if columns.get(name) is not None]
+    if len(present) != 1:
+        wanted = repr(column) if column else " or ".join(COLUMNS)
+        raise DataError(
+            f"gold answers: found {present or 'no column'} of {wanted} among the columns {sorted(columns)}. "
+            "Rename one, or name it: MathReward(column=...)."
+        )
+    golds = columns[present[0]]
+    if isinstance(golds, str) or len(golds) != count:
+        raise DataError(f"column {present[0]}: {len(golds)} entries for {count} completions; give one a completion.")
+    for row, gold in enumerate(golds):
+        if isinstance(gold, bool) or not isinstance(gold, str | int | float | None):
+            raise DataError(f"column {present[0]}, row {row}: {gold!r:.80} is neither text nor a number.")
+    return [None if gold is None else str(gold) for gold in golds]
+
+
+@dataclass(frozen=True)
+class MathReward:
+    r"""A reward function for mathematics: callable, picklable, safe in threads, asyncio and Ray actors.
+
+    answer_in, tag, closed  where the answer must stand, as in `verify_math`
+    column                  the column of golds, when the data set has more than one of answer, solution, ground_truth
+    pool                    limits of its own; default: the one pool of this process (5 s, 1024 MB)
+    """
+
+    answer_in: Place = "boxed"
+    tag: str = "SOLUTION"
+    closed: bool = True
+    column: str | None = None
+    pool: Pool | None = None
+
+    @property
+    def __name__(self) -> str:
+        """What TRL calls the reward in its metrics."""
+        return "math_reward"
+
+    def _call(
+        self, completions: Sequence[Any], columns: dict[str, Any]
+    ) -> tuple[list[tuple[str, str]], dict[str, Any]]:
+        golds = golds_of(columns, self.column, len(completions))
+        items = [(text_of(completion), gold or "") for completion, gold in zip(completions, golds, strict=True)]
+        return items, {"answer_in": self.answer_in, "tag": self.tag, "closed": self.closed}
+
+    def verdicts(self, completions: Sequence[Any], **columns: Any) -> list[Verdict]:
+        """The verdicts behind the rewards, with their reasons."""
+        items, options = self._call(completions, columns)
+        return (self.pool or _POOL).verify(items, **options)
+
+    async def rewards_async(self, completions: Sequence[Any], **columns: Any) -> list[float | None]:
+        """The rewards, without blocking the event loop."""
+        items, options = self._call(completions, columns)
+        return _rewards(await (self.pool or _POOL).verify_async(items, **options), columns)
+
+    def __call__(self, completions: Sequence[Any], **columns: Any) -> list[float | None]:
+        """1.0, 0.0 or None a completion (strings or conversations); golds from the one column that is there."""
+        return _rewards(self.verdicts(completions, **columns), columns)
+
+
+def _rewards(verdicts: list[Verdict], columns: dict[str, Any]) -> list[float | None]:
+    """Rewards of verdicts; the share of undecided ones goes to TRL's `log_metric` where the trainer passes it."""
+    log = columns.get("log_metric")
+    if callable(log) and verdicts:
+        log("verifier/undecided", sum(verdict.label == "undecided" for verdict in verdicts) / len(verdicts))
+    return [REWARD[verdict.label] for verdict in verdicts]
+
+
+math_reward = MathReward()  # the answer in the last \boxed{...}
+
+__all__ = ["COLUMNS", "MathReward", "math_reward"]

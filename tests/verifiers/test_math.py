@@ -1,0 +1,173 @@
+"""Verdicts worked by hand: each line is a pair that verifiers are known to get wrong, or the plain case."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sage_rlvr.errors import ConfigError
+from sage_rlvr.verifiers.math import MAX_ANSWER, MAX_COMPLETION, MAX_DEPTH, last_box, last_tag, verify_math
+
+
+def boxed(answer: str) -> str:
+    return rf"First 17, then 25, so $\boxed{{{answer}}}$. Check: 42 - 25 = 17."
+
+
+EQUAL = [  # answer, gold
+    ("42", "42"),
+    ("-0", "0"),
+    ("0.5", r"\frac12"),
+    ("1/2", r"\dfrac{1}{2}"),
+    (r"\dfrac{9}{7}", "9/7"),
+    ("0.333333", "1/3"),
+    ("1e-3", "0.001"),
+    ("1_000", "1000"),
+    ("10,000", "10000"),
+    (r"\$12.50", "12.5"),
+    ("50\\%", "0.5"),
+    ("50\\%", "50"),
+    (r"42\text{ cm}", "42"),
+    ("12 miles", r"12\text{ miles}"),
+    ("90", r"90^\circ"),
+    ("2,1", "1,2"),
+    (r"3 \text{ or } 5", "3,5"),
+    (r"\{2,1\}", r"\{1,2\}"),
+    ("[0,1)", r"\left[0,1\right)"),
+    (r"(-\infty,3)\cup(3,\infty)", r"(3,\infty)\cup(-\infty,3)"),
+    ("x=5", "5"),
+    ("5", "x=5"),
+    ("(x+1)^2", "x^2+2x+1"),
+    (r"2+\sqrt3", r"\sqrt{3}+2"),
+    (r"\frac{\pi}{2}", r"$\pi/2$"),
+    ("5", r"\boxed{5}"),
+    (r"\begin{pmatrix} 1 \\ 2 \end{pmatrix}", r"\begin{pmatrix}1\\2\end{pmatrix}"),
+    ("B", r"\text{(B)}"),
+    ("evelyn", r"\text{Evelyn}"),
+    (r"2516_{8}", "2516_8"),
+    ("2516", "2516_8"),
+    ("\u200f\uff15.", "5"),  # a right-to-left mark and a full-width five
+    ("{{{5}}}", "{{{5}}}"),
+]
+
+DIFFERENT = [  # answer, gold, reason
+    ("41", "42", "value"),
+    ("1/2^{99}", "1/2^{98}", "value"),  # equal to 15 decimals
+    ("0.0000012", "0.0000009", "value"),  # equal to 6 decimals
+    ("4.5e-33", "9.11e-28", "value"),
+    ("1728", r"1331 \text{ and } 1728", "value"),
+    ("1_000", "1", "value"),
+    ("2 1/2", "21/2", "value"),
+    ("[1,2)", "[1,2]", "value"),
+    ("(2,1)", "(1,2)", "value"),
+    ("(1,2)", r"\{1,2\}", "brackets"),
+    ("2516_7", "2516_8", "base"),
+    ("seat", r"\text{east}", "value"),  # one product of letters
+    ("", "5", "no answer"),
+    (r"\frac{1", "5", "answer cut off"),
+    ("__import__('os').getpid()", "5", "answer cannot be parsed"),
+    ("\x00", "5", "answer cannot be parsed"),
+    ("\ud800", "5", "answer cannot be parsed"),
+]
+
+UNDECIDED = [  # answer, gold, reason
+    ("5", "", "no gold"),
+    ("5", r"\frac{", "gold cannot be parsed"),
+    ("5", r"\frac{1}{0}", "ValueError"),
+    ("{" * 41 + "1" + "}" * 41, "1", f"brackets nested deeper than {MAX_DEPTH}"),
+    ("1" * (MAX_ANSWER + 1), "5", f"answer of more than {MAX_ANSWER} characters"),
+    ("5", "1" * (MAX_ANSWER + 1), f"gold of more than {MAX_ANSWER} characters"),
+    ("1" * MAX_COMPLETION, "5", f"completion of more than {MAX_COMPLETION} characters"),
+]
+
+
+@pytest.mark.parametrize("answer, gold", EQUAL)
+def test_equal_answers_are_right_in_a_box_and_in_a_tag(answer: str, gold: str):
+    assert verify_math(boxed(answer), gold).right
+    assert verify_math(f"17 <SOLUTION>{answer}</SOLUTION> 25", gold, answer_in="tag").right
+
+
+@pytest.mark.parametrize("answer, gold, reason", DIFFERENT)
+def test_other_answers_are_wrong_and_why(answer: str, gold: str, reason: str):
+    verdict = verify_math(boxed(answer), gold)
+    assert (verdict.label, verdict.reason) == ("wrong", reason)
+
+
+@pytest.mark.parametrize("answer, gold, reason", UNDECIDED, ids=lambda value: value[:20])
+def test_what_cannot_be_decided_is_neither_right_nor_wrong(answer: str, gold: str, reason: str):
+    verdict = verify_math(boxed(answer), gold)
+    assert (verdict.label, verdict.reason) == ("undecided", reason)
+
+
+@pytest.mark.parametrize(
+    "completion, answer_in, label, reason",
+    [
+        ("17+25=42 <SOLUTION>41</SOLUTION>", "tag", "wrong", "value"),
+        ("<SOLUTION>42</SOLUTION> Check: 42-25 = 17.", "tag", "right", "right"),
+        ("<SOLUTION>41</SOLUTION> no: <SOLUTION>42 </SOLUTION>", "tag", "right", "right"),
+        (r"<SOLUTION>$\boxed{42}$</SOLUTION>", "tag", "right", "right"),
+        (r"\boxed{42}", "tag", "wrong", "no answer"),
+        ("<SOLUTION>42", "tag", "wrong", "answer cut off"),
+        (r"\boxed{41}, no: \boxed{42}", "boxed", "right", "right"),
+        (r"\boxed{42}, no: \boxed{41}", "boxed", "wrong", "value"),
+        (r"\boxed{42}, no: \boxed{4", "boxed", "wrong", "answer cut off"),
+        ("The answer is 42.", "boxed", "wrong", "no answer"),
+        ("The answer is 42.", "anywhere", "right", "right"),
+        (r"$\sqrt{4}$ and then \boxed{42}", "anywhere", "right", "right"),
+        ("nothing", "anywhere", "wrong", "no answer"),
+        ("", "anywhere", "wrong", "no answer"),
+    ],
+)
+def test_the_answer_is_taken_from_the_place_that_was_asked_for(completion, answer_in, label, reason):
+    verdict = verify_math(completion, "42", answer_in=answer_in)
+    assert (verdict.label, verdict.reason) == (label, reason)
+
+
+def test_a_tag_of_another_name_and_one_whose_end_the_sampler_drops():
+    assert verify_math("<answer>3", "3", answer_in="tag", tag="answer", closed=False).right
+    assert verify_math("<SOLUTION>3</SOLUTION>", "3", answer_in="tag", tag="answer").reason == "no answer"
+
+
+def test_the_last_outermost_box_counts():
+    assert last_box(r"\boxed{\boxed{1}, \frac{2}{3}} \{") == (r"\boxed{1}, \frac{2}{3}", "")
+    assert last_box(r"\boxed{a \} b}") == (r"a \} b", "")
+    assert last_box(r"\boxed{ unclosed, then \boxed{7}") == ("7", "")
+    assert last_box("}}}{") == (None, "no answer")
+    assert last_tag("<A>1</A><A>2</A>", "A") == ("2", "")
+
+
+def test_many_open_boxes_take_one_pass():
+    assert last_box(r"\boxed{" * 100_000) == (None, "answer cut off")
+
+
+def test_not_a_text_and_not_a_place():
+    assert verify_math(None, "5").reason == "not a text"  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="'box' is no place"):
+        verify_math("5", "5", answer_in="box")  # type: ignore[arg-type]
+
+
+def test_off_the_main_thread_it_answers_the_same():
+    seen = []
+    thread = threading.Thread(target=lambda: seen.append(verify_math(boxed("0.5"), r"\frac{1}{2}")))
+    thread.start()
+    thread.join()
+    assert seen[0].right
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(-(10**9), 10**9), st.integers(-(10**9), 10**9))
+def test_integers_are_right_iff_they_are_equal(answer: int, gold: int):
+    assert verify_math(boxed(str(gold)), f"+{gold}" if gold > 0 else str(gold)).right
+    assert verify_math(boxed(str(answer)), str(gold)).right == (answer == gold)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.text(st.sampled_from("\\{}$boxed012, \ud800\x00"), max_size=40), st.sampled_from(["boxed", "tag", "anywhere"])
+)
+def test_no_text_makes_it_raise(text: str, place):
+    assert verify_math(rf"\boxed{{{text}}} <SOLUTION>{text}</SOLUTION>", "7", answer_in=place).label in (
+        "right", "wrong", "undecided"
+    )  # fmt: skip

@@ -1,0 +1,191 @@
+"""The pool against verifiers that hang, crash, lie and eat memory. No assertion is on how long something took."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import textwrap
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from sage_rlvr.errors import ConfigError
+from sage_rlvr.verifiers.pool import Pool
+
+HOSTILE = """
+import os, signal, sys, time
+from sage_rlvr.verifiers import Verdict
+
+def judge(kind, gold, *, note=""):
+    print("noise that must not reach the pipe")
+    if kind == "hang":
+        9 ** 9 ** 9 ** 9  # in C, where no Python signal handler ever runs
+    if kind == "sleep":
+        time.sleep(60)
+    if kind == "raise":
+        raise ValueError("\\ud800")
+    if kind == "exit":
+        sys.exit(3)
+    if kind == "die":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if kind == "die once" and not os.path.exists(gold):
+        open(gold, "w").close()
+        os._exit(7)
+    if kind == "memory":
+        return bytearray(1 << 40)
+    if kind == "hidden":
+        try:
+            block = bytearray(300 << 20)
+        except MemoryError:
+            pass
+        return Verdict("wrong", "hidden")
+    if kind == "pid":
+        return Verdict("right", str(os.getpid()))
+    return Verdict("right" if kind == gold else "wrong", note)
+"""
+
+
+@pytest.fixture
+def hostile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    (tmp_path / "hostile.py").write_text(HOSTILE)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return "hostile:judge"
+
+
+def gone(pid: int) -> bool:
+    """True when there is no such process, and no zombie of it either."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    return False
+
+
+def pairs(verdicts):
+    return [(verdict.label, verdict.reason) for verdict in verdicts]
+
+
+def test_a_power_tower_is_undecided_and_the_pool_goes_on():
+    with Pool(1, seconds=2) as pool:
+        tower = r"\boxed{9^{9^{9^9}}}"
+        verdicts = pool.verify([(r"\boxed{0.5}", r"\frac{1}{2}"), (tower, "9"), (r"\boxed{2}", "3")])
+    assert verdicts[0].right and verdicts[1].label == "undecided" and pairs(verdicts)[2] == ("wrong", "value")
+    assert verdicts[1].reason == "took longer than 2 s"
+
+
+def test_every_item_has_its_verdict_whatever_the_others_do(hostile: str, tmp_path: Path):
+    kinds = ["a", "hang", "raise", "exit", "b", "die", "memory", "a"]
+    with Pool(2, seconds=1, function=hostile) as pool:
+        verdicts = pool.verify([(kind, "a") for kind in kinds], note="n")
+        assert pairs(pool.verify([("die once", str(tmp_path / "died"))], note="n")) == [("wrong", "n")]
+    assert pairs(verdicts) == [
+        ("right", "n"),
+        ("undecided", "took longer than 1 s"),
+        ("undecided", "ValueError"),
+        ("undecided", "SystemExit"),
+        ("wrong", "n"),
+        ("undecided", "worker died twice, status -9"),
+        ("undecided", "needed more than 1024 MB"),
+        ("right", "n"),
+    ]
+
+
+def test_memory_that_a_library_hides_is_seen_by_its_peak(hostile: str):
+    with Pool(1, memory_mb=500, function=hostile) as pool:
+        assert pairs(pool.verify([("hidden", "")])) == [("undecided", "needed more than 500 MB")]
+        assert pairs(pool.verify([("a", "a")])) == [("right", "")]  # by a new worker: the peak stays with the old
+
+
+def test_a_worker_that_is_killed_from_outside_is_replaced_and_none_is_left(hostile: str):
+    with Pool(1, function=hostile) as pool:
+        assert pool.pids() == []  # nothing starts before the first item
+        first = int(pool.verify([("pid", "")])[0].reason)
+        assert pool.pids() == [first]
+        os.kill(first, signal.SIGKILL)
+        second = int(pool.verify([("pid", "")])[0].reason)
+        assert second != first and gone(first)
+        assert int(pool.verify([("pid", "")])[0].reason) == second  # a healthy worker stays
+    assert gone(second) and pool.pids() == []
+
+
+def test_closing_ends_what_runs_and_cancels_what_waits(hostile: str):
+    pool = Pool(1, seconds=60, function=hostile)
+    pool.verify([("a", "a")])
+    pid = pool.pids()[0]
+    running, waiting = pool.submit("sleep", ""), pool.submit("a", "a")
+    while not running.running():
+        pass
+    pool.close()
+    assert waiting.cancelled() and gone(pid)
+    with pytest.raises(RuntimeError, match="closed"):
+        running.result()
+    assert pool.verify([("a", "a")])[0].right  # opens again
+    pid = pool.pids()[0]
+    del pool  # a forgotten pool closes itself
+    assert gone(pid)
+
+
+def test_threads_share_one_pool_and_asyncio_does_not_block(hostile: str):
+    with Pool(2, function=hostile) as pool:
+        with ThreadPoolExecutor(4) as threads:
+            rows = list(threads.map(lambda i: pool.verify([(str(i), "1"), (str(i), str(i))]), range(8)))
+        assert [[v.right for v in row] for row in rows] == [[i == 1, True] for i in range(8)]
+
+        async def both() -> list:
+            return await asyncio.gather(pool.verify_async([("a", "a"), ("b", "a")]), pool.verify_async([("a", "a")]))
+
+        assert [[v.right for v in row] for row in asyncio.run(both())] == [[True, False], [True]]
+
+
+def test_surrogates_and_megabytes_travel(hostile: str):
+    with Pool(1, function=hostile) as pool:
+        for text in ("\ud800\x00\u200f", "x" * 2_000_000):
+            assert pool.verify([(text, text)])[0].right
+
+
+def test_a_verifier_that_cannot_be_loaded_is_an_error_and_no_verdict():
+    with Pool(1, function="no_such_module:f") as pool, pytest.raises(ConfigError, match="No module named"):
+        pool.verify([("a", "a")])
+    for wrong in ({"workers": 0}, {"seconds": 0}, {"memory_mb": -1}, {"function": "print"}):
+        with pytest.raises(ConfigError, match=next(iter(wrong))):
+            Pool(**wrong)
+
+
+def test_pickling_carries_the_settings(hostile: str):
+    with Pool(1, seconds=3, function=hostile) as pool:
+        assert pool.verify([("a", "a")])[0].right
+        with pickle.loads(pickle.dumps(pool)) as copy:
+            assert (copy.workers, copy.seconds, copy.function, copy.pids()) == (1, 3, hostile, [])
+
+
+def test_a_script_without_a_main_guard_works_and_leaves_no_worker(hostile: str, tmp_path: Path):
+    script = tmp_path / "script.py"
+    script.write_text(
+        textwrap.dedent(f"""
+        import sys; sys.path[:0] = {sys.path!r}
+        from sage_rlvr.verifiers.pool import Pool
+        pool = Pool(1, function="hostile:judge")
+        print(pool.verify([("a", "a")])[0].label, *pool.pids())
+    """)
+    )
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=60)
+    assert done.stderr == "" and done.stdout.startswith("right ")
+    assert gone(int(done.stdout.split()[1]))
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_a_forked_child_opens_a_pool_of_its_own(hostile: str):
+    with Pool(1, function=hostile) as pool:
+        parents = int(pool.verify([("pid", "")])[0].reason)
+        child = os.fork()
+        if child == 0:
+            childs = int(pool.verify([("pid", "")])[0].reason)
+            pool.close()
+            os._exit(0 if childs != parents else 1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert int(pool.verify([("pid", "")])[0].reason) == parents  # the child has not touched ours

@@ -1,0 +1,99 @@
+"""Rewards as a plain TRL script meets them: standard and conversational rows, the three column names, None."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import pickle
+import subprocess
+import sys
+
+import pytest
+
+from sage_rlvr.errors import DataError
+from sage_rlvr.verifiers import rewards
+from sage_rlvr.verifiers.pool import Pool
+from sage_rlvr.verifiers.rewards import MathReward, math_reward, text_of
+
+
+@pytest.fixture(scope="module", autouse=True)
+def close_the_shared_pool():
+    yield
+    rewards._POOL.close()
+
+
+COMPLETIONS = [r"so \boxed{\frac{1}{2}}", r"so \boxed{3}", "so 0.5", r"so \boxed{1}"]
+
+
+@pytest.mark.parametrize("column", ["answer", "solution", "ground_truth"])
+def test_right_wrong_and_undecided_are_one_zero_and_none(column: str):
+    golds = [0.5, "5", "0.5", None]
+    logged = {}
+    scores = math_reward(
+        prompts=["p"] * 4,
+        completions=COMPLETIONS,
+        completion_ids=[[1]] * 4,
+        trainer_state=None,
+        log_extra=None,
+        log_metric=logged.__setitem__,
+        tag=["a column that is called like an option"] * 4,
+        **{column: golds},
+    )
+    assert scores == [1.0, 0.0, 0.0, None]
+    assert logged == {"verifier/undecided": 0.25}
+
+
+def test_conversations_and_their_parts():
+    parts = [{"type": "text", "text": r"\boxed{"}, {"type": "image"}, {"type": "text", "text": "7}"}]
+    completions = [
+        [{"role": "assistant", "content": r"\boxed{7}"}],
+        [{"role": "assistant", "content": r"\boxed{7}"}, {"role": "assistant", "content": "8"}],
+        [{"role": "assistant", "content": parts}],
+        [{"role": "assistant", "content": None}],
+    ]
+    assert math_reward(completions, answer=["7"] * 4) == [1.0, 0.0, 1.0, 0.0]
+    assert text_of([]) == ""
+
+
+def test_a_tag_a_column_and_a_pool_of_its_own():
+    with Pool(1, seconds=4) as pool:
+        reward = MathReward(answer_in="tag", column="solution", pool=pool)
+        texts = ["17+25=42 <SOLUTION>41</SOLUTION>", "<SOLUTION>42</SOLUTION> 42-25 = 17."]
+        assert reward(texts, answer=["a long proof"] * 2, solution=["42", "42"]) == [0.0, 1.0]
+        assert [v.reason for v in reward.verdicts(texts, solution=["42", "42"])] == ["value", "right"]
+        assert asyncio.run(reward.rewards_async(texts, solution=[42, 42])) == [0.0, 1.0]
+        assert len(pool.pids()) == 1
+
+
+def test_what_a_data_set_can_do_wrong():
+    with pytest.raises(DataError, match=r"found \['answer', 'solution'\]"):
+        math_reward(["x"], answer=["1"], solution=["1"])
+    with pytest.raises(DataError, match=r"no column of answer or solution or ground_truth among .*'target'"):
+        math_reward(["x"], target=["1"])
+    with pytest.raises(DataError, match="2 entries for 1 completions"):
+        math_reward(["x"], answer=["1", "2"])
+    with pytest.raises(DataError, match=r"column answer, row 0: \['1'\]"):
+        math_reward(["x"], answer=[["1"]])
+
+
+def test_it_is_what_trl_takes_for_a_reward_function():
+    assert math_reward.__name__ == "math_reward"
+    assert not inspect.iscoroutinefunction(math_reward) and not inspect.iscoroutinefunction(type(math_reward).__call__)
+    copy = pickle.loads(pickle.dumps(MathReward(answer_in="tag", pool=Pool(2, seconds=1))))
+    assert (copy.answer_in, copy.pool.workers, copy.pool.seconds) == ("tag", 2, 1)
+
+
+def test_the_caller_loads_no_algebra_and_a_missing_library_is_an_error():
+    code = f"""
+import sys; sys.path[:0] = {sys.path!r}
+from sage_rlvr.verifiers.rewards import math_reward
+print(sorted({{"sympy", "math_verify", "torch"}} & set(sys.modules)))
+import sage_rlvr.verifiers.pool as pool
+pool._BOOT = "import sys; sys.modules['math_verify'] = None; " + pool._BOOT
+try:
+    math_reward(["5"], answer=["5"])
+except ValueError as error:
+    print(type(error).__name__, "math_verify" in str(error))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.stdout.splitlines() == ["[]", "ConfigError True"], done.stderr
