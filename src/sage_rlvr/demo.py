@@ -49,6 +49,7 @@ EXTRA_ARMS = {
     "RLOO": "rloo.yaml",
     "RLOO+Branch": "rloo_branch.yaml",
     "Branch-strong": "branch_strong.yaml",
+    "Placebo-strong": "branch_strong_placebo.yaml",
     "GRPO token-mean": "grpo_token_mean.yaml",
     "Forward-KL": "forward_kl.yaml",
     "Forward-KL+Branch": "forward_kl_branch.yaml",

@@ -23,6 +23,7 @@ PALETTE = {
     "forwardkl": ("#7a5230", "#c29468"),
     "forwardklbranch": ("#4a2f18", "#a5764a"),
     "branchstrong": ("#00563f", "#1a9c77"),
+    "placebostrong": ("#7d3c68", "#e3a9cf"),
     "grpotokenmean": ("#cf7a63", "#f5b5a4"),
     "bnpo": ("#8f83d1", "#c2bbea"),
     "bnpokl": ("#5b4fa8", "#9a90e0"),
@@ -43,8 +44,8 @@ _SPARE = (("#5b4fa8", "#9a90e0"), ("#8a8f00", "#c6ca4a"), ("#a8324a", "#e77d92")
 # The same part of a method has the same marker: s no KL, D a KL, ^ the guide on it
 _MARKERS = dict(
     base="o", nokl="s", grpo="D", sagebranch="^", placebo="v", sagetoken="P", sagerandom="X",
-    forwardkl="h", forwardklbranch="^", branchstrong="<", grpotokenmean="d", bnpo="s", bnpokl="D", bnpobranch="^",
-    dapo="s", dapokl="D", dapobranch="^", dapooverlong="v", rloo="D", rloobranch="^", drgrpo="p",
+    forwardkl="h", forwardklbranch="^", branchstrong="<", placebostrong=">", grpotokenmean="d", bnpo="s", bnpokl="D",
+    bnpobranch="^", dapo="s", dapokl="D", dapobranch="^", dapooverlong="v", rloo="D", rloobranch="^", drgrpo="p",
 )  # fmt: skip
 
 RC = {

@@ -66,7 +66,8 @@ TABLE_KS = (1, 8, 64, 256)
 # What differs in one part: a KL or none, a guide or none, one KL against another
 _CONTROLS = (
     ("grpo", "nokl"), ("sagebranch", "grpo"), ("sagebranch", "placebo"), ("sagetoken", "grpo"), ("sagerandom", "grpo"),
-    ("branchstrong", "grpo"), ("forwardkl", "grpo"), ("forwardklbranch", "forwardkl"), ("grpotokenmean", "grpo"),
+    ("branchstrong", "grpo"), ("branchstrong", "placebostrong"), ("forwardkl", "grpo"), ("forwardklbranch", "forwardkl"),
+    ("grpotokenmean", "grpo"),
     ("rloobranch", "rloo"), ("bnpokl", "bnpo"), ("bnpobranch", "bnpokl"), ("dapokl", "dapo"), ("dapobranch", "dapokl"),
     ("dapooverlong", "dapo"),
 )  # fmt: skip
