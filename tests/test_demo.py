@@ -364,6 +364,22 @@ def test_interrupted_it_leaves_no_process_and_continues(
         assert (job.directory / "checkpoints" / f"step-{steps:06d}").is_dir()  # the step in hand was finished and saved
 
 
+def test_what_training_drew_is_added_up_and_named(warm_policy: Path, tmp_path: Path) -> None:
+    jobs = plan(tmp_path, (0,), ARMS, words(warm_policy))
+    logs: list[list[dict[str, float]]] = [
+        [{"step": n, "rollout/tokens": 4e5} for n in range(3)],
+        [{"step": n, "rollout/tokens": 6e5, "rollout/refills": 2.0 * n, "anchor/kl_raw": 0.1 * n} for n in range(4)],
+        [{"step": 0, "rollout/tokens": 1.0}, {"step": 1}],
+    ]
+    for job, rows in zip(jobs, logs, strict=True):
+        job.directory.mkdir(parents=True)
+        (job.directory / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert demo.cost(jobs) == (
+        "Tokens drawn in training (raw KL in nats a token): no KL 1.20 M; GRPO 2.40 M, 3.0 refills a step, raw KL 0.300 at "
+        "the last step; SAGE-Branch not recorded."
+    )
+
+
 def test_a_dose_is_read_from_the_steps_that_had_an_update(warm_policy: Path, tmp_path: Path) -> None:
     job = plan(tmp_path, (0,), ARMS, words(warm_policy))[2]
     job.directory.mkdir(parents=True)

@@ -372,7 +372,10 @@ def results(base: Record, trained: dict[Job, Record], seeds: Sequence[int]) -> l
                 seed=seed,
                 siblings=len(seeds),
                 versions=base.meta["versions"],
-                notes=tuple(dose(job) for job in trained if job.seed == seed and job.guided),
+                notes=(
+                    *(dose(job) for job in trained if job.seed == seed and job.guided),
+                    cost([job for job in trained if job.seed == seed]),
+                ),
             )
         )
     return found
@@ -398,6 +401,26 @@ def dose(job: Job) -> str:
         f"Dose of {job.arm}: q differs from 1 on {share:.1%} of the tokens in the first tenth of training and {last_share:.1%} "
         f"in the last; its mean is {q:.4f} and {last_q:.4f}."
     )
+
+
+def cost(jobs: Sequence[Job]) -> str:
+    """Tokens that each arm's training drew, refills a step of a rollout plan, and the raw KL of its last step.
+
+    Arms of equal steps need not have drawn the same: one with dynamic sampling draws more.
+    """
+    found = []
+    for job in jobs:
+        rows = read_metrics(job.directory)
+        if not rows or any("rollout/tokens" not in row for row in rows):  # a run of an earlier version
+            found.append(f"{job.arm} not recorded")
+            continue
+        words = [f"{sum(row['rollout/tokens'] for row in rows) / 1e6:.2f} M"]
+        if "rollout/refills" in rows[0]:
+            words.append(f"{sum(row['rollout/refills'] for row in rows) / len(rows):.1f} refills a step")
+        if "anchor/kl_raw" in rows[-1]:
+            words.append(f"raw KL {rows[-1]['anchor/kl_raw']:.3f} at the last step")
+        found.append(f"{job.arm} {', '.join(words)}")
+    return f"Tokens drawn in training (raw KL in nats a token): {'; '.join(found)}."
 
 
 def _arm(job: Job, record: Record, home: Sequence[np.ndarray]) -> Arm:

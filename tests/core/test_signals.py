@@ -51,3 +51,18 @@ def test_masked_mean_ignores_nan_and_empty():
     values = torch.tensor([[1.0, float("nan"), 3.0]])
     assert masked_mean(values, torch.tensor([[True, False, True]])) == 2.0
     assert masked_mean(values, torch.zeros(1, 3, dtype=torch.bool)) == 0.0
+
+
+def test_rows_are_taken_in_any_order_and_numbered():
+    """Every field that is there goes with its row; a row may stand twice; numbers that repeat are refused."""
+    whole = Signals(
+        torch.arange(6.0).reshape(3, 2), None, torch.tensor([[1, 1], [1, 0], [1, 1]]), torch.tensor([7, 8, 9]),
+        rewards=torch.tensor([0.0, 1.0, 0.5]),
+    )  # fmt: skip
+    taken = whole.take(torch.tensor([2, 0, 2]))
+    assert taken.old_logps.tolist() == [[4.0, 5.0], [0.0, 1.0], [4.0, 5.0]] and taken.ref_logps is None
+    assert taken.rewards is not None and taken.rewards.tolist() == [0.5, 0.0, 0.5]
+    assert taken.row_ids.tolist() == [0, 1, 2] and taken.mask.tolist() == [[True, True]] * 3
+    assert whole.take(torch.tensor([1]), torch.tensor([8])).row_ids.tolist() == [8]
+    with pytest.raises(DataError, match="repeat"):
+        whole.take(torch.tensor([1, 1]), torch.tensor([8, 8]))

@@ -315,7 +315,7 @@ def test_several_training_seeds_speak_about_methods(result, seeds):
     assert seeds.passes["GRPO"][256].over == "training seeds"
     caveats = " ".join(seeds.caveats)
     assert "hold these 60 problems fixed" in caveats and "corrected for the 13 comparisons" in caveats
-    assert "chosen on these same problems" in caveats and HOSTILE in caveats
+    assert "chosen on these same problems" in caveats and f"Training seed 1. {HOSTILE}" in caveats
     one = summarise_seeds([result])
     assert all("cannot be told (one training seed)" in s for s in one.sentences)
     with pytest.raises(DataError, match="results differ"):

@@ -180,8 +180,12 @@ def return_to_go(signals: Signals, log_q: PerToken | None) -> PerToken:
     """
     mask = signals.mask
     shaped = anchor_logps(signals.require("ref_logps", "placement='reward'"), log_q)
-    k1 = torch.where(mask, signals.old_logps - shaped, 0.0)
-    return torch.where(mask, k1.flip(1).cumsum(1).flip(1), 0.0)
+    return summed_to_go(signals.old_logps - shaped, mask)
+
+
+def summed_to_go(values: PerToken, mask: Bool[Tensor, "B T"]) -> PerToken:
+    """sum of `values` from t on over the counted tokens of the row, (B, T), 0 off the mask; values there may be NaN."""
+    return torch.where(mask, torch.where(mask, values, 0.0).flip(1).cumsum(1).flip(1), 0.0)
 
 
 def kl_share(method: Method, group_size: int) -> float:
@@ -209,7 +213,8 @@ def objective(
     """The scalar to minimise and its metrics (Python floats, family/name).
 
     `budget` is `method.reduction.budget(...)` of the whole update, so that micro-batches add up; None = this batch
-    alone. With beta = 0 or without an anchor `ref_logps` and `log_q` are never read.
+    alone. With beta = 0 or without an anchor `ref_logps` and `log_q` are never read. `batch.weights` act on the loss, not
+    on the other metrics.
     """
     mask = batch.mask.bool()
     logps, old_logps = _on_mask(batch.logps, mask), _on_mask(batch.old_logps.detach(), mask)
@@ -260,7 +265,8 @@ def _exact_term(anchor: Anchor, batch: Batch, log_q: PerToken | None, mask: Bool
         )
     shift = 0.0 if log_q is None else log_q[mask][:, None]
     anchored = batch.ref_log_probs.detach()[mask].float() + shift
-    found = divergence(anchor.divergence or "forward", batch.log_probs[mask], anchored, anchor.alpha)
+    assert anchor.divergence is not None, "Anchor refuses estimator='exact' without a divergence"
+    found = divergence(anchor.divergence, batch.log_probs[mask], anchored, anchor.alpha)
     return torch.zeros_like(batch.logps, dtype=torch.float32).masked_scatter(mask, found)
 
 

@@ -7,6 +7,7 @@ size. Everything that is a log-probability or an entropy is in nats.
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -59,6 +60,15 @@ class Signals:
                 raise DataError(f"Signals.{field.name} has shape {found}, but the mask asks for {shape}.")
         if len(set(self.row_ids.tolist())) != self.row_ids.numel():
             raise DataError("Signals.row_ids repeat; number the completions of a step 0..B-1, so that noise differs.")
+
+    def take(self, rows: Int[Tensor, " N"], row_ids: Int[Tensor, " N"] | None = None) -> Signals:
+        """These rows as a batch of their own, in this order; a row may stand in it several times.
+
+        row_ids: their numbers, which must not repeat; None numbers them anew from 0.
+        """
+        found = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "row_ids"}
+        taken: dict[str, Any] = {name: None if value is None else value[rows] for name, value in found.items()}
+        return Signals(row_ids=torch.arange(len(rows)) if row_ids is None else row_ids, **taken)
 
     @property
     def positions(self) -> Int[Tensor, "B T"]:

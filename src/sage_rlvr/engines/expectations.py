@@ -316,13 +316,12 @@ class _Level(Key):
 
 
 def is_noisy(guide: Guide, view: View, key: Key) -> bool:
+    """Whether another key gives the guide another q here."""
     signals = view.listing.signals
     return not torch.equal(guide(signals, 0, 1, key), guide(signals, 0, 1, key.fold("lab/again")))
 
 
 def drawn_log_q(guide: Guide, signals: Signals, rows: Tensor, key: Key, times: int) -> Tensor:
     """(times, rows, T) log q of numbered copies; ids do not clash, because copy c of row r is number c * B + r."""
-    names = ("old_logps", "ref_logps", "mask", "entropies", "ref_entropies")
-    many = {name: getattr(signals, name)[rows].repeat(times, 1) for name in names}
     ids = (torch.arange(times)[:, None] * len(signals.mask) + rows[None, :]).reshape(-1)
-    return guide(Signals(row_ids=ids, **many), 0, 1, key).reshape(times, len(rows), -1)
+    return guide(signals.take(rows.repeat(times), ids), 0, 1, key).reshape(times, len(rows), -1)

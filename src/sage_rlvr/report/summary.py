@@ -366,7 +366,7 @@ def _seed_caveats(results: Sequence[Result], verdicts: Sequence[Verdict]) -> tup
     out = [FEW_SEEDS.format(seeds=len(results))] if len(results) < FEWEST_SEEDS else []
     out.append(HELD_FIXED.format(problems=results[0].problems))
     out += [HOLM.format(family=verdicts[0].comparison.family)] if verdicts and len(results) >= FEWEST_SEEDS else []
-    return (*out, CHOSEN_HERE, *results[0].notes)
+    return (*out, CHOSEN_HERE, *(f"Training seed {results[0].seed}. {note}" for note in results[0].notes))
 
 
 def seeds_to_dict(summary: SeedSummary) -> dict[str, Any]:

@@ -27,7 +27,7 @@ from sage_rlvr.core.guides import Branch, Compose, Flat, Guide, Placebo, Random,
 from sage_rlvr.core.guides.base import DependsOn
 from sage_rlvr.core.keys import Key
 from sage_rlvr.core.kl import SAMPLED, estimate
-from sage_rlvr.core.method import Method, advantages_of, objective, shape
+from sage_rlvr.core.method import Method, advantages_of, objective, shape, summed_to_go
 from sage_rlvr.core.reductions import FixedBudget
 from sage_rlvr.core.signals import Batch, Signals
 from sage_rlvr.core.surrogates import Clip
@@ -64,13 +64,13 @@ def draw_q(
     """
     signals = _signals(tree, logits, ref_logits)
     if not _looks_at_batch(guide):
-        many = _take(signals, torch.arange(len(tree)).repeat(draws))
+        many = signals.take(torch.arange(len(tree)).repeat(draws))
         found = {kind: value.reshape(draws, *tree.mask.shape) for kind, value in _by_kind(guide, many, key).items()}
         return Draws({kind: value.double().numpy() for kind, value in found.items()}, np.full(draws, 1.0 / draws))
     stacks: dict[DependsOn, list[Array]] = {}
     companies = list(_companies(tree.probs(logits), rows, draws, key))
     for others, _, own_key in companies:
-        own = [_by_kind(guide, _take(signals, torch.tensor([i, *others])), own_key) for i in range(len(tree))]
+        own = [_by_kind(guide, signals.take(torch.tensor([i, *others])), own_key) for i in range(len(tree))]
         for kind in own[0]:
             stacks.setdefault(kind, []).append(torch.stack([each[kind][0] for each in own]).double().numpy())
     return Draws(
@@ -106,12 +106,6 @@ def _looks_at_batch(guide: Guide) -> bool:
 
 def _signals(tree: TokenTree, logits: Logits, ref_logits: Logits) -> Signals:
     return tree.listing(logits, ref_logits, torch.zeros(len(tree))).signals
-
-
-def _take(signals: Signals, members: Tensor) -> Signals:
-    """A batch of these rows, numbered anew; a row may stand in it several times."""
-    names = ("old_logps", "ref_logps", "mask", "entropies", "ref_entropies")
-    return Signals(row_ids=torch.arange(len(members)), **{name: getattr(signals, name)[members] for name in names})
 
 
 # ---- the claim, a second time
@@ -274,6 +268,11 @@ class Measured(NamedTuple):
     standard_error: Logits
 
 
+def kl_only(anchor: Anchor) -> Method:
+    """A method for measuring its KL term: a sum over tokens, and an advantage that does not shrink what it centres."""
+    return Method("kl only", LeaveOneOut(), Clip(), anchor, FixedBudget(1))
+
+
 def measured_gradient(
     anchor: Anchor,
     tree: TokenTree,
@@ -291,8 +290,7 @@ def measured_gradient(
     averaged over `draws` draws, `repeats` times with keys of its own; one of the batch sees each completion among `rows`
     - 1 others, as in `draw_q`.
     """
-    method = Method("kl only", LeaveOneOut(), Clip(), anchor, FixedBudget(1))
-    found = []
+    method, found = kl_only(anchor), []
     for repeat in range(repeats):
         own = key.fold(f"repeat {repeat}")
         if _looks_at_batch(anchor.guide):
@@ -326,7 +324,7 @@ def _batches(
     signals, probs, found = _signals(tree, logits, ref_logits), tree.probs(logits), []
     for others, chance, own_key in _companies(probs, rows, draws, key):
         for i in range(len(tree)):
-            batch = _take(signals, torch.tensor([i, *others]))
+            batch = signals.take(torch.tensor([i, *others]))
             found.append(_Batch(i, batch, shape(method, batch, 0, 1, own_key), chance * float(probs[i])))
     return found
 
@@ -355,7 +353,7 @@ def _gradient_of_rows(
 ) -> Logits:
     """Gradient of sum_i weights_i * (loss of row i), row i being completion members_i."""
     leaf = logits.detach().double().requires_grad_(True)
-    signals = _take(_signals(tree, logits, ref_logits), members)
+    signals = _signals(tree, logits, ref_logits).take(members)
     wide = "distributions" in method.needs
     batch = Batch(
         logps=tree.logps(leaf)[members],
@@ -397,7 +395,7 @@ def in_reward_gradient(
     else:
         anchored = anchor_logps(signals.require("ref_logps", "in_reward_gradient"), None)
         price = estimate(estimator, signals.old_logps, anchored, signals.old_logps)  # type: ignore[arg-type]
-    to_go = torch.where(tree.mask, price.float(), 0.0).flip(1).cumsum(1).flip(1)
+    to_go = summed_to_go(price.float(), tree.mask)
     method = Method("price", LeaveOneOut(), Clip(), None, FixedBudget(1))
     members, probs = torch.arange(len(tree)), tree.probs(logits).detach()
     return _gradient_of_rows(method, tree, logits, ref_logits, members, -to_go, probs)
@@ -458,17 +456,17 @@ class _Bench:
         draws = self.companies * self.repeats if "batch" in kinds else self.draws
         self.q = draw_q(guide, *self.where, draws=draws, rows=self.rows, key=Key(2))
         if "batch" in kinds:
-            method = Method("kl only", LeaveOneOut(), Clip(), unchecked_anchor(beta=1.0, guide=guide), FixedBudget(1))
+            method = kl_only(unchecked_anchor(beta=1.0, guide=guide))
             keys = [Key(1).fold(f"repeat {repeat}") for repeat in range(self.repeats)]
             self.batches = [_batches(method, *self.where, self.companies, self.rows, key) for key in keys]
 
     def measure(self, anchor: Anchor) -> Measured:
+        """`measured_gradient` here, over the draws that were made once for this guide."""
         if not self.noisy:
             return measured_gradient(anchor, *self.where)
         if not self.batches:
             return measured_gradient(anchor, *self.where, draws=self.draws, repeats=self.repeats, key=Key(1))
-        method = Method("kl only", LeaveOneOut(), Clip(), anchor, FixedBudget(1))
-        return _measured([_over_batches(method, *self.where, batches) for batches in self.batches], anchor)
+        return _measured([_over_batches(kl_only(anchor), *self.where, batches) for batches in self.batches], anchor)
 
 
 def gradient_map(

@@ -60,14 +60,9 @@ class Listing:
 
         Noise that is a function of the row number, as in `Random`, is thereby averaged over `times` draws.
         """
-        s = self.signals
-        many = {
-            name: None if (value := getattr(s, name)) is None else value.repeat(times, *[1] * (value.dim() - 1))
-            for name in ("old_logps", "ref_logps", "mask", "entropies", "ref_entropies", "rewards", "hidden")
-        }
-        signals = Signals(row_ids=torch.arange(times * s.mask.shape[0]), **many)  # type: ignore[arg-type]
-        ref = None if self.ref_log_probs is None else self.ref_log_probs.repeat(times, 1, 1)
-        return Listing(signals, self.probs.repeat(times) / times, self.rewards.repeat(times), ref)
+        rows = torch.arange(len(self.probs)).repeat(times)
+        ref = None if self.ref_log_probs is None else self.ref_log_probs[rows]
+        return Listing(self.signals.take(rows), self.probs[rows] / times, self.rewards[rows], ref)
 
 
 def expected_loss(
@@ -279,20 +274,10 @@ def loss_over_groups(
             continue
         chance = float(listing.probs[members].double().prod())
         mass += chance
-        found = _rows(listing, members, log_probs)
-        own_q = shape(method, found.signals, step, total_steps, key) if log_q is None else log_q[members]
-        batch = Batch(
-            logps=logps[members],
-            old_logps=found.signals.old_logps,
-            ref_logps=found.signals.ref_logps,
-            mask=found.signals.mask,
-            advantages=advantages_of(method, rewards, found.signals, own_q, step, total_steps),
-            log_q=own_q,
-            max_tokens=longest,
-            log_probs=None if log_probs is None else log_probs[members],
-            ref_log_probs=found.ref_log_probs,
-        )
-        total = total + chance * objective(method, batch, step, total_steps)[0]
+        total = total + chance * loss_of_group(
+            method, listing, logps, members, step=step, total_steps=total_steps, key=key, log_q=log_q,
+            log_probs=log_probs, max_tokens=longest,
+        )  # fmt: skip
     if mass == 0.0:
         raise DataError(
             f"{method.name}: its rollout plan keeps no group of {group_size}; there is no mean over kept groups."
@@ -300,13 +285,33 @@ def loss_over_groups(
     return total / mass
 
 
-def _rows(listing: Listing, members: Int[Tensor, " G"], log_probs: Tensor | None) -> Listing:
-    """The listing of one group, in which a completion may stand several times; its probs are of no use."""
-    s = listing.signals
-    own = {
-        name: None if (value := getattr(s, name)) is None else value[members]
-        for name in ("old_logps", "ref_logps", "mask", "entropies", "ref_entropies")
-    }
-    signals = Signals(row_ids=torch.arange(len(members)), **own)  # type: ignore[arg-type]
-    ref = None if listing.ref_log_probs is None else listing.ref_log_probs[members]
-    return Listing(signals, torch.full((len(members),), 1.0 / len(members)), listing.rewards[members], ref)
+def loss_of_group(
+    method: Method,
+    listing: Listing,
+    logps: Float[Tensor, "B T"],
+    members: Int[Tensor, " G"],
+    *,
+    step: int = 0,
+    total_steps: int = 1,
+    key: Key | None = None,
+    log_q: Float[Tensor, "B T"] | None = None,
+    log_probs: Float[Tensor, "B T V"] | None = None,
+    max_tokens: int | None = None,
+) -> Float[Tensor, ""]:
+    """The loop's loss of one group, the listing's rows `members`, as one step of the loop computes it: `shape`,
+    `advantages_of`, `objective`. The other arguments are those of `loss_over_groups`; max_tokens defaults to the longest
+    completion of the listing."""
+    signals, rewards = listing.signals.take(members), listing.rewards[members].float()[None]
+    own_q = log_q[members] if log_q is not None else shape(method, signals, step, total_steps, key or Key(0))
+    batch = Batch(
+        logps=logps[members],
+        old_logps=signals.old_logps,
+        ref_logps=signals.ref_logps,
+        mask=signals.mask,
+        advantages=advantages_of(method, rewards, signals, own_q, step, total_steps),
+        log_q=own_q,
+        max_tokens=int(listing.signals.mask.sum(1).max()) if max_tokens is None else max_tokens,
+        log_probs=None if log_probs is None else log_probs[members],
+        ref_log_probs=None if listing.ref_log_probs is None else listing.ref_log_probs[members],
+    )
+    return objective(method, batch, step, total_steps)[0]

@@ -17,9 +17,11 @@ from scipy.optimize import minimize
 from sage_rlvr.core.advantages import GroupCentred
 from sage_rlvr.core.anchor import Anchor
 from sage_rlvr.core.guides import Branch, Flat, Guide, Token
+from sage_rlvr.core.keys import Key
 from sage_rlvr.core.method import Method
 from sage_rlvr.core.reductions import FixedBudget
 from sage_rlvr.core.surrogates import Clip
+from sage_rlvr.theory.effects import measured_gradient, unchecked_anchor
 from sage_rlvr.theory.tree import TokenTree
 
 Array = NDArray[np.float64]
@@ -148,18 +150,6 @@ TERMS = {
 }
 
 
-class _Shown:
-    """A guide shown where `Anchor` would refuse it: it hides that it depends on the state alone."""
-
-    needs, depends_on, equation = frozenset({"entropies"}), "token", "shown for the record"
-
-    def __init__(self, guide: Guide) -> None:
-        self.guide = guide
-
-    def __call__(self, *args: object, **kwargs: object) -> torch.Tensor:
-        return self.guide(*args, **kwargs)  # type: ignore[arg-type]
-
-
 def forces() -> Forces:
     """A root with a short answer (token A), a sure one (B) and a token C that leads to a state of twelve open branches."""
     answers = [(0,), *((1, v) for v in range(2)), *((2, v) for v in range(12))]
@@ -174,17 +164,13 @@ def forces() -> Forces:
     pushes: dict[tuple[str, str, str], tuple[float, ...]] = {}
     for term, (estimator, placement) in TERMS.items():
         for name, guide in guides.items():
-            shown = _Shown(guide) if name == "Branch" else guide
-            anchor = Anchor(1.0, shown, estimator, placement)  # type: ignore[arg-type]
-            method = Method(term, GroupCentred(), Clip(), anchor, FixedBudget(1))
-            push = -tree.expected_gradient(method, policy, ref, torch.zeros(len(tree)), group_size=1024)
+            anchor = unchecked_anchor(beta=1.0, guide=guide, estimator=estimator, placement=placement)
+            push = -measured_gradient(anchor, tree, policy, ref).gradient
             pushes[term, name, "root"] = tuple(push[0, :3].tolist())
             pushes[term, name, "branching"] = tuple(push[2, :4].tolist())
-    entropy = tree.entropies(policy)
-    lifts = {
-        "root": 1 + 0.3 * max(0.0, float(entropy[0, 0]) - 1.2),
-        "branching": 1 + 0.3 * max(0.0, float(entropy[-1, 1]) - 1.2),
-    }
+    signals = tree.listing(policy, ref, torch.zeros(len(tree))).signals
+    q = Branch()(signals, step=0, total_steps=1, key=Key(0)).exp()
+    lifts = {"root": float(q[0, 0]), "branching": float(q[-1, 1])}
     return Forces(
         states=("root", "branching"),
         tokens={"root": ("A (ends)", "B (sure)", "C (branches)"), "branching": ("c1", "c2", "c3", "c4")},

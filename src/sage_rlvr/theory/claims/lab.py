@@ -11,15 +11,15 @@ from torch import Tensor
 
 from sage_rlvr.core.advantages import Advantage, LeaveOneOut
 from sage_rlvr.core.anchor import Anchor
-from sage_rlvr.core.keys import Key
-from sage_rlvr.core.method import Method, advantages_of, objective, shape
+from sage_rlvr.core.method import Method
 from sage_rlvr.core.reductions import FixedBudget, Reduction
-from sage_rlvr.core.signals import Batch, Signals
 from sage_rlvr.core.surrogates import Clip
+from sage_rlvr.theory.effects import MAP_TREE
+from sage_rlvr.theory.expected import loss_of_group
 from sage_rlvr.theory.optima import Leaves, Values, entropy_value
 from sage_rlvr.theory.tree import Logits, OverLeaves, TokenTree
 
-RAGGED = TokenTree([(0,), (1, 0), (1, 1), (2, 0, 0), (2, 0, 1), (2, 1)])
+RAGGED = MAP_TREE
 RAGGED_REWARDS = torch.tensor([1.0, 0.0, 1.0, 0.0, 1.0, 0.0])
 
 
@@ -109,26 +109,9 @@ def _sampled_gradient(
     tree: TokenTree, method: Method, logits: Logits, ref: Logits, rewards: OverLeaves, rows: Tensor, step: int
 ) -> Logits:
     leaf = logits.clone().requires_grad_(True)
-    logps, found = tree.logps(leaf)[rows], tree.listing(logits, ref, rewards).signals
-    signals = Signals(
-        old_logps=found.old_logps[rows],
-        ref_logps=tree.logps(ref)[rows],
-        mask=tree.mask[rows],
-        row_ids=torch.arange(len(rows)),
-        entropies=tree.entropies(logits)[rows],
-        ref_entropies=tree.entropies(ref)[rows],
-    )
-    log_q = shape(method, signals, step, step + 1, Key(0))
-    batch = Batch(
-        logps=logps,
-        old_logps=signals.old_logps,
-        ref_logps=signals.ref_logps,
-        mask=signals.mask,
-        advantages=advantages_of(method, rewards[rows].float()[None], signals, log_q, step, step + 1),
-        log_q=log_q,
-        max_tokens=int(tree.lengths.max()),
-    )
-    return torch.autograd.grad(objective(method, batch, step, step + 1)[0], leaf)[0]
+    listing = tree.listing(logits, ref, rewards)
+    loss = loss_of_group(method, listing, tree.logps(leaf), rows, step=step, total_steps=step + 1)
+    return torch.autograd.grad(loss, leaf)[0]
 
 
 def many_bandits(
