@@ -32,81 +32,9 @@ from sage_rlvr.core.surrogates import Clip
 from sage_rlvr.engines.trl import SageTrainer, grpo_config, refusals
 from sage_rlvr.errors import CancellingGuide, ConfigError, DataError
 from sage_rlvr.methods import bnpo, dapo, dr_grpo, forward_kl, grpo, grpo_token_mean, no_kl, rloo, sage
+from trl_common import LAYOUTS, PROMPTS, arguments, build, forward, reward, same, weights
 
-PROMPTS = [f"{a} {b}={a + b}:" for a in range(1, 7) for b in range(1, 5)]
 BRANCH = Branch(ratio=0.3, threshold=1.2)
-
-# (gradient_accumulation_steps, steps_per_generation, num_iterations): where the policy moves before TRL is done with a
-# rollout ("moves") TRL scores it at generation; else q comes from the loss's own forward.
-LAYOUTS = {
-    "plain": (1, 1, 1),
-    "accumulated": (2, 2, 1),
-    "two rollouts a step": (2, 1, 1),
-    "iterated within a step": (2, 1, 2),
-    "moves: steps": (1, 2, 1),
-    "moves: iterations": (1, 1, 2),
-    "moves: both": (1, 2, 2),
-    "moves: accumulated": (2, 4, 1),
-    "moves: out of step": (2, 3, 1),
-}
-
-
-def reward(completions: list[str], **_: object) -> list[float]:
-    """1 for completions with many different characters: differs within groups, whatever the policy."""
-    return [float(len(set(text)) % 2) for text in completions]
-
-
-def arguments(folder: Path, layout: str = "plain", **changes: Any) -> Any:
-    accumulate, steps, iterations = LAYOUTS[layout]
-    settings: dict[str, Any] = {
-        "beta": 0.5,
-        "use_bias_correction_kl": False,
-        "loss_type": "grpo",
-        "max_steps": 3,
-        "learning_rate": 3e-2,
-        "lr_scheduler_type": "constant",
-        "per_device_train_batch_size": 6,
-        "per_device_eval_batch_size": 6,
-        "gradient_accumulation_steps": accumulate,
-        "steps_per_generation": steps,
-        "num_iterations": iterations,
-        "num_generations": 3,
-        "max_completion_length": 8,
-        "temperature": 0.8,
-        "logging_steps": 1,
-        "save_strategy": "no",
-        "report_to": "none",
-        "use_cpu": True,
-        "bf16": False,
-        "gradient_checkpointing": False,
-        "disable_tqdm": True,
-        "seed": 5,
-    }
-    return trl.GRPOConfig(str(folder / "out"), **settings | changes)
-
-
-def build(policy: Path, args: Any, cls: type = SageTrainer, **more: Any) -> Any:
-    data = Dataset.from_dict({"prompt": PROMPTS})
-    return cls(model=str(policy), reward_funcs=more.pop("reward_funcs", reward), args=args, train_dataset=data, **more)
-
-
-def weights(trainer: Any) -> dict[str, Tensor]:
-    return {name: value.detach().clone() for name, value in trainer.model.state_dict().items()}
-
-
-def same(first: dict[str, Tensor], second: dict[str, Tensor]) -> bool:
-    return first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
-
-
-def forward(model: Any, inputs: dict[str, Any], temperature: float) -> tuple[Tensor, Tensor]:
-    """(log-probs, entropies) (B, T) of the completions from plain logits: nothing of TRL's own scoring."""
-    ids = torch.cat([inputs["prompt_ids"], inputs["completion_ids"]], dim=1)
-    mask = torch.cat([inputs["prompt_mask"], inputs["completion_mask"]], dim=1)
-    width = inputs["completion_ids"].shape[1]
-    logits = model(input_ids=ids, attention_mask=mask).logits[:, -width - 1 : -1]
-    law = torch.log_softmax(logits.float() / temperature, dim=-1)
-    logps = law.gather(2, inputs["completion_ids"][:, :, None])[:, :, 0]
-    return logps, -(law.exp() * law).sum(-1)
 
 
 class Spy(SageTrainer):
