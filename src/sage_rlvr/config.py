@@ -42,7 +42,10 @@ T = TypeVar("T")
 
 __all__ = [
     "CheckpointConfig",
+    "DataConfig",
     "EngineConfig",
+    "FinetuneConfig",
+    "LoraConfig",
     "MethodSpec",
     "ModelConfig",
     "OptimizerConfig",
@@ -254,16 +257,72 @@ class CheckpointConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class LoraConfig:
+    """Low-rank adapters in place of full fine-tuning (TRL engine).
+
+    rank: of the update. alpha: its scale is alpha / rank; null is 2 * rank, as in the authors' code. dropout: on the
+    adapter's input. target_modules: names of the layers, or "all-linear" for the attention and MLP projections.
+    """
+
+    rank: int = 8
+    alpha: float | None = None
+    dropout: float = 0.0
+    target_modules: tuple[str, ...] | Literal["all-linear"] = "all-linear"
+
+    def __post_init__(self) -> None:
+        _positive(self, "rank")
+        _require(self.alpha is None or self.alpha > 0, "alpha", self.alpha, "must be above 0, or null for 2 * rank")
+        _require(0 <= self.dropout < 1, "dropout", self.dropout, "must be in [0, 1)")
+        _require(len(self.target_modules) > 0, "target_modules", self.target_modules, "names no layer")
+
+    @property
+    def scale(self) -> float:
+        """alpha, filled in."""
+        return 2.0 * self.rank if self.alpha is None else self.alpha
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataConfig:
+    """Rows with problems and gold answers, in place of a generated world (TRL engine).
+
+    path: a Hub id (owner/name), or a local file (.jsonl, .json, .csv, .parquet) or folder of such. subset: the Hub's
+    configuration name. split: likewise. revision: commit of the Hub's data; null is its newest, which may change.
+    take: only the first so many rows; null for all. prompt: the prompt format (`sage_rlvr.prompts.FORMATS`), the same
+    for SFT, RL and evaluation; "as_is" takes the rows' own prompts. problem_column, answer_column: null looks for the
+    usual names. allow_unverifiable: train although more than 1 % of the golds cannot be verified against themselves.
+    """
+
+    path: str
+    subset: str | None = None
+    split: str = "train"
+    revision: str | None = None
+    take: int | None = None
+    prompt: Literal["sage", "boxed", "as_is"] = "sage"
+    problem_column: str | None = None
+    answer_column: str | None = None
+    allow_unverifiable: bool = False
+
+    def __post_init__(self) -> None:
+        _require(bool(self.path.strip()), "path", self.path, "name a Hub id (owner/name), a local file or a folder")
+        _require(self.take is None or self.take > 0, "take", self.take, "must be above 0, or null for all rows")
+
+
+@dataclass(frozen=True, kw_only=True)
 class EngineConfig:
     """What runs the method.
 
-    name: the engine. threads: CPU threads (null: what torch chooses); bitwise equality holds at equal thread counts.
-    dtype: of the weights, which is float32: bfloat16 is refused until the optimiser keeps float32 weights beside it.
+    name: the engine: loop (the readable reference) or trl (TRL's GRPOTrainer; the trl extra). threads: CPU threads (null:
+    what torch chooses); bitwise equality holds at equal thread counts. dtype: of the weights, float32 wherever they are
+    trained: an optimiser without float32 copies loses what is below 1/256 of a bfloat16 weight; bfloat16 is for the
+    frozen weights under adapters. args: fields of TRL's GRPOConfig (SFTConfig in an SFT recipe), passed on untouched.
+    lora: adapters; null is full fine-tuning.
     """
 
-    name: Literal["loop"] = "loop"
+    name: Literal["loop", "trl"] = "loop"
     threads: int | None = 1
     dtype: Literal["float32", "bfloat16"] = "float32"
+    args: dict[str, Any] = field(default_factory=dict)
+    lora: LoraConfig | None = None
 
     def __post_init__(self) -> None:
         _require(
@@ -272,12 +331,16 @@ class EngineConfig:
             self.threads,
             "must be above 0, or null for torch's own",
         )
+        alone = "an entry of the engine trl; the loop has none: write engine.name trl, or leave it out"
+        _require(self.name == "trl" or not self.args, "args", self.args, alone)
+        _require(self.name == "trl" or self.lora is None, "lora", self.lora, alone)
         _require(
-            self.dtype == "float32",
+            self.dtype == "float32" or self.lora is not None,
             "dtype",
             self.dtype,
             "the optimiser would update bfloat16 weights, where a change below 1/256 of a weight rounds to nothing, so "
-            "most of a run would be lost without a word; float32 master weights are not there yet: write float32",
+            "most of a run would be lost without a word: write float32 (on TRL with args: {bf16: true}, which computes in "
+            "bfloat16 and keeps float32 weights), or train adapters (engine.lora)",
         )
 
 
@@ -317,7 +380,7 @@ class TrainConfig:
     seed: of everything random in the run. steps: rollouts, each followed by its updates. model: where the policy starts:
     "embedded" (the shipped base policy), a local folder, or a Hub id. base_model: likewise, the checkpoint before
     supervised fine-tuning, read only by an anchor of source "base"; null where `model` itself is that checkpoint.
-    method: see `MethodSpec`.
+    method: see `MethodSpec`. data: rows of a data set in place of `world`, whose problems are generated (engine trl).
     """
 
     seed: int = 0
@@ -325,6 +388,7 @@ class TrainConfig:
     model: str = "embedded"
     base_model: str | None = None
     world: WorldConfig = field(default_factory=WorldConfig)
+    data: DataConfig | None = None
     method: MethodSpec
     rollout: RolloutConfig = field(default_factory=RolloutConfig)
     updates: UpdateConfig = field(default_factory=UpdateConfig)
@@ -339,7 +403,11 @@ class TrainConfig:
         _require(self.base_model is None or bool(self.base_model.strip()), "base_model", self.base_model, named)
         prompts, pool = self.rollout.prompts_per_step, self.world.train_problems
         too_many = f"more prompts a step than world.train_problems = {pool}; raise the pool or sample fewer"
-        _require(prompts <= pool, "rollout.prompts_per_step", prompts, too_many)
+        _require(prompts <= pool or self.data is not None, "rollout.prompts_per_step", prompts, too_many)
+        loop_only = "the loop trains on the generated world; write engine.name trl for a data set"
+        _require(
+            self.data is None or self.engine.name == "trl", "data.path", getattr(self.data, "path", None), loop_only
+        )
         self._check_updates(prompts, self.updates.minibatches, self.updates.micro_batch)
         self._check_method(self.method.build())
 
@@ -405,3 +473,33 @@ class SftConfig:
     def __post_init__(self) -> None:
         _check_run(self)
         _positive(self, "batch_size")
+
+
+@dataclass(frozen=True, kw_only=True)
+class FinetuneConfig:
+    """Supervised fine-tuning of an existing model before RL, on TRL: `sage-rlvr sft recipe.yaml` with engine.name trl.
+
+    seed: of adapters and data order. epochs: passes over the rows. batch_size: rows an optimiser step. max_length: tokens of
+    prompt and solution together; rows whose prompt is longer than half of it are left out (paper, E.2). numeric_answers:
+    only rows whose answer is a number. model, data, optimizer: as in `TrainConfig`. Defaults: the paper's Table 7, and
+    the learning rate of the released code, because the table's cell is blank.
+    """
+
+    seed: int = 3407
+    epochs: int = 2
+    batch_size: int = 1
+    max_length: int = 2048
+    numeric_answers: bool = True
+    model: str
+    data: DataConfig
+    optimizer: OptimizerConfig = field(
+        default_factory=lambda: OptimizerConfig(lr=2e-4, weight_decay=0.01, schedule="linear", warmup_steps=5)
+    )
+    checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
+    engine: EngineConfig = field(default_factory=lambda: EngineConfig(name="trl"))
+
+    def __post_init__(self) -> None:
+        _positive(self, "epochs", "batch_size", "max_length")
+        _not_negative(self, "seed")
+        _require(self.engine.name == "trl", "engine.name", self.engine.name, "fine-tuning a model needs the engine trl")
+        _require(bool(self.model.strip()), "model", self.model, "name a local folder, or a Hub id")

@@ -166,6 +166,15 @@ def verify_checkpoint(path: str | Path) -> None:
             raise CheckpointError(f"{file}: its SHA-256 is not the manifest's, so the content was changed or damaged")
 
 
+def seal(folder: Path, **facts: int) -> None:
+    """Write the manifest of a folder's files, synced to the disk, which `verify_checkpoint` later holds them against."""
+    files = {}
+    for path in sorted(path for path in folder.rglob("*") if path.is_file() and path.name != MANIFEST):
+        _sync_file(path)
+        files[str(path.relative_to(folder))] = {"sha256": file_sha256(path), "bytes": path.stat().st_size}
+    write_json_atomic(folder / MANIFEST, {"format": FORMAT, **facts, "files": files})
+
+
 def _own_storage(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """CPU, contiguous, no two sharing memory: what safetensors can write. Tied weights are written twice, equal."""
     seen: set[int] = set()
@@ -269,11 +278,7 @@ class _Checkpoints:
         for name, group in groups.items():
             _write_tensors(folder / f"{name}.safetensors", group)
         (folder / STATE).write_text(state, encoding="utf-8")
-        files = {}
-        for path in sorted(folder.iterdir()):
-            _sync_file(path)
-            files[path.name] = {"sha256": file_sha256(path), "bytes": path.stat().st_size}
-        write_json_atomic(folder / MANIFEST, {"format": FORMAT, **facts, "files": files})
+        seal(folder, **facts)
 
     def move(self, temporary: Path, home: Path) -> None:
         """Into place. An older checkpoint of the same step steps aside first, and `sweep` returns it after a kill."""

@@ -4,13 +4,16 @@
 
 from __future__ import annotations
 
+import ast
+import dataclasses
 import inspect
 import os
+import re
 import runpy
 import subprocess
 import sys
+import textwrap
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,16 +25,14 @@ from torch import Tensor
 trl = pytest.importorskip("trl")
 
 from datasets import Dataset
-from packaging.version import Version
 from transformers import AutoModelForCausalLM
 
-from sage_rlvr.core import Batch, Constant, CosineCycles, Key, Linear, Method, Signals, advantages_of, objective, shape
+from sage_rlvr.core import Batch, CosineCycles, Key, Method, Signals, objective, shape
 from sage_rlvr.core.guides import Branch, Flat, Guide, Placebo, Random, Token
-from sage_rlvr.core.reductions import FixedBudget
-from sage_rlvr.core.surrogates import Clip
 from sage_rlvr.engines.trl import SageTrainer, grpo_config, refusals
-from sage_rlvr.errors import CancellingGuide, ConfigError, DataError
-from sage_rlvr.methods import bnpo, dapo, dr_grpo, forward_kl, grpo, grpo_token_mean, no_kl, rloo, sage
+from sage_rlvr.engines.trl.advantages import scale_of
+from sage_rlvr.errors import CancellingGuide, ConfigError
+from sage_rlvr.methods import bnpo, dapo, dr_grpo, grpo, grpo_token_mean, rloo, sage
 from trl_common import LAYOUTS, PROMPTS, arguments, build, forward, reward, same, weights
 
 BRANCH = Branch(ratio=0.3, threshold=1.2)
@@ -104,7 +105,7 @@ def test_noise_is_addressed_by_the_row_and_the_optimiser_step(tiny_policy: Path,
 def test_an_adapters_reference_is_not_taken_for_the_policy(layout: str, tiny_policy: Path, tmp_path: Path):
     peft = pytest.importorskip("peft")
     config = peft.LoraConfig(r=4, lora_alpha=64, target_modules=["q_proj", "v_proj", "o_proj"], init_lora_weights=False)
-    trainer = build(tiny_policy, arguments(tmp_path, layout), Spy, guide=BRANCH, peft_config=config)
+    trainer = build(tiny_policy, arguments(tmp_path, layout), Spy, guide=BRANCH, peft_config=config, source="base")
     assert trainer.ref_model is None
     trainer.train()
     assert trainer.state.log_history[0]["anchor/kl_raw"] > 0.01  # policy and reference differ from the first step on
@@ -191,10 +192,8 @@ def test_flat_gives_the_weights_of_stock_trl(layout: str, tiny_policy: Path, tmp
     assert not same(start, weights(stock)) and not same(weights(stock), weights(shaped))
     ours = {name for name in flat.state.log_history[0] if name.startswith("anchor/")}
     assert ours == {f"anchor/{name}" for name in ("kl", "kl_raw", "q_mean", "q_active_share", "q_clamped_share")}
-    plain = [
-        {k: v for k, v in line.items() if "anchor/" not in k and "time" not in k} for line in flat.state.log_history
-    ]
-    assert plain[:-1] == [{k: v for k, v in line.items() if "time" not in k} for line in stock.state.log_history][:-1]
+    for found, wanted in zip(flat.state.log_history[:-1], stock.state.log_history[:-1], strict=True):
+        assert {k: found[k] for k in wanted if "time" not in k} == {k: v for k, v in wanted.items() if "time" not in k}
 
 
 @pytest.mark.parametrize("layout", ["plain", "accumulated", "moves: both", "moves: out of step"])
@@ -272,10 +271,6 @@ ON_TRL: dict[str, Callable[..., Method]] = {
 }
 
 
-OLD = Version(trl.__version__) < Version("1.10")
-"""Before, luspo was no sum over counted tokens: bnpo is refused there."""
-
-
 def golden_inputs(trainer: Any) -> dict[str, Any]:
     """Six ragged rows, an old policy off by up to half a nat (both clips act), a reference off by up to one."""
     tokenizer = trainer.processing_class
@@ -319,8 +314,6 @@ def gradients(trainer: Any) -> dict[str, Tensor]:
 def test_loss_and_gradient_are_those_of_the_objective(
     name: str, guide: Guide | None, tiny_policy: Path, tmp_path: Path
 ):
-    if name == "bnpo" and OLD:
-        return refused(arguments(tmp_path, **grpo_config(bnpo())), "install trl", method=bnpo())
     method = ON_TRL[name](beta=0.3)
     method = method if guide is None else sage(base=method, guide=guide)
     trainer = build(tiny_policy, arguments(tmp_path, **grpo_config(method)), method=method)
@@ -329,6 +322,8 @@ def test_loss_and_gradient_are_those_of_the_objective(
     inputs = golden_inputs(trainer)
     wanted, wanted_gradients = ours(method, trainer, inputs)
     trainer.model.zero_grad()
+    scale = scale_of(method, trainer.max_completion_length)  # what `with_advantages` puts into a rollout
+    inputs |= {"advantages": scale * inputs["advantages"], "sage_scale": torch.tensor(scale)}
     loss = trainer._compute_loss(trainer.model, dict(inputs))
     loss.backward()
     assert float(loss.detach()) == pytest.approx(wanted, rel=1e-5, abs=1e-6)
@@ -348,6 +343,20 @@ def test_the_importance_weighted_estimator_is_the_bias_correction(tiny_policy: P
     assert wanted != pytest.approx(ours(sage(base=grpo(beta=0.3), guide=Token()), trainer, inputs)[0], rel=1e-3)
 
 
+LOSS_TYPES = {"grpo", "bnpo", "dr_grpo", "dapo", "luspo", "cispo", "sapo", "vespo"}
+
+
+def test_these_are_all_loss_types_of_trl():
+    """Those that its loss compares with, and those that the help of GRPOConfig names."""
+    known: set[str] = set()
+    for node in ast.walk(ast.parse(textwrap.dedent(inspect.getsource(trl.GRPOTrainer._compute_loss)))):
+        if isinstance(node, ast.Compare) and ast.unparse(node.left) == "self.loss_type":
+            known |= {part.value for part in ast.walk(node.comparators[0]) if isinstance(part, ast.Constant)}
+    (field,) = (field for field in dataclasses.fields(trl.GRPOConfig) if field.name == "loss_type")
+    helped = field.metadata["help"].split("Supported values are ")[1].split(".")[0]
+    assert known == LOSS_TYPES >= set(re.findall(r"'(\w+)'", helped)) >= {"grpo", "dapo"}  # the help of 1.0 lags behind
+
+
 @pytest.mark.parametrize("corrected", [False, True])
 def test_every_loss_type_is_stock_on_the_shaped_reference(corrected: bool, tiny_policy: Path, tmp_path: Path):
     """Bit for bit: SageTrainer's loss is GRPOTrainer's on a batch that holds log(q pi_ref) from the start."""
@@ -356,7 +365,7 @@ def test_every_loss_type_is_stock_on_the_shaped_reference(corrected: bool, tiny_
     trainer.state.max_steps, trainer.current_gradient_accumulation_steps = 10, 1
     trainer.model.train()
     raw = golden_inputs(trainer)
-    for loss_type in ("grpo", "bnpo", "dr_grpo", "dapo", "luspo", "cispo", "sapo", "vespo"):
+    for loss_type in LOSS_TYPES:
         trainer.loss_type, shaped = loss_type, dict(raw)
         ours = float(trainer._compute_loss(trainer.model, shaped).detach())
         ready = raw | {"ref_per_token_logps": shaped["ref_per_token_logps"]}
@@ -376,141 +385,6 @@ def test_a_bfloat16_policy_has_its_reference_shaped_in_float32(tiny_policy: Path
     assert caught[0]["ref_per_token_logps"].dtype == torch.float32
     torch.testing.assert_close(moved, caught[0]["sage_log_q"], atol=1e-6, rtol=0)
     assert float(moved[mask].max()) < 0.004  # bfloat16 could not tell these apart at -2
-
-
-# ---- a whole run, replayed: TRL's completions, everything else by the core
-
-
-def replay(method: Method, policy: Path, trainer: Any, rollouts: list[dict[str, Any]]) -> dict[str, Tensor]:
-    """The weights after plain gradient descent on TRL's completions, one rollout an update; rewards scored anew."""
-    model, reference = (AutoModelForCausalLM.from_pretrained(policy).eval() for _ in range(2))
-    args = trainer.args
-    for step, inputs in enumerate(rollouts):
-        texts = trainer.processing_class.batch_decode(inputs["completion_ids"], skip_special_tokens=True)
-        rewards = torch.tensor(reward(texts)).reshape(-1, args.num_generations)
-        logps, entropies = forward(model, inputs, args.temperature)
-        with torch.no_grad():
-            ref_logps, _ = forward(reference, inputs, args.temperature)
-        mask = inputs["completion_mask"].bool()
-        signals = Signals(logps, ref_logps, mask, torch.arange(len(mask)), entropies)
-        log_q = shape(method, signals, step, args.max_steps, Key(args.seed))
-        advantages = advantages_of(method, rewards, signals, log_q, step, args.max_steps)
-        batch = Batch(logps, signals.old_logps, ref_logps, mask, advantages, log_q=log_q, max_tokens=8)
-        loss, _ = objective(method, batch, step, args.max_steps)
-        loss.backward()
-        with torch.no_grad():
-            for weight in model.parameters():
-                weight -= args.learning_rate * weight.grad
-                weight.grad = None
-    return {name: value.detach() for name, value in model.state_dict().items()}
-
-
-@pytest.mark.parametrize("layout", ["plain", "accumulated"])
-@pytest.mark.parametrize("name", [*ON_TRL, "no_kl", "rloo"])
-def test_a_run_on_trl_is_the_run_of_the_core_on_its_completions(
-    name: str, layout: str, tiny_policy: Path, tmp_path: Path
-):
-    """Weights after three updates; a token mean too is that of the update, however it was cut into micro-batches."""
-    if name == "bnpo" and OLD:
-        return refused(arguments(tmp_path, layout, **grpo_config(bnpo())), "install trl", method=bnpo())
-    guide = Token(alpha=CosineCycles(0.4, 0.1, cycles=1), sigma=0.2) * BRANCH
-    method = {"no_kl": no_kl(), "rloo": rloo(beta=0.0)}.get(name) or sage(base=ON_TRL[name](beta=0.3), guide=guide)
-    options = grpo_config(method) | {"optim": "sgd", "max_grad_norm": 0.0, "learning_rate": 0.05}
-    trainer = build(tiny_policy, arguments(tmp_path, layout, **options), method=method)
-    rollouts: list[dict[str, Any]] = []
-    plain = trainer._generate_and_score_completions
-    trainer._generate_and_score_completions = lambda inputs: rollouts.append(r := plain(inputs)) or r
-    before = weights(trainer)
-    trainer.train()
-    found, wanted = weights(trainer), replay(method, tiny_policy, trainer, rollouts)
-    assert len(rollouts) == 3 and max(float((found[part] - before[part]).abs().max()) for part in found) > 1e-3
-    for part, value in found.items():
-        torch.testing.assert_close(value, wanted[part], atol=1e-5, rtol=1e-4, msg=part)
-
-
-# ---- methods
-
-
-BETA_NORMALISED = replace(bnpo(), reduction=FixedBudget())  # with a reduction that every release has
-
-
-@pytest.mark.parametrize("method", [no_kl(), BETA_NORMALISED, rloo(beta=0.0)], ids=lambda method: method.name)
-def test_advantages_are_those_of_the_method(method: Method, tiny_policy: Path, tmp_path: Path):
-    trainer = build(tiny_policy, arguments(tmp_path, max_steps=1, **grpo_config(method)), method=method)
-    caught: list[dict[str, Any]] = []
-    rewards: list[float] = []
-    trainer.reward_funcs[0] = lambda completions, **_: rewards.extend(r := reward(completions)) or r
-    plain = trainer._generate_and_score_completions
-    trainer._generate_and_score_completions = lambda inputs: caught.append(plain(inputs)) or caught[-1]
-    trainer.train()
-    wanted = method.advantage(torch.tensor(rewards[:6]).reshape(-1, 3)).reshape(-1)
-    torch.testing.assert_close(caught[0]["advantages"], wanted)
-    assert len(set(wanted.tolist())) > 1
-
-
-def test_an_unscored_completion_is_named_where_an_advantage_needs_it(tiny_policy: Path, tmp_path: Path):
-    method = BETA_NORMALISED
-    trainer = build(
-        tiny_policy,
-        arguments(tmp_path, **grpo_config(method)),
-        method=method,
-        reward_funcs=lambda completions, **_: [None, *reward(completions)[1:]],
-    )
-    with pytest.raises(DataError, match="has no reward"):
-        trainer.train()
-
-
-def test_the_arguments_of_the_methods_by_hand():
-    assert grpo_config(sage()) == {
-        "beta": 0.05,
-        "use_bias_correction_kl": False,
-        "sync_ref_model": False,
-        "loss_type": "grpo",
-        "scale_rewards": "group",
-        "multi_objective_aggregation": "sum_then_normalize",
-        "epsilon": 0.2,
-        "epsilon_high": 0.2,
-        "delta": None,
-        "importance_sampling_level": "token",
-    }
-    assert grpo_config(no_kl())["beta"] == 0.0
-    assert grpo_config(dr_grpo())["loss_type"] == "dr_grpo" and grpo_config(dr_grpo())["scale_rewards"] == "none"
-    clip = grpo_config(dapo(dynamic_sampling=False))
-    assert (clip["loss_type"], clip["epsilon_high"], clip["delta"]) == ("dapo", 0.28, 10.0)
-    assert grpo_config(grpo_token_mean())["loss_type"] == "dapo" and grpo_config(bnpo())["loss_type"] == "luspo"
-    assert grpo_config(grpo(estimator="k3_is"))["use_bias_correction_kl"] is True
-    refreshed = grpo_config(grpo(refresh_every=7))
-    assert (refreshed["sync_ref_model"], refreshed["ref_model_sync_steps"], refreshed["ref_model_mixup_alpha"]) == (
-        True,
-        7,
-        1.0,
-    )
-    with pytest.warns(UserWarning, match="stock GRPO"):
-        assert grpo_config(forward_kl()) == grpo_config(grpo())
-
-
-IMPOSSIBLE = {
-    "dynamic sampling": dapo(),
-    "reward transform": dapo(dynamic_sampling=False, overlong_buffer=4, max_tokens=8),
-    "in the reward": rloo(beta=0.05),
-    "estimator k2": grpo(estimator="k2"),
-    "exact of js": grpo(estimator="exact", divergence="js"),
-    "schedule": grpo(beta=Linear(0.1, 0.0)),
-    "snapshot@5": grpo(source="snapshot@5"),
-    "reduction": replace(grpo(), reduction=FixedBudget(7)),
-    "dual clip": replace(grpo(), surrogate=Clip(0.2, 0.28, 1.1)),
-    "weight of each token": replace(grpo(), token_weight=lambda signals: signals.old_logps),
-}
-
-
-@pytest.mark.parametrize("words", IMPOSSIBLE)
-def test_what_trl_cannot_express_is_said_with_the_engine_that_can(words: str):
-    with pytest.raises(ConfigError, match=f"(?s){words}.*loop engine"):
-        grpo_config(IMPOSSIBLE[words])
-
-
-def test_a_constant_schedule_is_a_number():
-    assert grpo_config(grpo(beta=Constant(0.02)))["beta"] == 0.02
 
 
 # ---- refusals
@@ -548,12 +422,11 @@ def test_a_method_is_refused_where_a_release_computes_another_loss_by_that_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     plain = inspect.getsource(trl.GRPOTrainer._compute_loss)
-    older = plain.replace(
-        "(per_token_loss * mask).sum(-1).mean()", "(per_token_loss * mask.sum(1, keepdim=True)).mean()"
-    )
-    older = older.replace("self.args.steps_per_generation", "1")
+    one = plain.replace("advantages.dim() == 1", "True")
+    monkeypatch.setattr(refusals.inspect, "getsource", lambda _: one)
+    refused(arguments(tmp_path, **grpo_config(rloo(beta=0.1))), "no advantage of each token", method=rloo(beta=0.1))
+    older = plain.replace("self.args.steps_per_generation", "1")
     monkeypatch.setattr(refusals.inspect, "getsource", lambda _: older)
-    refused(arguments(tmp_path, **grpo_config(bnpo())), "no sum over counted tokens", method=bnpo())
     split = arguments(tmp_path, "moves: steps", **grpo_config(grpo_token_mean()))
     refused(split, "set steps_per_generation = 1 ", method=grpo_token_mean())
 

@@ -25,6 +25,7 @@ from sage_rlvr.errors import ConfigError, TrainingDiverged
 from sage_rlvr.runs import Checkpoint, RunDir, StopFlag, writing
 from sage_rlvr.tasks.countdown import build_tokenizer, render
 
+CARD = "# What this policy was trained on"  # the heading of a model card that this package wrote
 POLICY_FILES = (
     *("config.json", "generation_config.json", "model*.safetensors", "model.safetensors.index.json"),
     *("tokenizer*.json", "tokenizer.model", "special_tokens_map.json", "added_tokens.json", "chat_template.jinja"),
@@ -121,18 +122,25 @@ def check_replaceable(out: Path) -> None:
             f"{out}: a policy needs a folder of its own, and this is a file or a link; name another place"
         )
     inside = sorted(out.iterdir()) if out.exists() else []
-    foreign = [f.name for f in inside if not f.is_file() or not any(fnmatch(f.name, known) for known in POLICY_FILES)]
+    foreign = [f.name for f in inside if not _of_a_policy(f)]
     if foreign:
         listed = ", ".join(foreign[:5]) + (f" and {len(foreign) - 5} more" if len(foreign) > 5 else "")
         raise ConfigError(
             f"{out}: saving the policy here would replace the whole folder, which holds {listed}; nothing was touched. "
             f"Name a new folder, for example {out / 'policy'}"
         )
-    if inside and not (out / "config.json").exists():
+    if inside and not any((out / name).exists() for name in ("config.json", "adapter_config.json")):
         raise ConfigError(
             f"{out}: holds {', '.join(f.name for f in inside[:5])} without a config.json, so it is no former policy and "
             f"is not replaced; name a new folder, for example {out / 'policy'}"
         )
+
+
+def _of_a_policy(file: Path) -> bool:
+    """True for a file that saving a policy writes; of a README.md only for a card of this package."""
+    if file.name == "README.md" and file.is_file():
+        return CARD in file.read_text(encoding="utf-8", errors="replace")
+    return file.is_file() and any(fnmatch(file.name, known) for known in POLICY_FILES)
 
 
 def save_policy(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, out: Path) -> None:

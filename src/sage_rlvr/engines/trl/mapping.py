@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from typing import Any, NoReturn
 
-from sage_rlvr.core.advantages import BetaNormalised, GroupCentred, GroupNormalised, LeaveOneOut
+from sage_rlvr.core.advantages import GroupNormalised
 from sage_rlvr.core.anchor import Anchor
 from sage_rlvr.core.method import Method
 from sage_rlvr.core.reductions import FixedBudget, SequenceMean, TokenMean
@@ -45,12 +45,17 @@ def grpo_config(method: Method) -> dict[str, Any]:
         sequence_mean  1/B sum_i 1/|y_i| sum_t   loss_type "grpo"       k3     use_bias_correction_kl False
         token_mean     1/sum_i |y_i| sum_i sum_t loss_type "dapo"       k3_is  use_bias_correction_kl True
         FixedBudget()  1/(B L) sum_i sum_t       loss_type "dr_grpo"    GroupNormalised  scale_rewards "group"
-        FixedBudget(1) 1/B sum_i sum_t           loss_type "luspo"      others           scale_rewards "none"
+        Clip           low, high, dual           epsilon, epsilon_high, delta   others   scale_rewards "none"
 
     token_mean is TRL's "dapo" and not its "bnpo", which divides each micro-batch by its own tokens; it is the token count of
-    the update where a generation batch is one update, and that of the average update otherwise. Clip's dual is `delta`.
-    The exact forward KL becomes k3, its one-sample estimate (a UserWarning says so). Advantages that TRL does not have
-    (leave-one-out, beta-normalised) are computed by `SageTrainer`. ConfigError for a part that TRL cannot express.
+    the update where a generation batch is one update, and that of the average update otherwise. The exact forward KL
+    becomes k3, its one-sample estimate (a UserWarning says so). ConfigError for a part that TRL cannot express.
+
+    What these fields cannot say, `SageTrainer(method=method)` does itself, and a plain GRPOTrainer would leave out:
+    advantages of any other form, reward transforms and token weights (the core's `advantages_of`); FixedBudget(n), whose
+    advantages and beta are multiplied by L / n; dynamic sampling, where what is divided by are the kept rows of a generation
+    batch (and of the average update where it serves several); the KL in the reward, where beta makes TRL compute the
+    reference and the loss has no KL of its own; a schedule of beta, of which `beta` is the largest value; the anchor's source.
     """
     _check_rest(method)
     return {
@@ -64,6 +69,7 @@ def grpo_config(method: Method) -> dict[str, Any]:
 
 def check_agreement(method: Method, args: Any) -> None:
     """ConfigError naming every field of `args`, a GRPOConfig, that says something else than `method`."""
+    _check_limit(method, args)
     wanted = grpo_config(method) | {name: value for name, value in NEUTRAL.items() if hasattr(args, name)}
     different = [name for name, value in wanted.items() if getattr(args, name, None) != value]
     if not different:
@@ -85,9 +91,14 @@ def estimator_of(args: Any) -> str:
     return "k3_is" if getattr(args, "use_bias_correction_kl", False) else "k3"
 
 
-def computes_advantage(method: Method) -> bool:
-    """True where `SageTrainer` has to compute the advantages, because TRL has them not."""
-    return not isinstance(method.advantage, GroupNormalised | GroupCentred)
+def _check_limit(method: Method, args: Any) -> None:
+    """ConfigError where overlong shaping prices another limit than that of sampling."""
+    limit = getattr(method.reward_transform, "max_tokens", None)
+    if limit is not None and limit != args.max_completion_length:
+        raise ConfigError(
+            f"{method.name} on TRL: method.reward_transform.max_tokens = {limit} is the limit that its price on length ends "
+            f"at, and args.max_completion_length = {args.max_completion_length} is that of sampling; make them equal."
+        )
 
 
 def _refuse(method: Method, part: str) -> NoReturn:
@@ -95,23 +106,17 @@ def _refuse(method: Method, part: str) -> NoReturn:
 
 
 def _check_rest(method: Method) -> None:
-    advantage = method.advantage
-    if not isinstance(advantage, GroupNormalised | GroupCentred | LeaveOneOut | BetaNormalised):
-        _refuse(method, f"advantage {type(advantage).__name__}")
-    if isinstance(advantage, GroupNormalised) and advantage.eps != 1e-4:
-        _refuse(method, f"GroupNormalised(eps={advantage.eps:g}) and not the eps 1e-4")
-    if method.reward_transform is not None:
-        _refuse(method, "a reward transform of rewards and lengths (a reward function of the trainer can do that)")
-    if method.token_weight is not None:
-        _refuse(method, "a weight of each token's advantage")
-    if method.rollout is not None:
-        _refuse(method, "dynamic sampling (dapo(dynamic_sampling=False) leaves it out)")
+    weight = frozenset(getattr(method.token_weight, "needs", ()))
+    if unseen := weight & {"ref_entropies", "distributions"}:
+        _refuse(method, f"a token weight that reads {', '.join(sorted(unseen))}")
+    if "ref_logps" in weight and (method.anchor is None or method.anchor.is_off):
+        _refuse(method, "a token weight that reads a reference without a KL to it (beta = 0: none is loaded)")
 
 
 def _loss_type(method: Method) -> str:
     reduction = method.reduction
-    if isinstance(reduction, FixedBudget) and reduction.tokens in (None, 1):
-        return "dr_grpo" if reduction.tokens is None else "luspo"
+    if isinstance(reduction, FixedBudget):
+        return "dr_grpo"
     if isinstance(reduction, SequenceMean | TokenMean):
         return "grpo" if isinstance(reduction, SequenceMean) else "dapo"
     _refuse(method, f"reduction {reduction.equation}")
@@ -131,20 +136,21 @@ def _anchor_fields(method: Method) -> dict[str, Any]:
     anchor = method.anchor
     if anchor is None or anchor.is_off:
         return {"beta": 0.0}
-    schedule = as_schedule(anchor.beta)
-    if not isinstance(schedule, Constant):
-        _refuse(method, f"beta as the schedule {anchor.beta!r}")
-    if anchor.placement == "reward":
-        _refuse(method, "the KL in the reward, by return-to-go (placement='reward')")
-    if anchor.source not in ("base", "sft"):
-        _refuse(method, f"the reference {anchor.source!r} (its reference is the model that the run starts from)")
     synced: dict[str, Any] = {"sync_ref_model": False}
     if every := anchor.refresh_every:
         synced = {"sync_ref_model": True, "ref_model_sync_steps": every, "ref_model_mixup_alpha": 1.0}
-    return {"beta": schedule.value, "use_bias_correction_kl": _bias_correction(method, anchor), **synced}
+    return {"beta": _largest_beta(anchor), "use_bias_correction_kl": _bias_correction(method, anchor), **synced}
+
+
+def _largest_beta(anchor: Anchor) -> float:
+    """The number itself, or the largest value of a schedule over a thousand steps: above 0, so that TRL loads a reference."""
+    schedule = as_schedule(anchor.beta)
+    return schedule.value if isinstance(schedule, Constant) else max(anchor.beta_at(step, 1000) for step in range(1000))
 
 
 def _bias_correction(method: Method, anchor: Anchor) -> bool:
+    if anchor.placement == "reward":
+        return False
     if anchor.estimator == "exact" and anchor.divergence == "forward":
         warnings.warn(
             f"{method.name} on TRL: the exact forward KL becomes k3, its estimate from the sampled token: the same "

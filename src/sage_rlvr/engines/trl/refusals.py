@@ -11,39 +11,40 @@ from trl import GRPOTrainer
 from sage_rlvr.core.anchor import Anchor
 from sage_rlvr.core.guides import Guide, factors, is_flat
 from sage_rlvr.core.method import Method
+from sage_rlvr.engines.trl.advantages import computes_advantages, reads_logps
 from sage_rlvr.engines.trl.mapping import check_agreement, estimator_of
 from sage_rlvr.errors import CancellingGuide, ConfigError
 
 SEAMS = ("_generate_and_score_completions", "_get_per_token_logps_and_entropies", "_compute_loss")
 
 
-def admitted_anchor(guide: Guide | None, method: Method | None, args: Any) -> Anchor | None:
+def admitted_anchor(guide: Guide | None, method: Method | None, args: Any, source: str | None = None) -> Anchor | None:
     """The anchor that TRL will optimise under `args`, shaped by `guide` or by that of `method`; None without a KL."""
     if (guide is None) == (method is None):
         raise ConfigError(
             "SageTrainer: give one of guide=... (for example Branch()) and method=... (for example sage())."
         )
     if method is not None:
+        if source is not None:
+            raise ConfigError(
+                f"SageTrainer: source = {source!r} beside method={method.name}, whose anchor has a source of its own; set "
+                "method.anchor.source instead."
+            )
         check_agreement(method, args)
-        _check_release(args)
+        _check_release(method, args)
         anchor = method.anchor
         if anchor is None or anchor.is_off:
             return None
     else:
         assert guide is not None
-        anchor = _anchor_of_args(guide, args)
-    _check_visible(anchor.guide, args)
+        anchor = _anchor_of_args(guide, args, source or "sft")
+    _check_visible(anchor.guide, args, scored=reads_logps(method))
     return None if args.beta == 0.0 else anchor
 
 
-def _check_release(args: Any) -> None:
-    """Refuse a method on the older releases of TRL whose loss of that name is another; read from the loss itself."""
+def _check_release(method: Method, args: Any) -> None:
+    """Refuse a method on releases of TRL whose loss is another than the method needs; read from the loss itself."""
     source = inspect.getsource(GRPOTrainer._compute_loss)
-    if args.loss_type == "luspo" and "(per_token_loss * mask).sum(-1).mean()" not in source:
-        raise ConfigError(
-            f"SageTrainer: args.loss_type = 'luspo' of TRL {trl.__version__} is no sum over counted tokens, which the method "
-            "needs (FixedBudget(1)); install trl>=1.10, or use the loop engine."
-        )
     split = args.steps_per_generation != args.gradient_accumulation_steps
     if args.loss_type == "dapo" and split and "self.args.steps_per_generation" not in source:
         raise ConfigError(
@@ -51,9 +52,31 @@ def _check_release(args: Any) -> None:
             f"rollout; set steps_per_generation = {args.gradient_accumulation_steps} (gradient_accumulation_steps), or "
             "install trl>=1.10."
         )
+    missing = [words for words in ("advantages.dim() == 1", "self.beta") if words not in source]
+    if computes_advantages(method) and missing:
+        raise ConfigError(
+            f"SageTrainer: the loss of TRL {trl.__version__} takes no advantage of each token, or no beta that changes "
+            f"({missing[0]!r} is not in it), which {method.name} may need; install a version in the range of the trl extra."
+        )
 
 
-def _anchor_of_args(guide: Guide, args: Any) -> Anchor:
+def check_data(method: Method | None, data: Any) -> None:
+    """ConfigError where dynamic sampling cannot draw prompts from the training data."""
+    if method is None or method.rollout is None or data is None:
+        return
+    if not hasattr(data, "__len__"):
+        raise ConfigError(
+            f"SageTrainer: dynamic sampling of {method.name} draws prompts by their number, and train_dataset "
+            f"({type(data).__name__}) is a stream; give one that is loaded, or dapo(dynamic_sampling=False)."
+        )
+    if images := {"image", "images"} & set(getattr(data, "column_names", None) or ()):
+        raise ConfigError(
+            f"SageTrainer: train_dataset has {', '.join(sorted(images))}, and dynamic sampling of {method.name} merges "
+            "rollouts of text alone; leave the column out, or use dapo(dynamic_sampling=False)."
+        )
+
+
+def _anchor_of_args(guide: Guide, args: Any, source: str) -> Anchor:
     name = type(guide).__name__
     if args.beta == 0.0 and not is_flat(guide):
         raise ConfigError(
@@ -61,7 +84,7 @@ def _anchor_of_args(guide: Guide, args: Any) -> Anchor:
             "beta in GRPOConfig, for example beta=0.05."
         )
     try:
-        return Anchor(args.beta, guide=guide, estimator=estimator_of(args), source="sft")
+        return Anchor(args.beta, guide=guide, estimator=estimator_of(args), source=source)
     except CancellingGuide as error:
         raise CancellingGuide(
             f"SageTrainer: args.use_bias_correction_kl = True multiplies the KL by the importance ratio (k3_is), under "
@@ -69,7 +92,7 @@ def _anchor_of_args(guide: Guide, args: Any) -> Anchor:
         ) from error
 
 
-def _check_visible(guide: Guide, args: Any) -> None:
+def _check_visible(guide: Guide, args: Any, scored: bool) -> None:
     """Refuse guides that read what TRL does not show where q is computed."""
     name = type(guide).__name__
     if "ref_entropies" in guide.needs:
@@ -78,8 +101,10 @@ def _check_visible(guide: Guide, args: Any) -> None:
             "the loop engine."
         )
     window = args.steps_per_generation * args.num_iterations
-    at_generation = args.gradient_accumulation_steps % window != 0 or (
-        args.use_vllm and args.vllm_importance_sampling_correction
+    at_generation = (
+        scored
+        or args.gradient_accumulation_steps % window != 0
+        or (args.use_vllm and args.vllm_importance_sampling_correction)
     )
     if any(part.depends_on == "batch" for part in factors(guide)) and not (
         at_generation or args.steps_per_generation == 1

@@ -44,23 +44,26 @@ def shape_inputs(
 
 def over_ranks(signals: Signals, accelerator: Any) -> tuple[Signals, slice]:
     """The signals of all ranks, and which rows of them are this rank's."""
-    found: dict[str, Tensor | None] = {}
-    for name in ("old_logps", "ref_logps", "mask", "row_ids", "entropies"):
-        value = getattr(signals, name)
-        if value is not None and value.dim() == 2:  # accelerate pads a bool into an int64, on the padded rank alone
-            value = accelerator.pad_across_processes(value.float(), dim=1)
-        found[name] = None if value is None else accelerator.gather(value)
+    names = ("old_logps", "ref_logps", "mask", "row_ids", "entropies", "rewards")
+    found = {name: pad_and_gather(getattr(signals, name), accelerator) for name in names}
     local = signals.mask.shape[0]
     first = accelerator.process_index * local
     return Signals(**found), slice(first, first + local)  # type: ignore[arg-type]
 
 
+def pad_and_gather(value: Tensor | None, accelerator: Any) -> Tensor | None:
+    """The rows of all ranks, (B, T) padded on the right to the widest of them; None stays None."""
+    if value is not None and value.dim() == 2:  # accelerate pads a bool into an int64, on the padded rank alone
+        value = accelerator.pad_across_processes(value.float(), dim=1)
+    return None if value is None else accelerator.gather(value)
+
+
 @torch.no_grad()
 def anchor_means(anchor: Anchor, inputs: Inputs, logps: Tensor, accelerator: Any) -> dict[str, float]:
-    """`anchor_metrics` of a shaped batch at the policy's `logps`, over the counted tokens of all ranks."""
+    """`anchor_metrics` of a shaped batch at the policy's `logps`, over the counted tokens of all ranks; {} without any."""
     mask = counted(inputs)
     reference, log_q = inputs["sage_ref_logps"], inputs["sage_log_q"]
     means = anchor_metrics(anchor, logps, reference, log_q, mask, inputs["sage_q_clamped"])
     sums = torch.tensor([*means.values(), 1.0], device=mask.device) * mask.sum()
     *totals, count = accelerator.reduce(sums, reduction="sum").tolist()
-    return {name: total / max(count, 1.0) for name, total in zip(means, totals, strict=True)}
+    return {name: total / count for name, total in zip(means, totals, strict=True)} if count else {}

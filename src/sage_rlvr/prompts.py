@@ -1,0 +1,155 @@
+r"""One prompt format for supervised fine-tuning, RL and evaluation: what is asked, how it is shown, where the answer is read.
+
+    render(prompt + assistant turn) = render(prompt, generation opened) + rest of the assistant turn       (prefix law)
+    verify(assistant(solution, gold), gold, **reading) = right                                             (reading law)
+
+"sage" is the format of SAGE, arXiv 2605.18864, appendix E.4, with a system prompt in other words; "boxed" asks for
+`\boxed{}`; "as_is" takes the rows' own prompts. The first law keeps RL and evaluation on the contexts that the
+fine-tuning trained on; the second reads an answer exactly where the prompt asked for it. Text only: no torch, no TRL.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from sage_rlvr.errors import ConfigError, DataError
+
+Message = dict[str, str]
+PLACEHOLDER = re.compile(r"\{[A-Za-z]\w*\}")  # a field that nobody filled in, such as {system_prompt}
+_THINK = re.compile(r"</?think>")  # marks of the models that many published solutions were sampled from
+
+# For tokenizers without a chat template. Text of the roles, no special token but the tokenizer's own start and end:
+#   BOS? (system EOS)? (problem, empty line, header, newline, answer EOS)*
+# `header` is the format's opening tag, or a word. The newline behind it keeps its last token the same whatever follows.
+# An assistant turn may hold the header already (a demonstration) or not (a completion sampled behind it). {% generation %}
+# marks what TRL's assistant_only_loss counts: the turn without its header, the end token included.
+_TEMPLATE = r"""
+{%- set header = HEADER -%}
+{{- bos_token or '' -}}
+{%- for message in messages -%}
+  {%- if message['role'] == 'assistant' -%}
+    {%- set said = message['content'] -%}
+    {%- if said[:header|length] == header -%}{%- set said = said[header|length:] -%}{%- endif -%}
+    {{- header -}}
+    {%- generation -%}{{- said + eos_token -}}{%- endgeneration -%}
+  {%- elif message['role'] == 'system' -%}
+    {{- message['content'] + eos_token -}}
+  {%- elif message['role'] == 'user' -%}
+    {{- message['content'] + '\n\n' -}}
+  {%- else -%}
+    {{- raise_exception('this chat template knows the roles system, user and assistant only') -}}
+  {%- endif -%}
+{%- endfor -%}
+{%- if add_generation_prompt -%}{{- header -}}{%- endif -%}
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PromptFormat:
+    r"""A way to ask for an answer and to read it.
+
+    name     its key in `FORMATS` and in a recipe's data.prompt
+    system   the system message; "" for none
+    opening, closing  tags round the working in a demonstration; with a chat template of ours a generation starts behind
+             the opening one. "" for none
+    answer_in, tag, closed  where the answer stands, as in `sage_rlvr.verifiers.math.verify_math`
+
+    ConfigError for a format that could not be read back, or that holds an unfilled {placeholder}.
+    """
+
+    name: str
+    system: str = ""
+    opening: str = ""
+    closing: str = ""
+    answer_in: Literal["boxed", "tag"] = "boxed"
+    tag: str = "SOLUTION"
+    closed: bool = True
+
+    def __post_init__(self) -> None:
+        asked = f"<{self.tag}>" if self.answer_in == "tag" else r"\boxed"
+        if self.system and asked not in self.system:
+            raise ConfigError(
+                f"prompt format {self.name!r}: its answer is read in {asked}, which its system message never asks for; "
+                "name that place in `system`, or set answer_in and tag to the place that it names"
+            )
+        left = [found for text in (self.system, self.opening, self.closing) for found in PLACEHOLDER.findall(text)]
+        if left:
+            raise ConfigError(
+                f"prompt format {self.name!r}: holds {left[0]}, a placeholder that nothing fills in; write the text"
+            )
+
+    @property
+    def reading(self) -> dict[str, Any]:
+        """The options of `verify_math` and `MathReward` that read this format: MathReward(**form.reading)."""
+        return {"answer_in": self.answer_in, "tag": self.tag, "closed": self.closed}
+
+    def messages(self, problem: str | Sequence[Mapping[str, Any]]) -> list[Message]:
+        """The prompt of a problem: its text, or the messages of a row of its own.
+
+        Without a system message of this format ("as_is") messages stay as they are; else they must be one user message,
+        whose text is the problem. DataError for any other conversation.
+        """
+        if isinstance(problem, str):
+            said = [{"role": "user", "content": problem}]
+        else:
+            said = [{"role": str(message["role"]), "content": str(message["content"])} for message in problem]
+        roles = [message["role"] for message in said]
+        if not roles or roles[-1] != "user":
+            raise DataError(
+                f"a prompt of the roles {roles}: the last message must be the user's, for it gets the answer"
+            )
+        if self.system and roles != ["user"]:
+            raise DataError(
+                f"a prompt of the roles {roles} under the format {self.name!r}, which writes a system message of its own; "
+                "name a column with the bare problem (data.problem_column), or take the rows' prompts: data.prompt as_is"
+            )
+        return [{"role": "system", "content": self.system}, *said] if self.system else said
+
+    def assistant(self, solution: str, answer: str) -> str:
+        r"""The assistant's turn of a demonstration: the working, and the answer where this format reads it.
+
+        Marks of thinking (`<think>`) are dropped from the solution. One that is boxed already gets no second box.
+        """
+        working = _THINK.sub("", solution).strip()
+        if self.opening or self.closing:
+            working = "\n".join(filter(None, (self.opening, working, self.closing)))
+        if self.answer_in == "tag":
+            return f"{working}\n<{self.tag}>{answer}</{self.tag}>".lstrip()
+        if r"\boxed" in working:
+            return working
+        return f"{working}\n\nThe answer is $\\boxed{{{answer}}}$.".lstrip()
+
+    def demonstration(self, problem: str | Sequence[Mapping[str, Any]], solution: str, answer: str) -> list[Message]:
+        """`messages(problem)` and the assistant's turn behind it."""
+        return [*self.messages(problem), {"role": "assistant", "content": self.assistant(solution, answer)}]
+
+    @property
+    def chat_template(self) -> str:
+        """A Jinja template to write to a tokenizer that has none (most base models), for any conversation of text."""
+        header = f"{self.opening or 'Solution:'}\n"
+        return _TEMPLATE.replace("HEADER", json.dumps(header)).strip()
+
+
+SAGE = PromptFormat(
+    name="sage",
+    system=(
+        "Solve the problem that you are given. Write your working between <start_working_out> and <end_working_out>; "
+        "after it, give the final answer alone between <SOLUTION> and </SOLUTION>."
+    ),
+    opening="<start_working_out>",
+    closing="<end_working_out>",
+    answer_in="tag",
+    tag="SOLUTION",
+)
+BOXED = PromptFormat(
+    name="boxed", system=r"Work through the problem step by step. End with the final answer in \boxed{}."
+)
+AS_IS = PromptFormat(name="as_is")
+
+FORMATS: dict[str, PromptFormat] = {form.name: form for form in (SAGE, BOXED, AS_IS)}
+
+__all__ = ["FORMATS", "PLACEHOLDER", "Message", "PromptFormat"]

@@ -1,0 +1,109 @@
+"""The scripts of examples/ run, or get as far as a machine without vLLM and GPUs lets them. Needs TRL."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import runpy
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("trl")
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+
+
+def example(name: str) -> dict[str, Any]:
+    """The names that a script defines; its main part does not run."""
+    return runpy.run_path(str(EXAMPLES / name))
+
+
+def start(*command: str, **environment: str) -> subprocess.Popen[str]:
+    settings = os.environ | {"OMP_NUM_THREADS": "1", "PYTHON": sys.executable} | environment
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=settings)
+
+
+def output(*command: str, code: int = 0, **environment: str) -> str:
+    process = start(*command, **environment)
+    said = process.communicate(timeout=200)[0]
+    assert process.returncode == code, said[-3000:]
+    return said
+
+
+def test_an_adapter_is_trained_against_the_model_below_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    log = [line for line in example("trl_lora.py")["main"](str(tmp_path), steps=4, batch=32) if "anchor/kl" in line]
+    assert "81920 weights trained, by 1 process(es)" in capsys.readouterr().out
+    assert len(log) == 4 and log[0]["anchor/kl_raw"] == pytest.approx(0, abs=1e-6) and log[-1]["anchor/kl_raw"] > 1e-5
+    assert all(0.02 < line["anchor/q_active_share"] < 0.6 for line in log)
+
+
+def test_fewer_processes_than_wanted_are_an_error(tmp_path: Path):
+    with pytest.raises(RuntimeError, match=r"1 process\(es\) train here, not 2"):
+        example("trl_lora.py")["main"](str(tmp_path), steps=1, batch=32, processes=2)
+
+
+def test_the_servers_flags_and_the_trainers_arguments_without_vllm():
+    said = output(sys.executable, str(EXAMPLES / "trl_vllm_server.py"), "--model", "some/model", "--dry-run")
+    assert "VLLM_SERVER_DEV_MODE=1 vllm serve some/model --tensor-parallel-size 1 " in said
+    assert '--logprobs-mode processed_logprobs --weight-transfer-config \'{"backend": "nccl"}\'' in said
+    wanted = ["use_vllm = True", "vllm_mode = server", "vllm_server_base_url = http://localhost:8000"]
+    assert {*wanted, "vllm_group_port = 51216"} <= set(said.splitlines())
+
+
+def test_the_flags_of_the_docstring_are_those_that_are_printed():
+    module = example("trl_vllm_server.py")
+    written = module["__doc__"].split("trains, whose")[0].split("samples:")[1].split("On the machine")[0]
+    assert written.replace("\\\n", " ").split() == module["server_command"]("MODEL", 2).split()
+
+
+def test_with_a_server_everything_up_to_vllm_itself_is_accepted(tmp_path: Path, tiny_policy: Path):
+    """SageTrainer refuses nothing of these arguments: what stops the script is that vLLM is not installed."""
+    pytest.importorskip("math_verify")
+    if importlib.util.find_spec("vllm"):
+        pytest.skip("vLLM is installed: the script would wait for its server")
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text("".join(json.dumps({"prompt": f"{n}+1=", "answer": str(n + 1)}) + "\n" for n in range(64)))
+    command = [sys.executable, str(EXAMPLES / "trl_vllm_server.py"), "--model", str(tiny_policy), "--data", str(rows)]
+    said = output(*command, "--out", str(tmp_path / "out"), code=1, HF_HOME=str(tmp_path / "cache"))
+    assert "ImportError: vLLM is not available" in said
+
+
+def test_the_multinode_script_says_what_it_needs():
+    script = str(EXAMPLES / "multinode.sh")
+    output("bash", "-n", script)
+    machine = {"HEAD": "127.0.0.1", "MACHINES": "2", "MACHINE": "0", "GPUS": "1"}
+    assert "usage:" in output("bash", script, code=2, **machine)
+    assert "the address of machine 0" in output("bash", script, "train.py", code=1, **machine | {"HEAD": ""})
+
+
+def free_port() -> str:
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        return str(listening.getsockname()[1])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("machines", "processes"), [(2, 1), (1, 2)])
+def test_two_processes_train_one_adapter(machines: int, processes: int):
+    """examples/multinode.sh once a machine, on this one: a world of two, or the script itself stops."""
+    shared = {"ACCELERATE_USE_CPU": "true", "GLOO_SOCKET_IFNAME": "lo", "HEAD": "127.0.0.1", "PORT": free_port()}
+    shared |= {"MACHINES": str(machines), "GPUS": str(processes)}
+    script = [str(EXAMPLES / "multinode.sh"), str(EXAMPLES / "trl_lora.py"), "--steps", "2", "--batch", "16"]
+    started = [start("bash", *script, MACHINE=str(machine), **shared) for machine in range(machines)]
+    said = [process.communicate(timeout=250)[0] for process in started]
+    assert [process.returncode for process in started] == [0] * machines, "\n".join(said)[-4000:]
+    assert all("81920 weights trained, by 2 process(es)" in text for text in said)
+
+
+@pytest.mark.slow
+def test_the_same_script_under_torchrun():
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
+    script = [str(EXAMPLES / "trl_lora.py"), "--steps", "1", "--batch", "16", "--processes", "2"]
+    said = output(*launch, *script, ACCELERATE_USE_CPU="true", GLOO_SOCKET_IFNAME="lo")
+    assert "81920 weights trained, by 2 process(es)" in said
