@@ -9,8 +9,14 @@ TORCH  := torch==2.13.0
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt
 PYTEST := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
+# The TRL tests have environments of their own: .venv-trl with the release of constraints.txt, and .venv-trl-oldest with the
+# oldest supported one and what that alone needs, which takes everything else from .venv-trl.
+OLDEST := trl==1.0.0
+OLDEST_NEEDS := requests==2.34.2 certifi==2026.10.18 charset-normalizer==3.5.2 urllib3==2.8.0
+TRL_ENV := $(MAKE) VENV=.venv-trl EXTRAS=dev,trl .venv-trl/.installed-dev
+TRL_TESTS := -m pytest -n 2 tests/engines/test_trl*.py tests/seams tests/test_examples.py
 
-.PHONY: help demo test test-slow test-all test-trl bench base lint format clean
+.PHONY: help demo test test-slow test-all test-trl test-trl-oldest bench bench-trl bench-eval base lint format clean
 
 help:
 	@echo "make demo       train no-KL, GRPO and SAGE-Branch from the shipped base, evaluate exactly (ARGS='--steps 40')"
@@ -18,7 +24,10 @@ help:
 	@echo "make test-slow  the tests that take minutes"
 	@echo "make test-all   both"
 	@echo "make test-trl   the tests of the TRL adapter, in an environment of their own (.venv-trl)"
+	@echo "make test-trl-oldest   the fast ones on the oldest TRL, in .venv-trl-oldest, which borrows all else from .venv-trl"
 	@echo "make bench      speed of the reference engine against transformers.generate and a textbook GRPO step"
+	@echo "make bench-eval an evaluation by samples against transformers.generate, samples per CPU second"
+	@echo "make bench-trl  SageTrainer against plain GRPOTrainer: step time, peak memory, forward passes"
 	@echo "make base       rebuild the shipped base policy from recipes/countdown/sft.yaml"
 	@echo "make lint       ruff and mypy"
 	@echo "make format     ruff format and its import order, written to the files"
@@ -37,11 +46,24 @@ test-all: $(VENV)/.installed-dev
 	$(PYTEST) $(ARGS)
 
 test-trl:
-	$(MAKE) VENV=.venv-trl EXTRAS=dev,trl .venv-trl/.installed-dev
-	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 .venv-trl/bin/python -m pytest -n 2 tests/engines/test_trl.py tests/seams $(ARGS)
+	$(TRL_ENV)
+	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 .venv-trl/bin/python $(TRL_TESTS) $(ARGS)
+
+test-trl-oldest:
+	$(TRL_ENV)
+	$(MAKE) .venv-trl-oldest/.installed
+	.venv-trl-oldest/bin/python -c 'import trl; assert "trl==" + trl.__version__ == "$(OLDEST)", trl'
+	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 .venv-trl-oldest/bin/python $(TRL_TESTS) -m "not slow" $(ARGS)
 
 bench: $(VENV)/.installed
 	$(BIN)/python benchmarks/loop.py $(ARGS)
+
+bench-eval: $(VENV)/.installed
+	$(BIN)/python benchmarks/evaluator.py $(ARGS)
+
+bench-trl:
+	$(TRL_ENV)
+	.venv-trl/bin/python benchmarks/trl_cost.py $(ARGS)
 
 base: $(VENV)/.installed
 	$(BIN)/sage-rlvr sft recipes/countdown/sft.yaml --run runs/base --out src/sage_rlvr/assets/countdown_base $(ARGS)
@@ -55,7 +77,7 @@ format: $(VENV)/.installed-dev
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf $(VENV) .venv-trl .pytest_cache .hypothesis .mypy_cache .ruff_cache
+	rm -rf $(VENV) .venv-trl .venv-trl-oldest .pytest_cache .hypothesis .mypy_cache .ruff_cache
 
 # The environment. An existing one is kept, together with whatever build of torch stands in it, if the version is right.
 # torch goes first and alone: it is the large download, and a second attempt then starts behind it.
@@ -74,3 +96,12 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 $(VENV)/.installed-dev: pyproject.toml constraints.txt
 	$(call install,.[$(EXTRAS)])
 	@touch $(VENV)/.installed $@
+
+# A path in a .pth file comes after an environment's own packages: the oldest TRL is found first, torch and the rest there.
+.venv-trl-oldest/.installed: .venv-trl/.installed-dev
+	.venv-trl/bin/python -m venv --clear --without-pip .venv-trl-oldest
+	.venv-trl/bin/python -m pip --disable-pip-version-check --python .venv-trl-oldest/bin/python install --no-deps \
+	  $(OLDEST) $(OLDEST_NEEDS)
+	.venv-trl/bin/python -c 'import sysconfig; print("import site; site.addsitedir(%r)" % sysconfig.get_path("purelib"))' \
+	  > "$$(.venv-trl-oldest/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/the_rest.pth"
+	@touch $@

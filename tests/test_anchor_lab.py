@@ -80,6 +80,7 @@ def test_everything_is_written(findings: Findings, tmp_path: Path) -> None:
     assert "## The map" in paths[1].read_text()
 
 
+@pytest.mark.slow
 def test_docs_are_made_again_and_a_wrong_folder_is_refused(findings: Findings, tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"anchor\.md"):
         write_docs(findings, tmp_path)

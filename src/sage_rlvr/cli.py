@@ -6,12 +6,13 @@ Imports of torch and transformers stay inside the verbs, so that `--help` and a 
 from __future__ import annotations
 
 import difflib
+import io
 import os
 import sys
 import time
 import traceback
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
@@ -24,7 +25,10 @@ from rich.console import Console
 from sage_rlvr.errors import ConfigError, SageError
 
 if TYPE_CHECKING:
+    from sage_rlvr.config import TrainConfig
+    from sage_rlvr.progress import Reporter
     from sage_rlvr.report import SeedSummary, Summary
+    from sage_rlvr.runs import RunDir
 
 RUNS = Path("runs")
 FAULT = 70  # EX_SOFTWARE of sysexits.h; 1 means "interrupted and saved", so a crash needs a code of its own
@@ -53,12 +57,18 @@ class Sft:
     """Train a base policy from scratch on generated solutions."""
 
     recipe: tyro.conf.Positional[Path]
-    run: Path | None = None
+    run: Annotated[Path | None, tyro.conf.arg(aliases=["--run-dir"])] = None
     """Run directory (default runs/<recipe name>). The same directory again continues."""
     out: Path | None = None
     """Where the policy goes (default <run>/policy)."""
     quiet: bool = False
     """No progress."""
+    dry_run: bool = False
+    """Print what the recipe means and needs (engine trl: memory and hours); no weights, no network."""
+    devices: int = 1
+    """Of the dry run: GPUs."""
+    gpu: str = "h200"
+    """Of the dry run: their kind (h200, h100, a100, a100-40, l40s, rtx4090)."""
 
 
 @dataclass(frozen=True)
@@ -66,21 +76,33 @@ class Train:
     """Train one method by RL from a recipe; killed at any moment, the same command continues."""
 
     recipe: tyro.conf.Positional[Path]
-    run: Path | None = None
+    run: Annotated[Path | None, tyro.conf.arg(aliases=["--run-dir"])] = None
     """Run directory (default runs/<recipe name>-s<seed>)."""
     fork: bool = False
     """Continue a run although its recipe or the installed versions changed."""
     quiet: bool = False
     """No progress; metrics.jsonl has everything."""
+    dry_run: bool = False
+    """Print what the recipe means and needs (engine trl: memory and hours); no weights, no network."""
+    devices: int = 1
+    """Of the dry run: GPUs."""
+    gpu: str = "h200"
+    """Of the dry run: their kind (h200, h100, a100, a100-40, l40s, rtx4090)."""
+    mean_tokens: int | None = None
+    """Of the dry run: tokens of an average completion (default: half of rollout.max_new_tokens)."""
 
 
 @dataclass(frozen=True)
 class Eval:
-    """Evaluate a run, a model folder or "embedded" exactly: pass@k, support, temperature frontier."""
+    """Evaluate a run, a model or adapter folder, a Hub id or "embedded": exactly, or with --samples by sampling.
+
+    Exact (Countdown, where all right answers are listed): pass@k, support, temperature frontier. By samples, on any task:
+    every completion is kept in a store; the same command continues after any interruption, a larger --samples tops up."""
 
     what: tyro.conf.Positional[str]
     split: Literal["validation", "test"] = "test"
-    problems: int = 300
+    problems: int | None = None
+    """Default: 300 of Countdown; of other tasks all rows, else the first so many."""
     seed: int = 1
     """Of the problems, not of training; the same seed means the same problems."""
     draw: Literal["law", "census"] = "law"
@@ -95,20 +117,87 @@ class Eval:
     """Also draw this many completions at temperature 1 for each of 40 problems and hold them against the exact numbers."""
     out: Path | None = None
     """Where the record goes (default <run>/evaluation-<split>.npz, or runs/evaluations/<model>-<split>.npz)."""
+    samples: int = 0
+    """Draw this many completions of each problem instead of evaluating exactly (rounded up to whole chunks: 32, or 64 of the
+    sampler from 64 on)."""
+    task: str = "countdown"
+    """Of samples: countdown, aime, amc23, math500, math500_l5, minerva, dapo_math, knights_and_knaves(_strict), or a .jsonl
+    file with problem and answer."""
+    preset: Literal["honest", "paper", "released_code"] = "honest"
+    """Of samples: honest (T 1, nothing truncated), paper (its training settings at T 0.3: min_p 0.01), released_code (T 0.3,
+    top-p 0.95, and top-k 50 where vLLM does not sample)."""
+    template: Literal["sage", "boxed", "as_is"] = "boxed"
+    """Of samples: how a mathematics problem is asked, and where its answer is read."""
+    chat: Literal["model", "format"] = "model"
+    """Of samples: the chat template of the policy's tokenizer, or the prompt format's own for all arms alike."""
+    store: Path | None = None
+    """Of samples: where they are kept (default <run>/samples/<task>-..., or runs/samples/<model>/<task>-...)."""
+    max_new_tokens: int | None = None
+    """Of samples: default 32 for Countdown, else 3072."""
+    score_base: str | None = None
+    """Of samples: also the log-probs of every token under this model, for perplexities."""
+    guide: str | None = None
+    """Of samples: also q of a guide (branch, token, random, flat) at every token."""
+    generator: Literal["auto", "sampler", "transformers", "vllm", "server"] = "auto"
+    """Of samples: auto is transformers on a GPU, else the sampler of this package."""
+    server: str | None = None
+    """Of samples: address of an OpenAI-compatible server, for --generator server."""
+    served_as: str | None = None
+    """Of samples: the policy's name on that server (default: its path)."""
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    """Of samples: auto is bfloat16 on a GPU, else float32."""
+    sampling_seed: int = 0
+    """Of samples: from it and its address each sample has a seed of its own."""
+    reverify: bool = False
+    """Draw nothing: judge the samples of the store again by today's verifier, then report."""
+    quiet: bool = False
+    """Of samples: no progress."""
+
+
+SAMPLING = (
+    *("task", "preset", "template", "chat", "store", "max_new_tokens", "score_base", "guide", "generator", "server"),
+    *("served_as", "dtype", "sampling_seed", "quiet"),
+)  # settings of Eval that mean nothing without --samples or --reverify
+EXACT = ("temperatures", "frontier", "ks", "sample", "out")  # and those that mean nothing with it
 
 
 @dataclass(frozen=True)
 class Compare:
     """Hold evaluations of the same problems against each other; the first is the control of all others.
 
-    Each is a record (.npz), a run directory, or NAME=PATH[,PATH...]; several paths are training seeds of one method."""
+    Each is a record (.npz), a run directory, a sample store, or NAME=PATH[,PATH...]; several paths are training seeds of one
+    method. paper:GRPO paper:Branch compares arms of the paper's own tables (paper:4/GRPO: of its Table 4)."""
 
     arms: tyro.conf.Positional[tuple[str, ...]]
     split: Literal["validation", "test"] = "test"
     """Which record of a run directory to take."""
     k: int = 256
     out: Path | None = None
-    """Also write the page and the pictures there."""
+    """Also write the page and the pictures there (of exact records)."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Say what a design can see, of checkpoints and of methods, and what to buy next, before anything is trained."""
+
+    problems: int
+    samples: int = 256
+    """Of each problem."""
+    seeds: int = 3
+    """Training seeds of each of the two arms."""
+    k: int = 256
+    discordant: float = 0.1
+    """Assumed share of problems on which two checkpoints differ at pass@k."""
+    noise_share: float = 0.5
+    """Assumed part of it that is chance of the samples, and shrinks with their number."""
+    run_sd: float = 0.01
+    """Assumed standard deviation between training runs of one arm's score."""
+    run_cost: float = 64_000
+    """What a training run costs, in sampled completions."""
+    from_: Annotated[tuple[str, ...], tyro.conf.arg(name="from")] = ()
+    """Measure these on a pilot instead: two arms as in compare, A=PATH[,PATH...] B=PATH[,PATH...]."""
+    split: Literal["validation", "test"] = "test"
+    """Which record of a run directory to take."""
 
 
 @dataclass(frozen=True)
@@ -116,6 +205,17 @@ class Show:
     """Print a resolved recipe and the objective that it really optimises."""
 
     recipe: tyro.conf.Positional[Path]
+
+
+@dataclass(frozen=True)
+class ImportConfig:
+    """Turn the train_config.yaml of SAGE's authors into recipes, and say line by line what it did not mean."""
+
+    source: tyro.conf.Positional[Path]
+    out: Annotated[Path | None, tyro.conf.arg(aliases=["-o"])] = None
+    """Where the recipe goes (default: the terminal); the SFT recipe, where there is one, goes beside it as NAME-sft.yaml."""
+    plain: bool = False
+    """As their train_grpo reads the file: without the guide."""
 
 
 @dataclass(frozen=True)
@@ -140,6 +240,41 @@ class Theory:
 
 
 @dataclass(frozen=True)
+class Audit:
+    """Audit the verifier on tasks: what perfect, wrong and guessed answers earn, and the rows where it fails, by id.
+
+    Exit code 2 if a check with a bar is below 99 %."""
+
+    tasks: tyro.conf.Positional[tuple[str, ...]]
+    """aime, amc23, math500, math500_l5, minerva, dapo_math, knights_and_knaves(_strict), or a .jsonl file with problem and
+    answer. SAGE_RLVR_DATA names a folder with the data files; without it they are fetched at pinned commits."""
+    template: str | None = None
+    """The prompt format in use: sage, boxed or as_is (default: each of them)."""
+    answer_in: Literal["boxed", "tag", "last_number", "anywhere"] | None = None
+    """Read the answer elsewhere than the format asks, to see what such a mistake would cost."""
+    k: int = 256
+    """Guesses of the guess floors."""
+    rows: int = 50
+    """Rows listed a check."""
+    out: Path | None = None
+    """Also write the audits as a Markdown page."""
+
+
+@dataclass(frozen=True)
+class Verify:
+    """The verdict on one answer, or on every row of a .jsonl file with completion and answer; and why."""
+
+    gold: tyro.conf.Positional[str | None] = None
+    answer: tyro.conf.Positional[str | None] = None
+    """The answer, or a whole completion together with --answer-in. Write -- before a GOLD or ANSWER that begins with -."""
+    file: Path | None = None
+    """Rows to verify instead of one pair."""
+    answer_in: Literal["boxed", "tag", "last_number", "whole", "anywhere"] | None = None
+    """Where the answer stands (default: whole for one pair, boxed for a file)."""
+    tag: str = "SOLUTION"
+
+
+@dataclass(frozen=True)
 class Doctor:
     """Say what works on this machine, and what was switched off and why."""
 
@@ -150,8 +285,12 @@ Command = (
     | Annotated[Train, tyro.conf.subcommand("train")]
     | Annotated[Eval, tyro.conf.subcommand("eval")]
     | Annotated[Compare, tyro.conf.subcommand("compare")]
+    | Annotated[Plan, tyro.conf.subcommand("plan")]
     | Annotated[Show, tyro.conf.subcommand("show")]
+    | Annotated[ImportConfig, tyro.conf.subcommand("import-config")]
     | Annotated[Theory, tyro.conf.subcommand("theory")]
+    | Annotated[Audit, tyro.conf.subcommand("audit")]
+    | Annotated[Verify, tyro.conf.subcommand("verify")]
     | Annotated[Doctor, tyro.conf.subcommand("doctor")]
 )
 EDITABLE = (Demo, Sft, Train, Show)  # the verbs that take --a.b value
@@ -191,7 +330,20 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def _check_verb(args: Sequence[str]) -> None:
     """A mistyped verb is answered with its neighbour; everything else is tyro's business."""
-    verbs = ("demo", "sft", "train", "eval", "compare", "show", "theory", "doctor")
+    verbs = (
+        "demo",
+        "sft",
+        "train",
+        "eval",
+        "compare",
+        "plan",
+        "show",
+        "import-config",
+        "theory",
+        "audit",
+        "verify",
+        "doctor",
+    )
     if args and not args[0].startswith("-") and args[0] not in verbs:
         near = difflib.get_close_matches(args[0], verbs, n=1)
         hint = f"did you mean {near[0]!r}?" if near else f"choose from {', '.join(verbs)}"
@@ -214,7 +366,7 @@ def _overrides(command: object, unknown: Sequence[str]) -> list[tuple[str, str]]
     while rest:
         word = rest.pop(0)
         if not word.startswith("--") or not isinstance(command, EDITABLE):
-            verb = type(command).__name__.lower()
+            verb = "import-config" if isinstance(command, ImportConfig) else type(command).__name__.lower()
             raise ConfigError(f"{word!r}: `sage-rlvr {verb}` has no such argument; see `sage-rlvr {verb} --help`")
         name, equals, value = word[2:].partition("=")
         if not equals and not rest:
@@ -230,19 +382,28 @@ def _run(command: object, overrides: list[tuple[str, str]], streams: Streams) ->
         Train: _train,
         Eval: _eval,
         Compare: _compare,
+        Plan: _plan,
         Show: _show,
+        ImportConfig: _import_config,
         Theory: _theory,
+        Audit: _audit,
+        Verify: _verify,
         Doctor: _doctor,
     }
     return verbs[type(command)](command, overrides, streams)
 
 
 def _sft(command: Sft, overrides: list[tuple[str, str]], streams: Streams) -> int:
-    from sage_rlvr.config import SftConfig, dump, load_config
+    from sage_rlvr.config import FinetuneConfig, SftConfig, dump, load, load_config
     from sage_rlvr.engines.sft import train_sft
     from sage_rlvr.progress import Silent, Terminal
     from sage_rlvr.runs import RunDir
+    from sage_rlvr.verbs import schema_of
 
+    if _is_dry(command):
+        return _dry_run(command, overrides, streams)
+    if schema_of(load(command.recipe, overrides)) is FinetuneConfig:
+        return _finetune(command, overrides, streams)
     config = load_config(SftConfig, command.recipe, overrides)
     directory = command.run or RUNS / command.recipe.stem
     out = command.out or directory / "policy"
@@ -251,21 +412,125 @@ def _sft(command: Sft, overrides: list[tuple[str, str]], streams: Streams) -> in
     return _ended(reached, config.steps, f"policy in {out}", directory, streams)
 
 
-def _train(command: Train, overrides: list[tuple[str, str]], streams: Streams) -> int:
-    from sage_rlvr.config import TrainConfig, dump, load_config
-    from sage_rlvr.engines.base import run_facts
-    from sage_rlvr.engines.loop import train
+def _finetune(command: Sft, overrides: list[tuple[str, str]], streams: Streams) -> int:
+    """`sft` of an existing model on rows of a data set, by TRL."""
+    from sage_rlvr.config import FinetuneConfig, dump, load_config
+    from sage_rlvr.engines.trl import require_trl
     from sage_rlvr.progress import Silent, Terminal
     from sage_rlvr.runs import RunDir
 
+    config = load_config(FinetuneConfig, command.recipe, overrides)
+    try:
+        require_trl()
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"engine.name = 'trl': {error}") from error
+    from sage_rlvr.engines.trl.sft import finetune, run_facts
+
+    directory = command.run or RUNS / command.recipe.stem
+    out = command.out or directory / "policy"
+    if not _is_main_rank():
+        found = finetune(config, None, directory, out, progress=Silent(), say=lambda line: None)
+        return 0 if found.step == found.total else 1
+    say = (lambda line: None) if command.quiet else partial(streams.err.print, markup=False, soft_wrap=True)
+    progress = Silent() if command.quiet else Terminal("sft")
+    with RunDir.open(directory, dump(config), kind="sft", data=run_facts(config)) as run:
+        found = finetune(config, run, directory, out, progress=progress, say=say)
+    return _ended(found.step, found.total, f"policy in {out}", directory, streams)
+
+
+def _train(command: Train, overrides: list[tuple[str, str]], streams: Streams) -> int:
+    from sage_rlvr.config import TrainConfig, dump, load_config
+    from sage_rlvr.engines.base import run_facts
+    from sage_rlvr.progress import Silent, Terminal
+    from sage_rlvr.runs import RunDir
+
+    if _is_dry(command):
+        return _dry_run(command, overrides, streams)
     config = load_config(TrainConfig, command.recipe, overrides)
     directory = command.run or RUNS / f"{command.recipe.stem}-s{config.seed}"
-    if not command.quiet:
+    on_trl = config.engine.name == "trl"
+    writes = not on_trl or _is_main_rank()
+    if writes and not command.quiet:
         streams.err.print(config.method.build().describe(), markup=False, soft_wrap=True)
+    progress = Silent() if command.quiet or not writes else Terminal(directory.name)
+    if not writes:
+        return 0 if _trl_run(config, None, directory, progress, lambda line: None) == config.steps else 1
+    say = partial(streams.err.print, markup=False, soft_wrap=True)
     facts = run_facts(config)
+    if config.data is not None:
+        from sage_rlvr.engines.trl.rows import facts as facts_of_rows
+
+        facts["data"] = facts_of_rows(config.data)
     with RunDir.open(directory, dump(config), kind="train", fork=command.fork, data=facts) as run:
-        reached = train(config, run, Silent() if command.quiet else Terminal(directory.name))
+        if on_trl:
+            reached = _trl_run(config, run, directory, progress, (lambda line: None) if command.quiet else say)
+        else:
+            from sage_rlvr.engines.loop import train
+
+            reached = train(config, run, progress)
     return _ended(reached, config.steps, f"policy in {directory / 'policy'}", directory, streams)
+
+
+def _is_dry(command: Train | Sft) -> bool:
+    """Whether to say only what would be done; a setting of the dry run without it is refused."""
+    plain = type(command)(recipe=command.recipe)
+    names = [n for n in ("devices", "gpu", "mean_tokens") if getattr(command, n, None) != getattr(plain, n, None)]
+    if names and not command.dry_run:
+        given = ", ".join("--" + name.replace("_", "-") for name in names)
+        raise ConfigError(f"{given}: settings of --dry-run; a run takes the devices that its launcher gives it")
+    return command.dry_run
+
+
+def _dry_run(command: Train | Sft, overrides: list[tuple[str, str]], streams: Streams) -> int:
+    from sage_rlvr.config import FinetuneConfig, SftConfig, TrainConfig, load, load_config
+    from sage_rlvr.engines.trl.dry_run import finetune_lines, train_lines
+    from sage_rlvr.verbs import loop_lines, recipe_lines, schema_of
+
+    schema: type = TrainConfig
+    if isinstance(command, Sft):  # a recipe of the other verb is refused by the keys that this one has not
+        schema = FinetuneConfig if schema_of(load(command.recipe, overrides)) is FinetuneConfig else SftConfig
+    config = load_config(schema, command.recipe, overrides)
+    lines = [*recipe_lines(config), ""]
+    if isinstance(config, FinetuneConfig):
+        lines += finetune_lines(config, command.devices, command.gpu)
+    elif isinstance(config, TrainConfig) and config.engine.name == "trl" and isinstance(command, Train):
+        lines += train_lines(config, command.devices, command.gpu, command.mean_tokens)
+    else:
+        lines += loop_lines(config)
+    for line in lines:
+        streams.out.print(line, markup=False, soft_wrap=True)
+    return 0
+
+
+def _import_config(command: ImportConfig, overrides: list[tuple[str, str]], streams: Streams) -> int:
+    from sage_rlvr.verbs import import_recipes
+
+    texts, findings, missing = import_recipes(command.source, command.out, command.plain)
+    if command.out is None:
+        for text in texts:
+            streams.out.print(text, markup=False, soft_wrap=True)
+    for line in (*findings, *missing):
+        streams.err.print(line, markup=False, soft_wrap=True)
+    return 0
+
+
+def _is_main_rank() -> bool:
+    """True in a plain process and on the first rank of torchrun or accelerate launch, which alone writes."""
+    return os.environ.get("RANK", "0") == "0"
+
+
+def _trl_run(
+    config: TrainConfig, run: RunDir | None, directory: Path, progress: Reporter, say: Callable[[str], None]
+) -> int:
+    from sage_rlvr.engines.trl import require_trl
+
+    try:
+        require_trl()
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"engine.name = 'trl': {error}") from error
+    from sage_rlvr.engines.trl.run import train
+
+    return train(config, run, directory, progress, say)
 
 
 def _ended(reached: int, wanted: int, result: str, directory: Path, streams: Streams) -> int:
@@ -281,20 +546,47 @@ def _ended(reached: int, wanted: int, result: str, directory: Path, streams: Str
 
 
 def _show(command: Show, overrides: list[tuple[str, str]], streams: Streams) -> int:
-    from sage_rlvr.config import SftConfig, TrainConfig, load, load_config, to_yaml
-    from sage_rlvr.verbs import reference_line, world_line
+    from sage_rlvr.config import TrainConfig, load, load_config
+    from sage_rlvr.verbs import recipe_lines, schema_of, world_line
 
-    schema = TrainConfig if {"method", "rollout"} & set(load(command.recipe, overrides)) else SftConfig
-    config = load_config(schema, command.recipe, overrides)
-    streams.out.print(to_yaml(config).rstrip(), markup=False, soft_wrap=True)
-    if isinstance(config, TrainConfig):
-        streams.out.print("\n" + config.method.build().describe(), markup=False, soft_wrap=True)
-        streams.out.print("\n" + reference_line(config), markup=False, soft_wrap=True)
+    config = load_config(schema_of(load(command.recipe, overrides)), command.recipe, overrides)
+    for line in recipe_lines(config):
+        streams.out.print(line, markup=False, soft_wrap=True)
+    if isinstance(config, TrainConfig) and config.data is None:
         streams.out.print("\n" + world_line(config.world), markup=False, soft_wrap=True)
     return 0
 
 
 def _eval(command: Eval, overrides: list[tuple[str, str]], streams: Streams) -> int:
+    plain, sampled = Eval(what=command.what), bool(command.samples) or command.reverify
+    given = [n for n in (EXACT if sampled else SAMPLING) if getattr(command, n) != getattr(plain, n)]
+    if given:
+        names = ", ".join("--" + name.replace("_", "-") for name in given)
+        way = "the exact evaluation; leave out --samples" if sampled else "an evaluation by samples; add --samples N"
+        raise ConfigError(f"{names}: settings of {way}")
+    return _eval_samples(command, streams) if sampled else _eval_exact(command, streams)
+
+
+def _eval_samples(command: Eval, streams: Streams) -> int:
+    from sage_rlvr.engines.sampled_run import sample_into_store, verify_again
+    from sage_rlvr.evaluation.sample_report import report_lines
+    from sage_rlvr.progress import counting
+    from sage_rlvr.verbs import sample_settings
+
+    settings = sample_settings(command, RUNS)
+    say = partial(streams.out.print, markup=False, soft_wrap=True)
+    if command.reverify:
+        store, task, judged = verify_again(settings)
+        say(f"{judged:,} samples judged again; the older verdicts stay readable in {store.path}/verdicts")
+    else:
+        quiet = Console(file=io.StringIO()) if command.quiet else streams.err
+        store, task = sample_into_store(settings, partial(counting, quiet, settings.policy))
+    say("\n".join(report_lines(store, command.samples or None, task.floor)))
+    say(f"store: {store.path}")
+    return 0
+
+
+def _eval_exact(command: Eval, streams: Streams) -> int:
     from sage_rlvr.engines.evaluate import FRONTIER, cross_check, evaluate
     from sage_rlvr.evaluation.record import save_record
     from sage_rlvr.runs import writing
@@ -314,7 +606,7 @@ def _eval(command: Eval, overrides: list[tuple[str, str]], streams: Streams) -> 
     record = evaluate(
         target,
         split=command.split,
-        problems=command.problems,
+        problems=300 if command.problems is None else command.problems,
         seed=command.seed,
         draw=command.draw,
         temperatures=temperatures,
@@ -333,13 +625,60 @@ def _eval(command: Eval, overrides: list[tuple[str, str]], streams: Streams) -> 
 
 def _compare(command: Compare, overrides: list[tuple[str, str]], streams: Streams) -> int:
     from sage_rlvr.report import summarise
-    from sage_rlvr.verbs import compare_records, print_summary
+    from sage_rlvr.verbs import (
+        PAPER,
+        compare_records,
+        compare_stores,
+        is_store,
+        more_lines,
+        paper_lines,
+        print_summary,
+    )
 
+    say = partial(streams.out.print, markup=False, soft_wrap=True)
+    plain: Callable[[], list[str]] | None = None
+    if any(arm.startswith(PAPER) for arm in command.arms):
+        plain = partial(paper_lines, command.arms)
+    elif any(map(is_store, command.arms)):
+        plain = partial(compare_stores, command.arms, command.k)
+    if plain is not None:
+        if command.out is not None:
+            raise ConfigError(f"--out {command.out}: only exact records have a page; leave it out")
+        say("\n".join(plain()))
+        return 0
     result, over_seeds = compare_records(command.arms, command.split, command.k)
     shown = summarise(result) if over_seeds is None else over_seeds
     print_summary(streams.out, shown)
+    for line in more_lines(result, over_seeds, command.k):
+        say(line)
     if command.out is not None:
         _write_pages(shown, command.out, streams)
+    return 0
+
+
+def _plan(command: Plan, overrides: list[tuple[str, str]], streams: Streams) -> int:
+    from sage_rlvr.evaluation.plan import Design, assume, make_plan, plan_lines
+    from sage_rlvr.verbs import pilot_of
+
+    design = Design(problems=command.problems, samples=command.samples, seeds=command.seeds)
+    if not 1 <= command.k <= command.samples:
+        raise ConfigError(
+            f"--k {command.k}: pass@k needs at least k samples, the design has --samples {command.samples}"
+        )
+    if not command.run_cost > 0:
+        raise ConfigError(f"--run-cost {command.run_cost:g}: what a training run costs, in completions, is above 0")
+    if command.from_:
+        pilot = pilot_of(command.from_, command.split, command.k, command.run_sd)
+    else:
+        pilot = assume(
+            k=command.k,
+            samples=command.samples,
+            discordant=command.discordant,
+            run_sd=command.run_sd,
+            noise_share=command.noise_share,
+        )
+    for line in plan_lines(make_plan(design, pilot, run_cost=command.run_cost), run_cost=command.run_cost):
+        streams.out.print(line, markup=False, soft_wrap=True)
     return 0
 
 
@@ -397,6 +736,44 @@ def _check_lab(command: Theory) -> None:
         from sage_rlvr.verbs import target_of
 
         load_policy(target_of(command.policy, None).model)
+
+
+def _audit(command: Audit, overrides: list[tuple[str, str]], streams: Streams) -> int:
+    from sage_rlvr.audit import audit, lines_of, write_page
+
+    if not command.tasks:
+        from sage_rlvr.audit import NAMES
+
+        raise ConfigError(f"audit: name at least one task: {', '.join(NAMES)}, or a .jsonl file")
+    found = []
+    for name in command.tasks:
+        found.append(audit(name, command.template, command.k, command.answer_in))
+        for line in lines_of(found[-1], command.rows):
+            streams.out.print(line, markup=False, soft_wrap=True)
+    if command.out is not None:
+        options = [f"--template {command.template}"] if command.template else []
+        options += [f"--answer-in {command.answer_in}"] if command.answer_in else []
+        options += [f"--k {command.k}"] if command.k != 256 else []
+        write_page(found, command.out, " ".join(["sage-rlvr audit", *command.tasks, *options]))
+        streams.out.print(f"page: {command.out}", markup=False, soft_wrap=True)
+    return 0 if all(one.passed for one in found) else 2
+
+
+def _verify(command: Verify, overrides: list[tuple[str, str]], streams: Streams) -> int:
+    from sage_rlvr.audit import verify_lines
+    from sage_rlvr.verifiers.pool import shared
+
+    pair = (command.gold, command.answer)
+    if (None in pair) if command.file is None else pair != (None, None):
+        raise ConfigError("verify: give GOLD and ANSWER, or --file rows.jsonl, and not both")
+    if command.file is not None:
+        for line in verify_lines(command.file, command.answer_in or "boxed", command.tag):
+            streams.out.print(line, markup=False, soft_wrap=True)
+        return 0
+    options = {"answer_in": command.answer_in or "whole", "tag": command.tag}
+    verdict = shared().verify([(command.answer, command.gold)], **options)[0]
+    streams.out.print(f"{verdict.label}: {verdict.reason}", markup=False, soft_wrap=True)
+    return 0
 
 
 def _doctor(command: Doctor, overrides: list[tuple[str, str]], streams: Streams) -> int:

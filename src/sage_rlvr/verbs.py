@@ -16,9 +16,36 @@ import rich.markup
 import rich.table
 from rich.console import Console
 
-from sage_rlvr.config import SftConfig, TrainConfig, WorldConfig, load, load_config
+from sage_rlvr.config import (
+    FinetuneConfig,
+    SftConfig,
+    TrainConfig,
+    WorldConfig,
+    decode,
+    load,
+    load_config,
+    parse_yaml,
+    to_yaml,
+)
 from sage_rlvr.errors import ConfigError, DataError, SageError
-from sage_rlvr.evaluation import curve, mean_interval, reachable, success_probability
+from sage_rlvr.evaluation import (
+    check_budget,
+    compare_frontiers,
+    curve,
+    curve_sentence,
+    frontier,
+    frontier_sentence,
+    gap_to_frontier,
+    improvement_sentence,
+    paired_curve,
+    paired_seeds,
+    probability_of_improvement,
+    reachable,
+    sentence,
+    share_interval,
+    success_probability,
+)
+from sage_rlvr.evaluation.plan import Pilot, pilot_of_counts, pilot_of_exact
 from sage_rlvr.evaluation.record import Record, check_paired, load_record
 from sage_rlvr.report import (
     Result,
@@ -31,9 +58,13 @@ from sage_rlvr.report import (
     summarise,
     summarise_seeds,
 )
+from sage_rlvr.report.summary import control_pairs
 
 if TYPE_CHECKING:
     from sage_rlvr.engines.evaluate import Target
+    from sage_rlvr.engines.sampled_run import SampleSettings
+
+PAPER = "paper:"  # prefix of an arm of the paper's own tables
 
 
 def world_of(name: str) -> WorldConfig:
@@ -71,6 +102,33 @@ def target_of(what: str, world: str | None) -> Target:
         ) from error
 
 
+def sample_settings(command: Any, runs: Path) -> SampleSettings:
+    """The settings of `sage-rlvr eval --samples`: the policy and, for Countdown, the world of a run or model; the store's
+    place where none was named."""
+    from sage_rlvr.engines.sampled_run import SampleSettings
+
+    run, world = Path(command.what), None
+    if command.task == "countdown":
+        target = target_of(command.what, command.world)
+        policy, model, world, of_run = target.name, target.model, target.world, target.run is not None
+    else:
+        of_run = (run / "run.json").is_file()
+        policy = "base" if command.what == "embedded" else run.name
+        model = str(run / "policy") if of_run else command.what
+    asked = "" if command.task.startswith(("countdown", "knights")) else f"-{command.template}"
+    name = f"{Path(command.task).stem}-{command.preset}{asked}"
+    home = run / "samples" if of_run else runs / "samples" / policy
+    shared = ("task", "samples", "problems", "split", "seed", "draw", "preset", "template", "chat", "max_new_tokens")
+    shared += ("generator", "server", "served_as", "dtype", "sampling_seed", "score_base", "guide")
+    return SampleSettings(
+        policy=policy,
+        model=model,
+        world=world,
+        store=command.store or home / name,
+        **{field: getattr(command, field) for field in shared},
+    )
+
+
 def world_line(world: WorldConfig) -> str:
     """What enumeration says of the world's test split; five numbers would take minutes, so that is said instead."""
     if max(world.counts) > 4:
@@ -99,6 +157,65 @@ def reference_line(config: TrainConfig) -> str:
     return f"reference: {config.reference} ({why})" + unread
 
 
+def schema_of(tree: Mapping[str, Any]) -> type[TrainConfig] | type[FinetuneConfig] | type[SftConfig]:
+    """The schema of a recipe's tree: a method or a rollout trains by RL, a data set or TRL fine-tunes a model, else the
+    world makes a base policy."""
+    if {"method", "rollout"} & set(tree):
+        return TrainConfig
+    engine = tree.get("engine")
+    tuned = "data" in tree or (isinstance(engine, dict) and engine.get("name") == "trl")
+    return FinetuneConfig if tuned else SftConfig
+
+
+def recipe_lines(config: TrainConfig | FinetuneConfig | SftConfig) -> list[str]:
+    """The resolved recipe, and of an RL recipe its objective and what its reference is loaded from."""
+    lines = [to_yaml(config).rstrip()]
+    if isinstance(config, TrainConfig):
+        lines += ["\n" + config.method.build().describe(), "\n" + reference_line(config)]
+    return lines
+
+
+def loop_lines(config: TrainConfig | FinetuneConfig | SftConfig) -> list[str]:
+    """What a dry run says of a recipe that the engines of this package run: counts."""
+    unknown = "memory and hours are estimated for the engine trl alone"
+    if not isinstance(config, TrainConfig):
+        return [
+            "Work",
+            f"  {getattr(config, 'steps', 0):,} optimiser steps of {config.batch_size:,} examples",
+            f"  {unknown}",
+        ]
+    rollout, updates = config.rollout, config.updates.epochs * config.updates.minibatches
+    completions = config.steps * rollout.completions
+    return [
+        "Work",
+        f"  {config.steps:,} rollouts of {rollout.completions:,} completions, {config.steps * updates:,} optimiser steps",
+        f"  {completions:,} completions of at most {rollout.max_new_tokens:,} tokens",
+        f"  {unknown}",
+    ]
+
+
+def import_recipes(source: Path, out: Path | None, plain: bool) -> tuple[list[str], list[str], list[str]]:
+    """Their configuration as recipes, written to `out` and beside it. Returns their texts, the findings as lines, and what
+    comes next. Both recipes are decoded before anything is written; ConfigError too where a file is there already."""
+    from sage_rlvr.import_config import import_config
+
+    stem = source.stem if out is None else out.stem
+    found = import_config(source, sft_run=f"runs/{stem}-sft", plain=plain)
+    decode(TrainConfig, parse_yaml(found.train, "the imported recipe"))
+    files = {} if out is None else {out: found.train}
+    if found.sft is not None:
+        decode(FinetuneConfig, parse_yaml(found.sft, "the imported SFT recipe"))
+        files |= {} if out is None else {out.with_name(f"{stem}-sft.yaml"): found.sft}
+    there = [str(path) for path in files if path.exists()]
+    if there:
+        raise ConfigError(f"{', '.join(there)}: there already; give another name (-o), or move it away")
+    for path, text in files.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    texts = [text for text in (found.sft, found.train) if text is not None]
+    return texts, [str(finding) for finding in found.findings], [f"written: {path}" for path in files]
+
+
 def eval_lines(record: Record, ks: Sequence[int]) -> list[str]:
     """A table in text: one line a temperature, 95 % intervals over problems."""
     head = (
@@ -110,7 +227,7 @@ def eval_lines(record: Record, ks: Sequence[int]) -> list[str]:
         values = curve(success_probability(rows), list(ks))
         cells = []
         for column in values.T:
-            found = mean_interval(column)
+            found = share_interval(column)
             cells.append(f"{found.value:.3f} [{found.low:.3f}, {found.high:.3f}]  ")
         lines.append(f"  {t:<5g} " + "".join(f"{cell:<23}" for cell in cells) + f"{np.mean(reachable(rows, 256)):.1f}")
     return lines
@@ -140,6 +257,119 @@ def compare_records(arms: Sequence[str], split: str, k: int) -> tuple[Result, Se
     check_paired([record for _, records in loaded for record in records])
     results = [_result([(name, rows[min(s, len(rows) - 1)]) for name, rows in loaded], k) for s in range(counts[0])]
     return results[0], summarise_seeds(results) if counts[0] > 1 else None
+
+
+def more_lines(result: Result, over_seeds: SeedSummary | None, k: int) -> list[str]:
+    """What `compare` says beyond the table's sentences: each pair over all k, the chance of an improvement on a problem, and
+    their temperature frontiers where both were evaluated at several temperatures."""
+    trained = [arm.name for arm in result.arms if arm.trained and arm.name != result.base]
+    pairs = [(name, result.base) for name in trained] + list(control_pairs(result))
+    seeds = [result] if over_seeds is None else list(over_seeds.results)
+    lines = []
+    for a, b in pairs:
+        arms = [(r.arm(a), r.arm(b)) for r in seeds]
+        if over_seeds is None:
+            band = paired_curve(curve(arms[0][0].p, result.ks), curve(arms[0][1].p, result.ks), result.ks)
+            lines.append(curve_sentence(band, a, b))
+        over = "problems" if over_seeds is None else "training seeds"
+        scores = (np.stack([pair[i].p for pair in arms]) for i in (0, 1))
+        lines.append(improvement_sentence(probability_of_improvement(*scores, over=over), a, b, "a problem's pass@k"))
+        if all(len(arm.ps) > 1 for pair in arms for arm in pair):
+            lines.append(_frontier_line(arms, a, b, k))
+    return [line + "." for line in lines]
+
+
+def _frontier_line(arms: Sequence[tuple[Any, Any]], a: str, b: str, k: int) -> str:
+    if len(arms) == 1:
+        return frontier_sentence(compare_frontiers(arms[0][0].ps, arms[0][1].ps, k=k), a, b, k)
+    gaps = [gap_to_frontier(frontier(x.ps, k), frontier(y.ps, k)).value for x, y in arms]
+    known = [gap for gap in gaps if gap is not None]
+    if len(known) < len(gaps):
+        none = len(gaps) - len(known)
+        return f"{a} vs {b}, temperature frontiers: no common range of pass@1 in {none} training seeds"
+    found = paired_seeds(known, np.zeros(len(known)))
+    return sentence(found, a, b, f"mean gap in pass@{k} at equal pass@1, temperature frontiers")
+
+
+def paper_lines(arms: Sequence[str]) -> list[str]:
+    """`compare paper:A paper:B [...]`: the arithmetic of the paper's own tables, the first being the control."""
+    from sage_rlvr.evaluation.published import compare_arms, comparison_lines, find_arms, load_document, read_tables
+    from sage_rlvr.recipes import recipe
+
+    others = [arm for arm in arms if not arm.startswith(PAPER)]
+    if others or len(arms) < 2:
+        raise DataError(
+            f"{', '.join(others) or arms[0]}: paper:ARM compares with other paper:ARMs alone, two at least, as in: "
+            "sage-rlvr compare paper:GRPO paper:Branch"
+        )
+    document = load_document(recipe("tables.json", "paper"))
+    table, found = find_arms(read_tables(document), [arm.removeprefix(PAPER) for arm in arms])
+    lines: list[str] = []
+    for other in found[1:]:
+        lines += [*comparison_lines(compare_arms(table, found[0], other), document["problems"]), ""]
+    return lines[:-1]
+
+
+def is_store(text: str) -> bool:
+    """Whether NAME=PATH[,PATH...] names sample stores."""
+    return any((Path(path) / "store.json").is_file() for path in text.rpartition("=")[2].split(","))
+
+
+def compare_stores(arms: Sequence[str], k: int) -> list[str]:
+    """Sentences from sample stores: paired by problem, refused where their budgets differ, Holm over the data sets.
+
+    Each arm is NAME=PATH[,PATH...]; several stores of one task are training seeds, those of other tasks other data sets."""
+    from sage_rlvr.evaluation.verdicts import arms_of, compare_counts
+
+    loaded, identities = _stores(arms)
+    for task in dict.fromkeys(task for task, _ in identities.values()):
+        same = {name: identity for name, (of, identity) in identities.items() if of == task}
+        check_budget(same)
+    return compare_counts(arms_of(loaded), k)
+
+
+def _stores(arms: Sequence[str]) -> tuple[dict[str, list[tuple[str, Any]]], dict[str, tuple[str, Mapping[str, Any]]]]:
+    from sage_rlvr.evaluation.samples import SampleStore
+    from sage_rlvr.evaluation.verdicts import Scored
+
+    loaded: dict[str, list[tuple[str, Any]]] = {}
+    identities = {}
+    for arm in arms:
+        name, _, paths = arm.rpartition("=")
+        for path in paths.split(","):
+            with SampleStore.open(path) as store:
+                counts, identity = store.counts(), store.identity.tree()
+            n = sorted(set(counts.n.tolist()))
+            if len(n) != 1:
+                raise DataError(f"{path}: its problems have {n[0]} to {n[-1]} samples; finish the evaluation first")
+            task = str(identity["task"])
+            scored = Scored(counts.problems, n[0], counts.right[None, :])
+            loaded.setdefault(name or Path(path).name, []).append((task, scored))
+            judge = store.verifiers()[-1]["verifier_hash"]
+            identities[f"{name or 'store'} ({path})"] = (task, identity | {"n": n[0], "verifier_hash": judge})
+    return loaded, identities
+
+
+def pilot_of(arms: Sequence[str], split: str, k: int, run_sd: float) -> Pilot:
+    """A pilot for `plan` from two arms, A=PATH[,PATH...] B=...: records, run directories or sample stores."""
+    if len(arms) != 2:
+        raise ConfigError(f"--from {' '.join(arms)}: two arms are wanted, A=PATH[,PATH...] B=PATH[,PATH...]")
+    if any(is_store(arm) for arm in arms):
+        from sage_rlvr.evaluation.verdicts import arms_of, check_alike
+
+        named = arms_of(_stores(arms)[0])
+        check_alike(named, k)
+        (_, a), (_, b) = named.items()
+        task = next(iter(a))
+        return pilot_of_counts(a[task].n, a[task].right[0], b[task].right[0], k, run_sd)
+    (_, a_records), (_, b_records) = (_named(arm, split) for arm in arms)
+    check_paired([*a_records, *b_records])
+    rows = max(len(a_records), len(b_records))
+    if {len(a_records), len(b_records)} - {1, rows}:
+        raise DataError(f"--from: {len(a_records)} and {len(b_records)} training seeds; give the same number, or one")
+    scores = [np.stack([success_probability(r.logps[1.0]) for r in records]) for records in (a_records, b_records)]
+    left, right = (np.broadcast_to(x, (rows, x.shape[1])) for x in scores)
+    return pilot_of_exact(left, right, k, run_sd)
 
 
 def _named(arm: str, split: str) -> tuple[str, list[Record]]:

@@ -6,7 +6,17 @@ import numpy as np
 import pytest
 
 from sage_rlvr.errors import DataError
-from sage_rlvr.evaluation import FrontierPoint, at_equal_pass1, best_pass1, frontier, gap_to_frontier, passk_at
+from sage_rlvr.evaluation import (
+    FrontierPoint,
+    at_equal_pass1,
+    best_pass1,
+    compare_frontiers,
+    frontier,
+    frontier_sentence,
+    gap_to_frontier,
+    passk_at,
+)
+from sage_rlvr.evaluation.frontier import _best_at, _mean_gap
 
 
 def points(*triples: tuple[float, float, float]) -> list[FrontierPoint]:
@@ -105,3 +115,61 @@ def test_at_the_end_of_the_frontier_the_interval_is_withheld():
 def test_unpaired_problems_are_refused():
     with pytest.raises(DataError, match="different numbers of problems"):
         at_equal_pass1([0.5, 0.2], {1.0: [0.1, 0.2, 0.3], 0.5: [0.6, 0.7, 0.8]})
+
+
+def test_two_frontiers_with_their_interval():
+    base = world(np.random.default_rng(0), 0.0)
+    better = {t: np.clip(p + 0.06 * (1 - p), 0, 1) for t, p in base.items()}
+    gap = compare_frontiers(better, base, k=4, resamples=300)
+    plain = gap_to_frontier(frontier(better, 4), frontier(base, 4))
+    assert gap.value == gap.difference.value == plain.value and (gap.low, gap.high) == (plain.low, plain.high)
+    assert gap.difference.n == 200 and gap.difference.low <= gap.value <= gap.difference.high
+    same = compare_frontiers(base, base, k=16, resamples=200)
+    assert same.verdict == "tied" and same.difference.width == pytest.approx(0, abs=1e-12)
+    back = compare_frontiers(base, better, k=4, resamples=300)
+    assert back.value == pytest.approx(-gap.value) and back.difference.low == pytest.approx(-gap.difference.high)
+
+
+def test_a_resample_is_measured_as_the_whole():
+    """The bootstrap's own mean gap on the undrawn problems is `gap_to_frontier`'s but for the corners between its steps."""
+    base, arm = world(np.random.default_rng(0), 0.0), world(np.random.default_rng(1), 0.3)
+    a, b = frontier(arm, 16), frontier(base, 16)
+    columns = [np.array([getattr(p, name) for p in points]) for points in (a, b) for name in ("pass1", "passk")]
+    assert _mean_gap(*columns) == pytest.approx(gap_to_frontier(a, b).value, abs=2e-4)
+    turning = np.array([0.3, 0.4, 0.2]), np.array([0.5, 0.6, 1.0])
+    assert _best_at(np.array([0.35, 0.4, 0.2]), *turning) == pytest.approx([0.70, 0.6, 1.0])
+    assert _best_at(np.array([0.3]), np.array([0.4, 0.3, 0.3]), np.array([0.6, 0.5, 0.9])) == pytest.approx([0.9])
+    far = (np.array([0.8, 0.9]), np.array([0.9, 0.9]))
+    assert _mean_gap(*turning, *far) is None
+
+
+def test_frontiers_in_words():
+    base = world(np.random.default_rng(0), 0.0)
+    far = {t: np.full(200, 0.97 + 0.01 * t) for t in base}
+    none = compare_frontiers(far, base, k=16)
+    assert none.verdict == "no common range" and none.difference is None
+    assert frontier_sentence(none, "A", "B", 16) == (
+        "A vs B, pass@16 at equal pass@1, temperature frontiers: no common range of pass@1"
+    )
+    few = compare_frontiers({t: p[:4] for t, p in base.items()}, {t: p[:4] for t, p in base.items()}, k=16)
+    assert few.verdict == "cannot be told: too few problems (4)" and "(mean gap 0.000 over" in frontier_sentence(
+        few, "A", "B", 16
+    )
+    noisy = {t: np.clip(p + np.random.default_rng(2).normal(0, 0.05, 200), 0, 1) for t, p in base.items()}
+    tied = compare_frontiers(noisy, base, k=2, resamples=300)
+    text = frontier_sentence(tied, "A", "B", 2)
+    assert ("could only have seen" in text) == (tied.verdict == "tied") and "which both cover, 95 % interval" in text
+    with pytest.raises(DataError, match="different numbers of problems"):
+        compare_frontiers({t: p[:100] for t, p in base.items()}, base, k=16)
+
+
+def test_an_arm_at_the_edge_of_the_others_range_is_withheld():
+    rng = np.random.default_rng(1)
+    low = {t: rng.beta(1, 3, 60) for t in (0.5, 1.0)}
+    top = max(p.mean() for p in low.values())
+    edge = {
+        0.5: np.clip(rng.permutation(low[0.5]) - low[0.5].mean() + top - 1e-4, 0, 1),
+        1.0: np.clip(low[1.0] + 0.3, 0, 1),
+    }
+    gap = compare_frontiers(edge, low, k=4, resamples=200)
+    assert gap.difference is None and "resamples have no common range" in gap.reason

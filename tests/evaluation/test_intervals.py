@@ -9,7 +9,19 @@ import pytest
 from scipy import stats
 
 from sage_rlvr.errors import DataError
-from sage_rlvr.evaluation import Interval, bootstrap_means, column_intervals, mean_interval, seed_interval, wilson
+from sage_rlvr.evaluation import (
+    Interval,
+    bootstrap_means,
+    column_intervals,
+    mean_interval,
+    passk_interval,
+    seed_interval,
+    share_difference,
+    share_interval,
+    share_intervals,
+    wilson,
+)
+from sage_rlvr.evaluation.intervals import share_limits
 
 
 def test_student_interval_by_hand():
@@ -88,3 +100,52 @@ def test_refusals():
 def test_text_says_level_and_unit():
     text = str(Interval(value=0.5, low=0.4, high=0.6, level=0.95, over="problems", n=300))
     assert text == "0.500 (95 % interval 0.400 to 0.600 over 300 problems)"
+
+
+def test_beta_binomial_limits_by_hand():
+    """Two problems of four all right: with no pseudo-problems and z in place of t these are Clopper and Pearson's 2 of 4."""
+    low, high = share_limits(0.5, 0.25, 4, pseudo=0.0)
+    size = 4 * (1.959963984540054 / 3.182446305284263) ** 2
+    assert low == pytest.approx(stats.beta.ppf(0.025, size / 2, size / 2 + 1))
+    assert high == pytest.approx(stats.beta.ppf(0.975, size / 2 + 1, size / 2))
+    assert share_limits(0.0, 0.0, 40)[0] == 0.0 and share_limits(1.0, 0.0, 40)[1] == 1.0
+    pulled, half = share_limits(0.5, 0.0, 8), share_limits(0.5, 0.125, 8, pseudo=0.0)  # rho 0 becomes 8 / 16
+    assert float(pulled[0]) == pytest.approx(float(half[0])) and float(pulled[1]) == pytest.approx(float(half[1]))
+    narrow, wide = share_limits(0.3, 0.01, 60), share_limits(0.3, 0.2, 60)
+    assert wide[0] < narrow[0] < 0.3 < narrow[1] < wide[1]
+
+
+def test_which_interval_shares_get():
+    rng = np.random.default_rng(0)
+    coins, shares = rng.integers(2, size=60).astype(float), rng.beta(0.4, 2, 400)
+    assert share_interval(coins) == wilson(int(coins.sum()), 60)
+    assert share_interval(shares) == mean_interval(shares)
+    small = share_interval(shares[:60])
+    low, high = share_limits(shares[:60].mean(), shares[:60].var(ddof=1), 60)
+    assert (small.low, small.high) == (float(low), float(high))
+    assert share_interval([0.4]).width == math.inf
+    assert [x.value for x in share_intervals(np.stack([coins, coins], axis=1))] == [coins.mean()] * 2
+    with pytest.raises(DataError, match=r"values\[1\] = 1.2: a share lies in \[0, 1\]"):
+        share_interval([0.1, 1.2])
+
+
+def test_pass_at_k_from_counts_holds_the_samples_noise_too():
+    found = passk_interval(4, [0, 1, 4, 4] * 10, 1)
+    assert found.value == pytest.approx(0.5625) and found.n == 40
+    assert str(found).endswith("over 40 problems and their samples)")
+    assert passk_interval(4, [0, 1, 4, 4] * 10, 4) == Interval(
+        **vars(wilson(30, 40, over="problems and their samples"))
+    )
+
+
+def test_a_difference_of_shares_by_hand():
+    a, b = np.array([1.0, 0.5, 0.5, 0.0] * 5), np.array([0.5, 0.5, 0.0, 0.0] * 5)
+    found = share_difference(a, b)
+    (la, ua), (lb, ub) = (share_limits(x.mean(), x.var(ddof=1), 20) for x in (a, b))
+    r = np.corrcoef(a, b)[0, 1] * 20 / 20.5
+    x, y = 0.5 - la, ub - 0.25
+    assert found.value == 0.25 and found.low == pytest.approx(0.25 - math.sqrt(x * x - 2 * r * x * y + y * y))
+    x, y = ua - 0.5, 0.25 - lb
+    assert found.high == pytest.approx(0.25 + math.sqrt(x * x - 2 * r * x * y + y * y))
+    alone = share_difference(np.ones(40), np.ones(40))
+    assert alone.value == 0 and alone.high == pytest.approx(-alone.low) and 0.05 < alone.high < 0.2

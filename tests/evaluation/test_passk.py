@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
-import time
+from fractions import Fraction
 from itertools import combinations
 from math import comb
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from sage_rlvr.errors import DataError
-from sage_rlvr.evaluation import curve, exact_pass_at_k, pass_at_k
+from sage_rlvr.evaluation import (
+    avg_at_n,
+    cover_at_tau,
+    curve,
+    exact_pass_at_k,
+    pass_at_all_k,
+    pass_at_k,
+    pass_hat_k,
+)
 
 
 def by_enumeration(n: int, c: int, k: int) -> float:
@@ -40,13 +50,83 @@ def test_broadcasts_and_returns_floats_for_scalars():
     assert pass_at_k(np.array([], dtype=int), np.array([], dtype=int), np.array([], dtype=int)).shape == (0,)
 
 
-def test_ten_thousand_problems_take_well_under_a_second():
+def test_a_large_matrix_has_the_value_of_its_parts():
     correct = np.random.default_rng(0).integers(0, 1025, 10_000)
-    start = time.perf_counter()
     values = pass_at_k(1024, correct[:, None], 2 ** np.arange(11))
-    assert time.perf_counter() - start < 1.0
     assert values.shape == (10_000, 11)
     np.testing.assert_allclose(values[:, 0], correct / 1024, atol=1e-12)
+    samples = np.where(np.arange(10_000) % 2, 1024, 1100)  # several n take another way through the tables
+    mixed = pass_at_k(samples[:, None], correct[:, None], 2 ** np.arange(11))
+    np.testing.assert_array_equal(mixed[1::2], values[1::2])
+
+
+counts = st.integers(1, 9).flatmap(lambda n: st.tuples(st.just(n), st.integers(0, n)))
+
+
+@given(counts)
+def test_every_k_of_a_curve_is_the_share_of_subsets(pair):
+    n, c = pair
+    row = pass_at_all_k(n, [c])[0]
+    assert row == pytest.approx([by_enumeration(n, c, k) for k in range(1, n + 1)], abs=1e-14)
+
+
+@given(counts, st.data())
+def test_pass_hat_k_is_the_share_of_subsets_that_are_all_right_and_mirrors_pass_at_k(pair, data):
+    n, c = pair
+    k = data.draw(st.integers(1, n))
+    subsets = list(combinations([1] * c + [0] * (n - c), k))
+    assert pass_hat_k(n, c, k) == pytest.approx(np.mean([all(s) for s in subsets]), abs=1e-14)
+    assert pass_hat_k(n, c, k) == pytest.approx(1 - pass_at_k(n, n - c, k), abs=1e-14)
+    assert pass_hat_k(n, c, 1) == pytest.approx(avg_at_n(n, c)) == pytest.approx(c / n)
+
+
+@pytest.mark.parametrize("k", [1, 2, 3])
+def test_both_are_unbiased_by_an_exact_sum_over_all_outcomes(k):
+    n, p = 6, 0.3
+    chance = [comb(n, c) * p**c * (1 - p) ** (n - c) for c in range(n + 1)]
+    assert np.dot(chance, pass_at_k(n, np.arange(n + 1), k)) == pytest.approx(1 - (1 - p) ** k)
+    assert np.dot(chance, pass_hat_k(n, np.arange(n + 1), k)) == pytest.approx(p**k)
+
+
+def test_a_whole_curve_is_exact_at_ten_thousand_samples_and_rises():
+    n = 10_000
+    rows = pass_at_all_k(n, [0, 1, 7, 9_000, n])
+    for row, c in zip(rows, (0, 1, 7, 9_000, n), strict=True):
+        for k in (1, 2, 256, 5_000, 9_999, n):
+            assert row[k - 1] == pytest.approx(1 - Fraction(comb(n - c, k), comb(n, k)), rel=1e-13)
+        assert np.all(np.diff(row) >= 0)
+    # where 1 - pass@k has lost all its digits, pass^k has them
+    assert pass_hat_k(n, 50, 20) == pytest.approx(float(Fraction(comb(50, 20), comb(n, 20))), rel=1e-11)
+
+
+def test_curves_end_at_the_smallest_n():
+    rows = pass_at_all_k([4, 6, 4], [2, 1, 2])
+    assert rows.shape == (3, 4)
+    np.testing.assert_allclose(rows[1], [1 / 6, 2 / 6, 3 / 6, 4 / 6])
+    np.testing.assert_allclose(rows[0], pass_at_k(4, 2, np.arange(1, 5)))
+    with pytest.raises(DataError, match="c has shape"):
+        pass_at_all_k(4, [[1]])
+    with pytest.raises(DataError, match="c = 5"):
+        pass_at_all_k(4, [1, 5])
+    with pytest.raises(DataError, match="n = 0"):
+        pass_at_all_k([4, 0], [1, 0])
+
+
+def test_cover_at_tau_by_hand():
+    values = cover_at_tau(10, np.array([0, 1, 3, 10])[:, None], [0.1, 0.1 + 0.2, 0.31, 1.0])
+    assert values.tolist() == [[0, 0, 0, 0], [1, 0, 0, 0], [1, 1, 0, 0], [1, 1, 1, 1]]
+    assert cover_at_tau(10, 3, 0.3) == 1.0
+    for tau in (0.0, 1.01, float("nan")):
+        with pytest.raises(DataError, match="tau ="):
+            cover_at_tau(10, 3, tau)
+
+
+def test_pass_at_k_is_the_mean_of_cover_at_tau_under_its_beta_density():
+    p, k, n = np.array([0, 3, 40, 100, 600, 1000]), 16, 1000  # problems whose p is c / n
+    edges = (np.arange(n) + 0.5) / n  # Cover is constant between multiples of 1/n
+    cover = cover_at_tau(n, p[:, None], edges).mean(axis=0)
+    mass = (1 - np.arange(n) / n) ** k - (1 - np.arange(1, n + 1) / n) ** k  # of the density k (1 - tau)^(k-1)
+    assert cover @ mass == pytest.approx(np.mean(exact_pass_at_k(p / n, k)), rel=1e-12)
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,7 @@ TINY = Countdown({2: 1.0}, max_number=4, max_target=8)
 TINY_UNIFORM = Countdown({2: 1.0}, max_number=4, max_target=8, targets="uniform")
 
 
-@pytest.mark.parametrize("name", sorted(WORLDS))
+@pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] * (n == "demo-5")) for n in sorted(WORLDS)])
 def test_every_named_world_checks_itself(name):
     n = 32 if name == "countdown-5" else 100
     report = selfcheck(WORLDS[name], seed=1, n=n)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import threading
+from fractions import Fraction
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sage_rlvr.errors import ConfigError
-from sage_rlvr.verifiers.math import MAX_ANSWER, MAX_COMPLETION, MAX_DEPTH, last_box, last_tag, verify_math
+from sage_rlvr.verifiers.answers import rational
+from sage_rlvr.verifiers.math import MAX_ANSWER, MAX_COMPLETION, MAX_DEPTH, last_box, last_number, last_tag, verify_math
 
 
 def boxed(answer: str) -> str:
@@ -50,6 +52,11 @@ EQUAL = [  # answer, gold
     ("2516", "2516_8"),
     ("\u200f\uff15.", "5"),  # a right-to-left mark and a full-width five
     ("{{{5}}}", "{{{5}}}"),
+    (r"e^{2 i t}/(2 i+2)", r"\frac{e^{2it}}{(2+2i)}"),  # a lone i makes the parser's symbols another kind
+    (r"2E_2/3 + E_1/3", r"\frac{1}{3}E_{1}+\frac{2}{3}E_{2}"),  # a subscript makes e a name
+    (r"L_{\odot}I_0", r"I_{0}L_{\odot}"),
+    (r"\sqrt2\lambda_{\mathrm{red}}/2", r"\lambda_{\text{red}}/\sqrt{2}"),
+    ("-1./3", r"\frac{-1}{3}"),
 ]
 
 DIFFERENT = [  # answer, gold, reason
@@ -64,6 +71,8 @@ DIFFERENT = [  # answer, gold, reason
     ("(2,1)", "(1,2)", "value"),
     ("(1,2)", r"\{1,2\}", "brackets"),
     ("2516_7", "2516_8", "base"),
+    ("E_1", "E_2", "value"),
+    ("E_1", "e", "value"),
     ("seat", r"\text{east}", "value"),  # one product of letters
     ("", "5", "no answer"),
     (r"\frac{1", "5", "answer cut off"),
@@ -116,6 +125,11 @@ def test_what_cannot_be_decided_is_neither_right_nor_wrong(answer: str, gold: st
         ("The answer is 42.", "boxed", "wrong", "no answer"),
         ("The answer is 42.", "anywhere", "right", "right"),
         (r"$\sqrt{4}$ and then \boxed{42}", "anywhere", "right", "right"),
+        ("17 + 25 = 42.", "last_number", "right", "right"),
+        (r"\boxed{42}. Check: 42 - 25 = 17.", "last_number", "wrong", "value"),  # what was asked for, and nothing else
+        ("The answer is forty-two.", "last_number", "wrong", "no answer"),
+        (" $42$ ", "whole", "right", "right"),
+        ("The answer is 42.", "whole", "wrong", "value"),
         ("nothing", "anywhere", "wrong", "no answer"),
         ("", "anywhere", "wrong", "no answer"),
     ],
@@ -138,6 +152,34 @@ def test_the_last_outermost_box_counts():
     assert last_tag("<A>1</A><A>2</A>", "A") == ("2", "")
 
 
+@pytest.mark.parametrize(
+    "text, number",
+    [
+        ("x = -3.", "-3"),
+        ("from 5-3", "3"),
+        ("f(2)-3", "3"),
+        ("in all 1,000,000 ways", "1,000,000"),
+        ("the pair 1,2", "2"),
+        ("3/4 of it", "3/4"),
+        ("half: .5", ".5"),
+        ("2.50 dollars", "2.50"),
+        ("about 20 %", "20 %"),
+        ("\u22127 degrees", "\u22127"),
+        ("1,2345", "2345"),
+        ("none", None),
+    ],
+)
+def test_the_last_number_of_a_text(text: str, number: str | None):
+    assert last_number(text)[0] == number
+
+
+def test_algebra_alone_asks_the_parser_what_one_spelling_would_hide():
+    broken = r"\hbar\omega\broken("
+    assert verify_math(broken, broken, answer_in="whole").right
+    assert verify_math(broken, broken, answer_in="whole", algebra_only=True).reason == "gold cannot be parsed"
+    assert verify_math("7", "7", answer_in="whole", algebra_only=True).right
+
+
 def test_many_open_boxes_take_one_pass():
     assert last_box(r"\boxed{" * 100_000) == (None, "answer cut off")
 
@@ -156,6 +198,43 @@ def test_off_the_main_thread_it_answers_the_same():
     assert seen[0].right
 
 
+@pytest.mark.parametrize(
+    "text, value",
+    [
+        ("-3", (Fraction(-3), False)),
+        ("+2.50", (Fraction(5, 2), True)),
+        ("3/4", (Fraction(3, 4), False)),
+        (r"-\dfrac{3}{4}", (Fraction(-3, 4), False)),
+        ("3/0", None),
+        ("3/4}", None),
+        (r"\frac{3}{4", None),
+        (r"\frac34", None),
+        ("1,000", None),
+        (".5", None),
+        ("", None),
+    ],
+)
+def test_plain_numbers_need_no_algebra(text: str, value):
+    assert rational(text) == value
+
+
+NUMERALS = st.builds(
+    lambda form, a, b, sign: sign + form.format(a, b),
+    st.sampled_from(["{0}", "{0}/{1}", r"\frac{{{0}}}{{{1}}}", r"\tfrac{{{0}}}{{{1}}}", "{0}.0", "{0}.5", "{0}.{1}"]),
+    st.integers(0, 12),
+    st.integers(1, 12),
+    st.sampled_from(["", "-", "+"]),
+)
+
+
+@settings(max_examples=100, deadline=None)
+@given(NUMERALS, NUMERALS)
+def test_what_is_settled_without_algebra_is_what_algebra_says(answer: str, gold: str):
+    assert verify_math(answer, gold, answer_in="whole") == verify_math(
+        answer, gold, answer_in="whole", algebra_only=True
+    )
+
+
 @settings(max_examples=60, deadline=None)
 @given(st.integers(-(10**9), 10**9), st.integers(-(10**9), 10**9))
 def test_integers_are_right_iff_they_are_equal(answer: int, gold: int):
@@ -165,7 +244,8 @@ def test_integers_are_right_iff_they_are_equal(answer: int, gold: int):
 
 @settings(max_examples=60, deadline=None)
 @given(
-    st.text(st.sampled_from("\\{}$boxed012, \ud800\x00"), max_size=40), st.sampled_from(["boxed", "tag", "anywhere"])
+    st.text(st.sampled_from("\\{}$boxed012, \ud800\x00"), max_size=40),
+    st.sampled_from(["boxed", "tag", "anywhere", "last_number", "whole"]),
 )
 def test_no_text_makes_it_raise(text: str, place):
     assert verify_math(rf"\boxed{{{text}}} <SOLUTION>{text}</SOLUTION>", "7", answer_in=place).label in (

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from sage_rlvr.errors import ConfigError
+from sage_rlvr.verifiers.math import verify_math
 from sage_rlvr.verifiers.pool import Pool
 
 HOSTILE = """
@@ -74,8 +75,82 @@ def test_a_power_tower_is_undecided_and_the_pool_goes_on():
     with Pool(1, seconds=2) as pool:
         tower = r"\boxed{9^{9^{9^9}}}"
         verdicts = pool.verify([(r"\boxed{0.5}", r"\frac{1}{2}"), (tower, "9"), (r"\boxed{2}", "3")])
-    assert verdicts[0].right and verdicts[1].label == "undecided" and pairs(verdicts)[2] == ("wrong", "value")
-    assert verdicts[1].reason == "took longer than 2 s"
+        assert verdicts[0].right and verdicts[1].label == "undecided" and pairs(verdicts)[2] == ("wrong", "value")
+        assert verdicts[1].reason == "took longer than 2 s"
+        assert pool.remembered == (1, 0)  # plain numbers took no algebra
+        pool.seconds = pool._crew.seconds = 1
+        assert pool.verify([(tower, "9")])[0].reason == "took longer than 1 s"  # asked anew: limits are not remembered
+        assert pool.verify([(r"so \boxed{x+x}", "2x")] * 3)[0].right and pool.remembered == (5, 2)
+
+
+FAULTS = [  # an answer in a box and in a tag, and the reasons it may get
+    ("9^{9^{9^9}}", {"took longer than 1.5 s", "needed more than 1024 MB"}),
+    ("((((9!)!)!)!)", {"took longer than 1.5 s", "needed more than 1024 MB", "answer cannot be parsed"}),
+    ("x" * 1_100_000, {"completion of more than 1000000 characters"}),
+    ("x" * 900_000, {"answer of more than 1000 characters"}),
+    ("+".join(["1"] * 40_000), {"answer of more than 1000 characters"}),
+    ("{" * 5_000 + "1" + "}" * 5_000, {"answer of more than 1000 characters"}),
+    ("{" * 400 + "1" + "}" * 400, {"brackets nested deeper than 40"}),
+    (r"\sqrt{" * 90 + "2" + "}" * 90, {"brackets nested deeper than 40"}),
+    ("1\x00", {"answer cannot be parsed", "value"}),
+    ("\ud800\udfff", {"answer cannot be parsed"}),
+    ("\u202e5\u200f", {"answer cannot be parsed", "value"}),
+    ("__import__('os').system('true')", {"answer cannot be parsed", "value"}),
+    (r"\input{/etc/passwd}", {"answer cannot be parsed", "value"}),
+    ("{0.__class__}%s{{7*7}}<script>", {"answer cannot be parsed", "value"}),
+]
+
+
+@pytest.mark.parametrize(
+    "options, text", [({"answer_in": "boxed"}, r"\boxed{%s}"), ({"answer_in": "tag"}, "<SOLUTION>%s</SOLUTION>")]
+)
+def test_hostile_answers_are_undecided_or_wrong_and_leave_nothing_behind(options, text: str):
+    with Pool(1, seconds=1.5) as pool:
+        seen = set()
+        for answer, reasons in FAULTS:
+            verdict = pool.verify([(text % answer, r"\frac{1}{3}")], **options)[0]
+            assert verdict.label in ("wrong", "undecided") and verdict.reason in reasons, (answer[:30], verdict)
+            seen.update(pool.pids())
+            assert len(pool.pids()) <= 1
+        healthy = pool.verify([(text % "2/6", r"\frac{1}{3}")], **options)
+    assert healthy[0].right and all(gone(pid) for pid in seen)
+
+
+ANSWERS = ["1/2", "0.5", r"\frac{2}{4}", "x", "", "(1,2)", r"\{1,2\}", "2", "+2", "{" * 41 + "1" + "}" * 41]
+PLACES = [
+    ({"answer_in": "boxed"}, r"17, so \boxed{%s}."),
+    ({"answer_in": "tag"}, "17 <SOLUTION>%s</SOLUTION> 25"),
+    ({"answer_in": "tag", "closed": False}, "<SOLUTION>%s"),
+    ({"answer_in": "whole"}, "%s"),
+    ({"answer_in": "last_number"}, "%s"),
+    ({"answer_in": "anywhere"}, r"\boxed{%s}"),
+    ({"answer_in": "boxed", "algebra_only": True}, r"\boxed{%s}"),
+]
+
+
+def test_what_a_pool_remembers_changes_no_verdict():
+    with Pool(1) as pool, Pool(1, cache=0) as forgetful, Pool(1, cache=2) as short:
+        for options, text in PLACES:
+            # deep braces are refused before they are parsed, but not where parsing is what finds the answer
+            answers = ANSWERS[: -1 if options["answer_in"] == "anywhere" else None]
+            items = [(text % answer, gold) for gold in ("1/2", r"\{2,1\}", "2") for answer in answers]
+            plain = [verify_math(*item, **options) for item in items]
+            assert pool.verify(items, **options) == forgetful.verify(items, **options) == plain, options
+            assert pool.verify(items[::-1], **options) == plain[::-1], options
+            assert short.verify(items, **options) == plain and len(short._crew.memory.kept) <= 2
+        asked, recalled = pool.remembered
+        assert forgetful.remembered == (0, 0) and not pool._crew.memory.open
+        assert 2 * recalled > asked > 100
+
+
+def test_one_of_two_that_wait_for_the_same_answer_may_be_cancelled():
+    with Pool(1, seconds=3) as pool:
+        busy = pool.submit(r"\boxed{9^{9^{9^9}}}", "9")
+        first, second = pool.submit(r"\boxed{x+x}", "2x"), pool.submit(r"so \boxed{x+x}", "2x")
+        alone = pool.submit(r"\boxed{x+x}", "3x")
+        assert first.cancel() and alone.cancel()
+        assert second.result().right and busy.result().label == "undecided"
+        assert pool.verify([(r"\boxed{x+x}", "3x")])[0].reason == "value"  # asked again, for nobody waited any more
 
 
 def test_every_item_has_its_verdict_whatever_the_others_do(hostile: str, tmp_path: Path):
@@ -151,16 +226,16 @@ def test_surrogates_and_megabytes_travel(hostile: str):
 def test_a_verifier_that_cannot_be_loaded_is_an_error_and_no_verdict():
     with Pool(1, function="no_such_module:f") as pool, pytest.raises(ConfigError, match="No module named"):
         pool.verify([("a", "a")])
-    for wrong in ({"workers": 0}, {"seconds": 0}, {"memory_mb": -1}, {"function": "print"}):
+    for wrong in ({"workers": 0}, {"seconds": 0}, {"memory_mb": -1}, {"function": "print"}, {"cache": -1}):
         with pytest.raises(ConfigError, match=next(iter(wrong))):
             Pool(**wrong)
 
 
 def test_pickling_carries_the_settings(hostile: str):
-    with Pool(1, seconds=3, function=hostile) as pool:
+    with Pool(1, seconds=3, function=hostile, cache=7) as pool:
         assert pool.verify([("a", "a")])[0].right
         with pickle.loads(pickle.dumps(pool)) as copy:
-            assert (copy.workers, copy.seconds, copy.function, copy.pids()) == (1, 3, hostile, [])
+            assert (copy.workers, copy.seconds, copy.function, copy.cache, copy.pids()) == (1, 3, hostile, 7, [])
 
 
 def test_a_script_without_a_main_guard_works_and_leaves_no_worker(hostile: str, tmp_path: Path):

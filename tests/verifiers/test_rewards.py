@@ -11,15 +11,14 @@ import sys
 import pytest
 
 from sage_rlvr.errors import DataError
-from sage_rlvr.verifiers import rewards
-from sage_rlvr.verifiers.pool import Pool
+from sage_rlvr.verifiers.pool import Pool, shared
 from sage_rlvr.verifiers.rewards import MathReward, math_reward, text_of
 
 
 @pytest.fixture(scope="module", autouse=True)
 def close_the_shared_pool():
     yield
-    rewards._POOL.close()
+    shared().close()
 
 
 COMPLETIONS = [r"so \boxed{\frac{1}{2}}", r"so \boxed{3}", "so 0.5", r"so \boxed{1}"]
@@ -62,7 +61,8 @@ def test_a_tag_a_column_and_a_pool_of_its_own():
         assert reward(texts, answer=["a long proof"] * 2, solution=["42", "42"]) == [0.0, 1.0]
         assert [v.reason for v in reward.verdicts(texts, solution=["42", "42"])] == ["value", "right"]
         assert asyncio.run(reward.rewards_async(texts, solution=[42, 42])) == [0.0, 1.0]
-        assert len(pool.pids()) == 1
+        assert pool.pids() == []  # whole numbers take no algebra, hence no worker
+        assert reward([r"<SOLUTION>\sqrt{4}</SOLUTION>"], solution=["2"]) == [1.0] and len(pool.pids()) == 1
 
 
 def test_what_a_data_set_can_do_wrong():
@@ -91,7 +91,7 @@ print(sorted({{"sympy", "math_verify", "torch"}} & set(sys.modules)))
 import sage_rlvr.verifiers.pool as pool
 pool._BOOT = "import sys; sys.modules['math_verify'] = None; " + pool._BOOT
 try:
-    math_reward(["5"], answer=["5"])
+    math_reward([r"\\boxed{{x+x}}"], answer=["2x"])
 except ValueError as error:
     print(type(error).__name__, "math_verify" in str(error))
 """

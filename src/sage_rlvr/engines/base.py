@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import json
+from contextlib import suppress
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cached_property
 from importlib import resources
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Protocol
 
 import torch
 from safetensors import SafetensorError
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    GenerationConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 
 from sage_rlvr.config import TrainConfig
 from sage_rlvr.engines.sampler import Rollout
@@ -56,7 +65,7 @@ class Tokens:
         object.__setattr__(self, "eos_ids", tuple(dict.fromkeys((self.eos_id, *self.eos_ids))))
 
     @classmethod
-    def of(cls, tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel | None = None) -> Tokens:
+    def of(cls, tokenizer: PreTrainedTokenizerBase, model: Any = None) -> Tokens:
         """Of a tokenizer and, where given, the model whose generation_config may declare more end tokens.
 
         Raises `ConfigError` where the tokenizer has no end token.
@@ -92,16 +101,25 @@ class Tokens:
         return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
 
     def texts(self, rollout: Rollout) -> list[str]:
+        """Completions as `decode` gives them."""
+        rows = [row[:n] for row, n in zip(rollout.tokens.tolist(), rollout.lengths.tolist(), strict=True)]
+        return self.decode(rows, rollout.finished.tolist())
+
+    def decode(self, rows: list[list[int]], finished: list[bool]) -> list[str]:
         """Completions without their end token. One that never ended, or that holds an id beyond the tokenizer's vocabulary
         (which decodes to nothing), carries a mark that no verifier accepts."""
-        lengths, finished = rollout.lengths.tolist(), rollout.finished.tolist()
         rows = [
-            row[: n - 1] if done else row[:n]
-            for row, n, done in zip(rollout.tokens.tolist(), lengths, finished, strict=True)
+            row[:-1] if done and row[-1:] and row[-1] in self.eos_ids else row
+            for row, done in zip(rows, finished, strict=True)
         ]
         decoded = self.tokenizer.batch_decode(rows, skip_special_tokens=False, clean_up_tokenization_spaces=False)
         whole = [done and self.known.issuperset(row) for row, done in zip(rows, finished, strict=True)]
-        return [text if good else text + NO_ANSWER for text, good in zip(decoded, whole, strict=True)]
+        return [self.marked(text, good) for text, good in zip(decoded, whole, strict=True)]
+
+    @staticmethod
+    def marked(text: str, whole: bool) -> str:
+        """The text, with the mark behind it unless it is whole."""
+        return text if whole else text + NO_ANSWER
 
 
 def embedded_policy() -> Path:
@@ -113,9 +131,19 @@ def _folder(model: str) -> Path:
     return embedded_policy() if model == EMBEDDED else Path(model).expanduser()
 
 
+ADAPTER = "adapter_config.json"
+ADAPTER_WEIGHTS = "adapter_model.safetensors"
+
+
 def load_policy(model: str, dtype: str = "float32") -> tuple[PreTrainedModel, Tokens]:
-    """Load `embedded`, a local folder or a Hub id. Raises `ConfigError` where there is nothing to load."""
+    """Load `embedded`, a local folder (a whole model, or a LoRA adapter on the base that it names) or a Hub id.
+
+    An adapter is merged into its base, W + scale B A, so that everything runs as on a whole model; its own tokenizer is
+    taken where it has one. Raises `ConfigError` where there is nothing to load.
+    """
     where = _folder(model)
+    if (where / ADAPTER).is_file() and not (where / "config.json").exists():
+        return _load_adapter(where, dtype)
     if model == EMBEDDED and not (where / "config.json").exists():
         raise ConfigError(
             f"the embedded policy is missing at {where}; rebuild it: sage-rlvr sft recipes/countdown/sft.yaml --out {where}"
@@ -137,6 +165,62 @@ def load_policy(model: str, dtype: str = "float32") -> tuple[PreTrainedModel, To
     return policy, Tokens.of(tokenizer, policy)
 
 
+def adapter_base(folder: Path) -> str | None:
+    """What a LoRA adapter lies on: a folder, a Hub id or "embedded"; None where the folder holds a whole model."""
+    if (folder / "config.json").exists() or not (folder / ADAPTER).is_file():
+        return None
+    try:
+        base = json.loads((folder / ADAPTER).read_text(encoding="utf-8")).get("base_model_name_or_path")
+    except (OSError, ValueError, AttributeError) as error:
+        raise ConfigError(f"{folder / ADAPTER}: cannot be read as JSON ({error}); save the adapter again") from error
+    if not isinstance(base, str) or not base:
+        raise ConfigError(
+            f"{folder / ADAPTER}: base_model_name_or_path is {base!r}; write the model that it was trained on"
+        )
+    return base
+
+
+def load_tokens(model: str) -> Tokens:
+    """The tokens of a policy without its weights, for engines that load those themselves. ConfigError as `load_policy`."""
+    where = _folder(model)
+    base = adapter_base(where)
+    if base is not None and not (where / "tokenizer_config.json").is_file():
+        return load_tokens(base)
+    source, weights = (str(where) if where.exists() else model), base or model
+    below = _folder(weights)
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(source)
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"model {model!r}: its tokenizer could not be loaded: {error}") from error
+    declared = SimpleNamespace(generation_config=None)
+    with suppress(OSError):  # a model without declared ends: the tokenizer's own counts
+        declared.generation_config = GenerationConfig.from_pretrained(str(below) if below.exists() else weights)
+    return Tokens.of(tokenizer, declared)
+
+
+def _load_adapter(folder: Path, dtype: str) -> tuple[PreTrainedModel, Tokens]:
+    base = adapter_base(folder)
+    assert base is not None
+    if base != EMBEDDED and adapter_base(_folder(base)) is not None:
+        raise ConfigError(
+            f"{folder / ADAPTER}: its base {base!r} is an adapter itself; name the whole model below both"
+        )
+    if not (folder / ADAPTER_WEIGHTS).is_file():
+        raise ConfigError(f"{folder}: no {ADAPTER_WEIGHTS}; adapters in other files (pickles) are not read")
+    try:
+        from peft import PeftModel
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"{folder} is a LoRA adapter, which needs peft; run: pip install 'sage-rlvr[trl]'") from error
+    below, tokens = load_policy(base, dtype)
+    try:
+        merged: Any = PeftModel.from_pretrained(below, str(folder)).merge_and_unload()
+        own = (folder / "tokenizer_config.json").is_file()
+        tokenizer = AutoTokenizer.from_pretrained(str(folder)) if own else tokens.tokenizer
+    except (OSError, ValueError, RuntimeError, KeyError, SafetensorError) as error:
+        raise ConfigError(f"{folder}: the adapter does not fit on {base!r}: {error}") from error
+    return merged, Tokens.of(tokenizer, merged)
+
+
 def _meant(model: str, where: Path) -> str:
     """The policy of the run that was named, else a run of nearly that name, as the end of a message."""
     if (where / "run.json").is_file():
@@ -146,9 +230,15 @@ def _meant(model: str, where: Path) -> str:
 
 
 def weights_hash(model: str) -> str:
-    """SHA-256 of a local policy's weight files, so that a resume notices other weights; of a Hub id, the id itself."""
+    """SHA-256 of a local policy's weight files, so that a resume notices other weights; of a Hub id, the id itself.
+
+    Of an adapter, its own and its base's.
+    """
     where = _folder(model)
     files = sorted(where.glob("*.safetensors"))
+    base = adapter_base(where)
+    if base is not None:
+        return " ".join([*map(file_sha256, files), weights_hash(base)])
     return " ".join(file_sha256(f) for f in files) or f"hub:{model}"
 
 
@@ -163,5 +253,5 @@ def run_facts(config: TrainConfig) -> dict[str, Any]:
 
 def _files(model: str) -> dict[str, str]:
     """Name -> SHA-256 of the small files that decide how a local policy's weights are read; empty for a Hub id."""
-    names = ("config.json", "generation_config.json", "tokenizer.json")
+    names = ("config.json", "generation_config.json", "tokenizer.json", ADAPTER)
     return {name: file_sha256(_folder(model) / name) for name in names if (_folder(model) / name).is_file()}

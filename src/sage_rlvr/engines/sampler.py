@@ -16,6 +16,7 @@ completion depends neither on its neighbours nor on the number of rows in a call
 
 from __future__ import annotations
 
+import copy
 import inspect
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -36,6 +37,7 @@ from sage_rlvr.engines.llama_step import LlamaStep
 from sage_rlvr.errors import DataError
 
 SHARED_PREFIX = "sage_shared_prefix"
+Cut = Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True)
@@ -79,12 +81,16 @@ def sample(
     temperature: float = 1.0,
     row_ids: Tensor | None = None,
     entropies: bool = True,
+    cut: Cut | None = None,
+    ready: Prefill | None = None,
 ) -> Rollout:
-    """Draw `group_size` completions of each prompt, nothing truncated (no top-k, top-p, min-p).
+    """Draw `group_size` completions of each prompt, nothing truncated unless `cut` is given.
 
     `prompts`: P token lists of any lengths; `row_ids` (P * group_size,) numbers the rows for the random streams
     (default 0, 1, 2, ...). `eos_id`: the token that ends a completion, or several of them. `temperature` > 0 divides the
-    logits. `entropies` = False saves their computation. Raises `DataError` on an empty prompt, or without an end token.
+    logits. `entropies` = False saves their computation. `cut` truncates the scaled distribution (top-k, top-p, min-p: see
+    `engines/truncation.py`); log-probs and entropies are then those of what is left. `ready`: `prefill(model, prompts)`, to
+    draw more than once from one run of the prompts. Raises `DataError` on an empty prompt, or without an end token.
     """
     ends = (eos_id,) if isinstance(eos_id, int) else tuple(eos_id)
     _check(prompts, ends, group_size, max_new_tokens, temperature)
@@ -92,7 +98,8 @@ def sample(
     rows = len(prompts) * group_size
     row_ids = torch.arange(rows) if row_ids is None else row_ids.cpu()
     if len({len(p) for p in prompts}) > 1 and not supports_shared_prefix(model):
-        settings = {"max_new_tokens": max_new_tokens, "eos_id": ends, "pad_id": pad_id, "temperature": temperature}
+        settings = {"max_new_tokens": max_new_tokens, "eos_id": ends, "pad_id": pad_id}
+        settings |= {"temperature": temperature, "cut": cut}
         alike = partial(sample, model, group_size=group_size, key=key, step=step, entropies=entropies, **settings)
         return _length_by_length(alike, prompts, row_ids.reshape(-1, group_size), pad_id)
     uniforms = key.uniform64(step, "sample", row_ids, torch.arange(max_new_tokens)).to(device, widest_float(device))
@@ -101,11 +108,11 @@ def sample(
     found = torch.zeros(rows, max_new_tokens, device=device) if entropies else None
     lengths = torch.full((rows,), max_new_tokens, dtype=torch.long, device=device)
     finished = torch.zeros(rows, dtype=torch.bool, device=device)
-    with _decoder(model, prompts, group_size, max_new_tokens) as decoder:
+    with _decoder(model, prompts, group_size, max_new_tokens, ready) as decoder:
         alive = torch.arange(rows, device=device)
         logits = decoder.first_logits
         for t in range(max_new_tokens):
-            drawn, logp, entropy = draw(logits, uniforms[alive, t], temperature, entropies)
+            drawn, logp, entropy = draw(logits, uniforms[alive, t], temperature, entropies, cut)
             tokens[alive, t], logps[alive, t] = drawn, logp
             if found is not None:
                 found[alive, t] = entropy
@@ -162,14 +169,18 @@ def joined(parts: Sequence[Rollout], pad_id: int) -> Rollout:
 
 
 def draw(
-    logits: Tensor, uniforms: Tensor, temperature: float, entropies: bool = True
+    logits: Tensor, uniforms: Tensor, temperature: float, entropies: bool = True, cut: Cut | None = None
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """Inverse-CDF draw. logits (B, V), uniforms (B,) in (0, 1) -> tokens (B,), log-probs (B,), entropies (B,) or None.
+
+    cut: log-probs (B, V) -> those of the truncated distribution, -inf where a token is out; such a token is never drawn.
 
     Sums are float64 where the device has it: near 1 a float32 sum moves in steps of 6e-8, above the probability of most
     tokens of a vocabulary of 100,000, which could then never be drawn.
     """
     log_probs = torch.log_softmax(logits.float() / temperature, dim=-1)
+    if cut is not None:
+        log_probs = cut(log_probs)
     probs = log_probs.exp()
     cumulative = probs.cumsum(-1, dtype=widest_float(probs.device))
     # The last sum may fall short of 1 by rounding; scaling the threshold by it keeps every draw inside the vocabulary.
@@ -204,15 +215,23 @@ def attention(model: PreTrainedModel, implementation: str) -> Iterator[None]:
 
 
 @contextmanager
-def _decoder(model: PreTrainedModel, prompts: Sequence[Sequence[int]], group_size: int, max_new_tokens: int):  # type: ignore[no-untyped-def]
+def _decoder(  # type: ignore[no-untyped-def]
+    model: PreTrainedModel,
+    prompts: Sequence[Sequence[int]],
+    group_size: int,
+    max_new_tokens: int,
+    ready: Prefill | None = None,
+):
     """The fast decoder where the model lets its attention be replaced, else the plain one with a repeated cache."""
     was_training, implementation = model.training, model.config._attn_implementation
     model.eval()
     try:
-        if supports_shared_prefix(model):
-            yield _SharedPrefixDecoder(model, prompts, group_size, max_new_tokens)
+        shares, given = supports_shared_prefix(model), ready is not None
+        ready = prefill(model, prompts) if ready is None else ready
+        if shares:
+            yield _SharedPrefixDecoder(model, ready, group_size, max_new_tokens)
         else:
-            yield _RepeatedCacheDecoder(model, prompts, group_size)
+            yield _RepeatedCacheDecoder(model, copy.deepcopy(ready) if given else ready, group_size)
     finally:
         model.config._attn_implementation = implementation
         model.train(was_training)
@@ -263,32 +282,43 @@ def pad_right(rows: Sequence[Sequence[int]], device: torch.device) -> tuple[Tens
     return ids.to(device), lengths.to(device)
 
 
-class _Prefilled:
-    """Runs the prompts once. `cache` holds (P, H, S, D) a layer; `first_logits` is (P * group_size, V)."""
+@dataclass(frozen=True)
+class Prefill:
+    """P prompts after one run: cache (P, H, S, D) a layer, logits (P, V) of the first new token, lengths (P,)."""
 
-    def __init__(self, model: PreTrainedModel, prompts: Sequence[Sequence[int]], group_size: int) -> None:
-        device = next(model.parameters()).device
-        ids, self.prompt_lengths = pad_right(prompts, device)
-        self.model = model
-        self.cache = DynamicCache(config=model.config)
-        logits, last = logits_at(
-            model, self.prompt_lengths - 1, input_ids=ids, past_key_values=self.cache, use_cache=True
-        )
-        self.first_logits = logits[torch.arange(len(prompts), device=device), last].repeat_interleave(group_size, 0)
-        self.padding = torch.arange(ids.shape[1], device=device)[None, :] >= self.prompt_lengths[:, None]  # (P, S)
-        self.positions = self.prompt_lengths.repeat_interleave(group_size)  # (B,) position of the next token
+    cache: DynamicCache
+    logits: Tensor
+    lengths: Tensor
+
+
+@torch.no_grad()
+def prefill(model: PreTrainedModel, prompts: Sequence[Sequence[int]]) -> Prefill:
+    """Run the prompts once; `sample(..., ready=...)` draws from it as often as wanted. The model must be in eval mode."""
+    ids, lengths = pad_right(prompts, next(model.parameters()).device)
+    cache = DynamicCache(config=model.config)
+    logits, last = logits_at(model, lengths - 1, input_ids=ids, past_key_values=cache, use_cache=True)
+    return Prefill(cache, logits[torch.arange(len(prompts), device=ids.device), last], lengths)
+
+
+class _Prefilled:
+    """Decoders start from a `Prefill`. `first_logits` is (P * group_size, V)."""
+
+    def __init__(self, model: PreTrainedModel, ready: Prefill, group_size: int) -> None:
+        self.model, self.cache = model, ready.cache
+        self.prompt_lengths = ready.lengths
+        self.first_logits = ready.logits.repeat_interleave(group_size, 0)
+        self.positions = ready.lengths.repeat_interleave(group_size)  # (B,) position of the next token
 
 
 class _SharedPrefixDecoder(_Prefilled):
-    def __init__(
-        self, model: PreTrainedModel, prompts: Sequence[Sequence[int]], group_size: int, max_new_tokens: int
-    ) -> None:
-        super().__init__(model, prompts, group_size)
-        self.prefix = SharedPrefix(
-            [(layer.keys, layer.values) for layer in self.cache.layers], self.padding, group_size, max_new_tokens
-        )
-        longest = int(self.prompt_lengths.max()) + max_new_tokens
-        self.fast = LlamaStep(model, longest) if llama_step.supports(model) else None
+    def __init__(self, model: PreTrainedModel, ready: Prefill, group_size: int, max_new_tokens: int) -> None:
+        super().__init__(model, ready, group_size)
+        longest_prompt = int(self.prompt_lengths.max())
+        columns = torch.arange(longest_prompt, device=self.prompt_lengths.device)
+        padding = columns[None, :] >= self.prompt_lengths[:, None]  # (P, S)
+        layers = [(layer.keys, layer.values) for layer in self.cache.layers]
+        self.prefix = SharedPrefix(layers, padding, group_size, max_new_tokens)
+        self.fast = LlamaStep(model, longest_prompt + max_new_tokens) if llama_step.supports(model) else None
         # From here on the layers call `_attend`, which reads the prompt from `self.prefix`.
         model.config._attn_implementation = SHARED_PREFIX
 
@@ -315,8 +345,8 @@ class _SharedPrefixDecoder(_Prefilled):
 class _RepeatedCacheDecoder(_Prefilled):
     """For models whose attention cannot be replaced: the prompt's cache is repeated for the group. Prompts of one length."""
 
-    def __init__(self, model: PreTrainedModel, prompts: Sequence[Sequence[int]], group_size: int) -> None:
-        super().__init__(model, prompts, group_size)
+    def __init__(self, model: PreTrainedModel, ready: Prefill, group_size: int) -> None:
+        super().__init__(model, ready, group_size)
         self.cache.batch_repeat_interleave(group_size)
 
     def advance(self, tokens: Tensor) -> Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -11,8 +11,17 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import stats
 
 from sage_rlvr.errors import DataError
-from sage_rlvr.evaluation.intervals import RESAMPLES, SEED, Interval, bootstrap_means, mean_interval, seed_interval
-from sage_rlvr.evaluation.power import EXACT_UP_TO, detectable, detectable_paired, fewest_units
+from sage_rlvr.evaluation.intervals import (
+    RESAMPLES,
+    SEED,
+    SMALL,
+    Interval,
+    mean_interval,
+    seed_interval,
+    share_difference,
+)
+from sage_rlvr.evaluation.passk import pass_at_k
+from sage_rlvr.evaluation.power import EXACT_UP_TO, detectable, detectable_paired, detectable_shares, fewest_units
 
 Floats = NDArray[np.float64]
 
@@ -52,34 +61,32 @@ class Comparison:
         return not self.verdict.startswith("cannot")
 
 
-@dataclass(frozen=True, kw_only=True)
-class CurveComparison:
-    """a - b at every k, with a band that holds for all k at once; `verdicts` read the band, so k was not picked."""
-
-    ks: tuple[int, ...]
-    difference: Floats
-    low: Floats
-    high: Floats
-    verdicts: tuple[str, ...]
-    level: float
-    over: str
-    n: int
-
-
 def paired(
-    a: ArrayLike, b: ArrayLike, *, level: float = 0.95, resamples: int = RESAMPLES, seed: int = SEED
+    a: ArrayLike,
+    b: ArrayLike,
+    *,
+    level: float = 0.95,
+    resamples: int = RESAMPLES,
+    seed: int = SEED,
+    shares: bool | None = None,
 ) -> Comparison:
     """Compare two checkpoints on the same problems: a, b (N,), one score a problem, same order.
 
-    "better" or "worse" needs both: the BCa interval over problems leaves zero out, and the sign-flip permutation
-    test has p < 1 - level. Everything else is "tied"; below 6 problems the test cannot reach 0.05 and nothing can be told.
+    "better" or "worse" needs both: the interval over problems leaves zero out, and the sign-flip permutation test has
+    p < 1 - level. Everything else is "tied"; below 6 problems the test cannot reach 0.05 and nothing can be told. Shares in
+    [0, 1] (`shares`; None: where all scores lie there) of fewer than 300 problems get the interval of `share_difference`,
+    all other scores BCa, which covers differences of few problems too rarely (docs/verdicts.md).
     """
-    left, right = _same_shape(a, b, 1)
+    left, right = same_shape(a, b, 1)
     gaps = left - right
-    interval = mean_interval(gaps, level=level, resamples=resamples, seed=seed)
+    if shares is not False and are_shares(left, right, len(left)):
+        interval = share_difference(left, right, level=level)
+        found = detectable_shares(left, right, alpha=1 - level, seed=seed)
+    else:
+        interval = mean_interval(gaps, level=level, resamples=resamples, seed=seed)
+        found = detectable_paired(gaps, alpha=1 - level, seed=seed)
     p = sign_flip_p(gaps, seed=seed)
-    verdict = _too_few(len(gaps), level) or _verdict(interval, p, level)
-    found = detectable_paired(gaps, alpha=1 - level, seed=seed)
+    verdict = too_few(len(gaps), level) or _verdict(interval, p, level)
     return Comparison(
         difference=interval,
         p=p,
@@ -91,13 +98,22 @@ def paired(
     )
 
 
+def paired_counts(n: int, a: ArrayLike, b: ArrayLike, k: int, *, level: float = 0.95, seed: int = SEED) -> Comparison:
+    """Compare two checkpoints at pass@k from counts: right ones a, b (N,) among n samples of each problem, same order.
+
+    As `paired` on the unbiased estimates; the interval then holds the noise of the samples too, and says so.
+    """
+    found = paired(np.atleast_1d(pass_at_k(n, a, k)), np.atleast_1d(pass_at_k(n, b, k)), level=level, seed=seed)
+    return replace(found, difference=replace(found.difference, over="problems and their samples"))
+
+
 def paired_seeds(a: ArrayLike, b: ArrayLike, *, level: float = 0.95) -> Comparison:
     """Compare two methods: a, b (S, N) or (S,), row s being training seed s of both, the same problems in each.
 
     Each seed gives one mean difference; Student's t with S - 1 degrees of freedom over seeds, the problems held fixed.
     With fewer than three seeds the verdict is "cannot be told (...)".
     """
-    left, right = _same_shape(a, b, np.ndim(a))
+    left, right = same_shape(a, b, np.ndim(a))
     gaps = (left - right).reshape(len(left), -1).mean(axis=1)
     interval = seed_interval(gaps, level=level)
     p = _t_p(gaps) if len(gaps) > 1 else math.nan
@@ -139,32 +155,9 @@ def adjust(comparisons: Sequence[Comparison]) -> list[Comparison]:
     return out
 
 
-def paired_curve(
-    a: ArrayLike, b: ArrayLike, ks: Sequence[int], *, level: float = 0.95, resamples: int = RESAMPLES, seed: int = SEED
-) -> CurveComparison:
-    """Difference curve of a, b (N, K) over ks (K,) with a simultaneous band (bootstrap max-t over problems).
-
-    The half-width at k is c * se_k, where c is the `level` quantile of the largest |t| over all k in resampled sets
-    of problems (fixed se_k), never below the pointwise Student quantile.
-    """
-    left, right = _same_shape(a, b, 2)
-    gaps = left - right
-    n, mean = len(gaps), gaps.mean(axis=0)
-    if len(ks) != gaps.shape[1]:
-        raise DataError(f"{len(ks)} values of k for curves of {gaps.shape[1]} columns; pass the ks of the columns.")
-    half = np.full(len(ks), math.inf)
-    if n > 1:
-        se = gaps.std(axis=0, ddof=1) / math.sqrt(n)
-        moved = se > 1e-15
-        away = np.abs(bootstrap_means(gaps, resamples=resamples, seed=seed) - mean)[:, moved] / se[moved]
-        widest = float(np.quantile(away.max(axis=1), level)) * math.sqrt(n / (n - 1)) if moved.any() else 0.0
-        half = max(widest, float(stats.t.ppf((1 + level) / 2, n - 1))) * se
-    low, high = mean - half, mean + half
-    few = _too_few(n, level)
-    verdicts = tuple(few or _side(lo, hi) for lo, hi in zip(low, high, strict=True))
-    return CurveComparison(
-        ks=tuple(ks), difference=mean, low=low, high=high, verdicts=verdicts, level=level, over="problems", n=n
-    )
+def over_data_sets(found: Mapping[str, Comparison]) -> dict[str, Comparison]:
+    """`adjust` for one comparison made on several data sets: name -> comparison, with Holm's p over the data sets."""
+    return dict(zip(found, adjust(list(found.values())), strict=True))
 
 
 def sign_flip_p(gaps: ArrayLike, *, flips: int = FLIPS, seed: int = SEED) -> float:
@@ -226,18 +219,35 @@ def signed(x: float, digits: int = 3) -> str:
     return text[1:] if float(text) == 0 else text.replace("-", "−")
 
 
+def are_shares(left: Floats, right: Floats, n: int) -> bool:
+    """Whether the scores are shares in [0, 1] of a small set of n problems. Scores equal to the last digit that are not all
+    0 or 1 are those of one policy: their difference needs no interval."""
+    both = np.stack([left, right])
+    inside = bool(np.all((both >= -1e-9) & (both <= 1 + 1e-9)))
+    one_policy = np.array_equal(left, right) and not np.all((left == 0) | (left == 1))
+    return 1 < n < SMALL and inside and not one_policy
+
+
+def too_few(n: int, level: float) -> str:
+    """The verdict "cannot be told" where no sign-flip test on n problems can speak, else ""."""
+    return f"cannot be told (too few problems: {n})" if n < fewest_units(1 - level) else ""
+
+
+def same_shape(a: ArrayLike, b: ArrayLike, dims: int) -> tuple[Floats, Floats]:
+    """a and b as arrays of one shape with `dims` axes, or DataError."""
+    left, right = np.asarray(a, dtype=float), np.asarray(b, dtype=float)
+    if left.shape != right.shape or left.ndim != dims or left.size == 0:
+        raise DataError(
+            f"shapes {left.shape} and {right.shape} cannot be paired; "
+            "evaluate both on the same problems in the same order."
+        )
+    return left, right
+
+
 def _verdict(interval: Interval, p: float, level: float) -> str:
     if interval.contains(0.0) or not p < 1 - level:
         return "tied"
     return "better" if interval.value > 0 else "worse"
-
-
-def _too_few(n: int, level: float) -> str:
-    return f"cannot be told (too few problems: {n})" if n < fewest_units(1 - level) else ""
-
-
-def _side(low: float, high: float) -> str:
-    return "better" if low > 0 else "worse" if high < 0 else "tied"
 
 
 def _t_p(gaps: Floats) -> float:
@@ -249,16 +259,6 @@ def _t_p(gaps: Floats) -> float:
 
 def _sd(gaps: Floats) -> float:
     return float(gaps.std(ddof=1)) if len(gaps) > 1 else 0.0
-
-
-def _same_shape(a: ArrayLike, b: ArrayLike, dims: int) -> tuple[Floats, Floats]:
-    left, right = np.asarray(a, dtype=float), np.asarray(b, dtype=float)
-    if left.shape != right.shape or left.ndim != dims or left.size == 0:
-        raise DataError(
-            f"shapes {left.shape} and {right.shape} cannot be paired; "
-            "evaluate both on the same problems in the same order."
-        )
-    return left, right
 
 
 def _percent(level: float) -> str:

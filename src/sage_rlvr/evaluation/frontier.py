@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from sage_rlvr.errors import DataError
+from sage_rlvr.evaluation.compare import could_only, signed
 from sage_rlvr.evaluation.intervals import RESAMPLES, SEED, Interval, bootstrap_means
 from sage_rlvr.evaluation.passk import check_probabilities, exact_pass_at_k
 from sage_rlvr.evaluation.power import fewest_units
@@ -51,6 +52,23 @@ class AtEqualPass1:
     base_passk: float | None
     temperature: float | None
     difference: Interval | None
+    reason: str = ""
+    detectable: float = math.inf
+
+
+@dataclass(frozen=True, kw_only=True)
+class FrontierGap:
+    """Two policies, each at all its temperatures: mean gap in pass@k (a minus b) at equal pass@1.
+
+    low, high: the range of pass@1 that both cover. `difference` is None where there is none (`reason` is "no common range")
+    or where too few resamples have one. `verdict`: better, worse, tied, or the reason. `detectable` as in `AtEqualPass1`.
+    """
+
+    difference: Interval | None
+    value: float | None
+    low: float
+    high: float
+    verdict: str
     reason: str = ""
     detectable: float = math.inf
 
@@ -144,6 +162,90 @@ def at_equal_pass1(
     else:
         reason = "cannot be told: too close to the end of the base's frontier for an interval"
     return AtEqualPass1(base_passk=here[0], temperature=here[1], difference=interval, reason=reason, detectable=found)
+
+
+def compare_frontiers(
+    a: Mapping[float, ArrayLike],
+    b: Mapping[float, ArrayLike],
+    *,
+    k: int = 256,
+    level: float = 0.95,
+    resamples: int = 1000,
+    seed: int = SEED,
+) -> FrontierGap:
+    """`gap_to_frontier` of two policies with its interval: a, b map temperature -> exact probabilities (N,), same problems.
+
+    Percentile bootstrap over problems, paired: every resample draws the same problems for both, makes both frontiers again
+    and takes the range that these two cover. Withheld when more than 1 - level of the resamples have no common range.
+    """
+    tables = [_table(ps, k) for ps in (a, b)]
+    plain = gap_to_frontier(frontier(a, k), frontier(b, k))
+    if plain.value is None:
+        return FrontierGap(
+            difference=None, value=None, low=plain.low, high=plain.high, verdict=plain.reason, reason=plain.reason
+        )
+    columns = [column for table in tables for pair in table.values() for column in pair]
+    if len({len(column) for column in columns}) > 1:
+        raise DataError("the two were evaluated on different numbers of problems; evaluate both on the same ones.")
+    n, split = len(columns[0]), 2 * len(tables[0])
+    boot = bootstrap_means(np.stack(columns, axis=1), resamples=resamples, seed=seed)
+    gaps = [_mean_gap(row[:split:2], row[1:split:2], row[split::2], row[split + 1 :: 2]) for row in boot]
+    seen = [gap for gap in gaps if gap is not None]
+    interval, found, reason = None, math.inf, ""
+    if n < fewest_units(1 - level):
+        reason = f"cannot be told: too few problems ({n})"
+    elif len(seen) < level * len(gaps):
+        reason = f"cannot be told: {len(gaps) - len(seen)} of {len(gaps)} resamples have {NO_COMMON_RANGE}"
+    else:
+        low, rare, often, high = np.quantile(seen, [(1 - level) / 2, 0.2, 0.8, (1 + level) / 2]).tolist()
+        interval = Interval(value=plain.value, low=low, high=high, level=level, over="problems", n=n)
+        found = max(2 * plain.value - low - rare, high + often - 2 * plain.value, abs(plain.value))
+    word = "tied" if interval and interval.contains(0.0) else "better" if plain.value > 0 else "worse"
+    return FrontierGap(
+        difference=interval,
+        value=plain.value,
+        low=plain.low,
+        high=plain.high,
+        verdict=reason or word,
+        reason=reason,
+        detectable=found,
+    )
+
+
+def frontier_sentence(gap: FrontierGap, name_a: str, name_b: str, k: int) -> str:
+    """The comparison of two temperature frontiers in words."""
+    head = f"{name_a} vs {name_b}, pass@{k} at equal pass@1, temperature frontiers: "
+    if gap.value is None:
+        return head + f"{NO_COMMON_RANGE} of pass@1"
+    where = f"over pass@1 {gap.low:.3f} to {gap.high:.3f}, which both cover"
+    if gap.difference is None:
+        return head + f"{gap.reason} (mean gap {signed(gap.value)} {where})"
+    d = gap.difference
+    text = f"mean gap {signed(d.value)} {where}, {100 * d.level:g} % interval {signed(d.low)} to {signed(d.high)}"
+    hidden = f"; this design {could_only(gap.detectable)}" if gap.verdict == "tied" else ""
+    return head + f"{gap.verdict} for these checkpoints ({text} over {d.n} {d.over}{hidden})"
+
+
+def _mean_gap(one_a: Floats, many_a: Floats, one_b: Floats, many_b: Floats, steps: int = 101) -> float | None:
+    """`gap_to_frontier` from columns in order of temperature; the corners between the steps are left out."""
+    low, high = max(one_a.min(), one_b.min()), min(one_a.max(), one_b.max())
+    if low > high:
+        return None
+    grid = np.linspace(low, high, steps)
+    gaps = _best_at(grid, one_a, many_a) - _best_at(grid, one_b, many_b)
+    return float(np.mean((gaps[1:] + gaps[:-1]) / 2))
+
+
+def _best_at(grid: Floats, one: Floats, many: Floats) -> Floats:
+    """pass@k of a frontier at each pass@1 of grid, all within its range: the best over its stretches, as `passk_at`."""
+    if len(one) == 1:
+        return np.full(len(grid), many[0])
+    low, high = np.minimum(one[:-1], one[1:]), np.maximum(one[:-1], one[1:])
+    width = np.where(high > low, one[1:] - one[:-1], 1.0)
+    at = many[:-1] + (grid[:, None] - one[:-1]) / width * (many[1:] - many[:-1])
+    inside = (low - 1e-12 <= grid[:, None]) & (grid[:, None] <= high + 1e-12) & (high > low)
+    corners = np.where(np.abs(grid[:, None] - one) <= 1e-12, many, -np.inf)
+    return np.asarray(np.maximum(np.where(inside, at, -np.inf).max(axis=1), corners.max(axis=1)))
 
 
 def _gap_of_row(row: Floats, temperatures: list[float]) -> float | None:

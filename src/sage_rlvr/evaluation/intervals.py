@@ -1,4 +1,7 @@
-"""Intervals: every number with the uncertainty it holds, and only that one, named in `over`."""
+"""Intervals: every number with the uncertainty it holds, and only that one, named in `over`.
+
+Which one is used when, and how often each covers: docs/verdicts.md, made by `python -m sage_rlvr.evaluation.coverage`.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +14,14 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import stats
 
 from sage_rlvr.errors import DataError
+from sage_rlvr.evaluation.passk import pass_at_k
 
 Floats = NDArray[np.float64]
 
 RESAMPLES = 4000
 SEED = 3407
+SMALL = 300  # problems below which a bootstrap covers too rarely and shares get Beta-Binomial or Wilson intervals
+PSEUDO = 8.0  # problems of all or nothing that the Beta-Binomial interval assumes on top; chosen by simulation
 _CHUNK = 2_000_000  # indices drawn at a time, so that 10,000 problems need no gigabyte
 
 
@@ -84,7 +90,7 @@ def column_intervals(
     boot = bootstrap_means(matrix, resamples=resamples, seed=seed)
     out = []
     for j, mean in enumerate(means):
-        low, high = _bca(matrix[:, j], boot[:, j], level)
+        low, high = bca(matrix[:, j], boot[:, j], level)
         out.append(Interval(value=float(mean), low=low, high=high, level=level, over=over, n=n))
     return out
 
@@ -109,6 +115,107 @@ def wilson(successes: int, n: int, *, level: float = 0.95, over: str = "problems
     return Interval(value=share, low=low, high=high, level=level, over=over, n=n)
 
 
+def share_interval(values: ArrayLike, *, level: float = 0.95, over: str = "problems") -> Interval:
+    """Mean of shares (N,) in [0, 1], one a problem (pass@k, a win): the interval that docs/verdicts.md measures.
+
+    Wilson where every share is 0 or 1; else the Beta-Binomial limits of `share_limits` below 300 problems and BCa from
+    there on. One problem gives an infinite interval.
+    """
+    column = _shares(values)
+    n, mean = len(column), float(column.mean())
+    if np.all((column == 0) | (column == 1)) and n > 1:
+        return wilson(int(column.sum()), n, level=level, over=over)
+    if n == 1 or n >= SMALL:
+        return mean_interval(column, level=level, over=over)
+    low, high = share_limits(mean, column.var(ddof=1), n, level=level)
+    return Interval(value=mean, low=float(low), high=float(high), level=level, over=over, n=n)
+
+
+def share_intervals(values: ArrayLike, *, level: float = 0.95, over: str = "problems") -> list[Interval]:
+    """`share_interval` of every column of values (N, K), one bootstrap serving all of them."""
+    matrix = np.asarray(values, dtype=float)
+    if len(matrix) < SMALL:
+        return [share_interval(column, level=level, over=over) for column in matrix.T]
+    coins = [bool(np.all((column == 0) | (column == 1))) for column in matrix.T]
+    found = column_intervals(matrix, level=level, over=over)
+    return [
+        share_interval(x, level=level, over=over) if c else f for x, c, f in zip(matrix.T, coins, found, strict=True)
+    ]
+
+
+def passk_interval(n: ArrayLike, c: ArrayLike, k: int, *, level: float = 0.95) -> Interval:
+    """pass@k of a data set from counts: n samples and c right ones of each problem, c (N,), n (N,) or one number.
+
+    The interval holds both uncertainties, which problems were drawn and which samples: the unbiased estimates of the
+    problems are independent draws whose mean is the true pass@k, and they scatter by both.
+    """
+    counts = np.atleast_1d(np.asarray(c))
+    values = np.atleast_1d(pass_at_k(np.broadcast_to(np.asarray(n), counts.shape), counts, k))
+    return share_interval(values, level=level, over="problems and their samples")
+
+
+def share_limits(
+    mean: ArrayLike, var: ArrayLike, n: int, *, level: float = 0.95, pseudo: float = PSEUDO
+) -> tuple[Floats, Floats]:
+    """Beta-Binomial limits of the mean of n shares in [0, 1] with the given mean and variance (ddof 1); arrays broadcast.
+
+    low = BetaInv(a/2; x, m - x + 1), high = BetaInv(1 - a/2; x + 1, m - x), x = m * mean, the limits of Clopper and Pearson
+    at an effective size m = (n / rho) (z / t_{n-1})^2 (Korn and Graubard 1998). rho = var / (mean (1 - mean)) is the
+    intra-class correlation of a Beta-Binomial in the limit of many samples, and 1 where every share is 0 or 1. It is drawn
+    towards 1 by `pseudo` problems: (n rho + pseudo) / (n + pseudo), without which skewed shares are covered 83 % of the time.
+    """
+    means, tail = np.asarray(mean, dtype=float), (1 - level) / 2
+    bound = means * (1 - means)
+    rho = np.divide(np.asarray(var, dtype=float), bound, out=np.ones_like(means + var), where=bound > 1e-12)
+    rho = (n * np.clip(rho, 0.0, 1.0) + pseudo) / (n + pseudo)
+    size = n / rho * (stats.norm.ppf(tail) / stats.t.ppf(tail, n - 1)) ** 2
+    right = np.clip(size * means, 0.0, size)
+    wrong = size - right
+    low = np.where(right > 1e-9, stats.beta.ppf(tail, np.maximum(right, 1e-9), wrong + 1), 0.0)
+    high = np.where(wrong > 1e-9, stats.beta.ppf(1 - tail, right + 1, np.maximum(wrong, 1e-9)), 1.0)
+    return low, high
+
+
+def difference_reach(
+    means: tuple[ArrayLike, ArrayLike],
+    variances: tuple[ArrayLike, ArrayLike],
+    covariance: ArrayLike,
+    n: int,
+    *,
+    level: float = 0.95,
+) -> tuple[Floats, Floats]:
+    """How far the interval of mean(a) - mean(b), a and b shares of the same n problems, reaches (below, above) it.
+
+    below^2 = x^2 - 2 r x y + y^2 with x = mean(a) - low(a), y = high(b) - mean(b) of `share_limits`, above^2 likewise from
+    the other ends (Newcombe 1998, method 10; Zou and Donner 2008). r is the correlation of a and b over problems, times
+    n / (n + 1/2), so that equal shares leave some doubt.
+    """
+    (a, b), (va, vb) = (np.asarray(m, dtype=float) for m in means), (np.asarray(v, dtype=float) for v in variances)
+    (low_a, high_a), (low_b, high_b) = share_limits(a, va, n, level=level), share_limits(b, vb, n, level=level)
+    scale = np.sqrt(np.maximum(va * vb, 0.0))
+    r = np.divide(np.asarray(covariance, dtype=float), scale, out=np.zeros_like(scale + a), where=scale > 1e-15)
+    r = np.clip(r, -1.0, 1.0) * n / (n + 0.5)
+    return _square_and_add(a - low_a, high_b - b, r), _square_and_add(high_a - a, b - low_b, r)
+
+
+def share_difference(a: ArrayLike, b: ArrayLike, *, level: float = 0.95, over: str = "problems") -> Interval:
+    """mean(a) - mean(b) of shares (N,) of the same problems, same order, N >= 2, with the interval of `difference_reach`."""
+    left, right = _shares(a), _shares(b)
+    n, value = len(left), float(left.mean() - right.mean())
+    spread = np.cov(left, right)
+    below, above = difference_reach(
+        (left.mean(), right.mean()), (spread[0, 0], spread[1, 1]), spread[0, 1], n, level=level
+    )
+    return Interval(
+        value=value,
+        low=max(-1.0, value - float(below)),
+        high=min(1.0, value + float(above)),
+        level=level,
+        over=over,
+        n=n,
+    )
+
+
 def bootstrap_means(values: ArrayLike, *, resamples: int = RESAMPLES, seed: int = SEED) -> Floats:
     """Means of rows drawn with replacement: values (N, K) -> (resamples, K). The same draw serves every column."""
     matrix = np.asarray(values, dtype=float)
@@ -123,7 +230,9 @@ def bootstrap_means(values: ArrayLike, *, resamples: int = RESAMPLES, seed: int 
     return out
 
 
-def _bca(values: Floats, boot: Floats, level: float) -> tuple[float, float]:
+def bca(values: Floats, boot: Floats, level: float) -> tuple[float, float]:
+    """Ends of the BCa interval of a mean of values (N,), given its resampled means (R,). For another smooth statistic pass
+    statistic + influence of each unit as values, and the resampled statistics."""
     mean, n = float(values.mean()), len(values)
     if np.ptp(values) <= 1e-12 * max(1.0, abs(mean)):
         return mean, mean
@@ -151,6 +260,21 @@ def _student(values: Floats, level: float, over: str) -> Interval:
 
 def _unbounded(mean: float, level: float, over: str) -> Interval:
     return Interval(value=mean, low=-math.inf, high=math.inf, level=level, over=over, n=1)
+
+
+def _square_and_add(x: Floats, y: Floats, r: Floats) -> Floats:
+    return np.sqrt(np.maximum(x * x - 2 * r * x * y + y * y, 0.0))
+
+
+def _shares(values: ArrayLike) -> Floats:
+    array = _values(values)
+    bad = (array < -1e-9) | (array > 1 + 1e-9)
+    if np.any(bad):
+        place = int(np.argmax(bad))
+        raise DataError(
+            f"values[{place}] = {array[place]}: a share lies in [0, 1]; use mean_interval for other scores."
+        )
+    return np.clip(array, 0.0, 1.0)
 
 
 def _values(values: ArrayLike) -> Floats:

@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import optimize, stats
 
 from sage_rlvr.errors import DataError
-from sage_rlvr.evaluation.intervals import SEED, bootstrap_means
+from sage_rlvr.evaluation.intervals import SEED, bootstrap_means, difference_reach
 
 Floats = NDArray[np.float64]
 
@@ -62,33 +62,68 @@ def detectable_paired(
     n = len(values)
     if n < fewest_units(alpha):
         return math.inf
-    centred = (values - values.mean()) * math.sqrt(n / (n - 1))
     if np.ptp(values) <= 1e-12 * max(1.0, abs(float(values.mean()))):
         return 0.0
-    exact = n <= EXACT_UP_TO
-    resamples = min(resamples, max(200, 1_000_000 // n))
-    drawn = centred[np.random.default_rng(seed).integers(n, size=(250, n))] if exact else None
-    if drawn is None:
-        raw = bootstrap_means(np.stack([centred, centred**2, centred**3], axis=1), resamples=resamples, seed=seed)
-    else:
-        raw = np.stack([(drawn**order).mean(axis=1) for order in (1, 2, 3)], axis=1)
+    centred = (values - values.mean()) * math.sqrt(n / (n - 1))
+    powers = np.stack([centred, centred**2, centred**3], axis=1)
+    raw, drawn = _drawn_again(powers, centred, resamples, seed)
     mean, spread = raw[:, 0], np.sqrt(np.maximum(raw[:, 1] - raw[:, 0] ** 2, 0.0))
     third = raw[:, 2] - 3 * mean * raw[:, 1] + 2 * mean**3
     skew = np.divide(third, spread**3, out=np.zeros_like(third), where=spread > 1e-12)
+    reach = {side: _reach_of_bca(side * skew, n, alpha) * spread / math.sqrt(n) for side in (1.0, -1.0)}
+    return _harder_side(reach, mean, spread, drawn, n, power, alpha)
+
+
+def detectable_shares(
+    a: ArrayLike, b: ArrayLike, *, power: float = 0.8, alpha: float = 0.05, resamples: int = 1000, seed: int = SEED
+) -> float:
+    """`detectable_paired` for shares a, b (N,) under the rule below 300 problems: `share_difference` and the sign flips.
+
+    The problems are drawn again; the interval's ends come from the draw's own means, variances and covariance. Unlike there
+    equal gaps do not give 0: problems not seen may differ.
+    """
+    left, right = np.asarray(a, dtype=float), np.asarray(b, dtype=float)
+    n = len(left)
+    if n < fewest_units(alpha):
+        return math.inf
+    gaps = left - right
+    centred = (gaps - gaps.mean()) * math.sqrt(n / (n - 1))
+    columns = np.stack([left, right, left**2, right**2, left * right, centred, centred**2], axis=1)
+    raw, drawn = _drawn_again(columns, centred, resamples, seed)
+    m_a, m_b, mean = raw[:, 0], raw[:, 1], raw[:, 5]
+    unbiased = n / (n - 1)
+    variances = (unbiased * (raw[:, 2] - m_a**2), unbiased * (raw[:, 3] - m_b**2))
+    below, above = difference_reach((m_a, m_b), variances, unbiased * (raw[:, 4] - m_a * m_b), n, level=1 - alpha)
+    spread = np.sqrt(np.maximum(raw[:, 6] - mean**2, 0.0))
+    return _harder_side({1.0: below, -1.0: above}, mean, spread, drawn, n, power, alpha)
+
+
+def _drawn_again(columns: Floats, centred: Floats, resamples: int, seed: int) -> tuple[Floats, Floats | None]:
+    """Means of columns (N, K) over rows drawn again, (R, K), and the drawn gaps themselves where all flips are tried."""
+    n = len(centred)
+    if n > EXACT_UP_TO:
+        return bootstrap_means(columns, resamples=min(resamples, max(200, 1_000_000 // n)), seed=seed), None
+    rows = np.random.default_rng(seed).integers(n, size=(250, n))
+    return columns[rows].mean(axis=1), centred[rows]
+
+
+def _harder_side(
+    reach: dict[float, Floats], mean: Floats, spread: Floats, drawn: Floats | None, n: int, power: float, alpha: float
+) -> float:
+    """The `power` quantile of the shift at which both halves of the rule speak, in the harder of the two directions."""
     found = []
-    for side in (1.0, -1.0):
-        by_interval = _reach_of_bca(side * skew, n, alpha) * spread / math.sqrt(n) - side * mean
+    for side, by_interval in reach.items():
         if drawn is None:
             z = float(stats.norm.ppf(1 - alpha / 2))
             by_flips = z * spread / math.sqrt(n - z * z) - side * mean
         else:
             by_flips = _shift_for_flips(side * drawn, alpha)
-        found.append(float(np.quantile(np.maximum(by_interval, by_flips), power)))
+        found.append(float(np.quantile(np.maximum(by_interval - side * mean, by_flips), power)))
     return max(0.0, *found)
 
 
 def _reach_of_bca(skew: Floats, n: int, alpha: float) -> Floats:
-    """How far the BCa interval of a mean reaches below it, in standard errors (those of `intervals._bca`), by skewness."""
+    """How far the BCa interval of a mean reaches below it, in standard errors (those of `intervals.bca`), by skewness."""
     bend = skew / (6 * math.sqrt(n))  # acceleration, and to this order the median bias too
     shifted = bend - math.sqrt(n / (n - 1)) * float(stats.t.ppf(1 - alpha / 2, n - 1))
     bent = bend + shifted / np.maximum(1 - bend * shifted, 0.05)

@@ -19,7 +19,6 @@ from sage_rlvr.evaluation import (
     adjust,
     at_equal_pass1,
     best_pass1,
-    column_intervals,
     could_only,
     curve,
     frontier,
@@ -29,6 +28,7 @@ from sage_rlvr.evaluation import (
     paired_seeds,
     seed_interval,
     sentence,
+    share_intervals,
     signed,
 )
 from sage_rlvr.evaluation.compare import FEWEST_SEEDS
@@ -156,7 +156,7 @@ def summarise(result: Result | Mapping[str, Any]) -> Summary:
         caveats=_caveats(result),
         rows=tuple(_row(result, arm, curves[arm.name], frontiers[arm.name]) for arm in result.arms),
         curves=tuple(
-            Curve(name=name, ks=result.ks, points=tuple(column_intervals(values))) for name, values in curves.items()
+            Curve(name=name, ks=result.ks, points=tuple(share_intervals(values))) for name, values in curves.items()
         ),
         verdicts=verdicts,
         against_frontier=against,
@@ -193,7 +193,7 @@ def _verdict(result: Result, curves: Mapping[str, Floats], a: str, b: str, k: in
 def _row(result: Result, arm: Arm, values: Floats, points: tuple[FrontierPoint, ...]) -> Row:
     shown = [k for k in TABLE_KS if k in result.ks and k <= result.k]
     shown = shown if result.k in shown else [*shown, result.k]
-    cells = column_intervals(values[:, [result.ks.index(k) for k in shown]])
+    cells = share_intervals(values[:, [result.ks.index(k) for k in shown]])
     return Row(
         name=arm.name,
         passes=dict(zip(shown, cells, strict=True)),

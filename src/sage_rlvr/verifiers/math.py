@@ -6,7 +6,7 @@ r"""Mathematics: is the answer of a completion the gold answer? Parsing and comp
 
 What math-verify gets wrong when it is called plainly, and what is done here:
 - A gold such as `\sqrt{51}` parses only inside `$...$`: it is wrapped.
-- Whole completions are searched for any number: the answer is cut out first and parsed as one piece.
+- Whole completions are searched for any number: the answer is cut out first (`answers.py`) and parsed as one piece.
 - Numbers are compared to 6 or 15 decimals, so that 1/2^99 = 1/2^98: equality is confirmed relative to their size.
 - `(1,2)` equals `\{1,2\}` and 2516_7 equals 2516_8: brackets and number bases are compared.
 - Its time limits are alarm signals, which work in the main thread alone and never stop a big-integer power: they are
@@ -18,93 +18,41 @@ from __future__ import annotations
 import logging
 import re
 from functools import lru_cache
-from typing import Any, Literal, get_args
+from typing import Any
 
 from latex2sympy2_extended import latex2sympy
 from math_verify import LatexExtractionConfig, parse, verify
-from sympy import Expr, Float, N, UnevaluatedExpr
+from sympy import Expr, Float, N, Symbol, UnevaluatedExpr, evaluate
 
-from sage_rlvr.errors import ConfigError
 from sage_rlvr.verifiers import Verdict
-
-Place = Literal["boxed", "tag", "anywhere"]
+from sage_rlvr.verifiers.answers import (
+    MAX_ANSWER,
+    MAX_COMPLETION,
+    NO_ANSWER,
+    RIGHT,
+    WORD,
+    Place,
+    bare,
+    by_spelling,
+    last_box,
+    last_number,
+    last_tag,
+    prepare,
+    spelling,
+)
 
 logging.getLogger("math_verify").setLevel(logging.ERROR)  # it warns that its time limits are off
-MAX_COMPLETION = 1_000_000  # characters of a completion that are searched for the answer
-MAX_ANSWER = 1_000  # characters of an answer or a gold that are parsed
 MAX_DEPTH = 40  # brackets within brackets; the parser needs minutes for 400
-RIGHT = Verdict("right", "right")
-_NO_ANSWER, _CUT_OFF = "no answer", "answer cut off"
-_BRACES = re.compile(r"(?P<box>\\(?:boxed|fbox)\s*\{)|\\.|(?P<open>\{)|(?P<close>\})", re.DOTALL)
-_DOLLAR = re.compile(r"(?<!\\)\$")
-_SCIENTIFIC = re.compile(r"([-+]?\d+(?:\.\d+)?)[eE]([-+]?\d+)")
-_TEXT = re.compile(r"\\(?:text|textbf|textit|textrm|mathrm|mathbf|mbox)\s*\{([^{}]*)\}")
-# No space between digits is dropped: 2 1/2 is not 21/2.
-_LAYOUT = re.compile(r"\\left(?![a-z])|\\right(?![a-z])|\\[!,;:]|\\displaystyle(?![a-z])|(?<!\d)\s|\s(?!\d)")
-_THOUSANDS = re.compile(r"[-+]?\d{1,3}(?:_\d{3})+")
-_BASE = re.compile(r"[0-9A-Z]+_\{?(\d+)\}?")
-# Full-width forms, the minus sign and the wide space as ASCII; marks that no reader sees are dropped.
-_ASCII: dict[int, int | str | None] = {0xFF01 + i: 0x21 + i for i in range(94)} | {0x2212: "-", 0x3000: " "}
-_ASCII |= dict.fromkeys((0xAD, 0x200B, 0x200C, 0x200D, 0x200E, 0x200F, 0x2060, 0xFEFF))
-_WORD = re.compile(r"[^\W\d_]{4,}")
-
-
-def last_box(text: str) -> tuple[str | None, str]:
-    r"""The contents of the last outermost `\boxed{...}`, or None and why: "no answer", "answer cut off"."""
-    opened: list[int | None] = []  # for each open brace: where its box's contents start, None when it is no box
-    found, cut = None, False
-    for token in _BRACES.finditer(text):
-        if token["box"]:
-            opened.append(token.end())
-        elif token["open"]:
-            opened.append(None)
-        elif token["close"] and opened:
-            start = opened.pop()
-            if start is not None:
-                found = (start, token.start())
-    cut = any(start is not None and (found is None or start > found[1]) for start in opened)
-    if cut or found is None:
-        return None, _CUT_OFF if cut else _NO_ANSWER
-    return text[slice(*found)], ""
-
-
-def last_tag(text: str, tag: str, closed: bool = True) -> tuple[str | None, str]:
-    """What stands between the last `<tag>` and its `</tag>`, or None and why: "no answer", "answer cut off"."""
-    start = text.rfind(f"<{tag}>")
-    if start < 0:
-        return None, _NO_ANSWER
-    start += len(tag) + 2
-    end = text.find(f"</{tag}>", start)
-    if end < 0 and closed:
-        return None, _CUT_OFF
-    return text[start : end if end >= 0 else len(text)], ""
-
-
-def _bare(text: str) -> str:
-    """An answer without box, dollar signs, math delimiters, full stop and needless spaces, in ASCII where it can be.
-
-    1e-3 becomes a power of ten (math-verify reads e - 3), 1_000 becomes 1000 (math-verify reads 1).
-    """
-    boxed, _ = last_box(text)
-    text = " ".join(_DOLLAR.sub("", boxed if boxed is not None else text).translate(_ASCII).split())
-    for left, right in ((r"\(", r"\)"), (r"\[", r"\]")):
-        text = text.removeprefix(left).removesuffix(right).strip()
-    text = text.rstrip(".").strip() if not text.endswith(r"\right.") else text
-    if _THOUSANDS.fullmatch(text):
-        return text.replace("_", "")
-    number = _SCIENTIFIC.fullmatch(text)
-    return rf"{number[1]}\times 10^{{{int(number[2])}}}" if number else text
-
-
-def _spelling(text: str) -> str:
-    r"""A text without `\text{}`, spacing and bracket sizes: answers of one spelling need no algebra to be equal."""
-    text = _LAYOUT.sub("", _TEXT.sub(r"\1", text)).replace(r"\dfrac", r"\frac").replace(r"\tfrac", r"\frac")
-    return text.casefold() if _WORD.fullmatch(text) else text
+# Letters that the parser takes for constants although a subscript makes them names, and subscripts that it cannot read.
+_CONSTANT = re.compile(r"(?<![a-zA-Z\\])([EeIi])(?=_)")
+_NAMES = {"e": r"\varrho ", "i": r"\varsigma "}
+_SUBSCRIPT = re.compile(r"_\{\\(?:(?:text|mathrm|rm)\s*\{?\s*([a-zA-Z]+)\s*\}?|(odot))\}")
+_BASE = re.compile(r"(?=[A-Z]*[0-9])[0-9A-Z]+_\{?(\d+)\}?")
 
 
 def _brackets(text: str) -> str:
     """ "set" for {...}, "order" for (...) and [...], "" for an answer in no brackets."""
-    text = _spelling(text)
+    text = spelling(text)
     if text.startswith(r"\{") and text.endswith(r"\}"):
         return "set"
     return "order" if text[:1] in ("(", "[") and text[-1:] in (")", "]") else ""
@@ -121,17 +69,37 @@ def _depth(text: str) -> int:
 
 def _other_base(answer: str, gold: str) -> bool:
     """True for 2516_7 against 2516_8; a number without its base is taken to be in the base that was asked for."""
-    bases = [_BASE.fullmatch(_spelling(text)) for text in (answer, gold)]
+    bases = [_BASE.fullmatch(spelling(text)) for text in (answer, gold)]
     return bool(bases[0] and bases[1] and bases[0][1] != bases[1][1])
+
+
+def _readable(text: str) -> str:
+    """A text in which E_1 and I_0 are names and no constants, and subscripts are plain words."""
+    text = _SUBSCRIPT.sub(lambda found: f"_{{{found[1] or found[2]}}}", text)
+    return _CONSTANT.sub(lambda found: _NAMES[found[1].lower()], text)
 
 
 def _parse(text: str) -> Any | None:
     """One answer as a sympy object, or None when it is not mathematics. Raises when memory or the stack ran out."""
+    text = _readable(text)
     config = LatexExtractionConfig(boxed_match_priority=-1)
     found = parse(f"${text}$", [config], "no_fallback", "first_match", parsing_timeout=None, raise_on_error=True)
     if not found:
         _raise_if_exhausted(text)
-    return found[0] if found else None
+    return _real_symbols(found[0]) if found else None
+
+
+def _real_symbols(parsed: Any) -> Any:
+    """The same with all symbols real, as the parser makes them but where it sees the letter i on its own."""
+    others = {
+        symbol: Symbol(symbol.name, real=True)
+        for symbol in getattr(parsed, "free_symbols", ())
+        if symbol.is_real is False
+    }
+    if not others:
+        return parsed
+    with evaluate(False):
+        return parsed.xreplace(others)
 
 
 def _raise_if_exhausted(text: str) -> None:
@@ -171,13 +139,11 @@ def _anywhere(completion: str) -> tuple[str, Any | None]:
     found = parse(completion, parsing_timeout=None, raise_on_error=True)
     texts = [item for item in found if isinstance(item, str)]
     objects = [item for item in found if not isinstance(item, str)]
-    return _bare(texts[-1]) if texts else "", objects[0] if objects else None
+    return bare(texts[-1]) if texts else "", objects[0] if objects else None
 
 
 def _compare(answer: str, gold: str, parsed: Any | None = None) -> Verdict:
-    """The verdict on one answer: by spelling, then by algebra. `parsed`: the answer, if it is parsed already."""
-    if _spelling(answer) == _spelling(gold):
-        return RIGHT
+    """The verdict on one bare answer by algebra. `parsed`: the answer, if it is parsed already."""
     if max(_depth(answer), _depth(gold)) > MAX_DEPTH:
         return Verdict("undecided", f"brackets nested deeper than {MAX_DEPTH}")
     target = _parse_gold(gold)
@@ -191,51 +157,48 @@ def _compare(answer: str, gold: str, parsed: Any | None = None) -> Verdict:
         return Verdict("wrong", "brackets")
     if _other_base(answer, gold):
         return Verdict("wrong", "base")
-    if _WORD.fullmatch(_spelling(gold)) and _WORD.fullmatch(_spelling(answer)):
+    if WORD.fullmatch(spelling(gold)) and WORD.fullmatch(spelling(answer)) and spelling(gold) != spelling(answer):
         return Verdict("wrong", "value")  # as algebra, "seat" and "east" are one product of four letters
     equal = verify(target, parsed, timeout_seconds=None, raise_on_error=True)
     return RIGHT if equal and not _far(target, parsed) else Verdict("wrong", "value")
 
 
-def _judge(completion: str, gold: str, answer_in: Place, tag: str, closed: bool) -> Verdict:
-    gold = _bare(gold)
-    if not gold:
-        return Verdict("undecided", "no gold")
-    parsed: Any | None = None
-    if answer_in == "anywhere":
-        answer, parsed = _anywhere(completion)
-    else:
-        found, why = last_box(completion) if answer_in == "boxed" else last_tag(completion, tag, closed)
-        if found is None:
-            return Verdict("wrong", why)
-        if len(found) > MAX_ANSWER:
-            return Verdict("undecided", f"answer of more than {MAX_ANSWER} characters")
-        answer = _bare(found)
-    return _compare(answer, gold, parsed) if answer else Verdict("wrong", _NO_ANSWER)
+def _judge_anywhere(completion: str, gold: str) -> Verdict:
+    answer, parsed = _anywhere(completion)
+    if not answer:
+        return Verdict("wrong", NO_ANSWER)
+    return by_spelling(answer, gold) or _compare(answer, gold, parsed)
 
 
 def verify_math(
-    completion: str, gold: str, *, answer_in: Place = "boxed", tag: str = "SOLUTION", closed: bool = True
+    completion: str,
+    gold: str,
+    *,
+    answer_in: Place = "boxed",
+    tag: str = "SOLUTION",
+    closed: bool = True,
+    algebra_only: bool = False,
 ) -> Verdict:
     r"""Whether the answer of `completion` is `gold`. Never raises on any text; may run for ever (see `Pool`).
 
     answer_in  where the answer must stand, its last occurrence counts: "boxed" in `\boxed{...}`, "tag" in
-               `<tag>...</tag>`, "anywhere" wherever math-verify finds one, the last number included
+               `<tag>...</tag>`, "last_number" the last plain number, "whole" all of the text, "anywhere" wherever
+               math-verify finds one, the last number included
     closed     False where generation stops at the closing tag and drops it: the answer then ends with the text
+    algebra_only  one spelling is not enough: for audits, which ask what the parser makes of a gold
 
     Reasons. right: "right". wrong: "no answer", "answer cut off", "answer cannot be parsed", "brackets", "base",
     "value".
     undecided: "not a text", "no gold", "gold cannot be parsed", "completion (gold, answer) of more than N characters",
-    "brackets nested deeper than N", or the name of an exception. `ConfigError` when `answer_in` is none of the three.
+    "brackets nested deeper than N", or the name of an exception. `ConfigError` when `answer_in` is no place.
     """
-    if answer_in not in get_args(Place):
-        raise ConfigError(f"answer_in: {answer_in!r} is no place for an answer: {', '.join(get_args(Place))}.")
-    if not (isinstance(completion, str) and isinstance(gold, str)):
-        return Verdict("undecided", "not a text")
-    for name, text, most in (("completion", completion, MAX_COMPLETION), ("gold", gold, MAX_ANSWER)):
-        if len(text) > most:
-            return Verdict("undecided", f"{name} of more than {most} characters")
+    found = prepare(completion, gold, answer_in=answer_in, tag=tag, closed=closed, algebra_only=algebra_only)
+    if isinstance(found, Verdict):
+        return found
     try:
-        return _judge(completion, gold, answer_in, tag, closed)
+        return _judge_anywhere(completion, bare(gold)) if found is None else _compare(*found.key[:2])
     except Exception as error:
         return Verdict("undecided", type(error).__name__)
+
+
+__all__ = ["MAX_ANSWER", "MAX_COMPLETION", "MAX_DEPTH", "Place", "last_box", "last_number", "last_tag", "verify_math"]

@@ -3,7 +3,10 @@
 A worker is a new interpreter, never a fork (torch and its threads do not survive one) and never a re-import of the
 calling script (a script without `if __name__ == "__main__"` works). It runs one function, named in the order it gets,
 and talks JSON through its pipes, so that nothing that comes back from it is executed. One thread a worker hands it the
-next job, and a timer kills it when the job takes too long. A killed or crashed worker is replaced for the next job.
+next job, and another thread kills those whose job takes too long. A killed or crashed worker is replaced for the next job.
+
+Of `verify_math` only the algebra goes to a worker: the answer is cut out of the completion here, and verdicts are
+remembered by (answer, gold), so that a group of completions that agree costs one comparison.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 import json
+import math
 import os
 import queue
 import signal
@@ -18,7 +22,9 @@ import struct
 import subprocess
 import sys
 import threading
+import time
 import weakref
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
@@ -27,7 +33,10 @@ from typing import Any, BinaryIO
 
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.verifiers import Verdict
+from sage_rlvr.verifiers.answers import Question, prepare
 
+MATH = "sage_rlvr.verifiers.math:verify_math"
+LIMITS = ("took longer", "needed more", "worker died")  # how the reasons begin that say nothing of the answer
 _LENGTH = struct.Struct("<I")
 _BOOT = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from sage_rlvr.verifiers.pool import _serve; _serve()"
 
@@ -119,11 +128,47 @@ def _serve() -> None:
 # ---- in the caller
 
 
+class _Watch:
+    """One thread that kills every worker whose time is over. Starting a timer a job would cost more than a short job."""
+
+    def __init__(self) -> None:
+        self.due: dict[_Worker, float] = {}
+        self.changed = threading.Condition()
+        self.wakes = math.inf  # when the thread looks again by itself
+        self.ended = False
+        threading.Thread(target=self._serve, name="verifier-watch", daemon=True).start()
+
+    def _serve(self) -> None:
+        with self.changed:
+            while not self.ended:
+                now = time.monotonic()
+                for worker in [worker for worker, due in self.due.items() if due <= now]:
+                    del self.due[worker]
+                    worker.expire()
+                self.wakes = min(self.due.values(), default=math.inf)
+                self.changed.wait(None if self.wakes == math.inf else max(self.wakes - time.monotonic(), 0))
+
+    def start(self, worker: _Worker, seconds: float) -> None:
+        with self.changed:
+            self.due[worker] = due = time.monotonic() + seconds
+            if due < self.wakes:
+                self.changed.notify()
+
+    def stop(self, worker: _Worker) -> None:
+        with self.changed:
+            self.due.pop(worker, None)
+
+    def end(self) -> None:
+        with self.changed:
+            self.ended = True
+            self.changed.notify()
+
+
 class _Worker:
     """A worker process as its thread sees it."""
 
-    def __init__(self) -> None:
-        self.late = False
+    def __init__(self, watch: _Watch) -> None:
+        self.late, self.watch = False, watch
         self.process = subprocess.Popen(
             [sys.executable, "-c", _BOOT, json.dumps([entry for entry in sys.path if isinstance(entry, str)])],
             stdin=subprocess.PIPE,
@@ -135,18 +180,17 @@ class _Worker:
     def ask(self, frame: Any, seconds: float) -> Any | None:
         """The answer to a frame, or None when none came within `seconds` (`late`) or the worker died."""
         self.late = False
-        timer = threading.Timer(seconds, self._expire)
-        timer.daemon = True
-        timer.start()
+        self.watch.start(self, seconds)
         try:
             _write(self.process.stdin, frame)  # type: ignore[arg-type]
             return _read(self.process.stdout)  # type: ignore[arg-type]
         except (OSError, EOFError, ValueError):
             return None
         finally:
-            timer.cancel()
+            self.watch.stop(self)
 
-    def _expire(self) -> None:
+    def expire(self) -> None:
+        """Its time is over."""
         self.late = True
         self.process.kill()
 
@@ -167,6 +211,73 @@ class _Job:
     future: Future[Verdict] = field(default_factory=Future)
 
 
+def _pass_on(source: Future[Verdict], to: Future[Verdict]) -> None:
+    """Give a future the outcome of another that is done, unless it was cancelled meanwhile."""
+    if source.cancelled():
+        to.cancel()
+    if not to.set_running_or_notify_cancel():
+        return
+    if (error := source.exception()) is not None:
+        to.set_exception(error)
+    else:
+        to.set_result(source.result())
+
+
+class _Memory:
+    """Verdicts by (answer, gold), the longest unused forgotten first; a question that is being decided is not put again.
+
+    What a limit of the pool decided is not kept: another time the machine may be less busy.
+    """
+
+    def __init__(self, size: int) -> None:
+        self.size, self.asked, self.recalled = size, 0, 0
+        self.lock = threading.Lock()
+        self.kept: OrderedDict[Any, Verdict] = OrderedDict()
+        self.open: dict[Any, list[Any]] = {}  # key -> [the future of the job, how many wait for it]
+
+    def ask(self, key: Any, put: Callable[[], Future[Verdict]]) -> Future[Verdict]:
+        """The future of a verdict that is kept, that is being found, or that `put` finds."""
+        mine: Future[Verdict] = Future()
+        with self.lock:
+            self.asked += 1
+            if (kept := self.kept.get(key)) is not None:
+                self.recalled += 1
+                self.kept.move_to_end(key)
+                mine.set_result(kept)
+                return mine
+            entry = self.open.get(key)
+            self.recalled += entry is not None
+            fresh = entry is None
+            if entry is None:
+                entry = self.open[key] = [put(), 0]
+            entry[1] += 1
+        if fresh:
+            entry[0].add_done_callback(lambda done: self._keep(key, entry, done))
+        mine.add_done_callback(lambda done: self._leave(key, entry) if done.cancelled() else None)
+        entry[0].add_done_callback(lambda done: _pass_on(done, mine))
+        return mine
+
+    def _keep(self, key: Any, entry: list[Any], done: Future[Verdict]) -> None:
+        with self.lock:
+            if self.open.get(key) is entry:
+                del self.open[key]
+            if done.cancelled() or done.exception() is not None or done.result().reason.startswith(LIMITS):
+                return
+            self.kept[key] = done.result()
+            while len(self.kept) > self.size:
+                self.kept.popitem(last=False)
+
+    def _leave(self, key: Any, entry: list[Any]) -> None:
+        """One that waited was cancelled; when it was the last, the job is too."""
+        with self.lock:
+            entry[1] -= 1
+            last = entry[1] == 0
+            if last and self.open.get(key) is entry:
+                del self.open[key]
+        if last:
+            entry[0].cancel()
+
+
 class _Crew:
     """The threads and workers of a pool in one process. Holds no pool, so that a forgotten pool can be collected."""
 
@@ -176,6 +287,7 @@ class _Crew:
         self.pid = os.getpid()
         self.closed = False
         self.lock = threading.Lock()
+        self.memory, self.watch = _Memory(pool.cache), _Watch()
         self.workers: set[_Worker] = set()
         self.jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self.threads = [
@@ -189,7 +301,7 @@ class _Crew:
         with self.lock:
             if self.closed:
                 raise RuntimeError("the pool was closed")
-            worker = _Worker()
+            worker = _Worker(self.watch)
             self.workers.add(worker)
         answer = worker.ask(self.order, self.start_seconds)
         if answer is not None and "ready" in answer:
@@ -225,6 +337,15 @@ class _Crew:
             if late:
                 return Verdict("undecided", f"took longer than {self.seconds:g} s"), None
         return Verdict("undecided", f"worker died twice, status {status}"), None
+
+    def put(self, args: Sequence[Any], options: dict[str, Any]) -> Future[Verdict]:
+        """Queue one job; the future of its verdict."""
+        job = _Job(list(args), options)
+        with self.lock:
+            if self.closed:
+                raise RuntimeError("the pool was closed while an item was submitted")
+            self.jobs.put(job)
+        return job.future
 
     def serve(self) -> None:
         """The loop of one thread: at most one worker, started with its first job."""
@@ -262,6 +383,7 @@ class _Crew:
         for thread in self.threads:
             if thread is not threading.current_thread():
                 thread.join()
+        self.watch.end()
 
 
 class Pool:
@@ -272,6 +394,7 @@ class Pool:
     memory_mb      address space of a worker (Linux); beyond it "needed more than N MB"
     function       "module:name" of a function that returns a `Verdict` and takes what JSON can carry
     start_seconds  how long a worker may take to import its function
+    cache          verdicts of `verify_math` that are remembered; 0 for none. What is remembered changes no verdict
 
     Every item gets a verdict, in the order of the items, whatever another item does. A pool is closed by `close`, at
     the end of a `with` block, when it is collected, or when the interpreter exits; a used pool opens again by itself
@@ -283,15 +406,19 @@ class Pool:
         workers: int | None = None,
         seconds: float = 5.0,
         memory_mb: int = 1024,
-        function: str = "sage_rlvr.verifiers.math:verify_math",
+        function: str = MATH,
         start_seconds: float = 60.0,
+        cache: int = 65536,
     ) -> None:
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         self.workers = min(cores, 8) if workers is None else workers
         self.seconds, self.memory_mb, self.function, self.start_seconds = seconds, memory_mb, function, start_seconds
+        self.cache = cache
         for name in ("workers", "seconds", "memory_mb", "start_seconds"):
             if not getattr(self, name) > 0:
                 raise ConfigError(f"Pool({name}={getattr(self, name)!r}): must be greater than 0.")
+        if cache < 0:
+            raise ConfigError(f"Pool(cache={cache!r}): must be 0 or more.")
         if ":" not in function:
             raise ConfigError(f"Pool(function={function!r}): write module:name.")
         self._lock = threading.Lock()
@@ -299,7 +426,7 @@ class Pool:
         self._closer: weakref.finalize[Any, Any] | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Pool, (self.workers, self.seconds, self.memory_mb, self.function, self.start_seconds)
+        return Pool, (self.workers, self.seconds, self.memory_mb, self.function, self.start_seconds, self.cache)
 
     def _open(self) -> _Crew:
         if self._crew is not None and self._crew.pid != os.getpid():  # forked: the lock may have been held elsewhere
@@ -312,13 +439,23 @@ class Pool:
 
     def submit(self, *args: Any, **options: Any) -> Future[Verdict]:
         """Queue one verification; the future of its verdict."""
-        job = _Job(list(args), options)
         crew = self._open()
-        with crew.lock:
-            if crew.closed:
-                raise RuntimeError("the pool was closed while an item was submitted")
-            crew.jobs.put(job)
-        return job.future
+        found = prepare(*args, **options) if self.function == MATH else None
+        if isinstance(found, Verdict):
+            decided: Future[Verdict] = Future()
+            decided.set_result(found)
+            return decided
+        if isinstance(found, Question):
+            if self.cache:
+                return crew.memory.ask(found.key, lambda: crew.put(found.args, found.options))
+            return crew.put(found.args, found.options)
+        return crew.put(args, options)
+
+    @property
+    def remembered(self) -> tuple[int, int]:
+        """(questions that needed algebra, those of them that a remembered or a running comparison answered)."""
+        memory = None if self._crew is None else self._crew.memory
+        return (0, 0) if memory is None else (memory.asked, memory.recalled)
 
     def verify(self, items: Iterable[Sequence[Any]], **options: Any) -> list[Verdict]:
         """The verdicts on (completion, gold) pairs, in their order; `options` go to the function with each."""
@@ -358,4 +495,12 @@ class Pool:
         self.close()
 
 
-__all__ = ["Pool"]
+_SHARED = Pool()  # starts nothing before the first item
+
+
+def shared() -> Pool:
+    """The one pool of this process for mathematics, with the default limits (5 s, 1024 MB a worker)."""
+    return _SHARED
+
+
+__all__ = ["LIMITS", "MATH", "Pool", "shared"]

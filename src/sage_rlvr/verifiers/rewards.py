@@ -9,19 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sage_rlvr.errors import DataError
 from sage_rlvr.verifiers import Verdict
-from sage_rlvr.verifiers.pool import Pool
-
-if TYPE_CHECKING:  # the library behind it is for the workers alone
-    from sage_rlvr.verifiers.math import Place
+from sage_rlvr.verifiers.answers import Place
+from sage_rlvr.verifiers.pool import Pool, shared
 
 COLUMNS = ("answer", "solution", "ground_truth")
 REWARD = {"right": 1.0, "wrong": 0.0, "undecided": None}
-
-_POOL = Pool()  # starts nothing before the first reward; one per process, shared by every `MathReward`
 
 
 def text_of(completion: Any) -> str:
@@ -85,12 +81,12 @@ class MathReward:
     def verdicts(self, completions: Sequence[Any], **columns: Any) -> list[Verdict]:
         """The verdicts behind the rewards, with their reasons."""
         items, options = self._call(completions, columns)
-        return (self.pool or _POOL).verify(items, **options)
+        return (self.pool or shared()).verify(items, **options)
 
     async def rewards_async(self, completions: Sequence[Any], **columns: Any) -> list[float | None]:
         """The rewards, without blocking the event loop."""
         items, options = self._call(completions, columns)
-        return _rewards(await (self.pool or _POOL).verify_async(items, **options), columns)
+        return _rewards(await (self.pool or shared()).verify_async(items, **options), columns)
 
     def __call__(self, completions: Sequence[Any], **columns: Any) -> list[float | None]:
         """1.0, 0.0 or None a completion (strings or conversations); golds from the one column that is there."""

@@ -1,0 +1,142 @@
+"""Speed of an evaluation by samples against `transformers.generate(num_return_sequences=64)`, side by side in one process.
+
+    python benchmarks/evaluator.py [--repeats 7] [--preset honest]
+
+Both sides draw k = 64 completions of 48 tokens of each problem from models of one architecture and first weights (those of
+benchmarks/loop.py: 1.08 M parameters, float32, a character a token), with the same settings, on the same threads (1), in
+turns, measured in CPU seconds of this process. The end token is outside the vocabulary, so every completion has all its
+tokens. Ours is the whole evaluation: prompts, own seed of each sample, log-probs, entropies, text, verdicts, and the store
+with its synced files. Theirs is what an evaluator cannot do without: generate one problem at a time, decode, verify.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from loop import END, NEW_TOKENS, VOCABULARY, cpu_seconds, make_model, make_prompts
+from transformers import GenerationConfig
+
+from sage_rlvr.engines.base import Tokens
+from sage_rlvr.engines.evaluate_samples import WIDE, Evaluation, identity_of
+from sage_rlvr.engines.generation import CpuGenerator, Decoding
+from sage_rlvr.engines.sampled_tasks import Judged, Prompt, SampledTask
+from sage_rlvr.evaluation.samples import SampleStore
+
+K = 64
+
+
+class Characters:
+    """One character a token, decoded as any tokenizer decodes: what both sides use."""
+
+    name_or_path, eos_token_id, bos_token_id, pad_token_id = "characters", END, None, 0
+
+    def get_vocab(self) -> dict[str, int]:
+        return {chr(33 + i): i for i in range(VOCABULARY)}
+
+    def batch_decode(self, rows: Any, **options: Any) -> list[str]:
+        return ["".join(chr(33 + i) for i in row) for row in rows]
+
+
+def judge(texts: list[str]) -> list[Judged]:
+    """Cheap, and the same on both sides."""
+    return [Judged("right" if text[0] == "!" else "wrong", "first", text[:4]) for text in texts]
+
+
+def theirs(model: Any, prompts: list[list[int]], decoding: Decoding, tokenizer: Characters) -> int:
+    """generate -> decode -> verify, one problem at a time; the number of right ones."""
+    settings = GenerationConfig(
+        do_sample=True,
+        temperature=decoding.temperature,
+        top_p=decoding.top_p,
+        top_k=decoding.top_k,
+        min_p=decoding.min_p or None,
+        max_new_tokens=decoding.max_new_tokens,
+        num_return_sequences=K,
+        pad_token_id=0,
+    )
+    right = 0
+    for prompt in prompts:
+        ids = torch.tensor([prompt])
+        with torch.no_grad():
+            out = model.generate(ids, attention_mask=torch.ones_like(ids), generation_config=settings)
+        said = judge(tokenizer.batch_decode(out[:, len(prompt) :].tolist()))
+        right += sum(verdict.label == "right" for verdict in said)
+    return right
+
+
+def ours(model: Any, prompts: list[list[int]], decoding: Decoding, tokenizer: Characters) -> int:
+    """A whole evaluation into a new store."""
+    named = {f"p{i}": Prompt(str(i), tuple(prompt)) for i, prompt in enumerate(prompts)}
+    task = SampledTask(
+        "bench", dict.fromkeys(named), "h", "v", judge=lambda pairs: judge([text for _, text in pairs]), render=str
+    )
+    identity = identity_of(
+        task,
+        policy="bench",
+        model="embedded",
+        template_hash="t",
+        decoding=decoding,
+        generator="sampler",
+        chunk_size=WIDE,
+    )
+    generator = CpuGenerator(model, Tokens(tokenizer, END, 0), decoding)  # type: ignore[arg-type]
+    with tempfile.TemporaryDirectory() as folder, SampleStore.open(Path(folder) / "s", identity) as store:
+        Evaluation(task, named, generator).run(store, K)
+        return int(store.counts(K, check=False).right.sum())
+
+
+@dataclass(frozen=True)
+class Found:
+    """Samples per CPU second on both sides, and the ratios of the repeats, ascending."""
+
+    ours: float
+    theirs: float
+    ratios: list[float]
+
+
+def duel(sides: tuple[Callable[[], Any], Callable[[], Any]], samples: int, repeats: int) -> Found:
+    """Take turns; the first turn of each warms up and is not counted."""
+    pairs = [tuple(cpu_seconds(side) for side in sides) for _ in range(repeats + 1)][1:]
+    medians = [statistics.median(column) for column in zip(*pairs, strict=True)]
+    return Found(samples / medians[0], samples / medians[1], sorted(b / a for a, b in pairs))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument("--problems", type=int, default=4)
+    parser.add_argument("--presets", nargs="+", default=["honest", "released_code"])
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    transformers.logging.set_verbosity_error()
+    print(f"torch {torch.__version__}, transformers {transformers.__version__}, 1 thread, {time.strftime('%Y-%m-%d')}")
+    print(f"{options.problems} problems, k = {K}, {NEW_TOKENS} tokens each; samples per CPU second, ratio (min .. max)")
+    model, tokenizer = make_model(), Characters()
+    for preset in options.presets:
+        decoding = Decoding.of(preset, max_new_tokens=NEW_TOKENS)
+        for length, wanted in ((30, 2.0), (300, 5.0)):
+            prompts = make_prompts(options.problems, length)
+            arguments = (model, prompts, decoding, tokenizer)
+            found = duel(
+                (lambda a=arguments: ours(*a), lambda a=arguments: theirs(*a)), options.problems * K, options.repeats
+            )  # type: ignore[misc]
+            middle = statistics.median(found.ratios)
+            print(
+                f"{preset:<14} prompt of {length:>3} characters: ours {found.ours:7.1f}  generate {found.theirs:7.1f}   "
+                f"{middle:5.2f}  ({found.ratios[0]:.2f} .. {found.ratios[-1]:.2f})   wanted {wanted:g}: "
+                f"{'reached' if middle >= wanted else 'MISSED'}",
+                flush=True,
+            )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,118 @@
+"""Audits and verdicts as text: for a terminal, as a Markdown page, for a file of completions. Ids and reasons only."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from sage_rlvr.audit.checks import Audit, Check, Finding
+from sage_rlvr.errors import DataError
+from sage_rlvr.verifiers.pool import shared
+
+
+def lines_of(found: Audit, listed: int = 50) -> list[str]:
+    """The audit for a terminal: a line a check, and below it the ids and reasons of at most `listed` rows."""
+    lines = [found.head]
+    for check in found.checks:
+        mark = "" if not check.bar else "  ok" if check.passed else "  BELOW 99 %"
+        note = f"  ({check.note})" if check.note else ""
+        lines.append(f"  {check.name:<58} {_count(check):>6}/{check.total:<5} {100 * check.share:6.2f} %{mark}{note}")
+        lines += [f"      {row.problem_id}: {row.label}, {row.reason}" for row in _shown(check)[:listed]]
+        if len(_shown(check)) > listed:
+            lines.append(f"      and {len(check.rows) - listed} more")
+    lines.append(
+        "passed" if found.passed else "NOT PASSED: a check is below 99 %; mend or leave out the rows that it names"
+    )
+    return lines
+
+
+def _count(check: Check) -> str:
+    return f"{check.good:.0f}" if float(check.good).is_integer() else f"{check.good:.1f}"
+
+
+def _shown(check: Check) -> tuple[Finding, ...]:
+    """The rows of a check; one line for all of them where no row is good and all are alike."""
+    alike = {(row.label, row.reason) for row in check.rows}
+    if check.good == 0 and len(check.rows) == check.total > 1 and len(alike) == 1:
+        return (replace(check.rows[0], problem_id="every row"),)
+    return check.rows
+
+
+def page_of(found: Sequence[Audit], command: str) -> str:
+    """The audits as a Markdown page: a table of figures a task, then every row that a check names, ids and reasons only."""
+    lines = [
+        "# Audits of the verifiers", "",
+        f"Made by `{command}`. A check with a bar must reach 99 %. Rows are named by their ids; rows that are not named are "
+        "good in every check. What the checks are stands in [tasks.md](tasks.md).", "",
+    ]  # fmt: skip
+    for one in found:
+        lines += [
+            f"## {one.task}",
+            "",
+            f"{one.head.removeprefix(one.task + ': ')}. **{'Passed' if one.passed else 'Not passed'}.**",
+            "",
+        ]
+        lines += ["| check | | share | bar | |", "|---|---|---|---|---|"]
+        for check in one.checks:
+            bar = "" if not check.bar else "reached" if check.passed else "**missed**"
+            name = check.name.strip() if not check.name.startswith("  ") else f"- {check.name.strip()}"
+            lines.append(
+                f"| {name} | {_count(check)} of {check.total} | {100 * check.share:.2f} % | {bar} | {check.note} |"
+            )
+        lines.append("")
+        named = [(check.name.strip(), row) for check in one.checks for row in _shown(check)]
+        if named:
+            lines += ["| row | check | verdict | reason |", "|---|---|---|---|"]
+            lines += [f"| {row.problem_id} | {name} | {row.label} | {row.reason} |" for name, row in named]
+            lines.append("")
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def write_page(found: Sequence[Audit], path: Path, command: str) -> None:
+    """`page_of` into a file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(page_of(found, command), encoding="utf-8")
+
+
+def verify_lines(path: Path, answer_in: str, tag: str) -> list[str]:
+    """Verdicts on the rows of a .jsonl file with completion (or response) and answer (or gold): id, label, reason; a count.
+
+    `DataError` names file, line and column of what is missing.
+    """
+    ids, items = [], []
+    try:
+        lines = path.read_text(encoding="utf-8-sig").split("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{path}: cannot be read: {error}") from error
+    for at, line in enumerate(lines, start=1):
+        if line.strip():
+            row = _row(line, f"{path}:{at}")
+            ids.append(str(row.get("id", at)))
+            items.append((_cell(row, ("completion", "response"), path, at), _cell(row, ("answer", "gold"), path, at)))
+    verdicts = shared().verify(items, answer_in=answer_in, tag=tag)
+    counts = Counter(verdict.label for verdict in verdicts)
+    told = [f"{i}\t{verdict.label}\t{verdict.reason}" for i, verdict in zip(ids, verdicts, strict=True)]
+    return [*told, ", ".join(f"{counts[label]} {label}" for label in ("right", "wrong", "undecided"))]
+
+
+def _row(line: str, place: str) -> dict[str, object]:
+    try:
+        row = json.loads(line)
+    except ValueError as error:
+        raise DataError(f"{place}: no JSON ({error}); mend or delete that line") from error
+    if not isinstance(row, dict):
+        raise DataError(f"{place}: {type(row).__name__} and no mapping of column to value")
+    return row
+
+
+def _cell(row: dict[str, object], names: Sequence[str], path: Path, at: int) -> str:
+    value = next((row[name] for name in names if name in row), None)
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise DataError(f"{path}:{at}, column {' or '.join(names)}: {value!r:.60}; one text or number is expected")
+    return str(value)
+
+
+__all__ = ["lines_of", "page_of", "verify_lines", "write_page"]

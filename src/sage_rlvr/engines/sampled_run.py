@@ -1,0 +1,200 @@
+"""`sage-rlvr eval --samples N`: from the words of the command line to a filled sample store, and verdicts given again.
+
+    settings -> task, policy, generator -> store of that identity -> missing samples drawn -> store
+
+The same settings again continue; another N tops up; `verify_again` needs neither policy nor network, but for the task's rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from sage_rlvr.config import WorldConfig
+from sage_rlvr.engines.base import Tokens, load_policy, load_tokens
+from sage_rlvr.engines.evaluate_samples import Evaluation, Scorer, check_window, chunk_size_of, guide_of, identity_of
+from sage_rlvr.engines.generation import CpuGenerator, Decoding, Generator, Preset, TransformersGenerator
+from sage_rlvr.engines.sampled_tasks import (
+    COUNTDOWN,
+    SAMPLED_TASKS,
+    Chat,
+    SampledTask,
+    countdown,
+    knights_and_knaves,
+    mathematics,
+    prompts_of,
+)
+from sage_rlvr.errors import ConfigError, DataError
+from sage_rlvr.evaluation.samples import SampleStore
+
+Engine = Literal["auto", "sampler", "transformers", "vllm", "server"]
+KNIGHTS_TASKS = ("knights_and_knaves", "knights_and_knaves_strict")
+Counting = Callable[[int], AbstractContextManager[Callable[[int], None]]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SampleSettings:
+    """What decides an evaluation by samples.
+
+    policy      its name in the store; model: its folder, Hub id or "embedded"; world: of Countdown
+    problems    how many (Countdown: as drawn; else the first rows); None: 300 of Countdown, else all
+    template    prompt format of the mathematics tasks; chat: whose chat template writes it (`prompts_of`)
+    max_new_tokens  None: 32 for Countdown, else the preset's
+    generator   auto: transformers on a GPU, else the house's sampler; server: the address for "server", served_as: the name
+                under which the policy is served there
+    dtype       auto: bfloat16 on a GPU, else float32
+    """
+
+    task: str
+    policy: str
+    model: str
+    samples: int
+    store: Path
+    world: WorldConfig | None = None
+    problems: int | None = None
+    split: str = "test"
+    seed: int = 1
+    draw: str = "law"
+    preset: Preset = "honest"
+    template: str = "boxed"
+    chat: Chat = "model"
+    max_new_tokens: int | None = None
+    generator: Engine = "auto"
+    server: str | None = None
+    served_as: str | None = None
+    dtype: str = "auto"
+    sampling_seed: int = 0
+    score_base: str | None = None
+    guide: str | None = None
+    threads: int = 1
+
+    def build_task(self) -> SampledTask:
+        """The task with its problems. ConfigError for an unknown one, or without a world for Countdown."""
+        if self.problems is not None and self.problems < 1:
+            raise ConfigError(f"--problems {self.problems}: at least one problem is needed")
+        if self.task == COUNTDOWN:
+            if self.world is None:
+                raise ConfigError("task countdown: needs a world; evaluate a run, or give --world")
+            many = 300 if self.problems is None else self.problems
+            return countdown(self.world, self.split, many, self.seed, self.draw)
+        if self.task in KNIGHTS_TASKS:
+            return knights_and_knaves(self.problems, strict=self.task.endswith("_strict"))
+        if self.task not in SAMPLED_TASKS and not self.task.endswith(".jsonl"):
+            known = ", ".join([*SAMPLED_TASKS, KNIGHTS_TASKS[1]])
+            raise ConfigError(f"--task {self.task}: choose one of {known}, or give a .jsonl file")
+        return mathematics(self.task, self.template, self.problems)
+
+    def decoding(self, task: SampledTask, engine: Engine) -> Decoding:
+        """The preset, as this generator has it."""
+        limit = task.max_new_tokens if self.max_new_tokens is None else self.max_new_tokens
+        return Decoding.of(self.preset, vllm=engine in ("vllm", "server"), max_new_tokens=limit)
+
+    @property
+    def engine(self) -> Engine:
+        """The generator, "auto" settled."""
+        if (self.generator == "server") != (self.server is not None):
+            raise ConfigError(
+                f"--generator {self.generator} with --server {self.server}: a server needs both, --generator server and "
+                "--server http://HOST:PORT"
+            )
+        if self.generator != "auto":
+            return self.generator
+        return "transformers" if torch.cuda.is_available() else "sampler"
+
+    def settled_dtype(self) -> str:
+        """The dtype, "auto" settled. ConfigError for a word that names no floating-point type."""
+        if self.dtype == "auto":
+            return "bfloat16" if torch.cuda.is_available() or self.engine in ("vllm", "server") else "float32"
+        if self.dtype not in ("float32", "bfloat16", "float16"):
+            raise ConfigError(f"--dtype {self.dtype}: choose auto, float32, bfloat16 or float16")
+        return self.dtype
+
+
+def sample_into_store(settings: SampleSettings, counting: Counting) -> tuple[SampleStore, SampledTask]:
+    """Draw what is missing. counting(total): a context whose value is told of samples that are there.
+
+    Returns the store, to be read, and the task. Every refusal comes before anything is drawn.
+    """
+    if settings.samples < 1:
+        raise ConfigError(f"--samples {settings.samples}: at least one sample a problem is needed")
+    torch.set_num_threads(settings.threads)
+    task = settings.build_task()
+    engine, dtype = settings.engine, settings.settled_dtype()
+    decoding = settings.decoding(task, engine)
+    model, tokens = _policy(settings, engine, dtype)
+    prompts, template_hash = prompts_of(task, tokens, settings.chat)
+    if model is not None:
+        check_window(prompts, model, decoding.max_new_tokens)
+    guide = None if settings.guide is None else guide_of(settings.guide)
+    scorer = None if settings.score_base is None else _scorer(settings.score_base, dtype, tokens)
+    identity = identity_of(
+        task,
+        policy=settings.policy,
+        model=settings.model,
+        template_hash=template_hash,
+        decoding=decoding,
+        generator=engine,
+        dtype=dtype,
+        seed=settings.sampling_seed,
+        scored=settings.score_base,
+        chunk_size=chunk_size_of(settings.store, decoding, engine, settings.samples),
+    )
+    with SampleStore.open(settings.store, identity) as store:
+        lacking = len(store.missing(task.problems, settings.samples)) * (identity.chunk_size or 1)
+        if lacking:
+            generator = _generator(settings, engine, model, tokens, decoding, dtype)
+            with counting(lacking) as advance:
+                Evaluation(task, prompts, generator, scorer, guide).run(store, settings.samples, progress=advance)
+    return store, task
+
+
+def verify_again(settings: SampleSettings) -> tuple[SampleStore, SampledTask, int]:
+    """Judge every sample of the store by today's verifier, offline. Returns how many were judged anew."""
+    task = settings.build_task()
+    with SampleStore.open(settings.store) as store:
+        known = store.identity
+        if (known.task, known.task_hash, known.prompt) != (task.name, task.task_hash, task.prompt):
+            raise DataError(
+                f"{settings.store}: holds samples of {known.task!r} asked as {known.prompt!r}, and these settings are "
+                f"{task.name!r} asked as {task.prompt!r}, or other problems of it; give the settings of the evaluation"
+            )
+        return store, task, store.reverify(task.verdicts, task.verifier_hash)
+
+
+def _policy(settings: SampleSettings, engine: Engine, dtype: str) -> tuple[Any, Tokens]:
+    if engine in ("vllm", "server"):
+        return None, load_tokens(settings.model)
+    model, tokens = load_policy(settings.model, dtype)
+    return _placed(model), tokens
+
+
+def _placed(model: Any) -> Any:
+    return model.to("cuda") if torch.cuda.is_available() else model
+
+
+def _scorer(name: str, dtype: str, tokens: Tokens) -> Scorer:
+    base, own = load_policy(name, dtype)
+    return Scorer.of(name, _placed(base), own, tokens)
+
+
+def _generator(
+    settings: SampleSettings, engine: Engine, model: Any, tokens: Tokens, decoding: Decoding, dtype: str
+) -> Generator:
+    if engine == "sampler":
+        return CpuGenerator(model, tokens, decoding)
+    if engine == "transformers":
+        return TransformersGenerator(model, tokens, decoding)
+    from sage_rlvr.engines.generation_vllm import ServerGenerator, VllmGenerator
+
+    if engine == "vllm":
+        return VllmGenerator(settings.model, tokens, decoding, dtype=dtype)
+    assert settings.server is not None
+    return ServerGenerator(settings.server, settings.served_as or settings.model, tokens, decoding)
+
+
+__all__ = ["Engine", "SampleSettings", "sample_into_store", "verify_again"]

@@ -1,0 +1,88 @@
+"""Equal budgets: two evaluations may be compared only where everything but the policy is the same."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from sage_rlvr.errors import DataError
+
+# What may differ: the policy itself, and what tells one sampling of it from another.
+OF_THE_ARM = frozenset(
+    {"name", "model", "revision", "policy", "checkpoint", "weights", "run", "seed", "versions", "chunk_size", "preset"}
+)
+# What an unequal value does to the scores, and how to make it equal.
+NEXT_STEP = {
+    "n": "pass@k of more samples has less noise and reaches further; compare the first {least} of each, or top the other up",
+    "temperature": "it decides the trade of pass@1 against pass@k; sample both at one, or compare their frontiers",
+    "top_p": "truncated sampling lifts pass@1 and lowers pass@k; sample both with one value",
+    "top_k": "truncated sampling lifts pass@1 and lowers pass@k; sample both with one value",
+    "min_p": "truncated sampling lifts pass@1 and lowers pass@k; sample both with one value",
+    "max_new_tokens": "the shorter one is cut off more often; sample both with one length",
+    "template": "another prompt is another task; sample both with one template",
+    "template_hash": "another prompt is another task; sample both with one template",
+    "prompt": "another prompt is another task; sample both with one template",
+    "verifier": "another judge gives other scores; judge both again with one verifier",
+    "verifier_hash": "another judge gives other scores; judge both again with one verifier (reverify)",
+    "task": "other problems; evaluate both on one task",
+    "task_hash": "other problems or another version of them; evaluate both on one copy",
+}
+OTHERWISE = "sample both again with one value"
+_MISSING = object()
+
+
+def budget_differences(
+    a: Mapping[str, Any], b: Mapping[str, Any], ignore: Collection[str] = ()
+) -> dict[str, tuple[Any, Any]]:
+    """Every field in which two identities differ: field -> (value in a, value in b), what is absent being None.
+
+    a, b: plain mappings (n, temperature, top_p, max_new_tokens, template, verifier, task hash, ...); nested ones are read
+    by their leaves. Fields of the policy (`OF_THE_ARM`) and those in `ignore` may differ. 1 and 1.0 are equal.
+    """
+    left, right = _leaves(a), _leaves(b)
+    fields = [*NEXT_STEP, *sorted((left.keys() | right.keys()) - NEXT_STEP.keys())]
+    found = {}
+    for field in fields:
+        one, two = left.get(field, _MISSING), right.get(field, _MISSING)
+        if field in OF_THE_ARM or field in ignore or (one is _MISSING and two is _MISSING):
+            continue
+        if one is _MISSING or two is _MISSING or one != two:
+            found[field] = (None if one is _MISSING else one, None if two is _MISSING else two)
+    return found
+
+
+def check_budget(identities: Mapping[str, Mapping[str, Any]], ignore: Collection[str] = ()) -> None:
+    """Refuse arms of unequal budgets: name -> identity, the first being the one all others are held against.
+
+    DataError names each difference, both values, what it would do and the next step.
+    """
+    (first, home), *others = identities.items()
+    lines = []
+    for name, identity in others:
+        for field, (one, two) in budget_differences(home, identity, ignore).items():
+            least = min((x for x in (one, two) if isinstance(x, int)), default="n")
+            step = NEXT_STEP.get(field, OTHERWISE).format(least=least)
+            lines.append(f"{field}: {_short(one)} for {first}, {_short(two)} for {name}; {step}")
+    if lines:
+        raise DataError(
+            "the budgets are not equal, so a difference would not be the policy's.\n  " + "\n  ".join(lines)
+        )
+
+
+def _leaves(tree: Mapping[str, Any]) -> dict[str, Any]:
+    """Leaves by their last name, `versions` and other fields of the arm left out whole."""
+    out: dict[str, Any] = {}
+    for key, value in tree.items():
+        if isinstance(value, Mapping) and key not in OF_THE_ARM:
+            out |= _leaves(value)
+        else:
+            out[key] = value
+    return out
+
+
+def _short(value: Any) -> str:
+    if value is None:
+        return "not recorded"
+    text = json.dumps(value, default=str)
+    return text if len(text) < 60 else text[:57] + "..."

@@ -1,0 +1,270 @@
+"""How often the intervals cover and how often the verdicts cry wolf, by simulation: the tables of docs/verdicts.md.
+
+python -m sage_rlvr.evaluation.coverage                          prints them (some minutes)
+python -m sage_rlvr.evaluation.coverage --docs docs/verdicts.md  writes them into that page
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sage_rlvr.evaluation.compare import paired, paired_seeds
+from sage_rlvr.evaluation.curves import paired_curve, probability_of_improvement
+from sage_rlvr.evaluation.intervals import SMALL, difference_reach, mean_interval, share_interval, share_limits
+from sage_rlvr.evaluation.passk import exact_pass_at_k, pass_at_k
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+PROBLEMS = (40, 60, 134)  # AMC23, AIME 2024 and 2025, MATH-500 level 5
+KS = (1, 8, 64, 256)
+SAMPLES = 256
+SEED = 3407
+TYPES = 100_000  # problems a world has; problems of a data set are drawn from these, with replacement
+WANTED = 0.93
+
+
+@dataclass(frozen=True)
+class World:
+    """Success probabilities of one policy, TYPES of them: a share `never` is 0, the others come from Betas (weight, a, b)."""
+
+    name: str
+    never: float
+    betas: tuple[tuple[float, float, float], ...]
+
+    def draw(self) -> Floats:
+        """(TYPES,) probabilities, the same at every call."""
+        rng = np.random.default_rng(SEED)
+        weights = np.array([weight for weight, _, _ in self.betas])
+        kind = rng.choice(len(self.betas), TYPES, p=weights / weights.sum())
+        p = np.zeros(TYPES)
+        for i, (_, a, b) in enumerate(self.betas):
+            p[kind == i] = rng.beta(a, b, int(np.sum(kind == i)))
+        return np.where(rng.random(TYPES) < self.never, 0.0, p)
+
+
+WORLDS = (
+    World("AIME-like", 0.35, ((0.85, 0.3, 25.0), (0.15, 0.6, 2.0))),  # pass@1 0.03, pass@256 0.38
+    World("AMC-like", 0.03, ((1.0, 0.65, 0.85),)),  # 0.42, 0.95
+    World("MATH-like", 0.20, ((0.75, 0.5, 1.2), (0.25, 2.0, 1.0))),  # 0.31, 0.76
+    World("U-shaped", 0.0, ((1.0, 0.12, 0.3),)),  # 0.29, 0.64
+)
+RARE = World("out of reach", 0.90, ((1.0, 0.5, 3.0),))  # nine problems of ten are never solved: 0.014, 0.09
+EFFECTS = ((0.0, 0.7), (0.8, 0.5))  # of the second policy on the logits: mean and scatter over problems
+
+Table = dict[tuple[str, int, int], float]  # (world, problems, k) -> share
+
+
+def coverage_single(worlds: Sequence[World] = WORLDS, draws: int = 2000) -> Table:
+    """How often the interval of pass@k (`share_interval` of the unbiased estimates) holds the world's pass@k."""
+    out: Table = {}
+    rng = np.random.default_rng(SEED)
+    values = {k: np.asarray(pass_at_k(SAMPLES, np.arange(SAMPLES + 1), k)) for k in KS}
+    for world in worlds:
+        p = world.draw()
+        for n in PROBLEMS:
+            counts = rng.binomial(SAMPLES, rng.choice(p, (draws, n)))
+            for k in KS:
+                low, high = single_limits(values[k][counts])
+                out[world.name, n, k] = _held(low, high, float(np.mean(exact_pass_at_k(p, k))))
+    return out
+
+
+def coverage_difference(worlds: Sequence[World] = WORLDS, draws: int = 2000) -> Table:
+    """The same for the difference of two policies on the same problems (`share_difference`), the worse of two effects."""
+    out: Table = {}
+    rng = np.random.default_rng(SEED)
+    values = {k: np.asarray(pass_at_k(SAMPLES, np.arange(SAMPLES + 1), k)) for k in KS}
+    for world in worlds:
+        for a, b in policies(world):
+            for n in PROBLEMS:
+                rows = rng.integers(TYPES, size=(draws, n))
+                left, right = rng.binomial(SAMPLES, a[rows]), rng.binomial(SAMPLES, b[rows])
+                for k in KS:
+                    low, high = difference_limits(values[k][left], values[k][right])
+                    truth = float(np.mean(exact_pass_at_k(a, k) - np.asarray(exact_pass_at_k(b, k))))
+                    key = world.name, n, k
+                    out[key] = min(out.get(key, 1.0), _held(low, high, truth))
+    return out
+
+
+def coverage_band(worlds: Sequence[World] = WORLDS, draws: int = 300) -> dict[tuple[str, int], float]:
+    """How often the band of `paired_curve` holds the true difference at k = 1, 2, 4, ... 256 all at once."""
+    ks = tuple(2**i for i in range(9))
+    out: dict[tuple[str, int], float] = {}
+    rng = np.random.default_rng(SEED)
+    values = np.stack([np.asarray(pass_at_k(SAMPLES, np.arange(SAMPLES + 1), k)) for k in ks], axis=1)
+    for world in worlds:
+        for a, b in policies(world):
+            truth = np.array([np.mean(exact_pass_at_k(a, k) - np.asarray(exact_pass_at_k(b, k))) for k in ks])
+            for n in PROBLEMS:
+                held = 0
+                for _ in range(draws):
+                    rows = rng.integers(TYPES, size=n)
+                    left, right = rng.binomial(SAMPLES, a[rows]), rng.binomial(SAMPLES, b[rows])
+                    band = paired_curve(values[left], values[right], ks, resamples=400)
+                    held += bool(np.all((band.low <= truth + 1e-12) & (truth - 1e-12 <= band.high)))
+                out[world.name, n] = min(out.get((world.name, n), 1.0), held / draws)
+    return out
+
+
+def coverage_bca(worlds: Sequence[World] = WORLDS, draws: int = 400) -> dict[tuple[str, int], tuple[float, float]]:
+    """(pass@k, difference): the least coverage of BCa over KS, at the sizes above and from 300 problems on, where it is used."""
+    out: dict[tuple[str, int], tuple[float, float]] = {}
+    rng = np.random.default_rng(SEED)
+    for world in worlds:
+        a, b = policies(world)[0]
+        for n in (*PROBLEMS, SMALL):
+            rows = rng.integers(TYPES, size=(draws, n))
+            left, right = rng.binomial(SAMPLES, a[rows]), rng.binomial(SAMPLES, b[rows])
+            cells = [_bca_held(left, right, a, b, k) for k in KS]
+            out[world.name, n] = min(x for x, _ in cells), min(y for _, y in cells)
+    return out
+
+
+def relabelled(seeds: int, times: int = 400, problems: int = 60, samples: int = 64, k: int = 16) -> dict[str, float]:
+    """Two halves of one arm, relabelled A and B: how often each rule calls A better. 2 x `seeds` training runs of one
+    method on `problems` AIME-like problems, `samples` of each; runs scatter as a whole and problem by problem."""
+    rng, types = np.random.default_rng(SEED + seeds), WORLDS[0].draw()
+    table = np.asarray(pass_at_k(samples, np.arange(samples + 1), k))
+    called = dict.fromkeys(RULES, 0)
+    for _ in range(times):
+        home = rng.choice(types, problems)
+        runs = _shifted(home, rng.normal(0, 0.15, (2 * seeds, 1)) + rng.normal(0, 0.4, (2 * seeds, problems)))
+        scores = table[rng.binomial(samples, runs)]
+        for name, rule in RULES.items():
+            called[name] += rule(scores[:seeds], scores[seeds:])
+    return {name: hits / times for name, hits in called.items()}
+
+
+def relabelled_checkpoints(times: int = 400, samples: int = SAMPLES) -> dict[tuple[int, int], float]:
+    """The halves of one checkpoint's samples: (problems, k) -> how often `paired` calls A better, the worse of two worlds."""
+    rng, out = np.random.default_rng(SEED), {}
+    for n in PROBLEMS:
+        for k in (KS[0], KS[-1]):
+            table = np.asarray(pass_at_k(samples, np.arange(samples + 1), k))
+            shares = []
+            for world in (WORLDS[0], WORLDS[3]):
+                p = rng.choice(world.draw(), (times, n))
+                halves = table[rng.binomial(samples, p)], table[rng.binomial(samples, p)]
+                shares.append(np.mean([paired(a, b).verdict == "better" for a, b in zip(*halves, strict=True)]))
+            out[n, k] = float(max(shares))
+    return out
+
+
+RULES: Mapping[str, Callable[[Floats, Floats], bool]] = {
+    "methods: paired_seeds": lambda a, b: paired_seeds(a, b).verdict == "better",
+    "methods: P(A > B) above 1/2": lambda a, b: (
+        probability_of_improvement(a, b, over="training seeds").verdict == "above 1/2"
+    ),
+}
+
+
+def policies(world: World) -> list[tuple[Floats, Floats]]:
+    """The world's policy and another one on the same problems, for each of EFFECTS."""
+    p = world.draw()
+    noise = np.random.default_rng(SEED + 1).standard_normal(TYPES)
+    return [(p, _shifted(p, shift + scatter * noise)) for shift, scatter in EFFECTS]
+
+
+def single_limits(values: Floats) -> tuple[Floats, Floats]:
+    """Ends of `share_interval` for every row of values (R, N), N < 300, at once."""
+    n = values.shape[1]
+    low, high = share_limits(values.mean(axis=1), values.var(axis=1, ddof=1), n)
+    for row in np.flatnonzero(np.all((values == 0) | (values == 1), axis=1)):  # Wilson
+        found = share_interval(values[row])
+        low[row], high[row] = found.low, found.high
+    return low, high
+
+
+def difference_limits(left: Floats, right: Floats) -> tuple[Floats, Floats]:
+    """Ends of `share_difference` for every pair of rows of left and right (R, N) at once."""
+    n, (a, b) = left.shape[1], (left.mean(axis=1), right.mean(axis=1))
+    x, y = left - a[:, None], right - b[:, None]
+    variances = (np.sum(x * x, axis=1) / (n - 1), np.sum(y * y, axis=1) / (n - 1))
+    below, above = difference_reach((a, b), variances, np.sum(x * y, axis=1) / (n - 1), n)
+    return np.maximum(a - b - below, -1.0), np.minimum(a - b + above, 1.0)
+
+
+def sections(draws: int = 2000) -> Iterator[tuple[str, str]]:
+    """(name, Markdown) of every table of docs/verdicts.md."""
+    yield "passk", markdown(coverage_single((*WORLDS, RARE), draws))
+    yield "difference", markdown(coverage_difference((*WORLDS, RARE), draws))
+    yield "band", _by_problems(coverage_band())
+    yield "bca", _by_problems({key: f"{x:.3f}, {y:.3f}" for key, (x, y) in coverage_bca().items()})
+    three, six = relabelled(3), relabelled(6)
+    rows = [f"| {name} | {three[name]:.3f} | {six[name]:.3f} |" for name in RULES]
+    yield "seeds", "\n".join(["| rule | 3 seeds | 6 seeds |", "|---|---|---|", *rows])
+    checkpoints = relabelled_checkpoints()
+    head = ["| problems | k = 1 | k = 256 |", "|---|---|---|"]
+    body = [f"| {n} | {checkpoints[n, KS[0]]:.3f} | {checkpoints[n, KS[-1]]:.3f} |" for n in PROBLEMS]
+    yield "checkpoints", "\n".join([*head, *body])
+
+
+def markdown(table: Table) -> str:
+    """A coverage table: a row for each number of problems and k, a column a world; values below 0.93 in bold."""
+    names = list(dict.fromkeys(name for name, _, _ in table))
+    lines = ["| problems | k | " + " | ".join(names) + " |", "|---" * (len(names) + 2) + "|"]
+    for n in PROBLEMS:
+        for k in KS:
+            cells = [table[name, n, k] for name in names]
+            text = [f"{x:.3f}" if x >= WANTED else f"**{x:.3f}**" for x in cells]
+            lines.append(f"| {n} | {k} | " + " | ".join(text) + " |")
+    return "\n".join(lines)
+
+
+def write_docs(page: Path, found: Iterator[tuple[str, str]]) -> None:
+    """Put each table between its markers <!-- coverage:NAME --> and <!-- /coverage --> in the page."""
+    text = page.read_text(encoding="utf-8")
+    for name, table in found:
+        pattern = re.compile(rf"(<!-- coverage:{name} -->\n).*?(<!-- /coverage -->)", re.DOTALL)
+        text, done = pattern.subn(lambda m, table=table: f"{m[1]}{table}\n{m[2]}", text)  # type: ignore[misc]
+        if done != 1:
+            raise SystemExit(f"{page}: {done} places for the table {name!r}; one is wanted")
+    page.write_text(text, encoding="utf-8")
+
+
+def _by_problems(table: Mapping[tuple[str, int], float | str]) -> str:
+    names, sizes = list(dict.fromkeys(w for w, _ in table)), list(dict.fromkeys(n for _, n in table))
+    lines = ["| problems | " + " | ".join(names) + " |", "|---" * (len(names) + 1) + "|"]
+    for n in sizes:
+        cells = [table[name, n] for name in names]
+        lines.append(f"| {n} | " + " | ".join(x if isinstance(x, str) else f"{x:.3f}" for x in cells) + " |")
+    return "\n".join(lines)
+
+
+def _bca_held(left: Ints, right: Ints, a: Floats, b: Floats, k: int) -> tuple[float, float]:
+    table = np.asarray(pass_at_k(SAMPLES, np.arange(SAMPLES + 1), k))
+    one, two = float(np.mean(exact_pass_at_k(a, k))), float(np.mean(exact_pass_at_k(b, k)))
+    single = [mean_interval(table[row], resamples=400).contains(one) for row in left]
+    gaps = [mean_interval(x, resamples=400).contains(one - two) for x in table[left] - table[right]]
+    return float(np.mean(single)), float(np.mean(gaps))
+
+
+def _shifted(p: Floats, by: Floats) -> Floats:
+    """p moved by `by` on the logits; 0 stays 0."""
+    odds = p / np.maximum(1 - p, 1e-300) * np.exp(by)
+    return odds / (1 + odds)
+
+
+def _held(low: Floats, high: Floats, truth: float) -> float:
+    return float(np.mean((low <= truth + 1e-12) & (truth <= high + 1e-12)))
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description="Coverage and false alarms of the intervals and verdicts.")
+    parser.add_argument("--docs", type=Path, help="write the tables into this page instead of printing them")
+    parser.add_argument("--draws", type=int, default=2000)
+    options = parser.parse_args()
+    if options.docs is None:
+        for title, shown in sections(options.draws):
+            print(f"\n{title}\n{shown}")
+    else:
+        write_docs(options.docs, sections(options.draws))

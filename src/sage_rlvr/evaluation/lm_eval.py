@@ -1,0 +1,444 @@
+"""Samples of lm-evaluation-harness (`--log_samples`) into a sample store, and a store into its files.
+
+    samples_<task>_<date>.jsonl   one line a document and filter: doc_id, doc, target, arguments, resps (requests x repeats),
+                                  filtered_resps, filter, metrics, doc_hash, prompt_hash, target_hash, and a number a metric
+    results_<date>.json           beside it: model_name, config, versions, task_hashes
+
+The format was read from EleutherAI/lm-evaluation-harness, lm_eval/evaluator.py and loggers/evaluation_tracker.py at
+4e7e0d47. Its scores are of a document after a filter, not of a sample: with one repeat a score of 0 or 1 is that
+sample's verdict, with several all samples start undecided, and `SampleStore.reverify` gives them verdicts of ours. It
+logs neither tokens nor log-probs, seeds nor reasons to stop: those columns stay empty, and a store that is exported
+loses its token-level columns. What else a document had is kept in lm_eval.jsonl in the store, for the way back.
+"""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import json
+import re
+import warnings
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sage_rlvr.errors import ConfigError, DataError
+from sage_rlvr.evaluation.sample_rows import Identity, Sample, prompt_hash
+from sage_rlvr.evaluation.samples import SampleStore
+from sage_rlvr.runs import write_text_atomic
+
+FILTER = "sage-rlvr"
+SIDECAR = "lm_eval.jsonl"
+MAX_GEN_TOKS = 256  # lm-evaluation-harness's own default where neither the task nor the command says
+UNJUDGED = "not judged yet"
+_NAME = re.compile(r"samples_(?P<task>.+)_(?P<date>\d{4}-\d\d-\d\dT[\d.-]+)\.jsonl")
+_LIMITS = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens")
+_BATCH = 256  # samples a commit, at least one document
+
+
+@dataclass(frozen=True)
+class _Document:
+    """One line of a samples file. kept: what the store has no column for. ours: what `export_lm_eval` added."""
+
+    doc_id: Any
+    prompt: str
+    settings: Mapping[str, Any]
+    texts: list[str]
+    filter: str
+    score: tuple[str, float] | None
+    filtered: Any
+    hashes: str
+    kept: dict[str, Any]
+    ours: Mapping[str, Any] | None
+
+    def problem(self, key: str) -> str:
+        """The problem's id: doc_id or a key of doc; what `export_lm_eval` wrote says it itself."""
+        if self.ours:
+            return str(self.ours["problem"])
+        value = self.doc_id if key == "doc_id" else self.kept["doc"].get(key)
+        if value is None:
+            raise DataError(f"document {self.doc_id}: its doc has no {key!r}; there are {sorted(self.kept['doc'])}")
+        return str(value)
+
+
+# ------------------------------------------------------------------------------------------------------------------
+# in
+
+
+def import_lm_eval(
+    path: str | Path,
+    store: str | Path,
+    *,
+    model: str | None = None,
+    revision: str | None = None,
+    results: str | Path | None = None,
+    filter: str | None = None,
+    metric: str | None = None,
+    problem_id: str = "doc_id",
+) -> SampleStore:
+    """Read one samples_<task>_<date>.jsonl into a sample store, which is returned open; twice is as good as once.
+
+    store: the folder to make. model, revision: default what the results file says. results: that file, default the one of
+    the same date beside `path`. filter, metric: whose score is the first verdict, default the first in the file.
+    problem_id: "doc_id", or the key of `doc` that names the problem as your task does.
+    All documents must have the same number of repeats and the same generation settings. DataError names the line that
+    cannot be used: multiple choice and log-likelihood requests have no generated text.
+    """
+    path = Path(path)
+    beside = _results(path, results)
+    scan = _scan(path, filter, metric)
+    identity = _identity(path, scan, beside, model, revision)
+    opened = SampleStore.open(store, identity)
+    repeats = 1 if identity.greedy else scan.repeats
+    if repeats < scan.repeats:
+        warnings.warn(f"{path}: {scan.repeats} repeats of greedy decoding are one sample; the first of each is kept")
+    rows: list[Sample] = []
+    kept: dict[str, dict[str, Any]] = {}
+    done: set[Any] = set()
+    for document in _documents(path, metric):
+        if document.filter != scan.filter or document.doc_id in done:
+            continue
+        done.add(document.doc_id)
+        problem = document.problem(problem_id)
+        if problem in kept:
+            raise DataError(f"{path}: two documents have the problem id {problem!r}; choose another problem_id")
+        kept[problem] = {"problem": problem, **document.kept}
+        rows += _rows(document, problem, repeats)
+        if len(rows) >= _BATCH:
+            opened.commit(rows)
+            rows = []
+    opened.commit(rows)
+    write_text_atomic(opened.path / SIDECAR, "".join(json.dumps(row) + "\n" for row in kept.values()))
+    return opened
+
+
+@dataclass(frozen=True)
+class _Scan:
+    """What all lines of a file have in common."""
+
+    repeats: int
+    settings: Mapping[str, Any]
+    filter: str
+    score: str | None
+    task_hash: str
+
+
+def _scan(path: Path, filter: str | None, metric: str | None) -> _Scan:
+    """Read a file once and check that its documents belong together."""
+    first: _Document | None = None
+    seen: dict[Any, str] = {}
+    filters: list[str] = []
+    digest = hashlib.sha256()
+    for document in _documents(path, metric):
+        first = first or document
+        if len(document.texts) != len(first.texts) or document.settings != first.settings:
+            raise DataError(
+                f"{path}: document {document.doc_id} has {len(document.texts)} repeats under {document.settings}, the "
+                f"first one {len(first.texts)} under {first.settings}; a store holds one setting: split the file"
+            )
+        said = prompt_hash(json.dumps(document.texts))
+        if seen.setdefault(document.doc_id, said) != said:
+            raise DataError(
+                f"{path}: document {document.doc_id} stands there twice with different responses: two runs in one file?"
+            )
+        if document.filter not in filters:
+            filters.append(document.filter)
+        digest.update(document.hashes.encode())
+    if first is None:
+        raise DataError(f"{path}: holds no samples; was lm_eval run with --log_samples and --output_path?")
+    chosen = filters[0] if filter is None else filter
+    if chosen not in filters:
+        raise DataError(f"{path}: no filter {chosen!r}; there are {filters}")
+    return _Scan(len(first.texts), first.settings, chosen, first.score and first.score[0], digest.hexdigest())
+
+
+def _documents(path: Path, metric: str | None) -> Iterator[_Document]:
+    try:
+        with open(path, encoding="utf-8", errors="surrogatepass") as handle:
+            for number, line in enumerate(handle, start=1):
+                if line.strip():
+                    yield _document(line, f"{path}:{number}", metric)
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {error.strerror}") from error
+
+
+def _document(line: str, where: str, metric: str | None) -> _Document:
+    try:
+        row = json.loads(line)
+        doc_id, doc, resps, target = row["doc_id"], row["doc"], row["resps"], str(row["target"])
+        arguments = _arguments(row["arguments"])
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise DataError(
+            f"{where}: not a line of lm_eval --log_samples ({type(error).__name__}: {error}); it needs doc_id, doc, "
+            "target, arguments and resps"
+        ) from error
+    if len(arguments) != 1 or len(arguments[0]) < 2 or not isinstance(arguments[0][1], Mapping) or not _texts(resps):
+        raise DataError(
+            f"{where}: not one generated text a repeat (multiple choice, log-likelihood or several requests); only tasks "
+            "with output_type generate_until can be brought here"
+        )
+    prompt = arguments[0][0] if isinstance(arguments[0][0], str) else json.dumps(arguments[0][0])
+    doc = doc if isinstance(doc, dict) else {"doc": doc}
+    hashes = [
+        row.get("doc_hash") or _doc_hash(doc),
+        row.get("prompt_hash") or prompt_hash(prompt),
+        row.get("target_hash") or prompt_hash(target),
+    ]
+    kept = {"doc_id": doc_id, "doc": doc, "target": target, "prompt": prompt, "settings": arguments[0][1]}
+    return _Document(
+        doc_id=doc_id,
+        prompt=prompt,
+        settings=arguments[0][1],
+        texts=list(resps[0]),
+        filter=str(row.get("filter", "none")),
+        score=_score(row, metric, where),
+        filtered=row.get("filtered_resps"),
+        hashes="".join(hashes),
+        kept=kept,
+        ours=row.get("sage_rlvr"),
+    )
+
+
+def _arguments(value: Any) -> list[list[Any]]:
+    """Requests as lists of arguments, from {"gen_args_0": {"arg_0": ...}} or, as before 0.4.3, from [[...]]."""
+    if isinstance(value, Mapping):
+        return [
+            [value[f"gen_args_{i}"][f"arg_{j}"] for j in range(len(value[f"gen_args_{i}"]))] for i in range(len(value))
+        ]
+    return [list(arguments) for arguments in value]
+
+
+def _texts(resps: Any) -> bool:
+    fine = isinstance(resps, list) and len(resps) == 1 and isinstance(resps[0], list) and resps[0]
+    return bool(fine) and all(isinstance(text, str) for text in resps[0])
+
+
+def _score(row: Mapping[str, Any], metric: str | None, where: str) -> tuple[str, float] | None:
+    """(metric, value) of the metric that was asked for, or of the first one that is a number."""
+    if metric is not None and metric not in row:
+        raise DataError(f"{where}: no metric {metric!r}; there are {row.get('metrics', sorted(row))}")
+    names = [metric] if metric is not None else row.get("metrics", ["exact_match", "acc"])
+    values = [(name, row[name]) for name in names if isinstance(row.get(name), (bool, int, float))]
+    return (values[0][0], float(values[0][1])) if values else None
+
+
+def _rows(document: _Document, problem: str, repeats: int) -> list[Sample]:
+    said = [_ours(document.ours, i) if document.ours else _theirs(document, i) for i in range(repeats)]
+    shared = document.ours["prompt_hash"] if document.ours else prompt_hash(document.prompt)
+    return [
+        Sample(problem=problem, sample=i, text=document.texts[i], prompt_hash=shared, **said[i]) for i in range(repeats)
+    ]
+
+
+def _ours(ours: Mapping[str, Any], i: int) -> dict[str, Any]:
+    return {name: ours[name][i] for name in ("seed", "finish", "answer", "verdict", "reason")}
+
+
+def _theirs(document: _Document, i: int) -> dict[str, Any]:
+    answer = _answer(document.filtered, i, len(document.texts))
+    if len(document.texts) > 1 or document.score is None or document.score[1] not in (0.0, 1.0):
+        return {"answer": answer, "verdict": "undecided", "reason": UNJUDGED}
+    name, value = document.score
+    return {"answer": answer, "verdict": "right" if value else "wrong", "reason": f"lm_eval {name},{document.filter}"}
+
+
+def _answer(filtered: Any, i: int, repeats: int) -> str | None:
+    """The filtered response of repeat i, where the filter left one for each."""
+    if not isinstance(filtered, list) or len(filtered) != 1:
+        return None
+    inner = filtered[0]
+    if isinstance(inner, list) and len(inner) == repeats:
+        return str(inner[i])
+    return str(inner) if repeats == 1 and isinstance(inner, str) else None
+
+
+def _results(path: Path, given: str | Path | None) -> dict[str, Any]:
+    """The results file of a samples file; {} where there is none."""
+    name = _NAME.fullmatch(path.name)
+    beside = path.with_name(f"results_{name['date']}.json") if name else None
+    file = Path(given) if given is not None else beside
+    if file is None or (given is None and not file.exists()):
+        return {}
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise DataError(f"{file}: cannot be read as JSON: {error}") from error
+    if not isinstance(found, dict):
+        raise DataError(f"{file}: not a results file of lm_eval; name it with results=")
+    return found
+
+
+def _identity(path: Path, scan: _Scan, results: Mapping[str, Any], model: str | None, revision: str | None) -> Identity:
+    name = _NAME.fullmatch(path.name)
+    task = name["task"] if name else path.stem
+    logged = results.get("task_hashes", {}).get(task)
+    if logged is not None and logged != scan.task_hash:
+        warnings.warn(
+            f"{path}: its documents are not those of the results file (task_hashes); is a part of it missing?"
+        )
+    if "sage_rlvr" in results:
+        ours = Identity.of(results["sage_rlvr"]["identity"])
+        fits = scan.repeats % (ours.chunk_size or 1) == 0
+        return ours if fits else replace(ours, chunk_size=scan.repeats)
+    config = results.get("config", {})
+    model = model or results.get("model_name")
+    if not model:
+        raise ConfigError(f"{path}: no results file beside it says which model this was; give model=")
+    versions = {key: results[f"{key}_version"] for key in ("lm_eval", "transformers") if results.get(f"{key}_version")}
+    decoding = _decoding(scan.settings)
+    return Identity(
+        task=task,
+        task_hash=scan.task_hash,
+        model=model,
+        revision=revision or config.get("model_sha") or config.get("model_revision") or "unknown",
+        prompt="lm_eval",
+        template_hash=results.get("chat_template_sha") or "none",
+        decoding=decoding,
+        verifier_hash=f"lm_eval {scan.score or 'unscored'},{scan.filter}",
+        seed=int(config.get("torch_seed") or 0),
+        versions=versions,
+        chunk_size=1 if decoding["temperature"] == 0 else scan.repeats,
+    )
+
+
+def _decoding(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Generation settings as the harness understands them: without sampling the temperature is 0."""
+    rest = {key: value for key, value in settings.items() if key not in _LIMITS}
+    limit = next((settings[key] for key in _LIMITS if settings.get(key) is not None), MAX_GEN_TOKS)
+    temperature = float(settings.get("temperature") or 0.0)
+    sampled = settings.get("do_sample")
+    if sampled is True and "temperature" not in settings:
+        temperature = 1.0  # what transformers samples at when it is told no other
+    return rest | {
+        "preset": "lm_eval",
+        "temperature": 0.0 if sampled is False else temperature,
+        "max_new_tokens": int(limit),
+    }
+
+
+# ------------------------------------------------------------------------------------------------------------------
+# out
+
+
+def export_lm_eval(
+    store: SampleStore,
+    folder: str | Path,
+    *,
+    docs: Mapping[str, Mapping[str, Any]] | None = None,
+    n: int | None = None,
+    verifier: str | None = None,
+    date: str | None = None,
+) -> Path:
+    """Write samples_<task>_<date>.jsonl and results_<date>.json; returns the path of the former.
+
+    docs: problem -> {"doc": {...}, "target": text, "prompt": text}; a store that was imported knows them. n, verifier: as in
+    `SampleStore.table`. date: default now. The filter is "sage-rlvr", `exact_match` the share of right samples of the
+    document, `undecided` of undecided ones; verdicts, reasons, seeds and ends stand under "sage_rlvr", from which
+    `import_lm_eval` makes the same store again, but for token-level columns and latencies.
+    """
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    date = date or datetime.datetime.now().isoformat().replace(":", "-")
+    known = _sidecar(store.path) | {problem: dict(doc) for problem, doc in (docs or {}).items()}
+    judges = set(store.table(("verifier",), n=n, verifier=verifier)["verifier"].to_pylist())
+    if len(judges) != 1:
+        raise DataError(
+            f"{store.path}: verdicts of {sorted(judges) or 'nobody'}; one verifier's are wanted: run reverify"
+        )
+    by_problem: dict[str, list[Sample]] = {}
+    for sample in store.samples(n=n, verifier=verifier):
+        by_problem.setdefault(sample.problem, []).append(sample)
+    unknown = [problem for problem in by_problem if problem not in known]
+    if unknown:
+        raise DataError(
+            f"{store.path}: a store keeps no problem texts, and {len(unknown)} problems ({unknown[0]!r}, ...) are not in "
+            "docs; pass docs={problem: {'doc': {...}, 'target': ..., 'prompt': ...}}"
+        )
+    repeats = {len(samples) for samples in by_problem.values()}
+    if len(repeats) > 1:
+        raise DataError(
+            f"{store.path}: problems have {sorted(repeats)} samples; choose n, the first n of each are written"
+        )
+    lines = [
+        _line(number, known[problem], rows, store.identity) for number, (problem, rows) in enumerate(by_problem.items())
+    ]
+    task = store.identity.task.replace("/", "_")
+    path = folder / f"samples_{task}_{date}.jsonl"
+    write_text_atomic(path, "".join(_json(line) + "\n" for line in lines))
+    write_text_atomic(
+        folder / f"results_{date}.json", _json(_summary(store, task, lines, judges.pop()), indent=2) + "\n"
+    )
+    return path
+
+
+def _line(number: int, known: Mapping[str, Any], rows: list[Sample], identity: Identity) -> dict[str, Any]:
+    doc, target, prompt = dict(known["doc"]), str(known["target"]), str(known["prompt"])
+    shown = [row.text if row.answer is None else row.answer for row in rows]
+    ours = {name: [getattr(row, name) for row in rows] for name in ("seed", "finish", "answer", "verdict", "reason")}
+    return {
+        "doc_id": known.get("doc_id", number),
+        "doc": doc,
+        "target": target,
+        "arguments": {"gen_args_0": {"arg_0": prompt, "arg_1": known.get("settings") or _settings(identity)}},
+        "resps": [[row.text for row in rows]],
+        "filtered_resps": shown if len(rows) == 1 else [shown],
+        "filter": FILTER,
+        "metrics": ["exact_match", "undecided"],
+        "doc_hash": _doc_hash(doc),
+        "prompt_hash": prompt_hash(prompt),
+        "target_hash": prompt_hash(target),
+        "exact_match": float(np.mean([row.verdict == "right" for row in rows])),
+        "undecided": float(np.mean([row.verdict == "undecided" for row in rows])),
+        "sage_rlvr": {"problem": rows[0].problem, "prompt_hash": rows[0].prompt_hash, **ours},
+    }
+
+
+def _settings(identity: Identity) -> dict[str, Any]:
+    settings = {key: value for key, value in identity.decoding.items() if key not in ("preset", "max_new_tokens")}
+    return {
+        "until": [],
+        "do_sample": not identity.greedy,
+        "max_gen_toks": identity.decoding["max_new_tokens"],
+        **settings,
+    }
+
+
+def _summary(store: SampleStore, task: str, lines: list[dict[str, Any]], verifier: str) -> dict[str, Any]:
+    identity = store.identity.tree() | {"verifier_hash": verifier}
+    hashes = "".join(line["doc_hash"] + line["prompt_hash"] + line["target_hash"] for line in lines)
+    means = {
+        f"{name},{FILTER}": float(np.mean([line[name] for line in lines])) for name in ("exact_match", "undecided")
+    }
+    return {
+        "results": {task: {"alias": task, "sample_len": len(lines), **means}},
+        "config": {"model": "sage-rlvr", "model_sha": store.identity.revision},
+        "model_name": store.identity.model,
+        "task_hashes": {task: hashlib.sha256(hashes.encode()).hexdigest()},
+        "sage_rlvr": {"identity": identity},
+    }
+
+
+def _sidecar(path: Path) -> dict[str, dict[str, Any]]:
+    """What the documents of an imported store had besides; {} for a store that was sampled here."""
+    file = path / SIDECAR
+    if not file.exists():
+        return {}
+    rows = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+    return {row["problem"]: row for row in rows}
+
+
+def _doc_hash(doc: Any) -> str:
+    return prompt_hash(json.dumps(doc, indent=2, ensure_ascii=False))
+
+
+def _json(value: Any, indent: int | None = None) -> str:
+    """JSON as the harness writes it, letters as they are; ASCII where a lone surrogate leaves no other way."""
+    text = json.dumps(value, ensure_ascii=False, indent=indent)
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return json.dumps(value, indent=indent)
+    return text

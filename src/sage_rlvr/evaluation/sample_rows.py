@@ -1,0 +1,353 @@
+"""What a sample is: its columns, what every sample of a store shares, and the seed that it is drawn with.
+
+    seed(problem, sample) = the first 63 bits of SHA-256(["sage-rlvr", base seed, task, problem, sample] as ASCII JSON)
+
+Two different (problem, sample) share a seed with probability 2^-63; a top-up from n = 64 to 256 leaves the first 64 as
+they are. Token-level columns hold one number a completion token, the end token included, in float32.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import ArrayLike
+
+from sage_rlvr.errors import ConfigError, DataError
+
+CHUNK = 32
+LABELS = ("right", "wrong", "undecided")
+FINISHES = ("stop", "length", None)
+_MARK = "\x00escaped:"
+_WHOLE = {"top_k": 0, "max_new_tokens": None}  # the value that means "off"; None: there is none, it must be given
+_REAL = {"temperature": None, "top_p": 1.0, "min_p": 0.0}
+
+_FLOATS = pa.large_list(pa.float32())
+SCHEMA = pa.schema(
+    [
+        pa.field("problem", pa.large_string(), nullable=False),
+        pa.field("sample", pa.int32(), nullable=False),
+        pa.field("seed", pa.int64()),
+        pa.field("prompt_hash", pa.large_string(), nullable=False),
+        pa.field("text", pa.large_string(), nullable=False),
+        pa.field("text_hash", pa.int64(), nullable=False),
+        pa.field("token_ids", pa.large_list(pa.int32())),
+        pa.field("rollout_logps", _FLOATS),
+        pa.field("base_logps", _FLOATS),
+        pa.field("entropies", _FLOATS),
+        pa.field("q", _FLOATS),
+        pa.field("finish", pa.large_string()),
+        pa.field("answer", pa.large_string()),
+        pa.field("verdict", pa.large_string(), nullable=False),
+        pa.field("reason", pa.large_string(), nullable=False),
+        pa.field("verifier", pa.large_string(), nullable=False),
+        pa.field("latency_s", pa.float64()),
+        pa.field("versions", pa.large_string(), nullable=False),
+    ]
+)
+TOKEN_LEVEL = ("rollout_logps", "base_logps", "entropies", "q")
+ESCAPED = ("problem", "text", "answer", "reason")
+
+
+# ------------------------------------------------------------------------------------------------------------------
+# text that UTF-8 cannot hold
+
+
+def escape(text: str) -> str:
+    """Text as valid UTF-8, reversibly: a text with a lone surrogate is marked and spelt in ASCII, others stay."""
+    if text.startswith(_MARK) or not _is_utf8(text):
+        return _MARK + text.encode("unicode_escape").decode("ascii")
+    return text
+
+
+def unescape(text: str) -> str:
+    """Inverse of `escape`."""
+    if not text.startswith(_MARK):
+        return text
+    return text[len(_MARK) :].encode("ascii").decode("unicode_escape")
+
+
+def _is_utf8(text: str) -> bool:
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def prompt_hash(prompt: str) -> str:
+    """Hexadecimal SHA-256 of a rendered prompt, as lm-evaluation-harness has it in its samples files."""
+    return hashlib.sha256(prompt.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def text_hash(text: str) -> int:
+    """63 bits of SHA-256 of a completion: binds a later verdict to the text that it was given for."""
+    return _63_bits(text.encode("utf-8", "surrogatepass"))
+
+
+def _63_bits(data: bytes) -> int:
+    return int.from_bytes(hashlib.sha256(data).digest()[:8], "big") >> 1
+
+
+def seed_of(base_seed: int, task: str, problem: str, sample: int) -> int:
+    """The seed of one sample, in [0, 2^63): a function of its address alone, the same for ever (golden test)."""
+    return _63_bits(json.dumps(["sage-rlvr", base_seed, task, problem, sample]).encode("ascii"))
+
+
+# ------------------------------------------------------------------------------------------------------------------
+# what all samples of a store share
+
+
+@dataclass(frozen=True, kw_only=True)
+class Identity:
+    """What decides the numbers of a store besides the address of a sample.
+
+    task, task_hash   the problems: their name and a hash of their contents
+    model, revision   the policy: its name or path, and the revision or a hash of its weights
+    prompt, template_hash  name of the prompt format, and a hash of what renders it
+    decoding          preset (a name), temperature, top_p (1: off), top_k (0: off), min_p (0: off), max_new_tokens, and
+                      whatever else the sampler was given
+    verifier_hash     of the verifier and its limits
+    seed              the base seed of `seed_of`
+    versions          of the libraries; a difference is noted, in all other fields it is refused
+    chunk_size        samples a unit of work: 32, and 1 for greedy decoding (temperature 0), which has no second sample
+    """
+
+    task: str
+    task_hash: str
+    model: str
+    revision: str
+    prompt: str
+    template_hash: str
+    decoding: Mapping[str, Any]
+    verifier_hash: str
+    seed: int
+    versions: Mapping[str, str] = field(default_factory=dict)
+    chunk_size: int | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "decoding", _decoding(self.decoding))
+        object.__setattr__(self, "versions", dict(sorted(self.versions.items())))
+        size = self.chunk_size if self.chunk_size is not None else 1 if self.greedy else CHUNK
+        object.__setattr__(self, "chunk_size", size)
+        for name in ("task", "task_hash", "model", "revision", "prompt", "template_hash", "verifier_hash"):
+            if not isinstance(getattr(self, name), str) or not getattr(self, name):
+                raise ConfigError(f"Identity.{name} = {getattr(self, name)!r}: a text that is not empty is wanted here")
+        if isinstance(self.seed, bool) or not isinstance(self.seed, int):
+            raise ConfigError(f"Identity.seed = {self.seed!r}: the base seed is a whole number")
+        if isinstance(size, bool) or not isinstance(size, int) or size < 1 or (self.greedy and size > 1):
+            raise ConfigError(
+                f"Identity.chunk_size = {size!r} at temperature {self.decoding['temperature']}: a whole number from 1 on "
+                "is wanted, and 1 for greedy decoding, whose samples are all the same"
+            )
+
+    @property
+    def greedy(self) -> bool:
+        """Whether every sample of a problem is the same by construction."""
+        return bool(self.decoding["temperature"] == 0)
+
+    @property
+    def truncated_sampling(self) -> bool:
+        """Whether top_p, top_k or min_p cut the sampler's distribution."""
+        return bool(self.decoding["top_p"] < 1 or self.decoding["top_k"] > 0 or self.decoding["min_p"] > 0)
+
+    def seed_of(self, problem: str, sample: int) -> int:
+        """`seed_of` with this base seed and task."""
+        return seed_of(self.seed, self.task, problem, sample)
+
+    def tree(self) -> dict[str, Any]:
+        """As a plain tree of JSON values."""
+        found: dict[str, Any] = json.loads(json.dumps(asdict(self)))
+        return found
+
+    @classmethod
+    def of(cls, tree: Mapping[str, Any]) -> Identity:
+        """Inverse of `tree`; DataError when a field is missing or unknown."""
+        wanted = {f.name for f in fields(cls)}
+        if set(tree) != wanted:
+            raise DataError(f"an identity has the fields {sorted(wanted)}, not {sorted(tree)}")
+        return cls(**tree)
+
+
+def _decoding(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Decoding settings with one spelling for each value, so that 1 and 1.0, or top_k -1 and 0, are no difference."""
+    settings = dict(given)
+    if not isinstance(settings.get("preset"), str):
+        raise ConfigError("decoding.preset is missing: name the decoding settings, for example preset='paper'")
+    for name, off in (_WHOLE | _REAL).items():
+        value = settings.get(name)
+        value = off if value is None else value
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+            raise ConfigError(f"decoding.{name} = {value!r}: a finite number is wanted here")
+        settings[name] = float(value) if name in _REAL else int(value)
+    settings["top_k"] = max(settings["top_k"], 0)  # vLLM says "off" as -1
+    ranges = {
+        "temperature": settings["temperature"] >= 0,
+        "top_p": 0 < settings["top_p"] <= 1,
+        "min_p": 0 <= settings["min_p"] < 1,
+        "max_new_tokens": settings["max_new_tokens"] >= 1,
+    }
+    for name, fine in ranges.items():
+        if not fine:
+            raise ConfigError(f"decoding.{name} = {settings[name]!r} is outside of its range")
+    try:
+        plain: dict[str, Any] = json.loads(json.dumps(settings, allow_nan=False, sort_keys=True))
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"decoding: {error}; settings are finite numbers, text, lists and mappings") from error
+    return plain
+
+
+@dataclass(frozen=True, order=True)
+class Chunk:
+    """The unit of work: samples first, ..., first + size - 1 of one problem, committed whole or redone."""
+
+    problem: str
+    first: int
+    size: int = CHUNK
+
+    @property
+    def samples(self) -> range:
+        return range(self.first, self.first + self.size)
+
+
+# ------------------------------------------------------------------------------------------------------------------
+# rows
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sample:
+    """One completion, and what was said of it.
+
+    problem, sample    its address: the problem's id, and its number from 0
+    seed               what it was drawn with, `seed_of`; None where nobody knows (imported samples)
+    prompt_hash        `prompt_hash` of the rendered prompt
+    text               the completion, any text: lone surrogates and NULs too
+    token_ids          (T,) its tokens, end token included; None where nobody knows
+    rollout_logps      (T,) their log-probs under the sampler, nats; base_logps: under the base policy
+    entropies, q       (T,) of the sampler's distribution in nats, and of the guide; each None where not computed
+    finish             "stop", "length" (it met the limit), None where nobody knows
+    answer, verdict, reason  what was extracted, "right", "wrong" or "undecided", and why in a few stable words
+    latency_s          seconds it took, exempt from every equality; NaN where not measured
+    """
+
+    problem: str
+    sample: int
+    text: str
+    verdict: Literal["right", "wrong", "undecided"]
+    reason: str
+    prompt_hash: str
+    seed: int | None = None
+    token_ids: ArrayLike | None = None
+    rollout_logps: ArrayLike | None = None
+    base_logps: ArrayLike | None = None
+    entropies: ArrayLike | None = None
+    q: ArrayLike | None = None
+    finish: Literal["stop", "length"] | None = None
+    answer: str | None = None
+    latency_s: float = math.nan
+
+
+def table_of(samples: Sequence[Sample], identity: Identity) -> pa.Table:
+    """Rows of `SCHEMA`, sorted by (problem, sample). DataError names the first sample that cannot be used."""
+    rows = sorted(samples, key=lambda s: (s.problem, s.sample))
+    for row in rows:
+        _check(row)
+    _check_seeds(rows)
+    versions = json.dumps(dict(identity.versions), sort_keys=True)
+    columns: dict[str, Any] = {name: [getattr(row, name) for row in rows] for name in Sample.__dataclass_fields__}
+    columns |= {"text_hash": [text_hash(row.text) for row in rows]}
+    columns |= {"verifier": [identity.verifier_hash] * len(rows), "versions": [versions] * len(rows)}
+    for name in ESCAPED:
+        columns[name] = [None if value is None else escape(value) for value in columns[name]]
+    for name in ("token_ids", *TOKEN_LEVEL):
+        kind = np.int32 if name == "token_ids" else np.float32
+        columns[name] = [None if value is None else np.asarray(value, kind) for value in columns[name]]
+    plain = {key: value for key, value in identity.tree().items() if key != "versions"}
+    about = {"sage_rlvr": json.dumps({"identity": plain}, sort_keys=True)}
+    return pa.table({f.name: pa.array(columns[f.name], f.type) for f in SCHEMA}, SCHEMA.with_metadata(about))
+
+
+def samples_of(table: pa.Table) -> list[Sample]:
+    """Inverse of `table_of`: token-level columns come as numpy arrays, text as it was."""
+    rows = []
+    for batch in table.to_batches(max_chunksize=1024):
+        columns = {name: batch.column(name) for name in Sample.__dataclass_fields__}
+        for i in range(batch.num_rows):
+            values: dict[str, Any] = {}
+            for name, column in columns.items():
+                scalar = column[i]
+                if name in ("token_ids", *TOKEN_LEVEL):
+                    value = None if not scalar.is_valid else scalar.values.to_numpy(zero_copy_only=False)
+                else:
+                    value = scalar.as_py()
+                values[name] = unescape(value) if name in ESCAPED and value is not None else value
+            rows.append(Sample(**values))
+    return rows
+
+
+def chunks_of(table: pa.Table, size: int) -> list[Chunk]:
+    """The chunks that a sorted table consists of; DataError where one is not whole or a sample stands twice."""
+    found: dict[str, list[int]] = {}
+    for problem, sample in zip(table["problem"].to_pylist(), table["sample"].to_pylist(), strict=True):
+        found.setdefault(unescape(problem), []).append(sample)
+    chunks = []
+    for problem, numbers in found.items():
+        firsts = sorted({number - number % size for number in numbers})
+        wanted = [first + i for first in firsts for i in range(size)]
+        if numbers != wanted:
+            odd = sorted(set(wanted) ^ set(numbers)) or [n for n in numbers if numbers.count(n) > 1]
+            raise DataError(
+                f"problem {problem!r}: samples {_short(numbers)} are no whole chunks of {size} "
+                f"(look at {_short(odd)}); commit each chunk whole, with every sample once"
+            )
+        chunks += [Chunk(problem, first, size) for first in firsts]
+    return chunks
+
+
+def _short(numbers: Sequence[int]) -> str:
+    return str(list(numbers)) if len(numbers) < 9 else f"[{numbers[0]}, {numbers[1]}, ..., {numbers[-1]}]"
+
+
+def _check(row: Sample) -> None:
+    where = f"problem {row.problem!r}, sample {row.sample!r}"
+    if not isinstance(row.problem, str) or not row.problem:
+        raise DataError(f"{where}: the problem's id is a text that is not empty")
+    if isinstance(row.sample, bool) or not isinstance(row.sample, (int, np.integer)) or not 0 <= row.sample < 2**31:
+        raise DataError(f"{where}: samples are numbered from 0")
+    if row.verdict not in LABELS:
+        raise DataError(f"{where}: verdict {row.verdict!r}; it is one of {', '.join(LABELS)}")
+    if row.finish not in FINISHES:
+        raise DataError(f'{where}: finish {row.finish!r}; it is "stop", "length" or None')
+    if row.seed is not None and not 0 <= row.seed < 2**63:
+        raise DataError(f"{where}: seed {row.seed} is not in [0, 2^63); take it from Identity.seed_of")
+    length = None if row.token_ids is None else _tokens(row.token_ids, where)
+    for name in TOKEN_LEVEL:
+        values = getattr(row, name)
+        if values is not None and length is not None and np.shape(values) != (length,):
+            raise DataError(f"{where}: {name} has the shape {np.shape(values)}, its {length} tokens need ({length},)")
+
+
+def _tokens(token_ids: ArrayLike, where: str) -> int:
+    ids = np.asarray(token_ids)
+    if ids.ndim != 1 or (ids.size and (ids.dtype.kind not in "iu" or ids.min() < 0 or ids.max() >= 2**31)):
+        raise DataError(f"{where}: token_ids must be a list of whole numbers from 0 on; shape {ids.shape}, {ids.dtype}")
+    return len(ids)
+
+
+def _check_seeds(rows: Sequence[Sample]) -> None:
+    seen: dict[int, Sample] = {}
+    for row in rows:
+        if row.seed is None:
+            continue
+        other = seen.setdefault(row.seed, row)
+        if other is not row and (other.problem, other.sample) != (row.problem, row.sample):
+            raise DataError(
+                f"problem {row.problem!r}, sample {row.sample} has the seed {row.seed} of problem {other.problem!r}, "
+                f"sample {other.sample}: repeats with one seed are one sample; take each from Identity.seed_of"
+            )

@@ -1,0 +1,252 @@
+"""Knights and Knaves: two to eight people, each of whom says one thing; knights say what is true, knaves what is false.
+
+    solutions = { a in {knight, knave}^n : for all i, a_i = knight iff what i says is true under a }
+    a puzzle is one with exactly one solution
+
+The statements are those of Xie et al. (arXiv 2410.23123): somebody is (not) a knight or knave; two such claims joined by
+and, or, if-then, if and only if. A puzzle is a pure function of (seed, people, index): drawn from a counter-based stream
+until all 2^n assignments leave one. The texts and the instruction are ours; the answer format and the rule that scores it
+are the published ones (`sage_rlvr.verifiers.knights_and_knaves`), and the published instruction can be given instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from itertools import product
+
+import numpy as np
+
+from sage_rlvr.errors import ConfigError, DataError
+from sage_rlvr.verifiers import Verdict
+from sage_rlvr.verifiers.knights_and_knaves import HEADING, Rule, conclusion, judge
+
+# ("knight", i), ("knave", i), ("not", claim), ("and" | "or" | "if" | "iff", claim, claim)
+Statement = tuple  # type: ignore[type-arg]
+
+PEOPLE = range(2, 9)
+MAX_DRAWS = 10_000  # candidates for one puzzle; about one of three has one solution
+MAX_PASSED = 50  # puzzles drawn for each that is wanted before those of two people are said to run out
+# No name ends with another, and none holds "if", which the published rule takes for a condition.
+NAMES = (
+    "Agnes", "Bruno", "Carla", "Dmitri", "Esther", "Farid", "Greta", "Hamid", "Ingrid", "Jonas", "Klara", "Lorenzo",
+    "Marta", "Nikhil", "Odette", "Pavel", "Ruth", "Silvio", "Tamar", "Ursula", "Viktor", "Wanda", "Yusuf", "Zdenka",
+)  # fmt: skip
+INSTRUCTION = (
+    "Below are the statements of some people. Work out from them who each person is, and explain how. End your answer with "
+    f"the identity of each person in this form:\n\n{HEADING}\n(1) ...\n(2) ...\n(3) ..."
+)
+
+
+def true_under(statement: Statement, assignment: Sequence[bool]) -> bool:
+    """Whether a statement holds when person i is a knight iff assignment[i]."""
+    kind, *claims = statement
+    if kind in ("knight", "knave"):
+        return assignment[claims[0]] == (kind == "knight")
+    values = [true_under(claim, assignment) for claim in claims]
+    if kind == "not":
+        return not values[0]
+    if kind == "and":
+        return values[0] and values[1]
+    if kind == "or":
+        return values[0] or values[1]
+    if kind == "if":
+        return not values[0] or values[1]
+    if kind == "iff":
+        return values[0] == values[1]
+    raise DataError(f"{statement!r:.80} is no statement: {kind!r} is none of knight, knave, not, and, or, if, iff.")
+
+
+def solutions_of(statements: Sequence[Statement]) -> list[tuple[bool, ...]]:
+    """All assignments under which knights say what is true and knaves what is false, by trying all 2^n."""
+    return [
+        assignment
+        for assignment in product((True, False), repeat=len(statements))
+        if all(true_under(said, assignment) == knight for said, knight in zip(statements, assignment, strict=True))
+    ]
+
+
+def spoken(statement: Statement, names: Sequence[str]) -> str:
+    """A statement in words."""
+    kind, *claims = statement
+    if kind in ("knight", "knave"):
+        return f"{names[claims[0]]} is a {kind}"
+    if kind == "not":
+        (inner, person), *_ = claims
+        return f"{names[person]} is not a {inner}"
+    first, second = (spoken(claim, names) for claim in claims)
+    joined = {"and": f"{first} and {second}", "or": f"{first} or {second}", "iff": f"{first} if and only if {second}"}
+    return joined.get(kind, f"if {first} then {second}")
+
+
+@dataclass(frozen=True)
+class Puzzle:
+    """A puzzle: who says what, person by person. `DataError` unless it has exactly one solution."""
+
+    problem_id: str
+    names: tuple[str, ...]
+    statements: tuple[Statement, ...]
+
+    def __post_init__(self) -> None:
+        if len(self.names) != len(self.statements) or len(set(self.names)) != len(self.names):
+            raise DataError(f"puzzle {self.problem_id}: needs one statement a person, and names that differ.")
+        found = solutions_of(self.statements)
+        if len(found) != 1:
+            raise DataError(f"puzzle {self.problem_id}: {len(found)} solutions; a puzzle has exactly one.")
+
+    @cached_property
+    def solution(self) -> tuple[bool, ...]:
+        """Who is a knight."""
+        return solutions_of(self.statements)[0]
+
+    @property
+    def answer(self) -> str:
+        """The gold, in the format that is asked for."""
+        return conclusion(self.names, self.solution)
+
+    @property
+    def text(self) -> str:
+        """The puzzle in words."""
+        met = f"{', '.join(self.names[:-1])} and {self.names[-1]}"
+        says = " ".join(
+            f'{name} says: "{_sentence(spoken(said, self.names))}."'
+            for name, said in zip(self.names, self.statements, strict=True)
+        )
+        return (
+            "On an island live knights, who only ever say what is true, and knaves, who only ever say what is false. You "
+            f"meet {len(self.names)} of the people who live there: {met}. {says} Who is a knight, and who is a knave?"
+        )
+
+
+def _sentence(text: str) -> str:
+    return text[0].upper() + text[1:]
+
+
+def _words(*path: int) -> Iterator[int]:
+    """An endless stream of 64-bit words, a pure function of its path; the same with every numpy version."""
+    bits = np.random.Philox(np.random.SeedSequence(list(path)))
+    while True:
+        yield from (int(word) for word in bits.random_raw(64))
+
+
+def _claim(words: Iterator[int], people: int, speaker: int) -> Statement:
+    """Somebody is a knight or a knave; nobody says "I am a knave", which nobody can."""
+    while True:
+        kind, person = ("knight", "knave")[next(words) % 2], next(words) % people
+        if (kind, person) != ("knave", speaker):
+            return kind, person
+
+
+def _statement(words: Iterator[int], people: int, speaker: int) -> Statement:
+    kind = ("plain", "not", "and", "or", "if", "iff")[next(words) % 6]
+    first = _claim(words, people, speaker)
+    if kind == "plain":
+        return first
+    if kind == "not":
+        return kind, first
+    second = first
+    while second == first:
+        second = _claim(words, people, speaker)
+    return kind, first, second
+
+
+@lru_cache(maxsize=4096)
+def _puzzle(seed: int, people: int, index: int) -> Puzzle:
+    words = _words(seed, people, index)
+    order = sorted(range(len(NAMES)), key=lambda _: next(words))
+    names = tuple(NAMES[i] for i in order[:people])
+    for _ in range(MAX_DRAWS):
+        statements = tuple(_statement(words, people, speaker) for speaker in range(people))
+        if len(solutions_of(statements)) == 1:
+            return Puzzle(f"kk{people}-{seed}-{index}", names, statements)
+    raise DataError(f"kk{people}-{seed}-{index}: none of {MAX_DRAWS} candidates has one solution; take another seed.")
+
+
+@dataclass(frozen=True)
+class KnightsAndKnaves:
+    """Puzzles of `people` people each, `count` a number of people, of one seed.
+
+    rule         how a completion is scored: "published" or "strict" (see `sage_rlvr.verifiers.knights_and_knaves`)
+    instruction  what stands before the puzzle; it must ask for the conclusion
+    """
+
+    people: tuple[int, ...] = tuple(PEOPLE)
+    count: int = 100
+    seed: int = 0
+    rule: Rule = "published"
+    instruction: str = INSTRUCTION
+
+    def __post_init__(self) -> None:
+        if not self.people or any(n not in PEOPLE for n in self.people) or len(set(self.people)) < len(self.people):
+            raise ConfigError(f"people {self.people}: different numbers from {PEOPLE[0]} to {PEOPLE[-1]} are needed.")
+        if self.count < 1 or self.seed < 0:
+            raise ConfigError(f"count {self.count}, seed {self.seed}: at least 1 puzzle, and a seed of 0 or more.")
+        if HEADING not in self.instruction:
+            raise ConfigError(f"instruction: never asks for {HEADING!r}, behind which the answer is read.")
+
+    def puzzle(self, people: int, index: int) -> Puzzle:
+        """Puzzle `index` among those of `people` people: a pure function of (seed, people, index). Indices are endless."""
+        return _puzzle(self.seed, people, index)
+
+    def problems(self) -> tuple[Puzzle, ...]:
+        """`count` puzzles of each number of people, fewest people first; one whose statements were there is passed over."""
+        found: list[Puzzle] = []
+        for people in sorted(self.people):
+            distinct: dict[tuple[Statement, ...], Puzzle] = {}
+            for index in range(self.count * MAX_PASSED):
+                puzzle = self.puzzle(people, index)
+                distinct.setdefault(puzzle.statements, puzzle)
+                if len(distinct) == self.count:
+                    break
+            else:
+                raise DataError(f"{self.count} puzzles of {people} people: only {len(distinct)} differ; ask for fewer.")
+            found += distinct.values()
+        return tuple(found)
+
+    def problem_id(self, problem: Puzzle) -> str:
+        """ "kk<people>-<seed>-<index>"."""
+        return problem.problem_id
+
+    def render(self, problem: Puzzle) -> str:
+        """The prompt as plain text, in the published frame: the instruction, "### Question:", "### Answer:"."""
+        return f"{self.instruction}\n\n### Question: {problem.text}\n### Answer:"
+
+    def messages(self, problem: Puzzle) -> list[dict[str, str]]:
+        """The prompt as a conversation."""
+        return [{"role": "user", "content": f"{self.instruction}\n\n{problem.text}"}]
+
+    def verify(self, problem: Puzzle, completion: str) -> Verdict:
+        """The verdict on a completion by `rule`; plain searches in a text, so no worker process is needed."""
+        return judge(problem.names, problem.solution, completion, self.rule)
+
+    def solutions(self, problem: Puzzle) -> list[str]:
+        """The canonical answer; infinitely many other texts around it are right as well."""
+        return [problem.answer]
+
+
+def selfcheck(task: KnightsAndKnaves | None = None) -> dict[str, int | bool]:
+    """`ok` when every gold is right, every assignment with one person turned is wrong, and no two puzzles are one."""
+    task = task or KnightsAndKnaves(count=10)
+    puzzles = task.problems()
+    turned = [
+        (puzzle, conclusion(puzzle.names, [told != (i == person) for i, told in enumerate(puzzle.solution)]))
+        for puzzle in puzzles
+        for person in range(len(puzzle.names))
+    ]
+    accepted = sum(task.verify(puzzle, f"So it must be.\n{puzzle.answer}").right for puzzle in puzzles)
+    rejected = sum(not task.verify(*pair).right for pair in turned)
+    distinct = len({(len(puzzle.names), puzzle.statements) for puzzle in puzzles})
+    return {
+        "ok": accepted == len(puzzles) and rejected == len(turned),
+        "gold": len(puzzles),
+        "gold_accepted": accepted,
+        "turned": len(turned),
+        "turned_rejected": rejected,
+        "distinct": distinct,
+    }
+
+
+__all__ = [
+    "INSTRUCTION", "NAMES", "PEOPLE", "KnightsAndKnaves", "Puzzle", "selfcheck", "solutions_of", "spoken", "true_under"
+]  # fmt: skip

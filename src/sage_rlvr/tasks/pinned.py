@@ -1,0 +1,103 @@
+"""Files of public repositories at one commit: fetched once over https, accepted only with the right SHA-256, kept.
+
+    https://raw.githubusercontent.com/<repository>/<commit>/<path> -> at most `size` bytes -> SHA-256 -> cache folder
+
+The cache is named by checksum: $SAGE_RLVR_CACHE, else $XDG_CACHE_HOME/sage-rlvr, else ~/.cache/sage-rlvr. A file that is
+put there by hand is taken like a fetched one, which is the way without a network.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from http.client import HTTPException
+from pathlib import Path
+from typing import IO, Any
+from urllib.request import HTTPRedirectHandler, Request, build_opener
+
+from sage_rlvr.errors import DataError
+
+SECONDS = 60  # of silence before a download is given up
+
+
+@dataclass(frozen=True, slots=True)
+class Pinned:
+    """One file: repository "owner/name" on GitHub, commit (40 hex digits), path, SHA-256, size in bytes."""
+
+    repository: str
+    commit: str
+    path: str
+    sha256: str
+    size: int
+
+    @property
+    def url(self) -> str:
+        """Where it is fetched from."""
+        return f"https://raw.githubusercontent.com/{self.repository}/{self.commit}/{self.path}"
+
+    @property
+    def kept(self) -> Path:
+        """Where it is kept."""
+        return cache_folder() / f"{self.sha256[:16]}-{self.path.rpartition('/')[2]}"
+
+
+def cache_folder() -> Path:
+    """The folder of fetched files; it need not exist yet."""
+    if named := os.environ.get("SAGE_RLVR_CACHE"):
+        return Path(named).expanduser()
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "sage-rlvr"
+
+
+class _HttpsOnly(HTTPRedirectHandler):
+    def redirect_request(self, req: Request, fp: IO[bytes], code: int, msg: str, headers: Any, newurl: str) -> Any:
+        if not newurl.startswith("https://"):
+            raise OSError(f"sent on to {newurl!r:.100}, which is not https")
+        return super().redirect_request(req, fp, code, msg, headers, newurl)
+
+
+def _open(url: str) -> IO[bytes]:
+    stream: IO[bytes] = build_opener(_HttpsOnly).open(url, timeout=SECONDS)
+    return stream
+
+
+def fetch(file: Pinned, open_url: Callable[[str], IO[bytes]] = _open) -> bytes:
+    """The bytes of a pinned file, from the cache or the network. `DataError` where neither has them, or has others."""
+    with suppress(OSError):
+        found = file.kept.read_bytes()
+        if _is(file, found):
+            return found  # a damaged one is fetched anew
+    try:
+        with open_url(file.url) as stream:
+            found = stream.read(file.size + 1)
+    except (OSError, HTTPException, ValueError) as error:
+        raise DataError(
+            f"{file.url}: not fetched ({error}). Without a network, put that file at {file.kept}, or name a folder of data "
+            "files: SAGE_RLVR_DATA=<folder>"
+        ) from error
+    if not _is(file, found):
+        raise DataError(
+            f"{file.url}: these are not the bytes that were pinned (SHA-256 {file.sha256}, {file.size} bytes; got "
+            f"{hashlib.sha256(found).hexdigest()}, {len(found)} bytes or more). Is a proxy between? Nothing was kept"
+        )
+    _keep(file, found)
+    return found
+
+
+def _is(file: Pinned, found: bytes) -> bool:
+    return len(found) == file.size and hashlib.sha256(found).hexdigest() == file.sha256
+
+
+def _keep(file: Pinned, found: bytes) -> None:
+    """Into the cache in one step, so that no reader meets half a file; a cache that cannot be written is no fault."""
+    with suppress(OSError):
+        file.kept.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=file.kept.parent, delete=False) as half:
+            half.write(found)
+        os.replace(half.name, file.kept)
+
+
+__all__ = ["Pinned", "cache_folder", "fetch"]

@@ -1,0 +1,129 @@
+"""Tasks of the reasoning-gym package (the extra `tasks`), each a generator with a scorer of its own.
+
+    right iff the package's score of the answer in the completion is 1; partial credit is none
+
+An entry is a pure function of (name, seed, size, settings, index), so a worker makes it again instead of being sent it, and
+what the package scores runs under the limits of a `Pool`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from types import ModuleType
+from typing import Any
+
+from sage_rlvr.errors import ConfigError
+from sage_rlvr.prompts import BOXED, Message, PromptFormat
+from sage_rlvr.verifiers import Verdict
+from sage_rlvr.verifiers.answers import extract
+from sage_rlvr.verifiers.pool import Pool
+
+
+def _library() -> ModuleType:
+    try:
+        import reasoning_gym
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            f'reasoning-gym is not installed ({error}); its tasks need the extra: pip install "sage-rlvr[tasks]"'
+        ) from error
+    library: ModuleType = reasoning_gym
+    return library
+
+
+@lru_cache(maxsize=8)
+def _dataset(name: str, settings: str) -> Any:
+    try:
+        return _library().create_dataset(name, **json.loads(settings))
+    except (ValueError, TypeError, AssertionError) as error:
+        raise ConfigError(f"reasoning-gym task {name!r} with {settings}: {error}") from error
+
+
+def _judge(answer: str, name: str, settings: str, index: int) -> Verdict:
+    dataset = _dataset(name, settings)
+    score = float(dataset.score_answer(answer, dataset[index]))
+    return Verdict("right", "right") if score >= 1 else Verdict("wrong", "value")
+
+
+def __getattr__(name: str) -> Any:
+    """`judge`, what a worker runs: the library is loaded when it is looked up, before any limit on time counts."""
+    if name == "judge":
+        _library()
+        return _judge
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Entry `index` of a task: its question and one right answer."""
+
+    problem_id: str
+    text: str
+    answer: str
+    index: int
+
+
+@dataclass(frozen=True)
+class ReasoningGym:
+    """A task of reasoning-gym by its name there, such as "leg_counting".
+
+    count, seed  how many problems, and of which seed
+    settings     what else its configuration takes; what JSON can carry
+    form         how a problem is asked and where its answer is read
+    """
+
+    name: str
+    count: int = 100
+    seed: int = 0
+    settings: dict[str, Any] = field(default_factory=dict)
+    form: PromptFormat = BOXED
+    pool: Pool = field(
+        default_factory=lambda: Pool(memory_mb=4096, function="sage_rlvr.tasks.reasoning_gym:judge"), compare=False
+    )
+
+    @property
+    def _settings(self) -> str:
+        return json.dumps(self.settings | {"size": self.count, "seed": self.seed}, sort_keys=True)
+
+    def problems(self) -> tuple[Problem, ...]:
+        """All problems. `ConfigError` where the package is missing, or does not know the name or a setting."""
+        dataset = _dataset(self.name, self._settings)
+        entries = [dataset[i] for i in range(self.count)]
+        return tuple(
+            Problem(f"{self.name}-{self.seed}-{i}", str(entry["question"]), str(entry["answer"]), i)
+            for i, entry in enumerate(entries)
+        )
+
+    def problem_id(self, problem: Problem) -> str:
+        """ "<name>-<seed>-<index>"."""
+        return problem.problem_id
+
+    def messages(self, problem: Problem, form: PromptFormat | None = None) -> list[Message]:
+        """The prompt as a conversation."""
+        return (form or self.form).messages(problem.text)
+
+    def render(self, problem: Problem, form: PromptFormat | None = None) -> str:
+        """The prompt as plain text: messages, empty lines between, and an opening."""
+        form = form or self.form
+        return "\n\n".join([*(m["content"] for m in form.messages(problem.text)), f"{form.opening or 'Solution:'}\n"])
+
+    def verify(self, problem: Problem, completion: str, form: PromptFormat | None = None) -> Verdict:
+        """The verdict on a completion, found in a worker process with limits on time and memory."""
+        return self.verify_all([(problem, completion)], form)[0]
+
+    def verify_all(self, pairs: Sequence[tuple[Problem, str]], form: PromptFormat | None = None) -> list[Verdict]:
+        """The verdicts on many (problem, completion) at once."""
+        reading = (form or self.form).reading
+        found = [extract(completion, **reading) for _, completion in pairs]
+        items = [
+            (answer.strip(), self.name, self._settings, problem.index)
+            for (problem, _), (answer, _) in zip(pairs, found, strict=True)
+            if answer is not None
+        ]
+        judged = iter(self.pool.verify(items))
+        return [Verdict("wrong", why) if answer is None else next(judged) for answer, why in found]
+
+
+__all__ = ["Problem", "ReasoningGym"]

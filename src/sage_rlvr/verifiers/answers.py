@@ -1,0 +1,214 @@
+r"""Where an answer stands in a completion, and how it is spelled. Text only: linear in its length, safe in any process.
+
+    extract: completion, place -> answer | (none, why)          place = boxed, tag, last_number or whole
+    settle:  answer, gold      -> verdict | (not decided by spelling)
+
+An answer is read at the place that was asked for and nowhere else: a number of the working is never taken for one. The
+last number of a text is a place of its own, to be asked for by name. Algebra is in `sage_rlvr.verifiers.math`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Literal, get_args
+
+from sage_rlvr.errors import ConfigError
+from sage_rlvr.verifiers import Verdict
+
+Place = Literal["boxed", "tag", "last_number", "whole", "anywhere"]
+
+MAX_COMPLETION = 1_000_000  # characters of a completion that are searched for the answer
+MAX_ANSWER = 1_000  # characters of an answer or a gold that are parsed
+RIGHT = Verdict("right", "right")
+NO_ANSWER, CUT_OFF = "no answer", "answer cut off"
+_BRACES = re.compile(r"(?P<box>\\(?:boxed|fbox)\s*\{)|\\.|(?P<open>\{)|(?P<close>\})", re.DOTALL)
+# A sign counts where it cannot be a minus between two operands; 1,2 are two numbers and 1,000 is one.
+_NUMBER = re.compile(
+    r"(?:(?<![\w)\]}.])[-+\u2212])?"
+    r"(?:(?:[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+)(?:\.[0-9]+)?|(?<![0-9])\.[0-9]+)"
+    r"(?:/[0-9]+|\s?\\?%)?"
+)
+_DOLLAR = re.compile(r"(?<!\\)\$")
+_SCIENTIFIC = re.compile(r"([-+]?\d+(?:\.\d+)?)[eE]([-+]?\d+)")
+_TEXT = re.compile(r"\\(?:text|textbf|textit|textrm|mathrm|mathbf|mbox)\s*\{([^{}]*)\}")
+# No space between digits is dropped: 2 1/2 is not 21/2.
+_LAYOUT = re.compile(r"\\left(?![a-z])|\\right(?![a-z])|\\[!,;:]|\\displaystyle(?![a-z])|(?<!\d)\s|\s(?!\d)")
+_IDLE_POINT = re.compile(r"(?<=[0-9])\.(?=/)")
+_THOUSANDS = re.compile(r"[-+]?\d{1,3}(?:_\d{3})+")
+_NUMERAL = re.compile(
+    r"(?P<sign>[-+]?)(?:(?P<whole>[0-9]+)(?:\.(?P<decimals>[0-9]+))?"
+    r"|(?:(?P<over>[0-9]+)/|\\[dt]?frac\{(?P<top>[0-9]+)\}\{(?=[0-9]+\}))(?P<under>[0-9]+)\}?)"
+)
+# Full-width forms, the minus sign and the wide space as ASCII; marks that no reader sees are dropped.
+_ASCII: dict[int, int | str | None] = {0xFF01 + i: 0x21 + i for i in range(94)} | {0x2212: "-", 0x3000: " "}
+_ASCII |= dict.fromkeys((0xAD, 0x200B, 0x200C, 0x200D, 0x200E, 0x200F, 0x2060, 0xFEFF))
+WORD = re.compile(r"[^\W\d_]{4,}")
+
+
+def last_box(text: str) -> tuple[str | None, str]:
+    r"""The contents of the last outermost `\boxed{...}`, or None and why: "no answer", "answer cut off"."""
+    opened: list[int | None] = []  # for each open brace: where its box's contents start, None when it is no box
+    found, cut = None, False
+    for token in _BRACES.finditer(text):
+        if token["box"]:
+            opened.append(token.end())
+        elif token["open"]:
+            opened.append(None)
+        elif token["close"] and opened:
+            start = opened.pop()
+            if start is not None:
+                found = (start, token.start())
+    cut = any(start is not None and (found is None or start > found[1]) for start in opened)
+    if cut or found is None:
+        return None, CUT_OFF if cut else NO_ANSWER
+    return text[slice(*found)], ""
+
+
+def last_tag(text: str, tag: str, closed: bool = True) -> tuple[str | None, str]:
+    """What stands between the last `<tag>` and its `</tag>`, or None and why: "no answer", "answer cut off"."""
+    start = text.rfind(f"<{tag}>")
+    if start < 0:
+        return None, NO_ANSWER
+    start += len(tag) + 2
+    end = text.find(f"</{tag}>", start)
+    if end < 0 and closed:
+        return None, CUT_OFF
+    return text[start : end if end >= 0 else len(text)], ""
+
+
+def last_number(text: str) -> tuple[str | None, str]:
+    """The last plain number of a text (-3, 1,000, 2.5, 3/4, 20 %), or None and "no answer"."""
+    found = deque(_NUMBER.finditer(text), maxlen=1)
+    return (found[0][0], "") if found else (None, NO_ANSWER)
+
+
+def extract(
+    completion: str, answer_in: Place = "boxed", tag: str = "SOLUTION", closed: bool = True
+) -> tuple[str | None, str]:
+    """The answer of a completion at the place that was asked for, or None and why."""
+    if answer_in == "boxed":
+        return last_box(completion)
+    if answer_in == "tag":
+        return last_tag(completion, tag, closed)
+    return last_number(completion) if answer_in == "last_number" else (completion, "")
+
+
+def bare(text: str) -> str:
+    """An answer without box, dollar signs, math delimiters, full stop and needless spaces, in ASCII where it can be.
+
+    1e-3 becomes a power of ten (math-verify reads e - 3), 1_000 becomes 1000 (math-verify reads 1), 1./3 becomes 1/3.
+    """
+    boxed, _ = last_box(text)
+    text = " ".join(_DOLLAR.sub("", boxed if boxed is not None else text).translate(_ASCII).split())
+    for left, right in ((r"\(", r"\)"), (r"\[", r"\]")):
+        text = text.removeprefix(left).removesuffix(right).strip()
+    text = text.rstrip(".").strip() if not text.endswith(r"\right.") else text
+    if _THOUSANDS.fullmatch(text):
+        return text.replace("_", "")
+    text = _IDLE_POINT.sub("", text)
+    number = _SCIENTIFIC.fullmatch(text)
+    return rf"{number[1]}\times 10^{{{int(number[2])}}}" if number else text
+
+
+def spelling(text: str) -> str:
+    r"""A text without `\text{}`, spacing and bracket sizes: answers of one spelling need no algebra to be equal."""
+    text = _LAYOUT.sub("", _TEXT.sub(r"\1", text)).replace(r"\dfrac", r"\frac").replace(r"\tfrac", r"\frac")
+    return text.casefold() if WORD.fullmatch(text) else text
+
+
+def rational(text: str) -> tuple[Fraction, bool] | None:
+    r"""(value, whether it is a decimal) of 3, -2.50, 3/4, `\frac{3}{4}`; None for all else, 3/0 included."""
+    found = _NUMERAL.fullmatch(text)
+    if found is None or (found["over"] is not None and text.endswith("}")):
+        return None
+    if found["whole"] is not None:
+        value = Fraction(f"{found['whole']}.{found['decimals'] or 0}")
+    elif not int(found["under"]):
+        return None
+    else:
+        value = Fraction(int(found["over"] or found["top"]), int(found["under"]))
+    return (-value if found["sign"] == "-" else value), found["decimals"] is not None
+
+
+def by_spelling(answer: str, gold: str) -> Verdict | None:
+    """The verdict on two bare answers of one spelling, or on two plain numbers; None where it takes algebra.
+
+    Numbers that differ are left to algebra when one is a decimal, for it may be a rounded one.
+    """
+    if spelling(answer) == spelling(gold):
+        return RIGHT
+    mine, theirs = rational(answer), rational(gold)
+    if mine is None or theirs is None:
+        return None
+    if mine[0] == theirs[0]:
+        return RIGHT
+    return None if mine[1] or theirs[1] else Verdict("wrong", "value")
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What is left to decide by algebra. key: answers of one key have one verdict. args, options: the call that decides."""
+
+    key: tuple[str, str, bool]
+    args: tuple[str, str]
+    options: dict[str, str | bool]
+
+
+def prepare(
+    completion: str,
+    gold: str,
+    *,
+    answer_in: Place = "boxed",
+    tag: str = "SOLUTION",
+    closed: bool = True,
+    algebra_only: bool = False,
+) -> Verdict | Question | None:
+    """What `verify_math` of these arguments says without algebra: a verdict, the question that is left, or None.
+
+    None: the place "anywhere" needs algebra to find the answer. `ConfigError` when `answer_in` is no place.
+    """
+    if answer_in not in get_args(Place):
+        raise ConfigError(f"answer_in: {answer_in!r} is no place for an answer: {', '.join(get_args(Place))}.")
+    if not (isinstance(completion, str) and isinstance(gold, str)):
+        return Verdict("undecided", "not a text")
+    for name, text, most in (("completion", completion, MAX_COMPLETION), ("gold", gold, MAX_ANSWER)):
+        if len(text) > most:
+            return Verdict("undecided", f"{name} of more than {most} characters")
+    wanted = bare(gold)
+    if not wanted:
+        return Verdict("undecided", "no gold")
+    if answer_in == "anywhere":
+        return None
+    found, why = extract(completion, answer_in, tag, closed)
+    if found is None:
+        return Verdict("wrong", why)
+    if len(found) > MAX_ANSWER:
+        return Verdict("undecided", f"answer of more than {MAX_ANSWER} characters")
+    answer = bare(found)
+    if not answer:
+        return Verdict("wrong", NO_ANSWER)
+    settled = None if algebra_only else by_spelling(answer, wanted)
+    if settled is not None:
+        return settled
+    left: dict[str, str | bool] = {"answer_in": "whole", "algebra_only": algebra_only}
+    return Question((answer, wanted, algebra_only), (found, gold), left)
+
+
+__all__ = [
+    "MAX_ANSWER",
+    "MAX_COMPLETION",
+    "Place",
+    "Question",
+    "bare",
+    "by_spelling",
+    "extract",
+    "last_box",
+    "last_number",
+    "last_tag",
+    "prepare",
+    "rational",
+    "spelling",
+]

@@ -1,0 +1,102 @@
+r"""A second, simpler opinion on two answers, to hold the first against: one spelling, or exact rational numbers.
+
+    right      iff the texts are one after normalising, or both are numbers (lists of numbers) and equal as fractions
+    wrong      iff both are numbers (lists of numbers) and not equal
+    undecided  iff anything else is in them
+
+Nothing here is shared with `sage_rlvr.verifiers.math`: no parser of LaTeX, no tolerance, no algebra. So where the two
+contradict each other, one of them is wrong, and an audit names the row.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from fractions import Fraction
+
+from sage_rlvr.verifiers import Verdict
+
+MAX_DIGITS = 300  # characters of a number that is read
+_DROP = re.compile(r"\s|\$|\\[!,;:]|\\left(?![a-z])|\\right(?![a-z])|\\displaystyle|\^\{?\\circ\}?")
+_WRAP = re.compile(r"\\(?:text|mathrm|textbf|mbox)\{([^{}]*)\}")
+_INTEGER = r"[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+"
+_PLAIN = re.compile(rf"({_INTEGER})?(?:\.([0-9]*))?")
+_RATIO = re.compile(r"([0-9]+)?\\frac(?:\{([-+]?[0-9]+)\}|([0-9]))(?:\{([0-9]+)\}|([0-9]))|([0-9]+)/([0-9]+)")
+_POWER = re.compile(r"(.+?)(?:\\times|\\cdot)10\^(?:\{([-+]?[0-9]{1,3})\}|([0-9]))")
+
+
+def normalised(text: str) -> str:
+    """A text without spaces, dollar signs, bracket sizes, degree signs and wrapped words, with one kind of fraction."""
+    text = re.sub(r"\\[dt]frac", r"\\frac", _WRAP.sub(r"\1", text))
+    return _DROP.sub("", text).removesuffix(".")
+
+
+def number(text: str) -> Fraction | None:
+    r"""The exact value of 3, -1,000, 2.50, 3/4, `\frac34`, `1\frac{1}{2}`, `6\times10^{-3}`; None for all else."""
+    text = normalised(text)
+    if len(text) > MAX_DIGITS:
+        return None
+    if power := _POWER.fullmatch(text):
+        factor = number(power[1])
+        return None if factor is None else factor * Fraction(10) ** int(power[2] or power[3])
+    sign = -1 if text.startswith("-") else 1
+    text = text[1:] if text[:1] in ("-", "+") else text
+    if ratio := _RATIO.fullmatch(text):
+        over, under = int(ratio[2] or ratio[3] or ratio[6]), int(ratio[4] or ratio[5] or ratio[7])
+        return None if not under else sign * (int(ratio[1] or 0) + Fraction(over, under))
+    plain = _PLAIN.fullmatch(text)
+    if not plain or not (plain[1] or plain[2]):
+        return None
+    return sign * Fraction(f"{(plain[1] or '0').replace(',', '')}.{plain[2] or '0'}")
+
+
+def _closed(text: str) -> bool:
+    """Whether no bracket of a text closes one that was opened before it."""
+    depth = 0
+    for character in text:
+        depth += (character in "([{") - (character in ")]}")
+        if depth < 0:
+            return False
+    return True
+
+
+def parts(text: str) -> tuple[str, tuple[str, ...]]:
+    r"""(brackets, parts) of an answer that lists several: `(1,2)` -> ("()", ("1", "2")); one part where it lists none.
+
+    A comma within brackets does not part, nor one within a number such as 10,000.
+    """
+    text = normalised(text)
+    around = ""
+    for left, right in (("(", ")"), ("[", "]"), (r"\{", r"\}"), ("(", "]"), ("[", ")")):
+        inner = text[len(left) : len(text) - len(right)]
+        if text.startswith(left) and text.endswith(right) and inner and _closed(inner):
+            around, text = left[-1] + right[-1], inner
+            break
+    if not around and number(text) is not None:
+        return "", (text,)
+    found, depth = [""], 0
+    for character in text:
+        depth += (character in "([{") - (character in ")]}")
+        if character == "," and depth == 0:
+            found.append("")
+        else:
+            found[-1] += character
+    return around, tuple(found)
+
+
+def verify_exact(answer: str, gold: str) -> Verdict:
+    """`right`, `wrong` or `undecided` by spelling and exact fractions alone; never raises on a text."""
+    if normalised(answer) == normalised(gold):
+        return Verdict("right", "one spelling")
+    (left, mine), (right, theirs) = parts(answer), parts(gold)
+    values = [number(part) for part in mine], [number(part) for part in theirs]
+    if any(value is None for side in values for value in side):
+        return Verdict("undecided", "not only numbers")
+    if left != right and {left, right} != {"", "{}"}:
+        return Verdict("wrong", "brackets")
+    ordered = left not in ("", "{}") or right not in ("", "{}")
+    same = values[0] == values[1] if ordered else Counter(values[0]) == Counter(values[1])
+    return Verdict("right", "one value") if same else Verdict("wrong", "value")
+
+
+__all__ = ["normalised", "number", "parts", "verify_exact"]

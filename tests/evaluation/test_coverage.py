@@ -1,0 +1,105 @@
+"""Coverage and false alarms: a few cells at once, and the whole tables of docs/verdicts.md as slow tests."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sage_rlvr.evaluation import coverage, passk_interval, share_difference, share_interval
+from sage_rlvr.evaluation.coverage import (
+    PROBLEMS,
+    WANTED,
+    WORLDS,
+    coverage_band,
+    coverage_bca,
+    coverage_difference,
+    coverage_single,
+    difference_limits,
+    markdown,
+    relabelled,
+    relabelled_checkpoints,
+    single_limits,
+    write_docs,
+)
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_the_simulation_uses_the_very_intervals():
+    rng = np.random.default_rng(0)
+    a, b = rng.binomial(8, rng.beta(0.4, 1.0, (2, 6, 40))) / 8
+    a[0] = a[0] > 0.5  # all or nothing: Wilson
+    low, high = single_limits(a)
+    single = list(map(share_interval, a))
+    assert [x.low for x in single] == pytest.approx(low) and [x.high for x in single] == pytest.approx(high)
+    low, high = difference_limits(a, b)
+    pairs = [share_difference(x, y) for x, y in zip(a, b, strict=True)]
+    assert [x.low for x in pairs] == pytest.approx(low) and [x.high for x in pairs] == pytest.approx(high)
+    assert passk_interval(8, [1, 2, 8], 8).n == 3
+
+
+def test_some_cells_cover():
+    worlds = WORLDS[:1]
+    assert min(coverage_single(worlds, draws=200).values()) >= 0.91
+    assert min(coverage_difference(worlds, draws=200).values()) >= 0.91
+
+
+@pytest.mark.parametrize("seeds", [3, 6])
+def test_two_halves_of_one_method_are_seldom_better(seeds):
+    """400 times two halves of the training runs of one method, relabelled A and B."""
+    called = relabelled(seeds)
+    assert len(called) == 2 and max(called.values()) <= 0.05, called
+
+
+def test_pages_are_written_between_their_markers(tmp_path):
+    page = tmp_path / "verdicts.md"
+    page.write_text("a\n<!-- coverage:band -->\nold\n<!-- /coverage -->\nb\n")
+    write_docs(page, iter([("band", "| new |")]))
+    assert page.read_text() == "a\n<!-- coverage:band -->\n| new |\n<!-- /coverage -->\nb\n"
+    with pytest.raises(SystemExit, match="0 places for the table 'seeds'"):
+        write_docs(page, iter([("seeds", "| new |")]))
+    shown = markdown({("w", n, k): 0.92 for n in PROBLEMS for k in coverage.KS})
+    assert shown.splitlines()[2] == "| 40 | 1 | **0.920** |"
+
+
+def test_the_page_has_a_place_for_every_table():
+    text = (ROOT / "docs" / "verdicts.md").read_text(encoding="utf-8")
+    for name in ("passk", "difference", "band", "bca", "seeds", "checkpoints"):
+        assert text.count(f"<!-- coverage:{name} -->\n|") == 1
+
+
+@pytest.mark.slow
+def test_intervals_of_pass_at_k_cover(capsys):
+    found = coverage_single()
+    with capsys.disabled():
+        print("\npass@k\n" + markdown(found))
+    assert min(found.values()) >= WANTED, min(found.items(), key=lambda item: item[1])
+
+
+@pytest.mark.slow
+def test_intervals_of_differences_cover(capsys):
+    found = coverage_difference()
+    with capsys.disabled():
+        print("\ndifferences\n" + markdown(found))
+    assert min(found.values()) >= WANTED, min(found.items(), key=lambda item: item[1])
+
+
+@pytest.mark.slow
+def test_bands_cover_every_k_at_once():
+    found = coverage_band(draws=200)
+    assert min(found.values()) >= WANTED, found
+
+
+@pytest.mark.slow
+def test_a_bootstrap_would_not_cover():
+    """Why there are Beta-Binomial intervals at all."""
+    found = coverage_bca(WORLDS[:2], draws=100)
+    assert min(difference for (_, n), (_, difference) in found.items() if n == 40) < 0.7
+
+
+@pytest.mark.slow
+def test_two_halves_of_one_checkpoint_are_seldom_better():
+    found = relabelled_checkpoints()
+    assert max(found.values()) <= 0.05, found

@@ -1,0 +1,210 @@
+"""Invisible-Leash counts: the paper's rows, unbiasedness by exact sums and enumeration, what noise alone would show."""
+
+from __future__ import annotations
+
+import math
+from itertools import combinations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sage_rlvr.errors import DataError
+from sage_rlvr.evaluation import (
+    LeashCounts,
+    detectable_probability,
+    leash_at_k,
+    leash_counts,
+    leash_discoveries,
+    leash_exact,
+    leash_expected,
+    leash_intervals,
+    leash_noise_floor,
+    leash_sampling_error,
+    mcnemar_p,
+)
+
+amounts = st.integers(0, 500)
+
+
+@pytest.mark.parametrize(
+    ("counts", "srr", "ndr", "sds", "nscr"),
+    [  # arXiv 2507.14843, ProRL-v1 against its base: AIME24, AIME25, all
+        ((25, 0, 3, 2), 0.8929, 0.0, 0.0, -0.1071),
+        ((20, 2, 4, 4), 0.8333, 0.0909, 0.1639, -0.0769),
+        ((2400, 36, 163, 805), 0.9364, 0.0148, 0.0291, -0.0489),
+    ],
+)
+def test_rates_of_the_paper(counts, srr, ndr, sds, nscr):
+    found = LeashCounts(*counts)
+    assert list(found.rates.values()) == pytest.approx([srr, ndr, sds, nscr], abs=5e-5)
+    p, e, s, _ = counts
+    assert found.sds == pytest.approx(2 * p * e / (p**2 + 2 * p * e + e * s))
+
+
+@given(amounts, amounts, amounts, amounts)
+def test_rates_stay_in_range_and_swapping_the_models_turns_the_sign(p, e, s, o):
+    found, swapped = LeashCounts(p, e, s, o), LeashCounts(p, s, e, o)
+    assert swapped.nscr == pytest.approx(-found.nscr)
+    assert swapped.srr == pytest.approx(1 - found.ndr if p + e else 0.0)
+    assert all(0 <= r <= 1 for r in (found.srr, found.ndr, found.sds)) and -1 <= found.nscr <= 1
+    assert min(found.srr, found.ndr) - 1e-12 <= found.sds <= max(found.srr, found.ndr) + 1e-12
+    assert found.total == p + e + s + o
+
+
+def test_nothing_over_nothing_is_nothing():
+    assert list(LeashCounts(0, 0, 0, 5).rates.values()) == [0.0] * 4
+
+
+def test_counts_by_hand():
+    assert leash_counts([1, 1, 0, 0, 1], [1, 0, 1, 0, 1]) == LeashCounts(2, 1, 1, 1)
+    full = leash_at_k(4, [0, 2, 4, 0], 4, [1, 0, 3, 0], 4)
+    assert full == LeashCounts(1, 1, 1, 1)
+    one = leash_at_k(4, [1], 4, [2], 1)
+    assert (one.preserved, one.expanded, one.shrunk, one.outside) == pytest.approx((1 / 8, 3 / 8, 1 / 8, 3 / 8))
+
+
+def test_expected_counts_are_the_mean_over_all_pairs_of_subsets():
+    base, policy, k = [1, 0, 0, 0], [1, 1, 0, 0, 0], 2
+    cells = [
+        leash_counts([any(x)], [any(y)]) for x in combinations(base, k) for y in combinations(policy, k)
+    ]  # fmt: skip
+    found = leash_at_k(4, [1], 5, [2], k)
+    for name in ("preserved", "expanded", "shrunk", "outside"):
+        assert getattr(found, name) == pytest.approx(np.mean([getattr(c, name) for c in cells]))
+
+
+def test_expected_counts_are_unbiased_for_those_of_known_probabilities():
+    n, k, pb, pp = 5, 2, 0.2, 0.4
+    binomial = lambda p, c: math.comb(n, c) * p**c * (1 - p) ** (n - c)  # noqa: E731
+    weights = [(binomial(pb, b) * binomial(pp, c), leash_at_k(n, [b], n, [c], k)) for b in range(6) for c in range(6)]
+    exact = leash_expected([pb], [pp], k)
+    for name in ("preserved", "expanded", "shrunk", "outside"):
+        assert sum(w * getattr(counts, name) for w, counts in weights) == pytest.approx(getattr(exact, name))
+    assert exact.expanded == pytest.approx((1 - pb) ** k * (1 - (1 - pp) ** k))
+
+
+def test_definition_4_1_where_completions_are_listed():
+    base = [np.log([0.5, 0.001]), np.log([0.2]), np.log([0.001, 0.0001]), np.array([])]
+    policy = [np.log([0.4, 0.1]), np.log([0.002]), np.log([0.002, 0.3]), np.array([])]
+    completions, problems = leash_exact(base, policy, 0.01)
+    assert completions == LeashCounts(1, 2, 1, 1) and problems == LeashCounts(1, 1, 1, 1)
+    assert completions.srr == pytest.approx(0.5) and problems.ndr == pytest.approx(0.5)
+
+
+def test_what_k_misses_leave_plausible():
+    assert detectable_probability(8192) == pytest.approx(3.656e-4, abs=5e-8)
+    assert (1 - detectable_probability(256, 0.01)) ** 256 == pytest.approx(0.01)
+    for k, zeta in ((0, 0.05), (8, 0.0), (8, 1.0)):
+        with pytest.raises(DataError, match=f"k = {k}"):
+            detectable_probability(k, zeta)
+
+
+def test_noise_floor_is_the_mean_over_all_deals_of_the_pooled_samples():
+    pooled, k = [1, 1, 0, 0, 0, 0], 2
+    cells = []
+    for first in combinations(range(6), k):
+        rest = [i for i in range(6) if i not in first]
+        cells += [leash_counts([any(pooled[i] for i in first)], [any(pooled[i] for i in second)])
+                  for second in combinations(rest, k)]  # fmt: skip
+    found = leash_noise_floor(3, [0], 3, [2], k)
+    assert found.expanded == found.shrunk == pytest.approx(np.mean([c.expanded for c in cells]))
+    assert found.preserved == pytest.approx(np.mean([c.preserved for c in cells]))
+    assert found.total == pytest.approx(1.0)
+
+
+def test_one_model_against_itself_shows_its_noise_floor():
+    rng, n = np.random.default_rng(0), 32
+    p = rng.beta(0.2, 2.0, 400)
+    expected = leash_expected(p, p, n)
+    seen, floors = [], []
+    for _ in range(60):
+        a, b = rng.binomial(n, p), rng.binomial(n, p)
+        seen.append(leash_at_k(n, a, n, b, n).expanded)
+        floors.append(leash_noise_floor(n, a, n, b, n).expanded)
+    assert np.mean(floors) == pytest.approx(expected.expanded, rel=0.05)
+    assert np.mean(seen) == pytest.approx(expected.expanded, rel=0.1)
+    assert np.std(floors) < np.std(seen)
+
+
+def test_sampling_error_is_the_spread_of_fresh_evaluations():
+    rng, n, k = np.random.default_rng(1), 64, 16
+    pb, pp = rng.beta(0.2, 1.5, 60), rng.beta(0.3, 1.5, 60)
+    fresh = [leash_at_k(k, rng.binomial(k, pb), k, rng.binomial(k, pp), k) for _ in range(1000)]
+    told = [leash_sampling_error(n, rng.binomial(n, pb), n, rng.binomial(n, pp), k, splits=60) for _ in range(15)]
+    for name in ("preserved", "expanded", "shrunk", "outside"):
+        variance = np.mean([t[name] ** 2 for t in told])
+        assert variance == pytest.approx(np.var([getattr(f, name) for f in fresh]), rel=0.2)
+    assert np.mean([t["NSCR"] ** 2 for t in told]) == pytest.approx(np.var([f.nscr for f in fresh]), rel=0.25)
+    with pytest.raises(DataError, match="2 k samples"):
+        leash_sampling_error(64, [1, 2], 31, [1, 2], 16)
+
+
+def test_intervals_never_claim_that_what_was_not_seen_cannot_be():
+    hits = np.array([16] * 25 + [4] * 3 + [0] * 2)
+    found = leash_intervals(16, hits, 16, np.where(np.arange(30) < 25, 16, 0), 16)  # the row 25, 0, 3, 2
+    assert found["SRR"].value == pytest.approx(25 / 28) and found["SRR"].contains(0.8) and found["SRR"].high < 1
+    assert found["NDR"].value == 0.0 and 0.05 < found["NDR"].high < 0.3
+    assert found["SDS"].low == 0.0 and found["SDS"].high > 0.05
+    assert found["NSCR"].low < -0.1 < 0.0 < found["NSCR"].high
+    assert set(leash_intervals(16, [0, 0], 16, [3, 0], 16)) == {"NDR", "NSCR"}  # SRR is 0 / 0
+    assert leash_intervals(16, [0, 0], 16, [0, 0], 16) == {}
+
+
+def test_intervals_of_a_plain_gain():
+    rng = np.random.default_rng(2)
+    found = leash_intervals(64, rng.binomial(64, rng.beta(0.2, 2, 500)), 64, rng.binomial(64, rng.beta(1, 2, 500)), 32)
+    assert found["NSCR"].low > 0.2 and found["NDR"].low > 0.2
+    for interval in found.values():
+        assert interval.low < interval.value < interval.high and interval.n > 100
+
+
+def test_mcnemar():
+    assert mcnemar_p(0, 3) == pytest.approx(0.25) and mcnemar_p(3, 0) == mcnemar_p(0, 3)
+    assert mcnemar_p(0, 6) == pytest.approx(2 / 64) and mcnemar_p(0, 0) == 1.0
+    assert mcnemar_p(36, 163) < 1e-15
+    for pair in ((0.5, 2), (-1, 2)):
+        with pytest.raises(DataError, match="whole counts"):
+            mcnemar_p(*pair)
+
+
+def test_one_hit_is_no_discovery_and_many_are():
+    base, policy = [0, 0, 0, 5, 64, 0], [1, 5, 20, 0, 64, 0]
+    found = leash_discoveries(64, base, 64, policy)
+    assert found.p_new[:2] == pytest.approx([1 / 2, math.comb(64, 5) / math.comb(128, 5)])
+    assert found.p_lost[3] == pytest.approx(found.p_new[1]) and found.p_new[3:].tolist() == [1, 1, 1]
+    # four candidates: Holm asks 0.05 / 4 of the smallest, which 20 of 64 pass and 5 of 64 (0.029) do not
+    assert found.new.tolist() == [False, False, True, False, False, False]
+    assert not found.lost.any()
+    alone = leash_discoveries(64, [0], 64, [5])
+    assert alone.new.tolist() == [True]
+    mirrored = leash_discoveries(64, policy, 64, base)
+    assert mirrored.lost.tolist() == found.new.tolist() and mirrored.p_lost == pytest.approx(found.p_new)
+    assert found.base_below[0] == pytest.approx(1 - 0.05 ** (1 / 64)) and found.base_below[4] == 1.0
+
+
+def test_unequal_n_is_no_discovery():
+    """One sample of the base and 64 of the policy: that the base has no hit says nothing."""
+    assert not leash_discoveries(1, [0], 64, [20]).new.any()
+    assert leash_discoveries(1, [0], 64, [20]).p_new[0] == pytest.approx(math.comb(64, 20) / math.comb(65, 20))
+
+
+def test_discoveries_by_luck_are_as_rare_as_promised():
+    rng, false = np.random.default_rng(4), 0
+    for _ in range(200):
+        p = rng.beta(0.3, 6.0, 100)
+        found = leash_discoveries(32, rng.binomial(32, p), 32, rng.binomial(32, p))
+        false += bool(found.new.any() or found.lost.any())
+    assert false <= 20  # 5 % wanted
+
+
+def test_refusals():
+    with pytest.raises(DataError, match="same problems"):
+        leash_counts([1, 0], [1])
+    with pytest.raises(DataError, match="same problems"):
+        leash_counts([2.0], [1.0])
+    with pytest.raises(DataError, match="fewer than k"):
+        leash_at_k(4, [1], 4, [1], 5)
+    with pytest.raises(DataError, match="fewer than k"):
+        leash_noise_floor(4, [1], 4, [1], 5)

@@ -1,0 +1,150 @@
+"""Mathematics tasks: reading of rows, of each published file's shape, and (with SAGE_RLVR_DATA) the published rows."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+
+from sage_rlvr.errors import ConfigError, DataError
+from sage_rlvr.prompts import BOXED, SAGE
+from sage_rlvr.tasks import mathematics
+from sage_rlvr.tasks.mathematics import ENVIRONMENT, TASKS, MathTask, Problem, digest, read_rows, selfcheck
+from sage_rlvr.verifiers.pool import shared
+
+needs_data = pytest.mark.skipif(
+    not os.environ.get(ENVIRONMENT),
+    reason=f"{ENVIRONMENT} names no folder: the problems' texts are not in the repository",
+)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def close_the_shared_pool():
+    yield
+    shared().close()
+
+
+def lines(*rows: object) -> bytes:
+    return "\n".join(json.dumps(row) for row in rows).encode() + b"\n"
+
+
+def table(*rows: dict) -> bytes:
+    sink = io.BytesIO()
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(list(rows)), sink)
+    return sink.getvalue()
+
+
+def test_the_shapes_of_the_published_files():
+    aime = mathematics._aime(
+        lines({"id": 60, "problem": "p", "answer": 7}),
+        lines({"id": "I-1", "problem": "q", "answer": "070"}),
+        lines({"id": "II-1", "problem": "r", "answer": "5"}),
+    )
+    assert [(p.problem_id, p.text, p.answer) for p in aime] == [
+        ("aime24-1", "p", "7"), ("aime25-I-1", "q", "070"), ("aime25-II-1", "r", "5")
+    ]  # fmt: skip
+    assert mathematics._amc(lines({"id": 3, "problem": "p", "answer": 27.0})) == [Problem("amc23-3", "p", "27")]
+    row = {"problem": "p", "solution": r"so \boxed{p - q}", "answer": "p-q", "subject": "Algebra", "level": 5}
+    (math,) = mathematics._math500(lines(row | {"unique_id": "test/1"}))
+    assert (math, math.solved) == (Problem("test/1", "p", "p-q", 5, "Algebra"), "p - q")
+    gold = {"reward_model": {"ground_truth": "1.6"}}
+    (minerva,) = mathematics._minerva(
+        table(gold), lines({"problem": "p", "type": "Physics", "solution": r"\boxed{1.60}"})
+    )
+    assert (minerva, minerva.solved) == (Problem("minerva-0", "p", "1.6", None, "Physics"), "1.60")
+    wrapped = {"prompt": [{"content": "Do this.\n\nOne\n\ntwo\n\nThus.", "role": "user"}], "extra_info": {"index": "x"}}
+    assert mathematics._dapo(table(wrapped | gold)) == [Problem("dapo-x", "One\n\ntwo", "1.6")]
+
+
+def test_rows_of_a_file_of_your_own(tmp_path: Path):
+    path = tmp_path / "own.jsonl"
+    path.write_text(
+        '{"problem": "1+1?", "answer": 2.0}\n\n{"id": "b", "question": "half?", "answer": "\\\\frac12", "level": 5}\n'
+    )
+    task = MathTask(str(path))
+    assert task.problems() == (Problem("0", "1+1?", "2"), Problem("b", "half?", r"\frac12", 5))
+    half = task.problems()[1]
+    assert task.verify(half, r"\boxed{0.5}").right and task.verify(half, "0.5").reason == "no answer"
+    assert task.verify(half, "<SOLUTION>1/2</SOLUTION>", SAGE).right and not task.pinned
+    assert [v.label for v in task.verify_all([(half, "1/2"), (half, "2")], answer_in="whole")] == ["right", "wrong"]
+    assert task.problem_id(half) == "b"
+    assert task.render(half) == f"{BOXED.system}\n\nhalf?\n\nSolution:\n"
+    assert task.render(half, SAGE).endswith("half?\n\n<start_working_out>\n")
+    assert task.messages(half, SAGE)[-1] == {"role": "user", "content": "half?"}
+    assert selfcheck(task)["ok"]
+
+
+@pytest.mark.parametrize(
+    "text, message",
+    [
+        ("{\n", r"own.jsonl:1: no JSON"),
+        ("[1]\n", r"own.jsonl:1: list and no mapping"),
+        ('{"answer": "1"}\n', r"own.jsonl:1, column problem \(or question\): None"),
+        ('{"problem": " ", "answer": "1"}\n', r"own.jsonl:1, column problem"),
+        ('{"problem": "p"}\n', r"own.jsonl:1, column answer: None"),
+        ('{"problem": "p", "answer": true}\n', r"own.jsonl:1, column answer: True"),
+        ('{"problem": "p", "answer": ["1"]}\n', r"column answer: \['1'\]"),
+        ('{"id": 1, "problem": "p", "answer": 1}\n' * 2, r"own.jsonl:2, column id: '1' is there already, line 1"),
+        ("", r"holds no rows"),
+    ],
+)
+def test_rows_that_cannot_be_used(tmp_path: Path, text: str, message: str):
+    path = tmp_path / "own.jsonl"
+    path.write_text(text)
+    with pytest.raises(DataError, match=message):
+        read_rows(path)
+
+
+def test_names_and_folders_that_are_none(tmp_path: Path):
+    with pytest.raises(ConfigError, match="task 'aime24': choose one of aime, amc23"):
+        MathTask("aime24")
+    with pytest.raises(
+        DataError, match=r"has no amc23.jsonl; put it there, or unset SAGE_RLVR_DATA to fetch https://raw"
+    ):
+        MathTask("amc23", folder=str(tmp_path)).problems()
+    with pytest.raises(DataError, match="cannot be read"):
+        MathTask(str(tmp_path / "none.jsonl")).problems()
+
+
+def test_a_folder_is_read_before_anything_is_fetched_and_other_rows_are_told_apart(tmp_path: Path, monkeypatch):
+    (tmp_path / "math500.jsonl").write_bytes(
+        lines(
+            {"id": "a", "problem": "p", "answer": "1", "level": 5},
+            {"id": "b", "problem": "q", "answer": "2", "level": 4},
+        )
+    )
+    monkeypatch.setenv(ENVIRONMENT, str(tmp_path))
+    assert [p.problem_id for p in MathTask("math500").problems()] == ["a", "b"]
+    assert [p.problem_id for p in MathTask("math500_l5").problems()] == ["a"]
+    assert not MathTask("math500").pinned
+    found = selfcheck(MathTask("math500"))
+    assert (found["ok"], found["rows"], found["expected"], found["right"]) == (False, 2, 500, 2)
+
+
+def test_pinned_files_are_read_from_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(mathematics, "fetch", lambda pin: lines({"id": 1, "problem": "p", "answer": -1.0}))
+    mathematics._load.cache_clear()
+    try:
+        assert MathTask("amc23", folder="").problems() == (Problem("amc23-1", "p", "-1"),)
+    finally:
+        mathematics._load.cache_clear()
+
+
+def test_a_digest_sees_ids_texts_golds_and_order():
+    one, two = Problem("a", "p", "1"), Problem("b", "q", "2")
+    digests = {digest(rows) for rows in ([one, two], [two, one], [one], [replace(one, answer="2"), two])}
+    assert len(digests) == 4 and digest([one]) == digest([replace(one, level=5, solved="x")])
+
+
+@needs_data
+@pytest.mark.parametrize("name", TASKS)
+def test_the_published_rows(name: str):
+    found = selfcheck(MathTask(name))
+    rows = {"aime": 60, "amc23": 40, "math500": 500, "math500_l5": 134, "minerva": 272, "dapo_math": 2000}[name]
+    assert found == {"ok": True, "rows": rows, "expected": rows, "ids": rows, "right": rows, "pinned": True}

@@ -1,0 +1,215 @@
+"""The audit: floors and perturbations by hand, what it says of good and of broken rows, and the two verbs."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from sage_rlvr import cli
+from sage_rlvr.audit import (
+    NAMES,
+    Check,
+    audit,
+    lines_of,
+    others_floor,
+    page_of,
+    uniform_floor,
+    verify_lines,
+    wrong_answers,
+)
+from sage_rlvr.errors import ConfigError, DataError
+from sage_rlvr.verifiers.exact import verify_exact
+from sage_rlvr.verifiers.pool import shared
+
+needs_data = pytest.mark.skipif(
+    not os.environ.get("SAGE_RLVR_DATA"),
+    reason="SAGE_RLVR_DATA names no folder: the problems' texts are not in the repository",
+)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def close_the_shared_pool():
+    yield
+    shared().close()
+
+
+def test_256_uniform_guesses_on_aime():
+    assert uniform_floor(1000, 256) == pytest.approx(0.226, abs=5e-4)
+    assert uniform_floor(1000, 1) == pytest.approx(1 / 1000) and uniform_floor(2, 2) == 0.75
+
+
+def test_the_floor_of_the_other_rows_leaves_the_row_itself_out():
+    # golds 5 5 5 7 7 9; k = 1. For a 5: the others are 5 5 7 7 9, where 5 and 7 tie and 5 comes first: hit. For a 7: the
+    # others are 5 5 5 7 9: the guess is 5. For the 9: no other row has it.
+    assert others_floor(["5", "5.0", "10/2", "7", "7", "9"], 1) == [True, True, True, False, False, False]
+    assert others_floor(["5", "5", "5", "7", "7", "9"], 2) == [True] * 5 + [False]
+    assert others_floor(["5", "5", "5", "7", "7", "9"], 99) == [True] * 5 + [False]
+    assert others_floor(["x", "y"], 99) == [False, False]
+
+
+@pytest.mark.parametrize(
+    "gold, other, made",
+    [
+        ("3", "4", {"+1": "4", "-1": "2", "sign": "-3", "reciprocal": "1/3", "another's": "4"}),
+        ("0", "0.0", {"+1": "1", "-1": "-1"}),  # no sign, no reciprocal, and the other row has the same value
+        ("-1", "x=-1", {"+1": "0", "-1": "-2", "sign": "1"}),
+        ("2.5", "7", {"+1": "7/2", "-1": "3/2", "sign": "-5/2", "reciprocal": "2/5", "another's": "7"}),
+        (
+            "p - q",
+            "1",
+            {"+1": "p - q+1", "-1": "p - q-1", "sign": "-(p - q)", "reciprocal": r"\frac{1}{p - q}", "another's": "1"},
+        ),
+        (r"1 \pm \sqrt{2}", "1", {"another's": "1"}),  # its negative may be its other half
+        (r"\text{Evelyn}", "Evelyn", {}),
+        ("x=5", "5", {}),
+    ],
+)
+def test_answers_that_are_wrong_by_construction(gold: str, other: str, made: dict[str, str]):
+    assert dict(wrong_answers(gold, other)) == made
+    assert not [answer for _, answer in wrong_answers(gold, other) if verify_exact(answer, gold).right]
+
+
+def test_a_part_is_left_out_of_an_answer_with_several():
+    assert [a for kind, a in wrong_answers("1,2,3", "1,2,3") if kind == "part"] == ["2,3", "1,3", "1,2"]
+    assert wrong_answers(r"\{1,2\}", "2,1") == [("part", r"\{2\}"), ("part", r"\{1\}")]
+    assert [a for kind, a in wrong_answers(r"\left[0,1\right)", "7") if kind == "part"] == ["[1)", "[0)"]
+
+
+@pytest.fixture
+def rows(tmp_path: Path) -> Path:
+    path = tmp_path / "own.jsonl"
+    made = [
+        {"id": "a", "problem": "One plus one?", "answer": "2", "solution": r"It is \boxed{3}."},
+        {"id": "b", "problem": "A half?", "answer": r"\frac12", "solution": r"It is \boxed{0.5}."},
+        {"id": "c", "problem": "one  plus one?", "answer": "2"},
+        {"id": "d", "problem": "ONE plus one?", "answer": "11"},
+        {"id": "e", "problem": "Which?", "answer": r"\hbar\broken("},
+    ]
+    path.write_text("".join(json.dumps(row) + "\n" for row in made))
+    return path
+
+
+def named(found, name: str) -> Check:
+    return next(check for check in found.checks if check.name.strip() == name)
+
+
+def test_it_names_the_rows_that_fail_and_says_why(rows: Path):
+    found = audit(str(rows))
+    broken = named(found, "the same by algebra, not by spelling")
+    assert (broken.good, broken.total, broken.passed, found.passed) == (4, 5, False, False)
+    assert [(r.problem_id, r.label, r.reason) for r in broken.rows] == [("e", "undecided", "gold cannot be parsed")]
+    assert named(found, "gold right against itself").good == named(found, "format 'boxed': perfect answer").good == 5
+    twins = named(found, "rows that stand once")
+    assert [(r.problem_id, r.reason) for r in twins.rows] == [
+        ("c", "of a, of the same gold"),
+        ("d", "of a, OF ANOTHER GOLD"),
+    ]
+    solved = named(found, "answer of the source's worked solution")
+    assert (solved.good, solved.total) == (1, 2) and solved.rows[0].problem_id == "a"
+    assert named(found, "all wrong answers rejected").share == 1 and named(found, "second verifier agrees").share == 1
+    text, page = "\n".join(lines_of(found)), page_of([found], "the command")
+    assert "BELOW 99 %" in text and "      e: undecided, gold cannot be parsed" in text and "NOT PASSED" in text
+    assert "| e | gold can be parsed | undecided | gold cannot be parsed |" in page and "**Not passed.**" in page
+    for secret in ("One plus", r"\frac12", "broken"):
+        assert secret not in text + page
+
+
+def test_what_it_costs_to_read_the_answer_in_another_place(rows: Path):
+    rows.write_text("".join(line + "\n" for line in rows.read_text().splitlines()[:4]))
+    assert named(audit(str(rows), "sage"), "format 'sage': perfect answer").good == 4
+    wrong_place = audit(str(rows), "sage", answer_in="boxed")
+    check = named(wrong_place, "format 'sage': perfect answer")
+    assert (check.good, check.rows[0].reason, wrong_place.passed) == (0, "no answer", False)
+    assert "      every row: wrong, no answer" in lines_of(wrong_place)
+
+
+def test_the_published_rule_of_knights_and_knaves_accepts_contradictions_and_the_strict_one_does_not():
+    published, strict = audit("knights_and_knaves"), audit("knights_and_knaves_strict")
+    both = "everybody called both"
+    assert (named(published, both).good, named(published, both).total, published.passed) == (0, 700, False)
+    assert (named(strict, both).good, strict.passed) == (700, True)
+    assert named(strict, "guess floor: 8 people, 256 guesses").good == pytest.approx(
+        63.3, abs=0.05
+    )  # 1 - (255/256)^256 = 0.633
+
+
+def test_what_is_refused():
+    for options, message in [
+        ({"name": "aime24"}, "choose one of aime"),
+        ({"name": "aime", "k": 0}, "at least one guess"),
+        ({"name": "aime", "template": "chat"}, "choose one of sage"),
+        ({"name": "knights_and_knaves", "template": "sage"}, "one format, its own"),
+    ]:
+        with pytest.raises(ConfigError, match=message):
+            audit(**options)
+    assert Check("empty", 0, 0, bar=True).passed and not Check("low", 98, 100, bar=True).passed
+    assert Check("at the bar", 99, 100, bar=True).passed and Check("no bar", 0, 9).passed
+
+
+def test_verdicts_on_a_file(tmp_path: Path):
+    path = tmp_path / "rows.jsonl"
+    path.write_text('{"id": "a", "completion": "\\\\boxed{0.5}", "answer": "1/2"}\n\n{"response": "no", "gold": 3}\n')
+    assert verify_lines(path, "boxed", "SOLUTION") == [
+        "a\tright\tright",
+        "3\twrong\tno answer",
+        "1 right, 1 wrong, 0 undecided",
+    ]
+    for text, message in [
+        ("{", "rows.jsonl:1: no JSON"),
+        ("[]", "list and no mapping"),
+        ('{"answer": 1}', ":1, column completion or"),
+    ]:
+        path.write_text(text)
+        with pytest.raises(DataError, match=message):
+            verify_lines(path, "boxed", "SOLUTION")
+
+
+def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
+    with pytest.raises(SystemExit) as done:
+        cli.main(words)
+    said = capsys.readouterr()
+    return int(done.value.code or 0), said.out, said.err
+
+
+def test_the_verbs(capsys, rows: Path, tmp_path: Path):
+    assert run(capsys, "verify", r"\frac12", "0.5")[:2] == (0, "right: right\n")
+    assert run(capsys, "verify", "--", "-5", "5")[:2] == (0, "wrong: value\n")
+    assert run(capsys, "verify", "42", r"17. \boxed{42}", "--answer-in", "boxed")[:2] == (0, "right: right\n")
+    assert run(capsys, "verify", "42", "[bold]42")[:2] == (0, "wrong: value\n")
+    code, _, error = run(capsys, "verify", "42")
+    assert code == 2 and "give GOLD and ANSWER, or --file" in error
+    code, _, error = run(capsys, "verify", "42", "--file", str(rows))
+    assert code == 2 and "not both" in error
+    code, out, _ = run(capsys, "audit", str(rows), "--out", str(tmp_path / "page.md"))
+    assert (
+        code == 2 and "NOT PASSED" in out and (tmp_path / "page.md").read_text().startswith("# Audits of the verifiers")
+    )
+    rows.write_text(rows.read_text().splitlines()[0] + "\n")
+    assert run(capsys, "audit", str(rows))[0] == 0
+    code, _, error = run(capsys, "audit", "aime24")
+    assert code == 2 and "choose one of" in error
+    assert run(capsys, "audit")[0] == 2
+
+
+@needs_data
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.slow) if name == "minerva" else name
+        for name in NAMES
+        if not name.startswith("knights")
+    ],
+)
+def test_the_published_tasks_reach_the_bar(name: str):
+    found = audit(name)
+    assert found.passed, lines_of(found)
+    parsed = named(found, "the same by algebra, not by spelling")
+    assert [row.problem_id for row in parsed.rows] == (["minerva-5"] if name == "minerva" else [])
+    assert named(found, "all wrong answers rejected").rows == () and named(found, "second verifier agrees").share == 1
+    if name == "aime":
+        assert named(found, "guess floor: 256 uniform guesses in 0..999").note.startswith(
+            "1 - (1 - 1/1000)^256 = 0.226"
+        )

@@ -1,0 +1,160 @@
+"""`compare` and `plan` from the command line: paper tables, records, sample stores, pilots, and every refusal."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sage_rlvr.cli import main
+from sage_rlvr.evaluation.record import Record, save_record
+from sage_rlvr.evaluation.samples import Identity, Sample, SampleStore
+
+Capture = pytest.CaptureFixture[str]
+IDENTITY = Identity(
+    task="sums",
+    task_hash="h",
+    model="GRPO",
+    revision="r",
+    prompt="plain",
+    template_hash="t",
+    decoding={"preset": "plain", "temperature": 1.0, "max_new_tokens": 64},
+    verifier_hash="v",
+    seed=7,
+    chunk_size=8,
+)
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def run(capsys: Capture, *words: object) -> tuple[int, str, str]:
+    with pytest.raises(SystemExit) as caught:
+        main([str(word) for word in words])
+    out, err = capsys.readouterr()
+    return int(caught.value.code or 0), " ".join(out.split()), " ".join(err.split())
+
+
+def record(name: str, p: dict[float, np.ndarray]) -> str:
+    """A record of problems with one right completion each, of the given probabilities at each temperature."""
+    n = len(next(iter(p.values())))
+    meta = {
+        "name": name, "model": name, "world": {"name": "made up"}, "split": "test", "seed": 1, "draw": "law",
+        "problem_ids": [str(i) for i in range(n)], "versions": {}, "weights": name,
+    }  # fmt: skip
+    save_record(Record(meta, {t: [np.array([np.log(x)]) for x in row] for t, row in p.items()}), f"{name}.npz")
+    return f"{name}={name}.npz"
+
+
+def policies(lift: float = 0.0, seed: int = 0, n: int = 40) -> dict[float, np.ndarray]:
+    """Colder is better at pass@1 and worse at pass@k."""
+    z = np.random.default_rng(0).normal(-2, 1.5, n) + 0.05 * np.random.default_rng(seed).normal(size=n)
+    return {t: 1 / (1 + np.exp(-(z / t**0.5 + 1.5 * (1 - t) + lift))) for t in (0.4, 0.7, 1.0)}
+
+
+def store(path: str, right: np.ndarray, identity: Identity = IDENTITY, n: int = 16) -> str:
+    """A sample store of problems p0, p1, ... with right[i] right samples of n."""
+    with SampleStore.open(path, identity) as opened:
+        samples = [
+            Sample(
+                problem=f"p{i}", sample=j, text=f"{path} {i} {j}", verdict="right" if j < c else "wrong", reason="r",
+                prompt_hash="h", seed=identity.seed_of(f"p{i}", j),
+            )
+            for i, c in enumerate(right) for j in range(n)
+        ]  # fmt: skip
+        opened.commit(samples)
+    return f"{Path(path).name.split('-')[0]}={path}"
+
+
+def test_the_papers_tables(capsys: Capture) -> None:
+    code, out, _ = run(capsys, "compare", "paper:GRPO", "paper:Branch")
+    assert code == 0 and "| AIME pass@1 | +0.010 | 0.018 | 0.55 | 0.59 | 1.00 | 0.6 of 60 |" in out
+    assert (
+        "| **average pass@256** | **+0.015** | 0.009 | 1.69 | **0.11** |" in out and "smallest Holm's p = 0.66" in out
+    )
+    code, out, _ = run(capsys, "compare", "paper:4/GRPO", "paper:Branch", "paper:Base")
+    assert code == 0 and out.count("DeepSeek-R1-Distill-Qwen-7B") == 2
+    assert "no one table has each" in run(capsys, "compare", "paper:GRPO", "paper:PPO")[2]
+    assert "two at least" in run(capsys, "compare", "paper:GRPO")[2]
+    code, _, err = run(capsys, "compare", "paper:GRPO", "x.npz")
+    assert code == 2 and "x.npz: paper:ARM compares with other paper:ARMs alone" in err
+    assert "leave it out" in run(capsys, "compare", "paper:GRPO", "paper:Branch", "--out", "page")[2]
+
+
+def test_records_over_k_and_over_temperatures(capsys: Capture) -> None:
+    arms = record("base", policies()), record("GRPO", policies(0.8, 1)), record("Branch", policies(0.8, 2))
+    code, out, err = run(capsys, "compare", *arms, "--k", 16)
+    assert code == 0, err
+    assert "GRPO vs base over k, for these checkpoints: better at k = 1 to 16" in out
+    assert "P(GRPO > base), a problem's pass@k, for these checkpoints: 1.000" in out
+    assert "GRPO vs base, pass@16 at equal pass@1, temperature frontiers: " in out
+    assert "Branch vs GRPO, pass@16 at equal pass@1, temperature frontiers: tied for these checkpoints (mean gap" in out
+
+
+def test_records_over_training_seeds(capsys: Capture) -> None:
+    base = record("base", policies())
+    names = {arm: [record(f"{arm}{s}", policies(0.8, 10 * i + s)) for s in range(3)] for i, arm in enumerate("AB")}
+    arms = [f"{arm}={','.join(name.split('=')[1] for name in records)}" for arm, records in names.items()]
+    code, out, err = run(capsys, "compare", base, *arms, "--k", 16)
+    assert code == 0, err
+    assert "P(A > base), a problem's pass@k, for these methods: 1.000" in out and "over k" not in out
+    assert "mean gap in pass@16 at equal pass@1, temperature frontiers: " in out and "over 3 training seeds" in out
+    code, out, err = run(capsys, "plan", "--problems", 60, "--k", 16, "--from", *arms)
+    assert code == 0 and "from a pilot of 40 problems, exact; SD between training runs 0.0" in out, err
+    assert "measured over 3 training seeds" in out
+
+
+def test_sample_stores(capsys: Capture) -> None:
+    rng = np.random.default_rng(0)
+    p = rng.beta(1, 2, 12)
+    a = store("a", rng.binomial(16, p))
+    b = store("b", rng.binomial(16, np.clip(p + 0.3, 0, 1)), replace(IDENTITY, model="Branch", seed=8))
+    code, out, err = run(capsys, "compare", a, b, "--k", 8)
+    assert code == 0, err
+    assert "b vs a, sums pass@1: better for these checkpoints" in out and "over 12 problems and their samples" in out
+    assert "sums: b vs a over k" in out and "P(b > a), sums" in out
+    code, out, err = run(capsys, "plan", "--problems", 60, "--samples", 16, "--k", 8, "--from", a, b)
+    assert code == 0 and "from a pilot of 12 problems and 16 samples" in out, err
+    hot = replace(IDENTITY, decoding={"preset": "hot", "temperature": 1.2, "max_new_tokens": 32})
+    c = store("c", rng.binomial(16, p), hot)
+    code, _, err = run(capsys, "compare", a, c, "--k", 8)
+    assert code == 2 and "the budgets are not equal" in err
+    assert "temperature: 1.0 for a (a), 1.2 for c (c)" in err and "max_new_tokens: 64 for a (a), 32 for c (c)" in err
+    d = store("d", rng.binomial(8, p), replace(IDENTITY, seed=9), n=8)
+    assert "n: 16 for a (a), 8 for d (d); " in run(capsys, "compare", a, d, "--k", 8)[2]
+
+
+def test_sample_stores_of_several_seeds(capsys: Capture) -> None:
+    rng = np.random.default_rng(1)
+    p = rng.beta(1, 2, 12)
+    paths = {}
+    for arm, lift in (("a", 0.0), ("b", 0.3)):
+        one = [
+            store(f"{arm}-{s}", rng.binomial(16, np.clip(p + lift, 0, 1)), replace(IDENTITY, seed=s)).split("=")[1]
+            for s in range(3)
+        ]
+        paths[arm] = f"{arm}={','.join(one)}"
+    code, out, err = run(capsys, "compare", paths["a"], paths["b"], "--k", 8)
+    assert code == 0, err
+    assert "b vs a, sums pass@1: better for these methods" in out and "P(b > a), sums, for these methods" in out
+
+
+def test_plan(capsys: Capture) -> None:
+    code, out, _ = run(capsys, "plan", "--problems", 60, "--samples", 256, "--seeds", 3, "--discordant", 0.1)
+    assert code == 0 and "claims about checkpoints: can see a difference of 0.114" in out
+    assert "about 1,960 problems" in out and "10 runs an arm with Student's t (7 if that SD were known)" in out
+    assert "what to buy next, the best for its cost first: 120 problems: 0.081 for 30,720 completions more" in out
+    for words, message in [
+        (("--problems", 0), "whole numbers from 1 on"),
+        (("--problems", 60, "--k", 512), "--k 512: pass@k needs at least k samples"),
+        (("--problems", 60, "--run-cost", 0), "is above 0"),
+        (("--problems", 60, "--discordant", 2), "shares between 0 and 1"),
+        (("--problems", 60, "--from", "a.npz"), "two arms are wanted"),
+        (("--problems", 60, "--from", "a.npz", "b.npz"), "no such evaluation"),
+    ]:
+        code, _, err = run(capsys, "plan", *words)
+        assert code == 2 and message in err, err
