@@ -624,3 +624,15 @@ sys.exit(stop.exit_code)
         assert child.wait(30) == 143
     with RunDir.open(tmp_path / "run", {"steps": 1000}) as run:
         assert run.latest() is not None
+
+
+def test_a_refused_start_claims_no_directory(tmp_path: Path):
+    """The corrected command may use the folder; a run that has written anything keeps its record."""
+    with pytest.raises(ConfigError), RunDir.open(tmp_path / "run", {"model": "tinyy"}):
+        raise ConfigError("no such model")
+    with RunDir.open(tmp_path / "run", {"model": "tiny"}) as run:
+        run.log({"step": 0})
+    with pytest.raises(ConfigError, match="another thing"), RunDir.open(tmp_path / "run", {"model": "tiny"}):
+        raise ConfigError("another thing")
+    with pytest.raises(ConfigError, match="holds another run"):
+        RunDir.open(tmp_path / "run", {"model": "other"})

@@ -36,7 +36,7 @@ from typing import TYPE_CHECKING, Any
 
 from filelock import FileLock, Timeout
 
-from sage_rlvr.errors import CheckpointError, ConfigError, DataError, RunLocked
+from sage_rlvr.errors import CheckpointError, ConfigError, DataError, RunLocked, SageError
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -413,7 +413,8 @@ def differences(old: Any, new: Any, place: str = "") -> dict[str, tuple[Any, Any
 class RunDir:
     """One run's directory, held by one process. Open it with `RunDir.open`, best in a `with` statement."""
 
-    def __init__(self, path: Path, lock: FileLock, facts: dict[str, Any], keep: int):
+    def __init__(self, path: Path, lock: FileLock, facts: dict[str, Any], keep: int, fresh: bool = False):
+        self._fresh = fresh
         self.path = path
         self.facts = facts
         self.keep = keep
@@ -448,9 +449,10 @@ class RunDir:
                 f"{path}: cannot hold a run: {error.strerror}; name a folder that can be written"
             ) from error
         lock = _take_lock(path)
+        fresh = not (path / "run.json").exists()
         try:
             facts = _agree(path, _facts(config, kind, data or {}), fork)
-            run = cls(path, lock, facts, keep=int(config.get("checkpoint", {}).get("keep", 2)))
+            run = cls(path, lock, facts, keep=int(config.get("checkpoint", {}).get("keep", 2)), fresh=fresh)
             run._checkpoints.sweep()
             _sweep_files(path)
             return run
@@ -469,7 +471,16 @@ class RunDir:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if kind is not None and issubclass(kind, SageError):
+            self._forget()
         self.close()
+
+    def _forget(self) -> None:
+        """A start that was refused claims no directory: the record goes again where nothing was made of it."""
+        made = [p for p in self.path.iterdir() if p.name not in ("run.json", "lock", "lock.owner.json")]
+        made = [p for p in made if not p.is_dir() or any(p.iterdir())]
+        if self._fresh and not made:
+            (self.path / "run.json").unlink(missing_ok=True)
 
     # ---- checkpoints
 

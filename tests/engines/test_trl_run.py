@@ -281,7 +281,7 @@ def test_a_dry_run_names_an_argument_that_trl_does_not_have():
 
 
 def test_a_model_that_is_not_there_is_named(tmp_path: Path):
-    with pytest.raises(ConfigError, match=r"model = '.*/nothing': no tokenizer could be loaded"):
+    with pytest.raises(ConfigError, match=r"model = '.*/nothing': there is no such folder"):
         trl_run.build(config(model=str(tmp_path / "nothing")), tmp_path / "out")
 
 
@@ -390,3 +390,20 @@ def test_golds_that_cannot_be_verified_stop_the_run_before_it_loads_anything(sum
     given = on_sums(sums, sums / "base", data={"path": str(tmp_path / "bad.jsonl")})
     with pytest.raises(DataError, match=r"data\.allow_unverifiable true"):
         trained(tmp_path / "run", given)
+
+
+def test_vllm_that_is_not_there_and_a_stage_that_was_not_run_are_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    plain = trl_run.find_spec
+    monkeypatch.setattr(trl_run, "find_spec", lambda name: None if name == "vllm" else plain(name))
+    with pytest.raises(ConfigError, match="vLLM is not installed here"):
+        trained(tmp_path / "run", config(engine={"name": "trl", "args": {"use_vllm": True}}))
+    with pytest.raises(ConfigError, match="run that first: sage-rlvr sft RECIPE --run runs/paper-sft"):
+        trl_run.load_tokenizer("runs/paper-sft/adapter")
+
+
+def test_a_run_on_rows_is_not_evaluated_in_the_world(sums: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    given = on_sums(sums, sums / "base", steps=1)
+    assert trained(tmp_path / "run", given) == 1
+    with pytest.raises(SystemExit) as ended:
+        main(["eval", str(tmp_path / "run")])
+    assert ended.value.code == 2 and "evaluate it by sampling" in " ".join(capsys.readouterr().err.split())

@@ -47,6 +47,12 @@ def resolve(what: str, world: WorldConfig | None = None) -> Target:
                 f"{path}: no policy/ in this {kind} run; if it has not finished, continue it with: sage-rlvr {kind} "
                 f"RECIPE --run {path}{elsewhere}"
             )
+        if config.get("data") and world is None:
+            rows = config["data"]
+            raise ConfigError(
+                f"{path} was trained on {rows['path']}, whose right completions cannot be listed; evaluate it by sampling: "
+                f"sage-rlvr eval {path} --samples 64 --task {rows['path']} --template {rows['prompt']}, or another --task"
+            )
         own = decode(WorldConfig, config["world"])
         return Target(path.name, str(path / "policy"), world or own, path)
     return Target("base" if what == EMBEDDED else path.name, what, world or demo_world())

@@ -53,7 +53,10 @@ def train_lines(config: TrainConfig, devices: int, gpu: str, mean: int | None = 
 
 def finetune_lines(config: FinetuneConfig, devices: int, gpu: str) -> list[str]:
     """The dry run of a fine-tuning recipe; hours only where its rows can be counted, that is, lie in a local file."""
+    from sage_rlvr.engines.trl.settings import rows_of_rank
+
     device = device_of(gpu)
+    rows_of_rank(config.batch_size, devices)
     rows = _count(config.data)
     lines = ["Data", *(f"  {line}" for line in data_lines(config.data)), "", "Work"]
     if rows is None:
@@ -210,7 +213,10 @@ def _advice(config: TrainConfig, shapes: Shapes) -> Iterator[str]:
     if shapes_of(config.model) is None:
         yield f"model {config.model} is not here; the sizes are those of base_model = {config.base_model}"
     if config.engine.args.get("use_vllm"):
-        yield "vLLM: TRL weighs each token by a ratio of two samplers; which form, says vllm_importance_sampling_mode"
+        if find_spec("vllm") is None:
+            yield "vLLM is not installed here: this recipe runs where it is, or with engine.args.use_vllm false"
+        if "vllm_importance_sampling_mode" not in config.engine.args:
+            yield "vLLM: TRL weighs each token by a ratio of two samplers; which form, says vllm_importance_sampling_mode"
 
 
 def _warned(warnings: list[str]) -> list[str]:

@@ -13,6 +13,7 @@ import os
 import shutil
 import warnings
 from collections.abc import Callable, Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -121,6 +122,11 @@ def build(config: TrainConfig, folder: Path, say: Callable[[str], None] = lambda
             f"model = {EMBEDDED!r} with data.path = {config.data.path!r}: the shipped policy writes arithmetic expressions and "
             "has no words for other problems; name a language model, a folder or a Hub id"
         )
+    if arguments.get("use_vllm") and find_spec("vllm") is None:
+        raise ConfigError(
+            "engine.args.use_vllm = True: vLLM is not installed here; install the vllm that TRL names (pip install "
+            "'trl[vllm]'), or write engine.args.use_vllm false, and transformers samples"
+        )
     tokenizer = load_tokenizer(where)
     rows, reward = _world(config, tokenizer) if config.data is None else _data_set(config, where, tokenizer, say)
     adapter = (Path(where) / "adapter_config.json").is_file()
@@ -167,6 +173,11 @@ def longest_prompt(where: str, completion: int) -> int | None:
 
 def load_tokenizer(where: str) -> PreTrainedTokenizerBase:
     """The tokenizer of a policy, padding on the left as generation needs it; its end token pads where it has no other."""
+    if where.count("/") != 1 and not Path(where).expanduser().is_dir():
+        raise ConfigError(
+            f"model = {where!r}: there is no such folder; where it is what fine-tuning leaves, run that first: sage-rlvr sft "
+            f"RECIPE --run {Path(where).parent}"
+        )
     try:
         tokenizer = AutoTokenizer.from_pretrained(where, padding_side="left")
     except (OSError, ValueError) as error:  # a name that is nothing, no network, no tokenizer beside the weights
@@ -215,8 +226,6 @@ def peft_config(lora: LoraConfig) -> PeftLoraConfig:
 
 def usable_optimiser(name: str) -> str:
     """`name`, or adamw_torch where an 8-bit one is asked for and CUDA or bitsandbytes is missing (a UserWarning says so)."""
-    from importlib.util import find_spec
-
     if "8bit" not in name or (torch.cuda.is_available() and find_spec("bitsandbytes") is not None):
         return name
     lacking = "bitsandbytes is not installed" if torch.cuda.is_available() else "there is no CUDA device"

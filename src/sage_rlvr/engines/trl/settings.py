@@ -84,6 +84,16 @@ def grpo_arguments(config: TrainConfig, folder: str, world_size: int = 1) -> dic
     )
 
 
+def rows_of_rank(batch_size: int, ranks: int) -> int:
+    """Rows that each rank has in one optimiser step of fine-tuning. ConfigError where they do not split evenly."""
+    if batch_size % ranks:
+        raise ConfigError(
+            f"batch_size = {batch_size} rows an optimiser step do not split over {ranks} ranks; take a multiple of {ranks}, or "
+            f"launch {batch_size} or fewer"
+        )
+    return batch_size // ranks
+
+
 def updates_a_step(config: TrainConfig) -> int:
     """Optimiser steps of one step of the recipe: epochs x mini-batches."""
     return config.updates.epochs * config.updates.minibatches

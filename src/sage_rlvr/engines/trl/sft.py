@@ -51,6 +51,7 @@ from sage_rlvr.engines.trl.run import (
     usable_optimiser,
     world_size,
 )
+from sage_rlvr.engines.trl.settings import rows_of_rank
 from sage_rlvr.errors import ConfigError, DataError, TrainingDiverged
 from sage_rlvr.prompts import FORMATS, PromptFormat
 from sage_rlvr.runs import MANIFEST, RunDir, StopFlag, write_json_atomic, writing
@@ -240,12 +241,12 @@ def sft_arguments(config: FinetuneConfig, folder: str, ranks: int = 1) -> dict[s
     for key, value in given.items():
         if key in OWNED:
             raise ConfigError(f"engine.args.{key} = {value!r}: the recipe owns this; set {OWNED[key]} instead")
-    here, rest = divmod(config.batch_size, ranks)
+    here = rows_of_rank(config.batch_size, ranks)
     micro = given.pop("per_device_train_batch_size", here)
-    if rest or not isinstance(micro, int) or isinstance(micro, bool) or micro < 1 or here % micro:
+    if not isinstance(micro, int) or isinstance(micro, bool) or micro < 1 or here % micro:
         raise ConfigError(
-            f"batch_size = {config.batch_size}: does not split over {ranks} ranks and micro-batches of {micro!r} "
-            "(engine.args.per_device_train_batch_size); take numbers that divide it"
+            f"engine.args.per_device_train_batch_size = {micro!r}: must divide the {here} rows that a rank has in one step "
+            f"(batch_size = {config.batch_size} over {ranks} ranks)"
         )
     cuda = torch.cuda.is_available()
     precision = {"use_cpu": not cuda}
