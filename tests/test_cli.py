@@ -153,6 +153,28 @@ def test_help_answers_without_torch(capsys: Capture) -> None:
 # ---- bad recipes
 
 
+def test_a_recipe_of_another_verb(write_recipe: Recipe, tmp_path: Path, capsys: Capture) -> None:
+    rl, base, tuned = write_recipe(), tmp_path / "base.yaml", tmp_path / "tuned.yaml"
+    base.write_text("steps: 3\nbatch_size: 4\nworld: {counts: {2: 1.0}}\n")
+    tuned.write_text("model: owner/name\nepochs: 2\ndata: {path: rows.jsonl}\nengine: {name: trl}\n")
+    for verb in (["sft"], ["sft", "--dry-run"]):
+        err = refused(capsys, *verb, rl)
+        assert f"{rl}: this is an RL recipe; run it with: sage-rlvr train {rl}" in err
+    for recipe in (base, tuned):
+        assert f"an SFT recipe; run it with: sage-rlvr sft {recipe}" in refused(capsys, "train", recipe)
+        assert f"run it with: sage-rlvr sft {recipe}" in refused(capsys, "import-config", recipe)
+    assert f"already a recipe of this package (method, rollout, world); run it with: sage-rlvr train {rl}" in refused(
+        capsys, "import-config", rl
+    )
+    base.write_text("steps: 3\nworld: {counts: {2: 1.0}}\n")  # nothing of SFT alone: an RL recipe without its method
+    assert "method" in refused(capsys, "train", base)
+
+
+def test_help_of_sft_names_both_of_its_jobs(capsys: Capture) -> None:
+    assert call("sft", "--help") == 0
+    assert "fine-tune an existing model" in said(capsys)[0]
+
+
 def test_an_unknown_key(write_recipe: Recipe, capsys: Capture) -> None:
     err = refused(capsys, "train", write_recipe(more="rolout: {group_size: 4}\n"))
     assert "rolout" in err and "did you mean 'rollout'?" in err and "recipe.yaml:7" in err

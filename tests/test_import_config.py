@@ -390,7 +390,11 @@ def test_the_verb_writes_recipes_that_load_and_dry_run(given_file: Any, tmp_path
     assert run("import-config", source, "-o", str(out)) == 2
     assert "there already" in capsys.readouterr().err
     assert run("import-config", source) == 0
-    assert capsys.readouterr().out.count("# From theirs.yaml") == 2
+    shown, err = capsys.readouterr()
+    assert shown.count("# From theirs.yaml") == 2
+    findings = [str(finding) for finding in import_config(source, sft_run="runs/theirs-sft").findings]
+    lines = [line.removeprefix("# ") for line in (shown + err).splitlines()]
+    assert findings and all(lines.count(finding) == 1 for finding in findings)
 
 
 @pytest.mark.skipif(importlib.util.find_spec("trl") is None, reason="needs the trl extra")

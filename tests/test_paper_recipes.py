@@ -176,7 +176,7 @@ def test_the_verbs(words: list[str], wanted: str, capsys: Any) -> None:
         (["train", str(FOLDER / "grpo.yaml"), "--dry-run", "--devices", "3"], "do not split over 3 ranks"),
         (["train", str(FOLDER / "grpo.yaml"), "--dry-run", "--mean-tokens", "5000"], "max_new_tokens = 3072"),
         (["train", str(FOLDER / "grpo.yaml"), "--dry-run", "--engine.args.beta", "1"], "method.anchor.beta"),
-        (["sft", str(FOLDER / "grpo.yaml"), "--dry-run"], "unknown key"),
+        (["sft", str(FOLDER / "grpo.yaml"), "--dry-run"], "this is an RL recipe; run it with: sage-rlvr train"),
         (["train", str(FOLDER / "grpo.yaml"), "--dry-run", "--data.path", "none.jsonl"], "none.jsonl"),
     ],
     ids=lambda value: value[-1] if isinstance(value, list) else "",

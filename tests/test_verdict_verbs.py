@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -126,6 +127,73 @@ def test_sample_stores(capsys: Capture) -> None:
     assert "temperature: 1.0 for a (a), 1.2 for c (c)" in err and "max_new_tokens: 64 for a (a), 32 for c (c)" in err
     d = store("d", rng.binomial(8, p), replace(IDENTITY, seed=9), n=8)
     assert "n: 16 for a (a), 8 for d (d); " in run(capsys, "compare", a, d, "--k", 8)[2]
+    assert "n: 16 for a (a), 8 for d (d); " in run(capsys, "plan", "--problems", 60, "--k", 8, "--from", a, d)[2]
+    code, out, err = run(capsys, "compare", a, d, "--k", 8, "--samples", 8)
+    assert code == 0 and "d vs a, sums pass@8: " in out and "McNemar's p = " in out, err
+    assert "settings of sample stores" in run(capsys, "compare", "x.npz", "y.npz", "--samples", 8)[2]
+    assert "two arms are called 'a'" in run(capsys, "compare", "a", "a")[2]  # no two seeds of one arm
+    Path("a/wanted.json").write_text('{"problems": 13, "n": 16}')
+    code, _, err = run(capsys, "compare", a, b, "--k", 8)
+    assert code == 2 and "a: has samples of 12 of 13 problems" in err
+
+
+def test_what_was_kept_found_and_lost(capsys: Capture) -> None:
+    a = store("a", np.array([16, 16, 16, 0, 0, 0]))
+    b = store("b", np.array([16, 16, 0, 16, 1, 0]), replace(IDENTITY, model="Branch", seed=8))
+    code, out, err = run(capsys, "compare", a, b, "--k", 16)
+    assert code == 0, err
+    assert "what b keeps of a's problems at 16 samples: preserved 2, expanded 2, shrunk 1, outside 1; " in out
+    assert "McNemar's p = 1." in out and "SRR 0.667 [" in out and "NDR 0.500 [" in out and "NSCR 0.200 [" in out
+    assert "1 new (p3), 1 lost (p2)." in out  # a single hit of 16 (p4) is no discovery
+    code, out, err = run(capsys, "compare", a, b, "--k", 4)
+    assert code == 0 and "expanded 1.25 (sampling error 0." in out and "McNemar" not in out, err
+    error = float(out.split("expanded 1.25 (sampling error ")[1].split(")")[0])
+    assert abs(error - 0.5) < 0.05  # of two disjoint sets of 4, half the time one alone holds p4's only hit
+
+
+def test_a_pilot_of_several_seeds_and_of_several_tasks(capsys: Capture) -> None:
+    rng = np.random.default_rng(3)
+    p, arms = rng.beta(1, 2, 12), []
+    for i, arm in enumerate("ab"):
+        one = [
+            store(f"{arm}-{s}", rng.binomial(16, p), replace(IDENTITY, seed=9 * i + s)).split("=")[1] for s in range(3)
+        ]
+        arms.append(f"{arm}={','.join(one)}")
+    code, out, err = run(capsys, "plan", "--problems", 60, "--k", 8, "--from", *arms)
+    assert code == 0 and "measured over 3 training seeds" in out, err
+    more = [store(f"c-{i}", rng.binomial(16, p), replace(IDENTITY, task="other", seed=70 + i)) for i in range(2)]
+    both = [f"{arm},{path.split('=')[1]}" for arm, path in zip(arms, more, strict=True)]
+    assert "a plan is for one data set" in run(capsys, "plan", "--problems", 60, "--k", 8, "--from", *both)[2]
+
+
+def test_samples_of_the_harness_get_our_verdicts_and_go_out_again(capsys: Capture) -> None:
+    lines = [
+        {
+            "doc_id": i, "doc": {"q": i}, "target": str(i), "filter": "none", "metrics": ["exact_match"], "exact_match": 0.0,
+            "arguments": {"gen_args_0": {"arg_0": f"{i}?", "arg_1": {"temperature": 0.7, "do_sample": True, "until": []}}},
+            "resps": [[rf"So \boxed{{{i}}}.", f"{i} or \\boxed{{9}}"]], "filtered_resps": [["", ""]],
+        }
+        for i in range(6)
+    ]  # fmt: skip
+    Path("samples_sums_2026-01-02T03-04-05.6.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    words = ("--from-lm-eval", "samples_sums_2026-01-02T03-04-05.6.jsonl", "--model", "theirs")
+    code, out, err = run(capsys, "samples", "s", *words, "--judge", "boxed", "--patterns")
+    assert code == 0 and "12 samples judged by our verifier" in out, err
+    assert "avg@2 0.500 [" in out and "constraint_setup: macro 0.000 [" in out
+    code, out, err = run(capsys, "samples", "s", "--to-lm-eval", "out")
+    assert code == 0 and "written: out/samples_sums_" in out, err
+    written = [json.loads(line) for line in next(Path("out").glob("samples_*")).read_text().splitlines()]
+    assert [line["exact_match"] for line in written] == [0.5] * 6
+    assert "add --from-lm-eval" in run(capsys, "samples", "s", "--model", "x")[2]
+    assert "add --to-lm-eval" in run(capsys, "samples", "s", "--docs", "aime")[2]
+    assert "there is no sample store" in run(capsys, "samples", "nowhere")[2]
+    ours = store("ours", np.array([3, 4]))
+    assert "was not imported" in run(capsys, "samples", ours.split("=")[1], "--judge", "boxed")[2]
+    assert "on the command line: --docs" in run(capsys, "samples", "ours", "--to-lm-eval", "o")[2]
+    rows = ({"id": f"p{i}", "problem": f"{i}+1?", "answer": str(i + 1)} for i in range(2))
+    Path("rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    code, out, err = run(capsys, "samples", "ours", "--to-lm-eval", "o", "--docs", "rows.jsonl", "--samples", 8)
+    assert code == 0 and json.loads(next(Path("o").glob("samples_*")).read_text().splitlines()[1])["target"] == "2", err
 
 
 def test_sample_stores_of_several_seeds(capsys: Capture) -> None:

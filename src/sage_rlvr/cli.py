@@ -54,7 +54,10 @@ class Demo:
 
 @dataclass(frozen=True)
 class Sft:
-    """Train a base policy from scratch on generated solutions."""
+    """Supervised fine-tuning: train a base policy from scratch, or fine-tune an existing model on a data set (TRL).
+
+    The recipe says which: one with `world` makes a small policy from generated solutions; one with `data` fine-tunes `model`
+    on worked solutions by TRL's SFTTrainer, whole or with LoRA, and needs the trl extra."""
 
     recipe: tyro.conf.Positional[Path]
     run: Annotated[Path | None, tyro.conf.arg(aliases=["--run-dir"])] = None
@@ -148,6 +151,8 @@ class Eval:
     """Of samples: auto is bfloat16 on a GPU, else float32."""
     sampling_seed: int = 0
     """Of samples: from it and its address each sample has a seed of its own."""
+    rank: bool = False
+    """Of samples: also the effective rank of the policy's last hidden states on each problem's first sample."""
     reverify: bool = False
     """Draw nothing: judge the samples of the store again by today's verifier, then report."""
     quiet: bool = False
@@ -156,7 +161,7 @@ class Eval:
 
 SAMPLING = (
     *("task", "preset", "template", "chat", "store", "max_new_tokens", "score_base", "guide", "generator", "server"),
-    *("served_as", "dtype", "sampling_seed", "quiet"),
+    *("served_as", "dtype", "sampling_seed", "rank", "quiet"),
 )  # settings of Eval that mean nothing without --samples or --reverify
 EXACT = ("temperatures", "frontier", "ks", "sample", "out")  # and those that mean nothing with it
 
@@ -172,8 +177,40 @@ class Compare:
     split: Literal["validation", "test"] = "test"
     """Which record of a run directory to take."""
     k: int = 256
+    samples: int | None = None
+    """Of sample stores: the first so many samples of each problem (default: all, which must be equally many)."""
+    patterns: bool = False
+    """Of sample stores: also compare the reasoning patterns of right samples."""
     out: Path | None = None
     """Also write the page and the pictures there (of exact records)."""
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Read a sample store again: its report, reasoning patterns, signal anatomy; bring samples of lm-evaluation-harness in,
+    judge them by our verifier, or write a store out as such samples. Nothing is drawn."""
+
+    store: tyro.conf.Positional[Path]
+    samples: int | None = None
+    """The first so many samples of each problem (default: as many as all have)."""
+    patterns: bool = False
+    """Also how often right samples show the reasoning patterns of arXiv 2605.18864, Eq. (13)."""
+    anatomy: str | None = None
+    """Also entropy, surprisal and q by class of token: the policy (folder, Hub id, embedded) whose tokenizer spells them."""
+    from_lm_eval: Path | None = None
+    """First make the store from this samples_<task>_<date>.jsonl of lm_eval --log_samples."""
+    model: str | None = None
+    """Of --from-lm-eval: the policy's name (default: what the results file beside it says)."""
+    problem_id: str = "doc_id"
+    """Of --from-lm-eval: the key of doc that names a problem."""
+    judge: Literal["boxed", "tag", "last_number", "whole"] | None = None
+    """Judge imported samples by our mathematics verifier against the harness's targets; the answer is read there."""
+    tag: str = "SOLUTION"
+    """Of --judge tag."""
+    to_lm_eval: Path | None = None
+    """Write the store into this folder as files of lm_eval --log_samples."""
+    docs: str | None = None
+    """Of --to-lm-eval: the problems' texts and golds, a mathematics task or a .jsonl file (imported stores know them)."""
 
 
 @dataclass(frozen=True)
@@ -285,6 +322,7 @@ Command = (
     | Annotated[Train, tyro.conf.subcommand("train")]
     | Annotated[Eval, tyro.conf.subcommand("eval")]
     | Annotated[Compare, tyro.conf.subcommand("compare")]
+    | Annotated[Samples, tyro.conf.subcommand("samples")]
     | Annotated[Plan, tyro.conf.subcommand("plan")]
     | Annotated[Show, tyro.conf.subcommand("show")]
     | Annotated[ImportConfig, tyro.conf.subcommand("import-config")]
@@ -336,6 +374,7 @@ def _check_verb(args: Sequence[str]) -> None:
         "train",
         "eval",
         "compare",
+        "samples",
         "plan",
         "show",
         "import-config",
@@ -382,6 +421,7 @@ def _run(command: object, overrides: list[tuple[str, str]], streams: Streams) ->
         Train: _train,
         Eval: _eval,
         Compare: _compare,
+        Samples: _samples,
         Plan: _plan,
         Show: _show,
         ImportConfig: _import_config,
@@ -398,8 +438,9 @@ def _sft(command: Sft, overrides: list[tuple[str, str]], streams: Streams) -> in
     from sage_rlvr.engines.sft import train_sft
     from sage_rlvr.progress import Silent, Terminal
     from sage_rlvr.runs import RunDir
-    from sage_rlvr.verbs import schema_of
+    from sage_rlvr.verbs import check_verb, schema_of
 
+    check_verb(command.recipe, load(command.recipe, overrides), "sft")
     if _is_dry(command):
         return _dry_run(command, overrides, streams)
     if schema_of(load(command.recipe, overrides)) is FinetuneConfig:
@@ -439,11 +480,13 @@ def _finetune(command: Sft, overrides: list[tuple[str, str]], streams: Streams) 
 
 
 def _train(command: Train, overrides: list[tuple[str, str]], streams: Streams) -> int:
-    from sage_rlvr.config import TrainConfig, dump, load_config
+    from sage_rlvr.config import TrainConfig, dump, load, load_config
     from sage_rlvr.engines.base import run_facts
     from sage_rlvr.progress import Silent, Terminal
     from sage_rlvr.runs import RunDir
+    from sage_rlvr.verbs import check_verb
 
+    check_verb(command.recipe, load(command.recipe, overrides), "train")
     if _is_dry(command):
         return _dry_run(command, overrides, streams)
     config = load_config(TrainConfig, command.recipe, overrides)
@@ -487,7 +530,7 @@ def _dry_run(command: Train | Sft, overrides: list[tuple[str, str]], streams: St
     from sage_rlvr.verbs import loop_lines, recipe_lines, schema_of
 
     schema: type = TrainConfig
-    if isinstance(command, Sft):  # a recipe of the other verb is refused by the keys that this one has not
+    if isinstance(command, Sft):  # one of the two; a recipe for RL is refused before
         schema = FinetuneConfig if schema_of(load(command.recipe, overrides)) is FinetuneConfig else SftConfig
     config = load_config(schema, command.recipe, overrides)
     lines = [*recipe_lines(config), ""]
@@ -582,6 +625,10 @@ def _eval_samples(command: Eval, streams: Streams) -> int:
         quiet = Console(file=io.StringIO()) if command.quiet else streams.err
         store, task = sample_into_store(settings, partial(counting, quiet, settings.policy))
     say("\n".join(report_lines(store, command.samples or None, task.floor)))
+    if command.rank:
+        from sage_rlvr.engines.sampled_run import rank_line
+
+        say(rank_line(settings, store, task))
     say(f"store: {store.path}")
     return 0
 
@@ -640,7 +687,9 @@ def _compare(command: Compare, overrides: list[tuple[str, str]], streams: Stream
     if any(arm.startswith(PAPER) for arm in command.arms):
         plain = partial(paper_lines, command.arms)
     elif any(map(is_store, command.arms)):
-        plain = partial(compare_stores, command.arms, command.k)
+        plain = partial(compare_stores, command.arms, command.k, command.samples, command.patterns)
+    elif command.samples is not None or command.patterns:
+        raise ConfigError("--samples, --patterns: settings of sample stores; these arms are none, so leave them out")
     if plain is not None:
         if command.out is not None:
             raise ConfigError(f"--out {command.out}: only exact records have a page; leave it out")
@@ -653,6 +702,14 @@ def _compare(command: Compare, overrides: list[tuple[str, str]], streams: Stream
         say(line)
     if command.out is not None:
         _write_pages(shown, command.out, streams)
+    return 0
+
+
+def _samples(command: Samples, overrides: list[tuple[str, str]], streams: Streams) -> int:
+    from sage_rlvr.verbs import store_lines
+
+    for line in store_lines(command):
+        streams.out.print(line, markup=False, soft_wrap=True)
     return 0
 
 

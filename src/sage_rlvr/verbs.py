@@ -6,7 +6,8 @@ import importlib.util
 import os
 import platform
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -63,6 +64,7 @@ from sage_rlvr.report.summary import control_pairs
 if TYPE_CHECKING:
     from sage_rlvr.engines.evaluate import Target
     from sage_rlvr.engines.sampled_run import SampleSettings
+    from sage_rlvr.evaluation.samples import SampleStore
 
 PAPER = "paper:"  # prefix of an arm of the paper's own tables
 
@@ -167,6 +169,16 @@ def schema_of(tree: Mapping[str, Any]) -> type[TrainConfig] | type[FinetuneConfi
     return FinetuneConfig if tuned else SftConfig
 
 
+def check_verb(recipe: Path, tree: Mapping[str, Any], verb: str) -> None:
+    """ConfigError where the recipe's tree is plainly one of the other verb, `train` or `sft`, with the command for it."""
+    kind = "train" if {"method", "rollout"} & set(tree) else "sft"
+    schema = schema_of(tree)
+    own = {f.name for f in fields(schema)} - {f.name for f in fields(TrainConfig)}
+    if kind != verb and (kind == "train" or own & set(tree)):  # else a recipe for RL that lacks its method
+        what = "an RL" if kind == "train" else "an SFT"
+        raise ConfigError(f"{recipe}: this is {what} recipe; run it with: sage-rlvr {kind} {recipe}")
+
+
 def recipe_lines(config: TrainConfig | FinetuneConfig | SftConfig) -> list[str]:
     """The resolved recipe, and of an RL recipe its objective and what its reference is loaded from."""
     lines = [to_yaml(config).rstrip()]
@@ -199,6 +211,12 @@ def import_recipes(source: Path, out: Path | None, plain: bool) -> tuple[list[st
     comes next. Both recipes are decoded before anything is written; ConfigError too where a file is there already."""
     from sage_rlvr.import_config import import_config
 
+    marks = {"method", "rollout", "engine", "checkpoint", "world"} & set(tree := load(source))
+    if marks and not {"rl", "sage", "sft", "train_dataset"} & set(tree):
+        verb = "train" if {"method", "rollout"} & marks else "sft"
+        raise ConfigError(
+            f"{source}: already a recipe of this package ({', '.join(sorted(marks))}); run it with: sage-rlvr {verb} {source}"
+        )
     stem = source.stem if out is None else out.stem
     found = import_config(source, sft_run=f"runs/{stem}-sft", plain=plain)
     decode(TrainConfig, parse_yaml(found.train, "the imported recipe"))
@@ -213,7 +231,10 @@ def import_recipes(source: Path, out: Path | None, plain: bool) -> tuple[list[st
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
     texts = [text for text in (found.sft, found.train) if text is not None]
-    return texts, [str(finding) for finding in found.findings], [f"written: {path}" for path in files]
+    lines = [str(finding) for finding in found.findings]
+    if out is None:  # the recipes go to the terminal, and their comments say most of it already
+        lines = [str(finding) for finding in found.findings if finding.kind == "kept"]
+    return texts, lines, [f"written: {path}" for path in files]
 
 
 def eval_lines(record: Record, ks: Sequence[int]) -> list[str]:
@@ -315,39 +336,130 @@ def is_store(text: str) -> bool:
     return any((Path(path) / "store.json").is_file() for path in text.rpartition("=")[2].split(","))
 
 
-def compare_stores(arms: Sequence[str], k: int) -> list[str]:
+def compare_stores(arms: Sequence[str], k: int, n: int | None = None, patterns: bool = False) -> list[str]:
     """Sentences from sample stores: paired by problem, refused where their budgets differ, Holm over the data sets.
 
-    Each arm is NAME=PATH[,PATH...]; several stores of one task are training seeds, those of other tasks other data sets."""
+    Each arm is NAME=PATH[,PATH...]; several stores of one task are training seeds, those of other tasks other data sets.
+    n: the first so many samples of each problem. patterns: reasoning patterns too, as perplexities where both were scored."""
+    from sage_rlvr.evaluation.sample_studies import compared_pattern_lines, excess_lines
     from sage_rlvr.evaluation.verdicts import arms_of, compare_counts
 
-    loaded, identities = _stores(arms)
-    for task in dict.fromkeys(task for task, _ in identities.values()):
-        same = {name: identity for name, (of, identity) in identities.items() if of == task}
-        check_budget(same)
-    return compare_counts(arms_of(loaded), k)
+    named = _stores(arms, n)
+    lines = compare_counts(arms_of(named), k)
+    by_task = [
+        {task: path for path, (task, _) in zip(_paths(arm), found, strict=True)}
+        for arm, found in zip(arms, named.values(), strict=True)
+    ]
+    if any(len(paths) < len(found) for paths, found in zip(by_task, named.values(), strict=True)):
+        return [*lines, *(["--patterns: only arms of one training run have patterns compared."] * patterns)]
+    (base, *others), (home, *rest) = named, by_task
+    for name, paths in zip(others, rest, strict=True):
+        for task, path in paths.items():
+            pair = (name, _opened(path), base, _opened(home[task]), n)
+            lines += excess_lines(*pair)
+            lines += compared_pattern_lines(*pair) if patterns else []
+    return lines
 
 
-def _stores(arms: Sequence[str]) -> tuple[dict[str, list[tuple[str, Any]]], dict[str, tuple[str, Mapping[str, Any]]]]:
+def _paths(arm: str) -> list[str]:
+    return arm.rpartition("=")[2].split(",")
+
+
+def _opened(path: str | Path) -> SampleStore:
     from sage_rlvr.evaluation.samples import SampleStore
+
+    return SampleStore.open(path)
+
+
+def _stores(arms: Sequence[str], n: int | None = None) -> dict[str, list[tuple[str, Any]]]:
+    """Arm -> (data set, counts) of each of its stores. DataError where budgets differ, or an evaluation is unfinished."""
     from sage_rlvr.evaluation.verdicts import Scored
 
     loaded: dict[str, list[tuple[str, Any]]] = {}
-    identities = {}
+    identities: dict[str, tuple[str, Mapping[str, Any]]] = {}
     for arm in arms:
         name, _, paths = arm.rpartition("=")
+        name = name or Path(paths.split(",")[0]).name
+        if name in loaded:
+            raise DataError(f"two arms are called {name!r}; write NAME={paths} for one of them")
         for path in paths.split(","):
-            with SampleStore.open(path) as store:
-                counts, identity = store.counts(), store.identity.tree()
-            n = sorted(set(counts.n.tolist()))
-            if len(n) != 1:
-                raise DataError(f"{path}: its problems have {n[0]} to {n[-1]} samples; finish the evaluation first")
+            store = _opened(path)
+            counts, identity = store.counts(n), store.identity.tree()
+            many = sorted(set(counts.n.tolist()))
+            if lacking := store.lacking(counts):
+                raise DataError(f"{path}: has {lacking}, so it is no whole evaluation yet")
+            if len(many) != 1:
+                raise DataError(
+                    f"{path}: its problems have {many[0] if many else 0} to {many[-1] if many else 0} samples; finish the "
+                    f"evaluation first{f', or give --samples {many[0]}' if many else ''}"
+                )
             task = str(identity["task"])
-            scored = Scored(counts.problems, n[0], counts.right[None, :])
-            loaded.setdefault(name or Path(path).name, []).append((task, scored))
+            loaded.setdefault(name, []).append((task, Scored(counts.problems, many[0], counts.right[None, :])))
             judge = store.verifiers()[-1]["verifier_hash"]
-            identities[f"{name or 'store'} ({path})"] = (task, identity | {"n": n[0], "verifier_hash": judge})
-    return loaded, identities
+            identities[f"{name} ({path})"] = (task, identity | {"n": many[0], "verifier_hash": judge})
+    for task in dict.fromkeys(task for task, _ in identities.values()):
+        check_budget({name: identity for name, (of, identity) in identities.items() if of == task})
+    return loaded
+
+
+def store_lines(command: Any) -> list[str]:
+    """`sage-rlvr samples`: what was asked of a store, in the order import, verdicts, report, studies, export."""
+    from sage_rlvr.evaluation.lm_eval import export_lm_eval, import_lm_eval
+    from sage_rlvr.evaluation.sample_report import report_lines
+    from sage_rlvr.evaluation.sample_studies import anatomy_lines, pattern_lines
+
+    lines: list[str] = []
+    if command.from_lm_eval is not None:
+        import_lm_eval(command.from_lm_eval, command.store, model=command.model, problem_id=command.problem_id)
+    elif command.model is not None or command.problem_id != "doc_id":
+        raise ConfigError("--model, --problem-id: say what is imported; add --from-lm-eval samples_<task>_<date>.jsonl")
+    if command.docs is not None and command.to_lm_eval is None:
+        raise ConfigError(f"--docs {command.docs}: texts for an export; add --to-lm-eval FOLDER")
+    with _opened(command.store) as store:
+        if command.judge is not None:
+            lines.append(f"{_judge_imported(store, command.judge, command.tag):,} samples judged by our verifier")
+        lines += report_lines(store, command.samples)
+        if command.patterns:
+            lines += pattern_lines(store, command.samples)
+        if command.anatomy is not None:
+            lines += anatomy_lines(store, _spelled_by(command.anatomy), command.samples)
+        if command.to_lm_eval is not None:
+            docs = None if command.docs is None else _docs_of(command.docs)
+            lines.append(f"written: {export_lm_eval(store, command.to_lm_eval, docs=docs, n=command.samples)}")
+    return lines
+
+
+def _judge_imported(store: SampleStore, answer_in: str, tag: str) -> int:
+    """Verdicts of the mathematics verifier on an imported store, against the targets that came with it."""
+    from sage_rlvr.engines.sampled_tasks import judged_by, mathematics_hash
+    from sage_rlvr.evaluation.lm_eval import targets_of
+
+    golds, reading = targets_of(store), {"answer_in": answer_in, "tag": tag}
+    return store.reverify(
+        lambda ids, texts: judged_by([(text, golds[i]) for i, text in zip(ids, texts, strict=True)], reading),
+        mathematics_hash(reading),
+    )
+
+
+def _spelled_by(policy: str) -> Callable[[Sequence[int]], list[str]]:
+    from sage_rlvr.engines.base import load_tokens
+
+    tokenizer = load_tokens(policy).tokenizer
+    return lambda ids: [tokenizer.decode([i]) for i in ids]
+
+
+def _docs_of(name: str) -> dict[str, dict[str, Any]]:
+    """Problem id -> doc, target, prompt of a mathematics task or a .jsonl file."""
+    from sage_rlvr.tasks.mathematics import MathTask
+
+    return {
+        p.problem_id: {
+            "doc": {"id": p.problem_id, "problem": p.text, "answer": p.answer},
+            "target": p.answer,
+            "prompt": p.text,
+        }
+        for p in MathTask(name).problems()
+    }
 
 
 def pilot_of(arms: Sequence[str], split: str, k: int, run_sd: float) -> Pilot:
@@ -357,11 +469,13 @@ def pilot_of(arms: Sequence[str], split: str, k: int, run_sd: float) -> Pilot:
     if any(is_store(arm) for arm in arms):
         from sage_rlvr.evaluation.verdicts import arms_of, check_alike
 
-        named = arms_of(_stores(arms)[0])
+        named = arms_of(_stores(arms))
         check_alike(named, k)
-        (_, a), (_, b) = named.items()
-        task = next(iter(a))
-        return pilot_of_counts(a[task].n, a[task].right[0], b[task].right[0], k, run_sd)
+        a, b = named.values()
+        if len(a) > 1:
+            raise ConfigError(f"--from: stores of {', '.join(a)}; a plan is for one data set, give the stores of one")
+        ((task, one),) = a.items()
+        return pilot_of_counts(one.n, one.right, b[task].right, k, run_sd)
     (_, a_records), (_, b_records) = (_named(arm, split) for arm in arms)
     check_paired([*a_records, *b_records])
     rows = max(len(a_records), len(b_records))

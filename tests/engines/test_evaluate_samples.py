@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -36,6 +38,7 @@ from sage_rlvr.engines.sampled_tasks import (
 from sage_rlvr.engines.scoring import score
 from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.evaluation.sample_report import common_n, powers, report_lines
+from sage_rlvr.evaluation.sample_studies import anatomy_lines, excess_lines, pattern_lines
 from sage_rlvr.evaluation.samples import Identity, SampleStore
 from sage_rlvr.prompts import BOXED, SAGE
 
@@ -123,6 +126,12 @@ def test_a_top_up_draws_only_what_is_missing(pieces: Any, tmp_path: Path) -> Non
         assert sorted(seeds) == sorted(store.table(("seed",))["seed"].to_pylist())
 
 
+def test_a_model_that_moves_on_the_hub_is_another_one(pieces: Any) -> None:
+    words = {"policy": "p", "model": "owner/name", "template_hash": "t", "decoding": LAW, "generator": "sampler"}
+    one, two = (identity_of(pieces[0], commit=commit, **words) for commit in ("abc", None))
+    assert (one.revision, two.revision) == ("hub:owner/name@abc", "hub:owner/name")
+
+
 def test_what_another_writer_has_claimed_is_waited_for(pieces: Any, tmp_path: Path) -> None:
     with SampleStore.open(tmp_path / "s", pieces[3]) as other, SampleStore.open(tmp_path / "s", pieces[3]) as store:
         held = other.claim(pieces[0].problems, 32, most=3)
@@ -163,6 +172,61 @@ def test_rows_hold_scores_and_q(pieces: Any, tmp_path: Path, tiny_policy: Path) 
         assert np.allclose(wanted, row.q, atol=1e-5) and len(row.q) == len(row.token_ids)  # type: ignore[arg-type]
     said = "\n".join(report_lines(store))
     assert "perplexity under" in said and "q          mean" in said
+
+
+def test_q_and_perplexity_are_of_what_the_rows_say(pieces: Any, tmp_path: Path) -> None:
+    """The newest writer's guide and base are not those of the rows that were there before."""
+    scorer = Scorer.of("warm", pieces[1], pieces[2], pieces[2])
+
+    def named(base: str, guide: str) -> Identity:
+        own = {"guide": guide, "scored under": f"{base} 0123"}
+        return dataclasses.replace(pieces[3], versions={**pieces[3].versions, **own})
+
+    with SampleStore.open(tmp_path / "s", named("first", "branch")) as store:
+        evaluation(pieces, scorer=scorer, guide=guide_of("branch")).run(store, 32)
+    with pytest.warns(UserWarning, match="other versions"):
+        other = SampleStore.open(tmp_path / "s", named("second", "token"))
+    said = "\n".join(report_lines(SampleStore.open(tmp_path / "s")))
+    assert "perplexity under first" in said and ", of branch;" in said and "second" not in said
+    with other:
+        evaluation(pieces, scorer=scorer, guide=guide_of("token")).run(other, 64)
+    said = "\n".join(report_lines(SampleStore.open(tmp_path / "s")))
+    assert "several of --guide (branch; token): none is given" in said and "q          mean" not in said
+    assert "several of --score-base (first 0123; second 0123): none is given" in said
+    assert "perplexity under first" in "\n".join(report_lines(SampleStore.open(tmp_path / "s"), 32))
+
+
+def test_a_store_that_an_evaluation_did_not_finish_says_so(pieces: Any, tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        fill(pieces, tmp_path / "s", 32, at_once=2, wrap=lambda g: Dying(g, 3))
+    store = SampleStore.open(tmp_path / "s")
+    assert store.lacking(store.counts()).startswith("samples of 4 of 7 problems")
+    assert any(line.startswith("INCOMPLETE: samples of 4 of 7") for line in report_lines(store))
+    (tmp_path / "s" / "wanted.json").write_text("{torn")
+    assert not store.lacking(store.counts())
+    whole = fill(pieces, tmp_path / "s", 32)
+    assert not whole.lacking(whole.counts()) and "INCOMPLETE" not in "".join(report_lines(whole))
+
+
+def test_anatomy_patterns_and_excess_of_a_store(pieces: Any, tmp_path: Path, tiny_policy: Path) -> None:
+    scorer = Scorer.of("warm", pieces[1], pieces[2], pieces[2])
+    store = fill(pieces, tmp_path / "s", 32, scorer=scorer, guide=guide_of("branch"))
+    tokenizer = pieces[2].tokenizer
+    lines = anatomy_lines(store, lambda ids: [tokenizer.decode([i]) for i in ids])
+    tokens = sum(len(row.token_ids) for row in store.samples())  # type: ignore[arg-type]
+    assert lines[0].startswith(f"signal anatomy of {tokens:,} tokens") and any("  digit  " in line for line in lines)
+    assert "at the clamp on" in lines[-1]
+    assert float(lines[-3].split()[-1]) > 0.2  # at temperature 1 the mean surprisal at a prefix is its entropy
+    assert "samples, in" in "\n".join(pattern_lines(store))
+    model, tokens_ = load_policy(str(tiny_policy))  # untrained: much of what it says is rare under the warm one
+    with SampleStore.open(tmp_path / "t", dataclasses.replace(pieces[3], model="tiny")) as other:
+        Evaluation(pieces[0], pieces[4], CpuGenerator(model, tokens_, LAW), scorer).run(other, 32)
+    (line,) = excess_lines("tiny", other, "warm", store)
+    assert float(re.findall(r"has ([+-][0-9.]+) more", line)[0]) > 0.5
+    assert re.findall(r"has ([+-][0-9.]+) more", excess_lines("w", store, "warm", store)[0]) == ["+0.000"]
+    assert excess_lines("a", fill(pieces, tmp_path / "u", 32), "warm", store) == []  # not scored: nothing to say
+    with pytest.raises(DataError, match="no sample is right"):
+        pattern_lines(other)
 
 
 def test_a_base_of_another_vocabulary_and_odd_guides_are_refused(pieces: Any) -> None:
@@ -281,8 +345,11 @@ def test_the_report_counts_by_hand(rows: Path, tmp_path: Path) -> None:
     assert cells["1"].split()[1] == "0.375" and cells["2"].split()[1] == f"{(5 / 6 + 1 / 2) / 2:.3f}"
     assert cells["4"].split()[1] == "1.000" and cells["2"].endswith("0.002")
     assert cells["2"].split()[4] == f"{(1 / 6 + 0) / 2:.3f}"  # pass^2
-    # maj@4: a's 4 wins with 2 of 4; b's 3 wins and is wrong.
-    assert cells["4"].split()[5] == "0.500" and cells["4"].split()[6] == "1.00"
+    # maj@4: a's 4 wins with 2 of 4; b's 3 wins and is wrong. Each number has its interval behind it.
+    assert cells["4"].split()[7] == "0.500" and cells["4"].split()[10] == "1.00"
+    assert cells["4"].count("[") == 4 and cells["1"].count("[") == 3
+    told = "\n".join(line for line in lines if not line.startswith(("countdown", "script", "    k")))
+    assert len(re.findall(r"[0-9.]+%? \[", told)) == told.count("[") >= 17
     assert "12.5%" in cells["truncated"] and "0.5: 0.500" in cells["Cover@tau"] and "0.25: 1.000" in cells["Cover@tau"]
     assert powers(256)[-1] == 256 and powers(48) == [1, 2, 4, 8, 16, 32, 48]
 
@@ -312,6 +379,11 @@ def test_eval_samples_tops_up_compares_and_judges_again(
     assert "preset honest" in said and "perplexity under" in said and "store: a" in said
     assert call("eval", warm_policy, *words, "--samples", 64, "--store", "a", "--score-base", tiny_policy) == 0
     assert "n = 64" in capsys.readouterr().out
+    assert call("eval", warm_policy, *words, "--samples", 32, "--store", "a", "--rank") == 0
+    rank = capsys.readouterr().out.split("rank       ")[1]
+    assert 1 < float(rank.split()[0]) < 9 and "effective rank of the last hidden states" in rank
+    assert call("samples", "a", "--anatomy", warm_policy, "--samples", 32) == 0
+    assert "signal anatomy of" in capsys.readouterr().out
     assert call("eval", tiny_policy, *words, "--samples", 64, "--preset", "paper") == 0
     home = Path("runs/samples") / tiny_policy.name / "countdown-paper"
     assert f"store: {home}" in capsys.readouterr().out

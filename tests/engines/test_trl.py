@@ -31,6 +31,7 @@ from sage_rlvr.core import Batch, CosineCycles, Key, Method, Signals, objective,
 from sage_rlvr.core.guides import Branch, Flat, Guide, Placebo, Random, Token
 from sage_rlvr.engines.trl import SageTrainer, grpo_config, refusals
 from sage_rlvr.engines.trl.advantages import scale_of
+from sage_rlvr.engines.trl.mapping import check_agreement
 from sage_rlvr.errors import CancellingGuide, ConfigError
 from sage_rlvr.methods import bnpo, dapo, dr_grpo, grpo, grpo_token_mean, rloo, sage
 from trl_common import LAYOUTS, PROMPTS, arguments, build, forward, reward, same, weights
@@ -408,12 +409,43 @@ def test_refused_at_construction(tmp_path: Path):
     refused(arguments(tmp_path, "accumulated"), "steps_per_generation=1", guide=Placebo(Token()))
 
 
+def test_what_is_no_guide_no_method_or_no_keyword_is_answered_with_what_to_write(tmp_path: Path):
+    args = arguments(tmp_path)
+    refused(args, r"write guide=Token\(\)", guide=Token)
+    refused(args, r"write guide=Random\(\)", guide="random")
+    refused(args, r"write method=dapo\(\.\.\.\)", method="dapo")
+    refused(args, r"write method=rloo\(\.\.\.\)", method=rloo)
+    refused(args, r"unknown keyword guides; did you mean guide\?", guides=BRANCH)
+    refused(args, r"unknown keyword peft_confg; did you mean peft_config\?", guide=BRANCH, peft_confg=None)
+    refused(args, "unknown keyword zzz; it takes guide, method, source, base_model, model, ", guide=BRANCH, zzz=1)
+
+
+def test_a_source_that_can_be_no_reference_is_refused_at_once(tmp_path: Path):
+    for word in ("ref", "a/b/c", "./nowhere", str(tmp_path / "nowhere")):
+        refused(arguments(tmp_path), r"(?s)no reference.*sft .*base .*snapshot@N .*path", guide=BRANCH, source=word)
+        method = grpo(beta=0.5, source=word)
+        refused(arguments(tmp_path, **grpo_config(method)), "no reference", method=method)
+    for word in ("sft", "base", "snapshot@7", "embedded", "Qwen/Qwen2.5-0.5B", str(tmp_path)):
+        refusals.check_source(grpo(beta=0.5, source=word).anchor)
+
+
+def test_an_epsilon_high_of_none_is_epsilon(tmp_path: Path):
+    """As TRL reads it; so it agrees with a symmetric clip and not with dapo's."""
+    check_agreement(sage(), arguments(tmp_path, **grpo_config(sage()) | {"epsilon_high": None}))
+    high = grpo_token_mean(clip_high=0.28)
+    with pytest.raises(ConfigError, match=r"args.epsilon_high = None, but method.surrogate.high means 0.28"):
+        check_agreement(high, arguments(tmp_path, **grpo_config(high) | {"epsilon_high": None}))
+
+
 def test_arguments_that_contradict_the_method_are_refused(tmp_path: Path):
     fields = grpo_config(sage())
-    refused(arguments(tmp_path, **fields | {"beta": 0.04}), r"args.beta = 0.04.*set method.anchor.beta", method=sage())
-    refused(arguments(tmp_path, **fields | {"loss_type": "bnpo"}), "set method.reduction", method=sage())
+    words = r"args.beta = 0.04, but method.anchor.beta means 0.05\. .*make the method with them, method=sage\(grpo\(\.\.\.\)"
+    refused(arguments(tmp_path, **fields | {"beta": 0.04}), words, method=sage())
+    refused(arguments(tmp_path, **fields | {"loss_type": "bnpo"}), "method.reduction means 'grpo'", method=sage())
     refused(
-        arguments(tmp_path, **fields | {"use_bias_correction_kl": True}), "set method.anchor.estimator", method=sage()
+        arguments(tmp_path, **fields | {"use_bias_correction_kl": True}),
+        "method.anchor.estimator means False",
+        method=sage(),
     )
     refused(arguments(tmp_path, **fields, top_entropy_quantile=0.2), "has no such term: 1.0", method=sage())
 

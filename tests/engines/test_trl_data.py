@@ -15,6 +15,9 @@ import pytest
 pytest.importorskip("trl")  # the extra that brings datasets and pyarrow
 datasets = pytest.importorskip("datasets")
 
+from tokenizers import Regex, Tokenizer, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+
 from byte_tokenizer import CHATML, byte_tokenizer
 from sage_rlvr.config import DataConfig
 from sage_rlvr.engines.trl.data import check_golds, dry_render, end_of_turn, facts, fit_tokenizer, load, render
@@ -415,6 +418,33 @@ def test_doubts_are_said_and_a_changed_prefix_is_refused_where_it_is_learned_fro
     assert any("ends an assistant's turn with '<|im_end|>'" in w and "'</s>'" in w for w in found.warnings)
     with pytest.raises(ConfigError, match="does not start as a generation"):
         dry_render(tokenizer, prompts("1+1?"), FORMATS["sage"], strict=True, say=quiet)
+
+
+def test_an_unknown_token_that_the_template_writes_is_no_unknown_character():
+    """Where the unknown token is the end token (GPT-2's kind), chat templates write it themselves."""
+    raw = Tokenizer(
+        models.WordLevel({"<e>": 0, **{c: i for i, c in enumerate("1+=? \nabcdefghijklmn", 1)}}, unk_token="<e>")
+    )
+    raw.pre_tokenizer = pre_tokenizers.Split(Regex(r"<e>|[\s\S]"), "isolated")
+    names = {"eos_token": "<e>", "pad_token": "<e>", "unk_token": "<e>", "padding_side": "left"}
+    template = "{% for m in messages %}{{ m.content }}<e>{% endfor %}"
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=raw, chat_template=template, **names)
+
+    def said(problem: str) -> list[str]:
+        found = dry_render(tokenizer, prompts(problem, form="as_is"), FORMATS["as_is"], say=quiet)
+        return [warning for warning in found.warnings if "does not know" in warning]
+
+    assert said("1+1=?") == []
+    assert len(said("1+\u00e9=z?")) == 1 and "does not know: '\u00e9', 'z', in" in said("1+\u00e9=z?")[0]
+
+
+def test_a_turn_without_an_end_is_said_in_words():
+    bare = "{% for m in messages %}{{ m.content }}\n{% endfor %}"
+    found = dry_render(
+        byte_tokenizer(bare, padding_side="left"), prompts("1+1?", form="as_is"), FORMATS["as_is"], say=quiet
+    )
+    assert any("with no special token" in w and "'</s>'" in w for w in found.warnings)
+    assert not any("None" in w for w in found.warnings)
 
 
 @pytest.mark.parametrize("name", FORMATS)

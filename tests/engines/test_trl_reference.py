@@ -18,10 +18,12 @@ from datasets import Dataset
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
 from conftest import save, tiny_llama
+from sage_rlvr.core.anchor import Anchor
 from sage_rlvr.core.guides import Branch, Flat
-from sage_rlvr.engines.trl import SageTrainer, grpo_config, reference
+from sage_rlvr.engines.trl import SageTrainer, grpo_config, objective, reference
+from sage_rlvr.engines.trl.mapping import making
 from sage_rlvr.errors import ConfigError
-from sage_rlvr.methods import grpo, no_kl
+from sage_rlvr.methods import grpo, no_kl, sage
 from trl_common import PROMPTS, arguments, forward, reward, same, weights
 
 TARGETS = ["q_proj", "v_proj", "o_proj"]
@@ -107,6 +109,10 @@ def test_sft_needs_no_path_and_no_stock_vocabulary(tiny_policy: Path, tmp_path: 
         trainer_of(grown, tiny_policy, arguments(tmp_path / "base"), source="base")
     with pytest.raises(ConfigError, match=r"not loaded from anywhere.*base_model="):
         trainer_of(tiny_llama(), tiny_policy, arguments(tmp_path / "base"), source="base")
+    method = grpo(beta=0.5)  # beside a method, source='sft' would be refused
+    with pytest.raises(ConfigError, match=r"use method=grpo\(\.\.\., source='sft'\)"):
+        trainer_of(tiny_llama(), tiny_policy, arguments(tmp_path / "method", **grpo_config(method)), method=method)
+    assert making(sage(method, GUIDE), "source='sft'") == "method=sage(grpo(..., source='sft'), ...)"
 
 
 def test_a_forward_that_holds_on_to_the_policy_is_left_behind(tiny_policy: Path, tmp_path: Path):
@@ -294,8 +300,9 @@ def test_a_path_with_another_vocabulary_or_with_nothing_is_refused(tiny_policy: 
     for more in ({}, {"peft_config": lora()}):
         with pytest.raises(ConfigError, match=r"40 logits.*do not share a vocabulary"):
             trainer_of(tiny_policy, tiny_policy, arguments(tmp_path), source=str(wide), **more)
-        with pytest.raises(ConfigError, match=r"nowhere.*could not be loaded"):
-            trainer_of(tiny_policy, tiny_policy, arguments(tmp_path), source=str(tmp_path / "nowhere"), **more)
+        (tmp_path / "empty").mkdir(exist_ok=True)
+        with pytest.raises(ConfigError, match=r"empty.*could not be loaded"):
+            trainer_of(tiny_policy, tiny_policy, arguments(tmp_path), source=str(tmp_path / "empty"), **more)
 
 
 # ---- references that move, and a kill
@@ -375,11 +382,54 @@ def test_a_resume_with_another_reference_is_refused(kind: str, tiny_policy: Path
     again.train(resume_from_checkpoint=checkpoint)
     assert same(weights(whole), weights(again))
     other = run(tmp_path / "other", "base", policies(kind, tiny_policy)[0])
-    with pytest.raises(ConfigError, match="another reference"):
+    with pytest.raises(ConfigError, match=r"another reference \(sft: .*\) than this one \(base: "):
         other.train(resume_from_checkpoint=checkpoint)
     if kind == "memory":
-        with pytest.raises(ConfigError, match="another reference"):
+        with pytest.raises(
+            ConfigError, match="same source, other weights: the policy object handed over had been trained"
+        ):
             run(tmp_path / "path", "sft", loaded(tiny_policy)).train(resume_from_checkpoint=checkpoint)
+
+
+def test_a_resume_with_another_objective_is_refused(tiny_policy: Path, tmp_path: Path):
+    """Another guide, another method, a method in place of a guide; said on purpose, it goes on."""
+    options = {"max_steps": 1, "save_strategy": "steps", "save_steps": 1}
+    method, other = grpo(beta=0.5, source="sft"), sage(grpo(beta=0.5, source="sft"), GUIDE)
+
+    def run(path: str, **more: Any) -> Any:
+        fields = grpo_config(more["method"]) if "method" in more else {}
+        return trainer_of(tiny_policy, tiny_policy, arguments(tmp_path / path, **options | fields), **more)
+
+    def refused(found: Any, checkpoint: str, words: str) -> None:
+        before = weights(found)
+        with pytest.raises(ConfigError, match=f"(?s)another objective.*{words}.*objective_may_change = True"):
+            found.train(resume_from_checkpoint=checkpoint)
+        assert before.keys() == weights(found).keys() and found.state.global_step <= 1
+
+    run("guide", guide=GUIDE).train()
+    shaped = str(tmp_path / "guide" / "out" / "checkpoint-1")
+    refused(run("flat", guide=Flat()), shaped, r"guide=Branch\(ratio=0.3.*guide=Flat\(")
+    refused(run("priced", method=method), shaped, r"guide=Branch.*method grpo: minimise")
+    run("again", guide=GUIDE).train(resume_from_checkpoint=shaped)
+    run("method", method=method).train()
+    refused(
+        run("other", method=other),
+        str(tmp_path / "method" / "out" / "checkpoint-1"),
+        r"method grpo: .*method grpo\+branch: ",
+    )
+    meant = run("meant", guide=Flat())
+    meant.objective_may_change = True
+    meant.train(resume_from_checkpoint=shaped)
+    (Path(shaped) / objective.RECORD).unlink()  # a checkpoint of an older release says nothing
+    run("older", guide=Flat()).train(resume_from_checkpoint=shaped)
+
+
+def test_the_address_of_an_object_is_no_part_of_an_objective():
+    class Mine(Flat):
+        __repr__ = object.__repr__
+
+    first, second = (objective.objective_words(None, Anchor(0.1, guide=Mine())) for _ in range(2))
+    assert first == second and "Mine" in first and "0x" not in first
 
 
 # ---- refusals
@@ -391,7 +441,7 @@ def test_refused_with_the_way_out(tiny_policy: Path, tmp_path: Path):
             trainer_of(model, tiny_policy, arguments(tmp_path, **args or {}), **more)
 
     method = grpo(beta=0.5)
-    refused("set method.anchor.source", args=grpo_config(method), method=method, source="sft")
+    refused(r"is made: method=grpo\(\.\.\., source='sft'\)", args=grpo_config(method), method=method, source="sft")
     refused("write snapshot@N", source="snapshot@0")
     refused("keep one of the two", args={"sync_ref_model": True}, source="snapshot@2")
     refused("ref_model_mixup_alpha=1.0", args={"sync_ref_model": True}, peft_config=lora())

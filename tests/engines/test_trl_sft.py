@@ -20,6 +20,7 @@ import torch
 
 trl = pytest.importorskip("trl")
 
+import datasets
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
 from byte_tokenizer import CHATML, byte_tokenizer
@@ -361,7 +362,7 @@ def test_a_batch_is_split_for_memory_alone():
 def test_eight_bit_moments_need_cuda_and_say_so(base: Path, rows: Path, tmp_path: Path):
     if torch.cuda.is_available():
         pytest.skip("this machine has CUDA")
-    with pytest.warns(UserWarning, match="adamw_torch takes its place"):
+    with pytest.warns(UserWarning, match="the default optimiser adamw_8bit .*adamw_torch takes its place"):
         trainer = build(recipe(base, rows, engine=EngineConfig(name="trl")), tmp_path, quiet)
     assert trainer.args.optim == "adamw_torch"
 
@@ -399,4 +400,6 @@ def test_the_command_line_takes_a_recipe_with_rows(base: Path, rows: Path, tmp_p
     assert ended.value.code == 0
     said = capsys.readouterr().err
     assert "done: 2 steps" in said and "Solution:" in said
+    assert "examples/s" not in said and "FutureWarning" not in said  # no bars of datasets
+    assert not datasets.are_progress_bars_disabled()  # and they are back
     assert (tmp_path / "run" / "policy" / "chat_template.jinja").read_text() == FORMATS["boxed"].chat_template

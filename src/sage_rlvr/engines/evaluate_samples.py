@@ -29,6 +29,7 @@ from sage_rlvr.engines.sampled_tasks import Prompt, SampledTask
 from sage_rlvr.engines.scoring import score
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.evaluation.sample_files import STORE
+from sage_rlvr.evaluation.sample_report import GUIDED, SCORED
 from sage_rlvr.evaluation.samples import Chunk, Identity, Sample, SampleStore, prompt_hash
 from sage_rlvr.runs import versions
 
@@ -47,20 +48,26 @@ def identity_of(
     dtype: str = "float32",
     seed: int = 0,
     scored: str | None = None,
+    guide: str | None = None,
+    commit: str | None = None,
     chunk_size: int | None = None,
 ) -> Identity:
     """What a store of this evaluation holds to. policy: the name of what is evaluated; model: where its weights are.
 
-    The base that scores (`scored`) stands with the versions: another one is noted and no other evaluation.
+    The base that scores (`scored`) and the guide of q stand with the versions: another one is noted, in each row too, and no
+    other evaluation. commit: of the Hub that the weights were loaded at, since a model there may move.
     """
+    weights = _short(weights_hash(model))
     found = versions() | {"threads": str(torch.get_num_threads())}
     if scored is not None:
-        found["scored under"] = f"{scored} {_short(weights_hash(scored))}"
+        found[SCORED] = f"{scored} {_short(weights_hash(scored))}"
+    if guide is not None:
+        found[GUIDED] = guide
     return Identity(
         task=task.name,
         task_hash=task.task_hash,
         model=policy,
-        revision=_short(weights_hash(model)),
+        revision=f"{weights}@{commit}" if commit and weights.startswith("hub:") else weights,
         prompt=task.prompt,
         template_hash=template_hash,
         decoding=decoding.tree() | {"generator": generator, "dtype": dtype},
@@ -159,6 +166,7 @@ class Evaluation:
     ) -> None:
         """Until every problem has n samples (whole chunks). progress(m): m more are there, drawn here or elsewhere."""
         ids = list(self.task.problems)
+        store.want(ids, n)
         left = len(store.missing(ids, n))
         size = store.identity.chunk_size or 1
         while left:

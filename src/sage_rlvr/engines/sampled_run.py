@@ -30,7 +30,10 @@ from sage_rlvr.engines.sampled_tasks import (
     prompts_of,
 )
 from sage_rlvr.errors import ConfigError, DataError
+from sage_rlvr.evaluation.intervals import mean_interval
+from sage_rlvr.evaluation.sample_report import arrays, cell
 from sage_rlvr.evaluation.samples import SampleStore
+from sage_rlvr.evaluation.spectrum import effective_rank
 
 Engine = Literal["auto", "sampler", "transformers", "vllm", "server"]
 KNIGHTS_TASKS = ("knights_and_knaves", "knights_and_knaves_strict")
@@ -142,6 +145,8 @@ def sample_into_store(settings: SampleSettings, counting: Counting) -> tuple[Sam
         dtype=dtype,
         seed=settings.sampling_seed,
         scored=settings.score_base,
+        guide=settings.guide,
+        commit=getattr(getattr(model, "config", None), "_commit_hash", None),
         chunk_size=chunk_size_of(settings.store, decoding, engine, settings.samples),
     )
     with SampleStore.open(settings.store, identity) as store:
@@ -164,6 +169,30 @@ def verify_again(settings: SampleSettings) -> tuple[SampleStore, SampledTask, in
                 f"{task.name!r} asked as {task.prompt!r}, or other problems of it; give the settings of the evaluation"
             )
         return store, task, store.reverify(task.verdicts, task.verifier_hash)
+
+
+@torch.no_grad()
+def rank_line(settings: SampleSettings, store: SampleStore, task: SampledTask) -> str:
+    """Effective rank of the policy's last hidden states over the tokens of each problem's first sample, mean over problems."""
+    rows = store.table(("problem", "sample", "token_ids"), problems=list(task.problems), n=1)
+    if rows["token_ids"].null_count:
+        raise DataError(
+            f"{store.path}: some samples have no token_ids, so their hidden states are unknown; leave --rank out"
+        )
+    model, tokens = _policy(settings, "transformers", settings.settled_dtype())
+    prompts, _ = prompts_of(task, tokens, settings.chat)
+    ranks, lengths = [], []
+    for name, ids in zip(task.problems, arrays(rows["token_ids"]), strict=True):
+        prompt = list(prompts[name].ids)
+        whole = torch.tensor([[*prompt, *ids.tolist()]], device=model.device)
+        states = model(whole, output_hidden_states=True).hidden_states[-1][0, len(prompt) :]
+        ranks.append(effective_rank(states.double().cpu().numpy()))
+        lengths.append(len(ids))
+    mean = sum(lengths) / len(lengths)
+    return (
+        f"rank       {cell(mean_interval(ranks), 2)} effective rank of the last hidden states, first sample of each problem, "
+        f"{mean:.1f} tokens on average: it grows with the length"
+    )
 
 
 def _policy(settings: SampleSettings, engine: Engine, dtype: str) -> tuple[Any, Tokens]:
@@ -197,4 +226,4 @@ def _generator(
     return ServerGenerator(settings.server, settings.served_as or settings.model, tokens, decoding)
 
 
-__all__ = ["Engine", "SampleSettings", "sample_into_store", "verify_again"]
+__all__ = ["Engine", "SampleSettings", "rank_line", "sample_into_store", "verify_again"]

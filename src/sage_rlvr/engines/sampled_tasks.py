@@ -179,14 +179,7 @@ def mathematics(name: str, template: str = "boxed", limit: int | None = None, po
         verdicts = task.verify_all(list(pairs))
         return [_with(v, answer_of(text, form)) for v, (_, text) in zip(verdicts, pairs, strict=True)]
 
-    limits = pool or shared()
-    judged = code_hash(
-        ("math", "answers", "pool"),
-        reading=form.reading,
-        seconds=limits.seconds,
-        memory_mb=limits.memory_mb,
-        libraries={lib: importlib.metadata.version(lib) for lib in ("math-verify", "latex2sympy2_extended", "sympy")},
-    )
+    judged = mathematics_hash(form.reading, pool)
     integers = TASKS[name].integers if name in TASKS else None
     values = None if integers is None else integers[1] - integers[0] + 1
     return SampledTask(
@@ -202,9 +195,31 @@ def mathematics(name: str, template: str = "boxed", limit: int | None = None, po
     )
 
 
+def mathematics_hash(reading: Mapping[str, Any], pool: Pool | None = None) -> str:
+    """Of the mathematics verifier that reads answers so: its code, limits and libraries."""
+    limits = pool or shared()
+    return code_hash(
+        ("math", "answers", "pool"),
+        reading=reading,
+        seconds=limits.seconds,
+        memory_mb=limits.memory_mb,
+        libraries={lib: importlib.metadata.version(lib) for lib in ("math-verify", "latex2sympy2_extended", "sympy")},
+    )
+
+
+def judged_by(items: Sequence[tuple[str, str]], reading: Mapping[str, Any]) -> list[Judged]:
+    """The mathematics verifier on (completion, gold) pairs, answers read at one place."""
+    verdicts = shared().verify(list(items), **reading)
+    return [_with(v, _answer(text, reading)) for v, (text, _) in zip(verdicts, items, strict=True)]
+
+
 def answer_of(completion: str, form: PromptFormat) -> str | None:
     """What a completion answers where the format asks for it, in the spelling by which answers are counted."""
-    found, _ = extract(completion, **form.reading)
+    return _answer(completion, form.reading)
+
+
+def _answer(completion: str, reading: Mapping[str, Any]) -> str | None:
+    found, _ = extract(completion, **reading)
     return None if found is None or not bare(found) else spelling(bare(found))
 
 

@@ -14,7 +14,8 @@ OF_THE_ARM = frozenset(
 )
 # What an unequal value does to the scores, and how to make it equal.
 NEXT_STEP = {
-    "n": "pass@k of more samples has less noise and reaches further; compare the first {least} of each, or top the other up",
+    "n": "more samples have less noise and reach further; compare the first {least} of each, or top the other up "
+    "(compare --samples {least})",
     "temperature": "it decides the trade of pass@1 against pass@k; sample both at one, or compare their frontiers",
     "top_p": "truncated sampling lifts pass@1 and lowers pass@k; sample both with one value",
     "top_k": "truncated sampling lifts pass@1 and lowers pass@k; sample both with one value",

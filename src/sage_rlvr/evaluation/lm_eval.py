@@ -355,7 +355,8 @@ def export_lm_eval(
     if unknown:
         raise DataError(
             f"{store.path}: a store keeps no problem texts, and {len(unknown)} problems ({unknown[0]!r}, ...) are not in "
-            "docs; pass docs={problem: {'doc': {...}, 'target': ..., 'prompt': ...}}"
+            "docs; pass docs={problem: {'doc': {...}, 'target': ..., 'prompt': ...}} (on the command line: --docs TASK or a "
+            ".jsonl file with id, problem and answer)"
         )
     repeats = {len(samples) for samples in by_problem.values()}
     if len(repeats) > 1:
@@ -372,6 +373,16 @@ def export_lm_eval(
         folder / f"results_{date}.json", _json(_summary(store, task, lines, judges.pop()), indent=2) + "\n"
     )
     return path
+
+
+def targets_of(store: SampleStore) -> dict[str, str]:
+    """Problem id -> the harness's target (gold) of an imported store. DataError where the store was not imported."""
+    known = _sidecar(store.path)
+    if not known:
+        raise DataError(
+            f"{store.path}: was not imported, so it holds no targets; judge it again with: sage-rlvr eval ... --reverify"
+        )
+    return {problem: str(row["target"]) for problem, row in known.items()}
 
 
 def _line(number: int, known: Mapping[str, Any], rows: list[Sample], identity: Identity) -> dict[str, Any]:

@@ -181,20 +181,28 @@ def pilot_of_exact(a: ArrayLike, b: ArrayLike, k: int, run_sd: float = SEED_SD) 
 
 
 def pilot_of_counts(n: int, a: ArrayLike, b: ArrayLike, k: int, run_sd: float = SEED_SD) -> Pilot:
-    """From counts, right ones a, b (N,) among n samples: v is the variance of the gaps, v_noise that of the samples.
+    """From counts, right ones a, b (N,) or (S, N) among n samples: v is the variance of the gaps, v_noise the samples' own.
 
     The samples' own variance is that at the estimated probabilities c / n, which leaves out problems never solved by chance.
+    With three training seeds (rows) or more run_sd is measured: the variance of the seeds' mean differences less what the
+    samples put into it, over 2, square root.
     """
-    left, right = np.asarray(a), np.asarray(b)
-    gaps = np.atleast_1d(pass_at_k(n, left, k)) - np.atleast_1d(pass_at_k(n, right, k))
+    left, right = np.broadcast_arrays(np.atleast_2d(np.asarray(a)), np.atleast_2d(np.asarray(b)))
+    if left.shape[1] < 2:
+        raise DataError(f"a pilot of {left.shape[1]} problem: two at least are needed to see how problems scatter.")
+    gaps = np.asarray(pass_at_k(n, left, k)) - np.asarray(pass_at_k(n, right, k))
     own = float(np.mean(_own_variance(left / n, n, k) + _own_variance(right / n, n, k)))
-    total = float(gaps.var(ddof=1))
+    total = float(gaps.var(axis=1, ddof=1).mean())
+    scatter, source = run_sd, "assumed"
+    if len(gaps) >= 3:
+        between = float(gaps.mean(axis=1).var(ddof=1)) - own / gaps.shape[1]
+        scatter, source = math.sqrt(max(between, 0.0) / 2), f"measured over {len(gaps)} training seeds"
     return Pilot(
         true=max(total - own, 0.0),
         noise=n * min(own, total),
-        run_sd=run_sd,
+        run_sd=scatter,
         k=k,
-        said=f"from a pilot of {len(left)} problems and {n} samples; SD between training runs {run_sd:g}, assumed",
+        said=f"from a pilot of {left.shape[1]} problems and {n} samples; SD between training runs {scatter:.3g}, {source}",
     )
 
 

@@ -31,6 +31,7 @@ from sage_rlvr.runs import differences, write_json_atomic
 
 FORMAT = 1
 STORE, JOURNAL, PARTS, OVERLAYS = "store.json", "journal.jsonl", "parts", "verdicts"
+WANTED = "wanted.json"
 _REPETITIVE = ("problem", "prompt_hash", "finish", "verdict", "reason", "verifier", "versions")
 _NAME = re.compile(rf"(?:{PARTS}/part|{OVERLAYS}/verdicts)-[0-9a-f]{{24}}\.parquet")
 

@@ -1,7 +1,7 @@
 """The numbers of a sample store as lines: scores over k, shares that qualify them, perplexity tails.
 
-    k | pass@k [interval] | pass^k | maj@k | distinct right answers in k | guess floor
-    avg@n, Cover@tau, truncation rate, undecided share: each with its interval over problems
+    k | pass@k | pass^k | maj@k | distinct right answers in k, each [interval] | guess floor
+    avg@n, Cover@tau, truncation rate, undecided share, answer and token entropy, q: each with its interval over problems
 
 All from the first n samples of every problem, so that two stores of equal n give the same lines whatever they hold beyond.
 An undecided sample is not right. A function of the store's rows alone: equal digests give equal lines.
@@ -9,6 +9,7 @@ An undecided sample is not right. A function of the store's rows alone: equal di
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from itertools import groupby
 from typing import Any
@@ -17,9 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sage_rlvr.errors import DataError
-from sage_rlvr.evaluation.clusters import pooled_share
-from sage_rlvr.evaluation.diversity import expected_distinct_correct, token_entropy
-from sage_rlvr.evaluation.intervals import Interval, passk_interval, share_interval
+from sage_rlvr.evaluation.clusters import clusters, pooled_share, ratio_interval
+from sage_rlvr.evaluation.diversity import answer_entropy, expected_distinct_correct, token_entropy
+from sage_rlvr.evaluation.intervals import Interval, column_intervals, mean_interval, passk_interval, share_interval
 from sage_rlvr.evaluation.majority import maj_at_k
 from sage_rlvr.evaluation.passk import cover_at_tau, pass_hat_k
 from sage_rlvr.evaluation.perplexity import perplexities, perplexity_tails
@@ -27,6 +28,7 @@ from sage_rlvr.evaluation.samples import Counts, SampleStore
 
 TAUS = (0.25, 0.5, 0.75, 1.0)
 TAIL_QUANTILES = (0.5, 0.95, 0.99)
+SCORED, GUIDED = "scored under", "guide"  # of a row's versions: what its base_logps and its q were made with
 MAJORITY_KS, MAJORITY_DRAWS = (8, 64), 400  # and n itself, exactly; the others from that many subsets a problem
 
 
@@ -47,10 +49,12 @@ def report_lines(store: SampleStore, n: int | None = None, floor: Callable[[int]
         f"{store.identity.task}: {len(counts.problems)} problems, n = {n} samples of each; {_law(law)}; 95 % intervals over "
         "problems and their samples"
     ]
+    if store.lacking(counts):
+        lines.append(f"INCOMPLETE: {store.lacking(counts)}")
     lines += _table(store, counts, n, floor)
     c = counts.right
-    lines.append(f"avg@{n}     {_cell(passk_interval(n, c, 1))}")
-    covers = [f"{tau:g}: {_cell(share_interval(np.asarray(cover_at_tau(n, c, tau))))}" for tau in TAUS]
+    lines.append(f"avg@{n}     {cell(passk_interval(n, c, 1))}")
+    covers = [f"{tau:g}: {cell(share_interval(np.asarray(cover_at_tau(n, c, tau))))}" for tau in TAUS]
     lines.append("Cover@tau  " + "  ".join(covers))
     lines.append(f"truncated  {_share(counts.truncated, counts.n)} met the limit of {law['max_new_tokens']} tokens")
     if counts.finish_unknown.any():
@@ -72,30 +76,35 @@ def powers(n: int) -> list[int]:
 
 def _table(store: SampleStore, counts: Counts, n: int, floor: Callable[[int], float] | None) -> list[str]:
     ks = powers(n)
-    majority, distinct = _answer_columns(store, n, ks)
-    voted = {k: f"{value:.3f}" for k, value in majority.items()}
-    head = f"{'k':>5}  {'pass@k':<22}{'pass^k':<9}{'maj@k':<9}{'distinct right':<16}"
-    lines = [head + ("uniform guesses" if floor else "")]
+    majority, distinct, entropy = _answer_columns(store, n, ks)
+    head = "".join(f"{name:<22}" for name in ("pass@k", "pass^k", "maj@k", "distinct right"))
+    lines = [f"{'k':>5}  {head}" + ("uniform guesses" if floor else "")]
     for j, k in enumerate(ks):
-        hats = float(np.mean(pass_hat_k(n, counts.right, k)))
-        cells = f"{k:>5}  {_cell(passk_interval(n, counts.right, k)):<22}{hats:<9.3f}"
-        cells += f"{voted.get(k, ''):<9}{distinct[j]:<16.2f}"
+        hats = share_interval(np.atleast_1d(pass_hat_k(n, counts.right, k)))
+        cells = f"{k:>5}  {cell(passk_interval(n, counts.right, k)):<22}{cell(hats):<22}"
+        cells += f"{cell(majority[k]) if k in majority else '':<22}{cell(distinct[j], 2):<22}"
         lines.append((cells + (f"{floor(k):.3f}" if floor else "")).rstrip())
-    return lines
+    return [
+        *(line.rstrip() for line in lines),
+        f"answers    {cell(entropy)} nats a problem, no answer being one of them",
+    ]
 
 
-def _answer_columns(store: SampleStore, n: int, ks: Sequence[int]) -> tuple[dict[int, float], NDArray[Any]]:
-    """Means over problems: {k: maj@k} of some k, and the expected number of distinct right answers at each of ks, (K,)."""
+def _answer_columns(
+    store: SampleStore, n: int, ks: Sequence[int]
+) -> tuple[dict[int, Interval], list[Interval], Interval]:
+    """Over problems: {k: maj@k} of some k, expected number of distinct right answers at each of ks, answer entropy."""
     rows = store.table(("problem", "answer", "verdict"), n=n).to_pylist()
     some = [k for k in MAJORITY_KS if k < n]
-    majority, distinct = [], []
+    majority, distinct, entropy = [], [], []
     for _, group in groupby(rows, key=lambda row: row["problem"]):
         answers, right = zip(*((row["answer"], row["verdict"] == "right") for row in group), strict=True)
         drawn = maj_at_k(answers, right, some, method="sample", draws=MAJORITY_DRAWS).values
         majority.append([*drawn, *maj_at_k(answers, right, [n]).values])
         distinct.append(expected_distinct_correct(answers, right, ks))
-    means = np.mean(majority, axis=0).tolist()
-    return dict(zip([*some, n], means, strict=True)), np.mean(distinct, axis=0)
+        entropy.append(answer_entropy(answers))
+    votes = [share_interval(column) for column in np.transpose(majority)]
+    return dict(zip([*some, n], votes, strict=True)), column_intervals(np.array(distinct)), mean_interval(entropy)
 
 
 def _reasons(store: SampleStore, n: int) -> str:
@@ -108,32 +117,59 @@ def _reasons(store: SampleStore, n: int) -> str:
 
 def _token_lines(store: SampleStore, n: int) -> list[str]:
     """Length, entropy, perplexity under the base and q, each where all samples have it."""
-    rows = store.table(("problem", "verdict", "token_ids", "entropies", "base_logps", "q"), n=n)
+    rows = store.table(("problem", "verdict", "token_ids", "entropies", "base_logps", "q", "versions"), n=n)
+    of, many = clusters(rows["problem"].to_pylist())
     lines = []
     if not rows["token_ids"].null_count:
-        lengths = np.array([len(row) for row in rows["token_ids"]])
-        lines.append(f"tokens     {lengths.mean():.1f} a sample, with its end")
+        lengths = np.bincount(of, [len(row) for row in rows["token_ids"]], many) / n
+        lines.append(f"tokens     {cell(mean_interval(lengths), 1)} a sample, with its end")
     if not rows["entropies"].null_count:
-        entropy = token_entropy([row.values.to_numpy(zero_copy_only=False) for row in rows["entropies"]])
-        lines.append(f"entropy    {entropy:.3f} nats a token, of the sampler's distribution")
-    unscored = rows["base_logps"].null_count
-    if not unscored:
-        lines += _tail_lines(store, rows)
-    elif unscored < len(rows):
-        lines.append(f"perplexity {unscored:,} of {len(rows):,} samples were drawn without --score-base: none is given")
-    if not rows["q"].null_count:
-        q = np.concatenate([row.values.to_numpy(zero_copy_only=False) for row in rows["q"]])
-        lines.append(
-            f"q          mean {q.mean():.3f}; differs from 1 on {np.mean(np.abs(q - 1) > 1e-6):.1%} of the tokens"
-        )
+        each = [token_entropy([row]) for row in arrays(rows["entropies"])]
+        entropy = mean_interval(np.bincount(of, each, many) / n)
+        lines.append(f"entropy    {cell(entropy)} nats a token, of the sampler's distribution")
+    if trouble := _unlike(rows, "base_logps", SCORED, "--score-base"):
+        lines.append(f"perplexity {trouble}: none is given")
+    elif not rows["base_logps"].null_count:
+        lines += _tail_lines(rows)
+    if trouble := _unlike(rows, "q", GUIDED, "--guide"):
+        lines.append(f"q          {trouble}: none is given")
+    elif not rows["q"].null_count:
+        lines.append(_q_line(arrays(rows["q"]), of, many, *made_under(rows, GUIDED)))
     return lines
 
 
-def _tail_lines(store: SampleStore, rows: Any) -> list[str]:
+def arrays(column: Any) -> list[NDArray[Any]]:
+    """One array (T_i,) a row of a token-level column without gaps."""
+    return [row.values.to_numpy(zero_copy_only=False) for row in column]
+
+
+def made_under(rows: Any, key: str) -> list[str]:
+    """What the rows themselves say of `key` in their versions, each once: the store's own versions are the last writer's."""
+    said = [json.loads(text).get(key) for text in dict.fromkeys(rows["versions"].to_pylist())]
+    return sorted({word for word in said if word is not None})
+
+
+def _unlike(rows: Any, column: str, key: str, option: str) -> str:
+    """Why a column is no one thing over these rows: it lacks in some, or was made in several ways; "" where it is."""
+    lacking = rows[column].null_count
+    if 0 < lacking < len(rows):
+        return f"{lacking:,} of {len(rows):,} samples were drawn without {option}"
+    several = made_under(rows, key)
+    return f"samples were drawn under several of {option} ({'; '.join(several)})" if len(several) > 1 else ""
+
+
+def _q_line(q: list[NDArray[Any]], of: NDArray[Any], many: int, guide: str = "the guide") -> str:
+    totals = np.bincount(of, [len(row) for row in q], many)
+    mean = ratio_interval(np.bincount(of, [row.sum(dtype=float) for row in q], many), totals)
+    moved = _share(np.bincount(of, [np.sum(np.abs(row - 1) > 1e-6) for row in q], many), totals)
+    return f"q          mean {cell(mean)}, of {guide}; differs from 1 on {moved} of the tokens"
+
+
+def _tail_lines(rows: Any) -> list[str]:
     """Eq. (39) of arXiv 2605.18864: all samples, and the right ones alone."""
-    values = perplexities([row.values.to_numpy(zero_copy_only=False) for row in rows["base_logps"]])
+    values = perplexities(arrays(rows["base_logps"]))
     problems, right = rows["problem"].to_pylist(), np.array([v == "right" for v in rows["verdict"].to_pylist()])
-    base = store.identity.versions.get("scored under", "the base").split()[0]
+    base = next(iter(made_under(rows, SCORED)), "the base").split()[0]
     lines = []
     for name, kept in (("all", np.ones(len(values), dtype=bool)), ("right", right)):
         if kept.any():
@@ -146,8 +182,9 @@ def _tail_lines(store: SampleStore, rows: Any) -> list[str]:
     return lines
 
 
-def _cell(found: Interval) -> str:
-    return f"{found.value:.3f} [{found.low:.3f}, {found.high:.3f}]"
+def cell(found: Interval, digits: int = 3) -> str:
+    """A number with the ends of its interval in brackets."""
+    return f"{found.value:.{digits}f} [{found.low:.{digits}f}, {found.high:.{digits}f}]"
 
 
 def _share(hits: NDArray[Any], totals: NDArray[Any]) -> str:
@@ -155,4 +192,4 @@ def _share(hits: NDArray[Any], totals: NDArray[Any]) -> str:
     return f"{found.value:.1%} [{found.low:.1%}, {found.high:.1%}]"
 
 
-__all__ = ["common_n", "powers", "report_lines"]
+__all__ = ["GUIDED", "SCORED", "arrays", "cell", "common_n", "made_under", "powers", "report_lines"]

@@ -4,6 +4,7 @@
     parts/part-*.parquet  rows, named by their SHA-256; a part is never changed
     journal.jsonl         one line a part: file, SHA-256, size, chunks; a part without its line is not there
     verdicts/*.parquet    verdicts of later verifiers, one file a pass, journaled too: the newest wins, none is lost
+    wanted.json           how many problems of how many samples the largest evaluation asked for
     writers/, lock        which chunks a live process has claimed, held by the operating system's locks
 
 The unit of work is a chunk, 32 samples of one problem, committed whole or redone:
@@ -48,6 +49,7 @@ from sage_rlvr.evaluation.sample_files import (
     OVERLAYS,
     PARTS,
     STORE,
+    WANTED,
     Beside,
     Journal,
     agree,
@@ -74,7 +76,7 @@ from sage_rlvr.evaluation.sample_rows import (
     table_of,
     unescape,
 )
-from sage_rlvr.runs import file_sha256
+from sage_rlvr.runs import file_sha256, write_json_atomic
 
 __all__ = [
     "CHUNK",
@@ -254,6 +256,28 @@ class SampleStore:
         return [Chunk(problem, first, self._size) for first in range(0, n, self._size) for problem in problems]
 
     # ---- writing
+
+    def want(self, problem_ids: Sequence[str], n: int) -> None:
+        """Note what an evaluation is going to fill, so that a store that it did not finish can be told from a whole one."""
+        with exclusive(self.path):
+            asked = {"problems": len(problem_ids), "n": n}
+            known = self._wanted_of()
+            most = {key: max(value, known.get(key, 0)) for key, value in asked.items()}
+            if most != known:
+                with storing(self.path / WANTED):
+                    write_json_atomic(self.path / WANTED, most)
+
+    def lacking(self, counts: Counts) -> str:
+        """Which problems an evaluation asked for and `counts` has no samples of, in words; "" where none lacks."""
+        wanted = self._wanted_of().get("problems", 0)
+        have = len(counts.problems)
+        return f"samples of {have} of {wanted} problems; give the same eval command again" if have < wanted else ""
+
+    def _wanted_of(self) -> dict[str, int]:
+        with contextlib.suppress(OSError, ValueError):
+            found = json.loads((self.path / WANTED).read_text(encoding="utf-8"))
+            return {key: int(found[key]) for key in ("problems", "n") if isinstance(found.get(key), int)}
+        return {}
 
     def claim(self, problem_ids: Iterable[str], n: int, most: int = 1) -> list[Chunk]:
         """Up to `most` of the missing chunks, which no other live writer works on; [] when none is left to take.

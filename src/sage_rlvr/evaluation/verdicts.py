@@ -24,6 +24,14 @@ from sage_rlvr.evaluation.curves import (
     probability_of_improvement,
 )
 from sage_rlvr.evaluation.intervals import Interval, passk_interval, seed_interval
+from sage_rlvr.evaluation.leash import (
+    leash_at_k,
+    leash_discoveries,
+    leash_intervals,
+    leash_noise_floor,
+    leash_sampling_error,
+    mcnemar_p,
+)
 from sage_rlvr.evaluation.passk import pass_at_k
 
 Ints = NDArray[np.int64]
@@ -43,7 +51,7 @@ Arms = Mapping[str, Mapping[str, Scored]]  # arm -> data set -> counts
 
 def compare_counts(arms: Arms, k: int) -> list[str]:
     """Sentences of every arm against the first: pass@1 and pass@k on each data set (Holm over the data sets), the curve over
-    all k, and the probability of improvement; then each arm's own numbers with their intervals."""
+    all k, the probability of improvement and what was kept, found and lost (`leash_lines`), after each arm's own numbers."""
     check_alike(arms, k)
     (base, home), *others = arms.items()
     lines = [line for name, data in arms.items() for line in score_lines(name, data, k)]
@@ -53,6 +61,7 @@ def compare_counts(arms: Arms, k: int) -> list[str]:
             lines += [sentence(c, name, base, f"{task} pass@{metric}") + "." for task, c in found.items()]
         for task in home:
             lines += _more_lines(data[task], home[task], name, base, task)
+            lines += leash_lines(data[task], home[task], k, name, base, task)
     return lines
 
 
@@ -110,6 +119,36 @@ def _more_lines(a: Scored, b: Scored, name_a: str, name_b: str, task: str) -> li
         return []
     better = probability_of_improvement(left, right, over="training seeds")
     return [improvement_sentence(better, name_a, name_b, task) + "."]
+
+
+def leash_lines(a: Scored, b: Scored, k: int, name_a: str, name_b: str, task: str) -> list[str]:
+    """Which of b's problems a kept, found and lost at k samples (Invisible Leash), beside what chance alone would show.
+
+    One training run each; [] where there are several, whose problems are not one set of samples.
+    """
+    if max(len(a.right), len(b.right)) > 1:
+        return []
+    counts = (b.n, b.right[0], a.n, a.right[0])
+    seen, floor = leash_at_k(*counts, k), leash_noise_floor(*counts, k)
+    error = leash_sampling_error(*counts, k) if 2 * k <= min(a.n, b.n) else {}
+    cells = []
+    for word in ("preserved", "expanded", "shrunk", "outside"):
+        said = f"{word} {getattr(seen, word):.4g}"
+        cells.append(f"{said} (sampling error {error[word]:.2g})" if error else said)
+    line = f"{task}: what {name_a} keeps of {name_b}'s problems at {k} samples: {', '.join(cells)}; two runs of one policy "
+    line += f"would show {floor.expanded:.3g} expanded and as many shrunk"
+    if k == a.n == b.n:
+        line += f"; expanded against shrunk, McNemar's p = {mcnemar_p(round(seen.expanded), round(seen.shrunk)):.2g}"
+    rates = [f"{name} {i.value:.3f} [{i.low:.3f}, {i.high:.3f}]" for name, i in leash_intervals(*counts, k).items()]
+    rated = f"{task}: {', '.join(rates) or 'no problem is solved by either'}, 95 % intervals over {len(b.problems)} problems"
+    found = leash_discoveries(*counts)
+    told = []
+    for word, hits in (("new", found.new), ("lost", found.lost)):
+        names = [name for name, hit in zip(a.problems, hits.tolist(), strict=True) if hit]
+        listed = f" ({', '.join(names[:5])}{', ...' if len(names) > 5 else ''})" if names else ""
+        told.append(f"{len(names)} {word}{listed}")
+    luck = f"{task}: problems that only one of the two solves, beyond luck (Holm, all {a.n} samples): {', '.join(told)}"
+    return [line + ".", rated + ".", luck + "."]
 
 
 def _own_interval(scored: Scored, k: int) -> Interval:

@@ -467,14 +467,39 @@ def _doubts(
                 f"tokenizer {tokenizer.name_or_path!r}: a demonstration does not start as a generation starts: the prompt "
                 f"ends with {text[max(0, kept - 20) :]!r}, where a demonstration has {whole[max(0, kept - 20) : kept + 40]!r}"
             )
-        if tokenizer.unk_token_id is not None and tokenizer.unk_token_id in ids:
-            found["unknown"] = f"the prompt holds characters that the tokenizer does not know: {text!r:.200}"
-    if (end := end_of_turn(tokenizer, form)) != tokenizer.eos_token:
+        if strange := unknown_characters(tokenizer, text, ids):
+            named = ", ".join(map(repr, strange[:20])) + (f" and {len(strange) - 20} more" if strange[20:] else "")
+            found["unknown"] = (
+                f"the prompt holds characters that the tokenizer does not know: {named}, in {text!r:.200}"
+            )
+    if (end := end_of_turn(tokenizer, form)) is None:
+        found["end"] = (
+            f"the chat template ends an assistant's turn with no special token, the tokenizer's end token is "
+            f"{tokenizer.eos_token!r}: a model that learned such turns does not stop; end them with {tokenizer.eos_token!r}"
+        )
+    elif end != tokenizer.eos_token:
         found["end"] = (
             f"the chat template ends an assistant's turn with {end!r}, the tokenizer's end token is {tokenizer.eos_token!r}: a "
             "model that learned the former does not stop unless its generation_config names it too"
         )
     return found
+
+
+def unknown_characters(tokenizer: PreTrainedTokenizerBase, text: str, ids: Sequence[int]) -> list[str]:
+    """What of `text`, whose tokens are `ids`, becomes the unknown token: characters, else (of none alone) words.
+
+    Where the text spells that token itself, as a chat template does whose end token is the unknown one, it is none.
+    """
+    unknown = tokenizer.unk_token_id
+    if unknown is None or unknown not in ids:
+        return []
+
+    def strange(part: str) -> bool:
+        return unknown in tokenizer(part, add_special_tokens=False)["input_ids"]
+
+    pieces = [piece for piece in text.split(str(tokenizer.unk_token)) if strange(piece)]
+    characters = [c for c in dict.fromkeys("".join(pieces)) if strange(c)]
+    return characters or [word for word in dict.fromkeys(" ".join(pieces).split()) if strange(word)] or pieces
 
 
 __all__ = ["Rendered", "check_golds", "dry_render", "facts", "fit_tokenizer", "load", "read"]

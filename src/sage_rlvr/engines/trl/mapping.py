@@ -71,19 +71,31 @@ def check_agreement(method: Method, args: Any) -> None:
     """ConfigError naming every field of `args`, a GRPOConfig, that says something else than `method`."""
     _check_limit(method, args)
     wanted = grpo_config(method) | {name: value for name, value in NEUTRAL.items() if hasattr(args, name)}
-    different = [name for name, value in wanted.items() if getattr(args, name, None) != value]
+    different = [name for name, value in wanted.items() if _given(args, name) != value]
     if not different:
         return
     said = "; ".join(
         f"args.{name} = {getattr(args, name, None)!r}, but {PART.get(name, 'the method')} "
-        + (
-            f"means {wanted[name]!r}: set {PART[name]} instead"
-            if name in PART
-            else f"has no such term: {wanted[name]!r}"
-        )
+        + (f"means {wanted[name]!r}" if name in PART else f"has no such term: {wanted[name]!r}")
         for name in different
     )
-    raise ConfigError(f"{method.name} on TRL: {said}. Take all of them from GRPOConfig(..., **grpo_config(method)).")
+    raise ConfigError(
+        f"{method.name} on TRL: {said}. Take all of them from GRPOConfig(..., **grpo_config(method)); to train with other "
+        f"values make the method with them, {making(method)}."
+    )
+
+
+def _given(args: Any, name: str) -> Any:
+    """What `args` says there; TRL reads an epsilon_high of None as epsilon."""
+    value = getattr(args, name, None)
+    return args.epsilon if name == "epsilon_high" and value is None else value
+
+
+def making(method: Method, what: str = "") -> str:
+    """The call that makes a method of this name with `what`: method=grpo(..., what), and around it sage for its guide."""
+    base, shaped, _ = method.name.partition("+")
+    call = f"{base}(...{', ' if what else ''}{what})"
+    return f"method=sage({call}, ...)" if shaped else f"method={call}"
 
 
 def estimator_of(args: Any) -> str:

@@ -41,6 +41,7 @@ from trl.trainer import grpo_trainer
 from sage_rlvr.engines.base import EMBEDDED, Tokens, embedded_policy
 from sage_rlvr.engines.reference import check_vocabularies, frozen
 from sage_rlvr.engines.sft import load_tensors, model_tensors
+from sage_rlvr.engines.trl.mapping import making
 from sage_rlvr.errors import ConfigError
 
 ADAPTER, TRAINED = "ref", "default"  # TRL's name of a reference among the adapters, PEFT's of the one that is trained
@@ -90,6 +91,12 @@ class Reference:
 def reference_words(trainer: Any) -> str:
     """One line for a run's card: what pi_ref of a `SageTrainer` is, and where from."""
     return "none: there is no KL term" if trainer.reference is None else trainer.reference.words
+
+
+def from_policy(trainer: Any) -> str:
+    """How the caller says that the reference is the policy as handed over: beside a guide, or where a method is made."""
+    method = trainer.method
+    return "source='sft'" if method is None else making(method, "source='sft'")
 
 
 # ---- while the trainer is built
@@ -193,7 +200,7 @@ class _Choice:
         if not path:
             raise ConfigError(
                 f"SageTrainer: source = {self.source!r} of a policy that was not loaded from anywhere; name the model "
-                "before any fine-tuning, base_model=..., or use source='sft'."
+                f"before any fine-tuning, base_model=..., or use {from_policy(self.trainer)}."
             )
         self.how = f"{'the policy as it was at step 0, ' if self.of_policy else ''}loaded from {path}"
         model = self.plain(path, *args, **kwargs)
@@ -221,7 +228,7 @@ class _Choice:
         if ours != theirs:
             raise ConfigError(
                 f"SageTrainer: the policy has {ours:,} logits and its reference, loaded from {path} (source = "
-                f"{self.source!r}), {theirs:,}; name a model with the policy's vocabulary, or use source='sft'."
+                f"{self.source!r}), {theirs:,}; name a model with the policy's vocabulary, or use {from_policy(self.trainer)}."
             )
 
 
@@ -279,7 +286,7 @@ def _settle_adapters(trainer: Any, choice: _Choice) -> str:
             raise ConfigError(
                 f"SageTrainer: source='base' with init_lora_weights = {_init(model.peft_config[TRAINED])!r}, which has "
                 "rewritten the weights below the adapter, so that disabling it is no base; name one: base_model=..., or "
-                "use source='sft'."
+                f"use {from_policy(trainer)}."
             )
         _drop(model)
         return "the policy with its adapter disabled"
@@ -456,7 +463,8 @@ def save_reference(trainer: Any, folder: Path) -> None:
     reference = trainer.reference
     if reference is None or not trainer.args.should_save:
         return
-    record = {"source": reference.source, "step": reference.step, "fingerprint": _fingerprint(trainer)}
+    record = {"source": reference.source, "how": reference.how, "step": reference.step}
+    record |= {"fingerprint": _fingerprint(trainer)}
     if reference.step:
         _replace(folder / TENSORS, lambda path: save_file(_tensors(trainer), path))
     _replace(folder / RECORD, lambda path: path.write_text(json.dumps(record), encoding="utf-8"))
@@ -485,11 +493,25 @@ def restore_reference(trainer: Any, checkpoint: str | None) -> None:
     own = _policy(trainer)
     stray = trainer.ref_model is None and ADAPTER in own.peft_config and "adapter disabled" in reference.how
     if stray or (kept is not None and (kept["step"] or kept["fingerprint"] != _fingerprint(trainer))):
-        was = "with an adapter 'ref'" if kept is None else f"source {kept['source']!r}"
         raise ConfigError(
-            f"{folder}: the run that wrote it had another reference ({was}) than this one ({reference.words}), so going on "
-            "would change the objective; give the trainer the model, source and base_model that it was started with."
+            f"{folder}: the run that wrote it had another reference ({_was(kept, reference)}) than this one "
+            f"({reference.words}), so going on would change the objective; give the trainer the model, source and base_model "
+            "that it was started with."
         )
+
+
+def _was(kept: Mapping[str, Any] | None, reference: Reference) -> str:
+    """The reference that a checkpoint records; where it has the same words as `reference`, what differs all the same."""
+    if kept is None:
+        return "with an adapter 'ref'"
+    if (kept["source"], kept.get("how", reference.how)) != (reference.source, reference.how):
+        return f"{kept['source']}: {kept['how']}" if "how" in kept else f"source {kept['source']!r}"
+    if kept["step"]:
+        return f"that of step {kept['step']}"
+    why = "the policy object handed over had been trained already"
+    if "loaded from" in reference.how:
+        why = "the files there have changed"
+    return f"same source, other weights: {why}"
 
 
 def _replace(path: Path, write: Callable[[Path], Any]) -> None:

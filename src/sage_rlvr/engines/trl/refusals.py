@@ -3,19 +3,67 @@
 from __future__ import annotations
 
 import inspect
+import re
+from collections.abc import Iterable
+from difflib import get_close_matches
+from pathlib import Path
 from typing import Any
 
 import trl
 from trl import GRPOTrainer
 
 from sage_rlvr.core.anchor import Anchor
-from sage_rlvr.core.guides import Guide, factors, is_flat
+from sage_rlvr.core.guides import Branch, Flat, Guide, Random, Token, factors, is_flat
 from sage_rlvr.core.method import Method
+from sage_rlvr.engines.base import EMBEDDED
 from sage_rlvr.engines.trl.advantages import computes_advantages, reads_logps
-from sage_rlvr.engines.trl.mapping import check_agreement, estimator_of
+from sage_rlvr.engines.trl.mapping import check_agreement, estimator_of, making
 from sage_rlvr.errors import CancellingGuide, ConfigError
+from sage_rlvr.methods import METHODS
 
+OWN = ("guide", "method", "source", "base_model")  # SageTrainer's keywords beside those of GRPOTrainer
+GUIDES = {kind.__name__.lower(): kind.__name__ for kind in (Branch, Token, Random, Flat)}
+HUB_ID = re.compile(r"[\w-][\w.-]*/[\w.-]+")
 SEAMS = ("_generate_and_score_completions", "_get_per_token_logps_and_entropies", "_compute_loss")
+
+
+def check_keywords(given: Iterable[str]) -> None:
+    """ConfigError for keywords that neither SageTrainer nor GRPOTrainer takes, with the nearest that is taken."""
+    parameters = inspect.signature(GRPOTrainer.__init__).parameters
+    known = [*OWN, *(name for name in parameters if name != "self")]
+    if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values()):
+        return
+    for name in given:
+        if name not in known:
+            near = get_close_matches(name, known, 1)
+            hint = f"did you mean {near[0]}?" if near else f"it takes {', '.join(known)}"
+            raise ConfigError(f"SageTrainer: unknown keyword {name}; {hint}")
+
+
+def check_kinds(guide: Any, method: Any) -> None:
+    """ConfigError, with what to write, where `guide` is no guide or `method` no method: a class, a function, a name."""
+    if guide is not None and (isinstance(guide, type) or not isinstance(guide, Guide)):
+        name = guide.__name__ if isinstance(guide, type) else GUIDES.get(str(guide).lower(), "Branch")
+        raise ConfigError(f"SageTrainer: guide = {guide!r} is not a guide; write guide={name}().")
+    if method is not None and not isinstance(method, Method):
+        called = str(getattr(method, "__name__", method))
+        near = get_close_matches(called.lower(), METHODS, 1)
+        raise ConfigError(
+            f"SageTrainer: method = {method!r} is not a method; write method={near[0] if near else 'grpo'}(...), made by a "
+            f"function of sage_rlvr.methods ({', '.join(METHODS)})."
+        )
+
+
+def check_source(anchor: Anchor) -> None:
+    """ConfigError for a source that can be no reference: no known word, no folder that is there, no Hub id."""
+    source = anchor.source
+    known = source in ("sft", "base", EMBEDDED) or anchor.snapshot_step is not None
+    if not (known or Path(source).is_dir() or HUB_ID.fullmatch(source)):
+        raise ConfigError(
+            f"SageTrainer: source = {source!r} is no reference that is known, and no folder of that name is there; write sft "
+            "(the policy as it is handed over), base (the model before any fine-tuning), snapshot@N (the policy after N "
+            "steps), the path of a saved model, or a Hub id (owner/name)."
+        )
 
 
 def admitted_anchor(guide: Guide | None, method: Method | None, args: Any, source: str | None = None) -> Anchor | None:
@@ -27,8 +75,8 @@ def admitted_anchor(guide: Guide | None, method: Method | None, args: Any, sourc
     if method is not None:
         if source is not None:
             raise ConfigError(
-                f"SageTrainer: source = {source!r} beside method={method.name}, whose anchor has a source of its own; set "
-                "method.anchor.source instead."
+                f"SageTrainer: source = {source!r} beside method={method.name}, whose anchor has a source of its own; name it "
+                f"where the method is made: {making(method, f'source={source!r}')}."
             )
         check_agreement(method, args)
         _check_release(method, args)
@@ -38,6 +86,7 @@ def admitted_anchor(guide: Guide | None, method: Method | None, args: Any, sourc
     else:
         assert guide is not None
         anchor = _anchor_of_args(guide, args, source or "sft")
+    check_source(anchor)
     _check_visible(anchor.guide, args, scored=reads_logps(method))
     return None if args.beta == 0.0 else anchor
 

@@ -144,6 +144,7 @@ def build(config: TrainConfig, folder: Path, say: Callable[[str], None] = lambda
         method=method_of(config),
         **({} if config.base_model is None else {"base_model": config.base_model}),
     )
+    trainer.objective_may_change = True  # run.json holds the recipe, and --fork alone lets another one go on
     if trainer.accelerator.num_processes != world_size():
         raise ConfigError(
             f"{world_size()} processes were launched (WORLD_SIZE) and accelerate sees {trainer.accelerator.num_processes}, so "
@@ -224,14 +225,16 @@ def peft_config(lora: LoraConfig) -> PeftLoraConfig:
     )
 
 
-def usable_optimiser(name: str) -> str:
-    """`name`, or adamw_torch where an 8-bit one is asked for and CUDA or bitsandbytes is missing (a UserWarning says so)."""
+def usable_optimiser(name: str, named: bool = True) -> str:
+    """`name`, or adamw_torch where an 8-bit one is asked for and CUDA or bitsandbytes is missing (a UserWarning says so).
+
+    named: whether the recipe names it; else it is the default, and the warning says that.
+    """
     if "8bit" not in name or (torch.cuda.is_available() and find_spec("bitsandbytes") is not None):
         return name
     lacking = "bitsandbytes is not installed" if torch.cuda.is_available() else "there is no CUDA device"
-    warnings.warn(
-        f"engine.args.optim = {name}: {lacking}, so adamw_torch takes its place (32-bit moments)", stacklevel=2
-    )
+    which = f"engine.args.optim = {name}" if named else f"the default optimiser {name} (engine.args.optim)"
+    warnings.warn(f"{which}: {lacking}, so adamw_torch takes its place (32-bit moments)", stacklevel=2)
     return "adamw_torch"
 
 

@@ -15,12 +15,15 @@ import os
 import re
 import shutil
 import time
+import warnings
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import datasets
 import torch
 from datasets import Dataset
 from peft import PeftModel
@@ -155,7 +158,9 @@ def finetune(
     done, total = (0, None) if newest is None else _reached(newest)
     if done == total and _finished(folder) == str(out.absolute()) and (out / "config.json").is_file():
         return _result(config, done, done, folder, out)
-    trainer = build(config, folder / CHECKPOINTS, say)
+    warnings.filterwarnings("ignore", message=".*gradient_checkpointing.*deprecated")  # TRL's calls, not the user's
+    with _no_bars():
+        trainer = build(config, folder / CHECKPOINTS, say)
     if run is not None:
         run.truncate_metrics(done)
     with StopFlag() as stop:
@@ -170,6 +175,18 @@ def finetune(
     if run is not None:
         write_json_atomic(folder / FINISHED, {"policy": str(out.absolute())})
     return _result(config, reached, total, folder, out)
+
+
+@contextmanager
+def _no_bars() -> Iterator[None]:
+    """Without the progress bars of `datasets`, which draw over the one progress line of the run."""
+    shown = datasets.are_progress_bars_disabled() is False
+    datasets.disable_progress_bars()
+    try:
+        yield
+    finally:
+        if shown:
+            datasets.enable_progress_bars()
 
 
 def _result(config: FinetuneConfig, step: int, total: int, folder: Path, out: Path) -> Finetuned:
@@ -203,7 +220,7 @@ def build(config: FinetuneConfig, folder: Path, say: data.Say = data.tell) -> SF
     if config.engine.threads:
         torch.set_num_threads(config.engine.threads)
     arguments = sft_arguments(config, str(folder), world_size())
-    arguments["optim"] = usable_optimiser(arguments["optim"])
+    arguments["optim"] = usable_optimiser(arguments["optim"], named="optim" in config.engine.args)
     form = FORMATS[config.data.prompt]
     rows = data.load(config.data, solutions=True, check=False, say=say)  # no verifier reads these answers
     set_seed(config.seed)

@@ -28,6 +28,7 @@ from sage_rlvr.core.method import Method
 from sage_rlvr.engines.trl.advantages import kl_in_reward, reads_logps, score, total_rewards, with_advantages
 from sage_rlvr.engines.trl.card import facts, render
 from sage_rlvr.engines.trl.metrics import add_names, renamed
+from sage_rlvr.engines.trl.objective import check_objective, save_objective
 from sage_rlvr.engines.trl.reference import (
     Reference,
     check_start,
@@ -37,7 +38,13 @@ from sage_rlvr.engines.trl.reference import (
     restore_reference,
     save_reference,
 )
-from sage_rlvr.engines.trl.refusals import admitted_anchor, check_data, check_engine
+from sage_rlvr.engines.trl.refusals import (
+    admitted_anchor,
+    check_data,
+    check_engine,
+    check_keywords,
+    check_kinds,
+)
 from sage_rlvr.engines.trl.sampling import draw_all, draw_kept
 from sage_rlvr.engines.trl.shaping import Inputs, anchor_means, counted, shape_inputs
 from sage_rlvr.errors import ConfigError
@@ -61,6 +68,7 @@ class SageTrainer(GRPOTrainer):
     """
 
     reference: Reference | None  # None without a KL
+    objective_may_change = False  # True: a resume with another guide or method goes on with it
 
     def __init__(
         self,
@@ -71,6 +79,8 @@ class SageTrainer(GRPOTrainer):
         base_model: str | None = None,
         **kwargs: Any,
     ) -> None:
+        check_keywords(kwargs)
+        check_kinds(guide, method)
         named = inspect.signature(GRPOTrainer.__init__).bind_partial(self, *args, **kwargs).arguments
         given = named.get("args")
         if given is None:
@@ -184,10 +194,13 @@ class SageTrainer(GRPOTrainer):
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         super()._save_checkpoint(model, trial)
-        save_reference(self, Path(self._get_output_dir(trial=trial)) / f"checkpoint-{self.state.global_step}")
+        folder = Path(self._get_output_dir(trial=trial)) / f"checkpoint-{self.state.global_step}"
+        save_reference(self, folder)
+        save_objective(self, folder)
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         super()._load_optimizer_and_scheduler(checkpoint)
+        check_objective(self, checkpoint)
         restore_reference(self, checkpoint)
 
     @contextmanager
