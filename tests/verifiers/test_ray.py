@@ -1,4 +1,4 @@
-"""The mathematics reward inside Ray actors: same verdicts, same limits, no worker left behind. Needs Ray, which is no dependency."""
+"""The mathematics reward in Ray actors: same verdicts, same limits, no worker left behind. Runs where Ray is installed."""
 
 from __future__ import annotations
 
