@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -85,3 +88,20 @@ def forward(model: Any, inputs: dict[str, Any], temperature: float) -> tuple[Ten
     law = torch.log_softmax(logits.float() / temperature, dim=-1)
     logps = law.gather(2, inputs["completion_ids"][:, :, None])[:, :, 0]
     return logps, -(law.exp() * law).sum(-1)
+
+
+def on_ranks(script: str, folder: Path, world: int, *words: str) -> list[Any]:
+    """What each of `world` gloo processes of `script` saved as rank<N>.pt.
+
+    words: the script's arguments before the number of processes; "OUT" stands for the folder that it saves into.
+    """
+    file, out = folder / "ranks.py", folder / str(world)
+    file.write_text(script)
+    out.mkdir()
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={world}"]
+    launch = launch if world > 1 else [sys.executable]
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"}
+    command = [*launch, str(file), *(str(out) if word == "OUT" else word for word in words), str(world)]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=250, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return [torch.load(out / f"rank{rank}.pt") for rank in range(world)]

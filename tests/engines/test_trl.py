@@ -7,11 +7,8 @@ from __future__ import annotations
 import ast
 import dataclasses
 import inspect
-import os
 import re
 import runpy
-import subprocess
-import sys
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
@@ -34,7 +31,7 @@ from sage_rlvr.engines.trl.advantages import scale_of
 from sage_rlvr.engines.trl.mapping import check_agreement
 from sage_rlvr.errors import CancellingGuide, ConfigError
 from sage_rlvr.methods import bnpo, dapo, dr_grpo, grpo, grpo_token_mean, rloo, sage
-from trl_common import LAYOUTS, PROMPTS, arguments, build, forward, reward, same, weights
+from trl_common import LAYOUTS, PROMPTS, arguments, build, forward, on_ranks, reward, same, weights
 
 BRANCH = Branch(ratio=0.3, threshold=1.2)
 
@@ -555,19 +552,9 @@ torch.save((kept, logged, weights), f"{out}/rank{os.environ.get('RANK', '0')}.pt
 @pytest.mark.parametrize("layout", ["rests", "moves"])
 def test_q_over_two_ranks_is_that_of_one_process(layout: str, tiny_policy: Path, tmp_path: Path):
     """Noise by global row, the percentile and the Beta of the advantages over both ranks: weights and metrics agree."""
-    script = tmp_path / "ranks.py"
-    script.write_text(RANKS)
 
     def run(world: int) -> list[Any]:
-        out = tmp_path / str(world)
-        out.mkdir()
-        launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={world}"]
-        launch = launch if world > 1 else [sys.executable]
-        environment = os.environ | {"OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"}
-        command = [*launch, str(script), str(tiny_policy), str(out), layout, str(world)]
-        done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=250)
-        assert done.returncode == 0, done.stderr[-3000:]
-        return [torch.load(out / f"rank{rank}.pt") for rank in range(world)]
+        return on_ranks(RANKS, tmp_path, world, str(tiny_policy), "OUT", layout)
 
     ((whole, logged, one),) = run(1)
     (first, logged_0, zero), (second, logged_1, _) = run(2)

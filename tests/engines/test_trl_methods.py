@@ -4,9 +4,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -46,7 +43,7 @@ from sage_rlvr.engines.trl import SageTrainer, grpo_config, sampling
 from sage_rlvr.engines.trl.advantages import group_advantages, scale_of, total_rewards
 from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.methods import bnpo, dapo, dr_grpo, forward_kl, grpo, grpo_token_mean, no_kl, rloo, sage
-from trl_common import LAYOUTS, PROMPTS, arguments, build, forward, reward, same, weights
+from trl_common import LAYOUTS, PROMPTS, arguments, build, forward, on_ranks, reward, same, weights
 
 BRANCH = Branch(ratio=0.3, threshold=1.2)
 BOTH = Token(alpha=CosineCycles(0.4, 0.1, cycles=1), sigma=0.2) * BRANCH
@@ -798,19 +795,9 @@ torch.save((kept, logged, weights, drawn), f"{out}/rank{rank}.pt")
 @pytest.mark.parametrize("name", ["dapo", "rloo", "in the reward"])
 def test_two_ranks_train_what_one_process_trains(name: str, tiny_policy: Path, tmp_path: Path):
     """Three groups of four over two ranks: one lies across them. Refills, advantages, metrics and weights agree."""
-    script = tmp_path / "ranks.py"
-    script.write_text(RANKS)
 
     def run(world: int) -> list[Any]:
-        out = tmp_path / str(world)
-        out.mkdir()
-        launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={world}"]
-        launch = launch if world > 1 else [sys.executable]
-        environment = os.environ | {"OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"}
-        command = [*launch, str(script), str(tiny_policy), str(out), name, str(world)]
-        done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=250)
-        assert done.returncode == 0, done.stderr[-3000:]
-        return [torch.load(out / f"rank{rank}.pt") for rank in range(world)]
+        return on_ranks(RANKS, tmp_path, world, str(tiny_policy), "OUT", name)
 
     ((whole, logged, one, drawn),) = run(1)
     (first, logged_0, zero, drawn_0), (second, logged_1, _, drawn_1) = run(2)

@@ -14,7 +14,7 @@ NAMES = {
 }
 
 # Likewise, of what transformers' trainer adds to a line of the log.
-LOGGED = {"optimizer/grad_norm": "grad_norm", "optimizer/lr": "learning_rate"}
+LOGGED = {"optimizer/grad_norm": "grad_norm", "optimizer/lr": "learning_rate", "policy/entropy": "entropy"}
 
 
 def add_names(collected: MutableMapping[str, list[float]]) -> None:

@@ -26,10 +26,6 @@ from transformers import (
     AutoModelForCausalLM,
     AutoTokenizer,
     PreTrainedTokenizerBase,
-    PrinterCallback,
-    ProgressCallback,
-    TrainerCallback,
-    TrainerControl,
     TrainerState,
     set_seed,
 )
@@ -40,10 +36,11 @@ from sage_rlvr.config import LoraConfig, TrainConfig
 from sage_rlvr.engines.base import EMBEDDED, NO_ANSWER, embedded_policy
 from sage_rlvr.engines.sft import check_replaceable
 from sage_rlvr.engines.trl.card import facts, render, truncated
+from sage_rlvr.engines.trl.diary import Diary, newest_checkpoint, step_of
 from sage_rlvr.engines.trl.settings import check_fields, grpo_arguments, method_of, updates_a_step
 from sage_rlvr.engines.trl.trainer import SageTrainer
-from sage_rlvr.errors import CheckpointError, ConfigError, TrainingDiverged
-from sage_rlvr.runs import RunDir, StopFlag, seal, verify_checkpoint
+from sage_rlvr.errors import ConfigError
+from sage_rlvr.runs import RunDir, StopFlag
 from sage_rlvr.tasks import countdown as countdown_task
 from sage_rlvr.verifiers import countdown as countdown_verifier
 
@@ -73,17 +70,15 @@ def train(
     if cuts := truncated(trainer.args):
         say(f"note: sampling is cut ({', '.join(cuts)}), log-probs are the whole policy's, so ratios are not exact")
     newest = newest_checkpoint(folder / CHECKPOINTS)
-    done = 0 if newest is None else _step_of(newest)
+    done = 0 if newest is None else step_of(newest)
     ended = done >= trainer.args.max_steps
     if run is not None:
         run.truncate_metrics(done)
         if not ended:  # the policy of an earlier, shorter run in this directory is not this run's result
             shutil.rmtree(folder / "policy", ignore_errors=True)
-    progress.start(total=config.steps, done=done // updates_a_step(config))
     with StopFlag() as stop:
-        trainer.add_callback(_Diary(run, stop, progress, updates_a_step(config), config.checkpoint.keep, trainer))
-        for printing in (PrinterCallback, ProgressCallback):  # metrics.jsonl has it all, and there is one progress line
-            trainer.remove_callback(printing)
+        updates = updates_a_step(config)
+        Diary.of(trainer, run, stop, progress, updates=updates, done=done, keep=config.checkpoint.keep)
         if not ended:
             trainer.train(resume_from_checkpoint=None if newest is None else str(newest))
             done = trainer.state.global_step
@@ -278,82 +273,3 @@ def _data_set(
         say(line)
     dry_render(tokenizer, rows, form, longest_prompt(where, config.rollout.max_new_tokens), say=say)
     return rows, MathReward(column="answer", **form.reading)
-
-
-# ---- what happens between steps
-
-
-class _Diary(TrainerCallback):
-    """Writes metrics and manifests, reports progress, stops when asked to, and refuses to step on what is not finite."""
-
-    def __init__(
-        self, run: RunDir | None, stop: StopFlag, progress: Any, updates: int, keep: int, trainer: SageTrainer
-    ) -> None:
-        self.run, self.stop, self.progress, self.updates, self.keep = run, stop, progress, updates, keep
-        self.accelerator = trainer.accelerator
-
-    def on_log(
-        self, args: Any, state: TrainerState, control: TrainerControl, logs: dict[str, float] | None = None, **_: Any
-    ) -> None:
-        if self.run is not None and logs and "train_runtime" not in logs and state.global_step:
-            self.run.log({"step": state.global_step - 1, **logs})
-            self.progress.advance(state.global_step // self.updates, logs)
-
-    def on_pre_optimizer_step(
-        self, args: Any, state: TrainerState, control: TrainerControl, model: Any = None, **_: Any
-    ) -> None:
-        if args.fp16:  # a gradient that overflows is ordinary there: its scaler leaves the step out
-            return
-        for name, weight in model.named_parameters():
-            if weight.grad is not None and not torch.isfinite(weight.grad).all():
-                raise TrainingDiverged(
-                    f"the gradient of {name} is not finite at step {state.global_step}; no weight has moved. The last "
-                    "checkpoint is good. Next: lower optimizer.lr or raise method.beta in a new directory"
-                )
-
-    def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        # never inside a rollout: TRL keeps none in a checkpoint, so a resume there would draw another
-        if state.global_step % self.updates == 0 and any_rank(self.accelerator, self.stop.requested):
-            control.should_save = control.should_training_stop = True
-
-    def on_save(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        self.accelerator.wait_for_everyone()  # each rank writes its generator's state into the folder
-        if self.run is not None:
-            seal_newest(Path(args.output_dir), state.global_step, self.keep)
-
-
-def any_rank(accelerator: Any, said: bool) -> bool:
-    """Whether it is so on some rank: a signal reaches the ranks at different steps, and they must stop at one."""
-    if accelerator.num_processes == 1:
-        return said
-    return bool(accelerator.reduce(torch.tensor(float(said), device=accelerator.device), reduction="sum") > 0)
-
-
-def seal_newest(folder: Path, step: int, keep: int) -> None:
-    """Seal the checkpoint of `step`, and only then delete all but the `keep` newest."""
-    seal(folder / f"checkpoint-{step}", step=step)
-    for old in sorted(folder.glob("checkpoint-*"), key=_step_of)[:-keep]:
-        shutil.rmtree(old)
-
-
-def newest_checkpoint(folder: Path) -> Path | None:
-    """The newest checkpoint whose files are as they were written; None where there never was one.
-
-    One that a kill cut short has no manifest and is passed over; a damaged one warns. CheckpointError if all are.
-    """
-    found = sorted(folder.glob("checkpoint-*"), key=_step_of, reverse=True)
-    reasons = []
-    for path in found:
-        try:
-            verify_checkpoint(path)
-            return path
-        except CheckpointError as error:
-            reasons.append(str(error))
-            warnings.warn(f"checkpoint skipped: {error}", stacklevel=2)
-    if reasons and len(found) > 1:
-        raise CheckpointError(f"{folder}: none of the {len(found)} checkpoints is complete ({'; '.join(reasons)})")
-    return None
-
-
-def _step_of(checkpoint: Path) -> int:
-    return int(checkpoint.name.rpartition("-")[2])

@@ -15,24 +15,15 @@ from difflib import get_close_matches
 from math import gcd
 from typing import Any
 
-from sage_rlvr.config import TrainConfig
+from sage_rlvr.config import OptimizerConfig, TrainConfig
 from sage_rlvr.core.method import Method
 from sage_rlvr.errors import ConfigError
 
-# Field of GRPOConfig -> the key of the recipe that sets it.
-OWNED = {
+# Field of GRPOConfig and of SFTConfig -> the key of an RL or SFT recipe that sets it.
+OWNED_BY_BOTH = {
     "output_dir": "the run directory (--run)",
     "seed": "seed",
     "data_seed": "seed",
-    "max_steps": "steps",
-    "num_train_epochs": "steps",
-    "num_generations": "rollout.group_size",
-    "generation_batch_size": "rollout.prompts_per_step",
-    "temperature": "rollout.temperature",
-    "max_completion_length": "rollout.max_new_tokens",
-    "num_iterations": "updates.epochs",
-    "steps_per_generation": "updates.minibatches",
-    "gradient_accumulation_steps": "updates.micro_batch (or engine.args.per_device_train_batch_size)",
     "learning_rate": "optimizer.lr",
     "weight_decay": "optimizer.weight_decay",
     "adam_beta1": "optimizer.beta1",
@@ -46,8 +37,21 @@ OWNED = {
     "save_strategy": "checkpoint.every",
     "save_total_limit": "checkpoint.keep",
     "model_init_kwargs": "engine.dtype",
-    "remove_unused_columns": "nothing: the reward reads the columns",
     "resume_from_checkpoint": "nothing: the same command continues",
+}
+
+# Field of GRPOConfig -> the key of the recipe that sets it.
+OWNED = OWNED_BY_BOTH | {
+    "max_steps": "steps",
+    "num_train_epochs": "steps",
+    "num_generations": "rollout.group_size",
+    "generation_batch_size": "rollout.prompts_per_step",
+    "temperature": "rollout.temperature",
+    "max_completion_length": "rollout.max_new_tokens",
+    "num_iterations": "updates.epochs",
+    "steps_per_generation": "updates.minibatches",
+    "gradient_accumulation_steps": "updates.micro_batch (or engine.args.per_device_train_batch_size)",
+    "remove_unused_columns": "nothing: the reward reads the columns",
 }
 
 # Where these are left at TRL's defaults nobody would be served; a recipe may say otherwise in engine.args.
@@ -77,7 +81,7 @@ def grpo_arguments(config: TrainConfig, folder: str, world_size: int = 1) -> dic
         DEFAULTS
         | {"output_dir": folder, "seed": config.seed, "data_seed": config.seed}
         | _rollout(config, given.pop("per_device_train_batch_size", None), world_size)
-        | _optimiser(config)
+        | optimiser_arguments(config.optimizer)
         | {"model_init_kwargs": {"dtype": config.engine.dtype}, "remove_unused_columns": False}
         | grpo_config(method_of(config))
         | given
@@ -162,8 +166,8 @@ def _rollout(config: TrainConfig, micro: Any, world_size: int) -> dict[str, Any]
     }
 
 
-def _optimiser(config: TrainConfig) -> dict[str, Any]:
-    given = config.optimizer
+def optimiser_arguments(given: OptimizerConfig) -> dict[str, Any]:
+    """The optimiser's fields of GRPOConfig and SFTConfig. Their warm-up starts at 0: the first step of one moves nothing."""
     constant = "constant_with_warmup" if given.warmup_steps else "constant"
     return {
         "learning_rate": given.lr,

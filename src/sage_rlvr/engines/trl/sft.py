@@ -32,11 +32,6 @@ from transformers import (
     AutoModelForCausalLM,
     PreTrainedModel,
     PreTrainedTokenizerBase,
-    PrinterCallback,
-    ProgressCallback,
-    TrainerCallback,
-    TrainerControl,
-    TrainerState,
     set_seed,
 )
 from trl import SFTConfig, SFTTrainer
@@ -45,17 +40,11 @@ from sage_rlvr.config import FinetuneConfig
 from sage_rlvr.engines.base import load_policy, weights_hash
 from sage_rlvr.engines.sft import check_replaceable, save_policy
 from sage_rlvr.engines.trl import data
-from sage_rlvr.engines.trl.run import (
-    any_rank,
-    configured,
-    newest_checkpoint,
-    peft_config,
-    seal_newest,
-    usable_optimiser,
-    world_size,
-)
-from sage_rlvr.engines.trl.settings import rows_of_rank
-from sage_rlvr.errors import ConfigError, DataError, TrainingDiverged
+from sage_rlvr.engines.trl.diary import Diary, diverged, newest_checkpoint
+from sage_rlvr.engines.trl.run import configured, peft_config, usable_optimiser, world_size
+from sage_rlvr.engines.trl.settings import DEFAULTS as RL_DEFAULTS
+from sage_rlvr.engines.trl.settings import OWNED_BY_BOTH, optimiser_arguments, rows_of_rank
+from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.prompts import FORMATS, PromptFormat
 from sage_rlvr.runs import MANIFEST, RunDir, StopFlag, write_json_atomic, writing
 
@@ -65,50 +54,23 @@ FINISHED = "finished.json"  # written last, and says where the policy lies
 _NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?")
 
 # Field of SFTConfig -> the key of the recipe that sets it.
-OWNED = {
-    "output_dir": "the run directory (--run)",
-    "seed": "seed",
-    "data_seed": "seed",
+OWNED = OWNED_BY_BOTH | {
     "num_train_epochs": "epochs",
     "max_steps": "epochs",
     "max_length": "max_length",
     "truncation_mode": "max_length (a row that does not fit is left out whole)",
     "gradient_accumulation_steps": "batch_size (and, for memory alone, engine.args.per_device_train_batch_size)",
-    "learning_rate": "optimizer.lr",
-    "weight_decay": "optimizer.weight_decay",
-    "adam_beta1": "optimizer.beta1",
-    "adam_beta2": "optimizer.beta2",
-    "adam_epsilon": "optimizer.eps",
-    "max_grad_norm": "optimizer.max_grad_norm",
-    "lr_scheduler_type": "optimizer.schedule",
-    "warmup_steps": "optimizer.warmup_steps",
-    "warmup_ratio": "optimizer.warmup_steps",
-    "save_steps": "checkpoint.every",
-    "save_strategy": "checkpoint.every",
-    "save_total_limit": "checkpoint.keep",
-    "model_init_kwargs": "engine.dtype",
     "trust_remote_code": "nothing: code that comes with a model is never run; convert the model to a stock architecture",
     "chat_template_path": "data.prompt",
     "dataset_text_field": "data.prompt",
     "dataset_kwargs": "data.prompt",
     "eos_token": "nothing: it is the token that ends a turn in the chat template",
     "pad_token": "nothing: it is set where the tokenizer has none",
-    "resume_from_checkpoint": "nothing: the same command continues",
     "logging_nan_inf_filter": "nothing: a loss that is not finite stops the run",
 }
 
 # What a recipe may say otherwise in engine.args.
-DEFAULTS: dict[str, Any] = {
-    "logging_steps": 1,
-    "report_to": "none",
-    "optim": "adamw_8bit",  # Table 7
-    "completion_only_loss": True,
-    "gradient_checkpointing": False,
-    "disable_tqdm": True,
-}
-
-# TRL's names of metrics -> ours (docs/architecture.md).
-NAMES = {"grad_norm": "optimizer/grad_norm", "learning_rate": "optimizer/lr", "entropy": "policy/entropy"}
+DEFAULTS: dict[str, Any] = RL_DEFAULTS | {"optim": "adamw_8bit", "completion_only_loss": True}  # the first from Table 7
 
 
 @dataclass(frozen=True)
@@ -164,9 +126,7 @@ def finetune(
     if run is not None:
         run.truncate_metrics(done)
     with StopFlag() as stop:
-        trainer.add_callback(_Diary(run, stop, progress, done, config.checkpoint.keep, trainer))
-        for printing in (PrinterCallback, ProgressCallback):  # metrics.jsonl has it all, and there is one progress line
-            trainer.remove_callback(printing)
+        Diary.of(trainer, run, stop, progress, updates=1, done=done, keep=config.checkpoint.keep)
         trainer.train(resume_from_checkpoint=None if newest is None else str(newest))
     reached, total = trainer.state.global_step, trainer.state.max_steps
     if reached < total:
@@ -272,7 +232,7 @@ def sft_arguments(config: FinetuneConfig, folder: str, ranks: int = 1) -> dict[s
     return (
         DEFAULTS
         | precision
-        | _schedule(config)
+        | optimiser_arguments(config.optimizer)
         | {
             "output_dir": folder,
             "seed": config.seed,
@@ -287,22 +247,6 @@ def sft_arguments(config: FinetuneConfig, folder: str, ranks: int = 1) -> dict[s
         }
         | given
     )
-
-
-def _schedule(config: FinetuneConfig) -> dict[str, Any]:
-    """The optimiser's fields. transformers' warm-up starts at 0, so that the first step of one moves nothing."""
-    given = config.optimizer
-    constant = "constant_with_warmup" if given.warmup_steps else "constant"
-    return {
-        "learning_rate": given.lr,
-        "weight_decay": given.weight_decay,
-        "adam_beta1": given.beta1,
-        "adam_beta2": given.beta2,
-        "adam_epsilon": given.eps,
-        "max_grad_norm": given.max_grad_norm,
-        "lr_scheduler_type": constant if given.schedule == "constant" else given.schedule,
-        "warmup_steps": given.warmup_steps,
-    }
 
 
 def select(
@@ -376,63 +320,11 @@ class _Trainer(SFTTrainer):
     def training_step(self, *args: Any, **kwargs: Any) -> Tensor:
         loss = super().training_step(*args, **kwargs)
         if not torch.isfinite(loss):
-            raise TrainingDiverged(_diverged(f"the loss is {loss.item()}", self.state.global_step))
+            raise diverged(f"the loss is {loss.item()}", self.state.global_step)
         return loss
 
     def create_model_card(self, *args: Any, **kwargs: Any) -> None:
         """None: run.json says what was trained."""
-
-
-def _diverged(what: str, step: int) -> str:
-    return (
-        f"{what} at step {step}; no weight has moved, and the last checkpoint is good. Lower optimizer.lr and train in "
-        "another directory"
-    )
-
-
-class _Diary(TrainerCallback):
-    """Writes metrics and manifests, reports progress, stops when asked to."""
-
-    def __init__(
-        self, run: RunDir | None, stop: StopFlag, progress: Any, done: int, keep: int, trainer: SFTTrainer
-    ) -> None:
-        self.run, self.stop, self.progress, self.done, self.keep = run, stop, progress, done, keep
-        self.accelerator = trainer.accelerator
-        self.began = 0.0
-
-    def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        self.progress.start(total=state.max_steps, done=self.done)
-
-    def on_step_begin(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        self.began = time.perf_counter()
-
-    def on_pre_optimizer_step(
-        self, args: Any, state: TrainerState, control: TrainerControl, model: Any = None, **_: Any
-    ) -> None:
-        finite = [weight.grad.isfinite().all() for weight in model.parameters() if weight.grad is not None]
-        if finite and not torch.stack([one.cpu() for one in finite]).all():
-            raise TrainingDiverged(_diverged("a gradient is not finite", state.global_step))
-
-    def on_log(
-        self, args: Any, state: TrainerState, control: TrainerControl, logs: dict[str, float] | None = None, **_: Any
-    ) -> None:
-        if not logs or "train_runtime" in logs:  # the summary at the end
-            return
-        # num_tokens starts again from 0 in a run that is continued (TRL 1.16), so it is no metric of the run
-        row = {NAMES.get(name, name): value for name, value in logs.items() if name != "num_tokens"}
-        if self.run is not None:
-            self.run.log({"step": state.global_step - 1, **row, "time/step_s": time.perf_counter() - self.began})
-        self.progress.advance(state.global_step, row)
-
-    def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        if any_rank(self.accelerator, self.stop.requested):
-            control.should_save = control.should_training_stop = True
-
-    def on_save(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        """Once all ranks have written what is theirs."""
-        self.accelerator.wait_for_everyone()
-        if self.run is not None:
-            seal_newest(Path(args.output_dir), state.global_step, self.keep)
 
 
 def _sweep(folder: Path) -> None:
