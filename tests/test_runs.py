@@ -469,6 +469,24 @@ def test_metrics_are_strict_json_lines(tmp_path: Path) -> None:
     assert runs.comparable(rows[0]) == {"step": 0, "loss": 0.1 + 0.2}
 
 
+def test_steps_without_a_living_group_are_said_once_with_a_cause(tmp_path: Path) -> None:
+    def rows(run: RunDir, share: float, mean: float, count: int) -> list[str]:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            for step in range(count):
+                run.log({"step": step, "reward/dead_group_share": share, "reward/mean": mean})
+        return [str(w.message) for w in caught]
+
+    with opened(tmp_path) as run:
+        assert rows(run, 1.0, 0.0, runs.DEAD_STEPS - 1) == []
+        assert rows(run, 0.9, 0.1, 1) == []  # one living group: the count begins again
+        (said,) = rows(run, 1.0, 0.0, 2 * runs.DEAD_STEPS)
+        assert "every reward was 0" in said
+        assert "audit" in said
+        rows(run, 0.5, 0.5, 1)
+        assert "every reward was 1" in rows(run, 1.0, 1.0, runs.DEAD_STEPS)[0]
+
+
 @given(st.floats(allow_nan=False, allow_infinity=False))
 def test_floats_survive_metrics_exactly(value: float) -> None:
     assert json.loads(json.dumps(runs.jsonable(value))) == value

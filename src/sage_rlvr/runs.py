@@ -41,6 +41,7 @@ from sage_rlvr.errors import CheckpointError, ConfigError, DataError, RunLocked,
 if TYPE_CHECKING:
     from torch import Tensor
 
+DEAD_STEPS = 20  # steps without a single living group, after which a run says so
 MANIFEST = "MANIFEST.json"
 STATE = "state.json"
 FORMAT = 1
@@ -419,6 +420,7 @@ class RunDir:
         self.facts = facts
         self.keep = keep
         self._lock = lock
+        self._dead = 0
         self._checkpoints = _Checkpoints(path / "checkpoints")
 
     # ---- opening and closing
@@ -531,6 +533,19 @@ class RunDir:
                 f"{self.metrics_path}: cannot append a row: {error.strerror}. Mend that, then give the same command "
                 f"again to continue from the last checkpoint"
             ) from error
+        self._warn_of_dead_groups(row)
+
+    def _warn_of_dead_groups(self, row: Mapping[str, Any]) -> None:
+        """Say it once whenever DEAD_STEPS steps in a row had no group with both right and wrong completions."""
+        self._dead = self._dead + 1 if row.get("reward/dead_group_share") == 1 else 0
+        if self._dead == DEAD_STEPS:
+            rewards = {0: ": every reward was 0", 1: ": every reward was 1"}.get(row.get("reward/mean", math.nan), "")
+            warnings.warn(
+                f"step {row['step']}: in the last {DEAD_STEPS} steps no group had two different rewards{rewards}, so no "
+                "advantage moved the policy, only the KL. Likely causes: problems far too hard or too easy, an answer format "
+                "that the verifier does not read (sage-rlvr verify, sage-rlvr audit), or completions cut at the length limit",
+                stacklevel=3,
+            )
 
     def read_metrics(self) -> list[dict[str, Any]]:
         """See the function `read_metrics`."""
