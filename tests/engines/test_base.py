@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from tokenizers.processors import TemplateProcessing
 from transformers import AutoModelForCausalLM
 
 from sage_rlvr.config import TrainConfig, decode
+from sage_rlvr.engines import base
 from sage_rlvr.engines.base import NO_ANSWER, Tokens, load_policy, run_facts
 from sage_rlvr.engines.sampler import Rollout
 from sage_rlvr.tasks.countdown import Countdown, Problem, build_tokenizer
@@ -71,6 +73,15 @@ def test_prompts_open_as_the_tokenizer_opens_a_text_and_completions_do_not() -> 
 # ---- what a resume must find unchanged
 
 
+def test_the_libraries_that_train_on_trl_are_facts_of_the_run(
+    tiny_policy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = decode(TrainConfig, {"steps": 2, "model": str(tiny_policy), "method": "grpo"})
+    on_trl = replace(config, engine=replace(config.engine, name="trl"))
+    monkeypatch.setattr(base, "version", {"trl": "1.16.0", "peft": "0.1"}.__getitem__)
+    assert {**run_facts(config), "trl": "1.16.0", "peft": "0.1"} == run_facts(on_trl)
+
+
 @pytest.mark.parametrize("changed", ["model.safetensors", "config.json", "generation_config.json", "tokenizer.json"])
 def test_facts_change_with_the_files_of_policy_and_reference(tiny_policy: Path, tmp_path: Path, changed: str) -> None:
     folders = [tmp_path / "policy", tmp_path / "reference"]
@@ -86,7 +97,9 @@ def test_facts_change_with_the_files_of_policy_and_reference(tiny_policy: Path, 
             handle.write(b" ")
         assert run_facts(config) not in seen
         seen.append(run_facts(config))
-    based = decode(TrainConfig, {"steps": 2, "model": str(tiny_policy), "base_model": str(folders[0]), "method": "grpo"})
+    based = decode(
+        TrainConfig, {"steps": 2, "model": str(tiny_policy), "base_model": str(folders[0]), "method": "grpo"}
+    )
     facts = run_facts(based)
     with open(folders[0] / changed, "ab") as handle:
         handle.write(b" ")

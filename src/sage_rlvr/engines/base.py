@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cached_property
 from importlib import resources
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Protocol
@@ -243,11 +244,16 @@ def weights_hash(model: str) -> str:
 
 
 def run_facts(config: TrainConfig) -> dict[str, Any]:
-    """What a resumed run must find unchanged besides its recipe: the files of its policy and of its reference."""
+    """What a resumed run must find unchanged besides its recipe: the files of its policy and reference, and on TRL the
+    libraries that train."""
     source = config.reference
     facts: dict[str, Any] = {"model_sha256": weights_hash(config.model), "model_files": _files(config.model)}
     if source is not None and source != config.model:
         facts["reference"] = {"sha256": weights_hash(source), "files": _files(source)}
+    if config.engine.name == "trl":
+        for name in ("trl", "peft"):
+            with suppress(PackageNotFoundError):  # without TRL the run is refused in its own words
+                facts[name] = version(name)
     return facts
 
 
