@@ -16,10 +16,12 @@ OLDEST_NEEDS := requests==2.34.2 certifi==2026.10.18 charset-normalizer==3.5.2 u
 TRL_ENV := $(MAKE) VENV=.venv-trl EXTRAS=dev,trl .venv-trl/.installed-dev
 TRL_TESTS := -m pytest -n 2 tests/engines/test_trl*.py tests/seams tests/test_examples.py
 
-.PHONY: help demo test test-slow test-all test-trl test-trl-oldest bench bench-trl bench-eval base lint format clean
+.PHONY: help demo reproduce reproduce-quick test test-slow test-all test-trl test-trl-oldest bench bench-trl bench-eval base lint format clean
 
 help:
 	@echo "make demo       train no-KL, GRPO and SAGE-Branch from the shipped base, evaluate exactly (ARGS='--steps 40')"
+	@echo "make reproduce  the paper's experiments on two cores: recipes/matrices/tier1.yaml and tier2.yaml, hours, resumable"
+	@echo "make reproduce-quick   a small version of the first, about 20 minutes"
 	@echo "make test       the fast tests"
 	@echo "make test-slow  the tests that take minutes"
 	@echo "make test-all   both"
@@ -35,6 +37,13 @@ help:
 
 demo: $(VENV)/.installed
 	$(BIN)/sage-rlvr demo $(ARGS)
+
+reproduce: $(VENV)/.installed
+	$(BIN)/sage-rlvr sweep recipes/matrices/tier1.yaml --out runs/tier1 $(ARGS)
+	$(BIN)/sage-rlvr sweep recipes/matrices/tier2.yaml --out runs/tier2 $(ARGS)
+
+reproduce-quick: $(VENV)/.installed
+	$(BIN)/sage-rlvr sweep recipes/matrices/quick.yaml --out runs/quick $(ARGS)
 
 test: $(VENV)/.installed-dev
 	$(PYTEST) -m "not slow" $(ARGS)

@@ -5,9 +5,13 @@
 Two loads, made on the spot. "algebra": every completion has another answer that only algebra can compare, so nothing is
 remembered and nothing is settled by spelling: what a worker more is worth. "group": what RL sends, groups of completions
 to one problem of which most agree. The sides take turns; printed are the best wall time of each, the ratio of the pool's
-to one worker and to the serial side, the CPU time of this process a verdict (the pool's: what one caller can feed, however
-many workers there are), and how often the sides' verdicts agree (the serial side is math-verify as its page
+to one worker and to the serial side, and how often the sides' verdicts agree (the serial side is math-verify as its page
 shows it, without its alarm signals: it has no limits, and its verdicts differ where this package corrects it).
+
+Below each pool, over all repeats: CPU time of this process and of the workers a verdict, whose quotient is how many workers
+one caller can feed; and where Linux tells (/proc/PID/schedstat), what became of the workers' wall time: computing, waiting
+for a core that others had, waiting for this process. The rate "on free cores" leaves the wait for cores out: what the pool
+does on a machine of its own, whatever else runs on this one.
 """
 
 from __future__ import annotations
@@ -17,6 +21,8 @@ import logging
 import os
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
 
 from math_verify import parse, verify
 
@@ -62,22 +68,59 @@ def serially(items: Items) -> list[bool]:
     ]
 
 
-def pooled(pool: Pool) -> Callable[[Items], list[bool]]:
-    return lambda items: [verdict.right for verdict in pool.verify(items)]
+@dataclass
+class Side:
+    """One way to judge, and what its repeats took."""
+
+    judge: Callable[[Items], list[bool]]
+    pool: Pool | None = None
+    walls: list[float] = field(default_factory=list)
+    here: float = 0.0
+    """CPU seconds of this process, all repeats."""
+    ran: float = 0.0
+    """Seconds that the workers computed."""
+    queued: float = 0.0
+    """Seconds that they were ready and had no core."""
+    verdicts: list[bool] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, pool: Pool) -> Side:
+        return cls(lambda items: [verdict.right for verdict in pool.verify(items)], pool)
+
+    def turn(self, items: Items) -> None:
+        ran, queued = scheduled(self.pool)
+        start, used = time.perf_counter(), time.process_time()
+        self.verdicts = self.judge(items)
+        self.walls.append(time.perf_counter() - start)
+        self.here += time.process_time() - used
+        after = scheduled(self.pool)
+        self.ran, self.queued = self.ran + after[0] - ran, self.queued + after[1] - queued
+
+    def free(self, items: int) -> float:
+        """Verdicts a second on free cores."""
+        assert self.pool is not None
+        return items * len(self.walls) / (sum(self.walls) - self.queued / self.pool.workers)
 
 
-def best(
-    sides: dict[str, Callable[[Items], list[bool]]], items: Items, repeats: int
-) -> dict[str, tuple[float, float, list[bool]]]:
-    """name -> (seconds of the fastest repeat, CPU seconds of this process in it, verdicts); the sides take turns."""
-    found: dict[str, tuple[float, float, list[bool]]] = {}
-    for _ in range(repeats):
-        for name, side in sides.items():
-            start, used = time.perf_counter(), time.process_time()
-            verdicts = side(items)
-            new = (time.perf_counter() - start, time.process_time() - used, verdicts)
-            found[name] = min(found.get(name, new), new)
-    return found
+def scheduled(pool: Pool | None) -> tuple[float, float]:
+    """(seconds that a pool's workers have computed, seconds that they have waited for a core); zeros where nobody says."""
+    paths = [Path(f"/proc/{pid}/schedstat") for pid in (pool.pids() if pool is not None else [])]
+    rows = [path.read_text().split() for path in paths if path.exists()]
+    return sum(int(row[0]) for row in rows) / 1e9, sum(int(row[1]) for row in rows) / 1e9
+
+
+def shares(side: Side, single: Side, items: int) -> str:
+    """A pool's own line; nothing where the system does not tell, or where a worker was replaced on the way."""
+    if side.pool is None or side.ran <= 0 or side.queued < 0:
+        return ""
+    done, wall = items * len(side.walls), sum(side.walls) * side.pool.workers
+    ran, queued = side.ran / wall, side.queued / wall
+    return (
+        f"\n    a verdict {1000 * side.here / done:.3f} ms CPU here, {1000 * side.ran / done:.3f} ms in the workers: one caller "
+        f"feeds {side.ran / side.here:.0f}; their time: {ran:.0%} computing, {queued:.0%} waiting for a core, "
+        f"{1 - ran - queued:.0%} for work; on free cores {side.free(items):.0f} a second, "
+        f"{side.free(items) / single.free(items):.2f} x one worker"
+    )
 
 
 def main() -> None:
@@ -96,21 +139,24 @@ def main() -> None:
         )
         for load, items in (("algebra", algebra(chosen.problems, 4)), ("group", groups(chosen.problems, chosen.group))):
             sides = {
-                "math-verify, serial": serially,
-                "pool, 1 worker": pooled(one),
-                f"pool, {many} workers": pooled(several),
+                "math-verify, serial": Side(serially),
+                "pool, 1 worker": Side.of(one),
+                f"pool, {many} workers": Side.of(several),
             }
             if load == "group":
-                sides[f"pool, {many} workers, remembering"] = lambda items: _fresh(items, many)
-            found = best(sides, items, chosen.repeats)
+                sides[f"pool, {many} workers, remembering"] = Side(lambda items: _fresh(items, many))
+            for _ in range(chosen.repeats):
+                for side in sides.values():
+                    side.turn(items)
             print(f"{load}: {len(items)} completions")
-            serial, single = found["math-verify, serial"], found["pool, 1 worker"]
-            for name, (seconds, used, verdicts) in found.items():
-                agree = sum(a == b for a, b in zip(verdicts, serial[2], strict=True))
+            serial, single = sides["math-verify, serial"], sides["pool, 1 worker"]
+            for name, side in sides.items():
+                agree = sum(a == b for a, b in zip(side.verdicts, serial.verdicts, strict=True))
+                seconds = min(side.walls)
                 print(
-                    f"  {name:<32} {len(items) / seconds:8.0f} a second   {serial[0] / seconds:6.2f} x serial   "
-                    f"{single[0] / seconds:6.2f} x one worker   {1000 * used / len(items):6.3f} ms CPU here   "
-                    f"{agree}/{len(items)} verdicts as the serial side"
+                    f"  {name:<32} {len(items) / seconds:8.0f} a second   {min(serial.walls) / seconds:6.2f} x serial   "
+                    f"{min(single.walls) / seconds:6.2f} x one worker   {agree}/{len(items)} verdicts as the serial side"
+                    f"{shares(side, single, len(items))}"
                 )
 
 

@@ -15,7 +15,7 @@ import pytest
 import torch
 from rich.console import Console
 
-from sage_rlvr import cli, runs, verbs
+from sage_rlvr import cli, runs
 from sage_rlvr.cli import main
 from sage_rlvr.config import TrainConfig, dump, load_config
 from sage_rlvr.engines import base as engine_base
@@ -26,6 +26,7 @@ from sage_rlvr.evaluation import record as records
 from sage_rlvr.evaluation.record import Record, load_record
 from sage_rlvr.report import Arm, Result, Support, results_table, seeds_table, summarise, summarise_seeds
 from sage_rlvr.runs import RunDir, read_metrics
+from sage_rlvr.verbs import tables
 
 Recipe = Callable[..., Path]
 Capture = pytest.CaptureFixture[str]
@@ -447,7 +448,7 @@ def test_a_table_fits_its_terminal(width: int) -> None:
         seeds_table(summarise_seeds([several_arms(s) for s in range(3)])),
     ):
         screen = Console(file=io.StringIO(), width=width)
-        verbs._print_table(screen, table)
+        tables._print_table(screen, table)
         lines = screen.file.getvalue().splitlines()  # type: ignore[attr-defined]
         body = lines[: next(i for i, line in enumerate(lines) if "Mean over" in line)]
         left_out = [line for line in body if "in a wider terminal" in line]
@@ -465,7 +466,7 @@ def test_compare_over_training_seeds(write_recipe: Recipe, warm_policy: Path, tm
     base = load_record("base.npz")
     for s in range(3):
         logps = {t: [row - 0.1 * (s + 1) for row in rows] for t, rows in base.logps.items()}
-        records.save_record(Record({**base.meta, "name": "GRPO"}, logps), f"g{s}.npz")
+        records.save_record(Record({**base.meta, "name": "GRPO", "weights": f"g{s}"}, logps), f"g{s}.npz")
     said(capsys)
     assert call("compare", "base=base.npz", "GRPO=g0.npz,g1.npz,g2.npz", "--k", 4, "--out", "page") == 0
     out, _ = said(capsys)

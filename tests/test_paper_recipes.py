@@ -15,7 +15,7 @@ from sage_rlvr.config import FinetuneConfig, TrainConfig, decode, dump, load, lo
 from sage_rlvr.engines.trl.dry_run import finetune_lines, train_lines
 from sage_rlvr.engines.trl.settings import grpo_arguments
 from sage_rlvr.recipes import recipe
-from sage_rlvr.verbs import recipe_lines, schema_of
+from sage_rlvr.verbs.recipes import recipe_lines, schema_of
 
 FOLDER = recipe("base.yaml", "paper").parent
 BASES = {"base.yaml", "r1_base.yaml", "full_base.yaml"}

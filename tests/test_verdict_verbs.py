@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from sage_rlvr.cli import main
-from sage_rlvr.evaluation.record import Record, save_record
+from sage_rlvr.evaluation.record import Record, load_record, save_record
 from sage_rlvr.evaluation.samples import Identity, Sample, SampleStore
 
 Capture = pytest.CaptureFixture[str]
@@ -102,7 +102,9 @@ def test_records_over_training_seeds(capsys: Capture) -> None:
     arms = [f"{arm}={','.join(name.split('=')[1] for name in records)}" for arm, records in names.items()]
     code, out, err = run(capsys, "compare", base, *arms, "--k", 16)
     assert code == 0, err
-    assert "P(A > base), a problem's pass@k, for these methods: 1.000" in out and "over k" not in out
+    assert "P(A > base), a problem's pass@k, for these methods: 1.000" in out
+    assert "A vs base over k, for these methods: better at k = 1 to 16" in out and "at all 3 values of k at once" in out
+    assert "A against base, exact, problems expected to be solved in 16 samples, held fixed: preserved " in out
     assert "mean gap in pass@16 at equal pass@1, temperature frontiers: " in out and "over 3 training seeds" in out
     code, out, err = run(capsys, "plan", "--problems", 60, "--k", 16, "--from", *arms)
     assert code == 0 and "from a pilot of 40 problems, exact; SD between training runs 0.0" in out, err
@@ -156,7 +158,8 @@ def test_a_pilot_of_several_seeds_and_of_several_tasks(capsys: Capture) -> None:
     p, arms = rng.beta(1, 2, 12), []
     for i, arm in enumerate("ab"):
         one = [
-            store(f"{arm}-{s}", rng.binomial(16, p), replace(IDENTITY, seed=9 * i + s)).split("=")[1] for s in range(3)
+            store(f"{arm}-{s}", rng.binomial(16, p), replace(IDENTITY, revision=f"r{s}", seed=9 * i + s)).split("=")[1]
+            for s in range(3)
         ]
         arms.append(f"{arm}={','.join(one)}")
     code, out, err = run(capsys, "plan", "--problems", 60, "--k", 8, "--from", *arms)
@@ -202,7 +205,9 @@ def test_sample_stores_of_several_seeds(capsys: Capture) -> None:
     paths = {}
     for arm, lift in (("a", 0.0), ("b", 0.3)):
         one = [
-            store(f"{arm}-{s}", rng.binomial(16, np.clip(p + lift, 0, 1)), replace(IDENTITY, seed=s)).split("=")[1]
+            store(
+                f"{arm}-{s}", rng.binomial(16, np.clip(p + lift, 0, 1)), replace(IDENTITY, revision=f"r{s}", seed=s)
+            ).split("=")[1]
             for s in range(3)
         ]
         paths[arm] = f"{arm}={','.join(one)}"
@@ -226,3 +231,63 @@ def test_plan(capsys: Capture) -> None:
     ]:
         code, _, err = run(capsys, "plan", *words)
         assert code == 2 and message in err, err
+
+
+def test_frontiers_of_sample_stores(capsys: Capture) -> None:
+    rng = np.random.default_rng(2)
+    paths: dict[str, list[str]] = {}
+    for arm, lift in (("a", 0.0), ("b", 0.8)):
+        for i, (t, p) in enumerate(policies(lift, 0, 30).items()):
+            law = replace(IDENTITY, model=arm, seed=i, decoding={"preset": "x", "temperature": t, "max_new_tokens": 64})
+            paths.setdefault(arm, []).append(store(f"{arm}-{i}", rng.binomial(16, p), law).split("=")[1])
+    arms = [f"{arm}={','.join(found)}" for arm, found in paths.items()]
+    code, out, err = run(capsys, "compare", *arms, "--k", 8, "--frontier")
+    assert code == 0, err
+    assert "a, sums, pass@1 and pass@8 by temperature: T 0.4: " in out
+    assert "sums: b vs a, pass@8 at equal pass@1, temperature frontiers: " in out
+    assert "over 30 problems and their samples" in out or "no common range" in out
+    assert "the budgets are not equal" in run(capsys, "compare", *arms, "--k", 8)[2]
+    assert (
+        "another policy than a's" in run(capsys, "compare", f"a=a-0,{paths['b'][1]}", "b-0", "--frontier", "--k", 8)[2]
+    )
+    assert (
+        "has a store of sums at T = 0.4 already"
+        in run(capsys, "compare", "a=a-0,a-0", "b-0", "--frontier", "--k", 8)[2]
+    )
+    assert "settings of sample stores" in run(capsys, "compare", "x.npz", "y.npz", "--frontier")[2]
+
+
+def test_one_policy_twice_is_no_two_training_seeds(capsys: Capture) -> None:
+    counts, other = np.arange(10), replace(IDENTITY, revision="s", seed=8)
+    store("a-0", counts)
+    store("a-1", counts, replace(IDENTITY, seed=9))
+    store("b-0", counts, other)
+    err = run(capsys, "compare", "a=a-0,b-0", "b=a-0,a-1", "--k", 4)[2]
+    assert "b: a-0 and a-1 hold samples of the same weights (r), so they are no two training seeds" in err
+    assert run(capsys, "compare", "a=a-0", "b=a-1", "--k", 4)[0] == 0
+    again = record("x", policies()).split("=")[1]
+    other = record("y", policies(0.1)).split("=")[1]
+    err = run(capsys, "compare", f"x={again},{other}", f"y={other},{other}", "--k", 4)[2]
+    assert "y: two of its records are of the same weights" in err
+
+
+def test_arms_of_unlike_training_and_a_control_with_a_name(capsys: Capture) -> None:
+    """The first arm is a trained run: it is called by its name; arms trained for unlike numbers of steps are told apart."""
+    arms = []
+    for name, steps, lift in (("short", 2, 0.0), ("long", 5, 0.8)):
+        folder = Path("runs") / name
+        (folder / "policy").mkdir(parents=True)
+        (folder / "run.json").write_text("{}")
+        (folder / "metrics.jsonl").write_text("".join(f'{{"step": {i}}}\n' for i in range(steps)))
+        made = load_record(record(name, policies(lift)).split("=")[1])
+        save_record(Record({**made.meta, "model": str(folder / "policy")}, made.logps), f"{name}.npz")
+        arms.append(f"{name}={name}.npz")
+    code, out, err = run(capsys, "compare", *arms, "--k", 16)
+    assert code == 0, err
+    assert "Training steps differ (short: 2; long: 5): a difference between these arms is also one of how long" in out
+    assert "long against short's temperature frontier" in out and "the base" not in out
+    assert (
+        "long against short, exact, right completions with probability above 1/256 (Definition 4.1): preserved " in out
+    )
+    assert "corrected for the 2 comparisons listed here" in out and "not adjusted" not in out
+    assert "Training steps differ" not in run(capsys, "compare", arms[0], "again=short.npz", "--k", 16)[1]

@@ -53,6 +53,22 @@ class Demo:
 
 
 @dataclass(frozen=True)
+class Sweep:
+    """Arms x training seeds x evaluation from a matrix file (recipes/matrices), paired by seed; the same command continues.
+
+    What the folder holds by configuration and weights is not made again, a demo's included; missing controls are added, and
+    said. Exit code 2 if a cell failed."""
+
+    matrix: tyro.conf.Positional[Path]
+    out: Path | None = None
+    """Where everything goes (default runs/<matrix name>)."""
+    workers: int | None = None
+    """Processes at a time, one thread each (default: the number of cores)."""
+    dry_run: bool = False
+    """Print what the matrix means, what was added, what is there and what is left; nothing is written."""
+
+
+@dataclass(frozen=True)
 class Sft:
     """Supervised fine-tuning: train a base policy from scratch, or fine-tune an existing model on a data set (TRL).
 
@@ -129,6 +145,8 @@ class Eval:
     preset: Literal["honest", "paper", "released_code"] = "honest"
     """Of samples: honest (T 1, nothing truncated), paper (its training settings at T 0.3: min_p 0.01), released_code (T 0.3,
     top-p 0.95, and top-k 50 where vLLM does not sample)."""
+    temperature: float | None = None
+    """Of samples: another temperature than the preset's, 0 being greedy; for `compare --frontier`."""
     template: Literal["sage", "boxed", "as_is"] = "boxed"
     """Of samples: how a mathematics problem is asked, and where its answer is read."""
     chat: Literal["model", "format"] = "model"
@@ -138,7 +156,8 @@ class Eval:
     max_new_tokens: int | None = None
     """Of samples: default 32 for Countdown, else 3072."""
     score_base: str | None = None
-    """Of samples: also the log-probs of every token under this model, for perplexities."""
+    """Of samples: also the log-probs of every token under this model, for perplexities; samples that are there already are
+    scored without being drawn again."""
     guide: str | None = None
     """Of samples: also q of a guide (branch, token, random, flat) at every token."""
     generator: Literal["auto", "sampler", "transformers", "vllm", "server"] = "auto"
@@ -160,7 +179,19 @@ class Eval:
 
 
 SAMPLING = (
-    *("task", "preset", "template", "chat", "store", "max_new_tokens", "score_base", "guide", "generator", "server"),
+    *(
+        "task",
+        "preset",
+        "temperature",
+        "template",
+        "chat",
+        "store",
+        "max_new_tokens",
+        "score_base",
+        "guide",
+        "generator",
+        "server",
+    ),
     *("served_as", "dtype", "sampling_seed", "rank", "quiet"),
 )  # settings of Eval that mean nothing without --samples or --reverify
 EXACT = ("temperatures", "frontier", "ks", "sample", "out")  # and those that mean nothing with it
@@ -181,6 +212,8 @@ class Compare:
     """Of sample stores: the first so many samples of each problem (default: all, which must be equally many)."""
     patterns: bool = False
     """Of sample stores: also compare the reasoning patterns of right samples."""
+    frontier: bool = False
+    """Of sample stores: each arm's stores are one policy at different temperatures; compare pass@k at equal pass@1."""
     out: Path | None = None
     """Also write the page and the pictures there (of exact records)."""
 
@@ -210,7 +243,32 @@ class Samples:
     to_lm_eval: Path | None = None
     """Write the store into this folder as files of lm_eval --log_samples."""
     docs: str | None = None
-    """Of --to-lm-eval: the problems' texts and golds, a mathematics task or a .jsonl file (imported stores know them)."""
+    """Of --to-lm-eval: the problems' texts and golds, a mathematics task or a .jsonl file (imported stores and generated
+    tasks know them)."""
+
+
+@dataclass(frozen=True)
+class Report:
+    """One self-contained page of runs, evaluations and samples: verdicts, numbers, figures, a sample browser, run cards.
+
+    RUNS are folders of `demo` or `sweep`, run directories, records (.npz), sample stores, or NAME=PATH[,PATH...] of those.
+    What was not run or not recorded is said on the page; nothing is made here."""
+
+    runs: tyro.conf.Positional[tuple[str, ...]]
+    out: Annotated[Path | None, tyro.conf.arg(aliases=["-o"])] = None
+    """The file (default report.html or report.md here), or a folder to put it in."""
+    format: Literal["html", "md"] = "html"
+    """html opens without network; md has the sentences and tables."""
+    png: Path | None = None
+    """Also write every figure as PNG into this folder."""
+    split: Literal["validation", "test"] = "test"
+    """Which records are compared."""
+    k: int = 256
+    """pass@1 and pass@k are compared."""
+    show: int = 16
+    """Samples of each problem and store on the page."""
+    title: str = ""
+    """Above the page."""
 
 
 @dataclass(frozen=True)
@@ -277,14 +335,39 @@ class Theory:
 
 
 @dataclass(frozen=True)
+class Guides:
+    """What any guide would do to a trained policy if Eq. (4) were reached: all guides at equal KL, and the best q there is.
+
+    On the enumerable Countdown world. Variants are chosen on validation problems and shown on test problems."""
+
+    policy: tuple[str, ...] = ("embedded",)
+    """Run directories or model folders; each gets its own tables."""
+    problems: int = 100
+    """Of validation, and as many of test."""
+    samples: int = 512
+    """Completions drawn a problem, for the wrong ones; the right ones are listed."""
+    draw: Literal["law", "census"] = "law"
+    """law: independent draws from the world's own law; census: all problems of a split equally likely, none twice."""
+    doses: tuple[float, ...] = (0.01, 0.03, 0.1, 0.3)
+    """KL(policy with the guide || policy), nats a completion."""
+    seed: int = 1
+    """Of the problems and of the draws."""
+    out: Path = RUNS / "guides"
+    """Where guides.json, guides.md and guides.png go."""
+    docs: Path | None = None
+    """Also make the measured part of guides.md in this folder again, as in the repository's docs/."""
+
+
+@dataclass(frozen=True)
 class Audit:
     """Audit the verifier on tasks: what perfect, wrong and guessed answers earn, and the rows where it fails, by id.
 
     Exit code 2 if a check with a bar is below 99 %."""
 
     tasks: tyro.conf.Positional[tuple[str, ...]]
-    """aime, amc23, math500, math500_l5, minerva, dapo_math, knights_and_knaves(_strict), or a .jsonl file with problem and
-    answer. SAGE_RLVR_DATA names a folder with the data files; without it they are fetched at pinned commits."""
+    """aime, amc23, math500, math500_l5, minerva, dapo_math, knights_and_knaves(_strict), countdown (or countdown:WORLD), or a
+    .jsonl file with problem and answer. SAGE_RLVR_DATA names a folder with the data files; without it they are fetched
+    at pinned commits."""
     template: str | None = None
     """The prompt format in use: sage, boxed or as_is (default: each of them)."""
     answer_in: Literal["boxed", "tag", "last_number", "anywhere"] | None = None
@@ -318,15 +401,18 @@ class Doctor:
 
 Command = (
     Annotated[Demo, tyro.conf.subcommand("demo")]
+    | Annotated[Sweep, tyro.conf.subcommand("sweep")]
     | Annotated[Sft, tyro.conf.subcommand("sft")]
     | Annotated[Train, tyro.conf.subcommand("train")]
     | Annotated[Eval, tyro.conf.subcommand("eval")]
     | Annotated[Compare, tyro.conf.subcommand("compare")]
     | Annotated[Samples, tyro.conf.subcommand("samples")]
+    | Annotated[Report, tyro.conf.subcommand("report")]
     | Annotated[Plan, tyro.conf.subcommand("plan")]
     | Annotated[Show, tyro.conf.subcommand("show")]
     | Annotated[ImportConfig, tyro.conf.subcommand("import-config")]
     | Annotated[Theory, tyro.conf.subcommand("theory")]
+    | Annotated[Guides, tyro.conf.subcommand("guides")]
     | Annotated[Audit, tyro.conf.subcommand("audit")]
     | Annotated[Verify, tyro.conf.subcommand("verify")]
     | Annotated[Doctor, tyro.conf.subcommand("doctor")]
@@ -375,10 +461,13 @@ def _check_verb(args: Sequence[str]) -> None:
         "eval",
         "compare",
         "samples",
+        "sweep",
+        "report",
         "plan",
         "show",
         "import-config",
         "theory",
+        "guides",
         "audit",
         "verify",
         "doctor",
@@ -417,15 +506,18 @@ def _overrides(command: object, unknown: Sequence[str]) -> list[tuple[str, str]]
 def _run(command: object, overrides: list[tuple[str, str]], streams: Streams) -> int:
     verbs = {
         Demo: _demo,
+        Sweep: _sweep,
         Sft: _sft,
         Train: _train,
         Eval: _eval,
         Compare: _compare,
         Samples: _samples,
+        Report: _report,
         Plan: _plan,
         Show: _show,
         ImportConfig: _import_config,
         Theory: _theory,
+        Guides: _guides,
         Audit: _audit,
         Verify: _verify,
         Doctor: _doctor,
@@ -438,7 +530,7 @@ def _sft(command: Sft, overrides: list[tuple[str, str]], streams: Streams) -> in
     from sage_rlvr.engines.sft import train_sft
     from sage_rlvr.progress import Silent, Terminal
     from sage_rlvr.runs import RunDir
-    from sage_rlvr.verbs import check_verb, schema_of
+    from sage_rlvr.verbs.recipes import check_verb, schema_of
 
     check_verb(command.recipe, load(command.recipe, overrides), "sft")
     if _is_dry(command):
@@ -484,7 +576,7 @@ def _train(command: Train, overrides: list[tuple[str, str]], streams: Streams) -
     from sage_rlvr.engines.base import run_facts
     from sage_rlvr.progress import Silent, Terminal
     from sage_rlvr.runs import RunDir
-    from sage_rlvr.verbs import check_verb
+    from sage_rlvr.verbs.recipes import check_verb
 
     check_verb(command.recipe, load(command.recipe, overrides), "train")
     if _is_dry(command):
@@ -527,7 +619,7 @@ def _is_dry(command: Train | Sft) -> bool:
 def _dry_run(command: Train | Sft, overrides: list[tuple[str, str]], streams: Streams) -> int:
     from sage_rlvr.config import FinetuneConfig, SftConfig, TrainConfig, load, load_config
     from sage_rlvr.engines.trl.dry_run import finetune_lines, train_lines
-    from sage_rlvr.verbs import loop_lines, recipe_lines, schema_of
+    from sage_rlvr.verbs.recipes import loop_lines, recipe_lines, schema_of
 
     schema: type = TrainConfig
     if isinstance(command, Sft):  # one of the two; a recipe for RL is refused before
@@ -546,7 +638,7 @@ def _dry_run(command: Train | Sft, overrides: list[tuple[str, str]], streams: St
 
 
 def _import_config(command: ImportConfig, overrides: list[tuple[str, str]], streams: Streams) -> int:
-    from sage_rlvr.verbs import import_recipes
+    from sage_rlvr.verbs.recipes import import_recipes
 
     texts, findings, missing = import_recipes(command.source, command.out, command.plain)
     if command.out is None:
@@ -590,7 +682,7 @@ def _ended(reached: int, wanted: int, result: str, directory: Path, streams: Str
 
 def _show(command: Show, overrides: list[tuple[str, str]], streams: Streams) -> int:
     from sage_rlvr.config import TrainConfig, load, load_config
-    from sage_rlvr.verbs import recipe_lines, schema_of, world_line
+    from sage_rlvr.verbs.recipes import recipe_lines, schema_of, world_line
 
     config = load_config(schema_of(load(command.recipe, overrides)), command.recipe, overrides)
     for line in recipe_lines(config):
@@ -614,7 +706,7 @@ def _eval_samples(command: Eval, streams: Streams) -> int:
     from sage_rlvr.engines.sampled_run import sample_into_store, verify_again
     from sage_rlvr.evaluation.sample_report import report_lines
     from sage_rlvr.progress import counting
-    from sage_rlvr.verbs import sample_settings
+    from sage_rlvr.verbs.stores import sample_settings
 
     settings = sample_settings(command, RUNS)
     say = partial(streams.out.print, markup=False, soft_wrap=True)
@@ -637,7 +729,7 @@ def _eval_exact(command: Eval, streams: Streams) -> int:
     from sage_rlvr.engines.evaluate import FRONTIER, cross_check, evaluate
     from sage_rlvr.evaluation.record import save_record
     from sage_rlvr.runs import writing
-    from sage_rlvr.verbs import eval_lines, print_cross_check, target_of
+    from sage_rlvr.verbs.records import eval_lines, print_cross_check, target_of
 
     temperatures = sorted({*command.temperatures, *(FRONTIER if command.frontier else ())})
     if command.sample < 0 or (command.sample and 1.0 not in temperatures):
@@ -672,15 +764,9 @@ def _eval_exact(command: Eval, streams: Streams) -> int:
 
 def _compare(command: Compare, overrides: list[tuple[str, str]], streams: Streams) -> int:
     from sage_rlvr.report import summarise
-    from sage_rlvr.verbs import (
-        PAPER,
-        compare_records,
-        compare_stores,
-        is_store,
-        more_lines,
-        paper_lines,
-        print_summary,
-    )
+    from sage_rlvr.verbs.records import compare_records, load_arms, more_lines, support_lines
+    from sage_rlvr.verbs.stores import compare_store_frontiers, compare_stores, is_store
+    from sage_rlvr.verbs.tables import PAPER, paper_lines, print_summary
 
     say = partial(streams.out.print, markup=False, soft_wrap=True)
     plain: Callable[[], list[str]] | None = None
@@ -688,17 +774,25 @@ def _compare(command: Compare, overrides: list[tuple[str, str]], streams: Stream
         plain = partial(paper_lines, command.arms)
     elif any(map(is_store, command.arms)):
         plain = partial(compare_stores, command.arms, command.k, command.samples, command.patterns)
-    elif command.samples is not None or command.patterns:
-        raise ConfigError("--samples, --patterns: settings of sample stores; these arms are none, so leave them out")
+        if command.frontier:
+            if command.patterns:
+                raise ConfigError("--frontier, --patterns: give one of them; patterns are compared at one temperature")
+            plain = partial(compare_store_frontiers, command.arms, command.k, command.samples)
+    elif command.samples is not None or command.patterns or command.frontier:
+        raise ConfigError(
+            "--samples, --patterns, --frontier: settings of sample stores; these arms are none, so leave them out (records "
+            "evaluated with eval --frontier have their frontiers compared anyway)"
+        )
     if plain is not None:
         if command.out is not None:
             raise ConfigError(f"--out {command.out}: only exact records have a page; leave it out")
         say("\n".join(plain()))
         return 0
-    result, over_seeds = compare_records(command.arms, command.split, command.k)
+    loaded = load_arms(command.arms, command.split)
+    result, over_seeds = compare_records(loaded, command.k)
     shown = summarise(result) if over_seeds is None else over_seeds
     print_summary(streams.out, shown)
-    for line in more_lines(result, over_seeds, command.k):
+    for line in (*more_lines(result, over_seeds, command.k), *support_lines(loaded, command.k)):
         say(line)
     if command.out is not None:
         _write_pages(shown, command.out, streams)
@@ -706,7 +800,7 @@ def _compare(command: Compare, overrides: list[tuple[str, str]], streams: Stream
 
 
 def _samples(command: Samples, overrides: list[tuple[str, str]], streams: Streams) -> int:
-    from sage_rlvr.verbs import store_lines
+    from sage_rlvr.verbs.stores import store_lines
 
     for line in store_lines(command):
         streams.out.print(line, markup=False, soft_wrap=True)
@@ -715,7 +809,7 @@ def _samples(command: Samples, overrides: list[tuple[str, str]], streams: Stream
 
 def _plan(command: Plan, overrides: list[tuple[str, str]], streams: Streams) -> int:
     from sage_rlvr.evaluation.plan import Design, assume, make_plan, plan_lines
-    from sage_rlvr.verbs import pilot_of
+    from sage_rlvr.verbs.plans import pilot_of
 
     design = Design(problems=command.problems, samples=command.samples, seeds=command.seeds)
     if not 1 <= command.k <= command.samples:
@@ -736,6 +830,27 @@ def _plan(command: Plan, overrides: list[tuple[str, str]], streams: Streams) -> 
         )
     for line in plan_lines(make_plan(design, pilot, run_cost=command.run_cost), run_cost=command.run_cost):
         streams.out.print(line, markup=False, soft_wrap=True)
+    return 0
+
+
+def _report(command: Report, overrides: list[tuple[str, str]], streams: Streams) -> int:
+    from sage_rlvr.experiments.sweep import LABELS
+    from sage_rlvr.runs import writing
+    from sage_rlvr.verbs.report import study_of, write
+
+    if not command.runs or command.show < 0 or command.k < 2:
+        raise ConfigError(
+            f"RUNS {list(command.runs)}, --show {command.show}, --k {command.k}: name one folder, run, record or store at least; "
+            "show 0 or more samples; k is 2 or more"
+        )
+    say = partial(streams.err.print, markup=False, soft_wrap=True)
+    options = {"split": command.split, "k": command.k, "shown": command.show, "title": command.title}
+    study = study_of(command.runs, LABELS, say=say, **options)
+    out = command.out or Path(f"report.{command.format}")
+    with writing("report", out.parent, 8 << 20):
+        written = write(study, out, command.format, command.png)
+    for path in written:
+        streams.out.print(f"{path}  {path.stat().st_size / 1e3:,.0f} kB", markup=False, soft_wrap=True)
     return 0
 
 
@@ -790,9 +905,34 @@ def _check_lab(command: Theory) -> None:
         )
     if command.policy is not None:
         from sage_rlvr.engines.base import load_policy
-        from sage_rlvr.verbs import target_of
+        from sage_rlvr.verbs.records import target_of
 
         load_policy(target_of(command.policy, None).model)
+
+
+def _guides(command: Guides, overrides: list[tuple[str, str]], streams: Streams) -> int:
+    from sage_rlvr.engines.guide_lab import one_thread, run_guide_lab
+    from sage_rlvr.verbs import guides
+    from sage_rlvr.verbs.records import target_of
+
+    if command.docs is not None and not (command.docs / "guides.md").is_file():
+        raise ConfigError(f"--docs {command.docs}: there is no guides.md; name the repository's docs/")
+    one_thread()
+    say = partial(streams.err.print, markup=False, soft_wrap=True)
+    options = {name: getattr(command, name) for name in ("problems", "samples", "draw", "doses", "seed")}
+    results = [run_guide_lab(target_of(name, None), progress=say, **options) for name in command.policy]
+    for result in results:
+        for name, table in guides.tables(result).items():
+            streams.out.print(f"\n{result.policy}: {name}\n", style="bold")
+            streams.out.print(table, markup=False, soft_wrap=True)
+        streams.out.print("")
+        for line in guides.sentences(result):
+            streams.out.print(line, markup=False, soft_wrap=True)
+    paths = guides.write(results, command.out)
+    if command.docs is not None:
+        paths += guides.write_docs(results, command.docs)
+    streams.out.print("\nwritten: " + "  ".join(map(str, paths)), markup=False, soft_wrap=True)
+    return 0
 
 
 def _audit(command: Audit, overrides: list[tuple[str, str]], streams: Streams) -> int:
@@ -834,19 +974,43 @@ def _verify(command: Verify, overrides: list[tuple[str, str]], streams: Streams)
 
 
 def _doctor(command: Doctor, overrides: list[tuple[str, str]], streams: Streams) -> int:
-    from sage_rlvr.verbs import doctor
+    from sage_rlvr.verbs.doctor import doctor
 
     return doctor(streams.out)
 
 
+def _sweep(command: Sweep, overrides: list[tuple[str, str]], streams: Streams) -> int:
+    from sage_rlvr.experiments import sweep
+
+    planned = sweep.plan(command.matrix, command.out or RUNS / command.matrix.stem)
+    say = partial(streams.out.print, markup=False, soft_wrap=True)
+    for text in sweep.dry_lines(planned):
+        say(text)
+    if command.dry_run:
+        streams.out.print(sweep.table(planned))
+        return 0
+    try:
+        whole = sweep.run(planned, _workers(command.workers), streams.out)
+    finally:
+        found = sweep.write_summary(planned.out)
+    for part in (sweep.table(planned), *sweep.closing_lines(found), f"summary: {planned.out / 'summary.md'}"):
+        streams.out.print(part, markup=False, soft_wrap=True)
+    return 0 if whole else 2
+
+
+def _workers(given: int | None) -> int:
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return cores if given is None else given
+
+
 def _demo(command: Demo, overrides: list[tuple[str, str]], streams: Streams) -> int:
-    from sage_rlvr.demo import check_by_sampling, choose_arms, evaluate_all, plan, results, train_all
+    from sage_rlvr.experiments.demo import check_by_sampling, choose_arms, evaluate_all, plan, results, train_all
     from sage_rlvr.report import summarise, summarise_seeds
-    from sage_rlvr.verbs import print_cross_check, print_summary
+    from sage_rlvr.verbs.records import print_cross_check
+    from sage_rlvr.verbs.tables import print_summary
 
     edits = [word for name, value in overrides for word in (f"--{name}", value)]
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    workers = cores if command.workers is None else command.workers
+    workers = _workers(command.workers)
     arms = choose_arms(command.arms)
     jobs = plan(command.out, command.seeds, arms, edits, problems=command.problems, workers=workers)
     streams.out.print(

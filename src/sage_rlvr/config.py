@@ -348,10 +348,11 @@ class EngineConfig:
 class ModelConfig:
     """A small policy from scratch, in a stock transformers architecture.
 
+    architecture: llama (RMS norms, rotary positions, SwiGLU) or gpt2 (layer norms, learnt positions, GELU), without dropout.
     hidden, layers, heads, mlp: widths and counts; hidden is divisible by heads. positions: longest sequence in tokens.
     """
 
-    architecture: Literal["llama"] = "llama"
+    architecture: Literal["llama", "gpt2"] = "llama"
     hidden: int = 128
     layers: int = 4
     heads: int = 4

@@ -257,6 +257,10 @@ class _Import:
         self.findings.append(Finding(kind, place, theirs.format(**numbers), here.format(**numbers)))
 
     def run(self) -> Imported:
+        """The recipes as YAML texts, RL and (without `instruct`) SFT, with their findings in the order in which they came up.
+
+        ConfigError where a key has no meaning here, or a value no counterpart; it names the key's line in the source.
+        """
         self._names()
         train = self._train_recipe()
         sft = None if self.instruct else self._sft_recipe()

@@ -15,25 +15,35 @@ SHOWN = {"loss": "loss", "reward/mean": "reward", "anchor/kl_raw": "KL", "policy
 
 
 class Reporter(Protocol):
+    """What long work tells of itself: `start` once, then `advance` whenever there is something new."""
+
     def start(self, total: int, done: int) -> None:
-        """Work of `total` steps begins, `done` of them already there."""
+        """Work of `total` steps begins, `done` of them already there (an earlier process made them)."""
         ...
 
     def advance(self, done: int, metrics: Mapping[str, float]) -> None:
-        """`done` steps are there."""
+        """`done` steps are there, those of earlier processes included; metrics: name -> value of what was just done.
+
+        Of several updates a rollout each may come by itself with the same `done`, and only one of them knows the reward."""
         ...
 
 
 class Silent:
     """For workers whose parent reads metrics.jsonl."""
 
-    def start(self, total: int, done: int) -> None: ...
+    def start(self, total: int, done: int) -> None:
+        """Nothing."""
 
-    def advance(self, done: int, metrics: Mapping[str, float]) -> None: ...
+    def advance(self, done: int, metrics: Mapping[str, float]) -> None:
+        """Nothing."""
 
 
 class Terminal:
-    """One bar, or a plain line every `every` seconds where the output is not a terminal."""
+    """One bar, or a plain line every `every` seconds where the output is not a terminal.
+
+    Behind it stand the newest loss, reward, KL and entropy: a value stays until another one of its name comes, so that the
+    reward of a rollout is shown beside all of its updates.
+    """
 
     def __init__(self, label: str, every: float = 15.0) -> None:
         self.label, self.every = label, every
@@ -42,8 +52,10 @@ class Terminal:
         self.began = self.last_line = time.monotonic()
         self.first = 0
         self.bar: Progress | None = None
+        self.newest: dict[str, float] = {}
 
     def start(self, total: int, done: int) -> None:
+        """The bar, or a line that says where an earlier process ended."""
         self.total, self.first, self.began = total, done, time.monotonic()
         if done:
             self.console.print(f"{self.label}: continuing at step {done} of {total}")
@@ -53,7 +65,9 @@ class Terminal:
             self.bar.start()
 
     def advance(self, done: int, metrics: Mapping[str, float]) -> None:
-        note = "  ".join(f"{short} {metrics[name]:.3f}" for name, short in SHOWN.items() if name in metrics)
+        """The bar at `done`; or a line, when it is due and at the end."""
+        self.newest |= {name: metrics[name] for name in SHOWN if name in metrics}
+        note = "  ".join(f"{short} {self.newest[name]:.3f}" for name, short in SHOWN.items() if name in self.newest)
         if self.bar is not None:
             self.bar.update(self.task, completed=done, note=note)
             if done >= self.total:

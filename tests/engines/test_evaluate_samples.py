@@ -397,6 +397,27 @@ def test_eval_samples_tops_up_compares_and_judges_again(
     assert capsys.readouterr().out.startswith("0 samples judged again") and SampleStore.open("a").digest() == before
 
 
+def test_stores_at_several_temperatures_make_a_frontier(
+    recipe: Path, warm_policy: Path, tiny_policy: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    home, arms = Path("runs/samples"), []
+    for policy in (warm_policy, tiny_policy):
+        for t in (1, 0.5):
+            words = ("--world", recipe, "--problems", 6, "--quiet", "--samples", 32, "--temperature", t)
+            assert call("eval", policy, *words) == 0
+            assert f"preset honest: T {t:g}, nothing truncated" in capsys.readouterr().out
+        stores = [home / policy.name / f"countdown-honest-T{t}" for t in ("1", "0.5")]
+        arms.append(f"{policy.name}={stores[0]},{stores[1]}")
+    assert call("compare", *arms, "--frontier", "--k", 8) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert (
+        "pass@1 and pass@8 by temperature: T 0.5: " in said
+        and "pass@8 at equal pass@1, temperature frontiers: " in said
+    )
+    assert call("eval", warm_policy, "--world", recipe, "--problems", 6, "--temperature", 0.5) == 2  # exact
+    assert "--temperature" in capsys.readouterr().err
+
+
 def test_another_policy_or_setting_does_not_continue_a_store(
     recipe: Path, warm_policy: Path, tiny_policy: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -23,7 +23,7 @@ from sage_rlvr.methods import METHODS, grpo
 from sage_rlvr.progress import Silent
 from sage_rlvr.runs import RunDir, read_metrics
 from sage_rlvr.tasks.countdown import build_tokenizer
-from sage_rlvr.verbs import reference_line
+from sage_rlvr.verbs.recipes import reference_line
 
 Recipe = Callable[..., Path]
 

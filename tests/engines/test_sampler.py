@@ -23,7 +23,7 @@ from transformers import (
 
 from sage_rlvr.core.keys import Key
 from sage_rlvr.engines import llama_step, sampler
-from sage_rlvr.engines.sampler import Rollout, draw, pad_right, sample, supports_shared_prefix
+from sage_rlvr.engines.sampler import Rollout, draw, packed, pad_right, prefill, sample, supports_shared_prefix
 from sage_rlvr.engines.scoring import score
 from sage_rlvr.errors import DataError
 
@@ -56,6 +56,11 @@ def sliding() -> PreTrainedModel:
 
 def biased() -> PreTrainedModel:
     return llama(attention_bias=True, mlp_bias=True, tie_word_embeddings=True, head_dim=6)
+
+
+def leaning() -> PreTrainedModel:
+    """As `biased`, but for the MLP, so that the bare decoder takes it."""
+    return llama(attention_bias=True, tie_word_embeddings=True, head_dim=6)
 
 
 def stretched() -> PreTrainedModel:
@@ -128,7 +133,9 @@ def test_recorded_numbers_are_those_of_a_plain_forward_pass(make: Callable[[], P
 
 def test_the_end_is_counted_and_nothing_after_it() -> None:
     rollout = run(build(llama), group_size=16)
-    for tokens, mask, done in zip(rollout.tokens.tolist(), rollout.mask.tolist(), rollout.finished.tolist(), strict=True):
+    for tokens, mask, done in zip(
+        rollout.tokens.tolist(), rollout.mask.tolist(), rollout.finished.tolist(), strict=True
+    ):
         n = sum(mask)
         assert mask == [True] * n + [False] * (len(mask) - n)
         assert (EOS in tokens) == done and (not done or tokens.index(EOS) == n - 1)
@@ -296,6 +303,62 @@ def test_the_bare_step_is_for_small_float32_models(monkeypatch: pytest.MonkeyPat
     assert not llama_step.supports(model.bfloat16())  # folded norms would be rounded anew
 
 
+@pytest.mark.parametrize("make", [llama, gqa, leaning, qwen2])
+def test_long_completions_of_the_bare_decoder(
+    make: Callable[[], PreTrainedModel], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Room that grows, prompts of unequal length, rows that end from the first token on, memory that held NaN before."""
+    model = build(make)
+    with torch.no_grad():
+        model.get_output_embeddings().weight.mul_(0.3)  # no token is certain, the end neither
+    rooms: list[int] = []
+    lay_out = llama_step.LlamaDecoder._lay_out
+    monkeypatch.setattr(llama_step.LlamaDecoder, "_lay_out", lambda self: rooms.append(self.room) or lay_out(self))
+    torch.use_deterministic_algorithms(True)  # fills what `empty` gives with NaN
+    try:
+        rollout = run(model, group_size=12, max_new_tokens=41)
+        alone = run(model, [PROMPTS[2]], group_size=12, max_new_tokens=41, row_ids=torch.arange(24, 36))
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert len(rooms) > 20 and {0, 16, 24, 32} <= set(rooms) and len(set(rollout.lengths.tolist())) > 9
+    same(rollout, alone, slice(24, 36), tolerance=2e-5)
+    monkeypatch.setattr(sampler, "supports_shared_prefix", lambda model: False)
+    same(rollout, run(model, group_size=12, max_new_tokens=41), tolerance=2e-5)
+
+
+def test_the_coordinates_that_turn_together_lie_side_by_side() -> None:
+    assert llama_step.paired(6, torch.device("cpu")).tolist() == [0, 3, 1, 4, 2, 5]
+
+
+def test_room_grows_by_an_eighth_or_more() -> None:
+    model, rooms = build(llama), []
+    with torch.no_grad():
+        ready = prefill(model, [[2, 3]])
+        layers = [(layer.keys, layer.values) for layer in ready.cache.layers]
+        decoder = llama_step.LlamaDecoder(ready.weights, layers, ready.lengths, 1, 130)  # type: ignore[arg-type]
+        for _ in range(130):
+            decoder.advance(torch.tensor([4]))
+            rooms.append(decoder.room)
+    assert sorted(set(rooms)) == [16, 24, 32, 40, 48, 56, 64, 72, 88, 104, 120, 130]  # 72 + 9 and 88 + 11, by eights
+    assert all(room > t for t, room in enumerate(rooms))
+
+
+def test_packed_weights_serve_many_prompts_and_are_those_of_the_moment() -> None:
+    model = build(gqa)
+    weights = packed(model)
+    for prompt in PROMPTS:
+        same(run(model, [prompt]), run(model, [prompt], ready=prefill(model, [prompt], weights)))
+    before = run(model)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(1.1)
+    after = run(model)
+    scores = score(model, PROMPTS, after.tokens, after.mask, owners(PROMPTS, 6))
+    assert torch.allclose(scores.logps[after.mask], after.logps[after.mask], atol=2e-5)
+    assert before.tokens.shape != after.tokens.shape or not torch.equal(before.tokens, after.tokens)
+    assert packed(build(gpt2)) is None and packed(build(sliding)) is None
+
+
 @pytest.mark.parametrize("make", [llama, gpt2, sliding])
 def test_prompts_run_once_and_ended_rows_leave_the_batch(
     make: Callable[[], PreTrainedModel], monkeypatch: pytest.MonkeyPatch
@@ -320,14 +383,18 @@ def test_prompts_run_once_and_ended_rows_leave_the_batch(
 def test_who_takes_the_plain_decoder() -> None:
     assert not supports_shared_prefix(build(sliding))
     assert supports_shared_prefix(build(lambda: qwen2(sliding_window=4)))  # named, but switched off
-    assert not supports_shared_prefix(build(lambda: qwen2(sliding_window=4, use_sliding_window=True, max_window_layers=0)))
+    assert not supports_shared_prefix(
+        build(lambda: qwen2(sliding_window=4, use_sliding_window=True, max_window_layers=0))
+    )
     closed = build(llama)
     closed._supports_attention_backend = False
     assert not supports_shared_prefix(closed)
 
 
 @pytest.mark.parametrize("make", MODELS)
-def test_both_decoders_give_the_same_tokens(make: Callable[[], PreTrainedModel], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_both_decoders_give_the_same_tokens(
+    make: Callable[[], PreTrainedModel], monkeypatch: pytest.MonkeyPatch
+) -> None:
     model = build(make)
     fast = run(model)
     monkeypatch.setattr(sampler, "supports_shared_prefix", lambda model: False)

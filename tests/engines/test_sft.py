@@ -9,15 +9,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from transformers import PreTrainedModel
+import torch
+from transformers import LlamaForCausalLM, PreTrainedModel
 
-from sage_rlvr.config import SftConfig, TrainConfig, decode, dump, load_config
+from sage_rlvr.config import ModelConfig, SftConfig, TrainConfig, decode, dump, load_config
 from sage_rlvr.engines import loop, sft
 from sage_rlvr.engines.base import load_policy
-from sage_rlvr.engines.sft import check_replaceable, save_policy, train_sft
+from sage_rlvr.engines.sft import build_model, check_replaceable, save_policy, train_sft
 from sage_rlvr.errors import CheckpointError, ConfigError
 from sage_rlvr.progress import Silent
 from sage_rlvr.runs import RunDir
+from sage_rlvr.tasks.countdown import build_tokenizer
 
 
 def full_disk_as_oserror(*args: Any, **kwargs: Any) -> None:
@@ -53,6 +55,17 @@ def test_other_errors_stay_what_they_are(tmp_path: Path, tiny_policy: Path, monk
     monkeypatch.setattr(PreTrainedModel, "save_pretrained", broken)
     with pytest.raises(RuntimeError, match="not the disk's fault"):
         save_policy(model, tokens.tokenizer, tmp_path / "policy")
+
+
+def test_the_other_architecture_is_built_without_dropout_and_as_large_as_asked() -> None:
+    tokenizer = build_tokenizer()
+    config = ModelConfig(architecture="gpt2", hidden=16, layers=2, heads=2, mlp=24, positions=32)
+    model = build_model(config, tokenizer, seed=0).train()
+    block = 4 * 16 * 16 + 4 * 16 + 2 * 16 * 24 + 16 + 24 + 4 * 16  # attention, MLP, two norms, all with biases
+    assert sum(p.numel() for p in model.parameters()) == (len(tokenizer) + 32) * 16 + 2 * block + 2 * 16
+    ids = torch.tensor([tokenizer.encode("1 2=3:")])
+    assert torch.equal(model(ids).logits, model(ids).logits)  # in training mode, as the loop's update sees it
+    assert type(build_model(ModelConfig(hidden=16, layers=1, heads=2, mlp=24), tokenizer, seed=0)) is LlamaForCausalLM
 
 
 # ---- what may be replaced

@@ -10,6 +10,7 @@ from scipy import stats
 
 from sage_rlvr.errors import DataError
 from sage_rlvr.evaluation import COUNTDOWN_CLASSES, classify, token_anatomy
+from sage_rlvr.evaluation.anatomy import _rank_correlation
 
 TEXT = {
     "end or special": ["<|im_end|>", "<eos>", "</s>", "<end_working_out>", "</SOLUTION>"],
@@ -113,3 +114,49 @@ def test_refusals():
         token_anatomy(["1"], [1.0], [1.0], top=1.0)
     with pytest.raises(DataError, match="2 problems for 1 tokens"):
         token_anatomy(["1"], [1.0], [1.0], problems=["a", "b"])
+
+
+def test_every_cell_of_a_class_has_an_interval_over_problems():
+    """Twenty problems of ten tokens; within a problem all tokens are alike, so tokens say no more than problems do."""
+    rng = np.random.default_rng(0)
+    level = rng.random(20)
+    owners = np.repeat(np.arange(20), 10)
+    tokens = ["1" if i % 10 < 4 else "but" for i in range(200)]
+    h, s = level[owners], 2 * level[owners] + rng.normal(0, 0.01, 200)
+    q = np.where(level[owners] > 0.5, 1.2, 1.0)
+    found = token_anatomy(tokens, h, s, q, problems=owners.tolist())
+    number = next(row for row in found.classes if row.name == "number")
+    names = (
+        "share",
+        "entropy",
+        "surprisal",
+        "q",
+        "top_entropy",
+        "top_surprisal",
+        "raised",
+        "lowered",
+        "clamped",
+        "correlation",
+    )
+    assert set(number.intervals) == set(names)
+    for name, i in number.intervals.items():
+        value = getattr(number, name)
+        assert i.value == pytest.approx(getattr(value, "mean", value)) and i.low <= i.value <= i.high, name
+    half = stats.t.ppf(0.975, 19) * level.std(ddof=1) / np.sqrt(20)
+    entropy = number.intervals["entropy"]
+    assert entropy.width == pytest.approx(2 * half, rel=0.15)  # of 80 tokens taken singly it would be half of that
+    assert token_anatomy(tokens, h, s).classes[0].intervals == {}
+
+
+def test_the_interval_of_a_rank_correlation_covers():
+    """Forty problems of eight tokens with a common part; the truth from 20,000 problems."""
+    rng = np.random.default_rng(1)
+
+    def draw(n: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        common = np.repeat(rng.normal(size=n), 8)
+        return common + rng.normal(size=8 * n), common + rng.normal(size=8 * n), np.repeat(np.arange(n), 8)
+
+    truth, held = stats.spearmanr(*draw(20_000)[:2]).statistic, 0
+    for seed in range(60):
+        held += _rank_correlation(*draw(40), seed=seed).contains(truth)
+    assert held >= 52  # 57 expected, below 52 once in fifty

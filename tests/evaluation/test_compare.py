@@ -15,13 +15,17 @@ from sage_rlvr.evaluation import (
     adjust,
     curve,
     holm,
+    mean_interval,
     paired,
     paired_curve,
+    paired_seed_counts,
     paired_seeds,
     sentence,
+    share_difference,
     sign_flip_p,
     signed,
 )
+from sage_rlvr.evaluation.compare import control_error
 
 
 def by_enumeration(gaps: list[float]) -> float:
@@ -104,6 +108,45 @@ def test_seeds_by_hand():
     assert "for these methods" in sentence(c, "a", "b", "pass@1") and "3 training seeds" in sentence(
         c, "a", "b", "pass@1"
     )
+
+
+@pytest.mark.parametrize("gap", [0.1, -0.25, 1.0])
+def test_seeds_without_scatter_tell_nothing(gap):
+    """(0.3, 0.4, 0.5) - 0.1 differ in the last digit, which is no scatter either."""
+    b = np.array([0.3, 0.4, 0.5])
+    c = paired_seeds(b + gap, b)
+    assert c.verdict.startswith("cannot be told (the same difference in all 3 training seeds")
+    assert math.isnan(c.p) and c.detectable == math.inf and not c.told
+    assert math.isnan(adjust([c])[0].adjusted)  # it is in no family
+    assert sentence(c, "a", "b", "m").endswith(f"for these methods: {signed(gap)} in each of 3 training seeds")
+    assert "the same in all 3 training seeds" in str(c.difference)
+    assert paired_seeds(b, b).p == 1.0 and "identical" in sentence(paired_seeds(b, b), "a", "b", "m")
+
+
+def test_seeds_that_agree_on_few_problems_show_little():
+    """8 problems, 3 seeds: half-width -ln(0.025) / 24 by hand; a gain of 1/32 is tied, though no seed differs from another."""
+    b = np.tile([1, 2, 3, 4, 0, 0, 0, 1], (3, 1))
+    a = b.copy()
+    a[:, 0] += 1
+    c = paired_seed_counts(4, a, b, 1)
+    half = -math.log(0.025) / 24
+    assert (c.difference.low, c.difference.high) == pytest.approx((1 / 32 - half, 1 / 32 + half))
+    assert c.verdict == "tied" and c.p > 0.05 and c.detectable > half
+    ceiling = paired_seed_counts(4, np.full((3, 8), 4), np.full((3, 8), 4), 4)
+    assert ceiling.verdict == "tied" and ceiling.difference.high == pytest.approx(half)
+
+
+def test_a_control_evaluated_once_gives_its_noise_to_all_seeds():
+    """Three seeds of a method that changes nothing: with one set of the control's samples 15 % were called different."""
+    rng, called, p = np.random.default_rng(3), 0, np.random.default_rng(4).beta(0.5, 1.2, 60)
+    for _ in range(200):
+        called += (
+            paired_seed_counts(64, rng.binomial(64, p, (3, 60)), rng.binomial(64, p, (1, 60)), 16).verdict != "tied"
+        )
+    assert called <= 10
+    c = paired_seed_counts(64, rng.binomial(64, p, (3, 60)), rng.binomial(64, p, (1, 60)), 1)
+    assert c.difference.over == "training seeds and the control's samples"
+    assert control_error(4, [2, 2], 1) == pytest.approx(math.sqrt(2 * 0.25 / 4) / 2)
 
 
 def test_one_training_seed_cannot_tell():
@@ -213,3 +256,12 @@ def test_signed_numbers():
         "−0.00004",
         "0.000",
     ]
+
+
+def test_from_300_problems_on_the_discordant_ones_decide_which_interval():
+    """Thirty of 400 problems differ: the interval of shares; all of them: BCa."""
+    p = np.random.default_rng(0).beta(0.5, 2, 400)
+    few, all_ = p.copy(), np.clip(p + np.random.default_rng(1).normal(0, 0.02, 400), 0, 1)
+    few[:30] = np.clip(few[:30] + 0.1, 0, 1)
+    assert paired(few, p).difference == share_difference(few, p)
+    assert paired(all_, p).difference == mean_interval(all_ - p)

@@ -18,6 +18,8 @@ from sage_rlvr.evaluation import (
     paired_curve,
     pass_at_k,
     probability_of_improvement,
+    seed_ks,
+    seeds_curve,
     share_difference,
 )
 from sage_rlvr.evaluation.curves import improvement_sentence
@@ -150,3 +152,27 @@ def test_refusals():
     with pytest.raises(DataError, match="'problems' or 'training seeds'"):
         probability_of_improvement([1.0], [2.0], over="runs")
     assert pass_at_k(3, 1, 2) == pytest.approx(2 / 3)
+
+
+def test_the_band_over_training_seeds_by_hand():
+    """Three seeds, two ks: Student at 1 - 0.05 / 2 each, 6.2053 in place of 4.3027."""
+    rng = np.random.default_rng(0)
+    a, b = rng.random((2, 3, 40, 2))
+    band = seeds_curve(a, b, (1, 4))
+    gaps = (a - b).mean(axis=1)
+    half = 6.205346816570585 * gaps.std(axis=0, ddof=1) / math.sqrt(3)
+    assert band.high - band.difference == pytest.approx(half) and band.difference == pytest.approx(gaps.mean(axis=0))
+    assert (band.n, band.over, band.about) == (3, "training seeds", "these methods")
+    assert "A vs B over k, for these methods: " in curve_sentence(band, "A", "B")
+    back = seeds_curve(b, a, (1, 4))
+    assert back.low == pytest.approx(-band.high) and back.high == pytest.approx(-band.low)
+
+
+def test_seeds_that_agree_leave_what_so_many_problems_leave():
+    same = np.ones((4, 50, 1))
+    band = seeds_curve(same, same, (256,))
+    assert band.high[0] == pytest.approx(-math.log(0.025) / 200) and band.verdicts == ("tied",)
+    assert seeds_curve(same[:2], same[:2], (256,)).verdicts[0].startswith("cannot be told (two training seeds")
+    assert seed_ks(256) == (1, 4, 16, 64, 256) and seed_ks(10) == (1, 4, 10) and seed_ks(1) == (1,)
+    with pytest.raises(DataError, match="3 values of k for curves of 1 columns"):
+        seeds_curve(same, same, (1, 2, 4))

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from sage_rlvr.errors import DataError
 from sage_rlvr.evaluation import (
     FrontierPoint,
     at_equal_pass1,
     best_pass1,
+    compare_count_frontiers,
     compare_frontiers,
+    count_frontier,
     frontier,
     frontier_sentence,
     gap_to_frontier,
     passk_at,
+    share_difference,
 )
-from sage_rlvr.evaluation.frontier import _best_at, _mean_gap
+from sage_rlvr.evaluation.frontier import _best_at, _mean_gap, _unseen
 
 
 def points(*triples: tuple[float, float, float]) -> list[FrontierPoint]:
@@ -173,3 +177,36 @@ def test_an_arm_at_the_edge_of_the_others_range_is_withheld():
     }
     gap = compare_frontiers(edge, low, k=4, resamples=200)
     assert gap.difference is None and "resamples have no common range" in gap.reason
+
+
+def test_frontiers_from_samples_and_from_probabilities_agree_in_the_limit():
+    rng = np.random.default_rng(5)
+    a, b = world(rng, 0.3, 200), world(rng, 0.0, 200)
+    n = 2000
+    counts = [{t: (n, rng.binomial(n, p)) for t, p in ps.items()} for ps in (a, b)]
+    sampled, exact = compare_count_frontiers(*counts, k=8, resamples=300), compare_frontiers(a, b, k=8, resamples=300)
+    assert sampled.value == pytest.approx(exact.value, abs=0.01) and sampled.verdict == exact.verdict
+    assert sampled.difference.over == "problems and their samples"
+    points = count_frontier({1.0: (2, [0, 1, 2]), 0.5: (2, [2, 2, 2])}, k=2)
+    assert [(p.temperature, p.pass1, p.passk) for p in points] == [(0.5, 1.0, 1.0), (1.0, 0.5, pytest.approx(2 / 3))]
+    apart = compare_count_frontiers({1.0: (4, [4] * 8), 0.5: (4, [3] * 8)}, {1.0: (4, [0] * 8), 0.5: (4, [1] * 8)}, k=4)
+    assert apart.reason == "no common range" and "no common range" in frontier_sentence(apart, "A", "B", 4)
+
+
+def test_where_few_problems_differ_the_ends_are_moved_out():
+    """Four of 80 differ: as far as the interval of shares reaches beyond Student's. All of 400 differ: not at all."""
+    rng = np.random.default_rng(0)
+    left = rng.beta(1, 1, 80)
+    right = left.copy()
+    right[:4] *= 0.5
+    point, gaps = share_difference(left, right), left - right
+    half = stats.t.ppf(0.975, 79) * gaps.std(ddof=1) / np.sqrt(80)
+    found = _unseen(left, right, 0.95)
+    assert found == pytest.approx([min((point.value - point.low) / half, 4), min((point.high - point.value) / half, 4)])
+    assert min(found) > 1.1
+    many = rng.beta(1, 1, 400)
+    assert _unseen(many, many * rng.uniform(0.8, 1.0, 400), 0.95) == (1.0, 1.0) == _unseen(left, left, 0.95)
+    law = world(rng, 0.0, 80)
+    near = {t: np.where(np.arange(80) < 4, 0.7 * p, p) for t, p in law.items()}
+    gap = compare_frontiers(near, law, k=8, resamples=300)
+    assert gap.difference is not None and gap.verdict == "tied"

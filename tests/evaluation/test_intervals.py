@@ -21,7 +21,7 @@ from sage_rlvr.evaluation import (
     share_intervals,
     wilson,
 )
-from sage_rlvr.evaluation.intervals import share_limits
+from sage_rlvr.evaluation.intervals import bootstrap_sees, carried_by, share_limits
 
 
 def test_student_interval_by_hand():
@@ -149,3 +149,29 @@ def test_a_difference_of_shares_by_hand():
     assert found.high == pytest.approx(0.25 + math.sqrt(x * x - 2 * r * x * y + y * y))
     alone = share_difference(np.ones(40), np.ones(40))
     assert alone.value == 0 and alone.high == pytest.approx(-alone.low) and 0.05 < alone.high < 0.2
+
+
+def test_no_difference_is_told_more_closely_than_student_tells_it():
+    """Thirteen problems of 134, on each of which b scores twice a: the arms' own limits would all but cancel."""
+    a = np.zeros(134)
+    a[:13] = np.linspace(0.02, 0.5, 13)
+    found = share_difference(a, 2 * a)
+    half = stats.t.ppf(0.975, 133) * a.std(ddof=1) / math.sqrt(134)
+    assert found.high == pytest.approx(-a.mean() + half) and found.low <= -a.mean() - half
+
+
+def test_how_many_problems_carry_a_number():
+    assert carried_by([0.3] * 7 + [0.0] * 93) == pytest.approx(7) and carried_by([0.0, 0.0]) == 0.0
+    assert carried_by([2.0, 1.0]) == pytest.approx(25 / 17)  # (4 + 1)^2 / (16 + 1)
+    few, many = np.zeros(300), np.zeros(300)
+    few[:49], many[:50] = 0.1, 0.1
+    assert not bootstrap_sees(few) and bootstrap_sees(many) and not bootstrap_sees(many[:299])
+    assert not bootstrap_sees(np.ones(400))  # every resample is the same
+
+
+def test_from_300_problems_on_what_few_problems_carry_keeps_its_beta_binomial_limits():
+    rare = np.zeros(300)
+    rare[:20] = np.linspace(0.05, 0.9, 20)
+    found = share_interval(rare)
+    low, high = share_limits(rare.mean(), rare.var(ddof=1), 300)
+    assert (found.low, found.high) == (float(low), float(high)) and share_intervals(rare[:, None]) == [found]

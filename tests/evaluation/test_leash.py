@@ -7,7 +7,7 @@ from itertools import combinations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sage_rlvr.errors import DataError
@@ -24,6 +24,7 @@ from sage_rlvr.evaluation import (
     leash_sampling_error,
     mcnemar_p,
 )
+from sage_rlvr.evaluation.leash import exact_cells, expected_cells, rate_intervals
 
 amounts = st.integers(0, 500)
 
@@ -208,3 +209,27 @@ def test_refusals():
         leash_at_k(4, [1], 4, [1], 5)
     with pytest.raises(DataError, match="fewer than k"):
         leash_noise_floor(4, [1], 4, [1], 5)
+
+
+def test_exact_cells_add_up_to_the_exact_counts():
+    """Two problems: completions kept, found and lost in the first, none in support in the second."""
+    base = [np.log([0.5, 0.3, 0.001]), np.log([0.001])]
+    policy = [np.log([0.6, 0.001, 0.2]), np.log([0.002])]
+    completions, problems = exact_cells(base, policy, 1 / 256)
+    assert completions.tolist() == [[1, 1, 1, 0], [0, 0, 0, 1]] and problems.tolist() == [[1, 0, 0, 0], [0, 0, 0, 1]]
+    for cells, counts in zip((completions, problems), leash_exact(base, policy, 1 / 256), strict=True):
+        assert LeashCounts(*cells.sum(axis=0).tolist()) == counts
+    chances = expected_cells([0.5, 0.0], [0.25, 0.5], 2)
+    assert chances[0].tolist() == pytest.approx([0.75 * 0.4375, 0.25 * 0.4375, 0.75 * 0.5625, 0.25 * 0.5625])
+    assert LeashCounts(*chances.sum(axis=0).tolist()) == leash_expected([0.5, 0.0], [0.25, 0.5], 2)
+
+
+@given(st.integers(0, 10_000), st.integers(6, 40))
+@settings(max_examples=15, deadline=None)
+def test_rates_of_exact_counts_have_intervals_around_them(seed, n):
+    rng = np.random.default_rng(seed)
+    base, policy = ([np.log(rng.random(5) * 0.01) for _ in range(n)] for _ in range(2))
+    cells, _ = exact_cells(base, policy, 1 / 256)
+    rates = LeashCounts(*cells.sum(axis=0).tolist()).rates
+    for name, found in rate_intervals(cells, resamples=200).items():
+        assert found.value == pytest.approx(rates[name]) and found.low <= found.value <= found.high and found.n <= n

@@ -100,7 +100,10 @@ def test_two_of_260_against_nine_of_276_is_no_finding():
     more = arm({"p0": 5, "p2": 4}, {f"p{i}": 12 for i in range(23)})
     found = compare_patterns(few, more, patterns=WORD)["x"]
     assert found.fisher_p == pytest.approx(0.064, abs=5e-4)  # before clustering
-    assert "2 of 260 against 9 of 276" in found.sentence
+    assert (
+        "x: 2 of 260 (0.008 [0.000, 0.083]) against 9 of 276 (0.033 [0.002, 0.147]); Fisher p = 0.064" in found.sentence
+    )
+    assert found.micro.value == pytest.approx(2 / 260 - 9 / 276) and found.micro.contains(0.0)
     assert "before clustering" in found.sentence and "cannot be told" in found.sentence
     assert found.by_problem is not None and found.by_problem.difference.n == 20  # solved by both
     swapped = compare_patterns(more, few, patterns=WORD)["x"]

@@ -64,6 +64,12 @@ def test_what_to_buy_next():
     assert "still nothing" in "\n".join(plan_lines(one))
 
 
+def test_five_problems_see_nothing():
+    few, enough = (make_plan(Design(problems=n, samples=64, seeds=3), assume(k=16, samples=64)) for n in (5, 6))
+    assert few.checkpoints == math.inf > enough.checkpoints
+    assert "claims about checkpoints: can see nothing: fewer than 6 problems" in plan_lines(few)
+
+
 def test_the_detectable_difference_is_found_four_times_in_five():
     pilot = Pilot(true=0.04, noise=3.2, run_sd=0.0, k=1, said="")
     design = Design(problems=60, samples=64, seeds=1)

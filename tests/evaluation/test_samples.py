@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -127,7 +128,7 @@ def test_settings_without_meaning_are_refused(bad: dict):
 
 
 def test_another_identity_is_refused_with_what_differs(tmp_path: Path):
-    SampleStore.open(tmp_path, IDENTITY)
+    evaluate(tmp_path, ["a"], 32).close()
     hot = replace(IDENTITY, decoding={**DECODING, "temperature": 0.6}, model="other", versions={"numpy": "3"})
     with pytest.raises(ConfigError) as caught:
         SampleStore.open(tmp_path, hot)
@@ -562,16 +563,128 @@ def test_new_verdicts_lie_over_the_old_ones(tmp_path: Path):
         assert store.reverify(lenient, "v1") == 0
 
 
-def test_a_top_up_after_new_verdicts_must_be_judged_too(tmp_path: Path):
-    with evaluate(tmp_path, PROBLEMS, 4, SMALL) as store:
+def test_a_top_up_by_a_verifier_that_the_samples_have_left_is_mixed_and_must_be_judged_too(tmp_path: Path):
+    with evaluate(tmp_path, PROBLEMS, 4, SMALL) as store:  # open under v0 all the time
         store.reverify(lenient, "v1")
-    with evaluate(tmp_path, PROBLEMS, 6, SMALL) as store:
+        store.commit(rows(store.claim(PROBLEMS, 6, 2), SMALL))
         with pytest.raises(DataError, match="several verifiers are mixed"):
             store.counts()
         with pytest.raises(DataError, match="4 of 12 samples have no verdict of 'v1'"):
             store.table(verifier="v1")
         assert store.counts(4).right.sum() == 8
+        for name in ("v0", "v1"):
+            with pytest.raises(ConfigError, match=rf'verifier_hash: "v0, v1" -> "{name}"'):
+                SampleStore.open(tmp_path, replace(SMALL, verifier_hash=name))
         assert store.reverify(lenient, "v1") == 4 and store.counts().right.sum() == 12
+    with pytest.raises(ConfigError, match=r'verifier_hash: "v1" -> "v0"(?s:.)*--reverify\), after which'):
+        SampleStore.open(tmp_path, SMALL)
+
+
+def judged_by_v1(chunks: list[Chunk], identity: Identity) -> list[Sample]:
+    made = rows(chunks, identity)
+    said = lenient([row.problem for row in made], [row.text for row in made])
+    return [replace(row, verdict=v.label, reason=v.reason, answer=v.answer) for row, v in zip(made, said, strict=True)]
+
+
+def test_after_reverify_the_new_verifier_tops_up_and_leaves_what_it_alone_would_have_left(tmp_path: Path):
+    newer = replace(SMALL, verifier_hash="v1")
+    evaluate(tmp_path / "s", PROBLEMS, 4, SMALL).close()
+    with pytest.raises(ConfigError, match=r'verifier_hash: "v0" -> "v1"(?s:.)*run reverify'):
+        SampleStore.open(tmp_path / "s", newer)
+    with SampleStore.open(tmp_path / "s") as store:
+        store.reverify(lenient, "v1", by="me")
+    with SampleStore.open(tmp_path / "s", newer) as store:
+        store.commit(judged_by_v1(store.claim(PROBLEMS, 6, 9), newer))
+        assert store.counts().n.tolist() == [6, 6] and store.identity.verifier_hash == "v1"
+        assert [(p["verifier_hash"], p["rows"]) for p in store.verifiers()] == [("v0", 8), ("v1", 4), ("v1", 8)]
+        digest = store.digest()
+    facts = json.loads((tmp_path / "s" / "store.json").read_text())
+    assert facts["identity"]["verifier_hash"] == "v1"
+    assert facts["changes"][-1]["changed"] == {"verifier_hash": ["v0", "v1"]}
+    with SampleStore.open(tmp_path / "s", newer) as store:  # and goes on, also where the old verdicts are lost again
+        assert not store.missing(PROBLEMS, 6)
+    with SampleStore.open(tmp_path / "alone", newer) as store:
+        store.commit(judged_by_v1(store.claim(PROBLEMS, 6, 9), newer))
+        assert store.digest() == digest
+    next((tmp_path / "s" / "verdicts").iterdir()).unlink()
+    with pytest.warns(UserWarning, match="run reverify again"), pytest.raises(ConfigError, match='"v0, v1" -> "v1"'):
+        SampleStore.open(tmp_path / "s", newer)
+
+
+# ---- log-probs under a base, afterwards
+
+STAMP = ("scored under", "base h")
+
+
+def scores_of(samples: list[Sample]) -> list[np.ndarray]:
+    return [np.asarray(sample.token_ids) / -100 for sample in samples]
+
+
+def bare(chunks: list[Chunk]) -> list[Sample]:
+    return [replace(row, base_logps=None) for row in rows(chunks, SMALL)]
+
+
+def scored_at_once(path: Path) -> str:
+    with SampleStore.open(path, replace(SMALL, versions=dict(SMALL.versions) | dict([STAMP]))) as store:
+        drawn = bare(store.claim(PROBLEMS, 6, 9))
+        store.commit([replace(row, base_logps=scores_of([row])[0]) for row in drawn])
+        return store.digest()
+
+
+@pytest.mark.parametrize("fatal", range(7))
+def test_samples_are_scored_afterwards_as_if_they_had_been_at_once(tmp_path: Path, fatal: int):
+    with SampleStore.open(tmp_path / "s", SMALL) as store:
+        store.commit(bare(store.claim(PROBLEMS, 6, 9)))
+        parts = {path: path.read_bytes() for path in (tmp_path / "s" / "parts").iterdir()}
+        left = [fatal]
+
+        def dying(samples: list[Sample]) -> list[np.ndarray]:
+            left[0] -= 1
+            if left[0] == 0:
+                raise KeyboardInterrupt
+            return scores_of(samples)
+
+        with contextlib.suppress(KeyboardInterrupt):
+            store.score(dying, STAMP, batch=4)
+    told: list[int] = []
+    with SampleStore.open(tmp_path / "s") as store:
+        done = 12 if fatal == 0 else 4 * ((fatal - 1) // 2)
+        assert store.score(scores_of, STAMP, batch=4, progress=told.append) == 12 - done == sum(told)
+        assert store.digest() == scored_at_once(tmp_path / "whole") and store.unscored(STAMP) == []
+        assert all(path.read_bytes() == data for path, data in parts.items())
+        assert json.loads((tmp_path / "s" / "journal.jsonl").read_text().splitlines()[-1])["supersedes"] == "base_logps"
+        assert store.score(lambda samples: [2 * x for x in scores_of(samples)], ("scored under", "other")) == 12
+        assert store.samples()[0].base_logps.tolist() == pytest.approx((2 * scores_of(store.samples()[:1])[0]).tolist())
+
+
+def test_scores_that_are_lost_leave_the_samples_and_are_made_again(tmp_path: Path):
+    with SampleStore.open(tmp_path, SMALL) as store:
+        store.commit(bare(store.claim(PROBLEMS, 2, 9)))
+        store.reverify(lenient, "v1")
+        before = store.digest()
+        store.score(scores_of, STAMP)
+        assert set(store.table(["verifier"])["verifier"].to_pylist()) == {"v1"} and store.digest() != before
+        scored = store.digest()
+    newest = json.loads((tmp_path / "journal.jsonl").read_text().splitlines()[-1])["file"]
+    (tmp_path / newest).write_bytes(b"PAR1")
+    with pytest.warns(UserWarning, match="as the older parts have them, without its base_logps"):
+        store = SampleStore.open(tmp_path)
+        assert store.digest() == before
+    assert store.score(scores_of, STAMP) == 4 and store.digest() == scored
+    store.close()
+
+
+def test_scores_that_do_not_fit_are_refused_and_texts_alone_are_left(tmp_path: Path):
+    with SampleStore.open(tmp_path / "s", SMALL) as store:
+        store.commit(bare(store.claim(["a"], 2)))
+        with pytest.raises(DataError, match="one number a token"):
+            store.score(lambda samples: [np.zeros(1)] * len(samples), STAMP)
+        assert len(store.unscored(STAMP)) == 1 and len(list((tmp_path / "s" / "parts").iterdir())) == 1
+    with SampleStore.open(tmp_path / "t", SMALL) as store:
+        drawn = [replace(row, token_ids=None, rollout_logps=None, entropies=None) for row in bare([Chunk("a", 0, 2)])]
+        store.commit(drawn)
+        with pytest.warns(UserWarning, match="2 samples have no token ids"):
+            assert store.score(scores_of, STAMP) == 0
 
 
 def test_a_verdict_is_of_the_text_that_it_saw(tmp_path: Path):

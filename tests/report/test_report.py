@@ -12,8 +12,8 @@ from html.parser import HTMLParser
 import numpy as np
 import pytest
 
-from sage_rlvr.demo import ARMS, EXTRA_ARMS
 from sage_rlvr.errors import DataError
+from sage_rlvr.experiments.demo import ARMS, EXTRA_ARMS
 from sage_rlvr.report import (
     Arm,
     Result,
@@ -201,7 +201,7 @@ def test_page_loads_nothing(page):
 
 def test_page_has_its_parts_in_order(page):
     heads = re.findall(r'<h2 id="(\w+)"', page)
-    assert heads == ["verdicts", "curves", "table", "frontier", "training", "support", "cards"]
+    assert heads == ["verdicts", "table", "curves", "frontier", "training", "support", "cards"]
     assert page.count("<svg") == 6 and page.count('role="img"') == 6
     for needed in (
         "prefers-color-scheme: dark",

@@ -445,7 +445,7 @@ def test_the_map_has_every_combination_once_and_agrees_with_its_claims(rows):
         == len(rows)
         == len(MAP_GUIDES) * len(TERMS) * 2
     )
-    still = {"Flat", "Token", "Branch", "Branch * Token"}
+    still = {"Flat", "Token", "Rarity", "Branch", "Branch * Token"}
     for row in rows:
         assert row.status in ("runs", "warns", "refused") and row.effect
         if row.gap is None:

@@ -10,32 +10,41 @@ Checks with a bar must reach 99 %. Rows are named by id with a reason; no text o
 from __future__ import annotations
 
 from sage_rlvr.audit.checks import BAR, Audit, Check, Finding, others_floor, uniform_floor
+from sage_rlvr.audit.countdown import audit_countdown
 from sage_rlvr.audit.knights import audit_knights
 from sage_rlvr.audit.mathematics import audit_mathematics
 from sage_rlvr.audit.pages import lines_of, page_of, verify_lines, write_page
 from sage_rlvr.audit.wrong import wrong_answers
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.prompts import FORMATS
+from sage_rlvr.tasks.countdown import WORLDS
 from sage_rlvr.tasks.knights_and_knaves import KnightsAndKnaves
 from sage_rlvr.tasks.mathematics import TASKS, MathTask
 from sage_rlvr.verifiers.answers import Place
 
 KNIGHTS = "knights_and_knaves"
-NAMES = (*TASKS, KNIGHTS, f"{KNIGHTS}_strict")
+COUNTDOWN = "countdown"
+NAMES = (*TASKS, KNIGHTS, f"{KNIGHTS}_strict", COUNTDOWN)
 
 
 def audit(name: str, template: str | None = None, k: int = 256, answer_in: Place | None = None) -> Audit:
     """Audit a task by its name, or a .jsonl file with problem and answer.
 
-    template   a prompt format of `FORMATS` (default: each of them); Knights and Knaves has one format, its own
+    name       one of `NAMES`; "countdown" is the world of recipes/countdown, "countdown:NAME" another one of `WORLDS`
+    template   a prompt format of `FORMATS` (default: each of them); Countdown and Knights and Knaves have one, their own
     k          guesses of the guess floors
     answer_in  read the answer elsewhere than the format asks, to see what such a mistake would cost
     """
     if k < 1:
         raise ConfigError(f"k = {k}: at least one guess is needed")
-    if name in (KNIGHTS, f"{KNIGHTS}_strict"):
+    world = WORLDS.get("demo" if name == COUNTDOWN else name.removeprefix(f"{COUNTDOWN}:"))
+    if name in (KNIGHTS, f"{KNIGHTS}_strict", COUNTDOWN) or name.startswith(f"{COUNTDOWN}:"):
         if template is not None or answer_in is not None:
             raise ConfigError(f"{name} is asked and read in one format, its own; leave out --template and --answer-in")
+        if name.startswith(COUNTDOWN):
+            if world is None:
+                raise ConfigError(f"{name}: no such world; choose one of {', '.join(WORLDS)}")
+            return audit_countdown(name, world, k)
         return audit_knights(name, KnightsAndKnaves(rule="published" if name == KNIGHTS else "strict"), k)
     if name not in NAMES and not name.endswith(".jsonl"):
         raise ConfigError(

@@ -62,6 +62,10 @@ class Audit:
 def check_of(
     name: str, ids: Sequence[str], verdicts: Sequence[Verdict], wanted: Callable[[Verdict], bool], **options: object
 ) -> Check:
+    """A check of verdicts: good are those that are `wanted`, the others are its rows, named by id, label and reason.
+
+    ids, verdicts: one each, in step (ValueError where one is longer). options: bar, note of `Check`.
+    """
     rows = tuple(
         Finding(i, verdict.label, verdict.reason)
         for i, verdict in zip(ids, verdicts, strict=True)
@@ -71,6 +75,7 @@ def check_of(
 
 
 def is_right(verdict: Verdict) -> bool:
+    """What `check_of` wants of perfect answers; undecided is not right."""
     return verdict.right
 
 
@@ -112,6 +117,10 @@ def others_floor(golds: Sequence[str], k: int) -> list[bool]:
 
 
 def rejected(name: str, pairs: Sequence[tuple[str, Verdict]], bar: bool = False) -> Check:
+    """A check of (id, verdict) of wrong answers: good are those that are not right; the note counts the undecided ones.
+
+    The rows are named by the checks of a kind, whose names begin with two spaces, and not by their sum above them.
+    """
     check = check_of(name, [i for i, _ in pairs], [v for _, v in pairs], lambda v: not v.right, bar=bar)
     open_ = sum(verdict.label == "undecided" for _, verdict in pairs)
     late = sum(verdict.reason.startswith(LIMITS) for _, verdict in pairs)

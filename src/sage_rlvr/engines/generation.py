@@ -23,7 +23,7 @@ from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList,
 
 from sage_rlvr.core.keys import Key, widest_float
 from sage_rlvr.engines.base import Tokens
-from sage_rlvr.engines.sampler import Cut, Rollout, draw, prefill, sample
+from sage_rlvr.engines.sampler import Cut, Rollout, draw, packed, prefill, sample
 from sage_rlvr.engines.truncation import Truncation
 from sage_rlvr.errors import ConfigError, DataError
 
@@ -160,9 +160,10 @@ class CpuGenerator:
     def generate(self, requests: Sequence[Request]) -> list[list[Generation]]:
         found: list[list[Generation]] = []
         temperature, cut = self.decoding.law()
+        weights = packed(self.model)  # anew each call: nobody said that the model stays as it is between two
         for prompt, group in itertools.groupby(requests, key=lambda request: request.prompt):
             _check_prompt(prompt)
-            ready = prefill(self.model, [prompt])
+            ready = prefill(self.model, [prompt], weights)
             for request in group:
                 rollout = sample(
                     self.model,

@@ -61,6 +61,10 @@ class VllmGenerator:
         self._vllm = vllm
 
     def generate(self, requests: Sequence[Request]) -> list[list[Generation]]:
+        """For each request one generation a seed, in order; logps (T,) in nats of the distribution that was sampled from.
+
+        DataError where vLLM gives another number of completions, or ends one otherwise than by "stop" or "length".
+        """
         prompts = [{"prompt_token_ids": list(r.prompt)} for r in requests for _ in r.seeds]
         settings = [self._settings(seed) for r in requests for seed in r.seeds]
         outputs = self._llm.generate(prompts, settings, use_tqdm=False, lora_request=self._lora)
@@ -133,6 +137,12 @@ class ServerGenerator:
         self.at_once = max(1, concurrency // 16)
 
     def generate(self, requests: Sequence[Request]) -> list[list[Generation]]:
+        """For each request one generation a seed, in order; token_ids and logps (T,) in nats where the server tells them and
+        its log-probs are the sampler's (temperature 1, nothing cut), else None.
+
+        ConfigError with the server's words where it refuses a request; DataError where it gives no answer in `attempts`
+        tries, or none that is a completion. Nothing of the call is kept then.
+        """
         jobs = [(r.prompt, seed) for r in requests for seed in r.seeds]
         with ThreadPoolExecutor(self.concurrency) as threads:
             futures = [threads.submit(self._one, *job) for job in jobs]

@@ -7,22 +7,24 @@ The same settings again continue; another N tops up; `verify_again` needs neithe
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 import torch
 
 from sage_rlvr.config import WorldConfig
 from sage_rlvr.engines.base import Tokens, load_policy, load_tokens
 from sage_rlvr.engines.evaluate_samples import Evaluation, Scorer, check_window, chunk_size_of, guide_of, identity_of
-from sage_rlvr.engines.generation import CpuGenerator, Decoding, Generator, Preset, TransformersGenerator
+from sage_rlvr.engines.generation import CpuGenerator, Decoding, Generation, Generator, Preset, TransformersGenerator
 from sage_rlvr.engines.sampled_tasks import (
     COUNTDOWN,
     SAMPLED_TASKS,
     Chat,
+    Prompt,
     SampledTask,
     countdown,
     knights_and_knaves,
@@ -31,11 +33,13 @@ from sage_rlvr.engines.sampled_tasks import (
 )
 from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.evaluation.intervals import mean_interval
-from sage_rlvr.evaluation.sample_report import arrays, cell
-from sage_rlvr.evaluation.samples import SampleStore
+from sage_rlvr.evaluation.sample_files import STORE
+from sage_rlvr.evaluation.sample_report import SCORED, arrays, cell
+from sage_rlvr.evaluation.samples import Sample, SampleStore
 from sage_rlvr.evaluation.spectrum import effective_rank
 
 Engine = Literal["auto", "sampler", "transformers", "vllm", "server"]
+UNKNOWN = "revision unknown"
 KNIGHTS_TASKS = ("knights_and_knaves", "knights_and_knaves_strict")
 Counting = Callable[[int], AbstractContextManager[Callable[[int], None]]]
 
@@ -46,6 +50,7 @@ class SampleSettings:
 
     policy      its name in the store; model: its folder, Hub id or "embedded"; world: of Countdown
     problems    how many (Countdown: as drawn; else the first rows); None: 300 of Countdown, else all
+    temperature None: the preset's
     template    prompt format of the mathematics tasks; chat: whose chat template writes it (`prompts_of`)
     max_new_tokens  None: 32 for Countdown, else the preset's
     generator   auto: transformers on a GPU, else the house's sampler; server: the address for "server", served_as: the name
@@ -64,6 +69,7 @@ class SampleSettings:
     seed: int = 1
     draw: str = "law"
     preset: Preset = "honest"
+    temperature: float | None = None
     template: str = "boxed"
     chat: Chat = "model"
     max_new_tokens: int | None = None
@@ -95,7 +101,8 @@ class SampleSettings:
     def decoding(self, task: SampledTask, engine: Engine) -> Decoding:
         """The preset, as this generator has it."""
         limit = task.max_new_tokens if self.max_new_tokens is None else self.max_new_tokens
-        return Decoding.of(self.preset, vllm=engine in ("vllm", "server"), max_new_tokens=limit)
+        law = Decoding.of(self.preset, vllm=engine in ("vllm", "server"), max_new_tokens=limit)
+        return law if self.temperature is None else replace(law, temperature=self.temperature)
 
     @property
     def engine(self) -> Engine:
@@ -119,9 +126,10 @@ class SampleSettings:
 
 
 def sample_into_store(settings: SampleSettings, counting: Counting) -> tuple[SampleStore, SampledTask]:
-    """Draw what is missing. counting(total): a context whose value is told of samples that are there.
+    """Draw what is missing, and score under `score_base` what has no log-probs of it, drawn long ago or now.
 
-    Returns the store, to be read, and the task. Every refusal comes before anything is drawn.
+    counting(total): a context whose value is told of samples that are there. Returns the store, to be read, and the task.
+    Every refusal comes before anything is drawn. Where nothing is missing, the policy's weights are not loaded.
     """
     if settings.samples < 1:
         raise ConfigError(f"--samples {settings.samples}: at least one sample a problem is needed")
@@ -129,7 +137,8 @@ def sample_into_store(settings: SampleSettings, counting: Counting) -> tuple[Sam
     task = settings.build_task()
     engine, dtype = settings.engine, settings.settled_dtype()
     decoding = settings.decoding(task, engine)
-    model, tokens = _policy(settings, engine, dtype)
+    drawing = _lacks(settings, task)
+    model, tokens = _policy(settings, engine, dtype) if drawing else (None, load_tokens(settings.model))
     prompts, template_hash = prompts_of(task, tokens, settings.chat)
     if model is not None:
         check_window(prompts, model, decoding.max_new_tokens)
@@ -146,16 +155,56 @@ def sample_into_store(settings: SampleSettings, counting: Counting) -> tuple[Sam
         seed=settings.sampling_seed,
         scored=settings.score_base,
         guide=settings.guide,
-        commit=getattr(getattr(model, "config", None), "_commit_hash", None),
+        commit=getattr(getattr(model, "config", None), "_commit_hash", None) or commit_of(settings.model, engine),
         chunk_size=chunk_size_of(settings.store, decoding, engine, settings.samples),
     )
     with SampleStore.open(settings.store, identity) as store:
         lacking = len(store.missing(task.problems, settings.samples)) * (identity.chunk_size or 1)
-        if lacking:
+        if lacking and drawing:
             generator = _generator(settings, engine, model, tokens, decoding, dtype)
             with counting(lacking) as advance:
                 Evaluation(task, prompts, generator, scorer, guide).run(store, settings.samples, progress=advance)
+        if scorer is not None:
+            _score(store, scorer, prompts, (SCORED, identity.versions[SCORED]), counting)
     return store, task
+
+
+def _lacks(settings: SampleSettings, task: SampledTask) -> bool:
+    """Whether anything is to be drawn; where not, neither the policy's weights nor a generator are needed."""
+    if not (settings.store / STORE).is_file():
+        return True
+    with SampleStore.open(settings.store) as store:
+        return bool(store.missing(task.problems, settings.samples))
+
+
+def _score(
+    store: SampleStore, scorer: Scorer, prompts: Mapping[str, Prompt], stamp: tuple[str, str], counting: Counting
+) -> None:
+    """Log-probs under the base for samples that were drawn without it, a chunk at a time as when they are drawn."""
+
+    def scored(rows: list[Sample]) -> list[Any]:
+        owned = [Generation("", np.array(row.token_ids), None, None, "stop") for row in rows]
+        return scorer(prompts[rows[0].problem].ids, owned)
+
+    if lacking := store.unscored(stamp):
+        with counting(len(lacking) * lacking[0].size) as advance:
+            store.score(scored, stamp, progress=advance)
+
+
+def commit_of(model: str, engine: Engine) -> str:
+    """The commit of the Hub that a policy's weights were loaded at, from the local cache; else "revision unknown".
+
+    vLLM loads what the cache's `main` is once the tokenizer was loaded. What a server has loaded nobody here can know.
+    """
+    if engine == "server" or model.count("/") != 1:
+        return UNKNOWN
+    from huggingface_hub import try_to_load_from_cache
+
+    try:
+        found = try_to_load_from_cache(model, "config.json")
+    except ValueError:  # no id of the Hub
+        return UNKNOWN
+    return Path(found).parent.name if isinstance(found, str) else UNKNOWN
 
 
 def verify_again(settings: SampleSettings) -> tuple[SampleStore, SampledTask, int]:

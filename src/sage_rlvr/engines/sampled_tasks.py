@@ -23,8 +23,13 @@ from sage_rlvr.config import WorldConfig
 from sage_rlvr.engines.base import Tokens
 from sage_rlvr.engines.evaluate import evaluation_problems, world_identity
 from sage_rlvr.engines.trl.data import fit_tokenizer, render
-from sage_rlvr.errors import ConfigError
+from sage_rlvr.errors import ConfigError, DataError
+from sage_rlvr.evaluation.sample_rows import prompt_hash, unescape
+from sage_rlvr.evaluation.samples import SampleStore
 from sage_rlvr.prompts import AS_IS, FORMATS, Message, PromptFormat
+from sage_rlvr.tasks.countdown import Problem as CountdownProblem
+from sage_rlvr.tasks.countdown import render as render_countdown
+from sage_rlvr.tasks.countdown import solutions
 from sage_rlvr.tasks.knights_and_knaves import KnightsAndKnaves
 from sage_rlvr.tasks.mathematics import TASKS, MathTask, digest
 from sage_rlvr.verifiers import Verdict
@@ -257,6 +262,57 @@ def _guessed(values: Sequence[int], k: int) -> float:
     return sum(1 - (1 - 1 / v) ** k for v in values) / len(values)
 
 
+# ------------------------------------------------------------------------------------------------------------------
+# problems that are made again from a store alone
+
+
+def generated_docs(store: SampleStore) -> dict[str, dict[str, Any]]:
+    """Problem id -> doc, target and prompt, of a store of a task whose problems are generated here; {} for other tasks.
+
+    Countdown: a problem is its id, and the target one of its right expressions. Knights and Knaves: the puzzles by their
+    seed. DataError where the store's prompts or puzzles are not those that this version makes.
+    """
+    ids = list(dict.fromkeys(map(unescape, store.table(("problem",))["problem"].to_pylist())))
+    if store.identity.task == COUNTDOWN:
+        return _countdown_docs(store, ids)
+    if store.identity.task.removesuffix("_strict") == KNIGHTS:
+        return _knights_docs(store, ids)
+    return {}
+
+
+def _countdown_docs(store: SampleStore, ids: Sequence[str]) -> dict[str, dict[str, Any]]:
+    rows = store.table(("problem", "prompt_hash"))
+    asked = dict(zip(map(unescape, rows["problem"].to_pylist()), rows["prompt_hash"].to_pylist(), strict=True))
+    found = {}
+    for name in ids:
+        numbers, _, target = name.partition(" #")[0].partition("=")
+        problem = CountdownProblem(tuple(map(int, numbers.split("-"))), int(target))
+        prompt = render_countdown(problem)
+        if asked[name] != prompt_hash(prompt):
+            raise DataError(
+                f"{store.path}: problem {name!r} was asked otherwise than {prompt!r}, so its text cannot be made again; give --docs"
+            )
+        doc = {"id": name, "numbers": list(problem.numbers), "target": problem.target}
+        found[name] = {"doc": doc, "target": solutions(problem)[0], "prompt": prompt}
+    return found
+
+
+def _knights_docs(store: SampleStore, ids: Sequence[str]) -> dict[str, dict[str, Any]]:
+    strict = store.identity.task.endswith("_strict")
+    made = (knights_and_knaves(limit, strict) for limit in (store.wanted().get("problems"), None))
+    task = next((task for task in made if task.task_hash == store.identity.task_hash), None)
+    if task is None:
+        raise DataError(f"{store.path}: holds other puzzles than this version makes, so give their texts with --docs")
+    return {
+        name: {
+            "doc": {"id": name, "quiz": task.problems[name].text, "solution": task.problems[name].answer},
+            "target": task.problems[name].answer,
+            "prompt": task.render(task.problems[name]),
+        }
+        for name in ids
+    }
+
+
 __all__ = [
     "COUNTDOWN",
     "KNIGHTS",
@@ -267,6 +323,7 @@ __all__ = [
     "answer_of",
     "code_hash",
     "countdown",
+    "generated_docs",
     "knights_and_knaves",
     "mathematics",
     "prompts_of",

@@ -4,8 +4,10 @@ Three savings against `generate` on repeated prompts, none of which changes the 
 
 1. The prompt runs once, not once a completion, and its keys and values are *kept* once: attention over the prompt is a
    product of (group of queries) x (one prompt), so a group of 64 reads the prompt's cache once a step, not 64 times.
-2. The completion's keys and values live in a buffer allocated once, not in a tensor concatenated every step.
+2. The completion's keys and values live in buffers allocated once, not in a tensor concatenated every step.
 3. Rows that have ended leave the batch.
+
+A small Llama-shaped model decodes without its module machinery besides (`llama_step.py`).
 
 A model whose attention cannot be replaced (a sliding window, say) repeats the prompt's cache instead, and draws prompts
 of one length at a time: padding would take the place of real tokens in its cache.
@@ -33,10 +35,11 @@ from transformers.modeling_utils import AttentionInterface
 
 from sage_rlvr.core.keys import Key, widest_float
 from sage_rlvr.engines import llama_step
-from sage_rlvr.engines.llama_step import LlamaStep
+from sage_rlvr.engines.llama_step import LlamaDecoder, LlamaWeights
 from sage_rlvr.errors import DataError
 
 SHARED_PREFIX = "sage_shared_prefix"
+LOWEST = torch.finfo(torch.float32).min
 Cut = Callable[[Tensor], Tensor]
 
 
@@ -112,13 +115,14 @@ def sample(
         alive = torch.arange(rows, device=device)
         logits = decoder.first_logits
         for t in range(max_new_tokens):
-            drawn, logp, entropy = draw(logits, uniforms[alive, t], temperature, entropies, cut)
-            tokens[alive, t], logps[alive, t] = drawn, logp
+            at = (slice(None) if alive.shape[0] == rows else alive, t)
+            drawn, logp, entropy = draw(logits, uniforms[at], temperature, entropies, cut)
+            tokens[at], logps[at] = drawn, logp
             if found is not None:
-                found[alive, t] = entropy
+                found[at] = entropy
             ended = _is_any(drawn, ends)
-            going = torch.nonzero(~ended).squeeze(1)
-            if len(going) < len(alive):
+            if bool(ended.any()):
+                going = torch.nonzero(~ended).squeeze(1)
                 done = alive[ended]
                 lengths[done], finished[done] = t + 1, True
                 if len(going) == 0:
@@ -178,15 +182,19 @@ def draw(
     Sums are float64 where the device has it: near 1 a float32 sum moves in steps of 6e-8, above the probability of most
     tokens of a vocabulary of 100,000, which could then never be drawn.
     """
-    log_probs = torch.log_softmax(logits.float() / temperature, dim=-1)
+    logits = logits.float() if temperature == 1 else logits.float() / temperature
+    log_probs = torch.log_softmax(logits, dim=-1)
     if cut is not None:
         log_probs = cut(log_probs)
     probs = log_probs.exp()
     cumulative = probs.cumsum(-1, dtype=widest_float(probs.device))
     # The last sum may fall short of 1 by rounding; scaling the threshold by it keeps every draw inside the vocabulary.
-    chosen = (cumulative < (uniforms * cumulative[:, -1])[:, None]).sum(-1).clamp_max(logits.shape[-1] - 1)
-    entropy = torch.special.entr(probs).sum(-1) if entropies else None
-    return chosen, log_probs.gather(1, chosen[:, None]).squeeze(1), entropy
+    threshold = (uniforms * cumulative[:, -1])[:, None]
+    chosen = torch.searchsorted(cumulative, threshold).clamp_max_(logits.shape[-1] - 1)
+    drawn = log_probs.gather(1, chosen).squeeze(1)
+    # 0 log 0 = 0: a probability is 0 in float32 long before its logarithm is this low, and a cut leaves -inf.
+    entropy = -torch.linalg.vecdot(probs, log_probs.clamp_min(LOWEST)) if entropies else None
+    return chosen.squeeze(1), drawn, entropy
 
 
 def _check(
@@ -222,13 +230,15 @@ def _decoder(  # type: ignore[no-untyped-def]
     max_new_tokens: int,
     ready: Prefill | None = None,
 ):
-    """The fast decoder where the model lets its attention be replaced, else the plain one with a repeated cache."""
+    """The bare decoder for a small Llama, else the model with its attention replaced, else it with a repeated cache."""
     was_training, implementation = model.training, model.config._attn_implementation
     model.eval()
     try:
         shares, given = supports_shared_prefix(model), ready is not None
         ready = prefill(model, prompts) if ready is None else ready
-        if shares:
+        if ready.weights is not None:
+            yield _LlamaDecoder(ready, ready.weights, group_size, max_new_tokens)
+        elif shares:
             yield _SharedPrefixDecoder(model, ready, group_size, max_new_tokens)
         else:
             yield _RepeatedCacheDecoder(model, copy.deepcopy(ready) if given else ready, group_size)
@@ -284,20 +294,34 @@ def pad_right(rows: Sequence[Sequence[int]], device: torch.device) -> tuple[Tens
 
 @dataclass(frozen=True)
 class Prefill:
-    """P prompts after one run: cache (P, H, S, D) a layer, logits (P, V) of the first new token, lengths (P,)."""
+    """P prompts after one run: cache (P, H, S, D) a layer, logits (P, V) of the first new token, lengths (P,).
+
+    weights: of the model as it was then, where `LlamaDecoder` is to decode with them.
+    """
 
     cache: DynamicCache
     logits: Tensor
     lengths: Tensor
+    weights: LlamaWeights | None
 
 
 @torch.no_grad()
-def prefill(model: PreTrainedModel, prompts: Sequence[Sequence[int]]) -> Prefill:
-    """Run the prompts once; `sample(..., ready=...)` draws from it as often as wanted. The model must be in eval mode."""
+def packed(model: PreTrainedModel) -> LlamaWeights | None:
+    """The weights as `LlamaDecoder` wants them, as they are now; None where the model is of another shape."""
+    return LlamaWeights(model) if supports_shared_prefix(model) and llama_step.supports(model) else None
+
+
+@torch.no_grad()
+def prefill(model: PreTrainedModel, prompts: Sequence[Sequence[int]], weights: LlamaWeights | None = None) -> Prefill:
+    """Run the prompts once; `sample(..., ready=...)` draws from it as often as wanted. The model must be in eval mode.
+
+    `weights`: `packed(model)`, where the model has not changed since, to pack them once for many prompts.
+    """
     ids, lengths = pad_right(prompts, next(model.parameters()).device)
     cache = DynamicCache(config=model.config)
     logits, last = logits_at(model, lengths - 1, input_ids=ids, past_key_values=cache, use_cache=True)
-    return Prefill(cache, logits[torch.arange(len(prompts), device=ids.device), last], lengths)
+    first = logits[torch.arange(len(prompts), device=ids.device), last]
+    return Prefill(cache, first, lengths, packed(model) if weights is None else weights)
 
 
 class _Prefilled:
@@ -310,6 +334,15 @@ class _Prefilled:
         self.positions = ready.lengths.repeat_interleave(group_size)  # (B,) position of the next token
 
 
+class _LlamaDecoder(LlamaDecoder):
+    """`LlamaDecoder` after a `Prefill`."""
+
+    def __init__(self, ready: Prefill, weights: LlamaWeights, group_size: int, max_new_tokens: int) -> None:
+        layers = [(layer.keys, layer.values) for layer in ready.cache.layers]
+        super().__init__(weights, layers, ready.lengths, group_size, max_new_tokens)
+        self.first_logits = ready.logits.repeat_interleave(group_size, 0)
+
+
 class _SharedPrefixDecoder(_Prefilled):
     def __init__(self, model: PreTrainedModel, ready: Prefill, group_size: int, max_new_tokens: int) -> None:
         super().__init__(model, ready, group_size)
@@ -318,22 +351,19 @@ class _SharedPrefixDecoder(_Prefilled):
         padding = columns[None, :] >= self.prompt_lengths[:, None]  # (P, S)
         layers = [(layer.keys, layer.values) for layer in self.cache.layers]
         self.prefix = SharedPrefix(layers, padding, group_size, max_new_tokens)
-        self.fast = LlamaStep(model, longest_prompt + max_new_tokens) if llama_step.supports(model) else None
         # From here on the layers call `_attend`, which reads the prompt from `self.prefix`.
         model.config._attn_implementation = SHARED_PREFIX
 
     def advance(self, tokens: Tensor) -> Tensor:
         """tokens (B,) -> logits (B, V) of the next token."""
-        positions, self.positions = self.positions, self.positions + 1
-        if self.fast is not None:
-            return self.fast(tokens, positions, self.prefix.attend)
         out = self.model(
             input_ids=tokens[:, None],
-            position_ids=positions[:, None],
+            position_ids=self.positions[:, None],
             past_key_values=self.prefix.suffix,
             use_cache=True,
             shared_prefix=self.prefix,
         )
+        self.positions = self.positions + 1
         return out.logits[:, -1]
 
     def keep(self, rows: Tensor) -> None:
@@ -441,16 +471,12 @@ class SharedPrefix:
         for layer in self.suffix.layers:
             layer.keep(rows)
 
-    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        """One query a row over [its prompt, its own completion]; key and value join the completion.
-
-        query (B, Hq, D), already times D ** -0.5; key, value (B, H, D), H divides Hq. Returns (B, Hq * D').
-        """
-        keys, values = self.suffix.layers[layer].update(key[:, :, None], value[:, :, None])
-        return self.mix(layer, query, keys, values)
-
     def mix(self, layer: int, query: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-        """As `attend`, with the completion's keys and values (B, H, t, D) given. Inside, heads come first."""
+        """One query a row over [its prompt, its own completion]. Inside, heads come first.
+
+        query (B, Hq, D), already times D ** -0.5; keys, values (B, H, t, D) of the completion, H divides Hq.
+        Returns (B, Hq * D').
+        """
         prompt_keys, prompt_values = self.layers[layer]  # (H, P, S, D)
         q = query.unflatten(1, (keys.shape[1], -1)).transpose(0, 1).contiguous()  # (H, B, R, D), R queries share a key
         over_prompt = self.grid(q) @ prompt_keys.transpose(-1, -2)  # (H, P, G * R, S)

@@ -16,7 +16,14 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import (
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 
 from sage_rlvr.config import ModelConfig, SftConfig
 from sage_rlvr.engines.base import Tokens
@@ -35,21 +42,28 @@ POLICY_FILES = (
 
 
 def build_model(config: ModelConfig, tokenizer: PreTrainedTokenizerBase, seed: int) -> PreTrainedModel:
-    """A randomly initialised Llama of the asked size (stock architecture, so that every engine loads it)."""
+    """A randomly initialised Llama or GPT-2 of the asked size (stock architectures, so that every engine loads them)."""
     torch.manual_seed(seed)
+    tokens = {
+        "vocab_size": len(tokenizer),
+        "bos_token_id": None,
+        "eos_token_id": tokenizer.eos_token_id,
+        "pad_token_id": tokenizer.pad_token_id,
+        "tie_word_embeddings": True,
+    }
+    if config.architecture == "gpt2":  # without dropout: the policy that is trained is the one that sampled
+        sizes = {"n_embd": config.hidden, "n_inner": config.mlp, "n_layer": config.layers, "n_head": config.heads}
+        off = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
+        return GPT2LMHeadModel(GPT2Config(n_positions=config.positions, **sizes, **off, **tokens))
     return LlamaForCausalLM(
         LlamaConfig(
-            vocab_size=len(tokenizer),
             hidden_size=config.hidden,
             intermediate_size=config.mlp,
             num_hidden_layers=config.layers,
             num_attention_heads=config.heads,
             num_key_value_heads=config.heads,
             max_position_embeddings=config.positions,
-            tie_word_embeddings=True,
-            bos_token_id=None,
-            eos_token_id=tokenizer.eos_token_id,
-            pad_token_id=tokenizer.pad_token_id,
+            **tokens,
         )
     )
 

@@ -14,15 +14,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import stats
 
 from sage_rlvr.errors import DataError
-from sage_rlvr.evaluation.clusters import clusters, pooled_share
-from sage_rlvr.evaluation.intervals import SEED, Interval, mean_interval
+from sage_rlvr.evaluation.clusters import clusters, pooled_share, ratio_interval
+from sage_rlvr.evaluation.intervals import RESAMPLES, SEED, Interval, bca, bootstrap_means, mean_interval
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -74,7 +74,8 @@ class ClassAnatomy:
     top_entropy, top_surprisal: share of this class among the tokens that the signal ranks in its top share (ties shared
     out evenly); divide by `share` for how much too often it stands there. raised, lowered: share with q above and below
     1; clamped: share at either end of the band. correlation: Spearman's of entropy and surprisal within the class, NaN
-    where it is not defined. q, raised, lowered and clamped are None without q.
+    where it is not defined. q, raised, lowered and clamped are None without q. intervals: over problems, a problem with all
+    its tokens being the unit, by the names of these fields; of entropy, surprisal and q the means'. Empty without problems.
     """
 
     name: str
@@ -89,6 +90,7 @@ class ClassAnatomy:
     raised: float | None
     lowered: float | None
     clamped: float | None
+    intervals: dict[str, Interval] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,32 +151,82 @@ def token_anatomy(
     names = np.array(classify(tokens, table))
     marks = None if factor is None else _marks(factor, band, edge)
     highest = np.stack([_highest(h, top), _highest(s, top)])
-    rows = [_row(name, names == name, h, s, factor, marks, highest, quantiles) for name in np.unique(names).tolist()]
     whole = _intervals(h, s, marks, problems, seed)
+    columns = _Columns(h, s, factor, marks, highest)
+    of = None if problems is None else clusters(problems)
+    rows = [_row(name, names == name, columns, quantiles, of, seed) for name in np.unique(names).tolist()]
     classes = tuple(sorted(rows, key=lambda row: -row.tokens))
     return Anatomy(classes=classes, tokens=len(h), top=top, correlation=_spearman(h, s), **whole)
 
 
+@dataclass(frozen=True, eq=False)
+class _Columns:
+    """Everything a token has: signals (M,), marks (3, M) of q, weight in the top share of each signal (2, M)."""
+
+    h: Floats
+    s: Floats
+    q: Floats | None
+    marks: Floats | None
+    highest: Floats
+
+
 def _row(
-    name: str, inside: NDArray[np.bool_], h: Floats, s: Floats, q: Floats | None, marks: Floats | None, highest: Floats,
-    quantiles: Sequence[float],
+    name: str, inside: NDArray[np.bool_], c: _Columns, quantiles: Sequence[float], of: tuple[Ints, int] | None, seed: int
 ) -> ClassAnatomy:  # fmt: skip
-    raised, lowered, clamped = [None] * 3 if marks is None else marks[:, inside].mean(axis=1).tolist()
-    top_h, top_s = (highest[:, inside].sum(axis=1) / highest.sum(axis=1)).tolist()
+    raised, lowered, clamped = [None] * 3 if c.marks is None else c.marks[:, inside].mean(axis=1).tolist()
+    top_h, top_s = (c.highest[:, inside].sum(axis=1) / c.highest.sum(axis=1)).tolist()
     return ClassAnatomy(
         name=name,
         tokens=int(inside.sum()),
         share=float(inside.mean()),
-        entropy=_spread(h[inside], quantiles),
-        surprisal=_spread(s[inside], quantiles),
+        entropy=_spread(c.h[inside], quantiles),
+        surprisal=_spread(c.s[inside], quantiles),
         top_entropy=top_h,
         top_surprisal=top_s,
-        correlation=_spearman(h[inside], s[inside]),
-        q=None if q is None else _spread(q[inside], quantiles),
+        correlation=_spearman(c.h[inside], c.s[inside]),
+        q=None if c.q is None else _spread(c.q[inside], quantiles),
         raised=raised,
         lowered=lowered,
         clamped=clamped,
+        intervals={} if of is None else _row_intervals(inside, c, *of, seed),
     )
+
+
+def _row_intervals(inside: NDArray[np.bool_], c: _Columns, of: Ints, n: int, seed: int) -> dict[str, Interval]:
+    """Each number of a class with its interval over problems; the ranks of the correlation are held as they are."""
+
+    def by_problem(values: ArrayLike, kept: NDArray[np.bool_] = inside) -> Floats:
+        return np.bincount(of[kept], np.broadcast_to(np.asarray(values, dtype=float), (len(of),))[kept], n)
+
+    every, tokens = np.ones(len(of), dtype=bool), by_problem(1.0)
+    out = {"share": pooled_share(tokens, by_problem(1.0, every), seed=seed)}
+    for name, signal in (("entropy", c.h), ("surprisal", c.s), ("q", c.q)):
+        if signal is not None:
+            out[name] = ratio_interval(by_problem(signal), tokens, seed=seed)
+    for name, top in zip(("top_entropy", "top_surprisal"), c.highest, strict=True):
+        out[name] = pooled_share(by_problem(top), by_problem(top, every), seed=seed)
+    if c.marks is not None:
+        for name, mark in zip(("raised", "lowered", "clamped"), c.marks, strict=True):
+            out[name] = pooled_share(by_problem(mark), tokens, seed=seed)
+    told = _rank_correlation(c.h[inside], c.s[inside], of[inside], seed)
+    return out if told is None else out | {"correlation": told}
+
+
+def _rank_correlation(a: Floats, b: Floats, of: Ints, seed: int, level: float = 0.95) -> Interval | None:
+    """Spearman's correlation with a BCa interval over problems: ranks fixed, their moments drawn again by problem."""
+    value = _spearman(a, b)
+    problems, where = np.unique(of, return_inverse=True)
+    if not np.isfinite(value) or len(problems) < 2:
+        return None
+    x, y = (stats.zscore(stats.rankdata(v)) for v in (a, b))
+    moments = np.stack([np.bincount(where, v) for v in (np.ones_like(x), x, y, x * x, y * y, x * y)], axis=1)
+    n, sx, sy, sxx, syy, sxy = bootstrap_means(moments, resamples=RESAMPLES, seed=seed).T
+    scale = np.sqrt(np.maximum((n * sxx - sx * sx) * (n * syy - sy * sy), 0.0))
+    drawn = (n * sxy - sx * sy)[scale > 1e-12] / scale[scale > 1e-12]
+    # influence of a token on a correlation of standardised values: x y - r (x^2 + y^2) / 2
+    away = np.bincount(where, x * y - value * (x * x + y * y) / 2) / moments[:, 0].mean()
+    low, high = bca(value + away, np.clip(drawn, -1.0, 1.0), level)
+    return Interval(value=value, low=low, high=high, level=level, over="problems", n=len(problems))
 
 
 def _marks(q: Floats, band: tuple[float, float], edge: float) -> Floats:

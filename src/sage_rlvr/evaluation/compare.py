@@ -14,13 +14,14 @@ from sage_rlvr.errors import DataError
 from sage_rlvr.evaluation.intervals import (
     RESAMPLES,
     SEED,
-    SMALL,
     Interval,
+    all_one,
+    bootstrap_sees,
+    least_seen,
     mean_interval,
-    seed_interval,
     share_difference,
 )
-from sage_rlvr.evaluation.passk import pass_at_k
+from sage_rlvr.evaluation.passk import pass_at_k, sampling_variance
 from sage_rlvr.evaluation.power import EXACT_UP_TO, detectable, detectable_paired, detectable_shares, fewest_units
 
 Floats = NDArray[np.float64]
@@ -30,6 +31,7 @@ METHODS = "these methods"
 CANNOT_TELL = "cannot be told (one training seed)"
 TWO_SEEDS = "cannot be told (two training seeds: a claim about methods needs at least three)"
 FEWEST_SEEDS = 3
+NO_SCATTER = "cannot be told (the same difference in all {} training seeds: are they different runs?)"
 ALONE = " taken alone"  # of a difference that does not outlast the correction for how many were tried
 FLIPS = 9999
 
@@ -74,12 +76,12 @@ def paired(
 
     "better" or "worse" needs both: the interval over problems leaves zero out, and the sign-flip permutation test has
     p < 1 - level. Everything else is "tied"; below 6 problems the test cannot reach 0.05 and nothing can be told. Shares in
-    [0, 1] (`shares`; None: where all scores lie there) of fewer than 300 problems get the interval of `share_difference`,
-    all other scores BCa, which covers differences of few problems too rarely (docs/verdicts.md).
+    [0, 1] (`shares`; None: where all scores lie there) get the interval of `share_difference` unless `bootstrap_sees` their
+    gaps, all other scores BCa, which covers differences of few discordant problems too rarely (docs/verdicts.md).
     """
     left, right = same_shape(a, b, 1)
     gaps = left - right
-    if shares is not False and are_shares(left, right, len(left)):
+    if shares is not False and are_shares(left, right) and not bootstrap_sees(gaps):
         interval = share_difference(left, right, level=level)
         found = detectable_shares(left, right, alpha=1 - level, seed=seed)
     else:
@@ -107,27 +109,56 @@ def paired_counts(n: int, a: ArrayLike, b: ArrayLike, k: int, *, level: float = 
     return replace(found, difference=replace(found.difference, over="problems and their samples"))
 
 
-def paired_seeds(a: ArrayLike, b: ArrayLike, *, level: float = 0.95) -> Comparison:
+def paired_seeds(
+    a: ArrayLike, b: ArrayLike, *, level: float = 0.95, shared: float = 0.0, least: float = 0.0
+) -> Comparison:
     """Compare two methods: a, b (S, N) or (S,), row s being training seed s of both, the same problems in each.
 
     Each seed gives one mean difference; Student's t with S - 1 degrees of freedom over seeds, the problems held fixed.
-    With fewer than three seeds the verdict is "cannot be told (...)".
+    With fewer than three seeds the verdict is "cannot be told (...)", and so it is where all differ by one number that is not
+    0: seeds without scatter say nothing of the next one. shared: a standard error that all seeds' differences have in common;
+    least: no half-width is below it (both 0 for exact scores; `paired_seed_counts` has them).
     """
     left, right = same_shape(a, b, np.ndim(a))
     gaps = (left - right).reshape(len(left), -1).mean(axis=1)
-    interval = seed_interval(gaps, level=level)
-    p = _t_p(gaps) if len(gaps) > 1 else math.nan
-    verdict = _verdict(interval, p, level) if len(gaps) >= FEWEST_SEEDS else (CANNOT_TELL, TWO_SEEDS)[len(gaps) - 1]
+    seeds, mean = len(gaps), _finite(float(gaps.mean()))
+    error = _seeds_error(gaps, level, shared, least)
+    interval, p = _by_student(mean, error, seeds, level)
+    verdict = _verdict(interval, p, level) if math.isfinite(p) else NO_SCATTER.format(seeds)
+    if seeds < FEWEST_SEEDS:
+        verdict = (CANNOT_TELL, TWO_SEEDS)[seeds - 1]
     return Comparison(
         difference=interval,
         p=p,
         verdict=verdict,
-        detectable=detectable(_sd(gaps), len(gaps), alpha=1 - level),
+        detectable=detectable(error * math.sqrt(seeds), seeds, alpha=1 - level) if math.isfinite(p) else math.inf,
         level=METHODS,
         mean_a=float(left.mean()),
         mean_b=float(right.mean()),
         problems=left.shape[1] if left.ndim == 2 else None,
     )
+
+
+def paired_seed_counts(n: int, a: ArrayLike, b: ArrayLike, k: int, *, level: float = 0.95) -> Comparison:
+    """Compare two methods at pass@k from counts: right ones a (S, N) among n samples, b (S, N) or, of a control that was
+    evaluated once, (1, N).
+
+    As `paired_seeds` on the unbiased estimates, with what samples add to it: no half-width below `least_seen`, and one
+    control's samples are noise that all seeds' differences share (`control_error`); the interval then says so.
+    """
+    left, right = (np.atleast_2d(np.asarray(pass_at_k(n, x, k))) for x in (a, b))
+    once = len(right) == 1 < len(left)
+    left, right = np.broadcast_arrays(left, right)
+    least = least_seen(left.size, level=level) if are_shares(left, right) else 0.0
+    found = paired_seeds(left, right, level=level, shared=control_error(n, b, k) if once else 0.0, least=least)
+    over = "training seeds and the control's samples" if once else "training seeds"
+    return replace(found, difference=replace(found.difference, over=over))
+
+
+def control_error(n: int, c: ArrayLike, k: int) -> float:
+    """Standard error that n samples give the mean pass@k of fixed problems, c right ones each: at p = c / n of each."""
+    right = np.ravel(np.asarray(c))
+    return math.sqrt(float(sampling_variance(right / n, n, k).sum())) / len(right)
 
 
 def holm(ps: ArrayLike) -> Floats:
@@ -191,8 +222,8 @@ def sentence(comparison: Comparison, name_a: str, name_b: str, metric: str) -> s
     word, alone = (c.verdict.removesuffix(ALONE), ", taken alone") if c.verdict.endswith(ALONE) else (c.verdict, "")
     head = f"{name_a} vs {name_b}, {metric}: "
     if not math.isfinite(gap.width):
-        here = f"{signed(gap.value)} here, but one of the {gap.over} gives no interval"
-        return head + f"{word} for {c.level}: {here}"
+        where = f"here, but one of the {gap.over} gives no interval" if gap.n == 1 else f"in each of {gap.n} {gap.over}"
+        return head + f"{word} for {c.level}: {signed(gap.value)} {where}"
     inside = f"{signed(gap.value)}, {_percent(gap.level)} interval {signed(gap.low)} to {signed(gap.high)}"
     inside += f" over {gap.n} {gap.over}" + (f" on these {c.problems} problems" if c.problems else "")
     if gap.width == 0 and gap.value == 0:
@@ -219,13 +250,13 @@ def signed(x: float, digits: int = 3) -> str:
     return text[1:] if float(text) == 0 else text.replace("-", "−")
 
 
-def are_shares(left: Floats, right: Floats, n: int) -> bool:
-    """Whether the scores are shares in [0, 1] of a small set of n problems. Scores equal to the last digit that are not all
-    0 or 1 are those of one policy: their difference needs no interval."""
+def are_shares(left: Floats, right: Floats) -> bool:
+    """Whether the scores are shares in [0, 1] of several problems. Scores equal to the last digit that are not all 0 or 1 are
+    those of one policy: their difference needs no interval."""
     both = np.stack([left, right])
     inside = bool(np.all((both >= -1e-9) & (both <= 1 + 1e-9)))
     one_policy = np.array_equal(left, right) and not np.all((left == 0) | (left == 1))
-    return 1 < n < SMALL and inside and not one_policy
+    return len(left) > 1 and inside and not one_policy
 
 
 def too_few(n: int, level: float) -> str:
@@ -250,15 +281,27 @@ def _verdict(interval: Interval, p: float, level: float) -> str:
     return "better" if interval.value > 0 else "worse"
 
 
-def _t_p(gaps: Floats) -> float:
-    sd = _sd(gaps)
-    if sd == 0:
-        return 1.0 if gaps[0] == 0 else 0.0
-    return float(2 * stats.t.sf(abs(gaps.mean()) / (sd / math.sqrt(len(gaps))), len(gaps) - 1))
+def _seeds_error(gaps: Floats, level: float, shared: float, least: float) -> float:
+    """Standard error of the mean of gaps (S,), 0 where they do not scatter; NaN of one seed."""
+    if len(gaps) < 2:
+        return math.nan
+    scatter = 0.0 if all_one(gaps) else float(gaps.std(ddof=1)) / math.sqrt(len(gaps))
+    return max(math.hypot(scatter, shared), least / float(stats.t.ppf((1 + level) / 2, len(gaps) - 1)))
 
 
-def _sd(gaps: Floats) -> float:
-    return float(gaps.std(ddof=1)) if len(gaps) > 1 else 0.0
+def _by_student(mean: float, error: float, seeds: int, level: float) -> tuple[Interval, float]:
+    """Student's interval over seeds and p; infinite and NaN of one seed, and of seeds that all give one number but 0."""
+    told = seeds > 1 and (error > 0 or mean == 0)
+    half = float(stats.t.ppf((1 + level) / 2, seeds - 1)) * error if told else math.inf
+    p = math.nan if not told else 1.0 if error == 0 else float(2 * stats.t.sf(abs(mean) / error, seeds - 1))
+    over = "training seeds"
+    return Interval(value=mean, low=mean - half, high=mean + half, level=level, over=over, n=seeds), p
+
+
+def _finite(mean: float) -> float:
+    if not math.isfinite(mean):
+        raise DataError("a score is not finite; drop or mend that unit of both arms first.")
+    return mean
 
 
 def _percent(level: float) -> str:

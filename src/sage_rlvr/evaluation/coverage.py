@@ -16,17 +16,27 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sage_rlvr.evaluation.compare import paired, paired_seeds
-from sage_rlvr.evaluation.curves import paired_curve, probability_of_improvement
-from sage_rlvr.evaluation.intervals import SMALL, difference_reach, mean_interval, share_interval, share_limits
+from sage_rlvr.evaluation.curves import paired_curve, probability_of_improvement, seed_ks, seeds_curve
+from sage_rlvr.evaluation.frontier import compare_count_frontiers, frontier, gap_to_frontier
+from sage_rlvr.evaluation.intervals import (
+    bootstrap_sees,
+    column_intervals,
+    difference_reach,
+    mean_interval,
+    share_interval,
+    share_limits,
+)
 from sage_rlvr.evaluation.passk import exact_pass_at_k, pass_at_k
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 PROBLEMS = (40, 60, 134)  # AMC23, AIME 2024 and 2025, MATH-500 level 5
+MANY = (300, 600)  # the Countdown demo, and twice as many
 KS = (1, 8, 64, 256)
 SAMPLES = 256
 SEED = 3407
+RESAMPLES = 1000  # of each bootstrap here, a quarter of what the verdicts draw
 TYPES = 100_000  # problems a world has; problems of a data set are drawn from these, with replacement
 WANTED = 0.93
 
@@ -62,14 +72,14 @@ EFFECTS = ((0.0, 0.7), (0.8, 0.5))  # of the second policy on the logits: mean a
 Table = dict[tuple[str, int, int], float]  # (world, problems, k) -> share
 
 
-def coverage_single(worlds: Sequence[World] = WORLDS, draws: int = 2000) -> Table:
+def coverage_single(worlds: Sequence[World] = WORLDS, draws: int = 2000, sizes: Sequence[int] = PROBLEMS) -> Table:
     """How often the interval of pass@k (`share_interval` of the unbiased estimates) holds the world's pass@k."""
     out: Table = {}
     rng = np.random.default_rng(SEED)
     values = {k: np.asarray(pass_at_k(SAMPLES, np.arange(SAMPLES + 1), k)) for k in KS}
     for world in worlds:
         p = world.draw()
-        for n in PROBLEMS:
+        for n in sizes:
             counts = rng.binomial(SAMPLES, rng.choice(p, (draws, n)))
             for k in KS:
                 low, high = single_limits(values[k][counts])
@@ -77,14 +87,14 @@ def coverage_single(worlds: Sequence[World] = WORLDS, draws: int = 2000) -> Tabl
     return out
 
 
-def coverage_difference(worlds: Sequence[World] = WORLDS, draws: int = 2000) -> Table:
-    """The same for the difference of two policies on the same problems (`share_difference`), the worse of two effects."""
+def coverage_difference(worlds: Sequence[World] = WORLDS, draws: int = 2000, sizes: Sequence[int] = PROBLEMS) -> Table:
+    """The same for the difference of two policies on the same problems (as `paired`), the worse of two effects."""
     out: Table = {}
     rng = np.random.default_rng(SEED)
     values = {k: np.asarray(pass_at_k(SAMPLES, np.arange(SAMPLES + 1), k)) for k in KS}
     for world in worlds:
         for a, b in policies(world):
-            for n in PROBLEMS:
+            for n in sizes:
                 rows = rng.integers(TYPES, size=(draws, n))
                 left, right = rng.binomial(SAMPLES, a[rows]), rng.binomial(SAMPLES, b[rows])
                 for k in KS:
@@ -95,7 +105,7 @@ def coverage_difference(worlds: Sequence[World] = WORLDS, draws: int = 2000) -> 
     return out
 
 
-def coverage_band(worlds: Sequence[World] = WORLDS, draws: int = 300) -> dict[tuple[str, int], float]:
+def coverage_band(worlds: Sequence[World] = (*WORLDS, RARE), draws: int = 300) -> dict[tuple[str, int], float]:
     """How often the band of `paired_curve` holds the true difference at k = 1, 2, 4, ... 256 all at once."""
     ks = tuple(2**i for i in range(9))
     out: dict[tuple[str, int], float] = {}
@@ -115,13 +125,59 @@ def coverage_band(worlds: Sequence[World] = WORLDS, draws: int = 300) -> dict[tu
     return out
 
 
+def coverage_seeds(times: int = 400, problems: int = 60) -> dict[tuple[int, str], float]:
+    """How often the band of `seeds_curve` over 1, 4, 16, 64, 256 holds the true difference of two methods at all k at once:
+    (training seeds, world) -> share. Runs scatter as in `relabelled`, the problems held fixed; the truth is the mean over
+    4000 runs of each method."""
+    ks, out = seed_ks(SAMPLES), {}
+    table = np.stack([np.asarray(pass_at_k(SAMPLES, np.arange(SAMPLES + 1), k)) for k in ks], axis=1)
+    for world in WORLDS:
+        rng = np.random.default_rng(SEED)
+        home = rng.choice(world.draw(), problems)
+        away = _shifted(home, rng.normal(0.4, 0.5, problems))
+        many = [_runs(p, 4000, rng) for p in (home, away)]
+        gap = np.array([np.subtract(*(np.mean(exact_pass_at_k(p, k)) for p in many)) for k in ks])
+        for seeds in (3, 6):
+            held = 0
+            for _ in range(times):
+                a, b = (table[rng.binomial(SAMPLES, _runs(p, seeds, rng))] for p in (home, away))
+                band = seeds_curve(a, b, ks)
+                held += bool(np.all((band.low <= gap + 1e-12) & (gap - 1e-12 <= band.high)))
+            out[seeds, world.name] = held / times
+    return out
+
+
+def coverage_frontier(
+    worlds: Sequence[World] = WORLDS, sizes: Sequence[int] = PROBLEMS[1:], draws: int = 100
+) -> dict[tuple[str, int], tuple[float, float]]:
+    """The gap of two temperature frontiers from samples (`compare_count_frontiers`, k = 64): how often its interval holds the
+    true one, where one is given, and how often one is given. Three temperatures that trade the spread of the logits for their
+    mean; two policies that differ by 0.7 at random on the logits of each problem."""
+    out, k, heat = {}, 64, {0.4: (1.5, 1.6), 0.7: (1.2, 0.8), 1.0: (1.0, 0.0)}
+    for world in worlds:
+        a, b = policies(world)[0]
+        at = [{t: _heated(p, *bend) for t, bend in heat.items()} for p in (a, b)]
+        truth = gap_to_frontier(*(frontier(ps, k) for ps in at)).value
+        rng = np.random.default_rng(SEED)
+        for n in sizes:
+            held = []
+            for _ in range(draws):
+                rows = rng.integers(TYPES, size=n)
+                drawn = ({t: (SAMPLES, rng.binomial(SAMPLES, p[rows])) for t, p in ps.items()} for ps in at)
+                found = compare_count_frontiers(*drawn, k=k, resamples=400)
+                if found.difference is not None and truth is not None:
+                    held.append(found.difference.contains(truth))
+            out[world.name, n] = float(np.mean(held)) if held else float("nan"), len(held) / draws
+    return out
+
+
 def coverage_bca(worlds: Sequence[World] = WORLDS, draws: int = 400) -> dict[tuple[str, int], tuple[float, float]]:
-    """(pass@k, difference): the least coverage of BCa over KS, at the sizes above and from 300 problems on, where it is used."""
+    """(pass@k, difference): the least coverage over KS of BCa alone, at all sizes: why it is not used alone."""
     out: dict[tuple[str, int], tuple[float, float]] = {}
     rng = np.random.default_rng(SEED)
     for world in worlds:
         a, b = policies(world)[0]
-        for n in (*PROBLEMS, SMALL):
+        for n in (*PROBLEMS, MANY[0]):
             rows = rng.integers(TYPES, size=(draws, n))
             left, right = rng.binomial(SAMPLES, a[rows]), rng.binomial(SAMPLES, b[rows])
             cells = [_bca_held(left, right, a, b, k) for k in KS]
@@ -137,7 +193,7 @@ def relabelled(seeds: int, times: int = 400, problems: int = 60, samples: int = 
     called = dict.fromkeys(RULES, 0)
     for _ in range(times):
         home = rng.choice(types, problems)
-        runs = _shifted(home, rng.normal(0, 0.15, (2 * seeds, 1)) + rng.normal(0, 0.4, (2 * seeds, problems)))
+        runs = _runs(home, 2 * seeds, rng)
         scores = table[rng.binomial(samples, runs)]
         for name, rule in RULES.items():
             called[name] += rule(scores[:seeds], scores[seeds:])
@@ -175,30 +231,45 @@ def policies(world: World) -> list[tuple[Floats, Floats]]:
 
 
 def single_limits(values: Floats) -> tuple[Floats, Floats]:
-    """Ends of `share_interval` for every row of values (R, N), N < 300, at once."""
+    """Ends of `share_interval` for every row of values (R, N) at once."""
     n = values.shape[1]
     low, high = share_limits(values.mean(axis=1), values.var(axis=1, ddof=1), n)
-    for row in np.flatnonzero(np.all((values == 0) | (values == 1), axis=1)):  # Wilson
-        found = share_interval(values[row])
-        low[row], high[row] = found.low, found.high
-    return low, high
+    coins = np.all((values == 0) | (values == 1), axis=1)
+    for i in np.flatnonzero(coins):  # Wilson
+        found = share_interval(values[i])
+        low[i], high[i] = found.low, found.high
+    seen = [i for i in np.flatnonzero(~coins) if bootstrap_sees(values[i]) and bootstrap_sees(1 - values[i])]
+    return _redrawn(values, seen, low, high)
 
 
 def difference_limits(left: Floats, right: Floats) -> tuple[Floats, Floats]:
-    """Ends of `share_difference` for every pair of rows of left and right (R, N) at once."""
+    """Ends of the interval of `paired` for every pair of rows of left and right (R, N) at once."""
     n, (a, b) = left.shape[1], (left.mean(axis=1), right.mean(axis=1))
     x, y = left - a[:, None], right - b[:, None]
     variances = (np.sum(x * x, axis=1) / (n - 1), np.sum(y * y, axis=1) / (n - 1))
     below, above = difference_reach((a, b), variances, np.sum(x * y, axis=1) / (n - 1), n)
-    return np.maximum(a - b - below, -1.0), np.minimum(a - b + above, 1.0)
+    low, high = np.maximum(a - b - below, -1.0), np.minimum(a - b + above, 1.0)
+    gaps = left - right
+    return _redrawn(gaps, [i for i, row in enumerate(gaps) if bootstrap_sees(row)], low, high)
+
+
+def _redrawn(values: Floats, seen: Sequence[int], low: Floats, high: Floats) -> tuple[Floats, Floats]:
+    """low and high with BCa's ends in the rows `seen`; all rows draw the same problems again, as the fixed seed has it."""
+    for i, found in zip(seen, column_intervals(values[seen].T, resamples=RESAMPLES) if len(seen) else (), strict=True):
+        low[i], high[i] = found.low, found.high
+    return low, high
 
 
 def sections(draws: int = 2000) -> Iterator[tuple[str, str]]:
     """(name, Markdown) of every table of docs/verdicts.md."""
-    yield "passk", markdown(coverage_single((*WORLDS, RARE), draws))
-    yield "difference", markdown(coverage_difference((*WORLDS, RARE), draws))
+    worlds, sizes = (*WORLDS, RARE), (*PROBLEMS, *MANY)
+    yield "passk", markdown(coverage_single(worlds, draws, sizes))
+    yield "difference", markdown(coverage_difference(worlds, draws, sizes))
     yield "band", _by_problems(coverage_band())
     yield "bca", _by_problems({key: f"{x:.3f}, {y:.3f}" for key, (x, y) in coverage_bca().items()})
+    bands = coverage_seeds()
+    yield "seedband", _by_problems({(w, s): x for (s, w), x in bands.items()}, "seeds")
+    yield "frontier", _by_problems({key: f"{x:.3f}, {y:.2f}" for key, (x, y) in coverage_frontier().items()})
     three, six = relabelled(3), relabelled(6)
     rows = [f"| {name} | {three[name]:.3f} | {six[name]:.3f} |" for name in RULES]
     yield "seeds", "\n".join(["| rule | 3 seeds | 6 seeds |", "|---|---|---|", *rows])
@@ -210,9 +281,9 @@ def sections(draws: int = 2000) -> Iterator[tuple[str, str]]:
 
 def markdown(table: Table) -> str:
     """A coverage table: a row for each number of problems and k, a column a world; values below 0.93 in bold."""
-    names = list(dict.fromkeys(name for name, _, _ in table))
+    names, sizes = (list(dict.fromkeys(key[i] for key in table)) for i in (0, 1))
     lines = ["| problems | k | " + " | ".join(names) + " |", "|---" * (len(names) + 2) + "|"]
-    for n in PROBLEMS:
+    for n in sizes:
         for k in KS:
             cells = [table[name, n, k] for name in names]
             text = [f"{x:.3f}" if x >= WANTED else f"**{x:.3f}**" for x in cells]
@@ -231,9 +302,9 @@ def write_docs(page: Path, found: Iterator[tuple[str, str]]) -> None:
     page.write_text(text, encoding="utf-8")
 
 
-def _by_problems(table: Mapping[tuple[str, int], float | str]) -> str:
+def _by_problems(table: Mapping[tuple[str, int], float | str], unit: str = "problems") -> str:
     names, sizes = list(dict.fromkeys(w for w, _ in table)), list(dict.fromkeys(n for _, n in table))
-    lines = ["| problems | " + " | ".join(names) + " |", "|---" * (len(names) + 1) + "|"]
+    lines = [f"| {unit} | " + " | ".join(names) + " |", "|---" * (len(names) + 1) + "|"]
     for n in sizes:
         cells = [table[name, n] for name in names]
         lines.append(f"| {n} | " + " | ".join(x if isinstance(x, str) else f"{x:.3f}" for x in cells) + " |")
@@ -246,6 +317,17 @@ def _bca_held(left: Ints, right: Ints, a: Floats, b: Floats, k: int) -> tuple[fl
     single = [mean_interval(table[row], resamples=400).contains(one) for row in left]
     gaps = [mean_interval(x, resamples=400).contains(one - two) for x in table[left] - table[right]]
     return float(np.mean(single)), float(np.mean(gaps))
+
+
+def _runs(p: Floats, runs: int, rng: np.random.Generator) -> Floats:
+    """(runs, N): training runs of a method whose mean run is near p (N,), scattered as a whole and problem by problem."""
+    return _shifted(p, rng.normal(0, 0.15, (runs, 1)) + rng.normal(0, 0.4, (runs, len(p))))
+
+
+def _heated(p: Floats, stretch: float, lift: float) -> Floats:
+    """A colder policy: logits stretched away from 0 and lifted; 0 stays 0."""
+    logits = np.log(np.maximum(p, 1e-300)) - np.log(np.maximum(1 - p, 1e-300))
+    return np.where(p > 0, 1 / (1 + np.exp(-np.clip(stretch * logits + lift, -700, 700))), 0.0)
 
 
 def _shifted(p: Floats, by: Floats) -> Floats:

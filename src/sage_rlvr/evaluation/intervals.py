@@ -6,7 +6,7 @@ Which one is used when, and how often each covers: docs/verdicts.md, made by `py
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -21,6 +21,7 @@ Floats = NDArray[np.float64]
 RESAMPLES = 4000
 SEED = 3407
 SMALL = 300  # problems below which a bootstrap covers too rarely and shares get Beta-Binomial or Wilson intervals
+CARRIED = 50.0  # from there on: problems that must carry a number before a bootstrap is trusted with it (`carried_by`)
 PSEUDO = 8.0  # problems of all or nothing that the Beta-Binomial interval assumes on top; chosen by simulation
 _CHUNK = 2_000_000  # indices drawn at a time, so that 10,000 problems need no gigabyte
 
@@ -30,7 +31,7 @@ class Interval:
     """An estimate and its confidence interval.
 
     `over` says which uncertainty the interval holds ("problems", "training seeds", "samples"), `n` how many of them
-    were seen, `level` the nominal coverage. With a single unit low and high are infinite: nothing can be said.
+    were seen, `level` the nominal coverage. Low and high are infinite where nothing can be said: of a single unit.
     """
 
     value: float
@@ -51,7 +52,8 @@ class Interval:
 
     def __str__(self) -> str:
         if not math.isfinite(self.width):
-            return f"{self.value:.3f} (no interval: one of the {self.over} says nothing about the next)"
+            why = "one of the {} says nothing about the next" if self.n == 1 else "the same in all {1} {0}: no scatter"
+            return f"{self.value:.3f} (no interval: {why.format(self.over, self.n)})"
         band = f"{100 * self.level:g} % interval {self.low:.3f} to {self.high:.3f}"
         return f"{self.value:.3f} ({band} over {self.n} {self.over})"
 
@@ -95,12 +97,27 @@ def column_intervals(
     return out
 
 
-def seed_interval(values: ArrayLike, *, level: float = 0.95, over: str = "training seeds") -> Interval:
+def seed_interval(
+    values: ArrayLike, *, level: float = 0.95, over: str = "training seeds", least: float = 0.0
+) -> Interval:
     """Mean over training seeds (S,) with Student's t on S - 1 degrees of freedom; S = 1 gives an infinite interval.
 
-    No bootstrap: percentile intervals over 3, 5 and 10 runs cover 74, 83 and 90 % instead of 95 %.
+    No bootstrap: percentile intervals over 3, 5 and 10 runs cover 74, 83 and 90 % instead of 95 %. No half-width is below
+    `least` (`least_seen`).
     """
-    return _student(_values(values), level, over)
+    found = _student(_values(values), level, over)
+    if found.width >= 2 * least:
+        return found
+    return replace(found, low=found.value - least, high=found.value + least)
+
+
+def least_seen(units: int, *, level: float = 0.95) -> float:
+    """-ln((1 - level) / 2) / units, the rate at which something may happen that none of `units` showed.
+
+    Units are problems times training seeds: where a policy solves nearly all problems its seeds agree to the last digit, and
+    Student's interval of three of them covers pass@256 of the AMC-like world 40 % of the time, differences of it 62 %.
+    """
+    return -math.log((1 - level) / 2) / units
 
 
 def wilson(successes: int, n: int, *, level: float = 0.95, over: str = "problems") -> Interval:
@@ -118,14 +135,14 @@ def wilson(successes: int, n: int, *, level: float = 0.95, over: str = "problems
 def share_interval(values: ArrayLike, *, level: float = 0.95, over: str = "problems") -> Interval:
     """Mean of shares (N,) in [0, 1], one a problem (pass@k, a win): the interval that docs/verdicts.md measures.
 
-    Wilson where every share is 0 or 1; else the Beta-Binomial limits of `share_limits` below 300 problems and BCa from
-    there on. One problem gives an infinite interval.
+    Wilson where every share is 0 or 1. Else BCa where `bootstrap_sees` both the shares and what they lack, and the
+    Beta-Binomial limits of `share_limits` where it does not, as below 300 problems. One problem gives an infinite interval.
     """
     column = _shares(values)
     n, mean = len(column), float(column.mean())
     if np.all((column == 0) | (column == 1)) and n > 1:
         return wilson(int(column.sum()), n, level=level, over=over)
-    if n == 1 or n >= SMALL:
+    if n == 1 or _by_bootstrap(column):
         return mean_interval(column, level=level, over=over)
     low, high = share_limits(mean, column.var(ddof=1), n, level=level)
     return Interval(value=mean, low=float(low), high=float(high), level=level, over=over, n=n)
@@ -134,13 +151,32 @@ def share_interval(values: ArrayLike, *, level: float = 0.95, over: str = "probl
 def share_intervals(values: ArrayLike, *, level: float = 0.95, over: str = "problems") -> list[Interval]:
     """`share_interval` of every column of values (N, K), one bootstrap serving all of them."""
     matrix = np.asarray(values, dtype=float)
-    if len(matrix) < SMALL:
-        return [share_interval(column, level=level, over=over) for column in matrix.T]
-    coins = [bool(np.all((column == 0) | (column == 1))) for column in matrix.T]
-    found = column_intervals(matrix, level=level, over=over)
-    return [
-        share_interval(x, level=level, over=over) if c else f for x, c, f in zip(matrix.T, coins, found, strict=True)
-    ]
+    drawn = [j for j, column in enumerate(matrix.T) if _by_bootstrap(_shares(column))]
+    found = dict(zip(drawn, column_intervals(matrix[:, drawn], level=level, over=over), strict=True)) if drawn else {}
+    return [found[j] if j in found else share_interval(x, level=level, over=over) for j, x in enumerate(matrix.T)]
+
+
+def carried_by(values: ArrayLike) -> float:
+    """How many problems carry a sum of values (N,): (sum x^2)^2 / sum x^4, m where m are equal and the others 0; 0 for zeros."""
+    squares = np.asarray(values, dtype=float) ** 2
+    top = float(squares.max(initial=0.0))
+    return float(np.sum(squares / top) ** 2 / np.sum((squares / top) ** 2)) if top > 1e-30 else 0.0
+
+
+def bootstrap_sees(values: ArrayLike) -> bool:
+    """Whether a bootstrap over problems is trusted with the mean of values (N,): 300 problems at least, and 50 that carry it.
+
+    Of differences these are the discordant ones: where few problems disagree, the resamples have not seen the problems that
+    were not drawn, however many agree. Where all values are one, no resample scatters at all.
+    """
+    array = np.asarray(values, dtype=float)
+    return len(array) >= SMALL and carried_by(array) >= CARRIED and not all_one(array)
+
+
+def all_one(values: ArrayLike) -> bool:
+    """Whether values (N,) are all the same but for rounding (1e-12 of their size or of 1)."""
+    array = np.asarray(values, dtype=float)
+    return bool(np.ptp(array) <= 1e-12 * max(1.0, abs(float(array.mean()))))
 
 
 def passk_interval(n: ArrayLike, c: ArrayLike, k: int, *, level: float = 0.95) -> Interval:
@@ -188,14 +224,19 @@ def difference_reach(
 
     below^2 = x^2 - 2 r x y + y^2 with x = mean(a) - low(a), y = high(b) - mean(b) of `share_limits`, above^2 likewise from
     the other ends (Newcombe 1998, method 10; Zou and Donner 2008). r is the correlation of a and b over problems, times
-    n / (n + 1/2), so that equal shares leave some doubt.
+    n / (n + 1/2), so that equal shares leave some doubt. Neither is below Student's t_{n-1} sqrt(var(a - b) / n): where one
+    policy scores twice the other on the same few problems, the long arm of one share and the short arm of the other would
+    cancel (coverage 0.91 on the world "out of reach").
     """
     (a, b), (va, vb) = (np.asarray(m, dtype=float) for m in means), (np.asarray(v, dtype=float) for v in variances)
+    spread = np.maximum(va + vb - 2 * np.asarray(covariance, dtype=float), 0.0)
+    least = float(stats.t.ppf((1 + level) / 2, n - 1)) * np.sqrt(spread / n)
     (low_a, high_a), (low_b, high_b) = share_limits(a, va, n, level=level), share_limits(b, vb, n, level=level)
     scale = np.sqrt(np.maximum(va * vb, 0.0))
     r = np.divide(np.asarray(covariance, dtype=float), scale, out=np.zeros_like(scale + a), where=scale > 1e-15)
     r = np.clip(r, -1.0, 1.0) * n / (n + 0.5)
-    return _square_and_add(a - low_a, high_b - b, r), _square_and_add(high_a - a, b - low_b, r)
+    below, above = _square_and_add(a - low_a, high_b - b, r), _square_and_add(high_a - a, b - low_b, r)
+    return np.maximum(below, least), np.maximum(above, least)
 
 
 def share_difference(a: ArrayLike, b: ArrayLike, *, level: float = 0.95, over: str = "problems") -> Interval:
@@ -234,7 +275,7 @@ def bca(values: Floats, boot: Floats, level: float) -> tuple[float, float]:
     """Ends of the BCa interval of a mean of values (N,), given its resampled means (R,). For another smooth statistic pass
     statistic + influence of each unit as values, and the resampled statistics."""
     mean, n = float(values.mean()), len(values)
-    if np.ptp(values) <= 1e-12 * max(1.0, abs(mean)):
+    if all_one(values):
         return mean, mean
     share = (np.sum(boot < mean) + 0.5 * np.sum(boot == mean)) / len(boot)
     bias = stats.norm.ppf(np.clip(share, 0.5 / len(boot), 1 - 0.5 / len(boot)))
@@ -260,6 +301,11 @@ def _student(values: Floats, level: float, over: str) -> Interval:
 
 def _unbounded(mean: float, level: float, over: str) -> Interval:
     return Interval(value=mean, low=-math.inf, high=math.inf, level=level, over=over, n=1)
+
+
+def _by_bootstrap(shares: Floats) -> bool:
+    coins = bool(np.all((shares == 0) | (shares == 1)))
+    return not coins and bootstrap_sees(shares) and bootstrap_sees(1 - shares)
 
 
 def _square_and_add(x: Floats, y: Floats, r: Floats) -> Floats:

@@ -10,7 +10,8 @@ With h = "at least one right answer among k samples" of each problem, for base a
 100, by either model, so E and S both hold noise. Hence `leash_noise_floor` (what two runs of one model would show),
 `leash_sampling_error` (of one evaluation, problems fixed), `leash_intervals` (over problems), `mcnemar_p` (E against S) and
 `leash_discoveries` (which single problems are more than luck). Where all right completions can be listed, `leash_exact`
-counts them under Definition 4.1 and `leash_expected` gives the expectations without noise.
+counts them under Definition 4.1 and `leash_expected` gives the expectations without noise; `exact_cells` and
+`expected_cells` give the same problem by problem, for `rate_intervals`.
 """
 
 from __future__ import annotations
@@ -131,6 +132,24 @@ def leash_exact(base: Sequence[ArrayLike], policy: Sequence[ArrayLike], eps: flo
     return LeashCounts(c.preserved, c.gained, c.lost, c.outside), problems
 
 
+def exact_cells(base: Sequence[ArrayLike], policy: Sequence[ArrayLike], eps: float) -> tuple[Floats, Floats]:
+    """`leash_exact` problem by problem: (N, 4) counts of completions, and (N, 4) with one 1 a problem."""
+    support_change(base, policy, eps)  # refuses lists of different completions
+    edge = np.log(eps) if eps > 0 else -np.inf
+    rows = []
+    for old, new in zip(base, policy, strict=True):
+        b, p = np.asarray(old, dtype=float) > edge, np.asarray(new, dtype=float) > edge
+        rows.append([np.sum(b & p), np.sum(~b & p), np.sum(b & ~p), np.sum(~b & ~p)])
+    completions = np.array(rows, dtype=float).reshape(-1, 4)
+    p_, e, s, _ = completions.T
+    return completions, _cells((p_ + s > 0).astype(float), (p_ + e > 0).astype(float))
+
+
+def expected_cells(p_base: ArrayLike, p_policy: ArrayLike, k: int) -> Floats:
+    """`leash_expected` problem by problem, (N, 4) chances of P, E, S, O."""
+    return _cells(exact_pass_at_k(p_base, k), exact_pass_at_k(p_policy, k))
+
+
 def detectable_probability(k: int, zeta: float = 0.05) -> float:
     """The largest p that k misses in a row leave plausible: (1 - p)^k = zeta, p = 1 - zeta^(1/k) (about -ln(zeta) / k)."""
     if k < 1 or not 0 < zeta < 1:
@@ -149,7 +168,16 @@ def leash_intervals(
     runs from the harmonic mean of the lower ends of SRR and NDR to that of the upper ends, wider than it need be. A rate
     of 0 / 0 is left out.
     """
-    p, e, s, _ = _cells(*_hits(n_base, c_base, n_policy, c_policy, k)).T
+    cells = _cells(*_hits(n_base, c_base, n_policy, c_policy, k))
+    return rate_intervals(cells, level=level, resamples=resamples, seed=seed)
+
+
+def rate_intervals(
+    cells: ArrayLike, *, level: float = 0.95, resamples: int = RESAMPLES, seed: int = SEED
+) -> dict[str, Interval]:
+    """The rates of sum(cells) and their intervals over problems: cells (N, 4), P, E, S, O of each problem, as chances of one
+    problem or counts of its completions. Which interval each rate gets: `leash_intervals`."""
+    p, e, s, _ = np.asarray(cells, dtype=float).T
     options = _Options(level=level, resamples=resamples, seed=seed)
     out: dict[str, Interval] = {}
     if (p + s).sum() > 0:
@@ -160,8 +188,9 @@ def leash_intervals(
         out["SDS"] = _harmonic(out["SRR"], out["NDR"])
     if (p + e + s).sum() > 0:
         net = ratio_interval(e - s, p + e + s, **options)
-        unseen_e = out["NDR"].high if "NDR" in out and not e.any() else 0.0
-        unseen_s = 1 - out["SRR"].low if "SRR" in out and not s.any() else 0.0
+        any_ = p + e + s  # what could have been lost (or found) where the base (or the policy) has nothing
+        unseen_e = 0.0 if e.any() else (out["NDR"] if "NDR" in out else pooled_share(e, any_, **options)).high
+        unseen_s = 0.0 if s.any() else 1 - out["SRR"].low if "SRR" in out else pooled_share(s, any_, **options).high
         out["NSCR"] = replace(net, low=max(-1.0, net.low - unseen_s), high=min(1.0, net.high + unseen_e))
     return out
 

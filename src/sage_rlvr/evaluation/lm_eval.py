@@ -334,7 +334,8 @@ def export_lm_eval(
 ) -> Path:
     """Write samples_<task>_<date>.jsonl and results_<date>.json; returns the path of the former.
 
-    docs: problem -> {"doc": {...}, "target": text, "prompt": text}; a store that was imported knows them. n, verifier: as in
+    docs: problem -> {"doc": {...}, "target": text, "prompt": text}; a store that was imported knows them, and those of
+    generated problems are made again (`engines.sampled_tasks.generated_docs`). n, verifier: as in
     `SampleStore.table`. date: default now. The filter is "sage-rlvr", `exact_match` the share of right samples of the
     document, `undecided` of undecided ones; verdicts, reasons, seeds and ends stand under "sage_rlvr", from which
     `import_lm_eval` makes the same store again, but for token-level columns and latencies.
@@ -373,6 +374,11 @@ def export_lm_eval(
         folder / f"results_{date}.json", _json(_summary(store, task, lines, judges.pop()), indent=2) + "\n"
     )
     return path
+
+
+def is_imported(store: SampleStore) -> bool:
+    """Whether a store came from samples of the harness, and so holds their documents."""
+    return (store.path / SIDECAR).exists()
 
 
 def targets_of(store: SampleStore) -> dict[str, str]:

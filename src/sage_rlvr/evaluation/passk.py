@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy import stats
 
 from sage_rlvr.errors import DataError
 
@@ -128,6 +129,19 @@ def exact_pass_at_k(p: ArrayLike, k: ArrayLike) -> float | Floats:
     with np.errstate(divide="ignore"):
         value = -np.expm1(tries * np.log1p(-probabilities))
     return float(value) if value.ndim == 0 else value
+
+
+def sampling_variance(p: ArrayLike, n: int, k: int) -> Floats:
+    """Variance of the unbiased pass@k of n samples at a known probability p of being right, exactly and of p's shape:
+
+    sum over c of Bin(c; n, p) (pass@k(n, c) - mean)^2
+    """
+    shares = np.clip(np.asarray(p, dtype=float), 0.0, 1.0)
+    counts = np.arange(n + 1)
+    values = np.asarray(pass_at_k(n, counts, k))
+    weights = stats.binom.pmf(counts[None, :], n, shares.ravel()[:, None])
+    mean = weights @ values
+    return np.asarray(np.maximum(weights @ values**2 - mean**2, 0.0)).reshape(shares.shape)
 
 
 def curve(p: ArrayLike, ks: Sequence[int]) -> Floats:

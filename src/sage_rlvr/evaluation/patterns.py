@@ -10,6 +10,7 @@ resemble each other. The rules stand in patterns.yaml beside this file, with sen
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
@@ -86,20 +87,24 @@ class PatternFrequency:
 @dataclass(frozen=True, kw_only=True)
 class PatternComparison:
     """One pattern in two arms. fisher_p: two-sided, of the two micro counts as if solutions were independent, which they
-    are not, so it is too small. by_problem: the paired difference a - b of the shares of the problems that both solved,
-    None where there is none."""
+    are not, so it is too small. micro: a's share of all solutions minus b's with the interval that the counts lack, a problem
+    with all its solutions being the unit. by_problem: the paired difference a - b of the shares of the problems that both
+    solved, None where there is none."""
 
     name: str
     a: PatternFrequency
     b: PatternFrequency
     fisher_p: float
+    micro: Interval
     by_problem: Comparison | None
 
     @property
     def sentence(self) -> str:
         """Both counts and what they support, in plain words."""
-        counts = f"{self.name}: {self.a.hits} of {self.a.solutions} against {self.b.hits} of {self.b.solutions}"
+        counts = f"{self.name}: {_counted(self.a)} against {_counted(self.b)}"
         fisher = f"Fisher p = {self.fisher_p:.2g} before clustering by problem, which weakens it"
+        if math.isfinite(self.micro.width):
+            fisher += f"; clustered by problem the shares differ by {_ends(self.micro, '+.3f')}"
         if self.by_problem is None:
             return f"{counts}; {fisher}; no problem was solved by both, so no paired comparison"
         gap = self.by_problem.difference
@@ -173,8 +178,29 @@ def compare_patterns(
         both = [problem for problem in left if problem in right]
         gaps = paired([left[p] for p in both], [right[p] for p in both], seed=seed) if both else None
         p = float(stats.fisher_exact(table).pvalue)
-        out[name] = PatternComparison(name=name, a=x, b=y, fisher_p=p, by_problem=gaps)
+        micro = _micro_difference(x.micro, y.micro)
+        out[name] = PatternComparison(name=name, a=x, b=y, fisher_p=p, micro=micro, by_problem=gaps)
     return out
+
+
+def _micro_difference(a: Interval, b: Interval) -> Interval:
+    """a - b, both intervals clustered by problem, joined by square-and-add (Newcombe 1998) as if the two arms solved unlike
+    problems: wider than it need be where a problem shows the pattern in both."""
+    value = a.value - b.value
+    below, above = math.hypot(a.value - a.low, b.high - b.value), math.hypot(a.high - a.value, b.value - b.low)
+    low, high = max(-1.0, value - below), min(1.0, value + above)
+    if not math.isfinite(below + above):
+        low, high = -math.inf, math.inf
+    return Interval(value=value, low=low, high=high, level=a.level, over=a.over, n=min(a.n, b.n))
+
+
+def _counted(one: PatternFrequency) -> str:
+    told = math.isfinite(one.micro.width)
+    return f"{one.hits} of {one.solutions}" + (f" ({_ends(one.micro, '.3f')})" if told else "")
+
+
+def _ends(i: Interval, form: str) -> str:
+    return f"{i.value:{form}} [{i.low:{form}}, {i.high:{form}}]"
 
 
 def _shares(

@@ -23,8 +23,8 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import stats
 
 from sage_rlvr.errors import ConfigError, DataError
-from sage_rlvr.evaluation.passk import exact_pass_at_k, pass_at_k
-from sage_rlvr.evaluation.power import detectable
+from sage_rlvr.evaluation.passk import exact_pass_at_k, pass_at_k, sampling_variance
+from sage_rlvr.evaluation.power import detectable, fewest_units
 
 Floats = NDArray[np.float64]
 
@@ -94,7 +94,10 @@ class Plan:
 
 
 def see_checkpoints(design: Design, pilot: Pilot, *, power: float = 0.8, alpha: float = 0.05) -> float:
-    """Smallest true difference of two checkpoints that is found with probability `power` (the module's first equation)."""
+    """Smallest true difference of two checkpoints that is found with probability `power` (the module's first equation);
+    infinite below `fewest_units(alpha)` problems, of which no verdict speaks."""
+    if design.problems < fewest_units(alpha):
+        return math.inf
     return _z(power, alpha) * math.sqrt((pilot.true + pilot.noise / design.samples) / design.problems)
 
 
@@ -166,7 +169,7 @@ def pilot_of_exact(a: ArrayLike, b: ArrayLike, k: int, run_sd: float = SEED_SD) 
             f"a pilot of shapes {left.shape} and {right.shape}: the same problems (two at least) and seeds."
         )
     gaps = np.asarray(exact_pass_at_k(left, k)) - np.asarray(exact_pass_at_k(right, k))
-    noise = k * float(np.mean(_own_variance(left, k, k) + _own_variance(right, k, k)))
+    noise = k * float(np.mean(sampling_variance(left, k, k) + sampling_variance(right, k, k)))
     seeds, scatter = len(gaps), run_sd
     if seeds >= 3:
         scatter = float(gaps.mean(axis=1).std(ddof=1)) / math.sqrt(2)
@@ -191,7 +194,7 @@ def pilot_of_counts(n: int, a: ArrayLike, b: ArrayLike, k: int, run_sd: float = 
     if left.shape[1] < 2:
         raise DataError(f"a pilot of {left.shape[1]} problem: two at least are needed to see how problems scatter.")
     gaps = np.asarray(pass_at_k(n, left, k)) - np.asarray(pass_at_k(n, right, k))
-    own = float(np.mean(_own_variance(left / n, n, k) + _own_variance(right / n, n, k)))
+    own = float(np.mean(sampling_variance(left / n, n, k) + sampling_variance(right / n, n, k)))
     total = float(gaps.var(axis=1, ddof=1).mean())
     scatter, source = run_sd, "assumed"
     if len(gaps) >= 3:
@@ -227,9 +230,9 @@ def plan_lines(plan: Plan, *, run_cost: float = RUN_COST) -> list[str]:
         f"pass@{p.k}; 80 % power, two-sided 5 %",
         p.said,
         f"cost: {d.cost(run_cost):,.0f} completions, a training run counted as {run_cost:,.0f} of them (--run-cost)",
-        f"claims about checkpoints: can see a difference of {plan.checkpoints:.3f}",
+        f"claims about checkpoints: {_see(plan.checkpoints, f'fewer than {fewest_units()} problems')}",
         *_next_lines(plan.next_checkpoints, plan.checkpoints),
-        f"claims about methods, on these problems: {_see(plan.methods)}",
+        f"claims about methods, on these problems: {_see(plan.methods, 'fewer than three training seeds')}",
         *_next_lines(plan.next_methods, plan.methods),
     ]
     q = p.true + p.noise / d.samples
@@ -275,18 +278,8 @@ def _next_lines(steps: Sequence[Step], now: float) -> list[str]:
     return [f"  what to buy next{best}, the best for its cost first: " + "; ".join(words)]
 
 
-def _see(x: float) -> str:
-    return "can see nothing: fewer than three training seeds" if math.isinf(x) else f"can see a difference of {x:.3f}"
-
-
-def _own_variance(p: Floats, n: int, k: int) -> Floats:
-    """Variance of the unbiased pass@k of n samples at probability p, exactly: sum over c of Bin(c; n, p) (value - mean)^2."""
-    counts = np.arange(n + 1)
-    values = np.asarray(pass_at_k(n, counts, k))
-    flat = np.clip(np.asarray(p, dtype=float), 0.0, 1.0).ravel()
-    weights = stats.binom.pmf(counts[None, :], n, flat[:, None])
-    mean = weights @ values
-    return np.asarray(np.maximum(weights @ values**2 - mean**2, 0.0)).reshape(np.shape(p))
+def _see(x: float, why_not: str) -> str:
+    return f"can see nothing: {why_not}" if math.isinf(x) else f"can see a difference of {x:.3f}"
 
 
 def _z(power: float, alpha: float) -> float:

@@ -77,7 +77,7 @@ def detectable_paired(
 def detectable_shares(
     a: ArrayLike, b: ArrayLike, *, power: float = 0.8, alpha: float = 0.05, resamples: int = 1000, seed: int = SEED
 ) -> float:
-    """`detectable_paired` for shares a, b (N,) under the rule below 300 problems: `share_difference` and the sign flips.
+    """`detectable_paired` for shares a, b (N,) under their own rule: `share_difference` and the sign flips.
 
     The problems are drawn again; the interval's ends come from the draw's own means, variances and covariance. Unlike there
     equal gaps do not give 0: problems not seen may differ.

@@ -31,6 +31,7 @@ class Record:
 
     @property
     def problems(self) -> int:
+        """How many problems it holds."""
         return len(self.meta["problem_ids"])
 
 

@@ -26,7 +26,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from sage_rlvr.errors import ConfigError, DataError
-from sage_rlvr.evaluation.sample_rows import Identity
+from sage_rlvr.evaluation.sample_rows import GUIDED, SCORED, Identity
 from sage_rlvr.runs import differences, write_json_atomic
 
 FORMAT = 1
@@ -59,6 +59,7 @@ def parquet_bytes(table: pa.Table) -> bytes:
 
 
 def read_parquet(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
+    """A Parquet file, or some of its columns; `DataError` names the file where it cannot be read."""
     try:
         with pq.ParquetFile(path) as file:
             return file.read(columns=None if columns is None else list(columns), use_threads=False)
@@ -130,6 +131,7 @@ def _entry(line: bytes) -> dict[str, Any] | None:
         chunks = entry.get("chunks", [])
         fine = fine and all(isinstance(p, str) and isinstance(first, int) for p, first in chunks)
         fine = fine and ("chunks" in entry or isinstance(entry["verifier_hash"], str))
+        fine = fine and isinstance(entry.get("supersedes", ""), str)
         return entry if fine else None
     except (ValueError, KeyError, TypeError):
         return None
@@ -149,6 +151,7 @@ class Beside:
         self.facts: dict[str, Any] = {}
 
     def replace(self, table: pa.Table) -> None:
+        """Write the table in place of what it held, synced; `facts` are then those of the new bytes."""
         data = parquet_bytes(table)
         with storing(self.temporary), open(self.temporary, "wb") as handle:
             handle.write(data)
@@ -170,6 +173,7 @@ class Beside:
 
 
 def read_facts(file: Path) -> dict[str, Any]:
+    """What store.json says: format, identity (a tree of JSON values), created, changes. DataError when it cannot be read."""
     try:
         facts = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -197,30 +201,46 @@ def create_facts(path: Path, identity: Identity) -> dict[str, Any]:
     return facts
 
 
-def agree(path: Path, facts: Mapping[str, Any], identity: Identity) -> dict[str, tuple[Any, Any]]:
-    """Differences that are only noted (versions); ConfigError when there are others."""
+def agree(path: Path, facts: Mapping[str, Any], identity: Identity, judges: set[str]) -> dict[str, tuple[Any, Any]]:
+    """Differences that are only noted; ConfigError when there are others.
+
+    Versions are noted, and another verifier where it is whose verdicts all samples have by now. judges: the verifiers of the
+    samples' newest verdicts; where they are not this identity's alone, samples judged by it would be mixed with theirs.
+    """
     old, new = dict(facts["identity"]), identity.tree()
     noted = differences(old.pop("versions"), new.pop("versions"), "versions")
     binding = differences(old, new)
+    changed = binding.pop("verifier_hash", None)
+    if judges - {identity.verifier_hash}:
+        binding["verifier_hash"] = (", ".join(sorted(judges)), identity.verifier_hash)
+    elif changed:
+        noted["verifier_hash"] = changed
     if binding:
         lines = "".join(f"\n  {place}: {json.dumps(a)} -> {json.dumps(b)}" for place, (a, b) in binding.items())
         also = "".join(f"\n  {place}: {json.dumps(a)} -> {json.dumps(b)}" for place, (a, b) in noted.items())
         also = f"\nThese differ too, and would only be noted:{also}" if also else ""
-        hint = "Verdicts of another verifier: open it without an identity and run reverify. "
+        judge = (
+            "Verdicts of another verifier: run reverify (the same eval command with --reverify), after which the samples can be "
+            "topped up. "
+        )
         raise ConfigError(
             f"{path}: this folder holds samples that were made otherwise; these differences change what they mean:{lines}"
-            f"{also}\n{hint if 'verifier_hash' in binding else ''}Give the settings they were made with, or name "
+            f"{also}\n{judge if 'verifier_hash' in binding else ''}Give the settings they were made with, or name "
             "another folder."
         )
     return noted
 
 
-def note_versions(path: Path, identity: Identity, changed: Mapping[str, tuple[Any, Any]]) -> None:
-    """Under the lock: record other versions in store.json, and say so."""
-    listed = ", ".join(f"{place} {before} -> {now}" for place, (before, now) in changed.items())
-    warnings.warn(f"{path}: continued under other versions ({listed}); samples may differ from one version's alone")
+def note_changes(path: Path, identity: Identity, changed: Mapping[str, tuple[Any, Any]]) -> None:
+    """Under the lock: record other versions, and whose verdicts the samples have, in store.json; say so of what may change
+    samples."""
+    first = {f"versions.{name}" for name in (SCORED, GUIDED) if changed.get(f"versions.{name}", "?")[0] == "(absent)"}
+    versions = {place: pair for place, pair in changed.items() if place not in {"verifier_hash", *first}}
+    if versions:
+        listed = ", ".join(f"{place} {before} -> {now}" for place, (before, now) in versions.items())
+        warnings.warn(f"{path}: continued under other versions ({listed}); samples may differ from one version's alone")
     facts = read_facts(path / STORE)
     change = {"at": now(), "changed": {place: list(pair) for place, pair in changed.items()}}
-    facts["identity"]["versions"] = dict(identity.versions)
+    facts["identity"] |= {"versions": dict(identity.versions), "verifier_hash": identity.verifier_hash}
     with storing(path / STORE):
         write_json_atomic(path / STORE, facts | {"changes": [*facts["changes"], change]})

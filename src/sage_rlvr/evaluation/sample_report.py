@@ -24,11 +24,11 @@ from sage_rlvr.evaluation.intervals import Interval, column_intervals, mean_inte
 from sage_rlvr.evaluation.majority import maj_at_k
 from sage_rlvr.evaluation.passk import cover_at_tau, pass_hat_k
 from sage_rlvr.evaluation.perplexity import perplexities, perplexity_tails
+from sage_rlvr.evaluation.sample_rows import GUIDED, SCORED
 from sage_rlvr.evaluation.samples import Counts, SampleStore
 
 TAUS = (0.25, 0.5, 0.75, 1.0)
 TAIL_QUANTILES = (0.5, 0.95, 0.99)
-SCORED, GUIDED = "scored under", "guide"  # of a row's versions: what its base_logps and its q were made with
 MAJORITY_KS, MAJORITY_DRAWS = (8, 64), 400  # and n itself, exactly; the others from that many subsets a problem
 
 

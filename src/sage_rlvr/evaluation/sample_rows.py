@@ -24,6 +24,7 @@ from sage_rlvr.errors import ConfigError, DataError
 CHUNK = 32
 LABELS = ("right", "wrong", "undecided")
 FINISHES = ("stop", "length", None)
+SCORED, GUIDED = "scored under", "guide"  # of a row's versions: what its base_logps and its q were made with
 _MARK = "\x00escaped:"
 _WHOLE = {"top_k": 0, "max_new_tokens": None}  # the value that means "off"; None: there is none, it must be given
 _REAL = {"temperature": None, "top_p": 1.0, "min_p": 0.0}
@@ -213,6 +214,7 @@ class Chunk:
 
     @property
     def samples(self) -> range:
+        """The numbers of its samples within the problem."""
         return range(self.first, self.first + self.size)
 
 

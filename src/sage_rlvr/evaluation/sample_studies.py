@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from sage_rlvr.errors import DataError
-from sage_rlvr.evaluation.anatomy import COUNTDOWN_CLASSES, TOKEN_CLASSES, ClassAnatomy, token_anatomy
+from sage_rlvr.evaluation.anatomy import COUNTDOWN_CLASSES, TOKEN_CLASSES, ClassAnatomy, Spread, token_anatomy
 from sage_rlvr.evaluation.patterns import compare_patterns, pattern_frequencies
 from sage_rlvr.evaluation.perplexity import perplexities, perplexity_excess
 from sage_rlvr.evaluation.sample_report import SCORED, arrays, cell, made_under
@@ -86,10 +86,10 @@ def anatomy_lines(store: SampleStore, text_of: Callable[[Sequence[int]], list[st
     lines = [
         f"signal anatomy of {found.tokens:,} tokens, of the distribution that they were drawn from (T "
         f"{law['temperature']:g}{', truncated' if store.identity.truncated_sampling else ''}); top: share of the {found.top:.0%} "
-        "of tokens with the highest signal",
-        f"  {'class':<26}{'tokens':>8}  {'entropy':>8}{'top':>7}  {'surprisal':>9}{'top':>7}  {'rank corr.':>10}"
-        + ("  mean q  raised  lowered  clamped" if found.raised else ""),
-        *map(_class_line, found.classes),
+        "of tokens with the highest signal; below each number its 95 % interval over problems",
+        f"  {'class':<26}"
+        + "".join(f"{head:>16}" for head, name, _ in COLUMNS if getattr(found.classes[0], name) is not None),
+        *(line for row in found.classes for line in _class_lines(row)),
         f"  rank correlation of entropy and surprisal over all tokens {found.correlation:.3f}",
     ]
     if found.correlation_by_problem is not None:
@@ -99,12 +99,30 @@ def anatomy_lines(store: SampleStore, text_of: Callable[[Sequence[int]], list[st
     return lines
 
 
-def _class_line(row: ClassAnatomy) -> str:
-    line = f"  {row.name:<26}{row.share:>8.1%}  {row.entropy.mean:>8.3f}{row.top_entropy:>7.1%}"
-    line += f"  {row.surprisal.mean:>9.3f}{row.top_surprisal:>7.1%}  {row.correlation:>10.3f}"
-    if row.q is None:
-        return line
-    return f"{line}  {row.q.mean:>6.3f}  {row.raised:>6.1%}  {row.lowered:>7.1%}  {row.clamped:>7.1%}"
+COLUMNS = (  # head, field, percentages or not
+    ("tokens", "share", True), ("entropy", "entropy", False), ("top", "top_entropy", True),
+    ("surprisal", "surprisal", False), ("top", "top_surprisal", True), ("rank corr.", "correlation", False),
+    ("mean q", "q", False), ("raised", "raised", True), ("lowered", "lowered", True), ("clamped", "clamped", True),
+)  # fmt: skip
+
+
+def _class_lines(row: ClassAnatomy) -> list[str]:
+    """A class on two lines: its numbers, and below each its interval over problems."""
+    top, below = f"  {row.name:<26}", " " * 28
+    for _, name, percent in COLUMNS:
+        found = getattr(row, name)
+        if found is None:
+            continue
+        value = found.mean if isinstance(found, Spread) else found
+        top += f"{_number(value, percent):>16}"
+        i = row.intervals.get(name)
+        told = i is not None and np.isfinite(i.width)
+        below += f"{f'[{_number(i.low, percent)}, {_number(i.high, percent)}]' if told else '':>16}"  # type: ignore[union-attr]
+    return [top, below.rstrip()]
+
+
+def _number(value: float, percent: bool) -> str:
+    return f"{value:.1%}" if percent else f"{value:.3f}"
 
 
 def _solutions(store: SampleStore, n: int | None) -> tuple[list[str], list[bool], list[str]]:

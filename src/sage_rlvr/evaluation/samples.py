@@ -2,7 +2,8 @@
 
     store.json            format, identity (what all samples share), and later changes of versions
     parts/part-*.parquet  rows, named by their SHA-256; a part is never changed
-    journal.jsonl         one line a part: file, SHA-256, size, chunks; a part without its line is not there
+    journal.jsonl         one line a part: file, SHA-256, size, chunks; a part without its line is not there. `supersedes` names
+                          the columns that a part has anew: its chunks are read from it and no longer from an older part
     verdicts/*.parquet    verdicts of later verifiers, one file a pass, journaled too: the newest wins, none is lost
     wanted.json           how many problems of how many samples the largest evaluation asked for
     writers/, lock        which chunks a live process has claimed, held by the operating system's locks
@@ -30,6 +31,7 @@ import re
 import socket
 import threading
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,7 +40,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.evaluation import repeats
@@ -55,7 +57,7 @@ from sage_rlvr.evaluation.sample_files import (
     agree,
     create_facts,
     is_ours,
-    note_versions,
+    note_changes,
     now,
     read_facts,
     read_parquet,
@@ -147,8 +149,8 @@ class SampleStore:
 
         identity: None opens what is there, for reading or re-verifying. Nothing is locked between calls, so several
         processes may have the store open and write to it. ConfigError with every difference when the folder holds
-        samples of another identity (other versions are noted and warned about, all else is refused); DataError when
-        there is no store, or one of another format.
+        samples of another identity (other versions are noted and warned about; another verifier is noted where all samples
+        have its verdicts by now; all else is refused); DataError when there is no store, or one of another format.
         """
         path = Path(path)
         store = cls(path, identity) if identity is not None else None
@@ -163,10 +165,10 @@ class SampleStore:
                 facts = create_facts(path, store.identity)
         if store is None:
             return cls(path, Identity.of(facts["identity"]))
-        changed = agree(path, facts, store.identity)
+        changed = agree(path, facts, store.identity, cls(path, Identity.of(facts["identity"]))._judges(facts))
         if changed:
             with exclusive(path):
-                note_versions(path, store.identity, changed)
+                note_changes(path, store.identity, changed)
         return store
 
     def close(self) -> None:
@@ -196,7 +198,8 @@ class SampleStore:
             if "chunks" not in entry:
                 overlays.append(entry)
             for problem, first in entry.get("chunks", []):
-                chunks.setdefault(Chunk(unescape(problem), first, self._size), entry["file"])
+                chunk = Chunk(unescape(problem), first, self._size)
+                chunks[chunk] = entry["file"] if "supersedes" in entry else chunks.get(chunk, entry["file"])
         return _State(chunks, overlays, {entry["file"] for entry in entries}, damaged)
 
     @property
@@ -213,6 +216,8 @@ class SampleStore:
             lost = "its verdicts do not count, run reverify again"
             if "chunks" in entry:
                 lost = f"its {len(entry['chunks'])} chunks count as missing and will be sampled again"
+            if "supersedes" in entry:
+                lost = f"its chunks count as the older parts have them, without its {entry['supersedes']}"
             warnings.warn(f"{self.path / entry['file']}: {trouble}; {lost}", stacklevel=5)
         return not trouble
 
@@ -261,7 +266,7 @@ class SampleStore:
         """Note what an evaluation is going to fill, so that a store that it did not finish can be told from a whole one."""
         with exclusive(self.path):
             asked = {"problems": len(problem_ids), "n": n}
-            known = self._wanted_of()
+            known = self.wanted()
             most = {key: max(value, known.get(key, 0)) for key, value in asked.items()}
             if most != known:
                 with storing(self.path / WANTED):
@@ -269,11 +274,12 @@ class SampleStore:
 
     def lacking(self, counts: Counts) -> str:
         """Which problems an evaluation asked for and `counts` has no samples of, in words; "" where none lacks."""
-        wanted = self._wanted_of().get("problems", 0)
+        wanted = self.wanted().get("problems", 0)
         have = len(counts.problems)
         return f"samples of {have} of {wanted} problems; give the same eval command again" if have < wanted else ""
 
-    def _wanted_of(self) -> dict[str, int]:
+    def wanted(self) -> dict[str, int]:
+        """What the largest evaluation asked for, as `want` noted it: problems, n; {} where nobody did."""
         with contextlib.suppress(OSError, ValueError):
             found = json.loads((self.path / WANTED).read_text(encoding="utf-8"))
             return {key: int(found[key]) for key in ("problems", "n") if isinstance(found.get(key), int)}
@@ -329,6 +335,69 @@ class SampleStore:
                 writer.chunks -= set(chunks)
                 writer.sign()
         return new
+
+    def score(
+        self,
+        function: Callable[[list[Sample]], Sequence[ArrayLike]],
+        stamp: tuple[str, str],
+        *,
+        batch: int = 1024,
+        progress: Callable[[int], None] = lambda n: None,
+    ) -> int:
+        """Log-probs under a base of the samples that have none under this one; returns how many were scored, nothing drawn.
+
+        function: the samples of a chunk -> (T,) log-probs of each, nats. stamp: (key, value) of the rows' versions that says
+        which base it is. Every `batch` samples are committed as a part that supersedes older ones: interrupted, the same
+        call goes on. progress(m): m more are scored. Chunks of which not all token ids are known stay as they are, with a
+        warning. DataError where a number a token is not what `function` gave.
+        """
+        lacking = self.unscored(stamp)
+        at_once = max(1, batch // self._size)
+        for start in range(0, len(lacking), at_once):
+            state, chunks = self._state(), lacking[start : start + at_once]
+            made = []
+            for chunk in chunks:
+                rows = self._gather(state, [chunk], None)
+                said = [np.asarray(values, np.float32) for values in function(samples_of(rows))]
+                made.append(_scored(rows, said, stamp))
+                progress(self._size)
+            self._supersede({chunk: state.chunks[chunk] for chunk in chunks}, pa.concat_tables(made))
+        return len(lacking) * self._size
+
+    def unscored(self, stamp: tuple[str, str]) -> list[Chunk]:
+        """The chunks that `score` would score, in the order of the table."""
+        state, open_, lost = self._state(), [], 0
+        names = ("base_logps", "token_ids", "versions")
+        for file in dict.fromkeys(state.chunks.values()):
+            held = sorted(chunk for chunk, home in state.chunks.items() if home == file)
+            rows = self._gather(state, held, names)
+            for place, chunk in enumerate(held):
+                some = rows.slice(place * self._size, self._size)
+                versions = map(json.loads, some["versions"].to_pylist())
+                if some["base_logps"].null_count or any(v.get(stamp[0]) != stamp[1] for v in versions):
+                    known = not some["token_ids"].null_count
+                    open_ += [chunk] * known
+                    lost += not known
+        if lost:
+            warnings.warn(
+                f"{self.path}: {lost * self._size} samples have no token ids, so {stamp[1]} cannot score them",
+                stacklevel=2,
+            )
+        return sorted(open_, key=lambda chunk: (_natural(chunk.problem), chunk.first))
+
+    def _supersede(self, homes: Mapping[Chunk, str], rows: pa.Table) -> None:
+        """Commit the rows of some chunks anew, but for those that were replaced since they stood in the part that `homes`
+        names: another process does the same work."""
+        with self._mutex:
+            writer = self._sign_in()
+            with self._beside(writer, rows, PARTS) as beside, exclusive(self.path):
+                now_in = self._state().chunks
+                mine = [chunk for chunk, home in homes.items() if now_in.get(chunk) == home]
+                if mine:
+                    if len(mine) < len(homes):
+                        beside.replace(_rows_of(rows, mine, self._size))
+                    listed = [[escape(chunk.problem), chunk.first] for chunk in mine]
+                    self._journal.append(beside.settle("part") | {"chunks": listed, "supersedes": "base_logps"})
 
     @contextlib.contextmanager
     def _beside(self, writer: Writer, table: pa.Table, folder: str) -> Iterator[Beside]:
@@ -556,11 +625,23 @@ class SampleStore:
     # ---- verdicts
 
     def verifiers(self) -> list[dict[str, Any]]:
-        """Who judged: verifier_hash, by, at, rows of every pass, oldest first; the first is the evaluation itself."""
+        """Who judged: verifier_hash, by, at, rows of every pass, oldest first; first those of the evaluation itself, of which
+        there are several where a store was judged again and then topped up."""
         state = self._state()
-        first = {"verifier_hash": self.identity.verifier_hash, "by": None, "at": None}
+        drawn = Counter(self._gather(state, sorted(state.chunks), ("verifier",))["verifier"].to_pylist())
+        first = drawn or {self.identity.verifier_hash: 0}
+        found = [{"verifier_hash": name, "by": None, "at": None, "rows": rows} for name, rows in first.items()]
         later = [{key: entry[key] for key in ("verifier_hash", "by", "at", "rows")} for entry in state.overlays]
-        return [first | {"rows": len(state.chunks) * self._size}, *later]
+        return [*found, *later]
+
+    def _judges(self, facts: Mapping[str, Any]) -> set[str]:
+        """The verifiers of the samples' newest verdicts. facts: store.json; where it and the journal know of one verifier
+        alone, the rows need not be read."""
+        state = self._state()
+        several = state.overlays or any("verifier_hash" in change["changed"] for change in facts.get("changes", []))
+        if not state.chunks or not several:
+            return {self.identity.verifier_hash} if state.chunks else set()
+        return set(self.table(("verifier",))["verifier"].to_pylist())
 
     def reverify(
         self,
@@ -599,6 +680,21 @@ class SampleStore:
             writer = self._sign_in()
             with self._beside(writer, overlay, OVERLAYS) as beside, exclusive(self.path):
                 self._journal.append(beside.settle("verdicts") | about)
+
+
+def _scored(rows: pa.Table, said: Sequence[NDArray[np.float32]], stamp: tuple[str, str]) -> pa.Table:
+    """Rows with these base log-probs, their versions stamped with whose they are. DataError where one does not fit."""
+    lengths = [len(ids) for ids in _arrays(rows["token_ids"])]
+    if [values.shape for values in said] != [(length,) for length in lengths]:
+        raise DataError(
+            f"score: shapes {[values.shape for values in said][:3]}... for samples of {lengths[:3]}... tokens; one number a "
+            "token is wanted"
+        )
+    versions = [json.dumps(json.loads(v) | {stamp[0]: stamp[1]}, sort_keys=True) for v in rows["versions"].to_pylist()]
+    for name, values in (("base_logps", list(said)), ("versions", versions)):
+        field_ = SCHEMA.field(name)
+        rows = rows.set_column(rows.column_names.index(name), field_, pa.array(values, field_.type))
+    return rows
 
 
 def _judged(verdicts: Sequence[Any], problems: list[str], samples: list[int]) -> dict[str, list[Any]]:

@@ -1,20 +1,22 @@
-"""Verdicts from counts on several data sets: each claim with its level, Holm's p over the data sets, in sentences."""
+"""Verdicts from counts on several data sets: each claim with its level, Holm's p over all of them, in sentences."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from sage_rlvr.errors import DataError
 from sage_rlvr.evaluation.compare import (
     FEWEST_SEEDS,
     Comparison,
-    over_data_sets,
+    adjust,
+    control_error,
     paired_counts,
-    paired_seeds,
+    paired_seed_counts,
     sentence,
 )
 from sage_rlvr.evaluation.curves import (
@@ -22,19 +24,31 @@ from sage_rlvr.evaluation.curves import (
     improvement_sentence,
     paired_count_curve,
     probability_of_improvement,
+    seed_ks,
+    seeds_curve,
 )
-from sage_rlvr.evaluation.intervals import Interval, passk_interval, seed_interval
+from sage_rlvr.evaluation.frontier import compare_count_frontiers, count_frontier, frontier_sentence
+from sage_rlvr.evaluation.intervals import Interval, all_one, least_seen, passk_interval, seed_interval
 from sage_rlvr.evaluation.leash import (
+    LeashCounts,
+    exact_cells,
+    expected_cells,
     leash_at_k,
     leash_discoveries,
     leash_intervals,
     leash_noise_floor,
     leash_sampling_error,
     mcnemar_p,
+    rate_intervals,
 )
 from sage_rlvr.evaluation.passk import pass_at_k
+from sage_rlvr.evaluation.support import success_probability
 
 Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+Rows = Sequence[ArrayLike]  # log-probs of the right completions, one array a problem
+
+SUPPORT_EPS = 1 / 256  # "in support" is more likely than this (Definition 4.1), as in the tables of exact records
 
 
 @dataclass(frozen=True)
@@ -50,19 +64,39 @@ Arms = Mapping[str, Mapping[str, Scored]]  # arm -> data set -> counts
 
 
 def compare_counts(arms: Arms, k: int) -> list[str]:
-    """Sentences of every arm against the first: pass@1 and pass@k on each data set (Holm over the data sets), the curve over
-    all k, the probability of improvement and what was kept, found and lost (`leash_lines`), after each arm's own numbers."""
+    """Sentences of every arm against the first: pass@1 and pass@k on each data set (Holm over all of these comparisons), the
+    curve over all k, the probability of improvement and what was kept, found and lost (`leash_lines`), after each arm's own
+    numbers."""
     check_alike(arms, k)
     (base, home), *others = arms.items()
+    metrics = tuple(dict.fromkeys((1, k)))
+    keys = [(name, metric, task) for name, _ in others for metric in metrics for task in home]
+    raw = [_compared(arms[name][task], home[task], metric) for name, metric, task in keys]
+    found = dict(zip(keys, adjust(raw), strict=True))
     lines = [line for name, data in arms.items() for line in score_lines(name, data, k)]
     for name, data in others:
-        for metric in dict.fromkeys((1, k)):
-            found = over_data_sets({task: _compared(data[task], home[task], metric) for task in home})
-            lines += [sentence(c, name, base, f"{task} pass@{metric}") + "." for task, c in found.items()]
+        for metric in metrics:
+            lines += [sentence(found[name, metric, t], name, base, f"{t} pass@{metric}") + "." for t in home]
         for task in home:
-            lines += _more_lines(data[task], home[task], name, base, task)
+            lines += _more_lines(data[task], home[task], name, base, task, k)
             lines += leash_lines(data[task], home[task], k, name, base, task)
-    return lines
+    return [*lines, *holm_lines(list(found.values()), len(others), len(home), metrics)]
+
+
+def holm_lines(found: Sequence[Comparison], arms: int, tasks: int, metrics: Sequence[int]) -> list[str]:
+    """Over which comparisons Holm's p was taken; [] where there is one alone."""
+    family = max((c.family for c in found), default=1)
+    if family < 2:
+        return []
+    parts = [_many(arms, "arm"), _many(tasks, "data set"), " and ".join(f"pass@{m}" for m in metrics)]
+    return [
+        f"Holm's p is over the {family} comparisons of mean scores above ({' x '.join(parts)}); bands over k, P(A > B), "
+        "frontiers and rates of what was kept are each taken alone."
+    ]
+
+
+def _many(n: int, what: str) -> str:
+    return f"{n} {what}{'s' if n > 1 else ''}"
 
 
 def score_lines(name: str, data: Mapping[str, Scored], k: int) -> list[str]:
@@ -95,18 +129,17 @@ def check_alike(arms: Arms, k: int) -> None:
                 )
             if scored.n < k:
                 raise DataError(f"{name}, {task}: pass@{k} needs {k} samples, there are {scored.n}; give a smaller --k")
-            if len({len(scored.right), len(home[task].right), 1}) > 2:
+            if len(home[task].right) not in (1, len(scored.right)):
                 raise DataError(f"{name} and {base}: different numbers of training seeds on {task}; give each the same")
 
 
 def _compared(a: Scored, b: Scored, k: int) -> Comparison:
     if max(len(a.right), len(b.right)) == 1:
         return paired_counts(a.n, a.right[0], b.right[0], k)
-    left, right = np.broadcast_arrays(*(np.asarray(pass_at_k(x.n, x.right, k)) for x in (a, b)))
-    return paired_seeds(left, right)
+    return paired_seed_counts(a.n, a.right, b.right, k)
 
 
-def _more_lines(a: Scored, b: Scored, name_a: str, name_b: str, task: str) -> list[str]:
+def _more_lines(a: Scored, b: Scored, name_a: str, name_b: str, task: str, k: int) -> list[str]:
     if max(len(a.right), len(b.right)) == 1:
         band = paired_count_curve(a.n, a.right[0], b.right[0])
         better = probability_of_improvement(a.right[0], b.right[0])
@@ -117,17 +150,38 @@ def _more_lines(a: Scored, b: Scored, name_a: str, name_b: str, task: str) -> li
     left, right = np.broadcast_arrays(a.right, b.right)
     if len(left) < FEWEST_SEEDS:
         return []
+    ks = seed_ks(k)
+    curves = (
+        np.stack([np.asarray(pass_at_k(x.n, rows, j)) for j in ks], axis=2) for x, rows in ((a, left), (b, right))
+    )
     better = probability_of_improvement(left, right, over="training seeds")
-    return [improvement_sentence(better, name_a, name_b, task) + "."]
+    shared = [control_error(b.n, b.right, j) for j in ks] if len(b.right) == 1 else 0.0
+    return [
+        f"{task}: {curve_sentence(seeds_curve(*curves, ks, shared=shared), name_a, name_b)}{_and_samples(b, name_b)}.",
+        improvement_sentence(better, name_a, name_b, task) + f"{_held(b, name_b)}.",
+    ]
+
+
+def _and_samples(control: Scored, name: str) -> str:
+    return f" and {name}'s samples" if len(control.right) == 1 else ""
+
+
+def _held(control: Scored, name: str) -> str:
+    """What an interval over seeds leaves out where the control was evaluated once."""
+    return f"; {name}'s samples, drawn once, are held fixed" if len(control.right) == 1 else ""
 
 
 def leash_lines(a: Scored, b: Scored, k: int, name_a: str, name_b: str, task: str) -> list[str]:
     """Which of b's problems a kept, found and lost at k samples (Invisible Leash), beside what chance alone would show.
 
-    One training run each; [] where there are several, whose problems are not one set of samples.
+    Over several training seeds: means with Student intervals, seed s of a against seed s of b; [] below three.
     """
     if max(len(a.right), len(b.right)) > 1:
-        return []
+        left, right = np.broadcast_arrays(a.right, b.right)
+        rows = [leash_at_k(b.n, old, a.n, new, k) for new, old in zip(left, right, strict=True)]
+        head = f"{task}: what {name_a} keeps of {name_b}'s problems at {k} samples"
+        both = f" and {name_b}'s samples" if len(b.right) == 1 else ""
+        return leash_over_seeds(rows, f"{head}, these {len(b.problems)} problems{both} held fixed")
     counts = (b.n, b.right[0], a.n, a.right[0])
     seen, floor = leash_at_k(*counts, k), leash_noise_floor(*counts, k)
     error = leash_sampling_error(*counts, k) if 2 * k <= min(a.n, b.n) else {}
@@ -140,7 +194,9 @@ def leash_lines(a: Scored, b: Scored, k: int, name_a: str, name_b: str, task: st
     if k == a.n == b.n:
         line += f"; expanded against shrunk, McNemar's p = {mcnemar_p(round(seen.expanded), round(seen.shrunk)):.2g}"
     rates = [f"{name} {i.value:.3f} [{i.low:.3f}, {i.high:.3f}]" for name, i in leash_intervals(*counts, k).items()]
-    rated = f"{task}: {', '.join(rates) or 'no problem is solved by either'}, 95 % intervals over {len(b.problems)} problems"
+    rated = f"{task}: no problem is solved by either, so nothing is kept, found or lost"
+    if rates:
+        rated = f"{task}: {', '.join(rates)}, 95 % intervals over {len(b.problems)} problems"
     found = leash_discoveries(*counts)
     told = []
     for word, hits in (("new", found.new), ("lost", found.lost)):
@@ -151,10 +207,104 @@ def leash_lines(a: Scored, b: Scored, k: int, name_a: str, name_b: str, task: st
     return [line + ".", rated + ".", luck + "."]
 
 
+def leash_over_seeds(rows: Sequence[LeashCounts], head: str) -> list[str]:
+    """P, E, S, O and the rates, one row a training seed: means with Student intervals over the seeds. [] below three."""
+    if len(rows) < FEWEST_SEEDS:
+        return []
+    names = {"preserved": "preserved", "expanded": "expanded", "shrunk": "shrunk", "outside": "out of support"}
+    cells = [(said, [getattr(row, name) for row in rows], 0.0, math.inf) for name, said in names.items()]
+    for name in rows[0].rates:
+        cells.append((name, [row.rates[name] for row in rows], -1.0 if name == "NSCR" else 0.0, 1.0))
+    told = []
+    for said, values, least, most in cells:
+        i = seed_interval(values)
+        form = ",.1f" if most > 1 else ".3f"
+        ends = f"[{max(i.low, least):{form}}, {min(i.high, most):{form}}]" if not all_one(values) else "(in each)"
+        told.append(f"{said} {i.value:{form}} {ends}")
+    return [f"{head}: {', '.join(told)}; Student's 95 % intervals over {len(rows)} training seeds."]
+
+
+def exact_leash_lines(
+    name_a: str, a: Sequence[Rows], name_b: str, b: Sequence[Rows], k: int, eps: float = SUPPORT_EPS
+) -> list[str]:
+    """What a kept, found and lost of b's support, exactly: log-probs of all right completions of each problem, one list of
+    problems a training seed (b may have one alone).
+
+    Definition 4.1 (probability above eps), over completions and over problems, and the problems expected to be solved in k
+    samples. One seed: the counts have no error on these problems, the rates get intervals over problems (`rate_intervals`).
+    Several: Student's over seeds (`leash_over_seeds`), [] below three.
+    """
+    pairs = [(old, new) for new, old in zip(a, b if len(b) > 1 else list(b) * len(a), strict=True)]
+    cells = [_exact_cells(old, new, k, eps) for old, new in pairs]
+    what = [
+        f"right completions with probability above {_fraction(eps)} (Definition 4.1)",
+        f"problems with one of them at least, of {len(b[0])}",
+        f"problems expected to be solved in {k} samples",
+    ]
+    lines = []
+    for said, *tables in zip(what, *cells, strict=True):
+        head = f"{name_a} against {name_b}, exact, {said}"
+        rows = [LeashCounts(*table.sum(axis=0).tolist()) for table in tables]
+        if len(rows) > 1:
+            lines += leash_over_seeds(rows, f"{head}, held fixed")
+            continue
+        (found,), rates = rows, rate_intervals(tables[0])
+        counted = [("preserved", found.preserved), ("expanded", found.expanded), ("shrunk", found.shrunk)]
+        numbers = ", ".join(f"{word} {_count(x)}" for word, x in (*counted, ("out of support", found.outside)))
+        cells_ = ", ".join(f"{name} {i.value:.3f} [{i.low:.3f}, {i.high:.3f}]" for name, i in rates.items())
+        told = f"{cells_}, 95 % intervals over {len(b[0])} problems" if rates else "none in either"
+        lines.append(f"{head}: {numbers}; {told}.")
+    return lines
+
+
+def _exact_cells(old: Rows, new: Rows, k: int, eps: float) -> tuple[Floats, Floats, Floats]:
+    return *exact_cells(old, new, eps), expected_cells(success_probability(old), success_probability(new), k)
+
+
+def _fraction(eps: float) -> str:
+    return f"1/{1 / eps:.0f}" if eps > 0 and abs(1 / eps - round(1 / eps)) < 1e-9 else f"{eps:g}"
+
+
+def _count(x: float) -> str:
+    return f"{x:,.0f}" if x == round(x) else f"{x:,.2f}"
+
+
+def frontier_lines(arms: Mapping[str, Mapping[str, Mapping[float, Scored]]], k: int) -> list[str]:
+    """Temperature frontiers from samples: arm -> data set -> temperature -> counts of one policy. Each arm's points, then
+    each arm against the first: mean gap in pass@k at equal pass@1 over the range that both cover."""
+    for task in next(iter(arms.values())):
+        check_alike(
+            {f"{name} at T = {t:g}": {task: x} for name, of in arms.items() for t, x in of.get(task, {}).items()}, k
+        )
+    (base, home), *others = arms.items()
+    for name, of in others:
+        if set(of) != set(home):
+            raise DataError(
+                f"{name} and {base} have different data sets ({', '.join(sorted(of))} against {', '.join(sorted(home))}); "
+                "evaluate both on the same ones"
+            )
+    tables = {
+        (name, task): {t: (x.n, x.right[0]) for t, x in found.items()}
+        for name, of in arms.items()
+        for task, found in of.items()
+    }
+    lines = []
+    for (name, task), table in tables.items():
+        points = [f"T {p.temperature:g}: {p.pass1:.3f}, {p.passk:.3f}" for p in count_frontier(table, k)]
+        lines.append(f"{name}, {task}, pass@1 and pass@{k} by temperature: {'; '.join(points)}.")
+    for name, of in others:
+        for task in of:
+            gap = compare_count_frontiers(tables[name, task], tables[base, task], k=k)
+            lines.append(f"{task}: {frontier_sentence(gap, name, base, k)}.")
+    return lines
+
+
 def _own_interval(scored: Scored, k: int) -> Interval:
     if len(scored.right) == 1:
         return passk_interval(scored.n, scored.right[0], k)
-    return seed_interval(np.asarray(pass_at_k(scored.n, scored.right, k)).mean(axis=1))
+    least = least_seen(scored.right.size)
+    found = seed_interval(np.asarray(pass_at_k(scored.n, scored.right, k)).mean(axis=1), least=least)
+    return replace(found, low=max(0.0, found.low), high=min(1.0, found.high)) if len(scored.right) > 2 else found
 
 
 def arms_of(loaded: Mapping[str, Sequence[tuple[str, Scored]]]) -> dict[str, dict[str, Scored]]:

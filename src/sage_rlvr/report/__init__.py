@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from sage_rlvr.report.book import book
+from sage_rlvr.report.markdown import markdown
 from sage_rlvr.report.page import (
     ReportPaths,
     SeedReportPaths,
+    render,
     render_page,
     render_seed_page,
+    replace_file,
+    write_pictures,
     write_report,
     write_seed_report,
 )
+from sage_rlvr.report.parts import Page
 from sage_rlvr.report.result import (
     Arm,
     Result,
@@ -20,26 +26,40 @@ from sage_rlvr.report.result import (
     from_dict,
     load_result,
     to_dict,
+    training_of,
 )
+from sage_rlvr.report.study import GridOf, RunFacts, SampleSet, Shown, Structure, Study, grids_of
 from sage_rlvr.report.summary import SeedSummary, Summary, seeds_to_dict, summarise, summarise_seeds
 from sage_rlvr.report.tables import Table, results_table, seeds_table, support_table
 
 __all__ = [
     "Arm",
+    "GridOf",
+    "Page",
     "ReportPaths",
     "Result",
+    "RunFacts",
+    "SampleSet",
     "SeedReportPaths",
     "SeedSummary",
+    "Shown",
+    "Structure",
+    "Study",
     "Summary",
     "Support",
     "Table",
     "Training",
     "arm_from_logps",
     "as_result",
+    "book",
     "from_dict",
+    "grids_of",
     "load_result",
+    "markdown",
+    "render",
     "render_page",
     "render_seed_page",
+    "replace_file",
     "results_table",
     "seeds_table",
     "seeds_to_dict",
@@ -47,6 +67,8 @@ __all__ = [
     "summarise_seeds",
     "support_table",
     "to_dict",
+    "training_of",
+    "write_pictures",
     "write_report",
     "write_seed_report",
 ]

@@ -18,13 +18,14 @@ from matplotlib.transforms import Bbox
 from numpy.typing import ArrayLike
 
 from sage_rlvr.evaluation import CurveComparison, FrontierPoint, Interval
-from sage_rlvr.report.style import INK, RC, colour, dark_twins, marker, spread
+from sage_rlvr.report.style import INK, RC, colour, dark_twins, dash, marker, spread
 
 PANELS = (
     ("reward", "mean reward"),
     ("kl_raw", "raw KL to the reference\n(nats a token)"),
     ("entropy", "policy entropy\n(nats a token)"),
 )
+REM_AN_INCH = 7.4  # of the page
 RC_DPI = 100  # RC["figure.dpi"]
 _SIZE = (6.0, 4.1)
 _RULE = {"arrowstyle": "-", "linewidth": 0.6, "alpha": 0.6}
@@ -44,7 +45,9 @@ def passk_figure(
         figure, axes = _figure(_SIZE)
         for name, (ks, mean, low, high) in curves.items():
             axes.fill_between(ks, np.asarray(low), np.asarray(high), color=colour(name), alpha=0.16, linewidth=0)
-            axes.plot(ks, np.asarray(mean), color=colour(name), marker=marker(name), markersize=4.5)
+            axes.plot(
+                ks, np.asarray(mean), color=colour(name), linestyle=dash(name), marker=marker(name), markersize=4.5
+            )
         _k_axis(axes, sorted({k for ks, *_ in curves.values() for k in ks}))
         top = max(float(np.nanmax(high)) for *_, high in curves.values())
         bottom = min(float(np.nanmin(low)) for _, _, low, _ in curves.values())
@@ -56,9 +59,14 @@ def passk_figure(
 
 
 def difference_figure(
-    differences: Mapping[str, CurveComparison], path: str | Path | None = None, *, title: str = ""
+    differences: Mapping[str, CurveComparison],
+    path: str | Path | None = None,
+    *,
+    title: str = "",
+    limits: tuple[float, float] | None = None,
 ) -> Figure:
-    """Paired differences in pass@k with their simultaneous bands, one panel a pair ("A − B"), the same scale in all."""
+    """Paired differences in pass@k with their simultaneous bands, one panel a pair ("A − B"), the same scale in all: `limits`
+    where several figures are to share it."""
     with matplotlib.rc_context(RC):
         columns = min(2, len(differences))
         rows = -(-len(differences) // columns)
@@ -78,6 +86,8 @@ def difference_figure(
             last = below >= len(differences)
             axes.tick_params(labelbottom=last)
             axes.set_xlabel("k (tries)" if last else "")
+        if limits is not None:
+            grid[0, 0].set_ylim(*limits)
         figure.supylabel("difference in pass@k", fontsize=10.5)
         if title:
             figure.suptitle(title, fontsize=11.5, fontweight="bold", x=0.02, ha="left")
@@ -109,7 +119,7 @@ def frontier_figure(
         lines = {name: sorted(points, key=lambda point: point.temperature) for name, points in (curves or {}).items()}
         for name, line in lines.items():
             x, y = zip(*map(_xy, line), strict=True)
-            axes.plot(x, y, color=colour(name), linewidth=1.0, alpha=0.55, zorder=1)
+            axes.plot(x, y, color=colour(name), linestyle=dash(name), linewidth=1.0, alpha=0.55, zorder=1)
         for name, marks in (seeds or {}).items():
             x, y = zip(*marks, strict=True)
             axes.scatter(
@@ -193,7 +203,9 @@ def svg_of(figure: Figure, prefix: str, label: str) -> str:
         text = re.sub(light, f"var(--c{light[1:]}, {light})", text, flags=re.I)
     text = re.sub(r'<svg ([^>]*?)width="[^"]*"', r"<svg \1", text, count=1)
     text = re.sub(r'<svg ([^>]*?)height="[^"]*"', r"<svg \1", text, count=1)
-    return text.replace("<svg ", f'<svg role="img" aria-label="{_escaped(label)}" ', 1)
+    widest = REM_AN_INCH * figure.get_figwidth()  # so that letters are as large in a narrow figure as in a wide one
+    named = f'<svg role="img" aria-label="{_escaped(label)}" style="max-width:{widest:.1f}rem" '
+    return text.replace("<svg ", named, 1)
 
 
 def png_of(figure: Figure) -> bytes:
@@ -223,7 +235,7 @@ def _draw_training(axes: Axes, lines: Mapping[str, tuple[ArrayLike, ArrayLike]],
         smooth = moving_mean(y, min(width, len(x)))
         if width > 1:
             axes.plot(x, y, color=colour(name), linewidth=0.7, alpha=0.28)
-        axes.plot(x, smooth, color=colour(name))
+        axes.plot(x, smooth, color=colour(name), linestyle=dash(name))
         last = int(np.flatnonzero(np.isfinite(smooth))[-1])
         ends[name] = (float(x[last]), float(smooth[last]))
     axes.set(title=title, xlabel="step")

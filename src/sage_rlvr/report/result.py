@@ -17,18 +17,40 @@ from sage_rlvr.evaluation import reachable, success_probability, support, suppor
 from sage_rlvr.evaluation.passk import check_probabilities
 
 SCHEMA = 1
+METRICS = {  # fields of Training -> the names of metrics.jsonl
+    "reward": "reward/mean", "kl_raw": "anchor/kl_raw", "kl": "anchor/kl", "entropy": "policy/entropy",
+    "q_mean": "anchor/q_mean", "q_active": "anchor/q_active_share", "dead_groups": "reward/dead_group_share",
+    "grad_norm": "optimizer/grad_norm",
+}  # fmt: skip
 KS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Training:
     """Training curves of one arm, equally long: mean reward, raw KL to the reference (nats a token, before any
-    shaping) and policy entropy (nats a token) at each optimiser step."""
+    shaping) and policy entropy (nats a token) at each optimiser step.
+
+    Further ones where they were recorded, else empty: kl, the KL to the shaped reference; q_mean and q_active, the mean of q and
+    the share of tokens where it is not 1; dead_groups, the share of groups without a difference; grad_norm before clipping.
+    """
 
     step: tuple[float, ...]
     reward: tuple[float, ...]
     kl_raw: tuple[float, ...]
     entropy: tuple[float, ...]
+    kl: tuple[float, ...] = ()
+    q_mean: tuple[float, ...] = ()
+    q_active: tuple[float, ...] = ()
+    dead_groups: tuple[float, ...] = ()
+    grad_norm: tuple[float, ...] = ()
+
+
+def training_of(rows: Sequence[Mapping[str, Any]]) -> Training | None:
+    """The curves in the rows of a metrics.jsonl; NaN where a step has none of a metric, None without rows."""
+    if not rows:
+        return None
+    columns = {field_: tuple(float(row.get(key, math.nan)) for row in rows) for field_, key in METRICS.items()}
+    return Training(step=tuple(float(row["step"]) for row in rows), **columns)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,7 +179,8 @@ def _check_arm(arm: Arm, problems: int) -> None:
             raise DataError(f"{arm.name} at T = {t:g}: {len(p)} problems instead of {problems}; arms must be paired.")
     if arm.distinct is not None and len(arm.distinct) != problems:
         raise DataError(f"{arm.name}: distinct has {len(arm.distinct)} entries for {problems} problems.")
-    if arm.training is not None and len({len(getattr(arm.training, f.name)) for f in fields(Training)}) > 1:
+    curves = [] if arm.training is None else [getattr(arm.training, f.name) for f in fields(Training)]
+    if len({len(curve) for curve in curves if curve}) > 1:
         raise DataError(f"{arm.name}: its training curves differ in length; log every metric at every step.")
 
 

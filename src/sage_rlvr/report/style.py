@@ -48,6 +48,12 @@ _MARKERS = dict(
     bnpobranch="^", dapo="s", dapokl="D", dapobranch="^", dapooverlong="v", rloo="D", rloobranch="^", drgrpo="p",
 )  # fmt: skip
 
+# By marker, so that a line without markers is told apart where colours are not
+_DASHES: dict[str, tuple[float, ...]] = {
+    "o": (), "D": (), "s": (5, 1.6), "^": (8, 1.6, 1.6, 1.6), "v": (2.2, 1.4), "P": (4, 1.2, 1, 1.2, 1, 1.2), "X": (1, 1.2),
+    "h": (11, 2), "<": (8, 1.6, 2.6, 1.6), ">": (3.4, 1.2), "d": (6, 1.2, 1, 1.2), "p": (3, 3),
+}  # fmt: skip
+
 RC = {
     "font.family": "DejaVu Sans",
     "font.size": 10.5,
@@ -84,6 +90,12 @@ def colour(name: str, *, dark: bool = False) -> str:
 def marker(name: str) -> str:
     """Marker of an arm, so that colour is never the only difference."""
     return _MARKERS.get(_canonical(name), "h")
+
+
+def dash(name: str) -> tuple[float, tuple[float, ...] | None]:
+    """Line style of an arm: solid for the base and for a plain KL, dashes of their own for what stands beside them."""
+    pattern = _DASHES.get(marker(name), ())
+    return 0.0, pattern or None
 
 
 def dark_twins() -> dict[str, str]:

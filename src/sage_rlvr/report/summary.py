@@ -19,9 +19,12 @@ from sage_rlvr.evaluation import (
     adjust,
     at_equal_pass1,
     best_pass1,
+    compare_frontiers,
     could_only,
     curve,
     frontier,
+    frontier_sentence,
+    gap_to_frontier,
     mean_interval,
     paired,
     paired_curve,
@@ -32,6 +35,7 @@ from sage_rlvr.evaluation import (
     signed,
 )
 from sage_rlvr.evaluation.compare import FEWEST_SEEDS
+from sage_rlvr.evaluation.curves import seed_ks, seeds_curve
 from sage_rlvr.report.result import Arm, Result, as_result, plain
 
 Floats = NDArray[np.float64]
@@ -50,8 +54,8 @@ MANY = (
     "of twenty true ties one may look like a difference."
 )
 CHOSEN_HERE = (
-    "The best temperature of a policy, the base's as well as a trained one's, was chosen on these same problems, which "
-    "flatters each a little."
+    "The best temperature of each policy, trained or not, was chosen on these same problems, which flatters each a "
+    "little."
 )
 HELD_FIXED = (
     "Intervals over training seeds hold these {problems} problems fixed: they say what another training run of the same "
@@ -207,17 +211,18 @@ def _row(result: Result, arm: Arm, values: Floats, points: tuple[FrontierPoint, 
 def _against_frontier(result: Result, arm: Arm, base: Arm) -> AgainstFrontier:
     top = best_pass1(frontier(base.ps, result.k))
     pass1 = paired(arm.p, base.ps[top.temperature])
-    equal = at_equal_pass1(arm.p, base.ps, k=result.k)
+    who = "the base" if base.name == "base" else base.name
+    equal = at_equal_pass1(arm.p, base.ps, k=result.k, whose=who)
     text = (
-        f"{arm.name} against the base's temperature frontier: its pass@1 {pass1.mean_a:.3f} {_over(pass1)} the best pass@1 "
-        f"of the base at any temperature ({top.pass1:.3f} at T = {top.temperature:g}; {_inside(pass1)}); "
+        f"{arm.name} against {who}'s temperature frontier: its pass@1 {pass1.mean_a:.3f} {_over(pass1)} the best pass@1 "
+        f"of {who} at any temperature ({top.pass1:.3f} at T = {top.temperature:g}; {_inside(pass1)}); "
     )
     best = None
     if len(arm.ps) > 1:
         own = best_pass1(frontier(arm.ps, result.k))
         best = paired(arm.ps[own.temperature], base.ps[top.temperature])
         text += f"its own best, {own.pass1:.3f} at T = {own.temperature:g}, {_over(best)} it ({_inside(best)}); "
-    text += _equal_text(result, arm, top, equal)
+    text += _equal_text(result, arm, top, equal, who)
     return AgainstFrontier(name=arm.name, best_base=top, pass1=pass1, equal=equal, best=best, sentence=text)
 
 
@@ -236,14 +241,14 @@ def _inside(comparison: Comparison) -> str:
     return text + (f"; {could_only(comparison.detectable)}" if comparison.verdict == "tied" else "")
 
 
-def _equal_text(result: Result, arm: Arm, top: FrontierPoint, equal: AtEqualPass1) -> str:
+def _equal_text(result: Result, arm: Arm, top: FrontierPoint, equal: AtEqualPass1, who: str) -> str:
     own = float(curve(arm.p, [result.k]).mean())
     if equal.base_passk is None or equal.temperature is None:
-        there = f"; at that temperature the base has pass@{result.k} {top.passk:.3f} against its {own:.3f}"
+        there = f"; at that temperature {who} has pass@{result.k} {top.passk:.3f} against its {own:.3f}"
         end = there if equal.reason.startswith("beyond") else ""
         return f"at equal pass@1 nothing can be compared: its pass@1 at T = {arm.temperature:g} is {equal.reason}{end}."
     text = (
-        f"at equal pass@1 the base, sampled at T = {equal.temperature:.2g}, has pass@{result.k} {equal.base_passk:.3f} "
+        f"at equal pass@1 {who}, sampled at T = {equal.temperature:.2g}, has pass@{result.k} {equal.base_passk:.3f} "
         f"against its {own:.3f} "
     )
     if equal.difference is None:
@@ -254,8 +259,8 @@ def _equal_text(result: Result, arm: Arm, top: FrontierPoint, equal: AtEqualPass
         return text + "and does the same there on every problem."
     if d.contains(0.0):
         hidden = could_only(equal.detectable)
-        return text + f"and cannot be told from the base's frontier at equal pass@1 ({numbers}; {hidden})."
-    return text + f"and lies {'above' if d.low > 0 else 'below'} the base's frontier at equal pass@1 ({numbers})."
+        return text + f"and cannot be told from {who}'s frontier at equal pass@1 ({numbers}; {hidden})."
+    return text + f"and lies {'above' if d.low > 0 else 'below'} {who}'s frontier at equal pass@1 ({numbers})."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -335,6 +340,55 @@ def summarise_seeds(results: Sequence[Result | Mapping[str, Any]]) -> SeedSummar
         sentences=tuple(v.sentence for v in verdicts),
         caveats=_seed_caveats(checked, verdicts),
     )
+
+
+def corrected(summary: Summary) -> tuple[Verdict, ...]:
+    """The verdicts of one training seed with Holm's correction over all of them, sentences included."""
+    found = adjust([v.comparison for v in summary.verdicts])
+    return tuple(
+        replace(v, comparison=c, sentence=sentence(c, v.a, v.b, f"pass@{v.k}") + ".")
+        for v, c in zip(summary.verdicts, found, strict=True)
+    )
+
+
+def seed_differences(summary: SeedSummary) -> dict[str, CurveComparison]:
+    """Mean difference in pass@k over training seeds of each pair, with a band that holds at all of few k at once."""
+    first, ks = summary.results[0], seed_ks(summary.results[0].k)
+    names = [arm.name for arm in first.arms]
+    curves = {name: np.stack([curve(r.arm(name).p, list(ks)) for r in summary.results]) for name in names}
+    trained = [arm.name for arm in first.arms if arm.trained and arm.name != first.base]
+    pairs = [(name, first.base) for name in trained] + list(control_pairs(first))
+    return {f"{a} − {b}": seeds_curve(curves[a], curves[b], ks) for a, b in pairs}
+
+
+def frontier_verdicts(
+    results: Sequence[Result], pairs: Sequence[tuple[str, str]], k: int
+) -> tuple[tuple[str, str, str], ...]:
+    """(arm, word, sentence) of each pair whose arms were evaluated at several temperatures: their whole frontiers, pass@k at
+    equal pass@1. One seed: bootstrap over problems. Several: paired by seed, with Holm's correction over these pairs."""
+    wide = {arm.name for arm in results[0].arms if all(len(r.arm(arm.name).ps) > 1 for r in results)}
+    chosen = [pair for pair in pairs if set(pair) <= wide]
+    if len(results) == 1:
+        found = [compare_frontiers(results[0].arm(a).ps, results[0].arm(b).ps, k=k) for a, b in chosen]
+        return tuple(
+            (a, gap.verdict, frontier_sentence(gap, a, b, k) + ".") for (a, b), gap in zip(chosen, found, strict=True)
+        )
+    told, out = {}, {}
+    for a, b in chosen:
+        gaps = [gap_to_frontier(frontier(r.arm(a).ps, k), frontier(r.arm(b).ps, k)).value for r in results]
+        known = [gap for gap in gaps if gap is not None]
+        if len(known) == len(gaps):
+            told[a, b] = paired_seeds(known, np.zeros(len(known)))
+        else:
+            none = len(gaps) - len(known)
+            text = (
+                f"{a} vs {b}, temperature frontiers: no common range of pass@1 in {none} of {len(gaps)} training seeds."
+            )
+            out[a, b] = (a, "cannot be told", text)
+    metric = f"mean gap in pass@{k} at equal pass@1, temperature frontiers"
+    for (a, b), c in zip(told, adjust(list(told.values())), strict=True):
+        out[a, b] = (a, c.verdict, sentence(c, a, b, metric) + ".")
+    return tuple(out[pair] for pair in chosen)
 
 
 def _alike(results: Sequence[Result | Mapping[str, Any]]) -> list[Result]:

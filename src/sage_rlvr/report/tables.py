@@ -22,7 +22,7 @@ class Table:
         """GitHub Markdown; newlines in cells become <br>, pipes are escaped."""
         lines = [self.header, tuple("---" if i == 0 else "---:" for i in range(len(self.header))), *self.rows]
         table = "\n".join("| " + " | ".join(_markdown_cell(cell) for cell in line) + " |" for line in lines)
-        return table + "".join(f"\n\n{note}" for note in self.notes)
+        return table + "".join(f"\n\n{_markdown_cell(note)}" for note in self.notes)
 
 
 def results_table(summary: Summary) -> Table:
@@ -107,7 +107,7 @@ def _notes(summary: Summary, has_distinct: bool, has_support: bool) -> tuple[str
     result = summary.result
     notes = [
         f"Mean over {result.problems} {result.split} problems; beneath it the 95 % interval over problems (BCa "
-        "bootstrap). "
+        "bootstrap; Beta-Binomial below 300 problems and where fewer than 50 carry the number). "
         "Probabilities are exact sums over all correct completions: there is no sampling noise."
     ]
     if has_distinct:
@@ -118,10 +118,14 @@ def _notes(summary: Summary, has_distinct: bool, has_support: bool) -> tuple[str
         eps = next(arm.support.eps for arm in result.arms if arm.support is not None)
         notes.append(
             f"support: correct completions with probability above {eps:.3g} (Definition 4.1), all drawn problems "
-            "together (one drawn twice counts twice), compared with the base's."
+            f"together (one drawn twice counts twice), compared with {_called(result.base)}'s."
         )
     notes.append("best pass@1 at any T: over the sampling temperatures that were tried (their number is given).")
     return tuple(notes)
+
+
+def _called(base: str) -> str:
+    return "the base" if base == "base" else base
 
 
 def _markdown_cell(cell: str) -> str:

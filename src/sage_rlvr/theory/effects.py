@@ -23,7 +23,7 @@ from sage_rlvr.core.advantages import LeaveOneOut
 from sage_rlvr.core.anchor import Anchor, anchor_logps
 from sage_rlvr.core.divergences import DIVERGENCES, divergence
 from sage_rlvr.core.effect import Effect, effect_of
-from sage_rlvr.core.guides import Branch, Compose, Flat, Guide, Placebo, Random, Token, factors
+from sage_rlvr.core.guides import Branch, Compose, Flat, Guide, Placebo, Random, Rarity, Token, factors
 from sage_rlvr.core.guides.base import DependsOn
 from sage_rlvr.core.keys import Key
 from sage_rlvr.core.kl import SAMPLED, estimate
@@ -411,6 +411,7 @@ MAP_GUIDES: dict[str, Guide] = {
     "Random": Random(eps=1.0, sigma=0.2),
     "Token": Token(alpha=0.4, sigma=0.0),
     "Branch": Branch(ratio=0.8, threshold=0.6),
+    "Rarity": Rarity(),
     "Placebo(Branch)": Placebo(Branch(ratio=0.8, threshold=0.6)),
     "Branch(p20)": Branch(ratio=0.8, threshold="p20"),
     "Branch * Token": Branch(ratio=0.8, threshold=0.6) * Token(alpha=0.4, sigma=0.0),

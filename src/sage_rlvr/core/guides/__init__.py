@@ -5,6 +5,7 @@ from sage_rlvr.core.guides.branch import Branch
 from sage_rlvr.core.guides.compose import Compose, Placebo, clamped, factors, is_flat
 from sage_rlvr.core.guides.flat import Flat
 from sage_rlvr.core.guides.random import Random
+from sage_rlvr.core.guides.rarity import Rarity
 from sage_rlvr.core.guides.token import Token
 
 GUIDES: dict[str, type] = {
@@ -12,6 +13,7 @@ GUIDES: dict[str, type] = {
     "random": Random,
     "token": Token,
     "branch": Branch,
+    "rarity": Rarity,
     "placebo": Placebo,
     "compose": Compose,
 }
@@ -25,6 +27,7 @@ __all__ = [
     "Guide",
     "Placebo",
     "Random",
+    "Rarity",
     "Token",
     "band_of",
     "clamped",

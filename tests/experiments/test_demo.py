@@ -18,9 +18,14 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from sage_rlvr import demo, runs
+from sage_rlvr import runs
 from sage_rlvr.cli import main
-from sage_rlvr.demo import (
+from sage_rlvr.engines.evaluate import FRONTIER
+from sage_rlvr.errors import ConfigError, SageError
+from sage_rlvr.evaluation.record import Record, save_record
+from sage_rlvr.experiments import demo
+from sage_rlvr.experiments import jobs as work
+from sage_rlvr.experiments.demo import (
     ARMS,
     Job,
     check_by_sampling,
@@ -31,9 +36,6 @@ from sage_rlvr.demo import (
     results,
     train_all,
 )
-from sage_rlvr.engines.evaluate import FRONTIER
-from sage_rlvr.errors import ConfigError, SageError
-from sage_rlvr.evaluation.record import Record, save_record
 from sage_rlvr.progress import counting
 from sage_rlvr.runs import read_metrics
 
@@ -54,7 +56,7 @@ def words(model: Path, **changes: str) -> list[str]:
 @pytest.fixture(autouse=True)
 def children_find_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", SOURCE)
-    monkeypatch.setattr(demo, "POLL_SECONDS", 0.05)
+    monkeypatch.setattr(work, "POLL_SECONDS", 0.05)
 
 
 def screen() -> Console:

@@ -1,0 +1,96 @@
+"""A second opinion on Countdown completions, to hold `verifiers/countdown.py` against: nothing of its parser is used.
+
+    right iff  Python's own grammar reads the text as a tree of whole numbers under + - * /
+          and  its numbers are the problem's, each as often as there
+          and  its value as an exact fraction is the target
+          and  no pair of parentheses can be left out without changing what the text means as algebra
+
+The last line is the definition of the canonical spelling, put to the test literally: each pair is left out in turn, and
+both texts are evaluated with independent values for their numbers, in the integers modulo the prime 2^61 - 1. Two texts
+that mean the same agree there; two that do not agree with a chance of about 1e-17.
+"""
+
+from __future__ import annotations
+
+import ast
+import random
+import re
+from collections.abc import Callable, Sequence
+from fractions import Fraction
+from typing import TypeVar
+
+LONGEST = 200  # characters, as the rule of the task has it
+_PRIME = (1 << 61) - 1
+_WRITTEN = re.compile(r"(?:[-+*/()]|0|[1-9][0-9]*)+")
+_ZEROS = re.compile(r"(?<![0-9])0[0-9]")
+_random = random.Random(7919)
+_VALUES = [_random.randrange(1, _PRIME) for _ in range(LONGEST)]
+
+T = TypeVar("T")
+
+
+def second_opinion(numbers: Sequence[int], target: int, text: str) -> bool:
+    """Whether `text` is a right completion for these numbers and this target, by the rule above; never raises on a text."""
+    if len(text) > LONGEST or not _WRITTEN.fullmatch(text) or _ZEROS.search(text):
+        return False
+    tree = _tree(text)
+    leaves = [] if tree is None else _leaves(tree)
+    if tree is None or None in leaves or sorted(n for n in leaves if n is not None) != sorted(numbers):
+        return False
+    try:
+        value = _value(tree, [Fraction(n) for n in leaves if n is not None], lambda a, b: a / b)
+    except ZeroDivisionError:
+        return False
+    return value == target and not any(_means(text) == _means(shorter) for shorter in _without_a_pair(text))
+
+
+def _tree(text: str) -> ast.expr | None:
+    try:
+        return ast.parse(text, mode="eval").body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+
+
+def _leaves(tree: ast.expr) -> list[int | None]:
+    """The numbers in reading order; None stands for whatever is no number and no operation of two."""
+    if isinstance(tree, ast.BinOp) and isinstance(tree.op, ast.Add | ast.Sub | ast.Mult | ast.Div):
+        return [*_leaves(tree.left), *_leaves(tree.right)]
+    return [tree.value] if isinstance(tree, ast.Constant) and type(tree.value) is int else [None]
+
+
+def _value(tree: ast.expr, values: list[T], divide: Callable[[T, T], T]) -> T:
+    """The value with `values` for the numbers in reading order; the list is used up."""
+    if not isinstance(tree, ast.BinOp):
+        return values.pop(0)
+    a, b = _value(tree.left, values, divide), _value(tree.right, values, divide)
+    if isinstance(tree.op, ast.Div):
+        return divide(a, b)
+    if isinstance(tree.op, ast.Mult):
+        return a * b  # type: ignore[operator, no-any-return]
+    return a + b if isinstance(tree.op, ast.Add) else a - b  # type: ignore[operator, no-any-return]
+
+
+def _means(text: str) -> int | None:
+    """A text's value modulo the prime with the i-th independent value for its i-th number; None where it has none."""
+    tree = _tree(text)
+    if tree is None or None in _leaves(tree):
+        return None
+    try:
+        return _value(tree, list(_VALUES), lambda a, b: a * pow(b, -1, _PRIME)) % _PRIME
+    except ValueError:  # a divisor without an inverse: 0
+        return None
+
+
+def _without_a_pair(text: str) -> list[str]:
+    """The text once for each pair of parentheses, with that pair left out."""
+    waiting, found = [], []
+    for place, character in enumerate(text):
+        if character == "(":
+            waiting.append(place)
+        elif character == ")":
+            first = waiting.pop()
+            found.append(text[:first] + text[first + 1 : place] + text[place + 1 :])
+    return found
+
+
+__all__ = ["second_opinion"]

@@ -1,0 +1,392 @@
+"""Work in processes of one thread: training runs with a directory each, and exact evaluations that are made only once.
+
+What is complete is told from the files alone (a run's policy and configuration, a record's weights and problems), so an
+interrupted demo or sweep is continued by the same command.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from sage_rlvr.config import TrainConfig, WorldConfig, dump
+from sage_rlvr.engines.base import run_facts, weights_hash
+from sage_rlvr.engines.evaluate import (
+    EVALUATION_SEED,
+    FRONTIER,
+    Target,
+    evaluate,
+    evaluation_problems,
+    world_identity,
+)
+from sage_rlvr.errors import ConfigError, DataError, SageError
+from sage_rlvr.evaluation.record import Record, check_paired, load_record, save_record
+from sage_rlvr.progress import bar, counting
+from sage_rlvr.runs import differences, read_metrics, writing
+
+POLL_SECONDS = 0.5
+STOP_SECONDS = 20.0
+NICE = 5  # of the processes: whoever sits at the machine comes first
+
+
+# ------------------------------------------------------------------------------------------------------------------
+# a training run
+
+
+@dataclass(frozen=True, eq=False)
+class Job:
+    """One training run; a key by identity, since its configuration holds mappings. arm: its name in tables."""
+
+    arm: str
+    recipe: Path
+    seed: int
+    directory: Path
+    overrides: tuple[str, ...]
+    config: TrainConfig
+
+    @property
+    def label(self) -> str:
+        return f"{self.arm} s{self.seed}"
+
+    @property
+    def guided(self) -> bool:
+        """Whether the arm's anchor has a guide other than Flat."""
+        anchor = self.config.method.build().anchor
+        return anchor is not None and anchor.guide.name != "flat"
+
+    @property
+    def finished(self) -> bool:
+        """Whether this very recipe has ended here: a run of `--steps 40` must not pass for the whole one."""
+        if not (self.directory / "policy" / "config.json").exists() or self.done < self.config.steps:
+            return False
+        return not self._other_settings()
+
+    @property
+    def done(self) -> int:
+        """Steps there are, read from its metrics (a torn last line does not count)."""
+        return min(self.config.steps, steps_logged(self.directory))
+
+    def facts(self) -> dict[str, Any]:
+        """What its run.json says; `ConfigError` where that file is damaged."""
+        path = self.directory / "run.json"
+        try:
+            facts: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+            facts = {name: facts[name] for name in ("config", "data")}
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise ConfigError(f"{path} cannot be read ({error!r}); {self.elsewhere()}") from error
+        return facts
+
+    def _other_settings(self) -> dict[str, tuple[Any, Any]]:
+        """Differences of the run that stands here. A local policy is known by its weights, wherever its folder lies."""
+        facts = self.facts()
+        found = differences(facts["config"], as_read_back(dump(self.config)))
+        data = differences({"data": facts["data"]}, as_read_back({"data": run_facts(self.config)}))
+        data = {place: pair for place, pair in data.items() if "(absent)" not in pair}  # what only one version notes
+        if not data and "model_sha256" in facts["data"]:
+            found.pop("model", None)
+        return found | data
+
+    def check_same_run(self) -> None:
+        """Refuse a folder whose run had other settings; more steps are the one change that continues it."""
+        if not (self.directory / "run.json").exists():
+            return
+        found = self._other_settings()
+        if set(found) == {"steps"} and found["steps"][1] > found["steps"][0]:
+            return
+        if found:
+            lines = "".join(
+                f"\n  {place}: {json.dumps(old)} -> {json.dumps(new)}" for place, (old, new) in found.items()
+            )
+            raise ConfigError(f"{self.directory} holds a run with other settings:{lines}\n{self.elsewhere()}")
+
+    def elsewhere(self) -> str:
+        """What helps where this run cannot go on."""
+        return f"choose another --out, or delete {self.directory} to train this arm anew"
+
+    def words(self) -> list[str]:
+        """The verb and its arguments, as after `sage-rlvr`."""
+        return [
+            *("train", str(self.recipe), "--run", str(self.directory), "--quiet"),
+            *(*self.overrides, "--seed", str(self.seed)),
+        ]
+
+    def command(self) -> list[str]:
+        return [sys.executable, "-m", "sage_rlvr", *self.words()]
+
+    def task(self, after: tuple[Task, ...] = ()) -> Task:
+        """The process that trains it, or continues."""
+        return Task(
+            label=self.label,
+            words=tuple(self.words()),
+            log=self.directory / "output.log",
+            done=lambda: self.finished,
+            threads=self.config.engine.threads or 1,
+            advice=f"The same command continues it; where it was refused, {self.elsewhere()}.",
+            after=after,
+        )
+
+
+def steps_logged(run: Path) -> int:
+    """Whole lines of a run's metrics, one a step: what a display may ask for twice a second."""
+    try:
+        return (run / "metrics.jsonl").read_bytes().count(b"\n")
+    except FileNotFoundError:
+        return 0
+
+
+def as_read_back(tree: Any) -> Any:
+    """The tree as JSON gives it back: text keys, lists."""
+    return json.loads(json.dumps(tree))
+
+
+# ------------------------------------------------------------------------------------------------------------------
+# processes
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """One `sage-rlvr WORDS...` in a process of its own.
+
+    log: where its output is appended. done: whether its result is there and whole. advice: what helps when it failed.
+    after: tasks whose results it reads; it waits for them, and is left out where one of them failed.
+    """
+
+    label: str
+    words: tuple[str, ...]
+    log: Path
+    done: Callable[[], bool]
+    threads: int = 1
+    advice: str = "The same command tries it again."
+    after: tuple[Task, ...] = ()
+
+
+def run_tasks(
+    tasks: Sequence[Task],
+    workers: int,
+    show: Callable[[], None] = lambda: None,
+    failed: Callable[[Task, str], None] | None = None,
+    over: set[Task] | None = None,
+) -> None:
+    """Run what is not done, in the given order, `workers` at a time. Ctrl-C, SIGTERM or a closed terminal ask every process
+    to save, and end.
+
+    failed: told of a task that ended without its result, and why; the others go on. None: the first failure stops all and
+    is raised as SageError. over: filled with the tasks whose result is there, for a display.
+    """
+    if workers < 1:
+        raise ConfigError(f"--workers {workers}: training needs at least 1")
+    over = set() if over is None else over
+    over.update(task for task in tasks if task not in over and task.done())
+    waiting = [task for task in tasks if task not in over]
+    running: dict[Task, subprocess.Popen[bytes]] = {}
+    with _ended_like_ctrl_c():
+        try:
+            while waiting or running:
+                while len(running) < workers and (task := next((t for t in waiting if over.issuperset(t.after)), None)):
+                    waiting.remove(task)
+                    running[task] = _start(task)
+                if not running:
+                    break  # what is left waits for what failed
+                time.sleep(POLL_SECONDS)
+                show()
+                for task in [t for t, process in running.items() if process.poll() is not None]:
+                    problem = _problem(task, running.pop(task).returncode)
+                    if problem is None:
+                        over.add(task)
+                    elif failed is None:
+                        raise SageError(problem)
+                    else:
+                        failed(task, problem)
+        except BaseException:
+            _stop(running)
+            raise
+
+
+@contextmanager
+def _ended_like_ctrl_c() -> Iterator[None]:
+    """SIGTERM and a closed terminal raise KeyboardInterrupt as Ctrl-C does, so that no training run is left behind."""
+
+    def interrupt(number: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    numbers = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
+    here = threading.current_thread() is threading.main_thread()  # elsewhere Python takes no handlers
+    former = {number: signal.signal(number, interrupt) for number in numbers} if here else {}
+    try:
+        yield
+    finally:
+        for number, handler in former.items():
+            signal.signal(number, handler)
+
+
+def _start(task: Task) -> subprocess.Popen[bytes]:
+    task.log.parent.mkdir(parents=True, exist_ok=True)
+    threads = str(task.threads)
+    env = os.environ | {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads, "TOKENIZERS_PARALLELISM": "false"}
+    command = [sys.executable, "-m", "sage_rlvr", *task.words]
+    with open(task.log, "ab") as log:
+        # Its own session: Ctrl-C reaches this process alone, which then asks each run to save (see `_stop`).
+        process = subprocess.Popen(
+            command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=env, start_new_session=True
+        )
+    if hasattr(os, "setpriority"):
+        with contextlib.suppress(OSError):  # it has ended already, or this process is nicer than that itself
+            os.setpriority(os.PRIO_PROCESS, process.pid, max(NICE, os.getpriority(os.PRIO_PROCESS, 0)))
+    return process
+
+
+def _problem(task: Task, code: int) -> str | None:
+    """Why an ended process did not bring its result, or None."""
+    if code == 0 and task.done():
+        return None
+    tail = "\n".join(task.log.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-12:])
+    return f"{task.label} ended with code {code}; the end of {task.log}:\n{tail}\n{task.advice}"
+
+
+def _stop(running: dict[Task, subprocess.Popen[bytes]]) -> None:
+    """Ask the processes to finish their step and save; after 20 seconds, end them (their checkpoints stay whole)."""
+    for process in running.values():
+        process.send_signal(signal.SIGTERM)
+    deadline = time.monotonic() + STOP_SECONDS
+    for process in running.values():
+        try:
+            process.wait(max(0.1, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            process.kill()
+
+
+def train_all(jobs: Sequence[Job], workers: int, console: Console) -> None:
+    """Train what is unfinished, `workers` (at least 1) at a time, one thread each; the first failure stops all."""
+    with _display(jobs, console) as show:
+        run_tasks([job.task() for job in jobs], workers, show)
+
+
+@contextmanager
+def _display(jobs: Sequence[Job], console: Console) -> Iterator[Any]:
+    """Bars in a terminal, a line every 20 seconds elsewhere."""
+    if console.is_terminal:
+        with bar(console) as shown:
+            total = sum(job.config.steps for job in jobs)
+            whole = shown.add_task("all runs", total=total, completed=sum(job.done for job in jobs), note="")
+            tasks = {
+                job: shown.add_task(job.label, total=job.config.steps, completed=job.done, note="") for job in jobs
+            }
+
+            def show() -> None:
+                for job, task in tasks.items():
+                    shown.update(task, completed=job.done)
+                shown.update(whole, completed=sum(job.done for job in jobs))
+
+            yield show
+        return
+    began, first, last = time.monotonic(), sum(job.done for job in jobs), [time.monotonic()]
+
+    def show() -> None:
+        now = time.monotonic()
+        if now - last[0] < 20:
+            return
+        last[0], done, total = now, sum(job.done for job in jobs), sum(job.config.steps for job in jobs)
+        left = (total - done) * (now - began) / max(done - first, 1)
+        console.print(f"training: {done}/{total} steps, about {left:.0f} s left", highlight=False)
+
+    yield show
+
+
+# ------------------------------------------------------------------------------------------------------------------
+# exact evaluations
+
+
+@dataclass(frozen=True, eq=False)
+class Exact:
+    """An exact evaluation, whoever is evaluated: `problems` problems of a split of a world, at these temperatures."""
+
+    world: WorldConfig
+    problems: int
+    split: str = "test"
+    draw: str = "law"
+    temperatures: tuple[float, ...] = field(default=FRONTIER)
+
+    @cached_property
+    def ids(self) -> list[str]:
+        """The problems; `ConfigError` where the world cannot give so many."""
+        if self.problems < 1:
+            raise ConfigError(
+                f"--problems {self.problems}: an evaluation needs at least 1 (verdicts need 6, the demo takes 300)"
+            )
+        world = self.world.build()
+        try:
+            chosen = evaluation_problems(world, self.split, EVALUATION_SEED, self.problems, self.draw)
+        except DataError as error:
+            raise ConfigError(f"--problems {self.problems}: {error}") from error
+        return [world.problem_id(p) for p in chosen]
+
+    def kept(self, path: Path, model: str) -> Record | None:
+        """The record at `path` if it is whole and of these weights, problems and temperatures; else it is to be made."""
+        try:
+            record = load_record(path)
+        except DataError:
+            return None
+        wanted = {
+            "weights": weights_hash(model), "world": world_identity(self.world), "split": self.split,
+            "seed": EVALUATION_SEED, "draw": self.draw, "problem_ids": self.ids,
+        }  # fmt: skip
+        same = all(record.meta.get(name) == value for name, value in wanted.items())
+        return record if same and set(self.temperatures) <= set(record.logps) else None
+
+    def make(self, name: str, model: str, progress: Callable[[int], None]) -> Record:
+        """The evaluation itself, in this process."""
+        return evaluate(
+            Target(name, model, self.world), split=self.split, problems=self.problems, draw=self.draw,
+            temperatures=self.temperatures, progress=progress,
+        )  # fmt: skip
+
+
+def evaluate_all(out: Path, jobs: Sequence[Job], exact: Exact, console: Console) -> tuple[Record, dict[Job, Record]]:
+    """Exact evaluation of the base and of each trained policy, so that all are treated alike; kept in out/evaluations. What
+    is there and belongs to these weights and problems is not made again."""
+    wanted = [("base", jobs[0].config.model, out / "evaluations" / "base.npz")]
+    wanted += [
+        (job.label, str(job.directory / "policy"), out / "evaluations" / f"{job.directory.name}.npz") for job in jobs
+    ]
+    records = [exact.kept(path, model) for _, model, path in wanted]
+    missing = sum(record is None for record in records)
+    if missing:
+        console.print(
+            f"evaluating {missing} policies on {exact.problems} {exact.split} problems, exactly", highlight=False
+        )
+    with counting(console, "evaluating", missing * len(set(exact.ids))) as advance:  # one drawn twice is scored once
+        for i, (name, model, path) in enumerate(wanted):
+            if records[i] is None:
+                records[i] = record = exact.make(name, model, advance)
+                with writing("record of an evaluation", path, 4 << 20):
+                    save_record(record, path)
+    base, *rest = [record for record in records if record is not None]
+    check_paired([base, *rest])
+    return base, dict(zip(jobs, rest, strict=True))
+
+
+__all__ = [
+    "Exact",
+    "Job",
+    "Task",
+    "as_read_back",
+    "evaluate_all",
+    "read_metrics",
+    "run_tasks",
+    "steps_logged",
+    "train_all",
+]

@@ -1,0 +1,537 @@
+"""`sage-rlvr sweep MATRIX.yaml`: train, evaluate and sample every cell of a matrix, in processes, resumable at any point.
+
+    OUT/matrix.json                    what was resolved: arms, controls that were added and why, state of every cell
+    OUT/recipes/<arm>.yaml             the whole recipe of an arm, as its runs are given it
+    OUT/runs/<arm>-s<seed>/            the training runs, with samples/ in them; runs/base/samples/ of the base
+    OUT/evaluations/base.npz           exact evaluations: base and <arm>-s<seed>, with -<world> of others, -validation
+    OUT/policy/                        the base policy, where the matrix makes its own
+    OUT/summary.json, summary.md       numbers, sentences, and what was not run
+
+The folder of a `sage-rlvr demo` is one of these: what is complete there, by configuration and weights, is not made again.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import rich.table
+from rich.console import Console
+from rich.live import Live
+
+from sage_rlvr.config import dump, to_yaml
+from sage_rlvr.engines.base import EMBEDDED, weights_hash
+from sage_rlvr.errors import ConfigError
+from sage_rlvr.evaluation.samples import SampleStore
+from sage_rlvr.experiments.demo import ARMS, EXTRA_ARMS
+from sage_rlvr.experiments.jobs import Exact, Job, Task, as_read_back, run_tasks
+from sage_rlvr.experiments.matrix import (
+    Arm,
+    Matrix,
+    built,
+    exact_of,
+    load_matrix,
+    resolve,
+    sft_config,
+    world_named,
+)
+from sage_rlvr.experiments.summary import NOT_RUN, choose, read_folder, write_summary
+from sage_rlvr.runs import read_metrics, versions, write_json_atomic, write_text_atomic, writing
+
+VALIDATION = "validation"
+ADOPTED = "adopted.json"  # in a run that was taken over: from where
+LABELS = {Path(file).stem: name for name, file in (ARMS | EXTRA_ARMS).items()}
+SECONDS_A_COMPLETION = 0.0025  # of a training step on one core, where no run of the folder tells
+LINE_SECONDS = 20.0
+
+
+@dataclass(frozen=True, eq=False)
+class Policy:
+    """Something that is evaluated. name: of its records; what: how `sage-rlvr eval` names it; model: its weights."""
+
+    name: str
+    what: str
+    model: str
+    logs: Path
+
+
+@dataclass(frozen=True, eq=False)
+class Cell:
+    """One arm with one training seed: its training and what follows. exact: suffix of the record -> task."""
+
+    arm: Arm
+    job: Job
+    train: Task
+    exact: Mapping[str, Task]
+    samples: Task | None
+
+    @property
+    def tasks(self) -> list[Task]:
+        """In order."""
+        return [self.train, *self.exact.values(), *([self.samples] if self.samples else [])]
+
+
+@dataclass(eq=False)
+class Sweep:
+    """A resolved matrix in its folder, and how far it is. over: tasks whose results are there; failures: why others failed."""
+
+    matrix: Matrix
+    source: Path
+    out: Path
+    arms: list[Arm]
+    left_out: list[str]
+    first: list[Task]
+    base: dict[str, Task]
+    base_samples: Task | None
+    cells: list[Cell]
+    over: set[Task] = field(default_factory=set)
+    failures: dict[Task, str] = field(default_factory=dict)
+    choice: dict[str, Any] | None = None
+
+    @property
+    def tasks(self) -> list[Task]:
+        """Everything, the base first, then the named arms seed by seed, then the controls that were added."""
+        base = [*self.first, *self.base.values(), *([self.base_samples] if self.base_samples else [])]
+        return [*base, *(task for cell in self.cells for task in self.wanted(cell))]
+
+    def wanted(self, cell: Cell) -> list[Task]:
+        """The cell's tasks as far as they are called for: an arm that may be chosen waits for the choice with its test."""
+        choose = self.matrix.choose
+        if choose is None or cell.arm.name not in choose.among:
+            return [task for task in cell.tasks if task is not cell.exact.get(VALIDATION)]
+        if self.choice is not None and self.choice["chosen"] == cell.arm.name:
+            return cell.tasks
+        return [cell.train, cell.exact[VALIDATION]]
+
+    def status(self, cell: Cell) -> str:
+        """In a word: evaluated, failed, trained, how many steps of how many, or not run."""
+        wanted = self.wanted(cell)
+        if any(task in self.failures for task in wanted):
+            return "failed"
+        if self.over.issuperset(wanted):
+            return "evaluated" if cell.exact[""] in wanted else "validation only"
+        if cell.train in self.over:
+            return "trained"
+        return f"{cell.job.done}/{cell.job.config.steps}" if cell.job.done else NOT_RUN
+
+
+# ------------------------------------------------------------------------------------------------------------------
+# the plan
+
+
+def plan(source: Path, out: Path) -> Sweep:
+    """Everything that the matrix asks for, and what of it is there. Whatever can be refused is refused here: recipes, worlds,
+    problems that a split does not hold, a folder with other runs under the same names."""
+    matrix, folder = load_matrix(source), source.parent
+    own = sft_config(matrix, folder)
+    policy = None if own is None else str((out / "policy").absolute())
+    arms, left_out = resolve(matrix, folder, policy, LABELS)
+    _check_alike(arms)
+    evaluations = _evaluations(matrix, folder, arms[0])
+    for exact in evaluations.values():
+        if max(exact.world.counts) < 5 or len(evaluations) == 1:  # drawing problems of five numbers takes long
+            exact.ids  # noqa: B018  (raises where the world cannot give so many)
+    first = [] if own is None or policy is None else [_sft_task(own[0], out, policy)]
+    shared = _recipe_of(out, arms[0])
+    base = Policy("base", arms[0].config.model, arms[0].config.model, out / "logs")
+    sweep = Sweep(
+        matrix=matrix,
+        source=source,
+        out=out,
+        arms=arms,
+        left_out=left_out,
+        first=first,
+        base=_exact_tasks(base, evaluations, out, tuple(first), shared),
+        base_samples=_sample_task(base, matrix, out, tuple(first), shared, base.model),
+        cells=[
+            _cell(matrix, out, arm, seed, evaluations, tuple(first))
+            for added in (False, True)
+            for seed in matrix.seeds
+            for arm in arms
+            if bool(arm.why) is added
+        ],
+    )
+    for cell in sweep.cells:
+        cell.job.check_same_run()
+    _choose(sweep)
+    sweep.over.update(task for task in sweep.tasks if task.done())
+    _choose(sweep)  # and what it calls for, where every candidate is validated
+    sweep.over.update(task for task in sweep.tasks if task not in sweep.over and task.done())
+    return sweep
+
+
+def _check_alike(arms: Sequence[Arm]) -> None:
+    """One base policy and one world for all arms, without which nothing could be paired."""
+    for name in ("model", "world"):
+        values = {json.dumps(dump(arm.config)[name], default=str) for arm in arms}
+        if len(values) > 1:
+            raise ConfigError(
+                f"the arms differ in {name}: {', '.join(sorted(values))}; one matrix has one, set it in `base`"
+            )
+    steps = {arm.config.steps for arm in arms}
+    if len(steps) > 1:
+        raise ConfigError(f"the arms differ in steps: {sorted(steps)}; one matrix has one number, set it in `base`")
+
+
+def _evaluations(matrix: Matrix, folder: Path, arm: Arm) -> dict[str, Exact]:
+    """Suffix of the record -> evaluation; "" is the main one."""
+    spec, world = matrix.evaluate, arm.config.world
+    found = {"": exact_of(spec, world)}
+    if matrix.choose is not None:
+        found[VALIDATION] = replace(found[""], split="validation", problems=matrix.choose.problems)
+    for name in spec.ood:
+        found[suffix_of(name)] = Exact(
+            world_named(name, folder), spec.ood_problems, spec.split, spec.draw, spec.ood_temperatures
+        )
+    return found
+
+
+def suffix_of(world: str) -> str:
+    """What the records of another world end with: its name, or the stem of its recipe."""
+    return Path(world).stem if world.endswith((".yaml", ".yml")) else world
+
+
+def _recipe_of(out: Path, arm: Arm) -> Path:
+    return out / "recipes" / f"{arm.name}.yaml"
+
+
+def _sft_task(recipe: Path, out: Path, policy: str) -> Task:
+    words = ("sft", str(recipe), "--run", str(out / "sft"), "--out", policy, "--quiet")
+    return Task("base policy", words, out / "logs" / "sft.log", lambda: (Path(policy) / "config.json").exists())
+
+
+def _cell(
+    matrix: Matrix, out: Path, arm: Arm, seed: int, evaluations: Mapping[str, Exact], first: tuple[Task, ...]
+) -> Cell:
+    directory = out / "runs" / f"{arm.name}-s{seed}"
+    job = Job(arm.label, _recipe_of(out, arm), seed, directory, (), arm.at(seed))
+    train = job.task(after=first)
+    policy = Policy(directory.name, str(directory), str(directory / "policy"), directory)
+    exact = _exact_tasks(policy, evaluations, out, (train,), None)
+    return Cell(arm, job, train, exact, _sample_task(policy, matrix, out, (train,), None, arm.config.model))
+
+
+def _exact_tasks(
+    policy: Policy, evaluations: Mapping[str, Exact], out: Path, after: tuple[Task, ...], world: Path | None
+) -> dict[str, Task]:
+    """world: the recipe that says the main world, for a policy that is no run."""
+    found = {}
+    for suffix, exact in evaluations.items():
+        path = out / "evaluations" / f"{policy.name}{'-' if suffix else ''}{suffix}.npz"
+        words = ["eval", policy.what, "--split", exact.split, "--problems", str(exact.problems), "--draw", exact.draw]
+        words += ["--temperatures", *map(str, exact.temperatures), "--out", str(path)]
+        if suffix not in ("", VALIDATION):
+            words += ["--world", str(_world_recipe(out, suffix))]
+        elif world is not None:
+            words += ["--world", str(world)]
+        done = partial(_is_kept, exact, path, policy.model)
+        found[suffix] = Task(
+            f"{policy.name} {suffix or 'evaluation'}", tuple(words), policy.logs / "evaluation.log", done, after=after
+        )
+    return found
+
+
+def _world_recipe(out: Path, suffix: str) -> Path:
+    return out / "recipes" / f"world-{suffix}.yaml"
+
+
+def _is_kept(exact: Exact, path: Path, model: str) -> bool:
+    return path.exists() and exact.kept(path, model) is not None
+
+
+def _sample_task(
+    policy: Policy, matrix: Matrix, out: Path, after: tuple[Task, ...], world: Path | None, start: str
+) -> Task | None:
+    """start: the base policy, under which samples are scored too."""
+    spec = matrix.evaluate.samples
+    if spec is None:
+        return None
+    store = out / "runs" / policy.name / "samples" / "countdown-honest"
+    words = ["eval", policy.what, "--samples", str(spec.n), "--problems", str(spec.problems)]
+    words += ["--split", matrix.evaluate.split, "--draw", matrix.evaluate.draw, "--generator", "sampler"]
+    words += ["--dtype", "float32", "--store", str(store), "--quiet"]
+    words += [] if world is None else ["--world", str(world)]
+    words += [] if spec.guide is None else ["--guide", spec.guide]
+    words += ["--score-base", start] if spec.score_base else []
+    done = partial(_is_sampled, store, spec.problems, spec.n, policy.model)
+    return Task(f"{policy.name} samples", tuple(words), policy.logs / "samples.log", done, after=after)
+
+
+def _is_sampled(store: Path, problems: int, n: int, model: str) -> bool:
+    """Whether the store has n samples of so many problems, drawn from these weights."""
+    if not (store / "store.json").exists() or not (model == EMBEDDED or (Path(model) / "config.json").exists()):
+        return False
+    with SampleStore.open(store) as opened:
+        counts = opened.counts(check=False)
+        same = sha256(weights_hash(model).encode()).hexdigest() == opened.identity.revision
+    return same and int((counts.n >= n).sum()) >= problems
+
+
+# ------------------------------------------------------------------------------------------------------------------
+# the work
+
+
+def run(sweep: Sweep, workers: int, console: Console) -> bool:
+    """Make what is missing, `workers` processes of one thread at a time; True where nothing failed. A failure is printed and
+    the rest goes on; Ctrl-C lets every training run save, and writes down how far everything is."""
+    _write_recipes(sweep)
+    for cell, found in adoptable(sweep):
+        console.print(f"taken over: {found} for {cell.job.label}", markup=False, soft_wrap=True)
+        _take_over(found, cell.job.directory)
+        sweep.over.add(cell.train)
+    note(sweep)
+
+    def failed(task: Task, problem: str) -> None:
+        sweep.failures[task] = problem
+        console.print(f"FAILED: {problem}", markup=False, soft_wrap=True)
+        note(sweep)
+
+    try:
+        with _display(sweep, console) as show:
+            run_tasks(sweep.tasks, workers, show, failed, sweep.over)
+            _choose(sweep)
+            if sweep.choice is not None and sweep.choice["chosen"]:  # its test, which waited for the choice
+                run_tasks(sweep.tasks, workers, show, failed, sweep.over)
+    finally:
+        note(sweep)
+    return not sweep.failures
+
+
+def adoptable(sweep: Sweep) -> list[tuple[Cell, Path]]:
+    """Cells that have not begun, and a finished run of the same configuration and weights in a folder of `adopt`."""
+    out = []
+    for cell in sweep.cells:
+        if not (cell.job.directory / "run.json").exists():
+            beside = (sweep.out.absolute().parent / name / "runs" for name in sweep.matrix.adopt)
+            runs = (run for folder in beside for run in sorted(folder.glob(f"*-s{cell.job.seed}")))
+            found = next((run for run in runs if _is_of(cell.job, run)), None)
+            out += [] if found is None else [(cell, found)]
+    return out
+
+
+def _is_of(job: Job, run: Path) -> bool:
+    try:
+        return replace(job, directory=run).finished
+    except ConfigError:  # no run.json, or a damaged one
+        return False
+
+
+def _take_over(found: Path, place: Path) -> None:
+    """A copy without checkpoints and evaluations, there whole or not at all."""
+    place.parent.mkdir(parents=True, exist_ok=True)
+    partial_copy = place.with_name(f".tmp-{place.name}")
+    shutil.rmtree(partial_copy, ignore_errors=True)
+    with writing("run taken over", place, 8 << 20):
+        (partial_copy / "policy").mkdir(parents=True)
+        for file in ("run.json", "metrics.jsonl"):
+            shutil.copyfile(found / file, partial_copy / file)
+        shutil.copytree(found / "policy", partial_copy / "policy", dirs_exist_ok=True)
+        write_json_atomic(partial_copy / ADOPTED, {"from": str(found)})
+        partial_copy.rename(place)
+
+
+def _choose(sweep: Sweep) -> None:
+    """Settle which arm was chosen, where the matrix chooses and every candidate is validated."""
+    spec = sweep.matrix.choose
+    if spec is None:
+        return
+    sweep.choice = {"by": spec.by, "problems": spec.problems, "among": list(spec.among), "chosen": None, "scores": {}}
+    cells = [cell.exact[VALIDATION] for cell in sweep.cells if cell.arm.name in spec.among]
+    if not sweep.over.issuperset([*cells, sweep.base[VALIDATION]]):
+        return
+    note(sweep)
+    sweep.choice["scores"] = scores = choose(read_folder(sweep.out, VALIDATION), spec.among, spec.by)
+    sweep.choice["chosen"] = max(scores, key=lambda name: scores[name])
+
+
+def _write_recipes(sweep: Sweep) -> None:
+    with writing("sweep", sweep.out, 1 << 20):
+        (sweep.out / "recipes").mkdir(parents=True, exist_ok=True)
+        (sweep.out / "evaluations").mkdir(exist_ok=True)
+        for arm in sweep.arms:
+            _write_where_new(_recipe_of(sweep.out, arm), to_yaml(arm.config))
+        for name in sweep.matrix.evaluate.ood:
+            world = to_yaml(world_named(name, sweep.source.parent)).replace("\n", "\n  ").rstrip()
+            # a recipe that is never run: `eval --world` reads the world alone
+            _write_where_new(_world_recipe(sweep.out, suffix_of(name)), f"steps: 1\nworld:\n  {world}\n")
+
+
+def _write_where_new(path: Path, text: str) -> None:
+    if not path.exists() or path.read_text(encoding="utf-8") != text:
+        write_text_atomic(path, text)
+
+
+def note(sweep: Sweep) -> None:
+    """matrix.json: what was resolved, and the state of every cell."""
+    matrix, first = sweep.matrix, sweep.arms[0].config
+    evaluate = dump(matrix.evaluate) | {"ood": [suffix_of(name) for name in matrix.evaluate.ood]}
+    facts = {
+        "schema": 1,
+        "tier": matrix.tier,
+        "notes": matrix.notes,
+        "matrix": sweep.source.name,
+        "control": matrix.control,
+        "seeds": list(matrix.seeds),
+        "steps": first.steps,
+        "world": world_words(first.world),
+        "evaluate": evaluate,
+        "base_evaluated": [suffix for suffix, task in sweep.base.items() if task in sweep.over],
+        "base_model": "embedded" if matrix.policy is None else f"policy/, by {matrix.policy}",
+        "arms": [_arm_facts(arm) for arm in sweep.arms],
+        "left_out": sweep.left_out,
+        "choice": None if sweep.choice is None else _finite(sweep.choice),
+        "cells": [_cell_facts(sweep, cell) for cell in sweep.cells],
+        "versions": versions(),
+    }
+    write_json_atomic(sweep.out / "matrix.json", as_read_back(facts))
+
+
+def _arm_facts(arm: Arm) -> dict[str, Any]:
+    links = {name: getattr(arm, name) for name in ("label", "recipe", "why", "guided", "plain", "placebo", "no_kl")}
+    equation = built(arm.config).describe()
+    return {"name": arm.name, **links, "matched": list(arm.matched), "equation": equation, "config": dump(arm.config)}
+
+
+def _cell_facts(sweep: Sweep, cell: Cell) -> dict[str, Any]:
+    status, job = sweep.status(cell), cell.job
+    failures = [sweep.failures[task] for task in cell.tasks if task in sweep.failures]
+    return {
+        "arm": cell.arm.name,
+        "seed": job.seed,
+        "run": f"runs/{job.directory.name}",
+        "status": status,
+        "complete": status in ("evaluated", "validation only"),
+        "steps": job.done,
+        "evaluated": [suffix for suffix, task in cell.exact.items() if task in sweep.over],
+        "sampled": cell.samples in sweep.over,
+        "adopted": (job.directory / ADOPTED).exists(),
+        "failure": failures[0] if failures else None,
+    }
+
+
+def _finite(choice: Mapping[str, Any]) -> dict[str, Any]:
+    scores = {name: x if math.isfinite(x) else None for name, x in choice["scores"].items()}
+    return {**choice, "scores": scores}
+
+
+def world_words(world: Any) -> str:
+    """A Countdown world in a line."""
+    sizes = " or ".join(str(n) for n in world.counts)
+    return (
+        f"Countdown: {sizes} numbers of 1..{world.max_number}, targets {world.min_target}..{world.max_target}, "
+        f"drawn by {world.targets}"
+    )
+
+
+# ------------------------------------------------------------------------------------------------------------------
+# what is shown
+
+
+def table(sweep: Sweep) -> rich.table.Table:
+    """Arm x seed, the state of every cell."""
+    seeds = sweep.matrix.seeds
+    shown = rich.table.Table("arm", *(f"s{seed}" for seed in seeds), box=None, pad_edge=False, title=sweep.matrix.tier)
+    status = {(cell.arm.name, cell.job.seed): sweep.status(cell) for cell in sweep.cells}
+    for arm in sweep.arms:
+        shown.add_row(arm.label + (" +" if arm.why else ""), *(status[arm.name, seed] for seed in seeds))
+    return shown
+
+
+@contextmanager
+def _display(sweep: Sweep, console: Console) -> Iterator[Callable[[], None]]:
+    """The table, live in a terminal; a line every 20 seconds elsewhere. matrix.json follows what has ended."""
+    last, seen = [time.monotonic()], [len(sweep.over)]
+
+    def keep() -> None:
+        if len(sweep.over) != seen[0]:
+            seen[0] = len(sweep.over)
+            note(sweep)
+
+    if console.is_terminal:
+        with Live(table(sweep), console=console, refresh_per_second=1, auto_refresh=False) as live:
+
+            def redraw() -> None:
+                keep()
+                if time.monotonic() - last[0] >= 1:
+                    last[0] = time.monotonic()
+                    live.update(table(sweep), refresh=True)
+
+            yield redraw
+            live.update(table(sweep), refresh=True)
+        return
+
+    def show() -> None:
+        keep()
+        if time.monotonic() - last[0] >= LINE_SECONDS:
+            last[0] = time.monotonic()
+            console.print(line(sweep), markup=False, soft_wrap=True)
+
+    yield show
+
+
+def line(sweep: Sweep) -> str:
+    """How far the sweep is, in one line."""
+    done, total = sum(cell.job.done for cell in sweep.cells), sum(cell.job.config.steps for cell in sweep.cells)
+    whole = sum(sweep.status(cell) in ("evaluated", "validation only") for cell in sweep.cells)
+    failed = f", {len(sweep.failures)} failed" if sweep.failures else ""
+    return (
+        f"sweep: {done}/{total} steps, {whole} of {len(sweep.cells)} cells complete{failed}, {left_words(sweep)} left"
+    )
+
+
+def left_words(sweep: Sweep) -> str:
+    """CPU time of the training that is left, from what the runs of this folder took a step."""
+    rates, steps = [], 0
+    for cell in sweep.cells:
+        rows = read_metrics(cell.job.directory)[-50:] if cell.job.done else []
+        rates += [row["time/step_s"] for row in rows if "time/step_s" in row]
+        steps += cell.job.config.steps - cell.job.done
+    rate = sum(rates) / len(rates) if rates else SECONDS_A_COMPLETION * sweep.arms[0].config.rollout.completions
+    return f"about {steps * rate / 60:.0f} CPU minutes of training"
+
+
+def dry_lines(sweep: Sweep) -> list[str]:
+    """What the matrix means: arms with their objectives, controls that were added and why, what is there and what is left."""
+    lines = [f"{sweep.matrix.tier}: {len(sweep.cells)} runs in {sweep.out}, {world_words(sweep.arms[0].config.world)}"]
+    for arm in sweep.arms:
+        lines.append(f"  {arm.label} ({arm.name}): " + (f"ADDED, {arm.why}" if arm.why else arm.recipe))
+        lines += [f"    {text}" for text in built(arm.config).describe().splitlines()[:1]]
+    lines += [f"  {said}" for said in sweep.left_out]
+    lines += ["  ADDED: the base at every temperature of the evaluation"]
+    lines += [f"  taken over: {found} for {cell.job.label}" for cell, found in adoptable(sweep)]
+    return [*lines, line(sweep)]
+
+
+def closing_lines(found: Mapping[str, Any]) -> list[str]:
+    """The sentences of a summary, how the relabelled control came out, and what was not run."""
+    lines = [f"  {comparison['sentence']}" for comparison in found["comparisons"]]
+    tied = ", ".join(f"{metric} {n}" for metric, n in found["relabelled"].get("tied", {}).items())
+    splits = found["relabelled"]["splits"]
+    lines.append(
+        f"the control relabelled A and B: tied in {tied} of {splits} splits" if splits else found["relabelled"]["why"]
+    )
+    return lines + [f"{NOT_RUN}: {', '.join(found['not_run'])}"] * bool(found["not_run"])
+
+
+__all__ = [
+    "Cell",
+    "Sweep",
+    "closing_lines",
+    "dry_lines",
+    "line",
+    "note",
+    "plan",
+    "run",
+    "table",
+    "world_words",
+    "write_summary",
+]

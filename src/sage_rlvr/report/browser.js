@@ -1,0 +1,129 @@
+"use strict";
+(function () {
+  const home = document.getElementById("browser");
+  const source = document.getElementById("samples-data");
+  if (!home || !source) return;
+  const data = JSON.parse(source.textContent);
+  const words = ["right", "wrong", "undecided"];
+  const STEP = 8;
+  const at = (id) => document.getElementById(id);
+  const controls = { problem: at("b-problem"), arm: at("b-arm"), verdict: at("b-verdict"), search: at("b-search"), strip: at("b-strip") };
+  const status = at("b-status"), list = at("b-list");
+  let limit = STEP;
+
+  function element(name, className, text) {
+    const made = document.createElement(name);
+    if (className) made.className = className;
+    if (text !== undefined) made.textContent = text;
+    return made;
+  }
+  function option(select, value, text) {
+    const made = element("option", "", text);
+    made.value = value;
+    select.append(made);
+  }
+  data.problems.forEach((name, i) => option(controls.problem, String(i), name));
+  option(controls.problem, "", "all problems");
+  data.sets.forEach((one, i) => option(controls.arm, String(i), one.name));
+
+  let highest = 0.001;
+  data.rows.forEach((row) => (row.e || []).forEach((value) => { if (value > highest) highest = value; }));
+  const digits = (value) => (value === null ? "not recorded" : value.toFixed(3));
+
+  function shade(cell, strip, value) {
+    if (value === null) {
+      cell.className = "heat";
+    } else if (strip === "e") {
+      cell.className = "heat heat-e";
+      cell.style.opacity = String(0.06 + 0.94 * Math.min(1, value / highest));
+    } else {
+      cell.className = value >= 1 ? "heat heat-up" : "heat heat-down";
+      cell.style.opacity = String(Math.abs(value - 1) < 0.0005 ? 0.08 : 0.15 + 0.85 * Math.min(1, Math.abs(value - 1) / 0.4));
+    }
+  }
+  function tokens(row) {
+    const box = element("div", "tokens");
+    const wanted = controls.strip.value;
+    const strips = ["e", "q"].filter((name) => row[name] && (wanted === "both" || wanted === name));
+    row.k.forEach((place, i) => {
+      const token = element("span", "token");
+      token.append(element("span", "spelling", data.spellings[place]));
+      const said = [];
+      if (row.e) said.push("entropy " + digits(row.e[i]) + " nats");
+      if (row.q) said.push("q " + digits(row.q[i]));
+      token.title = said.join(", ");
+      strips.forEach((name) => {
+        const cell = element("i");
+        shade(cell, name, row[name][i]);
+        token.append(cell);
+      });
+      box.append(token);
+    });
+    return box;
+  }
+  function facts(row) {
+    const said = ["sample " + row.n, data.reasons[row.r]];
+    if (row.a !== undefined) said.push("answer " + row.a);
+    if (row.b !== undefined) said.push("perplexity " + (row.b >= 1e9 ? "above 1e9" : row.b) + " under the base");
+    const known = (row.e || []).filter((value) => value !== null);
+    if (known.length) said.push("mean entropy " + digits(known.reduce((a, b) => a + b, 0) / known.length));
+    if (row.l) said.push("met the length limit");
+    if (row.x) said.push(row.x.toLocaleString("en") + " more characters are in the store");
+    return said.join(" · ");
+  }
+  function card(row) {
+    const made = element("article", "sample verdict-" + words[row.v]);
+    const head = element("p", "sample-head");
+    head.append(element("span", "word", words[row.v]), document.createTextNode(" " + facts(row)));
+    made.append(head);
+    const spelled = row.k && controls.strip.value !== "none" && (row.e || row.q);
+    made.append(spelled ? tokens(row) : element("pre", "sample-text", row.t));
+    if (!row.e && !row.q && controls.strip.value !== "none") made.append(element("p", "quiet", "no entropies or q recorded"));
+    return made;
+  }
+  function column(number, rows) {
+    const made = element("section", "column");
+    const title = element("h4", "", data.sets[number].name);
+    title.style.borderColor = "var(--c" + data.sets[number].colour.slice(1) + ", " + data.sets[number].colour + ")";
+    made.append(title);
+    rows.slice(0, limit).forEach((row) => made.append(card(row)));
+    if (!rows.length) made.append(element("p", "quiet", "no sample of this kind"));
+    if (rows.length > limit) made.append(element("p", "quiet", (rows.length - limit) + " more"));
+    return made;
+  }
+  function draw() {
+    const want = controls.search.value.toLowerCase();
+    const kept = data.rows.filter((row) =>
+      (controls.problem.value === "" || row.p === Number(controls.problem.value)) &&
+      (controls.arm.value === "" || row.s === Number(controls.arm.value)) &&
+      (controls.verdict.value === "" || row.v === Number(controls.verdict.value)) &&
+      (want === "" || row.t.toLowerCase().includes(want) || data.problems[row.p].toLowerCase().includes(want)));
+    const problems = [...new Set(kept.map((row) => row.p))];
+    list.textContent = "";
+    let hidden = 0, shown = 0;
+    problems.slice(0, controls.problem.value === "" ? limit : 1).forEach((problem) => {
+      const rows = kept.filter((row) => row.p === problem);
+      list.append(element("h3", "problem", data.problems[problem]));
+      const grid = element("div", "columns");
+      data.sets.forEach((_, i) => {
+        if (controls.arm.value !== "" && i !== Number(controls.arm.value)) return;
+        const mine = rows.filter((row) => row.s === i);
+        if (controls.problem.value === "" && !mine.length) return;
+        shown += Math.min(limit, mine.length);
+        hidden += Math.max(0, mine.length - limit);
+        grid.append(column(i, mine));
+      });
+      list.append(grid);
+    });
+    const waiting = controls.problem.value === "" ? Math.max(0, problems.length - limit) : 0;
+    status.textContent = kept.length + " of " + data.rows.length + " samples, " + problems.length + (problems.length === 1 ? " problem" : " problems") + "; " + shown + " shown";
+    const more = at("b-more");
+    more.hidden = hidden === 0 && waiting === 0;
+    more.textContent = "show more";
+  }
+  function restart() { limit = STEP; draw(); }
+  Object.values(controls).forEach((control) => control.addEventListener("input", restart));
+  at("b-more").addEventListener("click", () => { limit *= 2; draw(); });
+  home.hidden = false;
+  draw();
+})();

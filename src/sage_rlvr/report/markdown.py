@@ -1,0 +1,80 @@
+"""The report as Markdown: sentences and tables, figures as links to PNGs where these were written."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from sage_rlvr.report.parts import (
+    CAVEAT,
+    HEADING,
+    Browser,
+    Cards,
+    Links,
+    Page,
+    Part,
+    Picture,
+    Prose,
+    Said,
+    Tabular,
+    visible,
+)
+
+
+def markdown(page: Page, pictures: str | None = None) -> str:
+    """GitHub Markdown. pictures: the relative folder of the PNGs, None where there are none."""
+    blocks = [f"# {_text(page.title)}", _text(page.lead)]
+    for section in page.sections:
+        blocks.append(f"## {section.title}")
+        for part in section.parts:
+            blocks += _blocks(part, pictures)
+    return "\n\n".join(block for block in blocks if block) + "\n"
+
+
+def _blocks(part: Part, pictures: str | None) -> Iterator[str]:
+    if isinstance(part, Prose):
+        yield from _prose(part)
+    elif isinstance(part, Said):
+        yield "\n".join(
+            f"- **{_text(word)}** {_text(text)}" if word else f"- {_text(text)}" for _, word, text in part.lines
+        )
+    elif isinstance(part, Tabular):
+        yield visible(part.table.markdown())
+    elif isinstance(part, Picture):
+        if pictures is not None:
+            yield f"![{_text(part.label)}]({pictures}/{part.key}.png)"
+            yield _text(part.caption)
+    elif isinstance(part, Cards):
+        for card in part.cards:
+            yield f"### {_text(card.name)}"
+            yield _text(card.facts)
+            yield from (_fenced(text) for text in (card.equation, card.config) if text)
+        yield "\n".join(f"- {_text(name)} {_text(version)}" for name, version in part.versions)
+    elif isinstance(part, Links):
+        yield "\n".join(f"- [{_text(text)}]({address}): {_text(about)}" for text, address, about in part.links)
+    elif isinstance(part, Browser):
+        yield f"{part.count:,} samples can be browsed in the HTML report."
+
+
+def _prose(part: Prose) -> Iterator[str]:
+    if part.kind == HEADING:
+        yield f"### {_text(part.text)}"
+        return
+    paragraphs = [_text(text) for text in part.text.split("\n")]
+    if part.strong:
+        paragraphs[0] = f"**{_text(part.strong)}** {paragraphs[0]}"
+    if part.kind == CAVEAT:
+        paragraphs = ["\n>\n".join(f"> {text}" for text in paragraphs)]
+    yield from paragraphs
+
+
+def _text(text: str) -> str:
+    """Text in which no character of unknown origin becomes markup."""
+    flat = " ".join(visible(text).split())
+    return re.sub(r"([\\`*_\[\]#|])", r"\\\1", flat).replace("&", "&amp;").replace("<", "&lt;")
+
+
+def _fenced(text: str) -> str:
+    longest = max((len(run) for run in re.findall(r"`+", text)), default=0)
+    fence = "`" * max(3, longest + 1)
+    return f"{fence}text\n{visible(text)}\n{fence}"

@@ -1,0 +1,1 @@
+"""What the verbs of the command line print: lines and tables for a terminal, from recipes, records and sample stores."""

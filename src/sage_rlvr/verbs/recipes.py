@@ -1,0 +1,147 @@
+"""What the verbs say of a recipe: its schema, world, reference and work; and recipes made from the authors' files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from sage_rlvr.config import (
+    FinetuneConfig,
+    SftConfig,
+    TrainConfig,
+    WorldConfig,
+    decode,
+    load,
+    load_config,
+    parse_yaml,
+    to_yaml,
+)
+from sage_rlvr.errors import ConfigError
+
+
+def world_of(name: str) -> WorldConfig:
+    """The world of a recipe file (RL or SFT), or a named one (`sage_rlvr.tasks.countdown.WORLDS`)."""
+    from sage_rlvr.tasks.countdown import WORLDS
+
+    if name.endswith((".yaml", ".yml")):
+        if "method" in load(name):
+            return load_config(TrainConfig, name).world
+        return load_config(SftConfig, name).world
+    if name not in WORLDS:
+        raise ConfigError(f"world {name!r}: give a recipe file or one of {', '.join(WORLDS)}")
+    world = WORLDS[name]
+    return WorldConfig(
+        counts=dict(world.counts),
+        max_number=world.max_number,
+        min_target=world.min_target,
+        max_target=world.max_target,
+        targets=world.targets,
+    )
+
+
+def world_line(world: WorldConfig) -> str:
+    """What enumeration says of the world's test split; five numbers would take minutes, so that is said instead."""
+    if max(world.counts) > 4:
+        return "world: five numbers; Countdown.facts enumerates it in some minutes"
+    facts = world.build().facts("test")
+    law = f", {facts['answers_mean_by_law']:.1f} as its law draws them" if "answers_mean_by_law" in facts else ""
+    return (
+        f"world: {facts['problems']:.0f} test problems with {facts['answers_mean']:.1f} right answers each on average "
+        f"(median {facts['answers_median']:.0f}{law}) among {facts['expressions_mean']:,.0f} expressions; "
+        f"the longest has {facts['longest']:.0f} characters"
+    )
+
+
+def reference_line(config: TrainConfig) -> str:
+    """What pi_ref is loaded from when a run of this recipe starts, and whether `base_model` has a part in it."""
+    anchor, unread = config.method.build().anchor, ""
+    if config.base_model is not None and (config.reference is None or anchor is None or anchor.source != "base"):
+        unread = f"; base_model = {config.base_model} is not read: only an anchor of source 'base' reads it"
+    if config.reference is None or anchor is None:
+        return "reference: none, this method reads no log-probs of one" + unread
+    why = (
+        "the anchor's source" if config.reference == anchor.source else f"model, the anchor's source is {anchor.source}"
+    )
+    if anchor.source == "base":
+        why = "base_model" if config.base_model is not None else "model, because no base_model is given"
+    return f"reference: {config.reference} ({why})" + unread
+
+
+def schema_of(tree: Mapping[str, Any]) -> type[TrainConfig] | type[FinetuneConfig] | type[SftConfig]:
+    """The schema of a recipe's tree: a method or a rollout trains by RL, a data set or TRL fine-tunes a model, else the
+    world makes a base policy."""
+    if {"method", "rollout"} & set(tree):
+        return TrainConfig
+    engine = tree.get("engine")
+    tuned = "data" in tree or (isinstance(engine, dict) and engine.get("name") == "trl")
+    return FinetuneConfig if tuned else SftConfig
+
+
+def check_verb(recipe: Path, tree: Mapping[str, Any], verb: str) -> None:
+    """ConfigError where the recipe's tree is plainly one of the other verb, `train` or `sft`, with the command for it."""
+    kind = "train" if {"method", "rollout"} & set(tree) else "sft"
+    schema = schema_of(tree)
+    own = {f.name for f in fields(schema)} - {f.name for f in fields(TrainConfig)}
+    if kind != verb and (kind == "train" or own & set(tree)):  # else a recipe for RL that lacks its method
+        what = "an RL" if kind == "train" else "an SFT"
+        raise ConfigError(f"{recipe}: this is {what} recipe; run it with: sage-rlvr {kind} {recipe}")
+
+
+def recipe_lines(config: TrainConfig | FinetuneConfig | SftConfig) -> list[str]:
+    """The resolved recipe, and of an RL recipe its objective and what its reference is loaded from."""
+    lines = [to_yaml(config).rstrip()]
+    if isinstance(config, TrainConfig):
+        lines += ["\n" + config.method.build().describe(), "\n" + reference_line(config)]
+    return lines
+
+
+def loop_lines(config: TrainConfig | FinetuneConfig | SftConfig) -> list[str]:
+    """What a dry run says of a recipe that the engines of this package run: counts."""
+    unknown = "memory and hours are estimated for the engine trl alone"
+    if not isinstance(config, TrainConfig):
+        return [
+            "Work",
+            f"  {getattr(config, 'steps', 0):,} optimiser steps of {config.batch_size:,} examples",
+            f"  {unknown}",
+        ]
+    rollout, updates = config.rollout, config.updates.epochs * config.updates.minibatches
+    completions = config.steps * rollout.completions
+    return [
+        "Work",
+        f"  {config.steps:,} rollouts of {rollout.completions:,} completions, {config.steps * updates:,} optimiser steps",
+        f"  {completions:,} completions of at most {rollout.max_new_tokens:,} tokens",
+        f"  {unknown}",
+    ]
+
+
+def import_recipes(source: Path, out: Path | None, plain: bool) -> tuple[list[str], list[str], list[str]]:
+    """Their configuration as recipes, written to `out` and beside it. Returns their texts, the findings as lines, and what
+    comes next. Both recipes are decoded before anything is written; ConfigError too where a file is there already."""
+    from sage_rlvr.import_config import import_config
+
+    marks = {"method", "rollout", "engine", "checkpoint", "world"} & set(tree := load(source))
+    if marks and not {"rl", "sage", "sft", "train_dataset"} & set(tree):
+        verb = "train" if {"method", "rollout"} & marks else "sft"
+        raise ConfigError(
+            f"{source}: already a recipe of this package ({', '.join(sorted(marks))}); run it with: sage-rlvr {verb} {source}"
+        )
+    stem = source.stem if out is None else out.stem
+    found = import_config(source, sft_run=f"runs/{stem}-sft", plain=plain)
+    decode(TrainConfig, parse_yaml(found.train, "the imported recipe"))
+    files = {} if out is None else {out: found.train}
+    if found.sft is not None:
+        decode(FinetuneConfig, parse_yaml(found.sft, "the imported SFT recipe"))
+        files |= {} if out is None else {out.with_name(f"{stem}-sft.yaml"): found.sft}
+    there = [str(path) for path in files if path.exists()]
+    if there:
+        raise ConfigError(f"{', '.join(there)}: there already; give another name (-o), or move it away")
+    for path, text in files.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    texts = [text for text in (found.sft, found.train) if text is not None]
+    lines = [str(finding) for finding in found.findings]
+    if out is None:  # the recipes go to the terminal, and their comments say most of it already
+        lines = [str(finding) for finding in found.findings if finding.kind == "kept"]
+    return texts, lines, [f"written: {path}" for path in files]

@@ -1,0 +1,135 @@
+"""A matrix in small: what is refused, which controls are added and why, and that an arm is known by what it is."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from sage_rlvr.config import TrainConfig, load_config
+from sage_rlvr.errors import ConfigError
+from sage_rlvr.experiments.matrix import Arm, Matrix, load_matrix, resolve, same, sft_config, world_named
+from sage_rlvr.experiments.sweep import LABELS
+from sage_rlvr.recipes import recipe
+
+MATRICES = Path(__file__).resolve().parents[2] / "recipes" / "matrices"
+pytestmark = pytest.mark.filterwarnings("ignore:Random in the loss", "ignore:.*what q takes from the batch")
+
+
+def write(folder: Path, text: str) -> Path:
+    path = folder / "matrix.yaml"
+    path.write_text("tier: small\nseeds: [0, 1]\n" + text, encoding="utf-8")
+    return path
+
+
+def arms_of(path: Path) -> tuple[dict[str, Arm], list[str]]:
+    matrix = load_matrix(path)
+    arms, said = resolve(matrix, path.parent, None if matrix.policy is None else "elsewhere", LABELS)
+    return {arm.name: arm for arm in arms}, said
+
+
+def test_missing_controls_are_added_and_those_that_are_there_count(tmp_path: Path) -> None:
+    arms, said = arms_of(write(tmp_path, "arms: {branch: sage_branch}\ncontrol: branch\n"))
+    assert list(arms) == [
+        *("branch", "branch_unguided", "branch_placebo", "branch_unguided_beta0.025", "branch_unguided_beta0.1"),
+        "branch_unguided_no_kl",
+    ]
+    branch = arms["branch"]
+    assert branch.label == "SAGE-Branch" and not branch.why and branch.guided and said == []
+    assert (branch.plain, branch.placebo, branch.no_kl) == (
+        "branch_unguided",
+        "branch_placebo",
+        "branch_unguided_no_kl",
+    )
+    assert branch.matched == ("branch_unguided_beta0.025", "branch_unguided", "branch_unguided_beta0.1")
+    assert same(arms["branch_unguided"].config, load_config(TrainConfig, recipe("grpo.yaml")))
+    assert same(arms["branch_unguided_no_kl"].config, load_config(TrainConfig, recipe("no_kl.yaml")))
+    assert same(arms["branch_placebo"].config, load_config(TrainConfig, recipe("placebo.yaml")))
+    assert all(arm.why for name, arm in arms.items() if name != "branch")
+    there, _ = arms_of(
+        write(
+            tmp_path,
+            "arms: {a: sage_branch, b: placebo, c: no_kl, d: grpo}\ncontrol: d\ncontrols: [no_kl, unguided, placebo]\n",
+        )
+    )
+    assert list(there) == ["a", "b", "c", "d"] and (there["a"].plain, there["a"].placebo, there["a"].no_kl) == (
+        "d",
+        "b",
+        "c",
+    )
+    assert there["b"].plain == "d" and there["b"].placebo is None and not there["d"].guided and there["d"].no_kl == "c"
+
+
+def test_a_guide_that_looks_at_nothing_needs_no_placebo_and_a_schedule_no_matched_beta(tmp_path: Path) -> None:
+    edits = "{method.base.beta: {name: linear, start: 0.1, end: 0.01}}"
+    arms, said = arms_of(
+        write(tmp_path, f"arms: {{r: sage_random, b: {{recipe: sage_branch, edits: {edits}}}}}\ncontrol: r\n")
+    )
+    assert not any("placebo" in name and name.startswith("r") for name in arms) and arms["r"].placebo is None
+    assert any("no placebo of SAGE-Random" in line for line in said)
+    assert any("no matched beta for b" in line for line in said) and arms["b"].matched == ()
+
+
+def test_controls_none_adds_nothing(tmp_path: Path) -> None:
+    arms, _ = arms_of(write(tmp_path, "arms: {branch: sage_branch, grpo: grpo}\ncontrol: grpo\ncontrols: none\n"))
+    assert list(arms) == ["branch", "grpo"] and arms["branch"].plain == "grpo"
+
+
+def test_the_same_training_is_known_under_another_name(tmp_path: Path) -> None:
+    grpo, no_kl = (load_config(TrainConfig, recipe(f"{name}.yaml")) for name in ("grpo", "no_kl"))
+    off = load_config(TrainConfig, recipe("grpo.yaml"), [("method.beta", "0.0")])
+    assert same(no_kl, off) and not same(grpo, no_kl) and same(grpo, replace(grpo, seed=7))
+    assert not same(grpo, replace(grpo, steps=10)) and not same(no_kl, load_config(TrainConfig, recipe("dr_grpo.yaml")))
+    with pytest.raises(ConfigError, match="'a' and 'b' train the same thing"):
+        arms_of(write(tmp_path, "arms: {a: no_kl, b: {recipe: grpo, edits: {method.beta: 0.0}}}\ncontrol: a\n"))
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("arms: {a: grpo}\ncontrol: b\n", "'b': no such arm"),
+        ("arms: {a-s1: grpo}\ncontrol: a-s1\n", "a name is letters"),
+        ("arms: {base: grpo}\ncontrol: base\n", "not base"),
+        ("arms: {a: grpo}\ncontrol: a\nseedz: [1]\n", "did you mean 'seeds'"),
+        ("arms: {a: grpo}\ncontrol: a\ncontrols: [placebos]\n", "did you mean 'placebo'"),
+        ("arms: {a: grpo}\ncontrol: a\nevaluate: {temperatures: [0.5]}\n", "1.0 among them"),
+        ("arms: {a: gpro}\ncontrol: a\n", "no recipe 'gpro.yaml'"),
+        ("arms: {a: grpo}\ncontrol: a\nbase: {stepz: 3}\n", "arm 'a': .*did you mean 'steps'"),
+        ("arms: {a: grpo, b: no_kl}\ncontrol: a\nchoose: {among: [a]}\n", "among those to choose from"),
+    ],
+)
+def test_what_is_refused(tmp_path: Path, text: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        arms_of(write(tmp_path, text))
+    with pytest.raises(ConfigError, match="cannot be read"):
+        load_matrix(tmp_path / "nothing.yaml")
+
+
+@pytest.mark.parametrize("path", sorted(MATRICES.glob("*.yaml")), ids=lambda path: path.stem)
+def test_the_matrices_of_the_repository(path: Path) -> None:
+    matrix = load_matrix(path)
+    arms, _ = arms_of(path)
+    assert len(matrix.seeds) >= 3 and set(matrix.arms) <= set(arms) and matrix.control in arms
+    assert len({json.dumps([arm.config.model, str(arm.config.world)]) for arm in arms.values()}) == 1
+    assert len({arm.label for arm in arms.values()}) == len(arms)
+    for name in matrix.evaluate.ood:
+        assert world_named(name, path.parent) != arms[matrix.control].config.world
+    if matrix.policy is not None:
+        found = sft_config(matrix, path.parent)
+        assert found is not None and found[1].model.architecture != "llama"
+
+
+def test_the_main_matrix_is_the_seven_arms_with_every_control() -> None:
+    matrix = load_matrix(MATRICES / "tier1.yaml")
+    assert (
+        isinstance(matrix, Matrix)
+        and matrix.seeds == (0, 1, 2, 3, 4, 5)
+        and matrix.kinds == (*("no_kl", "unguided", "placebo", "matched"),)
+    )
+    assert list(matrix.arms) == ["no_kl", "grpo", "sage_branch", "placebo", "forward_kl", "sage_random", "sage_token"]
+    arms, _ = arms_of(MATRICES / "tier1.yaml")
+    assert [name for name, arm in arms.items() if arm.why] == ["grpo_beta0.025", "grpo_beta0.1", "sage_token_placebo"]
+    for name in matrix.arms:  # each is its recipe unedited, so that runs of `sage-rlvr demo` are runs of it
+        assert arms[name].config == load_config(TrainConfig, recipe(f"{name}.yaml"))

@@ -1,0 +1,361 @@
+"""A sweep in small: it runs what is missing and nothing else, a failure stops only what waits for it, and what it says of
+numbers is what the numbers are."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from sage_rlvr.cli import main
+from sage_rlvr.errors import ConfigError
+from sage_rlvr.evaluation.record import Record, load_record, save_record
+from sage_rlvr.experiments import demo
+from sage_rlvr.experiments import jobs as work
+from sage_rlvr.experiments import sweep as module
+from sage_rlvr.experiments.jobs import Task, run_tasks
+from sage_rlvr.experiments.summary import between, choose, raw_kl, read_folder, relabelled, summarise, write_summary
+from sage_rlvr.experiments.sweep import Sweep, adoptable, line, plan, run, table
+
+MATRIX = """
+tier: small
+seeds: [0, 1]
+base:
+  steps: 2
+  model: {model}
+  world: {{counts: {{2: 1.0}}, max_number: 12, max_target: 144, train_problems: 60}}
+  rollout: {{prompts_per_step: 4, group_size: 4, max_new_tokens: 8}}
+arms: {{grpo: grpo, branch: sage_branch}}
+control: grpo
+controls: [no_kl]
+evaluate: {{problems: 6, temperatures: [0.5, 1.0]}}
+"""
+Started = list[tuple[str, ...]]
+
+
+def screen() -> Console:
+    return Console(file=io.StringIO(), width=120)
+
+
+def said(console: Console) -> str:
+    return console.file.getvalue()  # type: ignore[attr-defined, no-any-return]
+
+
+class Ended:
+    """A process that ran to its end in this one, when it was asked for."""
+
+    pid = 0
+
+    def __init__(self, code: int):
+        self.returncode = code
+
+    def poll(self) -> int:
+        return self.returncode
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> Started:
+    """Commands are run in this process, one after the other; what they were is listed."""
+    found: Started = []
+
+    def start(task: Task) -> Ended:
+        found.append(task.words)
+        task.log.parent.mkdir(parents=True, exist_ok=True)
+        task.log.touch()
+        with pytest.raises(SystemExit) as caught:
+            main(list(task.words))
+        return Ended(int(caught.value.code or 0))
+
+    monkeypatch.setattr(work, "_start", start)
+    monkeypatch.setattr(work, "POLL_SECONDS", 0.0)
+    return found
+
+
+@pytest.fixture
+def matrix(tmp_path: Path, warm_policy: Path) -> Callable[..., Path]:
+    def write(*changes: tuple[str, str], name: str = "small.yaml") -> Path:
+        text = MATRIX.format(model=warm_policy)
+        for old, new in changes:
+            assert old in text
+            text = text.replace(old, new)
+        (tmp_path / name).write_text(text, encoding="utf-8")
+        return tmp_path / name
+
+    return write
+
+
+def states(sweep: Sweep) -> dict[str, str]:
+    return {cell.job.directory.name: sweep.status(cell) for cell in sweep.cells}
+
+
+# ---- the machinery
+
+
+def test_it_makes_what_is_missing_and_only_that(
+    tmp_path: Path, matrix: Callable[..., Path], started: Started, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, out = matrix(), tmp_path / "out"
+    with pytest.raises(SystemExit) as caught:
+        main(["sweep", str(path), "--out", str(out), "--workers", "1"])
+    assert caught.value.code == 0
+    runs = [Path(words[words.index("--run") + 1]).name for words in started if words[0] == "train"]
+    assert runs == ["grpo-s0", "branch-s0", "grpo-s1", "branch-s1", "grpo_no_kl-s0", "grpo_no_kl-s1"]  # added ones last
+    text = capsys.readouterr().out
+    assert "ADDED, GRPO without its KL" in text and "cannot be told (two training seeds" in text
+    facts = json.loads((out / "matrix.json").read_text(encoding="utf-8"))
+    assert [cell["status"] for cell in facts["cells"]] == ["evaluated"] * 6 and facts["base_evaluated"] == [""]
+    assert {arm["name"]: arm["no_kl"] for arm in facts["arms"]}["branch"] == "grpo_no_kl"
+    found = json.loads((out / "summary.json").read_text(encoding="utf-8"))
+    record = load_record(out / "evaluations" / "grpo-s1.npz")
+    p = np.array([math.fsum(np.exp(row)) for row in record.logps[1.0]])
+    assert found["arms"]["grpo"]["pass_by_seed"]["1"]["8"] == pytest.approx(np.mean(1 - (1 - p) ** 8))
+    assert found["not_run"] == [] and "nothing: every cell" in (out / "summary.md").read_text(encoding="utf-8")
+
+    started.clear()  # again: nothing to do
+    assert run(plan(path, out), 1, screen()) and not started
+    (out / "evaluations" / "grpo-s1.npz").unlink()
+    shutil.rmtree(out / "runs" / "branch-s0")
+    again = plan(path, out)
+    assert states(again)["branch-s0"] == "not run" and states(again)["grpo-s1"] == "trained"
+    assert run(again, 1, screen()) and [words[0] for words in started] == ["train", "eval", "eval"]
+    with pytest.raises(ConfigError, match=r"holds a run with other settings(.|\n)*optimizer.lr"):
+        plan(matrix(("steps: 2", "steps: 2\n  optimizer.lr: 0.5")), out)
+
+    # another sweep beside it takes over what is finished and of the same configuration, and evaluates it anew
+    started.clear()
+    beside = plan(
+        matrix(
+            ("tier: small", "tier: other\nadopt: [out]"),
+            ("grpo: grpo,", "plain: grpo,"),
+            ("control: grpo", "control: plain"),
+        ),
+        tmp_path / "other",
+    )
+    assert [cell.job.directory.name for cell, _ in adoptable(beside)][:2] == ["plain-s0", "branch-s0"]
+    assert run(beside, 1, screen()) and {words[0] for words in started} == {"eval"} and len(started) == 7
+    assert summarise(tmp_path / "other")["arms"]["plain"]["pass"] == summarise(out)["arms"]["grpo"]["pass"]
+
+
+def test_a_failure_is_printed_and_the_others_go_on(
+    tmp_path: Path, matrix: Callable[..., Path], started: Started, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sweep = plan(matrix(("controls: [no_kl]", "controls: none")), tmp_path / "out")
+    start = work._start
+
+    def failing(task: Task) -> Ended:
+        if "branch-s0" not in " ".join(task.words):
+            return start(task)  # type: ignore[return-value]
+        task.log.parent.mkdir(parents=True, exist_ok=True)
+        task.log.write_text("something\nthe disk is gone\n")
+        return Ended(70)
+
+    monkeypatch.setattr(work, "_start", failing)
+    console = screen()
+    assert not run(sweep, 1, console)
+    assert "FAILED: SAGE-Branch s0 ended with code 70" in said(console) and "the disk is gone" in said(console)
+    assert states(sweep) == {
+        "grpo-s0": "evaluated",
+        "branch-s0": "failed",
+        "grpo-s1": "evaluated",
+        "branch-s1": "evaluated",
+    }
+    found = write_summary(sweep.out)
+    assert found["not_run"] == ["SAGE-Branch s0: failed"] and found["arms"]["branch"]["seeds"] == [1]
+    monkeypatch.setattr(work, "_start", start)
+    assert run(plan(matrix(("controls: [no_kl]", "controls: none")), tmp_path / "out"), 1, screen())
+
+
+def test_what_did_not_run_is_said(tmp_path: Path, matrix: Callable[..., Path]) -> None:
+    sweep = plan(matrix(), tmp_path / "out")
+    assert set(states(sweep).values()) == {"not run"} and not (tmp_path / "out").exists()
+    assert line(sweep).startswith("sweep: 0/12 steps, 0 of 6 cells complete, about")
+    console = screen()
+    console.print(table(sweep))
+    assert said(console).count("not run") == 6
+    module._write_recipes(sweep)
+    module.note(sweep)
+    text = "\n".join(module.closing_lines(write_summary(sweep.out)))
+    assert "not run: GRPO s0: not run, SAGE-Branch s0: not run" in text and "0 evaluated seeds of the control" in text
+    assert (sweep.out / "summary.md").read_text(encoding="utf-8").count("| GRPO | 0 of 2 | not run | not run |") == 1
+
+
+def test_an_arm_is_chosen_on_validation_and_it_alone_is_tested(
+    tmp_path: Path, matrix: Callable[..., Path], started: Started
+) -> None:
+    change = ("controls: [no_kl]", "controls: none\nchoose: {among: [branch, strong], by: pass@1, problems: 6}")
+    more = (
+        "branch: sage_branch",
+        "branch: sage_branch, strong: {recipe: sage_branch, edits: {method.guide.ratio: 3.0, method.guide.threshold: 0.1}}",
+    )
+    sweep = plan(matrix(change, more), tmp_path / "out")
+    terminal = Console(file=io.StringIO(), width=120, force_terminal=True)
+    assert run(sweep, 1, terminal) and sweep.choice is not None
+    assert "SAGE-Branch" in said(terminal) and "validation only" in said(terminal)  # the table as it stood at the end
+    chosen = sweep.choice["chosen"]
+    other = ({"branch", "strong"} - {chosen}).pop()
+    assert sweep.choice["scores"][chosen] >= sweep.choice["scores"][other]
+    assert states(sweep)[f"{chosen}-s0"] == "evaluated" and states(sweep)[f"{other}-s0"] == "validation only"
+    assert not (sweep.out / "evaluations" / f"{other}-s0.npz").exists()
+    assert load_record(sweep.out / "evaluations" / f"{other}-s0-validation.npz").meta["split"] == "validation"
+    found = write_summary(sweep.out)
+    assert found["not_run"] == [] and found["choice"]["chosen"] == chosen
+    assert f"(chosen) | {found['choice']['scores'][chosen]:.4f}" in (sweep.out / "summary.md").read_text(
+        encoding="utf-8"
+    )
+
+
+def test_the_folder_of_a_demo_is_taken_as_it_is(
+    tmp_path: Path, matrix: Callable[..., Path], started: Started, warm_policy: Path
+) -> None:
+    edits = {
+        "model": str(warm_policy),
+        "steps": "2",
+        "rollout": "{prompts_per_step: 4, group_size: 4, max_new_tokens: 8}",
+    }
+    edits["world"] = "{counts: {2: 1.0}, max_number: 12, max_target: 144, train_problems: 60}"
+    words = [word for name, value in edits.items() for word in (f"--{name}", value)]
+    jobs = demo.plan(tmp_path / "demo", (0, 1), {"GRPO": "grpo.yaml"}, words)
+    run_tasks([job.task() for job in jobs], 1)
+    demo.evaluate_all(tmp_path / "demo", jobs, 6, screen())
+    found = states(plan(matrix(), tmp_path / "demo"))
+    assert found["grpo-s0"] == found["grpo-s1"] == "evaluated" and found["branch-s0"] == "not run"
+    # but not one whose weights are others by now, however complete it looks
+    moved = load_record(tmp_path / "demo" / "evaluations" / "grpo-s0.npz")
+    save_record(Record({**moved.meta, "weights": "0"}, moved.logps), tmp_path / "demo" / "evaluations" / "grpo-s0.npz")
+    assert states(plan(matrix(), tmp_path / "demo"))["grpo-s0"] == "trained"
+
+
+def test_tasks_wait_for_what_they_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    order, there = [], set()
+
+    def start(task: Task) -> Ended:
+        order.append(task.label)
+        there.update({task.label} - {"bad"})
+        (tmp_path / "log").touch()
+        return Ended(0)
+
+    def task(label: str, *after: Task) -> Task:
+        return Task(label, (), tmp_path / "log", lambda: label in there, after=after)
+
+    monkeypatch.setattr(work, "_start", start)
+    monkeypatch.setattr(work, "POLL_SECONDS", 0.0)
+    bad, first = task("bad"), task("first")
+    tasks = [task("needs bad", bad), task("second", first), bad, first]
+    failures: list[str] = []
+    run_tasks(tasks, 1, failed=lambda t, problem: failures.append(t.label))
+    assert order == ["bad", "first", "second"] and failures == ["bad"]
+    run_tasks([first], 1)
+    assert order == ["bad", "first", "second"]
+
+
+# ---- the numbers
+
+
+def folder_of(path: Path, scores: dict[str, list[float]], kls: dict[str, float] | None = None) -> Path:
+    """A sweep's folder with made records: arm -> p of its two problems, one a seed (the second problem always 0.5)."""
+    arms = []
+    for name in scores:
+        links: dict[str, object] = {"plain": None, "placebo": None, "no_kl": None, "matched": [], "guided": False}
+        if name == "guided":
+            links |= {"guided": True, "plain": "control", "matched": [n for n in scores if n != "guided"]}
+        arms.append({"name": name, "label": name, "recipe": "", "why": "", **links})
+    seeds = range(len(next(iter(scores.values()))))
+
+    def record(name: str, p: float) -> None:
+        logps = {1.0: [np.log([p]), np.log([0.5])], 0.5: [np.log([p / 2]), np.log([0.5])]}
+        meta = {"name": name, "problem_ids": ["a", "b"], "world": {}, "split": "test", "seed": 1, "draw": "law"}
+        save_record(Record(meta, logps), path / "evaluations" / f"{name}.npz")
+
+    record("base", 0.1)
+    for name, values in scores.items():
+        for seed, p in enumerate(values):
+            record(f"{name}-s{seed}", p)
+            (path / "runs" / f"{name}-s{seed}").mkdir(parents=True)
+            row = {"step": 0, "time/step_s": 1.0, "anchor/kl_raw": (kls or {}).get(name, 0.1)}
+            row |= {"anchor/q_mean": 1.0, "anchor/q_active_share": 0.0}
+            (path / "runs" / f"{name}-s{seed}" / "metrics.jsonl").write_text(json.dumps(row) + "\n")
+    cells = [
+        {"arm": n, "seed": s, "status": "evaluated", "complete": True, "evaluated": [""]} for n in scores for s in seeds
+    ]
+    facts = {
+        "tier": "t",
+        "notes": "",
+        "matrix": "m",
+        "control": "control",
+        "seeds": list(seeds),
+        "steps": 1,
+        "world": "w",
+    }
+    facts |= {"versions": {}, "choice": None, "left_out": [], "arms": arms, "cells": cells, "base_evaluated": [""]}
+    facts |= {"evaluate": {"ood": [], "problems": 2, "split": "test", "draw": "law", "ood_problems": 1}}
+    (path / "matrix.json").write_text(json.dumps(facts))
+    return path
+
+
+def test_verdicts_are_paired_by_seed_and_holm_runs_over_all(tmp_path: Path) -> None:
+    control = [0.1, 0.2, 0.3]
+    folder = folder_of(
+        tmp_path, {"control": control, "other": [p + 0.1 + e for p, e in zip(control, (0, 1e-4, -1e-4), strict=True)]}
+    )
+    found = summarise(folder)
+    first = found["comparisons"][0]
+    assert (first["kind"], first["a"], first["b"], first["metric"]) == ("control", "other", "control", "pass@1")
+    assert (
+        first["difference"]["value"] == pytest.approx(0.05) and first["verdict"] == "better"
+    )  # half of 0.1: two problems
+    assert first["family"] == sum(c["p"] is not None for c in found["comparisons"]) and first["adjusted"] >= first["p"]
+    assert found["arms"]["control"]["pass"]["1"]["value"] == pytest.approx((0.2 + 0.5) / 2)
+    width = found["arms"]["control"]["pass"]["1"]["high"] - 0.35
+    assert width == pytest.approx(4.302653 * 0.05 / math.sqrt(3), rel=1e-6)  # Student, two degrees of freedom
+
+
+def test_scores_between_betas_are_linear_in_log_kl_and_nothing_is_read_outside() -> None:
+    kls, scores = np.array([0.4, 0.1]), np.array([[0.3, 0.6], [0.1, 0.8]])
+    assert between(0.2, kls, scores) == pytest.approx([0.2, 0.7])  # halfway from 0.1 to 0.4 in the logarithm
+    assert between(0.1, kls, scores) == pytest.approx([0.1, 0.8])
+    assert between(0.41, kls, scores) is None and between(0.09, kls, scores) is None
+
+
+def test_a_guided_arm_is_held_against_its_method_at_the_same_raw_kl(tmp_path: Path) -> None:
+    scores = {"control": [0.2, 0.21, 0.22], "strong": [0.4, 0.41, 0.42], "guided": [0.3, 0.31, 0.32]}
+    folder = folder_of(tmp_path, scores, {"control": 0.1, "strong": 0.4, "guided": 0.2})
+    found = {(c["kind"], c["metric"]): c for c in summarise(folder)["comparisons"]}
+    matched = found["matched", "pass@1"]
+    assert matched["b"] == "control at the same raw KL" and matched["difference"]["value"] == pytest.approx(
+        0, abs=1e-12
+    )
+    assert found["control", "pass@1"]["difference"]["value"] == pytest.approx(0.05)
+    away = folder_of(tmp_path / "away", scores, {"control": 0.1, "strong": 0.4, "guided": 0.5})
+    assert not any(c["kind"] == "matched" for c in summarise(away)["comparisons"])
+
+
+def test_one_arm_under_two_names_is_tied(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    even = folder_of(tmp_path / "even", {"control": rng.normal(0.3, 0.02, 6).tolist()})
+    found = relabelled(read_folder(even))
+    assert found["splits"] == 10 and found["tied"]["pass@1"] >= 9 and "A (seeds 0, 1, 2)" in found["first"][0]
+    halves = folder_of(tmp_path / "halves", {"control": [0.1, 0.1001, 0.1002, 0.3, 0.3001, 0.3002]})
+    assert relabelled(read_folder(halves))["tied"]["pass@1"] < 10  # two different arms under one name are found out
+    few = folder_of(tmp_path / "few", {"control": [0.1] * 5})
+    assert relabelled(read_folder(few)) == {
+        "splits": 0, "why": "not run: 4 evaluated seeds of the control, two halves need 6"
+    }  # fmt: skip
+
+
+def test_raw_kl_is_that_of_the_last_tenth() -> None:
+    rows = [{"anchor/kl_raw": float(n)} for n in range(20)] + [{"step": 20}]
+    assert raw_kl(rows) == 18.5 and raw_kl([{"step": 0}]) is None
+
+
+def test_the_choice_takes_the_higher_frontier(tmp_path: Path) -> None:
+    folder = read_folder(folder_of(tmp_path, {"control": [0.2] * 2, "a": [0.1] * 2, "b": [0.12] * 2}))
+    by_pass1 = choose(folder, ("a", "b"), "pass@1")
+    assert by_pass1 == pytest.approx({"a": 0.3, "b": 0.31})
+    assert choose(folder, ("a",), "frontier") == pytest.approx({"a": 0.0})  # it is the base's own frontier

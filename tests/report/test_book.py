@@ -1,0 +1,446 @@
+"""The full report: every section says what there is or that there is nothing, and no text of a model breaks out of it."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from chromium import Chromium, executable  # beside this file
+from sage_rlvr.evaluation.patterns import pattern_frequencies
+from sage_rlvr.evaluation.structure import classes_of_answers, effective_classes, reachable_classes
+from sage_rlvr.report import (
+    Result,
+    RunFacts,
+    SampleSet,
+    Shown,
+    Structure,
+    Study,
+    Training,
+    arm_from_logps,
+    book,
+    grids_of,
+    markdown,
+    render,
+    summarise,
+    training_of,
+    write_pictures,
+)
+from sage_rlvr.report.book import _browser, _grids, _perplexity, _training
+from sage_rlvr.report.browser import as_script
+from sage_rlvr.report.panels import TRAINING, heat_figure, training_over_seeds
+from sage_rlvr.report.parts import Browser, Page, Picture, Prose, Tabular, visible
+
+N = 24
+SECTIONS = [
+    "verdicts", "table", "curves", "differences", "frontier", "training", "support", "perplexity", "structure", "distinct",
+    "grids", "samples", "runs", "cards",
+]  # fmt: skip
+BREAKOUT = "</script><script>alert('x')</script><!--"
+HOSTILE = (
+    BREAKOUT,
+    "\x00\x07 NUL and bell",
+    "\u202esdrawkcab\u202c and \u2066isolates",
+    "\U0001f469\u200d\U0001f52c emoji, ünï",
+    "\ud800 half a pair",
+    "]]> &lt; \u2028 line",
+    'javascript:alert(1) " onload="x',
+)
+ARM = "GRPO <img src=x onerror=alert(1)>"
+
+
+def logps(shift: float, seed: int) -> dict[float, list[np.ndarray]]:
+    rng = np.random.default_rng(0)
+    rows = [rng.normal(-4, 1.2, rng.integers(1, 5)) for _ in range(N)]
+    own = np.random.default_rng(seed)
+    moved = [np.minimum(row + shift + 0.2 * own.normal(size=len(row)), -1.7) for row in rows]
+    return {t: [row / t for row in moved] for t in (0.7, 1.0)}
+
+
+def curves(seed: int, q: float = 1.0) -> Training:
+    rng = np.random.default_rng(seed)
+    return Training(
+        step=tuple(range(30)),
+        **{key: tuple(rng.random(30).tolist()) for key in TRAINING if key not in ("q_mean", "q_active")},
+        q_mean=(q,) * 30,
+        q_active=(float(q != 1.0),) * 30,
+    )
+
+
+def result(seed: int) -> Result:
+    base = logps(0.0, 99)
+    arms = [arm_from_logps("base", base, trained=False, k=8)]
+    arms += [
+        arm_from_logps(name, logps(0.4 + i / 10, 10 * seed + i), base=base[1.0], k=8)
+        for i, name in enumerate(("no KL", ARM))
+    ]
+    return Result(arms=tuple(arms), problems=N, k=8, ks=(1, 2, 4, 8), seed=seed, pairs=((ARM, "no KL"),))
+
+
+def structure(seeds: int) -> Structure:
+    base = logps(0.0, 99)[1.0]
+    labels = [[("+-", "-*")[i % 2] for i in range(len(row))] for row in base]
+    arms = {"base": [base]} | {
+        name: [logps(0.5, 10 * s + i)[1.0] for s in range(seeds)] for i, name in enumerate(("no KL", ARM))
+    }
+    classes = {
+        name: [classes_of_answers(r, labels, base=None if name == "base" else base) for r in rows]
+        for name, rows in arms.items()
+    }
+    spread = {name: np.stack([effective_classes(r, labels) for r in rows]) for name, rows in arms.items()}
+    seen = {name: np.stack([reachable_classes(r, labels, 8) for r in rows]) for name, rows in arms.items()}
+    return Structure(
+        classes={"operators": classes}, effective={"operators": spread}, reachable={"operators": seen}, k=8
+    )
+
+
+def samples(arm: str, seed: int, task: str = "countdown") -> SampleSet:
+    texts = [*HOSTILE, "short", "x" * 900]
+    shown = [
+        Shown(
+            problem=f"problem {p} {BREAKOUT}", sample=i, text=text, verdict=("right", "wrong", "undecided")[i % 3],
+            reason=f"because {BREAKOUT}", answer=text, left_out=1_000_000 if i == 8 else 0,
+            tokens=("a", BREAKOUT, "<eos>") if i < 4 else None,
+            entropies=(0.1, math.nan, 2.0) if i < 4 else None, q=(1.0, 1.3, 0.7) if i < 4 else None, perplexity=math.inf,
+        )
+        for p in range(3) for i, text in enumerate(texts)
+    ]  # fmt: skip
+    rng = np.random.default_rng(seed)
+    owners = tuple(f"p{i}" for i in range(12) for _ in range(4))
+    right = rng.random(48) < 0.4
+    return SampleSet(
+        arm=arm, seed=0, task=task, law="T = 1", problems=tuple(f"p{i}" for i in range(12)), n=4,
+        right=np.bincount(np.repeat(range(12), 4), right, 12).astype(int), shown=tuple(shown), scored="embedded",
+        perplexities=1 + rng.random(48) * 3, owners=owners, is_right=right, ks=(1, 2, 4), distinct=rng.random((12, 3)),
+        patterns=pattern_frequencies(["Wait, let me check"] * 48, [True] * 48, owners, resamples=50),
+    )  # fmt: skip
+
+
+def study(seeds: int = 1, q: float = 1.3) -> Study:
+    results = tuple(result(s) for s in range(seeds))
+    runs = [
+        RunFacts(
+            arm=name, seed=s, state="trained and evaluated", equation=f"J = {BREAKOUT}", config={"a": {"x": i}, "note": BREAKOUT},
+            versions={"numpy": "2"}, seconds=3.0, tokens=1e6, training=curves(s, q), commit="abcdef0123456789",
+        )
+        for i, name in enumerate(("no KL", ARM)) for s in range(seeds)
+    ]  # fmt: skip
+    return Study(
+        results=results,
+        distinct={a.name: np.ones((1 if a.name == "base" else seeds, 4)) for a in results[0].arms},
+        structure=structure(seeds),
+        samples=(samples("base", 1), samples(ARM, 2)),
+        runs=(*runs, RunFacts(arm="SAGE-Token", seed=0, state="not run")),
+        left_out=(f"SAGE-Token: not run {BREAKOUT}",),
+        sources=("runs/sweep",),
+    )
+
+
+class Reader(HTMLParser):
+    """What a browser would load, run or open."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.loads: list[tuple[str, str]] = []
+        self.scripts: list[tuple[str, str]] = []
+        self.tags: list[str] = []
+        self.ids: list[str] = []
+        self.handlers: list[str] = []
+        self._inside: str | None = None
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        for key, value in attrs:
+            if key in ("src", "href", "xlink:href", "srcset", "data", "action", "poster") and not value.startswith("#"):
+                self.loads.append((tag, value))
+            if key.startswith("on"):
+                self.handlers.append(key)
+            if key == "id":
+                self.ids.append(value)
+        self._inside = dict(attrs).get("type", "script") if tag == "script" else None
+
+    def handle_data(self, data):
+        if self._inside is not None:
+            self.scripts.append((self._inside, data))
+            self._inside = None
+
+
+@pytest.fixture(scope="module")
+def page() -> Page:
+    return book(study())
+
+
+@pytest.fixture(scope="module")
+def html(page: Page) -> str:
+    return render(page)
+
+
+def test_every_section_stands_in_its_order(html: str) -> None:
+    assert re.findall(r'<h2 id="(\w+)"', html) == SECTIONS
+
+
+def test_nothing_is_loaded_and_one_script_runs(html: str) -> None:
+    reader = Reader()
+    reader.feed(html)
+    assert reader.loads == [] and reader.handlers == [] and "http" not in html.replace("http-equiv", "")
+    assert not {"iframe", "link", "object", "img", "base", "embed"} & set(reader.tags)
+    assert [kind for kind, _ in reader.scripts] == ["application/json", "script"]
+    assert len(reader.ids) == len(set(reader.ids)) and not re.search(r"url\((?!#)", html)
+    policy = re.search(r'Content-Security-Policy" content="([^"]+)"', html)
+    assert policy is not None and "default-src &#39;none&#39;" in policy[1] and "script-src &#39;sha256-" in policy[1]
+    assert "unsafe-inline" not in policy[1].split("script-src")[1] and "unsafe-eval" not in policy[1]
+
+
+def test_no_text_breaks_out(html: str) -> None:
+    """Arms, problems, samples, reasons and recipes hold the same attack; not one tag of it becomes a tag."""
+    assert BREAKOUT not in html and "<img" not in html
+    for bad in ("\x00", "\x07", "\u202e", "\u2066", "\ud800", "\u2028"):
+        assert bad not in html
+    html.encode("utf-8")
+    assert "&lt;/script&gt;&lt;script&gt;" in html and "onerror=alert(1)&gt;" in html
+
+
+def test_samples_come_back_as_they_were(html: str) -> None:
+    reader = Reader()
+    reader.feed(html)
+    data = json.loads(reader.scripts[0][1])
+    texts = [row["t"] for row in data["rows"]]
+    assert (
+        BREAKOUT in texts
+        and "\U0001f469\u200d\U0001f52c emoji, ünï" in texts
+        and "[U+0000][U+0007] NUL and bell" in texts
+    )
+    assert any("[U+202E]sdrawkcab[U+202C]" in text for text in texts) and "[U+D800] half a pair" in texts
+    first = data["rows"][0]
+    assert [data["spellings"][i] for i in first["k"]] == ["a", BREAKOUT, "<eos>"]
+    assert first["e"] == [0.1, None, 2.0] and first["q"] == [1.0, 1.3, 0.7] and first["b"] == 1e9
+    assert sorted({row["x"] for row in data["rows"] if "x" in row}) == [1_000_000]
+    assert {one["name"] for one in data["sets"]} == {"base, seed 0", f"{ARM}, seed 0"}
+
+
+def test_json_in_a_script_closes_nothing() -> None:
+    text = as_script({"a": "</script><!--&\u2028\x00"})
+    assert not set("<>&\u2028\x00") & set(text) and json.loads(text)["a"] == "</script><!--&\u2028\x00"
+    with pytest.raises(ValueError, match="JSON"):
+        as_script({"a": math.nan})
+
+
+def test_visible_spells_out_what_disturbs() -> None:
+    assert visible("a\nb\tc é \U0001f469\u200d\U0001f52c") == "a\nb\tc é \U0001f469\u200d\U0001f52c"
+    assert visible("x\u202ey\x1b[0m\ufeff") == "x[U+202E]y[U+001B][0m[U+FEFF]"
+
+
+def test_one_seed_speaks_of_checkpoints_with_holm(page: Page) -> None:
+    sentences = page.sentences()
+    told = [s for s in sentences if ", pass@" in s.split(":")[0] and "frontiers" not in s]
+    assert told and all("these checkpoints" in s for s in told)
+    assert any("Holm's p" in s for s in told)
+    text = markdown(page)
+    assert "Holm's p is corrected for the 6 comparisons listed here" in text and "not adjusted" not in text
+
+
+def test_several_seeds_speak_of_methods() -> None:
+    page = book(study(3))
+    said = " ".join(page.sentences())
+    assert "these methods" in said and "these checkpoints" not in said
+    text = markdown(page)
+    assert "intervals are 95 % over training seeds" in text and "up to 3" in text
+    assert "temperature frontiers" in said
+    assert [p.key for p in page.pictures()][:3] == ["passk", "differences-1", "differences-2"]
+
+
+def test_what_was_not_recorded_is_said_in_words() -> None:
+    page = book(Study())
+    html = render(page)
+    assert re.findall(r'<h2 id="(\w+)"', html) == SECTIONS and "<svg" not in html
+    for section in page.sections:
+        kinds = [part.kind for part in section.parts if isinstance(part, Prose)]
+        assert "missing" in kinds, section.key
+    assert "<script" not in html and "script-src &#39;none&#39;" in html
+
+
+def test_arms_that_were_not_run_are_named(page: Page) -> None:
+    text = markdown(page)
+    assert "SAGE-Token: not run" in text
+    runs = next(section for section in page.sections if section.key == "runs")
+    assert runs.parts[0].table.rows[-1] == ("SAGE-Token", "not run")  # type: ignore[union-attr]
+
+
+def test_a_guide_that_acts_has_its_panels(page: Page) -> None:
+    assert {f"training_{key}" for key in TRAINING} <= {p.key for p in page.pictures()}
+
+
+def test_a_guide_that_never_acts_has_no_panel() -> None:
+    parts = _training(study(q=1.0).runs)
+    keys = {part.key for part in parts if isinstance(part, Picture)}
+    assert "training_q_mean" not in keys and "training_reward" in keys
+    assert any(isinstance(part, Prose) and "q was 1 on every token of every run" in part.text for part in parts)
+
+
+def test_samples_alone_make_a_report() -> None:
+    sets = (replace(samples("base", 1), shown=()), replace(samples("GRPO", 2), shown=()))
+    page = book(Study(samples=sets))
+    text = markdown(page)
+    assert "GRPO vs base, countdown pass@1: " in text and "From samples; beneath each number" in text
+    assert {"passk-countdown", "differences-countdown-1", "perplexity-countdown", "distinct-countdown"} <= {
+        p.key for p in page.pictures()
+    }
+    assert "No exact evaluation was given, so no policy was read at other temperatures" in text
+
+
+def test_many_stores_show_one_an_arm_and_pool_their_tails() -> None:
+    sets = tuple(replace(samples(arm, i), seed=i) for arm in ("GRPO", "no KL") for i in range(5))
+    shown = _browser(sets)
+    assert isinstance(shown[0], Browser) and [s["name"] for s in shown[0].data["sets"]] == [
+        "GRPO, seed 0",
+        "no KL, seed 0",
+    ]
+    assert any(isinstance(part, Prose) and "Of 10 stores the first of each arm" in part.text for part in shown)
+    (table,) = (part.table for part in _perplexity(sets) if isinstance(part, Tabular))
+    assert [row[0] for row in table.rows] == ["GRPO, all", "GRPO, right", "no KL, all", "no KL, right"]
+    assert table.rows[0][1] == "240"
+
+
+def test_markdown_escapes_and_keeps_tables_whole(page: Page) -> None:
+    text = markdown(page, "figures")
+    assert "![" in text and "(figures/passk.png)" in text and "<script>" not in text.replace("```", "")[:200]
+    outside = re.sub(r"(`{3,})text\n.*?\n\1", "", text, flags=re.S)  # cards are fenced
+    assert "<" not in outside.replace("<br>", "")
+    for block in outside.split("\n\n"):
+        if block.startswith("| "):
+            assert len({len(re.findall(r"(?<!\\)\|", line)) for line in block.splitlines()}) == 1
+
+
+def test_a_fence_cannot_be_closed_from_within() -> None:
+    ticks = Study(runs=(RunFacts(arm="A", seed=0, state="x", equation="````\n# not a heading", config={"a": 1}),))
+    assert "\n`````text\n````\n# not a heading\n`````" in markdown(book(ticks))
+
+
+def test_grids_are_found_where_two_keys_vary() -> None:
+    tree = {f"r{r}t{t}": {"method": {"ratio": r, "threshold": t, "beta": 0.05}} for r in (0.1, 0.3) for t in (0.6, 1.2)}
+    (grid,) = grids_of(tree | {"other": {"method": {"beta": 0.1}}})
+    assert (grid.row_key, grid.column_key) == ("method.ratio", "method.threshold")
+    assert (grid.rows, grid.columns) == (("0.1", "0.3"), ("0.6", "1.2"))
+    assert [cell.arm for cell in grid.cells] == ["r0.1t0.6", "r0.1t1.2", "r0.3t0.6", "r0.3t1.2"]
+    assert grids_of(dict(list(tree.items())[:3])) == ()
+    hole = tree | {"r1t6": {"method": {"ratio": 1.0, "threshold": 0.6, "beta": 0.05}}}
+    (wide,) = grids_of(hole)
+    assert [cell.arm for cell in wide.cells][-1] == "" and len(wide.cells) == 6
+
+
+def test_a_grid_is_drawn_and_says_what_was_not_run() -> None:
+    names = [arm.name for arm in result(0).arms[1:]]
+    tree = {names[0]: {"a": 1, "b": 1}, names[1]: {"a": 1, "b": 2}, "x": {"a": 2, "b": 1}, "y": {"a": 2, "b": 2}}
+    whole = replace(study(), grids=grids_of(tree))
+    parts = _grids(whole, summarise(whole.results[0]))
+    assert [part.key for part in parts if isinstance(part, Picture)] == ["grid1-1", "grid1-8"]
+    assert any(isinstance(part, Prose) and "2, 1: x" in part.text for part in parts)
+    figure = heat_figure(("1", "2"), ("1", "2"), {("1", "1"): 0.25, ("1", "2"): 0.5}, ("a", "b"), "pass@1")
+    written = [text.get_text() for text in figure.axes[0].texts]
+    assert written == ["0.250", "0.500", "not run", "not run"]
+
+
+def test_training_curves_survive_uneven_and_missing_runs() -> None:
+    rows = [{"step": 0, "reward/mean": 0.5, "optimizer/grad_norm": "inf"}, {"step": 1, "reward/mean": 0.25}]
+    read = training_of(rows)
+    assert read is not None and read.reward == (0.5, 0.25) and read.step == (0.0, 1.0)
+    assert math.isinf(read.grad_norm[0]) and math.isnan(read.kl_raw[0]) and training_of([]) is None
+    figure = training_over_seeds({"GRPO": [curves(0), read]}, "reward")
+    assert figure is not None
+    bold = max(figure.axes[0].lines, key=lambda line: line.get_linewidth())
+    both = (curves(0).reward[1] + 0.25) / 2
+    means = [(curves(0).reward[0] + 0.5) / 2, both, curves(0).reward[2]]
+    assert bold.get_ydata()[0] == pytest.approx(means[0])
+    assert training_over_seeds({"GRPO": [read]}, "kl_raw") is None
+
+
+def test_pictures_are_written(page: Page, tmp_path: Path) -> None:
+    assert {p.key for p in page.pictures()} >= {
+        "passk",
+        "frontier",
+        "support",
+        "structure_operators",
+        "training_reward",
+    }
+    some = replace(page, sections=tuple(s for s in page.sections if s.key in ("curves", "frontier")))
+    paths = write_pictures(some, tmp_path / "figures")
+    assert [p.stem for p in paths] == ["passk", "frontier"]
+    assert all(p.read_bytes().startswith(b"\x89PNG") for p in paths)
+    assert any(isinstance(part, Browser) for section in page.sections for part in section.parts)
+
+
+# ------------------------------------------------------------------------------------------------------------------
+# in a browser
+
+
+needs_chromium = pytest.mark.skipif(
+    executable() is None, reason="no Chromium is installed (Debian: apt install chromium)"
+)
+
+
+@pytest.fixture(scope="module")
+def opened(html: str, tmp_path_factory: pytest.TempPathFactory):
+    folder = tmp_path_factory.mktemp("browser")
+    path = folder / "report.html"
+    path.write_text(html, encoding="utf-8")
+    with Chromium(folder / "profile") as browser:
+        yield browser, path
+
+
+@needs_chromium
+@pytest.mark.parametrize("width", [390, 1100])
+def test_a_browser_complains_of_nothing_and_scrolls_not_sideways(opened, width: int) -> None:
+    browser, path = opened
+    browser.messages.clear()
+    browser.requests.clear()
+    for scheme in ("light", "dark"):
+        browser.show(path, width=width, scheme=scheme)
+        assert browser.run("document.documentElement.scrollWidth") <= width
+    assert browser.messages == []
+    assert set(browser.requests) == {path.resolve().as_uri()}
+    colours = browser.run("getComputedStyle(document.body).backgroundColor")
+    assert colours == "rgb(20, 23, 26)"
+
+
+@needs_chromium
+def test_filters_work_from_the_keyboard(opened) -> None:
+    browser, path = opened
+    browser.show(path)
+    per_problem = len(HOSTILE) + 2
+    status = "document.getElementById('b-status').textContent"
+    assert browser.run(status).startswith(f"{2 * per_problem} of {6 * per_problem} samples, 1 problem")
+    assert browser.run("document.querySelectorAll('.column').length") == 2  # side by side
+    assert browser.run("document.querySelectorAll('.token .heat').length") > 0
+    browser.run("document.getElementById('b-verdict').focus()")
+    browser.press("ArrowDown")
+    assert browser.run("document.getElementById('b-verdict').value") == "0"
+    assert browser.run("[...document.querySelectorAll('.sample .word')].every(w => w.textContent === 'right')")
+    browser.run("document.getElementById('b-verdict').value = ''; document.getElementById('b-search').focus()")
+    browser.send("Input.insertText", text="SHORT")
+    assert browser.run("[...document.querySelectorAll('.sample-text')].map(t => t.textContent)") == ["short", "short"]
+    assert browser.run(status).startswith(f"2 of {6 * per_problem} samples")
+    browser.run("document.getElementById('b-search').value = ''; document.getElementById('b-problem').focus()")
+    browser.press("End")
+    assert browser.run("document.getElementById('b-problem').value") == ""
+    assert browser.run("document.querySelectorAll('h3.problem').length") == 3
+    shown = browser.run("document.querySelectorAll('.sample').length")
+    browser.run("document.getElementById('b-more').focus()")
+    browser.press("Enter")
+    assert browser.run("document.querySelectorAll('.sample').length") > shown
+    assert browser.messages == []
+
+
+@needs_chromium
+def test_without_its_script_the_page_still_reads(opened) -> None:
+    browser, path = opened
+    browser.show(path, script=False)
+    browser.send("Emulation.setScriptExecutionDisabled", value=False)
+    assert browser.run("document.getElementById('browser').hidden")
+    assert "scripts are switched off" in browser.run("document.querySelector('noscript').textContent")
+    assert browser.run("document.querySelectorAll('svg').length") > 8
