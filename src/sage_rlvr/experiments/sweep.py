@@ -499,12 +499,17 @@ def left_words(sweep: Sweep) -> str:
     return f"about {steps * rate / 60:.0f} CPU minutes of training"
 
 
+def _tells_apart(line: str) -> bool:
+    """Whether a line of `Method.describe` is one in which arms differ: the objective, q, and what the KL term descends."""
+    return line.startswith(("  (1/", "  q_t", "  expected gradient of the KL term"))
+
+
 def dry_lines(sweep: Sweep) -> list[str]:
     """What the matrix means: arms with their objectives, controls that were added and why, what is there and what is left."""
     lines = [f"{sweep.matrix.tier}: {len(sweep.cells)} runs in {sweep.out}, {world_words(sweep.arms[0].config.world)}"]
     for arm in sweep.arms:
         lines.append(f"  {arm.label} ({arm.name}): " + (f"ADDED, {arm.why}" if arm.why else arm.recipe))
-        lines += [f"    {text}" for text in built(arm.config).describe().splitlines()[:1]]
+        lines += [f"    {text.strip()}" for text in built(arm.config).describe().splitlines() if _tells_apart(text)]
     lines += [f"  {said}" for said in sweep.left_out]
     lines += ["  ADDED: the base at every temperature of the evaluation"]
     lines += [f"  taken over: {found} for {cell.job.label}" for cell, found in adoptable(sweep)]
