@@ -46,7 +46,8 @@ def page_of(found: Sequence[Audit], command: str) -> str:
     lines = [
         "# Audits of the verifiers", "",
         f"Made by `{command}`. A check with a bar must reach 99 %. Rows are named by their ids; rows that are not named are "
-        "good in every check. What the checks are stands in [tasks.md](tasks.md).", "",
+        "good in every check. What the checks are stands in [tasks.md](tasks.md). Worked solutions, which some checks read, come "
+        "with the files of the Hub; a folder in `SAGE_RLVR_DATA` need not have them, and those checks then count fewer rows.", "",
     ]  # fmt: skip
     for one in found:
         lines += [

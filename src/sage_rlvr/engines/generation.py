@@ -158,6 +158,7 @@ class CpuGenerator:
         self.model, self.tokens, self.decoding, self.at_once = model.eval(), tokens, decoding, at_once
 
     def generate(self, requests: Sequence[Request]) -> list[list[Generation]]:
+        """As `Generator.generate`; a seed's generation depends on nothing else, to the bit."""
         found: list[list[Generation]] = []
         temperature, cut = self.decoding.law()
         weights = packed(self.model)  # anew each call: nobody said that the model stays as it is between two
@@ -228,6 +229,7 @@ class TransformersGenerator:
         )  # penalties, top-k and the like of the model's files would act unsaid
 
     def generate(self, requests: Sequence[Request]) -> list[list[Generation]]:
+        """As `Generator.generate`; other rows of its batch may change the last bits of a log-prob."""
         flat = [(request.prompt, seed) for request in requests for seed in request.seeds]
         drawn = itertools.chain.from_iterable(
             self._batch(flat[first : first + self.rows]) for first in range(0, len(flat), self.rows)
