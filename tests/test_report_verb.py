@@ -16,6 +16,8 @@ from sage_rlvr.errors import DataError
 from sage_rlvr.evaluation.record import Record, load_record, save_record
 from sage_rlvr.evaluation.structure import class_masses
 from sage_rlvr.evaluation.support import reachable
+from sage_rlvr.report import book, markdown
+from sage_rlvr.report.parts import Browser, Page, Part, Picture, Tabular
 from sage_rlvr.tasks.countdown_expressions import solve
 from sage_rlvr.verbs.report import _distinct, _labels, gather, study_of
 from samples_common import IDENTITY, evaluate
@@ -140,6 +142,77 @@ def test_stores_alone(tmp_path: Path) -> None:
     assert first.scored is None and first.distinct is not None and first.distinct.shape == (3, 6)
 
 
+def test_stores_of_unlike_n_are_read_to_the_smallest(tmp_path: Path) -> None:
+    for name, n in (("base", 64), ("grpo", 32)):
+        evaluate(tmp_path / name, ["a", "b"], n, replace(IDENTITY, model=name)).close()
+    study = study_of([str(tmp_path / "base"), str(tmp_path / "grpo")], LABELS, shown=2)
+    assert [(s.arm, s.n, len(s.owners)) for s in study.samples] == [("base", 32, 64), ("GRPO", 32, 64)]
+    (said,) = study.left_out
+    assert said == (
+        "sums: the first 32 samples of each problem are read, the most that all stores have (base (base) has 64)."
+    )
+    assert study.title == "Samples of base and GRPO"
+    text = markdown(book(study))
+    assert "GRPO vs base, sums pass@32: " in text and said[:40] in text
+    assert "## pass@k\n\nFigures alone" in text and "GRPO, sums, proof_by_contradiction: 0 of" in text
+
+
+def test_stores_stand_beside_exact_records(tmp_path: Path) -> None:
+    exact = [f"{name}={record(tmp_path / f'{name}.npz', name, i / 2, i)}" for i, name in enumerate(("base", "grpo"))]
+    for task in ("sums", "words"):
+        evaluate(tmp_path / task, ["a", "b"], 8, replace(IDENTITY, model="toy", task=task)).close()
+    stores = [f"toy={tmp_path / 'sums'}", f"toy={tmp_path / 'words'}"]
+    heard: list[str] = []
+    study = study_of([*exact, *stores], LABELS, k=8, say=heard.append)
+    assert heard == ["2 arms beside the base, 1 of them evaluated exactly"]
+    tables = [part.table for part in _section(book(study), "table") if isinstance(part, Tabular)]
+    assert [table.rows[0][:3] for table in tables[1:]] == [("toy", "sums", "2 x 32"), ("toy", "words", "2 x 32")]
+    assert any("toy: no exact evaluation" in text and "a table of their own" in text for text in study.left_out)
+
+
+def test_stores_of_two_tasks_have_a_table_each(tmp_path: Path) -> None:
+    for name, task in (("one", "sums"), ("two", "words")):
+        evaluate(tmp_path / name, ["a", "b"], 8, replace(IDENTITY, model=name, task=task)).close()
+    page = book(study_of([str(tmp_path / "one"), str(tmp_path / "two")], LABELS))
+    tables = [part.table for part in _section(page, "table") if isinstance(part, Tabular)]
+    assert [[row[:2] for row in table.rows] for table in tables] == [[("one", "sums")], [("two", "words")]]
+    assert " vs " not in " ".join(page.sentences()) and "different data sets" not in markdown(page)
+
+
+def test_temperatures_of_one_arm_are_told_apart(tmp_path: Path) -> None:
+    items = []
+    for t in (1.0, 0.3):
+        law = {**IDENTITY.decoding, "temperature": t}
+        evaluate(tmp_path / f"t{t}", ["a", "b"], 8, replace(IDENTITY, decoding=law)).close()
+        items.append(f"noKL={tmp_path / f't{t}'}")
+    page = book(study_of(items, LABELS, shown=1))
+    (shown,) = (part for part in _section(page, "samples") if isinstance(part, Browser))
+    assert [one["name"] for one in shown.data["sets"]] == ["noKL at T = 1", "noKL at T = 0.3"]
+
+
+def test_the_later_named_arm_stands_against_the_earlier(tmp_path: Path) -> None:
+    files = {n: f"{n}={record(tmp_path / f'{n}.npz', n, i / 2, i)}" for i, n in enumerate(("base", "GRPO", "no KL"))}
+    for order in (["GRPO", "no KL"], ["no KL", "GRPO"]):
+        study = study_of([files["base"], *(files[name] for name in order)], LABELS, k=8)
+        assert study.results[0].pairs == ((order[1], order[0]),)
+
+
+def test_no_note_on_frontiers_where_no_arm_has_one(tmp_path: Path) -> None:
+    items = []
+    for i, name in enumerate(("base", "GRPO")):
+        path = record(tmp_path / f"{name}.npz", name, i / 2, i)
+        found = load_record(path)
+        if i:
+            save_record(Record(found.meta, {1.0: found.logps[1.0]}), path)
+        items.append(f"{name}={path}")
+    parts = _section(book(study_of(items, LABELS, k=8)), "frontier")
+    assert len(parts) == 1 and isinstance(parts[0], Picture) and "Thin lines" not in parts[0].caption
+
+
+def _section(page: Page, key: str) -> tuple[Part, ...]:
+    return next(section.parts for section in page.sections if section.key == key)
+
+
 def test_the_verb_writes_what_it_was_asked_for(sweep: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     html, text = tmp_path / "out" / "page.html", tmp_path / "out"
     with pytest.raises(SystemExit) as done:
@@ -157,6 +230,8 @@ def test_the_verb_writes_what_it_was_asked_for(sweep: Path, tmp_path: Path, caps
 
 def test_refusals_name_the_place_and_the_way_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "empty").mkdir()
+    (tmp_path / "compared").mkdir()
+    (tmp_path / "compared" / "report.html").write_text("")
     bad = run(tmp_path / "bad", 0)
     (bad / "run.json").write_text("{half")
     sweep = tmp_path / "sweep"
@@ -164,6 +239,7 @@ def test_refusals_name_the_place_and_the_way_out(tmp_path: Path, capsys: pytest.
     for item, words in {
         str(tmp_path / "nowhere"): "no such file or folder",
         str(tmp_path / "empty"): "nothing of a folder with runs/",
+        str(tmp_path / "compared"): f"compare's page is already there: {tmp_path / 'compared' / 'report.html'}",
         str(bad): "cannot be read",
         f"A={sweep}": "names its arms itself",
     }.items():

@@ -91,9 +91,19 @@ def test_records_over_k_and_over_temperatures(capsys: Capture) -> None:
     code, out, err = run(capsys, "compare", *arms, "--k", 16)
     assert code == 0, err
     assert "GRPO vs base over k, for these checkpoints: better at k = 1 to 16" in out
-    assert "P(GRPO > base), a problem's pass@k, for these checkpoints: 1.000" in out
+    assert "P(GRPO > base), a problem's pass@1 (the same at every k), for these checkpoints: 1.000" in out
     assert "GRPO vs base, pass@16 at equal pass@1, temperature frontiers: " in out
     assert "Branch vs GRPO, pass@16 at equal pass@1, temperature frontiers: tied for these checkpoints (mean gap" in out
+
+
+def test_records_of_one_temperature_have_no_frontier(capsys: Capture) -> None:
+    """One temperature of the control is no frontier: no verdict at "any temperature", and the command that makes one."""
+    arms = [record(name, {1.0: policies(lift)[1.0]}) for name, lift in (("GRPO", 0.0), ("noKL", 0.8))]
+    code, out, err = run(capsys, "compare", *arms)
+    assert code == 0, err
+    assert "GRPO was read at T = 1 only, so there is no frontier to compare with: sage-rlvr eval GRPO --frontier" in out
+    assert "the best pass@1 of" not in out and "at equal pass@1" not in out
+    assert "noKL vs GRPO, pass@256" in out and out.count("SRR: preserved / (preserved + shrunk)") == 1
 
 
 def test_records_over_training_seeds(capsys: Capture) -> None:
@@ -102,7 +112,7 @@ def test_records_over_training_seeds(capsys: Capture) -> None:
     arms = [f"{arm}={','.join(name.split('=')[1] for name in records)}" for arm, records in names.items()]
     code, out, err = run(capsys, "compare", base, *arms, "--k", 16)
     assert code == 0, err
-    assert "P(A > base), a problem's pass@k, for these methods: 1.000" in out
+    assert "P(A > base), a problem's pass@1 (the same at every k), for these methods: 1.000" in out
     assert "A vs base over k, for these methods: better at k = 1 to 16" in out and "at all 3 values of k at once" in out
     assert "A against base, exact, problems expected to be solved in 16 samples, held fixed: preserved " in out
     assert "mean gap in pass@16 at equal pass@1, temperature frontiers: " in out and "over 3 training seeds" in out
@@ -119,7 +129,12 @@ def test_sample_stores(capsys: Capture) -> None:
     code, out, err = run(capsys, "compare", a, b, "--k", 8)
     assert code == 0, err
     assert "b vs a, sums pass@1: better for these checkpoints" in out and "over 12 problems and their samples" in out
-    assert "sums: b vs a over k" in out and "P(b > a), sums" in out
+    assert "sums: b vs a over k" in out and "P(b > a), sums, a problem's pass@1, for these checkpoints: " in out
+    code, out, err = run(capsys, "compare", a, b)  # k is 256 or, as here, all samples
+    assert code == 0 and "b vs a, sums pass@16: " in out and "pass@256" not in out, err
+    code, out, err = run(capsys, "plan", "--problems", 60, "--from", a, b)
+    assert code == 0 and "two arms, pass@16; " in out, err
+    assert "pass@64 needs 64 samples" in run(capsys, "plan", "--problems", 60, "--k", 64, "--from", a, b)[2]
     code, out, err = run(capsys, "plan", "--problems", 60, "--samples", 16, "--k", 8, "--from", a, b)
     assert code == 0 and "from a pilot of 12 problems and 16 samples" in out, err
     hot = replace(IDENTITY, decoding={"preset": "hot", "temperature": 1.2, "max_new_tokens": 32})
@@ -145,6 +160,8 @@ def test_what_was_kept_found_and_lost(capsys: Capture) -> None:
     code, out, err = run(capsys, "compare", a, b, "--k", 16)
     assert code == 0, err
     assert "what b keeps of a's problems at 16 samples: preserved 2, expanded 2, shrunk 1, outside 1; " in out
+    assert "problems expanded and as many shrunk by chance alone" in out
+    assert out.count("SRR: preserved / (preserved + shrunk)") == 1
     assert "McNemar's p = 1." in out and "SRR 0.667 [" in out and "NDR 0.500 [" in out and "NSCR 0.200 [" in out
     assert "1 new (p3), 1 lost (p2)." in out  # a single hit of 16 (p4) is no discovery
     code, out, err = run(capsys, "compare", a, b, "--k", 4)
@@ -182,6 +199,7 @@ def test_samples_of_the_harness_get_our_verdicts_and_go_out_again(capsys: Captur
     words = ("--from-lm-eval", "samples_sums_2026-01-02T03-04-05.6.jsonl", "--model", "theirs")
     code, out, err = run(capsys, "samples", "s", *words, "--judge", "boxed", "--patterns")
     assert code == 0 and "12 samples judged by our verifier" in out, err
+    assert out.count("pass^k: all k are; maj@k: the commonest answer of k is; Cover@tau: share of problems") == 1
     assert "avg@2 0.500 [" in out and "constraint_setup: macro 0.000 [" in out
     code, out, err = run(capsys, "samples", "s", "--to-lm-eval", "out")
     assert code == 0 and "written: out/samples_sums_" in out, err
@@ -213,14 +231,20 @@ def test_sample_stores_of_several_seeds(capsys: Capture) -> None:
         paths[arm] = f"{arm}={','.join(one)}"
     code, out, err = run(capsys, "compare", paths["a"], paths["b"], "--k", 8)
     assert code == 0, err
-    assert "b vs a, sums pass@1: better for these methods" in out and "P(b > a), sums, for these methods" in out
+    assert (
+        "b vs a, sums pass@1: better for these methods" in out
+        and "P(b > a), sums, a problem's pass@1, for these methods" in out
+    )
 
 
 def test_plan(capsys: Capture) -> None:
     code, out, _ = run(capsys, "plan", "--problems", 60, "--samples", 256, "--seeds", 3, "--discordant", 0.1)
     assert code == 0 and "claims about checkpoints: can see a difference of 0.114" in out
     assert "about 1,960 problems" in out and "10 runs an arm with Student's t (7 if that SD were known)" in out
-    assert "what to buy next, the best for its cost first: 120 problems: 0.081 for 30,720 completions more" in out
+    assert "what to buy next, the best for its cost first: 120 problems (if there are more of them): 0.081 for" in out
+    assert "3 training seeds of each" in out and "+0.017 in pass@1 and +0.015 in pass@256" in out
+    code, out, err = run(capsys, "plan", "--problems", 60, "--samples", 64, "--seeds", 1)
+    assert code == 0 and "1 training seed of each of two arms, pass@64; " in out, err
     for words, message in [
         (("--problems", 0), "whole numbers from 1 on"),
         (("--problems", 60, "--k", 512), "--k 512: pass@k needs at least k samples"),

@@ -207,7 +207,8 @@ class Compare:
     arms: tyro.conf.Positional[tuple[str, ...]]
     split: Literal["validation", "test"] = "test"
     """Which record of a run directory to take."""
-    k: int = 256
+    k: int | None = None
+    """Of pass@k: default 256, of sample stores with fewer samples all of them."""
     samples: int | None = None
     """Of sample stores: the first so many samples of each problem (default: all, which must be equally many)."""
     patterns: bool = False
@@ -231,13 +232,16 @@ class Samples:
     anatomy: str | None = None
     """Also entropy, surprisal and q by class of token: the policy (folder, Hub id, embedded) whose tokenizer spells them."""
     from_lm_eval: Path | None = None
-    """First make the store from this samples_<task>_<date>.jsonl of lm_eval --log_samples."""
+    """First make the store from this samples_<task>_<date>.jsonl of lm_eval --log_samples. Where the harness
+    ran one repeat, its own score of 0 or 1 (exact_match) is the sample's verdict; with several repeats its score is of the
+    document, so no sample is judged until --judge."""
     model: str | None = None
     """Of --from-lm-eval: the policy's name (default: what the results file beside it says)."""
     problem_id: str = "doc_id"
-    """Of --from-lm-eval: the key of doc that names a problem."""
+    """Of --from-lm-eval: the key of doc that names a problem; a store holds to the one it was imported with."""
     judge: Literal["boxed", "tag", "last_number", "whole"] | None = None
-    """Judge imported samples by our mathematics verifier against the harness's targets; the answer is read there."""
+    """Judge imported samples by our mathematics verifier against the harness's targets; the answer is read there.
+    Its verdicts replace the harness's exact_match."""
     tag: str = "SOLUTION"
     """Of --judge tag."""
     to_lm_eval: Path | None = None
@@ -280,7 +284,8 @@ class Plan:
     """Of each problem."""
     seeds: int = 3
     """Training seeds of each of the two arms."""
-    k: int = 256
+    k: int | None = None
+    """Of pass@k: default 256, or --samples where that is less."""
     discordant: float = 0.1
     """Assumed share of problems on which two checkpoints differ at pass@k."""
     noise_share: float = 0.5
@@ -429,8 +434,8 @@ class Streams:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Entry point. Exit codes: 0 done, 1 interrupted and saved, 2 refused (the message says what to do), 70 a fault of
-    this program (with Python's traceback)."""
+    """Entry point. Exit codes: 0 done, 1 interrupted by Ctrl-C or SIGTERM and saved, 2 refused (the message says what to
+    do), 70 a fault of this program (with Python's traceback)."""
     _quiet_libraries()
     args = list(sys.argv[1:] if argv is None else argv)
     _check_verb(args)
@@ -705,6 +710,7 @@ def _eval(command: Eval, overrides: list[tuple[str, str]], streams: Streams) -> 
 def _eval_samples(command: Eval, streams: Streams) -> int:
     from sage_rlvr.engines.sampled_run import sample_into_store, verify_again
     from sage_rlvr.evaluation.sample_report import report_lines
+    from sage_rlvr.experiments.jobs import ended_like_ctrl_c
     from sage_rlvr.progress import counting
     from sage_rlvr.verbs.stores import sample_settings
 
@@ -715,7 +721,8 @@ def _eval_samples(command: Eval, streams: Streams) -> int:
         say(f"{judged:,} samples judged again; the older verdicts stay readable in {store.path}/verdicts")
     else:
         quiet = Console(file=io.StringIO()) if command.quiet else streams.err
-        store, task = sample_into_store(settings, partial(counting, quiet, settings.policy))
+        with ended_like_ctrl_c():
+            store, task = sample_into_store(settings, partial(counting, quiet, settings.policy))
     say("\n".join(report_lines(store, command.samples or None, task.floor)))
     if command.rank:
         from sage_rlvr.engines.sampled_run import rank_line
@@ -764,7 +771,7 @@ def _eval_exact(command: Eval, streams: Streams) -> int:
 
 def _compare(command: Compare, overrides: list[tuple[str, str]], streams: Streams) -> int:
     from sage_rlvr.report import summarise
-    from sage_rlvr.verbs.records import compare_records, load_arms, more_lines, support_lines
+    from sage_rlvr.verbs.records import TOP_K, compare_records, load_arms, more_lines, support_lines
     from sage_rlvr.verbs.stores import compare_store_frontiers, compare_stores, is_store
     from sage_rlvr.verbs.tables import PAPER, paper_lines, print_summary
 
@@ -789,10 +796,11 @@ def _compare(command: Compare, overrides: list[tuple[str, str]], streams: Stream
         say("\n".join(plain()))
         return 0
     loaded = load_arms(command.arms, command.split)
-    result, over_seeds = compare_records(loaded, command.k)
+    k = TOP_K if command.k is None else command.k
+    result, over_seeds = compare_records(loaded, k)
     shown = summarise(result) if over_seeds is None else over_seeds
     print_summary(streams.out, shown)
-    for line in (*more_lines(result, over_seeds, command.k), *support_lines(loaded, command.k)):
+    for line in (*more_lines(result, over_seeds, k), *support_lines(loaded, k)):
         say(line)
     if command.out is not None:
         _write_pages(shown, command.out, streams)
@@ -810,19 +818,19 @@ def _samples(command: Samples, overrides: list[tuple[str, str]], streams: Stream
 def _plan(command: Plan, overrides: list[tuple[str, str]], streams: Streams) -> int:
     from sage_rlvr.evaluation.plan import Design, assume, make_plan, plan_lines
     from sage_rlvr.verbs.plans import pilot_of
+    from sage_rlvr.verbs.records import TOP_K
 
     design = Design(problems=command.problems, samples=command.samples, seeds=command.seeds)
-    if not 1 <= command.k <= command.samples:
-        raise ConfigError(
-            f"--k {command.k}: pass@k needs at least k samples, the design has --samples {command.samples}"
-        )
+    k = min(TOP_K, command.samples) if command.k is None else command.k
+    if not 1 <= k <= command.samples:
+        raise ConfigError(f"--k {k}: pass@k needs at least k samples, the design has --samples {command.samples}")
     if not command.run_cost > 0:
         raise ConfigError(f"--run-cost {command.run_cost:g}: what a training run costs, in completions, is above 0")
     if command.from_:
-        pilot = pilot_of(command.from_, command.split, command.k, command.run_sd)
+        pilot = pilot_of(command.from_, command.split, k, command.run_sd, fewer=command.k is None)
     else:
         pilot = assume(
-            k=command.k,
+            k=k,
             samples=command.samples,
             discordant=command.discordant,
             run_sd=command.run_sd,

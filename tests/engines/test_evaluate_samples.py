@@ -350,6 +350,7 @@ def test_the_report_counts_by_hand(rows: Path, tmp_path: Path) -> None:
     assert cells["4"].count("[") == 4 and cells["1"].count("[") == 3
     told = "\n".join(line for line in lines if not line.startswith(("countdown", "script", "    k")))
     assert len(re.findall(r"[0-9.]+%? \[", told)) == told.count("[") >= 17
+    assert "(over 2 problems) met the limit of 5 tokens" in cells["truncated"]
     assert "12.5%" in cells["truncated"] and "0.5: 0.500" in cells["Cover@tau"] and "0.25: 1.000" in cells["Cover@tau"]
     assert powers(256)[-1] == 256 and powers(48) == [1, 2, 4, 8, 16, 32, 48]
 
@@ -423,16 +424,39 @@ def test_another_policy_or_setting_does_not_continue_a_store(
 ) -> None:
     words = ("--world", recipe, "--samples", 32, "--store", "a", "--quiet")
     assert call("eval", warm_policy, *words, "--problems", 2) == 0
-    for other in (
-        (tiny_policy, *words, "--problems", 2),
-        (warm_policy, *words, "--problems", 3),
-        (warm_policy, *words, "--problems", 2, "--preset", "paper"),
-        (warm_policy, *words, "--problems", 2, "--sampling-seed", 1),
+    for other, hint in (
+        ((tiny_policy, *words, "--problems", 2), "other weights: if the run went on, name another --store"),
+        ((warm_policy, *words, "--problems", 3), "problems: 2 -> 3"),
+        ((warm_policy, *words, "--problems", 2, "--preset", "paper"), ""),
+        ((warm_policy, *words, "--problems", 2, "--sampling-seed", 1), ""),
     ):
         assert call("eval", *other) == 2
-        assert "made otherwise" in capsys.readouterr().err
+        err = capsys.readouterr().err
+        assert "made otherwise" in err and hint in err
+        assert [word for word in ("other weights", "problems: 2") if word in err] == [
+            w for w in ("other weights", "problems: 2") if w in hint
+        ]
     assert call("eval", warm_policy, "--world", recipe, "--problems", 3, "--store", "a", "--reverify") == 2
     assert "other problems" in capsys.readouterr().err
+
+
+def test_a_sigterm_ends_an_evaluation_as_ctrl_c_does(
+    recipe: Path, warm_policy: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    former = signal.getsignal(signal.SIGTERM)
+
+    def ended(*_: Any) -> None:
+        signal.raise_signal(signal.SIGTERM)
+        raise RuntimeError("the signal had no effect")
+
+    monkeypatch.setattr(Evaluation, "samples", ended)
+    words = ("--world", recipe, "--samples", 32, "--problems", 2, "--store", "a", "--quiet")
+    try:
+        signal.signal(signal.SIGTERM, lambda *_: None)  # not the default, which would end pytest
+        assert call("eval", warm_policy, *words) == 1
+    finally:
+        signal.signal(signal.SIGTERM, former)
+    assert "interrupted; what was finished is saved" in capsys.readouterr().err
 
 
 def test_settings_of_one_kind_are_refused_by_the_other(

@@ -83,9 +83,11 @@ def test_the_stretches_in_words():
     values = np.stack([1 - (1 - p) ** k for k in ks], axis=1)
     other = values + np.array([0.05, 0.0, -0.05]) + rng.normal(0, 0.02, values.shape)
     text = curve_sentence(paired_curve(other, values, ks), "A", "B")
-    assert text.startswith("A vs B over k, for these checkpoints: better at k = 1 (at most +0.0")
+    assert text.startswith("A vs B over k, for these checkpoints: better at k = 1 (largest difference +0.0")
     assert "tied at k = 8" in text and "worse at k = 64" in text
-    assert text.endswith("the 95 % band holds at all 3 values of k at once, over 400 problems")
+    assert text.endswith(
+        "the 95 % band holds at all 3 values of k at once (and is wider than an interval at one k), over 400 problems"
+    )
 
 
 def by_mann_whitney(a: np.ndarray, b: np.ndarray) -> float:

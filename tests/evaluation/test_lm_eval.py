@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from sage_rlvr.errors import ConfigError, DataError
-from sage_rlvr.evaluation.lm_eval import export_lm_eval, import_lm_eval
+from sage_rlvr.evaluation.lm_eval import export_lm_eval, import_lm_eval, targets_of
+from sage_rlvr.evaluation.sample_report import report_lines
 from sage_rlvr.evaluation.samples import SampleStore
 from samples_common import IDENTITY, PROBLEMS, SMALL, draw, evaluate
 
@@ -118,6 +119,39 @@ def test_importing_twice_changes_nothing(tmp_path: Path):
     assert len(import_lm_eval(doubled, tmp_path / "other").table()) == 6
 
 
+def test_the_key_that_names_a_problem_is_part_of_the_store(tmp_path: Path):
+    """Else each question would stand twice, and a judge would find no target of the first half."""
+    path = write(tmp_path, lines())
+    digest = import_lm_eval(path, tmp_path / "store").digest()
+    with pytest.raises(DataError, match="store: was imported with --problem-id doc_id; name another store"):
+        import_lm_eval(path, tmp_path / "store", problem_id="id")
+    store = import_lm_eval(path, tmp_path / "store")
+    assert store.digest() == digest and sorted(targets_of(store)) == ["0", "1", "2"]
+    import_lm_eval(path, tmp_path / "named", problem_id="id")
+    with pytest.raises(DataError, match="named: was imported with --problem-id id; name another store"):
+        import_lm_eval(path, tmp_path / "named")
+    sidecar = tmp_path / "named" / "lm_eval.jsonl"  # as an older version left it
+    sidecar.write_text("".join(line + "\n" for line in sidecar.read_text().splitlines()[1:]))
+    with pytest.raises(DataError, match=r"no target of 1 of its 3 problems \('x1'\)"):
+        targets_of(SampleStore.open(tmp_path / "named"))
+
+
+def test_nothing_is_made_of_a_file_whose_problems_have_no_ids(tmp_path: Path):
+    with pytest.raises(DataError, match="its doc has no 'name'"):
+        import_lm_eval(write(tmp_path, lines()), tmp_path / "store", problem_id="name")
+    assert not (tmp_path / "store").exists()
+
+
+def test_an_import_that_nobody_judged_has_no_scores(tmp_path: Path):
+    store = import_lm_eval(write(tmp_path, lines()), tmp_path / "store")
+    said = "\n".join(report_lines(store))
+    assert "no pass@k: none of 6 samples is judged; add --judge boxed (or tag, last_number, whole)" in said
+    assert "pass@k  " not in said and "avg@" not in said and "0.000" not in said
+    assert "truncated  not recorded" in said
+    judged = "\n".join(report_lines(import_lm_eval(write(tmp_path, lines(1)), tmp_path / "one")))
+    assert "avg@1" in judged and "no pass@k" not in judged and "(a missing answer counts as one answer)" in judged
+
+
 def test_an_imported_store_goes_back_into_the_same_lines(tmp_path: Path):
     path = write(tmp_path, lines())
     store = import_lm_eval(path, tmp_path / "store", problem_id="id")
@@ -195,7 +229,7 @@ def test_a_line_that_cannot_be_used_is_named(tmp_path: Path, change: dict, word:
 
 
 def test_what_cannot_be_known_is_asked_for(tmp_path: Path):
-    with pytest.raises(ConfigError, match="give model="):
+    with pytest.raises(ConfigError, match="give --model NAME"):
         import_lm_eval(write(tmp_path, lines(), None), tmp_path / "store")
     with pytest.raises(DataError, match=r"no filter 'maj@8'; there are \['strict', 'all'\]"):
         import_lm_eval(write(tmp_path, lines()), tmp_path / "store", filter="maj@8")

@@ -50,7 +50,7 @@ def test_what_methods_need_by_hand():
 def test_what_to_buy_next():
     problems_help = Pilot(true=0.1, noise=0.0, run_sd=0.02, k=1, said="")
     plan = make_plan(Design(problems=60, samples=16, seeds=3), problems_help, run_cost=100)
-    assert plan.next_checkpoints[0].what == "120 problems"
+    assert plan.next_checkpoints[0].what == "120 problems (if there are more of them)"
     assert plan.next_checkpoints[0].detectable == pytest.approx(plan.checkpoints / math.sqrt(2))
     assert plan.next_checkpoints[1].gain == 0.0  # more samples of exact scores
     assert plan.next_checkpoints[0].cost == 2 * 60 * 16  # one checkpoint an arm

@@ -38,7 +38,7 @@ def test_checkpoints_on_two_data_sets():
     assert c.difference.over == "problems and their samples"
     assert "over 60 problems and their samples" in text and "Holm's p" in text
     assert "AIME: Branch vs GRPO over k, for these checkpoints: better at k = 1" in text
-    assert "P(Branch > GRPO), AIME, for these checkpoints: " in text
+    assert "P(Branch > GRPO), AIME, a problem's pass@1, for these checkpoints: " in text
     assert f"GRPO, AIME: pass@1 {passk_interval(32, given['GRPO']['AIME'].right[0], 1)}" in text
 
 

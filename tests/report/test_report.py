@@ -94,7 +94,10 @@ def test_sentences_cover_the_promised_comparisons(result):
         assert f"{name} vs base, pass@1" in heads and f"{name} vs base, pass@256" in heads
         assert f"{name} against the base's temperature frontier" in heads
     assert "GRPO vs no KL, pass@256" in heads and "SAGE-Branch vs GRPO, pass@1" in heads
-    assert any("best pass@1 of the base at any temperature" in s for s in summary.sentences)
+    assert any(
+        f"best pass@1 of the base at any of the {len(result.arms[0].ps)} temperatures tried" in s
+        for s in summary.sentences
+    )
     assert all("these checkpoints" in v.sentence for v in summary.verdicts)
     assert "one training seed" in summary.caveats[0] and HOSTILE in summary.caveats
 
@@ -111,7 +114,7 @@ def test_frontier_sentence_words(result):
     clone = Arm(name="clone", ps={1.0: base.ps[1.0]})
     texts = {a.name: a.sentence for a in summarise(replace(result, arms=(base, strong, clone))).against_frontier}
     assert "0.2" in texts["strong"] and "its own best" not in texts["strong"]  # it has one temperature alone
-    assert "exceeds the best pass@1 of the base at any temperature" in texts["strong"]
+    assert f"exceeds the best pass@1 of the base at any of the {len(base.ps)} temperatures tried (" in texts["strong"]
     assert "beyond the base's frontier" in texts["strong"]
     assert "falls below the best pass@1" in texts["clone"] and "sampled at T = 1, has pass@256" in texts["clone"]
 

@@ -35,7 +35,7 @@ from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.evaluation.intervals import mean_interval
 from sage_rlvr.evaluation.sample_files import STORE
 from sage_rlvr.evaluation.sample_report import SCORED, arrays, cell
-from sage_rlvr.evaluation.samples import Sample, SampleStore
+from sage_rlvr.evaluation.samples import Identity, Sample, SampleStore
 from sage_rlvr.evaluation.spectrum import effective_rank
 
 Engine = Literal["auto", "sampler", "transformers", "vllm", "server"]
@@ -158,7 +158,7 @@ def sample_into_store(settings: SampleSettings, counting: Counting) -> tuple[Sam
         commit=getattr(getattr(model, "config", None), "_commit_hash", None) or commit_of(settings.model, engine),
         chunk_size=chunk_size_of(settings.store, decoding, engine, settings.samples),
     )
-    with SampleStore.open(settings.store, identity) as store:
+    with _agreeing(settings.store, identity, task) as store:
         lacking = len(store.missing(task.problems, settings.samples)) * (identity.chunk_size or 1)
         if lacking and drawing:
             generator = _generator(settings, engine, model, tokens, decoding, dtype)
@@ -167,6 +167,21 @@ def sample_into_store(settings: SampleSettings, counting: Counting) -> tuple[Sam
         if scorer is not None:
             _score(store, scorer, prompts, (SCORED, identity.versions[SCORED]), counting)
     return store, task
+
+
+def _agreeing(folder: Path, identity: Identity, task: SampledTask) -> SampleStore:
+    """The store of this identity; its refusal says in words what other hashes of problems or weights mean."""
+    try:
+        return SampleStore.open(folder, identity)
+    except ConfigError as error:
+        said = str(error)
+    known = SampleStore.open(folder)
+    had, many = known.wanted().get("problems"), len(task.problems)
+    if known.identity.task_hash != identity.task_hash and had not in (None, many):
+        said += f"\nproblems: {had} -> {many}"
+    if known.identity.revision != identity.revision:
+        said += "\nother weights: if the run went on, name another --store"
+    raise ConfigError(said)
 
 
 def _lacks(settings: SampleSettings, task: SampledTask) -> bool:

@@ -145,10 +145,12 @@ def curve_sentence(band: CurveComparison, name_a: str, name_b: str) -> str:
         size = (
             ""
             if verdict.startswith("cannot")
-            else f" (at most {signed(float(band.difference[top]))} at k = {band.ks[top]})"
+            else f" (largest difference {signed(float(band.difference[top]))} at k = {band.ks[top]})"
         )
         parts.append(f"{verdict} at {span}{size}")
-    many = f"all {len(band.ks)} values of k at once" if len(band.ks) > 1 else "this k"
+    many = "this k"
+    if len(band.ks) > 1:
+        many = f"all {len(band.ks)} values of k at once (and is wider than an interval at one k)"
     return (
         f"{name_a} vs {name_b} over k, for {band.about}: {'; '.join(parts)}; the {100 * band.level:g} % band holds at {many}, "
         f"over {band.n} {band.over}"

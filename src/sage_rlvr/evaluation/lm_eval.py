@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 
 from sage_rlvr.errors import ConfigError, DataError
-from sage_rlvr.evaluation.sample_rows import Identity, Sample, prompt_hash
+from sage_rlvr.evaluation.sample_rows import Identity, Sample, prompt_hash, unescape
 from sage_rlvr.evaluation.samples import SampleStore
 from sage_rlvr.runs import write_text_atomic
 
@@ -91,28 +91,59 @@ def import_lm_eval(
     beside = _results(path, results)
     scan = _scan(path, filter, metric)
     identity = _identity(path, scan, beside, model, revision)
+    kept = _kept(path, scan, metric, problem_id)
     opened = SampleStore.open(store, identity)
+    kept = _agreed(opened.path, kept)
     repeats = 1 if identity.greedy else scan.repeats
     if repeats < scan.repeats:
         warnings.warn(f"{path}: {scan.repeats} repeats of greedy decoding are one sample; the first of each is kept")
+    # Before any sample, so that no sample stands there whose document is unknown.
+    write_text_atomic(opened.path / SIDECAR, "".join(json.dumps(row) + "\n" for row in kept.values()))
     rows: list[Sample] = []
-    kept: dict[str, dict[str, Any]] = {}
-    done: set[Any] = set()
-    for document in _documents(path, metric):
-        if document.filter != scan.filter or document.doc_id in done:
-            continue
-        done.add(document.doc_id)
-        problem = document.problem(problem_id)
-        if problem in kept:
-            raise DataError(f"{path}: two documents have the problem id {problem!r}; choose another problem_id")
-        kept[problem] = {"problem": problem, **document.kept}
-        rows += _rows(document, problem, repeats)
+    for document in _chosen(path, scan, metric):
+        rows += _rows(document, document.problem(problem_id), repeats)
         if len(rows) >= _BATCH:
             opened.commit(rows)
             rows = []
     opened.commit(rows)
-    write_text_atomic(opened.path / SIDECAR, "".join(json.dumps(row) + "\n" for row in kept.values()))
     return opened
+
+
+def _chosen(path: Path, scan: _Scan, metric: str | None) -> Iterator[_Document]:
+    """Each document once, after the filter whose score counts."""
+    done: set[Any] = set()
+    for document in _documents(path, metric):
+        if document.filter == scan.filter and document.doc_id not in done:
+            done.add(document.doc_id)
+            yield document
+
+
+def _kept(path: Path, scan: _Scan, metric: str | None, problem_id: str) -> dict[str, dict[str, Any]]:
+    """Problem id -> what the sidecar says of it. DataError where two documents have one id."""
+    kept: dict[str, dict[str, Any]] = {}
+    for document in _chosen(path, scan, metric):
+        problem = document.problem(problem_id)
+        if problem in kept:
+            raise DataError(f"{path}: two documents have the problem id {problem!r}; choose another --problem-id")
+        kept[problem] = {"problem": problem, **document.kept}
+    return kept
+
+
+def _agreed(store: Path, kept: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """The sidecar's rows, old and new. DataError where the documents are there under other ids, so that each question would
+    stand twice; the rest of the identity agrees by now."""
+    known = _sidecar(store)
+    fewer, more = sorted(({name: row["doc_id"] for name, row in rows.items()} for rows in (known, kept)), key=len)
+    if not set(fewer) <= set(more) or (len(fewer) == len(more) and fewer != more):
+        keys = ["doc_id", *next(iter(known.values()))["doc"]]
+        key = next((key for key in keys if all(_id_of(row, key) == name for name, row in known.items())), None)
+        said = f"with --problem-id {key}" if key else f"under other problem ids ({', '.join(list(known)[:3])}, ...)"
+        raise DataError(f"{store}: was imported {said}; name another store")
+    return known | kept
+
+
+def _id_of(row: Mapping[str, Any], key: str) -> str:
+    return str(row["doc_id"] if key == "doc_id" else row["doc"].get(key))
 
 
 @dataclass(frozen=True)
@@ -286,7 +317,7 @@ def _identity(path: Path, scan: _Scan, results: Mapping[str, Any], model: str | 
     config = results.get("config", {})
     model = model or results.get("model_name")
     if not model:
-        raise ConfigError(f"{path}: no results file beside it says which model this was; give model=")
+        raise ConfigError(f"{path}: no results file beside it says which model this was; give --model NAME")
     versions = {key: results[f"{key}_version"] for key in ("lm_eval", "transformers") if results.get(f"{key}_version")}
     decoding = _decoding(scan.settings)
     return Identity(
@@ -382,11 +413,19 @@ def is_imported(store: SampleStore) -> bool:
 
 
 def targets_of(store: SampleStore) -> dict[str, str]:
-    """Problem id -> the harness's target (gold) of an imported store. DataError where the store was not imported."""
+    """Problem id -> the harness's target (gold) of an imported store. DataError where it was not imported, or holds problems
+    that the import did not bring."""
     known = _sidecar(store.path)
     if not known:
         raise DataError(
             f"{store.path}: was not imported, so it holds no targets; judge it again with: sage-rlvr eval ... --reverify"
+        )
+    held = dict.fromkeys(store.table(("problem",))["problem"].to_pylist())
+    if lacking := [name for escaped in held if (name := unescape(escaped)) not in known]:
+        raise DataError(
+            f"{store.path}: {SIDECAR} knows no target of {len(lacking)} of its {len(held)} problems "
+            f"({', '.join(map(repr, lacking[:5]))}{', ...' if len(lacking) > 5 else ''}), which were imported under other ids "
+            "or by another hand; import the file again into another store"
         )
     return {problem: str(row["target"]) for problem, row in known.items()}
 

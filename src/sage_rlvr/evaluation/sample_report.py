@@ -21,6 +21,7 @@ from sage_rlvr.errors import DataError
 from sage_rlvr.evaluation.clusters import clusters, pooled_share, ratio_interval
 from sage_rlvr.evaluation.diversity import answer_entropy, expected_distinct_correct, token_entropy
 from sage_rlvr.evaluation.intervals import Interval, column_intervals, mean_interval, passk_interval, share_interval
+from sage_rlvr.evaluation.lm_eval import UNJUDGED
 from sage_rlvr.evaluation.majority import maj_at_k
 from sage_rlvr.evaluation.passk import cover_at_tau, pass_hat_k
 from sage_rlvr.evaluation.perplexity import perplexities, perplexity_tails
@@ -28,6 +29,10 @@ from sage_rlvr.evaluation.sample_rows import GUIDED, SCORED
 from sage_rlvr.evaluation.samples import Counts, SampleStore
 
 TAUS = (0.25, 0.5, 0.75, 1.0)
+LEGEND = (
+    "           pass@k: one of k samples is right at least; pass^k: all k are; maj@k: the commonest answer of k is; Cover@tau: "
+    "share of problems with a share tau of right samples at least"
+)
 TAIL_QUANTILES = (0.5, 0.95, 0.99)
 MAJORITY_KS, MAJORITY_DRAWS = (8, 64), 400  # and n itself, exactly; the others from that many subsets a problem
 
@@ -51,16 +56,37 @@ def report_lines(store: SampleStore, n: int | None = None, floor: Callable[[int]
     ]
     if store.lacking(counts):
         lines.append(f"INCOMPLETE: {store.lacking(counts)}")
+    ends = _truncated_line(counts, law["max_new_tokens"])
+    if _unjudged(store, counts, n):
+        lines.append(
+            f"no pass@k: none of {counts.n.sum():,} samples is judged; add --judge boxed (or tag, last_number, whole)"
+        )
+        return [*lines, ends, *_token_lines(store, n)]
     lines += _table(store, counts, n, floor)
     c = counts.right
     lines.append(f"avg@{n}     {cell(passk_interval(n, c, 1))}")
     covers = [f"{tau:g}: {cell(share_interval(np.asarray(cover_at_tau(n, c, tau))))}" for tau in TAUS]
-    lines.append("Cover@tau  " + "  ".join(covers))
-    lines.append(f"truncated  {_share(counts.truncated, counts.n)} met the limit of {law['max_new_tokens']} tokens")
-    if counts.finish_unknown.any():
-        lines.append(f"           of {counts.finish_unknown.sum():,} samples nobody recorded how they ended")
-    lines.append(f"undecided  {_share(counts.undecided, counts.n)}, counted as not right{_reasons(store, n)}")
+    lines += ["Cover@tau  " + "  ".join(covers), LEGEND]
+    share = f"{_share(counts.undecided, counts.n)} (over {len(counts.problems)} problems)"
+    lines += [ends, f"undecided  {share}, counted as not right{_reasons(store, n)}"]
     return lines + _token_lines(store, n)
+
+
+def _unjudged(store: SampleStore, counts: Counts, n: int) -> bool:
+    """Whether no sample has been judged by anybody: an import whose harness gave no verdict a sample."""
+    if (counts.undecided < counts.n).any():
+        return False
+    return set(store.table(("reason",), n=n)["reason"].to_pylist()) == {UNJUDGED}
+
+
+def _truncated_line(counts: Counts, limit: int) -> str:
+    """The share of samples that met the limit, of those whose end was recorded."""
+    known = counts.n - counts.finish_unknown
+    if not known.any():
+        return "truncated  not recorded"
+    of = f" of the {known.sum():,} samples whose end was recorded" if counts.finish_unknown.any() else ""
+    share = _share(counts.truncated, known)
+    return f"truncated  {share} (over {np.count_nonzero(known)} problems){of} met the limit of {limit} tokens"
 
 
 def _law(law: dict[str, Any] | Any) -> str:
@@ -86,7 +112,7 @@ def _table(store: SampleStore, counts: Counts, n: int, floor: Callable[[int], fl
         lines.append((cells + (f"{floor(k):.3f}" if floor else "")).rstrip())
     return [
         *(line.rstrip() for line in lines),
-        f"answers    {cell(entropy)} nats a problem, no answer being one of them",
+        f"answers    {cell(entropy)} nats a problem (a missing answer counts as one answer)",
     ]
 
 

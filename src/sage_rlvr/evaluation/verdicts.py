@@ -48,6 +48,11 @@ Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 Rows = Sequence[ArrayLike]  # log-probs of the right completions, one array a problem
 
+LEASH_LEGEND = (
+    "SRR: preserved / (preserved + shrunk), the share kept of what the control had; NDR: expanded / (preserved + expanded), "
+    "the share that is new of what the arm has; SDS: the harmonic mean of these two; NSCR: (expanded - shrunk) / (preserved + "
+    "expanded + shrunk), above 0 where more was found than lost."
+)
 SUPPORT_EPS = 1 / 256  # "in support" is more likely than this (Definition 4.1), as in the tables of exact records
 
 
@@ -80,7 +85,14 @@ def compare_counts(arms: Arms, k: int) -> list[str]:
         for task in home:
             lines += _more_lines(data[task], home[task], name, base, task, k)
             lines += leash_lines(data[task], home[task], k, name, base, task)
+    lines += legend_lines(lines)
     return [*lines, *holm_lines(list(found.values()), len(others), len(home), metrics)]
+
+
+def legend_lines(lines: Sequence[str]) -> list[str]:
+    """What SRR, NDR, SDS and NSCR are, once, where any of the lines names one of them; else []."""
+    named = any(f"{rate} " in line for line in lines for rate in ("SRR", "NDR", "SDS", "NSCR"))
+    return [LEASH_LEGEND] if named else []
 
 
 def holm_lines(found: Sequence[Comparison], arms: int, tasks: int, metrics: Sequence[int]) -> list[str]:
@@ -145,7 +157,7 @@ def _more_lines(a: Scored, b: Scored, name_a: str, name_b: str, task: str, k: in
         better = probability_of_improvement(a.right[0], b.right[0])
         return [
             f"{task}: {curve_sentence(band, name_a, name_b)}.",
-            improvement_sentence(better, name_a, name_b, task) + ".",
+            improvement_sentence(better, name_a, name_b, f"{task}, a problem's pass@1") + ".",
         ]
     left, right = np.broadcast_arrays(a.right, b.right)
     if len(left) < FEWEST_SEEDS:
@@ -158,7 +170,7 @@ def _more_lines(a: Scored, b: Scored, name_a: str, name_b: str, task: str, k: in
     shared = [control_error(b.n, b.right, j) for j in ks] if len(b.right) == 1 else 0.0
     return [
         f"{task}: {curve_sentence(seeds_curve(*curves, ks, shared=shared), name_a, name_b)}{_and_samples(b, name_b)}.",
-        improvement_sentence(better, name_a, name_b, task) + f"{_held(b, name_b)}.",
+        improvement_sentence(better, name_a, name_b, f"{task}, a problem's pass@1") + f"{_held(b, name_b)}.",
     ]
 
 
@@ -190,7 +202,8 @@ def leash_lines(a: Scored, b: Scored, k: int, name_a: str, name_b: str, task: st
         said = f"{word} {getattr(seen, word):.4g}"
         cells.append(f"{said} (sampling error {error[word]:.2g})" if error else said)
     line = f"{task}: what {name_a} keeps of {name_b}'s problems at {k} samples: {', '.join(cells)}; two runs of one policy "
-    line += f"would show {floor.expanded:.3g} expanded and as many shrunk"
+    chance = f"{floor.expanded:.1f}" if floor.expanded >= 0.1 else f"{floor.expanded:.1g}"
+    line += f"would show {chance} problems expanded and as many shrunk by chance alone"
     if k == a.n == b.n:
         line += f"; expanded against shrunk, McNemar's p = {mcnemar_p(round(seen.expanded), round(seen.shrunk)):.2g}"
     rates = [f"{name} {i.value:.3f} [{i.low:.3f}, {i.high:.3f}]" for name, i in leash_intervals(*counts, k).items()]

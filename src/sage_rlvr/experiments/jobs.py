@@ -193,7 +193,7 @@ def run_tasks(
     over.update(task for task in tasks if task not in over and task.done())
     waiting = [task for task in tasks if task not in over]
     running: dict[Task, subprocess.Popen[bytes]] = {}
-    with _ended_like_ctrl_c():
+    with ended_like_ctrl_c():
         try:
             while waiting or running:
                 while len(running) < workers and (task := next((t for t in waiting if over.issuperset(t.after)), None)):
@@ -217,13 +217,15 @@ def run_tasks(
 
 
 @contextmanager
-def _ended_like_ctrl_c() -> Iterator[None]:
-    """SIGTERM and a closed terminal raise KeyboardInterrupt as Ctrl-C does, so that no training run is left behind."""
+def ended_like_ctrl_c() -> Iterator[None]:
+    """SIGTERM and a closed terminal raise KeyboardInterrupt as Ctrl-C does, so that no training run is left behind, and it is
+    said what is saved. A signal that is ignored (nohup) stays so."""
 
     def interrupt(number: int, frame: object) -> None:
         raise KeyboardInterrupt
 
     numbers = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
+    numbers = [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]
     here = threading.current_thread() is threading.main_thread()  # elsewhere Python takes no handlers
     former = {number: signal.signal(number, interrupt) for number in numbers} if here else {}
     try:

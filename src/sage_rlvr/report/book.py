@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from sage_rlvr.errors import DataError
 from sage_rlvr.evaluation import (
     CurveComparison,
     Interval,
@@ -23,7 +24,7 @@ from sage_rlvr.evaluation import (
 )
 from sage_rlvr.evaluation.compare import FEWEST_SEEDS
 from sage_rlvr.evaluation.perplexity import perplexity_tails
-from sage_rlvr.evaluation.verdicts import Scored, arms_of, compare_counts
+from sage_rlvr.evaluation.verdicts import Scored, arms_of, compare_counts, score_lines
 from sage_rlvr.report import browser, figures, panels
 from sage_rlvr.report.exact import frontier_picture, passk_picture, said_of, verdict_word
 from sage_rlvr.report.parts import (
@@ -66,6 +67,7 @@ _WORDS = ("better", "worse", "tied", "cannot be told", "identical")
 
 def book(study: Study) -> Page:
     """The full report."""
+    study = replace(study, samples=_told_apart(study.samples))
     exact: Summary | SeedSummary | None = None
     if study.results:
         exact = summarise(study.results[0]) if len(study.results) == 1 else summarise_seeds(study.results)
@@ -92,12 +94,18 @@ def _lead(study: Study) -> str:
     if not study.results:
         sets = {s.task for s in study.samples}
         arms = {s.arm for s in study.samples}
-        return f"{len(arms)} policies, sampled on {joined(sorted(sets)) or 'nothing'}; no exact evaluation was given."
+        many = "One policy" if len(arms) == 1 else f"{len(arms)} policies"
+        return f"{many}, sampled on {joined(sorted(sets)) or 'nothing'}; no exact evaluation was given."
     first, seeds = study.results[0], len(study.results)
     over = f"{seeds} training seeds each" if seeds > 1 else "one training seed each"
     of = f" of {first.world}" if first.world else ""
     trained = len(first.arms) - 1
     many = "One trained policy" if trained == 1 else f"{trained} trained policies"
+    if not trained:
+        return (
+            f"{first.base} alone, on {first.problems} {first.split} problems{of}. Every probability is an exact sum; "
+            "intervals are 95 % over problems."
+        )
     return (
         f"{many} against {first.base}, {over}, on the same {first.problems} {first.split} "
         f"problems{of}. Every probability is an exact sum; intervals are 95 % over "
@@ -113,13 +121,17 @@ def _verdicts(study: Study, exact: Summary | SeedSummary | None) -> tuple[Part, 
     left = tuple(missing(text) for text in study.left_out)
     if exact is None:
         return (*_sampled_verdicts(study.samples), *left)
+    beside = _beside(study)
+    sampled = _sampled_verdicts(beside) if len({s.arm for s in beside}) > 1 else ()
     if isinstance(exact, SeedSummary):
-        return (said_of(exact.verdicts), _caveats("What these seeds cannot show.", exact.caveats), *left)
+        return (said_of(exact.verdicts), _caveats("What these seeds cannot show.", exact.caveats), *sampled, *left)
+    if not exact.verdicts:  # one policy alone: no sentence that a caveat could be about
+        return (missing("One policy alone was evaluated exactly, so no exact numbers are compared."), *sampled, *left)
     verdicts = corrected(exact)
     family = max((v.comparison.family for v in verdicts), default=1)
     notes = [HOLM.format(family=family) if text == MANY else text for text in exact.caveats]
     against = Said(lines=tuple((item.name, "frontier", item.sentence) for item in exact.against_frontier))
-    return (said_of(verdicts), against, _caveats("What one training seed cannot show.", notes), *left)
+    return (said_of(verdicts), against, _caveats("What one training seed cannot show.", notes), *sampled, *left)
 
 
 def _caveats(strong: str, texts: Sequence[str]) -> Prose:
@@ -129,7 +141,14 @@ def _caveats(strong: str, texts: Sequence[str]) -> Prose:
 def _sampled_verdicts(samples: Sequence[SampleSet]) -> tuple[Part, ...]:
     if len({s.arm for s in samples}) < 2:
         return (missing("Nothing is compared: fewer than two policies were evaluated."),)
-    lines = compare_counts(_counts(samples), _common_k(samples))
+    lines, refused = [], []
+    for sets in _comparable(samples):
+        try:
+            counts, k = _counts(sets), _common_k(sets)
+            alone = [line for name, data in counts.items() for line in score_lines(name, data, k)]
+            lines += compare_counts(counts, k) if len(counts) > 1 else alone
+        except DataError as error:
+            refused.append(f"Not compared: {error}.")
     arms = sorted({s.arm for s in samples}, key=len, reverse=True)
 
     def item(line: str) -> tuple[str, str, str]:
@@ -140,7 +159,35 @@ def _sampled_verdicts(samples: Sequence[SampleSet]) -> tuple[Part, ...]:
     items = [item(line) for line in lines]
     verdicts = tuple(row for row in items if row[1] and row[0])
     rest = [line for arm, word, line in items if not (word and arm)]
-    return Said(lines=verdicts), *quiet(*rest)
+    said = (Said(lines=verdicts),) if verdicts else ()
+    return (*said, *quiet(*rest), *map(missing, refused))
+
+
+def _comparable(samples: Sequence[SampleSet]) -> list[list[SampleSet]]:
+    """All together where every arm was sampled on every task, else the stores of each task by themselves."""
+    tasks = _by_task(samples)
+    arms = [{s.arm for s in sets} for sets in tasks.values()]
+    return [list(samples)] if all(found == arms[0] for found in arms) else list(tasks.values())
+
+
+def _beside(study: Study) -> list[SampleSet]:
+    """Beside exact evaluations: the stores of every task on which an arm was sampled that has none."""
+    exact = {arm.name for arm in study.results[0].arms}
+    return [s for sets in _by_task(study.samples).values() if any(one.arm not in exact for one in sets) for s in sets]
+
+
+def _told_apart(samples: Sequence[SampleSet]) -> tuple[SampleSet, ...]:
+    """An arm that was sampled at several temperatures is as many policies, and no two training seeds."""
+    laws: dict[tuple[str, str], set[float | None]] = {}
+    for s in samples:
+        laws.setdefault((s.arm, s.task), set()).add(s.temperature)
+    several = {key for key, found in laws.items() if len(found) > 1}
+    return tuple(
+        replace(s, arm=f"{s.arm} at T = {s.temperature:g}")
+        if (s.arm, s.task) in several and s.temperature is not None
+        else s
+        for s in samples
+    )
 
 
 def _counts(samples: Sequence[SampleSet]) -> dict[str, dict[str, Scored]]:
@@ -160,19 +207,26 @@ def _powers(n: int) -> list[int]:
 
 def _numbers(study: Study, exact: Summary | SeedSummary | None) -> tuple[Part, ...]:
     if isinstance(exact, SeedSummary):
-        return (Tabular(table=seeds_table(exact), about="pass@k of each method"),)
+        return (Tabular(table=seeds_table(exact), about="pass@k of each method"), *_sampled_tables(_beside(study)))
     if exact is not None:
-        return (Tabular(table=results_table(exact), about="pass@k of each policy"),)
-    if not study.samples:
-        return (missing("No evaluation was given."),)
-    rows = []
-    k = _common_k(study.samples)
-    for s in study.samples:
-        cells = [interval_cell(passk_interval(s.n, s.right, n)) for n in dict.fromkeys((1, k))]
-        rows.append((_set_name(s), s.task, f"{len(s.problems)} x {s.n}", *cells))
-    header = ("arm", "task", "problems x samples", *(f"pass@{n}" for n in dict.fromkeys((1, k))))
+        return (Tabular(table=results_table(exact), about="pass@k of each policy"), *_sampled_tables(_beside(study)))
+    return _sampled_tables(study.samples) or (missing("No evaluation was given."),)
+
+
+def _sampled_tables(samples: Sequence[SampleSet]) -> tuple[Part, ...]:
+    """Sampled pass@1 and pass@k, one table a task."""
+    out: list[Part] = []
     note = "From samples; beneath each number its 95 % interval over problems and their samples."
-    return (Tabular(table=Table(header=header, rows=tuple(rows), notes=(note,)), about="pass@k from samples"),)
+    for task, sets in _by_task(samples).items():
+        ks = tuple(dict.fromkeys((1, _common_k(sets))))
+        rows = []
+        for s in sets:
+            cells = [interval_cell(passk_interval(s.n, s.right, k)) for k in ks]
+            rows.append((_set_name(s), s.task, f"{len(s.problems)} x {s.n}", *cells))
+        header = ("arm", "task", "problems x samples", *(f"pass@{k}" for k in ks))
+        table = Table(header=header, rows=tuple(rows), notes=(note,))
+        out += [Prose(text=f"From samples: {task}", kind=HEADING), Tabular(table=table, about=f"pass@k on {task}")]
+    return tuple(out)
 
 
 def _set_name(s: SampleSet) -> str:
@@ -298,6 +352,8 @@ def _frontier(study: Study, exact: Summary | SeedSummary | None) -> tuple[Part, 
     trained = [arm.name for arm in first.arms if arm.trained and arm.name != first.base]
     pairs = [(name, first.base) for name in trained] + list(control_pairs(first))
     lines = frontier_verdicts(study.results, pairs, first.k)
+    if not lines:
+        return (frontier_picture(exact),)
     said = Said(lines=tuple((arm, verdict_word(verdict), text) for arm, verdict, text in lines))
     note = (
         f"Each policy at all its temperatures: the mean gap in pass@{first.k} where both frontiers have the same "
@@ -581,7 +637,9 @@ def _pattern_table(sets: Sequence[SampleSet]) -> Table:
     for s in sets:
         cells = [interval_cell(s.patterns[name].macro) if name in s.patterns else "–" for name in names]
         rows.append((_set_name(s), s.task, *cells))
-    cautions = [f"{_set_name(s)}: {p.caution}" for s in sets for p in s.patterns.values() if p.caution]
+    cautions = [
+        f"{_set_name(s)}, {s.task}, {name}: {p.caution}" for s in sets for name, p in s.patterns.items() if p.caution
+    ]
     note = "Share of a problem's right samples that show the pattern, mean over problems (Eq. 13), 95 % intervals over problems."
     return Table(header=("samples", "task", *names), rows=tuple(rows), notes=(note, *cautions[:6]))
 

@@ -20,7 +20,7 @@ def part(sets: Sequence[SampleSet]) -> Browser:
     reasons: dict[str, int] = {}
     rows = [_row(i, s, spellings, reasons) for i, one in enumerate(sets) for s in one.shown]
     data: dict[str, Any] = {
-        "sets": [_set(one) for one in sets],
+        "sets": [_set(name, one) for name, one in zip(_names(sets), sets, strict=True)],
         "problems": list(dict.fromkeys(visible(s.problem) for one in sets for s in one.shown)),
         "spellings": list(spellings),
         "reasons": list(reasons),
@@ -32,8 +32,19 @@ def part(sets: Sequence[SampleSet]) -> Browser:
     return Browser(data=data, count=len(rows))
 
 
-def _set(one: SampleSet) -> dict[str, Any]:
-    name = one.arm if one.seed is None else f"{one.arm}, seed {one.seed}"
+def _names(sets: Sequence[SampleSet]) -> list[str]:
+    """A title of each store: arm and seed, task and temperature where these differ, the place where even so two are alike."""
+    tasks, laws = len({one.task for one in sets}) > 1, len({one.temperature for one in sets}) > 1
+    names = []
+    for one in sets:
+        parts = [one.arm, *([] if one.seed is None else [f"seed {one.seed}"]), *([one.task] if tasks else [])]
+        if laws and one.temperature is not None and " at T = " not in one.arm:
+            parts.append(f"T = {one.temperature:g}")
+        names.append(", ".join(parts))
+    return [f"{name} (store {i})" if names.count(name) > 1 else name for i, name in enumerate(names, start=1)]
+
+
+def _set(name: str, one: SampleSet) -> dict[str, Any]:
     return {"name": visible(name), "colour": colour(one.arm), "guide": visible(one.guide or "")}
 
 

@@ -177,8 +177,10 @@ def frontier_picture(summary: Summary | SeedSummary) -> Picture:
         caption = (
             "Where a cross reaches the line the two cannot be told apart by eye: read the sentences. Crosses: 95 % "
             "intervals over "
-            "problems, each axis by itself. Thin lines: the arms' own temperatures."
+            "problems, each axis by itself."
         )
+        wide = any(len(line) > 1 for name, line in summary.frontiers.items() if name != summary.result.base)
+        caption += " Thin lines: the arms' own temperatures." if wide else ""
         label = f"pass@1 against pass@{k}: the base at several temperatures, and each arm"
         figure = _frontier(summary)
     else:
@@ -188,10 +190,10 @@ def frontier_picture(summary: Summary | SeedSummary) -> Picture:
             if summary.seeds >= FEWEST_SEEDS
             else ""
         )
-        caption = (
-            f"Open marks: the training seeds; filled: their mean{crosses}. Thin lines: the arms' own temperatures, mean "
-            "over seeds."
-        )
+        caption = f"Open marks: the training seeds; filled: their mean{crosses}."
+        base = summary.results[0].base
+        wide = any(len(seeds[0]) > 1 for name, seeds in summary.frontiers.items() if name != base)
+        caption += " Thin lines: the arms' own temperatures, mean over seeds." if wide else ""
         label = f"pass@1 against pass@{k}: the base at several temperatures, and every training seed"
         figure = _seed_frontier(summary)
     base = (summary.result if isinstance(summary, Summary) else summary.results[0]).base

@@ -26,8 +26,8 @@ def markdown(page: Page, pictures: str | None = None) -> str:
     blocks = [f"# {_text(page.title)}", _text(page.lead)]
     for section in page.sections:
         blocks.append(f"## {section.title}")
-        for part in section.parts:
-            blocks += _blocks(part, pictures)
+        found = [block for part in section.parts for block in _blocks(part, pictures) if block]
+        blocks += found or ["Figures alone: the HTML report has them, and `--png FOLDER` puts them here."]
     return "\n\n".join(block for block in blocks if block) + "\n"
 
 

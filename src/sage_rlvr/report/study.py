@@ -84,6 +84,7 @@ class SampleSet:
     distinct: Floats | None = None
     patterns: Mapping[str, PatternFrequency] = field(default_factory=dict)
     guide: str | None = None
+    temperature: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

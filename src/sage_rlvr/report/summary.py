@@ -114,7 +114,8 @@ class AgainstFrontier:
     """One trained arm against the base sampled at every temperature that was tried.
 
     pass1: the arm at its home temperature against the base at its best; best: both at their best temperatures (None where
-    the arm has one temperature alone); equal: pass@k at equal pass@1.
+    the arm or the base has one temperature alone); equal: pass@k at equal pass@1. A base with one temperature has no
+    frontier: the sentence then says so and gives no verdict.
     """
 
     name: str
@@ -213,17 +214,29 @@ def _against_frontier(result: Result, arm: Arm, base: Arm) -> AgainstFrontier:
     pass1 = paired(arm.p, base.ps[top.temperature])
     who = "the base" if base.name == "base" else base.name
     equal = at_equal_pass1(arm.p, base.ps, k=result.k, whose=who)
-    text = (
-        f"{arm.name} against {who}'s temperature frontier: its pass@1 {pass1.mean_a:.3f} {_over(pass1)} the best pass@1 "
-        f"of {who} at any temperature ({top.pass1:.3f} at T = {top.temperature:g}; {_inside(pass1)}); "
+    head, best = f"{arm.name} against {who}'s temperature frontier: ", None
+    if len(base.ps) == 1:
+        text = head + _no_frontier(base.name, who, top.temperature)
+        return AgainstFrontier(name=arm.name, best_base=top, pass1=pass1, equal=equal, best=None, sentence=text)
+    text = head + (
+        f"its pass@1 {pass1.mean_a:.3f} {_over(pass1)} the best pass@1 of {who} at any of the {len(base.ps)} temperatures "
+        f"tried ({top.pass1:.3f} at T = {top.temperature:g}; {_inside(pass1)}); "
     )
-    best = None
     if len(arm.ps) > 1:
         own = best_pass1(frontier(arm.ps, result.k))
         best = paired(arm.ps[own.temperature], base.ps[top.temperature])
         text += f"its own best, {own.pass1:.3f} at T = {own.temperature:g}, {_over(best)} it ({_inside(best)}); "
     text += _equal_text(result, arm, top, equal, who)
     return AgainstFrontier(name=arm.name, best_base=top, pass1=pass1, equal=equal, best=best, sentence=text)
+
+
+def _no_frontier(name: str, who: str, temperature: float) -> str:
+    """What is said where the control was read at one temperature alone: no verdict, and what would give one."""
+    what = "BASE" if name == "base" else name
+    return (
+        f"{who} was read at T = {temperature:g} only, so there is no frontier to compare with: "
+        f"sage-rlvr eval {what} --frontier ({what}: its run or model)."
+    )
 
 
 def _over(comparison: Comparison) -> str:

@@ -14,14 +14,18 @@ from sage_rlvr.verbs.records import named_records
 from sage_rlvr.verbs.stores import is_store, read_stores
 
 
-def pilot_of(arms: Sequence[str], split: str, k: int, run_sd: float) -> Pilot:
-    """A pilot for `plan` from two arms, A=PATH[,PATH...] B=...: records, run directories or sample stores."""
+def pilot_of(arms: Sequence[str], split: str, k: int, run_sd: float, fewer: bool = False) -> Pilot:
+    """A pilot for `plan` from two arms, A=PATH[,PATH...] B=...: records, run directories or sample stores.
+
+    fewer: take a smaller k where the stores hold fewer samples than k, for a k that nobody asked for."""
     if len(arms) != 2:
         raise ConfigError(f"--from {' '.join(arms)}: two arms are wanted, A=PATH[,PATH...] B=PATH[,PATH...]")
     if any(is_store(arm) for arm in arms):
         from sage_rlvr.evaluation.verdicts import arms_of, check_alike
 
         named = arms_of(read_stores(arms))
+        if fewer:
+            k = min(k, *(scored.n for data in named.values() for scored in data.values()))
         check_alike(named, k)
         a, b = named.values()
         if len(a) > 1:

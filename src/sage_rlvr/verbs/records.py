@@ -29,7 +29,7 @@ from sage_rlvr.evaluation import (
     success_probability,
 )
 from sage_rlvr.evaluation.record import Record, check_paired, load_record
-from sage_rlvr.evaluation.verdicts import exact_leash_lines
+from sage_rlvr.evaluation.verdicts import exact_leash_lines, legend_lines
 from sage_rlvr.report import Result, SeedSummary, arm_from_logps, summarise_seeds
 from sage_rlvr.report.summary import control_pairs
 from sage_rlvr.runs import read_metrics
@@ -84,6 +84,7 @@ def print_cross_check(console: Console, found: Mapping[str, float]) -> None:
     )
 
 
+TOP_K = 256  # of pass@k in `compare` and `plan` where none was asked for
 Loaded = list[tuple[str, list[Record]]]  # each arm's name and records, one a training seed
 
 
@@ -115,6 +116,7 @@ def support_lines(loaded: Loaded, k: int) -> list[str]:
     rows = {name: [record.logps[1.0] for record in records] for name, records in loaded if 1.0 in records[0].logps}
     (base, home), *others = rows.items()
     lines = [line for name, own in others for line in exact_leash_lines(name, own, base, home, k)]
+    lines += legend_lines(lines)
     return lines + steps_lines({n: [steps_of(Path(str(r.meta["model"])).parent) for r in rs] for n, rs in loaded})
 
 
@@ -154,7 +156,8 @@ def more_lines(result: Result, over_seeds: SeedSummary | None, k: int) -> list[s
         lines.append(curve_sentence(band, a, b))
         over = "problems" if over_seeds is None else "training seeds"
         scores = (np.stack([pair[i].p for pair in arms]) for i in (0, 1))
-        lines.append(improvement_sentence(probability_of_improvement(*scores, over=over), a, b, "a problem's pass@k"))
+        better = probability_of_improvement(*scores, over=over)
+        lines.append(improvement_sentence(better, a, b, "a problem's pass@1 (the same at every k)"))
         if all(len(arm.ps) > 1 for pair in arms for arm in pair):
             lines.append(_frontier_line(arms, a, b, k))
     return [line + "." for line in lines]

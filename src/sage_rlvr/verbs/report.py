@@ -38,6 +38,7 @@ from sage_rlvr.report import (
     training_of,
     write_pictures,
 )
+from sage_rlvr.report.parts import joined
 from sage_rlvr.report.summary import control_pairs
 from sage_rlvr.runs import read_metrics
 
@@ -70,6 +71,7 @@ class Found:
     notes: list[str] = field(default_factory=list)
     sources: list[str] = field(default_factory=list)
     control: str | None = None
+    folders: bool = False  # whole folders were named, so the order of the arms is theirs
 
     def arm(self, name: str) -> Policy:
         """The arm of that name, made where it is new; the base stands apart."""
@@ -115,7 +117,9 @@ def _add(found: Found, path: Path, name: str, index: int) -> None:
         _add_folder(found, path)
     else:
         known = "a folder with runs/ and evaluations/, a run (run.json), a record (.npz), a sample store (store.json)"
-        raise DataError(f"{path}: {'nothing of ' if path.exists() else 'is not there; wanted is '}{known}")
+        there = path / "report.html"
+        page = f"; compare's page is already there: {there}" if there.is_file() else ""
+        raise DataError(f"{path}: {'nothing of ' if path.exists() else 'is not there; wanted is '}{known}{page}")
 
 
 def _address(found: Found, stem: str, index: int) -> tuple[str, int]:
@@ -194,6 +198,7 @@ def _facts(run: Path) -> dict[str, Any]:
 
 
 def _add_folder(found: Found, path: Path) -> None:
+    found.folders = True
     matrix = _matrix(path)
     stems = {str(arm["name"]): str(arm.get("label") or found.label(str(arm["name"]))) for arm in matrix.get("arms", [])}
     found.labels = {**found.labels, **stems}
@@ -247,7 +252,7 @@ def study_of(
     """Everything that a report of these says. shown: samples of each problem and store on the page."""
     found = gather(items, labels, split)
     runs = tuple(_run_facts(found, policy, seed) for policy in found.arms.values() for seed in _seeds(policy))
-    say(f"{len(found.arms)} arms, {sum(len(p.records) for p in found.arms.values())} exact evaluations of them")
+    say(_counted(found))
     results, records, left = _results(found, {(r.arm, r.seed): r for r in runs}, k)
     structure = _structure(records, k) if results else None
     sets, trouble = _sample_sets(found, shown)
@@ -265,7 +270,24 @@ def study_of(
         control=found.control,
         sources=tuple(found.sources),
     )
-    return replace(study, title=title) if title else study
+    return replace(study, title=title or _title(study))
+
+
+def _counted(found: Found) -> str:
+    """How many arms there are, and how many of them have an exact evaluation."""
+    many, exact = len(found.arms), sum(bool(policy.records) for policy in found.arms.values())
+    beside = " beside the base" if found.base.records or found.base.stores else ""
+    return f"{many} arm{'s' * (many != 1)}{beside}, {exact} of them evaluated exactly"
+
+
+def _title(study: Study) -> str:
+    """The usual title where training was compared; else whose samples or evaluations these are."""
+    exact = [arm.name for arm in study.results[0].arms] if study.results else []
+    names = list(dict.fromkeys([*exact, *(s.arm for s in study.samples)]))
+    if len(exact) > 1 or not names or any(run.config for run in study.runs):
+        return study.title
+    whose = joined(names) if len(names) < 4 else f"{len(names)} policies"
+    return f"{'Evaluations' if exact else 'Samples'} of {whose}"
 
 
 def _seeds(policy: Policy) -> list[int]:
@@ -321,8 +343,9 @@ def _results(
     """One result a shared training seed, the records behind them (base first), and what is not in them."""
     there = {name: policy for name, policy in found.arms.items() if policy.records}
     left = [
-        f"{name}: no exact evaluation, so it stands in no comparison of them."
-        for name in found.arms
+        f"{name}: no exact evaluation, so it stands in no comparison of them"
+        + ("; its numbers from samples have a table of their own." if policy.stores else ".")
+        for name, policy in found.arms.items()
         if name not in there
     ]
     base = found.base.records.get(0)
@@ -395,12 +418,16 @@ def _result(
         arms=tuple(arms), problems=mine[home].problems, base=home, split=str(meta["split"]), seed=seed, k=k, ks=ks,
         versions=dict(meta["versions"]), world=_world(meta["world"]), siblings=siblings,
     )  # fmt: skip
-    return replace(result, pairs=_pairs(result, found.control))
+    return replace(result, pairs=_pairs(result, found.control, named=not found.folders))
 
 
-def _pairs(result: Result, control: str | None) -> tuple[tuple[str, str], ...]:
-    """The usual controls; of arms that have none, each against the control of the sweep or the first trained arm."""
+def _pairs(result: Result, control: str | None, *, named: bool = False) -> tuple[tuple[str, str], ...]:
+    """The usual controls; of arms that have none, each against the control of the sweep or the first trained arm. named: the
+    order of the arms is the reader's, so of each pair the later stands against the earlier, as `compare` has it."""
+    place = {arm.name: i for i, arm in enumerate(result.arms)}
     usual = control_pairs(result)
+    if named:
+        usual = tuple((b, a) if place[a] < place[b] else (a, b) for a, b in usual)
     trained = [arm.name for arm in result.arms if arm.trained and arm.name != result.base]
     against = control if control in trained else trained[0] if trained else ""
     covered = {name for pair in usual for name in pair}
@@ -479,7 +506,8 @@ def _sample_sets(found: Found, shown: int) -> tuple[list[SampleSet], list[str]]:
     stores = [
         (policy.name, seed, path) for policy in (found.base, *found.arms.values()) for seed, path in policy.stores
     ]
-    out, trouble, left = [], [], MOST_SAMPLES
+    fewest, trouble = _fewest(stores)
+    out, left = [], MOST_SAMPLES
     for arm, seed, path in stores:
         with SampleStore.open(path) as store:
             counts = store.counts(check=False)
@@ -488,15 +516,35 @@ def _sample_sets(found: Found, shown: int) -> tuple[list[SampleSet], list[str]]:
                 continue
             if lacking := store.lacking(counts):
                 trouble.append(f"{arm}: {path.name} has {lacking.partition(';')[0]}.")
-            one = _sample_set(store, arm, seed, min(shown, left // max(1, len(counts.problems))))
+            most = fewest[store.identity.task]
+            one = _sample_set(store, arm, seed, min(shown, left // max(1, len(counts.problems))), most)
         left -= len(one.shown)
         out.append(one)
     return out, trouble
 
 
-def _sample_set(store: SampleStore, arm: str, seed: int | None, shown: int) -> SampleSet:
-    counts = store.counts(check=False)
-    n = int(counts.n.min())
+def _fewest(stores: Sequence[tuple[str, int | None, Path]]) -> tuple[dict[str, int], list[str]]:
+    """Of each task the smallest n of its stores, which all are read to, and a sentence where that leaves samples out."""
+    sizes: dict[str, dict[str, int]] = {}
+    for arm, seed, path in stores:
+        with SampleStore.open(path) as store:
+            name = f"{arm} ({path.name})" if seed is None else f"{arm}, seed {seed} ({path.name})"
+            if len(n := store.counts(check=False).n):
+                sizes.setdefault(store.identity.task, {})[name] = int(n.min())
+    fewest = {task: min(found.values()) for task, found in sizes.items()}
+    said = []
+    for task, found in sizes.items():
+        more = [f"{name} has {n}" for name, n in found.items() if n > fewest[task]]
+        if more:
+            said.append(
+                f"{task}: the first {fewest[task]} samples of each problem are read, the most that all stores have "
+                f"({', '.join(more)})."
+            )
+    return fewest, said
+
+
+def _sample_set(store: SampleStore, arm: str, seed: int | None, shown: int, n: int) -> SampleSet:
+    """The first n samples of each problem; `shown` of them on the page."""
     counts = store.counts(n, check=False)
     rows = store.table(("problem", "answer", "verdict", "text", "base_logps", "versions"), n=n)
     names = [unescape(name) for name in rows["problem"].to_pylist()]
@@ -529,6 +577,7 @@ def _sample_set(store: SampleStore, arm: str, seed: int | None, shown: int) -> S
         distinct=np.array(distinct),
         patterns=patterns,
         guide=guides[0] if guides else None,
+        temperature=float(law["temperature"]),
     )
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.evaluation import check_budget
-from sage_rlvr.verbs.records import steps_lines, steps_of, target_of
+from sage_rlvr.verbs.records import TOP_K, steps_lines, steps_of, target_of
 
 if TYPE_CHECKING:
     from sage_rlvr.engines.sampled_run import SampleSettings
@@ -60,11 +60,14 @@ def is_store(text: str) -> bool:
     return any((Path(path) / "store.json").is_file() for path in text.rpartition("=")[2].split(","))
 
 
-def compare_stores(arms: Sequence[str], k: int, n: int | None = None, patterns: bool = False) -> list[str]:
+def compare_stores(
+    arms: Sequence[str], k: int | None = None, n: int | None = None, patterns: bool = False
+) -> list[str]:
     """Sentences from sample stores: paired by problem, refused where their budgets differ, Holm over the data sets.
 
     Each arm is NAME=PATH[,PATH...]; several stores of one task are training seeds, those of other tasks other data sets.
-    n: the first so many samples of each problem. patterns: reasoning patterns too, as perplexities where both were scored."""
+    k: default 256, or all samples where there are fewer. n: the first so many samples of each problem. patterns: reasoning
+    patterns too, as perplexities where both were scored."""
     from sage_rlvr.evaluation.sample_studies import compared_pattern_lines, excess_lines
     from sage_rlvr.evaluation.verdicts import arms_of, compare_counts
 
@@ -73,7 +76,7 @@ def compare_stores(arms: Sequence[str], k: int, n: int | None = None, patterns: 
         name: [steps_of(Path(path).resolve().parent.parent) for path in _paths(arm)]
         for name, arm in zip(named, arms, strict=True)
     }
-    lines = [*compare_counts(arms_of(named), k), *steps_lines(steps)]
+    lines = [*compare_counts(arms_of(named), _k_of(k, named)), *steps_lines(steps)]
     by_task = [
         {task: path for path, (task, _) in zip(_paths(arm), found, strict=True)}
         for arm, found in zip(arms, named.values(), strict=True)
@@ -89,7 +92,12 @@ def compare_stores(arms: Sequence[str], k: int, n: int | None = None, patterns: 
     return lines
 
 
-def compare_store_frontiers(arms: Sequence[str], k: int, n: int | None = None) -> list[str]:
+def _k_of(k: int | None, named: Mapping[str, Sequence[tuple[str, Any]]]) -> int:
+    """k, or where none was asked for 256 or the fewest samples of any store, whichever is less."""
+    return min(TOP_K, *(scored.n for rows in named.values() for _, scored in rows)) if k is None else k
+
+
+def compare_store_frontiers(arms: Sequence[str], k: int | None = None, n: int | None = None) -> list[str]:
     """Temperature frontiers: each arm NAME=PATH,PATH[,...] holds the stores of one policy at different temperatures, which is
     the one part of the budget that may differ."""
     from sage_rlvr.evaluation.verdicts import Scored, frontier_lines
@@ -111,7 +119,7 @@ def compare_store_frontiers(arms: Sequence[str], k: int, n: int | None = None) -
                     f"{path}: {name} has a store of {task} at T = {at:g} already; a frontier takes one of each"
                 )
             here[at] = scored
-    return frontier_lines(found, k)
+    return frontier_lines(found, _k_of(k, named))
 
 
 def _paths(arm: str) -> list[str]:
