@@ -46,6 +46,7 @@ SLOW = [
     *("no_kl", "grpo", "placebo", "sage_random", "branch_strong", "branch_strong_placebo"),
     *("dr_grpo", "grpo_token_mean", "bnpo", "bnpo_kl", "bnpo_branch", "rloo", "rloo_branch"),
     *("dapo", "dapo_kl", "dapo_branch", "dapo_overlong"),
+    *("sage_rarity", "sage_rarity_placebo", "rloo_rarity", "rloo_rarity_placebo", "rloo_rarity_reference"),
 ]
 EDITED = [
     "dapo method.dynamic_sampling=false",

@@ -80,6 +80,7 @@ def test_swapping_the_arms_swaps_the_verdict(seed):
         assert back.verdict == swapped[forth.verdict]
 
 
+@pytest.mark.slow
 def test_two_halves_of_one_arm_are_mostly_tied():
     rng, called = np.random.default_rng(8), 0
     for _ in range(200):

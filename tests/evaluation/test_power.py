@@ -56,6 +56,7 @@ GAPS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", GAPS)
 def test_the_paired_rule_finds_it_four_times_in_five(name):
     """The real rule (bootstrap interval and sign flips) on data drawn again, shifted by the answer in both directions."""
@@ -78,6 +79,7 @@ def test_ends_of_the_paired_rule():
     assert detectable_paired(-wide) == pytest.approx(detectable_paired(wide), rel=0.05)
 
 
+@pytest.mark.slow
 def test_the_rule_of_shares_finds_its_detectable_difference_four_times_in_five():
     """Policies on problems drawn again, the one lifted by the answer: `paired` says "better" about 4 times in 5."""
     rng = np.random.default_rng(0)

@@ -471,6 +471,7 @@ def test_sigkill_of_a_writer_leaves_a_store_that_goes_on(
             assert (store.digest(), report(store)) == in_one_go
 
 
+@pytest.mark.slow
 def test_two_processes_share_the_work_and_a_claim_dies_with_its_owner(tmp_path: Path):
     n = 8
     with SampleStore.open(tmp_path / "shared", SMALL) as mine:

@@ -288,6 +288,7 @@ def test_results_and_the_cross_check(trained: Path, warm_policy: Path) -> None:
     assert found["agree"] == 1.0 and found["level"] == 0.999
 
 
+@pytest.mark.slow
 def test_a_disagreement_is_loud_and_the_demo_finishes(
     trained: Path, warm_policy: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

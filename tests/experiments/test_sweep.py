@@ -143,6 +143,7 @@ def test_it_makes_what_is_missing_and_only_that(
     assert summarise(tmp_path / "other")["arms"]["plain"]["pass"] == summarise(out)["arms"]["grpo"]["pass"]
 
 
+@pytest.mark.slow
 def test_a_failure_is_printed_and_the_others_go_on(
     tmp_path: Path, matrix: Callable[..., Path], started: Started, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -186,6 +187,7 @@ def test_what_did_not_run_is_said(tmp_path: Path, matrix: Callable[..., Path]) -
     assert (sweep.out / "summary.md").read_text(encoding="utf-8").count("| GRPO | 0 of 2 | not run | not run |") == 1
 
 
+@pytest.mark.slow
 def test_an_arm_is_chosen_on_validation_and_it_alone_is_tested(
     tmp_path: Path, matrix: Callable[..., Path], started: Started
 ) -> None:

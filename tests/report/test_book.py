@@ -393,6 +393,7 @@ def opened(html: str, tmp_path_factory: pytest.TempPathFactory):
         yield browser, path
 
 
+@pytest.mark.slow
 @needs_chromium
 @pytest.mark.parametrize("width", [390, 1100])
 def test_a_browser_complains_of_nothing_and_scrolls_not_sideways(opened, width: int) -> None:
@@ -408,6 +409,7 @@ def test_a_browser_complains_of_nothing_and_scrolls_not_sideways(opened, width: 
     assert colours == "rgb(20, 23, 26)"
 
 
+@pytest.mark.slow
 @needs_chromium
 def test_filters_work_from_the_keyboard(opened) -> None:
     browser, path = opened
@@ -436,6 +438,7 @@ def test_filters_work_from_the_keyboard(opened) -> None:
     assert browser.messages == []
 
 
+@pytest.mark.slow
 @needs_chromium
 def test_without_its_script_the_page_still_reads(opened) -> None:
     browser, path = opened

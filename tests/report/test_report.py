@@ -358,6 +358,7 @@ def test_the_table_of_means(seeds):
     assert trained[1][-1].startswith(f"{np.mean(best):.3f}\n")
 
 
+@pytest.mark.slow
 def test_a_page_about_the_methods_and_one_for_each_seed(seeds, tmp_path):
     paths = write_seed_report(seeds, tmp_path)
     page = paths.html.read_text(encoding="utf-8")
