@@ -461,6 +461,7 @@ def test_a_table_fits_its_terminal(width: int) -> None:
         assert all(" ".join(head.split()) in named or head.split("\n")[0] in named for head in table.header)
 
 
+@pytest.mark.slow
 def test_compare_over_training_seeds(write_recipe: Recipe, warm_policy: Path, tmp_path: Path, capsys: Capture) -> None:
     assert call("eval", warm_policy, "--world", write_recipe(), "--problems", 12, "--out", "base.npz") == 0
     base = load_record("base.npz")

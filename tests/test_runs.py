@@ -238,6 +238,7 @@ def test_what_a_kill_left_behind_is_swept_on_opening(tmp_path: Path) -> None:
         assert not list(run.path.glob(".tmp-*"))
 
 
+@pytest.mark.slow
 def test_sigkill_while_saving_leaves_a_complete_checkpoint(tmp_path: Path) -> None:
     code = """
 import sys, torch
@@ -620,6 +621,7 @@ def test_off_the_main_thread_it_does_nothing() -> None:
     assert found == [(False, before)]
 
 
+@pytest.mark.slow
 def test_a_stopped_process_saves_and_ends_with_the_code_of_its_signal(tmp_path: Path) -> None:
     code = """
 import sys, time, torch

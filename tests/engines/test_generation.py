@@ -363,6 +363,7 @@ def test_a_server_is_asked_again_a_few_times_and_no_more() -> None:
         ServerGenerator(url, "policy", TOKENS, LAW, attempts=2, sleep=slept.append).generate([Request((5,), (3,))])
 
 
+@pytest.mark.slow
 def test_a_server_that_refuses_is_quoted_at_once() -> None:
     with serving(lambda body, n: (400, {"error": "top_k is unknown here"})) as (url, asked):
         with pytest.raises(ConfigError, match="top_k is unknown here"):

@@ -92,6 +92,7 @@ def test_refusals():
         compare_counts(given, 64)
 
 
+@pytest.mark.slow
 def test_holm_is_over_all_arms_data_sets_and_ks():
     given = arms(GRPO={}, Branch={"lift": 0.2}, Token={"lift": 0.1})
     lines = compare_counts(given, 8)

@@ -245,6 +245,7 @@ def test_one_seed_speaks_of_checkpoints_with_holm(page: Page) -> None:
     assert "Holm's p is corrected for the 6 comparisons listed here" in text and "not adjusted" not in text
 
 
+@pytest.mark.slow
 def test_several_seeds_speak_of_methods() -> None:
     page = book(study(3))
     said = " ".join(page.sentences())

@@ -234,6 +234,7 @@ def test_json_round_trip(result):
     assert math.isnan(again.arms[1].training.reward[0])
 
 
+@pytest.mark.slow
 def test_written_files(result, tmp_path):
     paths = write_report(result, tmp_path / "new" / "report")
     for picture in (paths.passk, paths.frontier, paths.difference, paths.training):
@@ -243,6 +244,7 @@ def test_written_files(result, tmp_path):
     assert not list((tmp_path / "new" / "report").glob("*.partial"))
 
 
+@pytest.mark.slow
 def test_the_same_result_gives_the_same_page(result, page):
     assert render_page(result) == page
 

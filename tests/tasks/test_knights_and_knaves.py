@@ -86,6 +86,7 @@ def every_pair():
     return [(knight[0] ^ x ^ 15) & (knight[1] ^ y ^ 15) for x, y in product(said(0), said(1))]
 
 
+@pytest.mark.slow
 def test_all_puzzles_of_two_people_are_counted_and_can_be_drawn():
     consistent = [bin(table).count("1") for table in every_pair()]
     assert len(consistent) == 900 and consistent.count(1) == 399

@@ -71,6 +71,7 @@ def pairs(verdicts):
     return [(verdict.label, verdict.reason) for verdict in verdicts]
 
 
+@pytest.mark.slow
 def test_a_power_tower_is_undecided_and_the_pool_goes_on():
     with Pool(1, seconds=2) as pool:
         tower = r"\boxed{9^{9^{9^9}}}"
@@ -128,6 +129,7 @@ PLACES = [
 ]
 
 
+@pytest.mark.slow
 def test_what_a_pool_remembers_changes_no_verdict():
     with Pool(1) as pool, Pool(1, cache=0) as forgetful, Pool(1, cache=2) as short:
         for options, text in PLACES:
@@ -143,6 +145,7 @@ def test_what_a_pool_remembers_changes_no_verdict():
         assert 2 * recalled > asked > 100
 
 
+@pytest.mark.slow
 def test_one_of_two_that_wait_for_the_same_answer_may_be_cancelled():
     with Pool(1, seconds=3) as pool:
         busy = pool.submit(r"\boxed{9^{9^{9^9}}}", "9")
