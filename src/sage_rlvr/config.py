@@ -65,6 +65,7 @@ __all__ = [
     "parse_yaml",
     "registries",
     "to_yaml",
+    "world_of",
 ]
 
 
@@ -504,3 +505,21 @@ class FinetuneConfig:
         _not_negative(self, "seed")
         _require(self.engine.name == "trl", "engine.name", self.engine.name, "fine-tuning a model needs the engine trl")
         _require(bool(self.model.strip()), "model", self.model, "name a local folder, or a Hub id")
+
+
+def world_of(name: str) -> WorldConfig:
+    """The world of a recipe file (RL or SFT), or a named one of `sage_rlvr.tasks.countdown.WORLDS`; ConfigError for others."""
+    from sage_rlvr.tasks.countdown import WORLDS
+
+    if name.endswith((".yaml", ".yml")):
+        return load_config(TrainConfig if "method" in load(name) else SftConfig, name).world  # type: ignore[attr-defined]
+    if name not in WORLDS:
+        raise ConfigError(f"world {name!r}: give a recipe file or one of {', '.join(WORLDS)}")
+    known = WORLDS[name]
+    return WorldConfig(
+        counts=dict(known.counts),
+        max_number=known.max_number,
+        min_target=known.min_target,
+        max_target=known.max_target,
+        targets=known.targets,
+    )

@@ -97,6 +97,7 @@ def counting(console: Console, label: str, total: int, every: float = 20.0) -> I
     done = 0
 
     def advance(n: int) -> None:
+        """`n` more are done."""
         nonlocal done, last
         done, now = done + n, time.monotonic()
         if now - last >= every:

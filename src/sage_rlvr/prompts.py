@@ -87,6 +87,11 @@ class PromptFormat:
         """The options of `verify_math` and `MathReward` that read this format: MathReward(**form.reading)."""
         return {"answer_in": self.answer_in, "tag": self.tag, "closed": self.closed}
 
+    def plain(self, problem: str) -> str:
+        """The prompt as plain text, for a tokenizer without a chat template: messages, empty lines between, an opening."""
+        said = [str(message["content"]) for message in self.messages(problem)]
+        return "\n\n".join([*said, f"{self.opening or 'Solution:'}\n"])
+
     def messages(self, problem: str | Sequence[Mapping[str, Any]]) -> list[Message]:
         """The prompt of a problem: its text, or the messages of a row of its own.
 

@@ -257,6 +257,7 @@ class _Checkpoints:
         keep: int,
         metrics_rows: int = 0,
     ) -> Path:
+        """Written beside its place, renamed, verified; then all but the newest `keep` go. CheckpointError where it fails."""
         groups = {name: _own_storage(group) for name, group in tensors.items()}
         text = _to_json(state, f"checkpoint state at step {step}")
         needed = len(text) + sum(t.numel() * t.element_size() + 128 for g in groups.values() for t in g.values())
@@ -276,6 +277,7 @@ class _Checkpoints:
     def fill(
         self, folder: Path, groups: Mapping[str, Mapping[str, Tensor]], state: str, facts: Mapping[str, int]
     ) -> None:
+        """The files of one checkpoint, the manifest last."""
         for name, group in groups.items():
             _write_tensors(folder / f"{name}.safetensors", group)
         (folder / STATE).write_text(state, encoding="utf-8")
@@ -305,6 +307,7 @@ class _Checkpoints:
         return int(_read_json(manifest)["metrics_rows"]) if manifest.is_file() else None
 
     def latest(self) -> Checkpoint | None:
+        """The newest complete one, None where there never was any. A damaged one warns; CheckpointError if all are."""
         found = self.all()
         reasons = []
         for step, path in reversed(found):

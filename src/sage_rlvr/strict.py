@@ -328,6 +328,7 @@ class Decoder:
     # ---- dispatch
 
     def value(self, schema: Any, tree: Any, place: Place) -> tuple[Any, Any]:
+        """(decoded value, plain tree as it would be written) of `tree` by any supported annotation."""
         choices = self.choices(schema)
         if choices:
             return self.named(choices, tree, place)

@@ -17,6 +17,7 @@ from sage_rlvr.evaluation.coverage import (
     coverage_band,
     coverage_bca,
     coverage_difference,
+    coverage_seed_counts,
     coverage_seeds,
     coverage_single,
     difference_limits,
@@ -119,3 +120,12 @@ def test_a_bootstrap_would_not_cover():
 def test_two_halves_of_one_checkpoint_are_seldom_better():
     found = relabelled_checkpoints()
     assert max(found.values()) <= 0.05, found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("once", [False, True])
+def test_methods_compared_from_counts_hold_the_truth_where_student_alone_does_not(once: bool):
+    found = coverage_seed_counts(3, once, times=200)
+    held, above, below = found["paired_seed_counts"]
+    assert held >= 0.93 and above <= 0.05 and below <= 0.05
+    assert found["Student alone"][0] < 0.9

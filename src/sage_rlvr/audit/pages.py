@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -10,6 +9,7 @@ from pathlib import Path
 
 from sage_rlvr.audit.checks import Audit, Check, Finding
 from sage_rlvr.errors import DataError
+from sage_rlvr.tasks.mathematics import json_row
 from sage_rlvr.verifiers.pool import shared
 
 
@@ -90,23 +90,13 @@ def verify_lines(path: Path, answer_in: str, tag: str) -> list[str]:
         raise DataError(f"{path}: cannot be read: {error}") from error
     for at, line in enumerate(lines, start=1):
         if line.strip():
-            row = _row(line, f"{path}:{at}")
+            row = json_row(line, f"{path}:{at}")
             ids.append(str(row.get("id", at)))
             items.append((_cell(row, ("completion", "response"), path, at), _cell(row, ("answer", "gold"), path, at)))
     verdicts = shared().verify(items, answer_in=answer_in, tag=tag)
     counts = Counter(verdict.label for verdict in verdicts)
     told = [f"{i}\t{verdict.label}\t{verdict.reason}" for i, verdict in zip(ids, verdicts, strict=True)]
     return [*told, ", ".join(f"{counts[label]} {label}" for label in ("right", "wrong", "undecided"))]
-
-
-def _row(line: str, place: str) -> dict[str, object]:
-    try:
-        row = json.loads(line)
-    except ValueError as error:
-        raise DataError(f"{place}: no JSON ({error}); mend or delete that line") from error
-    if not isinstance(row, dict):
-        raise DataError(f"{place}: {type(row).__name__} and no mapping of column to value")
-    return row
 
 
 def _cell(row: dict[str, object], names: Sequence[str], path: Path, at: int) -> str:

@@ -133,6 +133,7 @@ class Ragged:
 
     @classmethod
     def of(cls, prompts: Sequence[Sequence[int]], mask: Tensor, owners: Tensor) -> Ragged:
+        """prompts: ids of each of P prompts; mask (B, T) of the completions' tokens; owners (B,) their prompts' numbers."""
         device, (_, width) = mask.device, mask.shape
         prompt_lengths = torch.tensor([len(p) for p in prompts], device=device)
         fed_lengths = (mask.sum(1) - 1).clamp_min(0)  # the last token of a completion predicts nothing

@@ -156,9 +156,12 @@ def paired_seed_counts(n: int, a: ArrayLike, b: ArrayLike, k: int, *, level: flo
 
 
 def control_error(n: int, c: ArrayLike, k: int) -> float:
-    """Standard error that n samples give the mean pass@k of fixed problems, c right ones each: at p = c / n of each."""
+    """Standard error that n samples give the mean pass@k of fixed problems, c right ones each: at p = (c + 1/2) / (n + 1).
+
+    At c / n a problem of no right sample would have no noise, although the next n may hold one: with k near n that is most of it.
+    """
     right = np.ravel(np.asarray(c))
-    return math.sqrt(float(sampling_variance(right / n, n, k).sum())) / len(right)
+    return math.sqrt(float(sampling_variance((right + 0.5) / (n + 1), n, k).sum())) / len(right)
 
 
 def holm(ps: ArrayLike) -> Floats:

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from sage_rlvr.evaluation.compare import paired, paired_seeds
+from sage_rlvr.evaluation.compare import paired, paired_seed_counts, paired_seeds
 from sage_rlvr.evaluation.curves import paired_curve, probability_of_improvement, seed_ks, seeds_curve
 from sage_rlvr.evaluation.frontier import compare_count_frontiers, frontier, gap_to_frontier
 from sage_rlvr.evaluation.intervals import (
@@ -200,6 +200,55 @@ def relabelled(seeds: int, times: int = 400, problems: int = 60, samples: int = 
     return {name: hits / times for name, hits in called.items()}
 
 
+def coverage_seed_counts(
+    seeds: int, once: bool, times: int = 400, problems: int = 60
+) -> dict[str, tuple[float, float, float]]:
+    """How the intervals of a difference of methods from counts hold the truth: rule -> (share that holds it, wholly above it,
+    wholly below it), each the worst of the AIME-like and AMC-like worlds at k = 1 and 256, SAMPLES a problem.
+
+    Student's interval of the estimates beside `paired_seed_counts`. once: the other side is one policy, evaluated once, else
+    as many runs of another method. Runs scatter as in `relabelled`, the problems are fixed; the truth is the mean over 4000
+    runs of a method.
+    """
+    found: dict[str, list[tuple[float, float, float]]] = {name: [] for name in COUNT_RULES}
+    for world, k in ((world, k) for world in WORLDS[:2] for k in (KS[0], KS[-1])):
+        rng = np.random.default_rng(SEED + seeds)
+        home = rng.choice(world.draw(), problems)
+        away = home if once else _shifted(home, rng.normal(0.4, 0.5, problems))
+        mean = float(np.mean(exact_pass_at_k(_runs(home, 4000, rng), k)))
+        truth = mean - float(np.mean(exact_pass_at_k(home if once else _runs(away, 4000, rng), k)))
+        seen: dict[str, list[tuple[float, float]]] = {name: [] for name in COUNT_RULES}
+        for _ in range(times):
+            a = rng.binomial(SAMPLES, _runs(home, seeds, rng))
+            b = rng.binomial(SAMPLES, home[None] if once else _runs(away, seeds, rng))
+            for name, rule in COUNT_RULES.items():
+                seen[name].append(rule(a, b, k))
+        for name, ends in seen.items():
+            low, high = np.array(ends).T
+            above, below = float(np.mean(low > truth + 1e-12)), float(np.mean(high < truth - 1e-12))
+            found[name].append((1 - above - below, above, below))
+    return {
+        name: (min(c for c, _, _ in x), max(a for _, a, _ in x), max(b for _, _, b in x)) for name, x in found.items()
+    }
+
+
+def _student(a: Ints, b: Ints, k: int) -> tuple[float, float]:
+    left, right = np.broadcast_arrays(*(np.asarray(pass_at_k(SAMPLES, x, k)) for x in (a, b)))
+    found = paired_seeds(left, right).difference
+    return found.low, found.high
+
+
+def _counted(a: Ints, b: Ints, k: int) -> tuple[float, float]:
+    found = paired_seed_counts(SAMPLES, a, b, k).difference
+    return found.low, found.high
+
+
+COUNT_RULES: Mapping[str, Callable[[Ints, Ints, int], tuple[float, float]]] = {
+    "Student alone": _student,
+    "paired_seed_counts": _counted,
+}
+
+
 def relabelled_checkpoints(times: int = 400, samples: int = SAMPLES) -> dict[tuple[int, int], float]:
     """The halves of one checkpoint's samples: (problems, k) -> how often `paired` calls A better, the worse of two worlds."""
     rng, out = np.random.default_rng(SEED), {}
@@ -270,6 +319,7 @@ def sections(draws: int = 2000) -> Iterator[tuple[str, str]]:
     bands = coverage_seeds()
     yield "seedband", _by_problems({(w, s): x for (s, w), x in bands.items()}, "seeds")
     yield "frontier", _by_problems({key: f"{x:.3f}, {y:.2f}" for key, (x, y) in coverage_frontier().items()})
+    yield "seedcounts", _seed_counts_table()
     three, six = relabelled(3), relabelled(6)
     rows = [f"| {name} | {three[name]:.3f} | {six[name]:.3f} |" for name in RULES]
     yield "seeds", "\n".join(["| rule | 3 seeds | 6 seeds |", "|---|---|---|", *rows])
@@ -308,6 +358,19 @@ def _by_problems(table: Mapping[tuple[str, int], float | str], unit: str = "prob
     for n in sizes:
         cells = [table[name, n] for name in names]
         lines.append(f"| {n} | " + " | ".join(x if isinstance(x, str) else f"{x:.3f}" for x in cells) + " |")
+    return "\n".join(lines)
+
+
+def _seed_counts_table() -> str:
+    lines = [
+        "| other side | seeds | rule | holds the truth | wholly above | wholly below |",
+        "|---|---|---|---|---|---|",
+    ]
+    for once in (False, True):
+        for seeds in (3, 6):
+            for name, shares in coverage_seed_counts(seeds, once).items():
+                side = "one policy, evaluated once" if once else "as many runs of another method"
+                lines.append(f"| {side} | {seeds} | {name} | " + " | ".join(f"{x:.3f}" for x in shares) + " |")
     return "\n".join(lines)
 
 

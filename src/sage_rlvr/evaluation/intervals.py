@@ -115,7 +115,7 @@ def least_seen(units: int, *, level: float = 0.95) -> float:
     """-ln((1 - level) / 2) / units, the rate at which something may happen that none of `units` showed.
 
     Units are problems times training seeds: where a policy solves nearly all problems its seeds agree to the last digit, and
-    Student's interval of three of them covers pass@256 of the AMC-like world 40 % of the time, differences of it 62 %.
+    Student's interval of three of them is too short (`coverage_seed_counts`).
     """
     return -math.log((1 - level) / 2) / units
 

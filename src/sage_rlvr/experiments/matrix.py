@@ -30,9 +30,9 @@ from sage_rlvr.config import (
     WorldConfig,
     decode,
     dump,
-    load,
     load_config,
     parse_yaml,
+    world_of,
 )
 from sage_rlvr.core.guides import Placebo, factors, is_flat
 from sage_rlvr.core.method import Method
@@ -41,7 +41,6 @@ from sage_rlvr.errors import ConfigError
 from sage_rlvr.experiments.jobs import Exact
 from sage_rlvr.recipes import recipe
 from sage_rlvr.strict import silent
-from sage_rlvr.tasks.countdown import WORLDS
 
 Kind = Literal["no_kl", "unguided", "placebo", "matched"]
 KINDS: tuple[Kind, ...] = ("no_kl", "unguided", "placebo", "matched")
@@ -231,22 +230,8 @@ def sft_config(matrix: Matrix, folder: Path) -> tuple[Path, SftConfig] | None:
 
 
 def world_named(name: str, folder: Path) -> WorldConfig:
-    """A named world of `sage_rlvr.tasks.countdown`, or the world of a recipe file."""
-    if name.endswith((".yaml", ".yml")):
-        path = recipe_path(name, folder)
-        schema: type = TrainConfig if "method" in load(path) else SftConfig
-        world: WorldConfig = load_config(schema, path).world
-        return world
-    if name not in WORLDS:
-        raise ConfigError(f"evaluate.ood: world {name!r}; give a recipe file or one of {', '.join(WORLDS)}")
-    known = WORLDS[name]
-    return WorldConfig(
-        counts=dict(known.counts),
-        max_number=known.max_number,
-        min_target=known.min_target,
-        max_target=known.max_target,
-        targets=known.targets,
-    )
+    """`world_of`, a file's path being one from `folder`, or the stem of a recipe."""
+    return world_of(str(recipe_path(name, folder)) if name.endswith((".yaml", ".yml")) else name)
 
 
 def exact_of(spec: EvaluateSpec, world: WorldConfig) -> Exact:

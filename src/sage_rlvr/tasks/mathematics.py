@@ -246,13 +246,19 @@ def read_rows(path: Path) -> list[Problem]:
     return made
 
 
-def _row(line: str, place: str, number: int) -> Problem:
+def json_row(line: str, place: str) -> dict[str, Any]:
+    """A line of a .jsonl file as column -> value; `DataError` with its place where it is none."""
     try:
         row = json.loads(line)
     except ValueError as error:
         raise DataError(f"{place}: no JSON ({error}); mend or delete that line") from error
     if not isinstance(row, dict):
         raise DataError(f"{place}: {type(row).__name__} and no mapping of column to value")
+    return row
+
+
+def _row(line: str, place: str, number: int) -> Problem:
+    row = json_row(line, place)
     text = row.get("problem", row.get("question"))
     if not isinstance(text, str) or not text.strip():
         raise DataError(f"{place}, column problem (or question): {text!r:.60}; a text is expected")
@@ -338,9 +344,7 @@ class MathTask:
 
     def render(self, problem: Problem, form: PromptFormat | None = None) -> str:
         """The prompt as plain text, for a tokenizer without a chat template: messages, empty lines between, and an opening."""
-        form = form or self.form
-        said = [message["content"] for message in form.messages(problem.text)]
-        return "\n\n".join([*said, f"{form.opening or 'Solution:'}\n"])
+        return (form or self.form).plain(problem.text)
 
     def verify(self, problem: Problem, completion: str, form: PromptFormat | None = None) -> Verdict:
         """The verdict on a completion, found in a worker process with limits on time and memory."""

@@ -106,8 +106,7 @@ class ReasoningGym:
 
     def render(self, problem: Problem, form: PromptFormat | None = None) -> str:
         """The prompt as plain text: messages, empty lines between, and an opening."""
-        form = form or self.form
-        return "\n\n".join([*(m["content"] for m in form.messages(problem.text)), f"{form.opening or 'Solution:'}\n"])
+        return (form or self.form).plain(problem.text)
 
     def verify(self, problem: Problem, completion: str, form: PromptFormat | None = None) -> Verdict:
         """The verdict on a completion, found in a worker process with limits on time and memory."""

@@ -14,31 +14,10 @@ from sage_rlvr.config import (
     WorldConfig,
     decode,
     load,
-    load_config,
     parse_yaml,
     to_yaml,
 )
 from sage_rlvr.errors import ConfigError
-
-
-def world_of(name: str) -> WorldConfig:
-    """The world of a recipe file (RL or SFT), or a named one (`sage_rlvr.tasks.countdown.WORLDS`)."""
-    from sage_rlvr.tasks.countdown import WORLDS
-
-    if name.endswith((".yaml", ".yml")):
-        if "method" in load(name):
-            return load_config(TrainConfig, name).world
-        return load_config(SftConfig, name).world
-    if name not in WORLDS:
-        raise ConfigError(f"world {name!r}: give a recipe file or one of {', '.join(WORLDS)}")
-    world = WORLDS[name]
-    return WorldConfig(
-        counts=dict(world.counts),
-        max_number=world.max_number,
-        min_target=world.min_target,
-        max_target=world.max_target,
-        targets=world.targets,
-    )
 
 
 def world_line(world: WorldConfig) -> str:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from rich.console import Console
 
+from sage_rlvr.config import world_of
 from sage_rlvr.errors import DataError, SageError
 from sage_rlvr.evaluation import (
     compare_frontiers,
@@ -33,7 +34,6 @@ from sage_rlvr.evaluation.verdicts import exact_leash_lines, legend_lines
 from sage_rlvr.report import Result, SeedSummary, arm_from_logps, summarise_seeds
 from sage_rlvr.report.summary import control_pairs
 from sage_rlvr.runs import read_metrics
-from sage_rlvr.verbs.recipes import world_of
 
 if TYPE_CHECKING:
     from sage_rlvr.engines.evaluate import Target

@@ -64,6 +64,7 @@ class Branch(Banded):
         return f"1 + {self.ratio:g} * relu(H_t[{source}] - {limit})"
 
     def raw_q(self, signals: Signals, step: int, total_steps: int, key: Key) -> PerToken:
+        """1 + ratio * relu(H - threshold), (B, T)."""
         (name,) = self.needs
         entropies = signals.require(name, "Branch")
         threshold: float | torch.Tensor

@@ -51,6 +51,7 @@ class Diary(TrainerCallback):
     def on_pre_optimizer_step(
         self, args: Any, state: TrainerState, control: TrainerControl, model: Any = None, **_: Any
     ) -> None:
+        """TrainingDiverged where a gradient is not finite, before it moves anything."""
         if args.fp16:  # a gradient that overflows is ordinary there: its scaler leaves the step out
             return
         for name, weight in model.named_parameters():
@@ -60,6 +61,7 @@ class Diary(TrainerCallback):
     def on_log(
         self, args: Any, state: TrainerState, control: TrainerControl, logs: dict[str, float] | None = None, **_: Any
     ) -> None:
+        """One row of metrics.jsonl under this package's names, and the progress line."""
         if not logs or "train_runtime" in logs or not state.global_step:  # the summary at the end
             return
         # num_tokens starts again from 0 in a run that is continued, so it is no metric of the run

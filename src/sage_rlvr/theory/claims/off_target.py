@@ -110,6 +110,7 @@ def _measure(ref: torch.Tensor, right: torch.Tensor, q: torch.Tensor, beta: floa
 
 @cache
 def sweep(worlds: int = 1500) -> tuple[_World, ...]:
+    """Random finite worlds of fixed seed, the same at every call."""
     generator = torch.Generator().manual_seed(30)
 
     def uniform(low: float, high: float, size: int) -> torch.Tensor:
