@@ -16,6 +16,7 @@ from sage_rlvr.evaluation import (
     count_frontier,
     frontier,
     frontier_sentence,
+    gap_curve,
     gap_to_frontier,
     passk_at,
     share_difference,
@@ -63,6 +64,30 @@ def test_no_common_range():
     gap = gap_to_frontier(points((0.5, 0.6, 0.8), (1.0, 0.5, 0.9)), BASE)
     assert gap.value is None and gap.reason == "no common range"
     assert gap_to_frontier([], BASE).reason == "no common range"
+
+
+def test_gap_curve_by_hand():
+    """Lines of pass@k = 1.2 - x shifted up by 0.01, 0.02 and 0.03 in three seeds: mean 0.02, Student's t of 2 degrees."""
+    lower = points((0.1, 0.40, 0.80), (1.0, 0.20, 1.00))
+    upper = [points((0.1, 0.40, 0.80 + s), (1.0, 0.20, 1.00 + s)) for s in (0.01, 0.02, 0.03)]
+    curve = gap_curve(upper, [lower] * 3, steps=5)
+    np.testing.assert_allclose(curve.pass1, [0.20, 0.25, 0.30, 0.35, 0.40])
+    np.testing.assert_allclose(curve.difference, 0.02)
+    reach = stats.t.ppf(0.975, 2) * 0.01 / np.sqrt(3)
+    np.testing.assert_allclose(curve.high - curve.difference, reach)
+    np.testing.assert_allclose(curve.difference - curve.low, reach)
+    assert curve.seeds == 3
+
+
+def test_gap_curve_covers_what_every_seed_covers():
+    narrow = points((0.1, 0.35, 0.85), (1.0, 0.25, 0.95))
+    curve = gap_curve([BASE, narrow], [BASE, BASE])
+    assert (curve.pass1[0], curve.pass1[-1]) == pytest.approx((0.25, 0.35))
+    assert np.isnan(curve.low).all() and np.isnan(curve.high).all()  # two seeds carry no interval
+    assert gap_curve([points((0.5, 0.6, 0.8), (1.0, 0.5, 0.9))], [BASE]) is None
+    assert gap_curve([points((1.0, 0.3, 0.9))], [BASE]) is None
+    with pytest.raises(DataError, match="2 and 1 frontiers"):
+        gap_curve([BASE, BASE], [BASE])
 
 
 def world(rng, shift, n=200):

@@ -10,8 +10,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sage_rlvr.evaluation import FrontierPoint, Interval
-from sage_rlvr.report.figures import frontier_figure, moving_mean, passk_figure, png_of, svg_of, training_figure
+from sage_rlvr.evaluation import FrontierPoint, GapCurve, Interval
+from sage_rlvr.report.figures import (
+    frontier_figure,
+    gap_figure,
+    moving_mean,
+    passk_figure,
+    png_of,
+    svg_of,
+    training_figure,
+)
 from sage_rlvr.report.style import RC, spread
 
 KS = (1, 4, 16, 64, 256)
@@ -70,6 +78,33 @@ def test_every_training_seed_has_its_mark():
     figure = frontier_figure(base, {"GRPO": (near, near)}, seeds={"GRPO": marks})
     drawn = [c.get_offsets().tolist() for c in figure.axes[0].collections if len(c.get_offsets()) == 3]
     np.testing.assert_allclose(drawn, [marks])
+
+
+def test_many_arms_get_a_key_and_no_names_on_each_other():
+    base = [FrontierPoint(temperature=t, pass1=t / 3, passk=1 - t / 4) for t in (0.2, 0.5, 1.0)]
+    near = Interval(value=0.3, low=0.28, high=0.32, level=0.95, over="training seeds", n=3)
+    names = ["no KL", "GRPO", "SAGE-Branch", "Placebo", "SAGE-Token"]
+    figure = frontier_figure(base, dict.fromkeys(names, (near, near)))
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["base", *names]
+    assert not set(boxes(figure)) & set(names)
+    few = frontier_figure(base, dict.fromkeys(names[:2], (near, near)))
+    assert not few.legends and set(names[:2]) <= set(boxes(few))
+
+
+def test_gaps_share_their_scale_and_only_the_lowest_panels_name_the_axis():
+    lines = np.linspace(0.2, 0.4, 5)
+    curves = {
+        f"{name} − GRPO": GapCurve(pass1=lines, difference=lines * size, low=lines * size - 0.01,
+                                   high=lines * size + 0.01, level=0.95, seeds=3)
+        for name, size in (("no KL", -0.5), ("SAGE-Branch", 0.01), ("Placebo", 0.0))
+    }  # fmt: skip
+    axes = [a for a in gap_figure(curves).axes if a.get_visible()]
+    assert [a.get_title(loc="left") for a in axes] == list(curves)
+    assert len({a.get_ylim() for a in axes}) == 1 and [a.get_xlabel() for a in axes] == ["", "pass@1", "pass@1"]
+    low, high = axes[0].get_ylim()
+    assert low == -high and high == pytest.approx(
+        1.6 * np.quantile(np.abs([c.difference for c in curves.values()]), 0.9)
+    )
 
 
 def test_svg_is_fit_for_a_page(tmp_path):

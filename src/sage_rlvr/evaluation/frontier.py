@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import stats
 
 from sage_rlvr.errors import DataError
-from sage_rlvr.evaluation.compare import could_only, signed
+from sage_rlvr.evaluation.compare import FEWEST_SEEDS, could_only, signed
 from sage_rlvr.evaluation.intervals import RESAMPLES, SEED, Interval, bootstrap_means, bootstrap_sees, difference_reach
 from sage_rlvr.evaluation.passk import check_probabilities, exact_pass_at_k, pass_at_k
 from sage_rlvr.evaluation.power import fewest_units
@@ -77,6 +77,21 @@ class FrontierGap:
     detectable: float = math.inf
 
 
+@dataclass(frozen=True, kw_only=True)
+class GapCurve:
+    """`gap_curve`: where on the pass@1 axis two methods' frontiers lie apart, and by how much.
+
+    pass1, difference, low, high: (M,). low and high are NaN below three training seeds.
+    """
+
+    pass1: Floats
+    difference: Floats
+    low: Floats
+    high: Floats
+    level: float
+    seeds: int
+
+
 def frontier(ps: Mapping[float, ArrayLike], k: int = 256) -> tuple[FrontierPoint, ...]:
     """Points of one policy, hottest last: ps maps temperature -> exact probabilities (N,) on the same problems."""
     return _points(_table(ps, k))
@@ -123,6 +138,30 @@ def gap_to_frontier(arm: Sequence[FrontierPoint], base: Sequence[FrontierPoint],
         )
     mean = np.trapezoid(seen[:, 1], seen[:, 0]) / (seen[-1, 0] - seen[0, 0])
     return Gap(value=float(mean), low=low, high=high)
+
+
+def gap_curve(
+    a: Sequence[Sequence[FrontierPoint]], b: Sequence[Sequence[FrontierPoint]], *, level: float = 0.95, steps: int = 101
+) -> GapCurve | None:
+    """pass@k of a minus b at equal pass@1, point by point: one frontier a training seed in each, paired in order.
+
+    Over the range of pass@1 that every seed of both covers; None where there is none. Student's interval over seeds at each
+    point by itself, the problems held fixed. A frontier seen at a single temperature covers one point and gives None.
+    """
+    if not a or len(a) != len(b):
+        raise DataError(f"{len(a)} and {len(b)} frontiers: gap_curve pairs them, one a training seed in each.")
+    columns = [[_columns(points) for points in side] for side in (a, b)]
+    ends = [(one.min(), one.max()) for side in columns for one, _ in side]
+    low, high = max(end[0] for end in ends), min(end[1] for end in ends)
+    if not low < high:
+        return None
+    grid = np.linspace(low, high, steps)
+    gaps = np.stack([_best_at(grid, *left) - _best_at(grid, *right) for left, right in zip(*columns, strict=True)])
+    mean, reach = gaps.mean(axis=0), np.full(steps, math.nan)
+    if len(gaps) >= FEWEST_SEEDS:
+        spread = gaps.std(axis=0, ddof=1) / math.sqrt(len(gaps))
+        reach = float(stats.t.ppf((1 + level) / 2, len(gaps) - 1)) * spread
+    return GapCurve(pass1=grid, difference=mean, low=mean - reach, high=mean + reach, level=level, seeds=len(gaps))
 
 
 def at_equal_pass1(
@@ -278,6 +317,11 @@ def _best_at(grid: Floats, one: Floats, many: Floats) -> Floats:
     inside = (low - 1e-12 <= grid[:, None]) & (grid[:, None] <= high + 1e-12) & (high > low)
     corners = np.where(np.abs(grid[:, None] - one) <= 1e-12, many, -np.inf)
     return np.asarray(np.maximum(np.where(inside, at, -np.inf).max(axis=1), corners.max(axis=1)))
+
+
+def _columns(points: Sequence[FrontierPoint]) -> tuple[Floats, Floats]:
+    ordered = sorted(points, key=lambda point: point.temperature)
+    return np.array([p.pass1 for p in ordered]), np.array([p.passk for p in ordered])
 
 
 def _gap_of_row(row: Floats, temperatures: list[float]) -> float | None:

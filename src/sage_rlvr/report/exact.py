@@ -10,7 +10,7 @@ from typing import Any
 import matplotlib.figure
 import numpy as np
 
-from sage_rlvr.evaluation import FrontierPoint, Interval
+from sage_rlvr.evaluation import FrontierPoint, Interval, gap_curve
 from sage_rlvr.evaluation.compare import FEWEST_SEEDS
 from sage_rlvr.report import figures
 from sage_rlvr.report.parts import (
@@ -199,6 +199,25 @@ def frontier_picture(summary: Summary | SeedSummary) -> Picture:
     base = (summary.result if isinstance(summary, Summary) else summary.results[0]).base
     text = _GREY if base == "base" else _LINE
     return Picture(key="frontier", figure=figure, label=label, caption=f"{text.format(k=k, base=base)} {caption}")
+
+
+def gap_picture(summary: SeedSummary, pairs: Sequence[tuple[str, str]]) -> Picture | None:
+    """pass@k of A minus B at equal pass@1 along the frontiers, one panel a pair; None where no pair has a common range."""
+    k = summary.results[0].k
+    found = {f"{a} − {b}": gap_curve(summary.frontiers[a], summary.frontiers[b]) for a, b in pairs}
+    curves = {name: curve for name, curve in found.items() if curve is not None}
+    if not curves:
+        return None
+    bands = " Bands: 95 % intervals over training seeds (Student), one pass@1 at a time." * (
+        summary.seeds >= FEWEST_SEEDS
+    )
+    caption = (
+        f"Each pair sampled at all temperatures: what A has more of pass@{k} where both have the same pass@1. A line on zero "
+        f"slides along B's frontier. Towards the right both are sampled so cold that pass@{k} collapses, and a small difference in "
+        f"the best pass@1 reads as a large one in pass@{k}; the scale is cut there.{bands}"
+    )
+    label = f"difference in pass@{k} at equal pass@1 along the temperature frontiers, one panel a pair"
+    return Picture(key="gap", figure=figures.gap_figure(curves, k=k), label=label, caption=caption)
 
 
 def runs_of(summary: Summary) -> dict[str, Any]:

@@ -13,11 +13,12 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 from matplotlib.transforms import Bbox
 from numpy.typing import ArrayLike
 
-from sage_rlvr.evaluation import CurveComparison, FrontierPoint, Interval
+from sage_rlvr.evaluation import CurveComparison, FrontierPoint, GapCurve, Interval
 from sage_rlvr.report.style import INK, RC, colour, dark_twins, dash, marker, spread
 
 PANELS = (
@@ -25,6 +26,8 @@ PANELS = (
     ("kl_raw", "raw KL to the reference\n(nats a token)"),
     ("entropy", "policy entropy\n(nats a token)"),
 )
+MOST_NAMES_BESIDE = 4  # arms whose names stand beside their marks; more get a key above
+CROWDED = 12.0  # cost from which a temperature is left out
 REM_AN_INCH = 7.4  # of the page
 RC_DPI = 100  # RC["figure.dpi"]
 _SIZE = (6.0, 4.1)
@@ -81,11 +84,7 @@ def difference_figure(
             axes.set_title(name, fontsize=10.5)
         for axes in grid.flat[len(differences) :]:
             axes.set_visible(False)
-        for axes in grid.flat:
-            below = axes.get_subplotspec().rowspan.stop * columns + axes.get_subplotspec().colspan.start
-            last = below >= len(differences)
-            axes.tick_params(labelbottom=last)
-            axes.set_xlabel("k (tries)" if last else "")
+        _last_row_labelled(grid, len(differences), "k (tries)")
         if limits is not None:
             grid[0, 0].set_ylim(*limits)
         figure.supylabel("difference in pass@k", fontsize=10.5)
@@ -134,6 +133,9 @@ def frontier_figure(
         axes.set(xlabel="pass@1", ylabel=f"pass@{k}", title=title)
         axes.set_ylim(top=min(axes.get_ylim()[1], 1.01))
         labels = [(a, (o.value, m.value), colour(a), True) for a, (o, m) in arms.items()]
+        if len(arms) > MOST_NAMES_BESIDE:
+            _key_above(figure, [base_name, *arms])
+            labels = []
         labels.append((f"{base_name} at T = {ordered[0].temperature:g}", _xy(ordered[0]), shade, False))
         labels += [(f"{p.temperature:g}", _xy(p), shade, False) for p in _spread_out(axes, ordered)[1:]]
         segments = [[_xy(p) for p in line] for line in (ordered, *lines.values())]
@@ -142,6 +144,55 @@ def frontier_figure(
         segments += [[xy, xy] for marks in (seeds or {}).values() for xy in marks]
         _place_labels(figure, axes, labels, segments)
         return saved(figure, path)
+
+
+def gap_figure(
+    curves: Mapping[str, GapCurve], path: str | Path | None = None, *, k: int = 256, title: str = ""
+) -> Figure:
+    """pass@k of A minus B at equal pass@1 over pass@1, one panel a pair ("A − B"), the same scales in all.
+
+    Only what lies outside the band around zero moves the frontier. The scale is cut at the tenth of the curves' points that
+    lies farthest out: at the coldest temperatures pass@k falls steeply and a gap there is mostly one in the best pass@1.
+    """
+    with matplotlib.rc_context(RC):
+        columns = min(2, len(curves))
+        rows = -(-len(curves) // columns)
+        figure = Figure(figsize=(3.4 * columns + 0.6, 2.1 * rows + 0.5), layout="constrained")
+        grid = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
+        for axes, (name, c) in zip(grid.flat, curves.items(), strict=False):
+            shade = colour(name.split(" − ")[0])
+            axes.axhline(0, color=INK, linewidth=1.0)
+            axes.fill_between(c.pass1, c.low, c.high, color=shade, alpha=0.2, linewidth=0)
+            axes.plot(c.pass1, c.difference, color=shade)
+            axes.set_title(name, fontsize=10.5)
+        for axes in grid.flat[len(curves) :]:
+            axes.set_visible(False)
+        _last_row_labelled(grid, len(curves), "pass@1")
+        reach = np.concatenate([np.abs(c.difference) for c in curves.values()])
+        edge = max(float(np.quantile(reach, 0.9)) * 1.6, 0.02)
+        grid[0, 0].set_ylim(-edge, edge)
+        figure.supylabel(f"difference in pass@{k} at equal pass@1", fontsize=10.5)
+        if title:
+            figure.suptitle(title, fontsize=11.5, fontweight="bold", x=0.02, ha="left")
+        return saved(figure, path)
+
+
+def _last_row_labelled(grid: np.ndarray, shown: int, label: str) -> None:
+    """Ticks and axis label under the lowest visible panel of each column."""
+    columns = grid.shape[1]
+    for index, axes in enumerate(grid.flat):
+        last = index + columns >= shown
+        axes.tick_params(labelbottom=last)
+        axes.set_xlabel(label if last else "")
+
+
+def _key_above(figure: Figure, names: Sequence[str]) -> None:
+    """A key in place of names beside the marks, where so many arms would lie on each other's names."""
+    handles = [
+        Line2D([], [], color=colour(name), marker=marker(name), linestyle=dash(name), markersize=6.5, linewidth=1.3)
+        for name in names
+    ]
+    figure.legend(handles, names, loc="outside upper left", ncols=3, frameon=False, fontsize=9.5, handlelength=2.6)
 
 
 def _spread_out(axes: Axes, points: Sequence[FrontierPoint], least: float = 0.06) -> list[FrontierPoint]:
@@ -301,12 +352,15 @@ def _place_labels(
         box = label.get_window_extent(renderer)
         half, origin = (box.width / 2 / unit, box.height / 2 / unit), axes.transData.transform(xy)
         best, best_cost = (0.0, 0.0), float("inf")
-        for dx, dy in _ring(half):
+        for dx, dy in _ring(half, near=not strong and bool(taken)):
             corner = (origin[0] + dx * unit - box.width / 2, origin[1] + dy * unit - box.height / 2)
             moved = Bbox.from_bounds(*corner, box.width, box.height)
             cost = _cost(moved, inside, ink, marks, taken) + 0.02 * float(np.hypot(dx, dy))
             if cost < best_cost:
                 best, best_cost, chosen = (dx, dy), cost, moved
+        if not strong and taken and best_cost >= CROWDED:
+            label.remove()  # a temperature far from its point, or on another's, says less than none
+            continue
         label.set_position(best)
         if strong and np.hypot(*best) > 2.2 * half[1] + half[0]:
             _leader(axes, xy, best, shade)
@@ -320,9 +374,9 @@ def _leader(axes: Axes, xy: tuple[float, float], offset: tuple[float, float], sh
     )  # fmt: skip
 
 
-def _ring(half: tuple[float, float]) -> list[tuple[float, float]]:
+def _ring(half: tuple[float, float], near: bool = False) -> list[tuple[float, float]]:
     out = []
-    for distance in (5.0, 9.0, 14.0, 20.0, 28.0, 38.0):
+    for distance in (5.0, 9.0, 14.0, 20.0, 28.0, 38.0)[: 3 if near else None]:
         for angle in np.arange(16) * np.pi / 8:
             c, s = float(np.cos(angle)), float(np.sin(angle))
             out.append((c * (half[0] + distance), s * (half[1] + distance)))
