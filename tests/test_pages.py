@@ -1,0 +1,69 @@
+"""What the pages tell a reader to type is there: commands parse, recipes and matrices exist, links lead somewhere."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+import tyro
+
+from sage_rlvr.cli import Command
+
+ROOT = Path(__file__).parents[1]
+PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "docs" / "methods").glob("*.md")])
+SHELL = re.compile(r"```sh\n(.*?)```", re.DOTALL)
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+
+
+def commands(page: Path) -> list[str]:
+    """The lines of a page's shell blocks that call sage-rlvr; a line that ends in a backslash goes on in the next."""
+    blocks = "".join(SHELL.findall(page.read_text(encoding="utf-8"))).replace("\\\n", " ")
+    return [line for line in blocks.splitlines() if line.startswith("sage-rlvr ")]
+
+
+TYPED = [(page.name, line) for page in PAGES for line in commands(page)]
+
+
+@pytest.mark.parametrize(("page", "line"), TYPED, ids=[f"{page}-{i}" for i, (page, _) in enumerate(TYPED)])
+def test_the_command_parses(page, line):
+    words = shlex.split(line, comments=True)[1:]
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(said), contextlib.redirect_stdout(said):
+            _, unknown = tyro.cli(Command, prog="sage-rlvr", args=words, return_unknown_args=True)
+    except SystemExit:
+        pytest.fail(f"{page}: {line}\n{said.getvalue()}")
+    edits = [
+        word for word in unknown if word.startswith("--")
+    ]  # of the recipe: --a.b value, or a field of its first level
+    assert words[0] in ("train", "sft", "show") or not edits, f"{page}: {line}: {edits}"
+    for word in words:
+        if word.startswith("recipes/"):
+            assert (ROOT / word).is_file(), f"{page}: {line}: there is no {word}"
+
+
+def test_there_are_commands_to_parse():
+    assert len(TYPED) > 25 and {"README.md", "experiments.md"} <= {page for page, _ in TYPED}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_between_pages_lead_somewhere(page):
+    for target in LINK.findall(page.read_text(encoding="utf-8")):
+        if not re.match(r"https?:|#|mailto:", target):
+            assert (page.parent / target.split("#")[0]).exists(), f"{page.name}: {target}"
+
+
+def test_every_matrix_and_paper_recipe_has_its_place_among_the_experiments():
+    text = (ROOT / "docs" / "experiments.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"`([\w.*]+)`", text))
+    matrices = {path.name for path in (ROOT / "recipes" / "matrices").glob("*.yaml")}
+    assert matrices <= named
+    shared = {"base", "full_base", "r1_base"}
+    for path in (ROOT / "recipes" / "paper").glob("*.yaml"):
+        assert path.stem in shared | named or any(path.match(f"{name}.yaml") for name in named if "*" in name), (
+            path.name
+        )
