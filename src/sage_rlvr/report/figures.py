@@ -134,7 +134,7 @@ def frontier_figure(
         axes.set_ylim(top=min(axes.get_ylim()[1], 1.01))
         labels = [(a, (o.value, m.value), colour(a), True) for a, (o, m) in arms.items()]
         if len(arms) > MOST_NAMES_BESIDE:
-            _key_above(figure, [base_name, *arms])
+            key_above(figure, [base_name, *arms])
             labels = []
         labels.append((f"{base_name} at T = {ordered[0].temperature:g}", _xy(ordered[0]), shade, False))
         labels += [(f"{p.temperature:g}", _xy(p), shade, False) for p in _spread_out(axes, ordered)[1:]]
@@ -186,12 +186,15 @@ def _last_row_labelled(grid: np.ndarray, shown: int, label: str) -> None:
         axes.set_xlabel(label if last else "")
 
 
-def _key_above(figure: Figure, names: Sequence[str]) -> None:
-    """A key in place of names beside the marks, where so many arms would lie on each other's names."""
+def key_above(figure: Figure, names: Sequence[str], *, marked: bool = True) -> None:
+    """A key in place of names beside the lines, where so many would lie on each other's names; call before `saved`."""
     handles = [
-        Line2D([], [], color=colour(name), marker=marker(name), linestyle=dash(name), markersize=6.5, linewidth=1.3)
+        Line2D(
+            [], [], color=colour(name), marker=marker(name) if marked else "", linestyle=dash(name), markersize=6.5,
+            linewidth=1.3 if marked else 1.9,
+        )
         for name in names
-    ]
+    ]  # fmt: skip
     figure.legend(handles, names, loc="outside upper left", ncols=3, frameon=False, fontsize=9.5, handlelength=2.6)
 
 

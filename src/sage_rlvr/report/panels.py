@@ -134,7 +134,7 @@ def tails_figure(values: Mapping[str, ArrayLike], base: str) -> Figure:
         axes.xaxis.set_major_formatter(plain)
         axes.xaxis.set_minor_formatter(FuncFormatter(lambda x, _: f"{x:g}" if f"{x:e}"[0] in "2358" else ""))
         axes.yaxis.set_major_formatter(plain)
-        axes.legend(frameon=False, loc="lower left", handlelength=3.2)
+        figures.key_above(figure, list(values), marked=False)
         return figures.saved(figure, None)
 
 
