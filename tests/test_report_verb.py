@@ -19,7 +19,8 @@ from sage_rlvr.evaluation.support import reachable
 from sage_rlvr.report import book, markdown
 from sage_rlvr.report.parts import Browser, Page, Part, Picture, Tabular
 from sage_rlvr.tasks.countdown_expressions import solve
-from sage_rlvr.verbs.report import _distinct, _labels, gather, study_of
+from sage_rlvr.verbs.found import gather
+from sage_rlvr.verbs.report import _distinct, _labels, study_of
 from samples_common import IDENTITY, evaluate
 
 LABELS = {"grpo": "GRPO", "no_kl": "no KL", "placebo": "Placebo"}

@@ -181,6 +181,7 @@ def test_what_did_not_run_is_said(tmp_path: Path, matrix: Callable[..., Path]) -
     console.print(table(sweep))
     assert said(console).count("not run") == 6
     module._write_recipes(sweep)
+    sweep.out.mkdir()
     module.note(sweep)
     text = "\n".join(module.closing_lines(write_summary(sweep.out)))
     assert "not run: GRPO s0: not run, SAGE-Branch s0: not run" in text and "0 evaluated seeds of the control" in text
@@ -188,6 +189,19 @@ def test_what_did_not_run_is_said(tmp_path: Path, matrix: Callable[..., Path]) -
 
 
 @pytest.mark.slow
+def test_arms_of_other_lengths_are_refused_unless_the_length_is_the_question(
+    tmp_path: Path, matrix: Callable[..., Path]
+) -> None:
+    arms = ("arms: {grpo: grpo,", "arms: {grpo: grpo, early: {recipe: grpo, edits: {steps: 1}},")
+    with pytest.raises(ConfigError, match=r"differ in steps: \[1, 2\].*steps_differ: true"):
+        plan(matrix(arms), tmp_path / "out")
+    sweep = plan(matrix(arms, ("controls: [no_kl]", "controls: none\nsteps_differ: true")), tmp_path / "out")
+    assert {cell.arm.name: cell.job.config.steps for cell in sweep.cells} == {"grpo": 2, "early": 1, "branch": 2}
+    sweep.out.mkdir()
+    module.note(sweep)
+    assert json.loads((tmp_path / "out" / "matrix.json").read_text())["steps"] == "1 to 2"
+
+
 def test_an_arm_is_chosen_on_validation_and_it_alone_is_tested(
     tmp_path: Path, matrix: Callable[..., Path], started: Started
 ) -> None:

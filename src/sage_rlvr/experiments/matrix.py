@@ -116,7 +116,7 @@ class ChooseSpec:
 class Matrix:
     """See the module. policy: an SFT recipe whose policy all arms start from (trained first); null: what the recipes name.
     adopt: sweeps beside this one's folder, whose finished runs of the same configuration and weights are taken over.
-    notes: a line or two for the summary."""
+    notes: a line or two for the summary. steps_differ: the arms may train for different numbers of steps (a learning curve)."""
 
     tier: str
     seeds: tuple[int, ...]
@@ -129,6 +129,7 @@ class Matrix:
     choose: ChooseSpec | None = None
     adopt: tuple[str, ...] = ()
     notes: str = ""
+    steps_differ: bool = False
 
     def __post_init__(self) -> None:
         _require(bool(self.seeds) and bool(self.arms), "seeds, arms: give at least one of each")

@@ -135,7 +135,7 @@ def plan(source: Path, out: Path) -> Sweep:
     own = sft_config(matrix, folder)
     policy = None if own is None else str((out / "policy").absolute())
     arms, left_out = resolve(matrix, folder, policy, LABELS)
-    _check_alike(arms)
+    _check_alike(arms, matrix.steps_differ)
     evaluations = _evaluations(matrix, folder, arms[0])
     for exact in evaluations.values():
         if max(exact.world.counts) < 5 or len(evaluations) == 1:  # drawing problems of five numbers takes long
@@ -169,8 +169,8 @@ def plan(source: Path, out: Path) -> Sweep:
     return sweep
 
 
-def _check_alike(arms: Sequence[Arm]) -> None:
-    """One base policy and one world for all arms, without which nothing could be paired."""
+def _check_alike(arms: Sequence[Arm], steps_differ: bool) -> None:
+    """One base policy and one world for all arms, without which nothing could be paired; one length, unless it is asked for."""
     for name in ("model", "world"):
         values = {json.dumps(dump(arm.config)[name], default=str) for arm in arms}
         if len(values) > 1:
@@ -178,8 +178,11 @@ def _check_alike(arms: Sequence[Arm]) -> None:
                 f"the arms differ in {name}: {', '.join(sorted(values))}; one matrix has one, set it in `base`"
             )
     steps = {arm.config.steps for arm in arms}
-    if len(steps) > 1:
-        raise ConfigError(f"the arms differ in steps: {sorted(steps)}; one matrix has one number, set it in `base`")
+    if len(steps) > 1 and not steps_differ:
+        raise ConfigError(
+            f"the arms differ in steps: {sorted(steps)}; one matrix has one number, set it in `base`, or say "
+            "`steps_differ: true` where the length is what is compared"
+        )
 
 
 def _evaluations(matrix: Matrix, folder: Path, arm: Arm) -> dict[str, Exact]:
@@ -381,7 +384,7 @@ def note(sweep: Sweep) -> None:
         "matrix": sweep.source.name,
         "control": matrix.control,
         "seeds": list(matrix.seeds),
-        "steps": first.steps,
+        "steps": _lengths(sweep.arms),
         "world": world_words(first.world),
         "evaluate": evaluate,
         "base_evaluated": [suffix for suffix, task in sweep.base.items() if task in sweep.over],
@@ -393,6 +396,12 @@ def note(sweep: Sweep) -> None:
         "versions": versions(),
     }
     write_json_atomic(sweep.out / "matrix.json", as_read_back(facts))
+
+
+def _lengths(arms: Sequence[Arm]) -> int | str:
+    """How many steps a run has; in words where the arms differ."""
+    steps = sorted({arm.config.steps for arm in arms})
+    return steps[0] if len(steps) == 1 else f"{steps[0]} to {steps[-1]}"
 
 
 def _arm_facts(arm: Arm) -> dict[str, Any]:

@@ -2,31 +2,22 @@
 
 from __future__ import annotations
 
-import json
 import os
-import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from sage_rlvr.errors import ConfigError, DataError, SageError
-from sage_rlvr.evaluation import exact_pass_at_k, expected_distinct_correct
+from sage_rlvr.evaluation import exact_pass_at_k
 from sage_rlvr.evaluation.compare import FEWEST_SEEDS
-from sage_rlvr.evaluation.patterns import pattern_frequencies
-from sage_rlvr.evaluation.perplexity import perplexities
-from sage_rlvr.evaluation.record import Record, check_paired, load_record
-from sage_rlvr.evaluation.sample_report import GUIDED, SCORED, arrays, made_under
-from sage_rlvr.evaluation.sample_rows import unescape
-from sage_rlvr.evaluation.samples import SampleStore
+from sage_rlvr.evaluation.record import Record, check_paired
 from sage_rlvr.evaluation.structure import classes_of_answers, effective_classes, reachable_classes
 from sage_rlvr.report import (
     Result,
     RunFacts,
-    SampleSet,
-    Shown,
     Structure,
     Study,
     arm_from_logps,
@@ -41,202 +32,8 @@ from sage_rlvr.report import (
 from sage_rlvr.report.parts import joined
 from sage_rlvr.report.summary import control_pairs
 from sage_rlvr.runs import read_metrics
-
-BASE = "base"
-LONGEST = 4000  # characters of one sample on the page
-MOST_SAMPLES = 20_000  # on one page
-_SEEDED = re.compile(r"(.+)-s(\d+)")
-
-
-@dataclass
-class Policy:
-    """What was found of one arm: records and run directories by training seed, stores with theirs, and its words."""
-
-    name: str
-    records: dict[int, Record] = field(default_factory=dict)
-    runs: dict[int, Path] = field(default_factory=dict)
-    stores: list[tuple[int | None, Path]] = field(default_factory=list)
-    states: dict[int, str] = field(default_factory=dict)
-    why: str = ""
-
-
-@dataclass
-class Found:
-    """Everything that was named, sorted by arm; `labels` maps a recipe's stem to the arm's name."""
-
-    labels: Mapping[str, str]
-    split: str
-    base: Policy = field(default_factory=lambda: Policy(BASE))
-    arms: dict[str, Policy] = field(default_factory=dict)
-    notes: list[str] = field(default_factory=list)
-    sources: list[str] = field(default_factory=list)
-    control: str | None = None
-    folders: bool = False  # whole folders were named, so the order of the arms is theirs
-
-    def arm(self, name: str) -> Policy:
-        """The arm of that name, made where it is new; the base stands apart."""
-        return self.base if name == BASE else self.arms.setdefault(name, Policy(name))
-
-    def label(self, stem: str) -> str:
-        """The arm's name of a recipe's stem."""
-        return self.labels.get(stem, stem)
-
-
-def gather(items: Sequence[str], labels: Mapping[str, str], split: str = "test") -> Found:
-    """Sort what was named by arm and seed. DataError names what is none of folder, run, record and store."""
-    found = Found(labels=dict(labels), split=split)
-    for item in items:
-        name, paths = ("", item) if Path(item).exists() else _named(item)
-        for index, path in enumerate(paths.split(",") if name else [paths]):
-            _add(found, Path(path), name, index)
-            found.sources.append(path)
-    return found
-
-
-def _named(item: str) -> tuple[str, str]:
-    name, equals, paths = item.rpartition("=")
-    if not equals or not name:
-        raise DataError(
-            f"{item}: no such file or folder; give a sweep's or demo's folder, a run, a record (.npz), a sample store"
-        )
-    return name, paths
-
-
-def _add(found: Found, path: Path, name: str, index: int) -> None:
-    if path.suffix == ".npz" or path.is_file():
-        record = load_record(path)
-        arm, seed = _address(found, path.stem, index)
-        _add_record(found, record, name or (BASE if _is_base(record) else arm), seed)
-    elif (path / "store.json").is_file():
-        _add_store(found, path, name, index)
-    elif (path / "run.json").is_file():
-        _add_run(found, path, name, index)
-    elif (path / "runs").is_dir() or (path / "evaluations").is_dir():
-        if name:
-            raise DataError(f"{name}={path}: a whole folder names its arms itself; give {path} alone")
-        _add_folder(found, path)
-    else:
-        known = "a folder with runs/ and evaluations/, a run (run.json), a record (.npz), a sample store (store.json)"
-        there = path / "report.html"
-        page = f"; compare's page is already there: {there}" if there.is_file() else ""
-        raise DataError(f"{path}: {'nothing of ' if path.exists() else 'is not there; wanted is '}{known}{page}")
-
-
-def _address(found: Found, stem: str, index: int) -> tuple[str, int]:
-    """Arm and training seed of "grpo-s3"; of other names the place in the list is the seed."""
-    match = _SEEDED.fullmatch(stem)
-    return (found.label(match[1]), int(match[2])) if match else (found.label(stem), index)
-
-
-def _is_base(record: Record) -> bool:
-    return record.meta.get("name") == BASE or record.meta.get("model") == "embedded"
-
-
-def _add_record(found: Found, record: Record, arm: str, seed: int) -> None:
-    if record.meta.get("split") != found.split:
-        found.notes.append(
-            f"{arm}: a record of the {record.meta.get('split')} problems is left out, the report is of {found.split}."
-        )
-        return
-    policy = found.arm(arm)
-    while policy is not found.base and seed in policy.records:
-        seed += 1
-    policy.records[0 if policy is found.base else seed] = record
-
-
-def _add_store(found: Found, path: Path, name: str, index: int) -> None:
-    run = next((parent for parent in list(path.parents)[:3] if (parent / "run.json").is_file()), None)
-    if run is not None:
-        arm, seed = _address(found, run.name, index)
-    else:
-        model = SampleStore.open(path).identity.model
-        arm, seed = (BASE if model in (BASE, "embedded") else found.label(Path(model).name)), index
-    policy = found.arm(name or arm)
-    known = None if policy is found.base or run is None else seed
-    if (known, path) not in policy.stores:
-        policy.stores.append((known, path))
-
-
-def _add_run(found: Found, path: Path, name: str, index: int) -> None:
-    facts = _facts(path)
-    arm, seed = _address(found, path.name, index)
-    seed = int(facts["config"].get("seed", seed))
-    policy = found.arm(name or arm)
-    while seed in policy.runs and policy.runs[seed] != path:
-        seed += 1
-    policy.runs[seed] = path
-    own = path / f"evaluation-{found.split}.npz"
-    if own.is_file() and seed not in policy.records:
-        _add_checked(found, own, path, policy.name, seed)
-    for store in sorted(path.glob("samples/*/store.json")):
-        if (seed, store.parent) not in policy.stores:
-            policy.stores.append((seed, store.parent))
-
-
-def _add_checked(found: Found, record: Path, run: Path, arm: str, seed: int) -> None:
-    """A record, unless the run has other weights by now."""
-    from sage_rlvr.engines.base import weights_hash
-
-    loaded = load_record(record)
-    policy = run / "policy"
-    if (policy / "config.json").is_file() and loaded.meta.get("weights") != weights_hash(str(policy)):
-        found.notes.append(
-            f"{arm}, seed {seed}: its record is of other weights than the run has now; evaluate it again."
-        )
-        return
-    _add_record(found, loaded, arm, seed)
-
-
-def _facts(run: Path) -> dict[str, Any]:
-    try:
-        facts: dict[str, Any] = json.loads((run / "run.json").read_text(encoding="utf-8"))
-        if not isinstance(facts.get("config"), dict):
-            raise ValueError("no config")
-    except (OSError, ValueError) as error:
-        raise DataError(f"{run / 'run.json'} cannot be read ({error}); leave this run out, or train it anew") from error
-    return facts
-
-
-def _add_folder(found: Found, path: Path) -> None:
-    found.folders = True
-    matrix = _matrix(path)
-    stems = {str(arm["name"]): str(arm.get("label") or found.label(str(arm["name"]))) for arm in matrix.get("arms", [])}
-    found.labels = {**found.labels, **stems}
-    for arm in matrix.get("arms", []):
-        found.arm(stems[str(arm["name"])]).why = str(arm.get("why") or "")
-    for cell in matrix.get("cells", []):
-        found.arm(found.label(str(cell["arm"]))).states[int(cell["seed"])] = str(cell.get("status", "not run"))
-    if matrix.get("control"):
-        found.control = found.label(str(matrix["control"]))
-    found.notes += [str(text) for text in matrix.get("left_out", [])]
-    for run in sorted(path.glob("runs/*/run.json")):
-        _add_run(found, run.parent, "", 0)
-    for record in sorted(path.glob("evaluations/*.npz")):
-        if record.stem == BASE:
-            _add_record(found, load_record(record), BASE, 0)
-        elif match := _SEEDED.fullmatch(record.stem):
-            run = path / "runs" / record.stem
-            _add_checked(found, record, run, found.label(match[1]), int(match[2]))
-        else:
-            found.notes.append(f"evaluations/{record.name} is of other problems than the report and stays outside it.")
-    for store in sorted([*path.glob("runs/base/samples/*/store.json"), *path.glob("samples*/store.json")]):
-        _add_store(found, store.parent, "", 0)
-
-
-def _matrix(path: Path) -> dict[str, Any]:
-    try:
-        found = json.loads((path / "matrix.json").read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError) as error:
-        raise DataError(
-            f"{path / 'matrix.json'} cannot be read ({error}); move it away to read the folder without it"
-        ) from error
-    return found if isinstance(found, dict) else {}
-
-
-# ------------------------------------------------------------------------------------------------------------------
-# the study
+from sage_rlvr.verbs.found import BASE, Found, Policy, facts_of, gather
+from sage_rlvr.verbs.report_samples import sample_sets
 
 
 def study_of(
@@ -255,7 +52,7 @@ def study_of(
     say(_counted(found))
     results, records, left = _results(found, {(r.arm, r.seed): r for r in runs}, k)
     structure = _structure(records, k) if results else None
-    sets, trouble = _sample_sets(found, shown)
+    sets, trouble = sample_sets(found, shown)
     configs = {
         run.arm: {key: v for key, v in run.config.items() if key != "seed"} for run in reversed(runs) if run.config
     }
@@ -300,7 +97,7 @@ def _run_facts(found: Found, policy: Policy, seed: int) -> RunFacts:
     run = policy.runs.get(seed)
     if run is None:
         return RunFacts(arm=policy.name, seed=seed, state="evaluated" if evaluated else state)
-    facts, rows = _facts(run), read_metrics(run)
+    facts, rows = facts_of(run), read_metrics(run)
     steps = int(facts["config"].get("steps", 0))
     whole = (run / "policy" / "config.json").is_file() and len(rows) >= steps
     state = (
@@ -499,137 +296,6 @@ def _labels(record: Record) -> dict[str, list[list[str]]] | None:
 
 
 # ------------------------------------------------------------------------------------------------------------------
-# samples
-
-
-def _sample_sets(found: Found, shown: int) -> tuple[list[SampleSet], list[str]]:
-    stores = [
-        (policy.name, seed, path) for policy in (found.base, *found.arms.values()) for seed, path in policy.stores
-    ]
-    fewest, trouble = _fewest(stores)
-    out, left = [], MOST_SAMPLES
-    for arm, seed, path in stores:
-        with SampleStore.open(path) as store:
-            counts = store.counts(check=False)
-            if not len(counts.n):
-                trouble.append(f"{arm}: {path.name} holds no samples yet.")
-                continue
-            if lacking := store.lacking(counts):
-                trouble.append(f"{arm}: {path.name} has {lacking.partition(';')[0]}.")
-            most = fewest[store.identity.task]
-            one = _sample_set(store, arm, seed, min(shown, left // max(1, len(counts.problems))), most)
-        left -= len(one.shown)
-        out.append(one)
-    return out, trouble
-
-
-def _fewest(stores: Sequence[tuple[str, int | None, Path]]) -> tuple[dict[str, int], list[str]]:
-    """Of each task the smallest n of its stores, which all are read to, and a sentence where that leaves samples out."""
-    sizes: dict[str, dict[str, int]] = {}
-    for arm, seed, path in stores:
-        with SampleStore.open(path) as store:
-            name = f"{arm} ({path.name})" if seed is None else f"{arm}, seed {seed} ({path.name})"
-            if len(n := store.counts(check=False).n):
-                sizes.setdefault(store.identity.task, {})[name] = int(n.min())
-    fewest = {task: min(found.values()) for task, found in sizes.items()}
-    said = []
-    for task, found in sizes.items():
-        more = [f"{name} has {n}" for name, n in found.items() if n > fewest[task]]
-        if more:
-            said.append(
-                f"{task}: the first {fewest[task]} samples of each problem are read, the most that all stores have "
-                f"({', '.join(more)})."
-            )
-    return fewest, said
-
-
-def _sample_set(store: SampleStore, arm: str, seed: int | None, shown: int, n: int) -> SampleSet:
-    """The first n samples of each problem; `shown` of them on the page."""
-    counts = store.counts(n, check=False)
-    rows = store.table(("problem", "answer", "verdict", "text", "base_logps", "versions"), n=n)
-    names = [unescape(name) for name in rows["problem"].to_pylist()]
-    right = np.array([verdict == "right" for verdict in rows["verdict"].to_pylist()], dtype=bool)
-    law, ks = store.identity.decoding, [*(2**i for i in range(n.bit_length()) if 2**i < n), n]
-    scored = sorted(made_under(rows, SCORED))
-    known = len(scored) == 1 and not rows["base_logps"].null_count
-    answers = rows["answer"].to_pylist()
-    texts = [unescape(text) for text in rows["text"].to_pylist()]
-    patterns = {}
-    if right.any() and store.identity.task != "countdown":
-        patterns = pattern_frequencies(texts, right, names, resamples=1000)
-    distinct = [expected_distinct_correct(answers[i : i + n], right[i : i + n], ks) for i in range(0, len(answers), n)]
-    guides = sorted(made_under(rows, GUIDED))
-    return SampleSet(
-        arm=arm,
-        seed=seed,
-        task=store.identity.task,
-        law=f"T = {law['temperature']:g}, preset {law['preset']}, at most {law['max_new_tokens']} tokens, n = {n} of each problem"
-        + (f", q of {', '.join(guides)}" if guides else ""),
-        problems=tuple(counts.problems),
-        n=n,
-        right=counts.right,
-        shown=tuple(_shown(store, min(shown, n))) if shown else (),
-        scored=scored[0].split()[0] if known else None,
-        perplexities=perplexities(arrays(rows["base_logps"])) if known else None,
-        owners=tuple(names),
-        is_right=right,
-        ks=tuple(ks),
-        distinct=np.array(distinct),
-        patterns=patterns,
-        guide=guides[0] if guides else None,
-        temperature=float(law["temperature"]),
-    )
-
-
-def _shown(store: SampleStore, n: int) -> list[Shown]:
-    """The first n samples of every problem, as the page shows them."""
-    rows = store.samples(n=n)
-    ids = [None if row.token_ids is None else np.asarray(row.token_ids) for row in rows]
-    spelled = _spellings(store, ids, [row.text for row in rows])
-    out = []
-    for row, tokens in zip(rows, ids, strict=True):
-        long = len(row.text) > LONGEST
-        base = row.base_logps
-        spell = None if spelled is None or tokens is None or long else tuple(spelled[int(i)] for i in tokens)
-        out.append(
-            Shown(
-                problem=row.problem,
-                sample=row.sample,
-                text=row.text[:LONGEST],
-                verdict=row.verdict,
-                reason=row.reason,
-                answer=row.answer,
-                finish=row.finish,
-                left_out=max(0, len(row.text) - LONGEST),
-                tokens=spell,
-                entropies=None if spell is None or row.entropies is None else tuple(np.asarray(row.entropies).tolist()),
-                q=None if spell is None or row.q is None else tuple(np.asarray(row.q).tolist()),
-                perplexity=None if base is None else float(perplexities([base])[0]),
-            )
-        )
-    return out
-
-
-def _spellings(store: SampleStore, rows: Sequence[Any], texts: Sequence[str]) -> dict[int, str] | None:
-    """Token id -> its text, from the tokenizer of the store's policy; None where none is there or it spells other texts."""
-    from sage_rlvr.engines.base import load_tokens
-
-    known = sorted({int(i) for row in rows if row is not None for i in row})
-    runs = [str(parent / "policy") for parent in list(store.path.parents)[:3] if (parent / "policy").is_dir()]
-    named = [store.identity.model] if Path(store.identity.model).is_dir() else []
-    for place in (*runs, *named, *(["embedded"] if store.identity.task == "countdown" else [])):
-        try:
-            tokenizer = load_tokens(place).tokenizer
-        except SageError:
-            continue
-        spelled = {i: tokenizer.decode([i]) for i in known}
-        pairs = [(row, text) for row, text in zip(rows, texts, strict=True) if row is not None][:32]
-        if all(text in "".join(spelled[int(i)] for i in row) for row, text in pairs):
-            return spelled
-    return None
-
-
-# ------------------------------------------------------------------------------------------------------------------
 # writing
 
 
@@ -657,4 +323,4 @@ def _relative(folder: Path, start: Path) -> str:
     return Path(os.path.relpath(folder, start)).as_posix()
 
 
-__all__ = ["gather", "study_of", "write"]
+__all__ = ["study_of", "write"]
