@@ -181,7 +181,6 @@ def test_what_did_not_run_is_said(tmp_path: Path, matrix: Callable[..., Path]) -
     console.print(table(sweep))
     assert said(console).count("not run") == 6
     module._write_recipes(sweep)
-    sweep.out.mkdir()
     module.note(sweep)
     text = "\n".join(module.closing_lines(write_summary(sweep.out)))
     assert "not run: GRPO s0: not run, SAGE-Branch s0: not run" in text and "0 evaluated seeds of the control" in text
@@ -363,6 +362,24 @@ def test_one_arm_under_two_names_is_tied(tmp_path: Path) -> None:
     assert relabelled(read_folder(few)) == {
         "splits": 0, "why": "not run: 4 evaluated seeds of the control, two halves need 6"
     }  # fmt: skip
+
+
+def test_training_reward_and_gradient_norms_are_means_of_their_part_of_the_run(tmp_path: Path) -> None:
+    """Thirty steps, reward the step's number, norm 1, 2, 3 in the thirds; the second seed has both doubled."""
+    folder = folder_of(tmp_path, {"control": [0.1, 0.1]})
+    for seed, scale in ((0, 1.0), (1, 2.0)):
+        rows = [
+            {"step": i, "time/step_s": 1.0, "reward/mean": scale * i, "optimizer/grad_norm": scale * (1 + i // 10)}
+            for i in range(30)
+        ]
+        log = folder / "runs" / f"control-s{seed}" / "metrics.jsonl"
+        log.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    row = summarise(folder)["arms"]["control"]
+    assert [row["reward"][when]["value"] for when in ("first", "last")] == [1.5, 42.0]
+    assert [norm["value"] for norm in row["grad_norm"].values()] == [1.5, 3.0, 4.5]
+    write_summary(folder)
+    text = (folder / "summary.md").read_text(encoding="utf-8")
+    assert "| training reward, first tenth | last tenth | test pass@1 |" in text and "| 4.500 (" in text
 
 
 def test_raw_kl_is_that_of_the_last_tenth() -> None:

@@ -51,8 +51,16 @@ MATCHED = (
 )
 SECOND = (
     *("arm", "support kept", "gained", "lost", "tokens drawn, M", "training, s", "q not 1 on (first, last tenth)"),
-    *("mean q (first, last tenth)", "gradient norm early, middle, late"),
+    "mean q (first, last tenth)",
 )  # fmt: skip
+TRAINING = (
+    *("arm", "training reward, first tenth", "last tenth", "test pass@1"),
+    *("gradient norm, early third", "middle", "late"),
+)  # fmt: skip
+LOGGED = (
+    "Training reward: mean of the samples that were trained on, each tenth of the steps on other problems than the last. Gradient "
+    "norms are those before clipping."
+)
 COUNTED = (
     "Support: right completions with probability above 1/256, over all problems, against the base. Tokens and seconds (by the "
     "clock, one thread a run) are means a run."
@@ -232,8 +240,14 @@ def _training(folder: Folder, name: str, seeds: Sequence[int]) -> dict[str, Any]
     norms = [[r["optimizer/grad_norm"] for r in rows if "optimizer/grad_norm" in r] for rows in logs]
     if all(norms):
         row["grad_norm"] = {
-            when: float(np.mean([np.mean(_third(n, i)) for n in norms]))
+            when: asdict(seed_interval([float(np.mean(_third(n, i))) for n in norms]))
             for i, when in enumerate(("early", "middle", "late"))
+        }
+    rewards = [[r["reward/mean"] for r in rows if "reward/mean" in r] for rows in logs]
+    if all(rewards):
+        row["reward"] = {
+            when: asdict(seed_interval([float(np.mean(_tenth(r, last=when == "last"))) for r in rewards]))
+            for when in ("first", "last")
         }
     kls = [raw_kl(rows) for rows in logs]
     if all(kl is not None for kl in kls):
@@ -246,6 +260,11 @@ def _training(folder: Folder, name: str, seeds: Sequence[int]) -> dict[str, Any]
 def _third(values: Sequence[float], which: int) -> Sequence[float]:
     """Early, middle or late: a third of the steps each."""
     return np.array_split(np.asarray(values), 3)[which].tolist() or list(values)
+
+
+def _tenth(values: Sequence[float], *, last: bool) -> Sequence[float]:
+    part = max(1, len(values) // 10)
+    return values[-part:] if last else values[:part]
 
 
 def raw_kl(rows: Sequence[Mapping[str, Any]]) -> float | None:
@@ -482,7 +501,7 @@ def markdown(found: Mapping[str, Any]) -> list[str]:
             f"| base | | {' | '.join(cells)} | {base['distinct']:.1f} | {top['pass1']:.3f} (T {top['temperature']:g}) | |"
         )
     lines += [_table_row(row, len(found["seeds"])) for row in found["arms"].values()]
-    lines += ["", *_second_table(found)]
+    lines += ["", *_second_table(found), *_training_table(found)]
     lines += ["", f"## Differences, paired by seed (Holm over {_family(found)} comparisons)", ""]
     lines += [f"- {c['sentence']}" for c in found["comparisons"]] or [
         f"- {NOT_RUN}: no two arms share an evaluated seed"
@@ -535,11 +554,23 @@ def _second_table(found: Mapping[str, Any]) -> list[str]:
                     f"{dose['q_first']:.4f}, {dose['q_last']:.4f}",
                 ]
             )
-            norms = ", ".join(f"{x:.3f}" for x in row.get("grad_norm", {}).values())
             lines.append(
-                f"| {row['label']} | {' | '.join(kept)} | {tokens} | {row['train_seconds']:.0f} | {' | '.join(q)} | {norms} |"
+                f"| {row['label']} | {' | '.join(kept)} | {tokens} | {row['train_seconds']:.0f} | {' | '.join(q)} |"
             )
     return [*lines, "", COUNTED]
+
+
+def _training_table(found: Mapping[str, Any]) -> list[str]:
+    """Training reward beside the test score, and the gradient norms in thirds of the run (the paper's Fig. 2 and Table 5)."""
+    rows = [row for row in found["arms"].values() if "reward" in row or "grad_norm" in row]
+    if not rows:
+        return []
+    lines = ["", f"| {' | '.join(TRAINING)} |", "|---" * len(TRAINING) + "|"]
+    for row in rows:
+        cells = [_cell(row["reward"][when]) if "reward" in row else "" for when in ("first", "last")]
+        norms = [_cell(x) for x in row.get("grad_norm", {}).values()] or [""] * 3
+        lines.append(f"| {row['label']} | {' | '.join([*cells, _cell(row['pass']['1']), *norms])} |")
+    return [*lines, "", LOGGED]
 
 
 def _cell(interval: Mapping[str, Any], digits: int = 3) -> str:
