@@ -187,7 +187,6 @@ def test_what_did_not_run_is_said(tmp_path: Path, matrix: Callable[..., Path]) -
     assert (sweep.out / "summary.md").read_text(encoding="utf-8").count("| GRPO | 0 of 2 | not run | not run |") == 1
 
 
-@pytest.mark.slow
 def test_arms_of_other_lengths_are_refused_unless_the_length_is_the_question(
     tmp_path: Path, matrix: Callable[..., Path]
 ) -> None:
@@ -201,6 +200,7 @@ def test_arms_of_other_lengths_are_refused_unless_the_length_is_the_question(
     assert json.loads((tmp_path / "out" / "matrix.json").read_text())["steps"] == "1 to 2"
 
 
+@pytest.mark.slow
 def test_an_arm_is_chosen_on_validation_and_it_alone_is_tested(
     tmp_path: Path, matrix: Callable[..., Path], started: Started
 ) -> None:
