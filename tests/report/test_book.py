@@ -32,10 +32,13 @@ from sage_rlvr.report import (
     training_of,
     write_pictures,
 )
-from sage_rlvr.report.book import _browser, _grids, _perplexity, _training
 from sage_rlvr.report.browser import as_script
 from sage_rlvr.report.panels import TRAINING, heat_figure, training_over_seeds
-from sage_rlvr.report.parts import Browser, Page, Picture, Prose, Tabular, visible
+from sage_rlvr.report.parts import Browser, Fold, Grouped, Page, Picture, Prose, Said, Tabular, flat, visible
+from sage_rlvr.report.sections.answers import grids
+from sage_rlvr.report.sections.texts import perplexity, samples_shown
+from sage_rlvr.report.sections.training import training
+from sage_rlvr.report.sections.verdicts import control_of, verdicts
 
 N = 24
 SECTIONS = [
@@ -278,10 +281,85 @@ def test_a_guide_that_acts_has_its_panels(page: Page) -> None:
 
 
 def test_a_guide_that_never_acts_has_no_panel() -> None:
-    parts = _training(study(q=1.0).runs)
+    parts = training(study(q=1.0).runs)
     keys = {part.key for part in parts if isinstance(part, Picture)}
     assert "training_q_mean" not in keys and "training_reward" in keys
     assert any(isinstance(part, Prose) and "q was 1 on every token of every run" in part.text for part in parts)
+
+
+def test_it_opens_with_groups_and_keeps_every_sentence(page: Page) -> None:
+    """Each of the six comparisons is in one group and one cell; the sentences wait, closed, and none is lost."""
+    scope, groups, legend, grid, fold, caveat, *_ = page.sections[0].parts
+    assert isinstance(scope, Prose) and "these checkpoints" in scope.text and "over 6 comparisons" in scope.text
+    assert isinstance(groups, Grouped) and isinstance(legend, Prose) and "In brackets" in legend.text
+    heads = [group.head for group in groups.groups]
+    assert heads[:2] == ["Against no KL, pass@1", "Against no KL, pass@8"] and heads[-1] == "In no exact comparison"
+    assert heads[2:4] == ["Against base, pass@1", "Against base, pass@8"]
+    means = [one for group in groups.groups[:4] for one in group.claims]
+    assert len(means) == 6 and {one.a for one in means[:2]} == {ARM}
+    assert isinstance(grid, Tabular) and grid.words and [row[0] for row in grid.table.rows] == ["no KL", ARM]
+    assert sum(cell != "–" for row in grid.table.rows for cell in row[1:5]) == 6
+    assert isinstance(fold, Fold) and fold.line == "Every comparison in full (8), and why arms are missing"
+    kept = [line for part in fold.parts if isinstance(part, Said) for line in part.lines]
+    assert len(kept) == 8 and set(page.sentences()) >= {text for _, _, text in kept}
+    assert isinstance(caveat, Prose) and caveat.strong == "What one training seed cannot show."
+
+
+def opening(whole: Study) -> list[Grouped]:
+    """The groups that a report of this opens with, whole frontiers left out."""
+    return [part for part in verdicts(whole, summarise(whole.results[0])) if isinstance(part, Grouped)]
+
+
+def test_an_arm_without_an_evaluation_is_named(page: Page) -> None:
+    (groups,) = (part for part in page.sections[0].parts if isinstance(part, Grouped))
+    assert groups.groups[-1].sentence() == "In no exact comparison: SAGE-Token (not run)."
+    runs = [RunFacts(arm="SAGE-Token", seed=s, state="trained and evaluated" if s else "2/9 steps") for s in range(3)]
+    (groups,) = opening(replace(study(), runs=tuple(runs)))
+    assert groups.groups[-1].sentence() == "In no exact comparison: SAGE-Token (2 of 3 training seeds evaluated)."
+
+
+def test_the_control_is_the_sweeps_or_what_most_pairs_have() -> None:
+    assert control_of(study()) == "no KL" and control_of(replace(study(), control=ARM)) == ARM
+    assert control_of(replace(study(), control="elsewhere")) == "no KL"
+    (groups,) = opening(replace(study(), control=ARM))
+    assert groups.groups[0].head == f"Against {ARM}, pass@1" and groups.groups[0].claims[0].a == "no KL"  # turned round
+
+
+def test_what_held_only_before_holm_is_told_apart(page: Page) -> None:
+    """Frontiers of one training seed have no correction: their groups say so."""
+    (groups,) = (part for part in page.sections[0].parts if isinstance(part, Grouped))
+    fronts = [group for group in groups.groups if "at equal pass@1" in group.head]
+    assert fronts and all(group.head.endswith("(each taken alone)") for group in fronts)
+    assert not any("taken alone" in group.head for group in groups.groups[:4])
+
+
+def test_training_seeds_of_samples_are_one_row_and_folded_one_by_one() -> None:
+    rights = [np.full(12, 1), np.full(12, 2), np.repeat([1, 2], 6)]  # of 4: means 1/4, 1/2 and 3/8
+    sets = [replace(samples("GRPO", i), seed=i, right=right) for i, right in enumerate(rights)]
+    page = book(Study(samples=(*sets, replace(samples("base", 9), seed=None))))
+    whole, single = (part for part in page.sections[1].parts if isinstance(part, Tabular))
+    assert [row[0] for row in whole.table.rows] == ["GRPO", "base"] and not whole.folded
+    assert whole.table.rows[0][2] == "12 x 4, 3 seeds"
+    half = 4.302653 * 0.125 / math.sqrt(3)  # Student, two degrees of freedom
+    assert whole.table.rows[0][3] == f"0.375\n{0.375 - half:.3f}–{0.375 + half:.3f}"
+    assert single.folded and [row[0] for row in single.table.rows] == [f"GRPO, seed {i}" for i in range(3)] + ["base"]
+    text = markdown(page)
+    assert "<details><summary>pass@k on countdown, every training seed by itself (4 rows)</summary>" in text
+
+
+def test_samples_alone_are_grouped_too() -> None:
+    sets = (samples("base", 1), samples("GRPO", 2), samples("no KL", 3))
+    parts = verdicts(Study(samples=sets), None)
+    (groups,) = (part for part in parts if isinstance(part, Grouped))
+    assert [group.head for group in groups.groups] == [
+        "Against base, countdown pass@1",
+        "Against base, countdown pass@4",
+    ]
+    folds = [part for part in parts if isinstance(part, Fold)]
+    assert [len(fold.parts[0].lines) for fold in folds[:1]] == [4] and "Bands over k" in folds[1].line  # type: ignore[union-attr]
+    assert any(isinstance(part, Prose) and part.text.startswith("Holm's p is over the 4") for part in parts)
+    folded = [part.text for part in flat(folds[1:]) if isinstance(part, Prose)]
+    assert any(text.startswith("P(GRPO > base)") for text in folded) and not any("Holm's p is" in t for t in folded)
 
 
 def test_samples_alone_make_a_report() -> None:
@@ -297,13 +375,13 @@ def test_samples_alone_make_a_report() -> None:
 
 def test_many_stores_show_one_an_arm_and_pool_their_tails() -> None:
     sets = tuple(replace(samples(arm, i), seed=i) for arm in ("GRPO", "no KL") for i in range(5))
-    shown = _browser(sets)
+    shown = samples_shown(sets)
     assert isinstance(shown[0], Browser) and [s["name"] for s in shown[0].data["sets"]] == [
         "GRPO, seed 0",
         "no KL, seed 0",
     ]
     assert any(isinstance(part, Prose) and "Of 10 stores the first of each arm" in part.text for part in shown)
-    (table,) = (part.table for part in _perplexity(sets) if isinstance(part, Tabular))
+    (table,) = (part.table for part in perplexity(sets) if isinstance(part, Tabular))
     assert [row[0] for row in table.rows] == ["GRPO, all", "GRPO, right", "no KL, all", "no KL, right"]
     assert table.rows[0][1] == "240"
 
@@ -312,7 +390,7 @@ def test_markdown_escapes_and_keeps_tables_whole(page: Page) -> None:
     text = markdown(page, "figures")
     assert "![" in text and "(figures/passk.png)" in text and "<script>" not in text.replace("```", "")[:200]
     outside = re.sub(r"(`{3,})text\n.*?\n\1", "", text, flags=re.S)  # cards are fenced
-    assert "<" not in outside.replace("<br>", "")
+    assert "<" not in re.sub(r"<br>|<details><summary>|</summary>|</details>", "", outside)
     for block in outside.split("\n\n"):
         if block.startswith("| "):
             assert len({len(re.findall(r"(?<!\\)\|", line)) for line in block.splitlines()}) == 1
@@ -339,7 +417,7 @@ def test_a_grid_is_drawn_and_says_what_was_not_run() -> None:
     names = [arm.name for arm in result(0).arms[1:]]
     tree = {names[0]: {"a": 1, "b": 1}, names[1]: {"a": 1, "b": 2}, "x": {"a": 2, "b": 1}, "y": {"a": 2, "b": 2}}
     whole = replace(study(), grids=grids_of(tree))
-    parts = _grids(whole, summarise(whole.results[0]))
+    parts = grids(whole, summarise(whole.results[0]))
     assert [part.key for part in parts if isinstance(part, Picture)] == ["grid1-1", "grid1-8"]
     assert any(isinstance(part, Prose) and "2, 1: x" in part.text for part in parts)
     figure = heat_figure(("1", "2"), ("1", "2"), {("1", "1"): 0.25, ("1", "2"): 0.5}, ("a", "b"), "pass@1")
@@ -408,6 +486,38 @@ def test_a_browser_complains_of_nothing_and_scrolls_not_sideways(opened, width: 
     assert set(browser.requests) == {path.resolve().as_uri()}
     colours = browser.run("getComputedStyle(document.body).backgroundColor")
     assert colours == "rgb(20, 23, 26)"
+
+
+@pytest.mark.slow
+@needs_chromium
+def test_the_matrix_scrolls_in_its_box_and_folds_open_from_the_keyboard(opened) -> None:
+    browser, path = opened
+    browser.show(path, width=390)
+    box = "document.querySelector('.scroll.words')"
+    assert browser.run(f"{box}.scrollWidth > {box}.clientWidth && {box}.clientWidth <= 390")
+    chips = browser.run(f"[...{box}.querySelectorAll('.word')].map(w => w.textContent)")
+    assert len(chips) >= 6 and {chip.split(" ")[0] for chip in chips} <= {"better", "worse", "tied", "cannot"}
+    shown = "document.querySelector('section details ul.verdicts').checkVisibility()"
+    assert browser.run("[...document.querySelectorAll('section details')].every(d => !d.open)")
+    assert not browser.run(shown)
+    browser.run("document.querySelector('section details summary').focus()")
+    browser.press("Enter")
+    assert (
+        browser.run(shown) and browser.run("document.querySelector('section details ul.verdicts').offsetHeight") > 100
+    )
+    assert browser.messages == []
+
+
+@pytest.mark.slow
+@needs_chromium
+def test_on_paper_all_is_open(opened) -> None:
+    browser, path = opened
+    browser.show(path)
+    tall = "document.querySelector('section details').offsetHeight"
+    closed = browser.run(tall)
+    browser.send("Emulation.setEmulatedMedia", media="print")
+    assert closed < 100 < 300 < browser.run(tall)
+    browser.send("Emulation.setEmulatedMedia", media="")
 
 
 @pytest.mark.slow

@@ -72,12 +72,9 @@ def compare_counts(arms: Arms, k: int) -> list[str]:
     """Sentences of every arm against the first: pass@1 and pass@k on each data set (Holm over all of these comparisons), the
     curve over all k, the probability of improvement and what was kept, found and lost (`leash_lines`), after each arm's own
     numbers."""
-    check_alike(arms, k)
+    found = count_comparisons(arms, k)
     (base, home), *others = arms.items()
     metrics = tuple(dict.fromkeys((1, k)))
-    keys = [(name, metric, task) for name, _ in others for metric in metrics for task in home]
-    raw = [_compared(arms[name][task], home[task], metric) for name, metric, task in keys]
-    found = dict(zip(keys, adjust(raw), strict=True))
     lines = [line for name, data in arms.items() for line in score_lines(name, data, k)]
     for name, data in others:
         for metric in metrics:
@@ -87,6 +84,14 @@ def compare_counts(arms: Arms, k: int) -> list[str]:
             lines += leash_lines(data[task], home[task], k, name, base, task)
     lines += legend_lines(lines)
     return [*lines, *holm_lines(list(found.values()), len(others), len(home), metrics)]
+
+
+def count_comparisons(arms: Arms, k: int) -> dict[tuple[str, int, str], Comparison]:
+    """(arm, k, data set) -> that arm against the first at pass@1 and pass@k, with Holm's correction over all of these."""
+    check_alike(arms, k)
+    (_, home), *others = arms.items()
+    keys = [(name, metric, task) for name, _ in others for metric in dict.fromkeys((1, k)) for task in home]
+    return dict(zip(keys, adjust([_compared(arms[n][t], home[t], m) for n, m, t in keys]), strict=True))
 
 
 def legend_lines(lines: Sequence[str]) -> list[str]:
@@ -115,7 +120,7 @@ def score_lines(name: str, data: Mapping[str, Scored], k: int) -> list[str]:
     """pass@1 and pass@k of one arm on each data set; over training seeds where there are several."""
     lines = []
     for task, scored in data.items():
-        cells = [f"pass@{metric} {_own_interval(scored, metric)}" for metric in dict.fromkeys((1, k))]
+        cells = [f"pass@{metric} {own_interval(scored, metric)}" for metric in dict.fromkeys((1, k))]
         lines.append(f"{name}, {task}: " + "; ".join(cells))
     return lines
 
@@ -312,7 +317,8 @@ def frontier_lines(arms: Mapping[str, Mapping[str, Mapping[float, Scored]]], k: 
     return lines
 
 
-def _own_interval(scored: Scored, k: int) -> Interval:
+def own_interval(scored: Scored, k: int) -> Interval:
+    """pass@k of one arm: over problems and their samples, of several training seeds over these (Student)."""
     if len(scored.right) == 1:
         return passk_interval(scored.n, scored.right[0], k)
     least = least_seen(scored.right.size)

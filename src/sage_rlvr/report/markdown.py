@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
+from sage_rlvr.report.digest import Group
 from sage_rlvr.report.parts import (
     CAVEAT,
     HEADING,
     Browser,
     Cards,
+    Fold,
+    Grouped,
     Links,
     Page,
     Part,
@@ -38,8 +41,13 @@ def _blocks(part: Part, pictures: str | None) -> Iterator[str]:
         yield "\n".join(
             f"- **{_text(word)}** {_text(text)}" if word else f"- {_text(text)}" for _, word, text in part.lines
         )
+    elif isinstance(part, Grouped):
+        yield grouped_lines(part.groups)
     elif isinstance(part, Tabular):
-        yield visible(part.table.markdown())
+        table = visible(part.table.markdown())
+        yield from folded(part.about, [table]) if part.folded else (table,)
+    elif isinstance(part, Fold):
+        yield from folded(part.line, [block for one in part.parts for block in _blocks(one, pictures) if block])
     elif isinstance(part, Picture):
         if pictures is not None:
             yield f"![{_text(part.label)}]({pictures}/{part.key}.png)"
@@ -54,6 +62,18 @@ def _blocks(part: Part, pictures: str | None) -> Iterator[str]:
         yield "\n".join(f"- [{_text(text)}]({address}): {_text(about)}" for text, address, about in part.links)
     elif isinstance(part, Browser):
         yield f"{part.count:,} samples can be browsed in the HTML report."
+
+
+def grouped_lines(groups: Sequence[Group]) -> str:
+    """One item a group; what they share in bold."""
+    lines = [group.sentence().removeprefix(group.head) for group in groups]
+    return "\n".join(f"- **{_text(group.head)}**{_text(line)}" for group, line in zip(groups, lines, strict=True))
+
+
+def folded(line: str, blocks: Iterable[str]) -> list[str]:
+    """Blocks that stay closed until the reader opens them, where the Markdown is shown as GitHub shows it."""
+    named = visible(line).replace("&", "&amp;").replace("<", "&lt;")  # no Markdown is read inside the tag
+    return [f"<details><summary>{named}</summary>", *blocks, "</details>"]
 
 
 def _prose(part: Prose) -> Iterator[str]:

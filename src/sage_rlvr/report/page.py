@@ -19,11 +19,23 @@ from markupsafe import Markup
 from sage_rlvr.report import figures
 from sage_rlvr.report.browser import as_script
 from sage_rlvr.report.exact import runs_of, seeds_page, summary_page
-from sage_rlvr.report.parts import Browser, Cards, Links, Page, Part, Picture, Prose, Said, Tabular, visible
+from sage_rlvr.report.parts import (
+    Browser,
+    Cards,
+    Fold,
+    Grouped,
+    Links,
+    Page,
+    Part,
+    Picture,
+    Prose,
+    Said,
+    Tabular,
+    visible,
+)
 from sage_rlvr.report.result import Result, to_dict
 from sage_rlvr.report.style import colour, dark_twins
 from sage_rlvr.report.summary import SeedSummary, Summary, seeds_to_dict, summarise
-from sage_rlvr.report.tables import Table
 
 # No request may leave the page, and no script runs but the one whose hash is named; {script} is "" where there is none
 POLICY = (
@@ -31,7 +43,8 @@ POLICY = (
     "object-src 'none'"
 )
 _KINDS: dict[type, str] = {
-    Prose: "prose", Said: "said", Picture: "picture", Tabular: "table", Cards: "cards", Links: "links", Browser: "browser",
+    Prose: "prose", Said: "said", Grouped: "grouped", Picture: "picture", Tabular: "table", Cards: "cards", Links: "links",
+    Browser: "browser", Fold: "fold",
 }  # fmt: skip
 
 
@@ -60,7 +73,7 @@ class SeedReportPaths:
 
 def render(page: Page) -> str:
     """One self-contained HTML document: no request leaves it, all text is escaped, at most one script of our own runs."""
-    found = [part for section in page.sections for part in section.parts if isinstance(part, Browser)]
+    found = [part for part in page.parts() if isinstance(part, Browser)]
     script = _read("browser.js") if found else ""
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     svgs: dict[int, Markup] = {}
@@ -68,7 +81,7 @@ def render(page: Page) -> str:
         svgs[id(picture)] = Markup(figures.svg_of(picture.figure, picture.key, visible(picture.label)))
     return _template("page.html.j2").render(
         page=page,
-        sections=[(section, _grouped(section.parts)) for section in page.sections],
+        grouped=_grouped,
         svg=lambda picture: svgs[id(picture)],
         cells=_cells,
         colour=lambda arm: colour(arm) if arm else "",
@@ -157,8 +170,10 @@ def write_pictures(page: Page, directory: str | Path) -> list[Path]:
     return paths
 
 
-def _cells(table: Table) -> dict[str, Any]:
+def _cells(part: Tabular) -> dict[str, Any]:
+    table = part.table
     return {
+        "words": part.words,
         "header": [cell.split("\n") for cell in table.header],
         "rows": [[cell.split("\n") for cell in row] for row in table.rows],
         "notes": table.notes,

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from matplotlib.figure import Figure
 
+from sage_rlvr.report.digest import Group
 from sage_rlvr.report.tables import Table
 
 QUIET, CAVEAT, MISSING, HEADING = "quiet", "caveat", "missing", "heading"
@@ -45,11 +46,20 @@ class Picture:
 
 @dataclass(frozen=True, kw_only=True)
 class Tabular:
-    """A table; `about` says what it is, for those who do not see it. folded: a long one, opened by the reader."""
+    """A table; `about` says what it is, for those who do not see it. folded: a long one, opened by the reader; words: the first
+    line of a cell is a verdict's word."""
 
     table: Table
     about: str = "table"
     folded: bool = False
+    words: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Grouped:
+    """Sentences that each hold several verdicts: `digest.groups_of`."""
+
+    groups: tuple[Group, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,7 +95,15 @@ class Browser:
     count: int
 
 
-Part = Prose | Said | Picture | Tabular | Cards | Links | Browser
+@dataclass(frozen=True, kw_only=True)
+class Fold:
+    """What the reader opens, and paper has open: its line, and the parts in it."""
+
+    line: str
+    parts: tuple[Part, ...]
+
+
+Part = Prose | Said | Grouped | Picture | Tabular | Cards | Links | Browser | Fold
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,15 +123,26 @@ class Page:
     lead: str
     sections: tuple[Section, ...]
 
+    def parts(self) -> Iterator[Part]:
+        """Every part in order, folded ones after what they are folded in."""
+        for section in self.sections:
+            yield from flat(section.parts)
+
     def pictures(self) -> Iterator[Picture]:
         """Every figure in order."""
-        for section in self.sections:
-            yield from (part for part in section.parts if isinstance(part, Picture))
+        yield from (part for part in self.parts() if isinstance(part, Picture))
 
     def sentences(self) -> list[str]:
-        """Every sentence with a verdict, in order."""
-        said = (part for section in self.sections for part in section.parts if isinstance(part, Said))
-        return [line for part in said for _, _, line in part.lines]
+        """Every sentence with one verdict, in order."""
+        return [line for part in self.parts() if isinstance(part, Said) for _, _, line in part.lines]
+
+
+def flat(parts: Iterable[Part]) -> Iterator[Part]:
+    """The parts with those that are folded in them."""
+    for part in parts:
+        yield part
+        if isinstance(part, Fold):
+            yield from flat(part.parts)
 
 
 def quiet(*texts: str) -> tuple[Prose, ...]:

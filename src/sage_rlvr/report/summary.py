@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -127,6 +128,20 @@ class AgainstFrontier:
 
 
 @dataclass(frozen=True, kw_only=True)
+class FrontierVerdict:
+    """Two arms at all their temperatures: pass@k of a minus b at equal pass@1. `difference` is None where there is none; family:
+    over how many frontier comparisons Holm's correction went, 1 where it was not made."""
+
+    a: str
+    b: str
+    verdict: str
+    sentence: str
+    difference: Interval | None = None
+    detectable: float = math.inf
+    family: int = 1
+
+
+@dataclass(frozen=True, kw_only=True)
 class Summary:
     """Everything the page, the table and the terminal say about a result; numbers and words, no markup."""
 
@@ -181,7 +196,8 @@ def control_pairs(result: Result) -> tuple[tuple[str, str], ...]:
     if result.pairs is not None:
         return result.pairs
     by_key = {key_of(arm.name): arm.name for arm in result.arms if arm.trained}
-    return tuple((by_key[a], by_key[b]) for a, b in _CONTROLS if a in by_key and b in by_key)
+    own = tuple((key, f"{key}placebo") for key in by_key)  # "SAGE-Token placebo" is that of SAGE-Token
+    return tuple((by_key[a], by_key[b]) for a, b in (*_CONTROLS, *own) if a in by_key and b in by_key)
 
 
 def key_of(name: str) -> str:
@@ -376,16 +392,13 @@ def seed_differences(summary: SeedSummary) -> dict[str, CurveComparison]:
 
 def frontier_verdicts(
     results: Sequence[Result], pairs: Sequence[tuple[str, str]], k: int
-) -> tuple[tuple[str, str, str], ...]:
-    """(arm, word, sentence) of each pair whose arms were evaluated at several temperatures: their whole frontiers, pass@k at
-    equal pass@1. One seed: bootstrap over problems. Several: paired by seed, with Holm's correction over these pairs."""
+) -> tuple[FrontierVerdict, ...]:
+    """Each pair whose arms were evaluated at several temperatures: their whole frontiers, pass@k at equal pass@1. One seed:
+    bootstrap over problems. Several: paired by seed, with Holm's correction over these pairs."""
     wide = {arm.name for arm in results[0].arms if all(len(r.arm(arm.name).ps) > 1 for r in results)}
     chosen = [pair for pair in pairs if set(pair) <= wide]
     if len(results) == 1:
-        found = [compare_frontiers(results[0].arm(a).ps, results[0].arm(b).ps, k=k) for a, b in chosen]
-        return tuple(
-            (a, gap.verdict, frontier_sentence(gap, a, b, k) + ".") for (a, b), gap in zip(chosen, found, strict=True)
-        )
+        return tuple(_one_frontier(results[0], a, b, k) for a, b in chosen)
     told, out = {}, {}
     for a, b in chosen:
         gaps = [gap_to_frontier(frontier(r.arm(a).ps, k), frontier(r.arm(b).ps, k)).value for r in results]
@@ -393,15 +406,30 @@ def frontier_verdicts(
         if len(known) == len(gaps):
             told[a, b] = paired_seeds(known, np.zeros(len(known)))
         else:
-            none = len(gaps) - len(known)
-            text = (
-                f"{a} vs {b}, temperature frontiers: no common range of pass@1 in {none} of {len(gaps)} training seeds."
-            )
-            out[a, b] = (a, "cannot be told", text)
+            why = f"no common range of pass@1 in {len(gaps) - len(known)} of {len(gaps)} training seeds"
+            text = f"{a} vs {b}, temperature frontiers: {why}."
+            out[a, b] = FrontierVerdict(a=a, b=b, verdict=f"cannot be told ({why})", sentence=text)
     metric = f"mean gap in pass@{k} at equal pass@1, temperature frontiers"
     for (a, b), c in zip(told, adjust(list(told.values())), strict=True):
-        out[a, b] = (a, c.verdict, sentence(c, a, b, metric) + ".")
+        text = sentence(c, a, b, metric) + "."
+        out[a, b] = FrontierVerdict(
+            a=a,
+            b=b,
+            verdict=c.verdict,
+            sentence=text,
+            difference=c.difference,
+            detectable=c.detectable,
+            family=c.family,
+        )
     return tuple(out[pair] for pair in chosen)
+
+
+def _one_frontier(result: Result, a: str, b: str, k: int) -> FrontierVerdict:
+    gap = compare_frontiers(result.arm(a).ps, result.arm(b).ps, k=k)
+    text = frontier_sentence(gap, a, b, k) + "."
+    return FrontierVerdict(
+        a=a, b=b, verdict=gap.verdict, sentence=text, difference=gap.difference, detectable=gap.detectable
+    )
 
 
 def _alike(results: Sequence[Result | Mapping[str, Any]]) -> list[Result]:
