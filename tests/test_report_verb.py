@@ -16,11 +16,11 @@ from sage_rlvr.errors import DataError
 from sage_rlvr.evaluation.record import Record, load_record, save_record
 from sage_rlvr.evaluation.structure import class_masses
 from sage_rlvr.evaluation.support import reachable
-from sage_rlvr.report import book, markdown
+from sage_rlvr.report import Result, arm_from_logps, book, markdown
 from sage_rlvr.report.parts import Browser, Page, Part, Picture, Tabular
 from sage_rlvr.tasks.countdown_expressions import solve
 from sage_rlvr.verbs.found import gather
-from sage_rlvr.verbs.report import _distinct, _labels, study_of
+from sage_rlvr.verbs.report import _distinct, _labels, _pairs, study_of
 from samples_common import IDENTITY, evaluate
 
 LABELS = {"grpo": "GRPO", "no_kl": "no KL", "placebo": "Placebo"}
@@ -105,6 +105,18 @@ def test_pairs_follow_the_usual_controls_and_the_sweeps_own(sweep: Path) -> None
     assert study.results[0].pairs == (("Free", "Plain"),) and "more seeds: no time" in study.left_out
     assert {r.state for r in study.runs if r.seed == 3} == {"complete"}
     assert any("a control that was added" in r.equation for r in study.runs if r.arm == "Free")
+
+
+def test_every_arm_is_held_against_the_sweeps_control() -> None:
+    names = ["base", "GRPO", "SAGE-Branch", "Placebo", "SAGE-Token", "SAGE-Token placebo", "GRPO, beta 0.1"]
+    arms = tuple(
+        arm_from_logps(name, {1.0: [np.log([0.1])]}, trained=name != "base", base=[np.log([0.1])], k=8)
+        for name in names
+    )
+    result = Result(arms=arms, problems=1, base="base", k=8, ks=(1, 8))
+    pairs = set(_pairs(result, "GRPO", added=["SAGE-Token placebo", "GRPO, beta 0.1"]))
+    held = {(name, "GRPO") for name in ("SAGE-Branch", "Placebo", "SAGE-Token", "GRPO, beta 0.1")}
+    assert pairs == held | {("SAGE-Branch", "Placebo"), ("SAGE-Token", "SAGE-Token placebo")}
 
 
 def test_the_classes_are_those_of_the_scored_completions(sweep: Path) -> None:

@@ -259,6 +259,14 @@ def test_several_seeds_speak_of_methods() -> None:
     assert [p.key for p in page.pictures()][:3] == ["passk", "differences-1", "differences-2"]
 
 
+def test_gaps_along_the_controls_frontier_are_drawn_over_seeds(page: Page) -> None:
+    several = book(study(3))
+    shown = next(part for s in several.sections for part in s.parts if isinstance(part, Picture) and part.key == "gap")
+    titles = [axes.get_title(loc="left") for axes in shown.figure.axes if axes.get_visible()]
+    assert titles[-1].endswith(" − base") and all(title.count(" − ") == 1 for title in titles)
+    assert not [part for s in page.sections for part in s.parts if isinstance(part, Picture) and part.key == "gap"]
+
+
 def test_what_was_not_recorded_is_said_in_words() -> None:
     page = book(Study())
     html = render(page)

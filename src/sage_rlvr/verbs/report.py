@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -215,19 +215,25 @@ def _result(
         arms=tuple(arms), problems=mine[home].problems, base=home, split=str(meta["split"]), seed=seed, k=k, ks=ks,
         versions=dict(meta["versions"]), world=_world(meta["world"]), siblings=siblings,
     )  # fmt: skip
-    return replace(result, pairs=_pairs(result, found.control, named=not found.folders))
+    added = [name for name, policy in found.arms.items() if policy.why]
+    return replace(result, pairs=_pairs(result, found.control, named=not found.folders, added=added))
 
 
-def _pairs(result: Result, control: str | None, *, named: bool = False) -> tuple[tuple[str, str], ...]:
-    """The usual controls; of arms that have none, each against the control of the sweep or the first trained arm. named: the
-    order of the arms is the reader's, so of each pair the later stands against the earlier, as `compare` has it."""
+def _pairs(
+    result: Result, control: str | None, *, named: bool = False, added: Collection[str] = ()
+) -> tuple[tuple[str, str], ...]:
+    """The usual controls, and every arm against the control of the sweep (of the arms that the sweep `added`, those that are
+    nobody's usual control). Without a sweep, arms that have none against the first trained one. named: the order of the arms is
+    the reader's, so of each pair the later stands against the earlier, as `compare` has it."""
     place = {arm.name: i for i, arm in enumerate(result.arms)}
     usual = control_pairs(result)
     if named:
         usual = tuple((b, a) if place[a] < place[b] else (a, b) for a, b in usual)
     trained = [arm.name for arm in result.arms if arm.trained and arm.name != result.base]
-    against = control if control in trained else trained[0] if trained else ""
     covered = {name for pair in usual for name in pair}
+    if control in trained:
+        covered = {name for pair in usual for name in pair if control in pair or name in added}
+    against = control if control in trained else trained[0] if trained else ""
     return (*usual, *((name, against) for name in trained if name not in covered and name != against))
 
 

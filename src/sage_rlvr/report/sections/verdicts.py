@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from sage_rlvr.errors import DataError
 from sage_rlvr.evaluation.verdicts import compare_counts, count_comparisons, holm_lines, score_lines
 from sage_rlvr.report.digest import BEST, EQUAL, FRONTIER, MEAN, Claim, claim, groups_of, legend, matrix, unlike
-from sage_rlvr.report.exact import frontier_picture, said_of, verdict_word
+from sage_rlvr.report.exact import frontier_picture, gap_picture, said_of, verdict_word
 from sage_rlvr.report.parts import CAVEAT, HEADING, Fold, Grouped, Part, Prose, Said, Tabular, joined, missing, quiet
 from sage_rlvr.report.sections.stores import beside, common_k, comparable, counts_of
 from sage_rlvr.report.study import SampleSet, Study
@@ -25,6 +25,7 @@ from sage_rlvr.report.summary import (
 )
 
 AT_BEST = " at its best temperature"  # in the names of `SeedSummary.verdicts`
+MOST_GAPS = 12  # panels
 _DONE = ("evaluated", "trained and evaluated")  # states of a run
 _WORDS = ("better", "worse", "tied", "cannot be told", "identical")
 
@@ -70,7 +71,18 @@ def frontier(
         "pass@1. A policy that only slides along the base's frontier has none."
     )
     fold = Fold(line=f"Every comparison of frontiers in full ({len(fronts)})", parts=(said,))
-    return (frontier_picture(exact), *quiet(note), fold)
+    return (frontier_picture(exact), *quiet(note), *_gaps(study, exact), fold)
+
+
+def _gaps(study: Study, exact: Summary | SeedSummary) -> tuple[Part, ...]:
+    """Every trained arm along the control's frontier, the control along the base's; over training seeds only."""
+    control = control_of(study)
+    if control is None or not isinstance(exact, SeedSummary):
+        return ()
+    first = study.results[0]
+    others = [arm.name for arm in first.arms if arm.trained and arm.name not in (first.base, control)]
+    picture = gap_picture(exact, [*((name, control) for name in others), (control, first.base)][:MOST_GAPS])
+    return () if picture is None else (picture,)
 
 
 # ------------------------------------------------------------------------------------------------------------------
