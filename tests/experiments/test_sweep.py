@@ -351,6 +351,28 @@ def test_a_guided_arm_is_held_against_its_method_at_the_same_raw_kl(tmp_path: Pa
     assert not any(c["kind"] == "matched" for c in summarise(away)["comparisons"])
 
 
+def test_at_a_rivals_pass1_an_arm_that_only_slides_gains_nothing(tmp_path: Path) -> None:
+    """The hot arm is the control sampled hotter: above it at temperature 1, on it at equal pass@1. The other is read a third of
+    the way from its hot to its cold point, by hand."""
+    c = [0.002, 0.003, 0.004]
+    scores = {"control": c, "hot": [2 * p for p in c], "other": [1.5 * p for p in c]}
+    found = {
+        (one["kind"], one["a"], one["metric"]): one for one in summarise(folder_of(tmp_path, scores))["comparisons"]
+    }
+    for what in ("pass@256", "distinct in 256"):
+        assert found["at_pass1", "hot", f"{what} at control's pass@1"]["difference"]["value"] == pytest.approx(
+            0, abs=1e-9
+        )
+    assert found["control", "hot", "pass@256"]["difference"]["value"] > 0.05
+
+    def f(p: float) -> float:
+        return 1 - (1 - p) ** 256
+
+    by_hand = np.mean([(f(1.5 * p) / 3 + 2 * f(0.75 * p) / 3 - f(p)) / 2 for p in c])  # half: two problems
+    one = found["at_pass1", "other", "pass@256 at control's pass@1"]
+    assert one["difference"]["value"] == pytest.approx(by_hand, rel=1e-9) and one["difference"]["n"] == 3
+
+
 def test_one_arm_under_two_names_is_tied(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     even = folder_of(tmp_path / "even", {"control": rng.normal(0.3, 0.02, 6).tolist()})

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from sage_rlvr.errors import DataError
-from sage_rlvr.evaluation import Comparison, adjust, gap_to_frontier, paired_seeds, sentence
+from sage_rlvr.evaluation import Comparison, adjust, gap_to_frontier, paired_seeds, passk_at, sentence
 from sage_rlvr.evaluation.compare import FEWEST_SEEDS
 from sage_rlvr.experiments.folder import ANY_TEMPERATURE, KS, NOT_RUN, Cell, Floats, Folder, K, raw_kl
 from sage_rlvr.runs import read_metrics
@@ -37,6 +37,7 @@ def comparisons(folder: Folder, away: Mapping[str, Folder]) -> list[dict[str, An
     found += [one for name in folder.arms for one in _matched(folder, name)]
     named = [name for name, arm in folder.arms.items() if not arm["why"]]
     found += [one for name in named for one in _frontiers(folder, name)]
+    found += [one for name in folder.arms for one in _at_rivals_pass1(folder, name)]
     control = folder.facts["control"]
     for world, other in away.items():
         for name in named:
@@ -137,6 +138,41 @@ def _frontiers(folder: Folder, name: str) -> list[Difference]:
             found = paired_seeds(values, np.zeros(len(values)))
             out.append(Difference(kind, folder.label(name) + ANY_TEMPERATURE, label, AT_EQUAL, found, note))
     return out
+
+
+def _at_rivals_pass1(folder: Folder, name: str) -> list[Difference]:
+    """pass@256 and distinct right answers in 256 where an arm, sampled colder or hotter, has the very pass@1 that its rival of the
+    same seed has at temperature 1; rivals: the control, its method without the guide, its placebo. One point of the frontiers
+    instead of their mean, which their coldest ends drown.
+
+    Arms that the sweep added count against the control too, but for placebos: a control's beta is what a guide has to beat.
+    """
+    control, arm = folder.facts["control"], folder.arms[name]
+    rivals = dict.fromkeys([control, *([] if arm["why"] else [arm["plain"], arm["placebo"]])])
+    if arm["why"] and name in {other["placebo"] for other in folder.arms.values()}:
+        return []
+    return [
+        one
+        for rival in rivals
+        if rival and rival != name
+        for what, line in ((f"pass@{K}", "points"), (f"distinct in {K}", "variety"))
+        for one in _at_pass1(folder, name, rival, what, line)
+    ]
+
+
+def _at_pass1(folder: Folder, name: str, rival: str, what: str, line: str) -> list[Difference]:
+    cells, others, label = folder.cells[name], folder.cells[rival], folder.label(rival)
+    gaps, short = [], 0
+    for seed in folder.shared(name, rival):
+        own = next(point for point in getattr(others[seed], line) if point.temperature == 1.0)
+        there = passk_at(own.pass1, getattr(cells[seed], line))
+        gaps += [] if there is None else [there[0] - own.passk]
+        short += there is None
+    if not gaps:
+        return []
+    note = f"; left out: {short} seeds in which no temperature has that pass@1" if short else ""
+    found = paired_seeds(np.array(gaps), np.zeros(len(gaps)))
+    return [Difference("at_pass1", folder.label(name), label, f"{what} at {label}'s pass@1", found, note)]
 
 
 def _written(folder: Folder, one: Difference) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,18 +28,22 @@ ANY_TEMPERATURE = " at any temperature"  # after the names in comparisons of fro
 
 @dataclass(frozen=True)
 class Cell:
-    """One evaluated policy: pass@k a problem (N, K) over `KS`, frontier, distinct right ones in 256, best pass@1."""
+    """One evaluated policy: pass@k a problem (N, K) over `KS`, frontier, distinct right ones in 256; variety: its frontier with
+    the expected number of distinct right ones in 256 samples in the place of pass@k."""
 
     record: Record
     passes: Floats
     points: tuple[FrontierPoint, ...]
     distinct: float
+    variety: tuple[FrontierPoint, ...]
 
     @classmethod
     def of(cls, record: Record) -> Cell:
         p = {t: success_probability(rows) for t, rows in record.logps.items()}
-        distinct = float(np.mean(reachable(record.logps[1.0], K)))
-        return cls(record, np.asarray(curve(p[1.0], KS)), frontier(p, K), distinct)
+        distinct = {t: float(np.mean(reachable(rows, K))) for t, rows in record.logps.items()}
+        points = frontier(p, K)
+        variety = tuple(replace(point, passk=distinct[point.temperature]) for point in points)
+        return cls(record, np.asarray(curve(p[1.0], KS)), points, distinct[1.0], variety)
 
     @property
     def means(self) -> Floats:

@@ -15,6 +15,10 @@ MATCHED = (
     "matched: an unguided arm at several betas, its scores read in between (linear in the logarithm of the raw KL of the last "
     "tenth of training) at the raw KL that the guided arm of the same seed realised; nothing is read outside."
 )
+AT_PASS1 = (
+    "at a rival's pass@1: the arm at that sampling temperature, read between two, where its pass@1 is the one that the rival of "
+    "the same seed has at temperature 1. This asks whether an arm moves the frontier or slides along it."
+)
 SECOND = (
     *("arm", "support kept", "gained", "lost", "tokens drawn, M", "training, s", "q not 1 on (first, last tenth)"),
     "mean q (first, last tenth)",
@@ -55,6 +59,7 @@ def markdown(found: Mapping[str, Any]) -> list[str]:
     lines += [f"- added: {found['arms'][name]['label']} ({why})" for name, why in found["added"].items()]
     lines += [f"- {said}" for said in found["left_out"]]
     lines += [f"- {MATCHED}"] * any(c["kind"] == "matched" for c in found["comparisons"])
+    lines += [f"- {AT_PASS1}"] * any(c["kind"] == "at_pass1" for c in found["comparisons"])
     lines += ["", "## Not run", ""]
     cells = [f"- {cell}" for cell in found["not_run"]]
     return lines + (_fold(f"Cells of the matrix ({len(cells)})", cells) if cells else [NOTHING])
