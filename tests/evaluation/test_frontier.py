@@ -76,7 +76,7 @@ def test_gap_curve_by_hand():
     reach = stats.t.ppf(0.975, 2) * 0.01 / np.sqrt(3)
     np.testing.assert_allclose(curve.high - curve.difference, reach)
     np.testing.assert_allclose(curve.difference - curve.low, reach)
-    assert curve.seeds == 3
+    assert curve.seeds == 3 and curve.home == pytest.approx(0.20)
 
 
 def test_gap_curve_covers_what_every_seed_covers():

@@ -81,7 +81,8 @@ class FrontierGap:
 class GapCurve:
     """`gap_curve`: where on the pass@1 axis two methods' frontiers lie apart, and by how much.
 
-    pass1, difference, low, high: (M,). low and high are NaN below three training seeds.
+    pass1, difference, low, high: (M,). low and high are NaN below three training seeds. home: b's mean pass@1 at temperature 1,
+    None where some seed was not read there.
     """
 
     pass1: Floats
@@ -90,6 +91,7 @@ class GapCurve:
     high: Floats
     level: float
     seeds: int
+    home: float | None = None
 
 
 def frontier(ps: Mapping[float, ArrayLike], k: int = 256) -> tuple[FrontierPoint, ...]:
@@ -161,7 +163,10 @@ def gap_curve(
     if len(gaps) >= FEWEST_SEEDS:
         spread = gaps.std(axis=0, ddof=1) / math.sqrt(len(gaps))
         reach = float(stats.t.ppf((1 + level) / 2, len(gaps) - 1)) * spread
-    return GapCurve(pass1=grid, difference=mean, low=mean - reach, high=mean + reach, level=level, seeds=len(gaps))
+    homes = [point.pass1 for points in b for point in points if point.temperature == 1.0]
+    home = float(np.mean(homes)) if len(homes) == len(b) else None
+    low_edge, high_edge = mean - reach, mean + reach
+    return GapCurve(pass1=grid, difference=mean, low=low_edge, high=high_edge, level=level, seeds=len(gaps), home=home)
 
 
 def at_equal_pass1(

@@ -104,7 +104,7 @@ def _claim(c: Mapping[str, Any], wanted: int) -> Claim:
     a, b = (c[side].removesuffix(ANY_TEMPERATURE) for side in "ab")
     gap = {end: math.nan if c["difference"][end] is None else c["difference"][end] for end in ("value", "low", "high")}
     seen = math.inf if c["detectable"] is None else c["detectable"]
-    metric = c["metric"].removesuffix(" at equal pass@1")
+    metric = c["metric"].removesuffix(" at equal pass@1").replace(f" at {b}'s pass@1", " at its pass@1")
     n = c["difference"]["n"]
     note = f"{n} of {wanted} seeds" if n < wanted else ""
     return Claim(kind=kind, a=a, b=b, metric=metric, verdict=c["verdict"], detectable=seen, note=note, **gap)

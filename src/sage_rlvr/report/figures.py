@@ -164,6 +164,8 @@ def gap_figure(
             axes.axhline(0, color=INK, linewidth=1.0)
             axes.fill_between(c.pass1, c.low, c.high, color=shade, alpha=0.2, linewidth=0)
             axes.plot(c.pass1, c.difference, color=shade)
+            if c.home is not None and c.pass1[0] <= c.home <= c.pass1[-1]:
+                axes.axvline(c.home, color=INK, linewidth=0.9, linestyle=(0, (1, 2)))
             axes.set_title(name, fontsize=10.5)
         for axes in grid.flat[len(curves) :]:
             axes.set_visible(False)
