@@ -214,7 +214,8 @@ def gap_picture(summary: SeedSummary, pairs: Sequence[tuple[str, str]]) -> Pictu
     caption = (
         f"Each pair sampled at all temperatures: what A has more of pass@{k} where both have the same pass@1. A line on zero "
         f"slides along B's frontier. Towards the right both are sampled so cold that pass@{k} collapses, and a small difference in "
-        f"the best pass@1 reads as a large one in pass@{k}; the scale is cut there. Dotted: B's own pass@1 at temperature 1.{bands}"
+        f"the best pass@1 reads as a large one in pass@{k}. Linear up to 0.01, logarithmic beyond. Dotted: B's own pass@1 at "
+        f"temperature 1.{bands}"
     )
     label = f"difference in pass@{k} at equal pass@1 along the temperature frontiers, one panel a pair"
     return Picture(key="gap", figure=figures.gap_figure(curves, k=k), label=label, caption=caption)

@@ -14,7 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import FuncFormatter, MaxNLocator
 from matplotlib.transforms import Bbox
 from numpy.typing import ArrayLike
 
@@ -27,6 +27,7 @@ PANELS = (
     ("entropy", "policy entropy\n(nats a token)"),
 )
 MOST_NAMES_BESIDE = 4  # arms whose names stand beside their marks; more get a key above
+SMALL = 0.01  # gaps up to here stand on a linear scale
 CROWDED = 12.0  # cost from which a temperature is left out
 REM_AN_INCH = 7.4  # of the page
 RC_DPI = 100  # RC["figure.dpi"]
@@ -151,8 +152,8 @@ def gap_figure(
 ) -> Figure:
     """pass@k of A minus B at equal pass@1 over pass@1, one panel a pair ("A − B"), the same scales in all.
 
-    Only what lies outside the band around zero moves the frontier. The scale is cut at the tenth of the curves' points that
-    lies farthest out: at the coldest temperatures pass@k falls steeply and a gap there is mostly one in the best pass@1.
+    Only what lies clear of zero moves the frontier. The differences' axis is linear up to 0.01 and logarithmic beyond: what
+    guides do is small, and towards the coldest temperatures pass@k falls steeply.
     """
     with matplotlib.rc_context(RC):
         columns = min(2, len(curves))
@@ -170,8 +171,13 @@ def gap_figure(
         for axes in grid.flat[len(curves) :]:
             axes.set_visible(False)
         _last_row_labelled(grid, len(curves), "pass@1")
-        reach = np.concatenate([np.abs(c.difference) for c in curves.values()])
-        edge = max(float(np.quantile(reach, 0.9)) * 1.6, 0.02)
+        furthest = max(float(np.abs(c.difference).max()) for c in curves.values())
+        edge = max(1.3 * furthest, 2 * SMALL)
+        grid[0, 0].set_yscale("symlog", linthresh=SMALL, linscale=1.0)
+        ticks = [x for x in (SMALL, 0.1, 1.0) if x < edge]
+        grid[0, 0].set_yticks([*(-x for x in reversed(ticks)), 0.0, *ticks])
+        grid[0, 0].set_yticks([], minor=True)
+        grid[0, 0].yaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:+g}".replace("-", "−") if x else "0"))
         grid[0, 0].set_ylim(-edge, edge)
         figure.supylabel(f"difference in pass@{k} at equal pass@1", fontsize=10.5)
         if title:
