@@ -30,6 +30,7 @@ from sage_rlvr.evaluation import (
     paired,
     paired_curve,
     paired_seeds,
+    passk_at,
     seed_interval,
     sentence,
     share_intervals,
@@ -130,7 +131,8 @@ class AgainstFrontier:
 @dataclass(frozen=True, kw_only=True)
 class FrontierVerdict:
     """Two arms at all their temperatures: pass@k of a minus b at equal pass@1. `difference` is None where there is none; family:
-    over how many frontier comparisons Holm's correction went, 1 where it was not made."""
+    over how many frontier comparisons Holm's correction went, 1 where it was not made. home: not the mean over all of pass@1
+    that both cover, but at the very pass@1 that b has at temperature 1."""
 
     a: str
     b: str
@@ -139,6 +141,7 @@ class FrontierVerdict:
     difference: Interval | None = None
     detectable: float = math.inf
     family: int = 1
+    home: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -400,28 +403,37 @@ def frontier_verdicts(
     if len(results) == 1:
         return tuple(_one_frontier(results[0], a, b, k) for a, b in chosen)
     told, out = {}, {}
-    for a, b in chosen:
-        gaps = [gap_to_frontier(frontier(r.arm(a).ps, k), frontier(r.arm(b).ps, k)).value for r in results]
+    wanted = [(a, b, False) for a, b in chosen] + [(a, b, True) for a, b in chosen if b != results[0].base]
+    for a, b, home in wanted:
+        gaps = [(_home_gap if home else _mean_gap)(frontier(r.arm(a).ps, k), frontier(r.arm(b).ps, k)) for r in results]
         known = [gap for gap in gaps if gap is not None]
         if len(known) == len(gaps):
-            told[a, b] = paired_seeds(known, np.zeros(len(known)))
+            told[a, b, home] = paired_seeds(known, np.zeros(len(known)))
         else:
-            why = f"no common range of pass@1 in {len(gaps) - len(known)} of {len(gaps)} training seeds"
+            lacking = f"no temperature of {a} has {b}'s pass@1" if home else "no common range of pass@1"
+            why = f"{lacking} in {len(gaps) - len(known)} of {len(gaps)} training seeds"
             text = f"{a} vs {b}, temperature frontiers: {why}."
-            out[a, b] = FrontierVerdict(a=a, b=b, verdict=f"cannot be told ({why})", sentence=text)
-    metric = f"mean gap in pass@{k} at equal pass@1, temperature frontiers"
-    for (a, b), c in zip(told, adjust(list(told.values())), strict=True):
+            out[a, b, home] = FrontierVerdict(a=a, b=b, verdict=f"cannot be told ({why})", sentence=text, home=home)
+    for (a, b, home), c in zip(told, adjust(list(told.values())), strict=True):
+        metric = f"mean gap in pass@{k} at equal pass@1, temperature frontiers"
+        if home:
+            metric = f"pass@{k} at the temperature where its pass@1 is that of {b} at temperature 1"
         text = sentence(c, a, b, metric) + "."
-        out[a, b] = FrontierVerdict(
-            a=a,
-            b=b,
-            verdict=c.verdict,
-            sentence=text,
-            difference=c.difference,
-            detectable=c.detectable,
-            family=c.family,
-        )
-    return tuple(out[pair] for pair in chosen)
+        out[a, b, home] = FrontierVerdict(
+            a=a, b=b, verdict=c.verdict, sentence=text, difference=c.difference, detectable=c.detectable, family=c.family,
+            home=home,
+        )  # fmt: skip
+    return tuple(out[one] for one in wanted)
+
+
+def _mean_gap(a: Sequence[FrontierPoint], b: Sequence[FrontierPoint]) -> float | None:
+    return gap_to_frontier(a, b).value
+
+
+def _home_gap(a: Sequence[FrontierPoint], b: Sequence[FrontierPoint]) -> float | None:
+    own = next((point for point in b if point.temperature == 1.0), None)
+    there = None if own is None else passk_at(own.pass1, a)
+    return None if own is None or there is None else there[0] - own.passk
 
 
 def _one_frontier(result: Result, a: str, b: str, k: int) -> FrontierVerdict:

@@ -182,7 +182,8 @@ def _of_fronts(fronts: Sequence[FrontierVerdict], k: int, seeds: int) -> list[Cl
         ends = {} if gap is None else {"value": gap.value, "low": gap.low, "high": gap.high}
         out.append(
             Claim(
-                kind=FRONTIER, a=one.a, b=one.b, metric=f"pass@{k}", verdict=one.verdict, detectable=one.detectable,
+                kind=MEAN if one.home else FRONTIER, a=one.a, b=one.b,
+                metric=f"pass@{k} at its pass@1" if one.home else f"pass@{k}", verdict=one.verdict, detectable=one.detectable,
                 corrected=seeds > 1 or len(fronts) == 1, **ends,
             )
         )  # fmt: skip
