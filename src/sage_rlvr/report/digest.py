@@ -33,7 +33,7 @@ class Claim:
     kind: "mean" (scores as they are), "placebo" (the same, b being a's own placebo), "best" (each at the temperature of its
     best pass@1), "equal" (a as it is, b at the temperature that gives it the same pass@1), "frontier" (at equal pass@1, each at
     all its temperatures), "away" (on other problems). where: what is to be known of b; note: of this claim. corrected: whether
-    Holm's correction was made.
+    Holm's correction was made. turns: whether b held against a is the same claim; at b's own pass@1 it is not.
     """
 
     kind: str
@@ -48,6 +48,7 @@ class Claim:
     where: str = ""
     note: str = ""
     corrected: bool = True
+    turns: bool = True
 
     @property
     def word(self) -> str:
@@ -110,12 +111,12 @@ def claim(
 
 def groups_of(claims: Iterable[Claim], *, control: str | None = None, base: str | None = None) -> tuple[Group, ...]:
     """All claims, each in one group: against the control, the placebos, other arms, the base, then at the best temperatures and
-    over whole frontiers, last on other problems. A claim whose first arm is the control is turned round; inside a group the
-    order is that of `claims`."""
+    over whole frontiers, last on other problems. A claim whose first arm is the control is turned round, if it `turns`; inside
+    a group the order is that of `claims`."""
     found: dict[tuple[int, str, str], list[Claim]] = {}
     order: dict[str, int] = {}
     for one in claims:
-        one = one.flipped() if one.a == control and one.b != base else one
+        one = one.flipped() if one.a == control and one.b != base and one.turns else one
         order.setdefault(one.b, len(order))
         order.setdefault(one.metric, len(order))
         together = PLACEBO if one.b not in (control, base) and _is_placebo(one) else one.b

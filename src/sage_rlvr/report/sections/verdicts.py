@@ -184,7 +184,7 @@ def _of_fronts(fronts: Sequence[FrontierVerdict], k: int, seeds: int) -> list[Cl
             Claim(
                 kind=MEAN if one.home else FRONTIER, a=one.a, b=one.b,
                 metric=f"pass@{k} at its pass@1" if one.home else f"pass@{k}", verdict=one.verdict, detectable=one.detectable,
-                corrected=seeds > 1 or len(fronts) == 1, **ends,
+                corrected=seeds > 1 or len(fronts) == 1, turns=not one.home, **ends,
             )
         )  # fmt: skip
     return out
