@@ -213,6 +213,6 @@ def test_a_claim_at_the_rivals_own_pass1_is_not_turned_round():
         high=0.15,
     )
     (turned,) = groups_of([one], control="GRPO")
-    assert turned.sentence() == "Against GRPO, pass@256 at its pass@1: no KL is worse (−0.100)."
+    assert turned.sentence() == "Against GRPO, pass@256 at GRPO's own pass@1: no KL is worse (−0.100)."
     (kept,) = groups_of([replace(one, turns=False)], control="GRPO")
-    assert kept.sentence() == "Against no KL, pass@256 at its pass@1: GRPO is better (+0.100)."
+    assert kept.sentence() == "Against no KL, pass@256 at no KL's own pass@1: GRPO is better (+0.100)."

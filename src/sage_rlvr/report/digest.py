@@ -22,6 +22,7 @@ IN_BRACKETS = (
 )
 AT_EQUAL = "At equal pass@1: each policy at all its temperatures, the mean gap where both have the same pass@1."
 ONLY_ALONE = "Only taken alone: the difference does not outlast Holm's correction for the number of comparisons."
+ITS_PASS1 = " at its pass@1"  # of b: ends a metric read where the arm has the pass@1 that b has at temperature 1
 _SEEN = "could only have seen "
 _MIRROR = {BETTER: WORSE, WORSE: BETTER}
 
@@ -150,6 +151,8 @@ def _group(claims: Sequence[Claim]) -> Group:
         FRONTIER: f"{first.metric} at equal pass@1",
         BEST: f"best {first.metric} at any temperature",
     }.get(first.kind, first.metric)
+    if metric.endswith(ITS_PASS1):  # in words whose
+        metric = metric.removesuffix(ITS_PASS1) + f" at {f'that {PLACEBO}' if several else first.b}'s own pass@1"
     metric += "" if all(one.corrected for one in claims) else " (each taken alone)"
     name = (lambda one: f"{one.a} vs {one.b}") if several else (lambda one: one.a)
     return Group(head=f"{who}, {metric}", lines=_lines(claims, name), claims=tuple(claims), column=(column, metric))

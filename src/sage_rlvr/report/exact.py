@@ -212,10 +212,10 @@ def gap_picture(summary: SeedSummary, pairs: Sequence[tuple[str, str]]) -> Pictu
         summary.seeds >= FEWEST_SEEDS
     )
     caption = (
-        f"Each pair sampled at all temperatures: what A has more of pass@{k} where both have the same pass@1. A line on zero "
-        f"slides along B's frontier. Towards the right both are sampled so cold that pass@{k} collapses, and a small difference in "
-        f"the best pass@1 reads as a large one in pass@{k}. Linear up to 0.01, logarithmic beyond. Dotted: B's own pass@1 at "
-        f"temperature 1.{bands}"
+        f"Each pair A − B sampled at all temperatures: what A has more of pass@{k} where both have the same pass@1. A line on "
+        f"zero slides along B's frontier. Towards the right both are sampled so cold that pass@{k} collapses, and a small "
+        f"difference in the best pass@1 reads as a large one in pass@{k}. Linear up to 0.01, logarithmic beyond. Dotted: B's own "
+        f"pass@1 at temperature 1.{bands}"
     )
     label = f"difference in pass@{k} at equal pass@1 along the temperature frontiers, one panel a pair"
     return Picture(key="gap", figure=figures.gap_figure(curves, k=k), label=label, caption=caption)

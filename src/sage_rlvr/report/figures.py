@@ -194,12 +194,12 @@ def _last_row_labelled(grid: np.ndarray, shown: int, label: str) -> None:
         axes.set_xlabel(label if last else "")
 
 
-def key_above(figure: Figure, names: Sequence[str], *, marked: bool = True) -> None:
-    """A key in place of names beside the lines, where so many would lie on each other's names; call before `saved`."""
+def key_above(figure: Figure, names: Sequence[str], *, marked: bool = True, lines: bool = True) -> None:
+    """A key in place of names beside the marks, where so many would lie on each other's names; call before `saved`."""
     handles = [
         Line2D(
-            [], [], color=colour(name), marker=marker(name) if marked else "", linestyle=dash(name), markersize=6.5,
-            linewidth=1.3 if marked else 1.9,
+            [], [], color=colour(name), marker=marker(name) if marked else "", linestyle=dash(name) if lines else "none",
+            markersize=6.5, linewidth=1.3 if marked else 1.9,
         )
         for name in names
     ]  # fmt: skip

@@ -9,7 +9,6 @@ import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 from numpy.typing import ArrayLike, NDArray
@@ -182,7 +181,7 @@ def shares_figure(
         axes.set_xlabel(xlabel)
         axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{100 * x:.0f} %"))
         axes.grid(axis="y", visible=False)
-        _legend_above(figure, axes, list(shares))
+        figures.key_above(figure, list(shares), lines=False)
         return figures.saved(figure, None)
 
 
@@ -229,16 +228,6 @@ def _cell(axes: Axes, x: int, y: int, value: float, low: float, high: float) -> 
 def _heat(share: float) -> tuple[float, ...]:
     a, b, w = (_HEAT[0], _HEAT[1], 2 * share) if share < 0.5 else (_HEAT[1], _HEAT[2], 2 * share - 1)
     return tuple((1 - w) * x + w * y for x, y in zip(a, b, strict=True))
-
-
-def _legend_above(figure: Figure, axes: Axes, names: Sequence[str]) -> None:
-    handles = [
-        Line2D([], [], color=colour(n), marker=marker(n), linestyle="none", markersize=6, label=n) for n in names
-    ]
-    axes.legend(
-        handles=handles, loc="lower left", bbox_to_anchor=(0, 1.0), ncol=min(4, len(names)), frameon=False,
-        handletextpad=0.2, columnspacing=1.2, borderaxespad=0.2,
-    )  # fmt: skip
 
 
 def _aligned(rows: Sequence[Sequence[float]]) -> Floats | None:

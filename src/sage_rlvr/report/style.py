@@ -48,10 +48,13 @@ _MARKERS = dict(
     bnpobranch="^", dapo="s", dapokl="D", dapobranch="^", dapooverlong="v", rloo="D", rloobranch="^", drgrpo="p",
 )  # fmt: skip
 
+_SPARE_MARKERS = ("d", "p", "<", "*", "8")
+
 # By marker, so that a line without markers is told apart where colours are not
 _DASHES: dict[str, tuple[float, ...]] = {
     "o": (), "D": (), "s": (5, 1.6), "^": (8, 1.6, 1.6, 1.6), "v": (2.2, 1.4), "P": (4, 1.2, 1, 1.2, 1, 1.2), "X": (1, 1.2),
     "h": (11, 2), "<": (8, 1.6, 2.6, 1.6), ">": (3.4, 1.2), "d": (6, 1.2, 1, 1.2), "p": (3, 3),
+    "*": (10, 1.2, 1, 1.2, 1, 1.2), "8": (6, 3),
 }  # fmt: skip
 
 RC = {
@@ -88,8 +91,16 @@ def colour(name: str, *, dark: bool = False) -> str:
 
 
 def marker(name: str) -> str:
-    """Marker of an arm, so that colour is never the only difference."""
-    return _MARKERS.get(_canonical(name), "h")
+    """Marker of an arm, so that colour is never the only difference: fixed for the known methods, a placebo's own for placebos,
+    picked by a hash of the name for others."""
+    key = _canonical(name)
+    if key in _MARKERS:
+        return _MARKERS[key]
+    return (
+        ">"
+        if key.endswith("placebo")
+        else _SPARE_MARKERS[hashlib.sha256(key.encode()).digest()[1] % len(_SPARE_MARKERS)]
+    )
 
 
 def dash(name: str) -> tuple[float, tuple[float, ...] | None]:

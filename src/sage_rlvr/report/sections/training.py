@@ -94,7 +94,7 @@ def support(study: Study) -> tuple[Part, ...]:
         header=("arm", "in support", "kept", "gained", "lost", "share kept"),
         rows=tuple(rows),
         notes=(
-            f"A right completion is in a policy's support when its probability is above {home.eps:.3g} at temperature 1 "
+            f"A right completion is in a policy's support when its probability is above {_share(home.eps)} at temperature 1 "
             "(Definition "
             f"4.1); {home.correct:,} right completions in all, one drawn twice counts twice. Kept, gained and lost are against "
             f"{first.base}; {per}.",
@@ -115,3 +115,9 @@ def _count_cell(values: np.ndarray) -> str:
         return f"{values.mean():,.0f}\nno interval"
     i = seed_interval(values)
     return f"{i.value:,.0f}\n{i.low:,.0f}–{i.high:,.0f}"
+
+
+def _share(eps: float) -> str:
+    """1/256 rather than 0.00391, where it is one over a whole number."""
+    whole = round(1 / eps)
+    return f"1/{whole}" if abs(whole * eps - 1) < 1e-9 else f"{eps:.3g}"

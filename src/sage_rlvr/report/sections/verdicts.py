@@ -70,7 +70,9 @@ def frontier(
         f"Each policy at all its temperatures: the mean gap in pass@{first.k} where both frontiers have the same "
         "pass@1. A policy that only slides along the base's frontier has none."
     )
-    fold = Fold(line=f"Every comparison of frontiers in full ({len(fronts)})", parts=(said,))
+    untold = sum(one.difference is None for one in fronts)
+    count = f"{len(fronts)}" + (f", {untold} of them without an interval" if untold else "")
+    fold = Fold(line=f"Every comparison of frontiers in full ({count})", parts=(said,))
     return (frontier_picture(exact), *quiet(note), *_gaps(study, exact), fold)
 
 
