@@ -249,9 +249,24 @@ def test_refusals_name_the_place_and_the_way_out(tmp_path: Path, capsys: pytest.
     (bad / "run.json").write_text("{half")
     sweep = tmp_path / "sweep"
     (sweep / "runs").mkdir(parents=True)
+    (tmp_path / "many" / "a" / "runs").mkdir(parents=True)
+    (tmp_path / "matrix.yaml").write_text("seeds: [0]\narms: {a: grpo}\ncontrol: a\n")
+    (tmp_path / "recipe.yaml").write_text("method: grpo\nsteps: 3\n")
+    (tmp_path / "half.yaml").write_text("{half")
+    (tmp_path / "torn.npz").write_text("half")
     for item, words in {
         str(tmp_path / "nowhere"): "no such file or folder",
-        str(tmp_path / "empty"): "nothing of a folder with runs/",
+        str(
+            tmp_path / "empty"
+        ): f"{tmp_path / 'empty'} holds no runs, evaluations or samples. A report takes folders of",
+        str(tmp_path / "many"): f"name one of them: {tmp_path / 'many' / 'a'}",
+        str(tmp_path / "matrix.yaml"): f"but a matrix: `sage-rlvr sweep {tmp_path / 'matrix.yaml'}` runs it first",
+        str(tmp_path / "recipe.yaml"): f"but a recipe: `sage-rlvr train {tmp_path / 'recipe.yaml'}` runs it first",
+        str(tmp_path / "half.yaml"): "half.yaml is no record of an evaluation. A report takes folders of",
+        str(bad / "run.json"): f"give its folder: {bad}",
+        str(tmp_path / "torn.npz"): "torn.npz is damaged, no .npz archive; make it again with: sage-rlvr eval RUN",
+        f"A={tmp_path / 'gone'}": f"{tmp_path / 'gone'} is not there. A report takes",
+        f"A={tmp_path / 'gone.npz'}": "no such evaluation",
         str(tmp_path / "compared"): f"compare's page is already there: {tmp_path / 'compared' / 'report.html'}",
         str(bad): "cannot be read",
         f"A={sweep}": "names its arms itself",

@@ -17,6 +17,7 @@ from sage_rlvr.evaluation import (
     frontier,
     frontier_sentence,
     gap_curve,
+    gap_near,
     gap_to_frontier,
     passk_at,
     share_difference,
@@ -77,6 +78,18 @@ def test_gap_curve_by_hand():
     np.testing.assert_allclose(curve.high - curve.difference, reach)
     np.testing.assert_allclose(curve.difference - curve.low, reach)
     assert curve.seeds == 3 and curve.home == pytest.approx(0.20)
+
+
+def test_near_temperature_one_two_readings_are_averaged():
+    """a has 0.40, 0.70 at T 0.1 and 0.30, 0.90 at T 1; b 0.40, 0.60 and 0.35, 0.70. At b's 0.35 a has 0.80 against 0.70; at a's
+    0.30 b, whose coldest point is 0.40 and hottest 0.25, has 0.84 against 0.90."""
+    a = points((0.1, 0.40, 0.70), (1.0, 0.30, 0.90))
+    b = points((0.1, 0.40, 0.60), (1.0, 0.35, 0.70), (1.3, 0.25, 0.98))
+    assert gap_near(a, b) == pytest.approx((0.10 + (0.90 - 0.84)) / 2)
+    assert gap_near(b, a) == pytest.approx(-gap_near(a, b))
+    assert gap_near(a, a) == 0
+    assert gap_near(a, b[:2]) is None and gap_near(b[:2], a) is None  # b[:2] does not reach a's 0.30
+    assert gap_near(a, b[:1]) is None  # not read at temperature 1
 
 
 def test_gap_curve_covers_what_every_seed_covers():

@@ -26,7 +26,8 @@ def write(folder: Path, text: str) -> Path:
 
 def arms_of(path: Path) -> tuple[dict[str, Arm], list[str]]:
     matrix = load_matrix(path)
-    arms, said = resolve(matrix, path.parent, None if matrix.policy is None else "elsewhere", LABELS)
+    sft_config(matrix, path)
+    arms, said = resolve(matrix, path, None if matrix.policy is None else "elsewhere", LABELS)
     return {arm.name: arm for arm in arms}, said
 
 
@@ -89,14 +90,37 @@ def test_the_same_training_is_known_under_another_name(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("arms: {a: grpo}\ncontrol: b\n", "'b': no such arm"),
-        ("arms: {a-s1: grpo}\ncontrol: a-s1\n", "a name is letters"),
+        ("arms: {a: grpo}\ncontrol: b\n", r"matrix.yaml:4: control = 'b': no such arm; there are a$"),
+        ("arms: {grpo: grpo}\ncontrol: grop\n", "matrix.yaml:4: control = 'grop': no such arm; did you mean 'grpo'"),
+        ("arms: {}\ncontrol: a\n", "matrix.yaml:3: arms = {}: give at least one"),
+        ("arms: {a-s1: grpo}\ncontrol: a-s1\n", "matrix.yaml:3: arms = 'a-s1': a name is letters"),
         ("arms: {base: grpo}\ncontrol: base\n", "not base"),
         ("arms: {a: grpo}\ncontrol: a\nseedz: [1]\n", "did you mean 'seeds'"),
         ("arms: {a: grpo}\ncontrol: a\ncontrols: [placebos]\n", "did you mean 'placebo'"),
         ("arms: {a: grpo}\ncontrol: a\nevaluate: {temperatures: [0.5]}\n", "1.0 among them"),
-        ("arms: {a: gpro}\ncontrol: a\n", "no recipe 'gpro.yaml'"),
-        ("arms: {a: grpo}\ncontrol: a\nbase: {stepz: 3}\n", "arm 'a': .*did you mean 'steps'"),
+        (
+            "arms:\n  a: gpro\ncontrol: a\n",
+            r"matrix.yaml:4: arm 'a': recipe 'gpro': no such recipe; did you mean 'grpo'\?",
+        ),
+        ("arms: {a: nowhere/x.yaml}\ncontrol: a\n", "matrix.yaml:3: arm 'a': .*x.yaml: no such file"),
+        (
+            "arms: {a: grpo}\ncontrol: a\npolicy: gpro\n",
+            "matrix.yaml: policy: recipe 'gpro': no such recipe; did you mean 'grpo'",
+        ),
+        (
+            "arms: {a: grpo}\ncontrol: a\nbase:\n  stepz: 3\n",
+            "matrix.yaml:6: arm 'a': base.stepz = 3: .*did you mean 'steps'",
+        ),
+        (
+            "arms: {a: grpo}\ncontrol: a\nbase: {rollout: {group_sice: 3}}\n",
+            "matrix.yaml:5: arm 'a': base.rollout.group_sice = 3: .*did you mean 'group_size'",
+        ),
+        (
+            "base: {steps: 3}\narms: {a: {recipe: grpo, edits: {steps: -1}}}\ncontrol: a\n",
+            "matrix.yaml:4: arm 'a': edits.steps = -1: must be above 0",
+        ),
+        ("arms: {a: grpo}\ncontrol: a\nbase: {steps.x: 3}\n", "matrix.yaml:5: arm 'a': base.steps.x: "),
+        ("arms: {a: grpo, b: no_kl}\ncontrol: a\nchoose: {among: [n]}\n", "choose.among = 'n': no such arm"),
         ("arms: {a: grpo, b: no_kl}\ncontrol: a\nchoose: {among: [a]}\n", "among those to choose from"),
     ],
 )
@@ -105,6 +129,28 @@ def test_what_is_refused(tmp_path: Path, text: str, said: str) -> None:
         arms_of(write(tmp_path, text))
     with pytest.raises(ConfigError, match="cannot be read"):
         load_matrix(tmp_path / "nothing.yaml")
+
+
+def test_a_matrix_that_is_not_there_is_answered_with_the_one_that_was_meant(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.yaml").touch()
+    for typed, meant in {
+        "tier1": MATRICES / "tier1.yaml",
+        "teir1.yaml": MATRICES / "tier1.yaml",
+        "mine": "mine.yaml",
+        "sub/../mien.yaml": "sub/../mine.yaml",
+    }.items():
+        (tmp_path / "sub").mkdir(exist_ok=True)
+        with pytest.raises(ConfigError) as caught:
+            load_matrix(Path(typed))
+        assert str(caught.value) == f"{typed}: cannot be read, there is no such file; did you mean {meant}?"
+    with pytest.raises(ConfigError, match=r"YAML files there: mine.yaml; shipped matrices, in .*: arch.yaml, beyond"):
+        load_matrix(Path("zzzzz"))
+    monkeypatch.chdir(MATRICES.parents[1])
+    with pytest.raises(ConfigError, match=r"did you mean recipes/matrices/tier1.yaml\?"):
+        load_matrix(Path("tier1"))
 
 
 @pytest.mark.parametrize("path", sorted(MATRICES.glob("*.yaml")), ids=lambda path: path.stem)
@@ -117,7 +163,7 @@ def test_the_matrices_of_the_repository(path: Path) -> None:
     for name in matrix.evaluate.ood:
         assert world_named(name, path.parent) != arms[matrix.control].config.world
     if matrix.policy is not None:
-        found = sft_config(matrix, path.parent)
+        found = sft_config(matrix, path)
         assert found is not None and found[1].model.architecture != "llama"
 
 

@@ -43,7 +43,7 @@ ALL = [
     made("frontier_control", "no KL at any temperature", "GRPO at any temperature", "pass@256 at equal pass@1", "worse", -1.0),
     made("frontier_base", "Branch at any temperature", "base at any temperature", "pass@256 at equal pass@1", "cannot be told (x)",
          None),
-    made("control", "no KL", "GRPO", "pass@1 on far", "tied", 0.0),
+    made("away", "no KL", "GRPO", "pass@1 on far", "tied", 0.0),
 ]  # fmt: skip
 
 
@@ -57,6 +57,8 @@ def test_every_comparison_is_grouped_and_kept_in_full() -> None:
         "- **Against GRPO, pass@1 on far**: no KL is tied (could only have seen 0.125).",
         "- **Not compared at equal pass@1**: Branch vs GRPO (no common range of pass@1 in any training seed), no KL vs base (no "
         "common range of pass@1 in any training seed), GRPO vs base (no common range of pass@1 in any training seed).",
+        "- **Not compared at equal pass@1 near T = 1**: no KL vs GRPO, Branch vs GRPO (one of the two has no temperature with the "
+        "pass@1 that the other has at T = 1).",
         "- **Training seeds missing**: Branch (2 of 3 evaluated), Late (0 of 3 evaluated).",
         "- **In no comparison**: GRPO, beta 0.1 (an added control, see below).",
     ]
@@ -81,3 +83,44 @@ def test_the_matrix_is_a_plain_table() -> None:
 @pytest.mark.parametrize("lacking", ["Late (0 of 3 evaluated)", "not run: no two arms share an evaluated seed"])
 def test_nothing_compared_is_said(lacking: str) -> None:
     assert lacking in "\n".join(verdict_lines(summary([])))
+
+
+def few(n: int) -> list[dict[str, Any]]:
+    why = "cannot be told (two training seeds: a claim about methods needs at least three)"
+    return [
+        made("control", "no KL", "GRPO", "pass@1", why, 0.5, n),
+        made("control", "Branch", "GRPO", "pass@1", why, -0.25, 1),
+        made("placebo", "Branch", "Shuffled", "pass@1", why, 0.125, n),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("n", "scope"),
+    [
+        (2, "Two training seeds: no claim about methods; the differences below are means without intervals"),
+        (1, "One training seed: no claim about methods; the differences below are of one run an arm"),
+    ],
+)
+def test_fewer_than_three_seeds_are_said_once_and_in_full_in_the_fold(n: int, scope: str) -> None:
+    lines = "\n".join(verdict_lines(summary(few(n)) | {"seeds": list(range(n))})).split("\n")
+    fold = lines.index("<details><summary>Every comparison in full (3)</summary>")
+    assert lines[2] == f"{scope}, on the same 300 problems."
+    assert "cannot be told" not in "\n".join(lines[:fold])
+    assert sum("a claim about methods needs at least three" in line for line in lines[fold:]) == 3
+    note = "; 1 of 2 seeds" * (n == 2)
+    assert lines[4:6] == [
+        f"- **Against GRPO, pass@1**: no KL (+0.500), Branch (−0.250{note}).",
+        "- **Against Shuffled, pass@1**: Branch (+0.125).",
+    ]
+    assert "In brackets: the difference in the metric." in lines
+    assert [line for line in lines if line.startswith("|")][2:] == [
+        "| no KL | +0.500 | – |",
+        "| Branch | −0.250 | +0.125 |",
+    ]
+
+
+def test_one_comparison_is_singular_and_one_of_three_seeds_keeps_its_verdict() -> None:
+    alone = made("control", "no KL", "GRPO", "pass@1", "better", 0.5) | {"family": 1}
+    assert verdict_lines(summary([alone]))[2].endswith("Holm's correction runs over 1 comparison.")
+    mixed = "\n".join(verdict_lines(summary([alone, few(2)[1]])))
+    assert "better: no KL" in mixed and "About these methods, over 3 or 1 training seeds" in mixed

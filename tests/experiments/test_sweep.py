@@ -177,14 +177,44 @@ def test_what_did_not_run_is_said(tmp_path: Path, matrix: Callable[..., Path]) -
     sweep = plan(matrix(), tmp_path / "out")
     assert set(states(sweep).values()) == {"not run"} and not (tmp_path / "out").exists()
     assert line(sweep).startswith("sweep: 0/12 steps, 0 of 6 cells complete, about")
+    assert line(sweep).endswith("CPU minutes of training left, evaluation not counted")
+    dry = module.dry_lines(sweep)
+    assert dry[-3].startswith("  ADDED: ") and dry[-2].startswith("  to decline ADDED arms: `controls: none` in ")
+    declined = plan(matrix(("controls: [no_kl]", "controls: none")), tmp_path / "out")
+    assert not any("to decline" in text for text in module.dry_lines(declined))
     console = screen()
     console.print(table(sweep))
     assert said(console).count("not run") == 6
     module._write_recipes(sweep)
     module.note(sweep)
     text = "\n".join(module.closing_lines(write_summary(sweep.out)))
-    assert "not run: GRPO s0: not run, SAGE-Branch s0: not run" in text and "0 evaluated seeds of the control" in text
-    assert (sweep.out / "summary.md").read_text(encoding="utf-8").count("| GRPO | 0 of 2 | not run | not run |") == 1
+    assert (
+        "not run: GRPO s0: not run, SAGE-Branch s0: not run" in text
+        and "the control has 0 evaluated seeds; splitting" in text
+    )
+    page = (sweep.out / "summary.md").read_text(encoding="utf-8")
+    assert (
+        page.count("| GRPO | 0 of 2 | not run | not run |") == 1 and "\n0 of 6 cells complete; see Not run.\n" in page
+    )
+    facts = json.loads((sweep.out / "matrix.json").read_text(encoding="utf-8"))
+    for cell, status in zip(facts["cells"], ("trained", "2/2", "1/2"), strict=False):
+        cell["status"] = status
+    (sweep.out / "matrix.json").write_text(json.dumps(facts), encoding="utf-8")
+    assert summarise(sweep.out)["not_run"][:4] == [
+        *("GRPO s0: trained, not evaluated", "SAGE-Branch s0: trained, not evaluated", "GRPO s1: 1 of 2 steps"),
+        "SAGE-Branch s1: not run",
+    ]
+
+
+def test_a_run_that_ended_unseen_is_trained(
+    tmp_path: Path, matrix: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Stopped between the last step of a run and the next look at it, a sweep says "trained" and not "2/2"."""
+    cell = (sweep := plan(matrix(), tmp_path / "out")).cells[0]
+    monkeypatch.setattr(work.Job, "done", 2)
+    assert sweep.status(cell) == "2/2"
+    monkeypatch.setattr(work.Job, "finished", True)
+    assert sweep.status(cell) == "trained"
 
 
 def test_arms_of_other_lengths_are_refused_unless_the_length_is_the_question(
@@ -351,26 +381,31 @@ def test_a_guided_arm_is_held_against_its_method_at_the_same_raw_kl(tmp_path: Pa
     assert not any(c["kind"] == "matched" for c in summarise(away)["comparisons"])
 
 
-def test_at_a_rivals_pass1_an_arm_that_only_slides_gains_nothing(tmp_path: Path) -> None:
-    """The hot arm is the control sampled hotter: above it at temperature 1, on it at equal pass@1. The other is read a third of
-    the way from its hot to its cold point, by hand."""
+def test_near_temperature_one_an_arm_that_only_slides_gains_nothing(tmp_path: Path) -> None:
+    """The hot arm is the control sampled twice as hot: above it at temperature 1, on its frontier throughout. The wide one has its
+    frontier but twice the probability of another right answer. The far one has no temperature with the control's pass@1: no
+    comparison, and that is said."""
     c = [0.002, 0.003, 0.004]
-    scores = {"control": c, "hot": [2 * p for p in c], "other": [1.5 * p for p in c]}
-    found = {
-        (one["kind"], one["a"], one["metric"]): one for one in summarise(folder_of(tmp_path, scores))["comparisons"]
-    }
-    for what in ("pass@256", "distinct in 256"):
-        assert found["at_pass1", "hot", f"{what} at control's pass@1"]["difference"]["value"] == pytest.approx(
-            0, abs=1e-9
-        )
-    assert found["control", "hot", "pass@256"]["difference"]["value"] > 0.05
-
-    def f(p: float) -> float:
-        return 1 - (1 - p) ** 256
-
-    by_hand = np.mean([(f(1.5 * p) / 3 + 2 * f(0.75 * p) / 3 - f(p)) / 2 for p in c])  # half: two problems
-    one = found["at_pass1", "other", "pass@256 at control's pass@1"]
-    assert one["difference"]["value"] == pytest.approx(by_hand, rel=1e-9) and one["difference"]["n"] == 3
+    folder = folder_of(tmp_path, {"control": c, "hot": [2 * p for p in c], "wide": c, "far": [50 * p for p in c]})
+    factors = {"base": 50.0, "control": 1.0, "hot": 2.0, "wide": 1.0, "far": 50.0}
+    for name, seed in [("base", 0), *((name, seed) for name in factors if name != "base" for seed in range(3))]:
+        path = folder / "evaluations" / ("base.npz" if name == "base" else f"{name}-s{seed}.npz")
+        p = c[seed] * factors[name] * (np.array([0.5, 0.5]) if name == "wide" else np.array([1.0, 1e-12]))
+        rows = {t: [np.log(p * t), np.log([0.5])] for t in (0.25, 0.5, 1.0, 2.0)}  # twice as hot, twice the probability
+        save_record(Record(load_record(path).meta, rows), path)
+    found = summarise(folder)
+    near = {(one["a"], one["metric"]): one["difference"] for one in found["comparisons"] if one["kind"] == "near"}
+    assert {name for name, _ in near} == {"hot", "wide"}
+    passk, distinct = "pass@256 at equal pass@1 near T = 1", "distinct in 256 at equal pass@1 near T = 1"
+    for what in (passk, distinct):
+        assert near["hot", what]["value"] == pytest.approx(0, abs=1e-8) and near["hot", what]["n"] == 3
+    assert found["arms"]["hot"]["pass"]["256"]["value"] > found["arms"]["control"]["pass"]["256"]["value"] + 0.05
+    assert near["wide", passk]["value"] == pytest.approx(0, abs=1e-8)
+    f = [2 * (1 - (1 - p / 2) ** 256) - (1 - (1 - p) ** 256) for p in c]  # two answers of p / 2 instead of one of p
+    assert near["wide", distinct]["value"] == pytest.approx(np.mean(f) / 2, rel=1e-6)  # over two problems
+    write_summary(folder)
+    text = (folder / "summary.md").read_text(encoding="utf-8")
+    assert "far vs control (one of the two has no temperature" in text and "near T = 1**" in text
 
 
 def test_one_arm_under_two_names_is_tied(tmp_path: Path) -> None:
@@ -382,7 +417,7 @@ def test_one_arm_under_two_names_is_tied(tmp_path: Path) -> None:
     assert relabelled(read_folder(halves))["tied"]["pass@1"] < 10  # two different arms under one name are found out
     few = folder_of(tmp_path / "few", {"control": [0.1] * 5})
     assert relabelled(read_folder(few)) == {
-        "splits": 0, "why": "not run: 4 evaluated seeds of the control, two halves need 6"
+        "splits": 0, "why": "not run: the control has 5 evaluated seeds; splitting them in two halves of three needs 6",
     }  # fmt: skip
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -199,20 +198,3 @@ def test_turned_round_it_is_the_comparison_the_other_way(a: list[float], b: list
         assert (turned.a, turned.b, turned.verdict, turned.word) == (there.a, there.b, there.verdict, there.word)
         ends = [[x.value, x.low, x.high, x.detectable] for x in (turned, there)]
         assert np.allclose(*ends, rtol=1e-6, atol=1e-12, equal_nan=True)
-
-
-def test_a_claim_at_the_rivals_own_pass1_is_not_turned_round():
-    one = Claim(
-        kind="mean",
-        a="GRPO",
-        b="no KL",
-        metric="pass@256 at its pass@1",
-        verdict="better",
-        value=0.1,
-        low=0.05,
-        high=0.15,
-    )
-    (turned,) = groups_of([one], control="GRPO")
-    assert turned.sentence() == "Against GRPO, pass@256 at GRPO's own pass@1: no KL is worse (−0.100)."
-    (kept,) = groups_of([replace(one, turns=False)], control="GRPO")
-    assert kept.sentence() == "Against no KL, pass@256 at no KL's own pass@1: GRPO is better (+0.100)."

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 
 from sage_rlvr.errors import DataError
-from sage_rlvr.evaluation import FrontierPoint
 from sage_rlvr.experiments.demo import ARMS, EXTRA_ARMS
 from sage_rlvr.report import (
     Arm,
@@ -37,7 +36,7 @@ from sage_rlvr.report import (
     write_seed_report,
 )
 from sage_rlvr.report.style import colour, dark_twins, marker
-from sage_rlvr.report.summary import _CONTROLS, _home_gap, key_of
+from sage_rlvr.report.summary import _CONTROLS, key_of
 
 N = 60
 HOSTILE = "<script>alert('x')</script>"
@@ -401,12 +400,3 @@ def test_every_pair_of_controls_is_two_arms_of_the_demo():
     assert {name for pair in _CONTROLS for name in pair} <= keys
     guided = {key for key in keys if key.endswith("branch") and key != "sagebranch"}
     assert guided <= {shaped for shaped, _ in _CONTROLS}
-
-
-def test_at_the_rivals_own_pass1_the_arm_is_read_between_two_temperatures():
-    """a has pass@1 0.40 at T 0.1 and 0.30 at T 1; where it has b's 0.35, halfway, its pass@k is 0.80 and b's is 0.70."""
-    a = [FrontierPoint(temperature=0.1, pass1=0.40, passk=0.70), FrontierPoint(temperature=1.0, pass1=0.30, passk=0.90)]
-    b = [FrontierPoint(temperature=0.5, pass1=0.50, passk=0.20), FrontierPoint(temperature=1.0, pass1=0.35, passk=0.70)]
-    assert _home_gap(a, b) == pytest.approx(0.10)
-    assert _home_gap(b, a) is None  # b is nowhere at a's 0.30
-    assert _home_gap(a, b[:1]) is None  # b was not read at temperature 1

@@ -45,6 +45,7 @@ from sage_rlvr.evaluation.frontier import (
     frontier,
     frontier_sentence,
     gap_curve,
+    gap_near,
     gap_to_frontier,
     passk_at,
 )
@@ -155,6 +156,7 @@ __all__ = [
     "frontier",
     "frontier_sentence",
     "gap_curve",
+    "gap_near",
     "gap_to_frontier",
     "holm",
     "improvement_sentence",

@@ -22,6 +22,8 @@ Columns = dict[float, tuple[Floats, Floats]]  # temperature, coldest first -> pa
 Counts = tuple[int, ArrayLike]  # samples of each problem, right ones among them (N,)
 
 NO_COMMON_RANGE = "no common range"
+NEAR = " at equal pass@1 near T = 1"  # ends the name of a metric that `gap_near` read
+NOT_NEAR = "one of the two has no temperature with the pass@1 that the other has at T = 1"
 WIDEST = 4.0  # how many times the ends of a percentile interval are moved out at most
 
 
@@ -140,6 +142,23 @@ def gap_to_frontier(arm: Sequence[FrontierPoint], base: Sequence[FrontierPoint],
         )
     mean = np.trapezoid(seen[:, 1], seen[:, 0]) / (seen[-1, 0] - seen[0, 0])
     return Gap(value=float(mean), low=low, high=high)
+
+
+def gap_near(a: Sequence[FrontierPoint], b: Sequence[FrontierPoint], temperature: float = 1.0) -> float | None:
+    """pass@k of a minus b at equal pass@1 near one temperature: the mean of two readings, at the pass@1 that b has at
+    `temperature` and at the one that a has there, the other interpolated between its own temperatures.
+
+    One reading alone leans towards the policy that is not interpolated: frontiers are concave, so noise along pass@1 lowers what
+    is read off them. The mean of both is antisymmetric in a and b. None where either was not read at `temperature`, or cannot
+    reach the other's pass@1.
+    """
+    homes = [next((point for point in line if point.temperature == temperature), None) for line in (a, b)]
+    if homes[0] is None or homes[1] is None:
+        return None
+    there, here = passk_at(homes[1].pass1, a), passk_at(homes[0].pass1, b)
+    if there is None or here is None:
+        return None
+    return float((there[0] - homes[1].passk + homes[0].passk - here[0]) / 2)
 
 
 def gap_curve(

@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 
 from sage_rlvr.errors import DataError
-from sage_rlvr.evaluation import Comparison, adjust, gap_to_frontier, paired_seeds, passk_at, sentence
+from sage_rlvr.evaluation import Comparison, adjust, gap_near, gap_to_frontier, paired_seeds, sentence
 from sage_rlvr.evaluation.compare import FEWEST_SEEDS
+from sage_rlvr.evaluation.frontier import NEAR
 from sage_rlvr.experiments.folder import ANY_TEMPERATURE, KS, NOT_RUN, Cell, Floats, Folder, K, raw_kl
 from sage_rlvr.runs import read_metrics
 
@@ -37,14 +38,12 @@ def comparisons(folder: Folder, away: Mapping[str, Folder]) -> list[dict[str, An
     found += [one for name in folder.arms for one in _matched(folder, name)]
     named = [name for name, arm in folder.arms.items() if not arm["why"]]
     found += [one for name in named for one in _frontiers(folder, name)]
-    found += [one for name in folder.arms for one in _at_rivals_pass1(folder, name)]
+    found += [one for name in folder.arms for one in _near(folder, name)]
     control = folder.facts["control"]
     for world, other in away.items():
         for name in named:
             if name != control:
-                found += [
-                    replace(c, metric=f"{c.metric} on {world}") for c in _of_pair(other, name, control, "control")
-                ]
+                found += [replace(c, metric=f"{c.metric} on {world}") for c in _of_pair(other, name, control, "away")]
     adjusted = adjust([one.comparison for one in found])
     return [_written(folder, replace(one, comparison=c)) for one, c in zip(found, adjusted, strict=True)]
 
@@ -97,7 +96,7 @@ def _matched(folder: Folder, name: str) -> list[Difference]:
     own_scores = np.stack([folder.cells[name][seed].means for seed, _ in wanted])
     other = np.stack([scores for _, scores in wanted])
     label = f"{folder.label(folder.arms[name]['plain'] or arms[0])} at the same raw KL"
-    note = f"; left out: {outside} seeds whose raw KL lies outside what these betas reach" if outside else ""
+    note = f"; left out: {_seeds(outside)} whose raw KL lies outside what these betas reach" if outside else ""
     return [
         Difference("matched", folder.label(name), label, f"pass@{k}", paired_seeds(own_scores[:, j], other[:, j]), note)
         for j, k in enumerate(KS)
@@ -134,45 +133,32 @@ def _frontiers(folder: Folder, name: str) -> list[Difference]:
             values = np.array([gap.value for gap in seen], dtype=float)
             low, high = (float(np.mean([getattr(gap, end) for gap in seen])) for end in ("low", "high"))
             note = f"; mean over pass@1 {low:.3f} to {high:.3f}, which both cover"
-            note += f"; {len(gaps) - len(seen)} seeds have no common range" if len(seen) < len(gaps) else ""
+            note += f"; {_seeds(len(gaps) - len(seen))} without a common range" if len(seen) < len(gaps) else ""
             found = paired_seeds(values, np.zeros(len(values)))
             out.append(Difference(kind, folder.label(name) + ANY_TEMPERATURE, label, AT_EQUAL, found, note))
     return out
 
 
-def _at_rivals_pass1(folder: Folder, name: str) -> list[Difference]:
-    """pass@256 and distinct right answers in 256 where an arm, sampled colder or hotter, has the very pass@1 that its rival of the
-    same seed has at temperature 1; rivals: the control, its method without the guide, its placebo. One point of the frontiers
-    instead of their mean, which their coldest ends drown.
+def _near(folder: Folder, name: str) -> list[Difference]:
+    """pass@256 and distinct right answers in 256 at equal pass@1 near temperature 1 (`gap_near`), to the control, the arm's
+    method without its guide and its placebo. One place on the frontiers instead of their mean, which their coldest ends drown.
 
     Arms that the sweep added count against the control too, but for placebos: a control's beta is what a guide has to beat.
+    Only where it can be read in every seed: those in which it cannot are the ones where the two lie farthest apart.
     """
     control, arm = folder.facts["control"], folder.arms[name]
     rivals = dict.fromkeys([control, *([] if arm["why"] else [arm["plain"], arm["placebo"]])])
     if arm["why"] and name in {other["placebo"] for other in folder.arms.values()}:
         return []
-    return [
-        one
-        for rival in rivals
-        if rival and rival != name
-        for what, line in ((f"pass@{K}", "points"), (f"distinct in {K}", "variety"))
-        for one in _at_pass1(folder, name, rival, what, line)
-    ]
-
-
-def _at_pass1(folder: Folder, name: str, rival: str, what: str, line: str) -> list[Difference]:
-    cells, others, label = folder.cells[name], folder.cells[rival], folder.label(rival)
-    gaps, short = [], 0
-    for seed in folder.shared(name, rival):
-        own = next(point for point in getattr(others[seed], line) if point.temperature == 1.0)
-        there = passk_at(own.pass1, getattr(cells[seed], line))
-        gaps += [] if there is None else [there[0] - own.passk]
-        short += there is None
-    if not gaps:
-        return []
-    note = f"; left out: {short} seeds in which no temperature has that pass@1" if short else ""
-    found = paired_seeds(np.array(gaps), np.zeros(len(gaps)))
-    return [Difference("at_pass1", folder.label(name), label, f"{what} at {label}'s pass@1", found, note)]
+    out = []
+    for rival in (one for one in rivals if one and one != name):
+        both = [(folder.cells[name][seed], folder.cells[rival][seed]) for seed in folder.shared(name, rival)]
+        for what, line in ((f"pass@{K}", "points"), (f"distinct in {K}", "variety")):
+            gaps = [gap for a, b in both if (gap := gap_near(getattr(a, line), getattr(b, line))) is not None]
+            if gaps and len(gaps) == len(both):
+                found = paired_seeds(np.array(gaps), np.zeros(len(gaps)))
+                out.append(Difference("near", folder.label(name), folder.label(rival), what + NEAR, found))
+    return out
 
 
 def _written(folder: Folder, one: Difference) -> dict[str, Any]:
@@ -187,6 +173,10 @@ def _written(folder: Folder, one: Difference) -> dict[str, Any]:
     }
 
 
+def _seeds(n: int, what: str = "") -> str:
+    return f"{n} {what}{'seed' if n == 1 else 'seeds'}"
+
+
 def relabelled(folder: Folder) -> dict[str, Any]:
     """The control's seeds in two halves called A and B, in every way: how many come out tied, as two names of one arm must.
 
@@ -196,8 +186,9 @@ def relabelled(folder: Folder) -> dict[str, Any]:
     seeds = sorted(cells)[: len(cells) - len(cells) % 2]
     half = len(seeds) // 2
     if half < FEWEST_SEEDS:
-        needed = 2 * FEWEST_SEEDS
-        return {"splits": 0, "why": f"{NOT_RUN}: {len(seeds)} evaluated seeds of the control, two halves need {needed}"}
+        few = f"the control has {_seeds(len(cells), 'evaluated ')}"
+        needs = f"splitting them in two halves of three needs {2 * FEWEST_SEEDS}"
+        return {"splits": 0, "why": f"{NOT_RUN}: {few}; {needs}"}
     splits = [(a, tuple(s for s in seeds if s not in a)) for a in itertools.combinations(seeds, half) if seeds[0] in a]
     out: dict[str, Any] = {"splits": len(splits), "tied": {}, "first": []}
     for j, k in enumerate(KS):

@@ -18,8 +18,9 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal
 
@@ -27,6 +28,7 @@ from sage_rlvr.config import (
     MethodSpec,
     SftConfig,
     TrainConfig,
+    Tree,
     WorldConfig,
     decode,
     dump,
@@ -132,15 +134,18 @@ class Matrix:
     steps_differ: bool = False
 
     def __post_init__(self) -> None:
-        _require(bool(self.seeds) and bool(self.arms), "seeds, arms: give at least one of each")
+        _require(bool(self.seeds), "seeds = []: give at least one training seed")
+        _require(bool(self.arms), "arms = {}: give at least one arm")
         _require(len(set(self.seeds)) == len(self.seeds), f"seeds = {list(self.seeds)}: one stands there twice")
         for name in self.arms:
             plain = _NAME.fullmatch(name) and name not in ("base", "sft")
             _require(
-                bool(plain), f"arms.{name}: a name is letters, digits, _ and . (not base, not sft): it names folders"
+                bool(plain),
+                f"arms = {name!r}: a name is letters, digits, _ and . (not base, not sft): it names folders",
             )
-        for name in (self.control, *(self.choose.among if self.choose else ())):
-            _require(name in self.arms, f"{name!r}: no such arm; there are {', '.join(self.arms)}")
+        _require(self.control in self.arms, f"control = {self.control!r}: {_unknown('arm', self.control, self.arms)}")
+        for name in self.choose.among if self.choose else ():
+            _require(name in self.arms, f"choose.among = {name!r}: {_unknown('arm', name, self.arms)}")
         chosen = self.choose is not None and self.control in self.choose.among
         _require(
             not chosen, f"control = {self.control!r}: it is among those to choose from, and would then not be evaluated"
@@ -183,50 +188,112 @@ class Arm:
 
 def load_matrix(path: Path) -> Matrix:
     """A matrix file, strictly decoded. `ConfigError` names the place and what would be right."""
+    return decode(Matrix, _tree(path), where=str(path))
+
+
+def _tree(path: Path) -> Tree:
     try:
         text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise ConfigError(f"{path}: cannot be read, there is no such file; {_matrices_near(path)}") from None
     except (OSError, UnicodeDecodeError) as error:
-        there = ", ".join(sorted(p.name for p in path.parent.glob("*.yaml"))) or "none"
-        raise ConfigError(f"{path}: cannot be read ({error}); YAML files there: {there}") from error
-    return decode(Matrix, parse_yaml(text, str(path)), where=str(path))
+        raise ConfigError(f"{path}: cannot be read ({error}); {_matrices_near(path)}") from error
+    return parse_yaml(text, str(path))
+
+
+def _matrices_near(path: Path) -> str:
+    """What else there is: the shipped matrix of that name or nearly that name, then the YAML files beside the path."""
+    folder = path if path.is_dir() else path.parent
+    local = {file.name: file for file in sorted(folder.glob("*.yaml"))}
+    shipped = {file.name: file for file in sorted(recipe("tier1.yaml", "matrices").parent.glob("*.yaml"))}
+    wanted = f"{path.stem}.yaml"
+    near = wanted if wanted in {**local, **shipped} else _near(wanted, [*local, *shipped])
+    if near is not None:
+        return f"did you mean {local[near] if near in local else _from_here(shipped[near])}?"
+    return (
+        f"YAML files there: {', '.join(local) or 'none'}; shipped matrices, in {_from_here(next(iter(shipped.values())).parent)}: "
+        f"{', '.join(shipped)}"
+    )
+
+
+def _from_here(path: Path) -> Path:
+    """The path as it is typed in this directory."""
+    here = Path.cwd()
+    return path.relative_to(here) if path.is_relative_to(here) else path
+
+
+def _near(word: str, options: Iterable[str]) -> str | None:
+    found = get_close_matches(word, list(options), n=1)
+    return found[0] if found else None
+
+
+def _unknown(noun: str, word: str, options: Iterable[str]) -> str:
+    """ "no such arm; did you mean 'grpo'? There are grpo, branch"."""
+    known = list(options)
+    near = _near(word, known)
+    hint = "; there are" if near is None else f"; did you mean {near!r}? There are"
+    return f"no such {noun}{hint} {', '.join(known)}"
 
 
 def resolve(
-    matrix: Matrix, folder: Path, policy: str | None = None, labels: Mapping[str, str] | None = None
+    matrix: Matrix, source: Path, policy: str | None = None, labels: Mapping[str, str] | None = None
 ) -> tuple[list[Arm], list[str]]:
     """The arms with every control that is missing, and what had to be left out, as sentences.
 
-    folder: where paths of recipes start. policy: the model of every arm, where the matrix makes its own. labels: recipe stem
-    -> name in tables.
+    source: the matrix's file, beside which paths of recipes start and which errors name. policy: the model of every arm, where
+    the matrix makes its own. labels: recipe stem -> name in tables.
     """
     arms = []
     for name in matrix.arms:
         spec = matrix.spec(name)
-        path = recipe_path(spec.recipe, folder)
         edits = {**({} if policy is None else {"model": policy}), **matrix.base, **spec.edits}
         try:
+            path = recipe_path(spec.recipe, source.parent)
             config = load_config(TrainConfig, path, [(key, json.dumps(value)) for key, value in edits.items()])
         except ConfigError as error:
-            raise ConfigError(f"arm {name!r}: {error}") from error
+            raise ConfigError(_as_typed(str(error), matrix, name, source)) from error
         label = spec.label or (labels or {}).get(path.stem if not spec.edits else "", name)
         arms.append(Arm(name=name, label=label, recipe=path.name, config=replace(config, seed=0)))
-    _check_apart(arms)
+    _check_apart(arms, source)
     said: list[str] = []
     for arm in list(arms):
         _add_controls(arm, arms, matrix.kinds, said)
     return [_linked(arm, arms) for arm in arms], list(dict.fromkeys(said))
 
 
+def _as_typed(error: str, matrix: Matrix, arm: str, source: Path) -> str:
+    """The refusal of an arm's recipe with file and line of the matrix; an edit is named by its place there (`base.steps`,
+    `edits.method.beta`) instead of by the option that it would be on the command line."""
+    own, problem = matrix.spec(arm).edits, error
+    place: tuple[str, ...] = ("arms", arm)
+    for key in {**matrix.base, **own}:
+        if error.startswith(f"--{key}: "):
+            part, at = ("edits", (*place, "edits", key)) if key in own else ("base", ("base", key))
+            place, rest = at, error.removeprefix(f"--{key}: ")
+            field = key.replace("-", "_")
+            problem = f"{part}.{rest}" if rest.startswith(field) else f"{part}.{field}: {rest}"
+    origins = _tree(source).origins if source.is_file() else {}
+    around = (origins[place[:n]] for n in range(len(place), 0, -1) if place[:n] in origins)
+    return f"{next(around, source)}: arm {arm!r}: {problem}"
+
+
 def recipe_path(name: str, folder: Path) -> Path:
-    """A recipe by its stem in recipes/countdown, or by a path from `folder`."""
-    return folder / name if name.endswith((".yaml", ".yml")) else recipe(f"{name}.yaml")
+    """A recipe by its stem in recipes/countdown, or by a path from `folder`. `ConfigError` names the nearest stem first."""
+    if name.endswith((".yaml", ".yml")):
+        return folder / name
+    shipped = {path.stem: path for path in sorted(recipe("grpo.yaml").parent.glob("*.yaml"))}
+    _require(name in shipped, f"recipe {name!r}: {_unknown('recipe', name, shipped)}, or a path that ends in .yaml")
+    return shipped[name]
 
 
-def sft_config(matrix: Matrix, folder: Path) -> tuple[Path, SftConfig] | None:
-    """The recipe of the policy that the matrix makes first."""
+def sft_config(matrix: Matrix, source: Path) -> tuple[Path, SftConfig] | None:
+    """The recipe of the policy that the matrix makes first; source: the matrix's file."""
     if matrix.policy is None:
         return None
-    path = recipe_path(matrix.policy, folder)
+    try:
+        path = recipe_path(matrix.policy, source.parent)
+    except ConfigError as error:
+        raise ConfigError(f"{source}: policy: {error}") from error
     return path, load_config(SftConfig, path)
 
 
@@ -403,12 +470,11 @@ def _method(config: TrainConfig, tree: Mapping[str, Any]) -> TrainConfig:
         return replace(config, method=MethodSpec(dict(tree)))
 
 
-def _check_apart(arms: Sequence[Arm]) -> None:
+def _check_apart(arms: Sequence[Arm], source: Path) -> None:
     for i, arm in enumerate(arms):
         twin = _find(arms[:i], arm.config)
-        _require(
-            twin is None, f"arms {twin.name if twin else ''!r} and {arm.name!r} train the same thing; keep one of them"
-        )
+        pair = f"{twin.name if twin else ''!r} and {arm.name!r}"
+        _require(twin is None, f"{source}: arms {pair} train the same thing; keep one of them")
 
 
 def _require(holds: bool, problem: str) -> None:

@@ -51,10 +51,20 @@ def summarise(path: Path) -> dict[str, Any]:
             "added": {arm["name"]: arm["why"] for arm in facts["arms"] if arm["why"]},
             "left_out": facts["left_out"],
             "not_run": [
-                f"{folder.label(c['arm'])} s{c['seed']}: {c['status']}" for c in facts["cells"] if not c["complete"]
+                f"{folder.label(c['arm'])} s{c['seed']}: {_state(c['status'])}"
+                for c in facts["cells"]
+                if not c["complete"]
             ],
         }
     )
+
+
+def _state(status: str) -> str:
+    """The state of an incomplete cell, so that it can be read beside "not run"."""
+    done, slash, steps = status.partition("/")
+    if status == "trained" or (slash and done == steps):
+        return "trained, not evaluated"
+    return f"{done} of {steps} steps" if slash else status
 
 
 def write_summary(path: Path) -> dict[str, Any]:

@@ -4,20 +4,33 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
+from sage_rlvr.evaluation import signed
+from sage_rlvr.evaluation.compare import FEWEST_SEEDS
+from sage_rlvr.evaluation.frontier import NOT_NEAR
 from sage_rlvr.experiments.folder import ANY_TEMPERATURE, KS, NOT_RUN
-from sage_rlvr.report.digest import AWAY, FRONTIER, MEAN, PLACEBO, Claim, Group, groups_of, legend, matrix, unlike
+from sage_rlvr.report.digest import (
+    AWAY,
+    FRONTIER,
+    MEAN,
+    PLACEBO,
+    UNTOLD,
+    Claim,
+    Group,
+    groups_of,
+    legend,
+    matrix,
+    unlike,
+)
 from sage_rlvr.report.markdown import folded, grouped_lines
+from sage_rlvr.report.tables import Table
 
 NOTHING = "- nothing: every cell of the matrix is there"
 MATCHED = (
     "matched: an unguided arm at several betas, its scores read in between (linear in the logarithm of the raw KL of the last "
     "tenth of training) at the raw KL that the guided arm of the same seed realised; nothing is read outside."
-)
-AT_PASS1 = (
-    "at a rival's pass@1: the arm at that sampling temperature, read between two, where its pass@1 is the one that the rival of "
-    "the same seed has at temperature 1. This asks whether an arm moves the frontier or slides along it."
 )
 SECOND = (
     *("arm", "support kept", "gained", "lost", "tokens drawn, M", "training, s", "q not 1 on (first, last tenth)"),
@@ -31,6 +44,7 @@ LOGGED = (
     "Training reward: mean of the samples that were trained on, each tenth of the steps on other problems than the last. Gradient "
     "norms are those before clipping."
 )
+FEW = "In brackets: the difference in the metric."
 COUNTED = (
     "Support: right completions with probability above 1/256, over all problems, against the base. Tokens and seconds (by the "
     "clock, one thread a run) are means a run."
@@ -42,10 +56,10 @@ def markdown(found: Mapping[str, Any]) -> list[str]:
     spec = found["evaluate"]
     lines = [f"# {found['tier']}", ""]
     lines += [found["notes"], ""] if found["notes"] else []
+    lines += _incomplete_lines(found)
     lines += [
         f"{found['world']}. {spec['problems']} {spec['split']} problems (draw {spec['draw']}), all right completions "
-        f"enumerated; training seeds {', '.join(map(str, found['seeds']))}, paired; {found['steps']} steps. Means over seeds "
-        "with Student's 95 % intervals over seeds, the problems held fixed.",
+        f"enumerated; {_seeds_words(found['seeds'])}; {found['steps']} steps. {_means_words(found['seeds'])}",
         "",
         *verdict_lines(found),
         *_number_lines(found),
@@ -59,10 +73,25 @@ def markdown(found: Mapping[str, Any]) -> list[str]:
     lines += [f"- added: {found['arms'][name]['label']} ({why})" for name, why in found["added"].items()]
     lines += [f"- {said}" for said in found["left_out"]]
     lines += [f"- {MATCHED}"] * any(c["kind"] == "matched" for c in found["comparisons"])
-    lines += [f"- {AT_PASS1}"] * any(c["kind"] == "at_pass1" for c in found["comparisons"])
     lines += ["", "## Not run", ""]
     cells = [f"- {cell}" for cell in found["not_run"]]
     return lines + (_fold(f"Cells of the matrix ({len(cells)})", cells) if cells else [NOTHING])
+
+
+def _incomplete_lines(found: Mapping[str, Any]) -> list[str]:
+    """How many cells, arms x training seeds, are complete, where not all are."""
+    cells, missing = len(found["arms"]) * len(found["seeds"]), len(found["not_run"])
+    return [f"{cells - missing} of {cells} cells complete; see Not run.", ""] if missing else []
+
+
+def _seeds_words(seeds: Sequence[int]) -> str:
+    return f"training seed {seeds[0]}" if len(seeds) == 1 else f"training seeds {', '.join(map(str, seeds))}, paired"
+
+
+def _means_words(seeds: Sequence[int]) -> str:
+    if len(seeds) == 1:
+        return "One training run an arm, so scores have no intervals."
+    return "Means over seeds with Student's 95 % intervals over seeds, the problems held fixed."
 
 
 # ------------------------------------------------------------------------------------------------------------------
@@ -81,30 +110,63 @@ def verdict_lines(found: Mapping[str, Any]) -> list[str]:
         return [*lines, f"{NOT_RUN}: no two arms share an evaluated seed", "", grouped_lines(absent), ""]
     labels = [arm["label"] for arm in found["arms"].values()]
     sentences = [f"- {c['sentence']}" for c in made]
+    few = _fewer_than_three(found)
+    table = _means_alone(groups, labels) if few else matrix(groups, labels)
+    said = [_without_verdicts(group) for group in groups] if few else groups
     return [
         *(
             *lines,
             _scope(found),
             "",
-            grouped_lines([*groups, *_no_range(found, claims), *absent]),
+            grouped_lines([*said, *_no_range(found, claims), *absent]),
             "",
-            legend(groups),
+            f"{FEW} {legend(groups)}".strip() if few else legend(groups),
             "",
         ),
-        *(matrix(groups, labels).markdown(), ""),
+        *(table.markdown(), ""),
         *(*_fold(f"Every comparison in full ({len(made)})", sentences), ""),
     ]
+
+
+def _fewer_than_three(found: Mapping[str, Any]) -> bool:
+    """Whether no comparison has the training seeds that a claim about methods needs, so that one line can say it for all."""
+    return all(c["difference"]["n"] < FEWEST_SEEDS for c in found["comparisons"])
+
+
+def _without_verdicts(group: Group) -> Group:
+    """The differences of a group alone: the scope line has said why there is no verdict."""
+    several = len({one.b for one in group.claims}) > 1
+    texts = []
+    for one in group.claims:
+        inside = "; ".join(filter(None, (signed(one.value) if math.isfinite(one.value) else "", one.note)))
+        texts.append((f"{one.a} vs {one.b}" if several else one.a) + f" ({inside})" * bool(inside))
+    return Group(head=group.head, lines=(("", ", ".join(texts)),))
+
+
+def _means_alone(groups: Sequence[Group], labels: Sequence[str]) -> Table:
+    """The matrix with the differences alone, without words and intervals."""
+    bare = [
+        replace(group, claims=tuple(replace(one, low=math.nan, high=math.nan) for one in group.claims))
+        for group in groups
+    ]
+    table = matrix(bare, labels)
+    rows = tuple((name, *(_numbers_of(cell) for cell in cells)) for name, *cells in table.rows)
+    return replace(table, rows=rows, notes=("A cell: the difference of the arm of the row. –: not compared.",))
+
+
+def _numbers_of(cell: str) -> str:
+    return "\n".join(line for line in cell.split("\n") if line != UNTOLD) or "–"
 
 
 def _claim(c: Mapping[str, Any], wanted: int) -> Claim:
     """One comparison of summary.json, noted where it has fewer than `wanted` training seeds. Names lose "at any temperature",
     which the kind says."""
-    kinds = {"placebo": PLACEBO, "frontier_base": FRONTIER, "frontier_control": FRONTIER}
-    kind = AWAY if " on " in c["metric"] else kinds.get(c["kind"], MEAN)
+    kinds = {"placebo": PLACEBO, "frontier_base": FRONTIER, "frontier_control": FRONTIER, "away": AWAY}
+    kind = kinds.get(c["kind"], MEAN)
     a, b = (c[side].removesuffix(ANY_TEMPERATURE) for side in "ab")
     gap = {end: math.nan if c["difference"][end] is None else c["difference"][end] for end in ("value", "low", "high")}
     seen = math.inf if c["detectable"] is None else c["detectable"]
-    metric = c["metric"].removesuffix(" at equal pass@1").replace(f" at {b}'s pass@1", " at its pass@1")
+    metric = c["metric"].removesuffix(" at equal pass@1")
     n = c["difference"]["n"]
     note = f"{n} of {wanted} seeds" if n < wanted else ""
     return Claim(kind=kind, a=a, b=b, metric=metric, verdict=c["verdict"], detectable=seen, note=note, **gap)
@@ -119,15 +181,30 @@ def _no_range(found: Mapping[str, Any], claims: Sequence[Claim]) -> tuple[Group,
     rivals = [control] * (control in wide) + ["base"] * (len((found["base"] or {}).get("frontier", ())) > 1)
     pairs = [(a, b) for b in rivals for a in named if a != b and (a, b) not in told]
     why = "no common range of pass@1 in any training seed"
-    return unlike("Not compared at equal pass@1", [(f"{a} vs {b}", why) for a, b in pairs])
+    near = {(c["a"], c["b"]) for c in found["comparisons"] if c["kind"] == "near"}
+    apart = [(a, control) for a in named if a != control and (a, control) not in near and control in wide]
+    return (
+        *unlike("Not compared at equal pass@1", [(f"{a} vs {b}", why) for a, b in pairs]),
+        *unlike(
+            "Not compared at equal pass@1 near T = 1",
+            [(", ".join(f"{a} vs {b}" for a, b in apart), NOT_NEAR)] * bool(apart),
+        ),
+    )
 
 
 def _scope(found: Mapping[str, Any]) -> str:
     seeds = sorted({c["difference"]["n"] for c in found["comparisons"]}, reverse=True)
+    problems, family = f"on the same {found['evaluate']['problems']} problems", _family(found)
+    if _fewer_than_three(found):
+        if seeds[0] == 1:
+            return (
+                f"One training seed: no claim about methods; the differences below are of one run an arm, {problems}."
+            )
+        return f"Two training seeds: no claim about methods; the differences below are means without intervals, {problems}."
     over = " or ".join(map(str, seeds))
     return (
-        f"About these methods, over {over} training seeds on the same {found['evaluate']['problems']} problems. Holm's correction "
-        f"runs over {_family(found)} comparisons."
+        f"About these methods, over {over} training seeds {problems}. Holm's correction runs over {family} "
+        f"comparison{'s' * (family != 1)}."
     )
 
 

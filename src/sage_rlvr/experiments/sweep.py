@@ -35,6 +35,7 @@ from sage_rlvr.evaluation.samples import SampleStore
 from sage_rlvr.experiments.demo import ARMS, EXTRA_ARMS
 from sage_rlvr.experiments.jobs import Exact, Job, Task, as_read_back, run_tasks
 from sage_rlvr.experiments.matrix import (
+    KINDS,
     Arm,
     Matrix,
     built,
@@ -119,9 +120,10 @@ class Sweep:
             return "failed"
         if self.over.issuperset(wanted):
             return "evaluated" if cell.exact[""] in wanted else "validation only"
-        if cell.train in self.over:
+        done, steps = cell.job.done, cell.job.config.steps
+        if cell.train in self.over or (done == steps and cell.train.done()):  # it may have ended since one last looked
             return "trained"
-        return f"{cell.job.done}/{cell.job.config.steps}" if cell.job.done else NOT_RUN
+        return f"{done}/{steps}" if done else NOT_RUN
 
 
 # ------------------------------------------------------------------------------------------------------------------
@@ -132,9 +134,9 @@ def plan(source: Path, out: Path) -> Sweep:
     """Everything that the matrix asks for, and what of it is there. Whatever can be refused is refused here: recipes, worlds,
     problems that a split does not hold, a folder with other runs under the same names."""
     matrix, folder = load_matrix(source), source.parent
-    own = sft_config(matrix, folder)
+    own = sft_config(matrix, source)
     policy = None if own is None else str((out / "policy").absolute())
-    arms, left_out = resolve(matrix, folder, policy, LABELS)
+    arms, left_out = resolve(matrix, source, policy, LABELS)
     _check_alike(arms, matrix.steps_differ)
     evaluations = _evaluations(matrix, folder, arms[0])
     for exact in evaluations.values():
@@ -492,9 +494,8 @@ def line(sweep: Sweep) -> str:
     done, total = sum(cell.job.done for cell in sweep.cells), sum(cell.job.config.steps for cell in sweep.cells)
     whole = sum(sweep.status(cell) in ("evaluated", "validation only") for cell in sweep.cells)
     failed = f", {len(sweep.failures)} failed" if sweep.failures else ""
-    return (
-        f"sweep: {done}/{total} steps, {whole} of {len(sweep.cells)} cells complete{failed}, {left_words(sweep)} left"
-    )
+    left = f"{left_words(sweep)} left" + ", evaluation not counted" * (whole < len(sweep.cells))
+    return f"sweep: {done}/{total} steps, {whole} of {len(sweep.cells)} cells complete{failed}, {left}"
 
 
 def left_words(sweep: Sweep) -> str:
@@ -521,6 +522,11 @@ def dry_lines(sweep: Sweep) -> list[str]:
         lines += [f"    {text.strip()}" for text in built(arm.config).describe().splitlines() if _tells_apart(text)]
     lines += [f"  {said}" for said in sweep.left_out]
     lines += ["  ADDED: the base at every temperature of the evaluation"]
+    if any(arm.why for arm in sweep.arms):
+        lines.append(
+            f"  to decline ADDED arms: `controls: none` in {sweep.source}, or a list of the wanted kinds, such as "
+            f"`controls: [{', '.join(KINDS[:2])}]` (of {', '.join(KINDS)})"
+        )
     lines += [f"  taken over: {found} for {cell.job.label}" for cell, found in adoptable(sweep)]
     return [*lines, line(sweep)]
 

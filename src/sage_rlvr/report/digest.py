@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 from sage_rlvr.evaluation import Comparison, signed
 from sage_rlvr.evaluation.compare import ALONE
+from sage_rlvr.evaluation.frontier import NEAR
 from sage_rlvr.report.tables import Table
 
 MEAN, PLACEBO, BEST, EQUAL, FRONTIER, AWAY = "mean", "placebo", "best", "equal", "frontier", "away"
@@ -22,7 +23,10 @@ IN_BRACKETS = (
 )
 AT_EQUAL = "At equal pass@1: each policy at all its temperatures, the mean gap where both have the same pass@1."
 ONLY_ALONE = "Only taken alone: the difference does not outlast Holm's correction for the number of comparisons."
-ITS_PASS1 = " at its pass@1"  # of b: ends a metric read where the arm has the pass@1 that b has at temperature 1
+NEAR_ONE = (
+    "At equal pass@1 near T = 1: the mean of two readings, at the pass@1 that the one has at temperature 1 and at that of the "
+    "other."
+)
 _SEEN = "could only have seen "
 _MIRROR = {BETTER: WORSE, WORSE: BETTER}
 
@@ -34,7 +38,7 @@ class Claim:
     kind: "mean" (scores as they are), "placebo" (the same, b being a's own placebo), "best" (each at the temperature of its
     best pass@1), "equal" (a as it is, b at the temperature that gives it the same pass@1), "frontier" (at equal pass@1, each at
     all its temperatures), "away" (on other problems). where: what is to be known of b; note: of this claim. corrected: whether
-    Holm's correction was made. turns: whether b held against a is the same claim; at b's own pass@1 it is not.
+    Holm's correction was made.
     """
 
     kind: str
@@ -49,7 +53,6 @@ class Claim:
     where: str = ""
     note: str = ""
     corrected: bool = True
-    turns: bool = True
 
     @property
     def word(self) -> str:
@@ -112,12 +115,12 @@ def claim(
 
 def groups_of(claims: Iterable[Claim], *, control: str | None = None, base: str | None = None) -> tuple[Group, ...]:
     """All claims, each in one group: against the control, the placebos, other arms, the base, then at the best temperatures and
-    over whole frontiers, last on other problems. A claim whose first arm is the control is turned round, if it `turns`; inside
-    a group the order is that of `claims`."""
+    over whole frontiers, last on other problems. A claim whose first arm is the control is turned round; inside a group the
+    order is that of `claims`."""
     found: dict[tuple[int, str, str], list[Claim]] = {}
     order: dict[str, int] = {}
     for one in claims:
-        one = one.flipped() if one.a == control and one.b != base and one.turns else one
+        one = one.flipped() if one.a == control and one.b != base else one
         order.setdefault(one.b, len(order))
         order.setdefault(one.metric, len(order))
         together = PLACEBO if one.b not in (control, base) and _is_placebo(one) else one.b
@@ -151,8 +154,6 @@ def _group(claims: Sequence[Claim]) -> Group:
         FRONTIER: f"{first.metric} at equal pass@1",
         BEST: f"best {first.metric} at any temperature",
     }.get(first.kind, first.metric)
-    if metric.endswith(ITS_PASS1):  # in words whose
-        metric = metric.removesuffix(ITS_PASS1) + f" at {f'that {PLACEBO}' if several else first.b}'s own pass@1"
     metric += "" if all(one.corrected for one in claims) else " (each taken alone)"
     name = (lambda one: f"{one.a} vs {one.b}") if several else (lambda one: one.a)
     return Group(head=f"{who}, {metric}", lines=_lines(claims, name), claims=tuple(claims), column=(column, metric))
@@ -212,7 +213,9 @@ def legend(groups: Sequence[Group]) -> str:
     words = {word for group in groups for word, _ in group.lines}
     told = words - {UNTOLD, IDENTICAL, ""}
     fronts = any(one.kind == FRONTIER for group in groups for one in group.claims)
-    return " ".join([IN_BRACKETS] * bool(told) + [ONLY_ALONE] * (TAKEN_ALONE in words) + [AT_EQUAL] * fronts)
+    near = any(one.metric.endswith(NEAR) for group in groups for one in group.claims)
+    lines = [IN_BRACKETS] * bool(told) + [ONLY_ALONE] * (TAKEN_ALONE in words) + [NEAR_ONE] * near + [AT_EQUAL] * fronts
+    return " ".join(lines)
 
 
 def matrix(groups: Sequence[Group], arms: Sequence[str]) -> Table:

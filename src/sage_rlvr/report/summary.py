@@ -25,12 +25,12 @@ from sage_rlvr.evaluation import (
     curve,
     frontier,
     frontier_sentence,
+    gap_near,
     gap_to_frontier,
     mean_interval,
     paired,
     paired_curve,
     paired_seeds,
-    passk_at,
     seed_interval,
     sentence,
     share_intervals,
@@ -38,6 +38,7 @@ from sage_rlvr.evaluation import (
 )
 from sage_rlvr.evaluation.compare import FEWEST_SEEDS
 from sage_rlvr.evaluation.curves import seed_ks, seeds_curve
+from sage_rlvr.evaluation.frontier import NEAR, NOT_NEAR
 from sage_rlvr.report.result import Arm, Result, as_result, plain
 
 Floats = NDArray[np.float64]
@@ -132,7 +133,7 @@ class AgainstFrontier:
 class FrontierVerdict:
     """Two arms at all their temperatures: pass@k of a minus b at equal pass@1. `difference` is None where there is none; family:
     over how many frontier comparisons Holm's correction went, 1 where it was not made. home: not the mean over all of pass@1
-    that both cover, but at the very pass@1 that b has at temperature 1."""
+    that both cover, but near temperature 1 (`gap_near`)."""
 
     a: str
     b: str
@@ -405,19 +406,19 @@ def frontier_verdicts(
     told, out = {}, {}
     wanted = [(a, b, False) for a, b in chosen] + [(a, b, True) for a, b in chosen if b != results[0].base]
     for a, b, home in wanted:
-        gaps = [(_home_gap if home else _mean_gap)(frontier(r.arm(a).ps, k), frontier(r.arm(b).ps, k)) for r in results]
+        gaps = [(gap_near if home else _mean_gap)(frontier(r.arm(a).ps, k), frontier(r.arm(b).ps, k)) for r in results]
         known = [gap for gap in gaps if gap is not None]
         if len(known) == len(gaps):
             told[a, b, home] = paired_seeds(known, np.zeros(len(known)))
         else:
-            lacking = f"no temperature of {a} has {b}'s pass@1" if home else "no common range of pass@1"
+            lacking = NOT_NEAR if home else "no common range of pass@1"
             why = f"{lacking} in {len(gaps) - len(known)} of {len(gaps)} training seeds"
             text = f"{a} vs {b}, temperature frontiers: {why}."
             out[a, b, home] = FrontierVerdict(a=a, b=b, verdict=f"cannot be told ({why})", sentence=text, home=home)
     for (a, b, home), c in zip(told, adjust(list(told.values())), strict=True):
         metric = f"mean gap in pass@{k} at equal pass@1, temperature frontiers"
         if home:
-            metric = f"pass@{k} at the temperature where its pass@1 is that of {b} at temperature 1"
+            metric = f"pass@{k}{NEAR}"
         text = sentence(c, a, b, metric) + "."
         out[a, b, home] = FrontierVerdict(
             a=a, b=b, verdict=c.verdict, sentence=text, difference=c.difference, detectable=c.detectable, family=c.family,
@@ -428,12 +429,6 @@ def frontier_verdicts(
 
 def _mean_gap(a: Sequence[FrontierPoint], b: Sequence[FrontierPoint]) -> float | None:
     return gap_to_frontier(a, b).value
-
-
-def _home_gap(a: Sequence[FrontierPoint], b: Sequence[FrontierPoint]) -> float | None:
-    own = next((point for point in b if point.temperature == 1.0), None)
-    there = None if own is None else passk_at(own.pass1, a)
-    return None if own is None or there is None else there[0] - own.passk
 
 
 def _one_frontier(result: Result, a: str, b: str, k: int) -> FrontierVerdict:

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from sage_rlvr.errors import DataError
+from sage_rlvr.evaluation.frontier import NEAR
 from sage_rlvr.evaluation.verdicts import compare_counts, count_comparisons, holm_lines, score_lines
 from sage_rlvr.report.digest import BEST, EQUAL, FRONTIER, MEAN, Claim, claim, groups_of, legend, matrix, unlike
 from sage_rlvr.report.exact import frontier_picture, gap_picture, said_of, verdict_word
@@ -185,8 +186,8 @@ def _of_fronts(fronts: Sequence[FrontierVerdict], k: int, seeds: int) -> list[Cl
         out.append(
             Claim(
                 kind=MEAN if one.home else FRONTIER, a=one.a, b=one.b,
-                metric=f"pass@{k} at its pass@1" if one.home else f"pass@{k}", verdict=one.verdict, detectable=one.detectable,
-                corrected=seeds > 1 or len(fronts) == 1, turns=not one.home, **ends,
+                metric=f"pass@{k}{NEAR}" if one.home else f"pass@{k}", verdict=one.verdict, detectable=one.detectable,
+                corrected=seeds > 1 or len(fronts) == 1, **ends,
             )
         )  # fmt: skip
     return out
