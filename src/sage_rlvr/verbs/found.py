@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import json
 import re
+import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sage_rlvr.errors import DataError
+from sage_rlvr.config import parse_yaml
+from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.evaluation.record import Record, load_record
 from sage_rlvr.evaluation.samples import SampleStore
 
 BASE = "base"
+TAKES = (
+    "A report takes folders of `sage-rlvr demo` or `sweep` (with runs/ and evaluations/), run directories (run.json), records "
+    "(.npz) and sample stores (store.json)."
+)
+PARTS = ("runs", "evaluations", "run.json", "store.json")  # any of these makes a folder one that a report takes
+SHOWN = 6
 _SEEDED = re.compile(r"(.+)-s(\d+)")
 
 
@@ -65,14 +73,13 @@ def gather(items: Sequence[str], labels: Mapping[str, str], split: str = "test")
 def _named(item: str) -> tuple[str, str]:
     name, equals, paths = item.rpartition("=")
     if not equals or not name:
-        raise DataError(
-            f"{item}: no such file or folder; give a sweep's or demo's folder, a run, a record (.npz), a sample store"
-        )
+        raise DataError(f"{item}: no such file or folder. {TAKES}")
     return name, paths
 
 
 def _add(found: Found, path: Path, name: str, index: int) -> None:
     if path.suffix == ".npz" or path.is_file():
+        _check_record(path)
         record = load_record(path)
         arm, seed = _address(found, path.stem, index)
         _add_record(found, record, name or (BASE if _is_base(record) else arm), seed)
@@ -85,10 +92,45 @@ def _add(found: Found, path: Path, name: str, index: int) -> None:
             raise DataError(f"{name}={path}: a whole folder names its arms itself; give {path} alone")
         _add_folder(found, path)
     else:
-        known = "a folder with runs/ and evaluations/, a run (run.json), a record (.npz), a sample store (store.json)"
-        there = path / "report.html"
-        page = f"; compare's page is already there: {there}" if there.is_file() else ""
-        raise DataError(f"{path}: {'nothing of ' if path.exists() else 'is not there; wanted is '}{known}{page}")
+        raise DataError(_nothing_in(path) if path.is_dir() else f"{path} is not there. {TAKES}")
+
+
+def _check_record(path: Path) -> None:
+    """Refuse a file that is no .npz archive with what to give instead; a missing one is left to `load_record`."""
+    if not path.is_file() or zipfile.is_zipfile(path):
+        return
+    if path.suffix == ".npz":
+        raise DataError(f"{path} is damaged, no .npz archive; make it again with: sage-rlvr eval RUN")
+    raise DataError(f"{path} is no record of an evaluation{_instead(path)}. {TAKES}")
+
+
+def _instead(path: Path) -> str:
+    """What to do with a file that a report cannot read: sweep a matrix, train a recipe, name the folder of its parts."""
+    if path.name in ("run.json", "store.json", "matrix.json", "summary.json"):
+        return f"; give its folder: {path.parent}"
+    if path.suffix not in (".yaml", ".yml"):
+        return ""
+    try:
+        tree = parse_yaml(path.read_text(encoding="utf-8"), str(path))
+    except (OSError, UnicodeDecodeError, ConfigError):
+        return ""
+    if "arms" in tree:
+        return f", but a matrix: `sage-rlvr sweep {path}` runs it first, then give the folder that it fills"
+    verb = "train" if "method" in tree else "sft" if "steps" in tree else ""
+    return f", but a recipe: `sage-rlvr {verb} {path}` runs it first, then give its run directory" if verb else ""
+
+
+def _nothing_in(folder: Path) -> str:
+    """Why a folder gives no report, with the next step: compare's page, folders inside it, or the verbs that fill one."""
+    page = folder / "report.html"
+    head = f"{folder} holds no runs, evaluations or samples"
+    if page.is_file():
+        return f"{head}; compare's page is already there: {page}. {TAKES}"
+    inside = [str(p) for p in sorted(folder.iterdir()) if any((p / name).exists() for name in PARTS)]
+    if inside:
+        more = ", ..." * (len(inside) > SHOWN)
+        return f"{head} itself, but folders of such; name one of them: {', '.join(inside[:SHOWN])}{more}"
+    return f"{head}. {TAKES} `sage-rlvr demo` and `sage-rlvr sweep MATRIX` make such folders."
 
 
 def _address(found: Found, stem: str, index: int) -> tuple[str, int]:
