@@ -408,6 +408,26 @@ def test_near_temperature_one_an_arm_that_only_slides_gains_nothing(tmp_path: Pa
     assert "far vs control (one of the two has no temperature" in text and "near T = 1**" in text
 
 
+def test_near_temperature_one_a_guided_arm_meets_its_method_and_its_placebo_and_added_placebos_meet_nobody(
+    tmp_path: Path,
+) -> None:
+    scores = {name: [0.2, 0.21, 0.22] for name in ("control", "plain", "shuffled", "mine", "beta")}
+    folder = folder_of(tmp_path, scores)
+    facts = json.loads((folder / "matrix.json").read_text())
+    for arm in facts["arms"]:
+        arm |= {"plain": "plain", "placebo": "shuffled"} if arm["name"] == "mine" else {}
+        arm |= {"why": "added"} if arm["name"] in ("shuffled", "beta") else {}
+    (folder / "matrix.json").write_text(json.dumps(facts))
+    near = {(c["a"], c["b"]) for c in summarise(folder)["comparisons"] if c["kind"] == "near"}
+    assert near == {
+        ("plain", "control"),
+        ("mine", "control"),
+        ("mine", "plain"),
+        ("mine", "shuffled"),
+        ("beta", "control"),
+    }
+
+
 def test_one_arm_under_two_names_is_tied(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     even = folder_of(tmp_path / "even", {"control": rng.normal(0.3, 0.02, 6).tolist()})

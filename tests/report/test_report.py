@@ -36,7 +36,7 @@ from sage_rlvr.report import (
     write_seed_report,
 )
 from sage_rlvr.report.style import colour, dark_twins, marker
-from sage_rlvr.report.summary import _CONTROLS, key_of
+from sage_rlvr.report.summary import _CONTROLS, frontier_verdicts, key_of
 
 N = 60
 HOSTILE = "<script>alert('x')</script>"
@@ -400,3 +400,37 @@ def test_every_pair_of_controls_is_two_arms_of_the_demo():
     assert {name for pair in _CONTROLS for name in pair} <= keys
     guided = {key for key in keys if key.endswith("branch") and key != "sagebranch"}
     assert guided <= {shaped for shaped, _ in _CONTROLS}
+
+
+def temperatures(hot: float, bent: bool = False) -> dict[float, list[np.ndarray]]:
+    """Two problems, solved with `hot` times the temperature; where `bent`, at the coldest one alone with the other's share."""
+    rows = {t: [np.log([hot * t]), np.log([hot * t])] for t in (0.25, 0.5, 1.0, 2.0)}
+    return rows | ({0.25: [np.log([0.5 * hot]), np.log([1e-9])]} if bent else {})
+
+
+def test_frontiers_are_told_as_a_mean_and_near_temperature_one():
+    """Over three seeds, from results to the sentence: an arm twice as hot lies on the control's frontier; a bent one lies below it
+    at the cold end alone; one fifty times as hot has no temperature in common with it, which is no verdict."""
+    seeds, pairs = [], (("hot", "GRPO"), ("bent", "GRPO"), ("GRPO", "far"))
+    for seed, p in enumerate((0.02, 0.021, 0.022)):
+        base = temperatures(1.5 * p)
+        arms = [arm_from_logps("base", base, trained=False, k=8)]
+        made = {
+            "GRPO": temperatures(p),
+            "hot": temperatures(2 * p),
+            "bent": temperatures(p, True),
+            "far": temperatures(20 * p),
+        }
+        arms += [arm_from_logps(name, rows, base=base[1.0], k=8) for name, rows in made.items()]
+        seeds.append(Result(arms=tuple(arms), problems=2, k=8, ks=(1, 8), seed=seed, pairs=pairs))
+    found = {(one.a, one.b, one.home): one for one in frontier_verdicts(seeds, [*pairs, ("GRPO", "base")], 8)}
+    both = {(a, b, home) for a, b in pairs for home in (False, True)}
+    assert set(found) == both | {("GRPO", "base", False)}  # near the base's own temperature 1 nothing is asked
+    assert found["hot", "GRPO", True].difference.value == pytest.approx(0, abs=2e-3)
+    assert found["bent", "GRPO", True].difference.value == 0 and found["bent", "GRPO", False].difference.value < -1e-3
+    assert "pass@8 at equal pass@1 near T = 1" in found["hot", "GRPO", True].sentence
+    assert "mean gap in pass@8" in found["hot", "GRPO", False].sentence
+    untold = found["GRPO", "far", True]
+    assert (
+        untold.difference is None and "no temperature with the pass@1" in untold.verdict and "3 of 3" in untold.verdict
+    )
