@@ -71,6 +71,7 @@ def test_a_table_without_marks_is_refused_and_others_stay() -> None:
         filled(page, {"stationary": "x"})
 
 
+@pytest.mark.slow
 def test_everything_is_written(findings: Findings, tmp_path: Path) -> None:
     paths = write(findings, tmp_path / "theory")
     assert [path.name for path in paths] == ["theory.json", "theory.md", *(f"theory-{name}.png" for name in PICTURES)]

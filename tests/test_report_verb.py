@@ -226,6 +226,7 @@ def _section(page: Page, key: str) -> tuple[Part, ...]:
     return next(section.parts for section in page.sections if section.key == key)
 
 
+@pytest.mark.slow
 def test_the_verb_writes_what_it_was_asked_for(sweep: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     html, text = tmp_path / "out" / "page.html", tmp_path / "out"
     with pytest.raises(SystemExit) as done:

@@ -86,6 +86,7 @@ class Dying:
 # ---- the loop
 
 
+@pytest.mark.slow
 def test_interruptions_order_and_top_ups_leave_no_trace(pieces: Any, tmp_path: Path) -> None:
     whole = fill(pieces, tmp_path / "whole", 96, at_once=3)
     for fatal in (1, 2, 4):
@@ -371,6 +372,7 @@ def recipe(write_recipe: Callable[..., Path], tmp_path: Path, monkeypatch: pytes
     return path
 
 
+@pytest.mark.slow
 def test_eval_samples_tops_up_compares_and_judges_again(
     recipe: Path, warm_policy: Path, tiny_policy: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -415,6 +415,7 @@ def test_single_gradients_have_the_exact_mean_and_the_variance_that_draws_find(s
     assert found.norm2 == pytest.approx(float(mean.square().sum()), rel=1e-3)
 
 
+@pytest.mark.slow
 def test_common_draws_and_a_mean_that_is_the_exact_gradient(small: Case) -> None:
     found = variances(small, SAMPLED, draws=256, key=Key(0))
     assert set(found) == {*SAMPLED, "k1" + NO_BASELINE}

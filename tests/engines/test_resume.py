@@ -155,6 +155,7 @@ def moving(source: str = "base", refresh_every: int | None = None, refill: bool 
     return replace(grpo(), name="moving", anchor=anchor, rollout=Mixed() if refill else None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "kept"),
     [

@@ -160,6 +160,7 @@ def demo_of(out: Path, model: Path, **changes: str) -> int:
     return int(caught.value.code or 0)
 
 
+@pytest.mark.slow
 def test_it_finishes_and_says_what_differs(
     trained: Path, warm_policy: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -98,6 +98,7 @@ def states(sweep: Sweep) -> dict[str, str]:
 # ---- the machinery
 
 
+@pytest.mark.slow
 def test_it_makes_what_is_missing_and_only_that(
     tmp_path: Path, matrix: Callable[..., Path], started: Started, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -260,6 +260,7 @@ def test_evaluation_problems_are_equally_likely_whatever_their_number_of_answers
         world.sample_of_census("train", 0, len(census) + 1)
 
 
+@pytest.mark.slow
 def test_facts_agree_with_what_the_law_draws() -> None:
     world = Countdown({3: 1.0}, max_number=5, max_target=12)
     facts = world.facts("train")

@@ -102,6 +102,7 @@ FAULTS = [  # an answer in a box and in a tag, and the reasons it may get
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options, text", [({"answer_in": "boxed"}, r"\boxed{%s}"), ({"answer_in": "tag"}, "<SOLUTION>%s</SOLUTION>")]
 )
