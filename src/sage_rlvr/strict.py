@@ -82,6 +82,7 @@ class _Reader:
         self.loader = yaml.SafeLoader(text)
 
     def read(self) -> Any:
+        """The one document of the text as plain values, None where it is empty; `origins` then knows each value's line."""
         try:
             self.loader.get_event()  # stream start
             if self.loader.check_event(yaml.StreamEndEvent):
@@ -364,6 +365,7 @@ class Decoder:
     # ---- leaves
 
     def scalar(self, schema: Any, tree: Any, place: Place) -> tuple[Any, Any]:
+        """A leaf: null, bool, number or text of exactly that type. (value, tree as it will be read back.)"""
         if schema is Any:
             return tree, tree
         if schema is None or schema is types.NoneType:
@@ -389,6 +391,7 @@ class Decoder:
     # ---- containers
 
     def union(self, members: tuple[Any, ...], tree: Any, place: Place) -> tuple[Any, Any]:
+        """The one member that fits the tree: null, a plain type, or a choice by name."""
         rest = [member for member in members if member is not types.NoneType]
         if tree is None and len(rest) < len(members):
             return None, None
@@ -404,6 +407,7 @@ class Decoder:
         raise self.wrong(place, tree, " or ".join(plain + ([f"one of {', '.join(named)}"] if named else [])))
 
     def sequence(self, args: tuple[Any, ...], tree: Any, place: Place) -> tuple[Any, Any]:
+        """A list of one type and any length, or of as many items as there are types."""
         if not isinstance(tree, (list, tuple)):
             raise self.wrong(place, tree, "a list such as [1, 2]")
         schemas = [args[0]] * len(tree) if len(args) == 2 and args[1] is Ellipsis else list(args)
@@ -413,6 +417,7 @@ class Decoder:
         return tuple(value for value, _ in pairs), [plain for _, plain in pairs]
 
     def dictionary(self, args: tuple[Any, ...], tree: Any, place: Place) -> tuple[Any, Any]:
+        """A mapping; a key that is no text is parsed as YAML would, and none may stand there twice."""
         if not isinstance(tree, dict):
             raise self.wrong(place, tree, "a mapping such as {3: 0.5, 4: 0.5}")
         result: dict[Any, Any] = {}

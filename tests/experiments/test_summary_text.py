@@ -55,8 +55,8 @@ def test_every_comparison_is_grouped_and_kept_in_full() -> None:
         "- **Against GRPO, pass@256 at equal pass@1**: no KL is worse (−1.000).",
         "- **Against base, pass@256 at equal pass@1**: of Branch it cannot be told: x.",
         "- **Against GRPO, pass@1 on far**: no KL is tied (could only have seen 0.125).",
-        "- **Not compared at equal pass@1**: Branch vs GRPO (no common range of pass@1 in any training seed), no KL vs base (no "
-        "common range of pass@1 in any training seed), GRPO vs base (no common range of pass@1 in any training seed).",
+        "- **Not compared at equal pass@1**: Branch vs GRPO (no common range of pass@1 in some training seed), no KL vs base (no "
+        "common range of pass@1 in some training seed), GRPO vs base (no common range of pass@1 in some training seed).",
         "- **Not compared at equal pass@1 near T = 1**: no KL vs GRPO, Branch vs GRPO (one of the two has no temperature with the "
         "pass@1 that the other has at T = 1).",
         "- **Training seeds missing**: Branch (2 of 3 evaluated), Late (0 of 3 evaluated).",

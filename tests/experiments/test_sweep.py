@@ -22,7 +22,7 @@ from sage_rlvr.experiments import jobs as work
 from sage_rlvr.experiments import sweep as module
 from sage_rlvr.experiments.jobs import Task, run_tasks
 from sage_rlvr.experiments.summary import between, choose, raw_kl, read_folder, relabelled, summarise, write_summary
-from sage_rlvr.experiments.sweep import Sweep, adoptable, line, plan, run, table
+from sage_rlvr.experiments.sweep import Sweep, adoptable, dry_lines, line, plan, run, table
 
 MATRIX = """
 tier: small
@@ -129,7 +129,7 @@ def test_it_makes_what_is_missing_and_only_that(
     with pytest.raises(ConfigError, match=r"holds a run with other settings(.|\n)*optimizer.lr"):
         plan(matrix(("steps: 2", "steps: 2\n  optimizer.lr: 0.5")), out)
 
-    # another sweep beside it takes over what is finished and of the same configuration, and evaluates it anew
+    # another sweep beside it takes over what is finished and of the same configuration, with its evaluations
     started.clear()
     beside = plan(
         matrix(
@@ -140,8 +140,18 @@ def test_it_makes_what_is_missing_and_only_that(
         tmp_path / "other",
     )
     assert [cell.job.directory.name for cell, _ in adoptable(beside)][:2] == ["plain-s0", "branch-s0"]
-    assert run(beside, 1, screen()) and {words[0] for words in started} == {"eval"} and len(started) == 7
+    assert "sweep: 12/12 steps" in dry_lines(beside)[-1]
+    assert run(beside, 1, screen())
+    assert [Path(words[1]).name for words in started] == ["warm"]  # the base alone is evaluated
     assert summarise(tmp_path / "other")["arms"]["plain"]["pass"] == summarise(out)["arms"]["grpo"]["pass"]
+
+    # but no evaluation of other problems
+    started.clear()
+    fewer = plan(
+        matrix(("tier: small", "tier: third\nadopt: [out]"), ("evaluate: {problems: 6", "evaluate: {problems: 5")),
+        tmp_path / "third",
+    )
+    assert run(fewer, 1, screen()) and [words[0] for words in started] == ["eval"] * 7
 
 
 @pytest.mark.slow

@@ -184,8 +184,9 @@ def gap_curve(
         reach = float(stats.t.ppf((1 + level) / 2, len(gaps) - 1)) * spread
     homes = [point.pass1 for points in b for point in points if point.temperature == 1.0]
     home = float(np.mean(homes)) if len(homes) == len(b) else None
-    low_edge, high_edge = mean - reach, mean + reach
-    return GapCurve(pass1=grid, difference=mean, low=low_edge, high=high_edge, level=level, seeds=len(gaps), home=home)
+    return GapCurve(
+        pass1=grid, difference=mean, low=mean - reach, high=mean + reach, level=level, seeds=len(gaps), home=home
+    )
 
 
 def at_equal_pass1(

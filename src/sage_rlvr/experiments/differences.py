@@ -116,7 +116,7 @@ def between(kl: float, kls: Floats, scores: Floats) -> Floats | None:
 
 def _frontiers(folder: Folder, name: str) -> list[Difference]:
     """Mean gap in pass@256 at equal pass@1 over the common range: to the base's temperature frontier and to the control's of
-    the same seed."""
+    the same seed. Only where every seed has such a range, as in `_near`."""
     out, control = [], folder.facts["control"]
     rivals: list[tuple[str, str, Mapping[int, Cell]]] = []
     if folder.base is not None:
@@ -128,13 +128,10 @@ def _frontiers(folder: Folder, name: str) -> list[Difference]:
         if not both or any(len(cell.points) < 2 for pair in both for cell in pair):
             continue
         gaps = [gap_to_frontier(a.points, b.points) for a, b in both]
-        seen = [gap for gap in gaps if gap.value is not None]
-        if seen:
-            values = np.array([gap.value for gap in seen], dtype=float)
-            low, high = (float(np.mean([getattr(gap, end) for gap in seen])) for end in ("low", "high"))
+        found = _from_gaps([gap.value for gap in gaps])
+        if found is not None:
+            low, high = (float(np.mean([getattr(gap, end) for gap in gaps])) for end in ("low", "high"))
             note = f"; mean over pass@1 {low:.3f} to {high:.3f}, which both cover"
-            note += f"; {_seeds(len(gaps) - len(seen))} without a common range" if len(seen) < len(gaps) else ""
-            found = paired_seeds(values, np.zeros(len(values)))
             out.append(Difference(kind, folder.label(name) + ANY_TEMPERATURE, label, AT_EQUAL, found, note))
     return out
 
@@ -154,11 +151,16 @@ def _near(folder: Folder, name: str) -> list[Difference]:
     for rival in (one for one in rivals if one and one != name):
         both = [(folder.cells[name][seed], folder.cells[rival][seed]) for seed in folder.shared(name, rival)]
         for what, line in ((f"pass@{K}", "points"), (f"distinct in {K}", "variety")):
-            gaps = [gap for a, b in both if (gap := gap_near(getattr(a, line), getattr(b, line))) is not None]
-            if gaps and len(gaps) == len(both):
-                found = paired_seeds(np.array(gaps), np.zeros(len(gaps)))
+            found = _from_gaps([gap_near(getattr(a, line), getattr(b, line)) for a, b in both])
+            if found is not None:
                 out.append(Difference("near", folder.label(name), folder.label(rival), what + NEAR, found))
     return out
+
+
+def _from_gaps(gaps: Sequence[float | None]) -> Comparison | None:
+    """One gap a training seed against zero; None where there is none, or some seed has none."""
+    known = [gap for gap in gaps if gap is not None]
+    return paired_seeds(known, np.zeros(len(known))) if known and len(known) == len(gaps) else None
 
 
 def _written(folder: Folder, one: Difference) -> dict[str, Any]:

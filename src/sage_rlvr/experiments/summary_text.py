@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from sage_rlvr.evaluation import signed
 from sage_rlvr.evaluation.compare import FEWEST_SEEDS
 from sage_rlvr.evaluation.frontier import NOT_NEAR
 from sage_rlvr.experiments.folder import ANY_TEMPERATURE, KS, NOT_RUN
@@ -23,6 +22,7 @@ from sage_rlvr.report.digest import (
     legend,
     matrix,
     unlike,
+    value_of,
 )
 from sage_rlvr.report.markdown import folded, grouped_lines
 from sage_rlvr.report.tables import Table
@@ -138,8 +138,7 @@ def _without_verdicts(group: Group) -> Group:
     several = len({one.b for one in group.claims}) > 1
     texts = []
     for one in group.claims:
-        inside = "; ".join(filter(None, (signed(one.value) if math.isfinite(one.value) else "", one.note)))
-        texts.append((f"{one.a} vs {one.b}" if several else one.a) + f" ({inside})" * bool(inside))
+        texts.append((f"{one.a} vs {one.b}" if several else one.a) + value_of(one))
     return Group(head=group.head, lines=(("", ", ".join(texts)),))
 
 
@@ -180,7 +179,7 @@ def _no_range(found: Mapping[str, Any], claims: Sequence[Claim]) -> tuple[Group,
     named = [arm["label"] for name, arm in found["arms"].items() if name not in found["added"] and arm["label"] in wide]
     rivals = [control] * (control in wide) + ["base"] * (len((found["base"] or {}).get("frontier", ())) > 1)
     pairs = [(a, b) for b in rivals for a in named if a != b and (a, b) not in told]
-    why = "no common range of pass@1 in any training seed"
+    why = "no common range of pass@1 in some training seed"
     near = {(c["a"], c["b"]) for c in found["comparisons"] if c["kind"] == "near"}
     apart = [(a, control) for a in named if a != control and (a, control) not in near and control in wide]
     return (

@@ -16,7 +16,7 @@ import json
 import math
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -293,6 +293,7 @@ def run(sweep: Sweep, workers: int, console: Console) -> bool:
         console.print(f"taken over: {found} for {cell.job.label}", markup=False, soft_wrap=True)
         _take_over(found, cell.job.directory)
         sweep.over.add(cell.train)
+        sweep.over.update(_take_records(found, cell, sweep))
     note(sweep)
 
     def failed(task: Task, problem: str) -> None:
@@ -342,6 +343,22 @@ def _take_over(found: Path, place: Path) -> None:
         shutil.copytree(found / "policy", partial_copy / "policy", dirs_exist_ok=True)
         write_json_atomic(partial_copy / ADOPTED, {"from": str(found)})
         partial_copy.rename(place)
+
+
+def _take_records(found: Path, cell: Cell, sweep: Sweep) -> list[Task]:
+    """The exact evaluations of a run taken over, as far as they are called for and are of these problems and temperatures."""
+    out = []
+    for suffix, task in cell.exact.items():
+        tail = f"{'-' if suffix else ''}{suffix}.npz"
+        theirs, ours = (run.parent.parent / "evaluations" / f"{run.name}{tail}" for run in (found, cell.job.directory))
+        if task in sweep.wanted(cell) and theirs.is_file() and not ours.exists():
+            ours.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(theirs, ours)
+            if task.done():
+                out.append(task)
+            else:
+                ours.unlink()
+    return out
 
 
 def _choose(sweep: Sweep) -> None:
@@ -489,24 +506,28 @@ def _display(sweep: Sweep, console: Console) -> Iterator[Callable[[], None]]:
     yield show
 
 
-def line(sweep: Sweep) -> str:
-    """How far the sweep is, in one line."""
-    done, total = sum(cell.job.done for cell in sweep.cells), sum(cell.job.config.steps for cell in sweep.cells)
+def line(sweep: Sweep, taken: Collection[Cell] = ()) -> str:
+    """How far the sweep is, in one line; `taken`: cells whose training is about to be taken over, and counts as done."""
+    total = sum(cell.job.config.steps for cell in sweep.cells)
+    done = total - _steps_left(sweep, taken)
     whole = sum(sweep.status(cell) in ("evaluated", "validation only") for cell in sweep.cells)
     failed = f", {len(sweep.failures)} failed" if sweep.failures else ""
-    left = f"{left_words(sweep)} left" + ", evaluation not counted" * (whole < len(sweep.cells))
+    left = f"{left_words(sweep, taken)} left" + ", evaluation not counted" * (whole < len(sweep.cells))
     return f"sweep: {done}/{total} steps, {whole} of {len(sweep.cells)} cells complete{failed}, {left}"
 
 
-def left_words(sweep: Sweep) -> str:
+def _steps_left(sweep: Sweep, taken: Collection[Cell]) -> int:
+    return sum(cell.job.config.steps - cell.job.done for cell in sweep.cells if cell not in taken)
+
+
+def left_words(sweep: Sweep, taken: Collection[Cell] = ()) -> str:
     """CPU time of the training that is left, from what the runs of this folder took a step."""
-    rates, steps = [], 0
+    rates = []
     for cell in sweep.cells:
         rows = read_metrics(cell.job.directory)[-50:] if cell.job.done else []
         rates += [row["time/step_s"] for row in rows if "time/step_s" in row]
-        steps += cell.job.config.steps - cell.job.done
     rate = sum(rates) / len(rates) if rates else SECONDS_A_COMPLETION * sweep.arms[0].config.rollout.completions
-    return f"about {steps * rate / 60:.0f} CPU minutes of training"
+    return f"about {_steps_left(sweep, taken) * rate / 60:.0f} CPU minutes of training"
 
 
 def _tells_apart(line: str) -> bool:
@@ -527,8 +548,9 @@ def dry_lines(sweep: Sweep) -> list[str]:
             f"  to decline ADDED arms: `controls: none` in {sweep.source}, or a list of the wanted kinds, such as "
             f"`controls: [{', '.join(KINDS[:2])}]` (of {', '.join(KINDS)})"
         )
-    lines += [f"  taken over: {found} for {cell.job.label}" for cell, found in adoptable(sweep)]
-    return [*lines, line(sweep)]
+    taken = adoptable(sweep)
+    lines += [f"  taken over: {found} for {cell.job.label}" for cell, found in taken]
+    return [*lines, line(sweep, [cell for cell, _ in taken])]
 
 
 def closing_lines(found: Mapping[str, Any]) -> list[str]:

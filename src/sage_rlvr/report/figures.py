@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import matplotlib
 import numpy as np
@@ -72,22 +73,13 @@ def difference_figure(
     """Paired differences in pass@k with their simultaneous bands, one panel a pair ("A − B"), the same scale in all: `limits`
     where several figures are to share it."""
     with matplotlib.rc_context(RC):
-        columns = min(2, len(differences))
-        rows = -(-len(differences) // columns)
-        figure = Figure(figsize=(3.4 * columns + 0.6, 2.35 * rows + 0.5), layout="constrained")
-        grid = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
-        for axes, (name, c) in zip(grid.flat, differences.items(), strict=False):
-            shade = colour(name.split(" − ")[0])
-            axes.axhline(0, color=INK, linewidth=1.0)
-            axes.fill_between(c.ks, c.low, c.high, color=shade, alpha=0.2, linewidth=0)
-            axes.plot(c.ks, c.difference, color=shade, marker="o", markersize=3.5)
+        figure, panels = _pair_panels(list(differences), 2.35)
+        for axes, (name, c) in zip(panels, differences.items(), strict=True):
+            _band(axes, name, c.ks, c, marker="o", markersize=3.5)
             _k_axis(axes, c.ks)
-            axes.set_title(name, fontsize=10.5)
-        for axes in grid.flat[len(differences) :]:
-            axes.set_visible(False)
-        _last_row_labelled(grid, len(differences), "k (tries)")
+        _lowest_labelled(panels, "k (tries)")
         if limits is not None:
-            grid[0, 0].set_ylim(*limits)
+            panels[0].set_ylim(*limits)
         figure.supylabel("difference in pass@k", fontsize=10.5)
         if title:
             figure.suptitle(title, fontsize=11.5, fontweight="bold", x=0.02, ha="left")
@@ -147,51 +139,57 @@ def frontier_figure(
         return saved(figure, path)
 
 
-def gap_figure(
-    curves: Mapping[str, GapCurve], path: str | Path | None = None, *, k: int = 256, title: str = ""
-) -> Figure:
+def gap_figure(curves: Mapping[str, GapCurve], path: str | Path | None = None, *, k: int = 256) -> Figure:
     """pass@k of A minus B at equal pass@1 over pass@1, one panel a pair ("A − B"), the same scales in all.
 
     Only what lies clear of zero moves the frontier. The differences' axis is linear up to 0.01 and logarithmic beyond: what
     guides do is small, and towards the coldest temperatures pass@k falls steeply.
     """
     with matplotlib.rc_context(RC):
-        columns = min(2, len(curves))
-        rows = -(-len(curves) // columns)
-        figure = Figure(figsize=(3.4 * columns + 0.6, 2.1 * rows + 0.5), layout="constrained")
-        grid = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
-        for axes, (name, c) in zip(grid.flat, curves.items(), strict=False):
-            shade = colour(name.split(" − ")[0])
-            axes.axhline(0, color=INK, linewidth=1.0)
-            axes.fill_between(c.pass1, c.low, c.high, color=shade, alpha=0.2, linewidth=0)
-            axes.plot(c.pass1, c.difference, color=shade)
+        figure, panels = _pair_panels(list(curves), 2.1)
+        for axes, (name, c) in zip(panels, curves.items(), strict=True):
+            _band(axes, name, c.pass1, c)
             if c.home is not None and c.pass1[0] <= c.home <= c.pass1[-1]:
                 axes.axvline(c.home, color=INK, linewidth=0.9, linestyle=(0, (1, 2)))
-            axes.set_title(name, fontsize=10.5)
-        for axes in grid.flat[len(curves) :]:
-            axes.set_visible(False)
-        _last_row_labelled(grid, len(curves), "pass@1")
-        furthest = max(float(np.abs(c.difference).max()) for c in curves.values())
-        edge = max(1.3 * furthest, 2 * SMALL)
-        grid[0, 0].set_yscale("symlog", linthresh=SMALL, linscale=1.0)
+        _lowest_labelled(panels, "pass@1")
+        edge = max(1.3 * max(float(np.abs(c.difference).max()) for c in curves.values()), 2 * SMALL)
         ticks = [x for x in (SMALL, 0.1, 1.0) if x < edge]
-        grid[0, 0].set_yticks([*(-x for x in reversed(ticks)), 0.0, *ticks])
-        grid[0, 0].set_yticks([], minor=True)
-        grid[0, 0].yaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:+g}".replace("-", "−") if x else "0"))
-        grid[0, 0].set_ylim(-edge, edge)
+        shared = panels[0]
+        shared.set_yscale("symlog", linthresh=SMALL, linscale=1.0)
+        shared.set_yticks([*(-x for x in reversed(ticks)), 0.0, *ticks])
+        shared.set_yticks([], minor=True)
+        shared.yaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:+g}".replace("-", "−") if x else "0"))
+        shared.set_ylim(-edge, edge)
         figure.supylabel(f"difference in pass@{k} at equal pass@1", fontsize=10.5)
-        if title:
-            figure.suptitle(title, fontsize=11.5, fontweight="bold", x=0.02, ha="left")
         return saved(figure, path)
 
 
-def _last_row_labelled(grid: np.ndarray, shown: int, label: str) -> None:
-    """Ticks and axis label under the lowest visible panel of each column."""
-    columns = grid.shape[1]
-    for index, axes in enumerate(grid.flat):
-        last = index + columns >= shown
-        axes.tick_params(labelbottom=last)
-        axes.set_xlabel(label if last else "")
+def _pair_panels(names: Sequence[str], height: float) -> tuple[Figure, list[Axes]]:
+    """A panel a name, two beside each other, `height` inches each, all on the same axes."""
+    columns = min(2, len(names))
+    rows = -(-len(names) // columns)
+    figure = Figure(figsize=(3.4 * columns + 0.6, height * rows + 0.5), layout="constrained")
+    grid = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
+    for axes in grid.flat[len(names) :]:
+        axes.set_visible(False)
+    return figure, list(grid.flat[: len(names)])
+
+
+def _band(axes: Axes, name: str, x: ArrayLike, c: CurveComparison | GapCurve, **style: Any) -> None:
+    """A difference with its band over x, in the colour of the first of the pair "A − B"."""
+    shade = colour(name.split(" − ")[0])
+    axes.axhline(0, color=INK, linewidth=1.0)
+    axes.fill_between(x, c.low, c.high, color=shade, alpha=0.2, linewidth=0)
+    axes.plot(x, c.difference, color=shade, **style)
+    axes.set_title(name, fontsize=10.5)
+
+
+def _lowest_labelled(panels: Sequence[Axes], label: str) -> None:
+    """Ticks and axis label under the lowest panel of each of the columns."""
+    for index, axes in enumerate(panels):
+        lowest = index + min(2, len(panels)) >= len(panels)
+        axes.tick_params(labelbottom=lowest)
+        axes.set_xlabel(label if lowest else "")
 
 
 def key_above(figure: Figure, names: Sequence[str], *, marked: bool = True, lines: bool = True) -> None:

@@ -47,11 +47,9 @@ def training_over_seeds(runs: Mapping[str, Sequence[Training]], key: str) -> Fig
             steps = max((run.step for run in seeds), key=len)[: table.shape[1]]
             width = 2 * (table.shape[1] // 40) + 1
             thin = np.stack([figures.moving_mean(row, width if several else 1) for row in table])
-            sparse = slice(
-                None, None, max(1, width // 3) if several else 1
-            )  # a moving mean needs no more, and the page is smaller
+            stride = max(1, width // 3) if several else 1  # a moving mean needs no more points, and the page is smaller
             for row in thin:
-                axes.plot(steps[sparse], row[sparse], color=colour(name), linewidth=0.7, alpha=0.3)
+                axes.plot(steps[::stride], row[::stride], color=colour(name), linewidth=0.7, alpha=0.3)
             seen = np.isfinite(table)
             mean = np.divide(
                 np.where(seen, table, 0.0).sum(axis=0), seen.sum(axis=0),

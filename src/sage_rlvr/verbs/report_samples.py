@@ -26,6 +26,8 @@ MOST_SAMPLES = 20_000  # on one page
 
 
 def sample_sets(found: Found, shown: int) -> tuple[list[SampleSet], list[str]]:
+    """Every store as counts (n of the smallest of its task) with its first `shown` samples a problem, MOST_SAMPLES in all; and
+    sentences on what could not be read or was left out."""
     stores = [
         (policy.name, seed, path) for policy in (found.base, *found.arms.values()) for seed, path in policy.stores
     ]

@@ -13,7 +13,7 @@ from sage_rlvr.evaluation.verdicts import Scored, own_interval
 from sage_rlvr.report import figures
 from sage_rlvr.report.exact import passk_picture
 from sage_rlvr.report.parts import HEADING, Part, Picture, Prose, Tabular, missing, quiet
-from sage_rlvr.report.sections.stores import beside, by_task, common_k, one_seed, set_name, slug
+from sage_rlvr.report.sections.stores import beside, by_arm, by_task, common_k, one_seed, set_name, slug
 from sage_rlvr.report.study import SampleSet, Study
 from sage_rlvr.report.summary import SeedSummary, Summary, seed_differences
 from sage_rlvr.report.tables import Table, interval_cell, results_table, seeds_table
@@ -35,7 +35,7 @@ def _sampled_tables(samples: Sequence[SampleSet]) -> tuple[Part, ...]:
         ks = tuple(dict.fromkeys((1, common_k(sets))))
         header = ("arm", "task", "problems x samples", *(f"pass@{k}" for k in ks))
         single = tuple(_store_row(s, ks) for s in sets)
-        rows = tuple(row for mine in _by_arm(sets) for row in _arm_rows(mine, ks))
+        rows = tuple(row for mine in by_arm(sets).values() for row in _arm_rows(mine, ks))
         several = len(rows) < len(single)
         over = "over problems and their samples"
         each = f"From samples; beneath each number its 95 % interval {over}."
@@ -54,13 +54,6 @@ def _sampled_tables(samples: Sequence[SampleSet]) -> tuple[Part, ...]:
 def _store_row(s: SampleSet, ks: Sequence[int]) -> tuple[str, ...]:
     cells = [interval_cell(passk_interval(s.n, s.right, k)) for k in ks]
     return set_name(s), s.task, f"{len(s.problems)} x {s.n}", *cells
-
-
-def _by_arm(sets: Sequence[SampleSet]) -> list[list[SampleSet]]:
-    arms: dict[str, list[SampleSet]] = {}
-    for s in sets:
-        arms.setdefault(s.arm, []).append(s)
-    return list(arms.values())
 
 
 def _arm_rows(mine: Sequence[SampleSet], ks: Sequence[int]) -> list[tuple[str, ...]]:

@@ -31,12 +31,17 @@ def by_task(samples: Iterable[SampleSet]) -> dict[str, list[SampleSet]]:
     return out
 
 
+def by_arm(sets: Iterable[SampleSet]) -> dict[str, list[SampleSet]]:
+    """The stores of each arm, one a training seed."""
+    out: dict[str, list[SampleSet]] = {}
+    for s in sets:
+        out.setdefault(s.arm, []).append(s)
+    return out
+
+
 def one_seed(sets: Iterable[SampleSet]) -> list[SampleSet]:
     """The first store of each arm."""
-    seen: dict[str, SampleSet] = {}
-    for s in sets:
-        seen.setdefault(s.arm, s)
-    return list(seen.values())
+    return [mine[0] for mine in by_arm(sets).values()]
 
 
 def counts_of(samples: Sequence[SampleSet]) -> dict[str, dict[str, Scored]]:

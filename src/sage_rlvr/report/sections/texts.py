@@ -10,7 +10,7 @@ import numpy as np
 from sage_rlvr.evaluation.perplexity import perplexity_tails
 from sage_rlvr.report import browser, panels
 from sage_rlvr.report.parts import Part, Picture, Tabular, missing, quiet
-from sage_rlvr.report.sections.stores import by_task, one_seed, set_name, slug
+from sage_rlvr.report.sections.stores import by_arm, by_task, one_seed, set_name, slug
 from sage_rlvr.report.study import SampleSet
 from sage_rlvr.report.tables import Table, interval_cell
 
@@ -51,8 +51,7 @@ def perplexity(samples: Sequence[SampleSet]) -> tuple[Part, ...]:
 def _pooled(sets: Sequence[SampleSet]) -> list[SampleSet]:
     """One set an arm: the perplexities of its training seeds together."""
     out = []
-    for arm in dict.fromkeys(s.arm for s in sets):
-        mine = [s for s in sets if s.arm == arm]
+    for mine in by_arm(sets).values():
         values = [s.perplexities for s in mine if s.perplexities is not None]
         right = [s.is_right for s in mine if s.is_right is not None]
         owners = tuple(name for s in mine for name in s.owners)
