@@ -9,7 +9,6 @@ writes. Checkpoints are TRL's own with a manifest of this package beside their f
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import warnings
 from collections.abc import Callable, Mapping
@@ -37,6 +36,7 @@ from sage_rlvr.engines.base import EMBEDDED, NO_ANSWER, embedded_policy
 from sage_rlvr.engines.sft import check_replaceable
 from sage_rlvr.engines.trl.card import facts, render, truncated
 from sage_rlvr.engines.trl.diary import Diary, newest_checkpoint, step_of
+from sage_rlvr.engines.trl.ranks import world_size
 from sage_rlvr.engines.trl.settings import check_fields, grpo_arguments, method_of, updates_a_step
 from sage_rlvr.engines.trl.trainer import SageTrainer
 from sage_rlvr.errors import ConfigError
@@ -45,11 +45,6 @@ from sage_rlvr.tasks import countdown as countdown_task
 from sage_rlvr.verifiers import countdown as countdown_verifier
 
 CHECKPOINTS = "trl"  # TRL's own checkpoints, in the run directory
-
-
-def world_size() -> int:
-    """Ranks of this launch: 1, or what torchrun and accelerate say."""
-    return int(os.environ.get("WORLD_SIZE", "1"))
 
 
 def train(

@@ -41,7 +41,8 @@ from sage_rlvr.engines.base import load_policy, weights_hash
 from sage_rlvr.engines.sft import check_replaceable, save_policy
 from sage_rlvr.engines.trl import data
 from sage_rlvr.engines.trl.diary import Diary, diverged, newest_checkpoint
-from sage_rlvr.engines.trl.run import configured, peft_config, usable_optimiser, world_size
+from sage_rlvr.engines.trl.ranks import world_size
+from sage_rlvr.engines.trl.run import configured, peft_config, usable_optimiser
 from sage_rlvr.engines.trl.settings import DEFAULTS as RL_DEFAULTS
 from sage_rlvr.engines.trl.settings import OWNED_BY_BOTH, optimiser_arguments, rows_of_rank
 from sage_rlvr.errors import ConfigError, DataError

@@ -11,6 +11,7 @@ the whole update. Noise and schedules are functions of args.seed, state.global_s
 
 from __future__ import annotations
 
+import atexit
 import inspect
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -29,6 +30,7 @@ from sage_rlvr.engines.trl.advantages import kl_in_reward, reads_logps, score, t
 from sage_rlvr.engines.trl.card import facts, render
 from sage_rlvr.engines.trl.metrics import add_names, renamed
 from sage_rlvr.engines.trl.objective import check_objective, save_objective
+from sage_rlvr.engines.trl.ranks import leave_gloo
 from sage_rlvr.engines.trl.reference import (
     Reference,
     check_start,
@@ -48,6 +50,8 @@ from sage_rlvr.engines.trl.refusals import (
 from sage_rlvr.engines.trl.sampling import draw_all, draw_kept
 from sage_rlvr.engines.trl.shaping import Inputs, anchor_means, counted, shape_inputs
 from sage_rlvr.errors import ConfigError
+
+atexit.register(leave_gloo)
 
 
 class SageTrainer(GRPOTrainer):
