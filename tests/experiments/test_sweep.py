@@ -452,22 +452,26 @@ def test_one_arm_under_two_names_is_tied(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
-def test_training_reward_and_gradient_norms_are_means_of_their_part_of_the_run(tmp_path: Path) -> None:
-    """Thirty steps, reward the step's number, norm 1, 2, 3 in the thirds; the second seed has both doubled."""
+def test_what_was_logged_is_a_mean_of_its_part_of_the_run(tmp_path: Path) -> None:
+    """Thirty steps, reward the step's number, norm 1, 2, 3 in the thirds; the second seed has both doubled. Dead groups: a
+    fortieth of the step's number, in both."""
     folder = folder_of(tmp_path, {"control": [0.1, 0.1]})
     for seed, scale in ((0, 1.0), (1, 2.0)):
         rows = [
             {"step": i, "time/step_s": 1.0, "reward/mean": scale * i, "optimizer/grad_norm": scale * (1 + i // 10)}
+            | {"reward/dead_group_share": i / 40}
             for i in range(30)
         ]
         log = folder / "runs" / f"control-s{seed}" / "metrics.jsonl"
         log.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     row = summarise(folder)["arms"]["control"]
     assert [row["reward"][when]["value"] for when in ("first", "last")] == [1.5, 42.0]
+    assert [row["dead"][when]["value"] for when in ("first", "last")] == pytest.approx([0.025, 0.7])
     assert [norm["value"] for norm in row["grad_norm"].values()] == [1.5, 3.0, 4.5]
     write_summary(folder)
     text = (folder / "summary.md").read_text(encoding="utf-8")
     assert "| training reward, first tenth | last tenth | test pass@1 |" in text and "| 4.500 (" in text
+    assert "| 0.700 (0.700 to 0.700) |" in text and "## Controls\n\n- none was added\n" in text
 
 
 def test_raw_kl_is_that_of_the_last_tenth() -> None:

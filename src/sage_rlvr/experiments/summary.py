@@ -136,12 +136,13 @@ def _training(folder: Folder, name: str, seeds: Sequence[int]) -> dict[str, Any]
             when: asdict(seed_interval([float(np.mean(_third(n, i))) for n in norms]))
             for i, when in enumerate(("early", "middle", "late"))
         }
-    rewards = [[r["reward/mean"] for r in rows if "reward/mean" in r] for rows in logs]
-    if all(rewards):
-        row["reward"] = {
-            when: asdict(seed_interval([float(np.mean(_tenth(r, last=when == "last"))) for r in rewards]))
-            for when in ("first", "last")
-        }
+    for what, key in (("reward", "reward/mean"), ("dead", "reward/dead_group_share")):
+        values = [[r[key] for r in rows if key in r] for rows in logs]
+        if all(values):
+            row[what] = {
+                when: asdict(seed_interval([float(np.mean(_tenth(v, last=when == "last"))) for v in values]))
+                for when in ("first", "last")
+            }
     kls = [raw_kl(rows) for rows in logs]
     if all(kl is not None for kl in kls):
         row["kl_raw"] = asdict(seed_interval([kl for kl in kls if kl is not None]))

@@ -38,11 +38,11 @@ SECOND = (
 )  # fmt: skip
 TRAINING = (
     *("arm", "training reward, first tenth", "last tenth", "test pass@1"),
-    *("gradient norm, early third", "middle", "late"),
+    *("gradient norm, early third", "middle", "late", "dead groups, first tenth", "last tenth"),
 )  # fmt: skip
 LOGGED = (
     "Training reward: mean of the samples that were trained on, each tenth of the steps on other problems than the last. Gradient "
-    "norms are those before clipping."
+    "norms are those before clipping. Dead groups: the share of groups with one reward alone, which teach nothing."
 )
 FEW = "In brackets: the difference in the metric."
 COUNTED = (
@@ -73,6 +73,7 @@ def markdown(found: Mapping[str, Any]) -> list[str]:
     lines += [f"- added: {found['arms'][name]['label']} ({why})" for name, why in found["added"].items()]
     lines += [f"- {said}" for said in found["left_out"]]
     lines += [f"- {MATCHED}"] * any(c["kind"] == "matched" for c in found["comparisons"])
+    lines += ["- none was added"] * (lines[-1] == "")
     lines += ["", "## Not run", ""]
     cells = [f"- {cell}" for cell in found["not_run"]]
     return lines + (_fold(f"Cells of the matrix ({len(cells)})", cells) if cells else [NOTHING])
@@ -291,9 +292,11 @@ def _training_table(found: Mapping[str, Any]) -> list[str]:
         return []
     lines = ["", f"| {' | '.join(TRAINING)} |", "|---" * len(TRAINING) + "|"]
     for row in rows:
-        cells = [_cell(row["reward"][when]) if "reward" in row else "" for when in ("first", "last")]
+        rewards, dead = (
+            [_cell(row[w][when]) if w in row else "" for when in ("first", "last")] for w in ("reward", "dead")
+        )
         norms = [_cell(x) for x in row.get("grad_norm", {}).values()] or [""] * 3
-        lines.append(f"| {row['label']} | {' | '.join([*cells, _cell(row['pass']['1']), *norms])} |")
+        lines.append(f"| {' | '.join([row['label'], *rewards, _cell(row['pass']['1']), *norms, *dead])} |")
     return [*lines, "", LOGGED]
 
 
