@@ -410,8 +410,9 @@ def temperatures(hot: float, bent: bool = False) -> dict[float, list[np.ndarray]
 
 def test_frontiers_are_told_as_a_mean_and_near_temperature_one():
     """Over three seeds, from results to the sentence: an arm twice as hot lies on the control's frontier; a bent one lies below it
-    at the cold end alone; one fifty times as hot has no temperature in common with it, which is no verdict."""
-    seeds, pairs = [], (("hot", "GRPO"), ("bent", "GRPO"), ("GRPO", "far"))
+    at the cold end alone; one fifty times as hot has no temperature in common with it, which is no verdict; one with as many
+    more answers as its temperature says lies on it in pass@k and one above it in distinct answers."""
+    seeds, pairs = [], (("hot", "GRPO"), ("bent", "GRPO"), ("GRPO", "far"), ("split", "GRPO"))
     for seed, p in enumerate((0.02, 0.021, 0.022)):
         base = temperatures(1.5 * p)
         arms = [arm_from_logps("base", base, trained=False, k=8)]
@@ -422,15 +423,23 @@ def test_frontiers_are_told_as_a_mean_and_near_temperature_one():
             "far": temperatures(20 * p),
         }
         arms += [arm_from_logps(name, rows, base=base[1.0], k=8) for name, rows in made.items()]
+        grpo = arms[1]
+        assert grpo.varieties[0.5] == pytest.approx(1 - (1 - p / 2) ** 8)  # one right answer a problem: as its pass@8
+        arms.append(replace(grpo, name="split", varieties={t: mean + t for t, mean in grpo.varieties.items()}))
         seeds.append(Result(arms=tuple(arms), problems=2, k=8, ks=(1, 8), seed=seed, pairs=pairs))
-    found = {(one.a, one.b, one.home): one for one in frontier_verdicts(seeds, [*pairs, ("GRPO", "base")], 8)}
-    both = {(a, b, home) for a, b in pairs for home in (False, True)}
-    assert set(found) == both | {("GRPO", "base", False)}  # near the base's own temperature 1 nothing is asked
-    assert found["hot", "GRPO", True].difference.value == pytest.approx(0, abs=2e-3)
-    assert found["bent", "GRPO", True].difference.value == 0 and found["bent", "GRPO", False].difference.high < 0
-    assert "pass@8 at equal pass@1 near T = 1" in found["hot", "GRPO", True].sentence
-    assert "mean gap in pass@8" in found["hot", "GRPO", False].sentence
-    untold = found["GRPO", "far", True]
+    found = {(one.a, one.b, one.metric): one for one in frontier_verdicts(seeds, [*pairs, ("GRPO", "base")], 8)}
+    whole, near, distinct = "pass@8", "pass@8 at equal pass@1 near T = 1", "distinct in 8 at equal pass@1 near T = 1"
+    each = {(a, b, metric) for a, b in pairs for metric in (whole, near, distinct)}
+    assert set(found) == each | {("GRPO", "base", whole)}  # near the base's own temperature 1 nothing is asked
+    assert [one.home for one in found.values()] == [metric != whole for _, _, metric in found]
+    assert found["hot", "GRPO", near].difference.value == pytest.approx(0, abs=2e-3)
+    assert found["bent", "GRPO", near].difference.value == 0 and found["bent", "GRPO", whole].difference.high < 0
+    assert near in found["hot", "GRPO", near].sentence and "mean gap in pass@8" in found["hot", "GRPO", whole].sentence
+    assert found["split", "GRPO", near].difference.value == 0
+    assert found["split", "GRPO", distinct].difference.value == pytest.approx(1.0)
+    bare = [replace(r, arms=tuple(replace(arm, varieties=None) for arm in r.arms)) for r in seeds]
+    assert {one.metric for one in frontier_verdicts(bare, pairs, 8)} == {whole, near}
+    untold = found["GRPO", "far", near]
     assert (
         untold.difference is None and "no temperature with the pass@1" in untold.verdict and "3 of 3" in untold.verdict
     )

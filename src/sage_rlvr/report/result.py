@@ -75,7 +75,8 @@ class Arm:
 
     ps: sampling temperature -> exact probability of being right, one number a problem; `temperature` is the home one,
     at which the table and curves are read. distinct: expected distinct correct completions in `Result.k` samples, one
-    number a problem. trained = False marks a policy without RL of its own (the base).
+    number a problem; varieties: temperature -> their mean over the problems, for the temperatures of ps or None. trained =
+    False marks a policy without RL of its own (the base).
     """
 
     name: str
@@ -83,6 +84,7 @@ class Arm:
     temperature: float = 1.0
     equation: str = ""
     distinct: tuple[float, ...] | None = None
+    varieties: dict[float, float] | None = None
     support: Support | None = None
     training: Training | None = None
     seconds: float | None = None
@@ -151,8 +153,16 @@ def arm_from_logps(
         lost=change.lost if change else None,
     )
     ps = {float(t): tuple(success_probability(rows).tolist()) for t, rows in logps.items()}
-    distinct = tuple(reachable(home, k).tolist())
-    return Arm(name=name, ps=ps, temperature=float(temperature), distinct=distinct, support=counts, **rest)
+    found = {float(t): reachable(rows, k) for t, rows in logps.items()}
+    return Arm(
+        name=name,
+        ps=ps,
+        temperature=float(temperature),
+        distinct=tuple(found[temperature].tolist()),
+        varieties={t: float(np.mean(each)) for t, each in found.items()},
+        support=counts,
+        **rest,
+    )
 
 
 def check(result: Result) -> Result:
@@ -177,6 +187,10 @@ def _check_arm(arm: Arm, problems: int) -> None:
     for t, p in arm.ps.items():
         if len(check_probabilities(p, f"{arm.name} at T = {t:g}: p")) != problems:
             raise DataError(f"{arm.name} at T = {t:g}: {len(p)} problems instead of {problems}; arms must be paired.")
+    if arm.varieties is not None and set(arm.varieties) != set(arm.ps):
+        raise DataError(
+            f"{arm.name}: varieties at the temperatures {sorted(arm.varieties)}, p at {sorted(arm.ps)}; give both at the same."
+        )
     if arm.distinct is not None and len(arm.distinct) != problems:
         raise DataError(f"{arm.name}: distinct has {len(arm.distinct)} entries for {problems} problems.")
     curves = [] if arm.training is None else [getattr(arm.training, f.name) for f in fields(Training)]
@@ -221,6 +235,8 @@ def _arm(data: Mapping[str, Any]) -> Arm:
     rest["ps"] = {float(t): tuple(float(x) for x in p) for t, p in rest.get("ps", {}).items()}
     if rest.get("distinct") is not None:
         rest["distinct"] = tuple(rest["distinct"])
+    if rest.get("varieties") is not None:
+        rest["varieties"] = {float(t): float(mean) for t, mean in rest["varieties"].items()}
     if rest.get("support") is not None:
         rest["support"] = _build(Support, rest["support"])
     if rest.get("training") is not None:

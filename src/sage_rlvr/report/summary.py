@@ -131,18 +131,22 @@ class AgainstFrontier:
 
 @dataclass(frozen=True, kw_only=True)
 class FrontierVerdict:
-    """Two arms at all their temperatures: pass@k of a minus b at equal pass@1. `difference` is None where there is none; family:
-    over how many frontier comparisons Holm's correction went, 1 where it was not made. home: not the mean over all of pass@1
-    that both cover, but near temperature 1 (`gap_near`)."""
+    """Two arms at all their temperatures: `metric` of a minus b at equal pass@1. `difference` is None where there is none;
+    family: over how many frontier comparisons Holm's correction went, 1 where it was not made."""
 
     a: str
     b: str
+    metric: str
     verdict: str
     sentence: str
     difference: Interval | None = None
     detectable: float = math.inf
     family: int = 1
-    home: bool = False
+
+    @property
+    def home(self) -> bool:
+        """Not the mean over all of pass@1 that both cover, but near temperature 1 (`gap_near`)."""
+        return self.metric.endswith(NEAR)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -398,33 +402,46 @@ def frontier_verdicts(
     results: Sequence[Result], pairs: Sequence[tuple[str, str]], k: int
 ) -> tuple[FrontierVerdict, ...]:
     """Each pair whose arms were evaluated at several temperatures: their whole frontiers, pass@k at equal pass@1. One seed:
-    bootstrap over problems. Several: paired by seed, with Holm's correction over these pairs."""
+    bootstrap over problems. Several: paired by seed; near temperature 1 too, there also distinct right completions where every
+    arm has its varieties; with Holm's correction over all of these."""
     wide = {arm.name for arm in results[0].arms if all(len(r.arm(arm.name).ps) > 1 for r in results)}
     chosen = [pair for pair in pairs if set(pair) <= wide]
     if len(results) == 1:
         return tuple(_one_frontier(results[0], a, b, k) for a, b in chosen)
     told, out = {}, {}
-    wanted = [(a, b, False) for a, b in chosen] + [(a, b, True) for a, b in chosen if b != results[0].base]
-    for a, b, home in wanted:
-        gaps = [(gap_near if home else _mean_gap)(frontier(r.arm(a).ps, k), frontier(r.arm(b).ps, k)) for r in results]
+    varied = all(arm.varieties for r in results for arm in r.arms if arm.name in wide)
+    near = [f"pass@{k}{NEAR}", *[f"distinct in {k}{NEAR}"] * varied]
+    wanted = [(a, b, f"pass@{k}") for a, b in chosen]
+    wanted += [(a, b, metric) for a, b in chosen if b != results[0].base for metric in near]
+    for a, b, metric in wanted:
+        gaps = [_gap(r.arm(a), r.arm(b), metric, k) for r in results]
         known = [gap for gap in gaps if gap is not None]
         if len(known) == len(gaps):
-            told[a, b, home] = paired_seeds(known, np.zeros(len(known)))
+            told[a, b, metric] = paired_seeds(known, np.zeros(len(known)))
         else:
-            lacking = NOT_NEAR if home else "no common range of pass@1"
+            lacking = NOT_NEAR if metric in near else "no common range of pass@1"
             why = f"{lacking} in {len(gaps) - len(known)} of {len(gaps)} training seeds"
             text = f"{a} vs {b}, temperature frontiers: {why}."
-            out[a, b, home] = FrontierVerdict(a=a, b=b, verdict=f"cannot be told ({why})", sentence=text, home=home)
-    for (a, b, home), c in zip(told, adjust(list(told.values())), strict=True):
-        metric = f"mean gap in pass@{k} at equal pass@1, temperature frontiers"
-        if home:
-            metric = f"pass@{k}{NEAR}"
-        text = sentence(c, a, b, metric) + "."
-        out[a, b, home] = FrontierVerdict(
-            a=a, b=b, verdict=c.verdict, sentence=text, difference=c.difference, detectable=c.detectable, family=c.family,
-            home=home,
+            out[a, b, metric] = FrontierVerdict(
+                a=a, b=b, metric=metric, verdict=f"cannot be told ({why})", sentence=text
+            )
+    for (a, b, metric), c in zip(told, adjust(list(told.values())), strict=True):
+        words = metric if metric in near else f"mean gap in {metric} at equal pass@1, temperature frontiers"
+        out[a, b, metric] = FrontierVerdict(
+            a=a, b=b, metric=metric, verdict=c.verdict, sentence=sentence(c, a, b, words) + ".", difference=c.difference,
+            detectable=c.detectable, family=c.family,
         )  # fmt: skip
     return tuple(out[one] for one in wanted)
+
+
+def _gap(a: Arm, b: Arm, metric: str, k: int) -> float | None:
+    points = [frontier(arm.ps, k) for arm in (a, b)]
+    if metric.startswith("distinct"):
+        points = [
+            tuple(replace(point, passk=(arm.varieties or {})[point.temperature]) for point in line)
+            for arm, line in zip((a, b), points, strict=True)
+        ]
+    return gap_near(*points) if metric.endswith(NEAR) else _mean_gap(*points)
 
 
 def _mean_gap(a: Sequence[FrontierPoint], b: Sequence[FrontierPoint]) -> float | None:
@@ -435,8 +452,8 @@ def _one_frontier(result: Result, a: str, b: str, k: int) -> FrontierVerdict:
     gap = compare_frontiers(result.arm(a).ps, result.arm(b).ps, k=k)
     text = frontier_sentence(gap, a, b, k) + "."
     return FrontierVerdict(
-        a=a, b=b, verdict=gap.verdict, sentence=text, difference=gap.difference, detectable=gap.detectable
-    )
+        a=a, b=b, metric=f"pass@{k}", verdict=gap.verdict, sentence=text, difference=gap.difference, detectable=gap.detectable
+    )  # fmt: skip
 
 
 def _alike(results: Sequence[Result | Mapping[str, Any]]) -> list[Result]:

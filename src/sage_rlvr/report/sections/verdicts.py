@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Sequence
 
 from sage_rlvr.errors import DataError
-from sage_rlvr.evaluation.frontier import NEAR
 from sage_rlvr.evaluation.verdicts import compare_counts, count_comparisons, holm_lines, score_lines
 from sage_rlvr.report.digest import BEST, EQUAL, FRONTIER, MEAN, Claim, claim, groups_of, legend, matrix, unlike
 from sage_rlvr.report.exact import frontier_picture, gap_picture, said_of, verdict_word
@@ -95,7 +94,7 @@ def _gaps(study: Study, exact: Summary | SeedSummary) -> tuple[Part, ...]:
 def _exact(study: Study, exact: Summary | SeedSummary, fronts: Sequence[FrontierVerdict]) -> tuple[Part, ...]:
     first = study.results[0]
     found = exact.verdicts if isinstance(exact, SeedSummary) else corrected(exact)
-    claims = [*_means(found), *_more(exact), *_of_fronts(fronts, first.k, len(study.results))]
+    claims = [*_means(found), *_more(exact), *_of_fronts(fronts, len(study.results))]
     groups = groups_of(claims, control=control_of(study), base=first.base)
     shown = groups + unlike("In no exact comparison", _absent(study))
     said: list[Part] = [said_of(found)]
@@ -178,7 +177,7 @@ def _more(exact: Summary | SeedSummary) -> list[Claim]:
     return out
 
 
-def _of_fronts(fronts: Sequence[FrontierVerdict], k: int, seeds: int) -> list[Claim]:
+def _of_fronts(fronts: Sequence[FrontierVerdict], seeds: int) -> list[Claim]:
     out = []
     for one in fronts:
         gap = one.difference
@@ -186,7 +185,7 @@ def _of_fronts(fronts: Sequence[FrontierVerdict], k: int, seeds: int) -> list[Cl
         out.append(
             Claim(
                 kind=MEAN if one.home else FRONTIER, a=one.a, b=one.b,
-                metric=f"pass@{k}{NEAR}" if one.home else f"pass@{k}", verdict=one.verdict, detectable=one.detectable,
+                metric=one.metric, verdict=one.verdict, detectable=one.detectable,
                 corrected=seeds > 1 or len(fronts) == 1, **ends,
             )
         )  # fmt: skip
