@@ -146,7 +146,9 @@ def test_a_matrix_that_is_not_there_is_answered_with_the_one_that_was_meant(
         with pytest.raises(ConfigError) as caught:
             load_matrix(Path(typed))
         assert str(caught.value) == f"{typed}: cannot be read, there is no such file; did you mean {meant}?"
-    with pytest.raises(ConfigError, match=r"YAML files there: mine.yaml; shipped matrices, in .*: arch.yaml, beta_again.yaml"):
+    with pytest.raises(
+        ConfigError, match=r"YAML files there: mine.yaml; shipped matrices, in .*: arch.yaml, beta_again.yaml"
+    ):
         load_matrix(Path("zzzzz"))
     monkeypatch.chdir(MATRICES.parents[1])
     with pytest.raises(ConfigError, match=r"did you mean recipes/matrices/tier1.yaml\?"):

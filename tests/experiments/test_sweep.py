@@ -23,6 +23,7 @@ from sage_rlvr.experiments import sweep as module
 from sage_rlvr.experiments.jobs import Task, run_tasks
 from sage_rlvr.experiments.summary import between, choose, raw_kl, read_folder, relabelled, summarise, write_summary
 from sage_rlvr.experiments.sweep import Sweep, adoptable, dry_lines, line, plan, run, table
+from sage_rlvr.verbs.found import gather
 
 MATRIX = """
 tier: small
@@ -141,17 +142,29 @@ def test_it_makes_what_is_missing_and_only_that(
     )
     assert [cell.job.directory.name for cell, _ in adoptable(beside)][:2] == ["plain-s0", "branch-s0"]
     assert "sweep: 12/12 steps" in dry_lines(beside)[-1]
-    assert run(beside, 1, screen())
-    assert [Path(words[1]).name for words in started] == ["warm"]  # the base alone is evaluated
+    records = {
+        name: (out / "evaluations" / f"{name}.npz").read_bytes() for name in ("branch-s0", "branch-s1", "grpo-s1")
+    }
+    (out / "evaluations" / "branch-s0.npz").write_bytes(records["branch-s0"][:-20])
+    (out / "evaluations" / "branch-s1.npz").write_bytes(records["grpo-s1"])
+    assert run(beside, 1, screen())  # the base, the record that is torn, and that of other weights, are made
+    assert [Path(words[1]).name for words in started] == ["warm", "branch-s0", "branch-s1"]
+    for name, content in records.items():
+        (out / "evaluations" / f"{name}.npz").write_bytes(content)
     assert summarise(tmp_path / "other")["arms"]["plain"]["pass"] == summarise(out)["arms"]["grpo"]["pass"]
 
-    # but no evaluation of other problems
-    started.clear()
-    fewer = plan(
-        matrix(("tier: small", "tier: third\nadopt: [out]"), ("evaluate: {problems: 6", "evaluate: {problems: 5")),
-        tmp_path / "third",
-    )
-    assert run(fewer, 1, screen()) and [words[0] for words in started] == ["eval"] * 7
+    # but no evaluation of other problems, and of more temperatures than are asked for these alone
+    for name, change, made in (
+        ("problems", ("evaluate: {problems: 6", "evaluate: {problems: 5"), 7), ("temperatures", ("[0.5, 1.0]", "[1.0]"), 1)
+    ):  # fmt: skip
+        started.clear()
+        other = plan(matrix(("tier: small", f"tier: {name}\nadopt: [out]"), change), tmp_path / name)
+        assert run(other, 1, screen()) and [words[0] for words in started] == ["eval"] * made
+    shown = summarise(tmp_path / "temperatures")["arms"]["grpo"]
+    assert [point["temperature"] for point in shown["frontier"]] == [1.0]
+    assert shown["pass"] == summarise(out)["arms"]["grpo"]["pass"]
+    found = gather([str(tmp_path / "temperatures")], {})
+    assert {tuple(r.logps) for policy in found.arms.values() for r in policy.records.values()} == {(1.0,)}
 
 
 @pytest.mark.slow

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import os
 import zipfile
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,12 @@ class Record:
     def problems(self) -> int:
         """How many problems it holds."""
         return len(self.meta["problem_ids"])
+
+    def only(self, temperatures: Collection[float] | None) -> Record:
+        """The same without temperatures that are not asked for, so that policies are compared at the same ones; None: all."""
+        if temperatures is None:
+            return self
+        return replace(self, logps={t: rows for t, rows in self.logps.items() if t in temperatures})
 
 
 def save_record(record: Record, path: str | Path) -> Path:

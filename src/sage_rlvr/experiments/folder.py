@@ -88,11 +88,16 @@ def read_folder(path: Path, world: str = "") -> Folder:
             f"{path / 'matrix.json'}: no sweep was started here ({error}); sage-rlvr sweep MATRIX"
         ) from error
     end = f"-{world}" if world else ""
+    asked = facts["evaluate"].get("ood_temperatures" if world else "temperatures")
+
+    def read(name: str) -> Cell:
+        return Cell.of(load_record(path / "evaluations" / f"{name}{end}.npz").only(asked))
+
     known = {(cell["arm"], cell["seed"]) for cell in facts["cells"] if world in cell["evaluated"]}
     cells: dict[str, dict[int, Cell]] = {arm["name"]: {} for arm in facts["arms"]}
     for arm, seed in sorted(known):
-        cells[arm][seed] = Cell.of(load_record(path / "evaluations" / f"{arm}-s{seed}{end}.npz"))
-    base = Cell.of(load_record(path / "evaluations" / f"base{end}.npz")) if world in facts["base_evaluated"] else None
+        cells[arm][seed] = read(f"{arm}-s{seed}")
+    base = read("base") if world in facts["base_evaluated"] else None
     records = [cell.record for seeds in cells.values() for cell in seeds.values()]
     if records:
         check_paired([*([base.record] if base else []), *records])

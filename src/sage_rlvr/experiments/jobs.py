@@ -337,7 +337,7 @@ class Exact:
         return [world.problem_id(p) for p in chosen]
 
     def kept(self, path: Path, model: str) -> Record | None:
-        """The record at `path` if it is whole and of these weights, problems and temperatures; else it is to be made."""
+        """The record at `path` if it is whole, of these weights and problems and has these temperatures; else it is to be made."""
         try:
             record = load_record(path)
         except DataError:

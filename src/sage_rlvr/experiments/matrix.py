@@ -117,7 +117,8 @@ class ChooseSpec:
 @dataclass(frozen=True, kw_only=True)
 class Matrix:
     """See the module. policy: an SFT recipe whose policy all arms start from (trained first); null: what the recipes name.
-    adopt: sweeps beside this one's folder, whose finished runs of the same configuration and weights are taken over.
+    adopt: sweeps beside this one's folder, whose finished runs of the same configuration and weights are taken over,
+        with their exact evaluations of the same problems and temperatures.
     notes: a line or two for the summary. steps_differ: the arms may train for different numbers of steps (a learning curve)."""
 
     tier: str

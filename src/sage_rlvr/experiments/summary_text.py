@@ -41,8 +41,8 @@ TRAINING = (
     *("gradient norm, early third", "middle", "late", "dead groups, first tenth", "last tenth"),
 )  # fmt: skip
 LOGGED = (
-    "Training reward: mean of the samples that were trained on, each tenth of the steps on other problems than the last. Gradient "
-    "norms are those before clipping. Dead groups: the share of groups with one reward alone, which teach nothing."
+    "Training reward: mean of the samples that were drawn, each tenth of the steps on other problems than the last. Gradient norms "
+    "are those before clipping. Dead groups: the share of the groups drawn in which all rewards are equal: no advantage is left."
 )
 FEW = "In brackets: the difference in the metric."
 COUNTED = (

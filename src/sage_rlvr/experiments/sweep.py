@@ -291,9 +291,10 @@ def run(sweep: Sweep, workers: int, console: Console) -> bool:
     _write_recipes(sweep)
     for cell, found in adoptable(sweep):
         console.print(f"taken over: {found} for {cell.job.label}", markup=False, soft_wrap=True)
+        _take_records(found, cell, sweep)  # before the run, which alone says that something was taken over
         _take_over(found, cell.job.directory)
         sweep.over.add(cell.train)
-        sweep.over.update(_take_records(found, cell, sweep))
+        sweep.over.update(task for task in cell.exact.values() if task.done())
     note(sweep)
 
     def failed(task: Task, problem: str) -> None:
@@ -345,20 +346,18 @@ def _take_over(found: Path, place: Path) -> None:
         partial_copy.rename(place)
 
 
-def _take_records(found: Path, cell: Cell, sweep: Sweep) -> list[Task]:
-    """The exact evaluations of a run taken over, as far as they are called for and are of these problems and temperatures."""
-    out = []
+def _take_records(found: Path, cell: Cell, sweep: Sweep) -> None:
+    """Copies of the exact evaluations beside a finished run, as far as they are called for. Of other problems, temperatures or
+    weights they count as missing, and the evaluation writes over them."""
     for suffix, task in cell.exact.items():
         tail = f"{'-' if suffix else ''}{suffix}.npz"
         theirs, ours = (run.parent.parent / "evaluations" / f"{run.name}{tail}" for run in (found, cell.job.directory))
         if task in sweep.wanted(cell) and theirs.is_file() and not ours.exists():
-            ours.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(theirs, ours)
-            if task.done():
-                out.append(task)
-            else:
-                ours.unlink()
-    return out
+            with writing("evaluation taken over", ours, theirs.stat().st_size):
+                ours.parent.mkdir(parents=True, exist_ok=True)
+                partial_copy = ours.with_name(f".tmp-{ours.name}")
+                shutil.copyfile(theirs, partial_copy)
+                partial_copy.replace(ours)
 
 
 def _choose(sweep: Sweep) -> None:

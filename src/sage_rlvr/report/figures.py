@@ -73,7 +73,7 @@ def difference_figure(
     """Paired differences in pass@k with their simultaneous bands, one panel a pair ("A − B"), the same scale in all: `limits`
     where several figures are to share it."""
     with matplotlib.rc_context(RC):
-        figure, panels = _pair_panels(list(differences), 2.35)
+        figure, panels = _pair_panels(len(differences), 2.35)
         for axes, (name, c) in zip(panels, differences.items(), strict=True):
             _band(axes, name, c.ks, c, marker="o", markersize=3.5)
             _k_axis(axes, c.ks)
@@ -146,7 +146,7 @@ def gap_figure(curves: Mapping[str, GapCurve], path: str | Path | None = None, *
     guides do is small, and towards the coldest temperatures pass@k falls steeply.
     """
     with matplotlib.rc_context(RC):
-        figure, panels = _pair_panels(list(curves), 2.1)
+        figure, panels = _pair_panels(len(curves), 2.1)
         for axes, (name, c) in zip(panels, curves.items(), strict=True):
             _band(axes, name, c.pass1, c)
             if c.home is not None and c.pass1[0] <= c.home <= c.pass1[-1]:
@@ -164,15 +164,15 @@ def gap_figure(curves: Mapping[str, GapCurve], path: str | Path | None = None, *
         return saved(figure, path)
 
 
-def _pair_panels(names: Sequence[str], height: float) -> tuple[Figure, list[Axes]]:
-    """A panel a name, two beside each other, `height` inches each, all on the same axes."""
-    columns = min(2, len(names))
-    rows = -(-len(names) // columns)
+def _pair_panels(count: int, height: float) -> tuple[Figure, list[Axes]]:
+    """So many panels, two beside each other, `height` inches each, all on the same axes."""
+    columns = min(2, count)
+    rows = -(-count // columns)
     figure = Figure(figsize=(3.4 * columns + 0.6, height * rows + 0.5), layout="constrained")
     grid = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
-    for axes in grid.flat[len(names) :]:
+    for axes in grid.flat[count:]:
         axes.set_visible(False)
-    return figure, list(grid.flat[: len(names)])
+    return figure, list(grid.flat[:count])
 
 
 def _band(axes: Axes, name: str, x: ArrayLike, c: CurveComparison | GapCurve, **style: Any) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -184,8 +184,10 @@ def _add_run(found: Found, path: Path, name: str, index: int) -> None:
             policy.stores.append((seed, store.parent))
 
 
-def _add_checked(found: Found, record: Path, run: Path, arm: str, seed: int) -> None:
-    """A record, unless the run has other weights by now."""
+def _add_checked(
+    found: Found, record: Path, run: Path, arm: str, seed: int, asked: Collection[float] | None = None
+) -> None:
+    """A record, at these temperatures or all it has, unless the run has other weights by now."""
     from sage_rlvr.engines.base import weights_hash
 
     loaded = load_record(record)
@@ -195,7 +197,7 @@ def _add_checked(found: Found, record: Path, run: Path, arm: str, seed: int) -> 
             f"{arm}, seed {seed}: its record is of other weights than the run has now; evaluate it again."
         )
         return
-    _add_record(found, loaded, arm, seed)
+    _add_record(found, loaded.only(asked), arm, seed)
 
 
 def facts_of(run: Path) -> dict[str, Any]:
@@ -223,12 +225,13 @@ def _add_folder(found: Found, path: Path) -> None:
     found.notes += [str(text) for text in matrix.get("left_out", [])]
     for run in sorted(path.glob("runs/*/run.json")):
         _add_run(found, run.parent, "", 0)
+    asked = matrix.get("evaluate", {}).get("temperatures")  # a record of an earlier sweep may have more
     for record in sorted(path.glob("evaluations/*.npz")):
         if record.stem == BASE:
-            _add_record(found, load_record(record), BASE, 0)
+            _add_record(found, load_record(record).only(asked), BASE, 0)
         elif match := _SEEDED.fullmatch(record.stem):
             run = path / "runs" / record.stem
-            _add_checked(found, record, run, found.label(match[1]), int(match[2]))
+            _add_checked(found, record, run, found.label(match[1]), int(match[2]), asked)
         else:
             found.notes.append(f"evaluations/{record.name} is of other problems than the report and stays outside it.")
     for store in sorted([*path.glob("runs/base/samples/*/store.json"), *path.glob("samples*/store.json")]):
