@@ -251,6 +251,7 @@ def in_one_go() -> tuple[str, bytes]:
 
 
 @settings(max_examples=20, deadline=None)
+@example([("commit", 0, 2), ("journal", 0.96875, 0), ("part", 0, 0.0)])  # a torn line, and a kill when it had been cut off
 @given(STEPS)
 def test_any_interruption_ends_in_the_same_table(in_one_go: tuple[str, bytes], steps: list[tuple]):
     check_interruptions(in_one_go, steps)
@@ -294,14 +295,15 @@ def interrupt(folder: Path, writers: list[SampleStore], step: str, a, b) -> list
         before = journal.read_bytes() if journal.exists() else b""
         done = set((folder / "parts").glob("*")) if (folder / "parts").exists() else set()
         writers[a].commit(rows(writers[a].claim(PROBLEMS, 6, 1), SMALL))
-        line = journal.read_bytes()[len(before) :] if journal.exists() else b""
+        after = journal.read_bytes() if journal.exists() else b""
+        kept = len(os.path.commonprefix([before, after]))  # less than all of `before` where a torn line was cut off first
         for part in set((folder / "parts").glob("part-*")) - done:
             if step == "part":
                 half = part.with_name(f".tmp-{writers[a]._writer.name}-0.parquet")
                 half.write_bytes(part.read_bytes()[: int(b * part.stat().st_size)])
                 part.unlink()
-        if line:
-            journal.write_bytes(before + (line[: int(b * (len(line) - 1))] if step == "renamed" else b""))
+        if after != before:
+            journal.write_bytes(after[: kept + int(b * (len(after) - kept - 1))] if step == "renamed" else before)
         writers[a] = killed(folder, writers[a])
     elif step == "journal" and journal.exists():
         data = journal.read_bytes()
