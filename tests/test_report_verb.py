@@ -98,10 +98,11 @@ def test_pairs_follow_the_usual_controls_and_the_sweeps_own(sweep: Path) -> None
     assert study_of([str(sweep)], LABELS, k=8).results[0].pairs == (("GRPO", "no KL"),)
     arms = [{"name": "grpo", "label": "Plain"}, {"name": "no_kl", "label": "Free", "why": "a control that was added"}]
     cells = [{"arm": "grpo", "seed": s, "status": "complete"} for s in range(4)]
-    facts = {"arms": arms, "cells": cells, "control": "grpo", "left_out": ["more seeds: no time"]}
+    facts = {"tier": "tier 9", "arms": arms, "cells": cells, "control": "grpo", "left_out": ["more seeds: no time"]}
     (sweep / "matrix.json").write_text(json.dumps(facts))
     study = study_of([str(sweep)], LABELS, k=8)
     assert [arm.name for arm in study.results[0].arms] == ["base", "Plain", "Free"]
+    assert study.title == "Tier 9: what RL widened, and what it only sharpened"
     assert study.results[0].pairs == (("Free", "Plain"),) and "more seeds: no time" in study.left_out
     assert {r.state for r in study.runs if r.seed == 3} == {"complete"}
     assert any("a control that was added" in r.equation for r in study.runs if r.arm == "Free")
@@ -250,6 +251,8 @@ def test_refusals_name_the_place_and_the_way_out(tmp_path: Path, capsys: pytest.
     (bad / "run.json").write_text("{half")
     sweep = tmp_path / "sweep"
     (sweep / "runs").mkdir(parents=True)
+    (sweep / "evaluations").mkdir()
+    (sweep / "evaluations" / "a-s0.npz").write_text("")
     (tmp_path / "many" / "a" / "runs").mkdir(parents=True)
     (tmp_path / "matrix.yaml").write_text("seeds: [0]\narms: {a: grpo}\ncontrol: a\n")
     (tmp_path / "recipe.yaml").write_text("method: grpo\nsteps: 3\n")
@@ -271,6 +274,7 @@ def test_refusals_name_the_place_and_the_way_out(tmp_path: Path, capsys: pytest.
         str(tmp_path / "compared"): f"compare's page is already there: {tmp_path / 'compared' / 'report.html'}",
         str(bad): "cannot be read",
         f"A={sweep}": "names its arms itself",
+        str(sweep / "evaluations"): f"{sweep / 'evaluations'} is a folder of 1 record; give the one above, {sweep}",
     }.items():
         with pytest.raises(DataError, match=re.escape(words)):
             study_of([item], LABELS)

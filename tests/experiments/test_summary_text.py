@@ -97,7 +97,7 @@ def few(n: int) -> list[dict[str, Any]]:
 @pytest.mark.parametrize(
     ("n", "scope"),
     [
-        (2, "Two training seeds: no claim about methods; the differences below are means without intervals"),
+        (2, "Two training seeds: no claim about methods; the differences in brackets and in the table are means"),
         (1, "One training seed: no claim about methods; the differences below are of one run an arm"),
     ],
 )

@@ -24,6 +24,7 @@ from sage_rlvr.experiments.jobs import Task, run_tasks
 from sage_rlvr.experiments.summary import between, choose, raw_kl, read_folder, relabelled, summarise, write_summary
 from sage_rlvr.experiments.sweep import Sweep, adoptable, dry_lines, line, plan, run, table
 from sage_rlvr.verbs.found import gather
+from sage_rlvr.verbs.records import named_records
 
 MATRIX = """
 tier: small
@@ -119,6 +120,12 @@ def test_it_makes_what_is_missing_and_only_that(
     p = np.array([math.fsum(np.exp(row)) for row in record.logps[1.0]])
     assert found["arms"]["grpo"]["pass_by_seed"]["1"]["8"] == pytest.approx(np.mean(1 - (1 - p) ** 8))
     assert found["not_run"] == [] and "nothing: every cell" in (out / "summary.md").read_text(encoding="utf-8")
+
+    fewer = dry_lines(plan(matrix(("evaluate: {problems: 6", "evaluate: {problems: 5")), out))
+    assert any(f"REPLACES 7 evaluations in {out / 'evaluations'} (base.npz, " in said for said in fewer)
+    assert not any("REPLACES" in said for said in dry_lines(plan(matrix(), out)))
+    name, [record] = named_records(f"G={out / 'runs' / 'grpo-s1'}", "test")  # by the run's folder
+    assert name == "G" and record.meta == load_record(out / "evaluations" / "grpo-s1.npz").meta
 
     started.clear()  # again: nothing to do
     assert run(plan(path, out), 1, screen()) and not started

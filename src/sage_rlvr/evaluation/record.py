@@ -72,7 +72,7 @@ def load_record(path: str | Path) -> Record:
                 for t, row in zip(data["temperatures"], data["logps"], strict=True)
             }
     except FileNotFoundError as error:
-        raise DataError(f"{path}: no such evaluation; make it with: sage-rlvr eval RUN") from error
+        raise DataError(f"{path}: no such evaluation; make it with: sage-rlvr eval {_whose(Path(path))}") from error
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
         raise DataError(
             f"{path} is not a readable evaluation ({error}); make it again with: sage-rlvr eval RUN"
@@ -80,6 +80,11 @@ def load_record(path: str | Path) -> Record:
     if meta.pop("format", None) != FORMAT:
         raise DataError(f"{path}: written in another format than {FORMAT}; make it again with: sage-rlvr eval RUN")
     return Record(meta, logps)
+
+
+def _whose(path: Path) -> str:
+    """The run that a missing record would be of, as far as its place tells."""
+    return str(path.parent) if (path.parent / "run.json").is_file() else "RUN"
 
 
 def check_paired(records: Sequence[Record]) -> None:

@@ -200,7 +200,7 @@ def _scope(found: Mapping[str, Any]) -> str:
             return (
                 f"One training seed: no claim about methods; the differences below are of one run an arm, {problems}."
             )
-        return f"Two training seeds: no claim about methods; the differences below are means without intervals, {problems}."
+        return f"Two training seeds: no claim about methods; the differences in brackets and in the table are means, {problems}."
     over = " or ".join(map(str, seeds))
     return (
         f"About these methods, over {over} training seeds {problems}. Holm's correction runs over {family} "

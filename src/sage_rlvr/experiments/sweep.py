@@ -289,6 +289,8 @@ def run(sweep: Sweep, workers: int, console: Console) -> bool:
     """Make what is missing, `workers` processes of one thread at a time; True where nothing failed. A failure is printed and
     the rest goes on; Ctrl-C lets every training run save, and writes down how far everything is."""
     _write_recipes(sweep)
+    for said in _replaced(sweep):
+        console.print(said, markup=False, soft_wrap=True)
     for cell, found in adoptable(sweep):
         console.print(f"taken over: {found} for {cell.job.label}", markup=False, soft_wrap=True)
         _take_records(found, cell, sweep)  # before the run, which alone says that something was taken over
@@ -358,6 +360,20 @@ def _take_records(found: Path, cell: Cell, sweep: Sweep) -> None:
                 partial_copy = ours.with_name(f".tmp-{ours.name}")
                 shutil.copyfile(theirs, partial_copy)
                 partial_copy.replace(ours)
+
+
+def _replaced(sweep: Sweep) -> list[str]:
+    """What is said where evaluations lie in the folder that are not those called for, and are made anew."""
+    asked = [task for task in sweep.tasks if task not in sweep.over and "--out" in task.words]
+    files = [Path(task.words[task.words.index("--out") + 1]) for task in asked]
+    names = [file.name for file in files if file.is_file()]
+    if not names:
+        return []
+    shown = ", ".join(names[:3]) + ", ..." * (len(names) > 3)
+    return [
+        f"REPLACES {len(names)} evaluations in {sweep.out / 'evaluations'} ({shown}), made of other problems, temperatures or "
+        "weights than this matrix asks for, and the summary of them; give --out ANOTHER_FOLDER to keep them"
+    ]
 
 
 def _choose(sweep: Sweep) -> None:
@@ -547,6 +563,7 @@ def dry_lines(sweep: Sweep) -> list[str]:
             f"  to decline ADDED arms: `controls: none` in {sweep.source}, or a list of the wanted kinds, such as "
             f"`controls: [{', '.join(KINDS[:2])}]` (of {', '.join(KINDS)})"
         )
+    lines += [f"  {said}" for said in _replaced(sweep)]
     taken = adoptable(sweep)
     lines += [f"  taken over: {found} for {cell.job.label}" for cell, found in taken]
     return [*lines, line(sweep, [cell for cell, _ in taken])]

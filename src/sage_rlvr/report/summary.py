@@ -421,7 +421,7 @@ def frontier_verdicts(
         else:
             lacking = NOT_NEAR if metric in near else "no common range of pass@1"
             why = f"{lacking} in {len(gaps) - len(known)} of {len(gaps)} training seeds"
-            text = f"{a} vs {b}, temperature frontiers: {why}."
+            text = f"{a} vs {b}, {metric}, temperature frontiers: {why}."
             out[a, b, metric] = FrontierVerdict(
                 a=a, b=b, metric=metric, verdict=f"cannot be told ({why})", sentence=text
             )

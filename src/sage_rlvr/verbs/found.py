@@ -48,6 +48,7 @@ class Found:
     notes: list[str] = field(default_factory=list)
     sources: list[str] = field(default_factory=list)
     control: str | None = None
+    tiers: list[str] = field(default_factory=list)  # what sweeps call themselves
     folders: bool = False  # whole folders were named, so the order of the arms is theirs
 
     def arm(self, name: str) -> Policy:
@@ -126,6 +127,12 @@ def _nothing_in(folder: Path) -> str:
     head = f"{folder} holds no runs, evaluations or samples"
     if page.is_file():
         return f"{head}; compare's page is already there: {page}. {TAKES}"
+    records = len(list(folder.glob("*.npz")))
+    if records:
+        whole = folder.parent if (folder.parent / "runs").is_dir() else None
+        return f"{folder} is a folder of {records} record{'s' * (records > 1)}; " + (
+            f"give the one above, {whole}" if whole else f"name them: {folder}/*.npz"
+        )
     inside = [str(p) for p in sorted(folder.iterdir()) if any((p / name).exists() for name in PARTS)]
     if inside:
         more = ", ..." * (len(inside) > SHOWN)
@@ -220,6 +227,8 @@ def _add_folder(found: Found, path: Path) -> None:
         found.arm(stems[str(arm["name"])]).why = str(arm.get("why") or "")
     for cell in matrix.get("cells", []):
         found.arm(found.label(str(cell["arm"]))).states[int(cell["seed"])] = str(cell.get("status", "not run"))
+    if matrix.get("tier"):
+        found.tiers.append(str(matrix["tier"]))
     if matrix.get("control"):
         found.control = found.label(str(matrix["control"]))
     found.notes += [str(text) for text in matrix.get("left_out", [])]

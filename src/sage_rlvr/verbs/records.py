@@ -189,10 +189,13 @@ def _of_run(run: Path, split: str) -> Record:
     """The record in a run directory, refused where the run has other weights by now than those that were evaluated."""
     from sage_rlvr.engines.base import weights_hash
 
-    record = load_record(run / f"evaluation-{split}.npz")
+    own, tail = run / f"evaluation-{split}.npz", "" if split == "test" else f"-{split}"
+    beside = run.parent.parent / "evaluations" / f"{run.name}{tail}.npz"
+    swept = not own.exists() and beside.exists()  # by a sweep or a demo
+    record = load_record(beside if swept else own)
     if record.meta.get("weights") != weights_hash(str(run / "policy")):
         raise DataError(
-            f"{run}: its evaluation-{split}.npz is of other weights than its policy/ (the run went on, or is not finished); "
+            f"{run}: {beside if swept else own.name} is of other weights than its policy/ (the run went on, or is not finished); "
             f"evaluate it again: sage-rlvr eval {run}"
         )
     return record

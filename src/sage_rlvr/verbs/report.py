@@ -67,7 +67,7 @@ def study_of(
         control=found.control,
         sources=tuple(found.sources),
     )
-    return replace(study, title=title or _title(study))
+    return replace(study, title=title or _title(study, found.tiers))
 
 
 def _counted(found: Found) -> str:
@@ -77,12 +77,16 @@ def _counted(found: Found) -> str:
     return f"{many} arm{'s' * (many != 1)}{beside}, {exact} of them evaluated exactly"
 
 
-def _title(study: Study) -> str:
-    """The usual title where training was compared; else whose samples or evaluations these are."""
+def _title(study: Study, tiers: Sequence[str]) -> str:
+    """The usual title where training was compared, after a sweep's own; else whose samples or evaluations these are."""
     exact = [arm.name for arm in study.results[0].arms] if study.results else []
     names = list(dict.fromkeys([*exact, *(s.arm for s in study.samples)]))
     if len(exact) > 1 or not names or any(run.config for run in study.runs):
-        return study.title
+        return (
+            f"{tiers[0][:1].upper()}{tiers[0][1:]}: {study.title[:1].lower()}{study.title[1:]}"
+            if len(tiers) == 1
+            else study.title
+        )
     whose = joined(names) if len(names) < 4 else f"{len(names)} policies"
     return f"{'Evaluations' if exact else 'Samples'} of {whose}"
 

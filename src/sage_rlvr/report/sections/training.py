@@ -83,7 +83,7 @@ def support(study: Study) -> tuple[Part, ...]:
         share = f"{kept.mean():.1%}"
         if seeds >= FEWEST_SEEDS:
             i = seed_interval(kept)
-            share += f"\n{i.low:.1%}–{i.high:.1%}"
+            share += f"\n{i.low:.1%} to {i.high:.1%}"
         rows.append((name, *(_count_cell(part) for part in parts), share))
     per = (
         "mean over training seeds, beneath it its 95 % interval (Student)"
@@ -114,7 +114,7 @@ def _count_cell(values: np.ndarray) -> str:
     if len(values) < FEWEST_SEEDS:
         return f"{values.mean():,.0f}\nno interval"
     i = seed_interval(values)
-    return f"{i.value:,.0f}\n{i.low:,.0f}–{i.high:,.0f}"
+    return f"{i.value:,.0f}\n{i.low:,.0f} to {i.high:,.0f}"
 
 
 def _share(eps: float) -> str:

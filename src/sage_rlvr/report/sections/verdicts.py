@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from sage_rlvr.errors import DataError
+from sage_rlvr.evaluation.compare import FEWEST_SEEDS
 from sage_rlvr.evaluation.verdicts import compare_counts, count_comparisons, holm_lines, score_lines
 from sage_rlvr.report.digest import BEST, EQUAL, FRONTIER, MEAN, Claim, claim, groups_of, legend, matrix, unlike
 from sage_rlvr.report.exact import frontier_picture, gap_picture, said_of, verdict_word
@@ -134,12 +135,15 @@ def _scope(exact: Summary | SeedSummary, found: Sequence[Verdict], fronts: Seque
         text = f"About these checkpoints, one training seed each, on {exact.result.problems} problems."
         return text + (f" Holm's correction runs over {family} comparisons." if family > 1 else "")
     text = f"About these methods, over {exact.seeds} training seeds on the same {exact.results[0].problems} problems."
-    if family < 2:
+    if family < 2 or exact.seeds < FEWEST_SEEDS:
         return text
     own = max((one.family for one in fronts), default=1)
     apart = f", and apart from these over {own} of frontiers" if own > 1 else ""
     k = exact.results[0].k
-    return f"{text} Holm's correction runs over {family} comparisons of pass@1 and pass@{k}{apart}."
+    return (
+        f"{text} Holm's correction runs over {family} comparisons of pass@1 and pass@{k}{apart}; a sweep's "
+        "summary.md corrects over a list of its own, so that its values of p are others."
+    )
 
 
 def _means(found: Sequence[Verdict]) -> list[Claim]:
