@@ -26,6 +26,7 @@ from sage_rlvr.report import (
     arm_from_logps,
     book,
     grids_of,
+    learning_of,
     markdown,
     render,
     summarise,
@@ -37,8 +38,9 @@ from sage_rlvr.report.panels import TRAINING, heat_figure, training_over_seeds
 from sage_rlvr.report.parts import Browser, Fold, Grouped, Page, Picture, Prose, Said, Tabular, flat, visible
 from sage_rlvr.report.sections.answers import grids
 from sage_rlvr.report.sections.texts import perplexity, samples_shown
-from sage_rlvr.report.sections.training import training
+from sage_rlvr.report.sections.training import learning, training
 from sage_rlvr.report.sections.verdicts import control_of, verdicts
+from sage_rlvr.report.summary import summarise_seeds
 
 N = 24
 SECTIONS = [
@@ -419,6 +421,24 @@ def test_grids_are_found_where_two_keys_vary() -> None:
     hole = tree | {"r1t6": {"method": {"ratio": 1.0, "threshold": 0.6, "beta": 0.05}}}
     (wide,) = grids_of(hole)
     assert [cell.arm for cell in wide.cells][-1] == "" and len(wide.cells) == 6
+
+
+def test_a_run_stopped_early_is_a_point_of_a_learning_curve() -> None:
+    tree = {f"A{n}": {"steps": n, "method": {"beta": 0.05}} for n in (20, 5, 10)} | {"B": {"steps": 5, "method": {}}}
+    assert learning_of(tree) == (((5, "A5"), (10, "A10"), (20, "A20")),)
+    assert learning_of({name: tree[name] for name in ("A5", "A10", "B")}) == ()
+    names = [arm.name for arm in result(0).arms[1:]]
+    whole = replace(study(3), learning=(((5, names[0]), (10, "not evaluated"), (20, names[1])),))
+    exact = summarise_seeds(whole.results)
+    picture, prose = learning(whole, exact)
+    left, right = picture.figure.axes
+    base, first, last = (exact.passes[name] for name in (exact.results[0].base, *names[:2]))
+    assert [line.get_ydata().tolist() for line in right.lines] == [[one[8].value for one in (base, first, last)]]
+    dotted, solid, dashed = left.lines
+    assert solid.get_xdata().tolist() == [0, 5, 20] and solid.get_ydata()[2] == last[1].value
+    assert dashed.get_ydata()[1] == exact.best[names[0]].value and set(dotted.get_ydata()) == {dashed.get_ydata()[0]}
+    assert "not evaluated" not in prose.text and learning(whole, summarise(whole.results[0])) == ()
+    assert learning(study(3), exact) == ()
 
 
 def test_a_grid_is_drawn_and_says_what_was_not_run() -> None:

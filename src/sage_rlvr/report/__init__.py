@@ -28,7 +28,7 @@ from sage_rlvr.report.result import (
     to_dict,
     training_of,
 )
-from sage_rlvr.report.study import GridOf, RunFacts, SampleSet, Shown, Structure, Study, grids_of
+from sage_rlvr.report.study import GridOf, RunFacts, SampleSet, Shown, Structure, Study, grids_of, learning_of
 from sage_rlvr.report.summary import SeedSummary, Summary, seeds_to_dict, summarise, summarise_seeds
 from sage_rlvr.report.tables import Table, results_table, seeds_table, support_table
 
@@ -54,6 +54,7 @@ __all__ = [
     "book",
     "from_dict",
     "grids_of",
+    "learning_of",
     "load_result",
     "markdown",
     "render",

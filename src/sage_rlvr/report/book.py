@@ -13,7 +13,7 @@ from sage_rlvr.report.sections.numbers import curves, differences, numbers
 from sage_rlvr.report.sections.runs import cards, what_was_run
 from sage_rlvr.report.sections.stores import told_apart
 from sage_rlvr.report.sections.texts import perplexity, samples_shown
-from sage_rlvr.report.sections.training import support, training
+from sage_rlvr.report.sections.training import learning, support, training
 from sage_rlvr.report.sections.verdicts import frontier, fronts_of, verdicts
 from sage_rlvr.report.study import Study
 from sage_rlvr.report.summary import SeedSummary, Summary, summarise, summarise_seeds
@@ -32,7 +32,7 @@ def book(study: Study) -> Page:
         Section(key="curves", title="pass@k", parts=curves(study, exact)),
         Section(key="differences", title="Differences over k", parts=differences(study, exact)),
         Section(key="frontier", title="Against the base sampled colder", parts=frontier(study, exact, fronts)),
-        Section(key="training", title="Training", parts=training(study.runs)),
+        Section(key="training", title="Training", parts=(*learning(study, exact), *training(study.runs))),
         Section(key="support", title="Support: kept, gained, lost", parts=support(study)),
         Section(key="perplexity", title="How unlikely the base finds the samples", parts=perplexity(study.samples)),
         Section(key="structure", title="Which kinds of right answers survive", parts=structure(study)),

@@ -183,6 +183,30 @@ def shares_figure(
         return figures.saved(figure, None)
 
 
+def learning_figure(
+    lines: Mapping[str, Sequence[tuple[int, Interval, Interval, Interval]]], base: tuple[float, float, float], k: int
+) -> Figure:
+    """Two panels over steps, each line from the base at step 0. lines: name -> (steps, pass@1, best pass@1 at any temperature,
+    pass@k) in the order of the steps; base: its three values."""
+    with matplotlib.rc_context(RC):
+        figure = Figure(figsize=(8.2, 3.6), layout="constrained")
+        left, right = figure.subplots(1, 2)
+        left.axhline(base[1], color=colour("base"), linestyle=":", linewidth=1.4)
+        for name, points in lines.items():
+            steps = [0, *(point[0] for point in points)]
+            for axes, i, style in ((left, 1, "-"), (left, 2, "--"), (right, 3, "-")):
+                found = [point[i] for point in points]
+                axes.plot(steps, [base[i - 1], *(one.value for one in found)], color=colour(name), linestyle=style,
+                    marker=marker(name), markersize=5, linewidth=1.4)  # fmt: skip
+                if style == "-":
+                    low, high = [one.low for one in found], [one.high for one in found]
+                    axes.fill_between(steps[1:], low, high, color=colour(name), alpha=0.15, linewidth=0)
+        left.set(xlabel="steps", ylabel="pass@1")
+        right.set(xlabel="steps", ylabel=f"pass@{k}")
+        figures.key_above(figure, list(lines), lines=False)
+        return figures.saved(figure, None)
+
+
 def heat_figure(
     rows: Sequence[str],
     columns: Sequence[str],

@@ -112,7 +112,8 @@ class Study:
     """Everything that a full report says; each part may be empty, and the page then says so.
 
     results: one a training seed, the same arms in each; distinct: arm -> (S, K) expected distinct right completions over `ks`
-    of the results (the base one row); left_out: sentences on what is not in the comparison and why.
+    of the results (the base one row); learning: (steps, arm) of arms that are one run stopped early, a tuple each; left_out:
+    sentences on what is not in the comparison and why.
     """
 
     title: str = "What RL widened, and what it only sharpened"
@@ -122,6 +123,7 @@ class Study:
     samples: tuple[SampleSet, ...] = ()
     runs: tuple[RunFacts, ...] = ()
     grids: tuple[GridOf, ...] = ()
+    learning: tuple[tuple[tuple[int, str], ...], ...] = ()
     left_out: tuple[str, ...] = ()
     control: str | None = None
     sources: tuple[str, ...] = ()
@@ -146,6 +148,18 @@ def grids_of(configs: Mapping[str, Mapping[str, Any]]) -> tuple[GridOf, ...]:
             taken.add(arms)
             kept.append(grid)
     return tuple(kept)
+
+
+def learning_of(configs: Mapping[str, Mapping[str, Any]]) -> tuple[tuple[tuple[int, str], ...], ...]:
+    """Arms that differ in their number of steps alone, three at least: (steps, arm) each, the fewest first, one tuple a
+    learning curve. configs: as for `grids_of`."""
+    families: dict[str, list[tuple[int, str]]] = {}
+    for arm, tree in configs.items():
+        row = _flat(tree)
+        if isinstance(row.get("steps"), int):
+            rest = str(sorted((key, str(value)) for key, value in row.items() if key != "steps"))
+            families.setdefault(rest, []).append((row["steps"], arm))
+    return tuple(tuple(sorted(found)) for found in families.values() if len({steps for steps, _ in found}) > 2)
 
 
 def _grids(flat: Mapping[str, Mapping[str, Any]], a: str, b: str) -> list[GridOf]:

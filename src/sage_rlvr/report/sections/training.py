@@ -13,6 +13,7 @@ from sage_rlvr.report import panels
 from sage_rlvr.report.parts import Part, Picture, Tabular, missing, quiet
 from sage_rlvr.report.result import Training
 from sage_rlvr.report.study import RunFacts, Study
+from sage_rlvr.report.summary import SeedSummary, Summary
 from sage_rlvr.report.tables import Table
 
 
@@ -54,6 +55,29 @@ def training(runs: Sequence[RunFacts]) -> tuple[Part, ...]:
     if absent:
         out.append(missing(f"Not recorded in any run: {', '.join(absent)}."))
     return tuple(out)
+
+
+def learning(study: Study, exact: Summary | SeedSummary | None) -> tuple[Part, ...]:
+    """pass@1 and pass@k after so many steps, of arms that are one run stopped early; over training seeds only."""
+    if not isinstance(exact, SeedSummary):
+        return ()
+    names, k, base = set(exact.passes), exact.results[0].k, exact.results[0].base
+    lines = {}
+    for family in study.learning:
+        there = [(steps, arm) for steps, arm in family if arm in names]
+        if len(there) > 1:
+            lines[there[-1][1]] = [
+                (steps, exact.passes[arm][1], exact.best[arm], exact.passes[arm][k]) for steps, arm in there
+            ]
+    if not lines:
+        return ()
+    start = (exact.passes[base][1].value, exact.best[base].value, exact.passes[base][k].value)
+    figure = panels.learning_figure(lines, start, k)
+    text = (
+        "Runs stopped early and run to the end, from the base at step 0. Solid: at temperature 1, with its interval over training "
+        "seeds; dashed: each at its best temperature; dotted: the base at its own, which is what sampling colder alone gives."
+    )
+    return (Picture(key="learning", figure=figure, label=f"pass@1 and pass@{k} over training steps"), *quiet(text))
 
 
 def _seen(values: Sequence[float]) -> list[float]:
