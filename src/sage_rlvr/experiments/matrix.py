@@ -348,7 +348,7 @@ def _ensure_betas(arm: Arm, plain: TrainConfig, arms: list[Arm], said: list[str]
     for scale in MATCHED:
         config, (stem, label) = _with_beta(plain, beta * scale), _named(plain, arms, arm)
         assert config is not None
-        why = f"{label} at beta {beta * scale:g}: between such arms the raw KL of {arm.label} is met"
+        why = f"{label} at beta {beta * scale:g}: between such arms the raw KL of {label} with a guide is met"
         _ensure(arms, config, f"{stem}_beta{beta * scale:g}", f"{label}, beta {beta * scale:g}", why)
 
 

@@ -71,15 +71,15 @@ def difference_figure(
     limits: tuple[float, float] | None = None,
 ) -> Figure:
     """Paired differences in pass@k with their simultaneous bands, one panel a pair ("A − B"), the same scale in all: `limits`
-    where several figures are to share it."""
+    where several figures are to share it. The scale is linear up to 0.01 and logarithmic beyond: what a guide does is small beside
+    what a KL does."""
     with matplotlib.rc_context(RC):
         figure, panels = _pair_panels(len(differences), 2.35)
         for axes, (name, c) in zip(panels, differences.items(), strict=True):
             _band(axes, name, c.ks, c, marker="o", markersize=3.5)
             _k_axis(axes, c.ks)
         _lowest_labelled(panels, "k (tries)")
-        if limits is not None:
-            panels[0].set_ylim(*limits)
+        _linear_near_zero(panels[0], *(limits or panels[0].get_ylim()))
         figure.supylabel("difference in pass@k", fontsize=10.5)
         if title:
             figure.suptitle(title, fontsize=11.5, fontweight="bold", x=0.02, ha="left")
@@ -153,15 +153,19 @@ def gap_figure(curves: Mapping[str, GapCurve], path: str | Path | None = None, *
                 axes.axvline(c.home, color=INK, linewidth=0.9, linestyle=(0, (1, 2)))
         _lowest_labelled(panels, "pass@1")
         edge = max(1.3 * max(float(np.abs(c.difference).max()) for c in curves.values()), 2 * SMALL)
-        ticks = [x for x in (SMALL, 0.1, 1.0) if x < edge]
-        shared = panels[0]
-        shared.set_yscale("symlog", linthresh=SMALL, linscale=1.0)
-        shared.set_yticks([*(-x for x in reversed(ticks)), 0.0, *ticks])
-        shared.set_yticks([], minor=True)
-        shared.yaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:+g}".replace("-", "−") if x else "0"))
-        shared.set_ylim(-edge, edge)
+        _linear_near_zero(panels[0], -edge, edge)
         figure.supylabel(f"difference in pass@{k} at equal pass@1", fontsize=10.5)
         return saved(figure, path)
+
+
+def _linear_near_zero(axes: Axes, low: float, high: float) -> None:
+    """Linear up to SMALL and logarithmic beyond, on both sides of zero."""
+    ticks = [x for x in (SMALL, 0.1, 1.0) if x < max(-low, high)]
+    axes.set_yscale("symlog", linthresh=SMALL, linscale=1.0)
+    axes.set_yticks([*(-x for x in reversed(ticks)), 0.0, *ticks])
+    axes.set_yticks([], minor=True)
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:+g}".replace("-", "−") if x else "0"))
+    axes.set_ylim(low, high)
 
 
 def _pair_panels(count: int, height: float) -> tuple[Figure, list[Axes]]:

@@ -107,7 +107,8 @@ def differences(study: Study, exact: Summary | SeedSummary | None) -> tuple[Part
         who = "these methods differ on these problems"
     else:
         found, over, who = dict(exact.differences), "problems", "these checkpoints differ"
-    caption = f"Paired differences. The band holds at all k at once (95 %, over {over}): where it leaves zero, {who}."
+    caption = f"Paired differences. The band holds at all k at once (95 %, over {over}): where it leaves zero, {who}. "
+    caption += "The scale is linear up to 0.01 and logarithmic beyond."
     return _difference_parts(found, caption, "differences")
 
 
