@@ -268,6 +268,9 @@ def test_compare_refuses_unequal_problems(write_recipe: Recipe, warm_policy: Pat
     assert "differ in seed: 2 against 1" in err and "--seed" in err
     assert "at least two arms" in refused(capsys, "compare", "a.npz")
     assert "no such evaluation" in refused(capsys, "compare", "a.npz", "z.npz")
+    Path("mine").mkdir()
+    Path("mine/run.json").write_text("{}", encoding="utf-8")
+    assert "make it with: sage-rlvr eval mine" in refused(capsys, "compare", "a.npz", "mine")
     assert "number of training seeds" in refused(capsys, "compare", "x=a.npz", "y=a.npz,a.npz", "z=a.npz")
     assert "temperature 1" in refused(capsys, "compare", "x=cold.npz", "y=cold.npz")
     assert "home temperature 1" in refused(capsys, "compare", "x=a.npz", "y=cold.npz")

@@ -380,6 +380,7 @@ class _RepeatedCacheDecoder(_Prefilled):
         self.cache.batch_repeat_interleave(group_size)
 
     def advance(self, tokens: Tensor) -> Tensor:
+        """Logits (B, V) of the next token after `tokens` (B,), one a completion."""
         out = self.model(
             input_ids=tokens[:, None],
             position_ids=self.positions[:, None],

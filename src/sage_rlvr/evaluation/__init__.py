@@ -48,6 +48,7 @@ from sage_rlvr.evaluation.frontier import (
     gap_near,
     gap_to_frontier,
     passk_at,
+    variety,
 )
 from sage_rlvr.evaluation.intervals import (
     Interval,
@@ -209,5 +210,6 @@ __all__ = [
     "support_change",
     "token_anatomy",
     "token_entropy",
+    "variety",
     "wilson",
 ]

@@ -82,6 +82,12 @@ def load_record(path: str | Path) -> Record:
     return Record(meta, logps)
 
 
+def record_path(out: Path, name: str, suffix: str = "") -> Path:
+    """Where a demo or sweep in the folder `out` keeps the exact evaluation of a policy; name: its run directory's, or "base";
+    suffix: "validation" or the name of another world."""
+    return out / "evaluations" / f"{name}{'-' if suffix else ''}{suffix}.npz"
+
+
 def _whose(path: Path) -> str:
     """The run that a missing record would be of, as far as its place tells."""
     return str(path.parent) if (path.parent / "run.json").is_file() else "RUN"

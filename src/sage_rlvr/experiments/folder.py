@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sage_rlvr.errors import DataError
-from sage_rlvr.evaluation import FrontierPoint, curve, frontier, reachable, success_probability
-from sage_rlvr.evaluation.record import Record, check_paired, load_record
+from sage_rlvr.evaluation import FrontierPoint, curve, frontier, reachable, success_probability, variety
+from sage_rlvr.evaluation.record import Record, check_paired, load_record, record_path
 
 Floats = NDArray[np.float64]
 
@@ -42,8 +42,7 @@ class Cell:
         p = {t: success_probability(rows) for t, rows in record.logps.items()}
         distinct = {t: float(np.mean(reachable(rows, K))) for t, rows in record.logps.items()}
         points = frontier(p, K)
-        variety = tuple(replace(point, passk=distinct[point.temperature]) for point in points)
-        return cls(record, np.asarray(curve(p[1.0], KS)), points, distinct[1.0], variety)
+        return cls(record, np.asarray(curve(p[1.0], KS)), points, distinct[1.0], variety(points, distinct))
 
     @property
     def means(self) -> Floats:
@@ -87,11 +86,10 @@ def read_folder(path: Path, world: str = "") -> Folder:
         raise DataError(
             f"{path / 'matrix.json'}: no sweep was started here ({error}); sage-rlvr sweep MATRIX"
         ) from error
-    end = f"-{world}" if world else ""
     asked = facts["evaluate"].get("ood_temperatures" if world else "temperatures")
 
     def read(name: str) -> Cell:
-        return Cell.of(load_record(path / "evaluations" / f"{name}{end}.npz").only(asked))
+        return Cell.of(load_record(record_path(path, name, world)).only(asked))
 
     known = {(cell["arm"], cell["seed"]) for cell in facts["cells"] if world in cell["evaluated"]}
     cells: dict[str, dict[int, Cell]] = {arm["name"]: {} for arm in facts["arms"]}

@@ -34,7 +34,7 @@ from sage_rlvr.engines.evaluate import (
     world_identity,
 )
 from sage_rlvr.errors import ConfigError, DataError, SageError
-from sage_rlvr.evaluation.record import Record, check_paired, load_record, save_record
+from sage_rlvr.evaluation.record import Record, check_paired, load_record, record_path, save_record
 from sage_rlvr.progress import bar, counting
 from sage_rlvr.runs import differences, read_metrics, writing
 
@@ -360,10 +360,8 @@ class Exact:
 def evaluate_all(out: Path, jobs: Sequence[Job], exact: Exact, console: Console) -> tuple[Record, dict[Job, Record]]:
     """Exact evaluation of the base and of each trained policy, so that all are treated alike; kept in out/evaluations. What
     is there and belongs to these weights and problems is not made again."""
-    wanted = [("base", jobs[0].config.model, out / "evaluations" / "base.npz")]
-    wanted += [
-        (job.label, str(job.directory / "policy"), out / "evaluations" / f"{job.directory.name}.npz") for job in jobs
-    ]
+    wanted = [("base", jobs[0].config.model, record_path(out, "base"))]
+    wanted += [(job.label, str(job.directory / "policy"), record_path(out, job.directory.name)) for job in jobs]
     records = [exact.kept(path, model) for _, model, path in wanted]
     missing = sum(record is None for record in records)
     if missing:

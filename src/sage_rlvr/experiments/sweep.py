@@ -31,6 +31,7 @@ from rich.live import Live
 from sage_rlvr.config import dump, to_yaml
 from sage_rlvr.engines.base import EMBEDDED, weights_hash
 from sage_rlvr.errors import ConfigError
+from sage_rlvr.evaluation.record import record_path
 from sage_rlvr.evaluation.samples import SampleStore
 from sage_rlvr.experiments.demo import ARMS, EXTRA_ARMS
 from sage_rlvr.experiments.jobs import Exact, Job, Task, as_read_back, run_tasks
@@ -231,7 +232,7 @@ def _exact_tasks(
     """world: the recipe that says the main world, for a policy that is no run."""
     found = {}
     for suffix, exact in evaluations.items():
-        path = out / "evaluations" / f"{policy.name}{'-' if suffix else ''}{suffix}.npz"
+        path = record_path(out, policy.name, suffix)
         words = ["eval", policy.what, "--split", exact.split, "--problems", str(exact.problems), "--draw", exact.draw]
         words += ["--temperatures", *map(str, exact.temperatures), "--out", str(path)]
         if suffix not in ("", VALIDATION):
@@ -352,12 +353,11 @@ def _take_records(found: Path, cell: Cell, sweep: Sweep) -> None:
     """Copies of the exact evaluations beside a finished run, as far as they are called for. Of other problems, temperatures or
     weights they count as missing, and the evaluation writes over them."""
     for suffix, task in cell.exact.items():
-        tail = f"{'-' if suffix else ''}{suffix}.npz"
-        theirs, ours = (run.parent.parent / "evaluations" / f"{run.name}{tail}" for run in (found, cell.job.directory))
+        theirs, ours = (record_path(run.parent.parent, run.name, suffix) for run in (found, cell.job.directory))
         if task in sweep.wanted(cell) and theirs.is_file() and not ours.exists():
             with writing("evaluation taken over", ours, theirs.stat().st_size):
                 ours.parent.mkdir(parents=True, exist_ok=True)
-                partial_copy = ours.with_name(f".tmp-{ours.name}")
+                partial_copy = ours.with_suffix(".partial")  # no .npz, which a report would read
                 shutil.copyfile(theirs, partial_copy)
                 partial_copy.replace(ours)
 
@@ -371,8 +371,8 @@ def _replaced(sweep: Sweep) -> list[str]:
         return []
     shown = ", ".join(names[:3]) + ", ..." * (len(names) > 3)
     return [
-        f"REPLACES {len(names)} evaluations in {sweep.out / 'evaluations'} ({shown}), made of other problems, temperatures or "
-        "weights than this matrix asks for, and the summary of them; give --out ANOTHER_FOLDER to keep them"
+        f"REPLACES {len(names)} evaluations in {sweep.out / 'evaluations'} ({shown}), damaged or made of other problems, "
+        "temperatures or weights than this matrix asks for, and the summary of them; give --out ANOTHER_FOLDER to keep them"
     ]
 
 

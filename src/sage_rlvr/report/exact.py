@@ -50,7 +50,7 @@ def summary_page(summary: Summary) -> Page:
     if summary.differences:
         caption = (
             "Paired differences. The band holds for all k at once (95 %, over problems): where it leaves zero, these "
-            "checkpoints differ. The scale is linear up to 0.01 and logarithmic beyond."
+            f"checkpoints differ. {figures.SCALE}"
         )
         figure = figures.difference_figure(summary.differences)
         label = "paired differences in pass@k with bands"

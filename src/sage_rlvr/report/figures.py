@@ -29,6 +29,7 @@ PANELS = (
 )
 MOST_NAMES_BESIDE = 4  # arms whose names stand beside their marks; more get a key above
 SMALL = 0.01  # gaps up to here stand on a linear scale
+SCALE = f"The scale is linear up to {SMALL:g} and logarithmic beyond."  # of differences, said under them
 CROWDED = 12.0  # cost from which a temperature is left out
 REM_AN_INCH = 7.4  # of the page
 RC_DPI = 100  # RC["figure.dpi"]

@@ -35,6 +35,7 @@ from sage_rlvr.evaluation import (
     sentence,
     share_intervals,
     signed,
+    variety,
 )
 from sage_rlvr.evaluation.compare import FEWEST_SEEDS
 from sage_rlvr.evaluation.curves import seed_ks, seeds_curve
@@ -435,17 +436,11 @@ def frontier_verdicts(
 
 
 def _gap(a: Arm, b: Arm, metric: str, k: int) -> float | None:
+    """`metric` of a minus b in one training seed; None where it cannot be read."""
     points = [frontier(arm.ps, k) for arm in (a, b)]
     if metric.startswith("distinct"):
-        points = [
-            tuple(replace(point, passk=(arm.varieties or {})[point.temperature]) for point in line)
-            for arm, line in zip((a, b), points, strict=True)
-        ]
-    return gap_near(*points) if metric.endswith(NEAR) else _mean_gap(*points)
-
-
-def _mean_gap(a: Sequence[FrontierPoint], b: Sequence[FrontierPoint]) -> float | None:
-    return gap_to_frontier(a, b).value
+        points = [variety(line, arm.varieties or {}) for arm, line in zip((a, b), points, strict=True)]
+    return gap_near(*points) if metric.endswith(NEAR) else gap_to_frontier(*points).value
 
 
 def _one_frontier(result: Result, a: str, b: str, k: int) -> FrontierVerdict:

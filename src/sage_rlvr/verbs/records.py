@@ -29,7 +29,7 @@ from sage_rlvr.evaluation import (
     share_interval,
     success_probability,
 )
-from sage_rlvr.evaluation.record import Record, check_paired, load_record
+from sage_rlvr.evaluation.record import Record, check_paired, load_record, record_path
 from sage_rlvr.evaluation.verdicts import exact_leash_lines, legend_lines
 from sage_rlvr.report import Result, SeedSummary, arm_from_logps, summarise_seeds
 from sage_rlvr.report.summary import control_pairs
@@ -189,8 +189,8 @@ def _of_run(run: Path, split: str) -> Record:
     """The record in a run directory, refused where the run has other weights by now than those that were evaluated."""
     from sage_rlvr.engines.base import weights_hash
 
-    own, tail = run / f"evaluation-{split}.npz", "" if split == "test" else f"-{split}"
-    beside = run.parent.parent / "evaluations" / f"{run.name}{tail}.npz"
+    own = run / f"evaluation-{split}.npz"
+    beside = record_path(run.parent.parent, run.name, "" if split == "test" else split)
     swept = not own.exists() and beside.exists()  # by a sweep or a demo
     record = load_record(beside if swept else own)
     if record.meta.get("weights") != weights_hash(str(run / "policy")):

@@ -84,11 +84,9 @@ def _title(study: Study, tiers: Sequence[str]) -> str:
     exact = [arm.name for arm in study.results[0].arms] if study.results else []
     names = list(dict.fromkeys([*exact, *(s.arm for s in study.samples)]))
     if len(exact) > 1 or not names or any(run.config for run in study.runs):
-        return (
-            f"{tiers[0][:1].upper()}{tiers[0][1:]}: {study.title[:1].lower()}{study.title[1:]}"
-            if len(tiers) == 1
-            else study.title
-        )
+        if len(tiers) != 1:
+            return study.title
+        return f"{tiers[0][:1].upper()}{tiers[0][1:]}: {study.title[:1].lower()}{study.title[1:]}"
     whose = joined(names) if len(names) < 4 else f"{len(names)} policies"
     return f"{'Evaluations' if exact else 'Samples'} of {whose}"
 

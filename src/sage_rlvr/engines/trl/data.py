@@ -91,6 +91,7 @@ class _Faults:
         self.found.append(f"{place}, column {column}: {what}")
 
     def report(self, count: int) -> None:
+        """DataError with the first eight of what was added, if anything was; count: rows that were looked at."""
         if self.found:
             more = f"\n  and {len(self.found) - 8} more" if len(self.found) > 8 else ""
             raise DataError(

@@ -224,6 +224,7 @@ class _Choice:
         return frozen(model)
 
     def check_width(self, path: str, model: PreTrainedModel) -> None:
+        """ConfigError where policy and reference have unlike numbers of logits."""
         ours, theirs = (m.config.get_text_config().vocab_size for m in (self.trainer.model, model))
         if ours != theirs:
             raise ConfigError(

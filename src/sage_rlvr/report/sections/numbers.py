@@ -108,7 +108,7 @@ def differences(study: Study, exact: Summary | SeedSummary | None) -> tuple[Part
     else:
         found, over, who = dict(exact.differences), "problems", "these checkpoints differ"
     caption = f"Paired differences. The band holds at all k at once (95 %, over {over}): where it leaves zero, {who}. "
-    caption += "The scale is linear up to 0.01 and logarithmic beyond."
+    caption += figures.SCALE
     return _difference_parts(found, caption, "differences")
 
 
