@@ -129,6 +129,8 @@ class Eval:
     temperatures: tuple[float, ...] = (1.0,)
     frontier: bool = False
     """Add the fifteen temperatures of the frontier."""
+    power_frontier: bool = False
+    """Also temper the policy over whole completions, pi(y)^power normalized a problem: what it reaches with no reward at all."""
     ks: tuple[int, ...] = (1, 8, 64, 256)
     world: str | None = None
     """Another world than the run's own: a recipe file, or a named one such as demo-5."""
@@ -194,7 +196,7 @@ SAMPLING = (
     ),
     *("served_as", "dtype", "sampling_seed", "rank", "quiet"),
 )  # settings of Eval that mean nothing without --samples or --reverify
-EXACT = ("temperatures", "frontier", "ks", "sample", "out")  # and those that mean nothing with it
+EXACT = ("temperatures", "frontier", "power_frontier", "ks", "sample", "out")  # and those that mean nothing with it
 
 
 @dataclass(frozen=True)
@@ -735,14 +737,20 @@ def _eval_samples(command: Eval, streams: Streams) -> int:
 def _eval_exact(command: Eval, streams: Streams) -> int:
     from sage_rlvr.engines.evaluate import FRONTIER, cross_check, evaluate
     from sage_rlvr.evaluation.record import save_record
+    from sage_rlvr.evaluation.tempered import POWERS
     from sage_rlvr.runs import writing
-    from sage_rlvr.verbs.records import eval_lines, print_cross_check, target_of
+    from sage_rlvr.verbs.records import eval_lines, power_lines, print_cross_check, target_of
 
     temperatures = sorted({*command.temperatures, *(FRONTIER if command.frontier else ())})
     if command.sample < 0 or (command.sample and 1.0 not in temperatures):
         raise ConfigError(
             f"--sample {command.sample}: draws that many completions at temperature 1, so it needs a number from 0 and 1.0 "
             f"among --temperatures (here {', '.join(map(str, temperatures))})"
+        )
+    if command.power_frontier and 1.0 not in temperatures:
+        raise ConfigError(
+            "--power-frontier: tempers the policy as it is at temperature 1; put 1.0 among --temperatures (here "
+            f"{', '.join(map(str, temperatures))})"
         )
     target = target_of(command.what, command.world)
     stem = "evaluation" if target.run else target.name
@@ -756,8 +764,9 @@ def _eval_exact(command: Eval, streams: Streams) -> int:
         seed=command.seed,
         draw=command.draw,
         temperatures=temperatures,
+        powers=POWERS if command.power_frontier else (),
     )
-    for line in eval_lines(record, command.ks):
+    for line in (*eval_lines(record, command.ks), *power_lines(record, command.ks)):
         streams.out.print(line, markup=False, soft_wrap=True)
     with writing("record of an evaluation", path, 4 << 20):
         save_record(record, path)

@@ -15,6 +15,7 @@ import torch
 from sage_rlvr.config import WorldConfig, decode, dump
 from sage_rlvr.engines.base import EMBEDDED, load_policy, weights_hash
 from sage_rlvr.engines.exact import probabilities, sampled_counts, solution_logps
+from sage_rlvr.engines.normalizers import log_normalizers
 from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.evaluation.intervals import wilson
 from sage_rlvr.evaluation.record import Record
@@ -74,11 +75,16 @@ def evaluate(
     seed: int = EVALUATION_SEED,
     draw: str = "law",
     temperatures: Sequence[float] = (1.0,),
+    powers: Sequence[float] = (),
     threads: int = 1,
     progress: Callable[[int], None] = lambda n: None,
     extra: Mapping[str, Any] | None = None,
 ) -> Record:
-    """Exact log-probs of every right completion of `problems` problems of `split`. Pure in its arguments and the weights."""
+    """Exact log-probs of every right completion of `problems` problems of `split`. Pure in its arguments and the weights.
+
+    powers: also the normalizers of the policy tempered over whole completions (`evaluation.tempered`); about a second a problem.
+    progress: told how many problems were scored, and with powers again as many normalized.
+    """
     if split not in ("validation", "test"):
         raise DataError(f"split {split!r}: evaluate on 'validation' (to choose) or 'test' (to report)")
     if problems < 1 or not temperatures or not all(t > 0 for t in temperatures):
@@ -96,6 +102,8 @@ def evaluate(
     scored = solution_logps(model, tokens, task, list(once.values()), tuple(temperatures), progress)
     place = {name: i for i, name in enumerate(once)}
     logps = {t: [rows[place[name]] for name in ids] for t, rows in scored.items()}
+    norms = log_normalizers(model, tokens, task, list(once.values()), powers, progress=progress) if powers else {}
+    norms = {power: rows[[place[name] for name in ids]] for power, rows in norms.items()}
     meta = {
         "name": target.name,
         "model": target.model,
@@ -110,7 +118,7 @@ def evaluate(
         "seconds": time.perf_counter() - began,
         **(extra or {}),
     }
-    return Record(meta, logps)
+    return Record(meta, logps, norms)
 
 
 DRAWS = ("law", "census")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import zipfile
@@ -24,10 +25,13 @@ class Record:
     """meta: name, model, world, split, seed, problem_ids (N), versions, ... as strict JSON.
 
     logps: {temperature: [float64 log-probs of the right completions, one array a problem]}, nats, end token included.
+    norms: {power: (N, 2) float64 bounds on log sum_y pi(y)^power over all completions}; empty where the policy was not tempered
+    over whole completions (`evaluation.tempered`).
     """
 
     meta: Mapping[str, Any]
     logps: Mapping[float, Sequence[np.ndarray]]
+    norms: Mapping[float, np.ndarray] = dataclasses.field(default_factory=dict)
 
     @property
     def problems(self) -> int:
@@ -49,11 +53,13 @@ def save_record(record: Record, path: str | Path) -> Path:
     offsets = np.cumsum([0, *(len(r) for r in rows)])
     flat = np.stack([np.concatenate([*record.logps[t], np.zeros(0)]) for t in temperatures])
     meta = json.dumps({"format": FORMAT, **record.meta}, allow_nan=False)
+    powers = sorted(record.norms)
+    tempered = {"powers": np.array(powers), "norms": np.stack([record.norms[p] for p in powers])} if powers else {}
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.stem}.partial.npz")
     try:
         np.savez_compressed(
-            partial, meta=np.array(meta), temperatures=np.array(temperatures), offsets=offsets, logps=flat
+            partial, meta=np.array(meta), temperatures=np.array(temperatures), offsets=offsets, logps=flat, **tempered
         )
         os.replace(partial, path)
     finally:
@@ -71,6 +77,8 @@ def load_record(path: str | Path) -> Record:
                 float(t): np.split(row, offsets[1:-1])
                 for t, row in zip(data["temperatures"], data["logps"], strict=True)
             }
+            powers = data.get("powers", ())  # older records have none
+            norms = dict(zip(map(float, powers), data["norms"], strict=True)) if len(powers) else {}
     except FileNotFoundError as error:
         raise DataError(f"{path}: no such evaluation; make it with: sage-rlvr eval {_whose(Path(path))}") from error
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
@@ -79,7 +87,7 @@ def load_record(path: str | Path) -> Record:
         ) from error
     if meta.pop("format", None) != FORMAT:
         raise DataError(f"{path}: written in another format than {FORMAT}; make it again with: sage-rlvr eval RUN")
-    return Record(meta, logps)
+    return Record(meta, logps, norms)
 
 
 def record_path(out: Path, name: str, suffix: str = "") -> Path:

@@ -27,7 +27,9 @@ from sage_rlvr.evaluation.passk import cover_at_tau, pass_hat_k
 from sage_rlvr.evaluation.perplexity import perplexities, perplexity_tails
 from sage_rlvr.evaluation.sample_rows import GUIDED, SCORED
 from sage_rlvr.evaluation.samples import Counts, SampleStore
+from sage_rlvr.evaluation.tempered import reweighted
 
+SAMPLED_POWERS = (1.5, 2.0, 4.0)  # of whole completions; sharper ones leave too few effective samples
 TAUS = (0.25, 0.5, 0.75, 1.0)
 LEGEND = (
     "           pass@k: one of k samples is right at least; pass^k: all k are; maj@k: the commonest answer of k is; Cover@tau: "
@@ -68,7 +70,7 @@ def report_lines(store: SampleStore, n: int | None = None, floor: Callable[[int]
     covers = [f"{tau:g}: {cell(share_interval(np.asarray(cover_at_tau(n, c, tau))))}" for tau in TAUS]
     lines += ["Cover@tau  " + "  ".join(covers), LEGEND]
     share = f"{_share(counts.undecided, counts.n)} (over {len(counts.problems)} problems)"
-    lines += [ends, f"undecided  {share}, counted as not right{_reasons(store, n)}"]
+    lines += [ends, f"undecided  {share}, counted as not right{_reasons(store, n)}", *_tempered_lines(store, n)]
     return lines + _token_lines(store, n)
 
 
@@ -139,6 +141,29 @@ def _reasons(store: SampleStore, n: int) -> str:
     reasons = [row["reason"] for row in rows if row["verdict"] == "undecided"]
     often = sorted(set(reasons), key=lambda reason: (-reasons.count(reason), reason))[:3]
     return f" ({', '.join(f'{reason}: {reasons.count(reason):,}' for reason in often)})" if often else ""
+
+
+def _tempered_lines(store: SampleStore, n: int) -> list[str]:
+    """pass@1 of the policy tempered over whole completions, from samples of the policy itself; [] for those of another law."""
+    law = store.identity.decoding
+    if (law["temperature"], law["top_p"], law["top_k"], law["min_p"]) != (1, 1, 0, 0):
+        return []
+    rows = store.table(("problem", "verdict", "rollout_logps"), n=n)
+    if rows["rollout_logps"].null_count:
+        return ["tempered   over whole completions: not available, the samples have no log-probs"]
+    of, many = clusters(rows["problem"].to_pylist())
+    sums = np.array([float(np.sum(row, dtype=float)) for row in arrays(rows["rollout_logps"])])
+    right = np.array([verdict == "right" for verdict in rows["verdict"].to_pylist()])
+    found = [
+        reweighted([sums[of == i] for i in range(many)], [right[of == i] for i in range(many)], power)
+        for power in SAMPLED_POWERS
+    ]
+    cells = [
+        f"power {one.power:g}: "
+        + (one.reason if one.pass1 is None else f"{cell(one.pass1)} ({one.ess:.0f} effective samples a problem)")
+        for one in found
+    ]
+    return [f"tempered   pass@1 over whole completions, pi(y)^power, by importance weights: {'; '.join(cells)}"]
 
 
 def _token_lines(store: SampleStore, n: int) -> list[str]:

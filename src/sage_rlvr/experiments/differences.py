@@ -44,8 +44,13 @@ def comparisons(folder: Folder, away: Mapping[str, Folder]) -> list[dict[str, An
         for name in named:
             if name != control:
                 found += [replace(c, metric=f"{c.metric} on {world}") for c in _of_pair(other, name, control, "away")]
+    return corrected(found)
+
+
+def corrected(found: Sequence[Difference]) -> list[dict[str, Any]]:
+    """One family: each as strict JSON can hold it, with Holm's p over all of `found`."""
     adjusted = adjust([one.comparison for one in found])
-    return [_written(folder, replace(one, comparison=c)) for one, c in zip(found, adjusted, strict=True)]
+    return [_written(replace(one, comparison=c)) for one, c in zip(found, adjusted, strict=True)]
 
 
 def pairs(folder: Folder) -> list[tuple[str, str, str]]:
@@ -163,7 +168,7 @@ def _from_gaps(gaps: Sequence[float | None]) -> Comparison | None:
     return paired_seeds(known, np.zeros(len(known))) if known and len(known) == len(gaps) else None
 
 
-def _written(folder: Folder, one: Difference) -> dict[str, Any]:
+def _written(one: Difference) -> dict[str, Any]:
     text = sentence(one.comparison, one.a, one.b, one.metric) + one.note + "."
     return {
         "kind": one.kind,
@@ -222,4 +227,4 @@ def choose(folder: Folder, among: Sequence[str], by: str) -> dict[str, float]:
     return out
 
 
-__all__ = ["between", "choose", "comparisons", "pairs", "relabelled"]
+__all__ = ["Difference", "between", "choose", "comparisons", "corrected", "pairs", "relabelled"]

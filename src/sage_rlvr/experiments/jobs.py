@@ -314,13 +314,15 @@ def _display(jobs: Sequence[Job], console: Console) -> Iterator[Any]:
 
 @dataclass(frozen=True, eq=False)
 class Exact:
-    """An exact evaluation, whoever is evaluated: `problems` problems of a split of a world, at these temperatures."""
+    """An exact evaluation, whoever is evaluated: `problems` problems of a split of a world, at these temperatures; powers: of
+    whole completions, too (the base's, a standing control)."""
 
     world: WorldConfig
     problems: int
     split: str = "test"
     draw: str = "law"
     temperatures: tuple[float, ...] = field(default=FRONTIER)
+    powers: tuple[float, ...] = ()
 
     @cached_property
     def ids(self) -> list[str]:
@@ -347,13 +349,14 @@ class Exact:
             "seed": EVALUATION_SEED, "draw": self.draw, "problem_ids": self.ids,
         }  # fmt: skip
         same = all(record.meta.get(name) == value for name, value in wanted.items())
-        return record if same and set(self.temperatures) <= set(record.logps) else None
+        whole = set(self.temperatures) <= set(record.logps) and set(self.powers) <= set(record.norms)
+        return record if same and whole else None
 
     def make(self, name: str, model: str, progress: Callable[[int], None]) -> Record:
         """The evaluation itself, in this process."""
         return evaluate(
             Target(name, model, self.world), split=self.split, problems=self.problems, draw=self.draw,
-            temperatures=self.temperatures, progress=progress,
+            temperatures=self.temperatures, powers=self.powers, progress=progress,
         )  # fmt: skip
 
 

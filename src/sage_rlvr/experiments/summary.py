@@ -16,6 +16,7 @@ import numpy as np
 
 from sage_rlvr.evaluation import best_pass1, seed_interval, support_change
 from sage_rlvr.experiments.differences import between, choose, comparisons, relabelled
+from sage_rlvr.experiments.endpoints import endpoints
 from sage_rlvr.experiments.folder import KS, NOT_RUN, Cell, Folder, raw_kl, read_folder
 from sage_rlvr.experiments.summary_text import markdown
 from sage_rlvr.runs import read_metrics, write_json_atomic, write_text_atomic
@@ -46,6 +47,7 @@ def summarise(path: Path) -> dict[str, Any]:
             "arms": {name: _arm_row(folder, name) for name in folder.arms},
             "away": {world: _away_rows(other) for world, other in away.items()},
             "comparisons": found,
+            "endpoints": endpoints(folder),
             "relabelled": relabelled(folder),
             "choice": facts["choice"],
             "added": {arm["name"]: arm["why"] for arm in facts["arms"] if arm["why"]},
@@ -113,6 +115,10 @@ def _arm_row(folder: Folder, name: str) -> dict[str, Any]:
         }
         for p in zip(*(cell.points for cell in values), strict=True)
     ]
+    row["frontier_by_seed"] = {
+        str(seed): [asdict(p) | {"distinct": v.passk} for p, v in zip(cell.points, cell.variety, strict=True)]
+        for seed, cell in zip(seeds, values, strict=True)
+    }
     if folder.base is not None:
         changes = [support_change(folder.base.record.logps[1.0], cell.record.logps[1.0], EPS) for cell in values]
         row["support"] = {

@@ -9,6 +9,7 @@ from typing import Any
 
 from sage_rlvr.evaluation.compare import FEWEST_SEEDS
 from sage_rlvr.evaluation.frontier import NOT_NEAR
+from sage_rlvr.experiments.endpoints import endpoint_lines
 from sage_rlvr.experiments.folder import ANY_TEMPERATURE, KS, NOT_RUN
 from sage_rlvr.report.digest import (
     AWAY,
@@ -64,6 +65,7 @@ def markdown(found: Mapping[str, Any]) -> list[str]:
         *verdict_lines(found),
         *_number_lines(found),
     ]
+    lines += endpoint_lines(found["endpoints"])
     lines += ["", "## The control relabelled", "", *_relabelled_lines(found["relabelled"], found)]
     for world, rows in found["away"].items():
         problems = rows["problems"] or spec["ood_problems"]

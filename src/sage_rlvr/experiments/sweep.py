@@ -33,6 +33,7 @@ from sage_rlvr.engines.base import EMBEDDED, weights_hash
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.evaluation.record import record_path
 from sage_rlvr.evaluation.samples import SampleStore
+from sage_rlvr.evaluation.tempered import POWERS
 from sage_rlvr.experiments.demo import ARMS, EXTRA_ARMS
 from sage_rlvr.experiments.jobs import Exact, Job, Task, as_read_back, run_tasks
 from sage_rlvr.experiments.matrix import (
@@ -153,7 +154,7 @@ def plan(source: Path, out: Path) -> Sweep:
         arms=arms,
         left_out=left_out,
         first=first,
-        base=_exact_tasks(base, evaluations, out, tuple(first), shared),
+        base=_exact_tasks(base, _tempered(evaluations), out, tuple(first), shared),
         base_samples=_sample_task(base, matrix, out, tuple(first), shared, base.model),
         cells=[
             _cell(matrix, out, arm, seed, evaluations, tuple(first))
@@ -201,6 +202,11 @@ def _evaluations(matrix: Matrix, folder: Path, arm: Arm) -> dict[str, Exact]:
     return found
 
 
+def _tempered(evaluations: Mapping[str, Exact]) -> dict[str, Exact]:
+    """The base's: its main evaluation with the power frontier, a standing control."""
+    return {suffix: replace(exact, powers=() if suffix else POWERS) for suffix, exact in evaluations.items()}
+
+
 def suffix_of(world: str) -> str:
     """What the records of another world end with: its name, or the stem of its recipe."""
     return Path(world).stem if world.endswith((".yaml", ".yml")) else world
@@ -235,6 +241,7 @@ def _exact_tasks(
         path = record_path(out, policy.name, suffix)
         words = ["eval", policy.what, "--split", exact.split, "--problems", str(exact.problems), "--draw", exact.draw]
         words += ["--temperatures", *map(str, exact.temperatures), "--out", str(path)]
+        words += ["--power-frontier"] * bool(exact.powers)
         if suffix not in ("", VALIDATION):
             words += ["--world", str(_world_recipe(out, suffix))]
         elif world is not None:
@@ -557,7 +564,7 @@ def dry_lines(sweep: Sweep) -> list[str]:
         lines.append(f"  {arm.label} ({arm.name}): " + (f"ADDED, {arm.why}" if arm.why else arm.recipe))
         lines += [f"    {text.strip()}" for text in built(arm.config).describe().splitlines() if _tells_apart(text)]
     lines += [f"  {said}" for said in sweep.left_out]
-    lines += ["  ADDED: the base at every temperature of the evaluation"]
+    lines += ["  ADDED: the base at every temperature of the evaluation, and tempered over whole completions"]
     if any(arm.why for arm in sweep.arms):
         lines.append(
             f"  to decline ADDED arms: `controls: none` in {sweep.source}, or a list of the wanted kinds, such as "

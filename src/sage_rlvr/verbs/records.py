@@ -30,6 +30,7 @@ from sage_rlvr.evaluation import (
     success_probability,
 )
 from sage_rlvr.evaluation.record import Record, check_paired, load_record, record_path
+from sage_rlvr.evaluation.tempered import tempered
 from sage_rlvr.evaluation.verdicts import exact_leash_lines, legend_lines
 from sage_rlvr.report import Result, SeedSummary, arm_from_logps, summarise_seeds
 from sage_rlvr.report.summary import control_pairs
@@ -68,6 +69,24 @@ def eval_lines(record: Record, ks: Sequence[int]) -> list[str]:
             found = share_interval(column)
             cells.append(f"{found.value:.3f} [{found.low:.3f}, {found.high:.3f}]  ")
         lines.append(f"  {t:<5g} " + "".join(f"{cell:<23}" for cell in cells) + f"{np.mean(reachable(rows, 256)):.1f}")
+    return lines
+
+
+def power_lines(record: Record, ks: Sequence[int]) -> list[str]:
+    """The same over powers of whole completions, with the bound that the normalizer leaves; [] where there are none."""
+    if not record.norms:
+        return []
+    lines = [
+        f"{record.meta['name']} tempered over whole completions, pi(y)^power normalized per problem; +-: bound of the normalizer",
+        "  power " + "".join(f"pass@{k:<18}" for k in ks) + "+- pass@1  distinct right in 256",
+    ]
+    for one in tempered(record.logps[1.0], record.norms):
+        cells = [share_interval(column) for column in curve(one.p, list(ks)).T]
+        said = "".join(f"{f'{c.value:.3f} [{c.low:.3f}, {c.high:.3f}]  ':<23}" for c in cells)
+        note = f"{one.bound.mean():<9.1g}  {one.distinct(256):.1f}"
+        lines.append(
+            f"  {one.power:<5g} " + (said + note if one.known else "not available: " + note.split()[0] + " open")
+        )
     return lines
 
 

@@ -1,0 +1,162 @@
+"""Second endpoints of a sweep, beside its comparisons at temperature 1: the paper's own temperature, and the power frontier.
+
+Each is a question of its own, asked of the same records, and Holm's correction runs over each by itself:
+
+    cold    every pair of `differences.pairs`, and every arm against the base, at T = 0.3, where the paper's presets sample
+    power   every arm against the base tempered over whole completions (`evaluation.tempered`), which uses no reward
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+
+from sage_rlvr.evaluation import (
+    FrontierPoint,
+    best_pass1,
+    curve,
+    gap_to_frontier,
+    paired_seeds,
+    passk_at,
+    seed_interval,
+)
+from sage_rlvr.evaluation.support import success_probability
+from sage_rlvr.experiments.differences import Difference, corrected, pairs
+from sage_rlvr.experiments.folder import ANY_TEMPERATURE, Cell, Floats, Folder, K
+
+PAPER_TEMPERATURE = 0.3
+"""What the paper samples with (its Appendix B; `sage-rlvr eval --preset paper` and `released_code`)."""
+BASE = "base"
+TEMPERED = "base tempered over whole completions"
+EQUAL = f"pass@{K} at equal pass@1"
+
+
+def endpoints(folder: Folder) -> dict[str, Any]:
+    """{"cold": ..., "power": ...}; None for one whose records are not there."""
+    return {"cold": _cold(folder), "power": _power(folder)}
+
+
+def _cold(folder: Folder) -> dict[str, Any] | None:
+    """Scores of the base and the arms at T = 0.3, and who differs from whom there."""
+    named = [name for name in folder.arms if folder.cells.get(name)]
+    known = [cell for name in named for cell in folder.cells[name].values()]
+    if not named or any(PAPER_TEMPERATURE not in cell.record.logps for cell in known):
+        return None
+    scores = {name: {seed: _scores(cell) for seed, cell in folder.cells[name].items()} for name in named}
+    base = folder.base if folder.base and PAPER_TEMPERATURE in folder.base.record.logps else None
+    home = None if base is None else _scores(base)
+    found = []
+    for a, b, kind in pairs(folder):
+        seeds = folder.shared(a, b)
+        if seeds:
+            found += _pair(
+                kind, folder.label(a), folder.label(b), [scores[a][s] for s in seeds], [scores[b][s] for s in seeds]
+            )
+    for name in named if home is not None else []:
+        own = [scores[name][seed] for seed in sorted(scores[name])]
+        found += _pair("base", folder.label(name), BASE, own, [home] * len(own))
+    means = {name: np.stack([one.mean(axis=0) for one in rows.values()]) for name, rows in scores.items()}
+    return {
+        "temperature": PAPER_TEMPERATURE,
+        "base": None if home is None else dict(zip(("1", str(K)), home.mean(axis=0).tolist(), strict=True)),
+        "arms": {
+            name: {"label": folder.label(name)}
+            | {k: asdict(seed_interval(rows[:, j])) for j, k in enumerate(("1", str(K)))}
+            for name, rows in means.items()
+        },
+        "comparisons": corrected(found),
+    }
+
+
+def _scores(cell: Cell) -> Floats:
+    """(N, 2) pass@1 and pass@256 of each problem at T = 0.3."""
+    return np.asarray(curve(success_probability(cell.record.logps[PAPER_TEMPERATURE]), (1, K)))
+
+
+def _pair(kind: str, a: str, b: str, left: Sequence[Floats], right: Sequence[Floats]) -> list[Difference]:
+    x, y = np.stack(left), np.stack(right)
+    return [
+        Difference(kind, a, b, f"pass@{k} at T = {PAPER_TEMPERATURE:g}", paired_seeds(x[:, :, j], y[:, :, j]))
+        for j, k in enumerate((1, K))
+    ]
+
+
+def _power(folder: Folder) -> dict[str, Any] | None:
+    """The base's power frontier, and every arm against it: its best pass@1, and pass@256 at equal pass@1, as sampled at T = 1 and
+    over all of its temperatures."""
+    if folder.base is None or not folder.base.tempered:
+        return None
+    line = folder.base.tempered
+    found = []
+    for name in folder.arms:
+        cells = [folder.cells[name][seed] for seed in sorted(folder.cells.get(name, {}))]
+        if cells:
+            found += _against_power(folder.label(name), cells, line)
+    return {
+        "points": [{"power": 1 / point.temperature, "pass1": point.pass1, "passk": point.passk} for point in line],
+        "comparisons": corrected(found),
+    }
+
+
+def _against_power(label: str, cells: Sequence[Cell], line: Sequence[FrontierPoint]) -> list[Difference]:
+    top = best_pass1(line).pass1
+    own = [best_pass1(cell.points).pass1 - top for cell in cells]
+    readings: dict[str, tuple[str, list[float | None]]] = {
+        "pass@1, each at its best": (label + ANY_TEMPERATURE, [*own]),
+        EQUAL: (label, [_at_home(cell, line) for cell in cells]),
+        f"mean {EQUAL}": (label + ANY_TEMPERATURE, [gap_to_frontier(cell.points, line).value for cell in cells]),
+    }
+    out = []
+    for metric, (a, gaps) in readings.items():
+        known = [gap for gap in gaps if gap is not None]
+        if len(known) == len(gaps):  # what is missing is not missing by chance
+            out.append(Difference("power", a, TEMPERED, metric, paired_seeds(known, np.zeros(len(known)))))
+    return out
+
+
+def _at_home(cell: Cell, line: Sequence[FrontierPoint]) -> float | None:
+    """pass@256 of the policy at T = 1 minus that of the line at its pass@1; None outside."""
+    home = next((point for point in cell.points if point.temperature == 1.0), None)
+    there = None if home is None else passk_at(home.pass1, line)
+    return None if home is None or there is None else home.passk - there[0]
+
+
+def endpoint_lines(found: Mapping[str, Any]) -> list[str]:
+    """Both as sections of summary.md."""
+    lines: list[str] = []
+    cold, power = found["cold"], found["power"]
+    if cold is not None:
+        lines += [
+            "",
+            f"## At the paper's temperature, T = {cold['temperature']:g}",
+            "",
+            "| arm | pass@1 | pass@256 |",
+            "|---|---|---|",
+        ]
+        lines += [f"| base | {cold['base']['1']:.3f} | {cold['base'][str(K)]:.3f} |"] * (cold["base"] is not None)
+        lines += [f"| {row['label']} | {_cell(row['1'])} | {_cell(row[str(K)])} |" for row in cold["arms"].values()]
+        lines += ["", *(f"- {c['sentence']}" for c in cold["comparisons"])]
+    if power is not None:
+        points = [f"| {p['power']:g} | {p['pass1']:.3f} | {p['passk']:.3f} |" for p in reversed(power["points"])]
+        lines += [
+            "",
+            "## Against the base tempered over whole completions",
+            "",
+            "No reward: pi(y)^power, normalized per problem.",
+            "",
+        ]
+        lines += ["| power | pass@1 | pass@256 |", "|---|---|---|", *points, ""]
+        lines += [f"- {c['sentence']}" for c in power["comparisons"]]
+    return lines
+
+
+def _cell(interval: Mapping[str, Any]) -> str:
+    if interval["low"] is None:
+        return f"{interval['value']:.3f} (one seed)"
+    return f"{interval['value']:.3f} ({interval['low']:.3f} to {interval['high']:.3f})"
+
+
+__all__ = ["PAPER_TEMPERATURE", "endpoint_lines", "endpoints"]

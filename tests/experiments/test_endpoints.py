@@ -1,0 +1,86 @@
+"""A sweep's second endpoints: read at T = 0.3 and not at 1, and against the base tempered over whole completions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from sage_rlvr.engines.generation import PRESETS
+from sage_rlvr.evaluation import passk_at
+from sage_rlvr.evaluation.record import Record
+from sage_rlvr.experiments.endpoints import PAPER_TEMPERATURE, endpoint_lines, endpoints
+from sage_rlvr.experiments.folder import Cell, Folder
+
+ENTRY = {"why": "", "plain": None, "placebo": None, "no_kl": None, "guided": False, "matched": []}
+
+
+def cell(hot: float, cold: float, norms: dict[float, np.ndarray] | None = None) -> Cell:
+    """Two problems with one right completion each: p (hot, 0.5) at T = 1, (cold, 0.5) at T = 0.3."""
+    logps = {1.0: [np.log([hot]), np.log([0.5])], 0.3: [np.log([cold]), np.log([0.5])]}
+    meta = {"problem_ids": ["a", "b"], "world": {}, "split": "test", "seed": 1, "draw": "law"}
+    return Cell.of(Record(meta, logps, norms or {}))
+
+
+def folder(base: Cell | None, **cells: list[Cell]) -> Folder:
+    facts = {"control": "grpo", "arms": [{"name": name, "label": name.upper(), **ENTRY} for name in cells]}
+    return Folder(Path("."), facts, base, {name: dict(enumerate(rows)) for name, rows in cells.items()})
+
+
+def test_the_papers_temperature_is_that_of_its_presets() -> None:
+    assert {PRESETS[name].temperature for name in ("paper", "released_code")} == {PAPER_TEMPERATURE}
+
+
+COLD = [0.30, 0.34, 0.35]
+
+
+def test_the_cold_endpoint_reads_what_temperature_one_does_not_show() -> None:
+    same = [cell(0.2, 0.4) for _ in COLD]
+    found = endpoints(folder(cell(0.1, 0.2), grpo=same, other=[cell(0.2, p) for p in COLD]))["cold"]
+    assert found["temperature"] == 0.3 and found["base"]["1"] == pytest.approx((0.2 + 0.5) / 2)
+    assert found["arms"]["other"]["1"]["value"] == pytest.approx((np.mean(COLD) + 0.5) / 2)
+    rows = {(c["a"], c["b"], c["metric"]): c for c in found["comparisons"]}
+    gap = rows["OTHER", "GRPO", "pass@1 at T = 0.3"]
+    steps = (np.array(COLD) - 0.4) / 2  # over two problems
+    half = stats.t.ppf(0.975, 2) * steps.std(ddof=1) / np.sqrt(3)
+    assert gap["difference"]["value"] == pytest.approx(steps.mean())
+    assert gap["difference"]["high"] == pytest.approx(steps.mean() + half)
+    assert {pair[:2] for pair in rows} == {("OTHER", "GRPO"), ("GRPO", "base"), ("OTHER", "base")}
+    told = [c for c in rows.values() if np.isfinite(c["p"])]  # GRPO against the base has no scatter here
+    assert len(told) == 5 and {c["family"] for c in told} == {5}
+
+
+def test_without_that_temperature_or_normalizers_there_is_no_endpoint() -> None:
+    bare = Record(cell(0.2, 0.3).record.meta, {1.0: cell(0.2, 0.3).record.logps[1.0]})
+    found = endpoints(folder(cell(0.1, 0.2), grpo=[Cell.of(bare)] * 3))
+    assert found == {"cold": None, "power": None} and endpoint_lines(found) == []
+    assert endpoints(folder(None, grpo=[cell(0.2, 0.3)] * 3))["power"] is None
+
+
+def test_the_power_endpoint_holds_an_arm_against_the_base_at_equal_pass_at_1() -> None:
+    # 0.1 right against 0.9 in ten wrong ones of 0.09; the second problem's 0.5 against one wrong of 0.5
+    def z(power: float) -> np.ndarray:
+        sums = np.log([0.1**power + 10 * 0.09**power, 2 * 0.5**power])
+        return np.stack([sums, sums], axis=1)
+
+    powers = {power: z(power) if power > 1 else np.zeros((2, 2)) for power in (1.0, 4.0, 20.0)}
+    base = cell(0.1, 0.2, powers)
+    p20 = 0.1**20 / (0.1**20 + 10 * 0.09**20)
+    assert base.tempered[0].pass1 == pytest.approx((p20 + 0.5) / 2)
+    arms = [cell(p, 0.45) for p in (0.20, 0.21, 0.22)]
+    found = endpoints(folder(base, grpo=arms))["power"]
+    assert [point["power"] for point in found["points"]] == pytest.approx([20, 4, 1])
+    rows = {c["metric"]: c["difference"]["value"] for c in found["comparisons"]}
+    assert rows["pass@1, each at its best"] == pytest.approx((0.45 + 0.5) / 2 - (p20 + 0.5) / 2)
+    at_home = [arm.points[-1].passk - passk_at(arm.points[-1].pass1, base.tempered)[0] for arm in arms]  # type: ignore[index]
+    assert rows["pass@256 at equal pass@1"] == pytest.approx(np.mean(at_home))
+    lines = endpoint_lines({"cold": None, "power": found})
+    assert "## Against the base tempered over whole completions" in lines and any(x.startswith("| 20 |") for x in lines)
+
+
+def test_an_arm_beyond_the_power_frontier_has_no_reading_at_equal_pass_at_1() -> None:
+    base = cell(0.1, 0.2, {1.0: np.zeros((2, 2))})  # a frontier of one point
+    found = endpoints(folder(base, grpo=[cell(0.3, 0.4)] * 3))["power"]
+    assert [c["metric"] for c in found["comparisons"]] == ["pass@1, each at its best"]
