@@ -235,6 +235,16 @@ def test_a_division_by_the_length_of_the_row_gets_a_note(guide, estimator, pulls
         (Branch() * Token(), ["bonus for reaching the tokens and states that q favours"], ["batch"]),
         (Random(), ["pays E[log q] for each token", "drift towards shorter answers"], ["bonus"]),
         (Placebo(Branch()), ["comes from a large batch pays E[log q | s]"], ["bonus", "drift"]),
+        (
+            Placebo(Branch(), centered=True),
+            ["grad KL(pi || pi_ref) over whole sequences", "centered on log q = 0 pays nothing: noise only"],
+            ["sum_t", "bonus", "drift", "E["],
+        ),
+        (
+            Placebo(Token(), centered=True) * Branch(),
+            ["- E_pi sum_t log q_t", "bonus for reaching the states", "noise only"],
+            ["tokens", "E[log q | s]"],
+        ),
     ],
 )
 def test_in_the_reward_each_kind_of_factor_has_its_words(guide, words, absent):

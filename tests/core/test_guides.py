@@ -8,7 +8,17 @@ import pytest
 import torch
 
 from sage_rlvr.core import Branch, Compose, Constant, Flat, Key, Placebo, Random, Signals, Token
-from sage_rlvr.core.guides import Guide, band_of, clamped, factors, is_clamped, is_flat
+from sage_rlvr.core.guides import (
+    Guide,
+    Rarity,
+    band_of,
+    clamped,
+    factors,
+    is_clamped,
+    is_flat,
+    looks_ahead,
+    pays_nothing,
+)
 from sage_rlvr.core.guides.base import row_quantile
 from sage_rlvr.core.guides.token import minmax_weights, rank_weights, zscore_weights
 from sage_rlvr.errors import ConfigError, DataError
@@ -182,6 +192,41 @@ def test_two_guides_of_a_kind_draw_independent_noise():
     assert abs(float(torch.corrcoef(pairs)[0, 1])) < 0.1
 
 
+TWELVE = signals_of(torch.arange(12.0).div(4).reshape(3, 4).tolist(), mask=[[1, 1, 1, 0], [1, 1, 1, 1], [1, 1, 0, 0]])
+NUMBERED = Rarity(power=1.0, cap=1e6, q_max=1e9)  # log q is the surprisal, so that a quarter of a nat names a token
+
+
+@pytest.mark.parametrize(
+    ("within", "centered", "wanted"),
+    [
+        ("batch", False, [7, 6, 8, 2, 9, 4, 1, 5, 0]),
+        ("length", False, [1, 0, 2, 7, 5, 4, 6, 8, 9]),
+        ("batch", True, [n - 14 / 3 for n in (7, 6, 8, 2, 9, 4, 1, 5, 0)]),
+        ("row", True, [0, -1, 1, 1.5, -0.5, -1.5, 0.5, -0.5, 0.5]),
+    ],
+)
+def test_where_a_placebo_puts_nine_values(within, centered, wanted):
+    """The first is as runs before `within` and `centered` had it; the mean of 0, 1, 2, 4 to 9 is 14/3."""
+    where = Signals(TWELVE.old_logps, None, TWELVE.mask, torch.tensor([7, 2, 5]))
+    found = Placebo(NUMBERED, within, centered)(where, 3, 10, KEY)
+    assert (4 * found[where.mask]).tolist() == pytest.approx(wanted, abs=2e-6)
+
+
+def test_what_a_placebo_says_of_itself():
+    assert [Placebo(Branch(), within).depends_on for within in ("batch", "length", "row")] == [
+        "batch",
+        "batch",
+        "token",
+    ]
+    assert Placebo(Branch(threshold="p80"), "row").depends_on == "batch"
+    assert looks_ahead(Placebo(Branch(), "row")) and not looks_ahead(Placebo(Branch(), "length"))
+    assert pays_nothing(Placebo(Branch(), centered=True)) and not pays_nothing(Placebo(Branch())) | pays_nothing(Flat())
+    assert band_of(Placebo(Branch(), centered=True)) == pytest.approx((0.6 / 1.4, 1.4 / 0.6))
+    assert Placebo(Branch(), "length", centered=True).equation.endswith(
+        "permuted over the counted tokens of the batch's rows of one length, over its geometric mean there"
+    )
+
+
 def test_is_flat():
     assert is_flat(Flat()) and is_flat(Flat() * Flat()) and is_flat(Compose(()))
     assert not is_flat(Branch() * Flat()) and not is_flat(Placebo(Flat()))
@@ -210,6 +255,7 @@ def test_guides_are_values():
         lambda: Token(alpha="high"),
         lambda: Random(eps=None),
         lambda: Placebo("branch"),
+        lambda: Placebo(Branch(), "rows"),
         lambda: Compose((Branch(), 3)),
     ],
 )

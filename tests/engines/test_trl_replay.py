@@ -47,6 +47,7 @@ SLOW = [
     *("dr_grpo", "grpo_token_mean", "bnpo", "bnpo_kl", "bnpo_branch", "rloo", "rloo_branch"),
     *("dapo", "dapo_kl", "dapo_branch", "dapo_overlong"),
     *("sage_rarity", "sage_rarity_placebo", "rloo_rarity", "rloo_rarity_placebo", "rloo_rarity_reference"),
+    "rloo_rarity_placebo_centered",
 ]
 EDITED = [
     "dapo method.dynamic_sampling=false",

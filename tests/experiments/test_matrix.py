@@ -73,6 +73,21 @@ def test_a_guide_that_looks_at_nothing_needs_no_placebo_and_a_schedule_no_matche
     assert any("no matched beta for b" in line for line in said) and arms["b"].matched == ()
 
 
+def test_where_the_kl_is_in_the_reward_the_placebo_is_centered(tmp_path: Path) -> None:
+    """A permuted log q that is not centered pays for length there; it counts where it is all there is, and adds none."""
+    arms, _ = arms_of(write(tmp_path, "arms: {r: rloo_rarity, rloo: rloo}\ncontrol: rloo\ncontrols: [placebo]\n"))
+    assert list(arms) == ["r", "rloo", "r_placebo"] and arms["r"].placebo == "r_placebo"
+    assert arms["r_placebo"].why == "r with its q permuted over the tokens, centered so that it pays nothing"
+    assert same(arms["r_placebo"].config, load_config(TrainConfig, recipe("rloo_rarity_placebo_centered.yaml")))
+    both = "old: rloo_rarity_placebo, new: rloo_rarity_placebo_centered"
+    there, _ = arms_of(write(tmp_path, f"arms: {{r: rloo_rarity, {both}}}\ncontrol: r\ncontrols: none\n"))
+    assert there["r"].placebo == "new" and there["new"].placebo is there["old"].placebo is None
+    alone, _ = arms_of(
+        write(tmp_path, "arms: {r: rloo_rarity, old: rloo_rarity_placebo}\ncontrol: r\ncontrols: none\n")
+    )
+    assert alone["r"].placebo == "old"
+
+
 def test_controls_none_adds_nothing(tmp_path: Path) -> None:
     arms, _ = arms_of(write(tmp_path, "arms: {branch: sage_branch, grpo: grpo}\ncontrol: grpo\ncontrols: none\n"))
     assert list(arms) == ["branch", "grpo"] and arms["branch"].plain == "grpo"

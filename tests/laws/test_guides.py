@@ -23,6 +23,11 @@ EXAMPLES = {
     "random_often": Random(eps=0.9, sigma=0.5),
     "placebo": Placebo(Branch()),
     "placebo_token": Placebo(Token()),
+    "placebo_length": Placebo(Token(), "length"),
+    "placebo_row": Placebo(Token(), "row"),
+    "placebo_centered": Placebo(Token(), centered=True),
+    "placebo_length_centered": Placebo(Branch(), "length", centered=True),
+    "placebo_row_centered": Placebo(Branch(), "row", centered=True),
     "compose": Compose((Branch(), Random(eps=0.5), Random(eps=0.5))),
     "product": Branch() * Token(),
 }
@@ -206,6 +211,24 @@ def test_placebo_keeps_the_values_and_not_the_places(seed, step):
     real, sham = run(Branch(), signals, step), run(Placebo(Branch()), signals, step)
     assert torch.equal(real[signals.mask].sort().values, sham[signals.mask].sort().values)
     assert signals.mask.sum() < 20 or not torch.equal(real, sham)
+
+
+@pytest.mark.parametrize("within", ["batch", "length", "row"])
+@settings(max_examples=20, deadline=None)
+@given(seed=seeds, step=st.integers(0, 100))
+def test_placebo_keeps_the_values_of_each_set_and_centered_they_sum_to_zero(within, seed, step):
+    signals = make(seed, rows=8, columns=6)
+    lengths = signals.mask.sum(1)
+    numbers = {"batch": torch.zeros(8), "length": lengths, "row": torch.arange(8)}[within]
+    real, sham, centered = (
+        run(guide, signals, step)
+        for guide in (Token(), Placebo(Token(), within), Placebo(Token(), within, centered=True))
+    )
+    for number in numbers.unique():
+        here = signals.mask & (numbers == number)[:, None]
+        assert torch.equal(real[here].sort().values, sham[here].sort().values)
+        assert abs(float(centered[here].double().sum())) < 1e-5
+        assert not here.any() or torch.allclose(centered[here], sham[here] - real[here].mean(), atol=1e-6)
 
 
 @settings(max_examples=10, deadline=None)

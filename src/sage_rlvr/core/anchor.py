@@ -15,7 +15,7 @@ from torch import Tensor
 
 from sage_rlvr.core.divergences import DIVERGENCES, Divergence
 from sage_rlvr.core.effect import UNBIASED_IN_LOSS, Effect, effect_of
-from sage_rlvr.core.guides import Flat, Guide, factors, is_clamped, is_flat
+from sage_rlvr.core.guides import Flat, Guide, factors, is_clamped, is_flat, looks_ahead, pays_nothing
 from sage_rlvr.core.kl import ESTIMATORS, Estimator, k3
 from sage_rlvr.core.reductions import Reduction
 from sage_rlvr.core.schedules import Constant, Schedule, as_schedule, is_zero
@@ -125,9 +125,18 @@ class Anchor:
     @property
     def effect(self) -> Effect:
         """What the expected gradient of the KL term descends, and what becomes of each factor of the guide."""
-        kinds = {part.depends_on for part in factors(self.guide)}
+        parts = factors(self.guide)
+        paid = {part.depends_on for part in parts if not pays_nothing(part)}
         alpha = (0.2 if self.alpha is None else self.alpha) if self.divergence == "alpha" else None
-        return effect_of(self.estimator, self.placement, kinds, self.divergence, alpha)
+        return effect_of(
+            self.estimator,
+            self.placement,
+            {part.depends_on for part in parts},
+            self.divergence,
+            alpha,
+            unpaid={part.depends_on for part in parts} - paid,
+            ahead=any(looks_ahead(part) for part in parts),
+        )
 
     @property
     def needs(self) -> frozenset[str]:

@@ -33,8 +33,10 @@ class Effect:
               bonus    its log is a reward for reaching the token or state
               drift    E[log q] is a reward for each token, whichever it is: a price on the length where it is negative
               cancels  nothing is left of it
-              noise    its mean E[q] (E[q**alpha] under "alpha") is a factor on the whole, and that is all
+              noise    its mean E[q] (E[q**alpha] under "alpha") is a factor on the whole, and that is all; under
+                       "sequence" E[log q] = 0 at every token, and nothing of it is left
     alpha     of "alpha"
+    ahead     a factor's q_t depends on tokens of its row after t: the words say of what the mean is taken
 
     A q that looks further than its own state and token counts there with its mean over the rest: over what follows, for
     `Token`, whose weights are scaled within the row; over the batches that hold the state, for a guide of the batch. It is
@@ -47,6 +49,7 @@ class Effect:
     descends: Descends
     roles: tuple[tuple[DependsOn, Role], ...] = ()
     alpha: float | None = None
+    ahead: bool = False
 
     def role(self, depends_on: DependsOn) -> Role | None:
         """What becomes of a factor of that kind; None where the guide has none."""
@@ -70,19 +73,30 @@ def effect_of(
     depends_on: Iterable[DependsOn],
     divergence: Divergence | None = None,
     alpha: float | None = None,
+    *,
+    unpaid: Iterable[DependsOn] = (),
+    ahead: bool = False,
 ) -> Effect:
-    """The effect of a KL term with guide factors of these kinds; only pairs that `Anchor` admits have one."""
+    """The effect of a KL term with guide factors of these kinds; only pairs that `Anchor` admits have one.
+
+    unpaid: the kinds all of whose factors have E[log q] = 0 at every token (`Placebo(centered=True)`). ahead: whether the
+    q_t of a factor depends on later tokens of its row.
+    """
     kinds = sorted(set(depends_on))
     if placement == "reward":
-        return Effect("sequence", tuple((kind, "drift" if kind == "nothing" else "bonus") for kind in kinds))
+        paid: dict[DependsOn, Role] = {"nothing": "drift", "state": "bonus", "token": "bonus", "batch": "bonus"}
+        noise = set(unpaid)
+        return Effect(
+            "sequence", tuple((kind, "noise" if kind in noise else paid[kind]) for kind in kinds), ahead=ahead
+        )
     if estimator == "exact":
         return _exact(kinds, divergence, alpha)
     table: dict[DependsOn, Role]
     if estimator in UNBIASED_IN_LOSS:
         table = {"token": "moves", "state": "cancels", "nothing": "cancels", "batch": "cancels"}
-        return Effect("reverse", tuple((kind, table[kind]) for kind in kinds))
+        return Effect("reverse", tuple((kind, table[kind]) for kind in kinds), ahead=ahead)
     table = {"token": "moves", "state": "scales", "nothing": "noise", "batch": "scales"}
-    return Effect("forward", tuple((kind, table[kind]) for kind in kinds))
+    return Effect("forward", tuple((kind, table[kind]) for kind in kinds), ahead=ahead)
 
 
 def _exact(kinds: list[DependsOn], divergence: Divergence | None, alpha: float | None) -> Effect:
@@ -100,16 +114,19 @@ def _join(text: str, tails: Mapping[DependsOn, str], effect: Effect) -> str:
 
 
 def _sequence(effect: Effect) -> str:
-    if not effect.roles:
-        return "grad KL(pi || pi_ref) over whole sequences, by return-to-go"
-    reached = " and ".join(f"{kind}s" for kind in ("token", "state") if effect.role(kind))
-    text = "grad [KL(pi || pi_ref) - E_pi sum_t log q_t] over whole sequences, by return-to-go"
+    paid = any(role != "noise" for _, role in effect.roles)
+    log_q = "E[log q_t | y_<=t]" if effect.ahead else "log q_t"
+    text = f"grad [KL(pi || pi_ref) - E_pi sum_t {log_q}]" if paid else "grad KL(pi || pi_ref)"
+    text += " over whole sequences, by return-to-go"
+    reached = " and ".join(f"{kind}s" for kind in ("token", "state") if effect.role(kind) == "bonus")
     text += f"; log q is a bonus for reaching the {reached} that q favours" if reached else ""
-    tails: dict[DependsOn, str] = {
-        "batch": "the q that comes from a large batch pays E[log q | s] for each token",
-        "nothing": "the q that looks at nothing pays E[log q] for each token: below 0, a drift towards shorter answers",
-    }
-    return _join(text, tails, effect)
+    if effect.role("batch") == "bonus":
+        text += "; the q that comes from a large batch pays E[log q | s] for each token"
+    if effect.role("nothing") == "drift":
+        text += "; the q that looks at nothing pays E[log q] for each token: below 0, a drift towards shorter answers"
+    if any(role == "noise" for _, role in effect.roles):
+        text += "; the q that is centered on log q = 0 pays nothing: noise only"
+    return text
 
 
 def _reverse(effect: Effect) -> str:

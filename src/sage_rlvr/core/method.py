@@ -12,7 +12,7 @@ from torch import Tensor
 from sage_rlvr.core.advantages import Advantage, BetaNormalised, GroupCentred, GroupNormalised
 from sage_rlvr.core.anchor import Anchor, anchor_logps, anchor_metrics, length_note
 from sage_rlvr.core.divergences import divergence
-from sage_rlvr.core.guides import band_of, clamped, factors, is_flat
+from sage_rlvr.core.guides import Placebo, band_of, clamped, factors, is_flat, pays_nothing
 from sage_rlvr.core.keys import Key
 from sage_rlvr.core.kl import estimate
 from sage_rlvr.core.reductions import Reduction
@@ -319,7 +319,9 @@ def _anchor_lines(anchor: Anchor) -> list[str]:
     lines = []
     if not is_flat(anchor.guide):
         low, high = band_of(anchor.guide)
-        band = "clamped to" if len(factors(anchor.guide)) == 1 else "each factor clamped to its band, their product in"
+        alone = len(factors(anchor.guide)) == 1
+        band = "clamped to" if alone else "each factor clamped to its band, their product in"
+        band = "so that it is in" if alone and pays_nothing(anchor.guide) else band
         lines.append(f"  q_t = {anchor.guide.equation}, {band} [{low:g}, {high:g}]")
     lines.append(f"  pi_ref = {_reference_words(anchor)}")
     lines.append(f"  expected gradient of the KL term, on-policy: {anchor.effect.text}")
@@ -350,6 +352,11 @@ def _notes(method: Method) -> list[str]:
     if method.rollout is not None:
         notes.append("a group that is not kept has no KL either: the leash pulls at the states of kept groups alone")
     if anchor.placement == "reward":
+        if any(isinstance(part, Placebo) and not pays_nothing(part) for part in factors(anchor.guide)):
+            notes.append(
+                "Placebo: its mean log q is paid for each token, so that it rewards length where that mean is above 0 and "
+                "shortness below; centered=True takes the mean out"
+            )
         notes.append("mean_others K_t is over the other rows of the group that still count at t, 0 where none does")
         notes.append("later updates of a rollout clip the KL together with the reward: exact where no ratio is clipped")
         if method.reduction.divisor == "batch":

@@ -167,7 +167,8 @@ class Matrix:
 class Arm:
     """One row of a resolved matrix; config: with seed 0. why: of a control that was added, what for.
 
-    plain: the arm that is this one without its guide; placebo, no_kl: likewise; matched: arms that are `plain` at other
+    plain: the arm that is this one without its guide; placebo: with its q permuted, the centered one first where the KL is
+    in the reward and both are there; no_kl: without a KL; matched: arms that are `plain` at other
     betas, itself among them, by rising beta. None or empty where there is none, or this arm has no use for one.
     """
 
@@ -329,7 +330,8 @@ def _add_controls(arm: Arm, arms: list[Arm], kinds: Sequence[Kind], said: list[s
                     f"no placebo of {arm.label}: its q looks at nothing, so a permutation of it is the same arm"
                 )
             else:
-                why = f"{arm.label} with its q permuted over the tokens"
+                centered = ", centered so that it pays nothing" if _paid(method) else ""
+                why = f"{arm.label} with its q permuted over the tokens{centered}"
                 _ensure(arms, _placebo(arm.config), f"{arm.name}_placebo", f"{arm.label} placebo", why)
         if "matched" in kinds and not isinstance(method.anchor.guide, Placebo):
             _ensure_betas(arm, plain, arms, said)
@@ -386,7 +388,7 @@ def _linked(arm: Arm, arms: Sequence[Arm]) -> Arm:
         arm,
         guided=has_guide,
         plain=_name(_find(arms, plain)) if has_guide else None,
-        placebo=_name(_find(arms, _placebo(arm.config))) if shapes else None,
+        placebo=_name(_find(arms, _placebo(arm.config)) or _find(arms, _permuted(arm.config))) if shapes else None,
         no_kl=_name(_find(arms, _with_beta(plain, 0.0))),
         matched=tuple(names) if len(names) > 1 else (),
     )
@@ -454,8 +456,18 @@ def _without_guide(config: TrainConfig) -> TrainConfig:
 
 
 def _placebo(config: TrainConfig) -> TrainConfig:
+    """The control for where q stands: log q permuted, and centered where the KL is in the reward, which pays for its mean."""
+    return _permuted(config, centered=True) if _paid(built(config)) else _permuted(config)
+
+
+def _permuted(config: TrainConfig, **options: Any) -> TrainConfig:
     tree = config.method.tree
-    return _method(config, {**tree, "guide": {"name": "placebo", "guide": tree["guide"]}})
+    return _method(config, {**tree, "guide": {"name": "placebo", "guide": tree["guide"], **options}})
+
+
+def _paid(method: Method) -> bool:
+    """Whether the KL, and with it log q, is in the reward."""
+    return method.anchor is not None and method.anchor.placement == "reward"
 
 
 def _with_beta(config: TrainConfig, beta: float) -> TrainConfig | None:

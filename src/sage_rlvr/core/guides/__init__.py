@@ -1,6 +1,6 @@
 """Guides: how SAGE multiplies the reference by a positive factor q, one file each; `GUIDES` is the registry."""
 
-from sage_rlvr.core.guides.base import Banded, Guide, band_of, is_clamped
+from sage_rlvr.core.guides.base import Banded, Guide, band_of, is_clamped, looks_ahead, pays_nothing
 from sage_rlvr.core.guides.branch import Branch
 from sage_rlvr.core.guides.compose import Compose, Placebo, clamped, factors, is_flat
 from sage_rlvr.core.guides.flat import Flat
@@ -34,4 +34,6 @@ __all__ = [
     "factors",
     "is_clamped",
     "is_flat",
+    "looks_ahead",
+    "pays_nothing",
 ]

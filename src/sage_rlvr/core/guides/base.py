@@ -28,7 +28,8 @@ class Guide(Protocol):
 
     `needs` names the optional signals to compute; `depends_on` says what q is a function of, given the key: nothing,
     the state (prefix), the sampled token, or the batch; `equation` is q as one line of text. The call returns (B, T)
-    float32, 0 off the mask, without gradient, the same for the same arguments.
+    float32, 0 off the mask, without gradient, the same for the same arguments. Two more are read where they are there:
+    `looks_ahead` and `pays_nothing`, see the functions of these names.
     """
 
     @property
@@ -85,6 +86,16 @@ class Banded(Multiplies):
 def band_of(guide: Guide) -> tuple[float, float]:
     """(q_min, q_max) that a guide promises; (0, inf) when it promises nothing."""
     return float(getattr(guide, "q_min", 0.0)), float(getattr(guide, "q_max", math.inf))
+
+
+def looks_ahead(guide: Guide) -> bool:
+    """Whether q_t depends on tokens of its row after t, as the guide says in an attribute of this name; else False."""
+    return bool(getattr(guide, "looks_ahead", False))
+
+
+def pays_nothing(guide: Guide) -> bool:
+    """Whether the mean of log q over the guide's noise is 0 at every token, as it says in an attribute of this name."""
+    return bool(getattr(guide, "pays_nothing", False))
 
 
 def is_clamped(guide: Guide, log_q: PerToken) -> Bool[Tensor, "B T"]:

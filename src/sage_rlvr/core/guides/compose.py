@@ -6,19 +6,25 @@ import math
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import torch
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from sage_rlvr.core.guides.base import DependsOn, Guide, Mask, Multiplies, PerToken, band_of, is_clamped
 from sage_rlvr.core.guides.flat import Flat
-from sage_rlvr.core.keys import Key
+from sage_rlvr.core.keys import Key, widest_float
 from sage_rlvr.core.signals import Signals
 from sage_rlvr.errors import ConfigError
 
+Within = Literal["batch", "length", "row"]
 _STRENGTH: tuple[DependsOn, ...] = ("nothing", "state", "token", "batch")
+_SETS = {
+    "batch": "the batch's counted tokens",
+    "length": "the counted tokens of the batch's rows of one length",
+    "row": "the counted tokens of each row",
+}
 
 
 def factors(guide: Guide) -> tuple[Guide, ...]:
@@ -97,19 +103,45 @@ class Compose(Multiplies):
 
 @dataclass(frozen=True)
 class Placebo(Multiplies):
-    """The q of `guide`, permuted over the batch's counted tokens: the same strength, in places that mean nothing.
+    """The q of `guide`, permuted over counted tokens: the same strength, in places that mean nothing.
 
     The permutation is a function of the key, the step, the row ids and the positions, so that padding and the order
     of the rows do not matter. A control: what remains of a guide's effect here is strength or noise, not guidance.
+
+    `within` says among which tokens log q changes places: those of the whole "batch", of rows of the same "length", or of
+    the same "row". A set of one row keeps that row's sum of log q. `centered` takes from log q its mean over that set.
+
+    In the loss the default is the control: E[q] is kept. In the reward log q is *paid*, and there the default is none: it
+    pays the batch's mean of log q for each token, which is a price on the length, and 1 / B of a row's own sum. With
+    `centered` the mean over the permutations of what any row is paid from any of its tokens on is 0, batch by batch, so
+    that the expected gradient is that of no guide, and noise is all that is left. within="length" alone pays each length
+    what the guide pays it. within="row" alone leaves each completion the sum that the guide gave it, which is all there
+    is of a guide that pays whole completions, such as `Rarity`; centered, that sum is 0 in every draw.
     """
 
     name: ClassVar[str] = "placebo"
-    depends_on: ClassVar[DependsOn] = "batch"
     guide: Guide
+    within: Within = "batch"
+    centered: bool = False
 
     def __post_init__(self) -> None:
         if not isinstance(self.guide, Guide):
             raise ConfigError(f"Placebo: {self.guide!r} is not a guide; give one, for example Placebo(Branch()).")
+        if self.within not in _SETS:
+            raise ConfigError(f"Placebo: within = {self.within!r}; choose one of {', '.join(_SETS)}.")
+
+    @property
+    def depends_on(self) -> DependsOn:
+        return "token" if self.within == "row" and self.guide.depends_on != "batch" else "batch"
+
+    @property
+    def looks_ahead(self) -> bool:
+        return self.within == "row"
+
+    @property
+    def pays_nothing(self) -> bool:
+        """Whether log q has the mean 0 over its noise, whatever the batch: in the reward it is then noise and no drift."""
+        return self.centered
 
     @property
     def needs(self) -> frozenset[str]:
@@ -117,25 +149,48 @@ class Placebo(Multiplies):
 
     @property
     def equation(self) -> str:
-        return f"[{self.guide.equation}] permuted over the batch's counted tokens"
+        mean = ", over its geometric mean there" if self.centered else ""
+        return f"[{self.guide.equation}] permuted over {_SETS[self.within]}{mean}"
 
     @property
     def q_min(self) -> float:
-        return band_of(self.guide)[0]
+        low, high = band_of(self.guide)
+        return low / high if self.centered else low
 
     @property
     def q_max(self) -> float:
-        return band_of(self.guide)[1]
+        low, high = band_of(self.guide)
+        return (high / low if low else math.inf) if self.centered else high
 
     @torch.no_grad()
     def __call__(self, signals: Signals, step: int, total_steps: int, key: Key) -> PerToken:
-        """log q, (B, T) float32; the multiset of its counted values is that of `guide`."""
+        """log q, (B, T) float32; the multiset of its counted values in each set is that of `guide`, less their mean."""
         log_q = self.guide(signals, step, total_steps, key)
         places = _canonical_places(signals)
         words = key.bits(step, "placebo/order", signals.row_ids, signals.positions).reshape(-1)[places]
+        sets = self._sets(signals).reshape(-1)[places]
+        by_set, shuffled = sets.argsort(stable=True), words.argsort(stable=True)
+        shuffled = shuffled[sets[shuffled].argsort(stable=True)]
+        values = log_q.reshape(-1)[places[by_set]]
         placed = torch.zeros_like(log_q).reshape(-1)
-        placed[places[words.argsort(stable=True)]] = log_q.reshape(-1)[places]
+        placed[places[shuffled]] = _less_its_mean(values, sets[by_set]) if self.centered else values
         return placed.reshape(log_q.shape)
+
+    def _sets(self, signals: Signals) -> Int[Tensor, "B T"]:
+        """The number of the set in which each token changes places."""
+        lengths = signals.mask.sum(dim=1)
+        number = {"batch": torch.zeros_like(lengths), "length": lengths, "row": signals.row_ids}[self.within]
+        return number[:, None].expand(signals.mask.shape)
+
+
+def _less_its_mean(values: Float[Tensor, " N"], sets: Int[Tensor, " N"]) -> Float[Tensor, " N"]:
+    """Each value less the mean over its set, `sets` being sorted; summed in float64 where there is one, in that order."""
+    starts = torch.ones_like(sets, dtype=torch.bool)
+    starts[1:] = sets[1:] != sets[:-1]
+    member = starts.cumsum(0) - 1
+    wide = values.to(widest_float(values.device))
+    sums, counts = torch.zeros_like(wide).index_add(0, member, wide), torch.bincount(member)
+    return (wide - sums[member] / counts[member]).float()
 
 
 def _canonical_places(signals: Signals) -> Int[Tensor, " N"]:

@@ -52,6 +52,7 @@ class Token(Banded):
 
     name: ClassVar[str] = "token"
     depends_on: ClassVar[DependsOn] = "token"
+    looks_ahead: ClassVar[bool] = True
     alpha: float | Schedule = PAPER_ALPHA
     sigma: float | Schedule = PAPER_SIGMA
     norm: Norm = "minmax"
