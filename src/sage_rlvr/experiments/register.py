@@ -1,0 +1,154 @@
+"""The register of questions: what was raised by looking at results, which seeds were then run to answer it, and all together.
+
+    question: RLOO+Rarity against RLOO            in words
+    a: RLOO+Rarity
+    b: RLOO
+    metric: distinct in 256 at equal pass@1 near T = 1
+    raised_by: {results: rarity, selected: "..."}  a folder with summary.json beside the register, and what was picked there
+    asked_of: {results: rarity_again}             the folder of the seeds that were run for it
+
+    python -m sage_rlvr.experiments.register docs/results/register.yaml    prints it (docs/results/register.md)
+
+One rule for all: **the answer is that of the seeds that were run for the question.** The seeds that raised it were picked because
+of what they show, so they answer nothing. Both sets together are an estimate, printed for every question and judged for none.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from scipy import stats
+
+from sage_rlvr.config import decode, parse_yaml
+from sage_rlvr.errors import DataError
+from sage_rlvr.evaluation import Interval, signed
+
+RULE = (
+    "The answer is that of the seeds that were run for the question. The set that raised it was selected by what it shows: both sets "
+    "together are an estimate, printed for every question and judged for none."
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """results: a folder with summary.json beside the register. selected: what was picked there, out of how many and how."""
+
+    results: str
+    selected: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Question:
+    """One difference, a minus b, as the summaries name it. apart: why the two sets are not put together; "" where they are."""
+
+    question: str
+    a: str
+    b: str
+    metric: str
+    raised_by: Source
+    asked_of: Source
+    apart: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Register:
+    """The file."""
+
+    questions: tuple[Question, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """A question with its three intervals over training seeds; `together` is None where the sets are kept apart or one of them
+    has no such comparison, `asked` None where the seeds have not been run. outcome: "better", "worse", "tied" or "not run"."""
+
+    question: Question
+    raised: Interval | None
+    asked: Interval | None
+    together: Interval | None
+    outcome: str
+
+
+def answers(path: Path) -> tuple[Answer, ...]:
+    """Every question of the register with what the summaries beside it say. DataError names what is missing."""
+    register = decode(Register, parse_yaml(path.read_text(encoding="utf-8"), str(path)))
+    return tuple(_answer(question, path.parent) for question in register.questions)
+
+
+def _answer(question: Question, folder: Path) -> Answer:
+    raised = _difference(question, folder, question.raised_by.results) if not question.apart else None
+    run = (folder / question.asked_of.results / "summary.json").is_file()
+    asked = _difference(question, folder, question.asked_of.results) if run else None
+    together = pooled_seeds([raised, asked]) if raised and asked else None
+    outcome = (
+        "not run" if asked is None else "tied" if asked.contains(0.0) else "better" if asked.value > 0 else "worse"
+    )
+    return Answer(question=question, raised=raised, asked=asked, together=together, outcome=outcome)
+
+
+def _difference(question: Question, folder: Path, results: str) -> Interval:
+    path = folder / results / "summary.json"
+    try:
+        rows: Sequence[Mapping[str, Any]] = json.loads(path.read_text(encoding="utf-8"))["comparisons"]
+    except (OSError, ValueError, KeyError) as error:
+        raise DataError(f"{path} cannot be read ({error}); make it with: sage-rlvr sweep {results}.yaml") from error
+    wanted = (question.a, question.b, question.metric)
+    for row in rows:
+        if (row["a"], row["b"], row["metric"]) == wanted:
+            return Interval(**row["difference"])
+    known = sorted({f"{row['a']} | {row['b']}" for row in rows if row["metric"] == question.metric})
+    raise DataError(
+        f"{path}: has no comparison of {' | '.join(wanted)}; in that metric it has: {', '.join(known) or 'none'}"
+    )
+
+
+def pooled_seeds(parts: Sequence[Interval]) -> Interval:
+    """The interval over all training seeds of several Student intervals over disjoint ones, exactly: each gives its seeds' mean and,
+    from its half-width, their standard deviation. DataError for other levels, or one seed alone."""
+    if len({part.level for part in parts}) != 1 or any(part.n < 2 or not math.isfinite(part.width) for part in parts):
+        raise DataError(f"{', '.join(map(str, parts))}: give intervals of one level over two seeds or more each")
+    level, n = parts[0].level, sum(part.n for part in parts)
+    mean = sum(part.n * part.value for part in parts) / n
+    squares = 0.0
+    for part in parts:
+        spread = part.width / 2 * math.sqrt(part.n) / float(stats.t.ppf((1 + level) / 2, part.n - 1))
+        squares += (part.n - 1) * spread**2 + part.n * (part.value - mean) ** 2
+    reach = float(stats.t.ppf((1 + level) / 2, n - 1)) * math.sqrt(squares / (n - 1) / n)
+    return Interval(value=mean, low=mean - reach, high=mean + reach, level=level, over=parts[0].over, n=n)
+
+
+def register_lines(found: Sequence[Answer]) -> list[str]:
+    """The register as a Markdown table, and its rule."""
+    lines = [
+        "| question | set that raised it (selected) | seeds run for it | answer | all seeds together |",
+        "|---|---|---|---|---|",
+    ]
+    for one in found:
+        q = one.question
+        first = f"{_cell(one.raised, q.metric)} {q.raised_by.results}: {q.raised_by.selected}".strip()
+        second = f"{_cell(one.asked, q.metric)} {q.asked_of.results}".strip()
+        both = q.apart or _cell(one.together, q.metric)
+        lines.append(f"| {q.question}: {q.metric} | {first} | {second} | {one.outcome} | {both} |")
+    return [*lines, "", RULE]
+
+
+def _cell(found: Interval | None, metric: str) -> str:
+    """value (low to high), n seeds; distinct answers with one digit, shares with four."""
+    if found is None:
+        return ""
+    digits = 2 if metric.startswith("distinct") else 4
+    value, low, high = (signed(x, digits) for x in (found.value, found.low, found.high))
+    return f"{value} ({low} to {high}, {found.n} seeds)"
+
+
+__all__ = ["RULE", "Answer", "Question", "Register", "Source", "answers", "pooled_seeds", "register_lines"]
+
+
+if __name__ == "__main__":
+    print("\n".join(register_lines(answers(Path(sys.argv[1] if len(sys.argv) > 1 else "docs/results/register.yaml")))))

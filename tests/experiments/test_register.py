@@ -1,0 +1,92 @@
+"""The register of questions: pooled exactly, answered by the seeds that were run for it, and equal to its page."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sage_rlvr.errors import DataError
+from sage_rlvr.evaluation import seed_interval
+from sage_rlvr.experiments.register import RULE, answers, pooled_seeds, register_lines
+
+RESULTS = Path(__file__).parents[2] / "docs" / "results"
+numbers = st.floats(-1, 1)
+
+
+@given(st.lists(numbers, min_size=2, max_size=6), st.lists(numbers, min_size=2, max_size=6))
+def test_pooled_is_the_interval_of_all_seeds(first: list[float], second: list[float]) -> None:
+    found = pooled_seeds([seed_interval(first), seed_interval(second)])
+    wanted = seed_interval([*first, *second])
+    assert found.n == wanted.n and found.over == wanted.over
+    for end in ("value", "low", "high"):
+        assert getattr(found, end) == pytest.approx(getattr(wanted, end), abs=1e-7)
+
+
+def test_pooling_the_two_sets_of_rarity_gives_what_the_six_seeds_gave_when_read_together() -> None:
+    stored = json.loads((RESULTS / "rarity_six" / "summary.json").read_text(encoding="utf-8"))["comparisons"]
+    six = {(c["a"], c["b"], c["metric"]): c["difference"] for c in stored}
+    told = [one for one in answers(RESULTS / "register.yaml") if one.question.asked_of.results == "rarity_again"]
+    assert len(told) >= 3
+    for one in told:
+        assert one.together is not None
+        wanted = six[one.question.a, one.question.b, one.question.metric]
+        assert (one.together.low, one.together.high) == pytest.approx((wanted["low"], wanted["high"]), abs=1e-9)
+
+
+def test_beta_over_twelve_seeds_by_hand() -> None:
+    one = answers(RESULTS / "register.yaml")[0]
+    # six seeds of 0.00631 +- 0.00172 and six of 0.00451 +- 0.00929; t(5) = 2.5706, t(11) = 2.2010
+    sds = np.array([0.0017248, 0.0092906]) / 2.570582 * np.sqrt(6)
+    squares = 5 * np.sum(sds**2) + 6 * 2 * (0.0063085 / 2 - 0.0045087 / 2) ** 2
+    half = 2.200985 * np.sqrt(squares / 11 / 12)
+    assert one.together is not None and one.outcome == "tied"
+    assert one.together.value == pytest.approx(0.0054086, abs=1e-6) and one.together.width / 2 == pytest.approx(
+        half, abs=1e-6
+    )
+
+
+def test_the_page_is_what_the_command_prints() -> None:
+    page = (RESULTS / "register.md").read_text(encoding="utf-8")
+    assert page.split("\n\n", 2)[2] == "\n".join(register_lines(answers(RESULTS / "register.yaml"))) + "\n"
+    assert RULE in page
+
+
+def write(folder: Path, value: float, low: float, high: float, **changes: str) -> Path:
+    row = {"a": "A", "b": "B", "metric": "pass@1"} | changes
+    gap = {"value": value, "low": low, "high": high, "level": 0.95, "over": "training seeds", "n": 3}
+    for name in ("old", "new"):
+        (folder / name).mkdir(exist_ok=True)
+        (folder / name / "summary.json").write_text(json.dumps({"comparisons": [row | {"difference": gap}]}))
+    path = folder / "register.yaml"
+    path.write_text(
+        "questions:\n  - {question: q, a: A, b: B, metric: pass@1, raised_by: {results: old}, asked_of: {results: new}}\n"
+    )
+    return path
+
+
+def test_the_seeds_that_were_run_for_it_answer(tmp_path: Path) -> None:
+    assert answers(write(tmp_path, 0.1, 0.05, 0.15))[0].outcome == "better"
+    assert answers(write(tmp_path, -0.1, -0.15, -0.05))[0].outcome == "worse"
+    path = write(tmp_path, 0.1, -0.05, 0.25)
+    assert answers(path)[0].outcome == "tied"
+    (tmp_path / "new" / "summary.json").unlink()
+    (one,) = answers(path)
+    assert one.outcome == "not run" and one.asked is None and one.together is None and one.raised is not None
+
+
+def test_what_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"has no comparison of A \| B \| pass@1; in that metric it has: A \| C"):
+        answers(write(tmp_path, 0.1, 0.0, 0.2, b="C"))
+    path = write(tmp_path, 0.1, 0.0, 0.2)
+    (tmp_path / "old" / "summary.json").write_text("{")
+    with pytest.raises(DataError, match="make it with: sage-rlvr sweep recipes/matrices/old"):
+        answers(path)
+    with pytest.raises(DataError, match="two seeds or more"):
+        pooled_seeds([seed_interval([0.1]), seed_interval([0.1, 0.2])])
+    with pytest.raises(DataError, match="one level"):
+        pooled_seeds([seed_interval([0.1, 0.3]), seed_interval([0.1, 0.2], level=0.9)])
