@@ -30,8 +30,8 @@ from sage_rlvr.errors import DataError
 from sage_rlvr.evaluation import Interval, signed
 
 RULE = (
-    "The answer is that of the seeds that were run for the question. The set that raised it was selected by what it shows: both sets "
-    "together are an estimate, printed for every question and judged for none."
+    "The answer is that of the seeds that were run for the question. The set that raised it was selected by what it shows: both "
+    "sets together are an estimate, printed for every question and judged for none."
 )
 
 
@@ -97,7 +97,9 @@ def _difference(question: Question, folder: Path, results: str) -> Interval:
     try:
         rows: Sequence[Mapping[str, Any]] = json.loads(path.read_text(encoding="utf-8"))["comparisons"]
     except (OSError, ValueError, KeyError) as error:
-        raise DataError(f"{path} cannot be read ({error}); make it with: sage-rlvr sweep {results}.yaml") from error
+        raise DataError(
+            f"{path} cannot be read ({error}); make it with: sage-rlvr sweep recipes/matrices/{results}.yaml"
+        ) from error
     wanted = (question.a, question.b, question.metric)
     for row in rows:
         if (row["a"], row["b"], row["metric"]) == wanted:
@@ -109,8 +111,8 @@ def _difference(question: Question, folder: Path, results: str) -> Interval:
 
 
 def pooled_seeds(parts: Sequence[Interval]) -> Interval:
-    """The interval over all training seeds of several Student intervals over disjoint ones, exactly: each gives its seeds' mean and,
-    from its half-width, their standard deviation. DataError for other levels, or one seed alone."""
+    """The interval over all training seeds of several Student intervals over disjoint ones, exactly: each gives its seeds' mean
+    and, from its half-width, their standard deviation. DataError for other levels, or one seed alone."""
     if len({part.level for part in parts}) != 1 or any(part.n < 2 or not math.isfinite(part.width) for part in parts):
         raise DataError(f"{', '.join(map(str, parts))}: give intervals of one level over two seeds or more each")
     level, n = parts[0].level, sum(part.n for part in parts)
