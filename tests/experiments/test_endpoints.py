@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -55,7 +57,7 @@ def test_the_cold_endpoint_reads_what_temperature_one_does_not_show() -> None:
 def test_without_that_temperature_or_normalizers_there_is_no_endpoint() -> None:
     bare = Record(cell(0.2, 0.3).record.meta, {1.0: cell(0.2, 0.3).record.logps[1.0]})
     found = endpoints(folder(cell(0.1, 0.2), grpo=[Cell.of(bare)] * 3))
-    assert found == {"cold": None, "power": None} and endpoint_lines(found) == []
+    assert found == {"cold": None, "power": None, "leash": None} and endpoint_lines(found) == []
     assert endpoints(folder(None, grpo=[cell(0.2, 0.3)] * 3))["power"] is None
 
 
@@ -76,7 +78,7 @@ def test_the_power_endpoint_holds_an_arm_against_the_base_at_equal_pass_at_1() -
     assert rows["pass@1, each at its best"] == pytest.approx((0.45 + 0.5) / 2 - (p20 + 0.5) / 2)
     at_home = [arm.points[-1].passk - passk_at(arm.points[-1].pass1, base.tempered)[0] for arm in arms]  # type: ignore[index]
     assert rows["pass@256 at equal pass@1"] == pytest.approx(np.mean(at_home))
-    lines = endpoint_lines({"cold": None, "power": found})
+    lines = endpoint_lines({"cold": None, "power": found, "leash": None})
     assert "## Against the base tempered over whole completions" in lines and any(x.startswith("| 20 |") for x in lines)
 
 
@@ -84,3 +86,21 @@ def test_an_arm_beyond_the_power_frontier_has_no_reading_at_equal_pass_at_1() ->
     base = cell(0.1, 0.2, {1.0: np.zeros((2, 2))})  # a frontier of one point
     found = endpoints(folder(base, grpo=[cell(0.3, 0.4)] * 3))["power"]
     assert [c["metric"] for c in found["comparisons"]] == ["pass@1, each at its best"]
+
+
+def test_the_leash_is_paired_by_seed_and_never_better(tmp_path: Path) -> None:
+    kls = {"grpo": [0.10, 0.12, 0.11], "token": [0.09, 0.10, 0.10]}
+    for name, values in kls.items():
+        for seed, kl in enumerate(values):
+            run = tmp_path / "runs" / f"{name}-s{seed}"
+            run.mkdir(parents=True)
+            (run / "metrics.jsonl").write_text(json.dumps({"step": 0, "anchor/kl_raw": kl}) + "\n")
+    made = replace(folder(None, grpo=[cell(0.2, 0.3)] * 3, token=[cell(0.2, 0.3)] * 3), path=tmp_path)
+    (row,) = endpoints(made)["leash"]
+    gaps = np.array(kls["token"]) - np.array(kls["grpo"])
+    half = stats.t.ppf(0.975, 2) * gaps.std(ddof=1) / np.sqrt(3)
+    assert (row["a"], row["b"], row["by_seed"]["a"]) == ("TOKEN", "GRPO", kls["token"])
+    assert row["difference"]["value"] == pytest.approx(gaps.mean())
+    assert row["difference"]["low"] == pytest.approx(gaps.mean() - half) and row["p"] == pytest.approx(row["adjusted"])
+    text = "\n".join(endpoint_lines({"cold": None, "power": None, "leash": [row]}))
+    assert "−0.0133" in text and "better" not in text and "worse" not in text

@@ -4,6 +4,7 @@ Each is a question of its own, asked of the same records, and Holm's correction 
 
     cold    every pair of `differences.pairs`, and every arm against the base, at T = 0.3, where the paper's presets sample
     power   every arm against the base tempered over whole completions (`evaluation.tempered`), which uses no reward
+    leash   the realised raw KL of the same pairs, so that "holds the policy tighter" is a paired difference and no impression
 """
 
 from __future__ import annotations
@@ -16,16 +17,19 @@ import numpy as np
 
 from sage_rlvr.evaluation import (
     FrontierPoint,
+    adjust,
     best_pass1,
     curve,
     gap_to_frontier,
     paired_seeds,
     passk_at,
     seed_interval,
+    signed,
 )
 from sage_rlvr.evaluation.support import success_probability
 from sage_rlvr.experiments.differences import Difference, corrected, pairs
-from sage_rlvr.experiments.folder import ANY_TEMPERATURE, Cell, Floats, Folder, K
+from sage_rlvr.experiments.folder import ANY_TEMPERATURE, Cell, Floats, Folder, K, raw_kl
+from sage_rlvr.runs import read_metrics
 
 PAPER_TEMPERATURE = 0.3
 """What the paper samples with (its Appendix B; `sage-rlvr eval --preset paper` and `released_code`)."""
@@ -35,8 +39,8 @@ EQUAL = f"pass@{K} at equal pass@1"
 
 
 def endpoints(folder: Folder) -> dict[str, Any]:
-    """{"cold": ..., "power": ...}; None for one whose records are not there."""
-    return {"cold": _cold(folder), "power": _power(folder)}
+    """{"cold": ..., "power": ..., "leash": ...}; None for one whose records are not there."""
+    return {"cold": _cold(folder), "power": _power(folder), "leash": _leash(folder) or None}
 
 
 def _cold(folder: Folder) -> dict[str, Any] | None:
@@ -124,6 +128,24 @@ def _at_home(cell: Cell, line: Sequence[FrontierPoint]) -> float | None:
     return None if home is None or there is None else home.passk - there[0]
 
 
+def _leash(folder: Folder) -> list[dict[str, Any]]:
+    """Raw KL of a minus that of b at the end of training, nats per token, for every pair that has one. It is no score: larger or
+    smaller and never better; p with Holm's correction over these."""
+    rows, found = [], []
+    for a, b, _ in pairs(folder):
+        both = [[raw_kl(read_metrics(folder.run(name, seed))) for name in (a, b)] for seed in folder.shared(a, b)]
+        if both and not any(None in pair for pair in both):
+            left, right = np.array(both, dtype=float).T
+            found.append(paired_seeds(left, right))
+            rows.append(
+                {"a": folder.label(a), "b": folder.label(b), "by_seed": {"a": left.tolist(), "b": right.tolist()}}
+            )
+    return [
+        row | {"difference": asdict(c.difference), "p": c.p, "adjusted": c.adjusted, "family": c.family}
+        for row, c in zip(rows, adjust(found), strict=True)
+    ]
+
+
 def endpoint_lines(found: Mapping[str, Any]) -> list[str]:
     """Both as sections of summary.md."""
     lines: list[str] = []
@@ -150,7 +172,23 @@ def endpoint_lines(found: Mapping[str, Any]) -> list[str]:
         ]
         lines += ["| power | pass@1 | pass@256 |", "|---|---|---|", *points, ""]
         lines += [f"- {c['sentence']}" for c in power["comparisons"]]
+    if found["leash"]:
+        lines += [
+            "",
+            "## Raw KL at the end of training, nats per token",
+            "",
+            "| a | b | a − b | p | Holm's p |",
+            "|---" * 5 + "|",
+        ]
+        lines += [_leash_row(row) for row in found["leash"]]
     return lines
+
+
+def _leash_row(row: Mapping[str, Any]) -> str:
+    gap = row["difference"]
+    value, low, high = (signed(gap[end], 4) if gap[end] is not None else "?" for end in ("value", "low", "high"))
+    ps = (f"{p:.3f}" if p is not None else "" for p in (row["p"], row["adjusted"]))
+    return f"| {row['a']} | {row['b']} | {value} ({low} to {high}) | {' | '.join(ps)} |"
 
 
 def _cell(interval: Mapping[str, Any]) -> str:
