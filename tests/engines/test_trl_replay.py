@@ -58,6 +58,7 @@ EDITED = [
     "sage_token method.base.estimator=k3_is",
     "sage_branch optimizer.schedule=linear",
     "sage_branch optimizer.schedule=cosine",
+    "sage_branch optimizer.weight_decay=0.5",  # on matrices and embeddings, in both engines
 ]
 REPLAYED = [*FAST, *(pytest.param(case, marks=pytest.mark.slow) for case in [*SLOW, *EDITED])]
 OTHER_ESTIMATE = {"forward_kl", "forward_kl_branch"}
