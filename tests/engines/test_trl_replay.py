@@ -140,6 +140,7 @@ def arguments(config: TrainConfig, folder: Path, **changes: Any) -> Any:
         "learning_rate": plan.lr,
         "lr_scheduler_type": plan.schedule,
         "adam_epsilon": plan.eps,
+        "weight_decay": plan.weight_decay,
         "shuffle_dataset": False,
         "per_device_train_batch_size": config.rollout.completions,
         "num_generations": config.rollout.group_size,
