@@ -43,8 +43,8 @@ class Anchor:
     reference by the current policy after every N steps.
 
     Combinations without meaning are refused here: ConfigError, or CancellingGuide when every factor of the guide would
-    vanish from the expected gradient. A factor that is only noise, or that cancels beside others that do not, is named
-    by a UserWarning.
+    vanish from the expected gradient, be its threshold a number or a percentile. A factor that is there to be noise (one
+    that looks at nothing, a placebo), or that cancels beside others that do not, is named by a UserWarning.
     """
 
     beta: float | Schedule
