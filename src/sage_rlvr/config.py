@@ -225,7 +225,8 @@ class UpdateConfig:
 class OptimizerConfig:
     """AdamW and its learning rate.
 
-    lr: peak learning rate. weight_decay, beta1, beta2, eps: AdamW's. max_grad_norm: gradients are scaled down to this
+    lr: peak learning rate. beta1, beta2, eps: AdamW's. weight_decay: AdamW's, on all weights but biases and those of
+    normalization layers, as transformers' Trainer has it, in both engines. max_grad_norm: gradients are scaled down to this
     L2 norm; a huge number leaves them. schedule: shape of the learning rate after warmup_steps optimiser steps of
     linear rise; linear and cosine end at 0 with the run.
     """

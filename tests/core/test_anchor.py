@@ -27,6 +27,7 @@ from sage_rlvr.core import (
     effect_of,
     effective_gradient,
 )
+from sage_rlvr.core.guides import Rarity, factors
 from sage_rlvr.errors import CancellingGuide, ConfigError
 from sage_rlvr.methods import grpo, sage
 
@@ -52,7 +53,9 @@ def test_a_state_guide_under_an_unbiased_loss_cancels(estimator, guide):
 
 @pytest.mark.filterwarnings("ignore:.*what q takes from the batch")
 @pytest.mark.parametrize("estimator", UNBIASED)
-@pytest.mark.parametrize("guide", [Token() * Branch(), Branch() * Token(), Branch() * Branch(threshold="p80")])
+@pytest.mark.parametrize(
+    "guide", [Token() * Branch(), Branch() * Token(), Branch() * Token() * Branch(threshold="p80")]
+)
 def test_a_factor_that_cancels_beside_others_is_named(estimator, guide):
     """The whole does not vanish, or not for a known reason, but Branch does: log q of the state alone drops out."""
     with pytest.warns(UserWarning, match=rf"^Branch under {estimator} in the loss cancels.*only the other factors"):
@@ -74,10 +77,28 @@ def test_token_survives_everywhere(estimator):
 
 
 @pytest.mark.parametrize("estimator", UNBIASED)
-@pytest.mark.parametrize("guide", [Placebo(Branch()), Branch(threshold="p80")])
-def test_a_batch_guide_under_an_unbiased_loss_warns_and_runs(estimator, guide):
+@pytest.mark.parametrize(
+    "guide", [Placebo(Branch()), Placebo(Branch(threshold="p80")), Token() * Branch(threshold="p80")]
+)
+def test_a_placebo_or_a_percentile_beside_a_token_under_an_unbiased_loss_warns_and_runs(estimator, guide):
+    """A placebo is there to do nothing: the control of a guide that acts."""
     with pytest.warns(UserWarning, match="cancels in the expected gradient"):
         Anchor(0.05, guide, estimator)
+
+
+P80 = Branch(threshold="p80")
+
+
+@pytest.mark.parametrize("estimator", UNBIASED)
+@pytest.mark.parametrize(
+    "guide", [P80, P80 * Branch(), P80 * Random(), P80 * Placebo(Token()), Branch() * Placebo(P80)]
+)
+def test_a_percentile_under_an_unbiased_loss_cancels_as_a_threshold_does(estimator, guide):
+    """tests/theory/test_effects.py has how little of it is left; the error says what to take in its place."""
+    said = rf"^Branch cancels, up to .*{estimator} in the loss.*Use estimator='k3'.*or placement='reward' with estimator='k1'"
+    with pytest.raises(CancellingGuide, match=said) as caught:
+        Anchor(0.05, guide, estimator)
+    assert ("O(1/B) of B rows" in str(caught.value)) == (P80 in factors(guide))
 
 
 def test_k3_takes_every_guide_without_a_word_except_random():
@@ -192,7 +213,15 @@ def test_effective_gradient_says_what_descends(make, words):
 @pytest.mark.parametrize(
     ("guide", "estimator", "words", "absent"),
     [
-        (Token() * Branch(), "k2", ["KL(pi || q pi_ref)", "looks at the state alone cancels"], ["noise"]),
+        (
+            Token() * Branch(),
+            "k2",
+            ["KL(pi || q pi_ref)", "log q being E[log q_t | y_<=t]", "looks at the state alone cancels"],
+            ["noise"],
+        ),
+        (Rarity(), "k2", ["KL(pi || q pi_ref)"], ["y_<=t"]),
+        (Rarity(), "k3", ["Zq pi - q pi_ref"], ["y_<=t"]),
+        (Token(), "k3", ["Zq pi - q pi_ref", "q being E[q_t | y_<=t]"], ["log q"]),
         (
             Token() * Branch(threshold="p80"),
             "k2",
@@ -231,8 +260,13 @@ def test_a_division_by_the_length_of_the_row_gets_a_note(guide, estimator, pulls
     [
         (Flat(), ["grad KL(pi || pi_ref) over whole sequences"], ["log q", ";"]),
         (Branch(), ["bonus for reaching the states that q favours"], ["tokens and"]),
-        (Token(), ["bonus for reaching the tokens that q favours"], ["states"]),
-        (Branch() * Token(), ["bonus for reaching the tokens and states that q favours"], ["batch"]),
+        (Token(), ["E_pi sum_t E[log q_t | y_<=t]]", "bonus for reaching the tokens that q favours"], ["states"]),
+        (Rarity(), ["E_pi sum_t log q_t]", "bonus for reaching the tokens that q favours"], ["states", "y_<=t"]),
+        (
+            Branch() * Token(),
+            ["E_pi sum_t E[log q_t | y_<=t]]", "bonus for reaching the tokens and states that q favours"],
+            ["batch"],
+        ),
         (Random(), ["pays E[log q] for each token", "drift towards shorter answers"], ["bonus"]),
         (Placebo(Branch()), ["comes from a large batch pays E[log q | s]"], ["bonus", "drift"]),
         (

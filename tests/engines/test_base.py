@@ -1,7 +1,9 @@
-"""Policies and tokens: what a rollout says as text."""
+"""Policies and tokens: what a rollout says as text; and what is said of a guide that does nothing."""
 
 from __future__ import annotations
 
+import math
+import warnings
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,9 +13,13 @@ from tokenizers.processors import TemplateProcessing
 from transformers import AutoModelForCausalLM
 
 from sage_rlvr.config import TrainConfig, decode
+from sage_rlvr.core import Anchor, Branch, Flat, Guide, Placebo, Token
+from sage_rlvr.core.guides import Rarity
 from sage_rlvr.engines import base
-from sage_rlvr.engines.base import NO_ANSWER, Tokens, load_policy, run_facts
+from sage_rlvr.engines.base import NO_ANSWER, GuideWatch, Tokens, check_vocabulary, load_policy, run_facts
 from sage_rlvr.engines.sampler import Rollout
+from sage_rlvr.errors import ConfigError
+from sage_rlvr.methods import grpo, sage
 from sage_rlvr.tasks.countdown import Countdown, Problem, build_tokenizer
 
 TOKENS = Tokens.of(build_tokenizer())
@@ -106,3 +112,62 @@ def test_facts_change_with_the_files_of_policy_and_reference(tiny_policy: Path, 
     assert run_facts(based) != facts and "reference" in facts
     plain = decode(TrainConfig, {"steps": 2, "model": "some/name", "method": {"name": "no_kl"}})
     assert run_facts(plain) == {"model_sha256": "hub:some/name", "model_files": {}}
+
+
+# ---- a guide that does nothing
+
+
+def metrics_of(active: float, clamped: float) -> dict[str, float]:
+    return {"anchor/q_active_share": active, "anchor/q_clamped_share": clamped}
+
+
+def shown(guide: Guide, steps: list[dict[str, float]]) -> list[str]:
+    """What a watch says of these steps."""
+    watch = GuideWatch(Anchor(0.05, guide))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for step, metrics in enumerate(steps):
+            watch.see(step, metrics)
+    return [str(each.message) for each in caught]
+
+
+def test_ten_idle_steps_in_a_row_are_said_once_and_nine_are_not():
+    idle, awake = metrics_of(0.0, 0.0), metrics_of(1e-4, 0.0)
+    assert shown(Branch(), [*[idle] * 9, awake, *[idle] * 9]) == []
+    (said,) = shown(Branch(), [awake, *[idle] * 25, awake, *[idle] * 25])
+    assert said.startswith("Branch does nothing: q = 1 at every counted token in the 10 steps up to step 10 ")
+    assert "anchor/q_active_share = 0" in said and "threshold='p80'" in said
+    assert len(shown(Branch(), [*[idle] * 5, {"reward/mean": 0.0}, *[idle] * 5])) == 1, (
+        "a step without an update is none"
+    )
+
+
+def test_ten_steps_with_every_token_clamped_are_said_once():
+    edge, inside = metrics_of(1.0, 1 - 1e-8), metrics_of(1.0, 0.999)
+    assert shown(Branch(), [*[edge] * 9, inside, *[edge] * 9]) == []
+    (said,) = shown(Branch() * Token(), [edge] * 30)
+    assert (
+        said.startswith("Branch * Token is clamped everywhere") and "q in [0.36, 1.96]" in said and "to step 9" in said
+    )
+
+
+def test_flat_and_no_kl_are_meant_to_do_nothing():
+    assert shown(Flat(), [metrics_of(0.0, 0.0)] * 30) == []
+    GuideWatch(None).see(0, metrics_of(0.0, 1.0))
+
+
+@pytest.mark.parametrize(
+    "guide", [Branch(threshold=10.0), Branch(threshold=math.log(21)), Placebo(Branch(threshold=4.0))]
+)
+def test_a_threshold_that_no_entropy_exceeds_is_refused(guide: Guide):
+    """ln 21 = 3.0445 nats is the entropy of 21 equally likely tokens."""
+    for part in (Anchor(0.05, guide), Anchor(0.05, Token() * guide), sage(grpo(), guide)):
+        with pytest.raises(ConfigError, match=r"^Branch: threshold = .* 21 logits.*ln\(21\) = 3.045.*'p80'"):
+            check_vocabulary(part, 21)
+        check_vocabulary(part, 151_936)  # ln of that is 11.93
+
+
+def test_what_can_fire_or_has_no_weight_is_admitted():
+    for guide in (Branch(threshold=3.0), Branch(threshold="p80"), Token(), Flat(), Rarity(), Placebo(Token())):
+        check_vocabulary(Anchor(0.05, guide), 21)
+    check_vocabulary(None, 2)

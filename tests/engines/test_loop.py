@@ -6,6 +6,7 @@ import copy
 import errno
 import json
 import os
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -22,9 +23,10 @@ from sage_rlvr.engines import loop as engine
 from sage_rlvr.engines.groups import draw_rollout, prompts_of_step
 from sage_rlvr.engines.loop import Loop, build, train, train_step
 from sage_rlvr.engines.sft import model_tensors
-from sage_rlvr.errors import CheckpointError, TrainingDiverged
+from sage_rlvr.errors import CheckpointError, ConfigError, TrainingDiverged
 from sage_rlvr.methods import METHODS, grpo
 from sage_rlvr.progress import Silent
+from sage_rlvr.recipes import recipe as shipped
 from sage_rlvr.runs import RunDir, comparable, read_metrics
 
 Recipe = Callable[..., Path]
@@ -322,6 +324,28 @@ def test_only_a_step_of_several_updates_keeps_a_copy_of_the_weights(
         copies.clear()
         train_step(make(write_recipe(more=f"updates: {updates}\n")), 0)
         assert len(copies) == wanted
+
+
+# ---- a guide that does nothing
+
+
+def test_a_threshold_above_the_vocabulary_stops_a_run_before_its_first_step(write_recipe: Recipe, tmp_path: Path) -> None:
+    recipe = write_recipe("{name: sage, guide: {name: branch, threshold: 10}}")
+    with pytest.raises(ConfigError, match=r"threshold = 10 nats is never exceeded: the policy has 21 logits.*'p80'"):
+        run_of(recipe, tmp_path / "run")
+    with pytest.raises(ConfigError, match="is never exceeded"):  # as typed for a recipe of the demo
+        make(Path(shipped("sage_branch.yaml")), ("method.guide.threshold", "10"))
+
+
+def test_a_guide_that_sleeps_for_ten_steps_is_said_once(write_recipe: Recipe, tmp_path: Path) -> None:
+    """Just below ln 21 a threshold is possible and never met; one far below 0 clamps q at 1.4 everywhere."""
+    few = "rollout: {prompts_per_step: 1, group_size: 2, max_new_tokens: 4}"
+    for threshold, said in (("3.04", "Branch does nothing: q = 1"), ("-99", "Branch is clamped everywhere")):
+        recipe = write_recipe(f"{{name: sage, guide: {{name: branch, threshold: {threshold}}}}}", steps=12)
+        recipe.write_text(re.sub("rollout:.*", few, recipe.read_text()))
+        with pytest.warns(UserWarning, match=rf"^{said}.* in the 10 steps up to step 9 ") as caught:
+            run_of(recipe, tmp_path / threshold)
+        assert len([each for each in caught if "Branch" in str(each.message)]) == 1
 
 
 # ---- seeds

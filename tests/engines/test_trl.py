@@ -406,6 +406,27 @@ def test_refused_at_construction(tmp_path: Path):
     refused(arguments(tmp_path, "accumulated"), "steps_per_generation=1", guide=Placebo(Token()))
 
 
+def test_a_percentile_is_refused_with_the_corrected_kl_as_a_threshold_is(tmp_path: Path):
+    args = arguments(tmp_path, use_bias_correction_kl=True)
+    said = r"under which {} cancels; set use_bias_correction_kl=False.*O\(1/B\) of B rows"
+    refused(args, said.format("Branch"), CancellingGuide, guide=Branch(threshold="p80"))
+    product = Branch(threshold="p80") * Branch()
+    refused(args, said.format(r"Branch \* Branch"), CancellingGuide, guide=product)
+
+
+def test_a_threshold_above_the_vocabulary_is_refused(tiny_policy: Path, tmp_path: Path):
+    with pytest.raises(ConfigError, match=r"threshold = 10 nats is never exceeded: the policy has 21 logits.*'p80'"):
+        build(tiny_policy, arguments(tmp_path), guide=Branch(threshold=10.0))
+
+
+def test_a_guide_that_sleeps_for_ten_steps_is_said_once(tiny_policy: Path, tmp_path: Path):
+    """Optimiser steps are counted, not micro-batches: 12 steps, the tenth is number 9."""
+    trainer = build(tiny_policy, arguments(tmp_path, "accumulated", max_steps=12), guide=Branch(threshold=3.04))
+    with pytest.warns(UserWarning, match="^Branch does nothing: .* in the 10 steps up to step 9 ") as caught:
+        trainer.train()
+    assert len([each for each in caught if "Branch" in str(each.message)]) == 1
+
+
 def test_what_is_no_guide_no_method_or_no_keyword_is_answered_with_what_to_write(tmp_path: Path):
     args = arguments(tmp_path)
     refused(args, r"write guide=Token\(\)", guide=Token)

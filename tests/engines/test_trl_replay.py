@@ -58,6 +58,7 @@ EDITED = [
     "sage_token method.base.estimator=k3_is",
     "sage_branch optimizer.schedule=linear",
     "sage_branch optimizer.schedule=cosine",
+    "sage_branch optimizer.weight_decay=0.5",  # on matrices and embeddings, in both engines
 ]
 REPLAYED = [*FAST, *(pytest.param(case, marks=pytest.mark.slow) for case in [*SLOW, *EDITED])]
 OTHER_ESTIMATE = {"forward_kl", "forward_kl_branch"}
@@ -139,6 +140,7 @@ def arguments(config: TrainConfig, folder: Path, **changes: Any) -> Any:
         "learning_rate": plan.lr,
         "lr_scheduler_type": plan.schedule,
         "adam_epsilon": plan.eps,
+        "weight_decay": plan.weight_decay,
         "shuffle_dataset": False,
         "per_device_train_batch_size": config.rollout.completions,
         "num_generations": config.rollout.group_size,

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from sage_rlvr.core.divergences import DIVERGENCES, Divergence
 from sage_rlvr.core.effect import UNBIASED_IN_LOSS, Effect, effect_of
-from sage_rlvr.core.guides import Flat, Guide, factors, is_clamped, is_flat, looks_ahead, pays_nothing
+from sage_rlvr.core.guides import Flat, Guide, Placebo, factors, is_clamped, is_flat, looks_ahead, pays_nothing
 from sage_rlvr.core.kl import ESTIMATORS, Estimator, k3
 from sage_rlvr.core.reductions import Reduction
 from sage_rlvr.core.schedules import Constant, Schedule, as_schedule, is_zero
@@ -43,8 +43,8 @@ class Anchor:
     reference by the current policy after every N steps.
 
     Combinations without meaning are refused here: ConfigError, or CancellingGuide when every factor of the guide would
-    vanish from the expected gradient. A factor that is only noise, or that cancels beside others that do not, is named
-    by a UserWarning.
+    vanish from the expected gradient, be its threshold a number or a percentile. A factor that is there to be noise (one
+    that looks at nothing, a placebo), or that cancels beside others that do not, is named by a UserWarning.
     """
 
     beta: float | Schedule
@@ -215,15 +215,24 @@ def _check_exact(parts: tuple[Guide, ...], divergence: str | None) -> None:
 
 
 def _check_cancellation(parts: tuple[Guide, ...], estimator: str) -> None:
-    """Refuse a guide of which nothing acts in the expected gradient; name each factor that does not."""
+    """Refuse a guide of which nothing acts in the expected gradient; name each factor that does not.
+
+    Noise and placebos are there to do nothing: they are controls, and a warning is all they get.
+    """
     unbiased = estimator in UNBIASED_IN_LOSS
     noise, state, batch = (_named(parts, depends_on) for depends_on in ("nothing", "state", "batch"))
-    if unbiased and state and all(part.depends_on in ("nothing", "state") for part in parts):
+    controls = [part for part in parts if part.depends_on == "nothing" or isinstance(part, Placebo)]
+    lost = tuple(part for part in parts if part.depends_on != "token" and part not in controls)
+    if unbiased and lost and not any(part.depends_on == "token" for part in parts):
+        names = _named(lost, "state", "batch")
+        sees = "the same for every next token of a state"
+        if _named(lost, "batch"):
+            sees += ", but for the drawn token's share in a statistic of the whole batch, O(1/B) of B rows"
         raise CancellingGuide(
-            f"{state} cancels, up to a 1/|y| artefact under sequence_mean: its q is the same for every next token of a "
-            f"state, and {estimator} in the loss has the expected gradient E[(log pi - log ref - log q) grad log pi], "
-            "in which a constant of the state multiplies E[grad log pi] = 0. Use estimator='k3', where q scales the "
-            "pull, or placement='reward' with estimator='k1', where log q is a bonus for reaching the state."
+            f"{names} cancels, up to a 1/|y| artefact under sequence_mean: its q is {sees}, and {estimator} in the loss has "
+            "the expected gradient E[(log pi - log ref - log q) grad log pi], in which a constant of the state multiplies "
+            "E[grad log pi] = 0. Use estimator='k3', where q scales the pull, or placement='reward' with estimator='k1', "
+            "where log q is a bonus for reaching the state."
         )
     if noise:
         _warn(
@@ -244,9 +253,9 @@ def _check_cancellation(parts: tuple[Guide, ...], estimator: str) -> None:
         )
 
 
-def _named(parts: tuple[Guide, ...], depends_on: str) -> str:
-    """The class names of the factors that depend on that, joined; empty when there are none."""
-    names = [type(part).__name__ for part in parts if part.depends_on == depends_on]
+def _named(parts: tuple[Guide, ...], *depends_on: str) -> str:
+    """The class names of the factors that depend on one of these, joined; empty when there are none."""
+    names = [type(part).__name__ for part in parts if part.depends_on in depends_on]
     return " and ".join(dict.fromkeys(names))
 
 

@@ -25,7 +25,9 @@ class Effect:
     """The functional whose gradient is met in expectation, and what each kind of guide factor does to it.
 
     descends  reverse, forward, js, alpha: sum over the visited states, their distribution held fixed, of that
-              divergence between pi(.|s) and the anchor; sequence: KL(pi || pi_ref) - E_pi sum_t log q_t whole (Eq. 6)
+              divergence between pi(.|s) and the anchor; sequence: KL(pi || pi_ref) - E_pi sum_t log q_t whole (Eq. 6),
+              log q held fixed, and in it E[log q_t | y_<=t] for log q_t where q_t looks at later tokens: return-to-go
+              leaves to the token at t what is paid from t on, and of what q_t owes to a later token that is its mean
     roles     what a factor of q depends on -> what becomes of it:
               moves    it shapes the anchor of the divergence: target q pi_ref
               scales   it multiplies the divergence to the unshaped pi_ref, by q (by q**alpha under "alpha")
@@ -133,6 +135,7 @@ def _reverse(effect: Effect) -> str:
     moved = effect.role("token") == "moves"
     text = f"grad KL(pi || {'q pi_ref' if moved else 'pi_ref'}) at the visited states (reverse KL)"
     text += ", shaped: q re-weights the tokens of a state" if moved else ""
+    text += ", log q being E[log q_t | y_<=t]" if moved and effect.ahead else ""
     lost = {"state": "looks at the state alone", "nothing": "is noise", "batch": "comes from a large batch"}
     words = [why for kind, why in lost.items() if effect.role(kind)]  # type: ignore[arg-type]
     return text + (f"; the part of q that {' or '.join(words)} cancels" if words else "")
@@ -144,6 +147,7 @@ def _forward(effect: Effect) -> str:
     if effect.role("token") != "moves":
         return _scaled(effect)
     text = f"{_factors(effect)}(Zq pi - q pi_ref) on the logits at the visited states, Zq = sum_v q_v pi_ref,v"
+    text += ", q being E[q_t | y_<=t]" if effect.ahead else ""
     return _join(text + ": the forward KL to the anchor that the token's q shapes", _tails(effect), effect)
 
 

@@ -25,7 +25,7 @@ from sage_rlvr.config import TrainConfig
 from sage_rlvr.core.keys import Key
 from sage_rlvr.core.method import Method, advantages_of, objective, q_clamped, shape
 from sage_rlvr.core.signals import Batch, Signals
-from sage_rlvr.engines.base import TextTask, Tokens, load_policy
+from sage_rlvr.engines.base import GuideWatch, TextTask, Tokens, check_vocabulary, load_policy
 from sage_rlvr.engines.groups import Groups, draw_groups, rollout_metrics, rows_of_groups
 from sage_rlvr.engines.optim import Optimiser
 from sage_rlvr.engines.reference import follow, kept_reference, load_reference, reference_metrics, restore_reference
@@ -230,6 +230,7 @@ def build(config: TrainConfig) -> Loop:
     torch.set_num_threads(config.engine.threads or torch.get_num_threads())
     method = config.method.build()
     policy, tokens = load_policy(config.model, config.engine.dtype)
+    check_vocabulary(method, policy.config.vocab_size)
     policy.eval()  # dropout off: the policy that samples is the policy that is trained
     reference = load_reference(config, policy, tokens)
     task = config.world.build()
@@ -253,7 +254,7 @@ def train(config: TrainConfig, run: RunDir, progress: Any) -> int:
     if step < config.steps:  # the policy of an earlier, shorter run in this directory is not this run's result
         shutil.rmtree(run.path / "policy", ignore_errors=True)
     progress.start(total=config.steps, done=step)
-    stopping = False
+    watch, stopping = GuideWatch(loop.method.anchor), False
     with StopFlag() as stop:
         while step < config.steps and not stopping:
             began = time.perf_counter()
@@ -262,6 +263,7 @@ def train(config: TrainConfig, run: RunDir, progress: Any) -> int:
             except TrainingDiverged as error:
                 raise set_aside(loop, run, step, error) from error
             run.log({"step": step, **metrics, "time/step_s": time.perf_counter() - began})
+            watch.see(step, metrics)
             step += 1
             follow(loop, step)
             progress.advance(step, metrics)

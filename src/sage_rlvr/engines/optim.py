@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import re
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor
@@ -20,18 +22,38 @@ def learning_rate(config: OptimizerConfig, step: int, total_steps: int) -> float
     return config.lr * shape[config.schedule]
 
 
+_UNDECAYED = re.compile(r"bias|layernorm|rmsnorm|(?:^|\.)norm(?:$|\.)|_norm(?:$|\.)")
+
+
+def decayed(model: torch.nn.Module) -> Iterator[str]:
+    """Names of the parameters that weight decay pulls to 0: all but biases and the weights of normalization layers.
+
+    The rule of transformers' Trainer, and so of TRL: a LayerNorm by its class, every other norm and bias by its name.
+    Embeddings decay. `get_decay_parameter_names` of transformers is the source, and the tests hold the two together; it is
+    not called, because its import takes seconds.
+    """
+    norms = [name for name, part in model.named_modules() if isinstance(part, torch.nn.LayerNorm)]
+    for name, _ in model.named_parameters():
+        if name.rpartition(".")[0] not in norms and not _UNDECAYED.search(name.lower()):
+            yield name
+
+
 class Optimiser:
-    """torch's AdamW over the trainable parameters of `model`, known by name."""
+    """torch's AdamW over the trainable parameters of `model`, known by name; weight decay acts on those `decayed` names."""
 
     def __init__(self, model: torch.nn.Module, config: OptimizerConfig, total_steps: int) -> None:
         self.config, self.total_steps = config, total_steps
         self.names = {p: n for n, p in model.named_parameters() if p.requires_grad}
+        pulled = set(decayed(model))
+        halves = ([p for p, n in self.names.items() if (n in pulled) is wanted] for wanted in (True, False))
+        groups = [
+            {"params": half, "weight_decay": w} for half, w in zip(halves, (config.weight_decay, 0.0), strict=True)
+        ]
         self.adam = torch.optim.AdamW(
-            list(self.names),
+            [group for group in groups if group["params"]],
             lr=config.lr,
             betas=(config.beta1, config.beta2),
             eps=config.eps,
-            weight_decay=config.weight_decay,
             fused=True,
         )
 

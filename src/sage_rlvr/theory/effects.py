@@ -413,6 +413,7 @@ MAP_GUIDES: dict[str, Guide] = {
     "Branch": Branch(ratio=0.8, threshold=0.6),
     "Rarity": Rarity(),
     "Placebo(Branch)": Placebo(Branch(ratio=0.8, threshold=0.6)),
+    "centered Placebo(Branch)": Placebo(Branch(ratio=0.8, threshold=0.6), centered=True),
     "Branch(p20)": Branch(ratio=0.8, threshold="p20"),
     "Branch * Token": Branch(ratio=0.8, threshold=0.6) * Token(alpha=0.4, sigma=0.0),
 }

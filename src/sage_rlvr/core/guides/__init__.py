@@ -2,7 +2,7 @@
 
 from sage_rlvr.core.guides.base import Banded, Guide, band_of, is_clamped, looks_ahead, pays_nothing
 from sage_rlvr.core.guides.branch import Branch
-from sage_rlvr.core.guides.compose import Compose, Placebo, clamped, factors, is_flat
+from sage_rlvr.core.guides.compose import Compose, Placebo, check_reach, clamped, factors, is_flat
 from sage_rlvr.core.guides.flat import Flat
 from sage_rlvr.core.guides.random import Random
 from sage_rlvr.core.guides.rarity import Rarity
@@ -30,6 +30,7 @@ __all__ = [
     "Rarity",
     "Token",
     "band_of",
+    "check_reach",
     "clamped",
     "factors",
     "is_clamped",

@@ -49,6 +49,16 @@ class Branch(Banded):
             raise ConfigError(f"Branch: threshold = {text!r}; a percentile is written 'p80', from 'p0' to 'p100'.")
         return share
 
+    def check_reach(self, logits: int) -> None:
+        """ConfigError for a threshold that no entropy over so many logits exceeds: their largest is ln(logits)."""
+        most = math.log(logits)
+        if not isinstance(self.threshold, str) and self.threshold >= most:
+            raise ConfigError(
+                f"Branch: threshold = {self.threshold:g} nats is never exceeded: the policy has {logits:,} logits, and no "
+                f"entropy over them is above ln({logits}) = {most:.4g}, so that q = 1 everywhere; give a threshold below that, "
+                "or a percentile of what there is, for example 'p80'."
+            )
+
     @property
     def needs(self) -> frozenset[str]:
         return frozenset({"ref_entropies" if self.signal == "reference" else "entropies"})

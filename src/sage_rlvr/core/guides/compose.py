@@ -38,6 +38,15 @@ def is_flat(guide: Guide) -> bool:
     return not factors(guide)
 
 
+def check_reach(guide: Guide, logits: int) -> None:
+    """What a factor, or the guide of a placebo, refuses of a vocabulary of that size in a method `check_reach`."""
+    for part in factors(guide):
+        if isinstance(part, Placebo):
+            check_reach(part.guide, logits)
+        elif check := getattr(part, "check_reach", None):
+            check(logits)
+
+
 @torch.no_grad()
 def clamped(guide: Guide, signals: Signals, step: int, total_steps: int, key: Key) -> Mask:
     """Counted tokens where the q of some factor stands at an edge of that factor's own band, (B, T) bool.

@@ -47,7 +47,8 @@ class Token(Banded):
     """q_t ~ N(1 + alpha w_t, (sigma w_t)**2), w_t in [0, 1] the row-normalised surprisal -log pi(y_t) (Eq. 10).
 
     `norm` chooses how surprisals (nats) become weights: minmax between the row's `low_quantile` and `high_quantile`,
-    rank, or zscore. `signal` takes the surprisal from the policy that generated the data or from the reference.
+    rank, or zscore; all three look at the whole row, so that q_t depends on later tokens too. `signal` takes the
+    surprisal from the policy that generated the data or from the reference.
     """
 
     name: ClassVar[str] = "token"

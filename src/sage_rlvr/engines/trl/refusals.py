@@ -126,7 +126,7 @@ def check_data(method: Method | None, data: Any) -> None:
 
 
 def _anchor_of_args(guide: Guide, args: Any, source: str) -> Anchor:
-    name = type(guide).__name__
+    name = " * ".join(type(part).__name__ for part in factors(guide))
     if args.beta == 0.0 and not is_flat(guide):
         raise ConfigError(
             f"SageTrainer: args.beta = 0.0 (TRL's default): there is no KL term, so {name} would shape nothing; set "

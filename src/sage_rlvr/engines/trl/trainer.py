@@ -26,6 +26,7 @@ from sage_rlvr.core.anchor import Anchor
 from sage_rlvr.core.guides import Guide
 from sage_rlvr.core.keys import Key
 from sage_rlvr.core.method import Method
+from sage_rlvr.engines.base import GuideWatch, check_vocabulary
 from sage_rlvr.engines.trl.advantages import kl_in_reward, reads_logps, score, total_rewards, with_advantages
 from sage_rlvr.engines.trl.card import facts, render
 from sage_rlvr.engines.trl.metrics import add_names, renamed
@@ -103,8 +104,10 @@ class SageTrainer(GRPOTrainer):
         self._numbered = (-1, 0)  # optimiser step, rows numbered in it, over all ranks and rollouts
         self._losses = 0  # computed from a shaped reference
         self._counted = 0  # tokens in the losses of this optimiser step, where a rollout plan may have left none
+        self._watch, self._means = GuideWatch(self.anchor), list[dict[str, float]]()  # of this optimiser step
         with chosen_reference(self, named, base_model):
             super().__init__(*args, **kwargs)
+        check_vocabulary(self.anchor, self.model.config.get_text_config().vocab_size)
 
     @property
     def reference_description(self) -> str:
@@ -174,7 +177,9 @@ class SageTrainer(GRPOTrainer):
             loss = super()._compute_loss(model, inputs)
         if "sage_log_q" not in inputs:
             raise _unshaped("the loss was computed and no forward of the policy was seen")
-        for name, value in anchor_means(self.anchor, inputs, self._logps, self.accelerator).items():
+        means = anchor_means(self.anchor, inputs, self._logps, self.accelerator)
+        self._means.append(means)
+        for name, value in means.items():
             self._metrics["train"][name].append(value)
         for name, value in reference_metrics(self).items():
             self._metrics["train"][name].append(value)
@@ -189,12 +194,22 @@ class SageTrainer(GRPOTrainer):
             raise _unshaped("the training step did not pass GRPOTrainer._compute_loss")
         if not before and (found := self._metrics["train"].get("anchor/kl_raw")):
             check_start(self, found[-1])
+        if self.accelerator.sync_gradients:
+            self._watch_guide()
         if self._plan is not None and self.accelerator.sync_gradients:
             count = self.accelerator.reduce(torch.tensor(self._counted, device=loss.device), reduction="sum")
             if not count and not self.args.fp16:  # whose scaler asks for gradients
                 self.model.zero_grad(set_to_none=True)  # no gradient at all: the moments stay too, as in the loop
             self._counted = 0
         return loss
+
+    def _watch_guide(self) -> None:
+        """Show the watch this optimiser step's means over its micro-batches; they are the same on all ranks, one speaks."""
+        seen, self._means = [means for means in self._means if means], []
+        if seen and self.is_world_process_zero():
+            self._watch.see(
+                self.state.global_step, {name: sum(means[name] for means in seen) / len(seen) for name in seen[0]}
+            )
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         super()._save_checkpoint(model, trial)

@@ -1,7 +1,7 @@
 """Claims on empirical support: Theorem 4.2, Theorem 4.3, and the construction of appendix C with numbers of our own.
 
 supp_eps(pi) is the set of right completions with pi(y) > eps (Def. 4.1). Each theorem is shown where its assumptions hold
-and where one of them fails.
+and where one of them fails; of Theorem 4.2 there are four, and docs/theorems.md lists them.
 """
 
 from __future__ import annotations
@@ -48,7 +48,8 @@ def _bandit() -> tuple[Leaves, Leaves, float]:
 
 
 def preserved() -> list[Claim]:
-    """Theorem 4.2 where it holds: a logit a completion, updates from drawn completions only, eps below detectability."""
+    """Theorem 4.2 where it holds: a logit a completion, updates from drawn completions only, eps below detectability, and a
+    normalisation that lifts y by less than eps / ref(y)."""
     ref, rewards, eps = _bandit()
     probs, draws = many_bandits(ref, rewards, runs=2000, rate=0.5, steps=STEPS, group=GROUP, seed=5)
     unseen = draws[:, 0] == 0
