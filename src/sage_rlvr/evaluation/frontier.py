@@ -13,7 +13,15 @@ from scipy import stats
 
 from sage_rlvr.errors import DataError
 from sage_rlvr.evaluation.compare import FEWEST_SEEDS, could_only, signed
-from sage_rlvr.evaluation.intervals import RESAMPLES, SEED, Interval, bootstrap_means, bootstrap_sees, difference_reach
+from sage_rlvr.evaluation.intervals import (
+    RESAMPLES,
+    SEED,
+    Interval,
+    bootstrap_means,
+    bootstrap_sees,
+    difference_reach,
+    third_moment,
+)
 from sage_rlvr.evaluation.passk import check_probabilities, exact_pass_at_k, pass_at_k
 from sage_rlvr.evaluation.power import fewest_units
 
@@ -379,7 +387,8 @@ def _unseen(left: Floats, right: Floats, level: float) -> tuple[float, float]:
     if bootstrap_sees(gaps) or np.array_equal(left, right):
         return 1.0, 1.0
     spread = np.cov(left, right)
-    reach = difference_reach((left.mean(), right.mean()), (spread[0, 0], spread[1, 1]), spread[0, 1], n, level=level)
+    means, variances = (left.mean(), right.mean()), (spread[0, 0], spread[1, 1])
+    reach = difference_reach(means, variances, spread[0, 1], third_moment(gaps), n, level=level)
     below, above = (min(float(x) / student, WIDEST) if student > 0 else WIDEST for x in reach)
     return below, above
 

@@ -79,7 +79,7 @@ def detectable_shares(
 ) -> float:
     """`detectable_paired` for shares a, b (N,) under their own rule: `share_difference` and the sign flips.
 
-    The problems are drawn again; the interval's ends come from the draw's own means, variances and covariance. Unlike there
+    The problems are drawn again; the interval's ends come from the draw's own moments. Unlike there
     equal gaps do not give 0: problems not seen may differ.
     """
     left, right = np.asarray(a, dtype=float), np.asarray(b, dtype=float)
@@ -88,12 +88,14 @@ def detectable_shares(
         return math.inf
     gaps = left - right
     centred = (gaps - gaps.mean()) * math.sqrt(n / (n - 1))
-    columns = np.stack([left, right, left**2, right**2, left * right, centred, centred**2], axis=1)
+    columns = np.stack([left, right, left**2, right**2, left * right, centred, centred**2, centred**3], axis=1)
     raw, drawn = _drawn_again(columns, centred, resamples, seed)
     m_a, m_b, mean = raw[:, 0], raw[:, 1], raw[:, 5]
     unbiased = n / (n - 1)
     variances = (unbiased * (raw[:, 2] - m_a**2), unbiased * (raw[:, 3] - m_b**2))
-    below, above = difference_reach((m_a, m_b), variances, unbiased * (raw[:, 4] - m_a * m_b), n, level=1 - alpha)
+    third = raw[:, 7] - 3 * mean * raw[:, 6] + 2 * mean**3
+    covariance = unbiased * (raw[:, 4] - m_a * m_b)
+    below, above = difference_reach((m_a, m_b), variances, covariance, third, n, level=1 - alpha)
     spread = np.sqrt(np.maximum(raw[:, 6] - mean**2, 0.0))
     return _harder_side({1.0: below, -1.0: above}, mean, spread, drawn, n, power, alpha)
 

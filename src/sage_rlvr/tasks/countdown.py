@@ -233,9 +233,14 @@ class Countdown:
         made = [len(set(permutations(p.numbers))) * len(templates(len(p.numbers))) for p in every]
         facts = {"problems": len(every), "answers_mean": counts.mean(), "answers_median": np.median(counts)}
         if self.targets == "expression" and len(self.counts) == 1:
-            facts["answers_mean_by_law"] = (counts**2).sum() / counts.sum()  # a problem is drawn as often as it has answers
+            facts["answers_mean_by_law"] = (
+                counts**2
+            ).sum() / counts.sum()  # a problem is drawn as often as it has answers
         longest = max(len(answer) for answers in found for answer in answers)
-        return {k: float(v) for k, v in facts.items()} | {"expressions_mean": float(np.mean(made)), "longest": float(longest)}
+        return {k: float(v) for k, v in facts.items()} | {
+            "expressions_mean": float(np.mean(made)),
+            "longest": float(longest),
+        }
 
     def sample_of_census(self, split: str, seed: int, n: int) -> list[Problem]:
         """`n` problems drawn without replacement from the census of the split, all equally likely: what is evaluated.
