@@ -2,6 +2,7 @@
 
 python -m sage_rlvr.evaluation.coverage                          prints them (some minutes)
 python -m sage_rlvr.evaluation.coverage --docs docs/verdicts.md  writes them into that page
+python -m sage_rlvr.evaluation.coverage --tables lone loneband   these alone
 """
 
 from __future__ import annotations
@@ -168,7 +169,7 @@ def coverage_lone(
 
 
 def coverage_lone_band(
-    draws: int = 300, sizes: Sequence[int] = LONE_PROBLEMS, shares: Sequence[float] = LONE_SHARES
+    draws: int = 1000, sizes: Sequence[int] = LONE_PROBLEMS, shares: Sequence[float] = LONE_SHARES
 ) -> dict[tuple[str, int], str]:
     """The same for the band of `paired_curve`, at k = 1, 4, 16, 64, 256 all at once: (share, problems) -> "exact, 256 samples"."""
     ks, out = seed_ks(SAMPLES), {}
@@ -408,31 +409,25 @@ def _redrawn(values: Floats, seen: Sequence[int], low: Floats, high: Floats) -> 
     return low, high
 
 
-def sections(draws: int = 2000) -> Iterator[tuple[str, str]]:
-    """(name, Markdown) of every table of docs/verdicts.md."""
+def sections(draws: int = 2000, names: Sequence[str] = ()) -> Iterator[tuple[str, str]]:
+    """(name, Markdown) of the tables of docs/verdicts.md: those named, else all. draws: of the first two."""
     worlds, sizes = (*WORLDS, RARE), (*PROBLEMS, *MANY)
-    yield "passk", markdown(coverage_single(worlds, draws, sizes))
-    yield "difference", markdown(coverage_difference(worlds, draws, sizes))
-    yield "band", _by_problems(coverage_band())
-    yield "lone", _lone_table(coverage_lone(draws))
-    yield "loneband", _by_problems(coverage_lone_band())
-    yield "bca", _by_problems({key: f"{x:.3f}, {y:.3f}" for key, (x, y) in coverage_bca().items()})
-    bands = coverage_seeds()
-    yield "seedband", _by_problems({(w, s): x for (s, w), x in bands.items()}, "seeds")
-    yield "frontier", _by_problems({key: f"{x:.3f}, {y:.2f}" for key, (x, y) in coverage_frontier().items()})
-    yield "seedcounts", _seed_counts_table()
-    three, six = relabelled(3), relabelled(6)
-    rows = [f"| {name} | {three[name]:.3f} | {six[name]:.3f} |" for name in RULES]
-    yield "seeds", "\n".join(["| rule | 3 seeds | 6 seeds |", "|---|---|---|", *rows])
-    checkpoints = relabelled_checkpoints()
-    head = ["| problems | k = 1 | k = 256 |", "|---|---|---|"]
-    body = [f"| {n} | {checkpoints[n, KS[0]]:.3f} | {checkpoints[n, KS[-1]]:.3f} |" for n in PROBLEMS]
-    yield "checkpoints", "\n".join([*head, *body])
-    rows = [f"| {name} | {false:.3f} | {hits:.3f} |" for name, (false, hits) in coverage_discoveries().items()]
-    yield (
-        "discoveries",
-        "\n".join(["| two equal policies | even one false | found of ten real |", "|---|---|---|", *rows]),
-    )
+    tables: Mapping[str, Callable[[], str]] = {
+        "passk": lambda: markdown(coverage_single(worlds, draws, sizes)),
+        "difference": lambda: markdown(coverage_difference(worlds, draws, sizes)),
+        "band": lambda: _by_problems(coverage_band()),
+        "lone": lambda: _lone_table(coverage_lone(draws)),
+        "loneband": lambda: _by_problems(coverage_lone_band()),
+        "bca": lambda: _by_problems({key: f"{x:.3f}, {y:.3f}" for key, (x, y) in coverage_bca().items()}),
+        "seedband": lambda: _by_problems({(w, s): x for (s, w), x in coverage_seeds().items()}, "seeds"),
+        "frontier": lambda: _by_problems({key: f"{x:.3f}, {y:.2f}" for key, (x, y) in coverage_frontier().items()}),
+        "seedcounts": _seed_counts_table,
+        "seeds": _relabelled_table,
+        "checkpoints": _checkpoints_table,
+        "discoveries": _discoveries_table,
+    }
+    for name in names or tables:
+        yield name, tables[name]()
 
 
 def markdown(table: Table) -> str:
@@ -493,6 +488,25 @@ def _seed_counts_table() -> str:
     return "\n".join(lines)
 
 
+def _relabelled_table() -> str:
+    three, six = relabelled(3), relabelled(6)
+    rows = [f"| {name} | {three[name]:.3f} | {six[name]:.3f} |" for name in RULES]
+    return "\n".join(["| rule | 3 seeds | 6 seeds |", "|---|---|---|", *rows])
+
+
+def _checkpoints_table() -> str:
+    found = relabelled_checkpoints()
+    rows = [f"| {n} | {found[n, KS[0]]:.3f} | {found[n, KS[-1]]:.3f} |" for n in PROBLEMS]
+    return "\n".join(["| problems | k = 1 | k = 256 |", "|---|---|---|", *rows])
+
+
+def _discoveries_table() -> str:
+    head = ["| two equal policies | problems | samples | even one false | found of ten real |", "|---|---|---|---|---|"]
+    found = coverage_discoveries().items()
+    rows = [f"| {name} | {m} | {n} | {false:.3f} | {hits:.3f} |" for (name, m, n), (false, hits) in found]
+    return "\n".join([*head, *rows])
+
+
 def _bca_held(left: Ints, right: Ints, a: Floats, b: Floats, k: int) -> tuple[float, float]:
     table = np.asarray(pass_at_k(SAMPLES, np.arange(SAMPLES + 1), k))
     one, two = float(np.mean(exact_pass_at_k(a, k))), float(np.mean(exact_pass_at_k(b, k)))
@@ -526,9 +540,11 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description="Coverage and false alarms of the intervals and verdicts.")
     parser.add_argument("--docs", type=Path, help="write the tables into this page instead of printing them")
     parser.add_argument("--draws", type=int, default=2000)
+    parser.add_argument("--tables", nargs="+", default=(), metavar="NAME", help="these tables alone")
     options = parser.parse_args()
+    made = sections(options.draws, options.tables)
     if options.docs is None:
-        for title, shown in sections(options.draws):
-            print(f"\n{title}\n{shown}")
+        for title, shown in made:
+            print(f"\n{title}\n{shown}", flush=True)
     else:
-        write_docs(options.docs, sections(options.draws))
+        write_docs(options.docs, made)

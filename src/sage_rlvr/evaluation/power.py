@@ -42,6 +42,18 @@ def detectable(sd: float, n: int, *, power: float = 0.8, alpha: float = 0.05) ->
     return shift * sd / math.sqrt(n)
 
 
+def detectable_up_to(found: float, units: float, *, confidence: float = 0.95) -> float:
+    """Upper confidence limit of a minimum detectable difference `found` that rests on the scatter of `units` units.
+
+    It is a multiple of their standard deviation, an estimate with units - 1 degrees of freedom: times
+    sqrt((units - 1) / chi2_{1 - confidence, units - 1}), which is 4.4 for 3 units, 2.1 for 6, 1.07 for 300 (normal scatter).
+    Infinite for fewer than two units.
+    """
+    if not units > 1 or math.isinf(found):
+        return math.inf
+    return found * math.sqrt((units - 1) / float(stats.chi2.ppf(1 - confidence, units - 1)))
+
+
 def fewest_units(alpha: float = 0.05) -> int:
     """Smallest n at which a two-sided sign-flip test can reach p < alpha at all: 2 / 2^n < alpha, 6 for 0.05."""
     return math.floor(math.log2(2 / alpha)) + 1
