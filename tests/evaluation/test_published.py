@@ -102,7 +102,7 @@ def test_three_pairs_pooled_by_hand():
     text = "\n".join(pooled_lines(TABLES, BRANCH))
     assert "average pass@256, 3 pairs pooled (GRPO + Branch against GRPO, BNPO + Branch against BNPO (no KL)," in text
     assert (
-        "+0.016 (standard error 0.004, t 3.6, 95 % interval +0.007 to +0.024, p < 0.001), for these checkpoints."
+        "+0.016 (standard error 0.004, t 3.6, 95 % interval +0.007 to +0.024, p < 0.001), for these checkpoints, each"
         in text
     )
     assert "2 of the pairs confound the guide with the KL (BNPO (no KL) and DAPO (no KL)): +0.016" in text

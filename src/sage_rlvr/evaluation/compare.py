@@ -280,6 +280,11 @@ def signed(x: float, digits: int = 3) -> str:
     return text[1:] if float(text) == 0 else text.replace("-", "−")
 
 
+def p_text(p: float) -> str:
+    """ "p = 0.012", "p < 0.001"."""
+    return f"p = {p:.3f}" if p >= 0.001 else "p < 0.001"
+
+
 def are_shares(left: Floats, right: Floats) -> bool:
     """Whether the scores are shares in [0, 1] of several problems. Scores equal to the last digit that are not all 0 or 1 are
     those of one policy: their difference needs no interval."""
@@ -340,8 +345,3 @@ def _percent(level: float) -> str:
 
 def _plain(x: float) -> str:
     return f"{x:.3f}" if x >= 0.0005 else f"{x:.1g}"
-
-
-def p_text(p: float) -> str:
-    """ "p = 0.012", "p < 0.001"."""
-    return f"p = {p:.3f}" if p >= 0.001 else "p < 0.001"

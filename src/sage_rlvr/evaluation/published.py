@@ -220,7 +220,7 @@ def pooled_lines(tables: Mapping[str, Table], found: PublishedComparison) -> lis
         many = ", ".join(f"{with_} against {plain}" for _, plain, with_ in one.pairs)
         lines.append(
             f"{one.guide}, average {one.metric}, {len(one.pairs)} pairs pooled ({many}): {_pooled_text(one.pooled)}, for these "
-            "checkpoints."
+            "checkpoints, each trained once."
         )
         if one.mixed is not None and one.confounded:
             names = " and ".join(plain for _, plain, _ in one.confounded)
