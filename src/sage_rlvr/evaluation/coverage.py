@@ -360,7 +360,7 @@ def coverage_discoveries(
             of_one = (base + policy)[(base == 0) ^ (policy == 0)]
             picked += bool(np.any(holm(stats.hypergeom.pmf(of_one, 2 * n, of_one, n)) < 0.05))
             more = leash_discoveries(
-                n, np.append(base, np.zeros(10, int)), n, np.append(policy, rng.binomial(n, 0.2, 10))
+                n, np.append(base, np.zeros(10, int)), n, np.append(policy, rng.binomial(n, 16 / n, 10))
             )
             hits += int(more.new[-10:].sum())
         out[world.name, problems, n] = false / times, hits / (10 * times), picked / times
