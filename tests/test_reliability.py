@@ -9,7 +9,9 @@ ROWS = re.findall(r"^\| (\d+) \|(.*)\|(.*)\|(.*)\|$", PAGE, re.MULTILINE)
 
 
 def test_every_named_test_exists() -> None:
-    there = {name for path in HERE.rglob("test_*.py") for name in re.findall(r"def (test_\w+)", path.read_text("utf-8"))}
+    there = {
+        name for path in HERE.rglob("test_*.py") for name in re.findall(r"def (test_\w+)", path.read_text("utf-8"))
+    }
     named = set(re.findall(r"`(test_\w+)`", PAGE))
     assert len(named) > 60
     assert named <= there, sorted(named - there)

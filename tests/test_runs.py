@@ -350,7 +350,9 @@ def test_more_steps_are_refused_where_a_schedule_is_stretched_over_all(tmp_path:
 def test_more_steps_are_allowed_where_nothing_reads_them(tmp_path: Path) -> None:
     rate = {"schedule": "constant", "warmup_steps": 5}
     beta = {"name": "constant", "value": 0.1}
-    tree = resolved({"optimizer": rate, "method": {"name": "sage", "base": {"name": "grpo", "beta": beta}, "guide": "branch"}})
+    tree = resolved(
+        {"optimizer": rate, "method": {"name": "sage", "base": {"name": "grpo", "beta": beta}, "guide": "branch"}}
+    )
     opened(tmp_path, **tree).close()
     opened(tmp_path, **tree, steps=200).close()
 
@@ -359,7 +361,9 @@ def test_every_schedule_is_known_to_the_run_directory() -> None:
     assert set(SCHEDULES) == {"constant", *runs.STRETCHED}
 
 
-def test_another_version_or_commit_of_this_package_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_version_or_commit_of_this_package_is_a_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def under(version: str, commit: str | None) -> None:
         monkeypatch.setattr(runs, "versions", lambda: {"torch": "2", "transformers": "5", "sage_rlvr": version})
         monkeypatch.setattr(runs, "git_state", lambda: commit and {"commit": commit, "changed": False})

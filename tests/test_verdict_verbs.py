@@ -77,8 +77,9 @@ def test_the_papers_tables(capsys: Capture) -> None:
     assert (
         "| **average pass@256** | **+0.015** | 0.009 | 1.69 | **0.11** |" in out and "smallest Holm's p = 0.66" in out
     )
+    assert "average pass@256, 3 pairs pooled" in out and "+0.016 (standard error 0.004, t 3.6" in out
     code, out, _ = run(capsys, "compare", "paper:4/GRPO", "paper:Branch", "paper:Base")
-    assert code == 0 and out.count("DeepSeek-R1-Distill-Qwen-7B") == 2
+    assert code == 0 and out.count("DeepSeek-R1-Distill-Qwen-7B") == 2 and "pooled" not in out
     assert "no one table has each" in run(capsys, "compare", "paper:GRPO", "paper:PPO")[2]
     assert "two at least" in run(capsys, "compare", "paper:GRPO")[2]
     code, _, err = run(capsys, "compare", "paper:GRPO", "x.npz")

@@ -101,7 +101,10 @@ def textbook(loop: Loop, epochs: int, rate: float, beta: float, exact: bool = Fa
     for _ in range(epochs):
         loss = torch.zeros(())
         for i, completion in enumerate(completions):
-            laws, taken = row_laws(policy, prompts[i // size], completion, temperature), (range(len(completion)), completion)
+            laws, taken = (
+                row_laws(policy, prompts[i // size], completion, temperature),
+                (range(len(completion)), completion),
+            )
             ratio = torch.exp(laws[taken] - old[i][taken])
             gain = torch.minimum(ratio * advantages[i], ratio.clamp(0.8, 1.2) * advantages[i])
             log_r = ref[i][taken] - laws[taken]
@@ -251,7 +254,9 @@ def test_a_guide_does_change_the_base(write_recipe: Recipe) -> None:
 # ---- several updates, mini-batches, micro-batches
 
 
-@pytest.mark.parametrize("method", ["{name: grpo, beta: 0.05}", "{name: dr_grpo, beta: 0.05}", "{name: rloo, beta: 0.05}"])
+@pytest.mark.parametrize(
+    "method", ["{name: grpo, beta: 0.05}", "{name: dr_grpo, beta: 0.05}", "{name: rloo, beta: 0.05}"]
+)
 def test_micro_batches_give_the_same_weights(write_recipe: Recipe, method: str) -> None:
     recipe = write_recipe(method, steps=2, more="updates: {epochs: 2, minibatches: 2}\n")
     soft = ("optimizer.eps", "0.01")  # AdamW divides by the size of a gradient: rounding would decide about tiny ones
@@ -260,7 +265,10 @@ def test_micro_batches_give_the_same_weights(write_recipe: Recipe, method: str) 
     for step in range(2):
         a, b = train_step(whole, step), train_step(parts, step)
         assert a["loss"] == pytest.approx(b["loss"], abs=1e-6)
-        assert a["surrogate/ratio_mean"] == pytest.approx(b["surrogate/ratio_mean"], abs=1e-5) and a["surrogate/ratio_mean"] != 1
+        assert (
+            a["surrogate/ratio_mean"] == pytest.approx(b["surrogate/ratio_mean"], abs=1e-5)
+            and a["surrogate/ratio_mean"] != 1
+        )
     assert (weights(whole) - start).abs().max() > 1e-4
     assert torch.allclose(weights(whole), weights(parts), rtol=0, atol=1e-6)
 
@@ -289,7 +297,9 @@ def test_a_mini_batch_pass_uses_every_row_once(write_recipe: Recipe, monkeypatch
     loop = make(write_recipe(more="updates: {epochs: 2, minibatches: 2, micro_batch: 1}\n"))
     seen: list[int] = []
     inner = engine.select
-    monkeypatch.setattr(engine, "select", lambda whole, rows, logps: seen.extend(rows.tolist()) or inner(whole, rows, logps))
+    monkeypatch.setattr(
+        engine, "select", lambda whole, rows, logps: seen.extend(rows.tolist()) or inner(whole, rows, logps)
+    )
     train_step(loop, 0)
     assert len(seen) == 32 and sorted(seen[:16]) == sorted(seen[16:]) == list(range(16))
     assert all(row // 4 == group[0] // 4 for i in range(0, 32, 4) for group in [seen[i : i + 4]] for row in group)

@@ -78,7 +78,9 @@ def test_a_stop_saves_and_the_next_call_continues(
     assert go(recipe, tmp_path / "whole") == 12
     assert go(recipe, tmp_path / "parts", Interrupting(6, number)) == 6
     assert number.name in capfd.readouterr().err
-    assert (tmp_path / "parts" / "checkpoints" / "step-000006").is_dir() and not (tmp_path / "parts" / "policy").exists()
+    assert (tmp_path / "parts" / "checkpoints" / "step-000006").is_dir() and not (
+        tmp_path / "parts" / "policy"
+    ).exists()
     assert go(recipe, tmp_path / "parts") == 12
     assert_same_ending(tmp_path / "whole", tmp_path / "parts", 12)
 

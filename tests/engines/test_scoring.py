@@ -43,7 +43,9 @@ def build(name: str, attention: str = "sdpa") -> PreTrainedModel:
     return model
 
 
-def batch(lengths: list[list[int]], prompt_lengths: list[int], seed: int = 0) -> tuple[list[list[int]], Tensor, Tensor, Tensor]:
+def batch(
+    lengths: list[list[int]], prompt_lengths: list[int], seed: int = 0
+) -> tuple[list[list[int]], Tensor, Tensor, Tensor]:
     """prompts, tokens (B, T), mask (B, T), owners (B,) of random ids; lengths[p] are those of prompt p's completions."""
     draw = torch.Generator().manual_seed(seed)
     prompts = [torch.randint(2, 21, (n,), generator=draw).tolist() for n in prompt_lengths]

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import math
+from dataclasses import asdict
 from itertools import product
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,8 +15,12 @@ from hypothesis import strategies as st
 
 from sage_rlvr.errors import DataError
 from sage_rlvr.evaluation import (
+    Interval,
     adjust,
     curve,
+    detectable,
+    detectable_up_to,
+    excludes,
     holm,
     mean_interval,
     paired,
@@ -26,6 +33,8 @@ from sage_rlvr.evaluation import (
     signed,
 )
 from sage_rlvr.evaluation.compare import control_error
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def by_enumeration(gaps: list[float]) -> float:
@@ -58,7 +67,7 @@ def test_verdicts_and_their_sentences():
     tied = paired(b + rng.normal(0, 0.05, 300), b)
     assert tied.verdict == "tied"
     assert "tied" in sentence(tied, "a", "b", "pass@256")
-    hidden = f"could only have seen a difference of {tied.detectable:.3f} (4 times in 5)"
+    hidden = f"(80 % power) {tied.detectable:.3f}, up to {tied.detectable_high:.3f} at 95 % confidence"
     assert hidden in sentence(tied, "a", "b", "pass@256")
     assert (
         sentence(paired(b, b), "a", "b", "pass@1")
@@ -178,7 +187,7 @@ def test_too_few_problems_cannot_tell(n):
         return
     assert c.verdict == f"cannot be told (too few problems: {n})" and c.detectable == math.inf
     text = sentence(c, "a", "b", "pass@1")
-    assert f"too few problems: {n}" in text and "could only" not in text and "p =" not in text
+    assert f"too few problems: {n}" in text and "minimum detectable" not in text and "p =" not in text
     band = paired_curve(curve(a, (1, 2)), curve(b, (1, 2)), (1, 2))
     assert band.verdicts == (c.verdict,) * 2
 
@@ -266,3 +275,46 @@ def test_from_300_problems_on_the_discordant_ones_decide_which_interval():
     few[:30] = np.clip(few[:30] + 0.1, 0, 1)
     assert paired(few, p).difference == share_difference(few, p)
     assert paired(all_, p).difference == mean_interval(all_ - p)
+
+
+@pytest.mark.parametrize(("seeds", "factor"), [(3, 4.415), (6, 2.089)])
+def test_the_minimum_detectable_difference_is_itself_an_estimate(seeds, factor):
+    """A plug-in SD of three seeds may be 4.4 times too small at 95 % confidence (chi square tables: .1026 and 1.1455)."""
+    gaps = 0.001 * np.arange(seeds) * (-1) ** np.arange(seeds)
+    c = paired_seeds(gaps, np.zeros(seeds))
+    assert c.verdict == "tied" and c.detectable_high == pytest.approx(factor * c.detectable, rel=1e-3)
+    assert f"{c.detectable:.3f}, up to {c.detectable_high:.3f} at 95 % confidence" in sentence(c, "a", "b", "m")
+    assert asdict(c)["detectable_high"] == c.detectable_high == adjust([c])[0].detectable_high
+    one = paired_seeds([0.1], [0.0])
+    assert one.detectable == one.detectable_high == math.inf
+
+
+def test_the_limit_of_the_minimum_detectable_difference_holds():
+    """Three seeds of one normal law: at most 5 % of the limits lie below the difference that its true SD makes detectable."""
+    gaps = np.random.default_rng(7).normal(0, 0.01, (2000, 3))
+    truth = detectable(0.01, 3)
+    found = [(detectable(row.std(ddof=1), 3), detectable_up_to(detectable(row.std(ddof=1), 3), 3)) for row in gaps]
+    plug_in, high = np.array(found).T
+    assert np.mean(high < truth) == pytest.approx(0.05, abs=0.015) and np.mean(plug_in < truth) > 0.5
+
+
+def test_what_is_excluded_lies_outside_the_interval():
+    """Six seeds around zero: the interval rules out what the plug-in calls undetected, and nothing where there is none."""
+    gaps = [0.01, -0.01, 0.008, -0.008, 0.002, -0.002]
+    c = paired_seeds(gaps, [0.0] * 6)
+    assert excludes(c, c.difference.high + 1e-9) and excludes(c, c.difference.low - 1e-9)
+    assert not any(excludes(c, x) for x in (c.difference.low, 0.0, c.difference.high))
+    between = (c.difference.high + c.detectable) / 2
+    assert c.difference.high < between < c.detectable and excludes(c, between)
+    assert not excludes(paired_seeds([0.1], [0.0]), 5.0)
+
+
+def test_the_published_gains_of_branch_lie_outside_the_intervals_of_tier_1():
+    """+.017 at pass@1 and +.015 at pass@256 in the paper's Table 1 (averages over its data sets), six seeds here."""
+    stored = json.loads((ROOT / "docs" / "results" / "tier1" / "summary.json").read_text(encoding="utf-8"))[
+        "comparisons"
+    ]
+    gains = {"pass@1": 0.0173, "pass@256": 0.0147}
+    for metric, gain in gains.items():
+        (row,) = [c for c in stored if (c["a"], c["b"], c["metric"]) == ("SAGE-Branch", "GRPO", metric)]
+        assert not Interval(**row["difference"]).contains(gain)

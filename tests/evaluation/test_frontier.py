@@ -200,7 +200,9 @@ def test_frontiers_in_words():
     noisy = {t: np.clip(p + np.random.default_rng(2).normal(0, 0.05, 200), 0, 1) for t, p in base.items()}
     tied = compare_frontiers(noisy, base, k=2, resamples=300)
     text = frontier_sentence(tied, "A", "B", 2)
-    assert ("could only have seen" in text) == (tied.verdict == "tied") and "which both cover, 95 % interval" in text
+    assert ("minimum detectable difference" in text) == (
+        tied.verdict == "tied"
+    ) and "which both cover, 95 % interval" in text
     with pytest.raises(DataError, match="different numbers of problems"):
         compare_frontiers({t: p[:100] for t, p in base.items()}, base, k=16)
 

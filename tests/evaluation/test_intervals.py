@@ -6,6 +6,8 @@ import math
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from scipy import stats
 
 from sage_rlvr.errors import DataError
@@ -21,7 +23,7 @@ from sage_rlvr.evaluation import (
     share_intervals,
     wilson,
 )
-from sage_rlvr.evaluation.intervals import bootstrap_sees, carried_by, share_limits
+from sage_rlvr.evaluation.intervals import bootstrap_sees, carried_by, share_limits, skewed_reach, third_moment
 
 
 def test_student_interval_by_hand():
@@ -175,3 +177,25 @@ def test_from_300_problems_on_what_few_problems_carry_keeps_its_beta_binomial_li
     found = share_interval(rare)
     low, high = share_limits(rare.mean(), rare.var(ddof=1), 300)
     assert (found.low, found.high) == (float(low), float(high)) and share_intervals(rare[:, None]) == [found]
+
+
+def test_how_far_a_mean_of_few_gaps_may_lie_beyond_it():
+    """No gap seen: -ln(0.025) / n. No lean: the normal limit. Ten of 200 problems of all or nothing: Clopper and Pearson's."""
+    assert float(skewed_reach(0.0, 0.0, 300)) == pytest.approx(-math.log(0.025) / 300)
+    for third in (0.0, -0.01):
+        assert float(skewed_reach(0.04, third, 400)) == pytest.approx(1.96 * 0.2 / 20, rel=2e-3)
+    few = np.arange(200) < 10
+    exact = stats.beta.ppf(0.975, 11, 190) - 0.05
+    assert float(skewed_reach(few.var(ddof=1), third_moment(few), 200)) == pytest.approx(exact, rel=0.03)
+
+
+@given(st.integers(0, 10_000), st.integers(20, 200), st.integers(0, 10))
+@settings(max_examples=40, deadline=None)
+def test_the_interval_of_a_lone_solver_leans_to_its_side_and_turns_with_the_arms(seed, n, lone):
+    rng = np.random.default_rng(seed)
+    a = rng.beta(0.5, 2, n)
+    b = np.where(np.arange(n) < lone, np.minimum(a + rng.random(n), 1), a)
+    there, back = share_difference(b, a), share_difference(a, b)
+    assert (there.low, there.high) == pytest.approx((-back.high, -back.low))
+    reach = float(skewed_reach((b - a).var(ddof=1), third_moment(b - a), n))
+    assert there.high >= min(1.0, there.value + reach) - 1e-12 and there.low <= there.value

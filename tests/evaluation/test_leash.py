@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from itertools import combinations
+from itertools import combinations, product
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy import stats
 
 from sage_rlvr.errors import DataError
 from sage_rlvr.evaluation import (
@@ -24,6 +25,7 @@ from sage_rlvr.evaluation import (
     leash_sampling_error,
     mcnemar_p,
 )
+from sage_rlvr.evaluation.coverage import DISCOVERIES, coverage_discoveries
 from sage_rlvr.evaluation.leash import exact_cells, expected_cells, rate_intervals
 
 amounts = st.integers(0, 500)
@@ -170,34 +172,77 @@ def test_mcnemar():
             mcnemar_p(*pair)
 
 
+def lone(hits: int, n: int = 64) -> float:
+    """Two-sided p of all hits on one of two sides, n samples each, from factorials."""
+    return 2 * math.comb(n, hits) / math.comb(2 * n, hits)
+
+
 def test_one_hit_is_no_discovery_and_many_are():
     base, policy = [0, 0, 0, 5, 64, 0], [1, 5, 20, 0, 64, 0]
     found = leash_discoveries(64, base, 64, policy)
-    assert found.p_new[:2] == pytest.approx([1 / 2, math.comb(64, 5) / math.comb(128, 5)])
-    assert found.p_lost[3] == pytest.approx(found.p_new[1]) and found.p_new[3:].tolist() == [1, 1, 1]
-    # four candidates: Holm asks 0.05 / 4 of the smallest, which 20 of 64 pass and 5 of 64 (0.029) do not
+    assert found.p_new[:3] == pytest.approx([1.0, lone(5), lone(20)])
+    assert found.p_lost[3] == pytest.approx(lone(5)) and found.p_new[3:].tolist() == [1, 1, 1]
+    # pooled counts 1, 5, 20, 5, 128, 0: a lone solver of 20 is seen with chance lone(20), one of 5 on either of two problems
+    assert found.adjusted == pytest.approx([1.0, lone(20) + 2 * lone(5), lone(20), lone(20) + 2 * lone(5), 1.0, 1.0])
     assert found.new.tolist() == [False, False, True, False, False, False]
     assert not found.lost.any()
-    alone = leash_discoveries(64, [0], 64, [5])
-    assert alone.new.tolist() == [True]
+    assert [leash_discoveries(64, [0], 64, [hits]).new[0] for hits in (5, 6)] == [False, True]  # 0.055 and 0.027
     mirrored = leash_discoveries(64, policy, 64, base)
     assert mirrored.lost.tolist() == found.new.tolist() and mirrored.p_lost == pytest.approx(found.p_new)
     assert found.base_below[0] == pytest.approx(1 - 0.05 ** (1 / 64)) and found.base_below[4] == 1.0
 
 
 def test_unequal_n_is_no_discovery():
-    """One sample of the base and 64 of the policy: that the base has no hit says nothing."""
-    assert not leash_discoveries(1, [0], 64, [20]).new.any()
-    assert leash_discoveries(1, [0], 64, [20]).p_new[0] == pytest.approx(math.comb(64, 20) / math.comb(65, 20))
+    """One sample of the base and 64 of the policy: that the base has no hit says nothing. The other way round it says much."""
+    one = leash_discoveries(1, [0], 64, [20])
+    assert one.p_new[0] == pytest.approx(1.0) and not one.new.any()
+    other = leash_discoveries(16, [3], 256, [0])
+    assert other.p_lost[0] == pytest.approx(math.comb(16, 3) / math.comb(272, 3)) and other.lost.all()
+    assert other.p_lost[0] == pytest.approx(stats.fisher_exact([[3, 13], [0, 256]])[1])
 
 
-def test_discoveries_by_luck_are_as_rare_as_promised():
-    rng, false = np.random.default_rng(4), 0
-    for _ in range(200):
-        p = rng.beta(0.3, 6.0, 100)
-        found = leash_discoveries(32, rng.binomial(32, p), 32, rng.binomial(32, p))
-        false += bool(found.new.any() or found.lost.any())
-    assert false <= 20  # 5 % wanted
+@given(st.integers(0, 10_000))
+@settings(max_examples=40, deadline=None)
+def test_what_is_asked_of_a_discovery_depends_on_pooled_counts_alone(seed):
+    """The right samples of all other problems dealt anew: the first problem's value stays, whoever has no hits elsewhere."""
+    rng = np.random.default_rng(seed)
+    n_b, n_p = rng.integers(4, 40, 2)
+    pooled = rng.integers(0, 12, 9)
+    pooled[0] = rng.integers(1, n_p + 1)
+    values = []
+    for _ in range(3):
+        policy = rng.hypergeometric(pooled, n_b + n_p - pooled, n_p)
+        policy[0] = pooled[0]
+        if np.any(pooled - policy > n_b):
+            return
+        values.append(leash_discoveries(n_b, pooled - policy, n_p, policy).adjusted[0])
+    assert values == pytest.approx([values[0]] * 3)
+
+
+@pytest.mark.parametrize(("n_b", "n_p", "pooled"), [(8, 8, (6, 7, 5)), (6, 10, (5, 6, 4)), (7, 7, (7, 7))])
+def test_the_chance_of_even_one_false_discovery_by_enumeration(n_b, n_p, pooled):
+    """Every way to deal the right samples of three problems, weighed by its chance among equal models: 5 % at most, not 0."""
+    ways = [range(max(0, c - n_b), min(c, n_p) + 1) for c in pooled]
+    total = false = 0.0
+    for policy in product(*ways):
+        chance = math.prod(stats.hypergeom.pmf(x, n_b + n_p, c, n_p) for x, c in zip(policy, pooled, strict=True))
+        found = leash_discoveries(n_b, np.subtract(pooled, policy), n_p, policy)
+        total, false = total + chance, false + chance * bool(found.new.any() or found.lost.any())
+    assert total == pytest.approx(1.0) and 0 < false <= 0.05
+
+
+@pytest.mark.parametrize(
+    ("worlds", "times"), [(DISCOVERIES[1:2], 60), pytest.param(DISCOVERIES, 400, marks=pytest.mark.slow)]
+)
+def test_discoveries_by_luck_are_as_rare_as_promised_and_real_ones_are_found(worlds, times):
+    """Equal policies on narrow and broad worlds: at most 5 % and two standard errors of the simulation call any problem new.
+
+    Holm over the problems that one alone had solved, one-sided, does so in three draws of four in the first world and in two of
+    five in the second."""
+    for world, (false, hits, picked) in coverage_discoveries(times, worlds).items():
+        assert false <= 0.05 + 2 * math.sqrt(0.05 * 0.95 / times), (world, false)
+        assert hits >= 0.5, (world, hits)
+        assert picked > 0.3 or "near" not in world[0], (world, picked)
 
 
 def test_refusals():

@@ -21,7 +21,8 @@ from sage_rlvr.evaluation.published import (
     find_arms,
     integer_fit,
     load_document,
-    pooled,
+    pairs_of_guide,
+    pooled_lines,
     read_tables,
     smallest_denominator,
     welch,
@@ -81,16 +82,39 @@ def test_minerva():
     assert round(-won.difference / lost.difference, 2) == 0.06
 
 
-def test_three_pairs_pooled():
-    pairs = [
+def test_three_pairs_pooled_by_hand():
+    """pass@256: gains of (.020 + .005 + .019) / 3, (.020 + .030 - .002) / 3 and (.026 + .010 + .012) / 3; the squares of the 18
+    printed standard deviations add up to .003408 + .002199 + .002038."""
+    one, many = pairs_of_guide(TABLES, BRANCH)
+    assert (one.metric, many.metric, many.guide) == ("pass@1", "pass@256", "Branch")
+    assert many.pairs == (
         ("1", "GRPO", "GRPO + Branch"),
         ("3", "BNPO (no KL)", "BNPO + Branch"),
         ("3", "DAPO (no KL)", "DAPO + Branch"),
-    ]
-    found = [compare_arms(TABLES[number], a, b).averages for number, a, b in pairs]
-    many, one = pooled([w["pass@256"] for w in found]), pooled([w["pass@1"] for w in found])
-    assert (round(many[0], 3), round(many[1], 3), round(many[2], 1)) == (0.016, 0.004, 3.7)
-    assert (round(one[0], 3), round(one[1], 3), round(one[2], 1)) == (0.013, 0.008, 1.7)
+    )
+    assert many.confounded == many.pairs[1:]
+    assert many.pooled.difference == pytest.approx((0.044 / 3 + 0.016 + 0.016) / 3)
+    assert many.pooled.se == pytest.approx(np.sqrt((0.003408 + 0.002199 + 0.002038) / 5 / 81))
+    assert (round(many.pooled.difference, 3), round(many.pooled.se, 3), round(many.pooled.t, 1)) == (0.016, 0.004, 3.6)
+    assert many.clean == BRANCH.averages["pass@256"]
+    assert many.mixed is not None and many.mixed.se == pytest.approx(np.sqrt((0.002199 + 0.002038) / 5 / 36))
+    assert (round(one.pooled.difference, 3), round(one.pooled.t, 1), one.pooled.p > 0.05) == (0.016, 2.0, True)
+    text = "\n".join(pooled_lines(TABLES, BRANCH))
+    assert "average pass@256, 3 pairs pooled (GRPO + Branch against GRPO, BNPO + Branch against BNPO (no KL)," in text
+    assert (
+        "+0.016 (standard error 0.004, t 3.6, 95 % interval +0.007 to +0.024, p < 0.001), for these checkpoints, each"
+        in text
+    )
+    assert "2 of the pairs confound the guide with the KL (BNPO (no KL) and DAPO (no KL)): +0.016" in text
+    assert "What differs in Branch alone: +0.015 (standard error 0.009, t 1.7," in text
+    assert "A KL alone (GRPO against GRPO w/o KL), average pass@256: +0.013 (standard error 0.008, t 1.6," in text
+
+
+def test_what_is_pooled_only_where_there_are_several_pairs():
+    same = [compare_arms(TABLES[n], a, b) for n, a, b in pairs_of_guide(TABLES, BRANCH)[0].pairs]
+    assert all(pairs_of_guide(TABLES, found) == pairs_of_guide(TABLES, BRANCH) for found in same)
+    for number, a, b in (("1", "GRPO", "GRPO + Token"), ("1", "GRPO w/o KL", "GRPO"), ("4", "GRPO", "GRPO + Branch")):
+        assert pooled_lines(TABLES, compare_arms(TABLES[number], a, b)) == []
 
 
 def cells_of_0_or_1() -> list[tuple[Cell, int]]:
@@ -169,9 +193,9 @@ def test_the_table_in_words():
     assert "| MATH-500 pass@256 | +0.019 | 0.010 | 1.86 | 0.11 | 0.66 | 2.5 of 134 |" in text
     assert "| **average pass@256** | **+0.015** | 0.009 | 1.69 | **0.11** | | 95 % interval −0.004 to +0.033 |" in text
     assert "no difference in any of 6 cells (smallest Holm's p = 0.66)" in text
-    assert (
-        "average pass@256: tied for these checkpoints" in text and "could only have seen a difference of 0.026" in text
-    )
+    high = BRANCH.averages["pass@256"].detectable_high
+    hidden = f"minimum detectable difference (80 % power) 0.026, up to {high:.3f} at 95 % confidence"
+    assert "average pass@256: tied for these checkpoints" in text and hidden in text and 0.03 < high < 0.04
     minerva = compare_arms(TABLES["9"], "Base Model", "GRPO")
     lost = "\n".join(comparison_lines(minerva, DOCUMENT["problems"]))
     assert "a difference in Minerva pass@1, Minerva pass@256 (Holm)" in lost

@@ -13,6 +13,7 @@ from sage_rlvr.evaluation.verdicts import (
     compare_counts,
     exact_leash_lines,
     frontier_lines,
+    leash_lines,
     leash_over_seeds,
 )
 
@@ -108,6 +109,17 @@ def test_holm_is_over_all_arms_data_sets_and_ks():
         assert f"Holm's p {'< 0.001' if 8 * c.p < 0.001 else '= '}" in told or "tied" in told
     family = [c.adjusted for c in adjust(raw)]
     assert min(family) == pytest.approx(min(1.0, 8 * min(c.p for c in raw)))
+
+
+def test_problems_beyond_luck_in_words():
+    """Pooled counts 20, 5, 6 and 40 of 64 samples each: alone 20 of 64 and 6 of 64 (0.027) are beyond luck, 5 (0.055) is not."""
+    base = Scored(("a", "b", "c", "d"), 64, np.array([[0, 0, 6, 20]]))
+    arm = Scored(("a", "b", "c", "d"), 64, np.array([[20, 5, 0, 20]]))
+    text = leash_lines(arm, base, 64, "GRPO", "base", "T")[-1]
+    assert text == (
+        "T: problems that only one of the two solves, beyond luck (two-sided, at most 5 % chance of even one by luck, all 64 "
+        "samples): 1 new (a), 1 lost (c)."
+    )
 
 
 def test_the_exact_leash_in_words():

@@ -50,11 +50,11 @@ ALL = [
 def test_every_comparison_is_grouped_and_kept_in_full() -> None:
     lines = "\n".join(verdict_lines(summary(ALL))).split("\n")
     assert [line for line in lines if line.startswith("- **")] == [
-        "- **Against GRPO, pass@1**: better: no KL (+0.500); tied: Branch (could only have seen 0.125; 2 of 3 seeds).",
+        "- **Against GRPO, pass@1**: better: no KL (+0.500); tied: Branch (minimum detectable 0.125, up to 1.993; 2 of 3 seeds).",
         "- **Against Shuffled, pass@1**: Branch is worse, but only taken alone (−0.500).",
         "- **Against GRPO, pass@256 at equal pass@1**: no KL is worse (−1.000).",
         "- **Against base, pass@256 at equal pass@1**: of Branch it cannot be told: x.",
-        "- **Against GRPO, pass@1 on far**: no KL is tied (could only have seen 0.125).",
+        "- **Against GRPO, pass@1 on far**: no KL is tied (minimum detectable 0.125, up to 0.552).",
         "- **Not compared at equal pass@1**: Branch vs GRPO (no common range of pass@1 in some training seed), no KL vs base (no "
         "common range of pass@1 in some training seed), GRPO vs base (no common range of pass@1 in some training seed).",
         "- **Not compared at equal pass@1 near T = 1**: no KL vs GRPO, Branch vs GRPO (one of the two has no temperature with the "

@@ -35,7 +35,7 @@ def one(
     a: str, b: str, verdict: str, value: float = math.nan, seen: float = math.inf, kind: str = MEAN, **more
 ) -> Claim:
     more = {"metric": "pass@1", "low": value - 0.01, "high": value + 0.01} | more
-    return Claim(kind=kind, a=a, b=b, verdict=verdict, value=value, detectable=seen, **more)
+    return Claim(kind=kind, a=a, b=b, verdict=verdict, value=value, detectable=seen, detectable_high=2 * seen, **more)
 
 
 def test_one_sentence_a_control_and_metric() -> None:
@@ -51,9 +51,9 @@ def test_one_sentence_a_control_and_metric() -> None:
     ]
     (group,) = groups_of(claims, control="GRPO", base="base")
     assert group.sentence() == (
-        "Against GRPO, pass@1: worse: no KL (−0.169); tied: Branch (could only have seen 0.003), Forward-KL (0.003); identical: "
-        "Clone; only taken alone: Token better (+0.002), Random worse (−0.005); cannot be told: Young (+0.050): two training "
-        "seeds: three are needed; cannot be told: Far: no common range."
+        "Against GRPO, pass@1: worse: no KL (−0.169); tied: Branch (minimum detectable 0.003, up to 0.006), Forward-KL (0.003, up "
+        "to 0.005); identical: Clone; only taken alone: Token better (+0.002), Random worse (−0.005); cannot be told: Young "
+        "(+0.050): two training seeds: three are needed; cannot be told: Far: no common range."
     )
     assert legend([group]).startswith("In brackets") and "Holm's correction" in legend([group])
 
@@ -62,8 +62,8 @@ def test_one_sentence_a_control_and_metric() -> None:
     ("claim_", "said"),
     [
         (one("A", "B", "better", 0.5), "A is better (+0.500)."),
-        (one("A", "B", "tied", 0.5, 0.25), "A is tied (could only have seen 0.250)."),
-        (one("A", "B", "tied", 0.5), "A is tied (could only have seen none)."),
+        (one("A", "B", "tied", 0.5, 0.25), "A is tied (minimum detectable 0.250, up to 0.500)."),
+        (one("A", "B", "tied", 0.5), "A is tied (minimum detectable none)."),
         (one("A", "B", "tied", 0.0, low=0.0, high=0.0), "A is identical."),
         (one("A", "B", "worse taken alone", -0.5), "A is worse, but only taken alone (−0.500)."),
         (
@@ -196,5 +196,5 @@ def test_turned_round_it_is_the_comparison_the_other_way(a: list[float], b: list
     for left, right in (ways, adjust(ways)):
         turned, there = claim(MEAN, "A", "B", "m", left).flipped(), claim(MEAN, "B", "A", "m", right)
         assert (turned.a, turned.b, turned.verdict, turned.word) == (there.a, there.b, there.verdict, there.word)
-        ends = [[x.value, x.low, x.high, x.detectable] for x in (turned, there)]
+        ends = [[x.value, x.low, x.high, x.detectable, x.detectable_high] for x in (turned, there)]
         assert np.allclose(*ends, rtol=1e-6, atol=1e-12, equal_nan=True)

@@ -128,7 +128,8 @@ def test_a_tie_with_the_frontier_is_not_called_lying_on_it(result):
     (item,) = summarise(replace(result, arms=(base, arm), k=8, ks=(1, 8))).against_frontier
     gap = item.equal.difference
     assert gap is not None and gap.contains(0.0)
-    hidden = f"could only have seen a difference of {item.equal.detectable:.3f} (4 times in 5)"
+    seen = item.equal
+    hidden = f"(80 % power) {seen.detectable:.3f}, up to {seen.detectable_high:.3f} at 95 % confidence"
     assert "cannot be told from the base's frontier at equal pass@1 (difference" in item.sentence
     assert hidden in item.sentence and "lies" not in item.sentence and item.equal.detectable >= abs(gap.value)
 
@@ -347,7 +348,7 @@ def test_the_numbers_of_every_seed_are_there(seeds):
     mean = data["arms"]["GRPO"]["mean"]["8"]
     assert mean["low"] < mean["value"] < mean["high"] and mean["n"] == 3
     first = data["comparisons"][0]
-    assert {"a", "b", "k", "difference", "p", "adjusted", "verdict", "detectable"} <= set(first)
+    assert {"a", "b", "k", "difference", "p", "adjusted", "verdict", "detectable", "detectable_high"} <= set(first)
 
 
 def test_the_table_of_means(seeds):

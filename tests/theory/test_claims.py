@@ -316,7 +316,10 @@ def test_verdicts_and_texts():
     ]
     made = claim((1 / 3, -0.0), (0.0, 2.0), "!=")
     assert made.row(3) == ("a/b", "(0.333, 0)", "!=", "(0, 2)", "holds")
-    assert claims.markdown([made]).splitlines()[2] == "| a/b | source | left is right | (0.3333, 0) | `!=` | (0, 2) | holds |"
+    assert (
+        claims.markdown([made]).splitlines()[2]
+        == "| a/b | source | left is right | (0.3333, 0) | `!=` | (0, 2) | holds |"
+    )
 
 
 def test_a_claim_that_compares_nothing_is_refused():

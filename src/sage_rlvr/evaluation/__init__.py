@@ -8,7 +8,7 @@ from sage_rlvr.evaluation.clusters import pooled_share, ratio_interval
 from sage_rlvr.evaluation.compare import (
     Comparison,
     adjust,
-    could_only,
+    excludes,
     holm,
     over_data_sets,
     paired,
@@ -101,7 +101,7 @@ from sage_rlvr.evaluation.perplexity import (
     perplexity_excess,
     perplexity_tails,
 )
-from sage_rlvr.evaluation.power import detectable, detectable_paired, detectable_shares, fewest_units
+from sage_rlvr.evaluation.power import detectable, detectable_paired, detectable_shares, detectable_up_to, fewest_units
 from sage_rlvr.evaluation.spectrum import RankPath, effective_rank, rank_dynamics, rank_path
 from sage_rlvr.evaluation.support import SupportChange, reachable, success_probability, support, support_change
 
@@ -140,7 +140,6 @@ __all__ = [
     "compare_count_frontiers",
     "compare_frontiers",
     "compare_patterns",
-    "could_only",
     "count_frontier",
     "cover_at_tau",
     "curve",
@@ -149,9 +148,11 @@ __all__ = [
     "detectable_paired",
     "detectable_probability",
     "detectable_shares",
+    "detectable_up_to",
     "distinct_correct",
     "effective_rank",
     "exact_pass_at_k",
+    "excludes",
     "expected_distinct_correct",
     "fewest_units",
     "frontier",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -22,7 +22,14 @@ from sage_rlvr.evaluation.intervals import (
     share_difference,
 )
 from sage_rlvr.evaluation.passk import pass_at_k, sampling_variance
-from sage_rlvr.evaluation.power import EXACT_UP_TO, detectable, detectable_paired, detectable_shares, fewest_units
+from sage_rlvr.evaluation.power import (
+    EXACT_UP_TO,
+    detectable,
+    detectable_paired,
+    detectable_shares,
+    detectable_up_to,
+    fewest_units,
+)
 
 Floats = NDArray[np.float64]
 
@@ -43,19 +50,25 @@ class Comparison:
     `difference` holds the uncertainty over problems (level "these checkpoints") or over training seeds (level "these
     methods", `problems` of them held fixed); `p` is two-sided, `adjusted` its Holm value among `family` comparisons.
     `verdict`, from a's side: "better", "worse", "tied", "cannot be told (why)", or "better taken alone" where only p is
-    below 1 - level. `detectable`: the smallest true difference that this very rule, taken alone, finds 4 times in 5.
+    below 1 - level. `detectable`, the minimum detectable difference: the smallest true one that this very rule, taken alone,
+    finds 4 times in 5, if the units scatter as these did; `detectable_high`: its upper 95 % limit (`detectable_up_to`), since
+    the scatter of few units is itself a guess. What a comparison rules out is told by its interval alone (`excludes`).
     """
 
     difference: Interval
     p: float
     verdict: str
     detectable: float
+    detectable_high: float = field(init=False)
     level: str
     mean_a: float
     mean_b: float
     problems: int | None = None
     adjusted: float = math.nan
     family: int = 1
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "detectable_high", detectable_up_to(self.detectable, self.difference.n))
 
     @property
     def told(self) -> bool:
@@ -216,7 +229,7 @@ def sign_flip_p(gaps: ArrayLike, *, flips: int = FLIPS, seed: int = SEED) -> flo
 
 
 def sentence(comparison: Comparison, name_a: str, name_b: str, metric: str) -> str:
-    """The verdict in plain English, with difference, interval, level and, when tied, what could have been seen.
+    """The verdict in plain English, with difference, interval, level and, when tied, the minimum detectable difference.
 
     Differences keep the unit of the scores; "95 % interval" and "over N problems / training seeds" say which
     uncertainty is meant.
@@ -232,17 +245,31 @@ def sentence(comparison: Comparison, name_a: str, name_b: str, metric: str) -> s
     if gap.width == 0 and gap.value == 0:
         return head + f"identical for {c.level} on all {gap.n} {gap.over}"
     if word == "tied":
-        inside += f"; this design {could_only(c.detectable)}"
+        inside += f"; {minimum_detectable(c.detectable, c.detectable_high)}"
     elif c.told:
-        inside += f", {_p_text(c.p)}"
+        inside += f", {p_text(c.p)}"
         if c.family > 1:
-            inside += f", Holm's {_p_text(c.adjusted)}"
+            inside += f", Holm's {p_text(c.adjusted)}"
     return head + f"{word} for {c.level}{alone} ({inside})"
 
 
-def could_only(x: float) -> str:
-    """What a tie could have hidden: "could only have seen a difference of 0.012 (4 times in 5)"."""
-    return f"could only have seen a difference of {_plain(x)} (4 times in 5)"
+def minimum_detectable(x: float, high: float) -> str:
+    """What a tie could have hidden: "minimum detectable difference (80 % power) 0.012, up to 0.053 at 95 % confidence"."""
+    return f"minimum detectable difference (80 % power) {detectable_range(x, high)} at 95 % confidence"
+
+
+def detectable_range(x: float, high: float) -> str:
+    """ "0.012, up to 0.053"; "none" of a design that could have seen nothing."""
+    return f"{_plain(x)}, up to {_plain(high)}" if math.isfinite(x) else "none"
+
+
+def excludes(comparison: Comparison, value: float) -> bool:
+    """Whether the comparison rules a difference of `value` (a minus b) out: it lies outside the interval.
+
+    Where there is no interval nothing is ruled out. The minimum detectable difference does not say it: that a gain "would have
+    been seen" holds for the scatter that a few units happened to show, the interval holds for what was seen.
+    """
+    return not comparison.difference.contains(value)
 
 
 def signed(x: float, digits: int = 3) -> str:
@@ -251,6 +278,11 @@ def signed(x: float, digits: int = 3) -> str:
         digits = math.ceil(-math.log10(abs(x)))
     text = f"{x:+.{digits}f}"
     return text[1:] if float(text) == 0 else text.replace("-", "−")
+
+
+def p_text(p: float) -> str:
+    """ "p = 0.012", "p < 0.001"."""
+    return f"p = {p:.3f}" if p >= 0.001 else "p < 0.001"
 
 
 def are_shares(left: Floats, right: Floats) -> bool:
@@ -313,7 +345,3 @@ def _percent(level: float) -> str:
 
 def _plain(x: float) -> str:
     return f"{x:.3f}" if x >= 0.0005 else f"{x:.1g}"
-
-
-def _p_text(p: float) -> str:
-    return f"p = {p:.3f}" if p >= 0.001 else "p < 0.001"

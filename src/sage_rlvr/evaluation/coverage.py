@@ -2,6 +2,7 @@
 
 python -m sage_rlvr.evaluation.coverage                          prints them (some minutes)
 python -m sage_rlvr.evaluation.coverage --docs docs/verdicts.md  writes them into that page
+python -m sage_rlvr.evaluation.coverage --tables lone loneband   these alone
 """
 
 from __future__ import annotations
@@ -10,12 +11,14 @@ import argparse
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import stats
 
-from sage_rlvr.evaluation.compare import paired, paired_seed_counts, paired_seeds
+from sage_rlvr.evaluation.compare import holm, paired, paired_seed_counts, paired_seeds
 from sage_rlvr.evaluation.curves import paired_curve, probability_of_improvement, seed_ks, seeds_curve
 from sage_rlvr.evaluation.frontier import compare_count_frontiers, frontier, gap_to_frontier
 from sage_rlvr.evaluation.intervals import (
@@ -25,7 +28,9 @@ from sage_rlvr.evaluation.intervals import (
     mean_interval,
     share_interval,
     share_limits,
+    third_moment,
 )
+from sage_rlvr.evaluation.leash import leash_discoveries
 from sage_rlvr.evaluation.passk import exact_pass_at_k, pass_at_k
 
 Floats = NDArray[np.float64]
@@ -67,6 +72,18 @@ WORLDS = (
     World("U-shaped", 0.0, ((1.0, 0.12, 0.3),)),  # 0.29, 0.64
 )
 RARE = World("out of reach", 0.90, ((1.0, 0.5, 3.0),))  # nine problems of ten are never solved: 0.014, 0.09
+LONE_WORLDS = (World("never solved", 1.0, ((1.0, 1.0, 1.0),)), WORLDS[0], WORLDS[2])  # what both policies share
+LONE_SHARES, LONE_PROBLEMS, LONE_KS = (0.01, 0.02, 0.03, 0.05), (134, 200, 300, 600), (KS[0], KS[-1])
+_COUNTED = f"{SAMPLES} samples"
+DISCOVERIES = (  # equal policies on narrow and broad worlds: problems, samples of each
+    (World("all p near 0.02", 0.0, ((1.0, 2e5, 9.8e6),)), 1000, 256),
+    (World("all p near 0.016", 0.0, ((1.0, 1.6e5, 9.84e6),)), 300, 256),
+    (World("p from Beta(0.5, 20)", 0.0, ((1.0, 0.5, 20.0),)), 1000, 256),
+    (World("p from Beta(0.3, 6)", 0.0, ((1.0, 0.3, 6.0),)), 100, 32),
+    (WORLDS[0], 30, 256),
+    (WORLDS[2], 134, 256),
+    (WORLDS[3], 300, 256),
+)
 EFFECTS = ((0.0, 0.7), (0.8, 0.5))  # of the second policy on the logits: mean and scatter over problems
 
 Table = dict[tuple[str, int, int], float]  # (world, problems, k) -> share
@@ -123,6 +140,68 @@ def coverage_band(worlds: Sequence[World] = (*WORLDS, RARE), draws: int = 300) -
                     held += bool(np.all((band.low <= truth + 1e-12) & (truth - 1e-12 <= band.high)))
                 out[world.name, n] = min(out.get((world.name, n), 1.0), held / draws)
     return out
+
+
+def coverage_lone(
+    draws: int = 2000, sizes: Sequence[int] = LONE_PROBLEMS, shares: Sequence[float] = LONE_SHARES
+) -> dict[tuple[float, int, str, int], tuple[float, float, float]]:
+    """How the interval of `paired` holds the difference of two policies of which one alone solves a share of the problems
+    (`lone`): (share, problems, "exact" or "256 samples", k) -> (share that holds the truth, wholly above it, wholly below it),
+    each the worst of LONE_WORLDS; draws in which no problem differs at all, called identical, are left out."""
+    out: dict[tuple[float, int, str, int], tuple[float, float, float]] = {}
+    rng = np.random.default_rng(SEED)
+    values = {k: np.asarray(pass_at_k(SAMPLES, np.arange(SAMPLES + 1), k)) for k in LONE_KS}
+    for share, world, n in product(shares, LONE_WORLDS, sizes):
+        a, b = lone(world, share)
+        rows = rng.integers(TYPES, size=(draws, n))
+        left, right = rng.binomial(SAMPLES, a[rows]), rng.binomial(SAMPLES, b[rows])
+        for k in LONE_KS:
+            exact = np.asarray(exact_pass_at_k(a, k)), np.asarray(exact_pass_at_k(b, k))
+            truth = float(np.mean(exact[0] - exact[1]))
+            scores = {"exact": (exact[0][rows], exact[1][rows]), _COUNTED: (values[k][left], values[k][right])}
+            for kind, (x, y) in scores.items():
+                differ = np.any(x != y, axis=1)
+                low, high = difference_limits(x[differ], y[differ])
+                above, below = float(np.mean(low > truth + 1e-12)), float(np.mean(high < truth - 1e-12))
+                key = share, n, kind, k
+                held, far, short = out.get(key, (1.0, 0.0, 0.0))
+                out[key] = min(held, 1 - above - below), max(far, above), max(short, below)
+    return out
+
+
+def coverage_lone_band(
+    draws: int = 1000, sizes: Sequence[int] = LONE_PROBLEMS, shares: Sequence[float] = LONE_SHARES
+) -> dict[tuple[str, int], str]:
+    """The same for the band of `paired_curve`, at k = 1, 4, 16, 64, 256 all at once: (share, problems) -> "exact, 256 samples"."""
+    ks, out = seed_ks(SAMPLES), {}
+    rng = np.random.default_rng(SEED)
+    values = np.stack([np.asarray(pass_at_k(SAMPLES, np.arange(SAMPLES + 1), k)) for k in ks], axis=1)
+    for share, n in product(shares, sizes):
+        least = {"exact": 1.0, _COUNTED: 1.0}
+        for world in LONE_WORLDS:
+            a, b = lone(world, share)
+            exact = [np.stack([np.asarray(exact_pass_at_k(p, k)) for k in ks], axis=1) for p in (a, b)]
+            truth, held = (exact[0] - exact[1]).mean(axis=0), {kind: [] for kind in least}
+            for _ in range(draws):
+                rows = rng.integers(TYPES, size=n)
+                scores = {
+                    "exact": [x[rows] for x in exact],
+                    _COUNTED: [values[rng.binomial(SAMPLES, p[rows])] for p in (a, b)],
+                }
+                for kind, (x, y) in scores.items():
+                    if np.any(x != y):
+                        band = paired_curve(x, y, ks, resamples=400)
+                        held[kind].append(np.all((band.low <= truth + 1e-12) & (truth - 1e-12 <= band.high)))
+            least = {kind: min(x, float(np.mean(held[kind]))) for kind, x in least.items()}
+        out[f"{100 * share:g} %", n] = ", ".join(f"{x:.3f}" for x in least.values())
+    return out
+
+
+def lone(world: World, share: float) -> tuple[Floats, Floats]:
+    """Two policies of the world, a and b, that agree but on `share` of the problems, which b alone solves (p from Beta(1, 2))."""
+    rng, p = np.random.default_rng(SEED + 2), world.draw()
+    alone = rng.random(TYPES) < share
+    return np.where(alone, 0.0, p), np.where(alone, rng.beta(1.0, 2.0, TYPES), p)
 
 
 def coverage_seeds(times: int = 400, problems: int = 60) -> dict[tuple[int, str], float]:
@@ -264,6 +343,30 @@ def relabelled_checkpoints(times: int = 400, samples: int = SAMPLES) -> dict[tup
     return out
 
 
+def coverage_discoveries(
+    times: int = 1000, worlds: Sequence[tuple[World, int, int]] | None = None
+) -> dict[tuple[str, int, int], tuple[float, float, float]]:
+    """`leash_discoveries` of two equal policies on worlds (world, problems, samples; None: DISCOVERIES) -> (how often even one
+    problem is called new or lost, share found of ten more problems that the base never solves and the policy in 16 samples on
+    average, how often Holm over the problems that one alone solved, one-sided, would call one: why it is not used)."""
+    out, rng = {}, np.random.default_rng(SEED)
+    for world, problems, n in DISCOVERIES if worlds is None else worlds:
+        types, false, hits, picked = world.draw(), 0, 0, 0
+        for _ in range(times):
+            p = rng.choice(types, problems)
+            base, policy = rng.binomial(n, p), rng.binomial(n, p)
+            found = leash_discoveries(n, base, n, policy)
+            false += bool(found.new.any() or found.lost.any())
+            of_one = (base + policy)[(base == 0) ^ (policy == 0)]
+            picked += bool(np.any(holm(stats.hypergeom.pmf(of_one, 2 * n, of_one, n)) < 0.05))
+            more = leash_discoveries(
+                n, np.append(base, np.zeros(10, int)), n, np.append(policy, rng.binomial(n, 16 / n, 10))
+            )
+            hits += int(more.new[-10:].sum())
+        out[world.name, problems, n] = false / times, hits / (10 * times), picked / times
+    return out
+
+
 RULES: Mapping[str, Callable[[Floats, Floats], bool]] = {
     "methods: paired_seeds": lambda a, b: paired_seeds(a, b).verdict == "better",
     "methods: P(A > B) above 1/2": lambda a, b: (
@@ -296,9 +399,9 @@ def difference_limits(left: Floats, right: Floats) -> tuple[Floats, Floats]:
     n, (a, b) = left.shape[1], (left.mean(axis=1), right.mean(axis=1))
     x, y = left - a[:, None], right - b[:, None]
     variances = (np.sum(x * x, axis=1) / (n - 1), np.sum(y * y, axis=1) / (n - 1))
-    below, above = difference_reach((a, b), variances, np.sum(x * y, axis=1) / (n - 1), n)
-    low, high = np.maximum(a - b - below, -1.0), np.minimum(a - b + above, 1.0)
     gaps = left - right
+    below, above = difference_reach((a, b), variances, np.sum(x * y, axis=1) / (n - 1), third_moment(gaps.T), n)
+    low, high = np.maximum(a - b - below, -1.0), np.minimum(a - b + above, 1.0)
     return _redrawn(gaps, [i for i, row in enumerate(gaps) if bootstrap_sees(row)], low, high)
 
 
@@ -309,24 +412,10 @@ def _redrawn(values: Floats, seen: Sequence[int], low: Floats, high: Floats) -> 
     return low, high
 
 
-def sections(draws: int = 2000) -> Iterator[tuple[str, str]]:
-    """(name, Markdown) of every table of docs/verdicts.md."""
-    worlds, sizes = (*WORLDS, RARE), (*PROBLEMS, *MANY)
-    yield "passk", markdown(coverage_single(worlds, draws, sizes))
-    yield "difference", markdown(coverage_difference(worlds, draws, sizes))
-    yield "band", _by_problems(coverage_band())
-    yield "bca", _by_problems({key: f"{x:.3f}, {y:.3f}" for key, (x, y) in coverage_bca().items()})
-    bands = coverage_seeds()
-    yield "seedband", _by_problems({(w, s): x for (s, w), x in bands.items()}, "seeds")
-    yield "frontier", _by_problems({key: f"{x:.3f}, {y:.2f}" for key, (x, y) in coverage_frontier().items()})
-    yield "seedcounts", _seed_counts_table()
-    three, six = relabelled(3), relabelled(6)
-    rows = [f"| {name} | {three[name]:.3f} | {six[name]:.3f} |" for name in RULES]
-    yield "seeds", "\n".join(["| rule | 3 seeds | 6 seeds |", "|---|---|---|", *rows])
-    checkpoints = relabelled_checkpoints()
-    head = ["| problems | k = 1 | k = 256 |", "|---|---|---|"]
-    body = [f"| {n} | {checkpoints[n, KS[0]]:.3f} | {checkpoints[n, KS[-1]]:.3f} |" for n in PROBLEMS]
-    yield "checkpoints", "\n".join([*head, *body])
+def sections(draws: int = 2000, names: Sequence[str] = ()) -> Iterator[tuple[str, str]]:
+    """(name, Markdown) of the tables of docs/verdicts.md: those named, else all. draws: of those that are cheap."""
+    for name in names or TABLES:
+        yield name, TABLES[name](draws)
 
 
 def markdown(table: Table) -> str:
@@ -361,6 +450,19 @@ def _by_problems(table: Mapping[tuple[str, int], float | str], unit: str = "prob
     return "\n".join(lines)
 
 
+def _lone_table(table: Mapping[tuple[float, int, str, int], tuple[float, float, float]]) -> str:
+    columns = [(kind, k) for kind in ("exact", _COUNTED) for k in LONE_KS]
+    lines = [
+        "| alone on | problems | " + " | ".join(f"{kind}, k = {k}" for kind, k in columns) + " |",
+        "|---" * (len(columns) + 2) + "|",
+    ]
+    for share, n in dict.fromkeys((share, n) for share, n, _, _ in table):
+        cells = [table[share, n, kind, k] for kind, k in columns]
+        text = [f"{f'{x:.3f}' if x >= WANTED else f'**{x:.3f}**'} ({far:.3f}, {short:.3f})" for x, far, short in cells]
+        lines.append(f"| {100 * share:g} % | {n} | " + " | ".join(text) + " |")
+    return "\n".join(lines)
+
+
 def _seed_counts_table() -> str:
     lines = [
         "| other side | seeds | rule | holds the truth | wholly above | wholly below |",
@@ -372,6 +474,28 @@ def _seed_counts_table() -> str:
                 side = "one policy, evaluated once" if once else "as many runs of another method"
                 lines.append(f"| {side} | {seeds} | {name} | " + " | ".join(f"{x:.3f}" for x in shares) + " |")
     return "\n".join(lines)
+
+
+def _relabelled_table() -> str:
+    three, six = relabelled(3), relabelled(6)
+    rows = [f"| {name} | {three[name]:.3f} | {six[name]:.3f} |" for name in RULES]
+    return "\n".join(["| rule | 3 seeds | 6 seeds |", "|---|---|---|", *rows])
+
+
+def _checkpoints_table() -> str:
+    found = relabelled_checkpoints()
+    rows = [f"| {n} | {found[n, KS[0]]:.3f} | {found[n, KS[-1]]:.3f} |" for n in PROBLEMS]
+    return "\n".join(["| problems | k = 1 | k = 256 |", "|---|---|---|", *rows])
+
+
+def _discoveries_table() -> str:
+    head = [
+        "| two equal policies | problems | samples | even one false | found of ten real | Holm over lone solvers |",
+        "|---" * 6 + "|",
+    ]
+    found = coverage_discoveries().items()
+    rows = [f"| {world} | {m} | {n} | " + " | ".join(f"{x:.3f}" for x in row) + " |" for (world, m, n), row in found]
+    return "\n".join([*head, *rows])
 
 
 def _bca_held(left: Ints, right: Ints, a: Floats, b: Floats, k: int) -> tuple[float, float]:
@@ -403,13 +527,30 @@ def _held(low: Floats, high: Floats, truth: float) -> float:
     return float(np.mean((low <= truth + 1e-12) & (truth <= high + 1e-12)))
 
 
+TABLES: Mapping[str, Callable[[int], str]] = {  # their places in docs/verdicts.md
+    "passk": lambda draws: markdown(coverage_single((*WORLDS, RARE), draws, (*PROBLEMS, *MANY))),
+    "difference": lambda draws: markdown(coverage_difference((*WORLDS, RARE), draws, (*PROBLEMS, *MANY))),
+    "band": lambda _: _by_problems(coverage_band()),
+    "lone": lambda draws: _lone_table(coverage_lone(draws)),
+    "loneband": lambda _: _by_problems(coverage_lone_band()),
+    "bca": lambda _: _by_problems({key: f"{x:.3f}, {y:.3f}" for key, (x, y) in coverage_bca().items()}),
+    "seedband": lambda _: _by_problems({(w, s): x for (s, w), x in coverage_seeds().items()}, "seeds"),
+    "frontier": lambda _: _by_problems({key: f"{x:.3f}, {y:.2f}" for key, (x, y) in coverage_frontier().items()}),
+    "seedcounts": lambda _: _seed_counts_table(),
+    "seeds": lambda _: _relabelled_table(),
+    "checkpoints": lambda _: _checkpoints_table(),
+    "discoveries": lambda _: _discoveries_table(),
+}
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description="Coverage and false alarms of the intervals and verdicts.")
     parser.add_argument("--docs", type=Path, help="write the tables into this page instead of printing them")
     parser.add_argument("--draws", type=int, default=2000)
+    parser.add_argument("--tables", nargs="+", default=(), choices=TABLES, metavar="NAME", help="these tables alone")
     options = parser.parse_args()
+    made = sections(options.draws, options.tables)
     if options.docs is None:
-        for title, shown in sections(options.draws):
-            print(f"\n{title}\n{shown}")
+        for title, shown in made:
+            print(f"\n{title}\n{shown}", flush=True)
     else:
-        write_docs(options.docs, sections(options.draws))
+        write_docs(options.docs, made)

@@ -32,6 +32,7 @@ from sage_rlvr.evaluation.intervals import (
     difference_reach,
     least_seen,
     share_interval,
+    third_moment,
 )
 from sage_rlvr.evaluation.passk import pass_at_all_k
 
@@ -242,7 +243,7 @@ def _share_reach(left: Floats, right: Floats, level: float) -> tuple[Floats, Flo
     a, b = left - left.mean(axis=0), right - right.mean(axis=0)
     variances = ((a * a).sum(axis=0) / (n - 1), (b * b).sum(axis=0) / (n - 1))
     means = (left.mean(axis=0), right.mean(axis=0))
-    return difference_reach(means, variances, (a * b).sum(axis=0) / (n - 1), n, level=level)
+    return difference_reach(means, variances, (a * b).sum(axis=0) / (n - 1), third_moment(left - right), n, level=level)
 
 
 def _side(low: float, high: float) -> str:

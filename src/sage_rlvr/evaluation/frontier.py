@@ -12,10 +12,18 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import stats
 
 from sage_rlvr.errors import DataError
-from sage_rlvr.evaluation.compare import FEWEST_SEEDS, could_only, signed
-from sage_rlvr.evaluation.intervals import RESAMPLES, SEED, Interval, bootstrap_means, bootstrap_sees, difference_reach
+from sage_rlvr.evaluation.compare import FEWEST_SEEDS, minimum_detectable, signed
+from sage_rlvr.evaluation.intervals import (
+    RESAMPLES,
+    SEED,
+    Interval,
+    bootstrap_means,
+    bootstrap_sees,
+    difference_reach,
+    third_moment,
+)
 from sage_rlvr.evaluation.passk import check_probabilities, exact_pass_at_k, pass_at_k
-from sage_rlvr.evaluation.power import fewest_units
+from sage_rlvr.evaluation.power import detectable_up_to, fewest_units
 
 Floats = NDArray[np.float64]
 Columns = dict[float, tuple[Floats, Floats]]  # temperature, coldest first -> pass@1 and pass@k of each problem
@@ -52,7 +60,8 @@ class AtEqualPass1:
 
     `base_passk`, `temperature` and `difference` (arm minus base, interval over problems, the interpolation redone in
     every resample) are None when the arm lies outside the base's frontier; `reason` then says on which side.
-    `detectable`: the true difference that leaves the interval clear of zero 4 times in 5, in the harder direction.
+    `detectable`: the true difference that leaves the interval clear of zero 4 times in 5, in the harder direction;
+    `detectable_high` as in `Comparison`.
     """
 
     base_passk: float | None
@@ -60,6 +69,11 @@ class AtEqualPass1:
     difference: Interval | None
     reason: str = ""
     detectable: float = math.inf
+
+    @property
+    def detectable_high(self) -> float:
+        """Upper 95 % limit of `detectable`."""
+        return _detectable_high(self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,6 +91,11 @@ class FrontierGap:
     verdict: str
     reason: str = ""
     detectable: float = math.inf
+
+    @property
+    def detectable_high(self) -> float:
+        """Upper 95 % limit of `detectable`."""
+        return _detectable_high(self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -324,8 +343,12 @@ def frontier_sentence(gap: FrontierGap, name_a: str, name_b: str, k: int) -> str
         return head + f"{gap.reason} (mean gap {signed(gap.value)} {where})"
     d = gap.difference
     text = f"mean gap {signed(d.value)} {where}, {100 * d.level:g} % interval {signed(d.low)} to {signed(d.high)}"
-    hidden = f"; this design {could_only(gap.detectable)}" if gap.verdict == "tied" else ""
+    hidden = f"; {minimum_detectable(gap.detectable, gap.detectable_high)}" if gap.verdict == "tied" else ""
     return head + f"{gap.verdict} for these checkpoints ({text} over {d.n} {d.over}{hidden})"
+
+
+def _detectable_high(found: AtEqualPass1 | FrontierGap) -> float:
+    return math.inf if found.difference is None else detectable_up_to(found.detectable, found.difference.n)
 
 
 def _mean_gap(one_a: Floats, many_a: Floats, one_b: Floats, many_b: Floats, steps: int = 101) -> float | None:
@@ -379,7 +402,8 @@ def _unseen(left: Floats, right: Floats, level: float) -> tuple[float, float]:
     if bootstrap_sees(gaps) or np.array_equal(left, right):
         return 1.0, 1.0
     spread = np.cov(left, right)
-    reach = difference_reach((left.mean(), right.mean()), (spread[0, 0], spread[1, 1]), spread[0, 1], n, level=level)
+    means, variances = (left.mean(), right.mean()), (spread[0, 0], spread[1, 1])
+    reach = difference_reach(means, variances, spread[0, 1], third_moment(gaps), n, level=level)
     below, above = (min(float(x) / student, WIDEST) if student > 0 else WIDEST for x in reach)
     return below, above
 

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import TypedDict
 
 import numpy as np
@@ -26,7 +27,6 @@ from scipy import stats
 
 from sage_rlvr.errors import DataError
 from sage_rlvr.evaluation.clusters import pooled_share, ratio_interval
-from sage_rlvr.evaluation.compare import holm
 from sage_rlvr.evaluation.intervals import RESAMPLES, SEED, Interval
 from sage_rlvr.evaluation.passk import exact_pass_at_k, pass_at_k
 from sage_rlvr.evaluation.support import support_change
@@ -88,15 +88,17 @@ class _Options(TypedDict):
 class Discoveries:
     """Problems that only one model solved, and whether luck explains it; all arrays (N,).
 
-    p_new, p_lost: chance of a split at least as one-sided if both models solved the problem equally often (Fisher,
-    one-sided), 1 where the other model solved it too. new, lost: Holm's value over all such candidates is below alpha.
-    base_below, policy_below: upper Clopper-Pearson bounds at 1 - alpha on each model's probability of solving.
+    p_new, p_lost: Fisher's two-sided p of the split, 1 where the other model solved the problem too. adjusted: the chance that
+    equal models would show, on any problem at all, a lone solver with a p this small (1 where both or neither solved it); new,
+    lost: it is alpha at most. base_below, policy_below: upper Clopper-Pearson bounds at 1 - alpha on each model's probability
+    of solving.
     """
 
     new: Bools
     lost: Bools
     p_new: Floats
     p_lost: Floats
+    adjusted: Floats
     base_below: Floats
     policy_below: Floats
 
@@ -243,24 +245,47 @@ def leash_discoveries(
 ) -> Discoveries:
     """Which problems are new (or lost): solved by one model alone, and more often than luck allows. Arrays (N,).
 
-    With the base at 0 of n_b and the policy at c of n_p, equal models would put all c right samples on the policy's side
-    with chance C(n_p, c) / C(n_b + n_p, c): 1/2 for a single hit at equal n, 1/32 or so for five. That is p_new; over
-    all candidates on either side Holm's correction holds. Hits fewer than about log2(candidates / alpha) cannot be new.
+    Equal models deal the C = c_b + c_p right samples of a problem to the two as a hypergeometric law does; where one of them
+    got none, the p is Fisher's two-sided: 1 for a single hit at equal n, 1/16 or so for five. The chance that problem i shows
+    a lone solver with p <= t is then known from its pooled count alone, and
+
+        adjusted(t) = sum over all N problems of P(problem i has a lone solver with p <= t | C_i)
+
+    bounds the chance of any such split among equal models, whatever their probabilities (Bonferroni with attainable levels,
+    Westfall and Wolfinger 1997). Problems whose pooled count cannot reach t add nothing (Tarone 1990), and no term depends on
+    who has no hits, so nothing was picked after seeing it: familywise error <= alpha. Where many problems are solved by a few
+    samples each, one of them needs many hits to be new.
     """
     (n_b, c_b), (n_p, c_p) = _counts(n_base, c_base), _counts(n_policy, c_policy)
-    p_new, p_lost = _one_sided(n_b, c_b, n_p, c_p), _one_sided(n_p, c_p, n_b, c_b)
-    candidates = np.flatnonzero((c_b == 0) ^ (c_p == 0))
-    small = np.zeros(len(n_b), dtype=bool)
-    small[candidates] = holm(np.minimum(p_new, p_lost)[candidates]) < alpha
-    below_b, below_p = _upper(n_b, c_b, alpha), _upper(n_p, c_p, alpha)
-    return Discoveries(small & (c_b == 0), small & (c_p == 0), p_new, p_lost, below_b, below_p)
+    splits, of = np.unique(np.stack([n_b, n_p, c_b + c_p], axis=1), axis=0, return_inverse=True)
+    table = np.array([_lone_solvers(*row) for row in splits.tolist()])[of.ravel()]  # (N, 4)
+    p_new = np.where((c_b == 0) & (c_p > 0), table[:, 1], 1.0)
+    p_lost = np.where((c_p == 0) & (c_b > 0), table[:, 3], 1.0)
+    chances, ps = table[:, [0, 2]].ravel(), table[:, [1, 3]].ravel()
+    order = np.argsort(ps, kind="stable")
+    spent = np.concatenate([[0.0], np.cumsum(chances[order])])
+    alone = (c_b == 0) ^ (c_p == 0)
+    reached = np.searchsorted(ps[order], np.minimum(p_new, p_lost) * (1 + 1e-9), side="right")
+    adjusted = np.where(alone, np.minimum(spent[reached], 1.0), 1.0)
+    small, below_b, below_p = adjusted <= alpha, _upper(n_b, c_b, alpha), _upper(n_p, c_p, alpha)
+    return Discoveries(small & (c_b == 0), small & (c_p == 0), p_new, p_lost, adjusted, below_b, below_p)
 
 
-def _one_sided(n_without: Ints, c_without: Ints, n_with: Ints, c_with: Ints) -> Floats:
-    """C(n_with, c) / C(n_without + n_with, c) where the model without has no hit and the other c > 0; 1 elsewhere."""
-    inside = (c_without == 0) & (c_with > 0)
-    chance = stats.hypergeom.pmf(c_with, n_without + n_with, c_with, n_with)
-    return np.where(inside, chance, 1.0)
+@lru_cache(maxsize=1 << 16)
+def _lone_solvers(n_base: int, n_policy: int, hits: int) -> tuple[float, float, float, float]:
+    """(chance, p) of all hits being the policy's, then of all being the base's, if the models are equal: hypergeometric, p
+    two-sided (every split at most as likely, Fisher). (0, 1) where there are no hits, or more than one model has samples."""
+    if hits == 0:
+        return 0.0, 1.0, 0.0, 1.0
+    least = max(0, hits - n_base)
+    pmf = stats.hypergeom.pmf(np.arange(least, min(hits, n_policy) + 1), n_base + n_policy, hits, n_policy)
+
+    def side(chance: float) -> tuple[float, float]:
+        return chance, min(1.0, float(pmf[pmf <= chance * (1 + 1e-7)].sum()))
+
+    new = side(float(pmf[-1])) if hits <= n_policy else (0.0, 1.0)
+    lost = side(float(pmf[0])) if hits <= n_base else (0.0, 1.0)
+    return *new, *lost
 
 
 def _upper(n: Ints, c: Ints, alpha: float) -> Floats:

@@ -23,10 +23,12 @@ from numpy.typing import ArrayLike
 from scipy import stats
 
 from sage_rlvr.errors import DataError
-from sage_rlvr.evaluation.compare import could_only, holm, signed
+from sage_rlvr.evaluation.compare import holm, minimum_detectable, p_text, signed
+from sage_rlvr.evaluation.power import detectable_up_to
 
 SEEDS = 5
 HALF = 0.0005 + 1e-9  # half a unit of the third decimal: what rounding may have moved
+PLUS, NO_KL, WITHOUT_KL = " + ", " (no KL)", " w/o KL"  # in the names of arms
 HELD = "These standard errors hold the noise of sampling alone: the problems are fixed and every arm was trained once."
 
 
@@ -54,7 +56,8 @@ class Table:
 
 @dataclass(frozen=True, kw_only=True)
 class Welch:
-    """b - a of two means of s seeds each, with the interval of Welch's t. `detectable`: found 4 times in 5 at this se."""
+    """b - a of two means of s seeds each, with the interval of Welch's t. `detectable`: found 4 times in 5 at this se;
+    `detectable_high`: its upper 95 % limit, from df."""
 
     difference: float
     se: float
@@ -63,6 +66,11 @@ class Welch:
     high: float
     p: float
     detectable: float
+
+    @property
+    def detectable_high(self) -> float:
+        """Upper 95 % limit of `detectable`: the printed standard deviations are of few seeds."""
+        return detectable_up_to(self.detectable, self.df + 1) if math.isfinite(self.df) else self.detectable
 
     @property
     def t(self) -> float:
@@ -80,6 +88,24 @@ class PublishedComparison:
     cells: dict[tuple[str, str], Welch]
     adjusted: dict[tuple[str, str], float]
     averages: dict[str, Welch]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairsOfGuide:
+    """One guide in every pair of arms of one model that differ in it, at one metric averaged over the data sets.
+
+    pairs: (table, arm without, arm with). confounded: those whose arm without the guide has no KL either, so that they differ in
+    both. `pooled` is over all pairs, each counting alike; `clean` over the pairs that differ in the guide alone, `mixed` over the
+    confounded ones, None where there are none.
+    """
+
+    guide: str
+    metric: str
+    pairs: tuple[tuple[str, str, str], ...]
+    confounded: tuple[tuple[str, str, str], ...]
+    pooled: Welch
+    clean: Welch | None
+    mixed: Welch | None
 
 
 def load_document(path: str | Path) -> dict[str, Any]:
@@ -136,14 +162,6 @@ def welch_average(pairs: Sequence[tuple[Cell, Cell]], *, seeds: int = SEEDS, lev
     )
 
 
-def pooled(found: Sequence[Welch]) -> tuple[float, float, float]:
-    """(mean, standard error, z) of independent differences, weighed by 1 / se^2."""
-    weights = np.array([1 / w.se**2 for w in found])
-    mean = float(weights @ np.array([w.difference for w in found]) / weights.sum())
-    se = float(weights.sum()) ** -0.5
-    return mean, se, mean / se
-
-
 def compare_arms(table: Table, a: str, b: str, *, seeds: int = SEEDS) -> PublishedComparison:
     """b against a in one table: every shared cell, Holm's p over them, and the mean over data sets of each metric."""
     left, right = table.arms[a], table.arms[b]
@@ -156,6 +174,75 @@ def compare_arms(table: Table, a: str, b: str, *, seeds: int = SEEDS) -> Publish
         if sum(key[1] == metric for key in cells) > 1
     }
     return PublishedComparison(a=a, b=b, table=table, cells=cells, adjusted=adjusted, averages=averages)
+
+
+def pairs_of_guide(
+    tables: Mapping[str, Table], found: PublishedComparison, *, seeds: int = SEEDS
+) -> list[PairsOfGuide]:
+    """The evidence of all tables on the guide in which `found` compares "X" and "X + guide": for each metric with averages,
+    every pair "Y" or "Y (no KL)" and "Y + guide" of the same model. [] where `found` is no such pair, or the only one.
+
+    The arms of different pairs are different checkpoints, so the pooled mean is `welch_average` over the cells of all pairs.
+    """
+    guide = found.b.removeprefix(found.a.removesuffix(NO_KL) + PLUS)
+    if guide == found.b:
+        return []
+    out = []
+    for metric in found.averages:
+        pairs: dict[tuple[str, str, str], list[tuple[Cell, Cell]]] = {}
+        for number, table in tables.items():
+            for arm in table.arms if table.model == found.table.model else ():
+                base = arm.removesuffix(PLUS + guide)
+                plain = next((name for name in (base, base + NO_KL) if name != arm and name in table.arms), None)
+                cells = [] if plain is None else _shared_cells(table, plain, arm, metric)
+                if plain is not None and len(cells) > 1:
+                    pairs[number, plain, arm] = cells
+        confounded = tuple(pair for pair in pairs if pair[1].endswith(NO_KL))
+        pooled, clean, mixed = (
+            welch_average([cell for pair in chosen for cell in pairs[pair]], seeds=seeds) if chosen else None
+            for chosen in (tuple(pairs), tuple(pair for pair in pairs if pair not in confounded), confounded)
+        )
+        if pooled is not None and len(pairs) > 1:
+            out.append(
+                PairsOfGuide(
+                    guide=guide, metric=metric, pairs=tuple(pairs), confounded=confounded,
+                    pooled=pooled, clean=clean, mixed=mixed,
+                )
+            )  # fmt: skip
+    return out
+
+
+def pooled_lines(tables: Mapping[str, Table], found: PublishedComparison) -> list[str]:
+    """`pairs_of_guide` in sentences: all pairs, then what the confounded ones and the others give apart, and, where the table
+    of `found` has the arm, what a KL alone does."""
+    lines = []
+    for one in pairs_of_guide(tables, found):
+        many = ", ".join(f"{with_} against {plain}" for _, plain, with_ in one.pairs)
+        lines.append(
+            f"{one.guide}, average {one.metric}, {len(one.pairs)} pairs pooled ({many}): {_pooled_text(one.pooled)}, for these "
+            "checkpoints, each trained once."
+        )
+        if one.mixed is not None and one.confounded:
+            names = " and ".join(plain for _, plain, _ in one.confounded)
+            text = f"{len(one.confounded)} of the pairs confound the guide with the KL ({names}): {_pooled_text(one.mixed)}."
+            if one.clean is not None:
+                text += f" What differs in {one.guide} alone: {_pooled_text(one.clean)}."
+            lines.append(text)
+        without = found.a + WITHOUT_KL
+        if without in found.table.arms:
+            w = welch_average(_shared_cells(found.table, without, found.a, one.metric))
+            lines.append(f"A KL alone ({found.a} against {without}), average {one.metric}: {_pooled_text(w)}.")
+    return lines
+
+
+def _shared_cells(table: Table, a: str, b: str, metric: str) -> list[tuple[Cell, Cell]]:
+    left, right = table.arms[a], table.arms[b]
+    return [(left[key], right[key]) for key in left if key in right and key[1] == metric]
+
+
+def _pooled_text(w: Welch) -> str:
+    ends = f"95 % interval {signed(w.low)} to {signed(w.high)}"
+    return f"{signed(w.difference)} (standard error {w.se:.3f}, t {w.t:.1f}, {ends}, {p_text(w.p)})"
 
 
 def find_arms(tables: Mapping[str, Table], names: Sequence[str]) -> tuple[Table, list[str]]:
@@ -242,7 +329,7 @@ def _sentences(found: PublishedComparison) -> list[str]:
     lines = [f"{found.b} vs {found.a}, these checkpoints on these problems: {head}."]
     for metric, w in found.averages.items():
         word = "tied" if w.p >= 0.05 else "better" if w.difference > 0 else "worse"
-        hidden = f"; this design {could_only(w.detectable)}" if word == "tied" else ""
+        hidden = f"; {minimum_detectable(w.detectable, w.detectable_high)}" if word == "tied" else ""
         inside = f"{signed(w.difference)}, 95 % interval {signed(w.low)} to {signed(w.high)}, p = {w.p:.3f}{hidden}"
         lines.append(f"{found.b} vs {found.a}, average {metric}: {word} for these checkpoints ({inside}).")
     return lines

@@ -221,7 +221,10 @@ def leash_lines(a: Scored, b: Scored, k: int, name_a: str, name_b: str, task: st
         names = [name for name, hit in zip(a.problems, hits.tolist(), strict=True) if hit]
         listed = f" ({', '.join(names[:5])}{', ...' if len(names) > 5 else ''})" if names else ""
         told.append(f"{len(names)} {word}{listed}")
-    luck = f"{task}: problems that only one of the two solves, beyond luck (Holm, all {a.n} samples): {', '.join(told)}"
+    luck = (
+        f"{task}: problems that only one of the two solves, beyond luck (two-sided, at most 5 % chance of even one by luck, all "
+        f"{a.n} samples): {', '.join(told)}"
+    )
     return [line + ".", rated + ".", luck + "."]
 
 

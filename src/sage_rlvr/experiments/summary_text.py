@@ -9,6 +9,7 @@ from typing import Any
 
 from sage_rlvr.evaluation.compare import FEWEST_SEEDS
 from sage_rlvr.evaluation.frontier import NOT_NEAR
+from sage_rlvr.evaluation.power import detectable_up_to
 from sage_rlvr.experiments.endpoints import endpoint_lines
 from sage_rlvr.experiments.folder import ANY_TEMPERATURE, KS, NOT_RUN
 from sage_rlvr.report.digest import (
@@ -171,7 +172,10 @@ def _claim(c: Mapping[str, Any], wanted: int) -> Claim:
     metric = c["metric"].removesuffix(" at equal pass@1")
     n = c["difference"]["n"]
     note = f"{n} of {wanted} seeds" if n < wanted else ""
-    return Claim(kind=kind, a=a, b=b, metric=metric, verdict=c["verdict"], detectable=seen, note=note, **gap)
+    return Claim(
+        kind=kind, a=a, b=b, metric=metric, verdict=c["verdict"], detectable=seen,
+        detectable_high=detectable_up_to(seen, n), note=note, **gap,
+    )  # fmt: skip
 
 
 def _no_range(found: Mapping[str, Any], claims: Sequence[Claim]) -> tuple[Group, ...]:

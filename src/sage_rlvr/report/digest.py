@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from sage_rlvr.evaluation import Comparison, signed
-from sage_rlvr.evaluation.compare import ALONE
+from sage_rlvr.evaluation.compare import ALONE, detectable_range
 from sage_rlvr.evaluation.frontier import NEAR
 from sage_rlvr.report.tables import Table
 
@@ -19,7 +19,8 @@ BETTER, WORSE, TIED, IDENTICAL, TAKEN_ALONE, UNTOLD = WORDS = (
     "better", "worse", "tied", "identical", "only taken alone", "cannot be told",
 )  # fmt: skip
 IN_BRACKETS = (
-    "In brackets: the difference in the metric; of a tie, the smallest difference that this design finds 4 times in 5."
+    "In brackets: the difference in the metric; of a tie, the minimum detectable difference (80 % power) and "
+    "its upper 95 % limit."
 )
 AT_EQUAL = "At equal pass@1: each policy at all its temperatures, the mean gap where both have the same pass@1."
 ONLY_ALONE = "Only taken alone: the difference does not outlast Holm's correction for the number of comparisons."
@@ -27,7 +28,7 @@ NEAR_ONE = (
     "At equal pass@1 near T = 1: the mean of two readings, at the pass@1 that the one has at temperature 1 and at that of the "
     "other."
 )
-_SEEN = "could only have seen "
+_SEEN = "minimum detectable "
 _MIRROR = {BETTER: WORSE, WORSE: BETTER}
 
 
@@ -50,6 +51,7 @@ class Claim:
     low: float = math.nan
     high: float = math.nan
     detectable: float = math.inf
+    detectable_high: float = math.inf
     where: str = ""
     note: str = ""
     corrected: bool = True
@@ -109,7 +111,7 @@ def claim(
     gap = found.difference
     return Claim(
         kind=kind, a=a, b=b, metric=metric, verdict=found.verdict, value=gap.value, low=gap.low, high=gap.high,
-        detectable=found.detectable, where=where, corrected=corrected,
+        detectable=found.detectable, detectable_high=found.detectable_high, where=where, corrected=corrected,
     )  # fmt: skip
 
 
@@ -177,7 +179,7 @@ def _lines(claims: Sequence[Claim], name: Callable[[Claim], str]) -> tuple[tuple
 def _told(one: Claim, first: bool) -> str:
     """What stands behind an arm's name."""
     if one.word == TIED:
-        seen = signed(one.detectable).removeprefix("+") if math.isfinite(one.detectable) else "none"
+        seen = detectable_range(one.detectable, one.detectable_high)
         return _brackets(f"{_SEEN if first else ''}{seen}", one.note)
     if one.word == TAKEN_ALONE:
         return f" {one.verdict.removesuffix(ALONE)}{value_of(one)}"

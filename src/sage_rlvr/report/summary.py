@@ -21,7 +21,6 @@ from sage_rlvr.evaluation import (
     at_equal_pass1,
     best_pass1,
     compare_frontiers,
-    could_only,
     curve,
     frontier,
     frontier_sentence,
@@ -37,7 +36,7 @@ from sage_rlvr.evaluation import (
     signed,
     variety,
 )
-from sage_rlvr.evaluation.compare import FEWEST_SEEDS
+from sage_rlvr.evaluation.compare import FEWEST_SEEDS, minimum_detectable
 from sage_rlvr.evaluation.curves import seed_ks, seeds_curve
 from sage_rlvr.evaluation.frontier import NEAR, NOT_NEAR
 from sage_rlvr.report.result import Arm, Result, as_result, plain
@@ -67,7 +66,7 @@ HELD_FIXED = (
 )
 HOLM = (
     "Holm's p is corrected for the {family} comparisons listed here. A difference that stands only without it is called "
-    'better or worse "taken alone"; intervals and "could only have seen" are those of each comparison taken alone.'
+    'better or worse "taken alone"; intervals and minimum detectable differences are those of each comparison taken alone.'
 )
 FEW_SEEDS = "{seeds} training seeds: nothing is said about the methods with fewer than three; train at least one more."
 TABLE_KS = (1, 8, 64, 256)
@@ -142,6 +141,7 @@ class FrontierVerdict:
     sentence: str
     difference: Interval | None = None
     detectable: float = math.inf
+    detectable_high: float = math.inf
     family: int = 1
 
     @property
@@ -276,7 +276,11 @@ def _inside(comparison: Comparison) -> str:
     text = (
         f"difference {signed(gap.value)}, 95 % interval {signed(gap.low)} to {signed(gap.high)} over {gap.n} {gap.over}"
     )
-    return text + (f"; {could_only(comparison.detectable)}" if comparison.verdict == "tied" else "")
+    return text + (
+        f"; {minimum_detectable(comparison.detectable, comparison.detectable_high)}"
+        if comparison.verdict == "tied"
+        else ""
+    )
 
 
 def _equal_text(result: Result, arm: Arm, top: FrontierPoint, equal: AtEqualPass1, who: str) -> str:
@@ -296,7 +300,7 @@ def _equal_text(result: Result, arm: Arm, top: FrontierPoint, equal: AtEqualPass
     if max(abs(d.low), abs(d.high)) < 1e-9:
         return text + "and does the same there on every problem."
     if d.contains(0.0):
-        hidden = could_only(equal.detectable)
+        hidden = minimum_detectable(equal.detectable, equal.detectable_high)
         return text + f"and cannot be told from {who}'s frontier at equal pass@1 ({numbers}; {hidden})."
     return text + f"and lies {'above' if d.low > 0 else 'below'} {who}'s frontier at equal pass@1 ({numbers})."
 
@@ -430,7 +434,7 @@ def frontier_verdicts(
         words = metric if metric in near else f"mean gap in {metric} at equal pass@1, temperature frontiers"
         out[a, b, metric] = FrontierVerdict(
             a=a, b=b, metric=metric, verdict=c.verdict, sentence=sentence(c, a, b, words) + ".", difference=c.difference,
-            detectable=c.detectable, family=c.family,
+            detectable=c.detectable, detectable_high=c.detectable_high, family=c.family,
         )  # fmt: skip
     return tuple(out[one] for one in wanted)
 
@@ -447,7 +451,8 @@ def _one_frontier(result: Result, a: str, b: str, k: int) -> FrontierVerdict:
     gap = compare_frontiers(result.arm(a).ps, result.arm(b).ps, k=k)
     text = frontier_sentence(gap, a, b, k) + "."
     return FrontierVerdict(
-        a=a, b=b, metric=f"pass@{k}", verdict=gap.verdict, sentence=text, difference=gap.difference, detectable=gap.detectable
+        a=a, b=b, metric=f"pass@{k}", verdict=gap.verdict, sentence=text, difference=gap.difference, detectable=gap.detectable,
+        detectable_high=gap.detectable_high,
     )  # fmt: skip
 
 

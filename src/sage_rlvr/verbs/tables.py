@@ -58,7 +58,14 @@ def _print_table(console: Console, table: Table) -> None:
 
 def paper_lines(arms: Sequence[str]) -> list[str]:
     """`compare paper:A paper:B [...]`: the arithmetic of the paper's own tables, the first being the control."""
-    from sage_rlvr.evaluation.published import compare_arms, comparison_lines, find_arms, load_document, read_tables
+    from sage_rlvr.evaluation.published import (
+        compare_arms,
+        comparison_lines,
+        find_arms,
+        load_document,
+        pooled_lines,
+        read_tables,
+    )
     from sage_rlvr.recipes import recipe
 
     others = [arm for arm in arms if not arm.startswith(PAPER)]
@@ -68,8 +75,10 @@ def paper_lines(arms: Sequence[str]) -> list[str]:
             "sage-rlvr compare paper:GRPO paper:Branch"
         )
     document = load_document(recipe("tables.json", "paper"))
-    table, found = find_arms(read_tables(document), [arm.removeprefix(PAPER) for arm in arms])
+    tables = read_tables(document)
+    table, found = find_arms(tables, [arm.removeprefix(PAPER) for arm in arms])
     lines: list[str] = []
     for other in found[1:]:
-        lines += [*comparison_lines(compare_arms(table, found[0], other), document["problems"]), ""]
+        compared = compare_arms(table, found[0], other)
+        lines += [*comparison_lines(compared, document["problems"]), *pooled_lines(tables, compared), ""]
     return lines[:-1]

@@ -171,10 +171,10 @@ def _more(exact: Summary | SeedSummary) -> list[Claim]:
             word = "" if gap is None else "tied" if gap.contains(0.0) else "better" if gap.value > 0 else "worse"
             verdict = word or f"cannot be told ({one.equal.reason.removeprefix('cannot be told: ')})"
             ends = {} if gap is None else {"value": gap.value, "low": gap.low, "high": gap.high}
-            seen = one.equal.detectable
             out.append(
                 Claim(
-                    kind=EQUAL, a=one.name, b=base, metric=f"pass@{k}", verdict=verdict, detectable=seen,
+                    kind=EQUAL, a=one.name, b=base, metric=f"pass@{k}", verdict=verdict,
+                    detectable=one.equal.detectable, detectable_high=one.equal.detectable_high,
                     corrected=single, **ends,
                 )
             )  # fmt: skip
@@ -190,6 +190,7 @@ def _of_fronts(fronts: Sequence[FrontierVerdict], seeds: int) -> list[Claim]:
             Claim(
                 kind=MEAN if one.home else FRONTIER, a=one.a, b=one.b,
                 metric=one.metric, verdict=one.verdict, detectable=one.detectable,
+                detectable_high=one.detectable_high,
                 corrected=seeds > 1 or len(fronts) == 1, **ends,
             )
         )  # fmt: skip
