@@ -326,3 +326,15 @@ def test_reading_yaml_needs_no_torch() -> None:
     source = Path(c.__file__).parents[1]
     done = subprocess.run([sys.executable, "-c", code], env={"PYTHONPATH": str(source)}, capture_output=True, text=True)
     assert done.stdout.strip() == "[]", done.stderr
+
+
+def test_a_field_that_came_later_is_recorded_only_where_it_says_something() -> None:
+    """Runs with a placebo from before `within` and `centered` are continued and taken over: their configuration is the same."""
+
+    def tree(guide: dict[str, Any]) -> object:
+        return c.decode(c.MethodSpec, {"name": "sage", "guide": guide}).tree["guide"]
+
+    placebo, before = {"name": "placebo", "guide": "branch"}, {"name": "placebo", "guide": tree({"name": "branch"})}
+    assert tree(placebo) == tree({**placebo, "within": "batch", "centered": False}) == before
+    assert tree({**placebo, "centered": True}) == {**before, "within": "batch", "centered": True}
+    assert tree({**placebo, "within": "row"}) == {**before, "within": "row", "centered": False}

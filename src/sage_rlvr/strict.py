@@ -304,7 +304,11 @@ _ABSENT = object()
 
 
 class Decoder:
-    """Each method returns (value, plain): the built object, and the tree that rebuilds it, every default filled in."""
+    """Each method returns (value, plain): the built object, and the tree that rebuilds it, every default filled in.
+
+    But for the fields that a part names in `added`, because runs were recorded before it had them: while all of these have
+    their defaults, which must mean what the part did without them, none stands in the tree.
+    """
 
     def __init__(self, where: str, origins: Mapping[Place, str], unions: Mapping[str, Registry], root: Any):
         self.where, self.origins, self.unions, self.root = where, origins, unions, root
@@ -470,6 +474,9 @@ class Decoder:
                 raise self.refuse(place, tree, f"the key {key!r} is missing ({_phrase(schema)})")
             elif (shown := self.encode(default)) is not _ABSENT:
                 plain[key] = shown
+        added = getattr(part, "added", frozenset())
+        if all(plain[key] == self.encode(fields[key][1]) for key in added):
+            plain = {key: shown for key, shown in plain.items() if key not in added}
         try:
             return part(**arguments), plain
         except SageError as error:

@@ -129,6 +129,7 @@ class Placebo(Multiplies):
     """
 
     name: ClassVar[str] = "placebo"
+    added: ClassVar[frozenset[str]] = frozenset({"within", "centered"})  # see strict.Decoder
     guide: Guide
     within: Within = "batch"
     centered: bool = False
