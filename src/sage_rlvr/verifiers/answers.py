@@ -9,6 +9,7 @@ last number of a text is a place of its own, to be asked for by name. Algebra is
 
 from __future__ import annotations
 
+import math
 import re
 from collections import deque
 from dataclasses import dataclass
@@ -36,6 +37,21 @@ _SCIENTIFIC = re.compile(r"([-+]?\d+(?:\.\d+)?)[eE]([-+]?\d+)")
 _TEXT = re.compile(r"\\(?:text|textbf|textit|textrm|mathrm|mathbf|mbox)\s*\{([^{}]*)\}")
 # No space between digits is dropped: 2 1/2 is not 21/2.
 _LAYOUT = re.compile(r"\\left(?![a-z])|\\right(?![a-z])|\\[!,;:]|\\displaystyle(?![a-z])|(?<!\d)\s|\s(?!\d)")
+_SPACES = r"(?:\\[,; ]|~| |\{,\}|,\\!|\\!,)"
+_GROUPED = re.compile(rf"([-+]?\d{{1,3}})((?:{_SPACES}\d{{3}})+)(\.\d+)?")
+_MIXED = re.compile(r"([-+]?\d+)\s+(\d+)/(\d+)")
+_REPEATING = re.compile(r"(?<![\d.])(\d*)\.(\d*)\\(?:overline|bar|dot)\s*(?:\{(\d{1,40})\}|(\d))(?!\d)")
+# What stands on the left is written as on the right before anything is parsed.
+_REWRITES = (
+    (re.compile(r"(?<!\\)~"), " "),
+    (re.compile(r"\\degree(?![a-z])"), r"^\\circ "),
+    (re.compile(r"\\log\s*_\s*(?:e(?![a-z])|\{\s*(?:\\mathrm\s*\{?)?e\}?\s*\})"), r"\\ln "),
+    (re.compile(r"(?<=\d)\s*x\s*(?=10\s*\^)"), r"\\times "),
+    (re.compile(r"\^\s*\{?\s*\\(?:text|mathrm)\s*\{\s*(?:st|nd|rd|th)\s*\}\s*\}?"), ""),
+    (re.compile(r"\\langle(?![a-z])"), "("),
+    (re.compile(r"\\rangle(?![a-z])"), ")"),
+)
+_MARKDOWN = re.compile(r"(\*\*|`+|\*)\s*(.*?)\s*\1")
 _IDLE_POINT = re.compile(r"(?<=[0-9])\.(?=/)")
 _THOUSANDS = re.compile(r"[-+]?\d{1,3}(?:_\d{3})+")
 _NUMERAL = re.compile(
@@ -45,7 +61,21 @@ _NUMERAL = re.compile(
 # Full-width forms, the minus sign and the wide space as ASCII; marks that no reader sees are dropped.
 _ASCII: dict[int, int | str | None] = {0xFF01 + i: 0x21 + i for i in range(94)} | {0x2212: "-", 0x3000: " "}
 _ASCII |= dict.fromkeys((0xAD, 0x200B, 0x200C, 0x200D, 0x200E, 0x200F, 0x2060, 0xFEFF))
-WORD = re.compile(r"[^\W\d_]{4,}")
+# Signs that models write and the parser does not know.
+_ASCII |= {
+    ord(sign): rf"\{command} "
+    for sign, command in zip(
+        "√π∞≤≥≠≈×·÷±∪∩∅∈αβγδεθλμσφω",
+        "sqrt pi infty le ge ne approx times cdot div pm cup cap emptyset in alpha beta gamma delta varepsilon theta lambda mu "
+        "sigma varphi omega".split(),
+        strict=True,
+    )
+}
+_ASCII |= {ord(sign): rf"\frac{{{a}}}{{{b}}}" for sign, a, b in zip("½⅓⅔¼¾⅕⅛", "1121311", "2334458", strict=True)}
+_ASCII |= {ord("°"): r"^\circ ", ord("º"): r"^\circ ", ord("ℝ"): r"\mathbb{R}"}
+_POWERS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁻", "0123456789-")
+_RAISED = re.compile("[⁰¹²³⁴⁵⁶⁷⁸⁹⁻]+")
+WORD = re.compile(r"[^\W\d_]{4,}|[A-Z]?[a-z]{3}|[Nn]o|NO|YES")
 
 
 def last_box(text: str) -> tuple[str | None, str]:
@@ -99,18 +129,48 @@ def extract(
 def bare(text: str) -> str:
     """An answer without box, dollar signs, math delimiters, full stop and needless spaces, in ASCII where it can be.
 
-    1e-3 becomes a power of ten (math-verify reads e - 3), 1_000 becomes 1000 (math-verify reads 1), 1./3 becomes 1/3.
+    1e-3 becomes a power of ten (math-verify reads e - 3), 1_000 and 1 000 become 1000 (math-verify reads 1 and 1 * 0), 1./3
+    becomes 1/3, 2 1/2 a mixed number, 0.1\\overline{6} a fraction; signs such as \u221a and \u00b0 become commands.
     """
     boxed, _ = last_box(text)
-    text = " ".join(_DOLLAR.sub("", boxed if boxed is not None else text).translate(_ASCII).split())
+    text = _without_dollars(boxed if boxed is not None else text)
+    if not text.isascii():
+        text = _RAISED.sub(lambda found: f"^{{{found[0].translate(_POWERS)}}}", text).translate(_ASCII)
+    text = " ".join(text.split())
+    if marked := _MARKDOWN.fullmatch(text):
+        text = marked[2]
     for left, right in ((r"\(", r"\)"), (r"\[", r"\]")):
         text = text.removeprefix(left).removesuffix(right).strip()
     text = text.rstrip(".").strip() if not text.endswith(r"\right.") else text
+    if text.isdigit():
+        return text
     if _THOUSANDS.fullmatch(text):
         return text.replace("_", "")
+    if grouped := _GROUPED.fullmatch(text):
+        return grouped[1] + re.sub(r"\D", "", grouped[2]) + (grouped[3] or "")
+    if mixed := _MIXED.fullmatch(text):
+        return rf"{mixed[1]}\frac{{{mixed[2]}}}{{{mixed[3]}}}"
     text = _IDLE_POINT.sub("", text)
-    number = _SCIENTIFIC.fullmatch(text)
-    return rf"{number[1]}\times 10^{{{int(number[2])}}}" if number else text
+    if number := _SCIENTIFIC.fullmatch(text):
+        return rf"{number[1]}\times 10^{{{int(number[2])}}}"
+    for pattern, written in _REWRITES:
+        text = pattern.sub(written, text)
+    return _REPEATING.sub(_as_fraction, text).strip()
+
+
+def _without_dollars(text: str) -> str:
+    """A text without the dollar signs of mathematics; the only one there is, in front of a digit, is money."""
+    if text.count("$") == 1 and re.match(r"\s*[-+]?\$\s*[\d.]", text):
+        return text.replace("$", r"\$")
+    return _DOLLAR.sub("", text)
+
+
+def _as_fraction(found: re.Match[str]) -> str:
+    r"""The fraction of 0.1\overline{6}: 1/6."""
+    whole, fixed, again = found[1], found[2], found[3] or found[4]
+    nines = 10 ** len(again) - 1
+    value = Fraction(int(whole + fixed + again or 0) - int(whole + fixed or 0), nines * 10 ** len(fixed))
+    return rf"\frac{{{value.numerator}}}{{{value.denominator}}}"
 
 
 def spelling(text: str) -> str:
@@ -148,6 +208,13 @@ def by_spelling(answer: str, gold: str) -> Verdict | None:
     return None if mine[1] or theirs[1] else Verdict("wrong", "value")
 
 
+def no_number(value: object) -> bool:
+    """Whether a gold or an answer is what broken arithmetic leaves: nan in any spelling, or an infinite float."""
+    if isinstance(value, float):
+        return not math.isfinite(value)
+    return isinstance(value, str) and spelling(value.strip()).casefold().lstrip("+-") == "nan"
+
+
 @dataclass(frozen=True, slots=True)
 class Question:
     """What is left to decide by algebra. key: answers of one key have one verdict. args, options: the call that decides."""
@@ -178,8 +245,8 @@ def prepare(
         if len(text) > most:
             return Verdict("undecided", f"{name} of more than {most} characters")
     wanted = bare(gold)
-    if not wanted:
-        return Verdict("undecided", "no gold")
+    if not wanted or no_number(wanted):
+        return Verdict("undecided", "gold is not a number" if wanted else "no gold")
     if answer_in == "anywhere":
         return None
     found, why = extract(completion, answer_in, tag, closed)
@@ -188,8 +255,8 @@ def prepare(
     if len(found) > MAX_ANSWER:
         return Verdict("undecided", f"answer of more than {MAX_ANSWER} characters")
     answer = bare(found)
-    if not answer:
-        return Verdict("wrong", NO_ANSWER)
+    if not answer or no_number(answer):
+        return Verdict("wrong", "answer is not a number" if answer else NO_ANSWER)
     settled = None if algebra_only else by_spelling(answer, wanted)
     if settled is not None:
         return settled
@@ -208,6 +275,7 @@ __all__ = [
     "last_box",
     "last_number",
     "last_tag",
+    "no_number",
     "prepare",
     "rational",
     "spelling",
