@@ -422,8 +422,9 @@ def _algebra(answer: str, gold: str, parsed: Any | None = None, factor: Any = In
     if {_brackets(answer), _brackets(gold)} == {"set", "order"}:
         return Verdict("wrong", "brackets")
     if factor != 1:
-        if not (isinstance(parsed, Expr) and isinstance(target, Expr)):
-            return Verdict("undecided", "unit of a list")
+        numbers = isinstance(parsed, Expr), isinstance(target, Expr)
+        if not all(numbers):
+            return WRONG if any(numbers) else Verdict("undecided", "unit of a list")
         parsed = factor * parsed.doit()
     if any(side in (nan, zoo) for side in (target, parsed)):
         return Verdict("undecided" if target in (nan, zoo) else "wrong", "not a number")
@@ -431,13 +432,17 @@ def _algebra(answer: str, gold: str, parsed: Any | None = None, factor: Any = In
         return _right_if(target == parsed)
     target, parsed = _as_sets(target, gold, parsed, answer)
     equal = verify(target, parsed, allow_set_relation_comp=True, timeout_seconds=None, raise_on_error=True)
-    if not equal and any(_has_i(side) for side in (target, parsed)):
+    if not equal and _names(target) == _names(parsed) and (_has_i(target) or _has_i(parsed)):
         target, parsed = _complex(target), _complex(parsed)
         equal = verify(target, parsed, timeout_seconds=None, raise_on_error=True)
     return _right_if(bool(equal) and not _far(target, parsed))
 
 
 _I = Symbol("i", real=True)
+
+
+def _names(side: Any) -> set[Any]:
+    return set(getattr(side, "free_symbols", ())) - {_I}
 
 
 def _has_i(side: Any) -> bool:
