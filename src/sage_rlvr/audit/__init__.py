@@ -14,6 +14,7 @@ from sage_rlvr.audit.countdown import audit_countdown
 from sage_rlvr.audit.knights import audit_knights
 from sage_rlvr.audit.mathematics import audit_mathematics
 from sage_rlvr.audit.pages import lines_of, page_of, verify_lines, write_page
+from sage_rlvr.audit.pairs import PAIRS, Pair, audit_pairs, read_pairs
 from sage_rlvr.audit.wrong import wrong_answers
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.prompts import FORMATS
@@ -24,11 +25,11 @@ from sage_rlvr.verifiers.answers import Place
 
 KNIGHTS = "knights_and_knaves"
 COUNTDOWN = "countdown"
-NAMES = (*TASKS, KNIGHTS, f"{KNIGHTS}_strict", COUNTDOWN)
+NAMES = (*TASKS, KNIGHTS, f"{KNIGHTS}_strict", COUNTDOWN, PAIRS)
 
 
 def audit(name: str, template: str | None = None, k: int = 256, answer_in: Place | None = None) -> Audit:
-    """Audit a task by its name, or a .jsonl file with problem and answer.
+    """Audit a task by its name, a .jsonl file with problem and answer, or the verifier itself on `pairs`.
 
     name       one of `NAMES`; "countdown" is the world of recipes/countdown, "countdown:NAME" another one of `WORLDS`
     template   a prompt format of `FORMATS` (default: each of them); Countdown and Knights and Knaves have one, their own
@@ -38,9 +39,11 @@ def audit(name: str, template: str | None = None, k: int = 256, answer_in: Place
     if k < 1:
         raise ConfigError(f"k = {k}: at least one guess is needed")
     world = WORLDS.get("demo" if name == COUNTDOWN else name.removeprefix(f"{COUNTDOWN}:"))
-    if name in (KNIGHTS, f"{KNIGHTS}_strict", COUNTDOWN) or name.startswith(f"{COUNTDOWN}:"):
+    if name in (KNIGHTS, f"{KNIGHTS}_strict", COUNTDOWN, PAIRS) or name.startswith(f"{COUNTDOWN}:"):
         if template is not None or answer_in is not None:
             raise ConfigError(f"{name} is asked and read in one format, its own; leave out --template and --answer-in")
+        if name == PAIRS:
+            return audit_pairs()
         if name.startswith(COUNTDOWN):
             if world is None:
                 raise ConfigError(f"{name}: no such world; choose one of {', '.join(WORLDS)}")
@@ -57,6 +60,6 @@ def audit(name: str, template: str | None = None, k: int = 256, answer_in: Place
 
 
 __all__ = [
-    "BAR", "NAMES", "Audit", "Check", "Finding", "audit", "lines_of", "others_floor", "page_of", "uniform_floor",
+    "BAR", "NAMES", "Audit", "Check", "Finding", "Pair", "audit", "lines_of", "others_floor", "page_of", "read_pairs", "uniform_floor",
     "verify_lines", "write_page", "wrong_answers",
 ]  # fmt: skip

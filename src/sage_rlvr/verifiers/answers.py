@@ -1,6 +1,6 @@
 r"""Where an answer stands in a completion, and how it is spelled. Text only: linear in its length, safe in any process.
 
-    extract: completion, place -> answer | (none, why)          place = boxed, tag, last_number or whole
+    extract: completion, place -> answer | (none, why)          place = boxed, tag, stated, last_number or whole
     settle:  answer, gold      -> verdict | (not decided by spelling)
 
 An answer is read at the place that was asked for and nowhere else: a number of the working is never taken for one. The
@@ -19,13 +19,18 @@ from typing import Literal, get_args
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.verifiers import Verdict
 
-Place = Literal["boxed", "tag", "last_number", "whole", "anywhere"]
+Place = Literal["boxed", "tag", "stated", "last_number", "whole", "anywhere"]
 
 MAX_COMPLETION = 1_000_000  # characters of a completion that are searched for the answer
 MAX_ANSWER = 1_000  # characters of an answer or a gold that are parsed
 RIGHT = Verdict("right", "right")
 NO_ANSWER, CUT_OFF = "no answer", "answer cut off"
-_BRACES = re.compile(r"(?P<box>\\(?:boxed|fbox)\s*\{)|\\.|(?P<open>\{)|(?P<close>\})", re.DOTALL)
+_BRACES = re.compile(
+    r"(?P<box>\\(?:boxed|fbox)\s*\{)|\\boxed\s*(?P<loose>[-+]?\d+(?:[.,/]\d+)*)|\\.|(?P<open>\{)|(?P<close>\})", re.DOTALL
+)
+# "answer is" and "answer:" and the four signs of GSM8K, and what follows them in their line or the next
+_STATED = re.compile(r"(?:####|\banswer\W{0,4}(?:\s(?:is|=)\b\W{0,2}?:?|:\**|=))\s*(?P<said>[^\n]+)", re.IGNORECASE)
+_SENTENCE = re.compile(r"[.!?](?:\*\*)?(?:\s|$)")
 # A sign counts where it cannot be a minus between two operands; 1,2 are two numbers and 1,000 is one.
 _NUMBER = re.compile(
     r"(?:(?<![\w)\]}.])[-+\u2212])?"
@@ -79,12 +84,14 @@ WORD = re.compile(r"[^\W\d_]{4,}|[A-Z]?[a-z]{3}|[Nn]o|NO|YES")
 
 
 def last_box(text: str) -> tuple[str | None, str]:
-    r"""The contents of the last outermost `\boxed{...}`, or None and why: "no answer", "answer cut off"."""
+    r"""The contents of the last outermost `\boxed{...}` (or the number of `\boxed 5`), or None and why it is none."""
     opened: list[int | None] = []  # for each open brace: where its box's contents start, None when it is no box
     found, cut = None, False
     for token in _BRACES.finditer(text):
         if token["box"]:
             opened.append(token.end())
+        elif token["loose"] and not opened:
+            found = token.span("loose")
         elif token["open"]:
             opened.append(None)
         elif token["close"] and opened:
@@ -115,6 +122,14 @@ def last_number(text: str) -> tuple[str | None, str]:
     return (found[0][0], "") if found else (None, NO_ANSWER)
 
 
+def last_stated(text: str) -> tuple[str | None, str]:
+    """What follows the last "answer is", "answer:" or "####", to the end of its sentence; None and "no answer" without one."""
+    found = deque(_STATED.finditer(text), maxlen=1)
+    if not found:
+        return None, NO_ANSWER
+    return _SENTENCE.split(found[0]["said"].strip(), maxsplit=1)[0].strip().strip("*"), ""
+
+
 def extract(
     completion: str, answer_in: Place = "boxed", tag: str = "SOLUTION", closed: bool = True
 ) -> tuple[str | None, str]:
@@ -123,6 +138,8 @@ def extract(
         return last_box(completion)
     if answer_in == "tag":
         return last_tag(completion, tag, closed)
+    if answer_in == "stated":
+        return last_stated(completion)
     return last_number(completion) if answer_in == "last_number" else (completion, "")
 
 
@@ -144,6 +161,8 @@ def bare(text: str) -> str:
     text = text.rstrip(".").strip() if not text.endswith(r"\right.") else text
     if text.isdigit():
         return text
+    if (whole := _TEXT.fullmatch(text)) and any(map(str.isdigit, whole[1])):
+        text = whole[1].strip()
     if _THOUSANDS.fullmatch(text):
         return text.replace("_", "")
     if grouped := _GROUPED.fullmatch(text):
@@ -274,6 +293,7 @@ __all__ = [
     "extract",
     "last_box",
     "last_number",
+    "last_stated",
     "last_tag",
     "no_number",
     "prepare",

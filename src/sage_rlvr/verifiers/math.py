@@ -56,6 +56,7 @@ _CONSTANT = re.compile(r"(?<![a-zA-Z\\])([EeIi])(?=_)")
 _NAMES = {"e": r"\varrho ", "i": r"\varsigma "}
 _SUBSCRIPT = re.compile(r"_\{\\(?:(?:text|mathrm|rm)\s*\{?\s*([a-zA-Z]+)\s*\}?|(odot))\}")
 _LEVELS = 3  # how often an answer may be parted into answers
+_MOST_PARTS = 12  # sides of an equation, terms of a ratio, parts of a list that are held against each other
 _CONFIG = [
     LatexExtractionConfig(
         boxed_match_priority=-1,
@@ -72,7 +73,7 @@ _NUMERIC = re.compile(
 )
 _NAME = re.compile(
     r"(?:\\(?:angle|triangle|measuredangle|overline|vec|mathbf|mathrm|text|operatorname|alpha|beta|gamma|theta|phi|lambda|mu|sigma|"
-    r"omega|Delta)(?![a-z])|[A-Za-z ]|[{}|']|_\{?\w+\}?|\([A-Za-z, ]+\))+"
+    r"omega|Delta|gcd|max|min|det|deg|dim|Pr)(?![a-z])|[A-Za-z ]|[{}|']|_(?:\{\w+\}|\w)|\([\w, ]+\))+"
 )
 _BUILDER = re.compile(r"\\\{\s*[a-zA-Z]\s*(?:\\in\s*(?:\\mathbb\s*\{?\s*R\s*\}?)\s*)?(?:\\mid(?![a-z])|\\colon|:|\|)\s*(.+)\\\}", re.DOTALL)
 _ASSIGNED = re.compile(r"([A-Za-z](?:_\{?\w+\}?)?)\s*=\s*([^=]+)")
@@ -253,7 +254,7 @@ def _by_notation(answer: str, gold: str, levels: int) -> Verdict | None:
     if told is not None and (told.half or not told.colon):
         return Verdict("wrong", "time")
     parts, others = ratio(answer), ratio(gold)
-    if not (parts or others) or not levels:
+    if not (parts or others) or not levels or max(len(parts or ()), len(others or ())) > _MOST_PARTS:
         return None
     if parts and others:
         same = len(parts) == len(others) and all(
@@ -287,7 +288,7 @@ def _claim(text: str, levels: int) -> tuple[str, list[str]] | None | Verdict:
         return None
     sides = split(text, _EQUAL)
     marks = re.findall(r"=|\\(?:approx|simeq|sim|doteq)(?![a-z])", text)
-    if len(sides) != len(marks) + 1 or len(split(text, {",", ";"})) > 1:
+    if len(sides) != len(marks) + 1 or len(sides) > _MOST_PARTS or len(split(text, {",", ";"})) > 1:
         return None
     if not sides[0] and len(sides) > 1:
         sides, marks = sides[1:], marks[1:]
@@ -349,12 +350,12 @@ def _has_relation(text: str) -> bool:
 def _by_parts(answer: str, gold: str, levels: int) -> Verdict | None:
     """Lists whose parts have units or words of their own, in any order; lists of mathematics are left to algebra."""
     mine, theirs = listed(answer), listed(gold)
-    if len(mine) < 2 and len(theirs) < 2:
+    if (len(mine) < 2 and len(theirs) < 2) or summed(answer) or summed(gold):
         return None
-    if not any(has_text(part) or not measured(part).bare for part in (*mine, *theirs)) or max(len(mine), len(theirs)) > 12:
+    if not any(has_text(part) or not measured(part).bare for part in (*mine, *theirs)) or max(len(mine), len(theirs)) > _MOST_PARTS:
         return None
     if len(mine) != len(theirs):
-        return None if _plain_list(mine) and _plain_list(theirs) else WRONG
+        return WRONG
     left, unsure = list(theirs), False
     for part in mine:
         verdicts = [_decide(part, wanted, None, levels) for wanted in left]
@@ -366,10 +367,6 @@ def _by_parts(answer: str, gold: str, levels: int) -> Verdict | None:
         else:
             del left[at]
     return Verdict("undecided", "unit") if left else RIGHT
-
-
-def _plain_list(parts: list[str]) -> bool:
-    return len(parts) == 1 and not has_text(measured(parts[0]).body)
 
 
 def _by_measure(answer: str, gold: str, parsed: Any | None) -> Verdict:
@@ -494,7 +491,7 @@ def verify_math(
     r"""Whether the answer of `completion` is `gold`. Never raises on any text; may run for ever (see `Pool`).
 
     answer_in  where the answer must stand, its last occurrence counts: "boxed" in `\boxed{...}`, "tag" in
-               `<tag>...</tag>`, "last_number" the last plain number, "whole" all of the text, "anywhere" wherever
+               `<tag>...</tag>`, "stated" behind "the answer is" or "####", "last_number" the last plain number, "whole" all of the text, "anywhere" wherever
                math-verify finds one, the last number included
     closed     False where generation stops at the closing tag and drops it: the answer then ends with the text
     algebra_only  one spelling is not enough: for audits, which ask what the parser makes of a gold

@@ -20,6 +20,7 @@ from fractions import Fraction
 _BLOCK = r"\\(?:text|textbf|textit|textrm|textnormal|textsc|mathrm|mathbf|mathit|mathsf|mbox|operatorname)\s*\{([^{}]*)\}"
 _TEXT = re.compile(_BLOCK)
 _SPACE = re.compile(r"\\[,;:! ]|\\q?quad(?![a-z])|~|\s")
+_SPACES_AT_END = re.compile(rf"(?:{_SPACE.pattern})+$")
 _TOKEN = re.compile(
     rf"(?P<block>{_BLOCK})|(?P<degree>\^\s*(?:\\circ|\{{\s*\\circ\s*\}}))"
     r"|(?P<space>(?:\\[,;:! ]|\\q?quad(?![a-z])|~|\s)+)"
@@ -262,8 +263,7 @@ def measured(text: str) -> Measured:
     cut = tokens[start].start() if start < len(tokens) else len(text)
     tail = plain("".join(_written(token) for token in tokens[start:]))
     said = _meaning(tail) if tail else front
-    body = text[:cut].strip()
-    body = _trimmed(body)
+    body = _trimmed(text[:cut]).lstrip()
     if said is None or not body or body[-1] in "=+-*/^_<>(,:":
         return Measured(text) if not money else Measured(text, units=front.units)
     units = said.units or front.units
@@ -274,9 +274,8 @@ def measured(text: str) -> Measured:
 
 def _trimmed(body: str) -> str:
     """Without the space marks at its end."""
-    while (found := re.search(r"(?:\\[,;:! ]|~|\s|\\q?quad)+$", body)) is not None:
-        body = body[: found.start()]
-    return body
+    found = _SPACES_AT_END.search(body)
+    return body[: found.start()] if found else body
 
 
 def _written(token: re.Match[str]) -> str:
