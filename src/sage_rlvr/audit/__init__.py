@@ -60,6 +60,6 @@ def audit(name: str, template: str | None = None, k: int = 256, answer_in: Place
 
 
 __all__ = [
-    "BAR", "NAMES", "Audit", "Check", "Finding", "Pair", "audit", "lines_of", "others_floor", "page_of", "read_pairs", "uniform_floor",
-    "verify_lines", "write_page", "wrong_answers",
+    "BAR", "NAMES", "Audit", "Check", "Finding", "Pair", "audit", "lines_of", "others_floor", "page_of", "read_pairs",
+    "uniform_floor", "verify_lines", "write_page", "wrong_answers",
 ]  # fmt: skip

@@ -55,7 +55,9 @@ def read_pairs() -> tuple[Pair, ...]:
     rows = [line.split("\t") for line in lines if line]
     for at, row in enumerate(rows, start=1):
         if len(row) != len(COLUMNS) or (at > 1 and row[2] not in ("right", "wrong")):
-            raise DataError(f"pairs.tsv:{at}: {row!r:.80}; the columns are {', '.join(COLUMNS)}, verdict right or wrong")
+            raise DataError(
+                f"pairs.tsv:{at}: {row!r:.80}; the columns are {', '.join(COLUMNS)}, verdict right or wrong"
+            )
     made = tuple(Pair(row[0], row[1], row[2] == "right", row[3], row[4]) for row in rows[1:])
     if len({pair.pair_id for pair in made}) < len(made):
         raise DataError("pairs.tsv: an id stands twice; give every pair its own")
@@ -86,7 +88,9 @@ def _judged(pool: Pool, pairs: Sequence[Pair]) -> list[Verdict]:
     return pool.verify([(pair.completion, pair.gold) for pair in pairs])
 
 
-def _rates(name: str, pairs: Sequence[Pair], verdicts: Sequence[Verdict], bar: bool = False, rows: bool = True) -> list[Check]:
+def _rates(
+    name: str, pairs: Sequence[Pair], verdicts: Sequence[Verdict], bar: bool = False, rows: bool = True
+) -> list[Check]:
     """The checks of the equal and of the different pairs, with the rate of misses and its interval."""
     found = []
     for right, said, miss in (
@@ -94,7 +98,13 @@ def _rates(name: str, pairs: Sequence[Pair], verdicts: Sequence[Verdict], bar: b
         (True, f"equal, called right{name}", "false wrong or undecided"),
     ):
         some = [(pair.pair_id, verdict) for pair, verdict in zip(pairs, verdicts, strict=True) if pair.right is right]
-        check = check_of(said, [i for i, _ in some], [v for _, v in some], lambda verdict, right=right: verdict.right is right, bar=bar)
+        check = check_of(
+            said,
+            [i for i, _ in some],
+            [v for _, v in some],
+            lambda verdict, right=right: verdict.right is right,
+            bar=bar,
+        )
         rate = wilson(check.total - int(check.good), check.total, over="pairs")
         note = f"{miss} {100 * rate.value:.1f} % ({100 * rate.low:.1f} to {100 * rate.high:.1f})"
         found.append(replace(check, note=note, rows=check.rows if rows else ()))

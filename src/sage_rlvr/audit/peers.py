@@ -21,7 +21,9 @@ from pathlib import Path
 from typing import Any
 
 ENVIRONMENT = "SAGE_RLVR_LM_EVAL"
-ABSENT = f'not available: pip install "lm-eval[math]" into an environment of its own and name its python in {ENVIRONMENT}'
+ABSENT = (
+    f'not available: pip install "lm-eval[math]" into an environment of its own and name its python in {ENVIRONMENT}'
+)
 SECONDS = 1800
 
 

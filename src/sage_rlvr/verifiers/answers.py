@@ -26,10 +26,11 @@ MAX_ANSWER = 1_000  # characters of an answer or a gold that are parsed
 RIGHT = Verdict("right", "right")
 NO_ANSWER, CUT_OFF = "no answer", "answer cut off"
 _BRACES = re.compile(
-    r"(?P<box>\\(?:boxed|fbox)\s*\{)|\\boxed\s*(?P<loose>[-+]?\d+(?:[.,/]\d+)*)|\\.|(?P<open>\{)|(?P<close>\})", re.DOTALL
+    r"(?P<box>\\(?:boxed|fbox)\s*\{)|\\boxed\s*(?P<loose>[-+]?\d+(?:[.,/]\d+)*)|\\.|(?P<open>\{)|(?P<close>\})",
+    re.DOTALL,
 )
-# "answer is" and "answer:" and the four signs of GSM8K, and what follows them in their line or the next
-_STATED = re.compile(r"(?:####|\banswer\W{0,4}(?:\s(?:is|=)\b\W{0,2}?:?|:\**|=))\s*(?P<said>[^\n]+)", re.IGNORECASE)
+# "answer is", "answer:" and the four signs of GSM8K
+_STATED = re.compile(r"####|\banswer\W{0,4}(?:\s(?:is|=)\b\W{0,2}?:?|:\**|=)", re.IGNORECASE)
 _SENTENCE = re.compile(r"[.!?](?:\*\*)?(?:\s|$)")
 # A sign counts where it cannot be a minus between two operands; 1,2 are two numbers and 1,000 is one.
 _NUMBER = re.compile(
@@ -43,8 +44,8 @@ _TEXT = re.compile(r"\\(?:text|textbf|textit|textrm|mathrm|mathbf|mbox)\s*\{([^{
 # No space between digits is dropped: 2 1/2 is not 21/2.
 _LAYOUT = re.compile(r"\\left(?![a-z])|\\right(?![a-z])|\\[!,;:]|\\displaystyle(?![a-z])|(?<!\d)\s|\s(?!\d)")
 _SPACES = r"(?:\\[,; ]|~| |\{,\}|,\\!|\\!,)"
-_GROUPED = re.compile(rf"([-+]?\d{{1,3}})((?:{_SPACES}\d{{3}})+)(\.\d+)?")
-_MIXED = re.compile(r"([-+]?\d+)\s+(\d+)/(\d+)")
+_GROUPED = re.compile(rf"(?<![\d.,^_])\d{{1,3}}(?:{_SPACES}\d{{3}})+(?!\d)")
+_MIXED = re.compile(r"(?<![\w.^_}}])(\d+) (\d+)/(\d+)(?![\d.])")
 _REPEATING = re.compile(r"(?<![\d.])(\d*)\.(\d*)\\(?:overline|bar|dot)\s*(?:\{(\d{1,40})\}|(\d))(?!\d)")
 # What stands on the left is written as on the right before anything is parsed.
 _REWRITES = (
@@ -67,15 +68,61 @@ _NUMERAL = re.compile(
 _ASCII: dict[int, int | str | None] = {0xFF01 + i: 0x21 + i for i in range(94)} | {0x2212: "-", 0x3000: " "}
 _ASCII |= dict.fromkeys((0xAD, 0x200B, 0x200C, 0x200D, 0x200E, 0x200F, 0x2060, 0xFEFF))
 # Signs that models write and the parser does not know.
-_ASCII |= {
-    ord(sign): rf"\{command} "
-    for sign, command in zip(
-        "√π∞≤≥≠≈×·÷±∪∩∅∈αβγδεθλμσφω",
-        "sqrt pi infty le ge ne approx times cdot div pm cup cap emptyset in alpha beta gamma delta varepsilon theta lambda mu "
-        "sigma varphi omega".split(),
-        strict=True,
-    )
-}
+_SIGNS = [
+    "√",
+    "sqrt",
+    "π",
+    "pi",
+    "∞",
+    "infty",
+    "≤",
+    "le",
+    "≥",
+    "ge",
+    "≠",
+    "ne",
+    "≈",
+    "approx",
+    "×",
+    "times",
+    "·",
+    "cdot",
+    "÷",
+    "div",
+    "±",
+    "pm",
+    "∪",
+    "cup",
+    "∩",
+    "cap",
+    "∅",
+    "emptyset",
+    "∈",
+    "in",
+    "α",
+    "alpha",
+    "β",
+    "beta",
+    "γ",
+    "gamma",
+    "δ",
+    "delta",
+    "ε",
+    "varepsilon",
+    "θ",
+    "theta",
+    "λ",
+    "lambda",
+    "μ",
+    "mu",
+    "σ",
+    "sigma",
+    "φ",
+    "varphi",
+    "ω",
+    "omega",
+]
+_ASCII |= {ord(sign): rf"\{command} " for sign, command in zip(_SIGNS[::2], _SIGNS[1::2], strict=True)}
 _ASCII |= {ord(sign): rf"\frac{{{a}}}{{{b}}}" for sign, a, b in zip("½⅓⅔¼¾⅕⅛", "1121311", "2334458", strict=True)}
 _ASCII |= {ord("°"): r"^\circ ", ord("º"): r"^\circ ", ord("ℝ"): r"\mathbb{R}"}
 _POWERS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁻", "0123456789-")
@@ -123,11 +170,14 @@ def last_number(text: str) -> tuple[str | None, str]:
 
 
 def last_stated(text: str) -> tuple[str | None, str]:
-    """What follows the last "answer is", "answer:" or "####", to the end of its sentence; None and "no answer" without one."""
+    """What follows the last "answer is", "answer:" or "####", to the end of its sentence; None and why where nothing does."""
     found = deque(_STATED.finditer(text), maxlen=1)
     if not found:
         return None, NO_ANSWER
-    return _SENTENCE.split(found[0]["said"].strip(), maxsplit=1)[0].strip().strip("*"), ""
+    said = text[found[0].end() :].lstrip().partition("\n")[0].rstrip()
+    if not said:
+        return None, CUT_OFF
+    return _SENTENCE.split(said, maxsplit=1)[0].strip().strip("*"), ""
 
 
 def extract(
@@ -165,10 +215,8 @@ def bare(text: str) -> str:
         text = whole[1].strip()
     if _THOUSANDS.fullmatch(text):
         return text.replace("_", "")
-    if grouped := _GROUPED.fullmatch(text):
-        return grouped[1] + re.sub(r"\D", "", grouped[2]) + (grouped[3] or "")
-    if mixed := _MIXED.fullmatch(text):
-        return rf"{mixed[1]}\frac{{{mixed[2]}}}{{{mixed[3]}}}"
+    text = _GROUPED.sub(lambda found: re.sub(r"\D", "", found[0]), text)
+    text = _MIXED.sub(r"\1\\frac{\2}{\3}", text)
     text = _IDLE_POINT.sub("", text)
     if number := _SCIENTIFIC.fullmatch(text):
         return rf"{number[1]}\times 10^{{{int(number[2])}}}"

@@ -17,16 +17,37 @@ from __future__ import annotations
 
 import logging
 import re
+from dataclasses import replace
 from fractions import Fraction
 from functools import lru_cache
 from typing import Any
 
-from latex2sympy2_extended import NormalizationConfig, latex2sympy
-from math_verify import LatexExtractionConfig, parse, verify
+from latex2sympy2_extended import NormalizationConfig, latex2sympy, normalize_latex
+from math_verify import ExprExtractionConfig, LatexExtractionConfig, parse, verify
 from math_verify.grader import is_relation, unwrap_fcs
 from sympy import (
-    EmptySet, Expr, FiniteSet, Float, I, Integer, Intersection, Interval, Mul, N, Product, Rational, Set, Sum, Symbol, Tuple,
-    UnevaluatedExpr, Union, evaluate, nan, oo, pi, zoo,
+    EmptySet,
+    Expr,
+    FiniteSet,
+    Float,
+    I,
+    Intersection,
+    Interval,
+    Mul,
+    N,
+    Product,
+    Rational,
+    Set,
+    Sum,
+    Symbol,
+    Tuple,
+    UnevaluatedExpr,
+    Union,
+    evaluate,
+    nan,
+    oo,
+    pi,
+    zoo,
 )  # fmt: skip
 
 from sage_rlvr.verifiers import Verdict
@@ -46,7 +67,22 @@ from sage_rlvr.verifiers.answers import (
     spelling,
 )
 from sage_rlvr.verifiers.quantities import (
-    EMPTY, Measured, based, choice, clock, date, has_text, letter, letters, listed, measured, radians, ratio, split, summed, worded,
+    EMPTY,
+    Measured,
+    based,
+    choice,
+    clock,
+    date,
+    has_text,
+    letter,
+    letters,
+    listed,
+    measured,
+    radians,
+    ratio,
+    split,
+    summed,
+    worded,
 )  # fmt: skip
 
 logging.getLogger("math_verify").setLevel(logging.ERROR)  # it warns that its time limits are off
@@ -54,6 +90,7 @@ MAX_DEPTH = 40  # brackets within brackets; the parser needs minutes for 400
 # Letters that the parser takes for constants although a subscript makes them names, and subscripts that it cannot read.
 _CONSTANT = re.compile(r"(?<![a-zA-Z\\])([EeIi])(?=_)")
 _NAMES = {"e": r"\varrho ", "i": r"\varsigma "}
+_NUMERAL = re.compile(r"(?<![\w.}^\\])\d+_(?:\{\d+\}|\d+)")
 _SUBSCRIPT = re.compile(r"_\{\\(?:(?:text|mathrm|rm)\s*\{?\s*([a-zA-Z]+)\s*\}?|(odot))\}")
 _LEVELS = 3  # how often an answer may be parted into answers
 _MOST_PARTS = 12  # sides of an equation, terms of a ratio, parts of a list that are held against each other
@@ -64,6 +101,7 @@ _CONFIG = [
         normalization_config=NormalizationConfig(units=False, malformed_operators=True, nits=True),
     )
 ]
+_ANYWHERE = [replace(_CONFIG[0], boxed_match_priority=50)]
 _RELATIONS = re.compile(r"[<>]|\\(?:n?leq?|n?geq?|neq?|lt|gt|not|in|notin|subset\w*)(?![a-z])")
 _EQUAL = {"=", r"\approx", r"\simeq", r"\sim", r"\doteq"}
 _ABOUT = re.compile(r"\\(?:approx|simeq|sim|doteq)(?![a-z])")
@@ -75,10 +113,14 @@ _NAME = re.compile(
     r"(?:\\(?:angle|triangle|measuredangle|overline|vec|mathbf|mathrm|text|operatorname|alpha|beta|gamma|theta|phi|lambda|mu|sigma|"
     r"omega|Delta|gcd|max|min|det|deg|dim|Pr)(?![a-z])|[A-Za-z ]|[{}|']|_(?:\{\w+\}|\w)|\([\w, ]+\))+"
 )
-_BUILDER = re.compile(r"\\\{\s*[a-zA-Z]\s*(?:\\in\s*(?:\\mathbb\s*\{?\s*R\s*\}?)\s*)?(?:\\mid(?![a-z])|\\colon|:|\|)\s*(.+)\\\}", re.DOTALL)
+_BUILDER = re.compile(
+    r"\\\{\s*[a-zA-Z]\s*(?:\\in\s*(?:\\mathbb\s*\{?\s*R\s*\}?)\s*)?(?:\\mid(?![a-z])|\\colon|:|\|)\s*(.+)\\\}",
+    re.DOTALL,
+)
 _ASSIGNED = re.compile(r"([A-Za-z](?:_\{?\w+\}?)?)\s*=\s*([^=]+)")
 _NOTHING = {r"\emptyset", r"\varnothing", r"\{\}"}
 WRONG = Verdict("wrong", "value")
+UNREADABLE = "answer cannot be parsed"
 
 
 def _brackets(text: str) -> str:
@@ -98,8 +140,14 @@ def _depth(text: str) -> int:
     return deepest
 
 
+def _in_base_ten(found: re.Match[str]) -> str:
+    value = based(found[0])
+    return found[0] if value is None else r"\text{no numeral}" if value[0] is None else f"{value[0]}"
+
+
 def _readable(text: str) -> str:
-    """A text in which E_1 and I_0 are names and no constants, and subscripts are plain words."""
+    """A text in which E_1 and I_0 are names and no constants, 42_8 is 34, and subscripts are plain words."""
+    text = _NUMERAL.sub(_in_base_ten, text)
     text = _SUBSCRIPT.sub(lambda found: f"_{{{found[1] or found[2]}}}", text)
     return _CONSTANT.sub(lambda found: _NAMES[found[1].lower()], text)
 
@@ -146,7 +194,11 @@ def _far(gold: Any, answer: Any) -> bool:
     """
     if isinstance(gold, Interval) and isinstance(answer, Interval):
         return _far(gold.start, answer.start) or _far(gold.end, answer.end)
-    if isinstance(gold, (Tuple, FiniteSet)) and isinstance(answer, (Tuple, FiniteSet)) and len(gold.args) == len(answer.args):
+    if (
+        isinstance(gold, (Tuple, FiniteSet))
+        and isinstance(answer, (Tuple, FiniteSet))
+        and len(gold.args) == len(answer.args)
+    ):
         mine, theirs = _ordered(answer), _ordered(gold)
         return any(_far(a, b) for a, b in zip(theirs, mine, strict=True))
     if not (isinstance(gold, Expr) and isinstance(answer, Expr)):
@@ -166,17 +218,22 @@ def _far(gold: Any, answer: Any) -> bool:
 
 def _ordered(found: Any) -> list[Any]:
     """The parts of a list in their order, of a set of real numbers by size."""
-    if isinstance(found, FiniteSet) and all(getattr(part, "is_extended_real", False) and part.is_number for part in found.args):
+    if isinstance(found, FiniteSet) and all(
+        getattr(part, "is_extended_real", False) and part.is_number for part in found.args
+    ):
         return sorted(found.args, key=lambda part: N(part, 30))
     return list(found.args)
 
 
 def _anywhere(completion: str) -> tuple[str, Any | None]:
     """(text, sympy object) of the answer that math-verify finds in a completion: a box, "the answer is", a number."""
-    found = parse(completion, parsing_timeout=None, raise_on_error=True)
+    found = parse(completion, [*_ANYWHERE, ExprExtractionConfig()], parsing_timeout=None, raise_on_error=True)
     texts = [item for item in found if isinstance(item, str)]
     objects = [item for item in found if not isinstance(item, str)]
     parsed = objects[0] if objects else None
+    inside, _ = last_box(completion)
+    if texts and inside and normalize_latex(inside, _CONFIG[0].normalization_config) == texts[-1]:
+        return bare(inside), parsed  # as it was written: math-verify drops dollar signs
     # of 50% the text that comes back is 50
     sign = r"\%" if isinstance(parsed, Mul) and parsed.args[-1:] == (UnevaluatedExpr(Rational(1, 100)),) else ""
     return bare(texts[-1] + sign * ("%" not in texts[-1])) if texts else "", parsed
@@ -226,6 +283,8 @@ def _by_words(answer: str, gold: str, levels: int) -> Verdict | None:
     if mine is not None and theirs is not None:
         return _right_if(mine == theirs)
     if (points := letters(answer)) and (named := letters(gold)):
+        if len(points) == 2 and points == named[::-1]:
+            return Verdict("undecided", "order of letters")  # a product, or a segment, or points in another order
         return _right_if(points == named, "order of letters")
     for one, other in ((answer, gold), (gold, answer)):
         chosen = choice(one)
@@ -264,25 +323,29 @@ def _by_notation(answer: str, gold: str, levels: int) -> Verdict | None:
         return _right_if(same, "ratio")
     if len(parts or others or []) > 2:
         return Verdict("wrong", "ratio")
-    one, other = (rf"\frac{{{pair[0]}}}{{{pair[1]}}}" if pair else text for pair, text in ((parts, answer), (others, gold)))
+    one, other = (
+        rf"\frac{{{pair[0]}}}{{{pair[1]}}}" if pair else text for pair, text in ((parts, answer), (others, gold))
+    )
     found = _decide(one, other, None, levels - 1)
     return Verdict("undecided", "a time or a ratio") if found.right and told is not None else found
 
 
 def _by_base(
-    answer: str, gold: str, mine: tuple[Fraction, int] | None, theirs: tuple[Fraction, int] | None
+    answer: str, gold: str, mine: tuple[Fraction | None, int] | None, theirs: tuple[Fraction | None, int] | None
 ) -> Verdict:
     """Right in the base that was asked for; the same number in another base is undecided: it may be what was to be converted."""
     sides = []
     for text, found in ((answer, mine), (gold, theirs)):
         value = rational(spelling(text)) if found is None else None
         sides.append(found or (value and (value[0], 10)))
+    if sides[1] is not None and sides[1][0] is None:
+        return Verdict("undecided", "gold cannot be parsed")
     if sides[0] is None or sides[1] is None or sides[0][0] != sides[1][0]:
         return Verdict("wrong", "base")
     return RIGHT if sides[0][1] == sides[1][1] else Verdict("undecided", "another base")
 
 
-def _claim(text: str, levels: int) -> tuple[str, list[str]] | None | Verdict:
+def _claim(text: str, levels: int) -> tuple[str, list[str]] | Verdict | None:
     r"""(name, values) of x = 7, 7 = x, 2 + 5 = 7, \frac13 \approx 0.333; None for another relation; wrong where it is false."""
     if ("=" not in text and not _ABOUT.search(text)) or _RELATIONS.search(text):
         return None
@@ -308,7 +371,10 @@ def _claim(text: str, levels: int) -> tuple[str, list[str]] | None | Verdict:
 
 def _is_numeric(side: str) -> bool:
     """Whether a side of an equation has no letter but those of its unit and of functions."""
-    return _NUMERIC.fullmatch(measured(side).body) is not None and any(map(str.isdigit, side) ) or side.strip() in (r"\pi", "e")
+    return (_NUMERIC.fullmatch(measured(side).body) is not None and any(map(str.isdigit, side))) or side.strip() in (
+        r"\pi",
+        "e",
+    )
 
 
 def _near(exact: str, rounded: str) -> bool:
@@ -335,8 +401,8 @@ def _by_claims(answer: str, gold: str, levels: int) -> Verdict | None:
     if (mine is None and _has_relation(answer)) or (theirs is None and _has_relation(gold)):
         return None
     found = WRONG
-    for value in (mine[1][::-1] if mine else [answer]):
-        for wanted in (theirs[1][::-1] if theirs else [gold]):
+    for value in mine[1][::-1] if mine else [answer]:
+        for wanted in theirs[1][::-1] if theirs else [gold]:
             found = _decide(value, wanted, None, levels)
             if found.label != "wrong":
                 return found
@@ -352,7 +418,10 @@ def _by_parts(answer: str, gold: str, levels: int) -> Verdict | None:
     mine, theirs = listed(answer), listed(gold)
     if (len(mine) < 2 and len(theirs) < 2) or summed(answer) or summed(gold):
         return None
-    if not any(has_text(part) or not measured(part).bare for part in (*mine, *theirs)) or max(len(mine), len(theirs)) > _MOST_PARTS:
+    if (
+        not any(has_text(part) or not measured(part).bare for part in (*mine, *theirs))
+        or max(len(mine), len(theirs)) > _MOST_PARTS
+    ):
         return None
     if len(mine) != len(theirs):
         return WRONG
@@ -379,7 +448,8 @@ def _by_measure(answer: str, gold: str, parsed: Any | None) -> Verdict:
         return _algebra(answer, gold, parsed)
     factors, doubt = _factors(mine, theirs), False
     if factors is None:
-        return Verdict("wrong", "unit")
+        degrees = {kind for unit in (*mine.units, *theirs.units) for kind, _ in unit.dimensions}
+        return Verdict("undecided" if degrees <= {"celsius", "fahrenheit", "kelvin"} else "wrong", "unit")
     if mine.noun != theirs.noun and (mine.noun or mine.units) and (theirs.noun or theirs.units):
         doubt = True  # apples and pears, students and people: whether these are one is not known here
     found = WRONG
@@ -392,9 +462,13 @@ def _by_measure(answer: str, gold: str, parsed: Any | None) -> Verdict:
 
 def _factors(mine: Measured, theirs: Measured) -> list[Any] | None:
     """What the answer's body may be multiplied with to be compared with the gold's; None where the units are of two kinds."""
-    scale = Rational(mine.scale.numerator, mine.scale.denominator) * Rational(theirs.scale.denominator, theirs.scale.numerator)
+    scale = Rational(mine.scale.numerator, mine.scale.denominator) * Rational(
+        theirs.scale.denominator, theirs.scale.numerator
+    )
     if mine.units and theirs.units:
-        ratios = [(a.size / b.size, b.pi - a.pi) for a in mine.units for b in theirs.units if a.dimensions == b.dimensions]
+        ratios = [
+            (a.size / b.size, b.pi - a.pi) for a in mine.units for b in theirs.units if a.dimensions == b.dimensions
+        ]
         made = [scale * Rational(size.numerator, size.denominator) * pi**power for size, power in dict.fromkeys(ratios)]
         return made or None
     made = [scale]
@@ -407,7 +481,7 @@ def _factors(mine: Measured, theirs: Measured) -> list[Any] | None:
     return made
 
 
-def _algebra(answer: str, gold: str, parsed: Any | None = None, factor: Any = Integer(1)) -> Verdict:
+def _algebra(answer: str, gold: str, parsed: Any | None = None, factor: Any = 1) -> Verdict:
     """The verdict of math-verify on factor * answer and gold, corrected."""
     target = _parse_gold(gold)
     if target is None:
@@ -415,7 +489,7 @@ def _algebra(answer: str, gold: str, parsed: Any | None = None, factor: Any = In
     if parsed is None:
         parsed = _parse(answer)
     if parsed is None:
-        return Verdict("wrong", "answer cannot be parsed")
+        return Verdict("wrong", UNREADABLE)
     if {_brackets(answer), _brackets(gold)} == {"set", "order"}:
         return Verdict("wrong", "brackets")
     if factor != 1:
@@ -466,7 +540,7 @@ def _inequalities(side: Any) -> bool:
 
 
 def _solved(side: Any, text: str) -> Any:
-    """The union of what each inequality allows where "or" stands between them or nothing fulfils them all, else the intersection."""
+    """What all inequalities allow; what any does where "or" stands between them or nothing fulfils them all."""
     each = [unwrap_fcs(part).as_set() for part in side.args]
     both = Intersection(*each)
     return Union(*each) if re.search(r"(?<![a-z])or(?![a-z])|\\lor|\\vee|\\cup", text) or both is EmptySet else both
@@ -476,7 +550,8 @@ def _judge_anywhere(completion: str, gold: str) -> Verdict:
     answer, parsed = _anywhere(completion)
     if not answer:
         return Verdict("wrong", NO_ANSWER)
-    return by_spelling(answer, gold) or _compare(answer, gold, parsed)
+    found = by_spelling(answer, gold) or _compare(answer, gold)
+    return _compare(answer, gold, parsed) if found.reason == UNREADABLE else found
 
 
 def verify_math(
@@ -491,8 +566,8 @@ def verify_math(
     r"""Whether the answer of `completion` is `gold`. Never raises on any text; may run for ever (see `Pool`).
 
     answer_in  where the answer must stand, its last occurrence counts: "boxed" in `\boxed{...}`, "tag" in
-               `<tag>...</tag>`, "stated" behind "the answer is" or "####", "last_number" the last plain number, "whole" all of the text, "anywhere" wherever
-               math-verify finds one, the last number included
+               `<tag>...</tag>`, "stated" behind the last "answer is" or "####", "last_number" the last plain
+               number, "whole" all of the text, "anywhere" wherever math-verify finds one, the last number included
     closed     False where generation stops at the closing tag and drops it: the answer then ends with the text
     algebra_only  one spelling is not enough: for audits, which ask what the parser makes of a gold
 

@@ -16,8 +16,11 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from fractions import Fraction
+from itertools import pairwise
 
-_BLOCK = r"\\(?:text|textbf|textit|textrm|textnormal|textsc|mathrm|mathbf|mathit|mathsf|mbox|operatorname)\s*\{([^{}]*)\}"
+_BLOCK = (
+    r"\\(?:text|textbf|textit|textrm|textnormal|textsc|mathrm|mathbf|mathit|mathsf|mbox|operatorname)\s*\{([^{}]*)\}"
+)
 _TEXT = re.compile(_BLOCK)
 _SPACE = re.compile(r"\\[,;:! ]|\\q?quad(?![a-z])|~|\s")
 _SPACES_AT_END = re.compile(rf"(?:{_SPACE.pattern})+$")
@@ -50,7 +53,8 @@ _VOLUME = {
 }  # fmt: skip
 _ALONE = {
     "USD": {"dollar $ USD buck": _F(1), "cent ¢": _F(1, 100)}, "EUR": {"euro € EUR": _F(1)}, "GBP": {"£ GBP pound": _F(1)},
-    "JPY": {"yen ¥ JPY": _F(1)}, "INR": {"₹ rupee Rs rs INR": _F(1)}, "year": {"year yr": _F(1), "decade": _F(10), "century centurie": _F(100), "month": _F(1, 12)},
+    "JPY": {"yen ¥ JPY": _F(1)}, "INR": {"₹ rupee Rs rs INR": _F(1)}, 
+    "year": {"year yr": _F(1), "decade": _F(10), "century centurie": _F(100), "month": _F(1, 12)},
     "celsius": {"°C celsius": _F(1)}, "fahrenheit": {"°F fahrenheit": _F(1)}, "kelvin": {"K kelvin": _F(1)},
     "gallon": {"gallon gal": _F(1), "quart qt": _F(1, 4), "pint pt": _F(1, 8), "cup": _F(1, 16)},
     "degree": {"° degree deg": _F(1)}, "mole": {"mol mole": _F(1)}, "volt": {"V volt": _F(1)}, "ampere": {"A ampere amp": _F(1)},
@@ -101,21 +105,104 @@ SCALES = {
     "dozen": _F(12), "tenth": _F(1, 10), "hundredth": _F(1, 100), "thousandth": _F(1, 1000), "millionth": _F(1, 10**6),
 }  # fmt: skip
 # Symbols that count as units without \text{}: others of these lengths are products of variables.
-_BARE = set("cm mm km kg ft in hr lb lbs oz ml mL mph min sec rad deg yd gal sq cu mol hrs mins secs kmh".split())
+_BARE = set("cm mm km kg ft in hr lb lbs oz ml mL mph min sec rad deg yd gal sq cu mol hrs mins secs kmh".split())  # noqa: SIM905
 # Words that say something of the number itself: with one of them the text is no unit.
 _TELLING = set(
-    "not no non never none neither nor isn isnt cannot or and but except without least most more less fewer than greater larger "
-    "smaller above below over under undefined infinite infinity infinitely if when where unless else maybe perhaps possibly "
-    "minus plus negative half halve third quarter am pm a.m p.m noon midnight base mod modulo squared wrong false true "
-    "pi sqrt inf sin cos tan log ln exp".split()
+    [
+        "not",
+        "no",
+        "non",
+        "never",
+        "none",
+        "neither",
+        "nor",
+        "isn",
+        "isnt",
+        "cannot",
+        "or",
+        "and",
+        "but",
+        "except",
+        "without",
+        "least",
+        "most",
+        "more",
+        "less",
+        "fewer",
+        "than",
+        "greater",
+        "larger",
+        "smaller",
+        "above",
+        "below",
+        "over",
+        "under",
+        "undefined",
+        "infinite",
+        "infinity",
+        "infinitely",
+        "if",
+        "when",
+        "where",
+        "unless",
+        "else",
+        "maybe",
+        "perhaps",
+        "possibly",
+        "is",
+        "are",
+        "was",
+        "were",
+        "be",
+        "too",
+        "small",
+        "large",
+        "low",
+        "high",
+        "almost",
+        "incorrect",
+        "impossible",
+        "unknown",
+        "minus",
+        "plus",
+        "negative",
+        "half",
+        "halve",
+        "third",
+        "quarter",
+        "am",
+        "pm",
+        "a.m",
+        "p.m",
+        "noon",
+        "midnight",
+        "base",
+        "mod",
+        "modulo",
+        "squared",
+        "wrong",
+        "false",
+        "true",
+        "pi",
+        "sqrt",
+        "inf",
+        "sin",
+        "cos",
+        "tan",
+        "log",
+        "ln",
+        "exp",
+    ]
 )
-_IDLE = set("unit of each total all altogether exactly th st nd rd point".split())
-_STOPS = set("in of for to from on at by the a an is are was left per each long high tall wide deep old ago away".split())
+_IDLE = {"unit", "of", "each", "total", "all", "altogether", "exactly", "th", "st", "nd", "rd", "point"}
+_STOPS = set("in of for to from on at by the a an left per each long tall wide deep old ago away".split())  # noqa: SIM905
 _ABOUT = r"(?:approximately|about|approx\.?|roughly|around|exactly)"
 _AROUND = re.compile(rf"\\(?:text|mathrm)\{{\s*{_ABOUT}\s*\}}\s*|{_ABOUT}\s+", re.IGNORECASE)
 _TRIGONOMETRY = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc)(?![a-z])")
 _DEGREES = re.compile(r"(?<![\w.}])(?:\{\s*([0-9.]+)\s*\}|([0-9.]+))\s*\^\s*(?:\\circ|\{\s*\\circ\s*\})")
-_CURRENCY = re.compile(r"^(?P<sign>[-+]?)\s*(?P<mark>\\\$|[€£¥₹]|\\(?:text|mathrm)\{\s*\\?\$\s*\})(?:\s|\\[,; ])*(?P<rest>.+)", re.DOTALL)
+_CURRENCY = re.compile(
+    r"^(?P<sign>[-+]?)\s*(?P<mark>\\\$|[€£¥₹]|\\(?:text|mathrm)\{\s*\\?\$\s*\})(?:\s|\\[,; ])*(?P<rest>.+)", re.DOTALL
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +251,11 @@ def _singular(word: str) -> str:
 
 def _known(word: str) -> list[Unit]:
     """The readings of a unit's name: as it is written, else in small letters, else without its plural s."""
-    for name in (word, word.lower() if len(word) > 1 else word, word[:-1] if len(word) > 2 and word[-1] == "s" else word):
+    for name in (
+        word,
+        word.lower() if len(word) > 1 else word,
+        word[:-1] if len(word) > 2 and word[-1] == "s" else word,
+    ):
         if name in UNITS:
             return UNITS[name]
     name = word.lower()
@@ -186,7 +277,9 @@ _NONE = Unit((), Fraction(1))
 def _meaning(tail: str) -> Measured | None:
     """What the text behind a number says, body left empty; None where it says something of the number itself."""
     words = re.findall(r"[a-z.]+", tail.lower().replace("'", ""))
-    if any(word.strip(".") in _TELLING for word in words) or re.search(r"\d", re.sub(r"\^\s*\{?\s*-?\d+\s*\}?", "", tail)):
+    if any(word.strip(".") in _TELLING for word in words) or re.search(
+        r"\d", re.sub(r"\^\s*\{?\s*-?\d+\s*\}?", "", tail)
+    ):
         return None
     tail = re.sub(r"°\s*(?=[CF]\b)", "°", tail.replace(r"\cdot", " "))
     scale, found, noun, sign, next_power, percent = Fraction(1), [_NONE], [], 1, 1, False
@@ -200,7 +293,9 @@ def _meaning(tail: str) -> Measured | None:
         if said[0] == "^":
             if last and not done:
                 power = int(piece[1]) - 1
-                found = [_times(one, other, sign * power) for one, other in zip(found, _spread(last, found), strict=True)]
+                found = [
+                    _times(one, other, sign * power) for one, other in zip(found, _spread(last, found), strict=True)
+                ]
             continue
         if said == "/" or low == "per":
             sign = -1
@@ -300,7 +395,11 @@ def _in_tail(tokens: list[re.Match[str]], at: int) -> bool:
     if kind == "power":
         return before == "block" or (before == "word" and tokens[at - 1][0] in _BARE) or _of_fraction(tokens, at - 1)
     if token[0] == "/":
-        return before == "block" or (before == "word" and _is_unit_word(tokens[at - 1][0], "")) or _of_fraction(tokens, at - 1)
+        return (
+            before == "block"
+            or (before == "word" and _is_unit_word(tokens[at - 1][0], ""))
+            or _of_fraction(tokens, at - 1)
+        )
     return token[0] in (r"\cdot", ".") and before in ("block", "power") and at + 1 < len(tokens)
 
 
@@ -331,7 +430,7 @@ def summed(text: str) -> Measured | None:
     if len(terms) < 2 or any(not known for _, known in terms):
         return None
     units = [known[0] for _, known in terms]
-    if len({unit.dimensions for unit in units}) > 1 or any(a.size <= b.size for a, b in zip(units, units[1:], strict=False)):
+    if len({unit.dimensions for unit in units}) > 1 or any(a.size <= b.size for a, b in pairwise(units)):
         return None
     total = sum((amount * unit.size for (amount, _), unit in zip(terms, units, strict=True)), Fraction(0))
     return Measured(f"{total.numerator}/{total.denominator}", units=(Unit(units[0].dimensions, Fraction(1)),))
@@ -339,12 +438,25 @@ def summed(text: str) -> Measured | None:
 
 # ---- numbers in a base
 
-_BASED = re.compile(r"(?P<digits>[0-9A-Za-z]+(?:\.[0-9A-Za-z]+)?)_(?:\{\s*\(?(?P<named>[a-z]+|\d+)\)?\s*\}|(?P<digit>\d+))")
-_NAMES = dict(zip("two three four five six seven eight nine ten eleven twelve".split(), range(2, 13), strict=True)) | {"sixteen": 16}
+_BASED = re.compile(
+    r"(?P<digits>[0-9A-Za-z]+(?:\.[0-9A-Za-z]+)?)_(?:\{\s*\(?(?P<named>[a-z]+|\d+)\)?\s*\}|(?P<digit>\d+))"
+)
+_NAMES = {
+    "two": 2,
+    "three": 3,
+    "four": 4,
+    "five": 5,
+    "six": 6,
+    "seven": 7,
+    "eight": 8,
+    "nine": 9,
+    "ten": 10,
+    "sixteen": 16,
+}
 
 
-def based(text: str) -> tuple[Fraction, int] | None:
-    """(value, base) of 42_8, 1A_{16}, 101_{two}; None where that is no numeral in that base."""
+def based(text: str) -> tuple[Fraction | None, int] | None:
+    """(value, base) of 42_8, 1A_{16}, 101_{two}; no value for 9_8; None for what is no numeral with a base."""
     found = _BASED.fullmatch(_SPACE.sub("", _TEXT.sub(r"\1", text)))
     if found is None or not re.search(r"\d", found["digits"]):
         return None
@@ -356,7 +468,7 @@ def based(text: str) -> tuple[Fraction, int] | None:
     try:
         return Fraction(int(whole, base)) + (Fraction(int(part, base), base ** len(part)) if part else 0), base
     except ValueError:
-        return None
+        return (None, base) if found["digits"].isdigit() else None
 
 
 # ---- clock times, ratios, dates
@@ -411,7 +523,20 @@ def ratio(text: str) -> list[str] | None:
     return parts if len(parts) > 1 and all(parts) and not re.search(r"[<>=]|\\[gln]e", text) else None
 
 
-_MONTHS = "january february march april may june july august september october november december".split()
+_MONTHS = [
+    "january",
+    "february",
+    "march",
+    "april",
+    "may",
+    "june",
+    "july",
+    "august",
+    "september",
+    "october",
+    "november",
+    "december",
+]
 _DATE = re.compile(r"[A-Za-z]+|\d+|[,.\s]+|.")
 
 
@@ -471,14 +596,21 @@ def letters(text: str) -> str | None:
     return said if _LETTERS.fullmatch(said) else None
 
 
-_CHOICE = re.compile(r"\(?(?P<letter>[A-J])\s*(?:\)|[.:](?=\s|$))\s*(?P<rest>[^\s+\-*/=^_(),\\].*|\\(?!cup|cap|cdot|times|[a-z]*eq).*)?", re.DOTALL)
+_CHOICE = re.compile(
+    r"\(?(?P<letter>[A-J])\s*(?:\)|[.:](?=\s|$))\s*"
+    r"(?P<rest>[^\s+\-*/=^_(),\\].*|\\(?!cup|cap|cdot|times|[a-z]*eq).*)?",
+    re.DOTALL,
+)
+_OTHERS = re.compile(r"^(?:and|or)\b|\([A-J]\)|^[A-J][.)]?$")  # (B) or (C) is no choice
 _LETTER = re.compile(r"\(?([A-J])\)?[.:]?")
 
 
 def choice(text: str) -> tuple[str, str] | None:
     """(letter, what stands behind it) of (B) 12 and B. 12; None for anything else, a letter alone included."""
     found = _CHOICE.fullmatch(plain(text))
-    return (found["letter"], found["rest"]) if found and found["rest"] else None
+    if found is None or not found["rest"] or _OTHERS.search(found["rest"]):
+        return None
+    return found["letter"], found["rest"]
 
 
 def letter(text: str) -> str | None:
