@@ -13,16 +13,15 @@ from sage_rlvr import cli
 from sage_rlvr.audit import (
     NAMES,
     Check,
-    Pair,
     audit,
     lines_of,
     others_floor,
     page_of,
-    read_pairs,
     uniform_floor,
     verify_lines,
     wrong_answers,
 )
+from sage_rlvr.audit.pairs import Pair, read_pairs
 from sage_rlvr.audit.peers import ENVIRONMENT, lm_eval_verdicts
 from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.verifiers.exact import verify_exact

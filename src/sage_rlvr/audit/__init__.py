@@ -14,7 +14,6 @@ from sage_rlvr.audit.countdown import audit_countdown
 from sage_rlvr.audit.knights import audit_knights
 from sage_rlvr.audit.mathematics import audit_mathematics
 from sage_rlvr.audit.pages import lines_of, page_of, verify_lines, write_page
-from sage_rlvr.audit.pairs import PAIRS, Pair, audit_pairs, read_pairs
 from sage_rlvr.audit.wrong import wrong_answers
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.prompts import FORMATS
@@ -25,6 +24,7 @@ from sage_rlvr.verifiers.answers import Place
 
 KNIGHTS = "knights_and_knaves"
 COUNTDOWN = "countdown"
+PAIRS = "pairs"
 NAMES = (*TASKS, KNIGHTS, f"{KNIGHTS}_strict", COUNTDOWN, PAIRS)
 
 
@@ -43,6 +43,8 @@ def audit(name: str, template: str | None = None, k: int = 256, answer_in: Place
         if template is not None or answer_in is not None:
             raise ConfigError(f"{name} is asked and read in one format, its own; leave out --template and --answer-in")
         if name == PAIRS:
+            from sage_rlvr.audit.pairs import audit_pairs  # the intervals load scipy, which no other audit needs
+
             return audit_pairs()
         if name.startswith(COUNTDOWN):
             if world is None:
@@ -60,6 +62,6 @@ def audit(name: str, template: str | None = None, k: int = 256, answer_in: Place
 
 
 __all__ = [
-    "BAR", "NAMES", "Audit", "Check", "Finding", "Pair", "audit", "lines_of", "others_floor", "page_of", "read_pairs",
+    "BAR", "NAMES", "Audit", "Check", "Finding", "audit", "lines_of", "others_floor", "page_of",
     "uniform_floor", "verify_lines", "write_page", "wrong_answers",
 ]  # fmt: skip

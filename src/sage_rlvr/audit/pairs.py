@@ -24,7 +24,6 @@ from sage_rlvr.evaluation.intervals import wilson
 from sage_rlvr.verifiers import Verdict
 from sage_rlvr.verifiers.pool import Pool, shared
 
-PAIRS = "pairs"
 COLUMNS = ["id", "written", "verdict", "answer", "gold"]
 
 
@@ -80,8 +79,8 @@ def audit_pairs() -> Audit:
         told = [Verdict("right" if right else "wrong", rule) for right in verdicts]
         checks += _rates(f": lm-eval {rule}", pairs, told, rows=False)
     equal = sum(pair.right for pair in pairs)
-    head = f"{PAIRS}: {len(pairs)} pairs of answers, {equal} of them equal and {len(pairs) - equal} different"
-    return Audit(PAIRS, head + ("" if others else f"; lm-eval {ABSENT}"), tuple(checks))
+    head = f"pairs: {len(pairs)} pairs of answers, {equal} of them equal and {len(pairs) - equal} different"
+    return Audit("pairs", head + ("" if others else f"; lm-eval {ABSENT}"), tuple(checks))
 
 
 def _judged(pool: Pool, pairs: Sequence[Pair]) -> list[Verdict]:
@@ -111,4 +110,4 @@ def _rates(
     return found
 
 
-__all__ = ["PAIRS", "Pair", "audit_pairs", "read_pairs"]
+__all__ = ["Pair", "audit_pairs", "read_pairs"]

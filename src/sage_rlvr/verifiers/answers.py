@@ -21,6 +21,7 @@ from sage_rlvr.verifiers import Verdict
 
 Place = Literal["boxed", "tag", "stated", "last_number", "whole", "anywhere"]
 
+_PLACES = get_args(Place)
 MAX_COMPLETION = 1_000_000  # characters of a completion that are searched for the answer
 MAX_ANSWER = 1_000  # characters of an answer or a gold that are parsed
 RIGHT = Verdict("right", "right")
@@ -43,7 +44,7 @@ _SCIENTIFIC = re.compile(r"([-+]?\d+(?:\.\d+)?)[eE]([-+]?\d+)")
 _TEXT = re.compile(r"\\(?:text|textbf|textit|textrm|mathrm|mathbf|mbox)\s*\{([^{}]*)\}")
 # No space between digits is dropped: 2 1/2 is not 21/2.
 _LAYOUT = re.compile(r"\\left(?![a-z])|\\right(?![a-z])|\\[!,;:]|\\displaystyle(?![a-z])|(?<!\d)\s|\s(?!\d)")
-_SPACES = r"(?:\\[,; ]|~| |\{,\}|,\\!|\\!,)"
+_SPACES = r"(?:\\[, ]|~| |\{,\}|,\\!|\\!,)"
 _GROUPED = re.compile(rf"(?<![\d.,^_])\d{{1,3}}(?:{_SPACES}\d{{3}})+(?!\d)")
 _MIXED = re.compile(r"(?<![\w.^_}}])(\d+) (\d+)/(\d+)(?![\d.])")
 _REPEATING = re.compile(r"(?<![\d.])(\d*)\.(\d*)\\(?:overline|bar|dot)\s*(?:\{(\d{1,40})\}|(\d))(?!\d)")
@@ -58,6 +59,7 @@ _REWRITES = (
     (re.compile(r"\\rangle(?![a-z])"), ")"),
 )
 _MARKDOWN = re.compile(r"(\*\*|`+|\*)\s*(.*?)\s*\1")
+_REWRITTEN = re.compile(r"~|x\s*10|\\(?:degree|log|langle|rangle|overline|bar|dot)|\^\s*\{?\s*\\(?:text|mathrm)")
 _IDLE_POINT = re.compile(r"(?<=[0-9])\.(?=/)")
 _THOUSANDS = re.compile(r"[-+]?\d{1,3}(?:_\d{3})+")
 _NUMERAL = re.compile(
@@ -68,60 +70,11 @@ _NUMERAL = re.compile(
 _ASCII: dict[int, int | str | None] = {0xFF01 + i: 0x21 + i for i in range(94)} | {0x2212: "-", 0x3000: " "}
 _ASCII |= dict.fromkeys((0xAD, 0x200B, 0x200C, 0x200D, 0x200E, 0x200F, 0x2060, 0xFEFF))
 # Signs that models write and the parser does not know.
-_SIGNS = [
-    "√",
-    "sqrt",
-    "π",
-    "pi",
-    "∞",
-    "infty",
-    "≤",
-    "le",
-    "≥",
-    "ge",
-    "≠",
-    "ne",
-    "≈",
-    "approx",
-    "×",
-    "times",
-    "·",
-    "cdot",
-    "÷",
-    "div",
-    "±",
-    "pm",
-    "∪",
-    "cup",
-    "∩",
-    "cap",
-    "∅",
-    "emptyset",
-    "∈",
-    "in",
-    "α",
-    "alpha",
-    "β",
-    "beta",
-    "γ",
-    "gamma",
-    "δ",
-    "delta",
-    "ε",
-    "varepsilon",
-    "θ",
-    "theta",
-    "λ",
-    "lambda",
-    "μ",
-    "mu",
-    "σ",
-    "sigma",
-    "φ",
-    "varphi",
-    "ω",
-    "omega",
-]
+_SIGNS = re.findall(
+    r"\S+",
+    "√ sqrt π pi ∞ infty ≤ le ≥ ge ≠ ne ≈ approx × times · cdot ÷ div ± pm ∪ cup ∩ cap ∅ emptyset ∈ in α alpha β beta γ gamma "
+    "δ delta ε varepsilon θ theta λ lambda μ mu σ sigma φ varphi ω omega",
+)
 _ASCII |= {ord(sign): rf"\{command} " for sign, command in zip(_SIGNS[::2], _SIGNS[1::2], strict=True)}
 _ASCII |= {ord(sign): rf"\frac{{{a}}}{{{b}}}" for sign, a, b in zip("½⅓⅔¼¾⅕⅛", "1121311", "2334458", strict=True)}
 _ASCII |= {ord("°"): r"^\circ ", ord("º"): r"^\circ ", ord("ℝ"): r"\mathbb{R}"}
@@ -199,7 +152,9 @@ def bare(text: str) -> str:
     1e-3 becomes a power of ten (math-verify reads e - 3), 1_000 and 1 000 become 1000 (math-verify reads 1 and 1 * 0), 1./3
     becomes 1/3, 2 1/2 a mixed number, 0.1\\overline{6} a fraction; signs such as \u221a and \u00b0 become commands.
     """
-    boxed, _ = last_box(text)
+    if text.isdigit() and text.isascii():
+        return text
+    boxed = last_box(text)[0] if "box" in text else None
     text = _without_dollars(boxed if boxed is not None else text)
     if not text.isascii():
         text = _RAISED.sub(lambda found: f"^{{{found[0].translate(_POWERS)}}}", text).translate(_ASCII)
@@ -209,17 +164,18 @@ def bare(text: str) -> str:
     for left, right in ((r"\(", r"\)"), (r"\[", r"\]")):
         text = text.removeprefix(left).removesuffix(right).strip()
     text = text.rstrip(".").strip() if not text.endswith(r"\right.") else text
-    if text.isdigit():
-        return text
     if (whole := _TEXT.fullmatch(text)) and any(map(str.isdigit, whole[1])):
         text = whole[1].strip()
     if _THOUSANDS.fullmatch(text):
         return text.replace("_", "")
-    text = _GROUPED.sub(lambda found: re.sub(r"\D", "", found[0]), text)
-    text = _MIXED.sub(r"\1\\frac{\2}{\3}", text)
+    if " " in text or "," in text:
+        text = _GROUPED.sub(lambda found: re.sub(r"\D", "", found[0]), text)
+        text = _MIXED.sub(r"\1\\frac{\2}{\3}", text)
     text = _IDLE_POINT.sub("", text)
     if number := _SCIENTIFIC.fullmatch(text):
         return rf"{number[1]}\times 10^{{{int(number[2])}}}"
+    if not _REWRITTEN.search(text):
+        return text
     for pattern, written in _REWRITES:
         text = pattern.sub(written, text)
     return _REPEATING.sub(_as_fraction, text).strip()
@@ -265,7 +221,7 @@ def by_spelling(answer: str, gold: str) -> Verdict | None:
 
     Numbers that differ are left to algebra when one is a decimal, for it may be a rounded one.
     """
-    if spelling(answer) == spelling(gold):
+    if answer == gold or spelling(answer) == spelling(gold):
         return RIGHT
     mine, theirs = rational(answer), rational(gold)
     if mine is None or theirs is None:
@@ -279,7 +235,11 @@ def no_number(value: object) -> bool:
     """Whether a gold or an answer is what broken arithmetic leaves: nan in any spelling, or an infinite float."""
     if isinstance(value, float):
         return not math.isfinite(value)
-    return isinstance(value, str) and spelling(value.strip()).casefold().lstrip("+-") == "nan"
+    return (
+        isinstance(value, str)
+        and "nan" in value.casefold()
+        and spelling(value.strip()).casefold().lstrip("+-") == "nan"
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,8 +264,8 @@ def prepare(
 
     None: the place "anywhere" needs algebra to find the answer. `ConfigError` when `answer_in` is no place.
     """
-    if answer_in not in get_args(Place):
-        raise ConfigError(f"answer_in: {answer_in!r} is no place for an answer: {', '.join(get_args(Place))}.")
+    if answer_in not in _PLACES:
+        raise ConfigError(f"answer_in: {answer_in!r} is no place for an answer: {', '.join(_PLACES)}.")
     if not (isinstance(completion, str) and isinstance(gold, str)):
         return Verdict("undecided", "not a text")
     for name, text, most in (("completion", completion, MAX_COMPLETION), ("gold", gold, MAX_ANSWER)):

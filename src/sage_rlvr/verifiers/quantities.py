@@ -104,98 +104,23 @@ SCALES = {
     "hundred": _F(100), "thousand": _F(1000), "million": _F(10**6), "billion": _F(10**9), "trillion": _F(10**12),
     "dozen": _F(12), "tenth": _F(1, 10), "hundredth": _F(1, 100), "thousandth": _F(1, 1000), "millionth": _F(1, 10**6),
 }  # fmt: skip
+
+
+def _words(text: str) -> set[str]:
+    return set(text.split())
+
+
 # Symbols that count as units without \text{}: others of these lengths are products of variables.
-_BARE = set("cm mm km kg ft in hr lb lbs oz ml mL mph min sec rad deg yd gal sq cu mol hrs mins secs kmh".split())  # noqa: SIM905
+_BARE = _words("cm mm km kg ft in hr lb lbs oz ml mL mph min sec rad deg yd gal sq cu mol hrs mins secs kmh")
 # Words that say something of the number itself: with one of them the text is no unit.
-_TELLING = set(
-    [
-        "not",
-        "no",
-        "non",
-        "never",
-        "none",
-        "neither",
-        "nor",
-        "isn",
-        "isnt",
-        "cannot",
-        "or",
-        "and",
-        "but",
-        "except",
-        "without",
-        "least",
-        "most",
-        "more",
-        "less",
-        "fewer",
-        "than",
-        "greater",
-        "larger",
-        "smaller",
-        "above",
-        "below",
-        "over",
-        "under",
-        "undefined",
-        "infinite",
-        "infinity",
-        "infinitely",
-        "if",
-        "when",
-        "where",
-        "unless",
-        "else",
-        "maybe",
-        "perhaps",
-        "possibly",
-        "is",
-        "are",
-        "was",
-        "were",
-        "be",
-        "too",
-        "small",
-        "large",
-        "low",
-        "high",
-        "almost",
-        "incorrect",
-        "impossible",
-        "unknown",
-        "minus",
-        "plus",
-        "negative",
-        "half",
-        "halve",
-        "third",
-        "quarter",
-        "am",
-        "pm",
-        "a.m",
-        "p.m",
-        "noon",
-        "midnight",
-        "base",
-        "mod",
-        "modulo",
-        "squared",
-        "wrong",
-        "false",
-        "true",
-        "pi",
-        "sqrt",
-        "inf",
-        "sin",
-        "cos",
-        "tan",
-        "log",
-        "ln",
-        "exp",
-    ]
+_TELLING = _words(
+    "not no non never none neither nor isn isnt cannot or and but except without least most more less fewer than greater larger "
+    "smaller above below over under undefined infinite infinity infinitely if when where unless else maybe perhaps possibly "
+    "is are was were be too small large low high almost incorrect impossible unknown minus plus negative half halve third quarter "
+    "am pm a.m p.m noon midnight base mod modulo squared wrong false true pi sqrt inf sin cos tan log ln exp"
 )
-_IDLE = {"unit", "of", "each", "total", "all", "altogether", "exactly", "th", "st", "nd", "rd", "point"}
-_STOPS = set("in of for to from on at by the a an left per each long tall wide deep old ago away".split())  # noqa: SIM905
+_IDLE = _words("unit of each total all altogether exactly th st nd rd point")
+_STOPS = _words("in of for to from on at by the a an left per each long tall wide deep old ago away")
 _ABOUT = r"(?:approximately|about|approx\.?|roughly|around|exactly)"
 _AROUND = re.compile(rf"\\(?:text|mathrm)\{{\s*{_ABOUT}\s*\}}\s*|{_ABOUT}\s+", re.IGNORECASE)
 _TRIGONOMETRY = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc)(?![a-z])")
