@@ -27,9 +27,9 @@ LAYERS: dict[str, set[str]] = {
     "verifiers": {"errors"},
     "prompts": {"errors"},
     "tasks": {"prompts", "verifiers", "errors"},
-    "audit": {"prompts", "tasks", "verifiers", "errors"},
     "runs": {"errors"},
     "evaluation": {"runs", "errors"},
+    "audit": {"prompts", "tasks", "verifiers", "evaluation", "errors"},
     "report": {"evaluation", "errors"},
     "progress": set(),
     "recipes": {"errors"},
@@ -104,7 +104,7 @@ THIRD_PARTY: dict[str, set[str]] = {
     "verifiers": {"math_verify", "latex2sympy2_extended", "sympy"},
     # the tokenizer, when it is built; parquet files and reasoning-gym, when they are read
     "tasks": {"numpy", "tokenizers", "transformers", "pyarrow", "reasoning_gym"},
-    "audit": set(),
+    "audit": {"math_verify"},  # a peer that it holds the verifier against
     "evaluation": {"numpy", "scipy", "pyarrow", "filelock", "yaml"},
     "report": {"numpy", "matplotlib", "jinja2", "markupsafe"},
     "strict": {"yaml"},

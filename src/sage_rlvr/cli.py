@@ -372,12 +372,13 @@ class Audit:
     Exit code 2 if a check with a bar is below 99 %."""
 
     tasks: tyro.conf.Positional[tuple[str, ...]]
-    """aime, amc23, math500, math500_l5, minerva, dapo_math, knights_and_knaves(_strict), countdown (or countdown:WORLD), or a
-    .jsonl file with problem and answer. SAGE_RLVR_DATA names a folder with the data files; without it they are fetched
+    """aime, amc23, math500, math500_l5, minerva, dapo_math, knights_and_knaves(_strict), countdown (or countdown:WORLD), a
+    .jsonl file with problem and answer, or pairs: the verifier of mathematics on pairs of answers whose verdict is known, beside
+    math-verify alone and lm-eval. SAGE_RLVR_DATA names a folder with the data files; without it they are fetched
     at pinned commits."""
     template: str | None = None
     """The prompt format in use: sage, boxed or as_is (default: each of them)."""
-    answer_in: Literal["boxed", "tag", "last_number", "anywhere"] | None = None
+    answer_in: Literal["boxed", "tag", "stated", "last_number", "anywhere"] | None = None
     """Read the answer elsewhere than the format asks, to see what such a mistake would cost."""
     k: int = 256
     """Guesses of the guess floors."""
@@ -396,7 +397,7 @@ class Verify:
     """The answer, or a whole completion together with --answer-in. Write -- before a GOLD or ANSWER that begins with -."""
     file: Path | None = None
     """Rows to verify instead of one pair."""
-    answer_in: Literal["boxed", "tag", "last_number", "whole", "anywhere"] | None = None
+    answer_in: Literal["boxed", "tag", "stated", "last_number", "whole", "anywhere"] | None = None
     """Where the answer stands (default: whole for one pair, boxed for a file)."""
     tag: str = "SOLUTION"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from fractions import Fraction
 
 import pytest
@@ -10,8 +11,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sage_rlvr.errors import ConfigError
-from sage_rlvr.verifiers.answers import rational
+from sage_rlvr.verifiers.answers import bare, prepare, rational, spelling
 from sage_rlvr.verifiers.math import MAX_ANSWER, MAX_COMPLETION, MAX_DEPTH, last_box, last_number, last_tag, verify_math
+from sage_rlvr.verifiers.quantities import (
+    based,
+    choice,
+    clock,
+    date,
+    letter,
+    letters,
+    listed,
+    measured,
+    ratio,
+    summed,
+    worded,
+)  # fmt: skip
 
 
 def boxed(answer: str) -> str:
@@ -49,7 +63,6 @@ EQUAL = [  # answer, gold
     ("B", r"\text{(B)}"),
     ("evelyn", r"\text{Evelyn}"),
     (r"2516_{8}", "2516_8"),
-    ("2516", "2516_8"),
     ("\u200f\uff15.", "5"),  # a right-to-left mark and a full-width five
     ("{{{5}}}", "{{{5}}}"),
     (r"e^{2 i t}/(2 i+2)", r"\frac{e^{2it}}{(2+2i)}"),  # a lone i makes the parser's symbols another kind
@@ -71,6 +84,7 @@ DIFFERENT = [  # answer, gold, reason
     ("(2,1)", "(1,2)", "value"),
     ("(1,2)", r"\{1,2\}", "brackets"),
     ("2516_7", "2516_8", "base"),
+    ("2516", "2516_8", "base"),  # a number without a base is one of base ten
     ("E_1", "E_2", "value"),
     ("E_1", "e", "value"),
     ("seat", r"\text{east}", "value"),  # one product of letters
@@ -84,12 +98,107 @@ DIFFERENT = [  # answer, gold, reason
 UNDECIDED = [  # answer, gold, reason
     ("5", "", "no gold"),
     ("5", r"\frac{", "gold cannot be parsed"),
-    ("5", r"\frac{1}{0}", "ValueError"),
+    ("5", r"\frac{1}{0}", "not a number"),
+    ("1358", "2516_8", "another base"),  # the same number; it may be what was to be converted
+    ("3:30", "0.1", "a time or a ratio"),
+    (r"42\text{ apples}", r"42\text{ pears}", "unit"),
+    ("AB", "BA", "order of letters"),
+    (r"25^\circ\text{C}", r"77^\circ\text{F}", "unit"),
+    ("nan", "nan", "gold is not a number"),
     ("{" * 41 + "1" + "}" * 41, "1", f"brackets nested deeper than {MAX_DEPTH}"),
     ("1" * (MAX_ANSWER + 1), "5", f"answer of more than {MAX_ANSWER} characters"),
     ("5", "1" * (MAX_ANSWER + 1), f"gold of more than {MAX_ANSWER} characters"),
     ("1" * MAX_COMPLETION, "5", f"completion of more than {MAX_COMPLETION} characters"),
 ]
+
+
+REPORTED_EQUAL = [  # found from outside: called wrong or undecided before
+    (r"\infty", r"+\infty"),
+    (r"0.\overline{3}", r"\frac13"),
+    (r"\log_e 2", r"\ln 2"),
+    (r"5~\text{cm}", "5"),
+    ("60°", r"60^\circ"),
+    ("60°", "60"),
+    (r"\emptyset", r"\varnothing"),
+    (r"5\text{ million}", "5000000"),
+    (r"2<x\le5", "(2,5]"),
+    ("2 1/2", r"2\frac12"),
+    (r"50\%", "1/2"),
+    ("50%", "1/2"),
+]
+
+REPORTED_DIFFERENT = [  # found from outside: called right before
+    ("42", "42_8"),
+    ("10", "10_2"),
+    ("101_2", "101"),
+    ("42", r"42\text{ million}"),
+    ("42", r"42\text{ thousand}"),
+    (r"5\text{ million}", r"5\text{ thousand}"),
+    (r"42\text{ apples and }5\text{ pears}", "42"),
+    (r"5\text{ m}", r"5\text{ cm}"),
+    (r"\$5.4", r"5.4\text{ cents}"),
+    ("ACB", "ABC"),
+    (r"3\text{ AM}", r"3\text{ PM}"),
+    ("3:30", "0.1"),
+    (r"3\text{ not}", "3"),
+    (r"3\approx4", "3"),
+    ("7=3", "3"),
+    ("41=42", "42"),
+    ("nan", "5"),
+    (r"\text{NaN}", "nan"),
+]
+
+
+@pytest.mark.parametrize("answer, gold", REPORTED_EQUAL)
+def test_what_was_reported_as_false_wrong_is_right_both_ways_and_read_anywhere(answer: str, gold: str):
+    for one, other in ((answer, gold), (gold, answer)):
+        assert verify_math(boxed(one), other).right
+        assert verify_math(f"<SOLUTION>{one}</SOLUTION>", other, answer_in="tag").right
+        assert verify_math(rf"So it is \boxed{{{one}}}.", other, answer_in="anywhere").right
+
+
+@pytest.mark.parametrize("answer, gold", REPORTED_DIFFERENT)
+def test_what_was_reported_as_false_right_is_not_right_either_way(answer: str, gold: str):
+    for one, other in ((answer, gold), (gold, answer)):
+        assert not verify_math(boxed(one), other).right
+        assert not verify_math(one, other, answer_in="whole").right
+        assert not verify_math(rf"So it is \boxed{{{one}}}.", other, answer_in="anywhere").right
+
+
+@pytest.mark.parametrize(
+    "text", ["The answer is 50%.", r"The answer is $50\%$.", "20 of 40, that is 50 %", r"So \boxed{50\%}."]
+)
+def test_a_percentage_is_a_share_wherever_math_verify_finds_it(text: str):
+    assert verify_math(text, "1/2", answer_in="anywhere").right
+    assert not verify_math(text, "1/4", answer_in="anywhere").right
+
+
+@pytest.mark.parametrize(
+    "answer, gold, label",
+    [
+        ("(B) or (C)", "B", "wrong"),  # two choices are none
+        (r"5\text{ is too low}", "5", "wrong"),
+        ("2 1/2, 3", "2.5, 3", "right"),
+        ("2 1/2, 3", "21/2, 3", "wrong"),
+        (r"10 000\text{ km}", "10000", "right"),
+        (r"2\text{ hours and }30\text{ minutes}", r"2.5\text{ hours}", "right"),
+        (r"30\text{ minutes and }2\text{ hours}", r"2.5\text{ hours}", "wrong"),
+        (r"3\text{ cm and }4\text{ cm}", r"7\text{ cm}", "wrong"),
+        (r"3\text{ and }4\text{ cm}", r"3\text{ cm}, 4\text{ cm}", "right"),
+        (r"x = 2 = 3", "3", "wrong"),
+        (r"\sqrt{2}\approx1.414", r"\sqrt{2}", "right"),
+        (r"12\text{ cm}", r"12\text{ cm}^2", "wrong"),
+        (r"6\text{ feet}", "72", "wrong"),
+        (r"1_{\text{two}}", "1_2", "right"),
+        (r"9_8", "9", "wrong"),
+        ("x = 42_8", "42", "wrong"),
+        ("x = 42_8", "34", "right"),
+        ("12:00", r"12:00\text{ noon}", "right"),
+        (r"1/2\text{ dozen}", "6", "right"),
+    ],
+)
+def test_what_stands_beside_the_number_is_read(answer: str, gold: str, label: str):
+    assert verify_math(answer, gold, answer_in="whole").label == label
 
 
 @pytest.mark.parametrize("answer, gold", EQUAL)
@@ -130,6 +239,16 @@ def test_what_cannot_be_decided_is_neither_right_nor_wrong(answer: str, gold: st
         ("The answer is forty-two.", "last_number", "wrong", "no answer"),
         (" $42$ ", "whole", "right", "right"),
         ("The answer is 42.", "whole", "wrong", "value"),
+        ("The answer is 42.", "stated", "right", "right"),
+        ("Work. #### 42", "stated", "right", "right"),
+        ("**Answer:** $42$", "stated", "right", "right"),
+        (r"The final answer is: \boxed{42}. I hope it is correct.", "stated", "right", "right"),
+        ("The answer is 41. Wait. The answer is\n42. Check: 42 - 25 = 17.", "stated", "right", "right"),
+        ("The answer is 42 or 43.", "stated", "wrong", "value"),
+        ("The answer is not 42.", "stated", "wrong", "value"),
+        ("17 + 25 = 42", "stated", "wrong", "no answer"),  # a number of the working
+        (r"\boxed 42, as $\boxed4$ was", "boxed", "wrong", "value"),
+        (r"so $\boxed 42$", "boxed", "right", "right"),
         ("nothing", "anywhere", "wrong", "no answer"),
         ("", "anywhere", "wrong", "no answer"),
     ],
@@ -150,6 +269,7 @@ def test_the_last_outermost_box_counts():
     assert last_box(r"\boxed{ unclosed, then \boxed{7}") == ("7", "")
     assert last_box("}}}{") == (None, "no answer")
     assert last_tag("<A>1</A><A>2</A>", "A") == ("2", "")
+    assert last_box(r"\boxed{7}, in \boxed form") == ("7", "")
 
 
 @pytest.mark.parametrize(
@@ -242,10 +362,69 @@ def test_integers_are_right_iff_they_are_equal(answer: int, gold: int):
     assert verify_math(boxed(str(answer)), str(gold)).right == (answer == gold)
 
 
+METERS = {
+    "mm": Fraction(1, 1000),
+    "cm": Fraction(1, 100),
+    "m": Fraction(1),
+    "km": Fraction(1000),
+    "inches": Fraction(254, 10000),
+}
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(1, 999), st.integers(1, 999), st.sampled_from(sorted(METERS)), st.sampled_from(sorted(METERS)))
+def test_lengths_are_one_iff_they_are_as_long(a: int, b: int, unit: str, other: str):
+    verdict = verify_math(rf"{a}\text{{ {unit}}}", rf"{b}\text{{ {other}}}", answer_in="whole")
+    assert verdict.right == (a * METERS[unit] == b * METERS[other])
+    exact = a * METERS[unit] / METERS[other]
+    assert verify_math(rf"{a}\text{{ {unit}}}", rf"{exact}\text{{ {other}}}", answer_in="whole").right
+    assert verify_math(rf"{a}\text{{ {unit}}}", rf"{a}\text{{ kg}}", answer_in="whole").reason == "unit"
+
+
+PIECES = [
+    r"\text{", "}", "{", " cm", " and ", " or ", ":", "_2", "=", r"\approx ", r"\%", r"\$", "$", "1", "25", "3.5", " ", ",", "x",
+    "AB", "(", ")", r"\{", r"\}", r"\pm ", "^2", r"^\circ ", r"\sin ", "°", "√", "<", r"\in ", "PM", "March", "million", "not", "-",
+    "/", r"\infty ", r"\overline{3}", "0.", "yes", "(A)", r"\ ", "~", "`", "**", "nan", r"\frac{1}{2}",
+]  # fmt: skip
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.lists(st.sampled_from(PIECES), max_size=10).map("".join), st.sampled_from(["7", "7 cm", "B", "7:30"]))
+def test_no_pieces_of_answers_make_it_raise_or_are_the_gold(text: str, gold: str):
+    for answer, wanted in ((text, gold), (gold, text)):
+        assert not verify_math(answer, wanted, answer_in="whole").right  # none of the pieces has a seven
+
+
+@pytest.mark.parametrize(
+    "piece", [*PIECES, "_a", "^{-1}", "a ", "1 000 ", "12 1/2 ", "a.m. ", r"\text{a}", "####", "answer is", "`", "(1,"]
+)
+def test_long_answers_are_read_in_little_time(piece: str):
+    long = (piece * MAX_ANSWER)[: MAX_ANSWER - 1] + "!"
+    start = time.process_time()
+    for reader in (
+        bare,
+        spelling,
+        measured,
+        summed,
+        based,
+        clock,
+        ratio,
+        date,
+        worded,
+        letters,
+        choice,
+        letter,
+        listed,
+    ):
+        reader(long)
+    prepare(piece * (200_000 // len(piece)), "5", answer_in="stated")
+    assert time.process_time() - start < 1.5
+
+
 @settings(max_examples=60, deadline=None)
 @given(
     st.text(st.sampled_from("\\{}$boxed012, \ud800\x00"), max_size=40),
-    st.sampled_from(["boxed", "tag", "anywhere", "last_number", "whole"]),
+    st.sampled_from(["boxed", "tag", "stated", "anywhere", "last_number", "whole"]),
 )
 def test_no_text_makes_it_raise(text: str, place):
     assert verify_math(rf"\boxed{{{text}}} <SOLUTION>{text}</SOLUTION>", "7", answer_in=place).label in (

@@ -76,6 +76,14 @@ def test_what_a_data_set_can_do_wrong():
         math_reward(["x"], answer=[["1"]])
 
 
+@pytest.mark.parametrize("gold", [float("nan"), float("inf"), "nan", " NaN "])
+def test_a_gold_that_is_no_number_is_refused_with_its_value_its_place_and_what_to_do(gold):
+    with pytest.raises(
+        DataError, match=r"column answer, row 1: .*(nan|inf|NaN).* is no gold answer.*Mend the row, or drop it"
+    ):
+        math_reward([r"\boxed{5}", r"\boxed{nan}"], answer=["5", gold])
+
+
 def test_it_is_what_trl_takes_for_a_reward_function():
     assert math_reward.__name__ == "math_reward"
     assert not inspect.iscoroutinefunction(math_reward) and not inspect.iscoroutinefunction(type(math_reward).__call__)

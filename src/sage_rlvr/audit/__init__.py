@@ -24,11 +24,12 @@ from sage_rlvr.verifiers.answers import Place
 
 KNIGHTS = "knights_and_knaves"
 COUNTDOWN = "countdown"
-NAMES = (*TASKS, KNIGHTS, f"{KNIGHTS}_strict", COUNTDOWN)
+PAIRS = "pairs"
+NAMES = (*TASKS, KNIGHTS, f"{KNIGHTS}_strict", COUNTDOWN, PAIRS)
 
 
 def audit(name: str, template: str | None = None, k: int = 256, answer_in: Place | None = None) -> Audit:
-    """Audit a task by its name, or a .jsonl file with problem and answer.
+    """Audit a task by its name, a .jsonl file with problem and answer, or the verifier itself on `pairs`.
 
     name       one of `NAMES`; "countdown" is the world of recipes/countdown, "countdown:NAME" another one of `WORLDS`
     template   a prompt format of `FORMATS` (default: each of them); Countdown and Knights and Knaves have one, their own
@@ -38,9 +39,13 @@ def audit(name: str, template: str | None = None, k: int = 256, answer_in: Place
     if k < 1:
         raise ConfigError(f"k = {k}: at least one guess is needed")
     world = WORLDS.get("demo" if name == COUNTDOWN else name.removeprefix(f"{COUNTDOWN}:"))
-    if name in (KNIGHTS, f"{KNIGHTS}_strict", COUNTDOWN) or name.startswith(f"{COUNTDOWN}:"):
+    if name in (KNIGHTS, f"{KNIGHTS}_strict", COUNTDOWN, PAIRS) or name.startswith(f"{COUNTDOWN}:"):
         if template is not None or answer_in is not None:
             raise ConfigError(f"{name} is asked and read in one format, its own; leave out --template and --answer-in")
+        if name == PAIRS:
+            from sage_rlvr.audit.pairs import audit_pairs  # the intervals load scipy, which no other audit needs
+
+            return audit_pairs()
         if name.startswith(COUNTDOWN):
             if world is None:
                 raise ConfigError(f"{name}: no such world; choose one of {', '.join(WORLDS)}")
@@ -57,6 +62,6 @@ def audit(name: str, template: str | None = None, k: int = 256, answer_in: Place
 
 
 __all__ = [
-    "BAR", "NAMES", "Audit", "Check", "Finding", "audit", "lines_of", "others_floor", "page_of", "uniform_floor",
-    "verify_lines", "write_page", "wrong_answers",
+    "BAR", "NAMES", "Audit", "Check", "Finding", "audit", "lines_of", "others_floor", "page_of",
+    "uniform_floor", "verify_lines", "write_page", "wrong_answers",
 ]  # fmt: skip

@@ -10,6 +10,7 @@ from pathlib import Path
 from sage_rlvr.audit.checks import Audit, Check, Finding
 from sage_rlvr.errors import DataError
 from sage_rlvr.tasks.mathematics import json_row
+from sage_rlvr.verifiers.answers import no_number
 from sage_rlvr.verifiers.pool import shared
 
 
@@ -103,6 +104,8 @@ def _cell(row: dict[str, object], names: Sequence[str], path: Path, at: int) -> 
     value = next((row[name] for name in names if name in row), None)
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         raise DataError(f"{path}:{at}, column {' or '.join(names)}: {value!r:.60}; one text or number is expected")
+    if "answer" in names and no_number(value):
+        raise DataError(f"{path}:{at}, column {' or '.join(names)}: {value!r} is no answer; mend or delete that line")
     return str(value)
 
 

@@ -23,7 +23,7 @@ from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.prompts import BOXED, Message, PromptFormat
 from sage_rlvr.tasks.pinned import Pinned, fetch
 from sage_rlvr.verifiers import Verdict
-from sage_rlvr.verifiers.answers import last_box
+from sage_rlvr.verifiers.answers import last_box, no_number
 from sage_rlvr.verifiers.pool import Pool, shared
 
 ENVIRONMENT = "SAGE_RLVR_DATA"
@@ -265,6 +265,8 @@ def _row(line: str, place: str, number: int) -> Problem:
     gold = row.get("answer")
     if isinstance(gold, bool) or not isinstance(gold, str | int | float) or not str(gold).strip():
         raise DataError(f"{place}, column answer: {gold!r:.60}; one text or number is expected")
+    if no_number(gold):
+        raise DataError(f"{place}, column answer: {gold!r} is no answer; mend or delete that line")
     gold = int(gold) if isinstance(gold, float) and gold.is_integer() else gold
     level, solution = row.get("level"), row.get("solution")
     return Problem(

@@ -1,6 +1,6 @@
 r"""Where an answer stands in a completion, and how it is spelled. Text only: linear in its length, safe in any process.
 
-    extract: completion, place -> answer | (none, why)          place = boxed, tag, last_number or whole
+    extract: completion, place -> answer | (none, why)          place = boxed, tag, stated, last_number or whole
     settle:  answer, gold      -> verdict | (not decided by spelling)
 
 An answer is read at the place that was asked for and nowhere else: a number of the working is never taken for one. The
@@ -9,6 +9,7 @@ last number of a text is a place of its own, to be asked for by name. Algebra is
 
 from __future__ import annotations
 
+import math
 import re
 from collections import deque
 from dataclasses import dataclass
@@ -18,13 +19,20 @@ from typing import Literal, get_args
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.verifiers import Verdict
 
-Place = Literal["boxed", "tag", "last_number", "whole", "anywhere"]
+Place = Literal["boxed", "tag", "stated", "last_number", "whole", "anywhere"]
 
+_PLACES = get_args(Place)
 MAX_COMPLETION = 1_000_000  # characters of a completion that are searched for the answer
 MAX_ANSWER = 1_000  # characters of an answer or a gold that are parsed
 RIGHT = Verdict("right", "right")
 NO_ANSWER, CUT_OFF = "no answer", "answer cut off"
-_BRACES = re.compile(r"(?P<box>\\(?:boxed|fbox)\s*\{)|\\.|(?P<open>\{)|(?P<close>\})", re.DOTALL)
+_BRACES = re.compile(
+    r"(?P<box>\\(?:boxed|fbox)\s*\{)|\\boxed\s*(?P<loose>[-+]?\d+(?:[.,/]\d+)*)|\\.|(?P<open>\{)|(?P<close>\})",
+    re.DOTALL,
+)
+# "answer is", "answer:" and the four signs of GSM8K
+_STATED = re.compile(r"####|\banswer\W{0,4}(?:\s(?:is|=)\b\W{0,2}?:?|:\**|=)", re.IGNORECASE)
+_SENTENCE = re.compile(r"[.!?](?:\*\*)?(?:\s|$)")
 # A sign counts where it cannot be a minus between two operands; 1,2 are two numbers and 1,000 is one.
 _NUMBER = re.compile(
     r"(?:(?<![\w)\]}.])[-+\u2212])?"
@@ -36,6 +44,22 @@ _SCIENTIFIC = re.compile(r"([-+]?\d+(?:\.\d+)?)[eE]([-+]?\d+)")
 _TEXT = re.compile(r"\\(?:text|textbf|textit|textrm|mathrm|mathbf|mbox)\s*\{([^{}]*)\}")
 # No space between digits is dropped: 2 1/2 is not 21/2.
 _LAYOUT = re.compile(r"\\left(?![a-z])|\\right(?![a-z])|\\[!,;:]|\\displaystyle(?![a-z])|(?<!\d)\s|\s(?!\d)")
+_SPACES = r"(?:\\[, ]|~| |\{,\}|,\\!|\\!,)"
+_GROUPED = re.compile(rf"(?<![\d.,^_])\d{{1,3}}(?:{_SPACES}\d{{3}})+(?!\d)")
+_MIXED = re.compile(r"(?<![\w.^_}}])(\d+) (\d+)/(\d+)(?![\d.])")
+_REPEATING = re.compile(r"(?<![\d.])(\d*)\.(\d*)\\(?:overline|bar|dot)\s*(?:\{(\d{1,40})\}|(\d))(?!\d)")
+# What stands on the left is written as on the right before anything is parsed.
+_REWRITES = (
+    (re.compile(r"(?<!\\)~"), " "),
+    (re.compile(r"\\degree(?![a-z])"), r"^\\circ "),
+    (re.compile(r"\\log\s*_\s*(?:e(?![a-z])|\{\s*(?:\\mathrm\s*\{?)?e\}?\s*\})"), r"\\ln "),
+    (re.compile(r"(?<=\d)\s*x\s*(?=10\s*\^)"), r"\\times "),
+    (re.compile(r"\^\s*\{?\s*\\(?:text|mathrm)\s*\{\s*(?:st|nd|rd|th)\s*\}\s*\}?"), ""),
+    (re.compile(r"\\langle(?![a-z])"), "("),
+    (re.compile(r"\\rangle(?![a-z])"), ")"),
+)
+_MARKDOWN = re.compile(r"(\*\*|`+|\*)\s*(.*?)\s*\1")
+_REWRITTEN = re.compile(r"~|x\s*10|\\(?:degree|log|langle|rangle|overline|bar|dot)|\^\s*\{?\s*\\(?:text|mathrm)")
 _IDLE_POINT = re.compile(r"(?<=[0-9])\.(?=/)")
 _THOUSANDS = re.compile(r"[-+]?\d{1,3}(?:_\d{3})+")
 _NUMERAL = re.compile(
@@ -45,16 +69,29 @@ _NUMERAL = re.compile(
 # Full-width forms, the minus sign and the wide space as ASCII; marks that no reader sees are dropped.
 _ASCII: dict[int, int | str | None] = {0xFF01 + i: 0x21 + i for i in range(94)} | {0x2212: "-", 0x3000: " "}
 _ASCII |= dict.fromkeys((0xAD, 0x200B, 0x200C, 0x200D, 0x200E, 0x200F, 0x2060, 0xFEFF))
-WORD = re.compile(r"[^\W\d_]{4,}")
+# Signs that models write and the parser does not know.
+_SIGNS = re.findall(
+    r"\S+",
+    "√ sqrt π pi ∞ infty ≤ le ≥ ge ≠ ne ≈ approx × times · cdot ÷ div ± pm ∪ cup ∩ cap ∅ emptyset ∈ in α alpha β beta γ gamma "
+    "δ delta ε varepsilon θ theta λ lambda μ mu σ sigma φ varphi ω omega",
+)
+_ASCII |= {ord(sign): rf"\{command} " for sign, command in zip(_SIGNS[::2], _SIGNS[1::2], strict=True)}
+_ASCII |= {ord(sign): rf"\frac{{{a}}}{{{b}}}" for sign, a, b in zip("½⅓⅔¼¾⅕⅛", "1121311", "2334458", strict=True)}
+_ASCII |= {ord("°"): r"^\circ ", ord("º"): r"^\circ ", ord("ℝ"): r"\mathbb{R}"}
+_POWERS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁻", "0123456789-")
+_RAISED = re.compile("[⁰¹²³⁴⁵⁶⁷⁸⁹⁻]+")
+WORD = re.compile(r"[^\W\d_]{4,}|[A-Z]?[a-z]{3}|[Nn]o|NO|YES")
 
 
 def last_box(text: str) -> tuple[str | None, str]:
-    r"""The contents of the last outermost `\boxed{...}`, or None and why: "no answer", "answer cut off"."""
+    r"""The contents of the last outermost `\boxed{...}` (or the number of `\boxed 5`), or None and why it is none."""
     opened: list[int | None] = []  # for each open brace: where its box's contents start, None when it is no box
     found, cut = None, False
     for token in _BRACES.finditer(text):
         if token["box"]:
             opened.append(token.end())
+        elif token["loose"] and not opened:
+            found = token.span("loose")
         elif token["open"]:
             opened.append(None)
         elif token["close"] and opened:
@@ -85,6 +122,17 @@ def last_number(text: str) -> tuple[str | None, str]:
     return (found[0][0], "") if found else (None, NO_ANSWER)
 
 
+def last_stated(text: str) -> tuple[str | None, str]:
+    """What follows the last "answer is", "answer:" or "####", to the end of its sentence; None and why where nothing does."""
+    found = deque(_STATED.finditer(text), maxlen=1)
+    if not found:
+        return None, NO_ANSWER
+    said = text[found[0].end() :].lstrip().partition("\n")[0].rstrip()
+    if not said:
+        return None, CUT_OFF
+    return _SENTENCE.split(said, maxsplit=1)[0].strip().strip("*"), ""
+
+
 def extract(
     completion: str, answer_in: Place = "boxed", tag: str = "SOLUTION", closed: bool = True
 ) -> tuple[str | None, str]:
@@ -93,24 +141,59 @@ def extract(
         return last_box(completion)
     if answer_in == "tag":
         return last_tag(completion, tag, closed)
+    if answer_in == "stated":
+        return last_stated(completion)
     return last_number(completion) if answer_in == "last_number" else (completion, "")
 
 
 def bare(text: str) -> str:
     """An answer without box, dollar signs, math delimiters, full stop and needless spaces, in ASCII where it can be.
 
-    1e-3 becomes a power of ten (math-verify reads e - 3), 1_000 becomes 1000 (math-verify reads 1), 1./3 becomes 1/3.
+    1e-3 becomes a power of ten (math-verify reads e - 3), 1_000 and 1 000 become 1000 (math-verify reads 1 and 1 * 0), 1./3
+    becomes 1/3, 2 1/2 a mixed number, 0.1\\overline{6} a fraction; signs such as \u221a and \u00b0 become commands.
     """
-    boxed, _ = last_box(text)
-    text = " ".join(_DOLLAR.sub("", boxed if boxed is not None else text).translate(_ASCII).split())
+    if text.isdigit() and text.isascii():
+        return text
+    boxed = last_box(text)[0] if "box" in text else None
+    text = _without_dollars(boxed if boxed is not None else text)
+    if not text.isascii():
+        text = _RAISED.sub(lambda found: f"^{{{found[0].translate(_POWERS)}}}", text).translate(_ASCII)
+    text = " ".join(text.split())
+    if marked := _MARKDOWN.fullmatch(text):
+        text = marked[2]
     for left, right in ((r"\(", r"\)"), (r"\[", r"\]")):
         text = text.removeprefix(left).removesuffix(right).strip()
     text = text.rstrip(".").strip() if not text.endswith(r"\right.") else text
+    if (whole := _TEXT.fullmatch(text)) and any(map(str.isdigit, whole[1])):
+        text = whole[1].strip()
     if _THOUSANDS.fullmatch(text):
         return text.replace("_", "")
+    if " " in text or "," in text:
+        text = _GROUPED.sub(lambda found: re.sub(r"\D", "", found[0]), text)
+        text = _MIXED.sub(r"\1\\frac{\2}{\3}", text)
     text = _IDLE_POINT.sub("", text)
-    number = _SCIENTIFIC.fullmatch(text)
-    return rf"{number[1]}\times 10^{{{int(number[2])}}}" if number else text
+    if number := _SCIENTIFIC.fullmatch(text):
+        return rf"{number[1]}\times 10^{{{int(number[2])}}}"
+    if not _REWRITTEN.search(text):
+        return text
+    for pattern, written in _REWRITES:
+        text = pattern.sub(written, text)
+    return _REPEATING.sub(_as_fraction, text).strip()
+
+
+def _without_dollars(text: str) -> str:
+    """A text without the dollar signs of mathematics; the only one there is, in front of a digit, is money."""
+    if text.count("$") == 1 and re.match(r"\s*[-+]?\$\s*[\d.]", text):
+        return text.replace("$", r"\$")
+    return _DOLLAR.sub("", text)
+
+
+def _as_fraction(found: re.Match[str]) -> str:
+    r"""The fraction of 0.1\overline{6}: 1/6."""
+    whole, fixed, again = found[1], found[2], found[3] or found[4]
+    nines = 10 ** len(again) - 1
+    value = Fraction(int(whole + fixed + again or 0) - int(whole + fixed or 0), nines * 10 ** len(fixed))
+    return rf"\frac{{{value.numerator}}}{{{value.denominator}}}"
 
 
 def spelling(text: str) -> str:
@@ -138,7 +221,7 @@ def by_spelling(answer: str, gold: str) -> Verdict | None:
 
     Numbers that differ are left to algebra when one is a decimal, for it may be a rounded one.
     """
-    if spelling(answer) == spelling(gold):
+    if answer == gold or spelling(answer) == spelling(gold):
         return RIGHT
     mine, theirs = rational(answer), rational(gold)
     if mine is None or theirs is None:
@@ -146,6 +229,17 @@ def by_spelling(answer: str, gold: str) -> Verdict | None:
     if mine[0] == theirs[0]:
         return RIGHT
     return None if mine[1] or theirs[1] else Verdict("wrong", "value")
+
+
+def no_number(value: object) -> bool:
+    """Whether a gold or an answer is what broken arithmetic leaves: nan in any spelling, or an infinite float."""
+    if isinstance(value, float):
+        return not math.isfinite(value)
+    return (
+        isinstance(value, str)
+        and "nan" in value.casefold()
+        and spelling(value.strip()).casefold().lstrip("+-") == "nan"
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,16 +264,16 @@ def prepare(
 
     None: the place "anywhere" needs algebra to find the answer. `ConfigError` when `answer_in` is no place.
     """
-    if answer_in not in get_args(Place):
-        raise ConfigError(f"answer_in: {answer_in!r} is no place for an answer: {', '.join(get_args(Place))}.")
+    if answer_in not in _PLACES:
+        raise ConfigError(f"answer_in: {answer_in!r} is no place for an answer: {', '.join(_PLACES)}.")
     if not (isinstance(completion, str) and isinstance(gold, str)):
         return Verdict("undecided", "not a text")
     for name, text, most in (("completion", completion, MAX_COMPLETION), ("gold", gold, MAX_ANSWER)):
         if len(text) > most:
             return Verdict("undecided", f"{name} of more than {most} characters")
     wanted = bare(gold)
-    if not wanted:
-        return Verdict("undecided", "no gold")
+    if not wanted or no_number(wanted):
+        return Verdict("undecided", "gold is not a number" if wanted else "no gold")
     if answer_in == "anywhere":
         return None
     found, why = extract(completion, answer_in, tag, closed)
@@ -188,8 +282,8 @@ def prepare(
     if len(found) > MAX_ANSWER:
         return Verdict("undecided", f"answer of more than {MAX_ANSWER} characters")
     answer = bare(found)
-    if not answer:
-        return Verdict("wrong", NO_ANSWER)
+    if not answer or no_number(answer):
+        return Verdict("wrong", "answer is not a number" if answer else NO_ANSWER)
     settled = None if algebra_only else by_spelling(answer, wanted)
     if settled is not None:
         return settled
@@ -207,7 +301,9 @@ __all__ = [
     "extract",
     "last_box",
     "last_number",
+    "last_stated",
     "last_tag",
+    "no_number",
     "prepare",
     "rational",
     "spelling",

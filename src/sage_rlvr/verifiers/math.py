@@ -17,12 +17,38 @@ from __future__ import annotations
 
 import logging
 import re
+from dataclasses import replace
+from fractions import Fraction
 from functools import lru_cache
 from typing import Any
 
-from latex2sympy2_extended import latex2sympy
-from math_verify import LatexExtractionConfig, parse, verify
-from sympy import Expr, Float, N, Symbol, UnevaluatedExpr, evaluate
+from latex2sympy2_extended import NormalizationConfig, latex2sympy, normalize_latex
+from math_verify import ExprExtractionConfig, LatexExtractionConfig, parse, verify
+from math_verify.grader import is_relation, unwrap_fcs
+from sympy import (
+    EmptySet,
+    Expr,
+    FiniteSet,
+    Float,
+    I,
+    Intersection,
+    Interval,
+    Mul,
+    N,
+    Product,
+    Rational,
+    Set,
+    Sum,
+    Symbol,
+    Tuple,
+    UnevaluatedExpr,
+    Union,
+    evaluate,
+    nan,
+    oo,
+    pi,
+    zoo,
+)  # fmt: skip
 
 from sage_rlvr.verifiers import Verdict
 from sage_rlvr.verifiers.answers import (
@@ -30,7 +56,6 @@ from sage_rlvr.verifiers.answers import (
     MAX_COMPLETION,
     NO_ANSWER,
     RIGHT,
-    WORD,
     Place,
     bare,
     by_spelling,
@@ -38,16 +63,64 @@ from sage_rlvr.verifiers.answers import (
     last_number,
     last_tag,
     prepare,
+    rational,
     spelling,
 )
+from sage_rlvr.verifiers.quantities import (
+    EMPTY,
+    Measured,
+    based,
+    choice,
+    clock,
+    date,
+    has_text,
+    letter,
+    letters,
+    listed,
+    measured,
+    radians,
+    ratio,
+    split,
+    summed,
+    worded,
+)  # fmt: skip
 
 logging.getLogger("math_verify").setLevel(logging.ERROR)  # it warns that its time limits are off
 MAX_DEPTH = 40  # brackets within brackets; the parser needs minutes for 400
 # Letters that the parser takes for constants although a subscript makes them names, and subscripts that it cannot read.
 _CONSTANT = re.compile(r"(?<![a-zA-Z\\])([EeIi])(?=_)")
 _NAMES = {"e": r"\varrho ", "i": r"\varsigma "}
+_NUMERAL = re.compile(r"(?<![\w.}^\\])\d+_(?:\{\d+\}|\d+)")
 _SUBSCRIPT = re.compile(r"_\{\\(?:(?:text|mathrm|rm)\s*\{?\s*([a-zA-Z]+)\s*\}?|(odot))\}")
-_BASE = re.compile(r"(?=[A-Z]*[0-9])[0-9A-Z]+_\{?(\d+)\}?")
+_LEVELS = 3  # how often an answer may be parted into answers
+_MOST_PARTS = 12  # sides of an equation, terms of a ratio, parts of a list that are held against each other
+_CONFIG = [
+    LatexExtractionConfig(
+        boxed_match_priority=-1,
+        # units: math-verify takes 5t for 5, and drops whatever stands from the first \\text to the end
+        normalization_config=NormalizationConfig(units=False, malformed_operators=True, nits=True),
+    )
+]
+_ANYWHERE = [replace(_CONFIG[0], boxed_match_priority=50)]
+_RELATIONS = re.compile(r"[<>]|\\(?:n?leq?|n?geq?|neq?|lt|gt|not|in|notin|subset\w*)(?![a-z])")
+_EQUAL = {"=", r"\approx", r"\simeq", r"\sim", r"\doteq"}
+_ABOUT = re.compile(r"\\(?:approx|simeq|sim|doteq)(?![a-z])")
+_NUMERIC = re.compile(
+    r"(?:[\d.,+\-*/^(){}\[\]|!%\s]|\\(?:[dtc]?frac|sqrt|pi|cdot|times|div|left|right|ln|log|exp|sin|cos|tan|d?binom|choose|%|circ)"
+    r"(?![a-z])|(?<![A-Za-z])e(?![A-Za-z]))*"
+)
+_NAME = re.compile(
+    r"(?:\\(?:angle|triangle|measuredangle|overline|vec|mathbf|mathrm|text|operatorname|alpha|beta|gamma|theta|phi|lambda|mu|sigma|"
+    r"omega|Delta|gcd|max|min|det|deg|dim|Pr)(?![a-z])|[A-Za-z ]|[{}|']|_(?:\{\w+\}|\w)|\([\w, ]+\))+"
+)
+_BUILDER = re.compile(
+    r"\\\{\s*[a-zA-Z]\s*(?:\\in\s*(?:\\mathbb\s*\{?\s*R\s*\}?)\s*)?(?:\\mid(?![a-z])|\\colon|:|\|)\s*(.+)\\\}",
+    re.DOTALL,
+)
+_ASSIGNED = re.compile(r"([A-Za-z](?:_\{?\w+\}?)?)\s*=\s*([^=]+)")
+_NOTHING = {r"\emptyset", r"\varnothing", r"\{\}"}
+WRONG = Verdict("wrong", "value")
+UNREADABLE = "answer cannot be parsed"
 
 
 def _brackets(text: str) -> str:
@@ -67,14 +140,14 @@ def _depth(text: str) -> int:
     return deepest
 
 
-def _other_base(answer: str, gold: str) -> bool:
-    """True for 2516_7 against 2516_8; a number without its base is taken to be in the base that was asked for."""
-    bases = [_BASE.fullmatch(spelling(text)) for text in (answer, gold)]
-    return bool(bases[0] and bases[1] and bases[0][1] != bases[1][1])
+def _in_base_ten(found: re.Match[str]) -> str:
+    value = based(found[0])
+    return found[0] if value is None else r"\text{no numeral}" if value[0] is None else f"{value[0]}"
 
 
 def _readable(text: str) -> str:
-    """A text in which E_1 and I_0 are names and no constants, and subscripts are plain words."""
+    """A text in which E_1 and I_0 are names and no constants, 42_8 is 34, and subscripts are plain words."""
+    text = _NUMERAL.sub(_in_base_ten, text)
     text = _SUBSCRIPT.sub(lambda found: f"_{{{found[1] or found[2]}}}", text)
     return _CONSTANT.sub(lambda found: _NAMES[found[1].lower()], text)
 
@@ -82,8 +155,7 @@ def _readable(text: str) -> str:
 def _parse(text: str) -> Any | None:
     """One answer as a sympy object, or None when it is not mathematics. Raises when memory or the stack ran out."""
     text = _readable(text)
-    config = LatexExtractionConfig(boxed_match_priority=-1)
-    found = parse(f"${text}$", [config], "no_fallback", "first_match", parsing_timeout=None, raise_on_error=True)
+    found = parse(f"${text}$", _CONFIG, "no_fallback", "first_match", parsing_timeout=None, raise_on_error=True)
     if not found:
         _raise_if_exhausted(text)
     return _real_symbols(found[0]) if found else None
@@ -116,11 +188,19 @@ _parse_gold = lru_cache(maxsize=4096)(_parse)
 
 
 def _far(gold: Any, answer: Any) -> bool:
-    """True when two numbers that math-verify calls equal differ by too much for their size.
+    """True when two numbers that math-verify calls equal differ by too much for their size; of lists, of any two of their parts.
 
     Allowed: 1e-4 of the larger when one is a decimal, 1e-12 when both are exact, nothing when both are rational.
-    Percentages are left to math-verify, for which 50 % is 50 as well as 0.5.
     """
+    if isinstance(gold, Interval) and isinstance(answer, Interval):
+        return _far(gold.start, answer.start) or _far(gold.end, answer.end)
+    if (
+        isinstance(gold, (Tuple, FiniteSet))
+        and isinstance(answer, (Tuple, FiniteSet))
+        and len(gold.args) == len(answer.args)
+    ):
+        mine, theirs = _ordered(answer), _ordered(gold)
+        return any(_far(a, b) for a, b in zip(theirs, mine, strict=True))
     if not (isinstance(gold, Expr) and isinstance(answer, Expr)):
         return False
     if gold.has(UnevaluatedExpr) or answer.has(UnevaluatedExpr):
@@ -130,44 +210,348 @@ def _far(gold: Any, answer: Any) -> bool:
         return False
     if gold.is_Rational and answer.is_Rational:
         return bool(gold != answer)
+    if gold.is_infinite or answer.is_infinite:
+        return bool(gold != answer)
     size, gap = max(abs(N(gold, 30)), abs(N(answer, 30))), abs(N(gold - answer, 30))
     return bool(gap > (1e-4 if gold.has(Float) or answer.has(Float) else 1e-12) * size)
 
 
+def _ordered(found: Any) -> list[Any]:
+    """The parts of a list in their order, of a set of real numbers by size."""
+    if isinstance(found, FiniteSet) and all(
+        getattr(part, "is_extended_real", False) and part.is_number for part in found.args
+    ):
+        return sorted(found.args, key=lambda part: N(part, 30))
+    return list(found.args)
+
+
 def _anywhere(completion: str) -> tuple[str, Any | None]:
     """(text, sympy object) of the answer that math-verify finds in a completion: a box, "the answer is", a number."""
-    found = parse(completion, parsing_timeout=None, raise_on_error=True)
+    found = parse(completion, [*_ANYWHERE, ExprExtractionConfig()], parsing_timeout=None, raise_on_error=True)
     texts = [item for item in found if isinstance(item, str)]
     objects = [item for item in found if not isinstance(item, str)]
-    return bare(texts[-1]) if texts else "", objects[0] if objects else None
+    parsed = objects[0] if objects else None
+    inside, _ = last_box(completion)
+    if texts and inside and normalize_latex(inside, _CONFIG[0].normalization_config) == texts[-1]:
+        return bare(inside), parsed  # as it was written: math-verify drops dollar signs
+    # of 50% the text that comes back is 50
+    sign = r"\%" if isinstance(parsed, Mul) and parsed.args[-1:] == (UnevaluatedExpr(Rational(1, 100)),) else ""
+    return bare(texts[-1] + sign * ("%" not in texts[-1])) if texts else "", parsed
 
 
 def _compare(answer: str, gold: str, parsed: Any | None = None) -> Verdict:
-    """The verdict on one bare answer by algebra. `parsed`: the answer, if it is parsed already."""
+    """The verdict on one bare answer. `parsed`: the answer, if it is parsed already."""
     if max(_depth(answer), _depth(gold)) > MAX_DEPTH:
         return Verdict("undecided", f"brackets nested deeper than {MAX_DEPTH}")
+    return _decide(_rewritten(answer, gold), _rewritten(gold, answer), parsed, _LEVELS)
+
+
+def _rewritten(text: str, other: str) -> str:
+    r"""A text with degrees in `\sin` as radians, of a set builder its condition, x = 1, y = 2 as a point where the other is one."""
+    text = radians(text)
+    builder = _BUILDER.fullmatch(text)
+    if builder:
+        return builder[1].strip()
+    if _brackets(other) == "order" and "=" in text and "=" not in other:
+        found = [_ASSIGNED.fullmatch(part) for part in listed(text)]
+        values = {one[1]: one[2].strip() for one in found if one}
+        if len(found) > 1 and len(values) == len(found):
+            return f"({','.join(values[name] for name in sorted(values))})"
+    if text.count(r"\pm") == 1 and text.find(r"\pm") > 0 and _depth(text[: text.find(r"\pm")]) and "," not in text:
+        return f"{text.replace(chr(92) + 'pm', '+')}, {text.replace(chr(92) + 'pm', '-')}"
+    return text
+
+
+def _decide(answer: str, gold: str, parsed: Any | None, levels: int) -> Verdict:
+    """The readers in turn, what is most definite first; the last is algebra."""
+    found = _by_words(answer, gold, levels) or _by_notation(answer, gold, levels)
+    if found is None and levels:
+        found = _by_claims(answer, gold, levels - 1) or _by_parts(answer, gold, levels - 1)
+    return found or _by_measure(answer, gold, parsed)
+
+
+def _right_if(same: bool, reason: str = "value") -> Verdict:
+    return RIGHT if same else Verdict("wrong", reason)
+
+
+def _by_words(answer: str, gold: str, levels: int) -> Verdict | None:
+    """Words, letters that name points or a choice, and nothing at all."""
+    mine, theirs = worded(answer), worded(gold)
+    nothing = [said in EMPTY or spelling(text) in _NOTHING for said, text in ((mine, answer), (theirs, gold))]
+    if any(nothing):
+        return _right_if(all(nothing))
+    if mine is not None and theirs is not None:
+        return _right_if(mine == theirs)
+    if (points := letters(answer)) and (named := letters(gold)):
+        if len(points) == 2 and points == named[::-1]:
+            return Verdict("undecided", "order of letters")  # a product, or a segment, or points in another order
+        return _right_if(points == named, "order of letters")
+    for one, other in ((answer, gold), (gold, answer)):
+        chosen = choice(one)
+        if chosen is not None and levels:
+            if (wanted := letter(other)) is not None:
+                return _right_if(chosen[0] == wanted)
+            again = choice(other)
+            if again is not None and again[0] != chosen[0]:
+                return WRONG
+            mine, theirs = (chosen[1], again[1] if again else other)
+            return _decide(mine, theirs, None, levels - 1) if one is answer else _decide(theirs, mine, None, levels - 1)
+    return None
+
+
+def _by_notation(answer: str, gold: str, levels: int) -> Verdict | None:
+    """Numbers in a base, times of day, dates, ratios. A number without a base is one of base ten."""
+    mine, theirs = based(answer), based(gold)
+    if mine is not None or theirs is not None:
+        return _by_base(answer, gold, mine, theirs)
+    (early, late), (day, other_day) = (clock(answer), clock(gold)), (date(answer), date(gold))
+    if day is not None or other_day is not None:
+        return _right_if(day == other_day, "date")
+    if early is not None and late is not None:
+        return _right_if(early.same(late), "time")
+    told = early or late
+    if told is not None and (told.half or not told.colon):
+        return Verdict("wrong", "time")
+    parts, others = ratio(answer), ratio(gold)
+    if not (parts or others) or not levels or max(len(parts or ()), len(others or ())) > _MOST_PARTS:
+        return None
+    if parts and others:
+        same = len(parts) == len(others) and all(
+            _decide(rf"\frac{{{a}}}{{{parts[-1]}}}", rf"\frac{{{b}}}{{{others[-1]}}}", None, levels - 1).right
+            for a, b in zip(parts[:-1], others[:-1], strict=True)
+        )
+        return _right_if(same, "ratio")
+    if len(parts or others or []) > 2:
+        return Verdict("wrong", "ratio")
+    one, other = (
+        rf"\frac{{{pair[0]}}}{{{pair[1]}}}" if pair else text for pair, text in ((parts, answer), (others, gold))
+    )
+    found = _decide(one, other, None, levels - 1)
+    return Verdict("undecided", "a time or a ratio") if found.right and told is not None else found
+
+
+def _by_base(
+    answer: str, gold: str, mine: tuple[Fraction | None, int] | None, theirs: tuple[Fraction | None, int] | None
+) -> Verdict:
+    """Right in the base that was asked for; the same number in another base is undecided: it may be what was to be converted."""
+    sides = []
+    for text, found in ((answer, mine), (gold, theirs)):
+        value = rational(spelling(text)) if found is None else None
+        sides.append(found or (value and (value[0], 10)))
+    if sides[1] is not None and sides[1][0] is None:
+        return Verdict("undecided", "gold cannot be parsed")
+    if sides[0] is None or sides[1] is None or sides[0][0] != sides[1][0]:
+        return Verdict("wrong", "base")
+    return RIGHT if sides[0][1] == sides[1][1] else Verdict("undecided", "another base")
+
+
+def _claim(text: str, levels: int) -> tuple[str, list[str]] | Verdict | None:
+    r"""(name, values) of x = 7, 7 = x, 2 + 5 = 7, \frac13 \approx 0.333; None for another relation; wrong where it is false."""
+    if ("=" not in text and not _ABOUT.search(text)) or _RELATIONS.search(text):
+        return None
+    sides = split(text, _EQUAL)
+    marks = re.findall(r"=|\\(?:approx|simeq|sim|doteq)(?![a-z])", text)
+    if len(sides) != len(marks) + 1 or len(sides) > _MOST_PARTS or len(split(text, {",", ";"})) > 1:
+        return None
+    if not sides[0] and len(sides) > 1:
+        sides, marks = sides[1:], marks[1:]
+    numeric = [bool(side) and _is_numeric(side) for side in sides]
+    if len(sides) == 2 and numeric == [True, False]:
+        sides, numeric = sides[::-1], [False, True]
+    name = "" if numeric[0] else sides[0]
+    values, signs = (sides, marks) if numeric[0] else (sides[1:], marks[1:])
+    if not all(numeric[len(sides) - len(values) :]) or not values or (name and not _NAME.fullmatch(name)):
+        return None
+    for i, sign in enumerate(signs):
+        near = sign != "=" and _near(values[i], values[i + 1])
+        if not near and not _decide(values[i + 1], values[i], None, levels).right:
+            return Verdict("wrong", "a false equation")
+    return name, values
+
+
+def _is_numeric(side: str) -> bool:
+    """Whether a side of an equation has no letter but those of its unit and of functions."""
+    return (_NUMERIC.fullmatch(measured(side).body) is not None and any(map(str.isdigit, side))) or side.strip() in (
+        r"\pi",
+        "e",
+    )
+
+
+def _near(exact: str, rounded: str) -> bool:
+    """Whether a number may be written for another behind a sign of approximation: half of its last place, or 1 %."""
+    one, other = (_parse(measured(side).body) for side in (exact, rounded))
+    if not (isinstance(one, Expr) and isinstance(other, Expr) and one.is_number and other.is_number):
+        return False
+    places = len(rounded.strip().partition(".")[2]) if rational(rounded.strip()) else 0
+    slack = max(0.5 * 10.0**-places if abs(N(other)) >= 1 or places else 0.0, 0.01 * float(abs(N(one))))
+    return bool(abs(N(one - other, 30)) <= slack)
+
+
+def _by_claims(answer: str, gold: str, levels: int) -> Verdict | None:
+    """Equations that say what a number is: both must be true in themselves, of one name, and one of their values the other's."""
+    mine, theirs = _claim(answer, levels), _claim(gold, levels)
+    if isinstance(mine, Verdict):
+        return mine
+    if isinstance(theirs, Verdict):
+        return Verdict("undecided", "gold is a false equation")
+    if mine is None and theirs is None:
+        return None
+    if mine and theirs and mine[0] and theirs[0] and spelling(mine[0]) != spelling(theirs[0]):
+        return WRONG
+    if (mine is None and _has_relation(answer)) or (theirs is None and _has_relation(gold)):
+        return None
+    found = WRONG
+    for value in mine[1][::-1] if mine else [answer]:
+        for wanted in theirs[1][::-1] if theirs else [gold]:
+            found = _decide(value, wanted, None, levels)
+            if found.label != "wrong":
+                return found
+    return found
+
+
+def _has_relation(text: str) -> bool:
+    return "=" in text or _RELATIONS.search(text) is not None
+
+
+def _by_parts(answer: str, gold: str, levels: int) -> Verdict | None:
+    """Lists whose parts have units or words of their own, in any order; lists of mathematics are left to algebra."""
+    mine, theirs = listed(answer), listed(gold)
+    if (len(mine) < 2 and len(theirs) < 2) or summed(answer) or summed(gold):
+        return None
+    if (
+        not any(has_text(part) or not measured(part).bare for part in (*mine, *theirs))
+        or max(len(mine), len(theirs)) > _MOST_PARTS
+    ):
+        return None
+    if len(mine) != len(theirs):
+        return WRONG
+    left, unsure = list(theirs), False
+    for part in mine:
+        verdicts = [_decide(part, wanted, None, levels) for wanted in left]
+        at = next((i for i, verdict in enumerate(verdicts) if verdict.right), None)
+        if at is None:
+            unsure = unsure or any(verdict.label == "undecided" for verdict in verdicts)
+            if not unsure:
+                return WRONG
+        else:
+            del left[at]
+    return Verdict("undecided", "unit") if left else RIGHT
+
+
+def _by_measure(answer: str, gold: str, parsed: Any | None) -> Verdict:
+    """Units compared or converted, amounts and percent signs resolved, the rest by algebra.
+
+    A unit on one side only is left out; degrees then may be radians too, and a percentage a share.
+    """
+    mine, theirs = summed(answer) or measured(answer), summed(gold) or measured(gold)
+    if mine == Measured(answer) and theirs == Measured(gold):
+        return _algebra(answer, gold, parsed)
+    factors, doubt = _factors(mine, theirs), False
+    if factors is None:
+        degrees = {kind for unit in (*mine.units, *theirs.units) for kind, _ in unit.dimensions}
+        return Verdict("undecided" if degrees <= {"celsius", "fahrenheit", "kelvin"} else "wrong", "unit")
+    if mine.noun != theirs.noun and (mine.noun or mine.units) and (theirs.noun or theirs.units):
+        doubt = True  # apples and pears, students and people: whether these are one is not known here
+    found = WRONG
+    for factor in factors:
+        found = _algebra(mine.body, theirs.body, None, factor)
+        if found.label != "wrong":
+            return Verdict("undecided", "unit") if found.right and doubt else found
+    return found
+
+
+def _factors(mine: Measured, theirs: Measured) -> list[Any] | None:
+    """What the answer's body may be multiplied with to be compared with the gold's; None where the units are of two kinds."""
+    scale = Rational(mine.scale.numerator, mine.scale.denominator) * Rational(
+        theirs.scale.denominator, theirs.scale.numerator
+    )
+    if mine.units and theirs.units:
+        ratios = [
+            (a.size / b.size, b.pi - a.pi) for a in mine.units for b in theirs.units if a.dimensions == b.dimensions
+        ]
+        made = [scale * Rational(size.numerator, size.denominator) * pi**power for size, power in dict.fromkeys(ratios)]
+        return made or None
+    made = [scale]
+    if mine.percent != theirs.percent:
+        made.append(scale / 100 if mine.percent else scale * 100)
+    for one, other, power in ((mine, theirs, 1), (theirs, mine, -1)):
+        degrees = any(unit.dimensions == (("degree", 1),) and not unit.pi for unit in one.units)
+        if degrees and other.bare:
+            made.append(scale * (pi / 180) ** power)
+    return made
+
+
+def _algebra(answer: str, gold: str, parsed: Any | None = None, factor: Any = 1) -> Verdict:
+    """The verdict of math-verify on factor * answer and gold, corrected."""
     target = _parse_gold(gold)
     if target is None:
         return Verdict("undecided", "gold cannot be parsed")
     if parsed is None:
         parsed = _parse(answer)
     if parsed is None:
-        return Verdict("wrong", "answer cannot be parsed")
+        return Verdict("wrong", UNREADABLE)
     if {_brackets(answer), _brackets(gold)} == {"set", "order"}:
         return Verdict("wrong", "brackets")
-    if _other_base(answer, gold):
-        return Verdict("wrong", "base")
-    if WORD.fullmatch(spelling(gold)) and WORD.fullmatch(spelling(answer)) and spelling(gold) != spelling(answer):
-        return Verdict("wrong", "value")  # as algebra, "seat" and "east" are one product of four letters
-    equal = verify(target, parsed, timeout_seconds=None, raise_on_error=True)
-    return RIGHT if equal and not _far(target, parsed) else Verdict("wrong", "value")
+    if factor != 1:
+        numbers = isinstance(parsed, Expr), isinstance(target, Expr)
+        if not all(numbers):
+            return WRONG if any(numbers) else Verdict("undecided", "unit of a list")
+        parsed = factor * parsed.doit()
+    if any(side in (nan, zoo) for side in (target, parsed)):
+        return Verdict("undecided" if target in (nan, zoo) else "wrong", "not a number")
+    if any(side in (oo, -oo) for side in (target, parsed)):
+        return _right_if(target == parsed)
+    target, parsed = _as_sets(target, gold, parsed, answer)
+    equal = verify(target, parsed, allow_set_relation_comp=True, timeout_seconds=None, raise_on_error=True)
+    if not equal and _names(target) == _names(parsed) and (_has_i(target) or _has_i(parsed)):
+        target, parsed = _complex(target), _complex(parsed)
+        equal = verify(target, parsed, timeout_seconds=None, raise_on_error=True)
+    return _right_if(bool(equal) and not _far(target, parsed))
+
+
+_I = Symbol("i", real=True)
+
+
+def _names(side: Any) -> set[Any]:
+    return set(getattr(side, "free_symbols", ())) - {_I}
+
+
+def _has_i(side: Any) -> bool:
+    return _I in getattr(side, "free_symbols", ()) and not side.has(Sum, Product)
+
+
+def _complex(side: Any) -> Any:
+    """The letter i as the imaginary unit."""
+    return side.subs(_I, I) if _has_i(side) else side
+
+
+def _as_sets(target: Any, gold: str, parsed: Any, answer: str) -> tuple[Any, Any]:
+    """Both sides, a list of inequalities as the set of their solutions where the other side is a set of numbers."""
+    if isinstance(target, Set) and isinstance(parsed, Set):
+        if _inequalities(parsed) and not _inequalities(target):
+            parsed = _solved(parsed, answer)
+        elif _inequalities(target) and not _inequalities(parsed):
+            target = _solved(target, gold)
+    return target, parsed
+
+
+def _inequalities(side: Any) -> bool:
+    return isinstance(side, FiniteSet) and bool(side.args) and all(is_relation(part) for part in side.args)
+
+
+def _solved(side: Any, text: str) -> Any:
+    """What all inequalities allow; what any does where "or" stands between them or nothing fulfils them all."""
+    each = [unwrap_fcs(part).as_set() for part in side.args]
+    both = Intersection(*each)
+    return Union(*each) if re.search(r"(?<![a-z])or(?![a-z])|\\lor|\\vee|\\cup", text) or both is EmptySet else both
 
 
 def _judge_anywhere(completion: str, gold: str) -> Verdict:
     answer, parsed = _anywhere(completion)
     if not answer:
         return Verdict("wrong", NO_ANSWER)
-    return by_spelling(answer, gold) or _compare(answer, gold, parsed)
+    found = by_spelling(answer, gold) or _compare(answer, gold)
+    return _compare(answer, gold, parsed) if found.reason == UNREADABLE else found
 
 
 def verify_math(
@@ -182,8 +566,8 @@ def verify_math(
     r"""Whether the answer of `completion` is `gold`. Never raises on any text; may run for ever (see `Pool`).
 
     answer_in  where the answer must stand, its last occurrence counts: "boxed" in `\boxed{...}`, "tag" in
-               `<tag>...</tag>`, "last_number" the last plain number, "whole" all of the text, "anywhere" wherever
-               math-verify finds one, the last number included
+               `<tag>...</tag>`, "stated" behind the last "answer is" or "####", "last_number" the last plain
+               number, "whole" all of the text, "anywhere" wherever math-verify finds one, the last number included
     closed     False where generation stops at the closing tag and drops it: the answer then ends with the text
     algebra_only  one spelling is not enough: for audits, which ask what the parser makes of a gold
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from sage_rlvr.errors import DataError
 from sage_rlvr.verifiers import Verdict
-from sage_rlvr.verifiers.answers import Place
+from sage_rlvr.verifiers.answers import Place, no_number
 from sage_rlvr.verifiers.pool import Pool, shared
 
 COLUMNS = ("answer", "solution", "ground_truth")
@@ -33,7 +33,7 @@ def text_of(completion: Any) -> str:
 def golds_of(columns: dict[str, Any], column: str | None, count: int) -> list[str | None]:
     """The gold of each completion from the data set's columns; None where a row has none.
 
-    `DataError` unless exactly one accepted column is there (or `column` names one) with one string or number a row.
+    `DataError` unless exactly one accepted column is there (or `column` names one) with one string or finite number a row.
     """
     present = [name for name in ((column,) if column else COLUMNS) if columns.get(name) is not None]
     if len(present) != 1:
@@ -48,6 +48,11 @@ def golds_of(columns: dict[str, Any], column: str | None, count: int) -> list[st
     for row, gold in enumerate(golds):
         if isinstance(gold, bool) or not isinstance(gold, str | int | float | None):
             raise DataError(f"column {present[0]}, row {row}: {gold!r:.80} is neither text nor a number.")
+        if no_number(gold):
+            raise DataError(
+                f"column {present[0]}, row {row}: {gold!r} is no gold answer, and nothing is trained on it. Mend the row, or drop "
+                "it before training; a column that was divided or joined leaves such values where there was none."
+            )
     return [None if gold is None else str(gold) for gold in golds]
 
 
