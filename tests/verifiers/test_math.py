@@ -191,6 +191,8 @@ def test_a_percentage_is_a_share_wherever_math_verify_finds_it(text: str):
         (r"6\text{ feet}", "72", "wrong"),
         (r"1_{\text{two}}", "1_2", "right"),
         (r"9_8", "9", "wrong"),
+        ("1, 234", "1,234", "wrong"),
+        ("1, 23, 4567", "1,23,4567", "right"),
         ("x = 42_8", "42", "wrong"),
         ("x = 42_8", "34", "right"),
         ("12:00", r"12:00\text{ noon}", "right"),

@@ -42,8 +42,11 @@ _NUMBER = re.compile(
 _DOLLAR = re.compile(r"(?<!\\)\$")
 _SCIENTIFIC = re.compile(r"([-+]?\d+(?:\.\d+)?)[eE]([-+]?\d+)")
 _TEXT = re.compile(r"\\(?:text|textbf|textit|textrm|mathrm|mathbf|mbox)\s*\{([^{}]*)\}")
-# No space between digits is dropped: 2 1/2 is not 21/2.
-_LAYOUT = re.compile(r"\\left(?![a-z])|\\right(?![a-z])|\\[!,;:]|\\displaystyle(?![a-z])|(?<!\d)\s|\s(?!\d)")
+# No space between digits is dropped, and none that parts a list: 2 1/2 is not 21/2, and 1, 234 is not 1,234.
+_LAYOUT = re.compile(
+    r"\\left(?![a-z])|\\right(?![a-z])|\\[!,;:]|\\displaystyle(?![a-z])"
+    r"|(?<!\d)(?<!\d,)\s|(?<=\d,)\s(?!\d{3}(?!\d))|\s(?!\d)"
+)
 _SPACES = r"(?:\\[, ]|~| |\{,\}|,\\!|\\!,)"
 _GROUPED = re.compile(rf"(?<![\d.,^_])\d{{1,3}}(?:{_SPACES}\d{{3}})+(?!\d)")
 _MIXED = re.compile(r"(?<![\w.^_}}])(\d+) (\d+)/(\d+)(?![\d.])")
