@@ -289,6 +289,7 @@ def test_the_minimum_detectable_difference_is_itself_an_estimate(seeds, factor):
     assert one.detectable == one.detectable_high == math.inf
 
 
+@pytest.mark.slow
 def test_the_limit_of_the_minimum_detectable_difference_holds():
     """Three seeds of one normal law: at most 5 % of the limits lie below the difference that its true SD makes detectable."""
     gaps = np.random.default_rng(7).normal(0, 0.01, (2000, 3))
