@@ -104,3 +104,21 @@ def test_the_leash_is_paired_by_seed_and_never_better(tmp_path: Path) -> None:
     assert row["difference"]["low"] == pytest.approx(gaps.mean() - half) and row["p"] == pytest.approx(row["adjusted"])
     text = "\n".join(endpoint_lines({"cold": None, "power": None, "leash": [row]}))
     assert "−0.0133" in text and "better" not in text and "worse" not in text
+
+
+def test_at_the_papers_temperature_an_arm_that_is_only_a_tighter_leash_is_tied_at_the_same_raw_kl(tmp_path: Path) -> None:
+    """The strong arm has a quarter of the KL and half as much again of p at T = 0.3; the guided one lies halfway in log KL."""
+    kls, factor = {"grpo": 0.1, "strong": 0.025, "guided": 0.05}, {"grpo": 1.0, "strong": 1.5, "guided": 1.25}
+    home = [0.20, 0.21, 0.23]
+    cells = {name: [cell(0.2, p * factor[name]) for p in home] for name in kls}
+    made = replace(folder(None, **cells), path=tmp_path)
+    entry = next(arm for arm in made.facts["arms"] if arm["name"] == "guided")
+    entry |= {"guided": True, "plain": "grpo", "matched": ["strong", "grpo"]}
+    for name, kl in kls.items():
+        for seed in range(3):
+            run = tmp_path / "runs" / f"{name}-s{seed}"
+            run.mkdir(parents=True)
+            (run / "metrics.jsonl").write_text(json.dumps({"step": 0, "anchor/kl_raw": kl}) + "\n")
+    rows = {(c["kind"], c["metric"]): c["difference"] for c in endpoints(made)["cold"]["comparisons"] if c["a"] == "GUIDED"}
+    assert rows["control", "pass@1 at T = 0.3"]["value"] == pytest.approx(np.mean(home) * 0.25 / 2)
+    assert rows["matched", "pass@1 at T = 0.3"]["value"] == pytest.approx(0, abs=1e-12)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -35,7 +35,7 @@ class Difference:
 def comparisons(folder: Folder, away: Mapping[str, Folder]) -> list[dict[str, Any]]:
     """All of them, with Holm's p over all; away: world -> the folder's records of other problems."""
     found = [one for a, b, kind in pairs(folder) for one in _of_pair(folder, a, b, kind)]
-    found += [one for name in folder.arms for one in _matched(folder, name)]
+    found += [one for name in folder.arms for one in matched(folder, name)]
     named = [name for name, arm in folder.arms.items() if not arm["why"]]
     found += [one for name in named for one in _frontiers(folder, name)]
     found += [one for name in folder.arms for one in _near(folder, name)]
@@ -81,8 +81,12 @@ def _of_pair(folder: Folder, a: str, b: str, kind: str) -> list[Difference]:
     ]
 
 
-def _matched(folder: Folder, name: str) -> list[Difference]:
-    """A guided arm against its unguided method at the beta whose realised raw KL is the arm's own, read between betas."""
+def matched(
+    folder: Folder, name: str, means: Callable[[Cell], Floats] = lambda cell: cell.means[[0, -1]], suffix: str = ""
+) -> list[Difference]:
+    """A guided arm against its unguided method at the beta whose realised raw KL is the arm's own, read between betas.
+
+    means: pass@1 and pass@256 of a policy, (2,), by default those at temperature 1; suffix: of the metrics' names, where others."""
     arms = folder.arms[name]["matched"]
     if not arms:
         return []
@@ -91,21 +95,22 @@ def _matched(folder: Folder, name: str) -> list[Difference]:
     for seed in sorted(set(folder.cells[name]).intersection(*(folder.cells[other] for other in arms))):
         kls = [raw_kl(read_metrics(folder.run(other, seed))) for other in arms]
         own = raw_kl(read_metrics(folder.run(name, seed)))
-        scores = np.stack([folder.cells[other][seed].means for other in arms])
+        scores = np.stack([means(folder.cells[other][seed]) for other in arms])
         at = None if own is None or None in kls else between(own, np.array(kls, dtype=float), scores)
         outside += at is None
         if at is not None:
             wanted.append((seed, at))
     if not wanted:
         return []
-    own_scores = np.stack([folder.cells[name][seed].means for seed, _ in wanted])
+    own_scores = np.stack([means(folder.cells[name][seed]) for seed, _ in wanted])
     other = np.stack([scores for _, scores in wanted])
     label = f"{folder.label(folder.arms[name]['plain'] or arms[0])} at the same raw KL"
     note = f"; left out: {_seeds(outside)} whose raw KL lies outside what these betas reach" if outside else ""
     return [
-        Difference("matched", folder.label(name), label, f"pass@{k}", paired_seeds(own_scores[:, j], other[:, j]), note)
-        for j, k in enumerate(KS)
-        if k in (1, K)
+        Difference(
+            "matched", folder.label(name), label, f"pass@{k}{suffix}", paired_seeds(own_scores[:, j], other[:, j]), note
+        )
+        for j, k in enumerate((1, K))
     ]
 
 
@@ -227,4 +232,4 @@ def choose(folder: Folder, among: Sequence[str], by: str) -> dict[str, float]:
     return out
 
 
-__all__ = ["Difference", "between", "choose", "comparisons", "corrected", "pairs", "relabelled"]
+__all__ = ["Difference", "between", "choose", "comparisons", "corrected", "matched", "pairs", "relabelled"]

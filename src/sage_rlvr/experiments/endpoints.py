@@ -2,7 +2,8 @@
 
 Each is a question of its own, asked of the same records, and Holm's correction runs over each by itself:
 
-    cold    every pair of `differences.pairs`, and every arm against the base, at T = 0.3, where the paper's presets sample
+    cold    every pair of `differences.pairs`, every guided arm at the same raw KL, and every arm against the base, at T = 0.3,
+            where the paper's presets sample
     power   every arm against the base tempered over whole completions (`evaluation.tempered`), which uses no reward
     leash   the realised raw KL of the same pairs, so that "holds the policy tighter" is a paired difference and no impression
 """
@@ -27,12 +28,13 @@ from sage_rlvr.evaluation import (
     signed,
 )
 from sage_rlvr.evaluation.support import success_probability
-from sage_rlvr.experiments.differences import Difference, corrected, pairs
+from sage_rlvr.experiments.differences import Difference, corrected, matched, pairs
 from sage_rlvr.experiments.folder import ANY_TEMPERATURE, Cell, Floats, Folder, K, raw_kl
 from sage_rlvr.runs import read_metrics
 
 PAPER_TEMPERATURE = 0.3
 """What the paper samples with (its Appendix B; `sage-rlvr eval --preset paper` and `released_code`)."""
+COLD = f" at T = {PAPER_TEMPERATURE:g}"
 BASE = "base"
 TEMPERED = "base tempered over whole completions"
 EQUAL = f"pass@{K} at equal pass@1"
@@ -59,6 +61,8 @@ def _cold(folder: Folder) -> dict[str, Any] | None:
             found += _pair(
                 kind, folder.label(a), folder.label(b), [scores[a][s] for s in seeds], [scores[b][s] for s in seeds]
             )
+    for name in named:
+        found += matched(folder, name, lambda cell: _scores(cell).mean(axis=0), COLD)
     for name in named if home is not None else []:
         own = [scores[name][seed] for seed in sorted(scores[name])]
         found += _pair("base", folder.label(name), BASE, own, [home] * len(own))
@@ -83,8 +87,7 @@ def _scores(cell: Cell) -> Floats:
 def _pair(kind: str, a: str, b: str, left: Sequence[Floats], right: Sequence[Floats]) -> list[Difference]:
     x, y = np.stack(left), np.stack(right)
     return [
-        Difference(kind, a, b, f"pass@{k} at T = {PAPER_TEMPERATURE:g}", paired_seeds(x[:, :, j], y[:, :, j]))
-        for j, k in enumerate((1, K))
+        Difference(kind, a, b, f"pass@{k}{COLD}", paired_seeds(x[:, :, j], y[:, :, j])) for j, k in enumerate((1, K))
     ]
 
 
