@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from sage_rlvr.errors import DataError
 from sage_rlvr.evaluation import best_pass1, passk_at
-from sage_rlvr.evaluation.tempered import LEAST_ESS, power_frontier, reweighted, tempered
+from sage_rlvr.evaluation.tempered import LEAST_ESS, MOST_UNSEEN, power_frontier, reweighted, tempered
 
 # Problem 1: completions 0.4 (right), 0.3, 0.2 (right), 0.1. Problem 2: 0.5, 0.5 (right).
 ALL = [np.array([0.4, 0.3, 0.2, 0.1]), np.array([0.5, 0.5])]
@@ -78,14 +78,16 @@ def test_refusals() -> None:
     with pytest.raises(DataError, match="lower and upper"):
         tempered(RIGHT, {2.0: np.array([[0.0, -1.0], [0.0, 0.0]])})
     with pytest.raises(DataError, match="problem 1: "):
-        reweighted([[-1.0], [math.nan]], [[1], [0]], 2.0)
+        reweighted([[-1.0], [math.nan]], [[1], [0]], [["a"], ["b"]], 2.0)
 
 
 def test_reweighted_samples_find_the_tempered_share() -> None:
     rng, n, problems = np.random.default_rng(0), 4000, 40
     law = ALL[0]
     drawn = [rng.choice(4, size=n, p=law) for _ in range(problems)]
-    found = reweighted([np.log(law)[d] for d in drawn], [np.isin(d, (0, 2)) for d in drawn], 2.0)
+    found = reweighted(
+        [np.log(law)[d] for d in drawn], [np.isin(d, (0, 2)) for d in drawn], [d.tolist() for d in drawn], 2.0
+    )
     assert found.pass1 is not None and found.pass1.low <= 2 / 3 <= found.pass1.high
     assert found.pass1.width < 0.02 and not found.pass1.contains(0.6)  # 0.6 is the untempered share
     # (sum p^2)^2 / sum p^3 of n samples: 0.3^2 / 0.1 = 0.9
@@ -95,5 +97,27 @@ def test_reweighted_samples_find_the_tempered_share() -> None:
 def test_too_few_effective_samples_are_said_and_not_used() -> None:
     rng = np.random.default_rng(1)
     logps = [rng.normal(-200, 30, size=64) for _ in range(20)]  # long completions: one sample has all the weight
-    found = reweighted(logps, [rng.random(64) < 0.5 for _ in logps], 4.0)
+    found = reweighted(logps, [rng.random(64) < 0.5 for _ in logps], [range(64) for _ in logps], 4.0)
     assert found.pass1 is None and found.ess < LEAST_ESS and found.reason.startswith("not available: 1.")
+
+
+def test_a_likely_completion_that_no_sample_showed_is_not_taken_for_absent() -> None:
+    """One right completion of 0.01 and 9,900 wrong ones of 1e-4: at power 4 the right one has nearly all, and half of the problems
+    have not drawn it in 64 samples. There the weights are all equal, and the effective sample size is at its largest."""
+    rng, n = np.random.default_rng(2), 64
+    drawn = [np.where(rng.random(n) < 0.01, 0, 1 + rng.integers(9900, size=n)) for _ in range(60)]
+    logps = [np.log(np.where(d == 0, 0.01, 1e-4)) for d in drawn]
+    for power in (2.0, 4.0):
+        found = reweighted(logps, [d == 0 for d in drawn], [d.tolist() for d in drawn], power)
+        assert found.ess > LEAST_ESS and found.unseen > MOST_UNSEEN
+        assert found.pass1 is None and "completions that were not drawn may hold" in found.reason
+
+
+def test_what_may_be_unseen_bounds_what_is_missed() -> None:
+    """With enough samples it is given, and the truth lies within the interval and the bound."""
+    rng, n = np.random.default_rng(3), 6000
+    law = np.array([0.01, *[1e-4] * 9900])
+    drawn = [rng.choice(len(law), size=n, p=law) for _ in range(20)]
+    found = reweighted([np.log(law[d]) for d in drawn], [d == 0 for d in drawn], [d.tolist() for d in drawn], 4.0)
+    truth = law[0] ** 4 / np.sum(law**4)
+    assert found.pass1 is not None and abs(found.pass1.value - truth) <= found.unseen + found.pass1.width

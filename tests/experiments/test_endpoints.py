@@ -12,11 +12,14 @@ from scipy import stats
 
 from sage_rlvr.engines.generation import PRESETS
 from sage_rlvr.evaluation import passk_at
+from sage_rlvr.evaluation.published import compare_arms, find_arms, load_document, read_tables
 from sage_rlvr.evaluation.record import Record
-from sage_rlvr.experiments.endpoints import PAPER_TEMPERATURE, endpoint_lines, endpoints
+from sage_rlvr.evaluation.tempered import power_frontier
+from sage_rlvr.experiments.endpoints import PAPER_GAINS, PAPER_TEMPERATURE, endpoint_lines, endpoints
 from sage_rlvr.experiments.folder import Cell, Folder
+from sage_rlvr.recipes import recipe
 
-ENTRY = {"why": "", "plain": None, "placebo": None, "no_kl": None, "guided": False, "matched": []}
+ENTRY = {"recipe": "", "why": "", "plain": None, "placebo": None, "no_kl": None, "guided": False, "matched": []}
 
 
 def cell(hot: float, cold: float, norms: dict[float, np.ndarray] | None = None) -> Cell:
@@ -57,7 +60,7 @@ def test_the_cold_endpoint_reads_what_temperature_one_does_not_show() -> None:
 def test_without_that_temperature_or_normalizers_there_is_no_endpoint() -> None:
     bare = Record(cell(0.2, 0.3).record.meta, {1.0: cell(0.2, 0.3).record.logps[1.0]})
     found = endpoints(folder(cell(0.1, 0.2), grpo=[Cell.of(bare)] * 3))
-    assert found == {"cold": None, "power": None, "leash": None} and endpoint_lines(found) == []
+    assert found == {"cold": None, "power": None, "gains": None, "leash": None} and endpoint_lines(found) == []
     assert endpoints(folder(None, grpo=[cell(0.2, 0.3)] * 3))["power"] is None
 
 
@@ -70,16 +73,18 @@ def test_the_power_endpoint_holds_an_arm_against_the_base_at_equal_pass_at_1() -
     powers = {power: z(power) if power > 1 else np.zeros((2, 2)) for power in (1.0, 4.0, 20.0)}
     base = cell(0.1, 0.2, powers)
     p20 = 0.1**20 / (0.1**20 + 10 * 0.09**20)
-    assert base.tempered[0].pass1 == pytest.approx((p20 + 0.5) / 2)
+    line = power_frontier(base.record.logps[1.0], base.record.norms)
     arms = [cell(p, 0.45) for p in (0.20, 0.21, 0.22)]
     found = endpoints(folder(base, grpo=arms))["power"]
-    assert [point["power"] for point in found["points"]] == pytest.approx([20, 4, 1])
+    assert [point["power"] for point in found["points"]] == [1, 4, 20]
+    assert found["points"][2]["pass1"] == pytest.approx((p20 + 0.5) / 2) and found["points"][2]["known"]
     rows = {c["metric"]: c["difference"]["value"] for c in found["comparisons"]}
     assert rows["pass@1, each at its best"] == pytest.approx((0.45 + 0.5) / 2 - (p20 + 0.5) / 2)
-    at_home = [arm.points[-1].passk - passk_at(arm.points[-1].pass1, base.tempered)[0] for arm in arms]  # type: ignore[index]
+    at_home = [arm.points[-1].passk - passk_at(arm.points[-1].pass1, line)[0] for arm in arms]  # type: ignore[index]
     assert rows["pass@256 at equal pass@1"] == pytest.approx(np.mean(at_home))
-    lines = endpoint_lines({"cold": None, "power": found, "leash": None})
-    assert "## Against the base tempered over whole completions" in lines and any(x.startswith("| 20 |") for x in lines)
+    lines = endpoint_lines({"cold": None, "power": found, "gains": None, "leash": None})
+    assert "## Against the base tempered over whole completions" in lines
+    assert f"| 20 | {(p20 + 0.5) / 2:.3f} | 0 |" in "\n".join(lines)
 
 
 def test_an_arm_beyond_the_power_frontier_has_no_reading_at_equal_pass_at_1() -> None:
@@ -102,11 +107,13 @@ def test_the_leash_is_paired_by_seed_and_never_better(tmp_path: Path) -> None:
     assert (row["a"], row["b"], row["by_seed"]["a"]) == ("TOKEN", "GRPO", kls["token"])
     assert row["difference"]["value"] == pytest.approx(gaps.mean())
     assert row["difference"]["low"] == pytest.approx(gaps.mean() - half) and row["p"] == pytest.approx(row["adjusted"])
-    text = "\n".join(endpoint_lines({"cold": None, "power": None, "leash": [row]}))
+    text = "\n".join(endpoint_lines({"cold": None, "power": None, "gains": None, "leash": [row]}))
     assert "−0.0133" in text and "better" not in text and "worse" not in text
 
 
-def test_at_the_papers_temperature_an_arm_that_is_only_a_tighter_leash_is_tied_at_the_same_raw_kl(tmp_path: Path) -> None:
+def test_at_the_papers_temperature_an_arm_that_is_only_a_tighter_leash_is_tied_at_the_same_raw_kl(
+    tmp_path: Path,
+) -> None:
     """The strong arm has a quarter of the KL and half as much again of p at T = 0.3; the guided one lies halfway in log KL."""
     kls, factor = {"grpo": 0.1, "strong": 0.025, "guided": 0.05}, {"grpo": 1.0, "strong": 1.5, "guided": 1.25}
     home = [0.20, 0.21, 0.23]
@@ -119,6 +126,39 @@ def test_at_the_papers_temperature_an_arm_that_is_only_a_tighter_leash_is_tied_a
             run = tmp_path / "runs" / f"{name}-s{seed}"
             run.mkdir(parents=True)
             (run / "metrics.jsonl").write_text(json.dumps({"step": 0, "anchor/kl_raw": kl}) + "\n")
-    rows = {(c["kind"], c["metric"]): c["difference"] for c in endpoints(made)["cold"]["comparisons"] if c["a"] == "GUIDED"}
+    rows = {
+        (c["kind"], c["metric"]): c["difference"] for c in endpoints(made)["cold"]["comparisons"] if c["a"] == "GUIDED"
+    }
     assert rows["control", "pass@1 at T = 0.3"]["value"] == pytest.approx(np.mean(home) * 0.25 / 2)
     assert rows["matched", "pass@1 at T = 0.3"]["value"] == pytest.approx(0, abs=1e-12)
+
+
+def test_powers_whose_normalizer_is_not_known_are_said_and_have_no_point() -> None:
+    open_ = np.log([[0.5, 2.0], [0.5, 1.0]])
+    found = endpoints(folder(cell(0.1, 0.2, {1.0: np.zeros((2, 2)), 2.0: open_}), grpo=[cell(0.3, 0.4)] * 3))["power"]
+    assert [point["known"] for point in found["points"]] == [True, False] and found["points"][1]["bound1"] > 0.005
+    lines = endpoint_lines({"cold": None, "power": found, "gains": None, "leash": None})
+    assert any(line.startswith("| 2 | not available |") for line in lines)
+
+
+def test_the_papers_gains_are_held_against_the_interval(tmp_path: Path) -> None:
+    home = [0.20, 0.21, 0.23]
+    made = folder(None, grpo=[cell(p, p) for p in home], other=[cell(p + 0.001, p + 0.034) for p in home])
+    for arm, stem in zip(made.facts["arms"], ("grpo.yaml", "sage_branch.yaml"), strict=True):
+        arm["recipe"] = stem
+    for shift, arm in zip((0.0, 0.0004, -0.0003), list(made.cells["other"]), strict=True):
+        made.cells["other"][arm] = cell(home[arm] + 0.001 + shift, home[arm] + 0.034 + shift)
+    rows = {row["metric"]: row for row in endpoints(made)["gains"]}
+    assert (
+        rows["pass@1 at T = 1"]["excluded"] and not rows["pass@1 at T = 0.3"]["excluded"]
+    )  # 0.0005 and 0.017 of two problems
+    text = "\n".join(endpoint_lines({"cold": None, "power": None, "gains": list(rows.values()), "leash": None}))
+    assert "pass@1 at T = 1: +0.017 is excluded" in text and "pass@1 at T = 0.3: +0.017 is not excluded" in text
+    assert endpoints(folder(None, grpo=[cell(0.2, 0.3)] * 3))["gains"] is None
+
+
+def test_the_papers_gains_are_those_of_its_table() -> None:
+    table, (grpo, branch) = find_arms(read_tables(load_document(recipe("tables.json", "paper"))), ["GRPO", "Branch"])
+    found = compare_arms(table, grpo, branch)
+    printed = {k: found.averages[f"pass@{k}"].difference for k in PAPER_GAINS}
+    assert printed == pytest.approx(PAPER_GAINS, abs=5e-4)

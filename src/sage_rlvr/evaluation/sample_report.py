@@ -148,19 +148,19 @@ def _tempered_lines(store: SampleStore, n: int) -> list[str]:
     law = store.identity.decoding
     if (law["temperature"], law["top_p"], law["top_k"], law["min_p"]) != (1, 1, 0, 0):
         return []
-    rows = store.table(("problem", "verdict", "rollout_logps"), n=n)
+    rows = store.table(("problem", "verdict", "rollout_logps", "text"), n=n)
     if rows["rollout_logps"].null_count:
         return ["tempered   over whole completions: not available, the samples have no log-probs"]
     of, many = clusters(rows["problem"].to_pylist())
     sums = np.array([float(np.sum(row, dtype=float)) for row in arrays(rows["rollout_logps"])])
     right = np.array([verdict == "right" for verdict in rows["verdict"].to_pylist()])
-    found = [
-        reweighted([sums[of == i] for i in range(many)], [right[of == i] for i in range(many)], power)
-        for power in SAMPLED_POWERS
-    ]
+    texts = np.array(rows["text"].to_pylist(), dtype=object)
+    parts = ([column[of == i] for i in range(many)] for column in (sums, right, texts))
+    logps, marks, names = parts
+    found = [reweighted(logps, marks, names, power) for power in SAMPLED_POWERS]
     cells = [
         f"power {one.power:g}: "
-        + (one.reason if one.pass1 is None else f"{cell(one.pass1)} ({one.ess:.0f} effective samples a problem)")
+        + (one.reason if one.pass1 is None else f"{cell(one.pass1)}, +- {one.unseen:.1%} for what was not drawn")
         for one in found
     ]
     return [f"tempered   pass@1 over whole completions, pi(y)^power, by importance weights: {'; '.join(cells)}"]

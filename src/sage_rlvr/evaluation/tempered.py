@@ -13,7 +13,8 @@ A `FrontierPoint` of this frontier has temperature 1 / power, so that all readin
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -31,6 +32,8 @@ Floats = NDArray[np.float64]
 POWERS = (1.0, 1.1, 1.25, 1.5, 1.75, 2.0, 2.25, 2.5, 3.0, 3.5, 4.0, 5.0, 7.0, 10.0, 20.0)
 WIDEST = 0.005
 """Of the bound on a mean pass@1: a power whose normalizer is known less well has no point on the frontier."""
+MOST_UNSEEN = 0.05
+"""Of the tempered law, that completions which no sample showed may hold on average over problems."""
 LEAST_ESS = 10.0
 """Of the effective samples a problem, on average: below it an importance-weighted mean is not given."""
 
@@ -53,6 +56,11 @@ class Tempered:
         """Mean pass@1 and pass@k, at temperature 1 / power."""
         many = np.asarray(exact_pass_at_k(self.p, k))
         return FrontierPoint(temperature=1 / self.power, pass1=float(self.p.mean()), passk=float(many.mean()))
+
+    def passk_bound(self, k: int) -> float:
+        """Half the distance of the bounds on mean pass@k."""
+        low, high = (np.asarray(exact_pass_at_k(np.clip(self.p + side * self.bound, 0, 1), k)) for side in (-1, 1))
+        return float((high - low).mean() / 2)
 
     def distinct(self, k: int) -> float:
         """Expected number of distinct right completions in k samples, mean over problems."""
@@ -92,42 +100,73 @@ def power_frontier(
 class Reweighted:
     """pass@1 of a policy tempered over whole completions, from its samples: `pass1` is None where `reason` says why not.
 
-    ess: mean effective number of samples a problem, (sum w)^2 / sum w^2.
+    ess: mean effective number of samples a problem, (sum w)^2 / sum w^2. unseen: mean over problems of the share of the tempered
+    law that completions which were not drawn may hold; `pass1` may be off by as much, besides its interval.
     """
 
     power: float
     pass1: Interval | None
     ess: float
+    unseen: float
     reason: str = ""
 
 
 def reweighted(
-    logps: Sequence[ArrayLike], right: Sequence[ArrayLike], power: float, *, level: float = 0.95
+    logps: Sequence[ArrayLike],
+    right: Sequence[ArrayLike],
+    names: Sequence[Sequence[Hashable]],
+    power: float,
+    *,
+    level: float = 0.95,
 ) -> Reweighted:
     """Where completions cannot be listed: samples of pi at temperature 1, weighted by pi(y)^(power - 1), a problem at a time.
 
-    logps, right: N arrays (n,), log-probability of each whole sample in nats and whether it is right. The self-normalized
-    estimate sum w r / sum w of each problem is off by about 1 / ess of it, so nothing is given below `LEAST_ESS`; its interval
-    is over problems and their samples. pass@k of the tempered policy is not given: it needs p itself, not an estimate of it.
+    logps, right, names: N arrays (n,), log-probability of each whole sample in nats, whether it is right, and what tells it
+    from others. The estimate is sum w r / sum w. Its effective sample size cannot vouch for it: that is largest where the likely
+    completions were all missed. So what was not drawn is bounded: with s completions seen once among n, those never seen hold
+    about s / n of pi (Good and Turing), and one of more than -ln(0.05) / n stays unseen in one case of 20 only. Of the tempered law
+    they hold at most (s + 1) / n * (-ln(0.05) / n)^(power - 1) against mean(w). Nothing is given where that is above
+    `MOST_UNSEEN`, or the effective sample size below `LEAST_ESS`, on average. pass@k is not given: it needs p itself.
     """
-    if len(logps) != len(right) or not len(logps):
-        raise DataError(f"{len(logps)} and {len(right)} problems: give log-probs and verdicts of the same ones.")
-    values, sizes = [], []
-    for i, (row, marks) in enumerate(zip(logps, right, strict=True)):
+    if not len(logps) == len(right) == len(names) or not len(logps):
+        raise DataError(
+            f"{len(logps)}, {len(right)} and {len(names)} problems: give log-probs, verdicts and names of the same ones."
+        )
+    values, sizes, missing = [], [], []
+    for i, (row, marks, told) in enumerate(zip(logps, right, names, strict=True)):
         own, hits = np.asarray(row, dtype=float), np.asarray(marks, dtype=float)
-        if own.shape != hits.shape or own.ndim != 1 or not own.size or not np.all(np.isfinite(own)):
+        if not own.shape == hits.shape == (len(told),) or not own.size or not np.all(np.isfinite(own)):
             raise DataError(
-                f"problem {i}: {own.shape} log-probs, {hits.shape} verdicts; give finite ones, one a sample."
+                f"problem {i}: {own.shape} log-probs, {hits.shape} verdicts, {len(told)} names; give finite ones, one a sample."
             )
-        w = np.exp((power - 1) * (own - own.max()))
+        n, top = len(own), float(own.max())
+        w = np.exp((power - 1) * (own - top))
         values.append(float(np.sum(w * hits) / np.sum(w)))
         sizes.append(float(np.sum(w) ** 2 / np.sum(w**2)))
-    ess = float(np.mean(sizes))
+        once = sum(count == 1 for count in Counter(told).values())
+        rest = min(1.0, (once + 1) / n) * math.exp(min((power - 1) * (math.log(-math.log(0.05) / n) - top), 700.0))
+        missing.append(rest / (rest + float(w.mean())))
+    ess, unseen = float(np.mean(sizes)), float(np.mean(missing))
+    reason = ""
     if ess < LEAST_ESS:
-        why = f"not available: {ess:.1f} effective samples a problem, {LEAST_ESS:g} at least are needed; draw more"
-        return Reweighted(power=power, pass1=None, ess=ess, reason=why)
-    found = mean_interval(values, level=level, over="problems and their samples")
-    return Reweighted(power=power, pass1=found, ess=ess)
+        reason = f"not available: {ess:.1f} effective samples a problem, {LEAST_ESS:g} at least are needed; draw more"
+    elif unseen > MOST_UNSEEN:
+        reason = (
+            f"not available: completions that were not drawn may hold {unseen:.0%} of it, {MOST_UNSEEN:.0%} at most is "
+            "allowed; draw more"
+        )
+    found = None if reason else mean_interval(values, level=level, over="problems and their samples")
+    return Reweighted(power=power, pass1=found, ess=ess, unseen=unseen, reason=reason)
 
 
-__all__ = ["LEAST_ESS", "POWERS", "WIDEST", "Reweighted", "Tempered", "power_frontier", "reweighted", "tempered"]
+__all__ = [
+    "LEAST_ESS",
+    "MOST_UNSEEN",
+    "POWERS",
+    "WIDEST",
+    "Reweighted",
+    "Tempered",
+    "power_frontier",
+    "reweighted",
+    "tempered",
+]

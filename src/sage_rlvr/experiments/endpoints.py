@@ -5,6 +5,7 @@ Each is a question of its own, asked of the same records, and Holm's correction 
     cold    every pair of `differences.pairs`, every guided arm at the same raw KL, and every arm against the base, at T = 0.3,
             where the paper's presets sample
     power   every arm against the base tempered over whole completions (`evaluation.tempered`), which uses no reward
+    gains   whether the intervals of Branch against GRPO, at T = 1 and at 0.3, leave out the gains of the paper's table (`excludes`)
     leash   the realised raw KL of the same pairs, so that "holds the policy tighter" is a paired difference and no impression
 """
 
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,6 +23,7 @@ from sage_rlvr.evaluation import (
     adjust,
     best_pass1,
     curve,
+    excludes,
     gap_to_frontier,
     paired_seeds,
     passk_at,
@@ -28,12 +31,15 @@ from sage_rlvr.evaluation import (
     signed,
 )
 from sage_rlvr.evaluation.support import success_probability
+from sage_rlvr.evaluation.tempered import power_frontier, tempered
 from sage_rlvr.experiments.differences import Difference, corrected, matched, pairs
 from sage_rlvr.experiments.folder import ANY_TEMPERATURE, Cell, Floats, Folder, K, raw_kl
 from sage_rlvr.runs import read_metrics
 
 PAPER_TEMPERATURE = 0.3
 """What the paper samples with (its Appendix B; `sage-rlvr eval --preset paper` and `released_code`)."""
+PAPER_GAINS = {1: 0.017, K: 0.015}
+"""k -> Branch minus GRPO at pass@k, averages of the paper's Table 1 (`sage-rlvr compare paper:GRPO paper:Branch`)."""
 COLD = f" at T = {PAPER_TEMPERATURE:g}"
 BASE = "base"
 TEMPERED = "base tempered over whole completions"
@@ -41,8 +47,13 @@ EQUAL = f"pass@{K} at equal pass@1"
 
 
 def endpoints(folder: Folder) -> dict[str, Any]:
-    """{"cold": ..., "power": ..., "leash": ...}; None for one whose records are not there."""
-    return {"cold": _cold(folder), "power": _power(folder), "leash": _leash(folder) or None}
+    """{"cold": ..., "power": ..., "gains": ..., "leash": ...}; None for one whose records are not there."""
+    return {
+        "cold": _cold(folder),
+        "power": _power(folder),
+        "gains": _gains(folder) or None,
+        "leash": _leash(folder) or None,
+    }
 
 
 def _cold(folder: Folder) -> dict[str, Any] | None:
@@ -79,9 +90,9 @@ def _cold(folder: Folder) -> dict[str, Any] | None:
     }
 
 
-def _scores(cell: Cell) -> Floats:
-    """(N, 2) pass@1 and pass@256 of each problem at T = 0.3."""
-    return np.asarray(curve(success_probability(cell.record.logps[PAPER_TEMPERATURE]), (1, K)))
+def _scores(cell: Cell, temperature: float = PAPER_TEMPERATURE) -> Floats:
+    """(N, 2) pass@1 and pass@256 of each problem."""
+    return np.asarray(curve(success_probability(cell.record.logps[temperature]), (1, K)))
 
 
 def _pair(kind: str, a: str, b: str, left: Sequence[Floats], right: Sequence[Floats]) -> list[Difference]:
@@ -92,18 +103,23 @@ def _pair(kind: str, a: str, b: str, left: Sequence[Floats], right: Sequence[Flo
 
 
 def _power(folder: Folder) -> dict[str, Any] | None:
-    """The base's power frontier, and every arm against it: its best pass@1, and pass@256 at equal pass@1, as sampled at T = 1 and
-    over all of its temperatures."""
-    if folder.base is None or not folder.base.tempered:
+    """The base's power frontier with its bounds, and every arm against it: its best pass@1, and pass@256 at equal pass@1, as
+    sampled at T = 1 and over all of its temperatures."""
+    if folder.base is None or not folder.base.record.norms:
         return None
-    line = folder.base.tempered
+    record = folder.base.record
+    line = power_frontier(record.logps[1.0], record.norms, K)
     found = []
     for name in folder.arms:
         cells = [folder.cells[name][seed] for seed in sorted(folder.cells.get(name, {}))]
-        if cells:
+        if cells and line:
             found += _against_power(folder.label(name), cells, line)
     return {
-        "points": [{"power": 1 / point.temperature, "pass1": point.pass1, "passk": point.passk} for point in line],
+        "points": [
+            {"power": one.power, "known": one.known, "bound1": float(one.bound.mean()), "boundk": one.passk_bound(K)}
+            | {"pass1": one.point(K).pass1, "passk": one.point(K).passk}
+            for one in tempered(record.logps[1.0], record.norms)
+        ],
         "comparisons": corrected(found),
     }
 
@@ -129,6 +145,27 @@ def _at_home(cell: Cell, line: Sequence[FrontierPoint]) -> float | None:
     home = next((point for point in cell.points if point.temperature == 1.0), None)
     there = None if home is None else passk_at(home.pass1, line)
     return None if home is None or there is None else home.passk - there[0]
+
+
+def _gains(folder: Folder) -> list[dict[str, Any]]:
+    """Per metric and temperature: the paper's gain, the interval of the arm of recipe sage_branch minus that of recipe grpo, and
+    whether it leaves the gain out. [] where the sweep has no such two arms."""
+    by_recipe = {Path(arm["recipe"]).stem: name for name, arm in folder.arms.items()}
+    a, b = by_recipe.get("sage_branch"), by_recipe.get("grpo")
+    seeds = [] if a is None or b is None else folder.shared(a, b)
+    if a is None or b is None or not seeds:
+        return []
+    rows = []
+    for temperature in (1.0, PAPER_TEMPERATURE):
+        pair = [[folder.cells[name][seed] for seed in seeds] for name in (a, b)]
+        if any(temperature not in cell.record.logps for side in pair for cell in side):
+            continue
+        left, right = (np.stack([_scores(cell, temperature) for cell in side]) for side in pair)
+        for j, (k, gain) in enumerate(PAPER_GAINS.items()):
+            found = paired_seeds(left[:, :, j], right[:, :, j])
+            row = {"a": folder.label(a), "b": folder.label(b), "metric": f"pass@{k} at T = {temperature:g}"}
+            rows.append(row | {"gain": gain, "difference": asdict(found.difference), "excluded": excludes(found, gain)})
+    return rows
 
 
 def _leash(folder: Folder) -> list[dict[str, Any]]:
@@ -165,16 +202,19 @@ def endpoint_lines(found: Mapping[str, Any]) -> list[str]:
         lines += [f"| {row['label']} | {_cell(row['1'])} | {_cell(row[str(K)])} |" for row in cold["arms"].values()]
         lines += ["", *(f"- {c['sentence']}" for c in cold["comparisons"])]
     if power is not None:
-        points = [f"| {p['power']:g} | {p['pass1']:.3f} | {p['passk']:.3f} |" for p in reversed(power["points"])]
+        points = [_point_row(p) for p in power["points"]]
         lines += [
             "",
             "## Against the base tempered over whole completions",
             "",
-            "No reward: pi(y)^power, normalized per problem.",
+            "No reward: pi(y)^power, normalized per problem. +-: what the normalizer leaves open.",
             "",
         ]
-        lines += ["| power | pass@1 | pass@256 |", "|---|---|---|", *points, ""]
+        lines += ["| power | pass@1 | +- | pass@256 | +- |", "|---" * 5 + "|", *points, ""]
         lines += [f"- {c['sentence']}" for c in power["comparisons"]]
+    if found["gains"]:
+        lines += ["", "## The gains that the paper prints for Branch over GRPO", ""]
+        lines += [_gain_row(row) for row in found["gains"]]
     if found["leash"]:
         lines += [
             "",
@@ -185,6 +225,22 @@ def endpoint_lines(found: Mapping[str, Any]) -> list[str]:
         ]
         lines += [_leash_row(row) for row in found["leash"]]
     return lines
+
+
+def _gain_row(row: Mapping[str, Any]) -> str:
+    gap, word = row["difference"], "excluded" if row["excluded"] else "not excluded"
+    if gap["low"] is None:
+        return f"- {row['metric']}: {signed(row['gain'])} cannot be judged: too few training seeds."
+    inside = f"{signed(gap['value'])}, {100 * gap['level']:g} % interval {signed(gap['low'])} to {signed(gap['high'])}"
+    pair = f"{row['a']} minus {row['b']}"
+    return f"- {row['metric']}: {signed(row['gain'])} is {word} ({pair} here {inside} over {gap['n']} {gap['over']})."
+
+
+def _point_row(point: Mapping[str, Any]) -> str:
+    if not point["known"]:
+        return f"| {point['power']:g} | not available | {point['bound1']:.1g} | not available | |"
+    cells = (f"{point[value]:.3f} | {point[bound]:.1g}" for value, bound in (("pass1", "bound1"), ("passk", "boundk")))
+    return f"| {point['power']:g} | {' | '.join(cells)} |"
 
 
 def _leash_row(row: Mapping[str, Any]) -> str:

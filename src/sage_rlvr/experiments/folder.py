@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 from sage_rlvr.errors import DataError
 from sage_rlvr.evaluation import FrontierPoint, curve, frontier, reachable, success_probability, variety
 from sage_rlvr.evaluation.record import Record, check_paired, load_record, record_path
-from sage_rlvr.evaluation.tempered import power_frontier
 
 Floats = NDArray[np.float64]
 
@@ -30,23 +29,20 @@ ANY_TEMPERATURE = " at any temperature"  # after the names in comparisons of fro
 @dataclass(frozen=True)
 class Cell:
     """One evaluated policy: pass@k a problem (N, K) over `KS`, frontier, distinct right ones in 256; variety: its frontier with
-    the expected number of distinct right ones in 256 samples in the place of pass@k; tempered: its power frontier, empty where
-    its record has none."""
+    the expected number of distinct right ones in 256 samples in the place of pass@k."""
 
     record: Record
     passes: Floats
     points: tuple[FrontierPoint, ...]
     distinct: float
     variety: tuple[FrontierPoint, ...]
-    tempered: tuple[FrontierPoint, ...] = ()
 
     @classmethod
     def of(cls, record: Record) -> Cell:
         p = {t: success_probability(rows) for t, rows in record.logps.items()}
         distinct = {t: float(np.mean(reachable(rows, K))) for t, rows in record.logps.items()}
         points = frontier(p, K)
-        sharper = power_frontier(record.logps[1.0], record.norms, K)
-        return cls(record, np.asarray(curve(p[1.0], KS)), points, distinct[1.0], variety(points, distinct), sharper)
+        return cls(record, np.asarray(curve(p[1.0], KS)), points, distinct[1.0], variety(points, distinct))
 
     @property
     def means(self) -> Floats:

@@ -9,8 +9,10 @@
 
     python -m sage_rlvr.experiments.register docs/results/register.yaml    prints it (docs/results/register.md)
 
-One rule for all: **the answer is that of the seeds that were run for the question.** The seeds that raised it were picked because
-of what they show, so they answer nothing. Both sets together are an estimate, printed for every question and judged for none.
+One rule for all: **the answer is that of the seeds that were run for the question**, by its interval: one question, set
+before its seeds were run, needs no correction, whatever else their summary compares and corrects for. The seeds that raised it
+were picked because of what they show, so they answer nothing. Both sets together are an estimate, printed for every question
+and judged for none.
 """
 
 from __future__ import annotations
@@ -30,8 +32,9 @@ from sage_rlvr.errors import DataError
 from sage_rlvr.evaluation import Interval, signed
 
 RULE = (
-    "The answer is that of the seeds that were run for the question. The set that raised it was selected by what it shows: both "
-    "sets together are an estimate, printed for every question and judged for none."
+    "The answer is that of the seeds that were run for the question, by its own interval, uncorrected: it is one question. The "
+    "set that raised it was selected by what it shows: both sets together are an estimate, printed for every question and "
+    "judged for none."
 )
 
 
@@ -95,11 +98,14 @@ def _answer(question: Question, folder: Path) -> Answer:
 def _difference(question: Question, folder: Path, results: str) -> Interval:
     path = folder / results / "summary.json"
     try:
-        rows: Sequence[Mapping[str, Any]] = json.loads(path.read_text(encoding="utf-8"))["comparisons"]
+        summary: Mapping[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        rows = [*summary["comparisons"]]
     except (OSError, ValueError, KeyError) as error:
         raise DataError(
             f"{path} cannot be read ({error}); make it with: sage-rlvr sweep recipes/matrices/{results}.yaml"
         ) from error
+    for endpoint in (summary.get("endpoints") or {}).values():  # a summary of before them has none
+        rows += endpoint.get("comparisons", []) if isinstance(endpoint, Mapping) else []
     wanted = (question.a, question.b, question.metric)
     for row in rows:
         if (row["a"], row["b"], row["metric"]) == wanted:
