@@ -27,7 +27,9 @@ class Guide(Protocol):
     """A positive factor q_t on the reference probability of each sampled token, returned as log q.
 
     `needs` names the optional signals to compute; `depends_on` says what q is a function of, given the key: nothing,
-    the state (prefix), the sampled token, or the batch; `equation` is q as one line of text. The call returns (B, T)
+    the state (prefix), the sampled token, or the batch. "batch" promises that q is the same for every token a state may go on
+    with, but for the other rows: a q of the sampled token says "token", even where it ranks it in the batch. `equation` is q as
+    one line of text. The call returns (B, T)
     float32, 0 off the mask, without gradient, the same for the same arguments. Two more are read where they are there:
     `looks_ahead` and `pays_nothing`, see the functions of these names.
     """

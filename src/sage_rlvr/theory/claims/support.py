@@ -49,7 +49,7 @@ def _bandit() -> tuple[Leaves, Leaves, float]:
 
 def preserved() -> list[Claim]:
     """Theorem 4.2 where it holds: a logit a completion, updates from drawn completions only, eps below detectability, and a
-    normalisation that lifts y by less than eps / ref(y)."""
+    normalisation that lifts y by no more than eps / ref(y)."""
     ref, rewards, eps = _bandit()
     probs, draws = many_bandits(ref, rewards, runs=2000, rate=0.5, steps=STEPS, group=GROUP, seed=5)
     unseen = draws[:, 0] == 0
@@ -79,7 +79,7 @@ def preserved() -> list[Claim]:
             float(probs[:, 0].max()), eps, "<=",
             note="The conclusion: what was outside the empirical support stays outside. It rests on three "
             "assumptions: updates from drawn completions only, one logit a completion, eps below detectability; and on "
-            "a fourth, that the normalisation lifts y by less than eps / ref(y), which holds here.",
+            "a fourth, that the normalisation lifts y by no more than eps / ref(y), which holds here.",
         ),
         Claim(
             "4.2/preserved-k3", "SAGE Th. 4.2",
