@@ -39,6 +39,8 @@ control: grpo
 controls: [no_kl]
 evaluate: {{problems: 6, temperatures: [0.5, 1.0]}}
 """
+# A Branch that acts within two steps whatever the machine's rounding: its weights are then not the control's.
+ACTS = ("branch: sage_branch", "branch: {recipe: sage_branch, edits: {method.guide.threshold: 0.1}}")
 Started = list[tuple[str, ...]]
 
 
@@ -104,7 +106,7 @@ def states(sweep: Sweep) -> dict[str, str]:
 def test_it_makes_what_is_missing_and_only_that(
     tmp_path: Path, matrix: Callable[..., Path], started: Started, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path, out = matrix(), tmp_path / "out"
+    path, out = matrix(ACTS), tmp_path / "out"
     with pytest.raises(SystemExit) as caught:
         main(["sweep", str(path), "--out", str(out), "--workers", "1"])
     assert caught.value.code == 0
@@ -121,9 +123,9 @@ def test_it_makes_what_is_missing_and_only_that(
     assert found["arms"]["grpo"]["pass_by_seed"]["1"]["8"] == pytest.approx(np.mean(1 - (1 - p) ** 8))
     assert found["not_run"] == [] and "nothing: every cell" in (out / "summary.md").read_text(encoding="utf-8")
 
-    fewer = dry_lines(plan(matrix(("evaluate: {problems: 6", "evaluate: {problems: 5")), out))
+    fewer = dry_lines(plan(matrix(ACTS, ("evaluate: {problems: 6", "evaluate: {problems: 5")), out))
     assert any(f"REPLACES 7 evaluations in {out / 'evaluations'} (base.npz, " in said for said in fewer)
-    assert not any("REPLACES" in said for said in dry_lines(plan(matrix(), out)))
+    assert not any("REPLACES" in said for said in dry_lines(plan(matrix(ACTS), out)))
     name, [record] = named_records(f"G={out / 'runs' / 'grpo-s1'}", "test")  # by the run's folder
     assert name == "G" and record.meta == load_record(out / "evaluations" / "grpo-s1.npz").meta
 
@@ -135,12 +137,13 @@ def test_it_makes_what_is_missing_and_only_that(
     assert states(again)["branch-s0"] == "not run" and states(again)["grpo-s1"] == "trained"
     assert run(again, 1, screen()) and [words[0] for words in started] == ["train", "eval", "eval"]
     with pytest.raises(ConfigError, match=r"holds a run with other settings(.|\n)*optimizer.lr"):
-        plan(matrix(("steps: 2", "steps: 2\n  optimizer.lr: 0.5")), out)
+        plan(matrix(ACTS, ("steps: 2", "steps: 2\n  optimizer.lr: 0.5")), out)
 
     # another sweep beside it takes over what is finished and of the same configuration, with its evaluations
     started.clear()
     beside = plan(
         matrix(
+            ACTS,
             ("tier: small", "tier: other\nadopt: [out]"),
             ("grpo: grpo,", "plain: grpo,"),
             ("control: grpo", "control: plain"),
@@ -165,7 +168,7 @@ def test_it_makes_what_is_missing_and_only_that(
         ("problems", ("evaluate: {problems: 6", "evaluate: {problems: 5"), 7), ("temperatures", ("[0.5, 1.0]", "[1.0]"), 1)
     ):  # fmt: skip
         started.clear()
-        other = plan(matrix(("tier: small", f"tier: {name}\nadopt: [out]"), change), tmp_path / name)
+        other = plan(matrix(ACTS, ("tier: small", f"tier: {name}\nadopt: [out]"), change), tmp_path / name)
         assert run(other, 1, screen()) and [words[0] for words in started] == ["eval"] * made
     shown = summarise(tmp_path / "temperatures")["arms"]["grpo"]
     assert [point["temperature"] for point in shown["frontier"]] == [1.0]
