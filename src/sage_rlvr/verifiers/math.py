@@ -20,6 +20,7 @@ import re
 from dataclasses import replace
 from fractions import Fraction
 from functools import lru_cache
+from itertools import product
 from typing import Any
 
 from latex2sympy2_extended import NormalizationConfig, latex2sympy, normalize_latex
@@ -308,6 +309,8 @@ def _by_notation(answer: str, gold: str, levels: int) -> Verdict | None:
     if day is not None or other_day is not None:
         return _right_if(day == other_day, "date")
     if early is not None and late is not None:
+        if not early.same(late) and early.ratio(late):
+            return Verdict("undecided", "a time or a ratio")
         return _right_if(early.same(late), "time")
     told = early or late
     if told is not None and (told.half or not told.colon):
@@ -452,12 +455,29 @@ def _by_measure(answer: str, gold: str, parsed: Any | None) -> Verdict:
         return Verdict("undecided" if degrees <= {"celsius", "fahrenheit", "kelvin"} else "wrong", "unit")
     if mine.noun != theirs.noun and (mine.noun or mine.units) and (theirs.noun or theirs.units):
         doubt = True  # apples and pears, students and people: whether these are one is not known here
+    if (mine.side and theirs.side and mine.side != theirs.side) or mine.doubt or theirs.doubt:
+        doubt = True  # meters east and meters west; 4 are left, 12 fewer
+    if mine.percent != theirs.percent and (mine.noun or theirs.noun):
+        doubt = True
     found = WRONG
     for factor in factors:
         found = _algebra(mine.body, theirs.body, None, factor)
         if found.label != "wrong":
             return Verdict("undecided", "unit") if found.right and doubt else found
+    for factor in _other_factors(mine, theirs):
+        if _algebra(mine.body, theirs.body, None, factor).right:
+            return Verdict("undecided", "amount")
     return found
+
+
+def _other_factors(mine: Measured, theirs: Measured) -> list[Any]:
+    """What `_factors` says where an amount has its other reading; for numbers without a unit on one side at least."""
+    ways = [
+        (replace(mine, scale=a), replace(theirs, scale=b))
+        for a in (mine.scale, *mine.other)
+        for b in (theirs.scale, *theirs.other)
+    ]
+    return [factor for one, other in ways[1:] for factor in _factors(one, other) or ()]
 
 
 def _factors(mine: Measured, theirs: Measured) -> list[Any] | None:
@@ -465,10 +485,13 @@ def _factors(mine: Measured, theirs: Measured) -> list[Any] | None:
     scale = Rational(mine.scale.numerator, mine.scale.denominator) * Rational(
         theirs.scale.denominator, theirs.scale.numerator
     )
+    if (mine.percent and not theirs.percent and theirs.units) or (theirs.percent and not mine.percent and mine.units):
+        return None
     if mine.units and theirs.units:
-        ratios = [
-            (a.size / b.size, b.pi - a.pi) for a in mine.units for b in theirs.units if a.dimensions == b.dimensions
-        ]
+        # of one unit on both sides one reading is meant
+        one = mine.units == theirs.units
+        both = zip(mine.units, theirs.units, strict=True) if one else product(mine.units, theirs.units)
+        ratios = [(a.size / b.size, b.pi - a.pi) for a, b in both if a.dimensions == b.dimensions]
         made = [scale * Rational(size.numerator, size.denominator) * pi**power for size, power in dict.fromkeys(ratios)]
         return made or None
     made = [scale]
@@ -540,10 +563,18 @@ def _inequalities(side: Any) -> bool:
 
 
 def _solved(side: Any, text: str) -> Any:
-    """What all inequalities allow; what any does where "or" stands between them or nothing fulfils them all."""
+    """What all inequalities allow; what any does where "or" stands between them, or nothing fulfils them all and no "and" does.
+
+    Inequalities of several variables stay as they are: no set of numbers solves them.
+    """
+    if len(side.free_symbols) > 1:
+        return side
     each = [unwrap_fcs(part).as_set() for part in side.args]
     both = Intersection(*each)
-    return Union(*each) if re.search(r"(?<![a-z])or(?![a-z])|\\lor|\\vee|\\cup", text) or both is EmptySet else both
+    if re.search(r"(?<![a-z])or(?![a-z])|\\lor|\\vee|\\cup", text):
+        return Union(*each)
+    stated = re.search(r"(?<![a-z])and(?![a-z])|\\land|\\wedge|\\cap", text)
+    return Union(*each) if both is EmptySet and not stated else both
 
 
 def _judge_anywhere(completion: str, gold: str) -> Verdict:
