@@ -11,8 +11,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sage_rlvr.errors import ConfigError
+from sage_rlvr.verifiers import Verdict
 from sage_rlvr.verifiers.answers import bare, prepare, rational, spelling
-from sage_rlvr.verifiers.math import MAX_ANSWER, MAX_COMPLETION, MAX_DEPTH, last_box, last_number, last_tag, verify_math
+from sage_rlvr.verifiers.math import (
+    MAX_ANSWER,
+    MAX_COMPLETION,
+    MAX_DEPTH,
+    MAX_DIGITS,
+    last_box,
+    last_number,
+    last_tag,
+    verify_math,
+)
 from sage_rlvr.verifiers.quantities import (
     UNITS,
     based,
@@ -166,6 +176,26 @@ REPORTED_EQUAL = [  # found from outside: called wrong or undecided before
     (r"3\text{ quarters}", r"\frac34"),
     (r"7\text{ tenths}", "0.7"),
     (r"1\text{ half}", "0.5"),
+    (r"\infty", r"\text{infinity}"),
+    (r"-\infty", r"\text{negative infinity}"),
+    (r"\frac\pi2", r"\frac{\pi}{2}"),
+    (r"\frac\pi4", r"\frac{\pi}{4}"),
+    (r"\frac1\pi", r"\frac{1}{\pi}"),
+    (r"\text{none}", r"\emptyset"),
+    (r"\nicefrac{1}{2}", r"\frac12"),
+    ("f(x)=x^2+1", "x^2+1"),
+    ("f^{-1}(x)=x+1", "x+1"),
+    ("y=2x+3", "2x+3"),
+    ("f(g(2))=3", "3"),
+    ("x=1, x=2", "1, 2"),
+    (r"\|v\| = 5", "5"),
+    ("|AB| = 5", "5"),
+    (r"P(A \cap B) = \frac{1}{6}", r"\frac16"),
+    ("3 = x = 3", "3"),
+    (r"\text{Al or Bo}", r"\text{Bo or Al}"),
+    ("(B) 12", "B"),
+    ("S_n = 2n", "2n"),
+    ("2^{10}", "1024"),
 ]
 
 REPORTED_DOUBTFUL = [  # a word, a sign or a second reading leaves doubt: neither right nor wrong
@@ -190,6 +220,10 @@ REPORTED_DOUBTFUL = [  # a word, a sign or a second reading leaves doubt: neithe
     (r"30\text{ years old}", r"30\text{ years ago}"),
     (r"5\text{ left}", r"5\text{ right}"),
     (r"15\text{ fewer apples}", r"15\text{ more apples}"),
+    ("|x|=3", "3"),
+    ("(A) is wrong", "A"),
+    (r"\text{none}", "0"),
+    (r"\text{Al or Bo}", r"\text{Al and Bo}"),
 ]
 
 REPORTED_DIFFERENT = [  # found from outside: called right before
@@ -211,6 +245,12 @@ REPORTED_DIFFERENT = [  # found from outside: called right before
     ("41=42", "42"),
     ("nan", "5"),
     (r"\text{NaN}", "nan"),
+    ("3 = x = 4", "4"),
+    ("x = 3 = y = 4", "4"),
+    ("A. 3 B. 4", "A"),
+    ("A: 3, B: 4", "A"),
+    ("A. no, B", "A"),
+    ("3 = 2x", "3"),
     ("x>1, y<2", "(1,2)"),
     ("2<x<5, 3<y<4", "(3,4)"),
     (r"a\ge0, b\le3", "[0,3]"),
@@ -238,6 +278,15 @@ REPORTED_DIFFERENT = [  # found from outside: called right before
     (r"1\text{ ton}", r"0.90718474\text{ ton}"),
 ]
 
+EQUATIONS = [  # no name on the left, so that the other side is not what they say
+    ("2x=6", "6"),
+    ("x+1=3", "3"),
+    ("x-3=0", "0"),
+    ("x^2=4", "4"),
+    ("-x=3", "3"),
+    ("a+b+c=10", "10"),
+]
+
 
 @pytest.mark.parametrize("answer, gold", REPORTED_EQUAL)
 def test_what_was_reported_as_false_wrong_is_right_both_ways_and_read_anywhere(answer: str, gold: str):
@@ -259,6 +308,37 @@ def test_what_was_reported_as_false_right_is_not_right_either_way(answer: str, g
 def test_what_was_reported_as_doubtful_is_undecided_both_ways(answer: str, gold: str):
     for one, other in ((answer, gold), (gold, answer)):
         assert verify_math(boxed(one), other).label == "undecided"
+
+
+@pytest.mark.parametrize("answer, gold", EQUATIONS)
+def test_an_equation_that_names_no_value_is_none(answer: str, gold: str):
+    assert verify_math(boxed(answer), gold).reason == "an equation for a value"
+    assert not verify_math(boxed(gold), answer).right
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "9^{9^{9^{9}}}",
+        "9⁹⁹⁹⁹⁹⁹⁹⁹⁹",
+        "9^{9^9}",
+        "(9^9)^{9^{9}}",
+        "99999999!",
+        r"(\frac{1}{2})^{99999999999}",
+        "2^{(10^{9})}",
+        "9^{(9^{(9^{9})})}",
+    ],
+)
+def test_a_number_too_long_to_write_is_not_worked_out(text: str):
+    for one, other in ((text, "3"), ("3", text)):
+        assert verify_math(boxed(one), other) == Verdict("undecided", f"a number of more than {MAX_DIGITS} digits")
+
+
+@pytest.mark.parametrize(
+    "answer, gold", [("2^{2010}", "4^{1005}"), ("10^{100}", "100^{50}"), ("100!", r"100\cdot 99!")]
+)
+def test_a_long_number_is_worked_out(answer: str, gold: str):
+    assert verify_math(boxed(answer), gold).right and not verify_math(boxed(answer), "3").right
 
 
 @pytest.mark.parametrize(

@@ -45,7 +45,7 @@ _TIME = {
     "week wk": _F(604800), "fortnight": _F(1209600),
 }  # fmt: skip
 _MASS = {
-    "kg kilogram kilo": _F(1), "g gram gm": _F(1, 1000), "mg milligram": _F(1, 10**6), "ton tonne": _F(1000),
+    "kg kilogram kilo": _F(1), "g gram gm": _F(1, 1000), "mg milligram": _F(1, 10**6), "tonne ton": _F(1000),
     "ton": _F(2000 * 45359237, 10**8),
     "lb pound": _F(45359237, 10**8), "oz ounce": _F(45359237, 16 * 10**8),
 }  # fmt: skip
@@ -246,7 +246,8 @@ def _meaning(tail: str, money: bool = False) -> Measured | None:
     if any(word == "base" and said in _NAMES for word, said in pairwise(words)):
         return None
     tail = re.sub(r"°\s*(?=[CF]\b)", "°", tail.replace(r"\cdot", " "))
-    scale, found, noun, sign, next_power, percent = Fraction(1), [_NONE], [], 1, 1, False
+    scale, found, sign, next_power, percent = Fraction(1), [_NONE], 1, 1, False
+    noun: list[str] = []
     side: list[str] = []
     other: tuple[Fraction, ...] = ()
     doubt, at = False, -1
@@ -573,7 +574,7 @@ _WORDS = re.compile(r"[^\W\d_]+(?:['’\-][^\W\d_]+)*\.?(?:\s*[,;]?\s+[^\W\d_]+(
 _FREE = ("a", "an", "the", "it", "is", "answer")
 _SHORT = {"yes", "no", "odd", "tie", "red"}
 _MATHEMATICAL = {"infinity", "infinite", "sqrt", "frac", "undefined", "pi"}
-EMPTY = {"no solution", "no solutions", "empty set", "no real solution", "no real solutions"}
+EMPTY = {"none", "no solution", "no solutions", "empty set", "no real solution", "no real solutions"}
 
 
 def worded(text: str) -> str | None:
@@ -609,7 +610,10 @@ _CHOICE = re.compile(
     r"(?P<rest>[^\s+\-*/=^_(),\\].*|\\(?!cup|cap|cdot|times|[a-z]*eq).*)?",
     re.DOTALL,
 )
-_OTHERS = re.compile(r"^(?:and|or)\b|\([A-J]\)|^[A-J][.)]?$")  # (B) or (C) is no choice
+_OTHERS = re.compile(  # (B) or (C) is no choice, and of A: 3, B: 4 none is chosen
+    r"^(?:and|or)\b|\([A-J]\)|^[A-J][.)]?$|(?<![A-Za-z\\])[A-J]\s*[.:)](?=\s|$)|[,;]\s*[A-J]$"
+)
+_DENIED = re.compile(r"(?<![A-Za-z\\])(?:no|not|isn't|never|wrong|incorrect|false)(?![A-Za-z])", re.IGNORECASE)
 _LETTER = re.compile(r"\(?([A-J])\)?[.:]?")
 
 
@@ -621,6 +625,12 @@ def choice(text: str) -> tuple[str, str] | None:
     return found["letter"], found["rest"]
 
 
+def denied(text: str) -> bool:
+    """Whether what stands behind a choice may deny it: (A) is wrong; it may be the choice too: (A) No."""
+    found = _CHOICE.fullmatch(plain(text))
+    return found is not None and _DENIED.search(found["rest"] or "") is not None
+
+
 def letter(text: str) -> str | None:
     """The letter of B, (B), B."""
     found = _LETTER.fullmatch(plain(text))
@@ -628,6 +638,20 @@ def letter(text: str) -> str | None:
 
 
 # ---- parts
+
+_INFINITY = re.compile(r"(?:(?P<less>-|negative |minus )|\+|positive |plus )?infinity", re.IGNORECASE)
+
+
+def infinity(text: str) -> str | None:
+    """Infinity in words as its sign; None for anything else."""
+    found = _INFINITY.fullmatch(plain(text))
+    return None if found is None else r"-\infty" if found["less"] else r"\infty"
+
+
+def joined(text: str) -> set[str]:
+    """Which of "and" and "or" join the parts of an answer."""
+    return set(_AND.findall(plain(text).lower()))
+
 
 _AND = re.compile(r"(?<![A-Za-z\\])(and|or(?!\s+so\b))(?![A-Za-z])")
 
@@ -669,6 +693,6 @@ def listed(text: str) -> list[str]:
 
 
 __all__ = [
-    "EMPTY", "UNITS", "Clock", "Measured", "Unit", "based", "choice", "clock", "date", "has_text", "letter", "letters", "listed",
-    "measured", "plain", "radians", "ratio", "split", "summed", "worded",
+    "EMPTY", "UNITS", "Clock", "Measured", "Unit", "based", "choice", "clock", "date", "denied", "has_text", "infinity", "joined",
+    "letter", "letters", "listed", "measured", "plain", "radians", "ratio", "split", "summed", "worded",
 ]  # fmt: skip
