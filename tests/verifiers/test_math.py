@@ -21,6 +21,7 @@ from sage_rlvr.verifiers.math import (
     last_box,
     last_number,
     last_tag,
+    too_long,
     verify_math,
 )
 from sage_rlvr.verifiers.quantities import (
@@ -29,6 +30,9 @@ from sage_rlvr.verifiers.quantities import (
     choice,
     clock,
     date,
+    denied,
+    infinity,
+    joined,
     letter,
     letters,
     listed,
@@ -615,7 +619,23 @@ def test_no_pieces_of_answers_make_it_raise_or_are_the_gold(text: str, gold: str
 
 
 @pytest.mark.parametrize(
-    "piece", [*PIECES, "_a", "^{-1}", "a ", "1 000 ", "12 1/2 ", "a.m. ", r"\text{a}", "####", "answer is", "`", "(1,"]
+    "piece",
+    [
+        *PIECES,
+        "_a",
+        "^{-1}",
+        "a ",
+        "1 000 ",
+        "12 1/2 ",
+        "a.m. ",
+        r"\text{a}",
+        "####",
+        "answer is",
+        "`",
+        "(1,",
+        "9^",
+        "9!",
+    ],
 )
 def test_long_answers_are_read_in_little_time(piece: str):
     long = (piece * MAX_ANSWER)[: MAX_ANSWER - 1] + "!"
@@ -634,6 +654,10 @@ def test_long_answers_are_read_in_little_time(piece: str):
         choice,
         letter,
         listed,
+        infinity,
+        joined,
+        denied,
+        too_long,
     ):
         reader(long)
     prepare(piece * (200_000 // len(piece)), "5", answer_in="stated")

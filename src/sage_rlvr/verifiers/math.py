@@ -154,7 +154,7 @@ _POWER = re.compile(r"(?P<base>\d+|\)|\})\^(?:\{(?P<many>\d+)\}|(?P<one>\d))(?!\
 _WRAPPED = re.compile(r"(?<!\w)(?:\\left)?\((\d+)(?:\\right)?\)|(?<=\^)\{\{(\d+)\}\}")
 
 
-def _huge(text: str) -> bool:
+def too_long(text: str) -> bool:
     """Whether a power or a factorial of plain numbers has more than `MAX_DIGITS` digits; towers are worked out from the top."""
     if "^" not in text and "!" not in text:
         return False
@@ -286,7 +286,7 @@ def _compare(answer: str, gold: str, parsed: Any | None = None) -> Verdict:
     """The verdict on one bare answer. `parsed`: the answer, if it is parsed already."""
     if max(_depth(answer), _depth(gold)) > MAX_DEPTH:
         return Verdict("undecided", f"brackets nested deeper than {MAX_DEPTH}")
-    if _huge(answer) or _huge(gold):
+    if too_long(answer) or too_long(gold):
         return Verdict("undecided", f"a number of more than {MAX_DIGITS} digits")
     return _decide(_rewritten(answer, gold), _rewritten(gold, answer), parsed, _LEVELS)
 
@@ -691,7 +691,8 @@ def verify_math(
     Reasons. right: "right". wrong: "no answer", "answer cut off", "answer cannot be parsed", "brackets", "base",
     "value".
     undecided: "not a text", "no gold", "gold cannot be parsed", "completion (gold, answer) of more than N characters",
-    "brackets nested deeper than N", or the name of an exception. `ConfigError` when `answer_in` is no place.
+    "brackets nested deeper than N", "a number of more than N digits", "unit", "amount", "an equation for a value" and other
+    readings that leave doubt, or the name of an exception. `ConfigError` when `answer_in` is no place.
     """
     found = prepare(completion, gold, answer_in=answer_in, tag=tag, closed=closed, algebra_only=algebra_only)
     if isinstance(found, Verdict):
@@ -711,5 +712,6 @@ __all__ = [
     "last_box",
     "last_number",
     "last_tag",
+    "too_long",
     "verify_math",
 ]
