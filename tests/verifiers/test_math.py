@@ -11,13 +11,28 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sage_rlvr.errors import ConfigError
+from sage_rlvr.verifiers import Verdict
 from sage_rlvr.verifiers.answers import bare, prepare, rational, spelling
-from sage_rlvr.verifiers.math import MAX_ANSWER, MAX_COMPLETION, MAX_DEPTH, last_box, last_number, last_tag, verify_math
+from sage_rlvr.verifiers.math import (
+    MAX_ANSWER,
+    MAX_COMPLETION,
+    MAX_DEPTH,
+    MAX_DIGITS,
+    last_box,
+    last_number,
+    last_tag,
+    too_long,
+    verify_math,
+)
 from sage_rlvr.verifiers.quantities import (
+    UNITS,
     based,
     choice,
     clock,
     date,
+    denied,
+    infinity,
+    joined,
     letter,
     letters,
     listed,
@@ -125,6 +140,94 @@ REPORTED_EQUAL = [  # found from outside: called wrong or undecided before
     ("2 1/2", r"2\frac12"),
     (r"50\%", "1/2"),
     ("50%", "1/2"),
+    (r"20\text{ high school students}", "20"),
+    (r"8\text{ small cubes}", "8"),
+    (r"12\text{ large boxes}", "12"),
+    (r"3\text{ negative roots}", "3"),
+    (r"3\text{ true statements}", "3"),
+    (r"5\text{ false alarms}", "5"),
+    (r"15\text{ fewer apples}", "15"),
+    (r"7\text{ third-class tickets}", "7"),
+    (r"4\text{ third-graders}", "4"),
+    (r"4\text{ base pairs}", "4"),
+    (r"2\text{ quarter turns}", "2"),
+    ("20 high school students", "20"),
+    ("8 small cubes", "8"),
+    (r"5\text{ non-negative integers}", "5"),
+    (r"4\text{ larger boxes}", "4"),
+    (r"6\text{ feet high}", r"6\text{ feet}"),
+    (r"3\text{ wrong answers}", "3"),
+    (r"2\text{ unknown variables}", "2"),
+    (r"4\text{ low-income families}", "4"),
+    (r"4\text{ left}", "4"),
+    (r"4\text{ apples left}", "4"),
+    (r"30\text{ years old}", "30"),
+    (r"2\text{ thirds}", r"\frac23"),
+    (r"5\text{ cm cubed}", r"5\text{ cm}^3"),
+    (r"5\text{ meters squared}", r"5\text{ m}^2"),
+    ("25¢", r"\$0.25"),
+    ("15€", "€15"),
+    (r"5\text{ cl}", r"50\text{ ml}"),
+    (r"1\text{ ton}", r"2000\text{ pounds}"),
+    (r"1\text{ ton}", r"1000\text{ kg}"),
+    (r"8\text{ bits}", r"1\text{ byte}"),
+    (r"\text{Sept. 3}", r"\text{September 3}"),
+    ("24:00", "0:00"),
+    (r"\text{noon}", r"12{:}00\text{ PM}"),
+    (r"1.5\text{M}", "1500000"),
+    (r"\$1.5\text{B}", "1500000000"),
+    (r"\$1.5M", r"\$1{,}500{,}000"),
+    (r"3\text{ quarters}", r"\frac34"),
+    (r"7\text{ tenths}", "0.7"),
+    (r"1\text{ half}", "0.5"),
+    (r"\infty", r"\text{infinity}"),
+    (r"-\infty", r"\text{negative infinity}"),
+    (r"\frac\pi2", r"\frac{\pi}{2}"),
+    (r"\frac\pi4", r"\frac{\pi}{4}"),
+    (r"\frac1\pi", r"\frac{1}{\pi}"),
+    (r"\text{none}", r"\emptyset"),
+    (r"\nicefrac{1}{2}", r"\frac12"),
+    ("f(x)=x^2+1", "x^2+1"),
+    ("f^{-1}(x)=x+1", "x+1"),
+    ("y=2x+3", "2x+3"),
+    ("f(g(2))=3", "3"),
+    ("x=1, x=2", "1, 2"),
+    (r"\|v\| = 5", "5"),
+    ("|AB| = 5", "5"),
+    (r"P(A \cap B) = \frac{1}{6}", r"\frac16"),
+    ("3 = x = 3", "3"),
+    (r"\text{Al or Bo}", r"\text{Bo or Al}"),
+    ("(B) 12", "B"),
+    ("S_n = 2n", "2n"),
+    ("2^{10}", "1024"),
+]
+
+REPORTED_DOUBTFUL = [  # a word, a sign or a second reading leaves doubt: neither right nor wrong
+    (r"\$100\text{ more}", r"\$100"),
+    (r"12\text{ less}", "12"),
+    (r"9\text{ or so}", "9"),
+    (r"3\text{ half-dollars}", "3"),
+    (r"5\text{ without replacement}", "5"),
+    (r"4\text{ are left}", "4"),
+    ("4 are left", "4"),
+    (r"6\text{ is the answer}", "6"),
+    (r"-2\text{ (negative)}", "-2"),
+    (r"3\text{ left over}", "3"),
+    ("10:24", "5:12"),
+    ("6:40", "3:20"),
+    (r"5\text{ k}", "5"),
+    (r"1.5\text{M}", "1.5"),
+    (r"3\text{ quarters}", "3"),
+    (r"5\text{ meters east}", r"5\text{ meters west}"),
+    (r"10\text{ dollars profit}", r"10\text{ dollars loss}"),
+    (r"\$10\text{ profit}", r"10\text{ dollars loss}"),
+    (r"30\text{ years old}", r"30\text{ years ago}"),
+    (r"5\text{ left}", r"5\text{ right}"),
+    (r"15\text{ fewer apples}", r"15\text{ more apples}"),
+    ("|x|=3", "3"),
+    ("(A) is wrong", "A"),
+    (r"\text{none}", "0"),
+    (r"\text{Al or Bo}", r"\text{Al and Bo}"),
 ]
 
 REPORTED_DIFFERENT = [  # found from outside: called right before
@@ -146,6 +249,46 @@ REPORTED_DIFFERENT = [  # found from outside: called right before
     ("41=42", "42"),
     ("nan", "5"),
     (r"\text{NaN}", "nan"),
+    ("3 = x = 4", "4"),
+    ("x = 3 = y = 4", "4"),
+    ("A. 3 B. 4", "A"),
+    ("A: 3, B: 4", "A"),
+    ("A. no, B", "A"),
+    ("3 = 2x", "3"),
+    ("x>1, y<2", "(1,2)"),
+    ("2<x<5, 3<y<4", "(3,4)"),
+    (r"a\ge0, b\le3", "[0,3]"),
+    ("x>0,y>0", r"(0,\infty)"),
+    (r"x<1\text{ and }x>2", r"(-\infty,1)\cup(2,\infty)"),
+    (r"5\text{ cl}", r"500\text{ ml}"),
+    ("0:30", r"12:30\text{ PM}"),
+    ("00:30", r"12{:}30\text{ p.m.}"),
+    (r"2\text{ thirds}", "2"),
+    (r"5\text{ fifths}", "5"),
+    (r"6\text{ halves}", "6"),
+    (r"7\text{ eighths}", "7"),
+    (r"\$5", r"5\%"),
+    (r"5\text{ cm}", r"5\%"),
+    (r"5^\circ", r"5\%"),
+    (r"\$1.5\text{B}", "1.5"),
+    (r"5\text{ cm squared}", r"5\text{ cm}"),
+    (r"12\text{ fewer}", "12"),
+    (r"42\text{ base eight}", "42"),
+    (r"3\text{ squared}", "3"),
+    (r"5\text{ is too low}", "5"),
+    (r"4\text{ is not the answer}", "4"),
+    (r"12\text{ or more}", "12"),
+    (r"3\text{ half-dollars}", r"3\text{ dollars}"),
+    (r"1\text{ ton}", r"0.90718474\text{ ton}"),
+]
+
+EQUATIONS = [  # no name on the left, so that the other side is not what they say
+    ("2x=6", "6"),
+    ("x+1=3", "3"),
+    ("x-3=0", "0"),
+    ("x^2=4", "4"),
+    ("-x=3", "3"),
+    ("a+b+c=10", "10"),
 ]
 
 
@@ -163,6 +306,43 @@ def test_what_was_reported_as_false_right_is_not_right_either_way(answer: str, g
         assert not verify_math(boxed(one), other).right
         assert not verify_math(one, other, answer_in="whole").right
         assert not verify_math(rf"So it is \boxed{{{one}}}.", other, answer_in="anywhere").right
+
+
+@pytest.mark.parametrize("answer, gold", REPORTED_DOUBTFUL)
+def test_what_was_reported_as_doubtful_is_undecided_both_ways(answer: str, gold: str):
+    for one, other in ((answer, gold), (gold, answer)):
+        assert verify_math(boxed(one), other).label == "undecided"
+
+
+@pytest.mark.parametrize("answer, gold", EQUATIONS)
+def test_an_equation_that_names_no_value_is_none(answer: str, gold: str):
+    assert verify_math(boxed(answer), gold).reason == "an equation for a value"
+    assert not verify_math(boxed(gold), answer).right
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "9^{9^{9^{9}}}",
+        "9⁹⁹⁹⁹⁹⁹⁹⁹⁹",
+        "9^{9^9}",
+        "(9^9)^{9^{9}}",
+        "99999999!",
+        r"(\frac{1}{2})^{99999999999}",
+        "2^{(10^{9})}",
+        "9^{(9^{(9^{9})})}",
+    ],
+)
+def test_a_number_too_long_to_write_is_not_worked_out(text: str):
+    for one, other in ((text, "3"), ("3", text)):
+        assert verify_math(boxed(one), other) == Verdict("undecided", f"a number of more than {MAX_DIGITS} digits")
+
+
+@pytest.mark.parametrize(
+    "answer, gold", [("2^{2010}", "4^{1005}"), ("10^{100}", "100^{50}"), ("100!", r"100\cdot 99!")]
+)
+def test_a_long_number_is_worked_out(answer: str, gold: str):
+    assert verify_math(boxed(answer), gold).right and not verify_math(boxed(answer), "3").right
 
 
 @pytest.mark.parametrize(
@@ -383,6 +563,47 @@ def test_lengths_are_one_iff_they_are_as_long(a: int, b: int, unit: str, other: 
     assert verify_math(rf"{a}\text{{ {unit}}}", rf"{a}\text{{ kg}}", answer_in="whole").reason == "unit"
 
 
+SIZES = {  # unit -> how many of the second, from the definitions and not from the table under test
+    ("km", "m"): 1000, ("dm", "cm"): 10, ("m", "cm"): 100, ("cm", "mm"): 10, ("mm", "um"): 1000, ("micrometer", "nm"): 1000,
+    ("inch", "mm"): "25.4", ("foot", "inches"): 12, ("yard", "feet"): 3, ("mile", "feet"): 5280, ("minute", "seconds"): 60,
+    ("second", "ms"): 1000, ("hour", "minutes"): 60, ("day", "hours"): 24, ("week", "days"): 7, ("fortnight", "weeks"): 2,
+    ("kg", "g"): 1000, ("g", "mg"): 1000, ("tonne", "kg"): 1000, ("ton", "kg"): 1000, ("ton", "pounds"): 2000,
+    ("pound", "ounces"): 16, ("ounce", "g"): "28.349523125", ("liter", "ml"): 1000, ("dl", "ml"): 100, ("cl", "ml"): 10,
+    ("dL", "mL"): 100, ("cL", "mL"): 10, ("cc", "ml"): 1, ("dollar", "cents"): 100, ("USD", "¢"): 100, ("year", "months"): 12,
+    ("decade", "years"): 10, ("century", "years"): 100, ("gallon", "quarts"): 4, ("quart", "pints"): 2, ("pint", "cups"): 2,
+    ("byte", "bits"): 8, ("mph", "feet/hour"): 5280, ("kmh", "m/hour"): 1000, ("hertz", "/s"): 1, ("N", "kg m/s^2"): 1,
+    ("J", "N m"): 1, ("kJ", "J"): 1000, ("W", "J/s"): 1, ("kW", "W"): 1000, ("Pa", "N/m^2"): 1, ("hectare", "m^2"): 10000,
+}  # fmt: skip
+ALONE = {
+    "euro",
+    "GBP",
+    "yen",
+    "rupee",
+    "celsius",
+    "fahrenheit",
+    "kelvin",
+    "degree",
+    "mole",
+    "volt",
+    "ampere",
+    "acre",
+    "radian",
+}
+
+
+@pytest.mark.parametrize("pair", SIZES, ids="-".join)
+def test_a_unit_has_its_size(pair: tuple[str, str]):
+    (_, one), (_, other) = ((name, measured(rf"1\text{{ {name}}}").units) for name in pair)
+    same = [a.size / b.size for a in one for b in other if a.dimensions == b.dimensions and a.pi == b.pi]
+    assert Fraction(SIZES[pair]) in same
+
+
+def test_every_row_of_the_table_of_units_is_of_one_size_and_tested():
+    named = [name for pair in SIZES for name in pair] + sorted(ALONE)
+    seen = {unit for name in named for unit in measured(rf"1\text{{ {name}}}").units}
+    assert {name for name, units in UNITS.items() if seen.isdisjoint(units)} == set()
+
+
 PIECES = [
     r"\text{", "}", "{", " cm", " and ", " or ", ":", "_2", "=", r"\approx ", r"\%", r"\$", "$", "1", "25", "3.5", " ", ",", "x",
     "AB", "(", ")", r"\{", r"\}", r"\pm ", "^2", r"^\circ ", r"\sin ", "°", "√", "<", r"\in ", "PM", "March", "million", "not", "-",
@@ -398,7 +619,23 @@ def test_no_pieces_of_answers_make_it_raise_or_are_the_gold(text: str, gold: str
 
 
 @pytest.mark.parametrize(
-    "piece", [*PIECES, "_a", "^{-1}", "a ", "1 000 ", "12 1/2 ", "a.m. ", r"\text{a}", "####", "answer is", "`", "(1,"]
+    "piece",
+    [
+        *PIECES,
+        "_a",
+        "^{-1}",
+        "a ",
+        "1 000 ",
+        "12 1/2 ",
+        "a.m. ",
+        r"\text{a}",
+        "####",
+        "answer is",
+        "`",
+        "(1,",
+        "9^",
+        "9!",
+    ],
 )
 def test_long_answers_are_read_in_little_time(piece: str):
     long = (piece * MAX_ANSWER)[: MAX_ANSWER - 1] + "!"
@@ -417,6 +654,10 @@ def test_long_answers_are_read_in_little_time(piece: str):
         choice,
         letter,
         listed,
+        infinity,
+        joined,
+        denied,
+        too_long,
     ):
         reader(long)
     prepare(piece * (200_000 // len(piece)), "5", answer_in="stated")

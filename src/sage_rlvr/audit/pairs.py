@@ -1,7 +1,8 @@
 """The verifier of mathematics itself under audit: pairs of answers of which mathematics says whether they are one.
 
 `pairs.tsv` has a pair a line: id, written, verdict, answer, gold; what each of them is was settled before the verifier saw it.
-"first" was written before the verifier was mended with it in view, "second" after that and before it saw any of these.
+"first" was written before the verifier was mended with it in view, "second" after that and before it saw any of these. "reported"
+came last, after a reviewer had found where the verifier so mended still erred; it has been mended with these in view too.
 
     false right              share of the different pairs that are called right: what a policy can get for nothing
     false wrong, undecided   share of the equal pairs that are not: what a policy loses
@@ -29,7 +30,7 @@ COLUMNS = ["id", "written", "verdict", "answer", "gold"]
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """An answer and a gold. right: whether they are one. written: "first" or "second"."""
+    """An answer and a gold. right: whether they are one. written: "first", "second" or "reported"."""
 
     pair_id: str
     written: str
@@ -69,7 +70,7 @@ def audit_pairs() -> Audit:
     turned = [pair.exchanged for pair in pairs]
     checks = _rates("", pairs, _judged(shared(), pairs), bar=True)
     checks += _rates(", exchanged", turned, _judged(shared(), turned), bar=True)
-    for written in ("first", "second"):
+    for written in ("first", "second", "reported"):
         some = [pair for pair in pairs if pair.written == written]
         checks += _rates(f", {written} set", some, _judged(shared(), some), rows=False)
     with Pool(function="sage_rlvr.audit.peers:math_verify_alone") as pool:

@@ -58,11 +58,15 @@ _REWRITES = (
     (re.compile(r"\\log\s*_\s*(?:e(?![a-z])|\{\s*(?:\\mathrm\s*\{?)?e\}?\s*\})"), r"\\ln "),
     (re.compile(r"(?<=\d)\s*x\s*(?=10\s*\^)"), r"\\times "),
     (re.compile(r"\^\s*\{?\s*\\(?:text|mathrm)\s*\{\s*(?:st|nd|rd|th)\s*\}\s*\}?"), ""),
+    (re.compile(r"\\(?:nice|s|x)frac(?![a-z])"), r"\\frac"),
+    (re.compile(r"\\([dt]?frac)\s*(\\pi|\d)\s*(\\pi(?![a-z])|\d)(?=\W|$)"), r"\\\1{\2}{\3}"),
     (re.compile(r"\\langle(?![a-z])"), "("),
     (re.compile(r"\\rangle(?![a-z])"), ")"),
 )
 _MARKDOWN = re.compile(r"(\*\*|`+|\*)\s*(.*?)\s*\1")
-_REWRITTEN = re.compile(r"~|x\s*10|\\(?:degree|log|langle|rangle|overline|bar|dot)|\^\s*\{?\s*\\(?:text|mathrm)")
+_REWRITTEN = re.compile(
+    r"~|x\s*10|\\(?:degree|nicefrac|sfrac|xfrac|d?frac\s*\\pi|tfrac\s*\\pi|d?frac\s*\d\s*\\pi|log|langle|rangle|overline|bar|dot)|\^\s*\{?\s*\\(?:text|mathrm)"
+)
 _IDLE_POINT = re.compile(r"(?<=[0-9])\.(?=/)")
 _THOUSANDS = re.compile(r"[-+]?\d{1,3}(?:_\d{3})+")
 _NUMERAL = re.compile(

@@ -20,6 +20,7 @@ import re
 from dataclasses import replace
 from fractions import Fraction
 from functools import lru_cache
+from itertools import pairwise, product
 from typing import Any
 
 from latex2sympy2_extended import NormalizationConfig, latex2sympy, normalize_latex
@@ -73,7 +74,10 @@ from sage_rlvr.verifiers.quantities import (
     choice,
     clock,
     date,
+    denied,
     has_text,
+    infinity,
+    joined,
     letter,
     letters,
     listed,
@@ -86,6 +90,7 @@ from sage_rlvr.verifiers.quantities import (
 )  # fmt: skip
 
 logging.getLogger("math_verify").setLevel(logging.ERROR)  # it warns that its time limits are off
+MAX_DIGITS = 100_000  # of a power or a factorial that is worked out
 MAX_DEPTH = 40  # brackets within brackets; the parser needs minutes for 400
 # Letters that the parser takes for constants although a subscript makes them names, and subscripts that it cannot read.
 _CONSTANT = re.compile(r"(?<![a-zA-Z\\])([EeIi])(?=_)")
@@ -113,6 +118,11 @@ _NAME = re.compile(
     r"(?:\\(?:angle|triangle|measuredangle|overline|vec|mathbf|mathrm|text|operatorname|alpha|beta|gamma|theta|phi|lambda|mu|sigma|"
     r"omega|Delta|gcd|max|min|det|deg|dim|Pr)(?![a-z])|[A-Za-z ]|[{}|']|_(?:\{\w+\}|\w)|\([\w, ]+\))+"
 )
+_MODULUS = re.compile(r"\|\s*[a-z]\s*\|")
+_FUNCTION = re.compile(
+    r"(?:\\(?:bar|hat|tilde|sigma|phi|varphi|tau|Phi|Gamma|zeta)(?![a-z])|[A-Zfghpq])"
+    r"[\w'^{}\-]*(?:\([^=]*\))?|\(f\s*\\circ\s*g\)\([^=]*\)|\\d?frac\{d\w?\}\{d\w\}|\\\|[^=|]*\\\||\\boxed\{.*\}"
+)
 _BUILDER = re.compile(
     r"\\\{\s*[a-zA-Z]\s*(?:\\in\s*(?:\\mathbb\s*\{?\s*R\s*\}?)\s*)?(?:\\mid(?![a-z])|\\colon|:|\|)\s*(.+)\\\}",
     re.DOTALL,
@@ -138,6 +148,39 @@ def _depth(text: str) -> int:
         depth += (character in "([{") - (character in ")]}")
         deepest = max(deepest, depth)
     return deepest
+
+
+_POWER = re.compile(r"(?P<base>\d+|\)|\})\^(?:\{(?P<many>\d+)\}|(?P<one>\d))(?!\s*\^)")
+_WRAPPED = re.compile(r"(?<!\w)(?:\\left)?\((\d+)(?:\\right)?\)|(?<=\^)\{\{(\d+)\}\}")
+
+
+def too_long(text: str) -> bool:
+    """Whether a power or a factorial of plain numbers has more than `MAX_DIGITS` digits; towers are worked out from the top."""
+    if "^" not in text and "!" not in text:
+        return False
+    text = text.replace(" ", "")
+    for _ in range(MAX_DEPTH):
+        before = text
+        text = _WRAPPED.sub(lambda found: found[1] or f"{{{found[2]}}}", text)
+        if any(len(found[1]) > 5 for found in re.finditer(r"(\d+)!", text)):
+            return True
+        for found in _POWER.finditer(text):
+            base, power = found["base"], found["many"] or found["one"]
+            digits = len(base) if base not in ("0", "1") else 0
+            if digits and (len(power) > 18 or int(power) * digits > MAX_DIGITS):
+                return True
+        text = _POWER.sub(_worked_out, text)
+        if text == before:
+            return False
+    return True
+
+
+def _worked_out(found: re.Match[str]) -> str:
+    """A power of numbers as a number, if it is no longer than an exponent can be; else without its exponent."""
+    base, power = found["base"], int((found["many"] or found["one"])[:19])
+    if not base.isdigit():
+        return base
+    return str(int(base) ** power) if len(base) * power <= 18 else "9" * min(len(base) * power, 19)
 
 
 def _in_base_ten(found: re.Match[str]) -> str:
@@ -243,12 +286,14 @@ def _compare(answer: str, gold: str, parsed: Any | None = None) -> Verdict:
     """The verdict on one bare answer. `parsed`: the answer, if it is parsed already."""
     if max(_depth(answer), _depth(gold)) > MAX_DEPTH:
         return Verdict("undecided", f"brackets nested deeper than {MAX_DEPTH}")
+    if too_long(answer) or too_long(gold):
+        return Verdict("undecided", f"a number of more than {MAX_DIGITS} digits")
     return _decide(_rewritten(answer, gold), _rewritten(gold, answer), parsed, _LEVELS)
 
 
 def _rewritten(text: str, other: str) -> str:
     r"""A text with degrees in `\sin` as radians, of a set builder its condition, x = 1, y = 2 as a point where the other is one."""
-    text = radians(text)
+    text = infinity(text) or radians(text)
     builder = _BUILDER.fullmatch(text)
     if builder:
         return builder[1].strip()
@@ -267,7 +312,10 @@ def _decide(answer: str, gold: str, parsed: Any | None, levels: int) -> Verdict:
     found = _by_words(answer, gold, levels) or _by_notation(answer, gold, levels)
     if found is None and levels:
         found = _by_claims(answer, gold, levels - 1) or _by_parts(answer, gold, levels - 1)
-    return found or _by_measure(answer, gold, parsed)
+    found = found or _by_measure(answer, gold, parsed)
+    if found.right and (_unnamed(answer, gold) or _unnamed(gold, answer)):
+        return Verdict("undecided", "an equation for a value")  # 2x = 6 says no more of 6 than of 3
+    return found
 
 
 def _right_if(same: bool, reason: str = "value") -> Verdict:
@@ -279,6 +327,8 @@ def _by_words(answer: str, gold: str, levels: int) -> Verdict | None:
     mine, theirs = worded(answer), worded(gold)
     nothing = [said in EMPTY or spelling(text) in _NOTHING for said, text in ((mine, answer), (theirs, gold))]
     if any(nothing):
+        if not all(nothing) and "none" in (mine, theirs) and "0" in (answer, gold):
+            return Verdict("undecided", "none or zero")
         return _right_if(all(nothing))
     if mine is not None and theirs is not None:
         return _right_if(mine == theirs)
@@ -287,6 +337,8 @@ def _by_words(answer: str, gold: str, levels: int) -> Verdict | None:
             return Verdict("undecided", "order of letters")  # a product, or a segment, or points in another order
         return _right_if(points == named, "order of letters")
     for one, other in ((answer, gold), (gold, answer)):
+        if denied(one) and letter(other) is not None:
+            return Verdict("undecided", "a choice denied")
         chosen = choice(one)
         if chosen is not None and levels:
             if (wanted := letter(other)) is not None:
@@ -308,6 +360,8 @@ def _by_notation(answer: str, gold: str, levels: int) -> Verdict | None:
     if day is not None or other_day is not None:
         return _right_if(day == other_day, "date")
     if early is not None and late is not None:
+        if not early.same(late) and early.ratio(late):
+            return Verdict("undecided", "a time or a ratio")
         return _right_if(early.same(late), "time")
     told = early or late
     if told is not None and (told.half or not told.colon):
@@ -358,15 +412,45 @@ def _claim(text: str, levels: int) -> tuple[str, list[str]] | Verdict | None:
     numeric = [bool(side) and _is_numeric(side) for side in sides]
     if len(sides) == 2 and numeric == [True, False]:
         sides, numeric = sides[::-1], [False, True]
+    told = [side for side, is_number in zip(sides, numeric, strict=True) if is_number]
+    if (
+        set(marks) <= {"="}
+        and not all(numeric)
+        and any(not _decide(b, a, None, levels).right for a, b in pairwise(told))
+    ):
+        return Verdict("wrong", "a false equation")  # 3 = x = 4
     name = "" if numeric[0] else sides[0]
     values, signs = (sides, marks) if numeric[0] else (sides[1:], marks[1:])
-    if not all(numeric[len(sides) - len(values) :]) or not values or (name and not _NAME.fullmatch(name)):
+    if not all(numeric[len(sides) - len(values) :]) or not values or (name and not _is_name(name)):
         return None
     for i, sign in enumerate(signs):
         near = sign != "=" and _near(values[i], values[i + 1])
         if not near and not _decide(values[i + 1], values[i], None, levels).right:
             return Verdict("wrong", "a false equation")
     return name, values
+
+
+def _is_name(side: str) -> bool:
+    """Whether a side of an equation names a value: S, AB, f(2), P(A and B); |x| = 3 does not say what x is."""
+    return (_NAME.fullmatch(side) is not None and not _MODULUS.search(side)) or _FUNCTION.fullmatch(side) is not None
+
+
+def _unnamed(text: str, other: str) -> bool:
+    """Whether a text is an equation, or a list with one, that is no name with its value, and the other text a value."""
+    if "=" not in text or _has_relation(other):
+        return False
+    for part in split(text, {",", ";"}):
+        sides = split(part, {"="})
+        if len(sides) < 2 or not sides[0] or _is_name(sides[0]) or sides[0].startswith(r"\{"):
+            continue
+        if _is_numeric(sides[0]):
+            if all(_is_numeric(side) or _is_name(side) for side in sides[1:]):
+                continue
+            return True
+        left = _parse(sides[0])
+        if not isinstance(left, Expr) or left.free_symbols:
+            return True
+    return False
 
 
 def _is_numeric(side: str) -> bool:
@@ -435,6 +519,8 @@ def _by_parts(answer: str, gold: str, levels: int) -> Verdict | None:
                 return WRONG
         else:
             del left[at]
+    if not left and {"and", "or"} == joined(answer) ^ joined(gold) and not re.search(r"\d", answer + gold):
+        return Verdict("undecided", "and, or")  # Al or Bo is not both
     return Verdict("undecided", "unit") if left else RIGHT
 
 
@@ -452,12 +538,29 @@ def _by_measure(answer: str, gold: str, parsed: Any | None) -> Verdict:
         return Verdict("undecided" if degrees <= {"celsius", "fahrenheit", "kelvin"} else "wrong", "unit")
     if mine.noun != theirs.noun and (mine.noun or mine.units) and (theirs.noun or theirs.units):
         doubt = True  # apples and pears, students and people: whether these are one is not known here
+    if (mine.side and theirs.side and mine.side != theirs.side) or mine.doubt or theirs.doubt:
+        doubt = True  # meters east and meters west; 4 are left, 12 fewer
+    if mine.percent != theirs.percent and (mine.noun or theirs.noun):
+        doubt = True
     found = WRONG
     for factor in factors:
         found = _algebra(mine.body, theirs.body, None, factor)
         if found.label != "wrong":
             return Verdict("undecided", "unit") if found.right and doubt else found
+    for factor in _other_factors(mine, theirs):
+        if _algebra(mine.body, theirs.body, None, factor).right:
+            return Verdict("undecided", "amount")
     return found
+
+
+def _other_factors(mine: Measured, theirs: Measured) -> list[Any]:
+    """What `_factors` says where an amount has its other reading; for numbers without a unit on one side at least."""
+    ways = [
+        (replace(mine, scale=a), replace(theirs, scale=b))
+        for a in (mine.scale, *mine.other)
+        for b in (theirs.scale, *theirs.other)
+    ]
+    return [factor for one, other in ways[1:] for factor in _factors(one, other) or ()]
 
 
 def _factors(mine: Measured, theirs: Measured) -> list[Any] | None:
@@ -465,10 +568,16 @@ def _factors(mine: Measured, theirs: Measured) -> list[Any] | None:
     scale = Rational(mine.scale.numerator, mine.scale.denominator) * Rational(
         theirs.scale.denominator, theirs.scale.numerator
     )
+    if (mine.percent and not theirs.percent and theirs.units) or (theirs.percent and not mine.percent and mine.units):
+        return None
     if mine.units and theirs.units:
-        ratios = [
-            (a.size / b.size, b.pi - a.pi) for a in mine.units for b in theirs.units if a.dimensions == b.dimensions
-        ]
+        # of one unit on both sides one reading is meant
+        pairs = (
+            zip(mine.units, theirs.units, strict=True)
+            if mine.units == theirs.units
+            else product(mine.units, theirs.units)
+        )
+        ratios = [(a.size / b.size, b.pi - a.pi) for a, b in pairs if a.dimensions == b.dimensions]
         made = [scale * Rational(size.numerator, size.denominator) * pi**power for size, power in dict.fromkeys(ratios)]
         return made or None
     made = [scale]
@@ -540,10 +649,18 @@ def _inequalities(side: Any) -> bool:
 
 
 def _solved(side: Any, text: str) -> Any:
-    """What all inequalities allow; what any does where "or" stands between them or nothing fulfils them all."""
+    """What all inequalities allow; what any does where "or" stands between them, or nothing fulfils them all and no "and" does.
+
+    Inequalities of several variables stay as they are: no set of numbers solves them.
+    """
+    if len(side.free_symbols) > 1:
+        return side
     each = [unwrap_fcs(part).as_set() for part in side.args]
     both = Intersection(*each)
-    return Union(*each) if re.search(r"(?<![a-z])or(?![a-z])|\\lor|\\vee|\\cup", text) or both is EmptySet else both
+    if re.search(r"(?<![a-z])or(?![a-z])|\\lor|\\vee|\\cup", text):
+        return Union(*each)
+    stated = re.search(r"(?<![a-z])and(?![a-z])|\\land|\\wedge|\\cap", text)
+    return Union(*each) if both is EmptySet and not stated else both
 
 
 def _judge_anywhere(completion: str, gold: str) -> Verdict:
@@ -574,7 +691,8 @@ def verify_math(
     Reasons. right: "right". wrong: "no answer", "answer cut off", "answer cannot be parsed", "brackets", "base",
     "value".
     undecided: "not a text", "no gold", "gold cannot be parsed", "completion (gold, answer) of more than N characters",
-    "brackets nested deeper than N", or the name of an exception. `ConfigError` when `answer_in` is no place.
+    "brackets nested deeper than N", "a number of more than N digits", "unit", "amount", "an equation for a value" and other
+    readings that leave doubt, or the name of an exception. `ConfigError` when `answer_in` is no place.
     """
     found = prepare(completion, gold, answer_in=answer_in, tag=tag, closed=closed, algebra_only=algebra_only)
     if isinstance(found, Verdict):
@@ -585,4 +703,15 @@ def verify_math(
         return Verdict("undecided", type(error).__name__)
 
 
-__all__ = ["MAX_ANSWER", "MAX_COMPLETION", "MAX_DEPTH", "Place", "last_box", "last_number", "last_tag", "verify_math"]
+__all__ = [
+    "MAX_ANSWER",
+    "MAX_COMPLETION",
+    "MAX_DEPTH",
+    "MAX_DIGITS",
+    "Place",
+    "last_box",
+    "last_number",
+    "last_tag",
+    "too_long",
+    "verify_math",
+]

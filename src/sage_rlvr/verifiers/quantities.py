@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from itertools import pairwise
 
@@ -45,20 +45,23 @@ _TIME = {
     "week wk": _F(604800), "fortnight": _F(1209600),
 }  # fmt: skip
 _MASS = {
-    "kg kilogram kilo": _F(1), "g gram gm": _F(1, 1000), "mg milligram": _F(1, 10**6), "ton tonne": _F(1000),
+    "kg kilogram kilo": _F(1), "g gram gm": _F(1, 1000), "mg milligram": _F(1, 10**6), "tonne ton": _F(1000),
+    "ton": _F(2000 * 45359237, 10**8),
     "lb pound": _F(45359237, 10**8), "oz ounce": _F(45359237, 16 * 10**8),
 }  # fmt: skip
 _VOLUME = {
-    "L l liter litre": _F(1, 1000), "mL ml milliliter millilitre": _F(1, 10**6), "dL cl": _F(1, 10**4), "cc": _F(1, 10**6),
+    "L l liter litre": _F(1, 1000), "mL ml milliliter millilitre": _F(1, 10**6),
+    "dL dl deciliter": _F(1, 10**4), "cL cl centiliter": _F(1, 10**5),
+    "cc": _F(1, 10**6),
 }  # fmt: skip
 _ALONE = {
     "USD": {"dollar $ USD buck": _F(1), "cent ¢": _F(1, 100)}, "EUR": {"euro € EUR": _F(1)}, "GBP": {"£ GBP pound": _F(1)},
-    "JPY": {"yen ¥ JPY": _F(1)}, "INR": {"₹ rupee Rs rs INR": _F(1)}, 
+    "JPY": {"yen ¥ JPY": _F(1)}, "INR": {"₹ rupee Rs rs INR": _F(1)},
     "year": {"year yr": _F(1), "decade": _F(10), "century centurie": _F(100), "month": _F(1, 12)},
     "celsius": {"°C celsius": _F(1)}, "fahrenheit": {"°F fahrenheit": _F(1)}, "kelvin": {"K kelvin": _F(1)},
     "gallon": {"gallon gal": _F(1), "quart qt": _F(1, 4), "pint pt": _F(1, 8), "cup": _F(1, 16)},
     "degree": {"° degree deg": _F(1)}, "mole": {"mol mole": _F(1)}, "volt": {"V volt": _F(1)}, "ampere": {"A ampere amp": _F(1)},
-    "byte": {"byte": _F(1)}, "bit": {"bit": _F(1)}, "acre": {"acre": _F(1)},
+    "bit": {"bit": _F(1), "byte": _F(8)}, "acre": {"acre": _F(1)},
 }  # fmt: skip
 _COMPOUND: dict[str, tuple[dict[str, int], Fraction]] = {
     "mph": ({"length": 1, "time": -1}, _F(1609344, 3600 * 1000)), "kmh kmph kph": ({"length": 1, "time": -1}, _F(1000, 3600)),
@@ -102,8 +105,15 @@ def _table() -> dict[str, list[Unit]]:
 UNITS = _table()
 SCALES = {
     "hundred": _F(100), "thousand": _F(1000), "million": _F(10**6), "billion": _F(10**9), "trillion": _F(10**12),
-    "dozen": _F(12), "tenth": _F(1, 10), "hundredth": _F(1, 100), "thousandth": _F(1, 1000), "millionth": _F(1, 10**6),
+    "dozen": _F(12),
 }  # fmt: skip
+PARTS = {
+    "half": _F(1, 2), "halve": _F(1, 2), "third": _F(1, 3), "quarter": _F(1, 4), "fourth": _F(1, 4), "fifth": _F(1, 5),
+    "sixth": _F(1, 6), "seventh": _F(1, 7), "eighth": _F(1, 8), "ninth": _F(1, 9), "tenth": _F(1, 10), "twelfth": _F(1, 12),
+    "hundredth": _F(1, 100), "thousandth": _F(1, 1000), "millionth": _F(1, 10**6),
+}  # fmt: skip
+SHORT = {"k": _F(1000), "M": _F(10**6), "mn": _F(10**6), "B": _F(10**9), "bn": _F(10**9)}
+MONEY_SHORT = {**SHORT, "K": _F(1000), "m": _F(10**6), "mm": _F(10**6), "b": _F(10**9), "T": _F(10**12)}
 
 
 def _words(text: str) -> set[str]:
@@ -114,13 +124,21 @@ def _words(text: str) -> set[str]:
 _BARE = _words("cm mm km kg ft in hr lb lbs oz ml mL mph min sec rad deg yd gal sq cu mol hrs mins secs kmh")
 # Words that say something of the number itself: with one of them the text is no unit.
 _TELLING = _words(
-    "not no non never none neither nor isn isnt cannot or and but except without least most more less fewer than greater larger "
-    "smaller above below over under undefined infinite infinity infinitely if when where unless else maybe perhaps possibly "
-    "is are was were be too small large low high almost incorrect impossible unknown minus plus negative half halve third quarter "
-    "am pm a.m p.m noon midnight base mod modulo squared wrong false true pi sqrt inf sin cos tan log ln exp"
+    "not no never none neither nor isn isnt cannot or and but except least most than infinitely if unless else too minus plus "
+    "am pm a.m p.m noon midnight mod modulo squared cubed pi sqrt inf sin cos tan log ln exp"
+)
+# Words that do so where no noun follows: 3 false alarms are 3, of 3 false nobody knows.
+_ADJECTIVES = _words(
+    "non more less fewer greater larger smaller small large low high undefined infinite infinity incorrect impossible unknown "
+    "negative base wrong false true"
+)
+# Words that may do so: what is right but for them is undecided.
+_DOUBTFUL = _words(
+    "is are was were be when where while without maybe perhaps possibly almost above below over under so"
 )
 _IDLE = _words("unit of each total all altogether exactly th st nd rd point")
-_STOPS = _words("in of for to from on at by the a an left per each long tall wide deep old ago away")
+_STOPS = _words("in of for to from on at by the a an per each long tall wide deep away")
+_SIDES = _words("left right old ago")  # what they say of an amount is held against what the other side says
 _ABOUT = r"(?:approximately|about|approx\.?|roughly|around|exactly)"
 _AROUND = re.compile(rf"\\(?:text|mathrm)\{{\s*{_ABOUT}\s*\}}\s*|{_ABOUT}\s+", re.IGNORECASE)
 _TRIGONOMETRY = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc)(?![a-z])")
@@ -128,6 +146,9 @@ _DEGREES = re.compile(r"(?<![\w.}])(?:\{\s*([0-9.]+)\s*\}|([0-9.]+))\s*\^\s*(?:\
 _CURRENCY = re.compile(
     r"^(?P<sign>[-+]?)\s*(?P<mark>\\\$|[€£¥₹]|\\(?:text|mathrm)\{\s*\\?\$\s*\})(?:\s|\\[,; ])*(?P<rest>.+)", re.DOTALL
 )
+
+_SIGN_AT_END = re.compile(r"(?<=[\d}])\s*([¢€£¥₹])\s*$")
+_SHORT_AT_END = re.compile(r"(?<=\d)\s*([kKMB])$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +160,9 @@ class Measured:
     units  the readings of its unit ("pound" has two); () without a known one
     noun   a unit that is in no table ("apple"); ()
     percent  whether a percent sign stands behind it
+    side   what else is said of it: which way, of what ("east", "loss"); ()
+    other  the amounts that it may have instead: of "3 quarters" 1, for they may be coins; ()
+    doubt  whether a word behind it may say something of the number itself
     """
 
     body: str
@@ -146,11 +170,14 @@ class Measured:
     units: tuple[Unit, ...] = ()
     noun: tuple[str, ...] = ()
     percent: bool = False
+    side: tuple[str, ...] = ()
+    other: tuple[Fraction, ...] = ()
+    doubt: bool = False
 
     @property
     def bare(self) -> bool:
-        """No unit, amount or sign at all."""
-        return self.scale == 1 and not self.units and not self.noun and not self.percent
+        """No unit, amount, sign or word at all."""
+        return replace(self, body="") == Measured("")
 
 
 def plain(text: str) -> str:
@@ -197,23 +224,39 @@ def _times(one: Unit, other: Unit, power: int) -> Unit:
 
 _PIECE = re.compile(r"[A-Za-zµ°¢€£¥₹$]+|\^\s*\{?\s*(-?\d)\s*\}?|/|[.]|·|\s+|.")
 _NONE = Unit((), Fraction(1))
+_RAISING = {"squared": 1, "cubed": 2}  # behind a unit
 
 
-def _meaning(tail: str) -> Measured | None:
+def _noun_follows(words: list[str], at: int) -> bool:
+    """Whether the next word that is no adjective is a noun."""
+    behind = next((word for word in words[at + 1 :] if word not in _ADJECTIVES), "")
+    return bool(behind) and not any(behind in some for some in (_TELLING, _DOUBTFUL, _IDLE, _STOPS, _SIDES))
+
+
+def _meaning(tail: str, money: bool = False) -> Measured | None:
     """What the text behind a number says, body left empty; None where it says something of the number itself."""
-    words = re.findall(r"[a-z.]+", tail.lower().replace("'", ""))
-    if any(word.strip(".") in _TELLING for word in words) or re.search(
-        r"\d", re.sub(r"\^\s*\{?\s*-?\d+\s*\}?", "", tail)
+    tail = re.sub(r"\bor so\b", "so", tail, flags=re.IGNORECASE)
+    words = [word.strip(".") for word in re.findall(r"[a-z.]+", tail.lower().replace("'", ""))]
+    if re.search(r"\d", re.sub(r"\^\s*\{?\s*-?\d+\s*\}?", "", tail)):
+        return None
+    if any(
+        word in _TELLING and not (word in _RAISING and at and _known(words[at - 1])) for at, word in enumerate(words)
     ):
         return None
+    if any(word == "base" and said in _NAMES for word, said in pairwise(words)):
+        return None
     tail = re.sub(r"°\s*(?=[CF]\b)", "°", tail.replace(r"\cdot", " "))
-    scale, found, noun, sign, next_power, percent = Fraction(1), [_NONE], [], 1, 1, False
+    scale, found, sign, next_power, percent = Fraction(1), [_NONE], 1, 1, False
+    noun: list[str] = []
+    side: list[str] = []
+    other: tuple[Fraction, ...] = ()
+    doubt, at = False, -1
     last: list[Unit] = []
     done = False
     for piece in _PIECE.finditer(tail):
         said = piece[0]
         low = said.lower()
-        if not said.strip() or said in ".·,":
+        if not said.strip() or said in ".·,'":
             continue
         if said[0] == "^":
             if last and not done:
@@ -222,17 +265,40 @@ def _meaning(tail: str) -> Measured | None:
                     _times(one, other, sign * power) for one, other in zip(found, _spread(last, found), strict=True)
                 ]
             continue
+        at += low.isascii() and low.isalpha()
         if said == "/" or low == "per":
             sign = -1
             continue
         if low in ("percent", "percentage", "pct") or said in ("%", "\\"):
             percent = percent or low != "\\"
             continue
-        if _singular(low) in SCALES and not last and not noun:
+        first = not last and not noun
+        if low in _RAISING and last and not done:
+            found = [
+                _times(one, other, sign * _RAISING[low]) for one, other in zip(found, _spread(last, found), strict=True)
+            ]
+            continue
+        if first and said in (MONEY_SHORT if money else SHORT):
+            scale, other = scale * (MONEY_SHORT if money else SHORT)[said], () if money else (scale,)
+            continue
+        if first and _singular(low) in SCALES:
             scale *= SCALES[_singular(low)]
             continue
+        if first and _singular(low) in PARTS:
+            many, alone = _singular(low) != low, not _noun_follows(words, at)
+            if many or alone:
+                other = (scale,) if low == "quarters" else other  # they may be coins
+                scale *= PARTS[_singular(low)]
+                continue
+            doubt = doubt or bool(_known(words[at + 1]))  # half-dollars; but third graders are counted
         if low in ("square", "sq", "cubic", "cu") and not done:
             next_power = 2 if low[0] == "s" else 3
+            continue
+        if low in _ADJECTIVES or low in _DOUBTFUL:
+            high = low == "high" and bool(last)
+            doubt = doubt or not (high or (low in _ADJECTIVES and _noun_follows(words, at)))
+            (side if last else noun).extend([] if high or low in _DOUBTFUL else [low])
+            done = True
             continue
         known = [] if done or (low in _STOPS and (last or noun)) else _known(said)
         if known:
@@ -245,11 +311,13 @@ def _meaning(tail: str) -> Measured | None:
         if _singular(low) in _IDLE or low in _STOPS:
             done = done or bool(last)
             continue
-        if not last:
-            noun.append(_singular(low))
+        if not any(map(str.isalpha, said)):
+            doubt = doubt or said not in "()-&"
+            continue
+        (side if last or low in _SIDES else noun).append(_singular(low))
         done = True
     units = tuple(one for one in found if one.dimensions)
-    return Measured("", scale, units, () if units else tuple(noun), percent)
+    return Measured("", scale, units, () if units else tuple(noun), percent, tuple(side), other, doubt)
 
 
 def _spread(known: list[Unit], found: list[Unit]) -> list[Unit]:
@@ -260,18 +328,22 @@ def _is_unit_word(word: str, before: str) -> bool:
     r"""Whether a word outside of `\text{}` is a unit or a noun and no product of variables."""
     if word in _BARE or (len(word) == 1 and before == "degree"):
         return True
-    return len(word) >= 4 and before in ("space", "block", "degree") and word.lower() not in _TELLING
+    low = word.lower()
+    wide = len(word) >= 4 or low in _DOUBTFUL or low in _ADJECTIVES
+    return wide and before in ("space", "block", "degree") and (low not in _TELLING or low in _RAISING)
 
 
 def measured(text: str) -> Measured:
     """An answer without its unit. What stands in front or behind and says something of the number is left in the body."""
     around = _AROUND.match(text)
     text = text[around.end() :] if around else text
+    text = _SIGN_AT_END.sub(r"\\text{ \1}", text)
     money = _CURRENCY.match(text)
     front = Measured("")
     if money:
         mark = next(mark for mark in "$€£¥₹" if mark in money["mark"])
         text, front = money["sign"] + money["rest"], Measured("", units=tuple(UNITS[mark]))
+        text = _SHORT_AT_END.sub(r"\\text{\1}", text)
     tokens = list(_TOKEN.finditer(text))
     start = len(tokens)
     while start and _in_tail(tokens, start - 1):
@@ -282,14 +354,16 @@ def measured(text: str) -> Measured:
         return Measured(text) if not money else Measured(money[0])
     cut = tokens[start].start() if start < len(tokens) else len(text)
     tail = plain("".join(_written(token) for token in tokens[start:]))
-    said = _meaning(tail) if tail else front
+    said = _meaning(tail, bool(money)) if tail else front
     body = _trimmed(text[:cut]).lstrip()
     if said is None or not body or body[-1] in "=+-*/^_<>(,:":
         return Measured(text) if not money else Measured(text, units=front.units)
     units = said.units or front.units
     if front.units and said.units and not any(one in front.units for one in said.units):
         units = tuple(_times(one, other, 1) for one in front.units for other in said.units)
-    return Measured(body, said.scale, units, said.noun, said.percent)
+    if front.units and said.noun:
+        said = replace(said, noun=(), side=(*said.noun, *said.side))
+    return replace(said, body=body, units=units)
 
 
 def _trimmed(body: str) -> str:
@@ -419,19 +493,27 @@ class Clock:
         """Seconds since midnight; without am or pm an hour up to 12 may be of either half where the other side says so."""
         if self.half:
             return {(self.hour % 12 + 12 * (self.half == "pm")) * 3600 + self.past}
-        return {self.hour * 3600 + self.past}
+        return {self.hour % 24 * 3600 + self.past}
 
     def same(self, other: Clock) -> bool:
         """Whether both can be one time; one that leaves am and pm out is taken at its word."""
         if bool(self.half) != bool(other.half):
             told, left = (self, other) if self.half else (other, self)
-            if left.hour <= 12:
+            if 1 <= left.hour <= 12:
                 return (told.hour % 12, told.past) == (left.hour % 12, left.past)
         return bool(self.readings & other.readings)
 
+    def ratio(self, other: Clock) -> bool:
+        """Whether both may be one ratio instead, as 10:24 and 5:12 are."""
+        if self.half or other.half or self.past % 60 or other.past % 60 or not self.past * other.past:
+            return False
+        return self.hour * other.past == other.hour * self.past
+
 
 def clock(text: str) -> Clock | None:
-    """3:30, 15:30, 3 PM, 3:30 p.m.; None for a plain number."""
+    """3:30, 15:30, 3 PM, 3:30 p.m., noon; None for a plain number."""
+    if (said := plain(text).lower()) in ("noon", "midnight"):
+        return Clock(12, 0, "pm" if said == "noon" else "am")
     found = _CLOCK.fullmatch(plain(text).replace("{:}", ":").rstrip(". ") + ("." if plain(text).endswith("m.") else ""))
     if found is None or int(found["hour"]) > 24 or not (found["minute"] or found["half"] or found["part"]):
         return None
@@ -473,7 +555,9 @@ def date(text: str) -> tuple[int, tuple[int, ...]] | None:
         if piece.isdigit() and len(piece) <= 4:
             numbers.append(int(piece))
         elif low.isalpha():
-            named = [i for i, name in enumerate(_MONTHS, start=1) if low == name or (len(low) >= 3 and low == name[:3])]
+            named = [
+                i for i, name in enumerate(_MONTHS, start=1) if low in (name, name[:3]) or (low == "sept" and i == 9)
+            ]
             if low in ("st", "nd", "rd", "th", "of", "the") and numbers:
                 continue
             if month or not named:
@@ -490,7 +574,7 @@ _WORDS = re.compile(r"[^\W\d_]+(?:['’\-][^\W\d_]+)*\.?(?:\s*[,;]?\s+[^\W\d_]+(
 _FREE = ("a", "an", "the", "it", "is", "answer")
 _SHORT = {"yes", "no", "odd", "tie", "red"}
 _MATHEMATICAL = {"infinity", "infinite", "sqrt", "frac", "undefined", "pi"}
-EMPTY = {"no solution", "no solutions", "empty set", "no real solution", "no real solutions"}
+EMPTY = {"none", "no solution", "no solutions", "empty set", "no real solution", "no real solutions"}
 
 
 def worded(text: str) -> str | None:
@@ -526,7 +610,10 @@ _CHOICE = re.compile(
     r"(?P<rest>[^\s+\-*/=^_(),\\].*|\\(?!cup|cap|cdot|times|[a-z]*eq).*)?",
     re.DOTALL,
 )
-_OTHERS = re.compile(r"^(?:and|or)\b|\([A-J]\)|^[A-J][.)]?$")  # (B) or (C) is no choice
+_OTHERS = re.compile(  # (B) or (C) is no choice, and of A: 3, B: 4 none is chosen
+    r"^(?:and|or)\b|\([A-J]\)|^[A-J][.)]?$|(?<![A-Za-z\\])[A-J]\s*[.:)](?=\s|$)|[,;]\s*[A-J]$"
+)
+_DENIED = re.compile(r"(?<![A-Za-z\\])(?:no|not|isn't|never|wrong|incorrect|false)(?![A-Za-z])", re.IGNORECASE)
 _LETTER = re.compile(r"\(?([A-J])\)?[.:]?")
 
 
@@ -538,6 +625,12 @@ def choice(text: str) -> tuple[str, str] | None:
     return found["letter"], found["rest"]
 
 
+def denied(text: str) -> bool:
+    """Whether what stands behind a choice may deny it: (A) is wrong; it may be the choice too: (A) No."""
+    found = _CHOICE.fullmatch(plain(text))
+    return found is not None and _DENIED.search(found["rest"] or "") is not None
+
+
 def letter(text: str) -> str | None:
     """The letter of B, (B), B."""
     found = _LETTER.fullmatch(plain(text))
@@ -546,7 +639,21 @@ def letter(text: str) -> str | None:
 
 # ---- parts
 
-_AND = re.compile(r"(?<![A-Za-z\\])(and|or)(?![A-Za-z])")
+_INFINITY = re.compile(r"(?:(?P<less>-|negative |minus )|\+|positive |plus )?infinity", re.IGNORECASE)
+
+
+def infinity(text: str) -> str | None:
+    """Infinity in words as its sign; None for anything else."""
+    found = _INFINITY.fullmatch(plain(text))
+    return None if found is None else r"-\infty" if found["less"] else r"\infty"
+
+
+def joined(text: str) -> set[str]:
+    """Which of "and" and "or" join the parts of an answer."""
+    return set(_AND.findall(plain(text).lower()))
+
+
+_AND = re.compile(r"(?<![A-Za-z\\])(and|or(?!\s+so\b))(?![A-Za-z])")
 
 
 def _pieces(text: str) -> Iterator[tuple[str, int]]:
@@ -580,12 +687,12 @@ def _parted_words(found: re.Match[str]) -> str:
 def listed(text: str) -> list[str]:
     """The parts of an answer that lists several, parted by commas, semicolons, "and" and "or" outside of brackets."""
     text = _TEXT.sub(_parted_words, text)
-    text = re.sub(r"(?<![A-Za-z\\{])\b(?:and|or)\b(?![A-Za-z}])", ";", text)
+    text = re.sub(r"(?<![A-Za-z\\{])\b(?:and|or(?!\s+so\b))\b(?![A-Za-z}])", ";", text)
     text = re.sub(r"(?<=\d),(?=\d{3}(?!\d))", "", text)  # 1,000 is one number
     return [part for part in split(text, {",", ";"}) if part]
 
 
 __all__ = [
-    "EMPTY", "UNITS", "Clock", "Measured", "Unit", "based", "choice", "clock", "date", "has_text", "letter", "letters", "listed",
-    "measured", "plain", "radians", "ratio", "split", "summed", "worded",
+    "EMPTY", "UNITS", "Clock", "Measured", "Unit", "based", "choice", "clock", "date", "denied", "has_text", "infinity", "joined",
+    "letter", "letters", "listed", "measured", "plain", "radians", "ratio", "split", "summed", "worded",
 ]  # fmt: skip
