@@ -32,7 +32,7 @@ from sage_rlvr.tasks.countdown import render as render_countdown
 from sage_rlvr.tasks.countdown import solutions
 from sage_rlvr.tasks.knights_and_knaves import KnightsAndKnaves
 from sage_rlvr.tasks.mathematics import TASKS, MathTask, digest
-from sage_rlvr.verifiers import Verdict
+from sage_rlvr.verifiers import MATHEMATICS, Verdict
 from sage_rlvr.verifiers.answers import bare, extract, spelling
 from sage_rlvr.verifiers.knights_and_knaves import HEADING
 from sage_rlvr.verifiers.pool import Pool, shared
@@ -204,7 +204,7 @@ def mathematics_hash(reading: Mapping[str, Any], pool: Pool | None = None) -> st
     """Of the mathematics verifier that reads answers so: its code, limits and libraries."""
     limits = pool or shared()
     return code_hash(
-        ("math", "answers", "pool"),
+        MATHEMATICS,
         reading=reading,
         seconds=limits.seconds,
         memory_mb=limits.memory_mb,

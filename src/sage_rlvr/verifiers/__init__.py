@@ -7,6 +7,9 @@ from typing import Literal
 
 Label = Literal["right", "wrong", "undecided"]
 
+MATHEMATICS = ("math", "answers", "quantities", "pool")
+"""Modules of this package that a verdict on mathematics is made of: their source is hashed on cards and in sample stores."""
+
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
@@ -21,4 +24,4 @@ class Verdict:
         return self.label == "right"
 
 
-__all__ = ["Label", "Verdict"]
+__all__ = ["MATHEMATICS", "Label", "Verdict"]

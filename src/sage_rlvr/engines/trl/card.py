@@ -16,6 +16,7 @@ from typing import Any
 from sage_rlvr.core.anchor import Anchor
 from sage_rlvr.core.guides import is_flat
 from sage_rlvr.engines.sft import CARD
+from sage_rlvr.verifiers import MATHEMATICS
 
 # Fields of GRPOConfig that decide what is optimised or sampled, whoever set them.
 TELLING = (
@@ -27,13 +28,7 @@ TELLING = (
     "weight_decay", "max_grad_norm", "max_steps", "bf16", "fp16", "seed", "top_entropy_quantile",
 )  # fmt: skip
 PACKAGES = ("sage-rlvr", "trl", "transformers", "torch", "accelerate", "peft", "math-verify", "vllm", "deepspeed")
-VERIFIER = (
-    "__init__.py",
-    "answers.py",
-    "math.py",
-    "pool.py",
-    "rewards.py",
-)  # that a mathematics reward's verdict is made of
+VERIFIER = tuple(f"{name}.py" for name in ("__init__", *MATHEMATICS, "rewards"))  # of a reward of mathematics
 ESTIMATED = "k3 of the sampled token (TRL's, in place of the exact sum that the objective names)"
 CUTS = {"top_p": 1.0, "top_k": 0, "min_p": None, "repetition_penalty": 1.0}  # the values that leave sampling whole
 
