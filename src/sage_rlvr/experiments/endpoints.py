@@ -148,12 +148,13 @@ def _at_home(cell: Cell, line: Sequence[FrontierPoint]) -> float | None:
 
 
 def _gains(folder: Folder) -> list[dict[str, Any]]:
-    """Per metric and temperature: the paper's gain, the interval of the arm of recipe sage_branch minus that of recipe grpo, and
-    whether it leaves the gain out. [] where the sweep has no such two arms."""
-    by_recipe = {Path(arm["recipe"]).stem: name for name, arm in folder.arms.items()}
-    a, b = by_recipe.get("sage_branch"), by_recipe.get("grpo")
-    seeds = [] if a is None or b is None else folder.shared(a, b)
-    if a is None or b is None or not seeds:
+    """Per metric and temperature: the paper's gain, the interval of the arm of recipe sage_branch minus the control of recipe
+    grpo, and whether it leaves the gain out. [] where the sweep has no such two arms."""
+    stems = {name: Path(arm["recipe"]).stem for name, arm in folder.arms.items()}
+    a = next((name for name, stem in stems.items() if stem == "sage_branch"), None)
+    b = folder.facts["control"]  # and not the same recipe at another beta
+    seeds = [] if a is None or stems.get(b) != "grpo" else folder.shared(a, b)
+    if a is None or not seeds:
         return []
     rows = []
     for temperature in (1.0, PAPER_TEMPERATURE):
