@@ -200,7 +200,7 @@ def endpoint_lines(found: Mapping[str, Any]) -> list[str]:
             "|---|---|---|",
         ]
         lines += [f"| base | {cold['base']['1']:.3f} | {cold['base'][str(K)]:.3f} |"] * (cold["base"] is not None)
-        lines += [f"| {row['label']} | {_cell(row['1'])} | {_cell(row[str(K)])} |" for row in cold["arms"].values()]
+        lines += [f"| {row['label']} | {interval_text(row['1'])} | {interval_text(row[str(K)])} |" for row in cold["arms"].values()]
         lines += ["", *(f"- {c['sentence']}" for c in cold["comparisons"])]
     if power is not None:
         points = [_point_row(p) for p in power["points"]]
@@ -251,10 +251,12 @@ def _leash_row(row: Mapping[str, Any]) -> str:
     return f"| {row['a']} | {row['b']} | {value} ({low} to {high}) | {' | '.join(ps)} |"
 
 
-def _cell(interval: Mapping[str, Any]) -> str:
-    if interval["low"] is None:
-        return f"{interval['value']:.3f} (one seed)"
-    return f"{interval['value']:.3f} ({interval['low']:.3f} to {interval['high']:.3f})"
+def interval_text(interval: Mapping[str, Any], digits: int = 3) -> str:
+    """A mean over seeds with the ends of its interval in brackets, as summary.md's tables have it."""
+    text = f"{interval['value']:.{digits}f}"
+    if interval["low"] is None or interval["high"] is None:
+        return f"{text} (one seed)"
+    return f"{text} ({interval['low']:.{digits}f} to {interval['high']:.{digits}f})"
 
 
-__all__ = ["PAPER_TEMPERATURE", "endpoint_lines", "endpoints"]
+__all__ = ["PAPER_TEMPERATURE", "endpoint_lines", "endpoints", "interval_text"]

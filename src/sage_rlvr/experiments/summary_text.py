@@ -10,7 +10,7 @@ from typing import Any
 from sage_rlvr.evaluation.compare import FEWEST_SEEDS
 from sage_rlvr.evaluation.frontier import NOT_NEAR
 from sage_rlvr.evaluation.power import detectable_up_to
-from sage_rlvr.experiments.endpoints import endpoint_lines
+from sage_rlvr.experiments.endpoints import endpoint_lines, interval_text
 from sage_rlvr.experiments.folder import ANY_TEMPERATURE, KS, NOT_RUN
 from sage_rlvr.report.digest import (
     AWAY,
@@ -43,7 +43,7 @@ TRAINING = (
     *("gradient norm, early third", "middle", "late", "dead groups, first tenth", "last tenth"),
 )  # fmt: skip
 LOGGED = (
-    "Training reward: mean of the samples that were drawn, each tenth of the steps on other problems than the last. Gradient norms "
+    "Training reward: mean of the samples that were drawn, each tenth of the steps on the problems that it drew. Gradient norms "
     "are those before clipping. Dead groups: the share of the groups drawn in which all rewards are equal: no advantage is left."
 )
 FEW = "In brackets: the difference in the metric."
@@ -259,9 +259,10 @@ def _table_row(row: Mapping[str, Any], wanted: int) -> str:
     seeds = f"{len(row['seeds'])} of {wanted}"
     if not row["seeds"]:
         return f"| {row['label']} | {seeds} | {' | '.join([NOT_RUN] * 4)} | | | |"
-    cells = [_cell(row["pass"][str(k)]) for k in KS]
-    kl = _cell(row["kl_raw"]) if "kl_raw" in row else ""
-    return f"| {row['label']} | {seeds} | {' | '.join(cells)} | {_cell(row['distinct'], 1)} | {_cell(row['best_pass1'])} | {kl} |"
+    cells = [interval_text(row["pass"][str(k)]) for k in KS]
+    kl = interval_text(row["kl_raw"]) if "kl_raw" in row else ""
+    more = f"{interval_text(row['distinct'], 1)} | {interval_text(row['best_pass1'])}"
+    return f"| {row['label']} | {seeds} | {' | '.join(cells)} | {more} | {kl} |"
 
 
 def _second_table(found: Mapping[str, Any]) -> list[str]:
@@ -299,18 +300,11 @@ def _training_table(found: Mapping[str, Any]) -> list[str]:
     lines = ["", f"| {' | '.join(TRAINING)} |", "|---" * len(TRAINING) + "|"]
     for row in rows:
         rewards, dead = (
-            [_cell(row[w][when]) if w in row else "" for when in ("first", "last")] for w in ("reward", "dead")
+            [interval_text(row[w][when]) if w in row else "" for when in ("first", "last")] for w in ("reward", "dead")
         )
-        norms = [_cell(x) for x in row.get("grad_norm", {}).values()] or [""] * 3
-        lines.append(f"| {' | '.join([row['label'], *rewards, _cell(row['pass']['1']), *norms, *dead])} |")
+        norms = [interval_text(x) for x in row.get("grad_norm", {}).values()] or [""] * 3
+        lines.append(f"| {' | '.join([row['label'], *rewards, interval_text(row['pass']['1']), *norms, *dead])} |")
     return [*lines, "", LOGGED]
-
-
-def _cell(interval: Mapping[str, Any], digits: int = 3) -> str:
-    text = f"{interval['value']:.{digits}f}"
-    if interval["low"] is None or interval["high"] is None:
-        return f"{text} (one seed)"
-    return f"{text} ({interval['low']:.{digits}f} to {interval['high']:.{digits}f})"
 
 
 def _family(found: Mapping[str, Any]) -> int:
@@ -340,8 +334,8 @@ def _away_lines(rows: Mapping[str, Any], found: Mapping[str, Any]) -> list[str]:
     for name, arm in found["arms"].items():
         row = rows["arms"].get(name)
         seeds = f"{len(row['seeds']) if row else 0} of {len(found['seeds'])}"
-        cells = [_cell(row["pass"][str(k)]) for k in KS] if row else [NOT_RUN] * 4
-        lines.append(f"| {arm['label']} | {seeds} | {' | '.join(cells)} | {_cell(row['best_pass1']) if row else ''} |")
+        cells = [interval_text(row["pass"][str(k)]) for k in KS] if row else [NOT_RUN] * 4
+        lines.append(f"| {arm['label']} | {seeds} | {' | '.join(cells)} | {interval_text(row['best_pass1']) if row else ''} |")
     return lines
 
 
