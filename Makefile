@@ -14,7 +14,7 @@ PYTEST := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 OLDEST := trl==1.0.0
 OLDEST_NEEDS := requests==2.34.2 certifi==2026.10.18 charset-normalizer==3.5.2 urllib3==2.8.0
 TRL_ENV := $(MAKE) VENV=.venv-trl EXTRAS=dev,trl .venv-trl/.installed-dev
-TRL_TESTS := -m pytest -n 2 tests/engines/test_trl*.py tests/seams tests/test_examples.py
+TRL_TESTS := -m pytest -n 2 tests/training/test_trl*.py tests/seams tests/test_examples.py
 
 .PHONY: help demo reproduce reproduce-quick test test-slow test-all test-trl test-trl-oldest bench bench-trl bench-eval base lint format clean
 

@@ -27,12 +27,12 @@ import transformers
 from loop import END, NEW_TOKENS, VOCABULARY, cpu_seconds, make_model, make_prompts
 from transformers import GenerationConfig
 
-from sage_rlvr.engines.base import Tokens
-from sage_rlvr.engines.evaluate_samples import WIDE, Evaluation, identity_of
-from sage_rlvr.engines.generation import CpuGenerator, Decoding
-from sage_rlvr.engines.sampled_tasks import Judged, Prompt, SampledTask
-from sage_rlvr.evaluation.passk import pass_at_all_k
+from sage_rlvr.evaluation.sampled_tasks import Judged, Prompt, SampledTask
 from sage_rlvr.evaluation.samples import SampleStore
+from sage_rlvr.evaluation.sampling import WIDE, Evaluation, identity_of
+from sage_rlvr.models.generation import CpuGenerator, Decoding
+from sage_rlvr.models.policy import Tokens
+from sage_rlvr.stats.passk import pass_at_all_k
 
 K = 64
 

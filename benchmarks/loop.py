@@ -24,10 +24,10 @@ from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM, PreTra
 
 from sage_rlvr.config import TrainConfig, decode
 from sage_rlvr.core.keys import Key
-from sage_rlvr.engines.base import Tokens
-from sage_rlvr.engines.loop import Loop, train_step
-from sage_rlvr.engines.optim import Optimiser
-from sage_rlvr.engines.sampler import sample
+from sage_rlvr.models.policy import Tokens
+from sage_rlvr.models.sampler import sample
+from sage_rlvr.training.loop import Loop, train_step
+from sage_rlvr.training.optimizer import Optimiser
 from sage_rlvr.verifiers import Verdict
 
 VOCABULARY, NEW_TOKENS, END = 200, 48, 10**6

@@ -33,9 +33,9 @@ from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM, PrinterCa
 from trl import GRPOConfig, GRPOTrainer
 
 from sage_rlvr import Branch
-from sage_rlvr.engines.base import embedded_policy
-from sage_rlvr.engines.trl import SageTrainer
+from sage_rlvr.models.policy import embedded_policy
 from sage_rlvr.tasks.countdown import WORLDS, render
+from sage_rlvr.training.trl import SageTrainer
 
 SIDES = ("GRPO", "SAGE")
 LAYOUTS = {"rests": 1, "moves": 2}  # steps a rollout

@@ -61,10 +61,10 @@ def tiny_policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def warm_policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a tiny Llama after a short warm start on two-number problems: right now and then, so RL has rewards."""
     from sage_rlvr.config import OptimizerConfig
-    from sage_rlvr.engines.base import Tokens
-    from sage_rlvr.engines.optim import Optimiser
-    from sage_rlvr.engines.sft import batch_tensors, sft_step
+    from sage_rlvr.models.policy import Tokens
     from sage_rlvr.tasks.countdown import Countdown
+    from sage_rlvr.training.optimizer import Optimiser
+    from sage_rlvr.training.sft import batch_tensors, sft_step
 
     tokens = Tokens.of(build_tokenizer())
     world = Countdown({2: 1.0}, max_number=12, max_target=144)

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from sage_rlvr import cli
 from sage_rlvr.audit import (
     NAMES,
     Check,
@@ -23,6 +22,7 @@ from sage_rlvr.audit import (
 )
 from sage_rlvr.audit.pairs import Pair, read_pairs
 from sage_rlvr.audit.peers import ENVIRONMENT, lm_eval_verdicts
+from sage_rlvr.cli import app as cli
 from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.verifiers.exact import verify_exact
 from sage_rlvr.verifiers.pool import shared

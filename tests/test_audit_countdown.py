@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sage_rlvr import cli
 from sage_rlvr.audit import Audit, Check, audit
 from sage_rlvr.audit.countdown import audit_countdown
 from sage_rlvr.audit.second import second_opinion
+from sage_rlvr.cli import app as cli
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.tasks.countdown import Countdown, Problem, split_of, verify
 from sage_rlvr.verifiers import Verdict

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import tyro
 
-from sage_rlvr.cli import Command
+from sage_rlvr.cli.app import Command
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "docs" / "methods").glob("*.md")])

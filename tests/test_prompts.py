@@ -11,7 +11,7 @@ from transformers import PreTrainedTokenizerFast
 
 from byte_tokenizer import CHATML, byte_tokenizer
 from sage_rlvr.errors import ConfigError, DataError
-from sage_rlvr.prompts import FORMATS, PLACEHOLDER, PromptFormat
+from sage_rlvr.tasks.prompts import FORMATS, PLACEHOLDER, PromptFormat
 from sage_rlvr.verifiers.math import verify_math
 
 MERGED = [f.assistant("Let us count.\nThen >\n>L >\n\n", "12") + f.system for f in FORMATS.values()]

@@ -13,7 +13,7 @@ import trl
 from datasets import Dataset
 from torch import Tensor
 
-from sage_rlvr.engines.trl import SageTrainer
+from sage_rlvr.training.trl import SageTrainer
 
 PROMPTS = [f"{a} {b}={a + b}:" for a in range(1, 7) for b in range(1, 5)]
 

@@ -10,6 +10,9 @@ if TYPE_CHECKING:
     from sage_rlvr.core.guides import Branch, Flat, Placebo, Random, Token
     from sage_rlvr.methods import bnpo, dapo, dr_grpo, forward_kl, grpo, grpo_token_mean, no_kl, rloo, sage
 
+from sage_rlvr.moved import install
+
+install()
 try:
     __version__ = metadata.version("sage-rlvr")
 except metadata.PackageNotFoundError:  # a source tree on the path, not installed

@@ -1,6 +1,6 @@
 """`python -m sage_rlvr` is the command `sage-rlvr`."""
 
-from sage_rlvr.cli import main
+from sage_rlvr.cli.app import main
 
 if __name__ == "__main__":
     main()

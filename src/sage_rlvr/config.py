@@ -289,7 +289,7 @@ class DataConfig:
 
     path: a Hub id (owner/name), or a local file (.jsonl, .json, .csv, .parquet) or folder of such. subset: the Hub's
     configuration name. split: likewise. revision: commit of the Hub's data; null is its newest, which may change.
-    take: only the first so many rows; null for all. prompt: the prompt format (`sage_rlvr.prompts.FORMATS`), the same
+    take: only the first so many rows; null for all. prompt: the prompt format (`sage_rlvr.tasks.prompts.FORMATS`), the same
     for SFT, RL and evaluation; "as_is" takes the rows' own prompts. problem_column, answer_column: null looks for the
     usual names. allow_unverifiable: train although more than 1 % of the golds cannot be verified against themselves.
     """

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from sage_rlvr.errors import DataError
-from sage_rlvr.evaluation import LeashCounts, adjust, over_data_sets, paired_counts, passk_interval
 from sage_rlvr.evaluation.verdicts import (
     Scored,
     arms_of,
@@ -16,6 +15,9 @@ from sage_rlvr.evaluation.verdicts import (
     leash_lines,
     leash_over_seeds,
 )
+from sage_rlvr.stats.comparison import adjust, over_data_sets, paired_counts
+from sage_rlvr.stats.intervals import passk_interval
+from sage_rlvr.stats.leash import LeashCounts
 
 RNG = np.random.default_rng(0)
 P = {"AIME": RNG.beta(0.3, 2, 60), "AMC23": RNG.beta(0.6, 0.8, 40)}

@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from sage_rlvr.engines.generation import PRESETS
-from sage_rlvr.evaluation import passk_at
-from sage_rlvr.evaluation.published import compare_arms, find_arms, load_document, read_tables
 from sage_rlvr.evaluation.record import Record
-from sage_rlvr.evaluation.tempered import power_frontier
 from sage_rlvr.experiments.endpoints import PAPER_GAINS, PAPER_TEMPERATURE, endpoint_lines, endpoints
 from sage_rlvr.experiments.folder import Cell, Folder
+from sage_rlvr.models.generation import PRESETS
 from sage_rlvr.recipes import recipe
+from sage_rlvr.stats.frontier import passk_at
+from sage_rlvr.stats.published import compare_arms, find_arms, load_document, read_tables
+from sage_rlvr.stats.tempered import power_frontier
 
 ENTRY = {"recipe": "", "why": "", "plain": None, "placebo": None, "no_kl": None, "guided": False, "matched": []}
 

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sage_rlvr.errors import DataError
-from sage_rlvr.evaluation import seed_interval
 from sage_rlvr.experiments.register import RULE, answers, pooled_seeds, register_lines
+from sage_rlvr.stats.intervals import seed_interval
 
 RESULTS = Path(__file__).parents[2] / "docs" / "results"
 numbers = st.floats(-1, 1)

@@ -14,7 +14,9 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from sage_rlvr.cli import main
+from sage_rlvr.cli.app import main
+from sage_rlvr.cli.found import gather
+from sage_rlvr.cli.records import named_records
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.evaluation.record import Record, load_record, save_record
 from sage_rlvr.experiments import demo
@@ -23,8 +25,6 @@ from sage_rlvr.experiments import sweep as module
 from sage_rlvr.experiments.jobs import Task, run_tasks
 from sage_rlvr.experiments.summary import between, choose, raw_kl, read_folder, relabelled, summarise, write_summary
 from sage_rlvr.experiments.sweep import Sweep, adoptable, dry_lines, line, plan, run, table
-from sage_rlvr.verbs.found import gather
-from sage_rlvr.verbs.records import named_records
 
 MATRIX = """
 tier: small

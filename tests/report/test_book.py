@@ -13,8 +13,6 @@ import numpy as np
 import pytest
 
 from chromium import Chromium, executable  # beside this file
-from sage_rlvr.evaluation.patterns import pattern_frequencies
-from sage_rlvr.evaluation.structure import classes_of_answers, effective_classes, reachable_classes
 from sage_rlvr.report import (
     Result,
     RunFacts,
@@ -41,6 +39,8 @@ from sage_rlvr.report.sections.texts import perplexity, samples_shown
 from sage_rlvr.report.sections.training import learning, training
 from sage_rlvr.report.sections.verdicts import control_of, verdicts
 from sage_rlvr.report.summary import summarise_seeds
+from sage_rlvr.stats.samples.patterns import pattern_frequencies
+from sage_rlvr.stats.samples.structure import classes_of_answers, effective_classes, reachable_classes
 
 N = 24
 SECTIONS = [

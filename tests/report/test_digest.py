@@ -10,8 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sage_rlvr.evaluation import paired_seeds
-from sage_rlvr.evaluation.compare import adjust
 from sage_rlvr.report import Arm, Result
 from sage_rlvr.report.digest import (
     AWAY,
@@ -29,6 +27,7 @@ from sage_rlvr.report.digest import (
     unlike,
 )
 from sage_rlvr.report.summary import control_pairs
+from sage_rlvr.stats.comparison import adjust, paired_seeds
 
 
 def one(

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sage_rlvr.evaluation import FrontierPoint, GapCurve, Interval
 from sage_rlvr.report.figures import (
     frontier_figure,
     gap_figure,
@@ -21,6 +20,8 @@ from sage_rlvr.report.figures import (
     training_figure,
 )
 from sage_rlvr.report.style import RC, spread
+from sage_rlvr.stats.frontier import FrontierPoint, GapCurve
+from sage_rlvr.stats.intervals import Interval
 
 KS = (1, 4, 16, 64, 256)
 

@@ -1,4 +1,4 @@
-"""Facts about TRL on which sage_rlvr.engines.trl leans, each shown on stock GRPOTrainer; a failure names what has changed."""
+"""Facts about TRL on which sage_rlvr.training.trl leans, each shown on stock GRPOTrainer; a failure names what has changed."""
 
 # ruff: noqa: E402  (what needs TRL is imported after importorskip)
 

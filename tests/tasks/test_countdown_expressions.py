@@ -10,7 +10,7 @@ import pytest
 
 from sage_rlvr.errors import DataError
 from sage_rlvr.tasks.countdown import Problem, solutions, verify
-from sage_rlvr.tasks.countdown_expressions import (
+from sage_rlvr.tasks.countdown.expressions import (
     check_range,
     count_expressions,
     enumerate_targets,

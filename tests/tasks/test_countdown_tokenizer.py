@@ -6,7 +6,7 @@ import pytest
 from transformers import AutoTokenizer, LlamaConfig, Qwen3Config
 
 from sage_rlvr.tasks.countdown import WORLDS, build_tokenizer, render
-from sage_rlvr.tasks.countdown_tokenizer import CHARACTERS
+from sage_rlvr.tasks.countdown.tokenizer import CHARACTERS
 
 TOKENIZER = build_tokenizer()
 

@@ -13,9 +13,9 @@ import pyarrow.parquet
 import pytest
 
 from sage_rlvr.errors import ConfigError, DataError
-from sage_rlvr.prompts import BOXED, SAGE
 from sage_rlvr.tasks import mathematics
-from sage_rlvr.tasks.mathematics import ENVIRONMENT, TASKS, MathTask, Problem, digest, read_rows, selfcheck
+from sage_rlvr.tasks.math import ENVIRONMENT, TASKS, MathTask, Problem, digest, read_rows, selfcheck
+from sage_rlvr.tasks.prompts import BOXED, SAGE
 from sage_rlvr.verifiers.pool import shared
 
 needs_data = pytest.mark.skipif(

@@ -13,7 +13,7 @@ import pytest
 
 from sage_rlvr.errors import DataError
 from sage_rlvr.tasks import pinned
-from sage_rlvr.tasks.mathematics import TASKS
+from sage_rlvr.tasks.math import TASKS
 from sage_rlvr.tasks.pinned import Pinned, cache_folder, fetch
 
 DATA = b"a row\n"

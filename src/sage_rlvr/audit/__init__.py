@@ -16,10 +16,10 @@ from sage_rlvr.audit.mathematics import audit_mathematics
 from sage_rlvr.audit.pages import lines_of, page_of, verify_lines, write_page
 from sage_rlvr.audit.wrong import wrong_answers
 from sage_rlvr.errors import ConfigError
-from sage_rlvr.prompts import FORMATS
 from sage_rlvr.tasks.countdown import WORLDS
 from sage_rlvr.tasks.knights_and_knaves import KnightsAndKnaves
-from sage_rlvr.tasks.mathematics import TASKS, MathTask
+from sage_rlvr.tasks.math import TASKS, MathTask
+from sage_rlvr.tasks.prompts import FORMATS
 from sage_rlvr.verifiers.answers import Place
 
 KNIGHTS = "knights_and_knaves"

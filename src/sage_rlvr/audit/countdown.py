@@ -13,7 +13,7 @@ from itertools import permutations
 from sage_rlvr.audit.checks import Audit, Check, Finding, check_of, is_right, rejected
 from sage_rlvr.audit.second import second_opinion
 from sage_rlvr.tasks.countdown import SPLITS, Countdown, Problem, canonical, solutions, split_of
-from sage_rlvr.tasks.countdown_expressions import MAX_NUMBERS, solve, templates
+from sage_rlvr.tasks.countdown.expressions import MAX_NUMBERS, solve, templates
 from sage_rlvr.verifiers import Verdict
 
 SEED = 1  # of the problems

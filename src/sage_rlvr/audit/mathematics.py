@@ -18,8 +18,8 @@ from sage_rlvr.audit.checks import (
     uniform_floor,
 )
 from sage_rlvr.audit.wrong import wrong_answers
-from sage_rlvr.prompts import PromptFormat
-from sage_rlvr.tasks.mathematics import TASKS, MathTask, Problem
+from sage_rlvr.tasks.math import TASKS, MathTask, Problem
+from sage_rlvr.tasks.prompts import PromptFormat
 from sage_rlvr.verifiers import Verdict
 from sage_rlvr.verifiers.answers import Place
 from sage_rlvr.verifiers.exact import number, verify_exact

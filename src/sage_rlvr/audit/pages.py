@@ -9,7 +9,7 @@ from pathlib import Path
 
 from sage_rlvr.audit.checks import Audit, Check, Finding
 from sage_rlvr.errors import DataError
-from sage_rlvr.tasks.mathematics import json_row
+from sage_rlvr.tasks.math import json_row
 from sage_rlvr.verifiers.answers import no_number
 from sage_rlvr.verifiers.pool import shared
 

@@ -21,7 +21,7 @@ from importlib.resources import files
 from sage_rlvr.audit.checks import Audit, Check, check_of
 from sage_rlvr.audit.peers import ABSENT, lm_eval_verdicts
 from sage_rlvr.errors import DataError
-from sage_rlvr.evaluation.intervals import wilson
+from sage_rlvr.stats.intervals import wilson
 from sage_rlvr.verifiers import Verdict
 from sage_rlvr.verifiers.pool import Pool, shared
 

@@ -11,6 +11,7 @@ from sage_rlvr.core.divergences import (
     pseudo_kl,
     unnormalised_kl,
 )
+from sage_rlvr.core.dynamic_sampling import DynamicSampling
 from sage_rlvr.core.effect import Effect, effect_of
 from sage_rlvr.core.guides import GUIDES, Branch, Compose, Flat, Guide, Placebo, Random, Token
 from sage_rlvr.core.keys import Key
@@ -28,7 +29,6 @@ from sage_rlvr.core.method import (
 )
 from sage_rlvr.core.reductions import FixedBudget, Reduction, SequenceMean, TokenMean
 from sage_rlvr.core.rewards import OverlongShaping
-from sage_rlvr.core.rollouts import DynamicSampling
 from sage_rlvr.core.schedules import SCHEDULES, Constant, Cosine, CosineCycles, Linear, Schedule, as_schedule
 from sage_rlvr.core.signals import Batch, Signals
 from sage_rlvr.core.surrogates import Clip, Surrogate

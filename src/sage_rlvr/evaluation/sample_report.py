@@ -18,16 +18,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sage_rlvr.errors import DataError
-from sage_rlvr.evaluation.clusters import clusters, pooled_share, ratio_interval
-from sage_rlvr.evaluation.diversity import answer_entropy, expected_distinct_correct, token_entropy
-from sage_rlvr.evaluation.intervals import Interval, column_intervals, mean_interval, passk_interval, share_interval
 from sage_rlvr.evaluation.lm_eval import UNJUDGED
-from sage_rlvr.evaluation.majority import maj_at_k
-from sage_rlvr.evaluation.passk import cover_at_tau, pass_hat_k
-from sage_rlvr.evaluation.perplexity import perplexities, perplexity_tails
 from sage_rlvr.evaluation.sample_rows import GUIDED, SCORED
 from sage_rlvr.evaluation.samples import Counts, SampleStore
-from sage_rlvr.evaluation.tempered import reweighted
+from sage_rlvr.stats.intervals import Interval, column_intervals, mean_interval, passk_interval, share_interval
+from sage_rlvr.stats.majority import maj_at_k
+from sage_rlvr.stats.passk import cover_at_tau, pass_hat_k
+from sage_rlvr.stats.samples.clusters import clusters, pooled_share, ratio_interval
+from sage_rlvr.stats.samples.diversity import answer_entropy, expected_distinct_correct, token_entropy
+from sage_rlvr.stats.samples.perplexity import perplexities, perplexity_tails
+from sage_rlvr.stats.tempered import reweighted
 
 SAMPLED_POWERS = (1.5, 2.0, 4.0)  # of whole completions; sharper ones leave too few effective samples
 TAUS = (0.25, 0.5, 0.75, 1.0)

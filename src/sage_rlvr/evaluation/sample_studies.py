@@ -1,8 +1,8 @@
 """What a sample store says beyond scores, as lines: reasoning patterns, signal anatomy, perplexity against another store.
 
-    patterns   Eq. (13) of arXiv 2605.18864, both averages, counts        (`evaluation/patterns.py`)
-    anatomy    section 4.2: entropy, surprisal and q by class of token     (`evaluation/anatomy.py`)
-    excess     appendix J: samples beyond the base's own 95 % quantile     (`evaluation/perplexity.py`)
+    patterns   Eq. (13) of arXiv 2605.18864, both averages, counts        (`stats/samples/patterns.py`)
+    anatomy    section 4.2: entropy, surprisal and q by class of token     (`stats/samples/anatomy.py`)
+    excess     appendix J: samples beyond the base's own 95 % quantile     (`stats/samples/perplexity.py`)
 
 Functions of the rows alone. Token texts are the caller's: a store keeps ids.
 """
@@ -15,19 +15,19 @@ from typing import Any
 import numpy as np
 
 from sage_rlvr.errors import DataError
-from sage_rlvr.evaluation.anatomy import COUNTDOWN_CLASSES, TOKEN_CLASSES, ClassAnatomy, Spread, token_anatomy
-from sage_rlvr.evaluation.patterns import compare_patterns, pattern_frequencies
-from sage_rlvr.evaluation.perplexity import perplexities, perplexity_excess
 from sage_rlvr.evaluation.sample_report import SCORED, arrays, cell, made_under
 from sage_rlvr.evaluation.sample_rows import unescape
 from sage_rlvr.evaluation.samples import SampleStore
+from sage_rlvr.stats.samples.anatomy import COUNTDOWN_CLASSES, TOKEN_CLASSES, ClassAnatomy, Spread, token_anatomy
+from sage_rlvr.stats.samples.patterns import compare_patterns, pattern_frequencies
+from sage_rlvr.stats.samples.perplexity import perplexities, perplexity_excess
 
 EXCESS_AT = 0.95
 
 
 def pattern_lines(store: SampleStore, n: int | None = None) -> list[str]:
     """Each pattern among the right samples: mean over problems (macro), over solutions (micro), counts, and a caution."""
-    lines = ["reasoning patterns among right samples; 95 % intervals over problems; rules: evaluation/patterns.yaml"]
+    lines = ["reasoning patterns among right samples; 95 % intervals over problems; rules: stats/samples/patterns.yaml"]
     for name, found in pattern_frequencies(*_solutions(store, n)).items():
         counts = f"{found.hits:,} of {found.solutions:,} samples, in {found.problems_with} of {found.problems} problems"
         lines.append(f"  {name}: macro {cell(found.macro)}, micro {cell(found.micro)}, {counts}")

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from sage_rlvr.errors import DataError
-from sage_rlvr.evaluation.compare import (
+from sage_rlvr.stats.comparison import (
     FEWEST_SEEDS,
     Comparison,
     adjust,
@@ -19,7 +19,7 @@ from sage_rlvr.evaluation.compare import (
     paired_seed_counts,
     sentence,
 )
-from sage_rlvr.evaluation.curves import (
+from sage_rlvr.stats.curves import (
     curve_sentence,
     improvement_sentence,
     paired_count_curve,
@@ -27,9 +27,9 @@ from sage_rlvr.evaluation.curves import (
     seed_ks,
     seeds_curve,
 )
-from sage_rlvr.evaluation.frontier import compare_count_frontiers, count_frontier, frontier_sentence
-from sage_rlvr.evaluation.intervals import Interval, all_one, least_seen, passk_interval, seed_interval
-from sage_rlvr.evaluation.leash import (
+from sage_rlvr.stats.frontier import compare_count_frontiers, count_frontier, frontier_sentence
+from sage_rlvr.stats.intervals import Interval, all_one, least_seen, passk_interval, seed_interval
+from sage_rlvr.stats.leash import (
     LeashCounts,
     exact_cells,
     expected_cells,
@@ -41,8 +41,8 @@ from sage_rlvr.evaluation.leash import (
     mcnemar_p,
     rate_intervals,
 )
-from sage_rlvr.evaluation.passk import pass_at_k
-from sage_rlvr.evaluation.support import success_probability
+from sage_rlvr.stats.passk import pass_at_k
+from sage_rlvr.stats.support import success_probability
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]

@@ -15,8 +15,8 @@ import numpy as np
 from rich.console import Console
 
 from sage_rlvr.config import TrainConfig, load_config
-from sage_rlvr.engines.evaluate import EVALUATION_SEED, FRONTIER, Target, cross_check
 from sage_rlvr.errors import ConfigError
+from sage_rlvr.evaluation.evaluate import EVALUATION_SEED, FRONTIER, Target, cross_check
 from sage_rlvr.evaluation.record import Record
 from sage_rlvr.experiments.jobs import Exact, Job, train_all
 from sage_rlvr.experiments.jobs import evaluate_all as evaluate_in

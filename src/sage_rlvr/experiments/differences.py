@@ -11,11 +11,10 @@ from typing import Any
 import numpy as np
 
 from sage_rlvr.errors import DataError
-from sage_rlvr.evaluation import Comparison, adjust, gap_near, gap_to_frontier, paired_seeds, sentence
-from sage_rlvr.evaluation.compare import FEWEST_SEEDS
-from sage_rlvr.evaluation.frontier import NEAR
 from sage_rlvr.experiments.folder import ANY_TEMPERATURE, KS, NOT_RUN, Cell, Floats, Folder, K, raw_kl
 from sage_rlvr.runs import read_metrics
+from sage_rlvr.stats.comparison import FEWEST_SEEDS, Comparison, adjust, paired_seeds, sentence
+from sage_rlvr.stats.frontier import NEAR, gap_near, gap_to_frontier
 
 AT_EQUAL = f"pass@{K} at equal pass@1"
 

@@ -18,23 +18,15 @@ from typing import Any
 
 import numpy as np
 
-from sage_rlvr.evaluation import (
-    FrontierPoint,
-    adjust,
-    best_pass1,
-    curve,
-    excludes,
-    gap_to_frontier,
-    paired_seeds,
-    passk_at,
-    seed_interval,
-    signed,
-)
-from sage_rlvr.evaluation.support import success_probability
-from sage_rlvr.evaluation.tempered import power_frontier, tempered
 from sage_rlvr.experiments.differences import Difference, corrected, matched, pairs
 from sage_rlvr.experiments.folder import ANY_TEMPERATURE, Cell, Floats, Folder, K, raw_kl
 from sage_rlvr.runs import read_metrics
+from sage_rlvr.stats.comparison import adjust, excludes, paired_seeds, signed
+from sage_rlvr.stats.frontier import FrontierPoint, best_pass1, gap_to_frontier, passk_at
+from sage_rlvr.stats.intervals import seed_interval
+from sage_rlvr.stats.passk import curve
+from sage_rlvr.stats.support import success_probability
+from sage_rlvr.stats.tempered import power_frontier, tempered
 
 PAPER_TEMPERATURE = 0.3
 """What the paper samples with (its Appendix B; `sage-rlvr eval --preset paper` and `released_code`)."""

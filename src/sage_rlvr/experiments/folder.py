@@ -15,8 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sage_rlvr.errors import DataError
-from sage_rlvr.evaluation import FrontierPoint, curve, frontier, reachable, success_probability, variety
 from sage_rlvr.evaluation.record import Record, check_paired, load_record, record_path
+from sage_rlvr.stats.frontier import FrontierPoint, frontier, variety
+from sage_rlvr.stats.passk import curve
+from sage_rlvr.stats.support import reachable, success_probability
 
 Floats = NDArray[np.float64]
 

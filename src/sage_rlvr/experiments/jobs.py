@@ -24,8 +24,8 @@ from typing import Any
 from rich.console import Console
 
 from sage_rlvr.config import TrainConfig, WorldConfig, dump
-from sage_rlvr.engines.base import run_facts, weights_hash
-from sage_rlvr.engines.evaluate import (
+from sage_rlvr.errors import ConfigError, DataError, SageError
+from sage_rlvr.evaluation.evaluate import (
     EVALUATION_SEED,
     FRONTIER,
     Target,
@@ -33,8 +33,8 @@ from sage_rlvr.engines.evaluate import (
     evaluation_problems,
     world_identity,
 )
-from sage_rlvr.errors import ConfigError, DataError, SageError
 from sage_rlvr.evaluation.record import Record, check_paired, load_record, record_path, save_record
+from sage_rlvr.models.policy import run_facts, weights_hash
 from sage_rlvr.progress import bar, counting
 from sage_rlvr.runs import differences, read_metrics, writing
 

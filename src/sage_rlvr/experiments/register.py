@@ -29,7 +29,8 @@ from scipy import stats
 
 from sage_rlvr.config import decode, parse_yaml
 from sage_rlvr.errors import DataError
-from sage_rlvr.evaluation import Interval, signed
+from sage_rlvr.stats.comparison import signed
+from sage_rlvr.stats.intervals import Interval
 
 RULE = (
     "The answer is that of the seeds that were run for the question, by its own interval, uncorrected: it is one question. The "

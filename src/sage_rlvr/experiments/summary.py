@@ -14,12 +14,14 @@ from typing import Any
 
 import numpy as np
 
-from sage_rlvr.evaluation import best_pass1, seed_interval, support_change
 from sage_rlvr.experiments.differences import between, choose, comparisons, relabelled
 from sage_rlvr.experiments.endpoints import endpoints
 from sage_rlvr.experiments.folder import KS, NOT_RUN, Cell, Folder, raw_kl, read_folder
 from sage_rlvr.experiments.summary_text import markdown
 from sage_rlvr.runs import read_metrics, write_json_atomic, write_text_atomic
+from sage_rlvr.stats.frontier import best_pass1
+from sage_rlvr.stats.intervals import seed_interval
+from sage_rlvr.stats.support import support_change
 
 SCHEMA = 1
 EPS = 1 / 256

@@ -7,9 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from sage_rlvr.evaluation.compare import FEWEST_SEEDS
-from sage_rlvr.evaluation.frontier import NOT_NEAR
-from sage_rlvr.evaluation.power import detectable_up_to
 from sage_rlvr.experiments.endpoints import endpoint_lines, interval_text
 from sage_rlvr.experiments.folder import ANY_TEMPERATURE, KS, NOT_RUN
 from sage_rlvr.report.digest import (
@@ -28,6 +25,9 @@ from sage_rlvr.report.digest import (
 )
 from sage_rlvr.report.markdown import folded, grouped_lines
 from sage_rlvr.report.tables import Table
+from sage_rlvr.stats.comparison import FEWEST_SEEDS
+from sage_rlvr.stats.frontier import NOT_NEAR
+from sage_rlvr.stats.power import detectable_up_to
 
 NOTHING = "- nothing: every cell of the matrix is there"
 MATCHED = (

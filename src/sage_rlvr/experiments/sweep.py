@@ -29,14 +29,11 @@ from rich.console import Console
 from rich.live import Live
 
 from sage_rlvr.config import dump, to_yaml
-from sage_rlvr.engines.base import EMBEDDED, weights_hash
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.evaluation.record import record_path
 from sage_rlvr.evaluation.samples import SampleStore
-from sage_rlvr.evaluation.tempered import POWERS
 from sage_rlvr.experiments.demo import ARMS, EXTRA_ARMS
-from sage_rlvr.experiments.jobs import Exact, Job, Task, as_read_back, run_tasks
-from sage_rlvr.experiments.matrix import (
+from sage_rlvr.experiments.design import (
     KINDS,
     Arm,
     Matrix,
@@ -47,8 +44,11 @@ from sage_rlvr.experiments.matrix import (
     sft_config,
     world_named,
 )
+from sage_rlvr.experiments.jobs import Exact, Job, Task, as_read_back, run_tasks
 from sage_rlvr.experiments.summary import NOT_RUN, choose, read_folder, write_summary
+from sage_rlvr.models.policy import EMBEDDED, weights_hash
 from sage_rlvr.runs import read_metrics, versions, write_json_atomic, write_text_atomic, writing
+from sage_rlvr.stats.tempered import POWERS
 
 VALIDATION = "validation"
 ADOPTED = "adopted.json"  # in a run that was taken over: from where

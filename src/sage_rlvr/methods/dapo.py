@@ -5,11 +5,11 @@ from __future__ import annotations
 from sage_rlvr.core.advantages import GroupNormalised
 from sage_rlvr.core.anchor import Placement
 from sage_rlvr.core.divergences import Divergence
+from sage_rlvr.core.dynamic_sampling import DynamicSampling
 from sage_rlvr.core.kl import Estimator
 from sage_rlvr.core.method import Method
 from sage_rlvr.core.reductions import TokenMean
 from sage_rlvr.core.rewards import OverlongShaping
-from sage_rlvr.core.rollouts import DynamicSampling
 from sage_rlvr.core.schedules import Schedule
 from sage_rlvr.core.surrogates import Clip
 from sage_rlvr.errors import ConfigError

@@ -9,10 +9,9 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from sage_rlvr.evaluation import Comparison, signed
-from sage_rlvr.evaluation.compare import ALONE, detectable_range
-from sage_rlvr.evaluation.frontier import NEAR
 from sage_rlvr.report.tables import Table
+from sage_rlvr.stats.comparison import ALONE, Comparison, detectable_range, signed
+from sage_rlvr.stats.frontier import NEAR
 
 MEAN, PLACEBO, BEST, EQUAL, FRONTIER, AWAY = "mean", "placebo", "best", "equal", "frontier", "away"
 BETTER, WORSE, TIED, IDENTICAL, TAKEN_ALONE, UNTOLD = WORDS = (

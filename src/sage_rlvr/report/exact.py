@@ -10,8 +10,6 @@ from typing import Any
 import matplotlib.figure
 import numpy as np
 
-from sage_rlvr.evaluation import FrontierPoint, Interval, gap_curve
-from sage_rlvr.evaluation.compare import FEWEST_SEEDS
 from sage_rlvr.report import figures
 from sage_rlvr.report.parts import (
     CAVEAT,
@@ -30,6 +28,9 @@ from sage_rlvr.report.parts import (
 from sage_rlvr.report.result import Arm
 from sage_rlvr.report.summary import SeedSummary, Summary, Verdict
 from sage_rlvr.report.tables import results_table, seeds_table, support_table
+from sage_rlvr.stats.comparison import FEWEST_SEEDS
+from sage_rlvr.stats.frontier import FrontierPoint, gap_curve
+from sage_rlvr.stats.intervals import Interval
 
 _SHARED = "All arms share the problems, so overlapping bands do not mean a tie: read the differences below."
 _GREY = (

@@ -19,8 +19,10 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 from matplotlib.transforms import Bbox
 from numpy.typing import ArrayLike
 
-from sage_rlvr.evaluation import CurveComparison, FrontierPoint, GapCurve, Interval
 from sage_rlvr.report.style import INK, RC, colour, dark_twins, dash, marker, spread
+from sage_rlvr.stats.curves import CurveComparison
+from sage_rlvr.stats.frontier import FrontierPoint, GapCurve
+from sage_rlvr.stats.intervals import Interval
 
 PANELS = (
     ("reward", "mean reward"),

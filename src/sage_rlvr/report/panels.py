@@ -13,10 +13,10 @@ from matplotlib.patches import Rectangle
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 from numpy.typing import ArrayLike, NDArray
 
-from sage_rlvr.evaluation import Interval
 from sage_rlvr.report import figures
 from sage_rlvr.report.result import Training
 from sage_rlvr.report.style import INK, MUTED, RC, colour, dash, marker
+from sage_rlvr.stats.intervals import Interval
 
 Floats = NDArray[np.float64]
 

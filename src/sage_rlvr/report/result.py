@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from sage_rlvr.errors import DataError
-from sage_rlvr.evaluation import reachable, success_probability, support, support_change
-from sage_rlvr.evaluation.passk import check_probabilities
+from sage_rlvr.stats.passk import check_probabilities
+from sage_rlvr.stats.support import reachable, success_probability, support, support_change
 
 SCHEMA = 1
 METRICS = {  # fields of Training -> the names of metrics.jsonl

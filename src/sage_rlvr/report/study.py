@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sage_rlvr.evaluation.patterns import PatternFrequency
-from sage_rlvr.evaluation.structure import ClassOfAnswers
 from sage_rlvr.report.result import Result, Training
+from sage_rlvr.stats.samples.patterns import PatternFrequency
+from sage_rlvr.stats.samples.structure import ClassOfAnswers
 
 Floats = NDArray[np.float64]
 

@@ -11,35 +11,34 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sage_rlvr.errors import DataError
-from sage_rlvr.evaluation import (
-    AtEqualPass1,
+from sage_rlvr.report.result import Arm, Result, as_result, plain
+from sage_rlvr.stats.comparison import (
+    FEWEST_SEEDS,
     Comparison,
-    CurveComparison,
-    FrontierPoint,
-    Interval,
     adjust,
+    minimum_detectable,
+    paired,
+    paired_seeds,
+    sentence,
+    signed,
+)
+from sage_rlvr.stats.curves import CurveComparison, paired_curve, seed_ks, seeds_curve
+from sage_rlvr.stats.frontier import (
+    NEAR,
+    NOT_NEAR,
+    AtEqualPass1,
+    FrontierPoint,
     at_equal_pass1,
     best_pass1,
     compare_frontiers,
-    curve,
     frontier,
     frontier_sentence,
     gap_near,
     gap_to_frontier,
-    mean_interval,
-    paired,
-    paired_curve,
-    paired_seeds,
-    seed_interval,
-    sentence,
-    share_intervals,
-    signed,
     variety,
 )
-from sage_rlvr.evaluation.compare import FEWEST_SEEDS, minimum_detectable
-from sage_rlvr.evaluation.curves import seed_ks, seeds_curve
-from sage_rlvr.evaluation.frontier import NEAR, NOT_NEAR
-from sage_rlvr.report.result import Arm, Result, as_result, plain
+from sage_rlvr.stats.intervals import Interval, mean_interval, seed_interval, share_intervals
+from sage_rlvr.stats.passk import curve
 
 Floats = NDArray[np.float64]
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from sage_rlvr.evaluation import Interval
 from sage_rlvr.report.result import Support
 from sage_rlvr.report.summary import TABLE_KS, Row, SeedSummary, Summary
+from sage_rlvr.stats.intervals import Interval
 
 
 @dataclass(frozen=True, kw_only=True)

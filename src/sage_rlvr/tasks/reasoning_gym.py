@@ -16,7 +16,7 @@ from types import ModuleType
 from typing import Any
 
 from sage_rlvr.errors import ConfigError
-from sage_rlvr.prompts import BOXED, Message, PromptFormat
+from sage_rlvr.tasks.prompts import BOXED, Message, PromptFormat
 from sage_rlvr.verifiers import Verdict
 from sage_rlvr.verifiers.answers import extract
 from sage_rlvr.verifiers.pool import Pool

@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from sage_rlvr.evaluation import Interval, mean_interval, seed_interval
-from sage_rlvr.evaluation.compare import FEWEST_SEEDS
 from sage_rlvr.report import panels
 from sage_rlvr.report.parts import HEADING, Part, Picture, Prose, Tabular, missing, quiet
 from sage_rlvr.report.sections.stores import by_task, one_seed, set_name, slug
 from sage_rlvr.report.study import GridOf, SampleSet, Structure, Study
 from sage_rlvr.report.summary import SeedSummary, Summary
 from sage_rlvr.report.tables import Table, interval_cell
+from sage_rlvr.stats.comparison import FEWEST_SEEDS
+from sage_rlvr.stats.intervals import Interval, mean_interval, seed_interval
 
 MOST_CLASSES = 10  # of operators in a figure; the table has all
 

@@ -7,8 +7,6 @@ from dataclasses import replace
 
 import numpy as np
 
-from sage_rlvr.evaluation import CurveComparison, Interval, paired_count_curve, passk_interval
-from sage_rlvr.evaluation.compare import FEWEST_SEEDS
 from sage_rlvr.evaluation.verdicts import Scored, own_interval
 from sage_rlvr.report import figures
 from sage_rlvr.report.exact import passk_picture
@@ -17,6 +15,9 @@ from sage_rlvr.report.sections.stores import beside, by_arm, by_task, common_k, 
 from sage_rlvr.report.study import SampleSet, Study
 from sage_rlvr.report.summary import SeedSummary, Summary, seed_differences
 from sage_rlvr.report.tables import Table, interval_cell, results_table, seeds_table
+from sage_rlvr.stats.comparison import FEWEST_SEEDS
+from sage_rlvr.stats.curves import CurveComparison, paired_count_curve
+from sage_rlvr.stats.intervals import Interval, passk_interval
 
 
 def numbers(study: Study, exact: Summary | SeedSummary | None) -> tuple[Part, ...]:

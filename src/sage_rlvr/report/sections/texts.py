@@ -7,12 +7,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from sage_rlvr.evaluation.perplexity import perplexity_tails
 from sage_rlvr.report import browser, panels
 from sage_rlvr.report.parts import Part, Picture, Tabular, missing, quiet
 from sage_rlvr.report.sections.stores import by_arm, by_task, one_seed, set_name, slug
 from sage_rlvr.report.study import SampleSet
 from sage_rlvr.report.tables import Table, interval_cell
+from sage_rlvr.stats.samples.perplexity import perplexity_tails
 
 MOST_COLUMNS = 8  # of the sample browser, side by side
 TAIL_QUANTILES = (0.5, 0.9, 0.99)

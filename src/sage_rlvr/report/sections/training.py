@@ -7,14 +7,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from sage_rlvr.evaluation import seed_interval
-from sage_rlvr.evaluation.compare import FEWEST_SEEDS
 from sage_rlvr.report import panels
 from sage_rlvr.report.parts import Part, Picture, Tabular, missing, quiet
 from sage_rlvr.report.result import Training
 from sage_rlvr.report.study import RunFacts, Study
 from sage_rlvr.report.summary import SeedSummary, Summary
 from sage_rlvr.report.tables import Table
+from sage_rlvr.stats.comparison import FEWEST_SEEDS
+from sage_rlvr.stats.intervals import seed_interval
 
 
 def training(runs: Sequence[RunFacts]) -> tuple[Part, ...]:

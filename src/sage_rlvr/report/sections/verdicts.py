@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Sequence
 
 from sage_rlvr.errors import DataError
-from sage_rlvr.evaluation.compare import FEWEST_SEEDS
 from sage_rlvr.evaluation.verdicts import compare_counts, count_comparisons, holm_lines, score_lines
 from sage_rlvr.report.digest import BEST, EQUAL, FRONTIER, MEAN, Claim, claim, groups_of, legend, matrix, unlike
 from sage_rlvr.report.exact import frontier_picture, gap_picture, said_of, verdict_word
@@ -24,6 +23,7 @@ from sage_rlvr.report.summary import (
     corrected,
     frontier_verdicts,
 )
+from sage_rlvr.stats.comparison import FEWEST_SEEDS
 
 AT_BEST = " at its best temperature"  # in the names of `SeedSummary.verdicts`
 MOST_GAPS = 12  # panels

@@ -1,0 +1,556 @@
+"""How often the intervals cover and how often the verdicts cry wolf, by simulation: the tables of docs/verdicts.md.
+
+python benchmarks/interval_coverage.py                          prints them (some minutes)
+python benchmarks/interval_coverage.py --docs docs/verdicts.md  writes them into that page
+python benchmarks/interval_coverage.py --tables lone loneband   these alone
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import stats
+
+from sage_rlvr.stats.comparison import holm, paired, paired_seed_counts, paired_seeds
+from sage_rlvr.stats.curves import paired_curve, probability_of_improvement, seed_ks, seeds_curve
+from sage_rlvr.stats.frontier import compare_count_frontiers, frontier, gap_to_frontier
+from sage_rlvr.stats.intervals import (
+    bootstrap_sees,
+    column_intervals,
+    difference_reach,
+    mean_interval,
+    share_interval,
+    share_limits,
+    third_moment,
+)
+from sage_rlvr.stats.leash import leash_discoveries
+from sage_rlvr.stats.passk import exact_pass_at_k, pass_at_k
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+PROBLEMS = (40, 60, 134)  # AMC23, AIME 2024 and 2025, MATH-500 level 5
+MANY = (300, 600)  # the Countdown demo, and twice as many
+KS = (1, 8, 64, 256)
+SAMPLES = 256
+SEED = 3407
+RESAMPLES = 1000  # of each bootstrap here, a quarter of what the verdicts draw
+TYPES = 100_000  # problems a world has; problems of a data set are drawn from these, with replacement
+WANTED = 0.93
+
+
+@dataclass(frozen=True)
+class World:
+    """Success probabilities of one policy, TYPES of them: a share `never` is 0, the others come from Betas (weight, a, b)."""
+
+    name: str
+    never: float
+    betas: tuple[tuple[float, float, float], ...]
+
+    def draw(self) -> Floats:
+        """(TYPES,) probabilities, the same at every call."""
+        rng = np.random.default_rng(SEED)
+        weights = np.array([weight for weight, _, _ in self.betas])
+        kind = rng.choice(len(self.betas), TYPES, p=weights / weights.sum())
+        p = np.zeros(TYPES)
+        for i, (_, a, b) in enumerate(self.betas):
+            p[kind == i] = rng.beta(a, b, int(np.sum(kind == i)))
+        return np.where(rng.random(TYPES) < self.never, 0.0, p)
+
+
+WORLDS = (
+    World("AIME-like", 0.35, ((0.85, 0.3, 25.0), (0.15, 0.6, 2.0))),  # pass@1 0.03, pass@256 0.38
+    World("AMC-like", 0.03, ((1.0, 0.65, 0.85),)),  # 0.42, 0.95
+    World("MATH-like", 0.20, ((0.75, 0.5, 1.2), (0.25, 2.0, 1.0))),  # 0.31, 0.76
+    World("U-shaped", 0.0, ((1.0, 0.12, 0.3),)),  # 0.29, 0.64
+)
+RARE = World("out of reach", 0.90, ((1.0, 0.5, 3.0),))  # nine problems of ten are never solved: 0.014, 0.09
+LONE_WORLDS = (World("never solved", 1.0, ((1.0, 1.0, 1.0),)), WORLDS[0], WORLDS[2])  # what both policies share
+LONE_SHARES, LONE_PROBLEMS, LONE_KS = (0.01, 0.02, 0.03, 0.05), (134, 200, 300, 600), (KS[0], KS[-1])
+_COUNTED = f"{SAMPLES} samples"
+DISCOVERIES = (  # equal policies on narrow and broad worlds: problems, samples of each
+    (World("all p near 0.02", 0.0, ((1.0, 2e5, 9.8e6),)), 1000, 256),
+    (World("all p near 0.016", 0.0, ((1.0, 1.6e5, 9.84e6),)), 300, 256),
+    (World("p from Beta(0.5, 20)", 0.0, ((1.0, 0.5, 20.0),)), 1000, 256),
+    (World("p from Beta(0.3, 6)", 0.0, ((1.0, 0.3, 6.0),)), 100, 32),
+    (WORLDS[0], 30, 256),
+    (WORLDS[2], 134, 256),
+    (WORLDS[3], 300, 256),
+)
+EFFECTS = ((0.0, 0.7), (0.8, 0.5))  # of the second policy on the logits: mean and scatter over problems
+
+Table = dict[tuple[str, int, int], float]  # (world, problems, k) -> share
+
+
+def coverage_single(worlds: Sequence[World] = WORLDS, draws: int = 2000, sizes: Sequence[int] = PROBLEMS) -> Table:
+    """How often the interval of pass@k (`share_interval` of the unbiased estimates) holds the world's pass@k."""
+    out: Table = {}
+    rng = np.random.default_rng(SEED)
+    values = {k: np.asarray(pass_at_k(SAMPLES, np.arange(SAMPLES + 1), k)) for k in KS}
+    for world in worlds:
+        p = world.draw()
+        for n in sizes:
+            counts = rng.binomial(SAMPLES, rng.choice(p, (draws, n)))
+            for k in KS:
+                low, high = single_limits(values[k][counts])
+                out[world.name, n, k] = _held(low, high, float(np.mean(exact_pass_at_k(p, k))))
+    return out
+
+
+def coverage_difference(worlds: Sequence[World] = WORLDS, draws: int = 2000, sizes: Sequence[int] = PROBLEMS) -> Table:
+    """The same for the difference of two policies on the same problems (as `paired`), the worse of two effects."""
+    out: Table = {}
+    rng = np.random.default_rng(SEED)
+    values = {k: np.asarray(pass_at_k(SAMPLES, np.arange(SAMPLES + 1), k)) for k in KS}
+    for world in worlds:
+        for a, b in policies(world):
+            for n in sizes:
+                rows = rng.integers(TYPES, size=(draws, n))
+                left, right = rng.binomial(SAMPLES, a[rows]), rng.binomial(SAMPLES, b[rows])
+                for k in KS:
+                    low, high = difference_limits(values[k][left], values[k][right])
+                    truth = float(np.mean(exact_pass_at_k(a, k) - np.asarray(exact_pass_at_k(b, k))))
+                    key = world.name, n, k
+                    out[key] = min(out.get(key, 1.0), _held(low, high, truth))
+    return out
+
+
+def coverage_band(worlds: Sequence[World] = (*WORLDS, RARE), draws: int = 300) -> dict[tuple[str, int], float]:
+    """How often the band of `paired_curve` holds the true difference at k = 1, 2, 4, ... 256 all at once."""
+    ks = tuple(2**i for i in range(9))
+    out: dict[tuple[str, int], float] = {}
+    rng = np.random.default_rng(SEED)
+    values = np.stack([np.asarray(pass_at_k(SAMPLES, np.arange(SAMPLES + 1), k)) for k in ks], axis=1)
+    for world in worlds:
+        for a, b in policies(world):
+            truth = np.array([np.mean(exact_pass_at_k(a, k) - np.asarray(exact_pass_at_k(b, k))) for k in ks])
+            for n in PROBLEMS:
+                held = 0
+                for _ in range(draws):
+                    rows = rng.integers(TYPES, size=n)
+                    left, right = rng.binomial(SAMPLES, a[rows]), rng.binomial(SAMPLES, b[rows])
+                    band = paired_curve(values[left], values[right], ks, resamples=400)
+                    held += bool(np.all((band.low <= truth + 1e-12) & (truth - 1e-12 <= band.high)))
+                out[world.name, n] = min(out.get((world.name, n), 1.0), held / draws)
+    return out
+
+
+def coverage_lone(
+    draws: int = 2000, sizes: Sequence[int] = LONE_PROBLEMS, shares: Sequence[float] = LONE_SHARES
+) -> dict[tuple[float, int, str, int], tuple[float, float, float]]:
+    """How the interval of `paired` holds the difference of two policies of which one alone solves a share of the problems
+    (`lone`): (share, problems, "exact" or "256 samples", k) -> (share that holds the truth, wholly above it, wholly below it),
+    each the worst of LONE_WORLDS; draws in which no problem differs at all, called identical, are left out."""
+    out: dict[tuple[float, int, str, int], tuple[float, float, float]] = {}
+    rng = np.random.default_rng(SEED)
+    values = {k: np.asarray(pass_at_k(SAMPLES, np.arange(SAMPLES + 1), k)) for k in LONE_KS}
+    for share, world, n in product(shares, LONE_WORLDS, sizes):
+        a, b = lone(world, share)
+        rows = rng.integers(TYPES, size=(draws, n))
+        left, right = rng.binomial(SAMPLES, a[rows]), rng.binomial(SAMPLES, b[rows])
+        for k in LONE_KS:
+            exact = np.asarray(exact_pass_at_k(a, k)), np.asarray(exact_pass_at_k(b, k))
+            truth = float(np.mean(exact[0] - exact[1]))
+            scores = {"exact": (exact[0][rows], exact[1][rows]), _COUNTED: (values[k][left], values[k][right])}
+            for kind, (x, y) in scores.items():
+                differ = np.any(x != y, axis=1)
+                low, high = difference_limits(x[differ], y[differ])
+                above, below = float(np.mean(low > truth + 1e-12)), float(np.mean(high < truth - 1e-12))
+                key = share, n, kind, k
+                held, far, short = out.get(key, (1.0, 0.0, 0.0))
+                out[key] = min(held, 1 - above - below), max(far, above), max(short, below)
+    return out
+
+
+def coverage_lone_band(
+    draws: int = 1000, sizes: Sequence[int] = LONE_PROBLEMS, shares: Sequence[float] = LONE_SHARES
+) -> dict[tuple[str, int], str]:
+    """The same for the band of `paired_curve`, at k = 1, 4, 16, 64, 256 all at once: (share, problems) -> "exact, 256 samples"."""
+    ks, out = seed_ks(SAMPLES), {}
+    rng = np.random.default_rng(SEED)
+    values = np.stack([np.asarray(pass_at_k(SAMPLES, np.arange(SAMPLES + 1), k)) for k in ks], axis=1)
+    for share, n in product(shares, sizes):
+        least = {"exact": 1.0, _COUNTED: 1.0}
+        for world in LONE_WORLDS:
+            a, b = lone(world, share)
+            exact = [np.stack([np.asarray(exact_pass_at_k(p, k)) for k in ks], axis=1) for p in (a, b)]
+            truth, held = (exact[0] - exact[1]).mean(axis=0), {kind: [] for kind in least}
+            for _ in range(draws):
+                rows = rng.integers(TYPES, size=n)
+                scores = {
+                    "exact": [x[rows] for x in exact],
+                    _COUNTED: [values[rng.binomial(SAMPLES, p[rows])] for p in (a, b)],
+                }
+                for kind, (x, y) in scores.items():
+                    if np.any(x != y):
+                        band = paired_curve(x, y, ks, resamples=400)
+                        held[kind].append(np.all((band.low <= truth + 1e-12) & (truth - 1e-12 <= band.high)))
+            least = {kind: min(x, float(np.mean(held[kind]))) for kind, x in least.items()}
+        out[f"{100 * share:g} %", n] = ", ".join(f"{x:.3f}" for x in least.values())
+    return out
+
+
+def lone(world: World, share: float) -> tuple[Floats, Floats]:
+    """Two policies of the world, a and b, that agree but on `share` of the problems, which b alone solves (p from Beta(1, 2))."""
+    rng, p = np.random.default_rng(SEED + 2), world.draw()
+    alone = rng.random(TYPES) < share
+    return np.where(alone, 0.0, p), np.where(alone, rng.beta(1.0, 2.0, TYPES), p)
+
+
+def coverage_seeds(times: int = 400, problems: int = 60) -> dict[tuple[int, str], float]:
+    """How often the band of `seeds_curve` over 1, 4, 16, 64, 256 holds the true difference of two methods at all k at once:
+    (training seeds, world) -> share. Runs scatter as in `relabelled`, the problems held fixed; the truth is the mean over
+    4000 runs of each method."""
+    ks, out = seed_ks(SAMPLES), {}
+    table = np.stack([np.asarray(pass_at_k(SAMPLES, np.arange(SAMPLES + 1), k)) for k in ks], axis=1)
+    for world in WORLDS:
+        rng = np.random.default_rng(SEED)
+        home = rng.choice(world.draw(), problems)
+        away = _shifted(home, rng.normal(0.4, 0.5, problems))
+        many = [_runs(p, 4000, rng) for p in (home, away)]
+        gap = np.array([np.subtract(*(np.mean(exact_pass_at_k(p, k)) for p in many)) for k in ks])
+        for seeds in (3, 6):
+            held = 0
+            for _ in range(times):
+                a, b = (table[rng.binomial(SAMPLES, _runs(p, seeds, rng))] for p in (home, away))
+                band = seeds_curve(a, b, ks)
+                held += bool(np.all((band.low <= gap + 1e-12) & (gap - 1e-12 <= band.high)))
+            out[seeds, world.name] = held / times
+    return out
+
+
+def coverage_frontier(
+    worlds: Sequence[World] = WORLDS, sizes: Sequence[int] = PROBLEMS[1:], draws: int = 100
+) -> dict[tuple[str, int], tuple[float, float]]:
+    """The gap of two temperature frontiers from samples (`compare_count_frontiers`, k = 64): how often its interval holds the
+    true one, where one is given, and how often one is given. Three temperatures that trade the spread of the logits for their
+    mean; two policies that differ by 0.7 at random on the logits of each problem."""
+    out, k, heat = {}, 64, {0.4: (1.5, 1.6), 0.7: (1.2, 0.8), 1.0: (1.0, 0.0)}
+    for world in worlds:
+        a, b = policies(world)[0]
+        at = [{t: _heated(p, *bend) for t, bend in heat.items()} for p in (a, b)]
+        truth = gap_to_frontier(*(frontier(ps, k) for ps in at)).value
+        rng = np.random.default_rng(SEED)
+        for n in sizes:
+            held = []
+            for _ in range(draws):
+                rows = rng.integers(TYPES, size=n)
+                drawn = ({t: (SAMPLES, rng.binomial(SAMPLES, p[rows])) for t, p in ps.items()} for ps in at)
+                found = compare_count_frontiers(*drawn, k=k, resamples=400)
+                if found.difference is not None and truth is not None:
+                    held.append(found.difference.contains(truth))
+            out[world.name, n] = float(np.mean(held)) if held else float("nan"), len(held) / draws
+    return out
+
+
+def coverage_bca(worlds: Sequence[World] = WORLDS, draws: int = 400) -> dict[tuple[str, int], tuple[float, float]]:
+    """(pass@k, difference): the least coverage over KS of BCa alone, at all sizes: why it is not used alone."""
+    out: dict[tuple[str, int], tuple[float, float]] = {}
+    rng = np.random.default_rng(SEED)
+    for world in worlds:
+        a, b = policies(world)[0]
+        for n in (*PROBLEMS, MANY[0]):
+            rows = rng.integers(TYPES, size=(draws, n))
+            left, right = rng.binomial(SAMPLES, a[rows]), rng.binomial(SAMPLES, b[rows])
+            cells = [_bca_held(left, right, a, b, k) for k in KS]
+            out[world.name, n] = min(x for x, _ in cells), min(y for _, y in cells)
+    return out
+
+
+def relabelled(seeds: int, times: int = 400, problems: int = 60, samples: int = 64, k: int = 16) -> dict[str, float]:
+    """Two halves of one arm, relabelled A and B: how often each rule calls A better. 2 x `seeds` training runs of one
+    method on `problems` AIME-like problems, `samples` of each; runs scatter as a whole and problem by problem."""
+    rng, types = np.random.default_rng(SEED + seeds), WORLDS[0].draw()
+    table = np.asarray(pass_at_k(samples, np.arange(samples + 1), k))
+    called = dict.fromkeys(RULES, 0)
+    for _ in range(times):
+        home = rng.choice(types, problems)
+        runs = _runs(home, 2 * seeds, rng)
+        scores = table[rng.binomial(samples, runs)]
+        for name, rule in RULES.items():
+            called[name] += rule(scores[:seeds], scores[seeds:])
+    return {name: hits / times for name, hits in called.items()}
+
+
+def coverage_seed_counts(
+    seeds: int, once: bool, times: int = 400, problems: int = 60
+) -> dict[str, tuple[float, float, float]]:
+    """How the intervals of a difference of methods from counts hold the truth: rule -> (share that holds it, wholly above it,
+    wholly below it), each the worst of the AIME-like and AMC-like worlds at k = 1 and 256, SAMPLES a problem.
+
+    Student's interval of the estimates beside `paired_seed_counts`. once: the other side is one policy, evaluated once, else
+    as many runs of another method. Runs scatter as in `relabelled`, the problems are fixed; the truth is the mean over 4000
+    runs of a method.
+    """
+    found: dict[str, list[tuple[float, float, float]]] = {name: [] for name in COUNT_RULES}
+    for world, k in ((world, k) for world in WORLDS[:2] for k in (KS[0], KS[-1])):
+        rng = np.random.default_rng(SEED + seeds)
+        home = rng.choice(world.draw(), problems)
+        away = home if once else _shifted(home, rng.normal(0.4, 0.5, problems))
+        mean = float(np.mean(exact_pass_at_k(_runs(home, 4000, rng), k)))
+        truth = mean - float(np.mean(exact_pass_at_k(home if once else _runs(away, 4000, rng), k)))
+        seen: dict[str, list[tuple[float, float]]] = {name: [] for name in COUNT_RULES}
+        for _ in range(times):
+            a = rng.binomial(SAMPLES, _runs(home, seeds, rng))
+            b = rng.binomial(SAMPLES, home[None] if once else _runs(away, seeds, rng))
+            for name, rule in COUNT_RULES.items():
+                seen[name].append(rule(a, b, k))
+        for name, ends in seen.items():
+            low, high = np.array(ends).T
+            above, below = float(np.mean(low > truth + 1e-12)), float(np.mean(high < truth - 1e-12))
+            found[name].append((1 - above - below, above, below))
+    return {
+        name: (min(c for c, _, _ in x), max(a for _, a, _ in x), max(b for _, _, b in x)) for name, x in found.items()
+    }
+
+
+def _student(a: Ints, b: Ints, k: int) -> tuple[float, float]:
+    left, right = np.broadcast_arrays(*(np.asarray(pass_at_k(SAMPLES, x, k)) for x in (a, b)))
+    found = paired_seeds(left, right).difference
+    return found.low, found.high
+
+
+def _counted(a: Ints, b: Ints, k: int) -> tuple[float, float]:
+    found = paired_seed_counts(SAMPLES, a, b, k).difference
+    return found.low, found.high
+
+
+COUNT_RULES: Mapping[str, Callable[[Ints, Ints, int], tuple[float, float]]] = {
+    "Student alone": _student,
+    "paired_seed_counts": _counted,
+}
+
+
+def relabelled_checkpoints(times: int = 400, samples: int = SAMPLES) -> dict[tuple[int, int], float]:
+    """The halves of one checkpoint's samples: (problems, k) -> how often `paired` calls A better, the worse of two worlds."""
+    rng, out = np.random.default_rng(SEED), {}
+    for n in PROBLEMS:
+        for k in (KS[0], KS[-1]):
+            table = np.asarray(pass_at_k(samples, np.arange(samples + 1), k))
+            shares = []
+            for world in (WORLDS[0], WORLDS[3]):
+                p = rng.choice(world.draw(), (times, n))
+                halves = table[rng.binomial(samples, p)], table[rng.binomial(samples, p)]
+                shares.append(np.mean([paired(a, b).verdict == "better" for a, b in zip(*halves, strict=True)]))
+            out[n, k] = float(max(shares))
+    return out
+
+
+def coverage_discoveries(
+    times: int = 1000, worlds: Sequence[tuple[World, int, int]] | None = None
+) -> dict[tuple[str, int, int], tuple[float, float, float]]:
+    """`leash_discoveries` of two equal policies on worlds (world, problems, samples; None: DISCOVERIES) -> (how often even one
+    problem is called new or lost, share found of ten more problems that the base never solves and the policy in 16 samples on
+    average, how often Holm over the problems that one alone solved, one-sided, would call one: why it is not used)."""
+    out, rng = {}, np.random.default_rng(SEED)
+    for world, problems, n in DISCOVERIES if worlds is None else worlds:
+        types, false, hits, picked = world.draw(), 0, 0, 0
+        for _ in range(times):
+            p = rng.choice(types, problems)
+            base, policy = rng.binomial(n, p), rng.binomial(n, p)
+            found = leash_discoveries(n, base, n, policy)
+            false += bool(found.new.any() or found.lost.any())
+            of_one = (base + policy)[(base == 0) ^ (policy == 0)]
+            picked += bool(np.any(holm(stats.hypergeom.pmf(of_one, 2 * n, of_one, n)) < 0.05))
+            more = leash_discoveries(
+                n, np.append(base, np.zeros(10, int)), n, np.append(policy, rng.binomial(n, 16 / n, 10))
+            )
+            hits += int(more.new[-10:].sum())
+        out[world.name, problems, n] = false / times, hits / (10 * times), picked / times
+    return out
+
+
+RULES: Mapping[str, Callable[[Floats, Floats], bool]] = {
+    "methods: paired_seeds": lambda a, b: paired_seeds(a, b).verdict == "better",
+    "methods: P(A > B) above 1/2": lambda a, b: (
+        probability_of_improvement(a, b, over="training seeds").verdict == "above 1/2"
+    ),
+}
+
+
+def policies(world: World) -> list[tuple[Floats, Floats]]:
+    """The world's policy and another one on the same problems, for each of EFFECTS."""
+    p = world.draw()
+    noise = np.random.default_rng(SEED + 1).standard_normal(TYPES)
+    return [(p, _shifted(p, shift + scatter * noise)) for shift, scatter in EFFECTS]
+
+
+def single_limits(values: Floats) -> tuple[Floats, Floats]:
+    """Ends of `share_interval` for every row of values (R, N) at once."""
+    n = values.shape[1]
+    low, high = share_limits(values.mean(axis=1), values.var(axis=1, ddof=1), n)
+    coins = np.all((values == 0) | (values == 1), axis=1)
+    for i in np.flatnonzero(coins):  # Wilson
+        found = share_interval(values[i])
+        low[i], high[i] = found.low, found.high
+    seen = [i for i in np.flatnonzero(~coins) if bootstrap_sees(values[i]) and bootstrap_sees(1 - values[i])]
+    return _redrawn(values, seen, low, high)
+
+
+def difference_limits(left: Floats, right: Floats) -> tuple[Floats, Floats]:
+    """Ends of the interval of `paired` for every pair of rows of left and right (R, N) at once."""
+    n, (a, b) = left.shape[1], (left.mean(axis=1), right.mean(axis=1))
+    x, y = left - a[:, None], right - b[:, None]
+    variances = (np.sum(x * x, axis=1) / (n - 1), np.sum(y * y, axis=1) / (n - 1))
+    gaps = left - right
+    below, above = difference_reach((a, b), variances, np.sum(x * y, axis=1) / (n - 1), third_moment(gaps.T), n)
+    low, high = np.maximum(a - b - below, -1.0), np.minimum(a - b + above, 1.0)
+    return _redrawn(gaps, [i for i, row in enumerate(gaps) if bootstrap_sees(row)], low, high)
+
+
+def _redrawn(values: Floats, seen: Sequence[int], low: Floats, high: Floats) -> tuple[Floats, Floats]:
+    """low and high with BCa's ends in the rows `seen`; all rows draw the same problems again, as the fixed seed has it."""
+    for i, found in zip(seen, column_intervals(values[seen].T, resamples=RESAMPLES) if len(seen) else (), strict=True):
+        low[i], high[i] = found.low, found.high
+    return low, high
+
+
+def sections(draws: int = 2000, names: Sequence[str] = ()) -> Iterator[tuple[str, str]]:
+    """(name, Markdown) of the tables of docs/verdicts.md: those named, else all. draws: of those that are cheap."""
+    for name in names or TABLES:
+        yield name, TABLES[name](draws)
+
+
+def markdown(table: Table) -> str:
+    """A coverage table: a row for each number of problems and k, a column a world; values below 0.93 in bold."""
+    names, sizes = (list(dict.fromkeys(key[i] for key in table)) for i in (0, 1))
+    lines = ["| problems | k | " + " | ".join(names) + " |", "|---" * (len(names) + 2) + "|"]
+    for n in sizes:
+        for k in KS:
+            cells = [table[name, n, k] for name in names]
+            text = [f"{x:.3f}" if x >= WANTED else f"**{x:.3f}**" for x in cells]
+            lines.append(f"| {n} | {k} | " + " | ".join(text) + " |")
+    return "\n".join(lines)
+
+
+def write_docs(page: Path, found: Iterator[tuple[str, str]]) -> None:
+    """Put each table between its markers <!-- coverage:NAME --> and <!-- /coverage --> in the page."""
+    text = page.read_text(encoding="utf-8")
+    for name, table in found:
+        pattern = re.compile(rf"(<!-- coverage:{name} -->\n).*?(<!-- /coverage -->)", re.DOTALL)
+        text, done = pattern.subn(lambda m, table=table: f"{m[1]}{table}\n{m[2]}", text)  # type: ignore[misc]
+        if done != 1:
+            raise SystemExit(f"{page}: {done} places for the table {name!r}; one is wanted")
+    page.write_text(text, encoding="utf-8")
+
+
+def _by_problems(table: Mapping[tuple[str, int], float | str], unit: str = "problems") -> str:
+    names, sizes = list(dict.fromkeys(w for w, _ in table)), list(dict.fromkeys(n for _, n in table))
+    lines = [f"| {unit} | " + " | ".join(names) + " |", "|---" * (len(names) + 1) + "|"]
+    for n in sizes:
+        cells = [table[name, n] for name in names]
+        lines.append(f"| {n} | " + " | ".join(x if isinstance(x, str) else f"{x:.3f}" for x in cells) + " |")
+    return "\n".join(lines)
+
+
+def _lone_table(table: Mapping[tuple[float, int, str, int], tuple[float, float, float]]) -> str:
+    columns = [(kind, k) for kind in ("exact", _COUNTED) for k in LONE_KS]
+    lines = [
+        "| alone on | problems | " + " | ".join(f"{kind}, k = {k}" for kind, k in columns) + " |",
+        "|---" * (len(columns) + 2) + "|",
+    ]
+    for share, n in dict.fromkeys((share, n) for share, n, _, _ in table):
+        cells = [table[share, n, kind, k] for kind, k in columns]
+        text = [f"{f'{x:.3f}' if x >= WANTED else f'**{x:.3f}**'} ({far:.3f}, {short:.3f})" for x, far, short in cells]
+        lines.append(f"| {100 * share:g} % | {n} | " + " | ".join(text) + " |")
+    return "\n".join(lines)
+
+
+def _seed_counts_table() -> str:
+    lines = [
+        "| other side | seeds | rule | holds the truth | wholly above | wholly below |",
+        "|---|---|---|---|---|---|",
+    ]
+    for once in (False, True):
+        for seeds in (3, 6):
+            for name, shares in coverage_seed_counts(seeds, once).items():
+                side = "one policy, evaluated once" if once else "as many runs of another method"
+                lines.append(f"| {side} | {seeds} | {name} | " + " | ".join(f"{x:.3f}" for x in shares) + " |")
+    return "\n".join(lines)
+
+
+def _relabelled_table() -> str:
+    three, six = relabelled(3), relabelled(6)
+    rows = [f"| {name} | {three[name]:.3f} | {six[name]:.3f} |" for name in RULES]
+    return "\n".join(["| rule | 3 seeds | 6 seeds |", "|---|---|---|", *rows])
+
+
+def _checkpoints_table() -> str:
+    found = relabelled_checkpoints()
+    rows = [f"| {n} | {found[n, KS[0]]:.3f} | {found[n, KS[-1]]:.3f} |" for n in PROBLEMS]
+    return "\n".join(["| problems | k = 1 | k = 256 |", "|---|---|---|", *rows])
+
+
+def _discoveries_table() -> str:
+    head = [
+        "| two equal policies | problems | samples | even one false | found of ten real | Holm over lone solvers |",
+        "|---" * 6 + "|",
+    ]
+    found = coverage_discoveries().items()
+    rows = [f"| {world} | {m} | {n} | " + " | ".join(f"{x:.3f}" for x in row) + " |" for (world, m, n), row in found]
+    return "\n".join([*head, *rows])
+
+
+def _bca_held(left: Ints, right: Ints, a: Floats, b: Floats, k: int) -> tuple[float, float]:
+    table = np.asarray(pass_at_k(SAMPLES, np.arange(SAMPLES + 1), k))
+    one, two = float(np.mean(exact_pass_at_k(a, k))), float(np.mean(exact_pass_at_k(b, k)))
+    single = [mean_interval(table[row], resamples=400).contains(one) for row in left]
+    gaps = [mean_interval(x, resamples=400).contains(one - two) for x in table[left] - table[right]]
+    return float(np.mean(single)), float(np.mean(gaps))
+
+
+def _runs(p: Floats, runs: int, rng: np.random.Generator) -> Floats:
+    """(runs, N): training runs of a method whose mean run is near p (N,), scattered as a whole and problem by problem."""
+    return _shifted(p, rng.normal(0, 0.15, (runs, 1)) + rng.normal(0, 0.4, (runs, len(p))))
+
+
+def _heated(p: Floats, stretch: float, lift: float) -> Floats:
+    """A colder policy: logits stretched away from 0 and lifted; 0 stays 0."""
+    logits = np.log(np.maximum(p, 1e-300)) - np.log(np.maximum(1 - p, 1e-300))
+    return np.where(p > 0, 1 / (1 + np.exp(-np.clip(stretch * logits + lift, -700, 700))), 0.0)
+
+
+def _shifted(p: Floats, by: Floats) -> Floats:
+    """p moved by `by` on the logits; 0 stays 0."""
+    odds = p / np.maximum(1 - p, 1e-300) * np.exp(by)
+    return odds / (1 + odds)
+
+
+def _held(low: Floats, high: Floats, truth: float) -> float:
+    return float(np.mean((low <= truth + 1e-12) & (truth <= high + 1e-12)))
+
+
+TABLES: Mapping[str, Callable[[int], str]] = {  # their places in docs/verdicts.md
+    "passk": lambda draws: markdown(coverage_single((*WORLDS, RARE), draws, (*PROBLEMS, *MANY))),
+    "difference": lambda draws: markdown(coverage_difference((*WORLDS, RARE), draws, (*PROBLEMS, *MANY))),
+    "band": lambda _: _by_problems(coverage_band()),
+    "lone": lambda draws: _lone_table(coverage_lone(draws)),
+    "loneband": lambda _: _by_problems(coverage_lone_band()),
+    "bca": lambda _: _by_problems({key: f"{x:.3f}, {y:.3f}" for key, (x, y) in coverage_bca().items()}),
+    "seedband": lambda _: _by_problems({(w, s): x for (s, w), x in coverage_seeds().items()}, "seeds"),
+    "frontier": lambda _: _by_problems({key: f"{x:.3f}, {y:.2f}" for key, (x, y) in coverage_frontier().items()}),
+    "seedcounts": lambda _: _seed_counts_table(),
+    "seeds": lambda _: _relabelled_table(),
+    "checkpoints": lambda _: _checkpoints_table(),
+    "discoveries": lambda _: _discoveries_table(),
+}
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description="Coverage and false alarms of the intervals and verdicts.")
+    parser.add_argument("--docs", type=Path, help="write the tables into this page instead of printing them")
+    parser.add_argument("--draws", type=int, default=2000)
+    parser.add_argument("--tables", nargs="+", default=(), choices=TABLES, metavar="NAME", help="these tables alone")
+    options = parser.parse_args()
+    made = sections(options.draws, options.tables)
+    if options.docs is None:
+        for title, shown in made:
+            print(f"\n{title}\n{shown}", flush=True)
+    else:
+        write_docs(options.docs, made)

@@ -1,0 +1,168 @@
+"""Evaluate one policy exactly on a split of an enumerable world, and write the record that all comparisons start from."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from sage_rlvr.config import WorldConfig, decode, dump
+from sage_rlvr.errors import ConfigError, DataError
+from sage_rlvr.evaluation.exact import probabilities, sampled_counts, solution_logps
+from sage_rlvr.evaluation.normalizers import log_normalizers
+from sage_rlvr.evaluation.record import Record
+from sage_rlvr.models.policy import EMBEDDED, load_policy, weights_hash
+from sage_rlvr.runs import versions
+from sage_rlvr.stats.intervals import wilson
+
+FRONTIER = (0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.15, 1.3)
+EVALUATION_SEED = 1  # of the problems; training draws its own with world.data_seed
+
+
+@dataclass(frozen=True)
+class Target:
+    """What is to be evaluated: a name for tables, the model to load, its world, and the run it came from (or None)."""
+
+    name: str
+    model: str
+    world: WorldConfig
+    run: Path | None = None
+
+
+def resolve(what: str, world: WorldConfig | None = None) -> Target:
+    """A run directory, a model folder, a Hub id or "embedded" -> `Target`. A run evaluates in its own world."""
+    path = Path(what)
+    facts = path / "run.json"
+    if facts.exists():
+        known = json.loads(facts.read_text(encoding="utf-8"))
+        config, kind = known["config"], known.get("kind", "train")
+        if not (path / "policy" / "config.json").exists():
+            elsewhere = "; if it was given --out, evaluate that folder with --world RECIPE" if kind == "sft" else ""
+            raise ConfigError(
+                f"{path}: no policy/ in this {kind} run; if it has not finished, continue it with: sage-rlvr {kind} "
+                f"RECIPE --run {path}{elsewhere}"
+            )
+        if config.get("data") and world is None:
+            rows = config["data"]
+            raise ConfigError(
+                f"{path} was trained on {rows['path']}, whose right completions cannot be listed; evaluate it by sampling: "
+                f"sage-rlvr eval {path} --samples 64 --task {rows['path']} --template {rows['prompt']}, or another --task"
+            )
+        own = decode(WorldConfig, config["world"])
+        return Target(path.name, str(path / "policy"), world or own, path)
+    return Target("base" if what == EMBEDDED else path.name, what, world or demo_world())
+
+
+def demo_world() -> WorldConfig:
+    """The frozen world of recipes/countdown."""
+    from sage_rlvr.config import TrainConfig, load_config
+    from sage_rlvr.recipes import recipe
+
+    return load_config(TrainConfig, recipe("grpo.yaml")).world
+
+
+def evaluate(
+    target: Target,
+    *,
+    split: str = "test",
+    problems: int = 300,
+    seed: int = EVALUATION_SEED,
+    draw: str = "law",
+    temperatures: Sequence[float] = (1.0,),
+    powers: Sequence[float] = (),
+    threads: int = 1,
+    progress: Callable[[int], None] = lambda n: None,
+    extra: Mapping[str, Any] | None = None,
+) -> Record:
+    """Exact log-probs of every right completion of `problems` problems of `split`. Pure in its arguments and the weights.
+
+    powers: also the normalizers of the policy tempered over whole completions (`evaluation.tempered`); about a second a problem.
+    progress: told how many problems were scored, and with powers again as many normalized.
+    """
+    if split not in ("validation", "test"):
+        raise DataError(f"split {split!r}: evaluate on 'validation' (to choose) or 'test' (to report)")
+    if problems < 1 or not temperatures or not all(t > 0 for t in temperatures):
+        raise DataError(
+            f"problems = {problems}, temperatures = {tuple(temperatures)}: give at least one of each, and every "
+            "temperature above 0 (0.05 is all but greedy)"
+        )
+    torch.set_num_threads(threads)
+    model, tokens = load_policy(target.model)
+    task = target.world.build()
+    chosen = evaluation_problems(task, split, seed, problems, draw)
+    began = time.perf_counter()
+    ids = [task.problem_id(p) for p in chosen]
+    once = {name: problem for name, problem in zip(ids, chosen, strict=True)}  # a problem drawn twice is scored once
+    scored = solution_logps(model, tokens, task, list(once.values()), tuple(temperatures), progress)
+    place = {name: i for i, name in enumerate(once)}
+    logps = {t: [rows[place[name]] for name in ids] for t, rows in scored.items()}
+    norms = log_normalizers(model, tokens, task, list(once.values()), powers, progress=progress) if powers else {}
+    norms = {power: rows[[place[name] for name in ids]] for power, rows in norms.items()}
+    meta = {
+        "name": target.name,
+        "model": target.model,
+        "world": world_identity(target.world),
+        "split": split,
+        "seed": seed,
+        "draw": draw,
+        "problem_ids": ids,
+        "parameters": sum(p.numel() for p in model.parameters()),
+        "versions": versions(),
+        "weights": weights_hash(target.model),
+        "seconds": time.perf_counter() - began,
+        **(extra or {}),
+    }
+    return Record(meta, logps, norms)
+
+
+DRAWS = ("law", "census")
+
+
+def evaluation_problems(task: Any, split: str, seed: int, n: int, draw: str) -> list[Any]:
+    """What is evaluated. "law": n independent draws from the world's own distribution, restricted to the split, repeats
+    kept, so that the mean over them estimates the world's mean and an interval over them holds. "census": n problems drawn
+    without replacement from all problems of the split, each equally likely: the many hard ones weigh more.
+    """
+    if draw == "law":
+        return task.problems(split, seed, n, distinct=False)
+    if draw == "census":
+        return task.sample_of_census(split, seed, n)
+    raise DataError(f"draw {draw!r}: choose one of {', '.join(DRAWS)}")
+
+
+def world_identity(world: WorldConfig) -> dict[str, Any]:
+    """What decides the evaluation problems: the world without the size and seed of its training pool."""
+    return {k: v for k, v in json.loads(json.dumps(dump(world))).items() if k not in ("train_problems", "data_seed")}
+
+
+def cross_check(
+    target: Target, record: Record, *, n: int, problems: int, max_new_tokens: int, seed: int, level: float = 0.999
+) -> dict[str, float]:
+    """Sample `n` completions of the first `problems` problems at temperature 1 and hold the share right against the exact p.
+
+    Returns the sampled share, its Wilson interval at `level`, the exact mean, and whether the one holds the other (where
+    nothing is wrong it fails to with probability 1 - level).
+    """
+    model, tokens = load_policy(target.model)
+    task = target.world.build()
+    chosen = evaluation_problems(task, record.meta["split"], record.meta["seed"], record.problems, record.meta["draw"])[
+        :problems
+    ]
+    counts = sampled_counts(model, tokens, task, chosen, n=n, max_new_tokens=max_new_tokens, seed=seed)
+    exact = float(probabilities(record.logps[1.0])[:problems].mean())
+    drawn = n * len(chosen)  # the record may hold fewer than `problems`
+    interval = wilson(int(counts.sum()), drawn, level=level)
+    return {
+        "sampled": float(np.sum(counts)) / drawn,
+        "low": interval.low,
+        "high": interval.high,
+        "level": level,
+        "exact": exact,
+        "agree": float(interval.low <= exact <= interval.high),
+    }

@@ -1,0 +1,125 @@
+"""Exact evaluation where a task can enumerate its right completions: teacher-force all of them and add up.
+
+p(problem) = sum over right completions y of pi(y, end | prompt): no sampling noise, any temperature from the same logits,
+and every quantity of Definition 4.1 (empirical support) is read off the list. Sampling stays as the cross-check:
+`sampled_counts` draws, verifies and counts, and the two must agree within the interval of the draw.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from sage_rlvr.core.keys import Key
+from sage_rlvr.models.policy import TextTask, Tokens
+from sage_rlvr.models.sampler import sample
+from sage_rlvr.models.scoring import completion_logits
+
+ROWS_PER_CHUNK = 512
+
+
+@torch.no_grad()
+def solution_logps(
+    model: PreTrainedModel,
+    tokens: Tokens,
+    task: TextTask,
+    problems: Sequence[object],
+    temperatures: Sequence[float] = (1.0,),
+    progress: Callable[[int], None] = lambda n: None,
+) -> dict[float, list[np.ndarray]]:
+    """Log-probability of every right completion (its end token included) of every problem, at each temperature.
+
+    Returns {temperature: [float64 array of log-probs, one a right completion in `task.solutions` order] per problem}.
+    """
+    model.eval()
+    found: dict[float, list[np.ndarray]] = {t: [] for t in temperatures}
+    for chunk, solutions in _chunks(task, problems):
+        prompts = [tokens.encode_prompt(task.render(p)) for p in chunk]
+        # Any of the end tokens ends a completion, so a right text is as likely as all of its ends together.
+        rows = [[*tokens.encode(s), end] for listed in solutions for s in listed for end in tokens.eos_ids]
+        counts = [len(listed) * len(tokens.eos_ids) for listed in solutions]
+        per_row = _row_logps(model, prompts, rows, counts, temperatures)
+        for t in temperatures:
+            ended = np.logaddexp.reduce(per_row[t].reshape(-1, len(tokens.eos_ids)), axis=1)
+            found[t].extend(np.split(ended, np.cumsum([len(listed) for listed in solutions])[:-1]))
+        progress(len(chunk))
+    return found
+
+
+def _chunks(task: TextTask, problems: Sequence[object]):  # type: ignore[no-untyped-def]
+    """Consecutive problems with about `ROWS_PER_CHUNK` right completions together."""
+    chunk: list[object] = []
+    solutions: list[list[str]] = []
+    for problem in problems:
+        chunk.append(problem)
+        solutions.append(task.solutions(problem))
+        if sum(map(len, solutions)) >= ROWS_PER_CHUNK:
+            yield chunk, solutions
+            chunk, solutions = [], []
+    if chunk:
+        yield chunk, solutions
+
+
+def _row_logps(
+    model: PreTrainedModel,
+    prompts: list[list[int]],
+    rows: list[list[int]],
+    counts: list[int],
+    temperatures: Sequence[float],
+) -> dict[float, np.ndarray]:
+    if not rows:
+        return {t: np.zeros(0) for t in temperatures}
+    device = next(model.parameters()).device
+    width = max(map(len, rows))
+    ids = torch.tensor([r + [0] * (width - len(r)) for r in rows], device=device)
+    mask = torch.arange(width, device=device)[None, :] < torch.tensor([len(r) for r in rows], device=device)[:, None]
+    owners = torch.repeat_interleave(torch.arange(len(prompts)), torch.tensor(counts)).to(device)
+    logits = completion_logits(model, prompts, ids, mask, owners).float()
+    return {t: _sum_rows(logits / t, ids, mask) for t in temperatures}
+
+
+def _sum_rows(logits: Tensor, ids: Tensor, mask: Tensor) -> np.ndarray:
+    flat = torch.log_softmax(logits, -1).gather(1, ids[mask][:, None]).squeeze(1)
+    padded = torch.zeros(mask.shape, dtype=torch.float64, device=flat.device).masked_scatter(mask, flat.double())
+    return padded.sum(1).cpu().numpy()
+
+
+def probabilities(logps: Sequence[np.ndarray]) -> np.ndarray:
+    """(N,) probability of being right, one a problem; rounding above 1 is cut off."""
+    return np.array([min(1.0, float(np.exp(row).sum())) for row in logps])
+
+
+def sampled_counts(
+    model: PreTrainedModel,
+    tokens: Tokens,
+    task: TextTask,
+    problems: Sequence[object],
+    *,
+    n: int,
+    max_new_tokens: int,
+    seed: int,
+    temperature: float = 1.0,
+) -> np.ndarray:
+    """(N,) number of right completions among `n` drawn a problem: the cross-check of `solution_logps`."""
+    counts = np.zeros(len(problems), dtype=np.int64)
+    key = Key(seed).fold("evaluation")
+    for i, problem in enumerate(problems):
+        prompt = tokens.encode_prompt(task.render(problem))
+        rollout = sample(
+            model,
+            [prompt],
+            group_size=n,
+            max_new_tokens=max_new_tokens,
+            eos_id=tokens.eos_ids,
+            pad_id=tokens.pad_id,
+            key=key,
+            step=i,
+            temperature=temperature,
+            entropies=False,
+        )
+        counts[i] = sum(task.verify(problem, text).right for text in tokens.texts(rollout))
+    return counts

@@ -1,0 +1,512 @@
+"""A matrix of experiments: arms x training seeds x evaluation, from strict YAML to checked arms, missing controls added.
+
+    tier: tier 1                 what the summary calls it
+    seeds: [0, 1, 2]             every arm is trained with each; paired: a seed means the same prompts and random streams
+    base: {steps: 250}           edits of every arm's recipe, {dotted key: value}
+    arms:                        name -> recipe (stem of recipes/countdown, or a path beside the matrix), with own edits
+      grpo: grpo
+      strong: {recipe: sage_branch, edits: {method.guide.ratio: 1.0}}
+    control: grpo                the arm that all others are held against
+    controls: auto               what is missing of no_kl, unguided, placebo, matched is added (none, or a list of these)
+    evaluate: {problems: 300}    see `EvaluateSpec`
+
+An arm is a control by what it is and not by its name: two methods are the same where all their parts are equal.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, Literal
+
+from sage_rlvr.config import (
+    MethodSpec,
+    SftConfig,
+    TrainConfig,
+    Tree,
+    WorldConfig,
+    decode,
+    dump,
+    load_config,
+    parse_yaml,
+    world_of,
+)
+from sage_rlvr.core.guides import Placebo, factors, is_flat
+from sage_rlvr.core.method import Method
+from sage_rlvr.errors import ConfigError
+from sage_rlvr.evaluation.evaluate import FRONTIER
+from sage_rlvr.experiments.jobs import Exact
+from sage_rlvr.recipes import recipe
+from sage_rlvr.strict import silent
+
+Kind = Literal["no_kl", "unguided", "placebo", "matched"]
+KINDS: tuple[Kind, ...] = ("no_kl", "unguided", "placebo", "matched")
+MATCHED = (0.5, 1.0, 2.0)  # the unguided arm's beta, times these: between them its metrics are read at an arm's raw KL
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.]*")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArmSpec:
+    """recipe: a stem of recipes/countdown, or a path from the matrix's folder. edits: {dotted key: value}, after those of
+    `base`. label: its name in tables and sentences (default: the demo's for an unedited recipe, else the arm's name)."""
+
+    recipe: str
+    edits: dict[str, Any] = field(default_factory=dict)
+    label: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class SampleSpec:
+    """A small store of samples of every policy. problems, n: how many problems, and samples of each. score_base: also
+    log-probs under the base policy, for perplexities. guide: also this guide's q at every token; null for none."""
+
+    problems: int = 40
+    n: int = 64
+    score_base: bool = True
+    guide: str | None = "branch"
+
+    def __post_init__(self) -> None:
+        _require(self.problems > 0 and self.n > 0, f"samples: problems = {self.problems}, n = {self.n}: above 0")
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluateSpec:
+    """What every policy is evaluated on, exactly, in the world that its arm was trained in.
+
+    problems, split, draw, temperatures: as in `sage-rlvr eval`; temperature 1 is the home of all tables. ood: other worlds
+    (named, or a recipe file), with ood_problems and ood_temperatures of their own. samples: null for no stores.
+    """
+
+    problems: int = 300
+    split: Literal["validation", "test"] = "test"
+    draw: Literal["law", "census"] = "law"
+    temperatures: tuple[float, ...] = FRONTIER
+    ood: tuple[str, ...] = ()
+    ood_problems: int = 100
+    ood_temperatures: tuple[float, ...] = FRONTIER
+    samples: SampleSpec | None = None
+
+    def __post_init__(self) -> None:
+        _require(self.problems > 0 and self.ood_problems > 0, f"problems = {self.problems}: an evaluation needs some")
+        for name in ("temperatures", "ood_temperatures"):
+            given = getattr(self, name)
+            good = 1.0 in given and all(t > 0 for t in given) and len(set(given)) == len(given)
+            _require(
+                good, f"{name} = {list(given)}: each above 0, none twice, and 1.0 among them, where tables are read"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChooseSpec:
+    """One of several arms is chosen on validation problems, and that one alone is evaluated on the matrix's split.
+
+    among: the arms. by: the mean over seeds of pass@1, of pass@256, or of the gap in pass@256 at equal pass@1 to the base's
+    temperature frontier.
+    """
+
+    among: tuple[str, ...]
+    by: Literal["pass@1", "pass@256", "frontier"] = "frontier"
+    problems: int = 300
+
+
+@dataclass(frozen=True, kw_only=True)
+class Matrix:
+    """See the module. policy: an SFT recipe whose policy all arms start from (trained first); null: what the recipes name.
+    adopt: sweeps beside this one's folder, whose finished runs of the same configuration and weights are taken over,
+        with their exact evaluations of the same problems and temperatures.
+    notes: a line or two for the summary. steps_differ: the arms may train for different numbers of steps (a learning curve)."""
+
+    tier: str
+    seeds: tuple[int, ...]
+    arms: dict[str, str | ArmSpec]
+    control: str
+    base: dict[str, Any] = field(default_factory=dict)
+    policy: str | None = None
+    controls: Literal["auto", "none"] | tuple[Kind, ...] = "auto"
+    evaluate: EvaluateSpec = field(default_factory=EvaluateSpec)
+    choose: ChooseSpec | None = None
+    adopt: tuple[str, ...] = ()
+    notes: str = ""
+    steps_differ: bool = False
+
+    def __post_init__(self) -> None:
+        _require(bool(self.seeds), "seeds = []: give at least one training seed")
+        _require(bool(self.arms), "arms = {}: give at least one arm")
+        _require(len(set(self.seeds)) == len(self.seeds), f"seeds = {list(self.seeds)}: one stands there twice")
+        for name in self.arms:
+            plain = _NAME.fullmatch(name) and name not in ("base", "sft")
+            _require(
+                bool(plain),
+                f"arms = {name!r}: a name is letters, digits, _ and . (not base, not sft): it names folders",
+            )
+        _require(self.control in self.arms, f"control = {self.control!r}: {_unknown('arm', self.control, self.arms)}")
+        for name in self.choose.among if self.choose else ():
+            _require(name in self.arms, f"choose.among = {name!r}: {_unknown('arm', name, self.arms)}")
+        chosen = self.choose is not None and self.control in self.choose.among
+        _require(
+            not chosen, f"control = {self.control!r}: it is among those to choose from, and would then not be evaluated"
+        )
+
+    @property
+    def kinds(self) -> tuple[Kind, ...]:
+        """The controls to add where they are missing."""
+        return KINDS if self.controls == "auto" else () if self.controls == "none" else tuple(self.controls)
+
+    def spec(self, name: str) -> ArmSpec:
+        """The arm of that name, a bare recipe written out."""
+        found = self.arms[name]
+        return ArmSpec(recipe=found) if isinstance(found, str) else found
+
+
+@dataclass(frozen=True, kw_only=True)
+class Arm:
+    """One row of a resolved matrix; config: with seed 0. why: of a control that was added, what for.
+
+    plain: the arm that is this one without its guide; placebo: with its q permuted, the centered one first where the KL is
+    in the reward and both are there; no_kl: without a KL; matched: arms that are `plain` at other
+    betas, itself among them, by rising beta. None or empty where there is none, or this arm has no use for one.
+    """
+
+    name: str
+    label: str
+    recipe: str
+    config: TrainConfig
+    why: str = ""
+    guided: bool = False
+    plain: str | None = None
+    placebo: str | None = None
+    no_kl: str | None = None
+    matched: tuple[str, ...] = ()
+
+    def at(self, seed: int) -> TrainConfig:
+        """Its configuration with that training seed."""
+        return replace(self.config, seed=seed)
+
+
+def load_matrix(path: Path) -> Matrix:
+    """A matrix file, strictly decoded. `ConfigError` names the place and what would be right."""
+    return decode(Matrix, _tree(path), where=str(path))
+
+
+def _tree(path: Path) -> Tree:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise ConfigError(f"{path}: cannot be read, there is no such file; {_matrices_near(path)}") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: cannot be read ({error}); {_matrices_near(path)}") from error
+    return parse_yaml(text, str(path))
+
+
+def _matrices_near(path: Path) -> str:
+    """What else there is: the shipped matrix of that name or nearly that name, then the YAML files beside the path."""
+    folder = path if path.is_dir() else path.parent
+    local = {file.name: file for file in sorted(folder.glob("*.yaml"))}
+    shipped = {file.name: file for file in sorted(recipe("tier1.yaml", "matrices").parent.glob("*.yaml"))}
+    wanted = f"{path.stem}.yaml"
+    near = wanted if wanted in {**local, **shipped} else _near(wanted, [*local, *shipped])
+    if near is not None:
+        return f"did you mean {local[near] if near in local else _from_here(shipped[near])}?"
+    return (
+        f"YAML files there: {', '.join(local) or 'none'}; shipped matrices, in {_from_here(next(iter(shipped.values())).parent)}: "
+        f"{', '.join(shipped)}"
+    )
+
+
+def _from_here(path: Path) -> Path:
+    """The path as it is typed in this directory."""
+    here = Path.cwd()
+    return path.relative_to(here) if path.is_relative_to(here) else path
+
+
+def _near(word: str, options: Iterable[str]) -> str | None:
+    found = get_close_matches(word, list(options), n=1)
+    return found[0] if found else None
+
+
+def _unknown(noun: str, word: str, options: Iterable[str]) -> str:
+    """ "no such arm; did you mean 'grpo'? There are grpo, branch"."""
+    known = list(options)
+    near = _near(word, known)
+    hint = "; there are" if near is None else f"; did you mean {near!r}? There are"
+    return f"no such {noun}{hint} {', '.join(known)}"
+
+
+def resolve(
+    matrix: Matrix, source: Path, policy: str | None = None, labels: Mapping[str, str] | None = None
+) -> tuple[list[Arm], list[str]]:
+    """The arms with every control that is missing, and what had to be left out, as sentences.
+
+    source: the matrix's file, beside which paths of recipes start and which errors name. policy: the model of every arm, where
+    the matrix makes its own. labels: recipe stem -> name in tables.
+    """
+    arms = []
+    for name in matrix.arms:
+        spec = matrix.spec(name)
+        edits = {**({} if policy is None else {"model": policy}), **matrix.base, **spec.edits}
+        try:
+            path = recipe_path(spec.recipe, source.parent)
+            config = load_config(TrainConfig, path, [(key, json.dumps(value)) for key, value in edits.items()])
+        except ConfigError as error:
+            raise ConfigError(_as_typed(str(error), matrix, name, source)) from error
+        label = spec.label or (labels or {}).get(path.stem if not spec.edits else "", name)
+        arms.append(Arm(name=name, label=label, recipe=path.name, config=replace(config, seed=0)))
+    _check_apart(arms, source)
+    said: list[str] = []
+    for arm in list(arms):
+        _add_controls(arm, arms, matrix.kinds, said)
+    return [_linked(arm, arms) for arm in arms], list(dict.fromkeys(said))
+
+
+def _as_typed(error: str, matrix: Matrix, arm: str, source: Path) -> str:
+    """The refusal of an arm's recipe with file and line of the matrix; an edit is named by its place there (`base.steps`,
+    `edits.method.beta`) instead of by the option that it would be on the command line."""
+    own, problem = matrix.spec(arm).edits, error
+    place: tuple[str, ...] = ("arms", arm)
+    for key in {**matrix.base, **own}:
+        if error.startswith(f"--{key}: "):
+            part, at = ("edits", (*place, "edits", key)) if key in own else ("base", ("base", key))
+            place, rest = at, error.removeprefix(f"--{key}: ")
+            field = key.replace("-", "_")
+            problem = f"{part}.{rest}" if rest.startswith(field) else f"{part}.{field}: {rest}"
+    origins = _tree(source).origins if source.is_file() else {}
+    around = (origins[place[:n]] for n in range(len(place), 0, -1) if place[:n] in origins)
+    return f"{next(around, source)}: arm {arm!r}: {problem}"
+
+
+def recipe_path(name: str, folder: Path) -> Path:
+    """A recipe by its stem in recipes/countdown, or by a path from `folder`. `ConfigError` names the nearest stem first."""
+    if name.endswith((".yaml", ".yml")):
+        return folder / name
+    shipped = {path.stem: path for path in sorted(recipe("grpo.yaml").parent.glob("*.yaml"))}
+    _require(name in shipped, f"recipe {name!r}: {_unknown('recipe', name, shipped)}, or a path that ends in .yaml")
+    return shipped[name]
+
+
+def sft_config(matrix: Matrix, source: Path) -> tuple[Path, SftConfig] | None:
+    """The recipe of the policy that the matrix makes first; source: the matrix's file."""
+    if matrix.policy is None:
+        return None
+    try:
+        path = recipe_path(matrix.policy, source.parent)
+    except ConfigError as error:
+        raise ConfigError(f"{source}: policy: {error}") from error
+    return path, load_config(SftConfig, path)
+
+
+def world_named(name: str, folder: Path) -> WorldConfig:
+    """`world_of`, a file's path being one from `folder`, or the stem of a recipe."""
+    return world_of(str(recipe_path(name, folder)) if name.endswith((".yaml", ".yml")) else name)
+
+
+def exact_of(spec: EvaluateSpec, world: WorldConfig) -> Exact:
+    """The main evaluation of an arm of that world."""
+    return Exact(world, spec.problems, spec.split, spec.draw, spec.temperatures)
+
+
+# ------------------------------------------------------------------------------------------------------------------
+# controls
+
+
+def _add_controls(arm: Arm, arms: list[Arm], kinds: Sequence[Kind], said: list[str]) -> None:
+    """Append to `arms` what of `kinds` is missing for this arm; say what has no meaning for it."""
+    method = built(arm.config)
+    if not leashed(method):
+        return
+    plain = _without_guide(arm.config)
+    if guided(method):
+        if "unguided" in kinds:
+            why = f"the same KL as {arm.label} without its guide"
+            _ensure(arms, plain, f"{arm.name}_unguided", f"{arm.label} unguided", why)
+        assert method.anchor is not None
+        if "placebo" in kinds and not isinstance(method.anchor.guide, Placebo):
+            if all(part.depends_on == "nothing" for part in factors(method.anchor.guide)):
+                said.append(
+                    f"no placebo of {arm.label}: its q looks at nothing, so a permutation of it is the same arm"
+                )
+            else:
+                centered = ", centered so that it pays nothing" if _paid(method) else ""
+                why = f"{arm.label} with its q permuted over the tokens{centered}"
+                _ensure(arms, _placebo(arm.config), f"{arm.name}_placebo", f"{arm.label} placebo", why)
+        if "matched" in kinds and not isinstance(method.anchor.guide, Placebo):
+            _ensure_betas(arm, plain, arms, said)
+    if "no_kl" in kinds:
+        bare = _with_beta(plain, 0.0)
+        if bare is not None:
+            stem, label = _named(plain, arms, arm)
+            _ensure(arms, bare, f"{stem}_no_kl", f"{label} no KL", f"{label} without its KL")
+
+
+def _ensure_betas(arm: Arm, plain: TrainConfig, arms: list[Arm], said: list[str]) -> None:
+    beta = plain.method.tree.get("beta")
+    if not isinstance(beta, (int, float)):
+        said.append(f"no matched beta for {arm.label}: its beta is a schedule, which has no half and no double")
+        return
+    for scale in MATCHED:
+        config, (stem, label) = _with_beta(plain, beta * scale), _named(plain, arms, arm)
+        assert config is not None
+        why = f"{label} at beta {beta * scale:g}: between such arms the raw KL of {label} with a guide is met"
+        _ensure(arms, config, f"{stem}_beta{beta * scale:g}", f"{label}, beta {beta * scale:g}", why)
+
+
+def _ensure(arms: list[Arm], config: TrainConfig, name: str, label: str, why: str) -> None:
+    if _find(arms, config) is None:
+        arms.append(Arm(name=_free(arms, name), label=label, recipe="", config=config, why=why))
+
+
+def _find(arms: Sequence[Arm], config: TrainConfig | None) -> Arm | None:
+    return None if config is None else next((arm for arm in arms if same(arm.config, config)), None)
+
+
+def _named(plain: TrainConfig, arms: Sequence[Arm], arm: Arm) -> tuple[str, str]:
+    """Name and label of the arm that is `plain`; where there is none, those of `arm` and that it has lost its guide."""
+    found = _find(arms, plain)
+    return (f"{arm.name}_unguided", f"{arm.label} unguided") if found is None else (found.name, found.label)
+
+
+def _free(arms: Sequence[Arm], name: str) -> str:
+    taken = {arm.name for arm in arms}
+    return next(n for n in (name, *(f"{name}_{i}" for i in range(2, 1000))) if n not in taken)
+
+
+def _linked(arm: Arm, arms: Sequence[Arm]) -> Arm:
+    """The arm with the names of its controls, as far as they are there."""
+    method = built(arm.config)
+    if not leashed(method):
+        return arm
+    plain, has_guide = _without_guide(arm.config), guided(method)
+    assert method.anchor is not None
+    shapes = has_guide and not isinstance(method.anchor.guide, Placebo)
+    at = {b: _find(arms, _with_beta(plain, b)) for b in _betas_like(plain, arms)} if shapes else {}
+    names = [found.name for _, found in sorted(at.items()) if found is not None]
+    return replace(
+        arm,
+        guided=has_guide,
+        plain=_name(_find(arms, plain)) if has_guide else None,
+        placebo=_name(_find(arms, _placebo(arm.config)) or _find(arms, _permuted(arm.config))) if shapes else None,
+        no_kl=_name(_find(arms, _with_beta(plain, 0.0))),
+        matched=tuple(names) if len(names) > 1 else (),
+    )
+
+
+def _betas_like(plain: TrainConfig, arms: Sequence[Arm]) -> set[float]:
+    """The betas of all arms that are `plain` but for beta; none where its own is a schedule."""
+    found: set[float] = set()
+    if not isinstance(plain.method.tree.get("beta"), (int, float)):
+        return found
+    for arm in arms:
+        beta = arm.config.method.tree.get("beta")
+        if (
+            isinstance(beta, (int, float))
+            and beta > 0
+            and (other := _with_beta(plain, beta))
+            and same(other, arm.config)
+        ):
+            found.add(float(beta))
+    return found
+
+
+def _name(arm: Arm | None) -> str | None:
+    return None if arm is None else arm.name
+
+
+def same(a: TrainConfig, b: TrainConfig) -> bool:
+    """Whether two arms train the same thing: equal runs but for the seed, methods of equal parts whatever their names."""
+    if rest(a) != rest(b):
+        return False
+    one, two = (replace(built(c), name="") for c in (a, b))
+    off = [replace(m, anchor=None) if not leashed(m) and _needs_no_reference(m) else m for m in (one, two)]
+    return bool(off[0] == off[1])
+
+
+def rest(config: TrainConfig) -> str:
+    """Everything of a configuration but method and seed."""
+    tree = {key: value for key, value in dump(config).items() if key not in ("method", "seed")}
+    return json.dumps(tree, sort_keys=True, default=str)
+
+
+def built(config: TrainConfig) -> Method:
+    """Its method; a warning was given when the recipe was read."""
+    with silent():
+        return config.method.build()
+
+
+def leashed(method: Method) -> bool:
+    """Whether it has a KL term."""
+    return method.anchor is not None and not method.anchor.is_off
+
+
+def guided(method: Method) -> bool:
+    """Whether a guide shapes its KL term."""
+    return method.anchor is not None and leashed(method) and not is_flat(method.anchor.guide)
+
+
+def _needs_no_reference(method: Method) -> bool:
+    return "ref_logps" not in method.needs
+
+
+def _without_guide(config: TrainConfig) -> TrainConfig:
+    tree = config.method.tree
+    return config if tree["name"] != "sage" else _method(config, tree["base"] or {"name": "grpo"})
+
+
+def _placebo(config: TrainConfig) -> TrainConfig:
+    """The control for where q stands: log q permuted, and centered where the KL is in the reward, which pays for its mean."""
+    return _permuted(config, centered=True) if _paid(built(config)) else _permuted(config)
+
+
+def _permuted(config: TrainConfig, **options: Any) -> TrainConfig:
+    tree = config.method.tree
+    return _method(config, {**tree, "guide": {"name": "placebo", "guide": tree["guide"], **options}})
+
+
+def _paid(method: Method) -> bool:
+    """Whether the KL, and with it log q, is in the reward."""
+    return method.anchor is not None and method.anchor.placement == "reward"
+
+
+def _with_beta(config: TrainConfig, beta: float) -> TrainConfig | None:
+    """The same at another beta; None where its method has none to set."""
+    tree = config.method.tree
+    if "beta" not in tree or not math.isfinite(beta):
+        return None
+    return _method(config, {**tree, "beta": float(f"{beta:.6g}")})
+
+
+def _method(config: TrainConfig, tree: Mapping[str, Any]) -> TrainConfig:
+    with silent():
+        return replace(config, method=MethodSpec(dict(tree)))
+
+
+def _check_apart(arms: Sequence[Arm], source: Path) -> None:
+    for i, arm in enumerate(arms):
+        twin = _find(arms[:i], arm.config)
+        pair = f"{twin.name if twin else ''!r} and {arm.name!r}"
+        _require(twin is None, f"{source}: arms {pair} train the same thing; keep one of them")
+
+
+def _require(holds: bool, problem: str) -> None:
+    if not holds:
+        raise ConfigError(problem)
+
+
+__all__ = [
+    "Arm",
+    "ArmSpec",
+    "ChooseSpec",
+    "EvaluateSpec",
+    "Matrix",
+    "SampleSpec",
+    "exact_of",
+    "load_matrix",
+    "recipe_path",
+    "resolve",
+    "same",
+    "sft_config",
+    "world_named",
+]

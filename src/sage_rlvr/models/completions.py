@@ -1,0 +1,211 @@
+"""All completions of a prompt under a language model, with their probabilities, but for a remainder that is known.
+
+The prefixes of completions form a tree. Every prefix whose probability is above a floor is expanded by the whole
+vocabulary, level after level; a completion ends with an end token, at the token limit, or, dropped, where its prefix has
+fallen to the floor. So the list is that of the model with one more rule for stopping: no completion is the beginning of
+another, their probabilities sum to 1, and what an expectation over the list can miss is what happens after a drop. Its
+mass is `remainder`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from transformers import PreTrainedModel
+from transformers.cache_utils import DynamicCache
+
+from sage_rlvr.errors import DataError
+from sage_rlvr.models.policy import Tokens
+from sage_rlvr.models.sampler import Rollout
+from sage_rlvr.models.scoring import completion_logits
+
+MOST_STATES = 20_000
+
+
+@dataclass(frozen=True, eq=False)
+class Enumerated:
+    """B completions of one prompt over S expanded prefixes, the states; state 0 is the prompt alone.
+
+    tokens (B, T) long and mask (B, T) bool, the end token counted; states (B, T) long, the state in which each token is
+    chosen; probs (B,) float64, which sum to 1; finished (B,) bool, ended by an end token; dropped (B,) bool, cut off because
+    the prefix fell to the floor (the others that are not finished met the token limit). remainder: the probability of the
+    dropped ones together.
+    """
+
+    prompt: tuple[int, ...]
+    tokens: Tensor
+    mask: Tensor
+    states: Tensor
+    probs: Tensor
+    finished: Tensor
+    dropped: Tensor
+    remainder: float
+
+    @property
+    def lengths(self) -> Tensor:
+        """(B,) tokens of each completion."""
+        return self.mask.sum(1)
+
+    @property
+    def last_states(self) -> Tensor:
+        """(B,) the state in which each completion's last token is chosen."""
+        return self.states.gather(1, self.lengths[:, None] - 1).squeeze(1)
+
+    @property
+    def state_count(self) -> int:
+        """S."""
+        return int(self.states.max()) + 1
+
+    def texts(self, tokens: Tokens) -> list[str]:
+        """The finished completions in their order, as text without the end token."""
+        rows = self.finished
+        none = torch.zeros_like(self.tokens[rows], dtype=torch.float32)
+        return tokens.texts(Rollout(self.tokens[rows], self.mask[rows], none, None, self.finished[rows]))
+
+    def logits(self, model: PreTrainedModel) -> Tensor:
+        """(S, V) logits of the next token in every state, in the graph of `model` when gradients are on.
+
+        One forward pass over the longest prefixes; the shorter ones are read off on the way.
+        """
+        rows = self._longest()
+        mask = self.mask[rows]
+        along = self.states[rows][mask]
+        first = torch.empty(self.state_count, dtype=torch.long, device=along.device)
+        # Written from the last place to the first, so that the first stays where several rows pass a state.
+        first[along.flip(0)] = torch.arange(len(along), device=along.device).flip(0)
+        owners = torch.zeros(len(rows), dtype=torch.long, device=along.device)
+        return completion_logits(model, [self.prompt], self.tokens[rows], mask, owners)[first]
+
+    def _longest(self) -> Tensor:
+        """A row through each state that leads to no further one; together they pass through every state."""
+        last, passed = self.last_states, torch.zeros(self.state_count, dtype=torch.bool, device=self.states.device)
+        inner = self.mask.clone()
+        inner.scatter_(1, self.lengths[:, None] - 1, False)
+        passed[self.states[inner]] = True
+        chosen = torch.empty(self.state_count, dtype=torch.long, device=last.device)
+        chosen[last] = torch.arange(len(last), device=last.device)
+        leads_on = torch.ones_like(passed)
+        leads_on[last] = passed[last]
+        return chosen[~leads_on].sort().values
+
+
+class _Decoder:
+    """Next-token log-probs of a whole level of prefixes, one token further at each call; the cache follows the tree."""
+
+    def __init__(self, model: PreTrainedModel, prompt: Sequence[int]) -> None:
+        self.model, self.cache = model, DynamicCache(config=model.config)
+        self.device, self.seen = next(model.parameters()).device, len(prompt)
+        ids = torch.tensor([list(prompt)], device=self.device)
+        self.first = self._log_probs(model(input_ids=ids, past_key_values=self.cache, use_cache=True).logits)
+
+    def advance(self, parents: Tensor, tokens: Tensor) -> Tensor:
+        """Rows `parents` of the level go on with `tokens`, both (n,) -> (n, V) float64."""
+        self.cache.batch_select_indices(parents)
+        places = torch.full((len(tokens), 1), self.seen, device=self.device)
+        out = self.model(input_ids=tokens[:, None], position_ids=places, past_key_values=self.cache, use_cache=True)
+        self.seen += 1
+        return self._log_probs(out.logits)
+
+    @staticmethod
+    def _log_probs(logits: Tensor) -> Tensor:
+        return torch.log_softmax(logits[:, -1].double(), -1)
+
+
+@torch.no_grad()
+def enumerate_completions(
+    model: PreTrainedModel,
+    tokens: Tokens,
+    prompt_ids: Sequence[int],
+    max_new_tokens: int,
+    *,
+    floor: float = 1e-6,
+    most_states: int = MOST_STATES,
+) -> Enumerated:
+    """Every completion of `prompt_ids` whose proper prefixes are more probable than `floor`, at temperature 1.
+
+    Raises DataError for an empty prompt, a limit below 1, a floor outside (0, 1), and where more than `most_states`
+    prefixes are above the floor (a cache for a whole level of them is held at once).
+    """
+    _check(prompt_ids, max_new_tokens, floor)
+    model.eval()
+    decoder = _Decoder(model, prompt_ids)
+    laws, device = decoder.first, decoder.device
+    ends = torch.zeros(laws.shape[1], dtype=torch.bool, device=device)
+    ends[list(tokens.eos_ids)] = True
+    prefixes = torch.zeros(1, 0, dtype=torch.long, device=device)
+    paths, chances = (
+        torch.zeros(1, 1, dtype=torch.long, device=device),
+        torch.zeros(1, dtype=torch.float64, device=device),
+    )
+    parts: list[tuple[Tensor, ...]] = []
+    count = 1
+    for depth in range(max_new_tokens):
+        reached = chances[:, None] + laws
+        at_limit = depth + 1 == max_new_tokens
+        going = (reached > math.log(floor)) & ~ends & (not at_limit)
+        row, token = (~going & torch.isfinite(reached)).nonzero(as_tuple=True)
+        done = ends[token]
+        stopped = (~done) & (not at_limit)
+        leaves = torch.cat([prefixes[row], token[:, None]], 1)
+        parts.append((leaves, paths[row], reached[row, token].exp(), done, stopped))
+        row, token = going.nonzero(as_tuple=True)
+        if len(row) == 0:
+            break
+        if count + len(row) > most_states:
+            raise DataError(
+                f"more than {most_states:,} prefixes of this prompt are above floor = {floor:g}; raise the floor (or the "
+                "remainder), allow more, or take a prompt of which the model is surer (fewer numbers)."
+            )
+        laws, chances = decoder.advance(row, token), reached[row, token]
+        prefixes = torch.cat([prefixes[row], token[:, None]], 1)
+        new = torch.arange(count, count + len(row), device=device)
+        paths, count = torch.cat([paths[row], new[:, None]], 1), count + len(row)
+    return _joined(tuple(prompt_ids), parts, tokens.pad_id)
+
+
+def _check(prompt_ids: Sequence[int], max_new_tokens: int, floor: float) -> None:
+    if len(prompt_ids) == 0:
+        raise DataError("the prompt has no tokens, so nothing predicts its first; give it at least one (its BOS, say)")
+    if max_new_tokens < 1 or not 0 < floor < 1:
+        raise DataError(f"max_new_tokens = {max_new_tokens}, floor = {floor!r}: give at least 1, and a floor in (0, 1)")
+
+
+def _joined(prompt: tuple[int, ...], parts: list[tuple[Tensor, ...]], pad_id: int) -> Enumerated:
+    """The leaves of all levels, each (rows, states, probs, finished, dropped), padded to the longest."""
+    width = max(part[0].shape[1] for part in parts)
+    rows = torch.cat([F.pad(part[0], (0, width - part[0].shape[1]), value=pad_id) for part in parts])
+    states = torch.cat([F.pad(part[1], (0, width - part[1].shape[1])) for part in parts])
+    lengths = torch.cat([torch.full((len(part[0]),), part[0].shape[1], device=rows.device) for part in parts])
+    mask = torch.arange(width, device=rows.device)[None, :] < lengths[:, None]
+    probs, finished, dropped = (torch.cat([part[i] for part in parts]) for i in (2, 3, 4))
+    return Enumerated(prompt, rows, mask, states, probs, finished, dropped, float(probs[dropped].sum()))
+
+
+def enumerate_to(
+    model: PreTrainedModel,
+    tokens: Tokens,
+    prompt_ids: Sequence[int],
+    max_new_tokens: int,
+    *,
+    remainder: float = 1e-3,
+    most_states: int = MOST_STATES,
+) -> Enumerated:
+    """`enumerate_completions` with the largest floor of 0.1, 0.03, 0.01, ... that leaves at most `remainder`.
+
+    Raises DataError where `most_states` prefixes do not suffice for that.
+    """
+    for halves in range(2, 25):
+        try:
+            found = enumerate_completions(
+                model, tokens, prompt_ids, max_new_tokens, floor=10.0 ** (-halves / 2), most_states=most_states
+            )
+        except DataError as error:
+            raise DataError(f"a remainder of {remainder:g} is out of reach: {error}") from error
+        if found.remainder <= remainder:
+            return found
+    raise DataError(f"a remainder of {remainder:g} is out of reach for a floor of 1e-12; ask for a larger one.")

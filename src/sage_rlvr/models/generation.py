@@ -1,0 +1,284 @@
+"""Generators: prompts and seeds in, completions out. Each sample is drawn from its own seed; a preset names the settings.
+
+    token t of a sample = inverse CDF of the (truncated) next-token distribution at u(seed, t),   u from `core/keys.py`
+
+`CpuGenerator` runs a prompt once for all its samples and is a function of the seeds, bit for bit, whatever was drawn before
+(a request, some seeds of one prompt, is the unit that is computed). `TransformersGenerator` is `model.generate` with the same
+draw made inside it, row by row: neighbours and batch size move its rounding, never its seeds. vLLM is in
+`models/vllm.py`. All stop at the model's end tokens alone and read no sampling defaults from a model's files.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any, Literal, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList, PreTrainedModel
+
+from sage_rlvr.core.keys import Key, widest_float
+from sage_rlvr.errors import ConfigError, DataError
+from sage_rlvr.models.policy import Tokens
+from sage_rlvr.models.sampler import Cut, Rollout, draw, packed, prefill, sample
+from sage_rlvr.models.truncation import Truncation
+
+KEY = Key(0).fold("samples of an evaluation")  # the seeds are the row ids of its streams
+TRANSFORMERS_TOP_K = 50  # what `generate` cuts at when nobody says otherwise
+MAX_NEW_TOKENS = 3072
+
+Preset = Literal["honest", "paper", "released_code"]
+
+
+@dataclass(frozen=True)
+class Decoding:
+    """How a completion is drawn. temperature 0 is greedy; top_p 1, top_k 0 and min_p 0 are off; max_new_tokens per sample."""
+
+    preset: str = "honest"
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    max_new_tokens: int = MAX_NEW_TOKENS
+
+    def __post_init__(self) -> None:
+        if not self.temperature >= 0 or self.max_new_tokens < 1:
+            raise ConfigError(
+                f"temperature = {self.temperature}, max_new_tokens = {self.max_new_tokens}: give a temperature from 0 "
+                "(greedy) on and at least one token"
+            )
+        Truncation(self.top_k, self.top_p, self.min_p)
+
+    @classmethod
+    def of(cls, preset: Preset, *, vllm: bool = False, **changes: Any) -> Decoding:
+        """The settings of a preset, some of them changed. vllm: whether vLLM samples, which cuts at no top-k by itself."""
+        if preset not in PRESETS:
+            raise ConfigError(f"preset {preset!r}: choose one of {', '.join(PRESETS)}")
+        found = PRESETS[preset]
+        if preset == "released_code" and vllm:
+            found = replace(found, top_k=0)
+        return replace(found, **changes)
+
+    def tree(self) -> dict[str, Any]:
+        """As plain values, for a store's identity."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+    @property
+    def plain(self) -> bool:
+        """Temperature 1 and nothing cut: the policy itself."""
+        return self.temperature == 1 and Truncation(self.top_k, self.top_p, self.min_p).off
+
+    def law(self) -> tuple[float, Cut | None]:
+        """(temperature, cut) for `sample` and `draw`; greedy decoding is a cut to the likeliest token."""
+        if self.temperature == 0:
+            return 1.0, Truncation(top_k=1)
+        cut = Truncation(self.top_k, self.top_p, self.min_p)
+        return self.temperature, None if cut.off else cut
+
+
+PRESETS: dict[str, Decoding] = {
+    "honest": Decoding(),
+    # arXiv 2605.18864, appendix: those of training (min_p 0.01, nothing else cut) but for the temperature, 0.3.
+    "paper": Decoding("paper", temperature=0.3, min_p=0.01),
+    # The authors' evaluator sets these two; without vLLM the library's own top-k comes on top unsaid.
+    "released_code": Decoding("released_code", temperature=0.3, top_p=0.95, top_k=TRANSFORMERS_TOP_K),
+}
+
+
+@dataclass(frozen=True)
+class Request:
+    """A prompt's tokens, and the seeds of the samples that are wanted of it, each in [0, 2^63)."""
+
+    prompt: tuple[int, ...]
+    seeds: tuple[int, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Generation:
+    """One completion. text: without its end token; one that met the limit carries the mark of `Tokens.decode`.
+
+    token_ids (T,) with the end token, None where a server does not tell; logps (T,) nats, under the sampler; entropies (T,)
+    nats, of the sampler's distribution; None where they are not known.
+    """
+
+    text: str
+    token_ids: NDArray[np.int32] | None
+    logps: NDArray[np.float32] | None
+    entropies: NDArray[np.float32] | None
+    finish: Literal["stop", "length"]
+
+
+class Generator(Protocol):
+    """What draws samples. name: for the store; at_once: prompts a call that use it well."""
+
+    name: str
+    at_once: int
+
+    def generate(self, requests: Sequence[Request]) -> list[list[Generation]]:
+        """For each request one generation a seed, in order. A seed's generation does not depend on the other requests,
+        but for rounding where the class says so."""
+        ...
+
+
+def generations(tokens: Tokens, rollout: Rollout) -> list[Generation]:
+    """The rows of a rollout."""
+    lengths, finished = rollout.lengths.tolist(), rollout.finished.tolist()
+    texts = tokens.texts(rollout)
+    ids, logps = rollout.tokens.cpu().numpy().astype(np.int32), rollout.logps.float().cpu().numpy()
+    entropies = None if rollout.entropies is None else rollout.entropies.float().cpu().numpy()
+    return [
+        Generation(
+            text,
+            ids[i, :n].copy(),
+            logps[i, :n].copy(),
+            None if entropies is None else entropies[i, :n].copy(),
+            "stop" if done else "length",
+        )
+        for i, (text, n, done) in enumerate(zip(texts, lengths, finished, strict=True))
+    ]
+
+
+# ------------------------------------------------------------------------------------------------------------------
+# the house's sampler
+
+
+class CpuGenerator:
+    """`models/sampler.py`: a prompt is run once for all its requests. Bitwise a function of (prompt, seeds of the request).
+
+    It runs wherever the model lies; on a GPU equal seeds give equal bits only as far as its kernels do.
+    """
+
+    name = "sampler"
+
+    def __init__(self, model: PreTrainedModel, tokens: Tokens, decoding: Decoding, at_once: int = 4) -> None:
+        self.model, self.tokens, self.decoding, self.at_once = model.eval(), tokens, decoding, at_once
+
+    def generate(self, requests: Sequence[Request]) -> list[list[Generation]]:
+        """As `Generator.generate`; a seed's generation depends on nothing else, to the bit."""
+        found: list[list[Generation]] = []
+        temperature, cut = self.decoding.law()
+        weights = packed(self.model)  # anew each call: nobody said that the model stays as it is between two
+        for prompt, group in itertools.groupby(requests, key=lambda request: request.prompt):
+            _check_prompt(prompt)
+            ready = prefill(self.model, [prompt], weights)
+            for request in group:
+                rollout = sample(
+                    self.model,
+                    [prompt],
+                    group_size=len(request.seeds),
+                    max_new_tokens=self.decoding.max_new_tokens,
+                    eos_id=self.tokens.eos_ids,
+                    pad_id=self.tokens.pad_id,
+                    key=KEY,
+                    temperature=temperature,
+                    row_ids=torch.tensor(request.seeds),
+                    cut=cut,
+                    ready=ready,
+                )
+                found.append(generations(self.tokens, rollout))
+        return found
+
+
+def _check_prompt(prompt: Sequence[int]) -> None:
+    if not prompt:
+        raise DataError("a prompt has no tokens; give it at least one (its BOS, say)")
+
+
+# ------------------------------------------------------------------------------------------------------------------
+# transformers
+
+
+class SeededChoice(LogitsProcessor):
+    """Draws inside `generate`: row r at its step t takes the token at u(seed_r, t), and every other one gets -inf."""
+
+    def __init__(self, seeds: Sequence[int], decoding: Decoding, start: int, device: torch.device) -> None:
+        steps = torch.arange(decoding.max_new_tokens)
+        uniforms = KEY.uniform64(0, "sample", torch.tensor(list(seeds)), steps)
+        self.uniforms = uniforms.to(device, widest_float(device))
+        self.law, self.start = decoding.law(), start
+        self.logps: list[Tensor] = []
+        self.entropies: list[Tensor] = []
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        temperature, cut = self.law
+        chosen, logps, entropies = draw(scores, self.uniforms[:, input_ids.shape[1] - self.start], temperature, cut=cut)
+        assert entropies is not None
+        self.logps.append(logps)
+        self.entropies.append(entropies)
+        return torch.full_like(scores, float("-inf")).scatter(1, chosen[:, None], 0.0)
+
+
+class TransformersGenerator:
+    """`model.generate` on a GPU or a CPU, at most `rows` completions at a time, prompts padded on the left.
+
+    `generate` has one random stream for a whole batch; here each row is drawn from its own seed (`SeededChoice`), so that
+    top-ups and batches give the same samples up to rounding: a token changes where a draw falls within it.
+    """
+
+    name = "transformers"
+
+    def __init__(self, model: PreTrainedModel, tokens: Tokens, decoding: Decoding, rows: int = 128) -> None:
+        self.model, self.tokens, self.decoding, self.rows = model.eval(), tokens, decoding, rows
+        self.at_once = max(1, rows // 32)
+        model.generation_config = (
+            GenerationConfig()
+        )  # penalties, top-k and the like of the model's files would act unsaid
+
+    def generate(self, requests: Sequence[Request]) -> list[list[Generation]]:
+        """As `Generator.generate`; other rows of its batch may change the last bits of a log-prob."""
+        flat = [(request.prompt, seed) for request in requests for seed in request.seeds]
+        drawn = itertools.chain.from_iterable(
+            self._batch(flat[first : first + self.rows]) for first in range(0, len(flat), self.rows)
+        )
+        return _regrouped(drawn, requests)
+
+    @torch.no_grad()
+    def _batch(self, rows: Sequence[tuple[tuple[int, ...], int]]) -> list[Generation]:
+        device = next(self.model.parameters()).device
+        width = max(len(prompt) for prompt, _ in rows)
+        for prompt, _ in rows:
+            _check_prompt(prompt)
+        pad = self.tokens.pad_id
+        ids = torch.tensor([[pad] * (width - len(prompt)) + list(prompt) for prompt, _ in rows], device=device)
+        seen = torch.tensor([[0] * (width - len(prompt)) + [1] * len(prompt) for prompt, _ in rows], device=device)
+        choice = SeededChoice([seed for _, seed in rows], self.decoding, width, device)
+        ends = list(self.tokens.eos_ids)
+        settings = GenerationConfig(
+            do_sample=False, max_new_tokens=self.decoding.max_new_tokens, eos_token_id=ends, pad_token_id=pad
+        )
+        out = self.model.generate(  # type: ignore[operator]
+            ids, attention_mask=seen, generation_config=settings, logits_processor=LogitsProcessorList([choice])
+        )
+        return generations(self.tokens, _rollout(out[:, width:], choice, ends))
+
+
+def _rollout(new: Tensor, choice: SeededChoice, ends: Sequence[int]) -> Rollout:
+    """What `generate` returned behind the prompts, (B, T), as a rollout."""
+    hit = torch.isin(new, torch.tensor(ends, device=new.device))
+    finished = hit.any(1)
+    lengths = torch.where(finished, hit.int().argmax(1) + 1, new.shape[1])
+    mask = torch.arange(new.shape[1], device=new.device)[None, :] < lengths[:, None]
+    logps, entropies = (torch.stack(rows, 1)[:, : new.shape[1]] for rows in (choice.logps, choice.entropies))
+    return Rollout(new, mask, logps, entropies, finished)
+
+
+def _regrouped(drawn: Iterator[Generation], requests: Sequence[Request]) -> list[list[Generation]]:
+    return [list(itertools.islice(drawn, len(request.seeds))) for request in requests]
+
+
+__all__ = [
+    "KEY",
+    "PRESETS",
+    "CpuGenerator",
+    "Decoding",
+    "Generation",
+    "Generator",
+    "Preset",
+    "Request",
+    "TransformersGenerator",
+    "generations",
+]

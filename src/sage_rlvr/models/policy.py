@@ -1,0 +1,327 @@
+"""What every engine shares: the policy and its tokens, what a task must offer, and the watch on a guide that does nothing."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from functools import cached_property
+from importlib import resources
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, Protocol
+
+import torch
+from safetensors import SafetensorError
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    GenerationConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
+
+from sage_rlvr.config import TrainConfig
+from sage_rlvr.core.anchor import Anchor
+from sage_rlvr.core.guides import band_of, check_reach, factors, is_flat
+from sage_rlvr.core.method import Method
+from sage_rlvr.errors import ConfigError
+from sage_rlvr.models.sampler import Rollout
+from sage_rlvr.runs import file_sha256
+from sage_rlvr.verifiers import Verdict
+
+EMBEDDED = "embedded"
+# Appended to a completion that never ended or holds an id without text, so that no verifier accepts it.
+NO_ANSWER = "\N{REPLACEMENT CHARACTER}"
+
+
+class TextTask(Protocol):
+    """A family of problems with a checkable answer. `Any` is the task's own problem type."""
+
+    def problem_id(self, problem: Any) -> str: ...
+
+    def render(self, problem: Any) -> str:
+        """The prompt."""
+        ...
+
+    def verify(self, problem: Any, completion: str) -> Verdict: ...
+
+    def solutions(self, problem: Any) -> list[str]:
+        """All right completions, where the task can enumerate them."""
+        ...
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """A tokenizer as the engines need it: text to ids and back.
+
+    eos_id: the end that training data get. eos_ids: all tokens that end a sampled completion, eos_id the first of them.
+    """
+
+    tokenizer: PreTrainedTokenizerBase
+    eos_id: int
+    pad_id: int
+    eos_ids: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "eos_ids", tuple(dict.fromkeys((self.eos_id, *self.eos_ids))))
+
+    @classmethod
+    def of(cls, tokenizer: PreTrainedTokenizerBase, model: Any = None) -> Tokens:
+        """Of a tokenizer and, where given, the model whose generation_config may declare more end tokens.
+
+        Raises `ConfigError` where the tokenizer has no end token.
+        """
+        if tokenizer.eos_token_id is None:
+            raise ConfigError(
+                f"tokenizer {tokenizer.name_or_path!r} has no end-of-sequence token; set `eos_token` on it and save it again"
+            )
+        pad = tokenizer.pad_token_id
+        declared = getattr(getattr(model, "generation_config", None), "eos_token_id", None)
+        more = [] if declared is None else [declared] if isinstance(declared, int) else declared
+        eos = int(tokenizer.eos_token_id)
+        return cls(tokenizer, eos, eos if pad is None else int(pad), tuple(int(end) for end in more))
+
+    @cached_property
+    def known(self) -> frozenset[int]:
+        """The ids that have a text; a model's vocabulary is often padded beyond them."""
+        return frozenset(self.tokenizer.get_vocab().values())
+
+    @cached_property
+    def opening(self) -> tuple[int, ...]:
+        """The start token, where the tokenizer puts one before plain text by itself; else nothing."""
+        first = list(self.tokenizer("")["input_ids"])[:1]
+        return tuple(first) if first and first[0] == self.tokenizer.bos_token_id else ()
+
+    def encode_prompt(self, text: str) -> list[int]:
+        """A prompt, opened as the tokenizer opens a text; a start token that the text already spells is not doubled."""
+        ids = self.encode(text)
+        return ids if tuple(ids[: len(self.opening)]) == self.opening else [*self.opening, *ids]
+
+    def encode(self, text: str) -> list[int]:
+        """A text in the middle of another, such as a completion: nothing added."""
+        return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
+
+    def texts(self, rollout: Rollout) -> list[str]:
+        """Completions as `decode` gives them."""
+        rows = [row[:n] for row, n in zip(rollout.tokens.tolist(), rollout.lengths.tolist(), strict=True)]
+        return self.decode(rows, rollout.finished.tolist())
+
+    def decode(self, rows: list[list[int]], finished: list[bool]) -> list[str]:
+        """Completions without their end token. One that never ended, or that holds an id beyond the tokenizer's vocabulary
+        (which decodes to nothing), carries a mark that no verifier accepts."""
+        rows = [
+            row[:-1] if done and row[-1:] and row[-1] in self.eos_ids else row
+            for row, done in zip(rows, finished, strict=True)
+        ]
+        decoded = self.tokenizer.batch_decode(rows, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+        whole = [done and self.known.issuperset(row) for row, done in zip(rows, finished, strict=True)]
+        return [self.marked(text, good) for text, good in zip(decoded, whole, strict=True)]
+
+    @staticmethod
+    def marked(text: str, whole: bool) -> str:
+        """The text, with the mark behind it unless it is whole."""
+        return text if whole else text + NO_ANSWER
+
+
+def embedded_policy() -> Path:
+    """Where the shipped Countdown base policy lies (config.json, model.safetensors, tokenizer)."""
+    return Path(str(resources.files("sage_rlvr") / "assets" / "countdown_base"))
+
+
+def _folder(model: str) -> Path:
+    return embedded_policy() if model == EMBEDDED else Path(model).expanduser()
+
+
+ADAPTER = "adapter_config.json"
+ADAPTER_WEIGHTS = "adapter_model.safetensors"
+
+
+def load_policy(model: str, dtype: str = "float32") -> tuple[PreTrainedModel, Tokens]:
+    """Load `embedded`, a local folder (a whole model, or a LoRA adapter on the base that it names) or a Hub id.
+
+    An adapter is merged into its base, W + scale B A, so that everything runs as on a whole model; its own tokenizer is
+    taken where it has one. Raises `ConfigError` where there is nothing to load.
+    """
+    where = _folder(model)
+    if (where / ADAPTER).is_file() and not (where / "config.json").exists():
+        return _load_adapter(where, dtype)
+    if model == EMBEDDED and not (where / "config.json").exists():
+        raise ConfigError(
+            f"the embedded policy is missing at {where}; rebuild it: sage-rlvr sft recipes/countdown/sft.yaml --out {where}"
+        )
+    # A Hub id is "owner/name". A bare word, a longer path, or one whose folder is here is meant as a folder: say so at
+    # once, instead of asking the Hub for it.
+    local = model.count("/") != 1 or model.startswith((".", "/", "~")) or where.exists() or where.parent.is_dir()
+    if model != EMBEDDED and local and not (where / "config.json").exists():
+        raise ConfigError(
+            f"model {model!r}: no config.json in {where.resolve()}; give a saved model's folder (of a run that has ended: "
+            f"its policy/), a Hub id (owner/name) or {EMBEDDED!r}{_meant(model, where)}"
+        )
+    source = str(where) if where.exists() else model
+    try:
+        policy = AutoModelForCausalLM.from_pretrained(source, dtype=getattr(torch, dtype))
+        tokenizer = AutoTokenizer.from_pretrained(source)
+    except (OSError, ValueError, SafetensorError) as error:  # nothing there, an unknown architecture, torn weights
+        raise ConfigError(f"model {model!r} could not be loaded: {error}") from error
+    return policy, Tokens.of(tokenizer, policy)
+
+
+def adapter_base(folder: Path) -> str | None:
+    """What a LoRA adapter lies on: a folder, a Hub id or "embedded"; None where the folder holds a whole model."""
+    if (folder / "config.json").exists() or not (folder / ADAPTER).is_file():
+        return None
+    try:
+        base = json.loads((folder / ADAPTER).read_text(encoding="utf-8")).get("base_model_name_or_path")
+    except (OSError, ValueError, AttributeError) as error:
+        raise ConfigError(f"{folder / ADAPTER}: cannot be read as JSON ({error}); save the adapter again") from error
+    if not isinstance(base, str) or not base:
+        raise ConfigError(
+            f"{folder / ADAPTER}: base_model_name_or_path is {base!r}; write the model that it was trained on"
+        )
+    return base
+
+
+def load_tokens(model: str) -> Tokens:
+    """The tokens of a policy without its weights, for engines that load those themselves. ConfigError as `load_policy`."""
+    where = _folder(model)
+    base = adapter_base(where)
+    if base is not None and not (where / "tokenizer_config.json").is_file():
+        return load_tokens(base)
+    source, weights = (str(where) if where.exists() else model), base or model
+    below = _folder(weights)
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(source)
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"model {model!r}: its tokenizer could not be loaded: {error}") from error
+    declared = SimpleNamespace(generation_config=None)
+    with suppress(OSError):  # a model without declared ends: the tokenizer's own counts
+        declared.generation_config = GenerationConfig.from_pretrained(str(below) if below.exists() else weights)
+    return Tokens.of(tokenizer, declared)
+
+
+def _load_adapter(folder: Path, dtype: str) -> tuple[PreTrainedModel, Tokens]:
+    base = adapter_base(folder)
+    assert base is not None
+    if base != EMBEDDED and adapter_base(_folder(base)) is not None:
+        raise ConfigError(
+            f"{folder / ADAPTER}: its base {base!r} is an adapter itself; name the whole model below both"
+        )
+    if not (folder / ADAPTER_WEIGHTS).is_file():
+        raise ConfigError(f"{folder}: no {ADAPTER_WEIGHTS}; adapters in other files (pickles) are not read")
+    try:
+        from peft import PeftModel
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"{folder} is a LoRA adapter, which needs peft; run: pip install 'sage-rlvr[trl]'") from error
+    below, tokens = load_policy(base, dtype)
+    try:
+        merged: Any = PeftModel.from_pretrained(below, str(folder)).merge_and_unload()
+        own = (folder / "tokenizer_config.json").is_file()
+        tokenizer = AutoTokenizer.from_pretrained(str(folder)) if own else tokens.tokenizer
+    except (OSError, ValueError, RuntimeError, KeyError, SafetensorError) as error:
+        raise ConfigError(f"{folder}: the adapter does not fit on {base!r}: {error}") from error
+    return merged, Tokens.of(tokenizer, merged)
+
+
+def _meant(model: str, where: Path) -> str:
+    """The policy of the run that was named, else a run of nearly that name, as the end of a message."""
+    if (where / "run.json").is_file():
+        return f"; {model} is a run, so write {model.rstrip('/')}/policy once it has ended"
+    near = get_close_matches(model, [EMBEDDED, *(str(p.parent) for p in where.parent.glob("*/run.json"))], 1)
+    return f"; did you mean {near[0]!r}?" if near else ""
+
+
+def weights_hash(model: str) -> str:
+    """SHA-256 of a local policy's weight files, so that a resume notices other weights; of a Hub id, the id itself.
+
+    Of an adapter, its own and its base's.
+    """
+    where = _folder(model)
+    files = sorted(where.glob("*.safetensors"))
+    base = adapter_base(where)
+    if base is not None:
+        return " ".join([*map(file_sha256, files), weights_hash(base)])
+    return " ".join(file_sha256(f) for f in files) or f"hub:{model}"
+
+
+def run_facts(config: TrainConfig) -> dict[str, Any]:
+    """What a resumed run must find unchanged besides its recipe: the files of its policy and reference, and on TRL the
+    libraries that train."""
+    source = config.reference
+    facts: dict[str, Any] = {"model_sha256": weights_hash(config.model), "model_files": _files(config.model)}
+    if source is not None and source != config.model:
+        facts["reference"] = {"sha256": weights_hash(source), "files": _files(source)}
+    if config.engine.name == "trl":
+        for name in ("trl", "peft"):
+            with suppress(PackageNotFoundError):  # without TRL the run is refused in its own words
+                facts[name] = version(name)
+    return facts
+
+
+def _files(model: str) -> dict[str, str]:
+    """Name -> SHA-256 of the small files that decide how a local policy's weights are read; empty for a Hub id."""
+    names = ("config.json", "generation_config.json", "tokenizer.json", ADAPTER)
+    return {name: file_sha256(_folder(model) / name) for name in names if (_folder(model) / name).is_file()}
+
+
+# ---- a guide that does nothing
+
+PATIENCE = 10
+ACTIVE, CLAMPED = "anchor/q_active_share", "anchor/q_clamped_share"
+_WHOLE = 1 - 1e-6  # a share of 1 that was averaged in float32
+
+
+def check_vocabulary(part: Anchor | Method | None, logits: int) -> None:
+    """ConfigError where the guide can never fire on a policy of so many logits; nothing without a KL."""
+    anchor = part.anchor if isinstance(part, Method) else part
+    if anchor is not None and not anchor.is_off:
+        check_reach(anchor.guide, logits)
+
+
+@dataclass
+class GuideWatch:
+    """Counts the steps in a row in which the guide of `anchor` did nothing, and warns once in a process, after ten.
+
+    idle, clamped: steps so far with no counted token's q other than 1, and with every one at an edge of its band. A step
+    without these metrics (nothing was trained on) counts as none.
+    """
+
+    anchor: Anchor | None
+    idle: int = 0
+    clamped: int = 0
+    said: set[str] = field(default_factory=set)
+
+    def see(self, step: int, metrics: Mapping[str, float]) -> None:
+        """The metrics of step `step`, from 0. UserWarning, with the place and the next step, where ten in a row are bad."""
+        if self.anchor is None or is_flat(self.anchor.guide):
+            return
+        if ACTIVE in metrics:
+            self.idle = self.idle + 1 if metrics[ACTIVE] <= 0 else 0
+        if CLAMPED in metrics:
+            self.clamped = self.clamped + 1 if metrics[CLAMPED] >= _WHOLE else 0
+        names = " * ".join(type(part).__name__ for part in factors(self.anchor.guide))
+        when = f"in the {PATIENCE} steps up to step {step}"
+        if self.idle == PATIENCE:
+            self._say(
+                ACTIVE,
+                f"{names} does nothing: q = 1 at every counted token {when} ({ACTIVE} = 0), so that these are steps of the "
+                "method without its guide. Lower what it fires at (Branch: a threshold below the entropies of the policy, "
+                "whose mean is policy/entropy, or a percentile, threshold='p80'), or leave the guide out.",
+            )
+        if self.clamped == PATIENCE:
+            low, high = band_of(self.anchor.guide)
+            self._say(
+                CLAMPED,
+                f"{names} is clamped everywhere: every counted q is at an edge of its band {when} ({CLAMPED} = 1, q in "
+                f"[{low:g}, {high:g}]), so that it tells hardly one token from another. Weaken it (Branch: a smaller ratio or "
+                "a higher threshold), or widen q_min and q_max.",
+            )
+
+    def _say(self, what: str, message: str) -> None:
+        if what not in self.said:
+            self.said.add(what)
+            warnings.warn(message, UserWarning, stacklevel=3)

@@ -1,0 +1,527 @@
+"""Sampling groups of completions from any causal LM of transformers: each prompt is prefilled once for its whole group.
+
+Three savings against `generate` on repeated prompts, none of which changes the distribution:
+
+1. The prompt runs once, not once a completion, and its keys and values are *kept* once: attention over the prompt is a
+   product of (group of queries) x (one prompt), so a group of 64 reads the prompt's cache once a step, not 64 times.
+2. The completion's keys and values live in buffers allocated once, not in a tensor concatenated every step.
+3. Rows that have ended leave the batch.
+
+A small Llama-shaped model decodes without its module machinery besides (`llama_step.py`).
+
+A model whose attention cannot be replaced (a sliding window, say) repeats the prompt's cache instead, and draws prompts
+of one length at a time: padding would take the place of real tokens in its cache.
+
+Chance is an argument: row `r` at position `t` uses the uniform number `key.uniform64(step, "sample", r, t)`, so a row's
+completion depends neither on its neighbours nor on the number of rows in a call (up to float rounding).
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cache, partial
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from transformers import PreTrainedModel
+from transformers.cache_utils import Cache, CacheLayerMixin, DynamicCache
+from transformers.modeling_utils import AttentionInterface
+
+from sage_rlvr.core.keys import Key, widest_float
+from sage_rlvr.errors import DataError
+from sage_rlvr.models import llama_decoder as llama_step
+from sage_rlvr.models.llama_decoder import LlamaDecoder, LlamaWeights
+
+SHARED_PREFIX = "sage_shared_prefix"
+LOWEST = torch.finfo(torch.float32).min
+Cut = Callable[[Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class Rollout:
+    """Completions of one sampling call, rows in prompt-major order (row = prompt * group_size + member).
+
+    tokens (B, T) long, padded with `pad_id`; mask (B, T) bool, the end token counted; logps (B, T) float32, log-probs of
+    the tokens under the temperature-scaled sampler; entropies (B, T) float32, nats, of the same distribution, None where they
+    were not asked for; finished (B,) bool, False where the row ran into `max_new_tokens`.
+    """
+
+    tokens: Tensor
+    mask: Tensor
+    logps: Tensor
+    entropies: Tensor | None
+    finished: Tensor
+
+    @property
+    def lengths(self) -> Tensor:
+        return self.mask.sum(1)
+
+    def rows(self, index: Tensor) -> Rollout:
+        """These rows (at least one), in this order, as wide as the longest of them."""
+        width = int(self.lengths[index].max())
+        entropies = None if self.entropies is None else self.entropies[index, :width]
+        parts = (self.tokens[index, :width], self.mask[index, :width], self.logps[index, :width])
+        return Rollout(*parts, entropies, self.finished[index])
+
+
+@torch.no_grad()
+def sample(
+    model: PreTrainedModel,
+    prompts: Sequence[Sequence[int]],
+    *,
+    group_size: int,
+    max_new_tokens: int,
+    eos_id: int | Sequence[int],
+    pad_id: int,
+    key: Key,
+    step: int = 0,
+    temperature: float = 1.0,
+    row_ids: Tensor | None = None,
+    entropies: bool = True,
+    cut: Cut | None = None,
+    ready: Prefill | None = None,
+) -> Rollout:
+    """Draw `group_size` completions of each prompt, nothing truncated unless `cut` is given.
+
+    `prompts`: P token lists of any lengths; `row_ids` (P * group_size,) numbers the rows for the random streams
+    (default 0, 1, 2, ...). `eos_id`: the token that ends a completion, or several of them. `temperature` > 0 divides the
+    logits. `entropies` = False saves their computation. `cut` truncates the scaled distribution (top-k, top-p, min-p: see
+    `models/truncation.py`); log-probs and entropies are then those of what is left. `ready`: `prefill(model, prompts)`, to
+    draw more than once from one run of the prompts. Raises `DataError` on an empty prompt, or without an end token.
+    """
+    ends = (eos_id,) if isinstance(eos_id, int) else tuple(eos_id)
+    _check(prompts, ends, group_size, max_new_tokens, temperature)
+    device = next(model.parameters()).device
+    rows = len(prompts) * group_size
+    row_ids = torch.arange(rows) if row_ids is None else row_ids.cpu()
+    if len({len(p) for p in prompts}) > 1 and not supports_shared_prefix(model):
+        settings = {"max_new_tokens": max_new_tokens, "eos_id": ends, "pad_id": pad_id}
+        settings |= {"temperature": temperature, "cut": cut}
+        alike = partial(sample, model, group_size=group_size, key=key, step=step, entropies=entropies, **settings)
+        return _length_by_length(alike, prompts, row_ids.reshape(-1, group_size), pad_id)
+    uniforms = key.uniform64(step, "sample", row_ids, torch.arange(max_new_tokens)).to(device, widest_float(device))
+    tokens = torch.full((rows, max_new_tokens), pad_id, dtype=torch.long, device=device)
+    logps = torch.zeros(rows, max_new_tokens, device=device)
+    found = torch.zeros(rows, max_new_tokens, device=device) if entropies else None
+    lengths = torch.full((rows,), max_new_tokens, dtype=torch.long, device=device)
+    finished = torch.zeros(rows, dtype=torch.bool, device=device)
+    with _decoder(model, prompts, group_size, max_new_tokens, ready) as decoder:
+        alive = torch.arange(rows, device=device)
+        logits = decoder.first_logits
+        for t in range(max_new_tokens):
+            at = (slice(None) if alive.shape[0] == rows else alive, t)
+            drawn, logp, entropy = draw(logits, uniforms[at], temperature, entropies, cut)
+            tokens[at], logps[at] = drawn, logp
+            if found is not None:
+                found[at] = entropy
+            ended = _is_any(drawn, ends)
+            if bool(ended.any()):
+                going = torch.nonzero(~ended).squeeze(1)
+                done = alive[ended]
+                lengths[done], finished[done] = t + 1, True
+                if len(going) == 0:
+                    break
+                drawn, alive = drawn[going], alive[going]
+                decoder.keep(going)
+            if t + 1 < max_new_tokens:
+                logits = decoder.advance(drawn)
+    mask = torch.arange(max_new_tokens, device=device)[None, :] < lengths[:, None]
+    width = int(lengths.max())
+    return Rollout(
+        tokens[:, :width], mask[:, :width], logps[:, :width], None if found is None else found[:, :width], finished
+    )
+
+
+def _is_any(drawn: Tensor, ends: tuple[int, ...]) -> Tensor:
+    """drawn (B,) -> (B,) bool; one comparison for the usual single end token."""
+    found = drawn == ends[0]
+    for end in ends[1:]:
+        found = found | (drawn == end)
+    return found
+
+
+def _length_by_length(
+    alike: Callable[..., Rollout], prompts: Sequence[Sequence[int]], row_ids: Tensor, pad_id: int
+) -> Rollout:
+    """`alike(prompts, row_ids=...)` for the prompts of each length, its rows put back; row_ids (P, G)."""
+    lengths = torch.tensor([len(p) for p in prompts])
+    groups = [torch.nonzero(lengths == n).squeeze(1) for n in lengths.unique()]
+    parts = [alike([prompts[i] for i in g.tolist()], row_ids=row_ids[g].flatten()) for g in groups]
+    places = torch.arange(row_ids.numel()).reshape(row_ids.shape)
+    order = torch.cat([places[g].flatten() for g in groups]).argsort().to(parts[0].tokens.device)
+    return joined(parts, pad_id).rows(order)
+
+
+def joined(parts: Sequence[Rollout], pad_id: int) -> Rollout:
+    """The rows of several rollouts one after the other, padded to the widest."""
+    width = max(part.tokens.shape[1] for part in parts)
+
+    def column(name: str, fill: int = 0) -> Any:
+        columns = [getattr(part, name) for part in parts]
+        if columns[0] is None:
+            return None
+        return torch.cat([F.pad(c, (0, width - c.shape[1]), value=fill) for c in columns])
+
+    finished = torch.cat([part.finished for part in parts])
+    return Rollout(column("tokens", pad_id), column("mask"), column("logps"), column("entropies"), finished)
+
+
+def draw(
+    logits: Tensor, uniforms: Tensor, temperature: float, entropies: bool = True, cut: Cut | None = None
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Inverse-CDF draw. logits (B, V), uniforms (B,) in (0, 1) -> tokens (B,), log-probs (B,), entropies (B,) or None.
+
+    cut: log-probs (B, V) -> those of the truncated distribution, -inf where a token is out; such a token is never drawn.
+
+    Sums are float64 where the device has it: near 1 a float32 sum moves in steps of 6e-8, above the probability of most
+    tokens of a vocabulary of 100,000, which could then never be drawn.
+    """
+    logits = logits.float() if temperature == 1 else logits.float() / temperature
+    log_probs = torch.log_softmax(logits, dim=-1)
+    if cut is not None:
+        log_probs = cut(log_probs)
+    probs = log_probs.exp()
+    cumulative = probs.cumsum(-1, dtype=widest_float(probs.device))
+    # The last sum may fall short of 1 by rounding; scaling the threshold by it keeps every draw inside the vocabulary.
+    threshold = (uniforms * cumulative[:, -1])[:, None]
+    chosen = torch.searchsorted(cumulative, threshold).clamp_max_(logits.shape[-1] - 1)
+    drawn = log_probs.gather(1, chosen).squeeze(1)
+    # 0 log 0 = 0: a probability is 0 in float32 long before its logarithm is this low, and a cut leaves -inf.
+    entropy = -torch.linalg.vecdot(probs, log_probs.clamp_min(LOWEST)) if entropies else None
+    return chosen.squeeze(1), drawn, entropy
+
+
+def _check(
+    prompts: Sequence[Sequence[int]], ends: tuple[int, ...], group_size: int, max_new_tokens: int, temperature: float
+) -> None:
+    if not prompts or any(len(p) == 0 for p in prompts):
+        where = next((i for i, p in enumerate(prompts) if len(p) == 0), "all")
+        raise DataError(f"prompt {where} has no tokens; give each prompt at least one token (its BOS, say)")
+    if not ends:
+        raise DataError("eos_id names no token; give the id that ends a completion, or several")
+    if group_size < 1 or max_new_tokens < 1:
+        raise DataError(f"group_size {group_size} and max_new_tokens {max_new_tokens} must be at least 1")
+    if not temperature > 0:
+        raise DataError(f"temperature {temperature} must be above 0; for greedy decoding use a small one, e.g. 0.01")
+
+
+@contextmanager
+def attention(model: PreTrainedModel, implementation: str) -> Iterator[None]:
+    """The model's attention, replaced by a registered one while the block runs."""
+    before = model.config._attn_implementation
+    model.config._attn_implementation = implementation
+    try:
+        yield
+    finally:
+        model.config._attn_implementation = before
+
+
+@contextmanager
+def _decoder(  # type: ignore[no-untyped-def]
+    model: PreTrainedModel,
+    prompts: Sequence[Sequence[int]],
+    group_size: int,
+    max_new_tokens: int,
+    ready: Prefill | None = None,
+):
+    """The bare decoder for a small Llama, else the model with its attention replaced, else it with a repeated cache."""
+    was_training, implementation = model.training, model.config._attn_implementation
+    model.eval()
+    try:
+        shares, given = supports_shared_prefix(model), ready is not None
+        ready = prefill(model, prompts) if ready is None else ready
+        if ready.weights is not None:
+            yield _LlamaDecoder(ready, ready.weights, group_size, max_new_tokens)
+        elif shares:
+            yield _SharedPrefixDecoder(model, ready, group_size, max_new_tokens)
+        else:
+            yield _RepeatedCacheDecoder(model, copy.deepcopy(ready) if given else ready, group_size)
+    finally:
+        model.config._attn_implementation = implementation
+        model.train(was_training)
+
+
+def supports_shared_prefix(model: PreTrainedModel) -> bool:
+    """Whether attention is replaceable and every layer attends to the whole past (no sliding window, no state space)."""
+    config = model.config
+    kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
+    sliding = getattr(config, "sliding_window", None) and getattr(config, "use_sliding_window", True)
+    return bool(getattr(model, "_supports_attention_backend", False)) and kinds == {"full_attention"} and not sliding
+
+
+@cache
+def _keeps_logits(kind: type[PreTrainedModel]) -> bool:
+    """Whether the forward computes logits of chosen positions only (an adapter's `*args, **kwargs` does not say so)."""
+    return "logits_to_keep" in inspect.signature(kind.forward).parameters
+
+
+def logits_at(model: PreTrainedModel, columns: Tensor, **inputs: Any) -> tuple[Tensor, Tensor]:
+    """One forward on `inputs` -> (logits (B, C, V), places (N,)): `logits[:, places[i]]` are those at column `columns[i]`.
+
+    C is the number of different columns where the model's forward can leave the others out, else all of them: logits of
+    positions that nobody reads are what a large vocabulary spends its memory on.
+    """
+    if not _keeps_logits(type(model)):
+        return model(**inputs).logits, columns
+    kept, places = columns.unique(return_inverse=True)
+    return model(logits_to_keep=kept, **inputs).logits, places
+
+
+def refuse_unknown_terms(module: torch.nn.Module, terms: dict[str, Any]) -> None:
+    """`DataError` where a layer hands its attention a term that would change the weights and is not computed here."""
+    given = [name for name in ("softcap", "s_aux", "sinks") if terms.get(name) is not None]
+    if given:
+        raise DataError(
+            f"{type(module).__name__} wants {' and '.join(given)} in its attention, which the shared-prefix layouts do "
+            "not compute; set `model._supports_attention_backend = False` for the plain layouts, which run its own"
+        )
+
+
+def pad_right(rows: Sequence[Sequence[int]], device: torch.device) -> tuple[Tensor, Tensor]:
+    """Lists of different lengths -> (ids (P, S), lengths (P,)). Right padding: under a causal mask it disturbs nothing."""
+    lengths = torch.tensor([len(r) for r in rows])
+    ids = torch.zeros(len(rows), int(lengths.max()), dtype=torch.long)
+    for i, row in enumerate(rows):
+        ids[i, : len(row)] = torch.as_tensor(row)
+    return ids.to(device), lengths.to(device)
+
+
+@dataclass(frozen=True)
+class Prefill:
+    """P prompts after one run: cache (P, H, S, D) a layer, logits (P, V) of the first new token, lengths (P,).
+
+    weights: of the model as it was then, where `LlamaDecoder` is to decode with them.
+    """
+
+    cache: DynamicCache
+    logits: Tensor
+    lengths: Tensor
+    weights: LlamaWeights | None
+
+
+@torch.no_grad()
+def packed(model: PreTrainedModel) -> LlamaWeights | None:
+    """The weights as `LlamaDecoder` wants them, as they are now; None where the model is of another shape."""
+    return LlamaWeights(model) if supports_shared_prefix(model) and llama_step.supports(model) else None
+
+
+@torch.no_grad()
+def prefill(model: PreTrainedModel, prompts: Sequence[Sequence[int]], weights: LlamaWeights | None = None) -> Prefill:
+    """Run the prompts once; `sample(..., ready=...)` draws from it as often as wanted. The model must be in eval mode.
+
+    `weights`: `packed(model)`, where the model has not changed since, to pack them once for many prompts.
+    """
+    ids, lengths = pad_right(prompts, next(model.parameters()).device)
+    cache = DynamicCache(config=model.config)
+    logits, last = logits_at(model, lengths - 1, input_ids=ids, past_key_values=cache, use_cache=True)
+    first = logits[torch.arange(len(prompts), device=ids.device), last]
+    return Prefill(cache, first, lengths, packed(model) if weights is None else weights)
+
+
+class _Prefilled:
+    """Decoders start from a `Prefill`. `first_logits` is (P * group_size, V)."""
+
+    def __init__(self, model: PreTrainedModel, ready: Prefill, group_size: int) -> None:
+        self.model, self.cache = model, ready.cache
+        self.prompt_lengths = ready.lengths
+        self.first_logits = ready.logits.repeat_interleave(group_size, 0)
+        self.positions = ready.lengths.repeat_interleave(group_size)  # (B,) position of the next token
+
+
+class _LlamaDecoder(LlamaDecoder):
+    """`LlamaDecoder` after a `Prefill`."""
+
+    def __init__(self, ready: Prefill, weights: LlamaWeights, group_size: int, max_new_tokens: int) -> None:
+        layers = [(layer.keys, layer.values) for layer in ready.cache.layers]
+        super().__init__(weights, layers, ready.lengths, group_size, max_new_tokens)
+        self.first_logits = ready.logits.repeat_interleave(group_size, 0)
+
+
+class _SharedPrefixDecoder(_Prefilled):
+    def __init__(self, model: PreTrainedModel, ready: Prefill, group_size: int, max_new_tokens: int) -> None:
+        super().__init__(model, ready, group_size)
+        longest_prompt = int(self.prompt_lengths.max())
+        columns = torch.arange(longest_prompt, device=self.prompt_lengths.device)
+        padding = columns[None, :] >= self.prompt_lengths[:, None]  # (P, S)
+        layers = [(layer.keys, layer.values) for layer in self.cache.layers]
+        self.prefix = SharedPrefix(layers, padding, group_size, max_new_tokens)
+        # From here on the layers call `_attend`, which reads the prompt from `self.prefix`.
+        model.config._attn_implementation = SHARED_PREFIX
+
+    def advance(self, tokens: Tensor) -> Tensor:
+        """tokens (B,) -> logits (B, V) of the next token."""
+        out = self.model(
+            input_ids=tokens[:, None],
+            position_ids=self.positions[:, None],
+            past_key_values=self.prefix.suffix,
+            use_cache=True,
+            shared_prefix=self.prefix,
+        )
+        self.positions = self.positions + 1
+        return out.logits[:, -1]
+
+    def keep(self, rows: Tensor) -> None:
+        """Only these rows (ascending) go on."""
+        self.positions = self.positions[rows]
+        self.prefix.keep(rows)
+
+
+class _RepeatedCacheDecoder(_Prefilled):
+    """For models whose attention cannot be replaced: the prompt's cache is repeated for the group. Prompts of one length."""
+
+    def __init__(self, model: PreTrainedModel, ready: Prefill, group_size: int) -> None:
+        super().__init__(model, ready, group_size)
+        self.cache.batch_repeat_interleave(group_size)
+
+    def advance(self, tokens: Tensor) -> Tensor:
+        """Logits (B, V) of the next token after `tokens` (B,), one a completion."""
+        out = self.model(
+            input_ids=tokens[:, None],
+            position_ids=self.positions[:, None],
+            past_key_values=self.cache,
+            use_cache=True,
+        )
+        self.positions = self.positions + 1
+        return out.logits[:, -1]
+
+    def keep(self, rows: Tensor) -> None:
+        self.positions = self.positions[rows]
+        self.cache.batch_select_indices(rows)
+
+
+class _SuffixLayer(CacheLayerMixin):
+    """Keys and values of the completions of one layer, in buffers of (H, B, capacity, D) allocated at the first token.
+
+    Heads first: a head's rows then lie prompt after prompt, so that a group is a view and not a copy (`SharedPrefix.mix`).
+    """
+
+    is_sliding = False
+
+    def __init__(self, capacity: int) -> None:
+        super().__init__()
+        self.capacity, self.filled = capacity, 0
+
+    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
+        batch, heads, _, width = key_states.shape
+        self.keys = key_states.new_empty(heads, batch, self.capacity, width)
+        self.values = value_states.new_empty(heads, batch, self.capacity, value_states.shape[-1])
+        self.is_initialized = True
+
+    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        """key_states, value_states (B, H, 1, D) join; returns views (B, H, t, D)."""
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+        assert self.keys is not None and self.values is not None
+        self.keys[:, :, self.filled] = key_states[:, :, 0].transpose(0, 1)
+        self.values[:, :, self.filled] = value_states[:, :, 0].transpose(0, 1)
+        self.filled += 1
+        return self.keys[:, :, : self.filled].transpose(0, 1), self.values[:, :, : self.filled].transpose(0, 1)
+
+    def keep(self, rows: Tensor) -> None:
+        """Only these rows (ascending) stay; only the filled part has to move."""
+        if self.keys is None or self.values is None:
+            return
+        for name in ("keys", "values"):
+            old = getattr(self, name)
+            new = old[:, : len(rows)]
+            new[:, :, : self.filled] = old[:, rows, : self.filled]
+            setattr(self, name, new)
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        return self.filled + query_length, 0
+
+    def get_seq_length(self) -> int:
+        return self.filled
+
+    def get_max_length(self) -> int:
+        return self.capacity
+
+
+@dataclass
+class SharedPrefix:
+    """The prompts' keys and values, once a prompt, and the completions' suffix cache beside them."""
+
+    layers: list[tuple[Tensor, Tensor]]
+    """Per layer keys (P, H, S, D) and values (P, H, S, D')."""
+    padding: Tensor
+    """(P, S) bool, True where a shorter prompt was padded."""
+    group_size: int
+    capacity: int
+    suffix: Cache = field(init=False)
+    slots: Tensor | None = field(init=False, default=None)
+    """(B,) place of each living row among the P * group_size; None = all live."""
+    bias: Tensor | None = field(init=False, default=None)
+
+    def __post_init__(self) -> None:
+        self.suffix = Cache(layers=[_SuffixLayer(self.capacity) for _ in self.layers])
+        self.layers = [(k.transpose(0, 1).contiguous(), v.transpose(0, 1).contiguous()) for k, v in self.layers]
+        if bool(self.padding.any()):
+            zeros = torch.zeros(self.padding.shape, dtype=self.layers[0][0].dtype, device=self.padding.device)
+            self.bias = zeros.masked_fill(self.padding, float("-inf"))[:, None, :]  # (P, 1, S)
+
+    def keep(self, rows: Tensor) -> None:
+        """Only these of the living rows (ascending) go on."""
+        full = torch.arange(len(self.padding) * self.group_size, device=rows.device)
+        self.slots = (full if self.slots is None else self.slots)[rows]
+        for layer in self.suffix.layers:
+            layer.keep(rows)
+
+    def mix(self, layer: int, query: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+        """One query a row over [its prompt, its own completion]. Inside, heads come first.
+
+        query (B, Hq, D), already times D ** -0.5; keys, values (B, H, t, D) of the completion, H divides Hq.
+        Returns (B, Hq * D').
+        """
+        prompt_keys, prompt_values = self.layers[layer]  # (H, P, S, D)
+        q = query.unflatten(1, (keys.shape[1], -1)).transpose(0, 1).contiguous()  # (H, B, R, D), R queries share a key
+        over_prompt = self.grid(q) @ prompt_keys.transpose(-1, -2)  # (H, P, G * R, S)
+        if self.bias is not None:
+            over_prompt += self.bias
+        over_own = q @ keys.transpose(0, 1).transpose(-1, -2)  # (H, B, R, t)
+        scores = torch.cat([self.rows(over_prompt, q.shape[2]), over_own], -1)
+        weights = torch.softmax(scores, -1, dtype=torch.float32).to(query.dtype)
+        on_prompt, on_own = weights.split([prompt_keys.shape[2], over_own.shape[-1]], -1)
+        out = self.rows(self.grid(on_prompt) @ prompt_values, q.shape[2]) + on_own @ values.transpose(0, 1)
+        return out.transpose(0, 1).flatten(1)
+
+    def grid(self, rows: Tensor) -> Tensor:
+        """(H, B, R, W) -> (H, P, G * R, W): a view while all rows live; ended rows leave zeros behind."""
+        heads, _, repeat, width = rows.shape
+        shape = (heads, len(self.padding), self.group_size * repeat, width)
+        if self.slots is None:
+            return rows.reshape(shape)
+        full = rows.new_zeros(heads, shape[1] * self.group_size, repeat, width)
+        return full.index_copy_(1, self.slots, rows).view(shape)
+
+    def rows(self, grid: Tensor, repeat: int) -> Tensor:
+        """(H, P, G * R, W) -> (H, B, R, W) of the living rows."""
+        flat = grid.reshape(len(grid), -1, repeat, grid.shape[-1])
+        return flat if self.slots is None else flat[:, self.slots]
+
+
+def _attend(
+    module: torch.nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    shared_prefix: SharedPrefix | None = None,
+    **kwargs: Any,
+) -> tuple[Tensor, None]:
+    """`SharedPrefix.mix` as a transformers attention: query (B, Hq, 1, D); key, value (B, H, t, D)."""
+    assert shared_prefix is not None, "this attention runs only inside sage_rlvr.models.sampler"
+    refuse_unknown_terms(module, kwargs)
+    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+    out = shared_prefix.mix(module.layer_idx, query[:, :, 0] * scale, key, value)  # type: ignore[arg-type]
+    return out.unflatten(1, (query.shape[1], -1))[:, None], None
+
+
+AttentionInterface.register(SHARED_PREFIX, _attend)

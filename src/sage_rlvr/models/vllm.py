@@ -1,0 +1,232 @@
+"""vLLM as a generator: in this process, or behind an OpenAI-compatible server's completions endpoint.
+
+Every sample is a request of its own with its own seed: vLLM V1 seeds what comes without one with 0, and five unseeded
+repeats are then one. Prompts go as token ids, so that no server's template or start token gets in between, and all
+settings are said, so that no default of the model's files acts. vLLM's kernels depend on the batch: equal seeds give equal
+samples only as far as its rounding does. Log-probs are kept where they are known to be the sampler's.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sage_rlvr.errors import ConfigError, DataError
+from sage_rlvr.models.generation import Decoding, Generation, Request
+from sage_rlvr.models.policy import EMBEDDED, Tokens, adapter_base, embedded_policy
+
+KEY_VARIABLE = "OPENAI_API_KEY"  # sent as a bearer token where it is set; vLLM's own servers need none
+
+
+class VllmGenerator:
+    """vLLM offline: a model folder, a Hub id, or a LoRA adapter folder (given to vLLM as an adapter on its base)."""
+
+    name = "vllm"
+
+    def __init__(self, model: str, tokens: Tokens, decoding: Decoding, at_once: int = 64, **engine: Any) -> None:
+        """engine: further arguments of `vllm.LLM`, such as gpu_memory_utilization or tensor_parallel_size."""
+        try:
+            import vllm
+        except ModuleNotFoundError as error:
+            raise ConfigError("generator 'vllm': vLLM is not installed; install it, or take transformers") from error
+        self.tokens, self.decoding, self.at_once = tokens, decoding, at_once
+        folder = embedded_policy() if model == EMBEDDED else Path(model).expanduser()
+        base = adapter_base(folder)
+        settings: dict[str, Any] = {"model": str(folder) if folder.exists() else model, "seed": 0}
+        settings |= {"generation_config": "vllm", "logprobs_mode": "processed_logprobs", "enable_prefix_caching": True}
+        self._lora: Any = None
+        if base is not None:
+            from vllm.lora.request import LoRARequest
+
+            rank = json.loads((folder / "adapter_config.json").read_text(encoding="utf-8")).get("r", 16)
+            settings |= {"model": str(embedded_policy()) if base == EMBEDDED else base, "enable_lora": True}
+            settings["max_lora_rank"] = next((r for r in (8, 16, 32, 64, 128, 256, 320, 512) if r >= rank), rank)
+            self._lora = LoRARequest("policy", 1, str(folder))
+        try:
+            self._llm = vllm.LLM(**(settings | engine))
+        except TypeError as error:
+            raise ConfigError(
+                f"vLLM {vllm.__version__} refused an argument ({error}); 0.10.2 or later is needed"
+            ) from error
+        self._vllm = vllm
+
+    def generate(self, requests: Sequence[Request]) -> list[list[Generation]]:
+        """For each request one generation a seed, in order; logps (T,) in nats of the distribution that was sampled from.
+
+        DataError where vLLM gives another number of completions, or ends one otherwise than by "stop" or "length".
+        """
+        prompts = [{"prompt_token_ids": list(r.prompt)} for r in requests for _ in r.seeds]
+        settings = [self._settings(seed) for r in requests for seed in r.seeds]
+        outputs = self._llm.generate(prompts, settings, use_tqdm=False, lora_request=self._lora)
+        if len(outputs) != len(prompts):
+            raise DataError(f"vLLM gave {len(outputs)} completions for {len(prompts)} requests")
+        drawn = iter([self._generation(output.outputs[0]) for output in outputs])
+        return [[next(drawn) for _ in r.seeds] for r in requests]
+
+    def _settings(self, seed: int) -> Any:
+        law = self.decoding
+        return self._vllm.SamplingParams(
+            n=1,
+            seed=seed,
+            temperature=law.temperature,
+            top_p=law.top_p,
+            top_k=law.top_k or -1,
+            min_p=law.min_p,
+            max_tokens=law.max_new_tokens,
+            stop_token_ids=list(self.tokens.eos_ids),
+            skip_special_tokens=False,
+            logprobs=0,  # of the drawn token alone
+        )
+
+    def _generation(self, output: Any) -> Generation:
+        ids = list(output.token_ids)
+        said = output.logprobs
+        logps = None if not said else [step[token].logprob for token, step in zip(ids, said, strict=True)]
+        return made(self.tokens, ids, logps, output.finish_reason)
+
+
+def made(tokens: Tokens, ids: Sequence[int], logps: Sequence[float | None] | None, finish: str | None) -> Generation:
+    """A generation from token ids, its text by this side's tokenizer; finish as vLLM says it."""
+    if finish not in ("stop", "length"):
+        raise DataError(f"a completion ended with {finish!r}; only 'stop' and 'length' are samples: was it aborted?")
+    found = None
+    if logps is not None and len(logps) == len(ids) and None not in logps:
+        found = np.asarray(logps, np.float32)
+    text = tokens.decode([list(ids)], [finish == "stop"])[0]
+    return Generation(text, np.asarray(ids, np.int32), found, None, "stop" if finish == "stop" else "length")
+
+
+class ServerGenerator:
+    """`POST {url}/v1/completions` of vLLM's server or one that speaks alike; one request a sample, `concurrency` at a time.
+
+    A request is tried again after a broken connection, 429 and 5xx, at most `attempts` times, waiting 1, 2, 4, ... seconds up
+    to 30; any other refusal ends the evaluation with the server's words. `model` is the name under which it is served.
+    """
+
+    name = "server"
+
+    def __init__(
+        self,
+        url: str,
+        model: str,
+        tokens: Tokens,
+        decoding: Decoding,
+        *,
+        concurrency: int = 64,
+        attempts: int = 6,
+        seconds: float = 600.0,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        if not url.startswith(("http://", "https://")):
+            raise ConfigError(
+                f"server {url!r}: give its address with http:// or https://, such as http://localhost:8000"
+            )
+        self.url = url.rstrip("/").removesuffix("/v1") + "/v1/completions"
+        self.model, self.tokens, self.decoding = model, tokens, decoding
+        self.concurrency, self.attempts, self.seconds, self._sleep = concurrency, attempts, seconds, sleep
+        self.at_once = max(1, concurrency // 16)
+
+    def generate(self, requests: Sequence[Request]) -> list[list[Generation]]:
+        """For each request one generation a seed, in order; token_ids and logps (T,) in nats where the server tells them and
+        its log-probs are the sampler's (temperature 1, nothing cut), else None.
+
+        ConfigError with the server's words where it refuses a request; DataError where it gives no answer in `attempts`
+        tries, or none that is a completion. Nothing of the call is kept then.
+        """
+        jobs = [(r.prompt, seed) for r in requests for seed in r.seeds]
+        with ThreadPoolExecutor(self.concurrency) as threads:
+            futures = [threads.submit(self._one, *job) for job in jobs]
+            try:
+                drawn = iter([future.result() for future in futures])
+            finally:
+                for future in futures:
+                    future.cancel()  # those that an error left waiting
+        return [[next(drawn) for _ in r.seeds] for r in requests]
+
+    def body(self, prompt: Sequence[int], seed: int) -> dict[str, Any]:
+        """What is sent for one sample."""
+        law = self.decoding
+        return {
+            "model": self.model,
+            "prompt": list(prompt),
+            "n": 1,
+            "seed": seed,
+            "temperature": law.temperature,
+            "top_p": law.top_p,
+            "top_k": law.top_k or -1,
+            "min_p": law.min_p,
+            "repetition_penalty": 1.0,
+            "presence_penalty": 0.0,
+            "frequency_penalty": 0.0,
+            "max_tokens": law.max_new_tokens,
+            "stop_token_ids": list(self.tokens.eos_ids),
+            "skip_special_tokens": False,
+            "add_special_tokens": False,
+            "return_token_ids": True,
+            "logprobs": 0,
+        }
+
+    def _one(self, prompt: Sequence[int], seed: int) -> Generation:
+        answer = self._post(self.body(prompt, seed))
+        try:
+            (choice,) = answer["choices"]
+            text, finish = choice["text"], choice["finish_reason"]
+            ids = choice.get("token_ids")
+            # A server's log-probs are by default the model's own, which are the sampler's where nothing is scaled or cut.
+            logps = (choice.get("logprobs") or {}).get("token_logprobs") if self.decoding.plain else None
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise DataError(f"{self.url}: no completion in {str(answer)[:200]!r}") from error
+        if ids is not None:
+            return made(self.tokens, ids, logps, finish)
+        if finish not in ("stop", "length"):
+            raise DataError(f"{self.url}: a completion ended with {finish!r}; only 'stop' and 'length' are samples")
+        return Generation(self.tokens.marked(str(text), finish == "stop"), None, None, None, finish)
+
+    def _post(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        data, problem = json.dumps(body).encode(), ""
+        for attempt in range(self.attempts):
+            if attempt:
+                self._sleep(min(2.0 ** (attempt - 1), 30.0))
+            try:
+                return self._ask(data)
+            except urllib.error.HTTPError as error:
+                problem = f"{error.code}: {_words(error)}"
+                if error.code != 429 and error.code < 500:
+                    raise ConfigError(f"{self.url} refused a request: {problem}") from error
+            except (OSError, http.client.HTTPException, json.JSONDecodeError) as error:
+                problem = str(error) or type(error).__name__
+        raise DataError(
+            f"{self.url}: no answer in {self.attempts} attempts, last {problem}; what was committed stays, and the same "
+            "command goes on once the server is back"
+        )
+
+    def _ask(self, data: bytes) -> dict[str, Any]:
+        headers = {"Content-Type": "application/json"}
+        if os.environ.get(KEY_VARIABLE):
+            headers["Authorization"] = f"Bearer {os.environ[KEY_VARIABLE]}"
+        request = urllib.request.Request(self.url, data, headers)
+        with urllib.request.urlopen(request, timeout=self.seconds) as response:
+            answer = json.loads(response.read())
+        if not isinstance(answer, dict):
+            raise DataError(f"{self.url}: answered {str(answer)[:100]!r}, no completion")
+        return answer
+
+
+def _words(error: urllib.error.HTTPError) -> str:
+    try:
+        return error.read(500).decode("utf-8", "replace")
+    except OSError:
+        return str(error.reason)
+
+
+__all__ = ["ServerGenerator", "VllmGenerator", "made"]

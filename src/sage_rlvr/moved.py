@@ -1,0 +1,170 @@
+"""Where the modules of version 0.1 are now. Old imports work for one version and say where to go."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import warnings
+from collections.abc import Sequence
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+
+MODULES = {
+    "anchor_lab": "studies.anchor.command",
+    "core.rollouts": "core.dynamic_sampling",
+    "engines.base": "models.policy",
+    "engines.completions": "models.completions",
+    "engines.evaluate": "evaluation.evaluate",
+    "engines.evaluate_samples": "evaluation.sampling",
+    "engines.exact": "evaluation.exact",
+    "engines.expectations": "studies.anchor.expectations",
+    "engines.generation": "models.generation",
+    "engines.generation_vllm": "models.vllm",
+    "engines.groups": "training.rollouts",
+    "engines.guide_atoms": "studies.guides.completions",
+    "engines.guide_lab": "studies.guides.measure",
+    "engines.guide_signals": "studies.guides.signals",
+    "engines.lab": "studies.anchor.measure",
+    "engines.llama_step": "models.llama_decoder",
+    "engines.loop": "training.loop",
+    "engines.normalizers": "evaluation.normalizers",
+    "engines.optim": "training.optimizer",
+    "engines.reference": "training.reference",
+    "engines.sampled_run": "evaluation.sampled_run",
+    "engines.sampled_tasks": "evaluation.sampled_tasks",
+    "engines.sampler": "models.sampler",
+    "engines.scatter": "studies.anchor.variances",
+    "engines.scoring": "models.scoring",
+    "engines.sft": "training.sft",
+    "engines.shapes": "models.shapes",
+    "engines.trl": "training.trl",
+    "engines.trl.advantages": "training.trl.advantages",
+    "engines.trl.card": "training.trl.card",
+    "engines.trl.data": "training.trl.data",
+    "engines.trl.diary": "training.trl.diary",
+    "engines.trl.dry_run": "training.trl.dry_run",
+    "engines.trl.estimate": "training.trl.estimate",
+    "engines.trl.mapping": "training.trl.mapping",
+    "engines.trl.metrics": "training.trl.metrics",
+    "engines.trl.objective": "training.trl.objective",
+    "engines.trl.ranks": "training.trl.ranks",
+    "engines.trl.reference": "training.trl.reference",
+    "engines.trl.refusals": "training.trl.refusals",
+    "engines.trl.rows": "training.trl.rows",
+    "engines.trl.run": "training.trl.run",
+    "engines.trl.sampling": "training.trl.sampling",
+    "engines.trl.settings": "training.trl.settings",
+    "engines.trl.sft": "training.trl.sft",
+    "engines.trl.shaping": "training.trl.shaping",
+    "engines.trl.trainer": "training.trl.trainer",
+    "engines.truncation": "models.truncation",
+    "evaluation.anatomy": "stats.samples.anatomy",
+    "evaluation.budget": "stats.budget",
+    "evaluation.clusters": "stats.samples.clusters",
+    "evaluation.compare": "stats.comparison",
+    "evaluation.curves": "stats.curves",
+    "evaluation.diversity": "stats.samples.diversity",
+    "evaluation.frontier": "stats.frontier",
+    "evaluation.intervals": "stats.intervals",
+    "evaluation.leash": "stats.leash",
+    "evaluation.majority": "stats.majority",
+    "evaluation.passk": "stats.passk",
+    "evaluation.patterns": "stats.samples.patterns",
+    "evaluation.perplexity": "stats.samples.perplexity",
+    "evaluation.plan": "stats.plan",
+    "evaluation.power": "stats.power",
+    "evaluation.published": "stats.published",
+    "evaluation.spectrum": "stats.samples.spectrum",
+    "evaluation.structure": "stats.samples.structure",
+    "evaluation.support": "stats.support",
+    "evaluation.tempered": "stats.tempered",
+    "experiments.matrix": "experiments.design",
+    "prompts": "tasks.prompts",
+    "report.guides": "studies.guides.figures",
+    "report.theory": "studies.anchor.figures",
+    "tasks.countdown_expressions": "tasks.countdown.expressions",
+    "tasks.countdown_tokenizer": "tasks.countdown.tokenizer",
+    "tasks.mathematics": "tasks.math",
+    "theory.tilts": "theory.reweighting",
+    "verbs.doctor": "cli.doctor",
+    "verbs.found": "cli.found",
+    "verbs.guides": "studies.guides.command",
+    "verbs.plans": "cli.plans",
+    "verbs.recipes": "cli.recipes",
+    "verbs.records": "cli.records",
+    "verbs.report": "cli.report",
+    "verbs.report_samples": "cli.report_samples",
+    "verbs.stores": "cli.stores",
+    "verbs.tables": "cli.tables",
+}  # old module: new module, both below sage_rlvr
+EVALUATION = {
+    "stats.budget": "budget_differences check_budget",
+    "stats.comparison": (
+        "Comparison adjust excludes holm over_data_sets paired paired_counts paired_seed_counts "
+        "paired_seeds sentence sign_flip_p signed"
+    ),
+    "stats.curves": (
+        "CurveComparison Improvement curve_sentence improvement_sentence paired_count_curve paired_curve "
+        "probability_of_improvement seed_ks seeds_curve"
+    ),
+    "stats.frontier": (
+        "AtEqualPass1 FrontierGap FrontierPoint Gap GapCurve at_equal_pass1 best_pass1 "
+        "compare_count_frontiers compare_frontiers count_frontier frontier frontier_sentence gap_curve "
+        "gap_near gap_to_frontier passk_at variety"
+    ),
+    "stats.intervals": (
+        "Interval bootstrap_means column_intervals mean_interval passk_interval seed_interval "
+        "share_difference share_interval share_intervals wilson"
+    ),
+    "stats.leash": (
+        "Discoveries LeashCounts detectable_probability leash_at_k leash_counts leash_discoveries "
+        "leash_exact leash_expected leash_intervals leash_noise_floor leash_sampling_error mcnemar_p"
+    ),
+    "stats.majority": "Majority maj_at_k",
+    "stats.passk": "avg_at_n cover_at_tau curve exact_pass_at_k pass_at_all_k pass_at_k pass_hat_k",
+    "stats.power": "detectable detectable_paired detectable_shares detectable_up_to fewest_units",
+    "stats.samples.anatomy": "Anatomy COUNTDOWN_CLASSES TOKEN_CLASSES classify token_anatomy",
+    "stats.samples.clusters": "pooled_share ratio_interval",
+    "stats.samples.diversity": "answer_entropy distinct_correct expected_distinct_correct token_entropy",
+    "stats.samples.patterns": "Pattern PatternComparison PatternFrequency compare_patterns load_patterns pattern_frequencies",
+    "stats.samples.perplexity": "Tails perplexities perplexities_from_sums perplexity_excess perplexity_tails",
+    "stats.samples.spectrum": "RankPath effective_rank rank_dynamics rank_path",
+    "stats.support": "SupportChange reachable success_probability support support_change",
+}  # new module: the names that `from sage_rlvr.evaluation import` took from it
+
+
+class Moved:
+    """A finder (sys.meta_path) that answers an old module name with the module that took its place, and warns."""
+
+    def find_spec(self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> ModuleSpec | None:
+        """The spec of an alias, or None where the name is none of the old ones."""
+        old = name.removeprefix("sage_rlvr.")
+        return ModuleSpec(name, self) if name != old and old in (*MODULES, "engines", "verbs") else None
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        """The new module itself, so that a patched attribute is patched for both names."""
+        old = spec.name.removeprefix("sage_rlvr.")
+        if old not in MODULES:  # a folder that is no more: a package without a file, in which the old names are found
+            package = ModuleType(spec.name)
+            package.__path__ = []
+            return package
+        new = f"sage_rlvr.{MODULES[old]}"
+        warnings.warn(f"{spec.name} is {new} now; the old name goes with version 0.3", DeprecationWarning, stacklevel=2)
+        module = importlib.import_module(new)
+        self._specs[spec.name] = module.__spec__
+        return module
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Give the module its own spec back: the import system has just written the alias over it."""
+        alias = module.__spec__
+        if alias is not None and alias.name in self._specs:
+            module.__spec__ = self._specs.pop(alias.name)
+
+    def __init__(self) -> None:
+        self._specs: dict[str, ModuleSpec | None] = {}
+
+
+def install() -> None:
+    """Let old module names be found; once."""
+    if not any(isinstance(finder, Moved) for finder in sys.meta_path):
+        sys.meta_path.append(Moved())

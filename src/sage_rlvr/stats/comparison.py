@@ -1,0 +1,347 @@
+"""Comparisons: paired differences, their verdict in words, and the level (checkpoints or methods) they speak about."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy import stats
+
+from sage_rlvr.errors import DataError
+from sage_rlvr.stats.intervals import (
+    RESAMPLES,
+    SEED,
+    Interval,
+    all_one,
+    bootstrap_sees,
+    least_seen,
+    mean_interval,
+    share_difference,
+)
+from sage_rlvr.stats.passk import pass_at_k, sampling_variance
+from sage_rlvr.stats.power import (
+    EXACT_UP_TO,
+    detectable,
+    detectable_paired,
+    detectable_shares,
+    detectable_up_to,
+    fewest_units,
+)
+
+Floats = NDArray[np.float64]
+
+CHECKPOINTS = "these checkpoints"
+METHODS = "these methods"
+CANNOT_TELL = "cannot be told (one training seed)"
+TWO_SEEDS = "cannot be told (two training seeds: a claim about methods needs at least three)"
+FEWEST_SEEDS = 3
+NO_SCATTER = "cannot be told (the same difference in all {} training seeds: are they different runs?)"
+ALONE = " taken alone"  # of a difference that does not outlast the correction for how many were tried
+FLIPS = 9999
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """a - b, paired.
+
+    `difference` holds the uncertainty over problems (level "these checkpoints") or over training seeds (level "these
+    methods", `problems` of them held fixed); `p` is two-sided, `adjusted` its Holm value among `family` comparisons.
+    `verdict`, from a's side: "better", "worse", "tied", "cannot be told (why)", or "better taken alone" where only p is
+    below 1 - level. `detectable`, the minimum detectable difference: the smallest true one that this very rule, taken alone,
+    finds 4 times in 5, if the units scatter as these did; `detectable_high`: its upper 95 % limit (`detectable_up_to`), since
+    the scatter of few units is itself a guess. What a comparison rules out is told by its interval alone (`excludes`).
+    """
+
+    difference: Interval
+    p: float
+    verdict: str
+    detectable: float
+    detectable_high: float = field(init=False)
+    level: str
+    mean_a: float
+    mean_b: float
+    problems: int | None = None
+    adjusted: float = math.nan
+    family: int = 1
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "detectable_high", detectable_up_to(self.detectable, self.difference.n))
+
+    @property
+    def told(self) -> bool:
+        """Whether there is a verdict at all."""
+        return not self.verdict.startswith("cannot")
+
+
+def paired(
+    a: ArrayLike,
+    b: ArrayLike,
+    *,
+    level: float = 0.95,
+    resamples: int = RESAMPLES,
+    seed: int = SEED,
+    shares: bool | None = None,
+) -> Comparison:
+    """Compare two checkpoints on the same problems: a, b (N,), one score a problem, same order.
+
+    "better" or "worse" needs both: the interval over problems leaves zero out, and the sign-flip permutation test has
+    p < 1 - level. Everything else is "tied"; below 6 problems the test cannot reach 0.05 and nothing can be told. Shares in
+    [0, 1] (`shares`; None: where all scores lie there) get the interval of `share_difference` unless `bootstrap_sees` their
+    gaps, all other scores BCa, which covers differences of few discordant problems too rarely (docs/verdicts.md).
+    """
+    left, right = same_shape(a, b, 1)
+    gaps = left - right
+    if shares is not False and are_shares(left, right) and not bootstrap_sees(gaps):
+        interval = share_difference(left, right, level=level)
+        found = detectable_shares(left, right, alpha=1 - level, seed=seed)
+    else:
+        interval = mean_interval(gaps, level=level, resamples=resamples, seed=seed)
+        found = detectable_paired(gaps, alpha=1 - level, seed=seed)
+    p = sign_flip_p(gaps, seed=seed)
+    verdict = too_few(len(gaps), level) or _verdict(interval, p, level)
+    return Comparison(
+        difference=interval,
+        p=p,
+        verdict=verdict,
+        detectable=max(found, abs(interval.value)) if verdict == "tied" else found,
+        level=CHECKPOINTS,
+        mean_a=float(left.mean()),
+        mean_b=float(right.mean()),
+    )
+
+
+def paired_counts(n: int, a: ArrayLike, b: ArrayLike, k: int, *, level: float = 0.95, seed: int = SEED) -> Comparison:
+    """Compare two checkpoints at pass@k from counts: right ones a, b (N,) among n samples of each problem, same order.
+
+    As `paired` on the unbiased estimates; the interval then holds the noise of the samples too, and says so.
+    """
+    found = paired(np.atleast_1d(pass_at_k(n, a, k)), np.atleast_1d(pass_at_k(n, b, k)), level=level, seed=seed)
+    return replace(found, difference=replace(found.difference, over="problems and their samples"))
+
+
+def paired_seeds(
+    a: ArrayLike, b: ArrayLike, *, level: float = 0.95, shared: float = 0.0, least: float = 0.0
+) -> Comparison:
+    """Compare two methods: a, b (S, N) or (S,), row s being training seed s of both, the same problems in each.
+
+    Each seed gives one mean difference; Student's t with S - 1 degrees of freedom over seeds, the problems held fixed.
+    With fewer than three seeds the verdict is "cannot be told (...)", and so it is where all differ by one number that is not
+    0: seeds without scatter say nothing of the next one. shared: a standard error that all seeds' differences have in common;
+    least: no half-width is below it (both 0 for exact scores; `paired_seed_counts` has them).
+    """
+    left, right = same_shape(a, b, np.ndim(a))
+    gaps = (left - right).reshape(len(left), -1).mean(axis=1)
+    seeds, mean = len(gaps), _finite(float(gaps.mean()))
+    error = _seeds_error(gaps, level, shared, least)
+    interval, p = _by_student(mean, error, seeds, level)
+    verdict = _verdict(interval, p, level) if math.isfinite(p) else NO_SCATTER.format(seeds)
+    if seeds < FEWEST_SEEDS:
+        verdict = (CANNOT_TELL, TWO_SEEDS)[seeds - 1]
+    return Comparison(
+        difference=interval,
+        p=p,
+        verdict=verdict,
+        detectable=detectable(error * math.sqrt(seeds), seeds, alpha=1 - level) if math.isfinite(p) else math.inf,
+        level=METHODS,
+        mean_a=float(left.mean()),
+        mean_b=float(right.mean()),
+        problems=left.shape[1] if left.ndim == 2 else None,
+    )
+
+
+def paired_seed_counts(n: int, a: ArrayLike, b: ArrayLike, k: int, *, level: float = 0.95) -> Comparison:
+    """Compare two methods at pass@k from counts: right ones a (S, N) among n samples, b (S, N) or, of a control that was
+    evaluated once, (1, N).
+
+    As `paired_seeds` on the unbiased estimates, with what samples add to it: no half-width below `least_seen`, and one
+    control's samples are noise that all seeds' differences share (`control_error`); the interval then says so.
+    """
+    left, right = (np.atleast_2d(np.asarray(pass_at_k(n, x, k))) for x in (a, b))
+    once = len(right) == 1 < len(left)
+    left, right = np.broadcast_arrays(left, right)
+    least = least_seen(left.size, level=level) if are_shares(left, right) else 0.0
+    found = paired_seeds(left, right, level=level, shared=control_error(n, b, k) if once else 0.0, least=least)
+    over = "training seeds and the control's samples" if once else "training seeds"
+    return replace(found, difference=replace(found.difference, over=over))
+
+
+def control_error(n: int, c: ArrayLike, k: int) -> float:
+    """Standard error that n samples give the mean pass@k of fixed problems, c right ones each: at p = (c + 1/2) / (n + 1).
+
+    At c / n a problem of no right sample would have no noise, although the next n may hold one: with k near n that is most of it.
+    """
+    right = np.ravel(np.asarray(c))
+    return math.sqrt(float(sampling_variance((right + 0.5) / (n + 1), n, k).sum())) / len(right)
+
+
+def holm(ps: ArrayLike) -> Floats:
+    """Holm's (1979) adjusted p values (M,) of ps (M,): p_(i) times the number of those not yet passed, kept rising, <= 1.
+
+    The chance of even one false "different" among them stays below alpha, however they depend on each other.
+    """
+    values = np.asarray(ps, dtype=float)
+    order = np.argsort(values, kind="stable")
+    stepped = np.maximum.accumulate(values[order] * np.arange(len(values), 0, -1))
+    out = np.empty(len(values))
+    out[order] = np.minimum(stepped, 1.0)
+    return out
+
+
+def adjust(comparisons: Sequence[Comparison]) -> list[Comparison]:
+    """The comparisons with Holm's p over all of them that have one. A "better" or "worse" that does not outlast it becomes
+    "better taken alone"."""
+    tested = [i for i, c in enumerate(comparisons) if math.isfinite(c.p)]
+    out = list(comparisons)
+    for i, p in zip(tested, holm([comparisons[i].p for i in tested]).tolist(), strict=True):
+        c = comparisons[i]
+        weak = c.verdict in ("better", "worse") and p >= 1 - c.difference.level
+        out[i] = replace(c, adjusted=p, family=len(tested), verdict=c.verdict + ALONE * weak)
+    return out
+
+
+def over_data_sets(found: Mapping[str, Comparison]) -> dict[str, Comparison]:
+    """`adjust` for one comparison made on several data sets: name -> comparison, with Holm's p over the data sets."""
+    return dict(zip(found, adjust(list(found.values())), strict=True))
+
+
+def sign_flip_p(gaps: ArrayLike, *, flips: int = FLIPS, seed: int = SEED) -> float:
+    """Two-sided p of mean(gaps) = 0 when each gap's sign is exchangeable; all 2^n patterns up to n = 12, else sampled.
+
+    Sampled: (1 + hits) / (1 + flips), so that p is never 0 (Phipson and Smyth 2010).
+    """
+    values = np.asarray(gaps, dtype=float)
+    values = values[values != 0]  # a zero gap does not care about its sign
+    n, seen = len(values), abs(float(np.sum(values)))
+    if n == 0:
+        return 1.0
+    edge = seen * (1 - 1e-12)
+    if n <= EXACT_UP_TO:
+        signs = 1.0 - 2.0 * (np.arange(2**n)[:, None] >> np.arange(n) & 1)
+        return float(np.mean(np.abs(signs @ values) >= edge))
+    rng, hits, step = np.random.default_rng(seed), 0, max(1, 2_000_000 // n)
+    for start in range(0, flips, step):
+        signs = rng.integers(2, size=(min(step, flips - start), n)) * 2.0 - 1.0
+        hits += int(np.sum(np.abs(signs @ values) >= edge))
+    return (1 + hits) / (1 + flips)
+
+
+def sentence(comparison: Comparison, name_a: str, name_b: str, metric: str) -> str:
+    """The verdict in plain English, with difference, interval, level and, when tied, the minimum detectable difference.
+
+    Differences keep the unit of the scores; "95 % interval" and "over N problems / training seeds" say which
+    uncertainty is meant.
+    """
+    c, gap = comparison, comparison.difference
+    word, alone = (c.verdict.removesuffix(ALONE), ", taken alone") if c.verdict.endswith(ALONE) else (c.verdict, "")
+    head = f"{name_a} vs {name_b}, {metric}: "
+    if not math.isfinite(gap.width):
+        where = f"here, but one of the {gap.over} gives no interval" if gap.n == 1 else f"in each of {gap.n} {gap.over}"
+        return head + f"{word} for {c.level}: {signed(gap.value)} {where}"
+    inside = f"{signed(gap.value)}, {_percent(gap.level)} interval {signed(gap.low)} to {signed(gap.high)}"
+    inside += f" over {gap.n} {gap.over}" + (f" on these {c.problems} problems" if c.problems else "")
+    if gap.width == 0 and gap.value == 0:
+        return head + f"identical for {c.level} on all {gap.n} {gap.over}"
+    if word == "tied":
+        inside += f"; {minimum_detectable(c.detectable, c.detectable_high)}"
+    elif c.told:
+        inside += f", {p_text(c.p)}"
+        if c.family > 1:
+            inside += f", Holm's {p_text(c.adjusted)}"
+    return head + f"{word} for {c.level}{alone} ({inside})"
+
+
+def minimum_detectable(x: float, high: float) -> str:
+    """What a tie could have hidden: "minimum detectable difference (80 % power) 0.012, up to 0.053 at 95 % confidence"."""
+    return f"minimum detectable difference (80 % power) {detectable_range(x, high)} at 95 % confidence"
+
+
+def detectable_range(x: float, high: float) -> str:
+    """ "0.012, up to 0.053"; "none" of a design that could have seen nothing."""
+    return f"{_plain(x)}, up to {_plain(high)}" if math.isfinite(x) else "none"
+
+
+def excludes(comparison: Comparison, value: float) -> bool:
+    """Whether the comparison rules a difference of `value` (a minus b) out: it lies outside the interval.
+
+    Where there is no interval nothing is ruled out. The minimum detectable difference does not say it: that a gain "would have
+    been seen" holds for the scatter that a few units happened to show, the interval holds for what was seen.
+    """
+    return not comparison.difference.contains(value)
+
+
+def signed(x: float, digits: int = 3) -> str:
+    """+0.012 or −0.003 with a true minus sign; a number that would round to zero keeps one significant digit."""
+    if 1e-7 < abs(x) < 0.5 * 10**-digits:
+        digits = math.ceil(-math.log10(abs(x)))
+    text = f"{x:+.{digits}f}"
+    return text[1:] if float(text) == 0 else text.replace("-", "−")
+
+
+def p_text(p: float) -> str:
+    """ "p = 0.012", "p < 0.001"."""
+    return f"p = {p:.3f}" if p >= 0.001 else "p < 0.001"
+
+
+def are_shares(left: Floats, right: Floats) -> bool:
+    """Whether the scores are shares in [0, 1] of several problems. Scores equal to the last digit that are not all 0 or 1 are
+    those of one policy: their difference needs no interval."""
+    both = np.stack([left, right])
+    inside = bool(np.all((both >= -1e-9) & (both <= 1 + 1e-9)))
+    one_policy = np.array_equal(left, right) and not np.all((left == 0) | (left == 1))
+    return len(left) > 1 and inside and not one_policy
+
+
+def too_few(n: int, level: float) -> str:
+    """The verdict "cannot be told" where no sign-flip test on n problems can speak, else ""."""
+    return f"cannot be told (too few problems: {n})" if n < fewest_units(1 - level) else ""
+
+
+def same_shape(a: ArrayLike, b: ArrayLike, dims: int) -> tuple[Floats, Floats]:
+    """a and b as arrays of one shape with `dims` axes, or DataError."""
+    left, right = np.asarray(a, dtype=float), np.asarray(b, dtype=float)
+    if left.shape != right.shape or left.ndim != dims or left.size == 0:
+        raise DataError(
+            f"shapes {left.shape} and {right.shape} cannot be paired; "
+            "evaluate both on the same problems in the same order."
+        )
+    return left, right
+
+
+def _verdict(interval: Interval, p: float, level: float) -> str:
+    if interval.contains(0.0) or not p < 1 - level:
+        return "tied"
+    return "better" if interval.value > 0 else "worse"
+
+
+def _seeds_error(gaps: Floats, level: float, shared: float, least: float) -> float:
+    """Standard error of the mean of gaps (S,), 0 where they do not scatter; NaN of one seed."""
+    if len(gaps) < 2:
+        return math.nan
+    scatter = 0.0 if all_one(gaps) else float(gaps.std(ddof=1)) / math.sqrt(len(gaps))
+    return max(math.hypot(scatter, shared), least / float(stats.t.ppf((1 + level) / 2, len(gaps) - 1)))
+
+
+def _by_student(mean: float, error: float, seeds: int, level: float) -> tuple[Interval, float]:
+    """Student's interval over seeds and p; infinite and NaN of one seed, and of seeds that all give one number but 0."""
+    told = seeds > 1 and (error > 0 or mean == 0)
+    half = float(stats.t.ppf((1 + level) / 2, seeds - 1)) * error if told else math.inf
+    p = math.nan if not told else 1.0 if error == 0 else float(2 * stats.t.sf(abs(mean) / error, seeds - 1))
+    over = "training seeds"
+    return Interval(value=mean, low=mean - half, high=mean + half, level=level, over=over, n=seeds), p
+
+
+def _finite(mean: float) -> float:
+    if not math.isfinite(mean):
+        raise DataError("a score is not finite; drop or mend that unit of both arms first.")
+    return mean
+
+
+def _percent(level: float) -> str:
+    return f"{100 * level:g} %"
+
+
+def _plain(x: float) -> str:
+    return f"{x:.3f}" if x >= 0.0005 else f"{x:.1g}"

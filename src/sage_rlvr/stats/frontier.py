@@ -1,0 +1,430 @@
+"""The temperature frontier: what the base policy reaches by nothing but sampling colder or hotter."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy import stats
+
+from sage_rlvr.errors import DataError
+from sage_rlvr.stats.comparison import FEWEST_SEEDS, minimum_detectable, signed
+from sage_rlvr.stats.intervals import (
+    RESAMPLES,
+    SEED,
+    Interval,
+    bootstrap_means,
+    bootstrap_sees,
+    difference_reach,
+    third_moment,
+)
+from sage_rlvr.stats.passk import check_probabilities, exact_pass_at_k, pass_at_k
+from sage_rlvr.stats.power import detectable_up_to, fewest_units
+
+Floats = NDArray[np.float64]
+Columns = dict[float, tuple[Floats, Floats]]  # temperature, coldest first -> pass@1 and pass@k of each problem
+Counts = tuple[int, ArrayLike]  # samples of each problem, right ones among them (N,)
+
+NO_COMMON_RANGE = "no common range"
+NEAR = " at equal pass@1 near T = 1"  # ends the name of a metric that `gap_near` read
+NOT_NEAR = "one of the two has no temperature with the pass@1 that the other has at T = 1"
+WIDEST = 4.0  # how many times the ends of a percentile interval are moved out at most
+
+
+@dataclass(frozen=True, kw_only=True)
+class FrontierPoint:
+    """Mean pass@1 and pass@k of one policy at one sampling temperature."""
+
+    temperature: float
+    pass1: float
+    passk: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gap:
+    """Arm minus base in pass@k at equal pass@1. `value` is None when `reason` says why nothing can be compared."""
+
+    value: float | None
+    low: float = math.nan
+    high: float = math.nan
+    reason: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AtEqualPass1:
+    """One trained policy against the base at that temperature at which the base has the same pass@1.
+
+    `base_passk`, `temperature` and `difference` (arm minus base, interval over problems, the interpolation redone in
+    every resample) are None when the arm lies outside the base's frontier; `reason` then says on which side.
+    `detectable`: the true difference that leaves the interval clear of zero 4 times in 5, in the harder direction;
+    `detectable_high` as in `Comparison`.
+    """
+
+    base_passk: float | None
+    temperature: float | None
+    difference: Interval | None
+    reason: str = ""
+    detectable: float = math.inf
+
+    @property
+    def detectable_high(self) -> float:
+        """Upper 95 % limit of `detectable`."""
+        return _detectable_high(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FrontierGap:
+    """Two policies, each at all its temperatures: mean gap in pass@k (a minus b) at equal pass@1.
+
+    low, high: the range of pass@1 that both cover. `difference` is None where there is none (`reason` is "no common range")
+    or where too few resamples have one. `verdict`: better, worse, tied, or the reason. `detectable` as in `AtEqualPass1`.
+    """
+
+    difference: Interval | None
+    value: float | None
+    low: float
+    high: float
+    verdict: str
+    reason: str = ""
+    detectable: float = math.inf
+
+    @property
+    def detectable_high(self) -> float:
+        """Upper 95 % limit of `detectable`."""
+        return _detectable_high(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GapCurve:
+    """`gap_curve`: where on the pass@1 axis two methods' frontiers lie apart, and by how much.
+
+    pass1, difference, low, high: (M,). low and high are NaN below three training seeds. home: b's mean pass@1 at temperature 1,
+    None where some seed was not read there.
+    """
+
+    pass1: Floats
+    difference: Floats
+    low: Floats
+    high: Floats
+    level: float
+    seeds: int
+    home: float | None = None
+
+
+def variety(points: Sequence[FrontierPoint], distinct: Mapping[float, float]) -> tuple[FrontierPoint, ...]:
+    """A frontier with the expected number of distinct right completions in the place of pass@k; distinct: temperature -> mean over
+    the problems. KeyError where a temperature of the points is not among them."""
+    return tuple(replace(point, passk=distinct[point.temperature]) for point in points)
+
+
+def frontier(ps: Mapping[float, ArrayLike], k: int = 256) -> tuple[FrontierPoint, ...]:
+    """Points of one policy, hottest last: ps maps temperature -> exact probabilities (N,) on the same problems."""
+    return _points(_table(ps, k))
+
+
+def best_pass1(points: Sequence[FrontierPoint]) -> FrontierPoint:
+    """The point of highest pass@1; among equals the one with the higher pass@k."""
+    if not points:
+        raise DataError("an empty frontier has no best point; evaluate the base at one temperature at least.")
+    return max(points, key=lambda point: (point.pass1, point.passk))
+
+
+def passk_at(pass1: float, points: Sequence[FrontierPoint]) -> tuple[float, float] | None:
+    """(pass@k, temperature) of the frontier at the given pass@1 by linear interpolation between neighbours in T.
+
+    Where several stretches of the frontier have this pass@1 the best pass@k counts: the base may choose. None outside.
+    """
+    ordered = sorted(points, key=lambda point: point.temperature)
+    found = [(p.passk, p.temperature) for p in ordered if p.pass1 == pass1]
+    for left, right in pairwise(ordered):
+        low, high = sorted((left.pass1, right.pass1))
+        if low < high and low <= pass1 <= high:
+            w = (pass1 - left.pass1) / (right.pass1 - left.pass1)
+            temperature = left.temperature + w * (right.temperature - left.temperature)
+            found.append((left.passk + w * (right.passk - left.passk), temperature))
+    return max(found) if found else None
+
+
+def gap_to_frontier(arm: Sequence[FrontierPoint], base: Sequence[FrontierPoint], *, steps: int = 201) -> Gap:
+    """Mean gap in pass@k (arm minus base) at equal pass@1 over the range of pass@1 that both frontiers cover."""
+    if not arm or not base:
+        return Gap(value=None, reason=NO_COMMON_RANGE)
+    low = max(min(p.pass1 for p in arm), min(p.pass1 for p in base))
+    high = min(max(p.pass1 for p in arm), max(p.pass1 for p in base))
+    if low > high:
+        return Gap(value=None, low=low, high=high, reason=NO_COMMON_RANGE)
+    corners = [p.pass1 for p in (*arm, *base) if low <= p.pass1 <= high]
+    grid = np.unique([*np.linspace(low, high, steps), *corners])
+    pairs = [(x, passk_at(x, arm), passk_at(x, base)) for x in grid.tolist()]
+    seen = np.array([(x, a[0] - b[0]) for x, a, b in pairs if a is not None and b is not None])
+    if len(seen) < 2:
+        return (
+            Gap(value=float(seen[0, 1]), low=low, high=high) if len(seen) else Gap(value=None, reason=NO_COMMON_RANGE)
+        )
+    mean = np.trapezoid(seen[:, 1], seen[:, 0]) / (seen[-1, 0] - seen[0, 0])
+    return Gap(value=float(mean), low=low, high=high)
+
+
+def gap_near(a: Sequence[FrontierPoint], b: Sequence[FrontierPoint], temperature: float = 1.0) -> float | None:
+    """pass@k of a minus b at equal pass@1 near one temperature: the mean of two readings, at the pass@1 that b has at
+    `temperature` and at the one that a has there, the other interpolated between its own temperatures.
+
+    One reading alone leans towards the policy that is not interpolated: frontiers are concave, so noise along pass@1 lowers what
+    is read off them. The mean of both is antisymmetric in a and b. None where either was not read at `temperature`, or cannot
+    reach the other's pass@1.
+    """
+    homes = [next((point for point in line if point.temperature == temperature), None) for line in (a, b)]
+    if homes[0] is None or homes[1] is None:
+        return None
+    there, here = passk_at(homes[1].pass1, a), passk_at(homes[0].pass1, b)
+    if there is None or here is None:
+        return None
+    return float((there[0] - homes[1].passk + homes[0].passk - here[0]) / 2)
+
+
+def gap_curve(
+    a: Sequence[Sequence[FrontierPoint]], b: Sequence[Sequence[FrontierPoint]], *, level: float = 0.95, steps: int = 101
+) -> GapCurve | None:
+    """pass@k of a minus b at equal pass@1, point by point: one frontier a training seed in each, paired in order.
+
+    Over the range of pass@1 that every seed of both covers; None where there is none. Student's interval over seeds at each
+    point by itself, the problems held fixed. A frontier seen at a single temperature covers one point and gives None.
+    """
+    if not a or len(a) != len(b):
+        raise DataError(f"{len(a)} and {len(b)} frontiers: gap_curve pairs them, one a training seed in each.")
+    columns = [[_columns(points) for points in side] for side in (a, b)]
+    ends = [(one.min(), one.max()) for side in columns for one, _ in side]
+    low, high = max(end[0] for end in ends), min(end[1] for end in ends)
+    if not low < high:
+        return None
+    grid = np.linspace(low, high, steps)
+    gaps = np.stack([_best_at(grid, *left) - _best_at(grid, *right) for left, right in zip(*columns, strict=True)])
+    mean, reach = gaps.mean(axis=0), np.full(steps, math.nan)
+    if len(gaps) >= FEWEST_SEEDS:
+        spread = gaps.std(axis=0, ddof=1) / math.sqrt(len(gaps))
+        reach = float(stats.t.ppf((1 + level) / 2, len(gaps) - 1)) * spread
+    homes = [point.pass1 for points in b for point in points if point.temperature == 1.0]
+    home = float(np.mean(homes)) if len(homes) == len(b) else None
+    return GapCurve(
+        pass1=grid, difference=mean, low=mean - reach, high=mean + reach, level=level, seeds=len(gaps), home=home
+    )
+
+
+def at_equal_pass1(
+    arm: ArrayLike,
+    base: Mapping[float, ArrayLike],
+    *,
+    k: int = 256,
+    level: float = 0.95,
+    resamples: int = RESAMPLES,
+    seed: int = SEED,
+    whose: str = "the base",
+) -> AtEqualPass1:
+    """One trained policy arm (N,) at its own temperature against the base's frontier: temperature -> (N,); `whose` it is.
+
+    The interval is a percentile bootstrap over problems; it is withheld when more than 1 - level of the resamples put
+    the arm off the base's frontier (then the comparison hangs on which problems were drawn).
+    """
+    one, many = check_probabilities(arm, "arm"), np.asarray(exact_pass_at_k(arm, k))
+    points = frontier(base, k)
+    here = passk_at(float(one.mean()), points)
+    if here is None:
+        reason = _outside(float(one.mean()), points, whose)
+        return AtEqualPass1(base_passk=None, temperature=None, difference=None, reason=reason)
+    table = _table(base, k)
+    columns = [one, many, *(column for pair in table.values() for column in pair)]
+    if len({len(column) for column in columns}) > 1:
+        raise DataError("arm and base were evaluated on different numbers of problems; evaluate both on the same ones.")
+    boot = bootstrap_means(np.stack(columns, axis=1), resamples=resamples, seed=seed)
+    gaps = [_gap_of_row(row, list(table)) for row in boot]
+    seen = [gap for gap in gaps if gap is not None]
+    value, interval, reason, found = float(many.mean()) - here[0], None, "", math.inf
+    if len(one) < fewest_units(1 - level):
+        reason = f"cannot be told: too few problems ({len(one)})"
+    elif len(seen) >= level * len(gaps):
+        low, rare, often, high = np.quantile(seen, [(1 - level) / 2, 0.2, 0.8, (1 + level) / 2]).tolist()
+        interval = Interval(value=value, low=low, high=high, level=level, over="problems", n=len(one))
+        found = max(2 * value - low - rare, high + often - 2 * value, abs(value))
+    else:
+        reason = f"cannot be told: too close to the end of {whose}'s frontier for an interval"
+    return AtEqualPass1(base_passk=here[0], temperature=here[1], difference=interval, reason=reason, detectable=found)
+
+
+def compare_frontiers(
+    a: Mapping[float, ArrayLike],
+    b: Mapping[float, ArrayLike],
+    *,
+    k: int = 256,
+    level: float = 0.95,
+    resamples: int = 1000,
+    seed: int = SEED,
+) -> FrontierGap:
+    """`gap_to_frontier` of two policies with its interval: a, b map temperature -> exact probabilities (N,), same problems.
+
+    Percentile bootstrap over problems, paired: every resample draws the same problems for both, makes both frontiers again
+    and takes the range that these two cover. Where it sees too few problems that differ (`bootstrap_sees`), its ends are moved
+    out as far as `share_difference` reaches beyond Student, in pass@k at both hottest temperatures: percentiles alone cover
+    87 %. Withheld when more than 1 - level of the resamples have no common range.
+    """
+    return _compare_tables(_table(a, k), _table(b, k), "problems", level, resamples, seed)
+
+
+def compare_count_frontiers(
+    a: Mapping[float, Counts],
+    b: Mapping[float, Counts],
+    *,
+    k: int = 256,
+    level: float = 0.95,
+    resamples: int = 1000,
+    seed: int = SEED,
+) -> FrontierGap:
+    """`compare_frontiers` from samples: a, b map temperature -> (n, right ones (N,)), same problems in the same order.
+
+    A problem stands on each frontier with its unbiased pass@1 and pass@k, so that drawing problems again holds the noise of
+    the samples as well; the interval says so.
+    """
+    tables = (_count_table(counts, k) for counts in (a, b))
+    return _compare_tables(*tables, "problems and their samples", level, resamples, seed)
+
+
+def count_frontier(counts: Mapping[float, Counts], k: int = 256) -> tuple[FrontierPoint, ...]:
+    """`frontier` from samples: temperature -> (n, right ones (N,)), hottest last, the unbiased means."""
+    return _points(_count_table(counts, k))
+
+
+def _compare_tables(a: Columns, b: Columns, over: str, level: float, resamples: int, seed: int) -> FrontierGap:
+    plain = gap_to_frontier(_points(a), _points(b))
+    if plain.value is None:
+        return FrontierGap(
+            difference=None, value=None, low=plain.low, high=plain.high, verdict=plain.reason, reason=plain.reason
+        )
+    columns = [column for table in (a, b) for pair in table.values() for column in pair]
+    if len({len(column) for column in columns}) > 1:
+        raise DataError("the two were evaluated on different numbers of problems; evaluate both on the same ones.")
+    n, split = len(columns[0]), 2 * len(a)
+    boot = bootstrap_means(np.stack(columns, axis=1), resamples=resamples, seed=seed)
+    gaps = [_mean_gap(row[:split:2], row[1:split:2], row[split::2], row[split + 1 :: 2]) for row in boot]
+    seen = [gap for gap in gaps if gap is not None]
+    interval, found, reason = None, math.inf, ""
+    if n < fewest_units(1 - level):
+        reason = f"cannot be told: too few problems ({n})"
+    elif len(seen) < level * len(gaps):
+        reason = f"cannot be told: {len(gaps) - len(seen)} of {len(gaps)} resamples have {NO_COMMON_RANGE}"
+    else:
+        low, rare, often, high = np.quantile(seen, [(1 - level) / 2, 0.2, 0.8, (1 + level) / 2]).tolist()
+        below, above = _unseen(list(a.values())[-1][1], list(b.values())[-1][1], level)
+        low, high = plain.value - below * (plain.value - low), plain.value + above * (high - plain.value)
+        low, high = min(low, plain.value), max(high, plain.value)
+        interval = Interval(value=plain.value, low=low, high=high, level=level, over=over, n=n)
+        found = max(2 * plain.value - low - rare, high + often - 2 * plain.value, abs(plain.value))
+    word = "tied" if interval and interval.contains(0.0) else "better" if plain.value > 0 else "worse"
+    return FrontierGap(
+        difference=interval,
+        value=plain.value,
+        low=plain.low,
+        high=plain.high,
+        verdict=reason or word,
+        reason=reason,
+        detectable=found,
+    )
+
+
+def frontier_sentence(gap: FrontierGap, name_a: str, name_b: str, k: int) -> str:
+    """The comparison of two temperature frontiers in words."""
+    head = f"{name_a} vs {name_b}, pass@{k} at equal pass@1, temperature frontiers: "
+    if gap.value is None:
+        return head + f"{NO_COMMON_RANGE} of pass@1"
+    where = f"over pass@1 {gap.low:.3f} to {gap.high:.3f}, which both cover"
+    if gap.difference is None:
+        return head + f"{gap.reason} (mean gap {signed(gap.value)} {where})"
+    d = gap.difference
+    text = f"mean gap {signed(d.value)} {where}, {100 * d.level:g} % interval {signed(d.low)} to {signed(d.high)}"
+    hidden = f"; {minimum_detectable(gap.detectable, gap.detectable_high)}" if gap.verdict == "tied" else ""
+    return head + f"{gap.verdict} for these checkpoints ({text} over {d.n} {d.over}{hidden})"
+
+
+def _detectable_high(found: AtEqualPass1 | FrontierGap) -> float:
+    return math.inf if found.difference is None else detectable_up_to(found.detectable, found.difference.n)
+
+
+def _mean_gap(one_a: Floats, many_a: Floats, one_b: Floats, many_b: Floats, steps: int = 101) -> float | None:
+    """`gap_to_frontier` from columns in order of temperature; the corners between the steps are left out."""
+    low, high = max(one_a.min(), one_b.min()), min(one_a.max(), one_b.max())
+    if low > high:
+        return None
+    grid = np.linspace(low, high, steps)
+    gaps = _best_at(grid, one_a, many_a) - _best_at(grid, one_b, many_b)
+    return float(np.mean((gaps[1:] + gaps[:-1]) / 2))
+
+
+def _best_at(grid: Floats, one: Floats, many: Floats) -> Floats:
+    """pass@k of a frontier at each pass@1 of grid, all within its range: the best over its stretches, as `passk_at`."""
+    if len(one) == 1:
+        return np.full(len(grid), many[0])
+    low, high = np.minimum(one[:-1], one[1:]), np.maximum(one[:-1], one[1:])
+    width = np.where(high > low, one[1:] - one[:-1], 1.0)
+    at = many[:-1] + (grid[:, None] - one[:-1]) / width * (many[1:] - many[:-1])
+    inside = (low - 1e-12 <= grid[:, None]) & (grid[:, None] <= high + 1e-12) & (high > low)
+    corners = np.where(np.abs(grid[:, None] - one) <= 1e-12, many, -np.inf)
+    return np.asarray(np.maximum(np.where(inside, at, -np.inf).max(axis=1), corners.max(axis=1)))
+
+
+def _columns(points: Sequence[FrontierPoint]) -> tuple[Floats, Floats]:
+    ordered = sorted(points, key=lambda point: point.temperature)
+    return np.array([p.pass1 for p in ordered]), np.array([p.passk for p in ordered])
+
+
+def _gap_of_row(row: Floats, temperatures: list[float]) -> float | None:
+    points = [
+        FrontierPoint(temperature=t, pass1=row[2 + 2 * i], passk=row[3 + 2 * i]) for i, t in enumerate(temperatures)
+    ]
+    here = passk_at(float(row[0]), points)
+    return None if here is None else float(row[1]) - here[0]
+
+
+def _outside(pass1: float, points: Sequence[FrontierPoint], whose: str) -> str:
+    top = best_pass1(points)
+    if pass1 > top.pass1:
+        return f"beyond {whose}'s frontier (its best pass@1 is {top.pass1:.3f} at T = {top.temperature:g})"
+    low = min(points, key=lambda point: point.pass1)
+    return f"below {whose}'s frontier (its lowest pass@1 is {low.pass1:.3f} at T = {low.temperature:g})"
+
+
+def _unseen(left: Floats, right: Floats, level: float) -> tuple[float, float]:
+    """How many times further the interval of a difference of shares reaches (below, above) it than Student's, from 1 to
+    `WIDEST`: 1 where a bootstrap sees enough problems that differ, else what its resamples lack."""
+    gaps, n = left - right, len(left)
+    student = float(stats.t.ppf((1 + level) / 2, n - 1)) * float(gaps.std(ddof=1)) / math.sqrt(n)
+    if bootstrap_sees(gaps) or np.array_equal(left, right):
+        return 1.0, 1.0
+    spread = np.cov(left, right)
+    means, variances = (left.mean(), right.mean()), (spread[0, 0], spread[1, 1])
+    reach = difference_reach(means, variances, spread[0, 1], third_moment(gaps), n, level=level)
+    below, above = (min(float(x) / student, WIDEST) if student > 0 else WIDEST for x in reach)
+    return below, above
+
+
+def _points(table: Columns) -> tuple[FrontierPoint, ...]:
+    return tuple(
+        FrontierPoint(temperature=t, pass1=float(one.mean()), passk=float(many.mean()))
+        for t, (one, many) in table.items()
+    )
+
+
+def _count_table(counts: Mapping[float, Counts], k: int) -> Columns:
+    return {
+        float(t): tuple(np.atleast_1d(pass_at_k(counts[t][0], counts[t][1], tries)) for tries in (1, k))  # type: ignore[misc]
+        for t in sorted(counts)
+    }
+
+
+def _table(ps: Mapping[float, ArrayLike], k: int) -> Columns:
+    out: Columns = {}
+    for temperature in sorted(ps):
+        one = check_probabilities(ps[temperature], f"p at T = {temperature:g}")
+        out[float(temperature)] = (one, np.asarray(exact_pass_at_k(one, k)))
+    return out

@@ -1,0 +1,1 @@
+"""Statistics of sampled completions: reasoning patterns, diversity, perplexity, structure, signals by class of token."""

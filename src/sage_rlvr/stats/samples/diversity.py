@@ -1,0 +1,113 @@
+"""Diversity of the samples of one problem: distinct correct answers, answer entropy, token entropy.
+
+    distinct            number of different answers among the correct ones of n samples
+    expected distinct   sum_a [1 - C(n - n_a, k) / C(n, k)] in k of them (rarefaction: Hurlbert 1971)
+    AnswerEntropy       -sum_j phat_j log phat_j over the answers of n samples (Invisible Leash, arXiv 2507.14843)
+    TokenEntropy        mean over responses of mean_t H_t, H_t = -sum_v p(v) log p(v) (the same; SAGE's Eq. 12)
+
+Answers are strings and are compared as strings: give canonical ones, or 1/2 and 0.5 count as two. None stands for a
+response without an answer. All entropies are in nats. Functions take one problem; average over problems last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from sage_rlvr.errors import DataError
+from sage_rlvr.stats.passk import pass_at_k
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Answers = Sequence[str | None]
+
+
+@dataclass(frozen=True, eq=False)
+class Tally:
+    """Samples of one problem by answer, in order of first appearance.
+
+    answers (m,) strings; counts (m,) samples that gave each; right (m,) correct ones among these; silent: samples whose
+    answer is None; silent_right: correct ones among those.
+    """
+
+    answers: tuple[str, ...]
+    counts: Ints
+    right: Ints
+    silent: int
+    silent_right: int
+
+    @property
+    def n(self) -> int:
+        """Samples in all."""
+        return int(self.counts.sum()) + self.silent
+
+
+def tally(answers: Answers, correct: ArrayLike) -> Tally:
+    """Count the answers of one problem: answers (n,), correct (n,) bool. Raises DataError for other shapes or no sample."""
+    verdicts = np.asarray(correct)
+    if verdicts.shape != (len(answers),) or not len(answers) or not np.all((verdicts == 0) | (verdicts == 1)):
+        raise DataError(
+            f"{len(answers)} answers and verdicts of shape {verdicts.shape}: pass one true or false a sample."
+        )
+    found: dict[str | None, list[int]] = {}
+    for answer, right in zip(answers, verdicts.tolist(), strict=True):
+        entry = found.setdefault(answer, [0, 0])
+        entry[0] += 1
+        entry[1] += bool(right)
+    silent, silent_right = found.pop(None, [0, 0])
+    named = np.array(list(found.values()), dtype=np.int64).reshape(-1, 2)
+    texts = tuple(answer for answer in found if answer is not None)
+    return Tally(texts, named[:, 0], named[:, 1], silent, silent_right)
+
+
+def distinct_correct(answers: Answers, correct: ArrayLike) -> int:
+    """How many different answers the correct ones of n samples gave. Grows with n: compare at equal n.
+
+    In mathematics there is one right value, so this counts spellings unless answers are canonical; it says something
+    where many answers are right, as in Countdown, or where `answers` are whole solutions.
+    """
+    return int(np.sum(tally(answers, correct).right > 0))
+
+
+def expected_distinct_correct(answers: Answers, correct: ArrayLike, ks: Sequence[int]) -> Floats:
+    """Expected number of different correct answers among k of the n samples, (K,): unbiased for k draws from the policy.
+
+    sum over correct answers a of pass@k(n, n_a), n_a its correct samples: Hurlbert's rarefaction (1971). k = n gives
+    `distinct_correct`, k = 1 the share of correct samples with an answer. Raises DataError for k > n.
+    """
+    counted = tally(answers, correct)
+    tries = np.asarray(ks)
+    chances = np.asarray(pass_at_k(counted.n, counted.right[:, None], tries[None, :]))
+    return np.asarray(chances.sum(axis=0))
+
+
+def answer_entropy(answers: Answers, *, miller_madow: bool = False) -> float:
+    """AnswerEntropy of n samples in nats; None (an incomplete response) is a class of its own.
+
+    The plug-in value is too low by about (m - 1) / 2n for m possible answers, so compare at equal n.
+    miller_madow adds (m_seen - 1) / 2n (Miller 1955), which mends most of it where each answer was seen often.
+    """
+    if not len(answers):
+        raise DataError("no answers: the entropy of no samples is not defined.")
+    counts = np.unique([repr(answer) for answer in answers], return_counts=True)[1]  # repr: "None" is not None
+    shares = counts / counts.sum()
+    missing = (len(counts) - 1) / (2 * counts.sum()) if miller_madow else 0.0
+    return float(-np.sum(shares * np.log(shares)) + missing)
+
+
+def token_entropy(entropies: Sequence[ArrayLike]) -> float:
+    """TokenEntropy of some responses: the mean over responses of the mean over their tokens of H_t (nats).
+
+    entropies: one array (T_i,) a response, of the whole next-token distribution at temperature 1, untruncated. Each
+    response counts once, however long; the mean over all tokens would let long ones decide.
+    """
+    rows = [np.asarray(row, dtype=float).reshape(-1) for row in entropies]
+    for i, row in enumerate(rows):
+        if not row.size or not np.all(np.isfinite(row)) or np.any(row < 0):
+            raise DataError(f"entropies[{i}] is empty, negative or not finite; pass H_t >= 0 of its counted tokens.")
+    if not rows:
+        raise DataError("no responses: the mean entropy of no tokens is not defined.")
+    return float(np.mean([row.mean() for row in rows]))

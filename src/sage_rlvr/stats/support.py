@@ -1,0 +1,107 @@
+"""Exact support (Definition 4.1 of the SAGE paper): which correct completions a policy can be expected to ever show."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from sage_rlvr.errors import DataError
+from sage_rlvr.stats.passk import check_probabilities, exact_pass_at_k
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SupportChange:
+    """Correct completions (and problems) by membership in supp_eps of base and policy; Invisible Leash, 2507.14843.
+
+    `preserved`: in both; `gained`: in the policy's only (expansion); `lost`: in the base's only (shrinkage);
+    `outside`: in neither. The `*_problems` fields count a problem as supported when one correct completion at least is.
+    """
+
+    eps: float
+    preserved: int
+    gained: int
+    lost: int
+    outside: int
+    preserved_problems: int
+    gained_problems: int
+    lost_problems: int
+    outside_problems: int
+
+    @property
+    def retention(self) -> float:
+        """SRR, preserved / (preserved + lost) over completions; 0 where the base supports nothing."""
+        return _share(self.preserved, self.preserved + self.lost)
+
+    @property
+    def discovery(self) -> float:
+        """NDR, gained / (preserved + gained) over completions; 0 where the policy supports nothing."""
+        return _share(self.gained, self.preserved + self.gained)
+
+
+def support(logps: Sequence[ArrayLike], eps: float) -> NDArray[np.int64]:
+    """How many correct completions of each problem have probability above eps: (N,) counts.
+
+    logps: one array of log-probabilities a problem, one entry for each of its correct completions (all of them: the
+    world is enumerable). Definition 4.1: supp_eps(pi) = {correct y : pi(y | x) > eps}.
+    """
+    return np.array([int(np.sum(inside)) for inside in _inside(logps, eps, "logps")], dtype=np.int64)
+
+
+def support_change(base: Sequence[ArrayLike], policy: Sequence[ArrayLike], eps: float) -> SupportChange:
+    """Which correct completions the policy kept, gained and lost; both lists in the same order of problems and
+    completions. Raises DataError when they do not list the same completions."""
+    before, after = _inside(base, eps, "base"), _inside(policy, eps, "policy")
+    if [len(x) for x in before] != [len(x) for x in after]:
+        raise DataError("base and policy list different numbers of correct completions; score the same with both.")
+    old, new = _joined(before), _joined(after)
+    old_any, new_any = np.array([x.any() for x in before], bool), np.array([x.any() for x in after], bool)
+    kept, won, lost, none = _four(old, new)
+    p_kept, p_won, p_lost, p_none = _four(old_any, new_any)
+    return SupportChange(
+        eps=eps, preserved=kept, gained=won, lost=lost, outside=none,
+        preserved_problems=p_kept, gained_problems=p_won, lost_problems=p_lost, outside_problems=p_none,
+    )  # fmt: skip
+
+
+def success_probability(logps: Sequence[ArrayLike]) -> Floats:
+    """p of being right, (N,): the sum of the probabilities of all correct completions of each problem."""
+    sums = [math.fsum(np.exp(_finite_or_minus_inf(row, f"logps[{i}]")).tolist()) for i, row in enumerate(logps)]
+    return check_probabilities(sums)
+
+
+def reachable(logps: Sequence[ArrayLike], k: int = 256) -> Floats:
+    """Expected number of distinct correct completions among k independent samples, (N,): sum of 1 - (1 - p_y)^k."""
+    rows = [_finite_or_minus_inf(row, f"logps[{i}]") for i, row in enumerate(logps)]
+    return np.array([float(np.sum(exact_pass_at_k(np.exp(row), k))) if row.size else 0.0 for row in rows])
+
+
+def _inside(logps: Sequence[ArrayLike], eps: float, name: str) -> list[NDArray[np.bool_]]:
+    if not 0 <= eps < 1:
+        raise DataError(f"eps = {eps}: a support threshold is a probability in [0, 1), for example 1/256.")
+    log_eps = math.log(eps) if eps > 0 else -math.inf
+    return [_finite_or_minus_inf(row, f"{name}[{i}]") > log_eps for i, row in enumerate(logps)]
+
+
+def _finite_or_minus_inf(row: ArrayLike, where: str) -> Floats:
+    values = np.asarray(row, dtype=float).reshape(-1)
+    if np.any(np.isnan(values)) or np.any(values > 1e-6):
+        raise DataError(f"{where} holds NaN or values above 0; pass log-probabilities of whole completions.")
+    return np.minimum(values, 0.0)
+
+
+def _joined(rows: list[NDArray[np.bool_]]) -> NDArray[np.bool_]:
+    return np.concatenate([*rows, np.zeros(0, bool)])
+
+
+def _four(old: NDArray[np.bool_], new: NDArray[np.bool_]) -> tuple[int, int, int, int]:
+    return int(np.sum(old & new)), int(np.sum(~old & new)), int(np.sum(old & ~new)), int(np.sum(~old & ~new))
+
+
+def _share(part: int, whole: int) -> float:
+    return part / whole if whole else 0.0

@@ -1,0 +1,172 @@
+"""The power frontier: what the untrained base reaches when it is tempered over whole completions, without any reward.
+
+    pi_power(y | x) = pi(y | x)^power / Z(x, power),   Z(x, power) = sum over all completions y of pi(y | x)^power
+
+Sampling colder token by token is not the only way to sharpen a policy. Tempering a whole completion also looks ahead: a token
+that leads to one likely completion beats one that leads to many unlikely ones. Power 1 is the policy itself, power infinity its
+likeliest completion. It costs a search or a Markov chain to sample from, so it is no rival at decoding time. It is a control:
+what lies on this frontier was in the base, and RL without new knowledge could reach it.
+
+A `FrontierPoint` of this frontier has temperature 1 / power, so that all readings of `evaluation.frontier` apply to it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import logsumexp
+
+from sage_rlvr.errors import DataError
+from sage_rlvr.stats.frontier import FrontierPoint
+from sage_rlvr.stats.intervals import Interval, mean_interval
+from sage_rlvr.stats.passk import exact_pass_at_k
+from sage_rlvr.stats.support import reachable
+
+Floats = NDArray[np.float64]
+
+POWERS = (1.0, 1.1, 1.25, 1.5, 1.75, 2.0, 2.25, 2.5, 3.0, 3.5, 4.0, 5.0, 7.0, 10.0, 20.0)
+WIDEST = 0.005
+"""Of the bound on a mean pass@1: a power whose normalizer is known less well has no point on the frontier."""
+MOST_UNSEEN = 0.05
+"""Of the tempered law, that completions which no sample showed may hold on average over problems."""
+LEAST_ESS = 10.0
+"""Of the effective samples a problem, on average: below it an importance-weighted mean is not given."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Tempered:
+    """One power: p (N,) of being right, mid of its bounds; bound (N,) half their distance; logps the right completions' own."""
+
+    power: float
+    p: Floats
+    bound: Floats
+    logps: tuple[Floats, ...]
+
+    @property
+    def known(self) -> bool:
+        """Whether the mean of p is known to `WIDEST`."""
+        return float(self.bound.mean()) <= WIDEST
+
+    def point(self, k: int) -> FrontierPoint:
+        """Mean pass@1 and pass@k, at temperature 1 / power."""
+        many = np.asarray(exact_pass_at_k(self.p, k))
+        return FrontierPoint(temperature=1 / self.power, pass1=float(self.p.mean()), passk=float(many.mean()))
+
+    def passk_bound(self, k: int) -> float:
+        """Half the distance of the bounds on mean pass@k."""
+        low, high = (np.asarray(exact_pass_at_k(np.clip(self.p + side * self.bound, 0, 1), k)) for side in (-1, 1))
+        return float((high - low).mean() / 2)
+
+    def distinct(self, k: int) -> float:
+        """Expected number of distinct right completions in k samples, mean over problems."""
+        return float(np.mean(reachable(self.logps, k)))
+
+
+def tempered(logps: Sequence[ArrayLike], norms: Mapping[float, ArrayLike]) -> tuple[Tempered, ...]:
+    """Every power of `norms`, weakest first: logps of all right completions of N problems at temperature 1, nats, and
+    power -> (N, 2) bounds on log Z (`engines.normalizers`). Raises DataError where the two count problems differently."""
+    rows = [np.asarray(row, dtype=float).reshape(-1) for row in logps]
+    return tuple(_one(rows, float(power), np.asarray(norms[power], dtype=float)) for power in sorted(norms))
+
+
+def _one(rows: Sequence[Floats], power: float, norms: Floats) -> Tempered:
+    if norms.shape != (len(rows), 2) or not np.all(norms[:, 0] <= norms[:, 1] + 1e-9):
+        raise DataError(
+            f"normalizers of shape {norms.shape} for {len(rows)} problems at power {power:g}: give (N, 2), lower and upper."
+        )
+    right = np.array([logsumexp(power * row) if row.size else -math.inf for row in rows])
+    least = np.maximum(norms[:, 0], right)  # all completions hold the right ones, listed above the floor or not
+    low, high = np.exp(right - np.maximum(norms[:, 1], least)), np.exp(right - least)
+    p = np.clip((low + high) / 2, 0.0, 1.0)
+    with np.errstate(divide="ignore", invalid="ignore"):  # no right completion: log 0
+        shift = np.where(p > 0, right - np.log(p), 0.0)
+    own = tuple(np.minimum(power * row - z, 0.0) for row, z in zip(rows, shift, strict=True))
+    return Tempered(power=power, p=p, bound=(high - low) / 2, logps=own)
+
+
+def power_frontier(
+    logps: Sequence[ArrayLike], norms: Mapping[float, ArrayLike], k: int = 256
+) -> tuple[FrontierPoint, ...]:
+    """Points of the powers that are known to `WIDEST`, sharpest first as `frontier` has its coldest; temperature is 1 / power."""
+    return tuple(one.point(k) for one in reversed(tempered(logps, norms)) if one.known)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reweighted:
+    """pass@1 of a policy tempered over whole completions, from its samples: `pass1` is None where `reason` says why not.
+
+    ess: mean effective number of samples a problem, (sum w)^2 / sum w^2. unseen: mean over problems of the share of the tempered
+    law that completions which were not drawn may hold; `pass1` may be off by as much, besides its interval.
+    """
+
+    power: float
+    pass1: Interval | None
+    ess: float
+    unseen: float
+    reason: str = ""
+
+
+def reweighted(
+    logps: Sequence[ArrayLike],
+    right: Sequence[ArrayLike],
+    names: Sequence[Sequence[Hashable]],
+    power: float,
+    *,
+    level: float = 0.95,
+) -> Reweighted:
+    """Where completions cannot be listed: samples of pi at temperature 1, weighted by pi(y)^(power - 1), a problem at a time.
+
+    logps, right, names: N arrays (n,), log-probability of each whole sample in nats, whether it is right, and what tells it
+    from others. The estimate is sum w r / sum w. Its effective sample size cannot vouch for it: that is largest where the likely
+    completions were all missed. So what was not drawn is bounded: with s completions seen once among n, those never seen hold
+    about s / n of pi (Good and Turing), and one of more than -ln(0.05) / n stays unseen in one case of 20 only. Of the tempered law
+    they hold at most (s + 1) / n * (-ln(0.05) / n)^(power - 1) against mean(w). Nothing is given where that is above
+    `MOST_UNSEEN`, or the effective sample size below `LEAST_ESS`, on average. pass@k is not given: it needs p itself.
+    """
+    if not len(logps) == len(right) == len(names) or not len(logps):
+        raise DataError(
+            f"{len(logps)}, {len(right)} and {len(names)} problems: give log-probs, verdicts and names of the same ones."
+        )
+    values, sizes, missing = [], [], []
+    for i, (row, marks, told) in enumerate(zip(logps, right, names, strict=True)):
+        own, hits = np.asarray(row, dtype=float), np.asarray(marks, dtype=float)
+        if not own.shape == hits.shape == (len(told),) or not own.size or not np.all(np.isfinite(own)):
+            raise DataError(
+                f"problem {i}: {own.shape} log-probs, {hits.shape} verdicts, {len(told)} names; give finite ones, one a sample."
+            )
+        n, top = len(own), float(own.max())
+        w = np.exp((power - 1) * (own - top))
+        values.append(float(np.sum(w * hits) / np.sum(w)))
+        sizes.append(float(np.sum(w) ** 2 / np.sum(w**2)))
+        once = sum(count == 1 for count in Counter(told).values())
+        rest = min(1.0, (once + 1) / n) * math.exp(min((power - 1) * (math.log(-math.log(0.05) / n) - top), 700.0))
+        missing.append(rest / (rest + float(w.mean())))
+    ess, unseen = float(np.mean(sizes)), float(np.mean(missing))
+    reason = ""
+    if ess < LEAST_ESS:
+        reason = f"not available: {ess:.1f} effective samples a problem, {LEAST_ESS:g} at least are needed; draw more"
+    elif unseen > MOST_UNSEEN:
+        reason = (
+            f"not available: completions that were not drawn may hold {unseen:.0%} of it, {MOST_UNSEEN:.0%} at most is "
+            "allowed; draw more"
+        )
+    found = None if reason else mean_interval(values, level=level, over="problems and their samples")
+    return Reweighted(power=power, pass1=found, ess=ess, unseen=unseen, reason=reason)
+
+
+__all__ = [
+    "LEAST_ESS",
+    "MOST_UNSEEN",
+    "POWERS",
+    "WIDEST",
+    "Reweighted",
+    "Tempered",
+    "power_frontier",
+    "reweighted",
+    "tempered",
+]

@@ -1,0 +1,1 @@
+"""What a KL term descends, measured on a small real policy."""

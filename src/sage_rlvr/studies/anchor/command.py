@@ -1,0 +1,235 @@
+"""`sage-rlvr theory`: the claims with both sides, the map of what every KL term descends, where descent comes to rest,
+the pictures, and the same measurements on the real Countdown policy. Everything printed is also written.
+
+    <out>/theory.json         every number
+    <out>/theory.md           the tables
+    <out>/theory-*.png        the pictures
+
+`write_docs` puts the same tables between the marks of docs/anchor.md and the pictures beside it, so that nothing there is
+typed by hand.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import rich.box
+import rich.markup
+import rich.table
+from rich.console import Console
+
+from sage_rlvr.errors import DataError
+from sage_rlvr.runs import writing
+
+if TYPE_CHECKING:
+    from sage_rlvr.studies.anchor.measure import LabResult
+    from sage_rlvr.theory.claims import Claim
+    from sage_rlvr.theory.effects import MapRow
+
+PICTURES = ("anchor", "modes", "forces")
+LAB_SECTION = "The Countdown policy"
+TABLES_HEAD = """# The tables behind anchor.md
+
+Made whole by `sage-rlvr theory --docs docs`; [anchor.md](anchor.md) explains the columns. A claim that "fails, as it
+should" shows where a theorem stops.
+
+"""
+
+
+@dataclass(frozen=True)
+class Findings:
+    """What the command found; `lab` is None where the policy was left out."""
+
+    claims: list[Claim]
+    gradient_map: list[MapRow]
+    stationary: list[Any]
+    lab: LabResult | None
+    seconds: dict[str, float]
+
+    @property
+    def as_expected(self) -> bool:
+        """True where every claim came out as it should."""
+        return all(claim.as_expected for claim in self.claims)
+
+
+def find(*, lab: bool = True, say: Callable[[str], None] = lambda text: None, **options: Any) -> Findings:
+    """Compute everything, one thread; `options` go to `engines.lab.run_lab` (policy, problems, draws, seed)."""
+    import torch
+
+    from sage_rlvr.theory.claims import run_all, stationary_table
+    from sage_rlvr.theory.effects import gradient_map
+
+    torch.set_num_threads(1)
+    seconds: dict[str, float] = {}
+
+    def timed(name: str, work: Callable[[], Any]) -> Any:
+        say(f"{name} ...")
+        began = time.monotonic()
+        found = work()
+        seconds[name] = round(time.monotonic() - began, 1)
+        return found
+
+    claims = timed("claims", run_all)
+    rows = timed("map", gradient_map)
+    stationary = timed("stationary points", stationary_table)
+    measured = None
+    if lab:
+        from sage_rlvr.studies.anchor.measure import run_lab
+
+        measured = timed("the Countdown policy", lambda: run_lab(progress=say, **options))
+    return Findings(claims, rows, stationary, measured, seconds)
+
+
+SHORT_GUIDES = ("Flat", "Random", "Token", "Branch")
+SHORT_METHODS = (("GroupNormalised", "SequenceMean"), ("LeaveOneOut", "FixedBudget"))  # GRPO as published; RLOO
+
+
+def short_tables(found: Findings) -> dict[str, str]:
+    """What docs/anchor.md shows: the map of the paper's guides without the rarer divergences, the resting points of GRPO
+    and RLOO, and the lab where there is one."""
+    from sage_rlvr.theory import claims, effects
+
+    rows = [
+        row
+        for row in found.gradient_map
+        if row.guide in SHORT_GUIDES and row.estimator not in ("exact js", "exact alpha")
+    ]
+    resting = [
+        row for row in found.stationary if (row.advantage, row.reduction) in SHORT_METHODS or row.placement == "reward"
+    ]
+    resting = [row for row in resting if row.advantage != "GroupCentred" and row.reduction != "TokenMean"]
+    made = {"map": effects.markdown(rows).rstrip(), "stationary": claims.stationary_markdown(resting)}
+    if found.lab is not None:
+        from sage_rlvr.studies.anchor.measure import short_markdown
+
+        made["lab"] = short_markdown(found.lab)
+    return made
+
+
+def tables(found: Findings) -> dict[str, str]:
+    """Every table by its heading: claims, the whole map, all resting points, and the lab where there is one."""
+    from sage_rlvr.theory import claims, effects
+
+    made = {
+        "Claims": claims.markdown(found.claims),
+        "The map": effects.markdown(found.gradient_map).rstrip(),
+        "Resting points": claims.stationary_markdown(found.stationary),
+    }
+    if found.lab is not None:
+        from sage_rlvr.studies.anchor.measure import markdown
+
+        made[LAB_SECTION] = markdown(found.lab).rstrip()
+    return made
+
+
+def print_findings(found: Findings, out: Console) -> None:
+    """The claims with both sides and their verdicts, the short tables, and how many claims came out as they should."""
+    table = rich.table.Table(box=rich.box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("claim, and what it says", overflow="fold")
+    for name in ("left", "", "right"):
+        table.add_column(name, overflow="fold", max_width=24)
+    table.add_column("verdict", no_wrap=True)
+    for claim in found.claims:
+        name, *rest = claim.row(4)
+        cells = [rich.markup.escape(cell) for cell in (name, *map(_shortened, rest))]
+        shade = "green" if claim.as_expected else "bold red"
+        says = f"{cells[0]}\n[dim]{rich.markup.escape(claim.statement)}[/]"
+        table.add_row(says, *cells[1:4], f"[{shade}]{cells[4]}[/]")
+    out.print(table)
+    for name, text in short_tables(found).items():
+        out.print(f"\n{name}\n", style="bold")
+        out.print(text, markup=False, soft_wrap=True)
+    right = sum(claim.as_expected for claim in found.claims)
+    took = ", ".join(f"{name} {seconds:.0f} s" for name, seconds in found.seconds.items())
+    out.print(
+        f"\n{right} of {len(found.claims)} claims came out as they should; took: {took}", markup=False, soft_wrap=True
+    )
+
+
+def _shortened(cell: str, longest: int = 34) -> str:
+    """A tuple of many numbers keeps its first ones; theory.json has all."""
+    return cell if len(cell) <= longest else cell[: longest - 4].rsplit(",", 1)[0] + ", ...)"
+
+
+def draw(folder: Path, prefix: str = "theory-") -> list[Path]:
+    """The three pictures as <folder>/<prefix>{anchor,modes,forces}.png."""
+    from sage_rlvr.studies.anchor.figures import forces_figure, landscape_figure, modes_figure
+    from sage_rlvr.theory.pictures import forces, landscape, modes
+
+    with writing("pictures", folder, 2 << 20):
+        folder.mkdir(parents=True, exist_ok=True)
+        paths = [folder / f"{prefix}{name}.png" for name in PICTURES]
+        one, two, three = landscape(), modes(), forces()
+        curves = {name: getattr(one, name) for name in ("reference", "shaped", "grpo", "sage", "k3")}
+        landscape_figure(curves, one.right, one.beta, one.epsilon, paths[0])
+        fits = {
+            "KL(p || target): seeks a mode": two.reverse,
+            "KL(target || p): covers them": two.forward,
+            "D(p || q x target): seeks where q lifts": two.sage,
+        }
+        modes_figure(two.place, two.target, two.shaped, fits, paths[1])
+        titles = {
+            "root": f"push on the logits\nof the root (q = {three.q['root']:.3g})",
+            "branching": f"push on the logits of the\nbranching state (q = {three.q['branching']:.3g})",
+        }
+        forces_figure(three.pushes, three.tokens, three.refused, titles, paths[2])
+    return paths
+
+
+def write(found: Findings, folder: Path) -> list[Path]:
+    """theory.json, theory.md and the pictures; returns the paths. Raises CheckpointError where they cannot be written."""
+    listed = {
+        "claims": [dataclasses.asdict(claim) for claim in found.claims],
+        "map": [dataclasses.asdict(row) for row in found.gradient_map],
+        "stationary": [dataclasses.asdict(row) for row in found.stationary],
+        "lab": None if found.lab is None else dataclasses.asdict(found.lab),
+        "seconds": found.seconds,
+    }
+    text = _sections(found)
+    with writing("theory", folder, 1 << 20):
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "theory.json").write_text(json.dumps(listed, indent=1) + "\n", encoding="utf-8")
+        (folder / "theory.md").write_text(text + "\n", encoding="utf-8")
+    return [folder / "theory.json", folder / "theory.md", *draw(folder)]
+
+
+def _sections(found: Findings) -> str:
+    return "\n\n".join(f"## {name}\n\n{table}" for name, table in tables(found).items())
+
+
+def filled(page: str, made: Mapping[str, str]) -> str:
+    """`page` with each table put between <!-- name:begin --> and <!-- name:end -->; marks without a table stay as they are.
+
+    DataError for a table that has no marks in the page, because it would be lost.
+    """
+    for name, table in made.items():
+        mark = re.compile(rf"(<!-- {name}:begin[^>]*-->\n).*?(<!-- {name}:end -->)", re.DOTALL)
+        if not mark.search(page):
+            raise DataError(
+                f"the page has no marks <!-- {name}:begin --> and <!-- {name}:end --> for its table; add them."
+            )
+        page = mark.sub(lambda found, table=table: found[1] + table + "\n" + found[2], page)  # type: ignore[misc]
+    return page
+
+
+def write_docs(found: Findings, docs: Path) -> list[Path]:
+    """The tables of docs/anchor.md, all of docs/anchor_tables.md and the pictures docs/images/anchor-*.png, made again."""
+    page = docs / "anchor.md"
+    if not page.is_file():
+        raise DataError(f"{page} is not there; name the folder that holds anchor.md, as docs/ of the repository does.")
+    made = filled(page.read_text(encoding="utf-8"), short_tables(found))
+    whole, kept = docs / "anchor_tables.md", ""
+    if found.lab is None and whole.is_file():  # as in anchor.md, the lab's table stays what it was
+        _, head, rest = whole.read_text(encoding="utf-8").partition(f"\n\n## {LAB_SECTION}\n")
+        kept = (head + rest).rstrip()
+    with writing("pages", docs, 1 << 20):
+        page.write_text(made, encoding="utf-8")
+        whole.write_text(TABLES_HEAD + _sections(found) + kept + "\n", encoding="utf-8")
+    return [page, whole, *draw(docs / "images", "anchor-")]

@@ -1,0 +1,592 @@
+"""The laboratory on a real policy: what each KL term descends, exactly, in the parameters of a Countdown model.
+
+For a handful of problems all completions are listed, and every objective's exact expected gradient (`expectations.py`) is held
+against that of SAGE's Eq. (6): cosine and length of the KL term and of the whole, what a guide adds, and how far the gradient
+of a single completion scatters (`scatter.py`). `run_lab` puts the numbers into plain values; `markdown` prints them.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from sage_rlvr.config import MethodSpec, OptimizerConfig, RolloutConfig, TrainConfig, WorldConfig
+from sage_rlvr.core.guides import Branch, Flat, Guide, Random, Token, is_flat
+from sage_rlvr.core.keys import Key
+from sage_rlvr.core.method import Method
+from sage_rlvr.errors import CancellingGuide, ConfigError, DataError
+from sage_rlvr.evaluation.evaluate import resolve
+from sage_rlvr.methods import dr_grpo, grpo, rloo, sage
+from sage_rlvr.models.policy import EMBEDDED, Tokens, load_policy
+from sage_rlvr.studies.anchor.expectations import (
+    Case,
+    Gradients,
+    Linear,
+    drawn_log_q,
+    equation6,
+    gradients,
+    is_noisy,
+    open_case,
+    shaping_of,
+    view_of,
+)
+from sage_rlvr.studies.anchor.variances import NO_BASELINE, Scatter, variances
+from sage_rlvr.tasks.countdown import parse_prompt
+from sage_rlvr.training.loop import build, train_step
+from sage_rlvr.training.reference import check_vocabularies, frozen
+
+WORLD = WorldConfig(counts={3: 1.0}, max_number=9, max_target=20, train_problems=400)
+"""Three numbers: what the embedded base was mostly taught, so that some 2,000 prefixes hold 99.9 % of a problem. Four would
+take a hundred thousand, and of two the base was taught nothing."""
+MAX_NEW_TOKENS, MOST_STATES = 24, 3000
+MOVED_STEPS, MOVED_LR = 12, 3e-4
+LIKELY = 1e-3
+"""A dose is taken over the completions with more probability than this."""
+ROUNDING = 1e-4
+"""A change of a gradient that is shorter than this share of it counts as none."""
+
+GUIDES: Mapping[str, Guide] = {
+    "Flat": Flat(),
+    "Branch": Branch(ratio=0.3, threshold=0.8),
+    "Token": Token(alpha=0.3, sigma=0.25),
+    "Random": Random(eps=0.1, sigma=0.15),
+}
+"""The paper's values at the start of training, except Branch's threshold: the paper's 1.2 nats hardly ever act on three
+numbers (a result's doses say how often), 0.8 nats act on about as many tokens as 1.2 do in the demo's world of four."""
+
+Status = Literal["admitted", "refused by Anchor, shown for the record"]
+ADMITTED: Status = "admitted"
+FOR_THE_RECORD: Status = "refused by Anchor, shown for the record"
+
+
+@dataclass(frozen=True)
+class Term:
+    """One KL term under a name: `build(beta=...)` makes its method, in which all else is that of its base.
+
+    linear: what its expected gradient is linear in, so that the noise of a guide can be averaged before it is put in;
+    where that is neither, guides that draw noise are left out. base: what the term is added to; only those of RLOO are
+    measured for variance, and that of Dr. GRPO, the same but for a factor, stands there without a guide.
+    """
+
+    name: str
+    build: Callable[..., Method]
+    linear: Linear = "log q"
+    base: Literal["RLOO", "Dr. GRPO", "GRPO"] = "RLOO"
+
+
+def _rloo(estimator: str, **more: Any) -> Callable[..., Method]:
+    def made(beta: float) -> Method:
+        return rloo(beta=beta, estimator=estimator, placement="loss", **more)  # type: ignore[arg-type]
+
+    return made
+
+
+def _in_reward(base: Callable[..., Method]) -> Callable[..., Method]:
+    def made(beta: float) -> Method:
+        return base(beta=beta, estimator="k1", placement="reward")
+
+    return made
+
+
+K1 = "k1 in the reward"
+PAPER_BRANCH = "Branch at the paper's 1.2 nats"
+TERMS: tuple[Term, ...] = (
+    Term(K1, _in_reward(rloo)),
+    Term("k1 in the reward (Dr. GRPO)", _in_reward(dr_grpo), base="Dr. GRPO"),
+    Term("k2", _rloo("k2")),
+    Term("straight_through", _rloo("straight_through")),
+    Term("k3_is", _rloo("k3_is")),
+    Term("k3", _rloo("k3"), linear="q"),
+    Term("exact reverse", _rloo("exact", divergence="reverse")),
+    Term("exact forward", _rloo("exact", divergence="forward"), linear="q"),
+    Term("exact js", _rloo("exact", divergence="js"), linear="neither"),
+    Term("k3 in GRPO", grpo, linear="q", base="GRPO"),
+)
+"""Every estimator in the loss of RLOO or, k1, in its reward: un-normalised advantages and a sum over tokens, so that nothing
+but the KL term differs from Eq. (6). The last one is stock GRPO: rewards divided by the group's std, each row by its length."""
+
+
+@dataclass(frozen=True)
+class LabRow:
+    """One KL term with one guide, against Eq. (6) with the same guide; means over problems, and their least and largest.
+
+    objective, guide, status: what, shaped by what, and whether `Anchor` would have it.
+    cosine, norm_ratio: of the KL term alone (beta = 1). whole_cosine, whole_norm_ratio: of reward term + beta * KL term.
+    guide_norm: length of what the guide adds to the KL term's gradient, in lengths of that gradient without a guide.
+    guide_cosine: its cosine with what the guide adds to Eq. (6), a length below 1e-4 counting as no addition; None for Flat.
+    variance_ratio: trace of the covariance of one completion's gradient over the squared length of Eq. (6)'s KL gradient, one
+    unit for all terms; with its 95 % bootstrap interval over draws. snr_completions: the same over the squared length of the
+    term's own mean, that is, how many completions make the noise as long as the term's gradient. mean_gap is near 1 where the
+    sampled mean is the exact gradient. None beside a guide other than Flat.
+    """
+
+    objective: str
+    guide: str
+    status: Status
+    cosine: float
+    cosine_spread: tuple[float, float]
+    norm_ratio: float
+    whole_cosine: float
+    whole_cosine_spread: tuple[float, float]
+    whole_norm_ratio: float
+    guide_norm: float | None = None
+    guide_cosine: float | None = None
+    guide_cosine_spread: tuple[float, float] | None = None
+    variance_ratio: float | None = None
+    variance_interval: tuple[float, float] | None = None
+    snr_completions: float | None = None
+    mean_gap: float | None = None
+
+
+@dataclass(frozen=True)
+class ProblemFacts:
+    """A problem of the lab: its prompt, the probability of a right completion, KL(policy || reference) in nats of the whole
+    completion, how many completions were listed over how many prefixes, and the probability of those that were dropped."""
+
+    prompt: str
+    right: float
+    kl: float
+    completions: int
+    prefixes: int
+    remainder: float
+
+
+@dataclass(frozen=True)
+class Dose:
+    """How strong a guide is on these problems: the share of sampled tokens with q other than 1, and the mean of q, both in
+    expectation over completions and noise."""
+
+    guide: str
+    equation: str
+    active_share: float
+    q_mean: float
+
+
+@dataclass(frozen=True)
+class LabResult:
+    """What `run_lab` found. `remainder` is the largest of its problems'; `passed_over` counts problems of the world that
+    would have needed more prefixes than the lab lists."""
+
+    rows: tuple[LabRow, ...]
+    problems: tuple[ProblemFacts, ...]
+    doses: tuple[Dose, ...]
+    remainder: float
+    policy: str
+    reference: str
+    beta: float
+    draws: int
+    seed: int
+    passed_over: int
+
+    def row(self, objective: str, guide: str = "Flat") -> LabRow:
+        """The row of that objective and guide; DataError where there is none."""
+        found = next((row for row in self.rows if (row.objective, row.guide) == (objective, guide)), None)
+        if found is None:
+            raise DataError(f"the lab has no row {objective!r} with guide {guide!r}; it has {_names(self.rows)}.")
+        return found
+
+
+def _names(rows: Sequence[LabRow]) -> str:
+    return ", ".join(f"{row.objective} + {row.guide}" for row in rows)
+
+
+SHORT_TERMS = (K1, "k2", "straight_through", "k3_is", "k3", "exact reverse", "exact forward", "k3 in GRPO")
+SHORT_GUIDES = ("Flat", "Branch", "Token")
+
+
+def short_markdown(result: LabResult) -> str:
+    """One line a KL term and a guide, terms with the same numbers together: what a page has room for."""
+    head = "| KL term | guide | cosine of the KL term | guide adds | cosine of what it adds | variance |"
+    merged: dict[tuple[str, ...], list[str]] = {}
+    for row in result.rows:
+        if row.objective not in SHORT_TERMS or row.guide not in SHORT_GUIDES:
+            continue
+        adds = "" if row.guide_norm is None else f"{row.guide_norm:.3f}"
+        none_added = row.guide_norm is not None and row.guide_norm < 5e-4
+        added = (
+            "" if row.guide_cosine is None or none_added else f"{row.guide_cosine:.2f}{_range(row.guide_cosine_spread)}"
+        )
+        varies = "" if row.variance_ratio is None else _large(row.variance_ratio, row.variance_interval)
+        guide = row.guide + ("" if row.status == ADMITTED else " (refused)")
+        cells = (guide, f"{row.cosine:.3f}{_range(row.cosine_spread)}", adds, added, varies)
+        merged.setdefault(cells, []).append(row.objective)
+    lines = [f"| {', '.join(terms)} | " + " | ".join(cells) + " |" for cells, terms in merged.items()]
+    return "\n".join([head, "|---|---|---|---|---|---|", *lines])
+
+
+def _large(value: float, pair: tuple[float, float] | None = None) -> str:
+    """Three digits without an exponent: 5.36, 54.6, 1,040."""
+    text = f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+    return text if pair is None else f"{text} ({_large(pair[0])} to {_large(pair[1])})"
+
+
+def _range(pair: tuple[float, float] | None, form: str = ".2f") -> str:
+    return "" if pair is None else f" ({pair[0]:{form}} to {pair[1]:{form}})"
+
+
+Progress = Callable[[str], None]
+
+
+def run_lab(
+    policy: str | Path | None = None,
+    problems: int | Sequence[Any] = 5,
+    draws: int = 256,
+    seed: int = 0,
+    progress: Progress | None = None,
+    *,
+    reference: str = EMBEDDED,
+    beta: float = 0.05,
+    guides: Mapping[str, Guide] = GUIDES,
+    remainder: float = 1e-3,
+    most_states: int = MOST_STATES,
+    max_new_tokens: int = MAX_NEW_TOKENS,
+) -> LabResult:
+    """The table of cosines, lengths and variances on real Countdown problems; a pure function of its arguments.
+
+    policy: a run directory, a policy's folder or a Hub id; None trains `moved_policy`. problems: how many of the first
+    training problems of `WORLD` that fit, or problems (prompts such as "2 3 5=13:" too). draws: completions drawn a problem
+    for the variances, 0 for none. progress: called with a line of text at each stage. Raises ConfigError for what cannot
+    be loaded or does not share a vocabulary with the reference, DataError for a problem that does not fit `most_states`.
+    """
+    say = progress or (lambda line: None)
+    if draws < 0 or (isinstance(problems, int) and problems < 1) or not beta > 0:
+        raise ConfigError(f"problems = {problems}, draws = {draws}, beta = {beta}: give >= 1, >= 0 and above 0")
+    if "Flat" not in guides or not is_flat(guides["Flat"]):
+        raise ConfigError(
+            f"guides {', '.join(guides)}: the first of them all is 'Flat', which the others are held against."
+        )
+    with _one_thread():
+        model, tokens, words = _policy(policy, seed, say)
+        base, base_tokens = load_policy(reference)
+        check_vocabularies((words, model, tokens), (reference, base, base_tokens))
+        limits = {"max_new_tokens": max_new_tokens, "remainder": remainder, "most_states": most_states}
+        measured: list[_Measured] = []
+        passed_over = 0
+        for opened in _cases(model, frozen(base), tokens, problems, **limits):
+            if isinstance(opened, DataError):
+                passed_over += 1
+                continue
+            if opened.kl < 1e-9:
+                raise ConfigError(
+                    f"policy {words!r} and reference {reference!r} are the same on {opened.name!r}: every KL term has gradient "
+                    "0 there, so there is nothing to compare; give a policy that has been trained, or none for the default."
+                )
+            say(f"{opened.name} {len(opened.listed.probs):,} completions, remainder {opened.listed.remainder:.2g}")
+            measured.append(_measure(opened, guides, beta, draws, Key(seed), len(measured)))
+    facts = tuple(one.facts for one in measured)
+    return LabResult(
+        rows=tuple(_rows(measured, seed)),
+        problems=facts,
+        doses=tuple(_doses(measured, guides)),
+        remainder=max(fact.remainder for fact in facts),
+        policy=words,
+        reference="the embedded base" if reference == EMBEDDED else reference,
+        beta=beta,
+        draws=draws,
+        seed=seed,
+        passed_over=passed_over,
+    )
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Sums over several threads may round differently from run to run; the caller's number is put back."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def moved_policy(
+    seed: int = 0, steps: int = MOVED_STEPS, lr: float = MOVED_LR, progress: Progress | None = None
+) -> tuple[PreTrainedModel, Tokens, str]:
+    """The embedded base after a few steps of GRPO without KL on the lab's world, and these words; nothing is written.
+
+    16 prompts of 16 completions a step, as in the demo; a larger learning rate than there, so that few steps suffice to
+    move the policy some tenths of a nat away from the base.
+    """
+    config = TrainConfig(
+        seed=seed,
+        steps=steps,
+        world=WORLD,
+        method=MethodSpec({"name": "no_kl"}),
+        rollout=RolloutConfig(prompts_per_step=16, group_size=16, max_new_tokens=MAX_NEW_TOKENS),
+        optimizer=OptimizerConfig(lr=lr),
+    )
+    loop = build(config)
+    for step in range(steps):
+        metrics = train_step(loop, step)
+        if progress is not None and (step + 1) % 4 == 0:
+            progress(f"moving the policy: step {step + 1} of {steps}, reward {metrics['reward/mean']:.2f}")
+    words = f"the embedded base after {steps} steps of GRPO without KL (lr {lr:g}, seed {seed}) on three numbers"
+    return loop.policy, loop.tokens, words
+
+
+def _policy(policy: str | Path | None, seed: int, say: Progress) -> tuple[PreTrainedModel, Tokens, str]:
+    if policy is None:
+        return moved_policy(seed, progress=say)
+    target = resolve(str(policy), WORLD)
+    model, tokens = load_policy(target.model)
+    return model.eval(), tokens, target.name if target.run is None else f"the policy of run {target.name}"
+
+
+def _cases(
+    model: PreTrainedModel, base: PreTrainedModel, tokens: Tokens, problems: int | Sequence[Any], **limits: Any
+) -> Iterator[Case | DataError]:
+    """The cases that were asked for by name; or the first that fit of the world's, a DataError for each that does not."""
+    task = WORLD.build()
+    if not isinstance(problems, int):
+        for problem in problems:
+            chosen = parse_prompt(problem) if isinstance(problem, str) else problem
+            yield open_case(model, base, tokens, task, chosen, **limits)
+        return
+    found = 0
+    for problem in task.problems("train", WORLD.data_seed, WORLD.train_problems):
+        try:
+            case = open_case(model, base, tokens, task, problem, **limits)
+        except DataError as error:
+            yield error
+            continue
+        yield case
+        found += 1
+        if found == problems:
+            return
+    raise DataError(
+        f"only {found} of {problems} problems fit most_states = {limits['most_states']:,} with remainder = "
+        f"{limits['remainder']:g}; raise one of them."
+    )
+
+
+Numbers = dict[str, float]
+
+
+@dataclass(frozen=True, eq=False)
+class _Measured:
+    """What one problem gives: facts, numbers of each (objective, guide), doses, scatters."""
+
+    facts: ProblemFacts
+    numbers: dict[tuple[str, str], Numbers]
+    status: dict[tuple[str, str], Status]
+    doses: dict[str, tuple[float, float]]
+    scatters: dict[str, Scatter]
+
+
+def _measure(case: Case, guides: Mapping[str, Guide], beta: float, draws: int, key: Key, number: int) -> _Measured:
+    shaped = {
+        (name, view): shaping_of(guide, view, key)
+        for name, guide in guides.items()
+        for view in (case.every, case.by_state)
+    }
+    pulled = {name: case.pull(equation6(case, shaped[name, case.every].of_log_q)) for name in guides}
+    reward = case.pull(equation6(case, beta=0.0, rewarded=True))
+    numbers: dict[tuple[str, str], Numbers] = {}
+    status: dict[tuple[str, str], Status] = {}
+    for term in TERMS:
+        flat = gradients(case, term.build(beta=1.0))
+        for name, guide in guides.items():
+            found = _admitted(term, guide, case, key)
+            if found is None:
+                continue
+            method, status[term.name, name] = found
+            log_q = shaped[name, view_of(case, method)].of(term.linear)
+            own = flat if is_flat(guide) else gradients(case, method, log_q)
+            numbers[term.name, name] = _compared(own, pulled[name], reward, beta)
+            if not is_flat(guide):
+                added = _added(own.kl - flat.kl, flat.kl, pulled[name] - pulled["Flat"], pulled["Flat"])
+                numbers[term.name, name] |= added
+    sampled = {term.name: term.build(beta=1.0) for term in TERMS if term.base == "RLOO"}
+    scatters = variances(case, sampled, draws=draws, key=key, number=number) if draws else {}
+    facts = ProblemFacts(
+        case.name, case.right, case.kl, len(case.listed.probs), case.listed.state_count, case.listed.remainder
+    )
+    dosed = {**guides, PAPER_BRANCH: Branch()}
+    return _Measured(facts, numbers, status, {name: _dose(case, g, key) for name, g in dosed.items()}, scatters)
+
+
+def _admitted(term: Term, guide: Guide, case: Case, key: Key) -> tuple[Method, Status] | None:
+    """The term's method with the guide in its anchor; without it, for the record, where the anchor refuses a guide that
+    cancels; None where the two cannot be put together at all."""
+    base = term.build(beta=1.0)
+    if is_flat(guide):
+        return base, ADMITTED
+    if term.base == "Dr. GRPO" or (term.linear == "neither" and is_noisy(guide, case.by_state, key)):
+        return None
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # "noise only": the lab is there to show it
+        try:
+            return sage(base, guide), ADMITTED
+        except CancellingGuide:
+            return base, FOR_THE_RECORD
+        except ConfigError:
+            return None
+
+
+def _compared(own: Gradients, target: Tensor, reward: Tensor, beta: float) -> Numbers:
+    """Cosines and length ratios with Eq. (6), of the KL part and of the whole."""
+    whole, whole_target = own.whole(beta), reward + beta * target
+    return {
+        "cosine": _cosine(own.kl, target),
+        "norm_ratio": _length(own.kl) / _length(target),
+        "whole_cosine": _cosine(whole, whole_target),
+        "whole_norm_ratio": _length(whole) / _length(whole_target),
+    }
+
+
+def _added(change: Tensor, flat: Tensor, wanted: Tensor, target: Tensor) -> Numbers:
+    """What a guide adds to a gradient, against what it adds to Eq. (6); rounding counts as nothing."""
+    found = {"guide_norm": _length(change) / _length(flat)}
+    if _length(wanted) > ROUNDING * _length(target):
+        along = float(change.double() @ wanted.double()) / _length(wanted)
+        found["guide_cosine"] = along / max(_length(change), ROUNDING * _length(flat))
+    return found
+
+
+def _length(vector: Tensor) -> float:
+    return float(vector.double().norm())
+
+
+def _cosine(a: Tensor, b: Tensor) -> float:
+    return float(a.double() @ b.double()) / (_length(a) * _length(b))
+
+
+def _dose(case: Case, guide: Guide, key: Key) -> tuple[float, float]:
+    """(share of tokens with q other than 1, mean q), over the likely completions and 64 draws of the noise."""
+    signals, probs = case.every.listing.signals, case.every.listing.probs
+    rows = (probs > LIKELY).nonzero().squeeze(1)
+    log_q = drawn_log_q(guide, signals, rows, key, 64)
+    weights = probs[rows][:, None] * signals.mask[rows]
+    total = weights.sum()
+    return float(((log_q != 0).double().mean(0) * weights).sum() / total), float(
+        (log_q.exp().double().mean(0) * weights).sum() / total
+    )
+
+
+def _doses(measured: Sequence[_Measured], guides: Mapping[str, Guide]) -> Iterator[Dose]:
+    for name, guide in {**guides, PAPER_BRANCH: Branch()}.items():
+        active, mean = np.mean([one.doses[name] for one in measured], axis=0)
+        yield Dose(name, guide.equation, float(active), float(mean))
+
+
+def _rows(measured: Sequence[_Measured], seed: int) -> Iterator[LabRow]:
+    for name, guide in measured[0].numbers:
+        row = _row(name, guide, measured[0].status[name, guide], [one.numbers[name, guide] for one in measured])
+        if guide != "Flat" or name not in measured[0].scatters:
+            yield row
+            continue
+        for shown in (shown for shown in (name, name + NO_BASELINE) if shown in measured[0].scatters):
+            units = [one.numbers[name, guide]["norm_ratio"] ** 2 for one in measured]
+            yield replace(row, objective=shown, **_scattered([one.scatters[shown] for one in measured], units, seed))
+
+
+def _row(objective: str, guide: str, status: Status, found: Sequence[Numbers]) -> LabRow:
+    columns = {name: [one[name] for one in found if name in one] for name in ("guide_cosine", "guide_norm", *found[0])}
+    means = {name: float(np.mean(column)) if column else None for name, column in columns.items()}
+    spreads = {
+        f"{name}_spread": (min(columns[name]), max(columns[name])) if columns[name] else None
+        for name in ("cosine", "whole_cosine", "guide_cosine")
+    }
+    return LabRow(objective, guide, status, **means, **spreads)  # type: ignore[arg-type]
+
+
+def _scattered(found: Sequence[Scatter], units: Sequence[float], seed: int, resamples: int = 2000) -> dict[str, Any]:
+    """The mean over problems of trace Cov / |grad of Eq. (6)'s KL|^2, with the draws of each problem resampled for its
+    interval, of trace Cov / |mean|^2, and of the gap. units: |mean|^2 over |grad of Eq. (6)'s KL|^2, one a problem.
+
+    The resampled draws are the same for every estimator of a seed.
+    """
+    chance = np.random.Generator(np.random.Philox(seed))
+    own = [one.distances / one.norm2 for one in found]
+    ratios = [unit * ratio for unit, ratio in zip(units, own, strict=True)]
+    tried = [r[chance.integers(0, len(r), (resamples, len(r)))].mean(1) for r in ratios]
+    low, high = np.quantile(np.mean(tried, axis=0), [0.025, 0.975])
+    return {
+        "variance_ratio": float(np.mean([r.mean() for r in ratios])),
+        "variance_interval": (float(low), float(high)),
+        "snr_completions": float(np.mean([r.mean() for r in own])),
+        "mean_gap": float(np.mean([one.gap for one in found])),
+    }
+
+
+NOTE = (
+    '"guide adds": the length of what the guide adds to the KL term\'s gradient, in lengths of that gradient; its cosine is that '
+    "with what the guide adds to Eq. (6), the bonus -grad E[sum log q]; where next to nothing is added it is 0. Noise of a guide "
+    "is averaged. Token's q also looks at the tokens that follow (its weights are normalised over the completion), so a "
+    "return-to-go holds a part of its bonus only. k3 in GRPO divides a completion by its length and its reward by the group's std."
+)
+
+
+def markdown(result: LabResult) -> str:
+    """The result as two tables with what they were measured on."""
+    facts = result.problems
+    lines = [
+        f"Policy: {result.policy}. Reference: {result.reference}. {len(facts)} problems, beta = {result.beta:g}, seed "
+        f"{result.seed}. At most {result.remainder:.1e} of a problem's probability lies beyond the listed completions.",
+        "",
+        "| problem | P(right) | KL(policy, reference), nats | completions | prefixes | remainder |",
+        "|---|---:|---:|---:|---:|---:|",
+    ]
+    lines += [
+        f"| `{f.prompt}` | {f.right:.3f} | {f.kl:.3f} | {f.completions:,} | {f.prefixes:,} | {f.remainder:.1e} |"
+        for f in facts
+    ]
+    lines += ["", "| guide | q | tokens with q other than 1 | mean q |", "|---|---|---:|---:|"]
+    lines += [f"| {d.guide} | {d.equation} | {100 * d.active_share:.1f} % | {d.q_mean:.4f} |" for d in result.doses]
+    lines += ["", *_directions(result), "", NOTE]
+    if result.draws:
+        lines += ["", *_variance_table(result)]
+    return "\n".join(lines) + "\n"
+
+
+def _directions(result: LabResult) -> list[str]:
+    lines = [
+        "Exact expected gradients in the parameters against that of Eq. (6) with the same guide: mean over problems "
+        "(least to largest).",
+        "",
+        "| KL term | guide | cosine, KL term | length | cosine, whole | length | guide adds | cosine of what it adds | Anchor |",
+        "|---|---|---:|---:|---:|---:|---:|---:|---|",
+    ]
+    for row in result.rows:
+        added = "" if row.guide_norm is None else f"{row.guide_norm:.4f}"
+        note = "admits it" if row.status == ADMITTED else "refuses it: shown for the record"
+        lines.append(
+            f"| {row.objective} | {row.guide} | {_spread(row.cosine, row.cosine_spread)} | {row.norm_ratio:.3f} "
+            f"| {_spread(row.whole_cosine, row.whole_cosine_spread)} | {row.whole_norm_ratio:.3f} | {added} "
+            f"| {_spread(row.guide_cosine, row.guide_cosine_spread)} | {note} |"
+        )
+    return lines
+
+
+def _variance_table(result: LabResult) -> list[str]:
+    lines = [
+        f"Gradient of the KL term of one completion, {result.draws} draws a problem: trace of its covariance over the squared "
+        "length of Eq. (6)'s KL gradient, one unit for all terms, and over that of the term's own mean.",
+        "",
+        "| KL term | variance | 95 % interval | over its own mean^2 | n x error^2 / variance of the drawn mean (1 expected) |",
+        "|---|---:|---:|---:|---:|",
+    ]
+    for row in result.rows:
+        if row.variance_ratio is not None and row.variance_interval is not None:
+            low, high = row.variance_interval
+            lines.append(
+                f"| {row.objective} | {_large(row.variance_ratio)} | {_large(low)} to {_large(high)} | "
+                f"{_large(row.snr_completions or 0.0)} | {row.mean_gap:.2f} |"
+            )
+    return lines
+
+
+def _spread(mean: float | None, spread: tuple[float, float] | None) -> str:
+    if mean is None or spread is None:
+        return ""
+    values = (round(value, 4) + 0.0 for value in (mean, *spread))  # + 0.0: no minus before a zero
+    return "{:.4f} ({:.4f} to {:.4f})".format(*values)

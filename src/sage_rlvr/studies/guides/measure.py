@@ -1,0 +1,527 @@
+"""The guide lab: what any guide would do to a trained policy if Eq. (4) were reached, at equal dose, and the best that any q can.
+
+Each guide's log q is scaled so that KL(pi_SAGE || pi_RLVR) is the same number of nats a completion (`theory/reweighting.py`),
+variants are chosen on validation problems, and everything shown is of test problems: differences from no guide, from the policy
+sampled hotter at the same dose, and from the policy at the temperature that has the same pass@1; the share of what the best
+q reaches; and how well log q tells right from wrong, and the right ones just below eps from the others.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from scipy.stats import rankdata
+
+from sage_rlvr.core.guides import band_of
+from sage_rlvr.core.keys import Key
+from sage_rlvr.errors import DataError
+from sage_rlvr.evaluation.evaluate import EVALUATION_SEED, Target, evaluation_problems
+from sage_rlvr.models.policy import EMBEDDED, load_policy
+from sage_rlvr.stats.intervals import Interval, column_intervals
+from sage_rlvr.studies.guides.completions import INVERSE_TEMPERATURES, Atoms, collect
+from sage_rlvr.studies.guides.signals import FAMILIES, TRAINABLE, Family, Kind, Variant, features, placebo
+from sage_rlvr.theory.reweighting import (
+    Floats,
+    Masses,
+    best_support,
+    best_tilt,
+    distinct,
+    efficiency,
+    fit,
+    influence,
+    pass_at,
+    scale_for,
+    sensitivity,
+    tilted,
+)
+from sage_rlvr.training.reference import check_vocabularies
+
+K = 256
+EPS = 1 / K
+DOSES = (0.01, 0.03, 0.1, 0.3)
+CHOICE_DOSE = 0.1
+BAND = (0.6, 1.4)
+METRICS = ("pass1", "passk", "distinct", "support")
+NOISE_DRAWS, REDRAWS = 4, 20
+
+
+@dataclass(frozen=True)
+class GuideRow:
+    """One guide at one dose, test problems; every difference with its 95 % interval over problems.
+
+    equation, scale: q is that of the equation with a = scale, or of the guide's own settings raised to it. dose: KL(pi_SAGE ||
+    pi_RLVR), nats a completion. in_band: share of a batch's tokens whose q lies in [0.6, 1.4]. change: from no guide, of pass1,
+    passk (k = 256), distinct (right completions among 256), support (right completions above 1/256). gained, lost: of the
+    support. hotter: paired difference from the policy sampled hotter at the same dose; equal_pass1: from the policy at the
+    temperature that has this row's pass@1 (None beyond its best). share: change over that of the best q at this dose. against:
+    paired differences from Random and from the placebo of rarity at the same dose. draw_sd: what the sampled part adds to the
+    mean of distinct and support, one standard deviation. The dose of the base is nan: its KL from the policy cannot be told
+    from the policy's own samples.
+    """
+
+    name: str
+    kind: Kind
+    variant: str
+    equation: str
+    dose: float
+    scale: float
+    in_band: float | None
+    change: dict[str, Interval]
+    gained: float
+    lost: float
+    hotter: dict[str, Interval] | None = None
+    equal_pass1: dict[str, Interval] | None = None
+    share: dict[str, float] | None = None
+    against: dict[str, dict[str, Interval]] | None = None
+    draw_sd: dict[str, float] | None = None
+
+
+@dataclass(frozen=True)
+class SignalRow:
+    """What a guide's log q knows, whatever its strength; means over test problems.
+
+    efficiency_distinct, efficiency_pass: correlation with the influence on distinct right answers and on pass@256, the share of
+    the best gain for small doses. auc_right: chance that a right completion of the policy has a larger log q than a wrong one.
+    auc_lifted, rank_lifted: among right completions, of those that the oracle of the support lifts against the others, and
+    Spearman's correlation with the oracle's log q.
+    """
+
+    name: str
+    kind: Kind
+    variant: str
+    efficiency_distinct: float
+    efficiency_pass: float
+    auc_right: float
+    auc_lifted: float
+    rank_lifted: float
+
+
+@dataclass(frozen=True)
+class GuideLabResult:
+    """All rows, and what was measured: `facts` of the policy, `frontier` of policy and base by temperature, `bands`: what q in
+    [0.6, 1.4] at each token reaches, by dose; `favourite` the family without rewards that is best on validation problems."""
+
+    policy: str
+    reference: str
+    problems: int
+    different: int
+    samples: int
+    seed: int
+    draw: str
+    rows: tuple[GuideRow, ...]
+    signals: tuple[SignalRow, ...]
+    facts: dict[str, float]
+    frontier: dict[str, list[dict[str, float]]]
+    bands: tuple[dict[str, float], ...]
+    favourite: str
+    seconds: float
+
+
+def run_guide_lab(
+    target: Target,
+    *,
+    reference: str = EMBEDDED,
+    problems: int = 100,
+    samples: int = 512,
+    draw: str = "law",
+    seed: int = EVALUATION_SEED,
+    max_new_tokens: int = 24,
+    doses: Sequence[float] = DOSES,
+    progress: Callable[[str], None] = lambda text: None,
+) -> GuideLabResult:
+    """Everything for one policy; `problems` validation problems choose the variants and as many test problems show them.
+
+    Raises DataError for fewer than 10 problems, 64 samples, or a dose that is not positive.
+    """
+    if problems < 10 or samples < 64 or not doses or min(doses) <= 0:
+        raise DataError(
+            f"problems = {problems}, samples = {samples}, doses = {tuple(doses)}: give at least 10 problems, 64 samples, and "
+            "doses above 0"
+        )
+    began = time.process_time()
+    atoms: dict[str, Atoms] = {}
+    policy, tokens = load_policy(target.model)
+    base, base_tokens = load_policy(reference)
+    check_vocabularies((target.model, policy, tokens), (reference, base, base_tokens))
+    task = target.world.build()
+    for split in ("validation", "test"):
+        progress(f"{target.name}: {problems} {split} problems, {samples} completions each ...")
+        chosen = evaluation_problems(task, split, seed, problems, draw)
+        atoms[split] = collect(
+            policy, base, tokens, task, chosen, samples=samples, max_new_tokens=max_new_tokens, seed=seed
+        )
+    progress(f"{target.name}: guides ...")
+    found = Lab(atoms["test"], doses)
+    chosen_families = choose(FAMILIES, atoms["validation"])
+    families = [*chosen_families, *fitted(atoms["validation"])]
+    rows, signals = found.everything(families)
+    return GuideLabResult(
+        policy=target.name, reference="base" if reference == EMBEDDED else reference, problems=problems,
+        different=len(atoms["test"].masses.repeats), samples=samples, seed=seed, draw=draw,
+        rows=tuple(rows), signals=tuple(signals), facts=found.facts(), frontier=found.frontier(), bands=tuple(found.bands()),
+        favourite=favourite(chosen_families, atoms["validation"]),
+        seconds=round(time.process_time() - began, 1),
+    )  # fmt: skip
+
+
+def choose(families: Sequence[Family], atoms: Atoms) -> list[Family]:
+    """Each family with the one variant that has the most distinct right answers at the middle dose, on these problems."""
+    kept = []
+    for family in families:
+        if len(family.variants) > 1:
+            best = max(family.variants, key=lambda v: _distinct_gain(atoms, v.of(atoms, Key(0)).sum(1)))
+            family = Family(family.name, family.kind, (best,))
+        kept.append(family)
+    return kept
+
+
+def favourite(families: Sequence[Family], atoms: Atoms) -> str:
+    """The chosen family without rewards that has the most distinct right answers at the middle dose, on these problems."""
+    blind = [family for family in families if family.kind in ("policy", "reference")]
+    return max(blind, key=lambda f: _distinct_gain(atoms, f.variants[0].of(atoms, Key(0)).sum(1))).name
+
+
+def _distinct_gain(atoms: Atoms, log_q: Floats) -> float:
+    masses = atoms.masses
+    scale = scale_for(masses, log_q, CHOICE_DOSE)
+    if not math.isfinite(scale):
+        return -math.inf
+    return masses.mean(distinct(tilted(masses, scale * log_q)[0], K))
+
+
+def fitted(atoms: Atoms) -> list[Family]:
+    """The best linear combinations of cheap signals for small doses, fitted on these problems."""
+    found = []
+    for kind, reference in (("policy", False), ("reference", True)):
+        h = influence(atoms.masses, "distinct", K)
+        coefficients = fit(atoms.masses, features(atoms, reference), h)
+        count = len(coefficients)
+
+        def of(a: Atoms, key: Key, c: Floats = coefficients, r: bool = reference) -> Floats:
+            return np.asarray(((features(a, r) @ c) / a.mask.sum(1))[:, None] * a.mask)
+
+        equation = f"log q = a linear in {count} signals, fitted on validation"
+        found.append(Family(f"fitted, {kind}", kind, (Variant(f"{count} signals", equation, of),)))  # type: ignore[arg-type]
+    return found
+
+
+class Lab:
+    """Measurements on the atoms of one policy; what several rows need is computed once."""
+
+    def __init__(self, atoms: Atoms, doses: Sequence[float]) -> None:
+        self.atoms, self.doses = atoms, tuple(doses)
+        self.masses = atoms.masses
+        self.plain = self.metrics(self.masses)
+        self.temperatures = [self.metrics(self.at_temperature(x)[0]) for x in INVERSE_TEMPERATURES]
+        self.oracles = {
+            dose: {goal: best_tilt(self.masses, goal, K, dose) for goal in ("distinct", "pass")} for dose in self.doses
+        }
+        self.measured: dict[tuple[str, float], Floats] = {}
+        self.lifts = {dose: best_support(self.masses, EPS, dose) for dose in self.doses}
+
+    def metrics(self, masses: Masses) -> Floats:
+        """(P, 4) pass@1, pass@256, distinct, support of each problem."""
+        support = masses.sums(np.where(masses.right & (masses.mass > EPS), 1.0, 0.0))
+        return np.stack([masses.success, pass_at(masses, K), distinct(masses, K), support], axis=1)
+
+    def at_temperature(self, inverse: float, of: str = "tempered") -> tuple[Masses, Floats]:
+        """The policy (or the reference, of="ref_tempered") at temperature 1 / inverse, and its KL from the policy at 1."""
+        log_q = self.atoms.at(inverse, of) - self.atoms.at(1.0)
+        mass = self.masses.mass * np.exp(log_q)
+        kl = self.masses.sums(mass * log_q - mass + self.masses.mass)
+        return Masses(self.masses.problem, self.masses.right, mass, self.masses.repeats), kl
+
+    def everything(self, families: Sequence[Family]) -> tuple[list[GuideRow], list[SignalRow]]:
+        """Controls, guides as they would be trained, guides at each dose, oracles; and what each signal knows."""
+        rows, signals = [], []
+        for family in families:
+            (variant,) = family.variants
+            draws = [variant.of(self.atoms, Key(i)) for i in range(NOISE_DRAWS if variant.noisy else 1)]
+            signals.append(self.signal(family.name, family.kind, variant.name, draws[0].sum(1)))
+            head = (family.name, family.kind, variant.name, variant.equation)
+            rows += [row for dose in self.doses if (row := self.row(head, draws, dose))]
+            if family.name in ("Branch", "rarity"):
+                shams = [placebo(self.atoms, draws[0], seed) for seed in range(NOISE_DRAWS)]
+                head = (
+                    f"placebo of {family.name}",
+                    "control",
+                    variant.name,
+                    "its log q, permuted over the batch's tokens",
+                )
+                rows += [row for dose in self.doses if (row := self.row(head, shams, dose))]
+        rows = [self.paired(row) for row in rows] + self.controls()
+        rows += [self.own(variant) for variant in TRAINABLE]
+        return rows + self.best(), signals
+
+    def paired(self, row: GuideRow) -> GuideRow:
+        """The same with its differences from the two noises of its dose."""
+        others = {name: self.measured.get((name, row.dose)) for name in ("Random", "placebo of rarity")}
+        own = self.measured[row.name, row.dose]
+        return replace(
+            row, against={n: self.intervals(own - o) for n, o in others.items() if o is not None and n != row.name}
+        )
+
+    def row(self, head: tuple[str, Kind, str, str], draws: Sequence[Floats], dose: float) -> GuideRow | None:
+        """One guide at one dose; None where no strength reaches it."""
+        log_qs = [draw.sum(1) for draw in draws]
+        scales = [scale_for(self.masses, log_q, dose) for log_q in log_qs]
+        if not all(map(math.isfinite, scales)):
+            return None
+        tokens = [scale * draw for scale, draw in zip(scales, draws, strict=True)]
+        return self.shown(head, [t.sum(1) for t in tokens], dose, float(np.mean(scales)), self.in_band(tokens[0]))
+
+    def in_band(self, log_q: Floats) -> float:
+        """Share of a batch's tokens whose q is in [0.6, 1.4]."""
+        low, high = math.log(BAND[0]) - 1e-9, math.log(BAND[1]) + 1e-9
+        return float((self.atoms.token_mass * ((log_q >= low) & (log_q <= high))).sum())
+
+    def own(self, variant: Variant) -> GuideRow:
+        """A guide of core/guides with its own settings and band, at the dose that it has."""
+        assert variant.guide is not None
+        draws = [variant.of(self.atoms, Key(i)).sum(1) for i in range(NOISE_DRAWS if variant.noisy else 1)]
+        dose = float(np.mean([self.masses.mean(tilted(self.masses, log_q)[1]) for log_q in draws]))
+        low, high = band_of(variant.guide)
+        head: tuple[str, Kind, str, str] = (
+            variant.name,
+            "control",
+            f"own dose, q in [{low:g}, {high:g}]",
+            variant.equation,
+        )
+        return self.shown(head, draws, dose, 1.0, 1.0)
+
+    def shown(
+        self,
+        head: tuple[str, Kind, str, str],
+        log_qs: Sequence[Floats],
+        dose: float,
+        scale: float,
+        in_band: float | None,
+    ) -> GuideRow:
+        """The row of these log q (A,), noise averaged problem by problem."""
+        after = [tilted(self.masses, log_q)[0] for log_q in log_qs]
+        hotter = self.metrics(self.hotter(dose)) if dose > 1e-9 else self.plain
+        return self.compared(head, after, dose, scale, in_band, hotter, self.draw_sd(log_qs[0]))
+
+    def compared(
+        self,
+        head: tuple[str, Kind, str, str],
+        after: Sequence[Masses],
+        dose: float,
+        scale: float,
+        in_band: float | None,
+        hotter: Floats | None,
+        draw_sd: dict[str, float] | None = None,
+    ) -> GuideRow:
+        """Differences with intervals over problems."""
+        found = np.mean([self.metrics(masses) for masses in after], axis=0)
+        self.measured[head[0], dose] = found
+        in_before = self.masses.right & (self.masses.mass > EPS)
+        flows = []
+        for masses in after:
+            inside = masses.right & (masses.mass > EPS)
+            flows.append(
+                [
+                    self.masses.mean(self.masses.sums(x.astype(float)))
+                    for x in (inside & ~in_before, in_before & ~inside)
+                ]
+            )
+        gained, lost = np.mean(flows, axis=0)
+        equal = self.at_pass1(self.masses.mean(found[:, 0]))
+        change = self.intervals(found - self.plain)
+        return GuideRow(
+            *head, dose=dose, scale=scale, in_band=in_band, change=change, gained=float(gained), lost=float(lost),
+            hotter=None if hotter is None else self.intervals(found - hotter),
+            equal_pass1=None if equal is None else self.intervals(found - equal),
+            share=self.shares(change, dose), draw_sd=draw_sd,
+        )  # fmt: skip
+
+    def intervals(self, differences: Floats) -> dict[str, Interval]:
+        """(P, 4) -> mean and interval over the problems as they were drawn."""
+        drawn = np.repeat(differences, self.masses.repeats.astype(int), axis=0)
+        return dict(zip(METRICS, column_intervals(drawn), strict=True))
+
+    def shares(self, change: Mapping[str, Interval], dose: float) -> dict[str, float] | None:
+        """Change over the best q's change at the same dose; None at a dose for which no oracle was computed."""
+        if dose not in self.oracles:
+            return None
+        best = self.best_gain(dose)
+        return {name: change[name].value / best[name] if best[name] > 1e-9 else math.nan for name in best}
+
+    def best_gain(self, dose: float) -> dict[str, float]:
+        """The largest change of pass@256, distinct and support at that dose."""
+        after = {
+            goal: self.metrics(tilted(self.masses, log_q)[0]) - self.plain for goal, log_q in self.oracles[dose].items()
+        }
+        return {
+            "passk": self.masses.mean(after["pass"][:, 1]),
+            "distinct": self.masses.mean(after["distinct"][:, 2]),
+            "support": self.lifts[dose].bound,
+        }
+
+    def hotter(self, dose: float, colder: bool = False) -> Masses:
+        """The policy at the temperature above 1 (below, with `colder`) whose KL from it is `dose`; at the grid's end if none is."""
+        low, high = (1.0, INVERSE_TEMPERATURES[-1]) if colder else (INVERSE_TEMPERATURES[0], 1.0)
+        for _ in range(30):
+            middle = (low + high) / 2
+            near = self.masses.mean(self.at_temperature(middle)[1]) < dose
+            low, high = (middle, high) if near == colder else (low, middle)
+        return self.at_temperature((low + high) / 2)[0]
+
+    def at_pass1(self, wanted: float) -> Floats | None:
+        """(P, 4) of the policy at the temperature with that mean pass@1; None above its best or below its worst."""
+        means = [self.masses.mean(table[:, 0]) for table in self.temperatures]
+        best = int(np.argmax(means))
+        for i in range(best, 0, -1):  # from the best temperature to hotter ones pass@1 falls
+            high, low = means[i], means[i - 1]
+            if low <= wanted <= high:
+                share = (wanted - low) / (high - low) if high > low else 0.0
+                return np.asarray(share * self.temperatures[i] + (1 - share) * self.temperatures[i - 1])
+        return None
+
+    def draw_sd(self, log_q: Floats) -> dict[str, float]:
+        """Spread of the mean distinct and support over wrong draws drawn again."""
+        chance, found = np.random.Generator(np.random.Philox(0)), []
+        for _ in range(REDRAWS):
+            again = self.atoms.redrawn(chance).masses
+            found.append([again.mean(column) for column in self.metrics(tilted(again, log_q)[0])[:, 2:].T])
+        distinct_sd, support_sd = np.std(found, axis=0, ddof=1)
+        return {"distinct": float(distinct_sd), "support": float(support_sd)}
+
+    def controls(self) -> list[GuideRow]:
+        """The policy hotter and colder at each dose, and the base at temperature 1, at the dose that it has."""
+        rows = []
+        for dose in self.doses:
+            for name, colder in (("hotter", False), ("colder", True)):
+                after = self.hotter(dose, colder)
+                head: tuple[str, Kind, str, str] = (
+                    f"policy {name}",
+                    "control",
+                    "temperature",
+                    "pi at another temperature",
+                )
+                rows.append(self.compared(head, [after], dose, 1.0, None, None))
+        after, _ = self.at_temperature(1.0, "ref_tempered")
+        head = ("base", "control", "temperature 1", "pi_ref")
+        return [*rows, self.compared(head, [after], math.nan, 1.0, None, None)]
+
+    def best(self) -> list[GuideRow]:
+        """The oracles at each dose."""
+        rows = []
+        for dose in self.doses:
+            found = {
+                "oracle, distinct": self.oracles[dose]["distinct"],
+                "oracle, pass@256": self.oracles[dose]["pass"],
+                "oracle, support": self.lifts[dose].log_q,
+            }
+            for name, log_q in found.items():
+                head: tuple[str, Kind, str, str] = (name, "oracle", "", "the best q > 0 of whole completions")
+                rows.append(
+                    self.compared(
+                        head, [tilted(self.masses, log_q)[0]], dose, 1.0, None, self.metrics(self.hotter(dose))
+                    )
+                )
+        return rows
+
+    def bands(self) -> list[dict[str, float]]:
+        """Support and distinct right answers with q in the band at each token, by dose: what is reached by lifting no token but
+        those of one completion's own end, at which dose, and the bound, the best q without a band."""
+        limit = self.atoms.alone * math.log(BAND[1])
+        found: list[dict[str, float]] = []
+        for dose in sorted(self.doses):
+            inside, free = best_support(self.masses, EPS, dose, limit), self.best_gain(dose)
+            after, kl = tilted(self.masses, best_tilt(self.masses, "distinct", K, dose, limit))
+            row = {
+                "dose": dose,
+                "support": inside.gained,
+                "support_dose": inside.dose,
+                "support_bound": free["support"],
+            }
+            row |= {
+                "distinct": self.masses.mean((self.metrics(after) - self.plain)[:, 2]),
+                "distinct_dose": self.masses.mean(kl),
+            }
+            if found and found[-1]["distinct"] > row["distinct"]:  # the q of a smaller dose is admitted, too
+                row |= {name: found[-1][name] for name in ("distinct", "distinct_dose")}
+            found.append(row | {"distinct_bound": free["distinct"]})
+        return found
+
+    def signal(self, name: str, kind: Kind, variant: str, log_q: Floats) -> SignalRow:
+        """What these log q (A,) know."""
+        masses, dose = self.masses, min(self.doses, key=lambda d: abs(d - CHOICE_DOSE))
+        lift = self.lifts[dose]
+        ends = np.append(masses.starts[1:], len(masses.problem))
+        columns: list[tuple[float, float, float]] = []
+        for start, end in zip(masses.starts, ends, strict=True):
+            here = slice(start, end)
+            right, values = masses.right[here], log_q[here]
+            first = auc(values, right, masses.mass[here])
+            columns.append((first, *_lifted(values[right], lift.chosen[here][right], lift.log_q[here][right])))
+        means = [_mean(np.array(column), masses.repeats) for column in zip(*columns, strict=True)]
+        parts = [efficiency(masses, log_q, influence(masses, goal, K)) for goal in ("distinct", "pass")]
+        return SignalRow(name, kind, variant, *parts, *means)
+
+    def facts(self) -> dict[str, float]:
+        """The policy as it is, and what there is to gain."""
+        masses, atoms = self.masses, self.atoms
+        shown = dict(zip(METRICS, [masses.mean(column) for column in self.plain.T], strict=True))
+        p = masses.success
+        right = masses.mean(masses.sums(masses.right.astype(float)))
+        drawn = float((atoms.sampled_right * masses.repeats).sum() / (atoms.draws * masses.repeats.sum()))
+        return shown | {
+            "right_completions": right,
+            "kl_from_base": masses.mean(masses.sums(masses.mass * (atoms.logps - atoms.ref_logps))),
+            "sensitivity": masses.mean(sensitivity(p, K)),
+            "small_p_share": masses.mean((p < 0.02).astype(float)),
+            "small_p_sensitivity": masses.mean(np.where(p < 0.02, sensitivity(p, K), 0.0)),
+            "sampled_right": drawn,
+            "tokens": masses.mean(masses.sums(masses.mass * atoms.mask.sum(1))),
+        }
+
+    def frontier(self) -> dict[str, list[dict[str, float]]]:
+        """Means of policy and base at every temperature of the grid."""
+        found: dict[str, list[dict[str, float]]] = {}
+        for who, of in (("policy", "tempered"), ("base", "ref_tempered")):
+            found[who] = []
+            for inverse in INVERSE_TEMPERATURES:
+                table = self.metrics(self.at_temperature(inverse, of)[0])
+                means = dict(zip(METRICS, [self.masses.mean(column) for column in table.T], strict=True))
+                found[who].append({"temperature": 1 / inverse, **means})
+        return found
+
+
+def auc(values: Floats, positive: np.ndarray[Any, Any], weight: Floats) -> float:
+    """Chance that a positive drawn by its weight has a larger value than a negative drawn by its; ties count half; nan if one
+    kind is missing."""
+    order = np.argsort(values, kind="stable")
+    _, place = np.unique(values[order], return_inverse=True)
+    up = np.bincount(place, np.where(positive, weight, 0.0)[order])
+    down = np.bincount(place, np.where(positive, 0.0, weight)[order])
+    if up.sum() <= 0 or down.sum() <= 0:
+        return math.nan
+    below = np.cumsum(down) - down
+    return float((up * (below + down / 2)).sum() / (up.sum() * down.sum()))
+
+
+def _lifted(values: Floats, chosen: np.ndarray[Any, Any], oracle: Floats) -> tuple[float, float]:
+    """AUC of the chosen right completions against the others, and Spearman's correlation with the oracle's log q."""
+    first = auc(values, chosen, np.ones(len(values)))
+    if len(values) < 3 or np.ptp(values) == 0 or np.ptp(oracle) == 0:
+        return first, math.nan
+    return first, float(np.corrcoef(rankdata(values), rankdata(oracle))[0, 1])
+
+
+def _mean(values: Floats, weight: Floats) -> float:
+    """Weighted mean of the finite ones."""
+    seen = np.isfinite(values)
+    return float(np.average(values[seen], weights=weight[seen])) if seen.any() else math.nan
+
+
+def one_thread() -> None:
+    """The lab's arithmetic is small; more threads only wait for each other."""
+    torch.set_num_threads(1)

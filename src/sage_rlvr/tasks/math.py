@@ -1,0 +1,381 @@
+"""Mathematics problems with one gold answer: AIME 2024-2025, AMC23, MATH-500 and its level 5, Minerva, DAPO-Math.
+
+    rows = the files of a folder (SAGE_RLVR_DATA), else pinned files of public repositories (`TASKS`), or any .jsonl
+    right iff the answer at the place that the prompt format names equals the gold (`sage_rlvr.verifiers.math`)
+
+The texts are not part of this package. `TASKS` has the SHA-256 of each task's rows (id, problem, gold), so that both
+sources are known to give the same ones; a folder with other rows is used, and `MathTask.pinned` says so.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from sage_rlvr.errors import ConfigError, DataError
+from sage_rlvr.tasks.pinned import Pinned, fetch
+from sage_rlvr.tasks.prompts import BOXED, Message, PromptFormat
+from sage_rlvr.verifiers import Verdict
+from sage_rlvr.verifiers.answers import last_box, no_number
+from sage_rlvr.verifiers.pool import Pool, shared
+
+ENVIRONMENT = "SAGE_RLVR_DATA"
+_AIME = ("GAIR-NLP/AIME-Preview", "7011a9eae7c4b78071f27b6f77f618d65608cfb0")
+_QWEN = ("QwenLM/Qwen2.5-Math", "a45202bd16f1ec06f433442dc1152d0074773465")
+_VERL = ("hf618/VERL", "3de68f16e447647d3f80d11fdbe5816137b515aa")
+_STEER = ("zz-haooo/STEER", "b31df71652cd103ddc3512656a430c39ba15dd13")
+_DAPO_ROWS = 2000
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One problem. answer: the gold. solved: the answer that the source's worked solution ends with, where it has one."""
+
+    problem_id: str
+    text: str
+    answer: str
+    level: int | None = None
+    subject: str = ""
+    solved: str = field(default="", compare=False)
+
+
+def _lines(data: bytes) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in data.decode("utf-8").splitlines() if line.strip()]
+
+
+def _table(data: bytes) -> list[dict[str, Any]]:
+    from pyarrow.parquet import read_table
+
+    rows: list[dict[str, Any]] = read_table(io.BytesIO(data)).to_pylist()
+    return rows
+
+
+def _solved(text: str) -> str:
+    return last_box(text)[0] or ""
+
+
+def _aime(first: bytes, second: bytes, third: bytes) -> list[Problem]:
+    made = [Problem(f"aime24-{i}", row["problem"], str(row["answer"])) for i, row in enumerate(_lines(first), start=1)]
+    later = [row for data in (second, third) for row in _lines(data)]
+    return made + [Problem(f"aime25-{row['id']}", row["problem"], str(row["answer"])) for row in later]
+
+
+def _amc(data: bytes) -> list[Problem]:
+    return [Problem(f"amc23-{row['id']}", row["problem"], f"{row['answer']:g}") for row in _lines(data)]
+
+
+def _math500(data: bytes) -> list[Problem]:
+    return [
+        Problem(row["unique_id"], row["problem"], row["answer"], row["level"], row["subject"], _solved(row["solution"]))
+        for row in _lines(data)
+    ]
+
+
+def _minerva(golds: bytes, solutions: bytes) -> list[Problem]:
+    made = []
+    for i, (row, other) in enumerate(zip(_table(golds), _lines(solutions), strict=True)):
+        gold = row["reward_model"]["ground_truth"]
+        made.append(Problem(f"minerva-{i}", other["problem"], gold, None, other["type"], _solved(other["solution"])))
+    return made
+
+
+def _dapo(data: bytes) -> list[Problem]:
+    made = []
+    for row in _table(data)[:_DAPO_ROWS]:
+        _, wrapped = row["prompt"][0]["content"].split(
+            "\n\n", 1
+        )  # an instruction stands before each problem and behind it
+        text, _ = wrapped.rsplit("\n\n", 1)
+        made.append(Problem(f"dapo-{row['extra_info']['index']}", text, row["reward_model"]["ground_truth"]))
+    return made
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a task's rows come from. local: its file in a folder; pins, read: the published files, and how they are read.
+
+    rows, sha256: how many, and their `digest`. integers: the golds' range where the rules of the contest fix one.
+    """
+
+    local: str
+    pins: tuple[Pinned, ...]
+    read: Callable[..., list[Problem]]
+    rows: int
+    sha256: str
+    level: int | None = None
+    integers: tuple[int, int] | None = None
+
+
+_MATH500 = (
+    Pinned(
+        *_VERL,
+        "examples/simplelr_math_eval/data/math500/test.jsonl",
+        "35dc41080a3680858b27fa7e0533d2d547825316fc5dafe5d316f4ccc5a06132",
+        446564,
+    ),
+)
+TASKS: dict[str, Source] = {
+    "aime": Source(
+        "aime_2024_2025.jsonl",
+        (
+            Pinned(
+                *_AIME,
+                "eval/data/aime/test2024.jsonl",
+                "a0f7eb9915f60f70fdaa9375414869d101eab639a67acf652cde98166efcd1cc",
+                146233,
+            ),
+            Pinned(
+                *_AIME,
+                "eval/data/aime/test2025-I.jsonl",
+                "fcdf97fe9bf3768e586c4f3b3d34d98a763893847e72234aa41e1ed5c67d977a",
+                6226,
+            ),
+            Pinned(
+                *_AIME,
+                "eval/data/aime/test2025-II.jsonl",
+                "69d966f7badd83a681d30efa9b4d587b4c692e4892b6ea5dc57d11d3934bf79a",
+                9426,
+            ),
+        ),
+        _aime,
+        60,
+        "c1aacb93d57888cbe71f68bc223e9f0aa7086a39e74c35490fc211e8e5562775",
+        integers=(0, 999),
+    ),
+    "amc23": Source(
+        "amc23.jsonl",
+        (
+            Pinned(
+                *_QWEN,
+                "evaluation/data/amc23/test.jsonl",
+                "43707e1ca784602d8479de24ee8ce36609dbebc46dd152b0b12a46611aa898a4",
+                27631,
+            ),
+        ),
+        _amc,
+        40,
+        "2ca65ff7a56599618730cc3bce078b3a686113390d867fd5e74df1222fe6b11d",
+    ),
+    "math500": Source(
+        "math500.jsonl", _MATH500, _math500, 500, "735db0f505b4a619c15df59325d0132862b149a6eab7ee9adc4dc847ad7d3b99"
+    ),
+    "math500_l5": Source(
+        "math500.jsonl",
+        _MATH500,
+        _math500,
+        134,
+        "9a074054fc5671a493e5099400832756d09ee155dcb969ba1b35d1c4d95d8245",
+        level=5,
+    ),
+    "minerva": Source(
+        "minerva.jsonl",
+        (
+            Pinned(
+                *_STEER,
+                "datasets/minerva_math.parquet",
+                "5aa872966eb92eae8e0f4c57e13a2cc75307cbf07daadba7fa215b74454d10af",
+                112096,
+            ),
+            Pinned(
+                *_QWEN,
+                "evaluation/data/minerva_math/test.jsonl",
+                "0e656b430d3a0a1dab6aa853f453ba3805e28e2cabe4fc72486a897cc09d8ba2",
+                247267,
+            ),
+        ),
+        _minerva,
+        272,
+        "acc7cc1f87789243eda4f6de55a05ac302972c7ea8961535e918f7a48fe36300",
+    ),
+    "dapo_math": Source(
+        "dapo_math_2000.jsonl",
+        (
+            Pinned(
+                *_STEER,
+                "datasets/DAPO-Math-17k.parquet",
+                "8a8347311181c89f2316b88363ab9f3a05d0f62b1b19cb4197bd08e435129b34",
+                3577123,
+            ),
+        ),
+        _dapo,
+        _DAPO_ROWS,
+        "a0ffb4bf467b8f575707e10b042b99ad3a65c2b80231ed18375b16bc0f3854b0",
+    ),
+}
+
+
+def digest(problems: Iterable[Problem]) -> str:
+    """SHA-256 of the ids, texts and golds of problems, in their order."""
+    found = hashlib.sha256()
+    for problem in problems:
+        found.update(json.dumps([problem.problem_id, problem.text, problem.answer]).encode() + b"\n")
+    return found.hexdigest()
+
+
+def read_rows(path: Path) -> list[Problem]:
+    """The problems of a .jsonl file: one object a line with problem (or question) and answer, and id where there is one.
+
+    `DataError` names file, line and column of what is missing, is no text or number, or occurs twice.
+    """
+    made: list[Problem] = []
+    first: dict[str, int] = {}
+    try:
+        lines = path.read_text(encoding="utf-8-sig").split("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{path}: cannot be read: {error}") from error
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        place = f"{path}:{number}"
+        problem = _row(line, place, len(made))
+        if problem.problem_id in first:
+            raise DataError(
+                f"{place}, column id: {problem.problem_id!r} is there already, line {first[problem.problem_id]}"
+            )
+        first[problem.problem_id] = number
+        made.append(problem)
+    if not made:
+        raise DataError(f"{path}: holds no rows; one JSON object a line is expected")
+    return made
+
+
+def json_row(line: str, place: str) -> dict[str, Any]:
+    """A line of a .jsonl file as column -> value; `DataError` with its place where it is none."""
+    try:
+        row = json.loads(line)
+    except ValueError as error:
+        raise DataError(f"{place}: no JSON ({error}); mend or delete that line") from error
+    if not isinstance(row, dict):
+        raise DataError(f"{place}: {type(row).__name__} and no mapping of column to value")
+    return row
+
+
+def _row(line: str, place: str, number: int) -> Problem:
+    row = json_row(line, place)
+    text = row.get("problem", row.get("question"))
+    if not isinstance(text, str) or not text.strip():
+        raise DataError(f"{place}, column problem (or question): {text!r:.60}; a text is expected")
+    gold = row.get("answer")
+    if isinstance(gold, bool) or not isinstance(gold, str | int | float) or not str(gold).strip():
+        raise DataError(f"{place}, column answer: {gold!r:.60}; one text or number is expected")
+    if no_number(gold):
+        raise DataError(f"{place}, column answer: {gold!r} is no answer; mend or delete that line")
+    gold = int(gold) if isinstance(gold, float) and gold.is_integer() else gold
+    level, solution = row.get("level"), row.get("solution")
+    return Problem(
+        str(row.get("id", number)),
+        text,
+        str(gold),
+        level if isinstance(level, int) else None,
+        str(row.get("subject", "")),
+        _solved(solution) if isinstance(solution, str) else "",
+    )
+
+
+def _file(name: str, folder: str) -> Path | None:
+    """The file that a task's rows stand in; None for those that are pinned."""
+    if name not in TASKS:
+        return Path(name).expanduser()
+    return Path(folder).expanduser() / TASKS[name].local if folder else None
+
+
+@lru_cache(maxsize=16)
+def _load(name: str, folder: str, stamp: tuple[int, int] | None) -> tuple[Problem, ...]:
+    """stamp: time and size of the file, so that one that changed is read anew."""
+    path = _file(name, folder)
+    if name not in TASKS:
+        return tuple(read_rows(Path(name).expanduser()))
+    source = TASKS[name]
+    if path is not None:
+        if not path.is_file():
+            raise DataError(
+                f"task {name}: {ENVIRONMENT}={folder} has no {source.local}; put it there, or unset {ENVIRONMENT} to "
+                f"fetch {', '.join(pin.url for pin in source.pins)}"
+            )
+        made = read_rows(path)
+    else:
+        made = source.read(*(fetch(pin) for pin in source.pins))
+    return tuple(problem for problem in made if source.level in (None, problem.level))
+
+
+@dataclass(frozen=True)
+class MathTask:
+    """A task of `TASKS`, or a .jsonl file of your own.
+
+    name    its key in `TASKS`, or the path of a file
+    form    how a problem is asked and where its answer is read (`sage_rlvr.tasks.prompts.FORMATS`)
+    folder  a folder with the data files; default: what SAGE_RLVR_DATA names; "" for the pinned files
+    pool    limits of its own for the verifier; default: the shared pool of this process
+    """
+
+    name: str
+    form: PromptFormat = BOXED
+    folder: str | None = None
+    pool: Pool | None = field(default=None, compare=False)
+
+    def __post_init__(self) -> None:
+        if self.name not in TASKS and not self.name.endswith(".jsonl"):
+            raise ConfigError(f"task {self.name!r}: choose one of {', '.join(TASKS)}, or give a .jsonl file")
+
+    def problems(self) -> tuple[Problem, ...]:
+        """All problems in the order of their source. `DataError` where they are neither here nor to be fetched."""
+        folder = os.environ.get(ENVIRONMENT, "") if self.folder is None else self.folder
+        path = _file(self.name, folder)
+        state = path.stat() if path is not None and path.is_file() else None
+        return _load(self.name, folder, None if state is None else (state.st_mtime_ns, state.st_size))
+
+    @property
+    def pinned(self) -> bool:
+        """Whether these rows are the published ones (`Source.sha256`); a file of your own never is."""
+        return self.name in TASKS and digest(self.problems()) == TASKS[self.name].sha256
+
+    def problem_id(self, problem: Problem) -> str:
+        """The id of its source."""
+        return problem.problem_id
+
+    def messages(self, problem: Problem, form: PromptFormat | None = None) -> list[Message]:
+        """The prompt as a conversation."""
+        return (form or self.form).messages(problem.text)
+
+    def render(self, problem: Problem, form: PromptFormat | None = None) -> str:
+        """The prompt as plain text, for a tokenizer without a chat template: messages, empty lines between, and an opening."""
+        return (form or self.form).plain(problem.text)
+
+    def verify(self, problem: Problem, completion: str, form: PromptFormat | None = None) -> Verdict:
+        """The verdict on a completion, found in a worker process with limits on time and memory."""
+        return self.verify_all([(problem, completion)], form)[0]
+
+    def verify_all(
+        self, pairs: Sequence[tuple[Problem, str]], form: PromptFormat | None = None, **options: Any
+    ) -> list[Verdict]:
+        """The verdicts on many (problem, completion) at once; `options` of `verify_math` override the format's reading."""
+        items = [(completion, problem.answer) for problem, completion in pairs]
+        return (self.pool or shared()).verify(items, **((form or self.form).reading | options))
+
+
+def selfcheck(task: MathTask) -> dict[str, int | bool]:
+    """`ok` when ids differ, the rows are as many as published and the published ones, and every gold is right in its form."""
+    problems = task.problems()
+    turns = [(problem, task.form.assistant("By the above.", problem.answer)) for problem in problems]
+    right = sum(verdict.right for verdict in task.verify_all(turns))
+    expected = TASKS[task.name].rows if task.name in TASKS else len(problems)
+    ids = len({problem.problem_id for problem in problems})
+    pinned = task.pinned or task.name not in TASKS
+    return {
+        "ok": len(problems) == expected == ids == right and pinned,
+        "rows": len(problems),
+        "expected": expected,
+        "ids": ids,
+        "right": right,
+        "pinned": pinned,
+    }
+
+
+__all__ = ["ENVIRONMENT", "TASKS", "MathTask", "Problem", "Source", "digest", "read_rows", "selfcheck"]

@@ -1,0 +1,303 @@
+"""The reference engine: the whole of GRPO and SAGE on one screen (`train_step`), plain torch and transformers.
+
+    sample, verify, keep -> reference log-probs -> signals -> shape (log q) -> advantage -> objective -> step
+
+Everything random is a function of (seed, step, name, row): two arms of one seed see the same prompts and, while their
+policies agree, the same completions. On a CPU a run is bitwise reproducible (same versions, same thread count).
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from sage_rlvr.config import TrainConfig
+from sage_rlvr.core.keys import Key
+from sage_rlvr.core.method import Method, advantages_of, objective, q_clamped, shape
+from sage_rlvr.core.signals import Batch, Signals
+from sage_rlvr.errors import TrainingDiverged
+from sage_rlvr.models.policy import GuideWatch, TextTask, Tokens, check_vocabulary, load_policy
+from sage_rlvr.models.scoring import Scores, score
+from sage_rlvr.runs import RunDir, StopFlag, writing
+from sage_rlvr.training.optimizer import Optimiser
+from sage_rlvr.training.reference import follow, kept_reference, load_reference, reference_metrics, restore_reference
+from sage_rlvr.training.rollouts import Groups, draw_groups, rollout_metrics, rows_of_groups
+from sage_rlvr.training.sft import check_replaceable, checkpoint, load_tensors, model_tensors, resume, save_policy
+
+
+@dataclass
+class Loop:
+    """What one training run holds: two models, a method, a task with its training problems, an optimiser."""
+
+    config: TrainConfig
+    method: Method
+    policy: PreTrainedModel
+    reference: PreTrainedModel | None
+    tokens: Tokens
+    task: TextTask
+    problems: list[Any]
+    optimiser: Optimiser
+    key: Key
+    reference_step: int = 0
+    """Steps after which the policy became the reference; 0 for one from files."""
+
+
+def train_step(loop: Loop, step: int) -> dict[str, float]:
+    """One rollout and its updates. Step counts from 0; returns the step's metrics (their names: docs/architecture.md).
+
+    Where a rollout plan keeps no group there is no update: weights and moments stay as they are.
+    """
+    config, method, total = loop.config, loop.method, loop.config.steps
+    drawn = draw_groups(loop, step)  # sample and verify; a rollout plan keeps some of it and refills
+    metrics = rollout_metrics(loop, drawn) | reference_metrics(loop)
+    if not drawn.kept.any():
+        return metrics
+    groups = drawn.groups
+    rows = torch.arange(groups.rewards.numel(), device=groups.rewards.device)  # row = prompt * group_size + member
+
+    once = config.updates.epochs == 1 and config.updates.minibatches == 1 and config.updates.micro_batch is None
+    exact = once and "distributions" in method.needs  # in several updates each computes those of its own rows
+    # One update a rollout: the training forward is the old policy's forward. Several: score the old policy first.
+    if once:
+        scores = score_rows(loop, loop.policy, groups, rows, entropies=True, log_probs=exact)
+    else:
+        scores = fixed_scores(loop, loop.policy, groups, rows, entropies=True)
+    reference = reference_scores(loop, groups, rows, log_probs=exact)
+    assert scores.entropies is not None
+    signals = Signals(
+        old_logps=scores.logps,
+        ref_logps=None if reference is None else reference.logps,
+        mask=groups.rollout.mask,
+        row_ids=groups.row_ids,
+        entropies=scores.entropies,
+        ref_entropies=None if reference is None else reference.entropies,
+        rewards=groups.rewards.reshape(-1),
+    )
+    log_q = shape(method, signals, step, total, loop.key)
+    whole = Batch(
+        logps=scores.logps,
+        old_logps=signals.old_logps,
+        ref_logps=signals.ref_logps,
+        mask=signals.mask,
+        advantages=advantages_of(method, groups.rewards, signals, log_q, step, total),
+        log_q=log_q,
+        entropies=signals.entropies,
+        max_tokens=config.rollout.max_new_tokens,
+        q_clamped=q_clamped(method, signals, step, total, loop.key),
+        log_probs=scores.log_probs,
+        ref_log_probs=None if reference is None else reference.log_probs,
+    )
+    metrics |= update(loop, [whole], whole.mask, step, step) if once else several_updates(loop, whole, groups, step)
+    gap = (groups.rollout.logps - signals.old_logps).abs()[groups.rollout.mask].max()
+    return metrics | {"sampler/logp_gap_max": float(gap)}
+
+
+def update(loop: Loop, parts: Iterable[Batch], mask: Tensor, step: int, number: int) -> dict[str, float]:
+    """One optimiser step from micro-batches that add up to one mini-batch (its rows' `mask`). Number counts updates.
+
+    Nothing moves if the loss or the gradient is not finite: `TrainingDiverged`, with the weights as they were.
+    """
+    budget = loop.method.reduction.budget(mask, loop.config.rollout.max_new_tokens)
+    collected: list[tuple[float, dict[str, float]]] = []
+    for part in parts:
+        loss, metrics = objective(loop.method, part, step, loop.config.steps, budget=budget)
+        if not torch.isfinite(loss):
+            raise TrainingDiverged(f"loss is {loss.item()} at step {step}")
+        loss.backward()
+        collected.append((float(part.mask.sum() / mask.sum()), metrics))
+    shares = {name: sum(share * m[name] for share, m in collected) for name in collected[0][1]}
+    return shares | {"loss": sum(m["loss"] for _, m in collected)} | loop.optimiser.step(number)
+
+
+def several_updates(loop: Loop, whole: Batch, groups: Groups, step: int) -> dict[str, float]:
+    """`epochs` passes over shuffled mini-batches of whole groups; the ratio to the old policy leaves 1 after the first.
+
+    Where a rollout plan kept fewer groups the mini-batches are smaller, and one without any is left out: the number of an
+    update, which the learning rate reads, is a function of step, epoch and mini-batch alone.
+    """
+    plan, collected = loop.config.updates, []
+    alone = plan.epochs * plan.minibatches == 1  # a single update that diverges has moved nothing
+    with nullcontext() if alone else undone_if_diverged(loop):
+        for epoch in range(plan.epochs):
+            order = loop.key.permutation(step, f"minibatch/{epoch}", len(groups.prompts))
+            for n, part in enumerate(order.tensor_split(plan.minibatches)):
+                number = (step * plan.epochs + epoch) * plan.minibatches + n
+                if len(part):
+                    rows = rows_of_groups(part.sort().values, loop.config.rollout.group_size)
+                    parts = micro_batches(loop, whole, groups, rows)
+                    collected.append(update(loop, parts, whole.mask[rows], step, number))
+    return {name: sum(m[name] for m in collected) / len(collected) for name in collected[0]}
+
+
+@contextmanager
+def undone_if_diverged(loop: Loop) -> Iterator[None]:
+    """A step whose third update diverges leaves the weights and moments from before its first, not from in between."""
+    states = (model_tensors(loop.policy), loop.optimiser.tensors())
+    weights, moments = ({name: tensor.clone() for name, tensor in state.items()} for state in states)
+    try:
+        yield
+    except TrainingDiverged:
+        load_tensors(loop.policy, weights)
+        loop.optimiser.load(moments)
+        raise
+
+
+def micro_batches(loop: Loop, whole: Batch, groups: Groups, rows: Tensor) -> Iterator[Batch]:
+    """`rows` of the rollout, `updates.micro_batch` groups at a time, each with a fresh forward pass in graph.
+
+    Distributions over the vocabulary exist for one micro-batch at a time; the reference's are computed again for each.
+    """
+    exact = "distributions" in loop.method.needs
+    for part in rows.split(rows_at_once(loop, rows)):
+        # The entropies of the rollout hold.
+        scores = score_rows(loop, loop.policy, groups, part, entropies=False, log_probs=exact)
+        batch = select(whole, part, scores.logps)
+        if exact:
+            reference = reference_scores(loop, groups, part, log_probs=True)
+            laws = None if reference is None else reference.log_probs
+            batch = replace(batch, log_probs=scores.log_probs, ref_log_probs=laws)
+        yield batch
+
+
+def rows_at_once(loop: Loop, rows: Tensor) -> int:
+    """How many of `rows` one forward pass takes: those of `updates.micro_batch` groups, or all of them."""
+    groups = loop.config.updates.micro_batch
+    return len(rows) if groups is None else groups * loop.config.rollout.group_size
+
+
+def select(whole: Batch, rows: Tensor, logps: Tensor) -> Batch:
+    """`rows` of a batch with freshly computed `logps`; what was fixed at the rollout (q, advantages) is only indexed."""
+    fixed = {f.name: getattr(whole, f.name) for f in fields(whole) if f.name != "logps"}
+    return Batch(logps=logps, **{n: v[rows] if isinstance(v, Tensor) else v for n, v in fixed.items()})
+
+
+def score_rows(
+    loop: Loop, model: PreTrainedModel, groups: Groups, rows: Tensor, *, entropies: bool, log_probs: bool = False
+) -> Scores:
+    """Log-probs of `rows` (ascending) of the rollout under `model`; only the prompts they belong to are computed."""
+    owners, local = (rows // loop.config.rollout.group_size).unique(return_inverse=True)
+    return score(
+        model,
+        [groups.prompts[int(g)] for g in owners],
+        groups.rollout.tokens[rows],
+        groups.rollout.mask[rows],
+        local,
+        temperature=loop.config.rollout.temperature,
+        entropies=entropies,
+        log_probs=log_probs,
+    )
+
+
+@torch.no_grad()
+def fixed_scores(
+    loop: Loop, model: PreTrainedModel, groups: Groups, rows: Tensor, *, entropies: bool, log_probs: bool = False
+) -> Scores:
+    """`score_rows` out of graph, `updates.micro_batch` groups at a time, so that it needs no more memory than an update."""
+    parts = [
+        score_rows(loop, model, groups, part, entropies=entropies, log_probs=log_probs)
+        for part in rows.split(rows_at_once(loop, rows))
+    ]
+    if len(parts) == 1:
+        return parts[0]
+
+    def column(name: str) -> Tensor | None:
+        found = [getattr(part, name) for part in parts]
+        return None if found[0] is None else torch.cat(found)
+
+    return Scores(torch.cat([part.logps for part in parts]), column("entropies"), column("log_probs"))
+
+
+def reference_scores(loop: Loop, groups: Groups, rows: Tensor, *, log_probs: bool = False) -> Scores | None:
+    """The reference's log-probs (and entropies where the guide reads them); None where the method has no anchor."""
+    if loop.reference is None:
+        return None
+    wanted = "ref_entropies" in loop.method.needs
+    return fixed_scores(loop, loop.reference, groups, rows, entropies=wanted, log_probs=log_probs)
+
+
+def build(config: TrainConfig) -> Loop:
+    """Load the policy, its reference and the task of a resolved recipe."""
+    torch.set_num_threads(config.engine.threads or torch.get_num_threads())
+    method = config.method.build()
+    policy, tokens = load_policy(config.model, config.engine.dtype)
+    check_vocabulary(method, policy.config.vocab_size)
+    policy.eval()  # dropout off: the policy that samples is the policy that is trained
+    reference = load_reference(config, policy, tokens)
+    task = config.world.build()
+    problems = task.problems("train", config.world.data_seed, config.world.train_problems)
+    updates = config.steps * config.updates.epochs * config.updates.minibatches
+    optimiser = Optimiser(policy, config.optimizer, updates)
+    return Loop(config, method, policy, reference, tokens, task, problems, optimiser, Key(config.seed))
+
+
+def train(config: TrainConfig, run: RunDir, progress: Any) -> int:
+    """Train to `config.steps`, from the newest complete checkpoint if there is one. Returns the step reached.
+
+    A stop signal ends the run after the step in hand, saved. `TrainingDiverged` keeps the last good weights and writes
+    the batch's prompts aside before it is raised. ConfigError where <run>/policy holds anything but a former policy.
+    """
+    check_replaceable(run.path / "policy")
+    loop = build(config)
+    newest = resume(run, loop.policy, loop.optimiser)
+    restore_reference(loop, newest)
+    step = newest.step if newest else 0
+    if step < config.steps:  # the policy of an earlier, shorter run in this directory is not this run's result
+        shutil.rmtree(run.path / "policy", ignore_errors=True)
+    progress.start(total=config.steps, done=step)
+    watch, stopping = GuideWatch(loop.method.anchor), False
+    with StopFlag() as stop:
+        while step < config.steps and not stopping:
+            began = time.perf_counter()
+            try:
+                metrics = train_step(loop, step)
+            except TrainingDiverged as error:
+                raise set_aside(loop, run, step, error) from error
+            run.log({"step": step, **metrics, "time/step_s": time.perf_counter() - began})
+            watch.see(step, metrics)
+            step += 1
+            follow(loop, step)
+            progress.advance(step, metrics)
+            stopping = stop.requested  # read once: what stops the loop also saves
+            if step % config.checkpoint.every == 0 or step == config.steps or stopping:
+                save(loop, run, step)
+    if step == config.steps:
+        save_policy(loop.policy, loop.tokens.tokenizer, run.path / "policy")
+    return step
+
+
+def save(loop: Loop, run: RunDir, step: int) -> None:
+    """A checkpoint of all that a run cannot find on disk: weights, moments, and a reference that it made itself."""
+    checkpoint(run, loop.policy, loop.optimiser, step, **kept_reference(loop))
+
+
+def set_aside(loop: Loop, run: RunDir, step: int, error: TrainingDiverged) -> TrainingDiverged:
+    """Save the last good weights and the batch that broke the step; return the error that says where they lie.
+
+    Raises CheckpointError where they cannot be written.
+    """
+    loop.optimiser.adam.zero_grad(set_to_none=True)
+    save(loop, run, step)
+    groups = draw_groups(loop, step).groups  # the weights are those it was drawn with: the same batch again
+    rollout = groups.rollout
+    folder = run.path / "diverged" / f"step-{step:06d}"
+    tensors = {"tokens": rollout.tokens.contiguous(), "mask": rollout.mask.contiguous()}
+    listed = {"step": step, "error": str(error), "prompts": [loop.task.render(p) for p in groups.problems]}
+    text = json.dumps(listed, indent=1)
+    with writing(f"batch set aside ({error})", folder, len(text) + sum(t.nbytes for t in tensors.values())):
+        folder.mkdir(parents=True, exist_ok=True)
+        save_file(tensors, folder / "rollout.safetensors")
+        (folder / "batch.json").write_text(text)
+    return TrainingDiverged(
+        f"{error}. The weights before this step are saved in {run.path / 'checkpoints'}, the batch in {folder}. "
+        "Next: lower optimizer.lr or raise method.beta in a new directory, or look at the batch"
+    )

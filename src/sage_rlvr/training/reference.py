@@ -1,0 +1,110 @@
+"""The reference of a run: what pi_ref is loaded from, when it becomes a copy of the policy, how it outlives a kill.
+
+A reference that came from files is read from them again. One that came from the run itself (source snapshot@N, or
+`refresh_every`) lies in every checkpoint from that step on, as the group "reference" beside "model" and "optimizer".
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import TYPE_CHECKING, Any
+
+from transformers import PreTrainedModel
+
+from sage_rlvr.config import TrainConfig
+from sage_rlvr.core.anchor import Anchor
+from sage_rlvr.errors import ConfigError
+from sage_rlvr.models.policy import Tokens, load_policy
+from sage_rlvr.runs import Checkpoint
+from sage_rlvr.training.sft import load_tensors, model_tensors
+
+if TYPE_CHECKING:
+    from sage_rlvr.training.loop import Loop
+
+GROUP = "reference"
+
+
+def load_reference(config: TrainConfig, policy: PreTrainedModel, tokens: Tokens) -> PreTrainedModel | None:
+    """The reference that a run starts with, without gradient; None where its method reads none.
+
+    Raises ConfigError where there is nothing to load, or where policy and reference do not share a vocabulary.
+    """
+    if config.reference is None:
+        return None
+    model, own = load_policy(config.reference, config.engine.dtype)
+    check_vocabularies((config.model, policy, tokens), (config.reference, model, own))
+    return frozen(model)
+
+
+def frozen(model: PreTrainedModel) -> PreTrainedModel:
+    """In eval mode, without gradients."""
+    return model.eval().requires_grad_(False)
+
+
+def check_vocabularies(
+    policy: tuple[str, PreTrainedModel, Tokens], reference: tuple[str, PreTrainedModel, Tokens]
+) -> None:
+    """ConfigError, with both names and sizes, unless a token's number means the same text to both models."""
+    (name, model, tokens), (other_name, other_model, other_tokens) = policy, reference
+    words, other_words = tokens.tokenizer.get_vocab(), other_tokens.tokenizer.get_vocab()
+    sizes, other_sizes = (len(words), model.config.vocab_size), (len(other_words), other_model.config.vocab_size)
+    if words == other_words and sizes == other_sizes:
+        return
+    word = next((w for w, i in words.items() if other_words.get(w, i) != i), None)
+    example = (
+        "" if word is None else f" (token {word!r} is {words[word]} in the one and {other_words[word]} in the other)"
+    )
+    raise ConfigError(
+        f"policy {name!r} has {sizes[0]:,} tokens and {sizes[1]:,} logits, its reference {other_name!r} has "
+        f"{other_sizes[0]:,} tokens and {other_sizes[1]:,} logits{example}: they do not share a vocabulary, so their "
+        "log-probs of a token cannot be compared; name a reference with the policy's own tokenizer and size of vocabulary"
+    )
+
+
+def moves(anchor: Anchor | None) -> bool:
+    """Whether the run itself becomes the reference at some step."""
+    return anchor is not None and (anchor.snapshot_step is not None or anchor.refresh_every is not None)
+
+
+def follow(loop: Loop, done: int) -> None:
+    """After `done` steps of the run: the reference becomes a copy of the policy, where this is the step for it."""
+    anchor = loop.method.anchor
+    if anchor is None or loop.reference is None:
+        return
+    due = anchor.refresh_every is not None and done % anchor.refresh_every == 0
+    if due or anchor.snapshot_step == done:
+        loop.reference, loop.reference_step = frozen(copy.deepcopy(loop.policy)), done
+
+
+def reference_metrics(loop: Loop) -> dict[str, float]:
+    """The step that the reference is from, where it moves; 0 while it is the one from the files."""
+    moving = loop.reference is not None and moves(loop.method.anchor)
+    return {"anchor/reference_step": float(loop.reference_step)} if moving else {}
+
+
+def kept_reference(loop: Loop) -> dict[str, Any]:
+    """What `checkpoint` has to keep of the reference: nothing while it is one of the files on disk."""
+    if loop.reference is None or not loop.reference_step:
+        return {}
+    return {"more": {GROUP: model_tensors(loop.reference)}, "reference_step": loop.reference_step}
+
+
+def restore_reference(loop: Loop, newest: Checkpoint | None) -> None:
+    """Inverse of `kept_reference`, for a run that goes on.
+
+    Raises ConfigError where a snapshot is called for at a step that this directory has gone beyond without keeping it.
+    """
+    anchor = loop.method.anchor
+    if newest is None or loop.reference is None or anchor is None or not moves(anchor):
+        return
+    step, snapshot = int(newest.state.get("reference_step", 0)), anchor.snapshot_step
+    if snapshot is not None and step != snapshot:
+        if newest.step >= snapshot:
+            raise ConfigError(
+                f"{newest.path}: the reference is to be the policy after step {snapshot}, and this run is at step "
+                f"{newest.step} without having kept it; start in a new directory"
+            )
+        return
+    if step:
+        loop.reference, loop.reference_step = frozen(copy.deepcopy(loop.policy)), step
+        load_tensors(loop.reference, newest.load(GROUP))

@@ -1,0 +1,182 @@
+"""The groups a step trains on: problems, completions, rewards, and what a rollout plan keeps and refills.
+
+    draw prompts_per_step groups -> verify -> keep those that the plan marks -> draw as many new ones as are missing -> ...
+
+The groups of a step are numbered as they are drawn. The problem of group n is a function of (seed, step, n), and its
+completions are functions of the policy and of (seed, step, n * group_size + member): how many groups were kept, or in
+how many refills they came, changes neither. Two arms of one seed see the same prompts, refills included.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from sage_rlvr.models.sampler import Rollout, joined, sample
+
+if TYPE_CHECKING:
+    from sage_rlvr.training.loop import Loop
+
+
+@dataclass(frozen=True, eq=False)
+class Groups:
+    """P prompts with G completions each; row = place of the group * G + member.
+
+    problems, prompts (token lists): P each. rollout: the P * G completions. rewards (P, G): 1 right, 0 wrong or undecided,
+    as the verifier says, before any transform. undecided (P, G) bool. numbers (P,): which group of the step each is.
+    """
+
+    problems: list[Any]
+    prompts: list[list[int]]
+    rollout: Rollout
+    rewards: Tensor
+    undecided: Tensor
+    numbers: Tensor
+
+    @property
+    def row_ids(self) -> Tensor:
+        """(P * G,) number of each completion within the step."""
+        return rows_of_groups(self.numbers, self.rewards.shape[1])
+
+    def keep(self, kept: Tensor) -> Groups:
+        """The marked ones, kept (P,) bool, at least one."""
+        if bool(kept.all()):
+            return self
+        places = kept.nonzero().squeeze(1)
+        rollout = self.rollout.rows(rows_of_groups(places, self.rewards.shape[1]))
+        problems, prompts = ([part[i] for i in places.tolist()] for part in (self.problems, self.prompts))
+        return Groups(problems, prompts, rollout, self.rewards[places], self.undecided[places], self.numbers[places])
+
+
+@dataclass(frozen=True, eq=False)
+class Drawn:
+    """All groups that were drawn for a step, `kept` (P,) bool, the ones it trains on, and the number of refills."""
+
+    everything: Groups
+    kept: Tensor
+    refills: int
+
+    @property
+    def groups(self) -> Groups:
+        """The kept ones; there must be one."""
+        return self.everything.keep(self.kept)
+
+
+def draw_groups(loop: Loop, step: int) -> Drawn:
+    """`prompts_per_step` groups, all kept. With a rollout plan as many as it keeps, after at most `max_refills` refills."""
+    plan, wanted = loop.method.rollout, loop.config.rollout.prompts_per_step
+    parts = [draw(loop, step, 0, wanted)]
+    if plan is None:
+        return Drawn(parts[0], torch.ones_like(parts[0].numbers, dtype=torch.bool), 0)
+    kept = [plan.keeps(parts[0].rewards)]
+    while (missing := wanted - sum(int(k.sum()) for k in kept)) and len(parts) <= plan.max_refills:
+        parts.append(draw(loop, step, sum(len(part.prompts) for part in parts), missing))
+        kept.append(plan.keeps(parts[-1].rewards))
+    return Drawn(together(parts, loop.tokens.pad_id), torch.cat(kept), len(parts) - 1)
+
+
+def draw(loop: Loop, step: int, first: int, count: int) -> Groups:
+    """Groups number `first` to `first + count` of a step: sampled from the policy as it is, and verified."""
+    problems = problems_of_step(loop, step, first, count)
+    prompts = [loop.tokens.encode_prompt(loop.task.render(p)) for p in problems]
+    rollout = draw_rollout(loop, prompts, step, first)
+    rewards, undecided = rewards_of(loop, problems, rollout)
+    return Groups(problems, prompts, rollout, rewards, undecided, first + torch.arange(count, device=rewards.device))
+
+
+def together(parts: Sequence[Groups], pad_id: int) -> Groups:
+    """The groups of several draws as one, rollouts padded to the widest."""
+    return Groups(
+        [problem for part in parts for problem in part.problems],
+        [prompt for part in parts for prompt in part.prompts],
+        joined([part.rollout for part in parts], pad_id),
+        *(torch.cat([getattr(part, name) for part in parts]) for name in ("rewards", "undecided", "numbers")),
+    )
+
+
+def prompts_of_step(loop: Loop, step: int) -> list[Any]:
+    """The step's own problems: epoch after epoch over the training problems, each epoch in its own order."""
+    return [loop.problems[i] for i in _own(loop, step)]
+
+
+def _own(loop: Loop, step: int) -> list[int]:
+    """Places of a step's own problems among the training problems."""
+    count, total = loop.config.rollout.prompts_per_step, len(loop.problems)
+    wanted = range(step * count, (step + 1) * count)
+    orders = {e: loop.key.permutation(e, "prompts", total) for e in {i // total for i in wanted}}
+    return [int(orders[i // total][i % total]) for i in wanted]
+
+
+def problems_of_step(loop: Loop, step: int, first: int, count: int) -> list[Any]:
+    """Problems number `first` to `first + count` of a step: its own, then all others in an order of this step.
+
+    Where the others are used up the step's own follow, and then it begins again: a pool is never too small to refill from.
+    """
+    own, last = _own(loop, step), first + count
+    if last <= len(own):
+        return [loop.problems[i] for i in own[first:last]]
+    seen, order = set(own), loop.key.permutation(step, "refill", len(loop.problems)).tolist()
+    again = sorted(order, key=lambda i: i in seen)  # a stable sort: the order stays within the new and within the seen
+    return [loop.problems[own[n] if n < len(own) else again[(n - len(own)) % len(again)]] for n in range(first, last)]
+
+
+def draw_rollout(loop: Loop, prompts: list[list[int]], step: int, first: int = 0) -> Rollout:
+    """`group_size` completions of each prompt at the training temperature; the prompts are groups `first` and on."""
+    config = loop.config.rollout
+    return sample(
+        loop.policy,
+        prompts,
+        group_size=config.group_size,
+        max_new_tokens=config.max_new_tokens,
+        eos_id=loop.tokens.eos_ids,
+        pad_id=loop.tokens.pad_id,
+        key=loop.key,
+        step=step,
+        temperature=config.temperature,
+        row_ids=rows_of_groups(first + torch.arange(len(prompts)), config.group_size),
+        entropies=False,  # the training forward computes them, with the rest of the signals
+    )
+
+
+def rewards_of(loop: Loop, problems: list[Any], rollout: Rollout) -> tuple[Tensor, Tensor]:
+    """Rewards (P, G), 1 for right and 0 for wrong or undecided, and which of the verdicts were undecided, (P, G) bool."""
+    size, device = loop.config.rollout.group_size, rollout.tokens.device
+    verdicts = [loop.task.verify(problems[i // size], text) for i, text in enumerate(loop.tokens.texts(rollout))]
+    rewards = torch.tensor([float(v.right) for v in verdicts], device=device)
+    undecided = torch.tensor([v.label == "undecided" for v in verdicts], device=device)
+    return rewards.reshape(-1, size), undecided.reshape(-1, size)
+
+
+def rows_of_groups(groups: Tensor, group_size: int) -> Tensor:
+    """Group numbers (g,) -> row numbers (g * group_size,)."""
+    return (groups[:, None] * group_size + torch.arange(group_size, device=groups.device)).reshape(-1)
+
+
+def rollout_metrics(loop: Loop, drawn: Drawn) -> dict[str, float]:
+    """Of everything that was drawn, kept or not: what the policy does, and what it cost in tokens.
+
+    With a rollout plan also how much of it was kept, `rollout/...`, and the mean reward of that.
+    """
+    rewards, rollout, undecided = drawn.everything.rewards, drawn.everything.rollout, drawn.everything.undecided
+    found = {
+        "verifier/undecided_share": int(undecided.sum()) / undecided.numel(),
+        "reward/mean": float(rewards.mean()),
+        "reward/dead_group_share": float((rewards == rewards[:, :1]).all(1).float().mean()),
+        "completions/length_mean": float(rollout.lengths.float().mean()),
+        "completions/unfinished_share": float((~rollout.finished).float().mean()),
+        "rollout/tokens": float(rollout.lengths.sum()),
+    }
+    if loop.method.rollout is None:
+        return found
+    count, wanted = int(drawn.kept.sum()), loop.config.rollout.prompts_per_step
+    found |= {
+        "rollout/completions": float(rewards.numel()),
+        "rollout/groups_kept": float(count),
+        "rollout/short_share": 1.0 - count / wanted,
+        "rollout/refills": float(drawn.refills),
+    }
+    return found | {"reward/kept_mean": float(rewards[drawn.kept].mean())} if count else found

@@ -1,0 +1,270 @@
+"""`sage-rlvr train` on TRL: a recipe to a SageTrainer, in a run directory like that of the loop engine.
+
+    recipe -> GRPOConfig, rows, reward -> SageTrainer.train() -> metrics.jsonl, trl/checkpoint-N, policy/
+
+The generated world and data sets alike. One process, or several under torchrun or accelerate launch, of which the first
+writes. Checkpoints are TRL's own with a manifest of this package beside their files, so that a torn one is passed over.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import warnings
+from collections.abc import Callable, Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import torch
+from datasets import Dataset
+from peft import LoraConfig as PeftLoraConfig
+from peft import PeftModel
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    PreTrainedTokenizerBase,
+    TrainerState,
+    set_seed,
+)
+from trl import GRPOConfig
+from trl import __version__ as TRL
+
+from sage_rlvr.config import LoraConfig, TrainConfig
+from sage_rlvr.errors import ConfigError
+from sage_rlvr.models.policy import EMBEDDED, NO_ANSWER, embedded_policy
+from sage_rlvr.runs import RunDir, StopFlag
+from sage_rlvr.tasks import countdown as countdown_task
+from sage_rlvr.training.sft import check_replaceable
+from sage_rlvr.training.trl.card import facts, render, truncated
+from sage_rlvr.training.trl.diary import Diary, newest_checkpoint, step_of
+from sage_rlvr.training.trl.ranks import world_size
+from sage_rlvr.training.trl.settings import check_fields, grpo_arguments, method_of, updates_a_step
+from sage_rlvr.training.trl.trainer import SageTrainer
+from sage_rlvr.verifiers import countdown as countdown_verifier
+
+CHECKPOINTS = "trl"  # TRL's own checkpoints, in the run directory
+
+
+def train(
+    config: TrainConfig, run: RunDir | None, folder: Path, progress: Any, say: Callable[[str], None] = lambda line: None
+) -> int:
+    """Train to `config.steps` from the newest complete checkpoint, if there is one. Returns the step reached.
+
+    run: the run directory's record on the rank that writes, None elsewhere; folder: its path, on all ranks; say: where
+    the lines go that a reader should see before the run (the reference, what the model reads, sampling that is cut).
+    """
+    warnings.filterwarnings("ignore", message=".*gradient_checkpointing.*deprecated")  # TRL's calls, not the user's
+    if config.engine.threads:
+        torch.set_num_threads(config.engine.threads)
+    if run is not None:
+        check_replaceable(folder / "policy")
+    trainer = build(config, folder / CHECKPOINTS, say)
+    say(f"reference: {facts(trainer)['reference'] or 'none'}")
+    if cuts := truncated(trainer.args):
+        say(f"note: sampling is cut ({', '.join(cuts)}), log-probs are the whole policy's, so ratios are not exact")
+    newest = newest_checkpoint(folder / CHECKPOINTS)
+    done = 0 if newest is None else step_of(newest)
+    ended = done >= trainer.args.max_steps
+    if run is not None:
+        run.truncate_metrics(done)
+        if not ended:  # the policy of an earlier, shorter run in this directory is not this run's result
+            shutil.rmtree(folder / "policy", ignore_errors=True)
+    with StopFlag() as stop:
+        updates = updates_a_step(config)
+        Diary.of(trainer, run, stop, progress, updates=updates, done=done, keep=config.checkpoint.keep)
+        if not ended:
+            trainer.train(resume_from_checkpoint=None if newest is None else str(newest))
+            done = trainer.state.global_step
+    if ended:
+        _as_it_ended(trainer, newest)  # type: ignore[arg-type]  # the trainer was built with the weights of the start
+    if done >= trainer.args.max_steps:
+        _save(trainer, folder / "policy", writes=run is not None)
+    return done // updates_a_step(config)
+
+
+def _as_it_ended(trainer: SageTrainer, checkpoint: Path) -> None:
+    """Policy, step and the reference's step of a run's last checkpoint: what is saved, and what its card says."""
+    trainer._load_from_checkpoint(str(checkpoint))
+    trainer.state = TrainerState.load_from_json(str(checkpoint / "trainer_state.json"))
+    if trainer.reference is not None:
+        trainer.reference.step = trainer.reference.due(trainer.state.global_step)
+
+
+def _save(trainer: SageTrainer, folder: Path, writes: bool) -> None:
+    """Policy, tokenizer and card. Called on all ranks, because sharded weights are gathered."""
+    trainer.save_model(str(folder))
+    if writes:
+        trainer.processing_class.save_pretrained(folder)
+        (folder / "training_args.bin").unlink(missing_ok=True)  # a pickle, and all of it stands in run.json
+        (folder / "README.md").write_text(render(facts(trainer)), encoding="utf-8")
+
+
+def build(config: TrainConfig, folder: Path, say: Callable[[str], None] = lambda line: None) -> SageTrainer:
+    """The trainer of a recipe: model, tokenizer, rows, reward and arguments. Loads weights; trains nothing."""
+    set_seed(config.seed)  # an adapter's first weights are drawn from the global generator
+    arguments = grpo_arguments(config, str(folder), world_size())
+    arguments |= {"optim": usable_optimiser(arguments["optim"]), **_precision(config, arguments)}
+    where = str(embedded_policy()) if config.model == EMBEDDED else config.model
+    if config.model == EMBEDDED and config.data is not None:
+        raise ConfigError(
+            f"model = {EMBEDDED!r} with data.path = {config.data.path!r}: the shipped policy writes arithmetic expressions and "
+            "has no words for other problems; name a language model, a folder or a Hub id"
+        )
+    if arguments.get("use_vllm") and find_spec("vllm") is None:
+        raise ConfigError(
+            "engine.args.use_vllm = True: vLLM is not installed here; install the vllm that TRL names (pip install "
+            "'trl[vllm]'), or write engine.args.use_vllm false, and transformers samples"
+        )
+    tokenizer = load_tokenizer(where)
+    rows, reward = _world(config, tokenizer) if config.data is None else _data_set(config, where, tokenizer, say)
+    adapter = (Path(where) / "adapter_config.json").is_file()
+    if adapter:  # the adapter of the SFT stage goes on being trained
+        arguments.pop("model_init_kwargs")
+        model: Any = load_adapter(where, config.engine.dtype)
+        check_adapter(model, config)
+    trainer = SageTrainer(
+        model=model if adapter else where,
+        reward_funcs=reward,
+        args=configured(GRPOConfig, arguments, config.engine.args),
+        train_dataset=rows,
+        processing_class=tokenizer,
+        peft_config=None if adapter or config.engine.lora is None else peft_config(config.engine.lora),
+        method=method_of(config),
+        **({} if config.base_model is None else {"base_model": config.base_model}),
+    )
+    trainer.objective_may_change = True  # run.json holds the recipe, and --fork alone lets another one go on
+    if trainer.accelerator.num_processes != world_size():
+        raise ConfigError(
+            f"{world_size()} processes were launched (WORLD_SIZE) and accelerate sees {trainer.accelerator.num_processes}, so "
+            "each would train alone; on a CPU launch with ACCELERATE_USE_CPU=true torchrun"
+        )
+    return trainer
+
+
+def configured(kind: type, arguments: Mapping[str, Any], given: Mapping[str, Any]) -> Any:
+    """kind(**arguments), of which `given` are the recipe's engine.args; ConfigError for one that TRL does not take."""
+    check_fields(kind, given)
+    try:
+        return kind(**arguments)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(
+            f"{kind.__name__} of TRL {TRL} refuses the recipe: {error} (engine.args: {dict(given)})"
+        ) from error
+
+
+def longest_prompt(where: str, completion: int) -> int | None:
+    """Tokens that a policy's window leaves for a prompt beside a completion of full length; None where it says none."""
+    adapter = Path(where) / "adapter_config.json"
+    base = json.loads(adapter.read_text(encoding="utf-8"))["base_model_name_or_path"] if adapter.is_file() else where
+    window = getattr(AutoConfig.from_pretrained(base), "max_position_embeddings", None)
+    return None if window is None else window - completion
+
+
+def load_tokenizer(where: str) -> PreTrainedTokenizerBase:
+    """The tokenizer of a policy, padding on the left as generation needs it; its end token pads where it has no other."""
+    if where.count("/") != 1 and not Path(where).expanduser().is_dir():
+        raise ConfigError(
+            f"model = {where!r}: there is no such folder; where it is what fine-tuning leaves, run that first: sage-rlvr sft "
+            f"RECIPE --run {Path(where).parent}"
+        )
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(where, padding_side="left")
+    except (OSError, ValueError) as error:  # a name that is nothing, no network, no tokenizer beside the weights
+        raise ConfigError(
+            f"model = {where!r}: no tokenizer could be loaded ({str(error).strip()[:300]}); give a saved model's folder, or "
+            "a Hub id (owner/name) that is in the cache where there is no network"
+        ) from error
+    if tokenizer.eos_token_id is None:
+        raise ConfigError(f"tokenizer of {where}: no end-of-sequence token; set `eos_token` on it and save it again")
+    if tokenizer.pad_token_id is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    return tokenizer
+
+
+def load_adapter(where: str, dtype: str) -> PeftModel:
+    """A model with a LoRA adapter saved in `where`, to be trained on."""
+    base = json.loads((Path(where) / "adapter_config.json").read_text(encoding="utf-8"))["base_model_name_or_path"]
+    model = AutoModelForCausalLM.from_pretrained(base, dtype=getattr(torch, dtype))
+    return PeftModel.from_pretrained(model, where, is_trainable=True)
+
+
+def check_adapter(model: PeftModel, config: TrainConfig) -> None:
+    """ConfigError where engine.lora describes another adapter than the one that goes on being trained."""
+    lora, found = config.engine.lora, model.peft_config["default"]
+    if lora is None or not hasattr(found, "lora_alpha"):
+        return
+    if (found.r, found.lora_alpha) != (lora.rank, lora.scale):
+        raise ConfigError(
+            f"engine.lora.rank = {lora.rank}, alpha = {lora.scale:g}: the adapter of model = {config.model!r} has r = "
+            f"{found.r}, alpha = {found.lora_alpha:g}, and it is what goes on being trained; write its numbers, or take the "
+            "merged policy as the model"
+        )
+
+
+def peft_config(lora: LoraConfig) -> PeftLoraConfig:
+    """Our fields as PEFT's."""
+    modules = lora.target_modules
+    return PeftLoraConfig(
+        r=lora.rank,
+        lora_alpha=lora.scale,  # type: ignore[arg-type]
+        lora_dropout=lora.dropout,
+        target_modules=modules if isinstance(modules, str) else list(modules),
+        task_type="CAUSAL_LM",
+    )
+
+
+def usable_optimiser(name: str, named: bool = True) -> str:
+    """`name`, or adamw_torch where an 8-bit one is asked for and CUDA or bitsandbytes is missing (a UserWarning says so).
+
+    named: whether the recipe names it; else it is the default, and the warning says that.
+    """
+    if "8bit" not in name or (torch.cuda.is_available() and find_spec("bitsandbytes") is not None):
+        return name
+    lacking = "bitsandbytes is not installed" if torch.cuda.is_available() else "there is no CUDA device"
+    which = f"engine.args.optim = {name}" if named else f"the default optimiser {name} (engine.args.optim)"
+    warnings.warn(f"{which}: {lacking}, so adamw_torch takes its place (32-bit moments)", stacklevel=2)
+    return "adamw_torch"
+
+
+def _precision(config: TrainConfig, arguments: dict[str, Any]) -> dict[str, Any]:
+    """bf16 arithmetic where a GPU has it, float32 on a CPU, unless the recipe says otherwise."""
+    cuda = torch.cuda.is_available()
+    bf16 = cuda and torch.cuda.is_bf16_supported()
+    found = {"bf16": bf16} if "fp16" not in arguments else {}
+    return {key: arguments.get(key, value) for key, value in (found | {"use_cpu": not cuda}).items()}
+
+
+# ---- rows and reward
+
+
+def _world(config: TrainConfig, tokenizer: PreTrainedTokenizerBase) -> tuple[Dataset, Any]:
+    task = config.world.build()
+    problems = task.problems("train", config.world.data_seed, config.world.train_problems)
+    rows = Dataset.from_list([{"prompt": task.render(p), "problem": i} for i, p in enumerate(problems)])
+
+    def reward(completions: list[str], completion_ids: list[list[int]], problem: list[int], **_: Any) -> list[float]:
+        """1 for a right completion that ended by itself, as in the loop engine."""
+        ended = [ids[-1] == tokenizer.eos_token_id for ids in completion_ids]
+        texts = [text if end else text + NO_ANSWER for text, end in zip(completions, ended, strict=True)]
+        return [float(task.verify(problems[i], text).right) for i, text in zip(problem, texts, strict=True)]
+
+    reward.verifiers = (countdown_task, countdown_verifier)  # type: ignore[attr-defined]  # whose source the card hashes
+    return rows, reward
+
+
+def _data_set(
+    config: TrainConfig, where: str, tokenizer: PreTrainedTokenizerBase, say: Callable[[str], None]
+) -> tuple[Dataset, Any]:
+    from sage_rlvr.tasks.prompts import FORMATS
+    from sage_rlvr.training.trl.data import dry_render, fit_tokenizer, load
+    from sage_rlvr.verifiers.rewards import MathReward
+
+    assert config.data is not None
+    form = FORMATS[config.data.prompt]
+    rows = load(config.data, say=say)
+    for line in fit_tokenizer(tokenizer, form):
+        say(line)
+    dry_render(tokenizer, rows, form, longest_prompt(where, config.rollout.max_new_tokens), say=say)
+    return rows, MathReward(column="answer", **form.reading)

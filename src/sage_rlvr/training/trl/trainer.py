@@ -1,0 +1,252 @@
+"""SageTrainer: TRL's GRPOTrainer, whose loss reads log(q pi_ref) where it would read log pi_ref.
+
+    ref_per_token_logps <- ref_per_token_logps + log q(pi_old)         SAGE, arXiv 2605.18864, Eqs. 7 and 38
+
+No line of TRL's loss is copied and, but for one scoring of a rollout where advantages read log-probs (the KL in the
+reward, a token weight) and TRL has none, no forward pass added. q comes from the policy that generated the data: where TRL
+scores the completions at generation (the policy will move before it is done with them), from that forward; elsewhere
+from the first forward of the loss, before which no optimiser step lies. It is kept in the batch, so that it holds for
+the whole update. Noise and schedules are functions of args.seed, state.global_step and the row, so a resume needs no state.
+"""
+
+from __future__ import annotations
+
+import atexit
+import inspect
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from trl import GRPOTrainer
+
+from sage_rlvr.core.anchor import Anchor
+from sage_rlvr.core.guides import Guide
+from sage_rlvr.core.keys import Key
+from sage_rlvr.core.method import Method
+from sage_rlvr.errors import ConfigError
+from sage_rlvr.models.policy import GuideWatch, check_vocabulary
+from sage_rlvr.training.trl.advantages import kl_in_reward, reads_logps, score, total_rewards, with_advantages
+from sage_rlvr.training.trl.card import facts, render
+from sage_rlvr.training.trl.metrics import add_names, renamed
+from sage_rlvr.training.trl.objective import check_objective, save_objective
+from sage_rlvr.training.trl.ranks import leave_gloo
+from sage_rlvr.training.trl.reference import (
+    Reference,
+    check_start,
+    chosen_reference,
+    reference_metrics,
+    reference_words,
+    restore_reference,
+    save_reference,
+)
+from sage_rlvr.training.trl.refusals import admitted_anchor, check_data, check_engine, check_keywords, check_kinds
+from sage_rlvr.training.trl.sampling import draw_all, draw_kept
+from sage_rlvr.training.trl.shaping import Inputs, anchor_means, counted, shape_inputs
+
+atexit.register(leave_gloo)
+
+
+class SageTrainer(GRPOTrainer):
+    """A GRPOTrainer with one of `guide=` (shapes the KL of `args`) and `method=` (must agree with `args`: grpo_config).
+
+    Everything else is as in GRPOTrainer, evaluation included: its KL stays the distance to the reference itself.
+    Logs anchor/kl, anchor/kl_raw, anchor/q_mean, anchor/q_active_share and anchor/q_clamped_share beside TRL's metrics.
+    ConfigError (CancellingGuide) at construction for what would leave the run unshaped, RuntimeError while training.
+    A guide that looks at the batch sees one rollout: the rows that TRL generated together, on all ranks.
+
+    Of a method also what GRPOConfig has no field for: the core's advantages, reward transforms and token weights
+    (advantages.py), dynamic sampling with its metrics (sampling.py), the KL in the reward, schedules of beta. A completion
+    whose reward is None is none of its group's. The logged table of completions keeps TRL's advantages.
+
+    The reference is that of the method's anchor, with `guide` that of `source`: "sft" (the policy as it is handed over,
+    the default), "base", "snapshot@N", or a path. `base_model`: what "base" is loaded from, where that is another model
+    than the policy's. `reference_description` says in one line what it came to.
+    """
+
+    reference: Reference | None  # None without a KL
+    objective_may_change = False  # True: a resume with another guide or method goes on with it
+
+    def __init__(
+        self,
+        *args: Any,
+        guide: Guide | None = None,
+        method: Method | None = None,
+        source: str | None = None,
+        base_model: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        check_keywords(kwargs)
+        check_kinds(guide, method)
+        named = inspect.signature(GRPOTrainer.__init__).bind_partial(self, *args, **kwargs).arguments
+        given = named.get("args")
+        if given is None:
+            raise ConfigError(
+                "SageTrainer: TRL's default arguments have beta = 0.0; give args=GRPOConfig(..., beta=0.05)."
+            )
+        check_engine(type(self), given)
+        check_data(method, named.get("train_dataset"))
+        self.anchor: Anchor | None = admitted_anchor(guide, method, given, source)
+        self.method = method
+        self._needs = frozenset[str]() if self.anchor is None else self.anchor.needs
+        self._needs |= frozenset() if method is None else method.needs
+        self._plan = None if method is None else method.rollout
+        self._records: list[tuple[Tensor, Tensor | None]] | None = None  # forwards seen while TRL scores a rollout
+        self._waiting: Inputs | None = None  # a micro-batch whose q comes from the forward in progress
+        self._numbered = (-1, 0)  # optimiser step, rows numbered in it, over all ranks and rollouts
+        self._losses = 0  # computed from a shaped reference
+        self._counted = 0  # tokens in the losses of this optimiser step, where a rollout plan may have left none
+        self._watch, self._means = GuideWatch(self.anchor), list[dict[str, float]]()  # of this optimiser step
+        with chosen_reference(self, named, base_model):
+            super().__init__(*args, **kwargs)
+        check_vocabulary(self.anchor, self.model.config.get_text_config().vocab_size)
+
+    @property
+    def reference_description(self) -> str:
+        """One line: what the reference is and where it came from."""
+        return reference_words(self)
+
+    def _generate_and_score_completions(self, inputs: Any) -> Inputs:
+        if not self.model.training:
+            return super()._generate_and_score_completions(inputs)
+        first = self._numbered[1] if self._numbered[0] == self.state.global_step else 0
+        drawn = draw_all(self, inputs) if self._plan is None else draw_kept(self, inputs, self._plan, str(first))
+        self._numbered = (self.state.global_step, first + drawn.count)
+        output, place = drawn.output, self.accelerator.process_index * len(inputs)
+        output["sage_row_ids"] = first + drawn.row_ids[place : place + len(inputs)]
+        if reads_logps(self.method) and "sage_logps" not in output:
+            score(self, output, entropies="entropies" in self._needs)
+        logps, entropies = output.get("sage_logps"), output.get("sage_entropies")
+        if self.anchor is not None and logps is not None:
+            self._shape(output, logps, entropies)
+        if self.method is not None:
+            with_advantages(self.method, output, drawn, self)
+        return {name: value for name, value in output.items() if name not in ("sage_logps", "sage_entropies")}
+
+    def _draw(self, inputs: Any) -> tuple[Inputs, Tensor]:
+        """TRL's generation and scoring: this rank's rows and the rewards of all ranks, (P, G), NaN for None.
+
+        Where TRL scores them with the policy: sage_logps = log pi_old and sage_entropies (None where nobody reads them).
+        """
+        self._records = []
+        try:
+            output = super()._generate_and_score_completions(inputs)
+            records = self._records
+        finally:
+            self._records = None
+        if (old := output.get("old_per_token_logps")) is not None:
+            # by identity, because an adapter's reference is a forward of the same model
+            entropies = next(entropies for logps, entropies in records if logps is old)
+            output |= {"sage_logps": old} | ({} if entropies is None else {"sage_entropies": entropies})
+        return output, total_rewards(self._rewards, self.reward_weights).reshape(-1, self.num_generations)
+
+    def _get_per_token_logps_and_entropies(self, model: Any, *args: Any, **kwargs: Any) -> Any:
+        scoring = self._records is not None
+        if scoring and "entropies" in self._needs and model is not self.ref_model:  # which has none to give
+            kwargs["compute_entropy"] = True
+        found = super()._get_per_token_logps_and_entropies(model, *args, **kwargs)
+        if self._records is not None:
+            self._records.append((found[0], found[1]))
+        elif self.model.training:
+            self._logps = found[0].detach()
+            if self._waiting is not None:
+                self._shape(self._waiting, found[0], found[1])
+        return found
+
+    def _shape(self, inputs: Inputs, logps: Tensor, entropies: Tensor | None) -> None:
+        self._waiting = None
+        shape_inputs(self.anchor, inputs, logps, entropies, self.state, Key(self.args.seed), self.accelerator)
+
+    def _compute_loss(self, model: Any, inputs: Inputs) -> Tensor:
+        if not self.model.training:
+            return super()._compute_loss(model, inputs)
+        if self._plan is not None:
+            self._counted += int(counted(inputs).sum())
+        if self.anchor is None:
+            return super()._compute_loss(model, inputs)
+        self._waiting = None if "sage_log_q" in inputs else inputs
+        with self._beta_of_method(inputs):
+            loss = super()._compute_loss(model, inputs)
+        if "sage_log_q" not in inputs:
+            raise _unshaped("the loss was computed and no forward of the policy was seen")
+        means = anchor_means(self.anchor, inputs, self._logps, self.accelerator)
+        self._means.append(means)
+        for name, value in means.items():
+            self._metrics["train"][name].append(value)
+        for name, value in reference_metrics(self).items():
+            self._metrics["train"][name].append(value)
+        self._losses += 1
+        return loss
+
+    def training_step(self, *args: Any, **kwargs: Any) -> Tensor:
+        """GRPOTrainer's; RuntimeError where its loss did not pass through here, before the weights move."""
+        before = self._losses
+        loss = super().training_step(*args, **kwargs)
+        if self.anchor is not None and self._losses == before:
+            raise _unshaped("the training step did not pass GRPOTrainer._compute_loss")
+        if not before and (found := self._metrics["train"].get("anchor/kl_raw")):
+            check_start(self, found[-1])
+        if self.accelerator.sync_gradients:
+            self._watch_guide()
+        if self._plan is not None and self.accelerator.sync_gradients:
+            count = self.accelerator.reduce(torch.tensor(self._counted, device=loss.device), reduction="sum")
+            if not count and not self.args.fp16:  # whose scaler asks for gradients
+                self.model.zero_grad(set_to_none=True)  # no gradient at all: the moments stay too, as in the loop
+            self._counted = 0
+        return loss
+
+    def _watch_guide(self) -> None:
+        """Show the watch this optimiser step's means over its micro-batches; they are the same on all ranks, one speaks."""
+        seen, self._means = [means for means in self._means if means], []
+        if seen and self.is_world_process_zero():
+            self._watch.see(
+                self.state.global_step, {name: sum(means[name] for means in seen) / len(seen) for name in seen[0]}
+            )
+
+    def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        super()._save_checkpoint(model, trial)
+        folder = Path(self._get_output_dir(trial=trial)) / f"checkpoint-{self.state.global_step}"
+        save_reference(self, folder)
+        save_objective(self, folder)
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        super()._load_optimizer_and_scheduler(checkpoint)
+        check_objective(self, checkpoint)
+        restore_reference(self, checkpoint)
+
+    @contextmanager
+    def _beta_of_method(self, inputs: Inputs) -> Iterator[None]:
+        """self.beta while TRL computes a loss: the method's at this step; 0 where its KL is in the advantages already."""
+        plain = self.beta
+        if self.method is not None:
+            beta = self.anchor.beta_at(self.state.global_step, self.state.max_steps)
+            self.beta = 0.0 if kl_in_reward(self.method) else beta * float(inputs.get("sage_scale", 1.0))
+        try:
+            yield
+        finally:
+            self.beta = plain
+
+    def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
+        """GRPOTrainer's, with this package's names beside TRL's (`metrics.NAMES`, `metrics.LOGGED`)."""
+        add_names(self._metrics["train" if self.model.training else "eval"])
+        super().log(renamed(logs), *args, **kwargs)
+
+    def create_model_card(self, *args: Any, **kwargs: Any) -> None:
+        """The card of `sage_rlvr.training.trl.card` in place of TRL's, as README.md of the output folder."""
+        if self.is_world_process_zero():
+            folder = Path(self.args.output_dir)
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / "README.md").write_text(render(facts(self)), encoding="utf-8")
+
+    def _calculate_rewards(self, *args: Any, **kwargs: Any) -> Tensor:
+        self._rewards = super()._calculate_rewards(*args, **kwargs)  # of all ranks, (rows, reward functions)
+        return self._rewards
+
+
+def _unshaped(why: str) -> RuntimeError:
+    return RuntimeError(
+        f"SageTrainer: {why}, so the reference is not shaped; stopped before an optimiser step. A patched or replaced "
+        "trainer does that: use TRL's own GRPOTrainer as the base, without libraries that rewrite it."
+    )

@@ -1,0 +1,318 @@
+"""`compare` and `plan` from the command line: paper tables, records, sample stores, pilots, and every refusal."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sage_rlvr.cli.app import main
+from sage_rlvr.evaluation.record import Record, load_record, save_record
+from sage_rlvr.evaluation.samples import Identity, Sample, SampleStore
+
+Capture = pytest.CaptureFixture[str]
+IDENTITY = Identity(
+    task="sums",
+    task_hash="h",
+    model="GRPO",
+    revision="r",
+    prompt="plain",
+    template_hash="t",
+    decoding={"preset": "plain", "temperature": 1.0, "max_new_tokens": 64},
+    verifier_hash="v",
+    seed=7,
+    chunk_size=8,
+)
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def run(capsys: Capture, *words: object) -> tuple[int, str, str]:
+    with pytest.raises(SystemExit) as caught:
+        main([str(word) for word in words])
+    out, err = capsys.readouterr()
+    return int(caught.value.code or 0), " ".join(out.split()), " ".join(err.split())
+
+
+def record(name: str, p: dict[float, np.ndarray]) -> str:
+    """A record of problems with one right completion each, of the given probabilities at each temperature."""
+    n = len(next(iter(p.values())))
+    meta = {
+        "name": name, "model": name, "world": {"name": "made up"}, "split": "test", "seed": 1, "draw": "law",
+        "problem_ids": [str(i) for i in range(n)], "versions": {}, "weights": name,
+    }  # fmt: skip
+    save_record(Record(meta, {t: [np.array([np.log(x)]) for x in row] for t, row in p.items()}), f"{name}.npz")
+    return f"{name}={name}.npz"
+
+
+def policies(lift: float = 0.0, seed: int = 0, n: int = 40) -> dict[float, np.ndarray]:
+    """Colder is better at pass@1 and worse at pass@k."""
+    z = np.random.default_rng(0).normal(-2, 1.5, n) + 0.05 * np.random.default_rng(seed).normal(size=n)
+    return {t: 1 / (1 + np.exp(-(z / t**0.5 + 1.5 * (1 - t) + lift))) for t in (0.4, 0.7, 1.0)}
+
+
+def store(path: str, right: np.ndarray, identity: Identity = IDENTITY, n: int = 16) -> str:
+    """A sample store of problems p0, p1, ... with right[i] right samples of n."""
+    with SampleStore.open(path, identity) as opened:
+        samples = [
+            Sample(
+                problem=f"p{i}", sample=j, text=f"{path} {i} {j}", verdict="right" if j < c else "wrong", reason="r",
+                prompt_hash="h", seed=identity.seed_of(f"p{i}", j),
+            )
+            for i, c in enumerate(right) for j in range(n)
+        ]  # fmt: skip
+        opened.commit(samples)
+    return f"{Path(path).name.split('-')[0]}={path}"
+
+
+def test_the_papers_tables(capsys: Capture) -> None:
+    code, out, _ = run(capsys, "compare", "paper:GRPO", "paper:Branch")
+    assert code == 0 and "| AIME pass@1 | +0.010 | 0.018 | 0.55 | 0.59 | 1.00 | 0.6 of 60 |" in out
+    assert (
+        "| **average pass@256** | **+0.015** | 0.009 | 1.69 | **0.11** |" in out and "smallest Holm's p = 0.66" in out
+    )
+    assert "average pass@256, 3 pairs pooled" in out and "+0.016 (standard error 0.004, t 3.6" in out
+    code, out, _ = run(capsys, "compare", "paper:4/GRPO", "paper:Branch", "paper:Base")
+    assert code == 0 and out.count("DeepSeek-R1-Distill-Qwen-7B") == 2 and "pooled" not in out
+    assert "no one table has each" in run(capsys, "compare", "paper:GRPO", "paper:PPO")[2]
+    assert "two at least" in run(capsys, "compare", "paper:GRPO")[2]
+    code, _, err = run(capsys, "compare", "paper:GRPO", "x.npz")
+    assert code == 2 and "x.npz: paper:ARM compares with other paper:ARMs alone" in err
+    assert "leave it out" in run(capsys, "compare", "paper:GRPO", "paper:Branch", "--out", "page")[2]
+
+
+def test_records_over_k_and_over_temperatures(capsys: Capture) -> None:
+    arms = record("base", policies()), record("GRPO", policies(0.8, 1)), record("Branch", policies(0.8, 2))
+    code, out, err = run(capsys, "compare", *arms, "--k", 16)
+    assert code == 0, err
+    assert "GRPO vs base over k, for these checkpoints: better at k = 1 to 16" in out
+    assert "P(GRPO > base), a problem's pass@1 (the same at every k), for these checkpoints: 1.000" in out
+    assert "GRPO vs base, pass@16 at equal pass@1, temperature frontiers: " in out
+    assert "Branch vs GRPO, pass@16 at equal pass@1, temperature frontiers: tied for these checkpoints (mean gap" in out
+
+
+def test_records_of_one_temperature_have_no_frontier(capsys: Capture) -> None:
+    """One temperature of the control is no frontier: no verdict at "any temperature", and the command that makes one."""
+    arms = [record(name, {1.0: policies(lift)[1.0]}) for name, lift in (("GRPO", 0.0), ("noKL", 0.8))]
+    code, out, err = run(capsys, "compare", *arms)
+    assert code == 0, err
+    assert "GRPO was read at T = 1 only, so there is no frontier to compare with: sage-rlvr eval GRPO --frontier" in out
+    assert "the best pass@1 of" not in out and "at equal pass@1" not in out
+    assert "noKL vs GRPO, pass@256" in out and out.count("SRR: preserved / (preserved + shrunk)") == 1
+
+
+def test_records_over_training_seeds(capsys: Capture) -> None:
+    base = record("base", policies())
+    names = {arm: [record(f"{arm}{s}", policies(0.8, 10 * i + s)) for s in range(3)] for i, arm in enumerate("AB")}
+    arms = [f"{arm}={','.join(name.split('=')[1] for name in records)}" for arm, records in names.items()]
+    code, out, err = run(capsys, "compare", base, *arms, "--k", 16)
+    assert code == 0, err
+    assert "P(A > base), a problem's pass@1 (the same at every k), for these methods: 1.000" in out
+    assert "A vs base over k, for these methods: better at k = 1 to 16" in out and "at all 3 values of k at once" in out
+    assert "A against base, exact, problems expected to be solved in 16 samples, held fixed: preserved " in out
+    assert "mean gap in pass@16 at equal pass@1, temperature frontiers: " in out and "over 3 training seeds" in out
+    code, out, err = run(capsys, "plan", "--problems", 60, "--k", 16, "--from", *arms)
+    assert code == 0 and "from a pilot of 40 problems, exact; SD between training runs 0.0" in out, err
+    assert "measured over 3 training seeds" in out
+
+
+def test_sample_stores(capsys: Capture) -> None:
+    rng = np.random.default_rng(0)
+    p = rng.beta(1, 2, 12)
+    a = store("a", rng.binomial(16, p))
+    b = store("b", rng.binomial(16, np.clip(p + 0.3, 0, 1)), replace(IDENTITY, model="Branch", seed=8))
+    code, out, err = run(capsys, "compare", a, b, "--k", 8)
+    assert code == 0, err
+    assert "b vs a, sums pass@1: better for these checkpoints" in out and "over 12 problems and their samples" in out
+    assert "sums: b vs a over k" in out and "P(b > a), sums, a problem's pass@1, for these checkpoints: " in out
+    code, out, err = run(capsys, "compare", a, b)  # k is 256 or, as here, all samples
+    assert code == 0 and "b vs a, sums pass@16: " in out and "pass@256" not in out, err
+    code, out, err = run(capsys, "plan", "--problems", 60, "--from", a, b)
+    assert code == 0 and "two arms, pass@16; " in out, err
+    assert "pass@64 needs 64 samples" in run(capsys, "plan", "--problems", 60, "--k", 64, "--from", a, b)[2]
+    code, out, err = run(capsys, "plan", "--problems", 60, "--samples", 16, "--k", 8, "--from", a, b)
+    assert code == 0 and "from a pilot of 12 problems and 16 samples" in out, err
+    hot = replace(IDENTITY, decoding={"preset": "hot", "temperature": 1.2, "max_new_tokens": 32})
+    c = store("c", rng.binomial(16, p), hot)
+    code, _, err = run(capsys, "compare", a, c, "--k", 8)
+    assert code == 2 and "the budgets are not equal" in err
+    assert "temperature: 1.0 for a (a), 1.2 for c (c)" in err and "max_new_tokens: 64 for a (a), 32 for c (c)" in err
+    d = store("d", rng.binomial(8, p), replace(IDENTITY, seed=9), n=8)
+    assert "n: 16 for a (a), 8 for d (d); " in run(capsys, "compare", a, d, "--k", 8)[2]
+    assert "n: 16 for a (a), 8 for d (d); " in run(capsys, "plan", "--problems", 60, "--k", 8, "--from", a, d)[2]
+    code, out, err = run(capsys, "compare", a, d, "--k", 8, "--samples", 8)
+    assert code == 0 and "d vs a, sums pass@8: " in out and "McNemar's p = " in out, err
+    assert "settings of sample stores" in run(capsys, "compare", "x.npz", "y.npz", "--samples", 8)[2]
+    assert "two arms are called 'a'" in run(capsys, "compare", "a", "a")[2]  # no two seeds of one arm
+    Path("a/wanted.json").write_text('{"problems": 13, "n": 16}')
+    code, _, err = run(capsys, "compare", a, b, "--k", 8)
+    assert code == 2 and "a: has samples of 12 of 13 problems" in err
+
+
+def test_what_was_kept_found_and_lost(capsys: Capture) -> None:
+    a = store("a", np.array([16, 16, 16, 0, 0, 0]))
+    b = store("b", np.array([16, 16, 0, 16, 1, 0]), replace(IDENTITY, model="Branch", seed=8))
+    code, out, err = run(capsys, "compare", a, b, "--k", 16)
+    assert code == 0, err
+    assert "what b keeps of a's problems at 16 samples: preserved 2, expanded 2, shrunk 1, outside 1; " in out
+    assert "problems expanded and as many shrunk by chance alone" in out
+    assert out.count("SRR: preserved / (preserved + shrunk)") == 1
+    assert "McNemar's p = 1." in out and "SRR 0.667 [" in out and "NDR 0.500 [" in out and "NSCR 0.200 [" in out
+    assert "1 new (p3), 1 lost (p2)." in out  # a single hit of 16 (p4) is no discovery
+    code, out, err = run(capsys, "compare", a, b, "--k", 4)
+    assert code == 0 and "expanded 1.25 (sampling error 0." in out and "McNemar" not in out, err
+    error = float(out.split("expanded 1.25 (sampling error ")[1].split(")")[0])
+    assert abs(error - 0.5) < 0.05  # of two disjoint sets of 4, half the time one alone holds p4's only hit
+
+
+def test_a_pilot_of_several_seeds_and_of_several_tasks(capsys: Capture) -> None:
+    rng = np.random.default_rng(3)
+    p, arms = rng.beta(1, 2, 12), []
+    for i, arm in enumerate("ab"):
+        one = [
+            store(f"{arm}-{s}", rng.binomial(16, p), replace(IDENTITY, revision=f"r{s}", seed=9 * i + s)).split("=")[1]
+            for s in range(3)
+        ]
+        arms.append(f"{arm}={','.join(one)}")
+    code, out, err = run(capsys, "plan", "--problems", 60, "--k", 8, "--from", *arms)
+    assert code == 0 and "measured over 3 training seeds" in out, err
+    more = [store(f"c-{i}", rng.binomial(16, p), replace(IDENTITY, task="other", seed=70 + i)) for i in range(2)]
+    both = [f"{arm},{path.split('=')[1]}" for arm, path in zip(arms, more, strict=True)]
+    assert "a plan is for one data set" in run(capsys, "plan", "--problems", 60, "--k", 8, "--from", *both)[2]
+
+
+def test_samples_of_the_harness_get_our_verdicts_and_go_out_again(capsys: Capture) -> None:
+    lines = [
+        {
+            "doc_id": i, "doc": {"q": i}, "target": str(i), "filter": "none", "metrics": ["exact_match"], "exact_match": 0.0,
+            "arguments": {"gen_args_0": {"arg_0": f"{i}?", "arg_1": {"temperature": 0.7, "do_sample": True, "until": []}}},
+            "resps": [[rf"So \boxed{{{i}}}.", f"{i} or \\boxed{{9}}"]], "filtered_resps": [["", ""]],
+        }
+        for i in range(6)
+    ]  # fmt: skip
+    Path("samples_sums_2026-01-02T03-04-05.6.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    words = ("--from-lm-eval", "samples_sums_2026-01-02T03-04-05.6.jsonl", "--model", "theirs")
+    code, out, err = run(capsys, "samples", "s", *words, "--judge", "boxed", "--patterns")
+    assert code == 0 and "12 samples judged by our verifier" in out, err
+    assert out.count("pass^k: all k are; maj@k: the commonest answer of k is; Cover@tau: share of problems") == 1
+    assert "avg@2 0.500 [" in out and "constraint_setup: macro 0.000 [" in out
+    code, out, err = run(capsys, "samples", "s", "--to-lm-eval", "out")
+    assert code == 0 and "written: out/samples_sums_" in out, err
+    written = [json.loads(line) for line in next(Path("out").glob("samples_*")).read_text().splitlines()]
+    assert [line["exact_match"] for line in written] == [0.5] * 6
+    assert "add --from-lm-eval" in run(capsys, "samples", "s", "--model", "x")[2]
+    assert "add --to-lm-eval" in run(capsys, "samples", "s", "--docs", "aime")[2]
+    assert "there is no sample store" in run(capsys, "samples", "nowhere")[2]
+    ours = store("ours", np.array([3, 4]))
+    assert "was not imported" in run(capsys, "samples", ours.split("=")[1], "--judge", "boxed")[2]
+    assert "on the command line: --docs" in run(capsys, "samples", "ours", "--to-lm-eval", "o")[2]
+    rows = ({"id": f"p{i}", "problem": f"{i}+1?", "answer": str(i + 1)} for i in range(2))
+    Path("rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    code, out, err = run(capsys, "samples", "ours", "--to-lm-eval", "o", "--docs", "rows.jsonl", "--samples", 8)
+    assert code == 0 and json.loads(next(Path("o").glob("samples_*")).read_text().splitlines()[1])["target"] == "2", err
+
+
+def test_sample_stores_of_several_seeds(capsys: Capture) -> None:
+    rng = np.random.default_rng(1)
+    p = rng.beta(1, 2, 12)
+    paths = {}
+    for arm, lift in (("a", 0.0), ("b", 0.3)):
+        one = [
+            store(
+                f"{arm}-{s}", rng.binomial(16, np.clip(p + lift, 0, 1)), replace(IDENTITY, revision=f"r{s}", seed=s)
+            ).split("=")[1]
+            for s in range(3)
+        ]
+        paths[arm] = f"{arm}={','.join(one)}"
+    code, out, err = run(capsys, "compare", paths["a"], paths["b"], "--k", 8)
+    assert code == 0, err
+    assert (
+        "b vs a, sums pass@1: better for these methods" in out
+        and "P(b > a), sums, a problem's pass@1, for these methods" in out
+    )
+
+
+def test_plan(capsys: Capture) -> None:
+    code, out, _ = run(capsys, "plan", "--problems", 60, "--samples", 256, "--seeds", 3, "--discordant", 0.1)
+    assert code == 0 and "claims about checkpoints: can see a difference of 0.114" in out
+    assert "about 1,960 problems" in out and "10 runs an arm with Student's t (7 if that SD were known)" in out
+    assert "what to buy next, the best for its cost first: 120 problems (if there are more of them): 0.081 for" in out
+    assert "3 training seeds of each" in out and "+0.017 in pass@1 and +0.015 in pass@256" in out
+    code, out, err = run(capsys, "plan", "--problems", 60, "--samples", 64, "--seeds", 1)
+    assert code == 0 and "1 training seed of each of two arms, pass@64; " in out, err
+    for words, message in [
+        (("--problems", 0), "whole numbers from 1 on"),
+        (("--problems", 60, "--k", 512), "--k 512: pass@k needs at least k samples"),
+        (("--problems", 60, "--run-cost", 0), "is above 0"),
+        (("--problems", 60, "--discordant", 2), "shares between 0 and 1"),
+        (("--problems", 60, "--from", "a.npz"), "two arms are wanted"),
+        (("--problems", 60, "--from", "a.npz", "b.npz"), "no such evaluation"),
+    ]:
+        code, _, err = run(capsys, "plan", *words)
+        assert code == 2 and message in err, err
+
+
+def test_frontiers_of_sample_stores(capsys: Capture) -> None:
+    rng = np.random.default_rng(2)
+    paths: dict[str, list[str]] = {}
+    for arm, lift in (("a", 0.0), ("b", 0.8)):
+        for i, (t, p) in enumerate(policies(lift, 0, 30).items()):
+            law = replace(IDENTITY, model=arm, seed=i, decoding={"preset": "x", "temperature": t, "max_new_tokens": 64})
+            paths.setdefault(arm, []).append(store(f"{arm}-{i}", rng.binomial(16, p), law).split("=")[1])
+    arms = [f"{arm}={','.join(found)}" for arm, found in paths.items()]
+    code, out, err = run(capsys, "compare", *arms, "--k", 8, "--frontier")
+    assert code == 0, err
+    assert "a, sums, pass@1 and pass@8 by temperature: T 0.4: " in out
+    assert "sums: b vs a, pass@8 at equal pass@1, temperature frontiers: " in out
+    assert "over 30 problems and their samples" in out or "no common range" in out
+    assert "the budgets are not equal" in run(capsys, "compare", *arms, "--k", 8)[2]
+    assert (
+        "another policy than a's" in run(capsys, "compare", f"a=a-0,{paths['b'][1]}", "b-0", "--frontier", "--k", 8)[2]
+    )
+    assert (
+        "has a store of sums at T = 0.4 already"
+        in run(capsys, "compare", "a=a-0,a-0", "b-0", "--frontier", "--k", 8)[2]
+    )
+    assert "settings of sample stores" in run(capsys, "compare", "x.npz", "y.npz", "--frontier")[2]
+
+
+def test_one_policy_twice_is_no_two_training_seeds(capsys: Capture) -> None:
+    counts, other = np.arange(10), replace(IDENTITY, revision="s", seed=8)
+    store("a-0", counts)
+    store("a-1", counts, replace(IDENTITY, seed=9))
+    store("b-0", counts, other)
+    err = run(capsys, "compare", "a=a-0,b-0", "b=a-0,a-1", "--k", 4)[2]
+    assert "b: a-0 and a-1 hold samples of the same weights (r), so they are no two training seeds" in err
+    assert run(capsys, "compare", "a=a-0", "b=a-1", "--k", 4)[0] == 0
+    again = record("x", policies()).split("=")[1]
+    other = record("y", policies(0.1)).split("=")[1]
+    err = run(capsys, "compare", f"x={again},{other}", f"y={other},{other}", "--k", 4)[2]
+    assert "y: two of its records are of the same weights" in err
+
+
+def test_arms_of_unlike_training_and_a_control_with_a_name(capsys: Capture) -> None:
+    """The first arm is a trained run: it is called by its name; arms trained for unlike numbers of steps are told apart."""
+    arms = []
+    for name, steps, lift in (("short", 2, 0.0), ("long", 5, 0.8)):
+        folder = Path("runs") / name
+        (folder / "policy").mkdir(parents=True)
+        (folder / "run.json").write_text("{}")
+        (folder / "metrics.jsonl").write_text("".join(f'{{"step": {i}}}\n' for i in range(steps)))
+        made = load_record(record(name, policies(lift)).split("=")[1])
+        save_record(Record({**made.meta, "model": str(folder / "policy")}, made.logps), f"{name}.npz")
+        arms.append(f"{name}={name}.npz")
+    code, out, err = run(capsys, "compare", *arms, "--k", 16)
+    assert code == 0, err
+    assert "Training steps differ (short: 2; long: 5): a difference between these arms is also one of how long" in out
+    assert "long against short's temperature frontier" in out and "the base" not in out
+    assert (
+        "long against short, exact, right completions with probability above 1/256 (Definition 4.1): preserved " in out
+    )
+    assert "corrected for the 2 comparisons listed here" in out and "not adjusted" not in out
+    assert "Training steps differ" not in run(capsys, "compare", arms[0], "again=short.npz", "--k", 16)[1]

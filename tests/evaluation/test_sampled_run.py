@@ -1,0 +1,195 @@
+"""`eval --samples` around its store: scored afterwards, judged by another verifier and topped up, exported without texts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sage_rlvr.cli.app import main
+from sage_rlvr.errors import DataError
+from sage_rlvr.evaluation import sampled_run, sampled_tasks
+from sage_rlvr.evaluation.lm_eval import export_lm_eval, import_lm_eval
+from sage_rlvr.evaluation.sampled_run import UNKNOWN, commit_of
+from sage_rlvr.evaluation.sampled_tasks import SampledTask, generated_docs, knights_and_knaves
+from sage_rlvr.evaluation.samples import Identity, Sample, SampleStore, prompt_hash
+from sage_rlvr.tasks.countdown import Problem, verify
+
+
+def call(*words: Any) -> int:
+    with pytest.raises(SystemExit) as ended:
+        main([str(word) for word in words])
+    return int(ended.value.code or 0)
+
+
+@pytest.fixture
+def words(write_recipe: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, ...]:
+    path = write_recipe()
+    monkeypatch.chdir(tmp_path)
+    return ("--world", path, "--problems", 3, "--quiet")
+
+
+def digest(store: str, n: int | None = None) -> str:
+    return SampleStore.open(store).digest(n=n)
+
+
+# ---- scored afterwards
+
+
+def test_samples_that_were_drawn_without_a_base_are_scored_by_the_same_command_with_one(
+    words: tuple[Any, ...], warm_policy: Path, tiny_policy: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base = ("--score-base", tiny_policy)
+    assert call("eval", warm_policy, *words, "--samples", 32, "--store", "at-once", *base) == 0
+    assert call("eval", warm_policy, *words, "--samples", 32, "--store", "later") == 0
+    assert "perplexity under" not in capsys.readouterr().out.split("store: at-once")[1]
+    seen: list[int] = []
+    scorer = sampled_run.Scorer.__call__
+
+    def dying(self: Any, *args: Any) -> list[Any]:
+        seen.append(1)
+        if len(seen) == 2:
+            raise KeyboardInterrupt
+        return scorer(self, *args)
+
+    def nothing_drawn(*args: Any) -> Any:
+        raise AssertionError("the policy was loaded")
+
+    monkeypatch.setattr(sampled_run.Scorer, "__call__", dying)
+    monkeypatch.setattr(sampled_run, "_policy", nothing_drawn)
+    assert call("eval", warm_policy, *words, "--samples", 32, "--store", "later", *base) == 1
+    assert call("eval", warm_policy, *words, "--samples", 32, "--store", "later", *base) == 0
+    said = capsys.readouterr()
+    assert "perplexity under" in said.out and "samples may differ" not in said.err
+    assert digest("later") == digest("at-once")
+    many = len(seen)
+    assert call("eval", warm_policy, *words, "--samples", 32, "--store", "later", *base) == 0 and len(seen) == many
+
+
+def test_a_top_up_with_a_base_scores_the_older_samples_too(
+    words: tuple[Any, ...], warm_policy: Path, tiny_policy: Path
+) -> None:
+    assert call("eval", warm_policy, *words, "--samples", 32, "--store", "a") == 0
+    assert call("eval", warm_policy, *words, "--samples", 64, "--store", "a", "--score-base", tiny_policy) == 0
+    rows = SampleStore.open("a").table(("base_logps",))
+    assert len(rows) == 3 * 64 and not rows["base_logps"].null_count
+
+
+# ---- chunks
+
+
+def test_a_store_of_chunks_of_32_is_topped_up_in_them_and_one_that_begins_with_64_in_chunks_of_64(
+    words: tuple[Any, ...], warm_policy: Path
+) -> None:
+    first = ""
+    for n in (32, 64, 256):
+        assert call("eval", warm_policy, *words, "--samples", n, "--store", "a") == 0
+        first = first or digest("a")
+        assert digest("a", 32) == first and SampleStore.open("a").counts().n.tolist() == [n] * 3
+    assert call("eval", warm_policy, *words, "--samples", 256, "--store", "b") == 0
+    sizes = [SampleStore.open(name).identity.chunk_size for name in ("a", "b")]
+    assert sizes == [32, 64]
+    texts = [SampleStore.open(name).table(("problem", "sample", "seed", "text")).to_pylist() for name in ("a", "b")]
+    assert texts[0] == texts[1]  # the width of a chunk moves rounding at most, never a seed
+
+
+# ---- another verifier
+
+
+def test_after_reverify_the_same_command_tops_up(
+    words: tuple[Any, ...], warm_policy: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    more = (warm_policy, *words, "--store", "a")
+    assert call("eval", *more, "--samples", 32) == 0
+    real = sampled_tasks.code_hash
+    monkeypatch.setattr(sampled_tasks, "code_hash", lambda *a, **k: real(*a, **k)[::-1])
+    assert call("eval", *more, "--samples", 64) == 2
+    assert "--reverify), after which the samples can be topped up" in capsys.readouterr().err
+    assert call("eval", *more, "--reverify") == 0 and "96 samples judged again" in capsys.readouterr().out
+    assert call("eval", *more, "--samples", 64) == 0
+    store = SampleStore.open("a")
+    assert (
+        store.counts().n.tolist() == [64] * 3 and store.identity.verifier_hash == store.verifiers()[-1]["verifier_hash"]
+    )
+    monkeypatch.setattr(sampled_tasks, "code_hash", real)
+    assert call("eval", *more, "--samples", 96) == 2 and "run reverify" in capsys.readouterr().err
+
+
+# ---- texts that are made again
+
+
+def test_countdown_samples_go_out_without_texts_and_come_back(
+    words: tuple[Any, ...], warm_policy: Path, tmp_path: Path
+) -> None:
+    assert call("eval", warm_policy, *words, "--samples", 32, "--store", "a") == 0
+    assert call("samples", "a", "--to-lm-eval", "out") == 0
+    (path,) = Path("out").glob("samples_countdown_*.jsonl")
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    assert len(lines) == 3
+    for line in lines:
+        doc = line["doc"]
+        problem = Problem(tuple(doc["numbers"]), doc["target"])
+        assert verify(problem, line["target"]).right and line["sage_rlvr"]["prompt_hash"] == line["prompt_hash"]
+        assert line["arguments"]["gen_args_0"]["arg_0"] == f"{' '.join(map(str, doc['numbers']))}={doc['target']}:"
+    back = import_lm_eval(path, tmp_path / "back")
+    columns = ("problem", "sample", "seed", "text", "verdict", "reason", "prompt_hash")
+    assert back.table(columns).equals(SampleStore.open("a").table(columns))
+
+
+def puzzles(folder: Path, made: SampledTask, **change: str) -> SampleStore:
+    asked = {"preset": "p", "temperature": 1.0, "max_new_tokens": 9}
+    facts = {"task": made.name, "task_hash": made.task_hash, "model": "m", "revision": "r", "prompt": "p"} | change
+    identity = Identity(**facts, template_hash="t", decoding=asked, verifier_hash="v", seed=0, chunk_size=1)
+    store = SampleStore.open(folder, identity)
+    store.want(list(made.problems), 1)
+    for name in made.problems:
+        told = prompt_hash(made.render(made.problems[name]))
+        row = Sample(problem=name, sample=0, text=name, verdict="wrong", reason="r", prompt_hash=told)
+        store.commit([row])
+    return store
+
+
+def test_puzzles_are_made_again_from_their_seed_and_other_ones_are_refused(tmp_path: Path) -> None:
+    task = knights_and_knaves(3, strict=True)
+    store = puzzles(tmp_path / "a", task)
+    docs = generated_docs(store)
+    assert list(docs) == list(task.problems)
+    for name, puzzle in task.problems.items():
+        assert docs[name]["target"] == puzzle.answer and puzzle.text in docs[name]["prompt"]
+    path = export_lm_eval(store, tmp_path / "out", docs=docs)
+    assert all(json.loads(line)["prompt_hash"] for line in path.read_text().splitlines())
+    with pytest.raises(DataError, match="other puzzles than this version makes"):
+        generated_docs(puzzles(tmp_path / "b", task, task_hash="other"))
+    assert generated_docs(puzzles(tmp_path / "c", task, task="aime")) == {}
+
+
+def test_countdown_texts_that_were_asked_otherwise_are_not_made_up(tmp_path: Path) -> None:
+    asked = {"preset": "p", "temperature": 1.0, "max_new_tokens": 9}
+    facts = {name: "x" for name in ("task_hash", "model", "revision", "prompt", "template_hash", "verifier_hash")}
+    store = SampleStore.open(tmp_path, Identity(task="countdown", decoding=asked, seed=0, chunk_size=1, **facts))
+    row = Sample(
+        problem="2-3=5", sample=0, text="2+3", verdict="right", reason="right", prompt_hash=prompt_hash("2 3 = 5")
+    )
+    store.commit([row])
+    with pytest.raises(DataError, match="asked otherwise than '2 3=5:'"):
+        generated_docs(store)
+
+
+# ---- the commit of the Hub
+
+
+def test_the_commit_of_a_hub_id_is_that_of_the_cache_and_else_unknown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = tmp_path / "models--owner--name"
+    (home / "refs").mkdir(parents=True)
+    (home / "refs" / "main").write_text("c0ffee")
+    (home / "snapshots" / "c0ffee").mkdir(parents=True)
+    (home / "snapshots" / "c0ffee" / "config.json").write_text("{}")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    assert commit_of("owner/name", "vllm") == "c0ffee"
+    assert commit_of("owner/name", "server") == commit_of("owner/other", "vllm") == UNKNOWN
+    assert commit_of("../a b/c", "vllm") == commit_of("runs/..", "vllm") == UNKNOWN

@@ -1,0 +1,198 @@
+"""A matrix in small: what is refused, which controls are added and why, and that an arm is known by what it is."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from sage_rlvr.config import TrainConfig, load_config
+from sage_rlvr.errors import ConfigError
+from sage_rlvr.experiments.design import Arm, Matrix, load_matrix, resolve, same, sft_config, world_named
+from sage_rlvr.experiments.sweep import LABELS
+from sage_rlvr.recipes import recipe
+
+MATRICES = Path(__file__).resolve().parents[2] / "recipes" / "matrices"
+pytestmark = pytest.mark.filterwarnings("ignore:Random in the loss", "ignore:.*what q takes from the batch")
+
+
+def write(folder: Path, text: str) -> Path:
+    path = folder / "matrix.yaml"
+    path.write_text("tier: small\nseeds: [0, 1]\n" + text, encoding="utf-8")
+    return path
+
+
+def arms_of(path: Path) -> tuple[dict[str, Arm], list[str]]:
+    matrix = load_matrix(path)
+    sft_config(matrix, path)
+    arms, said = resolve(matrix, path, None if matrix.policy is None else "elsewhere", LABELS)
+    return {arm.name: arm for arm in arms}, said
+
+
+def test_missing_controls_are_added_and_those_that_are_there_count(tmp_path: Path) -> None:
+    arms, said = arms_of(write(tmp_path, "arms: {branch: sage_branch}\ncontrol: branch\n"))
+    assert list(arms) == [
+        *("branch", "branch_unguided", "branch_placebo", "branch_unguided_beta0.025", "branch_unguided_beta0.1"),
+        "branch_unguided_no_kl",
+    ]
+    branch = arms["branch"]
+    assert branch.label == "SAGE-Branch" and not branch.why and branch.guided and said == []
+    assert (branch.plain, branch.placebo, branch.no_kl) == (
+        "branch_unguided",
+        "branch_placebo",
+        "branch_unguided_no_kl",
+    )
+    assert branch.matched == ("branch_unguided_beta0.025", "branch_unguided", "branch_unguided_beta0.1")
+    assert same(arms["branch_unguided"].config, load_config(TrainConfig, recipe("grpo.yaml")))
+    assert same(arms["branch_unguided_no_kl"].config, load_config(TrainConfig, recipe("no_kl.yaml")))
+    assert same(arms["branch_placebo"].config, load_config(TrainConfig, recipe("placebo.yaml")))
+    assert all(arm.why for name, arm in arms.items() if name != "branch")
+    there, _ = arms_of(
+        write(
+            tmp_path,
+            "arms: {a: sage_branch, b: placebo, c: no_kl, d: grpo}\ncontrol: d\ncontrols: [no_kl, unguided, placebo]\n",
+        )
+    )
+    assert list(there) == ["a", "b", "c", "d"] and (there["a"].plain, there["a"].placebo, there["a"].no_kl) == (
+        "d",
+        "b",
+        "c",
+    )
+    assert there["b"].plain == "d" and there["b"].placebo is None and not there["d"].guided and there["d"].no_kl == "c"
+
+
+def test_a_guide_that_looks_at_nothing_needs_no_placebo_and_a_schedule_no_matched_beta(tmp_path: Path) -> None:
+    edits = "{method.base.beta: {name: linear, start: 0.1, end: 0.01}}"
+    arms, said = arms_of(
+        write(tmp_path, f"arms: {{r: sage_random, b: {{recipe: sage_branch, edits: {edits}}}}}\ncontrol: r\n")
+    )
+    assert not any("placebo" in name and name.startswith("r") for name in arms) and arms["r"].placebo is None
+    assert any("no placebo of SAGE-Random" in line for line in said)
+    assert any("no matched beta for b" in line for line in said) and arms["b"].matched == ()
+
+
+def test_where_the_kl_is_in_the_reward_the_placebo_is_centered(tmp_path: Path) -> None:
+    """A permuted log q that is not centered pays for length there; it counts where it is all there is, and adds none."""
+    arms, _ = arms_of(write(tmp_path, "arms: {r: rloo_rarity, rloo: rloo}\ncontrol: rloo\ncontrols: [placebo]\n"))
+    assert list(arms) == ["r", "rloo", "r_placebo"] and arms["r"].placebo == "r_placebo"
+    assert arms["r_placebo"].why == "r with its q permuted over the tokens, centered so that it pays nothing"
+    assert same(arms["r_placebo"].config, load_config(TrainConfig, recipe("rloo_rarity_placebo_centered.yaml")))
+    both = "old: rloo_rarity_placebo, new: rloo_rarity_placebo_centered"
+    there, _ = arms_of(write(tmp_path, f"arms: {{r: rloo_rarity, {both}}}\ncontrol: r\ncontrols: none\n"))
+    assert there["r"].placebo == "new" and there["new"].placebo is there["old"].placebo is None
+    alone, _ = arms_of(
+        write(tmp_path, "arms: {r: rloo_rarity, old: rloo_rarity_placebo}\ncontrol: r\ncontrols: none\n")
+    )
+    assert alone["r"].placebo == "old"
+
+
+def test_controls_none_adds_nothing(tmp_path: Path) -> None:
+    arms, _ = arms_of(write(tmp_path, "arms: {branch: sage_branch, grpo: grpo}\ncontrol: grpo\ncontrols: none\n"))
+    assert list(arms) == ["branch", "grpo"] and arms["branch"].plain == "grpo"
+
+
+def test_the_same_training_is_known_under_another_name(tmp_path: Path) -> None:
+    grpo, no_kl = (load_config(TrainConfig, recipe(f"{name}.yaml")) for name in ("grpo", "no_kl"))
+    off = load_config(TrainConfig, recipe("grpo.yaml"), [("method.beta", "0.0")])
+    assert same(no_kl, off) and not same(grpo, no_kl) and same(grpo, replace(grpo, seed=7))
+    assert not same(grpo, replace(grpo, steps=10)) and not same(no_kl, load_config(TrainConfig, recipe("dr_grpo.yaml")))
+    with pytest.raises(ConfigError, match="'a' and 'b' train the same thing"):
+        arms_of(write(tmp_path, "arms: {a: no_kl, b: {recipe: grpo, edits: {method.beta: 0.0}}}\ncontrol: a\n"))
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("arms: {a: grpo}\ncontrol: b\n", r"matrix.yaml:4: control = 'b': no such arm; there are a$"),
+        ("arms: {grpo: grpo}\ncontrol: grop\n", "matrix.yaml:4: control = 'grop': no such arm; did you mean 'grpo'"),
+        ("arms: {}\ncontrol: a\n", "matrix.yaml:3: arms = {}: give at least one"),
+        ("arms: {a-s1: grpo}\ncontrol: a-s1\n", "matrix.yaml:3: arms = 'a-s1': a name is letters"),
+        ("arms: {base: grpo}\ncontrol: base\n", "not base"),
+        ("arms: {a: grpo}\ncontrol: a\nseedz: [1]\n", "did you mean 'seeds'"),
+        ("arms: {a: grpo}\ncontrol: a\ncontrols: [placebos]\n", "did you mean 'placebo'"),
+        ("arms: {a: grpo}\ncontrol: a\nevaluate: {temperatures: [0.5]}\n", "1.0 among them"),
+        (
+            "arms:\n  a: gpro\ncontrol: a\n",
+            r"matrix.yaml:4: arm 'a': recipe 'gpro': no such recipe; did you mean 'grpo'\?",
+        ),
+        ("arms: {a: nowhere/x.yaml}\ncontrol: a\n", "matrix.yaml:3: arm 'a': .*x.yaml: no such file"),
+        (
+            "arms: {a: grpo}\ncontrol: a\npolicy: gpro\n",
+            "matrix.yaml: policy: recipe 'gpro': no such recipe; did you mean 'grpo'",
+        ),
+        (
+            "arms: {a: grpo}\ncontrol: a\nbase:\n  stepz: 3\n",
+            "matrix.yaml:6: arm 'a': base.stepz = 3: .*did you mean 'steps'",
+        ),
+        (
+            "arms: {a: grpo}\ncontrol: a\nbase: {rollout: {group_sice: 3}}\n",
+            "matrix.yaml:5: arm 'a': base.rollout.group_sice = 3: .*did you mean 'group_size'",
+        ),
+        (
+            "base: {steps: 3}\narms: {a: {recipe: grpo, edits: {steps: -1}}}\ncontrol: a\n",
+            "matrix.yaml:4: arm 'a': edits.steps = -1: must be above 0",
+        ),
+        ("arms: {a: grpo}\ncontrol: a\nbase: {steps.x: 3}\n", "matrix.yaml:5: arm 'a': base.steps.x: "),
+        ("arms: {a: grpo, b: no_kl}\ncontrol: a\nchoose: {among: [n]}\n", "choose.among = 'n': no such arm"),
+        ("arms: {a: grpo, b: no_kl}\ncontrol: a\nchoose: {among: [a]}\n", "among those to choose from"),
+    ],
+)
+def test_what_is_refused(tmp_path: Path, text: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        arms_of(write(tmp_path, text))
+    with pytest.raises(ConfigError, match="cannot be read"):
+        load_matrix(tmp_path / "nothing.yaml")
+
+
+def test_a_matrix_that_is_not_there_is_answered_with_the_one_that_was_meant(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.yaml").touch()
+    for typed, meant in {
+        "tier1": MATRICES / "tier1.yaml",
+        "teir1.yaml": MATRICES / "tier1.yaml",
+        "mine": "mine.yaml",
+        "sub/../mien.yaml": "sub/../mine.yaml",
+    }.items():
+        (tmp_path / "sub").mkdir(exist_ok=True)
+        with pytest.raises(ConfigError) as caught:
+            load_matrix(Path(typed))
+        assert str(caught.value) == f"{typed}: cannot be read, there is no such file; did you mean {meant}?"
+    with pytest.raises(
+        ConfigError, match=r"YAML files there: mine.yaml; shipped matrices, in .*: arch.yaml, beta_again.yaml"
+    ):
+        load_matrix(Path("zzzzz"))
+    monkeypatch.chdir(MATRICES.parents[1])
+    with pytest.raises(ConfigError, match=r"did you mean recipes/matrices/tier1.yaml\?"):
+        load_matrix(Path("tier1"))
+
+
+@pytest.mark.parametrize("path", sorted(MATRICES.glob("*.yaml")), ids=lambda path: path.stem)
+def test_the_matrices_of_the_repository(path: Path) -> None:
+    matrix = load_matrix(path)
+    arms, _ = arms_of(path)
+    assert len(matrix.seeds) >= 3 and set(matrix.arms) <= set(arms) and matrix.control in arms
+    assert len({json.dumps([arm.config.model, str(arm.config.world)]) for arm in arms.values()}) == 1
+    assert len({arm.label for arm in arms.values()}) == len(arms)
+    for name in matrix.evaluate.ood:
+        assert world_named(name, path.parent) != arms[matrix.control].config.world
+    if matrix.policy is not None:
+        found = sft_config(matrix, path)
+        assert found is not None and found[1].model.architecture != "llama"
+
+
+def test_the_main_matrix_is_the_seven_arms_with_every_control() -> None:
+    matrix = load_matrix(MATRICES / "tier1.yaml")
+    assert (
+        isinstance(matrix, Matrix)
+        and matrix.seeds == (0, 1, 2, 3, 4, 5)
+        and matrix.kinds == (*("no_kl", "unguided", "placebo", "matched"),)
+    )
+    assert list(matrix.arms) == ["no_kl", "grpo", "sage_branch", "placebo", "forward_kl", "sage_random", "sage_token"]
+    arms, _ = arms_of(MATRICES / "tier1.yaml")
+    assert [name for name, arm in arms.items() if arm.why] == ["grpo_beta0.025", "grpo_beta0.1", "sage_token_placebo"]
+    for name in matrix.arms:  # each is its recipe unedited, so that runs of `sage-rlvr demo` are runs of it
+        assert arms[name].config == load_config(TrainConfig, recipe(f"{name}.yaml"))

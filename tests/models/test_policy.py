@@ -1,0 +1,173 @@
+"""Policies and tokens: what a rollout says as text; and what is said of a guide that does nothing."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from tokenizers.processors import TemplateProcessing
+from transformers import AutoModelForCausalLM
+
+from sage_rlvr.config import TrainConfig, decode
+from sage_rlvr.core import Anchor, Branch, Flat, Guide, Placebo, Token
+from sage_rlvr.core.guides import Rarity
+from sage_rlvr.errors import ConfigError
+from sage_rlvr.methods import grpo, sage
+from sage_rlvr.models import policy as base
+from sage_rlvr.models.policy import NO_ANSWER, GuideWatch, Tokens, check_vocabulary, load_policy, run_facts
+from sage_rlvr.models.sampler import Rollout
+from sage_rlvr.tasks.countdown import Countdown, Problem, build_tokenizer
+
+TOKENS = Tokens.of(build_tokenizer())
+PROBLEM = Problem((3, 4), 7)
+
+
+def rollout_of(rows: list[list[int]], finished: list[bool]) -> Rollout:
+    width = max(map(len, rows))
+    ids = torch.tensor([row + [TOKENS.pad_id] * (width - len(row)) for row in rows])
+    mask = torch.tensor([[t < len(row) for t in range(width)] for row in rows])
+    return Rollout(ids, mask, torch.zeros(ids.shape), torch.zeros(ids.shape), torch.tensor(finished))
+
+
+def test_texts_end_before_the_end_token_and_what_is_no_answer_is_marked() -> None:
+    """A model's vocabulary may be padded beyond the tokenizer's 21 ids; such an id decodes to nothing."""
+    three, plus, four = TOKENS.encode("3+4")
+    end = TOKENS.eos_id
+    rows = [[three, plus, four, end], [three, plus, four], [three, plus, 25, four, end], [25, three, plus, four, end]]
+    texts = TOKENS.texts(rollout_of(rows, [True, False, True, True]))
+    assert texts[0] == "3+4" and all(text == "3+4" + NO_ANSWER for text in texts[1:])
+    world = Countdown({2: 1.0})
+    assert [world.verify(PROBLEM, text).right for text in texts] == [True, False, False, False]
+
+
+def test_known_ids_are_those_of_the_vocabulary() -> None:
+    assert TOKENS.known == frozenset(range(21))
+
+
+# ---- ends and beginnings
+
+
+def test_every_end_that_the_model_declares_ends_a_completion(tiny_policy: Path, tmp_path: Path) -> None:
+    model, tokens = load_policy(str(tiny_policy))
+    assert tokens.eos_ids == (tokens.eos_id,) == (1,)
+    model.generation_config.eos_token_id = [7, 1]
+    assert Tokens.of(tokens.tokenizer, model).eos_ids == (1, 7)
+    model.save_pretrained(tmp_path)
+    tokens.tokenizer.save_pretrained(tmp_path)
+    assert load_policy(str(tmp_path))[1].eos_ids == (1, 7)
+    assert Tokens(tokens.tokenizer, 3, 0).eos_ids == (3,)
+
+
+def test_prompts_open_as_the_tokenizer_opens_a_text_and_completions_do_not() -> None:
+    assert TOKENS.opening == () and TOKENS.encode_prompt("3+4") == TOKENS.encode("3+4")
+    tokenizer = build_tokenizer()
+    tokenizer.add_special_tokens({"bos_token": "<bos>"})
+    start, end = tokenizer.bos_token_id, tokenizer.eos_token_id
+    ends = [("<bos>", start), ("<eos>", end)]
+    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(single="<bos> $A", special_tokens=ends)
+    tokens = Tokens.of(tokenizer)
+    assert tokens.opening == (start,) and tokens.encode("3+4") == TOKENS.encode("3+4")
+    assert tokens.encode_prompt("3+4") == tokens.encode_prompt("<bos>3+4") == [start, *TOKENS.encode("3+4")]
+    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(single="$A <eos>", special_tokens=ends)
+    assert Tokens.of(tokenizer).opening == ()  # an end is no beginning
+
+
+# ---- what a resume must find unchanged
+
+
+def test_the_libraries_that_train_on_trl_are_facts_of_the_run(
+    tiny_policy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = decode(TrainConfig, {"steps": 2, "model": str(tiny_policy), "method": "grpo"})
+    on_trl = replace(config, engine=replace(config.engine, name="trl"))
+    monkeypatch.setattr(base, "version", {"trl": "1.16.0", "peft": "0.1"}.__getitem__)
+    assert {**run_facts(config), "trl": "1.16.0", "peft": "0.1"} == run_facts(on_trl)
+
+
+@pytest.mark.parametrize("changed", ["model.safetensors", "config.json", "generation_config.json", "tokenizer.json"])
+def test_facts_change_with_the_files_of_policy_and_reference(tiny_policy: Path, tmp_path: Path, changed: str) -> None:
+    folders = [tmp_path / "policy", tmp_path / "reference"]
+    for folder in folders:
+        AutoModelForCausalLM.from_pretrained(tiny_policy).save_pretrained(folder)
+        build_tokenizer().save_pretrained(folder)
+    method = {"name": "grpo", "beta": 0.05, "source": str(folders[1])}
+    config = decode(TrainConfig, {"steps": 2, "model": str(folders[0]), "method": method})
+    seen = [run_facts(config)]
+    assert seen[0] == run_facts(config)
+    for folder in folders:
+        with open(folder / changed, "ab") as handle:
+            handle.write(b" ")
+        assert run_facts(config) not in seen
+        seen.append(run_facts(config))
+    based = decode(
+        TrainConfig, {"steps": 2, "model": str(tiny_policy), "base_model": str(folders[0]), "method": "grpo"}
+    )
+    facts = run_facts(based)
+    with open(folders[0] / changed, "ab") as handle:
+        handle.write(b" ")
+    assert run_facts(based) != facts and "reference" in facts
+    plain = decode(TrainConfig, {"steps": 2, "model": "some/name", "method": {"name": "no_kl"}})
+    assert run_facts(plain) == {"model_sha256": "hub:some/name", "model_files": {}}
+
+
+# ---- a guide that does nothing
+
+
+def metrics_of(active: float, clamped: float) -> dict[str, float]:
+    return {"anchor/q_active_share": active, "anchor/q_clamped_share": clamped}
+
+
+def shown(guide: Guide, steps: list[dict[str, float]]) -> list[str]:
+    """What a watch says of these steps."""
+    watch = GuideWatch(Anchor(0.05, guide))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for step, metrics in enumerate(steps):
+            watch.see(step, metrics)
+    return [str(each.message) for each in caught]
+
+
+def test_ten_idle_steps_in_a_row_are_said_once_and_nine_are_not():
+    idle, awake = metrics_of(0.0, 0.0), metrics_of(1e-4, 0.0)
+    assert shown(Branch(), [*[idle] * 9, awake, *[idle] * 9]) == []
+    (said,) = shown(Branch(), [awake, *[idle] * 25, awake, *[idle] * 25])
+    assert said.startswith("Branch does nothing: q = 1 at every counted token in the 10 steps up to step 10 ")
+    assert "anchor/q_active_share = 0" in said and "threshold='p80'" in said
+    assert len(shown(Branch(), [*[idle] * 5, {"reward/mean": 0.0}, *[idle] * 5])) == 1, (
+        "a step without an update is none"
+    )
+
+
+def test_ten_steps_with_every_token_clamped_are_said_once():
+    edge, inside = metrics_of(1.0, 1 - 1e-8), metrics_of(1.0, 0.999)
+    assert shown(Branch(), [*[edge] * 9, inside, *[edge] * 9]) == []
+    (said,) = shown(Branch() * Token(), [edge] * 30)
+    assert (
+        said.startswith("Branch * Token is clamped everywhere") and "q in [0.36, 1.96]" in said and "to step 9" in said
+    )
+
+
+def test_flat_and_no_kl_are_meant_to_do_nothing():
+    assert shown(Flat(), [metrics_of(0.0, 0.0)] * 30) == []
+    GuideWatch(None).see(0, metrics_of(0.0, 1.0))
+
+
+@pytest.mark.parametrize(
+    "guide", [Branch(threshold=10.0), Branch(threshold=math.log(21)), Placebo(Branch(threshold=4.0))]
+)
+def test_a_threshold_that_no_entropy_exceeds_is_refused(guide: Guide):
+    """ln 21 = 3.0445 nats is the entropy of 21 equally likely tokens."""
+    for part in (Anchor(0.05, guide), Anchor(0.05, Token() * guide), sage(grpo(), guide)):
+        with pytest.raises(ConfigError, match=r"^Branch: threshold = .* 21 logits.*ln\(21\) = 3.045.*'p80'"):
+            check_vocabulary(part, 21)
+        check_vocabulary(part, 151_936)  # ln of that is 11.93
+
+
+def test_what_can_fire_or_has_no_weight_is_admitted():
+    for guide in (Branch(threshold=3.0), Branch(threshold="p80"), Token(), Flat(), Rarity(), Placebo(Token())):
+        check_vocabulary(Anchor(0.05, guide), 21)
+    check_vocabulary(None, 2)

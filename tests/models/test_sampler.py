@@ -1,0 +1,467 @@
+"""Sampling: the recorded log-probs are the scorer's, the frequencies are the model's, and chance is an argument."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Callable
+
+import pytest
+import torch
+from scipy.stats import chi2
+from transformers import (
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
+    PreTrainedModel,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+)
+
+from sage_rlvr.core.keys import Key
+from sage_rlvr.errors import DataError
+from sage_rlvr.models import llama_decoder as llama_step
+from sage_rlvr.models import sampler
+from sage_rlvr.models.sampler import Rollout, draw, packed, pad_right, prefill, sample, supports_shared_prefix
+from sage_rlvr.models.scoring import score
+
+EOS, PAD = 1, 0
+PROMPTS = [[2, 3, 4, 5, 6], [7, 8], [9, 10, 11, 12, 13, 14, 15, 16, 17]]
+COMMON = {"vocab_size": 21, "bos_token_id": None, "eos_token_id": EOS, "pad_token_id": PAD, "initializer_range": 0.3}
+WIDTHS = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4}
+
+
+def llama(**changes: object) -> PreTrainedModel:
+    return LlamaForCausalLM(LlamaConfig(**(COMMON | WIDTHS | {"num_key_value_heads": 4} | changes)))
+
+
+def gqa() -> PreTrainedModel:
+    return llama(num_key_value_heads=2)
+
+
+def qwen2(**changes: object) -> PreTrainedModel:
+    return Qwen2ForCausalLM(Qwen2Config(**(COMMON | WIDTHS | {"num_key_value_heads": 2} | changes)))
+
+
+def gpt2(**changes: object) -> PreTrainedModel:
+    widths = {"n_embd": 32, "n_inner": 48, "n_layer": 2, "n_head": 4, "n_positions": 64}
+    return GPT2LMHeadModel(GPT2Config(**(COMMON | widths | changes)))
+
+
+def sliding() -> PreTrainedModel:
+    return MistralForCausalLM(MistralConfig(**(COMMON | WIDTHS | {"num_key_value_heads": 2, "sliding_window": 4})))
+
+
+def biased() -> PreTrainedModel:
+    return llama(attention_bias=True, mlp_bias=True, tie_word_embeddings=True, head_dim=6)
+
+
+def leaning() -> PreTrainedModel:
+    """As `biased`, but for the MLP, so that the bare decoder takes it."""
+    return llama(attention_bias=True, tie_word_embeddings=True, head_dim=6)
+
+
+def stretched() -> PreTrainedModel:
+    return llama(rope_parameters={"rope_type": "linear", "factor": 4.0, "rope_theta": 5000.0}, hidden_act="gelu")
+
+
+MODELS = [llama, gqa, biased, stretched, qwen2, gpt2]
+
+
+def build(make: Callable[[], PreTrainedModel]) -> PreTrainedModel:
+    torch.manual_seed(0)
+    model = make().eval()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if name.endswith("bias") or "norm" in name:  # these begin at 0 and 1, where leaving them out would not show
+                parameter.add_(0.3 * torch.randn_like(parameter))
+    return model
+
+
+def run(model: PreTrainedModel, prompts: list[list[int]] = PROMPTS, **changes: object) -> Rollout:
+    settings: dict[str, object] = {"group_size": 6, "max_new_tokens": 10, "eos_id": EOS, "pad_id": PAD, "key": Key(3)}
+    return sample(model, prompts, **(settings | changes))
+
+
+def owners(prompts: list[list[int]], group_size: int) -> torch.Tensor:
+    return torch.arange(len(prompts)).repeat_interleave(group_size)
+
+
+def same(a: Rollout, b: Rollout, rows: slice = slice(None), tolerance: float = 0.0) -> None:
+    """Rows of `a` are all rows of `b`, whatever the widths of the two."""
+    width = min(a.tokens.shape[1], b.tokens.shape[1])
+    assert not a.mask[rows, width:].any() and not b.mask[:, width:].any()
+    assert torch.equal(a.tokens[rows, :width], b.tokens[:, :width])
+    assert torch.equal(a.mask[rows, :width], b.mask[:, :width]) and torch.equal(a.finished[rows], b.finished)
+    assert torch.allclose(a.logps[rows, :width], b.logps[:, :width], rtol=0, atol=tolerance)
+    assert torch.allclose(a.entropies[rows, :width], b.entropies[:, :width], rtol=0, atol=tolerance)
+
+
+# ---- the recorded numbers
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.6])
+@pytest.mark.parametrize("make", MODELS)
+def test_log_probs_and_entropies_are_the_scorers(make: Callable[[], PreTrainedModel], temperature: float) -> None:
+    model = build(make)
+    assert supports_shared_prefix(model)
+    rollout = run(model, temperature=temperature, group_size=24)
+    assert 0 < rollout.finished.sum() < len(rollout.finished)  # both kinds of rows are there
+    scores = score(
+        model, PROMPTS, rollout.tokens, rollout.mask, owners(PROMPTS, 24), temperature=temperature, entropies=True
+    )
+    assert torch.allclose(scores.logps[rollout.mask], rollout.logps[rollout.mask], atol=2e-5)
+    assert scores.entropies is not None
+    assert torch.allclose(scores.entropies[rollout.mask], rollout.entropies[rollout.mask], atol=2e-5)
+
+
+@pytest.mark.parametrize("make", MODELS)
+def test_recorded_numbers_are_those_of_a_plain_forward_pass(make: Callable[[], PreTrainedModel]) -> None:
+    model = build(make)
+    rollout = run(model, temperature=0.7)
+    for row in range(len(rollout.tokens)):
+        prompt, n = PROMPTS[row // 6], int(rollout.lengths[row])
+        completion = rollout.tokens[row, :n]
+        with torch.no_grad():
+            logits = model(torch.tensor([[*prompt, *completion.tolist()]])).logits[0, len(prompt) - 1 : -1]
+        law = torch.distributions.Categorical(logits=logits / 0.7)
+        assert torch.allclose(law.log_prob(completion), rollout.logps[row, :n], atol=2e-5)
+        assert torch.allclose(law.entropy(), rollout.entropies[row, :n], atol=2e-5)
+
+
+def test_the_end_is_counted_and_nothing_after_it() -> None:
+    rollout = run(build(llama), group_size=16)
+    for tokens, mask, done in zip(
+        rollout.tokens.tolist(), rollout.mask.tolist(), rollout.finished.tolist(), strict=True
+    ):
+        n = sum(mask)
+        assert mask == [True] * n + [False] * (len(mask) - n)
+        assert (EOS in tokens) == done and (not done or tokens.index(EOS) == n - 1)
+        assert all(t == PAD for t in tokens[n:]) and (done or n == 10)
+    off = ~rollout.mask
+    assert not rollout.logps[off].any() and not rollout.entropies[off].any()
+    assert rollout.tokens.shape[1] == int(rollout.lengths.max())
+
+
+def test_no_column_is_wider_than_the_longest_row() -> None:
+    model = build(llama)
+    with torch.no_grad():
+        model.lm_head.weight[:] = 0  # uniform over 21 tokens: ends come early in a long allowance
+    rollout = run(model, group_size=4, max_new_tokens=400)
+    assert bool(rollout.finished.all()) and rollout.tokens.shape[1] == int(rollout.lengths.max()) < 400
+
+
+# ---- the law of what is drawn
+
+
+def test_frequencies_are_the_models_probabilities() -> None:
+    """5,000 completions of at most 3 tokens over a vocabulary of 4 against all 40 enumerated probabilities."""
+    model = build(lambda: llama(vocab_size=4, initializer_range=0.4))
+    prompt, n, temperature = [2, 3, 2], 5000, 0.8
+    expected: dict[tuple[int, ...], float] = {}
+    inner = (0, 2, 3)
+    for length in (1, 2, 3):
+        for head in itertools.product(inner, repeat=length - 1):
+            for last in (EOS,) if length < 3 else (EOS, *inner):
+                completion = (*head, last)
+                with torch.no_grad():
+                    logits = model(torch.tensor([[*prompt, *completion]])).logits[0, len(prompt) - 1 : -1]
+                logps = torch.log_softmax(logits.double() / temperature, -1)
+                expected[completion] = float(logps[range(length), list(completion)].sum().exp())
+    assert sum(expected.values()) == pytest.approx(1, abs=1e-6)
+    rollout = run(model, [prompt], group_size=n, max_new_tokens=3, temperature=temperature, key=Key(11))
+    rows = zip(rollout.tokens.tolist(), rollout.lengths.tolist(), strict=True)
+    counts = Counter(tuple(tokens[:length]) for tokens, length in rows)
+    assert set(counts) <= set(expected)
+    common = [c for c, p in expected.items() if p * n >= 5]
+    rare = [c for c, p in expected.items() if p * n < 5]
+    cells = [(counts[c], expected[c] * n) for c in common]
+    if sum(expected[c] for c in rare) * n >= 5:
+        cells.append((sum(counts[c] for c in rare), sum(expected[c] for c in rare) * n))
+    statistic = sum((seen - wanted) ** 2 / wanted for seen, wanted in cells)
+    assert len(cells) > 8
+    assert chi2.sf(statistic, len(cells) - 1) > 0.01
+
+
+def test_draw_inverts_the_distribution_function() -> None:
+    logits = torch.log(torch.tensor([[0.2, 0.5, 0.3]])).expand(5, 3)
+    tokens, logps, entropies = draw(logits, torch.tensor([1e-7, 0.19, 0.21, 0.69, 0.9999999]), 1.0)
+    assert tokens.tolist() == [0, 0, 1, 1, 2]
+    assert torch.allclose(logps.exp(), torch.tensor([0.2, 0.2, 0.5, 0.5, 0.3]))
+    entropy = -(0.2 * torch.tensor(0.2).log() + 0.5 * torch.tensor(0.5).log() + 0.3 * torch.tensor(0.3).log())
+    assert torch.allclose(entropies, entropy.expand(5))
+
+
+def test_draw_never_takes_a_token_of_probability_zero() -> None:
+    logits = torch.tensor([[float("-inf"), 0.0, float("-inf"), 0.0, float("-inf")]]).expand(4, 5)
+    tokens, logps, entropies = draw(logits, torch.tensor([2.0**-24, 0.49, 0.51, 1 - 2.0**-24]), 1.0)
+    assert tokens.tolist() == [1, 1, 3, 3]
+    assert torch.isfinite(logps).all() and torch.isfinite(entropies).all()
+
+
+def test_the_tail_of_a_large_vocabulary_can_be_drawn() -> None:
+    """150,000 tokens of which one has 0.99: the others, 6.7e-8 each, are closer than float32 numbers just below 1."""
+    size, rows = 150_000, torch.arange(100_000, 100_024)
+    probs = torch.full((size,), 0.01 / (size - 1), dtype=torch.float64)
+    probs[0] = 0.99
+    uniforms = 0.99 + 0.01 * (rows.double() - 0.5) / (size - 1)  # the middle of each token's interval
+    tokens, logps, _ = draw(probs.log().float().expand(len(rows), -1), uniforms, 1.0, False)
+    assert (tokens.diff() == 1).all() and (tokens - rows).abs().max() <= 1
+    assert torch.allclose(logps.double(), probs[1].log(), atol=1e-3)
+
+
+def test_uniforms_are_finer_than_float32_and_the_same_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[torch.Tensor] = []
+    monkeypatch.setattr(sampler, "draw", lambda logits, u, *rest: seen.append(u) or draw(logits, u, *rest))
+    run(build(llama), group_size=200, max_new_tokens=1)
+    key, rows = Key(3), torch.arange(600)
+    fine, coarse = key.uniform64(0, "sample", rows, 0), key.uniform(0, "sample", rows, 0)
+    assert torch.equal(seen[0], fine[:, 0]) and fine.dtype == torch.float64
+    assert (fine - coarse).abs().max() <= 2.0**-24 and (fine.float() != coarse).any()
+    assert (fine > 0).all() and (fine < 1).all()
+    bits = (fine * 2.0**52 - 0.5).long()  # every one of the 52 is used
+    assert all(0.35 < float((bits >> b & 1).float().mean()) < 0.65 for b in range(52))
+    word = torch.tensor([[-1, 0]])
+    monkeypatch.setattr(Key, "bits", lambda self, *address: word)
+    assert key.uniform64(0, "x", rows, 0).tolist() == [[1 - 2.0**-53, 2.0**-53]]  # inside (0, 1) at both ends
+
+
+def test_temperature_is_honoured() -> None:
+    model = build(llama)
+    cold, warm = run(model, temperature=1e-4, group_size=8), run(model, temperature=1.0, group_size=8)
+    greedy = [first for first in cold.tokens[::8, 0].tolist() for _ in range(8)]
+    with torch.no_grad():
+        best = [int(model(torch.tensor([p])).logits[0, -1].argmax()) for p in PROMPTS]
+    assert cold.tokens[:, 0].tolist() == greedy and cold.tokens[::8, 0].tolist() == best
+    assert (cold.entropies[:, 0] < warm.entropies[:, 0]).all()
+
+
+# ---- chance is an argument
+
+
+@pytest.mark.parametrize("make", [gqa, gpt2])
+def test_same_key_and_step_same_completions(make: Callable[[], PreTrainedModel]) -> None:
+    model = build(make)
+    first = run(model, step=4)
+    torch.manual_seed(99)  # the global generator does not matter, nor does an earlier call
+    run(model, step=5)
+    same(first, run(model, step=4))
+    for other in (run(model, step=5), run(model, step=4, key=Key(4))):
+        assert first.tokens.shape != other.tokens.shape or not torch.equal(first.tokens, other.tokens)
+
+
+@pytest.mark.parametrize("make", MODELS)
+def test_a_row_does_not_depend_on_the_other_prompts(make: Callable[[], PreTrainedModel]) -> None:
+    model = build(make)
+    together = run(model)
+    for p, prompt in enumerate(PROMPTS):
+        rows = slice(6 * p, 6 * p + 6)
+        same(together, run(model, [prompt], row_ids=torch.arange(18)[rows]), rows, tolerance=2e-5)
+
+
+def test_a_row_does_not_depend_on_its_group() -> None:
+    model = build(gqa)
+    together = run(model, [PROMPTS[0]])
+    same(together, run(model, [PROMPTS[0]], group_size=1, row_ids=torch.tensor([4])), slice(4, 5), tolerance=2e-5)
+
+
+# ---- several ends
+
+
+@pytest.mark.parametrize("make", [gqa, sliding])
+def test_any_of_several_ends_ends_a_completion(make: Callable[[], PreTrainedModel]) -> None:
+    model, ends = build(make), (EOS, 5, 9)
+    one, several = run(model, group_size=24), run(model, group_size=24, eos_id=ends)
+    same(one, run(model, group_size=24, eos_id=[EOS]))
+    used = set()
+    for a, b, done in zip(one.tokens.tolist(), several.tokens.tolist(), several.finished.tolist(), strict=True):
+        cut = next((i + 1 for i, token in enumerate(a) if token in ends), None)
+        assert done == (cut is not None) and (cut is None or (b[:cut] == a[:cut] and not any(b[cut:])))
+        used |= {b[cut - 1]} if cut else set()
+    assert used == set(ends)
+
+
+# ---- work that is not done
+
+
+@pytest.mark.parametrize("make", [llama, gpt2, sliding])
+def test_the_prefill_computes_the_logits_that_are_drawn_from(make: Callable[[], PreTrainedModel]) -> None:
+    model, made = build(make), []
+    model.get_output_embeddings().register_forward_hook(lambda module, args, out: made.append(out.shape[1]))
+    run(model, [[2, 3, 4, 5, 6], [6, 5, 4, 3, 2]], max_new_tokens=1)
+    assert made == [1]
+
+
+def test_the_bare_step_is_for_small_float32_models(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = build(llama)
+    assert llama_step.supports(model)
+    monkeypatch.setattr(llama_step, "LARGEST", sum(p.numel() for p in model.parameters()))
+    assert not llama_step.supports(model)
+    monkeypatch.undo()
+    assert not llama_step.supports(model.bfloat16())  # folded norms would be rounded anew
+
+
+@pytest.mark.parametrize("make", [llama, gqa, leaning, qwen2])
+def test_long_completions_of_the_bare_decoder(
+    make: Callable[[], PreTrainedModel], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Room that grows, prompts of unequal length, rows that end from the first token on, memory that held NaN before."""
+    model = build(make)
+    with torch.no_grad():
+        model.get_output_embeddings().weight.mul_(0.3)  # no token is certain, the end neither
+    rooms: list[int] = []
+    lay_out = llama_step.LlamaDecoder._lay_out
+    monkeypatch.setattr(llama_step.LlamaDecoder, "_lay_out", lambda self: rooms.append(self.room) or lay_out(self))
+    torch.use_deterministic_algorithms(True)  # fills what `empty` gives with NaN
+    try:
+        rollout = run(model, group_size=12, max_new_tokens=41)
+        alone = run(model, [PROMPTS[2]], group_size=12, max_new_tokens=41, row_ids=torch.arange(24, 36))
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert len(rooms) > 20 and {0, 16, 24, 32} <= set(rooms) and len(set(rollout.lengths.tolist())) > 9
+    same(rollout, alone, slice(24, 36), tolerance=2e-5)
+    monkeypatch.setattr(sampler, "supports_shared_prefix", lambda model: False)
+    same(rollout, run(model, group_size=12, max_new_tokens=41), tolerance=2e-5)
+
+
+def test_the_coordinates_that_turn_together_lie_side_by_side() -> None:
+    assert llama_step.paired(6, torch.device("cpu")).tolist() == [0, 3, 1, 4, 2, 5]
+
+
+def test_room_grows_by_an_eighth_or_more() -> None:
+    model, rooms = build(llama), []
+    with torch.no_grad():
+        ready = prefill(model, [[2, 3]])
+        layers = [(layer.keys, layer.values) for layer in ready.cache.layers]
+        decoder = llama_step.LlamaDecoder(ready.weights, layers, ready.lengths, 1, 130)  # type: ignore[arg-type]
+        for _ in range(130):
+            decoder.advance(torch.tensor([4]))
+            rooms.append(decoder.room)
+    assert sorted(set(rooms)) == [16, 24, 32, 40, 48, 56, 64, 72, 88, 104, 120, 130]  # 72 + 9 and 88 + 11, by eights
+    assert all(room > t for t, room in enumerate(rooms))
+
+
+def test_packed_weights_serve_many_prompts_and_are_those_of_the_moment() -> None:
+    model = build(gqa)
+    weights = packed(model)
+    for prompt in PROMPTS:
+        same(run(model, [prompt]), run(model, [prompt], ready=prefill(model, [prompt], weights)))
+    before = run(model)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(1.1)
+    after = run(model)
+    scores = score(model, PROMPTS, after.tokens, after.mask, owners(PROMPTS, 6))
+    assert torch.allclose(scores.logps[after.mask], after.logps[after.mask], atol=2e-5)
+    assert before.tokens.shape != after.tokens.shape or not torch.equal(before.tokens, after.tokens)
+    assert packed(build(gpt2)) is None and packed(build(sliding)) is None
+
+
+@pytest.mark.parametrize("make", [llama, gpt2, sliding])
+def test_prompts_run_once_and_ended_rows_leave_the_batch(
+    make: Callable[[], PreTrainedModel], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = build(make)
+    prompts: list[tuple[int, ...]] = []
+    model.register_forward_pre_hook(
+        lambda module, args, kwargs: prompts.append(tuple(kwargs["input_ids"].shape)), with_kwargs=True
+    )
+    drawn: list[int] = []
+    monkeypatch.setattr(sampler, "draw", lambda logits, *rest: drawn.append(len(logits)) or draw(logits, *rest))
+    asked = PROMPTS if supports_shared_prefix(model) else [p[:2] * 2 for p in PROMPTS]  # the plain decoder: one length
+    rollout = run(model, asked, group_size=8)
+    assert prompts[0] == (3, max(map(len, asked))) and all(width == 1 for _, width in prompts[1:])
+    assert drawn == [int((rollout.lengths > t).sum()) for t in range(int(rollout.lengths.max()))]
+    assert drawn[0] == 24 and drawn[-1] < 24
+
+
+# ---- the plain decoder
+
+
+def test_who_takes_the_plain_decoder() -> None:
+    assert not supports_shared_prefix(build(sliding))
+    assert supports_shared_prefix(build(lambda: qwen2(sliding_window=4)))  # named, but switched off
+    assert not supports_shared_prefix(
+        build(lambda: qwen2(sliding_window=4, use_sliding_window=True, max_window_layers=0))
+    )
+    closed = build(llama)
+    closed._supports_attention_backend = False
+    assert not supports_shared_prefix(closed)
+
+
+@pytest.mark.parametrize("make", MODELS)
+def test_both_decoders_give_the_same_tokens(
+    make: Callable[[], PreTrainedModel], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = build(make)
+    fast = run(model)
+    monkeypatch.setattr(sampler, "supports_shared_prefix", lambda model: False)
+    same(fast, run(model), tolerance=2e-5)
+
+
+def test_a_sliding_window_is_sampled_as_its_forward_pass_says() -> None:
+    model = build(sliding)
+    equal = [[2, 3, 4, 5, 6], [7, 8, 9, 10, 11]]
+    rollout = run(model, equal)
+    scores = score(model, equal, rollout.tokens, rollout.mask, owners(equal, 6), entropies=True)
+    assert torch.allclose(scores.logps[rollout.mask], rollout.logps[rollout.mask], atol=2e-5)
+
+
+def test_a_sliding_window_with_prompts_of_unequal_length() -> None:
+    """Right-padded prompts in one cache would push real tokens out of the window: each row must still be its own."""
+    model, prompts = build(sliding), [*PROMPTS, [18, 19]]
+    together = run(model, prompts, row_ids=torch.arange(100, 124))
+    assert 0 < together.finished.sum() < 24
+    scores = score(model, prompts, together.tokens, together.mask, owners(prompts, 6), entropies=True)
+    assert torch.allclose(scores.logps[together.mask], together.logps[together.mask], atol=2e-5)
+    assert scores.entropies is not None
+    assert torch.allclose(scores.entropies[together.mask], together.entropies[together.mask], atol=2e-5)
+    for p, prompt in enumerate(prompts):
+        rows = slice(6 * p, 6 * p + 6)
+        same(together, run(model, [prompt], row_ids=torch.arange(100, 124)[rows]), rows, tolerance=2e-5)
+    off = ~together.mask
+    assert (together.tokens[off] == PAD).all() and not together.logps[off].any() and not together.entropies[off].any()
+    assert together.tokens.shape[1] == int(together.lengths.max())
+
+
+def test_the_model_is_left_as_it_was() -> None:
+    model = build(llama).train()
+    implementation = model.config._attn_implementation
+    run(model)
+    assert model.training and model.config._attn_implementation == implementation
+    with pytest.raises(DataError):
+        run(model, [[2], []])
+    assert model.training and model.config._attn_implementation == implementation
+
+
+def test_dropout_is_off_while_sampling() -> None:
+    model = build(lambda: gpt2(resid_pdrop=0.5, embd_pdrop=0.5, attn_pdrop=0.5)).train()
+    same(run(model), run(model.eval()))
+
+
+# ---- refusals
+
+
+@pytest.mark.parametrize(
+    ("prompts", "changes", "words"),
+    [
+        ([[2], []], {}, "prompt 1 has no tokens"),
+        ([], {}, "no tokens"),
+        ([[2]], {"eos_id": ()}, "eos_id names no token"),
+        ([[2]], {"group_size": 0}, "group_size 0"),
+        ([[2]], {"max_new_tokens": 0}, "max_new_tokens 0"),
+        ([[2]], {"temperature": 0.0}, "temperature 0.0 must be above 0"),
+        ([[2]], {"temperature": float("nan")}, "temperature nan"),
+    ],
+)
+def test_refusals(prompts: list[list[int]], changes: dict[str, float], words: str) -> None:
+    with pytest.raises(DataError, match=words):
+        run(build(llama), prompts, **changes)
+
+
+def test_pad_right() -> None:
+    ids, lengths = pad_right([[5, 6], [7], [8, 9, 4]], torch.device("cpu"))
+    assert ids.tolist() == [[5, 6, 0], [7, 0, 0], [8, 9, 4]] and lengths.tolist() == [2, 1, 3]

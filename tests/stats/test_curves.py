@@ -1,0 +1,180 @@
+"""Difference curves over every k and the probability of improvement: worked values, laws, false alarms."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from sage_rlvr.errors import DataError
+from sage_rlvr.stats.comparison import paired_counts
+from sage_rlvr.stats.curves import (
+    curve_sentence,
+    improvement_sentence,
+    paired_count_curve,
+    paired_curve,
+    probability_of_improvement,
+    seed_ks,
+    seeds_curve,
+)
+from sage_rlvr.stats.intervals import share_difference
+from sage_rlvr.stats.passk import pass_at_k
+
+
+def test_a_curve_over_every_k_from_counts():
+    """Two problems by hand: 1 of 3 against 0 of 3, and 2 of 3 against 2 of 3."""
+    band = paired_count_curve(3, [1, 2], [0, 2])
+    assert band.ks == (1, 2, 3) and band.over == "problems and their samples"
+    assert band.difference == pytest.approx([1 / 6, 1 / 3, 1 / 2])  # half of 1/3, 2/3 and 1
+    assert band.verdicts == ("cannot be told (too few problems: 2)",) * 3
+
+
+@given(st.integers(0, 10_000), st.integers(8, 60))
+@settings(max_examples=20, deadline=None)
+def test_the_band_swaps_with_the_arms_and_holds_the_pointwise_intervals(seed, n):
+    rng = np.random.default_rng(seed)
+    a, b = rng.binomial(16, rng.beta(0.5, 2, (2, n)))
+    forth, back = paired_count_curve(16, a, b), paired_count_curve(16, b, a)
+    assert forth.difference == pytest.approx(-back.difference)
+    assert forth.low == pytest.approx(-back.high) and forth.high == pytest.approx(-back.low)
+    for k in (1, 4, 16):
+        point = paired_counts(16, a, b, k).difference
+        assert point.value == pytest.approx(forth.difference[k - 1])
+        assert forth.low[k - 1] <= point.low + 1e-9 and point.high - 1e-9 <= forth.high[k - 1]
+
+
+def test_below_300_problems_one_factor_widens_the_pointwise_interval_at_every_k():
+    rng = np.random.default_rng(0)
+    a, b = rng.beta(0.5, 2, (2, 60, 4))
+    band = paired_curve(a, b, (1, 2, 3, 4))
+    factors = [
+        (high - value) / (point.high - point.value)
+        for value, high, point in zip(band.difference, band.high, map(share_difference, a.T, b.T), strict=True)
+    ]
+    assert factors == pytest.approx([factors[0]] * 4) and 1.1 < factors[0] < 1.6
+
+
+def test_from_300_problems_on_the_band_is_the_bootstrap_alone():
+    rng = np.random.default_rng(0)
+    a, b = rng.beta(0.5, 2, (2, 300, 3))
+    band = paired_curve(a, b, (1, 2, 3))
+    gaps = a - b
+    se = gaps.std(axis=0, ddof=1) / math.sqrt(300)
+    c = (band.high - band.difference) / se
+    assert c == pytest.approx([c[0]] * 3) and stats.t.ppf(0.975, 299) < c[0] < 3.0
+    assert np.all(np.abs(band.low + band.high - 2 * band.difference) < 1e-12)
+
+
+def test_equal_curves_of_one_policy_and_of_saturated_samples():
+    p = np.random.default_rng(0).beta(0.5, 2, (60, 3))
+    assert np.all(paired_curve(p, p, (1, 2, 3)).high == 0)
+    full = paired_count_curve(4, [4] * 60, [4] * 60)  # all right in both: unseen problems may still differ
+    assert full.verdicts == ("tied",) * 4 and np.all(full.high > 0.05)
+
+
+def test_the_stretches_in_words():
+    rng = np.random.default_rng(1)
+    p = rng.beta(0.4, 2, 400)
+    ks = (1, 8, 64)
+    values = np.stack([1 - (1 - p) ** k for k in ks], axis=1)
+    other = values + np.array([0.05, 0.0, -0.05]) + rng.normal(0, 0.02, values.shape)
+    text = curve_sentence(paired_curve(other, values, ks), "A", "B")
+    assert text.startswith("A vs B over k, for these checkpoints: better at k = 1 (largest difference +0.0")
+    assert "tied at k = 8" in text and "worse at k = 64" in text
+    assert text.endswith(
+        "the 95 % band holds at all 3 values of k at once (and is wider than an interval at one k), over 400 problems"
+    )
+
+
+def by_mann_whitney(a: np.ndarray, b: np.ndarray) -> float:
+    """rliable 1.2.0, metrics.probability_of_improvement (Agarwal et al. 2021, equation in section 4.3): per task the
+    Mann-Whitney statistic over the number of pairs, 1/2 where all scores are equal, mean over tasks."""
+    out = []
+    for x, y in zip(a.T, b.T, strict=True):
+        out.append(
+            0.5 if np.array_equal(x, y) else stats.mannwhitneyu(x, y, alternative="greater")[0] / (len(x) * len(y))
+        )
+    return float(np.mean(out))
+
+
+@pytest.mark.parametrize(("s", "r"), [(1, 1), (3, 3), (4, 6)])
+def test_probability_of_improvement_is_that_of_rliable(s, r):
+    rng = np.random.default_rng(s)
+    a, b = np.round(rng.random((s, 30)), 1), np.round(rng.random((r, 30)), 1)
+    ours = probability_of_improvement(a, b).interval.value
+    assert ours == pytest.approx(by_mann_whitney(a, b), abs=1e-12)
+
+
+def test_rliable_itself_where_it_is_installed():
+    metrics = pytest.importorskip("rliable.metrics")
+    rng = np.random.default_rng(0)
+    a, b = np.round(rng.random((5, 30)), 1), np.round(rng.random((4, 30)), 1)
+    assert probability_of_improvement(a, b).interval.value == pytest.approx(metrics.probability_of_improvement(a, b))
+
+
+def test_improvement_over_problems_by_hand():
+    """Six wins, two ties and two losses of ten: 0.7, Beta-Binomial limits around it."""
+    found = probability_of_improvement([2] * 6 + [1] * 4, [1] * 8 + [3] * 2)
+    assert found.interval.value == 0.7 and found.interval.over == "problems" and found.level == "these checkpoints"
+    assert found.verdict == "tied" and found.interval.low < 0.5
+    assert probability_of_improvement(np.ones(60), np.zeros(60)).verdict == "above 1/2"
+    assert probability_of_improvement(np.zeros(60), np.ones(60)).verdict == "below 1/2"
+    assert probability_of_improvement(np.ones(5), np.zeros(5)).verdict.startswith("cannot be told: 5 problems")
+
+
+def test_improvement_over_training_seeds_by_hand():
+    """Three seeds against three on two hundred problems: pseudo-values by the jackknife's formula, seeds left out in turn."""
+    rng = np.random.default_rng(3)
+    a, b = rng.normal(0.1, 1, (3, 200)) + rng.normal(0, 0.02, (3, 1)), rng.normal(0, 1, (3, 200))
+    wins = (a[:, None] > b[None]).mean(axis=2)
+    found = probability_of_improvement(a, b, over="training seeds")
+    left_out = [np.delete(np.delete(wins, i, 0), i, 1).mean() for i in range(3)]
+    pseudo = 3 * wins.mean() - 2 * np.array(left_out)
+    half = 4.302652729911275 * pseudo.std(ddof=1) / math.sqrt(3)
+    ends = wins.mean() - half, wins.mean() + half
+    assert 0.2 < ends[0] < ends[1] < 0.8 and found.interval.value == pytest.approx(wins.mean())
+    assert (found.interval.low, found.interval.high) == pytest.approx(ends)
+    two = probability_of_improvement(a[:2], b[:2], over="training seeds")
+    assert two.verdict == "cannot be told: 2 training seeds are too few"
+    assert "(cannot be told: 2 training seeds are too few)" in improvement_sentence(two, "A", "B", "pass@1")
+    text = improvement_sentence(found, "A", "B", "pass@1")
+    assert text.startswith(f"P(A > B), pass@1, for these methods: {wins.mean():.3f} (95 % interval {ends[0]:.3f} to ")
+    assert text.endswith("over 3 training seeds: above 1/2)")
+
+
+def test_refusals():
+    with pytest.raises(DataError, match="same problems"):
+        probability_of_improvement([1.0, 2.0], [1.0])
+    with pytest.raises(DataError, match="2 and 3 training seeds"):
+        probability_of_improvement(np.ones((2, 4)), np.ones((3, 4)), over="training seeds")
+    with pytest.raises(DataError, match="'problems' or 'training seeds'"):
+        probability_of_improvement([1.0], [2.0], over="runs")
+    assert pass_at_k(3, 1, 2) == pytest.approx(2 / 3)
+
+
+def test_the_band_over_training_seeds_by_hand():
+    """Three seeds, two ks: Student at 1 - 0.05 / 2 each, 6.2053 in place of 4.3027."""
+    rng = np.random.default_rng(0)
+    a, b = rng.random((2, 3, 40, 2))
+    band = seeds_curve(a, b, (1, 4))
+    gaps = (a - b).mean(axis=1)
+    half = 6.205346816570585 * gaps.std(axis=0, ddof=1) / math.sqrt(3)
+    assert band.high - band.difference == pytest.approx(half) and band.difference == pytest.approx(gaps.mean(axis=0))
+    assert (band.n, band.over, band.about) == (3, "training seeds", "these methods")
+    assert "A vs B over k, for these methods: " in curve_sentence(band, "A", "B")
+    back = seeds_curve(b, a, (1, 4))
+    assert back.low == pytest.approx(-band.high) and back.high == pytest.approx(-band.low)
+
+
+def test_seeds_that_agree_leave_what_so_many_problems_leave():
+    same = np.ones((4, 50, 1))
+    band = seeds_curve(same, same, (256,))
+    assert band.high[0] == pytest.approx(-math.log(0.025) / 200) and band.verdicts == ("tied",)
+    assert seeds_curve(same[:2], same[:2], (256,)).verdicts[0].startswith("cannot be told (two training seeds")
+    assert seed_ks(256) == (1, 4, 16, 64, 256) and seed_ks(10) == (1, 4, 10) and seed_ks(1) == (1,)
+    with pytest.raises(DataError, match="3 values of k for curves of 1 columns"):
+        seeds_curve(same, same, (1, 2, 4))

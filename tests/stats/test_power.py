@@ -1,0 +1,90 @@
+"""Detectable difference: a published value, the normal limit, a simulation."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from sage_rlvr.errors import DataError
+from sage_rlvr.stats.comparison import paired, sign_flip_p
+from sage_rlvr.stats.power import detectable, detectable_paired, detectable_shares, fewest_units
+
+
+def test_published_values():
+    assert detectable(1.0, 34) == pytest.approx(0.495, abs=0.001)  # G*Power: effect 0.5 needs n = 34 (33.37)
+    assert detectable(0.01, 100_000) == pytest.approx(2.8016 * 0.01 / math.sqrt(100_000), rel=1e-3)
+
+
+@pytest.mark.parametrize("n", [3, 6, 60])
+def test_is_found_four_times_in_five(n):
+    shift = detectable(0.2, n)
+    rng = np.random.default_rng(n)
+    gaps = rng.normal(shift, 0.2, (4000, n))
+    found = stats.ttest_1samp(gaps, 0.0, axis=1).pvalue < 0.05
+    assert found.mean() == pytest.approx(0.8, abs=0.025)
+
+
+def test_ends():
+    assert detectable(0.1, 1) == math.inf
+    assert detectable(0.0, 10) == 0.0
+    assert math.isfinite(detectable(0.1, 2))
+    assert detectable(0.1, 40) > detectable(0.1, 400)
+    with pytest.raises(DataError, match="sd"):
+        detectable(-1.0, 5)
+
+
+def test_fewest_units_is_where_the_sign_flips_can_speak():
+    for alpha in (0.05, 0.01, 0.2):
+        n = fewest_units(alpha)
+        assert sign_flip_p(np.full(n, 0.3)) < alpha <= sign_flip_p(np.full(n - 1, 0.3))
+    assert fewest_units() == 6
+
+
+GAPS = {
+    "eight, exact flips": np.random.default_rng(0).normal(0, 0.1, 8),
+    "forty, skewed": np.random.default_rng(1).exponential(0.1, 40),
+    "many zeros": (np.random.default_rng(2).random(100) < 0.2) * np.random.default_rng(3).normal(0, 0.3, 100),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", GAPS)
+def test_the_paired_rule_finds_it_four_times_in_five(name):
+    """The real rule (bootstrap interval and sign flips) on data drawn again, shifted by the answer in both directions."""
+    gaps = GAPS[name]
+    n, shift = len(gaps), 1.001 * detectable_paired(gaps)
+    centred = (gaps - gaps.mean()) * math.sqrt(n / (n - 1))
+    rng, found = np.random.default_rng(4), {}
+    for word, side in (("better", 1), ("worse", -1)):
+        drawn = rng.choice(centred, (150, n)) + side * shift
+        found[word] = np.mean([paired(row, np.zeros(n), resamples=300, shares=False).verdict == word for row in drawn])
+    assert 0.7 <= min(found.values()) <= 0.9, found  # the harder direction sets the answer
+
+
+def test_ends_of_the_paired_rule():
+    assert detectable_paired([0.1, 0.2, 0.3, 0.1, 0.2]) == math.inf
+    assert detectable_paired([0.1] * 6) == 0.0
+    wide = np.random.default_rng(0).normal(0, 1, 300)
+    assert detectable_paired(wide) == pytest.approx(detectable(wide.std(ddof=1), 300), rel=0.1)
+    assert detectable_paired(10 * wide) == pytest.approx(10 * detectable_paired(wide))
+    assert detectable_paired(-wide) == pytest.approx(detectable_paired(wide), rel=0.05)
+
+
+@pytest.mark.slow
+def test_the_rule_of_shares_finds_its_detectable_difference_four_times_in_five():
+    """Policies on problems drawn again, the one lifted by the answer: `paired` says "better" about 4 times in 5."""
+    rng = np.random.default_rng(0)
+    a, b = rng.beta(4, 4, 60), rng.beta(4, 4, 60)
+    shift = detectable_shares(a, b)
+    found = 0
+    for _ in range(150):
+        rows = rng.integers(60, size=60)
+        lifted = a[rows] - a.mean() + b.mean() + shift
+        found += paired(np.clip(lifted, 0, 1), b[rows]).verdict == "better"
+    assert 0.68 <= found / 150 <= 0.92
+    assert detectable_shares(a[:5], b[:5]) == math.inf
+    assert detectable_shares(np.ones(40), np.ones(40)) > 0.05  # nothing seen to differ, and little could have been
+    assert detectable_shares(a[:8], b[:8]) > detectable_shares(a, b)

@@ -1,0 +1,284 @@
+"""Stopped or killed at any moment, a run ends bitwise equal to one that was never stopped."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+from sage_rlvr import runs
+from sage_rlvr.config import SftConfig, TrainConfig, dump, load_config
+from sage_rlvr.core import Anchor, Branch, Method
+from sage_rlvr.errors import CheckpointError
+from sage_rlvr.methods import METHODS, grpo
+from sage_rlvr.progress import Silent
+from sage_rlvr.runs import RunDir, comparable, read_metrics
+from sage_rlvr.training.loop import train
+from sage_rlvr.training.sft import train_sft
+
+Recipe = Callable[..., Path]
+BRANCH = "{name: sage, base: {name: grpo, beta: 0.05}, guide: {name: branch, threshold: 0.2}}"
+SOURCE = str(Path(runs.__file__).parents[1])
+
+
+class Interrupting(Silent):
+    """Sends this process a signal while step number `at` (counted from 1) is in hand."""
+
+    def __init__(self, at: int, number: signal.Signals = signal.SIGTERM) -> None:
+        self.at, self.number = at, number
+
+    def advance(self, done: int, metrics: Mapping[str, float]) -> None:
+        if done == self.at:
+            os.kill(os.getpid(), self.number)
+
+
+def go(recipe: Path, folder: Path, progress: Silent | None = None, **overrides: str) -> int:
+    config = load_config(TrainConfig, recipe, list(overrides.items()))
+    with RunDir.open(folder, dump(config)) as run:
+        return train(config, run, progress or Silent())
+
+
+def assert_same_ending(a: Path, b: Path, step: int) -> None:
+    """Weights, optimiser tensors, the saved policy, and metrics rows but for the timings: bit for bit."""
+    for name in (f"checkpoints/step-{step:06d}/model", f"checkpoints/step-{step:06d}/optimizer", "policy/model"):
+        left, right = (load_file(folder / f"{name}.safetensors") for folder in (a, b))
+        assert left.keys() == right.keys() and left
+        for tensor in left:
+            assert torch.equal(left[tensor], right[tensor]), (name, tensor)
+    rows = [[comparable(row) for row in read_metrics(folder)] for folder in (a, b)]
+    assert rows[0] == rows[1] and [row["step"] for row in rows[0]] == list(range(step))
+
+
+@pytest.fixture
+def recipe(write_recipe: Recipe) -> Path:
+    schedule = "updates: {epochs: 1, minibatches: 2}\ncheckpoint: {every: 4}\n"
+    path = write_recipe(BRANCH, steps=12, more=schedule)
+    path.write_text(path.read_text().replace("{lr: 1e-3}", "{lr: 1e-3, schedule: cosine, warmup_steps: 3}"))
+    return path
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_stop_saves_and_the_next_call_continues(
+    recipe: Path, tmp_path: Path, number: signal.Signals, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert go(recipe, tmp_path / "whole") == 12
+    assert go(recipe, tmp_path / "parts", Interrupting(6, number)) == 6
+    assert number.name in capfd.readouterr().err
+    assert (tmp_path / "parts" / "checkpoints" / "step-000006").is_dir() and not (
+        tmp_path / "parts" / "policy"
+    ).exists()
+    assert go(recipe, tmp_path / "parts") == 12
+    assert_same_ending(tmp_path / "whole", tmp_path / "parts", 12)
+
+
+def test_rows_after_the_last_checkpoint_are_made_again(recipe: Path, tmp_path: Path) -> None:
+    """What a kill leaves: the checkpoint of step 4, and rows up to step 6 of which the last is torn."""
+    go(recipe, tmp_path / "whole")
+    go(recipe, tmp_path / "parts", Interrupting(6))
+    shutil.rmtree(tmp_path / "parts" / "checkpoints" / "step-000006")
+    with open(tmp_path / "parts" / "metrics.jsonl", "a") as file:
+        file.write('{"step": 6, "lo')
+    assert go(recipe, tmp_path / "parts") == 12
+    assert_same_ending(tmp_path / "whole", tmp_path / "parts", 12)
+
+
+def test_a_damaged_checkpoint_costs_only_its_steps(recipe: Path, tmp_path: Path) -> None:
+    go(recipe, tmp_path / "whole")
+    go(recipe, tmp_path / "parts", Interrupting(8))
+    (tmp_path / "parts" / "checkpoints" / "step-000008" / "model.safetensors").write_bytes(b"not tensors")
+    with pytest.warns(UserWarning, match="checkpoint skipped.*step-000008"):
+        assert go(recipe, tmp_path / "parts") == 12
+    assert_same_ending(tmp_path / "whole", tmp_path / "parts", 12)
+
+
+def test_only_damaged_checkpoints_are_an_error(recipe: Path, tmp_path: Path) -> None:
+    go(recipe, tmp_path / "run", Interrupting(8))
+    for folder in (tmp_path / "run" / "checkpoints").iterdir():
+        (folder / "optimizer.safetensors").unlink()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with pytest.raises(CheckpointError, match="none of the 2 checkpoints is complete"):
+            go(recipe, tmp_path / "run")
+
+
+def test_more_steps_make_a_new_policy(write_recipe: Recipe, tmp_path: Path) -> None:
+    recipe = write_recipe(steps=4)
+    go(recipe, tmp_path / "whole")
+    assert go(recipe, tmp_path / "longer", steps="2") == 2
+    short = load_file(tmp_path / "longer" / "policy" / "model.safetensors")
+    assert go(recipe, tmp_path / "longer", Interrupting(3)) == 3
+    assert not (tmp_path / "longer" / "policy").exists()  # the policy of two steps is not the result of four
+    assert go(recipe, tmp_path / "longer") == 4
+    assert_same_ending(tmp_path / "whole", tmp_path / "longer", 4)
+    again = load_file(tmp_path / "longer" / "policy" / "model.safetensors")
+    assert not all(torch.equal(again[name], short[name]) for name in short)
+
+
+def test_a_finished_run_is_left_as_it_is_and_a_lost_policy_comes_back(write_recipe: Recipe, tmp_path: Path) -> None:
+    recipe = write_recipe()
+    go(recipe, tmp_path / "a")
+    go(recipe, tmp_path / "b")
+    shutil.rmtree(tmp_path / "b" / "policy")
+    rows = (tmp_path / "b" / "metrics.jsonl").read_bytes()
+    assert go(recipe, tmp_path / "b") == 2 and (tmp_path / "b" / "metrics.jsonl").read_bytes() == rows
+    assert_same_ending(tmp_path / "a", tmp_path / "b", 2)
+
+
+# ---- what a step draws anew, and references that come from the run itself
+
+
+@dataclass(frozen=True)
+class Mixed:
+    """Keeps groups with right and wrong answers."""
+
+    max_refills: int = 2
+    equation: ClassVar[str] = "keep 0 < right < G"
+
+    def keeps(self, rewards: Tensor) -> Tensor:
+        return rewards.amax(1) > rewards.amin(1)
+
+
+def moving(source: str = "base", refresh_every: int | None = None, refill: bool = False) -> Method:
+    anchor = Anchor(0.05, guide=Branch(threshold=0.2), source=source, refresh_every=refresh_every)
+    return replace(grpo(), name="moving", anchor=anchor, rollout=Mixed() if refill else None)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("method", "kept"),
+    [
+        ("{name: moving, refill: true}", 0),
+        ("{name: moving, refresh_every: 3}", 3),
+        ("{name: moving, source: snapshot@5}", 5),
+        ("{name: moving, source: snapshot@7}", 0),
+        ("{name: moving, refresh_every: 2, refill: true}", 4),
+    ],
+)
+def test_refills_and_references_of_the_run_continue_too(
+    write_recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str, kept: int
+) -> None:
+    """Stopped after step 5 and at 8, killed in between: `kept` is the step of the reference in the checkpoint of step 5."""
+    monkeypatch.setitem(METHODS, "moving", moving)
+    recipe = write_recipe(method, steps=10, more="updates: {minibatches: 2}\ncheckpoint: {every: 4, keep: 9}\n")
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    assert go(recipe, whole) == 10
+    assert go(recipe, parts, Interrupting(5)) == 5
+    file = parts / "checkpoints" / "step-000005" / "reference.safetensors"
+    assert file.exists() is bool(kept)
+    if kept:
+        same = file.parent.with_name(f"step-{kept:06d}") / "model.safetensors"
+        if same.exists():  # the reference is the policy after that step
+            a, b = load_file(file), load_file(same)
+            assert a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
+    assert go(recipe, parts, Interrupting(9)) == 9
+    shutil.rmtree(parts / "checkpoints" / "step-000009")  # a kill: on from step 8, its last row made again
+    assert go(recipe, parts) == 10
+    assert_same_ending(whole, parts, 10)
+    references = [folder / "checkpoints" / "step-000010" / "reference.safetensors" for folder in (whole, parts)]
+    assert references[0].exists() is references[1].exists() is (method != "{name: moving, refill: true}")
+    if references[0].exists():
+        a, b = (load_file(file) for file in references)
+        assert a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
+    rows = read_metrics(whole)
+    if "refill" in method:
+        assert any(row["rollout/refills"] for row in rows)
+
+
+# ---- the warm start
+
+
+SFT = """\
+steps: 6
+batch_size: 8
+world: {counts: {2: 1.0}, max_number: 9}
+model: {hidden: 32, layers: 2, heads: 2, mlp: 48, positions: 32}
+checkpoint: {every: 2}
+"""
+
+
+def sft(path: Path, folder: Path, progress: Silent | None = None) -> int:
+    config = load_config(SftConfig, path)
+    with RunDir.open(folder, dump(config), kind="sft") as run:
+        return train_sft(config, run, folder / "policy", progress or Silent())
+
+
+def test_the_warm_start_continues_too(tmp_path: Path) -> None:
+    path = tmp_path / "sft.yaml"
+    path.write_text(SFT)
+    assert sft(path, tmp_path / "whole") == 6
+    assert sft(path, tmp_path / "parts", Interrupting(3)) == 3
+    assert not (tmp_path / "parts" / "policy").exists()
+    assert sft(path, tmp_path / "parts") == 6
+    assert_same_ending(tmp_path / "whole", tmp_path / "parts", 6)
+    losses = [row["loss"] for row in read_metrics(tmp_path / "whole")]
+    assert losses[-1] < losses[0]
+
+
+# ---- real processes
+
+
+def start(recipe: Path, folder: Path) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "sage_rlvr", "train", str(recipe), "--run", str(folder), "--quiet"]
+    env = os.environ | {"PYTHONPATH": SOURCE, "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(command, env=env, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL)
+
+
+def finish(recipe: Path, folder: Path) -> None:
+    process = start(recipe, folder)
+    _, err = process.communicate(timeout=120)
+    assert process.returncode == 0, err.decode()
+
+
+def wait_for_rows(process: subprocess.Popen[bytes], folder: Path, rows: int) -> None:
+    """Until `rows` rows are there or the process has ended."""
+    path, deadline = folder / "metrics.jsonl", time.monotonic() + 60
+    while process.poll() is None and time.monotonic() < deadline:
+        if path.exists() and path.read_bytes().count(b"\n") >= rows:
+            return
+        time.sleep(0.001)
+
+
+@pytest.mark.slow
+def test_five_sigkills_at_random_instants(recipe: Path, tmp_path: Path) -> None:
+    finish(recipe, tmp_path / "whole")
+    chance = random.Random(20)
+    killed = 0
+    for rows in sorted(chance.sample(range(1, 12), 5)):
+        process = start(recipe, tmp_path / "parts")
+        wait_for_rows(process, tmp_path / "parts", rows)
+        time.sleep(chance.uniform(0, 0.03))  # somewhere in a step, a checkpoint or the writing of the policy
+        process.kill()
+        killed += process.wait() == -signal.SIGKILL
+        process.communicate()
+    assert killed >= 4  # the last one may have come too late
+    finish(recipe, tmp_path / "parts")
+    assert_same_ending(tmp_path / "whole", tmp_path / "parts", 12)
+
+
+@pytest.mark.slow
+def test_sigterm_ends_with_a_message_and_code_1(recipe: Path, tmp_path: Path) -> None:
+    finish(recipe, tmp_path / "whole")
+    process = start(recipe, tmp_path / "parts")
+    wait_for_rows(process, tmp_path / "parts", 5)
+    process.terminate()
+    _, err = process.communicate(timeout=60)
+    rows = len(read_metrics(tmp_path / "parts"))
+    assert process.returncode == 1, err.decode()
+    assert f"stopped after step {rows} of 12" in " ".join(err.decode().split()) and 5 <= rows < 12
+    assert (tmp_path / "parts" / "checkpoints" / f"step-{rows:06d}").is_dir()
+    finish(recipe, tmp_path / "parts")
+    assert_same_ending(tmp_path / "whole", tmp_path / "parts", 12)

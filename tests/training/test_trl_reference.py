@@ -1,0 +1,463 @@
+"""pi_ref on TRL is what the anchor's source says: at step 0, while it moves, and after a kill."""
+
+# ruff: noqa: E402  (what needs TRL is imported after importorskip)
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+trl = pytest.importorskip("trl")
+peft = pytest.importorskip("peft")
+
+from datasets import Dataset
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
+
+from conftest import save, tiny_llama
+from sage_rlvr.core.anchor import Anchor
+from sage_rlvr.core.guides import Branch, Flat
+from sage_rlvr.errors import ConfigError
+from sage_rlvr.methods import grpo, no_kl, sage
+from sage_rlvr.training.trl import SageTrainer, grpo_config, objective, reference
+from sage_rlvr.training.trl.mapping import making
+from trl_common import PROMPTS, arguments, forward, reward, same, weights
+
+TARGETS = ["q_proj", "v_proj", "o_proj"]
+GUIDE = Branch(ratio=0.3, threshold=1.2)
+
+
+@torch.no_grad()
+def shifted(model: Any, adapter_only: bool = False, by: float = 0.1) -> Any:
+    """The model after a made-up SFT: every weight, or every one of its adapter, moved a little, the same each time."""
+    generator = torch.Generator().manual_seed(3)
+    for name, value in model.named_parameters():
+        if not adapter_only or "lora_" in name:
+            value += by * torch.randn(value.shape, generator=generator)
+    return model
+
+
+def loaded(path: Path) -> PreTrainedModel:
+    return AutoModelForCausalLM.from_pretrained(path)
+
+
+def lora(**changes: Any) -> Any:
+    return peft.LoraConfig(**{"r": 4, "lora_alpha": 16, "target_modules": TARGETS} | changes)
+
+
+def trained_adapter(path: Path, **changes: Any) -> Any:
+    """A policy with an adapter that an SFT has moved."""
+    return shifted(peft.get_peft_model(loaded(path), lora(**changes)), adapter_only=True)
+
+
+def trainer_of(model: Any, tokens: Path, args: Any, **more: Any) -> Any:
+    """A SageTrainer of a model, or of the name of one; with Branch unless `method` says otherwise."""
+    shaped = {} if "method" in more or "guide" in more else {"guide": GUIDE}
+    return made(SageTrainer, model, tokens, args, **shaped, **more)
+
+
+def made(cls: type, model: Any, tokens: Path, args: Any, **more: Any) -> Any:
+    model = str(model) if isinstance(model, Path) else model
+    data, tokenizer = Dataset.from_dict({"prompt": PROMPTS}), AutoTokenizer.from_pretrained(tokens)
+    return cls(model=model, reward_funcs=reward, args=args, train_dataset=data, processing_class=tokenizer, **more)
+
+
+def kls(trainer: Any) -> list[float]:
+    """Raw KL to the reference of every training step, nats."""
+    return [line["anchor/kl_raw"] for line in trainer.state.log_history if "anchor/kl_raw" in line]
+
+
+def start_kl(trainer: Any) -> float:
+    trainer.args.max_steps = 1
+    trainer.train()
+    return kls(trainer)[0]
+
+
+# ---- sft: the policy as it is handed over
+
+
+def test_sft_of_a_path_is_stock_trl(tiny_policy: Path, tmp_path: Path):
+    trainer = trainer_of(tiny_policy, tiny_policy, arguments(tmp_path))
+    assert start_kl(trainer) == 0
+    assert trainer.reference_description == f"sft: the policy as it was at step 0, loaded from {tiny_policy}"
+
+
+def test_sft_is_the_policy_in_memory_and_not_its_path(tiny_policy: Path, tmp_path: Path):
+    """The reference is a copy of the changed weights, tied ones still tied, and stays when the policy moves."""
+    policy = shifted(loaded(tiny_policy))
+    start = {name: value.clone() for name, value in policy.state_dict().items()}
+    trainer = trainer_of(policy, tiny_policy, arguments(tmp_path))
+    trainer.train()
+    assert kls(trainer)[0] == 0 and kls(trainer)[-1] > 1e-3
+    assert same(trainer.ref_model.state_dict(), start) and not same(weights(trainer), start)
+    assert trainer.ref_model.lm_head.weight is trainer.ref_model.model.embed_tokens.weight
+    assert not any(value.requires_grad for value in trainer.ref_model.parameters())
+    assert trainer.reference_description == "sft: a frozen copy of the policy as it was at step 0"
+
+
+def test_sft_needs_no_path_and_no_stock_vocabulary(tiny_policy: Path, tmp_path: Path):
+    """A policy made on the spot, and one whose embedding has grown: stock TRL can load neither reference."""
+    made = tiny_llama(vocab_size=30)
+    assert start_kl(trainer_of(made, tiny_policy, arguments(tmp_path / "made"))) == 0
+    grown = loaded(tiny_policy)
+    grown.resize_token_embeddings(28, mean_resizing=False)
+    assert start_kl(trainer_of(grown, tiny_policy, arguments(tmp_path / "grown"))) == 0
+    with pytest.raises(ConfigError, match=r"28 logits.*use source='sft'"):
+        trainer_of(grown, tiny_policy, arguments(tmp_path / "base"), source="base")
+    with pytest.raises(ConfigError, match=r"not loaded from anywhere.*base_model="):
+        trainer_of(tiny_llama(), tiny_policy, arguments(tmp_path / "base"), source="base")
+    method = grpo(beta=0.5)  # beside a method, source='sft' would be refused
+    with pytest.raises(ConfigError, match=r"use method=grpo\(\.\.\., source='sft'\)"):
+        trainer_of(tiny_llama(), tiny_policy, arguments(tmp_path / "method", **grpo_config(method)), method=method)
+    assert making(sage(method, GUIDE), "source='sft'") == "method=sage(grpo(..., source='sft'), ...)"
+
+
+def test_a_forward_that_holds_on_to_the_policy_is_left_behind(tiny_policy: Path, tmp_path: Path):
+    """A wrapper left by an earlier trainer computes with the policy's weights wherever it is called from."""
+    policy = shifted(loaded(tiny_policy))
+    plain = policy.forward
+    policy.forward = lambda *args, **kwargs: plain(*args, **kwargs)
+    ids = torch.arange(4, 12)[None]
+    twin = reference.copy_of(policy)
+    before = twin(ids).logits
+    assert torch.equal(before, policy(ids).logits)
+    shifted(policy)
+    assert torch.equal(before, twin(ids).logits) and not torch.equal(before, policy(ids).logits)
+
+
+def test_a_policy_that_is_not_its_class_is_not_copied(tiny_policy: Path):
+    policy = loaded(tiny_policy)
+    policy.model.layers[0].extra = torch.nn.Linear(2, 2)
+    with pytest.raises(ConfigError, match=r"extra.*save_pretrained"):
+        reference.copy_of(policy)
+
+
+@pytest.mark.parametrize("object_given", [False, True], ids=["path", "object"])
+def test_flat_is_stock_trl_whichever_way_the_policy_comes(object_given: bool, tiny_policy: Path, tmp_path: Path):
+    def run(cls: type, **more: Any) -> Any:
+        model = loaded(tiny_policy) if object_given else tiny_policy
+        trainer = made(cls, model, tiny_policy, arguments(tmp_path), **more)
+        trainer.train()
+        return weights(trainer)
+
+    assert same(run(trl.GRPOTrainer), run(SageTrainer, guide=Flat()))
+
+
+def test_a_fresh_adapter_starts_as_the_policy_and_is_disabled_for_the_reference(tiny_policy: Path, tmp_path: Path):
+    trainer = trainer_of(tiny_policy, tiny_policy, arguments(tmp_path), peft_config=lora())
+    trainer.train()
+    assert kls(trainer)[0] == 0 and kls(trainer)[-1] > 1e-4
+    assert [*trainer.model.peft_config] == ["default"] and trainer.ref_model is None
+    assert trainer.reference_description == "sft: the policy with its adapter disabled, which at step 0 adds nothing"
+
+
+def test_a_fresh_adapter_on_merged_weights_has_those_for_its_reference(tiny_policy: Path, tmp_path: Path):
+    merged = trained_adapter(tiny_policy).merge_and_unload()
+    trainer = trainer_of(merged, tiny_policy, arguments(tmp_path), peft_config=lora())
+    assert start_kl(trainer) == 0
+
+
+@pytest.mark.parametrize("init", [False, "pissa", "olora", "orthogonal"])
+def test_a_fresh_adapter_that_acts_from_the_start_is_copied(init: Any, tiny_policy: Path, tmp_path: Path):
+    """Disabled it would not be the policy; and making the copy must not rewrite the weights below, as PiSSA's would."""
+    args = arguments(tmp_path)
+    trainer = trainer_of(tiny_policy, tiny_policy, args, peft_config=lora(init_lora_weights=init))
+    assert trainer.reference_description == "sft: a frozen copy of the policy as it was at step 0 (adapter 'ref')"
+    if init != "orthogonal":
+        ids = torch.arange(4, 12)[None]
+        with torch.no_grad(), trainer.model.disable_adapter():
+            moved = (trainer.model(ids).logits - loaded(tiny_policy)(ids).logits).abs().max()
+        assert bool(moved > 0.1) == isinstance(init, str)  # once, and what follows asks for the sum
+    if init in ("pissa", "olora"):
+        torch.testing.assert_close(trainer.model(ids).logits, loaded(tiny_policy)(ids).logits, atol=1e-3, rtol=1e-3)
+    assert start_kl(trainer) < 1e-9
+
+
+def test_a_second_adapter_draws_nothing_at_random(tiny_policy: Path):
+    """Made in the middle of a run, it must not shift the completions that follow."""
+    policy = trained_adapter(tiny_policy)
+    state = torch.get_rng_state()
+    reference.copy_adapter(policy)
+    assert "ref" in policy.peft_config and torch.equal(torch.get_rng_state(), state)
+
+
+def test_an_adapter_of_an_sft_is_copied_and_its_copy_is_frozen(tiny_policy: Path, tmp_path: Path):
+    """All of it: TRL's own copy leaves out the factors of an embedding."""
+    policy = trained_adapter(tiny_policy, target_modules=[*TARGETS, "embed_tokens"])
+    start = {name: value.detach().clone() for name, value in policy.named_parameters() if "default" in name}
+    trainer = trainer_of(policy, tiny_policy, arguments(tmp_path))
+    trainer.train()
+    assert kls(trainer)[0] == 0 and kls(trainer)[-1] > 1e-3
+    kept = dict(trainer.model.named_parameters())
+    assert len(start) == 14 and any("lora_embedding_A" in name for name in start)
+    for name, value in start.items():
+        assert torch.equal(kept[name.replace("default", "ref")], value), name
+    assert any(not torch.equal(kept[name], value) for name, value in start.items())
+
+
+def test_a_reference_that_is_not_the_policy_is_refused_at_step_0(tiny_policy: Path, tmp_path: Path):
+    """Weights changed behind the trainer's back: no step is done on them."""
+    trainer = trainer_of(tiny_policy, tiny_policy, arguments(tmp_path))
+    shifted(trainer.model)
+    before = weights(trainer)
+    with pytest.raises(ConfigError, match=r"not the policy at start.*save_pretrained"):
+        trainer.train()
+    assert same(before, weights(trainer))
+
+
+def test_dropout_is_named_and_not_taken_for_another_reference(tiny_policy: Path, tmp_path: Path):
+    trainer = trainer_of(tiny_policy, tiny_policy, arguments(tmp_path), peft_config=lora(lora_dropout=0.5))
+    assert start_kl(trainer) == 0  # of nothing
+    policy = trained_adapter(tiny_policy, lora_dropout=0.5)
+    trainer = trainer_of(policy, tiny_policy, arguments(tmp_path))
+    with pytest.warns(UserWarning, match="drops out.*lora_dropout.*disable_dropout=True"):
+        assert start_kl(trainer) > 1e-5
+    policy = trained_adapter(tiny_policy, lora_dropout=0.5)
+    assert start_kl(trainer_of(policy, tiny_policy, arguments(tmp_path, disable_dropout=True))) == 0
+
+
+# ---- base: the model before any fine-tuning
+
+
+def test_base_after_an_sft_is_not_the_policy(tiny_policy: Path, tmp_path: Path):
+    """Of weights changed in memory, of a saved SFT policy beside its base, and of an SFT adapter."""
+    trained = save(shifted(loaded(tiny_policy)), tmp_path / "sft")
+    method = {"method": grpo(beta=0.5, source="base")}
+    cases = {
+        f"base: loaded from {tiny_policy}": [
+            (shifted(loaded(tiny_policy)), {}),
+            (trained, {"base_model": str(tiny_policy)}),
+        ],
+        "base: the policy with its adapter disabled": [
+            (trained_adapter(tiny_policy), {}),
+            (trained_adapter(tiny_policy), method),
+        ],
+    }
+    for words, runs in cases.items():
+        for model, more in runs:
+            args = arguments(tmp_path, **(grpo_config(more["method"]) if "method" in more else {}))
+            trainer = trainer_of(model, tiny_policy, args, **{} if "method" in more else {"source": "base"}, **more)
+            assert start_kl(trainer) > 0.01, words
+            assert trainer.reference_description == words
+            assert at_reference(trainer, tiny_policy) < 1e-6, words
+
+
+def at_reference(trainer: Any, path: Path) -> float:
+    """Largest difference between the reference's log-probs in a rollout and those of the model at `path`."""
+    trainer.model.train()
+    rows = [{"prompt": "1 2=3:"}] * 6
+    output = trainer._generate_and_score_completions(rows)
+    with torch.no_grad():
+        logps, _ = forward(loaded(path), output, trainer.args.temperature)
+    mask = output["completion_mask"].bool()
+    return float((output.get("sage_ref_logps", output["ref_per_token_logps"]) - logps)[mask].abs().max())
+
+
+def test_a_base_that_is_the_policys_path_is_not_loaded_twice(
+    tiny_policy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    calls: list[str] = []
+    plain = reference.grpo_trainer.create_model_from_path
+    monkeypatch.setattr(
+        reference.grpo_trainer,
+        "create_model_from_path",
+        lambda path, *a, **k: calls.append(path) or plain(path, *a, **k),
+    )
+    for more, loads in [({}, 2), ({"peft_config": lora()}, 1)]:
+        calls.clear()
+        trainer_of(tiny_policy, tiny_policy, arguments(tmp_path), source="base", base_model=f"{tiny_policy}/", **more)
+        assert calls == [str(tiny_policy)] * loads
+    assert reference.grpo_trainer.create_model_from_path is not plain  # put back as it was found
+
+
+def test_base_beside_an_adapter_can_be_another_model(tiny_policy: Path, tmp_path: Path):
+    """An adapter on merged SFT weights: disabled it is the SFT policy, so the base is loaded beside it."""
+    merged = trained_adapter(tiny_policy).merge_and_unload()
+    more = {"peft_config": lora(), "source": "base", "base_model": str(tiny_policy)}
+    trainer = trainer_of(merged, tiny_policy, arguments(tmp_path), **more)
+    assert start_kl(trainer) > 0.01 and trainer.reference_description == f"base: loaded from {tiny_policy}"
+    assert at_reference(trainer, tiny_policy) < 1e-5
+
+
+# ---- a path
+
+
+@pytest.mark.parametrize("adapter", [False, True], ids=["full", "adapter"])
+def test_a_path_is_the_reference(adapter: bool, tiny_policy: Path, tmp_path: Path):
+    other = save(shifted(loaded(tiny_policy)), tmp_path / "other")
+    method = grpo(beta=0.5, source=str(other))
+    more = {"peft_config": lora()} if adapter else {}
+    trainer = trainer_of(tiny_policy, tiny_policy, arguments(tmp_path, **grpo_config(method)), method=method, **more)
+    assert start_kl(trainer) > 0.01 and trainer.reference_description == f"{other}: loaded from {other}"
+    assert at_reference(trainer, other) < 1e-5
+
+
+def test_a_path_with_another_vocabulary_or_with_nothing_is_refused(tiny_policy: Path, tmp_path: Path):
+    wide = save(tiny_llama(vocab_size=40), tmp_path / "wide")
+    for more in ({}, {"peft_config": lora()}):
+        with pytest.raises(ConfigError, match=r"40 logits.*do not share a vocabulary"):
+            trainer_of(tiny_policy, tiny_policy, arguments(tmp_path), source=str(wide), **more)
+        (tmp_path / "empty").mkdir(exist_ok=True)
+        with pytest.raises(ConfigError, match=r"empty.*could not be loaded"):
+            trainer_of(tiny_policy, tiny_policy, arguments(tmp_path), source=str(tmp_path / "empty"), **more)
+
+
+# ---- references that move, and a kill
+
+
+def policies(kind: str, path: Path) -> tuple[Any, dict[str, Any]]:
+    """A policy and what its trainer needs beside it: weights in memory, a fresh adapter, an adapter of an SFT."""
+    return {
+        "full": lambda: (path, {}),
+        "memory": lambda: (shifted(loaded(path)), {}),
+        "fresh": lambda: (path, {"peft_config": lora()}),
+        "adapter": lambda: (trained_adapter(path), {}),
+    }[kind]()
+
+
+MOVING = {"snapshot": {"source": "snapshot@2"}, "refreshed": {"refresh_every": 2, "source": "sft"}}
+
+
+def moving(kind: str, how: str, path: Path, folder: Path, **changes: Any) -> Any:
+    method = grpo(beta=0.5, **MOVING[how])
+    model, more = policies(kind, path)
+    options = {"max_steps": 4, "save_strategy": "steps", "save_steps": 1}
+    return trainer_of(model, path, arguments(folder, **options | grpo_config(method) | changes), method=method, **more)
+
+
+FAST = [("memory", "snapshot"), ("adapter", "snapshot"), ("full", "refreshed")]
+SLOW = [
+    ("full", "snapshot"),
+    ("fresh", "snapshot"),
+    ("memory", "refreshed"),
+    ("fresh", "refreshed"),
+    ("adapter", "refreshed"),
+]
+
+
+@pytest.mark.parametrize(("kind", "how"), [*FAST, *(pytest.param(*case, marks=pytest.mark.slow) for case in SLOW)])
+def test_a_moving_reference_and_a_kill(kind: str, how: str, tiny_policy: Path, tmp_path: Path):
+    """KL 0 at the start and in the step after N; resumed from after N, before N and at N: the weights of the whole run."""
+    whole = moving(kind, how, tiny_policy, tmp_path / "whole")
+    whole.train()
+    assert [kl == 0 for kl in kls(whole)] == [True, False, True, False]
+    steps = [line["anchor/reference_step"] for line in whole.state.log_history if "anchor/reference_step" in line]
+    assert steps == [0, 0, 2, 2]
+    assert whole.reference_description.endswith(f"now that of step {2 if how == 'snapshot' else 4}")
+    for step in (1, 2, 3):
+        checkpoint = tmp_path / "whole" / "out" / f"checkpoint-{step}"
+        assert (checkpoint / reference.TENSORS).is_file() == (step >= 2)
+        again = moving(kind, how, tiny_policy, tmp_path / f"from-{step}")
+        again.train(resume_from_checkpoint=str(checkpoint))
+        assert same(weights(whole), weights(again)), step
+        assert kls(whole) == kls(again)
+
+
+def test_a_checkpoint_without_the_reference_is_refused(tiny_policy: Path, tmp_path: Path):
+    moving("full", "snapshot", tiny_policy, tmp_path, max_steps=3).train()
+    checkpoint = tmp_path / "out" / "checkpoint-3"
+    (checkpoint / reference.TENSORS).unlink()
+    with pytest.raises(ConfigError, match=r"policy after step 2, which this checkpoint does not hold"):
+        moving("full", "snapshot", tiny_policy, tmp_path / "again").train(resume_from_checkpoint=str(checkpoint))
+    shutil.copytree(tmp_path / "out" / "checkpoint-1", tmp_path / "earlier")
+    again = moving("full", "snapshot", tiny_policy, tmp_path / "again")
+    again.train(resume_from_checkpoint=str(tmp_path / "earlier"))
+
+
+@pytest.mark.parametrize("kind", ["memory", "adapter"])
+def test_a_resume_with_another_reference_is_refused(kind: str, tiny_policy: Path, tmp_path: Path):
+    """The SFT in memory was not done again, or the source was changed: the run would go on with another objective."""
+    options = {"max_steps": 2, "save_strategy": "steps", "save_steps": 1}
+
+    def run(path: Path, source: str, model: Any) -> Any:
+        return trainer_of(model, tiny_policy, arguments(path, **options), source=source)
+
+    whole = run(tmp_path / "whole", "sft", policies(kind, tiny_policy)[0])
+    whole.train()
+    checkpoint = str(tmp_path / "whole" / "out" / "checkpoint-1")
+    again = run(tmp_path / "again", "sft", policies(kind, tiny_policy)[0])
+    again.train(resume_from_checkpoint=checkpoint)
+    assert same(weights(whole), weights(again))
+    other = run(tmp_path / "other", "base", policies(kind, tiny_policy)[0])
+    with pytest.raises(ConfigError, match=r"another reference \(sft: .*\) than this one \(base: "):
+        other.train(resume_from_checkpoint=checkpoint)
+    if kind == "memory":
+        with pytest.raises(
+            ConfigError, match="same source, other weights: the policy object handed over had been trained"
+        ):
+            run(tmp_path / "path", "sft", loaded(tiny_policy)).train(resume_from_checkpoint=checkpoint)
+
+
+def test_a_resume_with_another_objective_is_refused(tiny_policy: Path, tmp_path: Path):
+    """Another guide, another method, a method in place of a guide; said on purpose, it goes on."""
+    options = {"max_steps": 1, "save_strategy": "steps", "save_steps": 1}
+    method, other = grpo(beta=0.5, source="sft"), sage(grpo(beta=0.5, source="sft"), GUIDE)
+
+    def run(path: str, **more: Any) -> Any:
+        fields = grpo_config(more["method"]) if "method" in more else {}
+        return trainer_of(tiny_policy, tiny_policy, arguments(tmp_path / path, **options | fields), **more)
+
+    def refused(found: Any, checkpoint: str, words: str) -> None:
+        before = weights(found)
+        with pytest.raises(ConfigError, match=f"(?s)another objective.*{words}.*objective_may_change = True"):
+            found.train(resume_from_checkpoint=checkpoint)
+        assert before.keys() == weights(found).keys() and found.state.global_step <= 1
+
+    run("guide", guide=GUIDE).train()
+    shaped = str(tmp_path / "guide" / "out" / "checkpoint-1")
+    refused(run("flat", guide=Flat()), shaped, r"guide=Branch\(ratio=0.3.*guide=Flat\(")
+    refused(run("priced", method=method), shaped, r"guide=Branch.*method grpo: minimise")
+    run("again", guide=GUIDE).train(resume_from_checkpoint=shaped)
+    run("method", method=method).train()
+    refused(
+        run("other", method=other),
+        str(tmp_path / "method" / "out" / "checkpoint-1"),
+        r"method grpo: .*method grpo\+branch: ",
+    )
+    meant = run("meant", guide=Flat())
+    meant.objective_may_change = True
+    meant.train(resume_from_checkpoint=shaped)
+    (Path(shaped) / objective.RECORD).unlink()  # a checkpoint of an older release says nothing
+    run("older", guide=Flat()).train(resume_from_checkpoint=shaped)
+
+
+def test_the_address_of_an_object_is_no_part_of_an_objective():
+    class Mine(Flat):
+        __repr__ = object.__repr__
+
+    first, second = (objective.objective_words(None, Anchor(0.1, guide=Mine())) for _ in range(2))
+    assert first == second and "Mine" in first and "0x" not in first
+
+
+# ---- refusals
+
+
+def test_refused_with_the_way_out(tiny_policy: Path, tmp_path: Path):
+    def refused(words: str, model: Any = tiny_policy, args: dict[str, Any] | None = None, **more: Any) -> None:
+        with pytest.raises(ConfigError, match=words):
+            trainer_of(model, tiny_policy, arguments(tmp_path, **args or {}), **more)
+
+    method = grpo(beta=0.5)
+    refused(r"is made: method=grpo\(\.\.\., source='sft'\)", args=grpo_config(method), method=method, source="sft")
+    refused("write snapshot@N", source="snapshot@0")
+    refused("keep one of the two", args={"sync_ref_model": True}, source="snapshot@2")
+    refused("ref_model_mixup_alpha=1.0", args={"sync_ref_model": True}, peft_config=lora())
+    biased = save(tiny_llama(attention_bias=True), tmp_path / "biased")
+    refused("q_proj.*bias='none'", biased, peft_config=lora(bias="all"))
+    refused("base_model=", source="base", peft_config=lora(init_lora_weights="pissa"))
+    refused("init_lora_weights = True first", peft.get_peft_model(loaded(tiny_policy), lora(init_lora_weights="pissa")))
+    refused("without an adapter_name", peft.get_peft_model(loaded(tiny_policy), lora(), adapter_name="mine"))
+    base = {"source": "base", "base_model": str(save(tiny_llama(), tmp_path / "twin")), "peft_config": lora()}
+    refused("start from source='sft'", args={"sync_ref_model": True, "ref_model_mixup_alpha": 1.0}, **base)
+
+
+def test_a_mixed_reference_says_so_and_none_says_none(tiny_policy: Path, tmp_path: Path):
+    args = arguments(tmp_path, sync_ref_model=True, ref_model_sync_steps=5, ref_model_mixup_alpha=0.6)
+    words = f"sft: the policy as it was at step 0, loaded from {tiny_policy}; mixed with 0.6 of the policy after every 5 steps"
+    assert trainer_of(tiny_policy, tiny_policy, args).reference_description == words
+    method = no_kl()
+    trainer = trainer_of(tiny_policy, tiny_policy, arguments(tmp_path, **grpo_config(method)), method=method)
+    assert trainer.reference_description == "none: there is no KL term"

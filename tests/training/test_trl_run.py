@@ -1,0 +1,410 @@
+"""`sage-rlvr train` with engine.name trl: a run directory like the loop's, killed and continued, on one rank and on two."""
+
+# ruff: noqa: E402  (what needs TRL is imported after importorskip)
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+trl = pytest.importorskip("trl")
+
+import torch
+from safetensors.torch import load_file
+
+import sage_rlvr.verifiers
+from byte_tokenizer import byte_tokenizer
+from conftest import tiny_llama
+from sage_rlvr.cli.app import main
+from sage_rlvr.config import TrainConfig, decode, dump
+from sage_rlvr.errors import ConfigError, DataError, TrainingDiverged
+from sage_rlvr.progress import Silent
+from sage_rlvr.runs import RunDir, comparable, read_metrics
+from sage_rlvr.training.trl import diary
+from sage_rlvr.training.trl import run as trl_run
+from sage_rlvr.training.trl.card import VERIFIER, facts, render, source_hash
+from sage_rlvr.training.trl.dry_run import train_lines
+from sage_rlvr.verifiers.pool import Pool
+from sage_rlvr.verifiers.rewards import MathReward
+
+TREE: dict[str, Any] = {
+    "steps": 4,
+    "world": {"counts": {3: 1.0}, "max_number": 6, "max_target": 12, "train_problems": 40},
+    "method": {"name": "sage", "base": {"name": "grpo", "beta": 0.3}, "guide": {"name": "branch", "threshold": 0.1}},
+    "rollout": {"prompts_per_step": 4, "group_size": 4, "max_new_tokens": 12},
+    "updates": {"minibatches": 2, "micro_batch": 1},
+    "optimizer": {"lr": 1e-3},
+    "checkpoint": {"every": 1, "keep": 3},
+    "engine": {"name": "trl"},
+}
+
+
+def config(**changes: Any) -> TrainConfig:
+    return decode(TrainConfig, TREE | changes)
+
+
+def trained(folder: Path, given: TrainConfig) -> int:
+    with RunDir.open(folder, dump(given)) as run:
+        return trl_run.train(given, run, folder, Silent())
+
+
+def weights(folder: Path) -> dict[str, torch.Tensor]:
+    return load_file(folder / "policy" / "model.safetensors")
+
+
+def same(first: Path, second: Path) -> bool:
+    one, other = weights(first), weights(second)
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+def steady(folder: Path) -> list[dict[str, Any]]:
+    """The metrics that two equal runs share: no clock, and no count that TRL begins anew on a resume."""
+    clocks = ("step_time", "epoch")
+    return [{k: v for k, v in comparable(row).items() if k not in clocks} for row in read_metrics(folder)]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One uninterrupted run."""
+    folder = tmp_path_factory.mktemp("whole") / "run"
+    assert trained(folder, config()) == 4
+    return folder
+
+
+def test_a_run_directory_holds_metrics_policy_and_card(whole: Path, capsys: pytest.CaptureFixture[str]):
+    rows = read_metrics(whole)
+    assert [row["step"] for row in rows] == list(range(8))  # four rollouts of two updates
+    assert rows[0]["anchor/kl_raw"] == pytest.approx(0, abs=1e-6) and rows[0]["anchor/kl"] > 1e-3
+    assert rows[0]["optimizer/lr"] == rows[0]["learning_rate"] and rows[0]["optimizer/grad_norm"] > 0
+    assert {"reward/mean", "reward/dead_group_share", "policy/entropy", "surrogate/clipped_share"} <= rows[0].keys()
+    card = (whole / "policy" / "README.md").read_text(encoding="utf-8")
+    assert "0.3 * k3(pi, q pi_ref)" in card and "Branch(ratio=0.3, threshold=0.1" in card
+    assert not list((whole / "policy").glob("*.bin"))
+    with pytest.raises(SystemExit) as ended:
+        main(["eval", str(whole), "--problems", "10", "--out", str(whole / "record.npz")])
+    assert ended.value.code == 0 and "pass@256" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("policy", ["there", "lost"])
+def test_the_same_command_again_has_nothing_to_do(policy: str, whole: Path, tmp_path: Path):
+    """Also where a kill came between the last checkpoint and the policy: it is saved then, and it is the trained one."""
+    folder = tmp_path / "run"
+    shutil.copytree(whole, folder)
+    if policy == "lost":
+        shutil.rmtree(folder / "policy")
+    assert trained(folder, config()) == 4 and same(folder, whole)
+    card = (folder / "policy" / "README.md").read_text(encoding="utf-8")
+    assert card == (whole / "policy" / "README.md").read_text(encoding="utf-8") and "optimiser steps 8" in card
+    assert (folder / "metrics.jsonl").read_bytes() == (whole / "metrics.jsonl").read_bytes()
+
+
+@pytest.mark.parametrize("torn", ["no manifest", "a damaged file"])
+def test_a_killed_run_continues_from_its_last_complete_checkpoint(torn: str, whole: Path, tmp_path: Path):
+    """As a kill leaves it: no policy, metrics ahead of the newest whole checkpoint, the newest one torn."""
+    folder = tmp_path / "run"
+    shutil.copytree(whole, folder)
+    shutil.rmtree(folder / "policy")
+    newest = folder / "trl" / "checkpoint-8"
+    if torn == "no manifest":
+        (newest / "MANIFEST.json").unlink()
+    else:
+        (newest / "model.safetensors").write_bytes(b"torn")
+    with pytest.warns(UserWarning, match="checkpoint skipped"):
+        assert trained(folder, config()) == 4
+    assert same(folder, whole) and steady(folder) == steady(whole)
+
+
+def stop_in(step: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A SIGTERM while TRL computes the loss of its step."""
+    plain = trl_run.SageTrainer._compute_loss
+
+    def stopped(self: Any, model: Any, inputs: Any) -> torch.Tensor:
+        if self.state.global_step == step:
+            monkeypatch.setattr(trl_run.SageTrainer, "_compute_loss", plain)  # once: a second one ends the process
+            os.kill(os.getpid(), signal.SIGTERM)
+        return plain(self, model, inputs)
+
+    monkeypatch.setattr(trl_run.SageTrainer, "_compute_loss", stopped)
+
+
+def test_a_run_asked_to_stop_ends_its_rollout_first(whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """In the first of a rollout's two updates: TRL keeps no rollout in a checkpoint, and would draw the second's anew."""
+    folder, given = tmp_path / "run", config(checkpoint={"every": 100})
+    stop_in(2, monkeypatch)
+    assert trained(folder, given) == 2
+    assert [path.name for path in (folder / "trl").glob("checkpoint-*")] == ["checkpoint-4"]
+    assert trained(folder, given) == 4 and same(folder, whole)
+
+
+def test_an_older_checkpoint_stays_until_the_new_one_is_sealed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """keep = 1, killed between TRL's files and the manifest: the one before it is there to go on from."""
+    folder, given = tmp_path / "run", config(checkpoint={"every": 1, "keep": 1}, steps=2)
+
+    def killed(folder: Path, step: int, keep: int) -> None:
+        if step == 4:
+            raise KeyboardInterrupt
+        plain(folder, step, keep)
+
+    plain = diary.seal_newest
+    monkeypatch.setattr(diary, "seal_newest", killed)
+    with pytest.raises(KeyboardInterrupt):
+        trained(folder, given)
+    monkeypatch.setattr(diary, "seal_newest", plain)
+    with pytest.warns(UserWarning, match="checkpoint-4"):
+        assert trl_run.newest_checkpoint(folder / "trl") == folder / "trl" / "checkpoint-2"
+        assert trained(folder, given) == 2
+    assert [path.name for path in (folder / "trl").glob("checkpoint-*")] == ["checkpoint-4"]
+
+
+STOPPED = """
+import os, signal, sys
+from sage_rlvr.cli import main
+from sage_rlvr.training.trl import SageTrainer
+plain = SageTrainer._compute_loss
+def stopped(self, model, inputs):
+    if self.state.global_step == 2 and os.environ["RANK"] == "1":
+        os.kill(os.getpid(), signal.SIGTERM)
+    return plain(self, model, inputs)
+SageTrainer._compute_loss = stopped
+main(sys.argv[1:])
+"""
+
+
+@pytest.mark.slow
+def test_a_signal_on_one_rank_stops_both_at_one_step(tmp_path: Path):
+    recipe, script = tmp_path / "recipe.yaml", tmp_path / "stopped.py"
+    recipe.write_text(json.dumps(TREE | {"checkpoint": {"every": 100}, "updates": {"minibatches": 2}}))
+    script.write_text(STOPPED)
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--standalone"]
+    command += [str(script), "train", str(recipe), "--run-dir", str(tmp_path / "run")]
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120, check=False)
+    assert "the same command continues" in done.stderr, done.stderr[-3000:]
+    assert [row["step"] for row in read_metrics(tmp_path / "run")] == [0, 1, 2, 3]
+    kept = json.loads((tmp_path / "run" / "trl" / "checkpoint-4" / "MANIFEST.json").read_text())["files"]
+    assert {"rng_state_0.pth", "rng_state_1.pth"} <= kept.keys()
+
+
+def test_a_run_given_more_steps_is_the_longer_run(whole: Path, tmp_path: Path):
+    """Two steps, then two more: weights bit for bit those of the four."""
+    folder = tmp_path / "run"
+    assert trained(folder, config(steps=2)) == 2
+    assert trained(folder, config()) == 4
+    assert same(folder, whole) and steady(folder) == steady(whole)
+
+
+def test_a_gradient_that_is_not_finite_moves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    plain = trl_run.SageTrainer._compute_loss
+    kept: dict[str, torch.Tensor] = {}
+
+    def broken(self: Any, model: Any, inputs: Any) -> torch.Tensor:
+        kept.update({name: value.detach().clone() for name, value in self.model.named_parameters()})
+        kept["trainer"] = self
+        loss = plain(self, model, inputs)
+        return loss * float("nan") if self.state.global_step == 3 else loss
+
+    monkeypatch.setattr(trl_run.SageTrainer, "_compute_loss", broken)
+    with pytest.raises(TrainingDiverged, match=r"not finite at step 3; no weight has moved"):
+        trained(tmp_path / "run", config())
+    trainer = kept.pop("trainer")
+    assert all(torch.equal(kept[name], value) for name, value in trainer.model.named_parameters())
+    assert len(read_metrics(tmp_path / "run")) == 3
+
+
+def test_two_ranks_write_one_run(tmp_path: Path):
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(json.dumps(TREE))
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--standalone"]
+    command += ["-m", "sage_rlvr", "train", str(recipe), "--run-dir", str(tmp_path / "run"), "--steps", "2"]
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=250, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    rows = read_metrics(tmp_path / "run")
+    assert [row["step"] for row in rows] == [0, 1, 2, 3]
+    assert "ranks 2" in (tmp_path / "run" / "policy" / "README.md").read_text(encoding="utf-8")
+
+
+def test_the_card_says_that_an_exact_kl_was_estimated(tmp_path: Path):
+    with pytest.warns(UserWarning, match="the exact forward KL becomes k3"):
+        trainer = trl_run.build(config(method={"name": "forward_kl", "beta": 0.3}), tmp_path)
+    card = render(facts(trainer))
+    assert "estimator k3 of the sampled token (TRL's, in place of the exact sum" in card
+
+
+def test_lora_trains_an_adapter(tmp_path: Path):
+    given = config(steps=2, engine={"name": "trl", "lora": {"rank": 2}})
+    assert trained(tmp_path / "run", given) == 2
+    assert (tmp_path / "run" / "policy" / "adapter_model.safetensors").is_file()
+    assert read_metrics(tmp_path / "run")[0]["anchor/kl_raw"] == pytest.approx(0, abs=1e-6)
+
+
+def test_an_8_bit_optimiser_without_cuda_is_replaced_aloud():
+    with pytest.warns(UserWarning, match="adamw_8bit: there is no CUDA device"):
+        assert trl_run.usable_optimiser("adamw_8bit") == "adamw_torch"
+    assert trl_run.usable_optimiser("sgd") == "sgd"
+
+
+def test_a_method_beyond_trl_is_refused_before_anything_is_loaded(tmp_path: Path):
+    method = {"name": "grpo", "estimator": "k2"}
+    with pytest.raises(ConfigError, match="the loop engine"):
+        trained(tmp_path / "run", config(method=method))
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        ({"logging_stepps": 3}, r"engine\.args\.logging_stepps: GRPOConfig .* did you mean logging_steps\?"),
+        ({"top_p": "hello"}, r"engine\.args\.top_p = 'hello' is text; GRPOConfig takes values like 1\.0"),
+        ({"top_k": True}, r"engine\.args\.top_k = True: GRPOConfig takes values like 0"),
+        (
+            {"vllm_mode": "no", "save_only_model": False, "eval_strategy": "never"},
+            "GRPOConfig .* refuses the recipe: .*never",
+        ),
+    ],
+)
+def test_arguments_that_trl_does_not_take_are_named(args: dict[str, Any], words: str, tmp_path: Path):
+    with pytest.raises(ConfigError, match=words):
+        trl_run.build(config(engine={"name": "trl", "args": args}), tmp_path)
+
+
+def test_a_dry_run_names_an_argument_that_trl_does_not_have():
+    with pytest.raises(ConfigError, match=r"engine\.args\.logging_stepps: .* did you mean logging_steps\?"):
+        train_lines(config(engine={"name": "trl", "args": {"logging_stepps": 3}}), 1, "h100")
+
+
+def test_a_model_that_is_not_there_is_named(tmp_path: Path):
+    with pytest.raises(ConfigError, match=r"model = '.*/nothing': there is no such folder"):
+        trl_run.build(config(model=str(tmp_path / "nothing")), tmp_path / "out")
+
+
+def test_the_card_hashes_what_the_verdicts_come_from():
+    """Options and limits change the hash of a mathematics reward, and a pool that is made again does not."""
+    limits = {"workers": 1, "seconds": 2.0}
+    rewards = [
+        MathReward(),
+        MathReward(answer_in="tag"),
+        MathReward(pool=Pool(**limits)),
+        MathReward(pool=Pool(workers=1)),
+    ]
+    found = [source_hash(reward) for reward in rewards]
+    assert len(set(found)) == 4 and source_hash(MathReward(pool=Pool(**limits))) == found[2]
+
+    def judge() -> None:
+        """A reward of one's own."""
+
+    plain = source_hash(judge)
+    judge.verifiers = (json,)  # type: ignore[attr-defined]
+    assert source_hash(judge) != plain
+    folder = Path(sage_rlvr.verifiers.__file__).parent
+    imported = re.findall(
+        r"^from sage_rlvr\.verifiers\.(\w+) import", "".join((folder / n).read_text() for n in VERIFIER), re.M
+    )
+    assert {f"{name}.py" for name in imported} <= set(VERIFIER)
+
+
+# ---- a data set in place of the world: the two stages of the paper
+
+
+@pytest.fixture(scope="module")
+def sums(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Eight sums with worked solutions, and a base model over bytes without a chat template."""
+    folder = tmp_path_factory.mktemp("sums")
+    rows = [{"problem": f"{a}+1?", "answer": str(a + 1), "generated_solution": f"{a} and one."} for a in range(1, 9)]
+    (folder / "sums.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    tokenizer = byte_tokenizer(None, pad_token=None)
+    ids = {"eos_token_id": tokenizer.eos_token_id, "pad_token_id": None, "bos_token_id": tokenizer.bos_token_id}
+    model = tiny_llama(vocab_size=len(tokenizer), max_position_embeddings=512, initializer_range=0.05, **ids)
+    model.save_pretrained(folder / "base")
+    tokenizer.save_pretrained(folder / "base")
+    return folder
+
+
+def on_sums(sums: Path, model: Path | str, **changes: Any) -> TrainConfig:
+    rollout = {"prompts_per_step": 2, "group_size": 2, "max_new_tokens": 8}
+    given = {"steps": 2, "model": str(model), "data": {"path": str(sums / "sums.jsonl")}, "rollout": rollout}
+    return config(**given | {"updates": {}} | changes)
+
+
+@pytest.mark.parametrize("stage", ["policy", "adapter"])
+def test_fine_tuning_then_rl_from_the_policy_or_its_adapter(stage: str, sums: Path, tmp_path: Path, capsys: Any):
+    """LoRA in stage one; stage two reads the same prompts and, with source sft, starts at a raw KL of 0."""
+    recipe = {
+        "model": str(sums / "base"),
+        "data": {"path": str(sums / "sums.jsonl")},
+        "max_length": 500,
+        "epochs": 1,
+        "batch_size": 4,
+        "optimizer": {"lr": 1e-2},
+        "engine": {"name": "trl", "lora": {"rank": 2}},
+    }
+    (tmp_path / "sft.yaml").write_text(json.dumps(recipe))
+    with pytest.raises(SystemExit) as ended:
+        main(["sft", str(tmp_path / "sft.yaml"), "--run", str(tmp_path / "sft")])
+    assert ended.value.code == 0
+    method = TREE["method"] | {"base": {"name": "grpo", "beta": 0.3, "source": "sft"}}
+    given = on_sums(sums, tmp_path / "sft" / stage, method=method)
+    said: list[str] = []
+    with RunDir.open(tmp_path / "rl", dump(given)) as run:
+        assert trl_run.train(given, run, tmp_path / "rl", Silent(), said.append) == 2
+    assert read_metrics(tmp_path / "rl")[0]["anchor/kl_raw"] == pytest.approx(0, abs=1e-5)
+    if stage == "adapter":
+        other = on_sums(sums, tmp_path / "sft" / stage, method=method, engine={"name": "trl", "lora": {"rank": 4}})
+        with pytest.raises(ConfigError, match=r"lora\.rank = 4, alpha = 8: the adapter .* has r = 2, alpha = 4"):
+            trl_run.build(other, tmp_path / "other")
+    text = "\n".join(said)
+    assert "<start_working_out>" in text and "1+1?" in text and "reference: sft" in text
+
+
+def test_the_shipped_policy_is_no_model_for_a_data_set(sums: Path, tmp_path: Path):
+    with pytest.raises(ConfigError, match="no words for other problems; name a language model"):
+        trained(tmp_path / "run", on_sums(sums, "embedded"))
+
+
+def test_rows_that_changed_are_another_run(sums: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    """The file has the same name and another row: the directory's run is not continued on it."""
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text((sums / "sums.jsonl").read_text(encoding="utf-8"), encoding="utf-8")
+    given = {**dump(on_sums(sums, sums / "base", steps=1)), "data": {"path": str(rows)}}
+    (tmp_path / "recipe.yaml").write_text(json.dumps(given))
+    command = ["train", str(tmp_path / "recipe.yaml"), "--run", str(tmp_path / "run"), "--quiet"]
+    with pytest.raises(SystemExit) as ended:
+        main(command)
+    assert ended.value.code == 0
+    rows.write_text('{"problem": "9+9?", "answer": "18"}\n' + rows.read_text(encoding="utf-8"), encoding="utf-8")
+    with pytest.raises(SystemExit) as ended:
+        main([*command, "--steps", "2"])
+    assert ended.value.code != 0 and "rows.jsonl" in capsys.readouterr().err
+
+
+def test_golds_that_cannot_be_verified_stop_the_run_before_it_loads_anything(sums: Path, tmp_path: Path):
+    rows = [{"problem": "?", "answer": "\\frac{"}, {"problem": "2+2?", "answer": "4"}]
+    (tmp_path / "bad.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    given = on_sums(sums, sums / "base", data={"path": str(tmp_path / "bad.jsonl")})
+    with pytest.raises(DataError, match=r"data\.allow_unverifiable true"):
+        trained(tmp_path / "run", given)
+
+
+def test_vllm_that_is_not_there_and_a_stage_that_was_not_run_are_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    plain = trl_run.find_spec
+    monkeypatch.setattr(trl_run, "find_spec", lambda name: None if name == "vllm" else plain(name))
+    with pytest.raises(ConfigError, match="vLLM is not installed here"):
+        trained(tmp_path / "run", config(engine={"name": "trl", "args": {"use_vllm": True}}))
+    with pytest.raises(ConfigError, match="run that first: sage-rlvr sft RECIPE --run runs/paper-sft"):
+        trl_run.load_tokenizer("runs/paper-sft/adapter")
+
+
+def test_a_run_on_rows_is_not_evaluated_in_the_world(sums: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    given = on_sums(sums, sums / "base", steps=1)
+    assert trained(tmp_path / "run", given) == 1
+    with pytest.raises(SystemExit) as ended:
+        main(["eval", str(tmp_path / "run")])
+    assert ended.value.code == 2 and "evaluate it by sampling" in " ".join(capsys.readouterr().err.split())
