@@ -144,8 +144,8 @@ class Eval:
     task: str = "countdown"
     """Of samples: countdown, aime, amc23, math500, math500_l5, minerva, dapo_math, knights_and_knaves(_strict), or a .jsonl
     file with problem and answer."""
-    preset: Literal["honest", "paper", "released_code"] = "honest"
-    """Of samples: honest (T 1, nothing truncated), paper (its training settings at T 0.3: min_p 0.01), released_code (T 0.3,
+    preset: Literal["untruncated", "paper", "released_code", "honest"] = "untruncated"
+    """Of samples: untruncated (T 1; once: honest), paper (its training settings at T 0.3: min_p 0.01), released_code (T 0.3,
     top-p 0.95, and top-k 50 where vLLM does not sample)."""
     temperature: float | None = None
     """Of samples: another temperature than the preset's, 0 being greedy; for `compare --frontier`."""
