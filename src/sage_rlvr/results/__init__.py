@@ -1,8 +1,8 @@
 """Results: stored numbers read once, one list of comparisons, and the words that print them. No torch.
 
-    results = Results.read("runs/demo")        any folder, run, record, store or stored summary
-    rows = compare(results)                    THE list: pairs from the design, corrected once in two families
-    print(words.answer(rows))                  one line that answers the folder's question
+results = Results.read("runs/demo")        any folder, run, record, store or stored summary
+rows = compare(results)                    THE list: pairs from the design, corrected once in two families
+print(words.answer(rows))                  one line that answers the folder's question
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """THE list of comparisons: pairs from the design, each metric once, corrected by Holm once in at most two families.
 
-    primary       what the design asks under `questions:`; by default every arm against its controls at pass@1 and pass@k on the main
-                  task, at the reference temperature
-    exploratory   everything else: other temperatures, frontiers, equal pass@1, equal raw KL, other worlds, the base
+primary       what the design asks under `questions:`; by default every arm against its controls at pass@1 and pass@k on the main
+              task, at the reference temperature
+exploratory   everything else: other temperatures, frontiers, equal pass@1, equal raw KL, other worlds, the base
 """
 
 from __future__ import annotations
@@ -18,8 +18,16 @@ from sage_rlvr.results.design import BASE, CONTROLS, Arm, Why
 from sage_rlvr.results.metric import PAPER, REFERENCE, Metric
 from sage_rlvr.results.read import Results
 from sage_rlvr.results.scores import Exact, Floats, Scores
-from sage_rlvr.stats.budget import check_budget
-from sage_rlvr.stats.comparison import Comparison, Reason, holm, paired, paired_counts, paired_seed_counts, paired_seeds, unknown
+from sage_rlvr.stats.comparison import (
+    Comparison,
+    Reason,
+    holm,
+    paired,
+    paired_counts,
+    paired_seed_counts,
+    paired_seeds,
+    unknown,
+)
 from sage_rlvr.stats.frontier import (
     FrontierPoint,
     at_equal_pass1,
@@ -38,7 +46,7 @@ TEMPERED = "base tempered over whole completions"
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """a minus b on a metric and a task ("": the main one). adjusted: Holm's p among the `family_size` tests of its family, NaN where
+    """a minus b on a metric and a task ("": the main one). adjusted: Holm's p among the `family_size` tests of its family, NaN if
     no test was made. left_out: training seeds in which it could not be read; covers: the pass@1 over which a mean goes."""
 
     a: str
@@ -81,7 +89,10 @@ def compare(results: Results) -> list[Row]:
 
 def corrected(results: Results, made: Sequence[Row]) -> list[Row]:
     """The rows in their families, with Holm's p over the tests of each."""
-    rows = [replace(row, family="primary" if primary else "exploratory") for row, primary in zip(made, _primary(results, made), strict=True)]
+    rows = [
+        replace(row, family="primary" if primary else "exploratory")
+        for row, primary in zip(made, _primary(results, made), strict=True)
+    ]
     for family in ("primary", "exploratory"):
         tested = [i for i, row in enumerate(rows) if row.family == family and math.isfinite(row.comparison.p)]
         for i, p in zip(tested, holm([rows[i].comparison.p for i in tested]).tolist(), strict=True):
@@ -99,10 +110,15 @@ def _primary(results: Results, rows: Sequence[Row]) -> list[bool]:
     alone = {t for row in rows if row.task and (t := row.metric.temperature)}
     home = REFERENCE if REFERENCE in alone or len(alone) != 1 else next(iter(alone))
     plain = [
-        row.task in main and row.metric == Metric(k=row.metric.k, temperature=home if row.task else REFERENCE) for row in rows
+        row.task in main and row.metric == Metric(k=row.metric.k, temperature=home if row.task else REFERENCE)
+        for row in rows
     ]
     controls = [is_plain and row.why in CONTROLS for is_plain, row in zip(plain, rows, strict=True)]
-    return controls if any(controls) else [is_plain and row.why == "base" for is_plain, row in zip(plain, rows, strict=True)]
+    return (
+        controls
+        if any(controls)
+        else [is_plain and row.why == "base" for is_plain, row in zip(plain, rows, strict=True)]
+    )
 
 
 # ------------------------------------------------------------------------------------------------------------------
@@ -114,7 +130,9 @@ def _exact(results: Results) -> Iterator[Row]:
     known = [arm.name for arm in design.arms if results.seeds(arm.name)]
     pairs = [(a, b, why) for a, b, why in design.pairs() if results.seeds(a) and results.seeds(b)]
     base = design.base if design.base and results.seeds(design.base) else None
-    based: list[tuple[str, str, Why]] = [(name, base, "base") for name in known if base and name != base and not design.every]
+    based: list[tuple[str, str, Why]] = [
+        (name, base, "base") for name in known if base and name != base and not design.every
+    ]
     for temperature in (REFERENCE, PAPER):
         for a, b, why in (*pairs, *based):
             yield from _scores(results, a, b, why, temperature)
@@ -145,7 +163,7 @@ def _scores(results: Results, a: str, b: str, why: Why, temperature: float, task
     if not seeds:
         return
     both = [results.scores(name, task, temperature) for name in (a, b)]
-    if any(side is None or not {*seeds} <= {*side.seeds} and len(side.values) > 1 for side in both):
+    if any(side is None or (not {*seeds} <= {*side.seeds} and len(side.values) > 1) for side in both):
         return
     left, right = (side.only(seeds).passes((1, results.k)) for side in both if side is not None)
     for j, k in enumerate((1, results.k)):
@@ -182,7 +200,15 @@ def _frontiers(results: Results, a: str, b: str, why: Why) -> Iterator[Row]:
     low, high = (float(np.mean([getattr(gap, end) for gap in gaps])) for end in ("low", "high"))
     found = _of_gaps([gap.value for gap in gaps], Reason.NO_COMMON_RANGE)
     left_out = sum(gap.value is None for gap in gaps)
-    yield Row(a=a, b=b, why=why, metric=metric, comparison=found, left_out=left_out, covers=(low, high) if found.known else None)
+    yield Row(
+        a=a,
+        b=b,
+        why=why,
+        metric=metric,
+        comparison=found,
+        left_out=left_out,
+        covers=(low, high) if found.known else None,
+    )
     if why == "base" or _is_added_placebo(results, a):
         return
     for name, read in _LINES:
@@ -214,8 +240,8 @@ def _one_seed_frontier(pair: tuple[Exact, Exact], k: int) -> dict[str, object]:
 
 
 def _at_best(results: Results, a: str, b: str, why: Why) -> Iterator[Row]:
-    """pass@1 of an arm against the base, each at the temperature of its best; of one training seed also the arm as it is against the
-    base's best, and at the temperature that gives the base the arm's pass@1."""
+    """pass@1 of an arm against the base, each at the temperature of its best; of one training seed also the arm as it is against
+    the base's best, and at the temperature that gives the base the arm's pass@1."""
     both = [(results.exact(a, seed), results.exact(b, seed)) for seed in shared(results, a, b)]
     if any(len(two.record.logps) < 2 for _, two in both):
         return
@@ -281,7 +307,9 @@ def _matched(results: Results, arm: Arm, temperature: float) -> Iterator[Row]:
     for j, k in enumerate((1, results.k) if own else ()):
         found = paired_seeds([one[j] for one in own], [one[j] for one in there])
         metric = Metric(k=k, temperature=temperature, matched=True)
-        yield Row(a=arm.name, b=arm.plain or others[0], why="matched", metric=metric, comparison=found, left_out=outside)
+        yield Row(
+            a=arm.name, b=arm.plain or others[0], why="matched", metric=metric, comparison=found, left_out=outside
+        )
 
 
 def between(kl: float, kls: Floats, scores: Floats) -> Floats | None:
@@ -342,7 +370,9 @@ def _of_counts(results: Results, a: str, b: str, task: str) -> Iterator[Row]:
         k = min(results.k, *(pair[0].n or 0 for pair in both.values()))
         gap = compare_count_frontiers(*tables, k=k)
         covers = (gap.low, gap.high) if gap.value is not None else None
-        yield Row(a=a, b=b, why=why, task=task, metric=Metric(k=k, at="equal"), comparison=gap.comparison, covers=covers)
+        yield Row(
+            a=a, b=b, why=why, task=task, metric=Metric(k=k, at="equal"), comparison=gap.comparison, covers=covers
+        )
 
 
 def _counted(a: Scores, b: Scores, k: int) -> Comparison:

@@ -66,7 +66,9 @@ class _Found:
         for task in {of for *_, of in results.records}:
             check_paired([record for (*_, of), record in results.records.items() if of == task])
         if not self.apart and results.records and not has_base:
-            results.notes.append(f"No evaluation of the base was given; {results.design.control} takes its place as the control.")
+            results.notes.append(
+                f"No evaluation of the base was given; {results.design.control} takes its place as the control."
+            )
         return results
 
     def _made(self, names: list[str], has_base: bool) -> Design:
@@ -161,7 +163,9 @@ class _Found:
     def _checked(self, record: Record, run: Path, arm: str, seed: int, task: str = "") -> None:
         """A record, unless the run has other weights by now."""
         if _other_weights(record, run):
-            self.results.notes.append(f"{arm}, seed {seed}: its record is of other weights than the run has now; evaluate it again.")
+            self.results.notes.append(
+                f"{arm}, seed {seed}: its record is of other weights than the run has now; evaluate it again."
+            )
         else:
             self._record(record, arm, seed, task)
 
@@ -182,7 +186,9 @@ class _Found:
             key = design.called(str(cell["arm"])), int(cell["seed"])
             run_ = self.results.runs.get(key, Run(arm=key[0], seed=key[1]))
             self.results.runs[key] = replace(run_, state=_state(str(cell.get("status", "not run"))))
-        for found in sorted({f.parent for pattern in ("runs/base/samples/*/store.*", "samples*/store.*") for f in path.glob(pattern)}):
+        for found in sorted(
+            {f.parent for pattern in ("runs/base/samples/*/store.*", "samples*/store.*") for f in path.glob(pattern)}
+        ):
             self._store(found, "", 0)
 
     def _records(self, path: Path, task: str, facts: Mapping[str, Any], design: Design) -> None:
@@ -196,7 +202,9 @@ class _Found:
             if name == BASE and file.is_file():
                 self._record(load_record(file).only(asked), BASE, 0, place)
             elif (match := _SEEDED.fullmatch(name)) and file.is_file():
-                self._checked(load_record(file).only(asked), path / "runs" / name, design.called(match[1]), int(match[2]), place)
+                self._checked(
+                    load_record(file).only(asked), path / "runs" / name, design.called(match[1]), int(match[2]), place
+                )
 
 
 # ------------------------------------------------------------------------------------------------------------------
@@ -210,7 +218,9 @@ def read_matrix(path: Path) -> dict[str, Any]:
     except FileNotFoundError:
         return {}
     except (OSError, ValueError) as error:
-        raise DataError(f"{path / 'matrix.json'} cannot be read ({error}); move it away to read the folder without it") from error
+        raise DataError(
+            f"{path / 'matrix.json'} cannot be read ({error}); move it away to read the folder without it"
+        ) from error
     return found if isinstance(found, dict) else {}
 
 
@@ -244,7 +254,9 @@ def read_run(path: Path, arm: str, seed: int) -> Run:
         if not isinstance(config, dict):
             raise ValueError("no config")
     except (OSError, ValueError, KeyError) as error:
-        raise DataError(f"{path / 'run.json'} cannot be read ({error!r}); leave this run out, or train it anew") from error
+        raise DataError(
+            f"{path / 'run.json'} cannot be read ({error!r}); leave this run out, or train it anew"
+        ) from error
     rows, steps = read_metrics(path), int(config.get("steps", 0))
     whole = (path / "policy" / "config.json").is_file() and len(rows) >= steps
     return Run(

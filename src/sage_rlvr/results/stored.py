@@ -1,9 +1,9 @@
-"""summary.json: rows and their design as strict JSON and back. Format 2; format 1 (version 0.1) is read too, by tables of its names.
+"""summary.json: rows and their design as strict JSON and back. Format 2; format 1 (of version 0.1) is read by tables of its names.
 
-    format    2
-    rows      the list of comparisons: a, b, metric {name, k, at, temperature, matched}, task, why, family, difference, p, adjusted,
-              family_size, outcome, reason, mde, mde_limit, over, mean_a, mean_b, problems, left_out, covers
-    arms ...  scores and training, see `results.summary`
+format    2
+rows      the list of comparisons: a, b, metric {name, k, at, temperature, matched}, task, why, family, difference, p, adjusted,
+          family_size, outcome, reason, mde, mde_limit, over, mean_a, mean_b, problems, left_out, covers
+arms ...  scores and training, see `results.summary`
 """
 
 from __future__ import annotations
@@ -61,10 +61,23 @@ def rows_of_summary(found: Mapping[str, Any], design: Design) -> list[Row]:
 def row_tree(row: Row) -> dict[str, Any]:
     """A row as strict JSON can hold it."""
     c = row.comparison
-    tree = {"a": row.a, "b": row.b, "metric": asdict(row.metric), "task": row.task, "why": row.why, "family": row.family}
+    tree = {
+        "a": row.a,
+        "b": row.b,
+        "metric": asdict(row.metric),
+        "task": row.task,
+        "why": row.why,
+        "family": row.family,
+    }
     tree |= {"difference": asdict(c.difference), "p": c.p, "adjusted": row.adjusted, "family_size": row.family_size}
     tree |= {"outcome": c.outcome, "reason": str(c.reason), "mde": c.mde, "mde_limit": c.mde_limit, "over": c.over}
-    tree |= {"mean_a": c.mean_a, "mean_b": c.mean_b, "problems": c.problems, "left_out": row.left_out, "covers": row.covers}
+    tree |= {
+        "mean_a": c.mean_a,
+        "mean_b": c.mean_b,
+        "problems": c.problems,
+        "left_out": row.left_out,
+        "covers": row.covers,
+    }
     found: dict[str, Any] = plain(tree)
     return found
 
@@ -84,7 +97,9 @@ def _row(tree: Mapping[str, Any]) -> Row:
 def interval(tree: Mapping[str, Any]) -> Interval:
     """An interval of JSON; null ends are infinite."""
     low, high = _number(tree["low"], -math.inf), _number(tree["high"], math.inf)
-    return Interval(value=_number(tree["value"]), low=low, high=high, level=tree["level"], over=tree["over"], n=tree["n"])
+    return Interval(
+        value=_number(tree["value"]), low=low, high=high, level=tree["level"], over=tree["over"], n=tree["n"]
+    )
 
 
 def _number(x: float | None, otherwise: float = math.nan) -> float:
@@ -125,7 +140,10 @@ def _old_metrics(worlds: tuple[str, ...]) -> dict[tuple[bool, str], tuple[Metric
             out[power, f"{bare.bare} at equal pass@1 near T = 1"] = Metric(name=bare.name, k=k, at="near"), ""
             out[power, f"{bare.bare}, each at its best"] = Metric(name=bare.name, k=k, at="best"), ""
             out[power, f"mean {bare.bare} at equal pass@1"] = Metric(name=bare.name, k=k, at="equal"), ""
-            out[power, f"{bare.bare} at equal pass@1"] = Metric(name=bare.name, k=k, at="a equal" if power else "equal"), ""
+            out[power, f"{bare.bare} at equal pass@1"] = (
+                Metric(name=bare.name, k=k, at="a equal" if power else "equal"),
+                "",
+            )
         for world in worlds:
             out[False, f"{bare.bare} on {world}"] = bare, world
     return out
@@ -141,8 +159,15 @@ def _old_names(design: Design) -> dict[str, str]:
 def _old_rows(found: Mapping[str, Any], design: Design) -> Iterator[Row]:
     metrics, names = _old_metrics(tuple(found["away"])), _old_names(design)
     ends = found.get("endpoints") or {}
-    made = [*found["comparisons"], *(row for of in ("cold", "power") for row in (ends.get(of) or {}).get("comparisons", ()))]
-    why_of = {(names[row["a"]], names[row["b"]]): _WHY[row["kind"]] for row in made if row["kind"] in ("plain", "placebo", "no_kl")}
+    made = [
+        *found["comparisons"],
+        *(row for of in ("cold", "power") for row in (ends.get(of) or {}).get("comparisons", ())),
+    ]
+    why_of = {
+        (names[row["a"]], names[row["b"]]): _WHY[row["kind"]]
+        for row in made
+        if row["kind"] in ("plain", "placebo", "no_kl")
+    }
     for row in made:
         a, b, why = names[row["a"]], names[row["b"]], _WHY[row["kind"]]
         metric, task = metrics[why == "power", row["metric"]]
@@ -153,7 +178,13 @@ def _old_rows(found: Mapping[str, Any], design: Design) -> Iterator[Row]:
         yield Row(a=a, b=b, metric=metric, comparison=_old_comparison(row), task=task, why=why)
     for row in ends.get("leash") or ():
         metric = Metric(name="raw KL", at="end")
-        yield Row(a=row["a"], b=row["b"], metric=metric, comparison=_old_comparison(row), why=why_of.get((row["a"], row["b"]), "control"))
+        yield Row(
+            a=row["a"],
+            b=row["b"],
+            metric=metric,
+            comparison=_old_comparison(row),
+            why=why_of.get((row["a"], row["b"]), "control"),
+        )
 
 
 def _old_comparison(row: Mapping[str, Any]) -> Comparison:

@@ -1,7 +1,7 @@
 """Rows in words: one function a form. Sentences are made here, at the last moment, and nothing reads them back.
 
-    sentence(row)   the whole comparison           line(rows)   a group of one rival and metric
-    chip(row)       the cell of a table            answer(rows) the one line that answers a folder's question
+sentence(row)   the whole comparison           line(rows)   a group of one rival and metric
+chip(row)       the cell of a table            answer(rows) the one line that answers a folder's question
 """
 
 from __future__ import annotations
@@ -41,7 +41,9 @@ def answer(rows: Sequence[Row]) -> str:
         why = ", ".join(dict.fromkeys(REASONS[row.comparison.reason] for row in ranked))
         gaps = "; ".join(f"{row.a} against {row.b} {signed(row.comparison.difference.value)}" for row in ranked[:MOST])
         return f"No claim about methods ({why}); differences in {ranked[0].metric}: {gaps}."
-    said = "; ".join(f"{row.a} against {row.b}: {outcome(row)} at {row.metric}{_on(row)} ({_numbers(row)})" for row in ranked[:MOST])
+    said = "; ".join(
+        f"{row.a} against {row.b}: {outcome(row)} at {row.metric}{_on(row)} ({_numbers(row)})" for row in ranked[:MOST]
+    )
     more = f"; and {len(ranked) - MOST} more" if len(ranked) > MOST else ""
     return f"{said}{more}{_scope(ranked)}."
 
@@ -67,7 +69,9 @@ def sentence(row: Row) -> str:
         ps += f", Holm's {p_text(row.adjusted)} among {row.family_size} {row.family} comparisons"
     hidden = f"; {detectable(c)}" if c.outcome == "tied" else ""
     covers = f"; mean over pass@1 {row.covers[0]:.3f} to {row.covers[1]:.3f}, which both cover" if row.covers else ""
-    return f"{head}{outcome(row)} for {about} ({span(c)} over {gap.n} {gap.over}{on}{ps}{hidden}{covers}{_left_out(row)})."
+    return (
+        f"{head}{outcome(row)} for {about} ({span(c)} over {gap.n} {gap.over}{on}{ps}{hidden}{covers}{_left_out(row)})."
+    )
 
 
 def outcome(row: Row) -> str:
@@ -114,10 +118,15 @@ def groups(rows: Iterable[Row]) -> list[list[Row]]:
 def families(rows: Sequence[Row]) -> str:
     """How many tests each family holds, in a sentence; "" where nothing was tested."""
     sizes = {row.family: row.family_size for row in rows if row.family_size}
-    parts = [f"{sizes[name]} {name} comparison{'s' * (sizes[name] != 1)}" for name in ("primary", "exploratory") if name in sizes]
+    parts = [
+        f"{sizes[name]} {name} comparison{'s' * (sizes[name] != 1)}"
+        for name in ("primary", "exploratory")
+        if name in sizes
+    ]
     if not parts:
         return ""
-    return f"Holm's correction runs once over {' and once over '.join(parts)}. A difference that does not outlast it is said to be {BEFORE}."
+    head = f"Holm's correction runs once over {' and once over '.join(parts)}."
+    return f'{head} "Better {BEFORE}": the difference does not outlast it.'
 
 
 def detectable(c: Comparison) -> str:
@@ -131,7 +140,9 @@ def detectable(c: Comparison) -> str:
 def span(c: Comparison) -> str:
     """ "difference −0.004, 95 % interval −0.012 to +0.003"."""
     gap = c.difference
-    ends = f", {100 * gap.level:g} % interval {signed(gap.low)} to {signed(gap.high)}" if math.isfinite(gap.width) else ""
+    ends = (
+        f", {100 * gap.level:g} % interval {signed(gap.low)} to {signed(gap.high)}" if math.isfinite(gap.width) else ""
+    )
     return f"difference {signed(gap.value)}{ends}"
 
 
@@ -140,7 +151,11 @@ def _numbers(row: Row) -> str:
     if not c.known:
         return REASONS[c.reason]
     ends = f", {signed(gap.low)} to {signed(gap.high)}" if math.isfinite(gap.width) else ""
-    hidden = f"; minimum detectable difference {_plain(c.mde)} (80 % power)" if c.outcome == "tied" and math.isfinite(c.mde) else ""
+    hidden = (
+        f"; minimum detectable difference {_plain(c.mde)} (80 % power)"
+        if c.outcome == "tied" and math.isfinite(c.mde)
+        else ""
+    )
     return f"difference {signed(gap.value)}{ends}{hidden}"
 
 
@@ -168,4 +183,17 @@ def _plain(x: float) -> str:
     return f"{x:.3f}" if x >= 0.0005 else f"{x:.1g}"
 
 
-__all__ = ["BEFORE", "FEWEST_SEEDS", "REASONS", "answer", "chip", "detectable", "families", "groups", "line", "outcome", "sentence", "span"]
+__all__ = [
+    "BEFORE",
+    "FEWEST_SEEDS",
+    "REASONS",
+    "answer",
+    "chip",
+    "detectable",
+    "families",
+    "groups",
+    "line",
+    "outcome",
+    "sentence",
+    "span",
+]

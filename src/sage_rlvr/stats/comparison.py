@@ -194,8 +194,9 @@ def paired_seeds(
     """Compare two methods: a, b (S, N) or (S,), row s being training seed s of both, the same problems in each.
 
     Each seed gives one mean difference; Student's t with S - 1 degrees of freedom over seeds, the problems held fixed.
-    With fewer than three seeds the outcome is "unknown", and so it is where all differ by one number that is not 0: seeds without scatter say nothing of the next one. shared: a standard error that all seeds' differences have in common;
-    least: no half-width is below it (both 0 for exact scores; `paired_seed_counts` has them).
+    With fewer than three seeds the outcome is "unknown", and so it is where all differ by one number that is not 0: seeds
+    without scatter say nothing of the next one. shared: a standard error that all seeds' differences have in common; least: no
+    half-width is below it (both 0 for exact scores; `paired_seed_counts` has them).
     """
     left, right = same_shape(a, b, np.ndim(a))
     gaps = (left - right).reshape(len(left), -1).mean(axis=1)
