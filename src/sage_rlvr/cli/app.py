@@ -884,8 +884,8 @@ def _write_pages(shown: Summary | SeedSummary, folder: Path, streams: Streams) -
 def _theory(command: Theory, overrides: list[tuple[str, str]], streams: Streams) -> int:
     from sage_rlvr.studies.anchor.command import find, print_findings, write, write_docs
 
-    if command.docs is not None and not (command.docs / "anchor.md").is_file():
-        raise ConfigError(f"--docs {command.docs}: there is no anchor.md; name the repository's docs/")
+    if command.docs is not None and not (command.docs / "concepts" / "anchor.md").is_file():
+        raise ConfigError(f"--docs {command.docs}: there is no concepts/anchor.md; name the repository's docs/")
     _check_lab(command)
     options = {"policy": command.policy, "problems": command.problems, "draws": command.draws}
     say = partial(streams.err.print, markup=False, soft_wrap=True)
@@ -933,8 +933,8 @@ def _guides(command: Guides, overrides: list[tuple[str, str]], streams: Streams)
     from sage_rlvr.studies.guides import command as guides
     from sage_rlvr.studies.guides.measure import one_thread, run_guide_lab
 
-    if command.docs is not None and not (command.docs / "guides.md").is_file():
-        raise ConfigError(f"--docs {command.docs}: there is no guides.md; name the repository's docs/")
+    if command.docs is not None and not (command.docs / "results" / "guides.md").is_file():
+        raise ConfigError(f"--docs {command.docs}: there is no results/guides.md; name the repository's docs/")
     one_thread()
     say = partial(streams.err.print, markup=False, soft_wrap=True)
     options = {name: getattr(command, name) for name in ("problems", "samples", "draw", "doses", "seed")}
