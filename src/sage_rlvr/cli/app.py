@@ -601,7 +601,7 @@ def _train(command: Train, overrides: list[tuple[str, str]], streams: Streams) -
     say = partial(streams.err.print, markup=False, soft_wrap=True)
     facts = run_facts(config)
     if config.data is not None:
-        from sage_rlvr.training.trl.rows import facts as facts_of_rows
+        from sage_rlvr.training.trl.data import facts as facts_of_rows
 
         facts["data"] = facts_of_rows(config.data)
     with RunDir.open(directory, dump(config), kind="train", fork=command.fork, data=facts) as run:
