@@ -13,8 +13,8 @@ from sage_rlvr.config import world_of
 from sage_rlvr.errors import DataError, SageError
 from sage_rlvr.evaluation.record import Record, check_paired, load_record, record_path
 from sage_rlvr.evaluation.verdicts import exact_leash_lines, legend_lines
-from sage_rlvr.report import Result, SeedSummary, arm_from_logps, summarise_seeds
-from sage_rlvr.report.summary import control_pairs
+from sage_rlvr.report.result import Result, arm_from_logps
+from sage_rlvr.report.summary import SeedSummary, control_pairs, summarise_seeds
 from sage_rlvr.runs import read_metrics
 from sage_rlvr.stats.comparison import paired_seeds, sentence
 from sage_rlvr.stats.curves import (

@@ -10,8 +10,9 @@ import rich.table
 from rich.console import Console
 
 from sage_rlvr.errors import DataError
-from sage_rlvr.report import Result, SeedSummary, Summary, Table, results_table, seeds_table, summarise
-from sage_rlvr.report.summary import HOLM, MANY, corrected
+from sage_rlvr.report.result import Result
+from sage_rlvr.report.summary import HOLM, MANY, SeedSummary, Summary, corrected, summarise
+from sage_rlvr.report.tables import Table, results_table, seeds_table
 
 PAPER = "paper:"  # prefix of an arm of the paper's own tables
 

@@ -21,7 +21,7 @@ from sage_rlvr.evaluation.record import Record
 from sage_rlvr.experiments.jobs import Exact, Job, train_all
 from sage_rlvr.experiments.jobs import evaluate_all as evaluate_in
 from sage_rlvr.recipes import recipe
-from sage_rlvr.report import Arm, Result, Training, arm_from_logps
+from sage_rlvr.report.result import Arm, Result, Training, arm_from_logps
 from sage_rlvr.runs import read_metrics, writing
 
 __all__ = [

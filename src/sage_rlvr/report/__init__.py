@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-from sage_rlvr.report.build import Page, build
-from sage_rlvr.report.markup import Table
+from sage_rlvr.report.page import Page, build
 
-__all__ = ["Page", "Table", "build"]
+__all__ = ["Page", "build"]

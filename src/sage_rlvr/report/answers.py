@@ -58,8 +58,9 @@ def structure(rows: Rows, k: int) -> tuple[list[dict[str, Any]], Table | None]:
         }
         out.append(_structure(kind, classes))
         for name, mine in rows.items():
-            for count in (lambda r: effective_classes(r, of), lambda r: reachable_classes(r, of, k)):
-                kinds[name].append(cell(_over(np.stack([count(r.logps[1.0]) for r in mine])), 2))
+            tables = [r.logps[1.0] for r in mine]
+            kinds[name].append(cell(_over(np.stack([effective_classes(table, of) for table in tables])), 2))
+            kinds[name].append(cell(_over(np.stack([reachable_classes(table, of, k) for table in tables])), 2))
     header = ["arm", *(text for kind in labels for text in (f"effective {kind}", f"{kind} in {k} samples"))]
     note = (
         "effective: the exponential of the entropy of the kinds among the right answers of a problem, mean over problems; in "
@@ -70,7 +71,9 @@ def structure(rows: Rows, k: int) -> tuple[list[dict[str, Any]], Table | None]:
 
 def _over(table: np.ndarray) -> Interval:
     """Of (S, N): over seeds where there are several, else over the problems that have a number."""
-    return over(np.nanmean(table, axis=1).tolist()) if len(table) > 1 else mean_interval(table[0][np.isfinite(table[0])])
+    return (
+        over(np.nanmean(table, axis=1).tolist()) if len(table) > 1 else mean_interval(table[0][np.isfinite(table[0])])
+    )
 
 
 def _structure(kind: str, classes: Mapping[str, Sequence[Mapping[str, ClassOfAnswers]]]) -> dict[str, Any]:
@@ -82,8 +85,8 @@ def _structure(kind: str, classes: Mapping[str, Sequence[Mapping[str, ClassOfAns
     }
     rows = [[_label(key), *(_class_cell([one[key] for one in seeds]) for seeds in classes.values())] for key in order]
     note = (
-        "Share of the right answers given, exactly; beneath it the completions of this kind in the support: the base's, and of each "
-        "arm those kept, gained and lost (means over training seeds where there are several)."
+        "Share of the right answers given, exactly; beneath it the completions of this kind in the support: the base's, and of "
+        "each arm those kept, gained and lost (means over training seeds where there are several)."
     ) + (" A dot is a number, a pair of parentheses an operation." if kind == "trees" else "")
     table = Table(header=[kind, *classes], rows=rows, notes=[note])
     return {"kind": kind, "shares": shares, "rest": max(0, len(order) - MOST_CLASSES), "table": table}
@@ -148,10 +151,14 @@ def distinct(rows: Rows, samples: Sequence[SampleSet], k: int) -> list[dict[str,
     ks = ks_of(k)
     if rows:
         tables = {name: np.array([_distinct(r, ks) for r in mine]) for name, mine in rows.items()}
-        about = "Expected number of different right completions among k samples of a problem, exactly, mean over problems."
+        about = (
+            "Expected number of different right completions among k samples of a problem, exactly, mean over problems."
+        )
         several = max(map(len, tables.values()))
         about += " Bands: 95 % intervals over training seeds." if several > 2 else ""
-        return [{"slug": "", "lines": {n: _band(ks, [over(c) for c in t.T]) for n, t in tables.items()}, "about": about}]
+        return [
+            {"slug": "", "lines": {n: _band(ks, [over(c) for c in t.T]) for n, t in tables.items()}, "about": about}
+        ]
     out = []
     for task, sets in by_task(samples).items():
         lines = {
@@ -160,7 +167,7 @@ def distinct(rows: Rows, samples: Sequence[SampleSet], k: int) -> list[dict[str,
             if s.distinct is not None
         }
         if lines:
-            about = f"{task}: expected number of different right answers among k samples, from samples; 95 % intervals over problems."
+            about = f"{task}: expected number of different right answers among k samples; 95 % intervals over problems."
             out.append({"slug": f"-{slug(task)}", "lines": lines, "about": about})
     return out
 
@@ -216,7 +223,9 @@ def _tail_table(sets: Sequence[SampleSet]) -> Table:
                 continue
             owners = [p for p, keep in zip(s.owners, kept.tolist(), strict=True) if keep]
             found = perplexity_tails(values[kept], owners, quantiles=TAIL_QUANTILES, resamples=1000)
-            rows.append([f"{s.name}, {name}", f"{found.samples:,}", *(cell(found.quantiles[q], 2) for q in TAIL_QUANTILES)])
+            rows.append(
+                [f"{s.name}, {name}", f"{found.samples:,}", *(cell(found.quantiles[q], 2) for q in TAIL_QUANTILES)]
+            )
             cautions |= dict.fromkeys(filter(None, [found.caution]))
     header = ["samples", "number", *(f"{q:.0%} lie below" for q in TAIL_QUANTILES)]
     note = "Quantiles of the perplexity under the base; beneath each its 95 % interval over problems. Training seeds together."

@@ -24,7 +24,13 @@ def data_of(sets: Sequence[SampleSet], looks: Looks) -> dict[str, Any]:
         {"name": visible(name), "color": looks[one.arm].color, "guide": visible(one.guide or "")}
         for name, one in zip(_names(sets), sets, strict=True)
     ]
-    return {"sets": named, "problems": list(problems), "spellings": list(spellings), "reasons": list(reasons), "rows": rows}
+    return {
+        "sets": named,
+        "problems": list(problems),
+        "spellings": list(spellings),
+        "reasons": list(reasons),
+        "rows": rows,
+    }
 
 
 def _names(sets: Sequence[SampleSet]) -> list[str]:

@@ -50,7 +50,13 @@ def over_k(shown: Looks, lines: Mapping[str, Band], ylabel: str = "pass@k") -> F
             look = shown[name]
             axes.fill_between(ks, np.asarray(low), np.asarray(high), color=look.color, alpha=0.12, linewidth=0)
             axes.plot(
-                ks, np.asarray(mean), color=look.color, linestyle=look.dash, marker=look.marker, markersize=4.5, linewidth=1.5
+                ks,
+                np.asarray(mean),
+                color=look.color,
+                linestyle=look.dash,
+                marker=look.marker,
+                markersize=4.5,
+                linewidth=1.5,
             )
         _k_axis(axes, sorted({k for ks, *_ in lines.values() for k in ks}))
         axes.set(ylabel=ylabel)
@@ -107,7 +113,9 @@ def frontier(
             )  # fmt: skip
         for name, marks in (seeds or {}).items():
             look, (x, y) = shown[name], zip(*marks, strict=True)
-            axes.scatter(x, y, s=20, marker=look.marker, facecolors="none", edgecolors=look.color, linewidths=0.9, zorder=3)
+            axes.scatter(
+                x, y, s=20, marker=look.marker, facecolors="none", edgecolors=look.color, linewidths=0.9, zorder=3
+            )
         for name, (one, many) in arms.items():
             look = shown[name]
             axes.errorbar(
@@ -117,7 +125,13 @@ def frontier(
         if power:
             axes.plot(*zip(*power, strict=True), color=INK, linewidth=1.3, linestyle=(0, (4, 2)), zorder=2)
             axes.annotate(
-                f"{base}, power-sharpened", power[-1], (0, -12), textcoords="offset points", ha="right", color=INK, fontsize=9
+                f"{base}, power-sharpened",
+                power[-1],
+                (0, -12),
+                textcoords="offset points",
+                ha="right",
+                color=INK,
+                fontsize=9,
             )
         axes.margins(0.08, 0.1)
         axes.set(xlabel="pass@1", ylabel=f"pass@{k}")
@@ -265,7 +279,12 @@ def learning(
 
 
 def heat(
-    rows: Sequence[str], columns: Sequence[str], cells: Mapping[tuple[str, str], float], names: tuple[str, str], title: str
+    _: Looks,
+    rows: Sequence[str],
+    columns: Sequence[str],
+    cells: Mapping[tuple[str, str], float],
+    names: tuple[str, str],
+    title: str,
 ) -> Figure:
     """A grid of numbers, each written in its cell; a missing one is hatched and says "not run". cells: (row, column) -> value."""
     with matplotlib.rc_context(RC):
@@ -275,7 +294,9 @@ def heat(
         for y, row in enumerate(rows):
             for x, column in enumerate(columns):
                 _heat_cell(axes, x, y, cells.get((row, column), math.nan), low, high)
-        axes.set(xlim=(-0.5, len(columns) - 0.5), ylim=(len(rows) - 0.5, -0.5), xlabel=names[1], ylabel=names[0], title=title)
+        axes.set(
+            xlim=(-0.5, len(columns) - 0.5), ylim=(len(rows) - 0.5, -0.5), xlabel=names[1], ylabel=names[0], title=title
+        )
         axes.set_xticks(range(len(columns)), columns)
         axes.set_yticks(range(len(rows)), rows)
         axes.grid(visible=False)

@@ -166,7 +166,9 @@ def _page(state: StateCore) -> None:
 
 def _chip(children: Sequence[Token]) -> None:
     for opened, inside, closed in zip(children, children[1:], children[2:], strict=False):
-        word = inside.content.partition(" ")[0] if opened.type == "strong_open" and closed.type == "strong_close" else ""
+        word = (
+            inside.content.partition(" ")[0] if opened.type == "strong_open" and closed.type == "strong_close" else ""
+        )
         if word in CHIPS and len(inside.content) < 30:
             opened.tag = closed.tag = "span"
             opened.attrSet("class", f"word {word}" + (" alone" if inside.content != word else ""))

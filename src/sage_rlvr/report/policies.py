@@ -40,7 +40,9 @@ class Policy:
         shared = sorted(set.intersection(*map(set, rows))) if rows else []
         return tuple(
             FrontierPoint(
-                temperature=t, pass1=float(np.mean([r[t].pass1 for r in rows])), passk=float(np.mean([r[t].passk for r in rows]))
+                temperature=t,
+                pass1=float(np.mean([r[t].pass1 for r in rows])),
+                passk=float(np.mean([r[t].passk for r in rows])),
             )
             for t in shared
         )
@@ -93,7 +95,11 @@ def _exact(results: Results, name: str) -> Policy:
     if home is not None and name != home and results.seeds(home):
         before = results.exact(home).record.logps[1.0]
         changes = [support_change(before, one.record.logps[1.0], EPS) for one in found]
-    kept = [over([float(getattr(c, what)) for c in changes]) for what in ("preserved", "gained", "lost")] if changes else None
+    kept = (
+        [over([float(getattr(c, what)) for c in changes]) for what in ("preserved", "gained", "lost")]
+        if changes
+        else None
+    )
     return Policy(
         name=name, seeds=scores.seeds, passes=dict(zip(ks, cells, strict=True)), by_seed=by_seed, best=over(tops),
         distinct=over([one.distinct[1.0] for one in found]) if several or fixed else mean_interval(each),
@@ -115,7 +121,11 @@ def _stored(found: Mapping[str, Any]) -> list[Policy]:
     for row in found["arms"].values():
         if row["seeds"]:
             seeds = row.get("frontier_by_seed", {}).values() or [row["frontier"]]
-            kept = [interval(row["support"][what]) for what in ("preserved", "gained", "lost")] if "support" in row else None
+            kept = (
+                [interval(row["support"][what]) for what in ("preserved", "gained", "lost")]
+                if "support" in row
+                else None
+            )
             out.append(
                 Policy(
                     name=row["label"], seeds=tuple(row["seeds"]), passes={int(k): interval(v) for k, v in row["pass"].items()},

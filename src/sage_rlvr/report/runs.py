@@ -57,7 +57,9 @@ def doses(results: Results, runs: Mapping[str, Sequence[Run]]) -> dict[str, list
     if results.stored is not None:
         rows = {row["label"]: row.get("dose") for row in results.stored["arms"].values()}
         return {
-            name: [d[f"{what}_{when}"] for what in ("active", "q") for when in ("first", "last")] for name, d in rows.items() if d
+            name: [d[f"{what}_{when}"] for what in ("active", "q") for when in ("first", "last")]
+            for name, d in rows.items()
+            if d
         }
     guided = [arm.name for arm in results.design.arms if arm.guided]
     return {
@@ -84,8 +86,8 @@ def _part(run: Run, metric: str, last: bool) -> list[float]:
 def warnings(found: Mapping[str, Sequence[float]]) -> list[str]:
     """A guide that never acted, beside its results: a tie of such an arm says nothing about guides."""
     return [
-        f"{name}: q differed from 1 on {first:.1%} of the tokens in the first tenth of training and {last:.1%} in the last, so this "
-        "run trained like one without a guide."
+        f"{name}: q differed from 1 on {first:.1%} of the tokens in the first tenth of training and {last:.1%} in the last, so "
+        "this run trained like one without a guide."
         for name, (first, last, *_) in found.items()
         if max(first, last) < 0.001
     ]
@@ -105,7 +107,14 @@ def tables(results: Results, runs: Mapping[str, Sequence[Run]], found: Mapping[s
         q = found.get(row["arm"])
         said = ["", ""] if q is None else [f"{q[0]:.1%}, {q[1]:.1%}", f"{q[2]:.4f}, {q[3]:.4f}"]
         first.append([row["arm"], row["steps"], row["tokens"], row["seconds"], *said])
-    header = ["arm", "steps", "tokens drawn, M", "training, s", "q not 1 on\nfirst, last tenth", "mean q\nfirst, last tenth"]
+    header = [
+        "arm",
+        "steps",
+        "tokens drawn, M",
+        "training, s",
+        "q not 1 on\nfirst, last tenth",
+        "mean q\nfirst, last tenth",
+    ]
     note = "Tokens and seconds (by the clock) are means over runs."
     names = ("reward first", "reward last", "norm early", "norm middle", "norm late", "dead first", "dead last")
     second = [[row["arm"], *(cell(row[name]) for name in names)] for row in rows]
@@ -130,7 +139,9 @@ def _rows(runs: Mapping[str, Sequence[Run]]) -> Iterator[dict[str, Any]]:
             for when in ("first", "last"):
                 row[f"{short} {when}"] = _over(whole, lambda run, m=metric, w=when: _part(run, m, w == "last"))
         for i, when in enumerate(("early", "middle", "late")):
-            row[f"norm {when}"] = _over(whole, lambda run, i=i: np.array_split(_logged(run, "optimizer/grad_norm"), 3)[i].tolist())
+            row[f"norm {when}"] = _over(
+                whole, lambda run, i=i: np.array_split(_logged(run, "optimizer/grad_norm"), 3)[i].tolist()
+            )
         yield row
 
 
@@ -149,7 +160,9 @@ def _stored_rows(stored: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         if row["seeds"]:
             out = {"arm": row["label"], "steps": str(row["steps"]), "seconds": f"{row['train_seconds']:,.0f}"}
             out["tokens"] = f"{row['tokens'] / 1e6:.2f}" if "tokens" in row else ""
-            places = [("reward", "reward", w) for w in ("first", "last")] + [("dead", "dead", w) for w in ("first", "last")]
+            places = [("reward", "reward", w) for w in ("first", "last")] + [
+                ("dead", "dead", w) for w in ("first", "last")
+            ]
             for short, key, when in (*places, *(("norm", "grad_norm", w) for w in ("early", "middle", "late"))):
                 out[f"{short} {when}"] = interval(row[key][when]) if key in row else None
             yield out
@@ -161,7 +174,11 @@ def _stored_rows(stored: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 def configs_of(runs: Mapping[str, Sequence[Run]]) -> dict[str, dict[str, Any]]:
     """Arm -> its configuration without the seed, flat."""
-    return {arm: flat({k: v for k, v in mine[0].config.items() if k != "seed"}) for arm, mine in runs.items() if mine[0].config}
+    return {
+        arm: flat({k: v for k, v in mine[0].config.items() if k != "seed"})
+        for arm, mine in runs.items()
+        if mine[0].config
+    }
 
 
 def flat(tree: Config, before: str = "") -> dict[str, Any]:
@@ -172,7 +189,9 @@ def flat(tree: Config, before: str = "") -> dict[str, Any]:
     return out
 
 
-def learning(configs: Mapping[str, Config], them: Mapping[str, Policy], base: str | None, k: int) -> dict[str, Any] | None:
+def learning(
+    configs: Mapping[str, Config], them: Mapping[str, Policy], base: str | None, k: int
+) -> dict[str, Any] | None:
     """pass@1 and pass@k after so many steps, of arms that differ in their number of steps alone; over training seeds only."""
     families: dict[str, list[tuple[int, str]]] = {}
     for arm, row in configs.items():
@@ -242,7 +261,9 @@ def states(results: Results, runs: Mapping[str, Sequence[Run]]) -> Table | None:
     seeds = sorted({run.seed for mine in runs.values() for run in mine})
     rows = []
     for arm, mine in runs.items():
-        known = {run.seed: run.state + (", evaluated" if (arm, run.seed, "") in results.records else "") for run in mine}
+        known = {
+            run.seed: run.state + (", evaluated" if (arm, run.seed, "") in results.records else "") for run in mine
+        }
         rows.append([arm, *(known.get(seed, "not run") for seed in seeds)])
     return Table(header=["arm", *(f"seed {seed}" for seed in seeds)], rows=rows)
 
@@ -262,7 +283,9 @@ def cards(results: Results, runs: Mapping[str, Sequence[Run]]) -> list[dict[str,
 
 def _facts(mine: Sequence[Run]) -> str:
     facts = [f"training seed{'s' * (len(mine) > 1)} {', '.join(str(run.seed) for run in mine)}"]
-    seconds, tokens = ([v for run in mine if (v := run.total(name)) is not None] for name in ("time/step_s", "rollout/tokens"))
+    seconds, tokens = (
+        [v for run in mine if (v := run.total(name)) is not None] for name in ("time/step_s", "rollout/tokens")
+    )
     facts += [f"{np.mean(seconds):,.0f} s of training per seed"] * bool(seconds)
     facts += [f"{np.mean(tokens) / 1e6:,.2f} M tokens drawn per seed"] * bool(tokens)
     commits = dict.fromkeys(run.commit[:12] for run in mine if run.commit)

@@ -15,6 +15,7 @@ from sage_rlvr.evaluation.sample_report import GUIDED, SCORED, arrays, made_unde
 from sage_rlvr.evaluation.sample_rows import unescape
 from sage_rlvr.evaluation.samples import SampleStore
 from sage_rlvr.results import Results
+from sage_rlvr.results.design import BASE
 from sage_rlvr.stats.samples.diversity import expected_distinct_correct
 from sage_rlvr.stats.samples.patterns import PatternFrequency, pattern_frequencies
 from sage_rlvr.stats.samples.perplexity import perplexities
@@ -74,7 +75,7 @@ def sample_sets(results: Results, shown: int) -> tuple[SampleSet, ...]:
     """Every whole store with its first `shown` samples of each problem, MOST_SAMPLES in all. An arm that was sampled at several
     temperatures is as many policies, and no two training seeds."""
     out, left = [], MOST_SAMPLES
-    for c in results.counts:
+    for c in sorted(results.counts, key=lambda counts: counts.store.arm != BASE):
         with c.store.open() as store:
             one = _sample_set(store, c.store.arm, c.store.seed, min(shown, left // max(1, len(c.problems))), c)
         left -= len(one.shown)
@@ -82,7 +83,9 @@ def sample_sets(results: Results, shown: int) -> tuple[SampleSet, ...]:
     laws: dict[tuple[str, str], set[float | None]] = {}
     for s in out:
         laws.setdefault((s.arm, s.task), set()).add(s.temperature)
-    return tuple(replace(s, arm=f"{s.arm} at T = {s.temperature:g}") if len(laws[s.arm, s.task]) > 1 else s for s in out)
+    return tuple(
+        replace(s, arm=f"{s.arm} at T = {s.temperature:g}") if len(laws[s.arm, s.task]) > 1 else s for s in out
+    )
 
 
 def by_task(sets: Iterable[SampleSet]) -> dict[str, list[SampleSet]]:

@@ -40,19 +40,29 @@ def score_table(results: Results, them: Mapping[str, Policy], k: int) -> Table:
     """Every policy: seeds, pass@k, distinct right answers, its best pass@1 at any temperature, raw KL."""
     several = any(len(p.seeds) > 1 for p in them.values())
     ks = [n for n in dict.fromkeys((*TABLE_KS, k)) if all(n in p.passes for p in them.values())]
-    header = ["arm", *["seeds"] * several, *(f"pass@{n}" for n in ks), f"distinct in {k}", "best pass@1\nat any T", "raw KL"]
+    header = [
+        "arm",
+        *["seeds"] * several,
+        *(f"pass@{n}" for n in ks),
+        f"distinct in {k}",
+        "best pass@1\nat any T",
+        "raw KL",
+    ]
     rows = []
     for name, p in them.items():
         base = name == results.design.base or (p.supported is not None and p.support is None)
         best = max((q for points in p.by_seed for q in points), key=lambda q: q.pass1, default=None)
-        at = f"\nT = {best.temperature:g}" if best is not None and len(p.by_seed) == 1 else ""
+        at = f"\nT = {best.temperature:g}" if best is not None and len(p.seeds) == 1 else ""
         rows.append([
             name, *["one policy" if base else str(len(p.seeds))] * several, *(cell(p.passes[n]) for n in ks), cell(p.distinct, 1),
             cell(p.best) + at, cell(_raw_kl(results, name)),
         ])  # fmt: skip
     how = "over training seeds (Student's t), the problems held fixed" if several else "over problems"
-    notes = [f"Means; beneath each its 95 % interval {how}. distinct in {k}: expected number of different right answers among {k} samples."]
-    return Table(header=header, rows=rows, notes=notes)
+    note = (
+        f"Means; beneath each its 95 % interval {how}. distinct in {k}: expected number of different right answers among {k} "
+        "samples."
+    )
+    return Table(header=header, rows=rows, notes=[note])
 
 
 def _raw_kl(results: Results, name: str) -> Interval | None:
@@ -69,12 +79,16 @@ def passk_lines(them: Mapping[str, Policy]) -> dict[str, Band]:
     out = {}
     for name, p in them.items():
         found = list(p.passes.values())
-        edges = [[getattr(i, end) if math.isfinite(getattr(i, end)) else i.value for i in found] for end in ("low", "high")]
+        edges = [
+            [getattr(i, end) if math.isfinite(getattr(i, end)) else i.value for i in found] for end in ("low", "high")
+        ]
         out[name] = (list(p.passes), [i.value for i in found], *edges)
     return out
 
 
-def frontier_of(them: Mapping[str, Policy], base: str | None, k: int, power: Sequence[tuple[float, float]]) -> dict[str, Any] | None:
+def frontier_of(
+    them: Mapping[str, Policy], base: str | None, k: int, power: Sequence[tuple[float, float]]
+) -> dict[str, Any] | None:
     """What the frontier's figure takes; None where no policy has two temperatures."""
     curves = {name: p.frontier for name, p in them.items() if len(p.frontier) > 1}
     if base is None or base not in curves:
@@ -188,7 +202,9 @@ def cold_table(results: Results, base: str | None) -> Table | None:
             both = [results.scores(name, "", t) for t in (PAPER, 1.0)]
             if any(one is None or one.n is not None for one in both):
                 continue
-            cells = [_mean(one.passes((n,))[:, :, 0], results.several) for n in (1, k) for one in both if one is not None]
+            cells = [
+                _mean(one.passes((n,))[:, :, 0], results.several) for n in (1, k) for one in both if one is not None
+            ]
             rows.append([name, *map(cell, cells)])
         if not rows:
             return None
@@ -222,7 +238,12 @@ def power_table(points: Sequence[Mapping[str, Any]], k: int) -> Table:
     rows = []
     for p in points:
         known = [f"{p['pass1']:.3f}", f"{p['bound1']:.1g}", f"{p['passk']:.3f}", f"{p['boundk']:.1g}"]
-        rows.append([f"{p['power']:g}", *(known if p["known"] else ["not available", f"{p['bound1']:.1g}", "not available", ""])])
+        rows.append(
+            [
+                f"{p['power']:g}",
+                *(known if p["known"] else ["not available", f"{p['bound1']:.1g}", "not available", ""]),
+            ]
+        )
     return Table(header=["power", "pass@1", "±", f"pass@{k}", "±"], rows=rows)
 
 
@@ -260,11 +281,13 @@ def support(them: Mapping[str, Policy], base: str | None) -> dict[str, Any] | No
         share = kept.value / max(kept.value + lost.value, 1)
         rows.append([name, *(_count(i) for i in (kept, gained, lost)), f"{share:.1%}"])
     note = (
-        f"A right completion is in a policy's support when its probability is above 1/{round(1 / EPS)} at temperature 1 (Definition "
-        "4.1). Kept, gained and lost are against the base: means over training seeds with their 95 % intervals, or counts of one."
+        f"A right completion is in a policy's support when its probability is above 1/{round(1 / EPS)} at temperature 1 "
+        "(Definition 4.1). Kept, gained and lost are against the base: means over training seeds with their 95 % intervals, or "
+        "counts of one."
     )
     table = Table(header=["arm", "kept", "gained", "lost", "share kept"], rows=rows, notes=[note])
-    return {"kept": {n: (k.value, g.value, x.value) for n, (k, g, x) in there.items()}, "base": float(home.supported), "table": table}
+    drawn = {name: (kept.value, gained.value, lost.value) for name, (kept, gained, lost) in there.items()}
+    return {"kept": drawn, "base": float(home.supported), "table": table}
 
 
 def _count(i: Interval) -> str:
@@ -283,7 +306,9 @@ def sampled_tables(samples: Sequence[SampleSet]) -> list[dict[str, Any]]:
         header = ["arm", "problems × samples", *(f"pass@{k}" for k in ks)]
         single = [_store_row(s, ks) for s in sets]
         rows = [row for mine in by_arm(sets).values() for row in _arm_rows(mine, ks)]
-        over_seeds = "over training seeds (Student's t) where an arm has several, else " if len(rows) < len(single) else ""
+        over_seeds = (
+            "over training seeds (Student's t) where an arm has several, else " if len(rows) < len(single) else ""
+        )
         note = f"From samples; beneath each number its 95 % interval {over_seeds}over problems and their samples."
         out.append({"title": f"From samples: {task}", "table": Table(header=header, rows=rows, notes=[note])})
         if over_seeds:
@@ -325,5 +350,3 @@ def sampled_curves(samples: Iterable[SampleSet]) -> list[dict[str, Any]]:
 def slug(text: str) -> str:
     """A name as part of a file's."""
     return "".join(c if c.isascii() and c.isalnum() else "-" for c in text)[:40].strip("-") or "task"
-
-

@@ -7,6 +7,7 @@ import io
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import matplotlib
 from matplotlib.axes import Axes
@@ -84,16 +85,18 @@ def key_above(figure: Figure, shown: Looks, names: Sequence[str], *, marked: boo
         )
         for name in names
     ]  # fmt: skip
-    columns = 3 if figure.get_figwidth() > 5.5 else 2
-    if any(len(name) > 22 for name in names):
-        columns -= 1
-    figure.legend(handles, names, loc="outside upper left", ncols=columns, frameon=False, fontsize=9.5, handlelength=2.6)
+    columns = max(1, int(figure.get_figwidth() / (0.55 + 0.085 * max(map(len, names)))))
+    figure.legend(
+        handles, names, loc="outside upper left", ncols=columns, frameon=False, fontsize=9.5, handlelength=2.6
+    )
 
 
-def saved(figure: Figure) -> Figure:
-    """The figure with its layout settled, so that every later drawing of it is the same."""
+def saved(figure: Figure, path: str | Path | None = None) -> Figure:
+    """The figure with its layout settled, so that every later drawing of it is the same; saved when `path` is given."""
     figure.draw_without_rendering()  # type: ignore[no-untyped-call]
     figure.set_layout_engine("none")
+    if path is not None:
+        Path(path).write_bytes(png_of(figure))
     return figure
 
 

@@ -1,0 +1,274 @@
+"""Rows of a file, a folder or the Hub, each with its place: the first `take` of them, read before anything is mapped.
+
+    owner/name@revision, .jsonl, .json, .csv, .parquet, a folder of such, a saved Dataset -> mappings of column to value
+
+Files are read here, by the parsers of Python and Arrow alone: no archive is unpacked and no code of a data set is run. Only the
+Hub and saved Datasets need the library `datasets`, whose scripts stay off.
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import json
+import math
+import os
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sage_rlvr.errors import ConfigError, DataError
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+SUFFIXES = (".jsonl", ".json", ".csv", ".parquet")
+Row = dict[str, Any]
+Say = Callable[[str], None]
+
+
+def tell(line: str) -> None:
+    """A line on stderr, from the first rank alone."""
+    if os.environ.get("RANK", "0") == "0":
+        print(line, file=sys.stderr, flush=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataSource:
+    """What is read. The fields are those of `sage_rlvr.config.DataConfig`.
+
+    key: where a message says that an option is set, "data" in a recipe; "" where there is no such place.
+    """
+
+    path: str
+    subset: str | None = None
+    split: str = "train"
+    revision: str | None = None
+    take: int | None = None
+    problem_column: str | None = None
+    answer_column: str | None = None
+    key: str = ""
+
+    @classmethod
+    def of(cls, data: Any) -> DataSource:
+        """The source that the key `data` of a recipe describes."""
+        names = ("path", "subset", "split", "revision", "take", "problem_column", "answer_column")
+        return cls(key="data", **{name: getattr(data, name) for name in names})
+
+    def option(self, name: str) -> str:
+        """An option as messages name it: data.path."""
+        return f"{self.key}.{name}" if self.key else name
+
+    def mend(self, role: str) -> str:
+        """What to do about a column of a role."""
+        return f"name it: {self.option(role + '_column')}" if self.key else "rename it"
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows as they were read. name: what messages call the whole. places: where each row stands ("train.jsonl:7")."""
+
+    name: str
+    rows: list[Row]
+    places: list[str]
+
+    def columns(self) -> list[str]:
+        """All names, those one level down as outer.inner, in the order of their first occurrence."""
+        found: dict[str, None] = {}
+        for row in self.rows:
+            for name, value in row.items():
+                found[name] = None
+                if isinstance(value, Mapping):
+                    found |= dict.fromkeys(f"{name}.{inner}" for inner in value)
+        return list(found)
+
+
+def value_at(row: Row, column: str) -> Any:
+    """The value of a column, "outer.inner" reaching into a mapping; None where there is none, and for NaN."""
+    value: Any = row
+    for part in (column,) if column in row else column.split("."):
+        value = value.get(part) if isinstance(value, Mapping) else None
+    return None if isinstance(value, float) and math.isnan(value) else value
+
+
+# ---- files, folders, the Hub
+
+
+def read(data: DataSource) -> Rows:
+    """The first `data.take` rows of a file, a folder or a data set of the Hub. ConfigError where there is nothing."""
+    local = Path(data.path).expanduser()
+    if not (looks_local(data.path) or local.exists()):
+        return _hub(data)
+    if not local.exists():
+        near = get_close_matches(local.name, [p.name for p in local.parent.glob("*")], 1)
+        hint = f"; did you mean {local.parent / near[0]}?" if near else ""
+        raise ConfigError(
+            f"{data.option('path')} = {data.path!r}: no such file or folder{hint}; give a local {', '.join(SUFFIXES)} file, "
+            "a folder of such, or a Hub id (owner/name)"
+        )
+    if local.is_dir() and ((local / "state.json").is_file() or (local / "dataset_dict.json").is_file()):
+        return _saved(local, data)
+    placed = ((place, row) for file in local_files(data) for place, row in _rows_of(file))
+    taken = list(islice(placed, data.take))
+    if not taken:
+        raise DataError(f"{data.path}: holds no rows")
+    return Rows(str(data.path), [row for _, row in taken], [place for place, _ in taken])
+
+
+def looks_local(path: str) -> bool:
+    """Whether a path can only mean a file or folder here, and no Hub id (owner/name)."""
+    return path.count("/") != 1 or path.startswith((".", "/", "~")) or path.endswith(SUFFIXES)
+
+
+def local_files(data: DataSource) -> list[Path]:
+    """The files that a local `data.path` means, in the order in which they are read; empty for one that is not here."""
+    local, path = Path(data.path).expanduser(), data.option("path")
+    if local.is_file():
+        if local.suffix not in SUFFIXES:
+            raise ConfigError(
+                f"{path} = {data.path!r}: files of the kind {local.suffix or '(none)'} are not read (archives are never "
+                f"unpacked); give one of {', '.join(SUFFIXES)}"
+            )
+        return [local]
+    folder = local / data.subset if data.subset else local
+    if not folder.is_dir():
+        return []
+    found = sorted(p for p in folder.rglob("*") if p.is_file() and p.suffix in SUFFIXES and not p.name.startswith("."))
+    of_split = [p for p in found if data.split in re.split(r"[-_./]", str(p.relative_to(folder)))]
+    chosen = of_split or (found if len(found) == 1 else [])
+    if not chosen or len({p.suffix for p in chosen}) > 1:
+        listed = ", ".join(str(p.relative_to(folder)) for p in (chosen or found)[:8]) or "none"
+        raise ConfigError(
+            f"{path} = {data.path!r}: no one kind of file there is the split {data.split!r} (files: {listed}); name a file, "
+            f"or set {data.option('split')} ({data.option('subset')} for a folder inside); read are {', '.join(SUFFIXES)}"
+        )
+    return chosen
+
+
+def facts(data: DataSource) -> dict[str, str]:
+    """Name -> SHA-256 of the local files of a data set, so that a resume notices others; of the Hub's, id@revision."""
+    files = local_files(data) if Path(data.path).expanduser().exists() else []
+    return {str(p): sha256_of(p) for p in files} or {data.path: data.revision or "newest"}
+
+
+def sha256_of(file: Path) -> str:
+    """SHA-256 of a file."""
+    with open(file, "rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def _rows_of(file: Path) -> Iterator[tuple[str, Row]]:
+    readers = {".jsonl": _jsonl, ".json": _json, ".csv": _csv, ".parquet": _parquet}
+    try:
+        for place, row in readers[file.suffix](file):
+            if not isinstance(row, dict):
+                raise DataError(f"{place}: {type(row).__name__} and no mapping of column to value")
+            yield place, row
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{file}: cannot be read: {error}") from error
+
+
+def _jsonl(file: Path) -> Iterator[tuple[str, Any]]:
+    with open(file, encoding="utf-8-sig") as lines:
+        for number, line in enumerate(lines, start=1):
+            if line.strip():
+                try:
+                    yield f"{file}:{number}", json.loads(line)
+                except ValueError as error:
+                    raise DataError(f"{file}:{number}: no JSON ({error}); mend or delete that line") from error
+
+
+def _json(file: Path) -> Iterator[tuple[str, Any]]:
+    try:
+        whole = json.loads(file.read_text(encoding="utf-8-sig"))
+    except json.JSONDecodeError as error:
+        if error.msg != "Extra data":  # one object a line is often named .json
+            raise DataError(f"{file}:{error.lineno}: no JSON ({error.msg})") from error
+        yield from _jsonl(file)
+        return
+    rows = whole["data"] if isinstance(whole, dict) and isinstance(whole.get("data"), list) else whole
+    if not isinstance(rows, list):
+        raise DataError(f"{file}: a list of rows is expected at the top; give that, or one object a line (.jsonl)")
+    yield from ((f"{file}, row {number}", row) for number, row in enumerate(rows))
+
+
+def _csv(file: Path) -> Iterator[tuple[str, Any]]:
+    csv.field_size_limit(1 << 24)
+    with open(file, encoding="utf-8-sig", newline="") as lines:
+        reader = csv.DictReader(lines, strict=True)
+        try:
+            for row in reader:
+                if None in row or None in row.values():
+                    raise DataError(
+                        f"{file}:{reader.line_num}: not as many fields as the header's {len(reader.fieldnames or ())}; is a "
+                        "comma unquoted?"
+                    )
+                yield f"{file}:{reader.line_num}", row
+        except csv.Error as error:
+            raise DataError(f"{file}:{reader.line_num}: {error}") from error
+
+
+def _parquet(file: Path) -> Iterator[tuple[str, Any]]:
+    import pyarrow
+    from pyarrow.parquet import ParquetFile
+
+    try:
+        number = 0
+        for batch in ParquetFile(file).iter_batches(batch_size=1024):
+            for row in batch.to_pylist():
+                yield f"{file}, row {number}", row
+                number += 1
+    except pyarrow.ArrowException as error:
+        raise DataError(f"{file}: no Parquet file ({str(error).splitlines()[0]}); is its download complete?") from error
+
+
+def _library() -> Any:
+    try:
+        import datasets
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            f'data sets of the Hub are read by the library datasets ({error}): pip install "sage-rlvr[trl]", or download the '
+            "files and give their folder"
+        ) from error
+    return datasets
+
+
+def _saved(folder: Path, data: DataSource) -> Rows:
+    """A folder that `Dataset.save_to_disk` wrote."""
+    library = _library()
+    found = library.load_from_disk(str(folder))
+    if isinstance(found, library.DatasetDict):
+        if data.split not in found:
+            raise ConfigError(f"{data.option('split')} = {data.split!r}: {folder} has the splits {', '.join(found)}")
+        found = found[data.split]
+    return _taken(found, data)
+
+
+def _hub(data: DataSource) -> Rows:
+    library = _library()
+    if data.revision is None:
+        revision = data.option("revision")
+        tell(f"{data.path}: no {revision}, so this is what the Hub has today; a commit there would pin it")
+    try:
+        found = library.load_dataset(data.path, data.subset, split=data.split, revision=data.revision)
+    except (OSError, ValueError, KeyError, RuntimeError) as error:  # unknown id, subset or split; a script; no network
+        raise ConfigError(
+            f"{data.option('path')} = {data.path!r} (subset {data.subset!r}, split {data.split!r}, revision "
+            f"{data.revision!r}): the Hub did not give it: {type(error).__name__}: {str(error).strip()[:400]}. Check the "
+            "names, or download the files and give their folder; data sets that need code of their own are not run"
+        ) from error
+    return _taken(found, data)
+
+
+def _taken(found: Dataset, data: DataSource) -> Rows:
+    if data.take is not None:
+        found = found.select(range(min(data.take, len(found))))
+    rows = list(found)
+    if not rows:
+        raise DataError(f"{data.path}, split {data.split}: holds no rows")
+    return Rows(data.path, rows, [f"{data.path} ({data.split}), row {i}" for i in range(len(rows))])
