@@ -16,6 +16,7 @@ from frozen.folders import write_all
 from sage_rlvr.cli.app import main
 from sage_rlvr.report import Page, build
 from sage_rlvr.report import page as module
+from sage_rlvr.report.markup import escaped
 from sage_rlvr.report.runs import curves, grids, learning, warnings
 from sage_rlvr.report.samples import SampleSet, Shown, sample_sets
 from sage_rlvr.results import Results, Run, compare, words
@@ -154,9 +155,7 @@ def test_the_page_opens_with_the_answer_then_a_picture(page: Page, html: str) ->
     order = [head.index(mark) for mark in ("</h1>\n<p>", "<svg", "<nav", "<h2 ")]
     assert order == sorted(order)
     text = page.markdown("figures")
-    assert text.splitlines()[2].startswith("no KL against GRPO: ") and text.splitlines()[4].startswith(
-        "![pass@1 against"
-    )
+    assert text.splitlines()[2] == escaped(page.answer) and text.splitlines()[4].startswith("![pass@1 against")
 
 
 def test_every_row_is_on_the_page_as_everywhere(folders: Path) -> None:
