@@ -172,15 +172,11 @@ def test_it_finishes_and_says_what_differs(
     for name in ("base", *ARMS, "report.html", "cross-check"):
         assert name in out
     assert "better" in out or "worse" in out or "tied" in out
-    for name in ("report.html", "passk.png", "result.json"):
+    for name in ("report.html", "figures/passk.png"):
         assert (trained / name).stat().st_size > 1000
     page = (trained / "report.html").read_text(encoding="utf-8")
     assert "://" not in page and page.count("<svg") >= 3  # one file, nothing fetched
-    result = json.loads((trained / "result.json").read_text(encoding="utf-8"))
-    assert [arm["name"] for arm in result["arms"]] == ["base", *ARMS] and result["problems"] == 6
-    assert all(len(arm["ps"]) == len(FRONTIER) for arm in result["arms"])  # all are treated alike
     assert re.search(r"took: training \d+ s, evaluation \d+ s, report \d+ s, together \d+ s", out)
-    assert all(len(arm["training"]["reward"]) == 2 for arm in result["arms"][1:])
     made = [path.stat().st_mtime_ns for path in sorted((trained / "evaluations").glob("*.npz"))]
     assert len(made) == 4
     assert demo_of(trained, warm_policy) == 0  # again: nothing is trained or evaluated anew
@@ -202,8 +198,6 @@ def test_real_processes_one_after_the_other(tmp_path: Path, warm_policy: Path) -
     assert demo_of(tmp_path, warm_policy, steps="3") == 0  # more steps go on where the runs stand
     for job, old in zip(plan(tmp_path, (0,), ARMS, words(warm_policy, steps="3")), rows, strict=True):
         assert job.finished and (job.directory / "metrics.jsonl").read_bytes().startswith(old)
-    result = json.loads((tmp_path / "result.json").read_text(encoding="utf-8"))
-    assert all(len(arm["training"]["reward"]) == 3 for arm in result["arms"][1:])  # and the page shows the new ones
 
 
 def test_another_recipe_in_the_same_folder_is_explained(trained: Path, warm_policy: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import sys
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
@@ -15,13 +16,13 @@ from chromium import Chromium, executable  # beside this file
 from frozen.folders import write_all
 from sage_rlvr.cli.app import main
 from sage_rlvr.report import Page, build
-from sage_rlvr.report import page as module
 from sage_rlvr.report.markup import escaped
 from sage_rlvr.report.runs import curves, grids, learning, warnings
 from sage_rlvr.report.samples import SampleSet, Shown, sample_sets
 from sage_rlvr.results import Results, Run, compare, words
 
 ROOT = Path(__file__).parents[2]
+module = sys.modules["sage_rlvr.report.build"]  # the package exports a function of that name
 BREAKOUT = "</script><script>alert('x')</script><!--"
 HOSTILE = (
     BREAKOUT,
