@@ -102,7 +102,7 @@ class FrontierGap:
     @property
     def comparison(self) -> Comparison:
         """As a row of the list of comparisons; no test is made, the interval alone decides."""
-        return _by_interval(self.difference, self.detectable, self.why)
+        return _by_interval(self.difference, self.detectable, self.why, self.value)
 
     @property
     def detectable_high(self) -> float:
@@ -351,9 +351,9 @@ def _compare_tables(a: Columns, b: Columns, over: str, level: float, resamples: 
     )
 
 
-def _by_interval(difference: Interval | None, mde: float, why: Reason) -> Comparison:
+def _by_interval(difference: Interval | None, mde: float, why: Reason, value: float | None = None) -> Comparison:
     if difference is None:
-        return unknown(why)
+        return unknown(why, value=math.nan if value is None else value)
     outcome: Outcome = "tied" if difference.contains(0.0) else "better" if difference.value > 0 else "worse"
     return Comparison(difference=difference, outcome=outcome, mde=mde)
 
