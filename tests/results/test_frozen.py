@@ -80,7 +80,7 @@ def check(source: str, pipelines: tuple[str, ...], found: list[Row]) -> int:
         if new is None and (mirror := rows.get((key[0], key[2], key[1], *key[3:]))) is not None:
             new = mirror.flipped()
         if new is None:
-            assert old["difference"] is None or (source, old["a"], old["b"]) in GONE or "placebo" in str(old["a"]), key
+            assert (source, old["a"], old["b"]) in GONE, key
             continue
         assert freeze.unlike(old, values(new)) == [], (key, "flipped" if flip else "")
         met += 1
@@ -88,7 +88,7 @@ def check(source: str, pipelines: tuple[str, ...], found: list[Row]) -> int:
 
 
 def test_a_sweep_prints_what_sweep_and_report_printed(made: Mapping[str, Path]) -> None:
-    assert check("sweep", ("sweep", "report"), compare(Results.read(made["sweep"]))) > 110
+    assert check("sweep", ("sweep", "report"), compare(Results.read(made["sweep"]))) > 90
 
 
 def test_a_demo_prints_what_demo_and_report_printed(made: Mapping[str, Path]) -> None:
@@ -121,7 +121,10 @@ def test_stores_print_what_compare_and_report_printed(
 
 def test_stores_of_two_tasks_print_what_compare_printed(made: Mapping[str, Path]) -> None:
     one = {"base": 1, "GRPO": 1, "SAGE": 1}
-    words = [f"{a},{b.split('=')[1]}" for a, b in zip(*(stores(made, t, ("1",), one) for t in ("sums", "riddles")), strict=True)]
+    words = [
+        f"{a},{b.split('=')[1]}"
+        for a, b in zip(*(stores(made, t, ("1",), one) for t in ("sums", "riddles")), strict=True)
+    ]
     found = compare(Results.read(*words, apart=True))
     assert check("stores", ("compare, 1 seed", "report, 1 seed"), found) > 10
 

@@ -1,6 +1,6 @@
 """summary.md from the tree of summary.json and the rows: the answer first, then what can be said, then the numbers.
 
-    python -m sage_rlvr.results.render docs/results     writes every summary.md there anew, and adjusted_p.md
+python -m sage_rlvr.results.render docs/results     writes every summary.md there anew, and adjusted_p.md
 """
 
 from __future__ import annotations
@@ -51,7 +51,11 @@ def markdown(found: Mapping[str, Any], rows: Sequence[Row]) -> str:
         blocks += [f"## On {world} ({problems} problems)", tables.away(inside, found).markdown()]
     blocks += [*_choice(found), "## Controls", bullets(_controls(found, rows)), "## Not run"]
     cells = found["not_run"]
-    blocks += fold(f"Runs of the design ({len(cells)})", bullets(cells)) if cells else ["- nothing: every run of the design is there"]
+    blocks += (
+        fold(f"Runs of the design ({len(cells)})", bullets(cells))
+        if cells
+        else ["- nothing: every run of the design is there"]
+    )
     return "\n\n".join(filter(None, blocks)) + "\n"
 
 
@@ -114,7 +118,11 @@ def _power(power: Mapping[str, Any] | None) -> list[str]:
     def known(value: str, bound: str) -> Any:
         return lambda p: f"{p[value]:.3f}\n± {p[bound]:.1g}" if p["known"] else "not available"
 
-    columns = {"power": lambda p: f"{p['power']:g}", "pass@1": known("pass1", "bound1"), "pass@256": known("passk", "boundk")}
+    columns = {
+        "power": lambda p: f"{p['power']:g}",
+        "pass@1": known("pass1", "bound1"),
+        "pass@256": known("passk", "boundk"),
+    }
     about = "No reward: pi(y)^power, normalized per problem. ±: what the normalizer leaves open."
     return ["## The base tempered over whole completions", about, table(columns, power["points"]).markdown()]
 
@@ -130,7 +138,9 @@ def _gains(gains: Sequence[Mapping[str, Any]] | None) -> list[str]:
             continue
         inside = f"{signed(gap.value)}, {100 * gap.level:g} % interval {signed(gap.low)} to {signed(gap.high)}"
         pair = f"{row['a']} minus {row['b']}"
-        lines.append(f"{row['metric']}: {signed(row['gain'])} is {word} ({pair} here {inside} over {gap.n} {gap.over}).")
+        lines.append(
+            f"{row['metric']}: {signed(row['gain'])} is {word} ({pair} here {inside} over {gap.n} {gap.over})."
+        )
     return ["## The gains that the paper prints for Branch over GRPO", bullets(lines)]
 
 
@@ -185,7 +195,11 @@ def adjusted(folder: Path) -> Table | None:
         return None
     rows = compare(Results.read(folder))
     ends = tree.get("endpoints") or {}
-    lists = [tree["comparisons"], *((ends.get(name) or {}).get("comparisons", ()) for name in ("cold", "power")), ends.get("leash") or ()]
+    lists = [
+        tree["comparisons"],
+        *((ends.get(name) or {}).get("comparisons", ()) for name in ("cold", "power")),
+        ends.get("leash") or (),
+    ]
     olds = [old for some in lists for old in some]
     pairs = [(old, row) for old, row in zip(olds, rows, strict=True) if _unlike(old["adjusted"], row.adjusted)]
     columns = {

@@ -46,13 +46,19 @@ def summary_of(results: Results, rows: Sequence[Row]) -> dict[str, Any]:
     found["base"] = None if base is None else _base(results, base)
     found["arms"] = {arm.key: _arm(results, arm) for arm in design.arms if arm.name != base}
     found["away"] = {task: _away(results, task) for task in facts.get("evaluate", {}).get("ood", ())}
-    found |= {"rows": [row_tree(row) for row in rows], "cold": _cold(results), "power": _power(results), "gains": _gains(results)}
+    found |= {
+        "rows": [row_tree(row) for row in rows],
+        "cold": _cold(results),
+        "power": _power(results),
+        "gains": _gains(results),
+    }
     found["relabelled"] = relabelled(results)
     found["added"] = {arm.key: arm.why for arm in design.arms if arm.why}
     found["left_out"] = list(results.notes)
     cells = [cell for cell in facts.get("cells", ()) if not cell["complete"]]
     found["not_run"] = [
-        f"{design.called(cell['arm'])} s{cell['seed']}: {results.runs[design.called(cell['arm']), cell['seed']].state}" for cell in cells
+        f"{design.called(cell['arm'])} s{cell['seed']}: {results.runs[design.called(cell['arm']), cell['seed']].state}"
+        for cell in cells
     ]
     return dict(plain(found))
 
@@ -108,12 +114,14 @@ def _arm(results: Results, arm: Arm) -> dict[str, Any]:
     means = found.passes(shown_ks(results)).mean(axis=1)
     row["pass"] = {str(k): asdict(one) for k, one in _passes(results, arm.name).items()}
     row["pass_by_seed"] = {
-        str(seed): dict(zip(map(str, shown_ks(results)), m.tolist(), strict=True)) for seed, m in zip(seeds, means, strict=True)
+        str(seed): dict(zip(map(str, shown_ks(results)), m.tolist(), strict=True))
+        for seed, m in zip(seeds, means, strict=True)
     }
     row["distinct"] = asdict(seed_interval([one.distinct[REFERENCE] for one in ones]))
     row["best_pass1"] = asdict(seed_interval([best_pass1(one.points).pass1 for one in ones]))
     row["frontier"] = [
-        {"temperature": p[0].temperature} | {end: float(np.mean([getattr(q, end) for q in p])) for end in ("pass1", "passk")}
+        {"temperature": p[0].temperature}
+        | {end: float(np.mean([getattr(q, end) for q in p])) for end in ("pass1", "passk")}
         for p in zip(*(one.points for one in ones), strict=True)
     ]
     row["frontier_by_seed"] = {
@@ -148,7 +156,9 @@ def training_of(runs: Sequence[Run], guided: bool) -> dict[str, Any]:
     for what, (key, when) in parts.items():
         values = [[r[key] for r in rows if key in r] for rows in logs]
         if all(values):
-            row[what] = {name: asdict(seed_interval([float(np.mean(part(v))) for v in values])) for name, part in when.items()}
+            row[what] = {
+                name: asdict(seed_interval([float(np.mean(part(v))) for v in values])) for name, part in when.items()
+            }
     kls = [run.raw_kl for run in runs]
     if None not in kls:
         row["kl_raw"] = asdict(seed_interval([kl for kl in kls if kl is not None]))
@@ -183,11 +193,18 @@ def dose(logs: Sequence[Sequence[Mapping[str, Any]]]) -> dict[str, float] | None
 def _away(results: Results, task: str) -> dict[str, Any]:
     base = results.design.base
     home = base if base and results.seeds(base, task) else None
-    rows: dict[str, Any] = {"problems": None if home is None else results.records[home, 0, task].problems, "base": None, "arms": {}}
+    rows: dict[str, Any] = {
+        "problems": None if home is None else results.records[home, 0, task].problems,
+        "base": None,
+        "arms": {},
+    }
     if home is not None:
         one, found = results.exact(home, 0, task), results.scores(home, task)
         means = [] if found is None else found.passes(shown_ks(results))[0].mean(axis=0).tolist()
-        rows["base"] = {"pass": dict(zip(map(str, shown_ks(results)), means, strict=True)), "best": asdict(best_pass1(one.points))}
+        rows["base"] = {
+            "pass": dict(zip(map(str, shown_ks(results)), means, strict=True)),
+            "best": asdict(best_pass1(one.points)),
+        }
         rows["base"] |= {"distinct": one.distinct[REFERENCE], "frontier": [asdict(point) for point in one.points]}
         logps = one.record.logps[REFERENCE]
         rows["base"]["support"] = int(sum(int(np.sum(np.asarray(row) > math.log(EPS))) for row in logps))
@@ -209,7 +226,11 @@ def _cold(results: Results) -> dict[str, Any] | None:
     def at(name: str) -> dict[str, Any]:
         return {str(k): asdict(found) for k, found in _passes(results, name, "", PAPER).items() if k in (1, results.k)}
 
-    home = at(base) if base and base in {name for name, *_ in results.records} and PAPER in results.temperatures(base) else None
+    home = (
+        at(base)
+        if base and base in {name for name, *_ in results.records} and PAPER in results.temperatures(base)
+        else None
+    )
     return {
         "temperature": PAPER,
         "base": home and {k: found["value"] for k, found in home.items()},
@@ -268,7 +289,9 @@ def relabelled(results: Results) -> dict[str, Any]:
     for k in (1, results.k):
         made = [paired_seeds(*(found.only(part).passes([k])[..., 0] for part in split)) for split in splits]
         out["tied"][f"pass@{k}"] = sum(c.outcome == "tied" for c in made)
-        names = [f"{control} {name} (seeds {', '.join(map(str, part))})" for name, part in zip("AB", splits[0], strict=True)]
+        names = [
+            f"{control} {name} (seeds {', '.join(map(str, part))})" for name, part in zip("AB", splits[0], strict=True)
+        ]
         from sage_rlvr.results.metric import Metric
 
         out["first"].append(sentence(Row(a=names[0], b=names[1], metric=Metric(k=k), comparison=made[0])))

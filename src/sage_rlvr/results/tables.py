@@ -62,7 +62,10 @@ def effects(rows: Sequence[Row], names: Sequence[str] = ()) -> Table:
         key = ("its placebo" if row.why == "placebo" else row.b, row.metric, row.task)
         columns.setdefault(key)
         cells.setdefault((row.a, key), []).append(chip(row))
-    arms = [*(name for name in names if any(name == a for a, _ in cells)), *dict.fromkeys(a for a, _ in cells if a not in names)]
+    arms = [
+        *(name for name in names if any(name == a for a, _ in cells)),
+        *dict.fromkeys(a for a, _ in cells if a not in names),
+    ]
     heads = tuple(f"vs {rival}\n{metric}" + (f" on {task}" if task else "") for rival, metric, task in columns)
     body = tuple((name, *("\n".join(cells.get((name, key), [NONE])) for key in columns)) for name in arms)
     return Table(header=("arm", *heads), rows=body, notes=(CHIPS,))
@@ -77,7 +80,9 @@ def cell(found: Interval | Mapping[str, Any] | float | None, digits: int = 3, *,
     text = f"{value:,.{digits}f}"
     if not math.isfinite(high - low):
         return f"{text} (one seed)" if inline else text
-    return f"{text} ({low:.{digits}f} to {high:.{digits}f})" if inline else f"{text}\n{low:.{digits}f}–{high:.{digits}f}"
+    return (
+        f"{text} ({low:.{digits}f} to {high:.{digits}f})" if inline else f"{text}\n{low:.{digits}f}–{high:.{digits}f}"
+    )
 
 
 # ------------------------------------------------------------------------------------------------------------------
@@ -100,13 +105,21 @@ def scores(found: Mapping[str, Any]) -> Table:
 
 def base_row(base: Mapping[str, Any]) -> dict[str, Any]:
     """The base among the arms."""
-    return {"label": "base", "seeds": [0], "pass": base["pass"], "distinct": base["distinct"], "best_pass1": base["best"]["pass1"]}
+    return {
+        "label": "base",
+        "seeds": [0],
+        "pass": base["pass"],
+        "distinct": base["distinct"],
+        "best_pass1": base["best"]["pass1"],
+    }
 
 
 def away(rows: Mapping[str, Any], found: Mapping[str, Any]) -> Table:
     """pass@k on another world."""
     columns: dict[str, Callable[[Any], str]] = {"arm": lambda row: row["label"]}
-    columns["seeds"] = lambda row: f"{len(row.get('seeds', ()))} of {len(found['seeds'])}" if row["label"] != "base" else ""
+    columns["seeds"] = lambda row: (
+        f"{len(row.get('seeds', ()))} of {len(found['seeds'])}" if row["label"] != "base" else ""
+    )
     for k in found["ks"]:
         columns[f"pass@{k}"] = lambda row, k=k: cell(row["pass"][str(k)]) if "pass" in row else NOT_RUN
     columns["best pass@1\nat any T"] = lambda row: cell(row.get("best_pass1"))
@@ -122,7 +135,11 @@ def costs(found: Mapping[str, Any]) -> Table:
         return lambda row: f"{row['support'][what]['value']:,.0f}" if "support" in row else ""
 
     def dose(what: str, form: str) -> Callable[[Any], str]:
-        return lambda row: ", ".join(f"{row['dose'][f'{what}_{when}']:{form}}" for when in ("first", "last")) if row.get("dose") else ""
+        return lambda row: (
+            ", ".join(f"{row['dose'][f'{what}_{when}']:{form}}" for when in ("first", "last"))
+            if row.get("dose")
+            else ""
+        )
 
     columns: dict[str, Callable[[Any], str]] = {"arm": lambda row: row["label"]}
     columns |= {"support kept": kept("preserved"), "gained": kept("gained"), "lost": kept("lost")}
@@ -149,7 +166,11 @@ def training(found: Mapping[str, Any]) -> Table | None:
     columns: dict[str, Callable[[Any], str]] = {"arm": lambda row: row["label"]}
     columns |= {"training reward,\nfirst tenth": of("reward", "first"), "last tenth": of("reward", "last")}
     columns["test pass@1"] = lambda row: cell(row["pass"]["1"]) if "pass" in row else ""
-    columns |= {"gradient norm,\nearly third": of("grad_norm", "early"), "middle": of("grad_norm", "middle"), "late": of("grad_norm", "late")}
+    columns |= {
+        "gradient norm,\nearly third": of("grad_norm", "early"),
+        "middle": of("grad_norm", "middle"),
+        "late": of("grad_norm", "late"),
+    }
     columns |= {"zero-variance groups,\nfirst tenth": of("dead", "first"), "last tenth ": of("dead", "last")}
     note = (
         "Training reward: mean of the samples that were drawn, each tenth of the steps on the problems that it drew. Gradient norms "

@@ -97,7 +97,7 @@ def chip(row: Row) -> str:
 def line(rows: Sequence[Row]) -> str:
     """Rows of one rival and metric in one sentence: "Against GRPO, pass@256: tied: A (...), B (...); worse: C (...)."."""
     first, several = rows[0], len({row.b for row in rows}) > 1
-    who = "Each against its own control" if several else f"Against {first.b}"
+    who = "Each against its own placebo" if several else f"Against {first.b}"
     words: dict[str, list[str]] = {}
     for row in rows:
         name = f"{row.a} vs {row.b}" if several else row.a
