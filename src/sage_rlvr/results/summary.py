@@ -16,13 +16,13 @@ import numpy as np
 
 from sage_rlvr.results.comparisons import Row
 from sage_rlvr.results.design import BASE, Arm
-from sage_rlvr.results.metric import PAPER, REFERENCE
+from sage_rlvr.results.metric import PAPER, REFERENCE, Metric
 from sage_rlvr.results.read import Results, Run
 from sage_rlvr.results.stored import FORMAT, plain, row_tree
 from sage_rlvr.results.words import sentence
 from sage_rlvr.stats.comparison import FEWEST_SEEDS, excludes, paired_seeds
 from sage_rlvr.stats.frontier import best_pass1, gap_to_frontier
-from sage_rlvr.stats.intervals import Interval, mean_interval, seed_interval, share_interval
+from sage_rlvr.stats.intervals import Interval, seed_interval
 from sage_rlvr.stats.support import support_change
 from sage_rlvr.stats.tempered import tempered
 
@@ -75,20 +75,12 @@ def _evaluated(results: Results) -> dict[str, Any]:
     return {"problems": record.problems, **{name: record.meta.get(name) for name in ("split", "draw")}}
 
 
-def _mean(results: Results, values: Sequence[float]) -> dict[str, Any]:
-    return asdict(seed_interval(values))
-
-
 def _passes(results: Results, name: str, task: str = "", temperature: float = REFERENCE) -> dict[int, Interval]:
     """k -> mean with its interval: over training seeds, of one seed over problems."""
     found = results.scores(name, task, temperature)
     if found is None:
         return {}
-    ks = shown_ks(results)
-    values = found.passes(ks)
-    if results.several:
-        return {k: seed_interval(values[:, :, j].mean(axis=1)) for j, k in enumerate(ks)}
-    return {k: share_interval(values[0, :, j]) for j, k in enumerate(ks)}
+    return {k: found.interval(k, several=results.several) for k in shown_ks(results)}
 
 
 def _base(results: Results, name: str) -> dict[str, Any]:
@@ -292,8 +284,6 @@ def relabelled(results: Results) -> dict[str, Any]:
         names = [
             f"{control} {name} (seeds {', '.join(map(str, part))})" for name, part in zip("AB", splits[0], strict=True)
         ]
-        from sage_rlvr.results.metric import Metric
-
         out["first"].append(sentence(Row(a=names[0], b=names[1], metric=Metric(k=k), comparison=made[0])))
     return out
 
@@ -314,4 +304,4 @@ def choose(results: Results, among: Sequence[str], by: str, task: str = "") -> d
     return out
 
 
-__all__ = ["KS", "choose", "dose", "mean_interval", "relabelled", "summary_of", "training_of"]
+__all__ = ["KS", "choose", "dose", "relabelled", "summary_of", "training_of"]

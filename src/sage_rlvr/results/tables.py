@@ -1,4 +1,4 @@
-"""Tables of strings, for a terminal, Markdown and HTML alike: the one helper of the house, and scores, effects, training as tables."""
+"""Tables of strings, for a terminal, Markdown and HTML alike: the one helper, and scores, effects and training as tables."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CHIPS = f"A cell: the outcome for the arm of the row, the difference, its 95 % i
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """A header and rows of strings. A cell may hold a newline (the interval stands under its number); `notes` explain the columns."""
+    """A header and rows of strings. A cell may hold a newline (an interval stands under its number); `notes` explain columns."""
 
     header: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
