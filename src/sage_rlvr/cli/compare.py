@@ -99,7 +99,9 @@ def setting_lines(results: Results) -> list[str]:
     if record is None:
         return []
     meta = record.meta
-    return [f"{world_words(meta['world'])}; {record.problems} {meta['split']} problems (draw {meta.get('draw')}), exact"]
+    return [
+        f"{world_words(meta['world'])}; {record.problems} {meta['split']} problems (draw {meta.get('draw')}), exact"
+    ]
 
 
 def caveats(results: Results) -> list[str]:

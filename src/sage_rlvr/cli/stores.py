@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sage_rlvr.cli.records import target_of
-from sage_rlvr.errors import ConfigError, DataError
+from sage_rlvr.errors import ConfigError
 from sage_rlvr.evaluation.settings import SampleSettings, store_place
-from sage_rlvr.stats.budget import check_budget
 
 if TYPE_CHECKING:
     from sage_rlvr.evaluation.sampled_run import SampleRun

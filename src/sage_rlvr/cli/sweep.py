@@ -78,7 +78,9 @@ class Demo(Command):
         planned = demo.plan(self.out, self.seeds, self.arms, session.edits, self.problems)
         workers, clock = _workers(self.workers), [time.monotonic()]
         runs, steps = len(planned.cells), planned.arms[0].config.steps
-        session.say(f"training {runs} runs of {steps} steps, {workers} at a time, in {self.out / 'runs'}", sweep.line(planned))
+        session.say(
+            f"training {runs} runs of {steps} steps, {workers} at a time, in {self.out / 'runs'}", sweep.line(planned)
+        )
         whole = sweep.run(planned, workers, session.out)
         clock.append(time.monotonic())
         sweep.write_summary(self.out)

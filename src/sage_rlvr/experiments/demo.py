@@ -31,10 +31,14 @@ def design(seeds: Sequence[int], arms: Sequence[str] | None, problems: int) -> t
         if len(set(given)) < len(given):
             raise ConfigError(f"--{what} {given}: one stands there twice; the same run twice is no second witness")
     if problems < 1:
-        raise ConfigError(f"--problems {problems}: an evaluation needs at least 1 (verdicts need 6, the demo takes 300)")
+        raise ConfigError(
+            f"--problems {problems}: an evaluation needs at least 1 (verdicts need 6, the demo takes 300)"
+        )
     control = matrix.control if matrix.control in chosen else chosen[0]
     evaluate = replace(matrix.evaluate, problems=problems)
-    return path, replace(matrix, seeds=tuple(seeds), arms={name: name for name in chosen}, control=control, evaluate=evaluate)
+    return path, replace(
+        matrix, seeds=tuple(seeds), arms={name: name for name in chosen}, control=control, evaluate=evaluate
+    )
 
 
 def plan(

@@ -286,7 +286,8 @@ def _check_questions(matrix: Matrix, arms: Sequence[Arm], source: Path) -> None:
         for name in (question.a, question.b):
             _require(name in names, f"{source}: questions: {name!r}: {_unknown('arm', name, sorted(names))}")
         _require(
-            question.metric in metrics, f"{source}: questions: {question.metric!r}: {_unknown('metric', question.metric, metrics)}"
+            question.metric in metrics,
+            f"{source}: questions: {question.metric!r}: {_unknown('metric', question.metric, metrics)}",
         )
 
 

@@ -131,7 +131,9 @@ def register_lines(found: Sequence[Answer]) -> list[str]:
         "set that raised it (selected)": lambda one: (
             f"{_cell(one.raised, one.question.metric)} {one.question.raised_by.results}: {one.question.raised_by.selected}".strip()
         ),
-        "seeds run for it": lambda one: f"{_cell(one.asked, one.question.metric)} {one.question.asked_of.results}".strip(),
+        "seeds run for it": lambda one: (
+            f"{_cell(one.asked, one.question.metric)} {one.question.asked_of.results}".strip()
+        ),
         "answer": lambda one: one.outcome,
         "all seeds together": lambda one: one.question.apart or _cell(one.together, one.question.metric),
     }

@@ -47,7 +47,6 @@ from sage_rlvr.experiments.design import (
 from sage_rlvr.experiments.jobs import Exact, Job, Task, as_read_back, run_tasks
 from sage_rlvr.models.policy import EMBEDDED, weights_hash
 from sage_rlvr.results import Results
-from sage_rlvr.results.render import write_summary
 from sage_rlvr.results.summary import choose
 from sage_rlvr.results.tables import NOT_RUN
 from sage_rlvr.runs import read_metrics, versions, write_json_atomic, write_text_atomic, writing
@@ -55,7 +54,6 @@ from sage_rlvr.stats.tempered import POWERS
 
 VALIDATION = "validation"
 ADOPTED = "adopted.json"  # in a run that was taken over: from where
-SECONDS_A_COMPLETION = 0.0025  # of a training step on one core, where no run of the folder tells
 LINE_SECONDS = 20.0
 
 
@@ -101,6 +99,7 @@ class Sweep:
     over: set[Task] = field(default_factory=set)
     failures: dict[Task, str] = field(default_factory=dict)
     choice: dict[str, Any] | None = None
+    workers: int = 1
 
     @property
     def tasks(self) -> list[Task]:
@@ -299,6 +298,7 @@ def _is_sampled(store: Path, problems: int, n: int, model: str) -> bool:
 def run(sweep: Sweep, workers: int, console: Console) -> bool:
     """Make what is missing, `workers` processes of one thread at a time; True where nothing failed. A failure is printed and
     the rest goes on; Ctrl-C lets every training run save, and writes down how far everything is."""
+    sweep.workers = workers
     _write_recipes(sweep)
     for said in _replaced(sweep):
         console.print(said, markup=False, soft_wrap=True)
@@ -538,7 +538,7 @@ def line(sweep: Sweep, taken: Collection[Cell] = ()) -> str:
     done = total - _steps_left(sweep, taken)
     whole = sum(sweep.status(cell) in ("evaluated", "validation only") for cell in sweep.cells)
     failed = f", {len(sweep.failures)} failed" if sweep.failures else ""
-    left = f"{left_words(sweep, taken)} left" + ", evaluation not counted" * (whole < len(sweep.cells))
+    left = left_words(sweep, taken) + ", evaluation not counted" * (whole < len(sweep.cells))
     return f"sweep: {done}/{total} steps, {whole} of {len(sweep.cells)} cells complete{failed}, {left}"
 
 
@@ -547,13 +547,16 @@ def _steps_left(sweep: Sweep, taken: Collection[Cell]) -> int:
 
 
 def left_words(sweep: Sweep, taken: Collection[Cell] = ()) -> str:
-    """CPU time of the training that is left, from what the runs of this folder took a step."""
-    rates = []
-    for cell in sweep.cells:
+    """Time that the training left takes, from what the last steps of the runs of this folder took; nothing is guessed."""
+    left, rates = _steps_left(sweep, taken), []
+    for cell in sweep.cells if left else ():
         rows = read_metrics(cell.job.directory)[-50:] if cell.job.done else []
         rates += [row["time/step_s"] for row in rows if "time/step_s" in row]
-    rate = sum(rates) / len(rates) if rates else SECONDS_A_COMPLETION * sweep.arms[0].config.rollout.completions
-    return f"about {_steps_left(sweep, taken) * rate / 60:.0f} CPU minutes of training"
+    if not left:
+        return "no training left"
+    if not rates:
+        return "time left is known after the first steps"
+    return f"about {left * sum(rates) / len(rates) / sweep.workers / 60:.1f} min of training left"
 
 
 def _tells_apart(line: str) -> bool:

@@ -53,7 +53,9 @@ def detail_lines(results: Results, rows: Sequence[Row]) -> list[str]:
     """Of every compared pair and task, in order: band, chance of an improvement, kept and found; steps where they differ."""
     lines: list[str] = []
     pairs = dict.fromkeys(
-        (row.a, row.b, row.task, row.metric.temperature) for row in rows if row.metric.at == "temperature" and not row.metric.matched
+        (row.a, row.b, row.task, row.metric.temperature)
+        for row in rows
+        if row.metric.at == "temperature" and not row.metric.matched
     )
     pairs = {key: None for key in pairs if key[3] == 1.0 or key[2]}
     for a, b, task, temperature in pairs:
@@ -125,14 +127,20 @@ def curve_words(found: CurveComparison, a: str, b: str) -> str:
         top = max(places, key=lambda i: abs(found.difference[i]))
         size = f" (largest difference {signed(float(found.difference[top]))} at k = {found.ks[top]})"
         parts.append(f"{CANNOT} at {span}" if outcome == "unknown" else f"{outcome} at {span}{size}")
-    many = "this k" if len(found.ks) == 1 else f"all {len(found.ks)} values of k at once (and is wider than an interval at one k)"
+    many = (
+        "this k"
+        if len(found.ks) == 1
+        else f"all {len(found.ks)} values of k at once (and is wider than an interval at one k)"
+    )
     return f"{a} vs {b} over k: {'; '.join(parts)}; the {100 * found.level:g} % band holds at {many}, over {found.n} {found.over}"
 
 
 def chance_words(found: Improvement, a: str, b: str, what: str) -> str:
     """P(a > b) with its interval."""
     i = found.interval
-    word = {"better": "above 1/2", "worse": "below 1/2", "unknown": f"{CANNOT}: {i.n} {i.over} are too few"}.get(found.outcome, "tied")
+    word = {"better": "above 1/2", "worse": "below 1/2", "unknown": f"{CANNOT}: {i.n} {i.over} are too few"}.get(
+        found.outcome, "tied"
+    )
     ends = f"{100 * i.level:g} % interval {i.low:.3f} to {i.high:.3f} over {i.n} {i.over}: " * math.isfinite(i.width)
     return f"P({a} > {b}), {what}: {i.value:.3f} ({ends}{word})"
 
@@ -144,7 +152,10 @@ def chance_words(found: Improvement, a: str, b: str, what: str) -> str:
 def _kept_exactly(results: Results, a: Scores, b: Scores) -> Iterator[str]:
     """Definition 4.1 over completions and over problems, and the problems expected to be solved in k samples."""
     pairs = [(results.exact(b.arm, s).record.logps[1.0], results.exact(a.arm, s).record.logps[1.0]) for s in a.seeds]
-    cells = [(*exact_cells(old, new, EPS), expected_cells(success_probability(old), success_probability(new), results.k)) for old, new in pairs]
+    cells = [
+        (*exact_cells(old, new, EPS), expected_cells(success_probability(old), success_probability(new), results.k))
+        for old, new in pairs
+    ]
     what = (
         f"right completions with probability above 1/{1 / EPS:.0f} (Definition 4.1)",
         f"problems with one of them at least, of {len(b.problems)}",
@@ -174,9 +185,14 @@ def _kept_of_counts(a: Scores, b: Scores, k: int) -> Iterator[str]:
     counts = (n, right[0], n, left[0])
     seen, floor = leash_at_k(*counts, k), leash_noise_floor(*counts, k)
     error: Mapping[str, float] = leash_sampling_error(*counts, k) if 2 * k <= n else {}
-    cells = [f"{name} {getattr(seen, name):.4g}" + (f" (sampling error {error[name]:.2g})" if error else "") for name in WORDS]
+    cells = [
+        f"{name} {getattr(seen, name):.4g}" + (f" (sampling error {error[name]:.2g})" if error else "")
+        for name in WORDS
+    ]
     chance = f"{floor.expanded:.1f}" if floor.expanded >= 0.1 else f"{floor.expanded:.1g}"
-    whole = f"; expanded against shrunk, McNemar's p = {mcnemar_p(round(seen.expanded), round(seen.shrunk)):.2g}" * (k == n)
+    whole = f"; expanded against shrunk, McNemar's p = {mcnemar_p(round(seen.expanded), round(seen.shrunk)):.2g}" * (
+        k == n
+    )
     yield (
         f"{head}: {', '.join(cells)}; two runs of one policy would show {chance} problems expanded and as many shrunk by chance "
         f"alone{whole}."
@@ -188,7 +204,9 @@ def _kept_of_counts(a: Scores, b: Scores, k: int) -> Iterator[str]:
     found, apart = leash_discoveries(*counts), []
     for word, hits in (("new", found.new), ("lost", found.lost)):
         names = [name for name, hit in zip(a.problems, hits.tolist(), strict=True) if hit]
-        apart.append(f"{len(names)} {word}" + (f" ({', '.join(names[:5])}{', ...' * (len(names) > 5)})" if names else ""))
+        apart.append(
+            f"{len(names)} {word}" + (f" ({', '.join(names[:5])}{', ...' * (len(names) > 5)})" if names else "")
+        )
     yield (
         f"{a.task}: problems that only one of the two solves, beyond luck (two-sided, at most 5 % chance of even one by luck, all "
         f"{n} samples): {', '.join(apart)}."
@@ -224,7 +242,9 @@ def steps_lines(results: Results) -> list[str]:
     if len(set(told.values())) < 2:
         return []
     said = "; ".join(f"{name}: {text}" for name, text in told.items())
-    return [f"Training steps differ ({said}): a difference between these arms is also one of how long they were trained."]
+    return [
+        f"Training steps differ ({said}): a difference between these arms is also one of how long they were trained."
+    ]
 
 
 __all__ = ["band", "chance_words", "curve_words", "detail_lines", "improvement", "pair_lines", "sides", "steps_lines"]

@@ -52,7 +52,9 @@ class Scores:
         of samples, their samples."""
         values = self.passes([k])[..., 0]
         if len(values) == 1 and not several:
-            return share_interval(values[0]) if self.n is None else passk_interval(self.n, self.values[0].astype(int), k)
+            return (
+                share_interval(values[0]) if self.n is None else passk_interval(self.n, self.values[0].astype(int), k)
+            )
         if self.n is None:
             return seed_interval(values.mean(axis=1))
         found = seed_interval(values.mean(axis=1), least=least_seen(self.values.size))

@@ -136,7 +136,9 @@ def world_words(world: Mapping[str, Any]) -> str:
     if world.get("name") != "countdown":
         return str(world.get("name", ""))
     sizes = " or ".join(str(n) for n in world["counts"])
-    return f"Countdown: {sizes} numbers of 1..{world['max_number']}, targets {world['min_target']}..{world['max_target']}"
+    return (
+        f"Countdown: {sizes} numbers of 1..{world['max_number']}, targets {world['min_target']}..{world['max_target']}"
+    )
 
 
 def span(c: Comparison) -> str:
@@ -185,4 +187,17 @@ def _plain(x: float) -> str:
     return f"{x:.3f}" if x >= 0.0005 else f"{x:.1g}"
 
 
-__all__ = ["BEFORE", "CANNOT", "REASONS", "answer", "chip", "families", "groups", "line", "outcome", "sentence", "span", "world_words"]
+__all__ = [
+    "BEFORE",
+    "CANNOT",
+    "REASONS",
+    "answer",
+    "chip",
+    "families",
+    "groups",
+    "line",
+    "outcome",
+    "sentence",
+    "span",
+    "world_words",
+]
