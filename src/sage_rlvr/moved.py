@@ -87,13 +87,10 @@ MODULES = {
     "tasks.mathematics": "tasks.math",
     "theory.tilts": "theory.reweighting",
     "verbs.doctor": "cli.doctor",
-    "verbs.found": "cli.found",
     "verbs.guides": "studies.guides.command",
     "verbs.plans": "cli.plans",
     "verbs.recipes": "cli.recipes",
     "verbs.records": "cli.records",
-    "verbs.report": "cli.report",
-    "verbs.report_samples": "cli.report_samples",
     "verbs.stores": "cli.stores",
     "verbs.tables": "cli.tables",
 }  # old module: new module, both below sage_rlvr

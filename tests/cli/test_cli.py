@@ -26,7 +26,9 @@ from sage_rlvr.evaluation import record as records
 from sage_rlvr.evaluation.record import Record, load_record
 from sage_rlvr.models import policy as engine_base
 from sage_rlvr.models.policy import load_policy
-from sage_rlvr.report import Arm, Result, Support, results_table, seeds_table, summarise, summarise_seeds
+from sage_rlvr.report.result import Arm, Result, Support
+from sage_rlvr.report.summary import summarise, summarise_seeds
+from sage_rlvr.report.tables import results_table, seeds_table
 from sage_rlvr.runs import RunDir, read_metrics
 from sage_rlvr.stats.passk import pass_at_k
 

@@ -15,7 +15,6 @@ import pytest
 from rich.console import Console
 
 from sage_rlvr.cli.app import main
-from sage_rlvr.cli.found import gather
 from sage_rlvr.cli.records import named_records
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.evaluation.record import Record, load_record, save_record
@@ -25,6 +24,7 @@ from sage_rlvr.experiments import sweep as module
 from sage_rlvr.experiments.jobs import Task, run_tasks
 from sage_rlvr.experiments.summary import between, choose, raw_kl, read_folder, relabelled, summarise, write_summary
 from sage_rlvr.experiments.sweep import Sweep, adoptable, dry_lines, line, plan, run, table
+from sage_rlvr.results import Results
 
 MATRIX = """
 tier: small
@@ -173,8 +173,8 @@ def test_it_makes_what_is_missing_and_only_that(
     shown = summarise(tmp_path / "temperatures")["arms"]["grpo"]
     assert [point["temperature"] for point in shown["frontier"]] == [1.0]
     assert shown["pass"] == summarise(out)["arms"]["grpo"]["pass"]
-    found = gather([str(tmp_path / "temperatures")], {})
-    assert {tuple(r.logps) for policy in found.arms.values() for r in policy.records.values()} == {(1.0,)}
+    found = Results.read(tmp_path / "temperatures")
+    assert {tuple(record.logps) for record in found.records.values()} == {(1.0,)}
 
 
 @pytest.mark.slow

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sage_rlvr.report import Arm, Result
 from sage_rlvr.report.digest import (
     AWAY,
     BEST,
@@ -26,6 +25,7 @@ from sage_rlvr.report.digest import (
     matrix,
     unlike,
 )
+from sage_rlvr.report.result import Arm, Result
 from sage_rlvr.report.summary import control_pairs
 from sage_rlvr.stats.comparison import adjust, paired_seeds
 

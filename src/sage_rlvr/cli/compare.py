@@ -191,14 +191,15 @@ def print_table(session: Session, table: Table) -> None:
 
 
 def write_page(results: Results, folder: Path, session: Session) -> None:
-    """The page and the pictures of these results."""
-    from sage_rlvr.report.build import build
+    """The page and its pictures in a folder."""
+    from sage_rlvr.report import build
     from sage_rlvr.runs import writing
 
+    page = build(results)
     with writing("report", folder, 8 << 20):
         folder.mkdir(parents=True, exist_ok=True)
-        (page, *_) = build(results).write(folder / "report.html", png=folder)
-    session.say(f"\npage     {page}\npictures {folder}/*.png")
+        page.write(folder / "report.html", png=folder / "figures")
+    session.say(f"\npage     {folder / 'report.html'}\npictures {folder / 'figures'}/*.png")
 
 
 def paper_lines(arms: Sequence[str]) -> list[str]:
