@@ -17,9 +17,11 @@ from frozen.folders import write_all
 from sage_rlvr.cli.app import main
 from sage_rlvr.report import Page, build
 from sage_rlvr.report.markup import escaped
+from sage_rlvr.report.policies import policies
 from sage_rlvr.report.runs import curves, grids, learning, warnings
 from sage_rlvr.report.samples import SampleSet, Shown, sample_sets
 from sage_rlvr.results import Results, Run, compare, words
+from sage_rlvr.results.summary import summary_of
 
 ROOT = Path(__file__).parents[2]
 module = sys.modules["sage_rlvr.report.build"]  # the package exports a function of that name
@@ -208,7 +210,7 @@ def test_samples_alone_make_a_page(folders: Path) -> None:
 def test_a_stored_summary_is_enough() -> None:
     page = build(Results.read(ROOT / "docs" / "results" / "tier1"))
     text = page.markdown("figures")
-    assert {"frontier", "passk", "support"} <= set(page.figures) and "| GRPO | 6 |" in text
+    assert {"frontier", "passk", "support"} <= set(page.figures) and "| GRPO | 6 of 6 |" in text
     assert "No run directory was given, so there are no training curves." in text
     assert "tokens drawn, M" in text and page.answer in page.markdown().replace("\\", "")
 
@@ -219,7 +221,9 @@ def test_nothing_to_compare_is_said(folders: Path) -> None:
 
 
 def test_a_guide_that_did_nothing_is_said_beside_its_results() -> None:
-    (said,) = warnings({"SAGE-Token": (0.0, 0.0, 1.0, 1.0), "SAGE-Branch": (0.2, 0.1, 1.1, 1.05)})
+    idle, active = ({"active_first": x, "active_last": x, "q_first": 1.0, "q_last": 1.0} for x in (0.0, 0.2))
+    arms = {"token": {"label": "SAGE-Token", "dose": idle}, "branch": {"label": "SAGE-Branch", "dose": active}}
+    (said,) = warnings({"arms": arms})
     assert said.startswith("SAGE-Token: q differed from 1 on 0.0%")
 
 
@@ -235,7 +239,8 @@ def test_training_curves_survive_uneven_and_missing_runs() -> None:
 
 
 def test_grids_and_learning_curves_are_found_by_configuration(folders: Path) -> None:
-    them = module.policies(Results.read(folders / "demo"))
+    results = Results.read(folders / "demo")
+    them = policies(summary_of(results, []))
     names = [name for name in them if name != "base"]
     configs = {name: {"a": i // 2, "b": i % 2} for i, name in enumerate([*names, "not run"])}
     (grid,) = grids(configs, them, 256)

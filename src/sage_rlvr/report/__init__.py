@@ -1,6 +1,6 @@
 """Reports: results in; one offline HTML file, Markdown and figures out. No torch.
 
-    build(Results.read("runs/demo")).write(Path("report.html"))
+build(Results.read("runs/demo")).write(Path("report.html"))
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import math
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -18,13 +19,17 @@ from markupsafe import Markup
 from matplotlib.figure import Figure
 
 from sage_rlvr.report import answers, browser, figures, runs, scores
-from sage_rlvr.report.markup import Table, asset, escaped, template, to_html
-from sage_rlvr.report.policies import policies
+from sage_rlvr.report.markup import asset, escaped, template, to_html
+from sage_rlvr.report.policies import Policy, policies
 from sage_rlvr.report.samples import SampleSet, by_task, first_of_each, sample_sets
 from sage_rlvr.report.style import Looks, dark_twins, looks, png_of, svg_of
-from sage_rlvr.results import Results, Row, compare, words
-from sage_rlvr.results.metric import PAPER, REFERENCE
+from sage_rlvr.results import Results, Row, compare, tables, words
+from sage_rlvr.results.design import BASE
+from sage_rlvr.results.metric import PAPER
+from sage_rlvr.results.summary import summary_of
+from sage_rlvr.results.tables import Table, cell
 from sage_rlvr.runs import write_text_atomic
+from sage_rlvr.stats.comparison import signed
 
 # No request may leave the page, and no script runs but the one whose hash is named; {script} is 'none' where there is none
 POLICY = (
@@ -103,32 +108,26 @@ class Page:
         return template("report.md.j2", figure=figure, draw=figures, browser=browser, **self.values)
 
 
-def build(results: Results, *, title: str = "", shown: int = 16, register: Mapping[str, Any] | None = None) -> Page:
-    """The page of these results. shown: samples of each problem and store on it; register: {"rule", "table"} of the questions."""
-    rows = compare(results)
-    them = policies(results)
-    base = results.design.base if results.design.base in them else next(iter(them), None)
-    trained, samples = runs.by_arm(results), sample_sets(results, shown)
+def build(
+    results: Results, rows: Sequence[Row] | None = None, *, title: str = "", shown: int = 16, register: Any = None
+) -> Page:
+    """The page of these results. rows: their comparisons, made here where none are given. shown: samples of each problem and store
+    on it; register: {"rule", "table"} of the questions that this folder raised or answers."""
+    rows = compare(results) if rows is None else rows
+    found = summary_of(results, rows)
+    them, samples, trained = policies(found), sample_sets(results, shown), runs.by_arm(results)
     browsed = _browsed(samples)
-    every = [
-        *([base] if base else [samples[0].arm] if samples else []),
-        *results.design.names,
-        *them,
-        *(s.arm for s in samples),
-        *trained,
-    ]
-    look = looks(name for name in every if name)
-    values = (
-        _verdicts(results, rows, them, samples)
-        | _scores(results, them, base, samples)
-        | _training(results, them, base, trained)
-        | _answers(results, samples)
-    )
-    values |= {
-        "title": title or _title(results, them, samples), "answer": words.answer(rows), "lead": _lead(results, them, samples),
-        "base": base or "", "k": results.k, "seeds": max((len(p.seeds) for p in them.values()), default=0),
-        "register": register, "samples": _about(samples, browsed),
-    }  # fmt: skip
+    home = [s.arm for s in samples if s.policy == BASE]
+    look = looks([*them, *home, *results.design.names, *(s.arm for s in samples), *trained])
+    base = results.design.base or next(iter(them), "")
+    values = _said(results, rows, found, [*them, *results.design.names])
+    values |= _scores(results, found, them, base, samples) | _training(results, found, them, base, trained)
+    values |= _answers(results, samples) | {"register": register, "samples": _about(samples, browsed)}
+    names = list(dict.fromkeys([*them, *(s.arm for s in samples)]))
+    usual = " · ".join(names) if 0 < len(names) < 5 else f"{len(names)} policies"
+    called = title or results.design.title or usual
+    values |= {"title": title or called[:1].upper() + called[1:], "lead": _lead(found, them, samples)}
+    values |= {"base": base, "k": results.k, "seeds": max((len(p.seeds) for p in them.values()), default=0)}
     return Page(values, look, browser.data_of(browsed, look) if browsed else None)
 
 
@@ -136,88 +135,69 @@ def build(results: Results, *, title: str = "", shown: int = 16, register: Mappi
 # words
 
 
-def _title(results: Results, them: Mapping[str, Any], samples: Sequence[SampleSet]) -> str:
-    if results.design.title:
-        return results.design.title[:1].upper() + results.design.title[1:]
-    names = list(dict.fromkeys([*them, *(s.arm for s in samples)]))
-    return " · ".join(names) if 0 < len(names) < 5 else f"{len(names)} policies"
-
-
-def _lead(results: Results, them: Mapping[str, Any], samples: Sequence[SampleSet]) -> str:
+def _lead(found: Mapping[str, Any], them: Mapping[str, Policy], samples: Sequence[SampleSet]) -> str:
     """What was evaluated, on what, and what an interval is over."""
     if not them:
         tasks = sorted({s.task for s in samples})
         return f"Sampled on {', '.join(tasks) or 'nothing'}; no exact evaluation was given."
-    facts = results.stored or {}
-    record = next(iter(results.records.values()), None)
-    world = facts.get("world") or ("" if record is None else _world(record.meta["world"]))
-    problems = facts["evaluate"]["problems"] if facts else record.problems if record else 0
-    seeds = max(len(p.seeds) for p in them.values())
-    over = (
-        f"{seeds} training seeds each; intervals are 95 % over training seeds"
-        if seeds > 1
-        else "intervals are 95 % over problems"
+    seeds, spec = max(len(p.seeds) for p in them.values()), found["evaluate"]
+    trained = f"{seeds} training seeds each, paired; " if seeds > 1 else ""
+    over = "training seeds (Student's t)" if seeds > 1 else "problems"
+    world, steps = (
+        (f"{found['world']}. " if found.get("world") else ""),
+        f"; {found['steps']} steps" if found.get("steps") else "",
     )
-    of = f" of {world}" if world else ""
-    return f"{len(them)} policies on the same {problems} problems{of}, {over}. Every probability is an exact sum."
-
-
-def _world(world: Mapping[str, Any]) -> str:
-    if world.get("name") != "countdown":
-        return str(world.get("name", ""))
-    sizes = " or ".join(str(n) for n in world["counts"])
     return (
-        f"Countdown: {sizes} numbers of 1..{world['max_number']}, targets {world['min_target']}..{world['max_target']}"
+        f"{world}{len(them)} policies on the same {spec['problems']} {spec['split']} problems, all right answers enumerated, so "
+        f"every probability is an exact sum{steps}; {trained}95 % intervals are over {over}."
     )
 
 
-def _verdicts(
-    results: Results, rows: Sequence[Row], them: Mapping[str, Any], samples: Sequence[SampleSet]
-) -> dict[str, Any]:
-    """Rows by section: the main ones, those at T = 0.3, against the sharpened base."""
-    cold = [row for row in rows if row.metric.temperature == PAPER != REFERENCE and not row.task]
+def _said(results: Results, rows: Sequence[Row], found: Mapping[str, Any], order: Sequence[str]) -> dict[str, Any]:
+    """The answer, and the rows by section: primary, exploratory, at T = 0.3, against the sharpened base."""
+    cold = [row for row in rows if row.metric.temperature == PAPER and not row.task]
     power = [row for row in rows if row.why == "power"]
     main = [row for row in rows if row not in cold and row not in power]
     caveats = []
-    if them:
+    if found["arms"] and results.design.base:
         caveats.append(HELD_FIXED if results.several or results.stored else ONE_SEED)
-        caveats += [CHOSEN_HERE] * any(len(p.frontier) > 1 for p in them.values())
-    order = list(dict.fromkeys([*them, *results.design.names]))
+        caveats += [CHOSEN_HERE] * any(len(row.get("frontier", ())) > 1 for row in found["arms"].values())
+    groups = {
+        "primary": [r for r in main if r.family == "primary"],
+        "exploratory": [r for r in main if r.family != "primary"],
+    }
+    groups |= {"cold": cold, "power": power}
     return {
-        "verdicts_of": said(main, order), "cold_verdicts": said(cold, order), "power_verdicts": said(power, order),
-        "scope": words.families(rows), "caveats": caveats, "left_out": list(dict.fromkeys(results.notes)),
+        "answer": words.answer(rows), "families": words.families(rows), "caveats": caveats, "notes": found["notes"],
+        "said": {name: _rows(some, order) for name, some in groups.items()}, "compared": bool(rows),
+        "gains": [_gain(row) for row in found.get("gains") or ()], "relabelled": _relabelled(found),
     }  # fmt: skip
 
 
-def said(rows: Sequence[Row], order: Sequence[str]) -> dict[str, Any] | None:
-    """Rows as lines of groups, as a matrix of arms and groups, and each in full; None where there are none."""
+def _rows(rows: Sequence[Row], order: Sequence[str]) -> dict[str, Any] | None:
+    """Rows as lines of groups, as a table of arms and groups, and each in full; None where there are none."""
     if not rows:
         return None
-    groups = words.groups(rows)
-    names = dict.fromkeys(row.a for row in rows)
-    ranked = [name for name in order if name in names] + [name for name in names if name not in order]
-    cells = {(row.a, i): row for i, group in enumerate(groups) for row in group}
-    header = [
-        "arm",
-        *(f"vs {_rival(group)}\n{group[0].metric}{' on ' * bool(group[0].task)}{group[0].task}" for group in groups),
-    ]
-    body = [[escaped(name), *(_chip(cells.get((name, i))) for i in range(len(groups)))] for name in ranked]
-    note = "A cell: the verdict on the arm of the row, the difference, its 95 % interval. –: not compared."
-    return {
-        "lines": [words.line(group) for group in groups], "matrix": Table(header=header, rows=body, notes=[note]),
-        "sentences": [words.sentence(row) for row in rows],
-    }  # fmt: skip
+    lines = [words.line(group) for group in words.groups(rows)]
+    return {"lines": lines, "table": tables.effects(rows, order), "sentences": [words.sentence(row) for row in rows]}
 
 
-def _rival(group: Sequence[Row]) -> str:
-    return group[0].b if len({row.b for row in group}) == 1 else "its placebo"
+def _gain(row: Mapping[str, Any]) -> str:
+    """Whether the interval of Branch against GRPO leaves the paper's gain out."""
+    gap, word = row["difference"], "excluded" if row["excluded"] else "not excluded"
+    if gap["low"] is None:
+        return f"{row['metric']}: {signed(row['gain'])} cannot be judged: too few training seeds."
+    inside = f"{signed(gap['value'])}, {100 * gap['level']:g} % interval {signed(gap['low'])} to {signed(gap['high'])}"
+    pair = f"{row['a']} minus {row['b']}"
+    return f"{row['metric']}: {signed(row['gain'])} is {word} ({pair} here {inside} over {gap['n']} {gap['over']})."
 
 
-def _chip(row: Row | None) -> Markup:
-    if row is None:
-        return Markup("–")
-    word, *numbers = words.chip(row).split("\n")
-    return Markup("<br>".join([f"**{word}**", *map(escaped, numbers)]))
+def _relabelled(found: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The control's seeds in two halves, as two names of one arm: how many splits come out tied."""
+    again = found["relabelled"]
+    if not found["control"] or not again["splits"]:
+        return None
+    return {**again, "control": found["arms"][found["control"]]["label"]}
 
 
 # ------------------------------------------------------------------------------------------------------------------
@@ -225,38 +205,90 @@ def _chip(row: Row | None) -> Markup:
 
 
 def _scores(
-    results: Results, them: Mapping[str, Any], base: str | None, samples: Sequence[SampleSet]
+    results: Results, found: Mapping[str, Any], them: Mapping[str, Policy], base: str, samples: Sequence[SampleSet]
 ) -> dict[str, Any]:
-    k = results.k
-    points = scores.power_points(results, base)
-    known = [(p["pass1"], p["passk"]) for p in points if p["known"]]
-    alone = [s for s in samples if s.arm not in them] if them else list(samples)
-    apart = [s for task, sets in by_task(samples).items() for s in sets if task in {one.task for one in alone}]
-    tables = [{"title": "", "table": scores.score_table(results, them, k)}] if them else []
-    cold = scores.cold_table(results, base)
+    k, power = results.k, found["power"]
+    alone = {s.task for s in samples if s.policy not in them}
+    apart = [s for s in samples if s.task in alone]
+    first = [{"title": "", "table": tables.scores(found), "fold": ""}] if them else []
     return {
-        "frontier": scores.frontier_of(them, base, k, known), "passk": scores.passk_lines(them) if them else None,
-        "power": scores.power_table(points, k) if points else None, "cold": cold, "cold_temperature": PAPER,
-        "tables": [{"folded": ""} | one for one in (*tables, *scores.sampled_tables(apart))],
+        "frontier": scores.frontier_of(them, base, k, power), "passk": scores.passk_lines(results, them) if them else None,
+        "power": _power_table(power["points"], k) if power else None, "cold": _cold_table(found, k) if found["cold"] else None,
+        "cold_temperature": PAPER, "tables": [*first, *scores.sampled_tables(results, apart)],
         "sampled_curves": scores.sampled_curves(apart), "differences": scores.differences(results, base, apart),
-        "gaps": scores.gaps(results, them, base), "away": scores.away(results), "support": scores.support(them, base),
+        "gaps": scores.gaps(results, them, base), "support": _support(them, found),
+        "away": [(world, tables.away(inside, found)) for world, inside in found["away"].items()],
     }  # fmt: skip
+
+
+def _cold_table(found: Mapping[str, Any], k: int) -> Table:
+    """pass@1 and pass@k at T = 0.3 beside T = 1."""
+    cold, rows = found["cold"], []
+    if cold["base"]:
+        rows.append(("base", *(cell(side[str(n)]) for n in (1, k) for side in (cold["base"], found["base"]["pass"]))))
+    for key, row in cold["arms"].items():
+        rows.append((row["label"], *(cell(side[str(n)]) for n in (1, k) for side in (row, found["arms"][key]["pass"]))))
+    return Table(header=("arm", *(f"pass@{n}\nT = {t:g}" for n in (1, k) for t in (PAPER, 1.0))), rows=tuple(rows))
+
+
+def _power_table(points: Sequence[Mapping[str, Any]], k: int) -> Table:
+    """Power, pass@1 and pass@k, each with what the normalizer leaves open."""
+
+    def known(p: Mapping[str, Any], value: str, bound: str) -> str:
+        return f"{p[value]:.3f}\n± {p[bound]:.1g}" if p["known"] else "not available"
+
+    rows = tuple((f"{p['power']:g}", known(p, "pass1", "bound1"), known(p, "passk", "boundk")) for p in points)
+    return Table(header=("power", "pass@1", f"pass@{k}"), rows=rows)
+
+
+def _support(them: Mapping[str, Policy], found: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Right completions kept, gained and lost against the base (Definition 4.1)."""
+    rows = [row for row in found["arms"].values() if "support" in row]
+    if not rows or found["base"] is None:
+        return None
+    body = [("base", f"{found['base']['support']:,}", "–", "–", "–")]
+    for row in rows:
+        kept, lost = (row["support"][what]["value"] for what in ("preserved", "lost"))
+        cells = (cell(row["support"][what], 0) for what in ("preserved", "gained", "lost"))
+        body.append((row["label"], *cells, f"{kept / max(kept + lost, 1):.1%}"))
+    table = Table(header=("arm", "kept", "gained", "lost", "share kept"), rows=tuple(body))
+    return {
+        "kept": {n: p.support for n, p in them.items() if p.support},
+        "base": found["base"]["support"],
+        "table": table,
+    }
 
 
 def _training(
-    results: Results, them: Mapping[str, Any], base: str | None, trained: Mapping[str, Any]
+    results: Results, found: Mapping[str, Any], them: Mapping[str, Policy], base: str, trained: Mapping[str, Any]
 ) -> dict[str, Any]:
-    doses, configs = runs.doses(results, trained), runs.configs_of(trained)
-    stored = results.stored or {}
+    configs, more = runs.configs_of(trained), [tables.costs(found), tables.training(found)]
     return {
-        "training": runs.curves(trained), "warnings": runs.warnings(doses),
-        "training_tables": runs.tables(results, trained, doses), "learning": runs.learning(configs, them, base, results.k),
-        "grids": runs.grids(configs, them, results.k), "states": runs.states(results, trained),
-        "cards": runs.cards(results, trained), "versions": runs.versions(trained) or list(stored.get("versions", {}).items()),
+        "training": runs.curves(trained), "warnings": runs.warnings(found),
+        "training_tables": [table for table in more if table is not None and table.rows],
+        "learning": runs.learning(configs, them, base, results.k), "grids": runs.grids(configs, them, results.k),
+        "states": runs.states(results, trained), "cards": runs.cards(results, trained), "choice": _choice(found),
+        "versions": runs.versions(trained) or list((found.get("versions") or {}).items()),
         "added": [(arm.name, arm.why) for arm in results.design.arms if arm.why],
-        "not_run": [str(text) for text in (*stored.get("not_run", ()), *stored.get("left_out", ()))],
+        "not_run": list(found["not_run"]), "left_out": list(dict.fromkeys([*results.notes, *found["left_out"]])),
         "sources": [str(path) for path in results.sources],
     }  # fmt: skip
+
+
+def _choice(found: Mapping[str, Any]) -> dict[str, Any] | None:
+    """What was chosen on validation problems, and by what."""
+    choice = found.get("choice")
+    if not choice:
+        return None
+    ranked = sorted(choice["scores"].items(), key=lambda item: -math.inf if item[1] is None else item[1], reverse=True)
+    rows = tuple(
+        (
+            found["arms"][key]["label"] + " (chosen)" * (key == choice["chosen"]),
+            "no common range" if s is None else f"{s:.4f}",
+        )
+        for key, s in ranked
+    )
+    return choice | {"table": Table(header=("arm", "score on validation"), rows=rows)}
 
 
 # ------------------------------------------------------------------------------------------------------------------
