@@ -120,7 +120,7 @@ def build(
     home = [s.arm for s in samples if s.policy == BASE]
     look = looks([*them, *home, *results.design.names, *(s.arm for s in samples), *trained])
     base = results.design.base or next(iter(them), "")
-    values = _said(results, rows, found, [*them, *results.design.names])
+    values = _said(results, rows, found, list(dict.fromkeys([*them, *results.design.names])))
     values |= _scores(results, found, them, base, samples) | _training(results, found, them, base, trained)
     values |= _answers(results, samples) | {"register": register, "samples": _about(samples, browsed)}
     names = list(dict.fromkeys([*them, *(s.arm for s in samples)]))
