@@ -13,7 +13,7 @@ from sage_rlvr.report.figures import Band, limits_of
 from sage_rlvr.report.markup import Table
 from sage_rlvr.report.policies import EPS, Policy, interval, over
 from sage_rlvr.report.samples import SampleSet, by_arm, by_task, first_of_each
-from sage_rlvr.results import Results
+from sage_rlvr.results import Results, Scores
 from sage_rlvr.results.metric import PAPER
 from sage_rlvr.stats.comparison import FEWEST_SEEDS
 from sage_rlvr.stats.curves import CurveComparison, paired_count_curve, paired_curve, seed_ks, seeds_curve
@@ -323,13 +323,14 @@ def _store_row(s: SampleSet, ks: Sequence[int]) -> list[str]:
 
 def _arm_rows(mine: Sequence[SampleSet], ks: Sequence[int]) -> list[list[str]]:
     """One row over the training seeds; a row a store where there is one alone, or where they are of other problems."""
-    from sage_rlvr.evaluation.verdicts import Scored, own_interval
-
     first = mine[0]
     if len(mine) == 1 or any((s.problems, s.n) != (first.problems, first.n) for s in mine):
         return [_store_row(s, ks) for s in mine]
-    scored = Scored(first.problems, first.n, np.stack([s.right for s in mine]))
-    found = [own_interval(scored, k) for k in ks]
+    scored = Scores(
+        arm=first.arm, task=first.task, temperature=first.temperature or 1.0, seeds=tuple(range(len(mine))),
+        problems=first.problems, values=np.stack([s.right for s in mine]), n=first.n,
+    )  # fmt: skip
+    found = [scored.interval(k) for k in ks]
     cells = [cell(replace(i, low=max(i.low, 0.0), high=min(i.high, 1.0))) for i in found]
     return [[first.arm, f"{len(first.problems)} × {first.n}, {len(mine)} seeds", *cells]]
 
