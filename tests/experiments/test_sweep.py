@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from rich.console import Console
+from sage_rlvr.experiments.summary import between, choose, raw_kl, read_folder, relabelled, summarise, write_summary
 
 from sage_rlvr.cli.app import main
 from sage_rlvr.cli.records import named_records
@@ -22,7 +23,6 @@ from sage_rlvr.experiments import demo
 from sage_rlvr.experiments import jobs as work
 from sage_rlvr.experiments import sweep as module
 from sage_rlvr.experiments.jobs import Task, run_tasks
-from sage_rlvr.experiments.summary import between, choose, raw_kl, read_folder, relabelled, summarise, write_summary
 from sage_rlvr.experiments.sweep import Sweep, adoptable, dry_lines, line, plan, run, table
 from sage_rlvr.results import Results
 

@@ -71,7 +71,7 @@ def test_differences_share_their_scale_with_zero_in_it():
         low=-line - 0.1,
         high=-line + 0.1,
         level=0.95,
-        verdicts=("tied",) * 5,
+        outcomes=("tied",) * 5,
         over="problems",
         n=9,
     )

@@ -69,7 +69,7 @@ def page(folders: Path) -> Page:
         if arm["name"] == "sage_branch":
             arm["label"] = ARM
     design.write_text(json.dumps(facts | {"left_out": [f"more seeds: no time {BREAKOUT}"]}))
-    results = Results.read(folders / "sweep", *sorted((folders / "stores").glob("*-sums-T1-s0")))
+    results = Results.read(folders / "sweep", *sorted((folders / "stores").glob("[bG]*-sums-T1-s0")))
     for run in results.runs.values():
         assert isinstance(run.config, dict)
         run.config["note"] = BREAKOUT

@@ -50,7 +50,8 @@ class Compare(Command):
         whole = len(self.arms) == 1 and _is_folder(Path(self.arms[0]))
         if len(self.arms) < 2 and not whole:
             raise DataError(
-                f"compare needs at least two arms, got {list(self.arms)}; the first is the control (or one folder of a sweep or demo)"
+                f"compare needs at least two arms, got {list(self.arms)}; the first is the control (or one folder of a sweep or "
+                "demo)"
             )
         results = Results.read(*self.arms, split=self.split, k=self.k, apart=not whole, samples=self.samples)
         if not results.stores and (self.samples is not None or self.patterns or self.frontier):
@@ -110,7 +111,8 @@ def caveats(results: Results) -> list[str]:
         return []
     if not results.several:
         return [
-            "Each arm was trained once: this is about these checkpoints, on problems like these. Another seed could reorder the arms."
+            "Each arm was trained once: this is about these checkpoints, on problems like these. Another seed could reorder "
+            "the arms."
         ]
     return ["Intervals over training seeds hold these problems fixed: other problems could give other numbers."]
 

@@ -52,9 +52,9 @@ def plan(
         if not any(name.startswith("method.") for name, _ in edits):
             raise
         raise ConfigError(
-            f"{error}. Note: the demo makes every edit in each arm, and the arms differ in `method`; in an arm that shapes an anchor "
-            "the KL weight is method.base.beta. Name with --arms those that have the key, or edit a copy of the recipe and use: "
-            "sage-rlvr train"
+            f"{error}. Note: the demo makes every edit in each arm, and the arms differ in `method`; in an arm that shapes an "
+            "anchor the KL weight is method.base.beta. Name with --arms those that have the key, or edit a copy of the recipe "
+            "and use: sage-rlvr train"
         ) from error
 
 

@@ -132,7 +132,7 @@ class Matrix:
     adopt: sweeps beside this one's folder, whose finished runs of the same configuration and weights are taken over,
         with their exact evaluations of the same problems and temperatures.
     notes: a line or two for the summary. questions: the primary comparisons (default: arms against their controls at pass@1 and
-        pass@256); all others are exploratory. steps_differ: the arms may train for different numbers of steps (a learning curve)."""
+        pass@256); all others are exploratory. steps_differ: arms may train for different numbers of steps (a learning curve)."""
 
     tier: str
     seeds: tuple[int, ...]

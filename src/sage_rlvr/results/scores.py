@@ -48,8 +48,8 @@ class Scores:
         return np.stack([np.atleast_2d(pass_at_k(self.n, self.values.astype(int), k)) for k in ks], axis=2)
 
     def interval(self, k: int, *, several: bool = False) -> Interval:
-        """Mean pass@k: over training seeds where there are several (or `several`, of one policy among such), else over problems and,
-        of samples, their samples."""
+        """Mean pass@k: over training seeds where there are several (or `several`, of one policy among such), else over problems
+        and, of samples, their samples."""
         values = self.passes([k])[..., 0]
         if len(values) == 1 and not several:
             return (

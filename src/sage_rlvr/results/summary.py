@@ -289,7 +289,7 @@ def relabelled(results: Results) -> dict[str, Any]:
 
 
 def choose(results: Results, among: Sequence[str], by: str, task: str = "") -> dict[str, float]:
-    """Arm -> mean over seeds of what is chosen by (pass@1, pass@256 or the gap to the base's frontier); the best has the largest."""
+    """Arm -> mean over seeds of what is chosen by: pass@1, pass@256 or the gap to the base's frontier. The best has the largest."""
     out = {}
     for key in among:
         name = results.design.called(key)

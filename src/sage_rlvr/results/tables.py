@@ -173,8 +173,8 @@ def training(found: Mapping[str, Any]) -> Table | None:
     }
     columns |= {"zero-variance groups,\nfirst tenth": of("dead", "first"), "last tenth ": of("dead", "last")}
     note = (
-        "Training reward: mean of the samples that were drawn, each tenth of the steps on the problems that it drew. Gradient norms "
-        "are those before clipping. Zero-variance groups: the share of the groups drawn in which all rewards are equal, so that no "
-        "advantage is left."
+        "Training reward: mean of the samples that were drawn, each tenth of the steps on the problems that it drew. Gradient "
+        "norms are those before clipping. Zero-variance groups: the share of the groups drawn in which all rewards are equal, so "
+        "that no advantage is left."
     )
     return table(columns, rows, note)
