@@ -28,7 +28,7 @@ from sage_rlvr.results.design import BASE
 from sage_rlvr.results.metric import PAPER
 from sage_rlvr.results.summary import summary_of
 from sage_rlvr.results.tables import Table, cell
-from sage_rlvr.runs import write_text_atomic
+from sage_rlvr.runs import write_json_atomic, write_text_atomic
 from sage_rlvr.stats.comparison import signed
 
 # No request may leave the page, and no script runs but the one whose hash is named; {script} is 'none' where there is none
@@ -105,24 +105,43 @@ class Page:
                 self.figures[key] = made, label
             return Markup(f"![{escaped(label)}]({pictures}/{key}.png)")
 
-        return template("report.md.j2", figure=figure, draw=figures, browser=browser, **self.values)
+        drawing = pictures is not None
+        return template("report.md.j2", figure=figure, draw=figures, drawing=drawing, browser=browser, **self.values)
+
+
+def write_summary(path: Path) -> dict[str, Any]:
+    """summary.json and summary.md of a folder, in it; returns the former."""
+    results = Results.read(path)
+    rows = compare(results)
+    found = summary_of(results, rows)
+    write_json_atomic(path / "summary.json", found)
+    write_text_atomic(path / "summary.md", build(results, rows, brief=True).markdown())
+    return found
 
 
 def build(
-    results: Results, rows: Sequence[Row] | None = None, *, title: str = "", shown: int = 16, register: Any = None
+    results: Results,
+    rows: Sequence[Row] | None = None,
+    *,
+    title: str = "",
+    shown: int = 16,
+    register: Any = None,
+    brief: bool = False,
 ) -> Page:
     """The page of these results. rows: their comparisons, made here where none are given. shown: samples of each problem and store
-    on it; register: {"rule", "table"} of the questions that this folder raised or answers."""
+    on it; register: {"rule", "table"} of the questions that this folder raised or answers; brief: sentences and tables of a
+    summary alone."""
     rows = compare(results) if rows is None else rows
     found = summary_of(results, rows)
-    them, samples, trained = policies(found), sample_sets(results, shown), runs.by_arm(results)
+    them, samples, trained = policies(found), () if brief else sample_sets(results, shown), runs.by_arm(results)
     browsed = _browsed(samples)
     home = [s.arm for s in samples if s.policy == BASE]
     look = looks([*them, *home, *results.design.names, *(s.arm for s in samples), *trained])
     base = results.design.base or next(iter(them), "")
     values = _said(results, rows, found, list(dict.fromkeys([*them, *results.design.names])))
     values |= _scores(results, found, them, base, samples) | _training(results, found, them, base, trained)
-    values |= _answers(results, samples) | {"register": register, "samples": _about(samples, browsed)}
+    values |= {"register": register, "brief": brief, "samples": _about(samples, browsed)}
+    values |= {} if brief else _answers(results, samples)
     names = list(dict.fromkeys([*them, *(s.arm for s in samples)]))
     usual = " · ".join(names) if 0 < len(names) < 5 else f"{len(names)} policies"
     called = title or results.design.title or usual
