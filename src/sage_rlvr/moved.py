@@ -74,6 +74,8 @@ MODULES = {
     "evaluation.plan": "stats.plan",
     "evaluation.power": "stats.power",
     "evaluation.published": "stats.published",
+    "evaluation.sample_rows": "evaluation.sample",
+    "evaluation.samples": "evaluation.store",
     "evaluation.spectrum": "stats.samples.spectrum",
     "evaluation.structure": "stats.samples.structure",
     "evaluation.support": "stats.support",

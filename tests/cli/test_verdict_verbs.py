@@ -11,7 +11,7 @@ import pytest
 
 from sage_rlvr.cli.app import main
 from sage_rlvr.evaluation.record import Record, load_record, save_record
-from sage_rlvr.evaluation.samples import Identity, Sample, SampleStore
+from sage_rlvr.evaluation.store import Identity, Sample, SampleStore
 
 Capture = pytest.CaptureFixture[str]
 IDENTITY = Identity(

@@ -13,7 +13,7 @@ from sage_rlvr.stats.budget import check_budget
 
 if TYPE_CHECKING:
     from sage_rlvr.evaluation.sampled_run import SampleRun
-    from sage_rlvr.evaluation.samples import SampleStore
+    from sage_rlvr.evaluation.store import SampleStore
 
 
 def sample_settings(command: Any, runs: Path) -> SampleRun:
@@ -36,9 +36,9 @@ def sample_settings(command: Any, runs: Path) -> SampleRun:
 
 def is_store(text: str) -> bool:
     """Whether NAME=PATH[,PATH...] names sample stores."""
-    from sage_rlvr.evaluation import samples
+    from sage_rlvr.evaluation import store
 
-    return any(map(samples.is_store, text.rpartition("=")[2].split(",")))
+    return any(map(store.is_store, text.rpartition("=")[2].split(",")))
 
 
 def compare_stores(
@@ -108,7 +108,7 @@ def _paths(arm: str) -> list[str]:
 
 
 def _opened(path: str | Path) -> SampleStore:
-    from sage_rlvr.evaluation.samples import SampleStore
+    from sage_rlvr.evaluation.store import SampleStore
 
     return SampleStore.open(path)
 

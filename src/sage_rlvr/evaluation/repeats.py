@@ -5,18 +5,18 @@
 Over all pairs of samples of all problems the chance is at most pairs * e. So an equal pair with p(y) <= ALARM / pairs
 happens by chance in fewer than one of 1 / ALARM evaluations, whatever the policy: no guess about lengths or collapse is
 needed where the sampler's log-probs are there. Where they are not (imported samples), or where truncated sampling may
-have left them unnormalised, this only warns.
+have left them unnormalized, this only warns.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+import sqlite3
 from dataclasses import dataclass
-from itertools import groupby
-from typing import Any
 
 import numpy as np
+
+from sage_rlvr.evaluation.sample import unescape
 
 ALARM = 1e-9
 
@@ -29,70 +29,72 @@ class Repeat:
     certain: bool
 
 
-def repeated_seed(problems: list[str], samples: list[int], seeds: list[int | None]) -> Repeat | None:
-    """The first seed that two samples have, None where all differ; unknown seeds (None) are left out."""
-    seen: dict[int, int] = {}
-    for row, seed in enumerate(seeds):
-        if seed is None or seen.setdefault(seed, row) == row:
-            continue
-        other = seen[seed]
-        return Repeat(
-            f"samples {samples[other]} of problem {problems[other]!r} and {samples[row]} of {problems[row]!r} have the "
-            f"same seed {seed}: repeats with one seed are one sample, so n is smaller than it seems; sample again with "
-            "Identity.seed_of in a new folder",
-            certain=True,
-        )
-    return None
+def found(db: sqlite3.Connection, chosen: str, n: int, greedy: bool, truncated: bool) -> list[Repeat]:
+    """All signs. chosen: the FROM clause of the samples (s) of chosen problems (c), the first :n of each. truncated: whether the
+    sampler's distribution was cut."""
+    signs = [_repeated_seed(db, chosen, n)]
+    if not greedy:
+        signs += [_impossible(db, chosen, n, truncated), _all_the_same(db, chosen, n)]
+    return [sign for sign in signs if sign is not None]
 
 
-def pairs_of(problems: list[str]) -> int:
-    """Pairs of samples of the same problem; rows sorted by problem."""
-    return sum(math.comb(sum(1 for _ in rows), 2) for _, rows in groupby(problems))
-
-
-def equal_groups(problems: list[str], keys: list[Any]) -> Iterator[list[int]]:
-    """Rows (two or more) of one problem that have the same key; rows sorted by problem."""
-    for _, group in groupby(range(len(problems)), key=problems.__getitem__):
-        same: dict[Any, list[int]] = {}
-        for row in group:
-            same.setdefault(keys[row], []).append(row)
-        yield from (rows for rows in same.values() if len(rows) > 1)
-
-
-def impossible_repeat(
-    problems: list[str], samples: list[int], tokens: list[Any], logps: list[Any], truncated: bool
-) -> Repeat | None:
-    """The least likely of the completions that a problem has twice, if chance would not have made it (see above).
-
-    tokens, logps: one array a row or None. truncated: whether the sampler's distribution was cut.
-    """
-    likelihoods = [math.nan if values is None else float(np.sum(values, dtype=float)) for values in logps]
-    keys = [None if ids is None else np.asarray(ids).tobytes() for ids in tokens]
-    limit = math.log(ALARM / max(pairs_of(problems), 1))
-    found = [
-        (likelihoods[rows[0]], rows)
-        for rows in equal_groups(problems, keys)
-        if keys[rows[0]] is not None and likelihoods[rows[0]] < limit  # NaN is not
-    ]
-    if not found:
+def _repeated_seed(db: sqlite3.Connection, chosen: str, n: int) -> Repeat | None:
+    """The first seed that two samples have; unknown seeds (NULL) are left out."""
+    twice = f"SELECT s.seed{chosen} WHERE s.seed IS NOT NULL GROUP BY s.seed HAVING count(*) > 1 LIMIT 1"
+    rows = db.execute(
+        f"SELECT s.problem, s.sample, s.seed{chosen} WHERE s.seed = ({twice}) ORDER BY c.place, s.sample LIMIT 2", {"n": n}
+    ).fetchall()
+    if not rows:
         return None
-    value, rows = min(found)
+    (one, first, seed), (two, second, _) = rows
     return Repeat(
-        f"samples {samples[rows[0]]} and {samples[rows[1]]} of problem {problems[rows[0]]!r} are the same "
-        f"{len(tokens[rows[0]])} tokens, which the sampler draws with probability e^{value:.0f}; {len(found)} such "
+        f"samples {first} of problem {unescape(one)!r} and {second} of {unescape(two)!r} have the "
+        f"same seed {seed}: repeats with one seed are one sample, so n is smaller than it seems; sample again with "
+        "Identity.seed_of in a new folder",
+        certain=True,
+    )
+
+
+def limit(pairs: int) -> float:
+    """The log-probability, nats, below which one equal pair among so many is beyond chance."""
+    return math.log(ALARM / max(pairs, 1))
+
+
+def _impossible(db: sqlite3.Connection, chosen: str, n: int, truncated: bool) -> Repeat | None:
+    """The least likely of the completions that a problem has twice, if chance would not have made it (see above)."""
+    (pairs,) = db.execute(
+        f"SELECT ifnull(sum(m * (m - 1) / 2), 0) FROM (SELECT count(*) m{chosen} GROUP BY c.place)", {"n": n}
+    ).fetchone()
+    equal = (
+        f"SELECT s.problem, s.token_ids, min(s.sample), s.rollout_logps{chosen} WHERE s.token_ids IS NOT NULL"
+        " GROUP BY c.place, s.text_hash, s.token_ids HAVING count(*) > 1"
+    )
+    beyond, least = limit(pairs), []
+    for problem, tokens, first, logps in db.execute(equal, {"n": n}):
+        value = math.nan if logps is None else float(np.frombuffer(logps, "<f4").sum(dtype=float))
+        if value < beyond:  # NaN is not
+            least.append((value, problem, first, tokens))
+    if not least:
+        return None
+    value, problem, first, tokens = min(least)
+    sql = "SELECT sample FROM samples WHERE problem = ? AND token_ids = ? AND sample > ? ORDER BY sample LIMIT 1"
+    (second,) = db.execute(sql, (problem, tokens, first)).fetchone()
+    return Repeat(
+        f"samples {first} and {second} of problem {unescape(problem)!r} are the same "
+        f"{len(tokens) // 4} tokens, which the sampler draws with probability e^{value:.0f}; {len(least)} such "
         "completions: the sampler does not follow its seeds (an unset seed, a cache), so n is smaller than it seems",
         certain=not truncated,
     )
 
 
-def all_the_same(problems: list[str], keys: list[Any]) -> Repeat | None:
+def _all_the_same(db: sqlite3.Connection, chosen: str, n: int) -> Repeat | None:
     """Whether on every problem (three at least) all of two or more samples are the same text: greedy in disguise."""
-    groups = [[keys[row] for row in rows] for _, rows in groupby(range(len(problems)), key=problems.__getitem__)]
-    several = [group for group in groups if len(group) > 1]
-    if len(several) < 3 or any(len(set(group)) > 1 for group in several):
+    each = f"SELECT count(DISTINCT s.text_hash) texts{chosen} GROUP BY c.place HAVING count(*) > 1"
+    several, most = db.execute(f"SELECT count(*), max(texts) FROM ({each})", {"n": n}).fetchone()
+    if several < 3 or most > 1:
         return None
     return Repeat(
-        f"on all {len(several)} problems every sample is the same text although the temperature is above 0: greedy "
+        f"on all {several} problems every sample is the same text although the temperature is above 0: greedy "
         "decoding or one seed for all repeats? If the policy has not collapsed, n is 1 and not more",
         certain=False,
     )

@@ -23,7 +23,7 @@ from sage_rlvr.core.keys import Key
 from sage_rlvr.core.signals import Signals
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.evaluation.sampled_tasks import Prompt, SampledTask
-from sage_rlvr.evaluation.samples import Chunk, Identity, Sample, SampleStore, prompt_hash
+from sage_rlvr.evaluation.store import Chunk, Identity, Sample, SampleStore, prompt_hash
 from sage_rlvr.models.generation import Generation, Generator, Request
 from sage_rlvr.models.policy import Tokens
 from sage_rlvr.models.scoring import score
