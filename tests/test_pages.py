@@ -13,7 +13,8 @@ import pytest
 from sage_rlvr.cli.app import parse
 
 ROOT = Path(__file__).parents[1]
-PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "docs" / "methods").glob("*.md")])
+DOCS = ROOT / "docs"
+PAGES = sorted([ROOT / "README.md", *(p for p in DOCS.rglob("*.md") if p.name != "summary.md")])  # summaries are generated
 SHELL = re.compile(r"```sh\n(.*?)```", re.DOTALL)
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 
@@ -39,14 +40,14 @@ def test_the_command_parses(page, line):
     edits = [
         word for word in unknown if word.startswith("--")
     ]  # of the recipe: --a.b value, or a field of its first level
-    assert words[0] in ("train", "sft", "show") or not edits, f"{page}: {line}: {edits}"
+    assert words[0] in ("train", "sft", "show", "demo") or not edits, f"{page}: {line}: {edits}"
     for word in words:
         if word.startswith("recipes/"):
             assert (ROOT / word).is_file(), f"{page}: {line}: there is no {word}"
 
 
 def test_there_are_commands_to_parse():
-    assert len(TYPED) > 25 and {"README.md", "experiments.md"} <= {page for page, _ in TYPED}
+    assert len(TYPED) > 25 and {"README.md", "reproduce.md"} <= {page for page, _ in TYPED}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -57,7 +58,7 @@ def test_links_between_pages_lead_somewhere(page):
 
 
 def test_every_matrix_and_paper_recipe_has_its_place_among_the_experiments():
-    text = (ROOT / "docs" / "experiments.md").read_text(encoding="utf-8")
+    text = (DOCS / "howto" / "reproduce.md").read_text(encoding="utf-8")
     named = set(re.findall(r"`([\w.*]+)`", text))
     matrices = {path.name for path in (ROOT / "recipes" / "matrices").glob("*.yaml")}
     assert matrices <= named
@@ -66,3 +67,7 @@ def test_every_matrix_and_paper_recipe_has_its_place_among_the_experiments():
         assert path.stem in shared | named or any(path.match(f"{name}.yaml") for name in named if "*" in name), (
             path.name
         )
+
+
+def test_the_readme_is_read_in_four_minutes():
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").split()) <= 1200
