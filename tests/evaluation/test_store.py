@@ -15,8 +15,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from sage_rlvr.errors import ConfigError, DataError
-from sage_rlvr.evaluation.sample import escape, unescape
 from sage_rlvr.evaluation.store import CHUNK, Chunk, Identity, Sample, SampleStore, seed_of
+from sage_rlvr.evaluation.store.sample import escape, unescape
 from samples_common import DECODING, IDENTITY, SMALL, draw, evaluate, rows
 
 

@@ -14,9 +14,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from sage_rlvr.errors import ConfigError, DataError
-from sage_rlvr.evaluation import repeats
-from sage_rlvr.evaluation.archive import convert, from_parquet, to_parquet
-from sage_rlvr.evaluation.store import Chunk, Identity, Sample, SampleStore
+from sage_rlvr.evaluation.store import Chunk, Identity, Sample, SampleStore, repeats
+from sage_rlvr.evaluation.store.archive import convert, from_parquet, to_parquet
 from samples_common import DECODING, PROBLEMS, SMALL, Verdict, draw, evaluate, lenient, rows
 
 

@@ -6,13 +6,17 @@ import io
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import tyro
 from rich.console import Console
 
 from sage_rlvr.cli.session import RUNS, Command, Session
 from sage_rlvr.errors import ConfigError
-from sage_rlvr.evaluation.settings import ONLY_SAMPLES, SampleSettings
+from sage_rlvr.evaluation.settings import ONLY_SAMPLES, SampleSettings, store_place
+
+if TYPE_CHECKING:
+    from sage_rlvr.evaluation.sampled_run import SampleRun
 
 # Options that mean nothing without --samples or --reverify, and those that mean nothing with it.
 SAMPLING = (*ONLY_SAMPLES, "rank", "quiet")
@@ -56,27 +60,43 @@ class Eval(Command, SampleSettings):
         return self._by_samples(session) if sampled else self._exactly(session)
 
     def _by_samples(self, session: Session) -> int:
-        from sage_rlvr.cli.stores import sample_settings
         from sage_rlvr.evaluation.sample_report import report_lines
         from sage_rlvr.evaluation.sampled_run import sample_into_store, verify_again
         from sage_rlvr.experiments.jobs import ended_like_ctrl_c
         from sage_rlvr.progress import counting
 
-        settings = sample_settings(self, RUNS)
+        run = self._run()
         if self.reverify:
-            store, task, judged = verify_again(settings)
-            session.say(f"{judged:,} samples judged again; the older verdicts stay readable in {store.path}/verdicts")
+            store, task, judged = verify_again(run)
+            session.say(f"{judged:,} samples judged again; the older verdicts stay readable in {store.path}")
         else:
             quiet = Console(file=io.StringIO()) if self.quiet else session.err
             with ended_like_ctrl_c():
-                store, task = sample_into_store(settings, partial(counting, quiet, settings.policy))
+                store, task = sample_into_store(run, partial(counting, quiet, run.policy))
         session.say("\n".join(report_lines(store, self.samples or None, task.floor)))
         if self.rank:
             from sage_rlvr.evaluation.sampled_run import rank_line
 
-            session.say(rank_line(settings, store, task))
+            session.say(rank_line(run, store, task))
         session.say(f"store: {store.path}")
         return 0
+
+    def _run(self) -> SampleRun:
+        """The policy and, for Countdown, the world of a run or model; the store's place where none was named."""
+        from sage_rlvr.cli.records import target_of
+        from sage_rlvr.evaluation.sampled_run import SampleRun
+
+        settings, run, world = SampleSettings.of(self), Path(self.what), None
+        if settings.task == "countdown":
+            target = target_of(self.what, self.world)
+            policy, model, world, of_run = target.name, target.model, target.world, target.run is not None
+        else:
+            of_run = (run / "run.json").is_file()
+            policy = "base" if self.what == "embedded" else run.name
+            model = str(run / "policy") if of_run else self.what
+        home = run / "samples" if of_run else RUNS / "samples" / policy
+        store = settings.store or store_place(home, settings.store_name)
+        return SampleRun(settings=settings, policy=policy, model=model, store=store, world=world)
 
     def _exactly(self, session: Session) -> int:
         from sage_rlvr.cli.records import eval_lines, power_lines, print_cross_check, target_of

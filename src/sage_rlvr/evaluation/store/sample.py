@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal
@@ -56,6 +57,12 @@ def _is_utf8(text: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
+
+
+def natural(name: str) -> tuple[tuple[tuple[int, int | str], ...], str]:
+    """Order of ids in which "aime-2" comes before "aime-10"."""
+    pieces = re.findall(r"[0-9]+|[^0-9]+", name)
+    return tuple((0, int(piece)) if "0" <= piece[0] <= "9" else (1, piece) for piece in pieces), name
 
 
 def prompt_hash(prompt: str) -> str:
@@ -193,6 +200,11 @@ class Chunk:
     def samples(self) -> range:
         """The numbers of its samples within the problem."""
         return range(self.first, self.first + self.size)
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """As it is stored."""
+        return escape(self.problem), self.first
 
 
 # ------------------------------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from sage_rlvr.errors import DataError
-from sage_rlvr.evaluation.sample import TOKEN_LEVEL, Identity, Sample, escape, text_hash, unescape
+from sage_rlvr.evaluation.store.sample import TOKEN_LEVEL, Identity, Sample, escape, text_hash, unescape
 
 _FLOATS = pa.large_list(pa.float32())
 _TEXT = pa.large_string()
@@ -88,7 +88,9 @@ def rows_of(table: pa.Table) -> Iterator[dict[str, Any]]:
     for batch in table.select(COLUMNS).to_batches(max_chunksize=1024):
         columns = {name: batch.column(name).to_pylist() for name in COLUMNS if name not in NESTED}
         for name, kind in NESTED.items():
-            nested = [value.values.to_numpy(zero_copy_only=False) if value.is_valid else None for value in batch.column(name)]
+            nested = [
+                value.values.to_numpy(zero_copy_only=False) if value.is_valid else None for value in batch.column(name)
+            ]
             columns[name] = [None if value is None else value.astype(kind).tobytes() for value in nested]
         for values in zip(*(columns[name] for name in COLUMNS), strict=True):
             row = dict(zip(COLUMNS, values, strict=True))

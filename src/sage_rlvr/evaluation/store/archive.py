@@ -1,6 +1,6 @@
 """A sample store as one Parquet file and back, and stores of version 0.1 (Parquet parts and a journal) as stores of today.
 
-    version 0.1:  store.json, journal.jsonl (a line per file: name, SHA-256, bytes, chunks), parts/*.parquet, verdicts/*.parquet
+version 0.1:  store.json, journal.jsonl (a line per file: name, SHA-256, bytes, chunks), parts/*.parquet, verdicts/*.parquet
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from sage_rlvr.errors import ConfigError, DataError
-from sage_rlvr.evaluation.columns import COLUMNS, JUDGED, read_parquet, rows_of
-from sage_rlvr.evaluation.sample import Identity
-from sage_rlvr.evaluation.store import FILE, OLD, SampleStore
+from sage_rlvr.evaluation.store import SampleStore
+from sage_rlvr.evaluation.store.columns import COLUMNS, JUDGED, read_parquet, rows_of
+from sage_rlvr.evaluation.store.database import FILE, OLD
+from sage_rlvr.evaluation.store.sample import Identity
 from sage_rlvr.runs import file_sha256
 
 
@@ -39,10 +40,12 @@ def from_parquet(file: Path, folder: Path) -> int:
     table = read_parquet(file)
     about = (table.schema.metadata or {}).get(b"sage_rlvr")
     if about is None or not set(COLUMNS) <= set(table.column_names):
-        raise DataError(f"{file}: was not written by `sage-rlvr samples STORE --to-parquet`: it lacks the identity or a column")
+        raise DataError(
+            f"{file}: was not written by `sage-rlvr samples STORE --to-parquet`: it lacks the identity or a column"
+        )
     facts = json.loads(about)
     with tempfile.TemporaryDirectory(dir=_empty(folder), prefix=".tmp-") as name:
-        with SampleStore.open(name, Identity.of(facts["identity"])) as store, store.writing():
+        with SampleStore.open(name, Identity.of(facts["identity"])) as store, store.transaction(write=True):
             store.note(wanted=facts.get("wanted", {}))
             for row in rows_of(table):
                 store.insert(row)
@@ -62,7 +65,7 @@ def convert(folder: Path) -> int:
     rows = _newest(folder, entries, facts["identity"]["chunk_size"])
     with tempfile.TemporaryDirectory(dir=_empty(folder), prefix=".tmp-") as name:
         with SampleStore.open(name, Identity.of(facts["identity"])) as store:
-            with store.writing():
+            with store.transaction(write=True):
                 store.note(wanted=_wanted(folder), changes=facts["changes"], created=facts["created"])
                 for row in rows.values():
                     store.insert(row)
@@ -128,13 +131,19 @@ def _wanted(folder: Path) -> dict[str, int]:
     return dict(json.loads(file.read_text(encoding="utf-8"))) if file.exists() else {}
 
 
-def _overlay(store: SampleStore, folder: Path, entry: dict[str, Any], rows: dict[tuple[str, int], dict[str, Any]]) -> None:
+def _overlay(
+    store: SampleStore, folder: Path, entry: dict[str, Any], rows: dict[tuple[str, int], dict[str, Any]]
+) -> None:
     """A later pass of verdicts, each of the text that it saw."""
     said = read_parquet(folder / entry["file"]).to_pylist()
     said = [one for one in said if rows.get((one["problem"], one["sample"]), {}).get("text_hash") == one["text_hash"]]
     where = [(one["problem"], one["sample"]) for one in said]
     store.overlay(
-        where, [(one["verdict"], one["reason"], one["answer"]) for one in said], entry["verifier_hash"], entry["by"], entry["at"]
+        where,
+        [(one["verdict"], one["reason"], one["answer"]) for one in said],
+        entry["verifier_hash"],
+        entry["by"],
+        entry["at"],
     )
 
 
@@ -142,6 +151,10 @@ def _check_equal(folder: Path, store: SampleStore, rows: dict[tuple[str, int], d
     """DataError unless the new store says what the old files said, column by column, but for later verdicts."""
     names = [name for name in COLUMNS if name not in JUDGED]
     made = {(row["problem"], row["sample"]): row for row in rows_of(store.table())}
-    unlike = [key for key in {**rows, **made} if any(made.get(key, {}).get(n) != rows.get(key, {}).get(n) for n in names)]
+    unlike = [
+        key for key in {**rows, **made} if any(made.get(key, {}).get(n) != rows.get(key, {}).get(n) for n in names)
+    ]
     if unlike:
-        raise DataError(f"{folder}: {len(unlike)} samples, first {min(unlike)}, came out otherwise; nothing was converted")
+        raise DataError(
+            f"{folder}: {len(unlike)} samples, first {min(unlike)}, came out otherwise; nothing was converted"
+        )

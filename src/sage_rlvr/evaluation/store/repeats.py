@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sage_rlvr.evaluation.sample import unescape
+from sage_rlvr.evaluation.store.sample import unescape
 
 ALARM = 1e-9
 
@@ -42,7 +42,8 @@ def _repeated_seed(db: sqlite3.Connection, chosen: str, n: int) -> Repeat | None
     """The first seed that two samples have; unknown seeds (NULL) are left out."""
     twice = f"SELECT s.seed{chosen} WHERE s.seed IS NOT NULL GROUP BY s.seed HAVING count(*) > 1 LIMIT 1"
     rows = db.execute(
-        f"SELECT s.problem, s.sample, s.seed{chosen} WHERE s.seed = ({twice}) ORDER BY c.place, s.sample LIMIT 2", {"n": n}
+        f"SELECT s.problem, s.sample, s.seed{chosen} WHERE s.seed = ({twice}) ORDER BY c.place, s.sample LIMIT 2",
+        {"n": n},
     ).fetchall()
     if not rows:
         return None
