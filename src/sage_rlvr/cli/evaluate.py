@@ -35,10 +35,11 @@ EXACT = ("temperatures", "frontier", "power_frontier", "ks", "sample", "out")
 
 @dataclass(frozen=True)
 class Eval(Command):
-    """Evaluate a run, a model or adapter folder, a Hub id or "embedded": exactly, or with --samples by sampling.
+    """Evaluate a policy: exactly, or by samples.
 
-    Exact (Countdown, where all right answers are listed): pass@k, support, temperature frontier. By samples, on any task:
-    every completion is kept in a store; the same command continues after any interruption, a larger --samples tops up."""
+    WHAT is a run, a model or adapter folder, a Hub id or "embedded". Exact (Countdown, where all right answers are listed):
+    pass@k, support, temperature frontier. By samples, on any task: every completion is kept in a store; the same command
+    continues after any interruption, a larger --samples tops up."""
 
     what: tyro.conf.Positional[str]
     split: Literal["validation", "test"] = "test"
@@ -52,7 +53,8 @@ class Eval(Command):
     frontier: bool = False
     """Add the fifteen temperatures of the frontier."""
     power_frontier: bool = False
-    """Also temper the policy over whole completions, pi(y)^power normalized a problem: what it reaches with no reward at all."""
+    """Also temper the policy over whole completions, pi(y)^power normalized a problem: what it reaches with no reward at
+    all."""
     ks: tuple[int, ...] = (1, 8, 64, 256)
     world: str | None = None
     """Another world than the run's own: a recipe file, or a named one such as demo-5."""

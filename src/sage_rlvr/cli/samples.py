@@ -13,8 +13,10 @@ from sage_rlvr.cli.session import Command, Session
 
 @dataclass(frozen=True)
 class Samples(Command):
-    """Read a sample store again: its report, reasoning patterns, signal anatomy; bring samples of lm-evaluation-harness in,
-    judge them by our verifier, or write a store out as such samples. Nothing is drawn."""
+    """Read a sample store again, or exchange it with lm-evaluation-harness.
+
+    It says its report, reasoning patterns and signals by class of token; it brings samples of the harness in, judges them by
+    our verifier, or writes a store out as such samples. Nothing is drawn."""
 
     store: tyro.conf.Positional[Path]
     samples: int | None = None

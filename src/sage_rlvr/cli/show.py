@@ -32,7 +32,9 @@ class Show(Command):
 
 @dataclass(frozen=True)
 class ImportConfig(Command):
-    """Turn the train_config.yaml of SAGE's authors into recipes, and say line by line what it did not mean."""
+    """Turn the train_config.yaml of SAGE's authors into recipes.
+
+    It says line by line what the file did not mean."""
 
     source: tyro.conf.Positional[Path]
     out: Annotated[Path | None, tyro.conf.arg(aliases=["-o"])] = None

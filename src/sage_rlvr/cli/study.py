@@ -12,9 +12,10 @@ from sage_rlvr.errors import ConfigError
 
 @dataclass(frozen=True)
 class Theory(Command):
-    """Check the paper's claims exactly, map what every KL term really descends, and measure both on the real policy.
+    """Check the paper's claims exactly, and map what every KL term descends.
 
-    Prints each claim with both sides and its verdict. Exit code 2 if a claim comes out other than it should."""
+    Both are measured on the real policy too. Prints each claim with both sides and its verdict. Exit code 2 if a claim
+    comes out other than it should."""
 
     out: Path = RUNS / "theory"
     """Where theory.json, theory.md and the pictures go."""
@@ -71,9 +72,10 @@ class Theory(Command):
 
 @dataclass(frozen=True)
 class Guides(Command):
-    """What any guide would do to a trained policy if Eq. (4) were reached: all guides at equal KL, and the best q there is.
+    """Hold all guides against each other at equal KL, and against the best q there is.
 
-    On the enumerable Countdown world. Variants are chosen on validation problems and shown on test problems."""
+    It says what any guide would do to a trained policy if Eq. (4) were reached. On the enumerable Countdown world. Variants
+    are chosen on validation problems and shown on test problems."""
 
     policy: tuple[str, ...] = ("embedded",)
     """Run directories or model folders; each gets its own tables."""
