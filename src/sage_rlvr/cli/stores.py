@@ -1,4 +1,4 @@
-"""`eval --samples`, `compare` and `samples` on sample stores: settings, and lines from what the stores hold."""
+"""`compare` and `samples` on sample stores: lines from what the stores hold."""
 
 from __future__ import annotations
 
@@ -6,58 +6,19 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sage_rlvr.cli.records import TOP_K, steps_lines, steps_of, target_of
+from sage_rlvr.cli.records import TOP_K, steps_lines, steps_of
 from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.stats.budget import check_budget
 
 if TYPE_CHECKING:
-    from sage_rlvr.evaluation.sampled_run import SampleSettings
     from sage_rlvr.evaluation.samples import SampleStore
-
-
-def sample_settings(command: Any, runs: Path) -> SampleSettings:
-    """The settings of `sage-rlvr eval --samples`: the policy and, for Countdown, the world of a run or model; the store's
-    place where none was named."""
-    from sage_rlvr.evaluation.sampled_run import SampleSettings
-
-    run, world = Path(command.what), None
-    if command.task == "countdown":
-        target = target_of(command.what, command.world)
-        policy, model, world, of_run = target.name, target.model, target.world, target.run is not None
-    else:
-        of_run = (run / "run.json").is_file()
-        policy = "base" if command.what == "embedded" else run.name
-        model = str(run / "policy") if of_run else command.what
-    asked = "" if command.task.startswith(("countdown", "knights")) else f"-{command.template}"
-    law = command.preset if command.temperature is None else f"{command.preset}-T{command.temperature:g}"
-    name = f"{Path(command.task).stem}-{law}{asked}"
-    home = run / "samples" if of_run else runs / "samples" / policy
-    shared = (
-        "task",
-        "samples",
-        "problems",
-        "split",
-        "seed",
-        "draw",
-        "preset",
-        "temperature",
-        "template",
-        "chat",
-        "max_new_tokens",
-    )
-    shared += ("generator", "server", "served_as", "dtype", "sampling_seed", "score_base", "guide")
-    return SampleSettings(
-        policy=policy,
-        model=model,
-        world=world,
-        store=command.store or home / name,
-        **{field: getattr(command, field) for field in shared},
-    )
 
 
 def is_store(text: str) -> bool:
     """Whether NAME=PATH[,PATH...] names sample stores."""
-    return any((Path(path) / "store.json").is_file() for path in text.rpartition("=")[2].split(","))
+    from sage_rlvr.evaluation import samples
+
+    return any(map(samples.is_store, text.rpartition("=")[2].split(",")))
 
 
 def compare_stores(
