@@ -66,8 +66,8 @@ THIRD_PARTY: dict[str, set[str]] = {
     "methods": set(),
     "theory": {"torch", "jaxtyping", "numpy", "scipy"},
     "verifiers": {"math_verify", "latex2sympy2_extended", "sympy"},
-    # the tokenizer, when it is built; parquet files and reasoning-gym, when they are read
-    "tasks": {"numpy", "tokenizers", "transformers", "pyarrow", "reasoning_gym"},
+    # the tokenizer, when it is built; parquet files, the Hub and reasoning-gym, when they are read; a template's error
+    "tasks": {"numpy", "tokenizers", "transformers", "pyarrow", "reasoning_gym", "datasets", "jinja2"},
     "audit": {"math_verify"},  # a peer that it holds the verifier against
     "stats": {"numpy", "scipy", "yaml"},
     "moved": set(),

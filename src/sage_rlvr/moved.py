@@ -50,7 +50,7 @@ MODULES = {
     "engines.trl.ranks": "training.trl.ranks",
     "engines.trl.reference": "training.trl.reference",
     "engines.trl.refusals": "training.trl.refusals",
-    "engines.trl.rows": "training.trl.rows",
+    "engines.trl.rows": "tasks.rows",
     "engines.trl.run": "training.trl.run",
     "engines.trl.sampling": "training.trl.sampling",
     "engines.trl.settings": "training.trl.settings",

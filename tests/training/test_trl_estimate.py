@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sage_rlvr.config import DataConfig, TrainConfig, load_config
-from sage_rlvr.errors import ConfigError, DataError
+from sage_rlvr.errors import ConfigError
 from sage_rlvr.models.shapes import EMBEDDED_CONFIG, KNOWN, Shapes, from_config, shapes_of
 from sage_rlvr.recipes import recipe
 from sage_rlvr.training.trl import dry_run
@@ -252,11 +252,13 @@ def test_the_head_is_that_of_the_installed_trl(monkeypatch: Any, version: str | 
 def test_columns_of_a_local_file_are_checked(tmp_path: Path) -> None:
     file = tmp_path / "rows.jsonl"
     file.write_text('{"problem": "1+1", "answer": "2"}\n' * 3)
-    assert dry_run.data_lines(DataConfig(path=str(file))) == [f"{file}: 3 rows, columns problem, answer"]
-    with pytest.raises(DataError, match="no column gold"):
+    assert dry_run.data_lines(DataConfig(path=str(file))) == [
+        f"{file}: 3 rows; problem: problem; gold: answer; columns problem, answer"
+    ]
+    with pytest.raises(ConfigError, match="answer_column = 'gold': no such column"):
         dry_run.data_lines(DataConfig(path=str(file), answer_column="gold"))
     file.write_text('{"text": "1+1"}\n')
-    with pytest.raises(DataError, match="no column problem or question"):
+    with pytest.raises(ConfigError, match="no column for the problem"):
         dry_run.data_lines(DataConfig(path=str(file)))
     with pytest.raises(ConfigError, match="no such file"):
         dry_run.data_lines(DataConfig(path=str(tmp_path / "gone.jsonl")))

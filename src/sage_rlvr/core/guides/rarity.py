@@ -23,7 +23,7 @@ class Rarity(Banded):
     Definition 4.1 does (arXiv 2605.18864); the default is eps = 1/256. Without the cap the rarest would be raised most, which
     is tempering, and most of what is rarest is wrong. The default band is 256**0.5 and binds nowhere at power 0.5: surprisal
     sits in a few tokens, and SAGE's 1.4 would cut those few. `reference_power` above 0 sharpens the reference besides, so that
-    what is rare and the reference holds to be a completion at all is preferred. Chosen on the enumerable world, docs/guides.md.
+    what is rare, and a completion at all to the reference, is preferred. Chosen on the exact world, docs/concepts/guides.md.
     """
 
     name: ClassVar[str] = "rarity"
