@@ -17,7 +17,7 @@ from dataclasses import fields
 
 import tyro
 
-from sage_rlvr import __version__
+import sage_rlvr
 from sage_rlvr.cli.audit import Audit, Verify
 from sage_rlvr.cli.compare import Compare
 from sage_rlvr.cli.doctor import Doctor
@@ -51,6 +51,7 @@ COMMANDS: dict[str, type[Command]] = {
     "doctor": Doctor,
 }
 FORMER = {"theory": "study anchor", "guides": "study guides"}  # words of version 0.1; they go with version 0.3
+STYLE = (tyro.conf.FlagCreatePairsOff, tyro.conf.PositionalMetavarFromFieldName, tyro.conf.DisallowNone)
 FAULT = 70  # EX_SOFTWARE of sysexits.h; 1 means "interrupted and saved", so a crash needs a code of its own
 
 
@@ -100,7 +101,7 @@ def run(words: Sequence[str], session: Session) -> int:
         session.say(overview())
         return 0 if words else 2
     if words[0] == "--version":
-        session.say(f"sage-rlvr {__version__}")
+        session.say(f"sage-rlvr {sage_rlvr.__version__}")
         return 0
     command, unknown = parse(words)
     session.edits = _edits(command, unknown)
@@ -125,7 +126,7 @@ def parse(words: Sequence[str]) -> tuple[Command, list[str]]:
         first = f"{first} {rest.pop(0)}"
     if first not in COMMANDS:
         raise ConfigError(f"unknown command {first!r}; {_instead(words)}")
-    return tyro.cli(COMMANDS[first], prog=f"sage-rlvr {first}", args=rest, return_unknown_args=True)
+    return tyro.cli(COMMANDS[first], prog=f"sage-rlvr {first}", args=rest, config=STYLE, return_unknown_args=True)
 
 
 def _instead(words: Sequence[str]) -> str:
@@ -135,8 +136,8 @@ def _instead(words: Sequence[str]) -> str:
     return near or f"choose from {', '.join(family or COMMANDS)}"
 
 
-def _nearest(word: str, known: Collection[str]) -> str:
-    near = difflib.get_close_matches(word, known, n=1)
+def _nearest(word: str, known: Collection[str], cutoff: float = 0.6) -> str:
+    near = difflib.get_close_matches(word, known, 1, cutoff)
     return f"did you mean {near[0]!r}?" if near else ""
 
 
@@ -156,11 +157,14 @@ def _edits(command: Command, unknown: Sequence[str]) -> list[tuple[str, str]]:
     rest = list(unknown)
     while rest:
         key, equals, value = rest.pop(0).partition("=")
-        near = _nearest(key.replace("_", "-"), options)
         if not key.startswith("--") or not command.edits_recipe:
-            help_ = suggest(*name.split(), "--help")
-            raise ConfigError(f"{key!r}: `sage-rlvr {name}` has no such argument; {near or 'see'} {help_}")
+            near = _nearest(key.replace("_", "-"), options)
+            raise ConfigError(
+                f"{key!r}: `sage-rlvr {name}` has no such argument; {near or 'see'} {suggest(*name.split(), '--help')}"
+            )
+        if near := _nearest(key.replace("_", "-"), options, cutoff=0.8):
+            raise ConfigError(f"{key}: no option and no key of a recipe; {near}")
         if not equals and not rest:
-            raise ConfigError(f"{key}: a value is missing; {near or f'write {key} VALUE'}")
+            raise ConfigError(f"{key}: a value is missing; write {key} VALUE")
         found.append((key[2:].replace("-", "_"), value if equals else rest.pop(0)))
     return found

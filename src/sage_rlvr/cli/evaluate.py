@@ -49,6 +49,7 @@ class Eval(Command, ExactSettings, SampleSettings):
     continues after any interruption, a larger --samples tops up."""
 
     what: tyro.conf.Positional[str]
+    """A run, a model or adapter folder, a Hub id, or "embedded"."""
     world: str | None = None
     """Another world than the run's own: a recipe file, or a named one such as demo-5."""
     rank: bool = False

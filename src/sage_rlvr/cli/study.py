@@ -20,7 +20,7 @@ class Theory(Command):
     out: Path = RUNS / "theory"
     """Where theory.json, theory.md and the pictures go."""
     lab: bool = True
-    """Also measure on the Countdown policy (most of the time)."""
+    """Leave out the measurement on the Countdown policy, which takes most of the time."""
     policy: str | None = None
     """A run directory or model folder to measure there (default: the shipped base after some steps without a leash)."""
     problems: int = 5
@@ -28,8 +28,7 @@ class Theory(Command):
     draws: int = 256
     """Completions drawn a problem for the variances of the lab; 0 leaves them out."""
     docs: Path | None = None
-    """Also make the tables and pictures of anchor.md in this folder again, as in the repository's docs/; with --no-lab the
-    tables of the lab stay as they are."""
+    """Also make the tables and pictures of anchor.md in this docs folder again."""
 
     def execute(self, session: Session) -> int:
         from sage_rlvr.studies.anchor.command import find, print_findings, write, write_docs
@@ -92,7 +91,7 @@ class Guides(Command):
     out: Path = RUNS / "guides"
     """Where guides.json, guides.md and guides.png go."""
     docs: Path | None = None
-    """Also make the measured part of guides.md in this folder again, as in the repository's docs/."""
+    """Also make the tables and pictures of anchor.md in this docs folder again."""
 
     def execute(self, session: Session) -> int:
         from sage_rlvr.cli.records import target_of

@@ -22,6 +22,7 @@ class Sweep(Command):
     and weights is not made again, a demo's included; missing controls are added, and said. Exit code 2 if a cell failed."""
 
     matrix: tyro.conf.Positional[Path]
+    """A matrix file."""
     out: Path | None = None
     """Where everything goes (default runs/<matrix name>)."""
     workers: int | None = None

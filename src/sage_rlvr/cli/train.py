@@ -26,6 +26,7 @@ class FromRecipe(Command):
     edits_recipe: ClassVar[bool] = True
 
     recipe: tyro.conf.Positional[Path]
+    """A recipe file."""
     run: Annotated[Path | None, tyro.conf.arg(aliases=["--run-dir"])] = None
     """Run directory (default runs/<recipe name>, of train runs/<recipe name>-s<seed>). The same directory again continues."""
     quiet: bool = False
