@@ -8,12 +8,13 @@ from typing import ClassVar
 
 import torch
 
-from sage_rlvr.core.guides.base import Banded, DependsOn, PerToken
+from sage_rlvr.core.guides.base import GUIDES, Banded, DependsOn, PerToken
 from sage_rlvr.core.keys import Key
 from sage_rlvr.core.signals import Signals
 from sage_rlvr.errors import ConfigError
 
 
+@GUIDES.register
 @dataclass(frozen=True)
 class Rarity(Banded):
     """q_t = exp(power * min(s_t, cap - S_{<t})_+) * pi_ref(y_t)**reference_power, s_t = -log pi(y_t), S_{<t} its sum before t.
