@@ -20,10 +20,10 @@ from rich.console import Console
 
 from sage_rlvr import runs
 from sage_rlvr.cli.app import main
+from sage_rlvr.config import dump
 from sage_rlvr.errors import ConfigError, SageError
 from sage_rlvr.evaluation.evaluate import FRONTIER
 from sage_rlvr.evaluation.record import Record, save_record
-from sage_rlvr.config import dump
 from sage_rlvr.experiments import demo
 from sage_rlvr.experiments import jobs as work
 from sage_rlvr.experiments.demo import (
