@@ -17,12 +17,13 @@ from sage_rlvr.cli.session import RUNS, Command, Session
 
 @dataclass(frozen=True)
 class Sweep(Command):
-    """Arms x training seeds x evaluation from a matrix file (recipes/matrices), paired by seed; the same command continues.
+    """Train and evaluate the arms and training seeds of a matrix file, and compare them.
 
-    What the folder holds by configuration and weights is not made again, a demo's included; missing controls are added, and
-    said. Exit code 2 if a cell failed."""
+    Files: recipes/matrices. Pairs share a seed. Killed, the same command continues. What the folder holds by configuration
+    and weights is not made again, a demo's included; missing controls are added, and said. Exit code 2 if a cell failed."""
 
     matrix: tyro.conf.Positional[Path]
+    """A matrix file."""
     out: Path | None = None
     """Where everything goes (default runs/<matrix name>)."""
     workers: int | None = None
@@ -33,6 +34,7 @@ class Sweep(Command):
     def execute(self, session: Session) -> int:
         from sage_rlvr.experiments import sweep
         from sage_rlvr.results import Results, compare
+        from sage_rlvr.results.render import write_summary
 
         planned = sweep.plan(self.matrix, self.out or RUNS / self.matrix.stem)
         session.say(*sweep.dry_lines(planned))
@@ -42,7 +44,7 @@ class Sweep(Command):
         try:
             whole = sweep.run(planned, _workers(self.workers), session.out)
         finally:
-            sweep.write_summary(planned.out)
+            write_summary(planned.out)
         results = Results.read(planned.out)
         session.say(sweep.table(planned))
         print_results(session, results, compare(results), details=False)
@@ -52,8 +54,9 @@ class Sweep(Command):
 
 @dataclass(frozen=True)
 class Demo(Command):
-    """Train no-KL, GRPO and SAGE-Branch from the shipped base on this machine, evaluate exactly, and say what differs.
+    """Train three methods on this machine, evaluate them exactly, and say what differs.
 
+    They are no-KL, GRPO and SAGE-Branch, from the shipped base. Killed, the same command continues.
     `--a.b value` edits every arm's recipe, e.g. `--steps 40` for a short look."""
 
     edits_recipe: ClassVar[bool] = True
@@ -74,6 +77,7 @@ class Demo(Command):
         from sage_rlvr.cli.records import print_cross_check
         from sage_rlvr.experiments import demo, sweep
         from sage_rlvr.results import Results, compare
+        from sage_rlvr.results.render import write_summary
 
         planned = demo.plan(self.out, self.seeds, self.arms, session.edits, self.problems)
         workers, clock = _workers(self.workers), [time.monotonic()]
@@ -83,7 +87,7 @@ class Demo(Command):
         )
         whole = sweep.run(planned, workers, session.out)
         clock.append(time.monotonic())
-        sweep.write_summary(self.out)
+        write_summary(self.out)
         if not whole:
             return 2
         checked = demo.check_by_sampling(planned)

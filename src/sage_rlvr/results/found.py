@@ -12,6 +12,7 @@ from typing import Any
 
 from sage_rlvr.errors import DataError
 from sage_rlvr.evaluation.record import Record, check_paired, load_record, record_path
+from sage_rlvr.evaluation.store import is_store
 from sage_rlvr.results.design import BASE, Arm, Design, Question
 from sage_rlvr.results.read import Counts, Results, Run, Store
 from sage_rlvr.results.stored import design_of_summary, read_summary
@@ -20,9 +21,9 @@ from sage_rlvr.stats.budget import check_budget
 
 TAKES = (
     "Results are folders of `sage-rlvr demo` or `sweep` (with runs/ and evaluations/), run directories (run.json), records "
-    "(.npz), sample stores (store.json) and folders with a summary.json; NAME=PATH[,PATH...] names them."
+    "(.npz), sample stores (store.sqlite) and folders with a summary.json; NAME=PATH[,PATH...] names them."
 )
-PARTS = ("runs", "evaluations", "run.json", "store.json", "summary.json")
+PARTS = ("runs", "evaluations", "run.json", "store.json", "samples.sqlite", "summary.json")
 SHOWN = 6
 _SEEDED = re.compile(r"(.+)-s(\d+)")
 
@@ -90,7 +91,7 @@ class _Found:
         """A path of whichever kind."""
         if path.suffix == ".npz" or path.is_file():
             self._file(path, name, index)
-        elif (path / "store.json").is_file() or (path / "store.sqlite").is_file():
+        elif is_store(path):
             self._store(path, name, index)
         elif (path / "run.json").is_file():
             self._run(path, name, index)
@@ -157,7 +158,7 @@ class _Found:
         own = path / f"evaluation-{self.split}.npz"
         if own.is_file() and (run.arm, seed, "") not in self.results.records:
             self._checked(load_record(own), path, run.arm, seed)
-        for store in sorted({found.parent for found in path.glob("samples/*/store.*")}):
+        for store in sorted(found for found in path.glob("samples/*") if is_store(found)):
             self._store(store, run.arm, seed)
 
     def _checked(self, record: Record, run: Path, arm: str, seed: int, task: str = "") -> None:
@@ -186,10 +187,9 @@ class _Found:
             key = design.called(str(cell["arm"])), int(cell["seed"])
             run_ = self.results.runs.get(key, Run(arm=key[0], seed=key[1]))
             self.results.runs[key] = replace(run_, state=_state(str(cell.get("status", "not run"))))
-        for found in sorted(
-            {f.parent for pattern in ("runs/base/samples/*/store.*", "samples*/store.*") for f in path.glob(pattern)}
-        ):
-            self._store(found, "", 0)
+        for found in sorted([*path.glob("runs/base/samples/*"), *path.glob("samples*")]):
+            if is_store(found):
+                self._store(found, "", 0)
 
     def _records(self, path: Path, task: str, facts: Mapping[str, Any], design: Design) -> None:
         asked = facts.get("evaluate", {}).get("ood_temperatures" if task and task != self.split else "temperatures")
