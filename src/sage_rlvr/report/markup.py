@@ -54,8 +54,9 @@ def escaped(value: Any) -> Markup:
     if isinstance(value, Markup):
         return value
     flat = " ".join(visible(str(value)).split())
-    safe = re.sub(r"([\\`*\[\]#|~]|(?<![^\W_])_|_(?![^\W_]))", r"\\\1", flat).replace("&", "&amp;").replace("<", "&lt;")
-    safe = re.sub("^>", "&gt;", safe)
+    safe = re.sub(r"([\\`*\[\]#|~]|(?<![^\W_])_|_(?![^\W_]))", r"\\\1", flat).replace("&", "&amp;")
+    safe = re.sub("<(?! )", "&lt;", safe)
+    safe = re.sub("^>", "&gt;", safe)  # no quotation begins
     return Markup(re.sub(r"^(\d{0,9})([-+.)=])(?=[-=]|\s|$)", r"\1\\\2", safe))  # no list, rule or heading begins
 
 

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from sage_rlvr.errors import SageError
 from sage_rlvr.evaluation.sample_report import GUIDED, SCORED, arrays, made_under
-from sage_rlvr.evaluation.sample_rows import unescape
 from sage_rlvr.evaluation.store import SampleStore
+from sage_rlvr.evaluation.store.sample import unescape
 from sage_rlvr.results import Results
 from sage_rlvr.results.design import BASE
 from sage_rlvr.stats.samples.diversity import expected_distinct_correct
