@@ -11,7 +11,6 @@ import pytest
 from sage_rlvr.config import TrainConfig, load_config
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.experiments.design import Arm, Matrix, load_matrix, resolve, same, sft_config, world_named
-from sage_rlvr.experiments.sweep import LABELS
 from sage_rlvr.recipes import recipe
 
 MATRICES = Path(__file__).resolve().parents[2] / "recipes" / "matrices"
@@ -27,7 +26,7 @@ def write(folder: Path, text: str) -> Path:
 def arms_of(path: Path) -> tuple[dict[str, Arm], list[str]]:
     matrix = load_matrix(path)
     sft_config(matrix, path)
-    arms, said = resolve(matrix, path, None if matrix.policy is None else "elsewhere", LABELS)
+    arms, said = resolve(matrix, path, None if matrix.policy is None else "elsewhere")
     return {arm.name: arm for arm in arms}, said
 
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from sage_rlvr.results import Results, Row
     from sage_rlvr.results.tables import Table
 
+ONCE = "Each arm was trained once: this is about these checkpoints, on problems like these. Another seed could reorder the arms."
 PAPER = "paper:"  # prefix of an arm of the paper's own tables
 
 
@@ -46,6 +47,8 @@ class Compare(Command):
         from sage_rlvr.results import Results, compare
 
         if any(arm.startswith(PAPER) for arm in self.arms):
+            if self.out is not None:
+                raise ConfigError(f"--out {self.out}: the paper's tables have no page; leave it out")
             session.say("\n".join(paper_lines(self.arms)))
             return 0
         whole = len(self.arms) == 1 and _is_folder(Path(self.arms[0]))
@@ -110,11 +113,16 @@ def caveats(results: Results) -> list[str]:
     """What the numbers do not hold."""
     if not results.records:
         return []
+    control = results.design.control or results.design.base or ""
+    if len(results.temperatures(control)) == 1 and not results.several:
+        what = "BASE" if control == results.design.base == "base" else control
+        hint = (
+            f"{control} was read at T = {results.temperatures(control)[0]:g} only, so there is no frontier to compare with: "
+            f"sage-rlvr eval {what} --frontier ({what}: its run or model)."
+        )
+        return [hint, ONCE]
     if not results.several:
-        return [
-            "Each arm was trained once: this is about these checkpoints, on problems like these. Another seed could reorder "
-            "the arms."
-        ]
+        return [ONCE]
     return ["Intervals over training seeds hold these problems fixed: other problems could give other numbers."]
 
 

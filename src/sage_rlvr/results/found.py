@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import zipfile
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ TAKES = (
     "Results are folders of `sage-rlvr demo` or `sweep` (with runs/ and evaluations/), run directories (run.json), records "
     "(.npz), sample stores (store.sqlite) and folders with a summary.json; NAME=PATH[,PATH...] names them."
 )
-PARTS = ("runs", "evaluations", "run.json", "store.json", "samples.sqlite", "summary.json")
+PARTS = ("runs", "evaluations", "run.json", "store.json", "store.sqlite", "summary.json")
 SHOWN = 6
 _SEEDED = re.compile(r"(.+)-s(\d+)")
 
@@ -31,7 +31,12 @@ _SEEDED = re.compile(r"(.+)-s(\d+)")
 def gather(items: Sequence[str], *, split: str, apart: bool) -> Results:
     """Everything that was named. DataError names what is none of folder, run, record, store and summary."""
     found = _Found(split, apart)
+    given: set[str] = set()
     for item in items:
+        called = item.rpartition("=")[0] or Path(item).name
+        if apart and called in given:
+            raise DataError(f"two arms are called {called!r}; write NAME={item} for one of them")
+        given.add(called)
         name, paths = ("", item) if Path(item).exists() else _named(item)
         for index, path in enumerate(paths.split(",") if name else [paths]):
             found.add(Path(path), name, index)
@@ -110,8 +115,13 @@ class _Found:
         _check_record(path)
         record = load_record(path)
         arm, seed = _address(path, index)
-        own = str(record.meta["name"]) if self.apart else BASE if _is_base(record) else arm
-        self._record(record, name or own, index if self.apart else seed)
+        own = name or (str(record.meta["name"]) if self.apart else BASE if _is_base(record) else arm)
+        if self.apart and 1.0 not in record.logps:
+            raise DataError(f"{own}: its record has no temperature 1; evaluate it with --temperatures 1.0")
+        self._record(record, own, index if self.apart else seed)
+        run = Path(str(record.meta["model"])).parent
+        if self.apart and (run / "run.json").is_file():  # it says how long it was trained
+            self.results.runs[own, index] = Run(arm=own, seed=index, path=run, metrics=read_metrics(run))
 
     def _record(self, record: Record, arm: str, seed: int, task: str = "") -> None:
         if not self.apart and record.meta.get("split") != self.split and task == "":
@@ -140,7 +150,9 @@ class _Found:
         arm = name or (path.name if self.apart else arm)
         self.order.setdefault(arm, arm)
         known = None if run is None and not (name and index) else seed
-        if all(store.path != path for store in self.results.stores):
+        if self.apart and any(store.path == path and store.arm == arm for store in self.results.stores):
+            raise DataError(f"{arm}: {path} is named twice; a training seed or temperature takes a store of its own")
+        if self.apart or all(store.path != path for store in self.results.stores):
             self.results.stores.append(Store(arm=arm, path=path, seed=known))
 
     def _run(self, path: Path, name: str, index: int) -> None:
@@ -185,7 +197,8 @@ class _Found:
             self._records(path, task, facts, design)
         for cell in facts.get("cells", []):
             key = design.called(str(cell["arm"])), int(cell["seed"])
-            run_ = self.results.runs.get(key, Run(arm=key[0], seed=key[1]))
+            place = path / "runs" / f"{cell['arm']}-s{cell['seed']}"
+            run_ = self.results.runs.get(key) or Run(arm=key[0], seed=key[1], path=place, metrics=read_metrics(place))
             self.results.runs[key] = replace(run_, state=_state(str(cell.get("status", "not run"))))
         for found in sorted([*path.glob("runs/base/samples/*"), *path.glob("samples*")]):
             if is_store(found):
@@ -401,10 +414,15 @@ def _counts(results: Results, store: Store, n: int | None) -> Counts | None:
     )  # fmt: skip
 
 
-def _check_stores(found: Sequence[Counts], ignore: Collection[str] = ("temperature",)) -> None:
-    """Refuse unequal budgets on a task (temperatures may differ: a frontier), and two stores of the same weights in one arm."""
+def _check_stores(found: Sequence[Counts]) -> None:
+    """Refuse unequal budgets on a task (temperatures of frontiers may differ), and two stores of the same weights in one arm."""
     for task in dict.fromkeys(c.task for c in found):
-        check_budget({f"{c.store.arm} ({c.store.path})": c.identity for c in found if c.task == task}, ignore)
+        here = [c for c in found if c.task == task]
+        laws = {c.store.arm: {d.temperature for d in here if d.store.arm == c.store.arm} for c in here}
+        wide = all(len(law) > 1 for law in laws.values())
+        check_budget({f"{c.store.arm} ({c.store.path})": c.identity for c in here}, ("temperature",) if wide else ())
+        if wide:
+            _check_policies(here)
     seen: dict[tuple[str, str, float, str], Path] = {}
     for c in found:
         revision = str(c.identity["revision"])
@@ -413,4 +431,15 @@ def _check_stores(found: Sequence[Counts], ignore: Collection[str] = ("temperatu
             raise DataError(
                 f"{c.store.arm}: {first} and {c.store.path} hold samples of the same weights ({revision[:12]}), so they are no "
                 "two training seeds; give one of them, with more samples if more are wanted (eval --samples)"
+            )
+
+
+def _check_policies(found: Sequence[Counts]) -> None:
+    """Refuse a frontier whose stores are of several policies."""
+    policies: dict[tuple[str, str], tuple[str, str]] = {}
+    for c in found:
+        policy = str(c.identity["model"]), str(c.identity["revision"])
+        if policies.setdefault((c.store.arm, c.task), policy) != policy:
+            raise DataError(
+                f"{c.store.path}: another policy than {c.store.arm}'s other stores of {c.task}; a frontier is of one policy"
             )
