@@ -130,7 +130,7 @@ def test_it_makes_what_is_missing_and_only_that(
     record = load_record(out / "evaluations" / "grpo-s1.npz")
     p = np.array([math.fsum(np.exp(row)) for row in record.logps[1.0]])
     assert found["arms"]["grpo"]["pass_by_seed"]["1"]["8"] == pytest.approx(np.mean(1 - (1 - p) ** 8))
-    assert found["not_run"] == [] and "nothing: every run" in (out / "summary.md").read_text(encoding="utf-8")
+    assert found["not_run"] == [] and "every run of the design is there" in (out / "summary.md").read_text(encoding="utf-8")
 
     fewer = dry_lines(plan(matrix(ACTS, ("evaluate: {problems: 6", "evaluate: {problems: 5")), out))
     assert any(f"REPLACES 7 evaluations in {out / 'evaluations'} (base.npz, " in said for said in fewer)
@@ -232,7 +232,7 @@ def test_what_did_not_run_is_said(tmp_path: Path, matrix: Callable[..., Path]) -
     module.note(sweep)
     write_summary(sweep.out)
     page = (sweep.out / "summary.md").read_text(encoding="utf-8")
-    assert page.count("| GRPO | 0 of 2 | not run | not run |") == 1 and "\n0 of 6 runs complete; see Not run.\n" in page
+    assert page.count("| GRPO | 0 of 2 | not run | not run |") == 1 and "\n0 of 6 runs complete.\n" in page
     assert "- GRPO s0: not run\n- SAGE-Branch s0: not run" in page and "the control has 0 evaluated seeds; splitting" in page
     facts = json.loads((sweep.out / "matrix.json").read_text(encoding="utf-8"))
     for cell, status in zip(facts["cells"], ("trained", "2/2", "1/2"), strict=False):

@@ -139,7 +139,7 @@ def build(
     look = looks([*them, *home, *results.design.names, *(s.arm for s in samples), *trained])
     base = results.design.base or next(iter(them), "")
     values = _said(results, rows, found, list(dict.fromkeys([*them, *results.design.names])))
-    values |= _scores(results, found, them, base, samples) | _training(results, found, them, base, trained)
+    values |= _scores(results, found, them, base, samples) | _training(results, rows, found, them, base)
     values |= {"register": register, "brief": brief, "samples": _about(samples, browsed)}
     values |= {} if brief else _answers(results, samples)
     names = list(dict.fromkeys([*them, *(s.arm for s in samples)]))
@@ -212,11 +212,10 @@ def _gain(row: Mapping[str, Any]) -> str:
 
 
 def _relabelled(found: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The control's seeds in two halves, as two names of one arm: how many splits come out tied."""
-    again = found["relabelled"]
-    if not found["control"] or not again["splits"]:
+    """The control's seeds in two halves, as two names of one arm: how many splits come out tied; None without a control."""
+    if not found["control"]:
         return None
-    return {**again, "control": found["arms"][found["control"]]["label"]}
+    return {**found["relabelled"], "control": found["arms"][found["control"]]["label"], "needs": 2 * FEWEST_SEEDS}
 
 
 # ------------------------------------------------------------------------------------------------------------------
@@ -229,7 +228,7 @@ def _scores(
     k, power = results.k, found["power"]
     alone = {s.task for s in samples if s.policy not in them}
     apart = [s for s in samples if s.task in alone]
-    first = [{"title": "", "table": tables.scores(found), "fold": ""}] if them else []
+    first = [{"title": "", "table": tables.scores(found), "fold": ""}] if them or results.design.facts else []
     return {
         "frontier": scores.frontier_of(them, base, k, power), "passk": scores.passk_lines(results, them) if them else None,
         "power": _power_table(power["points"], k) if power else None, "cold": _cold_table(found, k) if found["cold"] else None,
@@ -279,8 +278,9 @@ def _support(them: Mapping[str, Policy], found: Mapping[str, Any]) -> dict[str, 
 
 
 def _training(
-    results: Results, found: Mapping[str, Any], them: Mapping[str, Policy], base: str, trained: Mapping[str, Any]
+    results: Results, rows: Sequence[Row], found: Mapping[str, Any], them: Mapping[str, Policy], base: str
 ) -> dict[str, Any]:
+    trained = runs.by_arm(results)
     configs, more = runs.configs_of(trained), [tables.costs(found), tables.training(found)]
     return {
         "training": runs.curves(trained), "warnings": runs.warnings(found),
@@ -288,8 +288,12 @@ def _training(
         "learning": runs.learning(configs, them, base, results.k), "grids": runs.grids(configs, them, results.k),
         "states": runs.states(results, trained), "cards": runs.cards(results, trained), "choice": _choice(found),
         "versions": runs.versions(trained) or list((found.get("versions") or {}).items()),
+        "swept": bool(results.design.facts),
+        "runs_wanted": len(found["arms"]) * len(found["seeds"]),
         "added": [(arm.name, arm.why) for arm in results.design.arms if arm.why],
-        "not_run": list(found["not_run"]), "left_out": list(dict.fromkeys([*results.notes, *found["left_out"]])),
+        "matched": any(row.metric.matched for row in rows),
+        "not_run": list(found["not_run"]),
+        "left_out": list(dict.fromkeys([*results.notes, *found["left_out"]])),
         "sources": [str(path) for path in results.sources],
     }  # fmt: skip
 
