@@ -493,7 +493,7 @@ def test_what_was_logged_is_a_mean_of_its_part_of_the_run(tmp_path: Path) -> Non
     write_summary(folder)
     text = (folder / "summary.md").read_text(encoding="utf-8")
     assert "| training reward,<br>first tenth | last tenth | test pass@1 |" in text and "| 4.500<br>" in text
-    assert "| 0.700<br>0.700–0.700 |" in text and "## Controls\n\n- none was added\n" in text
+    assert "| 0.700<br>0.700–0.700 |" in text and "## Controls\n\n- none was added" in text
 
 
 def test_raw_kl_is_that_of_the_last_tenth() -> None:

@@ -29,7 +29,7 @@ from sage_rlvr.results.metric import PAPER
 from sage_rlvr.results.summary import summary_of
 from sage_rlvr.results.tables import Table, cell
 from sage_rlvr.runs import write_json_atomic, write_text_atomic
-from sage_rlvr.stats.comparison import signed
+from sage_rlvr.stats.comparison import FEWEST_SEEDS, signed
 
 # No request may leave the page, and no script runs but the one whose hash is named; {script} is 'none' where there is none
 POLICY = (
