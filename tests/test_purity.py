@@ -55,7 +55,8 @@ LAYERS: dict[str, set[str]] = {
         "errors",
     },
     "cli": {
-        *("audit", "config", "core", "evaluation", "experiments", "import_config", "models", "progress", "recipes"),
+        *("audit", "config", "core", "evaluation", "experiments", "import_config", "models", "plugins", "progress", "recipes"),
+        "registry",
         *("report", "results", "runs", "stats", "studies", "tasks", "training", "verifiers", "errors"),
     },
     "__main__": {"cli"},

@@ -170,6 +170,11 @@ def find(name: str | Path) -> Path:
     raise ConfigError(f"{name}: no such file, and no shipped recipe of that name; {hint}")
 
 
+def named(name: str | Path, family: str) -> Path:
+    """The file of a shipped recipe of that family; any other name stays a path."""
+    return Path(name) if Path(name).exists() else shipped().get(f"{family}/{Path(name).name}", Path(name))
+
+
 def recipe(name: str, family: str = "countdown") -> Path:
     """The path of a shipped file, e.g. recipe("grpo.yaml"). `ConfigError` lists what there is instead."""
     folder = shipped()[f"{family}/base" if family != "matrices" else "matrices/tier1"].parent
@@ -185,8 +190,8 @@ def headline(file: Path) -> str:
     return re.split(r"(?<=[\w)\]])\. (?=[A-Z])", head)[0].rstrip(".")
 
 
-def copy(name: str, to: Path) -> list[Path]:
-    """Write a shipped recipe to a file of one's own; its `base:` then names the shipped one. Returns what was written.
+def copy(name: str, to: Path) -> Path:
+    """Write a shipped recipe to a file of one's own; its `base:` then names the shipped one. Returns the file.
 
     ConfigError where `to` is there already.
     """
@@ -198,7 +203,7 @@ def copy(name: str, to: Path) -> list[Path]:
     text = re.sub(r"^base: (\w+)\.yaml$", lambda m: f"base: {file.parent.name}/{m[1]}", text, flags=re.MULTILINE)
     to.parent.mkdir(parents=True, exist_ok=True)
     to.write_text(text, encoding="utf-8")
-    return [to]
+    return to
 
 
 def _neighbour_files(path: Path) -> str:
