@@ -45,7 +45,9 @@ def command(*words: str) -> int:
     return int(done.value.code or 0)
 
 
-def test_a_guide_and_a_method_of_a_plugin_train(folder: Path, warm_policy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_guide_and_a_method_of_a_plugin_train(
+    folder: Path, warm_policy: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     run = folder / "run"
     assert command("train", "my_recipe.yaml", "--run", str(run), "--model", str(warm_policy), *SMALL) == 0
     facts = json.loads((run / "run.json").read_text())

@@ -33,6 +33,7 @@ LAYERS: dict[str, set[str]] = {
     "runs": {"errors"},
     "recipes": {"plugins", "errors"},
     "schema": {"plugins", "recipes", "registry", "errors"},
+    "testing": {"core", "schema", "errors"},
     "progress": set(),
     "config": {"core", "methods", "plugins", "recipes", "schema", "tasks", "errors"},
     "import_notes": set(),

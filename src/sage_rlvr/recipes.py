@@ -118,7 +118,9 @@ def parse_yaml(text: str, source: str = "YAML") -> Tree:
 
 def _parse(text: str, source: str) -> tuple[Any, dict[Place, str]]:
     if len(text) > MAX_BYTES:
-        raise ConfigError(f"{source}: {len(text):,} characters; a recipe may have {MAX_BYTES:,}. Is this the right file?")
+        raise ConfigError(
+            f"{source}: {len(text):,} characters; a recipe may have {MAX_BYTES:,}. Is this the right file?"
+        )
     try:
         reader = _Reader(text, source)
         return reader.read(), reader.origins
@@ -132,7 +134,9 @@ def _read_file(path: Path) -> Tree:
             raise ConfigError(f"{path}: {size:,} bytes; a recipe may have {MAX_BYTES:,}. Is this the right file?")
         return parse_yaml(path.read_text(encoding="utf-8"), str(path))
     except UnicodeDecodeError as error:
-        raise ConfigError(f"{path}: not UTF-8 text ({error.reason} at byte {error.start}); is this a recipe?") from error
+        raise ConfigError(
+            f"{path}: not UTF-8 text ({error.reason} at byte {error.start}); is this a recipe?"
+        ) from error
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
 
@@ -179,7 +183,9 @@ def recipe(name: str, family: str = "countdown") -> Path:
     """The path of a shipped file, e.g. recipe("grpo.yaml"). `ConfigError` lists what there is instead."""
     folder = shipped()[f"{family}/base" if family != "matrices" else "matrices/tier1"].parent
     if not (folder / name).is_file():
-        raise ConfigError(f"no recipe {name!r} in {family}; there are {', '.join(sorted(p.name for p in folder.iterdir()))}")
+        raise ConfigError(
+            f"no recipe {name!r} in {family}; there are {', '.join(sorted(p.name for p in folder.iterdir()))}"
+        )
     return folder / name
 
 

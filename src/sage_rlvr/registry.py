@@ -37,9 +37,7 @@ HOMES = {
     "rollout_plan": "sage_rlvr.core.dynamic_sampling:ROLLOUT_PLANS",
     "schedule": "sage_rlvr.core.schedules:SCHEDULES",
     "surrogate": "sage_rlvr.core.surrogates:SURROGATES",
-    "task": "sage_rlvr.tasks:TASKS",
     "token_weight": "sage_rlvr.core.token_weights:TOKEN_WEIGHTS",
-    "verifier": "sage_rlvr.verifiers:VERIFIERS",
 }  # kind: module and name of its registry, imported when it is first asked for
 
 

@@ -1,7 +1,7 @@
 """The laws that a part must obey, as functions: those of this package are held to them, and so can be your own.
 
-    from sage_rlvr.testing import check_guide, check_method
-    check_guide(MyGuide())                    # AssertionError says which law is broken
+from sage_rlvr.testing import check_guide, check_method
+check_guide(MyGuide())                    # AssertionError says which law is broken
 """
 
 from __future__ import annotations
@@ -209,7 +209,9 @@ def check_reward_transform(transform: RewardTransform) -> None:
     """(P, G) in, (P, G) finite out."""
     rewards, lengths = torch.tensor([[0.0, 1.0], [1.0, 1.0]]), torch.tensor([[1, 3], [0, 2]])
     found = transform(rewards, lengths)
-    assert found.shape == rewards.shape and bool(found.isfinite().all()), "a reward transform gives (P, G) finite rewards"
+    assert found.shape == rewards.shape and bool(found.isfinite().all()), (
+        "a reward transform gives (P, G) finite rewards"
+    )
     check_recipe("reward_transform", transform)
 
 
