@@ -16,7 +16,7 @@ from sage_rlvr import plugins
 from sage_rlvr.cli.app import main
 from sage_rlvr.config import TrainConfig, decode, dump, load_config
 from sage_rlvr.errors import ConfigError
-from sage_rlvr.registry import HOMES, registry_of
+from sage_rlvr.registry import kinds, registry_of
 
 ROOT = Path(__file__).resolve().parents[1]
 BLOCK = re.compile(r'```\w+ title="([^"]+)"\n(.*?)```', re.DOTALL)
@@ -30,7 +30,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         (tmp_path / name).write_text(text, encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv(plugins.VARIABLE, "")
-    before = {kind: dict(registry_of(kind)._parts) for kind in HOMES}
+    before = {kind: dict(registry_of(kind)._parts) for kind in kinds()}
     loaded = dict(plugins._loaded)
     yield tmp_path
     plugins._loaded.clear()

@@ -37,7 +37,9 @@ HOMES = {
     "rollout_plan": "sage_rlvr.core.dynamic_sampling:ROLLOUT_PLANS",
     "schedule": "sage_rlvr.core.schedules:SCHEDULES",
     "surrogate": "sage_rlvr.core.surrogates:SURROGATES",
+    "task": "sage_rlvr.tasks:TASKS",
     "token_weight": "sage_rlvr.core.token_weights:TOKEN_WEIGHTS",
+    "verifier": "sage_rlvr.verifiers:VERIFIERS",
 }  # kind: module and name of its registry, imported when it is first asked for
 
 
@@ -164,6 +166,12 @@ def registry_of(kind: str) -> Registry[Any]:
     module, _, name = HOMES[kind].partition(":")
     found: Registry[Any] = getattr(importlib.import_module(module), name)
     return found
+
+
+def kinds() -> list[str]:
+    """The kinds of parts that have a registry."""
+    homes = {kind: home.partition(":") for kind, home in HOMES.items()}
+    return [kind for kind, (module, _, name) in homes.items() if hasattr(importlib.import_module(module), name)]
 
 
 def register(kind: str, part: Any = None, *, name: str | None = None, label: str | None = None) -> Any:

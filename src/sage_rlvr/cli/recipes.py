@@ -22,7 +22,7 @@ from sage_rlvr.config import (
     to_yaml,
 )
 from sage_rlvr.errors import ConfigError
-from sage_rlvr.registry import HOMES, registry_of
+from sage_rlvr.registry import kinds, registry_of
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Parts(Command):
     """One kind alone, for example guide."""
 
     def execute(self, session: Session) -> int:
-        for kind in HOMES if self.kind is None else [self.kind]:
+        for kind in kinds() if self.kind is None else [self.kind]:
             session.say(f"{kind}", *(f"  {name:<24} {said}" for name, said in registry_of(kind).help().items()))
         return 0
 
