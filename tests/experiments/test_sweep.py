@@ -426,7 +426,8 @@ def test_near_temperature_one_an_arm_that_only_slides_gains_nothing(tmp_path: Pa
         save_record(Record(load_record(path).meta, rows), path)
     found = summarise(folder)
     rows = [row for row in compare(Results.read(folder)) if row.metric.at == "near"]
-    near = {(row.a, str(row.metric)): asdict(row.comparison.difference) for row in rows if math.isfinite(row.comparison.difference.value)}
+    gaps = {(row.a, str(row.metric)): row.comparison.difference for row in rows}
+    near = {key: asdict(gap) for key, gap in gaps.items() if math.isfinite(gap.value)}
     assert {name for name, _ in near} == {"hot", "wide"} and {row.a for row in rows} == {"hot", "wide", "far"}
     passk, distinct = "pass@256 at equal pass@1 near T = 1", "distinct in 256 at equal pass@1 near T = 1"
     for what in (passk, distinct):
