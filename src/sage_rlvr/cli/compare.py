@@ -44,7 +44,10 @@ class Compare(Command):
     """Also write the page and the pictures there."""
 
     def execute(self, session: Session) -> int:
+        from sage_rlvr.evaluation.store import is_store
         from sage_rlvr.results import Results, compare
+        from sage_rlvr.results.summary import summary_of
+        from sage_rlvr.runs import write_json_atomic
 
         if any(arm.startswith(PAPER) for arm in self.arms):
             if self.out is not None:
@@ -57,18 +60,20 @@ class Compare(Command):
                 f"compare needs at least two arms, got {list(self.arms)}; the first is the control (or one folder of a sweep or "
                 "demo)"
             )
-        results = Results.read(*self.arms, split=self.split, k=self.k, apart=not whole, samples=self.samples)
-        if not results.stores and (self.samples is not None or self.patterns or self.frontier):
+        stores = any(is_store(path) for arm in self.arms for path in arm.rpartition("=")[2].split(","))
+        if not stores and (self.samples is not None or self.patterns or self.frontier):
             raise ConfigError(
                 "--samples, --patterns, --frontier: settings of sample stores; these arms are none, so leave them out (records "
                 "evaluated with eval --frontier have their frontiers compared anyway)"
             )
+        results = Results.read(*self.arms, split=self.split, k=self.k, apart=not whole, samples=self.samples)
         rows = compare(results)
         print_results(session, results, rows)
         if self.patterns:
             session.say(*_patterns(results))
         if self.out is not None:
             write_page(results, self.out, session)
+            write_json_atomic(self.out / "summary.json", summary_of(results, rows))
         return 0
 
 

@@ -29,6 +29,7 @@ from scipy import stats
 from sage_rlvr.config import decode, parse_yaml
 from sage_rlvr.errors import DataError
 from sage_rlvr.results import Results, compare
+from sage_rlvr.results.metric import known_metrics
 from sage_rlvr.results.tables import Table, table
 from sage_rlvr.stats.comparison import signed
 from sage_rlvr.stats.intervals import Interval
@@ -38,6 +39,9 @@ RULE = (
     "set that raised it was selected by what it shows: both sets together are an estimate, printed for every question and "
     "judged for none."
 )
+
+
+COUNTED = {str(metric) for metric in known_metrics() if metric.name == "distinct"}  # answers, not shares
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,7 +165,7 @@ def _cell(found: Interval | None, metric: str) -> str:
     """value (low to high), n seeds; distinct answers with one digit, shares with four."""
     if found is None:
         return ""
-    digits = 2 if metric.startswith("distinct") else 4
+    digits = 2 if metric in COUNTED else 4
     value, low, high = (signed(x, digits) for x in (found.value, found.low, found.high))
     return f"{value} ({low} to {high}, {found.n} seeds)"
 

@@ -45,6 +45,7 @@ from sage_rlvr.experiments.design import (
 )
 from sage_rlvr.experiments.jobs import Exact, Job, Task, as_read_back, run_tasks
 from sage_rlvr.models.policy import EMBEDDED, weights_hash
+from sage_rlvr.recipes import named
 from sage_rlvr.results import Results
 from sage_rlvr.results.summary import choose
 from sage_rlvr.results.tables import NOT_RUN
@@ -136,6 +137,7 @@ def plan(source: Path, out: Path, matrix: Matrix | None = None, edits: Sequence[
     """Everything that the matrix asks for, and what of it is there. Whatever can be refused is refused here: recipes, worlds,
     problems that a split does not hold, a folder with other runs under the same names. matrix: instead of what the file says;
     edits: of every arm's recipe, as on the command line."""
+    source = named(source, "matrices")
     matrix, folder = matrix or load_matrix(source), source.parent
     own = sft_config(matrix, source)
     policy = None if own is None else str((out / "policy").absolute())

@@ -37,7 +37,7 @@ def gather(items: Sequence[str], *, split: str, apart: bool) -> Results:
         if apart and called in given:
             raise DataError(f"two arms are called {called!r}; write NAME={item} for one of them")
         given.add(called)
-        name, paths = ("", item) if Path(item).exists() else _named(item)
+        name, paths = ("", item) if Path(item).exists() or ("=" not in item and item.endswith(".npz")) else _named(item)
         for index, path in enumerate(paths.split(",") if name else [paths]):
             found.add(Path(path), name, index)
     return found.finished(items)
