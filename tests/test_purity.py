@@ -55,8 +55,8 @@ LAYERS: dict[str, set[str]] = {
         "errors",
     },
     "cli": {
-        *("audit", "config", "core", "evaluation", "experiments", "import_config", "models", "progress", "recipes"),
-        *("report", "results", "runs", "stats", "studies", "tasks", "training", "verifiers", "errors"),
+        *("audit", "config", "core", "evaluation", "experiments", "import_config", "models", "plugins", "progress"),
+        *("recipes", "registry", "report", "results", "runs", "stats", "studies", "tasks", "training", "verifiers", "errors"),
     },
     "__main__": {"cli"},
     "__init__": {"core", "methods", "moved", "registry"},  # lazily: see test_importing_the_package_loads_no_torch
