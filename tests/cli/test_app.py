@@ -66,11 +66,11 @@ def test_plugins_join_before_the_command_and_parts_are_listed(
     )
     monkeypatch.setenv("SAGE_RLVR_PLUGINS", "")
     with pytest.raises(SystemExit) as caught:
-        main(["show", "methods", "--plugin", str(file)])
+        main(["parts", "method", "--plugin", str(file)])
     out = capsys.readouterr().out
     assert caught.value.code == 0 and "GRPO under another name" in out and "dr_grpo" in out
-    assert "a value is missing" in refused(capsys, "show", "methods", "--plugin")
-    assert "cannot be read" in refused(capsys, "--plugin=nowhere.py", "show", "methods")
+    assert "a file is missing" in refused(capsys, "parts", "--plugin")
+    assert "cannot be read" in refused(capsys, "--plugin=nowhere.py", "parts")
 
 
 @pytest.mark.parametrize("words", [["--help"], ["eval", "--help"], ["plan", "--problems", "100"]])

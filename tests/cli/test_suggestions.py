@@ -23,7 +23,7 @@ from sage_rlvr.runs import RunDir
 
 Recipe = Callable[..., Path]
 PACKAGE = Path(errors.__file__).parent
-MENTION = re.compile(r"(?<!of )sage-rlvr ((?:study )?[a-z][a-z-]+)([^`.,;:()]*)")
+MENTION = re.compile(r"(?<!of )sage-rlvr ((?:study |recipes (?=copy))?[a-z][a-z-]+)([^`.,;:()]*)")
 
 
 @pytest.fixture(autouse=True)

@@ -13,26 +13,14 @@ from sage_rlvr.cli.session import Command, Session
 
 @dataclass(frozen=True)
 class Show(Command):
-    """Print a resolved recipe and the objective that it really optimizes.
-
-    Or the parts of a kind that recipes can name: `show guides`, `show methods`, `show tasks`."""
+    """Print a resolved recipe and the objective that it really optimizes."""
 
     edits_recipe: ClassVar[bool] = True
 
     recipe: tyro.conf.Positional[Path]
-    """A recipe file, or a kind of part in the plural."""
+    """A recipe file, or the name of a shipped one."""
 
     def execute(self, session: Session) -> int:
-        """Print the one or the other."""
-        from sage_rlvr.registry import HOMES, registry_of
-
-        kind = str(self.recipe).removesuffix("s").replace("-", "_")
-        if kind in HOMES and not self.recipe.is_file():
-            session.say(*(f"{name:<24} {said}" for name, said in registry_of(kind).help().items()))
-            return 0
-        return self._recipe(session)
-
-    def _recipe(self, session: Session) -> int:
         from sage_rlvr.cli.recipes import recipe_lines, schema_of, world_line
         from sage_rlvr.config import TrainConfig, load, load_config
 
