@@ -85,10 +85,10 @@ def test_identical_unknown_and_left_out_are_said() -> None:
 def test_groups_and_the_table_hold_every_row() -> None:
     found = rows()
     lines = [words.line(group) for group in words.groups(found)]
-    assert len(lines) == 1 and "Against B, pass@256: better: A (+0.102); better before correction: W" in lines[0]
+    assert len(lines) == 1 and "Against B, pass@256: better: A (+0.103); better before correction: W" in lines[0]
     table = effects(found, ["T", "A"])
     assert [cells[0] for cells in table.rows][:3] == ["T", "A", "W"] and table.header == ("arm", "vs B\npass@256")
-    assert "| A | better<br>+0.102<br>" in table.markdown()
+    assert "| A | better<br>+0.103<br>" in table.markdown()
 
 
 @pytest.mark.parametrize(
