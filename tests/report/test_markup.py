@@ -30,7 +30,8 @@ def test_any_text_is_shown_as_it_is(text: str) -> None:
 @settings(max_examples=200, deadline=None)
 def test_no_text_becomes_markup_in_items_cells_folds_and_fences(text: str) -> None:
     table = Table(header=("a", text), rows=((text, f"1\n{text}"),), notes=(text,))
-    source = f"- {escaped(text)}\n\n<details><summary>{plain(text)}</summary>\n\n{fenced(text)}\n\n</details>\n\n{tabled(table, True)}"
+    fold = f"<details><summary>{plain(text)}</summary>\n\n{fenced(text)}\n\n</details>"
+    source = f"- {escaped(text)}\n\n{fold}\n\n{tabled(table, True)}"
     shown, _ = to_html(source, {})
     tags = set(re.findall(r"<(\w+)", str(shown)))
     allowed = {"ul", "li", "p", "details", "summary", "pre", "div", "table", "thead", "tbody", "tr", "td", "th"}
