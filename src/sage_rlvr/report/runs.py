@@ -194,7 +194,7 @@ def _equation(config: Config) -> str:
     from sage_rlvr.errors import SageError
 
     try:
-        return decode(TrainConfig, config).method.build().describe()
+        return decode(TrainConfig, config).method.describe()
     except (SageError, TypeError, ValueError, KeyError):
         return ""
 
