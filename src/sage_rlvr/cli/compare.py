@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 import tyro
 
 from sage_rlvr.cli.session import Command, Session
-from sage_rlvr.errors import ConfigError, DataError
+from sage_rlvr.errors import ConfigError, DataError, suggest
 
 if TYPE_CHECKING:
     from sage_rlvr.results import Results, Row
@@ -123,7 +123,7 @@ def caveats(results: Results) -> list[str]:
         what = "BASE" if control == results.design.base == "base" else control
         hint = (
             f"{control} was read at T = {results.temperatures(control)[0]:g} only, so there is no frontier to compare with: "
-            f"sage-rlvr eval {what} --frontier ({what}: its run or model)."
+            f"{suggest('eval', what, '--frontier')} ({what}: its run or model)."
         )
         return [hint, ONCE]
     if not results.several:
@@ -234,7 +234,7 @@ def paper_lines(arms: Sequence[str]) -> list[str]:
     if others or len(arms) < 2:
         raise DataError(
             f"{', '.join(others) or arms[0]}: paper:ARM compares with other paper:ARMs alone, two at least, as in: "
-            "sage-rlvr compare paper:GRPO paper:Branch"
+            + suggest("compare", "paper:GRPO", "paper:Branch")
         )
     document = load_document(recipe("tables.json", "paper"))
     tables = read_tables(document)
