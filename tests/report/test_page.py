@@ -179,7 +179,7 @@ def test_the_sections_of_a_sweep(page: Page) -> None:
     ):  # fmt: skip
         assert name in sections(text)
     assert "## Against the base sampled colder\n\n![pass@256 at equal pass@1" in text
-    assert "GRPO, beta 0.1 was added: GRPO at beta 0.1" in text and "no time" in text
+    assert "added: GRPO, beta 0.1 (GRPO at beta 0.1" in text and "no time" in text
     keys = {
         "frontier",
         "passk",
