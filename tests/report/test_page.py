@@ -192,7 +192,7 @@ def test_the_sections_of_a_sweep(page: Page) -> None:
     }
     assert keys <= set(page.figures)
     outside = re.sub(r"(`{3,})text\n.*?\n\1", "", text, flags=re.S)  # cards are fenced
-    assert "<" not in re.sub(r"<br>|<details><summary>|</summary>|</details>", "", outside)
+    assert "<" not in re.sub(r"<br>|<details><summary>|</summary>|</details>|< ", "", outside)
     for block in outside.split("\n\n"):
         if block.startswith("| "):
             assert len({len(re.findall(r"(?<!\\)\|", line)) for line in block.splitlines()}) == 1
