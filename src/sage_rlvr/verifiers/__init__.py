@@ -13,15 +13,24 @@ MATHEMATICS = ("math", "answers", "quantities", "pool")
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What a verifier says of one completion, and why in a few stable words (they are counted in metrics)."""
+    """What a verifier says of one completion, and why in a few stable words (they are counted in metrics).
+
+    score: the reward, where a verifier gives more than right and wrong; None for 1 and 0.
+    """
 
     label: Label
     reason: str
+    score: float | None = None
 
     @property
     def right(self) -> bool:
         """True only for the label "right": an undecided completion earns no reward."""
         return self.label == "right"
+
+    @property
+    def reward(self) -> float:
+        """What a completion earns: `score`, else 1 where it is right and 0 where it is not, undecided included."""
+        return float(self.right) if self.score is None else self.score
 
 
 __all__ = ["MATHEMATICS", "Label", "Verdict"]
