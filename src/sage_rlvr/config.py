@@ -36,6 +36,7 @@ from sage_rlvr.strict import (
 
 if TYPE_CHECKING:
     from sage_rlvr.core.method import Method
+    from sage_rlvr.tasks.base import Task
     from sage_rlvr.tasks.countdown import Countdown
 
 T = TypeVar("T")
@@ -165,6 +166,8 @@ class WorldConfig:
             min_target=self.min_target,
             max_target=self.max_target,
             targets=self.targets,
+            train_problems=self.train_problems,
+            data_seed=self.data_seed,
         )
 
 
@@ -506,6 +509,17 @@ class FinetuneConfig:
         _not_negative(self, "seed")
         _require(self.engine.name == "trl", "engine.name", self.engine.name, "fine-tuning a model needs the engine trl")
         _require(bool(self.model.strip()), "model", self.model, "name a local folder, or a Hub id")
+
+
+def task_of(config: TrainConfig) -> Task:
+    """The task of a recipe: the rows of `data`, judged as mathematics, else the generated `world`."""
+    if config.data is None:
+        return config.world.build()
+    from sage_rlvr.tasks.math import MathTask
+    from sage_rlvr.tasks.prompts import FORMATS
+    from sage_rlvr.tasks.rows import DataSource
+
+    return MathTask(DataSource.of(config.data), FORMATS[config.data.prompt])
 
 
 def world_of(name: str) -> WorldConfig:

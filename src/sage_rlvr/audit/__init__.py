@@ -25,7 +25,12 @@ from sage_rlvr.tasks.wrong import wrong_answers
 from sage_rlvr.verifiers.answers import Place
 
 PAIRS = "pairs"
-NAMES = (*SETS, *(name for name in TASKS if name not in ("math", "jsonl", "reasoning_gym")), "knights_and_knaves_strict", PAIRS)
+NAMES = (
+    *SETS,
+    *(name for name in TASKS if name not in ("math", "jsonl", "reasoning_gym")),
+    "knights_and_knaves_strict",
+    PAIRS,
+)
 
 
 def audit(task: str | Task, template: str | None = None, k: int = 256, answer_in: Place | None = None) -> Audit:
@@ -49,7 +54,10 @@ def audit(task: str | Task, template: str | None = None, k: int = 256, answer_in
         return audit_pairs()
     options: dict[str, Any] = {}
     if isinstance(made, MathTask):
-        options = {"forms": [form for form in FORMATS.values() if template in (None, form.name)], "answer_in": answer_in}
+        options = {
+            "forms": [form for form in FORMATS.values() if template in (None, form.name)],
+            "answer_in": answer_in,
+        }
     return _audited(task if isinstance(task, str) else made.name, made, k, options)
 
 
@@ -75,7 +83,9 @@ def _usual(task: Task, k: int) -> Iterator[Case | Check]:
     if solutions := getattr(task, "solutions", None):
         yield Case("every right answer is right", [(p, text) for p in problems for text in solutions(p)])
     golds_of = {p.problem_id: gold for p, gold in golds}
-    yield duplicates("problems that stand once", ((p.problem_id, task.prompt(p), golds_of.get(p.problem_id, "")) for p in problems))
+    yield duplicates(
+        "problems that stand once", ((p.problem_id, task.prompt(p), golds_of.get(p.problem_id, "")) for p in problems)
+    )
     if (floor := guess_floor(task, problems, k)) is not None:
         yield Check(f"guess floor: {k} blind guesses", floor * len(problems), len(problems))
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from sage_rlvr.config import WorldConfig, decode, dump
+from sage_rlvr.config import WorldConfig, decode
 from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.evaluation.exact import probabilities, sampled_counts, solution_logps
 from sage_rlvr.evaluation.normalizers import log_normalizers
@@ -95,9 +95,9 @@ def evaluate(
     torch.set_num_threads(threads)
     model, tokens = load_policy(target.model)
     task = target.world.build()
-    chosen = evaluation_problems(task, split, seed, problems, draw)
+    chosen = task.draw(split, seed, problems, draw)
     began = time.perf_counter()
-    ids = [task.problem_id(p) for p in chosen]
+    ids = [p.problem_id for p in chosen]
     once = {name: problem for name, problem in zip(ids, chosen, strict=True)}  # a problem drawn twice is scored once
     scored = solution_logps(model, tokens, task, list(once.values()), tuple(temperatures), progress)
     place = {name: i for i, name in enumerate(once)}
@@ -121,24 +121,9 @@ def evaluate(
     return Record(meta, logps, norms)
 
 
-DRAWS = ("law", "census")
-
-
-def evaluation_problems(task: Any, split: str, seed: int, n: int, draw: str) -> list[Any]:
-    """What is evaluated. "law": n independent draws from the world's own distribution, restricted to the split, repeats
-    kept, so that the mean over them estimates the world's mean and an interval over them holds. "census": n problems drawn
-    without replacement from all problems of the split, each equally likely: the many hard ones weigh more.
-    """
-    if draw == "law":
-        return task.problems(split, seed, n, distinct=False)
-    if draw == "census":
-        return task.sample_of_census(split, seed, n)
-    raise DataError(f"draw {draw!r}: choose one of {', '.join(DRAWS)}")
-
-
 def world_identity(world: WorldConfig) -> dict[str, Any]:
     """What decides the evaluation problems: the world without the size and seed of its training pool."""
-    return {k: v for k, v in json.loads(json.dumps(dump(world))).items() if k not in ("train_problems", "data_seed")}
+    return world.build().identity
 
 
 def cross_check(
@@ -151,7 +136,7 @@ def cross_check(
     """
     model, tokens = load_policy(target.model)
     task = target.world.build()
-    chosen = evaluation_problems(task, record.meta["split"], record.meta["seed"], record.problems, record.meta["draw"])[
+    chosen = task.draw(record.meta["split"], record.meta["seed"], record.problems, record.meta["draw"])[
         :problems
     ]
     counts = sampled_counts(model, tokens, task, chosen, n=n, max_new_tokens=max_new_tokens, seed=seed)

@@ -30,7 +30,6 @@ from sage_rlvr.evaluation.evaluate import (
     FRONTIER,
     Target,
     evaluate,
-    evaluation_problems,
     world_identity,
 )
 from sage_rlvr.evaluation.record import Record, check_paired, load_record, record_path, save_record
@@ -333,10 +332,10 @@ class Exact:
             )
         world = self.world.build()
         try:
-            chosen = evaluation_problems(world, self.split, EVALUATION_SEED, self.problems, self.draw)
+            chosen = world.draw(self.split, EVALUATION_SEED, self.problems, self.draw)
         except DataError as error:
             raise ConfigError(f"--problems {self.problems}: {error}") from error
-        return [world.problem_id(p) for p in chosen]
+        return [p.problem_id for p in chosen]
 
     def kept(self, path: Path, model: str) -> Record | None:
         """The record at `path` if it is whole, of these weights and problems and has these temperatures; else it is to be made."""

@@ -1,6 +1,6 @@
 """What an audit is made of: cases that a task names, checks with the rows that fail them, and the floors that guessing reaches.
 
-    task.audit_cases(k) -> cases (completions of which it is known what they earn) and ready checks -> Audit
+task.audit_cases(k) -> cases (completions of which it is known what they earn) and ready checks -> Audit
 """
 
 from __future__ import annotations

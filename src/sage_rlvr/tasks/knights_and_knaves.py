@@ -200,7 +200,11 @@ class KnightsAndKnaves:
 
         One whose statements were there is passed over.
         """
-        return _puzzles(tuple(sorted(self.people)), self.seed, *((self.count, self.train_count) if split == "train" else (0, self.count)))
+        return _puzzles(
+            tuple(sorted(self.people)),
+            self.seed,
+            *((self.count, self.train_count) if split == "train" else (0, self.count)),
+        )
 
     @property
     def name(self) -> str:
@@ -243,7 +247,9 @@ class KnightsAndKnaves:
         working = "If Agnes lied, then (1) and (2) could not hold. "
         yield Case("gold right against itself", [(p, p.answer) for p in puzzles])
         yield Case("perfect answer in the published format", [(p, f"{working}\n{p.answer}") for p in puzzles])
-        yield Case("", {kind: list(zip(puzzles, texts, strict=True)) for kind, texts in _wrong(puzzles).items()}, "wrong")
+        yield Case(
+            "", {kind: list(zip(puzzles, texts, strict=True)) for kind, texts in _wrong(puzzles).items()}, "wrong"
+        )
         yield duplicates("puzzles that stand once", ((p.problem_id, str(p.statements), p.answer) for p in puzzles))
         for people in sorted(self.people):
             share = uniform_floor(2**people, k)

@@ -280,12 +280,14 @@ class MathTask:
     form    how a problem is asked and where its answer is read (`sage_rlvr.tasks.prompts.FORMATS`)
     folder  a folder with the data files of `SETS`; default: what SAGE_RLVR_DATA names; "" for the pinned files
     pool    limits of its own for the verifier; default: the shared pool of this process
+    test    other rows for every split but "train"; default: the same
     """
 
     source: str | DataSource
     form: PromptFormat = BOXED
     folder: str | None = None
     pool: Pool | None = field(default=None, compare=False)
+    test: DataSource | None = None
 
     def __post_init__(self) -> None:
         source = self.source
@@ -312,12 +314,13 @@ class MathTask:
         return self.published and self.published.integers
 
     def problems(self, split: str = "test") -> tuple[Problem, ...]:
-        """All problems in the order of their source, whatever the split. `DataError` where they cannot be had."""
+        """All problems in the order of their source. `DataError` where they cannot be had."""
+        source = self.test if self.test is not None and split != "train" else self.source
         folder = os.environ.get(ENVIRONMENT, "") if self.folder is None else self.folder
-        path = _file(self.source, folder)
+        path = _file(source, folder)
         state = path.stat() if path is not None and path.is_file() else None
         stamp = None if state is None else (state.st_mtime_ns, state.st_size)
-        return _load(self.source, folder, self.form.name == "as_is", stamp)
+        return _load(source, folder, self.form.name == "as_is", stamp)
 
     @property
     def pinned(self) -> bool:
@@ -362,7 +365,8 @@ class MathTask:
 
     def facts(self) -> dict[str, str]:
         """SHA-256 of the files, for rows of your own."""
-        return facts(self.source) if isinstance(self.source, DataSource) else {}
+        own = [data for data in (self.source, self.test) if isinstance(data, DataSource)]
+        return {name: sha for data in own for name, sha in facts(data).items()}
 
     def audit_cases(self, k: int, **options: Any) -> Any:
         """See `sage_rlvr.tasks.math_audit`."""

@@ -49,7 +49,9 @@ def cases(
     yield from _floors(task.integers, [p.answer for p in problems], k)
 
 
-def head(task: MathTask, forms: Sequence[PromptFormat] = tuple(FORMATS.values()), answer_in: Place | None = None) -> str:
+def head(
+    task: MathTask, forms: Sequence[PromptFormat] = tuple(FORMATS.values()), answer_in: Place | None = None
+) -> str:
     """What `cases` looks at, in words."""
     published = "the published ones" if task.pinned else "other rows than the published ones"
     read = ", ".join(f"{form.name} ({_place(form, answer_in)})" for form in forms)
@@ -64,7 +66,9 @@ def _place(form: PromptFormat, answer_in: Place | None) -> str:
 def _second_opinion(wrong: Mapping[str, Pairs], known: Mapping[str, Pairs], judge: Judge, algebra: Judge) -> Check:
     """Where the second verifier contradicts the first, on wrong answers and, by algebra alone, on those that are known."""
     cases = [(kind, *pair) for kinds in (wrong, known) for kind, pairs in kinds.items() for pair in pairs]
-    verdicts = [said for kinds, by in ((wrong, judge), (known, algebra)) for pairs in kinds.values() for said in by(pairs)]
+    verdicts = [
+        said for kinds, by in ((wrong, judge), (known, algebra)) for pairs in kinds.values() for said in by(pairs)
+    ]
     rows, asked = [], 0
     for (kind, problem, answer), verdict in zip(cases, verdicts, strict=True):
         second = verify_exact(answer, problem.answer)

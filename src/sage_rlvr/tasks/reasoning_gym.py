@@ -90,7 +90,7 @@ class ReasoningGym:
         return json.dumps(self.settings | {"size": self.count, "seed": seed}, sort_keys=True)
 
     def problems(self, split: str = "test") -> tuple[Problem, ...]:
-        """Those of `seed`; to train on, those of the seed behind it. `ConfigError` where the package is missing, or does not know the name or a setting."""
+        """Those of `seed`; to train on, those of the next one. `ConfigError` for a missing package, an unknown name or setting."""
         seed = self.seed + (split == "train")
         dataset = _dataset(self.name, self._settings(seed))
         entries = [dataset[i] for i in range(self.count)]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
+
+from sage_rlvr.registry import Registry
 
 Label = Literal["right", "wrong", "undecided"]
 
@@ -33,4 +35,24 @@ class Verdict:
         return float(self.right) if self.score is None else self.score
 
 
-__all__ = ["MATHEMATICS", "Label", "Verdict"]
+VERIFIERS: Registry[Any] = Registry("verifier", remember=False)
+"""Functions of (completion, gold) that give a `Verdict`, by name; loaded when they are asked."""
+
+
+@VERIFIERS.register(name="math")
+def _math(completion: str, gold: str) -> Verdict:
+    """By algebra: the answer in the last box equals the gold."""
+    from sage_rlvr.verifiers.math import verify_math
+
+    return verify_math(completion, gold)
+
+
+@VERIFIERS.register(name="exact")
+def _exact(completion: str, gold: str) -> Verdict:
+    """By spelling and exact fractions: the whole completion is the gold."""
+    from sage_rlvr.verifiers.exact import verify_exact
+
+    return verify_exact(completion, gold)
+
+
+__all__ = ["MATHEMATICS", "VERIFIERS", "Label", "Verdict"]

@@ -227,18 +227,17 @@ class Countdown:
             return self.sample_of_census(split, seed, n)
         raise DataError(f"draw {law!r}: choose one of {', '.join(DRAWS)}")
 
-    def audit_cases(self, k: int) -> Any:
+    def audit_cases(self, k: int, **options: Any) -> Any:
         """See `sage_rlvr.tasks.countdown.audit`."""
         from sage_rlvr.tasks.countdown.audit import cases
 
-        return cases(self, k)
+        return cases(self, k, **options)
 
-    @property
-    def audited(self) -> str:
+    def audited(self, **options: Any) -> str:
         """What an audit looks at, in words."""
         from sage_rlvr.tasks.countdown.audit import head
 
-        return head(self)
+        return head(self, **options)
 
     def examples(self, split: str, seed: int, start: int, n: int) -> list[tuple[Problem, str]]:
         """Examples start..start+n-1: problem and correct canonical expression. A pure function of its arguments."""
@@ -281,9 +280,14 @@ class Countdown:
         made = [len(set(permutations(p.numbers))) * len(templates(len(p.numbers))) for p in every]
         facts = {"problems": len(every), "answers_mean": counts.mean(), "answers_median": np.median(counts)}
         if self.targets == "expression" and len(self.counts) == 1:
-            facts["answers_mean_by_law"] = (counts**2).sum() / counts.sum()  # a problem is drawn as often as it has answers
+            facts["answers_mean_by_law"] = (
+                counts**2
+            ).sum() / counts.sum()  # a problem is drawn as often as it has answers
         longest = max(len(answer) for answers in found for answer in answers)
-        return {k: float(v) for k, v in facts.items()} | {"expressions_mean": float(np.mean(made)), "longest": float(longest)}
+        return {k: float(v) for k, v in facts.items()} | {
+            "expressions_mean": float(np.mean(made)),
+            "longest": float(longest),
+        }
 
     def sample_of_census(self, split: str, seed: int, n: int) -> list[Problem]:
         """`n` problems drawn without replacement from the census of the split, all equally likely: what is evaluated.

@@ -242,7 +242,7 @@ def _precision(config: TrainConfig, arguments: dict[str, Any]) -> dict[str, Any]
 def _world(config: TrainConfig, tokenizer: PreTrainedTokenizerBase) -> tuple[Dataset, Any]:
     task = config.world.build()
     problems = task.problems("train", config.world.data_seed, config.world.train_problems)
-    rows = Dataset.from_list([{"prompt": task.render(p), "problem": i} for i, p in enumerate(problems)])
+    rows = Dataset.from_list([{"prompt": task.prompt(p), "problem": i} for i, p in enumerate(problems)])
 
     def reward(completions: list[str], completion_ids: list[list[int]], problem: list[int], **_: Any) -> list[float]:
         """1 for a right completion that ended by itself, as in the loop engine."""
