@@ -148,7 +148,7 @@ def make_loop(policy: PreTrainedModel, reference: PreTrainedModel, prompts: list
     tokens = Passing(None, END, 0)  # type: ignore[arg-type]
     optimiser = Optimiser(policy, config.optimizer, 1000)
     asking = Asking.of(Numbers(), tokens)
-    return Loop(config, config.method.build(), policy, reference, tokens, Numbers(), asking, prompts, optimiser, Key(0))
+    return Loop(config, config.method, policy, reference, tokens, Numbers(), asking, prompts, optimiser, Key(0))
 
 
 # --- timing -------------------------------------------------------------------------------------------------------------

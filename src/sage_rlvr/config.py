@@ -1,4 +1,4 @@
-"""The schemas of a run: keyword-only frozen dataclasses, decoded from YAML by `strict.py`.
+"""The schemas of a run: keyword-only frozen dataclasses, made of YAML by `recipes.py` and `schema.py`.
 
 A configuration is a value: these dataclasses are the only schema, YAML is how one is shared.
 
@@ -10,29 +10,15 @@ Methods, guides and schedules are chosen by name: `method: {name: sage, base: gr
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from functools import cache
+from collections.abc import Iterable
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
-from sage_rlvr import strict
+from sage_rlvr import plugins
 from sage_rlvr.errors import ConfigError
-from sage_rlvr.strict import (
-    Decoder,
-    Deferred,
-    Registry,
-    Tree,
-    dump,
-    load,
-    merge,
-    override,
-    parse_scalar,
-    parse_yaml,
-    short,
-    silent,
-    to_yaml,
-)
+from sage_rlvr.recipes import Tree, load, merge, override, parse_scalar, parse_yaml, short
+from sage_rlvr.schema import build, decode, dump, to_yaml
 
 if TYPE_CHECKING:
     from sage_rlvr.core.method import Method
@@ -47,7 +33,6 @@ __all__ = [
     "EngineConfig",
     "FinetuneConfig",
     "LoraConfig",
-    "MethodSpec",
     "ModelConfig",
     "OptimizerConfig",
     "RolloutConfig",
@@ -56,6 +41,7 @@ __all__ = [
     "Tree",
     "UpdateConfig",
     "WorldConfig",
+    "build",
     "decode",
     "dump",
     "load",
@@ -64,25 +50,12 @@ __all__ = [
     "override",
     "parse_scalar",
     "parse_yaml",
-    "registries",
+    "task_named",
+    "task_of",
+    "task_of_data",
     "to_yaml",
     "world_of",
 ]
-
-
-@cache
-def registries() -> Mapping[str, Registry]:
-    """Annotation name -> {name: dataclass or factory}. Imported on first use, so that reading YAML needs no torch."""
-    from sage_rlvr.core.guides import GUIDES
-    from sage_rlvr.core.schedules import SCHEDULES
-    from sage_rlvr.methods import METHODS
-
-    return {"Method": METHODS, "Guide": GUIDES, "Schedule": SCHEDULES}
-
-
-def decode(schema: type[T], tree: Any, where: str = "", unions: Mapping[str, Registry] | None = None) -> T:
-    """`strict.decode` whose unions are, unless others are given, the methods, guides and schedules of this package."""
-    return strict.decode(schema, tree, where, unions=registries() if unions is None else unions)
 
 
 def load_config(schema: type[T], path: str | Path, overrides: Iterable[tuple[str, str]] = ()) -> T:
@@ -103,33 +76,6 @@ def _positive(config: Any, *names: str) -> None:
 def _not_negative(config: Any, *names: str) -> None:
     for name in names:
         _require(getattr(config, name) >= 0, name, getattr(config, name), "must not be negative")
-
-
-@dataclass(frozen=True)
-class MethodSpec(Deferred):
-    """An RLVR method as its tree, such as {"name": "grpo", "beta": 0.05}; `build()` gives the `Method`.
-
-    tree: the name of an entry of `sage_rlvr.methods.METHODS` and its arguments; defaults are filled in on construction,
-    so that a run directory records them. Raises what the method itself refuses (CancellingGuide, a guide with beta 0).
-    """
-
-    union: ClassVar[str] = "Method"
-    tree: dict[str, Any]
-
-    def __post_init__(self) -> None:
-        plain = Decoder("", {}, registries(), None).named(registries()["Method"], self.tree, ("method",))[1]
-        object.__setattr__(self, "tree", plain)
-
-    @property
-    def name(self) -> str:
-        return str(self.tree["name"])
-
-    def build(self) -> Method:
-        """The `sage_rlvr.core.Method` that the tree describes; a new object each time."""
-        with silent():
-            decoder = Decoder("", {}, registries(), None)
-            method: Method = decoder.named(registries()["Method"], self.tree, ("method",))[0]
-            return method
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,6 +101,11 @@ class WorldConfig:
         _positive(self, "train_problems")
         _not_negative(self, "data_seed")
         self.build()
+
+    @classmethod
+    def of(cls, world: Countdown) -> WorldConfig:
+        """The configuration of a world."""
+        return cls(**{field.name: getattr(world, field.name) for field in fields(cls) if field.name != "name"})
 
     def build(self) -> Countdown:
         """The world itself; raises what it refuses (a size without expressions, an empty range of targets)."""
@@ -386,7 +337,10 @@ class TrainConfig:
     seed: of everything random in the run. steps: rollouts, each followed by its updates. model: where the policy starts:
     "embedded" (the shipped base policy), a local folder, or a Hub id. base_model: likewise, the checkpoint before
     supervised fine-tuning, read only by an anchor of source "base"; null where `model` itself is that checkpoint.
-    method: see `MethodSpec`. data: rows of a data set in place of `world`, whose problems are generated (engine trl).
+    method: the name of a registered method and its arguments; a guide beside a method that takes none makes it `sage` of that
+    method. task: the name of a registered task and its arguments, in place of `world`, the generated problems of Countdown.
+    data: rows of a data set in place of it, judged as mathematics.
+    plugins: name -> SHA-256 of the user's files that registered parts; in a recipe the list of these files.
     """
 
     seed: int = 0
@@ -395,12 +349,16 @@ class TrainConfig:
     base_model: str | None = None
     world: WorldConfig = field(default_factory=WorldConfig)
     data: DataConfig | None = None
-    method: MethodSpec
+    task: Task | None = None
+    method: Method
     rollout: RolloutConfig = field(default_factory=RolloutConfig)
     updates: UpdateConfig = field(default_factory=UpdateConfig)
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     engine: EngineConfig = field(default_factory=EngineConfig)
+    plugins: dict[str, str] = field(default_factory=plugins.loaded)
+
+    added: ClassVar[frozenset[str]] = frozenset({"plugins", "task"})  # see schema.dump
 
     def __post_init__(self) -> None:
         _check_run(self, self.updates.epochs * self.updates.minibatches)
@@ -409,13 +367,14 @@ class TrainConfig:
         _require(self.base_model is None or bool(self.base_model.strip()), "base_model", self.base_model, named)
         prompts, pool = self.rollout.prompts_per_step, self.world.train_problems
         too_many = f"more prompts a step than world.train_problems = {pool}; raise the pool or sample fewer"
-        _require(prompts <= pool or self.data is not None, "rollout.prompts_per_step", prompts, too_many)
-        loop_only = "the loop trains on the generated world; write engine.name trl for a data set"
-        _require(
-            self.data is None or self.engine.name == "trl", "data.path", getattr(self.data, "path", None), loop_only
-        )
+        generated = self.data is None and self.task is None
+        _require(prompts <= pool or not generated, "rollout.prompts_per_step", prompts, too_many)
+        one = "give task or data, not both: either says which problems are trained on"
+        _require(self.data is None or self.task is None, "task", getattr(self.task, "name", None), one)
+        alone = "give task or world, not both: either says which problems are trained on"
+        _require(self.task is None or self.world == WorldConfig(), "task", getattr(self.task, "name", None), alone)
         self._check_updates(prompts, self.updates.minibatches, self.updates.micro_batch)
-        self._check_method(self.method.build())
+        self._check_method(self.method)
 
     @property
     def reference(self) -> str | None:
@@ -423,7 +382,7 @@ class TrainConfig:
 
         An anchor whose source is the run itself (snapshot@N, refresh_every) starts from here and moves later.
         """
-        method = self.method.build()
+        method = self.method
         if method.anchor is None or "ref_logps" not in method.needs:
             return None
         if method.anchor.source == "base":
@@ -512,14 +471,28 @@ class FinetuneConfig:
 
 
 def task_of(config: TrainConfig) -> Task:
-    """The task of a recipe: the rows of `data`, judged as mathematics, else the generated `world`."""
-    if config.data is None:
-        return config.world.build()
+    """The task of a recipe: `task`; else the rows of `data`, judged as mathematics; else the generated `world`."""
+    if config.task is not None:
+        return config.task
+    return config.world.build() if config.data is None else task_of_data(config.data)
+
+
+def task_of_data(data: DataConfig) -> Task:
+    """Rows of a data set, judged as mathematics."""
     from sage_rlvr.tasks.math import MathTask
     from sage_rlvr.tasks.prompts import FORMATS
     from sage_rlvr.tasks.rows import DataSource
 
-    return MathTask(DataSource.of(config.data), FORMATS[config.data.prompt])
+    return MathTask(DataSource.of(data), FORMATS[data.prompt])
+
+
+def task_named(name: str, template: str = "boxed") -> Task:
+    """The task of a recipe file, or one by a word of `sage_rlvr.tasks.task_named`."""
+    if name.endswith((".yaml", ".yml")):
+        return task_of(load_config(TrainConfig, name))
+    from sage_rlvr import tasks
+
+    return tasks.task_named(name, template)
 
 
 def world_of(name: str) -> WorldConfig:
@@ -530,11 +503,4 @@ def world_of(name: str) -> WorldConfig:
         return load_config(TrainConfig if "method" in load(name) else SftConfig, name).world  # type: ignore[attr-defined]
     if name not in WORLDS:
         raise ConfigError(f"world {name!r}: give a recipe file or one of {', '.join(WORLDS)}")
-    known = WORLDS[name]
-    return WorldConfig(
-        counts=dict(known.counts),
-        max_number=known.max_number,
-        min_target=known.min_target,
-        max_target=known.max_target,
-        targets=known.targets,
-    )
+    return WorldConfig.of(WORLDS[name])

@@ -35,7 +35,7 @@ def world_line(world: WorldConfig) -> str:
 
 def reference_line(config: TrainConfig) -> str:
     """What pi_ref is loaded from when a run of this recipe starts, and whether `base_model` has a part in it."""
-    anchor, unread = config.method.build().anchor, ""
+    anchor, unread = config.method.anchor, ""
     if config.base_model is not None and (config.reference is None or anchor is None or anchor.source != "base"):
         unread = f"; base_model = {config.base_model} is not read: only an anchor of source 'base' reads it"
     if config.reference is None or anchor is None:
@@ -72,7 +72,7 @@ def recipe_lines(config: TrainConfig | FinetuneConfig | SftConfig) -> list[str]:
     """The resolved recipe, and of an RL recipe its objective and what its reference is loaded from."""
     lines = [to_yaml(config).rstrip()]
     if isinstance(config, TrainConfig):
-        lines += ["\n" + config.method.build().describe(), "\n" + reference_line(config)]
+        lines += ["\n" + config.method.describe(), "\n" + reference_line(config)]
     return lines
 
 

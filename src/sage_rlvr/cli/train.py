@@ -26,6 +26,7 @@ class FromRecipe(Command):
     edits_recipe: ClassVar[bool] = True
 
     recipe: tyro.conf.Positional[Path]
+    """A recipe file."""
     run: Annotated[Path | None, tyro.conf.arg(aliases=["--run-dir"])] = None
     """Run directory (default runs/<recipe name>, of train runs/<recipe name>-s<seed>). The same directory again continues."""
     quiet: bool = False
@@ -47,7 +48,9 @@ class FromRecipe(Command):
 
 @dataclass(frozen=True)
 class Train(FromRecipe):
-    """Train one method by RL from a recipe; killed at any moment, the same command continues."""
+    """Train a policy by RL from a recipe.
+
+    `--a.b value` edits the recipe. Killed at any moment, the same command continues."""
 
     fork: bool = False
     """Continue a run although its recipe or the installed versions changed."""
@@ -78,19 +81,18 @@ class Train(FromRecipe):
         from sage_rlvr.models.policy import run_facts
         from sage_rlvr.progress import Silent, Terminal
         from sage_rlvr.runs import RunDir
+        from sage_rlvr.training.problems import files_of
 
         directory = self.run or RUNS / f"{self.recipe.stem}-s{config.seed}"
         on_trl = config.engine.name == "trl"
         if on_trl and not _is_main_rank():
             return 0 if _on_trl(config, None, directory, Silent(), _unheard) == config.steps else 1
         if not self.quiet:
-            session.note(config.method.build().describe())
+            session.note(config.method.describe())
         progress = Silent() if self.quiet else Terminal(directory.name)
         facts = run_facts(config)
-        if config.data is not None:
-            from sage_rlvr.training.trl.data import facts as facts_of_rows
-
-            facts["data"] = facts_of_rows(config.data)
+        if files := files_of(config):
+            facts["data"] = files
         with RunDir.open(directory, dump(config), kind="train", fork=self.fork, data=facts) as run:
             if on_trl:
                 reached = _on_trl(config, run, directory, progress, _unheard if self.quiet else session.note)
@@ -103,10 +105,10 @@ class Train(FromRecipe):
 
 @dataclass(frozen=True)
 class Sft(FromRecipe):
-    """Supervised fine-tuning: train a base policy from scratch, or fine-tune an existing model on a data set (TRL).
+    """Supervised fine-tuning: a base policy from scratch, or an existing model on a data set.
 
-    The recipe says which: one with `world` makes a small policy from generated solutions; one with `data` fine-tunes `model`
-    on worked solutions by TRL's SFTTrainer, whole or with LoRA, and needs the trl extra."""
+    The recipe says which: one with `world` makes a small policy from generated solutions; one with `data` is there to
+    fine-tune an existing model, `model`, on worked solutions by TRL's SFTTrainer, whole or with LoRA, and needs the trl extra."""
 
     out: Path | None = None
     """Where the policy goes (default <run>/policy)."""

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from sage_rlvr.config import WorldConfig
+from sage_rlvr.config import WorldConfig, task_named
 from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.evaluation.sample_report import GUIDED, SCORED, arrays, cell
 from sage_rlvr.evaluation.sampled_tasks import (
@@ -34,7 +34,7 @@ from sage_rlvr.models.policy import Tokens, load_policy, load_tokens, weights_ha
 from sage_rlvr.runs import versions
 from sage_rlvr.stats.intervals import mean_interval
 from sage_rlvr.stats.samples.spectrum import effective_rank
-from sage_rlvr.tasks import task_named
+from sage_rlvr.tasks.base import Task
 from sage_rlvr.tasks.countdown import Countdown
 
 WIDE = 64  # samples per chunk for the CPU sampler, where as many are asked for: a third faster than twice 32
@@ -46,7 +46,8 @@ Counting = Callable[[int], AbstractContextManager[Callable[[int], None]]]
 class SampleRun:
     """Settings, and what they are settings for.
 
-    policy: its name in the store; model: its folder, Hub id or "embedded"; store: the folder; world: of Countdown.
+    policy: its name in the store; model: its folder, Hub id or "embedded"; store: the folder; world: of Countdown; own: what a
+    run was trained on, in place of the settings' task.
     """
 
     settings: SampleSettings
@@ -54,6 +55,7 @@ class SampleRun:
     model: str
     store: Path
     world: WorldConfig | None = None
+    own: Task | None = None
     threads: int = 1
 
     def build_task(self) -> Chosen:
@@ -61,11 +63,12 @@ class SampleRun:
         asked = self.settings
         if asked.problems is not None and asked.problems < 1:
             raise ConfigError(f"--problems {asked.problems}: at least one problem is needed")
-        if asked.task == Countdown.name and self.world is None:
-            raise ConfigError("task countdown: needs a world; evaluate a run, or give --world")
-        known = asked.task == Countdown.name and self.world is not None
-        task = self.world.build() if known else task_named(asked.task, asked.template)
-        return choose(task, asked.split, asked.seed, asked.problems, asked.draw)
+        task = self.own
+        if task is None and asked.task == Countdown.name:
+            if self.world is None:
+                raise ConfigError("task countdown: needs a world; evaluate a run, or give --world")
+            task = self.world.build()
+        return choose(task or task_named(asked.task, asked.template), asked.split, asked.seed, asked.problems, asked.draw)
 
     def decoding(self, task: Chosen) -> Decoding:
         """The preset, as this generator has it."""

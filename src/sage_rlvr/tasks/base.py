@@ -9,13 +9,14 @@
     form                               the `PromptFormat` of those messages, where one of `FORMATS` writes them
     verify_all([(problem, text)])      many verdicts at once, where the verifier works in parallel
     answer_key(problem, text)          equal for two completions that give the same answer; None for one without an answer
-    choices(problem) -> int            how many answers a blind guess chooses among
+    choices(problem) -> number         how many answers a blind guess chooses among for each right one, or None
     audit_cases(k) -> [Case or Check]  what an audit asks of the verifier (`sage_rlvr.tasks.checks`)
     fingerprint(problems) -> str       of the problems, what a sample store holds to
     verifier_hash -> str               of the code and the limits that decide a verdict
     draw(split, seed, n, law)          the problems of an evaluation, where they are drawn and not listed
     max_new_tokens -> int              what a completion may take unless somebody says otherwise
-    facts() -> {name: hash}            of the files it is made of, so that a resume notices others
+    files() -> {name: hash}            of the files it is made of, so that a resume notices others
+    ready(say)                         what is to be refused, or said, before anything is trained
 """
 
 from __future__ import annotations

@@ -30,9 +30,9 @@ from typing import Any, ClassVar, Literal
 
 from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.tasks.base import NO_ANSWER, hash_of
-from sage_rlvr.tasks.datasets import Example, examples
+from sage_rlvr.tasks.datasets import Example, Examples, examples
 from sage_rlvr.tasks.prompts import FORMATS, Message, PromptFormat
-from sage_rlvr.tasks.rows import DataSource, facts, sha256_of
+from sage_rlvr.tasks.rows import DataSource, Say, facts, sha256_of
 from sage_rlvr.verifiers import VERIFIERS, Verdict
 from sage_rlvr.verifiers.pool import LIMITS, Pool
 
@@ -125,7 +125,7 @@ class RewardTask:
     def __post_init__(self) -> None:
         if not math.isfinite(self.right_from) or not self.seconds > 0:
             raise ConfigError(
-                f"task.right_from = {self.right_from}, task.seconds = {self.seconds}: a number, and seconds above 0, are needed"
+                f"right_from = {self.right_from}, seconds = {self.seconds}: a number, and seconds above 0, are needed"
             )
         _place_of(self.reward)
 
@@ -184,12 +184,17 @@ class RewardTask:
         score = float(said.reason)
         return Verdict("right" if score >= self.right_from else "wrong", f"reward {score:g}", score)
 
+    def ready(self, say: Say) -> None:
+        """Says which columns were read, and asks the reward once, about an empty completion: it must give a number."""
+        say(str(_read(self.source(), self.form is None)))
+        self.verify(self.problems("train")[0], "")
+
     @property
     def verifier_hash(self) -> str:
         """Of the reward's code and of what decides a verdict beside it."""
         return hash_of([reward_sha256(self.reward), self.right_from, self.seconds])
 
-    def facts(self) -> dict[str, str]:
+    def files(self) -> dict[str, str]:
         """SHA-256 of the rows and of the reward's code."""
         return facts(self.source()) | facts(self.source("test")) | {self.reward: reward_sha256(self.reward)}
 
@@ -197,8 +202,11 @@ class RewardTask:
 @lru_cache(maxsize=8)
 def _problems(source: DataSource, prompts_first: bool, stamp: tuple[int, int] | None) -> tuple[Problem, ...]:
     """stamp: time and size of the file, so that one that changed is read anew."""
-    found = examples(source, prompts_first=prompts_first, golds=source.answer_column is not None or None)
-    return tuple(_problem(one) for one in found.examples)
+    return tuple(_problem(one) for one in _read(source, prompts_first).examples)
+
+
+def _read(source: DataSource, prompts_first: bool) -> Examples:
+    return examples(source, prompts_first=prompts_first, golds=source.answer_column is not None or None)
 
 
 def _problem(one: Example) -> Problem:
@@ -217,18 +225,18 @@ def _place_of(reward: str) -> tuple[str, str]:
     if not colon:
         if reward not in VERIFIERS:
             raise ConfigError(
-                f"task.reward = {reward!r}: write FILE.py:FUNCTION, or the name of a verifier: {', '.join(VERIFIERS)}"
+                f"reward = {reward!r}: write FILE.py:FUNCTION, or the name of a verifier: {', '.join(VERIFIERS)}"
             )
         return "", reward
     file = Path(path).expanduser().resolve()
     if not file.is_file():
         near = get_close_matches(file.name, [p.name for p in file.parent.glob("*.py")], 1)
         hint = f"; did you mean {near[0]}?" if near else ""
-        raise ConfigError(f"task.reward = {reward!r}: there is no file {file}{hint}")
+        raise ConfigError(f"reward = {reward!r}: there is no file {file}{hint}")
     try:
         tree = ast.parse(file.read_text(encoding="utf-8"))
     except (SyntaxError, ValueError) as error:
-        raise ConfigError(f"task.reward = {reward!r}: {file} is no Python: {error}") from error
+        raise ConfigError(f"reward = {reward!r}: {file} is no Python: {error}") from error
     names = (
         {n.name for n in tree.body if isinstance(n, ast.FunctionDef | ast.ClassDef)}
         | {n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
@@ -237,7 +245,7 @@ def _place_of(reward: str) -> tuple[str, str]:
     if name not in names:
         near = get_close_matches(name, names, 1)
         hint = f"; did you mean {near[0]!r}?" if near else f"; it has {', '.join(sorted(names)) or 'none'}"
-        raise ConfigError(f"task.reward = {reward!r}: {file} defines no {name!r}{hint}")
+        raise ConfigError(f"reward = {reward!r}: {file} defines no {name!r}{hint}")
     return str(file), name
 
 

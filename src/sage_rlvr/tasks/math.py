@@ -23,9 +23,10 @@ from typing import Any
 from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.tasks.base import code_hash
 from sage_rlvr.tasks.datasets import Example, examples
+from sage_rlvr.tasks.golds import check_golds
 from sage_rlvr.tasks.pinned import Pinned, fetch
 from sage_rlvr.tasks.prompts import BOXED, Message, PromptFormat
-from sage_rlvr.tasks.rows import SUFFIXES, DataSource, facts
+from sage_rlvr.tasks.rows import SUFFIXES, DataSource, Say, facts
 from sage_rlvr.verifiers import MATHEMATICS, Verdict
 from sage_rlvr.verifiers.answers import bare, extract, last_box, spelling
 from sage_rlvr.verifiers.pool import Pool, shared
@@ -363,10 +364,17 @@ class MathTask:
         """`mathematics_hash` of the format's reading."""
         return mathematics_hash(self.form.reading, self.pool)
 
-    def facts(self) -> dict[str, str]:
+    def files(self) -> dict[str, str]:
         """SHA-256 of the files, for rows of your own."""
         own = [data for data in (self.source, self.test) if isinstance(data, DataSource)]
         return {name: sha for data in own for name, sha in facts(data).items()}
+
+    def ready(self, say: Say) -> None:
+        """Says which columns were read; DataError where more than 1 % of the golds of rows of your own cannot be judged by."""
+        if isinstance(self.source, DataSource):
+            found = examples(self.source, prompts_first=self.form.name == "as_is")
+            check_golds(found.rows, [one.answer for one in found.examples], say=say)
+            say(f"{found}; prompt format: {self.form.name}")
 
     def audit_cases(self, k: int, **options: Any) -> Any:
         """See `sage_rlvr.tasks.math_audit`."""

@@ -21,7 +21,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from sage_rlvr.config import TrainConfig, task_of
+from sage_rlvr.config import TrainConfig
 from sage_rlvr.core.keys import Key
 from sage_rlvr.core.method import Method, advantages_of, objective, q_clamped, shape
 from sage_rlvr.core.signals import Batch, Signals
@@ -32,6 +32,7 @@ from sage_rlvr.models.scoring import Scores, score
 from sage_rlvr.runs import RunDir, StopFlag, writing
 from sage_rlvr.tasks.base import Task
 from sage_rlvr.training.optimizer import Optimiser
+from sage_rlvr.training.problems import training_problems
 from sage_rlvr.training.reference import follow, kept_reference, load_reference, reference_metrics, restore_reference
 from sage_rlvr.training.rollouts import Groups, draw_groups, rollout_metrics, rows_of_groups
 from sage_rlvr.training.sft import check_replaceable, checkpoint, load_tensors, model_tensors, resume, save_policy
@@ -231,13 +232,13 @@ def reference_scores(loop: Loop, groups: Groups, rows: Tensor, *, log_probs: boo
 def build(config: TrainConfig) -> Loop:
     """Load the policy, its reference and the task of a resolved recipe."""
     torch.set_num_threads(config.engine.threads or torch.get_num_threads())
-    method = config.method.build()
+    method = config.method
     policy, tokens = load_policy(config.model, config.engine.dtype)
     check_vocabulary(method, policy.config.vocab_size)
     policy.eval()  # dropout off: the policy that samples is the policy that is trained
     reference = load_reference(config, policy, tokens)
-    task = task_of(config)
-    asking, problems = Asking.of(task, tokens), list(task.problems("train"))
+    task, problems = training_problems(config)
+    asking = Asking.of(task, tokens)
     updates = config.steps * config.updates.epochs * config.updates.minibatches
     optimiser = Optimiser(policy, config.optimizer, updates)
     return Loop(config, method, policy, reference, tokens, task, asking, problems, optimiser, Key(config.seed))

@@ -144,7 +144,7 @@ def draw_rollout(loop: Loop, prompts: list[list[int]], step: int, first: int = 0
 
 
 def rewards_of(loop: Loop, problems: list[Any], rollout: Rollout) -> tuple[Tensor, Tensor]:
-    """Rewards (P, G), as a rule 1 for right and 0 for wrong or undecided (`Verdict.reward`), and which were undecided, (P, G) bool."""
+    """Rewards (P, G), `Verdict.reward`: as a rule 1 for right and 0 for wrong or undecided. Which were undecided, (P, G) bool."""
     size, device = loop.config.rollout.group_size, rollout.tokens.device
     said = verdicts(loop.task, [(problems[i // size], text) for i, text in enumerate(loop.tokens.texts(rollout))])
     rewards = torch.tensor([v.reward for v in said], device=device)

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from itertools import combinations_with_replacement, permutations
+from itertools import combinations_with_replacement
 from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
@@ -30,6 +30,7 @@ from sage_rlvr.tasks.countdown.expressions import (
     check_range,
     count_expressions,
     evaluate,
+    expressions_over,
     reached,
     solve,
     templates,
@@ -151,7 +152,7 @@ class Countdown:
 
     name: ClassVar[str] = "countdown"
     max_new_tokens: ClassVar[int] = 32
-    counts: Mapping[int, float] = field(default_factory=lambda: {4: 1.0})
+    counts: dict[int, float] = field(default_factory=lambda: {4: 1.0})
     max_number: int = 12
     max_target: int = 100
     min_target: int = 1
@@ -203,6 +204,11 @@ class Countdown:
     def answer_key(self, problem: Problem, text: str) -> str:
         """The expression: each is an answer of its own."""
         return text
+
+    def choices(self, problem: Problem) -> float | None:
+        """Expressions over the numbers per right one; None for five numbers, whose listing takes long."""
+        many = len(problem.numbers) == MAX_NUMBERS
+        return None if many else expressions_over(problem.numbers) / len(solutions(problem))
 
     @property
     def verifier_hash(self) -> str:
@@ -277,7 +283,7 @@ class Countdown:
         every = self.census(split)
         found = [solutions(p) for p in every]
         counts = np.array([len(answers) for answers in found], dtype=float)
-        made = [len(set(permutations(p.numbers))) * len(templates(len(p.numbers))) for p in every]
+        made = [expressions_over(p.numbers) for p in every]
         facts = {"problems": len(every), "answers_mean": counts.mean(), "answers_median": np.median(counts)}
         if self.targets == "expression" and len(self.counts) == 1:
             facts["answers_mean_by_law"] = (

@@ -131,7 +131,7 @@ def _work(config: TrainConfig, fields: dict[str, Any], mean: int | None) -> Iter
         f"{_big(trained * (limit + ASSUMED['prompt']))} tokens trained on at most (prompts included), "
         f"{_big(trained * (average + ASSUMED['prompt']))} at that length"
     )
-    refills = getattr(config.method.build().rollout, "max_refills", 0)
+    refills = getattr(config.method.rollout, "max_refills", 0)
     if refills:
         yield f"dynamic sampling: between 1 and {refills + 1} times those prompts and sampled tokens, and of the hours of rollout"
 
