@@ -92,7 +92,7 @@ def test_two_verifiers_give_one_verdict_on_any_text(text: str):
 
 
 def test_the_verb(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("sage_rlvr.audit.countdown.SIZES", (5, 1, 50))
+    monkeypatch.setattr("sage_rlvr.tasks.countdown.audit.SIZES", (5, 1, 50))
     for word, code in (("countdown:countdown-3", 0), ("countdown:mine", 2)):
         with pytest.raises(SystemExit) as done:
             cli.main(["audit", word])
