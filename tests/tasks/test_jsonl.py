@@ -12,7 +12,7 @@ from sage_rlvr.audit import audit
 from sage_rlvr.cli.app import main
 from sage_rlvr.config import TrainConfig, decode, dump, task_of
 from sage_rlvr.errors import ConfigError, DataError
-from sage_rlvr.evaluation.samples import SampleStore
+from sage_rlvr.evaluation.store import SampleStore
 from sage_rlvr.tasks.base import NO_ANSWER
 from sage_rlvr.tasks.jsonl import RewardTask, reward_sha256
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from sage_rlvr.errors import ConfigError, DataError
-from sage_rlvr.evaluation.sample_rows import prompt_hash, unescape
-from sage_rlvr.evaluation.samples import SampleStore
+from sage_rlvr.evaluation.store import SampleStore
+from sage_rlvr.evaluation.store.sample import prompt_hash, unescape
 from sage_rlvr.models.asking import Asking, Chat, Prompt
 from sage_rlvr.models.policy import Tokens
 from sage_rlvr.tasks.base import (

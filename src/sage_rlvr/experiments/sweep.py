@@ -31,8 +31,8 @@ from rich.live import Live
 from sage_rlvr.config import dump, to_yaml
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.evaluation.record import record_path
-from sage_rlvr.evaluation.samples import SampleStore, is_store
 from sage_rlvr.evaluation.settings import store_place
+from sage_rlvr.evaluation.store import SampleStore, is_store
 from sage_rlvr.experiments.demo import ARMS, EXTRA_ARMS
 from sage_rlvr.experiments.design import (
     KINDS,
