@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+import tyro
+
+from sage_rlvr import recipes as files
+from sage_rlvr.cli.session import Command, Session
 from sage_rlvr.config import (
     FinetuneConfig,
     SftConfig,
@@ -17,7 +21,46 @@ from sage_rlvr.config import (
     parse_yaml,
     to_yaml,
 )
-from sage_rlvr.errors import ConfigError
+from sage_rlvr.errors import ConfigError, suggest
+from sage_rlvr.registry import kinds, registry_of
+
+
+@dataclass(frozen=True)
+class Recipes(Command):
+    """List the recipes that come with the package; their names stand wherever a recipe file may.
+
+    `sage-rlvr recipes copy NAME FILE` makes one your own."""
+
+    def execute(self, session: Session) -> int:
+        session.say(*(f"{name:<32} {files.headline(file)}" for name, file in files.shipped().items() if "/" in name))
+        return 0
+
+
+@dataclass(frozen=True)
+class CopyRecipe(Command):
+    """Copy a shipped recipe to a file of your own."""
+
+    name: tyro.conf.Positional[str]
+    """Its name, as `sage-rlvr recipes` lists it."""
+    to: tyro.conf.Positional[Path]
+    """The new file, or a folder."""
+
+    def execute(self, session: Session) -> int:
+        session.note(f"written: {files.copy(self.name, self.to)}")
+        return 0
+
+
+@dataclass(frozen=True)
+class Parts(Command):
+    """List the parts that a recipe can name, those of plugins and installed packages included."""
+
+    kind: tyro.conf.Positional[str | None] = None
+    """One kind alone, for example guide."""
+
+    def execute(self, session: Session) -> int:
+        for kind in kinds() if self.kind is None else [self.kind]:
+            session.say(f"{kind}", *(f"  {name:<24} {said}" for name, said in registry_of(kind).help().items()))
+        return 0
 
 
 def world_line(world: WorldConfig) -> str:
@@ -65,7 +108,7 @@ def check_verb(recipe: Path, tree: Mapping[str, Any], verb: str) -> None:
     own = {f.name for f in fields(schema)} - {f.name for f in fields(TrainConfig)}
     if kind != verb and (kind == "train" or own & set(tree)):  # else a recipe for RL that lacks its method
         what = "an RL" if kind == "train" else "an SFT"
-        raise ConfigError(f"{recipe}: this is {what} recipe; run it with: sage-rlvr {kind} {recipe}")
+        raise ConfigError(f"{recipe}: this is {what} recipe; run it with: {suggest(kind, recipe)}")
 
 
 def recipe_lines(config: TrainConfig | FinetuneConfig | SftConfig) -> list[str]:
@@ -104,7 +147,7 @@ def import_recipes(source: Path, out: Path | None, plain: bool) -> tuple[list[st
     if marks and not {"rl", "sage", "sft", "train_dataset"} & set(tree):
         verb = "train" if {"method", "rollout"} & marks else "sft"
         raise ConfigError(
-            f"{source}: already a recipe of this package ({', '.join(sorted(marks))}); run it with: sage-rlvr {verb} {source}"
+            f"{source}: already a recipe of this package ({', '.join(sorted(marks))}); run it with: {suggest(verb, source)}"
         )
     stem = source.stem if out is None else out.stem
     found = import_config(source, sft_run=f"runs/{stem}-sft", plain=plain)

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from sage_rlvr.config import DataConfig, WorldConfig, build, decode, task_of_data
-from sage_rlvr.errors import ConfigError, DataError
+from sage_rlvr.errors import ConfigError, DataError, suggest
 from sage_rlvr.evaluation.exact import probabilities, sampled_counts, solution_logps
 from sage_rlvr.evaluation.normalizers import log_normalizers
 from sage_rlvr.evaluation.record import Record
@@ -46,7 +46,7 @@ class Target:
         if self.task is not None:
             raise ConfigError(
                 f"{self.run} was trained on {self.task.name}, whose right completions cannot be listed; evaluate it by sampling: "
-                f"sage-rlvr eval {self.run} --samples 64, or on another --task"
+                f"{suggest('eval', self.run, '--samples', 64)}, or on another --task"
             )
 
 
@@ -60,11 +60,11 @@ def resolve(what: str, world: WorldConfig | None = None) -> Target:
         if not (path / "policy" / "config.json").exists():
             elsewhere = "; if it was given --out, evaluate that folder with --world RECIPE" if kind == "sft" else ""
             raise ConfigError(
-                f"{path}: no policy/ in this {kind} run; if it has not finished, continue it with: sage-rlvr {kind} "
-                f"RECIPE --run {path}{elsewhere}"
+                f"{path}: no policy/ in this {kind} run; if it has not finished, continue it with: "
+                f"{suggest(kind, 'RECIPE', '--run', path)}{elsewhere}"
             )
         task = None if world is not None else own_task(config)
-        own = decode(WorldConfig, config["world"]) if not isinstance(task, Countdown) else WorldConfig.of(task)
+        own = WorldConfig.of(task) if isinstance(task, Countdown) else decode(WorldConfig, config.get("world") or {})
         task = None if isinstance(task, Countdown) else task
         return Target(path.name, str(path / "policy"), world or own, path, task)
     return Target("base" if what == EMBEDDED else path.name, what, world or demo_world())

@@ -29,7 +29,7 @@ from sage_rlvr.config import TrainConfig
 from sage_rlvr.core.anchor import Anchor
 from sage_rlvr.core.guides import band_of, check_reach, factors, is_flat
 from sage_rlvr.core.method import Method
-from sage_rlvr.errors import ConfigError
+from sage_rlvr.errors import ConfigError, suggest
 from sage_rlvr.models.sampler import Rollout
 from sage_rlvr.runs import file_sha256
 from sage_rlvr.tasks.base import NO_ANSWER
@@ -132,9 +132,8 @@ def load_policy(model: str, dtype: str = "float32") -> tuple[PreTrainedModel, To
     if (where / ADAPTER).is_file() and not (where / "config.json").exists():
         return _load_adapter(where, dtype)
     if model == EMBEDDED and not (where / "config.json").exists():
-        raise ConfigError(
-            f"the embedded policy is missing at {where}; rebuild it: sage-rlvr sft recipes/countdown/sft.yaml --out {where}"
-        )
+        rebuild = suggest("sft", "recipes/countdown/sft.yaml", "--out", where)
+        raise ConfigError(f"the embedded policy is missing at {where}; rebuild it: {rebuild}")
     # A Hub id is "owner/name". A bare word, a longer path, or one whose folder is here is meant as a folder: say so at
     # once, instead of asking the Hub for it.
     local = model.count("/") != 1 or model.startswith((".", "/", "~")) or where.exists() or where.parent.is_dir()

@@ -20,9 +20,10 @@ from transformers import PreTrainedModel
 
 from sage_rlvr.core.keys import Key
 from sage_rlvr.core.signals import Signals
-from sage_rlvr.models.policy import TextTask, Tokens
+from sage_rlvr.models.policy import Tokens
 from sage_rlvr.models.sampler import sample
 from sage_rlvr.models.scoring import completion_logits
+from sage_rlvr.tasks.base import Task
 from sage_rlvr.theory.reweighting import Floats, Masses
 
 INVERSE_TEMPERATURES = tuple(round(0.4 + 0.05 * i, 2) for i in range(49))  # 1 / T from 0.4 to 2.8; 1 is among them
@@ -106,7 +107,7 @@ def collect(
     policy: PreTrainedModel,
     reference: PreTrainedModel,
     tokens: Tokens,
-    task: TextTask,
+    task: Task,
     problems: Sequence[Any],
     *,
     samples: int,
