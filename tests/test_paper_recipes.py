@@ -15,7 +15,7 @@ from sage_rlvr.cli.recipes import recipe_lines, schema_of
 from sage_rlvr.config import FinetuneConfig, TrainConfig, decode, dump, load, load_config
 from sage_rlvr.recipes import recipe
 from sage_rlvr.training.trl.dry_run import finetune_lines, train_lines
-from sage_rlvr.training.trl.settings import grpo_arguments
+from sage_rlvr.training.trl.arguments import grpo_arguments
 
 FOLDER = recipe("base.yaml", "paper").parent
 BASES = {"base.yaml", "r1_base.yaml", "full_base.yaml"}
@@ -193,7 +193,7 @@ def test_a_dry_run_refuses_what_a_run_would(words: list[str], wanted: str, capsy
 def test_trl_takes_the_arguments_and_they_are_the_method(name: str) -> None:
     from trl import GRPOConfig
 
-    from sage_rlvr.training.trl.mapping import check_agreement
+    from sage_rlvr.training.trl.arguments import check_agreement
 
     fields = arguments(name) | {"use_cpu": True, "bf16": False, "optim": "adamw_torch"}
     with warnings.catch_warnings():

@@ -19,7 +19,7 @@ from sage_rlvr.models.shapes import EMBEDDED_CONFIG, KNOWN, Shapes, from_config,
 from sage_rlvr.recipes import recipe
 from sage_rlvr.training.trl import dry_run
 from sage_rlvr.training.trl.estimate import ASSUMED, DEVICES, GIB, Device, Load, hours, load_of, memory, total
-from sage_rlvr.training.trl.settings import grpo_arguments
+from sage_rlvr.training.trl.arguments import grpo_arguments
 
 SMALL = Shapes(hidden=4, layers=1, heads=1, kv_heads=1, mlp=8, vocab=16, tied=True, qkv_bias=False)
 LOAD = Load(
@@ -121,7 +121,7 @@ def test_memory_of_a_fully_fine_tuned_arm_by_hand() -> None:
     wanted = {
         "weights": 4 * n,
         "reference": 4 * n,
-        "optimiser": 2 * n,  # two moments of 8 bits
+        "optimizer": 2 * n,  # two moments of 8 bits
         "runtime": 1.5 * GIB,
         "gradients": 4 * n,
         "bf16 copies": 2 * n,
@@ -141,7 +141,7 @@ def test_memory_of_an_adapter_arm_by_hand() -> None:
     assert parts["weights"] == pytest.approx(2 * 7_615_616_512 / GIB)
     assert parts["adapters (float32)"] == pytest.approx(4 * 20_185_088 / GIB)
     assert parts["gradients"] == pytest.approx(4 * 20_185_088 / GIB)
-    assert parts["optimiser"] == pytest.approx(2 * 20_185_088 / GIB)
+    assert parts["optimizer"] == pytest.approx(2 * 20_185_088 / GIB)
 
 
 def test_what_changes_memory() -> None:
@@ -157,7 +157,7 @@ def test_what_changes_memory() -> None:
         _, load, shapes = paper("full_qwen_3b_grpo.yaml" if key != "base" else "grpo.yaml", *edit)
         found[key] = memory(load, shapes, DEVICES["h100"]), load
     n = 3_085_938_688
-    assert found["torch"][0]["optimiser"] == pytest.approx(8 * n / GIB)
+    assert found["torch"][0]["optimizer"] == pytest.approx(8 * n / GIB)
     assert found["vllm"][0]["vLLM"] == pytest.approx(0.3 * 79.6) and "KV cache" not in found["vllm"][0]
     assert "reference" not in found["none"][0]
     layer = 2 * (8 * 2048 + 2 * 18 * 128 + 4 * 11008)
@@ -215,7 +215,7 @@ def lines(name: str, *edits: tuple[str, str], gpu: str = "h200", ranks: int = 1,
 
 def test_the_work_is_counted() -> None:
     text = lines("sage_branch.yaml", mean=1000)
-    assert "500 rollouts of 16 completions, 1,000 optimiser steps" in text
+    assert "500 rollouts of 16 completions, 1,000 optimizer steps" in text
     assert "1,000 prompts (0.5 passes over 2,000 rows), 8,000 completions" in text
     assert "24.6 M tokens sampled at most, 8 M at 1,000 a completion" in text  # 8,000 x 3,072
     assert "26.6 M tokens trained on at most (prompts included), 10 M at that length" in text

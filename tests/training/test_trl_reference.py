@@ -23,7 +23,7 @@ from sage_rlvr.core.guides import Branch, Flat
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.methods import grpo, no_kl, sage
 from sage_rlvr.training.trl import SageTrainer, grpo_config, objective, reference
-from sage_rlvr.training.trl.mapping import making
+from sage_rlvr.training.trl.arguments import making
 from trl_common import PROMPTS, arguments, forward, reward, same, weights
 
 TARGETS = ["q_proj", "v_proj", "o_proj"]

@@ -31,7 +31,7 @@ from sage_rlvr.progress import Silent
 from sage_rlvr.runs import RunDir, comparable, read_metrics
 from sage_rlvr.training.trl import diary
 from sage_rlvr.training.trl import run as trl_run
-from sage_rlvr.training.trl.card import VERIFIER, facts, render, source_hash
+from sage_rlvr.training.trl.model_card import VERIFIER, facts, render, source_hash
 from sage_rlvr.training.trl.dry_run import train_lines
 from sage_rlvr.verifiers.pool import Pool
 from sage_rlvr.verifiers.rewards import MathReward
@@ -103,7 +103,7 @@ def test_the_same_command_again_has_nothing_to_do(policy: str, whole: Path, tmp_
         shutil.rmtree(folder / "policy")
     assert trained(folder, config()) == 4 and same(folder, whole)
     card = (folder / "policy" / "README.md").read_text(encoding="utf-8")
-    assert card == (whole / "policy" / "README.md").read_text(encoding="utf-8") and "optimiser steps 8" in card
+    assert card == (whole / "policy" / "README.md").read_text(encoding="utf-8") and "optimizer steps 8" in card
     assert (folder / "metrics.jsonl").read_bytes() == (whole / "metrics.jsonl").read_bytes()
 
 
@@ -247,10 +247,10 @@ def test_lora_trains_an_adapter(tmp_path: Path):
     assert read_metrics(tmp_path / "run")[0]["anchor/kl_raw"] == pytest.approx(0, abs=1e-6)
 
 
-def test_an_8_bit_optimiser_without_cuda_is_replaced_aloud():
+def test_an_8_bit_optimizer_without_cuda_is_replaced_aloud():
     with pytest.warns(UserWarning, match="adamw_8bit: there is no CUDA device"):
-        assert trl_run.usable_optimiser("adamw_8bit") == "adamw_torch"
-    assert trl_run.usable_optimiser("sgd") == "sgd"
+        assert trl_run.usable_optimizer("adamw_8bit") == "adamw_torch"
+    assert trl_run.usable_optimizer("sgd") == "sgd"
 
 
 def test_a_method_beyond_trl_is_refused_before_anything_is_loaded(tmp_path: Path):

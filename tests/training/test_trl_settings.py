@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from sage_rlvr.config import TrainConfig, decode, load_config
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.recipes import recipe
-from sage_rlvr.training.trl.settings import OWNED, grpo_arguments, method_of, updates_a_step
+from sage_rlvr.training.trl.arguments import OWNED, grpo_arguments, method_of, updates_a_step
 
 
 def config(**changes: Any) -> TrainConfig:

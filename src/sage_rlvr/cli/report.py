@@ -25,13 +25,12 @@ from sage_rlvr.report import (
     learning_of,
     markdown,
     render,
-    replace_file,
     training_of,
     write_pictures,
 )
 from sage_rlvr.report.parts import joined
 from sage_rlvr.report.summary import control_pairs
-from sage_rlvr.runs import read_metrics
+from sage_rlvr.runs import read_metrics, write_bytes_atomic
 from sage_rlvr.stats.comparison import FEWEST_SEEDS
 from sage_rlvr.stats.passk import exact_pass_at_k
 from sage_rlvr.stats.samples.structure import classes_of_answers, effective_classes, reachable_classes
@@ -321,7 +320,7 @@ def write(study: Study, out: Path, form: str, png: Path | None) -> list[Path]:
         pictures = _relative(png, out.parent)
     text = render(page) if form == "html" else markdown(page, pictures)
     try:
-        replace_file(out, text.encode("utf-8"))
+        write_bytes_atomic(out, text.encode("utf-8"))
     except OSError as error:
         raise ConfigError(
             f"-o {out}: {error.strerror or error}; name a file in a folder that can be written to"

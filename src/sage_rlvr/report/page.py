@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
@@ -36,6 +35,7 @@ from sage_rlvr.report.parts import (
 from sage_rlvr.report.result import Result, to_dict
 from sage_rlvr.report.style import colour, dark_twins
 from sage_rlvr.report.summary import SeedSummary, Summary, seeds_to_dict, summarise
+from sage_rlvr.runs.files import write_bytes_atomic
 
 # No request may leave the page, and no script runs but the one whose hash is named; {script} is "" where there is none
 POLICY = (
@@ -134,10 +134,10 @@ def write_report(result: Result | Summary | Mapping[str, Any], directory: str | 
         drawn["training"] = figures.training_figure(runs)
     paths = {name: folder / f"{name}.png" for name in drawn}
     for name, figure in drawn.items():
-        replace_file(paths[name], figures.png_of(figure))
+        write_bytes_atomic(paths[name], figures.png_of(figure))
     html, data = folder / "report.html", folder / "result.json"
-    replace_file(data, (json.dumps(to_dict(summary.result), ensure_ascii=False, indent=1) + "\n").encode())
-    replace_file(html, render(page).encode())
+    write_bytes_atomic(data, (json.dumps(to_dict(summary.result), ensure_ascii=False, indent=1) + "\n").encode())
+    write_bytes_atomic(html, render(page).encode())
     return ReportPaths(
         html=html, result=data, passk=paths["passk"], frontier=paths["frontier"],
         difference=paths.get("difference"), training=paths.get("training"),
@@ -152,11 +152,11 @@ def write_seed_report(summary: SeedSummary, directory: str | Path) -> SeedReport
     pages = tuple(write_report(r, folder / name) for r, name in zip(summary.results, names, strict=True))
     page = seeds_page(summary, [f"{name}/report.html" for name in names])
     for picture in page.pictures():
-        replace_file(folder / f"{picture.key}.png", figures.png_of(picture.figure))
+        write_bytes_atomic(folder / f"{picture.key}.png", figures.png_of(picture.figure))
     html, data = folder / "report.html", folder / "seeds.json"
     numbers = json.dumps(seeds_to_dict(summary), ensure_ascii=False, indent=1, allow_nan=False) + "\n"
-    replace_file(data, numbers.encode())
-    replace_file(html, render(page).encode())
+    write_bytes_atomic(data, numbers.encode())
+    write_bytes_atomic(html, render(page).encode())
     return SeedReportPaths(
         html=html, result=data, passk=folder / "passk.png", frontier=folder / "frontier.png", pages=pages
     )
@@ -166,7 +166,7 @@ def write_pictures(page: Page, directory: str | Path) -> list[Path]:
     """Every figure of a page as PNG, named by its key."""
     paths = [Path(directory) / f"{picture.key}.png" for picture in page.pictures()]
     for path, picture in zip(paths, page.pictures(), strict=True):
-        replace_file(path, figures.png_of(picture.figure))
+        write_bytes_atomic(path, figures.png_of(picture.figure))
     return paths
 
 
@@ -178,14 +178,3 @@ def _cells(part: Tabular) -> dict[str, Any]:
         "rows": [[cell.split("\n") for cell in row] for row in table.rows],
         "notes": table.notes,
     }
-
-
-def replace_file(path: Path, content: bytes) -> None:
-    """Write a file whole or not at all; its folder is made if missing."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.partial")
-    try:
-        partial.write_bytes(content)
-        os.replace(partial, path)
-    finally:
-        partial.unlink(missing_ok=True)

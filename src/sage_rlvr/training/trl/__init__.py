@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from sage_rlvr.training.trl.mapping import grpo_config
+    from sage_rlvr.training.trl.arguments import grpo_config
     from sage_rlvr.training.trl.trainer import SageTrainer
 
 _HOMES = {"grpo_config": "mapping", "SageTrainer": "trainer"}

@@ -31,7 +31,7 @@ def train_lines(config: TrainConfig, devices: int, gpu: str, mean: int | None = 
     mean: tokens of an average completion, None for half the limit. `ConfigError` as in `settings.grpo_arguments`, and for
     an unknown gpu; `DataError` where a local file lacks a column that the recipe names.
     """
-    from sage_rlvr.training.trl.settings import check_fields, grpo_arguments
+    from sage_rlvr.training.trl.arguments import check_fields, grpo_arguments
 
     device = device_of(gpu)
     _check_mean(mean, config.rollout.max_new_tokens)
@@ -53,14 +53,14 @@ def train_lines(config: TrainConfig, devices: int, gpu: str, mean: int | None = 
 
 def finetune_lines(config: FinetuneConfig, devices: int, gpu: str) -> list[str]:
     """The dry run of a fine-tuning recipe; hours only where its rows can be counted, that is, lie in a local file."""
-    from sage_rlvr.training.trl.settings import rows_of_rank
+    from sage_rlvr.training.trl.arguments import rows_of_rank
 
     device = device_of(gpu)
     rows_of_rank(config.batch_size, devices)
     rows = _count(config.data)
     lines = ["Data", *(f"  {line}" for line in data_lines(config.data)), "", "Work"]
     if rows is None:
-        lines.append(f"  {config.epochs} epochs of rows that are not here, {config.batch_size} an optimiser step")
+        lines.append(f"  {config.epochs} epochs of rows that are not here, {config.batch_size} an optimizer step")
     else:
         lines.append(
             f"  at most {config.epochs} x {rows:,} rows, {-(-config.epochs * rows // config.batch_size):,} steps"
@@ -122,7 +122,7 @@ def _work(config: TrainConfig, fields: dict[str, Any], mean: int | None) -> Iter
     limit, prompts = config.rollout.max_new_tokens, config.steps * config.rollout.prompts_per_step
     average = limit / 2 if mean is None else mean
     completions = config.steps * config.rollout.completions
-    yield f"{config.steps:,} rollouts of {config.rollout.completions:,} completions, {fields['max_steps']:,} optimiser steps"
+    yield f"{config.steps:,} rollouts of {config.rollout.completions:,} completions, {fields['max_steps']:,} optimizer steps"
     yield f"{prompts:,} prompts{_passes(config, prompts)}, {completions:,} completions"
     yield (
         f"{_big(completions * limit)} tokens sampled at most, {_big(completions * average)} at {average:,.0f} a completion"

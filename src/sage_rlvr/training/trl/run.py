@@ -36,11 +36,11 @@ from sage_rlvr.errors import ConfigError
 from sage_rlvr.models.policy import EMBEDDED, NO_ANSWER, embedded_policy
 from sage_rlvr.runs import RunDir, StopFlag
 from sage_rlvr.tasks import countdown as countdown_task
-from sage_rlvr.training.sft import check_replaceable
-from sage_rlvr.training.trl.card import facts, render, truncated
-from sage_rlvr.training.trl.diary import Diary, newest_checkpoint, step_of
-from sage_rlvr.training.trl.ranks import world_size
-from sage_rlvr.training.trl.settings import check_fields, grpo_arguments, method_of, updates_a_step
+from sage_rlvr.training.state import check_replaceable
+from sage_rlvr.training.trl.model_card import facts, render, truncated
+from sage_rlvr.training.trl.callbacks import Diary, newest_checkpoint, step_of
+from sage_rlvr.training.trl.callbacks import world_size
+from sage_rlvr.training.trl.arguments import check_fields, grpo_arguments, method_of, updates_a_step
 from sage_rlvr.training.trl.trainer import SageTrainer
 from sage_rlvr.verifiers import countdown as countdown_verifier
 
@@ -105,7 +105,7 @@ def build(config: TrainConfig, folder: Path, say: Callable[[str], None] = lambda
     """The trainer of a recipe: model, tokenizer, rows, reward and arguments. Loads weights; trains nothing."""
     set_seed(config.seed)  # an adapter's first weights are drawn from the global generator
     arguments = grpo_arguments(config, str(folder), world_size())
-    arguments |= {"optim": usable_optimiser(arguments["optim"]), **_precision(config, arguments)}
+    arguments |= {"optim": usable_optimizer(arguments["optim"]), **_precision(config, arguments)}
     where = str(embedded_policy()) if config.model == EMBEDDED else config.model
     if config.model == EMBEDDED and config.data is not None:
         raise ConfigError(
@@ -215,7 +215,7 @@ def peft_config(lora: LoraConfig) -> PeftLoraConfig:
     )
 
 
-def usable_optimiser(name: str, named: bool = True) -> str:
+def usable_optimizer(name: str, named: bool = True) -> str:
     """`name`, or adamw_torch where an 8-bit one is asked for and CUDA or bitsandbytes is missing (a UserWarning says so).
 
     named: whether the recipe names it; else it is the default, and the warning says that.
@@ -223,7 +223,7 @@ def usable_optimiser(name: str, named: bool = True) -> str:
     if "8bit" not in name or (torch.cuda.is_available() and find_spec("bitsandbytes") is not None):
         return name
     lacking = "bitsandbytes is not installed" if torch.cuda.is_available() else "there is no CUDA device"
-    which = f"engine.args.optim = {name}" if named else f"the default optimiser {name} (engine.args.optim)"
+    which = f"engine.args.optim = {name}" if named else f"the default optimizer {name} (engine.args.optim)"
     warnings.warn(f"{which}: {lacking}, so adamw_torch takes its place (32-bit moments)", stacklevel=2)
     return "adamw_torch"
 

@@ -41,13 +41,13 @@ from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.models.policy import load_policy, weights_hash
 from sage_rlvr.runs import MANIFEST, RunDir, StopFlag, write_json_atomic, writing
 from sage_rlvr.tasks.prompts import FORMATS, PromptFormat
-from sage_rlvr.training.sft import check_replaceable, save_policy
+from sage_rlvr.training.state import check_replaceable, save_policy
 from sage_rlvr.training.trl import data
-from sage_rlvr.training.trl.diary import Diary, diverged, newest_checkpoint
-from sage_rlvr.training.trl.ranks import world_size
-from sage_rlvr.training.trl.run import configured, peft_config, usable_optimiser
-from sage_rlvr.training.trl.settings import DEFAULTS as RL_DEFAULTS
-from sage_rlvr.training.trl.settings import OWNED_BY_BOTH, optimiser_arguments, rows_of_rank
+from sage_rlvr.training.trl.callbacks import Diary, diverged, newest_checkpoint
+from sage_rlvr.training.trl.callbacks import world_size
+from sage_rlvr.training.trl.run import configured, peft_config, usable_optimizer
+from sage_rlvr.training.trl.arguments import DEFAULTS as RL_DEFAULTS
+from sage_rlvr.training.trl.arguments import OWNED_BY_BOTH, optimizer_arguments, rows_of_rank
 
 CHECKPOINTS = "trl"  # TRL's own checkpoints, in the run directory
 ADAPTER = "adapter"  # LoRA: the adapter alone, beside the merged policy
@@ -181,7 +181,7 @@ def build(config: FinetuneConfig, folder: Path, say: data.Say = data.tell) -> SF
     if config.engine.threads:
         torch.set_num_threads(config.engine.threads)
     arguments = sft_arguments(config, str(folder), world_size())
-    arguments["optim"] = usable_optimiser(arguments["optim"], named="optim" in config.engine.args)
+    arguments["optim"] = usable_optimizer(arguments["optim"], named="optim" in config.engine.args)
     form = FORMATS[config.data.prompt]
     rows = data.load(config.data, solutions=True, check=False, say=say)  # no verifier reads these answers
     set_seed(config.seed)
@@ -233,7 +233,7 @@ def sft_arguments(config: FinetuneConfig, folder: str, ranks: int = 1) -> dict[s
     return (
         DEFAULTS
         | precision
-        | optimiser_arguments(config.optimizer)
+        | optimizer_arguments(config.optimizer)
         | {
             "output_dir": folder,
             "seed": config.seed,

@@ -19,7 +19,7 @@ from sage_rlvr.errors import CancellingGuide, ConfigError
 from sage_rlvr.methods import METHODS
 from sage_rlvr.models.policy import EMBEDDED
 from sage_rlvr.training.trl.advantages import computes_advantages, reads_logps
-from sage_rlvr.training.trl.mapping import check_agreement, estimator_of, making
+from sage_rlvr.training.trl.arguments import check_agreement, estimator_of, making
 
 OWN = ("guide", "method", "source", "base_model")  # SageTrainer's keywords beside those of GRPOTrainer
 GUIDES = {kind.__name__.lower(): kind.__name__ for kind in (Branch, Token, Random, Flat)}

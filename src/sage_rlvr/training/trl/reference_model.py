@@ -5,7 +5,7 @@
                                                                      frozen second adapter "ref", a copy of the first
     base          `base_model`; without it the path in the policy's  the adapter disabled; `base_model` where that is
                   config                                             another model
-    snapshot@N    as sft, and after N optimiser steps a copy of the policy, without gradient
+    snapshot@N    as sft, and after N optimizer steps a copy of the policy, without gradient
     a path        loaded, with the policy's own vocabulary
 
 By itself TRL loads the path in the policy's config (full fine-tuning: an SFT done in memory, or merged, is lost), or
@@ -41,8 +41,8 @@ from trl.trainer import grpo_trainer
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.models.policy import EMBEDDED, Tokens, embedded_policy
 from sage_rlvr.training.reference import check_vocabularies, frozen
-from sage_rlvr.training.sft import load_tensors, model_tensors
-from sage_rlvr.training.trl.mapping import making
+from sage_rlvr.training.state import load_tensors, model_tensors
+from sage_rlvr.training.trl.arguments import making
 
 ADAPTER, TRAINED = "ref", "default"  # TRL's name of a reference among the adapters, PEFT's of the one that is trained
 RECORD, TENSORS = "sage_reference.json", "sage_reference.safetensors"  # in a checkpoint's folder
@@ -52,7 +52,7 @@ AT_START = {"float32": 1e-5, "half": 1e-2}  # nats that rounding may leave betwe
 
 @dataclass
 class Reference:
-    """What pi_ref is: `how` in words; `step`, the optimiser steps after which it was copied from the policy, 0 before.
+    """What pi_ref is: `how` in words; `step`, the optimizer steps after which it was copied from the policy, 0 before.
 
     is_policy: at step 0 it must be the policy itself. every, share: each `every` steps pi_ref takes `share` of the policy.
     """
@@ -66,7 +66,7 @@ class Reference:
     step: int = 0
 
     def due(self, done: int) -> int:
-        """The step that the reference is from when `done` optimiser steps are done; 0 is the one it started with."""
+        """The step that the reference is from when `done` optimizer steps are done; 0 is the one it started with."""
         if self.snapshot is not None:
             return self.snapshot if done >= self.snapshot else 0
         return done // self.every * self.every if self.every else 0
