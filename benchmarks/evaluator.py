@@ -1,6 +1,6 @@
 """Speed of an evaluation by samples against `transformers.generate(num_return_sequences=64)`, side by side in one process.
 
-    python benchmarks/evaluator.py [--repeats 7] [--preset honest]
+    python benchmarks/evaluator.py [--repeats 7] [--preset untruncated]
 
 Both sides draw k = 64 completions of 48 tokens of each problem from models of one architecture and first weights (those of
 benchmarks/loop.py: 1.08 M parameters, float32, a character a token), with the same settings, on the same threads (1), in
@@ -27,9 +27,11 @@ import transformers
 from loop import END, NEW_TOKENS, VOCABULARY, cpu_seconds, make_model, make_prompts
 from transformers import GenerationConfig
 
+from sage_rlvr.evaluation.sampled_run import SampleRun
 from sage_rlvr.evaluation.sampled_tasks import Judged, Prompt, SampledTask
 from sage_rlvr.evaluation.samples import SampleStore
-from sage_rlvr.evaluation.sampling import WIDE, Evaluation, identity_of
+from sage_rlvr.evaluation.sampling import Evaluation
+from sage_rlvr.evaluation.settings import SampleSettings
 from sage_rlvr.models.generation import CpuGenerator, Decoding
 from sage_rlvr.models.policy import Tokens
 from sage_rlvr.stats.passk import pass_at_all_k
@@ -82,15 +84,11 @@ def ours(model: Any, prompts: list[list[int]], decoding: Decoding, tokenizer: Ch
     task = SampledTask(
         "bench", dict.fromkeys(named), "h", "v", judge=lambda pairs: judge([text for _, text in pairs]), render=str
     )
-    identity = identity_of(
-        task,
-        policy="bench",
-        model="embedded",
-        template_hash="t",
-        decoding=decoding,
-        generator="sampler",
-        chunk_size=WIDE,
+    settings = SampleSettings(
+        samples=K, preset=decoding.preset, max_new_tokens=decoding.max_new_tokens, generator="sampler", dtype="float32"
     )
+    run = SampleRun(settings=settings, policy="bench", model="embedded", store=Path("new"))
+    identity = run.identity(task, "t")
     generator = CpuGenerator(model, Tokens(tokenizer, END, 0), decoding)  # type: ignore[arg-type]
     with tempfile.TemporaryDirectory() as folder, SampleStore.open(Path(folder) / "s", identity) as store:
         Evaluation(task, named, generator).run(store, K)
@@ -125,7 +123,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--problems", type=int, default=4)
-    parser.add_argument("--presets", nargs="+", default=["honest", "released_code"])
+    parser.add_argument("--presets", nargs="+", default=["untruncated", "released_code"])
     options = parser.parse_args()
     torch.set_num_threads(1)
     transformers.logging.set_verbosity_error()

@@ -9,9 +9,8 @@ import shlex
 from pathlib import Path
 
 import pytest
-import tyro
 
-from sage_rlvr.cli.app import Command
+from sage_rlvr.cli.app import parse
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "docs" / "methods").glob("*.md")])
@@ -34,7 +33,7 @@ def test_the_command_parses(page, line):
     said = io.StringIO()
     try:
         with contextlib.redirect_stderr(said), contextlib.redirect_stdout(said):
-            _, unknown = tyro.cli(Command, prog="sage-rlvr", args=words, return_unknown_args=True)
+            _, unknown = parse(words)
     except SystemExit:
         pytest.fail(f"{page}: {line}\n{said.getvalue()}")
     edits = [

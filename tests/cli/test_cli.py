@@ -19,6 +19,7 @@ from sage_rlvr import runs
 from sage_rlvr.cli import app as cli
 from sage_rlvr.cli import tables
 from sage_rlvr.cli.app import main
+from sage_rlvr.cli.train import Train
 from sage_rlvr.config import TrainConfig, dump, load_config
 from sage_rlvr.errors import DataError
 from sage_rlvr.evaluation import record as records
@@ -248,8 +249,8 @@ def test_unknown_arguments(write_recipe: Recipe, capsys: Capture) -> None:
     assert "no such argument" in refused(capsys, "doctor", "--fast", "yes")
     assert "value is missing" in refused(capsys, "train", write_recipe(), "--seed")
     assert "'more'" in refused(capsys, "train", write_recipe(), "more")
-    assert "unknown verb 'trian'; did you mean 'train'?" in refused(capsys, "trian", "recipe.yaml")
-    assert "choose from demo, sft" in refused(capsys, "xyz")
+    assert "unknown command 'trian'; did you mean 'train'?" in refused(capsys, "trian", "recipe.yaml")
+    assert "choose from demo, sweep" in refused(capsys, "xyz")
 
 
 def test_k_beyond_n() -> None:
@@ -411,7 +412,7 @@ def test_an_interrupt_before_training_is_no_traceback(
     def interrupted(*words: object) -> int:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(cli, "_run", interrupted)
+    monkeypatch.setattr(Train, "execute", interrupted)
     assert call("train", write_recipe()) == 1 and "the same command continues" in said(capsys)[1]
 
 
@@ -421,7 +422,7 @@ def test_a_crash_has_a_code_of_its_own_and_its_traceback(
     def broken(*words: object) -> int:
         raise KeyError("lost")
 
-    monkeypatch.setattr(cli, "_run", broken)
+    monkeypatch.setattr(Train, "execute", broken)
     assert call("train", write_recipe()) == cli.FAULT == 70
     err = said(capsys)[1]
     assert "Traceback" in err and "KeyError: 'lost'" in err and "exit code 70" in err

@@ -13,7 +13,7 @@ import time
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -26,6 +26,7 @@ from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.evaluation.exact import probabilities, solution_logps
 from sage_rlvr.evaluation.sample_report import common_n, powers, report_lines
 from sage_rlvr.evaluation.sample_studies import anatomy_lines, excess_lines, pattern_lines
+from sage_rlvr.evaluation.sampled_run import SampleRun
 from sage_rlvr.evaluation.sampled_tasks import (
     Prompt,
     SampledTask,
@@ -36,8 +37,9 @@ from sage_rlvr.evaluation.sampled_tasks import (
     prompts_of,
 )
 from sage_rlvr.evaluation.samples import Identity, SampleStore
-from sage_rlvr.evaluation.sampling import Evaluation, Scorer, check_window, guide_of, identity_of
-from sage_rlvr.models.generation import CpuGenerator, Decoding, Generation, Generator, Request
+from sage_rlvr.evaluation.sampling import Evaluation, Scorer, check_window, guide_of
+from sage_rlvr.evaluation.settings import Preset, SampleSettings, store_place
+from sage_rlvr.models.generation import PRESETS, CpuGenerator, Decoding, Generation, Generator, Request
 from sage_rlvr.models.policy import NO_ANSWER, Tokens, load_policy
 from sage_rlvr.models.scoring import score
 from sage_rlvr.tasks.prompts import BOXED, SAGE
@@ -46,14 +48,17 @@ WORLD = WorldConfig(counts={2: 1.0}, max_number=12, max_target=144)
 LAW = Decoding(max_new_tokens=8)
 
 
+def sample_run(policy: str, model: str, most: int = 8) -> SampleRun:
+    settings = SampleSettings(max_new_tokens=most, generator="sampler", dtype="float32")
+    return SampleRun(settings=settings, policy=policy, model=model, store=Path("unused"))
+
+
 @pytest.fixture(scope="module")
 def pieces(warm_policy: Path) -> tuple[SampledTask, Any, Tokens, Identity, dict[str, Any]]:
     task = countdown(WORLD, "test", 7, 1, "law")
     model, tokens = load_policy(str(warm_policy))
     prompts, template = prompts_of(task, tokens)
-    identity = identity_of(
-        task, policy="warm", model=str(warm_policy), template_hash=template, decoding=LAW, generator="sampler"
-    )
+    identity = sample_run("warm", str(warm_policy)).identity(task, template)
     return task, model, tokens, identity, prompts
 
 
@@ -128,8 +133,7 @@ def test_a_top_up_draws_only_what_is_missing(pieces: Any, tmp_path: Path) -> Non
 
 
 def test_a_model_that_moves_on_the_hub_is_another_one(pieces: Any) -> None:
-    words = {"policy": "p", "model": "owner/name", "template_hash": "t", "decoding": LAW, "generator": "sampler"}
-    one, two = (identity_of(pieces[0], commit=commit, **words) for commit in ("abc", None))
+    one, two = (sample_run("p", "owner/name").identity(pieces[0], "t", commit) for commit in ("abc", None))
     assert (one.revision, two.revision) == ("hub:owner/name@abc", "hub:owner/name")
 
 
@@ -334,8 +338,7 @@ def test_the_report_counts_by_hand(rows: Path, tmp_path: Path) -> None:
             return out
 
     prompts = {"a": Prompt("a", (0,)), "b": Prompt("b", (1,))}
-    words = {"template_hash": "t", "decoding": Decoding(max_new_tokens=5), "generator": "script"}
-    identity = identity_of(task, policy="p", model="embedded", **words)  # type: ignore[arg-type]
+    identity = sample_run("p", "embedded", 5).identity(task, "t")
     four = Identity(**(identity.tree() | {"chunk_size": 4}))
     with SampleStore.open(tmp_path / "s", four) as store:
         Evaluation(task, prompts, Scripted()).run(store, 4)  # type: ignore[arg-type]
@@ -379,7 +382,7 @@ def test_eval_samples_tops_up_compares_and_judges_again(
     words = ("--world", recipe, "--problems", 6, "--quiet")
     assert call("eval", warm_policy, *words, "--samples", 32, "--store", "a", "--score-base", tiny_policy) == 0
     said = capsys.readouterr().out
-    assert "preset honest" in said and "perplexity under" in said and "store: a" in said
+    assert "preset untruncated" in said and "perplexity under" in said and "store: a" in said
     assert call("eval", warm_policy, *words, "--samples", 64, "--store", "a", "--score-base", tiny_policy) == 0
     assert "n = 64" in capsys.readouterr().out
     assert call("eval", warm_policy, *words, "--samples", 32, "--store", "a", "--rank") == 0
@@ -400,6 +403,19 @@ def test_eval_samples_tops_up_compares_and_judges_again(
     assert capsys.readouterr().out.startswith("0 samples judged again") and SampleStore.open("a").digest() == before
 
 
+def test_the_old_word_for_untruncated_is_taken_with_a_warning(tmp_path: Path) -> None:
+    with pytest.warns(FutureWarning, match="honest is called untruncated now"):
+        settings = SampleSettings(preset="honest")
+    assert settings == SampleSettings() and settings.store_name == "countdown-untruncated"
+    (tmp_path / "countdown-honest-T0.5").mkdir()
+    assert store_place(tmp_path, "countdown-untruncated-T0.5") == tmp_path / "countdown-honest-T0.5"
+    assert store_place(tmp_path, "countdown-untruncated") == tmp_path / "countdown-untruncated"
+    old = {"preset": "honest", "temperature": 1.0, "max_new_tokens": 8}
+    facts = dict.fromkeys(("task", "task_hash", "model", "revision", "prompt", "template_hash", "verifier_hash"), "x")
+    assert Identity(**facts, decoding=old, seed=0).decoding["preset"] == "untruncated"
+    assert get_args(Preset) == (*PRESETS, "honest")
+
+
 def test_stores_at_several_temperatures_make_a_frontier(
     recipe: Path, warm_policy: Path, tiny_policy: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -408,8 +424,8 @@ def test_stores_at_several_temperatures_make_a_frontier(
         for t in (1, 0.5):
             words = ("--world", recipe, "--problems", 6, "--quiet", "--samples", 32, "--temperature", t)
             assert call("eval", policy, *words) == 0
-            assert f"preset honest: T {t:g}, nothing truncated" in capsys.readouterr().out
-        stores = [home / policy.name / f"countdown-honest-T{t}" for t in ("1", "0.5")]
+            assert f"preset untruncated: T {t:g}, nothing truncated" in capsys.readouterr().out
+        stores = [home / policy.name / f"countdown-untruncated-T{t}" for t in ("1", "0.5")]
         arms.append(f"{policy.name}={stores[0]},{stores[1]}")
     assert call("compare", *arms, "--frontier", "--k", 8) == 0
     said = " ".join(capsys.readouterr().out.split())

@@ -107,7 +107,7 @@ def test_a_token_that_is_out_is_never_drawn_and_greedy_takes_the_first_of_equals
 
 def test_presets_are_these() -> None:
     laws = {name: (d.temperature, d.top_p, d.top_k, d.min_p) for name, d in PRESETS.items()}
-    assert laws == {"honest": (1, 1, 0, 0), "paper": (0.3, 1, 0, 0.01), "released_code": (0.3, 0.95, 50, 0)}
+    assert laws == {"untruncated": (1, 1, 0, 0), "paper": (0.3, 1, 0, 0.01), "released_code": (0.3, 0.95, 50, 0)}
     assert all(name == decoding.preset for name, decoding in PRESETS.items())
     assert Decoding.of("released_code", vllm=True).top_k == 0
     assert Decoding.of("paper", max_new_tokens=7).max_new_tokens == 7
@@ -128,7 +128,7 @@ def test_settings_without_meaning_are_refused(bad: dict[str, Any]) -> None:
 # ---- the house's sampler
 
 
-@pytest.mark.parametrize("law", [LAW, Decoding("paper", 0.3, min_p=0.01, max_new_tokens=8)], ids=["honest", "paper"])
+@pytest.mark.parametrize("law", [LAW, Decoding("paper", 0.3, min_p=0.01, max_new_tokens=8)], ids=["untruncated", "paper"])
 def test_a_request_is_computed_alike_whatever_comes_with_it(law: Decoding) -> None:
     generator = CpuGenerator(tiny_llama(), TOKENS, law)
     asked = [request(0, 0), request(0, 6), request(1, 0), request(2, 0), request(0, 12)]
@@ -185,7 +185,7 @@ def test_a_prompt_without_tokens_is_refused() -> None:
 # ---- transformers
 
 
-@pytest.mark.parametrize("name", ["honest", "paper", "released_code"])
+@pytest.mark.parametrize("name", ["untruncated", "paper", "released_code"])
 def test_transformers_draws_the_same_samples_whatever_the_model_declares(name: Any) -> None:
     law = Decoding.of(name, max_new_tokens=8)
     asked = [request(0, 0), request(1, 0, 9), request(2, 3)]

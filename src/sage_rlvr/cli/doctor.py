@@ -6,26 +6,30 @@ import importlib.util
 import os
 import platform
 import shutil
+from dataclasses import dataclass
 from typing import Any
 
-from rich.console import Console
-
+from sage_rlvr.cli.session import Command, Session
 from sage_rlvr.errors import ConfigError
 
 
-def doctor(console: Console) -> int:
-    """What this machine offers, what is off and why. Returns 0 where the CPU path works, else 2."""
-    facts: list[tuple[str, str]] = [("python", platform.python_version()), ("machine", platform.platform())]
-    facts += [("cores", str(os.cpu_count())), ("free disk", f"{shutil.disk_usage('.').free / 1e9:.0f} GB here")]
-    good = _torch_facts(facts) and _policy_facts(facts)
-    for name in ("trl", "verl", "vllm", "peft"):
-        there = importlib.util.find_spec(name) is not None
-        facts.append((name, "installed" if there else "not installed: only needed by its own engine"))
-    width = max(len(name) for name, _ in facts)
-    for name, value in facts:
-        console.print(f"{name:<{width}}  {value}", markup=False, soft_wrap=True)
-    console.print("the CPU path works" if good else "the CPU path does not work: see above", style="bold")
-    return 0 if good else 2
+@dataclass(frozen=True)
+class Doctor(Command):
+    """Say what works on this machine, and what was switched off and why."""
+
+    def execute(self, session: Session) -> int:
+        """Exit code 0 where the CPU path works, else 2."""
+        facts: list[tuple[str, str]] = [("python", platform.python_version()), ("machine", platform.platform())]
+        facts += [("cores", str(os.cpu_count())), ("free disk", f"{shutil.disk_usage('.').free / 1e9:.0f} GB here")]
+        good = _torch_facts(facts) and _policy_facts(facts)
+        for name in ("trl", "verl", "vllm", "peft"):
+            there = importlib.util.find_spec(name) is not None
+            facts.append((name, "installed" if there else "not installed: only needed by its own engine"))
+        width = max(len(name) for name, _ in facts)
+        for name, value in facts:
+            session.say(f"{name:<{width}}  {value}")
+        session.out.print("the CPU path works" if good else "the CPU path does not work: see above", style="bold")
+        return 0 if good else 2
 
 
 def _torch_facts(facts: list[tuple[str, str]]) -> bool:

@@ -8,56 +8,37 @@ from typing import TYPE_CHECKING, Any
 
 from sage_rlvr.cli.records import TOP_K, steps_lines, steps_of, target_of
 from sage_rlvr.errors import ConfigError, DataError
+from sage_rlvr.evaluation.settings import SampleSettings, store_place
 from sage_rlvr.stats.budget import check_budget
 
 if TYPE_CHECKING:
-    from sage_rlvr.evaluation.sampled_run import SampleSettings
+    from sage_rlvr.evaluation.sampled_run import SampleRun
     from sage_rlvr.evaluation.samples import SampleStore
 
 
-def sample_settings(command: Any, runs: Path) -> SampleSettings:
-    """The settings of `sage-rlvr eval --samples`: the policy and, for Countdown, the world of a run or model; the store's
-    place where none was named."""
-    from sage_rlvr.evaluation.sampled_run import SampleSettings
+def sample_settings(command: Any, runs: Path) -> SampleRun:
+    """What `sage-rlvr eval --samples` does: the policy and, for Countdown, the world of a run or model; the store's place where
+    none was named."""
+    from sage_rlvr.evaluation.sampled_run import SampleRun
 
-    run, world = Path(command.what), None
-    if command.task == "countdown":
+    settings, run, world = SampleSettings.of(command), Path(command.what), None
+    if settings.task == "countdown":
         target = target_of(command.what, command.world)
         policy, model, world, of_run = target.name, target.model, target.world, target.run is not None
     else:
         of_run = (run / "run.json").is_file()
         policy = "base" if command.what == "embedded" else run.name
         model = str(run / "policy") if of_run else command.what
-    asked = "" if command.task.startswith(("countdown", "knights")) else f"-{command.template}"
-    law = command.preset if command.temperature is None else f"{command.preset}-T{command.temperature:g}"
-    name = f"{Path(command.task).stem}-{law}{asked}"
     home = run / "samples" if of_run else runs / "samples" / policy
-    shared = (
-        "task",
-        "samples",
-        "problems",
-        "split",
-        "seed",
-        "draw",
-        "preset",
-        "temperature",
-        "template",
-        "chat",
-        "max_new_tokens",
-    )
-    shared += ("generator", "server", "served_as", "dtype", "sampling_seed", "score_base", "guide")
-    return SampleSettings(
-        policy=policy,
-        model=model,
-        world=world,
-        store=command.store or home / name,
-        **{field: getattr(command, field) for field in shared},
-    )
+    store = settings.store or store_place(home, settings.store_name)
+    return SampleRun(settings=settings, policy=policy, model=model, store=store, world=world)
 
 
 def is_store(text: str) -> bool:
     """Whether NAME=PATH[,PATH...] names sample stores."""
-    return any((Path(path) / "store.json").is_file() for path in text.rpartition("=")[2].split(","))
+    from sage_rlvr.evaluation import samples
+
+    return any(map(samples.is_store, text.rpartition("=")[2].split(",")))
 
 
 def compare_stores(

@@ -20,6 +20,7 @@ import pyarrow as pa
 from numpy.typing import ArrayLike
 
 from sage_rlvr.errors import ConfigError, DataError
+from sage_rlvr.evaluation.settings import OLD_PRESETS
 
 CHUNK = 32
 LABELS = ("right", "wrong", "undecided")
@@ -181,6 +182,7 @@ def _decoding(given: Mapping[str, Any]) -> dict[str, Any]:
     settings = dict(given)
     if not isinstance(settings.get("preset"), str):
         raise ConfigError("decoding.preset is missing: name the decoding settings, for example preset='paper'")
+    settings["preset"] = OLD_PRESETS.get(settings["preset"], settings["preset"])
     for name, off in (_WHOLE | _REAL).items():
         value = settings.get(name)
         value = off if value is None else value

@@ -1,6 +1,6 @@
 """`sage-rlvr eval --samples N`: from the words of the command line to a filled sample store, and verdicts given again.
 
-    settings -> task, policy, generator -> store of that identity -> missing samples drawn -> store
+    settings and policy -> task, generator -> store of that identity -> missing samples drawn -> store
 
 The same settings again continue; another N tops up; `verify_again` needs neither policy nor network, but for the task's rows.
 """
@@ -9,21 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from hashlib import sha256
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
 
 from sage_rlvr.config import WorldConfig
 from sage_rlvr.errors import ConfigError, DataError
-from sage_rlvr.evaluation.sample_files import STORE
-from sage_rlvr.evaluation.sample_report import SCORED, arrays, cell
+from sage_rlvr.evaluation.sample_report import GUIDED, SCORED, arrays, cell
 from sage_rlvr.evaluation.sampled_tasks import (
     COUNTDOWN,
     SAMPLED_TASKS,
-    Chat,
     Prompt,
     SampledTask,
     countdown,
@@ -31,139 +30,147 @@ from sage_rlvr.evaluation.sampled_tasks import (
     mathematics,
     prompts_of,
 )
-from sage_rlvr.evaluation.samples import Identity, Sample, SampleStore
-from sage_rlvr.evaluation.sampling import Evaluation, Scorer, check_window, chunk_size_of, guide_of, identity_of
-from sage_rlvr.models.generation import CpuGenerator, Decoding, Generation, Generator, Preset, TransformersGenerator
-from sage_rlvr.models.policy import Tokens, load_policy, load_tokens
+from sage_rlvr.evaluation.samples import Identity, Sample, SampleStore, is_store
+from sage_rlvr.evaluation.sampling import Evaluation, Scorer, check_window, guide_of
+from sage_rlvr.evaluation.settings import Engine, SampleSettings
+from sage_rlvr.models.generation import CpuGenerator, Decoding, Generation, Generator, TransformersGenerator
+from sage_rlvr.models.policy import Tokens, load_policy, load_tokens, weights_hash
+from sage_rlvr.runs import versions
 from sage_rlvr.stats.intervals import mean_interval
 from sage_rlvr.stats.samples.spectrum import effective_rank
 
-Engine = Literal["auto", "sampler", "transformers", "vllm", "server"]
+WIDE = 64  # samples per chunk for the CPU sampler, where as many are asked for: a third faster than twice 32
 UNKNOWN = "revision unknown"
 KNIGHTS_TASKS = ("knights_and_knaves", "knights_and_knaves_strict")
 Counting = Callable[[int], AbstractContextManager[Callable[[int], None]]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class SampleSettings:
-    """What decides an evaluation by samples.
+class SampleRun:
+    """Settings, and what they are settings for.
 
-    policy      its name in the store; model: its folder, Hub id or "embedded"; world: of Countdown
-    problems    how many (Countdown: as drawn; else the first rows); None: 300 of Countdown, else all
-    temperature None: the preset's
-    template    prompt format of the mathematics tasks; chat: whose chat template writes it (`prompts_of`)
-    max_new_tokens  None: 32 for Countdown, else the preset's
-    generator   auto: transformers on a GPU, else the house's sampler; server: the address for "server", served_as: the name
-                under which the policy is served there
-    dtype       auto: bfloat16 on a GPU, else float32
+    policy: its name in the store; model: its folder, Hub id or "embedded"; store: the folder; world: of Countdown.
     """
 
-    task: str
+    settings: SampleSettings
     policy: str
     model: str
-    samples: int
     store: Path
     world: WorldConfig | None = None
-    problems: int | None = None
-    split: str = "test"
-    seed: int = 1
-    draw: str = "law"
-    preset: Preset = "honest"
-    temperature: float | None = None
-    template: str = "boxed"
-    chat: Chat = "model"
-    max_new_tokens: int | None = None
-    generator: Engine = "auto"
-    server: str | None = None
-    served_as: str | None = None
-    dtype: str = "auto"
-    sampling_seed: int = 0
-    score_base: str | None = None
-    guide: str | None = None
     threads: int = 1
 
     def build_task(self) -> SampledTask:
         """The task with its problems. ConfigError for an unknown one, or without a world for Countdown."""
-        if self.problems is not None and self.problems < 1:
-            raise ConfigError(f"--problems {self.problems}: at least one problem is needed")
-        if self.task == COUNTDOWN:
+        asked = self.settings
+        if asked.problems is not None and asked.problems < 1:
+            raise ConfigError(f"--problems {asked.problems}: at least one problem is needed")
+        if asked.task == COUNTDOWN:
             if self.world is None:
                 raise ConfigError("task countdown: needs a world; evaluate a run, or give --world")
-            many = 300 if self.problems is None else self.problems
-            return countdown(self.world, self.split, many, self.seed, self.draw)
-        if self.task in KNIGHTS_TASKS:
-            return knights_and_knaves(self.problems, strict=self.task.endswith("_strict"))
-        if self.task not in SAMPLED_TASKS and not self.task.endswith(".jsonl"):
+            many = 300 if asked.problems is None else asked.problems
+            return countdown(self.world, asked.split, many, asked.seed, asked.draw)
+        if asked.task in KNIGHTS_TASKS:
+            return knights_and_knaves(asked.problems, strict=asked.task.endswith("_strict"))
+        if asked.task not in SAMPLED_TASKS and not asked.task.endswith(".jsonl"):
             known = ", ".join([*SAMPLED_TASKS, KNIGHTS_TASKS[1]])
-            raise ConfigError(f"--task {self.task}: choose one of {known}, or give a .jsonl file")
-        return mathematics(self.task, self.template, self.problems)
+            raise ConfigError(f"--task {asked.task}: choose one of {known}, or give a .jsonl file")
+        return mathematics(asked.task, asked.template, asked.problems)
 
-    def decoding(self, task: SampledTask, engine: Engine) -> Decoding:
+    def decoding(self, task: SampledTask) -> Decoding:
         """The preset, as this generator has it."""
-        limit = task.max_new_tokens if self.max_new_tokens is None else self.max_new_tokens
-        law = Decoding.of(self.preset, vllm=engine in ("vllm", "server"), max_new_tokens=limit)
-        return law if self.temperature is None else replace(law, temperature=self.temperature)
+        asked = self.settings
+        limit = task.max_new_tokens if asked.max_new_tokens is None else asked.max_new_tokens
+        law = Decoding.of(asked.preset, vllm=self.engine in ("vllm", "server"), max_new_tokens=limit)
+        return law if asked.temperature is None else replace(law, temperature=asked.temperature)
 
     @property
     def engine(self) -> Engine:
         """The generator, "auto" settled."""
-        if (self.generator == "server") != (self.server is not None):
+        asked = self.settings
+        if (asked.generator == "server") != (asked.server is not None):
             raise ConfigError(
-                f"--generator {self.generator} with --server {self.server}: a server needs both, --generator server and "
+                f"--generator {asked.generator} with --server {asked.server}: a server needs both, --generator server and "
                 "--server http://HOST:PORT"
             )
-        if self.generator != "auto":
-            return self.generator
+        if asked.generator != "auto":
+            return asked.generator
         return "transformers" if torch.cuda.is_available() else "sampler"
 
-    def settled_dtype(self) -> str:
+    @property
+    def dtype(self) -> str:
         """The dtype, "auto" settled. ConfigError for a word that names no floating-point type."""
-        if self.dtype == "auto":
+        asked = self.settings.dtype
+        if asked == "auto":
             return "bfloat16" if torch.cuda.is_available() or self.engine in ("vllm", "server") else "float32"
-        if self.dtype not in ("float32", "bfloat16", "float16"):
-            raise ConfigError(f"--dtype {self.dtype}: choose auto, float32, bfloat16 or float16")
-        return self.dtype
+        if asked not in ("float32", "bfloat16", "float16"):
+            raise ConfigError(f"--dtype {asked}: choose auto, float32, bfloat16 or float16")
+        return asked
+
+    def identity(self, task: SampledTask, template_hash: str, commit: str | None = None) -> Identity:
+        """What a store of this evaluation holds to: the settings that decide its numbers, and hashes of the rest.
+
+        The base that scores and the guide of q stand with the versions: another one is noted, in each row too, and no other
+        evaluation. commit: of the Hub that the weights were loaded at, since a model there may move.
+        """
+        asked, decoding, weights = self.settings, self.decoding(task), _short(weights_hash(self.model))
+        found = versions() | {"threads": str(torch.get_num_threads())}
+        if asked.score_base is not None:
+            found[SCORED] = f"{asked.score_base} {_short(weights_hash(asked.score_base))}"
+        if asked.guide is not None:
+            found[GUIDED] = asked.guide
+        return Identity(
+            task=task.name,
+            task_hash=task.task_hash,
+            model=self.policy,
+            revision=f"{weights}@{commit}" if commit and weights.startswith("hub:") else weights,
+            prompt=task.prompt,
+            template_hash=template_hash,
+            decoding=asdict(decoding) | {"generator": self.engine, "dtype": self.dtype},
+            verifier_hash=task.verifier_hash,
+            seed=asked.sampling_seed,
+            versions=found,
+            chunk_size=self._chunk_size(decoding),
+        )
+
+    def _chunk_size(self, decoding: Decoding) -> int | None:
+        """Samples a chunk: what the store there has; in a new one `WIDE` for the sampler and n >= `WIDE`, else its default."""
+        if is_store(self.store):
+            return SampleStore.open(self.store).identity.chunk_size
+        wide = self.engine == "sampler" and self.settings.samples >= WIDE and decoding.temperature > 0
+        return WIDE if wide else None
 
 
-def sample_into_store(settings: SampleSettings, counting: Counting) -> tuple[SampleStore, SampledTask]:
+def _short(hashes: str) -> str:
+    """Hashes of many files as one; a Hub id stays as it is."""
+    return hashes if hashes.startswith("hub:") else sha256(hashes.encode()).hexdigest()
+
+
+def sample_into_store(run: SampleRun, counting: Counting) -> tuple[SampleStore, SampledTask]:
     """Draw what is missing, and score under `score_base` what has no log-probs of it, drawn long ago or now.
 
     counting(total): a context whose value is told of samples that are there. Returns the store, to be read, and the task.
     Every refusal comes before anything is drawn. Where nothing is missing, the policy's weights are not loaded.
     """
-    if settings.samples < 1:
-        raise ConfigError(f"--samples {settings.samples}: at least one sample a problem is needed")
-    torch.set_num_threads(settings.threads)
-    task = settings.build_task()
-    engine, dtype = settings.engine, settings.settled_dtype()
-    decoding = settings.decoding(task, engine)
-    drawing = _lacks(settings, task)
-    model, tokens = _policy(settings, engine, dtype) if drawing else (None, load_tokens(settings.model))
-    prompts, template_hash = prompts_of(task, tokens, settings.chat)
+    asked = run.settings
+    if asked.samples < 1:
+        raise ConfigError(f"--samples {asked.samples}: at least one sample per problem is needed")
+    torch.set_num_threads(run.threads)
+    task = run.build_task()
+    decoding, drawing = run.decoding(task), _lacks(run, task)
+    model, tokens = _policy(run) if drawing else (None, load_tokens(run.model))
+    prompts, template_hash = prompts_of(task, tokens, asked.chat)
     if model is not None:
         check_window(prompts, model, decoding.max_new_tokens)
-    guide = None if settings.guide is None else guide_of(settings.guide)
-    scorer = None if settings.score_base is None else _scorer(settings.score_base, dtype, tokens)
-    identity = identity_of(
-        task,
-        policy=settings.policy,
-        model=settings.model,
-        template_hash=template_hash,
-        decoding=decoding,
-        generator=engine,
-        dtype=dtype,
-        seed=settings.sampling_seed,
-        scored=settings.score_base,
-        guide=settings.guide,
-        commit=getattr(getattr(model, "config", None), "_commit_hash", None) or commit_of(settings.model, engine),
-        chunk_size=chunk_size_of(settings.store, decoding, engine, settings.samples),
-    )
-    with _agreeing(settings.store, identity, task) as store:
-        lacking = len(store.missing(task.problems, settings.samples)) * (identity.chunk_size or 1)
+    guide = None if asked.guide is None else guide_of(asked.guide)
+    scorer = None if asked.score_base is None else _scorer(asked.score_base, run.dtype, tokens)
+    commit = getattr(getattr(model, "config", None), "_commit_hash", None) or commit_of(run.model, run.engine)
+    identity = run.identity(task, template_hash, commit)
+    with _agreeing(run.store, identity, task) as store:
+        lacking = len(store.missing(task.problems, asked.samples)) * (identity.chunk_size or 1)
         if lacking and drawing:
-            generator = _generator(settings, engine, model, tokens, decoding, dtype)
+            generator = _generator(run, model, tokens, decoding)
             with counting(lacking) as advance:
-                Evaluation(task, prompts, generator, scorer, guide).run(store, settings.samples, progress=advance)
+                Evaluation(task, prompts, generator, scorer, guide).run(store, asked.samples, progress=advance)
         if scorer is not None:
             _score(store, scorer, prompts, (SCORED, identity.versions[SCORED]), counting)
     return store, task
@@ -184,12 +191,12 @@ def _agreeing(folder: Path, identity: Identity, task: SampledTask) -> SampleStor
     raise ConfigError(said)
 
 
-def _lacks(settings: SampleSettings, task: SampledTask) -> bool:
+def _lacks(run: SampleRun, task: SampledTask) -> bool:
     """Whether anything is to be drawn; where not, neither the policy's weights nor a generator are needed."""
-    if not (settings.store / STORE).is_file():
+    if not is_store(run.store):
         return True
-    with SampleStore.open(settings.store) as store:
-        return bool(store.missing(task.problems, settings.samples))
+    with SampleStore.open(run.store) as store:
+        return bool(store.missing(task.problems, run.settings.samples))
 
 
 def _score(
@@ -222,29 +229,29 @@ def commit_of(model: str, engine: Engine) -> str:
     return Path(found).parent.name if isinstance(found, str) else UNKNOWN
 
 
-def verify_again(settings: SampleSettings) -> tuple[SampleStore, SampledTask, int]:
+def verify_again(run: SampleRun) -> tuple[SampleStore, SampledTask, int]:
     """Judge every sample of the store by today's verifier, offline. Returns how many were judged anew."""
-    task = settings.build_task()
-    with SampleStore.open(settings.store) as store:
+    task = run.build_task()
+    with SampleStore.open(run.store) as store:
         known = store.identity
         if (known.task, known.task_hash, known.prompt) != (task.name, task.task_hash, task.prompt):
             raise DataError(
-                f"{settings.store}: holds samples of {known.task!r} asked as {known.prompt!r}, and these settings are "
+                f"{run.store}: holds samples of {known.task!r} asked as {known.prompt!r}, and these settings are "
                 f"{task.name!r} asked as {task.prompt!r}, or other problems of it; give the settings of the evaluation"
             )
         return store, task, store.reverify(task.verdicts, task.verifier_hash)
 
 
 @torch.no_grad()
-def rank_line(settings: SampleSettings, store: SampleStore, task: SampledTask) -> str:
+def rank_line(run: SampleRun, store: SampleStore, task: SampledTask) -> str:
     """Effective rank of the policy's last hidden states over the tokens of each problem's first sample, mean over problems."""
     rows = store.table(("problem", "sample", "token_ids"), problems=list(task.problems), n=1)
     if rows["token_ids"].null_count:
         raise DataError(
             f"{store.path}: some samples have no token_ids, so their hidden states are unknown; leave --rank out"
         )
-    model, tokens = _policy(settings, "transformers", settings.settled_dtype())
-    prompts, _ = prompts_of(task, tokens, settings.chat)
+    model, tokens = _policy(run, loaded=True)
+    prompts, _ = prompts_of(task, tokens, run.settings.chat)
     ranks, lengths = [], []
     for name, ids in zip(task.problems, arrays(rows["token_ids"]), strict=True):
         prompt = list(prompts[name].ids)
@@ -259,10 +266,11 @@ def rank_line(settings: SampleSettings, store: SampleStore, task: SampledTask) -
     )
 
 
-def _policy(settings: SampleSettings, engine: Engine, dtype: str) -> tuple[Any, Tokens]:
-    if engine in ("vllm", "server"):
-        return None, load_tokens(settings.model)
-    model, tokens = load_policy(settings.model, dtype)
+def _policy(run: SampleRun, loaded: bool = False) -> tuple[Any, Tokens]:
+    """(model, tokens); no model where a server or vLLM has it, unless it must be `loaded` here."""
+    if run.engine in ("vllm", "server") and not loaded:
+        return None, load_tokens(run.model)
+    model, tokens = load_policy(run.model, run.dtype)
     return _placed(model), tokens
 
 
@@ -275,19 +283,17 @@ def _scorer(name: str, dtype: str, tokens: Tokens) -> Scorer:
     return Scorer.of(name, _placed(base), own, tokens)
 
 
-def _generator(
-    settings: SampleSettings, engine: Engine, model: Any, tokens: Tokens, decoding: Decoding, dtype: str
-) -> Generator:
-    if engine == "sampler":
+def _generator(run: SampleRun, model: Any, tokens: Tokens, decoding: Decoding) -> Generator:
+    if run.engine == "sampler":
         return CpuGenerator(model, tokens, decoding)
-    if engine == "transformers":
+    if run.engine == "transformers":
         return TransformersGenerator(model, tokens, decoding)
     from sage_rlvr.models.vllm import ServerGenerator, VllmGenerator
 
-    if engine == "vllm":
-        return VllmGenerator(settings.model, tokens, decoding, dtype=dtype)
-    assert settings.server is not None
-    return ServerGenerator(settings.server, settings.served_as or settings.model, tokens, decoding)
+    if run.engine == "vllm":
+        return VllmGenerator(run.model, tokens, decoding, dtype=run.dtype)
+    assert run.settings.server is not None
+    return ServerGenerator(run.settings.server, run.settings.served_as or run.model, tokens, decoding)
 
 
-__all__ = ["Engine", "SampleSettings", "rank_line", "sample_into_store", "verify_again"]
+__all__ = ["SampleRun", "rank_line", "sample_into_store", "verify_again"]

@@ -88,6 +88,7 @@ __all__ = [
     "Repeat",
     "Sample",
     "SampleStore",
+    "is_store",
     "prompt_hash",
     "seed_of",
 ]
@@ -123,6 +124,11 @@ class _State:
     overlays: list[dict[str, Any]]
     files: set[str]
     damaged: bool
+
+
+def is_store(path: str | Path) -> bool:
+    """Whether a folder holds a sample store."""
+    return (Path(path) / STORE).is_file()
 
 
 # ------------------------------------------------------------------------------------------------------------------

@@ -12,8 +12,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from hashlib import sha256
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,70 +22,13 @@ from sage_rlvr.core.guides import GUIDES, Guide
 from sage_rlvr.core.keys import Key
 from sage_rlvr.core.signals import Signals
 from sage_rlvr.errors import ConfigError
-from sage_rlvr.evaluation.sample_files import STORE
-from sage_rlvr.evaluation.sample_report import GUIDED, SCORED
 from sage_rlvr.evaluation.sampled_tasks import Prompt, SampledTask
 from sage_rlvr.evaluation.samples import Chunk, Identity, Sample, SampleStore, prompt_hash
-from sage_rlvr.models.generation import Decoding, Generation, Generator, Request
-from sage_rlvr.models.policy import Tokens, weights_hash
+from sage_rlvr.models.generation import Generation, Generator, Request
+from sage_rlvr.models.policy import Tokens
 from sage_rlvr.models.scoring import score
-from sage_rlvr.runs import versions
 
-WIDE = 64  # samples a chunk for the house's sampler, where as many are asked for: a third faster than twice 32
 PAUSE_S = 0.5  # between two looks at what other processes have still to commit
-
-
-def identity_of(
-    task: SampledTask,
-    *,
-    policy: str,
-    model: str,
-    template_hash: str,
-    decoding: Decoding,
-    generator: str,
-    dtype: str = "float32",
-    seed: int = 0,
-    scored: str | None = None,
-    guide: str | None = None,
-    commit: str | None = None,
-    chunk_size: int | None = None,
-) -> Identity:
-    """What a store of this evaluation holds to. policy: the name of what is evaluated; model: where its weights are.
-
-    The base that scores (`scored`) and the guide of q stand with the versions: another one is noted, in each row too, and no
-    other evaluation. commit: of the Hub that the weights were loaded at, since a model there may move.
-    """
-    weights = _short(weights_hash(model))
-    found = versions() | {"threads": str(torch.get_num_threads())}
-    if scored is not None:
-        found[SCORED] = f"{scored} {_short(weights_hash(scored))}"
-    if guide is not None:
-        found[GUIDED] = guide
-    return Identity(
-        task=task.name,
-        task_hash=task.task_hash,
-        model=policy,
-        revision=f"{weights}@{commit}" if commit and weights.startswith("hub:") else weights,
-        prompt=task.prompt,
-        template_hash=template_hash,
-        decoding=decoding.tree() | {"generator": generator, "dtype": dtype},
-        verifier_hash=task.verifier_hash,
-        seed=seed,
-        versions=found,
-        chunk_size=chunk_size,
-    )
-
-
-def chunk_size_of(folder: Path, decoding: Decoding, generator: str, n: int) -> int | None:
-    """Samples a chunk: what the store there has; in a new one `WIDE` for the sampler and n >= `WIDE`, else its default."""
-    if (folder / STORE).is_file():
-        return SampleStore.open(folder).identity.chunk_size
-    return WIDE if generator == "sampler" and n >= WIDE and decoding.temperature > 0 else None
-
-
-def _short(hashes: str) -> str:
-    """Hashes of many files as one; a Hub id stays as it is."""
-    return hashes if hashes.startswith("hub:") else sha256(hashes.encode()).hexdigest()
 
 
 @dataclass(frozen=True)
@@ -244,8 +185,6 @@ __all__ = [
     "Evaluation",
     "Scorer",
     "check_window",
-    "chunk_size_of",
     "guide_of",
-    "identity_of",
     "q_of",
 ]

@@ -31,7 +31,8 @@ from rich.live import Live
 from sage_rlvr.config import dump, to_yaml
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.evaluation.record import record_path
-from sage_rlvr.evaluation.samples import SampleStore
+from sage_rlvr.evaluation.samples import SampleStore, is_store
+from sage_rlvr.evaluation.settings import store_place
 from sage_rlvr.experiments.demo import ARMS, EXTRA_ARMS
 from sage_rlvr.experiments.design import (
     KINDS,
@@ -268,7 +269,7 @@ def _sample_task(
     spec = matrix.evaluate.samples
     if spec is None:
         return None
-    store = out / "runs" / policy.name / "samples" / "countdown-honest"
+    store = store_place(out / "runs" / policy.name / "samples", "countdown-untruncated")
     words = ["eval", policy.what, "--samples", str(spec.n), "--problems", str(spec.problems)]
     words += ["--split", matrix.evaluate.split, "--draw", matrix.evaluate.draw, "--generator", "sampler"]
     words += ["--dtype", "float32", "--store", str(store), "--quiet"]
@@ -281,7 +282,7 @@ def _sample_task(
 
 def _is_sampled(store: Path, problems: int, n: int, model: str) -> bool:
     """Whether the store has n samples of so many problems, drawn from these weights."""
-    if not (store / "store.json").exists() or not (model == EMBEDDED or (Path(model) / "config.json").exists()):
+    if not is_store(store) or not (model == EMBEDDED or (Path(model) / "config.json").exists()):
         return False
     with SampleStore.open(store) as opened:
         counts = opened.counts(check=False)

@@ -31,14 +31,13 @@ KEY = Key(0).fold("samples of an evaluation")  # the seeds are the row ids of it
 TRANSFORMERS_TOP_K = 50  # what `generate` cuts at when nobody says otherwise
 MAX_NEW_TOKENS = 3072
 
-Preset = Literal["honest", "paper", "released_code"]
 
 
 @dataclass(frozen=True)
 class Decoding:
     """How a completion is drawn. temperature 0 is greedy; top_p 1, top_k 0 and min_p 0 are off; max_new_tokens per sample."""
 
-    preset: str = "honest"
+    preset: str = "untruncated"
     temperature: float = 1.0
     top_p: float = 1.0
     top_k: int = 0
@@ -54,7 +53,7 @@ class Decoding:
         Truncation(self.top_k, self.top_p, self.min_p)
 
     @classmethod
-    def of(cls, preset: Preset, *, vllm: bool = False, **changes: Any) -> Decoding:
+    def of(cls, preset: str, *, vllm: bool = False, **changes: Any) -> Decoding:
         """The settings of a preset, some of them changed. vllm: whether vLLM samples, which cuts at no top-k by itself."""
         if preset not in PRESETS:
             raise ConfigError(f"preset {preset!r}: choose one of {', '.join(PRESETS)}")
@@ -81,7 +80,7 @@ class Decoding:
 
 
 PRESETS: dict[str, Decoding] = {
-    "honest": Decoding(),
+    "untruncated": Decoding(),
     # arXiv 2605.18864, appendix: those of training (min_p 0.01, nothing else cut) but for the temperature, 0.3.
     "paper": Decoding("paper", temperature=0.3, min_p=0.01),
     # The authors' evaluator sets these two; without vLLM the library's own top-k comes on top unsaid.
@@ -277,7 +276,6 @@ __all__ = [
     "Decoding",
     "Generation",
     "Generator",
-    "Preset",
     "Request",
     "TransformersGenerator",
     "generations",

@@ -1,0 +1,83 @@
+"""`audit` and `verify`: what the verifier says."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import tyro
+
+from sage_rlvr.cli.session import Command, Session
+from sage_rlvr.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Audit(Command):
+    """Audit the verifier on tasks: what perfect, wrong and guessed answers earn, and the rows where it fails, by id.
+
+    Exit code 2 if a check with a bar is below 99 %."""
+
+    tasks: tyro.conf.Positional[tuple[str, ...]]
+    """aime, amc23, math500, math500_l5, minerva, dapo_math, knights_and_knaves(_strict), countdown (or countdown:WORLD), a
+    .jsonl file with problem and answer, or pairs: the verifier of mathematics on pairs of answers whose verdict is known, beside
+    math-verify alone and lm-eval. SAGE_RLVR_DATA names a folder with the data files; without it they are fetched
+    at pinned commits."""
+    template: str | None = None
+    """The prompt format in use: sage, boxed or as_is (default: each of them)."""
+    answer_in: Literal["boxed", "tag", "stated", "last_number", "anywhere"] | None = None
+    """Read the answer elsewhere than the format asks, to see what such a mistake would cost."""
+    k: int = 256
+    """Guesses of the guess floors."""
+    rows: int = 50
+    """Rows listed a check."""
+    out: Path | None = None
+    """Also write the audits as a Markdown page."""
+
+    def execute(self, session: Session) -> int:
+        from sage_rlvr.audit import audit, lines_of, write_page
+
+        if not self.tasks:
+            from sage_rlvr.audit import NAMES
+
+            raise ConfigError(f"audit: name at least one task: {', '.join(NAMES)}, or a .jsonl file")
+        found = []
+        for name in self.tasks:
+            found.append(audit(name, self.template, self.k, self.answer_in))
+            session.say(*lines_of(found[-1], self.rows))
+        if self.out is not None:
+            options = [f"--template {self.template}"] if self.template else []
+            options += [f"--answer-in {self.answer_in}"] if self.answer_in else []
+            options += [f"--k {self.k}"] if self.k != 256 else []
+            write_page(found, self.out, " ".join(["sage-rlvr audit", *self.tasks, *options]))
+            session.say(f"page: {self.out}")
+        return 0 if all(one.passed for one in found) else 2
+
+
+@dataclass(frozen=True)
+class Verify(Command):
+    """The verdict on one answer, or on every row of a .jsonl file with completion and answer; and why."""
+
+    gold: tyro.conf.Positional[str | None] = None
+    answer: tyro.conf.Positional[str | None] = None
+    """The answer, or a whole completion together with --answer-in. Write -- before a GOLD or ANSWER that begins with -."""
+    file: Path | None = None
+    """Rows to verify instead of one pair."""
+    answer_in: Literal["boxed", "tag", "stated", "last_number", "whole", "anywhere"] | None = None
+    """Where the answer stands (default: whole for one pair, boxed for a file)."""
+    tag: str = "SOLUTION"
+
+    def execute(self, session: Session) -> int:
+        from sage_rlvr.audit import verify_lines
+        from sage_rlvr.verifiers.pool import shared
+
+        pair = (self.gold, self.answer)
+        if (None in pair) if self.file is None else pair != (None, None):
+            raise ConfigError("verify: give GOLD and ANSWER, or --file rows.jsonl, and not both")
+        if self.file is not None:
+            session.say(*verify_lines(self.file, self.answer_in or "boxed", self.tag))
+            return 0
+        options = {"answer_in": self.answer_in or "whole", "tag": self.tag}
+        verdict = shared().verify([(self.answer, self.gold)], **options)[0]
+        session.say(f"{verdict.label}: {verdict.reason}")
+        return 0

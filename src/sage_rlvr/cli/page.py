@@ -1,0 +1,56 @@
+"""`report`: one page of runs, evaluations and samples."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+import tyro
+
+from sage_rlvr.cli.session import Command, Session
+from sage_rlvr.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Report(Command):
+    """One self-contained page of runs, evaluations and samples: verdicts, numbers, figures, a sample browser, run cards.
+
+    RUNS are folders of `demo` or `sweep`, run directories, records (.npz), sample stores, or NAME=PATH[,PATH...] of those.
+    What was not run or not recorded is said on the page; nothing is made here."""
+
+    runs: tyro.conf.Positional[tuple[str, ...]]
+    out: Annotated[Path | None, tyro.conf.arg(aliases=["-o"])] = None
+    """The file (default report.html or report.md here), or a folder to put it in."""
+    format: Literal["html", "md"] = "html"
+    """html opens without network; md has the sentences and tables."""
+    png: Path | None = None
+    """Also write every figure as PNG into this folder."""
+    split: Literal["validation", "test"] = "test"
+    """Which records are compared."""
+    k: int = 256
+    """pass@1 and pass@k are compared."""
+    show: int = 16
+    """Samples of each problem and store on the page."""
+    title: str = ""
+    """Above the page."""
+
+    def execute(self, session: Session) -> int:
+        from sage_rlvr.cli.report import study_of, write
+        from sage_rlvr.experiments.sweep import LABELS
+        from sage_rlvr.runs import writing
+
+        if not self.runs or self.show < 0 or self.k < 2:
+            raise ConfigError(
+                f"RUNS {list(self.runs)}, --show {self.show}, --k {self.k}: name one folder, run, record or store at least; "
+                "show 0 or more samples; k is 2 or more"
+            )
+        study = study_of(
+            self.runs, LABELS, split=self.split, k=self.k, shown=self.show, title=self.title, say=session.note
+        )
+        out = self.out or Path(f"report.{self.format}")
+        with writing("report", out.parent, 8 << 20):
+            written = write(study, out, self.format, self.png)
+        for path in written:
+            session.say(f"{path}  {path.stat().st_size / 1e3:,.0f} kB")
+        return 0

@@ -1,0 +1,50 @@
+"""What every command has: its base class, where it speaks, and the edits of its recipe."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import ClassVar
+
+from rich.console import Console
+
+RUNS = Path("runs")  # where runs, evaluations and studies go by default
+
+
+@dataclass
+class Session:
+    """Where a command speaks, and what was typed beside its own options."""
+
+    out: Console = field(default_factory=lambda: Console(highlight=False, width=None if sys.stdout.isatty() else 120))
+    err: Console = field(default_factory=lambda: Console(stderr=True, highlight=False))
+    edits: list[tuple[str, str]] = field(default_factory=list)
+    """(a.b, value) of each `--a.b value` of a recipe."""
+
+    def say(self, *parts: object) -> None:
+        """Results: to stdout, each on a line of its own."""
+        for part in parts:
+            self.out.print(part, markup=False, soft_wrap=True)
+
+    def note(self, *parts: object) -> None:
+        """What goes on meanwhile: to stderr."""
+        for part in parts:
+            self.err.print(part, markup=False, soft_wrap=True)
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command: its fields are the options, its docstring the help, `execute` the work. It imports torch in `execute` alone, so
+    that `--help` and a mistyped word answer at once."""
+
+    edits_recipe: ClassVar[bool] = False
+    """Whether `--a.b value` edits its recipe before that is decoded."""
+
+    def execute(self, session: Session) -> int:
+        """Do it. Returns the exit code."""
+        raise NotImplementedError
+
+    def changed(self, *names: str) -> str:
+        """Those of the named options that were given, as they are typed: "--a, --b-c", or ""."""
+        defaults = {f.name: f.default for f in fields(self)}
+        return ", ".join("--" + n.replace("_", "-") for n in names if n in defaults and getattr(self, n) != defaults[n])

@@ -1,0 +1,115 @@
+"""`theory` and `guides`: the study of the anchor and the study of the guides."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from sage_rlvr.cli.session import RUNS, Command, Session
+from sage_rlvr.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Theory(Command):
+    """Check the paper's claims exactly, map what every KL term really descends, and measure both on the real policy.
+
+    Prints each claim with both sides and its verdict. Exit code 2 if a claim comes out other than it should."""
+
+    out: Path = RUNS / "theory"
+    """Where theory.json, theory.md and the pictures go."""
+    lab: bool = True
+    """Also measure on the Countdown policy (most of the time)."""
+    policy: str | None = None
+    """A run directory or model folder to measure there (default: the shipped base after some steps without a leash)."""
+    problems: int = 5
+    """Problems of the lab; each takes some ten seconds without draws."""
+    draws: int = 256
+    """Completions drawn a problem for the variances of the lab; 0 leaves them out."""
+    docs: Path | None = None
+    """Also make the tables and pictures of anchor.md in this folder again, as in the repository's docs/; with --no-lab the
+    tables of the lab stay as they are."""
+
+    def execute(self, session: Session) -> int:
+        from sage_rlvr.studies.anchor.command import find, print_findings, write, write_docs
+
+        if self.docs is not None and not (self.docs / "anchor.md").is_file():
+            raise ConfigError(f"--docs {self.docs}: there is no anchor.md; name the repository's docs/")
+        self._check_lab()
+        options = {"policy": self.policy, "problems": self.problems, "draws": self.draws}
+        found = find(lab=self.lab, say=session.note, **(options if self.lab else {}))
+        print_findings(found, session.out)
+        paths = write(found, self.out)
+        if self.docs is not None:
+            paths += write_docs(found, self.docs)
+        session.say("\nwritten: " + "  ".join(map(str, paths)))
+        return 0 if found.as_expected else 2
+
+    def _check_lab(self) -> None:
+        """What would otherwise be refused after the claims were computed."""
+        changed = self.changed("policy", "problems", "draws")
+        if changed and not self.lab:
+            raise ConfigError(f"{changed}: settings of the lab, and --no-lab leaves the lab out; drop one or the other")
+        if self.problems < 1 or self.draws < 0:
+            raise ConfigError(
+                f"--problems {self.problems} --draws {self.draws}: give at least 1 problem, and 0 draws or more"
+            )
+        if self.docs is not None and changed:
+            raise ConfigError(
+                f"--docs {self.docs} with {changed}: the pages show the lab as it is by default; leave one out"
+            )
+        if self.policy == "embedded":
+            raise ConfigError(
+                "--policy embedded: it is the lab's reference, from which every KL is 0; name a trained run, or leave it out"
+            )
+        if self.policy is not None:
+            from sage_rlvr.cli.records import target_of
+            from sage_rlvr.models.policy import load_policy
+
+            load_policy(target_of(self.policy, None).model)
+
+
+@dataclass(frozen=True)
+class Guides(Command):
+    """What any guide would do to a trained policy if Eq. (4) were reached: all guides at equal KL, and the best q there is.
+
+    On the enumerable Countdown world. Variants are chosen on validation problems and shown on test problems."""
+
+    policy: tuple[str, ...] = ("embedded",)
+    """Run directories or model folders; each gets its own tables."""
+    problems: int = 100
+    """Of validation, and as many of test."""
+    samples: int = 512
+    """Completions drawn a problem, for the wrong ones; the right ones are listed."""
+    draw: Literal["law", "census"] = "law"
+    """law: independent draws from the world's own law; census: all problems of a split equally likely, none twice."""
+    doses: tuple[float, ...] = (0.01, 0.03, 0.1, 0.3)
+    """KL(policy with the guide || policy), nats a completion."""
+    seed: int = 1
+    """Of the problems and of the draws."""
+    out: Path = RUNS / "guides"
+    """Where guides.json, guides.md and guides.png go."""
+    docs: Path | None = None
+    """Also make the measured part of guides.md in this folder again, as in the repository's docs/."""
+
+    def execute(self, session: Session) -> int:
+        from sage_rlvr.cli.records import target_of
+        from sage_rlvr.studies.guides import command as guides
+        from sage_rlvr.studies.guides.measure import one_thread, run_guide_lab
+
+        if self.docs is not None and not (self.docs / "guides.md").is_file():
+            raise ConfigError(f"--docs {self.docs}: there is no guides.md; name the repository's docs/")
+        one_thread()
+        options = {name: getattr(self, name) for name in ("problems", "samples", "draw", "doses", "seed")}
+        results = [run_guide_lab(target_of(name, None), progress=session.note, **options) for name in self.policy]
+        for result in results:
+            for name, table in guides.tables(result).items():
+                session.out.print(f"\n{result.policy}: {name}\n", style="bold")
+                session.say(table)
+            session.out.print("")
+            session.say(*guides.sentences(result))
+        paths = guides.write(results, self.out)
+        if self.docs is not None:
+            paths += guides.write_docs(results, self.docs)
+        session.say("\nwritten: " + "  ".join(map(str, paths)))
+        return 0

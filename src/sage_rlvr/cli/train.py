@@ -1,0 +1,202 @@
+"""`train` and `sft`: a recipe becomes a policy."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, ClassVar
+
+import tyro
+
+from sage_rlvr.cli.session import RUNS, Command, Session
+from sage_rlvr.errors import ConfigError
+
+if TYPE_CHECKING:
+    from sage_rlvr.config import FinetuneConfig, SftConfig, TrainConfig
+    from sage_rlvr.progress import Reporter
+    from sage_rlvr.runs import RunDir
+
+
+@dataclass(frozen=True)
+class FromRecipe(Command):
+    """What both ways of training take."""
+
+    edits_recipe: ClassVar[bool] = True
+
+    recipe: tyro.conf.Positional[Path]
+    run: Annotated[Path | None, tyro.conf.arg(aliases=["--run-dir"])] = None
+    """Run directory (default runs/<recipe name>, of train runs/<recipe name>-s<seed>). The same directory again continues."""
+    quiet: bool = False
+    """No progress; metrics.jsonl has everything."""
+    dry_run: bool = False
+    """Print what the recipe means and needs (engine trl: memory and hours); no weights, no network."""
+    devices: int = 1
+    """Of the dry run: GPUs."""
+    gpu: str = "h200"
+    """Of the dry run: their kind (h200, h100, a100, a100-40, l40s, rtx4090)."""
+
+    def is_dry(self) -> bool:
+        """Whether to say only what would be done; a setting of the dry run without it is refused."""
+        given = self.changed("devices", "gpu", "mean_tokens")
+        if given and not self.dry_run:
+            raise ConfigError(f"{given}: settings of --dry-run; a run takes the devices that its launcher gives it")
+        return self.dry_run
+
+
+@dataclass(frozen=True)
+class Train(FromRecipe):
+    """Train one method by RL from a recipe; killed at any moment, the same command continues."""
+
+    fork: bool = False
+    """Continue a run although its recipe or the installed versions changed."""
+    mean_tokens: int | None = None
+    """Of the dry run: tokens of an average completion (default: half of rollout.max_new_tokens)."""
+
+    def execute(self, session: Session) -> int:
+        """Train, or say what a dry run says."""
+        from sage_rlvr.cli.recipes import check_verb, loop_lines, recipe_lines
+        from sage_rlvr.config import TrainConfig, load, load_config
+
+        check_verb(self.recipe, load(self.recipe, session.edits), "train")
+        dry = self.is_dry()
+        config = load_config(TrainConfig, self.recipe, session.edits)
+        if not dry:
+            return self._train(config, session)
+        session.say(*recipe_lines(config), "")
+        if config.engine.name == "trl":
+            from sage_rlvr.training.trl.dry_run import train_lines
+
+            session.say(*train_lines(config, self.devices, self.gpu, self.mean_tokens))
+        else:
+            session.say(*loop_lines(config))
+        return 0
+
+    def _train(self, config: TrainConfig, session: Session) -> int:
+        from sage_rlvr.config import dump
+        from sage_rlvr.models.policy import run_facts
+        from sage_rlvr.progress import Silent, Terminal
+        from sage_rlvr.runs import RunDir
+
+        directory = self.run or RUNS / f"{self.recipe.stem}-s{config.seed}"
+        on_trl = config.engine.name == "trl"
+        if on_trl and not _is_main_rank():
+            return 0 if _on_trl(config, None, directory, Silent(), _unheard) == config.steps else 1
+        if not self.quiet:
+            session.note(config.method.build().describe())
+        progress = Silent() if self.quiet else Terminal(directory.name)
+        facts = run_facts(config)
+        if config.data is not None:
+            from sage_rlvr.training.trl.rows import facts as facts_of_rows
+
+            facts["data"] = facts_of_rows(config.data)
+        with RunDir.open(directory, dump(config), kind="train", fork=self.fork, data=facts) as run:
+            if on_trl:
+                reached = _on_trl(config, run, directory, progress, _unheard if self.quiet else session.note)
+            else:
+                from sage_rlvr.training.loop import train
+
+                reached = train(config, run, progress)
+        return _ended(reached, config.steps, f"policy in {directory / 'policy'}", directory, session)
+
+
+@dataclass(frozen=True)
+class Sft(FromRecipe):
+    """Supervised fine-tuning: train a base policy from scratch, or fine-tune an existing model on a data set (TRL).
+
+    The recipe says which: one with `world` makes a small policy from generated solutions; one with `data` fine-tunes `model`
+    on worked solutions by TRL's SFTTrainer, whole or with LoRA, and needs the trl extra."""
+
+    out: Path | None = None
+    """Where the policy goes (default <run>/policy)."""
+
+    def execute(self, session: Session) -> int:
+        """Train, or say what a dry run says."""
+        from sage_rlvr.cli.recipes import check_verb, loop_lines, recipe_lines, schema_of
+        from sage_rlvr.config import FinetuneConfig, SftConfig, load, load_config
+
+        check_verb(self.recipe, tree := load(self.recipe, session.edits), "sft")
+        dry = self.is_dry()
+        schema = FinetuneConfig if schema_of(tree) is FinetuneConfig else SftConfig
+        config = load_config(schema, self.recipe, session.edits)
+        if not dry:
+            return (self._finetune if isinstance(config, FinetuneConfig) else self._from_scratch)(config, session)
+        session.say(*recipe_lines(config), "")
+        if isinstance(config, FinetuneConfig):
+            from sage_rlvr.training.trl.dry_run import finetune_lines
+
+            session.say(*finetune_lines(config, self.devices, self.gpu))
+        else:
+            session.say(*loop_lines(config))
+        return 0
+
+    def _from_scratch(self, config: SftConfig, session: Session) -> int:
+        """A small policy from generated solutions."""
+        from sage_rlvr.config import dump
+        from sage_rlvr.progress import Silent, Terminal
+        from sage_rlvr.runs import RunDir
+        from sage_rlvr.training.sft import train_sft
+
+        directory, out = self._places()
+        with RunDir.open(directory, dump(config), kind="sft") as run:
+            reached = train_sft(config, run, out, Silent() if self.quiet else Terminal("sft"))
+        return _ended(reached, config.steps, f"policy in {out}", directory, session)
+
+    def _finetune(self, config: FinetuneConfig, session: Session) -> int:
+        """An existing model on rows of a data set, by TRL."""
+        from sage_rlvr.config import dump
+        from sage_rlvr.progress import Silent, Terminal
+        from sage_rlvr.runs import RunDir
+
+        _require_trl()
+        from sage_rlvr.training.trl.sft import finetune, run_facts
+
+        directory, out = self._places()
+        if not _is_main_rank():
+            found = finetune(config, None, directory, out, progress=Silent(), say=_unheard)
+            return 0 if found.step == found.total else 1
+        say = _unheard if self.quiet else session.note
+        progress = Silent() if self.quiet else Terminal("sft")
+        with RunDir.open(directory, dump(config), kind="sft", data=run_facts(config)) as run:
+            found = finetune(config, run, directory, out, progress=progress, say=say)
+        return _ended(found.step, found.total, f"policy in {out}", directory, session)
+
+    def _places(self) -> tuple[Path, Path]:
+        directory = self.run or RUNS / self.recipe.stem
+        return directory, self.out or directory / "policy"
+
+
+def _unheard(line: object) -> None:
+    """Says nothing."""
+
+
+def _is_main_rank() -> bool:
+    """True in a plain process and on the first rank of torchrun or accelerate launch, which alone writes."""
+    return os.environ.get("RANK", "0") == "0"
+
+
+def _require_trl() -> None:
+    from sage_rlvr.training.trl import require_trl
+
+    try:
+        require_trl()
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"engine.name = 'trl': {error}") from error
+
+
+def _on_trl(
+    config: TrainConfig, run: RunDir | None, directory: Path, progress: Reporter, say: Callable[[str], None]
+) -> int:
+    _require_trl()
+    from sage_rlvr.training.trl.run import train
+
+    return train(config, run, directory, progress, say)
+
+
+def _ended(reached: int, wanted: int, result: str, directory: Path, session: Session) -> int:
+    if reached < wanted:
+        session.note(f"stopped after step {reached} of {wanted}, saved in {directory}; the same command continues")
+        return 1
+    session.note(f"done: {wanted} steps, {result}")
+    return 0

@@ -1,0 +1,99 @@
+"""The settings of an evaluation by samples, declared once: options of `sage-rlvr eval`, what the sampler does, a store's identity.
+
+A command takes them by inheritance (`class Eval(SampleSettings)`), so that a field is an option and its docstring the help.
+Nothing heavy is imported here.
+"""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, Literal
+
+Engine = Literal["auto", "sampler", "transformers", "vllm", "server"]
+Preset = Literal["untruncated", "paper", "released_code", "honest"]
+OLD_PRESETS = {"honest": "untruncated"}  # words of version 0.1
+COMMON = ("problems", "split", "seed", "draw")  # fields that an exact evaluation reads too
+
+
+@dataclass(frozen=True, kw_only=True)
+class SampleSettings:
+    """Which problems are asked how, and how completions are drawn, judged and kept."""
+
+    problems: int | None = None
+    """Default: 300 of Countdown; of other tasks all rows, else the first so many."""
+    split: Literal["validation", "test"] = "test"
+    seed: int = 1
+    """Of the problems, not of training; the same seed means the same problems."""
+    draw: Literal["law", "census"] = "law"
+    """law: independent draws from the world's own law; census: all problems of the split equally likely, none twice."""
+    samples: int = 0
+    """Draw this many completions of each problem instead of evaluating exactly (rounded up to whole chunks: 32, or 64 of the
+    sampler from 64 on)."""
+    task: str = "countdown"
+    """Of samples: countdown, aime, amc23, math500, math500_l5, minerva, dapo_math, knights_and_knaves(_strict), or a .jsonl
+    file with problem and answer."""
+    preset: Preset = "untruncated"
+    """Of samples: untruncated (T 1, nothing cut; once called honest), paper (its training settings at T 0.3: min_p 0.01),
+    released_code (T 0.3, top-p 0.95, and top-k 50 where vLLM does not sample)."""
+    temperature: float | None = None
+    """Of samples: another temperature than the preset's, 0 being greedy; for `compare --frontier`."""
+    template: Literal["sage", "boxed", "as_is"] = "boxed"
+    """Of samples: how a mathematics problem is asked, and where its answer is read."""
+    chat: Literal["model", "format"] = "model"
+    """Of samples: the chat template of the policy's tokenizer, or the prompt format's own for all arms alike."""
+    store: Path | None = None
+    """Of samples: where they are kept (default <run>/samples/<task>-..., or runs/samples/<model>/<task>-...)."""
+    max_new_tokens: int | None = None
+    """Of samples: default 32 for Countdown, else 3072."""
+    score_base: str | None = None
+    """Of samples: also the log-probs of every token under this model, for perplexities; samples that are there already are
+    scored without being drawn again."""
+    guide: str | None = None
+    """Of samples: also q of a guide (branch, token, random, flat) at every token."""
+    generator: Engine = "auto"
+    """Of samples: auto is transformers on a GPU, else the sampler of this package."""
+    server: str | None = None
+    """Of samples: address of an OpenAI-compatible server, for --generator server."""
+    served_as: str | None = None
+    """Of samples: the policy's name on that server (default: its path)."""
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    """Of samples: auto is bfloat16 on a GPU, else float32."""
+    sampling_seed: int = 0
+    """Of samples: from it and its address each sample has a seed of its own."""
+
+    def __post_init__(self) -> None:
+        if self.preset in OLD_PRESETS:
+            new = OLD_PRESETS[self.preset]
+            warnings.warn(
+                f"preset {self.preset} is called {new} now; the old word goes with version 0.3", FutureWarning
+            )
+            object.__setattr__(self, "preset", new)
+
+    @classmethod
+    def of(cls, command: Any) -> SampleSettings:
+        """The settings among the fields of a command."""
+        return cls(**{field.name: getattr(command, field.name) for field in fields(SampleSettings)})
+
+    @property
+    def store_name(self) -> str:
+        """A store's name by default: task, preset or temperature, template."""
+        law = self.preset if self.temperature is None else f"{self.preset}-T{self.temperature:g}"
+        asked = "" if self.task.startswith(("countdown", "knights")) else f"-{self.template}"
+        return f"{Path(self.task).stem}-{law}{asked}"
+
+
+ONLY_SAMPLES = tuple(f.name for f in fields(SampleSettings) if f.name not in (*COMMON, "samples"))
+
+
+def store_place(home: Path, name: str) -> Path:
+    """`home / name`, or where the folder of version 0.1 is there, that one: it is continued."""
+    for old, new in OLD_PRESETS.items():
+        former = home / name.replace(f"-{new}", f"-{old}", 1)
+        if former.is_dir() and not (home / name).exists():
+            return former
+    return home / name
+
+
+__all__ = ["COMMON", "ONLY_SAMPLES", "Engine", "Preset", "SampleSettings", "store_place"]

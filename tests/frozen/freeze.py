@@ -1,0 +1,251 @@
+"""The frozen numbers of docs/results: every comparison and every number of the stored summaries, one row a line.
+
+    python tests/frozen/freeze.py            write results.json from docs/results/*/summary.json
+    python tests/frozen/freeze.py --check    say what differs from the results.json that stands here
+
+Reads plain JSON and imports nothing of the package, so that it outlives every rebuild of it. `README.md` has the schema.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+RESULTS = HERE.parent.parent / "docs" / "results"
+Row = dict[str, Any]
+
+# What is compared, and what its statistics are.
+ADDRESS = ("source", "a", "b", "metric", "at", "task", "level")
+FIXED = ("difference", "low", "high", "p", "detectable", "detectable_high", "n", "mean_a", "mean_b")  # never change
+ONCE = ("adjusted", "family", "verdict")  # change once, where the family of the correction changes
+RELATIVE = 1e-9
+
+HOME, BEST, EQUAL, NEAR = "T = 1", "each at its best T", "equal pass@1", "equal pass@1 near T = 1"
+AT_HOME, SAME_KL = "equal pass@1, a at T = 1", "same raw KL"
+ANY = " at any temperature"
+AT_BEST = " at its best temperature"
+ENDS = (
+    (" at equal pass@1 near T = 1", NEAR),
+    (" at equal pass@1", EQUAL),
+    (", each at its best", BEST),
+    (" at T = 0.3", "T = 0.3"),
+)
+
+
+# ------------------------------------------------------------------------------------------------------------------
+# rows
+
+
+def comparison(source: str, pipeline: str, where: str, kind: str, names: Sequence[str], told: Mapping[str, Any]) -> Row:
+    """One comparison. names: a, b, metric as printed; told: {"difference": interval, "p", "adjusted", ...} as a dict."""
+    a, b, metric = names
+    short, at, task = read_metric(metric, kind)
+    best = AT_BEST in a + b
+    gap = told.get("difference") or {}
+    row = {
+        "row": "comparison", "source": source, "pipeline": pipeline, "list": where, "kind": kind,
+        "a": _bare(a), "b": _bare(b), "metric": short, "at": BEST if best else at, "task": task,
+        "level": told.get("level"), "printed": [a, b, metric],
+        "difference": gap.get("value"), "low": gap.get("low"), "high": gap.get("high"),
+        "n": gap.get("n"), "over": gap.get("over"),
+    }  # fmt: skip
+    names_of_rest = ("p", "adjusted", "family", "detectable", "detectable_high", "verdict", "mean_a", "mean_b", "problems")
+    return plain(row | {name: told.get(name) for name in names_of_rest})
+
+
+def read_metric(metric: str, kind: str) -> tuple[str, str, str]:
+    """(metric, where on the temperatures it is read, other world) of a metric as printed."""
+    task = ""
+    if kind == "away":
+        metric, _, task = metric.partition(" on ")
+    if kind == "power":
+        mean, metric = metric.startswith("mean "), metric.removeprefix("mean ")
+        if not mean and metric.endswith(ENDS[1][0]):
+            return metric.removesuffix(ENDS[1][0]), AT_HOME, task
+    at = HOME
+    for end, place in ENDS:
+        if metric.endswith(end):
+            metric, at = metric.removesuffix(end), place
+            break
+    return metric, f"{SAME_KL}, {at}" if kind == "matched" else at, task
+
+
+def _bare(name: str) -> str:
+    return name.removesuffix(ANY).split(AT_BEST)[0].removesuffix(" at the same raw KL")
+
+
+def number(source: str, pipeline: str, name: str, values: Mapping[str, Any]) -> Row:
+    """Numbers that belong together (an interval, a point of a frontier) under one name."""
+    return plain({"row": "number", "source": source, "pipeline": pipeline, "name": name, **values})
+
+
+def printed(source: str, pipeline: str, name: str, text: str) -> Row:
+    """A line as printed, with its numbers in order: the words may change, these may not."""
+    return {"row": "printed", "source": source, "pipeline": pipeline, "name": name, "numbers": numbers_in(text), "text": text}
+
+
+def numbers_in(text: str) -> list[str]:
+    """The numbers of a line in order, as printed, with ASCII minus signs."""
+    return re.findall(r"(?<![\w.@])[-+]?\d+(?:,\d{3})*(?:\.\d+)?(?:e[-+]?\d+)?%?", text.replace("−", "-"))
+
+
+def plain(value: Any) -> Any:
+    """As strict JSON can hold it: what is not finite becomes None."""
+    if isinstance(value, Mapping):
+        return {str(k): plain(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(v) for v in value]
+    if hasattr(value, "tolist"):
+        return plain(value.tolist())
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+# ------------------------------------------------------------------------------------------------------------------
+# summary.json of a sweep
+
+
+def summary_rows(found: Mapping[str, Any], source: str, pipeline: str = "sweep") -> list[Row]:
+    """Every comparison, and every number beside them, of a summary.json."""
+    rows = list(_comparisons(found, source, pipeline))
+    for name in ("seeds", "steps", "evaluate", "base", "arms", "away", "choice"):
+        rows += _numbers(found.get(name), name, source, pipeline)
+    for name, value in (found.get("endpoints") or {}).items():
+        if name == "gains":
+            rows += [_gain(row, source, pipeline) for row in value or ()]
+        elif name != "leash":
+            rest = {k: v for k, v in (value or {}).items() if k != "comparisons"}
+            rows += _numbers(rest, f"endpoints/{name}", source, pipeline)
+    again = found["relabelled"]
+    rows += _numbers({k: v for k, v in again.items() if k != "first"}, "relabelled", source, pipeline)
+    rows += [printed(source, pipeline, f"relabelled/first/{i}", t) for i, t in enumerate(again.get("first", ()))]
+    return rows
+
+
+def _comparisons(found: Mapping[str, Any], source: str, pipeline: str) -> Iterator[Row]:
+    ends = found.get("endpoints") or {}
+    lists = {"comparisons": found["comparisons"]}
+    lists |= {f"endpoints/{name}": (ends.get(name) or {}).get("comparisons", ()) for name in ("cold", "power")}
+    for where, rows in lists.items():
+        for c in rows:
+            yield comparison(source, pipeline, where, c["kind"], (c["a"], c["b"], c["metric"]), c)
+    for c in ends.get("leash") or ():
+        row = comparison(source, pipeline, "endpoints/leash", "leash", (c["a"], c["b"], "raw KL"), c | {"level": "these methods"})
+        yield row | {"at": "end of training"}
+        for side in "ab":
+            yield number(source, pipeline, f"endpoints/leash/{c['a']} vs {c['b']}/{side}", {"values": c["by_seed"][side]})
+
+
+def _gain(c: Mapping[str, Any], source: str, pipeline: str) -> Row:
+    name = f"endpoints/gains/{c['a']} vs {c['b']}/{c['metric']}"
+    return number(source, pipeline, name, {"gain": c["gain"], "excluded": c["excluded"], **c["difference"]})
+
+
+def _numbers(value: Any, name: str, source: str, pipeline: str) -> Iterator[Row]:
+    """The leaves of a tree: scalars that stand together in one row, lists of scalars as `values`."""
+    if isinstance(value, Mapping):
+        here = {k: v for k, v in value.items() if not isinstance(v, (Mapping, list)) and not isinstance(v, str)}
+        if any(v is not None for v in here.values()):
+            yield number(source, pipeline, name, here)
+        for key, inner in value.items():
+            if isinstance(inner, (Mapping, list)):
+                yield from _numbers(inner, f"{name}/{key}", source, pipeline)
+    elif isinstance(value, list) and value and not any(isinstance(v, (Mapping, list)) for v in value):
+        yield number(source, pipeline, name, {"values": value})
+    elif isinstance(value, list):
+        for i, inner in enumerate(value):
+            yield from _numbers(inner, f"{name}/{_place(inner, i)}", source, pipeline)
+    elif value is not None and not isinstance(value, str):
+        yield number(source, pipeline, name, {"value": value})
+
+
+def _place(value: Any, i: int) -> str:
+    """A point of a frontier by its temperature or power, all else by its place."""
+    for key, word in (("temperature", "T"), ("power", "power")):
+        if isinstance(value, Mapping) and key in value:
+            return f"{word} = {value[key]:g}"
+    return str(i)
+
+
+# ------------------------------------------------------------------------------------------------------------------
+# files, and what differs
+
+
+def write_rows(path: Path, rows: Iterable[Row]) -> int:
+    """A JSON list, one row a line, sorted; returns how many."""
+    lines = sorted({json.dumps(row, ensure_ascii=False, allow_nan=False): row for row in rows}.items(), key=_order)
+    path.write_text("[\n" + ",\n".join(text for text, _ in lines) + "\n]\n", encoding="utf-8")
+    return len(lines)
+
+
+def read_rows(path: Path) -> list[Row]:
+    """Inverse of `write_rows`."""
+    found: list[Row] = json.loads(path.read_text(encoding="utf-8"))
+    return found
+
+
+def _order(item: tuple[str, Row]) -> tuple[str, ...]:
+    text, row = item
+    return (*(str(row.get(key, "")) for key in ("source", "row", "pipeline", "list", "name")), text)
+
+
+def address(row: Row) -> tuple[Any, ...]:
+    """What a comparison is of, whichever pipeline printed it."""
+    return tuple(row[name] for name in ADDRESS)
+
+
+def unlike(frozen: Row, found: Mapping[str, Any], names: Sequence[str] = FIXED) -> list[str]:
+    """Which of `names` differ between a frozen row and one made anew, in words; what the frozen row lacks is no difference."""
+    out = []
+    for name in names:
+        old, new = frozen.get(name), plain(found.get(name))
+        if old is not None and not _same(old, new):
+            out.append(f"{name}: {old!r} -> {new!r}")
+    return out
+
+
+def _same(old: Any, new: Any) -> bool:
+    numbers = all(isinstance(x, (int, float)) and not isinstance(x, bool) for x in (old, new))
+    return math.isclose(old, new, rel_tol=RELATIVE, abs_tol=1e-12) if numbers else old == new
+
+
+def frozen_results(root: Path = RESULTS) -> list[Row]:
+    """The rows of every stored summary."""
+    rows: list[Row] = []
+    for path in sorted(root.glob("*/summary.json")):
+        rows += summary_rows(json.loads(path.read_text(encoding="utf-8")), path.parent.name)
+    return rows
+
+
+def changes(frozen: Sequence[Row], found: Sequence[Row]) -> list[str]:
+    """Rows of the same pipeline and place that are missing, new or unlike, in words."""
+    old, new = ({json.dumps(_name(row)): row for row in rows} for rows in (frozen, found))
+    out = [f"missing: {name}" for name in old if name not in new] + [f"new: {name}" for name in new if name not in old]
+    for name in old.keys() & new.keys():
+        keys = [key for key in {**old[name], **new[name]} if key not in ("text", "printed")]
+        out += [f"{name}: {said}" for said in unlike(old[name], new[name], keys)]
+    return sorted(out)
+
+
+def _name(row: Row) -> list[Any]:
+    keys = ("row", "source", "pipeline", "list", "kind", "name", "a", "b", "metric", "at", "task", "level")
+    return [row.get(key) for key in keys]
+
+
+def main() -> int:
+    """Write results.json, or with --check say what differs; 1 where anything does."""
+    if "--check" not in sys.argv:
+        print(write_rows(HERE / "results.json", frozen_results()), "rows")
+        return 0
+    said = changes(read_rows(HERE / "results.json"), frozen_results())
+    print("\n".join(said) or "equal")
+    return int(bool(said))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
