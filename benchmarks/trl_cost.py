@@ -33,7 +33,7 @@ from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM, PrinterCa
 from trl import GRPOConfig, GRPOTrainer
 
 from sage_rlvr import Branch
-from sage_rlvr.models.policy import embedded_policy
+from sage_rlvr.models.folders import embedded_policy
 from sage_rlvr.tasks.countdown import WORLDS, render
 from sage_rlvr.training.trl import SageTrainer
 

@@ -55,6 +55,7 @@ LAYERS: dict[str, set[str]] = {
         *("audit", "config", "core", "evaluation", "experiments", "import_config", "models", "progress", "recipes"),
         *("report", "runs", "stats", "studies", "tasks", "training", "verifiers", "errors"),
     },
+    "trl": {"training"},
     "__main__": {"cli"},
     "__init__": {"core", "methods", "moved"},  # lazily: see test_importing_the_package_loads_no_torch
 }

@@ -18,6 +18,25 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
+from sage_rlvr.evaluation.compare import control_error
+from sage_rlvr.evaluation.curves import CurveComparison
+from sage_rlvr.evaluation.frontier import compare_count_frontiers, compare_frontiers
+from sage_rlvr.evaluation.leash import (
+    LeashCounts,
+    leash_at_k,
+    leash_discoveries,
+    leash_intervals,
+    leash_noise_floor,
+    mcnemar_p,
+    rate_intervals,
+)
+from sage_rlvr.evaluation.passk import pass_at_k
+from sage_rlvr.evaluation.patterns import compare_patterns
+from sage_rlvr.evaluation.perplexity import perplexities, perplexity_excess
+from sage_rlvr.verbs.records import compare_records, eval_lines, load_arms, more_lines, power_lines, support_lines
+from sage_rlvr.verbs.report import study_of
+from sage_rlvr.verbs.stores import compare_store_frontiers, compare_stores, read_stores
+
 from frozen import folders
 from frozen.freeze import BEST, EQUAL, HERE, Row, comparison, number, printed, summary_rows, write_rows
 from sage_rlvr.config import TrainConfig, load_config
@@ -35,21 +54,6 @@ from sage_rlvr.evaluation import (
     share_intervals,
     success_probability,
 )
-from sage_rlvr.evaluation.compare import control_error
-from sage_rlvr.evaluation.curves import CurveComparison
-from sage_rlvr.evaluation.frontier import compare_count_frontiers, compare_frontiers
-from sage_rlvr.evaluation.leash import (
-    LeashCounts,
-    leash_at_k,
-    leash_discoveries,
-    leash_intervals,
-    leash_noise_floor,
-    mcnemar_p,
-    rate_intervals,
-)
-from sage_rlvr.evaluation.passk import pass_at_k
-from sage_rlvr.evaluation.patterns import compare_patterns
-from sage_rlvr.evaluation.perplexity import perplexities, perplexity_excess
 from sage_rlvr.evaluation.sample_report import arrays, report_lines
 from sage_rlvr.evaluation.sample_studies import _solutions
 from sage_rlvr.evaluation.samples import SampleStore
@@ -70,9 +74,6 @@ from sage_rlvr.report.parts import Tabular
 from sage_rlvr.report.sections.stores import common_k, comparable, counts_of, told_apart
 from sage_rlvr.report.sections.verdicts import fronts_of
 from sage_rlvr.report.summary import control_pairs, corrected, seed_differences
-from sage_rlvr.verbs.records import compare_records, eval_lines, load_arms, more_lines, power_lines, support_lines
-from sage_rlvr.verbs.report import study_of
-from sage_rlvr.verbs.stores import compare_store_frontiers, compare_stores, read_stores
 
 ARMS = ("no_kl", "grpo", "sage_branch")
 K = 256

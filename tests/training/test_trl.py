@@ -28,7 +28,7 @@ from sage_rlvr.core import Batch, CosineCycles, Key, Method, Signals, objective,
 from sage_rlvr.core.guides import Branch, Flat, Guide, Placebo, Random, Token
 from sage_rlvr.errors import CancellingGuide, ConfigError
 from sage_rlvr.methods import bnpo, dapo, dr_grpo, grpo, grpo_token_mean, rloo, sage
-from sage_rlvr.training.trl import SageTrainer, grpo_config, refusals
+from sage_rlvr.training.trl import SageTrainer, checks, grpo_config
 from sage_rlvr.training.trl.advantages import scale_of
 from sage_rlvr.training.trl.arguments import check_agreement
 from trl_common import LAYOUTS, PROMPTS, arguments, build, forward, on_ranks, reward, same, weights
@@ -444,7 +444,7 @@ def test_a_source_that_can_be_no_reference_is_refused_at_once(tmp_path: Path):
         method = grpo(beta=0.5, source=word)
         refused(arguments(tmp_path, **grpo_config(method)), "no reference", method=method)
     for word in ("sft", "base", "snapshot@7", "embedded", "Qwen/Qwen2.5-0.5B", str(tmp_path)):
-        refusals.check_source(grpo(beta=0.5, source=word).anchor)
+        checks.check_source(grpo(beta=0.5, source=word).anchor)
 
 
 def test_an_epsilon_high_of_none_is_epsilon(tmp_path: Path):
@@ -473,10 +473,10 @@ def test_a_method_is_refused_where_a_release_computes_another_loss_by_that_name(
 ):
     plain = inspect.getsource(trl.GRPOTrainer._compute_loss)
     one = plain.replace("advantages.dim() == 1", "True")
-    monkeypatch.setattr(refusals.inspect, "getsource", lambda _: one)
+    monkeypatch.setattr(checks.inspect, "getsource", lambda _: one)
     refused(arguments(tmp_path, **grpo_config(rloo(beta=0.1))), "no advantage of each token", method=rloo(beta=0.1))
     older = plain.replace("self.args.steps_per_generation", "1")
-    monkeypatch.setattr(refusals.inspect, "getsource", lambda _: older)
+    monkeypatch.setattr(checks.inspect, "getsource", lambda _: older)
     split = arguments(tmp_path, "moves: steps", **grpo_config(grpo_token_mean()))
     refused(split, "set steps_per_generation = 1 ", method=grpo_token_mean())
 

@@ -29,10 +29,10 @@ from sage_rlvr.config import TrainConfig, decode, dump
 from sage_rlvr.errors import ConfigError, DataError, TrainingDiverged
 from sage_rlvr.progress import Silent
 from sage_rlvr.runs import RunDir, comparable, read_metrics
-from sage_rlvr.training.trl import diary
+from sage_rlvr.training.dry_run import dry_run_lines
+from sage_rlvr.training.trl import callbacks
 from sage_rlvr.training.trl import run as trl_run
 from sage_rlvr.training.trl.model_card import VERIFIER, facts, render, source_hash
-from sage_rlvr.training.trl.dry_run import train_lines
 from sage_rlvr.verifiers.pool import Pool
 from sage_rlvr.verifiers.rewards import MathReward
 
@@ -154,11 +154,11 @@ def test_an_older_checkpoint_stays_until_the_new_one_is_sealed(tmp_path: Path, m
             raise KeyboardInterrupt
         plain(folder, step, keep)
 
-    plain = diary.seal_newest
-    monkeypatch.setattr(diary, "seal_newest", killed)
+    plain = callbacks.seal_newest
+    monkeypatch.setattr(callbacks, "seal_newest", killed)
     with pytest.raises(KeyboardInterrupt):
         trained(folder, given)
-    monkeypatch.setattr(diary, "seal_newest", plain)
+    monkeypatch.setattr(callbacks, "seal_newest", plain)
     with pytest.warns(UserWarning, match="checkpoint-4"):
         assert trl_run.newest_checkpoint(folder / "trl") == folder / "trl" / "checkpoint-2"
         assert trained(folder, given) == 2
@@ -278,7 +278,7 @@ def test_arguments_that_trl_does_not_take_are_named(args: dict[str, Any], words:
 
 def test_a_dry_run_names_an_argument_that_trl_does_not_have():
     with pytest.raises(ConfigError, match=r"engine\.args\.logging_stepps: .* did you mean logging_steps\?"):
-        train_lines(config(engine={"name": "trl", "args": {"logging_stepps": 3}}), 1, "h100")
+        dry_run_lines(config(engine={"name": "trl", "args": {"logging_stepps": 3}}))
 
 
 def test_a_model_that_is_not_there_is_named(tmp_path: Path):

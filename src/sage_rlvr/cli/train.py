@@ -31,17 +31,15 @@ class FromRecipe(Command):
     quiet: bool = False
     """No progress; metrics.jsonl has everything."""
     dry_run: bool = False
-    """Print what the recipe means and needs (engine trl: memory and hours); no weights, no network."""
-    devices: int = 1
-    """Of the dry run: GPUs."""
-    gpu: str = "h200"
-    """Of the dry run: their kind (h200, h100, a100, a100-40, l40s, rtx4090)."""
+    """Print what the recipe means, and counts of its steps, tokens, forward passes and bytes; no weights, no network."""
+    devices: Annotated[int | None, tyro.conf.arg(help="Not read any more; goes with version 0.3.")] = None
+    gpu: Annotated[str | None, tyro.conf.arg(help="Not read any more; goes with version 0.3.")] = None
+    mean_tokens: Annotated[int | None, tyro.conf.arg(help="Not read any more; goes with version 0.3.")] = None
 
-    def is_dry(self) -> bool:
-        """Whether to say only what would be done; a setting of the dry run without it is refused."""
-        given = self.changed("devices", "gpu", "mean_tokens")
-        if given and not self.dry_run:
-            raise ConfigError(f"{given}: settings of --dry-run; a run takes the devices that its launcher gives it")
+    def is_dry(self, session: Session) -> bool:
+        """Whether to say only what would be done."""
+        if given := self.changed("devices", "gpu", "mean_tokens"):
+            session.note(f"{given}: not read any more; a dry run prints counts, and what a device needs is measured")
         return self.dry_run
 
 
@@ -51,27 +49,15 @@ class Train(FromRecipe):
 
     fork: bool = False
     """Continue a run although its recipe or the installed versions changed."""
-    mean_tokens: int | None = None
-    """Of the dry run: tokens of an average completion (default: half of rollout.max_new_tokens)."""
 
     def execute(self, session: Session) -> int:
         """Train, or say what a dry run says."""
-        from sage_rlvr.cli.recipes import check_verb, loop_lines, recipe_lines
+        from sage_rlvr.cli.recipes import check_verb
         from sage_rlvr.config import TrainConfig, load, load_config
 
         check_verb(self.recipe, load(self.recipe, session.edits), "train")
-        dry = self.is_dry()
         config = load_config(TrainConfig, self.recipe, session.edits)
-        if not dry:
-            return self._train(config, session)
-        session.say(*recipe_lines(config), "")
-        if config.engine.name == "trl":
-            from sage_rlvr.training.trl.dry_run import train_lines
-
-            session.say(*train_lines(config, self.devices, self.gpu, self.mean_tokens))
-        else:
-            session.say(*loop_lines(config))
-        return 0
+        return _say_dry(config, session) if self.is_dry(session) else self._train(config, session)
 
     def _train(self, config: TrainConfig, session: Session) -> int:
         from sage_rlvr.config import dump
@@ -113,23 +99,15 @@ class Sft(FromRecipe):
 
     def execute(self, session: Session) -> int:
         """Train, or say what a dry run says."""
-        from sage_rlvr.cli.recipes import check_verb, loop_lines, recipe_lines, schema_of
+        from sage_rlvr.cli.recipes import check_verb, schema_of
         from sage_rlvr.config import FinetuneConfig, SftConfig, load, load_config
 
         check_verb(self.recipe, tree := load(self.recipe, session.edits), "sft")
-        dry = self.is_dry()
         schema = FinetuneConfig if schema_of(tree) is FinetuneConfig else SftConfig
         config = load_config(schema, self.recipe, session.edits)
-        if not dry:
-            return (self._finetune if isinstance(config, FinetuneConfig) else self._from_scratch)(config, session)
-        session.say(*recipe_lines(config), "")
-        if isinstance(config, FinetuneConfig):
-            from sage_rlvr.training.trl.dry_run import finetune_lines
-
-            session.say(*finetune_lines(config, self.devices, self.gpu))
-        else:
-            session.say(*loop_lines(config))
-        return 0
+        if self.is_dry(session):
+            return _say_dry(config, session)
+        return (self._finetune if isinstance(config, FinetuneConfig) else self._from_scratch)(config, session)
 
     def _from_scratch(self, config: SftConfig, session: Session) -> int:
         """A small policy from generated solutions."""
@@ -165,6 +143,14 @@ class Sft(FromRecipe):
     def _places(self) -> tuple[Path, Path]:
         directory = self.run or RUNS / self.recipe.stem
         return directory, self.out or directory / "policy"
+
+
+def _say_dry(config: TrainConfig | FinetuneConfig | SftConfig, session: Session) -> int:
+    from sage_rlvr.cli.recipes import recipe_lines
+    from sage_rlvr.training.dry_run import dry_run_lines
+
+    session.say(*recipe_lines(config), "", *dry_run_lines(config))
+    return 0
 
 
 def _unheard(line: object) -> None:

@@ -47,7 +47,8 @@ from sage_rlvr.experiments.design import (
 )
 from sage_rlvr.experiments.jobs import Exact, Job, Task, as_read_back, run_tasks
 from sage_rlvr.experiments.summary import NOT_RUN, choose, read_folder, write_summary
-from sage_rlvr.models.policy import EMBEDDED, weights_hash
+from sage_rlvr.models.folders import EMBEDDED
+from sage_rlvr.models.policy import weights_hash
 from sage_rlvr.runs import read_metrics, versions, write_bytes_atomic, write_json_atomic, write_text_atomic, writing
 from sage_rlvr.stats.tempered import POWERS
 

@@ -63,6 +63,8 @@ def vocabulary_of(model: str) -> int | None:
     try:
         config: dict[str, Any] = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise ConfigError(f"{folder / 'config.json'}: cannot be read as JSON ({error}); save the model again") from error
+        raise ConfigError(
+            f"{folder / 'config.json'}: cannot be read as JSON ({error}); save the model again"
+        ) from error
     size = config.get("vocab_size", (config.get("text_config") or {}).get("vocab_size"))
     return size if isinstance(size, int) else None

@@ -22,8 +22,9 @@ from typing import Any
 import numpy as np
 
 from sage_rlvr.errors import ConfigError, DataError
+from sage_rlvr.models.folders import EMBEDDED, adapter_base, embedded_policy
 from sage_rlvr.models.generation import Decoding, Generation, Request
-from sage_rlvr.models.policy import EMBEDDED, Tokens, adapter_base, embedded_policy
+from sage_rlvr.models.policy import Tokens
 
 KEY_VARIABLE = "OPENAI_API_KEY"  # sent as a bearer token where it is set; vLLM's own servers need none
 

@@ -26,13 +26,14 @@ from sage_rlvr.core.keys import Key
 from sage_rlvr.core.method import Method, advantages_of, objective, q_clamped, shape
 from sage_rlvr.core.signals import Batch, Signals
 from sage_rlvr.errors import TrainingDiverged
-from sage_rlvr.models.policy import GuideWatch, TextTask, Tokens, check_vocabulary, load_policy
+from sage_rlvr.models.policy import TextTask, Tokens, load_policy
 from sage_rlvr.models.scoring import Scores, score
 from sage_rlvr.runs import RunDir, StopFlag, writing
 from sage_rlvr.training.optimizer import Optimizer
 from sage_rlvr.training.reference import follow, kept_reference, load_reference, reference_metrics, restore_reference
 from sage_rlvr.training.rollouts import Groups, draw_groups, rollout_metrics, rows_of_groups
 from sage_rlvr.training.state import check_replaceable, checkpoint, load_tensors, model_tensors, resume, save_policy
+from sage_rlvr.training.watch import GuideWatch, check_vocabulary
 
 
 @dataclass
@@ -254,7 +255,7 @@ def train(config: TrainConfig, run: RunDir, progress: Any) -> int:
     if step < config.steps:  # the policy of an earlier, shorter run in this directory is not this run's result
         shutil.rmtree(run.path / "policy", ignore_errors=True)
     progress.start(total=config.steps, done=step)
-    watch, stopping = GuideWatch(loop.method.anchor), False
+    watch, stopping = GuideWatch(loop.method.anchor, tell=run.warn), False
     with StopFlag() as stop:
         while step < config.steps and not stopping:
             began = time.perf_counter()

@@ -19,7 +19,6 @@ from sage_rlvr.core.signals import Signals
 from sage_rlvr.errors import DataError
 from sage_rlvr.training.trl.batch import Drawn, Inputs, counted, over_ranks, pad_and_gather
 
-
 # What TRL's scorer takes beside text, by the names of all releases.
 MULTIMODAL = (
     "pixel_values", "image_grid_thw", "num_images", "pixel_attention_mask", "spatial_shapes", "num_tiles", "image_sizes",

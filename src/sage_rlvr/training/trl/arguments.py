@@ -8,6 +8,7 @@ engine.args, so that no number can be said twice.
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Mapping
 from dataclasses import fields as dataclass_fields
@@ -90,6 +91,11 @@ def grpo_arguments(config: TrainConfig, folder: str, world_size: int = 1) -> dic
         | grpo_config(method_of(config))
         | given
     )
+
+
+def world_size() -> int:
+    """Ranks of this launch: 1, or what torchrun and accelerate say."""
+    return int(os.environ.get("WORLD_SIZE", "1"))
 
 
 def rows_of_rank(batch_size: int, ranks: int) -> int:

@@ -7,9 +7,6 @@ passed over; and the ones before it are deleted only then. Nothing steps on a gr
 from __future__ import annotations
 
 import gc
-import json
-import os
-import re
 import shutil
 import time
 import warnings
@@ -21,14 +18,12 @@ import torch
 import torch.distributed as dist
 from transformers import PrinterCallback, ProgressCallback, Trainer, TrainerCallback, TrainerControl, TrainerState
 
-from sage_rlvr.core.anchor import Anchor
-from sage_rlvr.core.method import Method
-from sage_rlvr.errors import CheckpointError, ConfigError, TrainingDiverged
+from sage_rlvr.errors import CheckpointError, TrainingDiverged
 from sage_rlvr.runs import RunDir, StopFlag, seal, verify_checkpoint
 
 
-class Diary(TrainerCallback):
-    """The callback of one run. `Diary.of(trainer, ...)` puts it in the place of transformers' printing ones.
+class RunCallback(TrainerCallback):
+    """The callback of one run. `RunCallback.of(trainer, ...)` puts it in the place of transformers' printing ones.
 
     run: the run directory's record on the rank that writes, None on the others. updates: optimizer steps of one step of
     the recipe, inside which nothing stops: TRL keeps no rollout in a checkpoint, so a resume there would draw another.
@@ -44,7 +39,7 @@ class Diary(TrainerCallback):
 
     @classmethod
     def of(cls, trainer: Trainer, *args: Any, **kwargs: Any) -> None:
-        """Add a diary to `trainer`, and remove what prints: metrics.jsonl has it all, and there is one progress line."""
+        """Add it to `trainer`, and remove what prints: metrics.jsonl has it all, and there is one progress line."""
         trainer.add_callback(cls(trainer, *args, **kwargs))
         for printing in (PrinterCallback, ProgressCallback):
             trainer.remove_callback(printing)
@@ -160,53 +155,7 @@ def renamed(logs: dict[str, float]) -> dict[str, float]:
     return logs | {ours: logs[theirs] for ours, theirs in LOGGED.items() if theirs in logs}
 
 
-# ---- objective
-
-RECORD = "sage_objective.json"  # in a checkpoint's folder
-_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")  # of objects without a repr of their own: another in every process
-
-
-def objective_words(method: Method | None, anchor: Anchor | None) -> str:
-    """A method by its `describe()`, which begins with its name; else the guide, KL estimator and beta beside TRL's loss."""
-    if method is not None:
-        words = f"method {method.describe()}"
-    elif anchor is not None:
-        words = f"guide={anchor.guide!r}, estimator {anchor.estimator}, beta {anchor.beta!r}"
-    else:
-        words = "no KL term"
-    return _ADDRESS.sub("", words)
-
-
-def save_objective(trainer: Any, folder: Path) -> None:
-    """Beside a checkpoint's files, whole or not at all."""
-    if trainer.args.should_save:
-        part = folder / f"{RECORD}.part"
-        part.write_text(json.dumps({"objective": objective_words(trainer.method, trainer.anchor)}), encoding="utf-8")
-        os.replace(part, folder / RECORD)
-
-
-def check_objective(trainer: Any, checkpoint: str | None) -> None:
-    """ConfigError where the run that wrote `checkpoint` optimised something else; silent where it does not say."""
-    record = None if checkpoint is None else Path(checkpoint) / RECORD
-    if record is None or trainer.objective_may_change or not record.is_file():
-        return
-    was, now = (
-        json.loads(record.read_text(encoding="utf-8"))["objective"],
-        objective_words(trainer.method, trainer.anchor),
-    )
-    if was != now:
-        raise ConfigError(
-            f"{checkpoint}: the run that wrote it had another objective:\n{was}\nThis one has:\n{now}\nGive the trainer the "
-            "guide or method that it was started with, start anew without resume_from_checkpoint, or go on with the new one "
-            "on purpose: trainer.objective_may_change = True."
-        )
-
-
 # ---- ranks
-
-def world_size() -> int:
-    """Ranks of this launch: 1, or what torchrun and accelerate say."""
-    return int(os.environ.get("WORLD_SIZE", "1"))
 
 
 def leave_gloo() -> None:

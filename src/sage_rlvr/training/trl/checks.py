@@ -17,7 +17,7 @@ from sage_rlvr.core.guides import Branch, Flat, Guide, Random, Token, factors, i
 from sage_rlvr.core.method import Method
 from sage_rlvr.errors import CancellingGuide, ConfigError
 from sage_rlvr.methods import METHODS
-from sage_rlvr.models.policy import EMBEDDED
+from sage_rlvr.models.folders import EMBEDDED
 from sage_rlvr.training.trl.advantages import computes_advantages, reads_logps
 from sage_rlvr.training.trl.arguments import check_agreement, estimator_of, making
 

@@ -33,14 +33,14 @@ from trl import __version__ as TRL
 
 from sage_rlvr.config import LoraConfig, TrainConfig
 from sage_rlvr.errors import ConfigError
-from sage_rlvr.models.policy import EMBEDDED, NO_ANSWER, embedded_policy
+from sage_rlvr.models.folders import EMBEDDED, embedded_policy
+from sage_rlvr.models.policy import NO_ANSWER
 from sage_rlvr.runs import RunDir, StopFlag
 from sage_rlvr.tasks import countdown as countdown_task
 from sage_rlvr.training.state import check_replaceable
+from sage_rlvr.training.trl.arguments import check_fields, grpo_arguments, method_of, updates_a_step, world_size
+from sage_rlvr.training.trl.callbacks import RunCallback, newest_checkpoint, step_of
 from sage_rlvr.training.trl.model_card import facts, render, truncated
-from sage_rlvr.training.trl.callbacks import Diary, newest_checkpoint, step_of
-from sage_rlvr.training.trl.callbacks import world_size
-from sage_rlvr.training.trl.arguments import check_fields, grpo_arguments, method_of, updates_a_step
 from sage_rlvr.training.trl.trainer import SageTrainer
 from sage_rlvr.verifiers import countdown as countdown_verifier
 
@@ -73,7 +73,7 @@ def train(
             shutil.rmtree(folder / "policy", ignore_errors=True)
     with StopFlag() as stop:
         updates = updates_a_step(config)
-        Diary.of(trainer, run, stop, progress, updates=updates, done=done, keep=config.checkpoint.keep)
+        RunCallback.of(trainer, run, stop, progress, updates=updates, done=done, keep=config.checkpoint.keep)
         if not ended:
             trainer.train(resume_from_checkpoint=None if newest is None else str(newest))
             done = trainer.state.global_step

@@ -43,11 +43,10 @@ from sage_rlvr.runs import MANIFEST, RunDir, StopFlag, write_json_atomic, writin
 from sage_rlvr.tasks.prompts import FORMATS, PromptFormat
 from sage_rlvr.training.state import check_replaceable, save_policy
 from sage_rlvr.training.trl import data
-from sage_rlvr.training.trl.callbacks import Diary, diverged, newest_checkpoint
-from sage_rlvr.training.trl.callbacks import world_size
-from sage_rlvr.training.trl.run import configured, peft_config, usable_optimizer
 from sage_rlvr.training.trl.arguments import DEFAULTS as RL_DEFAULTS
-from sage_rlvr.training.trl.arguments import OWNED_BY_BOTH, optimizer_arguments, rows_of_rank
+from sage_rlvr.training.trl.arguments import OWNED_BY_BOTH, optimizer_arguments, rows_of_rank, world_size
+from sage_rlvr.training.trl.callbacks import RunCallback, diverged, newest_checkpoint
+from sage_rlvr.training.trl.run import configured, peft_config, usable_optimizer
 
 CHECKPOINTS = "trl"  # TRL's own checkpoints, in the run directory
 ADAPTER = "adapter"  # LoRA: the adapter alone, beside the merged policy
@@ -127,7 +126,7 @@ def finetune(
     if run is not None:
         run.truncate_metrics(done)
     with StopFlag() as stop:
-        Diary.of(trainer, run, stop, progress, updates=1, done=done, keep=config.checkpoint.keep)
+        RunCallback.of(trainer, run, stop, progress, updates=1, done=done, keep=config.checkpoint.keep)
         trainer.train(resume_from_checkpoint=None if newest is None else str(newest))
     reached, total = trainer.state.global_step, trainer.state.max_steps
     if reached < total:

@@ -27,24 +27,21 @@ from sage_rlvr.core.guides import Guide
 from sage_rlvr.core.keys import Key
 from sage_rlvr.core.method import Method
 from sage_rlvr.errors import ConfigError
-from sage_rlvr.models.policy import GuideWatch, check_vocabulary
 from sage_rlvr.training.trl.advantages import kl_in_reward, reads_logps, score, total_rewards, with_advantages
+from sage_rlvr.training.trl.batch import Inputs, anchor_means, counted, shape_inputs
+from sage_rlvr.training.trl.callbacks import add_names, leave_gloo, renamed
+from sage_rlvr.training.trl.checks import admitted_anchor, check_data, check_engine, check_keywords, check_kinds
+from sage_rlvr.training.trl.dynamic_sampling import draw_all, draw_kept
 from sage_rlvr.training.trl.model_card import facts, render
-from sage_rlvr.training.trl.callbacks import add_names, renamed
-from sage_rlvr.training.trl.callbacks import check_objective, save_objective
-from sage_rlvr.training.trl.callbacks import leave_gloo
 from sage_rlvr.training.trl.reference_model import (
     Reference,
     check_start,
     chosen_reference,
     reference_metrics,
     reference_words,
-    restore_reference,
-    save_reference,
 )
-from sage_rlvr.training.trl.checks import admitted_anchor, check_data, check_engine, check_keywords, check_kinds
-from sage_rlvr.training.trl.dynamic_sampling import draw_all, draw_kept
-from sage_rlvr.training.trl.batch import Inputs, anchor_means, counted, shape_inputs
+from sage_rlvr.training.trl.state import check_objective, restore_reference, save_objective, save_reference
+from sage_rlvr.training.watch import GuideWatch, check_vocabulary
 
 atexit.register(leave_gloo)
 
