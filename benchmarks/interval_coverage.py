@@ -1,7 +1,7 @@
-"""How often the intervals cover and how often the verdicts cry wolf, by simulation: the tables of docs/verdicts.md.
+"""How often the intervals cover and how often the verdicts cry wolf, by simulation: the tables of docs/results/coverage.md.
 
 python benchmarks/interval_coverage.py                          prints them (some minutes)
-python benchmarks/interval_coverage.py --docs docs/verdicts.md  writes them into that page
+python benchmarks/interval_coverage.py --docs docs/results/coverage.md  writes them into that page
 python benchmarks/interval_coverage.py --tables lone loneband   these alone
 """
 
@@ -413,7 +413,7 @@ def _redrawn(values: Floats, seen: Sequence[int], low: Floats, high: Floats) -> 
 
 
 def sections(draws: int = 2000, names: Sequence[str] = ()) -> Iterator[tuple[str, str]]:
-    """(name, Markdown) of the tables of docs/verdicts.md: those named, else all. draws: of those that are cheap."""
+    """(name, Markdown) of the tables of docs/results/coverage.md: those named, else all. draws: of those that are cheap."""
     for name in names or TABLES:
         yield name, TABLES[name](draws)
 
@@ -527,7 +527,7 @@ def _held(low: Floats, high: Floats, truth: float) -> float:
     return float(np.mean((low <= truth + 1e-12) & (truth <= high + 1e-12)))
 
 
-TABLES: Mapping[str, Callable[[int], str]] = {  # their places in docs/verdicts.md
+TABLES: Mapping[str, Callable[[int], str]] = {  # their places in docs/results/coverage.md
     "passk": lambda draws: markdown(coverage_single((*WORLDS, RARE), draws, (*PROBLEMS, *MANY))),
     "difference": lambda draws: markdown(coverage_difference((*WORLDS, RARE), draws, (*PROBLEMS, *MANY))),
     "band": lambda _: _by_problems(coverage_band()),

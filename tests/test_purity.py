@@ -23,11 +23,13 @@ LAYERS: dict[str, set[str]] = {
     "moved": set(),
     "errors": set(),
     "runs": {"errors"},
-    "core": {"errors"},
+    "plugins": {"errors"},
+    "registry": {"plugins", "errors"},
+    "core": {"registry", "errors"},
     "methods": {"core", "errors"},
     "theory": {"core", "errors"},
-    "verifiers": {"errors"},
-    "tasks": {"runs", "verifiers", "errors"},
+    "verifiers": {"registry", "errors"},
+    "tasks": {"registry", "runs", "verifiers", "errors"},
     "stats": {"errors"},
     "recipes": {"errors"},
     "progress": set(),
@@ -35,17 +37,18 @@ LAYERS: dict[str, set[str]] = {
     "config": {"core", "methods", "tasks", "strict", "errors"},
     "import_notes": set(),
     "import_config": {"import_notes", "strict", "errors"},
-    "models": {"config", "core", "recipes", "runs", "tasks", "verifiers", "errors"},
+    "models": {"registry", "config", "core", "recipes", "runs", "tasks", "verifiers", "errors"},
     "training": {"config", "core", "methods", "models", "recipes", "runs", "tasks", "verifiers", "errors"},
     "evaluation": {
         *("config", "core", "methods", "models", "moved", "recipes", "runs", "stats", "tasks", "training", "verifiers"),
         "errors",
     },
     "audit": {"tasks", "verifiers", "stats", "errors"},
-    "report": {"evaluation", "runs", "stats", "errors"},
+    "results": {"evaluation", "runs", "stats", "errors"},
+    "report": {"evaluation", "results", "runs", "stats", "errors"},
     "experiments": {
-        *("config", "core", "evaluation", "models", "progress", "recipes", "report", "runs", "stats", "strict", "tasks"),
-        *("training", "errors"),
+        *("config", "core", "evaluation", "models", "progress", "recipes", "report", "results", "runs", "stats", "strict"),
+        *("tasks", "training", "errors"),
     },
     "studies": {
         *("config", "core", "evaluation", "methods", "models", "report", "runs", "stats", "tasks", "theory", "training"),
@@ -53,11 +56,11 @@ LAYERS: dict[str, set[str]] = {
     },
     "cli": {
         *("audit", "config", "core", "evaluation", "experiments", "import_config", "models", "progress", "recipes"),
-        *("report", "runs", "stats", "studies", "tasks", "training", "verifiers", "errors"),
+        *("report", "results", "runs", "stats", "studies", "tasks", "training", "verifiers", "errors"),
     },
     "trl": {"training"},
     "__main__": {"cli"},
-    "__init__": {"core", "methods", "moved"},  # lazily: see test_importing_the_package_loads_no_torch
+    "__init__": {"core", "methods", "moved", "registry"},  # lazily: see test_importing_the_package_loads_no_torch
 }
 
 # Parts that stay free of heavy libraries: the only third-party packages they may import.
@@ -67,11 +70,12 @@ THIRD_PARTY: dict[str, set[str]] = {
     "methods": set(),
     "theory": {"torch", "jaxtyping", "numpy", "scipy"},
     "verifiers": {"math_verify", "latex2sympy2_extended", "sympy"},
-    # the tokenizer, when it is built; parquet files and reasoning-gym, when they are read
-    "tasks": {"numpy", "tokenizers", "transformers", "pyarrow", "reasoning_gym"},
+    # the tokenizer, when it is built; parquet files, the Hub and reasoning-gym, when they are read; a template's error
+    "tasks": {"numpy", "tokenizers", "transformers", "pyarrow", "reasoning_gym", "datasets", "jinja2"},
     "audit": {"math_verify"},  # a peer that it holds the verifier against
     "stats": {"numpy", "scipy", "yaml"},
     "moved": set(),
+    "results": {"numpy"},
     "report": {"numpy", "matplotlib", "jinja2", "markupsafe"},
     "strict": {"yaml"},
     "config": set(),
@@ -140,7 +144,10 @@ def test_the_reader_of_imports_sees_lazy_and_relative_ones(tmp_path: Path, monke
     assert part_of(module) == "core"
 
 
-@pytest.mark.parametrize("module", ["sage_rlvr", "sage_rlvr.report", "sage_rlvr.cli.app", "sage_rlvr.verifiers.countdown"])
+@pytest.mark.parametrize(
+    "module",
+    ["sage_rlvr", "sage_rlvr.report", "sage_rlvr.results", "sage_rlvr.cli.app", "sage_rlvr.verifiers.countdown"],
+)
 def test_importing_it_loads_no_torch(module: str):
     code = f"import sys; sys.path.insert(0, {str(PACKAGE.parent)!r}); import {module}; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()

@@ -1,10 +1,10 @@
-"""docs/reliability.md names tests that there are, and leaves no fault without a word."""
+"""docs/concepts/reliability.md names tests that there are, and leaves no fault without a word."""
 
 import re
 from pathlib import Path
 
 HERE = Path(__file__).parent
-PAGE = (HERE.parent / "docs" / "reliability.md").read_text(encoding="utf-8")
+PAGE = (HERE.parent / "docs" / "concepts" / "reliability.md").read_text(encoding="utf-8")
 ROWS = re.findall(r"^\| (\d+) \|(.*)\|(.*)\|(.*)\|$", PAGE, re.MULTILINE)
 
 

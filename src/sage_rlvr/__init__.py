@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from sage_rlvr.core import Anchor, Method, objective, shape
-    from sage_rlvr.core.guides import Branch, Flat, Placebo, Random, Token
+    from sage_rlvr.core.guides import Banded, Branch, Compose, Flat, Guide, Placebo, Random, Rarity, Token
     from sage_rlvr.methods import bnpo, dapo, dr_grpo, forward_kl, grpo, grpo_token_mean, no_kl, rloo, sage
+    from sage_rlvr.registry import register
 
 from sage_rlvr.moved import install
 
@@ -18,19 +19,30 @@ try:
 except metadata.PackageNotFoundError:  # a source tree on the path, not installed
     __version__ = "0+source"
 
+_CORE = ("Anchor", "Banded", "Branch", "Compose", "Flat", "Guide", "Method", "Placebo", "Random", "Rarity", "Token")
+_METHODS = ("bnpo", "dapo", "dr_grpo", "forward_kl", "grpo", "grpo_token_mean", "no_kl", "rloo", "sage")
 _HOME = {
-    **dict.fromkeys(("Anchor", "Method", "objective", "shape"), "sage_rlvr.core"),
-    **dict.fromkeys(("Branch", "Flat", "Placebo", "Random", "Token"), "sage_rlvr.core.guides"),
-    **dict.fromkeys(("bnpo", "dapo", "dr_grpo", "forward_kl", "grpo"), "sage_rlvr.methods"),
-    **dict.fromkeys(("grpo_token_mean", "no_kl", "rloo", "sage"), "sage_rlvr.methods"),
+    **dict.fromkeys((*_CORE, "objective", "shape"), "sage_rlvr.core"),
+    **dict.fromkeys(_METHODS, "sage_rlvr.methods"),
+    "register": "sage_rlvr.registry",
 }
-__all__ = sorted([*_HOME, "__version__"])
+_DECORATORS = ("advantage", "generator", "guide", "method", "reduction", "reward_transform", "rollout_plan", "schedule")
+_DECORATORS += ("surrogate", "task", "token_weight", "verifier")  # @sage_rlvr.guide registers a guide, and so on
+__all__ = sorted([*_HOME, *_DECORATORS, "__version__"])
 
 
 def __getattr__(name: str) -> Any:
     """Load a noun when it is first asked for: importing the package costs nothing, torch comes with the first noun."""
-    if name not in _HOME:
-        raise AttributeError(f"module 'sage_rlvr' has no attribute {name!r}; it has {', '.join(__all__)}")
     import importlib
 
+    if name in _DECORATORS:
+        from sage_rlvr.registry import registry_of
+
+        return registry_of(name).register
+    if name not in _HOME:
+        raise AttributeError(f"module 'sage_rlvr' has no attribute {name!r}; it has {', '.join(__all__)}")
     return getattr(importlib.import_module(_HOME[name]), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -48,7 +48,7 @@ MODULES = {
     "engines.trl.ranks": "training.trl.callbacks",
     "engines.trl.reference": "training.trl.reference_model",
     "engines.trl.refusals": "training.trl.checks",
-    "engines.trl.rows": "training.trl.rows",
+    "engines.trl.rows": "tasks.rows",
     "engines.trl.run": "training.trl.run",
     "engines.trl.sampling": "training.trl.dynamic_sampling",
     "engines.trl.settings": "training.trl.arguments",

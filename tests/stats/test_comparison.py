@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import asdict
 from itertools import product
 from pathlib import Path
 
@@ -281,7 +280,7 @@ def test_the_minimum_detectable_difference_is_itself_an_estimate(seeds, factor):
     c = paired_seeds(gaps, np.zeros(seeds))
     assert c.verdict == "tied" and c.detectable_high == pytest.approx(factor * c.detectable, rel=1e-3)
     assert f"{c.detectable:.3f}, up to {c.detectable_high:.3f} at 95 % confidence" in sentence(c, "a", "b", "m")
-    assert asdict(c)["detectable_high"] == c.detectable_high == adjust([c])[0].detectable_high
+    assert c.told_dict()["detectable_high"] == c.detectable_high == adjust([c])[0].detectable_high
     one = paired_seeds([0.1], [0.0])
     assert one.detectable == one.detectable_high == math.inf
 

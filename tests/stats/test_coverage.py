@@ -1,4 +1,4 @@
-"""Coverage and false alarms: a few cells at once, and the whole tables of docs/verdicts.md as slow tests."""
+"""Coverage and false alarms: a few cells at once, and the whole tables of docs/results/coverage.md as slow tests."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_two_halves_of_one_method_are_seldom_better(seeds):
 
 
 def test_pages_are_written_between_their_markers(tmp_path):
-    page = tmp_path / "verdicts.md"
+    page = tmp_path / "coverage.md"
     page.write_text("a\n<!-- coverage:band -->\nold\n<!-- /coverage -->\nb\n")
     write_docs(page, iter([("band", "| new |")]))
     assert page.read_text() == "a\n<!-- coverage:band -->\n| new |\n<!-- /coverage -->\nb\n"
@@ -102,7 +102,7 @@ def test_pages_are_written_between_their_markers(tmp_path):
 
 
 def test_the_page_has_a_place_for_every_table():
-    text = (ROOT / "docs" / "verdicts.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "results" / "coverage.md").read_text(encoding="utf-8")
     for name in coverage.TABLES:
         assert text.count(f"<!-- coverage:{name} -->\n|") == 1
 

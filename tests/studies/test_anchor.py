@@ -1,4 +1,4 @@
-"""`sage-rlvr theory`: its files, its exit code, and that docs/anchor.md holds what the command makes."""
+"""`sage-rlvr theory`: its files, its exit code, and that docs/concepts/anchor.md holds what the command makes."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def without_noise(table: str) -> list[str]:
 
 
 def test_the_page_holds_the_map_that_the_command_makes(findings: Findings) -> None:
-    page = (DOCS / "anchor.md").read_text(encoding="utf-8")
+    page = (DOCS / "concepts" / "anchor.md").read_text(encoding="utf-8")
     rows = without_noise(table_of(page, "map"))
     assert rows == without_noise(short_tables(findings)["map"]) and len(rows) > 12
 
@@ -48,7 +48,7 @@ def test_the_page_holds_the_map_that_the_command_makes(findings: Findings) -> No
 @pytest.mark.slow
 def test_the_page_holds_the_resting_points_that_the_command_makes(findings: Findings) -> None:
     whole = Findings(findings.claims, findings.gradient_map, list(claims.stationary_table()), None, {})
-    page = (DOCS / "anchor.md").read_text(encoding="utf-8")
+    page = (DOCS / "concepts" / "anchor.md").read_text(encoding="utf-8")
     assert table_of(page, "stationary") == short_tables(whole)["stationary"]
 
 
@@ -56,10 +56,10 @@ def test_the_page_holds_the_resting_points_that_the_command_makes(findings: Find
 def test_the_page_lists_the_claims_that_the_command_makes(findings: Findings) -> None:
     """Names and verdicts; digits of what is 0 up to rounding differ from machine to machine."""
     made = [(claim.name, claim.verdict) for claim in claims.run_all()]
-    whole = (DOCS / "anchor_tables.md").read_text(encoding="utf-8").partition("## The map")[0]
+    whole = (DOCS / "results" / "anchor_tables.md").read_text(encoding="utf-8").partition("## The map")[0]
     cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in whole.splitlines() if "| " in line]
     assert [(row[0], row[-1]) for row in cells[1:]] == made
-    assert f"prints {len(made)} claims" in (DOCS / "theorems.md").read_text(encoding="utf-8")
+    assert f"prints {len(made)} claims" in (DOCS / "concepts" / "theorems.md").read_text(encoding="utf-8")
 
 
 def test_a_table_without_marks_is_refused_and_others_stay() -> None:
@@ -85,7 +85,9 @@ def test_everything_is_written(findings: Findings, tmp_path: Path) -> None:
 def test_docs_are_made_again_and_a_wrong_folder_is_refused(findings: Findings, tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"anchor\.md"):
         write_docs(findings, tmp_path)
-    (tmp_path / "anchor.md").write_text(
+    for folder in ("concepts", "results"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "concepts" / "anchor.md").write_text(
         "".join(f"<!-- {name}:begin -->\n<!-- {name}:end -->\n" for name in ("map", "stationary"))
     )
     page, whole, *pictures = write_docs(findings, tmp_path)

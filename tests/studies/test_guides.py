@@ -212,7 +212,8 @@ def test_the_files_of_the_verb(tmp_path):
     assert paths[2].stat().st_size > 20_000
     text = paths[1].read_text()
     assert "Branch" in text and all(line in text for line in guides.sentences(found))
-    page = tmp_path / "guides.md"
+    page = tmp_path / "results" / "guides.md"
+    page.parent.mkdir()
     page.write_text("head\n<!-- measured:begin -->\nSTALE\n<!-- measured:end -->\ntail\n")
     (tmp_path / "images").mkdir()
     guides.write_docs([found], tmp_path)
@@ -225,7 +226,7 @@ def test_the_files_of_the_verb(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("words", "message"), [(["--problems", "3"], "at least 10"), (["--docs", "nowhere"], "no guides.md")]
+    ("words", "message"), [(["--problems", "3"], "at least 10"), (["--docs", "nowhere"], "no results/guides.md")]
 )
 def test_the_verb_refuses_in_a_sentence(words, message, capsys):
     from sage_rlvr.cli.app import main

@@ -65,7 +65,7 @@ def test_the_shapes_of_the_published_files():
 def test_rows_of_a_file_of_your_own(tmp_path: Path):
     path = tmp_path / "own.jsonl"
     path.write_text(
-        '{"problem": "1+1?", "answer": 2.0}\n\n{"id": "b", "question": "half?", "answer": "\\\\frac12", "level": 5}\n'
+        '{"id": 0, "problem": "1+1?", "answer": 2.0}\n\n{"id": "b", "question": "half?", "answer": "\\\\frac12", "level": 5}\n'
     )
     task = MathTask(str(path))
     assert task.problems() == (Problem("0", "1+1?", "2"), Problem("b", "half?", r"\frac12", 5))
@@ -85,19 +85,19 @@ def test_rows_of_a_file_of_your_own(tmp_path: Path):
     [
         ("{\n", r"own.jsonl:1: no JSON"),
         ("[1]\n", r"own.jsonl:1: list and no mapping"),
-        ('{"answer": "1"}\n', r"own.jsonl:1, column problem \(or question\): None"),
+        ('{"answer": "1"}\n', r"no column for the problem \(its columns: answer\); accepted are problem, question, prompt"),
         ('{"problem": " ", "answer": "1"}\n', r"own.jsonl:1, column problem"),
-        ('{"problem": "p"}\n', r"own.jsonl:1, column answer: None"),
-        ('{"problem": "p", "answer": true}\n', r"own.jsonl:1, column answer: True"),
-        ('{"problem": "p", "answer": ["1"]}\n', r"column answer: \['1'\]"),
-        ('{"id": 1, "problem": "p", "answer": 1}\n' * 2, r"own.jsonl:2, column id: '1' is there already, line 1"),
+        ('{"problem": "p"}\n', r"no column for the answer"),
+        ('{"problem": "p", "answer": true}\n', r"own.jsonl:1, column answer: the answer is bool True"),
+        ('{"problem": "p", "answer": ["1"]}\n', r"column answer: the answer is list \['1'\]"),
+        ('{"id": 1, "problem": "p", "answer": 1}\n' * 2, r"own.jsonl:2, column id: '1' is there already at .*own.jsonl:1"),
         ("", r"holds no rows"),
     ],
 )
 def test_rows_that_cannot_be_used(tmp_path: Path, text: str, message: str):
     path = tmp_path / "own.jsonl"
     path.write_text(text)
-    with pytest.raises(DataError, match=message):
+    with pytest.raises((ConfigError, DataError), match=message):
         read_rows(path)
 
 
@@ -108,7 +108,7 @@ def test_names_and_folders_that_are_none(tmp_path: Path):
         DataError, match=r"has no amc23.jsonl; put it there, or unset SAGE_RLVR_DATA to fetch https://raw"
     ):
         MathTask("amc23", folder=str(tmp_path)).problems()
-    with pytest.raises(DataError, match="cannot be read"):
+    with pytest.raises(ConfigError, match="no such file"):
         MathTask(str(tmp_path / "none.jsonl")).problems()
 
 

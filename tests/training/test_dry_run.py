@@ -12,7 +12,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from sage_rlvr.cli.recipes import recipe_lines
 from sage_rlvr.config import DataConfig, TrainConfig, load_config
-from sage_rlvr.errors import ConfigError, DataError
+from sage_rlvr.errors import ConfigError
 from sage_rlvr.models.folders import embedded_policy, vocabulary_of
 from sage_rlvr.recipes import recipe
 from sage_rlvr.training import dry_run
@@ -108,11 +108,13 @@ def test_a_guide_that_can_never_fire_is_refused_before_a_run() -> None:
 def test_columns_of_a_local_file_are_checked(tmp_path: Path) -> None:
     file = tmp_path / "rows.jsonl"
     file.write_text('{"problem": "1+1", "answer": "2"}\n' * 3)
-    assert dry_run.data_lines(DataConfig(path=str(file))) == [f"{file}: 3 rows, columns problem, answer"]
-    with pytest.raises(DataError, match="no column gold"):
+    assert dry_run.data_lines(DataConfig(path=str(file))) == [
+        f"{file}: 3 rows; problem: problem; gold: answer; columns problem, answer"
+    ]
+    with pytest.raises(ConfigError, match="answer_column = 'gold': no such column"):
         dry_run.data_lines(DataConfig(path=str(file), answer_column="gold"))
     file.write_text('{"text": "1+1"}\n')
-    with pytest.raises(DataError, match="no column problem or question"):
+    with pytest.raises(ConfigError, match="no column for the problem"):
         dry_run.data_lines(DataConfig(path=str(file)))
     with pytest.raises(ConfigError, match="no such file"):
         dry_run.data_lines(DataConfig(path=str(tmp_path / "gone.jsonl")))

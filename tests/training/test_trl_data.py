@@ -21,9 +21,10 @@ from transformers import PreTrainedTokenizerFast
 from byte_tokenizer import CHATML, byte_tokenizer
 from sage_rlvr.config import DataConfig
 from sage_rlvr.errors import ConfigError, DataError
+from sage_rlvr.tasks.chat import end_of_turn
 from sage_rlvr.tasks.prompts import FORMATS
-from sage_rlvr.training.trl.data import check_golds, dry_render, end_of_turn, facts, fit_tokenizer, load, render
-from sage_rlvr.training.trl.rows import Rows
+from sage_rlvr.tasks.rows import Rows
+from sage_rlvr.training.trl.data import check_golds, dry_render, facts, fit_tokenizer, load, render
 from sage_rlvr.verifiers.pool import Pool
 
 ASKED = [{"role": "user", "content": "Solve: 1+1. End with Answer: N."}]
@@ -259,8 +260,8 @@ def test_ids_differ_and_none_is_missing(write: Any):
     ("row", "options", "message"),
     [
         ({"task": "1+1?", "answer": "2"}, {}, r"no column for the problem \(its columns: task, answer\); accepted are problem"),
-        ({"problem": "1+1?", "gold": "2"}, {}, "no column for the answer .* accepted are answer, ground_truth, expected_answer"),
-        ({"problem": "1+1?", "gold": "2"}, {"answer_column": "golds"}, "no such column .* did you mean 'gold'"),
+        ({"problem": "1+1?", "golden": "2"}, {}, "no column for the answer .* did you mean 'golden'.* accepted are answer, gold"),
+        ({"problem": "1+1?", "golden": "2"}, {"answer_column": "goldn"}, "no such column .* did you mean 'golden'"),
         ({"problem": "a?", "question": "b?", "answer": "2"}, {}, r"problem and question .* differ at .*:1; .*problem_column"),
         ({"problem": "a?", "answer": "2", "ground_truth": "3"}, {}, r"answer and ground_truth .* differ at .*:1"),
         ({"problem": "a?", "answer": "2"}, {"solutions": True}, "one column of worked solutions .* found none"),

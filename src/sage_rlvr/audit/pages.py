@@ -8,9 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from sage_rlvr.audit.checks import Audit, Check, Finding
-from sage_rlvr.errors import DataError
-from sage_rlvr.tasks.math import json_row
-from sage_rlvr.verifiers.answers import no_number
+from sage_rlvr.tasks.datasets import completions
 from sage_rlvr.verifiers.pool import shared
 
 
@@ -80,33 +78,17 @@ def write_page(found: Sequence[Audit], path: Path, command: str) -> None:
 
 
 def verify_lines(path: Path, answer_in: str, tag: str) -> list[str]:
-    """Verdicts on the rows of a .jsonl file with completion (or response) and answer (or gold): id, label, reason; a count.
+    """Verdicts on the rows of a file with completion (or response) and a gold: id, label, reason; a count.
 
-    `DataError` names file, line and column of what is missing.
+    The gold stands where `sage_rlvr.tasks.datasets` looks for it. DataError names file, line and column of what is missing.
     """
-    ids, items = [], []
-    try:
-        lines = path.read_text(encoding="utf-8-sig").split("\n")
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{path}: cannot be read: {error}") from error
-    for at, line in enumerate(lines, start=1):
-        if line.strip():
-            row = json_row(line, f"{path}:{at}")
-            ids.append(str(row.get("id", at)))
-            items.append((_cell(row, ("completion", "response"), path, at), _cell(row, ("answer", "gold"), path, at)))
-    verdicts = shared().verify(items, answer_in=answer_in, tag=tag)
+    rows = completions(path)
+    verdicts = shared().verify([row[1:] for row in rows], answer_in=answer_in, tag=tag)
     counts = Counter(verdict.label for verdict in verdicts)
-    told = [f"{i}\t{verdict.label}\t{verdict.reason}" for i, verdict in zip(ids, verdicts, strict=True)]
+    told = [
+        f"{i}\t{verdict.label}\t{verdict.reason}" for i, verdict in zip((i for i, *_ in rows), verdicts, strict=True)
+    ]
     return [*told, ", ".join(f"{counts[label]} {label}" for label in ("right", "wrong", "undecided"))]
-
-
-def _cell(row: dict[str, object], names: Sequence[str], path: Path, at: int) -> str:
-    value = next((row[name] for name in names if name in row), None)
-    if isinstance(value, bool) or not isinstance(value, str | int | float):
-        raise DataError(f"{path}:{at}, column {' or '.join(names)}: {value!r:.60}; one text or number is expected")
-    if "answer" in names and no_number(value):
-        raise DataError(f"{path}:{at}, column {' or '.join(names)}: {value!r} is no answer; mend or delete that line")
-    return str(value)
 
 
 __all__ = ["lines_of", "page_of", "verify_lines", "write_page"]

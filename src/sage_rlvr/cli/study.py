@@ -33,8 +33,8 @@ class Theory(Command):
     def execute(self, session: Session) -> int:
         from sage_rlvr.studies.anchor.command import find, print_findings, write, write_docs
 
-        if self.docs is not None and not (self.docs / "anchor.md").is_file():
-            raise ConfigError(f"--docs {self.docs}: there is no anchor.md; name the repository's docs/")
+        if self.docs is not None and not (self.docs / "concepts" / "anchor.md").is_file():
+            raise ConfigError(f"--docs {self.docs}: there is no concepts/anchor.md; name the repository's docs/")
         self._check_lab()
         options = {"policy": self.policy, "problems": self.problems, "draws": self.draws}
         found = find(lab=self.lab, say=session.note, **(options if self.lab else {}))
@@ -97,8 +97,8 @@ class Guides(Command):
         from sage_rlvr.studies.guides import command as guides
         from sage_rlvr.studies.guides.measure import one_thread, run_guide_lab
 
-        if self.docs is not None and not (self.docs / "guides.md").is_file():
-            raise ConfigError(f"--docs {self.docs}: there is no guides.md; name the repository's docs/")
+        if self.docs is not None and not (self.docs / "results" / "guides.md").is_file():
+            raise ConfigError(f"--docs {self.docs}: there is no results/guides.md; name the repository's docs/")
         one_thread()
         options = {name: getattr(self, name) for name in ("problems", "samples", "draw", "doses", "seed")}
         results = [run_guide_lab(target_of(name, None), progress=session.note, **options) for name in self.policy]

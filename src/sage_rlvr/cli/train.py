@@ -74,7 +74,7 @@ class Train(FromRecipe):
         progress = Silent() if self.quiet else Terminal(directory.name)
         facts = run_facts(config)
         if config.data is not None:
-            from sage_rlvr.training.trl.rows import facts as facts_of_rows
+            from sage_rlvr.training.trl.data import facts as facts_of_rows
 
             facts["data"] = facts_of_rows(config.data)
         with RunDir.open(directory, dump(config), kind="train", fork=self.fork, data=facts) as run:

@@ -1,6 +1,6 @@
 """The arithmetic of RLVR methods on tensors: parts, the methods made of them, and nothing that trains or samples."""
 
-from sage_rlvr.core.advantages import Advantage, BetaNormalised, GroupCentred, GroupNormalised, LeaveOneOut
+from sage_rlvr.core.advantages import ADVANTAGES, Advantage, BetaNormalised, GroupCentred, GroupNormalised, LeaveOneOut
 from sage_rlvr.core.anchor import Anchor, anchor_logps, anchor_metrics, effective_gradient
 from sage_rlvr.core.divergences import (
     DIVERGENCES,
@@ -11,35 +11,42 @@ from sage_rlvr.core.divergences import (
     pseudo_kl,
     unnormalised_kl,
 )
-from sage_rlvr.core.dynamic_sampling import DynamicSampling
+from sage_rlvr.core.dynamic_sampling import ROLLOUT_PLANS, DynamicSampling, RolloutPlan
 from sage_rlvr.core.effect import Effect, effect_of
-from sage_rlvr.core.guides import GUIDES, Branch, Compose, Flat, Guide, Placebo, Random, Token
+from sage_rlvr.core.guides import GUIDES, Banded, Branch, Compose, Flat, Guide, Placebo, Random, Rarity, Token
 from sage_rlvr.core.keys import Key
 from sage_rlvr.core.kl import ESTIMATORS, Estimator, k1, k2, k3, k3_is, straight_through
 from sage_rlvr.core.method import (
+    METHODS,
     Method,
-    RewardTransform,
-    RolloutPlan,
-    TokenWeight,
     advantages_of,
     objective,
     q_clamped,
     return_to_go,
     shape,
 )
-from sage_rlvr.core.reductions import FixedBudget, Reduction, SequenceMean, TokenMean
-from sage_rlvr.core.rewards import OverlongShaping
+from sage_rlvr.core.reductions import REDUCTIONS, FixedBudget, Reduction, SequenceMean, TokenMean
+from sage_rlvr.core.rewards import REWARD_TRANSFORMS, OverlongShaping, RewardTransform
 from sage_rlvr.core.schedules import SCHEDULES, Constant, Cosine, CosineCycles, Linear, Schedule, as_schedule
 from sage_rlvr.core.signals import Batch, Signals
-from sage_rlvr.core.surrogates import Clip, Surrogate
+from sage_rlvr.core.surrogates import SURROGATES, Clip, Surrogate
+from sage_rlvr.core.token_weights import TOKEN_WEIGHTS, TokenWeight
 
 __all__ = [
+    "ADVANTAGES",
     "DIVERGENCES",
     "ESTIMATORS",
     "GUIDES",
+    "METHODS",
+    "REDUCTIONS",
+    "REWARD_TRANSFORMS",
+    "ROLLOUT_PLANS",
     "SCHEDULES",
+    "SURROGATES",
+    "TOKEN_WEIGHTS",
     "Advantage",
     "Anchor",
+    "Banded",
     "Batch",
     "BetaNormalised",
     "Branch",
@@ -63,6 +70,7 @@ __all__ = [
     "OverlongShaping",
     "Placebo",
     "Random",
+    "Rarity",
     "Reduction",
     "RewardTransform",
     "RolloutPlan",

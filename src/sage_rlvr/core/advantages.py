@@ -12,6 +12,7 @@ from torch import Tensor
 
 from sage_rlvr.core.keys import widest_float
 from sage_rlvr.errors import ConfigError, DataError
+from sage_rlvr.registry import Registry
 
 Groups = Float[Tensor, "P G"]
 
@@ -32,6 +33,9 @@ class Advantage(Protocol):
     def __call__(self, rewards: Groups) -> Groups: ...
 
 
+ADVANTAGES: Registry[type] = Registry("advantage")
+
+
 def _centred(rewards: Groups, smallest_group: int, who: str) -> Groups:
     """Rewards minus their group mean; exactly 0 in a group whose rewards are all equal."""
     if rewards.dim() != 2:
@@ -43,6 +47,7 @@ def _centred(rewards: Groups, smallest_group: int, who: str) -> Groups:
     return torch.where(equal, 0.0, values - values.mean(dim=1, keepdim=True))
 
 
+@ADVANTAGES.register
 @dataclass(frozen=True)
 class GroupNormalised:
     """(r - mean) / (std + eps), std with G - 1 in the denominator (GRPO, arXiv 2402.03300, as TRL computes it)."""
@@ -62,6 +67,7 @@ class GroupNormalised:
         return centred / (rewards.detach().float().std(dim=1, keepdim=True) + self.eps)
 
 
+@ADVANTAGES.register
 @dataclass(frozen=True)
 class GroupCentred:
     """r - mean (Dr. GRPO, arXiv 2503.20783): no division by the group's std."""
@@ -73,6 +79,7 @@ class GroupCentred:
         return _centred(rewards, 1, "GroupCentred")
 
 
+@ADVANTAGES.register
 @dataclass(frozen=True)
 class LeaveOneOut:
     """r minus the mean of the other rewards of the group (RLOO, arXiv 2402.14740) = (r - mean) * G / (G - 1)."""
@@ -88,6 +95,7 @@ class LeaveOneOut:
 LARGEST_WEIGHT = 1e6
 
 
+@ADVANTAGES.register
 @dataclass(frozen=True)
 class BetaNormalised:
     """(r - p) / f_N(p), p the group's mean of 0/1 rewards, f_N the density of Beta(alpha, beta) (BNPO, arXiv 2506.02864).

@@ -3,13 +3,36 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
 
 from jaxtyping import Bool, Float
 from torch import Tensor
 
 from sage_rlvr.errors import ConfigError, DataError
+from sage_rlvr.registry import Registry
 
 
+@runtime_checkable
+class RolloutPlan(Protocol):
+    """Which groups a step trains on. An engine draws `prompts_per_step` groups, keeps those that `keeps` marks, and
+    refills what is missing with new prompts, at most `max_refills` times; then it goes on with what it has.
+
+    `keeps` sees the verifier's raw rewards (P, G), before any transform, and returns (P,) bool, for each group by itself.
+    """
+
+    @property
+    def equation(self) -> str: ...
+
+    @property
+    def max_refills(self) -> int: ...
+
+    def keeps(self, rewards: Float[Tensor, "P G"]) -> Bool[Tensor, " P"]: ...
+
+
+ROLLOUT_PLANS: Registry[type] = Registry("rollout_plan")
+
+
+@ROLLOUT_PLANS.register
 @dataclass(frozen=True)
 class DynamicSampling:
     """Keep the groups with 0 < #right < G, refill with new prompts (DAPO, arXiv 2503.14476).

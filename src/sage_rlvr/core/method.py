@@ -2,59 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from sage_rlvr.core.advantages import Advantage, BetaNormalised, GroupCentred, GroupNormalised
 from sage_rlvr.core.anchor import Anchor, anchor_logps, anchor_metrics, length_note
 from sage_rlvr.core.divergences import divergence
+from sage_rlvr.core.dynamic_sampling import RolloutPlan
 from sage_rlvr.core.guides import Placebo, band_of, clamped, factors, is_flat, pays_nothing
 from sage_rlvr.core.keys import Key
 from sage_rlvr.core.kl import estimate
 from sage_rlvr.core.reductions import Reduction
+from sage_rlvr.core.rewards import RewardTransform
 from sage_rlvr.core.schedules import show
 from sage_rlvr.core.signals import Batch, Signals, masked_mean
 from sage_rlvr.core.surrogates import Surrogate
+from sage_rlvr.core.token_weights import TokenWeight
 from sage_rlvr.errors import ConfigError, DataError
+from sage_rlvr.registry import Registry
 
 PerToken = Float[Tensor, "B T"]
-
-
-class RewardTransform(Protocol):
-    """Rewards (P, G) and lengths in tokens (P, G) become rewards (P, G), before the advantage.
-
-    `describe` prints its `equation`, a text; without one its name. `needs`, a frozenset, names the optional signals
-    that an engine must compute for it.
-    """
-
-    def __call__(self, rewards: Float[Tensor, "P G"], lengths: Int[Tensor, "P G"], /) -> Float[Tensor, "P G"]: ...
-
-
-class TokenWeight(Protocol):
-    """Signals become a factor (B, T) on the advantage. `equation` and `needs` as in `RewardTransform`."""
-
-    def __call__(self, signals: Signals, /) -> PerToken: ...
-
-
-@runtime_checkable
-class RolloutPlan(Protocol):
-    """Which groups a step trains on. An engine draws `prompts_per_step` groups, keeps those that `keeps` marks, and
-    refills what is missing with new prompts, at most `max_refills` times; then it goes on with what it has.
-
-    `keeps` sees the verifier's raw rewards (P, G), before any transform, and returns (P,) bool, for each group by itself.
-    """
-
-    @property
-    def equation(self) -> str: ...
-
-    @property
-    def max_refills(self) -> int: ...
-
-    def keeps(self, rewards: Float[Tensor, "P G"]) -> Bool[Tensor, " P"]: ...
 
 
 @dataclass(frozen=True)
@@ -106,6 +77,9 @@ class Method:
     def describe(self) -> str:
         """The objective that is really optimised, values filled in, and the expected gradient of its KL term."""
         return _describe(self)
+
+
+METHODS: Registry[Callable[..., Method]] = Registry("method")
 
 
 def shape(method: Method, signals: Signals, step: int, total_steps: int, key: Key) -> PerToken:

@@ -15,6 +15,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from sage_rlvr.errors import ConfigError
+from sage_rlvr.registry import Registry
 
 PerToken = Float[Tensor, "B T"]
 Mask = Bool[Tensor, "B T"]
@@ -40,10 +41,14 @@ class Reduction(Protocol):
     def __call__(self, per_token: PerToken, mask: Mask, budget: float | None = None) -> Float[Tensor, ""]: ...
 
 
+REDUCTIONS: Registry[type] = Registry("reduction")
+
+
 def _counted(per_token: PerToken, mask: Mask) -> PerToken:
     return torch.where(mask, per_token, torch.zeros((), dtype=per_token.dtype, device=per_token.device))
 
 
+@REDUCTIONS.register
 @dataclass(frozen=True)
 class SequenceMean:
     """Mean over rows of the mean over a row's tokens (GRPO): (1/B) sum_i (1/|y_i|) sum_t. An empty row adds 0."""
@@ -61,6 +66,7 @@ class SequenceMean:
         return rows.sum() / (self.budget(mask) if budget is None else budget)
 
 
+@REDUCTIONS.register
 @dataclass(frozen=True)
 class TokenMean:
     """Mean over all counted tokens of the update (DAPO, arXiv 2503.14476): sum_i sum_t / sum_i |y_i|."""
@@ -76,6 +82,7 @@ class TokenMean:
         return _counted(per_token, mask).sum() / (self.budget(mask) if budget is None else budget)
 
 
+@REDUCTIONS.register
 @dataclass(frozen=True)
 class FixedBudget:
     """Sum divided by rows * tokens, a constant (Dr. GRPO, arXiv 2503.20783): (1/(B L)) sum_i sum_t.

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Literal, Protocol, runtime_checkable
 
 from sage_rlvr.errors import ConfigError
+from sage_rlvr.registry import Registry
 
 
 @runtime_checkable
@@ -15,6 +16,9 @@ class Schedule(Protocol):
     """Anything that maps (step counted from 0, total_steps) to a float without memory."""
 
     def __call__(self, step: int, total_steps: int) -> float: ...
+
+
+SCHEDULES: Registry[type] = Registry("schedule")
 
 
 def _progress(step: int, total_steps: int) -> float:
@@ -28,6 +32,7 @@ def _require_finite(owner: str, **values: float) -> None:
             raise ConfigError(f"{owner}: {name} = {value!r} is not a finite number; give one, for example {name}=0.1.")
 
 
+@SCHEDULES.register
 @dataclass(frozen=True)
 class Constant:
     """The same value at every step."""
@@ -41,6 +46,7 @@ class Constant:
         return float(self.value)
 
 
+@SCHEDULES.register
 @dataclass(frozen=True)
 class Linear:
     """A straight line from `start` at step 0 to `end` at the last step."""
@@ -56,6 +62,7 @@ class Linear:
         return (1.0 - done) * self.start + done * self.end
 
 
+@SCHEDULES.register
 @dataclass(frozen=True)
 class Cosine:
     """Half a cosine from `start` at step 0 to `end` at the last step."""
@@ -70,6 +77,7 @@ class Cosine:
         return self.end + (self.start - self.end) * 0.5 * (1.0 + math.cos(math.pi * _progress(step, total_steps)))
 
 
+@SCHEDULES.register
 @dataclass(frozen=True)
 class CosineCycles:
     """Half cosines from a decaying upper value down to `lower`, again and again, as SAGE (arXiv 2605.18864) has it.
@@ -115,14 +123,6 @@ class CosineCycles:
             UserWarning,
             stacklevel=3,
         )
-
-
-SCHEDULES: dict[str, type] = {
-    "constant": Constant,
-    "linear": Linear,
-    "cosine": Cosine,
-    "cosine_cycles": CosineCycles,
-}
 
 
 def as_schedule(value: float | Schedule) -> Schedule:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from sage_rlvr.core.signals import masked_mean
 from sage_rlvr.errors import ConfigError
+from sage_rlvr.registry import Registry
 
 PerToken = Float[Tensor, "B T"]
 LARGEST_LOG_RATIO = 20.0
@@ -29,6 +30,10 @@ class Surrogate(Protocol):
     ) -> tuple[PerToken, dict[str, float]]: ...
 
 
+SURROGATES: Registry[type] = Registry("surrogate")
+
+
+@SURROGATES.register
 @dataclass(frozen=True)
 class Clip:
     """-min(rho A, clip(rho, 1 - low, 1 + high) A), rho = pi / pi_old (PPO, arXiv 1707.06347; high > low is DAPO's).

@@ -25,13 +25,13 @@ from sage_rlvr.evaluation.evaluate import evaluation_problems, world_identity
 from sage_rlvr.evaluation.sample_rows import prompt_hash, unescape
 from sage_rlvr.evaluation.samples import SampleStore
 from sage_rlvr.models.policy import Tokens
+from sage_rlvr.tasks.chat import fit_tokenizer, render
 from sage_rlvr.tasks.countdown import Problem as CountdownProblem
 from sage_rlvr.tasks.countdown import render as render_countdown
 from sage_rlvr.tasks.countdown import solutions
 from sage_rlvr.tasks.knights_and_knaves import KnightsAndKnaves
 from sage_rlvr.tasks.math import TASKS, MathTask, digest
 from sage_rlvr.tasks.prompts import AS_IS, FORMATS, Message, PromptFormat
-from sage_rlvr.training.trl.data import fit_tokenizer, render
 from sage_rlvr.verifiers import MATHEMATICS, Verdict
 from sage_rlvr.verifiers.answers import bare, extract, spelling
 from sage_rlvr.verifiers.knights_and_knaves import HEADING

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -180,7 +180,7 @@ def _written(one: Difference) -> dict[str, Any]:
         "b": one.b,
         "metric": one.metric,
         "sentence": text,
-        **asdict(one.comparison),
+        **one.comparison.told_dict(),
     }
 
 

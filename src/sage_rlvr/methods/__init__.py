@@ -1,8 +1,6 @@
 """Published methods, one file each; `METHODS` maps the names used in recipes to their factories."""
 
-from collections.abc import Callable
-
-from sage_rlvr.core.method import Method
+from sage_rlvr.core.method import METHODS, Method
 from sage_rlvr.methods.bnpo import bnpo
 from sage_rlvr.methods.dapo import dapo
 from sage_rlvr.methods.dr_grpo import dr_grpo
@@ -12,18 +10,6 @@ from sage_rlvr.methods.grpo_token_mean import grpo_token_mean
 from sage_rlvr.methods.no_kl import no_kl
 from sage_rlvr.methods.rloo import rloo
 from sage_rlvr.methods.sage import sage
-
-METHODS: dict[str, Callable[..., Method]] = {
-    "grpo": grpo,
-    "dr_grpo": dr_grpo,
-    "rloo": rloo,
-    "no_kl": no_kl,
-    "forward_kl": forward_kl,
-    "dapo": dapo,
-    "bnpo": bnpo,
-    "grpo_token_mean": grpo_token_mean,
-    "sage": sage,
-}
 
 __all__ = [
     "METHODS",

@@ -7,7 +7,7 @@ from sage_rlvr.core.anchor import Placement
 from sage_rlvr.core.divergences import Divergence
 from sage_rlvr.core.dynamic_sampling import DynamicSampling
 from sage_rlvr.core.kl import Estimator
-from sage_rlvr.core.method import Method
+from sage_rlvr.core.method import METHODS, Method
 from sage_rlvr.core.reductions import TokenMean
 from sage_rlvr.core.rewards import OverlongShaping
 from sage_rlvr.core.schedules import Schedule
@@ -16,6 +16,7 @@ from sage_rlvr.errors import ConfigError
 from sage_rlvr.methods.anchors import anchor_of
 
 
+@METHODS.register
 def dapo(
     *,
     beta: float | Schedule = 0.0,

@@ -6,13 +6,14 @@ from sage_rlvr.core.advantages import GroupCentred
 from sage_rlvr.core.anchor import Placement
 from sage_rlvr.core.divergences import Divergence
 from sage_rlvr.core.kl import Estimator
-from sage_rlvr.core.method import Method
+from sage_rlvr.core.method import METHODS, Method
 from sage_rlvr.core.reductions import FixedBudget
 from sage_rlvr.core.schedules import Schedule
 from sage_rlvr.core.surrogates import Clip
 from sage_rlvr.methods.anchors import anchor_of
 
 
+@METHODS.register
 def dr_grpo(
     *,
     beta: float | Schedule = 0.0,

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from sage_rlvr.core.method import Method
+from sage_rlvr.core.method import METHODS, Method
 from sage_rlvr.core.schedules import Schedule
 from sage_rlvr.methods.grpo import grpo
 
 
+@METHODS.register
 def forward_kl(
     *,
     beta: float | Schedule = 0.05,

@@ -6,13 +6,14 @@ from sage_rlvr.core.advantages import GroupNormalised
 from sage_rlvr.core.anchor import Placement
 from sage_rlvr.core.divergences import Divergence
 from sage_rlvr.core.kl import Estimator
-from sage_rlvr.core.method import Method
+from sage_rlvr.core.method import METHODS, Method
 from sage_rlvr.core.reductions import TokenMean
 from sage_rlvr.core.schedules import Schedule
 from sage_rlvr.core.surrogates import Clip
 from sage_rlvr.methods.anchors import anchor_of
 
 
+@METHODS.register
 def grpo_token_mean(
     *,
     beta: float | Schedule = 0.05,

@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 from sage_rlvr.core.guides import Branch, Guide
-from sage_rlvr.core.method import Method
+from sage_rlvr.core.method import METHODS, Method
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.methods.grpo import grpo
 
 PAPER_GUIDE = Branch(ratio=0.3, threshold=1.2)
 
 
+@METHODS.register
 def sage(base: Method | None = None, guide: Guide = PAPER_GUIDE) -> Method:
     """`base` with pi_ref replaced by q * pi_ref, log q = guide(signals); everything else stays (Eqs. 6, 7, 38).
 

@@ -502,7 +502,7 @@ def seeds_to_dict(summary: SeedSummary) -> dict[str, Any]:
         for name, values in summary.scores.items()
         for rows in [list(zip(summary.labels, values.tolist(), strict=True))]
     }
-    comparisons = [{"a": v.a, "b": v.b, "k": v.k, **asdict(v.comparison)} for v in summary.verdicts]
+    comparisons = [{"a": v.a, "b": v.b, "k": v.k, **v.comparison.told_dict()} for v in summary.verdicts]
     return plain(
         {
             "schema": 1, "seeds": summary.labels, "problems": first.problems, "split": first.split, "world": first.world,

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
+from enum import StrEnum
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -35,45 +37,108 @@ Floats = NDArray[np.float64]
 
 CHECKPOINTS = "these checkpoints"
 METHODS = "these methods"
-CANNOT_TELL = "cannot be told (one training seed)"
-TWO_SEEDS = "cannot be told (two training seeds: a claim about methods needs at least three)"
 FEWEST_SEEDS = 3
-NO_SCATTER = "cannot be told (the same difference in all {} training seeds: are they different runs?)"
-ALONE = " taken alone"  # of a difference that does not outlast the correction for how many were tried
 FLIPS = 9999
+Outcome = Literal["better", "worse", "tied", "unknown"]
+Level = Literal["problems", "training seeds"]
+
+
+class Reason(StrEnum):
+    """Why an outcome is "unknown"; `results.words` says it in words."""
+
+    NONE = ""
+    ONE_SEED = "one seed"
+    TWO_SEEDS = "two seeds"
+    NO_SCATTER = "no scatter"
+    FEW_PROBLEMS = "few problems"
+    NO_COMMON_RANGE = "no common range"
+    RESAMPLES = "resamples without a common range"
+    FRONTIER_END = "end of the frontier"
+    BEYOND = "beyond the frontier"
+    BELOW = "below the frontier"
+    NOT_NEAR = "not near"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """a - b, paired.
+    """a - b, paired; values only.
 
-    `difference` holds the uncertainty over problems (level "these checkpoints") or over training seeds (level "these
-    methods", `problems` of them held fixed); `p` is two-sided, `adjusted` its Holm value among `family` comparisons.
-    `verdict`, from a's side: "better", "worse", "tied", "cannot be told (why)", or "better taken alone" where only p is
-    below 1 - level. `detectable`, the minimum detectable difference: the smallest true one that this very rule, taken alone,
-    finds 4 times in 5, if the units scatter as these did; `detectable_high`: its upper 95 % limit (`detectable_up_to`), since
-    the scatter of few units is itself a guess. What a comparison rules out is told by its interval alone (`excludes`).
+    `difference` holds the uncertainty over problems (about these checkpoints) or over training seeds (about these methods,
+    `problems` of them held fixed); `p` is two-sided and raw, NaN where no test is made. `outcome` is from a's side and before
+    any correction. `mde`, the minimum detectable difference: the smallest true one that this very rule, taken alone, finds
+    with 80 % power, if the units scatter as these did. What a comparison rules out is told by its interval alone (`excludes`).
     """
 
     difference: Interval
-    p: float
-    verdict: str
-    detectable: float
-    detectable_high: float = field(init=False)
-    level: str
-    mean_a: float
-    mean_b: float
+    p: float = math.nan
+    outcome: Outcome
+    reason: Reason = Reason.NONE
+    mde: float = math.inf
+    over: Level = "problems"
+    mean_a: float = math.nan
+    mean_b: float = math.nan
     problems: int | None = None
     adjusted: float = math.nan
     family: int = 1
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "detectable_high", detectable_up_to(self.detectable, self.difference.n))
+    @property
+    def mde_limit(self) -> float:
+        """Upper 95 % limit of `mde`: the scatter of few units is itself a guess (`detectable_up_to`)."""
+        return detectable_up_to(self.mde, self.difference.n)
+
+    @property
+    def verdict(self) -> str:
+        """For the old pipelines."""
+        if self.reason:
+            return _WHY[self.reason].format(self.difference.n)
+        weak = self.outcome in ("better", "worse") and self.adjusted >= 1 - self.difference.level
+        return self.outcome + ALONE * weak
 
     @property
     def told(self) -> bool:
+        """For the old pipelines."""
+        return self.known
+
+    @property
+    def detectable(self) -> float:
+        """For the old pipelines."""
+        return self.mde
+
+    @property
+    def detectable_high(self) -> float:
+        """For the old pipelines."""
+        return self.mde_limit
+
+    @property
+    def level(self) -> str:
+        """For the old pipelines."""
+        return CHECKPOINTS if self.over == "problems" else METHODS
+
+    def told_dict(self) -> dict[str, Any]:
+        """For the old pipelines."""
+        names = ("verdict", "detectable", "detectable_high", "level", "p", "mean_a", "mean_b", "problems", "adjusted", "family")
+        return {"difference": asdict(self.difference)} | {name: getattr(self, name) for name in names}
+
+    @property
+    def known(self) -> bool:
         """Whether there is a verdict at all."""
-        return not self.verdict.startswith("cannot")
+        return self.outcome != "unknown"
+
+
+_WHY = {
+    Reason.ONE_SEED: "cannot be told (one training seed)",
+    Reason.TWO_SEEDS: "cannot be told (two training seeds: a claim about methods needs at least three)",
+    Reason.NO_SCATTER: "cannot be told (the same difference in all {} training seeds: are they different runs?)",
+    Reason.FEW_PROBLEMS: "cannot be told (too few problems: {})",
+}
+CANNOT_TELL, TWO_SEEDS = _WHY[Reason.ONE_SEED], _WHY[Reason.TWO_SEEDS]
+ALONE = " taken alone"
+
+
+def unknown(reason: Reason, *, value: float = math.nan, n: int = 0, over: Level = "problems", level: float = 0.95) -> Comparison:
+    """A comparison that could not be made, and why."""
+    gap = Interval(value=value, low=-math.inf, high=math.inf, level=level, over=over, n=n)
+    return Comparison(difference=gap, outcome="unknown", reason=reason, over=over)
 
 
 def paired(
@@ -90,7 +155,7 @@ def paired(
     "better" or "worse" needs both: the interval over problems leaves zero out, and the sign-flip permutation test has
     p < 1 - level. Everything else is "tied"; below 6 problems the test cannot reach 0.05 and nothing can be told. Shares in
     [0, 1] (`shares`; None: where all scores lie there) get the interval of `share_difference` unless `bootstrap_sees` their
-    gaps, all other scores BCa, which covers differences of few discordant problems too rarely (docs/verdicts.md).
+    gaps, all other scores BCa, which covers differences of few discordant problems too rarely (docs/concepts/statistics.md).
     """
     left, right = same_shape(a, b, 1)
     gaps = left - right
@@ -101,13 +166,14 @@ def paired(
         interval = mean_interval(gaps, level=level, resamples=resamples, seed=seed)
         found = detectable_paired(gaps, alpha=1 - level, seed=seed)
     p = sign_flip_p(gaps, seed=seed)
-    verdict = too_few(len(gaps), level) or _verdict(interval, p, level)
+    few = len(gaps) < fewest_units(1 - level)
+    outcome: Outcome = "unknown" if few else _outcome(interval, p, level)
     return Comparison(
         difference=interval,
         p=p,
-        verdict=verdict,
-        detectable=max(found, abs(interval.value)) if verdict == "tied" else found,
-        level=CHECKPOINTS,
+        outcome=outcome,
+        reason=Reason.FEW_PROBLEMS if few else Reason.NONE,
+        mde=max(found, abs(interval.value)) if outcome == "tied" else found,
         mean_a=float(left.mean()),
         mean_b=float(right.mean()),
     )
@@ -128,24 +194,23 @@ def paired_seeds(
     """Compare two methods: a, b (S, N) or (S,), row s being training seed s of both, the same problems in each.
 
     Each seed gives one mean difference; Student's t with S - 1 degrees of freedom over seeds, the problems held fixed.
-    With fewer than three seeds the verdict is "cannot be told (...)", and so it is where all differ by one number that is not
-    0: seeds without scatter say nothing of the next one. shared: a standard error that all seeds' differences have in common;
-    least: no half-width is below it (both 0 for exact scores; `paired_seed_counts` has them).
+    With fewer than three seeds the outcome is "unknown", and so it is where all differ by one number that is not 0: seeds
+    without scatter say nothing of the next one. shared: a standard error that all seeds' differences have in common; least: no
+    half-width is below it (both 0 for exact scores; `paired_seed_counts` has them).
     """
     left, right = same_shape(a, b, np.ndim(a))
     gaps = (left - right).reshape(len(left), -1).mean(axis=1)
     seeds, mean = len(gaps), _finite(float(gaps.mean()))
     error = _seeds_error(gaps, level, shared, least)
     interval, p = _by_student(mean, error, seeds, level)
-    verdict = _verdict(interval, p, level) if math.isfinite(p) else NO_SCATTER.format(seeds)
-    if seeds < FEWEST_SEEDS:
-        verdict = (CANNOT_TELL, TWO_SEEDS)[seeds - 1]
+    reason = seeds_reason(seeds) or (Reason.NONE if math.isfinite(p) else Reason.NO_SCATTER)
     return Comparison(
         difference=interval,
         p=p,
-        verdict=verdict,
-        detectable=detectable(error * math.sqrt(seeds), seeds, alpha=1 - level) if math.isfinite(p) else math.inf,
-        level=METHODS,
+        outcome="unknown" if reason else _outcome(interval, p, level),
+        reason=reason,
+        mde=detectable(error * math.sqrt(seeds), seeds, alpha=1 - level) if math.isfinite(p) else math.inf,
+        over="training seeds",
         mean_a=float(left.mean()),
         mean_b=float(right.mean()),
         problems=left.shape[1] if left.ndim == 2 else None,
@@ -166,6 +231,11 @@ def paired_seed_counts(n: int, a: ArrayLike, b: ArrayLike, k: int, *, level: flo
     found = paired_seeds(left, right, level=level, shared=control_error(n, b, k) if once else 0.0, least=least)
     over = "training seeds and the control's samples" if once else "training seeds"
     return replace(found, difference=replace(found.difference, over=over))
+
+
+def seeds_reason(seeds: int) -> Reason:
+    """Why so many training seeds carry no claim about methods."""
+    return {1: Reason.ONE_SEED, 2: Reason.TWO_SEEDS}.get(seeds, Reason.NONE)
 
 
 def control_error(n: int, c: ArrayLike, k: int) -> float:
@@ -196,9 +266,7 @@ def adjust(comparisons: Sequence[Comparison]) -> list[Comparison]:
     tested = [i for i, c in enumerate(comparisons) if math.isfinite(c.p)]
     out = list(comparisons)
     for i, p in zip(tested, holm([comparisons[i].p for i in tested]).tolist(), strict=True):
-        c = comparisons[i]
-        weak = c.verdict in ("better", "worse") and p >= 1 - c.difference.level
-        out[i] = replace(c, adjusted=p, family=len(tested), verdict=c.verdict + ALONE * weak)
+        out[i] = replace(comparisons[i], adjusted=p, family=len(tested))
     return out
 
 
@@ -310,7 +378,7 @@ def same_shape(a: ArrayLike, b: ArrayLike, dims: int) -> tuple[Floats, Floats]:
     return left, right
 
 
-def _verdict(interval: Interval, p: float, level: float) -> str:
+def _outcome(interval: Interval, p: float, level: float) -> Outcome:
     if interval.contains(0.0) or not p < 1 - level:
         return "tied"
     return "better" if interval.value > 0 else "worse"

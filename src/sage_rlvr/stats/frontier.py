@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import stats
 
 from sage_rlvr.errors import DataError
-from sage_rlvr.stats.comparison import FEWEST_SEEDS, minimum_detectable, signed
+from sage_rlvr.stats.comparison import FEWEST_SEEDS, Comparison, Outcome, Reason, minimum_detectable, signed, unknown
 from sage_rlvr.stats.intervals import (
     RESAMPLES,
     SEED,
@@ -69,6 +69,12 @@ class AtEqualPass1:
     difference: Interval | None
     reason: str = ""
     detectable: float = math.inf
+    why: Reason = Reason.NONE
+
+    @property
+    def comparison(self) -> Comparison:
+        """As a row of the list of comparisons; no test is made, the interval alone decides."""
+        return _by_interval(self.difference, self.detectable, self.why)
 
     @property
     def detectable_high(self) -> float:
@@ -91,6 +97,12 @@ class FrontierGap:
     verdict: str
     reason: str = ""
     detectable: float = math.inf
+    why: Reason = Reason.NONE
+
+    @property
+    def comparison(self) -> Comparison:
+        """As a row of the list of comparisons; no test is made, the interval alone decides."""
+        return _by_interval(self.difference, self.detectable, self.why)
 
     @property
     def detectable_high(self) -> float:
@@ -234,7 +246,8 @@ def at_equal_pass1(
     here = passk_at(float(one.mean()), points)
     if here is None:
         reason = _outside(float(one.mean()), points, whose)
-        return AtEqualPass1(base_passk=None, temperature=None, difference=None, reason=reason)
+        side = Reason.BEYOND if float(one.mean()) > best_pass1(points).pass1 else Reason.BELOW
+        return AtEqualPass1(base_passk=None, temperature=None, difference=None, reason=reason, why=side)
     table = _table(base, k)
     columns = [one, many, *(column for pair in table.values() for column in pair)]
     if len({len(column) for column in columns}) > 1:
@@ -242,16 +255,18 @@ def at_equal_pass1(
     boot = bootstrap_means(np.stack(columns, axis=1), resamples=resamples, seed=seed)
     gaps = [_gap_of_row(row, list(table)) for row in boot]
     seen = [gap for gap in gaps if gap is not None]
-    value, interval, reason, found = float(many.mean()) - here[0], None, "", math.inf
+    value, interval, reason, found, why = float(many.mean()) - here[0], None, "", math.inf, Reason.NONE
     if len(one) < fewest_units(1 - level):
-        reason = f"cannot be told: too few problems ({len(one)})"
+        reason, why = f"cannot be told: too few problems ({len(one)})", Reason.FEW_PROBLEMS
     elif len(seen) >= level * len(gaps):
         low, rare, often, high = np.quantile(seen, [(1 - level) / 2, 0.2, 0.8, (1 + level) / 2]).tolist()
         interval = Interval(value=value, low=low, high=high, level=level, over="problems", n=len(one))
         found = max(2 * value - low - rare, high + often - 2 * value, abs(value))
     else:
-        reason = f"cannot be told: too close to the end of {whose}'s frontier for an interval"
-    return AtEqualPass1(base_passk=here[0], temperature=here[1], difference=interval, reason=reason, detectable=found)
+        reason, why = f"cannot be told: too close to the end of {whose}'s frontier for an interval", Reason.FRONTIER_END
+    return AtEqualPass1(
+        base_passk=here[0], temperature=here[1], difference=interval, reason=reason, detectable=found, why=why
+    )
 
 
 def compare_frontiers(
@@ -300,7 +315,8 @@ def _compare_tables(a: Columns, b: Columns, over: str, level: float, resamples: 
     plain = gap_to_frontier(_points(a), _points(b))
     if plain.value is None:
         return FrontierGap(
-            difference=None, value=None, low=plain.low, high=plain.high, verdict=plain.reason, reason=plain.reason
+            difference=None, value=None, low=plain.low, high=plain.high, verdict=plain.reason, reason=plain.reason,
+            why=Reason.NO_COMMON_RANGE,
         )
     columns = [column for table in (a, b) for pair in table.values() for column in pair]
     if len({len(column) for column in columns}) > 1:
@@ -309,10 +325,11 @@ def _compare_tables(a: Columns, b: Columns, over: str, level: float, resamples: 
     boot = bootstrap_means(np.stack(columns, axis=1), resamples=resamples, seed=seed)
     gaps = [_mean_gap(row[:split:2], row[1:split:2], row[split::2], row[split + 1 :: 2]) for row in boot]
     seen = [gap for gap in gaps if gap is not None]
-    interval, found, reason = None, math.inf, ""
+    interval, found, reason, why = None, math.inf, "", Reason.NONE
     if n < fewest_units(1 - level):
-        reason = f"cannot be told: too few problems ({n})"
+        reason, why = f"cannot be told: too few problems ({n})", Reason.FEW_PROBLEMS
     elif len(seen) < level * len(gaps):
+        why = Reason.RESAMPLES
         reason = f"cannot be told: {len(gaps) - len(seen)} of {len(gaps)} resamples have {NO_COMMON_RANGE}"
     else:
         low, rare, often, high = np.quantile(seen, [(1 - level) / 2, 0.2, 0.8, (1 + level) / 2]).tolist()
@@ -330,7 +347,15 @@ def _compare_tables(a: Columns, b: Columns, over: str, level: float, resamples: 
         verdict=reason or word,
         reason=reason,
         detectable=found,
+        why=why,
     )
+
+
+def _by_interval(difference: Interval | None, mde: float, why: Reason) -> Comparison:
+    if difference is None:
+        return unknown(why)
+    outcome: Outcome = "tied" if difference.contains(0.0) else "better" if difference.value > 0 else "worse"
+    return Comparison(difference=difference, outcome=outcome, mde=mde)
 
 
 def frontier_sentence(gap: FrontierGap, name_a: str, name_b: str, k: int) -> str:

@@ -1,6 +1,6 @@
 """Intervals: every number with the uncertainty it holds, and only that one, named in `over`.
 
-Which one is used when, and how often each covers: docs/verdicts.md, made by `python benchmarks/interval_coverage.py`.
+Which one is used when, and how often each covers: docs/concepts/statistics.md, made by `python benchmarks/interval_coverage.py`.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ def wilson(successes: int, n: int, *, level: float = 0.95, over: str = "problems
 
 
 def share_interval(values: ArrayLike, *, level: float = 0.95, over: str = "problems") -> Interval:
-    """Mean of shares (N,) in [0, 1], one a problem (pass@k, a win): the interval that docs/verdicts.md measures.
+    """Mean of shares (N,) in [0, 1], one a problem (pass@k, a win): the interval that docs/concepts/statistics.md measures.
 
     Wilson where every share is 0 or 1. Else BCa where `bootstrap_sees` both the shares and what they lack, and the
     Beta-Binomial limits of `share_limits` where it does not, as below 300 problems. One problem gives an infinite interval.

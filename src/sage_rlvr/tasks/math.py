@@ -20,10 +20,12 @@ from pathlib import Path
 from typing import Any
 
 from sage_rlvr.errors import ConfigError, DataError
+from sage_rlvr.tasks.datasets import Example, examples
 from sage_rlvr.tasks.pinned import Pinned, fetch
 from sage_rlvr.tasks.prompts import BOXED, Message, PromptFormat
+from sage_rlvr.tasks.rows import DataSource
 from sage_rlvr.verifiers import Verdict
-from sage_rlvr.verifiers.answers import last_box, no_number
+from sage_rlvr.verifiers.answers import last_box
 from sage_rlvr.verifiers.pool import Pool, shared
 
 ENVIRONMENT = "SAGE_RLVR_DATA"
@@ -36,7 +38,7 @@ _DAPO_ROWS = 2000
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One problem. answer: the gold. solved: the answer that the source's worked solution ends with, where it has one."""
+    """One problem. answer: the gold. solved: what the source's worked solution ends with, where it has one. talk: its messages."""
 
     problem_id: str
     text: str
@@ -44,6 +46,12 @@ class Problem:
     level: int | None = None
     subject: str = ""
     solved: str = field(default="", compare=False)
+    talk: tuple[Message, ...] = field(default=(), compare=False)
+
+    @property
+    def asked(self) -> str | list[Message]:
+        """What a prompt format is given: the text, or the messages of a row that brings some."""
+        return list(self.talk) or self.text
 
 
 def _lines(data: bytes) -> list[dict[str, Any]]:
@@ -219,63 +227,23 @@ def digest(problems: Iterable[Problem]) -> str:
     return found.hexdigest()
 
 
-def read_rows(path: Path) -> list[Problem]:
-    """The problems of a .jsonl file: one object a line with problem (or question) and answer, and id where there is one.
-
-    `DataError` names file, line and column of what is missing, is no text or number, or occurs twice.
-    """
-    made: list[Problem] = []
-    first: dict[str, int] = {}
-    try:
-        lines = path.read_text(encoding="utf-8-sig").split("\n")
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{path}: cannot be read: {error}") from error
-    for number, line in enumerate(lines, start=1):
-        if not line.strip():
-            continue
-        place = f"{path}:{number}"
-        problem = _row(line, place, len(made))
-        if problem.problem_id in first:
-            raise DataError(
-                f"{place}, column id: {problem.problem_id!r} is there already, line {first[problem.problem_id]}"
-            )
-        first[problem.problem_id] = number
-        made.append(problem)
-    if not made:
-        raise DataError(f"{path}: holds no rows; one JSON object a line is expected")
-    return made
+def read_rows(path: Path, prompts_first: bool = False) -> list[Problem]:
+    """The problems of a file of rows (`sage_rlvr.tasks.datasets`). ConfigError for columns, DataError for rows, with places."""
+    found = examples(DataSource(path=str(path)), prompts_first=prompts_first).examples
+    return [_own(one) for one in found]
 
 
-def json_row(line: str, place: str) -> dict[str, Any]:
-    """A line of a .jsonl file as column -> value; `DataError` with its place where it is none."""
-    try:
-        row = json.loads(line)
-    except ValueError as error:
-        raise DataError(f"{place}: no JSON ({error}); mend or delete that line") from error
-    if not isinstance(row, dict):
-        raise DataError(f"{place}: {type(row).__name__} and no mapping of column to value")
-    return row
-
-
-def _row(line: str, place: str, number: int) -> Problem:
-    row = json_row(line, place)
-    text = row.get("problem", row.get("question"))
-    if not isinstance(text, str) or not text.strip():
-        raise DataError(f"{place}, column problem (or question): {text!r:.60}; a text is expected")
-    gold = row.get("answer")
-    if isinstance(gold, bool) or not isinstance(gold, str | int | float) or not str(gold).strip():
-        raise DataError(f"{place}, column answer: {gold!r:.60}; one text or number is expected")
-    if no_number(gold):
-        raise DataError(f"{place}, column answer: {gold!r} is no answer; mend or delete that line")
-    gold = int(gold) if isinstance(gold, float) and gold.is_integer() else gold
-    level, solution = row.get("level"), row.get("solution")
+def _own(one: Example) -> Problem:
+    said = [{"role": "user", "content": one.problem}] if isinstance(one.problem, str) else one.problem
+    level, solution = one.row.get("level"), one.row.get("solution")
     return Problem(
-        str(row.get("id", number)),
-        text,
-        str(gold),
+        one.problem_id,
+        "\n\n".join(message["content"] for message in said),
+        one.answer,
         level if isinstance(level, int) else None,
-        str(row.get("subject", "")),
+        str(one.row.get("subject", "")),
         _solved(solution) if isinstance(solution, str) else "",
+        () if isinstance(one.problem, str) else tuple(said),
     )
 
 

@@ -12,6 +12,7 @@ from torch import Tensor
 from sage_rlvr.core.keys import Key
 from sage_rlvr.core.signals import Signals
 from sage_rlvr.errors import ConfigError
+from sage_rlvr.registry import Registry
 
 if TYPE_CHECKING:
     from sage_rlvr.core.guides.compose import Compose
@@ -44,6 +45,9 @@ class Guide(Protocol):
     def equation(self) -> str: ...
 
     def __call__(self, signals: Signals, step: int, total_steps: int, key: Key) -> PerToken: ...
+
+
+GUIDES: Registry[type] = Registry("guide")
 
 
 class Multiplies:

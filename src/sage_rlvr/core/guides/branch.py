@@ -9,12 +9,13 @@ from typing import ClassVar
 
 import torch
 
-from sage_rlvr.core.guides.base import Banded, DependsOn, PerToken, Source, require_source, row_quantile
+from sage_rlvr.core.guides.base import GUIDES, Banded, DependsOn, PerToken, Source, require_source, row_quantile
 from sage_rlvr.core.keys import Key
 from sage_rlvr.core.signals import Signals
 from sage_rlvr.errors import ConfigError
 
 
+@GUIDES.register
 @dataclass(frozen=True)
 class Branch(Banded):
     """q_t = 1 + ratio * ReLU(H_t - threshold), H_t the entropy at the prefix in nats (Eq. 11).

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from sage_rlvr.core.guides.base import DependsOn, Guide, Mask, Multiplies, PerToken, band_of, is_clamped
+from sage_rlvr.core.guides.base import GUIDES, DependsOn, Guide, Mask, Multiplies, PerToken, band_of, is_clamped
 from sage_rlvr.core.guides.flat import Flat
 from sage_rlvr.core.keys import Key, widest_float
 from sage_rlvr.core.signals import Signals
@@ -58,6 +58,7 @@ def clamped(guide: Guide, signals: Signals, step: int, total_steps: int, key: Ke
     return torch.stack([torch.zeros_like(signals.mask), *edges]).any(dim=0) & signals.mask
 
 
+@GUIDES.register
 @dataclass(frozen=True)
 class Compose(Multiplies):
     """q = product of the guides' q: the sum of their log q, each inside its own band.
@@ -110,6 +111,7 @@ class Compose(Multiplies):
             yield guide, guide(signals, step, total_steps, key.fold(f"compose/{copy}") if copy else key)
 
 
+@GUIDES.register
 @dataclass(frozen=True)
 class Placebo(Multiplies):
     """The q of `guide`, permuted over counted tokens: the same strength, in places that mean nothing.

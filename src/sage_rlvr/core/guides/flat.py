@@ -7,11 +7,12 @@ from typing import ClassVar
 
 import torch
 
-from sage_rlvr.core.guides.base import DependsOn, Multiplies, PerToken
+from sage_rlvr.core.guides.base import GUIDES, DependsOn, Multiplies, PerToken
 from sage_rlvr.core.keys import Key
 from sage_rlvr.core.signals import Signals
 
 
+@GUIDES.register
 @dataclass(frozen=True)
 class Flat(Multiplies):
     """q_t = 1: the anchor is the reference itself."""

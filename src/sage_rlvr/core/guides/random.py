@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import torch
 
-from sage_rlvr.core.guides.base import Banded, DependsOn, PerToken
+from sage_rlvr.core.guides.base import GUIDES, Banded, DependsOn, PerToken
 from sage_rlvr.core.keys import Key
 from sage_rlvr.core.schedules import CosineCycles, Schedule, as_schedule, show
 from sage_rlvr.core.signals import Signals
@@ -16,6 +16,7 @@ from sage_rlvr.errors import ConfigError
 PAPER_EPS, PAPER_SIGMA = CosineCycles(0.1, 0.0), CosineCycles(0.15, 0.05)
 
 
+@GUIDES.register
 @dataclass(frozen=True)
 class Random(Banded):
     """q_t ~ N(1, sigma**2) with probability eps, else 1 (Eq. 9); eps in [0, 1] and sigma follow schedules.

@@ -8,12 +8,13 @@ from typing import ClassVar
 
 import torch
 
-from sage_rlvr.core.guides.base import Banded, DependsOn, PerToken
+from sage_rlvr.core.guides.base import GUIDES, Banded, DependsOn, PerToken
 from sage_rlvr.core.keys import Key
 from sage_rlvr.core.signals import Signals
 from sage_rlvr.errors import ConfigError
 
 
+@GUIDES.register
 @dataclass(frozen=True)
 class Rarity(Banded):
     """q_t = exp(power * min(s_t, cap - S_{<t})_+) * pi_ref(y_t)**reference_power, s_t = -log pi(y_t), S_{<t} its sum before t.
@@ -23,7 +24,7 @@ class Rarity(Banded):
     Definition 4.1 does (arXiv 2605.18864); the default is eps = 1/256. Without the cap the rarest would be raised most, which
     is tempering, and most of what is rarest is wrong. The default band is 256**0.5 and binds nowhere at power 0.5: surprisal
     sits in a few tokens, and SAGE's 1.4 would cut those few. `reference_power` above 0 sharpens the reference besides, so that
-    what is rare and the reference holds to be a completion at all is preferred. Chosen on the enumerable world, docs/guides.md.
+    what is rare, and a completion at all to the reference, is preferred. Chosen on the exact world, docs/concepts/guides.md.
     """
 
     name: ClassVar[str] = "rarity"

@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 
 import torch
 
-from sage_rlvr.core.guides.base import Banded, DependsOn, Mask, PerToken, Source, require_source, row_quantile
+from sage_rlvr.core.guides.base import GUIDES, Banded, DependsOn, Mask, PerToken, Source, require_source, row_quantile
 from sage_rlvr.core.keys import Key, widest_float
 from sage_rlvr.core.schedules import CosineCycles, Schedule, as_schedule, show
 from sage_rlvr.core.signals import Signals
@@ -42,6 +42,7 @@ def zscore_weights(surprisals: PerToken, mask: Mask) -> PerToken:
     return torch.sigmoid(torch.where(spread > 1e-6, offset / spread.clamp(min=1e-6), 0.0)).float()
 
 
+@GUIDES.register
 @dataclass(frozen=True)
 class Token(Banded):
     """q_t ~ N(1 + alpha w_t, (sigma w_t)**2), w_t in [0, 1] the row-normalised surprisal -log pi(y_t) (Eq. 10).

@@ -5,7 +5,7 @@ the pictures, and the same measurements on the real Countdown policy. Everything
     <out>/theory.md           the tables
     <out>/theory-*.png        the pictures
 
-`write_docs` puts the same tables between the marks of docs/anchor.md and the pictures beside it, so that nothing there is
+`write_docs` puts the same tables between the marks of docs/concepts/anchor.md and the pictures beside it, so that nothing there is
 typed by hand.
 """
 
@@ -37,7 +37,7 @@ PICTURES = ("anchor", "modes", "forces")
 LAB_SECTION = "The Countdown policy"
 TABLES_HEAD = """# The tables behind anchor.md
 
-Made whole by `sage-rlvr theory --docs docs`; [anchor.md](anchor.md) explains the columns. A claim that "fails, as it
+Made whole by `sage-rlvr theory --docs docs`; [anchor.md](../concepts/anchor.md) explains the columns. A claim that "fails, as it
 should" shows where a theorem stops.
 
 """
@@ -92,7 +92,7 @@ SHORT_METHODS = (("GroupNormalised", "SequenceMean"), ("LeaveOneOut", "FixedBudg
 
 
 def short_tables(found: Findings) -> dict[str, str]:
-    """What docs/anchor.md shows: the map of the paper's guides without the rarer divergences, the resting points of GRPO
+    """What docs/concepts/anchor.md shows: the map of the paper's guides without the rarer divergences, the resting points of GRPO
     and RLOO, and the lab where there is one."""
     from sage_rlvr.theory import claims, effects
 
@@ -220,12 +220,12 @@ def filled(page: str, made: Mapping[str, str]) -> str:
 
 
 def write_docs(found: Findings, docs: Path) -> list[Path]:
-    """The tables of docs/anchor.md, all of docs/anchor_tables.md and the pictures docs/images/anchor-*.png, made again."""
-    page = docs / "anchor.md"
+    """Make the tables of concepts/anchor.md, results/anchor_tables.md and images/anchor-*.png in docs again."""
+    page = docs / "concepts" / "anchor.md"
     if not page.is_file():
-        raise DataError(f"{page} is not there; name the folder that holds anchor.md, as docs/ of the repository does.")
+        raise DataError(f"{page} is not there; name the folder that holds concepts/anchor.md, as docs/ of the repository does.")
     made = filled(page.read_text(encoding="utf-8"), short_tables(found))
-    whole, kept = docs / "anchor_tables.md", ""
+    whole, kept = docs / "results" / "anchor_tables.md", ""
     if found.lab is None and whole.is_file():  # as in anchor.md, the lab's table stays what it was
         _, head, rest = whole.read_text(encoding="utf-8").partition(f"\n\n## {LAB_SECTION}\n")
         kept = (head + rest).rstrip()

@@ -278,8 +278,8 @@ def _plain(value: Any) -> Any:
 
 
 def write_docs(results: Sequence[GuideLabResult], docs: Path) -> list[Path]:
-    """The measured part of docs/guides.md, between its two marks, and its picture, made again."""
-    where = docs / "guides.md"
+    """The measured part of docs/results/guides.md, between its two marks, and its picture, made again."""
+    where = docs / "results" / "guides.md"
     mark = re.compile(r"(<!-- measured:begin -->\n).*(<!-- measured:end -->)", re.DOTALL)
     text = where.read_text(encoding="utf-8") if where.is_file() else ""
     if not mark.search(text):

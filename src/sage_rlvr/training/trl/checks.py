@@ -13,7 +13,7 @@ import trl
 from trl import GRPOTrainer
 
 from sage_rlvr.core.anchor import Anchor
-from sage_rlvr.core.guides import Branch, Flat, Guide, Random, Token, factors, is_flat
+from sage_rlvr.core.guides import GUIDES, Guide, factors, is_flat
 from sage_rlvr.core.method import Method
 from sage_rlvr.errors import CancellingGuide, ConfigError
 from sage_rlvr.methods import METHODS
@@ -22,7 +22,6 @@ from sage_rlvr.training.trl.advantages import computes_advantages, reads_logps
 from sage_rlvr.training.trl.arguments import check_agreement, estimator_of, making
 
 OWN = ("guide", "method", "source", "base_model")  # SageTrainer's keywords beside those of GRPOTrainer
-GUIDES = {kind.__name__.lower(): kind.__name__ for kind in (Branch, Token, Random, Flat)}
 HUB_ID = re.compile(r"[\w-][\w.-]*/[\w.-]+")
 SEAMS = ("_generate_and_score_completions", "_get_per_token_logps_and_entropies", "_compute_loss")
 
@@ -43,7 +42,8 @@ def check_keywords(given: Iterable[str]) -> None:
 def check_kinds(guide: Any, method: Any) -> None:
     """ConfigError, with what to write, where `guide` is no guide or `method` no method: a class, a function, a name."""
     if guide is not None and (isinstance(guide, type) or not isinstance(guide, Guide)):
-        name = guide.__name__ if isinstance(guide, type) else GUIDES.get(str(guide).lower(), "Branch")
+        near = get_close_matches(str(guide).lower(), GUIDES, 1) or ["branch"]
+        name = guide.__name__ if isinstance(guide, type) else GUIDES[near[0]].__name__
         raise ConfigError(f"SageTrainer: guide = {guide!r} is not a guide; write guide={name}().")
     if method is not None and not isinstance(method, Method):
         called = str(getattr(method, "__name__", method))

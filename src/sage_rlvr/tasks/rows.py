@@ -1,42 +1,72 @@
-"""Rows from a file, a folder or the Hub, each with its place: the first `take` of them, read before anything is mapped.
+"""Rows of a file, a folder or the Hub, each with its place: the first `take` of them, read before anything is mapped.
 
     owner/name@revision, .jsonl, .json, .csv, .parquet, a folder of such, a saved Dataset -> mappings of column to value
 
-Files are read here, by the parsers of Python and Arrow alone: no archive is unpacked and no code of a data set is run. What
-the Hub has is read by `datasets`, whose scripts stay off.
+Files are read here, by the parsers of Python and Arrow alone: no archive is unpacked and no code of a data set is run. Only the
+Hub and saved Datasets need the library `datasets`, whose scripts stay off.
 """
 
 from __future__ import annotations
 
 import csv
+import hashlib
 import json
 import math
 import os
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sage_rlvr.config import DataConfig
 from sage_rlvr.errors import ConfigError, DataError
-from sage_rlvr.runs import file_sha256
 
 if TYPE_CHECKING:
     from datasets import Dataset
 
 SUFFIXES = (".jsonl", ".json", ".csv", ".parquet")
-
 Row = dict[str, Any]
+Say = Callable[[str], None]
 
 
 def tell(line: str) -> None:
     """A line on stderr, from the first rank alone."""
     if os.environ.get("RANK", "0") == "0":
         print(line, file=sys.stderr, flush=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataSource:
+    """What is read. The fields are those of `sage_rlvr.config.DataConfig`.
+
+    key: where a message says that an option is set, "data" in a recipe; "" where there is no such place.
+    """
+
+    path: str
+    subset: str | None = None
+    split: str = "train"
+    revision: str | None = None
+    take: int | None = None
+    problem_column: str | None = None
+    answer_column: str | None = None
+    key: str = ""
+
+    @classmethod
+    def of(cls, data: Any) -> DataSource:
+        """The source that the key `data` of a recipe describes."""
+        names = ("path", "subset", "split", "revision", "take", "problem_column", "answer_column")
+        return cls(key="data", **{name: getattr(data, name) for name in names})
+
+    def option(self, name: str) -> str:
+        """An option as messages name it: data.path."""
+        return f"{self.key}.{name}" if self.key else name
+
+    def mend(self, role: str) -> str:
+        """What to do about a column of a role."""
+        return f"name it: {self.option(role + '_column')}" if self.key else "rename it"
 
 
 @dataclass(frozen=True)
@@ -58,36 +88,50 @@ class Rows:
         return list(found)
 
 
-def read(data: DataConfig) -> Rows:
+def value_at(row: Row, column: str) -> Any:
+    """The value of a column, "outer.inner" reaching into a mapping; None where there is none, and for NaN."""
+    value: Any = row
+    for part in (column,) if column in row else column.split("."):
+        value = value.get(part) if isinstance(value, Mapping) else None
+    return None if isinstance(value, float) and math.isnan(value) else value
+
+
+# ---- files, folders, the Hub
+
+
+def read(data: DataSource) -> Rows:
     """The first `data.take` rows of a file, a folder or a data set of the Hub. ConfigError where there is nothing."""
     local = Path(data.path).expanduser()
-    looks_local = data.path.count("/") != 1 or data.path.startswith((".", "/", "~")) or local.suffix in SUFFIXES
-    if not (looks_local or local.exists()):
+    if not (looks_local(data.path) or local.exists()):
         return _hub(data)
     if not local.exists():
         near = get_close_matches(local.name, [p.name for p in local.parent.glob("*")], 1)
         hint = f"; did you mean {local.parent / near[0]}?" if near else ""
         raise ConfigError(
-            f"data.path = {data.path!r}: no such file or folder{hint}; give a local {', '.join(SUFFIXES)} file, a folder of "
-            "such, or a Hub id (owner/name)"
+            f"{data.option('path')} = {data.path!r}: no such file or folder{hint}; give a local {', '.join(SUFFIXES)} file, "
+            "a folder of such, or a Hub id (owner/name)"
         )
     if local.is_dir() and ((local / "state.json").is_file() or (local / "dataset_dict.json").is_file()):
         return _saved(local, data)
-    files = local_files(data)
-    placed = ((place, row) for file in files for place, row in _rows_of(file))
+    placed = ((place, row) for file in local_files(data) for place, row in _rows_of(file))
     taken = list(islice(placed, data.take))
     if not taken:
         raise DataError(f"{data.path}: holds no rows")
     return Rows(str(data.path), [row for _, row in taken], [place for place, _ in taken])
 
 
-def local_files(data: DataConfig) -> list[Path]:
+def looks_local(path: str) -> bool:
+    """Whether a path can only mean a file or folder here, and no Hub id (owner/name)."""
+    return path.count("/") != 1 or path.startswith((".", "/", "~")) or path.endswith(SUFFIXES)
+
+
+def local_files(data: DataSource) -> list[Path]:
     """The files that a local `data.path` means, in the order in which they are read; empty for one that is not here."""
-    local = Path(data.path).expanduser()
+    local, path = Path(data.path).expanduser(), data.option("path")
     if local.is_file():
         if local.suffix not in SUFFIXES:
             raise ConfigError(
-                f"data.path = {data.path!r}: files of the kind {local.suffix or '(none)'} are not read (archives are never "
+                f"{path} = {data.path!r}: files of the kind {local.suffix or '(none)'} are not read (archives are never "
                 f"unpacked); give one of {', '.join(SUFFIXES)}"
             )
         return [local]
@@ -100,16 +144,22 @@ def local_files(data: DataConfig) -> list[Path]:
     if not chosen or len({p.suffix for p in chosen}) > 1:
         listed = ", ".join(str(p.relative_to(folder)) for p in (chosen or found)[:8]) or "none"
         raise ConfigError(
-            f"data.path = {data.path!r}: no one kind of file there is the split {data.split!r} (files: {listed}); name a "
-            f"file, or set data.split (data.subset for a folder inside); read are {', '.join(SUFFIXES)}"
+            f"{path} = {data.path!r}: no one kind of file there is the split {data.split!r} (files: {listed}); name a file, "
+            f"or set {data.option('split')} ({data.option('subset')} for a folder inside); read are {', '.join(SUFFIXES)}"
         )
     return chosen
 
 
-def facts(data: DataConfig) -> dict[str, str]:
+def facts(data: DataSource) -> dict[str, str]:
     """Name -> SHA-256 of the local files of a data set, so that a resume notices others; of the Hub's, id@revision."""
     files = local_files(data) if Path(data.path).expanduser().exists() else []
-    return {str(p): file_sha256(p) for p in files} or {data.path: data.revision or "newest"}
+    return {str(p): sha256_of(p) for p in files} or {data.path: data.revision or "newest"}
+
+
+def sha256_of(file: Path) -> str:
+    """SHA-256 of a file."""
+    with open(file, "rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def _rows_of(file: Path) -> Iterator[tuple[str, Row]]:
@@ -177,46 +227,48 @@ def _parquet(file: Path) -> Iterator[tuple[str, Any]]:
         raise DataError(f"{file}: no Parquet file ({str(error).splitlines()[0]}); is its download complete?") from error
 
 
-def _saved(folder: Path, data: DataConfig) -> Rows:
-    """A folder that `Dataset.save_to_disk` wrote."""
-    from datasets import DatasetDict, load_from_disk
+def _library() -> Any:
+    try:
+        import datasets
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            f'data sets of the Hub are read by the library datasets ({error}): pip install "sage-rlvr[trl]", or download the '
+            "files and give their folder"
+        ) from error
+    return datasets
 
-    found = load_from_disk(str(folder))
-    if isinstance(found, DatasetDict):
+
+def _saved(folder: Path, data: DataSource) -> Rows:
+    """A folder that `Dataset.save_to_disk` wrote."""
+    library = _library()
+    found = library.load_from_disk(str(folder))
+    if isinstance(found, library.DatasetDict):
         if data.split not in found:
-            raise ConfigError(f"data.split = {data.split!r}: {folder} has the splits {', '.join(found)}")
+            raise ConfigError(f"{data.option('split')} = {data.split!r}: {folder} has the splits {', '.join(found)}")
         found = found[data.split]
     return _taken(found, data)
 
 
-def _hub(data: DataConfig) -> Rows:
-    from datasets import load_dataset
-
+def _hub(data: DataSource) -> Rows:
+    library = _library()
     if data.revision is None:
-        tell(f"{data.path}: no data.revision, so this is what the Hub has today; a commit there would pin it")
+        revision = data.option("revision")
+        tell(f"{data.path}: no {revision}, so this is what the Hub has today; a commit there would pin it")
     try:
-        found = load_dataset(data.path, data.subset, split=data.split, revision=data.revision)
+        found = library.load_dataset(data.path, data.subset, split=data.split, revision=data.revision)
     except (OSError, ValueError, KeyError, RuntimeError) as error:  # unknown id, subset or split; a script; no network
         raise ConfigError(
-            f"data.path = {data.path!r} (subset {data.subset!r}, split {data.split!r}, revision {data.revision!r}): the Hub "
-            f"did not give it: {type(error).__name__}: {str(error).strip()[:400]}. Check the names, or download the files "
-            "and give their folder; data sets that need code of their own are not run"
+            f"{data.option('path')} = {data.path!r} (subset {data.subset!r}, split {data.split!r}, revision "
+            f"{data.revision!r}): the Hub did not give it: {type(error).__name__}: {str(error).strip()[:400]}. Check the "
+            "names, or download the files and give their folder; data sets that need code of their own are not run"
         ) from error
     return _taken(found, data)
 
 
-def _taken(found: Dataset, data: DataConfig) -> Rows:
+def _taken(found: Dataset, data: DataSource) -> Rows:
     if data.take is not None:
         found = found.select(range(min(data.take, len(found))))
     rows = list(found)
     if not rows:
         raise DataError(f"{data.path}, split {data.split}: holds no rows")
     return Rows(data.path, rows, [f"{data.path} ({data.split}), row {i}" for i in range(len(rows))])
-
-
-def value_at(row: Row, column: str) -> Any:
-    """The value of a column, "outer.inner" reaching into a mapping; None where there is none, and for NaN."""
-    value: Any = row
-    for part in (column,) if column in row else column.split("."):
-        value = value.get(part) if isinstance(value, Mapping) else None
-    return None if isinstance(value, float) and math.isnan(value) else value

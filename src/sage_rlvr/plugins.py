@@ -1,0 +1,70 @@
+"""Files of a user that register parts: `--plugin my_file.py`, or `plugins: [my_file.py]` in a recipe.
+
+A file is executed once a process. The environment carries its path on, so that the processes of a sweep, of TRL and of
+the verifiers have the same parts.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import os
+import sys
+from pathlib import Path
+
+from sage_rlvr.errors import ConfigError, SageError
+
+VARIABLE = "SAGE_RLVR_PLUGINS"  # paths of plugins, joined by os.pathsep; read by every process
+_loaded: dict[Path, str] = {}
+
+
+def use(path: str | Path) -> str:
+    """Execute the file unless that was done, and hand it on to the processes that this one starts. Returns its SHA-256.
+
+    ConfigError where it cannot be read or fails, and where another file of its name is loaded: runs record the name.
+    """
+    file = Path(path).resolve()
+    if file in _loaded:
+        return _loaded[file]
+    twin = next((other for other in _loaded if other.name == file.name), None)
+    if twin is not None:
+        raise ConfigError(f"plugin {file}: {twin} is loaded and has the same name, by which runs know it; rename one")
+    try:
+        digest = hashlib.sha256(file.read_bytes()).hexdigest()
+    except OSError as error:
+        raise ConfigError(
+            f"plugin {path}: cannot be read ({error.strerror}); give the path of a Python file"
+        ) from error
+    _loaded[file] = digest
+    known = os.environ.get(VARIABLE, "").split(os.pathsep)
+    os.environ[VARIABLE] = os.pathsep.join(filter(None, dict.fromkeys([*known, str(file)])))
+    try:
+        _execute(file, digest)
+    except Exception as error:
+        del _loaded[file]
+        if isinstance(error, SageError):
+            raise type(error)(f"plugin {path}: {error}") from error
+        raise ConfigError(f"plugin {path}: {type(error).__name__}: {error}") from error
+    return digest
+
+
+def _execute(file: Path, digest: str) -> None:
+    name = f"sage_rlvr_plugin_{file.stem}_{digest[:8]}"
+    spec = importlib.util.spec_from_file_location(name, file)
+    if spec is None or spec.loader is None:
+        raise ConfigError("is no Python file; its name must end in .py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses look their module up there
+    spec.loader.exec_module(module)
+
+
+def use_inherited() -> None:
+    """The plugins that the process which started this one had."""
+    for path in filter(None, os.environ.get(VARIABLE, "").split(os.pathsep)):
+        use(path)
+
+
+def loaded() -> dict[str, str]:
+    """File name -> SHA-256 of the plugins in use, as a run records them."""
+    use_inherited()
+    return {file.name: digest for file, digest in sorted(_loaded.items())}

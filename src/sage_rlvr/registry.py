@@ -1,0 +1,207 @@
+"""Registries: a name in a recipe -> the class or function that makes the part. A part is registered once, where it is written.
+
+    @GUIDES.register                                   # name: the class attribute `name`, else the name in snake_case
+    @dataclass(frozen=True)
+    class Rarity(Banded): ...
+
+    GUIDES["rarity"], GUIDES.help()["rarity"], GUIDES.label("rarity")
+
+Parts from outside join by an entry point (group `sage_rlvr.guides`, ...) or by a plugin (`plugins.py`); both are looked
+for when a name is asked for that is not here, and when all are listed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import functools
+import importlib
+import inspect
+import re
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from importlib import metadata
+from typing import Any, Generic, TypeVar, overload
+
+from sage_rlvr import plugins
+from sage_rlvr.errors import ConfigError
+
+P = TypeVar("P")
+F = TypeVar("F", bound=Callable[..., Any])
+
+HOMES = {
+    "advantage": "sage_rlvr.core.advantages:ADVANTAGES",
+    "generator": "sage_rlvr.models.generation:GENERATORS",
+    "guide": "sage_rlvr.core.guides:GUIDES",
+    "method": "sage_rlvr.methods:METHODS",
+    "reduction": "sage_rlvr.core.reductions:REDUCTIONS",
+    "reward_transform": "sage_rlvr.core.rewards:REWARD_TRANSFORMS",
+    "rollout_plan": "sage_rlvr.core.dynamic_sampling:ROLLOUT_PLANS",
+    "schedule": "sage_rlvr.core.schedules:SCHEDULES",
+    "surrogate": "sage_rlvr.core.surrogates:SURROGATES",
+    "task": "sage_rlvr.tasks:TASKS",
+    "token_weight": "sage_rlvr.core.token_weights:TOKEN_WEIGHTS",
+    "verifier": "sage_rlvr.verifiers:VERIFIERS",
+}  # kind: module and name of its registry, imported when it is first asked for
+
+
+class UnknownPart(ConfigError, KeyError):
+    """A name that no registry entry, entry point or plugin has."""
+
+    __str__ = Exception.__str__  # KeyError would put quotes around it
+
+
+class Registry(MutableMapping[str, P], Generic[P]):
+    """The parts of one kind by name; a mapping in the order in which they were registered, those from outside last.
+
+    kind: the noun of messages ("guide"), a key of `HOMES`. remember: whether a function that is registered makes parts,
+    which then know their call (`call_of`), so that a configuration can be written down again.
+    """
+
+    def __init__(self, kind: str, parts: Mapping[str, P] | None = None, *, remember: bool = True) -> None:
+        self.kind, self.remember = kind, remember
+        self._parts: dict[str, P] = dict(parts or {})
+        self._labels: dict[str, str] = {}
+
+    # ---- to register
+
+    @overload
+    def register(self, part: F, *, name: str | None = None, label: str | None = None) -> F: ...
+
+    @overload
+    def register(self, part: None = None, *, name: str | None = None, label: str | None = None) -> Callable[[F], F]: ...
+
+    def register(self, part: Any = None, *, name: str | None = None, label: str | None = None) -> Any:
+        """Add a part: a frozen dataclass, or a function that makes one; its annotated signature is what a recipe may set.
+
+        As a decorator, with or without arguments. name: in recipes. label: in tables and figures, the name where None.
+        ConfigError for a class that is no frozen dataclass, and for a name that another part has.
+        """
+        if part is None:
+            return functools.partial(self.register, name=name, label=label)
+        name = name or getattr(part, "name", None) or re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", part.__name__).lower()
+        if self.remember and inspect.isclass(part) and not _is_frozen(part):
+            raise ConfigError(
+                f"{self.kind} {name!r}: decorate the class {part.__name__} with @dataclass(frozen=True), so that its "
+                "settings can be recorded and compared"
+            )
+        there = self._parts.get(name)
+        if there is not None and _written(there) != _written(part):
+            raise ConfigError(
+                f"{self.kind} {name!r} is there already, as {'.'.join(_written(there))}; give another name="
+            )
+        if self.remember and not inspect.isclass(part):
+            part = _remembering(name, part)
+        self._parts[name] = part
+        if label is not None:
+            self._labels[name] = label
+        return part
+
+    def __setitem__(self, name: str, part: Any) -> None:
+        """Register, whatever stands there; with `del` for tests."""
+        self._parts.pop(name, None)
+        self.register(part, name=name)
+
+    def __delitem__(self, name: str) -> None:
+        del self._parts[name]
+
+    # ---- to look up
+
+    def __getitem__(self, name: str) -> P:
+        if name not in self._parts:
+            plugins.use_inherited()
+        if name not in self._parts and name in (found := self._entry_points()):
+            self._load(found[name])
+        if name not in self._parts:
+            raise UnknownPart(self.unknown(name))
+        return self._parts[name]
+
+    def __iter__(self) -> Iterator[str]:
+        plugins.use_inherited()
+        return iter(dict.fromkeys([*self._parts, *self._entry_points()]))
+
+    def __len__(self) -> int:
+        return len(list(iter(self)))
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._parts or name in list(self)
+
+    def unknown(self, name: object) -> str:
+        """What to say of a name that is not here: its neighbour, and all there are."""
+        near = difflib.get_close_matches(str(name), list(self), 1)
+        hint = f"; did you mean {near[0]!r}?" if near else ";"
+        return f"unknown {self.kind.replace('_', ' ')} {name!r}{hint} choose from: {', '.join(self) or 'none'}"
+
+    def name_of(self, part: object) -> str | None:
+        """The name of an entry; None for what is not registered."""
+        return next((name for name, entry in self._parts.items() if entry is part), None)
+
+    def help(self) -> dict[str, str]:
+        """name -> the first sentence of the part's docstring."""
+        return {name: first_sentence(self[name]) for name in self}
+
+    def label(self, name: str) -> str:
+        """How tables and figures call the part."""
+        return self._labels.get(name, name)
+
+    def _entry_points(self) -> dict[str, metadata.EntryPoint]:
+        return {entry.name: entry for entry in metadata.entry_points(group=f"sage_rlvr.{self.kind}s")}
+
+    def _load(self, entry: metadata.EntryPoint) -> None:
+        try:
+            part = entry.load()
+        except Exception as error:
+            raise ConfigError(
+                f"{self.kind} {entry.name!r} of the package {entry.dist.name if entry.dist else '?'} ({entry.value}) does not "
+                f"load: {type(error).__name__}: {error}"
+            ) from error
+        if entry.name not in self._parts:  # else the module has registered it itself
+            self.register(part, name=entry.name)
+
+
+def registry_of(kind: str) -> Registry[Any]:
+    """The registry of a kind of part, a key of `HOMES`."""
+    if kind not in HOMES:
+        raise ConfigError(f"no kind of part {kind!r}; there are {', '.join(HOMES)}")
+    module, _, name = HOMES[kind].partition(":")
+    found: Registry[Any] = getattr(importlib.import_module(module), name)
+    return found
+
+
+def register(kind: str, part: Any = None, *, name: str | None = None, label: str | None = None) -> Any:
+    """`registry_of(kind).register(part)`: add a part of your own, for example register("guide", MyGuide)."""
+    return registry_of(kind).register(part, name=name, label=label)
+
+
+def call_of(part: object) -> tuple[str, dict[str, Any]] | None:
+    """(name, arguments with their defaults) of the registered function that made the part; None where none did."""
+    found: tuple[str, dict[str, Any]] | None = getattr(part, "_call", None)
+    return found
+
+
+def first_sentence(part: object) -> str:
+    """The first paragraph of a docstring in one line, up to its first full stop before a capital."""
+    paragraph = " ".join((inspect.getdoc(part) or "").split("\n\n")[0].split())
+    return re.split(r"(?<=[\w)\]])\. (?=[A-Z])", paragraph)[0].removesuffix(".")
+
+
+def _remembering(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function, whose results know the name and the arguments that made them, in an attribute that no copy inherits."""
+    signature = inspect.signature(function)
+
+    @functools.wraps(function)
+    def make(*args: Any, **kwargs: Any) -> Any:
+        part = function(*args, **kwargs)
+        bound = signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        object.__setattr__(part, "_call", (name, dict(bound.arguments)))
+        return part
+
+    return make
+
+
+def _written(part: Any) -> tuple[str, str]:
+    return str(part.__module__), str(part.__qualname__)
+
+
+def _is_frozen(part: type) -> bool:
+    return dataclasses.is_dataclass(part) and bool(part.__dataclass_params__.frozen)  # type: ignore[attr-defined]

@@ -1,0 +1,15 @@
+"""Results: stored numbers read once, one list of comparisons, and the words that print them. No torch.
+
+results = Results.read("runs/demo")        any folder, run, record, store or stored summary
+rows = compare(results)                    THE list: pairs from the design, corrected once in two families
+print(words.answer(rows))                  one line that answers the folder's question
+"""
+
+from __future__ import annotations
+
+from sage_rlvr.results.comparisons import Row, compare
+from sage_rlvr.results.design import Arm, Design, Question
+from sage_rlvr.results.metric import Metric
+from sage_rlvr.results.read import Results, Run, Scores, Store
+
+__all__ = ["Arm", "Design", "Metric", "Question", "Results", "Row", "Run", "Scores", "Store", "compare"]

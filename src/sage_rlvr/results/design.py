@@ -1,0 +1,97 @@
+"""Who is compared with whom: arms with their controls, and the questions that were asked before anything ran."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+BASE = "base"
+Why = Literal["control", "plain", "placebo", "no_kl", "base", "pair", "matched", "power"]
+"""Why a pair is compared: the design's control; the arm without its guide; with its q permuted; without a KL; the policy that all
+start from; another named arm; the unguided method at the same raw KL; the base tempered over whole completions."""
+CONTROLS: tuple[Why, ...] = ("control", "plain", "placebo", "no_kl")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Arm:
+    """One arm. name: in tables and sentences; key: of its folders (`runs/<key>-s<seed>`). why: of a control that was added, what
+    for. plain, placebo, no_kl, matched: names of its controls, found by structure (`experiments.design`)."""
+
+    name: str
+    key: str
+    recipe: str = ""
+    why: str = ""
+    guided: bool = False
+    plain: str | None = None
+    placebo: str | None = None
+    no_kl: str | None = None
+    matched: tuple[str, ...] = ()
+    equation: str = ""
+    config: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Question:
+    """A comparison that the design names as primary: a minus b (arms by name or key) on a metric as it is printed ("pass@256",
+    "pass@1 at T = 0.3"), on the main task unless another is named."""
+
+    a: str
+    b: str
+    metric: str
+    task: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Design:
+    """arms in order, without the base. base: the policy that all start from, None where none was evaluated. control: the arm that
+    others are held against. every: whether all pairs of arms are compared (they were named one by one). facts: the rest of what a
+    sweep wrote down (matrix.json), {} elsewhere."""
+
+    arms: tuple[Arm, ...]
+    base: str | None = None
+    control: str | None = None
+    seeds: tuple[int, ...] = ()
+    title: str = ""
+    notes: str = ""
+    questions: tuple[Question, ...] = ()
+    every: bool = False
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the arms, in order."""
+        return tuple(arm.name for arm in self.arms)
+
+    def arm(self, name: str) -> Arm | None:
+        """The arm of that name or key."""
+        return next((arm for arm in self.arms if name in (arm.name, arm.key)), None)
+
+    def called(self, name: str) -> str:
+        """The name in tables of an arm that is given by name or key; anything else as it is."""
+        found = self.arm(name)
+        return found.name if found else name
+
+    def pairs(self) -> list[tuple[str, str, Why]]:
+        """(arm, what it is held against, why), each pair once. Controls that were added are held against alone: more comparisons
+        of them would only weaken the correction for the others."""
+        found: dict[tuple[str, str], Why] = {}
+        for a, b, why in self._wanted():
+            if a != b and (b, a) not in found:
+                found.setdefault((a, b), why)
+        return [(a, b, why) for (a, b), why in found.items()]
+
+    def _wanted(self) -> Iterator[tuple[str, str, Why]]:
+        for i, arm in enumerate(self.arms):
+            if arm.why:
+                continue
+            if self.control is not None:
+                yield arm.name, self.control, "control"
+            if arm.plain:
+                yield arm.name, arm.plain, "plain"
+            if arm.placebo:
+                yield arm.name, arm.placebo, "placebo"
+            if arm.no_kl and not arm.guided:
+                yield arm.name, arm.no_kl, "no_kl"
+            for other in self.arms[:i] if self.every else ():
+                yield arm.name, other.name, "pair"

@@ -1,0 +1,58 @@
+"""What is compared, as a small value: which score, at which k, and where on the temperatures it is read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+REFERENCE = 1.0
+"""The temperature at which tables and curves are read."""
+PAPER = 0.3
+"""What the paper samples with (its Appendix B; `sage-rlvr eval --preset paper` and `released_code`)."""
+
+Name = Literal["pass", "distinct", "raw KL"]
+At = Literal["temperature", "best", "b best", "equal", "a equal", "near", "end"]
+"""temperature: both at one; best: each where its pass@1 is best; b best: a at the reference temperature, b at its best;
+equal: mean over the pass@1 that both cover; a equal: b where it has a's pass@1; near: equal pass@1 near the reference
+temperature; end: end of training."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Metric:
+    """`name` at `k` samples, read `at` a place. temperature: of "temperature". matched: b is read at a's raw KL, between betas."""
+
+    name: Name = "pass"
+    k: int | None = None
+    at: At = "temperature"
+    temperature: float = REFERENCE
+    matched: bool = False
+
+    @property
+    def bare(self) -> str:
+        """Without its place: "pass@256", "distinct in 256", "raw KL"."""
+        return {"pass": f"pass@{self.k}", "distinct": f"distinct in {self.k}", "raw KL": "raw KL"}[self.name]
+
+    @property
+    def place(self) -> str:
+        """ "at T = 0.3"; "" at the reference temperature."""
+        cold = "" if self.temperature == REFERENCE else f"at T = {self.temperature:g}"
+        places = {
+            "temperature": cold,
+            "best": "each at its best temperature",
+            "b best": "against the other's best temperature",
+            "equal": "at equal pass@1 (mean over all temperatures)",
+            "a equal": f"at equal pass@1 (first at T = {REFERENCE:g})",
+            "near": f"at equal pass@1 near T = {REFERENCE:g}",
+            "end": "at the end of training",
+        }
+        return " ".join(filter(None, (places[self.at], "at the same raw KL" * self.matched)))
+
+    def __str__(self) -> str:
+        comma = "," if self.at in ("best", "b best") else ""
+        return f"{self.bare}{comma} {self.place}".strip()
+
+
+def named(text: str, known: Iterable[Metric]) -> Metric | None:
+    """The metric that is written so, among those known."""
+    return next((metric for metric in known if str(metric) == text), None)

@@ -1,0 +1,199 @@
+"""summary.json: rows and their design as strict JSON and back. Format 2; format 1 (of version 0.1) is read by tables of its names.
+
+format    2
+rows      the list of comparisons: a, b, metric {name, k, at, temperature, matched}, task, why, family, difference, p, adjusted,
+          family_size, outcome, reason, mde, mde_limit, over, mean_a, mean_b, problems, left_out, covers
+arms ...  scores and training, see `results.summary`
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sage_rlvr.errors import DataError
+from sage_rlvr.results.comparisons import TEMPERED, Row
+from sage_rlvr.results.design import BASE, Arm, Design, Question, Why
+from sage_rlvr.results.metric import PAPER, Metric
+from sage_rlvr.stats.comparison import Comparison, Outcome, Reason, seeds_reason
+from sage_rlvr.stats.intervals import Interval
+
+FORMAT = 2
+
+
+def read_summary(path: Path) -> dict[str, Any]:
+    """A summary.json of format 1 or 2. DataError names a file that cannot be read."""
+    try:
+        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        known = found.get("format", found.get("schema"))
+    except (OSError, ValueError, AttributeError) as error:
+        raise DataError(f"{path} cannot be read ({error}); make it again with: sage-rlvr sweep DESIGN") from error
+    if known not in (1, FORMAT):
+        raise DataError(f"{path}: format {known!r}; this version reads 1 and {FORMAT}, use the version that wrote it")
+    return found
+
+
+def design_of_summary(found: Mapping[str, Any]) -> Design:
+    """The design of a stored summary: arms, control and questions; controls by structure are in its rows."""
+    arms = tuple(
+        Arm(name=row["label"], key=key, recipe=row["recipe"], why=row["why"], guided="dose" in row)
+        for key, row in found["arms"].items()
+    )
+    return Design(
+        arms=arms, base=BASE if found["base"] else None, control=found["arms"][found["control"]]["label"],
+        seeds=tuple(found["seeds"]), title=found.get("title") or found["tier"], notes=found["notes"],
+        questions=tuple(Question(**q) for q in found.get("questions", ())), facts=found,
+    )  # fmt: skip
+
+
+def rows_of_summary(found: Mapping[str, Any], design: Design) -> list[Row]:
+    """Its comparisons, not yet corrected."""
+    return [_row(row) for row in found["rows"]] if "rows" in found else list(_old_rows(found, design))
+
+
+def row_tree(row: Row) -> dict[str, Any]:
+    """A row as strict JSON can hold it."""
+    c = row.comparison
+    tree = {
+        "a": row.a,
+        "b": row.b,
+        "metric": asdict(row.metric),
+        "task": row.task,
+        "why": row.why,
+        "family": row.family,
+    }
+    tree |= {"difference": asdict(c.difference), "p": c.p, "adjusted": row.adjusted, "family_size": row.family_size}
+    tree |= {"outcome": c.outcome, "reason": str(c.reason), "mde": c.mde, "mde_limit": c.mde_limit, "over": c.over}
+    tree |= {
+        "mean_a": c.mean_a,
+        "mean_b": c.mean_b,
+        "problems": c.problems,
+        "left_out": row.left_out,
+        "covers": row.covers,
+    }
+    found: dict[str, Any] = plain(tree)
+    return found
+
+
+def _row(tree: Mapping[str, Any]) -> Row:
+    comparison = Comparison(
+        difference=interval(tree["difference"]), p=_number(tree["p"]), outcome=tree["outcome"], reason=Reason(tree["reason"]),
+        mde=_number(tree["mde"], math.inf), over=tree["over"], mean_a=_number(tree["mean_a"]), mean_b=_number(tree["mean_b"]),
+        problems=tree["problems"],
+    )  # fmt: skip
+    return Row(
+        a=tree["a"], b=tree["b"], metric=Metric(**tree["metric"]), comparison=comparison, task=tree["task"], why=tree["why"],
+        left_out=tree["left_out"], covers=tuple(tree["covers"]) if tree["covers"] else None,
+    )  # fmt: skip
+
+
+def interval(tree: Mapping[str, Any]) -> Interval:
+    """An interval of JSON; null ends are infinite."""
+    low, high = _number(tree["low"], -math.inf), _number(tree["high"], math.inf)
+    return Interval(
+        value=_number(tree["value"]), low=low, high=high, level=tree["level"], over=tree["over"], n=tree["n"]
+    )
+
+
+def _number(x: float | None, otherwise: float = math.nan) -> float:
+    return otherwise if x is None else x
+
+
+def plain(value: Any) -> Any:
+    """The value as strict JSON can hold it: numpy becomes lists and numbers, NaN and infinities None."""
+    if isinstance(value, Mapping):
+        return {str(k): plain(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple, np.ndarray)):
+        return [plain(v) for v in value]
+    if isinstance(value, np.generic):
+        return plain(value.item())
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    return value if isinstance(value, (str, int, bool, type(None))) else str(value)
+
+
+# ------------------------------------------------------------------------------------------------------------------
+# format 1
+
+_WHY: dict[str, Why] = {
+    "control": "control", "plain": "plain", "placebo": "placebo", "no_kl": "no_kl", "matched": "matched", "base": "base",
+    "frontier_base": "base", "frontier_control": "control", "near": "control", "away": "control", "power": "power",
+}  # fmt: skip
+_KS = (1, 8, 64, 256)
+
+
+def _old_metrics(worlds: tuple[str, ...]) -> dict[tuple[bool, str], tuple[Metric, str]]:
+    """(of power, name as format 1 wrote it) -> metric and task."""
+    out: dict[tuple[bool, str], tuple[Metric, str]] = {}
+    for k, name in product(_KS, ("pass", "distinct")):
+        bare = Metric(name=name, k=k)  # type: ignore[arg-type]
+        for power in (False, True):
+            out[power, bare.bare] = bare, ""
+            out[power, f"{bare.bare} at T = {PAPER:g}"] = Metric(name=bare.name, k=k, temperature=PAPER), ""
+            out[power, f"{bare.bare} at equal pass@1 near T = 1"] = Metric(name=bare.name, k=k, at="near"), ""
+            out[power, f"{bare.bare}, each at its best"] = Metric(name=bare.name, k=k, at="best"), ""
+            out[power, f"mean {bare.bare} at equal pass@1"] = Metric(name=bare.name, k=k, at="equal"), ""
+            out[power, f"{bare.bare} at equal pass@1"] = (
+                Metric(name=bare.name, k=k, at="a equal" if power else "equal"),
+                "",
+            )
+        for world in worlds:
+            out[False, f"{bare.bare} on {world}"] = bare, world
+    return out
+
+
+def _old_names(design: Design) -> dict[str, str]:
+    """Name as format 1 wrote it -> name."""
+    names = [*design.names, BASE]
+    ends = ("", " at any temperature", " at the same raw KL")
+    return {name + end: name for name in names for end in ends} | {TEMPERED: TEMPERED}
+
+
+def _old_rows(found: Mapping[str, Any], design: Design) -> Iterator[Row]:
+    metrics, names = _old_metrics(tuple(found["away"])), _old_names(design)
+    ends = found.get("endpoints") or {}
+    made = [
+        *found["comparisons"],
+        *(row for of in ("cold", "power") for row in (ends.get(of) or {}).get("comparisons", ())),
+    ]
+    why_of = {
+        (names[row["a"]], names[row["b"]]): _WHY[row["kind"]]
+        for row in made
+        if row["kind"] in ("plain", "placebo", "no_kl")
+    }
+    for row in made:
+        a, b, why = names[row["a"]], names[row["b"]], _WHY[row["kind"]]
+        metric, task = metrics[why == "power", row["metric"]]
+        if why == "matched":
+            metric = Metric(name=metric.name, k=metric.k, temperature=metric.temperature, matched=True)
+        if row["kind"] in ("near", "control", "frontier_control"):
+            why = "control" if b == design.control else why_of.get((a, b), why)
+        yield Row(a=a, b=b, metric=metric, comparison=_old_comparison(row), task=task, why=why)
+    for row in ends.get("leash") or ():
+        metric = Metric(name="raw KL", at="end")
+        yield Row(
+            a=row["a"],
+            b=row["b"],
+            metric=metric,
+            comparison=_old_comparison(row),
+            why=why_of.get((row["a"], row["b"]), "control"),
+        )
+
+
+def _old_comparison(row: Mapping[str, Any]) -> Comparison:
+    """Its outcome is read off its numbers again, as `stats.comparison` does."""
+    gap, p = interval(row["difference"]), _number(row["p"])
+    reason = seeds_reason(gap.n) or (Reason.NONE if math.isfinite(p) else Reason.NO_SCATTER)
+    tied = gap.contains(0.0) or not p < 1 - gap.level
+    outcome: Outcome = "unknown" if reason else "tied" if tied else "better" if gap.value > 0 else "worse"
+    return Comparison(
+        difference=gap, p=p, outcome=outcome, reason=reason, mde=_number(row.get("detectable"), math.inf), over="training seeds",
+        mean_a=_number(row.get("mean_a")), mean_b=_number(row.get("mean_b")), problems=row.get("problems"),
+    )  # fmt: skip

@@ -1,0 +1,199 @@
+"""Rows in words: one function a form. Sentences are made here, at the last moment, and nothing reads them back.
+
+sentence(row)   the whole comparison           line(rows)   a group of one rival and metric
+chip(row)       the cell of a table            answer(rows) the one line that answers a folder's question
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+from sage_rlvr.results.comparisons import Row
+from sage_rlvr.results.metric import Metric
+from sage_rlvr.stats.comparison import FEWEST_SEEDS, Comparison, Reason, p_text, signed
+
+REASONS = {
+    Reason.ONE_SEED: "one training seed",
+    Reason.TWO_SEEDS: "two training seeds: a claim about methods needs at least three",
+    Reason.NO_SCATTER: "the same difference in every training seed: are they different runs?",
+    Reason.FEW_PROBLEMS: "too few problems",
+    Reason.NO_COMMON_RANGE: "no common range of pass@1",
+    Reason.RESAMPLES: "too many resamples have no common range of pass@1",
+    Reason.FRONTIER_END: "too close to the end of the other's frontier for an interval",
+    Reason.BEYOND: "its pass@1 lies beyond the other's frontier",
+    Reason.BELOW: "its pass@1 lies below the other's frontier",
+    Reason.NOT_NEAR: "one of the two has no temperature with the pass@1 that the other has at T = 1",
+}
+BEFORE = "before correction"
+MOST = 4  # clauses of an answer
+
+
+def answer(rows: Sequence[Row]) -> str:
+    """ONE line on the primary comparisons at their largest k: those that hold first."""
+    primary = [row for row in rows if row.family == "primary"]
+    top = max((row.metric.k or 0 for row in primary), default=0)
+    asked = [row for row in primary if row.metric.k == top] or primary
+    if not asked:
+        return "Nothing is compared: fewer than two policies were evaluated."
+    ranked = sorted(asked, key=lambda row: (not row.holds, row.comparison.outcome in ("tied", "unknown")))
+    if all(not row.comparison.known for row in ranked):
+        why = ", ".join(dict.fromkeys(REASONS[row.comparison.reason] for row in ranked))
+        gaps = "; ".join(f"{row.a} against {row.b} {signed(row.comparison.difference.value)}" for row in ranked[:MOST])
+        return f"No claim about methods ({why}); differences in {ranked[0].metric}: {gaps}."
+    said = "; ".join(
+        f"{row.a} against {row.b}: {outcome(row)} at {row.metric}{_on(row)} ({_numbers(row)})" for row in ranked[:MOST]
+    )
+    more = f"; and {len(ranked) - MOST} more" if len(ranked) > MOST else ""
+    return f"{said}{more}{_scope(ranked)}."
+
+
+def _scope(rows: Sequence[Row]) -> str:
+    """Of one training seed nothing is said about methods."""
+    return ". One training seed each: this is about these checkpoints" if rows[0].comparison.over == "problems" else ""
+
+
+def sentence(row: Row) -> str:
+    """The whole comparison in plain English."""
+    c, gap = row.comparison, row.comparison.difference
+    head = f"{row.a} vs {row.b}, {row.metric}{_on(row)}: "
+    if not c.known:
+        value = f" (difference {signed(gap.value)})" if math.isfinite(gap.value) else ""
+        return f"{head}cannot be told: {REASONS[c.reason]}{value}{_left_out(row)}."
+    if gap.width == 0 and gap.value == 0:
+        return f"{head}identical on all {gap.n} {gap.over}."
+    about = "these checkpoints" if c.over == "problems" else "these methods"
+    on = f" on these {c.problems} problems" if c.problems else ""
+    ps = f", {p_text(c.p)}" if math.isfinite(c.p) else ""
+    if math.isfinite(row.adjusted) and row.family_size > 1:
+        ps += f", Holm's {p_text(row.adjusted)} among {row.family_size} {row.family} comparisons"
+    hidden = f"; {detectable(c)}" if c.outcome == "tied" else ""
+    covers = f"; mean over pass@1 {row.covers[0]:.3f} to {row.covers[1]:.3f}, which both cover" if row.covers else ""
+    return (
+        f"{head}{outcome(row)} for {about} ({span(c)} over {gap.n} {gap.over}{on}{ps}{hidden}{covers}{_left_out(row)})."
+    )
+
+
+def outcome(row: Row) -> str:
+    """ "better", "worse before correction", "tied", "larger" of what is no score, "cannot be told"."""
+    c = row.comparison
+    if c.outcome == "unknown":
+        return "cannot be told"
+    if c.outcome == "tied":
+        return "identical" if c.difference.width == 0 and c.difference.value == 0 else "tied"
+    word = c.outcome if row.metric.name != "raw KL" else "larger" if c.outcome == "better" else "smaller"
+    return word if row.holds else f"{word} {BEFORE}"
+
+
+def chip(row: Row) -> str:
+    """The cell of a table: outcome, difference, interval, on a line each."""
+    gap = row.comparison.difference
+    lines = [outcome(row)] + [signed(gap.value)] * math.isfinite(gap.value)
+    if math.isfinite(gap.width) and gap.width > 0:
+        lines.append(f"{signed(gap.low)} to\u00a0{signed(gap.high)}")
+    return "\n".join(lines)
+
+
+def line(rows: Sequence[Row]) -> str:
+    """Rows of one rival and metric in one sentence: "Against GRPO, pass@256: tied: A (...), B (...); worse: C (...)."."""
+    first, several = rows[0], len({row.b for row in rows}) > 1
+    who = "Each against its own control" if several else f"Against {first.b}"
+    words: dict[str, list[str]] = {}
+    for row in rows:
+        name = f"{row.a} vs {row.b}" if several else row.a
+        words.setdefault(outcome(row), []).append(f"{name} ({_short(row)})")
+    said = "; ".join(f"{word}: {', '.join(names)}" for word, names in sorted(words.items()))
+    return f"{who}, {first.metric}{_on(first)}: {said}."
+
+
+def groups(rows: Iterable[Row]) -> list[list[Row]]:
+    """Rows by family, rival, metric and task, in order; the primary family first."""
+    found: dict[tuple[str, str, Metric, str], list[Row]] = {}
+    for row in rows:
+        rival = "" if row.why == "placebo" else row.b
+        found.setdefault((row.family, rival, row.metric, row.task), []).append(row)
+    return [found[key] for key in sorted(found, key=lambda key: key[0] != "primary")]
+
+
+def families(rows: Sequence[Row]) -> str:
+    """How many tests each family holds, in a sentence; "" where nothing was tested."""
+    sizes = {row.family: row.family_size for row in rows if row.family_size}
+    parts = [
+        f"{sizes[name]} {name} comparison{'s' * (sizes[name] != 1)}"
+        for name in ("primary", "exploratory")
+        if name in sizes
+    ]
+    if not parts:
+        return ""
+    head = f"Holm's correction runs once over {' and once over '.join(parts)}."
+    return f'{head} "Better {BEFORE}": the difference does not outlast it.'
+
+
+def detectable(c: Comparison) -> str:
+    """ "minimum detectable difference 0.012 (80 % power), up to 0.053 at 95 % confidence"; the limit only where it says more."""
+    if not math.isfinite(c.mde):
+        return "no difference could have been detected"
+    limit = f", up to {_plain(c.mde_limit)} at 95 % confidence" if _plain(c.mde_limit) != _plain(c.mde) else ""
+    return f"minimum detectable difference {_plain(c.mde)} (80 % power){limit}"
+
+
+def span(c: Comparison) -> str:
+    """ "difference −0.004, 95 % interval −0.012 to +0.003"."""
+    gap = c.difference
+    ends = (
+        f", {100 * gap.level:g} % interval {signed(gap.low)} to {signed(gap.high)}" if math.isfinite(gap.width) else ""
+    )
+    return f"difference {signed(gap.value)}{ends}"
+
+
+def _numbers(row: Row) -> str:
+    c, gap = row.comparison, row.comparison.difference
+    if not c.known:
+        return REASONS[c.reason]
+    ends = f", {signed(gap.low)} to {signed(gap.high)}" if math.isfinite(gap.width) else ""
+    hidden = (
+        f"; minimum detectable difference {_plain(c.mde)} (80 % power)"
+        if c.outcome == "tied" and math.isfinite(c.mde)
+        else ""
+    )
+    return f"difference {signed(gap.value)}{ends}{hidden}"
+
+
+def _short(row: Row) -> str:
+    c, gap = row.comparison, row.comparison.difference
+    value = signed(gap.value) if math.isfinite(gap.value) else ""
+    if not c.known:
+        return "; ".join(filter(None, (value, REASONS[c.reason])))
+    seen = f"; detectable {_plain(c.mde)}" if c.outcome == "tied" and math.isfinite(c.mde) else ""
+    return value + seen
+
+
+def _on(row: Row) -> str:
+    return f" on {row.task}" if row.task else ""
+
+
+def _left_out(row: Row) -> str:
+    if not row.left_out:
+        return ""
+    what = "whose raw KL lies outside what these betas reach" if row.metric.matched else "in which it cannot be read"
+    return f"; left out: {row.left_out} training seed{'s' * (row.left_out > 1)} {what}"
+
+
+def _plain(x: float) -> str:
+    return f"{x:.3f}" if x >= 0.0005 else f"{x:.1g}"
+
+
+__all__ = [
+    "BEFORE",
+    "FEWEST_SEEDS",
+    "REASONS",
+    "answer",
+    "chip",
+    "detectable",
+    "families",
+    "groups",
+    "line",
+    "outcome",
+    "sentence",
+    "span",
+]

@@ -1,0 +1,224 @@
+"""What a model sees of a prompt: chat templates, end tokens, and a dry render that refuses what would spoil a run in silence."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from jinja2.exceptions import TemplateError
+
+from sage_rlvr.errors import ConfigError, DataError
+from sage_rlvr.tasks.prompts import PLACEHOLDER, Message, PromptFormat
+from sage_rlvr.tasks.rows import Say, tell
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+
+def fit_tokenizer(
+    tokenizer: PreTrainedTokenizerBase, form: PromptFormat, *, ends: Iterable[int] | None = None
+) -> list[str]:
+    """Give a tokenizer what it lacks, in place: chat template, pad token, left padding. Returns what changed, in words.
+
+    ends: before fine-tuning, the ids at which the model ends a text by its generation_config. A chat template whose turns end
+    otherwise is one that the model was not trained with (base models of some families carry one): the format's own, which
+    ends turns as the tokenizer ends a text, takes its place, because adapters hardly teach a token that was never trained.
+    One whose turns end with another of these tokens stays, and that token becomes the tokenizer's end.
+    ConfigError where there is no end token.
+    """
+    said = []
+    if tokenizer.eos_token is None:
+        raise ConfigError(
+            f"tokenizer {tokenizer.name_or_path!r} has no end-of-sequence token; set `eos_token` on it and save it again"
+        )
+    if tokenizer.chat_template is None:
+        tokenizer.chat_template = form.chat_template
+        said.append(f"the tokenizer had no chat template; it got that of the format {form.name!r}")
+    if tokenizer.pad_token is None:
+        tokenizer.pad_token = tokenizer.eos_token
+        said.append(f"the tokenizer had no pad token; {tokenizer.eos_token!r} pads")
+    tokenizer.padding_side = tokenizer.init_kwargs["padding_side"] = "left"  # the latter is what is saved
+    end = end_of_turn(tokenizer, form)
+    if ends is None or end == tokenizer.eos_token:
+        return said
+    if end is not None and tokenizer.convert_tokens_to_ids(end) in set(ends):
+        said.append(
+            f"its chat template ends a turn with {end!r}: that is its end token now, not {tokenizer.eos_token!r}"
+        )
+        tokenizer.eos_token = end
+    else:
+        tokenizer.chat_template = form.chat_template
+        said.append(
+            f"the tokenizer's chat template ends a turn with {end or 'no special token'}, with which this model does not end "
+            f"a text; that of the format {form.name!r}, which ends with {tokenizer.eos_token!r}, takes its place"
+        )
+    return said
+
+
+def end_of_turn(tokenizer: PreTrainedTokenizerBase, form: PromptFormat) -> str | None:
+    """The special token right behind an assistant's turn, as the chat template writes it; None where there is none."""
+    said = form.assistant("Two and two.", "4")
+    whole = render(tokenizer, [*form.messages("2+2?"), {"role": "assistant", "content": said}])
+    tail = tokenizer(whole[whole.rfind(said[-8:]) + 8 :].lstrip(), add_special_tokens=False)["input_ids"][:1]
+    token = tokenizer.convert_ids_to_tokens(tail)[0] if tail else None
+    special = {*tokenizer.all_special_tokens, *tokenizer.get_added_vocab()}
+    return token if token in special else None
+
+
+def render(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message], opened: bool = False) -> str:
+    """Messages by the tokenizer's chat template; opened: with the start of the assistant's turn. ConfigError if it fails."""
+    try:
+        return str(tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=opened))
+    except (TemplateError, ValueError, TypeError) as error:
+        roles = ", ".join(message["role"] for message in messages)
+        raise ConfigError(
+            f"tokenizer {tokenizer.name_or_path!r}: its chat template refuses a conversation of {roles} ({error}); where it "
+            "knows no system message take rows with prompts of their own (data.prompt as_is)"
+        ) from error
+
+
+@dataclass(frozen=True)
+class Rendered:
+    """What `dry_render` found. shown: (text, tokens) of the first rows. lengths: of all prompts, in tokens.
+
+    window: the most tokens a prompt may have, or None. warnings: what is doubtful, in words.
+    """
+
+    shown: tuple[tuple[str, int], ...]
+    lengths: tuple[int, ...]
+    window: int | None
+    warnings: tuple[str, ...]
+
+    @property
+    def too_long(self) -> list[int]:
+        """The rows whose prompt is longer than the window."""
+        return [] if self.window is None else [i for i, n in enumerate(self.lengths) if n > self.window]
+
+    def __str__(self) -> str:
+        lines = []
+        for number, (text, tokens) in enumerate(self.shown):
+            lines += [f"---- prompt {number}: {tokens} tokens", text, "----"]
+        lines.append(f"prompts: {len(self.lengths):,}, {min(self.lengths)} to {max(self.lengths)} tokens")
+        if self.window is not None:
+            count = len(self.too_long)
+            lines.append(f"longer than the window of {self.window}: {count} ({count / len(self.lengths):.1%})")
+        return "\n".join([*lines, *(f"warning: {warning}" for warning in self.warnings)])
+
+
+def dry_render(
+    tokenizer: PreTrainedTokenizerBase,
+    dataset: Iterable[Mapping[str, Any]],
+    form: PromptFormat,
+    max_prompt: int | None = None,
+    rows: int = 3,
+    *,
+    strict: bool = False,
+    say: Say = tell,
+) -> Rendered:
+    """Render what the model will see, say it, and refuse what would spoil a run in silence. Trains and loads nothing.
+
+    ConfigError: no end, pad or chat template; padding on the right; a start token twice; an unfilled {placeholder} that the
+    template writes; every prompt longer than `max_prompt` tokens. Warnings: some prompts too long, unknown tokens, a turn that ends
+    with another token than the tokenizer's, a demonstration that starts otherwise than a generation (refused if `strict`).
+    """
+    _check_tokenizer(tokenizer, form)
+    prompts = [row["prompt"] for row in dataset]
+    if not prompts:
+        raise DataError("no rows to render")
+    texts = [render(tokenizer, prompt, opened=True) for prompt in prompts]
+    ids = [tokenizer(text, add_special_tokens=False)["input_ids"] for text in texts]
+    shown = list(zip(prompts[:rows], texts[:rows], ids[:rows], strict=True))
+    for prompt, text, tokens in shown:
+        _check_rendered(tokenizer, prompt, text, tokens)
+    warned = _doubts(tokenizer, form, shown)
+    found = Rendered(tuple((t, len(i)) for _, t, i in shown), tuple(map(len, ids)), max_prompt, tuple(warned.values()))
+    say(str(found))
+    if strict and "prefix" in warned:
+        raise ConfigError(warned["prefix"])
+    if found.too_long and len(found.too_long) == len(prompts):
+        raise ConfigError(
+            f"every prompt is longer than the {max_prompt} tokens that are left for it (the shortest has "
+            f"{min(found.lengths)}); give more room"
+        )
+    return found
+
+
+def _check_tokenizer(tokenizer: PreTrainedTokenizerBase, form: PromptFormat) -> None:
+    lacking = [name for name in ("eos_token", "pad_token", "chat_template") if getattr(tokenizer, name) is None]
+    if lacking:
+        raise ConfigError(
+            f"tokenizer {tokenizer.name_or_path!r} has no {', no '.join(lacking)}; fit_tokenizer(tokenizer, "
+            f"FORMATS[{form.name!r}]) gives it what it lacks, and so does the fine-tuning stage (sage-rlvr sft)"
+        )
+    if tokenizer.padding_side != "left":
+        raise ConfigError(
+            f"tokenizer.padding_side = {tokenizer.padding_side!r}: a completion would start behind padding; set 'left'"
+        )
+
+
+def _check_rendered(tokenizer: PreTrainedTokenizerBase, prompt: Sequence[Message], text: str, ids: list[int]) -> None:
+    said = "\n".join(message["content"] for message in prompt)
+    left = [found for found in PLACEHOLDER.findall(text) if found not in said]
+    if left:
+        raise ConfigError(
+            f"tokenizer {tokenizer.name_or_path!r}: its chat template leaves {left[0]} in the prompt, a placeholder that "
+            f"nothing filled in; mend the template. The prompt: {text!r:.300}"
+        )
+    start = tokenizer.bos_token_id
+    if start is not None and ids[:2] == [start, start]:
+        raise ConfigError(
+            f"a prompt starts with {tokenizer.bos_token!r} twice; take it out of the chat template or of the prompts. "
+            f"The prompt: {text!r:.200}"
+        )
+
+
+def _doubts(
+    tokenizer: PreTrainedTokenizerBase, form: PromptFormat, shown: Sequence[tuple[Sequence[Message], str, list[int]]]
+) -> dict[str, str]:
+    found = {}
+    for prompt, text, ids in shown:
+        said = {"role": "assistant", "content": form.assistant("Two and two.", "4")}
+        whole = render(tokenizer, [*prompt, said])
+        if not whole.startswith(text) or tokenizer(whole, add_special_tokens=False)["input_ids"][: len(ids)] != ids:
+            kept = next((i for i, (a, b) in enumerate(zip(whole, text, strict=False)) if a != b), len(text))
+            found["prefix"] = (
+                f"tokenizer {tokenizer.name_or_path!r}: a demonstration does not start as a generation starts: the prompt "
+                f"ends with {text[max(0, kept - 20) :]!r}, where a demonstration has {whole[max(0, kept - 20) : kept + 40]!r}"
+            )
+        if strange := unknown_characters(tokenizer, text, ids):
+            named = ", ".join(map(repr, strange[:20])) + (f" and {len(strange) - 20} more" if strange[20:] else "")
+            found["unknown"] = (
+                f"the prompt holds characters that the tokenizer does not know: {named}, in {text!r:.200}"
+            )
+    if (end := end_of_turn(tokenizer, form)) is None:
+        found["end"] = (
+            f"the chat template ends an assistant's turn with no special token, the tokenizer's end token is "
+            f"{tokenizer.eos_token!r}: a model that learned such turns does not stop; end them with {tokenizer.eos_token!r}"
+        )
+    elif end != tokenizer.eos_token:
+        found["end"] = (
+            f"the chat template ends an assistant's turn with {end!r}, the tokenizer's end token is {tokenizer.eos_token!r}: a "
+            "model that learned the former does not stop unless its generation_config names it too"
+        )
+    return found
+
+
+def unknown_characters(tokenizer: PreTrainedTokenizerBase, text: str, ids: Sequence[int]) -> list[str]:
+    """What of `text`, whose tokens are `ids`, becomes the unknown token: characters, else (of none alone) words.
+
+    Where the text spells that token itself, as a chat template does whose end token is the unknown one, it is none.
+    """
+    unknown = tokenizer.unk_token_id
+    if unknown is None or unknown not in ids:
+        return []
+
+    def strange(part: str) -> bool:
+        return unknown in tokenizer(part, add_special_tokens=False)["input_ids"]
+
+    pieces = [piece for piece in text.split(str(tokenizer.unk_token)) if strange(piece)]
+    characters = [c for c in dict.fromkeys("".join(pieces)) if strange(c)]
+    return characters or [word for word in dict.fromkeys(" ".join(pieces).split()) if strange(word)] or pieces
+
+
+__all__ = ["Rendered", "dry_render", "end_of_turn", "fit_tokenizer", "render"]

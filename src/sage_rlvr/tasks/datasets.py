@@ -1,0 +1,281 @@
+r"""Rows of a data set as problems with a gold answer: one reader behind train, audit, eval and verify.
+
+    rows (`sage_rlvr.tasks.rows`) -> columns -> problem, gold, id
+
+The problem: problem or question, then prompt. The gold: one of `ANSWERS`, else what a worked solution ends with (its last
+`\boxed{}`); behind GSM8K's "####" stands the answer. What was taken is said: "gold: answer, after ####".
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from sage_rlvr.errors import ConfigError, DataError
+from sage_rlvr.tasks.prompts import Message
+from sage_rlvr.tasks.rows import DataSource, Row, Rows, read, value_at
+from sage_rlvr.verifiers.answers import last_box, no_number
+
+PROBLEMS = ("problem", "question")  # bare problems
+PROMPTS = ("prompt",)  # problems as some trainer saw them, often wrapped in an instruction
+ANSWERS = ("answer", "gold", "ground_truth", "expected_answer", "reward_model.ground_truth")
+SOLUTIONS = ("solution", "generated_solution")
+COMPLETIONS = ("completion", "response")
+IDS = ("id", "unique_id")
+GSM8K = "after ####"
+_GSM8K = re.compile(r"(?:^|\n)####[ \t]*(?P<answer>[^\n]+)\s*\Z")  # a worked solution whose last line is the answer
+
+
+# ---- values
+
+
+def problem_of(value: Any) -> str | list[Message]:
+    """A problem as text, or as messages of text. ValueError, in words, for anything else."""
+    if isinstance(value, str):
+        if not value.strip():
+            raise ValueError("the problem is empty")
+        return value
+    if not isinstance(value, list):
+        raise ValueError("the problem is missing" if value is None else f"{value!r:.60} is no text and no messages")
+    if not value:
+        raise ValueError("the list of messages is empty")
+    return [_message(message) for message in value]
+
+
+def _message(message: Any) -> Message:
+    if not (isinstance(message, Mapping) and isinstance(message.get("role"), str)):
+        raise ValueError(f"{message!r:.60} is no message with role and content")
+    content = message.get("content")
+    if isinstance(content, list):
+        if not all(isinstance(part, Mapping) and isinstance(part.get("text"), str) for part in content):
+            raise ValueError("a message has parts that are no text (images are not read)")
+        content = "".join(part["text"] for part in content)
+    if not isinstance(content, str) or not content.strip():
+        raise ValueError(f"the {message['role']}'s message is empty")
+    return {"role": message["role"], "content": content}
+
+
+def answer_of(value: Any) -> str:
+    """A gold as text; whole floats lose their ".0". ValueError, in words, for None, lists, truth values, empty text, nan."""
+    if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
+        value = int(value)
+    if value is None or (isinstance(value, str) and not value.strip()):
+        raise ValueError("the answer is missing")
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise ValueError(f"the answer is {type(value).__name__} {value!r:.60}; one text or number is expected")
+    if no_number(value):
+        raise ValueError(f"{value!r:.60} is no answer; mend or leave out that row")
+    return str(value).strip()
+
+
+def gold_of(value: Any, worked: bool) -> tuple[str, str]:
+    r"""(gold, where it stood): `answer_of`, or behind "####", or (`worked`) in the last `\boxed{}` of a solution."""
+    text = answer_of(value)
+    if final := _GSM8K.search(text):
+        return answer_of(final["answer"]), GSM8K
+    if worked and r"\boxed" in text:
+        return answer_of(last_box(text)[0]), r"in the last \boxed{}"
+    return text, ""
+
+
+def worked_of(value: Any) -> str:
+    """A worked solution, without the last line that GSM8K gives its answer in."""
+    if not isinstance(value, str) or not value.strip():
+        raise ValueError("the solution is missing" if not value else f"{value!r:.60} is no text")
+    return _GSM8K.sub("", value).strip()
+
+
+# ---- columns
+
+
+def column_of(
+    data: DataSource, rows: Rows, role: str, groups: Sequence[Sequence[str]], given: str | None = None
+) -> tuple[str, ...]:
+    """The columns of a role: the one that was named, else those of the first group of which any is there.
+
+    Several of a group are one if they agree wherever a row has both, and the first that a row has is read; else a ConfigError
+    names both.
+    """
+    columns = rows.columns()
+    wanted = [name for group in groups for name in group]
+    if given is not None and given not in columns:
+        raise _no_column(data, rows, role, wanted, given)
+    if given is not None:
+        return (given,)
+    for group in groups:
+        present = tuple(name for name in group if name in columns)
+        for other in present[1:]:
+            for row, place in zip(rows.rows, rows.places, strict=True):
+                both = value_at(row, present[0]), value_at(row, other)
+                if None not in both and str(both[0]) != str(both[1]):
+                    raise ConfigError(
+                        f"{rows.name}: the columns {present[0]} and {other} could both be the {role}, and differ at {place}; "
+                        f"{data.mend(role)} ({', '.join(wanted)} are looked for)"
+                    )
+        if present:
+            return present
+    raise _no_column(data, rows, role, wanted)
+
+
+def _no_column(data: DataSource, rows: Rows, role: str, wanted: Sequence[str], given: str | None = None) -> ConfigError:
+    columns = rows.columns()
+    asked = [given] if given else wanted
+    near = next((match for name in asked for match in get_close_matches(name, columns, 1)), None)
+    what = f"{data.option(role + '_column')} = {given!r}: no such column" if given else f"no column for the {role}"
+    hint = "" if near is None else f"; did you mean {near!r}?"
+    how = "" if given and near else f"; accepted are {', '.join(wanted)}; or {data.mend(role)}"
+    return ConfigError(f"{rows.name}: {what} (its columns: {', '.join(columns)}){hint}{how}")
+
+
+class Faults:
+    """Faults of rows, collected so that one message shows how many there are."""
+
+    def __init__(self, data: DataSource) -> None:
+        self.data = data
+        self.found: list[str] = []
+
+    def read(
+        self, row: Row, place: str, columns: Sequence[str], read_value: Callable[[Any], Any], default: Any = ""
+    ) -> Any:
+        """read_value of what stands in the first of the columns that the row has; a ValueError is kept, and gives `default`."""
+        column = next((name for name in columns if value_at(row, name) is not None), columns[0])
+        try:
+            return read_value(value_at(row, column))
+        except ValueError as error:  # a SageError is one
+            self.found.append(f"{place}, column {column}: {error}")
+            return default
+
+    def report(self, count: int) -> None:
+        """DataError with the first eight faults, if there are any; count: rows that were looked at."""
+        if self.found:
+            more = f"\n  and {len(self.found) - 8} more" if len(self.found) > 8 else ""
+            columns = ", ".join(self.data.option(f"{role}_column") for role in ("problem", "answer"))
+            other = f", or name other columns ({columns})" if self.data.key else ""
+            raise DataError(
+                f"{len(self.found)} of {count} rows cannot be used:\n  " + "\n  ".join(self.found[:8]) + more
+                + f"\nMend or leave out those rows{other}."
+            )  # fmt: skip
+
+
+# ---- examples
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """A row as all who train, audit and evaluate read it. row: the row itself; place: where it stands."""
+
+    problem_id: str
+    problem: str | list[Message]
+    answer: str
+    row: Row
+    place: str
+
+
+@dataclass(frozen=True)
+class Examples:
+    """All rows of a data set as examples. problem, gold: the columns that were taken, gold () for none.
+
+    where: how many golds stood "after ####", "in the last \\boxed{}" or, "", alone.
+    """
+
+    rows: Rows
+    examples: tuple[Example, ...]
+    problem: tuple[str, ...]
+    gold: tuple[str, ...]
+    where: Counter[str]
+
+    def __str__(self) -> str:
+        places = [
+            f"{place}{'' if n == len(self.examples) else f' in {n:,} rows'}" for place, n in self.where.items() if place
+        ]
+        gold = f"; gold: {', '.join([' or '.join(self.gold), *places])}" if self.gold else ""
+        return f"{self.rows.name}: {len(self.examples):,} rows; problem: {' or '.join(self.problem)}{gold}"
+
+
+def examples(
+    data: DataSource,
+    *,
+    prompts_first: bool = False,
+    golds: bool = True,
+    asked: Callable[[str | list[Message]], Any] = lambda problem: problem,
+) -> Examples:
+    """The rows of `data` as examples. Ids: id or unique_id, else the row's number from 0; they must differ.
+
+    prompts_first: prompt goes before problem. golds: False where rows may lack one (a reward of the user's judges them).
+    asked: what becomes of a problem; may refuse it by a ValueError. ConfigError for paths and columns, DataError for rows.
+    """
+    rows = read(data)
+    by_need = (PROMPTS, PROBLEMS) if prompts_first else (PROBLEMS, PROMPTS)
+    problem = column_of(data, rows, "problem", by_need, data.problem_column)
+    answer = column_of(data, rows, "answer", (ANSWERS, SOLUTIONS), data.answer_column) if golds else ()
+    faults, made, where = Faults(data), [], Counter[str]()
+    for name, row, place in zip(ids_of(rows), rows.rows, rows.places, strict=True):
+        text = faults.read(row, place, problem, lambda value: asked(problem_of(value)))
+        gold, stood = "", ""
+        if golds:
+            gold, stood = faults.read(row, place, answer, lambda v: gold_of(v, answer[0] in SOLUTIONS), ("", ""))
+        where[stood] += 1
+        made.append(Example(name, text, gold, row, place))
+    faults.report(len(made))
+    return Examples(rows, tuple(made), problem, answer, where)
+
+
+def ids_of(rows: Rows) -> list[str]:
+    """The id of each row; DataError where one is missing or there twice."""
+    column = next((name for name in IDS if name in rows.columns()), None)
+    if column is None:
+        return [str(number) for number in range(len(rows.rows))]
+    first: dict[str, str] = {}
+    for row, place in zip(rows.rows, rows.places, strict=True):
+        value = value_at(row, column)
+        if value is None:
+            raise DataError(f"{place}, column {column}: the id is missing; give every row one, or none")
+        if str(value) in first:
+            raise DataError(
+                f"{place}, column {column}: {str(value)!r} is there already at {first[str(value)]}; ids must differ, so drop "
+                "the repeated rows (or that column, for numbers in its place)"
+            )
+        first[str(value)] = place
+    return list(first)
+
+
+def worked_solutions(data: DataSource, found: Examples) -> list[str]:
+    """The worked solution of each row, for fine-tuning. ConfigError where there is no one column of them."""
+    rows, columns = found.rows, found.rows.columns()
+    present = tuple(name for name in SOLUTIONS if name in columns)
+    if not present and found.where[GSM8K]:
+        present = found.gold
+    if len(present) != 1:
+        raise ConfigError(
+            f"{rows.name}: fine-tuning needs one column of worked solutions ({' or '.join(SOLUTIONS)}), found "
+            f"{' and '.join(present) or 'none'} among {', '.join(columns)}; rename or add it"
+        )
+    faults = Faults(data)
+    made = [faults.read(row, at, present, worked_of) for row, at in zip(rows.rows, rows.places, strict=True)]
+    faults.report(len(made))
+    return made
+
+
+def completions(path: Path) -> list[tuple[str, str, str]]:
+    """(id, completion, gold) of each row of a file of answers: completion or response, and a gold under its usual names."""
+    data = DataSource(path=str(path))
+    rows, faults, made = read(data), Faults(data), []
+    said = column_of(data, rows, "completion", (COMPLETIONS,))
+    gold = column_of(data, rows, "answer", (ANSWERS, SOLUTIONS))
+    for row, place in zip(rows.rows, rows.places, strict=True):
+        name = next((str(row[i]) for i in IDS if row.get(i) is not None), re.split(r":|, row ", place)[-1])
+        text = faults.read(row, place, said, _completion)
+        made.append((name, text, faults.read(row, place, gold, lambda v: gold_of(v, gold[0] in SOLUTIONS)[0])))
+    faults.report(len(made))
+    return made
+
+
+def _completion(value: Any) -> str:
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise ValueError(f"{value!r:.60}; one text or number is expected")
+    return str(value)

@@ -1,0 +1,71 @@
+"""Can the verifier of mathematics judge by these golds? Asked before anything is trained on them."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator, Sequence
+
+from sage_rlvr.errors import DataError
+from sage_rlvr.tasks.rows import Rows, Say, tell
+from sage_rlvr.verifiers.pool import Pool
+
+TOLERATED = 0.01  # share of golds that may be unreadable without a word from the user
+_PROBE = r"\boxed{7919}"  # an answer that no gold is spelled like: judging it makes the verifier parse the gold
+_WHOLE = re.compile(r"[-+]?\d{1,300}")  # golds that need no check
+
+
+def check_golds(
+    rows: Rows, golds: Sequence[str], *, allow_unverifiable: bool = False, say: Say = tell, pool: Pool | None = None
+) -> dict[int, str]:
+    """Row -> reason of the golds that the verifier cannot judge by, found in worker processes (`Pool`).
+
+    A gold is readable if it is right against itself and a different answer gets a verdict, which makes the verifier parse
+    it. Whole numbers are not asked about. Unreadable golds are listed; their rows stay, and only an answer of exactly
+    their spelling is right there. DataError above 1 % of the rows, unless `allow_unverifiable`.
+    """
+    asked = list(dict.fromkeys(gold for gold in golds if not _WHOLE.fullmatch(gold)))
+    bad: dict[str, str] = {}
+    if asked:
+        own = pool or Pool()
+        try:
+            for gold, why in zip(asked, _reasons(asked, own, say, rows.name), strict=True):
+                if why:
+                    bad[gold] = why
+        finally:
+            if pool is None:
+                own.close()
+    found = {row: bad[gold] for row, gold in enumerate(golds) if gold in bad}
+    if not found:
+        return found
+    shown = [f"{rows.places[row]}: {golds[row]!r:.80}: {why}" for row, why in list(found.items())[:20]]
+    text = (
+        f"{rows.name}: {len(found)} of {len(golds)} golds ({len(found) / len(golds):.1%}) cannot be read by the verifier, so "
+        "that only an answer of the same spelling would be right:\n  " + "\n  ".join(shown)
+    )
+    if len(found) > TOLERATED * len(golds) and not allow_unverifiable:
+        raise DataError(
+            f"{text}\nMore than {TOLERATED:.0%} is refused: mend or leave out those rows, name another data.answer_column, or "
+            "take them as they are: data.allow_unverifiable true in the recipe"
+        )
+    say(text)
+    return found
+
+
+def _reasons(golds: Sequence[str], pool: Pool, say: Say, name: str) -> Iterator[str]:
+    """Why each gold cannot be judged by; "" for one that can."""
+    jobs = [(pool.submit(rf"\boxed{{{gold}}}", gold), pool.submit(_PROBE, gold)) for gold in golds]
+    last = time.monotonic()
+    for done, (itself, other) in enumerate(jobs, start=1):
+        same, probe = itself.result(), other.result()
+        yield (
+            f"not right against itself ({same.reason})"
+            if not same.right
+            else (probe.reason if probe.label == "undecided" else "")
+        )
+        if time.monotonic() - last > 5:
+            last = time.monotonic()
+            say(f"{name}: {done:,} of {len(golds):,} different golds checked")
+
+
+__all__ = ["check_golds"]
