@@ -661,3 +661,39 @@ def test_a_refused_start_claims_no_directory(tmp_path: Path):
         raise ConfigError("another thing")
     with pytest.raises(ConfigError, match="holds another run"):
         RunDir.open(tmp_path / "run", {"model": "other"})
+
+
+def test_a_warning_is_kept_once_in_the_record_and_goes_with_its_step(tmp_path: Path) -> None:
+    with opened(tmp_path) as run:
+        assert "warnings" not in json.loads((run.path / "run.json").read_text())
+        for step in (9, 19):
+            with pytest.warns(UserWarning, match="does nothing"):
+                run.warn("idle", step, "the guide does nothing")
+        kept = [{"kind": "idle", "step": 9, "message": "the guide does nothing"}]
+        assert json.loads((run.path / "run.json").read_text())["warnings"] == kept
+        path = run.path
+    with opened(tmp_path) as run:
+        run.truncate_metrics(10)
+        assert run.facts["warnings"] == kept
+        run.truncate_metrics(9)  # the step is made again
+        assert json.loads((path / "run.json").read_text())["warnings"] == []
+
+
+def test_a_refused_start_leaves_nothing(tmp_path: Path) -> None:
+    for there in (False, True):
+        place = tmp_path / str(there)
+        if there:
+            place.mkdir()
+        with pytest.raises(ConfigError, match="no such model"), RunDir.open(place, CONFIG):
+            raise ConfigError("no such model")
+        assert place.exists() == there and not (there and list(place.iterdir()))
+    (tmp_path / "results").mkdir()
+    (tmp_path / "results" / "metrics.jsonl").write_text("")
+    with pytest.raises(CheckpointError, match="missing, though"):
+        RunDir.open(tmp_path / "results", CONFIG)
+    assert [p.name for p in (tmp_path / "results").iterdir()] == ["metrics.jsonl"]
+    with RunDir.open(tmp_path / "kept", CONFIG):
+        pass
+    with pytest.raises(ConfigError), RunDir.open(tmp_path / "kept", CONFIG):
+        raise ConfigError("a run that is there stays")
+    assert (tmp_path / "kept" / "run.json").exists()

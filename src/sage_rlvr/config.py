@@ -247,6 +247,9 @@ class OptimizerConfig:
             _require(0 <= getattr(self, name) < 1, name, getattr(self, name), "must be in [0, 1)")
 
 
+Tracker = Literal["trackio", "wandb", "tensorboard"]
+
+
 @dataclass(frozen=True, kw_only=True)
 class CheckpointConfig:
     """every: steps between checkpoints (the last step always has one). keep: how many of the newest stay on disk."""
@@ -384,6 +387,7 @@ class TrainConfig:
     "embedded" (the shipped base policy), a local folder, or a Hub id. base_model: likewise, the checkpoint before
     supervised fine-tuning, read only by an anchor of source "base"; null where `model` itself is that checkpoint.
     method: see `MethodSpec`. data: rows of a data set in place of `world`, whose problems are generated (engine trl).
+    report_to: trackers that get the metrics too; a run may be continued with others.
     """
 
     seed: int = 0
@@ -398,6 +402,7 @@ class TrainConfig:
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     engine: EngineConfig = field(default_factory=EngineConfig)
+    report_to: tuple[Tracker, ...] = ()
 
     def __post_init__(self) -> None:
         _check_run(self, self.updates.epochs * self.updates.minibatches)
@@ -500,6 +505,7 @@ class FinetuneConfig:
     )
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     engine: EngineConfig = field(default_factory=lambda: EngineConfig(name="trl"))
+    report_to: tuple[Tracker, ...] = ()
 
     def __post_init__(self) -> None:
         _positive(self, "epochs", "batch_size", "max_length")

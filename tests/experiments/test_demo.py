@@ -254,8 +254,8 @@ def test_evaluation_shows_its_progress(
     with counting(console, "evaluating", 8, every=0.0) as advance:
         advance(3)
         advance(5)
-    assert "evaluating: 3/8, about" in console.file.getvalue()  # type: ignore[attr-defined]
-    assert "evaluating: 8/8, about 0 s left" in console.file.getvalue()  # type: ignore[attr-defined]
+    assert "evaluating 3/8, time left" in console.file.getvalue()  # type: ignore[attr-defined]
+    assert "evaluating 8/8, done" in console.file.getvalue()  # type: ignore[attr-defined]
     terminal = Console(file=io.StringIO(), width=100, force_terminal=True)
     evaluate_all(tmp_path, jobs, 4, terminal)
     assert re.search(r"(\d+)/\1", terminal.file.getvalue())  # type: ignore[attr-defined]

@@ -68,7 +68,8 @@ class Demo(Command):
         from sage_rlvr.cli.compare import write_pages
         from sage_rlvr.cli.records import print_cross_check
         from sage_rlvr.cli.tables import print_summary
-        from sage_rlvr.experiments.demo import check_by_sampling, choose_arms, evaluate_all, plan, results, train_all
+        from sage_rlvr.experiments.demo import check_by_sampling, choose_arms, evaluate_all, exact_of, plan, results
+        from sage_rlvr.experiments.jobs import evaluation_seconds, train_all
         from sage_rlvr.report import summarise, summarise_seeds
 
         edits = [word for name, value in session.edits for word in (f"--{name}", value)]
@@ -79,7 +80,8 @@ class Demo(Command):
             f"training {len(jobs)} runs of {jobs[0].config.steps} steps, {workers} at a time, in {self.out / 'runs'}"
         )
         clock = [time.monotonic()]
-        train_all(jobs, workers, session.out)
+        after = evaluation_seconds(self.out, jobs, exact_of(jobs[0].config, self.problems))
+        train_all(jobs, workers, session.out, after)
         clock.append(time.monotonic())
         base, trained = evaluate_all(self.out, jobs, self.problems, session.out)
         checked = check_by_sampling(jobs, base)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar
@@ -30,11 +31,17 @@ class FromRecipe(Command):
     """Run directory (default runs/<recipe name>, of train runs/<recipe name>-s<seed>). The same directory again continues."""
     quiet: bool = False
     """No progress; metrics.jsonl has everything."""
+    report_to: tuple[str, ...] = ()
+    """Send the metrics to these trackers too: trackio, wandb, tensorboard (the recipe's report_to)."""
     dry_run: bool = False
     """Print what the recipe means, and counts of its steps, tokens, forward passes and bytes; no weights, no network."""
     devices: Annotated[int | None, tyro.conf.arg(help="Not read any more; goes with version 0.3.")] = None
     gpu: Annotated[str | None, tyro.conf.arg(help="Not read any more; goes with version 0.3.")] = None
     mean_tokens: Annotated[int | None, tyro.conf.arg(help="Not read any more; goes with version 0.3.")] = None
+
+    def edits(self, session: Session) -> list[tuple[str, str]]:
+        """The edits of the recipe, --report-to among them."""
+        return session.edits + ([("report_to", f"[{', '.join(self.report_to)}]")] if self.report_to else [])
 
     def is_dry(self, session: Session) -> bool:
         """Whether to say only what would be done."""
@@ -55,8 +62,8 @@ class Train(FromRecipe):
         from sage_rlvr.cli.recipes import check_verb
         from sage_rlvr.config import TrainConfig, load, load_config
 
-        check_verb(self.recipe, load(self.recipe, session.edits), "train")
-        config = load_config(TrainConfig, self.recipe, session.edits)
+        check_verb(self.recipe, load(self.recipe, self.edits(session)), "train")
+        config = load_config(TrainConfig, self.recipe, self.edits(session))
         return _say_dry(config, session) if self.is_dry(session) else self._train(config, session)
 
     def _train(self, config: TrainConfig, session: Session) -> int:
@@ -71,20 +78,20 @@ class Train(FromRecipe):
             return 0 if _on_trl(config, None, directory, Silent(), _unheard) == config.steps else 1
         if not self.quiet:
             session.note(config.method.build().describe())
-        progress = Silent() if self.quiet else Terminal(directory.name)
+        progress: Reporter = Silent() if self.quiet else Terminal(directory.name)
         facts = run_facts(config)
         if config.data is not None:
             from sage_rlvr.training.trl.data import facts as facts_of_rows
 
             facts["data"] = facts_of_rows(config.data)
-        with RunDir.open(directory, dump(config), kind="train", fork=self.fork, data=facts) as run:
+        with closing(progress), RunDir.open(directory, dump(config), kind="train", fork=self.fork, data=facts) as run:
             if on_trl:
                 reached = _on_trl(config, run, directory, progress, _unheard if self.quiet else session.note)
             else:
                 from sage_rlvr.training.loop import train
 
                 reached = train(config, run, progress)
-        return _ended(reached, config.steps, f"policy in {directory / 'policy'}", directory, session)
+        return _ended(reached, config.steps, f"policy in {directory / 'policy'}", directory, progress, session)
 
 
 @dataclass(frozen=True)
@@ -102,9 +109,9 @@ class Sft(FromRecipe):
         from sage_rlvr.cli.recipes import check_verb, schema_of
         from sage_rlvr.config import FinetuneConfig, SftConfig, load, load_config
 
-        check_verb(self.recipe, tree := load(self.recipe, session.edits), "sft")
+        check_verb(self.recipe, tree := load(self.recipe, self.edits(session)), "sft")
         schema = FinetuneConfig if schema_of(tree) is FinetuneConfig else SftConfig
-        config = load_config(schema, self.recipe, session.edits)
+        config = load_config(schema, self.recipe, self.edits(session))
         if self.is_dry(session):
             return _say_dry(config, session)
         return (self._finetune if isinstance(config, FinetuneConfig) else self._from_scratch)(config, session)
@@ -117,9 +124,10 @@ class Sft(FromRecipe):
         from sage_rlvr.training.sft import train_sft
 
         directory, out = self._places()
-        with RunDir.open(directory, dump(config), kind="sft") as run:
-            reached = train_sft(config, run, out, Silent() if self.quiet else Terminal("sft"))
-        return _ended(reached, config.steps, f"policy in {out}", directory, session)
+        progress: Reporter = Silent() if self.quiet else Terminal("sft")
+        with closing(progress), RunDir.open(directory, dump(config), kind="sft") as run:
+            reached = train_sft(config, run, out, progress)
+        return _ended(reached, config.steps, f"policy in {out}", directory, progress, session)
 
     def _finetune(self, config: FinetuneConfig, session: Session) -> int:
         """An existing model on rows of a data set, by TRL."""
@@ -135,10 +143,10 @@ class Sft(FromRecipe):
             found = finetune(config, None, directory, out, progress=Silent(), say=_unheard)
             return 0 if found.step == found.total else 1
         say = _unheard if self.quiet else session.note
-        progress = Silent() if self.quiet else Terminal("sft")
-        with RunDir.open(directory, dump(config), kind="sft", data=run_facts(config)) as run:
+        progress: Reporter = Silent() if self.quiet else Terminal("sft")
+        with closing(progress), RunDir.open(directory, dump(config), kind="sft", data=run_facts(config)) as run:
             found = finetune(config, run, directory, out, progress=progress, say=say)
-        return _ended(found.step, found.total, f"policy in {out}", directory, session)
+        return _ended(found.step, found.total, f"policy in {out}", directory, progress, session)
 
     def _places(self) -> tuple[Path, Path]:
         directory = self.run or RUNS / self.recipe.stem
@@ -180,9 +188,12 @@ def _on_trl(
     return train(config, run, directory, progress, say)
 
 
-def _ended(reached: int, wanted: int, result: str, directory: Path, session: Session) -> int:
+def _ended(reached: int, wanted: int, result: str, directory: Path, progress: Reporter, session: Session) -> int:
     if reached < wanted:
         session.note(f"stopped after step {reached} of {wanted}, saved in {directory}; the same command continues")
         return 1
-    session.note(f"done: {wanted} steps, {result}")
+    if progress.first >= wanted:
+        session.note(f"nothing was left to do: all {wanted} steps were there, {result}")
+    else:
+        session.note(f"done: {wanted} steps, {result}")
     return 0

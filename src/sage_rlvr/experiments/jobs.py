@@ -35,8 +35,8 @@ from sage_rlvr.evaluation.evaluate import (
 )
 from sage_rlvr.evaluation.record import Record, check_paired, load_record, record_path, save_record
 from sage_rlvr.models.policy import run_facts, weights_hash
-from sage_rlvr.progress import bar, counting
-from sage_rlvr.runs import differences, read_metrics, writing
+from sage_rlvr.progress import NEWEST, Display, counting, noted, seconds_left
+from sage_rlvr.runs import binding, differences, read_metrics, writing
 
 POLL_SECONDS = 0.5
 STOP_SECONDS = 20.0
@@ -93,7 +93,7 @@ class Job:
     def _other_settings(self) -> dict[str, tuple[Any, Any]]:
         """Differences of the run that stands here. A local policy is known by its weights, wherever its folder lies."""
         facts = self.facts()
-        found = differences(facts["config"], as_read_back(dump(self.config)))
+        found = differences(binding(facts["config"]), binding(as_read_back(dump(self.config))))
         data = differences({"data": facts["data"]}, as_read_back({"data": run_facts(self.config)}))
         data = {place: pair for place, pair in data.items() if "(absent)" not in pair}  # what only one version notes
         if not data and "model_sha256" in facts["data"]:
@@ -271,41 +271,45 @@ def _stop(running: dict[Task, subprocess.Popen[bytes]]) -> None:
             process.kill()
 
 
-def train_all(jobs: Sequence[Job], workers: int, console: Console) -> None:
-    """Train what is unfinished, `workers` (at least 1) at a time, one thread each; the first failure stops all."""
-    with _display(jobs, console) as show:
+def train_all(jobs: Sequence[Job], workers: int, console: Console, after: float = 0.0) -> None:
+    """Train what is unfinished, `workers` (at least 1) at a time, one thread each; the first failure stops all.
+
+    after: seconds of work behind the training, which count for the time left.
+    """
+    done = sum(job.done for job in jobs)
+    if all(job.finished for job in jobs):
+        console.print(f"training: nothing left to do, {len(jobs)} runs are there", highlight=False)
+        return
+    if done:
+        total = sum(job.config.steps for job in jobs)
+        console.print(f"training: continued at step {done} of {total}, all runs together", highlight=False)
+    with _display(jobs, workers, console, after) as show:
         run_tasks([job.task() for job in jobs], workers, show)
 
 
 @contextmanager
-def _display(jobs: Sequence[Job], console: Console) -> Iterator[Any]:
-    """Bars in a terminal, a line every 20 seconds elsewhere."""
-    if console.is_terminal:
-        with bar(console) as shown:
-            total = sum(job.config.steps for job in jobs)
-            whole = shown.add_task("all runs", total=total, completed=sum(job.done for job in jobs), note="")
-            tasks = {
-                job: shown.add_task(job.label, total=job.config.steps, completed=job.done, note="") for job in jobs
-            }
-
-            def show() -> None:
-                for job, task in tasks.items():
-                    shown.update(task, completed=job.done)
-                shown.update(whole, completed=sum(job.done for job in jobs))
-
-            yield show
-        return
-    began, first, last = time.monotonic(), sum(job.done for job in jobs), [time.monotonic()]
+def _display(jobs: Sequence[Job], workers: int, console: Console, after: float) -> Iterator[Callable[[], None]]:
+    """A bar of all runs and one of each in a terminal; elsewhere a line of all runs, with what the newest step says."""
+    display = Display(console, every=20.0)
+    total, done = sum(job.config.steps for job in jobs), sum(job.done for job in jobs)
+    whole = display.add("all runs" if console.is_terminal else "training", total, done)
+    bars = {job: display.add(job.label, job.config.steps, job.done) for job in jobs}
 
     def show() -> None:
-        now = time.monotonic()
-        if now - last[0] < 20:
-            return
-        last[0], done, total = now, sum(job.done for job in jobs), sum(job.config.steps for job in jobs)
-        left = (total - done) * (now - began) / max(done - first, 1)
-        console.print(f"training: {done}/{total} steps, about {left:.0f} s left", highlight=False)
+        newest = {job: read_metrics(job.directory)[-NEWEST:] for job in jobs}
+        done = {job: min(job.config.steps, rows[-1]["step"] + 1) if rows else 0 for job, rows in newest.items()}
+        left = seconds_left({job: (job.config.steps - done[job], newest[job]) for job in jobs}, workers)
+        for job, bar in bars.items():
+            display.update(bar, done[job], noted(newest[job][-1]) if newest[job] else "")
+        said = [f"{job.label}: {noted(newest[job][-1])}" for job in jobs if 0 < done[job] < job.config.steps]
+        note = "" if console.is_terminal else "; ".join(said[:workers])
+        display.update(whole, sum(done.values()), note, left=None if left is None else left + after)
 
-    yield show
+    try:
+        yield show
+    finally:
+        show()
+        display.close()
 
 
 # ------------------------------------------------------------------------------------------------------------------
@@ -360,6 +364,18 @@ class Exact:
         )  # fmt: skip
 
 
+def evaluation_seconds(out: Path, jobs: Sequence[Job], exact: Exact) -> float:
+    """Seconds that the exact evaluations of `jobs` will take, by what the base's took; it is made here if it is missing."""
+    model, path = jobs[0].config.model, record_path(out, "base")
+    base = exact.kept(path, model)
+    if base is None:
+        base = exact.make("base", model, lambda n: None)
+        with writing("record of an evaluation", path, 4 << 20):
+            save_record(base, path)
+    missing = [job for job in jobs if not record_path(out, job.directory.name).exists()]
+    return float(base.meta.get("seconds", 0.0)) * len(missing)
+
+
 def evaluate_all(out: Path, jobs: Sequence[Job], exact: Exact, console: Console) -> tuple[Record, dict[Job, Record]]:
     """Exact evaluation of the base and of each trained policy, so that all are treated alike; kept in out/evaluations. What
     is there and belongs to these weights and problems is not made again."""
@@ -388,6 +404,7 @@ __all__ = [
     "Task",
     "as_read_back",
     "evaluate_all",
+    "evaluation_seconds",
     "read_metrics",
     "run_tasks",
     "steps_logged",

@@ -20,7 +20,7 @@ from sage_rlvr.runs.files import (
     writing,
 )
 from sage_rlvr.runs.metrics import comparable, read_metrics
-from sage_rlvr.runs.record import differences, git_state, versions
+from sage_rlvr.runs.record import binding, differences, git_state, versions
 from sage_rlvr.runs.run_dir import DEAD_STEPS, RunDir
 from sage_rlvr.runs.signals import StopFlag
 
@@ -30,6 +30,7 @@ __all__ = [
     "Checkpoint",
     "RunDir",
     "StopFlag",
+    "binding",
     "comparable",
     "differences",
     "file_sha256",

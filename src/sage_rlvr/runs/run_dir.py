@@ -37,6 +37,7 @@ class RunDir:
         self.keep = keep
         self._lock = lock
         self._dead = 0
+        self.logged = -1  # newest step that an earlier start has logged; known after `truncate_metrics`
         self._checkpoints = Checkpoints(path / "checkpoints")
 
     # ---- opening and closing
@@ -199,6 +200,7 @@ class RunDir:
         if not self.metrics_path.exists():
             return 0
         rows = self.read_metrics()
+        self.logged = max((row["step"] for row in rows), default=-1)
         count = self._checkpoints.metrics_rows(step)
         kept = [row for row in rows if row["step"] < step] if count is None else rows[:count]
         if count is not None and len(rows) < count:

@@ -33,6 +33,7 @@ from sage_rlvr.training.optimizer import Optimizer
 from sage_rlvr.training.reference import follow, kept_reference, load_reference, reference_metrics, restore_reference
 from sage_rlvr.training.rollouts import Groups, draw_groups, rollout_metrics, rows_of_groups
 from sage_rlvr.training.state import check_replaceable, checkpoint, load_tensors, model_tensors, resume, save_policy
+from sage_rlvr.training.trackers import check_installed, tracking
 from sage_rlvr.training.watch import GuideWatch, check_vocabulary
 
 
@@ -248,6 +249,7 @@ def train(config: TrainConfig, run: RunDir, progress: Any) -> int:
     the batch's prompts aside before it is raised. ConfigError where <run>/policy holds anything but a former policy.
     """
     check_replaceable(run.path / "policy")
+    check_installed(config.report_to)
     loop = build(config)
     newest = resume(run, loop.policy, loop.optimizer)
     restore_reference(loop, newest)
@@ -256,14 +258,16 @@ def train(config: TrainConfig, run: RunDir, progress: Any) -> int:
         shutil.rmtree(run.path / "policy", ignore_errors=True)
     progress.start(total=config.steps, done=step)
     watch, stopping = GuideWatch(loop.method.anchor, tell=run.warn), False
-    with StopFlag() as stop:
+    with StopFlag() as stop, tracking(config.report_to, run, config) as report:
         while step < config.steps and not stopping:
             began = time.perf_counter()
             try:
                 metrics = train_step(loop, step)
             except TrainingDiverged as error:
                 raise set_aside(loop, run, step, error) from error
-            run.log({"step": step, **metrics, "time/step_s": time.perf_counter() - began})
+            metrics["time/step_s"] = time.perf_counter() - began
+            run.log({"step": step, **metrics})
+            report(step, metrics)
             watch.see(step, metrics)
             step += 1
             follow(loop, step)

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields as dataclass_fields
 from dataclasses import replace
 from difflib import get_close_matches
 from math import gcd
+from pathlib import Path
 from typing import Any, NoReturn
 
 from sage_rlvr.config import OptimizerConfig, TrainConfig
@@ -25,6 +26,7 @@ from sage_rlvr.core.reductions import FixedBudget, SequenceMean, TokenMean
 from sage_rlvr.core.schedules import Constant, as_schedule
 from sage_rlvr.core.surrogates import Clip
 from sage_rlvr.errors import ConfigError
+from sage_rlvr.training.trackers import PROJECT, run_name
 
 # Field of GRPOConfig and of SFTConfig -> the key of an RL or SFT recipe that sets it.
 OWNED_BY_BOTH = {
@@ -87,6 +89,7 @@ def grpo_arguments(config: TrainConfig, folder: str, world_size: int = 1) -> dic
         | {"output_dir": folder, "seed": config.seed, "data_seed": config.seed}
         | _rollout(config, given.pop("per_device_train_batch_size", None), world_size)
         | optimizer_arguments(config.optimizer)
+        | reporting(config.report_to, folder)
         | {"model_init_kwargs": {"dtype": config.engine.dtype}, "remove_unused_columns": False}
         | grpo_config(method_of(config))
         | given
@@ -96,6 +99,11 @@ def grpo_arguments(config: TrainConfig, folder: str, world_size: int = 1) -> dic
 def world_size() -> int:
     """Ranks of this launch: 1, or what torchrun and accelerate say."""
     return int(os.environ.get("WORLD_SIZE", "1"))
+
+
+def reporting(names: Sequence[str], folder: str) -> dict[str, Any]:
+    """The fields of GRPOConfig and SFTConfig that tell trackers of a run in `folder`/..; none without trackers."""
+    return {"report_to": list(names), "project": PROJECT, "run_name": run_name(Path(folder).parent)} if names else {}
 
 
 def rows_of_rank(batch_size: int, ranks: int) -> int:

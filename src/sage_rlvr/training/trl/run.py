@@ -38,6 +38,7 @@ from sage_rlvr.models.policy import NO_ANSWER
 from sage_rlvr.runs import RunDir, StopFlag
 from sage_rlvr.tasks import countdown as countdown_task
 from sage_rlvr.training.state import check_replaceable
+from sage_rlvr.training.trackers import check_installed, told_once
 from sage_rlvr.training.trl.arguments import check_fields, grpo_arguments, method_of, updates_a_step, world_size
 from sage_rlvr.training.trl.callbacks import RunCallback, newest_checkpoint, step_of
 from sage_rlvr.training.trl.model_card import facts, render, truncated
@@ -60,6 +61,7 @@ def train(
         torch.set_num_threads(config.engine.threads)
     if run is not None:
         check_replaceable(folder / "policy")
+    check_installed(config.report_to)
     trainer = build(config, folder / CHECKPOINTS, say)
     say(f"reference: {facts(trainer)['reference'] or 'none'}")
     if cuts := truncated(trainer.args):
@@ -67,10 +69,14 @@ def train(
     newest = newest_checkpoint(folder / CHECKPOINTS)
     done = 0 if newest is None else step_of(newest)
     ended = done >= trainer.args.max_steps
+    told = 0
     if run is not None:
+        trainer._watch.tell = run.warn
         run.truncate_metrics(done)
+        told = run.logged + 1  # optimizer steps that an earlier start has told the trackers
         if not ended:  # the policy of an earlier, shorter run in this directory is not this run's result
             shutil.rmtree(folder / "policy", ignore_errors=True)
+    told_once(trainer, told)
     with StopFlag() as stop:
         updates = updates_a_step(config)
         RunCallback.of(trainer, run, stop, progress, updates=updates, done=done, keep=config.checkpoint.keep)
@@ -78,6 +84,7 @@ def train(
             trainer.train(resume_from_checkpoint=None if newest is None else str(newest))
             done = trainer.state.global_step
     if ended:
+        progress.start(total=config.steps, done=config.steps)
         _as_it_ended(trainer, newest)  # type: ignore[arg-type]  # the trainer was built with the weights of the start
     if done >= trainer.args.max_steps:
         _save(trainer, folder / "policy", writes=run is not None)

@@ -42,9 +42,10 @@ from sage_rlvr.models.policy import load_policy, weights_hash
 from sage_rlvr.runs import MANIFEST, RunDir, StopFlag, write_json_atomic, writing
 from sage_rlvr.tasks.prompts import FORMATS, PromptFormat
 from sage_rlvr.training.state import check_replaceable, save_policy
+from sage_rlvr.training.trackers import check_installed, told_once
 from sage_rlvr.training.trl import data
 from sage_rlvr.training.trl.arguments import DEFAULTS as RL_DEFAULTS
-from sage_rlvr.training.trl.arguments import OWNED_BY_BOTH, optimizer_arguments, rows_of_rank, world_size
+from sage_rlvr.training.trl.arguments import OWNED_BY_BOTH, optimizer_arguments, reporting, rows_of_rank, world_size
 from sage_rlvr.training.trl.callbacks import RunCallback, diverged, newest_checkpoint
 from sage_rlvr.training.trl.run import configured, peft_config, usable_optimizer
 
@@ -114,17 +115,20 @@ def finetune(
     """
     out = folder / "policy" if out is None else out
     if run is not None:
+        check_installed(config.report_to)
         check_replaceable(out)
         _sweep(folder / CHECKPOINTS)
     newest = newest_checkpoint(folder / CHECKPOINTS)
     done, total = (0, None) if newest is None else _reached(newest)
     if done == total and _finished(folder) == str(out.absolute()) and (out / "config.json").is_file():
+        progress.start(total=done, done=done)
         return _result(config, done, done, folder, out)
     warnings.filterwarnings("ignore", message=".*gradient_checkpointing.*deprecated")  # TRL's calls, not the user's
     with _no_bars():
         trainer = build(config, folder / CHECKPOINTS, say)
     if run is not None:
         run.truncate_metrics(done)
+        told_once(trainer, run.logged + 1)
     with StopFlag() as stop:
         RunCallback.of(trainer, run, stop, progress, updates=1, done=done, keep=config.checkpoint.keep)
         trainer.train(resume_from_checkpoint=None if newest is None else str(newest))
@@ -233,6 +237,7 @@ def sft_arguments(config: FinetuneConfig, folder: str, ranks: int = 1) -> dict[s
         DEFAULTS
         | precision
         | optimizer_arguments(config.optimizer)
+        | reporting(config.report_to, folder)
         | {
             "output_dir": folder,
             "seed": config.seed,
