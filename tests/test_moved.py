@@ -40,7 +40,8 @@ def test_an_old_import_is_the_new_module_and_warns():
         "assert 'sage_rlvr.training.loop' in words and 'sage_rlvr.stats.passk' in words, words\n"
     )
     path = ROOT.rsplit("/", 1)[0]
-    done = subprocess.run([sys.executable, "-c", f"import sys; sys.path.insert(0, {path!r})\n{code}"], capture_output=True, text=True)
+    words = [sys.executable, "-c", f"import sys; sys.path.insert(0, {path!r})\n{code}"]
+    done = subprocess.run(words, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 
 

@@ -40,7 +40,7 @@ def test_the_command_parses(page, line):
     edits = [
         word for word in unknown if word.startswith("--")
     ]  # of the recipe: --a.b value, or a field of its first level
-    assert words[0] in ("train", "sft", "show") or not edits, f"{page}: {line}: {edits}"
+    assert words[0] in ("train", "sft", "show", "demo") or not edits, f"{page}: {line}: {edits}"
     for word in words:
         if word.startswith("recipes/"):
             assert (ROOT / word).is_file(), f"{page}: {line}: there is no {word}"
@@ -67,3 +67,7 @@ def test_every_matrix_and_paper_recipe_has_its_place_among_the_experiments():
         assert path.stem in shared | named or any(path.match(f"{name}.yaml") for name in named if "*" in name), (
             path.name
         )
+
+
+def test_the_readme_is_read_in_four_minutes():
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").split()) <= 1200

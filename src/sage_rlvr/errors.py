@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+
 
 class SageError(ValueError):
     """Base of all refusals, so that a caller can catch exactly what this package refused."""
@@ -29,3 +31,9 @@ class RunLocked(SageError):
 
 class TrainingDiverged(SageError):
     """NaN or infinity in a loss or gradient; raised before the optimiser step."""
+
+
+def suggest(*words: object) -> str:
+    """A command of this package as it is pasted into a shell, each word quoted: suggest("eval", path) for a message. Every
+    command that a message suggests is made here, and tests run them."""
+    return shlex.join(["sage-rlvr", *map(str, words)])

@@ -149,7 +149,7 @@ def test_doctor(warm_policy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_help_answers_without_torch(capsys: Capture) -> None:
     assert call("--help") == 0
     out, _ = said(capsys)
-    for verb in ("demo", "sft", "train", "eval", "compare", "show", "theory", "doctor"):
+    for verb in ("demo", "sft", "train", "eval", "compare", "show", "study anchor", "doctor"):
         assert verb in out
 
 

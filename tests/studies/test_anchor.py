@@ -1,4 +1,4 @@
-"""`sage-rlvr theory`: its files, its exit code, and that docs/concepts/anchor.md holds what the command makes."""
+"""`sage-rlvr study anchor`: its files, its exit code, and that docs/concepts/anchor.md holds what the command makes."""
 
 from __future__ import annotations
 

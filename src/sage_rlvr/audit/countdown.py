@@ -13,7 +13,7 @@ from itertools import permutations
 from sage_rlvr.audit.checks import Audit, Check, Finding, check_of, is_right, rejected
 from sage_rlvr.audit.second import second_opinion
 from sage_rlvr.tasks.countdown import SPLITS, Countdown, Problem, canonical, solutions, split_of
-from sage_rlvr.tasks.countdown.expressions import MAX_NUMBERS, solve, templates
+from sage_rlvr.tasks.countdown.expressions import MAX_NUMBERS, expressions_over, solve, templates
 from sage_rlvr.verifiers import Verdict
 
 SEED = 1  # of the problems
@@ -171,9 +171,7 @@ def _apart(world: Countdown, drawn: int) -> Check:
 
 def _floor(problems: Sequence[Problem], k: int) -> Check:
     """k uniform guesses among all well-formed expressions over a problem's numbers."""
-    shares = [
-        len(solutions(p)) / (len(templates(len(p.numbers))) * len(set(permutations(p.numbers)))) for p in problems
-    ]
+    shares = [len(solutions(p)) / expressions_over(p.numbers) for p in problems]
     floor = sum(1 - (1 - share) ** k for share in shares)
     note = f"mean of 1 - (1 - right/expressions)^{k}; one guess hits {sum(shares) / len(shares):.4f}"
     return Check(f"guess floor: {k} uniform expressions", floor, len(problems), note=note)

@@ -6,17 +6,18 @@ YAML first; `--a.b value` edits the recipe before it is decoded. A command is on
 from __future__ import annotations
 
 import difflib
-import operator
+import inspect
 import os
+import select
 import sys
 import traceback
 import warnings
-from collections.abc import Sequence
-from functools import reduce
-from typing import Annotated, Any
+from collections.abc import Collection, Sequence
+from dataclasses import fields
 
 import tyro
 
+import sage_rlvr
 from sage_rlvr.cli.audit import Audit, Verify
 from sage_rlvr.cli.compare import Compare
 from sage_rlvr.cli.doctor import Doctor
@@ -29,67 +30,115 @@ from sage_rlvr.cli.show import ImportConfig, Show
 from sage_rlvr.cli.study import Guides, Theory
 from sage_rlvr.cli.sweep import Demo, Sweep
 from sage_rlvr.cli.train import Sft, Train
-from sage_rlvr.errors import ConfigError, SageError
+from sage_rlvr.errors import ConfigError, SageError, suggest
 
 COMMANDS: dict[str, type[Command]] = {
     "demo": Demo,
-    "sweep": Sweep,
-    "sft": Sft,
     "train": Train,
+    "sft": Sft,
+    "sweep": Sweep,
     "eval": Eval,
-    "compare": Compare,
     "samples": Samples,
+    "compare": Compare,
     "report": Report,
     "plan": Plan,
     "show": Show,
     "import-config": ImportConfig,
-    "theory": Theory,
-    "guides": Guides,
     "audit": Audit,
     "verify": Verify,
+    "study anchor": Theory,
+    "study guides": Guides,
     "doctor": Doctor,
 }
+FORMER = {"theory": "study anchor", "guides": "study guides"}  # words of version 0.1; they go with version 0.3
+STYLE = (tyro.conf.FlagCreatePairsOff, tyro.conf.PositionalMetavarFromFieldName, tyro.conf.DisallowNone)
 FAULT = 70  # EX_SOFTWARE of sysexits.h; 1 means "interrupted and saved", so a crash needs a code of its own
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Entry point. Exit codes: 0 done, 1 interrupted by Ctrl-C or SIGTERM and saved, 2 refused (the message says what to
-    do), 70 a fault of this program (with Python's traceback)."""
+    """Entry point. Exit codes: 0 done, 1 interrupted by Ctrl-C or SIGTERM and saved, or the reader of a pipe went (`head`),
+    2 refused (the message says what to do), 70 a fault of this program (with Python's traceback)."""
     _quiet_libraries()
     session = Session()
     try:
-        code = _run(list(sys.argv[1:] if argv is None else argv), session)
-    except SageError as error:
-        session.err.print(f"[bold red]{type(error).__name__}[/]: ", end="")
-        session.note(error)
-        code = 2
-    except KeyboardInterrupt:
-        session.note("interrupted; what was finished is saved, the same command continues")
-        code = 1
-    except Exception:
-        traceback.print_exc()
-        session.note(f"a fault of sage-rlvr, exit code {FAULT}: please report it with the lines above")
-        code = FAULT
+        try:
+            code = _answered(list(sys.argv[1:] if argv is None else argv), session)
+        finally:
+            sys.stdout.flush()  # here, where a pipe without a reader is answered
+    except BrokenPipeError:
+        session.out.on_broken_pipe()  # what rich does when it notices first: exit code 1, nothing said
     sys.exit(code)
 
 
-def _run(words: list[str], session: Session) -> int:
+def _answered(words: list[str], session: Session) -> int:
+    try:
+        return run(words, session)
+    except SageError as error:
+        session.err.print(f"[bold red]{type(error).__name__}[/]: ", end="")
+        session.note(error)
+        return 2
+    except KeyboardInterrupt:
+        session.note("interrupted; what was finished is saved, the same command continues")
+        return 1
+    except Exception as error:
+        if isinstance(error, BrokenPipeError) and _reader_is_gone():
+            raise
+        traceback.print_exc()
+        session.note(f"a fault of sage-rlvr, exit code {FAULT}: please report it with the lines above")
+        return FAULT
+
+
+def _reader_is_gone() -> bool:
+    """Whether stdout is a pipe that nobody reads; a pipe to a worker may break as well, which is a fault."""
+    poll = select.poll()
+    poll.register(sys.stdout.fileno(), 0)  # errors are always told
+    return bool(poll.poll(0))
+
+
+def run(words: Sequence[str], session: Session) -> int:
+    """Do what the words say. Returns the exit code."""
+    if not words or words[0] in ("-h", "--help"):
+        session.say(overview())
+        return 0 if words else 2
+    if words[0] == "--version":
+        session.say(f"sage-rlvr {sage_rlvr.__version__}")
+        return 0
     command, unknown = parse(words)
-    session.edits = _edits(words[0], command, unknown)
+    session.edits = _edits(command, unknown)
     return command.execute(session)
+
+
+def overview() -> str:
+    """Every command with the first sentence of its help."""
+    said = {name: (inspect.getdoc(command) or "").splitlines()[0] for name, command in COMMANDS.items()}
+    lines = ["usage: sage-rlvr COMMAND [OPTIONS]", "", *(f"  {name:<14} {first}" for name, first in said.items())]
+    lines += ["", "sage-rlvr COMMAND --help says what a command takes; sage-rlvr --version says which this is."]
+    return "\n".join(lines)
 
 
 def parse(words: Sequence[str]) -> tuple[Command, list[str]]:
     """The command that was typed, and the words that are none of its options. `--help` and bad options end the process."""
-    name = words[0] if words else "--help"
-    if name in COMMANDS:
-        return tyro.cli(COMMANDS[name], prog=f"sage-rlvr {name}", args=words[1:], return_unknown_args=True)
-    if not name.startswith("-"):
-        near = difflib.get_close_matches(name, COMMANDS, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"choose from {', '.join(COMMANDS)}"
-        raise ConfigError(f"unknown command {name!r}; {hint}")
-    every: Any = reduce(operator.or_, (Annotated[c, tyro.conf.subcommand(n)] for n, c in COMMANDS.items()))
-    return tyro.cli(every, prog="sage-rlvr", args=words, return_unknown_args=True)
+    first, rest = words[0], list(words[1:])
+    if first in FORMER:
+        warnings.warn(f"{first} is called {FORMER[first]} now; the old word goes with version 0.3", FutureWarning)
+        first = FORMER[first]
+    elif rest and f"{first} {rest[0]}" in COMMANDS:
+        first = f"{first} {rest.pop(0)}"
+    if first not in COMMANDS:
+        raise ConfigError(f"unknown command {first!r}; {_instead(words)}")
+    return tyro.cli(COMMANDS[first], prog=f"sage-rlvr {first}", args=rest, config=STYLE, return_unknown_args=True)
+
+
+def _instead(words: Sequence[str]) -> str:
+    """Which command may have been meant."""
+    near = _nearest(" ".join(words[:2]), COMMANDS) or _nearest(words[0], COMMANDS)
+    family = [name for name in COMMANDS if name.startswith(f"{words[0]} ")]
+    return near or f"choose from {', '.join(family or COMMANDS)}"
+
+
+def _nearest(word: str, known: Collection[str], cutoff: float = 0.6) -> str:
+    near = difflib.get_close_matches(word, known, 1, cutoff)
+    return f"did you mean {near[0]!r}?" if near else ""
 
 
 def _quiet_libraries() -> None:
@@ -100,16 +149,22 @@ def _quiet_libraries() -> None:
     warnings.formatwarning = lambda message, category, *rest: f"{category.__name__}: {message}\n"
 
 
-def _edits(name: str, command: Command, unknown: Sequence[str]) -> list[tuple[str, str]]:
-    """["--a.b", "v", "--c=w"] -> [("a.b", "v"), ("c", "w")]; anything else is refused by name."""
+def _edits(command: Command, unknown: Sequence[str]) -> list[tuple[str, str]]:
+    """["--a.b", "v", "--c=w"] -> [("a.b", "v"), ("c", "w")]; anything else is refused by name, with its neighbor."""
+    name = next(name for name, kind in COMMANDS.items() if kind is type(command))
+    options = ["--" + field.name.replace("_", "-") for field in fields(command)]
     found: list[tuple[str, str]] = []
     rest = list(unknown)
     while rest:
-        word = rest.pop(0)
-        if not word.startswith("--") or not command.edits_recipe:
-            raise ConfigError(f"{word!r}: `sage-rlvr {name}` has no such argument; see `sage-rlvr {name} --help`")
-        key, equals, value = word[2:].partition("=")
+        key, equals, value = rest.pop(0).partition("=")
+        if not key.startswith("--") or not command.edits_recipe:
+            near = _nearest(key.replace("_", "-"), options)
+            raise ConfigError(
+                f"{key!r}: `sage-rlvr {name}` has no such argument; {near or 'see'} {suggest(*name.split(), '--help')}"
+            )
+        if near := _nearest(key.replace("_", "-"), options, cutoff=0.8):
+            raise ConfigError(f"{key}: no option and no key of a recipe; {near}")
         if not equals and not rest:
-            raise ConfigError(f"{word}: a value is missing; write {word} VALUE")
-        found.append((key.replace("-", "_"), value if equals else rest.pop(0)))
+            raise ConfigError(f"{key}: a value is missing; write {key} VALUE")
+        found.append((key[2:].replace("-", "_"), value if equals else rest.pop(0)))
     return found

@@ -14,15 +14,15 @@ from sage_rlvr.errors import ConfigError
 
 @dataclass(frozen=True)
 class Audit(Command):
-    """Audit the verifier on tasks: what perfect, wrong and guessed answers earn, and the rows where it fails, by id.
+    """Audit the verifier on tasks.
 
-    Exit code 2 if a check with a bar is below 99 %."""
+    It says what perfect, wrong and guessed answers earn, and where the verifier fails, by id of the row. Exit code 2 if a
+    check with a bar is below 99 %. pairs audits the verifier of mathematics on pairs of answers whose verdict is known, beside
+    math-verify alone and lm-eval. SAGE_RLVR_DATA names a folder with the data files; without it they are fetched at pinned
+    commits."""
 
     tasks: tyro.conf.Positional[tuple[str, ...]]
-    """aime, amc23, math500, math500_l5, minerva, dapo_math, knights_and_knaves(_strict), countdown (or countdown:WORLD), a
-    .jsonl file with problem and answer, or pairs: the verifier of mathematics on pairs of answers whose verdict is known, beside
-    math-verify alone and lm-eval. SAGE_RLVR_DATA names a folder with the data files; without it they are fetched
-    at pinned commits."""
+    """Names of tasks, countdown:WORLD, .jsonl files with problem and answer, or pairs."""
     template: str | None = None
     """The prompt format in use: sage, boxed or as_is (default: each of them)."""
     answer_in: Literal["boxed", "tag", "stated", "last_number", "anywhere"] | None = None
@@ -56,9 +56,12 @@ class Audit(Command):
 
 @dataclass(frozen=True)
 class Verify(Command):
-    """The verdict on one answer, or on every row of a .jsonl file with completion and answer; and why."""
+    """Say the verdict on one answer, and why.
+
+    With --file: on every row of a .jsonl file with completion and answer."""
 
     gold: tyro.conf.Positional[str | None] = None
+    """The right answer."""
     answer: tyro.conf.Positional[str | None] = None
     """The answer, or a whole completion together with --answer-in. Write -- before a GOLD or ANSWER that begins with -."""
     file: Path | None = None

@@ -19,10 +19,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Compare(Command):
-    """Hold evaluations of the same problems against each other; the first is the control of all others.
+    """Compare evaluations of the same problems.
 
-    Each is a record (.npz), a run directory, a sample store, or NAME=PATH[,PATH...]; several paths are training seeds of one
-    method. paper:GRPO paper:Branch compares arms of the paper's own tables (paper:4/GRPO: of its Table 4)."""
+    The first is the control of all others. Each is a record (.npz), a run directory, a sample store, or
+    NAME=PATH[,PATH...]; several paths are training seeds of one method. paper:GRPO paper:Branch compares arms of the
+    paper's own tables (paper:4/GRPO: of its Table 4)."""
 
     arms: tyro.conf.Positional[tuple[str, ...]]
     split: Literal["validation", "test"] = "test"

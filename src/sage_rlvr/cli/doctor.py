@@ -15,7 +15,7 @@ from sage_rlvr.errors import ConfigError
 
 @dataclass(frozen=True)
 class Doctor(Command):
-    """Say what works on this machine, and what was switched off and why."""
+    """Say what works on this machine, what does not, and why."""
 
     def execute(self, session: Session) -> int:
         """Exit code 0 where the CPU path works, else 2."""

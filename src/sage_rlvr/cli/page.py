@@ -14,10 +14,11 @@ from sage_rlvr.errors import ConfigError
 
 @dataclass(frozen=True)
 class Report(Command):
-    """One self-contained page of runs, evaluations and samples: verdicts, numbers, figures, a sample browser, run cards.
+    """Write one page of runs, evaluations and samples.
 
-    RUNS are folders of `demo` or `sweep`, run directories, records (.npz), sample stores, or NAME=PATH[,PATH...] of those.
-    What was not run or not recorded is said on the page; nothing is made here."""
+    It holds verdicts, numbers, figures, a sample browser and run cards, and opens without network. RUNS are folders of
+    `demo` or `sweep`, run directories, records (.npz), sample stores, or NAME=PATH[,PATH...] of those. What was not run or
+    not recorded is said on the page; nothing is made here."""
 
     runs: tyro.conf.Positional[tuple[str, ...]]
     out: Annotated[Path | None, tyro.conf.arg(aliases=["-o"])] = None

@@ -13,7 +13,7 @@ from sage_rlvr.errors import ConfigError
 
 @dataclass(frozen=True)
 class Plan(Command):
-    """Say what a design can see, of checkpoints and of methods, and what to buy next, before anything is trained."""
+    """Say what a design can see before anything is trained, and what to buy next."""
 
     problems: int
     samples: int = 256

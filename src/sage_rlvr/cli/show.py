@@ -18,6 +18,7 @@ class Show(Command):
     edits_recipe: ClassVar[bool] = True
 
     recipe: tyro.conf.Positional[Path]
+    """A recipe file."""
 
     def execute(self, session: Session) -> int:
         from sage_rlvr.cli.recipes import recipe_lines, schema_of, world_line
@@ -32,9 +33,12 @@ class Show(Command):
 
 @dataclass(frozen=True)
 class ImportConfig(Command):
-    """Turn the train_config.yaml of SAGE's authors into recipes, and say line by line what it did not mean."""
+    """Turn the train_config.yaml of SAGE's authors into recipes.
+
+    It says line by line what the file did not mean."""
 
     source: tyro.conf.Positional[Path]
+    """Their file."""
     out: Annotated[Path | None, tyro.conf.arg(aliases=["-o"])] = None
     """Where the recipe goes (default: the terminal); the SFT recipe, where there is one, goes beside it as NAME-sft.yaml."""
     plain: bool = False

@@ -1,4 +1,4 @@
-"""`eval --samples`, `compare` and `samples` on sample stores: settings, and lines from what the stores hold."""
+"""`compare` and `samples` on sample stores: lines from what the stores hold."""
 
 from __future__ import annotations
 
@@ -6,32 +6,12 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sage_rlvr.cli.records import TOP_K, steps_lines, steps_of, target_of
+from sage_rlvr.cli.records import TOP_K, steps_lines, steps_of
 from sage_rlvr.errors import ConfigError, DataError
-from sage_rlvr.evaluation.settings import SampleSettings, store_place
 from sage_rlvr.stats.budget import check_budget
 
 if TYPE_CHECKING:
-    from sage_rlvr.evaluation.sampled_run import SampleRun
     from sage_rlvr.evaluation.samples import SampleStore
-
-
-def sample_settings(command: Any, runs: Path) -> SampleRun:
-    """What `sage-rlvr eval --samples` does: the policy and, for Countdown, the world of a run or model; the store's place where
-    none was named."""
-    from sage_rlvr.evaluation.sampled_run import SampleRun
-
-    settings, run, world = SampleSettings.of(command), Path(command.what), None
-    if settings.task == "countdown":
-        target = target_of(command.what, command.world)
-        policy, model, world, of_run = target.name, target.model, target.world, target.run is not None
-    else:
-        of_run = (run / "run.json").is_file()
-        policy = "base" if command.what == "embedded" else run.name
-        model = str(run / "policy") if of_run else command.what
-    home = run / "samples" if of_run else runs / "samples" / policy
-    store = settings.store or store_place(home, settings.store_name)
-    return SampleRun(settings=settings, policy=policy, model=model, store=store, world=world)
 
 
 def is_store(text: str) -> bool:

@@ -12,14 +12,15 @@ from sage_rlvr.errors import ConfigError
 
 @dataclass(frozen=True)
 class Theory(Command):
-    """Check the paper's claims exactly, map what every KL term really descends, and measure both on the real policy.
+    """Check the paper's claims exactly, and map what every KL term descends.
 
-    Prints each claim with both sides and its verdict. Exit code 2 if a claim comes out other than it should."""
+    Both are measured on the real policy too. Prints each claim with both sides and its verdict. Exit code 2 if a claim
+    comes out other than it should."""
 
     out: Path = RUNS / "theory"
     """Where theory.json, theory.md and the pictures go."""
     lab: bool = True
-    """Also measure on the Countdown policy (most of the time)."""
+    """Leave out the measurement on the Countdown policy, which takes most of the time."""
     policy: str | None = None
     """A run directory or model folder to measure there (default: the shipped base after some steps without a leash)."""
     problems: int = 5
@@ -27,8 +28,7 @@ class Theory(Command):
     draws: int = 256
     """Completions drawn a problem for the variances of the lab; 0 leaves them out."""
     docs: Path | None = None
-    """Also make the tables and pictures of anchor.md in this folder again, as in the repository's docs/; with --no-lab the
-    tables of the lab stay as they are."""
+    """Also make the tables and pictures of anchor.md in this docs folder again."""
 
     def execute(self, session: Session) -> int:
         from sage_rlvr.studies.anchor.command import find, print_findings, write, write_docs
@@ -71,9 +71,10 @@ class Theory(Command):
 
 @dataclass(frozen=True)
 class Guides(Command):
-    """What any guide would do to a trained policy if Eq. (4) were reached: all guides at equal KL, and the best q there is.
+    """Hold all guides against each other at equal KL, and against the best q there is.
 
-    On the enumerable Countdown world. Variants are chosen on validation problems and shown on test problems."""
+    It says what any guide would do to a trained policy if Eq. (4) were reached. On the enumerable Countdown world. Variants
+    are chosen on validation problems and shown on test problems."""
 
     policy: tuple[str, ...] = ("embedded",)
     """Run directories or model folders; each gets its own tables."""
@@ -90,7 +91,7 @@ class Guides(Command):
     out: Path = RUNS / "guides"
     """Where guides.json, guides.md and guides.png go."""
     docs: Path | None = None
-    """Also make the measured part of guides.md in this folder again, as in the repository's docs/."""
+    """Also make the tables and pictures of anchor.md in this docs folder again."""
 
     def execute(self, session: Session) -> int:
         from sage_rlvr.cli.records import target_of

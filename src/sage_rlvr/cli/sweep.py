@@ -16,12 +16,13 @@ from sage_rlvr.cli.session import RUNS, Command, Session
 
 @dataclass(frozen=True)
 class Sweep(Command):
-    """Arms x training seeds x evaluation from a matrix file (recipes/matrices), paired by seed; the same command continues.
+    """Train and evaluate the arms and training seeds of a matrix file, and compare them.
 
-    What the folder holds by configuration and weights is not made again, a demo's included; missing controls are added, and
-    said. Exit code 2 if a cell failed."""
+    Files: recipes/matrices. Pairs share a seed. Killed, the same command continues. What the folder holds by configuration
+    and weights is not made again, a demo's included; missing controls are added, and said. Exit code 2 if a cell failed."""
 
     matrix: tyro.conf.Positional[Path]
+    """A matrix file."""
     out: Path | None = None
     """Where everything goes (default runs/<matrix name>)."""
     workers: int | None = None
@@ -47,8 +48,9 @@ class Sweep(Command):
 
 @dataclass(frozen=True)
 class Demo(Command):
-    """Train no-KL, GRPO and SAGE-Branch from the shipped base on this machine, evaluate exactly, and say what differs.
+    """Train three methods on this machine, evaluate them exactly, and say what differs.
 
+    They are no-KL, GRPO and SAGE-Branch, from the shipped base. Killed, the same command continues.
     `--a.b value` edits every arm's recipe, e.g. `--steps 40` for a short look."""
 
     edits_recipe: ClassVar[bool] = True

@@ -27,6 +27,7 @@ class FromRecipe(Command):
     edits_recipe: ClassVar[bool] = True
 
     recipe: tyro.conf.Positional[Path]
+    """A recipe file."""
     run: Annotated[Path | None, tyro.conf.arg(aliases=["--run-dir"])] = None
     """Run directory (default runs/<recipe name>, of train runs/<recipe name>-s<seed>). The same directory again continues."""
     quiet: bool = False
@@ -52,7 +53,9 @@ class FromRecipe(Command):
 
 @dataclass(frozen=True)
 class Train(FromRecipe):
-    """Train one method by RL from a recipe; killed at any moment, the same command continues."""
+    """Train a policy by RL from a recipe.
+
+    `--a.b value` edits the recipe. Killed at any moment, the same command continues."""
 
     fork: bool = False
     """Continue a run although its recipe or the installed versions changed."""
@@ -96,10 +99,10 @@ class Train(FromRecipe):
 
 @dataclass(frozen=True)
 class Sft(FromRecipe):
-    """Supervised fine-tuning: train a base policy from scratch, or fine-tune an existing model on a data set (TRL).
+    """Supervised fine-tuning: a base policy from scratch, or an existing model on a data set.
 
-    The recipe says which: one with `world` makes a small policy from generated solutions; one with `data` fine-tunes `model`
-    on worked solutions by TRL's SFTTrainer, whole or with LoRA, and needs the trl extra."""
+    The recipe says which: one with `world` makes a small policy from generated solutions; one with `data` is there to
+    fine-tune an existing model, `model`, on worked solutions by TRL's SFTTrainer, whole or with LoRA, and needs the trl extra."""
 
     out: Path | None = None
     """Where the policy goes (default <run>/policy)."""

@@ -21,6 +21,7 @@ from sage_rlvr.models.folders import EMBEDDED
 from sage_rlvr.models.policy import load_policy, weights_hash
 from sage_rlvr.runs import versions
 from sage_rlvr.stats.intervals import wilson
+from sage_rlvr.tasks.countdown.expressions import expressions_over
 
 FRONTIER = (0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.15, 1.3)
 EVALUATION_SEED = 1  # of the problems; training draws its own with world.data_seed
@@ -135,6 +136,14 @@ def evaluation_problems(task: Any, split: str, seed: int, n: int, draw: str) -> 
     if draw == "census":
         return task.sample_of_census(split, seed, n)
     raise DataError(f"draw {draw!r}: choose one of {', '.join(DRAWS)}")
+
+
+def guess_floor(target: Target, record: Record, k: int) -> float:
+    """pass@k of uniform guesses among all expressions: mean over the record's problems of 1 - (1 - right / expressions)^k."""
+    meta, rows = record.meta, next(iter(record.logps.values()))
+    chosen = evaluation_problems(target.world.build(), meta["split"], meta["seed"], record.problems, meta["draw"])
+    shares = [len(row) / expressions_over(problem.numbers) for row, problem in zip(rows, chosen, strict=True)]
+    return float(np.mean([1 - (1 - share) ** k for share in shares]))
 
 
 def world_identity(world: WorldConfig) -> dict[str, Any]:

@@ -29,6 +29,7 @@ from sage_rlvr.tasks.chat import fit_tokenizer, render
 from sage_rlvr.tasks.countdown import Problem as CountdownProblem
 from sage_rlvr.tasks.countdown import render as render_countdown
 from sage_rlvr.tasks.countdown import solutions
+from sage_rlvr.tasks.countdown.expressions import MAX_NUMBERS, expressions_over
 from sage_rlvr.tasks.knights_and_knaves import KnightsAndKnaves
 from sage_rlvr.tasks.math import TASKS, MathTask, digest
 from sage_rlvr.tasks.prompts import AS_IS, FORMATS, Message, PromptFormat
@@ -163,9 +164,10 @@ def countdown(world: WorldConfig, split: str, problems: int, seed: int, draw: st
         return [_with(task.verify(problem, text), text) for problem, text in pairs]
 
     identity = [world_identity(world), split, seed, draw, list(chosen)]
-    return SampledTask(
-        COUNTDOWN, chosen, _hash(identity), code_hash(["countdown"]), judge, task.render, max_new_tokens=32
-    )
+    tries = [expressions_over(p.numbers) / len(solutions(p)) for p in chosen.values() if len(p.numbers) < MAX_NUMBERS]
+    floor = partial(_guessed, tries) if len(tries) == len(chosen) else None  # five numbers would take a minute
+    hashes = _hash(identity), code_hash(["countdown"])
+    return SampledTask(COUNTDOWN, chosen, *hashes, judge, task.render, max_new_tokens=32, floor=floor)
 
 
 def _with(verdict: Verdict, answer: str | None) -> Judged:
@@ -257,7 +259,7 @@ def _concluded(text: str) -> str | None:
     return " ".join(said.split()) if heading else None
 
 
-def _guessed(values: Sequence[int], k: int) -> float:
+def _guessed(values: Sequence[float], k: int) -> float:
     """Mean over problems of 1 - (1 - 1/values)^k: what k uniform guesses among that many answers hit."""
     return sum(1 - (1 - 1 / v) ** k for v in values) / len(values)
 

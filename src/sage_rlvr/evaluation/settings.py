@@ -29,14 +29,11 @@ class SampleSettings:
     draw: Literal["law", "census"] = "law"
     """law: independent draws from the world's own law; census: all problems of the split equally likely, none twice."""
     samples: int = 0
-    """Draw this many completions of each problem instead of evaluating exactly (rounded up to whole chunks: 32, or 64 of the
-    sampler from 64 on)."""
+    """Draw at least this many completions of each problem instead of evaluating exactly."""
     task: str = "countdown"
-    """Of samples: countdown, aime, amc23, math500, math500_l5, minerva, dapo_math, knights_and_knaves(_strict), or a .jsonl
-    file with problem and answer."""
+    """Of samples: a task by name, or a .jsonl file with problem and answer."""
     preset: Preset = "untruncated"
-    """Of samples: untruncated (T 1, nothing cut; once called honest), paper (its training settings at T 0.3: min_p 0.01),
-    released_code (T 0.3, top-p 0.95, and top-k 50 where vLLM does not sample)."""
+    """Of samples: untruncated (T 1), paper (T 0.3, min_p 0.01), released_code (T 0.3, top-p 0.95, top-k 50 but on vLLM)."""
     temperature: float | None = None
     """Of samples: another temperature than the preset's, 0 being greedy; for `compare --frontier`."""
     template: Literal["sage", "boxed", "as_is"] = "boxed"
@@ -48,10 +45,9 @@ class SampleSettings:
     max_new_tokens: int | None = None
     """Of samples: default 32 for Countdown, else 3072."""
     score_base: str | None = None
-    """Of samples: also the log-probs of every token under this model, for perplexities; samples that are there already are
-    scored without being drawn again."""
+    """Of samples: also the log-probs of every token under this model, for perplexities."""
     guide: str | None = None
-    """Of samples: also q of a guide (branch, token, random, flat) at every token."""
+    """Of samples: also q of this guide at every token."""
     generator: Engine = "auto"
     """Of samples: auto is transformers on a GPU, else the sampler of this package."""
     server: str | None = None

@@ -30,8 +30,10 @@ DEAD_STEPS = 20  # steps without a single living group, after which a run says s
 class RunDir:
     """One run's directory, held by one process. Open it with `RunDir.open`, best in a `with` statement."""
 
-    def __init__(self, path: Path, lock: FileLock, facts: dict[str, Any], keep: int, fresh: bool = False):
-        self._fresh = fresh
+    def __init__(
+        self, path: Path, lock: FileLock, facts: dict[str, Any], keep: int, fresh: bool = False, made: bool = False
+    ):
+        self._fresh, self._made = fresh, made  # whether this start made the record, and the folder itself
         self.path = path
         self.facts = facts
         self.keep = keep
@@ -72,7 +74,7 @@ class RunDir:
         lock = _take_lock(path)
         try:
             facts = agree(path, facts_of(config, kind, data or {}), fork)
-            run = cls(path, lock, facts, keep=int(config.get("checkpoint", {}).get("keep", 2)), fresh=fresh)
+            run = cls(path, lock, facts, keep=int(config.get("checkpoint", {}).get("keep", 2)), fresh=fresh, made=made)
             run._checkpoints.sweep()
             for residue in path.glob(".tmp-*"):
                 residue.unlink()
@@ -101,7 +103,7 @@ class RunDir:
         if refused:  # a start that was refused claims no directory
             (self.path / RECORD).unlink(missing_ok=True)
         self._release(leave=not refused)
-        if refused:
+        if refused and self._made:
             _remove_if_empty(self.path)
 
     def _is_untouched(self) -> bool:

@@ -1,4 +1,4 @@
-"""What the pictures of `sage-rlvr theory` show, as arrays: computed here, drawn by `studies/anchor/figures.py`.
+"""What the pictures of `sage-rlvr study anchor` show, as arrays: computed here, drawn by `studies/anchor/figures.py`.
 
 `landscape` is the paper's Fig. 1 (reference, q x reference, the policy before and after), `modes` its Fig. 5 (mode-seeking
 and mode-covering) with SAGE beside them, `forces` the pull of every KL term at two states of a small tree.

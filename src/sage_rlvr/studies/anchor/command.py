@@ -1,4 +1,4 @@
-"""`sage-rlvr theory`: the claims with both sides, the map of what every KL term descends, where descent comes to rest,
+"""`sage-rlvr study anchor`: the claims with both sides, the map of what every KL term descends, where descent comes to rest,
 the pictures, and the same measurements on the real Countdown policy. Everything printed is also written.
 
     <out>/theory.json         every number
@@ -37,8 +37,8 @@ PICTURES = ("anchor", "modes", "forces")
 LAB_SECTION = "The Countdown policy"
 TABLES_HEAD = """# The tables behind anchor.md
 
-Made whole by `sage-rlvr theory --docs docs`; [anchor.md](../concepts/anchor.md) explains the columns. A claim that "fails, as it
-should" shows where a theorem stops.
+Made whole by `sage-rlvr study anchor --docs docs`; [anchor.md](../concepts/anchor.md) explains the columns. A claim that "fails,
+as it should" shows where a theorem stops.
 
 """
 

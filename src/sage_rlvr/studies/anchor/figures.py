@@ -1,4 +1,4 @@
-"""Pictures of `sage-rlvr theory`, from plain arrays: the paper's Fig. 1 and Fig. 5 with our numbers, and the forces."""
+"""Pictures of `sage-rlvr study anchor`, from plain arrays: the paper's Fig. 1 and Fig. 5 with our numbers, and the forces."""
 
 from __future__ import annotations
 

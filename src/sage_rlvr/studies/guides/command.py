@@ -1,4 +1,4 @@
-"""`sage-rlvr guides`: tables, sentences, files and the picture of the guide lab (studies/guides/measure.py)."""
+"""`sage-rlvr study guides`: tables, sentences, files and the picture of the guide lab (studies/guides/measure.py)."""
 
 from __future__ import annotations
 

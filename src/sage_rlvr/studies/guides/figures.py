@@ -1,4 +1,4 @@
-"""The picture of `sage-rlvr guides`: what each guide gains against its dose, the oracle above."""
+"""The picture of `sage-rlvr study guides`: what each guide gains against its dose, the oracle above."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from itertools import combinations_with_replacement, permutations
+from itertools import combinations_with_replacement
 from typing import Literal, get_args
 
 import numpy as np
@@ -29,6 +29,7 @@ from sage_rlvr.tasks.countdown.expressions import (
     check_range,
     count_expressions,
     evaluate,
+    expressions_over,
     reached,
     solve,
     templates,
@@ -230,7 +231,7 @@ class Countdown:
         every = self.census(split)
         found = [solutions(p) for p in every]
         counts = np.array([len(answers) for answers in found], dtype=float)
-        made = [len(set(permutations(p.numbers))) * len(templates(len(p.numbers))) for p in every]
+        made = [expressions_over(p.numbers) for p in every]
         facts = {"problems": len(every), "answers_mean": counts.mean(), "answers_median": np.median(counts)}
         if self.targets == "expression" and len(self.counts) == 1:
             facts["answers_mean_by_law"] = (counts**2).sum() / counts.sum()  # a problem is drawn as often as it has answers

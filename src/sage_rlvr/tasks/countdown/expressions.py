@@ -96,6 +96,11 @@ def count_expressions(n: int) -> int:
     return len(templates(n)) * math.factorial(n)
 
 
+def expressions_over(numbers: Sequence[int]) -> int:
+    """How many canonical expressions there are over these numbers, some of which may be equal."""
+    return len(templates(len(numbers))) * len(set(permutations(numbers)))
+
+
 def check_range(n: int, largest: int, target: int = 1) -> None:
     """Refuse numbers whose exact fractions could leave int64 (`DataError`)."""
     if (bound := 2 ** (n - 1) * max(largest, 1) ** n * max(target, 1)) >= 2**63:

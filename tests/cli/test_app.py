@@ -1,0 +1,69 @@
+"""What happens round every command: its table, mistyped words, pipes, versions."""
+
+from __future__ import annotations
+
+import difflib
+import subprocess
+import sys
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+import sage_rlvr
+from sage_rlvr.cli.app import COMMANDS, main, overview
+from sage_rlvr.config import FinetuneConfig, SftConfig, TrainConfig
+
+
+def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    with pytest.raises(SystemExit) as caught:
+        main(words)
+    assert caught.value.code == 2
+    return " ".join(capsys.readouterr().err.split())
+
+
+def test_version_and_overview(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(["--version"])
+    assert caught.value.code == 0 and capsys.readouterr().out == f"sage-rlvr {sage_rlvr.__version__}\n"
+    lines = overview().splitlines()
+    assert all(any(line.startswith(f"  {name} ") for line in lines) for name in COMMANDS)
+    assert max(map(len, lines)) <= 120
+    with pytest.raises(SystemExit) as caught:
+        main([])
+    assert caught.value.code == 2 and "COMMAND --help" in capsys.readouterr().out
+
+
+def test_mistyped_words_get_their_neighbor(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "unknown command 'trian'; did you mean 'train'?" in refused(capsys, "trian", "recipe.yaml")
+    assert "did you mean 'study anchor'?" in refused(capsys, "stdy", "anchr")
+    assert "choose from study anchor, study guides" in refused(capsys, "study")
+    assert "choose from demo, train" in refused(capsys, "xyz")
+    assert "did you mean '--problems'?" in refused(capsys, "eval", "embedded", "--problem", "3")
+    assert "did you mean '--dry-run'?" in refused(capsys, "train", "recipe.yaml", "--dry-rnu")
+    assert "did you mean '--dry-run'?" in refused(capsys, "train", "recipe.yaml", "--dry-rnu", "--quiet")
+
+
+def test_no_key_of_a_recipe_is_taken_for_a_mistyped_option() -> None:
+    keys = {f.name.replace("_", "-") for schema in (TrainConfig, SftConfig, FinetuneConfig) for f in fields(schema)}
+    for name in ("train", "sft", "show"):
+        options = [f.name.replace("_", "-") for f in fields(COMMANDS[name])]
+        assert not [key for key in keys - set(options) if difflib.get_close_matches(key, options, 1, 0.8)]
+
+
+def test_former_words_work_and_say_the_new_ones(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.warns(FutureWarning, match="theory is called study anchor now"):
+        assert "there is no" in refused(capsys, "theory", "--docs", "nowhere")
+
+
+@pytest.mark.parametrize("words", [["--help"], ["eval", "--help"], ["plan", "--problems", "100"]])
+def test_a_pipe_without_a_reader_ends_quietly(words: list[str]) -> None:
+    """What `| head` does: the reader goes before everything is written."""
+    package = Path(sage_rlvr.__file__).parents[1]
+    code = f"import sys; sys.path.insert(0, {str(package)!r}); from sage_rlvr.cli.app import main; main({words!r})"
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None and process.stderr is not None
+    process.stdout.close()
+    said = process.stderr.read()
+    process.stderr.close()
+    assert (process.wait(), said) == (1, "")
