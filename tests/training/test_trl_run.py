@@ -123,6 +123,38 @@ def test_a_killed_run_continues_from_its_last_complete_checkpoint(torn: str, who
     assert same(folder, whole) and steady(folder) == steady(whole)
 
 
+@pytest.mark.parametrize("name", ["tensorboard", "wandb", "trackio"])
+def test_trackers_are_told_what_an_earlier_start_has_not(
+    name: str, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Killed after the seventh update, whose rollout began at the sixth: TRL makes two updates, and the last one is new."""
+    pytest.importorskip(name)
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("WANDB_DIR", str(tmp_path))
+    told: list[dict[str, Any]] = []
+    if name == "trackio":  # it has chosen its folder when it was imported
+        for word, stand_in in {"init": lambda **_: None, "finish": lambda: None, "log": lambda row, **_: told.append(row)}.items():
+            monkeypatch.setattr(f"trackio.{word}", stand_in)
+    folder = tmp_path / "run"
+    shutil.copytree(whole, folder)
+    shutil.rmtree(folder / "policy")
+    shutil.rmtree(folder / "trl" / "checkpoint-8")
+    rows = (whole / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (folder / "metrics.jsonl").write_text("".join(rows[:7]))
+    assert trained(folder, config(report_to=[name])) == 4 and same(folder, whole)
+    if name == "tensorboard":
+        from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+        (file,) = (folder / "trl" / "runs").rglob("events*")
+        events = EventAccumulator(str(file))
+        events.Reload()
+        assert [event.step for event in events.Scalars("train/anchor/kl_raw")] == [8]
+    elif name == "wandb":
+        assert list(tmp_path.glob("wandb/offline-run-*/*.wandb"))
+    else:
+        assert [row["train/global_step"] for row in told if "train/anchor/kl_raw" in row] == [8]
+
+
 def stop_in(step: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A SIGTERM while TRL computes the loss of its step."""
     plain = trl_run.SageTrainer._compute_loss
