@@ -16,7 +16,8 @@ OLDEST_NEEDS := requests==2.34.2 certifi==2026.10.18 charset-normalizer==3.5.2 u
 TRL_ENV := $(MAKE) VENV=.venv-trl EXTRAS=dev,trl .venv-trl/.installed-dev
 TRL_TESTS := -m pytest -n 2 tests/training/test_trl*.py tests/seams tests/test_examples.py
 
-.PHONY: help demo reproduce reproduce-quick test test-slow test-all test-trl test-trl-oldest bench bench-trl bench-eval base lint format clean
+.PHONY: help demo reproduce reproduce-quick test test-slow test-all test-trl test-trl-oldest docs tutorial wheel \
+  bench bench-trl bench-eval base lint format clean
 
 help:
 	@echo "make demo       train no-KL, GRPO and SAGE-Branch from the shipped base, evaluate exactly (ARGS='--steps 40')"
@@ -27,6 +28,9 @@ help:
 	@echo "make test-all   both"
 	@echo "make test-trl   the tests of the TRL adapter, in an environment of their own (.venv-trl)"
 	@echo "make test-trl-oldest   the fast ones on the oldest TRL, in .venv-trl-oldest, which borrows all else from .venv-trl"
+	@echo "make docs       the site, in site/: strict, without network, in an environment of its own (.venv-docs)"
+	@echo "make tutorial   run docs/tutorial.ipynb and write its outputs into it"
+	@echo "make wheel      build the wheel and run it where only what it declares is installed"
 	@echo "make bench      speed of the reference engine against transformers.generate and a textbook GRPO step"
 	@echo "make bench-eval an evaluation by samples against transformers.generate, samples per CPU second"
 	@echo "make bench-trl  SageTrainer against plain GRPOTrainer: step time, peak memory, forward passes"
@@ -64,6 +68,20 @@ test-trl-oldest:
 	.venv-trl-oldest/bin/python -c 'import trl; assert "trl==" + trl.__version__ == "$(OLDEST)", trl'
 	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 .venv-trl-oldest/bin/python $(TRL_TESTS) -m "not slow" $(ARGS)
 
+docs: .venv-docs/.installed
+	NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build --strict $(ARGS)  # --quiet would hide the warnings from --strict
+	@! grep -rnoE '<(script|link|img|iframe|source)[^>]* (src|href)="(https?:)?//[^"]*' site --include='*.html' || \
+	  { echo "site/ loads something from elsewhere: see above"; exit 1; }
+	@! grep -rnoE "(@import|url\()[ \"'(]*(https?:)?//[^\"')]*" site --include='*.css' || \
+	  { echo "a style of site/ loads something from elsewhere: see above"; exit 1; }
+
+tutorial: $(VENV)/.installed .venv-docs/.with-package
+	PATH="$(CURDIR)/$(BIN):$$PATH" OMP_NUM_THREADS=1 .venv-docs/bin/jupyter nbconvert --to notebook --execute --inplace \
+	  --ExecutePreprocessor.timeout=600 docs/tutorial.ipynb
+
+wheel: $(VENV)/.installed
+	$(BIN)/python .ci/wheel
+
 bench: $(VENV)/.installed
 	$(BIN)/python benchmarks/loop.py $(ARGS)
 
@@ -86,7 +104,7 @@ format: $(VENV)/.installed-dev
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf $(VENV) .venv-trl .venv-trl-oldest .pytest_cache .hypothesis .mypy_cache .ruff_cache
+	rm -rf $(VENV) .venv-trl .venv-trl-oldest .venv-docs site .pytest_cache .hypothesis .mypy_cache .ruff_cache
 
 # The environment. An existing one is kept, together with whatever build of torch stands in it, if the version is right.
 # torch goes first and alone: it is the large download, and a second attempt then starts behind it.
@@ -113,4 +131,15 @@ $(VENV)/.installed-dev: pyproject.toml constraints.txt
 	  $(OLDEST) $(OLDEST_NEEDS)
 	.venv-trl/bin/python -c 'import sysconfig; print("import site; site.addsitedir(%r)" % sysconfig.get_path("purelib"))' \
 	  > "$$(.venv-trl-oldest/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/the_rest.pth"
+	@touch $@
+
+.venv-docs/.installed: docs/requirements.txt
+	$(PYTHON) -m venv --clear .venv-docs
+	.venv-docs/bin/python -m pip install --disable-pip-version-check -q -r docs/requirements.txt
+	@touch $@
+
+# The notebook's kernel: .venv-docs, and behind its own packages those of the package's environment.
+.venv-docs/.with-package: .venv-docs/.installed $(VENV)/.installed
+	$(BIN)/python -c 'import sysconfig; print("import site; site.addsitedir(%r)" % sysconfig.get_path("purelib"))' \
+	  > "$$(.venv-docs/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/the_rest.pth"
 	@touch $@

@@ -29,9 +29,9 @@ from transformers import GenerationConfig
 
 from sage_rlvr.evaluation.sampled_run import SampleRun
 from sage_rlvr.evaluation.sampled_tasks import Judged, Prompt, SampledTask
-from sage_rlvr.evaluation.samples import SampleStore
 from sage_rlvr.evaluation.sampling import Evaluation
 from sage_rlvr.evaluation.settings import SampleSettings
+from sage_rlvr.evaluation.store import SampleStore
 from sage_rlvr.models.generation import CpuGenerator, Decoding
 from sage_rlvr.models.policy import Tokens
 from sage_rlvr.stats.passk import pass_at_all_k

@@ -147,7 +147,7 @@ def make_loop(policy: PreTrainedModel, reference: PreTrainedModel, prompts: list
     config = decode(TrainConfig, tree)
     tokens = Passing(None, END, 0)  # type: ignore[arg-type]
     optimizer = Optimizer(policy, config.optimizer, 1000)
-    return Loop(config, config.method.build(), policy, reference, tokens, Numbers(), prompts, optimizer, Key(0))
+    return Loop(config, config.method, policy, reference, tokens, Numbers(), prompts, optimizer, Key(0))
 
 
 # --- timing -------------------------------------------------------------------------------------------------------------

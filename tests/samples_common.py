@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from sage_rlvr.evaluation.samples import Chunk, Identity, Sample, SampleStore, prompt_hash
+from sage_rlvr.evaluation.store import Chunk, Identity, Sample, SampleStore, prompt_hash
 
 DECODING = {"preset": "paper", "temperature": 1.0, "top_p": 1.0, "top_k": -1, "max_new_tokens": 8}
 IDENTITY = Identity(
@@ -70,3 +70,12 @@ def report(store: SampleStore) -> bytes:
     counts = store.counts()
     lines = [repr(row) for row in store.table().drop_columns(["latency_s"]).to_pylist()]
     return "\n".join([*lines, repr(counts)]).encode("utf-8")
+
+
+class Verdict:
+    def __init__(self, label: str, reason: str, answer: str | None = None):
+        self.label, self.reason, self.answer = label, reason, answer
+
+
+def lenient(problems: list[str], texts: list[str]) -> list[Verdict]:
+    return [Verdict("right", f"{problem}: {text[:1]}", "\udfff") for problem, text in zip(problems, texts, strict=True)]

@@ -170,7 +170,7 @@ def test_their_defaults_hold_where_nothing_is_given(tmp_path: Path) -> None:
     config = recipe(imported)
     assert (config.seed, config.steps, config.rollout.prompts_per_step, config.rollout.group_size) == (42, 300, 1, 8)
     assert (config.optimizer.lr, config.optimizer.schedule, config.rollout.max_new_tokens) == (2e-6, "constant", 1024)
-    assert config.method.tree["name"] == "grpo"
+    assert dump(config.method)["name"] == "grpo"
     assert config.engine.args["min_p"] == 0.01
     assert imported.sft is None
     assert "Weights & Biases" in said(imported, "tracking")[0]  # theirs logs in unless told not to
@@ -258,7 +258,7 @@ def test_a_secret_is_named_and_not_repeated(given_file: Any) -> None:
 
 def test_a_place_that_is_passed_over_is_said(given_file: Any) -> None:
     imported = import_config(given_file(beta=0.1, num_rollouts=16))
-    assert recipe(imported).method.tree["base"]["beta"] == 0.1  # flat goes before rl
+    assert dump(recipe(imported).method)["base"]["beta"] == 0.1  # flat goes before rl
     assert recipe(imported).rollout.group_size == 4  # but here rl goes before flat, as in their code
     assert "goes before it" in said(imported, "rl.beta")[0]
     assert "rl.num_rollouts = 4 goes before it" in next(
@@ -271,7 +271,7 @@ def test_a_place_that_is_passed_over_is_said(given_file: Any) -> None:
 
 def test_token_and_random_become_cycles(given_file: Any) -> None:
     token = recipe(import_config(given_file(sage__guide="token", sage__token__use_source="ref")))
-    guide = token.method.tree["guide"]
+    guide = dump(token.method)["guide"]
     assert guide["alpha"] == {
         "name": "cosine_cycles",
         "upper": 0.3,
@@ -282,7 +282,7 @@ def test_token_and_random_become_cycles(given_file: Any) -> None:
     }
     assert (guide["sigma"]["upper"], guide["norm"], guide["signal"]) == (0.25, "minmax", "reference")
     bounds = {"eps_ub": 0.1, "eps_lb": 0.0, "sig_ub": 0.15, "sig_lb": 0.05, "num_cycles": 5, "decay_rate": 0.5}
-    random = recipe(import_config(given_file(sage__guide="random", sage__random=bounds))).method.tree["guide"]
+    random = dump(recipe(import_config(given_file(sage__guide="random", sage__random=bounds))).method)["guide"]
     assert random["eps"] == {
         "name": "cosine_cycles",
         "upper": 0.1,
@@ -295,11 +295,11 @@ def test_token_and_random_become_cycles(given_file: Any) -> None:
 
 def test_plain_is_their_train_grpo(given_file: Any) -> None:
     plain = recipe(import_config(given_file(), plain=True))
-    assert plain.method.tree["name"] == "grpo"
+    assert dump(plain.method)["name"] == "grpo"
     none = recipe(import_config(given_file(sage__guide="none")))
     assert none == plain
     no_kl = import_config(given_file(rl__use_kl=False), plain=True)
-    assert recipe(no_kl).method.tree["beta"] == 0.0
+    assert dump(recipe(no_kl).method)["beta"] == 0.0
     assert "beta = 0.04 is not read" in said(no_kl, "use_kl")[0]
 
 
@@ -408,7 +408,7 @@ def test_trl_takes_what_was_imported(given_file: Any, loss: str) -> None:
     imported = import_config(given_file(**changes))
     config = recipe(imported)
     args = GRPOConfig(**grpo_arguments(config, "out") | {"use_cpu": True, "bf16": False, "optim": "adamw_torch"})
-    check_agreement(config.method.build(), args)
+    check_agreement(config.method, args)
     assert (args.vllm_importance_sampling_mode, args.vllm_importance_sampling_clip_max) == ("token_truncate", 2.0)
     assert (args.generation_kwargs["stop"], args.vllm_max_model_length) == (["</SOLUTION>"], 2012)
     sft = decode(FinetuneConfig, parse_yaml(imported.sft or ""))

@@ -6,6 +6,8 @@ import contextlib
 import io
 import re
 import shlex
+import sys
+import types
 from pathlib import Path
 
 import pytest
@@ -71,3 +73,23 @@ def test_every_matrix_and_paper_recipe_has_its_place_among_the_experiments():
 
 def test_the_readme_is_read_in_four_minutes():
     assert len((ROOT / "README.md").read_text(encoding="utf-8").split()) <= 1200
+
+
+def test_the_guide_of_the_readme_is_whole(monkeypatch):
+    """What a stranger copies: it registers itself, and a method with it says what it descends."""
+    import torch
+
+    from sage_rlvr.core.guides import GUIDES
+    from sage_rlvr.core.keys import Key
+    from sage_rlvr.core.signals import Signals
+
+    (text,) = [b for b in re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL) if "register" in b]
+    monkeypatch.setattr(GUIDES, "_parts", dict(GUIDES._parts))
+    module = types.ModuleType("my_guide")
+    monkeypatch.setitem(sys.modules, "my_guide", module)  # dataclasses look for it there
+    exec(compile(text, "my_guide.py", "exec"), vars(module))
+    guide = module.Surprise()
+    assert GUIDES["surprise"] is module.Surprise
+    mask = torch.tensor([[True, True, False]])
+    q = guide(Signals(torch.tensor([[0.0, -3.0, -9.0]]), None, mask, torch.tensor([0])), 0, 10, Key(0)).exp()
+    assert q[0, 0] == 1 and 1.3 < q[0, 1] <= 1.4 and q[0, 2] == 1

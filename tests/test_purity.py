@@ -31,12 +31,12 @@ LAYERS: dict[str, set[str]] = {
     "verifiers": {"registry", "errors"},
     "tasks": {"registry", "runs", "verifiers", "errors"},
     "stats": {"errors"},
-    "recipes": {"errors"},
+    "recipes": {"plugins", "errors"},
+    "schema": {"plugins", "recipes", "registry", "errors"},
     "progress": set(),
-    "strict": {"errors"},
-    "config": {"core", "methods", "tasks", "strict", "errors"},
+    "config": {"core", "methods", "plugins", "recipes", "schema", "tasks", "errors"},
     "import_notes": set(),
-    "import_config": {"import_notes", "strict", "errors"},
+    "import_config": {"import_notes", "recipes", "errors"},
     "models": {"registry", "config", "core", "recipes", "runs", "tasks", "verifiers", "errors"},
     "training": {"config", "core", "methods", "models", "recipes", "runs", "tasks", "verifiers", "errors"},
     "evaluation": {
@@ -47,7 +47,7 @@ LAYERS: dict[str, set[str]] = {
     "results": {"evaluation", "runs", "stats", "errors"},
     "report": {"evaluation", "results", "runs", "stats", "errors"},
     "experiments": {
-        *("config", "core", "evaluation", "models", "progress", "recipes", "report", "results", "runs", "stats", "strict"),
+        *("config", "core", "evaluation", "models", "progress", "recipes", "report", "results", "runs", "stats"),
         *("tasks", "training", "errors"),
     },
     "studies": {
@@ -77,8 +77,9 @@ THIRD_PARTY: dict[str, set[str]] = {
     "moved": set(),
     "results": {"numpy"},
     "report": {"numpy", "matplotlib", "jinja2", "markupsafe"},
-    "strict": {"yaml"},
     "config": set(),
+    "recipes": {"yaml"},
+    "schema": {"yaml", "pydantic", "pydantic_core", "typing_extensions"},
     "import_notes": set(),
     "import_config": {"yaml"},
 }

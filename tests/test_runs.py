@@ -24,7 +24,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sage_rlvr import runs
-from sage_rlvr.config import MethodSpec
+from sage_rlvr.config import build, dump
 from sage_rlvr.core.schedules import SCHEDULES
 from sage_rlvr.errors import CheckpointError, ConfigError, DataError, RunLocked
 from sage_rlvr.runs import RunDir, StopFlag, checkpoints, record
@@ -329,7 +329,7 @@ METHODS = {
 
 def resolved(tree: dict[str, Any]) -> dict[str, Any]:
     """As the command line records it: defaults of the method filled in."""
-    filled = {"method": MethodSpec(tree["method"]).tree} if "method" in tree else {}
+    filled = {"method": dump(build("method", tree["method"]))} if "method" in tree else {}
     return tree | filled
 
 

@@ -1,4 +1,4 @@
-"""The schemas of a run: keyword-only frozen dataclasses, decoded from YAML by `strict.py`.
+"""The schemas of a run: keyword-only frozen dataclasses, made of YAML by `recipes.py` and `schema.py`.
 
 A configuration is a value: these dataclasses are the only schema, YAML is how one is shared.
 
@@ -10,29 +10,15 @@ Methods, guides and schedules are chosen by name: `method: {name: sage, base: gr
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
-from sage_rlvr import strict
+from sage_rlvr import plugins
 from sage_rlvr.errors import ConfigError
-from sage_rlvr.strict import (
-    Decoder,
-    Deferred,
-    Registry,
-    Tree,
-    dump,
-    load,
-    merge,
-    override,
-    parse_scalar,
-    parse_yaml,
-    short,
-    silent,
-    to_yaml,
-)
+from sage_rlvr.recipes import Tree, load, merge, override, parse_scalar, parse_yaml, short
+from sage_rlvr.schema import build, decode, dump, to_yaml
 
 if TYPE_CHECKING:
     from sage_rlvr.core.method import Method
@@ -46,7 +32,6 @@ __all__ = [
     "EngineConfig",
     "FinetuneConfig",
     "LoraConfig",
-    "MethodSpec",
     "ModelConfig",
     "OptimizerConfig",
     "RolloutConfig",
@@ -55,6 +40,7 @@ __all__ = [
     "Tree",
     "UpdateConfig",
     "WorldConfig",
+    "build",
     "decode",
     "dump",
     "load",
@@ -63,25 +49,9 @@ __all__ = [
     "override",
     "parse_scalar",
     "parse_yaml",
-    "registries",
     "to_yaml",
     "world_of",
 ]
-
-
-@cache
-def registries() -> Mapping[str, Registry]:
-    """Annotation name -> {name: dataclass or factory}. Imported on first use, so that reading YAML needs no torch."""
-    from sage_rlvr.core.guides import GUIDES
-    from sage_rlvr.core.schedules import SCHEDULES
-    from sage_rlvr.methods import METHODS
-
-    return {"Method": METHODS, "Guide": GUIDES, "Schedule": SCHEDULES}
-
-
-def decode(schema: type[T], tree: Any, where: str = "", unions: Mapping[str, Registry] | None = None) -> T:
-    """`strict.decode` whose unions are, unless others are given, the methods, guides and schedules of this package."""
-    return strict.decode(schema, tree, where, unions=registries() if unions is None else unions)
 
 
 def load_config(schema: type[T], path: str | Path, overrides: Iterable[tuple[str, str]] = ()) -> T:
@@ -102,33 +72,6 @@ def _positive(config: Any, *names: str) -> None:
 def _not_negative(config: Any, *names: str) -> None:
     for name in names:
         _require(getattr(config, name) >= 0, name, getattr(config, name), "must not be negative")
-
-
-@dataclass(frozen=True)
-class MethodSpec(Deferred):
-    """An RLVR method as its tree, such as {"name": "grpo", "beta": 0.05}; `build()` gives the `Method`.
-
-    tree: the name of an entry of `sage_rlvr.methods.METHODS` and its arguments; defaults are filled in on construction,
-    so that a run directory records them. Raises what the method itself refuses (CancellingGuide, a guide with beta 0).
-    """
-
-    union: ClassVar[str] = "Method"
-    tree: dict[str, Any]
-
-    def __post_init__(self) -> None:
-        plain = Decoder("", {}, registries(), None).named(registries()["Method"], self.tree, ("method",))[1]
-        object.__setattr__(self, "tree", plain)
-
-    @property
-    def name(self) -> str:
-        return str(self.tree["name"])
-
-    def build(self) -> Method:
-        """The `sage_rlvr.core.Method` that the tree describes; a new object each time."""
-        with silent():
-            decoder = Decoder("", {}, registries(), None)
-            method: Method = decoder.named(registries()["Method"], self.tree, ("method",))[0]
-            return method
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -386,7 +329,9 @@ class TrainConfig:
     seed: of everything random in the run. steps: rollouts, each followed by its updates. model: where the policy starts:
     "embedded" (the shipped base policy), a local folder, or a Hub id. base_model: likewise, the checkpoint before
     supervised fine-tuning, read only by an anchor of source "base"; null where `model` itself is that checkpoint.
-    method: see `MethodSpec`. data: rows of a data set in place of `world`, whose problems are generated (engine trl).
+    method: the name of a registered method and its arguments; a guide beside a method that takes none makes it `sage` of that
+    method. data: rows of a data set in place of `world`, whose problems are generated (engine trl).
+    plugins: name -> SHA-256 of the user's files that registered parts; in a recipe the list of these files.
     report_to: trackers that get the metrics too; a run may be continued with others.
     """
 
@@ -396,13 +341,16 @@ class TrainConfig:
     base_model: str | None = None
     world: WorldConfig = field(default_factory=WorldConfig)
     data: DataConfig | None = None
-    method: MethodSpec
+    method: Method
     rollout: RolloutConfig = field(default_factory=RolloutConfig)
     updates: UpdateConfig = field(default_factory=UpdateConfig)
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     engine: EngineConfig = field(default_factory=EngineConfig)
     report_to: tuple[Tracker, ...] = ()
+    plugins: dict[str, str] = field(default_factory=plugins.loaded)
+
+    added: ClassVar[frozenset[str]] = frozenset({"plugins", "report_to"})  # see schema.dump
 
     def __post_init__(self) -> None:
         _check_run(self, self.updates.epochs * self.updates.minibatches)
@@ -417,7 +365,7 @@ class TrainConfig:
             self.data is None or self.engine.name == "trl", "data.path", getattr(self.data, "path", None), loop_only
         )
         self._check_updates(prompts, self.updates.minibatches, self.updates.micro_batch)
-        self._check_method(self.method.build())
+        self._check_method(self.method)
 
     @property
     def reference(self) -> str | None:
@@ -425,7 +373,7 @@ class TrainConfig:
 
         An anchor whose source is the run itself (snapshot@N, refresh_every) starts from here and moves later.
         """
-        method = self.method.build()
+        method = self.method
         if method.anchor is None or "ref_logps" not in method.needs:
             return None
         if method.anchor.source == "base":
@@ -506,6 +454,8 @@ class FinetuneConfig:
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     engine: EngineConfig = field(default_factory=lambda: EngineConfig(name="trl"))
     report_to: tuple[Tracker, ...] = ()
+
+    added: ClassVar[frozenset[str]] = frozenset({"report_to"})
 
     def __post_init__(self) -> None:
         _positive(self, "epochs", "batch_size", "max_length")

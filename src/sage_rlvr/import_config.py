@@ -22,7 +22,7 @@ import yaml
 
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.import_notes import NOTES, Kind
-from sage_rlvr.strict import Tree, load
+from sage_rlvr.recipes import Tree, load
 
 GUIDES = ("branch", "random", "token")
 

@@ -1,18 +1,325 @@
-"""Where the recipes lie: in the repository's recipes/, or inside the installed package."""
+"""Recipes: YAML text -> a plain tree that knows where each value was written, and the recipes that the package ships.
+
+    tree = load("grpo", [("rollout.group_size", "16")])     # a file, or the name of a shipped recipe
+
+`--a.b value` edits the tree. Precedence: default < `base:` file < YAML < override. `schema.py` makes values of the tree.
+"""
 
 from __future__ import annotations
 
+import difflib
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
+import yaml
+
+from sage_rlvr import plugins
 from sage_rlvr.errors import ConfigError
+
+MAX_BYTES = 1_000_000
+MAX_DEPTH = 50
+FAMILIES = ("countdown", "paper", "matrices")
+Place = tuple[str, ...]
+
+
+class Tree(dict):  # type: ignore[type-arg]
+    """A plain nested dict that remembers where its values were written.
+
+    `origins` maps a place such as ("rollout", "group_size") to "recipe.yaml:7" or "--rollout.group_size"; error
+    messages quote it. Equality is that of dict.
+    """
+
+    def __init__(self, values: Mapping[str, Any] | None = None, origins: Mapping[Place, str] | None = None):
+        super().__init__(values or {})
+        self.origins: dict[Place, str] = dict(origins or {})
+
+
+# ---- YAML text -> tree
+
+_INT = re.compile(r"[-+]?(0|[1-9][0-9]*)")
+_FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
+_CONSTANTS: dict[str, bool | None] = {"": None, "~": None, "null": None, "Null": None, "NULL": None}
+_CONSTANTS |= {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
+
+
+def parse_scalar(text: str) -> bool | int | float | str | None:
+    """An unquoted YAML scalar by the YAML 1.2 core schema: `1e-6` is a number; `no`, `on` and `010` are text."""
+    if text in _CONSTANTS:
+        return _CONSTANTS[text]
+    if _INT.fullmatch(text) and len(text) <= 40:
+        return int(text)
+    if _FLOAT.fullmatch(text) and not re.fullmatch(r"[-+]?0[0-9]+", text):
+        return float(text)
+    if text.lower().lstrip("+-") in (".inf", ".nan"):
+        return float(text.lower().replace(".", ""))
+    return text
+
+
+class _Reader:
+    """One pass over YAML events: no tags, anchors or aliases, no duplicate keys, bounded depth."""
+
+    def __init__(self, text: str, source: str):
+        self.source = source
+        self.origins: dict[Place, str] = {}
+        self.events: Iterator[Any] = yaml.parse(text, Loader=yaml.SafeLoader)
+
+    def read(self) -> Any:
+        """The one document of the text as plain values, None where it is empty; `origins` then knows each value's line."""
+        next(self.events)  # stream start
+        if isinstance(next(self.events), yaml.StreamEndEvent):
+            return None
+        value = self._node(next(self.events), ())
+        next(self.events)  # document end
+        if not isinstance(next(self.events), yaml.StreamEndEvent):
+            raise ConfigError(f"{self.source}: holds more than one YAML document; keep one recipe a file")
+        return value
+
+    def _node(self, event: Any, place: Place) -> Any:
+        spot = f"{self.source}:{event.start_mark.line + 1}"
+        if isinstance(event, yaml.AliasEvent) or event.anchor is not None:
+            raise ConfigError(f"{spot}: anchors and aliases (&a, *a) are refused; write the value out, or use `base:`")
+        if event.tag is not None:
+            raise ConfigError(f"{spot}: the tag {event.tag!r} is refused; a recipe holds plain values only")
+        if len(place) > MAX_DEPTH:
+            raise ConfigError(f"{spot}: nested deeper than {MAX_DEPTH} levels; no recipe needs that")
+        self.origins.setdefault(place, spot)
+        if isinstance(event, yaml.ScalarEvent):
+            return parse_scalar(event.value) if event.style is None else event.value
+        if isinstance(event, yaml.SequenceStartEvent):
+            items: list[Any] = []
+            while not isinstance(event := next(self.events), yaml.SequenceEndEvent):
+                items.append(self._node(event, (*place, str(len(items)))))
+            return items
+        return self._mapping(place)
+
+    def _mapping(self, place: Place) -> dict[Any, Any]:
+        mapping: dict[Any, Any] = {}
+        while not isinstance(event := next(self.events), yaml.MappingEndEvent):
+            spot = f"{self.source}:{event.start_mark.line + 1}"
+            if not isinstance(event, (yaml.ScalarEvent, yaml.AliasEvent)):
+                raise ConfigError(f"{spot}: a key must be a word or a number, not a list or a mapping")
+            key = self._node(event, (*place, "(key)"))
+            if key in mapping:
+                raise ConfigError(f"{spot}: duplicate key {dotted((*place, str(key)))!r}; keep one of the two")
+            self.origins[(*place, str(key))] = spot
+            mapping[key] = self._node(next(self.events), (*place, str(key)))
+        return mapping
+
+
+def parse_yaml(text: str, source: str = "YAML") -> Tree:
+    """YAML text whose top level is a mapping -> Tree. Raises ConfigError that names source, line and next step."""
+    value, origins = _parse(text, source)
+    if value is not None and not isinstance(value, dict):
+        raise ConfigError(f"{source}: the top level must be `key: value` lines, not {short(value)}")
+    return Tree(value or {}, origins)
+
+
+def _parse(text: str, source: str) -> tuple[Any, dict[Place, str]]:
+    if len(text) > MAX_BYTES:
+        raise ConfigError(f"{source}: {len(text):,} characters; a recipe may have {MAX_BYTES:,}. Is this the right file?")
+    try:
+        reader = _Reader(text, source)
+        return reader.read(), reader.origins
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{source}: not YAML: {' '.join(str(error).split())}") from error
+
+
+def _read_file(path: Path) -> Tree:
+    try:
+        if (size := path.stat().st_size) > MAX_BYTES:
+            raise ConfigError(f"{path}: {size:,} bytes; a recipe may have {MAX_BYTES:,}. Is this the right file?")
+        return parse_yaml(path.read_text(encoding="utf-8"), str(path))
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: not UTF-8 text ({error.reason} at byte {error.start}); is this a recipe?") from error
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
+
+
+# ---- files and shipped recipes
+
+
+def shipped() -> dict[str, Path]:
+    """name ("grpo" and "countdown/grpo", "paper/grpo", "tier1", ...) -> file of every recipe that the package ships.
+
+    They lie in the repository's recipes/, or inside the installed package. A short name is that of the first family of
+    `FAMILIES` that has it.
+    """
+    package = Path(__file__).resolve().parent
+    roots = [root for root in (package / "assets" / "recipes", package.parents[1] / "recipes") if root.is_dir()]
+    found: dict[str, Path] = {}
+    for family in FAMILIES:
+        for file in sorted((roots[0] / family).glob("*.yaml")) if roots else []:
+            found[f"{family}/{file.stem}"] = file
+            found.setdefault(file.stem, file)
+    return found
+
+
+def find(name: str | Path) -> Path:
+    """The file of a path or of a shipped recipe's name. ConfigError names the nearest of either."""
+    path, known = Path(name), shipped()
+    if path.exists():
+        return path
+    if (file := known.get(str(name)) or known.get(str(name).removesuffix(".yaml"))) is not None:
+        return file
+    if path.suffix in (".yaml", ".yml"):
+        raise ConfigError(f"{path}: no such file{_neighbour_files(path)}")
+    near = nearest(name, known)
+    hint = f"did you mean {near!r}?" if near else "`sage-rlvr recipes` lists those that are shipped"
+    raise ConfigError(f"{name}: no such file, and no shipped recipe of that name; {hint}")
 
 
 def recipe(name: str, family: str = "countdown") -> Path:
-    """The path of a shipped recipe, e.g. recipe("grpo.yaml"). `ConfigError` lists what there is instead."""
-    package = Path(__file__).resolve().parent
-    folders = [package / "assets" / "recipes" / family, package.parents[1] / "recipes" / family]
-    for folder in folders:
-        if (folder / name).is_file():
-            return folder / name
-    there = sorted(p.name for folder in folders for p in folder.glob("*.yaml"))
-    raise ConfigError(f"no recipe {name!r} in {family}; there are {', '.join(there) or 'none'}")
+    """The path of a shipped file, e.g. recipe("grpo.yaml"). `ConfigError` lists what there is instead."""
+    folder = shipped()[f"{family}/base" if family != "matrices" else "matrices/tier1"].parent
+    if not (folder / name).is_file():
+        raise ConfigError(f"no recipe {name!r} in {family}; there are {', '.join(sorted(p.name for p in folder.iterdir()))}")
+    return folder / name
+
+
+def headline(file: Path) -> str:
+    """What a recipe says of itself in its first comment, up to the first full stop."""
+    lines = file.read_text(encoding="utf-8").splitlines()
+    head = " ".join(line.lstrip("# ") for line in lines[: next((i for i, x in enumerate(lines) if x[:1] != "#"), 0)])
+    return re.split(r"(?<=[\w)\]])\. (?=[A-Z])", head)[0].rstrip(".")
+
+
+def copy(name: str, to: Path) -> list[Path]:
+    """Write a shipped recipe to a file of one's own; its `base:` then names the shipped one. Returns what was written.
+
+    ConfigError where `to` is there already.
+    """
+    file = find(name)
+    to = to / file.name if to.is_dir() else to
+    if to.exists():
+        raise ConfigError(f"{to}: there already; give another name, or move it away")
+    text = file.read_text(encoding="utf-8")
+    text = re.sub(r"^base: (\w+)\.yaml$", lambda m: f"base: {file.parent.name}/{m[1]}", text, flags=re.MULTILINE)
+    to.parent.mkdir(parents=True, exist_ok=True)
+    to.write_text(text, encoding="utf-8")
+    return [to]
+
+
+def _neighbour_files(path: Path) -> str:
+    folder = path.parent
+    if not folder.is_dir():
+        return f"; the folder {folder} does not exist either"
+    recipes = sorted(p.name for p in folder.iterdir() if p.suffix in (".yaml", ".yml"))
+    near = nearest(path.name, recipes)
+    return f"; did you mean {folder / near}?" if near else f"; recipes there: {', '.join(recipes) or 'none'}"
+
+
+# ---- tree -> tree: inheritance and overrides
+
+
+def load(path: str | Path, overrides: Iterable[tuple[str, str]] = ()) -> Tree:
+    """Read a recipe, merge the file its `base:` names (one level), load its `plugins:`, apply `--a.b value` edits.
+
+    path: a YAML file, or the name of a shipped one. overrides: pairs such as ("optimizer.lr", "3e-5"); the value is a YAML
+    scalar or flow collection. Nothing is decoded yet.
+    Raises ConfigError for a missing, oversized or malformed file and for a malformed override.
+    """
+    path = find(path)
+    tree = _read_file(path)
+    base = tree.pop("base", None)
+    if base is not None:
+        tree = _inherit(path, base, tree)
+    for file in _plugins_of(tree, path):
+        plugins.use(path.parent / file)
+    for key, text in overrides:
+        tree = override(tree, key, text)
+    return tree
+
+
+def _plugins_of(tree: Tree, path: Path) -> list[str]:
+    """The files that `plugins:` lists, relative to the recipe; a mapping (name: hash) is what a run has recorded."""
+    files = tree.get("plugins", [])
+    if isinstance(files, dict):
+        return []
+    if not isinstance(files, list) or not all(isinstance(file, str) for file in files):
+        spot = tree.origins.get(("plugins",), str(path))
+        raise ConfigError(f"{spot}: plugins = {files!r}: expected a list of Python files such as [my_guide.py]")
+    return list(tree.pop("plugins", []))
+
+
+def _inherit(path: Path, base: Any, tree: Tree) -> Tree:
+    spot = tree.origins.get(("base",), str(path))
+    if not isinstance(base, str):
+        raise ConfigError(f"{spot}: base = {base!r}: expected the name of a YAML file beside this one")
+    beside = path.parent / base
+    parent = _read_file(beside if beside.exists() else find(base))
+    if "base" in parent:
+        raise ConfigError(
+            f"{spot}: base = {base!r} has a base of its own ({parent['base']!r}); one level of inheritance is allowed. "
+            f"Write the settings of {parent['base']!r} into {base!r}"
+        )
+    return merge(parent, tree)
+
+
+def merge(below: Tree, above: Tree) -> Tree:
+    """Deep merge; `above` wins. Mappings join key by key, with two exceptions in which `above` replaces the whole:
+    mappings that name themselves differently (`name: branch` over `name: token`), and mappings with numbers as keys
+    (`counts: {4: 1.0}` is one value)."""
+    return Tree(_merge(below, above), {**below.origins, **above.origins})
+
+
+def _merge(below: Any, above: Any) -> Any:
+    if isinstance(below, str) and isinstance(above, dict) and "name" not in above:
+        below = {"name": below}
+    if not (isinstance(below, dict) and isinstance(above, dict)):
+        return above
+    if below.get("name") != above.get("name", below.get("name")) or not all(isinstance(key, str) for key in above):
+        return above
+    return {**below, **{key: _merge(below[key], value) if key in below else value for key, value in above.items()}}
+
+
+def override(tree: Tree, key: str, text: str) -> Tree:
+    """A new tree with one edit, as `--a.b value` on the command line makes it.
+
+    key: dotted place, with or without leading dashes ("optimizer.lr"). text: YAML scalar or flow collection. Setting
+    `x.name` to another name drops the old one's settings, as a mapping with a different name does in `merge`.
+    """
+    name = "--" + key.lstrip("-")
+    place = tuple(key.lstrip("-").replace("-", "_").split("."))
+    if not all(place):
+        raise ConfigError(f"{name}: an override is written --a.b value, for example --optimizer.lr 3e-5")
+    value, _ = _parse(text, name)
+    edited = Tree(_set(tree, place, value, name), tree.origins)
+    edited.origins = {p: o for p, o in tree.origins.items() if p[: len(place)] != place} | {place: name}
+    return edited
+
+
+def _set(node: Any, place: Place, value: Any, name: str) -> Any:
+    if not place:
+        return value
+    if isinstance(node, str):
+        node = {"name": node}
+    if node is None:
+        node = {}
+    if not isinstance(node, dict):
+        raise ConfigError(f"{name}: {node!r} stands there, which has no part called {place[0]!r}; set the whole value")
+    key = next((k for k in node if str(k) == place[0]), place[0])
+    if place == ("name",) and node.get("name") != value:
+        return {"name": value}
+    return {**node, key: _set(node.get(key), place[1:], value, name)}
+
+
+# ---- words
+
+
+def short(value: Any, limit: int = 80) -> str:
+    """repr, cut at `limit` characters."""
+    text = repr(dict(value)) if isinstance(value, Tree) else repr(value)
+    return text if len(text) <= limit else text[: limit - 3] + "..."
+
+
+def nearest(word: Any, options: Iterable[Any]) -> str | None:
+    """The option that is spelled most like `word`, None where none is near."""
+    found = difflib.get_close_matches(str(word), [str(option) for option in options], n=1, cutoff=0.6)
+    return found[0] if found else None
+
+
+def dotted(place: Sequence[str]) -> str:
+    """("rollout", "group_size") -> "rollout.group_size", the form that `--a.b value` takes."""
+    return ".".join(place)

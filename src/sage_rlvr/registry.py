@@ -91,6 +91,8 @@ class Registry(MutableMapping[str, P], Generic[P]):
             )
         if self.remember and not inspect.isclass(part):
             part = _remembering(name, part)
+        elif self.remember:
+            part._registered = name
         self._parts[name] = part
         if label is not None:
             self._labels[name] = label
@@ -123,7 +125,7 @@ class Registry(MutableMapping[str, P], Generic[P]):
         return len(list(iter(self)))
 
     def __contains__(self, name: object) -> bool:
-        return name in self._parts or name in list(self)
+        return isinstance(name, str) and (name in self._parts or name in list(self))
 
     def unknown(self, name: object) -> str:
         """What to say of a name that is not here: its neighbour, and all there are."""

@@ -11,7 +11,7 @@ import pytest
 
 from sage_rlvr.cli.app import main
 from sage_rlvr.evaluation.record import Record, load_record, save_record
-from sage_rlvr.evaluation.samples import Identity, Sample, SampleStore
+from sage_rlvr.evaluation.store import Identity, Sample, SampleStore
 
 Capture = pytest.CaptureFixture[str]
 IDENTITY = Identity(
@@ -150,7 +150,7 @@ def test_sample_stores(capsys: Capture) -> None:
     assert code == 0 and "d vs a, sums pass@8: " in out and "McNemar's p = " in out, err
     assert "settings of sample stores" in run(capsys, "compare", "x.npz", "y.npz", "--samples", 8)[2]
     assert "two arms are called 'a'" in run(capsys, "compare", "a", "a")[2]  # no two seeds of one arm
-    Path("a/wanted.json").write_text('{"problems": 13, "n": 16}')
+    SampleStore.open("a").note(wanted={"problems": 13, "n": 16})
     code, _, err = run(capsys, "compare", a, b, "--k", 8)
     assert code == 2 and "a: has samples of 12 of 13 problems" in err
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from sage_rlvr.config import MethodSpec, decode
+from sage_rlvr.config import build
 from sage_rlvr.core import (
     Anchor,
     Branch,
@@ -116,8 +116,7 @@ def test_k3_takes_every_guide_without_a_word_except_random():
         lambda: Anchor(0.05, Random()),
         lambda: replace(Anchor(0.05), guide=Random()),
         lambda: sage(grpo(), Random()),
-        lambda: decode(MethodSpec, {"name": "sage", "guide": "random"}),
-        lambda: MethodSpec({"name": "sage", "guide": "random"}),
+        lambda: build("method", {"name": "sage", "guide": "random"}),
     ],
 )
 def test_a_warning_points_at_the_line_outside_this_package(make):

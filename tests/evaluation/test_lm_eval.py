@@ -12,7 +12,7 @@ import pytest
 from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.evaluation.lm_eval import export_lm_eval, import_lm_eval, targets_of
 from sage_rlvr.evaluation.sample_report import report_lines
-from sage_rlvr.evaluation.samples import SampleStore
+from sage_rlvr.evaluation.store import SampleStore
 from samples_common import IDENTITY, PROBLEMS, SMALL, draw, evaluate
 
 DATE = "2026-01-02T03-04-05.678901"

@@ -15,7 +15,7 @@ from sage_rlvr.evaluation import sampled_run, sampled_tasks
 from sage_rlvr.evaluation.lm_eval import export_lm_eval, import_lm_eval
 from sage_rlvr.evaluation.sampled_run import UNKNOWN, commit_of
 from sage_rlvr.evaluation.sampled_tasks import SampledTask, generated_docs, knights_and_knaves
-from sage_rlvr.evaluation.samples import Identity, Sample, SampleStore, prompt_hash
+from sage_rlvr.evaluation.store import Identity, Sample, SampleStore, prompt_hash
 from sage_rlvr.tasks.countdown import Problem, verify
 
 

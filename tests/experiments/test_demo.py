@@ -20,6 +20,7 @@ from rich.console import Console
 
 from sage_rlvr import runs
 from sage_rlvr.cli.app import main
+from sage_rlvr.config import dump
 from sage_rlvr.errors import ConfigError, SageError
 from sage_rlvr.evaluation.evaluate import FRONTIER
 from sage_rlvr.evaluation.record import Record, save_record
@@ -71,7 +72,7 @@ def test_the_plan(tmp_path: Path, warm_policy: Path) -> None:
     assert [job.label for job in jobs] == [f"{arm} s{seed}" for seed in (0, 3) for arm in ARMS]
     assert len({job.directory for job in jobs}) == 6 and not any(job.finished or job.done for job in jobs)
     assert all(job.config.seed == job.seed and job.config.steps == 2 for job in jobs)
-    assert jobs[0].config.method.name == "no_kl" and jobs[2].config.method.tree["guide"]["name"] == "branch"
+    assert jobs[0].config.method.name == "no_kl" and dump(jobs[2].config.method)["guide"]["name"] == "branch"
     command = plan(tmp_path, (3,), ARMS, [*words(warm_policy), "--seed", "9"])[0].command()
     assert command[-2:] == ["--seed", "3"]  # the last word counts: the demo's seed, not an edit's
     with pytest.raises(ConfigError, match="did you mean"):
@@ -121,7 +122,7 @@ def test_more_problems_than_the_world_can_give(
 def test_an_edit_of_the_method_says_whose_it_is(tmp_path: Path, warm_policy: Path) -> None:
     edits = [*words(warm_policy), "--method.beta", "0.1"]
     (job,) = plan(tmp_path, (0,), {"GRPO": "grpo.yaml"}, edits)
-    assert job.config.method.tree["beta"] == 0.1
+    assert dump(job.config.method)["beta"] == 0.1
     with pytest.raises(ConfigError, match=r"SAGE-Branch \(sage_branch.yaml\): (.|\n)*method\.base\.beta(.|\n)*--arms"):
         plan(tmp_path, (0,), {"SAGE-Branch": "sage_branch.yaml"}, edits)
     with pytest.raises(ConfigError) as caught:

@@ -56,7 +56,7 @@ from sage_rlvr.evaluation import (
 )
 from sage_rlvr.evaluation.sample_report import arrays, report_lines
 from sage_rlvr.evaluation.sample_studies import _solutions
-from sage_rlvr.evaluation.samples import SampleStore
+from sage_rlvr.evaluation.store import SampleStore
 from sage_rlvr.evaluation.verdicts import (
     SUPPORT_EPS,
     Scored,

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from sage_rlvr.config import MethodSpec
+from sage_rlvr.config import build, dump
 from sage_rlvr.core import (
     Anchor,
     BetaNormalised,
@@ -197,21 +197,21 @@ def test_the_notes_stand_only_where_they_hold():
 
 @pytest.mark.parametrize("name", METHODS)
 def test_every_method_decodes_to_its_defaults_and_back(name):
-    spec = MethodSpec({"name": name})
-    assert spec.build() == METHODS[name]() and MethodSpec(spec.tree) == spec
-    assert set(spec.tree) == {"name", *inspect.signature(METHODS[name]).parameters}
+    method = build("method", name)
+    assert method == METHODS[name]() == build("method", dump(method))
+    assert set(dump(method)) == {"name", *inspect.signature(METHODS[name]).parameters}
 
 
 @pytest.mark.parametrize("name", LEASHED)
 def test_sage_decodes_over_every_method_with_a_leash(name):
-    spec = MethodSpec({"name": "sage", "base": {"name": name, "beta": 0.05}, "guide": "branch"})
-    assert spec.build() == sage(METHODS[name](beta=0.05), Branch()) and MethodSpec(spec.tree) == spec
+    method = build("method", {"name": "sage", "base": {"name": name, "beta": 0.05}, "guide": "branch"})
+    assert method == sage(METHODS[name](beta=0.05), Branch()) == build("method", dump(method))
 
 
 @pytest.mark.parametrize("name", ["no_kl", "dr_grpo", "rloo", "dapo", "bnpo"])
 def test_sage_over_a_method_without_one_is_refused_in_yaml_too(name):
     with pytest.raises(ConfigError, match=r"method: sage\(base=.*a guide needs beta > 0.*beta=0\.05"):
-        MethodSpec({"name": "sage", "base": name})
+        build("method", {"name": "sage", "base": name})
 
 
 @pytest.mark.parametrize("name", WITH_ANCHOR_KEYWORDS)
@@ -219,9 +219,9 @@ def test_the_keywords_of_the_anchor_decode(name):
     tree = {"name": name, "beta": 0.1, "placement": "loss", "source": "sft", "refresh_every": 7}
     exact = {"estimator": "exact", "divergence": "alpha", "alpha": 0.3}
     wanted = Anchor(0.1, source="sft", refresh_every=7, **exact)
-    assert MethodSpec(tree | exact).build().anchor == wanted
+    assert build("method", tree | exact).anchor == wanted
     fading = tree | exact | {"beta": {"name": "linear", "start": 0.1, "end": 0.0}}
-    assert MethodSpec(fading).build().anchor.beta == Linear(0.1, 0.0)
+    assert build("method", fading).anchor.beta == Linear(0.1, 0.0)
 
 
 @pytest.mark.parametrize(
@@ -243,8 +243,8 @@ def test_the_keywords_of_the_anchor_decode(name):
 )
 def test_wrong_values_in_yaml_say_what_was_expected(tree, said):
     with pytest.raises(ConfigError, match=said):
-        MethodSpec(tree)
+        build("method", tree)
 
 
 def test_null_switches_the_dual_clip_off():
-    assert MethodSpec({"name": "dapo", "dual": None}).build().surrogate == Clip(0.2, 0.28)
+    assert build("method", {"name": "dapo", "dual": None}).surrogate == Clip(0.2, 0.28)

@@ -33,7 +33,7 @@ def config(name: str) -> TrainConfig:
 
 
 def built(name: str) -> Method:
-    return config(name).method.build()
+    return config(name).method
 
 
 @pytest.mark.parametrize("name", WANTED)

@@ -153,7 +153,7 @@ def arguments(config: TrainConfig, folder: Path, **changes: Any) -> Any:
         "disable_tqdm": True,
         "seed": config.seed,
     }
-    return trl.GRPOConfig(str(folder), **settings | grpo_config(config.method.build()) | changes)
+    return trl.GRPOConfig(str(folder), **settings | grpo_config(config.method) | changes)
 
 
 def replayed(config: TrainConfig, groups: list[Groups], args: Any) -> dict[str, Tensor]:
@@ -164,7 +164,7 @@ def replayed(config: TrainConfig, groups: list[Groups], args: Any) -> dict[str, 
         reward_funcs=verdicts,
         args=args,
         train_dataset=Dataset.from_dict({"prompt": [task.render(p) for part in groups for p in part.problems[:count]]}),
-        method=config.method.build(),
+        method=config.method,
         rollout_func=replay,
     )
     trainer.train()
@@ -231,4 +231,4 @@ def test_every_recipe_that_trl_runs_is_replayed():
         if path.stem in {"base", "sft"} | OTHER_ESTIMATE | replayed:
             continue
         with pytest.raises(ConfigError, match="loop engine"):
-            grpo_config(config_of(path.stem).method.build())
+            grpo_config(config_of(path.stem).method)

@@ -94,7 +94,7 @@ def test_steps_of_a_reference_are_rollouts_in_a_recipe_and_updates_on_trl():
     moving = config(method=method | {"refresh_every": 3}, updates=twice)
     assert grpo_arguments(moving, "out")["ref_model_sync_steps"] == 6
     plain = config(method=method | {"source": "sft"}, updates=twice)
-    assert method_of(plain) == plain.method.build()
+    assert method_of(plain) == plain.method
 
 
 def test_a_micro_batch_that_does_not_divide_is_refused():

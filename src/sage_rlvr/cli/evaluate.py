@@ -76,7 +76,7 @@ class Eval(Command, ExactSettings, SampleSettings):
         run = self._sample_run()
         if self.reverify:
             store, task, judged = verify_again(run)
-            session.say(f"{judged:,} samples judged again; the older verdicts stay readable in {store.path}/verdicts")
+            session.say(f"{judged:,} samples judged again; the older verdicts stay readable in {store.path}")
         else:
             quiet = Console(file=io.StringIO()) if self.quiet else session.err
             with ended_like_ctrl_c():

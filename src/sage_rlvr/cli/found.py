@@ -13,14 +13,14 @@ from typing import Any
 from sage_rlvr.config import parse_yaml
 from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.evaluation.record import Record, load_record
-from sage_rlvr.evaluation.samples import SampleStore
+from sage_rlvr.evaluation.store import SampleStore
 
 BASE = "base"
 TAKES = (
     "A report takes folders of `sage-rlvr demo` or `sweep` (with runs/ and evaluations/), run directories (run.json), records "
-    "(.npz) and sample stores (store.json)."
+    "(.npz) and sample stores (store.sqlite)."
 )
-PARTS = ("runs", "evaluations", "run.json", "store.json")  # any of these makes a folder one that a report takes
+PARTS = ("runs", "evaluations", "run.json", "store.sqlite")  # any of these makes a folder one that a report takes
 SHOWN = 6
 _SEEDED = re.compile(r"(.+)-s(\d+)")
 
@@ -84,7 +84,7 @@ def _add(found: Found, path: Path, name: str, index: int) -> None:
         record = load_record(path)
         arm, seed = _address(found, path.stem, index)
         _add_record(found, record, name or (BASE if _is_base(record) else arm), seed)
-    elif (path / "store.json").is_file():
+    elif (path / "store.sqlite").is_file():
         _add_store(found, path, name, index)
     elif (path / "run.json").is_file():
         _add_run(found, path, name, index)
@@ -107,7 +107,7 @@ def _check_record(path: Path) -> None:
 
 def _instead(path: Path) -> str:
     """What to do with a file that a report cannot read: sweep a matrix, train a recipe, name the folder of its parts."""
-    if path.name in ("run.json", "store.json", "matrix.json", "summary.json"):
+    if path.name in ("run.json", "store.sqlite", "matrix.json", "summary.json"):
         return f"; give its folder: {path.parent}"
     if path.suffix not in (".yaml", ".yml"):
         return ""
@@ -186,7 +186,7 @@ def _add_run(found: Found, path: Path, name: str, index: int) -> None:
     own = path / f"evaluation-{found.split}.npz"
     if own.is_file() and seed not in policy.records:
         _add_checked(found, own, path, policy.name, seed)
-    for store in sorted(path.glob("samples/*/store.json")):
+    for store in sorted(path.glob("samples/*/store.sqlite")):
         if (seed, store.parent) not in policy.stores:
             policy.stores.append((seed, store.parent))
 
@@ -243,7 +243,7 @@ def _add_folder(found: Found, path: Path) -> None:
             _add_checked(found, record, run, found.label(match[1]), int(match[2]), asked)
         else:
             found.notes.append(f"evaluations/{record.name} is of other problems than the report and stays outside it.")
-    for store in sorted([*path.glob("runs/base/samples/*/store.json"), *path.glob("samples*/store.json")]):
+    for store in sorted([*path.glob("runs/base/samples/*/store.sqlite"), *path.glob("samples*/store.sqlite")]):
         _add_store(found, store.parent, "", 0)
 
 

@@ -37,7 +37,7 @@ def world_line(world: WorldConfig) -> str:
 
 def reference_line(config: TrainConfig) -> str:
     """What pi_ref is loaded from when a run of this recipe starts, and whether `base_model` has a part in it."""
-    anchor, unread = config.method.build().anchor, ""
+    anchor, unread = config.method.anchor, ""
     if config.base_model is not None and (config.reference is None or anchor is None or anchor.source != "base"):
         unread = f"; base_model = {config.base_model} is not read: only an anchor of source 'base' reads it"
     if config.reference is None or anchor is None:
@@ -77,8 +77,8 @@ def recipe_lines(config: TrainConfig | FinetuneConfig | SftConfig) -> list[str]:
     """
     lines = [to_yaml(config).rstrip()]
     if isinstance(config, TrainConfig):
-        check_vocabulary(config.method.build(), vocabulary_of(config.model))
-        lines += ["\n" + config.method.build().describe(), "\n" + reference_line(config)]
+        check_vocabulary(config.method, vocabulary_of(config.model))
+        lines += ["\n" + config.method.describe(), "\n" + reference_line(config)]
     return lines
 
 

@@ -132,7 +132,7 @@ def _words(config: Mapping[str, Any]) -> str:
     from sage_rlvr.config import TrainConfig, decode
 
     try:
-        return decode(TrainConfig, config).method.build().describe()
+        return decode(TrainConfig, config).method.describe()
     except (SageError, TypeError, ValueError, KeyError):
         return ""
 

@@ -11,8 +11,8 @@ import numpy as np
 from sage_rlvr.cli.found import Found
 from sage_rlvr.errors import SageError
 from sage_rlvr.evaluation.sample_report import GUIDED, SCORED, arrays, made_under
-from sage_rlvr.evaluation.sample_rows import unescape
-from sage_rlvr.evaluation.samples import SampleStore
+from sage_rlvr.evaluation.store import SampleStore
+from sage_rlvr.evaluation.store.sample import unescape
 from sage_rlvr.report import (
     SampleSet,
     Shown,

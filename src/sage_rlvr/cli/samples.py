@@ -1,22 +1,27 @@
-"""`samples`: a sample store read again."""
+"""`samples`: a sample store read again, judged, brought in and written out."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import tyro
 
 from sage_rlvr.cli.session import Command, Session
+from sage_rlvr.errors import ConfigError
+
+if TYPE_CHECKING:
+    from sage_rlvr.evaluation.store import SampleStore
 
 
 @dataclass(frozen=True)
 class Samples(Command):
-    """Read a sample store again, or exchange it with lm-evaluation-harness.
+    """Read a sample store again, or exchange it with lm-evaluation-harness or as Parquet.
 
     It says its report, reasoning patterns and signals by class of token; it brings samples of the harness in, judges them by
-    our verifier, or writes a store out as such samples. Nothing is drawn.
+    our verifier, or writes a store out as such samples or as one Parquet file. Nothing is drawn.
 
     Where the harness ran one repeat, its own score of 0 or 1 (exact_match) is the sample's verdict until --judge; with several
     repeats its score is of the document, so no sample is judged until --judge."""
@@ -43,9 +48,95 @@ class Samples(Command):
     """Write the store into this folder as files of lm_eval --log_samples."""
     docs: str | None = None
     """Of --to-lm-eval: texts and golds of the problems: a mathematics task or a .jsonl file."""
+    to_parquet: Path | None = None
+    """Write all samples with their newest verdicts into this Parquet file."""
+    from_parquet: Path | None = None
+    """First make the store from what --to-parquet wrote."""
+    convert: bool = False
+    """First make a store of this version from the files of version 0.1 in the folder; they stay."""
 
     def execute(self, session: Session) -> int:
-        from sage_rlvr.cli.stores import store_lines
+        from sage_rlvr.evaluation.sample_report import report_lines
+        from sage_rlvr.evaluation.sample_studies import anatomy_lines, pattern_lines
+        from sage_rlvr.evaluation.store import SampleStore
 
-        session.say(*store_lines(self))
+        self._bring_in(session)
+        with SampleStore.open(self.store) as store:
+            if self.judge is not None:
+                session.say(f"{_judge_imported(store, self.judge, self.tag):,} samples judged by our verifier")
+            session.say(*report_lines(store, self.samples))
+            if self.patterns:
+                session.say(*pattern_lines(store, self.samples))
+            if self.anatomy is not None:
+                session.say(*anatomy_lines(store, _spelled_by(self.anatomy), self.samples))
+            self._write_out(store, session)
         return 0
+
+    def _bring_in(self, session: Session) -> None:
+        from sage_rlvr.evaluation.lm_eval import import_lm_eval
+        from sage_rlvr.evaluation.store.archive import convert, from_parquet
+
+        if self.docs is not None and self.to_lm_eval is None:
+            raise ConfigError(f"--docs {self.docs}: texts for an export; add --to-lm-eval FOLDER")
+        if self.from_lm_eval is not None:
+            import_lm_eval(self.from_lm_eval, self.store, model=self.model, problem_id=self.problem_id)
+        elif given := self.changed("model", "problem_id"):
+            raise ConfigError(f"{given}: settings of an import; add --from-lm-eval samples_<task>_<date>.jsonl")
+        if self.convert:
+            session.say(
+                f"converted: {convert(self.store):,} samples, each read back and equal; {self.store}/store.json, journal.jsonl, "
+                "parts and verdicts are no longer read"
+            )
+        if self.from_parquet is not None:
+            session.say(f"read: {from_parquet(self.from_parquet, self.store):,} samples from {self.from_parquet}")
+
+    def _write_out(self, store: SampleStore, session: Session) -> None:
+        from sage_rlvr.evaluation.lm_eval import export_lm_eval
+        from sage_rlvr.evaluation.store.archive import to_parquet
+
+        if self.to_lm_eval is not None:
+            docs = _docs_of(self.docs) if self.docs is not None else _docs_made_again(store)
+            session.say(f"written: {export_lm_eval(store, self.to_lm_eval, docs=docs, n=self.samples)}")
+        if self.to_parquet is not None:
+            session.say(f"written: {to_parquet(store, self.to_parquet):,} samples to {self.to_parquet}")
+
+
+def _judge_imported(store: SampleStore, answer_in: str, tag: str) -> int:
+    """Verdicts of the mathematics verifier on an imported store, against the targets that came with it."""
+    from sage_rlvr.evaluation.lm_eval import targets_of
+    from sage_rlvr.evaluation.sampled_tasks import judged_by, mathematics_hash
+
+    golds, reading = targets_of(store), {"answer_in": answer_in, "tag": tag}
+    return store.reverify(
+        lambda ids, texts: judged_by([(text, golds[i]) for i, text in zip(ids, texts, strict=True)], reading),
+        mathematics_hash(reading),
+    )
+
+
+def _spelled_by(policy: str) -> Callable[[Sequence[int]], list[str]]:
+    from sage_rlvr.models.policy import load_tokens
+
+    tokenizer = load_tokens(policy).tokenizer
+    return lambda ids: [tokenizer.decode([i]) for i in ids]
+
+
+def _docs_made_again(store: SampleStore) -> dict[str, dict[str, Any]]:
+    """`generated_docs`; {} for an imported store, which knows its documents."""
+    from sage_rlvr.evaluation.lm_eval import is_imported
+    from sage_rlvr.evaluation.sampled_tasks import generated_docs
+
+    return {} if is_imported(store) else generated_docs(store)
+
+
+def _docs_of(name: str) -> dict[str, dict[str, Any]]:
+    """Problem id -> doc, target, prompt of a mathematics task or a .jsonl file."""
+    from sage_rlvr.tasks.math import MathTask
+
+    return {
+        p.problem_id: {
+            "doc": {"id": p.problem_id, "problem": p.text, "answer": p.answer},
+            "target": p.answer,
+            "prompt": p.text,
+        }
+        for p in MathTask(name).problems()
+    }

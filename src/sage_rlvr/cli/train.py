@@ -80,7 +80,7 @@ class Train(FromRecipe):
         if on_trl and not _is_main_rank():
             return 0 if _on_trl(config, None, directory, Silent(), _unheard) == config.steps else 1
         if not self.quiet:
-            session.note(config.method.build().describe())
+            session.note(config.method.describe())
         progress: Reporter = Silent() if self.quiet else Terminal(directory.name)
         facts = run_facts(config)
         if config.data is not None:

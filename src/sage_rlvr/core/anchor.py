@@ -262,7 +262,7 @@ def _named(parts: tuple[Guide, ...], *depends_on: str) -> str:
 def _warn(message: str) -> None:
     """A UserWarning at the line outside this package that asked for the anchor, be it by Anchor, sage or a recipe."""
     level, frame = 1, inspect.currentframe()
-    while frame and str(frame.f_globals.get("__name__")).partition(".")[0] in ("sage_rlvr", "dataclasses"):
+    while frame and str(frame.f_globals.get("__name__")).partition(".")[0] in ("sage_rlvr", "dataclasses", "pydantic"):
         level, frame = level + 1, frame.f_back
     warnings.warn(message, UserWarning, stacklevel=level)
 

@@ -26,8 +26,8 @@ from typing import Any
 import numpy as np
 
 from sage_rlvr.errors import ConfigError, DataError
-from sage_rlvr.evaluation.sample_rows import Identity, Sample, prompt_hash, unescape
-from sage_rlvr.evaluation.samples import SampleStore
+from sage_rlvr.evaluation.store import SampleStore
+from sage_rlvr.evaluation.store.sample import Identity, Sample, prompt_hash, unescape
 from sage_rlvr.runs import write_text_atomic
 
 FILTER = "sage-rlvr"

@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 
 from sage_rlvr.errors import DataError
 from sage_rlvr.evaluation.lm_eval import UNJUDGED
-from sage_rlvr.evaluation.sample_rows import GUIDED, SCORED
-from sage_rlvr.evaluation.samples import Counts, SampleStore
+from sage_rlvr.evaluation.store import Counts, SampleStore
+from sage_rlvr.evaluation.store.sample import GUIDED, SCORED
 from sage_rlvr.stats.intervals import Interval, column_intervals, mean_interval, passk_interval, share_interval
 from sage_rlvr.stats.majority import maj_at_k
 from sage_rlvr.stats.passk import cover_at_tau, pass_hat_k

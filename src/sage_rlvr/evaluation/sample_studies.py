@@ -16,8 +16,8 @@ import numpy as np
 
 from sage_rlvr.errors import DataError
 from sage_rlvr.evaluation.sample_report import SCORED, arrays, cell, made_under
-from sage_rlvr.evaluation.sample_rows import unescape
-from sage_rlvr.evaluation.samples import SampleStore
+from sage_rlvr.evaluation.store import SampleStore
+from sage_rlvr.evaluation.store.sample import unescape
 from sage_rlvr.stats.samples.anatomy import COUNTDOWN_CLASSES, TOKEN_CLASSES, ClassAnatomy, Spread, token_anatomy
 from sage_rlvr.stats.samples.patterns import compare_patterns, pattern_frequencies
 from sage_rlvr.stats.samples.perplexity import perplexities, perplexity_excess

@@ -30,9 +30,9 @@ from sage_rlvr.evaluation.sampled_tasks import (
     mathematics,
     prompts_of,
 )
-from sage_rlvr.evaluation.samples import Identity, Sample, SampleStore, is_store
 from sage_rlvr.evaluation.sampling import Evaluation, Scorer, check_window, guide_of
 from sage_rlvr.evaluation.settings import Engine, SampleSettings
+from sage_rlvr.evaluation.store import Identity, Sample, SampleStore, is_store
 from sage_rlvr.models.generation import CpuGenerator, Decoding, Generation, Generator, TransformersGenerator
 from sage_rlvr.models.policy import Tokens, load_policy, load_tokens, weights_hash
 from sage_rlvr.runs import versions

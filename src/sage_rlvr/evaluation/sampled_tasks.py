@@ -22,8 +22,8 @@ import sage_rlvr.verifiers
 from sage_rlvr.config import WorldConfig
 from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.evaluation.evaluate import evaluation_problems, world_identity
-from sage_rlvr.evaluation.sample_rows import prompt_hash, unescape
-from sage_rlvr.evaluation.samples import SampleStore
+from sage_rlvr.evaluation.store import SampleStore
+from sage_rlvr.evaluation.store.sample import prompt_hash, unescape
 from sage_rlvr.models.policy import Tokens
 from sage_rlvr.tasks.chat import fit_tokenizer, render
 from sage_rlvr.tasks.countdown import Problem as CountdownProblem

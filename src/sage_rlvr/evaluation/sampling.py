@@ -2,7 +2,7 @@
 
     while missing: claim the chunks of a few problems; generate, a chunk's seeds of one prompt a request; verify; commit
 
-The store decides what is missing and who works on what (`evaluation/samples.py`), so an interrupted evaluation goes on
+The store decides what is missing and who works on what (`evaluation/store`), so an interrupted evaluation goes on
 where it was, SIGKILL included; more samples are a top-up; and several processes share the work. A chunk is computed alike
 whatever came before it, so that on the CPU sampler the store's digest depends on none of that.
 """
@@ -23,7 +23,7 @@ from sage_rlvr.core.keys import Key
 from sage_rlvr.core.signals import Signals
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.evaluation.sampled_tasks import Prompt, SampledTask
-from sage_rlvr.evaluation.samples import Chunk, Identity, Sample, SampleStore, prompt_hash
+from sage_rlvr.evaluation.store import Chunk, Identity, Sample, SampleStore, prompt_hash
 from sage_rlvr.models.generation import Generation, Generator, Request
 from sage_rlvr.models.policy import Tokens
 from sage_rlvr.models.scoring import score

@@ -217,7 +217,7 @@ def _arm(job: Job, record: Record, home: Sequence[np.ndarray]) -> Arm:
         job.arm,
         record.logps,
         base=home,
-        equation=job.config.method.build().describe(),
+        equation=job.config.method.describe(),
         training=Training(step=tuple(float(row["step"]) for row in rows), **column),
         seconds=sum(float(row["time/step_s"]) for row in rows),
         config=job.facts()["config"],

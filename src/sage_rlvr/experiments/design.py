@@ -18,6 +18,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
@@ -25,11 +26,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from sage_rlvr.config import (
-    MethodSpec,
     SftConfig,
     TrainConfig,
     Tree,
     WorldConfig,
+    build,
     decode,
     dump,
     load_config,
@@ -42,7 +43,6 @@ from sage_rlvr.errors import ConfigError
 from sage_rlvr.evaluation.evaluate import FRONTIER
 from sage_rlvr.experiments.jobs import Exact
 from sage_rlvr.recipes import recipe
-from sage_rlvr.strict import silent
 
 Kind = Literal["no_kl", "unguided", "placebo", "matched"]
 KINDS: tuple[Kind, ...] = ("no_kl", "unguided", "placebo", "matched")
@@ -315,7 +315,7 @@ def exact_of(spec: EvaluateSpec, world: WorldConfig) -> Exact:
 
 def _add_controls(arm: Arm, arms: list[Arm], kinds: Sequence[Kind], said: list[str]) -> None:
     """Append to `arms` what of `kinds` is missing for this arm; say what has no meaning for it."""
-    method = built(arm.config)
+    method = arm.config.method
     if not leashed(method):
         return
     plain = _without_guide(arm.config)
@@ -343,7 +343,7 @@ def _add_controls(arm: Arm, arms: list[Arm], kinds: Sequence[Kind], said: list[s
 
 
 def _ensure_betas(arm: Arm, plain: TrainConfig, arms: list[Arm], said: list[str]) -> None:
-    beta = plain.method.tree.get("beta")
+    beta = dump(plain.method).get("beta")
     if not isinstance(beta, (int, float)):
         said.append(f"no matched beta for {arm.label}: its beta is a schedule, which has no half and no double")
         return
@@ -376,7 +376,7 @@ def _free(arms: Sequence[Arm], name: str) -> str:
 
 def _linked(arm: Arm, arms: Sequence[Arm]) -> Arm:
     """The arm with the names of its controls, as far as they are there."""
-    method = built(arm.config)
+    method = arm.config.method
     if not leashed(method):
         return arm
     plain, has_guide = _without_guide(arm.config), guided(method)
@@ -397,10 +397,10 @@ def _linked(arm: Arm, arms: Sequence[Arm]) -> Arm:
 def _betas_like(plain: TrainConfig, arms: Sequence[Arm]) -> set[float]:
     """The betas of all arms that are `plain` but for beta; none where its own is a schedule."""
     found: set[float] = set()
-    if not isinstance(plain.method.tree.get("beta"), (int, float)):
+    if not isinstance(dump(plain.method).get("beta"), (int, float)):
         return found
     for arm in arms:
-        beta = arm.config.method.tree.get("beta")
+        beta = dump(arm.config.method).get("beta")
         if (
             isinstance(beta, (int, float))
             and beta > 0
@@ -419,7 +419,7 @@ def same(a: TrainConfig, b: TrainConfig) -> bool:
     """Whether two arms train the same thing: equal runs but for the seed, methods of equal parts whatever their names."""
     if rest(a) != rest(b):
         return False
-    one, two = (replace(built(c), name="") for c in (a, b))
+    one, two = (replace(c.method, name="") for c in (a, b))
     off = [replace(m, anchor=None) if not leashed(m) and _needs_no_reference(m) else m for m in (one, two)]
     return bool(off[0] == off[1])
 
@@ -428,12 +428,6 @@ def rest(config: TrainConfig) -> str:
     """Everything of a configuration but method and seed."""
     tree = {key: value for key, value in dump(config).items() if key not in ("method", "seed")}
     return json.dumps(tree, sort_keys=True, default=str)
-
-
-def built(config: TrainConfig) -> Method:
-    """Its method; a warning was given when the recipe was read."""
-    with silent():
-        return config.method.build()
 
 
 def leashed(method: Method) -> bool:
@@ -451,17 +445,17 @@ def _needs_no_reference(method: Method) -> bool:
 
 
 def _without_guide(config: TrainConfig) -> TrainConfig:
-    tree = config.method.tree
+    tree = dump(config.method)
     return config if tree["name"] != "sage" else _method(config, tree["base"] or {"name": "grpo"})
 
 
 def _placebo(config: TrainConfig) -> TrainConfig:
     """The control for where q stands: log q permuted, and centered where the KL is in the reward, which pays for its mean."""
-    return _permuted(config, centered=True) if _paid(built(config)) else _permuted(config)
+    return _permuted(config, centered=True) if _paid(config.method) else _permuted(config)
 
 
 def _permuted(config: TrainConfig, **options: Any) -> TrainConfig:
-    tree = config.method.tree
+    tree = dump(config.method)
     return _method(config, {**tree, "guide": {"name": "placebo", "guide": tree["guide"], **options}})
 
 
@@ -472,15 +466,16 @@ def _paid(method: Method) -> bool:
 
 def _with_beta(config: TrainConfig, beta: float) -> TrainConfig | None:
     """The same at another beta; None where its method has none to set."""
-    tree = config.method.tree
+    tree = dump(config.method)
     if "beta" not in tree or not math.isfinite(beta):
         return None
     return _method(config, {**tree, "beta": float(f"{beta:.6g}")})
 
 
 def _method(config: TrainConfig, tree: Mapping[str, Any]) -> TrainConfig:
-    with silent():
-        return replace(config, method=MethodSpec(dict(tree)))
+    with warnings.catch_warnings():  # what there is to warn about was said when the arm was read
+        warnings.simplefilter("ignore")
+        return replace(config, method=build("method", tree))
 
 
 def _check_apart(arms: Sequence[Arm], source: Path) -> None:

@@ -65,7 +65,7 @@ class Job:
     @property
     def guided(self) -> bool:
         """Whether the arm's anchor has a guide other than Flat."""
-        anchor = self.config.method.build().anchor
+        anchor = self.config.method.anchor
         return anchor is not None and anchor.guide.name != "flat"
 
     @property

@@ -31,14 +31,13 @@ from rich.live import Live
 from sage_rlvr.config import dump, to_yaml
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.evaluation.record import record_path
-from sage_rlvr.evaluation.samples import SampleStore, is_store
 from sage_rlvr.evaluation.settings import store_place
+from sage_rlvr.evaluation.store import SampleStore, is_store
 from sage_rlvr.experiments.demo import ARMS, EXTRA_ARMS
 from sage_rlvr.experiments.design import (
     KINDS,
     Arm,
     Matrix,
-    built,
     exact_of,
     load_matrix,
     resolve,
@@ -446,7 +445,7 @@ def _lengths(arms: Sequence[Arm]) -> int | str:
 
 def _arm_facts(arm: Arm) -> dict[str, Any]:
     links = {name: getattr(arm, name) for name in ("label", "recipe", "why", "guided", "plain", "placebo", "no_kl")}
-    equation = built(arm.config).describe()
+    equation = arm.config.method.describe()
     return {"name": arm.name, **links, "matched": list(arm.matched), "equation": equation, "config": dump(arm.config)}
 
 
@@ -561,7 +560,7 @@ def dry_lines(sweep: Sweep) -> list[str]:
     lines = [f"{sweep.matrix.tier}: {len(sweep.cells)} runs in {sweep.out}, {world_words(sweep.arms[0].config.world)}"]
     for arm in sweep.arms:
         lines.append(f"  {arm.label} ({arm.name}): " + (f"ADDED, {arm.why}" if arm.why else arm.recipe))
-        lines += [f"    {text.strip()}" for text in built(arm.config).describe().splitlines() if _tells_apart(text)]
+        lines += [f"    {text.strip()}" for text in arm.config.method.describe().splitlines() if _tells_apart(text)]
     lines += [f"  {said}" for said in sweep.left_out]
     lines += ["  ADDED: the base at every temperature of the evaluation, and tempered over whole completions"]
     if any(arm.why for arm in sweep.arms):

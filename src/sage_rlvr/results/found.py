@@ -20,9 +20,9 @@ from sage_rlvr.stats.budget import check_budget
 
 TAKES = (
     "Results are folders of `sage-rlvr demo` or `sweep` (with runs/ and evaluations/), run directories (run.json), records "
-    "(.npz), sample stores (store.json) and folders with a summary.json; NAME=PATH[,PATH...] names them."
+    "(.npz), sample stores (store.sqlite) and folders with a summary.json; NAME=PATH[,PATH...] names them."
 )
-PARTS = ("runs", "evaluations", "run.json", "store.json", "summary.json")
+PARTS = ("runs", "evaluations", "run.json", "store.json", "store.sqlite", "summary.json")
 SHOWN = 6
 _SEEDED = re.compile(r"(.+)-s(\d+)")
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from sage_rlvr.evaluation.record import Record
-from sage_rlvr.evaluation.samples import SampleStore
+from sage_rlvr.evaluation.store import SampleStore
 from sage_rlvr.results.design import Design
 from sage_rlvr.results.scores import Exact, Scores
 

@@ -70,7 +70,7 @@ def work(config: TrainConfig, fields: dict[str, Any]) -> Iterator[str]:
     yield f"forward passes over completions: {', '.join(forwards)}"
     total = (epochs + sum(scored.values())) * completions * limit
     yield f"{total:,} completion tokens in these passes at most, prompts not counted"
-    if refills := getattr(config.method.build().rollout, "max_refills", 0):
+    if refills := getattr(config.method.rollout, "max_refills", 0):
         yield f"dynamic sampling: between 1 and {refills + 1} times those prompts and generated tokens"
 
 
@@ -81,7 +81,7 @@ def rescores(config: TrainConfig, fields: dict[str, Any]) -> bool:
         return not (updates.epochs == 1 and updates.minibatches == 1 and updates.micro_batch is None)
     window = fields["steps_per_generation"] * fields["num_iterations"]
     split = bool(fields["gradient_accumulation_steps"] % window)
-    return split or bool(fields.get("use_vllm")) or reads_logps(config.method.build())
+    return split or bool(fields.get("use_vllm")) or reads_logps(config.method)
 
 
 def finetune_work(config: FinetuneConfig) -> Iterator[str]:

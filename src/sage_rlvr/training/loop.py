@@ -230,7 +230,7 @@ def reference_scores(loop: Loop, groups: Groups, rows: Tensor, *, log_probs: boo
 def build(config: TrainConfig) -> Loop:
     """Load the policy, its reference and the task of a resolved recipe."""
     torch.set_num_threads(config.engine.threads or torch.get_num_threads())
-    method = config.method.build()
+    method = config.method
     policy, tokens = load_policy(config.model, config.engine.dtype)
     check_vocabulary(method, policy.config.vocab_size)
     policy.eval()  # dropout off: the policy that samples is the policy that is trained

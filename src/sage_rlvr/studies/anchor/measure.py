@@ -19,13 +19,13 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from sage_rlvr.config import MethodSpec, OptimizerConfig, RolloutConfig, TrainConfig, WorldConfig
+from sage_rlvr.config import OptimizerConfig, RolloutConfig, TrainConfig, WorldConfig
 from sage_rlvr.core.guides import Branch, Flat, Guide, Random, Token, is_flat
 from sage_rlvr.core.keys import Key
 from sage_rlvr.core.method import Method
 from sage_rlvr.errors import CancellingGuide, ConfigError, DataError
 from sage_rlvr.evaluation.evaluate import resolve
-from sage_rlvr.methods import dr_grpo, grpo, rloo, sage
+from sage_rlvr.methods import dr_grpo, grpo, no_kl, rloo, sage
 from sage_rlvr.models.folders import EMBEDDED
 from sage_rlvr.models.policy import Tokens, load_policy
 from sage_rlvr.studies.anchor.expectations import (
@@ -321,7 +321,7 @@ def moved_policy(
         seed=seed,
         steps=steps,
         world=WORLD,
-        method=MethodSpec({"name": "no_kl"}),
+        method=no_kl(),
         rollout=RolloutConfig(prompts_per_step=16, group_size=16, max_new_tokens=MAX_NEW_TOKENS),
         optimizer=OptimizerConfig(lr=lr),
     )

@@ -123,7 +123,7 @@ def updates_a_step(config: TrainConfig) -> int:
 
 def method_of(config: TrainConfig) -> Method:
     """The recipe's method with its reference's steps (snapshot@N, refresh_every) counted as TRL counts: in updates."""
-    method, times = config.method.build(), updates_a_step(config)
+    method, times = config.method, updates_a_step(config)
     anchor = method.anchor
     if anchor is None or times == 1:
         return method

@@ -1,9 +1,9 @@
-"""What a sample is: its columns, what every sample of a store shares, and the seed that it is drawn with.
+"""What a sample is, what every sample of a store shares, and the seed that it is drawn with.
 
     seed(problem, sample) = the first 63 bits of SHA-256(["sage-rlvr", base seed, task, problem, sample] as ASCII JSON)
 
 Two different (problem, sample) share a seed with probability 2^-63; a top-up from n = 64 to 256 leaves the first 64 as
-they are. Token-level columns hold one number a completion token, the end token included, in float32.
+they are. Token-level columns hold one float32 per completion token, the end token included.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import ArrayLike
 
 from sage_rlvr.errors import ConfigError, DataError
@@ -30,31 +30,7 @@ _MARK = "\x00escaped:"
 _WHOLE = {"top_k": 0, "max_new_tokens": None}  # the value that means "off"; None: there is none, it must be given
 _REAL = {"temperature": None, "top_p": 1.0, "min_p": 0.0}
 
-_FLOATS = pa.large_list(pa.float32())
-SCHEMA = pa.schema(
-    [
-        pa.field("problem", pa.large_string(), nullable=False),
-        pa.field("sample", pa.int32(), nullable=False),
-        pa.field("seed", pa.int64()),
-        pa.field("prompt_hash", pa.large_string(), nullable=False),
-        pa.field("text", pa.large_string(), nullable=False),
-        pa.field("text_hash", pa.int64(), nullable=False),
-        pa.field("token_ids", pa.large_list(pa.int32())),
-        pa.field("rollout_logps", _FLOATS),
-        pa.field("base_logps", _FLOATS),
-        pa.field("entropies", _FLOATS),
-        pa.field("q", _FLOATS),
-        pa.field("finish", pa.large_string()),
-        pa.field("answer", pa.large_string()),
-        pa.field("verdict", pa.large_string(), nullable=False),
-        pa.field("reason", pa.large_string(), nullable=False),
-        pa.field("verifier", pa.large_string(), nullable=False),
-        pa.field("latency_s", pa.float64()),
-        pa.field("versions", pa.large_string(), nullable=False),
-    ]
-)
-TOKEN_LEVEL = ("rollout_logps", "base_logps", "entropies", "q")
-ESCAPED = ("problem", "text", "answer", "reason")
+TOKEN_LEVEL = ("rollout_logps", "base_logps", "entropies", "q")  # one number per token, nats but for q
 
 
 # ------------------------------------------------------------------------------------------------------------------
@@ -81,6 +57,12 @@ def _is_utf8(text: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
+
+
+def natural(name: str) -> tuple[tuple[tuple[int, int | str], ...], str]:
+    """Order of ids in which "aime-2" comes before "aime-10"."""
+    pieces = re.findall(r"[0-9]+|[^0-9]+", name)
+    return tuple((0, int(piece)) if "0" <= piece[0] <= "9" else (1, piece) for piece in pieces), name
 
 
 def prompt_hash(prompt: str) -> str:
@@ -118,7 +100,7 @@ class Identity:
     verifier_hash     of the verifier and its limits
     seed              the base seed of `seed_of`
     versions          of the libraries; a difference is noted, in all other fields it is refused
-    chunk_size        samples a unit of work: 32, and 1 for greedy decoding (temperature 0), which has no second sample
+    chunk_size        samples per unit of work: 32, and 1 for greedy decoding (temperature 0), which has no second sample
     """
 
     task: str
@@ -219,6 +201,11 @@ class Chunk:
         """The numbers of its samples within the problem."""
         return range(self.first, self.first + self.size)
 
+    @property
+    def address(self) -> tuple[str, int]:
+        """As it is stored."""
+        return escape(self.problem), self.first
+
 
 # ------------------------------------------------------------------------------------------------------------------
 # rows
@@ -257,49 +244,15 @@ class Sample:
     latency_s: float = math.nan
 
 
-def table_of(samples: Sequence[Sample], identity: Identity) -> pa.Table:
-    """Rows of `SCHEMA`, sorted by (problem, sample). DataError names the first sample that cannot be used."""
+def checked(samples: Sequence[Sample], size: int) -> tuple[list[Sample], list[Chunk]]:
+    """The samples by (problem, sample), and the whole chunks that they are. DataError names the first that cannot be used."""
     rows = sorted(samples, key=lambda s: (s.problem, s.sample))
     for row in rows:
         _check(row)
     _check_seeds(rows)
-    versions = json.dumps(dict(identity.versions), sort_keys=True)
-    columns: dict[str, Any] = {name: [getattr(row, name) for row in rows] for name in Sample.__dataclass_fields__}
-    columns |= {"text_hash": [text_hash(row.text) for row in rows]}
-    columns |= {"verifier": [identity.verifier_hash] * len(rows), "versions": [versions] * len(rows)}
-    for name in ESCAPED:
-        columns[name] = [None if value is None else escape(value) for value in columns[name]]
-    for name in ("token_ids", *TOKEN_LEVEL):
-        kind = np.int32 if name == "token_ids" else np.float32
-        columns[name] = [None if value is None else np.asarray(value, kind) for value in columns[name]]
-    plain = {key: value for key, value in identity.tree().items() if key != "versions"}
-    about = {"sage_rlvr": json.dumps({"identity": plain}, sort_keys=True)}
-    return pa.table({f.name: pa.array(columns[f.name], f.type) for f in SCHEMA}, SCHEMA.with_metadata(about))
-
-
-def samples_of(table: pa.Table) -> list[Sample]:
-    """Inverse of `table_of`: token-level columns come as numpy arrays, text as it was."""
-    rows = []
-    for batch in table.to_batches(max_chunksize=1024):
-        columns = {name: batch.column(name) for name in Sample.__dataclass_fields__}
-        for i in range(batch.num_rows):
-            values: dict[str, Any] = {}
-            for name, column in columns.items():
-                scalar = column[i]
-                if name in ("token_ids", *TOKEN_LEVEL):
-                    value = None if not scalar.is_valid else scalar.values.to_numpy(zero_copy_only=False)
-                else:
-                    value = scalar.as_py()
-                values[name] = unescape(value) if name in ESCAPED and value is not None else value
-            rows.append(Sample(**values))
-    return rows
-
-
-def chunks_of(table: pa.Table, size: int) -> list[Chunk]:
-    """The chunks that a sorted table consists of; DataError where one is not whole or a sample stands twice."""
     found: dict[str, list[int]] = {}
-    for problem, sample in zip(table["problem"].to_pylist(), table["sample"].to_pylist(), strict=True):
-        found.setdefault(unescape(problem), []).append(sample)
+    for row in rows:
+        found.setdefault(row.problem, []).append(int(row.sample))
     chunks = []
     for problem, numbers in found.items():
         firsts = sorted({number - number % size for number in numbers})
@@ -311,7 +264,7 @@ def chunks_of(table: pa.Table, size: int) -> list[Chunk]:
                 f"(look at {_short(odd)}); commit each chunk whole, with every sample once"
             )
         chunks += [Chunk(problem, first, size) for first in firsts]
-    return chunks
+    return rows, chunks
 
 
 def _short(numbers: Sequence[int]) -> str:

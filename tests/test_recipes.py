@@ -12,7 +12,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sage_rlvr import strict as s
+from sage_rlvr import config as s
 from sage_rlvr.errors import ConfigError
 
 
@@ -212,9 +212,9 @@ class Odd:
     ],
 )
 def test_every_supported_annotation(tree: dict[str, Any], value: Odd) -> None:
-    decoded = s.decode(Odd, tree, unions={})
+    decoded = s.decode(Odd, tree)
     assert decoded == value
-    assert s.decode(Odd, s.dump(decoded), unions={}) == value
+    assert s.decode(Odd, s.dump(decoded)) == value
 
 
 @pytest.mark.parametrize(
@@ -225,19 +225,10 @@ def test_every_supported_annotation(tree: dict[str, Any], value: Odd) -> None:
         ({"mixed": True}, "expected a number or one of auto or a list, got the truth value True"),
         ({"table": {"a": 1}}, "table.a = 1: expected true or false, got the whole number 1; write true"),
         ({"table": {"a": "no"}}, "write false"),
-        ({"opaque": 3}, "expected"),
+        ({"opaque": 3}, "cannot be set from YAML"),
     ],
 )
 def test_refusals_of_every_annotation(tree: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError, match="source: ") as caught:
-        s.decode(Odd, tree, where="source", unions={})
+        s.decode(Odd, tree, where="source")
     assert said in str(caught.value)
-
-
-def test_named_unions_come_from_any_registry() -> None:
-    def double(part: Small, times: int = 2) -> int:
-        return part.size * times
-
-    unions = {"Part": {"small": Small, "double": double}}
-    assert s.decode("Part", {"name": "double", "part": {"name": "small", "size": 4}}, unions=unions) == 8  # type: ignore[arg-type]
-    assert s.decode("Part", {"name": "double", "part": "small", "times": 3}, unions=unions) == 3  # type: ignore[arg-type]

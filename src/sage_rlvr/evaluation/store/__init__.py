@@ -1,0 +1,38 @@
+"""The sample store: every completion of an evaluation is kept, and every number is made from it again.
+
+    store.sqlite   meta: identity, its changes, what was asked for     samples: a row each, token-level columns as float32
+                   verdicts: a row per sample and pass; pass 0 is the evaluation's own, the newest counts, none is lost
+                   passes: who judged again, and when                  claims: the chunks that a live process works on
+    writer-*.lock  held by a live writer; the operating system drops it with the process, SIGKILL included
+
+The unit of work is a chunk, 32 samples of one problem, committed whole or redone:
+
+    with SampleStore.open(folder, identity) as store:
+        while chunks := store.claim(problem_ids, n):
+            store.commit([... for chunk in chunks for sample in chunk.samples])
+        store.counts(n)
+
+A commit is one SQLite transaction (write-ahead log, synced): killed at any instant, what was committed stays and the rest is
+missing. What depends on no clock (all columns but `latency_s`) is the same whatever the order, the number of writers and the
+interruptions were, if the sampler is a function of the seed. Every row carries a hash of its values, held against them when a
+process first reads the store, so that a damaged file is refused and not read. Several processes of one host may write; on a
+network file system that several hosts share, SQLite's locks are not safe: give each host a store of its own.
+"""
+
+from sage_rlvr.evaluation.store.repeats import Repeat
+from sage_rlvr.evaluation.store.rows import Counts
+from sage_rlvr.evaluation.store.sample import CHUNK, Chunk, Identity, Sample, prompt_hash, seed_of
+from sage_rlvr.evaluation.store.samples import SampleStore, is_store
+
+__all__ = [
+    "CHUNK",
+    "Chunk",
+    "Counts",
+    "Identity",
+    "Repeat",
+    "Sample",
+    "SampleStore",
+    "is_store",
+    "prompt_hash",
+    "seed_of",
+]

@@ -1,0 +1,272 @@
+"""`SampleStore`: what `rows.Rows` and `claims.Claims` do, opened by identity, judged again, scored afterwards."""
+
+from __future__ import annotations
+
+import getpass
+import json
+import socket
+import warnings
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from sage_rlvr.errors import ConfigError, DataError
+from sage_rlvr.evaluation.store.database import FILE, OLD, STORED, create, now, seal
+from sage_rlvr.evaluation.store.rows import Counts, Rows
+from sage_rlvr.evaluation.store.sample import GUIDED, LABELS, SCORED, Chunk, Identity, Sample, escape, natural, unescape
+from sage_rlvr.runs import differences
+
+
+def is_store(path: str | Path) -> bool:
+    """Whether a folder holds a sample store, of this version or of the one before, which `SampleStore.open` tells how to
+    convert."""
+    return (Path(path) / FILE).is_file() or (Path(path) / OLD).is_file()
+
+
+class SampleStore(Rows):
+    """The samples of one policy on one task under one set of decoding settings. Open it with `SampleStore.open`."""
+
+    @classmethod
+    def open(cls, path: str | Path, identity: Identity | None = None) -> SampleStore:
+        """Create a store, or reopen one to read it, to continue it, or to top it up.
+
+        identity: None opens what is there, for reading or re-verifying. Nothing is locked between calls, so several
+        processes may have the store open and write to it. ConfigError with every difference when the folder holds
+        samples of another identity (other versions are noted and warned about; another verifier is noted where all samples
+        have its verdicts by now; all else is refused); DataError when there is no store, or one of another format.
+        """
+        path = Path(path)
+        if not (path / FILE).is_file():
+            if (path / OLD).is_file():
+                raise DataError(
+                    f"{path}: a sample store of version 0.1 (Parquet parts); make it one of this version, beside the old "
+                    f"files, with: sage-rlvr samples {path} --convert"
+                )
+            if identity is None:
+                raise DataError(f"{path}: there is no sample store ({FILE} is missing); name the folder that has one")
+            create(path, identity.tree())
+        store = cls(path)
+        if identity is not None:
+            store._agree(identity)
+        return store
+
+    def __enter__(self) -> SampleStore:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _agree(self, identity: Identity) -> None:
+        """ConfigError where the samples here were made otherwise; what is only noted is noted."""
+        facts = self.facts()
+        noted = _differences(self.path, self.identity.tree(), identity.tree(), self._judges())
+        self.identity = identity
+        if not noted:
+            return
+        first = {f"versions.{name}" for name in (SCORED, GUIDED) if noted.get(f"versions.{name}", "?")[0] == "(absent)"}
+        versions = {place: pair for place, pair in noted.items() if place not in {"verifier_hash", *first}}
+        if versions:
+            listed = ", ".join(f"{place} {old} -> {new}" for place, (old, new) in versions.items())
+            warnings.warn(
+                f"{self.path}: continued under other versions ({listed}); samples may differ from one version's alone"
+            )
+        change = {"at": now(), "changed": {place: list(pair) for place, pair in noted.items()}}
+        self.note(identity=identity.tree(), changes=[*facts["changes"], change])
+
+    def want(self, problem_ids: Sequence[str], n: int) -> None:
+        """Note what an evaluation is going to fill, so that a store that it did not finish can be told from a whole one."""
+        with self.transaction(write=True):
+            asked, known = {"problems": len(problem_ids), "n": n}, self.wanted()
+            self.note(wanted={key: max(value, known.get(key, 0)) for key, value in asked.items()})
+
+    def wanted(self) -> dict[str, int]:
+        """What the largest evaluation asked for, as `want` noted it: problems, n; {} where nobody did."""
+        return dict(self.facts()["wanted"])
+
+    def lacking(self, counts: Counts) -> str:
+        """Which problems an evaluation asked for and `counts` has no samples of, in words; "" where none lacks."""
+        wanted, have = self.wanted().get("problems", 0), len(counts.problems)
+        return f"samples of {have} of {wanted} problems; give the same eval command again" if have < wanted else ""
+
+    def verifiers(self) -> list[dict[str, Any]]:
+        """Who judged: verifier_hash, by, at, rows of every pass, oldest first; first those of the evaluation itself, of which
+        there are several where a store was judged again and then topped up."""
+        with self.transaction() as db:
+            rows = db.execute(
+                "SELECT v.verifier, p.who, p.at, count(*) FROM verdicts v LEFT JOIN passes p ON p.pass = v.pass"
+                " GROUP BY v.pass, v.verifier ORDER BY v.pass, min(v.id)"
+            ).fetchall()
+        rows = rows or [(self.identity.verifier_hash, None, None, 0)]
+        return [dict(zip(("verifier_hash", "by", "at", "rows"), row, strict=True)) for row in rows]
+
+    def _judges(self) -> set[str]:
+        """The verifiers of the samples' newest verdicts."""
+        with self.transaction() as db:
+            newest = "SELECT verifier, max(pass) FROM verdicts GROUP BY id"
+            return {name for (name,) in db.execute(f"SELECT DISTINCT verifier FROM ({newest})")}
+
+    def reverify(
+        self,
+        function: Callable[[list[str], list[str]], Sequence[Any]],
+        verifier_hash: str,
+        *,
+        by: str | None = None,
+        batch: int = 4096,
+    ) -> int:
+        """Judge all samples again; returns how many were judged, not counting those whose verdict it already is.
+
+        function: problem ids and texts, in step -> one verdict each, with `label` ("right", "wrong", "undecided"),
+        `reason`, and `answer` if it has one. verifier_hash: of the verifier and its limits. by: who, default user and
+        host. Each batch is committed by itself: interrupted, the same call goes on. Older verdicts stay readable
+        (`table(verifier=...)`).
+        """
+        if not verifier_hash:
+            raise ConfigError("reverify: verifier_hash is empty; name the verifier and its limits by a hash")
+        rows = self._read(("problem", "sample", "text", "verifier"), None, None)
+        others = [row[:3] for row in rows if row[3] != verifier_hash]
+        for start in range(0, len(others), batch):
+            some = others[start : start + batch]
+            problems = [unescape(row[0]) for row in some]
+            said = function(problems, [unescape(row[2]) for row in some])
+            self.overlay(some, _judged(said, problems, [row[1] for row in some]), verifier_hash, by or _somebody())
+        return len(others)
+
+    def overlay(
+        self,
+        rows: Sequence[tuple[Any, ...]],
+        said: Sequence[tuple[Any, ...]],
+        verifier: str,
+        who: str,
+        at: str | None = None,
+    ) -> None:
+        """A pass of verdicts (label, reason, answer) over rows that begin with their address."""
+        with self.transaction(write=True) as db:
+            sql = "INSERT INTO passes (verifier, who, at) VALUES (?, ?, ?)"
+            number = int(db.execute(sql, (verifier, who, at or now())).lastrowid or 0)
+            for (problem, sample, *_), verdict in zip(rows, said, strict=True):
+                sql = "SELECT id FROM samples WHERE problem = ? AND sample = ?"
+                self._judge(*db.execute(sql, (problem, sample)).fetchone(), number, verifier, *verdict)
+
+    def score(
+        self,
+        function: Callable[[list[Sample]], Sequence[ArrayLike]],
+        stamp: tuple[str, str],
+        *,
+        batch: int = 1024,
+        progress: Callable[[int], None] = lambda n: None,
+    ) -> int:
+        """Log-probs under a base of the samples that have none under this one; returns how many were scored, nothing drawn.
+
+        function: the samples of a chunk -> (T,) log-probs of each, nats. stamp: (key, value) of the rows' versions that says
+        which base it is. Every `batch` samples are committed together: interrupted, the same call goes on. progress(m): m
+        more are scored. Chunks of which not all token ids are known stay as they are, with a warning. DataError where one
+        number per token is not what `function` gave.
+        """
+        lacking = self.unscored(stamp)
+        at_once = max(1, batch // self._size)
+        for start in range(0, len(lacking), at_once):
+            made = []
+            for chunk in lacking[start : start + at_once]:
+                rows = [s for s in self.samples(problems=[chunk.problem]) if s.sample in chunk.samples]
+                made += list(zip(rows, _fitting(rows, function(rows)), strict=True))
+                progress(self._size)
+            with self.transaction(write=True):
+                for row, values in made:
+                    self._rescore(row, values, stamp)
+        return len(lacking) * self._size
+
+    def unscored(self, stamp: tuple[str, str]) -> list[Chunk]:
+        """The chunks that `score` would score, in the order of the table."""
+        with self.transaction() as db:
+            said = [text for (text,) in db.execute("SELECT DISTINCT versions FROM samples")]
+            fine = json.dumps([text for text in said if json.loads(text).get(stamp[0]) == stamp[1]])
+            rows = db.execute(
+                "SELECT problem, sample / :size * :size, min(token_ids IS NOT NULL) FROM samples GROUP BY 1, 2 HAVING"
+                " max(base_logps IS NULL OR versions NOT IN (SELECT value FROM json_each(:fine)))",
+                {"size": self._size, "fine": fine},
+            ).fetchall()
+        if lost := sum(self._size for *_, known in rows if not known):
+            warnings.warn(
+                f"{self.path}: {lost} samples have no token ids, so {stamp[1]} cannot score them", stacklevel=2
+            )
+        chunks = [Chunk(unescape(problem), first, self._size) for problem, first, known in rows if known]
+        return sorted(chunks, key=lambda chunk: (natural(chunk.problem), chunk.first))
+
+    def _rescore(self, sample: Sample, values: NDArray[np.float32], stamp: tuple[str, str]) -> None:
+        with self.transaction(write=True) as db:
+            where = {"problem": escape(sample.problem), "sample": sample.sample}
+            at = " WHERE problem = :problem AND sample = :sample"
+            row = dict(
+                zip(STORED, db.execute(f"SELECT {', '.join(STORED)} FROM samples{at}", where).fetchone(), strict=True)
+            )
+            row["versions"] = json.dumps(json.loads(row["versions"]) | {stamp[0]: stamp[1]}, sort_keys=True)
+            row["base_logps"] = values.tobytes()
+            sql = "UPDATE samples SET base_logps = :base_logps, versions = :versions, sha = :sha" + at
+            db.execute(sql, row | {"sha": seal(row.values())})
+
+
+def _differences(path: Path, old: dict[str, Any], new: dict[str, Any], judges: set[str]) -> dict[str, tuple[Any, Any]]:
+    """Differences that are only noted; ConfigError when there are others.
+
+    Versions are noted, and another verifier where it is whose verdicts all samples have by now. judges: the verifiers of the
+    samples' newest verdicts; where they are not the new identity's alone, samples judged by it would be mixed with theirs.
+    """
+    noted = differences(old.pop("versions"), new.pop("versions"), "versions")
+    binding = differences(old, new)
+    changed = binding.pop("verifier_hash", None)
+    if judges - {new["verifier_hash"]}:
+        binding["verifier_hash"] = (", ".join(sorted(judges)), new["verifier_hash"])
+    elif changed:
+        noted["verifier_hash"] = changed
+    if not binding:
+        return noted
+    lines, also = (
+        "".join(f"\n  {place}: {json.dumps(a)} -> {json.dumps(b)}" for place, (a, b) in found.items())
+        for found in (binding, noted)
+    )
+    also = f"\nThese differ too, and would only be noted:{also}" if also else ""
+    judge = "Verdicts of another verifier: run reverify (the same eval command with --reverify), after which the samples can be "
+    judge = f"{judge}topped up. " if "verifier_hash" in binding else ""
+    raise ConfigError(
+        f"{path}: this folder holds samples that were made otherwise; these differences change what they mean:{lines}{also}\n"
+        f"{judge}Give the settings they were made with, or name another folder."
+    )
+
+
+def _fitting(rows: Sequence[Sample], said: Sequence[ArrayLike]) -> list[NDArray[np.float32]]:
+    """Log-probs (T,) of each row. DataError where one does not fit."""
+    values = [np.asarray(one, np.float32) for one in said]
+    lengths = [len(np.asarray(row.token_ids)) for row in rows]
+    if [one.shape for one in values] != [(length,) for length in lengths]:
+        raise DataError(
+            f"score: problem {rows[0].problem!r}: shapes {[one.shape for one in values][:3]}... for samples of {lengths[:3]}... "
+            "tokens; one number per token is wanted"
+        )
+    return values
+
+
+def _judged(verdicts: Sequence[Any], problems: list[str], samples: list[int]) -> list[tuple[str, str, str | None]]:
+    """(label, reason, answer) of each as it is stored."""
+    if len(verdicts) != len(problems):
+        raise DataError(f"reverify: the verifier gave {len(verdicts)} verdicts for {len(problems)} samples")
+    for verdict, problem, sample in zip(verdicts, problems, samples, strict=True):
+        if getattr(verdict, "label", None) not in LABELS:
+            raise DataError(f"reverify: problem {problem!r}, sample {sample}: {verdict!r} has no label of {LABELS}")
+    answers = [getattr(verdict, "answer", None) for verdict in verdicts]
+    kept = [None if answer is None else escape(str(answer)) for answer in answers]
+    return [
+        (verdict.label, escape(str(verdict.reason)), answer) for verdict, answer in zip(verdicts, kept, strict=True)
+    ]
+
+
+def _somebody() -> str:
+    try:
+        return f"{getpass.getuser()}@{socket.gethostname()}"
+    except (OSError, KeyError):  # a container whose user has no name
+        return f"somebody@{socket.gethostname()}"

@@ -1,0 +1,391 @@
+"""A plain tree -> the values it describes, and back: pydantic checks the types, the signature of a part is its schema.
+
+    value = decode(TrainConfig, tree)           # ConfigError with file, line, place and the next step
+    decode(TrainConfig, dump(value)) == value   # always
+
+Parts are chosen by name from their registry (`registry.py`): `guide: {name: branch, ratio: 0.3}`, or just `branch`. An
+annotation that names a kind of part (`Guide`, `Method`, `Schedule`, ...) says where such a choice stands.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+import re
+import types
+import typing
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, NotRequired, TypeVar, Union, get_args, get_origin
+
+import yaml
+from pydantic import BeforeValidator, ConfigDict, Field, PlainValidator, TypeAdapter, ValidationError
+from pydantic_core import InitErrorDetails, PydanticCustomError
+from typing_extensions import TypedDict
+
+from sage_rlvr import plugins
+from sage_rlvr.errors import ConfigError, SageError
+from sage_rlvr.recipes import Place, Tree, dotted, nearest, parse_scalar, short
+from sage_rlvr.registry import HOMES, call_of, registry_of
+
+T = TypeVar("T")
+Parameters = Mapping[str, tuple[Any, Any]]
+
+STRICT = ConfigDict(strict=True, allow_inf_nan=False)
+KINDS = {"".join(word.title() for word in kind.split("_")): kind for kind in HOMES}  # RewardTransform: reward_transform
+PLACEHOLDERS = {name: types.new_class(name) for name in KINDS}  # for annotations whose module is not imported
+SCALARS: dict[Any, str] = {
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number",
+    str: "text",
+    types.NoneType: "null",
+}
+EXPECTED = {  # pydantic's kind of error: what stands in a recipe there
+    **{"bool_type": "true or false", "int_type": "a whole number", "float_type": "a number", "string_type": "text"},
+    **{"none_required": "null", "tuple_type": "a list such as [1, 2]", "int_from_float": "a whole number"},
+    "dict_type": "a mapping such as {3: 0.5, 4: 0.5}",
+}
+
+
+def decode(schema: type[T], tree: Any, where: str = "") -> T:
+    """Build `schema` (a dataclass, or any annotation that `reader` knows) from a plain tree, strictly.
+
+    where: the file to quote when the tree (see `recipes.Tree`) does not know where a value came from.
+    Raises ConfigError with one line per problem, or the refusal of the part itself (such as CancellingGuide) with its place.
+    """
+    try:
+        value: T = _adapter(schema).validate_python(tree)
+        return value
+    except ValidationError as error:
+        refusals = [_Refusal(found, schema, tree, where) for found in error.errors(include_url=False)]
+        kind = refusals[0].kind if len(refusals) == 1 else ConfigError
+        lines = list(dict.fromkeys(refusal.text() for refusal in refusals))
+        missing = sorted(set(tree.get("plugins") or ()) - set(plugins.loaded())) if isinstance(tree, dict) else []
+        lines += [f"made with the plugin {name}, which is not loaded; give it with --plugin" for name in missing]
+        raise kind("\n".join(lines)) from error
+
+
+def build(kind: str, tree: Any) -> Any:
+    """The part of a tree such as {"name": "grpo", "beta": 0.05}; kind: one of `registry.HOMES`."""
+    return decode(PLACEHOLDERS[next(name for name, found in KINDS.items() if found == kind)], tree, where=kind)
+
+
+# ---- what an annotation accepts
+
+
+@functools.cache
+def _adapter(hint: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(_reader(hint), config=STRICT)
+
+
+def _reader(hint: Any) -> Any:
+    """The annotation as pydantic takes it: parts by name, dataclasses from mappings, tuples from lists."""
+    origin, args = get_origin(hint), get_args(hint)
+    if _kind_of(hint):
+        return Annotated[Any, PlainValidator(functools.partial(_choose, _kind_of(hint)))]
+    if dataclasses.is_dataclass(hint):
+        return Annotated[Any, PlainValidator(functools.partial(_make, hint))]
+    if origin in (Union, types.UnionType):
+        return Annotated[Any, PlainValidator(functools.partial(_one_of, args))]
+    if origin is Literal:
+        return Annotated[Any, PlainValidator(functools.partial(_literal, args))]
+    if origin is tuple:
+        items = tuple(arg if arg is Ellipsis else _reader(arg) for arg in args)
+        return Annotated[tuple[items], Field(strict=False), BeforeValidator(functools.partial(_items, args))]  # type: ignore[valid-type]
+    if origin is dict:
+        return Annotated[dict[_reader(args[0]), _reader(args[1])], BeforeValidator(functools.partial(_keys, args[0]))]  # type: ignore[misc]
+    if origin is Annotated:
+        return _reader(args[0])
+    return hint if hint is Any or hint in SCALARS else Annotated[Any, PlainValidator(_unwritable)]
+
+
+def _kind_of(hint: Any) -> str | None:
+    """The kind of part that an annotation names; None for every other annotation."""
+    name = getattr(hint, "__name__", "")
+    own = hint is PLACEHOLDERS.get(name) or getattr(hint, "__module__", "").startswith("sage_rlvr.")
+    return KINDS.get(name) if own and isinstance(hint, type) else None
+
+
+def _refused(text: str) -> PydanticCustomError:
+    return PydanticCustomError("refused", "{text}", {"text": text})
+
+
+def _expected(words: str) -> PydanticCustomError:
+    return PydanticCustomError("expected", "{words}", {"words": words})
+
+
+def _at(key: Any, value: Any, error: PydanticCustomError) -> ValidationError:
+    """The error at a key of the mapping that is being read."""
+    return ValidationError.from_exception_data("", [InitErrorDetails(type=error, loc=(key,), input=value)])
+
+
+def _choose(kind: str, tree: Any) -> Any:
+    """`{name: branch, ratio: 0.3}` or just `branch`; a guide beside a method without one makes it sage of that method."""
+    registry = registry_of(kind)
+    tree = {"name": tree} if isinstance(tree, str) else tree
+    if not isinstance(tree, dict):
+        raise _expected(f"a name ({', '.join(registry)}) or a mapping such as {{name: {next(iter(registry), '')}}}")
+    if "name" not in tree:
+        raise _refused(f"the key 'name' is missing; choose from: {', '.join(registry)}")
+    name, rest = tree["name"], {key: value for key, value in tree.items() if key != "name"}
+    if not isinstance(name, str) or name not in registry:
+        hint = _did_you_mean(nearest(name, registry), ";")
+        raise _at("name", name, _refused(f"unknown {kind.replace('_', ' ')}{hint} choose from: {', '.join(registry)}"))
+    if kind == "method" and "guide" in rest and "guide" not in parameters(registry[name]):
+        base = {"name": name, **{key: value for key, value in rest.items() if key != "guide"}}
+        name, rest = "sage", {"base": base, "guide": rest["guide"]}
+    return _make(registry[name], rest)
+
+
+def _make(part: Callable[..., Any], tree: Any) -> Any:
+    """A dataclass or factory called with a mapping of its parameters; one with a `name` also takes the bare name."""
+    fields = parameters(part)
+    tree = {"name": tree} if isinstance(tree, str) and "name" in fields else tree
+    if not isinstance(tree, dict):
+        raise _expected(f"a mapping with the keys {', '.join(fields)}")
+    for key in tree:
+        if key not in fields:
+            raise _at(str(key), tree[key], PydanticCustomError("unknown_key", "{keys}", {"keys": ",".join(fields)}))
+    for key, (hint, default) in fields.items():
+        if key not in tree and default is inspect.Parameter.empty:
+            raise _refused(f"the key {key!r} is missing ({_phrase(hint)})")
+    return part(**_arguments(part).validate_python(tree))
+
+
+@functools.cache
+def _arguments(part: Callable[..., Any]) -> TypeAdapter[Any]:
+    fields = {name: NotRequired[_reader(hint)] for name, (hint, _) in parameters(part).items()}
+    schema = TypedDict("Arguments", fields)  # type: ignore[operator]
+    schema.__pydantic_config__ = STRICT
+    return TypeAdapter(schema)
+
+
+def _one_of(members: tuple[Any, ...], tree: Any) -> Any:
+    """The one member of a union that fits the tree: null, a plain type, or a choice by name."""
+    if tree is None and types.NoneType in members:
+        return None
+    rest = [member for member in members if member is not types.NoneType]
+    if len(rest) == 1:
+        return _adapter(rest[0]).validate_python(tree)
+    plain = [member for member in rest if not _kind_of(member)]
+    for member in plain:
+        try:
+            return _adapter(member).validate_python(tree)
+        except ValidationError as error:
+            first = error.errors()[0]
+            if first["loc"] or first["type"] not in {*EXPECTED, "expected", "literal"}:
+                raise  # of the right kind, and wrong within
+    named = [kind for member in rest if (kind := _kind_of(member))]
+    for kind in named:
+        if isinstance(tree, dict) or tree in registry_of(kind) or not plain:
+            return _choose(kind, tree)
+    choices = [f"one of {', '.join(registry_of(kind))}" for kind in named]
+    raise _expected(" or ".join([*map(_phrase, plain), *choices]))
+
+
+def _literal(options: tuple[Any, ...], tree: Any) -> Any:
+    if any(tree == option and type(tree) is type(option) for option in options):
+        return tree
+    raise PydanticCustomError("literal", "{options}", {"options": options})
+
+
+def _items(args: tuple[Any, ...], tree: Any) -> Any:
+    if not isinstance(tree, (list, tuple)):
+        raise _expected("a list such as [1, 2]")
+    if Ellipsis not in args and len(tree) != len(args):
+        raise _refused(f"expected {len(args)} items, got {len(tree)}")
+    return tuple(tree)
+
+
+def _keys(kind: Any, tree: Any) -> Any:
+    """A mapping whose keys are read as YAML would; none may stand there twice."""
+    if not isinstance(tree, dict):
+        raise _expected(EXPECTED["dict_type"])
+    read: dict[Any, Any] = {}
+    for written, value in tree.items():
+        key = parse_scalar(written) if isinstance(written, str) and kind is not str else written
+        if kind in SCALARS and (not isinstance(key, kind) or isinstance(key, bool)):
+            raise _at(str(written), value, _refused(f"the key {written!r} must be {SCALARS[kind]}"))
+        if key in read:
+            raise _at(str(written), value, _refused(f"the key {key!r} is given twice; keep one of the two"))
+        read[key] = value
+    return read
+
+
+def _unwritable(tree: Any) -> Any:
+    raise _refused("this part cannot be set from YAML; build it in Python")
+
+
+@functools.cache
+def parameters(part: Callable[..., Any]) -> dict[str, tuple[Any, Any]]:
+    """name -> (annotation, default or Parameter.empty) of a dataclass or of a function with annotations."""
+    hints = typing.get_type_hints(inspect.unwrap(part), localns=PLACEHOLDERS)
+    variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    found = {n: p for n, p in inspect.signature(part).parameters.items() if p.kind not in variadic}
+    hints |= {n: p.annotation for n, p in found.items() if n not in hints and p.annotation is not p.empty}
+    return {name: (hints.get(name, Any), p.default) for name, p in found.items()}
+
+
+# ---- what is said of a wrong value
+
+
+@dataclasses.dataclass(frozen=True)
+class _Refusal:
+    """One of pydantic's errors in the words of a recipe: file, line, place, value, what was expected, the next step."""
+
+    error: Any
+    schema: Any
+    tree: Any
+    where: str
+
+    @property
+    def place(self) -> Place:
+        return tuple(str(part) for part in self.error["loc"])
+
+    @property
+    def own(self) -> SageError | None:
+        """What the part itself has refused."""
+        found = self.error.get("ctx", {}).get("error")
+        return found if isinstance(found, SageError) else None
+
+    @property
+    def kind(self) -> type[SageError]:
+        return type(self.own) if self.own is not None else ConfigError
+
+    def text(self) -> str:
+        kind, context, value = self.error["type"], self.error.get("ctx", {}), self.error["input"]
+        if self.own is not None:
+            return self._rephrased(str(self.own))
+        if kind == "value_error":
+            return f"{self._spot(self.place)}: {context['error']}"
+        if kind == "unknown_key":
+            return self._shown(self._unknown(context["keys"].split(",")))
+        if kind == "literal":
+            return self._shown(self._no_option(context["options"]))
+        if kind == "finite_number":
+            return self._shown("must be finite; use null where a limit is to be switched off")
+        if kind == "refused":
+            return self._shown(context["text"])
+        expected = context["words"] if kind == "expected" else EXPECTED.get(kind, self.error["msg"])
+        return self._shown(f"expected {expected}, got {_describe(value)}{_hint(expected, value)}")
+
+    def _spot(self, place: Place) -> str:
+        """Where the value at `place`, or the nearest mapping around it, was written: "recipe.yaml:7: a.b"."""
+        origins = self.tree.origins if isinstance(self.tree, Tree) else {}
+        around = (place[:n] for n in range(len(place), -1, -1))
+        source = next((origins[p] for p in around if p in origins), self.where)
+        return ": ".join(part for part in (source, dotted(place)) if part)
+
+    def _shown(self, problem: str) -> str:
+        value = self.error["input"]
+        long = not self.place or (isinstance(value, dict) and len(repr(value)) > 60)
+        return f"{self._spot(self.place) or 'configuration'}{'' if long else f' = {short(value)}'}: {problem}"
+
+    def _rephrased(self, text: str) -> str:
+        """The part's own refusal with file and place in front. A message that begins with a field's name keeps it."""
+        first = re.match(r"[a-z_]+(\.[a-z_0-9]+)*(?= = )", text)
+        spot = self._spot((*self.place, *first.group().split(".")) if first else self.place)
+        return f"{spot}{text[first.end() :] if first else f': {text}'}" if spot else text
+
+    def _unknown(self, keys: list[str]) -> str:
+        key = self.place[-1]
+        near = nearest(key, keys)
+        if near is None:
+            places = {p[-1]: dotted(p) for p in _places(self.schema)}
+            near = places.get(key) or places.get(nearest(key, places) or "")
+        return f"unknown key{_did_you_mean(near, '.')} Keys here: {', '.join(keys) or 'none'}"
+
+    def _no_option(self, options: tuple[Any, ...]) -> str:
+        named = len(self.place) > 1 and self.place[-1] == "name"
+        near = _did_you_mean(nearest(self.error["input"], options), ";")
+        return f"unknown {self.place[-2] if named else 'choice'}{near} choose from: {', '.join(map(str, options))}"
+
+
+def _did_you_mean(near: str | None, otherwise: str) -> str:
+    return f"; did you mean {near!r}?" if near else otherwise
+
+
+def _phrase(hint: Any) -> str:
+    """An annotation in words, for "expected ..." and for missing keys."""
+    origin, args = get_origin(hint), get_args(hint)
+    if origin in (Union, types.UnionType):
+        return " or ".join(map(_phrase, args))
+    if origin is Literal:
+        return "one of " + ", ".join(map(str, args))
+    return {tuple: "a list", dict: "a mapping"}.get(origin) or SCALARS.get(hint, str(getattr(hint, "__name__", hint)))
+
+
+def _describe(tree: Any) -> str:
+    words = {bool: "the truth value ", int: "the whole number ", float: "the number ", str: "the text "}
+    if type(tree) in words:
+        return words[type(tree)] + short(tree)
+    return "null" if tree is None else "a mapping" if isinstance(tree, dict) else "a list"
+
+
+def _hint(expected: str, tree: Any) -> str:
+    """The next step after a value of the wrong kind."""
+    if expected == "true or false" and str(tree).lower() in ("yes", "no", "on", "off", "0", "1"):
+        return f"; write {'true' if str(tree).lower() in ('yes', 'on', '1') else 'false'}"
+    if expected == "text" and isinstance(tree, (bool, int, float)):
+        return f"; put it in quotes: '{tree}'"
+    if "number" in expected and isinstance(tree, str) and not isinstance(parse_scalar(tree), str):
+        return f"; write it without quotes: {tree}"
+    if expected == "a whole number" and isinstance(tree, float) and tree.is_integer():
+        return f"; write {int(tree)}"
+    return ""
+
+
+def _places(schema: Any, place: Place = ()) -> Iterator[Place]:
+    """Every place of a nested dataclass schema, for suggestions ("did you mean rollout.group_size?")."""
+    if dataclasses.is_dataclass(schema) and len(place) < 5:
+        for name, (hint, _) in parameters(schema).items():  # type: ignore[arg-type]
+            yield (*place, name)
+            yield from _places(hint, (*place, name))
+
+
+# ---- values -> tree
+
+
+def dump(config: Any) -> Any:
+    """The plain tree (dict, list, numbers, text) that `decode` turns back into an equal value, defaults filled in.
+
+    But for the fields that a class names in `added`, because runs were recorded before it had them: while all of these have
+    their defaults, which must mean what the class did without them, none stands in the tree.
+    ConfigError for a part that no registered function has made.
+    """
+    if (call := call_of(config)) is not None:
+        return {"name": call[0], **{key: dump(value) for key, value in call[1].items()}}
+    if dataclasses.is_dataclass(config) and not isinstance(config, type):
+        return _dump_fields(config)
+    if isinstance(config, Mapping):
+        return {key: dump(value) for key, value in config.items()}
+    if isinstance(config, (tuple, list)):
+        return [dump(value) for value in config]
+    return str(config) if isinstance(config, Path) else config
+
+
+def _dump_fields(config: Any) -> dict[str, Any]:
+    name = vars(type(config)).get("_registered")
+    if name is None and _kind_of(type(config)):
+        raise ConfigError(
+            f"{type(config).__name__} {getattr(config, 'name', '')!r} was put together in Python, so that no recipe can name "
+            f"it; register a function that makes it: @sage_rlvr.{_kind_of(type(config))}"
+        )
+    fields = [f for f in dataclasses.fields(config) if f.init]
+    plain = {f.name: dump(getattr(config, f.name)) for f in fields}
+    added = getattr(config, "added", frozenset())
+    before = {f.name: {} if f.default is dataclasses.MISSING else dump(f.default) for f in fields if f.name in added}
+    if all(plain[key] == default for key, default in before.items()):
+        plain = {key: value for key, value in plain.items() if key not in added}
+    return plain if name is None else {"name": name, **plain}
+
+
+def to_yaml(config: Any) -> str:
+    """The resolved configuration as YAML text that `recipes.load` reads back."""
+    text: str = yaml.safe_dump(dump(config), sort_keys=False, allow_unicode=True, width=120)
+    return text
+
+
+__all__ = ["build", "decode", "dump", "parameters", "to_yaml"]
