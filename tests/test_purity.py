@@ -33,6 +33,7 @@ LAYERS: dict[str, set[str]] = {
     "stats": {"errors"},
     "recipes": {"plugins", "errors"},
     "schema": {"plugins", "recipes", "registry", "errors"},
+    "testing": {"core", "schema", "errors"},
     "progress": set(),
     "config": {"core", "methods", "plugins", "recipes", "schema", "tasks", "errors"},
     "import_notes": set(),
@@ -55,7 +56,8 @@ LAYERS: dict[str, set[str]] = {
         "errors",
     },
     "cli": {
-        *("audit", "config", "core", "evaluation", "experiments", "import_config", "models", "progress", "recipes"),
+        *("audit", "config", "core", "evaluation", "experiments", "import_config", "models", "plugins", "progress", "recipes"),
+        "registry",
         *("report", "results", "runs", "stats", "studies", "tasks", "training", "verifiers", "errors"),
     },
     "trl": {"training"},

@@ -26,7 +26,7 @@ _HOME = {
     **dict.fromkeys(_METHODS, "sage_rlvr.methods"),
     "register": "sage_rlvr.registry",
 }
-_DECORATORS = ("advantage", "generator", "guide", "method", "reduction", "reward_transform", "rollout_plan", "schedule")
+_DECORATORS = ("advantage", "guide", "method", "reduction", "reward_transform", "rollout_plan", "schedule")
 _DECORATORS += ("surrogate", "task", "token_weight", "verifier")  # @sage_rlvr.guide registers a guide, and so on
 __all__ = sorted([*_HOME, *_DECORATORS, "__version__"])
 

@@ -10,6 +10,7 @@ import hashlib
 import importlib.util
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from sage_rlvr.errors import ConfigError, SageError
@@ -56,6 +57,21 @@ def _execute(file: Path, digest: str) -> None:
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # dataclasses look their module up there
     spec.loader.exec_module(module)
+
+
+def from_words(words: Sequence[str]) -> list[str]:
+    """The words of a command line without `--plugin FILE`, each of which is used."""
+    rest: list[str] = []
+    queue = list(words)
+    while queue:
+        word, equals, value = queue.pop(0).partition("=")
+        if word != "--plugin":
+            rest.append(word + equals + value)
+        elif not equals and not queue:
+            raise ConfigError("--plugin: a file is missing; write --plugin my_parts.py")
+        else:
+            use(value if equals else queue.pop(0))
+    return rest
 
 
 def use_inherited() -> None:

@@ -118,7 +118,9 @@ def parse_yaml(text: str, source: str = "YAML") -> Tree:
 
 def _parse(text: str, source: str) -> tuple[Any, dict[Place, str]]:
     if len(text) > MAX_BYTES:
-        raise ConfigError(f"{source}: {len(text):,} characters; a recipe may have {MAX_BYTES:,}. Is this the right file?")
+        raise ConfigError(
+            f"{source}: {len(text):,} characters; a recipe may have {MAX_BYTES:,}. Is this the right file?"
+        )
     try:
         reader = _Reader(text, source)
         return reader.read(), reader.origins
@@ -132,7 +134,9 @@ def _read_file(path: Path) -> Tree:
             raise ConfigError(f"{path}: {size:,} bytes; a recipe may have {MAX_BYTES:,}. Is this the right file?")
         return parse_yaml(path.read_text(encoding="utf-8"), str(path))
     except UnicodeDecodeError as error:
-        raise ConfigError(f"{path}: not UTF-8 text ({error.reason} at byte {error.start}); is this a recipe?") from error
+        raise ConfigError(
+            f"{path}: not UTF-8 text ({error.reason} at byte {error.start}); is this a recipe?"
+        ) from error
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
 
@@ -170,11 +174,18 @@ def find(name: str | Path) -> Path:
     raise ConfigError(f"{name}: no such file, and no shipped recipe of that name; {hint}")
 
 
+def named(name: str | Path, family: str) -> Path:
+    """The file of a shipped recipe of that family; any other name stays a path."""
+    return Path(name) if Path(name).exists() else shipped().get(f"{family}/{Path(name).name}", Path(name))
+
+
 def recipe(name: str, family: str = "countdown") -> Path:
     """The path of a shipped file, e.g. recipe("grpo.yaml"). `ConfigError` lists what there is instead."""
     folder = shipped()[f"{family}/base" if family != "matrices" else "matrices/tier1"].parent
     if not (folder / name).is_file():
-        raise ConfigError(f"no recipe {name!r} in {family}; there are {', '.join(sorted(p.name for p in folder.iterdir()))}")
+        raise ConfigError(
+            f"no recipe {name!r} in {family}; there are {', '.join(sorted(p.name for p in folder.iterdir()))}"
+        )
     return folder / name
 
 
@@ -185,8 +196,8 @@ def headline(file: Path) -> str:
     return re.split(r"(?<=[\w)\]])\. (?=[A-Z])", head)[0].rstrip(".")
 
 
-def copy(name: str, to: Path) -> list[Path]:
-    """Write a shipped recipe to a file of one's own; its `base:` then names the shipped one. Returns what was written.
+def copy(name: str, to: Path) -> Path:
+    """Write a shipped recipe to a file of one's own; its `base:` then names the shipped one. Returns the file.
 
     ConfigError where `to` is there already.
     """
@@ -198,7 +209,7 @@ def copy(name: str, to: Path) -> list[Path]:
     text = re.sub(r"^base: (\w+)\.yaml$", lambda m: f"base: {file.parent.name}/{m[1]}", text, flags=re.MULTILINE)
     to.parent.mkdir(parents=True, exist_ok=True)
     to.write_text(text, encoding="utf-8")
-    return [to]
+    return to
 
 
 def _neighbour_files(path: Path) -> str:

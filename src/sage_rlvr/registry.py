@@ -30,7 +30,6 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 HOMES = {
     "advantage": "sage_rlvr.core.advantages:ADVANTAGES",
-    "generator": "sage_rlvr.models.generation:GENERATORS",
     "guide": "sage_rlvr.core.guides:GUIDES",
     "method": "sage_rlvr.methods:METHODS",
     "reduction": "sage_rlvr.core.reductions:REDUCTIONS",
@@ -167,6 +166,12 @@ def registry_of(kind: str) -> Registry[Any]:
     module, _, name = HOMES[kind].partition(":")
     found: Registry[Any] = getattr(importlib.import_module(module), name)
     return found
+
+
+def kinds() -> list[str]:
+    """The kinds of parts that have a registry."""
+    homes = {kind: home.partition(":") for kind, home in HOMES.items()}
+    return [kind for kind, (module, _, name) in homes.items() if hasattr(importlib.import_module(module), name)]
 
 
 def register(kind: str, part: Any = None, *, name: str | None = None, label: str | None = None) -> Any:

@@ -18,12 +18,14 @@ from dataclasses import fields
 import tyro
 
 import sage_rlvr
+from sage_rlvr import plugins
 from sage_rlvr.cli.audit import Audit, Verify
 from sage_rlvr.cli.compare import Compare
 from sage_rlvr.cli.doctor import Doctor
 from sage_rlvr.cli.evaluate import Eval
 from sage_rlvr.cli.page import Report
 from sage_rlvr.cli.plan import Plan
+from sage_rlvr.cli.recipes import CopyRecipe, Parts, Recipes
 from sage_rlvr.cli.samples import Samples
 from sage_rlvr.cli.session import Command, Session
 from sage_rlvr.cli.show import ImportConfig, Show
@@ -43,6 +45,9 @@ COMMANDS: dict[str, type[Command]] = {
     "report": Report,
     "plan": Plan,
     "show": Show,
+    "recipes": Recipes,
+    "recipes copy": CopyRecipe,
+    "parts": Parts,
     "import-config": ImportConfig,
     "audit": Audit,
     "verify": Verify,
@@ -97,6 +102,7 @@ def _reader_is_gone() -> bool:
 
 def run(words: Sequence[str], session: Session) -> int:
     """Do what the words say. Returns the exit code."""
+    words = plugins.from_words(words)
     if not words or words[0] in ("-h", "--help"):
         session.say(overview())
         return 0 if words else 2
@@ -112,7 +118,8 @@ def overview() -> str:
     """Every command with the first sentence of its help."""
     said = {name: (inspect.getdoc(command) or "").splitlines()[0] for name, command in COMMANDS.items()}
     lines = ["usage: sage-rlvr COMMAND [OPTIONS]", "", *(f"  {name:<14} {first}" for name, first in said.items())]
-    lines += ["", "sage-rlvr COMMAND --help says what a command takes; sage-rlvr --version says which this is."]
+    lines += ["", "--plugin my_parts.py, with any command, registers parts of your own (docs/extending.md)."]
+    lines += ["sage-rlvr COMMAND --help says what a command takes; sage-rlvr --version says which this is."]
     return "\n".join(lines)
 
 

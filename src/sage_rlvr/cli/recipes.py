@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+import tyro
+
+from sage_rlvr import recipes as files
+from sage_rlvr.cli.session import Command, Session
 from sage_rlvr.config import (
     FinetuneConfig,
     SftConfig,
@@ -18,8 +22,45 @@ from sage_rlvr.config import (
     to_yaml,
 )
 from sage_rlvr.errors import ConfigError
-from sage_rlvr.models.folders import vocabulary_of
-from sage_rlvr.training.watch import check_vocabulary
+from sage_rlvr.registry import kinds, registry_of
+
+
+@dataclass(frozen=True)
+class Recipes(Command):
+    """List the recipes that come with the package; their names stand wherever a recipe file may.
+
+    `sage-rlvr recipes copy NAME FILE` makes one your own."""
+
+    def execute(self, session: Session) -> int:
+        session.say(*(f"{name:<32} {files.headline(file)}" for name, file in files.shipped().items() if "/" in name))
+        return 0
+
+
+@dataclass(frozen=True)
+class CopyRecipe(Command):
+    """Copy a shipped recipe to a file of your own."""
+
+    name: tyro.conf.Positional[str]
+    """Its name, as `sage-rlvr recipes` lists it."""
+    to: tyro.conf.Positional[Path]
+    """The new file, or a folder."""
+
+    def execute(self, session: Session) -> int:
+        session.note(f"written: {files.copy(self.name, self.to)}")
+        return 0
+
+
+@dataclass(frozen=True)
+class Parts(Command):
+    """List the parts that a recipe can name, those of plugins and installed packages included."""
+
+    kind: tyro.conf.Positional[str | None] = None
+    """One kind alone, for example guide."""
+
+    def execute(self, session: Session) -> int:
+        for kind in kinds() if self.kind is None else [self.kind]:
+            session.say(f"{kind}", *(f"  {name:<24} {said}" for name, said in registry_of(kind).help().items()))
+        return 0
 
 
 def world_line(world: WorldConfig) -> str:
@@ -75,6 +116,9 @@ def recipe_lines(config: TrainConfig | FinetuneConfig | SftConfig) -> list[str]:
 
     ConfigError where its guide can never fire on the policy, as far as the policy's config.json is here.
     """
+    from sage_rlvr.models.folders import vocabulary_of
+    from sage_rlvr.training.watch import check_vocabulary
+
     lines = [to_yaml(config).rstrip()]
     if isinstance(config, TrainConfig):
         check_vocabulary(config.method, vocabulary_of(config.model))

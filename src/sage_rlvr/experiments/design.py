@@ -43,6 +43,7 @@ from sage_rlvr.errors import ConfigError
 from sage_rlvr.evaluation.evaluate import FRONTIER
 from sage_rlvr.experiments.jobs import Exact
 from sage_rlvr.recipes import recipe
+from sage_rlvr.recipes import shipped as shipped_recipes
 
 Kind = Literal["no_kl", "unguided", "placebo", "matched"]
 KINDS: tuple[Kind, ...] = ("no_kl", "unguided", "placebo", "matched")
@@ -283,6 +284,8 @@ def recipe_path(name: str, folder: Path) -> Path:
     """A recipe by its stem in recipes/countdown, or by a path from `folder`. `ConfigError` names the nearest stem first."""
     if name.endswith((".yaml", ".yml")):
         return folder / name
+    if "/" in name and name in shipped_recipes():
+        return shipped_recipes()[name]
     shipped = {path.stem: path for path in sorted(recipe("grpo.yaml").parent.glob("*.yaml"))}
     _require(name in shipped, f"recipe {name!r}: {_unknown('recipe', name, shipped)}, or a path that ends in .yaml")
     return shipped[name]

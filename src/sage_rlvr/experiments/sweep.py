@@ -48,6 +48,7 @@ from sage_rlvr.experiments.jobs import Exact, Job, Task, as_read_back, run_tasks
 from sage_rlvr.experiments.summary import NOT_RUN, choose, read_folder, write_summary
 from sage_rlvr.models.folders import EMBEDDED
 from sage_rlvr.models.policy import weights_hash
+from sage_rlvr.recipes import named
 from sage_rlvr.runs import read_metrics, versions, write_bytes_atomic, write_json_atomic, write_text_atomic, writing
 from sage_rlvr.stats.tempered import POWERS
 
@@ -136,6 +137,7 @@ class Sweep:
 def plan(source: Path, out: Path) -> Sweep:
     """Everything that the matrix asks for, and what of it is there. Whatever can be refused is refused here: recipes, worlds,
     problems that a split does not hold, a folder with other runs under the same names."""
+    source = named(source, "matrices")
     matrix, folder = load_matrix(source), source.parent
     own = sft_config(matrix, source)
     policy = None if own is None else str((out / "policy").absolute())

@@ -8,6 +8,7 @@ from sage_rlvr.methods.forward_kl import forward_kl
 from sage_rlvr.methods.grpo import grpo
 from sage_rlvr.methods.grpo_token_mean import grpo_token_mean
 from sage_rlvr.methods.no_kl import no_kl
+from sage_rlvr.methods.parts import parts
 from sage_rlvr.methods.rloo import rloo
 from sage_rlvr.methods.sage import sage
 
@@ -21,6 +22,7 @@ __all__ = [
     "grpo",
     "grpo_token_mean",
     "no_kl",
+    "parts",
     "rloo",
     "sage",
 ]

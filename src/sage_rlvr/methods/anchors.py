@@ -1,33 +1,61 @@
-"""The keywords of a KL term, which all methods with one share, made into their `Anchor`."""
+"""The keywords of a KL term, which all methods with one share, declared once and made into their `Anchor`."""
 
 from __future__ import annotations
+
+import inspect
+import typing
+from collections.abc import Callable
+from dataclasses import fields
+from functools import wraps
+from typing import ParamSpec, TypedDict, Unpack
 
 from sage_rlvr.core.anchor import Anchor, Placement
 from sage_rlvr.core.divergences import Divergence
 from sage_rlvr.core.kl import Estimator
+from sage_rlvr.core.method import Method
 from sage_rlvr.core.schedules import Schedule
 
+P = ParamSpec("P")
 
-def anchor_of(
-    beta: float | Schedule,
-    estimator: Estimator,
-    placement: Placement,
-    source: str,
-    refresh_every: int | None,
-    divergence: Divergence | None,
-    alpha: float | None,
-) -> Anchor | None:
-    """The `Anchor` of these keywords (it says what each means), None where beta is 0 at every step.
+
+class AnchorKeys(TypedDict, total=False):
+    """The keywords of `Anchor` but the guide, which `sage` puts in; it says what each means."""
+
+    beta: float | Schedule
+    estimator: Estimator
+    placement: Placement
+    source: str
+    refresh_every: int | None
+    divergence: Divergence | None
+    alpha: float | None
+
+
+def anchored(**defaults: Unpack[AnchorKeys]) -> Callable[[Callable[P, Method]], Callable[P, Method]]:
+    """A factory with `**anchor: Unpack[AnchorKeys]` gets each of these keywords, with its default of here or of `Anchor`."""
+    known = {field.name: field.default for field in fields(Anchor) if field.name in AnchorKeys.__annotations__}
+
+    def with_keys(factory: Callable[P, Method]) -> Callable[P, Method]:
+        @wraps(factory)
+        def method(*args: P.args, **kwargs: P.kwargs) -> Method:
+            return factory(*args, **{**known, **defaults, **kwargs})  # type: ignore[arg-type]
+
+        hints = typing.get_type_hints(AnchorKeys)
+        keys = [
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=hints[name])
+            for name, default in {**known, **defaults}.items()
+        ]
+        signature = inspect.signature(factory)
+        own = [p for p in signature.parameters.values() if p.kind is not inspect.Parameter.VAR_KEYWORD]
+        method.__signature__ = signature.replace(parameters=[*own, *keys])  # type: ignore[attr-defined]
+        return method
+
+    return with_keys
+
+
+def anchor_of(**anchor: Unpack[AnchorKeys]) -> Anchor | None:
+    """The `Anchor` of these keywords, None where beta is 0 at every step.
 
     What `Anchor` refuses is refused with beta = 0 too, so that a setting without meaning does not wait for a beta.
     """
-    anchor = Anchor(
-        beta,
-        estimator=estimator,
-        placement=placement,
-        source=source,
-        refresh_every=refresh_every,
-        divergence=divergence,
-        alpha=alpha,
-    )
-    return None if anchor.is_off else anchor
+    made = Anchor(**anchor)
+    return None if made.is_off else made

@@ -2,30 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Unpack
+
 from sage_rlvr.core.advantages import BetaNormalised
-from sage_rlvr.core.anchor import Placement
-from sage_rlvr.core.divergences import Divergence
-from sage_rlvr.core.kl import Estimator
 from sage_rlvr.core.method import METHODS, Method
 from sage_rlvr.core.reductions import FixedBudget
-from sage_rlvr.core.schedules import Schedule
 from sage_rlvr.core.surrogates import Clip
-from sage_rlvr.methods.anchors import anchor_of
+from sage_rlvr.methods.anchors import AnchorKeys, anchor_of, anchored
 
 
 @METHODS.register
+@anchored(beta=0.0)
 def bnpo(
-    *,
-    beta: float | Schedule = 0.0,
-    clip_low: float = 0.2,
-    clip_high: float = 0.28,
-    dual: float | None = 10.0,
-    estimator: Estimator = "k3",
-    placement: Placement = "loss",
-    source: str = "base",
-    refresh_every: int | None = None,
-    divergence: Divergence | None = None,
-    alpha: float | None = None,
+    *, clip_low: float = 0.2, clip_high: float = 0.28, dual: float | None = 10.0, **anchor: Unpack[AnchorKeys]
 ) -> Method:
     """L = (1/B) sum_i sum_t [ -max(min(rho A, clip(rho, 1 - low, 1 + high) A), dual min(A, 0)) + beta * k3(pi, pi_ref) ].
 
@@ -35,5 +24,4 @@ def bnpo(
 
     This is not TRL's loss_type="bnpo", in which no Beta density exists: that is `grpo_token_mean`.
     """
-    anchor = anchor_of(beta, estimator, placement, source, refresh_every, divergence, alpha)
-    return Method("bnpo", BetaNormalised(), Clip(clip_low, clip_high, dual), anchor, FixedBudget(1))
+    return Method("bnpo", BetaNormalised(), Clip(clip_low, clip_high, dual), anchor_of(**anchor), FixedBudget(1))

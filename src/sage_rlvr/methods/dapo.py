@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
+from typing import Unpack
+
 from sage_rlvr.core.advantages import GroupNormalised
-from sage_rlvr.core.anchor import Placement
-from sage_rlvr.core.divergences import Divergence
 from sage_rlvr.core.dynamic_sampling import DynamicSampling
-from sage_rlvr.core.kl import Estimator
 from sage_rlvr.core.method import METHODS, Method
 from sage_rlvr.core.reductions import TokenMean
 from sage_rlvr.core.rewards import OverlongShaping
-from sage_rlvr.core.schedules import Schedule
 from sage_rlvr.core.surrogates import Clip
 from sage_rlvr.errors import ConfigError
-from sage_rlvr.methods.anchors import anchor_of
+from sage_rlvr.methods.anchors import AnchorKeys, anchor_of, anchored
 
 
 @METHODS.register
+@anchored(beta=0.0)
 def dapo(
     *,
-    beta: float | Schedule = 0.0,
     clip_low: float = 0.2,
     clip_high: float = 0.28,
     dual: float | None = 10.0,
@@ -27,12 +25,7 @@ def dapo(
     max_refills: int = 9,
     overlong_buffer: int | None = None,
     max_tokens: int | None = None,
-    estimator: Estimator = "k3",
-    placement: Placement = "loss",
-    source: str = "base",
-    refresh_every: int | None = None,
-    divergence: Divergence | None = None,
-    alpha: float | None = None,
+    **anchor: Unpack[AnchorKeys],
 ) -> Method:
     """L = (1/sum_i |y_i|) sum_i sum_t -max(min(rho A, clip(rho, 1 - low, 1 + high) A), dual min(A, 0)), over kept groups.
 
@@ -46,7 +39,7 @@ def dapo(
         "dapo",
         GroupNormalised(),
         Clip(clip_low, clip_high, dual),
-        anchor_of(beta, estimator, placement, source, refresh_every, divergence, alpha),
+        anchor_of(**anchor),
         TokenMean(),
         reward_transform=_shaping(overlong_buffer, max_tokens),
         rollout=DynamicSampling(max_refills) if dynamic_sampling else None,

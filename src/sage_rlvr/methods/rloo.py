@@ -2,30 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Unpack
+
 from sage_rlvr.core.advantages import LeaveOneOut
-from sage_rlvr.core.anchor import Placement
-from sage_rlvr.core.divergences import Divergence
-from sage_rlvr.core.kl import Estimator
 from sage_rlvr.core.method import METHODS, Method
 from sage_rlvr.core.reductions import FixedBudget
-from sage_rlvr.core.schedules import Schedule
 from sage_rlvr.core.surrogates import Clip
-from sage_rlvr.methods.anchors import anchor_of
+from sage_rlvr.methods.anchors import AnchorKeys, anchor_of, anchored
 
 
 @METHODS.register
-def rloo(
-    *,
-    beta: float | Schedule = 0.0,
-    clip_low: float = 0.2,
-    clip_high: float = 0.2,
-    estimator: Estimator = "k1",
-    placement: Placement = "reward",
-    source: str = "base",
-    refresh_every: int | None = None,
-    divergence: Divergence | None = None,
-    alpha: float | None = None,
-) -> Method:
+@anchored(beta=0.0, estimator="k1", placement="reward")
+def rloo(*, clip_low: float = 0.2, clip_high: float = 0.2, **anchor: Unpack[AnchorKeys]) -> Method:
     """L = (1/(B L)) sum_i sum_t -min(rho A_t, clip(rho, 1 - low, 1 + high) A_t), A_t = (r - beta K_t) - mean_others.
 
     K_t is the return-to-go of log pi_old - log pi_ref, as RLOO keeps its KL in the reward. mean_others takes r over the
@@ -33,5 +21,4 @@ def rloo(
     `max_tokens` of the batch.
     The clip does nothing in the first update of a rollout, which is the paper's setting.
     """
-    anchor = anchor_of(beta, estimator, placement, source, refresh_every, divergence, alpha)
-    return Method("rloo", LeaveOneOut(), Clip(clip_low, clip_high), anchor, FixedBudget())
+    return Method("rloo", LeaveOneOut(), Clip(clip_low, clip_high), anchor_of(**anchor), FixedBudget())

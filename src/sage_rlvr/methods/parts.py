@@ -1,0 +1,38 @@
+"""A method put together in a recipe: one part of each kind by name, without code."""
+
+from __future__ import annotations
+
+from typing import Unpack
+
+from sage_rlvr.core.advantages import Advantage, GroupNormalised
+from sage_rlvr.core.dynamic_sampling import RolloutPlan
+from sage_rlvr.core.method import METHODS, Method
+from sage_rlvr.core.reductions import Reduction, SequenceMean
+from sage_rlvr.core.rewards import RewardTransform
+from sage_rlvr.core.surrogates import Clip, Surrogate
+from sage_rlvr.core.token_weights import TokenWeight
+from sage_rlvr.methods.anchors import AnchorKeys, anchor_of, anchored
+
+ADVANTAGE, SURROGATE, REDUCTION = GroupNormalised(), Clip(), SequenceMean()  # GRPO's
+
+
+@METHODS.register
+@anchored(beta=0.05)
+def parts(
+    *,
+    title: str = "parts",
+    advantage: Advantage = ADVANTAGE,
+    surrogate: Surrogate = SURROGATE,
+    reduction: Reduction = REDUCTION,
+    reward_transform: RewardTransform | None = None,
+    token_weight: TokenWeight | None = None,
+    rollout_plan: RolloutPlan | None = None,
+    **anchor: Unpack[AnchorKeys],
+) -> Method:
+    """The parts that are named, one of each kind; what is not named is GRPO's.
+
+    title: the name of the method in tables and figures. With a guide beside it, sage of it.
+    """
+    return Method(
+        title, advantage, surrogate, anchor_of(**anchor), reduction, reward_transform, token_weight, rollout_plan
+    )

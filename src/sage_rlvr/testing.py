@@ -1,0 +1,267 @@
+"""The laws that a part must obey, as functions: those of this package are held to them, and so can be your own.
+
+from sage_rlvr.testing import check_guide, check_method
+check_guide(MyGuide())                    # AssertionError says which law is broken
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from sage_rlvr.core.advantages import Advantage
+from sage_rlvr.core.dynamic_sampling import RolloutPlan
+from sage_rlvr.core.guides import Guide, band_of
+from sage_rlvr.core.keys import Key
+from sage_rlvr.core.method import Method, advantages_of, objective, q_clamped, shape
+from sage_rlvr.core.reductions import Reduction
+from sage_rlvr.core.rewards import RewardTransform
+from sage_rlvr.core.schedules import Schedule
+from sage_rlvr.core.signals import Batch, Signals
+from sage_rlvr.core.surrogates import Surrogate
+from sage_rlvr.core.token_weights import TokenWeight
+from sage_rlvr.schema import build, dump
+
+SIGNALS = ("old_logps", "ref_logps", "entropies", "ref_entropies")
+KEY = Key(3407)
+Change = Callable[[Tensor], Tensor]
+
+
+# ---- what the laws are tried on
+
+
+def signals(seed: int, rows: int = 5, columns: int = 9, dtype: torch.dtype = torch.float32) -> Signals:
+    """Random signals with ragged rows, one of them empty, and NaN wherever the mask is 0."""
+    drawn = torch.Generator().manual_seed(seed)
+    lengths = torch.randint(1, columns + 1, (rows, 1), generator=drawn)
+    lengths[int(torch.randint(0, rows, (1,), generator=drawn))] = 0
+    mask = torch.arange(columns)[None, :] < lengths
+
+    def draw(scale: float) -> Tensor:
+        values = (scale * torch.rand(rows, columns, generator=drawn)).to(dtype)
+        return torch.where(mask, values, math.nan)
+
+    row_ids = torch.randperm(100, generator=drawn)[:rows]
+    return Signals(-draw(4.0), -draw(4.0), mask, row_ids, entropies=draw(3.5), ref_entropies=draw(3.5))
+
+
+def changed(given: Signals, change: Change, row_ids: Tensor | None = None) -> Signals:
+    """The signals with every tensor changed alike."""
+    tensors = {name: change(getattr(given, name)) for name in (*SIGNALS, "mask")}
+    return Signals(**tensors, row_ids=given.row_ids if row_ids is None else row_ids)
+
+
+def run(guide: Guide, given: Signals, step: int = 3) -> Tensor:
+    """log q at one step of 40."""
+    return guide(given, step=step, total_steps=40, key=KEY)
+
+
+def uncast(given: Signals, change: Change) -> Signals:
+    """The signals with tensors changed behind the cast and the detach that `Signals` does."""
+    copy = changed(given, lambda value: value)
+    for name in SIGNALS:
+        object.__setattr__(copy, name, change(getattr(given, name)))
+    return copy
+
+
+def _padding(value: Tensor) -> Tensor:
+    """Seven columns that do not count, full of NaN where NaN exists."""
+    fill = False if value.dtype == torch.bool else math.nan
+    return torch.full((value.shape[0], 7), fill, dtype=value.dtype)
+
+
+class _NoHalf(TorchDispatchMode):
+    """Fails at the first operation that makes a tensor of 16 bits."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        halves = [t for t in (made if isinstance(made, tuple | list) else [made]) if isinstance(t, Tensor)]
+        assert all(t.dtype not in (torch.bfloat16, torch.float16) for t in halves), f"{func} computes in 16 bits"
+        return made
+
+
+# ---- guides
+
+
+def check_guide(guide: Guide, seed: int = 0) -> None:
+    """All laws of a guide: values, padding, order, repeatability, gradient, precision, micro-batches, recipe."""
+    assert isinstance(guide, Guide), f"{guide!r} lacks one of needs, depends_on, equation"
+    check_values(guide, seed)
+    check_padding(guide, seed)
+    check_order(guide, seed)
+    check_repeats(guide, seed)
+    check_no_gradient(guide)
+    check_precision(guide, seed)
+    if guide.depends_on != "batch":
+        check_rows_apart(guide, seed)
+    check_recipe("guide", guide)
+
+
+def check_values(guide: Guide, seed: int) -> None:
+    """float32 of the signals' shape, finite, inside the band, 0 off the mask."""
+    given = signals(seed)
+    log_q = run(guide, given)
+    low, high = band_of(guide)
+    assert log_q.dtype == torch.float32 and log_q.shape == given.mask.shape, "log q is (B, T) float32"
+    assert bool((log_q[~given.mask] == 0).all()), "an uncounted token keeps its reference log-prob: log q is 0 there"
+    assert bool(log_q.isfinite().all()), "log q is finite"
+    least = math.log(low) if low > 0 else -math.inf
+    assert bool(((log_q >= least - 1e-6) & (log_q <= math.log(high) + 1e-6)).all()), "log q is in the guide's band"
+
+
+def check_padding(guide: Guide, seed: int) -> None:
+    """Columns that do not count change nothing, on either side."""
+    given = signals(seed)
+    columns = given.mask.shape[1]
+    right = run(guide, changed(given, lambda value: torch.cat([value, _padding(value)], dim=1)))
+    assert torch.equal(right[:, :columns], run(guide, given)) and not right[:, columns:].any(), "right padding matters"
+    left = run(guide, changed(given, lambda value: torch.cat([_padding(value), value], dim=1)))
+    assert torch.equal(left[:, 7:], run(guide, given)), "left padding matters"
+
+
+def check_order(guide: Guide, seed: int) -> None:
+    """The order of the rows does not matter; their ids do."""
+    given = signals(seed)
+    order = torch.randperm(len(given.mask), generator=torch.Generator().manual_seed(seed))
+    permuted = changed(given, lambda value: value[order], given.row_ids[order])
+    assert torch.equal(run(guide, permuted), run(guide, given)[order]), "the order of the rows matters"
+
+
+def check_repeats(guide: Guide, seed: int) -> None:
+    """The same arguments give the same answer, whatever happened before: noise comes from the key alone."""
+    given = signals(seed)
+    first = run(guide, given)
+    torch.rand(3)
+    run(guide, signals(seed + 1), step=7)
+    assert torch.equal(run(guide, given), first), "two calls differ; take noise from the key"
+
+
+def check_no_gradient(guide: Guide) -> None:
+    """Leaves that want a gradient reach the guide itself, as they would if `Signals` did not detach."""
+    given = uncast(signals(0), lambda value: torch.nan_to_num(value).requires_grad_(True))
+    assert not run(guide, given).requires_grad, "a gradient passes; decorate the call with @torch.no_grad()"
+
+
+def check_precision(guide: Guide, seed: int) -> None:
+    """bf16 comes in; no operation makes 16 bits of it, and the same guide fed with float64 gives the same q."""
+    given = signals(seed, dtype=torch.bfloat16)
+    with _NoHalf():
+        found = run(guide, given)
+    wide = run(guide, uncast(given, Tensor.double))
+    assert torch.allclose(found.double(), wide.double(), rtol=0, atol=2e-6), "float32 loses digits"
+
+
+def check_rows_apart(guide: Guide, seed: int) -> None:
+    """A row's q does not depend on the other rows, unless the guide says that it depends on the batch."""
+    given = signals(seed)
+    part = changed(given, lambda value: value[2:4], given.row_ids[2:4])
+    assert torch.equal(run(guide, part), run(guide, given)[2:4]), "q depends on other rows; say depends_on = 'batch'"
+
+
+# ---- the other parts of a method
+
+
+def check_recipe(kind: str, part: Any) -> None:
+    """What is written down of the part makes an equal one."""
+    again = build(kind, dump(part))
+    assert again == part, f"a recipe gives {again!r} back for {part!r}; make it a frozen dataclass, and register it"
+
+
+def check_advantage(advantage: Advantage, seed: int = 0) -> None:
+    """(P, G) float32, finite, without gradient; groups with equal rewards have advantages 0."""
+    rewards = torch.randint(0, 2, (6, 4), generator=torch.Generator().manual_seed(seed)).float()
+    rewards[0], rewards[1] = 1.0, 0.0
+    found = advantage(rewards.clone().requires_grad_(True))
+    assert found.shape == rewards.shape and found.dtype == torch.float32, "advantages are (P, G) float32"
+    assert bool(found.isfinite().all()) and not found.requires_grad, "advantages are finite and have no gradient"
+    assert not found[:2].any(), "a zero-variance group has advantages 0"
+    check_recipe("advantage", advantage)
+
+
+def check_surrogate(surrogate: Surrogate, seed: int = 0) -> None:
+    """(B, T) losses with a gradient, and finite numbers beside them."""
+    given = signals(seed)
+    ratios = torch.zeros(given.mask.shape, requires_grad=True)
+    loss, found = surrogate(ratios, torch.ones(len(given.mask), 1), given.mask)
+    assert loss.shape == given.mask.shape and loss.requires_grad, "a surrogate gives (B, T) losses in the graph"
+    assert all(math.isfinite(value) for value in found.values()), "its numbers are finite"
+    check_recipe("surrogate", surrogate)
+
+
+def check_reduction(reduction: Reduction, seed: int = 0) -> None:
+    """What is off the mask does not count, NaN included; micro-batches with the whole budget add up to the whole."""
+    mask = signals(seed).mask
+    values = torch.where(mask, torch.ones(mask.shape), math.nan)
+    budget = reduction.budget(mask, mask.shape[1])
+    whole = reduction(values, mask, budget)
+    parts = [reduction(values[i : i + 1], mask[i : i + 1], budget) for i in range(len(mask))]
+    assert bool(whole.isfinite()) and torch.allclose(whole, torch.stack(parts).sum()), "micro-batches do not add up"
+    assert reduction.divisor in ("row", "batch", "constant"), "divisor is row, batch or constant"
+    check_recipe("reduction", reduction)
+
+
+def check_reward_transform(transform: RewardTransform) -> None:
+    """(P, G) in, (P, G) finite out."""
+    rewards, lengths = torch.tensor([[0.0, 1.0], [1.0, 1.0]]), torch.tensor([[1, 3], [0, 2]])
+    found = transform(rewards, lengths)
+    assert found.shape == rewards.shape and bool(found.isfinite().all()), (
+        "a reward transform gives (P, G) finite rewards"
+    )
+    check_recipe("reward_transform", transform)
+
+
+def check_token_weight(weight: TokenWeight, seed: int = 0) -> None:
+    """(B, T), finite at counted tokens, without gradient."""
+    given = signals(seed)
+    found = weight(given)
+    assert found.shape == given.mask.shape, "a token weight is (B, T)"
+    assert bool(found[given.mask].isfinite().all()) and not found.requires_grad, "it is finite and has no gradient"
+    check_recipe("token_weight", weight)
+
+
+def check_rollout_plan(plan: RolloutPlan) -> None:
+    """(P,) bool, each group by itself."""
+    rewards = torch.tensor([[0.0, 1.0], [1.0, 1.0], [0.0, 0.0]])
+    kept = plan.keeps(rewards)
+    assert kept.shape == (3,) and kept.dtype == torch.bool and plan.max_refills >= 0, "keeps gives (P,) bool"
+    assert torch.equal(kept[1:2], plan.keeps(rewards[1:2])), "a group is kept for itself, whatever the others are"
+    check_recipe("rollout_plan", plan)
+
+
+def check_schedule(schedule: Schedule) -> None:
+    """A finite float at every step, the same whenever it is asked."""
+    values = [schedule(step, 20) for step in range(20)]
+    assert all(math.isfinite(value) for value in values), "a schedule gives finite numbers"
+    assert values == [schedule(step, 20) for step in range(20)], "a schedule has no memory"
+    check_recipe("schedule", schedule)
+
+
+def check_method(method: Method, seed: int = 0) -> None:
+    """It shapes, weighs and descends: finite loss and gradient on a random batch, a description, and a recipe.
+
+    Its guide is held to `check_guide`. A method of exact divergences is run without their term, which wants distributions.
+    """
+    given = signals(seed, rows=6)
+    rewards = torch.tensor([[1.0, 0.0, 0.0], [1.0, 1.0, 0.0]])
+    mask = given.mask
+    log_q = shape(method, given, 1, 4, KEY)
+    advantages = advantages_of(method, rewards, given, log_q, 1, 4)
+    if "distributions" not in method.needs:
+        logps = torch.where(mask, given.old_logps, 0.0).clone().requires_grad_(True)
+        batch = Batch(
+            logps=logps, old_logps=given.old_logps, advantages=advantages, mask=mask, ref_logps=given.ref_logps,
+            log_q=log_q, q_clamped=q_clamped(method, given, 1, 4, KEY), max_tokens=mask.shape[1],
+        )  # fmt: skip
+        loss, metrics = objective(method, batch, 1, 4)
+        (gradient,) = torch.autograd.grad(loss, logps)
+        assert bool(loss.isfinite()) and bool(gradient.isfinite().all()), "loss and gradient are finite"
+        assert not gradient[~mask].any() and all(map(math.isfinite, metrics.values())), "what is off the mask counts"
+    assert method.describe(), "a method describes itself"
+    if method.anchor is not None:
+        check_guide(method.anchor.guide, seed)
+    check_recipe("method", method)

@@ -1,0 +1,140 @@
+"""Parts from outside: docs/extending.md is executed as it stands, and every surface knows what it registers."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sage_rlvr import plugins
+from sage_rlvr.cli.app import main
+from sage_rlvr.config import TrainConfig, decode, dump, load_config
+from sage_rlvr.errors import ConfigError
+from sage_rlvr.registry import kinds, registry_of
+
+ROOT = Path(__file__).resolve().parents[1]
+BLOCK = re.compile(r'```\w+ title="([^"]+)"\n(.*?)```', re.DOTALL)
+SMALL = ["--steps", "2", "--rollout.prompts_per_step", "2", "--rollout.group_size", "4"]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder with the files of the page; registries, loaded plugins and environment are as before behind it."""
+    for name, text in BLOCK.findall((ROOT / "docs" / "extending.md").read_text(encoding="utf-8")):
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv(plugins.VARIABLE, "")
+    before = {kind: dict(registry_of(kind)._parts) for kind in kinds()}
+    loaded = dict(plugins._loaded)
+    yield tmp_path
+    plugins._loaded.clear()
+    plugins._loaded.update(loaded)
+    for kind, parts in before.items():
+        registry_of(kind)._parts = parts
+
+
+def command(*words: str) -> int:
+    with pytest.raises(SystemExit) as done:
+        main(list(words))
+    return int(done.value.code or 0)
+
+
+def test_a_guide_and_a_method_of_a_plugin_train(
+    folder: Path, warm_policy: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = folder / "run"
+    assert command("train", "my_recipe.yaml", "--run", str(run), "--model", str(warm_policy), *SMALL) == 0
+    facts = json.loads((run / "run.json").read_text())
+    assert facts["config"]["plugins"] == plugins.loaded() and list(plugins.loaded()) == ["my_parts.py"]
+    assert facts["config"]["method"]["guide"]["name"] == "late"
+    assert command("show", "my_recipe.yaml") == 0
+    assert "1 + ratio * H_t" in capsys.readouterr().out
+
+
+def test_a_changed_plugin_is_another_run(folder: Path, warm_policy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["train", "my_recipe.yaml", "--run", "run", "--model", str(warm_policy), *SMALL]
+    assert command(*words) == 0
+    (folder / "my_parts.py").write_text((folder / "my_parts.py").read_text() + "\n# changed\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "sage_rlvr", *words],
+        env=os.environ | {"PYTHONPATH": str(ROOT / "src"), plugins.VARIABLE: ""},
+        capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 2 and "plugins.my_parts.py" in done.stderr
+
+
+def test_a_method_of_parts_trains(folder: Path, warm_policy: Path) -> None:
+    config = load_config(TrainConfig, folder / "composed.yaml")
+    assert config.method.name == "signs" and decode(TrainConfig, dump(config)) == config
+    assert command("train", "composed.yaml", "--run", "run", "--model", str(warm_policy), *SMALL) == 0
+
+
+def test_every_kind_is_known_everywhere(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--plugin", "my_parts.py", "parts", "--plugin=more_parts.py"]
+    assert command(*words) == 0
+    said = capsys.readouterr().out
+    for name in ("late", "centred", "signs", "reinforce", "row_sum", "brief", "surprising", "some_right", "halved"):
+        assert re.search(rf"^  {name} ", said, re.MULTILINE), name
+    assert registry_of("guide").label("late") == "Late"
+    config = load_config(TrainConfig, "grpo", [("method.guide", "late")])
+    assert config.method.name == "grpo+late"
+    with pytest.raises(ConfigError, match="did you mean 'late'"):
+        load_config(TrainConfig, "grpo", [("method.guide", "lade")])
+    pytest.importorskip("trl")
+    from sage_rlvr.training.trl.refusals import check_kinds
+
+    with pytest.raises(ConfigError, match=r"write guide=Late\(\)"):
+        check_kinds("late", None)
+
+
+def test_the_parts_of_the_page_obey_the_laws(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import importlib
+
+    from sage_rlvr import testing
+    from sage_rlvr.registry import registry_of
+
+    plugins.use("my_parts.py")
+    plugins.use("more_parts.py")
+    testing.check_guide(registry_of("guide")["late"]())
+    testing.check_method(registry_of("method")["centred"]())
+    for kind in ("advantage", "surrogate", "reduction", "reward_transform", "token_weight", "rollout_plan"):
+        name = list(registry_of(kind))[-1]
+        getattr(testing, f"check_{kind}")(registry_of(kind)[name]())
+    testing.check_schedule(registry_of("schedule")["halved"](0.1))
+    assert importlib.util.find_spec("check_parts") is None
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("import nothing_of_that_name", "ModuleNotFoundError"),
+        ("import sage_rlvr\n@sage_rlvr.guide\nclass A: ...", "decorate the class A with"),
+        ("import sage_rlvr\n@sage_rlvr.method\ndef grpo(): ...", "method 'grpo' is there already"),
+    ],
+)
+def test_plugins_that_are_refused(folder: Path, text: str, said: str) -> None:
+    (folder / "bad.py").write_text(text)
+    with pytest.raises(ConfigError, match=r"plugin bad\.py: ") as caught:
+        plugins.use("bad.py")
+    assert said in str(caught.value)
+    with pytest.raises(ConfigError, match="cannot be read"):
+        plugins.use("nowhere.py")
+
+
+def test_entry_points(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from importlib import metadata
+
+    (folder / "my_package.py").write_text((folder / "my_parts.py").read_text())
+    monkeypatch.syspath_prepend(str(folder))
+    entries = [metadata.EntryPoint("late", "my_package:Late", "sage_rlvr.guides")]
+    entries += [metadata.EntryPoint("broken", "my_package:Nothing", "sage_rlvr.guides")]
+    monkeypatch.setattr(metadata, "entry_points", lambda group: [e for e in entries if e.group == group])
+    assert "late" in registry_of("guide") and registry_of("guide")["late"].__name__ == "Late"
+    with pytest.raises(ConfigError, match="guide 'broken' of the package"):
+        registry_of("guide")["broken"]
