@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sage_rlvr import config as s
+from sage_rlvr import recipes
 from sage_rlvr.errors import ConfigError
 
 
@@ -232,3 +233,66 @@ def test_refusals_of_every_annotation(tree: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError, match="source: ") as caught:
         s.decode(Odd, tree, where="source")
     assert said in str(caught.value)
+
+
+# ---- recipes by name
+
+
+def test_a_shipped_recipe_is_loaded_by_its_name() -> None:
+    assert s.load("grpo") == s.load("countdown/grpo") == s.load(recipes.recipe("grpo.yaml"))
+    assert s.load("paper/grpo") == s.load(recipes.recipe("grpo.yaml", "paper")) != s.load("grpo")
+    assert recipes.named("tier1", "matrices") == recipes.find("tier1") == recipes.shipped()["matrices/tier1"]
+    assert recipes.named("mine/tier9", "matrices") == Path("mine/tier9")
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("gpro", "did you mean 'grpo'"),
+        ("paper/gpro", "did you mean 'paper/grpo'"),
+        ("zzz", "`sage-rlvr recipes` lists"),
+        ("zzz.yaml", "no such file"),
+    ],
+)
+def test_a_wrong_name_is_answered_with_its_neighbour(name: str, said: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        s.load(name)
+    assert said in str(caught.value)
+
+
+def test_a_file_of_that_name_goes_before_the_shipped_recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "grpo").write_text("steps: 3\n")
+    monkeypatch.chdir(tmp_path)
+    assert s.load("grpo") == {"steps": 3}
+
+
+def test_every_shipped_recipe_has_a_headline() -> None:
+    assert all(len(recipes.headline(file)) > 10 for name, file in recipes.shipped().items() if "/" in name)
+
+
+def test_a_copied_recipe_means_the_same_wherever_it_lies(tmp_path: Path) -> None:
+    assert recipes.copy("dapo", tmp_path) == tmp_path / "dapo.yaml"
+    assert s.load(recipes.copy("paper/grpo", tmp_path / "new" / "my.yaml")) == s.load("paper/grpo")
+    assert s.load(tmp_path / "dapo.yaml") == s.load("dapo")
+    with pytest.raises(ConfigError, match="there already"):
+        recipes.copy("dapo", tmp_path)
+
+
+def test_the_commands_take_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    from sage_rlvr.cli.app import main
+
+    monkeypatch.chdir(tmp_path)
+    for words, said in {
+        "recipes": "paper/sage_branch",
+        "recipes copy grpo my.yaml": "",
+        "show my.yaml": "name: grpo",
+        "show paper/grpo": "0.05 * k3(pi, pi_ref)",
+        "train grpo --dry-run": "250 rollouts",
+        "sft countdown/sft --dry-run": "optimi",
+        "train grpo --dry-run --method.guide token": "alpha",
+    }.items():
+        with pytest.raises(SystemExit) as done:
+            main(words.split())
+        found = capsys.readouterr()
+        assert done.value.code == 0, found.err
+        assert said in found.out, words

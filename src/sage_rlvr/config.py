@@ -10,8 +10,10 @@ Methods, guides and schedules are chosen by name: `method: {name: sage, base: gr
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
@@ -52,6 +54,14 @@ __all__ = [
     "to_yaml",
     "world_of",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """The name of version 0.1 for what `build` does; it goes with version 0.3."""
+    if name != "MethodSpec":
+        raise AttributeError(f"module 'sage_rlvr.config' has no attribute {name!r}")
+    warnings.warn('MethodSpec(tree) is build("method", tree) now, and gives the method itself', DeprecationWarning)
+    return partial(build, "method")
 
 
 def load_config(schema: type[T], path: str | Path, overrides: Iterable[tuple[str, str]] = ()) -> T:

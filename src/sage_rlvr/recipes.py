@@ -193,7 +193,7 @@ def headline(file: Path) -> str:
     """What a recipe says of itself in its first comment, up to the first full stop."""
     lines = file.read_text(encoding="utf-8").splitlines()
     head = " ".join(line.lstrip("# ") for line in lines[: next((i for i, x in enumerate(lines) if x[:1] != "#"), 0)])
-    return re.split(r"(?<=[\w)\]])\. (?=[A-Z])", head)[0].rstrip(".")
+    return re.split(r"(?<=[\w)\]])(?<!Dr)\. (?=[A-Z])", head)[0].rstrip(".")
 
 
 def copy(name: str, to: Path) -> Path:

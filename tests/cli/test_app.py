@@ -56,6 +56,23 @@ def test_former_words_work_and_say_the_new_ones(capsys: pytest.CaptureFixture[st
         assert "there is no" in refused(capsys, "theory", "--docs", "nowhere")
 
 
+def test_plugins_join_before_the_command_and_parts_are_listed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "mine_for_show.py"
+    file.write_text(
+        "from dataclasses import dataclass\nimport sage_rlvr\n\n\n@sage_rlvr.method\ndef toy_for_show():\n"
+        "    \"\"\"GRPO under another name.\"\"\"\n    return sage_rlvr.grpo()\n"
+    )
+    monkeypatch.setenv("SAGE_RLVR_PLUGINS", "")
+    with pytest.raises(SystemExit) as caught:
+        main(["parts", "method", "--plugin", str(file)])
+    out = capsys.readouterr().out
+    assert caught.value.code == 0 and "GRPO under another name" in out and "dr_grpo" in out
+    assert "a file is missing" in refused(capsys, "parts", "--plugin")
+    assert "cannot be read" in refused(capsys, "--plugin=nowhere.py", "parts")
+
+
 @pytest.mark.parametrize("words", [["--help"], ["eval", "--help"], ["plan", "--problems", "100"]])
 def test_a_pipe_without_a_reader_ends_quietly(words: list[str]) -> None:
     """What `| head` does: the reader goes before everything is written."""

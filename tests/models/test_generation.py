@@ -23,6 +23,7 @@ from transformers import GenerationConfig, MinPLogitsWarper, TopKLogitsWarper, T
 
 from conftest import tiny_llama
 from sage_rlvr.errors import ConfigError, DataError
+from sage_rlvr.models import vllm as models_vllm
 from sage_rlvr.models.generation import PRESETS, CpuGenerator, Decoding, Generation, Request, TransformersGenerator
 from sage_rlvr.models.policy import NO_ANSWER, Tokens, load_policy, load_tokens, weights_hash
 from sage_rlvr.models.sampler import draw
@@ -354,6 +355,15 @@ def test_a_server_is_asked_again_a_few_times_and_no_more() -> None:
         assert len(asked) == 3
     with pytest.raises(DataError, match="2 attempts"):  # nobody listens there any more
         ServerGenerator(url, "policy", TOKENS, LAW, attempts=2, sleep=slept.append).generate([Request((5,), (3,))])
+
+
+def test_an_answer_without_end_is_not_read_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(models_vllm, "LONGEST_ANSWER", 1000)
+    long = {"choices": [{"text": "x" * 2000, "finish_reason": "stop"}]}
+    with serving(lambda body, n: (200, long)) as (url, asked):
+        with pytest.raises(DataError, match="more than 1,000 bytes"):
+            ServerGenerator(url, "policy", TOKENS, LAW).generate([Request((5,), (3,))])
+        assert len(asked) == 1
 
 
 @pytest.mark.slow

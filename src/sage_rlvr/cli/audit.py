@@ -9,7 +9,7 @@ from typing import Literal
 import tyro
 
 from sage_rlvr.cli.session import Command, Session
-from sage_rlvr.errors import ConfigError
+from sage_rlvr.errors import ConfigError, suggest
 
 
 @dataclass(frozen=True)
@@ -46,10 +46,13 @@ class Audit(Command):
             found.append(audit(name, self.template, self.k, self.answer_in))
             session.say(*lines_of(found[-1], self.rows))
         if self.out is not None:
-            options = [f"--template {self.template}"] if self.template else []
-            options += [f"--answer-in {self.answer_in}"] if self.answer_in else []
-            options += [f"--k {self.k}"] if self.k != 256 else []
-            write_page(found, self.out, " ".join(["sage-rlvr audit", *self.tasks, *options]))
+            given = {
+                "--template": self.template,
+                "--answer-in": self.answer_in,
+                "--k": self.k if self.k != 256 else None,
+            }
+            options = [word for name, value in given.items() if value is not None for word in (name, value)]
+            write_page(found, self.out, suggest("audit", *self.tasks, *options))
             session.say(f"page: {self.out}")
         return 0 if all(one.passed for one in found) else 2
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from sage_rlvr.config import parse_yaml
-from sage_rlvr.errors import ConfigError, DataError
+from sage_rlvr.errors import ConfigError, DataError, suggest
 from sage_rlvr.evaluation.record import Record, load_record
 from sage_rlvr.evaluation.store import SampleStore
 
@@ -101,7 +101,7 @@ def _check_record(path: Path) -> None:
     if not path.is_file() or zipfile.is_zipfile(path):
         return
     if path.suffix == ".npz":
-        raise DataError(f"{path} is damaged, no .npz archive; make it again with: sage-rlvr eval RUN")
+        raise DataError(f"{path} is damaged, no .npz archive; make it again with: {suggest('eval', 'RUN')}")
     raise DataError(f"{path} is no record of an evaluation{_instead(path)}. {TAKES}")
 
 
@@ -116,9 +116,9 @@ def _instead(path: Path) -> str:
     except (OSError, UnicodeDecodeError, ConfigError):
         return ""
     if "arms" in tree:
-        return f", but a matrix: `sage-rlvr sweep {path}` runs it first, then give the folder that it fills"
+        return f", but a matrix: `{suggest('sweep', path)}` runs it first, then give the folder that it fills"
     verb = "train" if "method" in tree else "sft" if "steps" in tree else ""
-    return f", but a recipe: `sage-rlvr {verb} {path}` runs it first, then give its run directory" if verb else ""
+    return f", but a recipe: `{suggest(verb, path)}` runs it first, then give its run directory" if verb else ""
 
 
 def _nothing_in(folder: Path) -> str:
@@ -137,7 +137,7 @@ def _nothing_in(folder: Path) -> str:
     if inside:
         more = ", ..." * (len(inside) > SHOWN)
         return f"{head} itself, but folders of such; name one of them: {', '.join(inside[:SHOWN])}{more}"
-    return f"{head}. {TAKES} `sage-rlvr demo` and `sage-rlvr sweep MATRIX` make such folders."
+    return f"{head}. {TAKES} `sage-rlvr demo` and `{suggest('sweep', 'MATRIX')}` make such folders."
 
 
 def _address(found: Found, stem: str, index: int) -> tuple[str, int]:

@@ -21,7 +21,7 @@ from sage_rlvr.config import (
     parse_yaml,
     to_yaml,
 )
-from sage_rlvr.errors import ConfigError
+from sage_rlvr.errors import ConfigError, suggest
 from sage_rlvr.registry import kinds, registry_of
 
 
@@ -108,7 +108,7 @@ def check_verb(recipe: Path, tree: Mapping[str, Any], verb: str) -> None:
     own = {f.name for f in fields(schema)} - {f.name for f in fields(TrainConfig)}
     if kind != verb and (kind == "train" or own & set(tree)):  # else a recipe for RL that lacks its method
         what = "an RL" if kind == "train" else "an SFT"
-        raise ConfigError(f"{recipe}: this is {what} recipe; run it with: sage-rlvr {kind} {recipe}")
+        raise ConfigError(f"{recipe}: this is {what} recipe; run it with: {suggest(kind, recipe)}")
 
 
 def recipe_lines(config: TrainConfig | FinetuneConfig | SftConfig) -> list[str]:
@@ -135,7 +135,7 @@ def import_recipes(source: Path, out: Path | None, plain: bool) -> tuple[list[st
     if marks and not {"rl", "sage", "sft", "train_dataset"} & set(tree):
         verb = "train" if {"method", "rollout"} & marks else "sft"
         raise ConfigError(
-            f"{source}: already a recipe of this package ({', '.join(sorted(marks))}); run it with: sage-rlvr {verb} {source}"
+            f"{source}: already a recipe of this package ({', '.join(sorted(marks))}); run it with: {suggest(verb, source)}"
         )
     stem = source.stem if out is None else out.stem
     found = import_config(source, sft_run=f"runs/{stem}-sft", plain=plain)

@@ -10,7 +10,7 @@ import numpy as np
 from rich.console import Console
 
 from sage_rlvr.config import world_of
-from sage_rlvr.errors import DataError, SageError
+from sage_rlvr.errors import DataError, SageError, suggest
 from sage_rlvr.evaluation.record import Record, check_paired, load_record, record_path
 from sage_rlvr.evaluation.verdicts import exact_leash_lines, legend_lines
 from sage_rlvr.report import Result, SeedSummary, arm_from_logps, summarise_seeds
@@ -210,7 +210,7 @@ def _of_run(run: Path, split: str) -> Record:
     if record.meta.get("weights") != weights_hash(str(run / "policy")):
         raise DataError(
             f"{run}: {beside if swept else own.name} is of other weights than its policy/ (the run went on, or is not finished); "
-            f"evaluate it again: sage-rlvr eval {run}"
+            f"evaluate it again: {suggest('eval', run)}"
         )
     return record
 

@@ -18,7 +18,7 @@ class Show(Command):
     edits_recipe: ClassVar[bool] = True
 
     recipe: tyro.conf.Positional[Path]
-    """A recipe file."""
+    """A recipe file, or the name of a shipped one."""
 
     def execute(self, session: Session) -> int:
         from sage_rlvr.cli.recipes import recipe_lines, schema_of, world_line

@@ -9,7 +9,7 @@ import rich.markup
 import rich.table
 from rich.console import Console
 
-from sage_rlvr.errors import DataError
+from sage_rlvr.errors import DataError, suggest
 from sage_rlvr.report import Result, SeedSummary, Summary, Table, results_table, seeds_table, summarise
 from sage_rlvr.report.summary import HOLM, MANY, corrected
 
@@ -72,7 +72,7 @@ def paper_lines(arms: Sequence[str]) -> list[str]:
     if others or len(arms) < 2:
         raise DataError(
             f"{', '.join(others) or arms[0]}: paper:ARM compares with other paper:ARMs alone, two at least, as in: "
-            "sage-rlvr compare paper:GRPO paper:Branch"
+            + suggest("compare", "paper:GRPO", "paper:Branch")
         )
     document = load_document(recipe("tables.json", "paper"))
     tables = read_tables(document)

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from sage_rlvr.config import WorldConfig, decode, dump
-from sage_rlvr.errors import ConfigError, DataError
+from sage_rlvr.errors import ConfigError, DataError, suggest
 from sage_rlvr.evaluation.exact import probabilities, sampled_counts, solution_logps
 from sage_rlvr.evaluation.normalizers import log_normalizers
 from sage_rlvr.evaluation.record import Record
@@ -47,14 +47,14 @@ def resolve(what: str, world: WorldConfig | None = None) -> Target:
         if not (path / "policy" / "config.json").exists():
             elsewhere = "; if it was given --out, evaluate that folder with --world RECIPE" if kind == "sft" else ""
             raise ConfigError(
-                f"{path}: no policy/ in this {kind} run; if it has not finished, continue it with: sage-rlvr {kind} "
-                f"RECIPE --run {path}{elsewhere}"
+                f"{path}: no policy/ in this {kind} run; if it has not finished, continue it with: "
+                f"{suggest(kind, 'RECIPE', '--run', path)}{elsewhere}"
             )
         if config.get("data") and world is None:
             rows = config["data"]
             raise ConfigError(
                 f"{path} was trained on {rows['path']}, whose right completions cannot be listed; evaluate it by sampling: "
-                f"sage-rlvr eval {path} --samples 64 --task {rows['path']} --template {rows['prompt']}, or another --task"
+                + suggest("eval", path, "--samples", 64, "--task", rows["path"], "--template", rows["prompt"])
             )
         own = decode(WorldConfig, config["world"])
         return Target(path.name, str(path / "policy"), world or own, path)

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from sage_rlvr.errors import DataError
+from sage_rlvr.errors import DataError, suggest
 from sage_rlvr.runs.files import replacing
 
 FORMAT = 1
@@ -74,13 +74,13 @@ def load_record(path: str | Path) -> Record:
             powers = data.get("powers", ())  # older records have none
             norms = dict(zip(map(float, powers), data["norms"], strict=True)) if len(powers) else {}
     except FileNotFoundError as error:
-        raise DataError(f"{path}: no such evaluation; make it with: sage-rlvr eval {_whose(Path(path))}") from error
+        raise DataError(f"{path}: no such evaluation; make it with: {_made_by(path)}") from error
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
         raise DataError(
-            f"{path} is not a readable evaluation ({error}); make it again with: sage-rlvr eval RUN"
+            f"{path} is not a readable evaluation ({error}); make it again with: {_made_by(path)}"
         ) from error
     if meta.pop("format", None) != FORMAT:
-        raise DataError(f"{path}: written in another format than {FORMAT}; make it again with: sage-rlvr eval RUN")
+        raise DataError(f"{path}: written in another format than {FORMAT}; make it again with: {_made_by(path)}")
     return Record(meta, logps, norms)
 
 
@@ -90,9 +90,10 @@ def record_path(out: Path, name: str, suffix: str = "") -> Path:
     return out / "evaluations" / f"{name}{'-' if suffix else ''}{suffix}.npz"
 
 
-def _whose(path: Path) -> str:
-    """The run that a missing record would be of, as far as its place tells."""
-    return str(path.parent) if (path.parent / "run.json").is_file() else "RUN"
+def _made_by(path: str | Path) -> str:
+    """The command that makes a record; of the run that it lies in, as far as its place tells."""
+    run = Path(path).parent
+    return suggest("eval", run if (run / "run.json").is_file() else "RUN")
 
 
 def check_paired(records: Sequence[Record]) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sage_rlvr.errors import DataError
+from sage_rlvr.errors import DataError, suggest
 from sage_rlvr.evaluation.record import Record, check_paired, load_record, record_path
 from sage_rlvr.stats.frontier import FrontierPoint, frontier, variety
 from sage_rlvr.stats.passk import curve
@@ -86,7 +86,7 @@ def read_folder(path: Path, world: str = "") -> Folder:
         facts = json.loads((path / "matrix.json").read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise DataError(
-            f"{path / 'matrix.json'}: no sweep was started here ({error}); sage-rlvr sweep MATRIX"
+            f"{path / 'matrix.json'}: no sweep was started here ({error}); start one: {suggest('sweep', 'MATRIX')}"
         ) from error
     asked = facts["evaluate"].get("ood_temperatures" if world else "temperatures")
 

@@ -28,7 +28,7 @@ from typing import Any
 from scipy import stats
 
 from sage_rlvr.config import decode, parse_yaml
-from sage_rlvr.errors import DataError
+from sage_rlvr.errors import DataError, suggest
 from sage_rlvr.stats.comparison import signed
 from sage_rlvr.stats.intervals import Interval
 
@@ -103,7 +103,7 @@ def _difference(question: Question, folder: Path, results: str) -> Interval:
         rows = [*summary["comparisons"]]
     except (OSError, ValueError, KeyError) as error:
         raise DataError(
-            f"{path} cannot be read ({error}); make it with: sage-rlvr sweep recipes/matrices/{results}.yaml"
+            f"{path} cannot be read ({error}); make it with: {suggest('sweep', f'recipes/matrices/{results}.yaml')}"
         ) from error
     for endpoint in (summary.get("endpoints") or {}).values():  # a summary of before them has none
         rows += endpoint.get("comparisons", []) if isinstance(endpoint, Mapping) else []

@@ -22,7 +22,7 @@ from transformers import (
 )
 
 from sage_rlvr.config import TrainConfig
-from sage_rlvr.errors import ConfigError
+from sage_rlvr.errors import ConfigError, suggest
 from sage_rlvr.models.folders import ADAPTER, ADAPTER_WEIGHTS, EMBEDDED, adapter_base, folder_of
 from sage_rlvr.models.sampler import Rollout
 from sage_rlvr.runs import file_sha256
@@ -131,9 +131,8 @@ def load_policy(model: str, dtype: str = "float32") -> tuple[PreTrainedModel, To
     if (where / ADAPTER).is_file() and not (where / "config.json").exists():
         return _load_adapter(where, dtype)
     if model == EMBEDDED and not (where / "config.json").exists():
-        raise ConfigError(
-            f"the embedded policy is missing at {where}; rebuild it: sage-rlvr sft recipes/countdown/sft.yaml --out {where}"
-        )
+        rebuild = suggest("sft", "recipes/countdown/sft.yaml", "--out", where)
+        raise ConfigError(f"the embedded policy is missing at {where}; rebuild it: {rebuild}")
     # A Hub id is "owner/name". A bare word, a longer path, or one whose folder is here is meant as a folder: say so at
     # once, instead of asking the Hub for it.
     local = model.count("/") != 1 or model.startswith((".", "/", "~")) or where.exists() or where.parent.is_dir()

@@ -8,18 +8,17 @@ samples only as far as its rounding does. Log-probs are kept where they are know
 
 from __future__ import annotations
 
-import http.client
 import json
 import os
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import numpy as np
+from tenacity import RetryError, Retrying, retry_if_exception_type, stop_after_attempt, wait_exponential
 
 from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.models.folders import EMBEDDED, adapter_base, embedded_policy
@@ -27,6 +26,7 @@ from sage_rlvr.models.generation import Decoding, Generation, Request
 from sage_rlvr.models.policy import Tokens
 
 KEY_VARIABLE = "OPENAI_API_KEY"  # sent as a bearer token where it is set; vLLM's own servers need none
+LONGEST_ANSWER = 64 << 20  # bytes; a completion of 100,000 tokens with its log-probs has about ten
 
 
 class VllmGenerator:
@@ -107,6 +107,10 @@ def made(tokens: Tokens, ids: Sequence[int], logps: Sequence[float | None] | Non
     return Generation(text, np.asarray(ids, np.int32), found, None, "stop" if finish == "stop" else "length")
 
 
+class _Again(Exception):
+    """Why a request was not answered, where it may be asked again."""
+
+
 class ServerGenerator:
     """`POST {url}/v1/completions` of vLLM's server or one that speaks alike; one request a sample, `concurrency` at a time.
 
@@ -134,8 +138,19 @@ class ServerGenerator:
             )
         self.url = url.rstrip("/").removesuffix("/v1") + "/v1/completions"
         self.model, self.tokens, self.decoding = model, tokens, decoding
-        self.concurrency, self.attempts, self.seconds, self._sleep = concurrency, attempts, seconds, sleep
-        self.at_once = max(1, concurrency // 16)
+        self.concurrency, self.at_once, self._attempts = concurrency, max(1, concurrency // 16), attempts
+        key = os.environ.get(KEY_VARIABLE)
+        self._client = httpx2.Client(
+            timeout=seconds,
+            limits=httpx2.Limits(max_connections=concurrency),
+            headers={"Authorization": f"Bearer {key}"} if key else {},
+        )
+        self._asking = Retrying(
+            stop=stop_after_attempt(attempts),
+            wait=wait_exponential(max=30),
+            retry=retry_if_exception_type((_Again, httpx2.TransportError)),
+            sleep=sleep,
+        )
 
     def generate(self, requests: Sequence[Request]) -> list[list[Generation]]:
         """For each request one generation a seed, in order; token_ids and logps (T,) in nats where the server tells them and
@@ -194,40 +209,34 @@ class ServerGenerator:
         return Generation(self.tokens.marked(str(text), finish == "stop"), None, None, None, finish)
 
     def _post(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        data, problem = json.dumps(body).encode(), ""
-        for attempt in range(self.attempts):
-            if attempt:
-                self._sleep(min(2.0 ** (attempt - 1), 30.0))
-            try:
-                return self._ask(data)
-            except urllib.error.HTTPError as error:
-                problem = f"{error.code}: {_words(error)}"
-                if error.code != 429 and error.code < 500:
-                    raise ConfigError(f"{self.url} refused a request: {problem}") from error
-            except (OSError, http.client.HTTPException, json.JSONDecodeError) as error:
-                problem = str(error) or type(error).__name__
-        raise DataError(
-            f"{self.url}: no answer in {self.attempts} attempts, last {problem}; what was committed stays, and the same "
-            "command goes on once the server is back"
-        )
+        try:
+            return self._asking.copy()(self._ask, body)
+        except RetryError as error:
+            last = error.last_attempt.exception()
+            raise DataError(
+                f"{self.url}: no answer in {self._attempts} attempts, last {last or type(last).__name__}; what was committed "
+                "stays, and the same command goes on once the server is back"
+            ) from last
 
-    def _ask(self, data: bytes) -> dict[str, Any]:
-        headers = {"Content-Type": "application/json"}
-        if os.environ.get(KEY_VARIABLE):
-            headers["Authorization"] = f"Bearer {os.environ[KEY_VARIABLE]}"
-        request = urllib.request.Request(self.url, data, headers)
-        with urllib.request.urlopen(request, timeout=self.seconds) as response:
-            answer = json.loads(response.read())
+    def _ask(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        said = b""
+        with self._client.stream("POST", self.url, json=body) as response:
+            for piece in response.iter_bytes():
+                said += piece
+                if len(said) > LONGEST_ANSWER:
+                    raise DataError(f"{self.url}: answered with more than {LONGEST_ANSWER:,} bytes, no completion")
+        words = f"{response.status_code}: {said[:500].decode('utf-8', 'replace')}"
+        if response.status_code == 429 or response.status_code >= 500:
+            raise _Again(words)
+        if not response.is_success:
+            raise ConfigError(f"{self.url} refused a request: {words}")
+        try:
+            answer = json.loads(said)
+        except ValueError as error:
+            raise _Again(str(error)) from error
         if not isinstance(answer, dict):
             raise DataError(f"{self.url}: answered {str(answer)[:100]!r}, no completion")
         return answer
-
-
-def _words(error: urllib.error.HTTPError) -> str:
-    try:
-        return error.read(500).decode("utf-8", "replace")
-    except OSError:
-        return str(error.reason)
 
 
 __all__ = ["ServerGenerator", "VllmGenerator", "made"]

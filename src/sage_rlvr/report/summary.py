@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sage_rlvr.errors import DataError
+from sage_rlvr.errors import DataError, suggest
 from sage_rlvr.report.result import Arm, Result, as_result, plain
 from sage_rlvr.stats.comparison import (
     FEWEST_SEEDS,
@@ -259,7 +259,7 @@ def _no_frontier(name: str, who: str, temperature: float) -> str:
     what = "BASE" if name == "base" else name
     return (
         f"{who} was read at T = {temperature:g} only, so there is no frontier to compare with: "
-        f"sage-rlvr eval {what} --frontier ({what}: its run or model)."
+        f"{suggest('eval', what, '--frontier')} ({what}: its run or model)."
     )
 
 

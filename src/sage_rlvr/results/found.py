@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from sage_rlvr.errors import DataError
+from sage_rlvr.errors import DataError, suggest
 from sage_rlvr.evaluation.record import Record, check_paired, load_record, record_path
 from sage_rlvr.results.design import BASE, Arm, Design, Question
 from sage_rlvr.results.read import Counts, Results, Run, Store
@@ -275,7 +275,7 @@ def _record_of(run: Path, split: str) -> Record:
     if _other_weights(record, run):
         raise DataError(
             f"{run}: {beside if swept else own.name} is of other weights than its policy/ (the run went on, or is not finished); "
-            f"evaluate it again: sage-rlvr eval {run}"
+            f"evaluate it again: {suggest('eval', run)}"
         )
     return record
 
@@ -316,7 +316,7 @@ def _check_record(path: Path) -> None:
     if not path.is_file() or zipfile.is_zipfile(path):
         return
     if path.suffix == ".npz":
-        raise DataError(f"{path} is damaged, no .npz archive; make it again with: sage-rlvr eval RUN")
+        raise DataError(f"{path} is damaged, no .npz archive; make it again with: {suggest('eval', 'RUN')}")
     raise DataError(f"{path} is no record of an evaluation{_instead(path)}. {TAKES}")
 
 
@@ -328,9 +328,9 @@ def _instead(path: Path) -> str:
         return ""
     keys = set(re.findall(r"^(\w+):", path.read_text(encoding="utf-8", errors="replace"), re.MULTILINE))
     if "arms" in keys:
-        return f", but a design: `sage-rlvr sweep {path}` runs it first, then give the folder that it fills"
+        return f", but a design: `{suggest('sweep', path)}` runs it first, then give the folder that it fills"
     verb = "train" if "method" in keys else "sft" if "steps" in keys else ""
-    return f", but a recipe: `sage-rlvr {verb} {path}` runs it first, then give its run directory" if verb else ""
+    return f", but a recipe: `{suggest(verb, path)}` runs it first, then give its run directory" if verb else ""
 
 
 def _nothing_in(folder: Path) -> str:
@@ -348,7 +348,7 @@ def _nothing_in(folder: Path) -> str:
     if inside:
         more = ", ..." * (len(inside) > SHOWN)
         return f"{head} itself, but folders of such; name one of them: {', '.join(inside[:SHOWN])}{more}"
-    return f"{head}. {TAKES} `sage-rlvr demo` and `sage-rlvr sweep DESIGN` make such folders."
+    return f"{head}. {TAKES} `sage-rlvr demo` and `{suggest('sweep', 'DESIGN')}` make such folders."
 
 
 # ------------------------------------------------------------------------------------------------------------------

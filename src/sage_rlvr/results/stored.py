@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from sage_rlvr.errors import DataError
+from sage_rlvr.errors import DataError, suggest
 from sage_rlvr.results.comparisons import TEMPERED, Row
 from sage_rlvr.results.design import BASE, Arm, Design, Question, Why
 from sage_rlvr.results.metric import PAPER, Metric
@@ -34,7 +34,7 @@ def read_summary(path: Path) -> dict[str, Any]:
         found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         known = found.get("format", found.get("schema"))
     except (OSError, ValueError, AttributeError) as error:
-        raise DataError(f"{path} cannot be read ({error}); make it again with: sage-rlvr sweep DESIGN") from error
+        raise DataError(f"{path} cannot be read ({error}); make it again with: {suggest('sweep', 'DESIGN')}") from error
     if known not in (1, FORMAT):
         raise DataError(f"{path}: format {known!r}; this version reads 1 and {FORMAT}, use the version that wrote it")
     return found

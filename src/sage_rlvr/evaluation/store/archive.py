@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from sage_rlvr.errors import ConfigError, DataError
+from sage_rlvr.errors import ConfigError, DataError, suggest
 from sage_rlvr.evaluation.store import SampleStore
 from sage_rlvr.evaluation.store.columns import COLUMNS, JUDGED, read_parquet, rows_of
 from sage_rlvr.evaluation.store.database import FILE, OLD
@@ -41,7 +41,7 @@ def from_parquet(file: Path, folder: Path) -> int:
     about = (table.schema.metadata or {}).get(b"sage_rlvr")
     if about is None or not set(COLUMNS) <= set(table.column_names):
         raise DataError(
-            f"{file}: was not written by `sage-rlvr samples STORE --to-parquet`: it lacks the identity or a column"
+            f"{file}: was not written by `{suggest('samples', 'STORE', '--to-parquet')}`: it lacks the identity or a column"
         )
     facts = json.loads(about)
     with tempfile.TemporaryDirectory(dir=_empty(folder), prefix=".tmp-") as name:

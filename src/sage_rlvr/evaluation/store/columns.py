@@ -79,8 +79,9 @@ def arrow(names: Sequence[str], rows: Sequence[Sequence[Any]]) -> pa.Table:
 def _array(name: str, values: list[Any]) -> pa.Array:
     if name not in NESTED:
         return pa.array(values, _KINDS[name])
-    lists = [None if value is None else np.frombuffer(value, NESTED[name]) for value in values]
-    return pa.array(lists, _KINDS[name])
+    ends = np.cumsum([0, *(len(value or b"") // 4 for value in values)])
+    flat = pa.array(np.frombuffer(b"".join(value or b"" for value in values), NESTED[name]))
+    return pa.LargeListArray.from_arrays(pa.array(ends), flat, mask=pa.array([value is None for value in values], pa.bool_()))
 
 
 def rows_of(table: pa.Table) -> Iterator[dict[str, Any]]:

@@ -194,12 +194,17 @@ def _damaged(path: Path, what: str) -> DataError:
     )
 
 
-def seal(values: Iterable[Any]) -> int:
-    """63 bits of SHA-256 of a row's values as they are stored."""
-    digest = hashlib.sha256()
+def feed(digest: Any, values: Iterable[Any]) -> None:
+    """Stored values into a hash, each behind its length."""
     for value in values:
         data = value if isinstance(value, bytes) else repr(value).encode()
         digest.update(len(data).to_bytes(8, "little") + data)
+
+
+def seal(values: Iterable[Any]) -> int:
+    """63 bits of SHA-256 of a row's values as they are stored."""
+    digest = hashlib.sha256()
+    feed(digest, values)
     return int.from_bytes(digest.digest()[:8], "big") >> 1
 
 

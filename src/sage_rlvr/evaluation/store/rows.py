@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +18,7 @@ from sage_rlvr.errors import DataError
 from sage_rlvr.evaluation.store import repeats
 from sage_rlvr.evaluation.store.claims import Claims
 from sage_rlvr.evaluation.store.columns import COLUMNS, JUDGED, UNSTEADY, arrow, packed, sample_of
-from sage_rlvr.evaluation.store.database import STORED, seal
+from sage_rlvr.evaluation.store.database import STORED, feed, seal
 from sage_rlvr.evaluation.store.repeats import Repeat
 from sage_rlvr.evaluation.store.sample import LABELS, Chunk, Sample, checked, escape, natural, unescape
 
@@ -101,23 +102,23 @@ class Rows(Claims):
         self, columns: Sequence[str], problems: Sequence[str] | None, n: int | None, verifier: str | None = None
     ) -> list[tuple[Any, ...]]:
         """Rows as they are stored, by problem in the order chosen and sample."""
-        judged = bool(set(columns) & set(JUDGED))
-        names = [
-            f"{'v' if name in JUDGED else 's'}.{name}" for name in ("verifier", *columns) if judged or name in columns
-        ]
-        with self.transaction() as db:
+        with self.transaction():
             self._choose(problems, n)
+            return self._chosen(columns, n, verifier)
+
+    def _chosen(self, columns: Sequence[str], n: int | None, verifier: str | None = None) -> list[tuple[Any, ...]]:
+        judged = bool(set(columns) & set(JUDGED))
+        names = [f"{'v' if name in JUDGED else 's'}.{name}" for name in (*columns, *(("verifier",) * judged))]
+        with self.transaction() as db:
             asked = {"n": 2**31 if n is None else n, "verifier": verifier}
             sql = f"SELECT {', '.join(names)}{CHOSEN}{NEWEST if judged else ''} ORDER BY c.place, s.sample"
             rows = db.execute(sql, asked).fetchall()
-        if not judged:
-            return rows
-        if lacking := sum(row[0] is None for row in rows):
+        if lacking := sum(row[-1] is None for row in rows) if judged else 0:
             raise DataError(
                 f"{self.path}: {lacking} of {len(rows)} samples have no verdict of {verifier!r}; "
                 f"run reverify with it, or choose one of {[entry['verifier_hash'] for entry in self.verifiers()]}"
             )
-        return [row[1:] for row in rows]
+        return [row[:-1] for row in rows] if judged else rows
 
     def _choose(self, problems: Sequence[str] | None, n: int | None) -> None:
         """Fill the temporary table of problems that `CHOSEN` reads, all by id where None. DataError where samples lack."""
@@ -186,18 +187,11 @@ class Rows(Claims):
             if repeat.certain:
                 raise DataError(f"{self.path}: {repeat.sentence}")
             warnings.warn(f"{self.path}: {repeat.sentence}", stacklevel=2)
-        order = {name: place for place, name in enumerate(dict.fromkeys(row[0] for row in rows))}
-        where = np.array([order[row[0]] for row in rows], dtype=np.int64)
-
-        def tally(hits: Iterable[bool]) -> Ints:
-            mask = np.fromiter(hits, dtype=bool, count=len(rows))
-            return np.bincount(where[mask], minlength=len(order)).astype(np.int64)
-
+        names = list(dict.fromkeys(row[0] for row in rows))
+        found = Counter((problem, said) for problem, label, _, end in rows for said in ("n", label, f"end {end}"))
+        marks = ("n", *LABELS, "end length", "end None")
         return Counts(
-            tuple(map(unescape, order)),
-            tally(True for _ in rows),
-            *(tally(row[1] == label for row in rows) for label in LABELS),
-            *(tally(row[3] == end for row in rows) for end in ("length", None)),
+            tuple(map(unescape, names)), *(np.array([found[name, m] for name in names], dtype=np.int64) for m in marks)
         )
 
     def repeats(self, *, problems: Sequence[str] | None = None, n: int | None = None) -> list[Repeat]:
@@ -210,10 +204,10 @@ class Rows(Claims):
     def digest(self, *, problems: Sequence[str] | None = None, n: int | None = None) -> str:
         """SHA-256 of what `table` says, but for `latency_s`: two stores with one digest give the same report."""
         digest = hashlib.sha256()
-        for name in (name for name in COLUMNS if name not in UNSTEADY):
-            rows = self._read((name,), problems, n)
-            digest.update(f"{name}:{len(rows)}:".encode())
-            for (value,) in rows:
-                data = value if isinstance(value, bytes) else repr(value).encode()
-                digest.update(len(data).to_bytes(8, "little") + data)
+        with self.transaction():
+            self._choose(problems, n)
+            for name in (name for name in COLUMNS if name not in UNSTEADY):
+                rows = self._chosen((name,), n)
+                digest.update(f"{name}:{len(rows)}:".encode())
+                feed(digest, (value for (value,) in rows))
         return digest.hexdigest()

@@ -12,7 +12,7 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal
 
@@ -27,9 +27,14 @@ LABELS = ("right", "wrong", "undecided")
 FINISHES = ("stop", "length", None)
 SCORED, GUIDED = "scored under", "guide"  # of a row's versions: what its base_logps and its q were made with
 _MARK = "\x00escaped:"
-_WHOLE = {"top_k": 0, "max_new_tokens": None}  # the value that means "off"; None: there is none, it must be given
-_REAL = {"temperature": None, "top_p": 1.0, "min_p": 0.0}
-
+_NUMBERS: dict[str, tuple[type, float | None, Callable[[float], bool]]] = {
+    # kind, the value that means "off" (None: there is none, it must be given), range
+    "temperature": (float, None, lambda x: x >= 0),
+    "top_p": (float, 1.0, lambda x: 0 < x <= 1),
+    "top_k": (int, 0, lambda x: True),
+    "min_p": (float, 0.0, lambda x: 0 <= x < 1),
+    "max_new_tokens": (int, None, lambda x: x >= 1),
+}
 TOKEN_LEVEL = ("rollout_logps", "base_logps", "entropies", "q")  # one number per token, nats but for q
 
 
@@ -165,21 +170,12 @@ def _decoding(given: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(settings.get("preset"), str):
         raise ConfigError("decoding.preset is missing: name the decoding settings, for example preset='paper'")
     settings["preset"] = OLD_PRESETS.get(settings["preset"], settings["preset"])
-    for name, off in (_WHOLE | _REAL).items():
-        value = settings.get(name)
-        value = off if value is None else value
+    for name, (kind, off, fine) in _NUMBERS.items():
+        value = off if settings.get(name) is None else settings[name]
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
             raise ConfigError(f"decoding.{name} = {value!r}: a finite number is wanted here")
-        settings[name] = float(value) if name in _REAL else int(value)
-    settings["top_k"] = max(settings["top_k"], 0)  # vLLM says "off" as -1
-    ranges = {
-        "temperature": settings["temperature"] >= 0,
-        "top_p": 0 < settings["top_p"] <= 1,
-        "min_p": 0 <= settings["min_p"] < 1,
-        "max_new_tokens": settings["max_new_tokens"] >= 1,
-    }
-    for name, fine in ranges.items():
-        if not fine:
+        settings[name] = max(kind(value), 0) if name == "top_k" else kind(value)  # vLLM says "off" as -1
+        if not fine(settings[name]):
             raise ConfigError(f"decoding.{name} = {settings[name]!r} is outside of its range")
     try:
         plain: dict[str, Any] = json.loads(json.dumps(settings, allow_nan=False, sort_keys=True))
@@ -273,17 +269,18 @@ def _short(numbers: Sequence[int]) -> str:
 
 def _check(row: Sample) -> None:
     where = f"problem {row.problem!r}, sample {row.sample!r}"
-    if not isinstance(row.problem, str) or not row.problem:
-        raise DataError(f"{where}: the problem's id is a text that is not empty")
-    if isinstance(row.sample, bool) or not isinstance(row.sample, (int, np.integer)) or not 0 <= row.sample < 2**31:
-        raise DataError(f"{where}: samples are numbered from 0")
-    if row.verdict not in LABELS:
-        raise DataError(f"{where}: verdict {row.verdict!r}; it is one of {', '.join(LABELS)}")
-    if row.finish not in FINISHES:
-        raise DataError(f'{where}: finish {row.finish!r}; it is "stop", "length" or None')
-    if row.seed is not None and not 0 <= row.seed < 2**63:
-        raise DataError(f"{where}: seed {row.seed} is not in [0, 2^63); take it from Identity.seed_of")
+    whole = isinstance(row.sample, (int, np.integer)) and not isinstance(row.sample, bool)
     length = None if row.token_ids is None else _tokens(row.token_ids, where)
+    wanted = (
+        (isinstance(row.problem, str) and row.problem != "", "the problem's id is a text that is not empty"),
+        (whole and 0 <= row.sample < 2**31, "samples are numbered from 0"),
+        (row.verdict in LABELS, f"verdict {row.verdict!r}; it is one of {', '.join(LABELS)}"),
+        (row.finish in FINISHES, f'finish {row.finish!r}; it is "stop", "length" or None'),
+        (row.seed is None or 0 <= row.seed < 2**63, f"seed {row.seed} is not in [0, 2^63); take it from Identity.seed_of"),
+    )
+    for fine, trouble in wanted:
+        if not fine:
+            raise DataError(f"{where}: {trouble}")
     for name in TOKEN_LEVEL:
         values = getattr(row, name)
         if values is not None and length is not None and np.shape(values) != (length,):

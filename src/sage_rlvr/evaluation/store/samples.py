@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from sage_rlvr.errors import ConfigError, DataError
+from sage_rlvr.errors import ConfigError, DataError, suggest
 from sage_rlvr.evaluation.store.database import FILE, OLD, STORED, create, now, seal
 from sage_rlvr.evaluation.store.rows import Counts, Rows
 from sage_rlvr.evaluation.store.sample import GUIDED, LABELS, SCORED, Chunk, Identity, Sample, escape, natural, unescape
@@ -44,7 +44,7 @@ class SampleStore(Rows):
             if (path / OLD).is_file():
                 raise DataError(
                     f"{path}: a sample store of version 0.1 (Parquet parts); make it one of this version, beside the old "
-                    f"files, with: sage-rlvr samples {path} --convert"
+                    f"files, with: {suggest('samples', path, '--convert')}"
                 )
             if identity is None:
                 raise DataError(f"{path}: there is no sample store ({FILE} is missing); name the folder that has one")

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from sage_rlvr.errors import suggest
 from sage_rlvr.report import browser, panels
 from sage_rlvr.report.parts import Part, Picture, Tabular, missing, quiet
 from sage_rlvr.report.sections.stores import by_arm, by_task, one_seed, set_name, slug
@@ -24,9 +25,8 @@ def perplexity(samples: Sequence[SampleSet]) -> tuple[Part, ...]:
     if not scored:
         return (
             missing(
-                "Not recorded: it needs samples that were scored under the base. Draw some with: sage-rlvr eval RUN "
-                "--samples 64 "
-                "--score-base BASE"
+                "Not recorded: it needs samples that were scored under the base. Draw some with: "
+                + suggest("eval", "RUN", "--samples", 64, "--score-base", "BASE")
             ),
         )
     out: list[Part] = []
@@ -88,7 +88,8 @@ def samples_shown(samples: Sequence[SampleSet]) -> tuple[Part, ...]:
     if not shown:
         return (
             missing(
-                "No samples were given. Draw some with: sage-rlvr eval RUN --samples 64 --guide branch, and name the store here"
+                "No samples were given. Name a store here; one is filled with: "
+                + suggest("eval", "RUN", "--samples", 64, "--guide", "branch")
             ),
         )
     every, few = len(shown), ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from sage_rlvr.errors import DataError
+from sage_rlvr.errors import DataError, suggest
 from sage_rlvr.evaluation.verdicts import compare_counts, count_comparisons, holm_lines, score_lines
 from sage_rlvr.report.digest import BEST, EQUAL, FRONTIER, MEAN, Claim, claim, groups_of, legend, matrix, unlike
 from sage_rlvr.report.exact import frontier_picture, gap_picture, said_of, verdict_word
@@ -62,7 +62,7 @@ def frontier(
         return (missing("No exact evaluation was given, so no policy was read at other temperatures than its own."),)
     first = study.results[0]
     if len(first.arm(first.base).ps) < 2:
-        advice = "Evaluate with: sage-rlvr eval --frontier"
+        advice = f"Evaluate with: {suggest('eval', 'RUN', '--frontier')}"
         return (missing(f"The base was evaluated at one temperature alone: no frontier. {advice}"),)
     if not fronts:
         return (frontier_picture(exact),)

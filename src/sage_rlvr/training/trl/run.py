@@ -32,7 +32,7 @@ from trl import GRPOConfig
 from trl import __version__ as TRL
 
 from sage_rlvr.config import LoraConfig, TrainConfig
-from sage_rlvr.errors import ConfigError
+from sage_rlvr.errors import ConfigError, suggest
 from sage_rlvr.models.folders import EMBEDDED, embedded_policy
 from sage_rlvr.models.policy import NO_ANSWER
 from sage_rlvr.runs import RunDir, StopFlag
@@ -173,8 +173,8 @@ def load_tokenizer(where: str) -> PreTrainedTokenizerBase:
     """The tokenizer of a policy, padding on the left as generation needs it; its end token pads where it has no other."""
     if where.count("/") != 1 and not Path(where).expanduser().is_dir():
         raise ConfigError(
-            f"model = {where!r}: there is no such folder; where it is what fine-tuning leaves, run that first: sage-rlvr sft "
-            f"RECIPE --run {Path(where).parent}"
+            f"model = {where!r}: there is no such folder; where it is what fine-tuning leaves, run that first: "
+            + suggest("sft", "RECIPE", "--run", Path(where).parent)
         )
     try:
         tokenizer = AutoTokenizer.from_pretrained(where, padding_side="left")

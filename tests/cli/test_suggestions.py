@@ -1,0 +1,160 @@
+"""Every command that a message suggests: it parses, and those that a tiny run can follow are run."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import shlex
+from collections.abc import Callable
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+import torch
+
+from byte_tokenizer import byte_tokenizer
+from conftest import tiny_llama
+from sage_rlvr import errors
+from sage_rlvr.cli.app import COMMANDS, FORMER, main, parse
+from sage_rlvr.config import TrainConfig, dump, load_config
+from sage_rlvr.models import policy as policies
+from sage_rlvr.runs import RunDir
+
+Recipe = Callable[..., Path]
+PACKAGE = Path(errors.__file__).parent
+MENTION = re.compile(r"(?<!of )sage-rlvr ((?:study |recipes (?=copy))?[a-z][a-z-]+)([^`.,;:()]*)")
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def suggested(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """The words of every command that was suggested meanwhile."""
+    found: list[list[str]] = []
+    real = shlex.join
+
+    def join(words: list[str]) -> str:
+        found.append(list(words)[1:])
+        return real(words)
+
+    monkeypatch.setattr(errors.shlex, "join", join)
+    return found
+
+
+def call(*words: object) -> int:
+    with pytest.raises(SystemExit) as caught:
+        main([str(word) for word in words])
+    return int(caught.value.code or 0)
+
+
+def follow(suggested: list[list[str]], *words: object) -> list[str]:
+    """Call what is refused with one suggestion, and run that. Returns its words."""
+    suggested.clear()
+    assert call(*words) == 2
+    [command] = [one for one in suggested if "--help" not in one]
+    assert call(*command) == 0, command
+    return command
+
+
+def test_recipes_of_another_command(write_recipe: Recipe, suggested: list[list[str]]) -> None:
+    Path("two words").mkdir()
+    rl = write_recipe(steps=1).rename("two words/rl.yaml")
+    sft = Path("two words/sft.yaml")
+    sft.write_text(
+        "steps: 1\nbatch_size: 4\nworld: {counts: {2: 1.0}}\nmodel: {hidden: 32, layers: 1, heads: 2, mlp: 32}\n"
+    )
+    assert follow(suggested, "sft", rl) == ["train", str(rl)]
+    assert follow(suggested, "train", sft) == ["sft", str(sft)]
+    assert follow(suggested, "import-config", rl) == ["train", str(rl)]
+
+
+def test_runs_without_an_evaluation(write_recipe: Recipe, suggested: list[list[str]]) -> None:
+    recipe = write_recipe(steps=1)
+    for seed in (0, 1):
+        assert call("train", recipe, "--seed", seed, "--quiet") == 0
+    assert call("eval", "runs/recipe-s0", "--problems", 300) == 0
+    assert follow(suggested, "compare", "runs/recipe-s0", "runs/recipe-s1") == ["eval", "runs/recipe-s1"]
+    assert call("compare", "runs/recipe-s0", "runs/recipe-s1") == 0  # and so the first command works
+
+
+def soon_silent(folder: Path) -> None:
+    """A tiny policy of bytes that ends nearly every completion at once: all its hidden states are one vector."""
+    tokenizer = byte_tokenizer()
+    changes = {"vocab_size": len(tokenizer), "max_position_embeddings": 4096, "eos_token_id": tokenizer.eos_token_id}
+    model = tiny_llama(tie_word_embeddings=False, **changes)
+    with torch.no_grad():
+        model.get_input_embeddings().weight[:] = 1.0
+        model.lm_head.weight[:] = 0.0
+        state = model.model(torch.tensor([[0]])).last_hidden_state[0, 0]
+        model.lm_head.weight[tokenizer.eos_token_id] = 8 * state / state.norm() ** 2
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+
+
+def test_a_run_on_rows_is_evaluated_by_samples(write_recipe: Recipe, suggested: list[list[str]]) -> None:
+    rows = Path("rows.jsonl")
+    rows.write_text("".join(json.dumps({"prompt": f"What is {a}?", "answer": str(a)}) + "\n" for a in (1, 2)))
+    config = dump(load_config(TrainConfig, write_recipe())) | {"data": {"path": str(rows), "prompt": "as_is"}}
+    RunDir.open("run", config).close()
+    soon_silent(Path("run/policy"))
+    assert follow(suggested, "eval", "run")[:4] == ["eval", "run", "--samples", "64"]
+
+
+def test_an_arm_of_the_paper_alone(suggested: list[list[str]]) -> None:
+    assert follow(suggested, "compare", "paper:GRPO") == ["compare", "paper:GRPO", "paper:Branch"]
+
+
+def test_a_mistyped_option(suggested: list[list[str]]) -> None:
+    assert call("study", "anchor", "--draw", "3") == 2
+    assert call(*suggested[-1]) == 0 and suggested[-1] == ["study", "anchor", "--help"]
+
+
+def test_work_that_is_too_long_for_a_test_parses(
+    tmp_path: Path, write_recipe: Recipe, monkeypatch: pytest.MonkeyPatch, suggested: list[list[str]]
+) -> None:
+    RunDir.open("half", dump(load_config(TrainConfig, write_recipe()))).close()
+    assert call("eval", "half") == 2
+    monkeypatch.setattr(policies, "embedded_policy", lambda: tmp_path / "gone")
+    assert call("eval", "embedded") == 2
+    assert [command[0] for command in suggested] == ["train", "sft"]
+    for command in suggested:
+        assert not parse(command)[1]
+
+
+def texts(tree: ast.AST) -> list[str]:
+    """Every string of the code that is no docstring; f-strings with {} for their fields."""
+    inside = {id(n) for joined in ast.walk(tree) if isinstance(joined, ast.JoinedStr) for n in ast.walk(joined)}
+    docs = {id(n.value) for n in ast.walk(tree) if isinstance(n, ast.Expr)}
+    found = [n for n in ast.walk(tree) if isinstance(n, ast.Constant) and isinstance(n.value, str)]
+    plain = [str(n.value) for n in found if id(n) not in inside | docs]
+    joined = [n for n in ast.walk(tree) if isinstance(n, ast.JoinedStr)]
+    return plain + ["".join(v.value if isinstance(v, ast.Constant) else "{}" for v in n.values) for n in joined]
+
+
+SOURCES = {path: ast.parse(path.read_text(encoding="utf-8")) for path in sorted(PACKAGE.rglob("*.py"))}
+
+
+def test_commands_with_arguments_are_made_by_suggest_alone() -> None:
+    """A message may name a command; one with arguments is quoted for the shell by `errors.suggest`."""
+    for path, tree in SOURCES.items():
+        for text in texts(tree):
+            for command, rest in MENTION.findall(text):
+                assert command in {*COMMANDS, *FORMER, "study"}, f"{path.name}: {text}"
+                assert not re.search(r"--|/|\{|[A-Z]{3}", rest), f"{path.name}: write it with errors.suggest: {text}"
+
+
+def test_what_suggest_is_given_are_commands_with_their_options() -> None:
+    """As far as the words are written in the code."""
+    for path, tree in SOURCES.items():
+        calls = [n for n in ast.walk(tree) if isinstance(n, ast.Call) and getattr(n.func, "id", "") == "suggest"]
+        for one in calls:
+            words = [w.value if isinstance(w, ast.Constant) else None for w in one.args]
+            if not words or not isinstance(words[0], str):
+                continue
+            assert words[0] in COMMANDS, f"{path.name}: {words}"
+            known = {"--" + f.name.replace("_", "-") for f in fields(COMMANDS[words[0]])}
+            assert {w for w in words if isinstance(w, str) and w.startswith("--")} <= known, f"{path.name}: {words}"
