@@ -46,7 +46,7 @@ LAYERS: dict[str, set[str]] = {
     },
     "audit": {"tasks", "verifiers", "stats", "errors"},
     "results": {"evaluation", "runs", "stats", "errors"},
-    "report": {"evaluation", "results", "runs", "stats", "errors"},
+    "report": {"config", "evaluation", "models", "results", "runs", "stats", "tasks", "verifiers", "errors"},
     "experiments": {
         *("config", "core", "evaluation", "models", "progress", "recipes", "report", "results", "runs", "stats"),
         *("tasks", "training", "errors"),
@@ -78,7 +78,7 @@ THIRD_PARTY: dict[str, set[str]] = {
     "stats": {"numpy", "scipy", "yaml"},
     "moved": set(),
     "results": {"numpy"},
-    "report": {"numpy", "matplotlib", "jinja2", "markupsafe"},
+    "report": {"numpy", "matplotlib", "jinja2", "markupsafe", "markdown_it"},
     "config": set(),
     "recipes": {"yaml"},
     "schema": {"yaml", "pydantic", "pydantic_core", "typing_extensions"},

@@ -89,29 +89,23 @@ MODULES = {
     "tasks.mathematics": "tasks.math",
     "theory.tilts": "theory.reweighting",
     "verbs.doctor": "cli.doctor",
-    "verbs.found": "cli.found",
     "verbs.guides": "studies.guides.command",
-    "verbs.plans": "cli.plans",
     "verbs.recipes": "cli.recipes",
     "verbs.records": "cli.records",
-    "verbs.report": "cli.report",
-    "verbs.report_samples": "cli.report_samples",
-    "verbs.stores": "cli.stores",
-    "verbs.tables": "cli.tables",
 }  # old module: new module, both below sage_rlvr
 EVALUATION = {
     "stats.budget": "budget_differences check_budget",
     "stats.comparison": (
-        "Comparison adjust excludes holm over_data_sets paired paired_counts paired_seed_counts "
-        "paired_seeds sentence sign_flip_p signed"
+        "Comparison excludes holm paired paired_counts paired_seed_counts "
+        "paired_seeds sign_flip_p signed"
     ),
     "stats.curves": (
-        "CurveComparison Improvement curve_sentence improvement_sentence paired_count_curve paired_curve "
+        "CurveComparison Improvement paired_count_curve paired_curve "
         "probability_of_improvement seed_ks seeds_curve"
     ),
     "stats.frontier": (
         "AtEqualPass1 FrontierGap FrontierPoint Gap GapCurve at_equal_pass1 best_pass1 "
-        "compare_count_frontiers compare_frontiers count_frontier frontier frontier_sentence gap_curve "
+        "compare_count_frontiers compare_frontiers count_frontier frontier gap_curve "
         "gap_near gap_to_frontier passk_at variety"
     ),
     "stats.intervals": (

@@ -21,22 +21,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
 from sage_rlvr.config import TrainConfig, WorldConfig, dump
 from sage_rlvr.errors import ConfigError, DataError, SageError
-from sage_rlvr.evaluation.evaluate import (
-    EVALUATION_SEED,
-    FRONTIER,
-    Target,
-    evaluate,
-    evaluation_problems,
-    world_identity,
-)
-from sage_rlvr.evaluation.record import Record, check_paired, load_record, record_path, save_record
+from sage_rlvr.evaluation.evaluate import EVALUATION_SEED, FRONTIER, evaluation_problems, world_identity
+from sage_rlvr.evaluation.record import Record, load_record
 from sage_rlvr.models.policy import run_facts, weights_hash
-from sage_rlvr.progress import NEWEST, Display, counting, noted, seconds_left
-from sage_rlvr.runs import binding, differences, read_metrics, writing
+from sage_rlvr.runs import binding, differences
 
 POLL_SECONDS = 0.5
 STOP_SECONDS = 20.0
@@ -55,18 +45,11 @@ class Job:
     recipe: Path
     seed: int
     directory: Path
-    overrides: tuple[str, ...]
     config: TrainConfig
 
     @property
     def label(self) -> str:
         return f"{self.arm} s{self.seed}"
-
-    @property
-    def guided(self) -> bool:
-        """Whether the arm's anchor has a guide other than Flat."""
-        anchor = self.config.method.anchor
-        return anchor is not None and anchor.guide.name != "flat"
 
     @property
     def finished(self) -> bool:
@@ -119,13 +102,7 @@ class Job:
 
     def words(self) -> list[str]:
         """The verb and its arguments, as after `sage-rlvr`."""
-        return [
-            *("train", str(self.recipe), "--run", str(self.directory), "--quiet"),
-            *(*self.overrides, "--seed", str(self.seed)),
-        ]
-
-    def command(self) -> list[str]:
-        return [sys.executable, "-m", "sage_rlvr", *self.words()]
+        return ["train", str(self.recipe), "--run", str(self.directory), "--quiet", "--seed", str(self.seed)]
 
     def task(self, after: tuple[Task, ...] = ()) -> Task:
         """The process that trains it, or continues."""
@@ -271,47 +248,6 @@ def _stop(running: dict[Task, subprocess.Popen[bytes]]) -> None:
             process.kill()
 
 
-def train_all(jobs: Sequence[Job], workers: int, console: Console, after: float = 0.0) -> None:
-    """Train what is unfinished, `workers` (at least 1) at a time, one thread each; the first failure stops all.
-
-    after: seconds of work behind the training, which count for the time left.
-    """
-    done = sum(job.done for job in jobs)
-    if all(job.finished for job in jobs):
-        console.print(f"training: nothing left to do, {len(jobs)} runs are there", highlight=False)
-        return
-    if done:
-        total = sum(job.config.steps for job in jobs)
-        console.print(f"training: continued at step {done} of {total}, all runs together", highlight=False)
-    with _display(jobs, workers, console, after) as show:
-        run_tasks([job.task() for job in jobs], workers, show)
-
-
-@contextmanager
-def _display(jobs: Sequence[Job], workers: int, console: Console, after: float) -> Iterator[Callable[[], None]]:
-    """A bar of all runs and one of each in a terminal; elsewhere a line of all runs, with what the newest step says."""
-    display = Display(console, every=20.0)
-    total, done = sum(job.config.steps for job in jobs), sum(job.done for job in jobs)
-    whole = display.add("all runs" if console.is_terminal else "training", total, done)
-    bars = {job: display.add(job.label, job.config.steps, job.done) for job in jobs}
-
-    def show() -> None:
-        newest = {job: read_metrics(job.directory)[-NEWEST:] for job in jobs}
-        done = {job: min(job.config.steps, rows[-1]["step"] + 1) if rows else 0 for job, rows in newest.items()}
-        left = seconds_left({job: (job.config.steps - done[job], newest[job]) for job in jobs}, workers)
-        for job, bar in bars.items():
-            display.update(bar, done[job], noted(newest[job][-1]) if newest[job] else "")
-        said = [f"{job.label}: {noted(newest[job][-1])}" for job in jobs if 0 < done[job] < job.config.steps]
-        note = "" if console.is_terminal else "; ".join(said[:workers])
-        display.update(whole, sum(done.values()), note, left=None if left is None else left + after)
-
-    try:
-        yield show
-    finally:
-        show()
-        display.close()
-
-
 # ------------------------------------------------------------------------------------------------------------------
 # exact evaluations
 
@@ -356,57 +292,5 @@ class Exact:
         whole = set(self.temperatures) <= set(record.logps) and set(self.powers) <= set(record.norms)
         return record if same and whole else None
 
-    def make(self, name: str, model: str, progress: Callable[[int], None]) -> Record:
-        """The evaluation itself, in this process."""
-        return evaluate(
-            Target(name, model, self.world), split=self.split, problems=self.problems, draw=self.draw,
-            temperatures=self.temperatures, powers=self.powers, progress=progress,
-        )  # fmt: skip
 
-
-def evaluation_seconds(out: Path, jobs: Sequence[Job], exact: Exact) -> float:
-    """Seconds that the exact evaluations of `jobs` will take, by what the base's took; it is made here if it is missing."""
-    model, path = jobs[0].config.model, record_path(out, "base")
-    base = exact.kept(path, model)
-    if base is None:
-        base = exact.make("base", model, lambda n: None)
-        with writing("record of an evaluation", path, 4 << 20):
-            save_record(base, path)
-    missing = [job for job in jobs if not record_path(out, job.directory.name).exists()]
-    return float(base.meta.get("seconds", 0.0)) * len(missing)
-
-
-def evaluate_all(out: Path, jobs: Sequence[Job], exact: Exact, console: Console) -> tuple[Record, dict[Job, Record]]:
-    """Exact evaluation of the base and of each trained policy, so that all are treated alike; kept in out/evaluations. What
-    is there and belongs to these weights and problems is not made again."""
-    wanted = [("base", jobs[0].config.model, record_path(out, "base"))]
-    wanted += [(job.label, str(job.directory / "policy"), record_path(out, job.directory.name)) for job in jobs]
-    records = [exact.kept(path, model) for _, model, path in wanted]
-    missing = sum(record is None for record in records)
-    if missing:
-        console.print(
-            f"evaluating {missing} policies on {exact.problems} {exact.split} problems, exactly", highlight=False
-        )
-    with counting(console, "evaluating", missing * len(set(exact.ids))) as advance:  # one drawn twice is scored once
-        for i, (name, model, path) in enumerate(wanted):
-            if records[i] is None:
-                records[i] = record = exact.make(name, model, advance)
-                with writing("record of an evaluation", path, 4 << 20):
-                    save_record(record, path)
-    base, *rest = [record for record in records if record is not None]
-    check_paired([base, *rest])
-    return base, dict(zip(jobs, rest, strict=True))
-
-
-__all__ = [
-    "Exact",
-    "Job",
-    "Task",
-    "as_read_back",
-    "evaluate_all",
-    "evaluation_seconds",
-    "read_metrics",
-    "run_tasks",
-    "steps_logged",
-    "train_all",
-]
+__all__ = ["Exact", "Job", "Task", "as_read_back", "run_tasks", "steps_logged"]

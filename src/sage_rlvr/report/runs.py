@@ -1,0 +1,314 @@
+"""Training as the page shows it: curves, what guides did, tables, learning curves, grids of recipes, states and cards."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+
+from sage_rlvr.report.figures import TRAINING
+from sage_rlvr.report.markup import Table
+from sage_rlvr.report.policies import Policy, interval, over
+from sage_rlvr.report.scores import cell
+from sage_rlvr.results import Results, Run
+from sage_rlvr.stats.intervals import Interval
+
+DOSE = ("anchor/q_active_share", "anchor/q_mean")
+Config = Mapping[str, Any]
+
+
+def by_arm(results: Results) -> dict[str, list[Run]]:
+    """The runs of each arm in the order of the design."""
+    out: dict[str, list[Run]] = {name: [] for name in results.design.names}
+    for (arm, _), run in sorted(results.runs.items(), key=lambda item: item[0][1]):
+        out.setdefault(arm, []).append(run)
+    return {arm: runs for arm, runs in out.items() if runs}
+
+
+def curves(runs: Mapping[str, Sequence[Run]]) -> dict[str, Any] | None:
+    """What the training figures take, and what is to be said with them; None where nothing was logged."""
+    found = {arm: [_columns(run) for run in mine if run.metrics] for arm, mine in runs.items()}
+    found = {arm: mine for arm, mine in found.items() if mine}
+    if not found:
+        return None
+    seen = {m for mine in found.values() for run in mine for m, values in run.items() if np.isfinite(values).any()}
+    idle = not any(np.nanmax(run[DOSE[0]], initial=0) > 0 for mine in found.values() for run in mine if DOSE[0] in run)
+    metrics = [m for m in TRAINING if m in seen and not (idle and m in DOSE)]
+    most = max(map(len, found.values()))
+    notes = ["q was 1 on every token of every run: no arm here has a guide that acts."] * idle
+    uneven = [f"{arm} {len(mine)} of {most}" for arm, mine in found.items() if len(mine) < most]
+    notes += [f"Fewer seeds: {', '.join(uneven)}."] * bool(uneven)
+    absent = [TRAINING[m][0] for m in TRAINING if m not in seen and m not in DOSE]
+    notes += [f"Not recorded in any run: {', '.join(absent)}."] * bool(absent)
+    return {"runs": found, "metrics": metrics, "most": most, "notes": notes}
+
+
+def _columns(run: Run) -> dict[str, np.ndarray]:
+    """Metric -> (S,), NaN where a step has none."""
+    names = [m for m in TRAINING if any(m in row for row in run.metrics)]
+    return {m: np.array([float(row.get(m, np.nan)) for row in run.metrics]) for m in ("step", *names)}
+
+
+def doses(results: Results, runs: Mapping[str, Sequence[Run]]) -> dict[str, list[float]]:
+    """Guided arm -> share of tokens where q is not 1 and mean q, each in the first and the last tenth of training."""
+    if results.stored is not None:
+        rows = {row["label"]: row.get("dose") for row in results.stored["arms"].values()}
+        return {
+            name: [d[f"{what}_{when}"] for what in ("active", "q") for when in ("first", "last")]
+            for name, d in rows.items()
+            if d
+        }
+    guided = [arm.name for arm in results.design.arms if arm.guided]
+    return {
+        name: [_tenth(runs[name], metric, last) for metric in DOSE for last in (False, True)]
+        for name in guided
+        if any(DOSE[0] in row for run in runs.get(name, ()) for row in run.metrics)
+    }
+
+
+def _tenth(runs: Sequence[Run], metric: str, last: bool) -> float:
+    return float(np.mean([np.mean(_part(run, metric, last)) for run in runs if _logged(run, metric)]))
+
+
+def _logged(run: Run, metric: str) -> list[float]:
+    return [float(row[metric]) for row in run.metrics if metric in row]
+
+
+def _part(run: Run, metric: str, last: bool) -> list[float]:
+    found = _logged(run, metric)
+    part = max(1, len(found) // 10)
+    return found[-part:] if last else found[:part]
+
+
+def warnings(found: Mapping[str, Sequence[float]]) -> list[str]:
+    """A guide that never acted, beside its results: a tie of such an arm says nothing about guides."""
+    return [
+        f"{name}: q differed from 1 on {first:.1%} of the tokens in the first tenth of training and {last:.1%} in the last, so "
+        "this run trained like one without a guide."
+        for name, (first, last, *_) in found.items()
+        if max(first, last) < 0.001
+    ]
+
+
+# ------------------------------------------------------------------------------------------------------------------
+# tables
+
+
+def tables(results: Results, runs: Mapping[str, Sequence[Run]], found: Mapping[str, Sequence[float]]) -> list[Table]:
+    """Work and guides; training reward, gradient norms and zero-variance groups."""
+    rows = list(_stored_rows(results.stored) if results.stored is not None else _rows(runs))
+    if not rows:
+        return []
+    first = []
+    for row in rows:
+        q = found.get(row["arm"])
+        said = ["", ""] if q is None else [f"{q[0]:.1%}, {q[1]:.1%}", f"{q[2]:.4f}, {q[3]:.4f}"]
+        first.append([row["arm"], row["steps"], row["tokens"], row["seconds"], *said])
+    header = [
+        "arm",
+        "steps",
+        "tokens drawn, M",
+        "training, s",
+        "q not 1 on\nfirst, last tenth",
+        "mean q\nfirst, last tenth",
+    ]
+    note = "Tokens and seconds (by the clock) are means over runs."
+    names = ("reward first", "reward last", "norm early", "norm middle", "norm late", "dead first", "dead last")
+    second = [[row["arm"], *(cell(row[name]) for name in names)] for row in rows]
+    heads = ["arm", "training reward\nfirst tenth", "last tenth", "gradient norm\nearly third", "middle", "late"]
+    heads += ["zero-variance groups\nfirst tenth", "last tenth"]
+    about = (
+        "Training reward: mean of the samples that were drawn. Gradient norms are those before clipping. Zero-variance groups: the "
+        "share of the groups drawn in which all rewards are equal, so that no advantage is left."
+    )
+    return [Table(header=header, rows=first, notes=[note]), Table(header=heads, rows=second, notes=[about])]
+
+
+def _rows(runs: Mapping[str, Sequence[Run]]) -> Iterator[dict[str, Any]]:
+    for arm, mine in runs.items():
+        whole = [run for run in mine if run.metrics]
+        if not whole:
+            continue
+        row: dict[str, Any] = {"arm": arm, "steps": str(max(run.steps for run in whole))}
+        tokens, seconds = ([run.total(name) for run in whole] for name in ("rollout/tokens", "time/step_s"))
+        row |= {"tokens": _total(tokens, 1e6, 2), "seconds": _total(seconds, 1, 0)}
+        for short, metric in (("reward", "reward/mean"), ("dead", "reward/dead_group_share")):
+            for when in ("first", "last"):
+                row[f"{short} {when}"] = _over(whole, lambda run, m=metric, w=when: _part(run, m, w == "last"))
+        for i, when in enumerate(("early", "middle", "late")):
+            row[f"norm {when}"] = _over(
+                whole, lambda run, i=i: np.array_split(_logged(run, "optimizer/grad_norm"), 3)[i].tolist()
+            )
+        yield row
+
+
+def _total(found: Sequence[float | None], unit: float, digits: int) -> str:
+    known = [value for value in found if value is not None]
+    return f"{np.mean(known) / unit:,.{digits}f}" if known and len(known) == len(found) else ""
+
+
+def _over(runs: Sequence[Run], values: Any) -> Interval | None:
+    found = [values(run) for run in runs]
+    return over([float(np.mean(v)) for v in found]) if all(found) else None
+
+
+def _stored_rows(stored: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    for row in stored["arms"].values():
+        if row["seeds"]:
+            out = {"arm": row["label"], "steps": str(row["steps"]), "seconds": f"{row['train_seconds']:,.0f}"}
+            out["tokens"] = f"{row['tokens'] / 1e6:.2f}" if "tokens" in row else ""
+            places = [("reward", "reward", w) for w in ("first", "last")] + [
+                ("dead", "dead", w) for w in ("first", "last")
+            ]
+            for short, key, when in (*places, *(("norm", "grad_norm", w) for w in ("early", "middle", "late"))):
+                out[f"{short} {when}"] = interval(row[key][when]) if key in row else None
+            yield out
+
+
+# ------------------------------------------------------------------------------------------------------------------
+# learning curves and grids
+
+
+def configs_of(runs: Mapping[str, Sequence[Run]]) -> dict[str, dict[str, Any]]:
+    """Arm -> its configuration without the seed, flat."""
+    return {
+        arm: flat({k: v for k, v in mine[0].config.items() if k != "seed"})
+        for arm, mine in runs.items()
+        if mine[0].config
+    }
+
+
+def flat(tree: Config, before: str = "") -> dict[str, Any]:
+    """{"method": {"beta": 1}} -> {"method.beta": 1}."""
+    out: dict[str, Any] = {}
+    for key, value in tree.items():
+        out |= flat(value, f"{before}{key}.") if isinstance(value, Mapping) else {f"{before}{key}": value}
+    return out
+
+
+def learning(
+    configs: Mapping[str, Config], them: Mapping[str, Policy], base: str | None, k: int
+) -> dict[str, Any] | None:
+    """pass@1 and pass@k after so many steps, of arms that differ in their number of steps alone; over training seeds only."""
+    families: dict[str, list[tuple[int, str]]] = {}
+    for arm, row in configs.items():
+        if isinstance(row.get("steps"), int) and arm in them and len(them[arm].seeds) > 1:
+            families.setdefault(_rest(row, ("steps",)), []).append((row["steps"], arm))
+    lines = {}
+    for found in families.values():
+        if len({steps for steps, _ in found}) > 2:
+            ordered = [(steps, them[arm]) for steps, arm in sorted(found)]
+            lines[ordered[-1][1].name] = [(steps, p.passes[1], p.best, p.passes[k]) for steps, p in ordered]
+    if not lines or base not in them:
+        return None
+    home = them[base or ""]
+    best = home.best or home.passes[1]
+    return {"lines": lines, "base": (home.passes[1].value, best.value, home.passes[k].value)}
+
+
+def grids(configs: Mapping[str, Config], them: Mapping[str, Policy], k: int) -> list[dict[str, Any]]:
+    """The largest sets of arms that differ in exactly two keys of their recipe, four arms and two values of each at least."""
+    keys = sorted({key for row in configs.values() for key in row})
+    varying = [key for key in keys if len({str(row.get(key)) for row in configs.values()}) > 1]
+    found = [grid for a, b in combinations(varying, 2) for grid in _grids(configs, a, b)]
+    found.sort(key=lambda grid: -len(grid["arms"]))
+    kept: list[dict[str, Any]] = []
+    for grid in found:
+        names = set(grid["arms"].values())
+        if not any(names <= set(other["arms"].values()) for other in kept):
+            kept.append(grid)
+    for grid in kept:
+        for name, n in (("first", 1), ("last", k)):
+            grid[name] = {place: them[arm].passes[n].value for place, arm in grid["arms"].items() if arm in them}
+        places = [(r, c) for r in grid["rows"] for c in grid["columns"]]
+        grid["said"] = "; ".join(f"{r}, {c}: {grid['arms'].get((r, c), 'not run')}" for r, c in places)
+    return [grid for grid in kept if grid["first"]][:3]
+
+
+def _grids(configs: Mapping[str, Config], a: str, b: str) -> Iterator[dict[str, Any]]:
+    families: dict[str, dict[tuple[str, str], str]] = {}
+    for arm, row in configs.items():
+        if a in row and b in row:
+            families.setdefault(_rest(row, (a, b)), {})[str(row[a]), str(row[b])] = arm
+    for arms in families.values():
+        rows, columns = (sorted({pair[i] for pair in arms}, key=_by_value) for i in (0, 1))
+        if len(arms) >= 4 and len(rows) > 1 and len(columns) > 1:
+            yield {"row_key": a, "column_key": b, "rows": rows, "columns": columns, "arms": arms}
+
+
+def _rest(row: Config, without: Sequence[str]) -> str:
+    return str(sorted((key, str(value)) for key, value in row.items() if key not in without))
+
+
+def _by_value(text: str) -> tuple[float, str]:
+    try:
+        return float(text), text
+    except ValueError:
+        return float("inf"), text
+
+
+# ------------------------------------------------------------------------------------------------------------------
+# what was run
+
+
+def states(results: Results, runs: Mapping[str, Sequence[Run]]) -> Table | None:
+    """How far every run is."""
+    if not runs:
+        return None
+    seeds = sorted({run.seed for mine in runs.values() for run in mine})
+    rows = []
+    for arm, mine in runs.items():
+        known = {
+            run.seed: run.state + (", evaluated" if (arm, run.seed, "") in results.records else "") for run in mine
+        }
+        rows.append([arm, *(known.get(seed, "not run") for seed in seeds)])
+    return Table(header=["arm", *(f"seed {seed}" for seed in seeds)], rows=rows)
+
+
+def cards(results: Results, runs: Mapping[str, Sequence[Run]]) -> list[dict[str, str]]:
+    """Of every arm its facts, objective and configuration."""
+    out = []
+    for arm, mine in runs.items():
+        if mine[0].config:
+            entry = results.design.arm(arm)
+            why = f"\n\nWhy it is here: {entry.why}" if entry is not None and entry.why else ""
+            equation = (entry.equation if entry else "") or _equation(mine[0].config)
+            config = json.dumps(mine[0].config, indent=2, ensure_ascii=False, default=str)
+            out.append({"name": arm, "facts": _facts(mine), "equation": equation + why, "config": config})
+    return out
+
+
+def _facts(mine: Sequence[Run]) -> str:
+    facts = [f"training seed{'s' * (len(mine) > 1)} {', '.join(str(run.seed) for run in mine)}"]
+    seconds, tokens = (
+        [v for run in mine if (v := run.total(name)) is not None] for name in ("time/step_s", "rollout/tokens")
+    )
+    facts += [f"{np.mean(seconds):,.0f} s of training per seed"] * bool(seconds)
+    facts += [f"{np.mean(tokens) / 1e6:,.2f} M tokens drawn per seed"] * bool(tokens)
+    commits = dict.fromkeys(run.commit[:12] for run in mine if run.commit)
+    facts += [f"code {', '.join(commits)}"] * bool(commits)
+    if any({**run.config, "seed": None} != {**mine[0].config, "seed": None} for run in mine):
+        facts.append("its seeds differ in more than the seed; the first one's configuration is shown")
+    return "; ".join(facts)
+
+
+def _equation(config: Config) -> str:
+    """The objective of a run in words; "" for one that this version cannot read."""
+    from sage_rlvr.config import TrainConfig, decode
+    from sage_rlvr.errors import SageError
+
+    try:
+        return decode(TrainConfig, config).method.build().describe()
+    except (SageError, TypeError, ValueError, KeyError):
+        return ""
+
+
+def versions(runs: Mapping[str, Sequence[Run]]) -> list[tuple[str, str]]:
+    """Of the first run; and how many other sets there are."""
+    every = [dict(run.versions) for mine in runs.values() for run in mine if run.versions]
+    different = len({json.dumps(v, sort_keys=True) for v in every})
+    more = [("runs", f"were made under {different} different sets of versions; those of the first are listed")]
+    return [*(every[0].items() if every else ()), *(more if different > 1 else [])]
