@@ -24,6 +24,7 @@ from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM, PreTra
 
 from sage_rlvr.config import TrainConfig, decode
 from sage_rlvr.core.keys import Key
+from sage_rlvr.models.asking import Asking
 from sage_rlvr.models.policy import Tokens
 from sage_rlvr.models.sampler import sample
 from sage_rlvr.training.loop import Loop, train_step
@@ -114,17 +115,16 @@ def textbook_step(
 class Numbers:
     """A task whose problems are token lists: what the loop asks of a task, without text in between."""
 
-    def problem_id(self, problem: Any) -> str:
-        return str(problem)
+    name = "numbers"
 
-    def render(self, problem: Any) -> Any:
+    def problems(self, split: str) -> list[Any]:
+        return []
+
+    def prompt(self, problem: Any) -> Any:
         return problem
 
     def verify(self, problem: Any, completion: Any) -> Verdict:
         return Verdict("right" if reward_of(completion) else "wrong", "parity")
-
-    def solutions(self, problem: Any) -> list[str]:
-        return []
 
 
 class Passing(Tokens):
@@ -147,7 +147,8 @@ def make_loop(policy: PreTrainedModel, reference: PreTrainedModel, prompts: list
     config = decode(TrainConfig, tree)
     tokens = Passing(None, END, 0)  # type: ignore[arg-type]
     optimizer = Optimizer(policy, config.optimizer, 1000)
-    return Loop(config, config.method, policy, reference, tokens, Numbers(), prompts, optimizer, Key(0))
+    asking = Asking.of(Numbers(), tokens)
+    return Loop(config, config.method, policy, reference, tokens, Numbers(), asking, prompts, optimizer, Key(0))
 
 
 # --- timing -------------------------------------------------------------------------------------------------------------

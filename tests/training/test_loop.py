@@ -85,7 +85,7 @@ def textbook(loop: Loop, epochs: int, rate: float, beta: float, exact: bool = Fa
     """
     config, policy = loop.config.rollout, copy.deepcopy(loop.policy)
     problems = prompts_of_step(loop, 0)
-    prompts = [loop.tokens.encode(loop.task.render(p)) for p in problems]
+    prompts = [loop.tokens.encode(loop.task.prompt(p)) for p in problems]
     rollout = draw_rollout(loop, prompts, 0)
     size, temperature = config.group_size, config.temperature
     completions = [row[mask].tolist() for row, mask in zip(rollout.tokens, rollout.mask, strict=True)]
@@ -454,7 +454,7 @@ def test_a_loss_or_gradient_that_is_not_finite(
     for name, value in twin.optimizer.tensors().items():
         assert torch.equal(moments[name], value), name
     aside = json.loads((folder / "diverged" / "step-000002" / "batch.json").read_text())
-    assert aside["step"] == 2 and aside["prompts"] == [twin.task.render(p) for p in prompts_of_step(twin, 2)]
+    assert aside["step"] == 2 and aside["prompts"] == [twin.task.prompt(p) for p in prompts_of_step(twin, 2)]
     rollout = draw_rollout(twin, [twin.tokens.encode(p) for p in aside["prompts"]], 2)
     kept = load_file(folder / "diverged" / "step-000002" / "rollout.safetensors")
     assert torch.equal(kept["tokens"], rollout.tokens)

@@ -160,7 +160,7 @@ def test_only_marked_groups_are_kept_and_what_is_missing_is_refilled(make: Make,
             assert first == sum(c for _, c in draws[:n]) and count == 4 - kept
             kept += int(mixed[first : first + count].sum())
         assert drawn.refills == len(draws) - 1 <= 3 and (kept == 4 or drawn.refills == 3)
-        names = [loop.task.problem_id(p) for p in drawn.everything.problems]
+        names = [p.problem_id for p in drawn.everything.problems]
         assert len(set(names)) == len(names)
         again = draw_groups(loop, step)
         assert rows(again.everything) == rows(drawn.everything) and torch.equal(again.kept, drawn.kept)
@@ -324,7 +324,7 @@ def test_a_batch_set_aside_is_the_one_that_was_kept(
     with RunDir.open(folder, dump(loop.config)) as run, pytest.raises(TrainingDiverged, match="loss is nan"):
         train(loop.config, run, Silent())
     aside = json.loads((folder / "diverged" / "step-000001" / "batch.json").read_text())
-    assert aside["prompts"] == [loop.task.render(p) for p in groups.problems]
+    assert aside["prompts"] == [loop.task.prompt(p) for p in groups.problems]
     kept = load_file(folder / "diverged" / "step-000001" / "rollout.safetensors")
     assert torch.equal(kept["tokens"], groups.rollout.tokens) and torch.equal(kept["mask"], groups.rollout.mask)
     assert [row["step"] for row in read_metrics(folder)] == [0]

@@ -163,7 +163,7 @@ def replayed(config: TrainConfig, groups: list[Groups], args: Any) -> dict[str, 
         model=str(embedded_policy()),
         reward_funcs=verdicts,
         args=args,
-        train_dataset=Dataset.from_dict({"prompt": [task.render(p) for part in groups for p in part.problems[:count]]}),
+        train_dataset=Dataset.from_dict({"prompt": [task.prompt(p) for part in groups for p in part.problems[:count]]}),
         method=config.method,
         rollout_func=replay,
     )

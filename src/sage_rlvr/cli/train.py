@@ -74,6 +74,7 @@ class Train(FromRecipe):
         from sage_rlvr.models.policy import run_facts
         from sage_rlvr.progress import Silent, Terminal
         from sage_rlvr.runs import RunDir
+        from sage_rlvr.training.problems import files_of
 
         directory = self.run or RUNS / f"{self.recipe.stem}-s{config.seed}"
         on_trl = config.engine.name == "trl"
@@ -83,10 +84,8 @@ class Train(FromRecipe):
             session.note(config.method.describe())
         progress: Reporter = Silent() if self.quiet else Terminal(directory.name)
         facts = run_facts(config)
-        if config.data is not None:
-            from sage_rlvr.training.trl.data import facts as facts_of_rows
-
-            facts["data"] = facts_of_rows(config.data)
+        if files := files_of(config):
+            facts["data"] = files
         with closing(progress), RunDir.open(directory, dump(config), kind="train", fork=self.fork, data=facts) as run:
             if on_trl:
                 reached = _on_trl(config, run, directory, progress, _unheard if self.quiet else session.note)

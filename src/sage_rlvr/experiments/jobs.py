@@ -23,7 +23,7 @@ from typing import Any
 
 from sage_rlvr.config import TrainConfig, WorldConfig, dump
 from sage_rlvr.errors import ConfigError, DataError, SageError
-from sage_rlvr.evaluation.evaluate import EVALUATION_SEED, FRONTIER, evaluation_problems, world_identity
+from sage_rlvr.evaluation.evaluate import EVALUATION_SEED, FRONTIER, world_identity
 from sage_rlvr.evaluation.record import Record, load_record
 from sage_rlvr.models.policy import run_facts, weights_hash
 from sage_rlvr.runs import binding, differences
@@ -273,10 +273,10 @@ class Exact:
             )
         world = self.world.build()
         try:
-            chosen = evaluation_problems(world, self.split, EVALUATION_SEED, self.problems, self.draw)
+            chosen = world.draw(self.split, EVALUATION_SEED, self.problems, self.draw)
         except DataError as error:
             raise ConfigError(f"--problems {self.problems}: {error}") from error
-        return [world.problem_id(p) for p in chosen]
+        return [p.problem_id for p in chosen]
 
     def kept(self, path: Path, model: str) -> Record | None:
         """The record at `path` if it is whole, of these weights and problems and has these temperatures; else it is to be made."""

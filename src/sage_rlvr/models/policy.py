@@ -1,4 +1,4 @@
-"""What every engine shares: the policy and its tokens, what a task must offer, and the watch on a guide that does nothing."""
+"""What every engine shares: the policy and its tokens, and the watch on a guide that does nothing."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from functools import cached_property
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
@@ -26,26 +26,7 @@ from sage_rlvr.errors import ConfigError, suggest
 from sage_rlvr.models.folders import ADAPTER, ADAPTER_WEIGHTS, EMBEDDED, adapter_base, folder_of
 from sage_rlvr.models.sampler import Rollout
 from sage_rlvr.runs import file_sha256
-from sage_rlvr.verifiers import Verdict
-
-# Appended to a completion that never ended or holds an id without text, so that no verifier accepts it.
-NO_ANSWER = "\N{REPLACEMENT CHARACTER}"
-
-
-class TextTask(Protocol):
-    """A family of problems with a checkable answer. `Any` is the task's own problem type."""
-
-    def problem_id(self, problem: Any) -> str: ...
-
-    def render(self, problem: Any) -> str:
-        """The prompt."""
-        ...
-
-    def verify(self, problem: Any, completion: str) -> Verdict: ...
-
-    def solutions(self, problem: Any) -> list[str]:
-        """All right completions, where the task can enumerate them."""
-        ...
+from sage_rlvr.tasks.base import NO_ANSWER
 
 
 @dataclass(frozen=True)

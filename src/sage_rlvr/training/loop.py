@@ -26,10 +26,13 @@ from sage_rlvr.core.keys import Key
 from sage_rlvr.core.method import Method, advantages_of, objective, q_clamped, shape
 from sage_rlvr.core.signals import Batch, Signals
 from sage_rlvr.errors import TrainingDiverged
-from sage_rlvr.models.policy import TextTask, Tokens, load_policy
+from sage_rlvr.models.asking import Asking
+from sage_rlvr.models.policy import Tokens, load_policy
 from sage_rlvr.models.scoring import Scores, score
 from sage_rlvr.runs import RunDir, StopFlag, writing
+from sage_rlvr.tasks.base import Task
 from sage_rlvr.training.optimizer import Optimizer
+from sage_rlvr.training.problems import training_problems
 from sage_rlvr.training.reference import follow, kept_reference, load_reference, reference_metrics, restore_reference
 from sage_rlvr.training.rollouts import Groups, draw_groups, rollout_metrics, rows_of_groups
 from sage_rlvr.training.state import check_replaceable, checkpoint, load_tensors, model_tensors, resume, save_policy
@@ -46,7 +49,8 @@ class Loop:
     policy: PreTrainedModel
     reference: PreTrainedModel | None
     tokens: Tokens
-    task: TextTask
+    task: Task
+    ask: Asking
     problems: list[Any]
     optimizer: Optimizer
     key: Key
@@ -235,11 +239,11 @@ def build(config: TrainConfig) -> Loop:
     check_vocabulary(method, policy.config.vocab_size)
     policy.eval()  # dropout off: the policy that samples is the policy that is trained
     reference = load_reference(config, policy, tokens)
-    task = config.world.build()
-    problems = task.problems("train", config.world.data_seed, config.world.train_problems)
+    task, problems = training_problems(config)
+    asking = Asking.of(task, tokens)
     updates = config.steps * config.updates.epochs * config.updates.minibatches
     optimizer = Optimizer(policy, config.optimizer, updates)
-    return Loop(config, method, policy, reference, tokens, task, problems, optimizer, Key(config.seed))
+    return Loop(config, method, policy, reference, tokens, task, asking, problems, optimizer, Key(config.seed))
 
 
 def train(config: TrainConfig, run: RunDir, progress: Any) -> int:
@@ -296,7 +300,7 @@ def set_aside(loop: Loop, run: RunDir, step: int, error: TrainingDiverged) -> Tr
     rollout = groups.rollout
     folder = run.path / "diverged" / f"step-{step:06d}"
     tensors = {"tokens": rollout.tokens.contiguous(), "mask": rollout.mask.contiguous()}
-    listed = {"step": step, "error": str(error), "prompts": [loop.task.render(p) for p in groups.problems]}
+    listed = {"step": step, "error": str(error), "prompts": [loop.ask(p).text for p in groups.problems]}
     text = json.dumps(listed, indent=1)
     with writing(f"batch set aside ({error})", folder, len(text) + sum(t.nbytes for t in tensors.values())):
         folder.mkdir(parents=True, exist_ok=True)

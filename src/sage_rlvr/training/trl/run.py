@@ -33,17 +33,17 @@ from trl import __version__ as TRL
 
 from sage_rlvr.config import LoraConfig, TrainConfig
 from sage_rlvr.errors import ConfigError, suggest
+from sage_rlvr.models.asking import in_messages
 from sage_rlvr.models.folders import EMBEDDED, embedded_policy
-from sage_rlvr.models.policy import NO_ANSWER
+from sage_rlvr.models.policy import load_tokens
 from sage_rlvr.runs import RunDir, StopFlag
-from sage_rlvr.tasks import countdown as countdown_task
+from sage_rlvr.training.problems import TaskReward, training_problems
 from sage_rlvr.training.state import check_replaceable
 from sage_rlvr.training.trackers import check_installed, told_once
 from sage_rlvr.training.trl.arguments import check_fields, grpo_arguments, method_of, updates_a_step, world_size
 from sage_rlvr.training.trl.callbacks import RunCallback, newest_checkpoint, step_of
 from sage_rlvr.training.trl.model_card import facts, render, truncated
 from sage_rlvr.training.trl.trainer import SageTrainer
-from sage_rlvr.verifiers import countdown as countdown_verifier
 
 CHECKPOINTS = "trl"  # TRL's own checkpoints, in the run directory
 
@@ -125,7 +125,7 @@ def build(config: TrainConfig, folder: Path, say: Callable[[str], None] = lambda
             "'trl[vllm]'), or write engine.args.use_vllm false, and transformers samples"
         )
     tokenizer = load_tokenizer(where)
-    rows, reward = _world(config, tokenizer) if config.data is None else _data_set(config, where, tokenizer, say)
+    rows, reward = (_task if config.data is None else _data_set)(config, where, tokenizer, say)
     adapter = (Path(where) / "adapter_config.json").is_file()
     if adapter:  # the adapter of the SFT stage goes on being trained
         arguments.pop("model_init_kwargs")
@@ -246,19 +246,24 @@ def _precision(config: TrainConfig, arguments: dict[str, Any]) -> dict[str, Any]
 # ---- rows and reward
 
 
-def _world(config: TrainConfig, tokenizer: PreTrainedTokenizerBase) -> tuple[Dataset, Any]:
-    task = config.world.build()
-    problems = task.problems("train", config.world.data_seed, config.world.train_problems)
-    rows = Dataset.from_list([{"prompt": task.render(p), "problem": i} for i, p in enumerate(problems)])
+def _task(
+    config: TrainConfig, where: str, tokenizer: PreTrainedTokenizerBase, say: Callable[[str], None]
+) -> tuple[Dataset, Any]:
+    """Any task's problems as rows, asked as on the loop engine; a row's problem is its number."""
+    from sage_rlvr.tasks.chat import dry_render, fit_tokenizer
+    from sage_rlvr.tasks.prompts import FORMATS
 
-    def reward(completions: list[str], completion_ids: list[list[int]], problem: list[int], **_: Any) -> list[float]:
-        """1 for a right completion that ended by itself, as in the loop engine."""
-        ended = [ids[-1] == tokenizer.eos_token_id for ids in completion_ids]
-        texts = [text if end else text + NO_ANSWER for text, end in zip(completions, ended, strict=True)]
-        return [float(task.verify(problems[i], text).right) for i, text in zip(problem, texts, strict=True)]
-
-    reward.verifiers = (countdown_task, countdown_verifier)  # type: ignore[attr-defined]  # whose source the card hashes
-    return rows, reward
+    task, problems = training_problems(config, say)
+    ends = load_tokens(where).eos_ids
+    talks = in_messages(task, tokenizer)
+    ask: Callable[[Any], Any] = task.messages if talks else task.prompt  # type: ignore[attr-defined]
+    rows = Dataset.from_list([{"prompt": ask(problem), "problem": i} for i, problem in enumerate(problems)])
+    if talks:
+        form = getattr(task, "form", None) or FORMATS["as_is"]
+        for line in fit_tokenizer(tokenizer, form):
+            say(line)
+        dry_render(tokenizer, rows, form, longest_prompt(where, config.rollout.max_new_tokens), say=say)
+    return rows, TaskReward(task, problems, (int(tokenizer.eos_token_id), *ends))
 
 
 def _data_set(
