@@ -20,8 +20,8 @@ from matplotlib.figure import Figure
 
 from sage_rlvr.report import answers, browser, figures, runs, scores
 from sage_rlvr.report.markup import asset, escaped, template, to_html
-from sage_rlvr.report.policies import Policy, policies
 from sage_rlvr.report.samples import SampleSet, by_task, first_of_each, sample_sets
+from sage_rlvr.report.scores import Policy, policies
 from sage_rlvr.report.style import Looks, dark_twins, looks, png_of, svg_of
 from sage_rlvr.results import Results, Row, compare, tables, words
 from sage_rlvr.results.design import BASE
