@@ -211,6 +211,9 @@ class OptimizerConfig:
             _require(0 <= getattr(self, name) < 1, name, getattr(self, name), "must be in [0, 1)")
 
 
+Tracker = Literal["trackio", "wandb", "tensorboard"]
+
+
 @dataclass(frozen=True, kw_only=True)
 class CheckpointConfig:
     """every: steps between checkpoints (the last step always has one). keep: how many of the newest stay on disk."""
@@ -351,6 +354,7 @@ class TrainConfig:
     method. task: the name of a registered task and its arguments, in place of `world`, the generated problems of Countdown.
     data: rows of a data set in place of it, judged as mathematics.
     plugins: name -> SHA-256 of the user's files that registered parts; in a recipe the list of these files.
+    report_to: trackers that get the metrics too; a run may be continued with others.
     """
 
     seed: int = 0
@@ -366,9 +370,10 @@ class TrainConfig:
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     engine: EngineConfig = field(default_factory=EngineConfig)
+    report_to: tuple[Tracker, ...] = ()
     plugins: dict[str, str] = field(default_factory=plugins.loaded)
 
-    added: ClassVar[frozenset[str]] = frozenset({"plugins", "task"})  # see schema.dump
+    added: ClassVar[frozenset[str]] = frozenset({"plugins", "report_to", "task"})  # see schema.dump
 
     def __post_init__(self) -> None:
         _check_run(self, self.updates.epochs * self.updates.minibatches)
@@ -472,6 +477,9 @@ class FinetuneConfig:
     )
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     engine: EngineConfig = field(default_factory=lambda: EngineConfig(name="trl"))
+    report_to: tuple[Tracker, ...] = ()
+
+    added: ClassVar[frozenset[str]] = frozenset({"report_to"})
 
     def __post_init__(self) -> None:
         _positive(self, "epochs", "batch_size", "max_length")

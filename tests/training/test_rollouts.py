@@ -23,7 +23,7 @@ from sage_rlvr.training import loop as training
 from sage_rlvr.training import rollouts as engine
 from sage_rlvr.training.loop import Loop, build, train, train_step
 from sage_rlvr.training.rollouts import Groups, draw, draw_groups, problems_of_step, prompts_of_step, together
-from sage_rlvr.training.sft import model_tensors
+from sage_rlvr.training.state import model_tensors
 
 Recipe = Callable[..., Path]
 Make = Callable[..., Loop]
@@ -65,7 +65,7 @@ def make(write_recipe: Recipe, monkeypatch: pytest.MonkeyPatch) -> Make:
 
 def state(loop: Loop) -> dict[str, Tensor]:
     """Copies of weights and moments."""
-    return {name: t.clone() for name, t in (model_tensors(loop.policy) | loop.optimiser.tensors()).items()}
+    return {name: t.clone() for name, t in (model_tensors(loop.policy) | loop.optimizer.tensors()).items()}
 
 
 def same(a: dict[str, Tensor], b: dict[str, Tensor]) -> bool:
@@ -242,7 +242,7 @@ def test_the_gradient_is_that_of_the_kept_groups(make: Make) -> None:
         seen.append(torch.cat([p.grad.flatten() for p in loop.policy.parameters()]))  # type: ignore[union-attr]
         return {}
 
-    loop.optimiser.step = take  # type: ignore[method-assign]
+    loop.optimizer.step = take  # type: ignore[method-assign]
     train_step(loop, 0)
     assert wanted.abs().max() > 1e-3 and torch.allclose(seen[0], wanted, rtol=0, atol=1e-5)
 
@@ -294,8 +294,8 @@ def test_fewer_groups_share_the_updates_and_an_update_keeps_its_number(
     loop.method = replace(loop.method, rollout=some(max_refills=0))
     numbers: list[int] = []
     sizes: list[int] = []
-    inner, select = loop.optimiser.step, training.select
-    loop.optimiser.step = lambda number: numbers.append(number) or inner(number)  # type: ignore[method-assign,func-returns-value]
+    inner, select = loop.optimizer.step, training.select
+    loop.optimizer.step = lambda number: numbers.append(number) or inner(number)  # type: ignore[method-assign,func-returns-value]
     monkeypatch.setattr(
         training, "select", lambda whole, rows, logps: sizes.append(len(rows)) or select(whole, rows, logps)
     )

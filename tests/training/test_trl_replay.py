@@ -29,7 +29,7 @@ from datasets import Dataset
 
 from sage_rlvr.config import TrainConfig, load_config
 from sage_rlvr.errors import ConfigError
-from sage_rlvr.models.policy import embedded_policy
+from sage_rlvr.models.folders import embedded_policy
 from sage_rlvr.recipes import recipe
 from sage_rlvr.training import loop as engine
 from sage_rlvr.training.reference import follow

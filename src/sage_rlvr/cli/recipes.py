@@ -151,30 +151,18 @@ def check_verb(recipe: Path, tree: Mapping[str, Any], verb: str) -> None:
 
 
 def recipe_lines(config: TrainConfig | FinetuneConfig | SftConfig) -> list[str]:
-    """The resolved recipe, and of an RL recipe its objective and what its reference is loaded from."""
+    """The resolved recipe, and of an RL recipe its objective and what its reference is loaded from.
+
+    ConfigError where its guide can never fire on the policy, as far as the policy's config.json is here.
+    """
+    from sage_rlvr.models.folders import vocabulary_of
+    from sage_rlvr.training.watch import check_vocabulary
+
     lines = [to_yaml(config).rstrip()]
     if isinstance(config, TrainConfig):
+        check_vocabulary(config.method, vocabulary_of(config.model))
         lines += ["\n" + config.method.describe(), "\n" + reference_line(config)]
     return lines
-
-
-def loop_lines(config: TrainConfig | FinetuneConfig | SftConfig) -> list[str]:
-    """What a dry run says of a recipe that the engines of this package run: counts."""
-    unknown = "memory and hours are estimated for the engine trl alone"
-    if not isinstance(config, TrainConfig):
-        return [
-            "Work",
-            f"  {getattr(config, 'steps', 0):,} optimiser steps of {config.batch_size:,} examples",
-            f"  {unknown}",
-        ]
-    rollout, updates = config.rollout, config.updates.epochs * config.updates.minibatches
-    completions = config.steps * rollout.completions
-    return [
-        "Work",
-        f"  {config.steps:,} rollouts of {rollout.completions:,} completions, {config.steps * updates:,} optimiser steps",
-        f"  {completions:,} completions of at most {rollout.max_new_tokens:,} tokens",
-        f"  {unknown}",
-    ]
 
 
 def import_recipes(source: Path, out: Path | None, plain: bool) -> tuple[list[str], list[str], list[str]]:

@@ -17,7 +17,8 @@ from sage_rlvr.errors import ConfigError, DataError, suggest
 from sage_rlvr.evaluation.exact import probabilities, sampled_counts, solution_logps
 from sage_rlvr.evaluation.normalizers import log_normalizers
 from sage_rlvr.evaluation.record import Record
-from sage_rlvr.models.policy import EMBEDDED, load_policy, weights_hash
+from sage_rlvr.models.folders import EMBEDDED
+from sage_rlvr.models.policy import load_policy, weights_hash
 from sage_rlvr.runs import versions
 from sage_rlvr.stats.intervals import wilson
 from sage_rlvr.tasks.base import Task

@@ -26,7 +26,7 @@ from sage_rlvr.errors import ConfigError, DataError, SageError
 from sage_rlvr.evaluation.evaluate import EVALUATION_SEED, FRONTIER, world_identity
 from sage_rlvr.evaluation.record import Record, load_record
 from sage_rlvr.models.policy import run_facts, weights_hash
-from sage_rlvr.runs import differences
+from sage_rlvr.runs import binding, differences
 
 POLL_SECONDS = 0.5
 STOP_SECONDS = 20.0
@@ -76,7 +76,7 @@ class Job:
     def _other_settings(self) -> dict[str, tuple[Any, Any]]:
         """Differences of the run that stands here. A local policy is known by its weights, wherever its folder lies."""
         facts = self.facts()
-        found = differences(facts["config"], as_read_back(dump(self.config)))
+        found = differences(binding(facts["config"]), binding(as_read_back(dump(self.config))))
         data = differences({"data": facts["data"]}, as_read_back({"data": run_facts(self.config)}))
         data = {place: pair for place, pair in data.items() if "(absent)" not in pair}  # what only one version notes
         if not data and "model_sha256" in facts["data"]:

@@ -22,7 +22,8 @@ from sage_rlvr.core.guides import band_of
 from sage_rlvr.core.keys import Key
 from sage_rlvr.errors import DataError
 from sage_rlvr.evaluation.evaluate import EVALUATION_SEED, Target
-from sage_rlvr.models.policy import EMBEDDED, load_policy
+from sage_rlvr.models.folders import EMBEDDED
+from sage_rlvr.models.policy import load_policy
 from sage_rlvr.stats.intervals import Interval, column_intervals
 from sage_rlvr.studies.guides.completions import INVERSE_TEMPERATURES, Atoms, collect
 from sage_rlvr.studies.guides.signals import FAMILIES, TRAINABLE, Family, Kind, Variant, features, placebo

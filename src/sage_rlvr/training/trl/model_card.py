@@ -15,7 +15,7 @@ from typing import Any
 
 from sage_rlvr.core.anchor import Anchor
 from sage_rlvr.core.guides import is_flat
-from sage_rlvr.training.sft import CARD
+from sage_rlvr.training.state import CARD
 from sage_rlvr.verifiers import MATHEMATICS
 
 # Fields of GRPOConfig that decide what is optimised or sampled, whoever set them.
@@ -108,7 +108,7 @@ def render(found: dict[str, Any]) -> str:
     lines += _objective(found)
     for name, digest in found["rewards"].items():
         lines.append(f"- reward `{name}`: source SHA-256 {digest}")
-    lines += [f"- optimiser steps {found['steps']}, ranks {found['ranks']}", ""]
+    lines += [f"- optimizer steps {found['steps']}, ranks {found['ranks']}", ""]
     if found["truncated_sampling"]:
         cuts = ", ".join(found["truncated_sampling"])
         lines += [
