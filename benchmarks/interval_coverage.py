@@ -338,7 +338,7 @@ def relabelled_checkpoints(times: int = 400, samples: int = SAMPLES) -> dict[tup
             for world in (WORLDS[0], WORLDS[3]):
                 p = rng.choice(world.draw(), (times, n))
                 halves = table[rng.binomial(samples, p)], table[rng.binomial(samples, p)]
-                shares.append(np.mean([paired(a, b).verdict == "better" for a, b in zip(*halves, strict=True)]))
+                shares.append(np.mean([paired(a, b).outcome == "better" for a, b in zip(*halves, strict=True)]))
             out[n, k] = float(max(shares))
     return out
 
@@ -368,9 +368,9 @@ def coverage_discoveries(
 
 
 RULES: Mapping[str, Callable[[Floats, Floats], bool]] = {
-    "methods: paired_seeds": lambda a, b: paired_seeds(a, b).verdict == "better",
+    "methods: paired_seeds": lambda a, b: paired_seeds(a, b).outcome == "better",
     "methods: P(A > B) above 1/2": lambda a, b: (
-        probability_of_improvement(a, b, over="training seeds").verdict == "above 1/2"
+        probability_of_improvement(a, b, over="training seeds").outcome == "better"
     ),
 }
 

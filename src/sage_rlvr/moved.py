@@ -36,26 +36,24 @@ MODULES = {
     "engines.scatter": "studies.anchor.variances",
     "engines.scoring": "models.scoring",
     "engines.sft": "training.sft",
-    "engines.shapes": "models.shapes",
     "engines.trl": "training.trl",
     "engines.trl.advantages": "training.trl.advantages",
-    "engines.trl.card": "training.trl.card",
+    "engines.trl.card": "training.trl.model_card",
     "engines.trl.data": "training.trl.data",
-    "engines.trl.diary": "training.trl.diary",
-    "engines.trl.dry_run": "training.trl.dry_run",
-    "engines.trl.estimate": "training.trl.estimate",
-    "engines.trl.mapping": "training.trl.mapping",
-    "engines.trl.metrics": "training.trl.metrics",
-    "engines.trl.objective": "training.trl.objective",
-    "engines.trl.ranks": "training.trl.ranks",
-    "engines.trl.reference": "training.trl.reference",
-    "engines.trl.refusals": "training.trl.refusals",
+    "engines.trl.diary": "training.trl.callbacks",
+    "engines.trl.dry_run": "training.dry_run",
+    "engines.trl.mapping": "training.trl.arguments",
+    "engines.trl.metrics": "training.trl.callbacks",
+    "engines.trl.objective": "training.trl.state",
+    "engines.trl.ranks": "training.trl.callbacks",
+    "engines.trl.reference": "training.trl.reference_model",
+    "engines.trl.refusals": "training.trl.checks",
     "engines.trl.rows": "tasks.rows",
     "engines.trl.run": "training.trl.run",
-    "engines.trl.sampling": "training.trl.sampling",
-    "engines.trl.settings": "training.trl.settings",
+    "engines.trl.sampling": "training.trl.dynamic_sampling",
+    "engines.trl.settings": "training.trl.arguments",
     "engines.trl.sft": "training.trl.sft",
-    "engines.trl.shaping": "training.trl.shaping",
+    "engines.trl.shaping": "training.trl.batch",
     "engines.trl.trainer": "training.trl.trainer",
     "engines.truncation": "models.truncation",
     "evaluation.anatomy": "stats.samples.anatomy",
@@ -91,29 +89,23 @@ MODULES = {
     "tasks.mathematics": "tasks.math",
     "theory.tilts": "theory.reweighting",
     "verbs.doctor": "cli.doctor",
-    "verbs.found": "cli.found",
     "verbs.guides": "studies.guides.command",
-    "verbs.plans": "cli.plans",
     "verbs.recipes": "cli.recipes",
     "verbs.records": "cli.records",
-    "verbs.report": "cli.report",
-    "verbs.report_samples": "cli.report_samples",
-    "verbs.stores": "cli.stores",
-    "verbs.tables": "cli.tables",
 }  # old module: new module, both below sage_rlvr
 EVALUATION = {
     "stats.budget": "budget_differences check_budget",
     "stats.comparison": (
-        "Comparison adjust excludes holm over_data_sets paired paired_counts paired_seed_counts "
-        "paired_seeds sentence sign_flip_p signed"
+        "Comparison excludes holm paired paired_counts paired_seed_counts "
+        "paired_seeds sign_flip_p signed"
     ),
     "stats.curves": (
-        "CurveComparison Improvement curve_sentence improvement_sentence paired_count_curve paired_curve "
+        "CurveComparison Improvement paired_count_curve paired_curve "
         "probability_of_improvement seed_ks seeds_curve"
     ),
     "stats.frontier": (
         "AtEqualPass1 FrontierGap FrontierPoint Gap GapCurve at_equal_pass1 best_pass1 "
-        "compare_count_frontiers compare_frontiers count_frontier frontier frontier_sentence gap_curve "
+        "compare_count_frontiers compare_frontiers count_frontier frontier gap_curve "
         "gap_near gap_to_frontier passk_at variety"
     ),
     "stats.intervals": (

@@ -10,15 +10,15 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from rich.console import Console
 
 from sage_rlvr import runs
 from sage_rlvr.cli import app as cli
-from sage_rlvr.cli import tables
 from sage_rlvr.cli.app import main
+from sage_rlvr.cli.compare import print_table
+from sage_rlvr.cli.session import Session
 from sage_rlvr.cli.train import Train
 from sage_rlvr.config import TrainConfig, dump, load_config
 from sage_rlvr.errors import DataError
@@ -26,7 +26,8 @@ from sage_rlvr.evaluation import record as records
 from sage_rlvr.evaluation.record import Record, load_record
 from sage_rlvr.models import policy as engine_base
 from sage_rlvr.models.policy import load_policy
-from sage_rlvr.report import Arm, Result, Support, results_table, seeds_table, summarise, summarise_seeds
+from sage_rlvr.results import Results
+from sage_rlvr.results.tables import scores
 from sage_rlvr.runs import RunDir, read_metrics
 from sage_rlvr.stats.passk import pass_at_k
 
@@ -81,7 +82,7 @@ def test_train_eval_and_compare(write_recipe: Recipe, tmp_path: Path, warm_polic
     assert call("compare", "base=base.npz", "runs/free-s0", "GRPO=runs/grpo-s0", "--k", 16, "--out", "page") == 0
     out, _ = said(capsys)
     assert "free-s0" in out and "GRPO" in out and re.search("better|worse|tied", out)
-    assert (tmp_path / "page" / "report.html").exists() and (tmp_path / "page" / "result.json").exists()
+    assert (tmp_path / "page" / "report.html").exists() and (tmp_path / "page" / "summary.json").exists()
 
 
 def test_edits_on_the_command_line(write_recipe: Recipe, capsys: Capture) -> None:
@@ -429,36 +430,18 @@ def test_a_crash_has_a_code_of_its_own_and_its_traceback(
 # ---- what a terminal shows
 
 
-def several_arms(seed: int = 0) -> Result:
-    """A result with all that the demo's has: support, distinct answers, fifteen temperatures, long names."""
-    rng = np.random.default_rng(seed)
-    arms = []
-    for i, name in enumerate(("base", "no KL", "GRPO", "SAGE-Branch", "SAGE-Random")):
-        change = {} if i == 0 else {"preserved": 1220, "gained": 1812, "lost": 1510}
-        p = {t: tuple(rng.beta(0.4 + 0.1 * i, 2, 30).tolist()) for t in (0.05, 1.0)}
-        counts = Support(eps=1 / 256, correct=12_345, supported=1730, **change)
-        arms.append(Arm(name=name, ps=p, distinct=tuple(rng.uniform(5, 20, 30)), support=counts, trained=i > 0))
-    base = tuple(np.linspace(0.01, 0.5, 30).tolist())
-    arms[0] = Arm(name="base", ps={0.05: base, 1.0: base}, distinct=base, support=arms[0].support, trained=False)
-    return Result(arms=tuple(arms), problems=30, seed=seed)
-
-
 @pytest.mark.parametrize("width", [60, 80, 120])
 def test_a_table_fits_its_terminal(width: int) -> None:
     """No cell is cut, every shown value has its interval, and what did not fit is named."""
-    for table in (
-        results_table(summarise(several_arms())),
-        seeds_table(summarise_seeds([several_arms(s) for s in range(3)])),
-    ):
+    for folder in ("tier1", "cold"):
+        table = scores(Results.read(Path(__file__).parents[2] / "docs" / "results" / folder).stored or {})
         screen = Console(file=io.StringIO(), width=width)
-        tables._print_table(screen, table)
-        lines = screen.file.getvalue().splitlines()  # type: ignore[attr-defined]
-        body = lines[: next(i for i, line in enumerate(lines) if "Mean over" in line)]
-        left_out = [line for line in body if "in a wider terminal" in line]
-        shown = [line for line in body if line not in left_out and "page" not in line]
+        print_table(Session(out=screen), table)
+        body = screen.file.getvalue().splitlines()  # type: ignore[attr-defined]
+        shown = [line for line in body if "in a wider terminal" not in line and "page" not in line]
         assert not any("…" in line for line in body) and max(len(line.rstrip()) for line in shown) <= width
         for row in table.rows:
-            for cell in row[1:4]:  # at 60 columns at least pass@1, pass@8 and pass@64
+            for cell in row[1:4]:  # at 60 columns at least the seeds, pass@1 and pass@8
                 assert all(any(part in line for line in shown) for part in cell.split("\n"))
         named = " ".join(" ".join(body).split())
         assert all(" ".join(head.split()) in named or head.split("\n")[0] in named for head in table.header)
@@ -474,7 +457,7 @@ def test_compare_over_training_seeds(write_recipe: Recipe, warm_policy: Path, tm
     said(capsys)
     assert call("compare", "base=base.npz", "GRPO=g0.npz,g1.npz,g2.npz", "--k", 4, "--out", "page") == 0
     out, _ = said(capsys)
-    assert "These methods, over 3 training seeds" in out and "hold these 12 problems fixed" in out and "Holm" in out
+    assert "over 3 training seeds" in out and "hold these problems fixed" in out and "Holm" in out
     page = Path("page/report.html").read_text(encoding="utf-8")
-    assert all(Path("page", link).is_file() for link in re.findall(r'<a href="([^"]+)"', page))
-    assert len(json.loads(Path("page/seeds.json").read_text())["arms"]["GRPO"]["pass_at_k"]) == 3
+    assert all(Path("page", link).is_file() for link in re.findall(r'<a href="([^#"]+)"', page))
+    assert len(json.loads(Path("page/summary.json").read_text())["arms"]["GRPO"]["pass_by_seed"]) == 3

@@ -135,6 +135,13 @@ def texts(tree: ast.AST) -> list[str]:
     return plain + ["".join(v.value if isinstance(v, ast.Constant) else "{}" for v in n.values) for n in joined]
 
 
+def options_of(command: str) -> set[str]:
+    """What a command takes, as it is typed."""
+    kind = COMMANDS.get(FORMER.get(command, command))
+    names = {f.name.replace("_", "-") for f in fields(kind)} if kind else set()
+    return {"--help", *(f"--{name}" for name in names), *(f"--no-{name}" for name in names)}
+
+
 SOURCES = {path: ast.parse(path.read_text(encoding="utf-8")) for path in sorted(PACKAGE.rglob("*.py"))}
 
 
@@ -144,7 +151,9 @@ def test_commands_with_arguments_are_made_by_suggest_alone() -> None:
         for text in texts(tree):
             for command, rest in MENTION.findall(text):
                 assert command in {*COMMANDS, *FORMER, "study"}, f"{path.name}: {text}"
-                assert not re.search(r"--|/|\{|[A-Z]{3}", rest), f"{path.name}: write it with errors.suggest: {text}"
+                assert not re.search(r"\{|[A-Z]{3}", rest), f"{path.name}: write it with errors.suggest: {text}"
+                options = {word for word in rest.split() if word.startswith("--")}
+                assert options <= options_of(command), f"{path.name}: {text}"
 
 
 def test_what_suggest_is_given_are_commands_with_their_options() -> None:
@@ -156,5 +165,5 @@ def test_what_suggest_is_given_are_commands_with_their_options() -> None:
             if not words or not isinstance(words[0], str):
                 continue
             assert words[0] in COMMANDS, f"{path.name}: {words}"
-            known = {"--" + f.name.replace("_", "-") for f in fields(COMMANDS[words[0]])}
-            assert {w for w in words if isinstance(w, str) and w.startswith("--")} <= known, f"{path.name}: {words}"
+            options = {w for w in words if isinstance(w, str) and w.startswith("--")}
+            assert options <= options_of(words[0]), f"{path.name}: {words}"

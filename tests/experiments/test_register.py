@@ -57,11 +57,14 @@ def test_the_page_is_what_the_command_prints() -> None:
 
 
 def write(folder: Path, value: float, low: float, high: float, **changes: str) -> Path:
-    row = {"a": "A", "b": "B", "metric": "pass@1"} | changes
+    row = {"kind": "control", "a": "A", "b": "B", "metric": "pass@1", "p": 0.04} | changes
+    arms = {key: {"label": key.upper(), "recipe": "", "why": "", "seeds": [0, 1, 2]} for key in "abc"}
+    whole = {"schema": 1, "tier": "t", "notes": "", "control": "b", "seeds": [0, 1, 2], "base": None, "arms": arms, "away": {}}
+    whole |= {"relabelled": {"splits": 0}}
     gap = {"value": value, "low": low, "high": high, "level": 0.95, "over": "training seeds", "n": 3}
     for name in ("old", "new"):
         (folder / name).mkdir(exist_ok=True)
-        (folder / name / "summary.json").write_text(json.dumps({"comparisons": [row | {"difference": gap}]}))
+        (folder / name / "summary.json").write_text(json.dumps(whole | {"comparisons": [row | {"difference": gap}]}))
     path = folder / "register.yaml"
     path.write_text(
         "questions:\n  - {question: q, a: A, b: B, metric: pass@1, raised_by: {results: old}, asked_of: {results: new}}\n"
@@ -84,7 +87,7 @@ def test_what_is_not_there_is_named(tmp_path: Path) -> None:
         answers(write(tmp_path, 0.1, 0.0, 0.2, b="C"))
     path = write(tmp_path, 0.1, 0.0, 0.2)
     (tmp_path / "old" / "summary.json").write_text("{")
-    with pytest.raises(DataError, match="make it with: sage-rlvr sweep recipes/matrices/old"):
+    with pytest.raises(DataError, match=r"summary\.json cannot be read .* make it again with: sage-rlvr sweep"):
         answers(path)
     with pytest.raises(DataError, match="two seeds or more"):
         pooled_seeds([seed_interval([0.1]), seed_interval([0.1, 0.2])])

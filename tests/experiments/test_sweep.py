@@ -8,23 +8,27 @@ import json
 import math
 import shutil
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from rich.console import Console
 
 from sage_rlvr.cli.app import main
-from sage_rlvr.cli.found import gather
-from sage_rlvr.cli.records import named_records
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.evaluation.record import Record, load_record, save_record
 from sage_rlvr.experiments import demo
 from sage_rlvr.experiments import jobs as work
 from sage_rlvr.experiments import sweep as module
 from sage_rlvr.experiments.jobs import Task, run_tasks
-from sage_rlvr.experiments.summary import between, choose, raw_kl, read_folder, relabelled, summarise, write_summary
 from sage_rlvr.experiments.sweep import Sweep, adoptable, dry_lines, line, plan, run, table
+from sage_rlvr.report import write_summary
+from sage_rlvr.results import Results, compare
+from sage_rlvr.results.comparisons import between
+from sage_rlvr.results.read import raw_kl
+from sage_rlvr.results.summary import choose, relabelled, summary_of
 
 MATRIX = """
 tier: small
@@ -99,6 +103,11 @@ def states(sweep: Sweep) -> dict[str, str]:
     return {cell.job.directory.name: sweep.status(cell) for cell in sweep.cells}
 
 
+def summarise(path: Path) -> dict[str, Any]:
+    results = Results.read(path)
+    return summary_of(results, compare(results))
+
+
 # ---- the machinery
 
 
@@ -113,7 +122,7 @@ def test_it_makes_what_is_missing_and_only_that(
     runs = [Path(words[words.index("--run") + 1]).name for words in started if words[0] == "train"]
     assert runs == ["grpo-s0", "branch-s0", "grpo-s1", "branch-s1", "grpo_no_kl-s0", "grpo_no_kl-s1"]  # added ones last
     text = capsys.readouterr().out
-    assert "ADDED, GRPO without its KL" in text and "cannot be told (two training seeds" in text
+    assert "ADDED, GRPO without its KL" in text and "two training seeds: a claim about methods needs at least three" in text
     facts = json.loads((out / "matrix.json").read_text(encoding="utf-8"))
     assert [cell["status"] for cell in facts["cells"]] == ["evaluated"] * 6 and facts["base_evaluated"] == [""]
     assert {arm["name"]: arm["no_kl"] for arm in facts["arms"]}["branch"] == "grpo_no_kl"
@@ -121,13 +130,13 @@ def test_it_makes_what_is_missing_and_only_that(
     record = load_record(out / "evaluations" / "grpo-s1.npz")
     p = np.array([math.fsum(np.exp(row)) for row in record.logps[1.0]])
     assert found["arms"]["grpo"]["pass_by_seed"]["1"]["8"] == pytest.approx(np.mean(1 - (1 - p) ** 8))
-    assert found["not_run"] == [] and "nothing: every cell" in (out / "summary.md").read_text(encoding="utf-8")
+    assert found["not_run"] == [] and "every run of the design is there" in (out / "summary.md").read_text(encoding="utf-8")
 
     fewer = dry_lines(plan(matrix(ACTS, ("evaluate: {problems: 6", "evaluate: {problems: 5")), out))
     assert any(f"REPLACES 7 evaluations in {out / 'evaluations'} (base.npz, " in said for said in fewer)
     assert not any("REPLACES" in said for said in dry_lines(plan(matrix(ACTS), out)))
-    name, [record] = named_records(f"G={out / 'runs' / 'grpo-s1'}", "test")  # by the run's folder
-    assert name == "G" and record.meta == load_record(out / "evaluations" / "grpo-s1.npz").meta
+    named = Results.read(f"G={out / 'runs' / 'grpo-s1'}", f"B={out / 'evaluations' / 'base.npz'}", apart=True)
+    assert named.records["G", 0, ""].meta == load_record(out / "evaluations" / "grpo-s1.npz").meta  # by the run's folder
 
     started.clear()  # again: nothing to do
     assert run(plan(path, out), 1, screen()) and not started
@@ -173,8 +182,8 @@ def test_it_makes_what_is_missing_and_only_that(
     shown = summarise(tmp_path / "temperatures")["arms"]["grpo"]
     assert [point["temperature"] for point in shown["frontier"]] == [1.0]
     assert shown["pass"] == summarise(out)["arms"]["grpo"]["pass"]
-    found = gather([str(tmp_path / "temperatures")], {})
-    assert {tuple(r.logps) for policy in found.arms.values() for r in policy.records.values()} == {(1.0,)}
+    found = Results.read(tmp_path / "temperatures")
+    assert {tuple(record.logps) for record in found.records.values()} == {(1.0,)}
 
 
 @pytest.mark.slow
@@ -210,8 +219,8 @@ def test_a_failure_is_printed_and_the_others_go_on(
 def test_what_did_not_run_is_said(tmp_path: Path, matrix: Callable[..., Path]) -> None:
     sweep = plan(matrix(), tmp_path / "out")
     assert set(states(sweep).values()) == {"not run"} and not (tmp_path / "out").exists()
-    assert line(sweep).startswith("sweep: 0/12 steps, 0 of 6 cells complete, about")
-    assert line(sweep).endswith("CPU minutes of training left, evaluation not counted")
+    assert line(sweep).startswith("sweep: 0/12 steps, 0 of 6 cells complete, time left is known after the first steps")
+    assert line(sweep).endswith("evaluation not counted")
     dry = module.dry_lines(sweep)
     assert dry[-3].startswith("  ADDED: ") and dry[-2].startswith("  to decline ADDED arms: `controls: none` in ")
     declined = plan(matrix(("controls: [no_kl]", "controls: none")), tmp_path / "out")
@@ -221,15 +230,10 @@ def test_what_did_not_run_is_said(tmp_path: Path, matrix: Callable[..., Path]) -
     assert said(console).count("not run") == 6
     module._write_recipes(sweep)
     module.note(sweep)
-    text = "\n".join(module.closing_lines(write_summary(sweep.out)))
-    assert (
-        "not run: GRPO s0: not run, SAGE-Branch s0: not run" in text
-        and "the control has 0 evaluated seeds; splitting" in text
-    )
+    write_summary(sweep.out)
     page = (sweep.out / "summary.md").read_text(encoding="utf-8")
-    assert (
-        page.count("| GRPO | 0 of 2 | not run | not run |") == 1 and "\n0 of 6 cells complete; see Not run.\n" in page
-    )
+    assert page.count("| GRPO | 0 of 2 | not run | not run |") == 1 and "\n0 of 6 runs complete.\n" in page
+    assert "- GRPO s0: not run\n- SAGE-Branch s0: not run" in page and "the control has 0 evaluated seeds; splitting" in page
     facts = json.loads((sweep.out / "matrix.json").read_text(encoding="utf-8"))
     for cell, status in zip(facts["cells"], ("trained", "2/2", "1/2"), strict=False):
         cell["status"] = status
@@ -299,10 +303,7 @@ def test_the_folder_of_a_demo_is_taken_as_it_is(
         "rollout": "{prompts_per_step: 4, group_size: 4, max_new_tokens: 8}",
     }
     edits["world"] = "{counts: {2: 1.0}, max_number: 12, max_target: 144, train_problems: 60}"
-    words = [word for name, value in edits.items() for word in (f"--{name}", value)]
-    jobs = demo.plan(tmp_path / "demo", (0, 1), {"GRPO": "grpo.yaml"}, words)
-    run_tasks([job.task() for job in jobs], 1)
-    demo.evaluate_all(tmp_path / "demo", jobs, 6, screen())
+    assert run(demo.plan(tmp_path / "demo", (0, 1), ["grpo"], list(edits.items()), 6), 1, screen())
     found = states(plan(matrix(), tmp_path / "demo"))
     assert found["grpo-s0"] == found["grpo-s1"] == "evaluated" and found["branch-s0"] == "not run"
     # but not one whose weights are others by now, however complete it looks
@@ -384,12 +385,11 @@ def test_verdicts_are_paired_by_seed_and_holm_runs_over_all(tmp_path: Path) -> N
         tmp_path, {"control": control, "other": [p + 0.1 + e for p, e in zip(control, (0, 1e-4, -1e-4), strict=True)]}
     )
     found = summarise(folder)
-    first = found["comparisons"][0]
-    assert (first["kind"], first["a"], first["b"], first["metric"]) == ("control", "other", "control", "pass@1")
-    assert (
-        first["difference"]["value"] == pytest.approx(0.05) and first["verdict"] == "better"
-    )  # half of 0.1: two problems
-    assert first["family"] == sum(c["p"] is not None for c in found["comparisons"]) and first["adjusted"] >= first["p"]
+    first = found["rows"][0]
+    assert (first["why"], first["a"], first["b"], first["metric"]["k"]) == ("control", "other", "control", 1)
+    assert first["difference"]["value"] == pytest.approx(0.05) and first["outcome"] == "better"  # half of 0.1: two problems
+    primary = [c for c in found["rows"] if c["family"] == "primary" and c["p"] is not None]
+    assert first["family_size"] == len(primary) and first["adjusted"] >= first["p"]
     assert found["arms"]["control"]["pass"]["1"]["value"] == pytest.approx((0.2 + 0.5) / 2)
     width = found["arms"]["control"]["pass"]["1"]["high"] - 0.35
     assert width == pytest.approx(4.302653 * 0.05 / math.sqrt(3), rel=1e-6)  # Student, two degrees of freedom
@@ -405,14 +405,11 @@ def test_scores_between_betas_are_linear_in_log_kl_and_nothing_is_read_outside()
 def test_a_guided_arm_is_held_against_its_method_at_the_same_raw_kl(tmp_path: Path) -> None:
     scores = {"control": [0.2, 0.21, 0.22], "strong": [0.4, 0.41, 0.42], "guided": [0.3, 0.31, 0.32]}
     folder = folder_of(tmp_path, scores, {"control": 0.1, "strong": 0.4, "guided": 0.2})
-    found = {(c["kind"], c["metric"]): c for c in summarise(folder)["comparisons"]}
-    matched = found["matched", "pass@1"]
-    assert matched["b"] == "control at the same raw KL" and matched["difference"]["value"] == pytest.approx(
-        0, abs=1e-12
-    )
-    assert found["control", "pass@1"]["difference"]["value"] == pytest.approx(0.05)
+    found = {(row.why, str(row.metric)): row.comparison for row in compare(Results.read(folder)) if row.a == "guided"}
+    assert found["matched", "pass@1 at the same raw KL"].difference.value == pytest.approx(0, abs=1e-12)
+    assert found["control", "pass@1"].difference.value == pytest.approx(0.05)
     away = folder_of(tmp_path / "away", scores, {"control": 0.1, "strong": 0.4, "guided": 0.5})
-    assert not any(c["kind"] == "matched" for c in summarise(away)["comparisons"])
+    assert not any(row.why == "matched" for row in compare(Results.read(away)))
 
 
 def test_near_temperature_one_an_arm_that_only_slides_gains_nothing(tmp_path: Path) -> None:
@@ -428,8 +425,10 @@ def test_near_temperature_one_an_arm_that_only_slides_gains_nothing(tmp_path: Pa
         rows = {t: [np.log(p * t), np.log([0.5])] for t in (0.25, 0.5, 1.0, 2.0)}  # twice as hot, twice the probability
         save_record(Record(load_record(path).meta, rows), path)
     found = summarise(folder)
-    near = {(one["a"], one["metric"]): one["difference"] for one in found["comparisons"] if one["kind"] == "near"}
-    assert {name for name, _ in near} == {"hot", "wide"}
+    rows = [row for row in compare(Results.read(folder)) if row.metric.at == "near"]
+    gaps = {(row.a, str(row.metric)): row.comparison.difference for row in rows}
+    near = {key: asdict(gap) for key, gap in gaps.items() if math.isfinite(gap.value)}
+    assert {name for name, _ in near} == {"hot", "wide"} and {row.a for row in rows} == {"hot", "wide", "far"}
     passk, distinct = "pass@256 at equal pass@1 near T = 1", "distinct in 256 at equal pass@1 near T = 1"
     for what in (passk, distinct):
         assert near["hot", what]["value"] == pytest.approx(0, abs=1e-8) and near["hot", what]["n"] == 3
@@ -439,7 +438,7 @@ def test_near_temperature_one_an_arm_that_only_slides_gains_nothing(tmp_path: Pa
     assert near["wide", distinct]["value"] == pytest.approx(np.mean(f) / 2, rel=1e-6)  # over two problems
     write_summary(folder)
     text = (folder / "summary.md").read_text(encoding="utf-8")
-    assert "far vs control (one of the two has no temperature" in text and "near T = 1**" in text
+    assert "cannot be told: far (one of the two has no temperature" in text
 
 
 def test_near_temperature_one_a_guided_arm_meets_its_method_and_its_placebo_and_added_placebos_meet_nobody(
@@ -452,7 +451,7 @@ def test_near_temperature_one_a_guided_arm_meets_its_method_and_its_placebo_and_
         arm |= {"plain": "plain", "placebo": "shuffled"} if arm["name"] == "mine" else {}
         arm |= {"why": "added"} if arm["name"] in ("shuffled", "beta") else {}
     (folder / "matrix.json").write_text(json.dumps(facts))
-    near = {(c["a"], c["b"]) for c in summarise(folder)["comparisons"] if c["kind"] == "near"}
+    near = {(row.a, row.b) for row in compare(Results.read(folder)) if row.metric.at == "near"}
     assert near == {
         ("plain", "control"),
         ("mine", "control"),
@@ -465,14 +464,15 @@ def test_near_temperature_one_a_guided_arm_meets_its_method_and_its_placebo_and_
 def test_one_arm_under_two_names_is_tied(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     even = folder_of(tmp_path / "even", {"control": rng.normal(0.3, 0.02, 6).tolist()})
-    found = relabelled(read_folder(even))
+    found = relabelled(Results.read(even))
     assert found["splits"] == 10 and found["tied"]["pass@1"] >= 9 and "A (seeds 0, 1, 2)" in found["first"][0]
     halves = folder_of(tmp_path / "halves", {"control": [0.1, 0.1001, 0.1002, 0.3, 0.3001, 0.3002]})
-    assert relabelled(read_folder(halves))["tied"]["pass@1"] < 10  # two different arms under one name are found out
+    assert relabelled(Results.read(halves))["tied"]["pass@1"] < 10  # two different arms under one name are found out
     few = folder_of(tmp_path / "few", {"control": [0.1] * 5})
-    assert relabelled(read_folder(few)) == {
-        "splits": 0, "why": "not run: the control has 5 evaluated seeds; splitting them in two halves of three needs 6",
-    }  # fmt: skip
+    assert relabelled(Results.read(few)) == {"splits": 0, "have": 5}
+    write_summary(few)
+    why = "not run: the control has 5 evaluated seeds; splitting them in two halves of three needs 6"
+    assert why in (few / "summary.md").read_text(encoding="utf-8")
 
 
 def test_what_was_logged_is_a_mean_of_its_part_of_the_run(tmp_path: Path) -> None:
@@ -493,8 +493,8 @@ def test_what_was_logged_is_a_mean_of_its_part_of_the_run(tmp_path: Path) -> Non
     assert [norm["value"] for norm in row["grad_norm"].values()] == [1.5, 3.0, 4.5]
     write_summary(folder)
     text = (folder / "summary.md").read_text(encoding="utf-8")
-    assert "| training reward, first tenth | last tenth | test pass@1 |" in text and "| 4.500 (" in text
-    assert "| 0.700 (0.700 to 0.700) |" in text and "## Controls\n\n- none was added\n" in text
+    assert "| training reward,<br>first tenth | last tenth | test pass@1 |" in text and "| 4.500<br>" in text
+    assert "| 0.700<br>0.700–0.700 |" in text and "## Controls\n\n- none was added" in text
 
 
 def test_raw_kl_is_that_of_the_last_tenth() -> None:
@@ -503,7 +503,7 @@ def test_raw_kl_is_that_of_the_last_tenth() -> None:
 
 
 def test_the_choice_takes_the_higher_frontier(tmp_path: Path) -> None:
-    folder = read_folder(folder_of(tmp_path, {"control": [0.2] * 2, "a": [0.1] * 2, "b": [0.12] * 2}))
+    folder = Results.read(folder_of(tmp_path, {"control": [0.2] * 2, "a": [0.1] * 2, "b": [0.12] * 2}))
     by_pass1 = choose(folder, ("a", "b"), "pass@1")
     assert by_pass1 == pytest.approx({"a": 0.3, "b": 0.31})
     assert choose(folder, ("a",), "frontier") == pytest.approx({"a": 0.0})  # it is the base's own frontier

@@ -151,7 +151,18 @@ def write_demo(out: Path) -> Path:
         save_record(record, out / "evaluations" / f"{name}.npz")
     for name, rows in said["demo_metrics"].items():
         write_run(out / "runs" / name, rows)
+    (out / "matrix.json").write_text(json.dumps(_matrix_of_demo(said)))
     return out
+
+
+def _matrix_of_demo(said: Mapping[str, Any]) -> dict[str, Any]:
+    """What a demo writes down since it is a sweep of one seed."""
+    whole = matrix(said, set())
+    names = ("no_kl", "grpo", "sage_branch")
+    arms = [arm | {"placebo": None, "matched": []} for arm in whole["arms"] if arm["name"] in names]
+    cells = [cell for cell in whole["cells"] if cell["arm"] in names and cell["seed"] == 0]
+    evaluate = whole["evaluate"] | {"ood": []}
+    return whole | {"arms": arms, "cells": cells, "seeds": [0], "base_evaluated": [""], "evaluate": evaluate, "tier": "demo"}
 
 
 # ------------------------------------------------------------------------------------------------------------------

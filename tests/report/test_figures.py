@@ -1,115 +1,120 @@
-"""Figures: names that do not overlap, intervals that are drawn, SVG that can live inside a page."""
+"""Figures hold what they are given: marks, bands, scales, keys; and become SVG that a page can hold."""
 
 from __future__ import annotations
 
-from itertools import combinations
-
-import matplotlib
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from sage_rlvr.report.figures import (
-    frontier_figure,
-    gap_figure,
-    moving_mean,
-    passk_figure,
-    png_of,
-    svg_of,
-    training_figure,
-)
-from sage_rlvr.report.style import RC, spread
+from sage_rlvr.report import figures
+from sage_rlvr.report.style import PALETTE, dark_twins, looks, png_of, saved, svg_of
+from sage_rlvr.stats.curves import CurveComparison
 from sage_rlvr.stats.frontier import FrontierPoint, GapCurve
 from sage_rlvr.stats.intervals import Interval
 
 KS = (1, 4, 16, 64, 256)
+NAMES = ["base", "no KL", "GRPO", "SAGE-Branch", "placebo"]
+LOOKS = looks(NAMES)
 
 
-def boxes(figure):
-    with matplotlib.rc_context(RC):
-        figure.canvas.draw()
-        renderer = figure.canvas.get_renderer()
-        axes = figure.axes[0]
-        return {t.get_text(): matplotlib.text.Text.get_window_extent(t, renderer) for t in axes.texts if t.get_text()}
+def near(value: float, n: int = 300) -> Interval:
+    return Interval(value=value, low=value - 0.03, high=value + 0.03, level=0.95, over="problems", n=n)
 
 
-def test_end_labels_do_not_overlap_even_when_lines_meet():
+def test_an_arm_looks_the_same_wherever_it_appears_and_like_no_other():
+    many = looks(["base", *(f"arm {i}" for i in range(40))])
+    assert len({(look.color, look.marker) for look in many.values()}) == len(many)
+    assert looks(["base", "A"])["base"] == looks(["base", "B"])["base"] and many["base"].marker == "o"
+    few = list(looks(map(str, range(len(PALETTE)))).values())
+    assert len({look.color for look in few}) == len(PALETTE) and set(dark_twins()) >= {look.color for look in few}
+
+
+def test_lines_have_bands_and_a_key():
     mean = np.array([0.3, 0.5, 0.7, 0.8, 0.9])
-    curves = {
-        n: (KS, mean + 0.001 * i, mean - 0.03, mean + 0.03)
-        for i, n in enumerate(["base", "no KL", "GRPO", "SAGE-Branch", "placebo"])
-    }
-    figure = passk_figure(curves)
-    placed = boxes(figure)
-    assert set(placed) == set(curves)
-    assert not any(a.overlaps(b) for a, b in combinations(placed.values(), 2))
-    assert max(b.x1 for b in placed.values()) <= figure.bbox.x1
-    assert len(figure.axes[0].collections) == 5  # one band an arm
+    figure = figures.over_k(LOOKS, {name: (KS, mean, mean - 0.03, mean + 0.03) for name in NAMES})
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == NAMES
+    assert len(figure.axes[0].collections) == 5 and figure.axes[0].get_xlabel() == "k (samples per problem)"
 
 
-def test_frontier_labels_keep_apart():
-    base = [
-        FrontierPoint(temperature=t, pass1=x, passk=y)
-        for t, x, y in [(0.1, 0.39, 0.74), (0.4, 0.33, 0.9), (1.0, 0.22, 0.96), (1.2, 0.21, 0.965)]
-    ]
-    near = lambda v, n: Interval(value=v, low=v - 0.03, high=v + 0.03, level=0.95, over="problems", n=n)  # noqa: E731
-    arms = {
-        name: (near(0.40 + 0.005 * i, 300), near(0.85 + 0.004 * i, 300))
-        for i, name in enumerate(["GRPO", "SAGE-Branch", "placebo"])
-    }
-    placed = boxes(frontier_figure(base, arms))
-    assert {"GRPO", "SAGE-Branch", "placebo", "base at T = 0.1", "0.4", "1", "1.2"} == set(placed)
-    assert not any(a.overlaps(b) for a, b in combinations(placed.values(), 2))
+def test_the_frontier_has_every_policy_and_every_seed():
+    points = [FrontierPoint(temperature=t, pass1=t / 3, passk=1 - t / 4) for t in (0.2, 0.5, 1.0)]
+    marks = [(0.25, 0.3), (0.3, 0.31), (0.35, 0.29)]
+    arms = {"GRPO": (near(0.3), near(0.9))}
+    figure = figures.frontier(
+        LOOKS,
+        "base",
+        {"base": points, "GRPO": points},
+        arms,
+        256,
+        seeds={"GRPO": marks},
+        power=[(0.1, 0.9), (0.2, 0.5)],
+    )
+    (axes,) = figure.axes
+    drawn = [c.get_offsets().tolist() for c in axes.collections if len(c.get_offsets()) == 3]
+    np.testing.assert_allclose(drawn, [marks])
+    texts = {text.get_text() for text in axes.texts}
+    assert {"T = 0.2", "T = 1", "base, power-sharpened"} <= texts and axes.get_ylabel() == "pass@256"
 
 
-def test_of_many_temperatures_only_those_with_room_are_labelled():
+def test_of_many_temperatures_only_those_with_room_are_labeled():
     crowded = [FrontierPoint(temperature=0.5 + t / 20, pass1=0.2 - t / 500, passk=0.95) for t in range(11)]
     base = [FrontierPoint(temperature=0.1, pass1=0.3, passk=0.5), *crowded]
-    near = Interval(value=0.3, low=0.28, high=0.32, level=0.95, over="problems", n=300)
-    placed = boxes(frontier_figure(base, {"GRPO": (near, near)}))
-    assert {"base at T = 0.1", "1", "GRPO"} <= set(placed) and len(placed) < len(base)
-    assert not any(a.overlaps(b) for a, b in combinations(placed.values(), 2))
+    texts = {t.get_text() for t in figures.frontier(LOOKS, "base", {"base": base}, {}, 8).axes[0].texts}
+    assert {"T = 0.1", "T = 1"} <= texts and len(texts) < len(base)
 
 
-def test_every_training_seed_has_its_mark():
-    base = [FrontierPoint(temperature=t, pass1=t / 3, passk=1 - t / 4) for t in (0.2, 0.5, 1.0)]
-    near = Interval(value=0.3, low=0.2, high=0.4, level=0.95, over="training seeds", n=3)
-    marks = [(0.25, 0.3), (0.3, 0.31), (0.35, 0.29)]
-    figure = frontier_figure(base, {"GRPO": (near, near)}, seeds={"GRPO": marks})
-    drawn = [c.get_offsets().tolist() for c in figure.axes[0].collections if len(c.get_offsets()) == 3]
-    np.testing.assert_allclose(drawn, [marks])
+def test_differences_share_their_scale_with_zero_in_it():
+    line = np.linspace(0.2, 0.4, 5)
+    gap = GapCurve(pass1=line, difference=line, low=line - 0.01, high=line + 0.01, level=0.95, seeds=3)
+    band = CurveComparison(
+        ks=KS,
+        difference=-line,
+        low=-line - 0.1,
+        high=-line + 0.1,
+        level=0.95,
+        outcomes=("tied",) * 5,
+        over="problems",
+        n=9,
+    )
+    limits = figures.limits_of([gap, band])
+    assert limits[0] < -0.5 and limits[1] > 0.41
+    for found in (gap, band):
+        (axes,) = figures.difference(LOOKS, ("GRPO", "no KL"), found, "difference", limits).axes
+        assert axes.get_ylim() == limits and axes.get_title(loc="left") == "GRPO − no KL"
+        assert axes.lines[1].get_color() == LOOKS["GRPO"].color
 
 
-def test_many_arms_get_a_key_and_no_names_on_each_other():
-    base = [FrontierPoint(temperature=t, pass1=t / 3, passk=1 - t / 4) for t in (0.2, 0.5, 1.0)]
-    near = Interval(value=0.3, low=0.28, high=0.32, level=0.95, over="training seeds", n=3)
-    names = ["no KL", "GRPO", "SAGE-Branch", "Placebo", "SAGE-Token"]
-    figure = frontier_figure(base, dict.fromkeys(names, (near, near)))
-    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["base", *names]
-    assert not set(boxes(figure)) & set(names)
-    few = frontier_figure(base, dict.fromkeys(names[:2], (near, near)))
-    assert not few.legends and set(names[:2]) <= set(boxes(few))
+def test_training_is_a_mean_of_seeds_and_no_spike_flattens_it():
+    runs = {
+        "GRPO": [
+            {"step": np.arange(3.0), "m": np.array([1.0, 2.0, 6.0])},
+            {"step": np.arange(1.0), "m": np.array([3.0])},
+        ]
+    }
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(figures.TRAINING, "m", ("M", "unit"))
+        figure = figures.training(LOOKS, runs, "m")
+    bold = max(figure.axes[0].lines, key=lambda line: line.get_linewidth())
+    assert bold.get_ydata().tolist() == [2.0, 2.0, 6.0] and figure.axes[0].get_ylabel() == "unit"
+    assert figures.training(LOOKS, {"GRPO": [{"step": np.arange(3.0)}]}, "reward/mean") is None
 
 
-def test_gaps_share_their_scale_and_only_the_lowest_panels_name_the_axis():
-    lines = np.linspace(0.2, 0.4, 5)
-    curves = {
-        f"{name} − GRPO": GapCurve(pass1=lines, difference=lines * size, low=lines * size - 0.01,
-                                   high=lines * size + 0.01, level=0.95, seeds=3)
-        for name, size in (("no KL", -0.5), ("SAGE-Branch", 0.01), ("Placebo", 0.0))
-    }  # fmt: skip
-    axes = [a for a in gap_figure(curves).axes if a.get_visible()]
-    assert [a.get_title(loc="left") for a in axes] == list(curves)
-    assert len({a.get_ylim() for a in axes}) == 1 and [a.get_xlabel() for a in axes] == ["", "pass@1", "pass@1"]
-    low, high = axes[0].get_ylim()
-    assert low == -high and high == pytest.approx(1.3 * 0.2)
+def test_a_grid_says_what_was_not_run():
+    figure = figures.heat(LOOKS, ("1", "2"), ("1", "2"), {("1", "1"): 0.25, ("1", "2"): 0.5}, ("a", "b"), "pass@1")
+    assert [text.get_text() for text in figure.axes[0].texts] == ["0.250", "0.500", "not run", "not run"]
+
+
+def test_learning_starts_at_the_base():
+    points = [(steps, near(steps / 100), near(steps / 50), near(0.9)) for steps in (5, 10)]
+    left, right = figures.learning(LOOKS, {"GRPO": points}, (0.01, 0.02, 0.95), 8).axes
+    dotted, solid, dashed = left.lines
+    assert solid.get_xdata().tolist() == [0, 5, 10] and solid.get_ydata().tolist() == [0.01, 0.05, 0.1]
+    assert dashed.get_ydata()[1] == 0.1 and set(dotted.get_ydata()) == {0.02} and right.get_ylabel() == "pass@8"
 
 
 def test_svg_is_fit_for_a_page(tmp_path):
-    steps = np.arange(30)
-    figure = training_figure({"GRPO": (steps, steps / 30, np.full(30, np.nan), steps / 10)}, tmp_path / "t.png")
-    assert (tmp_path / "t.png").read_bytes() == png_of(figure)
+    mean = np.array([0.3, 0.5, 0.7, 0.8, 0.9])
+    figure = figures.over_k(LOOKS, {"no KL": (KS, mean, mean, mean)})
+    assert saved(figure, tmp_path / "t.png") is figure and (tmp_path / "t.png").read_bytes() == png_of(figure)
     svg = svg_of(figure, "train", 'reward "<now>"')
     assert svg.startswith("<svg ") and "http" not in svg and "<metadata" not in svg and "<text" not in svg
     assert 'aria-label="reward &quot;&lt;now&gt;&quot;"' in svg
@@ -117,22 +122,6 @@ def test_svg_is_fit_for_a_page(tmp_path):
     assert "var(--c0072b2, #0072b2)" in svg and "viewBox" in svg.split(">")[0] and "width=" not in svg.split(">")[0]
 
 
-@given(st.lists(st.floats(0, 1), min_size=1, max_size=8), st.floats(0.01, 0.3))
-@settings(max_examples=80, deadline=None)
-def test_spread_keeps_order_gap_and_bounds(wanted, gap):
-    placed = spread(wanted, gap, 0.0, 1.0)
-    shrunk = min(gap, 1 / (len(wanted) - 1)) if len(wanted) > 1 else gap
-    order = np.argsort(wanted, kind="stable")
-    steps = np.diff(np.array(placed)[order])
-    assert np.all(steps >= shrunk - 1e-9)
-    assert min(placed) >= -1e-9 and max(placed) <= 1 + 1e-9
-
-
-def test_spread_by_hand():
-    assert spread([0.5, 0.5], 0.2, 0.0, 1.0) == pytest.approx([0.4, 0.6])
-    assert spread([0.1, 0.9], 0.2, 0.0, 1.0) == pytest.approx([0.1, 0.9])
-
-
 def test_moving_mean_by_hand():
-    np.testing.assert_allclose(moving_mean([1.0, 2.0, 6.0], 3), [1.5, 3.0, 4.0])
-    np.testing.assert_allclose(moving_mean([1.0, np.nan, 3.0], 3), [1.0, 2.0, 3.0])
+    np.testing.assert_allclose(figures.moving_mean([1.0, 2.0, 6.0], 3), [1.5, 3.0, 4.0])
+    np.testing.assert_allclose(figures.moving_mean([1.0, np.nan, 3.0], 3), [1.0, 2.0, 3.0])

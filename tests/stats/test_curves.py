@@ -11,10 +11,9 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from sage_rlvr.errors import DataError
-from sage_rlvr.stats.comparison import paired_counts
+from sage_rlvr.results.details import chance_words, curve_words
+from sage_rlvr.stats.comparison import Reason, paired_counts
 from sage_rlvr.stats.curves import (
-    curve_sentence,
-    improvement_sentence,
     paired_count_curve,
     paired_curve,
     probability_of_improvement,
@@ -30,7 +29,7 @@ def test_a_curve_over_every_k_from_counts():
     band = paired_count_curve(3, [1, 2], [0, 2])
     assert band.ks == (1, 2, 3) and band.over == "problems and their samples"
     assert band.difference == pytest.approx([1 / 6, 1 / 3, 1 / 2])  # half of 1/3, 2/3 and 1
-    assert band.verdicts == ("cannot be told (too few problems: 2)",) * 3
+    assert band.outcomes == ("unknown",) * 3 and band.reason is Reason.FEW_PROBLEMS
 
 
 @given(st.integers(0, 10_000), st.integers(8, 60))
@@ -73,7 +72,7 @@ def test_equal_curves_of_one_policy_and_of_saturated_samples():
     p = np.random.default_rng(0).beta(0.5, 2, (60, 3))
     assert np.all(paired_curve(p, p, (1, 2, 3)).high == 0)
     full = paired_count_curve(4, [4] * 60, [4] * 60)  # all right in both: unseen problems may still differ
-    assert full.verdicts == ("tied",) * 4 and np.all(full.high > 0.05)
+    assert full.outcomes == ("tied",) * 4 and np.all(full.high > 0.05)
 
 
 def test_the_stretches_in_words():
@@ -82,8 +81,8 @@ def test_the_stretches_in_words():
     ks = (1, 8, 64)
     values = np.stack([1 - (1 - p) ** k for k in ks], axis=1)
     other = values + np.array([0.05, 0.0, -0.05]) + rng.normal(0, 0.02, values.shape)
-    text = curve_sentence(paired_curve(other, values, ks), "A", "B")
-    assert text.startswith("A vs B over k, for these checkpoints: better at k = 1 (largest difference +0.0")
+    text = curve_words(paired_curve(other, values, ks), "A", "B")
+    assert text.startswith("A vs B over k: better at k = 1 (largest difference +0.0")
     assert "tied at k = 8" in text and "worse at k = 64" in text
     assert text.endswith(
         "the 95 % band holds at all 3 values of k at once (and is wider than an interval at one k), over 400 problems"
@@ -119,11 +118,11 @@ def test_rliable_itself_where_it_is_installed():
 def test_improvement_over_problems_by_hand():
     """Six wins, two ties and two losses of ten: 0.7, Beta-Binomial limits around it."""
     found = probability_of_improvement([2] * 6 + [1] * 4, [1] * 8 + [3] * 2)
-    assert found.interval.value == 0.7 and found.interval.over == "problems" and found.level == "these checkpoints"
-    assert found.verdict == "tied" and found.interval.low < 0.5
-    assert probability_of_improvement(np.ones(60), np.zeros(60)).verdict == "above 1/2"
-    assert probability_of_improvement(np.zeros(60), np.ones(60)).verdict == "below 1/2"
-    assert probability_of_improvement(np.ones(5), np.zeros(5)).verdict.startswith("cannot be told: 5 problems")
+    assert found.interval.value == 0.7 and found.interval.over == "problems"
+    assert found.outcome == "tied" and found.interval.low < 0.5
+    assert probability_of_improvement(np.ones(60), np.zeros(60)).outcome == "better"
+    assert probability_of_improvement(np.zeros(60), np.ones(60)).outcome == "worse"
+    assert probability_of_improvement(np.ones(5), np.zeros(5)).outcome == "unknown"
 
 
 def test_improvement_over_training_seeds_by_hand():
@@ -139,10 +138,10 @@ def test_improvement_over_training_seeds_by_hand():
     assert 0.2 < ends[0] < ends[1] < 0.8 and found.interval.value == pytest.approx(wins.mean())
     assert (found.interval.low, found.interval.high) == pytest.approx(ends)
     two = probability_of_improvement(a[:2], b[:2], over="training seeds")
-    assert two.verdict == "cannot be told: 2 training seeds are too few"
-    assert "(cannot be told: 2 training seeds are too few)" in improvement_sentence(two, "A", "B", "pass@1")
-    text = improvement_sentence(found, "A", "B", "pass@1")
-    assert text.startswith(f"P(A > B), pass@1, for these methods: {wins.mean():.3f} (95 % interval {ends[0]:.3f} to ")
+    assert two.outcome == "unknown"
+    assert "(cannot be told: 2 training seeds are too few)" in chance_words(two, "A", "B", "pass@1")
+    text = chance_words(found, "A", "B", "pass@1")
+    assert text.startswith(f"P(A > B), pass@1: {wins.mean():.3f} (95 % interval {ends[0]:.3f} to ")
     assert text.endswith("over 3 training seeds: above 1/2)")
 
 
@@ -164,8 +163,8 @@ def test_the_band_over_training_seeds_by_hand():
     gaps = (a - b).mean(axis=1)
     half = 6.205346816570585 * gaps.std(axis=0, ddof=1) / math.sqrt(3)
     assert band.high - band.difference == pytest.approx(half) and band.difference == pytest.approx(gaps.mean(axis=0))
-    assert (band.n, band.over, band.about) == (3, "training seeds", "these methods")
-    assert "A vs B over k, for these methods: " in curve_sentence(band, "A", "B")
+    assert (band.n, band.over) == (3, "training seeds")
+    assert "A vs B over k: " in curve_words(band, "A", "B")
     back = seeds_curve(b, a, (1, 4))
     assert back.low == pytest.approx(-band.high) and back.high == pytest.approx(-band.low)
 
@@ -173,8 +172,8 @@ def test_the_band_over_training_seeds_by_hand():
 def test_seeds_that_agree_leave_what_so_many_problems_leave():
     same = np.ones((4, 50, 1))
     band = seeds_curve(same, same, (256,))
-    assert band.high[0] == pytest.approx(-math.log(0.025) / 200) and band.verdicts == ("tied",)
-    assert seeds_curve(same[:2], same[:2], (256,)).verdicts[0].startswith("cannot be told (two training seeds")
+    assert band.high[0] == pytest.approx(-math.log(0.025) / 200) and band.outcomes == ("tied",)
+    assert seeds_curve(same[:2], same[:2], (256,)).reason is Reason.TWO_SEEDS
     assert seed_ks(256) == (1, 4, 16, 64, 256) and seed_ks(10) == (1, 4, 10) and seed_ks(1) == (1,)
     with pytest.raises(DataError, match="3 values of k for curves of 1 columns"):
         seeds_curve(same, same, (1, 2, 4))

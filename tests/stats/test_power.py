@@ -60,7 +60,7 @@ def test_the_paired_rule_finds_it_four_times_in_five(name):
     rng, found = np.random.default_rng(4), {}
     for word, side in (("better", 1), ("worse", -1)):
         drawn = rng.choice(centred, (150, n)) + side * shift
-        found[word] = np.mean([paired(row, np.zeros(n), resamples=300, shares=False).verdict == word for row in drawn])
+        found[word] = np.mean([paired(row, np.zeros(n), resamples=300, shares=False).outcome == word for row in drawn])
     assert 0.7 <= min(found.values()) <= 0.9, found  # the harder direction sets the answer
 
 
@@ -83,7 +83,7 @@ def test_the_rule_of_shares_finds_its_detectable_difference_four_times_in_five()
     for _ in range(150):
         rows = rng.integers(60, size=60)
         lifted = a[rows] - a.mean() + b.mean() + shift
-        found += paired(np.clip(lifted, 0, 1), b[rows]).verdict == "better"
+        found += paired(np.clip(lifted, 0, 1), b[rows]).outcome == "better"
     assert 0.68 <= found / 150 <= 0.92
     assert detectable_shares(a[:5], b[:5]) == math.inf
     assert detectable_shares(np.ones(40), np.ones(40)) > 0.05  # nothing seen to differ, and little could have been

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import tyro
 
 from sage_rlvr.cli.session import Command, Session
-from sage_rlvr.errors import ConfigError
+from sage_rlvr.errors import ConfigError, DataError, suggest
 
 if TYPE_CHECKING:
-    from sage_rlvr.report import SeedSummary, Summary
+    from sage_rlvr.results import Results, Row
+    from sage_rlvr.results.tables import Table
+
+ONCE = "Each arm was trained once: this is about these checkpoints, on problems like these. Another seed could reorder the arms."
+PAPER = "paper:"  # prefix of an arm of the paper's own tables
 
 
 @dataclass(frozen=True)
@@ -22,8 +25,9 @@ class Compare(Command):
     """Compare evaluations of the same problems.
 
     The first is the control of all others. Each is a record (.npz), a run directory, a sample store, or
-    NAME=PATH[,PATH...]; several paths are training seeds of one method. paper:GRPO paper:Branch compares arms of the
-    paper's own tables (paper:4/GRPO: of its Table 4)."""
+    NAME=PATH[,PATH...]; several paths are training seeds of one method, sample stores at several temperatures its frontier.
+    A folder of `sweep` or `demo` compares by its own design. paper:GRPO paper:Branch compares arms of the paper's own
+    tables (paper:4/GRPO: of its Table 4)."""
 
     arms: tyro.conf.Positional[tuple[str, ...]]
     split: Literal["validation", "test"] = "test"
@@ -35,53 +39,208 @@ class Compare(Command):
     patterns: bool = False
     """Of sample stores: also compare the reasoning patterns of right samples."""
     frontier: bool = False
-    """Of sample stores: each arm's stores are one policy at different temperatures; compare pass@k at equal pass@1."""
+    """No longer needed: stores of one policy at several temperatures are its frontier."""
     out: Path | None = None
-    """Also write the page and the pictures there (of exact records)."""
+    """Also write the page and the pictures there."""
 
     def execute(self, session: Session) -> int:
-        from sage_rlvr.cli.records import TOP_K, compare_records, load_arms, more_lines, support_lines
-        from sage_rlvr.cli.stores import compare_store_frontiers, compare_stores, is_store
-        from sage_rlvr.cli.tables import PAPER, paper_lines, print_summary
-        from sage_rlvr.report import summarise
+        from sage_rlvr.evaluation.store import is_store
+        from sage_rlvr.results import Results, compare
+        from sage_rlvr.results.summary import summary_of
+        from sage_rlvr.runs import write_json_atomic
 
-        plain: Callable[[], list[str]] | None = None
         if any(arm.startswith(PAPER) for arm in self.arms):
-            plain = partial(paper_lines, self.arms)
-        elif any(map(is_store, self.arms)):
-            plain = partial(compare_stores, self.arms, self.k, self.samples, self.patterns)
-            if self.frontier:
-                if self.patterns:
-                    raise ConfigError(
-                        "--frontier, --patterns: give one of them; patterns are compared at one temperature"
-                    )
-                plain = partial(compare_store_frontiers, self.arms, self.k, self.samples)
-        elif self.samples is not None or self.patterns or self.frontier:
+            if self.out is not None:
+                raise ConfigError(f"--out {self.out}: the paper's tables have no page; leave it out")
+            session.say("\n".join(paper_lines(self.arms)))
+            return 0
+        whole = len(self.arms) == 1 and _is_folder(Path(self.arms[0]))
+        if len(self.arms) < 2 and not whole:
+            raise DataError(
+                f"compare needs at least two arms, got {list(self.arms)}; the first is the control (or one folder of a sweep or "
+                "demo)"
+            )
+        stores = any(is_store(path) for arm in self.arms for path in arm.rpartition("=")[2].split(","))
+        if not stores and (self.samples is not None or self.patterns or self.frontier):
             raise ConfigError(
                 "--samples, --patterns, --frontier: settings of sample stores; these arms are none, so leave them out (records "
                 "evaluated with eval --frontier have their frontiers compared anyway)"
             )
-        if plain is not None:
-            if self.out is not None:
-                raise ConfigError(f"--out {self.out}: only exact records have a page; leave it out")
-            session.say("\n".join(plain()))
-            return 0
-        loaded = load_arms(self.arms, self.split)
-        k = TOP_K if self.k is None else self.k
-        result, over_seeds = compare_records(loaded, k)
-        shown = summarise(result) if over_seeds is None else over_seeds
-        print_summary(session.out, shown)
-        session.say(*more_lines(result, over_seeds, k), *support_lines(loaded, k))
+        results = Results.read(*self.arms, split=self.split, k=self.k, apart=not whole, samples=self.samples)
+        rows = compare(results)
+        print_results(session, results, rows)
+        if self.patterns:
+            session.say(*_patterns(results))
         if self.out is not None:
-            write_pages(shown, self.out, session)
+            write_page(results, self.out, session)
+            write_json_atomic(self.out / "summary.json", summary_of(results, rows))
         return 0
 
 
-def write_pages(shown: Summary | SeedSummary, folder: Path, session: Session) -> None:
-    """The page and the pictures of exact records."""
-    from sage_rlvr.report import Summary, write_report, write_seed_report
+def _is_folder(path: Path) -> bool:
+    return any((path / name).exists() for name in ("runs", "evaluations", "summary.json"))
+
+
+def print_results(session: Session, results: Results, rows: Sequence[Row], *, details: bool = True) -> None:
+    """Where they were evaluated, a table, every comparison in a sentence, what is known beyond, and last the answer."""
+    from sage_rlvr.results import tables, words
+    from sage_rlvr.results.details import detail_lines
+    from sage_rlvr.results.summary import summary_of
+
+    session.say(*setting_lines(results))
+    if results.records or results.stored:
+        print_table(session, tables.scores(summary_of(results, rows)))
+    session.say(*_sampled_scores(results))
+    for row in rows:
+        session.say(f"  {words.sentence(row)}")
+    if details and not results.stored:
+        session.say(*detail_lines(results, rows), *_excess(results))
+    notes = [*results.notes, words.families(rows), *caveats(results)]
+    for text in filter(None, notes):
+        session.out.print(text, style="dim", markup=False, soft_wrap=True)
+    session.say("", words.answer(rows))
+
+
+def setting_lines(results: Results) -> list[str]:
+    """World, problems and draw of the exact records."""
+    from sage_rlvr.results.words import world_words
+
+    record = next(iter(results.records.values()), None)
+    if record is None:
+        return []
+    meta = record.meta
+    return [
+        f"{world_words(meta['world'])}; {record.problems} {meta['split']} problems (draw {meta.get('draw')}), exact"
+    ]
+
+
+def caveats(results: Results) -> list[str]:
+    """What the numbers do not hold."""
+    if not results.records:
+        return []
+    control = results.design.control or results.design.base or ""
+    if len(results.temperatures(control)) == 1 and not results.several:
+        what = "BASE" if control == results.design.base == "base" else control
+        hint = (
+            f"{control} was read at T = {results.temperatures(control)[0]:g} only, so there is no frontier to compare with: "
+            f"{suggest('eval', what, '--frontier')} ({what}: its run or model)."
+        )
+        return [hint, ONCE]
+    if not results.several:
+        return [ONCE]
+    return ["Intervals over training seeds hold these problems fixed: other problems could give other numbers."]
+
+
+def _sampled_scores(results: Results) -> list[str]:
+    """pass@1 and pass@k of each arm on each task of stores, beside what guessing earns where the task knows it."""
+    lines = []
+    keys = dict.fromkeys((c.store.arm, c.task, c.temperature) for c in results.counts)
+    for arm, task, temperature in keys:
+        scores = results.scores(arm, task, temperature)
+        if scores is not None and scores.n is not None:
+            ks = dict.fromkeys((1, min(results.k, scores.n)))
+            cells = [f"pass@{k} {scores.interval(k)}" for k in ks]
+            law = f" at T = {temperature:g}" if len({t for a, of, t in keys if (a, of) == (arm, task)}) > 1 else ""
+            lines.append(f"{arm}, {task}{law}: {'; '.join(cells)}")
+    for task in dict.fromkeys(task for _, task, _ in keys):
+        floor = _guess_floor(task, results)
+        lines += [floor] if floor else []
+    return lines
+
+
+def _guess_floor(task: str, results: Results) -> str:
+    """What guessing earns at the largest k; "" where the task knows no such law."""
+    from sage_rlvr.tasks.knights_and_knaves import KnightsAndKnaves
+    from sage_rlvr.tasks.math import TASKS
+
+    counts = next(c for c in results.counts if c.task == task)
+    values: list[int] = []
+    if task in TASKS and (span := TASKS[task].integers) is not None:
+        values = [span[1] - span[0] + 1]
+    elif task in ("knights_and_knaves", "knights_and_knaves_strict"):
+        people = {puzzle.problem_id: len(puzzle.names) for puzzle in KnightsAndKnaves().problems()}
+        values = [2 ** people[name] for name in counts.problems if name in people]
+    k = min(results.k, counts.n)
+    share = sum(1 - (1 - 1 / v) ** k for v in values) / max(len(values), 1)
+    return f"{task}: {k} uniform guesses solve {share:.3f} of these problems" if values else ""
+
+
+def _excess(results: Results) -> list[str]:
+    """How much heavier the upper tail of perplexities is than the control's, of single stores scored under one base."""
+    from sage_rlvr.evaluation.sample_studies import excess_lines
+
+    return [line for pair in _store_pairs(results) for line in excess_lines(*pair, results.samples)]
+
+
+def _patterns(results: Results) -> list[str]:
+    from sage_rlvr.evaluation.sample_studies import compared_pattern_lines
+
+    lines = [line for pair in _store_pairs(results) for line in compared_pattern_lines(*pair, results.samples)]
+    return lines or ["--patterns: only arms of one training run have patterns compared."]
+
+
+def _store_pairs(results: Results) -> Iterator[tuple[str, object, str, object]]:
+    """Each arm's store against the control's, where both have one alone of a task and temperature."""
+    alone: dict[tuple[str, float], dict[str, list[object]]] = {}
+    for c in results.counts:
+        alone.setdefault((c.task, c.temperature), {}).setdefault(c.store.arm, []).append(c.store)
+    for arms in alone.values():
+        (base, home), *others = arms.items()
+        for name, stores in others:
+            if len(stores) == len(home) == 1:
+                with stores[0].open() as one, home[0].open() as two:  # type: ignore[attr-defined]
+                    yield name, one, base, two
+
+
+def print_table(session: Session, table: Table) -> None:
+    """As many columns as fit; the page has them all."""
+    import rich.box
+    import rich.table
+
+    shown, left_out = table.fitting(session.out.width)
+    made = rich.table.Table(*shown.header, box=rich.box.SIMPLE_HEAD, pad_edge=False)
+    for row in shown.rows:
+        made.add_row(*row)
+    session.out.print(made, markup=False)
+    if left_out:
+        session.out.print(f"{', '.join(left_out)}: on the page, or in a wider terminal", style="dim", markup=False)
+
+
+def write_page(results: Results, folder: Path, session: Session) -> None:
+    """The page and its pictures in a folder."""
+    from sage_rlvr.report import build
     from sage_rlvr.runs import writing
 
+    page = build(results)
     with writing("report", folder, 8 << 20):
-        paths = write_report(shown, folder) if isinstance(shown, Summary) else write_seed_report(shown, folder)
-    session.say(f"\npage     {paths.html}\npictures {folder}/*.png")
+        folder.mkdir(parents=True, exist_ok=True)
+        page.write(folder / "report.html", png=folder / "figures")
+    session.say(f"\npage     {folder / 'report.html'}\npictures {folder / 'figures'}/*.png")
+
+
+def paper_lines(arms: Sequence[str]) -> list[str]:
+    """`compare paper:A paper:B [...]`: the arithmetic of the paper's own tables, the first being the control."""
+    from sage_rlvr.recipes import recipe
+    from sage_rlvr.stats.published import (
+        compare_arms,
+        comparison_lines,
+        find_arms,
+        load_document,
+        pooled_lines,
+        read_tables,
+    )
+
+    others = [arm for arm in arms if not arm.startswith(PAPER)]
+    if others or len(arms) < 2:
+        raise DataError(
+            f"{', '.join(others) or arms[0]}: paper:ARM compares with other paper:ARMs alone, two at least, as in: "
+            + suggest("compare", "paper:GRPO", "paper:Branch")
+        )
+    document = load_document(recipe("tables.json", "paper"))
+    tables = read_tables(document)
+    table, found = find_arms(tables, [arm.removeprefix(PAPER) for arm in arms])
+    lines: list[str] = []
+    for other in found[1:]:
+        compared = compare_arms(table, found[0], other)
+        lines += [*comparison_lines(compared, document["problems"]), *pooled_lines(tables, compared), ""]
+    return lines[:-1]

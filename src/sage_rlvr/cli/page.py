@@ -37,8 +37,9 @@ class Report(Command):
     """Above the page."""
 
     def execute(self, session: Session) -> int:
-        from sage_rlvr.cli.report import study_of, write
-        from sage_rlvr.experiments.sweep import LABELS
+        from sage_rlvr.experiments.register import answers_of
+        from sage_rlvr.report import build
+        from sage_rlvr.results import Results
         from sage_rlvr.runs import writing
 
         if not self.runs or self.show < 0 or self.k < 2:
@@ -46,12 +47,13 @@ class Report(Command):
                 f"RUNS {list(self.runs)}, --show {self.show}, --k {self.k}: name one folder, run, record or store at least; "
                 "show 0 or more samples; k is 2 or more"
             )
-        study = study_of(
-            self.runs, LABELS, split=self.split, k=self.k, shown=self.show, title=self.title, say=session.note
-        )
+        register = answers_of(Path(self.runs[0])) if len(self.runs) == 1 else None
+        results = Results.read(*self.runs, split=self.split, k=self.k)
+        page = build(results, title=self.title, shown=self.show, register=register)
         out = self.out or Path(f"report.{self.format}")
         with writing("report", out.parent, 8 << 20):
-            written = write(study, out, self.format, self.png)
+            written = page.write(out, self.format, self.png)
         for path in written:
             session.say(f"{path}  {path.stat().st_size / 1e3:,.0f} kB")
+        session.say(page.answer)
         return 0

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
+import numpy as np
 import tyro
 
 from sage_rlvr.cli.session import Command, Session
-from sage_rlvr.errors import ConfigError
+from sage_rlvr.errors import ConfigError, DataError
+
+if TYPE_CHECKING:
+    from sage_rlvr.stats.plan import Pilot
 
 
 @dataclass(frozen=True)
@@ -36,12 +41,11 @@ class Plan(Command):
     """Which record of a run directory to take."""
 
     def execute(self, session: Session) -> int:
-        from sage_rlvr.cli.plans import pilot_of
-        from sage_rlvr.cli.records import TOP_K
+        from sage_rlvr.results.read import K
         from sage_rlvr.stats.plan import Design, assume, make_plan, plan_lines
 
         design = Design(problems=self.problems, samples=self.samples, seeds=self.seeds)
-        k = min(TOP_K, self.samples) if self.k is None else self.k
+        k = min(K, self.samples) if self.k is None else self.k
         if not 1 <= k <= self.samples:
             raise ConfigError(f"--k {k}: pass@k needs at least k samples, the design has --samples {self.samples}")
         if not self.run_cost > 0:
@@ -58,3 +62,30 @@ class Plan(Command):
             )
         session.say(*plan_lines(make_plan(design, pilot, run_cost=self.run_cost), run_cost=self.run_cost))
         return 0
+
+
+def pilot_of(arms: Sequence[str], split: str, k: int, run_sd: float, fewer: bool = False) -> Pilot:
+    """A pilot from two arms, A=PATH[,PATH...] B=...: records, run directories or sample stores.
+
+    fewer: take a smaller k where the stores hold fewer samples than k, for a k that nobody asked for."""
+    from sage_rlvr.results import Results
+    from sage_rlvr.stats.plan import pilot_of_counts, pilot_of_exact
+
+    if len(arms) != 2:
+        raise ConfigError(f"--from {' '.join(arms)}: two arms are wanted, A=PATH[,PATH...] B=PATH[,PATH...]")
+    results = Results.read(*arms, split=split, apart=True)
+    tasks = results.tasks
+    if len(tasks) != 1:
+        raise ConfigError(f"--from: evaluations of {', '.join(tasks)}; a plan is for one data set, give those of one")
+    a, b = (results.only_scores(name, tasks[0]) for name in results.design.names)
+    if {len(a.values), len(b.values)} - {1, max(len(a.values), len(b.values))}:
+        raise DataError(f"--from: {len(a.values)} and {len(b.values)} training seeds; give the same number, or one")
+    if a.n is None or b.n is None:
+        left, right = np.broadcast_arrays(a.values, b.values)
+        return pilot_of_exact(left, right, k, run_sd)
+    if a.problems != b.problems:
+        raise DataError(f"{a.arm} and {b.arm} have different problems of {a.task}; complete both evaluations first")
+    k = min(k, a.n, b.n) if fewer else k
+    if min(a.n, b.n) < k or a.n != b.n:
+        raise DataError(f"{a.task}: pass@{k} needs {k} samples, there are {a.n} and {b.n}; give a smaller --k")
+    return pilot_of_counts(a.n, a.values.astype(int), b.values.astype(int), k, run_sd)

@@ -11,6 +11,7 @@ from typing import ClassVar
 
 import tyro
 
+from sage_rlvr.cli.compare import print_results
 from sage_rlvr.cli.session import RUNS, Command, Session
 
 
@@ -32,6 +33,8 @@ class Sweep(Command):
 
     def execute(self, session: Session) -> int:
         from sage_rlvr.experiments import sweep
+        from sage_rlvr.report import write_summary
+        from sage_rlvr.results import Results, compare
 
         planned = sweep.plan(self.matrix, self.out or RUNS / self.matrix.stem)
         session.say(*sweep.dry_lines(planned))
@@ -41,8 +44,11 @@ class Sweep(Command):
         try:
             whole = sweep.run(planned, _workers(self.workers), session.out)
         finally:
-            found = sweep.write_summary(planned.out)
-        session.say(sweep.table(planned), *sweep.closing_lines(found), f"summary: {planned.out / 'summary.md'}")
+            write_summary(planned.out)
+        results = Results.read(planned.out)
+        session.say(sweep.table(planned))
+        print_results(session, results, compare(results), details=False)
+        session.say(f"summary: {planned.out / 'summary.md'}")
         return 0 if whole else 2
 
 
@@ -67,35 +73,33 @@ class Demo(Command):
     """Training runs at a time, one thread each (default: the number of cores)."""
 
     def execute(self, session: Session) -> int:
-        from sage_rlvr.cli.compare import write_pages
+        from sage_rlvr.cli.compare import write_page
         from sage_rlvr.cli.records import print_cross_check
-        from sage_rlvr.cli.tables import print_summary
-        from sage_rlvr.experiments.demo import check_by_sampling, choose_arms, evaluate_all, plan, results, train_all
-        from sage_rlvr.report import summarise, summarise_seeds
+        from sage_rlvr.experiments import demo, sweep
+        from sage_rlvr.report import write_summary
+        from sage_rlvr.results import Results, compare
 
-        edits = [word for name, value in session.edits for word in (f"--{name}", value)]
-        workers = _workers(self.workers)
-        arms = choose_arms(self.arms)
-        jobs = plan(self.out, self.seeds, arms, edits, problems=self.problems, workers=workers)
-        session.out.print(
-            f"training {len(jobs)} runs of {jobs[0].config.steps} steps, {workers} at a time, in {self.out / 'runs'}"
+        planned = demo.plan(self.out, self.seeds, self.arms, session.edits, self.problems)
+        workers, clock = _workers(self.workers), [time.monotonic()]
+        runs, steps = len(planned.cells), planned.arms[0].config.steps
+        session.say(
+            f"training {runs} runs of {steps} steps, {workers} at a time, in {self.out / 'runs'}", sweep.line(planned)
         )
-        clock = [time.monotonic()]
-        train_all(jobs, workers, session.out)
+        whole = sweep.run(planned, workers, session.out)
         clock.append(time.monotonic())
-        base, trained = evaluate_all(self.out, jobs, self.problems, session.out)
-        checked = check_by_sampling(jobs, base)
-        clock.append(time.monotonic())
-        found = results(base, trained, self.seeds)
-        shown = summarise(found[0]) if len(found) == 1 else summarise_seeds(found)
-        print_summary(session.out, shown)
-        write_pages(shown, self.out, session)
+        write_summary(self.out)
+        if not whole:
+            return 2
+        checked = demo.check_by_sampling(planned)
+        results = Results.read(self.out)
+        rows = compare(results)
+        write_page(results, self.out, session)
         print_cross_check(session.out, checked)
-        parts = zip(
-            ("training", "evaluation", "report"), (b - a for a, b in pairwise([*clock, time.monotonic()])), strict=True
-        )
+        clock.append(time.monotonic())
+        parts = zip(("training and evaluation", "report"), (b - a for a, b in pairwise(clock)), strict=True)
         took = ", ".join(f"{name} {seconds:.0f} s" for name, seconds in parts)
-        session.out.print(f"took: {took}, together {time.monotonic() - clock[0]:.0f} s", highlight=False)
+        session.say(f"took: {took}, together {clock[-1] - clock[0]:.0f} s")
+        print_results(session, results, rows, details=False)
         return 0
 
 

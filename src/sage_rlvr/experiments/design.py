@@ -44,10 +44,22 @@ from sage_rlvr.evaluation.evaluate import FRONTIER
 from sage_rlvr.experiments.jobs import Exact
 from sage_rlvr.recipes import recipe
 from sage_rlvr.recipes import shipped as shipped_recipes
+from sage_rlvr.results.comparisons import TEMPERED
+from sage_rlvr.results.design import BASE, Question
+from sage_rlvr.results.metric import known_metrics
 
 Kind = Literal["no_kl", "unguided", "placebo", "matched"]
 KINDS: tuple[Kind, ...] = ("no_kl", "unguided", "placebo", "matched")
 MATCHED = (0.5, 1.0, 2.0)  # the unguided arm's beta, times these: between them its metrics are read at an arm's raw KL
+LABELS = {
+    "no_kl": "no KL", "grpo": "GRPO", "sage_branch": "SAGE-Branch", "placebo": "Placebo", "sage_token": "SAGE-Token",
+    "sage_random": "SAGE-Random", "dr_grpo": "Dr. GRPO", "rloo": "RLOO", "rloo_branch": "RLOO+Branch",
+    "branch_strong": "Branch-strong", "branch_strong_placebo": "Placebo-strong", "grpo_token_mean": "GRPO token-mean",
+    "forward_kl": "Forward-KL", "forward_kl_branch": "Forward-KL+Branch", "bnpo": "BNPO", "bnpo_kl": "BNPO-KL",
+    "bnpo_branch": "BNPO+Branch", "dapo": "DAPO", "dapo_kl": "DAPO-KL", "dapo_branch": "DAPO+Branch",
+    "dapo_overlong": "DAPO-overlong",
+}  # fmt: skip
+"""Names in tables of recipes that are shipped and not edited, by their stem."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.]*")
 
 
@@ -120,7 +132,8 @@ class Matrix:
     """See the module. policy: an SFT recipe whose policy all arms start from (trained first); null: what the recipes name.
     adopt: sweeps beside this one's folder, whose finished runs of the same configuration and weights are taken over,
         with their exact evaluations of the same problems and temperatures.
-    notes: a line or two for the summary. steps_differ: the arms may train for different numbers of steps (a learning curve)."""
+    notes: a line or two for the summary. questions: the primary comparisons (default: arms against their controls at pass@1 and
+        pass@256); all others are exploratory. steps_differ: arms may train for different numbers of steps (a learning curve)."""
 
     tier: str
     seeds: tuple[int, ...]
@@ -134,6 +147,7 @@ class Matrix:
     adopt: tuple[str, ...] = ()
     notes: str = ""
     steps_differ: bool = False
+    questions: tuple[Question, ...] = ()
 
     def __post_init__(self) -> None:
         _require(bool(self.seeds), "seeds = []: give at least one training seed")
@@ -239,29 +253,43 @@ def _unknown(noun: str, word: str, options: Iterable[str]) -> str:
 
 
 def resolve(
-    matrix: Matrix, source: Path, policy: str | None = None, labels: Mapping[str, str] | None = None
+    matrix: Matrix, source: Path, policy: str | None = None, edits: Sequence[tuple[str, str]] = ()
 ) -> tuple[list[Arm], list[str]]:
     """The arms with every control that is missing, and what had to be left out, as sentences.
 
     source: the matrix's file, beside which paths of recipes start and which errors name. policy: the model of every arm, where
-    the matrix makes its own. labels: recipe stem -> name in tables.
+    the matrix makes its own. edits: (a.b, value) of the command line, in every arm.
     """
     arms = []
     for name in matrix.arms:
         spec = matrix.spec(name)
-        edits = {**({} if policy is None else {"model": policy}), **matrix.base, **spec.edits}
+        own = {**({} if policy is None else {"model": policy}), **matrix.base, **spec.edits}
         try:
             path = recipe_path(spec.recipe, source.parent)
-            config = load_config(TrainConfig, path, [(key, json.dumps(value)) for key, value in edits.items()])
+            config = load_config(TrainConfig, path, [*((key, json.dumps(value)) for key, value in own.items()), *edits])
         except ConfigError as error:
             raise ConfigError(_as_typed(str(error), matrix, name, source)) from error
-        label = spec.label or (labels or {}).get(path.stem if not spec.edits else "", name)
+        label = spec.label or LABELS.get(path.stem if not spec.edits else "", name)
         arms.append(Arm(name=name, label=label, recipe=path.name, config=replace(config, seed=0)))
     _check_apart(arms, source)
     said: list[str] = []
     for arm in list(arms):
         _add_controls(arm, arms, matrix.kinds, said)
+    _check_questions(matrix, arms, source)
     return [_linked(arm, arms) for arm in arms], list(dict.fromkeys(said))
+
+
+def _check_questions(matrix: Matrix, arms: Sequence[Arm], source: Path) -> None:
+    """Every question names arms that are there, and a metric of the list of comparisons."""
+    names = {BASE, TEMPERED, *(arm.name for arm in arms), *(arm.label for arm in arms)}
+    metrics = [str(metric) for metric in known_metrics()]
+    for question in matrix.questions:
+        for name in (question.a, question.b):
+            _require(name in names, f"{source}: questions: {name!r}: {_unknown('arm', name, sorted(names))}")
+        _require(
+            question.metric in metrics,
+            f"{source}: questions: {question.metric!r}: {_unknown('metric', question.metric, metrics)}",
+        )
 
 
 def _as_typed(error: str, matrix: Matrix, arm: str, source: Path) -> str:

@@ -21,22 +21,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
 from sage_rlvr.config import TrainConfig, WorldConfig, dump
 from sage_rlvr.errors import ConfigError, DataError, SageError
-from sage_rlvr.evaluation.evaluate import (
-    EVALUATION_SEED,
-    FRONTIER,
-    Target,
-    evaluate,
-    evaluation_problems,
-    world_identity,
-)
-from sage_rlvr.evaluation.record import Record, check_paired, load_record, record_path, save_record
+from sage_rlvr.evaluation.evaluate import EVALUATION_SEED, FRONTIER, world_identity
+from sage_rlvr.evaluation.record import Record, load_record
 from sage_rlvr.models.policy import run_facts, weights_hash
-from sage_rlvr.progress import bar, counting
-from sage_rlvr.runs import differences, read_metrics, writing
+from sage_rlvr.runs import binding, differences
 
 POLL_SECONDS = 0.5
 STOP_SECONDS = 20.0
@@ -55,18 +45,11 @@ class Job:
     recipe: Path
     seed: int
     directory: Path
-    overrides: tuple[str, ...]
     config: TrainConfig
 
     @property
     def label(self) -> str:
         return f"{self.arm} s{self.seed}"
-
-    @property
-    def guided(self) -> bool:
-        """Whether the arm's anchor has a guide other than Flat."""
-        anchor = self.config.method.anchor
-        return anchor is not None and anchor.guide.name != "flat"
 
     @property
     def finished(self) -> bool:
@@ -93,7 +76,7 @@ class Job:
     def _other_settings(self) -> dict[str, tuple[Any, Any]]:
         """Differences of the run that stands here. A local policy is known by its weights, wherever its folder lies."""
         facts = self.facts()
-        found = differences(facts["config"], as_read_back(dump(self.config)))
+        found = differences(binding(facts["config"]), binding(as_read_back(dump(self.config))))
         data = differences({"data": facts["data"]}, as_read_back({"data": run_facts(self.config)}))
         data = {place: pair for place, pair in data.items() if "(absent)" not in pair}  # what only one version notes
         if not data and "model_sha256" in facts["data"]:
@@ -119,13 +102,7 @@ class Job:
 
     def words(self) -> list[str]:
         """The verb and its arguments, as after `sage-rlvr`."""
-        return [
-            *("train", str(self.recipe), "--run", str(self.directory), "--quiet"),
-            *(*self.overrides, "--seed", str(self.seed)),
-        ]
-
-    def command(self) -> list[str]:
-        return [sys.executable, "-m", "sage_rlvr", *self.words()]
+        return ["train", str(self.recipe), "--run", str(self.directory), "--quiet", "--seed", str(self.seed)]
 
     def task(self, after: tuple[Task, ...] = ()) -> Task:
         """The process that trains it, or continues."""
@@ -271,43 +248,6 @@ def _stop(running: dict[Task, subprocess.Popen[bytes]]) -> None:
             process.kill()
 
 
-def train_all(jobs: Sequence[Job], workers: int, console: Console) -> None:
-    """Train what is unfinished, `workers` (at least 1) at a time, one thread each; the first failure stops all."""
-    with _display(jobs, console) as show:
-        run_tasks([job.task() for job in jobs], workers, show)
-
-
-@contextmanager
-def _display(jobs: Sequence[Job], console: Console) -> Iterator[Any]:
-    """Bars in a terminal, a line every 20 seconds elsewhere."""
-    if console.is_terminal:
-        with bar(console) as shown:
-            total = sum(job.config.steps for job in jobs)
-            whole = shown.add_task("all runs", total=total, completed=sum(job.done for job in jobs), note="")
-            tasks = {
-                job: shown.add_task(job.label, total=job.config.steps, completed=job.done, note="") for job in jobs
-            }
-
-            def show() -> None:
-                for job, task in tasks.items():
-                    shown.update(task, completed=job.done)
-                shown.update(whole, completed=sum(job.done for job in jobs))
-
-            yield show
-        return
-    began, first, last = time.monotonic(), sum(job.done for job in jobs), [time.monotonic()]
-
-    def show() -> None:
-        now = time.monotonic()
-        if now - last[0] < 20:
-            return
-        last[0], done, total = now, sum(job.done for job in jobs), sum(job.config.steps for job in jobs)
-        left = (total - done) * (now - began) / max(done - first, 1)
-        console.print(f"training: {done}/{total} steps, about {left:.0f} s left", highlight=False)
-
-    yield show
-
-
 # ------------------------------------------------------------------------------------------------------------------
 # exact evaluations
 
@@ -333,10 +273,10 @@ class Exact:
             )
         world = self.world.build()
         try:
-            chosen = evaluation_problems(world, self.split, EVALUATION_SEED, self.problems, self.draw)
+            chosen = world.draw(self.split, EVALUATION_SEED, self.problems, self.draw)
         except DataError as error:
             raise ConfigError(f"--problems {self.problems}: {error}") from error
-        return [world.problem_id(p) for p in chosen]
+        return [p.problem_id for p in chosen]
 
     def kept(self, path: Path, model: str) -> Record | None:
         """The record at `path` if it is whole, of these weights and problems and has these temperatures; else it is to be made."""
@@ -352,44 +292,5 @@ class Exact:
         whole = set(self.temperatures) <= set(record.logps) and set(self.powers) <= set(record.norms)
         return record if same and whole else None
 
-    def make(self, name: str, model: str, progress: Callable[[int], None]) -> Record:
-        """The evaluation itself, in this process."""
-        return evaluate(
-            Target(name, model, self.world), split=self.split, problems=self.problems, draw=self.draw,
-            temperatures=self.temperatures, powers=self.powers, progress=progress,
-        )  # fmt: skip
 
-
-def evaluate_all(out: Path, jobs: Sequence[Job], exact: Exact, console: Console) -> tuple[Record, dict[Job, Record]]:
-    """Exact evaluation of the base and of each trained policy, so that all are treated alike; kept in out/evaluations. What
-    is there and belongs to these weights and problems is not made again."""
-    wanted = [("base", jobs[0].config.model, record_path(out, "base"))]
-    wanted += [(job.label, str(job.directory / "policy"), record_path(out, job.directory.name)) for job in jobs]
-    records = [exact.kept(path, model) for _, model, path in wanted]
-    missing = sum(record is None for record in records)
-    if missing:
-        console.print(
-            f"evaluating {missing} policies on {exact.problems} {exact.split} problems, exactly", highlight=False
-        )
-    with counting(console, "evaluating", missing * len(set(exact.ids))) as advance:  # one drawn twice is scored once
-        for i, (name, model, path) in enumerate(wanted):
-            if records[i] is None:
-                records[i] = record = exact.make(name, model, advance)
-                with writing("record of an evaluation", path, 4 << 20):
-                    save_record(record, path)
-    base, *rest = [record for record in records if record is not None]
-    check_paired([base, *rest])
-    return base, dict(zip(jobs, rest, strict=True))
-
-
-__all__ = [
-    "Exact",
-    "Job",
-    "Task",
-    "as_read_back",
-    "evaluate_all",
-    "read_metrics",
-    "run_tasks",
-    "steps_logged",
-    "train_all",
-]
+__all__ = ["Exact", "Job", "Task", "as_read_back", "run_tasks", "steps_logged"]

@@ -17,10 +17,9 @@ and judged for none.
 
 from __future__ import annotations
 
-import json
 import math
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,7 +27,10 @@ from typing import Any
 from scipy import stats
 
 from sage_rlvr.config import decode, parse_yaml
-from sage_rlvr.errors import DataError, suggest
+from sage_rlvr.errors import DataError
+from sage_rlvr.results import Results, compare
+from sage_rlvr.results.metric import known_metrics
+from sage_rlvr.results.tables import Table, table
 from sage_rlvr.stats.comparison import signed
 from sage_rlvr.stats.intervals import Interval
 
@@ -37,6 +39,9 @@ RULE = (
     "set that raised it was selected by what it shows: both sets together are an estimate, printed for every question and "
     "judged for none."
 )
+
+
+COUNTED = {str(metric) for metric in known_metrics() if metric.name == "distinct"}  # answers, not shares
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,23 +102,15 @@ def _answer(question: Question, folder: Path) -> Answer:
 
 
 def _difference(question: Question, folder: Path, results: str) -> Interval:
-    path = folder / results / "summary.json"
-    try:
-        summary: Mapping[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        rows = [*summary["comparisons"]]
-    except (OSError, ValueError, KeyError) as error:
-        raise DataError(
-            f"{path} cannot be read ({error}); make it with: {suggest('sweep', f'recipes/matrices/{results}.yaml')}"
-        ) from error
-    for endpoint in (summary.get("endpoints") or {}).values():  # a summary of before them has none
-        rows += endpoint.get("comparisons", []) if isinstance(endpoint, Mapping) else []
-    wanted = (question.a, question.b, question.metric)
+    found = Results.read(folder / results)
+    wanted = (found.design.called(question.a), found.design.called(question.b), question.metric)
+    rows = compare(found)
     for row in rows:
-        if (row["a"], row["b"], row["metric"]) == wanted:
-            return Interval(**row["difference"])
-    known = sorted({f"{row['a']} | {row['b']}" for row in rows if row["metric"] == question.metric})
+        if (row.a, row.b, str(row.metric)) == wanted:
+            return row.comparison.difference
+    known = sorted({f"{row.a} | {row.b}" for row in rows if str(row.metric) == question.metric})
     raise DataError(
-        f"{path}: has no comparison of {' | '.join(wanted)}; in that metric it has: {', '.join(known) or 'none'}"
+        f"{folder / results}: has no comparison of {' | '.join(wanted)}; in that metric it has: {', '.join(known) or 'none'}"
     )
 
 
@@ -132,26 +129,43 @@ def pooled_seeds(parts: Sequence[Interval]) -> Interval:
     return Interval(value=mean, low=mean - reach, high=mean + reach, level=level, over=parts[0].over, n=n)
 
 
+def answers_of(folder: Path) -> dict[str, Any] | None:
+    """{"rule", "table"} of the questions that this folder raised or answers, from the register in it or beside it; None where
+    there are none."""
+    for place in (folder, folder.parent):
+        if (file := place / "register.yaml").is_file():
+            sets = {one: {one.question.raised_by.results, one.question.asked_of.results} for one in answers(file)}
+            found = [one for one, named in sets.items() if place == folder or folder.resolve().name in named]
+            return {"rule": RULE, "table": register_table(found)} if found else None
+    return None
+
+
 def register_lines(found: Sequence[Answer]) -> list[str]:
     """The register as a Markdown table, and its rule."""
-    lines = [
-        "| question | set that raised it (selected) | seeds run for it | answer | all seeds together |",
-        "|---|---|---|---|---|",
-    ]
-    for one in found:
-        q = one.question
-        first = f"{_cell(one.raised, q.metric)} {q.raised_by.results}: {q.raised_by.selected}".strip()
-        second = f"{_cell(one.asked, q.metric)} {q.asked_of.results}".strip()
-        both = q.apart or _cell(one.together, q.metric)
-        lines.append(f"| {q.question}: {q.metric} | {first} | {second} | {one.outcome} | {both} |")
-    return [*lines, "", RULE]
+    return [register_table(found).markdown(), "", RULE]
+
+
+def register_table(found: Sequence[Answer]) -> Table:
+    """One row per question."""
+    columns = {
+        "question": lambda one: f"{one.question.question}: {one.question.metric}",
+        "set that raised it (selected)": lambda one: (
+            f"{_cell(one.raised, one.question.metric)} {one.question.raised_by.results}: {one.question.raised_by.selected}".strip()
+        ),
+        "seeds run for it": lambda one: (
+            f"{_cell(one.asked, one.question.metric)} {one.question.asked_of.results}".strip()
+        ),
+        "answer": lambda one: one.outcome,
+        "all seeds together": lambda one: one.question.apart or _cell(one.together, one.question.metric),
+    }
+    return table(columns, found)
 
 
 def _cell(found: Interval | None, metric: str) -> str:
     """value (low to high), n seeds; distinct answers with one digit, shares with four."""
     if found is None:
         return ""
-    digits = 2 if metric.startswith("distinct") else 4
+    digits = 2 if metric in COUNTED else 4
     value, low, high = (signed(x, digits) for x in (found.value, found.low, found.high))
     return f"{value} ({low} to {high}, {found.n} seeds)"
 

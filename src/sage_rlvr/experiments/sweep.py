@@ -33,7 +33,6 @@ from sage_rlvr.errors import ConfigError
 from sage_rlvr.evaluation.record import record_path
 from sage_rlvr.evaluation.settings import store_place
 from sage_rlvr.evaluation.store import SampleStore, is_store
-from sage_rlvr.experiments.demo import ARMS, EXTRA_ARMS
 from sage_rlvr.experiments.design import (
     KINDS,
     Arm,
@@ -45,16 +44,17 @@ from sage_rlvr.experiments.design import (
     world_named,
 )
 from sage_rlvr.experiments.jobs import Exact, Job, Task, as_read_back, run_tasks
-from sage_rlvr.experiments.summary import NOT_RUN, choose, read_folder, write_summary
-from sage_rlvr.models.policy import EMBEDDED, weights_hash
+from sage_rlvr.models.folders import EMBEDDED
+from sage_rlvr.models.policy import weights_hash
 from sage_rlvr.recipes import named
-from sage_rlvr.runs import read_metrics, versions, write_json_atomic, write_text_atomic, writing
+from sage_rlvr.results import Results
+from sage_rlvr.results.summary import choose
+from sage_rlvr.results.tables import NOT_RUN
+from sage_rlvr.runs import read_metrics, versions, write_bytes_atomic, write_json_atomic, write_text_atomic, writing
 from sage_rlvr.stats.tempered import POWERS
 
 VALIDATION = "validation"
 ADOPTED = "adopted.json"  # in a run that was taken over: from where
-LABELS = {Path(file).stem: name for name, file in (ARMS | EXTRA_ARMS).items()}
-SECONDS_A_COMPLETION = 0.0025  # of a training step on one core, where no run of the folder tells
 LINE_SECONDS = 20.0
 
 
@@ -100,6 +100,7 @@ class Sweep:
     over: set[Task] = field(default_factory=set)
     failures: dict[Task, str] = field(default_factory=dict)
     choice: dict[str, Any] | None = None
+    workers: int = 1
 
     @property
     def tasks(self) -> list[Task]:
@@ -133,14 +134,15 @@ class Sweep:
 # the plan
 
 
-def plan(source: Path, out: Path) -> Sweep:
+def plan(source: Path, out: Path, matrix: Matrix | None = None, edits: Sequence[tuple[str, str]] = ()) -> Sweep:
     """Everything that the matrix asks for, and what of it is there. Whatever can be refused is refused here: recipes, worlds,
-    problems that a split does not hold, a folder with other runs under the same names."""
+    problems that a split does not hold, a folder with other runs under the same names. matrix: instead of what the file says;
+    edits: of every arm's recipe, as on the command line."""
     source = named(source, "matrices")
-    matrix, folder = load_matrix(source), source.parent
+    matrix, folder = matrix or load_matrix(source), source.parent
     own = sft_config(matrix, source)
     policy = None if own is None else str((out / "policy").absolute())
-    arms, left_out = resolve(matrix, source, policy, LABELS)
+    arms, left_out = resolve(matrix, source, policy, edits)
     _check_alike(arms, matrix.steps_differ)
     evaluations = _evaluations(matrix, folder, arms[0])
     for exact in evaluations.values():
@@ -227,7 +229,7 @@ def _cell(
     matrix: Matrix, out: Path, arm: Arm, seed: int, evaluations: Mapping[str, Exact], first: tuple[Task, ...]
 ) -> Cell:
     directory = out / "runs" / f"{arm.name}-s{seed}"
-    job = Job(arm.label, _recipe_of(out, arm), seed, directory, (), arm.at(seed))
+    job = Job(arm.label, _recipe_of(out, arm), seed, directory, arm.at(seed))
     train = job.task(after=first)
     policy = Policy(directory.name, str(directory), str(directory / "policy"), directory)
     exact = _exact_tasks(policy, evaluations, out, (train,), None)
@@ -298,6 +300,7 @@ def _is_sampled(store: Path, problems: int, n: int, model: str) -> bool:
 def run(sweep: Sweep, workers: int, console: Console) -> bool:
     """Make what is missing, `workers` processes of one thread at a time; True where nothing failed. A failure is printed and
     the rest goes on; Ctrl-C lets every training run save, and writes down how far everything is."""
+    sweep.workers = workers
     _write_recipes(sweep)
     for said in _replaced(sweep):
         console.print(said, markup=False, soft_wrap=True)
@@ -365,10 +368,7 @@ def _take_records(found: Path, cell: Cell, sweep: Sweep) -> None:
         theirs, ours = (record_path(run.parent.parent, run.name, suffix) for run in (found, cell.job.directory))
         if task in sweep.wanted(cell) and theirs.is_file() and not ours.exists():
             with writing("evaluation taken over", ours, theirs.stat().st_size):
-                ours.parent.mkdir(parents=True, exist_ok=True)
-                partial_copy = ours.with_suffix(".partial")  # no .npz, which a report would read
-                shutil.copyfile(theirs, partial_copy)
-                partial_copy.replace(ours)
+                write_bytes_atomic(ours, theirs.read_bytes())
 
 
 def _replaced(sweep: Sweep) -> list[str]:
@@ -395,7 +395,7 @@ def _choose(sweep: Sweep) -> None:
     if not sweep.over.issuperset([*cells, sweep.base[VALIDATION]]):
         return
     note(sweep)
-    sweep.choice["scores"] = scores = choose(read_folder(sweep.out, VALIDATION), spec.among, spec.by)
+    sweep.choice["scores"] = scores = choose(Results.read(sweep.out, split=VALIDATION), spec.among, spec.by)
     sweep.choice["chosen"] = max(scores, key=lambda name: scores[name])
 
 
@@ -433,6 +433,7 @@ def note(sweep: Sweep) -> None:
         "base_evaluated": [suffix for suffix, task in sweep.base.items() if task in sweep.over],
         "base_model": "embedded" if matrix.policy is None else f"policy/, by {matrix.policy}",
         "arms": [_arm_facts(arm) for arm in sweep.arms],
+        "questions": dump(matrix)["questions"],
         "left_out": sweep.left_out,
         "choice": None if sweep.choice is None else _finite(sweep.choice),
         "cells": [_cell_facts(sweep, cell) for cell in sweep.cells],
@@ -536,7 +537,7 @@ def line(sweep: Sweep, taken: Collection[Cell] = ()) -> str:
     done = total - _steps_left(sweep, taken)
     whole = sum(sweep.status(cell) in ("evaluated", "validation only") for cell in sweep.cells)
     failed = f", {len(sweep.failures)} failed" if sweep.failures else ""
-    left = f"{left_words(sweep, taken)} left" + ", evaluation not counted" * (whole < len(sweep.cells))
+    left = left_words(sweep, taken) + ", evaluation not counted" * (whole < len(sweep.cells))
     return f"sweep: {done}/{total} steps, {whole} of {len(sweep.cells)} cells complete{failed}, {left}"
 
 
@@ -545,13 +546,16 @@ def _steps_left(sweep: Sweep, taken: Collection[Cell]) -> int:
 
 
 def left_words(sweep: Sweep, taken: Collection[Cell] = ()) -> str:
-    """CPU time of the training that is left, from what the runs of this folder took a step."""
-    rates = []
-    for cell in sweep.cells:
+    """Time that the training left takes, from what the last steps of the runs of this folder took; nothing is guessed."""
+    left, rates = _steps_left(sweep, taken), []
+    for cell in sweep.cells if left else ():
         rows = read_metrics(cell.job.directory)[-50:] if cell.job.done else []
         rates += [row["time/step_s"] for row in rows if "time/step_s" in row]
-    rate = sum(rates) / len(rates) if rates else SECONDS_A_COMPLETION * sweep.arms[0].config.rollout.completions
-    return f"about {_steps_left(sweep, taken) * rate / 60:.0f} CPU minutes of training"
+    if not left:
+        return "no training left"
+    if not rates:
+        return "time left is known after the first steps"
+    return f"about {left * sum(rates) / len(rates) / sweep.workers / 60:.1f} min of training left"
 
 
 def _tells_apart(line: str) -> bool:
@@ -578,21 +582,9 @@ def dry_lines(sweep: Sweep) -> list[str]:
     return [*lines, line(sweep, [cell for cell, _ in taken])]
 
 
-def closing_lines(found: Mapping[str, Any]) -> list[str]:
-    """The sentences of a summary, how the relabelled control came out, and what was not run."""
-    lines = [f"  {comparison['sentence']}" for comparison in found["comparisons"]]
-    tied = ", ".join(f"{metric} {n}" for metric, n in found["relabelled"].get("tied", {}).items())
-    splits = found["relabelled"]["splits"]
-    lines.append(
-        f"the control relabelled A and B: tied in {tied} of {splits} splits" if splits else found["relabelled"]["why"]
-    )
-    return lines + [f"{NOT_RUN}: {', '.join(found['not_run'])}"] * bool(found["not_run"])
-
-
 __all__ = [
     "Cell",
     "Sweep",
-    "closing_lines",
     "dry_lines",
     "line",
     "note",
@@ -600,5 +592,4 @@ __all__ = [
     "run",
     "table",
     "world_words",
-    "write_summary",
 ]

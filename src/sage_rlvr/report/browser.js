@@ -84,7 +84,7 @@
   function column(number, rows) {
     const made = element("section", "column");
     const title = element("h4", "", data.sets[number].name);
-    title.style.borderColor = "var(--c" + data.sets[number].colour.slice(1) + ", " + data.sets[number].colour + ")";
+    title.style.borderColor = "var(--c" + data.sets[number].color.slice(1) + ", " + data.sets[number].color + ")";
     made.append(title);
     rows.slice(0, limit).forEach((row) => made.append(card(row)));
     if (!rows.length) made.append(element("p", "quiet", "no sample of this kind"));

@@ -4,32 +4,33 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sage_rlvr.report.parts import Browser, visible
-from sage_rlvr.report.study import SampleSet, Shown
-from sage_rlvr.report.style import colour
+from sage_rlvr.report.markup import visible
+from sage_rlvr.report.samples import SampleSet, Shown
+from sage_rlvr.report.style import Looks
 
 VERDICTS = ("right", "wrong", "undecided")
 
 
-def part(sets: Sequence[SampleSet]) -> Browser:
+def data_of(sets: Sequence[SampleSet], looks: Looks) -> dict[str, Any]:
     """Every shown sample. Tokens are places in one list of spellings; entropies (nats) and q are rounded to three digits."""
     spellings: dict[str, int] = {}
     reasons: dict[str, int] = {}
-    rows = [_row(i, s, spellings, reasons) for i, one in enumerate(sets) for s in one.shown]
-    data: dict[str, Any] = {
-        "sets": [_set(name, one) for name, one in zip(_names(sets), sets, strict=True)],
-        "problems": list(dict.fromkeys(visible(s.problem) for one in sets for s in one.shown)),
+    problems: dict[str, int] = {}
+    rows = [_row(i, s, spellings, reasons, problems) for i, one in enumerate(sets) for s in one.shown]
+    named = [
+        {"name": visible(name), "color": looks[one.arm].color, "guide": visible(one.guide or "")}
+        for name, one in zip(_names(sets), sets, strict=True)
+    ]
+    return {
+        "sets": named,
+        "problems": list(problems),
         "spellings": list(spellings),
         "reasons": list(reasons),
         "rows": rows,
     }
-    place = {name: i for i, name in enumerate(data["problems"])}
-    for row in rows:
-        row["p"] = place[row["p"]]
-    return Browser(data=data, count=len(rows))
 
 
 def _names(sets: Sequence[SampleSet]) -> list[str]:
@@ -38,35 +39,29 @@ def _names(sets: Sequence[SampleSet]) -> list[str]:
     names = []
     for one in sets:
         parts = [one.arm, *([] if one.seed is None else [f"seed {one.seed}"]), *([one.task] if tasks else [])]
-        if laws and one.temperature is not None and " at T = " not in one.arm:
+        if laws and one.arm == one.policy:
             parts.append(f"T = {one.temperature:g}")
         names.append(", ".join(parts))
     return [f"{name} (store {i})" if names.count(name) > 1 else name for i, name in enumerate(names, start=1)]
 
 
-def _set(name: str, one: SampleSet) -> dict[str, Any]:
-    return {"name": visible(name), "colour": colour(one.arm), "guide": visible(one.guide or "")}
-
-
-def _row(number: int, s: Shown, spellings: dict[str, int], reasons: dict[str, int]) -> dict[str, Any]:
+def _row(
+    number: int, s: Shown, spellings: dict[str, int], reasons: dict[str, int], problems: dict[str, int]
+) -> dict[str, Any]:
     out: dict[str, Any] = {
-        "s": number, "p": visible(s.problem), "n": s.sample, "v": VERDICTS.index(s.verdict),
-        "r": reasons.setdefault(visible(s.reason), len(reasons)), "t": visible(s.text),
+        "s": number, "p": problems.setdefault(visible(s.problem), len(problems)), "n": s.sample,
+        "v": VERDICTS.index(s.verdict), "r": reasons.setdefault(visible(s.reason), len(reasons)), "t": visible(s.text),
     }  # fmt: skip
-    if s.left_out:
-        out["x"] = s.left_out
-    if s.answer is not None and s.answer != s.text:
-        out["a"] = visible(s.answer)[:200]
-    if s.finish == "length":
-        out["l"] = 1
-    if s.tokens is not None:
-        out["k"] = [spellings.setdefault(visible(token), len(spellings)) for token in s.tokens]
-    for name, values in (("e", s.entropies), ("q", s.q)):
-        if values is not None:
-            out[name] = [_number(value) for value in values]
-    if s.perplexity is not None:
-        out["b"] = _number(min(float(s.perplexity), 1e9))
-    return out
+    optional: Mapping[str, Any] = {
+        "x": s.left_out or None,
+        "a": visible(s.answer)[:200] if s.answer not in (None, s.text) else None,
+        "l": 1 if s.finish == "length" else None,
+        "k": None if s.tokens is None else [spellings.setdefault(visible(t), len(spellings)) for t in s.tokens],
+        "e": None if s.entropies is None else [_number(value) for value in s.entropies],
+        "q": None if s.q is None else [_number(value) for value in s.q],
+        "b": None if s.perplexity is None else _number(min(float(s.perplexity), 1e9)),
+    }
+    return out | {key: value for key, value in optional.items() if value is not None}
 
 
 def _number(value: float) -> float | None:

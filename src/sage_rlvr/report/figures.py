@@ -1,164 +1,342 @@
-"""Figures: matplotlib without global state; every mean with its interval, every line with its name beside it."""
+"""Figures: values in, a `Figure` out, no global state. Every mean has its interval; `shown` is how each arm is drawn.
+
+A new figure is one function here and one line in report.md.j2.
+"""
 
 from __future__ import annotations
 
-import io
-import re
+import math
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
+from matplotlib.patches import Rectangle
 from matplotlib.ticker import FuncFormatter, MaxNLocator
-from matplotlib.transforms import Bbox
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
-from sage_rlvr.report.style import INK, RC, colour, dark_twins, dash, marker, spread
+from sage_rlvr.report.style import INK, MUTED, RC, Looks, canvas, key_above, saved
 from sage_rlvr.stats.curves import CurveComparison
 from sage_rlvr.stats.frontier import FrontierPoint, GapCurve
 from sage_rlvr.stats.intervals import Interval
 
-PANELS = (
-    ("reward", "mean reward"),
-    ("kl_raw", "raw KL to the reference\n(nats a token)"),
-    ("entropy", "policy entropy\n(nats a token)"),
-)
-MOST_NAMES_BESIDE = 4  # arms whose names stand beside their marks; more get a key above
-SMALL = 0.01  # gaps up to here stand on a linear scale
+Floats = NDArray[np.float64]
+Band = tuple[Sequence[int], ArrayLike, ArrayLike, ArrayLike]
+"""(ks, mean, low, high), each (K,)."""
+
+TRAINING = {  # names of metrics.jsonl -> (title, unit of the axis)
+    "reward/mean": ("Reward", "mean reward"),
+    "anchor/kl_raw": ("Raw KL to the reference", "nats per token"),
+    "anchor/kl": ("KL to the shaped reference", "nats per token"),
+    "policy/entropy": ("Policy entropy", "nats per token"),
+    "anchor/q_mean": ("Mean of q", "mean over tokens"),
+    "anchor/q_active_share": ("Where q is not 1", "share of tokens"),
+    "reward/dead_group_share": ("Zero-variance groups", "share of groups"),
+    "optimizer/grad_norm": ("Gradient norm", "before clipping"),
+}
+SMALL = 0.01  # differences up to here stand on a linear scale
 SCALE = f"The scale is linear up to {SMALL:g} and logarithmic beyond."  # of differences, said under them
-CROWDED = 12.0  # cost from which a temperature is left out
-REM_AN_INCH = 7.4  # of the page
-RC_DPI = 100  # RC["figure.dpi"]
-_SIZE = (6.0, 4.1)
-_RULE = {"arrowstyle": "-", "linewidth": 0.6, "alpha": 0.6}
+_HEAT = np.array([(0.93, 0.95, 0.99), (0.42, 0.62, 0.85), (0.05, 0.22, 0.46)])  # low to high, alike on a dark page
+_PLAIN = FuncFormatter(lambda x, _: f"{x:g}")
 
 
-def passk_figure(
-    curves: Mapping[str, tuple[Sequence[int], ArrayLike, ArrayLike, ArrayLike]],
-    path: str | Path | None = None,
-    *,
-    title: str = "",
-) -> Figure:
-    """pass@k against k (log2 axis): name -> (ks, mean, low, high), each (K,), in [0, 1].
-
-    Saves a PNG when `path` is given, like every function here; the Figure is returned either way.
-    """
+def over_k(shown: Looks, lines: Mapping[str, Band], ylabel: str = "pass@k") -> Figure:
+    """A score over k on a log2 axis, with bands."""
     with matplotlib.rc_context(RC):
-        figure, axes = _figure(_SIZE)
-        for name, (ks, mean, low, high) in curves.items():
-            axes.fill_between(ks, np.asarray(low), np.asarray(high), color=colour(name), alpha=0.16, linewidth=0)
+        figure, axes = canvas((5.2, 4.1))
+        for name, (ks, mean, low, high) in lines.items():
+            look = shown[name]
+            axes.fill_between(ks, np.asarray(low), np.asarray(high), color=look.color, alpha=0.12, linewidth=0)
             axes.plot(
-                ks, np.asarray(mean), color=colour(name), linestyle=dash(name), marker=marker(name), markersize=4.5
+                ks,
+                np.asarray(mean),
+                color=look.color,
+                linestyle=look.dash,
+                marker=look.marker,
+                markersize=4.5,
+                linewidth=1.5,
             )
-        _k_axis(axes, sorted({k for ks, *_ in curves.values() for k in ks}))
-        top = max(float(np.nanmax(high)) for *_, high in curves.values())
-        bottom = min(float(np.nanmin(low)) for _, _, low, _ in curves.values())
-        axes.set_ylim(max(0.0, bottom - 0.05), min(1.0, top + 0.05) + 0.005)
-        axes.set(ylabel="pass@k", title=title)
-        ends = {name: (float(ks[-1]), float(np.asarray(mean)[-1])) for name, (ks, mean, *_) in curves.items()}
-        _label_ends(axes, ends)
-        return saved(figure, path)
+        _k_axis(axes, sorted({k for ks, *_ in lines.values() for k in ks}))
+        axes.set(ylabel=ylabel)
+        if ylabel.startswith("pass@"):
+            axes.set_ylim(max(0.0, axes.get_ylim()[0]), min(1.005, axes.get_ylim()[1]))
+        else:
+            axes.set_ylim(bottom=0)
+        key_above(figure, shown, list(lines))
+        return saved(figure)
 
 
-def difference_figure(
-    differences: Mapping[str, CurveComparison],
-    path: str | Path | None = None,
-    *,
-    title: str = "",
-    limits: tuple[float, float] | None = None,
+def difference(
+    shown: Looks, pair: tuple[str, str], found: CurveComparison | GapCurve, ylabel: str, limits: tuple[float, float]
 ) -> Figure:
-    """Paired differences in pass@k with their simultaneous bands, one panel a pair ("A − B"), the same scale in all: `limits`
-    where several figures are to share it. The scale is linear up to 0.01 and logarithmic beyond: what a guide does is small beside
-    what a KL does."""
+    """The paired difference a - b with its band on a scale that all pairs share: over k, or (`GapCurve`) over the pass@1 that both
+    have along their frontiers, where a dotted rule is b's own at temperature 1."""
     with matplotlib.rc_context(RC):
-        figure, panels = _pair_panels(len(differences), 2.35)
-        for axes, (name, c) in zip(panels, differences.items(), strict=True):
-            _band(axes, name, c.ks, c, marker="o", markersize=3.5)
-            _k_axis(axes, c.ks)
-        _lowest_labelled(panels, "k (tries)")
-        _linear_near_zero(panels[0], *(limits or panels[0].get_ylim()))
-        figure.supylabel("difference in pass@k", fontsize=10.5)
-        if title:
-            figure.suptitle(title, fontsize=11.5, fontweight="bold", x=0.02, ha="left")
-        return saved(figure, path)
+        figure, axes = canvas((4.0, 2.7))
+        color = shown[pair[0]].color
+        x = found.pass1 if isinstance(found, GapCurve) else found.ks
+        axes.axhline(0, color=INK, linewidth=1.0)
+        axes.fill_between(x, found.low, found.high, color=color, alpha=0.2, linewidth=0)
+        axes.plot(x, found.difference, color=color, linewidth=1.5)
+        axes.set(xlabel="pass@1", ylabel=ylabel)
+        axes.set_title(" − ".join(pair), fontsize=11 if len("".join(pair)) < 30 else 9)
+        if not isinstance(found, GapCurve):
+            _k_axis(axes, found.ks)
+        elif found.home is not None and found.pass1[0] <= found.home <= found.pass1[-1]:
+            axes.axvline(found.home, color=INK, linewidth=0.9, linestyle=(0, (1, 2)))
+        _linear_near_zero(axes, *limits)
+        return saved(figure)
 
 
-def frontier_figure(
-    base: Sequence[FrontierPoint],
+def frontier(
+    shown: Looks,
+    base: str,
+    curves: Mapping[str, Sequence[FrontierPoint]],
     arms: Mapping[str, tuple[Interval, Interval]],
-    path: str | Path | None = None,
+    k: int,
     *,
-    k: int = 256,
-    base_name: str = "base",
-    curves: Mapping[str, Sequence[FrontierPoint]] | None = None,
     seeds: Mapping[str, Sequence[tuple[float, float]]] | None = None,
-    title: str = "",
+    power: Sequence[tuple[float, float]] = (),
 ) -> Figure:
-    """pass@1 against pass@k: the base at every temperature (labelled) and each arm's point with both intervals.
-
-    arms: name -> (pass@1, pass@k); `curves` adds the arms' own temperature frontiers as thin lines, `seeds` a small open
-    mark for each training seed. Right of the base's line is what no temperature of the base reaches.
-    """
+    """pass@1 against pass@k: each policy at all its temperatures (`curves`, the base's bold with temperatures), each arm's point
+    at temperature 1 with both intervals, small open marks for the training seeds, and the base tempered over whole completions."""
     with matplotlib.rc_context(RC):
-        figure, axes = _figure((6.0, 4.6))
-        ordered = sorted(base, key=lambda point: point.temperature)
-        shade = colour(base_name)
-        x, y = zip(*map(_xy, ordered), strict=True)
-        axes.plot(x, y, color=shade, marker="o", markersize=5, zorder=2)
-        lines = {name: sorted(points, key=lambda point: point.temperature) for name, points in (curves or {}).items()}
-        for name, line in lines.items():
-            x, y = zip(*map(_xy, line), strict=True)
-            axes.plot(x, y, color=colour(name), linestyle=dash(name), linewidth=1.0, alpha=0.55, zorder=1)
+        figure, axes = canvas((5.4, 4.6))
+        for name, points in curves.items():
+            look, home = shown[name], name == base
+            x, y = zip(*(_xy(p) for p in sorted(points, key=lambda p: p.temperature)), strict=True)
+            axes.plot(
+                x, y, color=look.color, linestyle=look.dash, marker=look.marker if home else "", markersize=4,
+                linewidth=1.9 if home else 1.0, alpha=1 if home else 0.6, zorder=2 if home else 1,
+            )  # fmt: skip
         for name, marks in (seeds or {}).items():
-            x, y = zip(*marks, strict=True)
+            look, (x, y) = shown[name], zip(*marks, strict=True)
             axes.scatter(
-                x, y, s=22, marker=marker(name), facecolors="none", edgecolors=colour(name), linewidths=1.0, zorder=3
+                x, y, s=20, marker=look.marker, facecolors="none", edgecolors=look.color, linewidths=0.9, zorder=3
             )
         for name, (one, many) in arms.items():
+            look = shown[name]
             axes.errorbar(
-                one.value, many.value, xerr=_bars(one), yerr=_bars(many), color=colour(name), marker=marker(name),
+                one.value, many.value, xerr=_bars(one), yerr=_bars(many), color=look.color, marker=look.marker,
                 markersize=8, markeredgecolor="white", markeredgewidth=0.8, linewidth=1.3, capsize=2.5, zorder=4,
             )  # fmt: skip
-        axes.margins(0.10, 0.12)
-        axes.set(xlabel="pass@1", ylabel=f"pass@{k}", title=title)
+        if power:
+            axes.plot(*zip(*power, strict=True), color=INK, linewidth=1.3, linestyle=(0, (4, 2)), zorder=2)
+            axes.annotate(
+                f"{base}, power-sharpened",
+                power[-1],
+                (0, -12),
+                textcoords="offset points",
+                ha="right",
+                color=INK,
+                fontsize=9,
+            )
+        axes.margins(0.08, 0.1)
+        axes.set(xlabel="pass@1", ylabel=f"pass@{k}")
         axes.set_ylim(top=min(axes.get_ylim()[1], 1.01))
-        labels = [(a, (o.value, m.value), colour(a), True) for a, (o, m) in arms.items()]
-        if len(arms) > MOST_NAMES_BESIDE:
-            key_above(figure, [base_name, *arms])
-            labels = []
-        labels.append((f"{base_name} at T = {ordered[0].temperature:g}", _xy(ordered[0]), shade, False))
-        labels += [(f"{p.temperature:g}", _xy(p), shade, False) for p in _spread_out(axes, ordered)[1:]]
-        segments = [[_xy(p) for p in line] for line in (ordered, *lines.values())]
-        segments += [[(o.low, m.value), (o.high, m.value)] for o, m in arms.values()]
-        segments += [[(o.value, m.low), (o.value, m.high)] for o, m in arms.values()]
-        segments += [[xy, xy] for marks in (seeds or {}).values() for xy in marks]
-        _place_labels(figure, axes, labels, segments)
-        return saved(figure, path)
+        for point in _spread_out(axes, sorted(curves.get(base, ()), key=lambda p: p.temperature)):
+            text = f"T = {point.temperature:g}"
+            axes.annotate(
+                text, _xy(point), (5, 5), textcoords="offset points", color=shown[base].color, fontsize=8.5, zorder=5
+            )
+        key_above(figure, shown, list(dict.fromkeys([*curves, *arms])))
+        return saved(figure)
 
 
-def gap_figure(curves: Mapping[str, GapCurve], path: str | Path | None = None, *, k: int = 256) -> Figure:
-    """pass@k of A minus B at equal pass@1 over pass@1, one panel a pair ("A − B"), the same scales in all.
-
-    Only what lies clear of zero moves the frontier. The differences' axis is linear up to 0.01 and logarithmic beyond: what
-    guides do is small, and towards the coldest temperatures pass@k falls steeply.
-    """
+def training(shown: Looks, runs: Mapping[str, Sequence[Mapping[str, Floats]]], metric: str) -> Figure | None:
+    """One metric over training: thin each seed, bold their mean, both as moving means over a twentieth of the run; where no arm
+    has a second seed the raw steps are the thin lines. runs: arm -> of each seed {"step": (S,), metric: (S,)}. None where no run
+    recorded the metric."""
     with matplotlib.rc_context(RC):
-        figure, panels = _pair_panels(len(curves), 2.1)
-        for axes, (name, c) in zip(panels, curves.items(), strict=True):
-            _band(axes, name, c.pass1, c)
-            if c.home is not None and c.pass1[0] <= c.home <= c.pass1[-1]:
-                axes.axvline(c.home, color=INK, linewidth=0.9, linestyle=(0, (1, 2)))
-        _lowest_labelled(panels, "pass@1")
-        edge = max(1.3 * max(float(np.abs(c.difference).max()) for c in curves.values()), 2 * SMALL)
-        _linear_near_zero(panels[0], -edge, edge)
-        figure.supylabel(f"difference in pass@{k} at equal pass@1", fontsize=10.5)
-        return saved(figure, path)
+        figure, axes = canvas((4.2, 3.2))
+        several, drawn, thin_lines, bold_lines = max(map(len, runs.values())) > 1, [], [], []
+        for name, seeds in runs.items():
+            found = [run for run in seeds if np.isfinite(run.get(metric, np.array([]))).any()]
+            if not found:
+                continue
+            table = _aligned([run[metric] for run in found])
+            steps = max((run["step"] for run in found), key=len)[: table.shape[1]]
+            width = 2 * (table.shape[1] // 40) + 1
+            stride = max(1, width // 3) if several else 1  # a moving mean needs no more points, and the page is smaller
+            for row in table:
+                thin = moving_mean(row, width if several else 1)
+                axes.plot(steps[::stride], thin[::stride], color=shown[name].color, linewidth=0.7, alpha=0.3)
+                thin_lines.append(thin)
+            seen = np.isfinite(table)
+            total, count = np.where(seen, table, 0.0).sum(axis=0), seen.sum(axis=0)
+            mean = np.divide(total, count, out=np.full(table.shape[1], np.nan), where=count > 0)
+            bold_lines.append(moving_mean(mean, width))
+            axes.plot(steps, bold_lines[-1], color=shown[name].color, linestyle=shown[name].dash)
+            drawn.append(name)
+        if not drawn:
+            return None
+        axes.set_ylim(*_limits(np.concatenate(thin_lines), np.concatenate(bold_lines)))
+        title, unit = TRAINING[metric]
+        axes.set(title=title, xlabel="training step", ylabel=unit)
+        axes.xaxis.set_major_locator(MaxNLocator(nbins=5, integer=True))
+        key_above(figure, shown, drawn, marked=False)
+        return saved(figure)
+
+
+def moving_mean(values: ArrayLike, width: int) -> Floats:
+    """Centered mean over `width` neighbors (S,), shorter at the ends; NaN entries are left out."""
+    raw = np.asarray(values, dtype=float)
+    kernel, seen = np.ones(max(1, min(width, len(raw)))), np.isfinite(raw)
+    total = np.convolve(np.where(seen, raw, 0.0), kernel, "same")[: len(raw)]
+    count = np.convolve(seen.astype(float), kernel, "same")[: len(raw)]
+    return np.divide(total, count, out=np.full(len(raw), np.nan), where=count > 0)
+
+
+def support(shown: Looks, kept: Mapping[str, tuple[float, float, float]], base: float) -> Figure:
+    """Right completions in each arm's support against the base's: arm -> (kept, gained, lost), means over seeds."""
+    with matplotlib.rc_context(RC):
+        figure, axes = canvas((5.2, 0.5 * len(kept) + 1.3))
+        for row, (name, (keep, gain, lose)) in enumerate(kept.items()):
+            color = shown[name].color
+            axes.barh(row, keep, height=0.5, color=color)
+            axes.barh(row, gain, left=keep, height=0.5, facecolor="none", edgecolor=color, hatch="////", linewidth=0.8)
+            axes.barh(row, -lose, height=0.5, facecolor="none", edgecolor=color, linewidth=1.0, linestyle=(0, (2, 1.5)))
+        axes.axvline(base, color=INK, linewidth=0.9, linestyle=(0, (4, 2)))
+        axes.axvline(0, color=INK, linewidth=0.9)
+        axes.set_yticks(range(len(kept)), list(kept))
+        axes.set_ylim(len(kept) - 0.45, -0.55)
+        axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{abs(x):,.0f}"))
+        axes.set_xlabel("right completions: lost | kept, then gained")
+        axes.grid(axis="y", visible=False)
+        return saved(figure)
+
+
+def tails(shown: Looks, values: Mapping[str, ArrayLike], base: str) -> Figure:
+    """Share of samples with a perplexity under the base above x, both axes logarithmic: arm -> perplexities (M,)."""
+    with matplotlib.rc_context(RC):
+        figure, axes = canvas((5.2, 4.0))
+        for name, given in values.items():
+            found = np.sort(np.asarray(given, dtype=float))
+            found = found[np.isfinite(found)]
+            above = 1 - np.arange(len(found)) / len(found)
+            axes.step(found, above, where="pre", color=shown[name].color, linestyle=shown[name].dash)
+        axes.set(xlabel=f"perplexity under {base}", ylabel="share of samples above it", xscale="log", yscale="log")
+        axes.xaxis.set_major_formatter(_PLAIN)
+        axes.xaxis.set_minor_formatter(FuncFormatter(lambda x, _: f"{x:g}" if f"{x:e}"[0] in "2358" else ""))
+        axes.yaxis.set_major_formatter(_PLAIN)
+        key_above(figure, shown, list(values), marked=False)
+        return saved(figure)
+
+
+def shares(shown: Looks, found: Mapping[str, Mapping[str, Interval]], xlabel: str) -> Figure:
+    """Shares of classes, one row a class and one mark with its interval an arm: arm -> class -> interval."""
+    with matplotlib.rc_context(RC):
+        classes = list(next(iter(found.values())))
+        figure, axes = canvas((5.2, 0.09 * len(classes) * len(found) + 0.22 * len(classes) + 1.6))
+        height = 0.72 / len(found)
+        for i, (name, mine) in enumerate(found.items()):
+            for row, key in enumerate(classes):
+                axes.errorbar(
+                    mine[key].value, row + (i - (len(found) - 1) / 2) * height, xerr=_bars(mine[key]), linewidth=1.0,
+                    color=shown[name].color, marker=shown[name].marker, markersize=5, markeredgecolor="white",
+                    markeredgewidth=0.5,
+                )  # fmt: skip
+        for row in range(len(classes) - 1):
+            axes.axhline(row + 0.5, color=MUTED, linewidth=0.4, alpha=0.5)
+        axes.set_yticks(range(len(classes)), classes)
+        axes.set_ylim(len(classes) - 0.45, -0.55)
+        axes.set_xlim(left=0)
+        axes.set_xlabel(xlabel)
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{100 * x:.0f} %"))
+        axes.grid(axis="y", visible=False)
+        key_above(figure, shown, list(found), lines=False)
+        return saved(figure)
+
+
+def learning(
+    shown: Looks,
+    lines: Mapping[str, Sequence[tuple[int, Interval, Interval, Interval]]],
+    base: tuple[float, float, float],
+    k: int,
+) -> Figure:
+    """Two panels over steps, each line from the base at step 0. lines: name -> (steps, pass@1, best pass@1 at any temperature,
+    pass@k) in the order of the steps; base: its three values."""
+    with matplotlib.rc_context(RC):
+        figure = Figure(figsize=(6.0, 3.3), layout="constrained")
+        left, right = figure.subplots(1, 2)
+        left.axhline(base[1], color=MUTED, linestyle=":", linewidth=1.4)
+        for name, points in lines.items():
+            look, steps = shown[name], [0, *(point[0] for point in points)]
+            for axes, i, style in ((left, 1, "-"), (left, 2, "--"), (right, 3, "-")):
+                found = [point[i] for point in points]
+                axes.plot(steps, [base[i - 1], *(one.value for one in found)], color=look.color, linestyle=style,
+                    marker=look.marker, markersize=5, linewidth=1.4)  # fmt: skip
+                if style == "-":
+                    low, high = [one.low for one in found], [one.high for one in found]
+                    axes.fill_between(steps[1:], low, high, color=look.color, alpha=0.15, linewidth=0)
+        left.set(xlabel="training steps", ylabel="pass@1")
+        right.set(xlabel="training steps", ylabel=f"pass@{k}")
+        key_above(figure, shown, list(lines), lines=False)
+        return saved(figure)
+
+
+def heat(
+    _: Looks,
+    rows: Sequence[str],
+    columns: Sequence[str],
+    cells: Mapping[tuple[str, str], float],
+    names: tuple[str, str],
+    title: str,
+) -> Figure:
+    """A grid of numbers, each written in its cell; a missing one is hatched and says "not run". cells: (row, column) -> value."""
+    with matplotlib.rc_context(RC):
+        figure, axes = canvas((1.05 * len(columns) + 2.2, 0.62 * len(rows) + 1.6))
+        values = [value for value in cells.values() if math.isfinite(value)]
+        low, high = min(values, default=0.0), max(values, default=1.0)
+        for y, row in enumerate(rows):
+            for x, column in enumerate(columns):
+                _heat_cell(axes, x, y, cells.get((row, column), math.nan), low, high)
+        axes.set(
+            xlim=(-0.5, len(columns) - 0.5), ylim=(len(rows) - 0.5, -0.5), xlabel=names[1], ylabel=names[0], title=title
+        )
+        axes.set_xticks(range(len(columns)), columns)
+        axes.set_yticks(range(len(rows)), rows)
+        axes.grid(visible=False)
+        axes.spines[:].set_visible(False)
+        axes.tick_params(length=0)
+        return saved(figure)
+
+
+def _heat_cell(axes: Axes, x: int, y: int, value: float, low: float, high: float) -> None:
+    place = (x - 0.48, y - 0.48)
+    if not math.isfinite(value):
+        axes.add_patch(Rectangle(place, 0.96, 0.96, facecolor="none", edgecolor=MUTED, hatch="///", linewidth=0.6))
+        axes.text(x, y, "not run", ha="center", va="center", fontsize=9, color=INK)
+        return
+    share = (value - low) / (high - low) if high > low else 0.0
+    face = [float(np.interp(share, (0, 0.5, 1), channel)) for channel in _HEAT.T]
+    axes.add_patch(Rectangle(place, 0.96, 0.96, facecolor=face, linewidth=0))
+    text = "#fffffe" if share > 0.45 else "#101418"
+    axes.text(x, y, f"{value:.3f}", ha="center", va="center", fontsize=9.5, color=text)
+
+
+# ------------------------------------------------------------------------------------------------------------------
+# axes
+
+
+def limits_of(found: Sequence[CurveComparison | GapCurve]) -> tuple[float, float]:
+    """One scale for all differences, zero in it."""
+    edges = np.concatenate([np.concatenate([c.low, c.high, c.difference]) for c in found])
+    known = edges[np.isfinite(edges)]
+    low, high = min(0.0, float(known.min(initial=0.0))), max(0.0, float(known.max(initial=0.0)))
+    room = 0.06 * (high - low) or 0.01
+    return low - room, high + room
+
+
+def _limits(thin: Floats, bold: Floats) -> tuple[float, float]:
+    """Limits that hold every bold line and all but the rarest points of the thin ones, so that one spike flattens nothing."""
+    low, high = np.nanquantile(np.where(np.isfinite(thin), thin, np.nan), [0.002, 0.998])
+    low, high = min(low, np.nanmin(bold)), max(high, np.nanmax(bold))
+    room = 0.05 * (high - low) or 0.05 * max(abs(high), 1.0)
+    return float(low - room), float(high + room)
 
 
 def _linear_near_zero(axes: Axes, low: float, high: float) -> None:
@@ -171,259 +349,36 @@ def _linear_near_zero(axes: Axes, low: float, high: float) -> None:
     axes.set_ylim(low, high)
 
 
-def _pair_panels(count: int, height: float) -> tuple[Figure, list[Axes]]:
-    """So many panels, two beside each other, `height` inches each, all on the same axes."""
-    columns = min(2, count)
-    rows = -(-count // columns)
-    figure = Figure(figsize=(3.4 * columns + 0.6, height * rows + 0.5), layout="constrained")
-    grid = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
-    for axes in grid.flat[count:]:
-        axes.set_visible(False)
-    return figure, list(grid.flat[:count])
+def _k_axis(axes: Axes, ks: Sequence[int]) -> None:
+    axes.set_xscale("log", base=2)
+    ticks = [k for i, k in enumerate(ks) if len(ks) <= 5 or i % 2 == 0]
+    axes.set_xticks(ticks, [str(k) for k in ticks])
+    axes.set_xticks([], minor=True)
+    axes.set_xlabel("k (samples per problem)")
 
 
-def _band(axes: Axes, name: str, x: ArrayLike, c: CurveComparison | GapCurve, **style: Any) -> None:
-    """A difference with its band over x, in the colour of the first of the pair "A − B"."""
-    shade = colour(name.split(" − ")[0])
-    axes.axhline(0, color=INK, linewidth=1.0)
-    axes.fill_between(x, c.low, c.high, color=shade, alpha=0.2, linewidth=0)
-    axes.plot(x, c.difference, color=shade, **style)
-    axes.set_title(name, fontsize=10.5)
-
-
-def _lowest_labelled(panels: Sequence[Axes], label: str) -> None:
-    """Ticks and axis label under the lowest panel of each of the columns."""
-    for index, axes in enumerate(panels):
-        lowest = index + min(2, len(panels)) >= len(panels)
-        axes.tick_params(labelbottom=lowest)
-        axes.set_xlabel(label if lowest else "")
-
-
-def key_above(figure: Figure, names: Sequence[str], *, marked: bool = True, lines: bool = True) -> None:
-    """A key in place of names beside the marks, where so many would lie on each other's names; call before `saved`."""
-    handles = [
-        Line2D(
-            [], [], color=colour(name), marker=marker(name) if marked else "", linestyle=dash(name) if lines else "none",
-            markersize=6.5, linewidth=1.3 if marked else 1.9,
-        )
-        for name in names
-    ]  # fmt: skip
-    figure.legend(handles, names, loc="outside upper left", ncols=3, frameon=False, fontsize=9.5, handlelength=2.6)
-
-
-def _spread_out(axes: Axes, points: Sequence[FrontierPoint], least: float = 0.06) -> list[FrontierPoint]:
-    """The points far enough apart, in shares of the axes, for each to carry its label; T = 1 always does, few all do."""
-    if len(points) <= 8:
-        return list(points)
+def _spread_out(axes: Axes, points: Sequence[FrontierPoint], least: float = 0.07) -> list[FrontierPoint]:
+    """The points far enough apart, in shares of the axes, for each to carry its label; the first and T = 1 always do."""
     (left, right), (bottom, top) = axes.get_xlim(), axes.get_ylim()
-
-    def apart(a: FrontierPoint, b: FrontierPoint) -> float:
-        (ax, ay), (bx, by) = _xy(a), _xy(b)
-        return float(np.hypot((ax - bx) / (right - left), (ay - by) / (top - bottom)))
-
-    home = [p for p in points if p.temperature == 1.0]
-    kept = [points[0]]
-    for point in points[1:]:
-        if point in home or all(apart(point, other) >= least for other in (*kept, *home)):
+    kept = [p for i, p in enumerate(points) if i == 0 or p.temperature == 1.0]
+    for point in points:
+        apart = [
+            math.hypot((point.pass1 - p.pass1) / (right - left), (point.passk - p.passk) / (top - bottom)) for p in kept
+        ]
+        if min(apart) >= least:
             kept.append(point)
     return kept
 
 
-def training_figure(
-    runs: Mapping[str, tuple[ArrayLike, ArrayLike, ArrayLike, ArrayLike]], path: str | Path | None = None
-) -> Figure:
-    """Reward, raw KL and entropy over the optimiser steps: name -> (steps, reward, kl_raw, entropy), each (steps,).
-
-    Faint: every step; strong: a centred moving mean over a twentieth of the run.
-    """
-    with matplotlib.rc_context(RC):
-        figure = Figure(figsize=(12.0, 3.5), layout="constrained")
-        for index, axes in enumerate(figure.subplots(1, 3)):
-            _draw_training(axes, {n: (run[0], run[index + 1]) for n, run in runs.items()}, PANELS[index][1])
-        return saved(figure, path)
+def _aligned(rows: Sequence[Floats]) -> Floats:
+    """(S, longest) with NaN where a run is shorter or has no number."""
+    table = np.full((len(rows), max(map(len, rows))), np.nan)
+    for i, row in enumerate(rows):
+        table[i, : len(row)] = np.where(np.isfinite(row), row, np.nan)
+    return table
 
 
-def training_panels(runs: Mapping[str, tuple[ArrayLike, ArrayLike, ArrayLike, ArrayLike]]) -> dict[str, Figure]:
-    """The panels of `training_figure` as figures of their own, for narrow pages: reward, kl_raw, entropy."""
-    out = {}
-    with matplotlib.rc_context(RC):
-        for index, (key, label) in enumerate(PANELS):
-            figure, axes = _figure((5.2, 3.4))
-            _draw_training(axes, {n: (run[0], run[index + 1]) for n, run in runs.items()}, label)
-            out[key] = saved(figure, None)
-    return out
-
-
-def svg_of(figure: Figure, prefix: str, label: str) -> str:
-    """The figure as inline SVG: ids prefixed, no metadata or namespace address, colours as CSS variables with the
-    light value as fallback, `label` (escaped here) as its accessible name."""
-    buffer = io.StringIO()
-    with matplotlib.rc_context(RC):
-        figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
-    text = buffer.getvalue()
-    text = text[text.index("<svg") :]
-    text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.S)
-    text = re.sub(r'\s+xmlns(:\w+)?="[^"]*"', "", text)
-    text = re.sub(r'\bid="', f'id="{prefix}-', text)
-    text = re.sub(r'(xlink:href="#|url\(#)', rf"\g<1>{prefix}-", text)
-    for light in dark_twins():
-        text = re.sub(light, f"var(--c{light[1:]}, {light})", text, flags=re.I)
-    text = re.sub(r'<svg ([^>]*?)width="[^"]*"', r"<svg \1", text, count=1)
-    text = re.sub(r'<svg ([^>]*?)height="[^"]*"', r"<svg \1", text, count=1)
-    widest = REM_AN_INCH * figure.get_figwidth()  # so that letters are as large in a narrow figure as in a wide one
-    named = f'<svg role="img" aria-label="{_escaped(label)}" style="max-width:{widest:.1f}rem" '
-    return text.replace("<svg ", named, 1)
-
-
-def png_of(figure: Figure) -> bytes:
-    """The figure as PNG on white."""
-    buffer = io.BytesIO()
-    with matplotlib.rc_context(RC):
-        figure.savefig(buffer, format="png", facecolor="white")
-    return buffer.getvalue()
-
-
-def moving_mean(values: ArrayLike, width: int) -> np.ndarray:
-    """Centred mean over `width` neighbours (S,), shorter at the ends; NaN entries are left out."""
-    raw = np.asarray(values, dtype=float)
-    kernel, seen = np.ones(max(1, width)), np.isfinite(raw)
-    total = np.convolve(np.where(seen, raw, 0.0), kernel, "same")[: len(raw)]
-    count = np.convolve(seen.astype(float), kernel, "same")[: len(raw)]
-    return np.divide(total, count, out=np.full(len(raw), np.nan), where=count > 0)
-
-
-def _draw_training(axes: Axes, lines: Mapping[str, tuple[ArrayLike, ArrayLike]], title: str) -> None:
-    ends = {}
-    for name, (steps, values) in lines.items():
-        x, y = np.asarray(steps, dtype=float), np.asarray(values, dtype=float)
-        if not np.isfinite(y).any():
-            continue
-        width = 2 * (len(x) // 40) + 1
-        smooth = moving_mean(y, min(width, len(x)))
-        if width > 1:
-            axes.plot(x, y, color=colour(name), linewidth=0.7, alpha=0.28)
-        axes.plot(x, smooth, color=colour(name), linestyle=dash(name))
-        last = int(np.flatnonzero(np.isfinite(smooth))[-1])
-        ends[name] = (float(x[last]), float(smooth[last]))
-    axes.set(title=title, xlabel="step")
-    axes.xaxis.set_major_locator(MaxNLocator(nbins=5, integer=True))
-    _label_ends(axes, ends)
-
-
-def _figure(size: tuple[float, float]) -> tuple[Figure, Axes]:
-    figure = Figure(figsize=size, layout="constrained")
-    FigureCanvasAgg(figure)
-    return figure, figure.add_subplot()
-
-
-def saved(figure: Figure, path: str | Path | None) -> Figure:
-    """The figure with its layout settled, so that every later drawing of it is the same; saved when `path` is given."""
-    figure.draw_without_rendering()  # type: ignore[no-untyped-call]
-    figure.set_layout_engine("none")
-    if path is not None:
-        Path(path).write_bytes(png_of(figure))
-    return figure
-
-
-def _k_axis(axes: Axes, ks: Sequence[int]) -> None:
-    axes.set_xscale("log", base=2)
-    shown = [k for i, k in enumerate(ks) if len(ks) <= 5 or i % 2 == 0]
-    axes.set_xticks(shown, [str(k) for k in shown])
-    axes.set_xticks([], minor=True)
-    axes.set_xlabel("k (tries)")
-
-
-def _label_ends(axes: Axes, ends: Mapping[str, tuple[float, float]]) -> None:
-    """Names right of the line ends, pushed apart where ends are close; a thin rule leads from each name to its line."""
-    low, high = axes.get_ylim()
-    height = axes.bbox.height * 72 / RC_DPI  # points, before the layout gives or takes a little
-    gap = 12.5 / height * (high - low)
-    wanted = spread([y for _, y in ends.values()], gap, low + gap / 2, high - gap / 2)
-    for (name, (x, y)), place in zip(ends.items(), wanted, strict=True):
-        axes.annotate(
-            name, (x, y), xytext=(1.03, place), textcoords=axes.get_yaxis_transform(), color=colour(name), fontsize=10,
-            fontweight="bold", va="center", annotation_clip=False,
-            arrowprops={"color": colour(name), "shrinkA": 1, "shrinkB": 3, "relpos": (0, 0.5), **_RULE},
-        )  # fmt: skip
-
-
-def _place_labels(
-    figure: Figure,
-    axes: Axes,
-    labels: Sequence[tuple[str, tuple[float, float], str, bool]],
-    segments: Sequence[Sequence[tuple[float, float]]],
-) -> None:
-    """Put each text where it meets the fewest lines, markers and earlier texts; greedy over rings of positions."""
-    figure.canvas.draw()
-    renderer, inside = figure.canvas.get_renderer(), axes.get_window_extent()  # type: ignore[attr-defined]
-    ink = np.concatenate([_along(axes, line) for line in segments])
-    marks = axes.transData.transform([xy for _, xy, _, _ in labels])
-    taken: list[Bbox] = []
-    unit = figure.dpi / 72
-    for text, xy, shade, strong in labels:
-        label = axes.annotate(
-            text, xy, xytext=(0, 0), textcoords="offset points", color=shade, fontsize=10 if strong else 9,
-            fontweight="bold" if strong else "normal", ha="center", va="center", zorder=5,
-        )  # fmt: skip
-        box = label.get_window_extent(renderer)
-        half, origin = (box.width / 2 / unit, box.height / 2 / unit), axes.transData.transform(xy)
-        best, best_cost = (0.0, 0.0), float("inf")
-        for dx, dy in _ring(half, near=not strong and bool(taken)):
-            corner = (origin[0] + dx * unit - box.width / 2, origin[1] + dy * unit - box.height / 2)
-            moved = Bbox.from_bounds(*corner, box.width, box.height)
-            cost = _cost(moved, inside, ink, marks, taken) + 0.02 * float(np.hypot(dx, dy))
-            if cost < best_cost:
-                best, best_cost, chosen = (dx, dy), cost, moved
-        if not strong and taken and best_cost >= CROWDED:
-            label.remove()  # a temperature far from its point, or on another's, says less than none
-            continue
-        label.set_position(best)
-        if strong and np.hypot(*best) > 2.2 * half[1] + half[0]:
-            _leader(axes, xy, best, shade)
-        taken.append(chosen)
-
-
-def _leader(axes: Axes, xy: tuple[float, float], offset: tuple[float, float], shade: str) -> None:
-    axes.annotate(
-        "", xy, xytext=(0.75 * offset[0], 0.75 * offset[1]), textcoords="offset points",
-        arrowprops={"color": shade, "shrinkB": 5, **_RULE},
-    )  # fmt: skip
-
-
-def _ring(half: tuple[float, float], near: bool = False) -> list[tuple[float, float]]:
-    out = []
-    for distance in (5.0, 9.0, 14.0, 20.0, 28.0, 38.0)[: 3 if near else None]:
-        for angle in np.arange(16) * np.pi / 8:
-            c, s = float(np.cos(angle)), float(np.sin(angle))
-            out.append((c * (half[0] + distance), s * (half[1] + distance)))
-    return out
-
-
-def _cost(box: Bbox, inside: Bbox, ink: np.ndarray, marks: np.ndarray, taken: Sequence[Bbox]) -> float:
-    outside = box.x0 < inside.x0 or box.x1 > inside.x1 or box.y0 < inside.y0 or box.y1 > inside.y1
-    return (
-        30.0 * outside
-        + float(np.sum(_within(box.padded(4), ink)))
-        + 8.0 * float(np.sum(_within(box.padded(5), marks)))
-        + 40.0 * sum(box.padded(8).overlaps(other) for other in taken)
-    )
-
-
-def _within(box: Bbox, points: np.ndarray) -> np.ndarray:
-    x, y = points[:, 0], points[:, 1]
-    return (x >= box.x0) & (x <= box.x1) & (y >= box.y0) & (y <= box.y1)
-
-
-def _along(axes: Axes, line: Sequence[tuple[float, float]]) -> np.ndarray:
-    corners = axes.transData.transform(np.asarray(line, dtype=float))
-    corners = corners[np.isfinite(corners).all(axis=1)]
-    if len(corners) < 2:
-        return corners.reshape(-1, 2)
-    pieces = [np.linspace(a, b, 40) for a, b in pairwise(corners)]
-    return np.concatenate(pieces)
-
-
-def _bars(interval: Interval) -> list[list[float]] | None:
+def _bars(interval: Interval) -> Any:
     if not np.isfinite(interval.width):
         return None
     return [[interval.value - interval.low], [interval.high - interval.value]]
@@ -431,7 +386,3 @@ def _bars(interval: Interval) -> list[list[float]] | None:
 
 def _xy(point: FrontierPoint) -> tuple[float, float]:
     return point.pass1, point.passk
-
-
-def _escaped(text: str) -> str:
-    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace('"', "&quot;")

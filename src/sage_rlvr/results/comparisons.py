@@ -140,6 +140,8 @@ def _exact(results: Results) -> Iterator[Row]:
             yield from _matched(results, arm, temperature)
     for a, b, why in (*pairs, *based):
         yield from _frontiers(results, a, b, why)
+    for a, b, why in (*pairs, *_added(results)):
+        yield from _near(results, a, b, why)
     for a, b, why in [pair for pair in (*pairs, *based) if pair[1] == base]:
         yield from _at_best(results, a, b, why)
     yield from _tempered(results, known)
@@ -188,7 +190,7 @@ def _of_gaps(gaps: Sequence[float | None], reason: Reason) -> Comparison:
 
 
 def _frontiers(results: Results, a: str, b: str, why: Why) -> Iterator[Row]:
-    """pass@k at equal pass@1 over all temperatures, and near the reference temperature, there also distinct right answers."""
+    """pass@k at equal pass@1: the mean over all that both cover."""
     both = [(results.exact(a, seed), results.exact(b, seed)) for seed in shared(results, a, b)]
     if not both or any(len(one.record.logps) < 2 for pair in both for one in pair):
         return
@@ -209,15 +211,18 @@ def _frontiers(results: Results, a: str, b: str, why: Why) -> Iterator[Row]:
         left_out=left_out,
         covers=(low, high) if found.known else None,
     )
-    if why == "base" or _is_added_placebo(results, a):
+
+
+def _near(results: Results, a: str, b: str, why: Why) -> Iterator[Row]:
+    """pass@k and distinct right answers at equal pass@1 near the reference temperature: one place on the frontiers instead of their
+    mean, which their coldest ends drown."""
+    both = [(results.exact(a, seed), results.exact(b, seed)) for seed in shared(results, a, b)]
+    if not both or not results.several or any(len(one.record.logps) < 2 for pair in both for one in pair):
         return
     for name, read in _LINES:
-        near = [gap_near(read(one), read(two)) for one, two in both]
-        found = _of_gaps(near, Reason.NOT_NEAR)
-        yield Row(
-            a=a, b=b, why=why, metric=Metric(name=name, k=results.k, at="near"), comparison=found,
-            left_out=sum(gap is None for gap in near),
-        )  # fmt: skip
+        gaps = [gap_near(read(one), read(two)) for one, two in both]
+        metric, left_out = Metric(name=name, k=results.k, at="near"), sum(gap is None for gap in gaps)
+        yield Row(a=a, b=b, why=why, metric=metric, comparison=_of_gaps(gaps, Reason.NOT_NEAR), left_out=left_out)
 
 
 def _points(one: Exact) -> Sequence[FrontierPoint]:
@@ -332,9 +337,15 @@ def _raw_kl(results: Results, a: str, b: str, why: Why) -> Iterator[Row]:
     yield Row(a=a, b=b, why=why, metric=Metric(name="raw KL", at="end"), comparison=paired_seeds(left, right))
 
 
-def _is_added_placebo(results: Results, name: str) -> bool:
-    arm = results.design.arm(name)
-    return bool(arm and arm.why and any(other.placebo == name for other in results.design.arms))
+def _added(results: Results) -> Iterator[tuple[str, str, Why]]:
+    """Added controls but placebos against the control, near the reference temperature alone: their beta is what a guide has to
+    beat."""
+    design = results.design
+    placebos = {arm.placebo for arm in design.arms}
+    for arm in design.arms:
+        control = design.control
+        if control and arm.why and arm.name not in placebos and arm.name != control and results.seeds(arm.name):
+            yield arm.name, control, "control"
 
 
 # ------------------------------------------------------------------------------------------------------------------

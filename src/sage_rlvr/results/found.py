@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import re
 import zipfile
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from sage_rlvr.errors import DataError, suggest
 from sage_rlvr.evaluation.record import Record, check_paired, load_record, record_path
+from sage_rlvr.evaluation.store import is_store
 from sage_rlvr.results.design import BASE, Arm, Design, Question
 from sage_rlvr.results.read import Counts, Results, Run, Store
 from sage_rlvr.results.stored import design_of_summary, read_summary
@@ -30,8 +31,13 @@ _SEEDED = re.compile(r"(.+)-s(\d+)")
 def gather(items: Sequence[str], *, split: str, apart: bool) -> Results:
     """Everything that was named. DataError names what is none of folder, run, record, store and summary."""
     found = _Found(split, apart)
+    given: set[str] = set()
     for item in items:
-        name, paths = ("", item) if Path(item).exists() else _named(item)
+        called = item.rpartition("=")[0] or Path(item).name
+        if apart and called in given:
+            raise DataError(f"two arms are called {called!r}; write NAME={item} for one of them")
+        given.add(called)
+        name, paths = ("", item) if Path(item).exists() or ("=" not in item and item.endswith(".npz")) else _named(item)
         for index, path in enumerate(paths.split(",") if name else [paths]):
             found.add(Path(path), name, index)
     return found.finished(items)
@@ -63,6 +69,10 @@ class _Found:
             results.design = replace(self.designs[0], base=BASE if has_base else None)
         else:
             results.design = self._made(list(self.order) if self.apart else loose, has_base)
+        if self.apart and results.records:
+            counts = [len(results.seeds(name)) for name in self.order if results.seeds(name)]
+            if len(set(counts[1:])) > 1 or counts[0] not in (1, *counts[1:]):
+                raise DataError("arms differ in their number of training seeds; give each the same number of records")
         for task in {of for *_, of in results.records}:
             check_paired([record for (*_, of), record in results.records.items() if of == task])
         if not self.apart and results.records and not has_base:
@@ -90,7 +100,7 @@ class _Found:
         """A path of whichever kind."""
         if path.suffix == ".npz" or path.is_file():
             self._file(path, name, index)
-        elif (path / "store.json").is_file() or (path / "store.sqlite").is_file():
+        elif is_store(path):
             self._store(path, name, index)
         elif (path / "run.json").is_file():
             self._run(path, name, index)
@@ -109,8 +119,13 @@ class _Found:
         _check_record(path)
         record = load_record(path)
         arm, seed = _address(path, index)
-        own = str(record.meta["name"]) if self.apart else BASE if _is_base(record) else arm
-        self._record(record, name or own, index if self.apart else seed)
+        own = name or (str(record.meta["name"]) if self.apart else BASE if _is_base(record) else arm)
+        if self.apart and 1.0 not in record.logps:
+            raise DataError(f"{own}: its record has no temperature 1; evaluate it with --temperatures 1.0")
+        self._record(record, own, index if self.apart else seed)
+        run = Path(str(record.meta["model"])).parent
+        if self.apart and (run / "run.json").is_file():  # it says how long it was trained
+            self.results.runs[own, index] = Run(arm=own, seed=index, path=run, metrics=read_metrics(run))
 
     def _record(self, record: Record, arm: str, seed: int, task: str = "") -> None:
         if not self.apart and record.meta.get("split") != self.split and task == "":
@@ -139,7 +154,9 @@ class _Found:
         arm = name or (path.name if self.apart else arm)
         self.order.setdefault(arm, arm)
         known = None if run is None and not (name and index) else seed
-        if all(store.path != path for store in self.results.stores):
+        if self.apart and any(store.path == path and store.arm == arm for store in self.results.stores):
+            raise DataError(f"{arm}: {path} is named twice; a training seed or temperature takes a store of its own")
+        if self.apart or all(store.path != path for store in self.results.stores):
             self.results.stores.append(Store(arm=arm, path=path, seed=known))
 
     def _run(self, path: Path, name: str, index: int) -> None:
@@ -157,7 +174,7 @@ class _Found:
         own = path / f"evaluation-{self.split}.npz"
         if own.is_file() and (run.arm, seed, "") not in self.results.records:
             self._checked(load_record(own), path, run.arm, seed)
-        for store in sorted({found.parent for found in path.glob("samples/*/store.*")}):
+        for store in sorted(found for found in path.glob("samples/*") if is_store(found)):
             self._store(store, run.arm, seed)
 
     def _checked(self, record: Record, run: Path, arm: str, seed: int, task: str = "") -> None:
@@ -184,12 +201,12 @@ class _Found:
             self._records(path, task, facts, design)
         for cell in facts.get("cells", []):
             key = design.called(str(cell["arm"])), int(cell["seed"])
-            run_ = self.results.runs.get(key, Run(arm=key[0], seed=key[1]))
+            place = path / "runs" / f"{cell['arm']}-s{cell['seed']}"
+            run_ = self.results.runs.get(key) or Run(arm=key[0], seed=key[1], path=place, metrics=read_metrics(place))
             self.results.runs[key] = replace(run_, state=_state(str(cell.get("status", "not run"))))
-        for found in sorted(
-            {f.parent for pattern in ("runs/base/samples/*/store.*", "samples*/store.*") for f in path.glob(pattern)}
-        ):
-            self._store(found, "", 0)
+        for found in sorted([*path.glob("runs/base/samples/*"), *path.glob("samples*")]):
+            if is_store(found):
+                self._store(found, "", 0)
 
     def _records(self, path: Path, task: str, facts: Mapping[str, Any], design: Design) -> None:
         asked = facts.get("evaluate", {}).get("ood_temperatures" if task and task != self.split else "temperatures")
@@ -401,10 +418,15 @@ def _counts(results: Results, store: Store, n: int | None) -> Counts | None:
     )  # fmt: skip
 
 
-def _check_stores(found: Sequence[Counts], ignore: Collection[str] = ("temperature",)) -> None:
-    """Refuse unequal budgets on a task (temperatures may differ: a frontier), and two stores of the same weights in one arm."""
+def _check_stores(found: Sequence[Counts]) -> None:
+    """Refuse unequal budgets on a task (temperatures of frontiers may differ), and two stores of the same weights in one arm."""
     for task in dict.fromkeys(c.task for c in found):
-        check_budget({f"{c.store.arm} ({c.store.path})": c.identity for c in found if c.task == task}, ignore)
+        here = [c for c in found if c.task == task]
+        laws = {c.store.arm: {d.temperature for d in here if d.store.arm == c.store.arm} for c in here}
+        wide = all(len(law) > 1 for law in laws.values())
+        check_budget({f"{c.store.arm} ({c.store.path})": c.identity for c in here}, ("temperature",) if wide else ())
+        if wide:
+            _check_policies(here)
     seen: dict[tuple[str, str, float, str], Path] = {}
     for c in found:
         revision = str(c.identity["revision"])
@@ -413,4 +435,15 @@ def _check_stores(found: Sequence[Counts], ignore: Collection[str] = ("temperatu
             raise DataError(
                 f"{c.store.arm}: {first} and {c.store.path} hold samples of the same weights ({revision[:12]}), so they are no "
                 "two training seeds; give one of them, with more samples if more are wanted (eval --samples)"
+            )
+
+
+def _check_policies(found: Sequence[Counts]) -> None:
+    """Refuse a frontier whose stores are of several policies."""
+    policies: dict[tuple[str, str], tuple[str, str]] = {}
+    for c in found:
+        policy = str(c.identity["model"]), str(c.identity["revision"])
+        if policies.setdefault((c.store.arm, c.task), policy) != policy:
+            raise DataError(
+                f"{c.store.path}: another policy than {c.store.arm}'s other stores of {c.task}; a frontier is of one policy"
             )

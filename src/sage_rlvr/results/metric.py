@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -53,6 +52,9 @@ class Metric:
         return f"{self.bare}{comma} {self.place}".strip()
 
 
-def named(text: str, known: Iterable[Metric]) -> Metric | None:
-    """The metric that is written so, among those known."""
-    return next((metric for metric in known if str(metric) == text), None)
+def known_metrics(k: int = 256) -> list[Metric]:
+    """Every metric of the list of comparisons, with the largest k."""
+    plain = [Metric(k=n, temperature=t, matched=m) for m in (False, True) for t in (REFERENCE, PAPER) for n in (1, k)]
+    places = [Metric(k=k, at="equal"), Metric(k=1, at="best"), Metric(k=1, at="b best"), Metric(k=k, at="a equal")]
+    near = [Metric(name="pass", k=k, at="near"), Metric(name="distinct", k=k, at="near")]
+    return [*plain, *places, *near, Metric(name="raw KL", at="end")]

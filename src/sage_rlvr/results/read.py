@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from sage_rlvr.errors import DataError
 from sage_rlvr.evaluation.record import Record
 from sage_rlvr.evaluation.store import SampleStore
 from sage_rlvr.results.design import Design
@@ -162,6 +163,14 @@ class Results:
             arm=arm, task=task, temperature=temperature, seeds=seeds, problems=found[0].problems, n=n,
             values=np.stack([c.right for c in found]),
         )  # fmt: skip
+
+    def only_scores(self, arm: str, task: str) -> Scores:
+        """The scores of an arm that was evaluated at the reference temperature, or at one alone; DataError elsewhere."""
+        known = self.temperatures(arm, task)
+        found = self.scores(arm, task, 1.0 if 1.0 in known or len(known) != 1 else known[0])
+        if found is None:
+            raise DataError(f"{arm}: no evaluation at temperature 1; evaluate it with --temperatures 1.0")
+        return found
 
     @cached_property
     def counts(self) -> tuple[Counts, ...]:

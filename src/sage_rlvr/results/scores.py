@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from sage_rlvr.evaluation.record import Record
 from sage_rlvr.stats.frontier import FrontierPoint, frontier, variety
+from sage_rlvr.stats.intervals import Interval, least_seen, passk_interval, seed_interval, share_interval
 from sage_rlvr.stats.passk import curve, pass_at_k
 from sage_rlvr.stats.support import reachable, success_probability
 
@@ -45,6 +46,19 @@ class Scores:
         if self.n is None:
             return np.stack([curve(row, list(ks)) for row in self.values])
         return np.stack([np.atleast_2d(pass_at_k(self.n, self.values.astype(int), k)) for k in ks], axis=2)
+
+    def interval(self, k: int, *, several: bool = False) -> Interval:
+        """Mean pass@k: over training seeds where there are several (or `several`, of one policy among such), else over problems
+        and, of samples, their samples."""
+        values = self.passes([k])[..., 0]
+        if len(values) == 1 and not several:
+            return (
+                share_interval(values[0]) if self.n is None else passk_interval(self.n, self.values[0].astype(int), k)
+            )
+        if self.n is None:
+            return seed_interval(values.mean(axis=1))
+        found = seed_interval(values.mean(axis=1), least=least_seen(self.values.size))
+        return replace(found, low=max(0.0, found.low), high=min(1.0, found.high)) if len(values) > 2 else found
 
     def only(self, seeds: Sequence[int]) -> Scores:
         """These seeds, in this order; one row that stands for all seeds (the base) stays as it is."""

@@ -37,7 +37,7 @@ def read_summary(path: Path) -> dict[str, Any]:
         raise DataError(f"{path} cannot be read ({error}); make it again with: {suggest('sweep', 'DESIGN')}") from error
     if known not in (1, FORMAT):
         raise DataError(f"{path}: format {known!r}; this version reads 1 and {FORMAT}, use the version that wrote it")
-    return found
+    return found if known == FORMAT else _upgraded(found)
 
 
 def design_of_summary(found: Mapping[str, Any]) -> Design:
@@ -48,7 +48,7 @@ def design_of_summary(found: Mapping[str, Any]) -> Design:
     )
     return Design(
         arms=arms, base=BASE if found["base"] else None, control=found["arms"][found["control"]]["label"],
-        seeds=tuple(found["seeds"]), title=found.get("title") or found["tier"], notes=found["notes"],
+        seeds=tuple(found["seeds"]), title=found["title"], notes=found["notes"],
         questions=tuple(Question(**q) for q in found.get("questions", ())), facts=found,
     )  # fmt: skip
 
@@ -127,6 +127,17 @@ _WHY: dict[str, Why] = {
     "frontier_base": "base", "frontier_control": "control", "near": "control", "away": "control", "power": "power",
 }  # fmt: skip
 _KS = (1, 8, 64, 256)
+
+
+def _upgraded(old: Mapping[str, Any]) -> dict[str, Any]:
+    """A summary of format 1 in the places of format 2, but for its rows."""
+    ends, control = old.get("endpoints") or {}, old["arms"][old["control"]]
+    found = {name: value for name, value in old.items() if name not in ("schema", "tier")}
+    found |= {"format": FORMAT, "title": old["tier"], "ks": list(_KS), "gains": ends.get("gains")}
+    for name in ("cold", "power"):
+        found[name] = {key: v for key, v in ends[name].items() if key != "comparisons"} if ends.get(name) else None
+    found["relabelled"] = old["relabelled"] | {"have": len(control["seeds"])}
+    return found
 
 
 def _old_metrics(worlds: tuple[str, ...]) -> dict[tuple[bool, str], tuple[Metric, str]]:

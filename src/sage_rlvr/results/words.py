@@ -7,11 +7,12 @@ chip(row)       the cell of a table            answer(rows) the one line that an
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from sage_rlvr.results.comparisons import Row
 from sage_rlvr.results.metric import Metric
-from sage_rlvr.stats.comparison import FEWEST_SEEDS, Comparison, Reason, p_text, signed
+from sage_rlvr.stats.comparison import Comparison, Reason, detectable_text, p_text, signed
 
 REASONS = {
     Reason.ONE_SEED: "one training seed",
@@ -26,6 +27,7 @@ REASONS = {
     Reason.NOT_NEAR: "one of the two has no temperature with the pass@1 that the other has at T = 1",
 }
 BEFORE = "before correction"
+CANNOT = "cannot be told"
 MOST = 4  # clauses of an answer
 
 
@@ -59,7 +61,7 @@ def sentence(row: Row) -> str:
     head = f"{row.a} vs {row.b}, {row.metric}{_on(row)}: "
     if not c.known:
         value = f" (difference {signed(gap.value)})" if math.isfinite(gap.value) else ""
-        return f"{head}cannot be told: {REASONS[c.reason]}{value}{_left_out(row)}."
+        return f"{head}{CANNOT}: {REASONS[c.reason]}{value}{_left_out(row)}."
     if gap.width == 0 and gap.value == 0:
         return f"{head}identical on all {gap.n} {gap.over}."
     about = "these checkpoints" if c.over == "problems" else "these methods"
@@ -67,7 +69,7 @@ def sentence(row: Row) -> str:
     ps = f", {p_text(c.p)}" if math.isfinite(c.p) else ""
     if math.isfinite(row.adjusted) and row.family_size > 1:
         ps += f", Holm's {p_text(row.adjusted)} among {row.family_size} {row.family} comparisons"
-    hidden = f"; {detectable(c)}" if c.outcome == "tied" else ""
+    hidden = f"; {detectable_text(c.mde, c.mde_limit)}" if c.outcome == "tied" else ""
     covers = f"; mean over pass@1 {row.covers[0]:.3f} to {row.covers[1]:.3f}, which both cover" if row.covers else ""
     return (
         f"{head}{outcome(row)} for {about} ({span(c)} over {gap.n} {gap.over}{on}{ps}{hidden}{covers}{_left_out(row)})."
@@ -78,7 +80,7 @@ def outcome(row: Row) -> str:
     """ "better", "worse before correction", "tied", "larger" of what is no score, "cannot be told"."""
     c = row.comparison
     if c.outcome == "unknown":
-        return "cannot be told"
+        return CANNOT
     if c.outcome == "tied":
         return "identical" if c.difference.width == 0 and c.difference.value == 0 else "tied"
     word = c.outcome if row.metric.name != "raw KL" else "larger" if c.outcome == "better" else "smaller"
@@ -97,7 +99,7 @@ def chip(row: Row) -> str:
 def line(rows: Sequence[Row]) -> str:
     """Rows of one rival and metric in one sentence: "Against GRPO, pass@256: tied: A (...), B (...); worse: C (...)."."""
     first, several = rows[0], len({row.b for row in rows}) > 1
-    who = "Each against its own control" if several else f"Against {first.b}"
+    who = "Each against its own placebo" if several else f"Against {first.b}"
     words: dict[str, list[str]] = {}
     for row in rows:
         name = f"{row.a} vs {row.b}" if several else row.a
@@ -129,12 +131,14 @@ def families(rows: Sequence[Row]) -> str:
     return f'{head} "Better {BEFORE}": the difference does not outlast it.'
 
 
-def detectable(c: Comparison) -> str:
-    """ "minimum detectable difference 0.012 (80 % power), up to 0.053 at 95 % confidence"; the limit only where it says more."""
-    if not math.isfinite(c.mde):
-        return "no difference could have been detected"
-    limit = f", up to {_plain(c.mde_limit)} at 95 % confidence" if _plain(c.mde_limit) != _plain(c.mde) else ""
-    return f"minimum detectable difference {_plain(c.mde)} (80 % power){limit}"
+def world_words(world: Mapping[str, Any]) -> str:
+    """A world of a record in a line."""
+    if world.get("name") != "countdown":
+        return str(world.get("name", ""))
+    sizes = " or ".join(str(n) for n in world["counts"])
+    return (
+        f"Countdown: {sizes} numbers of 1..{world['max_number']}, targets {world['min_target']}..{world['max_target']}"
+    )
 
 
 def span(c: Comparison) -> str:
@@ -185,15 +189,15 @@ def _plain(x: float) -> str:
 
 __all__ = [
     "BEFORE",
-    "FEWEST_SEEDS",
+    "CANNOT",
     "REASONS",
     "answer",
     "chip",
-    "detectable",
     "families",
     "groups",
     "line",
     "outcome",
     "sentence",
     "span",
+    "world_words",
 ]

@@ -1,12 +1,11 @@
-"""Comparisons: paired differences, their verdict in words, and the level (checkpoints or methods) they speak about."""
+"""Comparisons: paired differences over problems (of checkpoints) or over training seeds (of methods), as values."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -35,8 +34,6 @@ from sage_rlvr.stats.power import (
 
 Floats = NDArray[np.float64]
 
-CHECKPOINTS = "these checkpoints"
-METHODS = "these methods"
 FEWEST_SEEDS = 3
 FLIPS = 9999
 Outcome = Literal["better", "worse", "tied", "unknown"]
@@ -78,8 +75,6 @@ class Comparison:
     mean_a: float = math.nan
     mean_b: float = math.nan
     problems: int | None = None
-    adjusted: float = math.nan
-    family: int = 1
 
     @property
     def mde_limit(self) -> float:
@@ -87,52 +82,9 @@ class Comparison:
         return detectable_up_to(self.mde, self.difference.n)
 
     @property
-    def verdict(self) -> str:
-        """For the old pipelines."""
-        if self.reason:
-            return _WHY[self.reason].format(self.difference.n)
-        weak = self.outcome in ("better", "worse") and self.adjusted >= 1 - self.difference.level
-        return self.outcome + ALONE * weak
-
-    @property
-    def told(self) -> bool:
-        """For the old pipelines."""
-        return self.known
-
-    @property
-    def detectable(self) -> float:
-        """For the old pipelines."""
-        return self.mde
-
-    @property
-    def detectable_high(self) -> float:
-        """For the old pipelines."""
-        return self.mde_limit
-
-    @property
-    def level(self) -> str:
-        """For the old pipelines."""
-        return CHECKPOINTS if self.over == "problems" else METHODS
-
-    def told_dict(self) -> dict[str, Any]:
-        """For the old pipelines."""
-        names = ("verdict", "detectable", "detectable_high", "level", "p", "mean_a", "mean_b", "problems", "adjusted", "family")
-        return {"difference": asdict(self.difference)} | {name: getattr(self, name) for name in names}
-
-    @property
     def known(self) -> bool:
         """Whether there is a verdict at all."""
         return self.outcome != "unknown"
-
-
-_WHY = {
-    Reason.ONE_SEED: "cannot be told (one training seed)",
-    Reason.TWO_SEEDS: "cannot be told (two training seeds: a claim about methods needs at least three)",
-    Reason.NO_SCATTER: "cannot be told (the same difference in all {} training seeds: are they different runs?)",
-    Reason.FEW_PROBLEMS: "cannot be told (too few problems: {})",
-}
-CANNOT_TELL, TWO_SEEDS = _WHY[Reason.ONE_SEED], _WHY[Reason.TWO_SEEDS]
-ALONE = " taken alone"
 
 
 def unknown(reason: Reason, *, value: float = math.nan, n: int = 0, over: Level = "problems", level: float = 0.95) -> Comparison:
@@ -260,21 +212,6 @@ def holm(ps: ArrayLike) -> Floats:
     return out
 
 
-def adjust(comparisons: Sequence[Comparison]) -> list[Comparison]:
-    """The comparisons with Holm's p over all of them that have one. A "better" or "worse" that does not outlast it becomes
-    "better taken alone"."""
-    tested = [i for i, c in enumerate(comparisons) if math.isfinite(c.p)]
-    out = list(comparisons)
-    for i, p in zip(tested, holm([comparisons[i].p for i in tested]).tolist(), strict=True):
-        out[i] = replace(comparisons[i], adjusted=p, family=len(tested))
-    return out
-
-
-def over_data_sets(found: Mapping[str, Comparison]) -> dict[str, Comparison]:
-    """`adjust` for one comparison made on several data sets: name -> comparison, with Holm's p over the data sets."""
-    return dict(zip(found, adjust(list(found.values())), strict=True))
-
-
 def sign_flip_p(gaps: ArrayLike, *, flips: int = FLIPS, seed: int = SEED) -> float:
     """Two-sided p of mean(gaps) = 0 when each gap's sign is exchangeable; all 2^n patterns up to n = 12, else sampled.
 
@@ -296,41 +233,6 @@ def sign_flip_p(gaps: ArrayLike, *, flips: int = FLIPS, seed: int = SEED) -> flo
     return (1 + hits) / (1 + flips)
 
 
-def sentence(comparison: Comparison, name_a: str, name_b: str, metric: str) -> str:
-    """The verdict in plain English, with difference, interval, level and, when tied, the minimum detectable difference.
-
-    Differences keep the unit of the scores; "95 % interval" and "over N problems / training seeds" say which
-    uncertainty is meant.
-    """
-    c, gap = comparison, comparison.difference
-    word, alone = (c.verdict.removesuffix(ALONE), ", taken alone") if c.verdict.endswith(ALONE) else (c.verdict, "")
-    head = f"{name_a} vs {name_b}, {metric}: "
-    if not math.isfinite(gap.width):
-        where = f"here, but one of the {gap.over} gives no interval" if gap.n == 1 else f"in each of {gap.n} {gap.over}"
-        return head + f"{word} for {c.level}: {signed(gap.value)} {where}"
-    inside = f"{signed(gap.value)}, {_percent(gap.level)} interval {signed(gap.low)} to {signed(gap.high)}"
-    inside += f" over {gap.n} {gap.over}" + (f" on these {c.problems} problems" if c.problems else "")
-    if gap.width == 0 and gap.value == 0:
-        return head + f"identical for {c.level} on all {gap.n} {gap.over}"
-    if word == "tied":
-        inside += f"; {minimum_detectable(c.detectable, c.detectable_high)}"
-    elif c.told:
-        inside += f", {p_text(c.p)}"
-        if c.family > 1:
-            inside += f", Holm's {p_text(c.adjusted)}"
-    return head + f"{word} for {c.level}{alone} ({inside})"
-
-
-def minimum_detectable(x: float, high: float) -> str:
-    """What a tie could have hidden: "minimum detectable difference (80 % power) 0.012, up to 0.053 at 95 % confidence"."""
-    return f"minimum detectable difference (80 % power) {detectable_range(x, high)} at 95 % confidence"
-
-
-def detectable_range(x: float, high: float) -> str:
-    """ "0.012, up to 0.053"; "none" of a design that could have seen nothing."""
-    return f"{_plain(x)}, up to {_plain(high)}" if math.isfinite(x) else "none"
-
-
 def excludes(comparison: Comparison, value: float) -> bool:
     """Whether the comparison rules a difference of `value` (a minus b) out: it lies outside the interval.
 
@@ -348,6 +250,14 @@ def signed(x: float, digits: int = 3) -> str:
     return text[1:] if float(text) == 0 else text.replace("-", "−")
 
 
+def detectable_text(mde: float, limit: float) -> str:
+    """ "minimum detectable difference 0.012 (80 % power), up to 0.053 at 95 % confidence"; the limit only where it says more."""
+    if not math.isfinite(mde):
+        return "no difference could have been detected"
+    few, most = (f"{x:.3f}" if x >= 0.0005 else f"{x:.1g}" for x in (mde, limit))
+    return f"minimum detectable difference {few} (80 % power)" + (f", up to {most} at 95 % confidence" if most != few else "")
+
+
 def p_text(p: float) -> str:
     """ "p = 0.012", "p < 0.001"."""
     return f"p = {p:.3f}" if p >= 0.001 else "p < 0.001"
@@ -360,11 +270,6 @@ def are_shares(left: Floats, right: Floats) -> bool:
     inside = bool(np.all((both >= -1e-9) & (both <= 1 + 1e-9)))
     one_policy = np.array_equal(left, right) and not np.all((left == 0) | (left == 1))
     return len(left) > 1 and inside and not one_policy
-
-
-def too_few(n: int, level: float) -> str:
-    """The verdict "cannot be told" where no sign-flip test on n problems can speak, else ""."""
-    return f"cannot be told (too few problems: {n})" if n < fewest_units(1 - level) else ""
 
 
 def same_shape(a: ArrayLike, b: ArrayLike, dims: int) -> tuple[Floats, Floats]:
@@ -405,11 +310,3 @@ def _finite(mean: float) -> float:
     if not math.isfinite(mean):
         raise DataError("a score is not finite; drop or mend that unit of both arms first.")
     return mean
-
-
-def _percent(level: float) -> str:
-    return f"{100 * level:g} %"
-
-
-def _plain(x: float) -> str:
-    return f"{x:.3f}" if x >= 0.0005 else f"{x:.1g}"

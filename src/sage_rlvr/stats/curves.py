@@ -5,24 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import stats
 
 from sage_rlvr.errors import DataError
-from sage_rlvr.stats.comparison import (
-    CANNOT_TELL,
-    CHECKPOINTS,
-    FEWEST_SEEDS,
-    METHODS,
-    TWO_SEEDS,
-    are_shares,
-    same_shape,
-    signed,
-    too_few,
-)
+from sage_rlvr.stats.comparison import FEWEST_SEEDS, Outcome, Reason, are_shares, same_shape, seeds_reason
 from sage_rlvr.stats.intervals import (
     RESAMPLES,
     SEED,
@@ -35,23 +24,25 @@ from sage_rlvr.stats.intervals import (
     third_moment,
 )
 from sage_rlvr.stats.passk import pass_at_all_k
+from sage_rlvr.stats.power import fewest_units
 
 Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, kw_only=True)
 class CurveComparison:
-    """a - b at every k, with a band that holds for all k at once; `verdicts` read the band, so k was not picked."""
+    """a - b at every k, with a band that holds for all k at once; `outcomes` read the band, so k was not picked. reason: why they
+    are "unknown"."""
 
     ks: tuple[int, ...]
     difference: Floats
     low: Floats
     high: Floats
-    verdicts: tuple[str, ...]
+    outcomes: tuple[Outcome, ...]
     level: float
     over: str
     n: int
-    about: str = CHECKPOINTS
+    reason: Reason = Reason.NONE
 
 
 def paired_curve(
@@ -78,11 +69,11 @@ def paired_curve(
             seen = np.array([bootstrap_sees(column) for column in gaps.T])
             below, above = (np.where(seen, wide * se, wide / point * x) for x in _share_reach(left, right, level))
     low, high = mean - below, mean + above
-    few = too_few(n, level)
-    verdicts = tuple(few or _side(lo, hi) for lo, hi in zip(low, high, strict=True))
+    reason = Reason.FEW_PROBLEMS if n < fewest_units(1 - level) else Reason.NONE
     return CurveComparison(
-        ks=tuple(ks), difference=mean, low=low, high=high, verdicts=verdicts, level=level, over="problems", n=n
-    )
+        ks=tuple(ks), difference=mean, low=low, high=high, outcomes=_outcomes(low, high, reason), level=level, over="problems",
+        n=n, reason=reason,
+    )  # fmt: skip
 
 
 def paired_count_curve(n: int, a: ArrayLike, b: ArrayLike, *, level: float = 0.95, seed: int = SEED) -> CurveComparison:
@@ -116,17 +107,17 @@ def seeds_curve(
         half = float(stats.t.ppf(1 - tail, s - 1)) * error
         half = np.maximum(half, -math.log(tail) / left[..., 0].size)
     low, high = mean - half, mean + half
-    few = (CANNOT_TELL, TWO_SEEDS)[s - 1] if s < FEWEST_SEEDS else ""
+    reason = seeds_reason(s)
     return CurveComparison(
         ks=tuple(ks),
         difference=mean,
         low=low,
         high=high,
-        verdicts=tuple(few or _side(lo, hi) for lo, hi in zip(low, high, strict=True)),
+        outcomes=_outcomes(low, high, reason),
         level=level,
         over="training seeds",
         n=s,
-        about=METHODS,
+        reason=reason,
     )
 
 
@@ -135,40 +126,16 @@ def seed_ks(top: int) -> tuple[int, ...]:
     return (*(4**i for i in range(top.bit_length()) if 4**i < top), top)
 
 
-def curve_sentence(band: CurveComparison, name_a: str, name_b: str) -> str:
-    """Where the curves differ, in words: the stretches of k with one verdict, each with its largest difference."""
-    parts = []
-    for verdict, group in groupby(range(len(band.ks)), key=band.verdicts.__getitem__):
-        places = list(group)
-        first, last = band.ks[places[0]], band.ks[places[-1]]
-        span = f"k = {first}" if first == last else f"k = {first} to {last}"
-        top = max(places, key=lambda i: abs(band.difference[i]))
-        size = (
-            ""
-            if verdict.startswith("cannot")
-            else f" (largest difference {signed(float(band.difference[top]))} at k = {band.ks[top]})"
-        )
-        parts.append(f"{verdict} at {span}{size}")
-    many = "this k"
-    if len(band.ks) > 1:
-        many = f"all {len(band.ks)} values of k at once (and is wider than an interval at one k)"
-    return (
-        f"{name_a} vs {name_b} over k, for {band.about}: {'; '.join(parts)}; the {100 * band.level:g} % band holds at {many}, "
-        f"over {band.n} {band.over}"
-    )
-
-
 @dataclass(frozen=True, kw_only=True)
 class Improvement:
     """P(a > b): the chance that a run of a scores higher than one of b on a problem, ties counted half, mean over problems.
 
-    `interval` is over problems (level "these checkpoints") or over training seeds (level "these methods", infinite below
-    three); `verdict` reads it against 1/2.
+    `interval` is over problems (of these checkpoints) or over training seeds (of these methods, infinite below three); `outcome`
+    reads it against 1/2, "unknown" where there are too few of either.
     """
 
     interval: Interval
-    verdict: str
-    level: str
+    outcome: Outcome
 
 
 def probability_of_improvement(
@@ -188,24 +155,13 @@ def probability_of_improvement(
     wins = (above > 0) + 0.5 * (above == 0)
     if over == "problems":
         interval = share_interval(wins.mean(axis=(0, 1)), level=level)
-        return Improvement(interval=interval, verdict=_against_half(interval, interval.n, 6), level="these checkpoints")
+        return Improvement(interval=interval, outcome=_against_half(interval, 6))
     if over != "training seeds":
         raise DataError(f"over = {over!r}: choose 'problems' or 'training seeds'.")
     if len(left) != len(right):
         raise DataError(f"{len(left)} and {len(right)} training seeds cannot be paired; give the same seeds of both.")
     interval = _jackknife(wins.mean(axis=2), level, least_seen(left.size, level=level))
-    return Improvement(
-        interval=interval, verdict=_against_half(interval, interval.n, FEWEST_SEEDS), level="these methods"
-    )
-
-
-def improvement_sentence(found: Improvement, name_a: str, name_b: str, metric: str) -> str:
-    """P(a > b) in words, with its interval and level."""
-    i = found.interval
-    head = f"P({name_a} > {name_b}), {metric}, for {found.level}: {i.value:.3f}"
-    if not math.isfinite(i.width):
-        return f"{head} ({found.verdict})"
-    return f"{head} ({100 * i.level:g} % interval {i.low:.3f} to {i.high:.3f} over {i.n} {i.over}: {found.verdict})"
+    return Improvement(interval=interval, outcome=_against_half(interval, FEWEST_SEEDS))
 
 
 def _jackknife(pairs: Floats, level: float, least: float) -> Interval:
@@ -220,10 +176,8 @@ def _jackknife(pairs: Floats, level: float, least: float) -> Interval:
     return Interval(value=value, low=low, high=high, level=level, over="training seeds", n=s)
 
 
-def _against_half(interval: Interval, n: int, fewest: int) -> str:
-    if n < fewest:
-        return f"cannot be told: {n} {interval.over} are too few"
-    return {"better": "above 1/2", "worse": "below 1/2"}.get(_side(interval.low - 0.5, interval.high - 0.5), "tied")
+def _against_half(interval: Interval, fewest: int) -> Outcome:
+    return "unknown" if interval.n < fewest else _side(interval.low - 0.5, interval.high - 0.5)
 
 
 def _widest(gaps: Floats, se: Floats, level: float, resamples: int, seed: int) -> float:
@@ -246,5 +200,9 @@ def _share_reach(left: Floats, right: Floats, level: float) -> tuple[Floats, Flo
     return difference_reach(means, variances, (a * b).sum(axis=0) / (n - 1), third_moment(left - right), n, level=level)
 
 
-def _side(low: float, high: float) -> str:
+def _outcomes(low: Floats, high: Floats, reason: Reason) -> tuple[Outcome, ...]:
+    return tuple("unknown" if reason else _side(lo, hi) for lo, hi in zip(low.tolist(), high.tolist(), strict=True))
+
+
+def _side(low: float, high: float) -> Outcome:
     return "better" if low > 0 else "worse" if high < 0 else "tied"

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import stats
 
 from sage_rlvr.errors import DataError
-from sage_rlvr.stats.comparison import FEWEST_SEEDS, Comparison, Outcome, Reason, minimum_detectable, signed, unknown
+from sage_rlvr.stats.comparison import FEWEST_SEEDS, Comparison, Outcome, Reason, unknown
 from sage_rlvr.stats.intervals import (
     RESAMPLES,
     SEED,
@@ -23,15 +23,12 @@ from sage_rlvr.stats.intervals import (
     third_moment,
 )
 from sage_rlvr.stats.passk import check_probabilities, exact_pass_at_k, pass_at_k
-from sage_rlvr.stats.power import detectable_up_to, fewest_units
+from sage_rlvr.stats.power import fewest_units
 
 Floats = NDArray[np.float64]
 Columns = dict[float, tuple[Floats, Floats]]  # temperature, coldest first -> pass@1 and pass@k of each problem
 Counts = tuple[int, ArrayLike]  # samples of each problem, right ones among them (N,)
 
-NO_COMMON_RANGE = "no common range"
-NEAR = " at equal pass@1 near T = 1"  # ends the name of a metric that `gap_near` read
-NOT_NEAR = "one of the two has no temperature with the pass@1 that the other has at T = 1"
 WIDEST = 4.0  # how many times the ends of a percentile interval are moved out at most
 
 
@@ -46,12 +43,11 @@ class FrontierPoint:
 
 @dataclass(frozen=True, kw_only=True)
 class Gap:
-    """Arm minus base in pass@k at equal pass@1. `value` is None when `reason` says why nothing can be compared."""
+    """Arm minus base in pass@k at equal pass@1. `value` is None where the two have no common range of pass@1."""
 
     value: float | None
     low: float = math.nan
     high: float = math.nan
-    reason: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,54 +56,39 @@ class AtEqualPass1:
 
     `base_passk`, `temperature` and `difference` (arm minus base, interval over problems, the interpolation redone in
     every resample) are None when the arm lies outside the base's frontier; `reason` then says on which side.
-    `detectable`: the true difference that leaves the interval clear of zero 4 times in 5, in the harder direction;
-    `detectable_high` as in `Comparison`.
+    `mde`: the true difference that leaves the interval clear of zero with 80 % power, in the harder direction.
     """
 
     base_passk: float | None
     temperature: float | None
     difference: Interval | None
-    reason: str = ""
-    detectable: float = math.inf
-    why: Reason = Reason.NONE
+    reason: Reason = Reason.NONE
+    mde: float = math.inf
 
     @property
     def comparison(self) -> Comparison:
         """As a row of the list of comparisons; no test is made, the interval alone decides."""
-        return _by_interval(self.difference, self.detectable, self.why)
-
-    @property
-    def detectable_high(self) -> float:
-        """Upper 95 % limit of `detectable`."""
-        return _detectable_high(self)
+        return _by_interval(self.difference, self.mde, self.reason)
 
 
 @dataclass(frozen=True, kw_only=True)
 class FrontierGap:
     """Two policies, each at all its temperatures: mean gap in pass@k (a minus b) at equal pass@1.
 
-    low, high: the range of pass@1 that both cover. `difference` is None where there is none (`reason` is "no common range")
-    or where too few resamples have one. `verdict`: better, worse, tied, or the reason. `detectable` as in `AtEqualPass1`.
+    low, high: the range of pass@1 that both cover. `difference` is None where `reason` says why. `mde` as in `AtEqualPass1`.
     """
 
     difference: Interval | None
     value: float | None
     low: float
     high: float
-    verdict: str
-    reason: str = ""
-    detectable: float = math.inf
-    why: Reason = Reason.NONE
+    reason: Reason = Reason.NONE
+    mde: float = math.inf
 
     @property
     def comparison(self) -> Comparison:
         """As a row of the list of comparisons; no test is made, the interval alone decides."""
-        return _by_interval(self.difference, self.detectable, self.why)
-
-    @property
-    def detectable_high(self) -> float:
-        """Upper 95 % limit of `detectable`."""
-        return _detectable_high(self)
+        return _by_interval(self.difference, self.mde, self.reason, self.value)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,18 +145,18 @@ def passk_at(pass1: float, points: Sequence[FrontierPoint]) -> tuple[float, floa
 def gap_to_frontier(arm: Sequence[FrontierPoint], base: Sequence[FrontierPoint], *, steps: int = 201) -> Gap:
     """Mean gap in pass@k (arm minus base) at equal pass@1 over the range of pass@1 that both frontiers cover."""
     if not arm or not base:
-        return Gap(value=None, reason=NO_COMMON_RANGE)
+        return Gap(value=None)
     low = max(min(p.pass1 for p in arm), min(p.pass1 for p in base))
     high = min(max(p.pass1 for p in arm), max(p.pass1 for p in base))
     if low > high:
-        return Gap(value=None, low=low, high=high, reason=NO_COMMON_RANGE)
+        return Gap(value=None, low=low, high=high)
     corners = [p.pass1 for p in (*arm, *base) if low <= p.pass1 <= high]
     grid = np.unique([*np.linspace(low, high, steps), *corners])
     pairs = [(x, passk_at(x, arm), passk_at(x, base)) for x in grid.tolist()]
     seen = np.array([(x, a[0] - b[0]) for x, a, b in pairs if a is not None and b is not None])
     if len(seen) < 2:
         return (
-            Gap(value=float(seen[0, 1]), low=low, high=high) if len(seen) else Gap(value=None, reason=NO_COMMON_RANGE)
+            Gap(value=float(seen[0, 1]), low=low, high=high) if len(seen) else Gap(value=None)
         )
     mean = np.trapezoid(seen[:, 1], seen[:, 0]) / (seen[-1, 0] - seen[0, 0])
     return Gap(value=float(mean), low=low, high=high)
@@ -234,9 +215,8 @@ def at_equal_pass1(
     level: float = 0.95,
     resamples: int = RESAMPLES,
     seed: int = SEED,
-    whose: str = "the base",
 ) -> AtEqualPass1:
-    """One trained policy arm (N,) at its own temperature against the base's frontier: temperature -> (N,); `whose` it is.
+    """One trained policy arm (N,) at its own temperature against the base's frontier: temperature -> (N,).
 
     The interval is a percentile bootstrap over problems; it is withheld when more than 1 - level of the resamples put
     the arm off the base's frontier (then the comparison hangs on which problems were drawn).
@@ -245,9 +225,8 @@ def at_equal_pass1(
     points = frontier(base, k)
     here = passk_at(float(one.mean()), points)
     if here is None:
-        reason = _outside(float(one.mean()), points, whose)
         side = Reason.BEYOND if float(one.mean()) > best_pass1(points).pass1 else Reason.BELOW
-        return AtEqualPass1(base_passk=None, temperature=None, difference=None, reason=reason, why=side)
+        return AtEqualPass1(base_passk=None, temperature=None, difference=None, reason=side)
     table = _table(base, k)
     columns = [one, many, *(column for pair in table.values() for column in pair)]
     if len({len(column) for column in columns}) > 1:
@@ -255,17 +234,17 @@ def at_equal_pass1(
     boot = bootstrap_means(np.stack(columns, axis=1), resamples=resamples, seed=seed)
     gaps = [_gap_of_row(row, list(table)) for row in boot]
     seen = [gap for gap in gaps if gap is not None]
-    value, interval, reason, found, why = float(many.mean()) - here[0], None, "", math.inf, Reason.NONE
+    value, interval, reason, found = float(many.mean()) - here[0], None, Reason.NONE, math.inf
     if len(one) < fewest_units(1 - level):
-        reason, why = f"cannot be told: too few problems ({len(one)})", Reason.FEW_PROBLEMS
+        reason = Reason.FEW_PROBLEMS
     elif len(seen) >= level * len(gaps):
         low, rare, often, high = np.quantile(seen, [(1 - level) / 2, 0.2, 0.8, (1 + level) / 2]).tolist()
         interval = Interval(value=value, low=low, high=high, level=level, over="problems", n=len(one))
         found = max(2 * value - low - rare, high + often - 2 * value, abs(value))
     else:
-        reason, why = f"cannot be told: too close to the end of {whose}'s frontier for an interval", Reason.FRONTIER_END
+        reason = Reason.FRONTIER_END
     return AtEqualPass1(
-        base_passk=here[0], temperature=here[1], difference=interval, reason=reason, detectable=found, why=why
+        base_passk=here[0], temperature=here[1], difference=interval, reason=reason, mde=found
     )
 
 
@@ -315,8 +294,7 @@ def _compare_tables(a: Columns, b: Columns, over: str, level: float, resamples: 
     plain = gap_to_frontier(_points(a), _points(b))
     if plain.value is None:
         return FrontierGap(
-            difference=None, value=None, low=plain.low, high=plain.high, verdict=plain.reason, reason=plain.reason,
-            why=Reason.NO_COMMON_RANGE,
+            difference=None, value=None, low=plain.low, high=plain.high, reason=Reason.NO_COMMON_RANGE
         )
     columns = [column for table in (a, b) for pair in table.values() for column in pair]
     if len({len(column) for column in columns}) > 1:
@@ -325,12 +303,11 @@ def _compare_tables(a: Columns, b: Columns, over: str, level: float, resamples: 
     boot = bootstrap_means(np.stack(columns, axis=1), resamples=resamples, seed=seed)
     gaps = [_mean_gap(row[:split:2], row[1:split:2], row[split::2], row[split + 1 :: 2]) for row in boot]
     seen = [gap for gap in gaps if gap is not None]
-    interval, found, reason, why = None, math.inf, "", Reason.NONE
+    interval, found, reason = None, math.inf, Reason.NONE
     if n < fewest_units(1 - level):
-        reason, why = f"cannot be told: too few problems ({n})", Reason.FEW_PROBLEMS
+        reason = Reason.FEW_PROBLEMS
     elif len(seen) < level * len(gaps):
-        why = Reason.RESAMPLES
-        reason = f"cannot be told: {len(gaps) - len(seen)} of {len(gaps)} resamples have {NO_COMMON_RANGE}"
+        reason = Reason.RESAMPLES
     else:
         low, rare, often, high = np.quantile(seen, [(1 - level) / 2, 0.2, 0.8, (1 + level) / 2]).tolist()
         below, above = _unseen(list(a.values())[-1][1], list(b.values())[-1][1], level)
@@ -338,42 +315,21 @@ def _compare_tables(a: Columns, b: Columns, over: str, level: float, resamples: 
         low, high = min(low, plain.value), max(high, plain.value)
         interval = Interval(value=plain.value, low=low, high=high, level=level, over=over, n=n)
         found = max(2 * plain.value - low - rare, high + often - 2 * plain.value, abs(plain.value))
-    word = "tied" if interval and interval.contains(0.0) else "better" if plain.value > 0 else "worse"
     return FrontierGap(
         difference=interval,
         value=plain.value,
         low=plain.low,
         high=plain.high,
-        verdict=reason or word,
         reason=reason,
-        detectable=found,
-        why=why,
+        mde=found,
     )
 
 
-def _by_interval(difference: Interval | None, mde: float, why: Reason) -> Comparison:
+def _by_interval(difference: Interval | None, mde: float, why: Reason, value: float | None = None) -> Comparison:
     if difference is None:
-        return unknown(why)
+        return unknown(why, value=math.nan if value is None else value)
     outcome: Outcome = "tied" if difference.contains(0.0) else "better" if difference.value > 0 else "worse"
     return Comparison(difference=difference, outcome=outcome, mde=mde)
-
-
-def frontier_sentence(gap: FrontierGap, name_a: str, name_b: str, k: int) -> str:
-    """The comparison of two temperature frontiers in words."""
-    head = f"{name_a} vs {name_b}, pass@{k} at equal pass@1, temperature frontiers: "
-    if gap.value is None:
-        return head + f"{NO_COMMON_RANGE} of pass@1"
-    where = f"over pass@1 {gap.low:.3f} to {gap.high:.3f}, which both cover"
-    if gap.difference is None:
-        return head + f"{gap.reason} (mean gap {signed(gap.value)} {where})"
-    d = gap.difference
-    text = f"mean gap {signed(d.value)} {where}, {100 * d.level:g} % interval {signed(d.low)} to {signed(d.high)}"
-    hidden = f"; {minimum_detectable(gap.detectable, gap.detectable_high)}" if gap.verdict == "tied" else ""
-    return head + f"{gap.verdict} for these checkpoints ({text} over {d.n} {d.over}{hidden})"
-
-
-def _detectable_high(found: AtEqualPass1 | FrontierGap) -> float:
-    return math.inf if found.difference is None else detectable_up_to(found.detectable, found.difference.n)
 
 
 def _mean_gap(one_a: Floats, many_a: Floats, one_b: Floats, many_b: Floats, steps: int = 101) -> float | None:
@@ -409,14 +365,6 @@ def _gap_of_row(row: Floats, temperatures: list[float]) -> float | None:
     ]
     here = passk_at(float(row[0]), points)
     return None if here is None else float(row[1]) - here[0]
-
-
-def _outside(pass1: float, points: Sequence[FrontierPoint], whose: str) -> str:
-    top = best_pass1(points)
-    if pass1 > top.pass1:
-        return f"beyond {whose}'s frontier (its best pass@1 is {top.pass1:.3f} at T = {top.temperature:g})"
-    low = min(points, key=lambda point: point.pass1)
-    return f"below {whose}'s frontier (its lowest pass@1 is {low.pass1:.3f} at T = {low.temperature:g})"
 
 
 def _unseen(left: Floats, right: Floats, level: float) -> tuple[float, float]:

@@ -23,7 +23,7 @@ from numpy.typing import ArrayLike
 from scipy import stats
 
 from sage_rlvr.errors import DataError
-from sage_rlvr.stats.comparison import holm, minimum_detectable, p_text, signed
+from sage_rlvr.stats.comparison import detectable_text, holm, p_text, signed
 from sage_rlvr.stats.power import detectable_up_to
 
 SEEDS = 5
@@ -329,7 +329,7 @@ def _sentences(found: PublishedComparison) -> list[str]:
     lines = [f"{found.b} vs {found.a}, these checkpoints on these problems: {head}."]
     for metric, w in found.averages.items():
         word = "tied" if w.p >= 0.05 else "better" if w.difference > 0 else "worse"
-        hidden = f"; {minimum_detectable(w.detectable, w.detectable_high)}" if word == "tied" else ""
+        hidden = f"; {detectable_text(w.detectable, w.detectable_high)}" if word == "tied" else ""
         inside = f"{signed(w.difference)}, 95 % interval {signed(w.low)} to {signed(w.high)}, p = {w.p:.3f}{hidden}"
         lines.append(f"{found.b} vs {found.a}, average {metric}: {word} for these checkpoints ({inside}).")
     return lines

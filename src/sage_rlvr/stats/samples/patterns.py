@@ -108,9 +108,10 @@ class PatternComparison:
         if self.by_problem is None:
             return f"{counts}; {fisher}; no problem was solved by both, so no paired comparison"
         gap = self.by_problem.difference
-        word = "cannot be told" if self.a.sparse or self.b.sparse else self.by_problem.verdict
+        told = self.by_problem.known and not (self.a.sparse or self.b.sparse)
+        word = self.by_problem.outcome if told else "cannot be told"
         paired_text = f"{word} over the {gap.n} problems solved by both (difference {gap.value:+.3f})"
-        few = f"; a pattern in fewer than {SPARSE} problems supports no claim" if word == "cannot be told" else ""
+        few = f"; a pattern in fewer than {SPARSE} problems supports no claim" if not told else ""
         return f"{counts}; {fisher}; {paired_text}{few}"
 
 

@@ -11,14 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import ArrayLike
 
-from sage_rlvr.report.figures import saved
-from sage_rlvr.report.style import GRID, INK, MUTED, RC, colour
-
-GREY = colour("base")
-BLUE = colour("grpo")
-GREEN = colour("sage_branch")
-OCHRE = colour("sage_token")
-RED = colour("no_kl")
+from sage_rlvr.report.style import BLUE, BROWN, GREEN, GREY, GRID, INK, MUTED, OCHRE, RC, saved
 
 
 def landscape_figure(
@@ -70,7 +63,7 @@ def modes_figure(
     fits: title -> density; a title that speaks of q is drawn over the shaped target.
     """
     x, plain, lifted = np.asarray(place), np.asarray(target), np.asarray(shaped)
-    shades = (BLUE, colour("forward_kl"), GREEN)
+    shades = (BLUE, BROWN, GREEN)
     with matplotlib.rc_context(RC):
         figure = Figure(figsize=(9.6, 3.0), layout="constrained")
         panels = figure.subplots(1, len(fits), sharey=True)

@@ -9,8 +9,20 @@ import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
 
-from sage_rlvr.report.figures import saved
-from sage_rlvr.report.style import INK, MUTED, RC, colour
+from sage_rlvr.report.style import (
+    BLUE,
+    CRIMSON,
+    GREEN,
+    INK,
+    MUTED,
+    OCHRE,
+    OLIVE,
+    RC,
+    RED,
+    SKY,
+    VIOLET,
+    saved,
+)
 
 Curve = Sequence[tuple[float, float, float, float]]
 PANELS = (
@@ -19,9 +31,9 @@ PANELS = (
     ("passk", "pass@256, gained"),
 )
 COLOURS = {
-    "Random": colour("sage_random"), "Token": colour("sage_token"), "Branch": colour("sage_branch"), "rarity": colour("no_kl"),
-    "rarity x reference": colour("rloo"), "drift": colour("grpo"), "fitted, reference": colour("bnpo_kl"),
-    "unlikeliness": colour("dapo_kl"), "policy hotter": MUTED, "oracle": INK,
+    "Random": SKY, "Token": OCHRE, "Branch": GREEN, "rarity": RED,
+    "rarity x reference": CRIMSON, "drift": BLUE, "fitted, reference": VIOLET,
+    "unlikeliness": OLIVE, "policy hotter": MUTED, "oracle": INK,
 }  # fmt: skip
 _STYLES = {"policy hotter": (0, (4, 2)), "oracle": (0, (1, 1.5))}
 

@@ -1,0 +1,227 @@
+"""What right answers look like: their structure, how many different ones, and how unlikely the base finds the samples."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from sage_rlvr.evaluation.record import Record
+from sage_rlvr.report.policies import ks_of, over
+from sage_rlvr.report.samples import SampleSet, by_arm, by_task, first_of_each
+from sage_rlvr.report.scores import band, slug
+from sage_rlvr.results import Results
+from sage_rlvr.results.tables import Table, cell
+from sage_rlvr.stats.intervals import Interval, mean_interval
+from sage_rlvr.stats.passk import exact_pass_at_k
+from sage_rlvr.stats.samples.perplexity import perplexity_tails
+from sage_rlvr.stats.samples.structure import ClassOfAnswers, classes_of_answers, effective_classes, reachable_classes
+
+MOST_CLASSES = 10  # in a figure; the table has all
+TAIL_QUANTILES = (0.5, 0.9, 0.99)
+Rows = Mapping[str, Sequence[Record]]
+"""The exact records of each policy, one a training seed, the base first."""
+
+
+def records_of(results: Results) -> dict[str, list[Record]]:
+    """Exact records of the main task, the base first."""
+    base = results.design.base
+    names = dict.fromkeys([*((base,) if base else ()), *results.design.names])
+    found = {name: [results.records[name, seed, ""] for seed in results.seeds(name)] for name in names}
+    return {name: rows for name, rows in found.items() if rows}
+
+
+# ------------------------------------------------------------------------------------------------------------------
+# structure
+
+
+def structure(rows: Rows, k: int) -> tuple[list[dict[str, Any]], Table | None]:
+    """Operators and trees of all right expressions, a figure and a table each, and the number of kinds; [], None where the world is
+    not Countdown."""
+    labels = _labels(next(iter(next(iter(rows.values()))))) if rows else None
+    if labels is None:
+        return [], None
+    base, out = next(iter(rows)), []
+    kinds: dict[str, list[str]] = {name: [name] for name in rows}
+    for kind, of in labels.items():
+        classes = {
+            name: [
+                classes_of_answers(
+                    r.logps[1.0], of, base=None if name == base else rows[base][0].logps[1.0], intervals=len(mine) == 1
+                )
+                for r in mine
+            ]
+            for name, mine in rows.items()
+        }
+        out.append(_structure(kind, classes))
+        for name, mine in rows.items():
+            tables = [r.logps[1.0] for r in mine]
+            kinds[name].append(cell(_over(np.stack([effective_classes(table, of) for table in tables])), 2))
+            kinds[name].append(cell(_over(np.stack([reachable_classes(table, of, k) for table in tables])), 2))
+    header = ("arm", *(text for kind in labels for text in (f"effective {kind}", f"{kind} in {k} samples")))
+    note = (
+        "effective: the exponential of the entropy of the kinds among the right answers of a problem, mean over problems; in "
+        f"{k} samples: expected number of different kinds among the right ones."
+    )
+    return out, Table(header=header, rows=tuple(map(tuple, kinds.values())), notes=(note,))
+
+
+def _over(table: np.ndarray) -> Interval:
+    """Of (S, N): over seeds where there are several, else over the problems that have a number."""
+    return (
+        over(np.nanmean(table, axis=1).tolist()) if len(table) > 1 else mean_interval(table[0][np.isfinite(table[0])])
+    )
+
+
+def _structure(kind: str, classes: Mapping[str, Sequence[Mapping[str, ClassOfAnswers]]]) -> dict[str, Any]:
+    base = next(iter(classes.values()))[0]
+    order = sorted(base, key=lambda name: -base[name].share.value)
+    shares = {
+        arm: {_label(key): _of_seeds([one[key].share for one in seeds]) for key in order[:MOST_CLASSES]}
+        for arm, seeds in classes.items()
+    }
+    rows = tuple(
+        (_label(key), *(_class_cell([one[key] for one in seeds]) for seeds in classes.values())) for key in order
+    )
+    note = (
+        "Share of the right answers given, exactly; beneath it the completions of this kind in the support: the base's, and of "
+        "each arm those kept, gained and lost (means over training seeds where there are several)."
+    ) + (" A dot is a number, a pair of parentheses an operation." if kind == "trees" else "")
+    table = Table(header=(kind, *classes), rows=rows, notes=(note,))
+    return {"kind": kind, "shares": shares, "rest": max(0, len(order) - MOST_CLASSES), "table": table}
+
+
+def _of_seeds(found: Sequence[Interval]) -> Interval:
+    return found[0] if len(found) == 1 else over([i.value for i in found])
+
+
+def _class_cell(found: Sequence[ClassOfAnswers]) -> str:
+    share = np.mean([one.share.value for one in found])
+    if found[0].kept is None:
+        return f"{share:.1%}\n{found[0].supported:,} in support"
+    kept, gained, lost = (float(np.mean([getattr(one, f) for one in found])) for f in ("kept", "gained", "lost"))
+    return f"{share:.1%}\n{kept:,.0f} +{gained:,.0f} −{lost:,.0f}"
+
+
+def _label(name: str) -> str:
+    return name.replace("*", "×").replace("-", "−").replace("/", "÷").replace(".", "·")
+
+
+def _labels(record: Record) -> dict[str, list[list[str]]] | None:
+    """Kind -> of each problem the class of each right completion, in the order of the record."""
+    from sage_rlvr.tasks.countdown.expressions import solve
+    from sage_rlvr.verifiers.countdown import structure as structure_of
+
+    if record.meta["world"].get("name") != "countdown":
+        return None
+    known: dict[str, list[str]] = {}
+    rows = []
+    for name, scored in zip(record.meta["problem_ids"], record.logps[1.0], strict=True):
+        if name not in known:
+            numbers, _, target = str(name).partition("=")
+            known[name] = [structure_of(text) for text in solve([int(n) for n in numbers.split("-")], int(target))]
+        if len(known[name]) != len(scored):
+            return None  # the record lists other completions than this version enumerates
+        rows.append(known[name])
+    return {
+        "operators": [[text.partition(" ")[0] for text in row] for row in rows],
+        "trees": [[text.partition(" ")[2] for text in row] for row in rows],
+    }
+
+
+def patterns(samples: Sequence[SampleSet]) -> Table | None:
+    """Reasoning patterns among right samples."""
+    sets = [s for s in samples if s.patterns]
+    if not sets:
+        return None
+    names = list(dict.fromkeys(name for s in sets for name in s.patterns))
+    rows = tuple(
+        (s.name, s.task, *(cell(s.patterns[n].macro) if n in s.patterns else "–" for n in names)) for s in sets
+    )
+    cautions = [f"{s.name}, {s.task}, {name}: {p.caution}" for s in sets for name, p in s.patterns.items() if p.caution]
+    note = "Share of a problem's right samples that show the pattern, mean over problems (Eq. 13), 95 % intervals over problems."
+    return Table(header=("samples", "task", *names), rows=rows, notes=(note, *cautions[:6]))
+
+
+# ------------------------------------------------------------------------------------------------------------------
+# how many different ones
+
+
+def distinct(rows: Rows, samples: Sequence[SampleSet], k: int) -> list[dict[str, Any]]:
+    """Expected number of different right answers over k: exactly, else from samples, task by task."""
+    ks = ks_of(k)
+    if rows:
+        tables = {name: np.array([_distinct(r, ks) for r in mine]) for name, mine in rows.items()}
+        about = (
+            "Expected number of different right completions among k samples of a problem, exactly, mean over problems."
+        )
+        several = max(map(len, tables.values()))
+        about += " Bands: 95 % intervals over training seeds." if several > 2 else ""
+        return [{"slug": "", "lines": {n: band(ks, [over(c) for c in t.T]) for n, t in tables.items()}, "about": about}]
+    out = []
+    for task, sets in by_task(samples).items():
+        lines = {
+            s.arm: band(s.ks, [mean_interval(column) for column in s.distinct.T])
+            for s in first_of_each(sets)
+            if s.distinct is not None
+        }
+        if lines:
+            about = f"{task}: expected number of different right answers among k samples; 95 % intervals over problems."
+            out.append({"slug": f"-{slug(task)}", "lines": lines, "about": about})
+    return out
+
+
+def _distinct(record: Record, ks: Sequence[int]) -> list[float]:
+    p = np.minimum(np.exp(np.concatenate(record.logps[1.0])), 1.0)
+    return [float(np.sum(np.asarray(exact_pass_at_k(p, k)))) / record.problems for k in ks]
+
+
+# ------------------------------------------------------------------------------------------------------------------
+# how unlikely under the base
+
+
+def perplexity(samples: Sequence[SampleSet]) -> list[dict[str, Any]]:
+    """Tails of the perplexity of samples under the base, a figure and a table of quantiles for each task and base."""
+    groups: dict[tuple[str, str], list[SampleSet]] = {}
+    for s in samples:
+        if s.perplexities is not None and s.scored:
+            groups.setdefault((s.task, s.scored), []).append(s)
+    out = []
+    for (task, base), sets in groups.items():
+        sets = [_pooled(mine) for mine in by_arm(sets).values()]
+        called = "the base" if base in ("embedded", "base") else base
+        values = {s.arm: s.perplexities for s in sets}
+        out.append({"task": task, "slug": slug(task), "tails": values, "base": called, "table": _tail_table(sets)})
+    return out
+
+
+def _pooled(mine: Sequence[SampleSet]) -> SampleSet:
+    """The perplexities of an arm's training seeds together."""
+    if len(mine) == 1:
+        return mine[0]
+    values = np.concatenate([s.perplexities for s in mine if s.perplexities is not None])
+    right = np.concatenate([s.is_right for s in mine if s.is_right is not None])
+    owners = tuple(name for s in mine for name in s.owners)
+    return replace(mine[0], seed=None, perplexities=values, is_right=right, owners=owners)
+
+
+def _tail_table(sets: Sequence[SampleSet]) -> Table:
+    rows: list[tuple[str, ...]] = []
+    cautions: dict[str, None] = {}
+    for s in sets:
+        values, right = s.perplexities, s.is_right
+        assert values is not None and right is not None
+        for name, kept in (("all", np.ones(len(values), dtype=bool)), ("right", right)):
+            if not kept.any():
+                rows.append((f"{s.name}, {name}", "0", *("–" for _ in TAIL_QUANTILES)))
+                continue
+            owners = [p for p, keep in zip(s.owners, kept.tolist(), strict=True) if keep]
+            found = perplexity_tails(values[kept], owners, quantiles=TAIL_QUANTILES, resamples=1000)
+            cells = (cell(found.quantiles[q], 2) for q in TAIL_QUANTILES)
+            rows.append((f"{s.name}, {name}", f"{found.samples:,}", *cells))
+            cautions |= dict.fromkeys(filter(None, [found.caution]))
+    header = ("samples", "number", *(f"{q:.0%} lie below" for q in TAIL_QUANTILES))
+    note = "Quantiles of the perplexity under the base; beneath each its 95 % interval over problems. Training seeds together."
+    return Table(header=header, rows=tuple(rows), notes=(note, *cautions))

@@ -1,0 +1,207 @@
+"""Training as the page shows it: curves, what guides did, tables, learning curves, grids of recipes, states and cards."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+
+from sage_rlvr.report.figures import TRAINING
+from sage_rlvr.report.policies import Policy
+from sage_rlvr.results import Results, Run
+from sage_rlvr.results.tables import NOT_RUN, Table
+
+DOSE = ("anchor/q_active_share", "anchor/q_mean")
+Config = Mapping[str, Any]
+
+
+def by_arm(results: Results) -> dict[str, list[Run]]:
+    """The runs of each arm in the order of the design."""
+    out: dict[str, list[Run]] = {name: [] for name in results.design.names}
+    for (arm, _), run in sorted(results.runs.items(), key=lambda item: item[0][1]):
+        out.setdefault(arm, []).append(run)
+    return {arm: runs for arm, runs in out.items() if runs}
+
+
+def curves(runs: Mapping[str, Sequence[Run]]) -> dict[str, Any] | None:
+    """What the training figures take, and what is to be said with them; None where nothing was logged."""
+    found = {arm: [_columns(run) for run in mine if run.metrics] for arm, mine in runs.items()}
+    found = {arm: mine for arm, mine in found.items() if mine}
+    if not found:
+        return None
+    seen = {m for mine in found.values() for run in mine for m, values in run.items() if np.isfinite(values).any()}
+    idle = not any(np.nanmax(run[DOSE[0]], initial=0) > 0 for mine in found.values() for run in mine if DOSE[0] in run)
+    metrics = [m for m in TRAINING if m in seen and not (idle and m in DOSE)]
+    most = max(map(len, found.values()))
+    notes = ["q was 1 on every token of every run: no arm here has a guide that acts."] * idle
+    uneven = [f"{arm} {len(mine)} of {most}" for arm, mine in found.items() if len(mine) < most]
+    notes += [f"Fewer seeds: {', '.join(uneven)}."] * bool(uneven)
+    absent = [TRAINING[m][0] for m in TRAINING if m not in seen and m not in DOSE]
+    notes += [f"Not recorded in any run: {', '.join(absent)}."] * bool(absent)
+    return {"runs": found, "metrics": metrics, "most": most, "notes": notes}
+
+
+def _columns(run: Run) -> dict[str, np.ndarray]:
+    """Metric -> (S,), NaN where a step has none."""
+    names = [m for m in TRAINING if any(m in row for row in run.metrics)]
+    return {m: np.array([float(row.get(m, np.nan)) for row in run.metrics]) for m in ("step", *names)}
+
+
+def warnings(found: Mapping[str, Any]) -> list[str]:
+    """A guide that never acted, beside its results: a tie of such an arm says nothing about guides."""
+    doses = {row["label"]: row["dose"] for row in found["arms"].values() if row.get("dose")}
+    return [
+        f"{name}: q differed from 1 on {q['active_first']:.1%} of the tokens in the first tenth of training and "
+        f"{q['active_last']:.1%} in the last, so this run trained like one without a guide."
+        for name, q in doses.items()
+        if max(q["active_first"], q["active_last"]) < 0.001
+    ]
+
+
+# ------------------------------------------------------------------------------------------------------------------
+# learning curves and grids
+
+
+def configs_of(runs: Mapping[str, Sequence[Run]]) -> dict[str, dict[str, Any]]:
+    """Arm -> its configuration without the seed, flat."""
+    return {
+        arm: flat({k: v for k, v in mine[0].config.items() if k != "seed"})
+        for arm, mine in runs.items()
+        if mine[0].config
+    }
+
+
+def flat(tree: Config, before: str = "") -> dict[str, Any]:
+    """{"method": {"beta": 1}} -> {"method.beta": 1}."""
+    out: dict[str, Any] = {}
+    for key, value in tree.items():
+        out |= flat(value, f"{before}{key}.") if isinstance(value, Mapping) else {f"{before}{key}": value}
+    return out
+
+
+def learning(
+    configs: Mapping[str, Config], them: Mapping[str, Policy], base: str | None, k: int
+) -> dict[str, Any] | None:
+    """pass@1 and pass@k after so many steps, of arms that differ in their number of steps alone; over training seeds only."""
+    families: dict[str, list[tuple[int, str]]] = {}
+    for arm, row in configs.items():
+        if isinstance(row.get("steps"), int) and arm in them and len(them[arm].seeds) > 1:
+            families.setdefault(_rest(row, ("steps",)), []).append((row["steps"], arm))
+    lines = {}
+    for found in families.values():
+        if len({steps for steps, _ in found}) > 2:
+            ordered = [(steps, them[arm]) for steps, arm in sorted(found)]
+            lines[ordered[-1][1].name] = [(steps, p.passes[1], p.best, p.passes[k]) for steps, p in ordered]
+    if not lines or base not in them:
+        return None
+    home = them[base or ""]
+    best = home.best or home.passes[1]
+    return {"lines": lines, "base": (home.passes[1].value, best.value, home.passes[k].value)}
+
+
+def grids(configs: Mapping[str, Config], them: Mapping[str, Policy], k: int) -> list[dict[str, Any]]:
+    """The largest sets of arms that differ in exactly two keys of their recipe, four arms and two values of each at least."""
+    keys = sorted({key for row in configs.values() for key in row})
+    varying = [key for key in keys if len({str(row.get(key)) for row in configs.values()}) > 1]
+    found = [grid for a, b in combinations(varying, 2) for grid in _grids(configs, a, b)]
+    found.sort(key=lambda grid: -len(grid["arms"]))
+    kept: list[dict[str, Any]] = []
+    for grid in found:
+        names = set(grid["arms"].values())
+        if not any(names <= set(other["arms"].values()) for other in kept):
+            kept.append(grid)
+    for grid in kept:
+        for name, n in (("first", 1), ("last", k)):
+            grid[name] = {place: them[arm].passes[n].value for place, arm in grid["arms"].items() if arm in them}
+        places = [(r, c) for r in grid["rows"] for c in grid["columns"]]
+        grid["said"] = "; ".join(f"{r}, {c}: {grid['arms'].get((r, c), 'not run')}" for r, c in places)
+    return [grid for grid in kept if grid["first"]][:3]
+
+
+def _grids(configs: Mapping[str, Config], a: str, b: str) -> Iterator[dict[str, Any]]:
+    families: dict[str, dict[tuple[str, str], str]] = {}
+    for arm, row in configs.items():
+        if a in row and b in row:
+            families.setdefault(_rest(row, (a, b)), {})[str(row[a]), str(row[b])] = arm
+    for arms in families.values():
+        rows, columns = (sorted({pair[i] for pair in arms}, key=_by_value) for i in (0, 1))
+        if len(arms) >= 4 and len(rows) > 1 and len(columns) > 1:
+            yield {"row_key": a, "column_key": b, "rows": rows, "columns": columns, "arms": arms}
+
+
+def _rest(row: Config, without: Sequence[str]) -> str:
+    return str(sorted((key, str(value)) for key, value in row.items() if key not in without))
+
+
+def _by_value(text: str) -> tuple[float, str]:
+    try:
+        return float(text), text
+    except ValueError:
+        return float("inf"), text
+
+
+# ------------------------------------------------------------------------------------------------------------------
+# what was run
+
+
+def states(results: Results, runs: Mapping[str, Sequence[Run]]) -> Table | None:
+    """How far every run is."""
+    if not runs:
+        return None
+    seeds = sorted({run.seed for mine in runs.values() for run in mine})
+    rows = []
+    for arm, mine in runs.items():
+        known = {
+            run.seed: run.state + (", evaluated" if (arm, run.seed, "") in results.records else "") for run in mine
+        }
+        rows.append((arm, *(known.get(seed, NOT_RUN) for seed in seeds)))
+    return Table(header=("arm", *(f"seed {seed}" for seed in seeds)), rows=tuple(rows))
+
+
+def cards(results: Results, runs: Mapping[str, Sequence[Run]]) -> list[dict[str, str]]:
+    """Of every arm its facts, objective and configuration."""
+    out = []
+    for arm, mine in runs.items():
+        if mine[0].config:
+            entry = results.design.arm(arm)
+            why = f"\n\nWhy it is here: {entry.why}" if entry is not None and entry.why else ""
+            equation = (entry.equation if entry else "") or _equation(mine[0].config)
+            config = json.dumps(mine[0].config, indent=2, ensure_ascii=False, default=str)
+            out.append({"name": arm, "facts": _facts(mine), "equation": equation + why, "config": config})
+    return out
+
+
+def _facts(mine: Sequence[Run]) -> str:
+    facts = [f"training seed{'s' * (len(mine) > 1)} {', '.join(str(run.seed) for run in mine)}"]
+    seconds, tokens = (
+        [v for run in mine if (v := run.total(name)) is not None] for name in ("time/step_s", "rollout/tokens")
+    )
+    facts += [f"{np.mean(seconds):,.0f} s of training per seed"] * bool(seconds)
+    facts += [f"{np.mean(tokens) / 1e6:,.2f} M tokens drawn per seed"] * bool(tokens)
+    commits = dict.fromkeys(run.commit[:12] for run in mine if run.commit)
+    facts += [f"code {', '.join(commits)}"] * bool(commits)
+    if any({**run.config, "seed": None} != {**mine[0].config, "seed": None} for run in mine):
+        facts.append("its seeds differ in more than the seed; the first one's configuration is shown")
+    return "; ".join(facts)
+
+
+def _equation(config: Config) -> str:
+    """The objective of a run in words; "" for one that this version cannot read."""
+    from sage_rlvr.config import TrainConfig, decode
+    from sage_rlvr.errors import SageError
+
+    try:
+        return decode(TrainConfig, config).method.describe()
+    except (SageError, TypeError, ValueError, KeyError):
+        return ""
+
+
+def versions(runs: Mapping[str, Sequence[Run]]) -> list[tuple[str, str]]:
+    """Of the first run; and how many other sets there are."""
+    every = [dict(run.versions) for mine in runs.values() for run in mine if run.versions]
+    different = len({json.dumps(v, sort_keys=True) for v in every})
+    more = [("runs", f"were made under {different} different sets of versions; those of the first are listed")]
+    return [*(every[0].items() if every else ()), *(more if different > 1 else [])]

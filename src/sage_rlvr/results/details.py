@@ -1,0 +1,250 @@
+"""What `compare` says of a pair beyond the rows of the list: the curve over k, how often one is better, what was kept and found.
+
+Each has its own interval and no correction: they describe a difference, and decide none.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
+
+import numpy as np
+
+from sage_rlvr.results.comparisons import Row, shared
+from sage_rlvr.results.read import Results
+from sage_rlvr.results.scores import Scores
+from sage_rlvr.results.words import CANNOT
+from sage_rlvr.stats.comparison import FEWEST_SEEDS, control_error, signed
+from sage_rlvr.stats.curves import (
+    CurveComparison,
+    Improvement,
+    paired_count_curve,
+    paired_curve,
+    probability_of_improvement,
+    seed_ks,
+    seeds_curve,
+)
+from sage_rlvr.stats.intervals import all_one, seed_interval
+from sage_rlvr.stats.leash import (
+    LeashCounts,
+    exact_cells,
+    expected_cells,
+    leash_at_k,
+    leash_discoveries,
+    leash_intervals,
+    leash_noise_floor,
+    leash_sampling_error,
+    mcnemar_p,
+    rate_intervals,
+)
+from sage_rlvr.stats.support import success_probability
+
+EPS = 1 / 256  # "in support" is more likely than this (Definition 4.1)
+LEGEND = (
+    "SRR: preserved / (preserved + shrunk), the share kept of what the control had; NDR: expanded / (preserved + expanded), "
+    "the share that is new of what the arm has; SDS: the harmonic mean of these two; NSCR: (expanded - shrunk) / (preserved + "
+    "expanded + shrunk), above 0 where more was found than lost."
+)
+WORDS = {"preserved": "preserved", "expanded": "expanded", "shrunk": "shrunk", "outside": "out of support"}
+
+
+def detail_lines(results: Results, rows: Sequence[Row]) -> list[str]:
+    """Of every compared pair and task, in order: band, chance of an improvement, kept and found; steps where they differ."""
+    lines: list[str] = []
+    pairs = dict.fromkeys(
+        (row.a, row.b, row.task, row.metric.temperature)
+        for row in rows
+        if row.metric.at == "temperature" and not row.metric.matched
+    )
+    pairs = {key: None for key in pairs if key[3] == 1.0 or key[2]}
+    for a, b, task, temperature in pairs:
+        both = sides(results, a, b, task, temperature)
+        if both is not None:
+            lines += pair_lines(results, *both)
+    lines += [LEGEND] * any("SRR " in line for line in lines)
+    return [*lines, *steps_lines(results)]
+
+
+def sides(results: Results, a: str, b: str, task: str, temperature: float) -> tuple[Scores, Scores] | None:
+    """Scores of both at the training seeds that they share; None where one was not evaluated there."""
+    one, two = results.scores(a, task, temperature), results.scores(b, task, temperature)
+    if one is None or two is None:
+        return None
+    if one.n is not None:
+        return one, two
+    seeds = shared(results, a, b, task)
+    return (one.only(seeds), two.only(seeds)) if seeds else None
+
+
+def pair_lines(results: Results, a: Scores, b: Scores) -> Iterator[str]:
+    """All that is said of one pair on one task."""
+    on = f"{a.task}: " if a.task else ""
+    held = f"; {b.arm}'s samples, drawn once, are held fixed" if b.n and len(b.values) == 1 < len(a.values) else ""
+    found = band(a, b, results.k, results.several)
+    if found is not None:
+        yield on + curve_words(found, a.arm, b.arm) + "."
+    chance = improvement(a, b, results.several)
+    if chance is not None:
+        what = "a problem's pass@1" + ("" if a.n else " (the same at every k)")
+        yield on + chance_words(chance, a.arm, b.arm, what) + held + "."
+    if a.n is not None:
+        yield from _kept_of_counts(a, b, min(results.k, a.n))
+    else:
+        yield from _kept_exactly(results, a, b)
+
+
+def band(a: Scores, b: Scores, k: int, several: bool) -> CurveComparison | None:
+    """a minus b over k with a band that holds at all k at once; None below three of several training seeds."""
+    if not several:
+        if a.n is not None:
+            return paired_count_curve(a.n, a.values[0].astype(int), b.values[0].astype(int))
+        ks = (*(2**i for i in range(k.bit_length()) if 2**i < k), k)
+        return paired_curve(a.passes(ks)[0], b.passes(ks)[0], ks)
+    if len(a.values) < FEWEST_SEEDS:
+        return None
+    ks = seed_ks(k if a.n is None else min(k, a.n))
+    left, right = np.broadcast_arrays(a.passes(ks), b.passes(ks))
+    error = [control_error(b.n, b.values.astype(int), j) for j in ks] if b.n and len(b.values) == 1 else 0.0
+    return seeds_curve(left, right, ks, shared=error)
+
+
+def improvement(a: Scores, b: Scores, several: bool) -> Improvement | None:
+    """The chance that a run of a is better than one of b on a problem; None below three of several training seeds."""
+    if not several:
+        return probability_of_improvement(a.values[0], b.values[0])
+    left, right = np.broadcast_arrays(a.values, b.values)
+    return probability_of_improvement(left, right, over="training seeds") if len(left) >= FEWEST_SEEDS else None
+
+
+def curve_words(found: CurveComparison, a: str, b: str) -> str:
+    """Where the curves differ: the stretches of k with one outcome, each with its largest difference."""
+    parts = []
+    for outcome, group in groupby(range(len(found.ks)), key=found.outcomes.__getitem__):
+        places = list(group)
+        first, last = found.ks[places[0]], found.ks[places[-1]]
+        span = f"k = {first}" if first == last else f"k = {first} to {last}"
+        top = max(places, key=lambda i: abs(found.difference[i]))
+        size = f" (largest difference {signed(float(found.difference[top]))} at k = {found.ks[top]})"
+        parts.append(f"{CANNOT} at {span}" if outcome == "unknown" else f"{outcome} at {span}{size}")
+    many = (
+        "this k"
+        if len(found.ks) == 1
+        else f"all {len(found.ks)} values of k at once (and is wider than an interval at one k)"
+    )
+    return f"{a} vs {b} over k: {'; '.join(parts)}; the {100 * found.level:g} % band holds at {many}, over {found.n} {found.over}"
+
+
+def chance_words(found: Improvement, a: str, b: str, what: str) -> str:
+    """P(a > b) with its interval."""
+    i = found.interval
+    word = {"better": "above 1/2", "worse": "below 1/2", "unknown": f"{CANNOT}: {i.n} {i.over} are too few"}.get(
+        found.outcome, "tied"
+    )
+    ends = f"{100 * i.level:g} % interval {i.low:.3f} to {i.high:.3f} over {i.n} {i.over}: " * math.isfinite(i.width)
+    return f"P({a} > {b}), {what}: {i.value:.3f} ({ends}{word})"
+
+
+# ------------------------------------------------------------------------------------------------------------------
+# kept, found and lost ("The Invisible Leash")
+
+
+def _kept_exactly(results: Results, a: Scores, b: Scores) -> Iterator[str]:
+    """Definition 4.1 over completions and over problems, and the problems expected to be solved in k samples."""
+    pairs = [(results.exact(b.arm, s).record.logps[1.0], results.exact(a.arm, s).record.logps[1.0]) for s in a.seeds]
+    cells = [
+        (*exact_cells(old, new, EPS), expected_cells(success_probability(old), success_probability(new), results.k))
+        for old, new in pairs
+    ]
+    what = (
+        f"right completions with probability above 1/{1 / EPS:.0f} (Definition 4.1)",
+        f"problems with one of them at least, of {len(b.problems)}",
+        f"problems expected to be solved in {results.k} samples",
+    )
+    for said, *tables in zip(what, *cells, strict=True):
+        head = f"{a.arm} against {b.arm}, exact, {said}"
+        rows = [LeashCounts(*table.sum(axis=0).tolist()) for table in tables]
+        if len(rows) > 1:
+            yield from _over_seeds(rows, f"{head}, held fixed")
+            continue
+        rates = rate_intervals(tables[0])
+        numbers = ", ".join(f"{word} {_count(getattr(rows[0], name))}" for name, word in WORDS.items())
+        told = ", ".join(f"{name} {i.value:.3f} [{i.low:.3f}, {i.high:.3f}]" for name, i in rates.items())
+        yield f"{head}: {numbers}; {f'{told}, 95 % intervals over {len(b.problems)} problems' if rates else 'none in either'}."
+
+
+def _kept_of_counts(a: Scores, b: Scores, k: int) -> Iterator[str]:
+    """The same at k of the samples, beside what chance alone would show."""
+    n, head = a.n or 0, f"{a.task}: what {a.arm} keeps of {b.arm}'s problems at {k} samples"
+    left, right = np.broadcast_arrays(a.values.astype(int), b.values.astype(int))
+    if len(left) > 1:
+        both = f" and {b.arm}'s samples" if len(b.values) == 1 else ""
+        rows = [leash_at_k(n, old, n, new, k) for new, old in zip(left, right, strict=True)]
+        yield from _over_seeds(rows, f"{head}, these {len(b.problems)} problems{both} held fixed")
+        return
+    counts = (n, right[0], n, left[0])
+    seen, floor = leash_at_k(*counts, k), leash_noise_floor(*counts, k)
+    error: Mapping[str, float] = leash_sampling_error(*counts, k) if 2 * k <= n else {}
+    cells = [
+        f"{name} {getattr(seen, name):.4g}" + (f" (sampling error {error[name]:.2g})" if error else "")
+        for name in WORDS
+    ]
+    chance = f"{floor.expanded:.1f}" if floor.expanded >= 0.1 else f"{floor.expanded:.1g}"
+    whole = f"; expanded against shrunk, McNemar's p = {mcnemar_p(round(seen.expanded), round(seen.shrunk)):.2g}" * (
+        k == n
+    )
+    yield (
+        f"{head}: {', '.join(cells)}; two runs of one policy would show {chance} problems expanded and as many shrunk by chance "
+        f"alone{whole}."
+    )
+    rates = [f"{name} {i.value:.3f} [{i.low:.3f}, {i.high:.3f}]" for name, i in leash_intervals(*counts, k).items()]
+    none = "no problem is solved by either, so nothing is kept, found or lost"
+    told = f"{', '.join(rates)}, 95 % intervals over {len(b.problems)} problems" if rates else none
+    yield f"{a.task}: {told}."
+    found, apart = leash_discoveries(*counts), []
+    for word, hits in (("new", found.new), ("lost", found.lost)):
+        names = [name for name, hit in zip(a.problems, hits.tolist(), strict=True) if hit]
+        apart.append(
+            f"{len(names)} {word}" + (f" ({', '.join(names[:5])}{', ...' * (len(names) > 5)})" if names else "")
+        )
+    yield (
+        f"{a.task}: problems that only one of the two solves, beyond luck (two-sided, at most 5 % chance of even one by luck, all "
+        f"{n} samples): {', '.join(apart)}."
+    )
+
+
+def _over_seeds(rows: Sequence[LeashCounts], head: str) -> Iterator[str]:
+    """P, E, S, O and the rates: means with Student's intervals over training seeds; nothing below three."""
+    if len(rows) < FEWEST_SEEDS:
+        return
+    cells: list[tuple[str, list[float], float, float]] = []
+    cells += [(word, [getattr(row, name) for row in rows], 0.0, math.inf) for name, word in WORDS.items()]
+    cells += [(name, [row.rates[name] for row in rows], -1.0 if name == "NSCR" else 0.0, 1.0) for name in rows[0].rates]
+    told = []
+    for said, values, least, most in cells:
+        i, form = seed_interval(values), ",.1f" if most > 1 else ".3f"
+        ends = f"[{max(i.low, least):{form}}, {min(i.high, most):{form}}]" if not all_one(values) else "(in each)"
+        told.append(f"{said} {i.value:{form}} {ends}")
+    yield f"{head}: {', '.join(told)}; Student's 95 % intervals over {len(rows)} training seeds."
+
+
+def _count(x: float) -> str:
+    return f"{x:,.0f}" if x == round(x) else f"{x:,.2f}"
+
+
+def steps_lines(results: Results) -> list[str]:
+    """A line where arms were trained for different numbers of steps; [] where not, or where nothing is known of it."""
+    steps: dict[str, set[int]] = {}
+    for (arm, _), run in results.runs.items():
+        if run.steps:
+            steps.setdefault(arm, set()).add(run.steps)
+    told = {name: " and ".join(f"{n:,}" for n in sorted(found)) for name, found in steps.items()}
+    if len(set(told.values())) < 2:
+        return []
+    said = "; ".join(f"{name}: {text}" for name, text in told.items())
+    return [
+        f"Training steps differ ({said}): a difference between these arms is also one of how long they were trained."
+    ]
+
+
+__all__ = ["band", "chance_words", "curve_words", "detail_lines", "improvement", "pair_lines", "sides", "steps_lines"]

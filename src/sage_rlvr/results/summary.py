@@ -1,0 +1,307 @@
+"""A folder in numbers, as strict JSON can hold it: what summary.json keeps beside its rows, and what all tables print.
+
+Every arm has its mean over training seeds with Student's interval, of one seed over problems (`share_interval`).
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sage_rlvr.results.comparisons import Row
+from sage_rlvr.results.design import BASE, Arm
+from sage_rlvr.results.metric import PAPER, REFERENCE, Metric
+from sage_rlvr.results.read import Results, Run
+from sage_rlvr.results.stored import FORMAT, plain, row_tree
+from sage_rlvr.results.words import sentence
+from sage_rlvr.stats.comparison import FEWEST_SEEDS, excludes, paired_seeds
+from sage_rlvr.stats.frontier import best_pass1, gap_to_frontier
+from sage_rlvr.stats.intervals import Interval, seed_interval
+from sage_rlvr.stats.support import support_change
+from sage_rlvr.stats.tempered import tempered
+
+KS = (1, 8, 64, 256)
+EPS = 1 / 256
+PAPER_GAINS = {1: 0.017, 256: 0.015}
+"""k -> Branch minus GRPO at pass@k, averages of the paper's Table 1 (`sage-rlvr compare paper:GRPO paper:Branch`)."""
+
+
+def summary_of(results: Results, rows: Sequence[Row]) -> dict[str, Any]:
+    """Everything of a folder; of a stored summary what it holds, its rows corrected anew."""
+    if results.stored is not None and not results.records:
+        return {**results.stored, "rows": [row_tree(row) for row in rows]}
+    design = results.design
+    facts, base = design.facts, design.base if design.base and results.seeds(design.base) else None
+    found: dict[str, Any] = {"format": FORMAT, "title": design.title, "notes": design.notes, "ks": shown_ks(results)}
+    found |= {name: facts.get(name) for name in ("matrix", "world", "versions", "steps", "choice")}
+    found |= {"control": (design.arm(design.control or "") or Arm(name="", key="")).key, "seeds": list(design.seeds)}
+    found["questions"] = [asdict(question) for question in design.questions]
+    found["evaluate"] = facts.get("evaluate") or _evaluated(results)
+    found["base"] = None if base is None else _base(results, base)
+    found["arms"] = {arm.key: _arm(results, arm) for arm in design.arms if arm.name != base}
+    found["away"] = {task: _away(results, task) for task in facts.get("evaluate", {}).get("ood", ())}
+    found |= {
+        "rows": [row_tree(row) for row in rows],
+        "cold": _cold(results),
+        "power": _power(results),
+        "gains": _gains(results),
+    }
+    found["relabelled"] = relabelled(results)
+    found["added"] = {arm.key: arm.why for arm in design.arms if arm.why}
+    found["left_out"] = list(results.notes)
+    cells = [cell for cell in facts.get("cells", ()) if not cell["complete"]]
+    found["not_run"] = [
+        f"{design.called(cell['arm'])} s{cell['seed']}: {results.runs[design.called(cell['arm']), cell['seed']].state}"
+        for cell in cells
+    ]
+    return dict(plain(found))
+
+
+def shown_ks(results: Results) -> list[int]:
+    """The ks of tables: those of `KS` up to the largest, which is among them."""
+    return [*(k for k in KS if k < results.k), results.k]
+
+
+def _evaluated(results: Results) -> dict[str, Any]:
+    record = next((record for (_, _, task), record in results.records.items() if not task), None)
+    if record is None:
+        return {"problems": 0, "split": "test"}
+    return {"problems": record.problems, **{name: record.meta.get(name) for name in ("split", "draw")}}
+
+
+def _passes(results: Results, name: str, task: str = "", temperature: float = REFERENCE) -> dict[int, Interval]:
+    """k -> mean with its interval: over training seeds, of one seed over problems."""
+    found = results.scores(name, task, temperature)
+    if found is None:
+        return {}
+    return {k: found.interval(k, several=results.several) for k in shown_ks(results)}
+
+
+def _base(results: Results, name: str) -> dict[str, Any]:
+    one = results.exact(name)
+    found = results.scores(name)
+    means = [] if found is None else found.passes(shown_ks(results))[0].mean(axis=0).tolist()
+    return {
+        "pass": dict(zip(map(str, shown_ks(results)), means, strict=True)),
+        "distinct": one.distinct[REFERENCE],
+        "best": asdict(best_pass1(one.points)),
+        "frontier": [asdict(point) for point in one.points],
+        "support": int(sum(int(np.sum(np.asarray(row) > math.log(EPS))) for row in one.record.logps[REFERENCE])),
+    }
+
+
+def _arm(results: Results, arm: Arm) -> dict[str, Any]:
+    seeds = results.seeds(arm.name)
+    row: dict[str, Any] = {"label": arm.name, "why": arm.why, "recipe": arm.recipe, "seeds": list(seeds)}
+    found = results.scores(arm.name)
+    if not seeds or found is None:
+        return row
+    ones = [results.exact(arm.name, seed) for seed in seeds]
+    means = found.passes(shown_ks(results)).mean(axis=1)
+    row["pass"] = {str(k): asdict(one) for k, one in _passes(results, arm.name).items()}
+    row["pass_by_seed"] = {
+        str(seed): dict(zip(map(str, shown_ks(results)), m.tolist(), strict=True))
+        for seed, m in zip(seeds, means, strict=True)
+    }
+    row["distinct"] = asdict(seed_interval([one.distinct[REFERENCE] for one in ones]))
+    row["best_pass1"] = asdict(seed_interval([best_pass1(one.points).pass1 for one in ones]))
+    row["frontier"] = [
+        {"temperature": p[0].temperature}
+        | {end: float(np.mean([getattr(q, end) for q in p])) for end in ("pass1", "passk")}
+        for p in zip(*(one.points for one in ones), strict=True)
+    ]
+    row["frontier_by_seed"] = {
+        str(seed): [asdict(p) | {"distinct": v.passk} for p, v in zip(one.points, one.variety, strict=True)]
+        for seed, one in zip(seeds, ones, strict=True)
+    }
+    if results.design.base and results.seeds(results.design.base):
+        home = results.exact(results.design.base).record.logps[REFERENCE]
+        changes = [support_change(home, one.record.logps[REFERENCE], EPS) for one in ones]
+        row["support"] = {
+            what: asdict(seed_interval([getattr(c, what) for c in changes])) for what in ("preserved", "gained", "lost")
+        }
+    runs = [results.runs.get((arm.name, seed)) for seed in seeds]
+    return row | training_of([run for run in runs if run is not None and run.metrics], arm.guided)
+
+
+def training_of(runs: Sequence[Run], guided: bool) -> dict[str, Any]:
+    """Raw KL, tokens, seconds and dose of q from the metrics of these runs; what was not logged is left out."""
+    if not runs:
+        return {}
+    logs = [run.metrics for run in runs]
+    row: dict[str, Any] = {"steps": max(map(len, logs))}
+    for name, key in (("train_seconds", "time/step_s"), ("tokens", "rollout/tokens")):
+        totals = [run.total(key) for run in runs]
+        if None not in totals:
+            row[name] = float(np.mean([total for total in totals if total is not None]))
+    parts = {
+        "grad_norm": ("optimizer/grad_norm", {"early": _third(0), "middle": _third(1), "late": _third(2)}),
+        "reward": ("reward/mean", {"first": _tenth(False), "last": _tenth(True)}),
+        "dead": ("reward/dead_group_share", {"first": _tenth(False), "last": _tenth(True)}),
+    }
+    for what, (key, when) in parts.items():
+        values = [[r[key] for r in rows if key in r] for rows in logs]
+        if all(values):
+            row[what] = {
+                name: asdict(seed_interval([float(np.mean(part(v))) for v in values])) for name, part in when.items()
+            }
+    kls = [run.raw_kl for run in runs]
+    if None not in kls:
+        row["kl_raw"] = asdict(seed_interval([kl for kl in kls if kl is not None]))
+        row["kl_raw_by_seed"] = {str(run.seed): run.raw_kl for run in runs}
+    if guided:
+        row["dose"] = dose(logs)
+    return row
+
+
+def _third(which: int) -> Any:
+    return lambda values: np.array_split(np.asarray(values), 3)[which].tolist() or list(values)
+
+
+def _tenth(last: bool) -> Any:
+    return lambda values: values[-max(1, len(values) // 10) :] if last else values[: max(1, len(values) // 10)]
+
+
+def dose(logs: Sequence[Sequence[Mapping[str, Any]]]) -> dict[str, float] | None:
+    """Share of tokens where q is not 1, and mean q, in the first and last tenth of training; means over seeds. Tenths of the steps
+    with an update: one of which a rollout plan kept nothing has no q. None where there is none."""
+    out: dict[str, list[float]] = {}
+    for log in logs:
+        rows = [row for row in log if "anchor/q_mean" in row]
+        if not rows:
+            return None
+        for when, last in (("first", False), ("last", True)):
+            for what, key in (("active", "anchor/q_active_share"), ("q", "anchor/q_mean")):
+                out.setdefault(f"{what}_{when}", []).append(float(np.mean([row[key] for row in _tenth(last)(rows)])))
+    return {name: float(np.mean(values)) for name, values in out.items()}
+
+
+def _away(results: Results, task: str) -> dict[str, Any]:
+    base = results.design.base
+    home = base if base and results.seeds(base, task) else None
+    rows: dict[str, Any] = {
+        "problems": None if home is None else results.records[home, 0, task].problems,
+        "base": None,
+        "arms": {},
+    }
+    if home is not None:
+        one, found = results.exact(home, 0, task), results.scores(home, task)
+        means = [] if found is None else found.passes(shown_ks(results))[0].mean(axis=0).tolist()
+        rows["base"] = {
+            "pass": dict(zip(map(str, shown_ks(results)), means, strict=True)),
+            "best": asdict(best_pass1(one.points)),
+        }
+        rows["base"] |= {"distinct": one.distinct[REFERENCE], "frontier": [asdict(point) for point in one.points]}
+        logps = one.record.logps[REFERENCE]
+        rows["base"]["support"] = int(sum(int(np.sum(np.asarray(row) > math.log(EPS))) for row in logps))
+    for arm in results.design.arms:
+        if seeds := results.seeds(arm.name, task):
+            best = seed_interval([best_pass1(results.exact(arm.name, seed, task).points).pass1 for seed in seeds])
+            passes = {str(k): asdict(found) for k, found in _passes(results, arm.name, task).items()}
+            rows["arms"][arm.key] = {"seeds": list(seeds), "pass": passes, "best_pass1": asdict(best)}
+    return rows
+
+
+def _cold(results: Results) -> dict[str, Any] | None:
+    """Scores of the base and the arms at the paper's temperature; None where some arm has none there."""
+    arms = [arm for arm in results.design.arms if results.seeds(arm.name)]
+    if not arms or any(PAPER not in results.temperatures(arm.name) for arm in arms):
+        return None
+    base = results.design.base
+
+    def at(name: str) -> dict[str, Any]:
+        return {str(k): asdict(found) for k, found in _passes(results, name, "", PAPER).items() if k in (1, results.k)}
+
+    home = (
+        at(base)
+        if base and base in {name for name, *_ in results.records} and PAPER in results.temperatures(base)
+        else None
+    )
+    return {
+        "temperature": PAPER,
+        "base": home and {k: found["value"] for k, found in home.items()},
+        "arms": {arm.key: {"label": arm.name} | at(arm.name) for arm in arms if arm.name != base},
+    }
+
+
+def _power(results: Results) -> dict[str, Any] | None:
+    """The power frontier of the base: what it reaches tempered over whole completions, without any reward."""
+    base = results.design.base
+    if not base or not results.seeds(base) or not results.exact(base).record.norms:
+        return None
+    record, k = results.exact(base).record, results.k
+    points = [
+        {"power": one.power, "known": one.known, "bound1": float(one.bound.mean()), "boundk": one.passk_bound(k)}
+        | {"pass1": one.point(k).pass1, "passk": one.point(k).passk}
+        for one in tempered(record.logps[REFERENCE], record.norms)
+    ]
+    return {"points": points}
+
+
+def _gains(results: Results) -> list[dict[str, Any]] | None:
+    """Per metric and temperature: the paper's gain, the interval of the arm of recipe sage_branch minus the control of recipe grpo,
+    and whether it leaves the gain out. None where the folder has no such two arms."""
+    design = results.design
+    stems = {arm.name: Path(arm.recipe).stem for arm in design.arms}
+    a, b = next((name for name, stem in stems.items() if stem == "sage_branch"), None), design.control
+    if a is None or b is None or stems.get(b) != "grpo" or not results.several:
+        return None
+    seeds = sorted({*results.seeds(a)} & {*results.seeds(b)})
+    out = []
+    for temperature in (REFERENCE, PAPER):
+        both = [results.scores(name, "", temperature) for name in (a, b)]
+        if not seeds or any(side is None or not {*seeds} <= {*side.seeds} for side in both):
+            continue
+        left, right = (side.only(seeds).passes(tuple(PAPER_GAINS)) for side in both if side is not None)
+        for j, (k, gain) in enumerate(PAPER_GAINS.items()):
+            found = paired_seeds(left[..., j], right[..., j])
+            row = {"a": a, "b": b, "metric": f"pass@{k} at T = {temperature:g}", "gain": gain}
+            out.append(row | {"difference": asdict(found.difference), "excluded": excludes(found, gain)})
+    return out or None
+
+
+def relabelled(results: Results) -> dict[str, Any]:
+    """The control's seeds in two halves called A and B, in every way: how many come out tied, as two names of one arm must.
+
+    Paired in order of seed; each comparison for itself at level 0.95, so that one split in twenty may differ by chance."""
+    control = results.design.control or ""
+    have = results.seeds(control)
+    seeds = have[: len(have) - len(have) % 2]
+    half, found = len(seeds) // 2, results.scores(control)
+    if half < FEWEST_SEEDS or found is None:
+        return {"splits": 0, "have": len(have)}
+    splits = [(a, tuple(s for s in seeds if s not in a)) for a in itertools.combinations(seeds, half) if seeds[0] in a]
+    out: dict[str, Any] = {"splits": len(splits), "have": len(have), "tied": {}, "first": []}
+    for k in (1, results.k):
+        made = [paired_seeds(*(found.only(part).passes([k])[..., 0] for part in split)) for split in splits]
+        out["tied"][f"pass@{k}"] = sum(c.outcome == "tied" for c in made)
+        names = [
+            f"{control} {name} (seeds {', '.join(map(str, part))})" for name, part in zip("AB", splits[0], strict=True)
+        ]
+        out["first"].append(sentence(Row(a=names[0], b=names[1], metric=Metric(k=k), comparison=made[0])))
+    return out
+
+
+def choose(results: Results, among: Sequence[str], by: str, task: str = "") -> dict[str, float]:
+    """Arm -> mean over seeds of what is chosen by: pass@1, pass@256 or the gap to the base's frontier. The best has the largest."""
+    out = {}
+    for key in among:
+        name = results.design.called(key)
+        ones = [results.exact(name, seed, task) for seed in results.seeds(name, task)]
+        if by == "frontier":
+            gaps = [gap_to_frontier(one.points, results.exact(BASE, 0, task).points).value for one in ones]
+            out[key] = float(np.mean([-math.inf if gap is None else gap for gap in gaps]))
+        else:
+            found = results.scores(name, task)
+            values = [] if found is None else found.passes([{"pass@1": 1, "pass@256": 256}[by]])
+            out[key] = float(np.mean(values))
+    return out
+
+
+__all__ = ["KS", "choose", "dose", "relabelled", "summary_of", "training_of"]

@@ -1,0 +1,165 @@
+"""What an audit is made of: cases that a task names, checks with the rows that fail them, and the floors that guessing reaches.
+
+task.audit_cases(k) -> cases (completions of which it is known what they earn) and ready checks -> Audit
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import Any, Literal
+
+from sage_rlvr.verifiers import Verdict
+from sage_rlvr.verifiers.exact import normalised, number, verify_exact
+from sage_rlvr.verifiers.pool import LIMITS
+
+BAR = Fraction(99, 100)
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A row that a check names: problem id, label, and why."""
+
+    problem_id: str
+    label: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One figure: `good` of `total` (an expected number in a floor). bar: whether it must reach 99 %. rows: not good."""
+
+    name: str
+    good: float
+    total: int
+    rows: tuple[Finding, ...] = ()
+    bar: bool = False
+    note: str = ""
+
+    @property
+    def share(self) -> float:
+        """good / total; 1 where there was nothing to check."""
+        return self.good / self.total if self.total else 1.0
+
+    @property
+    def passed(self) -> bool:
+        """At least 99 %, or without a bar."""
+        return not self.bar or not self.total or Fraction(self.good, self.total) >= BAR
+
+
+@dataclass(frozen=True)
+class Audit:
+    """All checks of one task. head: what was audited, in a line."""
+
+    task: str
+    head: str
+    checks: tuple[Check, ...]
+
+    @property
+    def passed(self) -> bool:
+        """Whether every check with a bar reached it."""
+        return all(check.passed for check in self.checks)
+
+
+Pairs = Sequence[tuple[Any, str]]
+Wanted = Literal["right", "not right", "decided", "wrong"]
+Judge = Callable[[Pairs], list[Verdict]]
+
+
+@dataclass(frozen=True)
+class Case:
+    """Completions of which it is known what a verifier must say: one line of an audit, or one and a line for each kind.
+
+    pairs   (problem, completion); of "wrong" by kind
+    wanted  right; not right; decided (right or wrong); wrong: not right, by kind below a sum
+    bar     whether 99 % of them must be so
+    judge   gives the verdicts, where another reading is asked for than the task's own
+    """
+
+    name: str
+    pairs: Pairs | Mapping[str, Pairs]
+    wanted: Wanted = "right"
+    bar: bool = True
+    judge: Judge | None = None
+
+    def checks(self, judge: Judge) -> list[Check]:
+        """The lines, judged by `judge` unless the case has its own."""
+        judge = self.judge or judge
+        if isinstance(self.pairs, Mapping):
+            kinds = {kind: _judged(pairs, judge) for kind, pairs in self.pairs.items()}
+            whole = rejected("all wrong answers rejected", [pair for said in kinds.values() for pair in said], bar=True)
+            return [whole, *(rejected(f"  {kind}", said) for kind, said in kinds.items())]
+        return [check_of(self.name, _judged(self.pairs, judge), self.wanted, bar=self.bar)]
+
+
+def _judged(pairs: Pairs, judge: Judge) -> list[tuple[str, Verdict]]:
+    return [(problem.problem_id, said) for (problem, _), said in zip(pairs, judge(pairs), strict=True)]
+
+
+def check_of(name: str, said: Sequence[tuple[str, Verdict]], wanted: Wanted, bar: bool = False) -> Check:
+    """A check of (id, verdict): good are those that are as `wanted`; the others are its rows, by id, label and reason."""
+    rows = tuple(Finding(i, v.label, v.reason) for i, v in said if not _as_wanted(v, wanted))
+    return Check(name, len(said) - len(rows), len(said), rows, bar)
+
+
+def _as_wanted(verdict: Verdict, wanted: Wanted) -> bool:
+    if wanted == "decided":
+        return verdict.label != "undecided"
+    return verdict.right if wanted == "right" else not verdict.right
+
+
+def duplicates(name: str, rows: Iterable[tuple[str, str, str]]) -> Check:
+    """(id, text, gold) -> rows whose text stands in an earlier row too, spaces and capitals aside."""
+    first: dict[str, tuple[str, str]] = {}
+    found, total = [], 0
+    for problem_id, text, gold in rows:
+        total += 1
+        earlier = first.setdefault(" ".join(text.casefold().split()), (problem_id, gold))
+        if earlier[0] != problem_id:
+            same = "of the same gold" if verify_exact(gold, earlier[1]).right else "OF ANOTHER GOLD"
+            found.append(Finding(problem_id, "duplicate", f"of {earlier[0]}, {same}"))
+    return Check(name, total - len(found), total, tuple(found))
+
+
+def uniform_floor(values: int, k: int) -> float:
+    """1 - (1 - 1/values)^k: the chance that one of k guesses, uniform over `values` answers, is right."""
+    return 1 - (1 - 1 / values) ** k
+
+
+def others_floor(golds: Sequence[str], k: int) -> list[bool]:
+    """For each problem: is its gold among the k most frequent golds of the other problems (ties: first come)?
+
+    What a policy scores that knows the golds of such a set and reads no problem.
+    """
+    keys = [str(value) if (value := number(gold)) is not None else normalised(gold) for gold in golds]
+    counts = Counter(keys)
+    order = {key: place for place, key in enumerate(counts)}
+    hit = []
+    for key in keys:
+        ahead = sum(
+            n > counts[key] - 1 or (n == counts[key] - 1 and order[o] < order[key])
+            for o, n in counts.items()
+            if o != key
+        )
+        hit.append(counts[key] > 1 and ahead < k)
+    return hit
+
+
+def rejected(name: str, said: Sequence[tuple[str, Verdict]], bar: bool = False) -> Check:
+    """A check of (id, verdict) of wrong answers: good are those that are not right; the note counts the undecided ones.
+
+    The rows are named by the checks of a kind, whose names begin with two spaces, and not by their sum above them.
+    """
+    check = check_of(name, said, "wrong", bar)
+    open_ = sum(verdict.label == "undecided" for _, verdict in said)
+    late = sum(verdict.reason.startswith(LIMITS) for _, verdict in said)
+    note = f"{open_} of them undecided" + (f", {late} by a limit" if late else "") if open_ else ""
+    rows = check.rows if name.startswith("  ") else ()  # the kinds below name them
+    return replace(check, note=note, rows=tuple(Finding(r.problem_id, "accepted", r.reason) for r in rows))
+
+
+__all__ = [
+    "BAR", "Audit", "Case", "Check", "Finding", "check_of", "duplicates", "others_floor", "rejected", "uniform_floor"
+]  # fmt: skip

@@ -1,0 +1,173 @@
+"""The audit of a Countdown world: everything in it can be listed, so ceiling and floor are exact for each problem.
+
+ceiling      share of all right expressions of the problems that are called right
+guess floor  mean over problems of 1 - (1 - right / expressions)^k: k expressions over its numbers, uniformly drawn
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from itertools import permutations
+
+from sage_rlvr.tasks.checks import Case, Check, Finding
+from sage_rlvr.tasks.countdown import SPLITS, Countdown, Problem, canonical, solutions, split_of
+from sage_rlvr.tasks.countdown.expressions import MAX_NUMBERS, expressions_over, solve, templates
+from sage_rlvr.tasks.countdown.second import second_opinion
+
+SEED = 1  # of the problems
+EACH = 8  # answers of one kind a problem
+# Problems that are audited; of them those on which both verifiers judge every expression that there is; and examples a split
+# that are searched for common problems. Five numbers make 285,600 expressions, so there it is fewer.
+SIZES, SIZES_OF_FIVE = (200, 8, 2000), (40, 1, 200)
+
+Pairs = list[tuple[Problem, str]]
+
+
+def cases(world: Countdown, k: int, sizes: tuple[int, int, int] | None = None) -> Iterator[Case | Check]:
+    """What is asked on the first distinct test problems of `world`. k: guesses of the guess floor.
+
+    sizes: problems; those of them whose every expression the second verifier judges too; examples a split that are searched for
+    common problems (default `SIZES`).
+    """
+    chosen, whole, drawn = _chosen(world, sizes)
+    right = _right(chosen)
+    wrong, spelled = _wrong(chosen), _spellings(chosen)
+    yield Case("every right expression is right", right)
+    yield Case("another spelling, put into the canonical one, is right", _mended(spelled))
+    yield Case("every other spelling of it earns nothing", spelled, "not right")
+    yield Case("", wrong, "wrong")
+    every = [(p, text) for p in chosen[:whole] for text in _expressions(p)]
+    yield _second(world, [*right, *spelled, *(pair for pairs in wrong.values() for pair in pairs), *every], whole)
+    yield _apart(world, drawn)
+    yield _floor(chosen, k)
+
+
+def head(world: Countdown, sizes: tuple[int, int, int] | None = None) -> str:
+    """What `cases` looks at, in words."""
+    chosen, _, _ = _chosen(world, sizes)
+    counts = "-".join(map(str, sorted({min(world.counts), max(world.counts)})))
+    return (
+        f"{len(chosen)} test problems as the law draws them, each once, seed {SEED}: {counts} numbers up to "
+        f"{world.max_number}, targets {world.min_target} to {world.max_target}; {len(_right(chosen)):,} right expressions"
+    )
+
+
+def _chosen(world: Countdown, sizes: tuple[int, int, int] | None) -> tuple[list[Problem], int, int]:
+    problems, whole, drawn = sizes or (SIZES_OF_FIVE if max(world.counts) == MAX_NUMBERS else SIZES)
+    return world.problems("test", SEED, problems), whole, drawn
+
+
+def _right(chosen: Sequence[Problem]) -> Pairs:
+    return [(p, text) for p in chosen for text in solutions(p)]
+
+
+# ------------------------------------------------------------------------------------------------------------------
+# what is judged
+
+
+def _expressions(problem: Problem) -> list[str]:
+    orders = sorted(set(permutations(problem.numbers)))
+    return [text.format(*order) for text in templates(len(problem.numbers)).texts for order in orders]
+
+
+def _spellings(problems: Sequence[Problem]) -> Pairs:
+    """The first right expression of each problem, spelled as the task does not ask for: all of one value."""
+    found: Pairs = []
+    for p in problems:
+        text = solutions(p)[0]
+        number = str(p.numbers[0])
+        texts = [f"({text})", f" {text}", f"{text} ", f"{text}\n", f"0{text}", f"+{text}", f"{text}={p.target}"]
+        texts += [
+            re.sub(rf"(?<![0-9]){number}(?![0-9])", f"({number})", text, count=1),
+            text.replace("+", " + "),
+            text.replace("*", "\N{MULTIPLICATION SIGN}"),
+        ]
+        found += [(p, other) for other in texts if other != text]
+    return found
+
+
+def _mended(spelled: Pairs) -> Pairs:
+    """Those of them that are expressions, in the canonical spelling."""
+    whole = [(p, text) for p, text in spelled if set(text) <= set("0123456789+-*/() ") and not text.startswith("+")]
+    return [(p, canonical(text)) for p, text in whole if not text.startswith("0(")]
+
+
+def _wrong(problems: Sequence[Problem]) -> dict[str, Pairs]:
+    """Answers that are wrong by construction, most of them of the right value, by kind."""
+    kinds: dict[str, Pairs] = {
+        kind: []
+        for kind in (
+            "one number missing", "a number used again", "another number in its place", "of the target + 1",
+            "of the target - 1", "another problem's", "division by zero", "a bare number",
+        )
+    }  # fmt: skip
+    for i, p in enumerate(problems):
+        text, other = solutions(p)[0], problems[i - 1]
+        fewer = [solve(rest, p.target) for rest in _less_one(p.numbers)]
+        made = {
+            "one number missing": [t for texts in fewer for t in texts[:EACH]] or ["+".join(map(str, p.numbers[1:]))],
+            "a number used again": [f"{text}+{n}-{n}" for n in sorted(set(p.numbers))],
+            "another number in its place": solve((p.numbers[0] + 1, *p.numbers[1:]), p.target)[:EACH],
+            "of the target + 1": solve(p.numbers, p.target + 1)[:EACH],
+            "of the target - 1": solve(p.numbers, p.target - 1)[:EACH],
+            "another problem's": solutions(other)[:EACH] if other.key != p.key else [],
+            "division by zero": [*_by_zero(p), f"{text}/({p.numbers[0]}-{p.numbers[0]})"],
+            "a bare number": [str(p.target), *map(str, p.numbers)],
+        }
+        for kind, texts in made.items():
+            kinds[kind] += [(p, t) for t in texts]
+    return {kind: pairs for kind, pairs in kinds.items() if pairs}
+
+
+def _less_one(numbers: Sequence[int]) -> list[tuple[int, ...]]:
+    return sorted({(*numbers[:i], *numbers[i + 1 :]) for i in range(len(numbers))})
+
+
+def _by_zero(problem: Problem) -> list[str]:
+    """Expressions over exactly the problem's numbers that divide by zero, a few: one number over others that make 0."""
+    found = []
+    for number in sorted(set(problem.numbers)):
+        others = list(problem.numbers)
+        others.remove(number)
+        found += [f"{number}/({zero})" for zero in (solve(others, 0) if len(others) > 1 else [])[:EACH]]
+    return found[:EACH]
+
+
+# ------------------------------------------------------------------------------------------------------------------
+# the checks of another kind
+
+
+def _second(world: Countdown, pairs: Pairs, whole: int) -> Check:
+    """Where the second verifier contradicts the first, each text once."""
+    rows = []
+    texts = list(dict.fromkeys(pairs))
+    for p, text in texts:
+        mine, theirs = world.verify(p, text), second_opinion(p.numbers, p.target, text)
+        if mine.right != theirs:
+            says = "right" if theirs else "wrong"
+            rows.append(Finding(p.problem_id, mine.label, f"{mine.reason}, and the second verifier says {says}"))
+    note = f"of them every expression over the numbers of {whole} problems"
+    return Check("second verifier agrees", len(texts) - len(rows), len(texts), tuple(rows), bar=True, note=note)
+
+
+def _apart(world: Countdown, drawn: int) -> Check:
+    """Problems, up to the order of their numbers, that stand in two splits or in another than they were drawn for."""
+    homes: dict[str, set[str]] = {}
+    for split in SPLITS:
+        for p, _ in world.examples(split, SEED, 0, drawn):
+            homes.setdefault(p.problem_id, set()).update((split, split_of(p)))
+    rows = tuple(Finding(i, "duplicate", f"in {', '.join(sorted(of))}") for i, of in homes.items() if len(of) > 1)
+    name = "problems that stand in one split"
+    return Check(name, len(homes) - len(rows), len(homes), rows, bar=True, note=f"of {drawn:,} drawn a split")
+
+
+def _floor(problems: Sequence[Problem], k: int) -> Check:
+    """k uniform guesses among all well-formed expressions over a problem's numbers."""
+    shares = [len(solutions(p)) / expressions_over(p.numbers) for p in problems]
+    floor = sum(1 - (1 - share) ** k for share in shares)
+    note = f"mean of 1 - (1 - right/expressions)^{k}; one guess hits {sum(shares) / len(shares):.4f}"
+    return Check(f"guess floor: {k} uniform expressions", floor, len(problems), note=note)
+
+
+__all__ = ["cases", "head"]

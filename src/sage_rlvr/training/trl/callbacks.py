@@ -1,0 +1,170 @@
+"""What happens between the steps of a run on TRL, RL and SFT alike: metrics, progress, a stop when asked, checkpoints sealed.
+
+TRL's checkpoints get this package's manifest beside their files once all ranks have written theirs, so that a torn one is
+passed over; and the ones before it are deleted only then. Nothing steps on a gradient that is not finite.
+"""
+
+from __future__ import annotations
+
+import gc
+import shutil
+import time
+import warnings
+from collections.abc import MutableMapping
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from transformers import PrinterCallback, ProgressCallback, Trainer, TrainerCallback, TrainerControl, TrainerState
+
+from sage_rlvr.errors import CheckpointError, TrainingDiverged
+from sage_rlvr.runs import RunDir, StopFlag, seal, verify_checkpoint
+
+
+class RunCallback(TrainerCallback):
+    """The callback of one run. `RunCallback.of(trainer, ...)` puts it in the place of transformers' printing ones.
+
+    run: the run directory's record on the rank that writes, None on the others. updates: optimizer steps of one step of
+    the recipe, inside which nothing stops: TRL keeps no rollout in a checkpoint, so a resume there would draw another.
+    done: optimizer steps that an earlier start has done. keep: checkpoints that stay on disk.
+    """
+
+    def __init__(
+        self, trainer: Trainer, run: RunDir | None, stop: StopFlag, progress: Any, *, updates: int, done: int, keep: int
+    ) -> None:
+        self.run, self.stop, self.progress = run, stop, progress
+        self.updates, self.done, self.keep = updates, done, keep
+        self.accelerator, self.began = trainer.accelerator, 0.0
+
+    @classmethod
+    def of(cls, trainer: Trainer, *args: Any, **kwargs: Any) -> None:
+        """Add it to `trainer`, and remove what prints: metrics.jsonl has it all, and there is one progress line."""
+        trainer.add_callback(cls(trainer, *args, **kwargs))
+        for printing in (PrinterCallback, ProgressCallback):
+            trainer.remove_callback(printing)
+
+    def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        self.progress.start(total=state.max_steps // self.updates, done=self.done // self.updates)
+
+    def on_step_begin(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        self.began = time.perf_counter()
+
+    def on_pre_optimizer_step(
+        self, args: Any, state: TrainerState, control: TrainerControl, model: Any = None, **_: Any
+    ) -> None:
+        """TrainingDiverged where a gradient is not finite, before it moves anything."""
+        if args.fp16:  # a gradient that overflows is ordinary there: its scaler leaves the step out
+            return
+        for name, weight in model.named_parameters():
+            if weight.grad is not None and not torch.isfinite(weight.grad).all():
+                raise diverged(f"the gradient of {name} is not finite", state.global_step)
+
+    def on_log(
+        self, args: Any, state: TrainerState, control: TrainerControl, logs: dict[str, float] | None = None, **_: Any
+    ) -> None:
+        """One row of metrics.jsonl under this package's names, and the progress line."""
+        if not logs or "train_runtime" in logs or not state.global_step:  # the summary at the end
+            return
+        # num_tokens starts again from 0 in a run that is continued, so it is no metric of the run
+        row = {name: value for name, value in renamed(logs).items() if name != "num_tokens"}
+        if self.run is not None:
+            self.run.log({"step": state.global_step - 1, **row, "time/step_s": time.perf_counter() - self.began})
+        self.progress.advance(state.global_step // self.updates, row)
+
+    def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        if state.global_step % self.updates == 0 and any_rank(self.accelerator, self.stop.requested):
+            control.should_save = control.should_training_stop = True
+
+    def on_save(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        self.accelerator.wait_for_everyone()  # each rank writes its generator's state into the folder
+        if self.run is not None:
+            seal_newest(Path(args.output_dir), state.global_step, self.keep)
+
+
+def diverged(what: str, step: int) -> TrainingDiverged:
+    """The error for a loss or gradient that is not finite, before it has moved anything."""
+    return TrainingDiverged(
+        f"{what} at step {step}; no weight has moved, and the last checkpoint is good. Next: lower optimizer.lr (in RL, or "
+        "raise method.beta) and train in a new directory"
+    )
+
+
+def any_rank(accelerator: Any, said: bool) -> bool:
+    """Whether it is so on some rank: a signal reaches the ranks at different steps, and they must stop at one."""
+    if accelerator.num_processes == 1:
+        return said
+    return bool(accelerator.reduce(torch.tensor(float(said), device=accelerator.device), reduction="sum") > 0)
+
+
+def seal_newest(folder: Path, step: int, keep: int) -> None:
+    """Seal the checkpoint of `step`, and only then delete all but the `keep` newest."""
+    seal(folder / f"checkpoint-{step}", step=step)
+    for old in sorted(folder.glob("checkpoint-*"), key=step_of)[:-keep]:
+        shutil.rmtree(old)
+
+
+def newest_checkpoint(folder: Path) -> Path | None:
+    """The newest checkpoint whose files are as they were written; None where there never was one.
+
+    One that a kill cut short has no manifest and is passed over; a damaged one warns. CheckpointError if all are.
+    """
+    found = sorted(folder.glob("checkpoint-*"), key=step_of, reverse=True)
+    reasons = []
+    for path in found:
+        try:
+            verify_checkpoint(path)
+            return path
+        except CheckpointError as error:
+            reasons.append(str(error))
+            warnings.warn(f"checkpoint skipped: {error}", stacklevel=2)
+    if reasons and len(found) > 1:
+        raise CheckpointError(f"{folder}: none of the {len(found)} checkpoints is complete ({'; '.join(reasons)})")
+    return None
+
+
+def step_of(checkpoint: Path) -> int:
+    """The optimizer steps that were done at TRL's checkpoint-N."""
+    return int(checkpoint.name.rpartition("-")[2])
+
+
+# ---- metrics
+
+# Ours -> TRL's, where both mean the same number. TRL's own names stay.
+NAMES = {
+    "reward/mean": "reward",
+    "reward/dead_group_share": "frac_reward_zero_std",
+    "policy/entropy": "entropy",
+    "surrogate/clipped_share": "clip_ratio/region_mean",
+    "verifier/undecided_share": "verifier/undecided",
+}
+
+# Likewise, of what transformers' trainer adds to a line of the log.
+LOGGED = {"optimizer/grad_norm": "grad_norm", "optimizer/lr": "learning_rate", "policy/entropy": "entropy"}
+
+
+def add_names(collected: MutableMapping[str, list[float]]) -> None:
+    """Put TRL's collected values of one logging interval under our names as well; a name that is there stays."""
+    for ours, theirs in NAMES.items():
+        if ours not in collected and theirs in collected:
+            collected[ours] = list(collected[theirs])
+
+
+def renamed(logs: dict[str, float]) -> dict[str, float]:
+    """A line of the log with our names beside those of transformers."""
+    return logs | {ours: logs[theirs] for ours, theirs in LOGGED.items() if theirs in logs}
+
+
+# ---- ranks
+
+
+def leave_gloo() -> None:
+    """Destroy a process group of gloo (CPU ranks), if there is one; registered with `atexit` by the trainer.
+
+    Neither TRL nor PyTorch does, and gloo's threads then drop their last tensors while the interpreter goes down: now and
+    then a finished training ends by SIGABRT, "terminate called without an active exception" (pytorch #190489). NCCL's
+    groups are left alone, since destroying one waits for the other ranks, which may be the ones that failed.
+    """
+    if dist.is_available() and dist.is_initialized() and dist.get_backend() == "gloo":
+        dist.destroy_process_group()
+        gc.collect()  # a trainer's model holds the group in a cycle, and only the end of its last holder joins the threads

@@ -1,0 +1,195 @@
+"""What SageTrainer refuses at construction: every way in which a guide would be ignored without a word."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Iterable
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+import trl
+from trl import GRPOTrainer
+
+from sage_rlvr.core.anchor import Anchor
+from sage_rlvr.core.guides import GUIDES, Guide, factors, is_flat
+from sage_rlvr.core.method import Method
+from sage_rlvr.errors import CancellingGuide, ConfigError
+from sage_rlvr.methods import METHODS
+from sage_rlvr.models.folders import EMBEDDED
+from sage_rlvr.training.trl.advantages import computes_advantages, reads_logps
+from sage_rlvr.training.trl.arguments import check_agreement, estimator_of, making
+
+OWN = ("guide", "method", "source", "base_model")  # SageTrainer's keywords beside those of GRPOTrainer
+HUB_ID = re.compile(r"[\w-][\w.-]*/[\w.-]+")
+SEAMS = ("_generate_and_score_completions", "_get_per_token_logps_and_entropies", "_compute_loss")
+
+
+def check_keywords(given: Iterable[str]) -> None:
+    """ConfigError for keywords that neither SageTrainer nor GRPOTrainer takes, with the nearest that is taken."""
+    parameters = inspect.signature(GRPOTrainer.__init__).parameters
+    known = [*OWN, *(name for name in parameters if name != "self")]
+    if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values()):
+        return
+    for name in given:
+        if name not in known:
+            near = get_close_matches(name, known, 1)
+            hint = f"did you mean {near[0]}?" if near else f"it takes {', '.join(known)}"
+            raise ConfigError(f"SageTrainer: unknown keyword {name}; {hint}")
+
+
+def check_kinds(guide: Any, method: Any) -> None:
+    """ConfigError, with what to write, where `guide` is no guide or `method` no method: a class, a function, a name."""
+    if guide is not None and (isinstance(guide, type) or not isinstance(guide, Guide)):
+        near = get_close_matches(str(guide).lower(), GUIDES, 1) or ["branch"]
+        name = guide.__name__ if isinstance(guide, type) else GUIDES[near[0]].__name__
+        raise ConfigError(f"SageTrainer: guide = {guide!r} is not a guide; write guide={name}().")
+    if method is not None and not isinstance(method, Method):
+        called = str(getattr(method, "__name__", method))
+        near = get_close_matches(called.lower(), METHODS, 1)
+        raise ConfigError(
+            f"SageTrainer: method = {method!r} is not a method; write method={near[0] if near else 'grpo'}(...), made by a "
+            f"function of sage_rlvr.methods ({', '.join(METHODS)})."
+        )
+
+
+def check_source(anchor: Anchor) -> None:
+    """ConfigError for a source that can be no reference: no known word, no folder that is there, no Hub id."""
+    source = anchor.source
+    known = source in ("sft", "base", EMBEDDED) or anchor.snapshot_step is not None
+    if not (known or Path(source).is_dir() or HUB_ID.fullmatch(source)):
+        raise ConfigError(
+            f"SageTrainer: source = {source!r} is no reference that is known, and no folder of that name is there; write sft "
+            "(the policy as it is handed over), base (the model before any fine-tuning), snapshot@N (the policy after N "
+            "steps), the path of a saved model, or a Hub id (owner/name)."
+        )
+
+
+def admitted_anchor(guide: Guide | None, method: Method | None, args: Any, source: str | None = None) -> Anchor | None:
+    """The anchor that TRL will optimise under `args`, shaped by `guide` or by that of `method`; None without a KL."""
+    if (guide is None) == (method is None):
+        raise ConfigError(
+            "SageTrainer: give one of guide=... (for example Branch()) and method=... (for example sage())."
+        )
+    if method is not None:
+        if source is not None:
+            raise ConfigError(
+                f"SageTrainer: source = {source!r} beside method={method.name}, whose anchor has a source of its own; name it "
+                f"where the method is made: {making(method, f'source={source!r}')}."
+            )
+        check_agreement(method, args)
+        _check_release(method, args)
+        anchor = method.anchor
+        if anchor is None or anchor.is_off:
+            return None
+    else:
+        assert guide is not None
+        anchor = _anchor_of_args(guide, args, source or "sft")
+    check_source(anchor)
+    _check_visible(anchor.guide, args, scored=reads_logps(method))
+    return None if args.beta == 0.0 else anchor
+
+
+def _check_release(method: Method, args: Any) -> None:
+    """Refuse a method on releases of TRL whose loss is another than the method needs; read from the loss itself."""
+    source = inspect.getsource(GRPOTrainer._compute_loss)
+    split = args.steps_per_generation != args.gradient_accumulation_steps
+    if args.loss_type == "dapo" and split and "self.args.steps_per_generation" not in source:
+        raise ConfigError(
+            f"SageTrainer: args.loss_type = 'dapo' of TRL {trl.__version__} divides every update by the tokens of the whole "
+            f"rollout; set steps_per_generation = {args.gradient_accumulation_steps} (gradient_accumulation_steps), or "
+            "install trl>=1.10."
+        )
+    missing = [words for words in ("advantages.dim() == 1", "self.beta") if words not in source]
+    if computes_advantages(method) and missing:
+        raise ConfigError(
+            f"SageTrainer: the loss of TRL {trl.__version__} takes no advantage of each token, or no beta that changes "
+            f"({missing[0]!r} is not in it), which {method.name} may need; install a version in the range of the trl extra."
+        )
+
+
+def check_data(method: Method | None, data: Any) -> None:
+    """ConfigError where dynamic sampling cannot draw prompts from the training data."""
+    if method is None or method.rollout is None or data is None:
+        return
+    if not hasattr(data, "__len__"):
+        raise ConfigError(
+            f"SageTrainer: dynamic sampling of {method.name} draws prompts by their number, and train_dataset "
+            f"({type(data).__name__}) is a stream; give one that is loaded, or dapo(dynamic_sampling=False)."
+        )
+    if images := {"image", "images"} & set(getattr(data, "column_names", None) or ()):
+        raise ConfigError(
+            f"SageTrainer: train_dataset has {', '.join(sorted(images))}, and dynamic sampling of {method.name} merges "
+            "rollouts of text alone; leave the column out, or use dapo(dynamic_sampling=False)."
+        )
+
+
+def _anchor_of_args(guide: Guide, args: Any, source: str) -> Anchor:
+    name = " * ".join(type(part).__name__ for part in factors(guide))
+    if args.beta == 0.0 and not is_flat(guide):
+        raise ConfigError(
+            f"SageTrainer: args.beta = 0.0 (TRL's default): there is no KL term, so {name} would shape nothing; set "
+            "beta in GRPOConfig, for example beta=0.05."
+        )
+    try:
+        return Anchor(args.beta, guide=guide, estimator=estimator_of(args), source=source)
+    except CancellingGuide as error:
+        raise CancellingGuide(
+            f"SageTrainer: args.use_bias_correction_kl = True multiplies the KL by the importance ratio (k3_is), under "
+            f"which {name} cancels; set use_bias_correction_kl=False in GRPOConfig. In full: {error}"
+        ) from error
+
+
+def _check_visible(guide: Guide, args: Any, scored: bool) -> None:
+    """Refuse guides that read what TRL does not show where q is computed."""
+    name = type(guide).__name__
+    if "ref_entropies" in guide.needs:
+        raise ConfigError(
+            f"SageTrainer: {name} reads the reference's entropies, which TRL does not compute; use signal='policy', or "
+            "the loop engine."
+        )
+    window = args.steps_per_generation * args.num_iterations
+    at_generation = (
+        scored
+        or args.gradient_accumulation_steps % window != 0
+        or (args.use_vllm and args.vllm_importance_sampling_correction)
+    )
+    if any(part.depends_on == "batch" for part in factors(guide)) and not (
+        at_generation or args.steps_per_generation == 1
+    ):
+        raise ConfigError(
+            f"SageTrainer: {name} looks at the whole generation batch, of which TRL shows one micro-batch at a time under "
+            f"steps_per_generation = {args.steps_per_generation}, gradient_accumulation_steps = "
+            f"{args.gradient_accumulation_steps}; set steps_per_generation=1, or a steps_per_generation above "
+            "gradient_accumulation_steps."
+        )
+
+
+def check_engine(trainer: type, args: Any) -> None:
+    """ConfigError where the loss does not pass the places at which `SageTrainer` shapes."""
+    for cls in (*trainer.__mro__, trl.GRPOTrainer):
+        if "unsloth" in f"{cls.__module__}.{cls.__qualname__}".lower():
+            raise ConfigError(
+                f"SageTrainer: {cls.__module__}.{cls.__qualname__} replaces TRL's trainer and its loss, so that no "
+                "reference would be shaped; import sage_rlvr.training.trl in a process that does not import unsloth."
+            )
+    if args.use_liger_kernel and hasattr(GRPOTrainer, "compute_liger_loss"):
+        raise ConfigError(
+            f"SageTrainer: with args.use_liger_kernel = True TRL {trl.__version__} computes the loss in a fused kernel that "
+            "never asks for the reference shaped here; set use_liger_kernel=False, or install trl>=1.14."
+        )
+    missing = [name for name in SEAMS if not hasattr(GRPOTrainer, name)]
+    if missing or not _reads_reference_late():
+        raise ConfigError(
+            f"SageTrainer: TRL {trl.__version__} is not laid out as expected ({', '.join(missing) or '_compute_loss'}); "
+            "install a version in the range of the trl extra: pip install 'sage-rlvr[trl]'."
+        )
+
+
+def _reads_reference_late() -> bool:
+    """True where `_compute_loss(model, inputs)` reads the reference after the policy's forward, that is, shaped."""
+    loss = GRPOTrainer._compute_loss
+    source = inspect.getsource(loss)
+    forward, read = source.find("_get_per_token_logps_and_entropies("), source.find('inputs["ref_per_token_logps"]')
+    return [*inspect.signature(loss).parameters][1:] == ["model", "inputs"] and 0 <= forward < read

@@ -1,0 +1,219 @@
+"""Dynamic sampling on TRL: groups that a rollout plan drops are drawn anew, and what stays dropped is out of the loss.
+
+    draw a generation batch -> keep the groups that the plan marks -> draw new prompts for the others -> ...
+
+As in training/rollouts.py the groups of a rollout are numbered as they are drawn, and the first ones that the plan keeps
+fill the batch. Everything is decided on the rewards of all ranks, so that all decide alike. The prompt of a refill is a
+function of (args.seed, global step, its number); its completions come from TRL's generation, as all do. A batch of TRL
+has a fixed number of rows: where the refills run out, the rows of dropped groups stay in it with their mask at 0. An
+update that has no kept row left moves nothing, as in the loop; under fp16 and DeepSpeed it is a step of gradient 0.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import islice
+from math import gcd
+from typing import TYPE_CHECKING, Any
+
+import torch
+from accelerate.utils import gather_object
+from torch import Tensor
+from torch.nn.functional import pad
+
+from sage_rlvr.core.keys import Key
+from sage_rlvr.core.method import RolloutPlan
+from sage_rlvr.errors import ConfigError
+from sage_rlvr.training.rollouts import rows_of_groups
+from sage_rlvr.training.trl.batch import Drawn, Inputs, counted
+
+if TYPE_CHECKING:
+    from sage_rlvr.training.trl.trainer import SageTrainer
+
+
+def draw_all(trainer: SageTrainer, inputs: list[dict[str, Any]]) -> Drawn:
+    """TRL's generation batch for `inputs`, all of it kept."""
+    output, rewards = trainer._draw(inputs)
+    return Drawn(output, rewards, torch.arange(rewards.numel(), device=rewards.device), rewards.numel())
+
+
+def draw_kept(trainer: SageTrainer, inputs: list[dict[str, Any]], plan: RolloutPlan, name: str) -> Drawn:
+    """TRL's generation batch for `inputs`, this rank's rows, with dropped groups drawn anew under `plan`.
+
+    `name` tells several rollouts of one optimizer step apart. Logs the loop's names; TRL's own metrics stay those of the
+    first draw, a sample of what the policy does with the prompts of the sampler.
+    """
+    outputs, rewards, tokens = _draws(trainer, inputs, plan, name)
+    kept = kept_groups(plan, rewards)
+    wanted = len(inputs) * trainer.accelerator.num_processes // trainer.num_generations
+    slots = filled_slots(kept, wanted)
+    alive, row_ids = kept[slots], rows_of_groups(slots, rewards.shape[1])
+    first, count = trainer.accelerator.process_index * len(inputs), len(inputs)
+    output, here = outputs[0], slice(first, first + count)
+    if len(outputs) > 1:
+        merged = together(outputs, trainer.processing_class)
+        output = {name: value if value.dim() == 0 else value[row_ids[here]] for name, value in merged.items()}
+    if len(outputs) > 1 or not alive.all():
+        leave_out(output, ~alive.repeat_interleave(rewards.shape[1])[here], trainer)
+    for metric, value in rollout_metrics(rewards, alive, rewards[slots], tokens, len(outputs) - 1).items():
+        trainer._metrics["train"][metric].append(value)
+    final = torch.where(alive[:, None], rewards[slots], torch.nan)
+    return Drawn(output, final, row_ids, rewards.numel(), float(alive.float().mean()) or 1.0)
+
+
+def _draws(
+    trainer: SageTrainer, inputs: list[dict[str, Any]], plan: RolloutPlan, name: str
+) -> tuple[list[Inputs], Tensor, int]:
+    """The first draw and its refills, rewards (P', G) of all of them, and their tokens. With refills the outputs are those
+    of all ranks; the first draw alone stays this rank's."""
+    own = [repr(row) for row in inputs]  # before TRL writes into the rows
+    output, rewards = trainer._draw(inputs)
+    outputs, wanted, tokens = [output], len(rewards), _tokens(output, trainer)
+    prompts: Iterator[dict[str, Any]] | None = None
+    while (missing := wanted - int(kept_groups(plan, rewards).sum())) > 0 and len(outputs) <= plan.max_refills:
+        if prompts is None:
+            data = trainer._remove_unused_columns(trainer.train_dataset)
+            key, step = Key(trainer.args.seed), trainer.state.global_step
+            prompts = refill_prompts(data, set(gather_object(own)), key, step, name)
+            outputs = [of_all_ranks(output, trainer)]
+        with _metrics_aside(trainer):
+            more, its_rewards = trainer._draw(_share(trainer, prompts, missing))
+        outputs.append(of_all_ranks(more, trainer))
+        rewards, tokens = torch.cat([rewards, its_rewards]), tokens + _tokens(more, trainer)
+    return outputs, rewards, tokens
+
+
+def kept_groups(plan: RolloutPlan, rewards: Tensor) -> Tensor:
+    """(P,) bool: which groups of rewards (P, G) the plan keeps, by the completions that have a reward (others: NaN)."""
+    scored = ~rewards.isnan()
+    kept = torch.zeros(len(rewards), dtype=torch.bool, device=rewards.device)
+    whole = scored.all(dim=1)
+    if whole.any():
+        kept[whole] = plan.keeps(rewards[whole])
+    for group in (~whole & (scored.sum(dim=1) >= 2)).nonzero().flatten().tolist():
+        kept[group] = plan.keeps(rewards[group, scored[group]][None])[0]
+    return kept
+
+
+def refill_prompts(rows: Any, own: set[str], key: Key, step: int, name: str) -> Iterator[dict[str, Any]]:
+    """Rows of the training data in an order of this step and name, without end: those not in `own` (their reprs) first.
+
+    Where all are used up `own` follow, and then it begins again: a data set is never too small to refill from.
+    """
+    order = key.permutation(step, f"refill/{name}", len(rows)).tolist()
+    while True:
+        seen = []
+        for place in order:
+            row = rows[place]
+            if repr(row) in own:
+                seen.append(row)
+            else:
+                yield row
+        yield from seen
+
+
+def filled_slots(kept: Tensor, wanted: int) -> Tensor:
+    """(wanted,) group numbers: those of the first draw, the dropped ones of them replaced by the first kept refills."""
+    slots = torch.arange(wanted, device=kept.device)
+    empty = (~kept[:wanted]).nonzero().flatten()
+    spare = wanted + kept[wanted:].nonzero().flatten()
+    count = min(len(empty), len(spare))
+    slots[empty[:count]] = spare[:count]
+    return slots
+
+
+def _share(trainer: SageTrainer, prompts: Iterator[dict[str, Any]], missing: int) -> list[dict[str, Any]]:
+    """This rank's rows of `missing` new groups, or of a few more where those do not split evenly over the ranks."""
+    size, ranks = trainer.num_generations, trainer.accelerator.num_processes
+    together = ranks // gcd(size, ranks)
+    drawn = list(islice(prompts, -(-missing // together) * together))
+    rows = [dict(row) for row in drawn for _ in range(size)]
+    local = len(rows) // ranks
+    first = trainer.accelerator.process_index * local
+    return rows[first : first + local]
+
+
+@contextmanager
+def _metrics_aside(trainer: SageTrainer) -> Iterator[None]:
+    """TRL's metrics of a refill are dropped, but for its count of tokens, which is a running total."""
+    plain = trainer._metrics["train"]
+    trainer._metrics["train"] = defaultdict(list)
+    try:
+        yield
+    finally:
+        if "num_tokens" in (found := trainer._metrics["train"]):
+            plain["num_tokens"] = found["num_tokens"]
+        trainer._metrics["train"] = plain
+
+
+def _tokens(output: Inputs, trainer: SageTrainer) -> int:
+    return int(trainer.accelerator.reduce(counted(output).sum(), reduction="sum"))
+
+
+# ---- tensors of a rollout: prompts are padded on the left, all else on the right
+
+
+def _padding(name: str, tokenizer: Any) -> float:
+    if name in ("prompt_ids", "completion_ids"):
+        return int(getattr(tokenizer, "tokenizer", tokenizer).pad_token_id)
+    return 1 if name == "tool_mask" else 0
+
+
+def of_all_ranks(output: Inputs, trainer: SageTrainer) -> Inputs:
+    """The rows of all ranks, in their order, padded to the widest rank. ConfigError where a value is not one row a row."""
+    found: Inputs = {}
+    for name, value in output.items():
+        if not isinstance(value, Tensor) or name == "pixel_values":
+            raise ConfigError(
+                f"SageTrainer: dynamic sampling draws prompts anew, and {name} of a rollout with images is not one row a "
+                "completion; use dapo(dynamic_sampling=False), or prompts of text alone."
+            )
+        if value.dim() >= 2:
+            index, left = _padding(name, trainer.processing_class), name.startswith("prompt_")
+            value = trainer.accelerator.pad_across_processes(value, dim=1, pad_index=index, pad_first=left)
+        found[name] = value if value.dim() == 0 else trainer.accelerator.gather(value)
+    return found
+
+
+def together(parts: list[Inputs], tokenizer: Any) -> Inputs:
+    """Several draws as one, padded to the widest."""
+    merged: Inputs = {}
+    for name, value in parts[0].items():
+        if value.dim() == 0:
+            merged[name] = value
+            continue
+        columns = [part[name] for part in parts]
+        if value.dim() >= 2:
+            width, index = max(column.shape[1] for column in columns), _padding(name, tokenizer)
+            lacking = [width - column.shape[1] for column in columns]
+            sides = [(lack, 0) if name.startswith("prompt_") else (0, lack) for lack in lacking]
+            columns = [pad(column, side, value=index) for column, side in zip(columns, sides, strict=True)]
+        merged[name] = torch.cat(columns)
+    return merged
+
+
+def leave_out(output: Inputs, dropped: Tensor, trainer: SageTrainer) -> None:
+    """Take `dropped` (rows,) out of loss, normaliser and q: their tool_mask is 0, and the tokens are counted anew.
+
+    The completion's own mask stays, because the model attends by it: the log-probs of a dropped row stay finite.
+    """
+    mask = output.get("tool_mask", torch.ones_like(output["completion_mask"]))
+    output["tool_mask"] = mask.masked_fill(dropped[:, None], 0)
+    output["num_items_in_batch"] = torch.tensor(max(1, _tokens(output, trainer)), device=mask.device)
+
+
+def rollout_metrics(rewards: Tensor, alive: Tensor, final: Tensor, tokens: int, refills: int) -> dict[str, float]:
+    """The loop's metrics of everything drawn, rewards (P', G), and of the batch, alive (P,) bool and final (P, G)."""
+    lowest, highest = (torch.where(rewards.isnan(), bound, rewards) for bound in (torch.inf, -torch.inf))
+    found = {
+        "reward/mean": float(rewards.nanmean()),
+        "reward/dead_group_share": float((highest.amax(dim=1) <= lowest.amin(dim=1)).float().mean()),
+        "rollout/tokens": float(tokens),
+        "rollout/completions": float(rewards.numel()),
+        "rollout/groups_kept": float(alive.sum()),
+        "rollout/short_share": 1.0 - float(alive.float().mean()),
+        "rollout/refills": float(refills),
+    }
+    return found | {"reward/kept_mean": float(final[alive].nanmean())} if alive.any() else found

@@ -1,0 +1,161 @@
+"""The model card of a run on TRL: what was optimised, against which reference, judged by which verifier.
+
+TRL writes a card beside every checkpoint (README.md); this one takes its place. Everything in it is read from the
+trainer, so that a card cannot say another objective than the one that was run.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import inspect
+import json
+from pathlib import Path
+from typing import Any
+
+from sage_rlvr.core.anchor import Anchor
+from sage_rlvr.core.guides import is_flat
+from sage_rlvr.training.state import CARD
+from sage_rlvr.verifiers import MATHEMATICS
+
+# Fields of GRPOConfig that decide what is optimised or sampled, whoever set them.
+TELLING = (
+    "loss_type", "beta", "use_bias_correction_kl", "scale_rewards", "epsilon", "epsilon_high", "delta",
+    "importance_sampling_level", "num_generations", "generation_batch_size", "per_device_train_batch_size",
+    "gradient_accumulation_steps", "steps_per_generation", "num_iterations", "max_completion_length", "temperature",
+    "top_p", "top_k", "min_p", "repetition_penalty", "mask_truncated_completions", "sync_ref_model", "use_vllm",
+    "vllm_mode", "vllm_importance_sampling_correction", "learning_rate", "lr_scheduler_type", "warmup_steps", "optim",
+    "weight_decay", "max_grad_norm", "max_steps", "bf16", "fp16", "seed", "top_entropy_quantile",
+)  # fmt: skip
+PACKAGES = ("sage-rlvr", "trl", "transformers", "torch", "accelerate", "peft", "math-verify", "vllm", "deepspeed")
+VERIFIER = tuple(f"{name}.py" for name in ("__init__", *MATHEMATICS, "rewards"))  # of a reward of mathematics
+ESTIMATED = "k3 of the sampled token (TRL's, in place of the exact sum that the objective names)"
+CUTS = {"top_p": 1.0, "top_k": 0, "min_p": None, "repetition_penalty": 1.0}  # the values that leave sampling whole
+
+
+def facts(trainer: Any) -> dict[str, Any]:
+    """What the card says, as plain values: for the card, for run records, for comparisons."""
+    anchor, args = trainer.anchor, trainer.args
+    return {
+        "policy": str(getattr(trainer.model.config, "_name_or_path", "")),
+        "method": None if trainer.method is None else trainer.method.name,
+        "objective": None if trainer.method is None else trainer.method.describe(),
+        "anchor": None if anchor is None else _anchor(anchor),
+        "reference": getattr(trainer, "reference_description", None),
+        "rewards": {name: source_hash(function) for name, function in _rewards(trainer).items()},
+        "arguments": {name: _plain(getattr(args, name)) for name in TELLING if hasattr(args, name)},
+        "truncated_sampling": truncated(args),
+        "ranks": trainer.accelerator.num_processes,
+        "steps": trainer.state.global_step,
+        "versions": versions(),
+    }
+
+
+def truncated(args: Any) -> list[str]:
+    """Each setting under which the sampler leaves out or reweights tokens, so that samples are not the policy's own."""
+    found = [f"{name}={getattr(args, name)}" for name, whole in CUTS.items() if getattr(args, name, whole) != whole]
+    return [cut for cut in found if cut not in ("top_k=-1", "min_p=0.0", "top_k=None")]
+
+
+def source_hash(function: Any) -> str:
+    """SHA-256 (16 digits) of the source that a reward's verdicts come from; "unknown" where Python has none.
+
+    Of a task's reward that of its verifier, a user's function included. Of this package's mathematics reward: the verifier's
+    files, its options and limits, and math-verify's version. Of any other function its own source and, where it names what it
+    judges with in an attribute `verifiers`, their modules.
+    """
+    if (known := getattr(function, "source_sha256", None)) is not None:
+        return str(known)[:16]
+    owner = function if inspect.isroutine(function) else type(function)
+    if owner.__module__.startswith("sage_rlvr.verifiers"):
+        folder = Path(inspect.getfile(owner)).parent
+        text = "".join((folder / name).read_text(encoding="utf-8") for name in VERIFIER)
+        text += importlib.metadata.version("math-verify") + _options(function)
+    else:
+        try:
+            text = inspect.getsource(owner)
+            for module in getattr(function, "verifiers", ()):
+                text += inspect.getsource(module)
+        except (OSError, TypeError):
+            return "unknown"
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _options(function: Any) -> str:
+    """What a reward was made with; of a pool of its own the limits, which decide what stays undecided."""
+    options = dict(vars(function)) if hasattr(function, "__dict__") else {}
+    pool = options.pop("pool", None)
+    limits = None if pool is None else (pool.seconds, pool.memory_mb, pool.function)
+    return repr((sorted(options.items()), limits))
+
+
+def versions() -> dict[str, str]:
+    """Of the packages that decide a run's numbers; those that are not installed are left out."""
+    found = {}
+    for name in PACKAGES:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def render(found: dict[str, Any]) -> str:
+    """The card as Markdown with the Hub's front matter."""
+    tags = ["trl", "grpo", "sage-rlvr", *([found["method"]] if found["method"] else [])]
+    lines = ["---", *_front(found["policy"]), "library_name: transformers"]
+    lines += ["tags:", *(f"- {json.dumps(tag)}" for tag in tags), "---", "", CARD, ""]
+    lines += _objective(found)
+    for name, digest in found["rewards"].items():
+        lines.append(f"- reward `{name}`: source SHA-256 {digest}")
+    lines += [f"- optimizer steps {found['steps']}, ranks {found['ranks']}", ""]
+    if found["truncated_sampling"]:
+        cuts = ", ".join(found["truncated_sampling"])
+        lines += [
+            f"Sampling was cut ({cuts}), while log-probs are those of the whole policy: ratios are not exact.",
+            "",
+        ]
+    lines += ["| GRPOConfig | |", "|---|---|", *(f"| {k} | {json.dumps(v)} |" for k, v in found["arguments"].items())]
+    lines += ["", "Versions: " + ", ".join(f"{k} {v}" for k, v in found["versions"].items()) + ".", ""]
+    lines += [
+        "No evaluation is part of this card; pass@k with intervals: `sage-rlvr eval` and `sage-rlvr compare`.",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def _front(policy: str) -> list[str]:
+    return [f"base_model: {policy}"] if policy and not Path(policy).is_dir() else []
+
+
+def _objective(found: dict[str, Any]) -> list[str]:
+    lines = ["```text", found["objective"], "```", ""] if found["objective"] else []
+    anchor = found["anchor"]
+    if anchor is None:
+        return [*lines, "- anchor: none, there is no KL term"]
+    lines.append(f"- anchor: {anchor['placement']}, estimator {anchor['estimator']}, beta {anchor['beta']}")
+    lines.append(f"- guide: {anchor['guide']}")
+    lines.append(f"- expected gradient of the KL term, on-policy: {anchor['effect']}")
+    return [*lines, f"- reference: {found['reference'] or anchor['source']}"]
+
+
+def _anchor(anchor: Anchor) -> dict[str, Any]:
+    return {
+        "beta": _plain(anchor.beta),
+        "placement": anchor.placement,
+        "estimator": ESTIMATED if anchor.estimator == "exact" else anchor.estimator,
+        "guide": "none (Flat)" if is_flat(anchor.guide) else repr(anchor.guide),
+        "source": anchor.source,
+        "effect": anchor.effect.text,
+    }
+
+
+def _rewards(trainer: Any) -> dict[str, Any]:
+    names = getattr(trainer, "reward_func_names", None) or [str(i) for i in range(len(trainer.reward_funcs))]
+    return dict(zip(names, trainer.reward_funcs, strict=True))
+
+
+def _plain(value: Any) -> Any:
+    """A value that JSON can hold; enums by their value, anything else by its repr."""
+    value = getattr(value, "value", value)
+    return value if isinstance(value, str | int | float | bool | None) else repr(value)

@@ -1,0 +1,380 @@
+"""pi_ref on TRL: which weights it is, when it moves, how it outlives a kill; the anchor's `source` made true.
+
+    source        full fine-tuning                                   adapters
+    sft           the weights that the policy is built with          the adapter disabled where it starts at zero; else a
+                                                                     frozen second adapter "ref", a copy of the first
+    base          `base_model`; without it the path in the policy's  the adapter disabled; `base_model` where that is
+                  config                                             another model
+    snapshot@N    as sft, and after N optimizer steps a copy of the policy, without gradient
+    a path        loaded, with the policy's own vocabulary
+
+By itself TRL loads the path in the policy's config (full fine-tuning: an SFT done in memory, or merged, is lost), or
+disables the adapter, or copies an adapter that was there before. Here the one call with which TRL loads its reference
+is answered while the trainer is built, so that TRL prepares the model (dropout, fused head, DeepSpeed, FSDP) as its own.
+A rollout is scored with the reference of its time: where it serves several steps, a reference that moves between them
+acts from the next rollout on. Nothing here was run with DeepSpeed or FSDP: there TRL loads the reference from the
+policy's path, the first batch shows whether it is the policy, and a reference that moves is refused.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate import init_empty_weights
+from accelerate.utils import is_peft_model
+from torch import nn
+from transformers import AutoTokenizer, PreTrainedModel, TrainerCallback
+from trl.trainer import grpo_trainer
+
+from sage_rlvr.errors import ConfigError
+from sage_rlvr.models.folders import EMBEDDED, embedded_policy
+from sage_rlvr.models.policy import Tokens
+from sage_rlvr.training.reference import check_vocabularies, frozen
+from sage_rlvr.training.state import load_tensors, model_tensors
+from sage_rlvr.training.trl.adapters import (
+    ADAPTER,
+    MOVES_WEIGHTS,
+    TRAINED,
+    check_adapters,
+    check_trained,
+    copy_adapter,
+    drop,
+    init_of,
+    starts_at_zero,
+)
+from sage_rlvr.training.trl.arguments import making
+
+AT_START = {"float32": 1e-5, "half": 1e-2}  # nats that rounding may leave between pi_ref and an equal policy
+
+
+@dataclass
+class Reference:
+    """What pi_ref is: `how` in words; `step`, the optimizer steps after which it was copied from the policy, 0 before.
+
+    is_policy: at step 0 it must be the policy itself. every, share: each `every` steps pi_ref takes `share` of the policy.
+    """
+
+    source: str
+    how: str
+    is_policy: bool
+    snapshot: int | None = None
+    every: int | None = None
+    share: float = 1.0
+    step: int = 0
+
+    def due(self, done: int) -> int:
+        """The step that the reference is from when `done` optimizer steps are done; 0 is the one it started with."""
+        if self.snapshot is not None:
+            return self.snapshot if done >= self.snapshot else 0
+        return done // self.every * self.every if self.every else 0
+
+    @property
+    def moves(self) -> bool:
+        """Whether the run itself becomes the reference."""
+        return self.snapshot is not None or self.every is not None
+
+    @property
+    def words(self) -> str:
+        """One line: the source, what it is made of, and where it moves when, and where it is now."""
+        said = f"{self.source}: {self.how}"
+        if self.snapshot is not None:
+            said = f"{self.source}: a frozen copy of the policy after step {self.snapshot}; until then {self.how}"
+        elif self.every is not None:
+            taken = "replaced by" if self.share == 1.0 else f"mixed with {self.share:g} of"
+            said += f"; {taken} the policy after every {self.every} steps"
+        return said + (f"; now that of step {self.step}" if self.step else "")
+
+
+def reference_words(trainer: Any) -> str:
+    """One line for a run's card: what pi_ref of a `SageTrainer` is, and where from."""
+    return "none: there is no KL term" if trainer.reference is None else trainer.reference.words
+
+
+def from_policy(trainer: Any) -> str:
+    """How the caller says that the reference is the policy as handed over: beside a guide, or where a method is made."""
+    method = trainer.method
+    return "source='sft'" if method is None else making(method, "source='sft'")
+
+
+# ---- while the trainer is built
+
+
+@contextmanager
+def chosen_reference(trainer: Any, given: Mapping[str, Any], base_model: str | None) -> Iterator[None]:
+    """While TRL builds `trainer` from the arguments `given` (by name): its reference is that of trainer.anchor.source.
+
+    Sets trainer.reference. ConfigError where a source cannot be had; nothing is trained by then.
+    """
+    trainer.reference = None
+    if trainer.anchor is None:
+        yield
+        return
+    args, model = given["args"], given.get("model")
+    own = isinstance(model, nn.Module) and is_peft_model(model)  # adapters that were there before
+    adapters = own or given.get("peft_config") is not None
+    choice = _Choice(trainer, model, trainer.anchor.source, base_model, grpo_trainer.create_model_from_path)
+    _check_given(args, adapters, trainer.anchor.snapshot_step)
+    if own:
+        check_adapters(model)
+    synced, args.sync_ref_model = args.sync_ref_model, args.sync_ref_model and not adapters  # TRL's knows no adapters
+    grpo_trainer.create_model_from_path = choice.load
+    try:
+        yield
+    finally:
+        grpo_trainer.create_model_from_path, args.sync_ref_model = choice.plain, synced
+    how = _settle_adapters(trainer, choice) if adapters else choice.how
+    if how is None:
+        raise ConfigError(
+            "SageTrainer: this release of TRL does not load its reference with create_model_from_path, so the anchor's "
+            "source cannot be chosen; install a version in the range of the trl extra: pip install 'sage-rlvr[trl]'."
+        )
+    every, share = (args.ref_model_sync_steps, args.ref_model_mixup_alpha) if synced else (None, 1.0)
+    snapshot = trainer.anchor.snapshot_step
+    trainer.reference = Reference(trainer.anchor.source, how, choice.of_policy, snapshot, every, share)
+    if trainer.reference.moves:
+        _check_movable(trainer)
+        trainer.add_callback(Follower(trainer))
+
+
+def _check_given(args: Any, adapters: bool, snapshot: int | None) -> None:
+    if snapshot is not None and args.sync_ref_model:
+        raise ConfigError(
+            f"SageTrainer: source='snapshot@{snapshot}' fixes the reference at one step and args.sync_ref_model = True "
+            "replaces it again and again; keep one of the two."
+        )
+    if adapters and args.sync_ref_model and args.ref_model_mixup_alpha != 1.0:
+        raise ConfigError(
+            f"SageTrainer: args.ref_model_mixup_alpha = {args.ref_model_mixup_alpha:g} with adapters: mixing their factors "
+            "does not mix their products; set ref_model_mixup_alpha=1.0, which replaces the reference."
+        )
+
+
+class _Choice:
+    """Answers TRL's call for a reference. how: in words, None until asked; of_policy: it is to be the policy itself."""
+
+    def __init__(
+        self, trainer: Any, model: Any, source: str, base_model: str | None, plain: Callable[..., Any]
+    ) -> None:
+        self.trainer, self.model, self.source, self.plain = trainer, model, source, plain
+        self.of_policy = source == "sft" or trainer.anchor.snapshot_step is not None
+        named = base_model if source == "base" else None if self.of_policy else source
+        self.place = str(embedded_policy()) if named == EMBEDDED else named
+        self.how: str | None = None
+
+    def load(self, path: str, *args: Any, **kwargs: Any) -> PreTrainedModel:
+        """In place of create_model_from_path: the policy as ever, and instead of its path again the reference."""
+        policy = getattr(self.trainer, "model", None)
+        if policy is None:  # Trainer has not been given one yet: this is the call for the policy
+            return self.plain(path, *args, **kwargs)
+        if self.of_policy and not isinstance(self.model, str):
+            if not _split(self.trainer, policy):
+                self.how = "a frozen copy of the policy as it was at step 0"
+                return frozen(copy_of(policy))
+            self.how = f"loaded from {path}, because the policy is split over devices; checked against it at step 0"
+            return self.plain(path, *args, **kwargs)
+        if self.place is not None and not same_place(self.place, path):
+            return self.other(kwargs)
+        if not path:
+            raise ConfigError(
+                f"SageTrainer: source = {self.source!r} of a policy that was not loaded from anywhere; name the model "
+                f"before any fine-tuning, base_model=..., or use {from_policy(self.trainer)}."
+            )
+        self.how = f"{'the policy as it was at step 0, ' if self.of_policy else ''}loaded from {path}"
+        model = self.plain(path, *args, **kwargs)
+        self.check_width(path, model)
+        return model
+
+    def other(self, kwargs: dict[str, Any]) -> PreTrainedModel:
+        """The model at `place`, without gradient. ConfigError where there is none, or one with another vocabulary."""
+        assert self.place is not None
+        self.how = f"loaded from {self.place}"
+        try:
+            model = self.plain(self.place, **{name: value for name, value in kwargs.items() if name != "revision"})
+            tokens = Tokens.of(AutoTokenizer.from_pretrained(self.place))
+        except (OSError, ValueError) as error:
+            raise ConfigError(
+                f"SageTrainer: the reference {self.place!r} (source = {self.source!r}) could not be loaded: {error}"
+            ) from error
+        policy, ours = self.trainer.model, self.trainer.processing_class
+        named = (policy.config._name_or_path, policy, Tokens.of(getattr(ours, "tokenizer", ours)))
+        check_vocabularies(named, (self.place, model, tokens))
+        return frozen(model)
+
+    def check_width(self, path: str, model: PreTrainedModel) -> None:
+        """ConfigError where policy and reference have unlike numbers of logits."""
+        ours, theirs = (m.config.get_text_config().vocab_size for m in (self.trainer.model, model))
+        if ours != theirs:
+            raise ConfigError(
+                f"SageTrainer: the policy has {ours:,} logits and its reference, loaded from {path} (source = "
+                f"{self.source!r}), {theirs:,}; name a model with the policy's vocabulary, or use {from_policy(self.trainer)}."
+            )
+
+
+def same_place(first: str, second: str) -> bool:
+    """Whether two names of a model, folders or Hub ids, are of the same one."""
+    return first == second or (Path(first).is_dir() and Path(first).resolve() == Path(second).resolve())
+
+
+def sharded(trainer: Any) -> bool:
+    return bool(trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled)
+
+
+def _split(trainer: Any, policy: PreTrainedModel) -> bool:
+    """Whether no process holds the policy on one device."""
+    return sharded(trainer) or len({*(getattr(policy, "hf_device_map", None) or {}).values()}) > 1
+
+
+def copy_of(policy: PreTrainedModel) -> PreTrainedModel:
+    """A second model of the policy's class and config with the weights that the policy holds, each in its own dtype.
+
+    No deep copy: a forward that another trainer has wrapped may hold on to the policy's own, and a reference that
+    computes with the policy's weights follows it without a word. ConfigError where the class does not hold the weights.
+    """
+    with init_empty_weights(include_buffers=False):
+        twin = type(policy)(copy.deepcopy(policy.config))
+    state = {name: value.detach().clone() for name, value in policy.state_dict().items()}
+    try:
+        twin.load_state_dict(state, assign=True)
+    except RuntimeError as error:
+        raise ConfigError(
+            f"SageTrainer: the policy is not what its class and config make, so it cannot be copied as the reference "
+            f"(source='sft'): {error}. Save it with save_pretrained and give the trainer that path."
+        ) from error
+    twin.tie_weights()
+    buffers = dict(twin.named_buffers())
+    for name, value in policy.named_buffers():  # those that are no part of the state, such as rotary frequencies
+        buffers[name].data = value.detach().clone()
+    return twin.to(policy.device)
+
+
+# ---- adapters
+
+
+def _settle_adapters(trainer: Any, choice: _Choice) -> str:
+    """After TRL is built: the reference that it takes from the adapters, or the one that it lacks. In words."""
+    model = trainer.accelerator.unwrap_model(trainer.model)
+    check_trained(model)
+    below = str(model.get_base_model().config._name_or_path)
+    if choice.place is not None and not (isinstance(choice.model, str) and same_place(choice.place, below)):
+        drop(model)
+        trainer.ref_model = _prepared(trainer, choice, model)
+        return f"loaded from {choice.place}"
+    if not choice.of_policy:
+        if init_of(model.peft_config[TRAINED]).startswith(MOVES_WEIGHTS):
+            raise ConfigError(
+                f"SageTrainer: source='base' with init_lora_weights = {init_of(model.peft_config[TRAINED])!r}, which has "
+                "rewritten the weights below the adapter, so that disabling it is no base; name one: base_model=..., or "
+                f"use {from_policy(trainer)}."
+            )
+        drop(model)
+        return "the policy with its adapter disabled"
+    if ADAPTER not in model.peft_config and starts_at_zero(model):
+        return "the policy with its adapter disabled, which at step 0 adds nothing"
+    if ADAPTER not in model.peft_config or not sharded(trainer):  # pieces are not to be copied one by one
+        copy_adapter(model)
+    return f"a frozen copy of the policy as it was at step 0 (adapter {ADAPTER!r})"
+
+
+def _prepared(trainer: Any, choice: _Choice, model: Any) -> PreTrainedModel:
+    """A reference of its own beside adapters, made ready as TRL makes the one of full fine-tuning."""
+    args, policy = trainer.args, model.get_base_model()
+    if sharded(trainer) or args.cast_lm_head_to_fp32:
+        raise ConfigError(
+            f"SageTrainer: a reference loaded from {choice.place} beside adapters, with DeepSpeed, FSDP or "
+            "cast_lm_head_to_fp32, is not prepared here; use source='sft' or 'base', or train without adapters."
+        )
+    kwargs = {"dtype": policy.dtype, "attn_implementation": policy.config._attn_implementation, "device_map": None}
+    reference = choice.other({**(args.model_init_kwargs or {}), **kwargs}).to(trainer.accelerator.device)
+    if args.disable_dropout:
+        grpo_trainer.disable_dropout_in_model(reference)
+    fuse = getattr(grpo_trainer, "add_fused_lm_head", None)  # TRL 1.15 and later score with it
+    if fuse is not None:
+        fuse(reference, temperature=trainer.temperature, cast_lm_head_to_fp32=False)
+    return trainer.accelerator.prepare_model(reference, evaluation_mode=True)
+
+
+# ---- while it trains
+
+
+class Follower(TrainerCallback):
+    """After the steps for it the reference becomes a copy of the policy. Keeps nothing: trainer.reference does."""
+
+    def __init__(self, trainer: Any) -> None:
+        self.trainer = trainer
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Before the evaluation and the checkpoint of that step."""
+        trainer, done = self.trainer, state.global_step
+        if trainer.reference.due(done) != done:
+            return
+        if trainer.ref_model is None:
+            copy_adapter(trainer.accelerator.unwrap_model(trainer.model))
+        elif trainer.reference.snapshot is not None:  # with sync_ref_model TRL's own callback has copied
+            load_tensors(trainer.accelerator.unwrap_model(trainer.ref_model), model_tensors(policy_of(trainer)))
+        trainer.reference.step = done
+
+
+def policy_of(trainer: Any) -> PreTrainedModel:
+    return trainer.accelerator.unwrap_model(trainer.model)
+
+
+def _check_movable(trainer: Any) -> None:
+    if _split(trainer, policy_of(trainer)):
+        raise ConfigError(
+            f"SageTrainer: the reference ({reference_words(trainer)}) moves, and with DeepSpeed, FSDP or a device map no "
+            "process holds the policy to copy; use source='sft', 'base' or a path there."
+        )
+    if trainer.ref_model is not None and is_peft_model(policy_of(trainer)):
+        raise ConfigError(
+            f"SageTrainer: the reference ({reference_words(trainer)}) would move from a model of its own to a copy of the "
+            "adapter; start from source='sft', or leave refresh_every (sync_ref_model) out."
+        )
+
+
+def reference_metrics(trainer: Any) -> dict[str, float]:
+    """anchor/reference_step: the step that the reference is from, where it moves."""
+    reference = trainer.reference
+    return {"anchor/reference_step": float(reference.step)} if reference is not None and reference.moves else {}
+
+
+def check_start(trainer: Any, kl: float) -> None:
+    """ConfigError where at step 0 the reference is to be the policy and `kl`, the raw KL in nats, says otherwise."""
+    reference, args = trainer.reference, trainer.args
+    if trainer.state.global_step or reference is None or not reference.is_policy:
+        return
+    policy = policy_of(trainer)
+    half = args.bf16 or args.fp16 or any(value.dtype != torch.float32 for value in policy.parameters())
+    if kl <= AT_START["half" if half else "float32"]:
+        return
+    if random := _dropout(policy):
+        warnings.warn(
+            f"SageTrainer: the raw KL is {kl:.3g} nats at step 0, where the reference is the policy ({reference.words}): "
+            f"the policy drops out at random ({random}); set disable_dropout=True in GRPOConfig.",
+            UserWarning,
+            stacklevel=2,
+        )
+        return
+    raise ConfigError(
+        f"SageTrainer: the raw KL is {kl:.3g} nats at step 0, so the reference is not the policy at start, which it is to "
+        f"be ({reference.words}). Either the policy's weights were changed after the trainer was built, or they are not "
+        f"those of {getattr(policy.config, '_name_or_path', '')!r}; save the policy with save_pretrained and give the "
+        "trainer that path, or say source='base'. No weight has moved."
+    )
+
+
+def _dropout(policy: nn.Module) -> str:
+    """The first thing in the policy that drops out while it trains; empty if there is none."""
+    for name, module in policy.named_modules():
+        if isinstance(module, nn.modules.dropout._DropoutNd) and module.p > 0:
+            return f"{name}: p = {module.p:g}"
+    config = policy.config.to_dict() if hasattr(policy.config, "to_dict") else {}
+    found = [(name, p) for name, p in config.items() if "drop" in name and isinstance(p, float) and 0 < p < math.inf]
+    return f"config.{found[0][0]} = {found[0][1]:g}" if found else ""

@@ -1,0 +1,375 @@
+"""The page of a sweep, a demo, sample stores and a stored summary: what is there is shown, nothing breaks out."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import sys
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from chromium import Chromium, executable  # beside this file
+from frozen.folders import write_all
+from sage_rlvr.cli.app import main
+from sage_rlvr.report import Page, build
+from sage_rlvr.report.markup import escaped
+from sage_rlvr.report.policies import policies
+from sage_rlvr.report.runs import curves, grids, learning, warnings
+from sage_rlvr.report.samples import SampleSet, Shown, sample_sets
+from sage_rlvr.results import Results, Run, compare, words
+from sage_rlvr.results.summary import summary_of
+
+ROOT = Path(__file__).parents[2]
+module = sys.modules["sage_rlvr.report.build"]  # the package exports a function of that name
+BREAKOUT = "</script><script>alert('x')</script><!--"
+HOSTILE = (
+    BREAKOUT,
+    "\x00\x07 NUL and bell",
+    "\u202esdrawkcab\u202c and \u2066isolates",
+    "\U0001f469\u200d\U0001f52c emoji, ünï",
+    "\ud800 half a pair",
+    "]]> &lt; \u2028 line",
+    'javascript:alert(1) " onload="x',
+)
+ARM = "SAGE <img src=x onerror=alert(1)>"
+
+
+@pytest.fixture(scope="session")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("folders")
+    write_all(out)
+    return out
+
+
+def hostile(sets: tuple[SampleSet, ...]) -> tuple[SampleSet, ...]:
+    """The stores with attacks for texts, problems and reasons."""
+    texts = [*HOSTILE, "short", "x" * 900]
+    shown = tuple(
+        Shown(
+            problem=f"problem {p} {BREAKOUT}", sample=i, text=text, verdict=("right", "wrong", "undecided")[i % 3],
+            reason=f"because {BREAKOUT}", answer=text, left_out=1_000_000 if i == 8 else 0,
+            tokens=("a", BREAKOUT, "<eos>") if i < 4 else None,
+            entropies=(0.1, math.nan, 2.0) if i < 4 else None, q=(1.0, 1.3, 0.7) if i < 4 else None, perplexity=math.inf,
+        )
+        for p in range(3) for i, text in enumerate(texts)
+    )  # fmt: skip
+    return tuple(replace(one, shown=shown) for one in sets[:2])
+
+
+@pytest.fixture(scope="module")
+def page(folders: Path) -> Page:
+    """A sweep of which one arm's name, the title and all texts are attacks, with stores beside it."""
+    design = folders / "sweep" / "matrix.json"
+    facts = json.loads(design.read_text())
+    for arm in facts["arms"]:
+        if arm["name"] == "sage_branch":
+            arm["label"] = ARM
+    design.write_text(json.dumps(facts | {"left_out": [f"more seeds: no time {BREAKOUT}"]}))
+    results = Results.read(folders / "sweep", *sorted((folders / "stores").glob("[bG]*-sums-T1-s0")))
+    for run in results.runs.values():
+        assert isinstance(run.config, dict)
+        run.config["note"] = BREAKOUT
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "sample_sets", lambda results, shown: hostile(sample_sets(results, shown)))
+        return build(results, title=f"Ours {BREAKOUT}")
+
+
+@pytest.fixture(scope="module")
+def html(page: Page) -> str:
+    return page.html()
+
+
+class Reader(HTMLParser):
+    """What a browser would load, run or open."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.loads: list[tuple[str, str]] = []
+        self.scripts: list[tuple[str, str]] = []
+        self.tags: list[str] = []
+        self.ids: list[str] = []
+        self.handlers: list[str] = []
+        self._inside: str | None = None
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        for key, value in attrs:
+            if key in ("src", "href", "xlink:href", "srcset", "data", "action", "poster") and not value.startswith("#"):
+                self.loads.append((tag, value))
+            if key.startswith("on"):
+                self.handlers.append(key)
+            if key == "id":
+                self.ids.append(value)
+        self._inside = dict(attrs).get("type", "script") if tag == "script" else None
+
+    def handle_data(self, data):
+        if self._inside is not None:
+            self.scripts.append((self._inside, data))
+            self._inside = None
+
+
+def sections(text: str) -> list[str]:
+    return re.findall(r"^## (.+)$", text, re.M)
+
+
+def test_nothing_is_loaded_and_one_script_runs(html: str) -> None:
+    reader = Reader()
+    reader.feed(html)
+    assert reader.loads == [] and reader.handlers == [] and "http" not in html.replace("http-equiv", "")
+    assert not {"iframe", "link", "object", "img", "base", "embed"} & set(reader.tags)
+    assert [kind for kind, _ in reader.scripts] == ["application/json", "script"]
+    assert len(reader.ids) == len(set(reader.ids)) and not re.search(r"url\((?!#)", html)
+    policy = re.search(r'Content-Security-Policy" content="([^"]+)"', html)
+    assert policy is not None and "default-src &#39;none&#39;" in policy[1] and "script-src &#39;sha256-" in policy[1]
+    assert "unsafe-inline" not in policy[1].split("script-src")[1] and "unsafe-eval" not in policy[1]
+    wanted = set(re.findall(r'xlink:href="#([^"]+)"|url\(#([^)]+)\)', html))
+    assert {a or b for a, b in wanted} <= set(reader.ids)
+
+
+def test_no_text_breaks_out(html: str) -> None:
+    """Arms, problems, samples, reasons, notes and recipes hold the same attack; not one tag of it becomes a tag."""
+    assert BREAKOUT not in html and "<img" not in html
+    for bad in ("\x00", "\x07", "\u202e", "\u2066", "\ud800", "\u2028"):
+        assert bad not in html
+    html.encode("utf-8")
+    assert "&lt;/script&gt;&lt;script&gt;" in html and "onerror=alert(1)&gt;" in html
+
+
+def test_samples_come_back_as_they_were(html: str) -> None:
+    reader = Reader()
+    reader.feed(html)
+    data = json.loads(reader.scripts[0][1])
+    texts = [row["t"] for row in data["rows"]]
+    assert BREAKOUT in texts and "\U0001f469\u200d\U0001f52c emoji, ünï" in texts
+    assert "[U+0000][U+0007] NUL and bell" in texts and "[U+D800] half a pair" in texts
+    assert any("[U+202E]sdrawkcab[U+202C]" in text for text in texts)
+    first = data["rows"][0]
+    assert [data["spellings"][i] for i in first["k"]] == ["a", BREAKOUT, "<eos>"]
+    assert first["e"] == [0.1, None, 2.0] and first["q"] == [1.0, 1.3, 0.7] and first["b"] == 1e9
+    assert sorted({row["x"] for row in data["rows"] if "x" in row}) == [1_000_000]
+
+
+def test_the_page_opens_with_the_answer_then_a_picture(page: Page, html: str) -> None:
+    head = html[html.index("<h1>") :]
+    order = [head.index(mark) for mark in ("</h1>\n<p>", "<svg", "<nav", "<h2 ")]
+    assert order == sorted(order)
+    text = page.markdown("figures")
+    assert text.splitlines()[2] == escaped(page.answer) and text.splitlines()[4].startswith("![pass@1 against")
+
+
+def test_every_row_is_on_the_page_as_everywhere(folders: Path) -> None:
+    results = Results.read(folders / "demo")
+    text = build(results).markdown()
+    rows = compare(results)
+    assert rows and escaped(words.answer(rows)) in text
+    for row in rows:
+        assert escaped(words.sentence(row)) in text
+
+
+def test_the_sections_of_a_sweep(page: Page) -> None:
+    text = page.markdown("figures")
+    for name in (
+        "What can be said", "At T = 0.3 beside T = 1", "What sharpening alone reaches", "The numbers", "pass@k", "On away",
+        "Differences over k", "Training", "Support: kept, gained, lost", "Which kinds of right answers survive",
+        "Different right answers", "Samples", "What was run, and what was not", "Run cards",
+    ):  # fmt: skip
+        assert name in sections(text)
+    assert "## Against the base sampled colder\n\n![pass@256 at equal pass@1" in text
+    assert "added: GRPO, beta 0.1 (GRPO at beta 0.1" in text and "no time" in text
+    keys = {
+        "frontier",
+        "passk",
+        "differences-1",
+        "gap-1",
+        "training_reward_mean",
+        "support",
+        "structure_operators",
+        "distinct",
+    }
+    assert keys <= set(page.figures)
+    outside = re.sub(r"(`{3,})text\n.*?\n\1", "", text, flags=re.S)  # cards are fenced
+    assert "<" not in re.sub(r"<br>|<details><summary>|</summary>|</details>|< ", "", outside)
+    for block in outside.split("\n\n"):
+        if block.startswith("| "):
+            assert len({len(re.findall(r"(?<!\\)\|", line)) for line in block.splitlines()}) == 1
+
+
+def test_samples_alone_make_a_page(folders: Path) -> None:
+    page = build(Results.read(*sorted((folders / "stores").iterdir())), shown=1)
+    text = page.markdown("figures")
+    assert "From samples: sums" in text and "no exact evaluation was given" in text
+    assert {"passk-sums", "differences-sums-1", "distinct-sums"} <= set(page.figures)
+    assert "GRPO at T = 0.3" in page.looks and "Reasoning patterns among right samples" in text
+    assert "Of 18 stores the first of each arm and task is shown." in text or "samples are on this page" in text
+
+
+def test_a_stored_summary_is_enough() -> None:
+    page = build(Results.read(ROOT / "docs" / "results" / "tier1"))
+    text = page.markdown("figures")
+    assert {"frontier", "passk", "support"} <= set(page.figures) and "| GRPO | 6 of 6 |" in text
+    assert "No run directory was given, so there are no training curves." in text
+    assert "tokens drawn, M" in text and page.answer in page.markdown().replace("\\", "")
+
+
+def test_nothing_to_compare_is_said(folders: Path) -> None:
+    page = build(Results.read(folders / "sweep" / "evaluations" / "base.npz"))
+    assert page.answer.startswith("Nothing is compared") and "power" in page.markdown()
+
+
+def test_a_guide_that_did_nothing_is_said_beside_its_results() -> None:
+    idle, active = ({"active_first": x, "active_last": x, "q_first": 1.0, "q_last": 1.0} for x in (0.0, 0.2))
+    arms = {"token": {"label": "SAGE-Token", "dose": idle}, "branch": {"label": "SAGE-Branch", "dose": active}}
+    (said,) = warnings({"arms": arms})
+    assert said.startswith("SAGE-Token: q differed from 1 on 0.0%")
+
+
+def run(arm: str, seed: int, rows: list[dict[str, float]], **config: object) -> Run:
+    return Run(arm=arm, seed=seed, metrics=rows, config=config)
+
+
+def test_training_curves_survive_uneven_and_missing_runs() -> None:
+    rows = [{"step": 0, "reward/mean": 0.5, "optimizer/grad_norm": math.inf}, {"step": 1, "reward/mean": 0.25}]
+    found = curves({"GRPO": [run("GRPO", 0, rows), run("GRPO", 1, rows[:1])], "no KL": [run("no KL", 0, [])]})
+    assert found is not None and set(found["runs"]) == {"GRPO"} and found["metrics"][0] == "reward/mean"
+    assert any("Not recorded in any run" in note for note in found["notes"]) and curves({}) is None
+
+
+def test_grids_and_learning_curves_are_found_by_configuration(folders: Path) -> None:
+    results = Results.read(folders / "demo")
+    them = policies(summary_of(results, []))
+    names = [name for name in them if name != "base"]
+    configs = {name: {"a": i // 2, "b": i % 2} for i, name in enumerate([*names, "not run"])}
+    (grid,) = grids(configs, them, 256)
+    assert (grid["row_key"], grid["column_key"]) == ("a", "b") and len(grid["first"]) == 3
+    assert grid["said"].endswith("1, 1: not run") and grids(dict(list(configs.items())[:3]), them, 256) == []
+    several = {name: replace(p, seeds=(0, 1, 2)) for name, p in them.items()}
+    found = learning({name: {"steps": 5 * i} for i, name in enumerate(names, start=1)}, several, "base", 256)
+    assert found is not None and [steps for steps, *_ in found["lines"][names[-1]]] == [5, 10, 15]
+    assert learning({name: {"steps": 5} for name in names}, several, "base", 256) is None
+
+
+@pytest.mark.slow
+def test_the_command_writes_what_it_was_asked_for(
+    folders: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    html, text, demo = tmp_path / "out" / "page.html", tmp_path / "out", str(folders / "demo")
+    with pytest.raises(SystemExit) as done:
+        main(["report", demo, "-o", str(html), "--title", "<b>Ours</b>"])
+    said = capsys.readouterr().out
+    assert done.value.code == 0 and str(html) in said and "against" in said.splitlines()[-1]
+    page = html.read_text(encoding="utf-8")
+    assert "&lt;b&gt;Ours&lt;/b&gt;" in page and not re.search(r"https?:", page)
+    with pytest.raises(SystemExit) as done:
+        main(["report", demo, "-o", str(text), "--format", "md", "--png", str(tmp_path / "figures")])
+    assert done.value.code == 0
+    assert "](../figures/passk.png)" in (text / "report.md").read_text(encoding="utf-8")
+    assert (tmp_path / "figures" / "passk.png").read_bytes().startswith(b"\x89PNG")
+    with pytest.raises(SystemExit) as done:
+        main(["report", demo, "--k", "1"])
+    assert done.value.code == 2 and "k is 2 or more" in " ".join(capsys.readouterr().err.split())
+
+
+# ------------------------------------------------------------------------------------------------------------------
+# in a browser
+
+
+needs_chromium = pytest.mark.skipif(
+    executable() is None, reason="no Chromium is installed (Debian: apt install chromium)"
+)
+
+
+@pytest.fixture(scope="module")
+def opened(html: str, tmp_path_factory: pytest.TempPathFactory):
+    folder = tmp_path_factory.mktemp("browser")
+    path = folder / "report.html"
+    path.write_text(html, encoding="utf-8")
+    with Chromium(folder / "profile") as browser:
+        yield browser, path
+
+
+@pytest.mark.slow
+@needs_chromium
+@pytest.mark.parametrize("width", [390, 1200])
+def test_a_browser_complains_of_nothing_and_scrolls_not_sideways(opened, width: int) -> None:
+    browser, path = opened
+    browser.messages.clear()
+    browser.requests.clear()
+    for scheme in ("light", "dark"):
+        browser.show(path, width=width, scheme=scheme)
+        assert browser.run("document.documentElement.scrollWidth") <= width
+    assert browser.messages == []
+    assert set(browser.requests) == {path.resolve().as_uri()}
+    assert browser.run("getComputedStyle(document.body).backgroundColor") == "rgb(20, 23, 26)"
+
+
+@pytest.mark.slow
+@needs_chromium
+def test_the_matrix_scrolls_in_its_box_and_folds_open_from_the_keyboard(opened) -> None:
+    browser, path = opened
+    browser.show(path, width=390)
+    box = "document.querySelector('.scroll')"
+    assert browser.run(f"{box}.scrollWidth > {box}.clientWidth && {box}.clientWidth <= 390")
+    chips = browser.run(f"[...{box}.querySelectorAll('.word')].map(w => w.textContent)")
+    assert len(chips) >= 6 and {chip.split(" ")[0] for chip in chips} <= {"better", "worse", "tied", "cannot", "larger"}
+    shown = "document.querySelector('details ul').checkVisibility()"
+    assert browser.run("[...document.querySelectorAll('details')].every(d => !d.open)") and not browser.run(shown)
+    browser.run("document.querySelector('details summary').focus()")
+    browser.press("Enter")
+    assert browser.run(shown) and browser.run("document.querySelector('details ul').offsetHeight") > 100
+    assert browser.messages == []
+
+
+@pytest.mark.slow
+@needs_chromium
+def test_on_paper_all_is_open(opened) -> None:
+    browser, path = opened
+    browser.show(path)
+    tall = "document.querySelector('details').offsetHeight"
+    closed = browser.run(tall)
+    browser.send("Emulation.setEmulatedMedia", media="print")
+    assert closed < 100 < 300 < browser.run(tall)
+    browser.send("Emulation.setEmulatedMedia", media="")
+
+
+@pytest.mark.slow
+@needs_chromium
+def test_filters_work_from_the_keyboard(opened) -> None:
+    browser, path = opened
+    browser.show(path)
+    per_problem = len(HOSTILE) + 2
+    status = "document.getElementById('b-status').textContent"
+    assert browser.run(status).startswith(f"{2 * per_problem} of {6 * per_problem} samples, 1 problem")
+    assert browser.run("document.querySelectorAll('.column').length") == 2  # side by side
+    assert browser.run("document.querySelectorAll('.token .heat').length") > 0
+    browser.run("document.getElementById('b-verdict').focus()")
+    browser.press("ArrowDown")
+    assert browser.run("document.getElementById('b-verdict').value") == "0"
+    assert browser.run("[...document.querySelectorAll('.sample .word')].every(w => w.textContent === 'right')")
+    browser.run("document.getElementById('b-verdict').value = ''; document.getElementById('b-search').focus()")
+    browser.send("Input.insertText", text="SHORT")
+    assert browser.run("[...document.querySelectorAll('.sample-text')].map(t => t.textContent)") == ["short", "short"]
+    assert browser.run(status).startswith(f"2 of {6 * per_problem} samples")
+    browser.run("document.getElementById('b-search').value = ''; document.getElementById('b-problem').focus()")
+    browser.press("End")
+    assert browser.run("document.getElementById('b-problem').value") == ""
+    assert browser.run("document.querySelectorAll('h3.problem').length") == 3
+    shown = browser.run("document.querySelectorAll('.sample').length")
+    browser.run("document.getElementById('b-more').focus()")
+    browser.press("Enter")
+    assert browser.run("document.querySelectorAll('.sample').length") > shown
+    assert browser.messages == []
+
+
+@pytest.mark.slow
+@needs_chromium
+def test_without_its_script_the_page_still_reads(opened) -> None:
+    browser, path = opened
+    browser.show(path, script=False)
+    browser.send("Emulation.setScriptExecutionDisabled", value=False)
+    assert browser.run("document.getElementById('browser').hidden")
+    assert "scripts are switched off" in browser.run("document.querySelector('noscript').textContent")
+    assert browser.run("document.querySelectorAll('svg').length") > 8

@@ -1,0 +1,42 @@
+"""Outcomes are values: no code takes a sentence apart to learn what it says."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+import sage_rlvr
+
+PACKAGE = Path(sage_rlvr.__file__).parent
+SENTENCES = re.compile(
+    r"""\.startswith\(\s*["'](cannot|better|worse|tied|no )"""  # a verdict by its first word
+    r"""|\.endswith\(\s*["'] (at|near|taken)"""  # a metric by its last
+    r"""|\.split\(["'] (\(|at its |vs )"""
+    r"""|(verdict|outcome|metric|sentence)\w*\.(startswith|endswith|removesuffix|removeprefix|split|partition)\("""
+    r"""|["'](better|worse|tied|cannot be told)["'] in """
+)
+ALLOWED = {  # verdicts of a verifier on an answer, which are labels
+    "verifiers",
+}
+
+
+@pytest.mark.parametrize("part", sorted({p.relative_to(PACKAGE).parts[0] for p in PACKAGE.rglob("*.py")} - ALLOWED))
+def test_no_code_parses_a_sentence(part: str) -> None:
+    files = [PACKAGE / part] if part.endswith(".py") else sorted((PACKAGE / part).rglob("*.py"))
+    found = [
+        f"{path.relative_to(PACKAGE)}:{i}: {line.strip()}"
+        for path in files
+        for i, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
+        if SENTENCES.search(line)
+    ]
+    assert not found, found
+
+
+def test_the_pattern_knows_what_it_is_to_find() -> None:
+    for line in (
+        'if verdict.startswith("cannot"):', 'word = text.split(" (")[0]', "one.metric.endswith(NEAR)", 'name.split(" at its ")',
+        'c.verdict.removesuffix(ALONE)', 'if "better" in sentence:',
+    ):  # fmt: skip
+        assert SENTENCES.search(line), line

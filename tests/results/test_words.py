@@ -1,0 +1,104 @@
+"""Words: one function a form; families, corrections and reasons are said, and nothing twice."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from sage_rlvr.results import Design, Metric, Question, Results, Row, words
+from sage_rlvr.results.comparisons import corrected
+from sage_rlvr.results.design import Arm
+from sage_rlvr.results.tables import effects
+from sage_rlvr.stats.comparison import Reason, paired, paired_seeds, unknown
+
+
+def row(gaps: list[float], a: str = "A", b: str = "B", k: int = 256, **more: object) -> Row:
+    return Row(a=a, b=b, metric=Metric(k=k), comparison=paired_seeds(gaps, [0.0] * len(gaps)), **more)  # type: ignore[arg-type]
+
+
+CLEAR, WEAK, NONE = [0.1, 0.11, 0.1, 0.1], [0.02, 0.03, 0.06, 0.03], [0.01, -0.01, 0.008, -0.009]
+
+
+def rows(*questions: Question) -> list[Row]:
+    noise = [row([0.001 * ((i * 7 + j * 3) % 5 - 2) + 0.0001 * j for j in range(4)], f"N{i}") for i in range(8)]
+    made = [row(CLEAR), row(WEAK, "W"), row(NONE, "T"), *noise, row([0.1], "one")]
+    arms = tuple(Arm(name=r.a, key=r.a.lower()) for r in made)
+    return corrected(Results(design=Design(arms=arms, control="B", questions=questions)), made)
+
+
+def test_holm_runs_once_over_the_primary_family_and_what_it_takes_back_is_said() -> None:
+    first, weak, tied, *_, one = rows()
+    assert {r.family for r in rows()} == {"primary"} and first.family_size == 11
+    assert first.holds and words.outcome(first) == "better"
+    assert (
+        not weak.holds
+        and words.outcome(weak) == "better before correction"
+        and weak.adjusted > 0.05 > weak.comparison.p
+    )
+    assert words.outcome(tied) == "tied" and words.outcome(one) == "cannot be told" and math.isnan(one.adjusted)
+    text = words.sentence(weak)
+    assert "W vs B, pass@256: better before correction for these methods (difference +0.035" in text
+    assert f"p = {weak.comparison.p:.3f}, Holm's p = {weak.adjusted:.3f} among 11 primary comparisons" in text
+
+
+def test_the_questions_of_the_design_are_the_primary_family() -> None:
+    first, weak, *rest = rows(Question(a="w", b="B", metric="pass@256"))
+    assert weak.family == "primary" and weak.family_size == 1 and weak.adjusted == weak.comparison.p and weak.holds
+    assert first.family == "exploratory" and first.family_size == 10 and all(r.family == "exploratory" for r in rest)
+    assert words.answer([first, weak]).startswith("W against B: better at pass@256 (difference +0.035, ")
+
+
+def test_an_answer_is_one_line_and_of_one_seed_it_says_so() -> None:
+    rng = np.random.default_rng(0)
+    b = rng.beta(0.5, 2, 300)
+    found = Row(a="A", b="B", metric=Metric(k=1), comparison=paired(b + rng.normal(0, 0.05, 300), b), family="primary")
+    text = words.answer([found])
+    assert "\n" not in text and "A against B: tied at pass@1 (difference " in text
+    assert "minimum detectable difference 0.0" in text and "(80 % power)" in text and "about these checkpoints" in text
+    alone = replace(found, comparison=paired_seeds([0.1], [0.0]))
+    assert (
+        words.answer([alone])
+        == "No claim about methods (one training seed); differences in pass@1: A against B +0.100."
+    )
+    assert words.answer([]).startswith("Nothing is compared")
+
+
+def test_identical_unknown_and_left_out_are_said() -> None:
+    same = row([0.0, 0.0, 0.0])
+    assert (
+        words.sentence(same) == "A vs B, pass@256: identical on all 3 training seeds."
+        and words.outcome(same) == "identical"
+    )
+    far = replace(same, comparison=unknown(Reason.NOT_NEAR), metric=Metric(k=256, at="near"), left_out=2)
+    assert "near T = 1: cannot be told: one of the two has no temperature" in words.sentence(far)
+    assert words.sentence(far).endswith("left out: 2 training seeds in which it cannot be read.")
+    kl = replace(row(CLEAR), metric=Metric(name="raw KL", at="end"), adjusted=0.01)
+    assert (
+        words.outcome(kl) == "larger"
+        and words.outcome(replace(kl.flipped(), adjusted=0.2)) == "smaller before correction"
+    )
+
+
+def test_groups_and_the_table_hold_every_row() -> None:
+    found = rows()
+    lines = [words.line(group) for group in words.groups(found)]
+    assert len(lines) == 1 and "Against B, pass@256: better: A (+0.103); better before correction: W" in lines[0]
+    table = effects(found, ["T", "A"])
+    assert [cells[0] for cells in table.rows][:3] == ["T", "A", "W"] and table.header == ("arm", "vs B\npass@256")
+    assert "| A | better<br>+0.103<br>" in table.markdown()
+
+
+@pytest.mark.parametrize(
+    ("metric", "text"),
+    [
+        (Metric(k=1, temperature=0.3), "pass@1 at T = 0.3"),
+        (Metric(k=1, at="best"), "pass@1, each at its best temperature"),
+        (Metric(name="distinct", k=256, at="near"), "distinct in 256 at equal pass@1 near T = 1"),
+        (Metric(k=256, matched=True), "pass@256 at the same raw KL"),
+    ],
+)
+def test_a_metric_is_written_once(metric: Metric, text: str) -> None:
+    assert str(metric) == text
