@@ -28,13 +28,14 @@ from loop import END, NEW_TOKENS, VOCABULARY, cpu_seconds, make_model, make_prom
 from transformers import GenerationConfig
 
 from sage_rlvr.evaluation.sampled_run import SampleRun
-from sage_rlvr.evaluation.sampled_tasks import Judged, Prompt, SampledTask
+from sage_rlvr.evaluation.sampled_tasks import Chosen, Prompt
 from sage_rlvr.evaluation.sampling import Evaluation
 from sage_rlvr.evaluation.settings import SampleSettings
 from sage_rlvr.evaluation.store import SampleStore
 from sage_rlvr.models.generation import CpuGenerator, Decoding
 from sage_rlvr.models.policy import Tokens
 from sage_rlvr.stats.passk import pass_at_all_k
+from sage_rlvr.verifiers import Verdict
 
 K = 64
 
@@ -51,9 +52,27 @@ class Characters:
         return ["".join(chr(33 + i) for i in row) for row in rows]
 
 
-def judge(texts: list[str]) -> list[Judged]:
+def judge(texts: list[str]) -> list[Verdict]:
     """Cheap, and the same on both sides."""
-    return [Judged("right" if text[0] == "!" else "wrong", "first", text[:4]) for text in texts]
+    return [Verdict("right" if text[0] == "!" else "wrong", "first") for text in texts]
+
+
+class First:
+    """A task whose problems are numbers: right begins with "!"."""
+
+    name = "bench"
+
+    def problems(self, split: str) -> list[Any]:
+        return []
+
+    def prompt(self, problem: Any) -> str:
+        return str(problem)
+
+    def verify(self, problem: Any, completion: str) -> Verdict:
+        return judge([completion])[0]
+
+    def answer_key(self, problem: Any, text: str) -> str:
+        return text[:4]
 
 
 def theirs(model: Any, prompts: list[list[int]], decoding: Decoding, tokenizer: Characters) -> int:
@@ -81,9 +100,7 @@ def theirs(model: Any, prompts: list[list[int]], decoding: Decoding, tokenizer: 
 def ours(model: Any, prompts: list[list[int]], decoding: Decoding, tokenizer: Characters) -> int:
     """A whole evaluation into a new store."""
     named = {f"p{i}": Prompt(str(i), tuple(prompt)) for i, prompt in enumerate(prompts)}
-    task = SampledTask(
-        "bench", dict.fromkeys(named), "h", "v", judge=lambda pairs: judge([text for _, text in pairs]), render=str
-    )
+    task = Chosen(First(), dict.fromkeys(named), "h")
     settings = SampleSettings(
         samples=K, preset=decoding.preset, max_new_tokens=decoding.max_new_tokens, generator="sampler", dtype="float32"
     )

@@ -24,10 +24,11 @@ from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM, PreTra
 
 from sage_rlvr.config import TrainConfig, decode
 from sage_rlvr.core.keys import Key
+from sage_rlvr.models.asking import Asking
 from sage_rlvr.models.policy import Tokens
 from sage_rlvr.models.sampler import sample
 from sage_rlvr.training.loop import Loop, train_step
-from sage_rlvr.training.optimizer import Optimiser
+from sage_rlvr.training.optimizer import Optimizer
 from sage_rlvr.verifiers import Verdict
 
 VOCABULARY, NEW_TOKENS, END = 200, 48, 10**6
@@ -87,7 +88,7 @@ def textbook_logps(
 
 
 def textbook_step(
-    policy: PreTrainedModel, reference: PreTrainedModel, optimiser: Any, prompts: list[list[int]], group_size: int
+    policy: PreTrainedModel, reference: PreTrainedModel, optimizer: Any, prompts: list[list[int]], group_size: int
 ) -> None:
     """GRPO as one writes it down the first time: generate, reward, two full forwards, clipped loss + beta k3, AdamW."""
     start = len(prompts[0])
@@ -103,8 +104,8 @@ def textbook_step(
     loss = (surrogate + BETA * (torch.exp(gap) - gap - 1)).mean()
     loss.backward()
     torch.nn.utils.clip_grad_norm_(policy.parameters(), 1.0)
-    optimiser.step()
-    optimiser.zero_grad(set_to_none=True)
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
 
 
 # --- our side -----------------------------------------------------------------------------------------------------------
@@ -114,17 +115,16 @@ def textbook_step(
 class Numbers:
     """A task whose problems are token lists: what the loop asks of a task, without text in between."""
 
-    def problem_id(self, problem: Any) -> str:
-        return str(problem)
+    name = "numbers"
 
-    def render(self, problem: Any) -> Any:
+    def problems(self, split: str) -> list[Any]:
+        return []
+
+    def prompt(self, problem: Any) -> Any:
         return problem
 
     def verify(self, problem: Any, completion: Any) -> Verdict:
         return Verdict("right" if reward_of(completion) else "wrong", "parity")
-
-    def solutions(self, problem: Any) -> list[str]:
-        return []
 
 
 class Passing(Tokens):
@@ -146,8 +146,9 @@ def make_loop(policy: PreTrainedModel, reference: PreTrainedModel, prompts: list
     tree = {"steps": 1000, "method": {"name": "grpo", "beta": BETA}, "rollout": rollout, "optimizer": {"lr": LR}}
     config = decode(TrainConfig, tree)
     tokens = Passing(None, END, 0)  # type: ignore[arg-type]
-    optimiser = Optimiser(policy, config.optimizer, 1000)
-    return Loop(config, config.method, policy, reference, tokens, Numbers(), prompts, optimiser, Key(0))
+    optimizer = Optimizer(policy, config.optimizer, 1000)
+    asking = Asking.of(Numbers(), tokens)
+    return Loop(config, config.method, policy, reference, tokens, Numbers(), asking, prompts, optimizer, Key(0))
 
 
 # --- timing -------------------------------------------------------------------------------------------------------------

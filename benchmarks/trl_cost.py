@@ -33,7 +33,7 @@ from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM, PrinterCa
 from trl import GRPOConfig, GRPOTrainer
 
 from sage_rlvr import Branch
-from sage_rlvr.models.policy import embedded_policy
+from sage_rlvr.models.folders import embedded_policy
 from sage_rlvr.tasks.countdown import WORLDS, render
 from sage_rlvr.training.trl import SageTrainer
 
@@ -71,7 +71,7 @@ def model_folder(options: argparse.Namespace, folder: str) -> str:
 
 
 class Watch(TrainerCallback):
-    """Seconds of each optimiser step, generation included where the step begins with a rollout."""
+    """Seconds of each optimizer step, generation included where the step begins with a rollout."""
 
     def __init__(self, device: str) -> None:
         self.device, self.seconds, self.began = device, [], 0.0
@@ -134,8 +134,8 @@ class Side:
     def at_rest(self) -> int:
         """Bytes of weights, gradients and moments."""
         weights = [*self.trainer.model.parameters(), *self.trainer.ref_model.parameters()]
-        optimiser = self.trainer.optimizer
-        state = [] if optimiser is None else [v for slots in optimiser.state.values() for v in slots.values()]
+        optimizer = self.trainer.optimizer
+        state = [] if optimizer is None else [v for slots in optimizer.state.values() for v in slots.values()]
         found = [*weights, *(w.grad for w in weights if w.grad is not None), *(v for v in state if torch.is_tensor(v))]
         return sum(tensor.nbytes for tensor in found)
 

@@ -17,9 +17,9 @@ from peft import LoraConfig
 from trl import GRPOConfig
 
 from sage_rlvr import Branch
-from sage_rlvr.models.policy import embedded_policy
+from sage_rlvr.models.folders import embedded_policy
 from sage_rlvr.tasks.countdown import WORLDS, Problem, render, verify
-from sage_rlvr.training.trl import SageTrainer
+from sage_rlvr.trl import SageTrainer
 
 
 def reward(completions: list[str], numbers: list[list[int]], target: list[int], **_: object) -> list[float]:

@@ -28,7 +28,7 @@ from datasets import load_dataset
 from trl import GRPOConfig
 
 from sage_rlvr import Branch
-from sage_rlvr.training.trl import SageTrainer
+from sage_rlvr.trl import SageTrainer
 from sage_rlvr.verifiers.rewards import math_reward
 
 

@@ -113,7 +113,6 @@ def test_unknown_keys_are_answered_with_their_neighbour(recipe: Path) -> None:
         ("engine", "{args: {bf16: true}}", "an entry of the engine trl"),
         ("engine", "{name: trl, dtype: bfloat16}", "or train adapters (engine.lora)"),
         ("engine", "{name: trl, lora: {target_modules: []}}", "names no layer"),
-        ("data", "{path: owner/rows}", "the loop trains on the generated world"),
         ("world.name", "sudoku", "unknown world; choose from: countdown"),
         ("method", "gpro", "method.name = 'gpro': unknown method; did you mean 'grpo'?"),
         ("method", "7", "expected a name (bnpo, "),

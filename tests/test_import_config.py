@@ -15,7 +15,7 @@ from sage_rlvr.cli.app import main
 from sage_rlvr.config import FinetuneConfig, TrainConfig, decode, dump, load_config, parse_yaml
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.import_config import PLACES, Imported, import_config
-from sage_rlvr.training.trl.settings import grpo_arguments
+from sage_rlvr.training.trl.arguments import grpo_arguments
 
 NESTED = """\
 project: {name: X, seed: 7, output_root: out}
@@ -403,7 +403,7 @@ def test_the_verb_writes_recipes_that_load_and_dry_run(given_file: Any, tmp_path
 def test_trl_takes_what_was_imported(given_file: Any, loss: str) -> None:
     from trl import GRPOConfig, SFTConfig
 
-    from sage_rlvr.training.trl.mapping import check_agreement
+    from sage_rlvr.training.trl.arguments import check_agreement
 
     changes = {"generation__use_vllm": True, "rl__loss_type": loss, "model__instruction_tuned": False}
     imported = import_config(given_file(**changes))

@@ -1,10 +1,27 @@
-"""The progress line: what it says of a rollout that serves several updates."""
+"""Progress lines: what they say of a rollout that serves several updates, and how long the rest will take."""
 
 from __future__ import annotations
 
-import pytest
+import io
+from typing import Any
 
-from sage_rlvr.progress import Terminal
+import pytest
+from rich.console import Console
+
+from sage_rlvr import progress
+from sage_rlvr.progress import Display, Pace, Silent, Terminal, left_words, seconds_left
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A clock that is moved by hand: clock(seconds)."""
+    now = [0.0]
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+
+    def move(seconds: float) -> None:
+        now[0] += seconds
+
+    return move
 
 
 def test_the_reward_of_a_rollout_stands_beside_all_of_its_updates(capsys: pytest.CaptureFixture[str]) -> None:
@@ -12,6 +29,69 @@ def test_the_reward_of_a_rollout_stands_beside_all_of_its_updates(capsys: pytest
     shown.start(total=2, done=0)
     shown.advance(0, {"loss": 0.5, "reward/mean": 0.25})
     shown.advance(1, {"loss": 0.125})
-    shown.advance(2, {"loss": 0.75, "reward/mean": 1.0, "time/step_s": 9.0})
-    ends = [line.split("left  ")[1] for line in capsys.readouterr().err.splitlines()]
-    assert ends == ["loss 0.500  reward 0.250", "loss 0.125  reward 0.250", "loss 0.750  reward 1.000"]
+    shown.advance(2, {"loss": 0.75, "reward/mean": 1.0, "anchor/kl_raw": 0.5, "anchor/q_mean": 1.25, "time/step_s": 9.0})
+    shown.close()
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0] == "run 0/2, time left not known yet  loss 0.500  reward 0.250"
+    assert lines[2] == "run 2/2, done  loss 0.750  reward 1.000  KL 0.500  q 1.250"
+
+
+def test_a_continued_run_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    for done, said in ((0, False), (100, True), (250, False)):
+        shown = Terminal("run")
+        shown.start(total=250, done=done)
+        shown.close()
+        assert shown.first == done
+        assert ("run: continued at step 100 of 250" in capsys.readouterr().err) == said
+
+
+def test_the_time_left_leaves_out_the_first_step_and_checkpoints(clock: Any) -> None:
+    pace = Pace()
+    clock(60.0)  # the first step holds what is done once
+    pace.see(1)
+    assert pace.left(10) is None
+    for step in range(2, 12):
+        clock(20.0 if step == 5 else 2.0)  # one of them holds a checkpoint
+        pace.see(step)
+    assert pace.left(100) == pytest.approx(200.0)
+    pace.see(11)
+    clock(6.0)
+    pace.see(14)  # several at once
+    assert pace.left(1) == pytest.approx(2.0)
+
+
+def test_words_of_the_time_left() -> None:
+    assert left_words(None) == "time left not known yet"
+    assert left_words(45.4) == "about 45 s left" and left_words(770) == "about 13 min left"
+
+
+def test_the_time_left_of_several_runs() -> None:
+    def rows(*seconds: float) -> list[dict[str, float]]:
+        return [{"time/step_s": s} for s in seconds]
+
+    assert seconds_left({"a": (100, rows(9.0)), "b": (100, [])}, 2) is None
+    even = {"a": (100, rows(1.0, 1.0, 9.0)), "b": (100, rows(2.0, 2.0)), "c": (100, [])}
+    assert seconds_left(even, 2) == pytest.approx((100 + 200 + 150) / 2)
+    assert seconds_left(even, 8) == pytest.approx(200)  # no run ends before it has made its own steps
+
+
+def test_bars_in_a_terminal_and_lines_elsewhere() -> None:
+    for terminal in (True, False):
+        console = Console(file=io.StringIO(), force_terminal=terminal, width=120)
+        display = Display(console, every=0.0)
+        display.add("all", 4)
+        display.add("one", 4)
+        display.update(1, 2, "q 1.000")
+        display.update(0, 2, "", left=30.0)
+        display.close()
+        said = console.file.getvalue()  # type: ignore[attr-defined]
+        assert "2/4" in said and "about 30 s left" in said
+        assert ("q 1.000" in said) == terminal
+
+
+def test_silent_work_says_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    quiet = Silent()
+    quiet.start(3, 1)
+    quiet.advance(3, {"loss": 1.0})
+    quiet.close()
+    assert quiet.first == 1 and capsys.readouterr() == ("", "")

@@ -22,15 +22,15 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 LAYERS: dict[str, set[str]] = {
     "moved": set(),
     "errors": set(),
+    "runs": {"errors"},
     "plugins": {"errors"},
     "registry": {"plugins", "errors"},
     "core": {"registry", "errors"},
     "methods": {"core", "errors"},
     "theory": {"core", "errors"},
     "verifiers": {"registry", "errors"},
-    "tasks": {"registry", "verifiers", "errors"},
+    "tasks": {"registry", "runs", "verifiers", "errors"},
     "stats": {"errors"},
-    "runs": {"errors"},
     "recipes": {"plugins", "errors"},
     "schema": {"plugins", "recipes", "registry", "errors"},
     "testing": {"core", "schema", "errors"},
@@ -60,6 +60,7 @@ LAYERS: dict[str, set[str]] = {
         "registry",
         *("report", "results", "runs", "stats", "studies", "tasks", "training", "verifiers", "errors"),
     },
+    "trl": {"training"},
     "__main__": {"cli"},
     "__init__": {"core", "methods", "moved", "registry"},  # lazily: see test_importing_the_package_loads_no_torch
 }

@@ -27,7 +27,8 @@ from sage_rlvr import runs
 from sage_rlvr.config import build, dump
 from sage_rlvr.core.schedules import SCHEDULES
 from sage_rlvr.errors import CheckpointError, ConfigError, DataError, RunLocked
-from sage_rlvr.runs import RunDir, StopFlag
+from sage_rlvr.runs import RunDir, StopFlag, checkpoints, record
+from sage_rlvr.runs.record import STRETCHED
 
 CONFIG = {"steps": 100, "seed": 0, "rollout": {"group_size": 8}, "checkpoint": {"every": 10, "keep": 2}}
 SOURCE = str(Path(runs.__file__).parents[1])
@@ -102,7 +103,7 @@ def test_old_checkpoints_go_only_after_the_new_one_verifies(tmp_path: Path, monk
         def fails(path: Path) -> None:
             raise CheckpointError(f"{path}: damaged")
 
-        monkeypatch.setattr(runs, "verify_checkpoint", fails)
+        monkeypatch.setattr(checkpoints, "verify_checkpoint", fails)
         with pytest.raises(CheckpointError, match="damaged"):
             run.save_checkpoint(50, tensors(), {}, keep=1)
         assert names(run) == ["step-000040", "step-000050"]
@@ -194,7 +195,7 @@ def test_a_full_disk_leaves_the_former_checkpoint_and_no_residue(
     usage = namedtuple("usage", "total used free")
     with opened(tmp_path) as run:
         run.save_checkpoint(10, tensors(), {})
-        monkeypatch.setattr(runs, "_write_tensors", writer)
+        monkeypatch.setattr(checkpoints, "_write_tensors", writer)
         monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(100, 93, 7))
         with pytest.raises(CheckpointError) as caught:
             run.save_checkpoint(20, tensors(), {})
@@ -214,10 +215,10 @@ def test_other_disk_errors_and_other_errors(tmp_path: Path, monkeypatch: pytest.
         return write
 
     with opened(tmp_path) as run:
-        monkeypatch.setattr(runs, "_write_tensors", raising(OSError(errno.EROFS, "read-only")))
+        monkeypatch.setattr(checkpoints, "_write_tensors", raising(OSError(errno.EROFS, "read-only")))
         with pytest.raises(CheckpointError, match=f"cannot write a checkpoint: {os.strerror(errno.EROFS)}"):
             run.save_checkpoint(1, tensors(), {})
-        monkeypatch.setattr(runs, "_write_tensors", raising(RuntimeError("a bug")))
+        monkeypatch.setattr(checkpoints, "_write_tensors", raising(RuntimeError("a bug")))
         with pytest.raises(RuntimeError, match="a bug"):
             run.save_checkpoint(1, tensors(), {})
         assert names(run) == []
@@ -299,7 +300,7 @@ def test_another_recipe_is_refused_with_every_difference(tmp_path: Path) -> None
 
 def test_another_torch_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     opened(tmp_path).close()
-    monkeypatch.setattr(runs, "versions", lambda: {"torch": "9.9", "transformers": "9.9", "numpy": "9.9"})
+    monkeypatch.setattr(record, "versions", lambda: {"torch": "9.9", "transformers": "9.9", "numpy": "9.9"})
     with pytest.raises(ConfigError, match=r'versions\.torch: ".*" -> "9\.9"'):
         opened(tmp_path)
 
@@ -358,15 +359,15 @@ def test_more_steps_are_allowed_where_nothing_reads_them(tmp_path: Path) -> None
 
 
 def test_every_schedule_is_known_to_the_run_directory() -> None:
-    assert set(SCHEDULES) == {"constant", *runs.STRETCHED}
+    assert set(SCHEDULES) == {"constant", *STRETCHED}
 
 
 def test_another_version_or_commit_of_this_package_is_a_warning(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def under(version: str, commit: str | None) -> None:
-        monkeypatch.setattr(runs, "versions", lambda: {"torch": "2", "transformers": "5", "sage_rlvr": version})
-        monkeypatch.setattr(runs, "git_state", lambda: commit and {"commit": commit, "changed": False})
+        monkeypatch.setattr(record, "versions", lambda: {"torch": "2", "transformers": "5", "sage_rlvr": version})
+        monkeypatch.setattr(record, "git_state", lambda: commit and {"commit": commit, "changed": False})
 
     def changes() -> list[Any]:
         return [c["changed"] for c in json.loads((tmp_path / "run/run.json").read_text())["changes"]]
@@ -660,3 +661,39 @@ def test_a_refused_start_claims_no_directory(tmp_path: Path):
         raise ConfigError("another thing")
     with pytest.raises(ConfigError, match="holds another run"):
         RunDir.open(tmp_path / "run", {"model": "other"})
+
+
+def test_a_warning_is_kept_once_in_the_record_and_goes_with_its_step(tmp_path: Path) -> None:
+    with opened(tmp_path) as run:
+        assert "warnings" not in json.loads((run.path / "run.json").read_text())
+        for step in (9, 19):
+            with pytest.warns(UserWarning, match="does nothing"):
+                run.warn("idle", step, "the guide does nothing")
+        kept = [{"kind": "idle", "step": 9, "message": "the guide does nothing"}]
+        assert json.loads((run.path / "run.json").read_text())["warnings"] == kept
+        path = run.path
+    with opened(tmp_path) as run:
+        run.truncate_metrics(10)
+        assert run.facts["warnings"] == kept
+        run.truncate_metrics(9)  # the step is made again
+        assert json.loads((path / "run.json").read_text())["warnings"] == []
+
+
+def test_a_refused_start_leaves_nothing(tmp_path: Path) -> None:
+    for there in (False, True):
+        place = tmp_path / str(there)
+        if there:
+            place.mkdir()
+        with pytest.raises(ConfigError, match="no such model"), RunDir.open(place, CONFIG):
+            raise ConfigError("no such model")
+        assert place.exists() == there and not (there and list(place.iterdir()))
+    (tmp_path / "results").mkdir()
+    (tmp_path / "results" / "metrics.jsonl").write_text("")
+    with pytest.raises(CheckpointError, match="missing, though"):
+        RunDir.open(tmp_path / "results", CONFIG)
+    assert [p.name for p in (tmp_path / "results").iterdir()] == ["metrics.jsonl"]
+    with RunDir.open(tmp_path / "kept", CONFIG):
+        pass
+    with pytest.raises(ConfigError), RunDir.open(tmp_path / "kept", CONFIG):
+        raise ConfigError("a run that is there stays")
+    assert (tmp_path / "kept" / "run.json").exists()

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
@@ -24,6 +24,7 @@ from sage_rlvr.schema import build, decode, dump, to_yaml
 
 if TYPE_CHECKING:
     from sage_rlvr.core.method import Method
+    from sage_rlvr.tasks.base import Task
     from sage_rlvr.tasks.countdown import Countdown
 
 T = TypeVar("T")
@@ -51,6 +52,9 @@ __all__ = [
     "override",
     "parse_scalar",
     "parse_yaml",
+    "task_named",
+    "task_of",
+    "task_of_data",
     "to_yaml",
     "world_of",
 ]
@@ -108,6 +112,11 @@ class WorldConfig:
         _not_negative(self, "data_seed")
         self.build()
 
+    @classmethod
+    def of(cls, world: Countdown) -> WorldConfig:
+        """The configuration of a world."""
+        return cls(**{field.name: getattr(world, field.name) for field in fields(cls) if field.name != "name"})
+
     def build(self) -> Countdown:
         """The world itself; raises what it refuses (a size without expressions, an empty range of targets)."""
         from sage_rlvr.tasks.countdown import Countdown
@@ -118,6 +127,8 @@ class WorldConfig:
             min_target=self.min_target,
             max_target=self.max_target,
             targets=self.targets,
+            train_problems=self.train_problems,
+            data_seed=self.data_seed,
         )
 
 
@@ -198,6 +209,9 @@ class OptimizerConfig:
         _not_negative(self, "weight_decay", "warmup_steps")
         for name in ("beta1", "beta2"):
             _require(0 <= getattr(self, name) < 1, name, getattr(self, name), "must be in [0, 1)")
+
+
+Tracker = Literal["trackio", "wandb", "tensorboard"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -337,8 +351,10 @@ class TrainConfig:
     "embedded" (the shipped base policy), a local folder, or a Hub id. base_model: likewise, the checkpoint before
     supervised fine-tuning, read only by an anchor of source "base"; null where `model` itself is that checkpoint.
     method: the name of a registered method and its arguments; a guide beside a method that takes none makes it `sage` of that
-    method. data: rows of a data set in place of `world`, whose problems are generated (engine trl).
+    method. task: the name of a registered task and its arguments, in place of `world`, the generated problems of Countdown.
+    data: rows of a data set in place of it, judged as mathematics.
     plugins: name -> SHA-256 of the user's files that registered parts; in a recipe the list of these files.
+    report_to: trackers that get the metrics too; a run may be continued with others.
     """
 
     seed: int = 0
@@ -347,15 +363,17 @@ class TrainConfig:
     base_model: str | None = None
     world: WorldConfig = field(default_factory=WorldConfig)
     data: DataConfig | None = None
+    task: Task | None = None
     method: Method
     rollout: RolloutConfig = field(default_factory=RolloutConfig)
     updates: UpdateConfig = field(default_factory=UpdateConfig)
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     engine: EngineConfig = field(default_factory=EngineConfig)
+    report_to: tuple[Tracker, ...] = ()
     plugins: dict[str, str] = field(default_factory=plugins.loaded)
 
-    added: ClassVar[frozenset[str]] = frozenset({"plugins"})  # see schema.dump
+    added: ClassVar[frozenset[str]] = frozenset({"plugins", "report_to", "task"})  # see schema.dump
 
     def __post_init__(self) -> None:
         _check_run(self, self.updates.epochs * self.updates.minibatches)
@@ -364,11 +382,12 @@ class TrainConfig:
         _require(self.base_model is None or bool(self.base_model.strip()), "base_model", self.base_model, named)
         prompts, pool = self.rollout.prompts_per_step, self.world.train_problems
         too_many = f"more prompts a step than world.train_problems = {pool}; raise the pool or sample fewer"
-        _require(prompts <= pool or self.data is not None, "rollout.prompts_per_step", prompts, too_many)
-        loop_only = "the loop trains on the generated world; write engine.name trl for a data set"
-        _require(
-            self.data is None or self.engine.name == "trl", "data.path", getattr(self.data, "path", None), loop_only
-        )
+        generated = self.data is None and self.task is None
+        _require(prompts <= pool or not generated, "rollout.prompts_per_step", prompts, too_many)
+        one = "give task or data, not both: either says which problems are trained on"
+        _require(self.data is None or self.task is None, "task", getattr(self.task, "name", None), one)
+        alone = "give task or world, not both: either says which problems are trained on"
+        _require(self.task is None or self.world == WorldConfig(), "task", getattr(self.task, "name", None), alone)
         self._check_updates(prompts, self.updates.minibatches, self.updates.micro_batch)
         self._check_method(self.method)
 
@@ -458,12 +477,40 @@ class FinetuneConfig:
     )
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     engine: EngineConfig = field(default_factory=lambda: EngineConfig(name="trl"))
+    report_to: tuple[Tracker, ...] = ()
+
+    added: ClassVar[frozenset[str]] = frozenset({"report_to"})
 
     def __post_init__(self) -> None:
         _positive(self, "epochs", "batch_size", "max_length")
         _not_negative(self, "seed")
         _require(self.engine.name == "trl", "engine.name", self.engine.name, "fine-tuning a model needs the engine trl")
         _require(bool(self.model.strip()), "model", self.model, "name a local folder, or a Hub id")
+
+
+def task_of(config: TrainConfig) -> Task:
+    """The task of a recipe: `task`; else the rows of `data`, judged as mathematics; else the generated `world`."""
+    if config.task is not None:
+        return config.task
+    return config.world.build() if config.data is None else task_of_data(config.data)
+
+
+def task_of_data(data: DataConfig) -> Task:
+    """Rows of a data set, judged as mathematics."""
+    from sage_rlvr.tasks.math import MathTask
+    from sage_rlvr.tasks.prompts import FORMATS
+    from sage_rlvr.tasks.rows import DataSource
+
+    return MathTask(DataSource.of(data), FORMATS[data.prompt])
+
+
+def task_named(name: str, template: str = "boxed") -> Task:
+    """The task of a recipe file, or one by a word of `sage_rlvr.tasks.task_named`."""
+    if name.endswith((".yaml", ".yml")):
+        return task_of(load_config(TrainConfig, name))
+    from sage_rlvr import tasks
+
+    return tasks.task_named(name, template)
 
 
 def world_of(name: str) -> WorldConfig:
@@ -474,11 +521,4 @@ def world_of(name: str) -> WorldConfig:
         return load_config(TrainConfig if "method" in load(name) else SftConfig, name).world  # type: ignore[attr-defined]
     if name not in WORLDS:
         raise ConfigError(f"world {name!r}: give a recipe file or one of {', '.join(WORLDS)}")
-    known = WORLDS[name]
-    return WorldConfig(
-        counts=dict(known.counts),
-        max_number=known.max_number,
-        min_target=known.min_target,
-        max_target=known.max_target,
-        targets=known.targets,
-    )
+    return WorldConfig.of(WORLDS[name])

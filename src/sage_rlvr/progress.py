@@ -1,21 +1,30 @@
-"""Progress of long work: a rich bar with rate and time left in a terminal, plain lines elsewhere."""
+"""Progress of long work: rich's bars in a terminal, plain lines elsewhere, and an honest time left.
+
+The time left is the median of the newest intervals times what is left. A median, because some steps hold a checkpoint; without
+the first interval, because it holds what is done once.
+"""
 
 from __future__ import annotations
 
-import sys
+import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Protocol
+from typing import Any, Protocol
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-SHOWN = {"loss": "loss", "reward/mean": "reward", "anchor/kl_raw": "KL", "policy/entropy": "H"}
+SHOWN = {"loss": "loss", "reward/mean": "reward", "anchor/kl_raw": "KL", "anchor/q_mean": "q", "policy/entropy": "H"}
+NEWEST = 32  # intervals that count for the time left
 
 
 class Reporter(Protocol):
     """What long work tells of itself: `start` once, then `advance` whenever there is something new."""
+
+    first: int
+    """Steps that were there at the start."""
 
     def start(self, total: int, done: int) -> None:
         """Work of `total` steps begins, `done` of them already there (an earlier process made them)."""
@@ -24,99 +33,163 @@ class Reporter(Protocol):
     def advance(self, done: int, metrics: Mapping[str, float]) -> None:
         """`done` steps are there, those of earlier processes included; metrics: name -> value of what was just done.
 
-        Of several updates a rollout each may come by itself with the same `done`, and only one of them knows the reward."""
+        Of several updates per rollout each may come by itself with the same `done`, and only one of them knows the reward."""
+        ...
+
+    def close(self) -> None:
+        """Nothing more comes."""
         ...
 
 
 class Silent:
     """For workers whose parent reads metrics.jsonl."""
 
+    first = 0
+
     def start(self, total: int, done: int) -> None:
-        """Nothing."""
+        """Keeps what was there."""
+        self.first = done
 
     def advance(self, done: int, metrics: Mapping[str, float]) -> None:
         """Nothing."""
+
+    def close(self) -> None:
+        """Nothing."""
+
+
+class Pace:
+    """Seconds per step from the times at which steps were done."""
+
+    def __init__(self, done: int = 0) -> None:
+        self.done, self.at, self.warm = done, time.monotonic(), False
+        self.seconds: deque[float] = deque(maxlen=NEWEST)
+
+    def see(self, done: int) -> None:
+        """`done` steps are there now."""
+        if done <= self.done:
+            return
+        now = time.monotonic()
+        if self.warm:
+            self.seconds.append((now - self.at) / (done - self.done))
+        self.done, self.at, self.warm = done, now, True
+
+    def left(self, steps: int) -> float | None:
+        """Seconds for so many more steps; None before the second interval."""
+        return statistics.median(self.seconds) * steps if self.seconds else None
+
+
+def seconds_left(runs: Mapping[Any, tuple[int, Sequence[Mapping[str, Any]]]], workers: int) -> float | None:
+    """Seconds until all runs have ended, from what their own newest steps took; None before one has taken two.
+
+    runs: run -> (steps left, its newest rows of metrics). A run without steps takes what the others take. Never less than the
+    longest run by itself, nor than all of them split over `workers`.
+    """
+    taken = {
+        run: [row["time/step_s"] for row in rows[-NEWEST:] if "time/step_s" in row] for run, (_, rows) in runs.items()
+    }
+    known = {run: statistics.median(times) for run, times in taken.items() if len(times) > 1}
+    if not known:
+        return None
+    usual = statistics.median(known.values())
+    left = [steps * known.get(run, usual) for run, (steps, _) in runs.items()]
+    return max(max(left), sum(left) / workers)
+
+
+def left_words(seconds: float | None) -> str:
+    """ "about 45 s left", "about 12 min left"; what to say before anything was measured."""
+    if seconds is None:
+        return "time left not known yet"
+    return f"about {seconds:.0f} s left" if seconds < 120 else f"about {seconds / 60:.0f} min left"
+
+
+def noted(metrics: Mapping[str, float]) -> str:
+    """The metrics that a progress line shows, of those that are there."""
+    return "  ".join(f"{short} {metrics[name]:.3f}" for name, short in SHOWN.items() if name in metrics)
+
+
+class Display:
+    """Bars of several tasks in a terminal; elsewhere a line of the first task every `every` seconds and at its end."""
+
+    def __init__(self, console: Console, every: float = 15.0) -> None:
+        self.console, self.every, self.last = console, every, time.monotonic()
+        self.tasks: list[tuple[str, int, Pace]] = []
+        self.bars: Progress | None = None
+        if console.is_terminal:
+            columns = (TextColumn("{task.description:<14}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+            self.bars = Progress(*columns, TextColumn("{task.fields[note]}"), console=console)
+            self.bars.start()
+
+    def add(self, label: str, total: int, done: int = 0) -> int:
+        """A task; returns its number."""
+        self.tasks.append((label, total, Pace(done)))
+        if self.bars is not None:
+            self.bars.add_task(label, total=total, completed=done, note="")
+        return len(self.tasks) - 1
+
+    def update(self, task: int, done: int, note: str = "", left: float | None = None) -> None:
+        """The task at `done`, with a note behind it. left: seconds, where the caller knows better than the task's own pace."""
+        label, total, pace = self.tasks[task]
+        pace.see(done)
+        words = left_words(pace.left(total - done) if left is None else left) if done < total else "done"
+        if self.bars is not None:
+            self.bars.update(TaskID(task), completed=done, note=f"{words}  {note}")
+        elif task == 0 and (done >= total or time.monotonic() - self.last >= self.every):
+            self.last = time.monotonic()
+            self.console.print(
+                f"{label} {done}/{total}, {words}  {note}".rstrip(), markup=False, highlight=False, soft_wrap=True
+            )
+
+    def close(self) -> None:
+        """The bars stay as they are."""
+        if self.bars is not None:
+            self.bars.stop()
 
 
 class Terminal:
-    """One bar, or a plain line every `every` seconds where the output is not a terminal.
+    """The progress of one run, with its newest loss, reward, KL, q and entropy.
 
-    Behind it stand the newest loss, reward, KL and entropy: a value stays until another one of its name comes, so that the
-    reward of a rollout is shown beside all of its updates.
+    A value stays until another one of its name comes, so that the reward of a rollout is shown beside all of its updates.
     """
 
     def __init__(self, label: str, every: float = 15.0) -> None:
-        self.label, self.every = label, every
+        self.label, self.every, self.first = label, every, 0
         self.console = Console(stderr=True)
-        self.total = 0
-        self.began = self.last_line = time.monotonic()
-        self.first = 0
-        self.bar: Progress | None = None
+        self.display: Display | None = None
         self.newest: dict[str, float] = {}
 
     def start(self, total: int, done: int) -> None:
-        """The bar, or a line that says where an earlier process ended."""
-        self.total, self.first, self.began = total, done, time.monotonic()
-        if done:
-            self.console.print(f"{self.label}: continuing at step {done} of {total}")
-        if self.console.is_terminal:
-            self.bar = bar(self.console)
-            self.task = self.bar.add_task(self.label, total=total, completed=done, note="")
-            self.bar.start()
+        """The bar, and a line that says where an earlier process ended."""
+        self.first = done
+        if 0 < done < total:
+            self.console.print(f"{self.label}: continued at step {done} of {total}", highlight=False)
+        self.display = Display(self.console, self.every)
+        self.display.add(self.label, total, done)
 
     def advance(self, done: int, metrics: Mapping[str, float]) -> None:
-        """The bar at `done`; or a line, when it is due and at the end."""
+        """The bar at `done`, or a line when it is due."""
+        assert self.display is not None
         self.newest |= {name: metrics[name] for name in SHOWN if name in metrics}
-        note = "  ".join(f"{short} {self.newest[name]:.3f}" for name, short in SHOWN.items() if name in self.newest)
-        if self.bar is not None:
-            self.bar.update(self.task, completed=done, note=note)
-            if done >= self.total:
-                self.bar.stop()
-            return
-        now = time.monotonic()
-        if done >= self.total or now - self.last_line >= self.every:
-            self.last_line = now
-            rate = (done - self.first) / max(now - self.began, 1e-9)
-            left = (self.total - done) / max(rate, 1e-9)
-            print(
-                f"{self.label} {done}/{self.total}  {rate:.2f}/s  {left:.0f} s left  {note}",
-                file=sys.stderr,
-                flush=True,
-            )
+        self.display.update(0, done, noted(self.newest))
+
+    def close(self) -> None:
+        """The bar stays as it is."""
+        if self.display is not None:
+            self.display.close()
 
 
 @contextmanager
 def counting(console: Console, label: str, total: int, every: float = 20.0) -> Iterator[Callable[[int], None]]:
-    """Yields advance(n): `n` more of `total` are done. A bar in a terminal, a line every `every` seconds elsewhere."""
-    if console.is_terminal:
-        with bar(console) as shown:
-            task = shown.add_task(label, total=total, note="")
-            yield lambda n: shown.advance(task, n)
-        return
-    began = last = time.monotonic()
-    done = 0
+    """Yields advance(n): `n` more of `total` are done."""
+    display, done = Display(console, every), 0
+    display.add(label, total)
 
     def advance(n: int) -> None:
         """`n` more are done."""
-        nonlocal done, last
-        done, now = done + n, time.monotonic()
-        if now - last >= every:
-            last = now
-            left = (total - done) * (now - began) / max(done, 1)
-            console.print(f"{label}: {done}/{total}, about {left:.0f} s left", highlight=False)
+        nonlocal done
+        done += n
+        display.update(0, done)
 
-    yield advance
-
-
-def bar(console: Console) -> Progress:
-    """The house's bar: label, bar, count, elapsed, left, a note."""
-    return Progress(
-        TextColumn("{task.description:<14}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TextColumn("left"),
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[note]}"),
-        console=console,
-    )
+    try:
+        yield advance
+    finally:
+        display.close()

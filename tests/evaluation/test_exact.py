@@ -33,7 +33,7 @@ def brute_force(policy, problem: Problem, temperature: float) -> float:  # type:
     model, tokens = policy
     total = 0.0
     for text in TASK.solutions(problem):
-        prompt, answer = tokens.encode(TASK.render(problem)), [*tokens.encode(text), tokens.eos_id]
+        prompt, answer = tokens.encode(TASK.prompt(problem)), [*tokens.encode(text), tokens.eos_id]
         with torch.no_grad():
             logits = model(torch.tensor([prompt + answer])).logits[0, len(prompt) - 1 : -1]
         logps = torch.log_softmax(logits.double() / temperature, -1)
@@ -82,7 +82,7 @@ def test_sampling_agrees_within_its_interval(policy, temperature: float) -> None
 def test_evaluate_records_what_it_did(warm_policy: Path) -> None:
     record = evaluate(Target("warm", str(warm_policy), WORLD), problems=5, temperatures=(0.5, 1.0))
     again = evaluate(Target("warm", str(warm_policy), WORLD), problems=5, temperatures=(0.5, 1.0))
-    ids = [WORLD.build().problem_id(p) for p in WORLD.build().problems("test", 1, 5, distinct=False)]
+    ids = [p.problem_id for p in WORLD.build().problems("test", 1, 5, distinct=False)]
     assert record.problems == 5 and record.meta["problem_ids"] == ids and set(record.logps) == {0.5, 1.0}
     assert all(np.array_equal(a, b) for a, b in zip(record.logps[1.0], again.logps[1.0], strict=True))
     assert "train_problems" not in world_identity(WORLD) and record.meta["world"] == world_identity(WORLD)
@@ -96,7 +96,7 @@ def test_both_draws_score_a_repeated_problem_once_and_alike(warm_policy: Path) -
     law = evaluate(target, problems=2 * size)  # more draws than problems, so some must come twice
     census = evaluate(target, problems=size, draw="census")
     assert law.meta["draw"] == "law" and census.meta["draw"] == "census"
-    assert sorted(census.meta["problem_ids"]) == sorted(task.problem_id(p) for p in task.census("test"))
+    assert sorted(census.meta["problem_ids"]) == sorted(p.problem_id for p in task.census("test"))
     by_id = dict(zip(census.meta["problem_ids"], census.logps[1.0], strict=True))
     assert len(set(law.meta["problem_ids"])) < 2 * size
     for name, row in zip(law.meta["problem_ids"], law.logps[1.0], strict=True):

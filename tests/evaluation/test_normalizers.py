@@ -28,7 +28,7 @@ def test_the_bounds_hold_what_a_much_deeper_list_says(warm_policy: Path, floor: 
     problems = task.problems("test", 0, 3)
     found = log_normalizers(model, tokens, task, problems, POWERS, max_new_tokens=8, floor=floor)
     for i, problem in enumerate(problems):
-        deep = enumerate_completions(model, tokens, tokens.encode_prompt(task.render(problem)), 8, floor=1e-6)
+        deep = enumerate_completions(model, tokens, tokens.encode_prompt(task.prompt(problem)), 8, floor=1e-6)
         ended = deep.probs[deep.finished].numpy()
         for power in POWERS[1:]:
             low, high = found[power][i]
@@ -71,7 +71,7 @@ def test_a_record_keeps_them_and_they_give_what_sampling_the_listed_law_would(
     model, tokens = load_policy(str(warm_policy))
     task = WORLD.build()
     problem = task.problems("test", 1, 6, distinct=False)[0]
-    deep = enumerate_completions(model, tokens, tokens.encode_prompt(task.render(problem)), 8, floor=1e-6)
+    deep = enumerate_completions(model, tokens, tokens.encode_prompt(task.prompt(problem)), 8, floor=1e-6)
     squares = deep.probs[deep.finished].numpy() ** 2
     right = np.array([task.verify(problem, text).right for text in deep.texts(tokens)])
     two = next(one for one in tempered(record.logps[1.0], record.norms) if one.power == 2.0)

@@ -11,12 +11,14 @@ import pytest
 
 from sage_rlvr.cli.app import main
 from sage_rlvr.errors import DataError
-from sage_rlvr.evaluation import sampled_run, sampled_tasks
+from sage_rlvr.evaluation import sampled_run
 from sage_rlvr.evaluation.lm_eval import export_lm_eval, import_lm_eval
 from sage_rlvr.evaluation.sampled_run import UNKNOWN, commit_of
-from sage_rlvr.evaluation.sampled_tasks import SampledTask, generated_docs, knights_and_knaves
+from sage_rlvr.evaluation.sampled_tasks import Chosen, choose, generated_docs
 from sage_rlvr.evaluation.store import Identity, Sample, SampleStore, prompt_hash
+from sage_rlvr.tasks import countdown
 from sage_rlvr.tasks.countdown import Problem, verify
+from sage_rlvr.tasks.knights_and_knaves import KnightsAndKnaves
 
 
 def call(*words: Any) -> int:
@@ -104,8 +106,8 @@ def test_after_reverify_the_same_command_tops_up(
 ) -> None:
     more = (warm_policy, *words, "--store", "a")
     assert call("eval", *more, "--samples", 32) == 0
-    real = sampled_tasks.code_hash
-    monkeypatch.setattr(sampled_tasks, "code_hash", lambda *a, **k: real(*a, **k)[::-1])
+    real = countdown.code_hash
+    monkeypatch.setattr(countdown, "code_hash", lambda *a, **k: real(*a, **k)[::-1])
     assert call("eval", *more, "--samples", 64) == 2
     assert "--reverify), after which the samples can be topped up" in capsys.readouterr().err
     assert call("eval", *more, "--reverify") == 0 and "96 samples judged again" in capsys.readouterr().out
@@ -114,7 +116,7 @@ def test_after_reverify_the_same_command_tops_up(
     assert (
         store.counts().n.tolist() == [64] * 3 and store.identity.verifier_hash == store.verifiers()[-1]["verifier_hash"]
     )
-    monkeypatch.setattr(sampled_tasks, "code_hash", real)
+    monkeypatch.setattr(countdown, "code_hash", real)
     assert call("eval", *more, "--samples", 96) == 2 and "run reverify" in capsys.readouterr().err
 
 
@@ -139,21 +141,21 @@ def test_countdown_samples_go_out_without_texts_and_come_back(
     assert back.table(columns).equals(SampleStore.open("a").table(columns))
 
 
-def puzzles(folder: Path, made: SampledTask, **change: str) -> SampleStore:
+def puzzles(folder: Path, made: Chosen, **change: str) -> SampleStore:
     asked = {"preset": "p", "temperature": 1.0, "max_new_tokens": 9}
     facts = {"task": made.name, "task_hash": made.task_hash, "model": "m", "revision": "r", "prompt": "p"} | change
     identity = Identity(**facts, template_hash="t", decoding=asked, verifier_hash="v", seed=0, chunk_size=1)
     store = SampleStore.open(folder, identity)
     store.want(list(made.problems), 1)
     for name in made.problems:
-        told = prompt_hash(made.render(made.problems[name]))
+        told = prompt_hash(made.task.prompt(made.problems[name]))
         row = Sample(problem=name, sample=0, text=name, verdict="wrong", reason="r", prompt_hash=told)
         store.commit([row])
     return store
 
 
 def test_puzzles_are_made_again_from_their_seed_and_other_ones_are_refused(tmp_path: Path) -> None:
-    task = knights_and_knaves(3, strict=True)
+    task = choose(KnightsAndKnaves(rule="strict"), n=3)
     store = puzzles(tmp_path / "a", task)
     docs = generated_docs(store)
     assert list(docs) == list(task.problems)

@@ -28,12 +28,9 @@ from sage_rlvr.evaluation.sample_report import common_n, powers, report_lines
 from sage_rlvr.evaluation.sample_studies import anatomy_lines, excess_lines, pattern_lines
 from sage_rlvr.evaluation.sampled_run import SampleRun
 from sage_rlvr.evaluation.sampled_tasks import (
+    Chosen,
     Prompt,
-    SampledTask,
-    answer_of,
-    countdown,
-    knights_and_knaves,
-    mathematics,
+    choose,
     prompts_of,
 )
 from sage_rlvr.evaluation.sampling import Evaluation, Scorer, check_window, guide_of
@@ -42,6 +39,8 @@ from sage_rlvr.evaluation.store import Identity, SampleStore, is_store
 from sage_rlvr.models.generation import PRESETS, CpuGenerator, Decoding, Generation, Generator, Request
 from sage_rlvr.models.policy import NO_ANSWER, Tokens, load_policy
 from sage_rlvr.models.scoring import score
+from sage_rlvr.tasks import task_named
+from sage_rlvr.tasks.math import answered
 from sage_rlvr.tasks.prompts import BOXED, SAGE
 
 WORLD = WorldConfig(counts={2: 1.0}, max_number=12, max_target=144)
@@ -54,8 +53,8 @@ def sample_run(policy: str, model: str, most: int = 8) -> SampleRun:
 
 
 @pytest.fixture(scope="module")
-def pieces(warm_policy: Path) -> tuple[SampledTask, Any, Tokens, Identity, dict[str, Any]]:
-    task = countdown(WORLD, "test", 7, 1, "law")
+def pieces(warm_policy: Path) -> tuple[Chosen, Any, Tokens, Identity, dict[str, Any]]:
+    task = choose(WORLD.build(), "test", 1, 7)
     model, tokens = load_policy(str(warm_policy))
     prompts, template = prompts_of(task, tokens)
     identity = sample_run("warm", str(warm_policy)).identity(task, template)
@@ -252,12 +251,12 @@ def test_a_prompt_that_leaves_no_room_is_refused(pieces: Any) -> None:
 
 def test_a_problem_that_the_law_drew_twice_is_two() -> None:
     small = WorldConfig(counts={2: 1.0}, max_number=5, max_target=25)
-    task = countdown(small, "test", 30, 1, "law")
+    task = choose(small.build(), "test", 1, 30)
     twice = [name for name in task.problems if "#" in name]
     assert len(task.problems) == 30 and twice
     for name in twice:
         assert task.problems[name].problem_id == name.split(" #")[0]
-    assert task.task_hash != countdown(small, "test", 30, 2, "law").task_hash
+    assert task.task_hash != choose(small.build(), "test", 2, 30).task_hash
     assert task.verdicts(twice[:1], ["nonsense"])[0].label == "wrong"
     with pytest.raises(ConfigError, match="not among"):
         task.verdicts(["1-1=99"], ["1+1"])
@@ -275,17 +274,17 @@ def rows(tmp_path: Path) -> Path:
 
 
 def test_mathematics_is_asked_and_read_in_its_format(rows: Path) -> None:
-    task = mathematics(str(rows), "boxed")
+    task = choose(task_named(str(rows), "boxed"))
     verdicts = task.verdicts(["a", "b", "b", "a"], [r"So \boxed{4}.", r"\boxed{0.5}", r"\boxed{2}", "4"])
     assert [v.label for v in verdicts] == ["right", "right", "wrong", "wrong"]
     assert [v.answer for v in verdicts] == ["4", "0.5", "2", None]
-    assert answer_of("<SOLUTION> 1,000 </SOLUTION>", SAGE) == "1,000" and answer_of(r"\boxed{ }", BOXED) is None
-    assert mathematics(str(rows), "sage").verdicts(["a"], ["<SOLUTION>4</SOLUTION>"])[0].label == "right"
-    assert mathematics(str(rows), "boxed", limit=1).task_hash != task.task_hash
+    assert answered("<SOLUTION> 1,000 </SOLUTION>", SAGE.reading) == "1,000" and answered(r"\boxed{ }", BOXED.reading) is None
+    assert choose(task_named(str(rows), "sage")).verdicts(["a"], ["<SOLUTION>4</SOLUTION>"])[0].label == "right"
+    assert choose(task_named(str(rows)), n=1).task_hash != task.task_hash
 
 
 def test_prompts_go_through_the_template_of_the_policy_or_of_the_format(rows: Path) -> None:
-    task = mathematics(str(rows), "sage")
+    task = choose(task_named(str(rows), "sage"))
     bare, _ = prompts_of(task, Tokens.of(byte_tokenizer()))
     assert bare["a"].text.startswith("<s>") and bare["a"].text.endswith("2+2?\n\n<start_working_out>\n")
     assert list(bare["a"].ids).count(byte_tokenizer().bos_token_id) == 1  # the template's; no second one before it
@@ -294,14 +293,14 @@ def test_prompts_go_through_the_template_of_the_policy_or_of_the_format(rows: Pa
     assert own["a"].text.endswith("<|im_end|>\n<|im_start|>assistant\n")
     alike, hashed = prompts_of(task, Tokens.of(byte_tokenizer(CHATML)), "format")
     assert alike == bare and hashed != own_hash
-    boxed = prompts_of(mathematics(str(rows), "boxed"), chat)
+    boxed = prompts_of(choose(task_named(str(rows), "boxed")), chat)
     assert boxed[1] != own_hash
     with pytest.raises(ConfigError, match="spell"):
         prompts_of(task, Tokens.of(load_policy("embedded")[1].tokenizer))
 
 
 def test_puzzles_are_judged_and_their_guesses_counted() -> None:
-    task = knights_and_knaves(3)
+    task = choose(task_named("knights_and_knaves"), n=3)
     ids = list(task.problems)
     puzzle = task.problems[ids[0]]
     said = task.verdicts(ids[:1] * 2, [f"So.\n{puzzle.answer}", "CONCLUSION:\n(1) X is a knave"])
@@ -309,7 +308,7 @@ def test_puzzles_are_judged_and_their_guesses_counted() -> None:
     assert task.floor is not None and task.floor(1) == pytest.approx(
         np.mean([2.0 ** -len(p.names) for p in task.problems.values()])
     )
-    assert knights_and_knaves(3, strict=True).verifier_hash != task.verifier_hash
+    assert choose(task_named("knights_and_knaves_strict"), n=3).verifier_hash != task.verifier_hash
     assert prompts_of(task, Tokens.of(byte_tokenizer()))[0][ids[0]].text.endswith("### Answer:")
 
 
@@ -318,7 +317,7 @@ def test_puzzles_are_judged_and_their_guesses_counted() -> None:
 
 def test_the_report_counts_by_hand(rows: Path, tmp_path: Path) -> None:
     """Problem a: 2 of 4 right; b: 1 of 4 right, one cut off. pass@2 = mean of 1 - C(2,2)/C(4,2) and 1 - C(3,2)/C(4,2)."""
-    task = mathematics(str(rows))
+    task = choose(task_named(str(rows)))
     said = {
         "a": [r"\boxed{4}", r"\boxed{4}", r"\boxed{5}", "no"],
         "b": [r"\boxed{0.5}", r"\boxed{3}", r"\boxed{3}", "no"],

@@ -18,9 +18,10 @@ from sage_rlvr.core.guides import Rarity
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.methods import grpo, sage
 from sage_rlvr.models import policy as base
-from sage_rlvr.models.policy import NO_ANSWER, GuideWatch, Tokens, check_vocabulary, load_policy, run_facts
+from sage_rlvr.models.policy import NO_ANSWER, Tokens, load_policy, run_facts
 from sage_rlvr.models.sampler import Rollout
 from sage_rlvr.tasks.countdown import Countdown, Problem, build_tokenizer
+from sage_rlvr.training.watch import GuideWatch, check_vocabulary
 
 TOKENS = Tokens.of(build_tokenizer())
 PROBLEM = Problem((3, 4), 7)

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from markupsafe import Markup
 
 from sage_rlvr.report.browser import as_script
-from sage_rlvr.report.markup import Table, escaped, fenced, plain, to_html, visible
+from sage_rlvr.report.markup import escaped, fenced, plain, tabled, to_html, visible
+from sage_rlvr.results.tables import Table
 
 TEXT = st.text(st.one_of(st.sampled_from("-+=*_`#<>&[]()!|~\\1. :\n\thttp/aé"), st.characters()))
 
@@ -28,11 +29,13 @@ def test_any_text_is_shown_as_it_is(text: str) -> None:
 @given(TEXT)
 @settings(max_examples=200, deadline=None)
 def test_no_text_becomes_markup_in_items_cells_folds_and_fences(text: str) -> None:
-    table = Table(header=["a", text], rows=[[text, f"1\n{text}"]], notes=[text])
-    source = f"- {escaped(text)}\n\n<details><summary>{plain(text)}</summary>\n\n{fenced(text)}\n\n</details>\n\n{table.markdown()}"
+    table = Table(header=("a", text), rows=((text, f"1\n{text}"),), notes=(text,))
+    fold = f"<details><summary>{plain(text)}</summary>\n\n{fenced(text)}\n\n</details>"
+    source = f"- {escaped(text)}\n\n{fold}\n\n{tabled(table, True)}"
     shown, _ = to_html(source, {})
     tags = set(re.findall(r"<(\w+)", str(shown)))
-    assert tags <= {"ul", "li", "p", "details", "summary", "pre", "div", "table", "thead", "tbody", "tr", "td", "th"}
+    allowed = {"ul", "li", "p", "details", "summary", "pre", "div", "table", "thead", "tbody", "tr", "td", "th"}
+    assert tags <= allowed | {"strong", "span"}  # of a chip
 
 
 def test_raw_html_and_foreign_links_of_the_markdown_stay_text() -> None:
@@ -45,8 +48,8 @@ def test_a_fence_cannot_be_closed_from_within() -> None:
 
 
 def test_folds_chips_cells_figures_and_anchors_become_html() -> None:
-    table = Table(header=["arm", "vs GRPO\npass@1"], rows=[["A|B", Markup("**better before correction**<br>+0.1")]])
-    source = f"## What can be said\n\n![a](figures/k.png) ![b](f/j.png)\n\n{table.markdown()}"
+    table = Table(header=("arm", "vs GRPO\npass@1"), rows=(("A|B", "better before correction\n+0.1"),))
+    source = f"## What can be said\n\n![a](figures/k.png) ![b](f/j.png)\n\n{tabled(table, True)}"
     shown, sections = to_html(source, {"k": Markup("<svg k>"), "j": Markup("<svg j>")})
     assert sections == [("what-can-be-said", "What can be said")] and 'id="what-can-be-said"' in shown
     assert '<div class="figures"><svg k> <svg j></div>' in shown

@@ -201,7 +201,7 @@ def test_evaluation_generates_with_the_model_in_eval_mode(tiny_policy: Path, tmp
 
 
 def test_the_step_and_its_total_are_known_at_the_first_loss(tiny_policy: Path, tmp_path: Path):
-    """state.global_step counts optimiser steps from 0, and state.max_steps is set before the first."""
+    """state.global_step counts optimizer steps from 0, and state.max_steps is set before the first."""
     trainer = trained(tiny_policy, args(tmp_path, gradient_accumulation_steps=2))
     assert [value[1:] for value in trainer.all("loss")] == [(0, 2), (0, 2), (1, 2), (1, 2)]
 

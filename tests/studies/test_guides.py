@@ -78,7 +78,7 @@ def test_an_expectation_over_atoms_is_that_over_all_completions(world):
     """E[q] of q = exp(-0.3 * length), exact by enumeration, within four standard errors of 256 draws."""
     tokens, policy, _, atoms = world
     problem = PROBLEMS[3]
-    every = enumerate_completions(policy, tokens, tokens.encode_prompt(TASK.render(problem)), WIDTH, floor=1e-4)
+    every = enumerate_completions(policy, tokens, tokens.encode_prompt(TASK.prompt(problem)), WIDTH, floor=1e-4)
     values = torch.exp(-0.3 * every.lengths.double())
     exact = float((every.probs * values).sum())
     spread = math.sqrt(float((every.probs * values**2).sum()) - exact**2)

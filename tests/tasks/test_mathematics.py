@@ -13,9 +13,10 @@ import pyarrow.parquet
 import pytest
 
 from sage_rlvr.errors import ConfigError, DataError
-from sage_rlvr.tasks import mathematics
-from sage_rlvr.tasks.math import ENVIRONMENT, TASKS, MathTask, Problem, digest, read_rows, selfcheck
+from sage_rlvr.tasks import math as mathematics
+from sage_rlvr.tasks.math import ENVIRONMENT, SETS, MathTask, Problem, digest, read_rows, selfcheck
 from sage_rlvr.tasks.prompts import BOXED, SAGE
+from sage_rlvr.tasks.rows import DataSource
 from sage_rlvr.verifiers.pool import shared
 
 needs_data = pytest.mark.skipif(
@@ -73,9 +74,9 @@ def test_rows_of_a_file_of_your_own(tmp_path: Path):
     assert task.verify(half, r"\boxed{0.5}").right and task.verify(half, "0.5").reason == "no answer"
     assert task.verify(half, "<SOLUTION>1/2</SOLUTION>", SAGE).right and not task.pinned
     assert [v.label for v in task.verify_all([(half, "1/2"), (half, "2")], answer_in="whole")] == ["right", "wrong"]
-    assert task.problem_id(half) == "b"
-    assert task.render(half) == f"{BOXED.system}\n\nhalf?\n\nSolution:\n"
-    assert task.render(half, SAGE).endswith("half?\n\n<start_working_out>\n")
+    assert half.problem_id == "b"
+    assert task.prompt(half) == f"{BOXED.system}\n\nhalf?\n\nSolution:\n"
+    assert task.prompt(half, SAGE).endswith("half?\n\n<start_working_out>\n")
     assert task.messages(half, SAGE)[-1] == {"role": "user", "content": "half?"}
     assert selfcheck(task)["ok"]
 
@@ -98,7 +99,7 @@ def test_rows_that_cannot_be_used(tmp_path: Path, text: str, message: str):
     path = tmp_path / "own.jsonl"
     path.write_text(text)
     with pytest.raises((ConfigError, DataError), match=message):
-        read_rows(path)
+        read_rows(DataSource(path=str(path)))
 
 
 def test_names_and_folders_that_are_none(tmp_path: Path):
@@ -143,7 +144,7 @@ def test_a_digest_sees_ids_texts_golds_and_order():
 
 
 @needs_data
-@pytest.mark.parametrize("name", TASKS)
+@pytest.mark.parametrize("name", SETS)
 def test_the_published_rows(name: str):
     found = selfcheck(MathTask(name))
     rows = {"aime": 60, "amc23": 40, "math500": 500, "math500_l5": 134, "minerva": 272, "dapo_math": 2000}[name]

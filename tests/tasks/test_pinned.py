@@ -13,7 +13,7 @@ import pytest
 
 from sage_rlvr.errors import DataError
 from sage_rlvr.tasks import pinned
-from sage_rlvr.tasks.math import TASKS
+from sage_rlvr.tasks.math import SETS
 from sage_rlvr.tasks.pinned import Pinned, cache_folder, fetch
 
 DATA = b"a row\n"
@@ -85,6 +85,6 @@ def test_the_cache_folder(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_the_pins_of_the_tasks_are_whole():
-    pins = [pin for source in TASKS.values() for pin in source.pins]
+    pins = [pin for source in SETS.values() for pin in source.pins]
     assert len(pins) == 9 and all(re.fullmatch("[0-9a-f]{40}", pin.commit) for pin in pins)
     assert all(re.fullmatch("[0-9a-f]{64}", pin.sha256) and pin.size > 0 for pin in pins)

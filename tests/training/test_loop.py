@@ -27,7 +27,7 @@ from sage_rlvr.runs import RunDir, comparable, read_metrics
 from sage_rlvr.training import loop as engine
 from sage_rlvr.training.loop import Loop, build, train, train_step
 from sage_rlvr.training.rollouts import draw_rollout, prompts_of_step
-from sage_rlvr.training.sft import model_tensors
+from sage_rlvr.training.state import model_tensors
 
 Recipe = Callable[..., Path]
 
@@ -50,7 +50,7 @@ def moved(loop: Loop) -> Loop:
 
 
 class Descent:
-    """Stands in for the optimiser: plain gradient descent that remembers each gradient."""
+    """Stands in for the optimizer: plain gradient descent that remembers each gradient."""
 
     def __init__(self, model: torch.nn.Module, rate: float) -> None:
         self.model, self.rate = model, rate
@@ -85,7 +85,7 @@ def textbook(loop: Loop, epochs: int, rate: float, beta: float, exact: bool = Fa
     """
     config, policy = loop.config.rollout, copy.deepcopy(loop.policy)
     problems = prompts_of_step(loop, 0)
-    prompts = [loop.tokens.encode(loop.task.render(p)) for p in problems]
+    prompts = [loop.tokens.encode(loop.task.prompt(p)) for p in problems]
     rollout = draw_rollout(loop, prompts, 0)
     size, temperature = config.group_size, config.temperature
     completions = [row[mask].tolist() for row, mask in zip(rollout.tokens, rollout.mask, strict=True)]
@@ -120,9 +120,9 @@ def textbook(loop: Loop, epochs: int, rate: float, beta: float, exact: bool = Fa
 def test_one_update_is_the_textbook_step(write_recipe: Recipe, temperature: str) -> None:
     loop = moved(make(write_recipe("{name: grpo, beta: 0.05}"), ("rollout.temperature", temperature)))
     wanted = textbook(loop, 1, 0.0, 0.05)
-    loop.optimiser = Descent(loop.policy, 0.0)  # type: ignore[assignment]
+    loop.optimizer = Descent(loop.policy, 0.0)  # type: ignore[assignment]
     metrics = train_step(loop, 0)
-    (gradient,) = loop.optimiser.seen  # type: ignore[attr-defined]
+    (gradient,) = loop.optimizer.seen  # type: ignore[attr-defined]
     assert gradient.abs().max() > 1e-3
     assert torch.allclose(gradient, wanted[0], rtol=0, atol=1e-5)
     assert metrics["surrogate/ratio_mean"] == 1.0 and metrics["sampler/logp_gap_max"] < 1e-4
@@ -132,9 +132,9 @@ def test_one_update_is_the_textbook_step(write_recipe: Recipe, temperature: str)
 def test_three_updates_of_a_rollout_are_the_textbooks(write_recipe: Recipe) -> None:
     loop = moved(make(write_recipe("{name: grpo, beta: 0.05}"), ("updates.epochs", "3")))
     wanted = textbook(loop, 3, 0.1, 0.05)
-    loop.optimiser = Descent(loop.policy, 0.1)  # type: ignore[assignment]
+    loop.optimizer = Descent(loop.policy, 0.1)  # type: ignore[assignment]
     metrics = train_step(loop, 0)
-    gradients = loop.optimiser.seen  # type: ignore[attr-defined]
+    gradients = loop.optimizer.seen  # type: ignore[attr-defined]
     assert len(gradients) == 3
     for gradient, expected in zip(gradients, wanted, strict=True):
         assert torch.allclose(gradient, expected, rtol=0, atol=1e-5)
@@ -165,9 +165,9 @@ def exact(write_recipe: Recipe, monkeypatch: pytest.MonkeyPatch) -> Callable[...
 def test_an_exact_leash_is_the_sum_over_the_vocabulary(exact: Callable[..., Loop], temperature: str) -> None:
     loop = exact("rollout.temperature", temperature)
     wanted, without = textbook(loop, 1, 0.0, 0.5, exact=True)[0], textbook(loop, 1, 0.0, 0.0)[0]
-    loop.optimiser = Descent(loop.policy, 0.0)  # type: ignore[assignment]
+    loop.optimizer = Descent(loop.policy, 0.0)  # type: ignore[assignment]
     metrics = train_step(loop, 0)
-    (gradient,) = loop.optimiser.seen  # type: ignore[attr-defined]
+    (gradient,) = loop.optimizer.seen  # type: ignore[attr-defined]
     assert torch.allclose(gradient, wanted, rtol=0, atol=1e-5)
     assert (wanted - without).abs().max() > 1e-3 and metrics["anchor/kl"] > 0
     assert all(p.grad is None for p in loop.reference.parameters())  # type: ignore[union-attr]
@@ -178,9 +178,9 @@ def test_an_exact_leash_over_three_updates(exact: Callable[..., Loop], parts: tu
     """Each update sums over the policy as it is by then; micro-batches add up to the same."""
     loop = exact("updates.epochs", "3", *parts)
     wanted = textbook(loop, 3, 0.1, 0.5, exact=True)
-    loop.optimiser = Descent(loop.policy, 0.1)  # type: ignore[assignment]
+    loop.optimizer = Descent(loop.policy, 0.1)  # type: ignore[assignment]
     train_step(loop, 0)
-    gradients = loop.optimiser.seen  # type: ignore[attr-defined]
+    gradients = loop.optimizer.seen  # type: ignore[attr-defined]
     assert len(gradients) == 3 and not torch.allclose(gradients[1], gradients[0], atol=1e-3)
     for gradient, expected in zip(gradients, wanted, strict=True):
         assert torch.allclose(gradient, expected, rtol=0, atol=1e-5)
@@ -239,8 +239,8 @@ def test_flat_is_the_base_bit_for_bit(write_recipe: Recipe, base: str, monkeypat
             expected = train_step(plain, step)
         assert train_step(flat, step) == expected
     assert torch.equal(weights(plain), weights(flat)) and not torch.equal(weights(plain), start)
-    for name, value in plain.optimiser.tensors().items():
-        assert torch.equal(value, flat.optimiser.tensors()[name])
+    for name, value in plain.optimizer.tensors().items():
+        assert torch.equal(value, flat.optimizer.tensors()[name])
 
 
 def test_a_guide_does_change_the_base(write_recipe: Recipe) -> None:
@@ -286,10 +286,10 @@ def test_each_update_has_its_number(write_recipe: Recipe) -> None:
     recipe = write_recipe(steps=3, more="updates: {epochs: 2, minibatches: 2}\n")
     loop = make(recipe, ("optimizer.schedule", "linear"))
     numbers: list[int] = []
-    inner = loop.optimiser.step
-    loop.optimiser.step = lambda number: numbers.append(number) or inner(number)  # type: ignore[method-assign,func-returns-value]
+    inner = loop.optimizer.step
+    loop.optimizer.step = lambda number: numbers.append(number) or inner(number)  # type: ignore[method-assign,func-returns-value]
     last = [train_step(loop, step)["optimizer/lr"] for step in range(3)]
-    assert numbers == list(range(12)) and loop.optimiser.total_steps == 12
+    assert numbers == list(range(12)) and loop.optimizer.total_steps == 12
     assert last == pytest.approx([1e-3 * (1 - (4 * s + 1.5) / 12) for s in range(3)])
 
 
@@ -451,10 +451,10 @@ def test_a_loss_or_gradient_that_is_not_finite(
     for name, value in model_tensors(twin.policy).items():
         assert torch.equal(saved[name], value), name
     moments = load_file(folder / "checkpoints" / "step-000002" / "optimizer.safetensors")
-    for name, value in twin.optimiser.tensors().items():
+    for name, value in twin.optimizer.tensors().items():
         assert torch.equal(moments[name], value), name
     aside = json.loads((folder / "diverged" / "step-000002" / "batch.json").read_text())
-    assert aside["step"] == 2 and aside["prompts"] == [twin.task.render(p) for p in prompts_of_step(twin, 2)]
+    assert aside["step"] == 2 and aside["prompts"] == [twin.task.prompt(p) for p in prompts_of_step(twin, 2)]
     rollout = draw_rollout(twin, [twin.tokens.encode(p) for p in aside["prompts"]], 2)
     kept = load_file(folder / "diverged" / "step-000002" / "rollout.safetensors")
     assert torch.equal(kept["tokens"], rollout.tokens)

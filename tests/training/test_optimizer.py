@@ -8,7 +8,7 @@ from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedModel
 
 from conftest import tiny_llama
 from sage_rlvr.config import OptimizerConfig
-from sage_rlvr.training.optimizer import Optimiser, decayed
+from sage_rlvr.training.optimizer import Optimizer, decayed
 
 
 def tiny_gpt2() -> PreTrainedModel:
@@ -31,10 +31,10 @@ def test_a_step_without_a_gradient_shrinks_matrices_and_leaves_biases_and_norms(
     """AdamW: p <- (1 - lr * weight_decay) p, here .99 p, and nothing else where the gradient is 0."""
     model = MODELS[name]()
     before = {n: p.detach().clone() for n, p in model.named_parameters()}
-    optimiser = Optimiser(model, OptimizerConfig(lr=0.1, weight_decay=0.1), 1)
+    optimizer = Optimizer(model, OptimizerConfig(lr=0.1, weight_decay=0.1), 1)
     for parameter in model.parameters():
         parameter.grad = torch.zeros_like(parameter)
-    optimiser.step(0)
+    optimizer.step(0)
     kept = {n for n, p in model.named_parameters() if torch.equal(p, before[n])}
     assert all(torch.allclose(p, 0.99 * before[n]) for n, p in model.named_parameters() if n not in kept)
     zero = {n for n, value in before.items() if not value.any()}  # GPT-2's biases start at 0, where decay shows nothing
@@ -55,24 +55,24 @@ def test_the_rule_is_that_of_transformers_trainer(name):
 def test_two_groups_resume_bit_for_bit_and_without_decay_are_one_adamw(name):
     config = OptimizerConfig(lr=1e-2, weight_decay=0.1, schedule="linear")
     model, other = MODELS[name](), MODELS[name]()
-    whole = Optimiser(model, config, 4)
+    whole = Optimizer(model, config, 4)
     for step in range(2):
         pull(model, step)
         whole.step(step)
     other.load_state_dict(model.state_dict())
-    resumed = Optimiser(other, config, 4)
+    resumed = Optimizer(other, config, 4)
     resumed.load(whole.tensors())
     for step in (2, 3):
-        for each, optimiser in ((model, whole), (other, resumed)):
+        for each, optimizer in ((model, whole), (other, resumed)):
             pull(each, step)
-            optimiser.step(step)
+            optimizer.step(step)
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), other.parameters(), strict=True))
     assert {key: value.tolist() for key, value in whole.tensors().items()} == {
         key: value.tolist() for key, value in resumed.tensors().items()
     }
     plain, stock = MODELS[name](), MODELS[name]()
     ours, theirs = (
-        Optimiser(plain, OptimizerConfig(lr=1e-2), 1),
+        Optimizer(plain, OptimizerConfig(lr=1e-2), 1),
         torch.optim.AdamW(stock.parameters(), lr=1e-2, weight_decay=0.0, fused=True),
     )
     for step in range(3):

@@ -23,7 +23,7 @@ from sage_rlvr.runs import RunDir, read_metrics
 from sage_rlvr.tasks.countdown import build_tokenizer
 from sage_rlvr.training.loop import build, train, train_step
 from sage_rlvr.training.reference import follow
-from sage_rlvr.training.sft import model_tensors
+from sage_rlvr.training.state import model_tensors
 
 Recipe = Callable[..., Path]
 

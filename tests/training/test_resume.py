@@ -53,7 +53,7 @@ def go(recipe: Path, folder: Path, progress: Silent | None = None, **overrides: 
 
 
 def assert_same_ending(a: Path, b: Path, step: int) -> None:
-    """Weights, optimiser tensors, the saved policy, and metrics rows but for the timings: bit for bit."""
+    """Weights, optimizer tensors, the saved policy, and metrics rows but for the timings: bit for bit."""
     for name in (f"checkpoints/step-{step:06d}/model", f"checkpoints/step-{step:06d}/optimizer", "policy/model"):
         left, right = (load_file(folder / f"{name}.safetensors") for folder in (a, b))
         assert left.keys() == right.keys() and left

@@ -23,7 +23,7 @@ from sage_rlvr.training import loop as training
 from sage_rlvr.training import rollouts as engine
 from sage_rlvr.training.loop import Loop, build, train, train_step
 from sage_rlvr.training.rollouts import Groups, draw, draw_groups, problems_of_step, prompts_of_step, together
-from sage_rlvr.training.sft import model_tensors
+from sage_rlvr.training.state import model_tensors
 
 Recipe = Callable[..., Path]
 Make = Callable[..., Loop]
@@ -65,7 +65,7 @@ def make(write_recipe: Recipe, monkeypatch: pytest.MonkeyPatch) -> Make:
 
 def state(loop: Loop) -> dict[str, Tensor]:
     """Copies of weights and moments."""
-    return {name: t.clone() for name, t in (model_tensors(loop.policy) | loop.optimiser.tensors()).items()}
+    return {name: t.clone() for name, t in (model_tensors(loop.policy) | loop.optimizer.tensors()).items()}
 
 
 def same(a: dict[str, Tensor], b: dict[str, Tensor]) -> bool:
@@ -160,7 +160,7 @@ def test_only_marked_groups_are_kept_and_what_is_missing_is_refilled(make: Make,
             assert first == sum(c for _, c in draws[:n]) and count == 4 - kept
             kept += int(mixed[first : first + count].sum())
         assert drawn.refills == len(draws) - 1 <= 3 and (kept == 4 or drawn.refills == 3)
-        names = [loop.task.problem_id(p) for p in drawn.everything.problems]
+        names = [p.problem_id for p in drawn.everything.problems]
         assert len(set(names)) == len(names)
         again = draw_groups(loop, step)
         assert rows(again.everything) == rows(drawn.everything) and torch.equal(again.kept, drawn.kept)
@@ -242,7 +242,7 @@ def test_the_gradient_is_that_of_the_kept_groups(make: Make) -> None:
         seen.append(torch.cat([p.grad.flatten() for p in loop.policy.parameters()]))  # type: ignore[union-attr]
         return {}
 
-    loop.optimiser.step = take  # type: ignore[method-assign]
+    loop.optimizer.step = take  # type: ignore[method-assign]
     train_step(loop, 0)
     assert wanted.abs().max() > 1e-3 and torch.allclose(seen[0], wanted, rtol=0, atol=1e-5)
 
@@ -294,8 +294,8 @@ def test_fewer_groups_share_the_updates_and_an_update_keeps_its_number(
     loop.method = replace(loop.method, rollout=some(max_refills=0))
     numbers: list[int] = []
     sizes: list[int] = []
-    inner, select = loop.optimiser.step, training.select
-    loop.optimiser.step = lambda number: numbers.append(number) or inner(number)  # type: ignore[method-assign,func-returns-value]
+    inner, select = loop.optimizer.step, training.select
+    loop.optimizer.step = lambda number: numbers.append(number) or inner(number)  # type: ignore[method-assign,func-returns-value]
     monkeypatch.setattr(
         training, "select", lambda whole, rows, logps: sizes.append(len(rows)) or select(whole, rows, logps)
     )
@@ -324,7 +324,7 @@ def test_a_batch_set_aside_is_the_one_that_was_kept(
     with RunDir.open(folder, dump(loop.config)) as run, pytest.raises(TrainingDiverged, match="loss is nan"):
         train(loop.config, run, Silent())
     aside = json.loads((folder / "diverged" / "step-000001" / "batch.json").read_text())
-    assert aside["prompts"] == [loop.task.render(p) for p in groups.problems]
+    assert aside["prompts"] == [loop.task.prompt(p) for p in groups.problems]
     kept = load_file(folder / "diverged" / "step-000001" / "rollout.safetensors")
     assert torch.equal(kept["tokens"], groups.rollout.tokens) and torch.equal(kept["mask"], groups.rollout.mask)
     assert [row["step"] for row in read_metrics(folder)] == [0]

@@ -19,7 +19,8 @@ from sage_rlvr.progress import Silent
 from sage_rlvr.runs import RunDir
 from sage_rlvr.tasks.countdown import build_tokenizer
 from sage_rlvr.training import loop, sft
-from sage_rlvr.training.sft import build_model, check_replaceable, save_policy, train_sft
+from sage_rlvr.training.sft import build_model, train_sft
+from sage_rlvr.training.state import check_replaceable, save_policy
 
 
 def full_disk_as_oserror(*args: Any, **kwargs: Any) -> None:

@@ -28,9 +28,9 @@ from sage_rlvr.core import Batch, CosineCycles, Key, Method, Signals, objective,
 from sage_rlvr.core.guides import Branch, Flat, Guide, Placebo, Random, Token
 from sage_rlvr.errors import CancellingGuide, ConfigError
 from sage_rlvr.methods import bnpo, dapo, dr_grpo, grpo, grpo_token_mean, rloo, sage
-from sage_rlvr.training.trl import SageTrainer, grpo_config, refusals
+from sage_rlvr.training.trl import SageTrainer, checks, grpo_config
 from sage_rlvr.training.trl.advantages import scale_of
-from sage_rlvr.training.trl.mapping import check_agreement
+from sage_rlvr.training.trl.arguments import check_agreement
 from trl_common import LAYOUTS, PROMPTS, arguments, build, forward, on_ranks, reward, same, weights
 
 BRANCH = Branch(ratio=0.3, threshold=1.2)
@@ -89,7 +89,7 @@ def test_q_is_that_of_the_policy_that_generated_the_data(layout: str, tiny_polic
     assert moved > 0.03  # a policy that moved this far has other entropies: a q of the wrong policy would show
 
 
-def test_noise_is_addressed_by_the_row_and_the_optimiser_step(tiny_policy: Path, tmp_path: Path):
+def test_noise_is_addressed_by_the_row_and_the_optimizer_step(tiny_policy: Path, tmp_path: Path):
     guide = Random(eps=1.0, sigma=CosineCycles(0.3, 0.1, cycles=2))
     with pytest.warns(UserWarning, match="noise only"):
         trainer = build(tiny_policy, arguments(tmp_path, "two rollouts a step"), Spy, guide=guide)
@@ -420,7 +420,7 @@ def test_a_threshold_above_the_vocabulary_is_refused(tiny_policy: Path, tmp_path
 
 
 def test_a_guide_that_sleeps_for_ten_steps_is_said_once(tiny_policy: Path, tmp_path: Path):
-    """Optimiser steps are counted, not micro-batches: 12 steps, the tenth is number 9."""
+    """Optimizer steps are counted, not micro-batches: 12 steps, the tenth is number 9."""
     trainer = build(tiny_policy, arguments(tmp_path, "accumulated", max_steps=12), guide=Branch(threshold=3.04))
     with pytest.warns(UserWarning, match="^Branch does nothing: .* in the 10 steps up to step 9 ") as caught:
         trainer.train()
@@ -444,7 +444,7 @@ def test_a_source_that_can_be_no_reference_is_refused_at_once(tmp_path: Path):
         method = grpo(beta=0.5, source=word)
         refused(arguments(tmp_path, **grpo_config(method)), "no reference", method=method)
     for word in ("sft", "base", "snapshot@7", "embedded", "Qwen/Qwen2.5-0.5B", str(tmp_path)):
-        refusals.check_source(grpo(beta=0.5, source=word).anchor)
+        checks.check_source(grpo(beta=0.5, source=word).anchor)
 
 
 def test_an_epsilon_high_of_none_is_epsilon(tmp_path: Path):
@@ -473,10 +473,10 @@ def test_a_method_is_refused_where_a_release_computes_another_loss_by_that_name(
 ):
     plain = inspect.getsource(trl.GRPOTrainer._compute_loss)
     one = plain.replace("advantages.dim() == 1", "True")
-    monkeypatch.setattr(refusals.inspect, "getsource", lambda _: one)
+    monkeypatch.setattr(checks.inspect, "getsource", lambda _: one)
     refused(arguments(tmp_path, **grpo_config(rloo(beta=0.1))), "no advantage of each token", method=rloo(beta=0.1))
     older = plain.replace("self.args.steps_per_generation", "1")
-    monkeypatch.setattr(refusals.inspect, "getsource", lambda _: older)
+    monkeypatch.setattr(checks.inspect, "getsource", lambda _: older)
     split = arguments(tmp_path, "moves: steps", **grpo_config(grpo_token_mean()))
     refused(split, "set steps_per_generation = 1 ", method=grpo_token_mean())
 

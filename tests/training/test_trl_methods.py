@@ -41,7 +41,7 @@ from sage_rlvr.core.reductions import FixedBudget, SequenceMean
 from sage_rlvr.core.surrogates import Clip
 from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.methods import bnpo, dapo, dr_grpo, forward_kl, grpo, grpo_token_mean, no_kl, rloo, sage
-from sage_rlvr.training.trl import SageTrainer, grpo_config, sampling
+from sage_rlvr.training.trl import SageTrainer, dynamic_sampling, grpo_config
 from sage_rlvr.training.trl.advantages import group_advantages, scale_of, total_rewards
 from trl_common import LAYOUTS, PROMPTS, arguments, build, forward, on_ranks, reward, same, weights
 
@@ -415,18 +415,18 @@ def test_a_resumed_run_is_the_uninterrupted_run(layout: str, tiny_policy: Path, 
 
 def test_slots_by_hand():
     kept = torch.tensor([True, False, True, False, False, False, True, True])
-    assert sampling.filled_slots(kept, 5).tolist() == [0, 6, 2, 7, 4]
-    assert sampling.filled_slots(kept, 3).tolist() == [0, 6, 2]  # a surplus: the first ones in drawing order
-    assert sampling.filled_slots(torch.tensor([True, True]), 2).tolist() == [0, 1]
+    assert dynamic_sampling.filled_slots(kept, 5).tolist() == [0, 6, 2, 7, 4]
+    assert dynamic_sampling.filled_slots(kept, 3).tolist() == [0, 6, 2]  # a surplus: the first ones in drawing order
+    assert dynamic_sampling.filled_slots(torch.tensor([True, True]), 2).tolist() == [0, 1]
 
 
 def test_refill_prompts_come_from_all_data_before_any_comes_twice():
     rows = [{"prompt": str(i)} for i in range(6)]
     own = {repr(rows[1]), repr(rows[4])}
-    drawn = [row["prompt"] for row in islice(sampling.refill_prompts(rows, own, Key(3), 7, "0"), 12)]
+    drawn = [row["prompt"] for row in islice(dynamic_sampling.refill_prompts(rows, own, Key(3), 7, "0"), 12)]
     assert set(drawn[:4]) == {"0", "2", "3", "5"} and set(drawn[4:6]) == {"1", "4"} and drawn[6:] == drawn[:6]
     others = [
-        [row["prompt"] for row in islice(sampling.refill_prompts(rows, set(), Key(seed), step, name), 6)]
+        [row["prompt"] for row in islice(dynamic_sampling.refill_prompts(rows, set(), Key(seed), step, name), 6)]
         for seed, step, name in ((3, 7, "0"), (4, 7, "0"), (3, 8, "0"), (3, 7, "12"))
     ]
     assert len({tuple(order) for order in others}) > 2 and all(sorted(order) == list("012345") for order in others)
@@ -438,7 +438,7 @@ def test_refills_split_evenly_over_the_ranks():
         for rank in (0, 1):
             accelerator = SimpleNamespace(num_processes=2, process_index=rank)
             trainer = SimpleNamespace(num_generations=size, accelerator=accelerator)
-            share = sampling._share(trainer, iter([{"prompt": str(i)} for i in range(9)]), 1)
+            share = dynamic_sampling._share(trainer, iter([{"prompt": str(i)} for i in range(9)]), 1)
             assert [row["prompt"] for row in share] == rows[rank]
             assert len({id(row) for row in share}) == len(share)  # TRL writes into them
 
@@ -454,7 +454,7 @@ def test_draws_are_merged_with_their_padding():
          "tool_mask": torch.tensor([[1, 0]]), "old_per_token_logps": torch.tensor([[-2.0, -3.0]]),
          "advantages": torch.tensor([4.0]), "num_items_in_batch": torch.tensor(7)},
     ]  # fmt: skip
-    merged = {name: value.tolist() for name, value in sampling.together(parts, tokenizer).items()}
+    merged = {name: value.tolist() for name, value in dynamic_sampling.together(parts, tokenizer).items()}
     assert merged == {
         "prompt_ids": [[1, 2], [9, 4]],
         "prompt_mask": [[1, 1], [0, 1]],
@@ -476,7 +476,7 @@ def test_a_group_that_lacks_a_reward_is_a_smaller_group():
     rewards = torch.tensor([[NAN, 1.0, 0.0], [1.0, 0.0, 0.0], [NAN, NAN, 1.0]])
     found = group_advantages(rloo(beta=0.0), rewards, None, None, 0, 1)
     torch.testing.assert_close(found.reshape(3, 3), torch.tensor([[0, 1, -1], [1, -0.5, -0.5], [0, 0, 0.0]]))
-    kept = sampling.kept_groups(DynamicSampling(), torch.tensor([[NAN, 1.0, 1.0], [NAN, 1.0, 0.0], [NAN, NAN, 1.0]]))
+    kept = dynamic_sampling.kept_groups(DynamicSampling(), torch.tensor([[NAN, 1.0, 1.0], [NAN, 1.0, 0.0], [NAN, NAN, 1.0]]))
     assert kept.tolist() == [False, True, False]
     with pytest.raises(DataError, match="has no reward"):
         group_advantages(bnpo(), rewards, None, None, 0, 1)

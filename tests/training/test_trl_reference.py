@@ -22,8 +22,8 @@ from sage_rlvr.core.anchor import Anchor
 from sage_rlvr.core.guides import Branch, Flat
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.methods import grpo, no_kl, sage
-from sage_rlvr.training.trl import SageTrainer, grpo_config, objective, reference
-from sage_rlvr.training.trl.mapping import making
+from sage_rlvr.training.trl import SageTrainer, adapters, grpo_config, reference_model, state
+from sage_rlvr.training.trl.arguments import making
 from trl_common import PROMPTS, arguments, forward, reward, same, weights
 
 TARGETS = ["q_proj", "v_proj", "o_proj"]
@@ -121,7 +121,7 @@ def test_a_forward_that_holds_on_to_the_policy_is_left_behind(tiny_policy: Path,
     plain = policy.forward
     policy.forward = lambda *args, **kwargs: plain(*args, **kwargs)
     ids = torch.arange(4, 12)[None]
-    twin = reference.copy_of(policy)
+    twin = reference_model.copy_of(policy)
     before = twin(ids).logits
     assert torch.equal(before, policy(ids).logits)
     shifted(policy)
@@ -132,7 +132,7 @@ def test_a_policy_that_is_not_its_class_is_not_copied(tiny_policy: Path):
     policy = loaded(tiny_policy)
     policy.model.layers[0].extra = torch.nn.Linear(2, 2)
     with pytest.raises(ConfigError, match=r"extra.*save_pretrained"):
-        reference.copy_of(policy)
+        reference_model.copy_of(policy)
 
 
 @pytest.mark.parametrize("object_given", [False, True], ids=["path", "object"])
@@ -180,7 +180,7 @@ def test_a_second_adapter_draws_nothing_at_random(tiny_policy: Path):
     """Made in the middle of a run, it must not shift the completions that follow."""
     policy = trained_adapter(tiny_policy)
     state = torch.get_rng_state()
-    reference.copy_adapter(policy)
+    adapters.copy_adapter(policy)
     assert "ref" in policy.peft_config and torch.equal(torch.get_rng_state(), state)
 
 
@@ -260,9 +260,9 @@ def test_a_base_that_is_the_policys_path_is_not_loaded_twice(
     tiny_policy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     calls: list[str] = []
-    plain = reference.grpo_trainer.create_model_from_path
+    plain = reference_model.grpo_trainer.create_model_from_path
     monkeypatch.setattr(
-        reference.grpo_trainer,
+        reference_model.grpo_trainer,
         "create_model_from_path",
         lambda path, *a, **k: calls.append(path) or plain(path, *a, **k),
     )
@@ -270,7 +270,7 @@ def test_a_base_that_is_the_policys_path_is_not_loaded_twice(
         calls.clear()
         trainer_of(tiny_policy, tiny_policy, arguments(tmp_path), source="base", base_model=f"{tiny_policy}/", **more)
         assert calls == [str(tiny_policy)] * loads
-    assert reference.grpo_trainer.create_model_from_path is not plain  # put back as it was found
+    assert reference_model.grpo_trainer.create_model_from_path is not plain  # put back as it was found
 
 
 def test_base_beside_an_adapter_can_be_another_model(tiny_policy: Path, tmp_path: Path):
@@ -349,7 +349,7 @@ def test_a_moving_reference_and_a_kill(kind: str, how: str, tiny_policy: Path, t
     assert whole.reference_description.endswith(f"now that of step {2 if how == 'snapshot' else 4}")
     for step in (1, 2, 3):
         checkpoint = tmp_path / "whole" / "out" / f"checkpoint-{step}"
-        assert (checkpoint / reference.TENSORS).is_file() == (step >= 2)
+        assert (checkpoint / state.TENSORS).is_file() == (step >= 2)
         again = moving(kind, how, tiny_policy, tmp_path / f"from-{step}")
         again.train(resume_from_checkpoint=str(checkpoint))
         assert same(weights(whole), weights(again)), step
@@ -359,7 +359,7 @@ def test_a_moving_reference_and_a_kill(kind: str, how: str, tiny_policy: Path, t
 def test_a_checkpoint_without_the_reference_is_refused(tiny_policy: Path, tmp_path: Path):
     moving("full", "snapshot", tiny_policy, tmp_path, max_steps=3).train()
     checkpoint = tmp_path / "out" / "checkpoint-3"
-    (checkpoint / reference.TENSORS).unlink()
+    (checkpoint / state.TENSORS).unlink()
     with pytest.raises(ConfigError, match=r"policy after step 2, which this checkpoint does not hold"):
         moving("full", "snapshot", tiny_policy, tmp_path / "again").train(resume_from_checkpoint=str(checkpoint))
     shutil.copytree(tmp_path / "out" / "checkpoint-1", tmp_path / "earlier")
@@ -420,7 +420,7 @@ def test_a_resume_with_another_objective_is_refused(tiny_policy: Path, tmp_path:
     meant = run("meant", guide=Flat())
     meant.objective_may_change = True
     meant.train(resume_from_checkpoint=shaped)
-    (Path(shaped) / objective.RECORD).unlink()  # a checkpoint of an older release says nothing
+    (Path(shaped) / state.OBJECTIVE).unlink()  # a checkpoint of an older release says nothing
     run("older", guide=Flat()).train(resume_from_checkpoint=shaped)
 
 
@@ -428,7 +428,7 @@ def test_the_address_of_an_object_is_no_part_of_an_objective():
     class Mine(Flat):
         __repr__ = object.__repr__
 
-    first, second = (objective.objective_words(None, Anchor(0.1, guide=Mine())) for _ in range(2))
+    first, second = (state.objective_words(None, Anchor(0.1, guide=Mine())) for _ in range(2))
     assert first == second and "Mine" in first and "0x" not in first
 
 

@@ -29,7 +29,7 @@ from datasets import Dataset
 
 from sage_rlvr.config import TrainConfig, load_config
 from sage_rlvr.errors import ConfigError
-from sage_rlvr.models.policy import embedded_policy
+from sage_rlvr.models.folders import embedded_policy
 from sage_rlvr.recipes import recipe
 from sage_rlvr.training import loop as engine
 from sage_rlvr.training.reference import follow
@@ -163,7 +163,7 @@ def replayed(config: TrainConfig, groups: list[Groups], args: Any) -> dict[str, 
         model=str(embedded_policy()),
         reward_funcs=verdicts,
         args=args,
-        train_dataset=Dataset.from_dict({"prompt": [task.render(p) for part in groups for p in part.problems[:count]]}),
+        train_dataset=Dataset.from_dict({"prompt": [task.prompt(p) for part in groups for p in part.problems[:count]]}),
         method=config.method,
         rollout_func=replay,
     )

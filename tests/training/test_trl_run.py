@@ -29,10 +29,10 @@ from sage_rlvr.config import TrainConfig, decode, dump
 from sage_rlvr.errors import ConfigError, DataError, TrainingDiverged
 from sage_rlvr.progress import Silent
 from sage_rlvr.runs import RunDir, comparable, read_metrics
-from sage_rlvr.training.trl import diary
+from sage_rlvr.training.dry_run import dry_run_lines
+from sage_rlvr.training.trl import callbacks
 from sage_rlvr.training.trl import run as trl_run
-from sage_rlvr.training.trl.card import VERIFIER, facts, render, source_hash
-from sage_rlvr.training.trl.dry_run import train_lines
+from sage_rlvr.training.trl.model_card import VERIFIER, facts, render, source_hash
 from sage_rlvr.verifiers.pool import Pool
 from sage_rlvr.verifiers.rewards import MathReward
 
@@ -103,7 +103,7 @@ def test_the_same_command_again_has_nothing_to_do(policy: str, whole: Path, tmp_
         shutil.rmtree(folder / "policy")
     assert trained(folder, config()) == 4 and same(folder, whole)
     card = (folder / "policy" / "README.md").read_text(encoding="utf-8")
-    assert card == (whole / "policy" / "README.md").read_text(encoding="utf-8") and "optimiser steps 8" in card
+    assert card == (whole / "policy" / "README.md").read_text(encoding="utf-8") and "optimizer steps 8" in card
     assert (folder / "metrics.jsonl").read_bytes() == (whole / "metrics.jsonl").read_bytes()
 
 
@@ -121,6 +121,38 @@ def test_a_killed_run_continues_from_its_last_complete_checkpoint(torn: str, who
     with pytest.warns(UserWarning, match="checkpoint skipped"):
         assert trained(folder, config()) == 4
     assert same(folder, whole) and steady(folder) == steady(whole)
+
+
+@pytest.mark.parametrize("name", ["tensorboard", "wandb", "trackio"])
+def test_trackers_are_told_what_an_earlier_start_has_not(
+    name: str, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Killed after the seventh update, whose rollout began at the sixth: TRL makes two updates, and the last one is new."""
+    pytest.importorskip(name)
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("WANDB_DIR", str(tmp_path))
+    told: list[dict[str, Any]] = []
+    if name == "trackio":  # it has chosen its folder when it was imported
+        for word, stand_in in {"init": lambda **_: None, "finish": lambda: None, "log": lambda row, **_: told.append(row)}.items():
+            monkeypatch.setattr(f"trackio.{word}", stand_in)
+    folder = tmp_path / "run"
+    shutil.copytree(whole, folder)
+    shutil.rmtree(folder / "policy")
+    shutil.rmtree(folder / "trl" / "checkpoint-8")
+    rows = (whole / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (folder / "metrics.jsonl").write_text("".join(rows[:7]))
+    assert trained(folder, config(report_to=[name])) == 4 and same(folder, whole)
+    if name == "tensorboard":
+        from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+        (file,) = (folder / "trl" / "runs").rglob("events*")
+        events = EventAccumulator(str(file))
+        events.Reload()
+        assert [event.step for event in events.Scalars("train/anchor/kl_raw")] == [8]
+    elif name == "wandb":
+        assert list(tmp_path.glob("wandb/offline-run-*/*.wandb"))
+    else:
+        assert [row["train/global_step"] for row in told if "train/anchor/kl_raw" in row] == [8]
 
 
 def stop_in(step: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,11 +186,11 @@ def test_an_older_checkpoint_stays_until_the_new_one_is_sealed(tmp_path: Path, m
             raise KeyboardInterrupt
         plain(folder, step, keep)
 
-    plain = diary.seal_newest
-    monkeypatch.setattr(diary, "seal_newest", killed)
+    plain = callbacks.seal_newest
+    monkeypatch.setattr(callbacks, "seal_newest", killed)
     with pytest.raises(KeyboardInterrupt):
         trained(folder, given)
-    monkeypatch.setattr(diary, "seal_newest", plain)
+    monkeypatch.setattr(callbacks, "seal_newest", plain)
     with pytest.warns(UserWarning, match="checkpoint-4"):
         assert trl_run.newest_checkpoint(folder / "trl") == folder / "trl" / "checkpoint-2"
         assert trained(folder, given) == 2
@@ -247,10 +279,10 @@ def test_lora_trains_an_adapter(tmp_path: Path):
     assert read_metrics(tmp_path / "run")[0]["anchor/kl_raw"] == pytest.approx(0, abs=1e-6)
 
 
-def test_an_8_bit_optimiser_without_cuda_is_replaced_aloud():
+def test_an_8_bit_optimizer_without_cuda_is_replaced_aloud():
     with pytest.warns(UserWarning, match="adamw_8bit: there is no CUDA device"):
-        assert trl_run.usable_optimiser("adamw_8bit") == "adamw_torch"
-    assert trl_run.usable_optimiser("sgd") == "sgd"
+        assert trl_run.usable_optimizer("adamw_8bit") == "adamw_torch"
+    assert trl_run.usable_optimizer("sgd") == "sgd"
 
 
 def test_a_method_beyond_trl_is_refused_before_anything_is_loaded(tmp_path: Path):
@@ -278,7 +310,7 @@ def test_arguments_that_trl_does_not_take_are_named(args: dict[str, Any], words:
 
 def test_a_dry_run_names_an_argument_that_trl_does_not_have():
     with pytest.raises(ConfigError, match=r"engine\.args\.logging_stepps: .* did you mean logging_steps\?"):
-        train_lines(config(engine={"name": "trl", "args": {"logging_stepps": 3}}), 1, "h100")
+        dry_run_lines(config(engine={"name": "trl", "args": {"logging_stepps": 3}}))
 
 
 def test_a_model_that_is_not_there_is_named(tmp_path: Path):

@@ -6,13 +6,13 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sage_rlvr.config import TrainConfig, decode, load_config
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.recipes import recipe
-from sage_rlvr.training.trl.settings import OWNED, grpo_arguments, method_of, updates_a_step
+from sage_rlvr.training.trl.arguments import OWNED, grpo_arguments, method_of, updates_a_step
 
 
 def config(**changes: Any) -> TrainConfig:
@@ -53,6 +53,7 @@ def test_updates_micro_batches_and_ranks_by_hand():
     assert grpo_arguments(own, "out")["gradient_accumulation_steps"] == 32 and grpo_arguments(own, "out")["use_vllm"]
 
 
+@settings(deadline=None)
 @given(
     prompts=st.integers(1, 24),
     group=st.integers(2, 6),

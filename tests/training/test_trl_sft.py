@@ -362,7 +362,7 @@ def test_a_batch_is_split_for_memory_alone():
 def test_eight_bit_moments_need_cuda_and_say_so(base: Path, rows: Path, tmp_path: Path):
     if torch.cuda.is_available():
         pytest.skip("this machine has CUDA")
-    with pytest.warns(UserWarning, match="the default optimiser adamw_8bit .*adamw_torch takes its place"):
+    with pytest.warns(UserWarning, match="the default optimizer adamw_8bit .*adamw_torch takes its place"):
         trainer = build(recipe(base, rows, engine=EngineConfig(name="trl")), tmp_path, quiet)
     assert trainer.args.optim == "adamw_torch"
 

@@ -4,61 +4,96 @@ r"""Audit a verifier on a task before anything is trained: what a perfect and wh
     false accepts share of answers that are wrong by construction and are called right: what a policy can get for nothing
     guess floor   share of problems that k guesses hit: what pass@k shows of a policy that knows nothing
 
+One audit for every task: the task names its cases (`audit_cases`), and one that names none is asked what can be asked of any.
 Checks with a bar must reach 99 %. Rows are named by id with a reason; no text of a problem and no gold is printed.
 """
 
 from __future__ import annotations
 
-from sage_rlvr.audit.checks import BAR, Audit, Check, Finding, others_floor, uniform_floor
-from sage_rlvr.audit.countdown import audit_countdown
-from sage_rlvr.audit.knights import audit_knights
-from sage_rlvr.audit.mathematics import audit_mathematics
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
 from sage_rlvr.audit.pages import lines_of, page_of, verify_lines, write_page
-from sage_rlvr.audit.wrong import wrong_answers
 from sage_rlvr.errors import ConfigError
-from sage_rlvr.tasks.countdown import WORLDS
-from sage_rlvr.tasks.knights_and_knaves import KnightsAndKnaves
-from sage_rlvr.tasks.math import TASKS, MathTask
+from sage_rlvr.tasks import TASKS, task_named
+from sage_rlvr.tasks.base import Task, guess_floor, verdicts
+from sage_rlvr.tasks.checks import BAR, Audit, Case, Check, Finding, duplicates, others_floor, uniform_floor
+from sage_rlvr.tasks.math import SETS, MathTask
 from sage_rlvr.tasks.prompts import FORMATS
+from sage_rlvr.tasks.wrong import wrong_answers
 from sage_rlvr.verifiers.answers import Place
 
-KNIGHTS = "knights_and_knaves"
-COUNTDOWN = "countdown"
 PAIRS = "pairs"
-NAMES = (*TASKS, KNIGHTS, f"{KNIGHTS}_strict", COUNTDOWN, PAIRS)
+NAMES = (
+    *SETS,
+    *(name for name in TASKS if name not in ("math", "jsonl", "reasoning_gym")),
+    "knights_and_knaves_strict",
+    PAIRS,
+)
 
 
-def audit(name: str, template: str | None = None, k: int = 256, answer_in: Place | None = None) -> Audit:
-    """Audit a task by its name, a .jsonl file with problem and answer, or the verifier itself on `pairs`.
+def audit(task: str | Task, template: str | None = None, k: int = 256, answer_in: Place | None = None) -> Audit:
+    """Audit a task, one by its name or a file of rows, or the verifier of mathematics itself on `pairs`.
 
-    name       one of `NAMES`; "countdown" is the world of recipes/countdown, "countdown:NAME" another one of `WORLDS`
-    template   a prompt format of `FORMATS` (default: each of them); Countdown and Knights and Knaves have one, their own
+    task       a `Task`, or a word of `sage_rlvr.tasks.task_named`; "pairs" is the verifier on answers of known verdict
+    template   a prompt format of `FORMATS` (default: each of them); for tasks of mathematics, others have one of their own
     k          guesses of the guess floors
     answer_in  read the answer elsewhere than the format asks, to see what such a mistake would cost
     """
     if k < 1:
         raise ConfigError(f"k = {k}: at least one guess is needed")
-    world = WORLDS.get("demo" if name == COUNTDOWN else name.removeprefix(f"{COUNTDOWN}:"))
-    if name in (KNIGHTS, f"{KNIGHTS}_strict", COUNTDOWN, PAIRS) or name.startswith(f"{COUNTDOWN}:"):
-        if template is not None or answer_in is not None:
-            raise ConfigError(f"{name} is asked and read in one format, its own; leave out --template and --answer-in")
-        if name == PAIRS:
-            from sage_rlvr.audit.pairs import audit_pairs  # the intervals load scipy, which no other audit needs
-
-            return audit_pairs()
-        if name.startswith(COUNTDOWN):
-            if world is None:
-                raise ConfigError(f"{name}: no such world; choose one of {', '.join(WORLDS)}")
-            return audit_countdown(name, world, k)
-        return audit_knights(name, KnightsAndKnaves(rule="published" if name == KNIGHTS else "strict"), k)
-    if name not in NAMES and not name.endswith(".jsonl"):
-        raise ConfigError(
-            f"task {name!r}: choose one of {', '.join(NAMES)}, or give a .jsonl file with problem and answer"
-        )
     if template is not None and template not in FORMATS:
         raise ConfigError(f"template {template!r}: choose one of {', '.join(FORMATS)}")
-    forms = [form for form in FORMATS.values() if template in (None, form.name)]
-    return audit_mathematics(MathTask(name), forms, k, answer_in)
+    made = task if not isinstance(task, str) or task == PAIRS else task_named(task)
+    if (template is not None or answer_in is not None) and not isinstance(made, MathTask):
+        raise ConfigError(f"{task} is asked and read in one format, its own; leave out --template and --answer-in")
+    if isinstance(made, str):
+        from sage_rlvr.audit.pairs import audit_pairs  # the intervals load scipy, which no other audit needs
+
+        return audit_pairs()
+    options: dict[str, Any] = {}
+    if isinstance(made, MathTask):
+        options = {
+            "forms": [form for form in FORMATS.values() if template in (None, form.name)],
+            "answer_in": answer_in,
+        }
+    return _audited(task if isinstance(task, str) else made.name, made, k, options)
+
+
+def _audited(name: str, task: Task, k: int, options: dict[str, Any]) -> Audit:
+    cases = getattr(task, "audit_cases", partial(_usual, task))(k, **options)
+    judge = partial(verdicts, task)
+    checks = [line for case in cases for line in (case.checks(judge) if isinstance(case, Case) else [case])]
+    told = getattr(task, "audited", None)
+    head = f"{len(task.problems('test'))} problems" if told is None else told(**options) if callable(told) else told
+    return Audit(name, f"{name}: {head}", tuple(checks))
+
+
+def _usual(task: Task, k: int) -> Iterator[Case | Check]:
+    """What can be asked of any task: its golds or its right answers, nothing at all, another problem's gold, repeated problems."""
+    problems = list(task.problems("test"))
+    golds = [(p, str(gold)) for p in problems if (gold := getattr(p, "answer", ""))]
+    if golds:
+        yield Case("gold right against itself, alone or boxed", golds, judge=partial(_alone_or_boxed, task))
+        others = [(p, golds[i - 1][1]) for i, (p, gold) in enumerate(golds) if golds[i - 1][1] != gold]
+        yield Case("", {"another's": others, "empty": [(p, "") for p in problems]}, "wrong")
+    else:
+        yield Case("", {"empty": [(p, "") for p in problems]}, "wrong")
+    if solutions := getattr(task, "solutions", None):
+        yield Case("every right answer is right", [(p, text) for p in problems for text in solutions(p)])
+    golds_of = {p.problem_id: gold for p, gold in golds}
+    yield duplicates(
+        "problems that stand once", ((p.problem_id, task.prompt(p), golds_of.get(p.problem_id, "")) for p in problems)
+    )
+    if (floor := guess_floor(task, problems, k)) is not None:
+        yield Check(f"guess floor: {k} blind guesses", floor * len(problems), len(problems))
+
+
+def _alone_or_boxed(task: Task, pairs: Any) -> Any:
+    """The better verdict of a gold as it is and in a box: the verifier may read either."""
+    both = zip(verdicts(task, pairs), verdicts(task, [(p, rf"\boxed{{{gold}}}") for p, gold in pairs]), strict=True)
+    return [boxed if boxed.right else alone for alone, boxed in both]
 
 
 __all__ = [

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from sage_rlvr.audit.checks import Audit, Check, Finding
+from sage_rlvr.tasks.checks import Audit, Check, Finding
 from sage_rlvr.tasks.datasets import completions
 from sage_rlvr.verifiers.pool import shared
 

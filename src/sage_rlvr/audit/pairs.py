@@ -18,10 +18,10 @@ from dataclasses import dataclass, replace
 from importlib.metadata import version
 from importlib.resources import files
 
-from sage_rlvr.audit.checks import Audit, Check, check_of
 from sage_rlvr.audit.peers import ABSENT, lm_eval_verdicts
 from sage_rlvr.errors import DataError
 from sage_rlvr.stats.intervals import wilson
+from sage_rlvr.tasks.checks import Audit, Check, check_of
 from sage_rlvr.verifiers import Verdict
 from sage_rlvr.verifiers.pool import Pool, shared
 
@@ -98,13 +98,7 @@ def _rates(
         (True, f"equal, called right{name}", "false wrong or undecided"),
     ):
         some = [(pair.pair_id, verdict) for pair, verdict in zip(pairs, verdicts, strict=True) if pair.right is right]
-        check = check_of(
-            said,
-            [i for i, _ in some],
-            [v for _, v in some],
-            lambda verdict, right=right: verdict.right is right,
-            bar=bar,
-        )
+        check = check_of(said, some, "right" if right else "not right", bar)
         rate = wilson(check.total - int(check.good), check.total, over="pairs")
         note = f"{miss} {100 * rate.value:.1f} % ({100 * rate.low:.1f} to {100 * rate.high:.1f})"
         found.append(replace(check, note=note, rows=check.rows if rows else ()))

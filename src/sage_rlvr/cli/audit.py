@@ -22,7 +22,7 @@ class Audit(Command):
     commits."""
 
     tasks: tyro.conf.Positional[tuple[str, ...]]
-    """Names of tasks, countdown:WORLD, .jsonl files with problem and answer, or pairs."""
+    """Names of tasks, countdown:WORLD, files of rows with a problem and an answer, recipes with a task of their own, or pairs."""
     template: str | None = None
     """The prompt format in use: sage, boxed or as_is (default: each of them)."""
     answer_in: Literal["boxed", "tag", "stated", "last_number", "anywhere"] | None = None
@@ -36,6 +36,7 @@ class Audit(Command):
 
     def execute(self, session: Session) -> int:
         from sage_rlvr.audit import audit, lines_of, write_page
+        from sage_rlvr.config import task_named
 
         if not self.tasks:
             from sage_rlvr.audit import NAMES
@@ -43,7 +44,8 @@ class Audit(Command):
             raise ConfigError(f"audit: name at least one task: {', '.join(NAMES)}, or a .jsonl file")
         found = []
         for name in self.tasks:
-            found.append(audit(name, self.template, self.k, self.answer_in))
+            made = task_named(name) if name.endswith((".yaml", ".yml")) else name
+            found.append(audit(made, self.template, self.k, self.answer_in))
             session.say(*lines_of(found[-1], self.rows))
         if self.out is not None:
             given = {

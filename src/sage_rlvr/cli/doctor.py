@@ -48,7 +48,8 @@ def _policy_facts(facts: list[tuple[str, str]]) -> bool:
     import torch
 
     from sage_rlvr.core.keys import Key
-    from sage_rlvr.models.policy import EMBEDDED, load_policy
+    from sage_rlvr.models.folders import EMBEDDED
+    from sage_rlvr.models.policy import load_policy
     from sage_rlvr.models.sampler import sample
     from sage_rlvr.models.scoring import score
 

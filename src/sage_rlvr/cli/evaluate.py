@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -94,17 +94,20 @@ class Eval(Command, ExactSettings, SampleSettings):
         from sage_rlvr.cli.records import target_of
         from sage_rlvr.evaluation.sampled_run import SampleRun
 
-        settings, run, world = SampleSettings.of(self), Path(self.what), None
+        settings, run, world, own = SampleSettings.of(self), Path(self.what), None, None
         if self.task == "countdown":
             target = target_of(self.what, self.world)
-            policy, model, world, of_run = target.name, target.model, target.world, target.run is not None
+            policy, model, own, of_run = target.name, target.model, target.task, target.run is not None
+            world = target.world if own is None else None
+            if own is not None:
+                settings = replace(settings, task=own.name, template=getattr(getattr(own, "form", None), "name", "as_is"))
         else:
             of_run = (run / "run.json").is_file()
             policy = "base" if self.what == "embedded" else run.name
             model = str(run / "policy") if of_run else self.what
         home = run / "samples" if of_run else RUNS / "samples" / policy
         store = settings.store or store_place(home, settings.store_name)
-        return SampleRun(settings=settings, policy=policy, model=model, store=store, world=world)
+        return SampleRun(settings=settings, policy=policy, model=model, store=store, world=world, own=own)
 
     def _exactly(self, session: Session) -> int:
         from sage_rlvr.cli.records import eval_lines, power_lines, print_cross_check, target_of
@@ -115,6 +118,7 @@ class Eval(Command, ExactSettings, SampleSettings):
 
         temperatures = self._temperatures(FRONTIER)
         target = target_of(self.what, self.world)
+        target.check_listed()
         stem = "evaluation" if target.run else target.name
         path = self.out or (target.run or RUNS / "evaluations") / f"{stem}-{self.split}.npz"
         with writing("record of an evaluation", path, 4 << 20):

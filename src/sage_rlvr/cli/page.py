@@ -37,6 +37,7 @@ class Report(Command):
     """Above the page."""
 
     def execute(self, session: Session) -> int:
+        from sage_rlvr.experiments.register import answers_of
         from sage_rlvr.report import build
         from sage_rlvr.results import Results
         from sage_rlvr.runs import writing
@@ -46,7 +47,9 @@ class Report(Command):
                 f"RUNS {list(self.runs)}, --show {self.show}, --k {self.k}: name one folder, run, record or store at least; "
                 "show 0 or more samples; k is 2 or more"
             )
-        page = build(Results.read(*self.runs, split=self.split, k=self.k), title=self.title, shown=self.show)
+        register = answers_of(Path(self.runs[0])) if len(self.runs) == 1 else None
+        results = Results.read(*self.runs, split=self.split, k=self.k)
+        page = build(results, title=self.title, shown=self.show, register=register)
         out = self.out or Path(f"report.{self.format}")
         with writing("report", out.parent, 8 << 20):
             written = page.write(out, self.format, self.png)

@@ -1,11 +1,11 @@
-"""What the verbs say of a recipe: its schema, world, reference and work; and recipes made from the authors' files."""
+"""`show`, `import-config`, `recipes` and `parts`: what a recipe means, and recipes made from the authors' files."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, ClassVar
 
 import tyro
 
@@ -18,11 +18,50 @@ from sage_rlvr.config import (
     WorldConfig,
     decode,
     load,
+    load_config,
     parse_yaml,
     to_yaml,
 )
 from sage_rlvr.errors import ConfigError, suggest
 from sage_rlvr.registry import kinds, registry_of
+
+
+@dataclass(frozen=True)
+class Show(Command):
+    """Print a resolved recipe and the objective that it really optimizes."""
+
+    edits_recipe: ClassVar[bool] = True
+
+    recipe: tyro.conf.Positional[Path]
+    """A recipe file, or the name of a shipped one."""
+
+    def execute(self, session: Session) -> int:
+        config = load_config(schema_of(load(self.recipe, session.edits)), self.recipe, session.edits)
+        session.say(*recipe_lines(config))
+        if isinstance(config, TrainConfig) and config.data is None:
+            session.say("\n" + world_line(config.world))
+        return 0
+
+
+@dataclass(frozen=True)
+class ImportConfig(Command):
+    """Turn the train_config.yaml of SAGE's authors into recipes.
+
+    It says line by line what the file did not mean."""
+
+    source: tyro.conf.Positional[Path]
+    """Their file."""
+    out: Annotated[Path | None, tyro.conf.arg(aliases=["-o"])] = None
+    """Where the recipe goes (default: the terminal); the SFT recipe, where there is one, goes beside it as NAME-sft.yaml."""
+    plain: bool = False
+    """As their train_grpo reads the file: without the guide."""
+
+    def execute(self, session: Session) -> int:
+        texts, findings, missing = import_recipes(self.source, self.out, self.plain)
+        if self.out is None:
+            session.say(*texts)
+        session.note(*findings, *missing)
+        return 0
 
 
 @dataclass(frozen=True)
@@ -112,30 +151,18 @@ def check_verb(recipe: Path, tree: Mapping[str, Any], verb: str) -> None:
 
 
 def recipe_lines(config: TrainConfig | FinetuneConfig | SftConfig) -> list[str]:
-    """The resolved recipe, and of an RL recipe its objective and what its reference is loaded from."""
+    """The resolved recipe, and of an RL recipe its objective and what its reference is loaded from.
+
+    ConfigError where its guide can never fire on the policy, as far as the policy's config.json is here.
+    """
+    from sage_rlvr.models.folders import vocabulary_of
+    from sage_rlvr.training.watch import check_vocabulary
+
     lines = [to_yaml(config).rstrip()]
     if isinstance(config, TrainConfig):
+        check_vocabulary(config.method, vocabulary_of(config.model))
         lines += ["\n" + config.method.describe(), "\n" + reference_line(config)]
     return lines
-
-
-def loop_lines(config: TrainConfig | FinetuneConfig | SftConfig) -> list[str]:
-    """What a dry run says of a recipe that the engines of this package run: counts."""
-    unknown = "memory and hours are estimated for the engine trl alone"
-    if not isinstance(config, TrainConfig):
-        return [
-            "Work",
-            f"  {getattr(config, 'steps', 0):,} optimiser steps of {config.batch_size:,} examples",
-            f"  {unknown}",
-        ]
-    rollout, updates = config.rollout, config.updates.epochs * config.updates.minibatches
-    completions = config.steps * rollout.completions
-    return [
-        "Work",
-        f"  {config.steps:,} rollouts of {rollout.completions:,} completions, {config.steps * updates:,} optimiser steps",
-        f"  {completions:,} completions of at most {rollout.max_new_tokens:,} tokens",
-        f"  {unknown}",
-    ]
 
 
 def import_recipes(source: Path, out: Path | None, plain: bool) -> tuple[list[str], list[str], list[str]]:

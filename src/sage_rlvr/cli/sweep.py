@@ -33,8 +33,8 @@ class Sweep(Command):
 
     def execute(self, session: Session) -> int:
         from sage_rlvr.experiments import sweep
+        from sage_rlvr.report import write_summary
         from sage_rlvr.results import Results, compare
-        from sage_rlvr.results.render import write_summary
 
         planned = sweep.plan(self.matrix, self.out or RUNS / self.matrix.stem)
         session.say(*sweep.dry_lines(planned))
@@ -78,8 +78,8 @@ class Demo(Command):
         from sage_rlvr.cli.compare import write_page
         from sage_rlvr.cli.records import print_cross_check
         from sage_rlvr.experiments import demo, sweep
+        from sage_rlvr.report import write_summary
         from sage_rlvr.results import Results, compare
-        from sage_rlvr.results.render import write_summary
 
         planned = demo.plan(self.out, self.seeds, self.arms, session.edits, self.problems, powers=self.power_frontier)
         workers, clock = _workers(self.workers), [time.monotonic()]

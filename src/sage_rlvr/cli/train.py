@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar
@@ -31,18 +32,22 @@ class FromRecipe(Command):
     """Run directory (default runs/<recipe name>, of train runs/<recipe name>-s<seed>). The same directory again continues."""
     quiet: bool = False
     """No progress; metrics.jsonl has everything."""
+    report_to: tuple[str, ...] = ()
+    """Send the metrics to these trackers too: trackio, wandb, tensorboard (the recipe's report_to)."""
     dry_run: bool = False
-    """Print what the recipe means and needs (engine trl: memory and hours); no weights, no network."""
-    devices: int = 1
-    """Of the dry run: GPUs."""
-    gpu: str = "h200"
-    """Of the dry run: their kind (h200, h100, a100, a100-40, l40s, rtx4090)."""
+    """Print what the recipe means, and counts of its steps, tokens, forward passes and bytes; no weights, no network."""
+    devices: Annotated[int | None, tyro.conf.arg(help="Not read any more; goes with version 0.3.")] = None
+    gpu: Annotated[str | None, tyro.conf.arg(help="Not read any more; goes with version 0.3.")] = None
+    mean_tokens: Annotated[int | None, tyro.conf.arg(help="Not read any more; goes with version 0.3.")] = None
 
-    def is_dry(self) -> bool:
-        """Whether to say only what would be done; a setting of the dry run without it is refused."""
-        given = self.changed("devices", "gpu", "mean_tokens")
-        if given and not self.dry_run:
-            raise ConfigError(f"{given}: settings of --dry-run; a run takes the devices that its launcher gives it")
+    def edits(self, session: Session) -> list[tuple[str, str]]:
+        """The edits of the recipe, --report-to among them."""
+        return session.edits + ([("report_to", f"[{', '.join(self.report_to)}]")] if self.report_to else [])
+
+    def is_dry(self, session: Session) -> bool:
+        """Whether to say only what would be done."""
+        if given := self.changed("devices", "gpu", "mean_tokens"):
+            session.note(f"{given}: not read any more; a dry run prints counts, and what a device needs is measured")
         return self.dry_run
 
 
@@ -54,33 +59,22 @@ class Train(FromRecipe):
 
     fork: bool = False
     """Continue a run although its recipe or the installed versions changed."""
-    mean_tokens: int | None = None
-    """Of the dry run: tokens of an average completion (default: half of rollout.max_new_tokens)."""
 
     def execute(self, session: Session) -> int:
         """Train, or say what a dry run says."""
-        from sage_rlvr.cli.recipes import check_verb, loop_lines, recipe_lines
+        from sage_rlvr.cli.recipes import check_verb
         from sage_rlvr.config import TrainConfig, load, load_config
 
-        check_verb(self.recipe, load(self.recipe, session.edits), "train")
-        dry = self.is_dry()
-        config = load_config(TrainConfig, self.recipe, session.edits)
-        if not dry:
-            return self._train(config, session)
-        session.say(*recipe_lines(config), "")
-        if config.engine.name == "trl":
-            from sage_rlvr.training.trl.dry_run import train_lines
-
-            session.say(*train_lines(config, self.devices, self.gpu, self.mean_tokens))
-        else:
-            session.say(*loop_lines(config))
-        return 0
+        check_verb(self.recipe, load(self.recipe, self.edits(session)), "train")
+        config = load_config(TrainConfig, self.recipe, self.edits(session))
+        return _say_dry(config, session) if self.is_dry(session) else self._train(config, session)
 
     def _train(self, config: TrainConfig, session: Session) -> int:
         from sage_rlvr.config import dump
         from sage_rlvr.models.policy import run_facts
         from sage_rlvr.progress import Silent, Terminal
         from sage_rlvr.runs import RunDir
+        from sage_rlvr.training.problems import files_of
 
         directory = self.run or RUNS / f"{self.recipe.stem}-s{config.seed}"
         on_trl = config.engine.name == "trl"
@@ -88,20 +82,18 @@ class Train(FromRecipe):
             return 0 if _on_trl(config, None, directory, Silent(), _unheard) == config.steps else 1
         if not self.quiet:
             session.note(config.method.describe())
-        progress = Silent() if self.quiet else Terminal(directory.name)
+        progress: Reporter = Silent() if self.quiet else Terminal(directory.name)
         facts = run_facts(config)
-        if config.data is not None:
-            from sage_rlvr.training.trl.data import facts as facts_of_rows
-
-            facts["data"] = facts_of_rows(config.data)
-        with RunDir.open(directory, dump(config), kind="train", fork=self.fork, data=facts) as run:
+        if files := files_of(config):
+            facts["data"] = files
+        with closing(progress), RunDir.open(directory, dump(config), kind="train", fork=self.fork, data=facts) as run:
             if on_trl:
                 reached = _on_trl(config, run, directory, progress, _unheard if self.quiet else session.note)
             else:
                 from sage_rlvr.training.loop import train
 
                 reached = train(config, run, progress)
-        return _ended(reached, config.steps, f"policy in {directory / 'policy'}", directory, session)
+        return _ended(reached, config.steps, f"policy in {directory / 'policy'}", directory, progress, session)
 
 
 @dataclass(frozen=True)
@@ -116,23 +108,15 @@ class Sft(FromRecipe):
 
     def execute(self, session: Session) -> int:
         """Train, or say what a dry run says."""
-        from sage_rlvr.cli.recipes import check_verb, loop_lines, recipe_lines, schema_of
+        from sage_rlvr.cli.recipes import check_verb, schema_of
         from sage_rlvr.config import FinetuneConfig, SftConfig, load, load_config
 
-        check_verb(self.recipe, tree := load(self.recipe, session.edits), "sft")
-        dry = self.is_dry()
+        check_verb(self.recipe, tree := load(self.recipe, self.edits(session)), "sft")
         schema = FinetuneConfig if schema_of(tree) is FinetuneConfig else SftConfig
-        config = load_config(schema, self.recipe, session.edits)
-        if not dry:
-            return (self._finetune if isinstance(config, FinetuneConfig) else self._from_scratch)(config, session)
-        session.say(*recipe_lines(config), "")
-        if isinstance(config, FinetuneConfig):
-            from sage_rlvr.training.trl.dry_run import finetune_lines
-
-            session.say(*finetune_lines(config, self.devices, self.gpu))
-        else:
-            session.say(*loop_lines(config))
-        return 0
+        config = load_config(schema, self.recipe, self.edits(session))
+        if self.is_dry(session):
+            return _say_dry(config, session)
+        return (self._finetune if isinstance(config, FinetuneConfig) else self._from_scratch)(config, session)
 
     def _from_scratch(self, config: SftConfig, session: Session) -> int:
         """A small policy from generated solutions."""
@@ -142,9 +126,10 @@ class Sft(FromRecipe):
         from sage_rlvr.training.sft import train_sft
 
         directory, out = self._places()
-        with RunDir.open(directory, dump(config), kind="sft") as run:
-            reached = train_sft(config, run, out, Silent() if self.quiet else Terminal("sft"))
-        return _ended(reached, config.steps, f"policy in {out}", directory, session)
+        progress: Reporter = Silent() if self.quiet else Terminal("sft")
+        with closing(progress), RunDir.open(directory, dump(config), kind="sft") as run:
+            reached = train_sft(config, run, out, progress)
+        return _ended(reached, config.steps, f"policy in {out}", directory, progress, session)
 
     def _finetune(self, config: FinetuneConfig, session: Session) -> int:
         """An existing model on rows of a data set, by TRL."""
@@ -160,14 +145,22 @@ class Sft(FromRecipe):
             found = finetune(config, None, directory, out, progress=Silent(), say=_unheard)
             return 0 if found.step == found.total else 1
         say = _unheard if self.quiet else session.note
-        progress = Silent() if self.quiet else Terminal("sft")
-        with RunDir.open(directory, dump(config), kind="sft", data=run_facts(config)) as run:
+        progress: Reporter = Silent() if self.quiet else Terminal("sft")
+        with closing(progress), RunDir.open(directory, dump(config), kind="sft", data=run_facts(config)) as run:
             found = finetune(config, run, directory, out, progress=progress, say=say)
-        return _ended(found.step, found.total, f"policy in {out}", directory, session)
+        return _ended(found.step, found.total, f"policy in {out}", directory, progress, session)
 
     def _places(self) -> tuple[Path, Path]:
         directory = self.run or RUNS / self.recipe.stem
         return directory, self.out or directory / "policy"
+
+
+def _say_dry(config: TrainConfig | FinetuneConfig | SftConfig, session: Session) -> int:
+    from sage_rlvr.cli.recipes import recipe_lines
+    from sage_rlvr.training.dry_run import dry_run_lines
+
+    session.say(*recipe_lines(config), "", *dry_run_lines(config))
+    return 0
 
 
 def _unheard(line: object) -> None:
@@ -197,9 +190,12 @@ def _on_trl(
     return train(config, run, directory, progress, say)
 
 
-def _ended(reached: int, wanted: int, result: str, directory: Path, session: Session) -> int:
+def _ended(reached: int, wanted: int, result: str, directory: Path, progress: Reporter, session: Session) -> int:
     if reached < wanted:
         session.note(f"stopped after step {reached} of {wanted}, saved in {directory}; the same command continues")
         return 1
-    session.note(f"done: {wanted} steps, {result}")
+    if progress.first >= wanted:
+        session.note(f"nothing was left to do: all {wanted} steps were there, {result}")
+    else:
+        session.note(f"done: {wanted} steps, {result}")
     return 0

@@ -12,14 +12,17 @@ from typing import Any
 import numpy as np
 import torch
 
-from sage_rlvr.config import WorldConfig, decode, dump
+from sage_rlvr.config import DataConfig, WorldConfig, build, decode, task_of_data
 from sage_rlvr.errors import ConfigError, DataError, suggest
 from sage_rlvr.evaluation.exact import probabilities, sampled_counts, solution_logps
 from sage_rlvr.evaluation.normalizers import log_normalizers
 from sage_rlvr.evaluation.record import Record
-from sage_rlvr.models.policy import EMBEDDED, load_policy, weights_hash
+from sage_rlvr.models.folders import EMBEDDED
+from sage_rlvr.models.policy import load_policy, weights_hash
 from sage_rlvr.runs import versions
 from sage_rlvr.stats.intervals import wilson
+from sage_rlvr.tasks.base import Task
+from sage_rlvr.tasks.countdown import Countdown
 from sage_rlvr.tasks.countdown.expressions import expressions_over
 
 FRONTIER = (0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.15, 1.3)
@@ -28,12 +31,24 @@ EVALUATION_SEED = 1  # of the problems; training draws its own with world.data_s
 
 @dataclass(frozen=True)
 class Target:
-    """What is to be evaluated: a name for tables, the model to load, its world, and the run it came from (or None)."""
+    """What is to be evaluated: a name for tables, the model to load, its world, and the run it came from (or None).
+
+    task: what the run was trained on, where that is no Countdown world; then only samples tell.
+    """
 
     name: str
     model: str
     world: WorldConfig
     run: Path | None = None
+    task: Task | None = None
+
+    def check_listed(self) -> None:
+        """ConfigError where the right completions of the run's own task cannot be listed."""
+        if self.task is not None:
+            raise ConfigError(
+                f"{self.run} was trained on {self.task.name}, whose right completions cannot be listed; evaluate it by sampling: "
+                f"{suggest('eval', self.run, '--samples', 64)}, or on another --task"
+            )
 
 
 def resolve(what: str, world: WorldConfig | None = None) -> Target:
@@ -49,15 +64,18 @@ def resolve(what: str, world: WorldConfig | None = None) -> Target:
                 f"{path}: no policy/ in this {kind} run; if it has not finished, continue it with: "
                 f"{suggest(kind, 'RECIPE', '--run', path)}{elsewhere}"
             )
-        if config.get("data") and world is None:
-            rows = config["data"]
-            raise ConfigError(
-                f"{path} was trained on {rows['path']}, whose right completions cannot be listed; evaluate it by sampling: "
-                + suggest("eval", path, "--samples", 64, "--task", rows["path"], "--template", rows["prompt"])
-            )
-        own = decode(WorldConfig, config["world"])
-        return Target(path.name, str(path / "policy"), world or own, path)
+        task = None if world is not None else own_task(config)
+        own = WorldConfig.of(task) if isinstance(task, Countdown) else decode(WorldConfig, config.get("world") or {})
+        task = None if isinstance(task, Countdown) else task
+        return Target(path.name, str(path / "policy"), world or own, path, task)
     return Target("base" if what == EMBEDDED else path.name, what, world or demo_world())
+
+
+def own_task(config: Mapping[str, Any]) -> Task | None:
+    """The task of a run's recorded recipe; None where it was trained on its `world`."""
+    if config.get("data"):
+        return task_of_data(decode(DataConfig, config["data"]))
+    return build("task", config["task"]) if config.get("task") else None
 
 
 def demo_world() -> WorldConfig:
@@ -93,12 +111,13 @@ def evaluate(
             f"problems = {problems}, temperatures = {tuple(temperatures)}: give at least one of each, and every "
             "temperature above 0 (0.05 is all but greedy)"
         )
+    target.check_listed()
     torch.set_num_threads(threads)
     model, tokens = load_policy(target.model)
     task = target.world.build()
-    chosen = evaluation_problems(task, split, seed, problems, draw)
+    chosen = task.draw(split, seed, problems, draw)
     began = time.perf_counter()
-    ids = [task.problem_id(p) for p in chosen]
+    ids = [p.problem_id for p in chosen]
     once = {name: problem for name, problem in zip(ids, chosen, strict=True)}  # a problem drawn twice is scored once
     scored = solution_logps(model, tokens, task, list(once.values()), tuple(temperatures), progress)
     place = {name: i for i, name in enumerate(once)}
@@ -122,32 +141,17 @@ def evaluate(
     return Record(meta, logps, norms)
 
 
-DRAWS = ("law", "census")
-
-
-def evaluation_problems(task: Any, split: str, seed: int, n: int, draw: str) -> list[Any]:
-    """What is evaluated. "law": n independent draws from the world's own distribution, restricted to the split, repeats
-    kept, so that the mean over them estimates the world's mean and an interval over them holds. "census": n problems drawn
-    without replacement from all problems of the split, each equally likely: the many hard ones weigh more.
-    """
-    if draw == "law":
-        return task.problems(split, seed, n, distinct=False)
-    if draw == "census":
-        return task.sample_of_census(split, seed, n)
-    raise DataError(f"draw {draw!r}: choose one of {', '.join(DRAWS)}")
-
-
 def guess_floor(target: Target, record: Record, k: int) -> float:
     """pass@k of uniform guesses among all expressions: mean over the record's problems of 1 - (1 - right / expressions)^k."""
     meta, rows = record.meta, next(iter(record.logps.values()))
-    chosen = evaluation_problems(target.world.build(), meta["split"], meta["seed"], record.problems, meta["draw"])
+    chosen = target.world.build().draw(meta["split"], meta["seed"], record.problems, meta["draw"])
     shares = [len(row) / expressions_over(problem.numbers) for row, problem in zip(rows, chosen, strict=True)]
     return float(np.mean([1 - (1 - share) ** k for share in shares]))
 
 
 def world_identity(world: WorldConfig) -> dict[str, Any]:
     """What decides the evaluation problems: the world without the size and seed of its training pool."""
-    return {k: v for k, v in json.loads(json.dumps(dump(world))).items() if k not in ("train_problems", "data_seed")}
+    return world.build().identity
 
 
 def cross_check(
@@ -160,7 +164,7 @@ def cross_check(
     """
     model, tokens = load_policy(target.model)
     task = target.world.build()
-    chosen = evaluation_problems(task, record.meta["split"], record.meta["seed"], record.problems, record.meta["draw"])[
+    chosen = task.draw(record.meta["split"], record.meta["seed"], record.problems, record.meta["draw"])[
         :problems
     ]
     counts = sampled_counts(model, tokens, task, chosen, n=n, max_new_tokens=max_new_tokens, seed=seed)

@@ -15,9 +15,11 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from sage_rlvr.core.keys import Key
-from sage_rlvr.models.policy import TextTask, Tokens
+from sage_rlvr.errors import ConfigError
+from sage_rlvr.models.policy import Tokens
 from sage_rlvr.models.sampler import sample
 from sage_rlvr.models.scoring import completion_logits
+from sage_rlvr.tasks.base import Task
 
 ROWS_PER_CHUNK = 512
 
@@ -26,7 +28,7 @@ ROWS_PER_CHUNK = 512
 def solution_logps(
     model: PreTrainedModel,
     tokens: Tokens,
-    task: TextTask,
+    task: Task,
     problems: Sequence[object],
     temperatures: Sequence[float] = (1.0,),
     progress: Callable[[int], None] = lambda n: None,
@@ -38,7 +40,7 @@ def solution_logps(
     model.eval()
     found: dict[float, list[np.ndarray]] = {t: [] for t in temperatures}
     for chunk, solutions in _chunks(task, problems):
-        prompts = [tokens.encode_prompt(task.render(p)) for p in chunk]
+        prompts = [tokens.encode_prompt(task.prompt(p)) for p in chunk]
         # Any of the end tokens ends a completion, so a right text is as likely as all of its ends together.
         rows = [[*tokens.encode(s), end] for listed in solutions for s in listed for end in tokens.eos_ids]
         counts = [len(listed) * len(tokens.eos_ids) for listed in solutions]
@@ -50,13 +52,18 @@ def solution_logps(
     return found
 
 
-def _chunks(task: TextTask, problems: Sequence[object]):  # type: ignore[no-untyped-def]
+def _chunks(task: Task, problems: Sequence[object]):  # type: ignore[no-untyped-def]
     """Consecutive problems with about `ROWS_PER_CHUNK` right completions together."""
+    listed = getattr(task, "solutions", None)
+    if listed is None:
+        raise ConfigError(
+            f"task {task.name}: its right completions cannot be listed; evaluate it by sampling: --samples 64"
+        )
     chunk: list[object] = []
     solutions: list[list[str]] = []
     for problem in problems:
         chunk.append(problem)
-        solutions.append(task.solutions(problem))
+        solutions.append(listed(problem))
         if sum(map(len, solutions)) >= ROWS_PER_CHUNK:
             yield chunk, solutions
             chunk, solutions = [], []
@@ -96,7 +103,7 @@ def probabilities(logps: Sequence[np.ndarray]) -> np.ndarray:
 def sampled_counts(
     model: PreTrainedModel,
     tokens: Tokens,
-    task: TextTask,
+    task: Task,
     problems: Sequence[object],
     *,
     n: int,
@@ -108,7 +115,7 @@ def sampled_counts(
     counts = np.zeros(len(problems), dtype=np.int64)
     key = Key(seed).fold("evaluation")
     for i, problem in enumerate(problems):
-        prompt = tokens.encode_prompt(task.render(problem))
+        prompt = tokens.encode_prompt(task.prompt(problem))
         rollout = sample(
             model,
             [prompt],

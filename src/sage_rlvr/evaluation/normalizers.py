@@ -16,7 +16,8 @@ from transformers import PreTrainedModel
 
 from sage_rlvr.errors import DataError
 from sage_rlvr.models.completions import Enumerated, enumerate_completions
-from sage_rlvr.models.policy import TextTask, Tokens
+from sage_rlvr.models.policy import Tokens
+from sage_rlvr.tasks.base import Task
 
 Floats = NDArray[np.float64]
 
@@ -27,7 +28,7 @@ MOST_STATES = 40_000
 def log_normalizers(
     model: PreTrainedModel,
     tokens: Tokens,
-    task: TextTask,
+    task: Task,
     problems: Sequence[object],
     powers: Sequence[float],
     *,
@@ -49,7 +50,7 @@ def log_normalizers(
         )
     rows: dict[float, list[tuple[float, float]]] = {float(power): [] for power in powers}
     for problem in problems:
-        listed = _listed(model, tokens, tokens.encode_prompt(task.render(problem)), max_new_tokens, floor, most_states)
+        listed = _listed(model, tokens, tokens.encode_prompt(task.prompt(problem)), max_new_tokens, floor, most_states)
         for power, found in rows.items():
             found.append(_bounds(listed, power))
         progress(1)

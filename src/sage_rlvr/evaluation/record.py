@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import zipfile
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from sage_rlvr.errors import DataError, suggest
+from sage_rlvr.runs.files import replacing
 
 FORMAT = 1
 # What two records must share to be compared problem by problem.
@@ -55,15 +55,9 @@ def save_record(record: Record, path: str | Path) -> Path:
     meta = json.dumps({"format": FORMAT, **record.meta}, allow_nan=False)
     powers = sorted(record.norms)
     tempered = {"powers": np.array(powers), "norms": np.stack([record.norms[p] for p in powers])} if powers else {}
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.stem}.partial.npz")
-    try:
-        np.savez_compressed(
-            partial, meta=np.array(meta), temperatures=np.array(temperatures), offsets=offsets, logps=flat, **tempered
-        )
-        os.replace(partial, path)
-    finally:
-        partial.unlink(missing_ok=True)
+    arrays = {"meta": np.array(meta), "temperatures": np.array(temperatures), "offsets": offsets, "logps": flat}
+    with replacing(path) as temporary:
+        np.savez_compressed(temporary, **arrays, **tempered)
     return path
 
 

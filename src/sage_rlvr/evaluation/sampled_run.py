@@ -17,17 +17,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from sage_rlvr.config import WorldConfig
+from sage_rlvr.config import WorldConfig, task_named
 from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.evaluation.sample_report import GUIDED, SCORED, arrays, cell
 from sage_rlvr.evaluation.sampled_tasks import (
-    COUNTDOWN,
-    SAMPLED_TASKS,
+    Chosen,
     Prompt,
-    SampledTask,
-    countdown,
-    knights_and_knaves,
-    mathematics,
+    choose,
     prompts_of,
 )
 from sage_rlvr.evaluation.sampling import Evaluation, Scorer, check_window, guide_of
@@ -38,10 +34,11 @@ from sage_rlvr.models.policy import Tokens, load_policy, load_tokens, weights_ha
 from sage_rlvr.runs import versions
 from sage_rlvr.stats.intervals import mean_interval
 from sage_rlvr.stats.samples.spectrum import effective_rank
+from sage_rlvr.tasks.base import Task
+from sage_rlvr.tasks.countdown import Countdown
 
 WIDE = 64  # samples per chunk for the CPU sampler, where as many are asked for: a third faster than twice 32
 UNKNOWN = "revision unknown"
-KNIGHTS_TASKS = ("knights_and_knaves", "knights_and_knaves_strict")
 Counting = Callable[[int], AbstractContextManager[Callable[[int], None]]]
 
 
@@ -49,7 +46,8 @@ Counting = Callable[[int], AbstractContextManager[Callable[[int], None]]]
 class SampleRun:
     """Settings, and what they are settings for.
 
-    policy: its name in the store; model: its folder, Hub id or "embedded"; store: the folder; world: of Countdown.
+    policy: its name in the store; model: its folder, Hub id or "embedded"; store: the folder; world: of Countdown; own: what a
+    run was trained on, in place of the settings' task.
     """
 
     settings: SampleSettings
@@ -57,26 +55,22 @@ class SampleRun:
     model: str
     store: Path
     world: WorldConfig | None = None
+    own: Task | None = None
     threads: int = 1
 
-    def build_task(self) -> SampledTask:
+    def build_task(self) -> Chosen:
         """The task with its problems. ConfigError for an unknown one, or without a world for Countdown."""
         asked = self.settings
         if asked.problems is not None and asked.problems < 1:
             raise ConfigError(f"--problems {asked.problems}: at least one problem is needed")
-        if asked.task == COUNTDOWN:
+        task = self.own
+        if task is None and asked.task == Countdown.name:
             if self.world is None:
                 raise ConfigError("task countdown: needs a world; evaluate a run, or give --world")
-            many = 300 if asked.problems is None else asked.problems
-            return countdown(self.world, asked.split, many, asked.seed, asked.draw)
-        if asked.task in KNIGHTS_TASKS:
-            return knights_and_knaves(asked.problems, strict=asked.task.endswith("_strict"))
-        if asked.task not in SAMPLED_TASKS and not asked.task.endswith(".jsonl"):
-            known = ", ".join([*SAMPLED_TASKS, KNIGHTS_TASKS[1]])
-            raise ConfigError(f"--task {asked.task}: choose one of {known}, or give a .jsonl file")
-        return mathematics(asked.task, asked.template, asked.problems)
+            task = self.world.build()
+        return choose(task or task_named(asked.task, asked.template), asked.split, asked.seed, asked.problems, asked.draw)
 
-    def decoding(self, task: SampledTask) -> Decoding:
+    def decoding(self, task: Chosen) -> Decoding:
         """The preset, as this generator has it."""
         asked = self.settings
         limit = task.max_new_tokens if asked.max_new_tokens is None else asked.max_new_tokens
@@ -106,7 +100,7 @@ class SampleRun:
             raise ConfigError(f"--dtype {asked}: choose auto, float32, bfloat16 or float16")
         return asked
 
-    def identity(self, task: SampledTask, template_hash: str, commit: str | None = None) -> Identity:
+    def identity(self, task: Chosen, template_hash: str, commit: str | None = None) -> Identity:
         """What a store of this evaluation holds to: the settings that decide its numbers, and hashes of the rest.
 
         The base that scores and the guide of q stand with the versions: another one is noted, in each row too, and no other
@@ -145,7 +139,7 @@ def _short(hashes: str) -> str:
     return hashes if hashes.startswith("hub:") else sha256(hashes.encode()).hexdigest()
 
 
-def sample_into_store(run: SampleRun, counting: Counting) -> tuple[SampleStore, SampledTask]:
+def sample_into_store(run: SampleRun, counting: Counting) -> tuple[SampleStore, Chosen]:
     """Draw what is missing, and score under `score_base` what has no log-probs of it, drawn long ago or now.
 
     counting(total): a context whose value is told of samples that are there. Returns the store, to be read, and the task.
@@ -176,7 +170,7 @@ def sample_into_store(run: SampleRun, counting: Counting) -> tuple[SampleStore, 
     return store, task
 
 
-def _agreeing(folder: Path, identity: Identity, task: SampledTask) -> SampleStore:
+def _agreeing(folder: Path, identity: Identity, task: Chosen) -> SampleStore:
     """The store of this identity; its refusal says in words what other hashes of problems or weights mean."""
     try:
         return SampleStore.open(folder, identity)
@@ -191,7 +185,7 @@ def _agreeing(folder: Path, identity: Identity, task: SampledTask) -> SampleStor
     raise ConfigError(said)
 
 
-def _lacks(run: SampleRun, task: SampledTask) -> bool:
+def _lacks(run: SampleRun, task: Chosen) -> bool:
     """Whether anything is to be drawn; where not, neither the policy's weights nor a generator are needed."""
     if not is_store(run.store):
         return True
@@ -229,7 +223,7 @@ def commit_of(model: str, engine: Engine) -> str:
     return Path(found).parent.name if isinstance(found, str) else UNKNOWN
 
 
-def verify_again(run: SampleRun) -> tuple[SampleStore, SampledTask, int]:
+def verify_again(run: SampleRun) -> tuple[SampleStore, Chosen, int]:
     """Judge every sample of the store by today's verifier, offline. Returns how many were judged anew."""
     task = run.build_task()
     with SampleStore.open(run.store) as store:
@@ -243,7 +237,7 @@ def verify_again(run: SampleRun) -> tuple[SampleStore, SampledTask, int]:
 
 
 @torch.no_grad()
-def rank_line(run: SampleRun, store: SampleStore, task: SampledTask) -> str:
+def rank_line(run: SampleRun, store: SampleStore, task: Chosen) -> str:
     """Effective rank of the policy's last hidden states over the tokens of each problem's first sample, mean over problems."""
     rows = store.table(("problem", "sample", "token_ids"), problems=list(task.problems), n=1)
     if rows["token_ids"].null_count:

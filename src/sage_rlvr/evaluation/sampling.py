@@ -22,7 +22,7 @@ from sage_rlvr.core.guides import GUIDES, Guide
 from sage_rlvr.core.keys import Key
 from sage_rlvr.core.signals import Signals
 from sage_rlvr.errors import ConfigError
-from sage_rlvr.evaluation.sampled_tasks import Prompt, SampledTask
+from sage_rlvr.evaluation.sampled_tasks import Chosen, Prompt
 from sage_rlvr.evaluation.store import Chunk, Identity, Sample, SampleStore, prompt_hash
 from sage_rlvr.models.generation import Generation, Generator, Request
 from sage_rlvr.models.policy import Tokens
@@ -96,7 +96,7 @@ def q_of(guide: Guide, rows: Sequence[Generation], numbers: Sequence[int], seed:
 class Evaluation:
     """What draws and judges: `run` fills a store with it."""
 
-    task: SampledTask
+    task: Chosen
     prompts: Mapping[str, Prompt]
     generator: Generator
     scorer: Scorer | None = None

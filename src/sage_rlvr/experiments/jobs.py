@@ -23,10 +23,10 @@ from typing import Any
 
 from sage_rlvr.config import TrainConfig, WorldConfig, dump
 from sage_rlvr.errors import ConfigError, DataError, SageError
-from sage_rlvr.evaluation.evaluate import EVALUATION_SEED, FRONTIER, evaluation_problems, world_identity
+from sage_rlvr.evaluation.evaluate import EVALUATION_SEED, FRONTIER, world_identity
 from sage_rlvr.evaluation.record import Record, load_record
 from sage_rlvr.models.policy import run_facts, weights_hash
-from sage_rlvr.runs import differences
+from sage_rlvr.runs import binding, differences
 
 POLL_SECONDS = 0.5
 STOP_SECONDS = 20.0
@@ -76,7 +76,7 @@ class Job:
     def _other_settings(self) -> dict[str, tuple[Any, Any]]:
         """Differences of the run that stands here. A local policy is known by its weights, wherever its folder lies."""
         facts = self.facts()
-        found = differences(facts["config"], as_read_back(dump(self.config)))
+        found = differences(binding(facts["config"]), binding(as_read_back(dump(self.config))))
         data = differences({"data": facts["data"]}, as_read_back({"data": run_facts(self.config)}))
         data = {place: pair for place, pair in data.items() if "(absent)" not in pair}  # what only one version notes
         if not data and "model_sha256" in facts["data"]:
@@ -273,10 +273,10 @@ class Exact:
             )
         world = self.world.build()
         try:
-            chosen = evaluation_problems(world, self.split, EVALUATION_SEED, self.problems, self.draw)
+            chosen = world.draw(self.split, EVALUATION_SEED, self.problems, self.draw)
         except DataError as error:
             raise ConfigError(f"--problems {self.problems}: {error}") from error
-        return [world.problem_id(p) for p in chosen]
+        return [p.problem_id for p in chosen]
 
     def kept(self, path: Path, model: str) -> Record | None:
         """The record at `path` if it is whole, of these weights and problems and has these temperatures; else it is to be made."""

@@ -22,6 +22,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from scipy import stats
 
@@ -29,7 +30,7 @@ from sage_rlvr.config import decode, parse_yaml
 from sage_rlvr.errors import DataError
 from sage_rlvr.results import Results, compare
 from sage_rlvr.results.metric import known_metrics
-from sage_rlvr.results.tables import table
+from sage_rlvr.results.tables import Table, table
 from sage_rlvr.stats.comparison import signed
 from sage_rlvr.stats.intervals import Interval
 
@@ -128,8 +129,24 @@ def pooled_seeds(parts: Sequence[Interval]) -> Interval:
     return Interval(value=mean, low=mean - reach, high=mean + reach, level=level, over=parts[0].over, n=n)
 
 
+def answers_of(folder: Path) -> dict[str, Any] | None:
+    """{"rule", "table"} of the questions that this folder raised or answers, from the register in it or beside it; None where
+    there are none."""
+    for place in (folder, folder.parent):
+        if (file := place / "register.yaml").is_file():
+            sets = {one: {one.question.raised_by.results, one.question.asked_of.results} for one in answers(file)}
+            found = [one for one, named in sets.items() if place == folder or folder.resolve().name in named]
+            return {"rule": RULE, "table": register_table(found)} if found else None
+    return None
+
+
 def register_lines(found: Sequence[Answer]) -> list[str]:
     """The register as a Markdown table, and its rule."""
+    return [register_table(found).markdown(), "", RULE]
+
+
+def register_table(found: Sequence[Answer]) -> Table:
+    """One row per question."""
     columns = {
         "question": lambda one: f"{one.question.question}: {one.question.metric}",
         "set that raised it (selected)": lambda one: (
@@ -141,7 +158,7 @@ def register_lines(found: Sequence[Answer]) -> list[str]:
         "answer": lambda one: one.outcome,
         "all seeds together": lambda one: one.question.apart or _cell(one.together, one.question.metric),
     }
-    return [table(columns, found).markdown(), "", RULE]
+    return table(columns, found)
 
 
 def _cell(found: Interval | None, metric: str) -> str:

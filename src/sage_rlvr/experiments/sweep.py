@@ -44,12 +44,13 @@ from sage_rlvr.experiments.design import (
     world_named,
 )
 from sage_rlvr.experiments.jobs import Exact, Job, Task, as_read_back, run_tasks
-from sage_rlvr.models.policy import EMBEDDED, weights_hash
+from sage_rlvr.models.folders import EMBEDDED
+from sage_rlvr.models.policy import weights_hash
 from sage_rlvr.recipes import named
 from sage_rlvr.results import Results
 from sage_rlvr.results.summary import choose
 from sage_rlvr.results.tables import NOT_RUN
-from sage_rlvr.runs import read_metrics, versions, write_json_atomic, write_text_atomic, writing
+from sage_rlvr.runs import read_metrics, versions, write_bytes_atomic, write_json_atomic, write_text_atomic, writing
 from sage_rlvr.stats.tempered import POWERS
 
 VALIDATION = "validation"
@@ -374,10 +375,7 @@ def _take_records(found: Path, cell: Cell, sweep: Sweep) -> None:
         theirs, ours = (record_path(run.parent.parent, run.name, suffix) for run in (found, cell.job.directory))
         if task in sweep.wanted(cell) and theirs.is_file() and not ours.exists():
             with writing("evaluation taken over", ours, theirs.stat().st_size):
-                ours.parent.mkdir(parents=True, exist_ok=True)
-                partial_copy = ours.with_suffix(".partial")  # no .npz, which a report would read
-                shutil.copyfile(theirs, partial_copy)
-                partial_copy.replace(ours)
+                write_bytes_atomic(ours, theirs.read_bytes())
 
 
 def _replaced(sweep: Sweep) -> list[str]:

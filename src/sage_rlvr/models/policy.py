@@ -1,19 +1,15 @@
-"""What every engine shares: the policy and its tokens, what a task must offer, and the watch on a guide that does nothing."""
+"""What every engine shares: the policy and its tokens, and the watch on a guide that does nothing."""
 
 from __future__ import annotations
 
-import json
-import warnings
-from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cached_property
-from importlib import resources
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
@@ -26,33 +22,11 @@ from transformers import (
 )
 
 from sage_rlvr.config import TrainConfig
-from sage_rlvr.core.anchor import Anchor
-from sage_rlvr.core.guides import band_of, check_reach, factors, is_flat
-from sage_rlvr.core.method import Method
 from sage_rlvr.errors import ConfigError, suggest
+from sage_rlvr.models.folders import ADAPTER, ADAPTER_WEIGHTS, EMBEDDED, adapter_base, folder_of
 from sage_rlvr.models.sampler import Rollout
 from sage_rlvr.runs import file_sha256
-from sage_rlvr.verifiers import Verdict
-
-EMBEDDED = "embedded"
-# Appended to a completion that never ended or holds an id without text, so that no verifier accepts it.
-NO_ANSWER = "\N{REPLACEMENT CHARACTER}"
-
-
-class TextTask(Protocol):
-    """A family of problems with a checkable answer. `Any` is the task's own problem type."""
-
-    def problem_id(self, problem: Any) -> str: ...
-
-    def render(self, problem: Any) -> str:
-        """The prompt."""
-        ...
-
-    def verify(self, problem: Any, completion: str) -> Verdict: ...
-
-    def solutions(self, problem: Any) -> list[str]:
-        """All right completions, where the task can enumerate them."""
-        ...
+from sage_rlvr.tasks.base import NO_ANSWER
 
 
 @dataclass(frozen=True)
@@ -128,26 +102,13 @@ class Tokens:
         return text if whole else text + NO_ANSWER
 
 
-def embedded_policy() -> Path:
-    """Where the shipped Countdown base policy lies (config.json, model.safetensors, tokenizer)."""
-    return Path(str(resources.files("sage_rlvr") / "assets" / "countdown_base"))
-
-
-def _folder(model: str) -> Path:
-    return embedded_policy() if model == EMBEDDED else Path(model).expanduser()
-
-
-ADAPTER = "adapter_config.json"
-ADAPTER_WEIGHTS = "adapter_model.safetensors"
-
-
 def load_policy(model: str, dtype: str = "float32") -> tuple[PreTrainedModel, Tokens]:
     """Load `embedded`, a local folder (a whole model, or a LoRA adapter on the base that it names) or a Hub id.
 
     An adapter is merged into its base, W + scale B A, so that everything runs as on a whole model; its own tokenizer is
     taken where it has one. Raises `ConfigError` where there is nothing to load.
     """
-    where = _folder(model)
+    where = folder_of(model)
     if (where / ADAPTER).is_file() and not (where / "config.json").exists():
         return _load_adapter(where, dtype)
     if model == EMBEDDED and not (where / "config.json").exists():
@@ -170,29 +131,14 @@ def load_policy(model: str, dtype: str = "float32") -> tuple[PreTrainedModel, To
     return policy, Tokens.of(tokenizer, policy)
 
 
-def adapter_base(folder: Path) -> str | None:
-    """What a LoRA adapter lies on: a folder, a Hub id or "embedded"; None where the folder holds a whole model."""
-    if (folder / "config.json").exists() or not (folder / ADAPTER).is_file():
-        return None
-    try:
-        base = json.loads((folder / ADAPTER).read_text(encoding="utf-8")).get("base_model_name_or_path")
-    except (OSError, ValueError, AttributeError) as error:
-        raise ConfigError(f"{folder / ADAPTER}: cannot be read as JSON ({error}); save the adapter again") from error
-    if not isinstance(base, str) or not base:
-        raise ConfigError(
-            f"{folder / ADAPTER}: base_model_name_or_path is {base!r}; write the model that it was trained on"
-        )
-    return base
-
-
 def load_tokens(model: str) -> Tokens:
     """The tokens of a policy without its weights, for engines that load those themselves. ConfigError as `load_policy`."""
-    where = _folder(model)
+    where = folder_of(model)
     base = adapter_base(where)
     if base is not None and not (where / "tokenizer_config.json").is_file():
         return load_tokens(base)
     source, weights = (str(where) if where.exists() else model), base or model
-    below = _folder(weights)
+    below = folder_of(weights)
     try:
         tokenizer = AutoTokenizer.from_pretrained(source)
     except (OSError, ValueError) as error:
@@ -206,7 +152,7 @@ def load_tokens(model: str) -> Tokens:
 def _load_adapter(folder: Path, dtype: str) -> tuple[PreTrainedModel, Tokens]:
     base = adapter_base(folder)
     assert base is not None
-    if base != EMBEDDED and adapter_base(_folder(base)) is not None:
+    if base != EMBEDDED and adapter_base(folder_of(base)) is not None:
         raise ConfigError(
             f"{folder / ADAPTER}: its base {base!r} is an adapter itself; name the whole model below both"
         )
@@ -239,7 +185,7 @@ def weights_hash(model: str) -> str:
 
     Of an adapter, its own and its base's.
     """
-    where = _folder(model)
+    where = folder_of(model)
     files = sorted(where.glob("*.safetensors"))
     base = adapter_base(where)
     if base is not None:
@@ -264,63 +210,4 @@ def run_facts(config: TrainConfig) -> dict[str, Any]:
 def _files(model: str) -> dict[str, str]:
     """Name -> SHA-256 of the small files that decide how a local policy's weights are read; empty for a Hub id."""
     names = ("config.json", "generation_config.json", "tokenizer.json", ADAPTER)
-    return {name: file_sha256(_folder(model) / name) for name in names if (_folder(model) / name).is_file()}
-
-
-# ---- a guide that does nothing
-
-PATIENCE = 10
-ACTIVE, CLAMPED = "anchor/q_active_share", "anchor/q_clamped_share"
-_WHOLE = 1 - 1e-6  # a share of 1 that was averaged in float32
-
-
-def check_vocabulary(part: Anchor | Method | None, logits: int) -> None:
-    """ConfigError where the guide can never fire on a policy of so many logits; nothing without a KL."""
-    anchor = part.anchor if isinstance(part, Method) else part
-    if anchor is not None and not anchor.is_off:
-        check_reach(anchor.guide, logits)
-
-
-@dataclass
-class GuideWatch:
-    """Counts the steps in a row in which the guide of `anchor` did nothing, and warns once in a process, after ten.
-
-    idle, clamped: steps so far with no counted token's q other than 1, and with every one at an edge of its band. A step
-    without these metrics (nothing was trained on) counts as none.
-    """
-
-    anchor: Anchor | None
-    idle: int = 0
-    clamped: int = 0
-    said: set[str] = field(default_factory=set)
-
-    def see(self, step: int, metrics: Mapping[str, float]) -> None:
-        """The metrics of step `step`, from 0. UserWarning, with the place and the next step, where ten in a row are bad."""
-        if self.anchor is None or is_flat(self.anchor.guide):
-            return
-        if ACTIVE in metrics:
-            self.idle = self.idle + 1 if metrics[ACTIVE] <= 0 else 0
-        if CLAMPED in metrics:
-            self.clamped = self.clamped + 1 if metrics[CLAMPED] >= _WHOLE else 0
-        names = " * ".join(type(part).__name__ for part in factors(self.anchor.guide))
-        when = f"in the {PATIENCE} steps up to step {step}"
-        if self.idle == PATIENCE:
-            self._say(
-                ACTIVE,
-                f"{names} does nothing: q = 1 at every counted token {when} ({ACTIVE} = 0), so that these are steps of the "
-                "method without its guide. Lower what it fires at (Branch: a threshold below the entropies of the policy, "
-                "whose mean is policy/entropy, or a percentile, threshold='p80'), or leave the guide out.",
-            )
-        if self.clamped == PATIENCE:
-            low, high = band_of(self.anchor.guide)
-            self._say(
-                CLAMPED,
-                f"{names} is clamped everywhere: every counted q is at an edge of its band {when} ({CLAMPED} = 1, q in "
-                f"[{low:g}, {high:g}]), so that it tells hardly one token from another. Weaken it (Branch: a smaller ratio or "
-                "a higher threshold), or widen q_min and q_max.",
-            )
-
-    def _say(self, what: str, message: str) -> None:
-        if what not in self.said:
-            self.said.add(what)
-            warnings.warn(message, UserWarning, stacklevel=3)
+    return {name: file_sha256(folder_of(model) / name) for name in names if (folder_of(model) / name).is_file()}

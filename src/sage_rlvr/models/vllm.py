@@ -21,8 +21,9 @@ import numpy as np
 from tenacity import RetryError, Retrying, retry_if_exception_type, stop_after_attempt, wait_exponential
 
 from sage_rlvr.errors import ConfigError, DataError
+from sage_rlvr.models.folders import EMBEDDED, adapter_base, embedded_policy
 from sage_rlvr.models.generation import Decoding, Generation, Request
-from sage_rlvr.models.policy import EMBEDDED, Tokens, adapter_base, embedded_policy
+from sage_rlvr.models.policy import Tokens
 
 KEY_VARIABLE = "OPENAI_API_KEY"  # sent as a bearer token where it is set; vLLM's own servers need none
 LONGEST_ANSWER = 64 << 20  # bytes; a completion of 100,000 tokens with its log-probs has about ten

@@ -5,6 +5,6 @@
 
 from __future__ import annotations
 
-from sage_rlvr.report.page import Page, build
+from sage_rlvr.report.build import Page, build, write_summary
 
-__all__ = ["Page", "build"]
+__all__ = ["Page", "build", "write_summary"]

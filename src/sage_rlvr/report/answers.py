@@ -9,12 +9,11 @@ from typing import Any
 import numpy as np
 
 from sage_rlvr.evaluation.record import Record
-from sage_rlvr.report.figures import Band
-from sage_rlvr.report.markup import Table
 from sage_rlvr.report.policies import ks_of, over
 from sage_rlvr.report.samples import SampleSet, by_arm, by_task, first_of_each
-from sage_rlvr.report.scores import cell, slug
+from sage_rlvr.report.scores import band, slug
 from sage_rlvr.results import Results
+from sage_rlvr.results.tables import Table, cell
 from sage_rlvr.stats.intervals import Interval, mean_interval
 from sage_rlvr.stats.passk import exact_pass_at_k
 from sage_rlvr.stats.samples.perplexity import perplexity_tails
@@ -61,12 +60,12 @@ def structure(rows: Rows, k: int) -> tuple[list[dict[str, Any]], Table | None]:
             tables = [r.logps[1.0] for r in mine]
             kinds[name].append(cell(_over(np.stack([effective_classes(table, of) for table in tables])), 2))
             kinds[name].append(cell(_over(np.stack([reachable_classes(table, of, k) for table in tables])), 2))
-    header = ["arm", *(text for kind in labels for text in (f"effective {kind}", f"{kind} in {k} samples"))]
+    header = ("arm", *(text for kind in labels for text in (f"effective {kind}", f"{kind} in {k} samples")))
     note = (
         "effective: the exponential of the entropy of the kinds among the right answers of a problem, mean over problems; in "
         f"{k} samples: expected number of different kinds among the right ones."
     )
-    return out, Table(header=header, rows=list(kinds.values()), notes=[note])
+    return out, Table(header=header, rows=tuple(map(tuple, kinds.values())), notes=(note,))
 
 
 def _over(table: np.ndarray) -> Interval:
@@ -83,12 +82,14 @@ def _structure(kind: str, classes: Mapping[str, Sequence[Mapping[str, ClassOfAns
         arm: {_label(key): _of_seeds([one[key].share for one in seeds]) for key in order[:MOST_CLASSES]}
         for arm, seeds in classes.items()
     }
-    rows = [[_label(key), *(_class_cell([one[key] for one in seeds]) for seeds in classes.values())] for key in order]
+    rows = tuple(
+        (_label(key), *(_class_cell([one[key] for one in seeds]) for seeds in classes.values())) for key in order
+    )
     note = (
         "Share of the right answers given, exactly; beneath it the completions of this kind in the support: the base's, and of "
         "each arm those kept, gained and lost (means over training seeds where there are several)."
     ) + (" A dot is a number, a pair of parentheses an operation." if kind == "trees" else "")
-    table = Table(header=[kind, *classes], rows=rows, notes=[note])
+    table = Table(header=(kind, *classes), rows=rows, notes=(note,))
     return {"kind": kind, "shares": shares, "rest": max(0, len(order) - MOST_CLASSES), "table": table}
 
 
@@ -136,10 +137,12 @@ def patterns(samples: Sequence[SampleSet]) -> Table | None:
     if not sets:
         return None
     names = list(dict.fromkeys(name for s in sets for name in s.patterns))
-    rows = [[s.name, s.task, *(cell(s.patterns[n].macro) if n in s.patterns else "–" for n in names)] for s in sets]
+    rows = tuple(
+        (s.name, s.task, *(cell(s.patterns[n].macro) if n in s.patterns else "–" for n in names)) for s in sets
+    )
     cautions = [f"{s.name}, {s.task}, {name}: {p.caution}" for s in sets for name, p in s.patterns.items() if p.caution]
     note = "Share of a problem's right samples that show the pattern, mean over problems (Eq. 13), 95 % intervals over problems."
-    return Table(header=["samples", "task", *names], rows=rows, notes=[note, *cautions[:6]])
+    return Table(header=("samples", "task", *names), rows=rows, notes=(note, *cautions[:6]))
 
 
 # ------------------------------------------------------------------------------------------------------------------
@@ -156,13 +159,11 @@ def distinct(rows: Rows, samples: Sequence[SampleSet], k: int) -> list[dict[str,
         )
         several = max(map(len, tables.values()))
         about += " Bands: 95 % intervals over training seeds." if several > 2 else ""
-        return [
-            {"slug": "", "lines": {n: _band(ks, [over(c) for c in t.T]) for n, t in tables.items()}, "about": about}
-        ]
+        return [{"slug": "", "lines": {n: band(ks, [over(c) for c in t.T]) for n, t in tables.items()}, "about": about}]
     out = []
     for task, sets in by_task(samples).items():
         lines = {
-            s.arm: _band(s.ks, [mean_interval(column) for column in s.distinct.T])
+            s.arm: band(s.ks, [mean_interval(column) for column in s.distinct.T])
             for s in first_of_each(sets)
             if s.distinct is not None
         }
@@ -175,11 +176,6 @@ def distinct(rows: Rows, samples: Sequence[SampleSet], k: int) -> list[dict[str,
 def _distinct(record: Record, ks: Sequence[int]) -> list[float]:
     p = np.minimum(np.exp(np.concatenate(record.logps[1.0])), 1.0)
     return [float(np.sum(np.asarray(exact_pass_at_k(p, k)))) / record.problems for k in ks]
-
-
-def _band(ks: Sequence[int], found: Sequence[Interval]) -> Band:
-    ends = [[getattr(i, end) if np.isfinite(getattr(i, end)) else i.value for i in found] for end in ("low", "high")]
-    return (ks, [i.value for i in found], *ends)
 
 
 # ------------------------------------------------------------------------------------------------------------------
@@ -212,21 +208,20 @@ def _pooled(mine: Sequence[SampleSet]) -> SampleSet:
 
 
 def _tail_table(sets: Sequence[SampleSet]) -> Table:
-    rows: list[list[str]] = []
+    rows: list[tuple[str, ...]] = []
     cautions: dict[str, None] = {}
     for s in sets:
         values, right = s.perplexities, s.is_right
         assert values is not None and right is not None
         for name, kept in (("all", np.ones(len(values), dtype=bool)), ("right", right)):
             if not kept.any():
-                rows.append([f"{s.name}, {name}", "0", *("–" for _ in TAIL_QUANTILES)])
+                rows.append((f"{s.name}, {name}", "0", *("–" for _ in TAIL_QUANTILES)))
                 continue
             owners = [p for p, keep in zip(s.owners, kept.tolist(), strict=True) if keep]
             found = perplexity_tails(values[kept], owners, quantiles=TAIL_QUANTILES, resamples=1000)
-            rows.append(
-                [f"{s.name}, {name}", f"{found.samples:,}", *(cell(found.quantiles[q], 2) for q in TAIL_QUANTILES)]
-            )
+            cells = (cell(found.quantiles[q], 2) for q in TAIL_QUANTILES)
+            rows.append((f"{s.name}, {name}", f"{found.samples:,}", *cells))
             cautions |= dict.fromkeys(filter(None, [found.caution]))
-    header = ["samples", "number", *(f"{q:.0%} lie below" for q in TAIL_QUANTILES)]
+    header = ("samples", "number", *(f"{q:.0%} lie below" for q in TAIL_QUANTILES))
     note = "Quantiles of the perplexity under the base; beneath each its 95 % interval over problems. Training seeds together."
-    return Table(header=header, rows=rows, notes=[note, *cautions])
+    return Table(header=header, rows=tuple(rows), notes=(note, *cautions))

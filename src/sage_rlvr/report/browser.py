@@ -39,7 +39,7 @@ def _names(sets: Sequence[SampleSet]) -> list[str]:
     names = []
     for one in sets:
         parts = [one.arm, *([] if one.seed is None else [f"seed {one.seed}"]), *([one.task] if tasks else [])]
-        if laws and one.temperature is not None and " at T = " not in one.arm:
+        if laws and one.arm == one.policy:
             parts.append(f"T = {one.temperature:g}")
         names.append(", ".join(parts))
     return [f"{name} (store {i})" if names.count(name) > 1 else name for i, name in enumerate(names, start=1)]

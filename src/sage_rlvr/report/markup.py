@@ -10,7 +10,6 @@ import html
 import re
 import unicodedata
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from importlib import resources
 from pathlib import PurePosixPath
 from typing import Any
@@ -24,25 +23,22 @@ from markdown_it.rules_inline import StateInline
 from markdown_it.token import Token
 from markupsafe import Markup
 
+from sage_rlvr.results.tables import NONE, Table
+
 CHIPS = frozenset({"better", "worse", "tied", "identical", "larger", "smaller", "cannot"})
 """First words of outcomes, which the page draws as a chip where they stand in bold."""
 _OPEN = re.compile(r"<details><summary>(.*)</summary>")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Table:
-    """Cells are text, or `Markup` where they are Markdown. A newline in a cell puts what follows beneath it, small; `notes`
-    explain the columns."""
-
-    header: Sequence[str]
-    rows: Sequence[Sequence[str]]
-    notes: Sequence[str] = ()
-
-    def markdown(self) -> Markup:
-        """GitHub Markdown; all columns but the first are aligned right."""
-        header, *rows = ("| " + " | ".join(map(_cell, line)) + " |" for line in (self.header, *self.rows))
-        rows = "\n".join([header, "| --- |" + " ---: |" * (len(self.header) - 1), *rows])
-        return Markup("\n\n".join([rows, *map(escaped, self.notes)]))
+def tabled(table: Table, chips: bool = False) -> Markup:
+    """A table as GitHub Markdown with its notes; what stands beneath the first line of a cell is small. chips: the first line of
+    a cell is an outcome."""
+    header, *rows = (
+        "| " + " | ".join(_cell(text, chips and bool(i) and bool(column)) for column, text in enumerate(line)) + " |"
+        for i, line in enumerate((table.header, *table.rows))
+    )
+    lines = "\n".join([header, "| --- |" + " ---: |" * (len(table.header) - 1), *rows])
+    return Markup("\n\n".join([lines, *map(escaped, table.notes)]))
 
 
 def visible(text: str) -> str:
@@ -58,8 +54,9 @@ def escaped(value: Any) -> Markup:
     if isinstance(value, Markup):
         return value
     flat = " ".join(visible(str(value)).split())
-    safe = re.sub(r"([\\`*\[\]#|~]|(?<![^\W_])_|_(?![^\W_]))", r"\\\1", flat).replace("&", "&amp;").replace("<", "&lt;")
-    safe = re.sub("^>", "&gt;", safe)
+    safe = re.sub(r"([\\`*\[\]#|~]|(?<![^\W_])_|_(?![^\W_]))", r"\\\1", flat).replace("&", "&amp;")
+    safe = re.sub("<(?! )", "&lt;", safe)
+    safe = re.sub("^>", "&gt;", safe)  # no quotation begins
     return Markup(re.sub(r"^(\d{0,9})([-+.)=])(?=[-=]|\s|$)", r"\1\\\2", safe))  # no list, rule or heading begins
 
 
@@ -81,7 +78,7 @@ def template(name: str, **values: Any) -> str:
         autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined,
         loader=jinja2.FunctionLoader(asset), finalize=escaped if name.endswith(".md.j2") else _shown,
     )  # fmt: skip
-    environment.filters |= {"plain": plain, "fenced": fenced, "md": lambda table: table.markdown()}
+    environment.filters |= {"plain": plain, "fenced": fenced, "md": tabled}
     return re.sub(r"\n{3,}", "\n\n", environment.get_template(name).render(values)).strip() + "\n"
 
 
@@ -111,10 +108,9 @@ def _disturbs(character: str) -> bool:
     return kind in ("Cc", "Cs", "Zl", "Zp")
 
 
-def _cell(value: str) -> str:
-    if isinstance(value, Markup):
-        return value
-    return "<br>".join(escaped(line) for line in value.split("\n"))
+def _cell(text: str, chip: bool) -> str:
+    first, *rest = map(escaped, text.split("\n"))
+    return "<br>".join([f"**{first}**" if chip and first != NONE else first, *rest])
 
 
 def _shown(value: Any) -> Any:

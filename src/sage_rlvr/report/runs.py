@@ -10,11 +10,9 @@ from typing import Any
 import numpy as np
 
 from sage_rlvr.report.figures import TRAINING
-from sage_rlvr.report.markup import Table
-from sage_rlvr.report.policies import Policy, interval, over
-from sage_rlvr.report.scores import cell
+from sage_rlvr.report.policies import Policy
 from sage_rlvr.results import Results, Run
-from sage_rlvr.stats.intervals import Interval
+from sage_rlvr.results.tables import NOT_RUN, Table
 
 DOSE = ("anchor/q_active_share", "anchor/q_mean")
 Config = Mapping[str, Any]
@@ -52,120 +50,15 @@ def _columns(run: Run) -> dict[str, np.ndarray]:
     return {m: np.array([float(row.get(m, np.nan)) for row in run.metrics]) for m in ("step", *names)}
 
 
-def doses(results: Results, runs: Mapping[str, Sequence[Run]]) -> dict[str, list[float]]:
-    """Guided arm -> share of tokens where q is not 1 and mean q, each in the first and the last tenth of training."""
-    if results.stored is not None:
-        rows = {row["label"]: row.get("dose") for row in results.stored["arms"].values()}
-        return {
-            name: [d[f"{what}_{when}"] for what in ("active", "q") for when in ("first", "last")]
-            for name, d in rows.items()
-            if d
-        }
-    guided = [arm.name for arm in results.design.arms if arm.guided]
-    return {
-        name: [_tenth(runs[name], metric, last) for metric in DOSE for last in (False, True)]
-        for name in guided
-        if any(DOSE[0] in row for run in runs.get(name, ()) for row in run.metrics)
-    }
-
-
-def _tenth(runs: Sequence[Run], metric: str, last: bool) -> float:
-    return float(np.mean([np.mean(_part(run, metric, last)) for run in runs if _logged(run, metric)]))
-
-
-def _logged(run: Run, metric: str) -> list[float]:
-    return [float(row[metric]) for row in run.metrics if metric in row]
-
-
-def _part(run: Run, metric: str, last: bool) -> list[float]:
-    found = _logged(run, metric)
-    part = max(1, len(found) // 10)
-    return found[-part:] if last else found[:part]
-
-
-def warnings(found: Mapping[str, Sequence[float]]) -> list[str]:
+def warnings(found: Mapping[str, Any]) -> list[str]:
     """A guide that never acted, beside its results: a tie of such an arm says nothing about guides."""
+    doses = {row["label"]: row["dose"] for row in found["arms"].values() if row.get("dose")}
     return [
-        f"{name}: q differed from 1 on {first:.1%} of the tokens in the first tenth of training and {last:.1%} in the last, so "
-        "this run trained like one without a guide."
-        for name, (first, last, *_) in found.items()
-        if max(first, last) < 0.001
+        f"{name}: q differed from 1 on {q['active_first']:.1%} of the tokens in the first tenth of training and "
+        f"{q['active_last']:.1%} in the last, so this run trained like one without a guide."
+        for name, q in doses.items()
+        if max(q["active_first"], q["active_last"]) < 0.001
     ]
-
-
-# ------------------------------------------------------------------------------------------------------------------
-# tables
-
-
-def tables(results: Results, runs: Mapping[str, Sequence[Run]], found: Mapping[str, Sequence[float]]) -> list[Table]:
-    """Work and guides; training reward, gradient norms and zero-variance groups."""
-    rows = list(_stored_rows(results.stored) if results.stored is not None else _rows(runs))
-    if not rows:
-        return []
-    first = []
-    for row in rows:
-        q = found.get(row["arm"])
-        said = ["", ""] if q is None else [f"{q[0]:.1%}, {q[1]:.1%}", f"{q[2]:.4f}, {q[3]:.4f}"]
-        first.append([row["arm"], row["steps"], row["tokens"], row["seconds"], *said])
-    header = [
-        "arm",
-        "steps",
-        "tokens drawn, M",
-        "training, s",
-        "q not 1 on\nfirst, last tenth",
-        "mean q\nfirst, last tenth",
-    ]
-    note = "Tokens and seconds (by the clock) are means over runs."
-    names = ("reward first", "reward last", "norm early", "norm middle", "norm late", "dead first", "dead last")
-    second = [[row["arm"], *(cell(row[name]) for name in names)] for row in rows]
-    heads = ["arm", "training reward\nfirst tenth", "last tenth", "gradient norm\nearly third", "middle", "late"]
-    heads += ["zero-variance groups\nfirst tenth", "last tenth"]
-    about = (
-        "Training reward: mean of the samples that were drawn. Gradient norms are those before clipping. Zero-variance groups: the "
-        "share of the groups drawn in which all rewards are equal, so that no advantage is left."
-    )
-    return [Table(header=header, rows=first, notes=[note]), Table(header=heads, rows=second, notes=[about])]
-
-
-def _rows(runs: Mapping[str, Sequence[Run]]) -> Iterator[dict[str, Any]]:
-    for arm, mine in runs.items():
-        whole = [run for run in mine if run.metrics]
-        if not whole:
-            continue
-        row: dict[str, Any] = {"arm": arm, "steps": str(max(run.steps for run in whole))}
-        tokens, seconds = ([run.total(name) for run in whole] for name in ("rollout/tokens", "time/step_s"))
-        row |= {"tokens": _total(tokens, 1e6, 2), "seconds": _total(seconds, 1, 0)}
-        for short, metric in (("reward", "reward/mean"), ("dead", "reward/dead_group_share")):
-            for when in ("first", "last"):
-                row[f"{short} {when}"] = _over(whole, lambda run, m=metric, w=when: _part(run, m, w == "last"))
-        for i, when in enumerate(("early", "middle", "late")):
-            row[f"norm {when}"] = _over(
-                whole, lambda run, i=i: np.array_split(_logged(run, "optimizer/grad_norm"), 3)[i].tolist()
-            )
-        yield row
-
-
-def _total(found: Sequence[float | None], unit: float, digits: int) -> str:
-    known = [value for value in found if value is not None]
-    return f"{np.mean(known) / unit:,.{digits}f}" if known and len(known) == len(found) else ""
-
-
-def _over(runs: Sequence[Run], values: Any) -> Interval | None:
-    found = [values(run) for run in runs]
-    return over([float(np.mean(v)) for v in found]) if all(found) else None
-
-
-def _stored_rows(stored: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    for row in stored["arms"].values():
-        if row["seeds"]:
-            out = {"arm": row["label"], "steps": str(row["steps"]), "seconds": f"{row['train_seconds']:,.0f}"}
-            out["tokens"] = f"{row['tokens'] / 1e6:.2f}" if "tokens" in row else ""
-            places = [("reward", "reward", w) for w in ("first", "last")] + [
-                ("dead", "dead", w) for w in ("first", "last")
-            ]
-            for short, key, when in (*places, *(("norm", "grad_norm", w) for w in ("early", "middle", "late"))):
-                out[f"{short} {when}"] = interval(row[key][when]) if key in row else None
-            yield out
 
 
 # ------------------------------------------------------------------------------------------------------------------
@@ -264,8 +157,8 @@ def states(results: Results, runs: Mapping[str, Sequence[Run]]) -> Table | None:
         known = {
             run.seed: run.state + (", evaluated" if (arm, run.seed, "") in results.records else "") for run in mine
         }
-        rows.append([arm, *(known.get(seed, "not run") for seed in seeds)])
-    return Table(header=["arm", *(f"seed {seed}" for seed in seeds)], rows=rows)
+        rows.append((arm, *(known.get(seed, NOT_RUN) for seed in seeds)))
+    return Table(header=("arm", *(f"seed {seed}" for seed in seeds)), rows=tuple(rows))
 
 
 def cards(results: Results, runs: Mapping[str, Sequence[Run]]) -> list[dict[str, str]]:
@@ -301,7 +194,7 @@ def _equation(config: Config) -> str:
     from sage_rlvr.errors import SageError
 
     try:
-        return decode(TrainConfig, config).method.build().describe()
+        return decode(TrainConfig, config).method.describe()
     except (SageError, TypeError, ValueError, KeyError):
         return ""
 

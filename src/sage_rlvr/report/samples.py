@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from sage_rlvr.errors import SageError
 from sage_rlvr.evaluation.sample_report import GUIDED, SCORED, arrays, made_under
-from sage_rlvr.evaluation.sample_rows import unescape
 from sage_rlvr.evaluation.store import SampleStore
+from sage_rlvr.evaluation.store.sample import unescape
 from sage_rlvr.results import Results
 from sage_rlvr.results.design import BASE
 from sage_rlvr.stats.samples.diversity import expected_distinct_correct
@@ -44,10 +44,12 @@ class Shown:
 
 @dataclass(frozen=True, kw_only=True)
 class SampleSet:
-    """One sample store. right (N,): right ones among n of each of `problems`; perplexities (M,) under `scored` with the problem and
-    verdict of each, where recorded; distinct: (N, K) expected distinct right answers over `ks`."""
+    """One sample store. policy: whose it is; arm: the same, with the temperature where there are several. right (N,): right ones
+    among n of each of `problems`; perplexities (M,) under `scored` with the problem and verdict of each, where recorded; distinct:
+    (N, K) expected distinct right answers over `ks`."""
 
     arm: str
+    policy: str
     seed: int | None
     task: str
     law: str
@@ -63,7 +65,7 @@ class SampleSet:
     distinct: NDArray[np.float64] | None = None
     patterns: Mapping[str, PatternFrequency] = field(default_factory=dict)
     guide: str | None = None
-    temperature: float | None = None
+    temperature: float = 1.0
 
     @property
     def name(self) -> str:
@@ -80,7 +82,7 @@ def sample_sets(results: Results, shown: int) -> tuple[SampleSet, ...]:
             one = _sample_set(store, c.store.arm, c.store.seed, min(shown, left // max(1, len(c.problems))), c)
         left -= len(one.shown)
         out.append(one)
-    laws: dict[tuple[str, str], set[float | None]] = {}
+    laws: dict[tuple[str, str], set[float]] = {}
     for s in out:
         laws.setdefault((s.arm, s.task), set()).add(s.temperature)
     return tuple(
@@ -123,7 +125,7 @@ def _sample_set(store: SampleStore, arm: str, seed: int | None, shown: int, coun
     distinct = [expected_distinct_correct(answers[i : i + n], right[i : i + n], ks) for i in range(0, len(answers), n)]
     worded = right.any() and task != "countdown"
     return SampleSet(
-        arm=arm, seed=seed, task=task, problems=tuple(counted.problems), n=n, right=counted.right,
+        arm=arm, policy=arm, seed=seed, task=task, problems=tuple(counted.problems), n=n, right=counted.right,
         law=f"T = {law['temperature']:g}, preset {law['preset']}, at most {law['max_new_tokens']} tokens, n = {n} of each problem"
         + (f", q of {', '.join(guides)}" if guides else ""),
         shown=tuple(_shown(store, min(shown, n))) if shown else (),

@@ -1,1 +1,78 @@
-"""Tasks: problems, how they are rendered for a model, and how a completion is verified. One task a file."""
+"""Tasks: problems, how they are asked, and how a completion is verified. One task a file; what a task is stands in `base`.
+
+TASKS["countdown"](counts={3: 1.0}, max_number=9)      a task of a recipe: task: {name: countdown, counts: {3: 1.0}, ...}
+task_named("math500", template="sage")                 a task of the command line, by one word
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Literal
+
+from sage_rlvr.errors import ConfigError
+from sage_rlvr.registry import Registry
+from sage_rlvr.tasks.base import Task
+from sage_rlvr.tasks.countdown import WORLDS, Countdown
+from sage_rlvr.tasks.jsonl import jsonl
+from sage_rlvr.tasks.knights_and_knaves import KnightsAndKnaves
+from sage_rlvr.tasks.math import SETS, MathTask
+from sage_rlvr.tasks.prompts import FORMATS
+from sage_rlvr.tasks.reasoning_gym import ReasoningGym
+from sage_rlvr.tasks.rows import SUFFIXES
+
+TASKS: Registry[Any] = Registry("task")
+TASKS.register(Countdown)
+TASKS.register(KnightsAndKnaves, name="knights_and_knaves")
+TASKS.register(jsonl)
+STRICT = "knights_and_knaves_strict"
+
+
+@TASKS.register(name="math")
+def published(set: Literal[tuple(SETS)], *, prompt: Literal["sage", "boxed", "as_is"] = "boxed") -> MathTask:  # type: ignore[valid-type]
+    """Mathematics problems with one gold answer: a published set, asked and read in a prompt format."""
+    return MathTask(set, FORMATS[prompt])
+
+
+@TASKS.register(name="reasoning_gym")
+def reasoning_gym(
+    dataset: str,
+    *,
+    count: int = 100,
+    seed: int = 0,
+    settings: dict[str, Any] | None = None,
+    prompt: Literal["sage", "boxed", "as_is"] = "boxed",
+) -> ReasoningGym:
+    """A generator of the package reasoning-gym by its name there; right where its own scorer gives 1.
+
+    count, seed: how many problems, and of which seed. settings: what else the generator takes.
+    """
+    return ReasoningGym(dataset, count, seed, settings or {}, FORMATS[prompt])
+
+
+def task_named(name: str, template: str = "boxed") -> Task:
+    """A task of the command line: a set of `SETS`, a name of `TASKS`, countdown:WORLD, or a file or Hub id of rows.
+
+    template: the prompt format of mathematics. ConfigError for what is none of these.
+    """
+    if name in SETS or name.endswith(SUFFIXES) or "/" in name:
+        return MathTask(name, FORMATS[template])
+    if name.partition(":")[0] == "countdown":
+        world = name.partition(":")[2] or "demo"
+        if world not in WORLDS:
+            raise ConfigError(f"{name}: no such world; choose one of {', '.join(WORLDS)}")
+        return WORLDS[world]
+    if name == STRICT:
+        return replace(KnightsAndKnaves(), rule="strict")
+    own = [
+        known for known in TASKS if known not in ("math", "jsonl", "reasoning_gym")
+    ]  # the others need to be told what
+    if name not in own:
+        raise ConfigError(
+            f"task {name!r}: choose one of {', '.join([*SETS, *own, STRICT])}, or give a file of rows ({', '.join(SUFFIXES)}) with "
+            "a problem and an answer, or a Hub id"
+        )
+    made: Task = TASKS[name]()
+    return made
+
+
+__all__ = ["TASKS", "Task", "task_named"]

@@ -201,23 +201,24 @@ def examples(
     data: DataSource,
     *,
     prompts_first: bool = False,
-    golds: bool = True,
+    golds: bool | None = True,
     asked: Callable[[str | list[Message]], Any] = lambda problem: problem,
 ) -> Examples:
     """The rows of `data` as examples. Ids: id or unique_id, else the row's number from 0; they must differ.
 
-    prompts_first: prompt goes before problem. golds: False where rows may lack one (a reward of the user's judges them).
+    prompts_first: prompt goes before problem. golds: False for none, None where rows need not have one.
     asked: what becomes of a problem; may refuse it by a ValueError. ConfigError for paths and columns, DataError for rows.
     """
     rows = read(data)
     by_need = (PROMPTS, PROBLEMS) if prompts_first else (PROBLEMS, PROMPTS)
     problem = column_of(data, rows, "problem", by_need, data.problem_column)
-    answer = column_of(data, rows, "answer", (ANSWERS, SOLUTIONS), data.answer_column) if golds else ()
+    there = golds or (golds is None and not set(ANSWERS).isdisjoint(rows.columns()))
+    answer = column_of(data, rows, "answer", (ANSWERS, SOLUTIONS), data.answer_column) if there else ()
     faults, made, where = Faults(data), [], Counter[str]()
     for name, row, place in zip(ids_of(rows), rows.rows, rows.places, strict=True):
         text = faults.read(row, place, problem, lambda value: asked(problem_of(value)))
         gold, stood = "", ""
-        if golds:
+        if answer and (golds or any(value_at(row, name) is not None for name in answer)):
             gold, stood = faults.read(row, place, answer, lambda v: gold_of(v, answer[0] in SOLUTIONS), ("", ""))
         where[stood] += 1
         made.append(Example(name, text, gold, row, place))

@@ -19,6 +19,8 @@ from itertools import product
 import numpy as np
 
 from sage_rlvr.errors import ConfigError, DataError
+from sage_rlvr.tasks.base import code_hash, hash_of
+from sage_rlvr.tasks.checks import Case, Check, duplicates, uniform_floor
 from sage_rlvr.verifiers import Verdict
 from sage_rlvr.verifiers.knights_and_knaves import HEADING, Rule, conclusion, judge
 
@@ -165,8 +167,9 @@ def _puzzle(seed: int, people: int, index: int) -> Puzzle:
 
 @dataclass(frozen=True)
 class KnightsAndKnaves:
-    """Puzzles of `people` people each, `count` a number of people, of one seed.
+    """Puzzles of `people` people each, `count` for each number of people, of one seed.
 
+    train_count  puzzles for each number of people to train on; none of them is among the others
     rule         how a completion is scored: "published" or "strict" (see `sage_rlvr.verifiers.knights_and_knaves`)
     instruction  what stands before the puzzle; it must ask for the conclusion
     """
@@ -176,12 +179,15 @@ class KnightsAndKnaves:
     seed: int = 0
     rule: Rule = "published"
     instruction: str = INSTRUCTION
+    train_count: int = 200
 
     def __post_init__(self) -> None:
         if not self.people or any(n not in PEOPLE for n in self.people) or len(set(self.people)) < len(self.people):
             raise ConfigError(f"people {self.people}: different numbers from {PEOPLE[0]} to {PEOPLE[-1]} are needed.")
-        if self.count < 1 or self.seed < 0:
-            raise ConfigError(f"count {self.count}, seed {self.seed}: at least 1 puzzle, and a seed of 0 or more.")
+        if min(self.count, self.train_count) < 1 or self.seed < 0:
+            raise ConfigError(
+                f"count {self.count}, train_count {self.train_count}, seed {self.seed}: at least 1 puzzle, and a seed of 0 or more."
+            )
         if HEADING not in self.instruction:
             raise ConfigError(f"instruction: never asks for {HEADING!r}, behind which the answer is read.")
 
@@ -189,26 +195,23 @@ class KnightsAndKnaves:
         """Puzzle `index` among those of `people` people: a pure function of (seed, people, index). Indices are endless."""
         return _puzzle(self.seed, people, index)
 
-    def problems(self) -> tuple[Puzzle, ...]:
-        """`count` puzzles of each number of people, fewest people first; one whose statements were there is passed over."""
-        found: list[Puzzle] = []
-        for people in sorted(self.people):
-            distinct: dict[tuple[Statement, ...], Puzzle] = {}
-            for index in range(self.count * MAX_PASSED):
-                puzzle = self.puzzle(people, index)
-                distinct.setdefault(puzzle.statements, puzzle)
-                if len(distinct) == self.count:
-                    break
-            else:
-                raise DataError(f"{self.count} puzzles of {people} people: only {len(distinct)} differ; ask for fewer.")
-            found += distinct.values()
-        return tuple(found)
+    def problems(self, split: str = "test") -> tuple[Puzzle, ...]:
+        """`count` puzzles of each number of people (train: the `train_count` behind them), fewest people first.
 
-    def problem_id(self, problem: Puzzle) -> str:
-        """ "kk<people>-<seed>-<index>"."""
-        return problem.problem_id
+        One whose statements were there is passed over.
+        """
+        return _puzzles(
+            tuple(sorted(self.people)),
+            self.seed,
+            *((self.count, self.train_count) if split == "train" else (0, self.count)),
+        )
 
-    def render(self, problem: Puzzle) -> str:
+    @property
+    def name(self) -> str:
+        """With the rule, where it is not the published one."""
+        return "knights_and_knaves" + ("" if self.rule == "published" else f"_{self.rule}")
+
+    def prompt(self, problem: Puzzle) -> str:
         """The prompt as plain text, in the published frame: the instruction, "### Question:", "### Answer:"."""
         return f"{self.instruction}\n\n### Question: {problem.text}\n### Answer:"
 
@@ -220,9 +223,76 @@ class KnightsAndKnaves:
         """The verdict on a completion by `rule`; plain searches in a text, so no worker process is needed."""
         return judge(problem.names, problem.solution, completion, self.rule)
 
-    def solutions(self, problem: Puzzle) -> list[str]:
-        """The canonical answer; infinitely many other texts around it are right as well."""
-        return [problem.answer]
+    def answer_key(self, problem: Puzzle, text: str) -> str | None:
+        """What stands behind the conclusion's heading, spaces aside."""
+        _, heading, said = text.partition(HEADING)
+        return " ".join(said.split()) if heading else None
+
+    def choices(self, problem: Puzzle) -> int:
+        """Knight or knave for each person."""
+        return int(2 ** len(problem.names))
+
+    def fingerprint(self, problems: Sequence[Puzzle]) -> str:
+        """Of ids, texts, golds and the instruction."""
+        return hash_of([{p.problem_id: [p.text, p.answer] for p in problems}, self.instruction])
+
+    @property
+    def verifier_hash(self) -> str:
+        """Of the rules and the one in use."""
+        return code_hash(["knights_and_knaves"], rule=self.rule)
+
+    def audit_cases(self, k: int) -> Iterator[Case | Check]:
+        """Golds, golds behind working, wrong conclusions by kind, repeated puzzles, and the floors of k guesses."""
+        puzzles = self.problems()
+        working = "If Agnes lied, then (1) and (2) could not hold. "
+        yield Case("gold right against itself", [(p, p.answer) for p in puzzles])
+        yield Case("perfect answer in the published format", [(p, f"{working}\n{p.answer}") for p in puzzles])
+        yield Case(
+            "", {kind: list(zip(puzzles, texts, strict=True)) for kind, texts in _wrong(puzzles).items()}, "wrong"
+        )
+        yield duplicates("puzzles that stand once", ((p.problem_id, str(p.statements), p.answer) for p in puzzles))
+        for people in sorted(self.people):
+            share = uniform_floor(2**people, k)
+            note = f"1 - (1 - 2^-{people})^{k} = {share:.3f}"
+            yield Check(f"guess floor: {people} people, {k} guesses", share * self.count, self.count, note=note)
+
+    @property
+    def audited(self) -> str:
+        """What an audit looks at, in words."""
+        span = f"{min(self.people)} to {max(self.people)} people"
+        return f"{len(self.problems())} puzzles of {span}, seed {self.seed}; rule {self.rule!r}"
+
+
+@lru_cache(maxsize=64)
+def _puzzles(people: tuple[int, ...], seed: int, first: int, count: int) -> tuple[Puzzle, ...]:
+    """Of each number of people, `count` puzzles of different statements behind the `first` ones."""
+    found: list[Puzzle] = []
+    for n in people:
+        distinct: dict[tuple[Statement, ...], Puzzle] = {}
+        for index in range((first + count) * MAX_PASSED):
+            puzzle = _puzzle(seed, n, index)
+            distinct.setdefault(puzzle.statements, puzzle)
+            if len(distinct) == first + count:
+                break
+        else:
+            raise DataError(f"{first + count} puzzles of {n} people: only {len(distinct)} differ; ask for fewer.")
+        found += list(distinct.values())[first:]
+    return tuple(found)
+
+
+def _wrong(puzzles: Sequence[Puzzle]) -> dict[str, list[str]]:
+    def told(puzzle: Puzzle, solution: Sequence[bool]) -> str:
+        return conclusion(puzzle.names, solution)
+
+    return {
+        "one person turned": [told(p, [not p.solution[0], *p.solution[1:]]) for p in puzzles],
+        "everybody turned": [told(p, [not knight for knight in p.solution]) for p in puzzles],
+        "the last person missing": [p.answer.rpartition("\n")[0] for p in puzzles],
+        "another puzzle's": [puzzles[i - 1].answer for i in range(len(puzzles))],
+        "everybody called both": [
+            f"{p.answer}\n" + told(p, [not knight for knight in p.solution]).partition("\n")[2] for p in puzzles
+        ],
+    }
 
 
 def selfcheck(task: KnightsAndKnaves | None = None) -> dict[str, int | bool]:

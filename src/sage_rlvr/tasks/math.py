@@ -1,31 +1,34 @@
 """Mathematics problems with one gold answer: AIME 2024-2025, AMC23, MATH-500 and its level 5, Minerva, DAPO-Math.
 
-    rows = the files of a folder (SAGE_RLVR_DATA), else pinned files of public repositories (`TASKS`), or any .jsonl
+    rows = the files of a folder (SAGE_RLVR_DATA), else pinned files of public repositories (`SETS`), or any .jsonl
     right iff the answer at the place that the prompt format names equals the gold (`sage_rlvr.verifiers.math`)
 
-The texts are not part of this package. `TASKS` has the SHA-256 of each task's rows (id, problem, gold), so that both
+The texts are not part of this package. `SETS` has the SHA-256 of each task's rows (id, problem, gold), so that both
 sources are known to give the same ones; a folder with other rows is used, and `MathTask.pinned` says so.
 """
 
 from __future__ import annotations
 
 import hashlib
+import importlib.metadata
 import io
 import json
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from sage_rlvr.errors import ConfigError, DataError
+from sage_rlvr.tasks.base import code_hash
 from sage_rlvr.tasks.datasets import Example, examples
+from sage_rlvr.tasks.golds import check_golds
 from sage_rlvr.tasks.pinned import Pinned, fetch
 from sage_rlvr.tasks.prompts import BOXED, Message, PromptFormat
-from sage_rlvr.tasks.rows import DataSource
-from sage_rlvr.verifiers import Verdict
-from sage_rlvr.verifiers.answers import last_box
+from sage_rlvr.tasks.rows import SUFFIXES, DataSource, Say, facts
+from sage_rlvr.verifiers import MATHEMATICS, Verdict
+from sage_rlvr.verifiers.answers import bare, extract, last_box, spelling
 from sage_rlvr.verifiers.pool import Pool, shared
 
 ENVIRONMENT = "SAGE_RLVR_DATA"
@@ -129,7 +132,8 @@ _MATH500 = (
         446564,
     ),
 )
-TASKS: dict[str, Source] = {
+Data = str | DataSource
+SETS: dict[str, Source] = {
     "aime": Source(
         "aime_2024_2025.jsonl",
         (
@@ -227,10 +231,9 @@ def digest(problems: Iterable[Problem]) -> str:
     return found.hexdigest()
 
 
-def read_rows(path: Path, prompts_first: bool = False) -> list[Problem]:
-    """The problems of a file of rows (`sage_rlvr.tasks.datasets`). ConfigError for columns, DataError for rows, with places."""
-    found = examples(DataSource(path=str(path)), prompts_first=prompts_first).examples
-    return [_own(one) for one in found]
+def read_rows(data: DataSource, prompts_first: bool = False) -> list[Problem]:
+    """Rows of your own as problems (`sage_rlvr.tasks.datasets`). ConfigError for columns, DataError for rows, with places."""
+    return [_own(one) for one in examples(data, prompts_first=prompts_first).examples]
 
 
 def _own(one: Example) -> Problem:
@@ -247,74 +250,91 @@ def _own(one: Example) -> Problem:
     )
 
 
-def _file(name: str, folder: str) -> Path | None:
-    """The file that a task's rows stand in; None for those that are pinned."""
-    if name not in TASKS:
-        return Path(name).expanduser()
-    return Path(folder).expanduser() / TASKS[name].local if folder else None
+def _file(source: Data, folder: str) -> Path | None:
+    """The file that rows stand in; None for those that are pinned."""
+    if isinstance(source, DataSource):
+        return Path(source.path).expanduser()
+    return Path(folder).expanduser() / SETS[source].local if folder else None
 
 
 @lru_cache(maxsize=16)
-def _load(name: str, folder: str, stamp: tuple[int, int] | None) -> tuple[Problem, ...]:
+def _load(source: Data, folder: str, prompts_first: bool, stamp: tuple[int, int] | None) -> tuple[Problem, ...]:
     """stamp: time and size of the file, so that one that changed is read anew."""
-    path = _file(name, folder)
-    if name not in TASKS:
-        return tuple(read_rows(Path(name).expanduser()))
-    source = TASKS[name]
-    if path is not None:
-        if not path.is_file():
-            raise DataError(
-                f"task {name}: {ENVIRONMENT}={folder} has no {source.local}; put it there, or unset {ENVIRONMENT} to "
-                f"fetch {', '.join(pin.url for pin in source.pins)}"
-            )
-        made = read_rows(path)
-    else:
-        made = source.read(*(fetch(pin) for pin in source.pins))
-    return tuple(problem for problem in made if source.level in (None, problem.level))
+    if isinstance(source, DataSource):
+        return tuple(read_rows(source, prompts_first))
+    path, published = _file(source, folder), SETS[source]
+    if path is not None and not path.is_file():
+        raise DataError(
+            f"task {source}: {ENVIRONMENT}={folder} has no {published.local}; put it there, or unset {ENVIRONMENT} to "
+            f"fetch {', '.join(pin.url for pin in published.pins)}"
+        )
+    local = None if path is None else DataSource(path=str(path))
+    made = read_rows(local) if local else published.read(*(fetch(pin) for pin in published.pins))
+    return tuple(problem for problem in made if published.level in (None, problem.level))
 
 
 @dataclass(frozen=True)
 class MathTask:
-    """A task of `TASKS`, or a .jsonl file of your own.
+    """A set of `SETS`, or rows of your own.
 
-    name    its key in `TASKS`, or the path of a file
+    source  its key in `SETS`, or a file, a folder or a Hub id (`sage_rlvr.tasks.datasets`)
     form    how a problem is asked and where its answer is read (`sage_rlvr.tasks.prompts.FORMATS`)
-    folder  a folder with the data files; default: what SAGE_RLVR_DATA names; "" for the pinned files
+    folder  a folder with the data files of `SETS`; default: what SAGE_RLVR_DATA names; "" for the pinned files
     pool    limits of its own for the verifier; default: the shared pool of this process
+    test    other rows for every split but "train"; default: the same
     """
 
-    name: str
+    source: str | DataSource
     form: PromptFormat = BOXED
     folder: str | None = None
     pool: Pool | None = field(default=None, compare=False)
+    test: DataSource | None = None
 
     def __post_init__(self) -> None:
-        if self.name not in TASKS and not self.name.endswith(".jsonl"):
-            raise ConfigError(f"task {self.name!r}: choose one of {', '.join(TASKS)}, or give a .jsonl file")
+        source = self.source
+        if isinstance(source, str) and source not in SETS:
+            if "/" not in source and not source.endswith(SUFFIXES):
+                raise ConfigError(
+                    f"task {source!r}: choose one of {', '.join(SETS)}, or give a file ({', '.join(SUFFIXES)}) or a Hub id"
+                )
+            object.__setattr__(self, "source", DataSource(path=source))
 
-    def problems(self) -> tuple[Problem, ...]:
-        """All problems in the order of their source. `DataError` where they are neither here nor to be fetched."""
+    @property
+    def name(self) -> str:
+        """The set's key, or the file's name."""
+        return Path(self.source.path).stem if isinstance(self.source, DataSource) else self.source
+
+    @property
+    def published(self) -> Source | None:
+        """Where the set comes from; None for rows of your own."""
+        return None if isinstance(self.source, DataSource) else SETS[self.source]
+
+    @property
+    def integers(self) -> tuple[int, int] | None:
+        """The golds' range, where the rules of the contest fix one."""
+        return self.published and self.published.integers
+
+    def problems(self, split: str = "test") -> tuple[Problem, ...]:
+        """All problems in the order of their source. `DataError` where they cannot be had."""
+        source = self.test if self.test is not None and split != "train" else self.source
         folder = os.environ.get(ENVIRONMENT, "") if self.folder is None else self.folder
-        path = _file(self.name, folder)
+        path = _file(source, folder)
         state = path.stat() if path is not None and path.is_file() else None
-        return _load(self.name, folder, None if state is None else (state.st_mtime_ns, state.st_size))
+        stamp = None if state is None else (state.st_mtime_ns, state.st_size)
+        return _load(source, folder, self.form.name == "as_is", stamp)
 
     @property
     def pinned(self) -> bool:
         """Whether these rows are the published ones (`Source.sha256`); a file of your own never is."""
-        return self.name in TASKS and digest(self.problems()) == TASKS[self.name].sha256
-
-    def problem_id(self, problem: Problem) -> str:
-        """The id of its source."""
-        return problem.problem_id
+        return self.published is not None and digest(self.problems()) == self.published.sha256
 
     def messages(self, problem: Problem, form: PromptFormat | None = None) -> list[Message]:
         """The prompt as a conversation."""
-        return (form or self.form).messages(problem.text)
+        return (form or self.form).messages(problem.asked)
 
-    def render(self, problem: Problem, form: PromptFormat | None = None) -> str:
+    def prompt(self, problem: Problem, form: PromptFormat | None = None) -> str:
         """The prompt as plain text, for a tokenizer without a chat template: messages, empty lines between, and an opening."""
-        return (form or self.form).plain(problem.text)
+        return (form or self.form).plain(problem.asked)
 
     def verify(self, problem: Problem, completion: str, form: PromptFormat | None = None) -> Verdict:
         """The verdict on a completion, found in a worker process with limits on time and memory."""
@@ -327,15 +347,74 @@ class MathTask:
         items = [(completion, problem.answer) for problem, completion in pairs]
         return (self.pool or shared()).verify(items, **((form or self.form).reading | options))
 
+    def answer_key(self, problem: Problem, text: str) -> str | None:
+        """What a completion answers where the format asks for it, in the spelling by which answers are counted."""
+        return answered(text, self.form.reading)
+
+    def choices(self, problem: Problem) -> int | None:
+        """How many integers the contest allows; None where it fixes none."""
+        return None if self.integers is None else self.integers[1] - self.integers[0] + 1
+
+    def fingerprint(self, problems: Sequence[Problem]) -> str:
+        """`digest(problems)`."""
+        return digest(problems)
+
+    @property
+    def verifier_hash(self) -> str:
+        """`mathematics_hash` of the format's reading."""
+        return mathematics_hash(self.form.reading, self.pool)
+
+    def files(self) -> dict[str, str]:
+        """SHA-256 of the files, for rows of your own."""
+        own = [data for data in (self.source, self.test) if isinstance(data, DataSource)]
+        return {name: sha for data in own for name, sha in facts(data).items()}
+
+    def ready(self, say: Say) -> None:
+        """Says which columns were read; DataError where more than 1 % of the golds of rows of your own cannot be judged by."""
+        if isinstance(self.source, DataSource):
+            found = examples(self.source, prompts_first=self.form.name == "as_is")
+            check_golds(found.rows, [one.answer for one in found.examples], say=say)
+            say(f"{found}; prompt format: {self.form.name}")
+
+    def audit_cases(self, k: int, **options: Any) -> Any:
+        """See `sage_rlvr.tasks.math_audit`."""
+        from sage_rlvr.tasks.math_audit import cases
+
+        return cases(self, k, **options)
+
+    def audited(self, **options: Any) -> str:
+        """What an audit looks at, in words."""
+        from sage_rlvr.tasks.math_audit import head
+
+        return head(self, **options)
+
+
+def answered(text: str, reading: Mapping[str, Any]) -> str | None:
+    """What a completion answers at a place, in the spelling by which answers are counted."""
+    found, _ = extract(text, **reading)
+    return None if found is None or not bare(found) else spelling(bare(found))
+
+
+def mathematics_hash(reading: Mapping[str, Any], pool: Pool | None = None) -> str:
+    """Of the mathematics verifier that reads answers so: its code, limits and libraries."""
+    limits = pool or shared()
+    return code_hash(
+        MATHEMATICS,
+        reading=reading,
+        seconds=limits.seconds,
+        memory_mb=limits.memory_mb,
+        libraries={lib: importlib.metadata.version(lib) for lib in ("math-verify", "latex2sympy2_extended", "sympy")},
+    )
+
 
 def selfcheck(task: MathTask) -> dict[str, int | bool]:
     """`ok` when ids differ, the rows are as many as published and the published ones, and every gold is right in its form."""
     problems = task.problems()
     turns = [(problem, task.form.assistant("By the above.", problem.answer)) for problem in problems]
     right = sum(verdict.right for verdict in task.verify_all(turns))
-    expected = TASKS[task.name].rows if task.name in TASKS else len(problems)
+    expected = task.published.rows if task.published else len(problems)
     ids = len({problem.problem_id for problem in problems})
-    pinned = task.pinned or task.name not in TASKS
+    pinned = task.pinned or task.published is None
     return {
         "ok": len(problems) == expected == ids == right and pinned,
         "rows": len(problems),
@@ -346,4 +425,4 @@ def selfcheck(task: MathTask) -> dict[str, int | bool]:
     }
 
 
-__all__ = ["ENVIRONMENT", "TASKS", "MathTask", "Problem", "Source", "digest", "read_rows", "selfcheck"]
+__all__ = ["ENVIRONMENT", "SETS", "MathTask", "Problem", "Source", "digest", "read_rows", "selfcheck"]

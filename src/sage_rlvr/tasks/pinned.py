@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import tempfile
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from typing import IO, Any
 from urllib.request import HTTPRedirectHandler, Request, build_opener
 
 from sage_rlvr.errors import DataError
+from sage_rlvr.runs.files import write_bytes_atomic
 
 SECONDS = 60  # of silence before a download is given up
 
@@ -94,10 +94,7 @@ def _is(file: Pinned, found: bytes) -> bool:
 def _keep(file: Pinned, found: bytes) -> None:
     """Into the cache in one step, so that no reader meets half a file; a cache that cannot be written is no fault."""
     with suppress(OSError):
-        file.kept.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=file.kept.parent, delete=False) as half:
-            half.write(found)
-        os.replace(half.name, file.kept)
+        write_bytes_atomic(file.kept, found)
 
 
 __all__ = ["Pinned", "cache_folder", "fetch"]

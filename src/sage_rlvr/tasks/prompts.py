@@ -87,7 +87,7 @@ class PromptFormat:
         """The options of `verify_math` and `MathReward` that read this format: MathReward(**form.reading)."""
         return {"answer_in": self.answer_in, "tag": self.tag, "closed": self.closed}
 
-    def plain(self, problem: str) -> str:
+    def plain(self, problem: str | Sequence[Mapping[str, Any]]) -> str:
         """The prompt as plain text, for a tokenizer without a chat template: messages, empty lines between, an opening."""
         said = [str(message["content"]) for message in self.messages(problem)]
         return "\n\n".join([*said, f"{self.opening or 'Solution:'}\n"])

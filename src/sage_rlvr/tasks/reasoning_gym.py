@@ -8,6 +8,7 @@ what the package scores runs under the limits of a `Pool`.
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -16,6 +17,7 @@ from types import ModuleType
 from typing import Any
 
 from sage_rlvr.errors import ConfigError
+from sage_rlvr.tasks.base import code_hash
 from sage_rlvr.tasks.prompts import BOXED, Message, PromptFormat
 from sage_rlvr.verifiers import Verdict
 from sage_rlvr.verifiers.answers import extract
@@ -57,12 +59,13 @@ def __getattr__(name: str) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Entry `index` of a task: its question and one right answer."""
+    """Entry `index` of a task under a seed: its question and one right answer."""
 
     problem_id: str
     text: str
     answer: str
     index: int
+    seed: int = 0
 
 
 @dataclass(frozen=True)
@@ -83,28 +86,24 @@ class ReasoningGym:
         default_factory=lambda: Pool(memory_mb=4096, function="sage_rlvr.tasks.reasoning_gym:judge"), compare=False
     )
 
-    @property
-    def _settings(self) -> str:
-        return json.dumps(self.settings | {"size": self.count, "seed": self.seed}, sort_keys=True)
+    def _settings(self, seed: int) -> str:
+        return json.dumps(self.settings | {"size": self.count, "seed": seed}, sort_keys=True)
 
-    def problems(self) -> tuple[Problem, ...]:
-        """All problems. `ConfigError` where the package is missing, or does not know the name or a setting."""
-        dataset = _dataset(self.name, self._settings)
+    def problems(self, split: str = "test") -> tuple[Problem, ...]:
+        """Those of `seed`; to train on, those of the next one. `ConfigError` for a missing package, an unknown name or setting."""
+        seed = self.seed + (split == "train")
+        dataset = _dataset(self.name, self._settings(seed))
         entries = [dataset[i] for i in range(self.count)]
         return tuple(
-            Problem(f"{self.name}-{self.seed}-{i}", str(entry["question"]), str(entry["answer"]), i)
+            Problem(f"{self.name}-{seed}-{i}", str(entry["question"]), str(entry["answer"]), i, seed)
             for i, entry in enumerate(entries)
         )
-
-    def problem_id(self, problem: Problem) -> str:
-        """ "<name>-<seed>-<index>"."""
-        return problem.problem_id
 
     def messages(self, problem: Problem, form: PromptFormat | None = None) -> list[Message]:
         """The prompt as a conversation."""
         return (form or self.form).messages(problem.text)
 
-    def render(self, problem: Problem, form: PromptFormat | None = None) -> str:
+    def prompt(self, problem: Problem, form: PromptFormat | None = None) -> str:
         """The prompt as plain text: messages, empty lines between, and an opening."""
         return (form or self.form).plain(problem.text)
 
@@ -117,12 +116,17 @@ class ReasoningGym:
         reading = (form or self.form).reading
         found = [extract(completion, **reading) for _, completion in pairs]
         items = [
-            (answer.strip(), self.name, self._settings, problem.index)
+            (answer.strip(), self.name, self._settings(problem.seed), problem.index)
             for (problem, _), (answer, _) in zip(pairs, found, strict=True)
             if answer is not None
         ]
         judged = iter(self.pool.verify(items))
         return [Verdict("wrong", why) if answer is None else next(judged) for answer, why in found]
+
+    @property
+    def verifier_hash(self) -> str:
+        """Of the package that scores, and of where an answer is read."""
+        return code_hash(["answers"], reading=self.form.reading, library=importlib.metadata.version("reasoning-gym"))
 
 
 __all__ = ["Problem", "ReasoningGym"]

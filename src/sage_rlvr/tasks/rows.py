@@ -62,6 +62,7 @@ class DataSource:
 
     def option(self, name: str) -> str:
         """An option as messages name it: data.path."""
+        name = "file" if (self.key, name) == ("task", "path") else name
         return f"{self.key}.{name}" if self.key else name
 
     def mend(self, role: str) -> str:

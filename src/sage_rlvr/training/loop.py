@@ -26,27 +26,33 @@ from sage_rlvr.core.keys import Key
 from sage_rlvr.core.method import Method, advantages_of, objective, q_clamped, shape
 from sage_rlvr.core.signals import Batch, Signals
 from sage_rlvr.errors import TrainingDiverged
-from sage_rlvr.models.policy import GuideWatch, TextTask, Tokens, check_vocabulary, load_policy
+from sage_rlvr.models.asking import Asking
+from sage_rlvr.models.policy import Tokens, load_policy
 from sage_rlvr.models.scoring import Scores, score
 from sage_rlvr.runs import RunDir, StopFlag, writing
-from sage_rlvr.training.optimizer import Optimiser
+from sage_rlvr.tasks.base import Task
+from sage_rlvr.training.optimizer import Optimizer
+from sage_rlvr.training.problems import training_problems
 from sage_rlvr.training.reference import follow, kept_reference, load_reference, reference_metrics, restore_reference
 from sage_rlvr.training.rollouts import Groups, draw_groups, rollout_metrics, rows_of_groups
-from sage_rlvr.training.sft import check_replaceable, checkpoint, load_tensors, model_tensors, resume, save_policy
+from sage_rlvr.training.state import check_replaceable, checkpoint, load_tensors, model_tensors, resume, save_policy
+from sage_rlvr.training.trackers import check_installed, tracking
+from sage_rlvr.training.watch import GuideWatch, check_vocabulary
 
 
 @dataclass
 class Loop:
-    """What one training run holds: two models, a method, a task with its training problems, an optimiser."""
+    """What one training run holds: two models, a method, a task with its training problems, an optimizer."""
 
     config: TrainConfig
     method: Method
     policy: PreTrainedModel
     reference: PreTrainedModel | None
     tokens: Tokens
-    task: TextTask
+    task: Task
+    ask: Asking
     problems: list[Any]
-    optimiser: Optimiser
+    optimizer: Optimizer
     key: Key
     reference_step: int = 0
     """Steps after which the policy became the reference; 0 for one from files."""
@@ -103,7 +109,7 @@ def train_step(loop: Loop, step: int) -> dict[str, float]:
 
 
 def update(loop: Loop, parts: Iterable[Batch], mask: Tensor, step: int, number: int) -> dict[str, float]:
-    """One optimiser step from micro-batches that add up to one mini-batch (its rows' `mask`). Number counts updates.
+    """One optimizer step from micro-batches that add up to one mini-batch (its rows' `mask`). Number counts updates.
 
     Nothing moves if the loss or the gradient is not finite: `TrainingDiverged`, with the weights as they were.
     """
@@ -116,7 +122,7 @@ def update(loop: Loop, parts: Iterable[Batch], mask: Tensor, step: int, number: 
         loss.backward()
         collected.append((float(part.mask.sum() / mask.sum()), metrics))
     shares = {name: sum(share * m[name] for share, m in collected) for name in collected[0][1]}
-    return shares | {"loss": sum(m["loss"] for _, m in collected)} | loop.optimiser.step(number)
+    return shares | {"loss": sum(m["loss"] for _, m in collected)} | loop.optimizer.step(number)
 
 
 def several_updates(loop: Loop, whole: Batch, groups: Groups, step: int) -> dict[str, float]:
@@ -142,13 +148,13 @@ def several_updates(loop: Loop, whole: Batch, groups: Groups, step: int) -> dict
 @contextmanager
 def undone_if_diverged(loop: Loop) -> Iterator[None]:
     """A step whose third update diverges leaves the weights and moments from before its first, not from in between."""
-    states = (model_tensors(loop.policy), loop.optimiser.tensors())
+    states = (model_tensors(loop.policy), loop.optimizer.tensors())
     weights, moments = ({name: tensor.clone() for name, tensor in state.items()} for state in states)
     try:
         yield
     except TrainingDiverged:
         load_tensors(loop.policy, weights)
-        loop.optimiser.load(moments)
+        loop.optimizer.load(moments)
         raise
 
 
@@ -233,11 +239,11 @@ def build(config: TrainConfig) -> Loop:
     check_vocabulary(method, policy.config.vocab_size)
     policy.eval()  # dropout off: the policy that samples is the policy that is trained
     reference = load_reference(config, policy, tokens)
-    task = config.world.build()
-    problems = task.problems("train", config.world.data_seed, config.world.train_problems)
+    task, problems = training_problems(config)
+    asking = Asking.of(task, tokens)
     updates = config.steps * config.updates.epochs * config.updates.minibatches
-    optimiser = Optimiser(policy, config.optimizer, updates)
-    return Loop(config, method, policy, reference, tokens, task, problems, optimiser, Key(config.seed))
+    optimizer = Optimizer(policy, config.optimizer, updates)
+    return Loop(config, method, policy, reference, tokens, task, asking, problems, optimizer, Key(config.seed))
 
 
 def train(config: TrainConfig, run: RunDir, progress: Any) -> int:
@@ -247,22 +253,25 @@ def train(config: TrainConfig, run: RunDir, progress: Any) -> int:
     the batch's prompts aside before it is raised. ConfigError where <run>/policy holds anything but a former policy.
     """
     check_replaceable(run.path / "policy")
+    check_installed(config.report_to)
     loop = build(config)
-    newest = resume(run, loop.policy, loop.optimiser)
+    newest = resume(run, loop.policy, loop.optimizer)
     restore_reference(loop, newest)
     step = newest.step if newest else 0
     if step < config.steps:  # the policy of an earlier, shorter run in this directory is not this run's result
         shutil.rmtree(run.path / "policy", ignore_errors=True)
     progress.start(total=config.steps, done=step)
-    watch, stopping = GuideWatch(loop.method.anchor), False
-    with StopFlag() as stop:
+    watch, stopping = GuideWatch(loop.method.anchor, tell=run.warn), False
+    with StopFlag() as stop, tracking(config.report_to, run, config) as report:
         while step < config.steps and not stopping:
             began = time.perf_counter()
             try:
                 metrics = train_step(loop, step)
             except TrainingDiverged as error:
                 raise set_aside(loop, run, step, error) from error
-            run.log({"step": step, **metrics, "time/step_s": time.perf_counter() - began})
+            metrics["time/step_s"] = time.perf_counter() - began
+            run.log({"step": step, **metrics})
+            report(step, metrics)
             watch.see(step, metrics)
             step += 1
             follow(loop, step)
@@ -277,7 +286,7 @@ def train(config: TrainConfig, run: RunDir, progress: Any) -> int:
 
 def save(loop: Loop, run: RunDir, step: int) -> None:
     """A checkpoint of all that a run cannot find on disk: weights, moments, and a reference that it made itself."""
-    checkpoint(run, loop.policy, loop.optimiser, step, **kept_reference(loop))
+    checkpoint(run, loop.policy, loop.optimizer, step, **kept_reference(loop))
 
 
 def set_aside(loop: Loop, run: RunDir, step: int, error: TrainingDiverged) -> TrainingDiverged:
@@ -285,13 +294,13 @@ def set_aside(loop: Loop, run: RunDir, step: int, error: TrainingDiverged) -> Tr
 
     Raises CheckpointError where they cannot be written.
     """
-    loop.optimiser.adam.zero_grad(set_to_none=True)
+    loop.optimizer.adam.zero_grad(set_to_none=True)
     save(loop, run, step)
     groups = draw_groups(loop, step).groups  # the weights are those it was drawn with: the same batch again
     rollout = groups.rollout
     folder = run.path / "diverged" / f"step-{step:06d}"
     tensors = {"tokens": rollout.tokens.contiguous(), "mask": rollout.mask.contiguous()}
-    listed = {"step": step, "error": str(error), "prompts": [loop.task.render(p) for p in groups.problems]}
+    listed = {"step": step, "error": str(error), "prompts": [loop.ask(p).text for p in groups.problems]}
     text = json.dumps(listed, indent=1)
     with writing(f"batch set aside ({error})", folder, len(text) + sum(t.nbytes for t in tensors.values())):
         folder.mkdir(parents=True, exist_ok=True)

@@ -38,7 +38,7 @@ def decayed(model: torch.nn.Module) -> Iterator[str]:
             yield name
 
 
-class Optimiser:
+class Optimizer:
     """torch's AdamW over the trainable parameters of `model`, known by name; weight decay acts on those `decayed` names."""
 
     def __init__(self, model: torch.nn.Module, config: OptimizerConfig, total_steps: int) -> None:

@@ -16,7 +16,7 @@ from sage_rlvr.core.anchor import Anchor
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.models.policy import Tokens, load_policy
 from sage_rlvr.runs import Checkpoint
-from sage_rlvr.training.sft import load_tensors, model_tensors
+from sage_rlvr.training.state import load_tensors, model_tensors
 
 if TYPE_CHECKING:
     from sage_rlvr.training.loop import Loop

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from sage_rlvr.models.sampler import Rollout, joined, sample
+from sage_rlvr.tasks.base import verdicts
 
 if TYPE_CHECKING:
     from sage_rlvr.training.loop import Loop
@@ -82,7 +83,7 @@ def draw_groups(loop: Loop, step: int) -> Drawn:
 def draw(loop: Loop, step: int, first: int, count: int) -> Groups:
     """Groups number `first` to `first + count` of a step: sampled from the policy as it is, and verified."""
     problems = problems_of_step(loop, step, first, count)
-    prompts = [loop.tokens.encode_prompt(loop.task.render(p)) for p in problems]
+    prompts = [list(loop.ask(p).ids) for p in problems]
     rollout = draw_rollout(loop, prompts, step, first)
     rewards, undecided = rewards_of(loop, problems, rollout)
     return Groups(problems, prompts, rollout, rewards, undecided, first + torch.arange(count, device=rewards.device))
@@ -143,11 +144,11 @@ def draw_rollout(loop: Loop, prompts: list[list[int]], step: int, first: int = 0
 
 
 def rewards_of(loop: Loop, problems: list[Any], rollout: Rollout) -> tuple[Tensor, Tensor]:
-    """Rewards (P, G), 1 for right and 0 for wrong or undecided, and which of the verdicts were undecided, (P, G) bool."""
+    """Rewards (P, G), `Verdict.reward`: as a rule 1 for right and 0 for wrong or undecided. Which were undecided, (P, G) bool."""
     size, device = loop.config.rollout.group_size, rollout.tokens.device
-    verdicts = [loop.task.verify(problems[i // size], text) for i, text in enumerate(loop.tokens.texts(rollout))]
-    rewards = torch.tensor([float(v.right) for v in verdicts], device=device)
-    undecided = torch.tensor([v.label == "undecided" for v in verdicts], device=device)
+    said = verdicts(loop.task, [(problems[i // size], text) for i, text in enumerate(loop.tokens.texts(rollout))])
+    rewards = torch.tensor([v.reward for v in said], device=device)
+    undecided = torch.tensor([v.label == "undecided" for v in said], device=device)
     return rewards.reshape(-1, size), undecided.reshape(-1, size)
 
 

@@ -6,11 +6,7 @@ not learnt. Example i is a function of (data seed, i), so a resumed run sees wha
 
 from __future__ import annotations
 
-import os
-import shutil
 import time
-from collections.abc import Mapping
-from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -26,19 +22,12 @@ from transformers import (
 )
 
 from sage_rlvr.config import ModelConfig, SftConfig
-from sage_rlvr.errors import ConfigError, TrainingDiverged
+from sage_rlvr.errors import TrainingDiverged
 from sage_rlvr.models.policy import Tokens
-from sage_rlvr.runs import Checkpoint, RunDir, StopFlag, writing
+from sage_rlvr.runs import RunDir, StopFlag
 from sage_rlvr.tasks.countdown import build_tokenizer, render
-from sage_rlvr.training.optimizer import Optimiser
-
-CARD = "# What this policy was trained on"  # the heading of a model card that this package wrote
-POLICY_FILES = (
-    *("config.json", "generation_config.json", "model*.safetensors", "model.safetensors.index.json"),
-    *("tokenizer*.json", "tokenizer.model", "special_tokens_map.json", "added_tokens.json", "chat_template.jinja"),
-    *("vocab.json", "vocab.txt", "merges.txt"),
-)
-"""What `save_pretrained` of a model and a tokenizer writes: a folder with nothing else in it may be replaced."""
+from sage_rlvr.training.optimizer import Optimizer
+from sage_rlvr.training.state import check_replaceable, checkpoint, resume, save_policy
 
 
 def build_model(config: ModelConfig, tokenizer: PreTrainedTokenizerBase, seed: int) -> PreTrainedModel:
@@ -92,8 +81,8 @@ def train_sft(config: SftConfig, run: RunDir, out: Path | None, progress: Any) -
     tokenizer = build_tokenizer()
     tokens = Tokens.of(tokenizer)
     model = build_model(config.model, tokenizer, config.seed)
-    optimiser = Optimiser(model, config.optimizer, config.steps)
-    newest = resume(run, model, optimiser)
+    optimizer = Optimizer(model, config.optimizer, config.steps)
+    newest = resume(run, model, optimizer)
     step = newest.step if newest else 0
     world = config.world.build()
     progress.start(total=config.steps, done=step)
@@ -102,19 +91,19 @@ def train_sft(config: SftConfig, run: RunDir, out: Path | None, progress: Any) -
         while step < config.steps and not stopping:
             began = time.perf_counter()
             pairs = world.examples("train", config.world.data_seed, step * config.batch_size, config.batch_size)
-            metrics = sft_step(model, optimiser, *batch_tensors(pairs, tokens), step)
+            metrics = sft_step(model, optimizer, *batch_tensors(pairs, tokens), step)
             run.log({"step": step, **metrics, "time/step_s": time.perf_counter() - began})
             step += 1
             progress.advance(step, metrics)
             stopping = stop.requested  # read once: what stops the loop also saves
             if step % config.checkpoint.every == 0 or step == config.steps or stopping:
-                checkpoint(run, model, optimiser, step)
+                checkpoint(run, model, optimizer, step)
     if step == config.steps and out is not None:
         save_policy(model, tokenizer, out)
     return step
 
 
-def sft_step(model: PreTrainedModel, optimiser: Optimiser, ids: Tensor, counted: Tensor, step: int) -> dict[str, float]:
+def sft_step(model: PreTrainedModel, optimizer: Optimizer, ids: Tensor, counted: Tensor, step: int) -> dict[str, float]:
     """One update on ids (B, L) with the completion tokens marked by `counted` (B, L)."""
     model.train()
     logits = model(input_ids=ids[:, :-1], use_cache=False).logits  # right padding: causal attention never looks at it
@@ -123,102 +112,4 @@ def sft_step(model: PreTrainedModel, optimiser: Optimiser, ids: Tensor, counted:
     if not torch.isfinite(loss):
         raise TrainingDiverged(f"SFT loss is {loss.item()} at step {step}; lower optimizer.lr and run again")
     loss.backward()
-    return {"loss": loss.item(), **optimiser.step(step)}
-
-
-def check_replaceable(out: Path) -> None:
-    """ConfigError unless `out` is free, an empty folder, or a folder that holds a saved policy and nothing else.
-
-    A saved policy is replaced as a whole, so whatever else lay in its folder would be lost.
-    """
-    if out.is_symlink() or (out.exists() and not out.is_dir()):
-        raise ConfigError(
-            f"{out}: a policy needs a folder of its own, and this is a file or a link; name another place"
-        )
-    inside = sorted(out.iterdir()) if out.exists() else []
-    foreign = [f.name for f in inside if not _of_a_policy(f)]
-    if foreign:
-        listed = ", ".join(foreign[:5]) + (f" and {len(foreign) - 5} more" if len(foreign) > 5 else "")
-        raise ConfigError(
-            f"{out}: saving the policy here would replace the whole folder, which holds {listed}; nothing was touched. "
-            f"Name a new folder, for example {out / 'policy'}"
-        )
-    if inside and not any((out / name).exists() for name in ("config.json", "adapter_config.json")):
-        raise ConfigError(
-            f"{out}: holds {', '.join(f.name for f in inside[:5])} without a config.json, so it is no former policy and "
-            f"is not replaced; name a new folder, for example {out / 'policy'}"
-        )
-
-
-def _of_a_policy(file: Path) -> bool:
-    """True for a file that saving a policy writes; of a README.md only for a card of this package."""
-    if file.name == "README.md" and file.is_file():
-        return CARD in file.read_text(encoding="utf-8", errors="replace")
-    return file.is_file() and any(fnmatch(file.name, known) for known in POLICY_FILES)
-
-
-def save_policy(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, out: Path) -> None:
-    """config.json, model.safetensors and the tokenizer, loadable by AutoModelForCausalLM; appears whole or not at all.
-
-    Raises CheckpointError (full disk, read-only folder), ConfigError where `out` holds anything but a former policy.
-    """
-    check_replaceable(out)
-    place = Path(os.path.abspath(out))
-    partial, former = place.with_name(f".{place.name}.partial"), place.with_name(f".{place.name}.former")
-    shutil.rmtree(partial, ignore_errors=True)
-    try:
-        with writing("policy", out, sum(p.numel() * p.element_size() for p in model.parameters())):
-            model.save_pretrained(partial)
-            tokenizer.save_pretrained(partial)
-            check_replaceable(out)  # again: training and writing took their time
-            if place.exists():  # a removal that is cut short must not leave half a policy behind
-                shutil.rmtree(former, ignore_errors=True)
-                place.rename(former)
-            partial.rename(place)
-            shutil.rmtree(former, ignore_errors=True)
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
-        if former.exists() and not place.exists():
-            former.rename(place)
-
-
-def checkpoint(
-    run: RunDir,
-    model: PreTrainedModel,
-    optimiser: Optimiser,
-    step: int,
-    more: Mapping[str, Mapping[str, Tensor]] | None = None,
-    **state: Any,
-) -> None:
-    """Weights (tied ones once), optimiser moments, `more` groups of tensors and the step, atomically."""
-    groups = {"model": model_tensors(model), "optimizer": optimiser.tensors(), **(more or {})}
-    run.save_checkpoint(step, groups, {"step": step, **state})
-
-
-def resume(run: RunDir, model: PreTrainedModel, optimiser: Optimiser) -> Checkpoint | None:
-    """Load the newest complete checkpoint, drop the metrics written after it, return it (None where there is none)."""
-    newest = run.latest()
-    run.truncate_metrics(newest.step if newest else 0)
-    if newest is not None:
-        load_tensors(model, newest.load("model"))
-        optimiser.load(newest.load("optimizer"))
-    return newest
-
-
-def model_tensors(model: PreTrainedModel) -> dict[str, Tensor]:
-    """Parameters and persistent buffers by name; a tied tensor appears under its first name only."""
-    seen: set[int] = set()
-    found = {}
-    for name, tensor in model.state_dict().items():
-        if tensor.data_ptr() not in seen:
-            seen.add(tensor.data_ptr())
-            found[name] = tensor.detach().contiguous()
-    return found
-
-
-def load_tensors(model: PreTrainedModel, tensors: dict[str, Tensor]) -> None:
-    """Copy by name into the model (tied weights follow)."""
-    state = model.state_dict()
-    with torch.no_grad():
-        for name, tensor in tensors.items():
-            state[name].copy_(tensor)
+    return {"loss": loss.item(), **optimizer.step(step)}

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
+
+from sage_rlvr.registry import Registry
 
 Label = Literal["right", "wrong", "undecided"]
 
@@ -13,15 +15,44 @@ MATHEMATICS = ("math", "answers", "quantities", "pool")
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What a verifier says of one completion, and why in a few stable words (they are counted in metrics)."""
+    """What a verifier says of one completion, and why in a few stable words (they are counted in metrics).
+
+    score: the reward, where a verifier gives more than right and wrong; None for 1 and 0.
+    """
 
     label: Label
     reason: str
+    score: float | None = None
 
     @property
     def right(self) -> bool:
         """True only for the label "right": an undecided completion earns no reward."""
         return self.label == "right"
 
+    @property
+    def reward(self) -> float:
+        """What a completion earns: `score`, else 1 where it is right and 0 where it is not, undecided included."""
+        return float(self.right) if self.score is None else self.score
 
-__all__ = ["MATHEMATICS", "Label", "Verdict"]
+
+VERIFIERS: Registry[Any] = Registry("verifier", remember=False)
+"""Functions of (completion, gold) that give a `Verdict`, by name; loaded when they are asked."""
+
+
+@VERIFIERS.register(name="math")
+def _math(completion: str, gold: str) -> Verdict:
+    """By algebra: the answer in the last box equals the gold."""
+    from sage_rlvr.verifiers.math import verify_math
+
+    return verify_math(completion, gold)
+
+
+@VERIFIERS.register(name="exact")
+def _exact(completion: str, gold: str) -> Verdict:
+    """By spelling and exact fractions: the whole completion is the gold."""
+    from sage_rlvr.verifiers.exact import verify_exact
+
+    return verify_exact(completion, gold)
+
+
+__all__ = ["MATHEMATICS", "VERIFIERS", "Label", "Verdict"]

@@ -27,7 +27,8 @@ from sage_rlvr.core.keys import Key
 from sage_rlvr.core.method import Method
 from sage_rlvr.core.signals import Signals
 from sage_rlvr.models.completions import MOST_STATES, Enumerated, enumerate_to
-from sage_rlvr.models.policy import TextTask, Tokens
+from sage_rlvr.models.policy import Tokens
+from sage_rlvr.tasks.base import Task
 from sage_rlvr.theory.expected import Listing, expected_loss
 
 GROUP_SIZE = 16
@@ -149,7 +150,7 @@ def open_case(
     policy: PreTrainedModel,
     reference: PreTrainedModel,
     tokens: Tokens,
-    task: TextTask,
+    task: Task,
     problem: Any,
     *,
     max_new_tokens: int,
@@ -157,7 +158,7 @@ def open_case(
     most_states: int = MOST_STATES,
 ) -> Case:
     """List a problem's completions under `policy` until at most `remainder` is left. Raises what `enumerate_to` raises."""
-    prompt = tokens.encode_prompt(task.render(problem))
+    prompt = tokens.encode_prompt(task.prompt(problem))
     listed = enumerate_to(policy, tokens, prompt, max_new_tokens, remainder=remainder, most_states=most_states)
     rewards = torch.zeros(len(listed.probs))
     rewards[listed.finished] = torch.tensor([float(task.verify(problem, t).right) for t in listed.texts(tokens)])
@@ -166,7 +167,7 @@ def open_case(
         ref = torch.log_softmax(listed.logits(reference).double(), -1)
     params = tuple(p for p in policy.parameters() if p.requires_grad)
     table = torch.log_softmax(logits.detach().double(), -1)
-    return Case(task.render(problem), listed, policy, params, logits, table, ref, rewards)
+    return Case(task.prompt(problem), listed, policy, params, logits, table, ref, rewards)
 
 
 @dataclass(frozen=True, eq=False)

@@ -26,7 +26,8 @@ from sage_rlvr.core.method import Method
 from sage_rlvr.errors import CancellingGuide, ConfigError, DataError
 from sage_rlvr.evaluation.evaluate import resolve
 from sage_rlvr.methods import dr_grpo, grpo, no_kl, rloo, sage
-from sage_rlvr.models.policy import EMBEDDED, Tokens, load_policy
+from sage_rlvr.models.folders import EMBEDDED
+from sage_rlvr.models.policy import Tokens, load_policy
 from sage_rlvr.studies.anchor.expectations import (
     Case,
     Gradients,

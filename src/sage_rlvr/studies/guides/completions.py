@@ -20,9 +20,10 @@ from transformers import PreTrainedModel
 
 from sage_rlvr.core.keys import Key
 from sage_rlvr.core.signals import Signals
-from sage_rlvr.models.policy import TextTask, Tokens
+from sage_rlvr.models.policy import Tokens
 from sage_rlvr.models.sampler import sample
 from sage_rlvr.models.scoring import completion_logits
+from sage_rlvr.tasks.base import Task
 from sage_rlvr.theory.reweighting import Floats, Masses
 
 INVERSE_TEMPERATURES = tuple(round(0.4 + 0.05 * i, 2) for i in range(49))  # 1 / T from 0.4 to 2.8; 1 is among them
@@ -106,7 +107,7 @@ def collect(
     policy: PreTrainedModel,
     reference: PreTrainedModel,
     tokens: Tokens,
-    task: TextTask,
+    task: Task,
     problems: Sequence[Any],
     *,
     samples: int,
@@ -116,13 +117,13 @@ def collect(
 ) -> Atoms:
     """Atoms of the problems, those that recur once with their number of repeats. Pure in its arguments."""
     policy.eval()
-    ids = Counter(task.problem_id(p) for p in problems)
-    once = list({task.problem_id(p): p for p in problems}.values())
+    ids = Counter(p.problem_id for p in problems)
+    once = list({p.problem_id: p for p in problems}.values())
     key = Key(seed).fold("guides")
     parts: list[dict[str, Any]] = []
     for first in range(0, len(once), PROMPTS_PER_DRAW):
         chunk = once[first : first + PROMPTS_PER_DRAW]
-        prompts = [tokens.encode_prompt(task.render(p)) for p in chunk]
+        prompts = [tokens.encode_prompt(task.prompt(p)) for p in chunk]
         rollout = sample(
             policy, prompts, group_size=samples, max_new_tokens=max_new_tokens, eos_id=tokens.eos_ids,
             pad_id=tokens.pad_id, key=key, step=first, entropies=False,
@@ -140,7 +141,7 @@ def collect(
             part["sampled_right"] = sum(drawn[row] for row in known if row in drawn)
             parts.append(part)
         progress(len(chunk))
-    return _together(parts, np.array([float(ids[task.problem_id(p)]) for p in once]), samples)
+    return _together(parts, np.array([float(ids[p.problem_id]) for p in once]), samples)
 
 
 def _scored(

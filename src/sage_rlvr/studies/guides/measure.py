@@ -21,8 +21,9 @@ from scipy.stats import rankdata
 from sage_rlvr.core.guides import band_of
 from sage_rlvr.core.keys import Key
 from sage_rlvr.errors import DataError
-from sage_rlvr.evaluation.evaluate import EVALUATION_SEED, Target, evaluation_problems
-from sage_rlvr.models.policy import EMBEDDED, load_policy
+from sage_rlvr.evaluation.evaluate import EVALUATION_SEED, Target
+from sage_rlvr.models.folders import EMBEDDED
+from sage_rlvr.models.policy import load_policy
 from sage_rlvr.stats.intervals import Interval, column_intervals
 from sage_rlvr.studies.guides.completions import INVERSE_TEMPERATURES, Atoms, collect
 from sage_rlvr.studies.guides.signals import FAMILIES, TRAINABLE, Family, Kind, Variant, features, placebo
@@ -152,7 +153,7 @@ def run_guide_lab(
     task = target.world.build()
     for split in ("validation", "test"):
         progress(f"{target.name}: {problems} {split} problems, {samples} completions each ...")
-        chosen = evaluation_problems(task, split, seed, problems, draw)
+        chosen = task.draw(split, seed, problems, draw)
         atoms[split] = collect(
             policy, base, tokens, task, chosen, samples=samples, max_new_tokens=max_new_tokens, seed=seed
         )

@@ -18,12 +18,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import combinations_with_replacement
-from typing import Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sage_rlvr.errors import ConfigError, DataError
+from sage_rlvr.tasks.base import code_hash
 from sage_rlvr.tasks.countdown.expressions import (
     MAX_NUMBERS,
     check_range,
@@ -41,6 +42,7 @@ from sage_rlvr.verifiers.countdown import canonical, judge, structure
 Split = Literal["train", "validation", "test"]
 Law = Literal["expression", "uniform"]
 SPLITS: tuple[str, ...] = get_args(Split)
+DRAWS = ("law", "census")
 BLOCK = 4096  # examples are drawn in blocks; block k is a pure function of (world, split, seed, k)
 UNIFORM_BLOCK, UNIFORM_BLOCK_OF_FIVE = 64, 16  # law "uniform": smaller, for each new set of numbers is enumerated
 _TOO_LARGE = 1 << 31
@@ -144,13 +146,19 @@ class Countdown:
     integers in min_target..max_target that they reach in the split, however few solutions it has.
     Under both laws every problem is solvable and, given its problem, an expression is uniform over
     `solutions(problem)`. Numbers are listed in ascending order. Indices are endless; problems recur (see `problems`).
+    train_problems: size of the training pool. data_seed: seed of the problems, apart from the seed of a run, so that runs share
+    their data. Two worlds that differ in these alone are one law, and equal.
     """
 
-    counts: Mapping[int, float] = field(default_factory=lambda: {4: 1.0})
+    name: ClassVar[str] = "countdown"
+    max_new_tokens: ClassVar[int] = 32
+    counts: dict[int, float] = field(default_factory=lambda: {4: 1.0})
     max_number: int = 12
     max_target: int = 100
     min_target: int = 1
     targets: Law = "expression"
+    train_problems: int = field(default=20_000, compare=False)
+    data_seed: int = field(default=0, compare=False)
 
     def __post_init__(self) -> None:
         counts = {int(n): float(weight) for n, weight in sorted(self.counts.items())}
@@ -165,6 +173,10 @@ class Countdown:
             raise ConfigError(f"targets {self.min_target}..{self.max_target}: need 1 <= min_target <= max_target.")
         if self.targets not in get_args(Law):
             raise ConfigError(f"targets {self.targets!r}: choose one of {', '.join(get_args(Law))}.")
+        if self.train_problems < 1 or self.data_seed < 0:
+            raise ConfigError(
+                f"train_problems {self.train_problems}, data_seed {self.data_seed}: at least 1 problem, and a seed of 0 or more."
+            )
         check_range(max(counts), self.max_number, self.max_target)
 
     def __hash__(self) -> int:
@@ -177,11 +189,7 @@ class Countdown:
             return BLOCK
         return UNIFORM_BLOCK_OF_FIVE if max(self.counts) == MAX_NUMBERS else UNIFORM_BLOCK
 
-    def problem_id(self, problem: Problem) -> str:
-        """As `Problem.problem_id`; with the next three, what an engine asks of any task."""
-        return problem.problem_id
-
-    def render(self, problem: Problem) -> str:
+    def prompt(self, problem: Problem) -> str:
         """The prompt: `render(problem)`."""
         return render(problem)
 
@@ -192,6 +200,50 @@ class Countdown:
     def solutions(self, problem: Problem) -> list[str]:
         """`solutions(problem)`."""
         return solutions(problem)
+
+    def answer_key(self, problem: Problem, text: str) -> str:
+        """The expression: each is an answer of its own."""
+        return text
+
+    def choices(self, problem: Problem) -> float | None:
+        """Expressions over the numbers per right one; None for five numbers, whose listing takes long."""
+        many = len(problem.numbers) == MAX_NUMBERS
+        return None if many else expressions_over(problem.numbers) / len(solutions(problem))
+
+    @property
+    def verifier_hash(self) -> str:
+        """Of the parser and its rules."""
+        return code_hash(["countdown"])
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What decides the problems of an evaluation, as JSON has it: all but the size and seed of the training pool."""
+        counts = {str(n): weight for n, weight in self.counts.items()}
+        bounds = {"max_number": self.max_number, "min_target": self.min_target, "max_target": self.max_target}
+        return {"name": self.name, "counts": counts, **bounds, "targets": self.targets}
+
+    def draw(self, split: str, seed: int, n: int, law: str = "law") -> list[Problem]:
+        """The problems of an evaluation. "law": n independent draws from the world's own distribution, restricted to the split,
+        repeats kept, so that the mean over them estimates the world's mean and an interval over them holds. "census": n problems
+        drawn without replacement from all problems of the split, each equally likely: the many hard ones weigh more.
+        """
+        if law == "law":
+            return self.problems(split, seed, n, distinct=False)
+        if law == "census":
+            return self.sample_of_census(split, seed, n)
+        raise DataError(f"draw {law!r}: choose one of {', '.join(DRAWS)}")
+
+    def audit_cases(self, k: int, **options: Any) -> Any:
+        """See `sage_rlvr.tasks.countdown.audit`."""
+        from sage_rlvr.tasks.countdown.audit import cases
+
+        return cases(self, k, **options)
+
+    def audited(self, **options: Any) -> str:
+        """What an audit looks at, in words."""
+        from sage_rlvr.tasks.countdown.audit import head
+
+        return head(self, **options)
 
     def examples(self, split: str, seed: int, start: int, n: int) -> list[tuple[Problem, str]]:
         """Examples start..start+n-1: problem and correct canonical expression. A pure function of its arguments."""
@@ -234,9 +286,14 @@ class Countdown:
         made = [expressions_over(p.numbers) for p in every]
         facts = {"problems": len(every), "answers_mean": counts.mean(), "answers_median": np.median(counts)}
         if self.targets == "expression" and len(self.counts) == 1:
-            facts["answers_mean_by_law"] = (counts**2).sum() / counts.sum()  # a problem is drawn as often as it has answers
+            facts["answers_mean_by_law"] = (
+                counts**2
+            ).sum() / counts.sum()  # a problem is drawn as often as it has answers
         longest = max(len(answer) for answers in found for answer in answers)
-        return {k: float(v) for k, v in facts.items()} | {"expressions_mean": float(np.mean(made)), "longest": float(longest)}
+        return {k: float(v) for k, v in facts.items()} | {
+            "expressions_mean": float(np.mean(made)),
+            "longest": float(longest),
+        }
 
     def sample_of_census(self, split: str, seed: int, n: int) -> list[Problem]:
         """`n` problems drawn without replacement from the census of the split, all equally likely: what is evaluated.
@@ -250,8 +307,13 @@ class Countdown:
         words = _stream(seed, SPLITS.index(split), len(every)).random_raw(len(every))
         return [every[i] for i in np.argsort(words, kind="stable")[:n]]
 
-    def problems(self, split: str, seed: int, n: int, distinct: bool = True) -> list[Problem]:
-        """The first n problems of a seed; with `distinct` repeats of a key are dropped (a small world may run dry)."""
+    def problems(
+        self, split: str, seed: int | None = None, n: int | None = None, distinct: bool = True
+    ) -> list[Problem]:
+        """The first n problems of a seed (`train_problems` of `data_seed`, unless given); with `distinct` repeats of a key are
+        dropped (a small world may run dry)."""
+        seed = self.data_seed if seed is None else seed
+        n = self.train_problems if n is None else n
         if not distinct:
             return [problem for problem, _ in self.examples(split, seed, 0, n)]
         found: dict[tuple[tuple[int, ...], int], Problem] = {}
@@ -419,6 +481,7 @@ def selfcheck(world: Countdown = WORLDS["countdown-4"], seed: int = 0, n: int = 
 
 __all__ = [
     "BLOCK",
+    "DRAWS",
     "SPLITS",
     "UNIFORM_BLOCK",
     "WORLDS",

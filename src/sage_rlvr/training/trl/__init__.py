@@ -1,6 +1,6 @@
 """TRL's GRPOTrainer with a shaped anchor: `SageTrainer`, and `grpo_config`, the arguments that a method stands for.
 
-Both are loaded when first asked for: what a recipe means on TRL (`settings`, `mapping`) can be said without TRL.
+Both are loaded when first asked for: what a recipe means on TRL (`arguments`) can be said without TRL.
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from sage_rlvr.training.trl.mapping import grpo_config
+    from sage_rlvr.training.trl.arguments import grpo_config
     from sage_rlvr.training.trl.trainer import SageTrainer
 
-_HOMES = {"grpo_config": "mapping", "SageTrainer": "trainer"}
+_HOMES = {"grpo_config": "arguments", "SageTrainer": "trainer"}
 
 
 def require_trl() -> None:
@@ -20,9 +20,7 @@ def require_trl() -> None:
     try:
         import trl  # noqa: F401
     except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(
-            "sage_rlvr.training.trl needs TRL; run: pip install 'sage-rlvr[trl]'", name="trl"
-        ) from error
+        raise ModuleNotFoundError("sage_rlvr.trl needs TRL; run: pip install 'sage-rlvr[trl]'", name="trl") from error
 
 
 def __getattr__(name: str) -> Any:

@@ -7,7 +7,7 @@ Groups may lie across ranks, so what the core reads is gathered first. TRL's los
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,11 +17,7 @@ from sage_rlvr.core.method import Method, advantages_of
 from sage_rlvr.core.reductions import FixedBudget
 from sage_rlvr.core.signals import Signals
 from sage_rlvr.errors import DataError
-from sage_rlvr.training.trl.shaping import Inputs, counted, over_ranks, pad_and_gather
-
-if TYPE_CHECKING:
-    from sage_rlvr.training.trl.sampling import Drawn
-
+from sage_rlvr.training.trl.batch import Drawn, Inputs, counted, over_ranks, pad_and_gather
 
 # What TRL's scorer takes beside text, by the names of all releases.
 MULTIMODAL = (

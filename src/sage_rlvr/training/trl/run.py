@@ -33,16 +33,17 @@ from trl import __version__ as TRL
 
 from sage_rlvr.config import LoraConfig, TrainConfig
 from sage_rlvr.errors import ConfigError, suggest
-from sage_rlvr.models.policy import EMBEDDED, NO_ANSWER, embedded_policy
+from sage_rlvr.models.asking import in_messages
+from sage_rlvr.models.folders import EMBEDDED, embedded_policy
+from sage_rlvr.models.policy import load_tokens
 from sage_rlvr.runs import RunDir, StopFlag
-from sage_rlvr.tasks import countdown as countdown_task
-from sage_rlvr.training.sft import check_replaceable
-from sage_rlvr.training.trl.card import facts, render, truncated
-from sage_rlvr.training.trl.diary import Diary, newest_checkpoint, step_of
-from sage_rlvr.training.trl.ranks import world_size
-from sage_rlvr.training.trl.settings import check_fields, grpo_arguments, method_of, updates_a_step
+from sage_rlvr.training.problems import TaskReward, training_problems
+from sage_rlvr.training.state import check_replaceable
+from sage_rlvr.training.trackers import check_installed, told_once
+from sage_rlvr.training.trl.arguments import check_fields, grpo_arguments, method_of, updates_a_step, world_size
+from sage_rlvr.training.trl.callbacks import RunCallback, newest_checkpoint, step_of
+from sage_rlvr.training.trl.model_card import facts, render, truncated
 from sage_rlvr.training.trl.trainer import SageTrainer
-from sage_rlvr.verifiers import countdown as countdown_verifier
 
 CHECKPOINTS = "trl"  # TRL's own checkpoints, in the run directory
 
@@ -60,6 +61,7 @@ def train(
         torch.set_num_threads(config.engine.threads)
     if run is not None:
         check_replaceable(folder / "policy")
+    check_installed(config.report_to)
     trainer = build(config, folder / CHECKPOINTS, say)
     say(f"reference: {facts(trainer)['reference'] or 'none'}")
     if cuts := truncated(trainer.args):
@@ -67,17 +69,22 @@ def train(
     newest = newest_checkpoint(folder / CHECKPOINTS)
     done = 0 if newest is None else step_of(newest)
     ended = done >= trainer.args.max_steps
+    told = 0
     if run is not None:
+        trainer._watch.tell = run.warn
         run.truncate_metrics(done)
+        told = run.logged + 1  # optimizer steps that an earlier start has told the trackers
         if not ended:  # the policy of an earlier, shorter run in this directory is not this run's result
             shutil.rmtree(folder / "policy", ignore_errors=True)
+    told_once(trainer, told)
     with StopFlag() as stop:
         updates = updates_a_step(config)
-        Diary.of(trainer, run, stop, progress, updates=updates, done=done, keep=config.checkpoint.keep)
+        RunCallback.of(trainer, run, stop, progress, updates=updates, done=done, keep=config.checkpoint.keep)
         if not ended:
             trainer.train(resume_from_checkpoint=None if newest is None else str(newest))
             done = trainer.state.global_step
     if ended:
+        progress.start(total=config.steps, done=config.steps)
         _as_it_ended(trainer, newest)  # type: ignore[arg-type]  # the trainer was built with the weights of the start
     if done >= trainer.args.max_steps:
         _save(trainer, folder / "policy", writes=run is not None)
@@ -105,7 +112,7 @@ def build(config: TrainConfig, folder: Path, say: Callable[[str], None] = lambda
     """The trainer of a recipe: model, tokenizer, rows, reward and arguments. Loads weights; trains nothing."""
     set_seed(config.seed)  # an adapter's first weights are drawn from the global generator
     arguments = grpo_arguments(config, str(folder), world_size())
-    arguments |= {"optim": usable_optimiser(arguments["optim"]), **_precision(config, arguments)}
+    arguments |= {"optim": usable_optimizer(arguments["optim"]), **_precision(config, arguments)}
     where = str(embedded_policy()) if config.model == EMBEDDED else config.model
     if config.model == EMBEDDED and config.data is not None:
         raise ConfigError(
@@ -118,7 +125,7 @@ def build(config: TrainConfig, folder: Path, say: Callable[[str], None] = lambda
             "'trl[vllm]'), or write engine.args.use_vllm false, and transformers samples"
         )
     tokenizer = load_tokenizer(where)
-    rows, reward = _world(config, tokenizer) if config.data is None else _data_set(config, where, tokenizer, say)
+    rows, reward = (_task if config.data is None else _data_set)(config, where, tokenizer, say)
     adapter = (Path(where) / "adapter_config.json").is_file()
     if adapter:  # the adapter of the SFT stage goes on being trained
         arguments.pop("model_init_kwargs")
@@ -215,7 +222,7 @@ def peft_config(lora: LoraConfig) -> PeftLoraConfig:
     )
 
 
-def usable_optimiser(name: str, named: bool = True) -> str:
+def usable_optimizer(name: str, named: bool = True) -> str:
     """`name`, or adamw_torch where an 8-bit one is asked for and CUDA or bitsandbytes is missing (a UserWarning says so).
 
     named: whether the recipe names it; else it is the default, and the warning says that.
@@ -223,7 +230,7 @@ def usable_optimiser(name: str, named: bool = True) -> str:
     if "8bit" not in name or (torch.cuda.is_available() and find_spec("bitsandbytes") is not None):
         return name
     lacking = "bitsandbytes is not installed" if torch.cuda.is_available() else "there is no CUDA device"
-    which = f"engine.args.optim = {name}" if named else f"the default optimiser {name} (engine.args.optim)"
+    which = f"engine.args.optim = {name}" if named else f"the default optimizer {name} (engine.args.optim)"
     warnings.warn(f"{which}: {lacking}, so adamw_torch takes its place (32-bit moments)", stacklevel=2)
     return "adamw_torch"
 
@@ -239,19 +246,24 @@ def _precision(config: TrainConfig, arguments: dict[str, Any]) -> dict[str, Any]
 # ---- rows and reward
 
 
-def _world(config: TrainConfig, tokenizer: PreTrainedTokenizerBase) -> tuple[Dataset, Any]:
-    task = config.world.build()
-    problems = task.problems("train", config.world.data_seed, config.world.train_problems)
-    rows = Dataset.from_list([{"prompt": task.render(p), "problem": i} for i, p in enumerate(problems)])
+def _task(
+    config: TrainConfig, where: str, tokenizer: PreTrainedTokenizerBase, say: Callable[[str], None]
+) -> tuple[Dataset, Any]:
+    """Any task's problems as rows, asked as on the loop engine; a row's problem is its number."""
+    from sage_rlvr.tasks.chat import dry_render, fit_tokenizer
+    from sage_rlvr.tasks.prompts import FORMATS
 
-    def reward(completions: list[str], completion_ids: list[list[int]], problem: list[int], **_: Any) -> list[float]:
-        """1 for a right completion that ended by itself, as in the loop engine."""
-        ended = [ids[-1] == tokenizer.eos_token_id for ids in completion_ids]
-        texts = [text if end else text + NO_ANSWER for text, end in zip(completions, ended, strict=True)]
-        return [float(task.verify(problems[i], text).right) for i, text in zip(problem, texts, strict=True)]
-
-    reward.verifiers = (countdown_task, countdown_verifier)  # type: ignore[attr-defined]  # whose source the card hashes
-    return rows, reward
+    task, problems = training_problems(config, say)
+    ends = load_tokens(where).eos_ids
+    talks = in_messages(task, tokenizer)
+    ask: Callable[[Any], Any] = task.messages if talks else task.prompt  # type: ignore[attr-defined]
+    rows = Dataset.from_list([{"prompt": ask(problem), "problem": i} for i, problem in enumerate(problems)])
+    if talks:
+        form = getattr(task, "form", None) or FORMATS["as_is"]
+        for line in fit_tokenizer(tokenizer, form):
+            say(line)
+        dry_render(tokenizer, rows, form, longest_prompt(where, config.rollout.max_new_tokens), say=say)
+    return rows, TaskReward(task, problems, (int(tokenizer.eos_token_id), *ends))
 
 
 def _data_set(

@@ -41,13 +41,13 @@ from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.models.policy import load_policy, weights_hash
 from sage_rlvr.runs import MANIFEST, RunDir, StopFlag, write_json_atomic, writing
 from sage_rlvr.tasks.prompts import FORMATS, PromptFormat
-from sage_rlvr.training.sft import check_replaceable, save_policy
+from sage_rlvr.training.state import check_replaceable, save_policy
+from sage_rlvr.training.trackers import check_installed, told_once
 from sage_rlvr.training.trl import data
-from sage_rlvr.training.trl.diary import Diary, diverged, newest_checkpoint
-from sage_rlvr.training.trl.ranks import world_size
-from sage_rlvr.training.trl.run import configured, peft_config, usable_optimiser
-from sage_rlvr.training.trl.settings import DEFAULTS as RL_DEFAULTS
-from sage_rlvr.training.trl.settings import OWNED_BY_BOTH, optimiser_arguments, rows_of_rank
+from sage_rlvr.training.trl.arguments import DEFAULTS as RL_DEFAULTS
+from sage_rlvr.training.trl.arguments import OWNED_BY_BOTH, optimizer_arguments, reporting, rows_of_rank, world_size
+from sage_rlvr.training.trl.callbacks import RunCallback, diverged, newest_checkpoint
+from sage_rlvr.training.trl.run import configured, peft_config, usable_optimizer
 
 CHECKPOINTS = "trl"  # TRL's own checkpoints, in the run directory
 ADAPTER = "adapter"  # LoRA: the adapter alone, beside the merged policy
@@ -115,19 +115,22 @@ def finetune(
     """
     out = folder / "policy" if out is None else out
     if run is not None:
+        check_installed(config.report_to)
         check_replaceable(out)
         _sweep(folder / CHECKPOINTS)
     newest = newest_checkpoint(folder / CHECKPOINTS)
     done, total = (0, None) if newest is None else _reached(newest)
     if done == total and _finished(folder) == str(out.absolute()) and (out / "config.json").is_file():
+        progress.start(total=done, done=done)
         return _result(config, done, done, folder, out)
     warnings.filterwarnings("ignore", message=".*gradient_checkpointing.*deprecated")  # TRL's calls, not the user's
     with _no_bars():
         trainer = build(config, folder / CHECKPOINTS, say)
     if run is not None:
         run.truncate_metrics(done)
+        told_once(trainer, run.logged + 1)
     with StopFlag() as stop:
-        Diary.of(trainer, run, stop, progress, updates=1, done=done, keep=config.checkpoint.keep)
+        RunCallback.of(trainer, run, stop, progress, updates=1, done=done, keep=config.checkpoint.keep)
         trainer.train(resume_from_checkpoint=None if newest is None else str(newest))
     reached, total = trainer.state.global_step, trainer.state.max_steps
     if reached < total:
@@ -181,7 +184,7 @@ def build(config: FinetuneConfig, folder: Path, say: data.Say = data.tell) -> SF
     if config.engine.threads:
         torch.set_num_threads(config.engine.threads)
     arguments = sft_arguments(config, str(folder), world_size())
-    arguments["optim"] = usable_optimiser(arguments["optim"], named="optim" in config.engine.args)
+    arguments["optim"] = usable_optimizer(arguments["optim"], named="optim" in config.engine.args)
     form = FORMATS[config.data.prompt]
     rows = data.load(config.data, solutions=True, check=False, say=say)  # no verifier reads these answers
     set_seed(config.seed)
@@ -233,7 +236,8 @@ def sft_arguments(config: FinetuneConfig, folder: str, ranks: int = 1) -> dict[s
     return (
         DEFAULTS
         | precision
-        | optimiser_arguments(config.optimizer)
+        | optimizer_arguments(config.optimizer)
+        | reporting(config.report_to, folder)
         | {
             "output_dir": folder,
             "seed": config.seed,

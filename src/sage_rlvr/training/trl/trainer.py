@@ -5,7 +5,7 @@
 No line of TRL's loss is copied and, but for one scoring of a rollout where advantages read log-probs (the KL in the
 reward, a token weight) and TRL has none, no forward pass added. q comes from the policy that generated the data: where TRL
 scores the completions at generation (the policy will move before it is done with them), from that forward; elsewhere
-from the first forward of the loss, before which no optimiser step lies. It is kept in the batch, so that it holds for
+from the first forward of the loss, before which no optimizer step lies. It is kept in the batch, so that it holds for
 the whole update. Noise and schedules are functions of args.seed, state.global_step and the row, so a resume needs no state.
 """
 
@@ -27,24 +27,21 @@ from sage_rlvr.core.guides import Guide
 from sage_rlvr.core.keys import Key
 from sage_rlvr.core.method import Method
 from sage_rlvr.errors import ConfigError
-from sage_rlvr.models.policy import GuideWatch, check_vocabulary
 from sage_rlvr.training.trl.advantages import kl_in_reward, reads_logps, score, total_rewards, with_advantages
-from sage_rlvr.training.trl.card import facts, render
-from sage_rlvr.training.trl.metrics import add_names, renamed
-from sage_rlvr.training.trl.objective import check_objective, save_objective
-from sage_rlvr.training.trl.ranks import leave_gloo
-from sage_rlvr.training.trl.reference import (
+from sage_rlvr.training.trl.batch import Inputs, anchor_means, counted, shape_inputs
+from sage_rlvr.training.trl.callbacks import add_names, leave_gloo, renamed
+from sage_rlvr.training.trl.checks import admitted_anchor, check_data, check_engine, check_keywords, check_kinds
+from sage_rlvr.training.trl.dynamic_sampling import draw_all, draw_kept
+from sage_rlvr.training.trl.model_card import facts, render
+from sage_rlvr.training.trl.reference_model import (
     Reference,
     check_start,
     chosen_reference,
     reference_metrics,
     reference_words,
-    restore_reference,
-    save_reference,
 )
-from sage_rlvr.training.trl.refusals import admitted_anchor, check_data, check_engine, check_keywords, check_kinds
-from sage_rlvr.training.trl.sampling import draw_all, draw_kept
-from sage_rlvr.training.trl.shaping import Inputs, anchor_means, counted, shape_inputs
+from sage_rlvr.training.trl.state import check_objective, restore_reference, save_objective, save_reference
+from sage_rlvr.training.watch import GuideWatch, check_vocabulary
 
 atexit.register(leave_gloo)
 
@@ -95,10 +92,10 @@ class SageTrainer(GRPOTrainer):
         self._plan = None if method is None else method.rollout
         self._records: list[tuple[Tensor, Tensor | None]] | None = None  # forwards seen while TRL scores a rollout
         self._waiting: Inputs | None = None  # a micro-batch whose q comes from the forward in progress
-        self._numbered = (-1, 0)  # optimiser step, rows numbered in it, over all ranks and rollouts
+        self._numbered = (-1, 0)  # optimizer step, rows numbered in it, over all ranks and rollouts
         self._losses = 0  # computed from a shaped reference
-        self._counted = 0  # tokens in the losses of this optimiser step, where a rollout plan may have left none
-        self._watch, self._means = GuideWatch(self.anchor), list[dict[str, float]]()  # of this optimiser step
+        self._counted = 0  # tokens in the losses of this optimizer step, where a rollout plan may have left none
+        self._watch, self._means = GuideWatch(self.anchor), list[dict[str, float]]()  # of this optimizer step
         with chosen_reference(self, named, base_model):
             super().__init__(*args, **kwargs)
         check_vocabulary(self.anchor, self.model.config.get_text_config().vocab_size)
@@ -198,7 +195,7 @@ class SageTrainer(GRPOTrainer):
         return loss
 
     def _watch_guide(self) -> None:
-        """Show the watch this optimiser step's means over its micro-batches; they are the same on all ranks, one speaks."""
+        """Show the watch this optimizer step's means over its micro-batches; they are the same on all ranks, one speaks."""
         seen, self._means = [means for means in self._means if means], []
         if seen and self.is_world_process_zero():
             self._watch.see(
@@ -234,7 +231,7 @@ class SageTrainer(GRPOTrainer):
         super().log(renamed(logs), *args, **kwargs)
 
     def create_model_card(self, *args: Any, **kwargs: Any) -> None:
-        """The card of `sage_rlvr.training.trl.card` in place of TRL's, as README.md of the output folder."""
+        """The card of `sage_rlvr.training.trl.model_card` in place of TRL's, as README.md of the output folder."""
         if self.is_world_process_zero():
             folder = Path(self.args.output_dir)
             folder.mkdir(parents=True, exist_ok=True)
@@ -247,6 +244,6 @@ class SageTrainer(GRPOTrainer):
 
 def _unshaped(why: str) -> RuntimeError:
     return RuntimeError(
-        f"SageTrainer: {why}, so the reference is not shaped; stopped before an optimiser step. A patched or replaced "
+        f"SageTrainer: {why}, so the reference is not shaped; stopped before an optimizer step. A patched or replaced "
         "trainer does that: use TRL's own GRPOTrainer as the base, without libraries that rewrite it."
     )

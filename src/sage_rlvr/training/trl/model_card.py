@@ -15,7 +15,7 @@ from typing import Any
 
 from sage_rlvr.core.anchor import Anchor
 from sage_rlvr.core.guides import is_flat
-from sage_rlvr.training.sft import CARD
+from sage_rlvr.training.state import CARD
 from sage_rlvr.verifiers import MATHEMATICS
 
 # Fields of GRPOConfig that decide what is optimised or sampled, whoever set them.
@@ -60,9 +60,12 @@ def truncated(args: Any) -> list[str]:
 def source_hash(function: Any) -> str:
     """SHA-256 (16 digits) of the source that a reward's verdicts come from; "unknown" where Python has none.
 
-    Of this package's mathematics reward: the verifier's files, its options and limits, and math-verify's version. Of
-    any other function its own source and, where it names what it judges with in an attribute `verifiers`, their modules.
+    Of a task's reward that of its verifier, a user's function included. Of this package's mathematics reward: the verifier's
+    files, its options and limits, and math-verify's version. Of any other function its own source and, where it names what it
+    judges with in an attribute `verifiers`, their modules.
     """
+    if (known := getattr(function, "source_sha256", None)) is not None:
+        return str(known)[:16]
     owner = function if inspect.isroutine(function) else type(function)
     if owner.__module__.startswith("sage_rlvr.verifiers"):
         folder = Path(inspect.getfile(owner)).parent
@@ -105,7 +108,7 @@ def render(found: dict[str, Any]) -> str:
     lines += _objective(found)
     for name, digest in found["rewards"].items():
         lines.append(f"- reward `{name}`: source SHA-256 {digest}")
-    lines += [f"- optimiser steps {found['steps']}, ranks {found['ranks']}", ""]
+    lines += [f"- optimizer steps {found['steps']}, ranks {found['ranks']}", ""]
     if found["truncated_sampling"]:
         cuts = ", ".join(found["truncated_sampling"])
         lines += [

@@ -7,14 +7,13 @@ guess floor  mean over problems of 1 - (1 - right / expressions)^k: k expression
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import permutations
 
-from sage_rlvr.audit.checks import Audit, Check, Finding, check_of, is_right, rejected
-from sage_rlvr.audit.second import second_opinion
+from sage_rlvr.tasks.checks import Case, Check, Finding
 from sage_rlvr.tasks.countdown import SPLITS, Countdown, Problem, canonical, solutions, split_of
 from sage_rlvr.tasks.countdown.expressions import MAX_NUMBERS, expressions_over, solve, templates
-from sage_rlvr.verifiers import Verdict
+from sage_rlvr.tasks.countdown.second import second_opinion
 
 SEED = 1  # of the problems
 EACH = 8  # answers of one kind a problem
@@ -25,48 +24,42 @@ SIZES, SIZES_OF_FIVE = (200, 8, 2000), (40, 1, 200)
 Pairs = list[tuple[Problem, str]]
 
 
-def audit_countdown(name: str, world: Countdown, k: int, sizes: tuple[int, int, int] | None = None) -> Audit:
-    """All checks on the first distinct test problems of `world`, judged by `world.verify`.
+def cases(world: Countdown, k: int, sizes: tuple[int, int, int] | None = None) -> Iterator[Case | Check]:
+    """What is asked on the first distinct test problems of `world`. k: guesses of the guess floor.
 
-    name: what the audit is called. k: guesses of the guess floor. sizes: problems; those of them whose every expression the
-    second verifier judges too; examples a split that are searched for common problems (default `SIZES`).
+    sizes: problems; those of them whose every expression the second verifier judges too; examples a split that are searched for
+    common problems (default `SIZES`).
     """
-    problems, whole, drawn = sizes or (SIZES_OF_FIVE if max(world.counts) == MAX_NUMBERS else SIZES)
-    chosen = world.problems("test", SEED, problems)
-    right = [(p, text) for p in chosen for text in solutions(p)]
+    chosen, whole, drawn = _chosen(world, sizes)
+    right = _right(chosen)
     wrong, spelled = _wrong(chosen), _spellings(chosen)
+    yield Case("every right expression is right", right)
+    yield Case("another spelling, put into the canonical one, is right", _mended(spelled))
+    yield Case("every other spelling of it earns nothing", spelled, "not right")
+    yield Case("", wrong, "wrong")
     every = [(p, text) for p in chosen[:whole] for text in _expressions(p)]
-    said = {kind: _judged(world, pairs) for kind, pairs in wrong.items()}
-    checks = [
-        _accepted("every right expression is right", world, right),
-        _accepted("another spelling, put into the canonical one, is right", world, _mended(spelled)),
-        _refused("every other spelling of it earns nothing", world, spelled, bar=True),
-        rejected("all wrong answers rejected", [pair for found in said.values() for pair in found], bar=True),
-        *(rejected(f"  {kind}", found) for kind, found in said.items()),
-        _second(world, [*right, *spelled, *(pair for pairs in wrong.values() for pair in pairs), *every], whole),
-        _apart(world, drawn),
-        _floor(chosen, k),
-    ]
+    yield _second(world, [*right, *spelled, *(pair for pairs in wrong.values() for pair in pairs), *every], whole)
+    yield _apart(world, drawn)
+    yield _floor(chosen, k)
+
+
+def head(world: Countdown, sizes: tuple[int, int, int] | None = None) -> str:
+    """What `cases` looks at, in words."""
+    chosen, _, _ = _chosen(world, sizes)
     counts = "-".join(map(str, sorted({min(world.counts), max(world.counts)})))
-    head = (
-        f"{name}: {len(chosen)} test problems as the law draws them, each once, seed {SEED}: {counts} numbers up to "
-        f"{world.max_number}, targets {world.min_target} to {world.max_target}; {len(right):,} right expressions"
+    return (
+        f"{len(chosen)} test problems as the law draws them, each once, seed {SEED}: {counts} numbers up to "
+        f"{world.max_number}, targets {world.min_target} to {world.max_target}; {len(_right(chosen)):,} right expressions"
     )
-    return Audit(name, head, tuple(checks))
 
 
-def _judged(world: Countdown, pairs: Pairs) -> list[tuple[str, Verdict]]:
-    return [(p.problem_id, world.verify(p, text)) for p, text in pairs]
+def _chosen(world: Countdown, sizes: tuple[int, int, int] | None) -> tuple[list[Problem], int, int]:
+    problems, whole, drawn = sizes or (SIZES_OF_FIVE if max(world.counts) == MAX_NUMBERS else SIZES)
+    return world.problems("test", SEED, problems), whole, drawn
 
 
-def _accepted(name: str, world: Countdown, pairs: Pairs) -> Check:
-    judged = _judged(world, pairs)
-    return check_of(name, [i for i, _ in judged], [v for _, v in judged], is_right, bar=True)
-
-
-def _refused(name: str, world: Countdown, pairs: Pairs, bar: bool) -> Check:
-    judged = _judged(world, pairs)
-    return check_of(name, [i for i, _ in judged], [v for _, v in judged], lambda v: not v.right, bar=bar)
+def _right(chosen: Sequence[Problem]) -> Pairs:
+    return [(p, text) for p in chosen for text in solutions(p)]
 
 
 # ------------------------------------------------------------------------------------------------------------------
@@ -177,4 +170,4 @@ def _floor(problems: Sequence[Problem], k: int) -> Check:
     return Check(f"guess floor: {k} uniform expressions", floor, len(problems), note=note)
 
 
-__all__ = ["audit_countdown"]
+__all__ = ["cases", "head"]

@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from itertools import islice
 from math import gcd
 from typing import TYPE_CHECKING, Any
@@ -28,26 +27,10 @@ from sage_rlvr.core.keys import Key
 from sage_rlvr.core.method import RolloutPlan
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.training.rollouts import rows_of_groups
-from sage_rlvr.training.trl.shaping import Inputs, counted
+from sage_rlvr.training.trl.batch import Drawn, Inputs, counted
 
 if TYPE_CHECKING:
     from sage_rlvr.training.trl.trainer import SageTrainer
-
-
-@dataclass(frozen=True, eq=False)
-class Drawn:
-    """A generation batch: `output`, this rank's rows of it, and of all ranks:
-
-    rewards (P, G), NaN in dropped groups and where a completion has none; row_ids (P * G,), the number of each row among
-    the `count` rows that were drawn for it; kept_share, the groups that are not dropped among the P (1 where all are:
-    there is nothing to scale then).
-    """
-
-    output: Inputs
-    rewards: Tensor
-    row_ids: Tensor
-    count: int
-    kept_share: float = 1.0
 
 
 def draw_all(trainer: SageTrainer, inputs: list[dict[str, Any]]) -> Drawn:
@@ -59,7 +42,7 @@ def draw_all(trainer: SageTrainer, inputs: list[dict[str, Any]]) -> Drawn:
 def draw_kept(trainer: SageTrainer, inputs: list[dict[str, Any]], plan: RolloutPlan, name: str) -> Drawn:
     """TRL's generation batch for `inputs`, this rank's rows, with dropped groups drawn anew under `plan`.
 
-    `name` tells several rollouts of one optimiser step apart. Logs the loop's names; TRL's own metrics stay those of the
+    `name` tells several rollouts of one optimizer step apart. Logs the loop's names; TRL's own metrics stay those of the
     first draw, a sample of what the policy does with the prompts of the sampler.
     """
     outputs, rewards, tokens = _draws(trainer, inputs, plan, name)

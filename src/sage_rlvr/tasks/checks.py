@@ -1,11 +1,15 @@
-"""What every audit is made of: checks with the rows that fail them, and the floors that guessing reaches."""
+"""What an audit is made of: cases that a task names, checks with the rows that fail them, and the floors that guessing reaches.
+
+task.audit_cases(k) -> cases (completions of which it is known what they earn) and ready checks -> Audit
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from typing import Any, Literal
 
 from sage_rlvr.verifiers import Verdict
 from sage_rlvr.verifiers.exact import normalised, number, verify_exact
@@ -59,24 +63,51 @@ class Audit:
         return all(check.passed for check in self.checks)
 
 
-def check_of(
-    name: str, ids: Sequence[str], verdicts: Sequence[Verdict], wanted: Callable[[Verdict], bool], **options: object
-) -> Check:
-    """A check of verdicts: good are those that are `wanted`, the others are its rows, named by id, label and reason.
+Pairs = Sequence[tuple[Any, str]]
+Wanted = Literal["right", "not right", "decided", "wrong"]
+Judge = Callable[[Pairs], list[Verdict]]
 
-    ids, verdicts: one each, in step (ValueError where one is longer). options: bar, note of `Check`.
+
+@dataclass(frozen=True)
+class Case:
+    """Completions of which it is known what a verifier must say: one line of an audit, or one and a line for each kind.
+
+    pairs   (problem, completion); of "wrong" by kind
+    wanted  right; not right; decided (right or wrong); wrong: not right, by kind below a sum
+    bar     whether 99 % of them must be so
+    judge   gives the verdicts, where another reading is asked for than the task's own
     """
-    rows = tuple(
-        Finding(i, verdict.label, verdict.reason)
-        for i, verdict in zip(ids, verdicts, strict=True)
-        if not wanted(verdict)
-    )
-    return Check(name, len(verdicts) - len(rows), len(verdicts), rows, **options)  # type: ignore[arg-type]
+
+    name: str
+    pairs: Pairs | Mapping[str, Pairs]
+    wanted: Wanted = "right"
+    bar: bool = True
+    judge: Judge | None = None
+
+    def checks(self, judge: Judge) -> list[Check]:
+        """The lines, judged by `judge` unless the case has its own."""
+        judge = self.judge or judge
+        if isinstance(self.pairs, Mapping):
+            kinds = {kind: _judged(pairs, judge) for kind, pairs in self.pairs.items()}
+            whole = rejected("all wrong answers rejected", [pair for said in kinds.values() for pair in said], bar=True)
+            return [whole, *(rejected(f"  {kind}", said) for kind, said in kinds.items())]
+        return [check_of(self.name, _judged(self.pairs, judge), self.wanted, bar=self.bar)]
 
 
-def is_right(verdict: Verdict) -> bool:
-    """What `check_of` wants of perfect answers; undecided is not right."""
-    return verdict.right
+def _judged(pairs: Pairs, judge: Judge) -> list[tuple[str, Verdict]]:
+    return [(problem.problem_id, said) for (problem, _), said in zip(pairs, judge(pairs), strict=True)]
+
+
+def check_of(name: str, said: Sequence[tuple[str, Verdict]], wanted: Wanted, bar: bool = False) -> Check:
+    """A check of (id, verdict): good are those that are as `wanted`; the others are its rows, by id, label and reason."""
+    rows = tuple(Finding(i, v.label, v.reason) for i, v in said if not _as_wanted(v, wanted))
+    return Check(name, len(said) - len(rows), len(said), rows, bar)
+
+
+def _as_wanted(verdict: Verdict, wanted: Wanted) -> bool:
+    if wanted == "decided":
+        return verdict.label != "undecided"
+    return verdict.right if wanted == "right" else not verdict.right
 
 
 def duplicates(name: str, rows: Iterable[tuple[str, str, str]]) -> Check:
@@ -116,19 +147,19 @@ def others_floor(golds: Sequence[str], k: int) -> list[bool]:
     return hit
 
 
-def rejected(name: str, pairs: Sequence[tuple[str, Verdict]], bar: bool = False) -> Check:
+def rejected(name: str, said: Sequence[tuple[str, Verdict]], bar: bool = False) -> Check:
     """A check of (id, verdict) of wrong answers: good are those that are not right; the note counts the undecided ones.
 
     The rows are named by the checks of a kind, whose names begin with two spaces, and not by their sum above them.
     """
-    check = check_of(name, [i for i, _ in pairs], [v for _, v in pairs], lambda v: not v.right, bar=bar)
-    open_ = sum(verdict.label == "undecided" for _, verdict in pairs)
-    late = sum(verdict.reason.startswith(LIMITS) for _, verdict in pairs)
+    check = check_of(name, said, "wrong", bar)
+    open_ = sum(verdict.label == "undecided" for _, verdict in said)
+    late = sum(verdict.reason.startswith(LIMITS) for _, verdict in said)
     note = f"{open_} of them undecided" + (f", {late} by a limit" if late else "") if open_ else ""
     rows = check.rows if name.startswith("  ") else ()  # the kinds below name them
     return replace(check, note=note, rows=tuple(Finding(r.problem_id, "accepted", r.reason) for r in rows))
 
 
 __all__ = [
-    "BAR", "Audit", "Check", "Finding", "check_of", "duplicates", "is_right", "others_floor", "rejected", "uniform_floor"
+    "BAR", "Audit", "Case", "Check", "Finding", "check_of", "duplicates", "others_floor", "rejected", "uniform_floor"
 ]  # fmt: skip

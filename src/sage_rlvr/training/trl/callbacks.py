@@ -6,26 +6,28 @@ passed over; and the ones before it are deleted only then. Nothing steps on a gr
 
 from __future__ import annotations
 
+import gc
 import shutil
 import time
 import warnings
+from collections.abc import MutableMapping
 from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from transformers import PrinterCallback, ProgressCallback, Trainer, TrainerCallback, TrainerControl, TrainerState
 
 from sage_rlvr.errors import CheckpointError, TrainingDiverged
 from sage_rlvr.runs import RunDir, StopFlag, seal, verify_checkpoint
-from sage_rlvr.training.trl.metrics import renamed
 
 
-class Diary(TrainerCallback):
-    """The callback of one run. `Diary.of(trainer, ...)` puts it in the place of transformers' printing ones.
+class RunCallback(TrainerCallback):
+    """The callback of one run. `RunCallback.of(trainer, ...)` puts it in the place of transformers' printing ones.
 
-    run: the run directory's record on the rank that writes, None on the others. updates: optimiser steps of one step of
+    run: the run directory's record on the rank that writes, None on the others. updates: optimizer steps of one step of
     the recipe, inside which nothing stops: TRL keeps no rollout in a checkpoint, so a resume there would draw another.
-    done: optimiser steps that an earlier start has done. keep: checkpoints that stay on disk.
+    done: optimizer steps that an earlier start has done. keep: checkpoints that stay on disk.
     """
 
     def __init__(
@@ -37,7 +39,7 @@ class Diary(TrainerCallback):
 
     @classmethod
     def of(cls, trainer: Trainer, *args: Any, **kwargs: Any) -> None:
-        """Add a diary to `trainer`, and remove what prints: metrics.jsonl has it all, and there is one progress line."""
+        """Add it to `trainer`, and remove what prints: metrics.jsonl has it all, and there is one progress line."""
         trainer.add_callback(cls(trainer, *args, **kwargs))
         for printing in (PrinterCallback, ProgressCallback):
             trainer.remove_callback(printing)
@@ -122,5 +124,47 @@ def newest_checkpoint(folder: Path) -> Path | None:
 
 
 def step_of(checkpoint: Path) -> int:
-    """The optimiser steps that were done at TRL's checkpoint-N."""
+    """The optimizer steps that were done at TRL's checkpoint-N."""
     return int(checkpoint.name.rpartition("-")[2])
+
+
+# ---- metrics
+
+# Ours -> TRL's, where both mean the same number. TRL's own names stay.
+NAMES = {
+    "reward/mean": "reward",
+    "reward/dead_group_share": "frac_reward_zero_std",
+    "policy/entropy": "entropy",
+    "surrogate/clipped_share": "clip_ratio/region_mean",
+    "verifier/undecided_share": "verifier/undecided",
+}
+
+# Likewise, of what transformers' trainer adds to a line of the log.
+LOGGED = {"optimizer/grad_norm": "grad_norm", "optimizer/lr": "learning_rate", "policy/entropy": "entropy"}
+
+
+def add_names(collected: MutableMapping[str, list[float]]) -> None:
+    """Put TRL's collected values of one logging interval under our names as well; a name that is there stays."""
+    for ours, theirs in NAMES.items():
+        if ours not in collected and theirs in collected:
+            collected[ours] = list(collected[theirs])
+
+
+def renamed(logs: dict[str, float]) -> dict[str, float]:
+    """A line of the log with our names beside those of transformers."""
+    return logs | {ours: logs[theirs] for ours, theirs in LOGGED.items() if theirs in logs}
+
+
+# ---- ranks
+
+
+def leave_gloo() -> None:
+    """Destroy a process group of gloo (CPU ranks), if there is one; registered with `atexit` by the trainer.
+
+    Neither TRL nor PyTorch does, and gloo's threads then drop their last tensors while the interpreter goes down: now and
+    then a finished training ends by SIGABRT, "terminate called without an active exception" (pytorch #190489). NCCL's
+    groups are left alone, since destroying one waits for the other ranks, which may be the ones that failed.
+    """
+    if dist.is_available() and dist.is_initialized() and dist.get_backend() == "gloo":
+        dist.destroy_process_group()
+        gc.collect()  # a trainer's model holds the group in a cycle, and only the end of its last holder joins the threads

@@ -5,7 +5,7 @@
                                                                      frozen second adapter "ref", a copy of the first
     base          `base_model`; without it the path in the policy's  the adapter disabled; `base_model` where that is
                   config                                             another model
-    snapshot@N    as sft, and after N optimiser steps a copy of the policy, without gradient
+    snapshot@N    as sft, and after N optimizer steps a copy of the policy, without gradient
     a path        loaded, with the policy's own vocabulary
 
 By itself TRL loads the path in the policy's config (full fine-tuning: an SFT done in memory, or merged, is lost), or
@@ -19,10 +19,7 @@ policy's path, the first batch shows whether it is the policy, and a reference t
 from __future__ import annotations
 
 import copy
-import hashlib
-import json
 import math
-import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -33,26 +30,34 @@ from typing import Any
 import torch
 from accelerate import init_empty_weights
 from accelerate.utils import is_peft_model
-from safetensors.torch import load_file, save_file
-from torch import Tensor, nn
+from torch import nn
 from transformers import AutoTokenizer, PreTrainedModel, TrainerCallback
 from trl.trainer import grpo_trainer
 
 from sage_rlvr.errors import ConfigError
-from sage_rlvr.models.policy import EMBEDDED, Tokens, embedded_policy
+from sage_rlvr.models.folders import EMBEDDED, embedded_policy
+from sage_rlvr.models.policy import Tokens
 from sage_rlvr.training.reference import check_vocabularies, frozen
-from sage_rlvr.training.sft import load_tensors, model_tensors
-from sage_rlvr.training.trl.mapping import making
+from sage_rlvr.training.state import load_tensors, model_tensors
+from sage_rlvr.training.trl.adapters import (
+    ADAPTER,
+    MOVES_WEIGHTS,
+    TRAINED,
+    check_adapters,
+    check_trained,
+    copy_adapter,
+    drop,
+    init_of,
+    starts_at_zero,
+)
+from sage_rlvr.training.trl.arguments import making
 
-ADAPTER, TRAINED = "ref", "default"  # TRL's name of a reference among the adapters, PEFT's of the one that is trained
-RECORD, TENSORS = "sage_reference.json", "sage_reference.safetensors"  # in a checkpoint's folder
-MOVES_WEIGHTS = ("pissa", "olora", "corda", "loftq", "lora_ga")  # init_lora_weights that rewrite what is below
 AT_START = {"float32": 1e-5, "half": 1e-2}  # nats that rounding may leave between pi_ref and an equal policy
 
 
 @dataclass
 class Reference:
-    """What pi_ref is: `how` in words; `step`, the optimiser steps after which it was copied from the policy, 0 before.
+    """What pi_ref is: `how` in words; `step`, the optimizer steps after which it was copied from the policy, 0 before.
 
     is_policy: at step 0 it must be the policy itself. every, share: each `every` steps pi_ref takes `share` of the policy.
     """
@@ -66,7 +71,7 @@ class Reference:
     step: int = 0
 
     def due(self, done: int) -> int:
-        """The step that the reference is from when `done` optimiser steps are done; 0 is the one it started with."""
+        """The step that the reference is from when `done` optimizer steps are done; 0 is the one it started with."""
         if self.snapshot is not None:
             return self.snapshot if done >= self.snapshot else 0
         return done // self.every * self.every if self.every else 0
@@ -118,7 +123,7 @@ def chosen_reference(trainer: Any, given: Mapping[str, Any], base_model: str | N
     choice = _Choice(trainer, model, trainer.anchor.source, base_model, grpo_trainer.create_model_from_path)
     _check_given(args, adapters, trainer.anchor.snapshot_step)
     if own:
-        _check_adapters(model)
+        check_adapters(model)
     synced, args.sync_ref_model = args.sync_ref_model, args.sync_ref_model and not adapters  # TRL's knows no adapters
     grpo_trainer.create_model_from_path = choice.load
     try:
@@ -150,26 +155,6 @@ def _check_given(args: Any, adapters: bool, snapshot: int | None) -> None:
             f"SageTrainer: args.ref_model_mixup_alpha = {args.ref_model_mixup_alpha:g} with adapters: mixing their factors "
             "does not mix their products; set ref_model_mixup_alpha=1.0, which replaces the reference."
         )
-
-
-def _check_adapters(model: Any) -> None:
-    """Before TRL makes its second adapter beside one that is there already."""
-    if TRAINED not in model.peft_config:
-        raise ConfigError(
-            f"SageTrainer: the model's adapters are named {', '.join(model.peft_config)}, and TRL trains the one named "
-            f"{TRAINED!r}; load it without an adapter_name."
-        )
-    init = _init(model.peft_config[TRAINED])
-    if init.startswith(MOVES_WEIGHTS):
-        raise ConfigError(
-            f"SageTrainer: init_lora_weights = {init!r} of the adapter {TRAINED!r}: TRL makes a second adapter of that "
-            "config, and its initialisation would rewrite the weights below both; the field is read at initialisation "
-            f"alone, so set model.peft_config[{TRAINED!r}].init_lora_weights = True first."
-        )
-
-
-def _init(config: Any) -> str:
-    return str(getattr(config, "init_lora_weights", True)).lower()
 
 
 class _Choice:
@@ -238,13 +223,13 @@ def same_place(first: str, second: str) -> bool:
     return first == second or (Path(first).is_dir() and Path(first).resolve() == Path(second).resolve())
 
 
-def _sharded(trainer: Any) -> bool:
+def sharded(trainer: Any) -> bool:
     return bool(trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled)
 
 
 def _split(trainer: Any, policy: PreTrainedModel) -> bool:
     """Whether no process holds the policy on one device."""
-    return _sharded(trainer) or len({*(getattr(policy, "hf_device_map", None) or {}).values()}) > 1
+    return sharded(trainer) or len({*(getattr(policy, "hf_device_map", None) or {}).values()}) > 1
 
 
 def copy_of(policy: PreTrainedModel) -> PreTrainedModel:
@@ -276,93 +261,32 @@ def copy_of(policy: PreTrainedModel) -> PreTrainedModel:
 def _settle_adapters(trainer: Any, choice: _Choice) -> str:
     """After TRL is built: the reference that it takes from the adapters, or the one that it lacks. In words."""
     model = trainer.accelerator.unwrap_model(trainer.model)
-    _check_trained(model)
+    check_trained(model)
     below = str(model.get_base_model().config._name_or_path)
     if choice.place is not None and not (isinstance(choice.model, str) and same_place(choice.place, below)):
-        _drop(model)
+        drop(model)
         trainer.ref_model = _prepared(trainer, choice, model)
         return f"loaded from {choice.place}"
     if not choice.of_policy:
-        if _init(model.peft_config[TRAINED]).startswith(MOVES_WEIGHTS):
+        if init_of(model.peft_config[TRAINED]).startswith(MOVES_WEIGHTS):
             raise ConfigError(
-                f"SageTrainer: source='base' with init_lora_weights = {_init(model.peft_config[TRAINED])!r}, which has "
+                f"SageTrainer: source='base' with init_lora_weights = {init_of(model.peft_config[TRAINED])!r}, which has "
                 "rewritten the weights below the adapter, so that disabling it is no base; name one: base_model=..., or "
                 f"use {from_policy(trainer)}."
             )
-        _drop(model)
+        drop(model)
         return "the policy with its adapter disabled"
     if ADAPTER not in model.peft_config and starts_at_zero(model):
         return "the policy with its adapter disabled, which at step 0 adds nothing"
-    if ADAPTER not in model.peft_config or not _sharded(trainer):  # pieces are not to be copied one by one
+    if ADAPTER not in model.peft_config or not sharded(trainer):  # pieces are not to be copied one by one
         copy_adapter(model)
     return f"a frozen copy of the policy as it was at step 0 (adapter {ADAPTER!r})"
-
-
-def _check_trained(model: Any) -> None:
-    other = [name for name, value in model.named_parameters() if value.requires_grad and not _of(TRAINED, name)]
-    if other:
-        raise ConfigError(
-            f"SageTrainer: {other[0]}{f' and {len(other) - 1} more' if other[1:] else ''} is trained beside the adapter, "
-            "so a reference that shares the weights below would move with the policy; freeze it (bias='none'; "
-            "modules_to_save for whole modules), or train without an adapter."
-        )
-
-
-def _of(adapter: str, name: str) -> bool:
-    return adapter in name.split(".")
-
-
-def _drop(model: Any) -> None:
-    """Without an adapter of that name TRL takes the one that is trained away."""
-    if ADAPTER in model.peft_config:
-        model.delete_adapter(ADAPTER)
-
-
-def starts_at_zero(model: Any) -> bool:
-    """Whether it can be seen that the trained adapter adds nothing: LoRA without DoRA whose last factor is 0."""
-    config = model.peft_config[TRAINED]
-    if config.peft_type.value != "LORA" or getattr(config, "use_dora", False):
-        return False
-    last = [
-        value
-        for name, value in model.named_parameters()
-        if _of(TRAINED, name) and (_of("lora_B", name) or _of("lora_embedding_A", name))
-    ]
-    return bool(last) and not any(bool(value.any()) for value in last)
-
-
-@torch.no_grad()
-def copy_adapter(model: Any) -> None:
-    """The adapter "ref" becomes a copy of the trained one; made where there is none. Draws nothing at random."""
-    if ADAPTER not in model.peft_config:
-        config = copy.deepcopy(model.peft_config[TRAINED])
-        if hasattr(config, "init_lora_weights"):
-            config.init_lora_weights = False  # some initialisations rewrite the weights below
-        try:
-            with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
-                model.add_adapter(ADAPTER, config)
-        except ValueError as error:
-            raise ConfigError(
-                f"SageTrainer: no second adapter can be kept beside the trained one: {error} Install peft>=0.20, or "
-                "merge the adapter, save the model and give the trainer that path."
-            ) from error
-    values = {**dict(model.named_parameters()), **dict(model.named_buffers())}
-    for name, value in values.items():
-        twin = values.get(_renamed(name)) if _of(TRAINED, name) else None
-        if twin is not None:
-            twin.data = value.detach().clone()
-        elif value.requires_grad:
-            raise ConfigError(f"SageTrainer: {name} has no place in a second adapter; use source='base' or a path.")
-
-
-def _renamed(name: str) -> str:
-    return ".".join(ADAPTER if part == TRAINED else part for part in name.split("."))
 
 
 def _prepared(trainer: Any, choice: _Choice, model: Any) -> PreTrainedModel:
     """A reference of its own beside adapters, made ready as TRL makes the one of full fine-tuning."""
     args, policy = trainer.args, model.get_base_model()
-    if _sharded(trainer) or args.cast_lm_head_to_fp32:
+    if sharded(trainer) or args.cast_lm_head_to_fp32:
         raise ConfigError(
             f"SageTrainer: a reference loaded from {choice.place} beside adapters, with DeepSpeed, FSDP or "
             "cast_lm_head_to_fp32, is not prepared here; use source='sft' or 'base', or train without adapters."
@@ -394,21 +318,21 @@ class Follower(TrainerCallback):
         if trainer.ref_model is None:
             copy_adapter(trainer.accelerator.unwrap_model(trainer.model))
         elif trainer.reference.snapshot is not None:  # with sync_ref_model TRL's own callback has copied
-            load_tensors(trainer.accelerator.unwrap_model(trainer.ref_model), model_tensors(_policy(trainer)))
+            load_tensors(trainer.accelerator.unwrap_model(trainer.ref_model), model_tensors(policy_of(trainer)))
         trainer.reference.step = done
 
 
-def _policy(trainer: Any) -> PreTrainedModel:
+def policy_of(trainer: Any) -> PreTrainedModel:
     return trainer.accelerator.unwrap_model(trainer.model)
 
 
 def _check_movable(trainer: Any) -> None:
-    if _split(trainer, _policy(trainer)):
+    if _split(trainer, policy_of(trainer)):
         raise ConfigError(
             f"SageTrainer: the reference ({reference_words(trainer)}) moves, and with DeepSpeed, FSDP or a device map no "
             "process holds the policy to copy; use source='sft', 'base' or a path there."
         )
-    if trainer.ref_model is not None and is_peft_model(_policy(trainer)):
+    if trainer.ref_model is not None and is_peft_model(policy_of(trainer)):
         raise ConfigError(
             f"SageTrainer: the reference ({reference_words(trainer)}) would move from a model of its own to a copy of the "
             "adapter; start from source='sft', or leave refresh_every (sync_ref_model) out."
@@ -426,7 +350,7 @@ def check_start(trainer: Any, kl: float) -> None:
     reference, args = trainer.reference, trainer.args
     if trainer.state.global_step or reference is None or not reference.is_policy:
         return
-    policy = _policy(trainer)
+    policy = policy_of(trainer)
     half = args.bf16 or args.fp16 or any(value.dtype != torch.float32 for value in policy.parameters())
     if kl <= AT_START["half" if half else "float32"]:
         return
@@ -454,100 +378,3 @@ def _dropout(policy: nn.Module) -> str:
     config = policy.config.to_dict() if hasattr(policy.config, "to_dict") else {}
     found = [(name, p) for name, p in config.items() if "drop" in name and isinstance(p, float) and 0 < p < math.inf]
     return f"config.{found[0][0]} = {found[0][1]:g}" if found else ""
-
-
-# ---- checkpoints
-
-
-def save_reference(trainer: Any, folder: Path) -> None:
-    """Beside a checkpoint's files: what the reference is, and its weights where the run itself became it."""
-    reference = trainer.reference
-    if reference is None or not trainer.args.should_save:
-        return
-    record = {"source": reference.source, "how": reference.how, "step": reference.step}
-    record |= {"fingerprint": _fingerprint(trainer)}
-    if reference.step:
-        _replace(folder / TENSORS, lambda path: save_file(_tensors(trainer), path))
-    _replace(folder / RECORD, lambda path: path.write_text(json.dumps(record), encoding="utf-8"))
-
-
-def restore_reference(trainer: Any, checkpoint: str | None) -> None:
-    """Inverse of `save_reference`, once TRL has loaded the policy.
-
-    ConfigError where the checkpoint lacks a reference that the run had become, or where its reference was another one.
-    """
-    reference = trainer.reference
-    if reference is None or checkpoint is None:
-        return
-    folder = Path(checkpoint)
-    due = reference.due(json.loads((folder / "trainer_state.json").read_text(encoding="utf-8"))["global_step"])
-    kept = json.loads((folder / RECORD).read_text(encoding="utf-8")) if (folder / RECORD).is_file() else None
-    if due and (kept is None or kept["step"] != due or not (folder / TENSORS).is_file()):
-        raise ConfigError(
-            f"{folder}: the reference is to be the policy after step {due}, which this checkpoint does not hold; take an "
-            "earlier checkpoint, or start anew."
-        )
-    if due:
-        _put(trainer, load_file(folder / TENSORS))
-        reference.step = due
-        return
-    own = _policy(trainer)
-    stray = trainer.ref_model is None and ADAPTER in own.peft_config and "adapter disabled" in reference.how
-    if stray or (kept is not None and (kept["step"] or kept["fingerprint"] != _fingerprint(trainer))):
-        raise ConfigError(
-            f"{folder}: the run that wrote it had another reference ({_was(kept, reference)}) than this one "
-            f"({reference.words}), so going on would change the objective; give the trainer the model, source and base_model "
-            "that it was started with."
-        )
-
-
-def _was(kept: Mapping[str, Any] | None, reference: Reference) -> str:
-    """The reference that a checkpoint records; where it has the same words as `reference`, what differs all the same."""
-    if kept is None:
-        return "with an adapter 'ref'"
-    if (kept["source"], kept.get("how", reference.how)) != (reference.source, reference.how):
-        return f"{kept['source']}: {kept['how']}" if "how" in kept else f"source {kept['source']!r}"
-    if kept["step"]:
-        return f"that of step {kept['step']}"
-    why = "the policy object handed over had been trained already"
-    if "loaded from" in reference.how:
-        why = "the files there have changed"
-    return f"same source, other weights: {why}"
-
-
-def _replace(path: Path, write: Callable[[Path], Any]) -> None:
-    """Whole or not at all, should the process be killed."""
-    part = path.with_name(path.name + ".part")
-    write(part)
-    os.replace(part, path)
-
-
-def _tensors(trainer: Any) -> dict[str, Tensor]:
-    """The reference's own weights by name: of its model, or of the adapter; nothing where an adapter is disabled."""
-    if trainer.ref_model is not None:
-        return model_tensors(trainer.accelerator.unwrap_model(trainer.ref_model))
-    values = {**dict(_policy(trainer).named_parameters()), **dict(_policy(trainer).named_buffers())}
-    return {name: value.detach().contiguous() for name, value in values.items() if _of(ADAPTER, name)}
-
-
-@torch.no_grad()
-def _put(trainer: Any, tensors: dict[str, Tensor]) -> None:
-    if trainer.ref_model is not None:
-        load_tensors(trainer.accelerator.unwrap_model(trainer.ref_model), tensors)
-        return
-    copy_adapter(_policy(trainer))
-    values = {**dict(_policy(trainer).named_parameters()), **dict(_policy(trainer).named_buffers())}
-    for name, value in tensors.items():
-        values[name].copy_(value)
-
-
-def _fingerprint(trainer: Any) -> str | None:
-    """A digest of the reference's weights, from sums of their bits; None where it has none of its own, or in pieces."""
-    if _sharded(trainer):
-        return None
-    digest = hashlib.sha256()
-    tensors = _tensors(trainer)
-    for name, value in sorted(tensors.items()):
-        bits = value.view({1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[value.element_size()])
-        digest.update(f"{name} {tuple(value.shape)} {value.dtype} {int(bits.sum(dtype=torch.int64))};".encode())
-    return digest.hexdigest() if tensors else None

@@ -17,9 +17,9 @@ from sage_rlvr.core.guides import GUIDES, Guide, factors, is_flat
 from sage_rlvr.core.method import Method
 from sage_rlvr.errors import CancellingGuide, ConfigError
 from sage_rlvr.methods import METHODS
-from sage_rlvr.models.policy import EMBEDDED
+from sage_rlvr.models.folders import EMBEDDED
 from sage_rlvr.training.trl.advantages import computes_advantages, reads_logps
-from sage_rlvr.training.trl.mapping import check_agreement, estimator_of, making
+from sage_rlvr.training.trl.arguments import check_agreement, estimator_of, making
 
 OWN = ("guide", "method", "source", "base_model")  # SageTrainer's keywords beside those of GRPOTrainer
 HUB_ID = re.compile(r"[\w-][\w.-]*/[\w.-]+")
@@ -42,8 +42,8 @@ def check_keywords(given: Iterable[str]) -> None:
 def check_kinds(guide: Any, method: Any) -> None:
     """ConfigError, with what to write, where `guide` is no guide or `method` no method: a class, a function, a name."""
     if guide is not None and (isinstance(guide, type) or not isinstance(guide, Guide)):
-        known = {name.lower(): kind.__name__ for name, kind in GUIDES.items()}
-        name = guide.__name__ if isinstance(guide, type) else known.get(str(guide).lower(), "Branch")
+        near = get_close_matches(str(guide).lower(), GUIDES, 1) or ["branch"]
+        name = guide.__name__ if isinstance(guide, type) else GUIDES[near[0]].__name__
         raise ConfigError(f"SageTrainer: guide = {guide!r} is not a guide; write guide={name}().")
     if method is not None and not isinstance(method, Method):
         called = str(getattr(method, "__name__", method))

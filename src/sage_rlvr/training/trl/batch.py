@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -13,6 +14,22 @@ from sage_rlvr.core.keys import Key
 from sage_rlvr.core.signals import Signals
 
 Inputs = dict[str, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Drawn:
+    """A generation batch: `output`, this rank's rows of it, and of all ranks:
+
+    rewards (P, G), NaN in dropped groups and where a completion has none; row_ids (P * G,), the number of each row among
+    the `count` rows that were drawn for it; kept_share, the groups that are not dropped among the P (1 where all are:
+    there is nothing to scale then).
+    """
+
+    output: Inputs
+    rewards: Tensor
+    row_ids: Tensor
+    count: int
+    kept_share: float = 1.0
 
 
 def counted(inputs: Inputs) -> Tensor:

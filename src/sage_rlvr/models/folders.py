@@ -1,0 +1,70 @@
+"""Where a policy lies: the shipped one, a folder, a LoRA adapter on its base, or a Hub id; and its config.json. No torch."""
+
+from __future__ import annotations
+
+import json
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from sage_rlvr.errors import ConfigError
+
+EMBEDDED = "embedded"
+ADAPTER = "adapter_config.json"
+ADAPTER_WEIGHTS = "adapter_model.safetensors"
+
+
+def embedded_policy() -> Path:
+    """Where the shipped Countdown base policy lies (config.json, model.safetensors, tokenizer)."""
+    return Path(str(resources.files("sage_rlvr") / "assets" / "countdown_base"))
+
+
+def folder_of(model: str) -> Path:
+    """The folder that a name in a recipe would be; of a Hub id one that is not there."""
+    return embedded_policy() if model == EMBEDDED else Path(model).expanduser()
+
+
+def adapter_base(folder: Path) -> str | None:
+    """What a LoRA adapter lies on: a folder, a Hub id or "embedded"; None where the folder holds a whole model."""
+    if (folder / "config.json").exists() or not (folder / ADAPTER).is_file():
+        return None
+    try:
+        base = json.loads((folder / ADAPTER).read_text(encoding="utf-8")).get("base_model_name_or_path")
+    except (OSError, ValueError, AttributeError) as error:
+        raise ConfigError(f"{folder / ADAPTER}: cannot be read as JSON ({error}); save the adapter again") from error
+    if not isinstance(base, str) or not base:
+        raise ConfigError(
+            f"{folder / ADAPTER}: base_model_name_or_path is {base!r}; write the model that it was trained on"
+        )
+    return base
+
+
+def config_folder(model: str) -> Path | None:
+    """The folder with a model's config.json (of an adapter: its base's), a Hub id's in the local cache; None without one."""
+    folder = folder_of(model)
+    if (folder / "config.json").is_file():
+        return folder
+    base = adapter_base(folder)
+    if base is not None:
+        return None if base == model else config_folder(base)
+    if model.count("/") != 1:
+        return None
+    from huggingface_hub import try_to_load_from_cache
+
+    found = try_to_load_from_cache(model, "config.json")
+    return Path(found).parent if isinstance(found, str) else None
+
+
+def vocabulary_of(model: str) -> int | None:
+    """Logits of a model, by the config.json that is here; None where there is none, or it does not say."""
+    folder = config_folder(model)
+    if folder is None:
+        return None
+    try:
+        config: dict[str, Any] = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"{folder / 'config.json'}: cannot be read as JSON ({error}); save the model again"
+        ) from error
+    size = config.get("vocab_size", (config.get("text_config") or {}).get("vocab_size"))
+    return size if isinstance(size, int) else None

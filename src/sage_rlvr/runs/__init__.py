@@ -1,0 +1,48 @@
+"""A run on disk: what was run, its metrics and checkpoints, and how it is stopped.
+
+    run.json               what was run: resolved configuration, versions, git state, platform, warnings
+    metrics.jsonl          one strict-JSON line per step; keys under "time/" are exempt from bitwise equality
+    checkpoints/step-000050/   safetensors and JSON, MANIFEST.json (sizes and SHA-256) written last
+    lock, lock.owner.json  the operating system's lock, and who holds it
+
+Killed at any instant, a run continues from its last complete checkpoint; rows of metrics after it are dropped and made
+again.
+"""
+
+from sage_rlvr.runs.checkpoints import MANIFEST, Checkpoint, seal, verify_checkpoint
+from sage_rlvr.runs.files import (
+    file_sha256,
+    jsonable,
+    replacing,
+    write_bytes_atomic,
+    write_json_atomic,
+    write_text_atomic,
+    writing,
+)
+from sage_rlvr.runs.metrics import comparable, read_metrics
+from sage_rlvr.runs.record import binding, differences, git_state, versions
+from sage_rlvr.runs.run_dir import DEAD_STEPS, RunDir
+from sage_rlvr.runs.signals import StopFlag
+
+__all__ = [
+    "DEAD_STEPS",
+    "MANIFEST",
+    "Checkpoint",
+    "RunDir",
+    "StopFlag",
+    "binding",
+    "comparable",
+    "differences",
+    "file_sha256",
+    "git_state",
+    "jsonable",
+    "read_metrics",
+    "replacing",
+    "seal",
+    "verify_checkpoint",
+    "versions",
+    "write_bytes_atomic",
+    "write_json_atomic",
+    "write_text_atomic",
+    "writing",
+]

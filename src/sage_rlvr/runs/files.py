@@ -1,0 +1,136 @@
+"""Files that are there whole or not at all, strict JSON, and what a full or read-only disk says.
+
+`replacing` is the one atomic writer of the house: written beside its place, synced to the disk, renamed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import json
+import math
+import os
+import re
+import shutil
+import uuid
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from sage_rlvr.errors import CheckpointError, DataError
+
+
+def file_sha256(path: str | Path) -> str:
+    """Hexadecimal SHA-256 of a file's bytes."""
+    with open(path, "rb") as handle:
+        return hashlib.file_digest(handle, "sha256").hexdigest()
+
+
+@contextlib.contextmanager
+def replacing(path: str | Path) -> Iterator[Path]:
+    """A path beside `path` to write a file to; it takes the place of `path` when the block ends well.
+
+    A reader, or a kill at any instant, finds the old file or the new one. The folder is made where it is missing.
+    """
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".tmp-{uuid.uuid4().hex[:8]}-{path.name}")  # the suffix stays: np.savez reads it
+    try:
+        yield temporary
+        sync_file(temporary)
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    sync_folder(path.parent)
+
+
+def write_bytes_atomic(path: str | Path, content: bytes) -> None:
+    """Replace a file's bytes whole."""
+    with replacing(path) as temporary:
+        temporary.write_bytes(content)
+
+
+def write_text_atomic(path: str | Path, text: str) -> None:
+    """Replace a file's text whole; UTF-8, line ends as they are."""
+    write_bytes_atomic(path, text.encode("utf-8"))
+
+
+def write_json_atomic(path: str | Path, value: Any) -> None:
+    """`write_text_atomic` of strict JSON; raises DataError for NaN, infinity and what JSON has no form for."""
+    write_text_atomic(path, to_json(value, str(path), indent=2) + "\n")
+
+
+def to_json(value: Any, what: str, indent: int | None = None) -> str:
+    """Strict JSON of a plain tree; DataError names `what` where it holds anything else."""
+    try:
+        return json.dumps(value, allow_nan=False, indent=indent, ensure_ascii=False)
+    except (TypeError, ValueError) as error:
+        raise DataError(f"{what}: {error}; JSON holds finite numbers, text, lists and mappings only") from error
+
+
+def read_json(path: Path) -> Any:
+    """The tree of a JSON file; CheckpointError where it cannot be read."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{path}: cannot be read as JSON: {error}") from error
+
+
+def jsonable(value: Any) -> Any:
+    """A value as strict JSON can hold it: NaN and infinities become the texts "nan", "inf", "-inf"."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return "nan" if math.isnan(value) else "inf" if value > 0 else "-inf"
+    if isinstance(value, Mapping):
+        return {str(key): jsonable(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [jsonable(item) for item in value]
+    if hasattr(value, "item") and not isinstance(value, (str, bytes)):  # numpy and torch scalars
+        return jsonable(value.item())
+    return value
+
+
+def sync_folder(folder: Path) -> None:
+    """Make renames in a folder durable, where the system lets a folder be opened."""
+    try:
+        descriptor = os.open(folder, os.O_RDONLY)
+    except OSError:  # Windows opens no folders and needs no sync of them
+        return
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def sync_file(path: Path) -> None:
+    """Make a file's bytes durable."""
+    with open(path, "rb+") as handle:
+        os.fsync(handle.fileno())
+
+
+@contextlib.contextmanager
+def writing(what: str, path: Path, needed: int) -> Iterator[None]:
+    """Errors of the file system while `what` (about `needed` bytes) is written to `path` become CheckpointErrors."""
+    try:
+        yield
+    except Exception as error:
+        problem = _disk_problem(error, what, path, needed)
+        if problem is None:
+            raise
+        raise problem from error
+
+
+def _disk_problem(error: Exception, what: str, path: Path, needed: int) -> CheckpointError | None:
+    """A CheckpointError for an error of the file system (safetensors reports them as text), None for any other."""
+    reported = re.search(r"os error (\d+)", str(error))
+    code = error.errno if isinstance(error, OSError) else int(reported.group(1)) if reported else None
+    if code is None:
+        return None
+    kept = "the checkpoints before it are untouched"
+    if code in (errno.ENOSPC, errno.EDQUOT):
+        free = shutil.disk_usage(next(folder for folder in (path, *path.absolute().parents) if folder.is_dir())).free
+        return CheckpointError(
+            f"{path}: the disk is full: this {what} needs about {needed:,} bytes, {free:,} are free; {kept}. "
+            f"Free some space (or lower checkpoint.keep), then give the same command again to continue"
+        )
+    return CheckpointError(f"{path}: cannot write a {what}: {os.strerror(code)}; {kept}. Mend that, then run again")

@@ -1,0 +1,168 @@
+"""What was run: run.json, and whether another start in the same directory is the same run."""
+
+from __future__ import annotations
+
+import datetime
+import importlib.metadata
+import json
+import os
+import platform
+import subprocess
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from sage_rlvr.errors import CheckpointError, ConfigError
+from sage_rlvr.runs.checkpoints import FORMAT
+from sage_rlvr.runs.files import read_json, to_json, write_json_atomic
+
+RECORD = "run.json"
+STRETCHED = frozenset({"linear", "cosine", "cosine_cycles"})  # schedules that read how many steps a run has
+UNBOUND = ("report_to",)  # keys of a recipe with which a run may be continued otherwise
+_PACKAGES = ("torch", "transformers", "numpy", "safetensors")
+_BINDING = ("torch", "transformers")  # a resume under other versions of these would not be the same run
+
+
+def versions() -> dict[str, str]:
+    """Versions of Python, of this package and of the libraries that decide a run's numbers."""
+    found = {"python": platform.python_version()}
+    for name in (*_PACKAGES, "sage-rlvr"):
+        try:
+            found[name.replace("-", "_")] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            found[name.replace("-", "_")] = "not installed"
+    return found
+
+
+def git_state() -> dict[str, Any] | None:
+    """{"commit", "changed"} of the source tree this package runs from; None for an installed copy or without git."""
+    folder = Path(__file__).resolve().parents[1]
+
+    def ask(*words: str) -> str:
+        command = ["git", "--no-optional-locks", "-C", str(folder), *words]
+        return subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout.strip()
+
+    try:
+        ask("ls-files", "--error-unmatch", "errors.py")
+        return {"commit": ask("rev-parse", "HEAD"), "changed": bool(ask("status", "--porcelain", "--", "."))}
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+def now() -> str:
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+
+
+def differences(old: Any, new: Any, place: str = "") -> dict[str, tuple[Any, Any]]:
+    """dotted place -> (old, new) of every leaf in which two plain trees differ; what one side lacks is "(absent)"."""
+    if not (isinstance(old, dict) and isinstance(new, dict)):
+        return {} if old == new and type(old) is type(new) else {place: (old, new)}
+    found: dict[str, tuple[Any, Any]] = {}
+    for key in [*old, *(key for key in new if key not in old)]:
+        inner = f"{place}.{key}" if place else str(key)
+        found |= differences(old.get(key, "(absent)"), new.get(key, "(absent)"), inner)
+    return found
+
+
+def facts_of(config: Mapping[str, Any], kind: str, data: Mapping[str, Any]) -> dict[str, Any]:
+    facts = {
+        "format": FORMAT,
+        "kind": kind,
+        "config": config,
+        "data": data,
+        "versions": versions(),
+        "git": git_state(),
+        "platform": platform.platform(),
+        "cpu_count": os.cpu_count(),
+        "threads": os.environ.get("OMP_NUM_THREADS"),
+        "created": now(),
+        "changes": [],
+    }
+    as_read_back: dict[str, Any] = json.loads(to_json(facts, "configuration"))  # text keys, lists
+    return as_read_back
+
+
+def agree(path: Path, new: dict[str, Any], fork: bool) -> dict[str, Any]:
+    """Write run.json, or compare with the one that is there; returns the facts that hold from now on."""
+    file = path / RECORD
+    if not file.exists():
+        if any((path / "checkpoints").glob("step-*")) or (path / "metrics.jsonl").exists():
+            raise CheckpointError(
+                f"{file}: missing, though the directory holds results; restore it or name another folder"
+            )
+        write_json_atomic(file, new)
+        return new
+    old = read_json(file)
+    if not isinstance(old, dict) or old.get("format") != FORMAT:
+        raise CheckpointError(f"{file}: not a run record of format {FORMAT}; name another directory")
+    found, code = _binding_differences(old, new), _code_differences(old, new)
+    more = set(found) == {"steps"} and found["steps"][1] > found["steps"][0]
+    longer = more and not _stretched(old["config"])
+    if found and not (longer or fork):
+        raise ConfigError(_explain(path, found, _stretched(old["config"]) if more else []))
+    if code:
+        listed = ", ".join(f"{place} {before} -> {now}" for place, (before, now) in code.items())
+        warnings.warn(
+            f"{path}: continued by another sage-rlvr ({listed}); its numbers may differ from one code's alone"
+        )
+    if not (found or code):
+        return old
+    forked = bool(found) and not longer
+    change = {"at": now(), "fork": forked, "changed": {k: list(v) for k, v in (found | code).items()}}
+    facts = old | {key: new[key] for key in ("kind", "config", "data", "versions", "git")}
+    facts["changes"] = [*old["changes"], change]
+    write_json_atomic(file, facts)
+    return facts
+
+
+def binding(config: Mapping[str, Any]) -> dict[str, Any]:
+    """A resolved configuration without the keys that change nothing of a run's numbers."""
+    return {key: value for key, value in config.items() if key not in UNBOUND}
+
+
+def _binding_differences(old: dict[str, Any], new: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
+    found = differences(binding(old["config"]), binding(new["config"]))
+    found |= differences({"kind": old["kind"], "data": old["data"]}, {"kind": new["kind"], "data": new["data"]})
+    before, now = ({name: facts["versions"].get(name) for name in _BINDING} for facts in (old, new))
+    return found | differences(before, now, "versions")
+
+
+def _code_differences(old: dict[str, Any], new: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """This package's version and, where both sides ran from a git tree, its commit: worth a line, not a refusal."""
+    name = "sage_rlvr"
+    found = differences(old["versions"].get(name), new["versions"].get(name), f"versions.{name}")
+    commits = [(facts.get("git") or {}).get("commit") for facts in (old, new)]
+    return found | (differences(*commits, "git.commit") if all(commits) else {})
+
+
+def _stretched(config: Mapping[str, Any]) -> list[str]:
+    """What in a resolved configuration is a function of all its steps, as "optimizer.schedule = linear".
+
+    A run that is given more of them would not end as a run that had them from the start.
+    """
+    rate = config.get("optimizer", {}).get("schedule", "constant")
+    found = [] if rate == "constant" else [f"optimizer.schedule = {rate}"]
+    return found + _schedules(config.get("method"), "method")
+
+
+def _schedules(tree: Any, place: str) -> list[str]:
+    if isinstance(tree, list):
+        return [line for n, item in enumerate(tree) for line in _schedules(item, f"{place}.{n}")]
+    if not isinstance(tree, Mapping):
+        return []
+    here = [f"{place} = {tree['name']}"] if tree.get("name") in STRETCHED else []
+    return here + [line for key, item in tree.items() for line in _schedules(item, f"{place}.{key}")]
+
+
+def _explain(path: Path, found: Mapping[str, tuple[Any, Any]], stretched: list[str]) -> str:
+    lines = "".join(f"\n  {place}: {json.dumps(old)} -> {json.dumps(new)}" for place, (old, new) in found.items())
+    advice = "Give the recipe it was started with, or name another directory (more steps alone would be allowed)"
+    if stretched:
+        advice = (
+            f"More steps would change what the first ones did, because {', '.join(stretched)} is stretched over all of "
+            "them; name another directory for a longer run"
+        )
+    elif set(found) == {"steps"}:
+        advice = "A run can be given more steps, not fewer; name another directory for a shorter one"
+    return f"{path}: this directory holds another run:{lines}\n{advice}; --fork continues it under the new settings."

@@ -1,0 +1,258 @@
+"""The run directory: resolved configuration, lock, checkpoints, metrics."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import socket
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from filelock import FileLock, Timeout
+
+from sage_rlvr.errors import CheckpointError, ConfigError, DataError, RunLocked, SageError
+from sage_rlvr.runs.checkpoints import STATE, Checkpoint, Checkpoints
+from sage_rlvr.runs.files import jsonable, read_json, sync_file, to_json, write_json_atomic, write_text_atomic
+from sage_rlvr.runs.metrics import read_metrics
+from sage_rlvr.runs.record import RECORD, agree, facts_of, now
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+LOCK, OWNER = "lock", "lock.owner.json"
+DEAD_STEPS = 20  # steps without a single living group, after which a run says so
+
+
+class RunDir:
+    """One run's directory, held by one process. Open it with `RunDir.open`, best in a `with` statement."""
+
+    def __init__(
+        self, path: Path, lock: FileLock, facts: dict[str, Any], keep: int, fresh: bool = False, made: bool = False
+    ):
+        self._fresh, self._made = fresh, made  # whether this start made the record, and the folder itself
+        self.path = path
+        self.facts = facts
+        self.keep = keep
+        self._lock = lock
+        self._dead = 0
+        self.logged = -1  # newest step that an earlier start has logged; known after `truncate_metrics`
+        self._checkpoints = Checkpoints(path / "checkpoints")
+
+    # ---- opening and closing
+
+    @classmethod
+    def open(
+        cls,
+        path: str | Path,
+        config: Mapping[str, Any],
+        kind: str = "train",
+        fork: bool = False,
+        data: Mapping[str, Any] | None = None,
+    ) -> RunDir:
+        """Create a run directory, or reopen one to continue it.
+
+        config: the resolved configuration as a plain tree (`config.dump`). kind: "train", "sft", "eval". data: further
+        facts a resume must agree on, such as hashes of the model and the problems. fork: continue under a changed
+        configuration, which run.json then records.
+        Raises RunLocked when a live process holds the directory, ConfigError with every difference when it holds
+        another run (more `steps` alone is allowed where nothing in the recipe is stretched over all of them),
+        CheckpointError when run.json is unreadable.
+        """
+        path, made = Path(path), not Path(path).exists()
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(
+                f"{path}: cannot hold a run: {error.strerror}; name a folder that can be written"
+            ) from error
+        fresh = not (path / RECORD).exists()
+        locked = (path / LOCK).exists()
+        lock = _take_lock(path)
+        try:
+            facts = agree(path, facts_of(config, kind, data or {}), fork)
+            run = cls(path, lock, facts, keep=int(config.get("checkpoint", {}).get("keep", 2)), fresh=fresh, made=made)
+            run._checkpoints.sweep()
+            for residue in path.glob(".tmp-*"):
+                residue.unlink()
+            return run
+        except BaseException:
+            _give_back(path, lock, leave=locked)
+            if made:
+                _remove_if_empty(path)
+            raise
+
+    def close(self) -> None:
+        """Release the directory; a second call does nothing."""
+        self._release()
+
+    def _release(self, leave: bool = True) -> None:
+        if self._lock.is_locked:
+            _give_back(self.path, self._lock, leave)
+
+    def __enter__(self) -> RunDir:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        refused = kind is not None and issubclass(kind, SageError) and self._is_untouched()
+        if refused:  # a start that was refused claims no directory
+            (self.path / RECORD).unlink(missing_ok=True)
+        self._release(leave=not refused)
+        if refused and self._made:
+            _remove_if_empty(self.path)
+
+    def _is_untouched(self) -> bool:
+        """Whether this start found no run here and has made nothing."""
+        made = [p for p in self.path.iterdir() if p.name not in (RECORD, LOCK, OWNER)]
+        return self._fresh and not any(not p.is_dir() or any(p.iterdir()) for p in made)
+
+    # ---- checkpoints
+
+    def save_checkpoint(
+        self, step: int, tensors: Mapping[str, Mapping[str, Tensor]], state: Mapping[str, Any], keep: int | None = None
+    ) -> Checkpoint:
+        """Write a checkpoint completely or not at all, verify it, then delete older ones beyond `keep`.
+
+        step: steps that were done. tensors: group -> name -> tensor, one safetensors file a group. state: strict JSON.
+        keep: default checkpoint.keep of the configuration. The manifest notes how many metrics rows there were.
+        Raises CheckpointError (full disk, read-only folder) with the former checkpoints untouched, DataError for a
+        state that JSON cannot hold.
+        """
+        rows = 0
+        if self.metrics_path.exists():
+            sync_file(self.metrics_path)  # rows that the checkpoint counts must not be lost after it
+            rows = self.metrics_path.read_bytes().count(b"\n")
+        home = self._checkpoints.save(step, tensors, state, self.keep if keep is None else keep, rows)
+        return Checkpoint(step, home, read_json(home / STATE))
+
+    def latest(self) -> Checkpoint | None:
+        """The newest complete checkpoint; None when there never was one.
+
+        Damaged ones are reported (a warning that names file and reason) and skipped; CheckpointError if all are.
+        """
+        return self._checkpoints.latest()
+
+    # ---- metrics
+
+    @property
+    def metrics_path(self) -> Path:
+        return self.path / "metrics.jsonl"
+
+    def log(self, row: Mapping[str, Any]) -> None:
+        """Append one row, flushed to the system. `row["step"]` is the step's number from 0.
+
+        Raises DataError without such a step, CheckpointError when the file cannot be written.
+        """
+        step = row.get("step")
+        if not isinstance(step, int) or isinstance(step, bool):
+            raise DataError(f"metrics row: step = {step!r}: every row needs the whole number of its step")
+        line = to_json(jsonable(row), f"metrics row of step {step}") + "\n"
+        try:
+            with open(self.metrics_path, "a", encoding="utf-8") as handle:
+                handle.write(line)
+        except OSError as error:
+            raise CheckpointError(
+                f"{self.metrics_path}: cannot append a row: {error.strerror}. Mend that, then give the same command "
+                f"again to continue from the last checkpoint"
+            ) from error
+        self._warn_of_dead_groups(row)
+
+    def _warn_of_dead_groups(self, row: Mapping[str, Any]) -> None:
+        """Say it once whenever DEAD_STEPS steps in a row had no group with both right and wrong completions."""
+        self._dead = self._dead + 1 if row.get("reward/dead_group_share") == 1 else 0
+        if self._dead == DEAD_STEPS:
+            rewards = {0: ": every reward was 0", 1: ": every reward was 1"}.get(row.get("reward/mean", math.nan), "")
+            self.warn(
+                "zero-variance groups",
+                row["step"],
+                f"step {row['step']}: in the last {DEAD_STEPS} steps no group had two different rewards{rewards}, so no "
+                "advantage moved the policy, only the KL. Likely causes: problems far too hard or too easy, an answer format "
+                "that the verifier does not read (sage-rlvr verify, sage-rlvr audit), or completions cut at the length limit",
+            )
+
+    def warn(self, kind: str, step: int, message: str) -> None:
+        """A UserWarning of step `step`; the first of its kind is kept in run.json, so that a report can say it."""
+        warnings.warn(message, UserWarning, stacklevel=4)
+        kept = self.facts.get("warnings", [])
+        if kind not in {one["kind"] for one in kept}:
+            self._keep_warnings([*kept, {"kind": kind, "step": step, "message": message}])
+
+    def _keep_warnings(self, kept: list[dict[str, Any]]) -> None:
+        if kept != self.facts.get("warnings", []):
+            self.facts["warnings"] = kept
+            write_json_atomic(self.path / RECORD, self.facts)
+
+    def read_metrics(self) -> list[dict[str, Any]]:
+        """See the function `read_metrics`."""
+        return read_metrics(self.path)
+
+    def truncate_metrics(self, step: int) -> int:
+        """Before going on from `step`: drop the rows that will be made again, and a last line without its end.
+
+        Kept are the rows that were there when the checkpoint of `step` was written (its manifest says how many);
+        where there is no such checkpoint, as at step 0, those of steps below `step`. Returns how many rows were
+        dropped. The file is replaced atomically.
+        """
+        self._keep_warnings([one for one in self.facts.get("warnings", []) if one["step"] < step])
+        if not self.metrics_path.exists():
+            return 0
+        rows = self.read_metrics()
+        self.logged = max((row["step"] for row in rows), default=-1)
+        count = self._checkpoints.metrics_rows(step)
+        kept = [row for row in rows if row["step"] < step] if count is None else rows[:count]
+        if count is not None and len(rows) < count:
+            warnings.warn(f"{self.metrics_path}: {count} rows were there at step {step}, {len(rows)} are left")
+        text = "".join(to_json(row, "metrics row") + "\n" for row in kept)
+        if text.encode() != self.metrics_path.read_bytes():
+            write_text_atomic(self.metrics_path, text)
+        return len(rows) - len(kept)
+
+
+def _take_lock(path: Path) -> FileLock:
+    lock = FileLock(path / LOCK, timeout=0, thread_local=False)
+    try:
+        lock.acquire()
+    except Timeout:
+        raise RunLocked(
+            f"{path}: {_owner(path)} is writing to this run directory. Wait for it, stop it, or name another "
+            f"directory; the lock goes by itself when that process ends"
+        ) from None
+    except (OSError, NotImplementedError) as error:
+        raise RunLocked(f"{path}: cannot take a lock here ({error}); put the run directory on a local disk") from error
+    owner = {"pid": os.getpid(), "host": socket.gethostname(), "since": now()}
+    try:
+        write_json_atomic(path / OWNER, owner)
+    except OSError as error:
+        lock.release()
+        raise ConfigError(f"{path}: cannot hold a run: {error.strerror}; name a folder that can be written") from error
+    return lock
+
+
+def _owner(path: Path) -> str:
+    try:
+        owner = read_json(path / OWNER)
+        return f"process {owner['pid']} on {owner['host']} (since {owner['since']})"
+    except (CheckpointError, KeyError, TypeError):  # it is just starting and has not signed yet
+        return "another process"
+
+
+def _give_back(path: Path, lock: FileLock, leave: bool = True) -> None:
+    """Release the lock; leave: whether its file stays."""
+    with contextlib.suppress(OSError):  # a full or vanished disk must not keep the lock
+        (path / OWNER).unlink(missing_ok=True)
+        if not leave:
+            (path / LOCK).unlink(missing_ok=True)
+    lock.release()
+
+
+def _remove_if_empty(path: Path) -> None:
+    """Remove a folder that a refused start made, with the empty folders in it."""
+    with contextlib.suppress(OSError):  # somebody has put something there
+        for folder in [p for p in path.iterdir() if p.is_dir()]:
+            folder.rmdir()
+        path.rmdir()

@@ -1,0 +1,66 @@
+"""A stop that is asked for by a signal, and answered after the step in hand."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from types import FrameType, TracebackType
+from typing import Any
+
+
+class StopFlag:
+    """The first SIGINT or SIGTERM asks for a stop after the current step; a second one ends the process at once.
+
+        with StopFlag() as stop:
+            for step in range(steps):
+                ...
+                if stop: save; break
+
+    Truth value: whether a stop was asked for. `exit_code` is 128 + the signal's number, on which schedulers requeue.
+    Off the main thread, where Python allows no handlers, it does nothing. The former handlers come back at the end.
+    """
+
+    SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+    def __init__(self) -> None:
+        self.received: signal.Signals | None = None
+        self._former: dict[signal.Signals, Any] = {}
+
+    def __bool__(self) -> bool:
+        return self.received is not None
+
+    @property
+    def requested(self) -> bool:
+        """Whether a stop was asked for; the truth value of the flag itself."""
+        return bool(self)
+
+    @property
+    def exit_code(self) -> int:
+        """0 without a signal, else 128 + its number (130 for Ctrl-C, 143 for SIGTERM)."""
+        return 0 if self.received is None else 128 + int(self.received)
+
+    def __enter__(self) -> StopFlag:
+        if threading.current_thread() is threading.main_thread():
+            self._former = {number: signal.signal(number, self._handle) for number in self.SIGNALS}
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._restore()
+
+    def _restore(self) -> None:
+        for number, handler in self._former.items():
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
+        self._former = {}
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        if self.received is not None:
+            self._restore()
+            if number == signal.SIGINT:
+                raise KeyboardInterrupt
+            raise SystemExit(128 + number)
+        self.received = signal.Signals(number)
+        # os.write: print is not safe inside a handler
+        os.write(2, f"\n{self.received.name}: finishing the step and saving; again to exit at once\n".encode())

@@ -1,0 +1,110 @@
+"""What a task is, to training on both engines, exact and sampled evaluation, and the audit.
+
+    problem -> prompt -> completion -> verdict
+
+`Task` has four members. What a task can do beyond them it has as further methods, and who needs one asks for it:
+
+    solutions(problem) -> [text]       all right completions, for exact evaluation
+    messages(problem) -> [message]     the prompt as a conversation, for policies with a chat template
+    form                               the `PromptFormat` of those messages, where one of `FORMATS` writes them
+    verify_all([(problem, text)])      many verdicts at once, where the verifier works in parallel
+    answer_key(problem, text)          equal for two completions that give the same answer; None for one without an answer
+    choices(problem) -> number         how many answers a blind guess chooses among for each right one, or None
+    audit_cases(k) -> [Case or Check]  what an audit asks of the verifier (`sage_rlvr.tasks.checks`)
+    fingerprint(problems) -> str       of the problems, what a sample store holds to
+    verifier_hash -> str               of the code and the limits that decide a verdict
+    draw(split, seed, n, law)          the problems of an evaluation, where they are drawn and not listed
+    max_new_tokens -> int              what a completion may take unless somebody says otherwise
+    files() -> {name: hash}            of the files it is made of, so that a resume notices others
+    ready(say)                         what is to be refused, or said, before anything is trained
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import sage_rlvr.verifiers
+from sage_rlvr.verifiers import Verdict
+
+# Appended to a completion that never ended or holds an id without text, so that no verifier accepts it.
+NO_ANSWER = "\N{REPLACEMENT CHARACTER}"
+MAX_NEW_TOKENS = 3072
+
+
+class Task(Protocol):
+    """A family of problems with a checkable answer. `Any` is the task's own problem type, which has a `problem_id`."""
+
+    @property
+    def name(self) -> str:
+        """What tables, stores and reports call it."""
+        ...
+
+    def problems(self, split: str) -> Sequence[Any]:
+        """Those of "train", "validation" or "test"; a set that has no splits gives all of them."""
+        ...
+
+    def prompt(self, problem: Any) -> str:
+        """The prompt as plain text."""
+        ...
+
+    def verify(self, problem: Any, completion: str) -> Verdict:
+        """The verdict on a completion. It answers every text and never raises on one."""
+        ...
+
+
+def verdicts(task: Task, pairs: Sequence[tuple[Any, str]]) -> list[Verdict]:
+    """One verdict per (problem, completion)."""
+    many = getattr(task, "verify_all", None)
+    return list(many(pairs)) if many else [task.verify(problem, text) for problem, text in pairs]
+
+
+def answer_key(task: Task, problem: Any, text: str) -> str | None:
+    """What a completion answers, in the spelling by which answers are counted: the task's own, else the text itself."""
+    own = getattr(task, "answer_key", None)
+    return own(problem, text) if own else " ".join(text.split()) or None
+
+
+def guess_floor(task: Task, problems: Sequence[Any], k: int) -> float | None:
+    """Mean over problems of 1 - (1 - 1/choices)^k: what k blind guesses hit; None where a task says no number of choices."""
+    choices = getattr(task, "choices", None)
+    found = [choices(problem) for problem in problems] if choices else [None]
+    return None if None in found else sum(1 - (1 - 1 / n) ** k for n in found) / len(found)
+
+
+def fingerprint(task: Task, problems: Sequence[Any]) -> str:
+    """Of the problems as they are asked: the task's own, else of their ids and prompts."""
+    own = getattr(task, "fingerprint", None)
+    return str(own(problems)) if own else hash_of([[p.problem_id, task.prompt(p)] for p in problems])
+
+
+def verifier_hash(task: Task) -> str:
+    """Of what decides a verdict: the task's own, else of the module that the task is written in."""
+    own = getattr(task, "verifier_hash", None)
+    if own is not None:
+        return str(own)
+    module = sys.modules[type(task).__module__]
+    return hash_of(inspect.getsource(module))
+
+
+def code_hash(modules: Iterable[str], **facts: Any) -> str:
+    """Of the source of modules of `sage_rlvr.verifiers`, and of whatever else decides their verdicts."""
+    folder = Path(sage_rlvr.verifiers.__file__).parent
+    source = {name: hashlib.sha256((folder / f"{name}.py").read_bytes()).hexdigest() for name in modules}
+    return hash_of({"source": source, **facts})
+
+
+def hash_of(value: Any) -> str:
+    """SHA-256 of a value as JSON."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()
+
+
+__all__ = [
+    "MAX_NEW_TOKENS", "NO_ANSWER", "Task", "answer_key", "code_hash", "fingerprint", "guess_floor", "hash_of",
+    "verdicts", "verifier_hash",
+]  # fmt: skip

@@ -1,0 +1,291 @@
+"""Rows of your own, judged by a reward function of your own: recipe `task: {name: jsonl, file: my.jsonl, reward: my.py:score}`.
+
+    score(completion: str, row: dict) -> float                          or, as TRL calls rewards,
+    score(prompts, completions, **columns) -> [float]                   (recognised by its parameter `completions`)
+
+The function runs in worker processes with a limit on time and memory (`sage_rlvr.verifiers.pool`), one completion per call, so
+that a reward that hangs or dies is "undecided" and earns 0, and never stops a run. One that raises, or gives what is no finite
+number, stops it with the id of the row: such a reward is a mistake, and a 0 in its place would be trained on. None (TRL's "no
+reward") is undecided. A completion is right from `right_from` on. What was cut at the length limit is handed over as it is.
+
+Without `reward` the rows are mathematics: a gold, judged by `sage_rlvr.verifiers.math`. In place of a file's function the name of
+a registered verifier of (completion, gold) may stand, such as "exact".
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import importlib.util
+import inspect
+import json
+import math
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from functools import lru_cache, partial
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+from sage_rlvr.errors import ConfigError, DataError
+from sage_rlvr.tasks.base import NO_ANSWER, hash_of
+from sage_rlvr.tasks.datasets import Example, Examples, examples
+from sage_rlvr.tasks.prompts import FORMATS, Message, PromptFormat
+from sage_rlvr.tasks.rows import DataSource, Say, facts, sha256_of
+from sage_rlvr.verifiers import VERIFIERS, Verdict
+from sage_rlvr.verifiers.pool import LIMITS, Pool
+
+# ---- in the worker
+
+
+def __getattr__(name: str) -> Any:
+    """ "judge|REWARD", what a worker runs: the reward is loaded when it is looked up, before any limit on time counts."""
+    if name.startswith("judge|"):
+        return partial(_judge, _loaded(name.removeprefix("judge|")))
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def _loaded(reward: str) -> Callable[..., Any]:
+    where, _, name = reward.rpartition("|")
+    if not where:
+        verifier = VERIFIERS[name]
+        return lambda completion, row: verifier(completion, row["answer"])
+    spec = importlib.util.spec_from_file_location(f"reward_{Path(where).stem}", where)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    sys.path.insert(0, str(Path(where).parent))  # its neighbours
+    spec.loader.exec_module(module)
+    function: Callable[..., Any] = getattr(module, name)
+    return function
+
+
+def _judge(function: Callable[..., Any], completion: str, row: dict[str, Any], asked: Any) -> Verdict:
+    """The number as the reason of "right", what is wrong with the function as that of "wrong": a pool hands on two texts."""
+    try:
+        value = _called(function, completion, row, asked)
+    except MemoryError:
+        raise
+    except Exception as error:
+        return Verdict("wrong", f"raised {type(error).__name__}: {error}")
+    if isinstance(value, Verdict):
+        return (
+            Verdict("undecided", value.reason) if value.label == "undecided" else Verdict("right", repr(value.reward))
+        )
+    if value is None:
+        return Verdict("undecided", "no reward")
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        return Verdict("wrong", f"gave {value!r:.80}, which is no number")
+    return Verdict("right", repr(number)) if math.isfinite(number) else Verdict("wrong", f"gave {number}")
+
+
+def _called(function: Callable[..., Any], completion: str, row: dict[str, Any], asked: Any) -> Any:
+    parameters = inspect.signature(function).parameters
+    if "completions" not in parameters:
+        return function(completion, row)
+    said = completion if isinstance(asked, str) else [{"role": "assistant", "content": completion}]
+    columns = {"prompts": [asked], "completions": [said]} | {k: [v] for k, v in row.items() if k != "prompt"}
+    every = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
+    values = function(**{name: value for name, value in columns.items() if every or name in parameters})
+    if not isinstance(values, Sequence) or len(values) != 1:
+        raise TypeError(f"one completion got {values!r:.80}; a list with one number per completion is expected")
+    return values[0]
+
+
+# ---- in the caller
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """A row. asked: its problem, text or messages; answer: its gold, "" where it has none; row: all of it, as JSON has it."""
+
+    problem_id: str
+    asked: str | tuple[Message, ...]
+    answer: str
+    row: Mapping[str, Any] = field(repr=False, compare=False)
+
+
+@dataclass(frozen=True)
+class RewardTask:
+    """The rows of a data set under a reward of the user's; the fields are those of `jsonl`."""
+
+    file: str
+    reward: str
+    test_file: str | None = None
+    form: PromptFormat | None = None
+    problem_column: str | None = None
+    answer_column: str | None = None
+    right_from: float = 1.0
+    seconds: float = 10.0
+    memory_mb: ClassVar[int] = 8192
+
+    def __post_init__(self) -> None:
+        if not math.isfinite(self.right_from) or not self.seconds > 0:
+            raise ConfigError(
+                f"right_from = {self.right_from}, seconds = {self.seconds}: a number, and seconds above 0, are needed"
+            )
+        _place_of(self.reward)
+
+    @property
+    def name(self) -> str:
+        """The file's name."""
+        return Path(self.file).stem
+
+    def source(self, split: str = "train") -> DataSource:
+        """What is read for a split: `test_file` for all but "train", where there is one."""
+        path = self.file if split == "train" else self.test_file or self.file
+        columns = {"problem_column": self.problem_column, "answer_column": self.answer_column}
+        return DataSource(path=path, split=split, key="task", **columns)
+
+    def problems(self, split: str = "test") -> tuple[Problem, ...]:
+        """The rows of `file`, or, but for "train", those of `test_file` where there is one."""
+        source = self.source(split)
+        path = Path(source.path).expanduser()
+        stamp = (path.stat().st_mtime_ns, path.stat().st_size) if path.is_file() else None
+        return _problems(source, self.form is None, stamp)
+
+    def messages(self, problem: Problem) -> list[Message]:
+        """The prompt as a conversation: the format's, or the row's own."""
+        asked = problem.asked if isinstance(problem.asked, str) else list(problem.asked)
+        return (self.form or FORMATS["as_is"]).messages(asked)
+
+    def prompt(self, problem: Problem) -> str:
+        """The row's own text, or what the format makes of it."""
+        if self.form is not None:
+            return self.form.plain(problem.asked)
+        return "\n\n".join(message["content"] for message in self.messages(problem))
+
+    def verify(self, problem: Problem, completion: str) -> Verdict:
+        """The verdict on a completion, found in a worker process with limits on time and memory."""
+        return self.verify_all([(problem, completion)])[0]
+
+    def verify_all(self, pairs: Sequence[tuple[Problem, str]]) -> list[Verdict]:
+        """The verdicts on many (problem, completion) at once. DataError where the reward raises, or gives no finite number."""
+        pool = _pool("|".join(_place_of(self.reward)), self.seconds, self.memory_mb)
+        texts = [text.removesuffix(NO_ANSWER) for _, text in pairs]
+        asked = [p.asked if isinstance(p.asked, str) else list(p.asked) for p, _ in pairs]
+        rows = [dict(p.row) | ({"answer": p.answer} if p.answer else {}) for p, _ in pairs]
+        found = pool.verify(zip(texts, rows, asked, strict=True))
+        return [self._verdict(p, text, said) for (p, _), text, said in zip(pairs, texts, found, strict=True)]
+
+    def _verdict(self, problem: Problem, text: str, said: Verdict) -> Verdict:
+        if said.label == "undecided" and (said.reason.startswith(LIMITS) or said.reason == "no reward"):
+            return said
+        if said.label == "wrong":
+            raise DataError(
+                f"reward {self.reward}: on row {problem.problem_id!r} of {self.file} it {said.reason}; the completion was "
+                f"{text!r:.200}. Mend the function: it must give a finite number (or None) for every text"
+            )
+        if said.label == "undecided":
+            return said
+        score = float(said.reason)
+        return Verdict("right" if score >= self.right_from else "wrong", f"reward {score:g}", score)
+
+    def ready(self, say: Say) -> None:
+        """Says which columns were read, and asks the reward once, about an empty completion: it must give a number."""
+        say(str(_read(self.source(), self.form is None)))
+        self.verify(self.problems("train")[0], "")
+
+    @property
+    def verifier_hash(self) -> str:
+        """Of the reward's code and of what decides a verdict beside it."""
+        return hash_of([reward_sha256(self.reward), self.right_from, self.seconds])
+
+    def files(self) -> dict[str, str]:
+        """SHA-256 of the rows and of the reward's code."""
+        return facts(self.source()) | facts(self.source("test")) | {self.reward: reward_sha256(self.reward)}
+
+
+@lru_cache(maxsize=8)
+def _problems(source: DataSource, prompts_first: bool, stamp: tuple[int, int] | None) -> tuple[Problem, ...]:
+    """stamp: time and size of the file, so that one that changed is read anew."""
+    return tuple(_problem(one) for one in _read(source, prompts_first).examples)
+
+
+def _read(source: DataSource, prompts_first: bool) -> Examples:
+    return examples(source, prompts_first=prompts_first, golds=source.answer_column is not None or None)
+
+
+def _problem(one: Example) -> Problem:
+    asked = one.problem if isinstance(one.problem, str) else tuple(one.problem)
+    return Problem(one.problem_id, asked, one.answer, json.loads(json.dumps(one.row, default=str)))
+
+
+@lru_cache(maxsize=8)
+def _pool(reward: str, seconds: float, memory_mb: int) -> Pool:
+    return Pool(seconds=seconds, memory_mb=memory_mb, function=f"{__name__}:judge|{reward}")
+
+
+def _place_of(reward: str) -> tuple[str, str]:
+    """(file, function), or ("", name of a registered verifier). ConfigError where there is no such thing."""
+    path, colon, name = reward.rpartition(":")
+    if not colon:
+        if reward not in VERIFIERS:
+            raise ConfigError(
+                f"reward = {reward!r}: write FILE.py:FUNCTION, or the name of a verifier: {', '.join(VERIFIERS)}"
+            )
+        return "", reward
+    file = Path(path).expanduser().resolve()
+    if not file.is_file():
+        near = get_close_matches(file.name, [p.name for p in file.parent.glob("*.py")], 1)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        raise ConfigError(f"reward = {reward!r}: there is no file {file}{hint}")
+    try:
+        tree = ast.parse(file.read_text(encoding="utf-8"))
+    except (SyntaxError, ValueError) as error:
+        raise ConfigError(f"reward = {reward!r}: {file} is no Python: {error}") from error
+    names = (
+        {n.name for n in tree.body if isinstance(n, ast.FunctionDef | ast.ClassDef)}
+        | {n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+        | {a.asname or a.name for n in ast.walk(tree) if isinstance(n, ast.ImportFrom) for a in n.names}
+    )
+    if name not in names:
+        near = get_close_matches(name, names, 1)
+        hint = f"; did you mean {near[0]!r}?" if near else f"; it has {', '.join(sorted(names)) or 'none'}"
+        raise ConfigError(f"reward = {reward!r}: {file} defines no {name!r}{hint}")
+    return str(file), name
+
+
+def reward_sha256(reward: str) -> str:
+    """SHA-256 of the code of a reward: of its file, or of a verifier's module."""
+    path, name = _place_of(reward)
+    return sha256_of(Path(path or inspect.getfile(VERIFIERS[name])))
+
+
+def jsonl(
+    file: str,
+    *,
+    reward: str | None = None,
+    test_file: str | None = None,
+    prompt: Literal["sage", "boxed", "as_is"] | None = None,
+    problem_column: str | None = None,
+    answer_column: str | None = None,
+    right_from: float = 1.0,
+    seconds: float = 10.0,
+) -> Any:
+    """Rows of your own: a .jsonl, .json, .csv or .parquet file, a folder of such, or a Hub id.
+
+    reward: FILE.py:FUNCTION, or a registered verifier; None is mathematics. test_file: rows to evaluate on; None is `file`.
+    prompt: a prompt format; None is "boxed" of mathematics, and with a reward the rows' own prompts. right_from: the reward
+    from which on a completion counts as right. seconds: that the reward may take for one completion.
+    """
+    if reward is None:
+        return _mathematics(file, prompt or "boxed", problem_column, answer_column, test_file)
+    form = None if prompt in (None, "as_is") else FORMATS[prompt]
+    return RewardTask(file, reward, test_file, form, problem_column, answer_column, right_from, seconds)
+
+
+def _mathematics(
+    file: str, prompt: str, problem_column: str | None, answer_column: str | None, test: str | None
+) -> Any:
+    from sage_rlvr.tasks.math import MathTask
+
+    columns = {"problem_column": problem_column, "answer_column": answer_column, "key": "task"}
+    held_out = None if test is None else DataSource(path=test, split="test", **columns)
+    return MathTask(DataSource(path=file, **columns), FORMATS[prompt], test=held_out)
+
+
+__all__ = ["RewardTask", "jsonl", "reward_sha256"]

@@ -1,0 +1,107 @@
+"""What an audit asks on a mathematics task, in one prompt format or several."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+
+from sage_rlvr.tasks.checks import Case, Check, Finding, Judge, Pairs, duplicates, others_floor, uniform_floor
+from sage_rlvr.tasks.math import MathTask, Problem
+from sage_rlvr.tasks.prompts import FORMATS, PromptFormat
+from sage_rlvr.tasks.wrong import wrong_answers
+from sage_rlvr.verifiers.answers import Place
+from sage_rlvr.verifiers.exact import number, verify_exact
+
+# Working that a sloppy extraction would take for the answer. No gold of a task above is one of its numbers.
+WORKING = "At first sight it is 7919, or $\\frac{7919}{8191}$; that is refuted by 8191 - 7919 = 272.0001."
+_PROBE = "7919.25"  # an answer that no gold is spelled like: judging it makes the verifier parse the gold
+
+
+def cases(
+    task: MathTask, k: int, forms: Sequence[PromptFormat] = tuple(FORMATS.values()), answer_in: Place | None = None
+) -> Iterator[Case | Check]:
+    """What is asked of `task`, in each of `forms`. answer_in: read the answer elsewhere than the formats ask."""
+    problems = task.problems()
+    golds = [(p, p.answer) for p in problems]
+    solved = [(p, p.solved) for p in problems if p.solved]
+    whole = partial(task.verify_all, answer_in="whole")
+    algebra = partial(whole, algebra_only=True)
+    yield Case("gold right against itself", golds, judge=whole)
+    yield Case("the same by algebra, not by spelling", golds, judge=algebra)
+    yield Case("gold can be parsed", [(p, _PROBE) for p in problems], "decided", bar=False, judge=algebra)
+    if solved:
+        yield Case("answer of the source's worked solution", solved, bar=False, judge=whole)
+    for form in forms:
+        # The ceiling of a format: a demonstration with the gold, read as a completion is; and one without an answer.
+        read = partial(task.verify_all, **form.reading | ({"answer_in": answer_in} if answer_in else {}))
+        perfect = [(p, form.assistant(WORKING, p.answer)) for p in problems]
+        yield Case(f"format {form.name!r}: perfect answer", perfect, judge=read)
+        name = f"format {form.name!r}: working without an answer earns nothing"
+        yield Case(name, [(p, WORKING) for p in problems], "not right", bar=False, judge=read)
+    wrong: dict[str, list[tuple[Problem, str]]] = defaultdict(list)
+    for i, p in enumerate(problems):
+        for kind, answer in wrong_answers(p.answer, problems[i - 1].answer):
+            wrong[kind].append((p, answer))
+    yield Case("", wrong, "wrong", judge=whole)
+    yield _second_opinion(wrong, {"gold": golds, "worked solution": solved}, whole, algebra)
+    yield duplicates("rows that stand once", ((p.problem_id, p.text, p.answer) for p in problems))
+    yield from _floors(task.integers, [p.answer for p in problems], k)
+
+
+def head(
+    task: MathTask, forms: Sequence[PromptFormat] = tuple(FORMATS.values()), answer_in: Place | None = None
+) -> str:
+    """What `cases` looks at, in words."""
+    published = "the published ones" if task.pinned else "other rows than the published ones"
+    read = ", ".join(f"{form.name} ({_place(form, answer_in)})" for form in forms)
+    return f"{len(task.problems())} rows ({published}); formats and where the answer is read: {read}"
+
+
+def _place(form: PromptFormat, answer_in: Place | None) -> str:
+    place = answer_in or form.answer_in
+    return f"tag {form.tag}" if place == "tag" else place.replace("_", " ")
+
+
+def _second_opinion(wrong: Mapping[str, Pairs], known: Mapping[str, Pairs], judge: Judge, algebra: Judge) -> Check:
+    """Where the second verifier contradicts the first, on wrong answers and, by algebra alone, on those that are known."""
+    cases = [(kind, *pair) for kinds in (wrong, known) for kind, pairs in kinds.items() for pair in pairs]
+    verdicts = [
+        said for kinds, by in ((wrong, judge), (known, algebra)) for pairs in kinds.values() for said in by(pairs)
+    ]
+    rows, asked = [], 0
+    for (kind, problem, answer), verdict in zip(cases, verdicts, strict=True):
+        second = verify_exact(answer, problem.answer)
+        if "undecided" in (verdict.label, second.label):
+            continue
+        asked += 1
+        if second.right != verdict.right:
+            why = f"{kind}: math-verify {verdict.label}, exact {second.label} ({second.reason})"
+            rows.append(Finding(problem.problem_id, "disagreement", why))
+    note = f"where both decide, of {len(cases)} answers right and wrong"
+    return Check("second verifier agrees", asked - len(rows), asked, tuple(rows), note=note)
+
+
+def _floors(integers: tuple[int, int] | None, golds: Sequence[str], k: int) -> list[Check]:
+    """Shares that guessing reaches, as checks without a bar: `good` are the hits."""
+    found = []
+    if integers is not None:
+        values = integers[1] - integers[0] + 1
+        share = uniform_floor(values, k)
+        note = f"1 - (1 - 1/{values})^{k} = {share:.3f} of any such problem"
+        found.append(
+            Check(
+                f"guess floor: {k} uniform guesses in {integers[0]}..{integers[1]}",
+                share * len(golds),
+                len(golds),
+                note=note,
+            )
+        )
+    small = sum((value := number(gold)) is not None and value.denominator == 1 and 0 <= value < k for gold in golds)
+    found.append(Check(f"guess floor: the integers 0..{k - 1}", small, len(golds)))
+    hits = sum(others_floor(golds, k))
+    found.append(Check(f"guess floor: the {k} most frequent golds of the other rows", hits, len(golds)))
+    return found
+
+
+__all__ = ["WORKING", "cases", "head"]

@@ -1,0 +1,221 @@
+"""`--dry-run`: what a recipe will do, as lines of text: the trainer's arguments, the data, and counts.
+
+Counts alone: steps, completions, tokens, forward passes, bytes by kind of tensor. How long it takes or what a device needs
+besides is measured and not guessed. No weights and no network; TRL need not be installed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from sage_rlvr.config import DataConfig, FinetuneConfig, LoraConfig, SftConfig, TrainConfig
+from sage_rlvr.models.folders import ADAPTER_WEIGHTS, adapter_base, config_folder, folder_of
+from sage_rlvr.tasks.datasets import examples
+from sage_rlvr.tasks.rows import DataSource, looks_local, read
+from sage_rlvr.training.trl.advantages import reads_logps
+from sage_rlvr.training.trl.arguments import check_fields, grpo_arguments, rows_of_rank, world_size
+
+GIB = 1 << 30
+
+
+def dry_run_lines(config: TrainConfig | FinetuneConfig | SftConfig) -> list[str]:
+    """What a dry run says below the recipe itself.
+
+    ConfigError for arguments that TRL or the recipe refuses, and where a local file lacks a column that the recipe names.
+    """
+    if isinstance(config, SftConfig):
+        return _block("Work", [f"{config.steps:,} optimizer steps of {config.batch_size:,} examples"])[1:]
+    if isinstance(config, FinetuneConfig):
+        rows_of_rank(config.batch_size, world_size())
+        lines = _block("Data", data_lines(config.data)) + _block("Work", finetune_work(config))
+        return (lines + _bytes(config, eight_bit="8bit" in config.engine.args.get("optim", "adamw_8bit")))[1:]
+    fields: dict[str, Any] = {}
+    lines = []
+    if config.engine.name == "trl":
+        fields = grpo_arguments(config, "<run>/trl", world_size())
+        if config.engine.args and find_spec("trl") is not None:
+            from trl import GRPOConfig
+
+            check_fields(GRPOConfig, config.engine.args)
+        lines = _block("GRPOConfig", [f"{name} = {value!r}" for name, value in fields.items() if name != "output_dir"])
+        lines += _block("Data", data_lines(config.data))
+    lines += _block("Work", work(config, fields)) + _bytes(config, eight_bit="8bit" in str(fields.get("optim")))
+    return (lines + _block("Notes", notes(config)))[1:]
+
+
+def _block(title: str, lines: Iterator[str] | list[str]) -> list[str]:
+    """A blank line, the title and the lines below it; nothing without lines."""
+    indented = [f"  {line}" for line in lines]
+    return ["", title, *indented] if indented else []
+
+
+# ---- counts
+
+
+def work(config: TrainConfig, fields: dict[str, Any]) -> Iterator[str]:
+    """Steps, completions, tokens and forward passes of an RL recipe; fields: of its GRPOConfig, empty on the loop."""
+    rollout, epochs = config.rollout, config.updates.epochs
+    completions, limit = config.steps * rollout.completions, rollout.max_new_tokens
+    prompts = config.steps * rollout.prompts_per_step
+    updates = config.steps * epochs * config.updates.minibatches
+    yield f"{config.steps:,} rollouts of {rollout.completions:,} completions, {updates:,} optimizer steps"
+    yield f"{prompts:,} prompts{_passes(config, prompts)}, {completions:,} completions"
+    yield f"{completions * limit:,} tokens generated at most ({limit:,} per completion)"
+    scored = {"the policy": rescores(config, fields), "the reference": config.reference is not None}
+    forwards = [f"{epochs * completions:,} with gradient"]
+    forwards += [f"{completions:,} without, by {who}" for who, needed in scored.items() if needed]
+    yield f"forward passes over completions: {', '.join(forwards)}"
+    total = (epochs + sum(scored.values())) * completions * limit
+    yield f"{total:,} completion tokens in these passes at most, prompts not counted"
+    if refills := getattr(config.method.rollout, "max_refills", 0):
+        yield f"dynamic sampling: between 1 and {refills + 1} times those prompts and generated tokens"
+
+
+def rescores(config: TrainConfig, fields: dict[str, Any]) -> bool:
+    """Whether the policy scores its own rollout before the updates, beside the forward passes of training."""
+    if not fields:
+        updates = config.updates
+        return not (updates.epochs == 1 and updates.minibatches == 1 and updates.micro_batch is None)
+    window = fields["steps_per_generation"] * fields["num_iterations"]
+    split = bool(fields["gradient_accumulation_steps"] % window)
+    return split or bool(fields.get("use_vllm")) or reads_logps(config.method)
+
+
+def finetune_work(config: FinetuneConfig) -> Iterator[str]:
+    """Rows and steps of fine-tuning, where its rows lie in a local file."""
+    rows = _count(config.data)
+    if rows is None:
+        yield f"{config.epochs} epochs of rows that are not here, {config.batch_size} per optimizer step"
+    else:
+        steps = -(-config.epochs * rows // config.batch_size)
+        yield f"at most {config.epochs} x {rows:,} rows, {steps:,} optimizer steps"
+    yield f"rows whose prompt is longer than {config.max_length // 2:,} tokens are left out, and are not known yet"
+
+
+def _passes(config: TrainConfig, prompts: int) -> str:
+    rows = None if config.data is None else _count(config.data) or config.data.take
+    return "" if rows is None else f" ({prompts / rows:.2g} passes over {rows:,} rows)"
+
+
+# ---- bytes
+
+
+def _bytes(config: TrainConfig | FinetuneConfig, eight_bit: bool) -> list[str]:
+    """Bytes by kind of tensor, where the model's config.json is here."""
+    where = config_folder(config.model) or config_folder(getattr(config, "base_model", None) or config.model)
+    if where is None:
+        said = f"model {config.model}: its config.json is neither a local file nor in the Hub's cache, so bytes are not counted"
+        return ["", said]
+    parts = tensor_bytes(config, where, eight_bit)
+    lines = [f"{value / GIB:10.3f} GiB  {name}" for name, value in parts.items()]
+    return _block("Tensors per process, without activations, logits and the KV cache", lines)
+
+
+def tensor_bytes(config: TrainConfig | FinetuneConfig, where: Path, eight_bit: bool) -> dict[str, int]:
+    """Bytes of parameters, adapters, reference, gradients and AdamW's two moments, each process with a whole copy.
+
+    where: the folder of the model's config.json. Trained tensors and their gradients are float32; moments of an 8-bit
+    optimizer are one byte each, others four.
+    """
+    lora = config.engine.lora
+    total, adapters = parameters(where, lora)
+    if lora is None and config.engine.name == "trl" and adapter_base(folder_of(config.model)) is not None:
+        adapters = _saved(folder_of(config.model) / ADAPTER_WEIGHTS)
+    width = 2 if config.engine.dtype == "bfloat16" else 4
+    trained = adapters or total
+    parts = {
+        "parameters": total * width,
+        "adapters": 4 * adapters,
+        "reference": total * width if isinstance(config, TrainConfig) and second_model(config, bool(adapters)) else 0,
+        "gradients": 4 * trained,
+        "optimizer state": (2 if eight_bit else 8) * trained,
+    }
+    return {name: value for name, value in parts.items() if value}
+
+
+def parameters(where: Path, lora: LoraConfig | None) -> tuple[int, int]:
+    """Numbers in a model and in new adapters on it, counted on a model without memory; tied weights once."""
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(where))
+    total = sum(value.numel() for value in model.parameters())
+    if lora is None:
+        return total, 0
+    head, wanted = model.get_output_embeddings(), lora.target_modules
+    linear = [(name, part) for name, part in model.named_modules() if isinstance(part, torch.nn.Linear)]
+    chosen = [
+        part for name, part in linear if (part is not head if wanted == "all-linear" else name.split(".")[-1] in wanted)
+    ]
+    return total, sum(lora.rank * (part.in_features + part.out_features) for part in chosen)
+
+
+def _saved(file: Path) -> int:
+    from safetensors.torch import load_file
+
+    return sum(value.numel() for value in load_file(file).values()) if file.is_file() else 0
+
+
+def second_model(config: TrainConfig, adapters: bool) -> bool:
+    """Whether the reference is held beside the policy, and not the policy with its adapters off."""
+    if config.reference is None:
+        return False
+    if config.engine.name == "loop" or not adapters:
+        return True
+    whole = (Path(config.model) / "config.json").is_file()  # a whole model, and no adapter on base_model
+    return config.reference != config.model and (config.reference != config.base_model or whole)
+
+
+# ---- notes
+
+
+def notes(config: TrainConfig) -> Iterator[str]:
+    """What is likely not meant, as far as the recipe alone shows it."""
+    args, lora = config.engine.args, config.engine.lora
+    if lora is not None and config.engine.dtype == "float32":
+        yield "float32 weights under adapters: they are frozen, so engine.dtype: bfloat16 halves them and loses nothing"
+    if args.get("use_vllm") and find_spec("vllm") is None:
+        yield "vLLM is not installed here: this recipe runs where it is, or with engine.args.use_vllm false"
+    if args.get("use_vllm") and "vllm_importance_sampling_mode" not in args:
+        yield "vLLM: TRL weighs each token by a ratio of two samplers; which form, says vllm_importance_sampling_mode"
+    where = config_folder(config.model)
+    positions = None if where is None else _positions(where)
+    if positions is not None and config.rollout.max_new_tokens >= positions:
+        yield (
+            f"rollout.max_new_tokens = {config.rollout.max_new_tokens:,} leaves no room for a prompt: the model's config.json "
+            f"allows {positions:,} positions"
+        )
+
+
+def _positions(where: Path) -> int | None:
+    from transformers import AutoConfig
+
+    return getattr(AutoConfig.from_pretrained(where), "max_position_embeddings", None)
+
+
+# ---- data
+
+
+def data_lines(data: DataConfig | None) -> list[str]:
+    """Where the rows come from and what is known of their columns without network; as `tasks.datasets.examples` reads them."""
+    if data is None:
+        return ["generated by the recipe's world"]
+    found = None if _elsewhere(data) else examples(DataSource.of(data), prompts_first=data.prompt == "as_is")
+    if found is None:
+        named = "" if data.revision else "; no revision is given, so its newest state is taken"
+        return [f"{data.path}{f', {data.subset}' if data.subset else ''}: columns not checked: on the Hub{named}"]
+    return [f"{found}; columns {', '.join(found.rows.columns())}"]
+
+
+def _elsewhere(data: DataConfig) -> bool:
+    """Whether the rows are on the Hub, which a dry run does not ask."""
+    return not (looks_local(data.path) or Path(data.path).expanduser().exists())
+
+
+def _count(data: DataConfig) -> int | None:
+    """Rows that a run takes from a local file; None for a Hub id."""
+    return None if _elsewhere(data) else len(read(DataSource.of(data)).rows)

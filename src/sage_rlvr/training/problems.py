@@ -1,0 +1,72 @@
+"""The problems that a recipe trains on, and what of them a repeated command must find unchanged: the same on both engines."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sage_rlvr.config import TrainConfig, task_of
+from sage_rlvr.errors import ConfigError
+from sage_rlvr.tasks.base import NO_ANSWER, Task, verdicts, verifier_hash
+from sage_rlvr.tasks.rows import Say, tell
+from sage_rlvr.verifiers.rewards import text_of
+
+
+def training_problems(config: TrainConfig, say: Say = tell) -> tuple[Task, list[Any]]:
+    """The task of a recipe and its training problems. ConfigError where they are fewer than a step takes."""
+    task = task_of(config)
+    if ready := getattr(task, "ready", None):
+        ready(say)
+    problems, wanted = list(task.problems("train")), config.rollout.prompts_per_step
+    if len(problems) < wanted:
+        raise ConfigError(
+            f"rollout.prompts_per_step = {wanted}: more prompts per step than the {len(problems)} training problems of the task "
+            f"{task.name}; sample fewer, or give it more"
+        )
+    return task, problems
+
+
+def files_of(config: TrainConfig) -> dict[str, str]:
+    """Name -> SHA-256 of the files that the task is made of: rows, and a reward of the user's; {} where it has none."""
+    found: dict[str, str] = getattr(task_of(config), "files", dict)()
+    return found
+
+
+@dataclass(frozen=True)
+class TaskReward:
+    """A task's verdicts as a reward function of TRL, on rows whose column `problem` is a place in `problems`.
+
+    ends: tokens that end a completion; one that ended by none of them carries `NO_ANSWER`, as on the loop engine.
+    """
+
+    task: Task
+    problems: Sequence[Any]
+    ends: tuple[int, ...]
+
+    @property
+    def __name__(self) -> str:
+        """What TRL calls the reward in its metrics: the user's function, where there is one."""
+        return str(getattr(self.task, "reward", "reward")).rpartition(":")[2]
+
+    @property
+    def source_sha256(self) -> str:
+        """Of what decides the verdicts, for the model card."""
+        return verifier_hash(self.task)
+
+    def __call__(
+        self, completions: Sequence[Any], completion_ids: Sequence[Sequence[int]], problem: Sequence[int], **columns: Any
+    ) -> list[float]:
+        """`Verdict.reward` of each completion; the share of undecided ones goes to TRL's `log_metric`."""
+        texts = [
+            text_of(said) + ("" if len(ids) and ids[-1] in self.ends else NO_ANSWER)
+            for said, ids in zip(completions, completion_ids, strict=True)
+        ]
+        found = verdicts(self.task, [(self.problems[i], text) for i, text in zip(problem, texts, strict=True)])
+        log = columns.get("log_metric")
+        if callable(log) and found:
+            log("verifier/undecided", sum(said.label == "undecided" for said in found) / len(found))
+        return [said.reward for said in found]
+
+
+__all__ = ["TaskReward", "files_of", "training_problems"]

@@ -1,0 +1,124 @@
+"""What outlives a process: checkpoints of weights and moments, and the policy that a run leaves."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Mapping
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from sage_rlvr.errors import ConfigError
+from sage_rlvr.runs import Checkpoint, RunDir, writing
+from sage_rlvr.training.optimizer import Optimizer
+
+CARD = "# What this policy was trained on"  # the heading of a model card that this package wrote
+POLICY_FILES = (
+    *("config.json", "generation_config.json", "model*.safetensors", "model.safetensors.index.json"),
+    *("tokenizer*.json", "tokenizer.model", "special_tokens_map.json", "added_tokens.json", "chat_template.jinja"),
+    *("vocab.json", "vocab.txt", "merges.txt"),
+)
+"""What `save_pretrained` of a model and a tokenizer writes: a folder with nothing else in it may be replaced."""
+
+
+def check_replaceable(out: Path) -> None:
+    """ConfigError unless `out` is free, an empty folder, or a folder that holds a saved policy and nothing else.
+
+    A saved policy is replaced as a whole, so whatever else lay in its folder would be lost.
+    """
+    if out.is_symlink() or (out.exists() and not out.is_dir()):
+        raise ConfigError(
+            f"{out}: a policy needs a folder of its own, and this is a file or a link; name another place"
+        )
+    inside = sorted(out.iterdir()) if out.exists() else []
+    foreign = [f.name for f in inside if not _of_a_policy(f)]
+    if foreign:
+        listed = ", ".join(foreign[:5]) + (f" and {len(foreign) - 5} more" if len(foreign) > 5 else "")
+        raise ConfigError(
+            f"{out}: saving the policy here would replace the whole folder, which holds {listed}; nothing was touched. "
+            f"Name a new folder, for example {out / 'policy'}"
+        )
+    if inside and not any((out / name).exists() for name in ("config.json", "adapter_config.json")):
+        raise ConfigError(
+            f"{out}: holds {', '.join(f.name for f in inside[:5])} without a config.json, so it is no former policy and "
+            f"is not replaced; name a new folder, for example {out / 'policy'}"
+        )
+
+
+def _of_a_policy(file: Path) -> bool:
+    """True for a file that saving a policy writes; of a README.md only for a card of this package."""
+    if file.name == "README.md" and file.is_file():
+        return CARD in file.read_text(encoding="utf-8", errors="replace")
+    return file.is_file() and any(fnmatch(file.name, known) for known in POLICY_FILES)
+
+
+def save_policy(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, out: Path) -> None:
+    """config.json, model.safetensors and the tokenizer, loadable by AutoModelForCausalLM; appears whole or not at all.
+
+    Raises CheckpointError (full disk, read-only folder), ConfigError where `out` holds anything but a former policy.
+    """
+    check_replaceable(out)
+    place = Path(os.path.abspath(out))
+    partial, former = place.with_name(f".{place.name}.partial"), place.with_name(f".{place.name}.former")
+    shutil.rmtree(partial, ignore_errors=True)
+    try:
+        with writing("policy", out, sum(p.numel() * p.element_size() for p in model.parameters())):
+            model.save_pretrained(partial)
+            tokenizer.save_pretrained(partial)
+            check_replaceable(out)  # again: training and writing took their time
+            if place.exists():  # a removal that is cut short must not leave half a policy behind
+                shutil.rmtree(former, ignore_errors=True)
+                place.rename(former)
+            partial.rename(place)
+            shutil.rmtree(former, ignore_errors=True)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+        if former.exists() and not place.exists():
+            former.rename(place)
+
+
+def checkpoint(
+    run: RunDir,
+    model: PreTrainedModel,
+    optimizer: Optimizer,
+    step: int,
+    more: Mapping[str, Mapping[str, Tensor]] | None = None,
+    **state: Any,
+) -> None:
+    """Weights (tied ones once), optimizer moments, `more` groups of tensors and the step, atomically."""
+    groups = {"model": model_tensors(model), "optimizer": optimizer.tensors(), **(more or {})}
+    run.save_checkpoint(step, groups, {"step": step, **state})
+
+
+def resume(run: RunDir, model: PreTrainedModel, optimizer: Optimizer) -> Checkpoint | None:
+    """Load the newest complete checkpoint, drop the metrics written after it, return it (None where there is none)."""
+    newest = run.latest()
+    run.truncate_metrics(newest.step if newest else 0)
+    if newest is not None:
+        load_tensors(model, newest.load("model"))
+        optimizer.load(newest.load("optimizer"))
+    return newest
+
+
+def model_tensors(model: PreTrainedModel) -> dict[str, Tensor]:
+    """Parameters and persistent buffers by name; a tied tensor appears under its first name only."""
+    seen: set[int] = set()
+    found = {}
+    for name, tensor in model.state_dict().items():
+        if tensor.data_ptr() not in seen:
+            seen.add(tensor.data_ptr())
+            found[name] = tensor.detach().contiguous()
+    return found
+
+
+def load_tensors(model: PreTrainedModel, tensors: dict[str, Tensor]) -> None:
+    """Copy by name into the model (tied weights follow)."""
+    state = model.state_dict()
+    with torch.no_grad():
+        for name, tensor in tensors.items():
+            state[name].copy_(tensor)

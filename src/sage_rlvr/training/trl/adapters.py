@@ -1,0 +1,94 @@
+"""A reference among the adapters: the trained one disabled, or a frozen second one beside it."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+
+from sage_rlvr.errors import ConfigError
+
+ADAPTER, TRAINED = "ref", "default"  # TRL's name of a reference among the adapters, PEFT's of the one that is trained
+MOVES_WEIGHTS = ("pissa", "olora", "corda", "loftq", "lora_ga")  # init_lora_weights that rewrite what is below
+
+
+def check_adapters(model: Any) -> None:
+    """Before TRL makes its second adapter beside one that is there already."""
+    if TRAINED not in model.peft_config:
+        raise ConfigError(
+            f"SageTrainer: the model's adapters are named {', '.join(model.peft_config)}, and TRL trains the one named "
+            f"{TRAINED!r}; load it without an adapter_name."
+        )
+    init = init_of(model.peft_config[TRAINED])
+    if init.startswith(MOVES_WEIGHTS):
+        raise ConfigError(
+            f"SageTrainer: init_lora_weights = {init!r} of the adapter {TRAINED!r}: TRL makes a second adapter of that "
+            "config, and its initialisation would rewrite the weights below both; the field is read at initialisation "
+            f"alone, so set model.peft_config[{TRAINED!r}].init_lora_weights = True first."
+        )
+
+
+def init_of(config: Any) -> str:
+    return str(getattr(config, "init_lora_weights", True)).lower()
+
+
+def check_trained(model: Any) -> None:
+    other = [name for name, value in model.named_parameters() if value.requires_grad and not is_of(TRAINED, name)]
+    if other:
+        raise ConfigError(
+            f"SageTrainer: {other[0]}{f' and {len(other) - 1} more' if other[1:] else ''} is trained beside the adapter, "
+            "so a reference that shares the weights below would move with the policy; freeze it (bias='none'; "
+            "modules_to_save for whole modules), or train without an adapter."
+        )
+
+
+def is_of(adapter: str, name: str) -> bool:
+    return adapter in name.split(".")
+
+
+def drop(model: Any) -> None:
+    """Without an adapter of that name TRL takes the one that is trained away."""
+    if ADAPTER in model.peft_config:
+        model.delete_adapter(ADAPTER)
+
+
+def starts_at_zero(model: Any) -> bool:
+    """Whether it can be seen that the trained adapter adds nothing: LoRA without DoRA whose last factor is 0."""
+    config = model.peft_config[TRAINED]
+    if config.peft_type.value != "LORA" or getattr(config, "use_dora", False):
+        return False
+    last = [
+        value
+        for name, value in model.named_parameters()
+        if is_of(TRAINED, name) and (is_of("lora_B", name) or is_of("lora_embedding_A", name))
+    ]
+    return bool(last) and not any(bool(value.any()) for value in last)
+
+
+@torch.no_grad()
+def copy_adapter(model: Any) -> None:
+    """The adapter "ref" becomes a copy of the trained one; made where there is none. Draws nothing at random."""
+    if ADAPTER not in model.peft_config:
+        config = copy.deepcopy(model.peft_config[TRAINED])
+        if hasattr(config, "init_lora_weights"):
+            config.init_lora_weights = False  # some initialisations rewrite the weights below
+        try:
+            with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
+                model.add_adapter(ADAPTER, config)
+        except ValueError as error:
+            raise ConfigError(
+                f"SageTrainer: no second adapter can be kept beside the trained one: {error} Install peft>=0.20, or "
+                "merge the adapter, save the model and give the trainer that path."
+            ) from error
+    values = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    for name, value in values.items():
+        twin = values.get(_renamed(name)) if is_of(TRAINED, name) else None
+        if twin is not None:
+            twin.data = value.detach().clone()
+        elif value.requires_grad:
+            raise ConfigError(f"SageTrainer: {name} has no place in a second adapter; use source='base' or a path.")
+
+
+def _renamed(name: str) -> str:
+    return ".".join(ADAPTER if part == TRAINED else part for part in name.split("."))

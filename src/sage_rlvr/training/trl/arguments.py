@@ -1,0 +1,363 @@
+"""A recipe as the arguments of TRL's GRPOConfig. Needs no TRL, so that a dry run can print them anywhere.
+
+    P prompts a step x G completions = micro-batch x accumulation x ranks x mini-batches         (rows of one rollout)
+
+One step of a recipe is one rollout with its updates; TRL's max_steps counts updates. What a recipe owns is refused in
+engine.args, so that no number can be said twice.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import fields as dataclass_fields
+from dataclasses import replace
+from difflib import get_close_matches
+from math import gcd
+from pathlib import Path
+from typing import Any, NoReturn
+
+from sage_rlvr.config import OptimizerConfig, TrainConfig
+from sage_rlvr.core.advantages import GroupNormalised
+from sage_rlvr.core.anchor import Anchor
+from sage_rlvr.core.method import Method
+from sage_rlvr.core.reductions import FixedBudget, SequenceMean, TokenMean
+from sage_rlvr.core.schedules import Constant, as_schedule
+from sage_rlvr.core.surrogates import Clip
+from sage_rlvr.errors import ConfigError
+from sage_rlvr.training.trackers import PROJECT, run_name
+
+# Field of GRPOConfig and of SFTConfig -> the key of an RL or SFT recipe that sets it.
+OWNED_BY_BOTH = {
+    "output_dir": "the run directory (--run)",
+    "seed": "seed",
+    "data_seed": "seed",
+    "learning_rate": "optimizer.lr",
+    "weight_decay": "optimizer.weight_decay",
+    "adam_beta1": "optimizer.beta1",
+    "adam_beta2": "optimizer.beta2",
+    "adam_epsilon": "optimizer.eps",
+    "max_grad_norm": "optimizer.max_grad_norm",
+    "lr_scheduler_type": "optimizer.schedule",
+    "warmup_steps": "optimizer.warmup_steps",
+    "warmup_ratio": "optimizer.warmup_steps",
+    "save_steps": "checkpoint.every",
+    "save_strategy": "checkpoint.every",
+    "save_total_limit": "checkpoint.keep",
+    "model_init_kwargs": "engine.dtype",
+    "resume_from_checkpoint": "nothing: the same command continues",
+}
+
+# Field of GRPOConfig -> the key of the recipe that sets it.
+OWNED = OWNED_BY_BOTH | {
+    "max_steps": "steps",
+    "num_train_epochs": "steps",
+    "num_generations": "rollout.group_size",
+    "generation_batch_size": "rollout.prompts_per_step",
+    "temperature": "rollout.temperature",
+    "max_completion_length": "rollout.max_new_tokens",
+    "num_iterations": "updates.epochs",
+    "steps_per_generation": "updates.minibatches",
+    "gradient_accumulation_steps": "updates.micro_batch (or engine.args.per_device_train_batch_size)",
+    "remove_unused_columns": "nothing: the reward reads the columns",
+}
+
+# Where these are left at TRL's defaults nobody would be served; a recipe may say otherwise in engine.args.
+DEFAULTS: dict[str, Any] = {
+    "logging_steps": 1,
+    "report_to": "none",
+    "optim": "adamw_torch",
+    "gradient_checkpointing": False,
+    "disable_tqdm": True,
+}
+
+
+def grpo_arguments(config: TrainConfig, folder: str, world_size: int = 1) -> dict[str, Any]:
+    """The fields of GRPOConfig of a recipe, its method's included, for `world_size` ranks; engine.args passed on.
+
+    `ConfigError` for a key of engine.args that the recipe owns, naming that key's place, and for a rollout that does
+    not split evenly over ranks, micro-batches and updates.
+    """
+    given = dict(config.engine.args)
+    for key in given:
+        place = OWNED.get(key) or PART.get(key)
+        if place is not None:
+            raise ConfigError(f"engine.args.{key} = {given[key]!r}: the recipe owns this; set {place} instead")
+    return (
+        DEFAULTS
+        | {"output_dir": folder, "seed": config.seed, "data_seed": config.seed}
+        | _rollout(config, given.pop("per_device_train_batch_size", None), world_size)
+        | optimizer_arguments(config.optimizer)
+        | reporting(config.report_to, folder)
+        | {"model_init_kwargs": {"dtype": config.engine.dtype}, "remove_unused_columns": False}
+        | grpo_config(method_of(config))
+        | given
+    )
+
+
+def world_size() -> int:
+    """Ranks of this launch: 1, or what torchrun and accelerate say."""
+    return int(os.environ.get("WORLD_SIZE", "1"))
+
+
+def reporting(names: Sequence[str], folder: str) -> dict[str, Any]:
+    """The fields of GRPOConfig and SFTConfig that tell trackers of a run in `folder`/..; none without trackers."""
+    return {"report_to": list(names), "project": PROJECT, "run_name": run_name(Path(folder).parent)} if names else {}
+
+
+def rows_of_rank(batch_size: int, ranks: int) -> int:
+    """Rows that each rank has in one optimizer step of fine-tuning. ConfigError where they do not split evenly."""
+    if batch_size % ranks:
+        raise ConfigError(
+            f"batch_size = {batch_size} rows an optimizer step do not split over {ranks} ranks; take a multiple of {ranks}, or "
+            f"launch {batch_size} or fewer"
+        )
+    return batch_size // ranks
+
+
+def updates_a_step(config: TrainConfig) -> int:
+    """Optimizer steps of one step of the recipe: epochs x mini-batches."""
+    return config.updates.epochs * config.updates.minibatches
+
+
+def method_of(config: TrainConfig) -> Method:
+    """The recipe's method with its reference's steps (snapshot@N, refresh_every) counted as TRL counts: in updates."""
+    method, times = config.method, updates_a_step(config)
+    anchor = method.anchor
+    if anchor is None or times == 1:
+        return method
+    moved: dict[str, Any] = {}
+    if anchor.snapshot_step is not None:
+        moved["source"] = f"snapshot@{anchor.snapshot_step * times}"
+    if anchor.refresh_every is not None:
+        moved["refresh_every"] = anchor.refresh_every * times
+    return replace(method, anchor=replace(anchor, **moved)) if moved else method
+
+
+def check_fields(kind: type, given: Mapping[str, Any]) -> None:
+    """ConfigError where engine.args names what `kind` (GRPOConfig, SFTConfig) has no field for, or a value of another type."""
+    fields = {field.name: field for field in dataclass_fields(kind)}
+    for name, value in given.items():
+        if name not in fields:
+            near = get_close_matches(name, fields, 1)
+            hint = f"did you mean {near[0]}?" if near else "its documentation lists them"
+            raise ConfigError(f"engine.args.{name}: {kind.__name__} of this TRL has no such field; {hint}")
+        usual = fields[name].default
+        number = isinstance(usual, int | float)
+        if number and value is not None and isinstance(value, bool) is not isinstance(usual, bool):
+            raise ConfigError(f"engine.args.{name} = {value!r}: {kind.__name__} takes values like {usual!r} there")
+        if number and isinstance(value, str):
+            raise ConfigError(
+                f"engine.args.{name} = {value!r} is text; {kind.__name__} takes values like {usual!r} there"
+            )
+
+
+def _rollout(config: TrainConfig, micro: Any, world_size: int) -> dict[str, Any]:
+    rollout, updates = config.rollout, config.updates
+    rows = rollout.completions // updates.minibatches  # of one update, over all ranks
+    here = rows // world_size
+    if here * world_size != rows:
+        raise ConfigError(
+            f"rollout.prompts_per_step = {rollout.prompts_per_step}: {rows} completions an update do not split over "
+            f"{world_size} ranks; take a number of prompts whose completions do"
+        )
+    if micro is None:
+        micro = here if updates.micro_batch is None else gcd(here, updates.micro_batch * rollout.group_size)
+    if not isinstance(micro, int) or isinstance(micro, bool) or micro < 1 or here % micro:
+        raise ConfigError(
+            f"engine.args.per_device_train_batch_size = {micro!r}: must divide the {here} completions that a rank has in "
+            f"one update (rollout.prompts_per_step x rollout.group_size / updates.minibatches / {world_size} ranks)"
+        )
+    accumulate = here // micro
+    return {
+        "per_device_train_batch_size": micro,
+        "gradient_accumulation_steps": accumulate,
+        "steps_per_generation": accumulate * updates.minibatches,
+        "num_iterations": updates.epochs,
+        "num_generations": rollout.group_size,
+        "temperature": rollout.temperature,
+        "max_completion_length": rollout.max_new_tokens,
+        "max_steps": config.steps * updates_a_step(config),
+        "save_strategy": "steps",
+        "save_steps": config.checkpoint.every * updates_a_step(config),
+    }
+
+
+def optimizer_arguments(given: OptimizerConfig) -> dict[str, Any]:
+    """The optimizer's fields of GRPOConfig and SFTConfig. Their warm-up starts at 0: the first step of one moves nothing."""
+    constant = "constant_with_warmup" if given.warmup_steps else "constant"
+    return {
+        "learning_rate": given.lr,
+        "weight_decay": given.weight_decay,
+        "adam_beta1": given.beta1,
+        "adam_beta2": given.beta2,
+        "adam_epsilon": given.eps,
+        "max_grad_norm": given.max_grad_norm,
+        "lr_scheduler_type": constant if given.schedule == "constant" else given.schedule,
+        "warmup_steps": given.warmup_steps,
+    }
+
+
+# ---- a method
+
+# Field of GRPOConfig -> the part of a method that sets it.
+PART = {
+    "beta": "method.anchor.beta",
+    "use_bias_correction_kl": "method.anchor.estimator",
+    "sync_ref_model": "method.anchor.refresh_every",
+    "ref_model_sync_steps": "method.anchor.refresh_every",
+    "ref_model_mixup_alpha": "method.anchor.refresh_every",
+    "loss_type": "method.reduction",
+    "scale_rewards": "method.advantage",
+    "multi_objective_aggregation": "method.advantage",
+    "epsilon": "method.surrogate.low",
+    "epsilon_high": "method.surrogate.high",
+    "delta": "method.surrogate.dual",
+    "importance_sampling_level": "method.surrogate",
+}
+
+# Terms of TRL's loss that no method here has, by the value that leaves them out.
+NEUTRAL: dict[str, Any] = {
+    "top_entropy_quantile": 1.0,
+    "entropy_coef": 0.0,
+    "use_adaptive_entropy": False,
+    "off_policy_mask_threshold": None,
+    "mask_truncated_completions": False,
+}
+
+
+def grpo_config(method: Method) -> dict[str, Any]:
+    """The fields of GRPOConfig under which TRL optimises `method`: GRPOConfig(output_dir, **grpo_config(method)).
+
+        sequence_mean  1/B sum_i 1/|y_i| sum_t   loss_type "grpo"       k3     use_bias_correction_kl False
+        token_mean     1/sum_i |y_i| sum_i sum_t loss_type "dapo"       k3_is  use_bias_correction_kl True
+        FixedBudget()  1/(B L) sum_i sum_t       loss_type "dr_grpo"    GroupNormalised  scale_rewards "group"
+        Clip           low, high, dual           epsilon, epsilon_high, delta   others   scale_rewards "none"
+
+    token_mean is TRL's "dapo" and not its "bnpo", which divides each micro-batch by its own tokens; it is the token count of
+    the update where a generation batch is one update, and that of the average update otherwise. The exact forward KL
+    becomes k3, its one-sample estimate (a UserWarning says so). ConfigError for a part that TRL cannot express.
+
+    What these fields cannot say, `SageTrainer(method=method)` does itself, and a plain GRPOTrainer would leave out:
+    advantages of any other form, reward transforms and token weights (the core's `advantages_of`); FixedBudget(n), whose
+    advantages and beta are multiplied by L / n; dynamic sampling, where what is divided by are the kept rows of a generation
+    batch (and of the average update where it serves several); the KL in the reward, where beta makes TRL compute the
+    reference and the loss has no KL of its own; a schedule of beta, of which `beta` is the largest value; the anchor's source.
+    """
+    _check_rest(method)
+    return {
+        **_anchor_fields(method),
+        "loss_type": _loss_type(method),
+        "scale_rewards": "group" if isinstance(method.advantage, GroupNormalised) else "none",
+        "multi_objective_aggregation": "sum_then_normalize",
+        **_clip_fields(method),
+    }
+
+
+def check_agreement(method: Method, args: Any) -> None:
+    """ConfigError naming every field of `args`, a GRPOConfig, that says something else than `method`."""
+    _check_limit(method, args)
+    wanted = grpo_config(method) | {name: value for name, value in NEUTRAL.items() if hasattr(args, name)}
+    different = [name for name, value in wanted.items() if _given(args, name) != value]
+    if not different:
+        return
+    said = "; ".join(
+        f"args.{name} = {getattr(args, name, None)!r}, but {PART.get(name, 'the method')} "
+        + (f"means {wanted[name]!r}" if name in PART else f"has no such term: {wanted[name]!r}")
+        for name in different
+    )
+    raise ConfigError(
+        f"{method.name} on TRL: {said}. Take all of them from GRPOConfig(..., **grpo_config(method)); to train with other "
+        f"values make the method with them, {making(method)}."
+    )
+
+
+def _given(args: Any, name: str) -> Any:
+    """What `args` says there; TRL reads an epsilon_high of None as epsilon."""
+    value = getattr(args, name, None)
+    return args.epsilon if name == "epsilon_high" and value is None else value
+
+
+def making(method: Method, what: str = "") -> str:
+    """The call that makes a method of this name with `what`: method=grpo(..., what), and around it sage for its guide."""
+    base, shaped, _ = method.name.partition("+")
+    call = f"{base}(...{', ' if what else ''}{what})"
+    return f"method=sage({call}, ...)" if shaped else f"method={call}"
+
+
+def estimator_of(args: Any) -> str:
+    """The KL estimator that TRL's loss computes under `args`: k3, or k3_is = k3 times the ratio in the graph."""
+    return "k3_is" if getattr(args, "use_bias_correction_kl", False) else "k3"
+
+
+def _check_limit(method: Method, args: Any) -> None:
+    """ConfigError where overlong shaping prices another limit than that of sampling."""
+    limit = getattr(method.reward_transform, "max_tokens", None)
+    if limit is not None and limit != args.max_completion_length:
+        raise ConfigError(
+            f"{method.name} on TRL: method.reward_transform.max_tokens = {limit} is the limit that its price on length ends "
+            f"at, and args.max_completion_length = {args.max_completion_length} is that of sampling; make them equal."
+        )
+
+
+def _refuse(method: Method, part: str) -> NoReturn:
+    raise ConfigError(f"{method.name} on TRL: {part}, which TRL's GRPOTrainer has not; the loop engine runs it.")
+
+
+def _check_rest(method: Method) -> None:
+    weight = frozenset(getattr(method.token_weight, "needs", ()))
+    if unseen := weight & {"ref_entropies", "distributions"}:
+        _refuse(method, f"a token weight that reads {', '.join(sorted(unseen))}")
+    if "ref_logps" in weight and (method.anchor is None or method.anchor.is_off):
+        _refuse(method, "a token weight that reads a reference without a KL to it (beta = 0: none is loaded)")
+
+
+def _loss_type(method: Method) -> str:
+    reduction = method.reduction
+    if isinstance(reduction, FixedBudget):
+        return "dr_grpo"
+    if isinstance(reduction, SequenceMean | TokenMean):
+        return "grpo" if isinstance(reduction, SequenceMean) else "dapo"
+    _refuse(method, f"reduction {reduction.equation}")
+
+
+def _clip_fields(method: Method) -> dict[str, Any]:
+    clip = method.surrogate
+    if not isinstance(clip, Clip):
+        _refuse(method, f"surrogate {type(clip).__name__}")
+    if clip.dual is not None and clip.dual <= 1 + clip.high:
+        _refuse(method, f"a dual clip at {clip.dual:g}, inside the clip's upper bound {1 + clip.high:g}")
+    fields = {"epsilon": clip.low, "epsilon_high": clip.high, "delta": clip.dual}
+    return fields | {"importance_sampling_level": "token"}
+
+
+def _anchor_fields(method: Method) -> dict[str, Any]:
+    anchor = method.anchor
+    if anchor is None or anchor.is_off:
+        return {"beta": 0.0}
+    synced: dict[str, Any] = {"sync_ref_model": False}
+    if every := anchor.refresh_every:
+        synced = {"sync_ref_model": True, "ref_model_sync_steps": every, "ref_model_mixup_alpha": 1.0}
+    return {"beta": _largest_beta(anchor), "use_bias_correction_kl": _bias_correction(method, anchor), **synced}
+
+
+def _largest_beta(anchor: Anchor) -> float:
+    """The number itself, or the largest value of a schedule over a thousand steps: above 0, so that TRL loads a reference."""
+    schedule = as_schedule(anchor.beta)
+    return schedule.value if isinstance(schedule, Constant) else max(anchor.beta_at(step, 1000) for step in range(1000))
+
+
+def _bias_correction(method: Method, anchor: Anchor) -> bool:
+    if anchor.placement == "reward":
+        return False
+    if anchor.estimator == "exact" and anchor.divergence == "forward":
+        warnings.warn(
+            f"{method.name} on TRL: the exact forward KL becomes k3, its estimate from the sampled token: the same "
+            "expected gradient with more variance, which is stock GRPO; the loop engine sums it exactly.",
+            UserWarning,
+            stacklevel=2,
+        )
+    elif anchor.estimator not in ("k3", "k3_is"):
+        _refuse(method, f"estimator {anchor.estimator}" + (f" of {anchor.divergence}" if anchor.divergence else ""))
+    return anchor.estimator == "k3_is"

@@ -1,0 +1,75 @@
+"""A guide that does nothing is refused before a run, where that can be known, and said while it runs."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from sage_rlvr.core.anchor import Anchor
+from sage_rlvr.core.guides import band_of, check_reach, factors, is_flat
+from sage_rlvr.core.method import Method
+
+PATIENCE = 10
+ACTIVE, CLAMPED = "anchor/q_active_share", "anchor/q_clamped_share"
+_WHOLE = 1 - 1e-6  # a share of 1 that was averaged in float32
+
+
+def check_vocabulary(part: Anchor | Method | None, logits: int | None) -> None:
+    """ConfigError where the guide can never fire on a policy of so many logits (None: not known); nothing without a KL."""
+    anchor = part.anchor if isinstance(part, Method) else part
+    if anchor is not None and not anchor.is_off and logits is not None:
+        check_reach(anchor.guide, logits)
+
+
+def warned(kind: str, step: int, message: str) -> None:
+    """A UserWarning alone, where there is no run directory to keep it."""
+    warnings.warn(message, UserWarning, stacklevel=4)
+
+
+@dataclass
+class GuideWatch:
+    """Counts the steps in a row in which the guide of `anchor` did nothing, and warns once in a process, after ten.
+
+    idle, clamped: steps so far with no counted token's q other than 1, and with every one at an edge of its band. A step
+    without these metrics (nothing was trained on) counts as none. tell: called with kind, step and sentence, as `RunDir.warn`.
+    """
+
+    anchor: Anchor | None
+    idle: int = 0
+    clamped: int = 0
+    said: set[str] = field(default_factory=set)
+    tell: Callable[[str, int, str], None] = warned
+
+    def see(self, step: int, metrics: Mapping[str, float]) -> None:
+        """The metrics of step `step`, from 0. UserWarning, with the place and the next step, where ten in a row are bad."""
+        if self.anchor is None or is_flat(self.anchor.guide):
+            return
+        if ACTIVE in metrics:
+            self.idle = self.idle + 1 if metrics[ACTIVE] <= 0 else 0
+        if CLAMPED in metrics:
+            self.clamped = self.clamped + 1 if metrics[CLAMPED] >= _WHOLE else 0
+        names = " * ".join(type(part).__name__ for part in factors(self.anchor.guide))
+        when = f"in the {PATIENCE} steps up to step {step}"
+        if self.idle == PATIENCE:
+            self._say(
+                ACTIVE,
+                step,
+                f"{names} does nothing: q = 1 at every counted token {when} ({ACTIVE} = 0), so that these are steps of the "
+                "method without its guide. Lower what it fires at (Branch: a threshold below the entropies of the policy, "
+                "whose mean is policy/entropy, or a percentile, threshold='p80'), or leave the guide out.",
+            )
+        if self.clamped == PATIENCE:
+            low, high = band_of(self.anchor.guide)
+            self._say(
+                CLAMPED,
+                step,
+                f"{names} is clamped everywhere: every counted q is at an edge of its band {when} ({CLAMPED} = 1, q in "
+                f"[{low:g}, {high:g}]), so that it tells hardly one token from another. Weaken it (Branch: a smaller ratio or "
+                "a higher threshold), or widen q_min and q_max.",
+            )
+
+    def _say(self, what: str, step: int, message: str) -> None:
+        if what not in self.said:
+            self.said.add(what)
+            self.tell(what, step, message)

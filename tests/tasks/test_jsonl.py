@@ -1,0 +1,166 @@
+"""Rows and a reward of the user's: what is called how, what is refused by row, and a run by recipe alone on both engines."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sage_rlvr.audit import audit
+from sage_rlvr.cli.app import main
+from sage_rlvr.config import TrainConfig, decode, dump, task_of
+from sage_rlvr.errors import ConfigError, DataError
+from sage_rlvr.evaluation.store import SampleStore
+from sage_rlvr.tasks.base import NO_ANSWER
+from sage_rlvr.tasks.jsonl import RewardTask, reward_sha256
+
+REWARDS = """
+import time
+
+def score(completion, row):
+    return 1.0 if completion.strip() == row["answer"] else 0.5 * (row["answer"][0] in completion)
+
+def as_trl(prompts, completions, answer, **columns):
+    assert columns["colour"] == ["red"]
+    return [float(text == gold and prompt.endswith(":")) for prompt, text, gold in zip(prompts, completions, answer)]
+
+def raises(completion, row):
+    return float(completion)
+
+def nan(completion, row):
+    return float("nan")
+
+def hangs(completion, row):
+    while True:
+        time.sleep(1)
+"""
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Any:
+    """made(function, **options) -> a task of three rows that the shipped policy's characters can spell."""
+    (tmp_path / "my_rewards.py").write_text(REWARDS)
+    rows = [{"id": f"r{i}", "prompt": f"{i} {i}={2 * i}:", "answer": f"{i}+{i}", "colour": "red"} for i in (1, 2, 3)]
+    (tmp_path / "my.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+    def make(function: str = "score", **options: Any) -> RewardTask:
+        return RewardTask(str(tmp_path / "my.jsonl"), f"{tmp_path / 'my_rewards.py'}:{function}", **options)
+
+    return make
+
+
+def test_a_reward_is_called_with_a_row_or_as_trl_calls_it(made: Any) -> None:
+    first = made().problems("train")[0]
+    assert made().prompt(first) == "1 1=2:" and made().name == "my"
+    found = made().verify_all([(first, "1+1"), (first, "1-1"), (first, "2"), (first, f"1+1{NO_ANSWER}")])
+    assert [(v.label, v.reward) for v in found] == [("right", 1.0), ("wrong", 0.5), ("wrong", 0.0), ("right", 1.0)]
+    assert [v.reward for v in made("as_trl").verify_all([(first, "1+1"), (first, "2")])] == [1.0, 0.0]
+    assert made(right_from=0.5).verify(first, "1").right
+
+
+@pytest.mark.parametrize(
+    ("function", "why"), [("raises", "raised ValueError: could not convert"), ("nan", "gave nan")]
+)
+def test_a_reward_that_raises_or_is_no_number_names_the_row_and_the_value(made: Any, function: str, why: str) -> None:
+    with pytest.raises(DataError, match=rf"on row 'r2' of .*my\.jsonl it {why}.*completion was 'x'"):
+        made(function).verify(made().problems()[1], "x")
+
+
+def test_a_reward_that_hangs_is_undecided(made: Any) -> None:
+    said = made("hangs", seconds=0.5).verify(made().problems()[0], "x")
+    assert (said.label, said.reward) == ("undecided", 0.0) and said.reason.startswith("took longer")
+
+
+def test_rewards_that_are_not_there_are_refused_at_once(made: Any, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="defines no 'scor'; did you mean 'score'"):
+        made("scor")
+    with pytest.raises(ConfigError, match=r"there is no file .*rewards\.py; did you mean my_rewards\.py"):
+        RewardTask("my.jsonl", str(tmp_path / "rewards.py:score"))
+    with pytest.raises(ConfigError, match="or the name of a verifier: math, exact"):
+        RewardTask("my.jsonl", "exakt")
+    (tmp_path / "my_rewards.py").write_text("import nothing_of_this_name\ndef score(completion, row): return 1.0\n")
+    with pytest.raises(ConfigError, match="nothing_of_this_name"):
+        made().verify(made().problems()[0], "x")
+
+
+def test_code_rows_and_limits_are_hashed(made: Any, tmp_path: Path) -> None:
+    before, sha = made().verifier_hash, reward_sha256(made().reward)
+    assert set(made().files().values()) >= {sha} and made(right_from=0.5).verifier_hash != before
+    (tmp_path / "my_rewards.py").write_text(REWARDS + "\n# another\n")
+    assert made().verifier_hash != before and reward_sha256(made().reward) != sha
+
+
+def test_any_task_is_audited(made: Any) -> None:
+    found = {check.name.strip(): check for check in audit(made()).checks}
+    assert found["gold right against itself, alone or boxed"].good == 3 and found["empty"].good == 3
+    assert found["problems that stand once"].share == 1
+
+
+# ---- by recipe alone
+
+
+@pytest.fixture
+def recipe(made: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    made()
+    path = tmp_path / "mine.yaml"
+    path.write_text(
+        "steps: 2\nmodel: embedded\nmethod: {name: grpo}\n"
+        "task: {name: jsonl, file: my.jsonl, reward: 'my_rewards.py:score'}\n"
+        "rollout: {prompts_per_step: 2, group_size: 4, max_new_tokens: 8}\n"
+    )
+    return path
+
+
+def call(*words: Any) -> int:
+    with pytest.raises(SystemExit) as ended:
+        main([str(word) for word in words])
+    return int(ended.value.code or 0)
+
+
+def test_a_recipe_trains_on_the_loop_evaluates_and_audits(recipe: Path, tmp_path: Path, capsys: Any) -> None:
+    assert call("train", recipe, "--run", "run", "--quiet") == 0
+    record = json.loads(Path("run/run.json").read_text())
+    assert reward_sha256("my_rewards.py:score") in json.dumps(record)
+    config = decode(TrainConfig, record["config"])
+    assert decode(TrainConfig, dump(config)) == config and isinstance(task_of(config), RewardTask)
+    capsys.readouterr()
+    assert call("eval", "run") == 2
+    said = " ".join(capsys.readouterr().err.split())
+    assert "cannot be listed; evaluate it by sampling: sage-rlvr eval run --samples 64" in said
+    assert call("eval", "run", "--samples", 32, "--quiet", "--store", "s", "--max-new-tokens", 8) == 0  # what it suggests
+    assert SampleStore.open("s").counts().n.tolist() == [32] * 3
+    assert call("audit", recipe) == 0 and "gold right against itself" in capsys.readouterr().out
+    (tmp_path / "my_rewards.py").write_text(REWARDS + "\n# changed\n")
+    assert call("train", recipe, "--run", "run", "--steps", 3, "--quiet") == 2  # another reward is another run
+
+
+def test_a_recipe_trains_on_trl_with_the_rewards_of_the_loop(recipe: Path) -> None:
+    pytest.importorskip("trl")
+    assert call("train", recipe, "--run", "trl", "--engine.name", "trl", "--steps", 1, "--quiet") == 0
+    card = Path("trl/policy/README.md").read_text()
+    assert "reward `score`: source SHA-256" in card
+    rows = [json.loads(line) for line in Path("trl/metrics.jsonl").read_text().splitlines()]
+    assert rows and "reward/mean" in json.dumps(rows)
+
+
+def test_puzzles_train_on_the_loop_with_any_tokenizer(tmp_path: Path) -> None:
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    from byte_tokenizer import CHATML, byte_tokenizer
+    from sage_rlvr.training.loop import build, train_step
+
+    tokenizer = byte_tokenizer(CHATML)
+    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    LlamaForCausalLM(LlamaConfig(vocab_size=len(tokenizer), **sizes)).save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    tree = {"name": "knights_and_knaves", "people": [2], "count": 5, "train_count": 6, "rule": "strict"}
+    given = {"steps": 1, "model": str(tmp_path), "method": "grpo", "task": tree}
+    loop = build(decode(TrainConfig, given | {"rollout": {"prompts_per_step": 2, "group_size": 2, "max_new_tokens": 4}}))
+    assert loop.ask(loop.problems[0]).text.endswith("<|im_start|>assistant\n") and len(loop.problems) == 6
+    assert {p.problem_id for p in loop.problems}.isdisjoint(p.problem_id for p in loop.task.problems("test"))
+    assert train_step(loop, 0)["reward/mean"] == 0.0
+    with pytest.raises(ConfigError, match="more prompts per step than the 6 training problems"):
+        build(decode(TrainConfig, given | {"rollout": {"prompts_per_step": 8}}))
