@@ -25,10 +25,9 @@ from sage_rlvr.cli.doctor import Doctor
 from sage_rlvr.cli.evaluate import Eval
 from sage_rlvr.cli.page import Report
 from sage_rlvr.cli.plan import Plan
-from sage_rlvr.cli.recipes import CopyRecipe, Parts, Recipes
+from sage_rlvr.cli.recipes import CopyRecipe, ImportConfig, Parts, Recipes, Show
 from sage_rlvr.cli.samples import Samples
 from sage_rlvr.cli.session import Command, Session
-from sage_rlvr.cli.show import ImportConfig, Show
 from sage_rlvr.cli.study import Guides, Theory
 from sage_rlvr.cli.sweep import Demo, Sweep
 from sage_rlvr.cli.train import Sft, Train
