@@ -69,6 +69,8 @@ class Demo(Command):
     """Recipes of recipes/countdown to train (default: no_kl grpo sage_branch; placebo is there too)."""
     problems: int = 300
     """Test problems."""
+    power_frontier: bool = False
+    """Also temper the base over whole completions: what it reaches without any reward (some minutes more)."""
     workers: int | None = None
     """Training runs at a time, one thread each (default: the number of cores)."""
 
@@ -79,7 +81,7 @@ class Demo(Command):
         from sage_rlvr.report import write_summary
         from sage_rlvr.results import Results, compare
 
-        planned = demo.plan(self.out, self.seeds, self.arms, session.edits, self.problems)
+        planned = demo.plan(self.out, self.seeds, self.arms, session.edits, self.problems, powers=self.power_frontier)
         workers, clock = _workers(self.workers), [time.monotonic()]
         runs, steps = len(planned.cells), planned.arms[0].config.steps
         session.say(

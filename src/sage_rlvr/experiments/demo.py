@@ -13,6 +13,7 @@ from sage_rlvr.evaluation.record import load_record, record_path
 from sage_rlvr.experiments import sweep
 from sage_rlvr.experiments.design import LABELS, Matrix, load_matrix
 from sage_rlvr.recipes import recipe
+from sage_rlvr.stats.tempered import POWERS
 
 DESIGN = "demo.yaml"
 
@@ -42,12 +43,19 @@ def design(seeds: Sequence[int], arms: Sequence[str] | None, problems: int) -> t
 
 
 def plan(
-    out: Path, seeds: Sequence[int], arms: Sequence[str] | None, edits: Sequence[tuple[str, str]], problems: int
+    out: Path,
+    seeds: Sequence[int],
+    arms: Sequence[str] | None,
+    edits: Sequence[tuple[str, str]],
+    problems: int,
+    *,
+    powers: bool = False,
 ) -> sweep.Sweep:
-    """The demo as a sweep; every edit is made in every arm."""
+    """The demo as a sweep; every edit is made in every arm. powers: whether the base is tempered over whole completions too, which
+    takes some minutes."""
     path, matrix = design(seeds, arms, problems)
     try:
-        return sweep.plan(path, out, matrix, edits)
+        return sweep.plan(path, out, matrix, edits, powers=POWERS if powers else ())
     except ConfigError as error:
         if not any(name.startswith("method.") for name, _ in edits):
             raise

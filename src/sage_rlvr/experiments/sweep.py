@@ -134,10 +134,17 @@ class Sweep:
 # the plan
 
 
-def plan(source: Path, out: Path, matrix: Matrix | None = None, edits: Sequence[tuple[str, str]] = ()) -> Sweep:
+def plan(
+    source: Path,
+    out: Path,
+    matrix: Matrix | None = None,
+    edits: Sequence[tuple[str, str]] = (),
+    *,
+    powers: Sequence[float] = POWERS,
+) -> Sweep:
     """Everything that the matrix asks for, and what of it is there. Whatever can be refused is refused here: recipes, worlds,
     problems that a split does not hold, a folder with other runs under the same names. matrix: instead of what the file says;
-    edits: of every arm's recipe, as on the command line."""
+    edits: of every arm's recipe, as on the command line; powers: at which the base is tempered over whole completions."""
     source = named(source, "matrices")
     matrix, folder = matrix or load_matrix(source), source.parent
     own = sft_config(matrix, source)
@@ -158,7 +165,7 @@ def plan(source: Path, out: Path, matrix: Matrix | None = None, edits: Sequence[
         arms=arms,
         left_out=left_out,
         first=first,
-        base=_exact_tasks(base, _tempered(evaluations), out, tuple(first), shared),
+        base=_exact_tasks(base, _tempered(evaluations, tuple(powers)), out, tuple(first), shared),
         base_samples=_sample_task(base, matrix, out, tuple(first), shared, base.model),
         cells=[
             _cell(matrix, out, arm, seed, evaluations, tuple(first))
@@ -206,9 +213,9 @@ def _evaluations(matrix: Matrix, folder: Path, arm: Arm) -> dict[str, Exact]:
     return found
 
 
-def _tempered(evaluations: Mapping[str, Exact]) -> dict[str, Exact]:
+def _tempered(evaluations: Mapping[str, Exact], powers: tuple[float, ...]) -> dict[str, Exact]:
     """The base's: its main evaluation with the power frontier, a standing control."""
-    return {suffix: replace(exact, powers=() if suffix else POWERS) for suffix, exact in evaluations.items()}
+    return {suffix: replace(exact, powers=() if suffix else powers) for suffix, exact in evaluations.items()}
 
 
 def suffix_of(world: str) -> str:
