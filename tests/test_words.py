@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-STORED = re.compile(r"docs/results/[^/]+/|assets/|moved\.py$|core/__init__\.py$")  # printed once and kept; old names that still work
+STORED = re.compile(r"docs/results/[^/]+/|assets/|moved\.py$|core/__init__\.py$")  # printed once and kept; names that still work
 KINDS = {".py", ".md", ".yaml", ".j2", ".html", ".js", ".css", ".sh"}
 FILES = sorted(
     path
