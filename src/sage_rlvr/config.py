@@ -373,7 +373,11 @@ class TrainConfig:
     report_to: tuple[Tracker, ...] = ()
     plugins: dict[str, str] = field(default_factory=plugins.loaded)
 
-    added: ClassVar[frozenset[str]] = frozenset({"plugins", "report_to", "task"})  # see schema.dump
+    added: ClassVar[tuple[str, ...]] = (
+        "plugins",
+        "report_to",
+        "task",
+    )  # see schema.dump
 
     def __post_init__(self) -> None:
         _check_run(self, self.updates.epochs * self.updates.minibatches)
