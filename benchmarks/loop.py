@@ -80,7 +80,7 @@ def generate(model: PreTrainedModel, prompts: list[list[int]], group_size: int) 
 def textbook_logps(
     model: PreTrainedModel, ids: torch.Tensor, start: int, entropies: bool
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """One row a completion: (log-probs (B, T), entropies (B, T) where asked for) of the tokens from `start` on."""
+    """One row per completion: (log-probs (B, T), entropies (B, T) where asked for) of the tokens from `start` on."""
     logits = model(input_ids=ids, logits_to_keep=ids.shape[1] - start + 1, use_cache=False).logits[:, :-1]
     log_probs = torch.log_softmax(logits, -1)
     found = torch.special.entr(log_probs.detach().exp()).sum(-1) if entropies else None
@@ -163,7 +163,7 @@ class Work:
 
     @classmethod
     def of_sampling(cls, prompts: int, length: int, group_size: int) -> Work:
-        """A completion's last token is never fed. Ours runs a prompt once, `generate` once a completion."""
+        """A completion's last token is never fed. Ours runs a prompt once, `generate` once per completion."""
         rows, fed = prompts * group_size, NEW_TOKENS - 1
         return cls(prompts * length + rows * fed, rows * (length + fed))
 

@@ -9,7 +9,7 @@ sides, so that no side gains from rows that end early. On a CPU the time is that
 Memory is the peak over a block: tensors at rest (weights, gradients, moments) of that side, and what its steps add.
 With --hidden the model is a stock Llama from scratch, trained in bfloat16 on a GPU (float32 weights), and the
 vocabulary may be larger than the tokenizer's. "rests" is a rollout a step: q comes from the loss's own forward.
-"moves" is two steps a rollout: q comes from the forward with which TRL scores a rollout, which both sides make.
+"moves" is two steps per rollout: q comes from the forward with which TRL scores a rollout, which both sides make.
 Run on a CPU; the path for a GPU was not.
 """
 
@@ -38,7 +38,7 @@ from sage_rlvr.tasks.countdown import WORLDS, render
 from sage_rlvr.training.trl import SageTrainer
 
 SIDES = ("GRPO", "SAGE")
-LAYOUTS = {"rests": 1, "moves": 2}  # steps a rollout
+LAYOUTS = {"rests": 1, "moves": 2}  # steps per rollout
 
 
 def parity(completion_ids: list[list[int]], **_: object) -> list[float]:
@@ -212,7 +212,7 @@ def main() -> None:
     parser.add_argument("--blocks", type=int, default=9, help="pairs of blocks that are timed")
     parser.add_argument("--memory-blocks", type=int, default=3, help="pairs of blocks whose memory is taken")
     parser.add_argument("--block", type=int, default=6, help="steps a block, an even number above 2")
-    parser.add_argument("--batch", type=int, default=64, help="completions a step, in groups of 8")
+    parser.add_argument("--batch", type=int, default=64, help="completions per step, in groups of 8")
     parser.add_argument("--new", type=int, default=24, help="tokens of every completion")
     parser.add_argument("--hidden", type=int, help="width of a model from scratch; without it the shipped base policy")
     parser.add_argument("--layers", type=int, default=12)

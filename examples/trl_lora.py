@@ -29,7 +29,7 @@ def reward(completions: list[str], numbers: list[list[int]], target: list[int], 
 
 
 def main(output_dir: str, steps: int = 20, batch: int = 128, processes: int | None = None) -> list[dict[str, float]]:
-    """Train an adapter for `steps` optimiser steps of `batch` completions a process; the log, one line a step.
+    """Train an adapter for `steps` optimizer steps of `batch` completions per process; the log, one line per step.
 
     RuntimeError where other than `processes` processes train: some launchers start fewer than asked for, without a word.
     """
@@ -70,7 +70,7 @@ def main(output_dir: str, steps: int = 20, batch: int = 128, processes: int | No
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=20)
-    parser.add_argument("--batch", type=int, default=128, help="completions a process and step")
+    parser.add_argument("--batch", type=int, default=128, help="completions per process and step")
     parser.add_argument("--processes", type=int, help="stop unless so many processes train")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:

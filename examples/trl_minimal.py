@@ -28,7 +28,7 @@ def reward(completions: list[str], numbers: list[list[int]], target: list[int], 
 
 
 def main(output_dir: str, steps: int = 20) -> list[dict[str, float]]:
-    """Train for `steps` optimiser steps; the log, one line a step."""
+    """Train for `steps` optimizer steps; the log, one line per step."""
     problems = WORLDS["demo"].problems("train", 0, 512)
     rows = [{"prompt": render(p), "numbers": list(p.numbers), "target": p.target} for p in problems]
     trainer = SageTrainer(

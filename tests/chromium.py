@@ -117,7 +117,7 @@ class Chromium:
     def show(
         self, page: Path, width: int = 1100, height: int = 900, scheme: str = "light", script: bool = True
     ) -> None:
-        """Open a file at that size and colour scheme, with its script or without, and wait until it has loaded."""
+        """Open a file at that size and color scheme, with its script or without, and wait until it has loaded."""
         self.send(
             "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=width < 600
         )

@@ -1,4 +1,4 @@
-"""The audit: floors and perturbations by hand, what it says of good and of broken rows, and the two verbs."""
+"""The audit: floors and perturbations by hand, what it says of good and of broken rows, and the two commands."""
 
 from __future__ import annotations
 

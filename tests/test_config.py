@@ -78,14 +78,14 @@ def test_malformed_overrides(recipe: Path, key: str, text: str) -> None:
 # ---- decoding
 
 
-def test_unknown_keys_are_answered_with_their_neighbour(recipe: Path) -> None:
+def test_unknown_keys_are_answered_with_their_neighbor(recipe: Path) -> None:
     said = refusal(recipe, ("rollout.group_sise", "8"))
     assert said.startswith("--rollout.group_sise: rollout.group_sise = 8: unknown key; did you mean 'group_size'?")
     assert "did you mean 'rollout.group_size'?" in refusal(recipe, ("group_size", "8"))
     assert "did you mean 'updates.minibatches'?" in refusal(recipe, ("rollout.minibatchs", "8"))
     assert "Keys here: seed, steps, model" in refusal(recipe, ("zzz", "8"))
-    recipe.write_text(RECIPE + "optimiser: {lr: 1}\n")
-    assert "recipe.yaml:7: optimiser = {'lr': 1}: unknown key; did you mean 'optimizer'?" in refusal(recipe)
+    recipe.write_text(RECIPE + "optimizer: {lr: 1}\n")
+    assert "recipe.yaml:7: optimizer = {'lr': 1}: unknown key; did you mean 'optimizer'?" in refusal(recipe)
 
 
 @pytest.mark.parametrize(
@@ -243,7 +243,7 @@ def test_a_noise_only_guide_warns_once(recipe: Path) -> None:
         ("updates.micro_batch", "0", "must be above 0"),
         ("optimizer.lr", "-1e-4", "must be above 0"),
         ("optimizer.beta1", "1", "must be in [0, 1)"),
-        ("optimizer.warmup_steps", "10", "10 optimiser steps"),
+        ("optimizer.warmup_steps", "10", "10 optimizer steps"),
         ("checkpoint.keep", "0", "must be above 0"),
         ("engine.threads", "0", "must be above 0, or null"),
         ("rollout.max_new_tokens", "0", "must be above 0"),

@@ -109,7 +109,7 @@ def test_the_numbers_of_a_nested_file(tmp_path: Path) -> None:
         1500,
         0.9,
     )
-    assert config.updates.minibatches == 4  # 32 rows a rollout, 8 an update
+    assert config.updates.minibatches == 4  # 32 rows per rollout, 8 an update
     optimizer = config.optimizer
     assert (optimizer.lr, optimizer.weight_decay, optimizer.schedule, optimizer.warmup_steps) == (
         3e-6,
@@ -217,14 +217,14 @@ SAID = [
     ({"rl__loss_type": "bnpo"}, "loss_type", "kept", "without the Beta density"),
     ({"rl__loss_type": "dapo"}, "loss_type", "changed", "loss of 4 updates a rollout that many times smaller"),
     ({"rl__loss_type": "dr_grpo"}, "loss_type", "changed", "still divided by the group's deviation"),
-    ({}, "batch_size", "kept", "8 problems of 4 completions a rollout, 4 updates"),
+    ({}, "batch_size", "kept", "8 problems of 4 completions per rollout, 4 updates"),
     ({}, "max_prompt_length", "dropped", "TRL 1.x has no such field"),
     ({}, "trainer_seed", "changed", "project.seed = 7"),
     ({}, "optimizer", "kept", "becomes adamw_torch"),
     ({"generation__use_vllm": True}, "use_vllm", "kept", "cut at 2"),
     ({"data__max_train_samples": None}, "max_train_samples", "kept", "the first 2,000"),
     ({}, "train_dataset", "changed", "<SOLUTION>42</SOLUTION> earns 0"),
-    ({"sage__guide": "token", "rl__gradient_accumulation_steps": 2}, "sage.guide", "changed", "2 times an update"),
+    ({"sage__guide": "token", "rl__gradient_accumulation_steps": 2}, "sage.guide", "changed", "2 times per update"),
     ({"sage__guide": "token"}, "max_steps", "changed", "100 updates are no multiple of 8 cycles"),
     ({"rl__max_steps": 102}, "max_steps", "changed", "ends within a rollout"),
     ({"hub__upload": True}, "hub.upload", "dropped", "uploads"),
@@ -350,7 +350,7 @@ def test_a_refusal_names_place_and_next_step(given_file: Any, changes: dict[str,
 def test_trl_runs_their_loop_whatever_the_batch(
     tmp_path_factory: pytest.TempPathFactory, group: int, problems: int, chunks: int, accumulate: int, rollouts: int
 ) -> None:
-    """micro-batch, accumulation and rows between two rollouts are theirs; updates a rollout and all updates too."""
+    """micro-batch, accumulation and rows between two rollouts are theirs; updates per rollout and all updates too."""
     rows = group * problems
     steps = rollouts * max(1, chunks // accumulate)
     path = tmp_path_factory.mktemp("law") / "theirs.yaml"
@@ -368,7 +368,7 @@ def test_every_place_is_looked_up_under_one_name() -> None:
     assert len(places) == len(set(places))
 
 
-# ---- the verb
+# ---- the command
 
 
 def run(*words: str) -> int:

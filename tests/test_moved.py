@@ -48,3 +48,10 @@ def test_an_old_import_is_the_new_module_and_warns():
 def test_a_name_that_never_was_is_an_error():
     with pytest.raises(ModuleNotFoundError):
         importlib.import_module("sage_rlvr.engines.nothing")
+
+
+def test_an_old_spelling_is_the_new_name_and_warns():
+    core = importlib.import_module("sage_rlvr.core")
+    for old, new in {"GroupNormalised": "GroupNormalized", "GroupCentred": "GroupCentered"}.items():
+        with pytest.warns(DeprecationWarning, match=new):
+            assert getattr(core, old) is getattr(core, new)

@@ -53,7 +53,7 @@ def test_an_arm_is_a_value_with_an_equation(name: str) -> None:
     assert schema_of(load(FOLDER / name)) is TrainConfig
     assert decode(TrainConfig, dump(config)) == config
     text = "\n".join(recipe_lines(config))
-    assert "minimise" in text and "reference: " in text
+    assert "minimize" in text and "reference: " in text
     assert len((FOLDER / name).read_text().splitlines()) <= 12
 
 

@@ -62,7 +62,7 @@ def test_our_template_begins_once_ends_once_and_leaves_nothing_unfilled(name: st
     assert not PLACEHOLDER.search(form.chat_template.replace("{{", "").replace("}}", "")) and "HEADER" not in whole
     assert tok.apply_chat_template(form.messages("2+2?"), add_generation_prompt=True, return_dict=True)[
         "input_ids"
-    ] == ids(tok, prompt)  # nothing is added when it is tokenised: no second BOS
+    ] == ids(tok, prompt)  # nothing is added when it is tokenized: no second BOS
     assert (
         render(byte_tokenizer(form.chat_template, bos=False), form.messages("2+2?"))
         == prompt.removeprefix("<s>")[: -len(f"{form.opening or 'Solution:'}\n")]

@@ -124,7 +124,7 @@ def test_environment_variables_are_not_expanded() -> None:
 # ---- files, inheritance, overrides
 
 
-def test_missing_file_names_its_neighbour(recipe: Path) -> None:
+def test_missing_file_names_its_neighbor(recipe: Path) -> None:
     with pytest.raises(ConfigError, match=r"no such file; did you mean .*recipe\.yaml\?"):
         s.load(recipe.with_name("recpe.yaml"))
     with pytest.raises(ConfigError, match="does not exist either"):
@@ -254,7 +254,7 @@ def test_a_shipped_recipe_is_loaded_by_its_name() -> None:
         ("zzz.yaml", "no such file"),
     ],
 )
-def test_a_wrong_name_is_answered_with_its_neighbour(name: str, said: str) -> None:
+def test_a_wrong_name_is_answered_with_its_neighbor(name: str, said: str) -> None:
     with pytest.raises(ConfigError) as caught:
         s.load(name)
     assert said in str(caught.value)

@@ -167,7 +167,7 @@ class RolloutConfig:
 class UpdateConfig:
     """How one step's completions are used.
 
-    epochs: passes over them. minibatches: optimiser updates a pass; groups stay whole. micro_batch: groups in one
+    epochs: passes over them. minibatches: optimizer updates a pass; groups stay whole. micro_batch: groups in one
     forward pass, for memory alone (gradients add up to the same update); null is all groups of a mini-batch.
     """
 
@@ -191,7 +191,7 @@ class OptimizerConfig:
 
     lr: peak learning rate. beta1, beta2, eps: AdamW's. weight_decay: AdamW's, on all weights but biases and those of
     normalization layers, as transformers' Trainer has it, in both engines. max_grad_norm: gradients are scaled down to this
-    L2 norm; a huge number leaves them. schedule: shape of the learning rate after warmup_steps optimiser steps of
+    L2 norm; a huge number leaves them. schedule: shape of the learning rate after warmup_steps optimizer steps of
     linear rise; linear and cosine end at 0 with the run.
     """
 
@@ -282,7 +282,7 @@ class EngineConfig:
 
     name: the engine: loop (the readable reference) or trl (TRL's GRPOTrainer; the trl extra). threads: CPU threads (null:
     what torch chooses); bitwise equality holds at equal thread counts. dtype: of the weights, float32 wherever they are
-    trained: an optimiser without float32 copies loses what is below 1/256 of a bfloat16 weight; bfloat16 is for the
+    trained: an optimizer without float32 copies loses what is below 1/256 of a bfloat16 weight; bfloat16 is for the
     frozen weights under adapters. args: fields of TRL's GRPOConfig (SFTConfig in an SFT recipe), passed on untouched.
     lora: adapters; null is full fine-tuning.
     """
@@ -307,7 +307,7 @@ class EngineConfig:
             self.dtype == "float32" or self.lora is not None,
             "dtype",
             self.dtype,
-            "the optimiser would update bfloat16 weights, where a change below 1/256 of a weight rounds to nothing, so "
+            "the optimizer would update bfloat16 weights, where a change below 1/256 of a weight rounds to nothing, so "
             "most of a run would be lost without a word: write float32 (on TRL with args: {bf16: true}, which computes in "
             "bfloat16 and keeps float32 weights), or train adapters (engine.lora)",
         )
@@ -317,7 +317,7 @@ class EngineConfig:
 class ModelConfig:
     """A small policy from scratch, in a stock transformers architecture.
 
-    architecture: llama (RMS norms, rotary positions, SwiGLU) or gpt2 (layer norms, learnt positions, GELU), without dropout.
+    architecture: llama (RMS norms, rotary positions, SwiGLU) or gpt2 (layer norms, learned positions, GELU), without dropout.
     hidden, layers, heads, mlp: widths and counts; hidden is divisible by heads. positions: longest sequence in tokens.
     """
 
@@ -340,7 +340,7 @@ def _check_run(config: TrainConfig | SftConfig, updates_a_step: int = 1) -> None
     _require(config.seed < 2**63, "seed", config.seed, "must be below 2**63")
     warmup = config.optimizer.warmup_steps
     updates = config.steps * updates_a_step
-    _require(warmup < updates, "optimizer.warmup_steps", warmup, f"must be below the run's {updates} optimiser steps")
+    _require(warmup < updates, "optimizer.warmup_steps", warmup, f"must be below the run's {updates} optimizer steps")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -385,7 +385,7 @@ class TrainConfig:
         _require(bool(self.model.strip()), "model", self.model, named)
         _require(self.base_model is None or bool(self.base_model.strip()), "base_model", self.base_model, named)
         prompts, pool = self.rollout.prompts_per_step, self.world.train_problems
-        too_many = f"more prompts a step than world.train_problems = {pool}; raise the pool or sample fewer"
+        too_many = f"more prompts per step than world.train_problems = {pool}; raise the pool or sample fewer"
         generated = self.data is None and self.task is None
         _require(prompts <= pool or not generated, "rollout.prompts_per_step", prompts, too_many)
         one = "give task or data, not both: either says which problems are trained on"
@@ -442,7 +442,7 @@ def _divisor_near(number: int, wanted: int) -> int:
 class SftConfig:
     """Supervised training of a base policy from scratch on generated solutions: `sage-rlvr sft recipe.yaml`.
 
-    seed: of weights and data order. steps: optimiser steps. batch_size: examples a step. The rest as in `TrainConfig`.
+    seed: of weights and data order. steps: optimizer steps. batch_size: examples a step. The rest as in `TrainConfig`.
     """
 
     seed: int = 0
@@ -463,7 +463,7 @@ class SftConfig:
 class FinetuneConfig:
     """Supervised fine-tuning of an existing model before RL, on TRL: `sage-rlvr sft recipe.yaml` with engine.name trl.
 
-    seed: of adapters and data order. epochs: passes over the rows. batch_size: rows an optimiser step. max_length: tokens of
+    seed: of adapters and data order. epochs: passes over the rows. batch_size: rows an optimizer step. max_length: tokens of
     prompt and solution together; rows whose prompt is longer than half of it are left out (paper, E.2). numeric_answers:
     only rows whose answer is a number. model, data, optimizer: as in `TrainConfig`. Defaults: the paper's Table 7, and
     the learning rate of the released code, because the table's cell is blank.

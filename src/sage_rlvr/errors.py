@@ -30,7 +30,7 @@ class RunLocked(SageError):
 
 
 class TrainingDiverged(SageError):
-    """NaN or infinity in a loss or gradient; raised before the optimiser step."""
+    """NaN or infinity in a loss or gradient; raised before the optimizer step."""
 
 
 def suggest(*words: object) -> str:

@@ -65,7 +65,7 @@ PLACES: dict[str, tuple[str, ...]] = {
     "use_kl": ("use_kl", "rl.use_kl"),
     "beta": ("beta", "rl.beta", "rl.kl_coef"),
     "epsilon": ("epsilon", "rl.epsilon", "rl.epsilon_high"),
-    "optimiser": ("optimizer", "rl.optimizer", "rl.optim"),
+    "optimizer": ("optimizer", "rl.optimizer", "rl.optim"),
     "logging": ("logging_steps", "rl.logging_steps"),
     "per device": ("per_device_train_batch_size", "rl.per_device_train_batch_size"),
     "accumulation": ("gradient_accumulation_steps", "rl.gradient_accumulation_steps"),
@@ -155,7 +155,7 @@ def _check_training(tree: Mapping[str, Any], path: str) -> None:
     nested = isinstance(data, dict) and {"datasets", "eval_limit"} & set(data)
     if marks or nested or (isinstance(generation, dict) and "k" in generation):
         raise ConfigError(
-            f"{path}: this is the authors' evaluation configuration (its samples a problem, temperature and data sets are "
+            f"{path}: this is the authors' evaluation configuration (its samples per problem, temperature and data sets are "
             "arguments of an evaluation and no part of a recipe); give their training one, configs/train_config.yaml"
         )
 
@@ -303,7 +303,7 @@ class _Import:
 
     def _train_recipe(self) -> dict[str, Any]:
         batch = self._batch()
-        optimiser, method, data = self._optimiser(batch["updates"]), self._method(batch["minibatches"]), self._data()
+        optimizer, method, data = self._optimizer(batch["updates"]), self._method(batch["minibatches"]), self._data()
         recipe: dict[str, Any] = {
             "seed": self._seed(),
             "steps": batch["steps"],
@@ -318,7 +318,7 @@ class _Import:
                 "temperature": self.get("temperature", 1.0, float),
             },
             "updates": {"minibatches": batch["minibatches"]},
-            "optimizer": optimiser,
+            "optimizer": optimizer,
             "checkpoint": {"every": self._every(batch["minibatches"])},
             "engine": {"name": "trl", "threads": None, **self._precision()},
         }
@@ -342,11 +342,11 @@ class _Import:
         accumulate, steps = self.get("accumulation", 1, int), self.get("steps", 300, int)
         generated = self.get("generation batch", rows, int)
         if steps <= 0:
-            raise ConfigError(f"{said('steps')}: TRL takes that as three epochs; write the number of optimiser steps")
+            raise ConfigError(f"{said('steps')}: TRL takes that as three epochs; write the number of optimizer steps")
         if min(rows, accumulate, generated) < 1 or generated % rows or generated % group:
             raise ConfigError(
                 f"{said('generation batch')}: TRL stops, because {generated} rows are no multiple of "
-                f"per_device_train_batch_size = {rows} and of {group} completions a problem"
+                f"per_device_train_batch_size = {rows} and of {group} completions per problem"
             )
         chunks, update = generated // rows, rows * accumulate
         if chunks % accumulate and accumulate % chunks:
@@ -368,7 +368,7 @@ class _Import:
         found = {"group": group, "prompts": problems, "minibatches": minibatches, "args": args}
         return found | {"updates": steps, "steps": rollouts}
 
-    def _optimiser(self, updates: int) -> dict[str, Any]:
+    def _optimizer(self, updates: int) -> dict[str, Any]:
         schedule, ratio = self._schedule_name("schedule", "constant"), self.get("warmup", 0.1, float)
         if schedule == "constant":
             if ratio:
@@ -530,10 +530,10 @@ class _Import:
         }
 
     def _rest(self) -> dict[str, Any]:
-        optimiser = self.get("optimiser", "adamw_torch", str)
-        if "8bit" in optimiser:
-            self.say("optimiser")
-        found = {"optim": optimiser, "gradient_checkpointing": bool(self.get("checkpointing", True))}
+        optimizer = self.get("optimizer", "adamw_torch", str)
+        if "8bit" in optimizer:
+            self.say("optimizer")
+        found = {"optim": optimizer, "gradient_checkpointing": bool(self.get("checkpointing", True))}
         if (every := self.get("logging", 1, int)) != 1:
             found["logging_steps"] = every
         if self.source.place("wandb") is None:

@@ -15,7 +15,7 @@ NOTES: dict[str, tuple[Kind, str, str, str]] = {
     "batch": (
         "kept",
         "generation batch",
-        "{rows} rows an update on one process: {problems} problems of {group} completions a rollout, {updates} updates of it",
+        "{rows} rows per update on one process: {problems} problems of {group} completions per rollout, {updates} updates of it",
         "the same: {rollouts} rollouts with {updates} updates each",
     ),
     "steps": ("changed", "steps", "ends within a rollout ({updates} updates each)", "the last rollout is used up"),
@@ -98,9 +98,9 @@ NOTES: dict[str, tuple[Kind, str, str, str]] = {
     "advance split": (
         "changed",
         "guide",
-        "the schedule advances once a loss, {times} times an update; it stands in no checkpoint, and its noise comes from the "
+        "the schedule advances once a loss, {times} times per update; it stands in no checkpoint, and its noise comes from the "
         "global generator, so that arms of one seed sample differently",
-        "once an update, a function of the step, and noise of its own: resumed runs and arms stay paired",
+        "once per update, a function of the step, and noise of its own: resumed runs and arms stay paired",
     ),
     "tail": (
         "changed",
@@ -139,9 +139,9 @@ NOTES: dict[str, tuple[Kind, str, str, str]] = {
         "transformers where CUDA or vLLM is missing",
         "the same stop and ratio (TRL's default is another by now); without vLLM TRL stops, so write use_vllm: false then",
     ),
-    "optimiser": (
+    "optimizer": (
         "kept",
-        "optimiser",
+        "optimizer",
         "becomes adamw_torch where CUDA or bitsandbytes is missing",
         "the same, and a warning says so",
     ),

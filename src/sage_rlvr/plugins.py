@@ -1,6 +1,6 @@
 """Files of a user that register parts: `--plugin my_file.py`, or `plugins: [my_file.py]` in a recipe.
 
-A file is executed once a process. The environment carries its path on, so that the processes of a sweep, of TRL and of
+A file is executed once per process. The environment carries its path on, so that the processes of a sweep, of TRL and of
 the verifiers have the same parts.
 """
 

@@ -168,7 +168,7 @@ def find(name: str | Path) -> Path:
     if (file := known.get(str(name)) or known.get(str(name).removesuffix(".yaml"))) is not None:
         return file
     if path.suffix in (".yaml", ".yml"):
-        raise ConfigError(f"{path}: no such file{_neighbour_files(path)}")
+        raise ConfigError(f"{path}: no such file{_neighbor_files(path)}")
     near = nearest(name, known)
     hint = f"did you mean {near!r}?" if near else "`sage-rlvr recipes` lists those that are shipped"
     raise ConfigError(f"{name}: no such file, and no shipped recipe of that name; {hint}")
@@ -212,7 +212,7 @@ def copy(name: str, to: Path) -> Path:
     return to
 
 
-def _neighbour_files(path: Path) -> str:
+def _neighbor_files(path: Path) -> str:
     folder = path.parent
     if not folder.is_dir():
         return f"; the folder {folder} does not exist either"

@@ -127,7 +127,7 @@ class Registry(MutableMapping[str, P], Generic[P]):
         return isinstance(name, str) and (name in self._parts or name in list(self))
 
     def unknown(self, name: object) -> str:
-        """What to say of a name that is not here: its neighbour, and all there are."""
+        """What to say of a name that is not here: its neighbor, and all there are."""
         near = difflib.get_close_matches(str(name), list(self), 1)
         hint = f"; did you mean {near[0]!r}?" if near else ";"
         return f"unknown {self.kind.replace('_', ' ')} {name!r}{hint} choose from: {', '.join(self) or 'none'}"

@@ -1,4 +1,4 @@
-"""The command line: every verb once, and every bad input answered with the value, its place and the next step."""
+"""The command line: every command once, and every bad input answered with the value, its place and the next step."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_train_eval_and_compare(write_recipe: Recipe, tmp_path: Path, warm_polic
     for arm, method in {"grpo": "{name: grpo}", "free": "{name: no_kl}"}.items():
         assert call("train", write_recipe(method, name=f"{arm}.yaml")) == 0
         out, err = said(capsys)
-        assert "minimise" in err and f"done: 2 steps, policy in runs/{arm}-s0/policy" in err
+        assert "minimize" in err and f"done: 2 steps, policy in runs/{arm}-s0/policy" in err
         assert call("eval", f"runs/{arm}-s0", "--problems", 8, "--ks", 1, 4, "--sample", 50) == 0
         out, _ = said(capsys)
         assert "8 test problems, exact" in out and "pass@4" in out and "(99.9 % interval" in out and "they agree" in out
@@ -92,7 +92,7 @@ def test_edits_on_the_command_line(write_recipe: Recipe, capsys: Capture) -> Non
     config = json.loads(Path("runs/recipe-s5/run.json").read_text())["config"]
     assert (config["steps"], config["optimizer"]["lr"], config["rollout"]["group_size"]) == (1, 2e-4, 2)
     assert config["method"]["beta"] == 0.1 and config["seed"] == 5
-    assert "minimise" not in said(capsys)[1]
+    assert "minimize" not in said(capsys)[1]
 
 
 def test_the_same_command_continues(write_recipe: Recipe, capsys: Capture) -> None:
@@ -127,7 +127,7 @@ def test_show_prints_the_resolved_recipe_and_its_equation(write_recipe: Recipe, 
     assert call("show", recipe, "--optimizer.lr", "3e-5") == 0
     out, _ = said(capsys)
     assert "lr: 3.0e-05" in out and "ratio: 0.25" in out and "group_size: 4" in out and "warmup_steps: 0" in out
-    assert "minimise" in out and "0.05 * k3(pi, q pi_ref)" in out and "forward" in out
+    assert "minimize" in out and "0.05 * k3(pi, q pi_ref)" in out and "forward" in out
     sft = recipe.with_name("sft.yaml")
     sft.write_text("steps: 3\n")
     assert call("show", sft) == 0 and "batch_size: 256" in said(capsys)[0]
@@ -150,8 +150,8 @@ def test_doctor(warm_policy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_help_answers_without_torch(capsys: Capture) -> None:
     assert call("--help") == 0
     out, _ = said(capsys)
-    for verb in ("demo", "sft", "train", "eval", "compare", "show", "study anchor", "doctor"):
-        assert verb in out
+    for command in ("demo", "sft", "train", "eval", "compare", "show", "study anchor", "doctor"):
+        assert command in out
 
 
 # ---- bad recipes
@@ -161,8 +161,8 @@ def test_a_recipe_of_another_verb(write_recipe: Recipe, tmp_path: Path, capsys: 
     rl, base, tuned = write_recipe(), tmp_path / "base.yaml", tmp_path / "tuned.yaml"
     base.write_text("steps: 3\nbatch_size: 4\nworld: {counts: {2: 1.0}}\n")
     tuned.write_text("model: owner/name\nepochs: 2\ndata: {path: rows.jsonl}\nengine: {name: trl}\n")
-    for verb in (["sft"], ["sft", "--dry-run"]):
-        err = refused(capsys, *verb, rl)
+    for command in (["sft"], ["sft", "--dry-run"]):
+        err = refused(capsys, *command, rl)
         assert f"{rl}: this is an RL recipe; run it with: sage-rlvr train {rl}" in err
     for recipe in (base, tuned):
         assert f"an SFT recipe; run it with: sage-rlvr sft {recipe}" in refused(capsys, "train", recipe)
@@ -235,8 +235,8 @@ def test_a_guide_without_beta(write_recipe: Recipe, capsys: Capture) -> None:
 
 def test_a_cancelling_guide(write_recipe: Recipe, capsys: Capture) -> None:
     method = "{name: sage, base: {name: grpo, beta: 0.05, estimator: k2}, guide: branch}"
-    for verb in ("train", "show"):
-        err = refused(capsys, verb, write_recipe(method))
+    for command in ("train", "show"):
+        err = refused(capsys, command, write_recipe(method))
         assert "CancellingGuide" in err and "Branch cancels" in err and "estimator='k3'" in err
 
 

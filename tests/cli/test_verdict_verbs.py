@@ -241,7 +241,7 @@ def test_sample_stores_of_several_seeds(capsys: Capture) -> None:
 def test_plan(capsys: Capture) -> None:
     code, out, _ = run(capsys, "plan", "--problems", 60, "--samples", 256, "--seeds", 3, "--discordant", 0.1)
     assert code == 0 and "claims about checkpoints: can see a difference of 0.114" in out
-    assert "about 1,960 problems" in out and "10 runs an arm with Student's t (7 if that SD were known)" in out
+    assert "about 1,960 problems" in out and "10 runs per arm with Student's t (7 if that SD were known)" in out
     assert "what to buy next, the best for its cost first: 120 problems (if there are more of them): 0.081 for" in out
     assert "3 training seeds of each" in out and "+0.017 in pass@1 and +0.015 in pass@256" in out
     code, out, err = run(capsys, "plan", "--problems", 60, "--samples", 64, "--seeds", 1)

@@ -12,17 +12,17 @@ from hypothesis import strategies as st
 from scipy.integrate import quad
 from scipy.stats import beta as beta_law
 
-from sage_rlvr.core import BetaNormalised, GroupCentred, GroupNormalised, LeaveOneOut
+from sage_rlvr.core import BetaNormalized, GroupCentered, GroupNormalized, LeaveOneOut
 from sage_rlvr.core import advantages as module
 from sage_rlvr.core.advantages import beta_parameters
 from sage_rlvr.errors import ConfigError, DataError
 
-KINDS = [GroupNormalised, GroupCentred, LeaveOneOut]
+KINDS = [GroupNormalized, GroupCentered, LeaveOneOut]
 REWARDS = torch.tensor([[1.0, 0.0, 0.0, 1.0], [1.0, 0.0, 0.0, 0.0]])
 
 
-def test_group_centred():
-    assert GroupCentred()(REWARDS).tolist() == [[0.5, -0.5, -0.5, 0.5], [0.75, -0.25, -0.25, -0.25]]
+def test_group_centered():
+    assert GroupCentered()(REWARDS).tolist() == [[0.5, -0.5, -0.5, 0.5], [0.75, -0.25, -0.25, -0.25]]
 
 
 def test_leave_one_out_by_brute_force():
@@ -30,9 +30,9 @@ def test_leave_one_out_by_brute_force():
     assert LeaveOneOut()(REWARDS).flatten().tolist() == pytest.approx(wanted)
 
 
-def test_group_normalised_divides_by_the_sample_std():
+def test_group_normalized_divides_by_the_sample_std():
     """std of (1,0,0,1) with 3 in the denominator = sqrt(1/3); of (1,0,0,0) = sqrt(.75/3) = .5."""
-    found = GroupNormalised()(REWARDS)
+    found = GroupNormalized()(REWARDS)
     assert found[0].tolist() == pytest.approx([s * 0.5 / (math.sqrt(1 / 3) + 1e-4) for s in (1, -1, -1, 1)])
     assert found[1].tolist() == pytest.approx([0.75 / 0.5001] + [-0.25 / 0.5001] * 3)
 
@@ -52,13 +52,13 @@ def test_groups_do_not_mix_and_order_follows(kind):
 
 
 def test_refusals():
-    with pytest.raises(DataError, match="completions a prompt"):
-        GroupCentred()(REWARDS[0])
-    for kind in (GroupNormalised, LeaveOneOut):
+    with pytest.raises(DataError, match="completions per prompt"):
+        GroupCentered()(REWARDS[0])
+    for kind in (GroupNormalized, LeaveOneOut):
         with pytest.raises(DataError, match="at least 2"):
             kind()(torch.ones(3, 1))
     with pytest.raises(ConfigError, match="eps"):
-        GroupNormalised(eps=0.0)
+        GroupNormalized(eps=0.0)
 
 
 # ---- BNPO
@@ -83,9 +83,9 @@ def test_beta_parameters_by_hand():
     assert ((alpha - 1) * 3, (beta - 1) * 3) == pytest.approx((0.504643, 0.616786), abs=1e-6)
 
 
-def test_beta_normalised_by_hand():
-    found = BetaNormalised()(groups())
-    assert BetaNormalised().weights(groups()).tolist() == pytest.approx(
+def test_beta_normalized_by_hand():
+    found = BetaNormalized()(groups())
+    assert BetaNormalized().weights(groups()).tolist() == pytest.approx(
         [1.047642, 0.917052, 0.901819, 1.137322], abs=2e-6
     )
     assert found[:, 0].tolist() == pytest.approx([0.942878, 0.641937, 0.450909, 0.113732], abs=2e-6)
@@ -95,7 +95,7 @@ def test_beta_normalised_by_hand():
 
 def test_beta_of_one_is_dr_grpo(monkeypatch):
     beta_is(monkeypatch, 1.0, 1.0)
-    assert torch.equal(BetaNormalised()(groups()), GroupCentred()(groups()))
+    assert torch.equal(BetaNormalized()(groups()), GroupCentered()(groups()))
 
 
 def test_beta_of_three_halves_is_grpo_times_pi_over_eight(monkeypatch):
@@ -103,16 +103,16 @@ def test_beta_of_three_halves_is_grpo_times_pi_over_eight(monkeypatch):
     beta_is(monkeypatch, 1.5, 1.5)
     shares = torch.tensor(SHARES)
     assert torch.allclose(
-        BetaNormalised().weights(groups()) * (shares * (1 - shares)).sqrt(), torch.tensor(math.pi / 8)
+        BetaNormalized().weights(groups()) * (shares * (1 - shares)).sqrt(), torch.tensor(math.pi / 8)
     )
     sample_std = (shares * (1 - shares) * 10 / 9).sqrt()[:, None]
-    grpo = GroupNormalised(eps=1e-9)(groups()) * (10 / 9) ** 0.5
-    assert torch.allclose(grpo, GroupCentred()(groups()) / sample_std * (10 / 9) ** 0.5)
-    assert torch.allclose(BetaNormalised()(groups()), math.pi / 8 * grpo, atol=1e-6)
+    grpo = GroupNormalized(eps=1e-9)(groups()) * (10 / 9) ** 0.5
+    assert torch.allclose(grpo, GroupCentered()(groups()) / sample_std * (10 / 9) ** 0.5)
+    assert torch.allclose(BetaNormalized()(groups()), math.pi / 8 * grpo, atol=1e-6)
 
 
 def variance_model(alpha: float, beta: float, a: float, b: float) -> float:
-    """E_{p ~ Beta(a, b)}[p (1 - p) / f_N(p; alpha, beta)^2] by quadrature: what the choice of alpha and beta minimises."""
+    """E_{p ~ Beta(a, b)}[p (1 - p) / f_N(p; alpha, beta)^2] by quadrature: what the choice of alpha and beta minimizes."""
 
     def integrand(p: float) -> float:
         return p * (1 - p) / beta_law.pdf(p, alpha, beta) ** 2 * beta_law.pdf(p, a, b)
@@ -138,23 +138,23 @@ def test_alpha_and_beta_are_the_best_for_their_beta():
 def test_the_weights_are_those_of_scipys_density():
     shares = torch.tensor(SHARES, dtype=torch.float64)
     wanted = 1 / beta_law.pdf(shares.numpy(), *beta_parameters(shares, 10))
-    assert BetaNormalised().weights(groups()).tolist() == pytest.approx(wanted.tolist(), abs=1e-6)
+    assert BetaNormalized().weights(groups()).tolist() == pytest.approx(wanted.tolist(), abs=1e-6)
 
 
 @pytest.mark.parametrize("parameters", [(1.0, 1.0), (1.7, 1.2), (40.0, 300.0)])
 def test_dead_groups_are_exactly_zero(monkeypatch, parameters):
     """p = 0 or 1 with f_N = 0 there would be 0 * infinity."""
     beta_is(monkeypatch, *parameters)
-    found = BetaNormalised()(groups((0.0, 0.5, 1.0)))
+    found = BetaNormalized()(groups((0.0, 0.5, 1.0)))
     assert not found[[0, 2]].any() and found[1].abs().min() > 0 and found.isfinite().all()
-    assert not BetaNormalised()(groups((0.0, 1.0))).any()
+    assert not BetaNormalized()(groups((0.0, 1.0))).any()
 
 
 def test_one_prompt_has_no_variance_and_the_weight_one():
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # torch warns of a variance over one number, so it is not taken
-        found = BetaNormalised()(groups((0.3,)))
-    assert torch.equal(found, GroupCentred()(groups((0.3,))))
+        found = BetaNormalized()(groups((0.3,)))
+    assert torch.equal(found, GroupCentered()(groups((0.3,))))
 
 
 def test_a_variance_beyond_bernoullis_gives_the_weight_one():
@@ -168,7 +168,7 @@ def test_equal_shares_meet_the_floor_of_the_variance():
     """v = 1 / (P G^2) = .0025 at P = 4, G = 10 and p = .3: c = .21 / .0025 - 1 = 83, alpha = 9.3, beta = 20.366667."""
     equal = torch.full((4,), 0.3, dtype=torch.float64)
     assert beta_parameters(equal, 10) == pytest.approx((9.3, 1 + 0.7 * 83 / 3))
-    weights = BetaNormalised().weights(groups((0.3,) * 4))
+    weights = BetaNormalized().weights(groups((0.3,) * 4))
     assert weights.tolist() == pytest.approx([1 / beta_law.pdf(0.3, 9.3, 1 + 0.7 * 83 / 3)] * 4, rel=1e-5)
 
 
@@ -183,7 +183,7 @@ def test_the_floor_never_touches_prompts_that_differ(places):
 
 def test_the_weight_has_a_ceiling(monkeypatch):
     beta_is(monkeypatch, 200.0, 200.0)
-    assert float(BetaNormalised().weights(groups((0.1, 0.5)))[0]) == 1e6
+    assert float(BetaNormalized().weights(groups((0.1, 0.5)))[0]) == 1e6
 
 
 @settings(max_examples=40, deadline=None)
@@ -192,22 +192,22 @@ def test_order_follows_and_groups_sum_to_zero(counts, seed):
     rewards = groups([n / 8 for n in counts], 8)
     drawn = torch.Generator().manual_seed(seed)
     prompts, members = torch.randperm(len(counts), generator=drawn), torch.randperm(8, generator=drawn)
-    found = BetaNormalised()(rewards)
-    assert torch.allclose(BetaNormalised()(rewards[prompts][:, members]), found[prompts][:, members], rtol=1e-5)
+    found = BetaNormalized()(rewards)
+    assert torch.allclose(BetaNormalized()(rewards[prompts][:, members]), found[prompts][:, members], rtol=1e-5)
     assert found.isfinite().all() and found.sum(dim=1).abs().max() <= 1e-5 * max(1.0, float(found.abs().max()))
 
 
-def test_beta_normalised_couples_prompts_and_says_so():
-    alone, beside = BetaNormalised()(groups()[:2])[0], BetaNormalised()(groups())[0]
+def test_beta_normalized_couples_prompts_and_says_so():
+    alone, beside = BetaNormalized()(groups()[:2])[0], BetaNormalized()(groups())[0]
     assert not torch.allclose(alone, beside)
-    assert BetaNormalised.couples_prompts and not any(getattr(kind, "couples_prompts", False) for kind in KINDS)
+    assert BetaNormalized.couples_prompts and not any(getattr(kind, "couples_prompts", False) for kind in KINDS)
 
 
 @pytest.mark.parametrize("reward", [0.5, -1.0, 2.0, math.nan])
 def test_rewards_of_bnpo_are_zero_or_one(reward):
     rewards = groups()
     rewards[2, 3] = reward
-    with pytest.raises(DataError, match=rf"prompt 2, completion 3 is {reward:g}.*0 or 1.*GroupNormalised"):
-        BetaNormalised()(rewards)
+    with pytest.raises(DataError, match=rf"prompt 2, completion 3 is {reward:g}.*0 or 1.*GroupNormalized"):
+        BetaNormalized()(rewards)
     with pytest.raises(DataError, match="at least 2"):
-        BetaNormalised()(torch.ones(3, 1))
+        BetaNormalized()(torch.ones(3, 1))

@@ -47,7 +47,7 @@ def test_a_guide_needs_beta(beta):
     [Branch(), Branch(signal="reference"), Branch() * Flat(), Branch() * Random(), Branch() * Branch(ratio=0.1)],
 )
 def test_a_state_guide_under_an_unbiased_loss_cancels(estimator, guide):
-    with pytest.raises(CancellingGuide, match=r"^Branch cancels, up to a 1/\|y\| artefact.*k3.*placement='reward'"):
+    with pytest.raises(CancellingGuide, match=r"^Branch cancels, up to a 1/\|y\| artifact.*k3.*placement='reward'"):
         Anchor(0.05, guide, estimator)
 
 
@@ -258,12 +258,12 @@ def test_a_division_by_the_length_of_the_row_gets_a_note(guide, estimator, pulls
     ("guide", "words", "absent"),
     [
         (Flat(), ["grad KL(pi || pi_ref) over whole sequences"], ["log q", ";"]),
-        (Branch(), ["bonus for reaching the states that q favours"], ["tokens and"]),
-        (Token(), ["E_pi sum_t E[log q_t | y_<=t]]", "bonus for reaching the tokens that q favours"], ["states"]),
-        (Rarity(), ["E_pi sum_t log q_t]", "bonus for reaching the tokens that q favours"], ["states", "y_<=t"]),
+        (Branch(), ["bonus for reaching the states that q favors"], ["tokens and"]),
+        (Token(), ["E_pi sum_t E[log q_t | y_<=t]]", "bonus for reaching the tokens that q favors"], ["states"]),
+        (Rarity(), ["E_pi sum_t log q_t]", "bonus for reaching the tokens that q favors"], ["states", "y_<=t"]),
         (
             Branch() * Token(),
-            ["E_pi sum_t E[log q_t | y_<=t]]", "bonus for reaching the tokens and states that q favours"],
+            ["E_pi sum_t E[log q_t | y_<=t]]", "bonus for reaching the tokens and states that q favors"],
             ["batch"],
         ),
         (Random(), ["pays E[log q] for each token", "drift towards shorter answers"], ["bonus"]),

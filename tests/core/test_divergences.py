@@ -16,7 +16,7 @@ from sage_rlvr.core import (
     forward_kl,
     js_divergence,
     pseudo_kl,
-    unnormalised_kl,
+    unnormalized_kl,
 )
 from sage_rlvr.errors import ConfigError
 
@@ -61,7 +61,7 @@ def test_each_token_adds_a_number_that_is_not_negative(name, log_p, log_f):
 @settings(max_examples=30, deadline=None)
 @given(pair=pairs)
 def test_a_policy_at_its_reference_feels_exactly_nothing(name, pair):
-    """Not a rounding error either: an optimiser that divides by the gradient's size would make a step of it."""
+    """Not a rounding error either: an optimizer that divides by the gradient's size would make a step of it."""
     log_p = log_softmax(pair[0])
     leaf = log_p.clone().requires_grad_(True)
     value = divergence(name, leaf, log_p)
@@ -94,7 +94,7 @@ def test_supports_that_do_not_meet(alpha):
     for name in TERMS:
         assert torch.autograd.grad(TERMS[name](leaf, anchor), leaf)[0].isfinite().all()
     assert (
-        float(unnormalised_kl(leaf, anchor).detach()) == pytest.approx(1e4) == float(forward_kl(leaf, anchor).detach())
+        float(unnormalized_kl(leaf, anchor).detach()) == pytest.approx(1e4) == float(forward_kl(leaf, anchor).detach())
     )
 
 
@@ -132,7 +132,7 @@ def test_a_constant_q_scales_the_forward_pull_by_q_and_that_of_alpha_by_q_to_the
         (alpha_divergence, q**0.2),
         (lambda p, f: alpha_divergence(p, f, 0.7), q**0.7),
         (pseudo_kl, 1.0),
-        (unnormalised_kl, 1.0),
+        (unnormalized_kl, 1.0),
     ]:
         plain, shaped = (logit_gradient(term, values, anchor + shift) for shift in (0.0, math.log(q)))
         assert torch.allclose(shaped, factor * plain, atol=5e-6)

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sage_rlvr.core import DynamicSampling, GroupNormalised, OverlongShaping, RolloutPlan
+from sage_rlvr.core import DynamicSampling, GroupNormalized, OverlongShaping, RolloutPlan
 from sage_rlvr.errors import ConfigError, DataError
 
 
@@ -25,14 +25,14 @@ def test_what_is_kept_is_what_has_an_advantage(rows):
     rewards = torch.tensor(rows)
     kept = DynamicSampling().keeps(rewards)
     assert kept.tolist() == [len(set(row)) > 1 for row in rows]
-    assert torch.equal(kept, GroupNormalised()(rewards).any(dim=1))
+    assert torch.equal(kept, GroupNormalized()(rewards).any(dim=1))
     assert torch.equal(kept, torch.cat([DynamicSampling().keeps(row[None]) for row in rewards]))
 
 
 def test_an_all_right_group_is_dropped_although_a_price_on_length_gives_it_advantages():
     """verl's filter by `acc` has it so, and so here: the plan sees the verifier's rewards, before the transform."""
     rewards, lengths = torch.ones(1, 2), torch.tensor([[4, 8]])
-    assert GroupNormalised()(OverlongShaping(8, 4)(rewards, lengths)).any()
+    assert GroupNormalized()(OverlongShaping(8, 4)(rewards, lengths)).any()
     assert not DynamicSampling().keeps(rewards).any()
 
 
@@ -50,7 +50,7 @@ def test_refusals(refills):
 
 
 def test_rewards_come_in_groups():
-    with pytest.raises(DataError, match="completions a prompt"):
+    with pytest.raises(DataError, match="completions per prompt"):
         DynamicSampling().keeps(torch.ones(4))
 
 
@@ -59,7 +59,7 @@ def test_a_kept_group_has_one_over_k_of_the_force_so_prompts_keep_their_weights(
     """Every group of 4 listed: chance of being kept times expected force of a kept one = expected force of any."""
     rewards = torch.tensor(list(itertools.product((0.0, 1.0), repeat=4)))
     chance = torch.where(rewards == 1, p, 1 - p).prod(dim=1)
-    force = (GroupNormalised()(rewards) * (rewards - p)).mean(dim=1)
+    force = (GroupNormalized()(rewards) * (rewards - p)).mean(dim=1)
     kept = DynamicSampling().keeps(rewards)
     k = chance[kept].sum()
     of_a_kept_one = (chance[kept] / k * force[kept]).sum()

@@ -14,7 +14,7 @@ from sage_rlvr.core import (
     Branch,
     Clip,
     FixedBudget,
-    GroupCentred,
+    GroupCentered,
     Key,
     Linear,
     Method,
@@ -56,7 +56,7 @@ def test_golden_objective_with_ratios_other_than_one():
 
 
 def twin_gradient(logits, old, ref, actions, advantages, q, beta):
-    """d/d logits of mean_i [-min(rho A, clip A) + beta k3], one token a row, written out with floats only."""
+    """d/d logits of mean_i [-min(rho A, clip A) + beta k3], one token per row, written out with floats only."""
     peak = [math.exp(v) for v in logits]
     pi = [v / sum(peak) for v in peak]
     total = [0.0] * len(logits)
@@ -127,7 +127,7 @@ def test_reward_transform_and_token_weight_take_their_places():
         return (signals.positions == 0).float()
 
     method = Method(
-        "parts", GroupCentred(), Clip(), None, FixedBudget(2), reward_transform=shorter_is_better,
+        "parts", GroupCentered(), Clip(), None, FixedBudget(2), reward_transform=shorter_is_better,
         token_weight=first_token_only,
     )  # fmt: skip
     signals = Signals(torch.zeros(2, 2), None, MASK, torch.arange(2))
@@ -188,9 +188,9 @@ def test_missing_reference_is_named():
         objective(grpo(), Batch(logps, logps, None, MASK, torch.zeros(2)), 0, 1)
 
 
-def test_reward_placement_refuses_length_normalisation():
+def test_reward_placement_refuses_length_normalization():
     with pytest.raises(ConfigError, match=r"sequence_mean.*dr_grpo"):
-        Method("m", GroupCentred(), Clip(), Anchor(0.05, estimator="k1", placement="reward"), SequenceMean())
+        Method("m", GroupCentered(), Clip(), Anchor(0.05, estimator="k1", placement="reward"), SequenceMean())
 
 
 def test_needs():

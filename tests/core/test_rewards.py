@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sage_rlvr.core import GroupNormalised, OverlongShaping
+from sage_rlvr.core import GroupNormalized, OverlongShaping
 from sage_rlvr.errors import ConfigError, DataError
 
 LENGTHS = torch.tensor([[10_000, 16_384, 18_432, 20_480, 22_000]])
@@ -48,8 +48,8 @@ def test_the_price_rises_with_the_length_and_ends_at_the_factor(limits, lengths)
 
 def test_the_sign_alone_cancels_under_the_groups_std_and_with_a_price_it_does_not():
     rewards, lengths = torch.tensor([[1.0, 0.0, 1.0, 0.0]]), torch.tensor([[3, 4, 8, 8]])
-    plain = GroupNormalised(1e-9)(rewards)
-    free, priced = (GroupNormalised(1e-9)(OverlongShaping(8, 4, factor)(rewards, lengths)) for factor in (0.0, 1.0))
+    plain = GroupNormalized(1e-9)(rewards)
+    free, priced = (GroupNormalized(1e-9)(OverlongShaping(8, 4, factor)(rewards, lengths)) for factor in (0.0, 1.0))
     assert torch.allclose(free, plain, atol=1e-6) and (priced - plain).abs().max() > 0.1
 
 

@@ -25,7 +25,7 @@ from sage_rlvr.experiments import demo, sweep
 from sage_rlvr.experiments import jobs as work
 from sage_rlvr.experiments.jobs import Job
 from sage_rlvr.results import Results, compare
-from sage_rlvr.results.summary import dose
+from sage_rlvr.results.summary import strength
 from sage_rlvr.results.words import answer
 from sage_rlvr.runs import read_metrics
 
@@ -273,9 +273,9 @@ def test_interrupted_it_leaves_no_process_and_continues(
         assert (job.directory / "checkpoints" / f"step-{steps:06d}").is_dir()  # the step in hand was finished and saved
 
 
-def test_a_dose_is_read_from_the_steps_that_had_an_update() -> None:
+def test_a_strength_is_read_from_the_steps_that_had_an_update() -> None:
     skipped = [{"step": 0, "reward/mean": 0.0, "rollout/groups_kept": 0.0}]
     updated = [{"step": n, "anchor/q_active_share": 0.1 * n, "anchor/q_mean": 1.0 + 0.01 * n} for n in (1, 2)]
-    found = dose([[*skipped, *updated]])
+    found = strength([[*skipped, *updated]])
     assert found == pytest.approx({"active_first": 0.1, "active_last": 0.2, "q_first": 1.01, "q_last": 1.02})
-    assert dose([skipped]) is None and dose([[]]) is None
+    assert strength([skipped]) is None and strength([[]]) is None

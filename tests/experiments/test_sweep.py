@@ -103,7 +103,7 @@ def states(sweep: Sweep) -> dict[str, str]:
     return {cell.job.directory.name: sweep.status(cell) for cell in sweep.cells}
 
 
-def summarise(path: Path) -> dict[str, Any]:
+def summarize(path: Path) -> dict[str, Any]:
     results = Results.read(path)
     return summary_of(results, compare(results))
 
@@ -170,7 +170,7 @@ def test_it_makes_what_is_missing_and_only_that(
     assert [Path(words[1]).name for words in started] == ["warm", "branch-s0", "branch-s1"]
     for name, content in records.items():
         (out / "evaluations" / f"{name}.npz").write_bytes(content)
-    assert summarise(tmp_path / "other")["arms"]["plain"]["pass"] == summarise(out)["arms"]["grpo"]["pass"]
+    assert summarize(tmp_path / "other")["arms"]["plain"]["pass"] == summarize(out)["arms"]["grpo"]["pass"]
 
     # but no evaluation of other problems, and of more temperatures than are asked for these alone
     for name, change, made in (
@@ -179,9 +179,9 @@ def test_it_makes_what_is_missing_and_only_that(
         started.clear()
         other = plan(matrix(ACTS, ("tier: small", f"tier: {name}\nadopt: [out]"), change), tmp_path / name)
         assert run(other, 1, screen()) and [words[0] for words in started] == ["eval"] * made
-    shown = summarise(tmp_path / "temperatures")["arms"]["grpo"]
+    shown = summarize(tmp_path / "temperatures")["arms"]["grpo"]
     assert [point["temperature"] for point in shown["frontier"]] == [1.0]
-    assert shown["pass"] == summarise(out)["arms"]["grpo"]["pass"]
+    assert shown["pass"] == summarize(out)["arms"]["grpo"]["pass"]
     found = Results.read(tmp_path / "temperatures")
     assert {tuple(record.logps) for record in found.records.values()} == {(1.0,)}
 
@@ -238,7 +238,7 @@ def test_what_did_not_run_is_said(tmp_path: Path, matrix: Callable[..., Path]) -
     for cell, status in zip(facts["cells"], ("trained", "2/2", "1/2"), strict=False):
         cell["status"] = status
     (sweep.out / "matrix.json").write_text(json.dumps(facts), encoding="utf-8")
-    assert summarise(sweep.out)["not_run"][:4] == [
+    assert summarize(sweep.out)["not_run"][:4] == [
         *("GRPO s0: trained, not evaluated", "SAGE-Branch s0: trained, not evaluated", "GRPO s1: 1 of 2 steps"),
         "SAGE-Branch s1: not run",
     ]
@@ -339,7 +339,7 @@ def test_tasks_wait_for_what_they_read(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def folder_of(path: Path, scores: dict[str, list[float]], kls: dict[str, float] | None = None) -> Path:
-    """A sweep's folder with made records: arm -> p of its two problems, one a seed (the second problem always 0.5)."""
+    """A sweep's folder with made records: arm -> p of its two problems, one per seed (the second problem always 0.5)."""
     arms = []
     for name in scores:
         links: dict[str, object] = {"plain": None, "placebo": None, "no_kl": None, "matched": [], "guided": False}
@@ -384,7 +384,7 @@ def test_verdicts_are_paired_by_seed_and_holm_runs_over_all(tmp_path: Path) -> N
     folder = folder_of(
         tmp_path, {"control": control, "other": [p + 0.1 + e for p, e in zip(control, (0, 1e-4, -1e-4), strict=True)]}
     )
-    found = summarise(folder)
+    found = summarize(folder)
     first = found["rows"][0]
     assert (first["why"], first["a"], first["b"], first["metric"]["k"]) == ("control", "other", "control", 1)
     assert first["difference"]["value"] == pytest.approx(0.05) and first["outcome"] == "better"  # half of 0.1: two problems
@@ -424,7 +424,7 @@ def test_near_temperature_one_an_arm_that_only_slides_gains_nothing(tmp_path: Pa
         p = c[seed] * factors[name] * (np.array([0.5, 0.5]) if name == "wide" else np.array([1.0, 1e-12]))
         rows = {t: [np.log(p * t), np.log([0.5])] for t in (0.25, 0.5, 1.0, 2.0)}  # twice as hot, twice the probability
         save_record(Record(load_record(path).meta, rows), path)
-    found = summarise(folder)
+    found = summarize(folder)
     rows = [row for row in compare(Results.read(folder)) if row.metric.at == "near"]
     gaps = {(row.a, str(row.metric)): row.comparison.difference for row in rows}
     near = {key: asdict(gap) for key, gap in gaps.items() if math.isfinite(gap.value)}
@@ -487,7 +487,7 @@ def test_what_was_logged_is_a_mean_of_its_part_of_the_run(tmp_path: Path) -> Non
         ]
         log = folder / "runs" / f"control-s{seed}" / "metrics.jsonl"
         log.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    row = summarise(folder)["arms"]["control"]
+    row = summarize(folder)["arms"]["control"]
     assert [row["reward"][when]["value"] for when in ("first", "last")] == [1.5, 42.0]
     assert [row["dead"][when]["value"] for when in ("first", "last")] == pytest.approx([0.025, 0.7])
     assert [norm["value"] for norm in row["grad_norm"].values()] == [1.5, 3.0, 4.5]

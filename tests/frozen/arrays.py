@@ -19,7 +19,7 @@ from scipy.special import logsumexp
 FIXTURES = Path(__file__).parent / "fixtures"
 TEMPERATURES = (0.2, 0.3, 0.5, 0.7, 1.0, 1.3)
 POWERS = (1.0, 1.5, 2.0, 4.0, 20.0)  # of the base over whole completions
-WRONG = 60  # completions a problem
+WRONG = 60  # completions per problem
 SEEDS = (0, 1, 2)
 # Countdown problems; a record has as many log-probs of each as it has right completions (`sizes`, from the enumeration)
 PROBLEMS = (

@@ -175,7 +175,7 @@ def store_path(out: Path, store: Mapping[str, Any]) -> Path:
 
 
 def write_stores(out: Path) -> Path:
-    """Every store of facts.json: 16 samples a problem, some undecided, with log-probs under the sampler and the base."""
+    """Every store of facts.json: 16 samples per problem, some undecided, with log-probs under the sampler and the base."""
     with np.load(FIXTURES / "stores.npz") as data:
         for i, store in enumerate(facts()["stores"]):
             columns = {name: data[f"{i}/{name}"] for name in ("verdict", "answer", "phrase", "base_logps", "rollout_logps")}

@@ -1,4 +1,4 @@
-"""The frozen numbers of docs/results: every comparison and every number of the stored summaries, one row a line.
+"""The frozen numbers of docs/results: every comparison and every number of the stored summaries, one row per line.
 
     python tests/frozen/freeze.py            write results.json from docs/results/*/summary.json
     python tests/frozen/freeze.py --check    say what differs from the results.json that stands here
@@ -177,7 +177,7 @@ def _place(value: Any, i: int) -> str:
 
 
 def write_rows(path: Path, rows: Iterable[Row]) -> int:
-    """A JSON list, one row a line, sorted; returns how many."""
+    """A JSON list, one row per line, sorted; returns how many."""
     lines = sorted({json.dumps(row, ensure_ascii=False, allow_nan=False): row for row in rows}.items(), key=_order)
     path.write_text("[\n" + ",\n".join(text for text, _ in lines) + "\n]\n", encoding="utf-8")
     return len(lines)

@@ -19,7 +19,7 @@ from sage_rlvr.core import (
     js_divergence,
     k3,
     pseudo_kl,
-    unnormalised_kl,
+    unnormalized_kl,
 )
 
 PI, REF, Q = (0.5, 0.3, 0.2), (0.2, 0.3, 0.5), (1.0, 1.3, 0.8)
@@ -50,7 +50,7 @@ TWINS = {
 }
 TERMS = {
     "pseudo_kl": pseudo_kl,
-    "reverse": unnormalised_kl,
+    "reverse": unnormalized_kl,
     "forward": forward_kl,
     "js": js_divergence,
     "alpha": alpha_divergence,
@@ -70,7 +70,7 @@ def central_differences(name: str, logits: list[float], anchor, h: float = 1e-5)
 
 
 @pytest.mark.parametrize("name", TERMS)
-@pytest.mark.parametrize("anchor", [REF, SHAPED, (0.05, 2.0, 0.4)], ids=["normalised", "shaped", "far"])
+@pytest.mark.parametrize("anchor", [REF, SHAPED, (0.05, 2.0, 0.4)], ids=["normalized", "shaped", "far"])
 def test_value_and_gradient_are_those_of_the_twin(name, anchor):
     value, gradient = value_and_gradient(TERMS[name], anchor=anchor)
     logits = [math.log(v) for v in PI]
@@ -85,7 +85,7 @@ def test_value_and_gradient_are_those_of_the_twin(name, anchor):
     ("term", "value"),
     [
         (pseudo_kl, 0.274887),
-        (unnormalised_kl, 0.274887),
+        (unnormalized_kl, 0.274887),
         (forward_kl, 0.274887),
         (js_divergence, 0.132829),
         (alpha_divergence, 0.271866),
@@ -99,7 +99,7 @@ def test_values(term, value):
 
 
 @pytest.mark.parametrize(
-    ("term", "gradient"), [(pseudo_kl, REVERSE), (unnormalised_kl, REVERSE), (forward_kl, FORWARD)]
+    ("term", "gradient"), [(pseudo_kl, REVERSE), (unnormalized_kl, REVERSE), (forward_kl, FORWARD)]
 )
 def test_gradients(term, gradient):
     assert value_and_gradient(term)[1] == pytest.approx(gradient, abs=2e-6)
@@ -118,7 +118,7 @@ def test_alpha_goes_to_the_forward_kl_at_one_and_to_the_reverse_at_zero():
     """.7 log(7/3) + .2 log(2/3) + .1 log(1/4) = .373387 and .3 log(3/7) + .3 log(3/2) + .4 log 4 = .421967."""
     near_one = value_and_gradient(lambda p, f: alpha_divergence(p, f, 0.9999), OTHER_PI, OTHER_REF)
     near_zero = value_and_gradient(lambda p, f: alpha_divergence(p, f, 0.0001), OTHER_PI, OTHER_REF)
-    forward, reverse = (value_and_gradient(term, OTHER_PI, OTHER_REF) for term in (forward_kl, unnormalised_kl))
+    forward, reverse = (value_and_gradient(term, OTHER_PI, OTHER_REF) for term in (forward_kl, unnormalized_kl))
     for found, wanted in ((near_one, forward), (near_zero, reverse)):
         assert found[0] == pytest.approx(wanted[0], abs=2e-4) and found[1] == pytest.approx(wanted[1], abs=2e-4)
     assert reverse[0] == pytest.approx(0.7 * math.log(7 / 3) + 0.2 * math.log(2 / 3) + 0.1 * math.log(1 / 4), abs=1e-6)
@@ -140,7 +140,7 @@ def test_pseudo_kl_is_negative_where_the_mass_of_the_anchor_exceeds_one_and_the_
     """pi against 2 pi: -log 2, and -log 2 - 1 + 2 = .306853."""
     doubled = tuple(2 * p for p in PI)
     assert float(pseudo_kl(logs(PI), logs(doubled))) == pytest.approx(-math.log(2), abs=1e-6)
-    assert float(unnormalised_kl(logs(PI), logs(doubled))) == pytest.approx(1 - math.log(2), abs=1e-6)
+    assert float(unnormalized_kl(logs(PI), logs(doubled))) == pytest.approx(1 - math.log(2), abs=1e-6)
 
 
 def test_the_forward_pull_to_a_shaped_anchor_is_its_mass_times_pi_less_itself():
@@ -149,12 +149,12 @@ def test_the_forward_pull_to_a_shaped_anchor_is_its_mass_times_pi_less_itself():
 
 
 @pytest.mark.parametrize("anchor", [REF, SHAPED], ids=["plain", "shaped"])
-def test_k3_estimates_the_unnormalised_kl_and_descends_the_forward_one(anchor):
+def test_k3_estimates_the_unnormalized_kl_and_descends_the_forward_one(anchor):
     def expected_k3(log_p, log_f):
         return (logs(PI).exp() * k3(log_p[:, None], log_f[:, None])[:, 0]).sum()
 
     value, gradient = value_and_gradient(expected_k3, anchor=anchor)
-    assert value == pytest.approx(value_and_gradient(unnormalised_kl, anchor=anchor)[0], abs=1e-6)
+    assert value == pytest.approx(value_and_gradient(unnormalized_kl, anchor=anchor)[0], abs=1e-6)
     assert gradient == pytest.approx(value_and_gradient(forward_kl, anchor=anchor)[1], abs=1e-6)
 
 

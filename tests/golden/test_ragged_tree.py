@@ -19,7 +19,7 @@ from sage_rlvr.core import (
     Batch,
     Clip,
     FixedBudget,
-    GroupCentred,
+    GroupCentered,
     Key,
     Method,
     SequenceMean,
@@ -64,7 +64,7 @@ def kl_gradient(estimator: str, reduction, guide: ByState | None, ref: Tensor) -
     """Exact on-policy gradient of the KL term alone, beta = 1, A = 0: every answer weighted by its probability."""
     logits = LOGITS.clone().requires_grad_(True)
     anchor = Anchor(1.0, estimator=estimator) if guide is None else Anchor(1.0, guide, estimator)
-    method = Method("kl only", GroupCentred(), Clip(), anchor, reduction)
+    method = Method("kl only", GroupCentered(), Clip(), anchor, reduction)
     total = torch.zeros(())
     for answer in ANSWERS:
         logps, refs, mask = rows_of([answer], logits, ref)
@@ -88,7 +88,7 @@ def test_a_state_guide_under_sequence_mean_pulls_towards_the_shorter_answer():
 
 
 @pytest.mark.parametrize("estimator", ["k2", "straight_through", "k3_is"])
-def test_under_an_unbiased_loss_the_same_artefact_is_all_that_is_left_of_a_state_guide(estimator):
+def test_under_an_unbiased_loss_the_same_artifact_is_all_that_is_left_of_a_state_guide(estimator):
     """-log q(root) takes the place of 1 - q: -log 1.3 * pi0 * pi1 / 2 = -.032714."""
     for reduction, wanted in ((SequenceMean(), -0.032714), (FixedBudget(1), 0.0)):
         shaped = kl_gradient(estimator, reduction, ByState("token"), REF)
@@ -163,7 +163,7 @@ def test_a_lone_late_row_keeps_its_whole_kl():
 
 
 def test_a_reward_divided_by_its_std_leaves_the_kl_alone():
-    """GroupNormalised takes the same constant (G - 1) / G on its KL, whatever the rewards are."""
+    """GroupNormalized takes the same constant (G - 1) / G on its KL, whatever the rewards are."""
     method = replace(dr_grpo(beta=1.0, estimator="k1", placement="reward"), advantage=sage().advantage)
     logps, refs, mask = rows_of([(1, 0), (1, 1), (0,)], LOGITS, REF)
     signals = Signals(logps, refs, mask, torch.arange(3))

@@ -12,7 +12,7 @@ from sage_rlvr.core import (
     Batch,
     Branch,
     FixedBudget,
-    GroupCentred,
+    GroupCentered,
     Key,
     Method,
     Signals,
@@ -49,7 +49,7 @@ def kl_gradient(estimator: str, entropy: float, guide) -> torch.Tensor:
     anchor = Anchor(1.0, guide, estimator)
     total = torch.zeros(())
     log_q = guide(signals, 0, 1, KEY)
-    method = Method("kl only", GroupCentred(), Clip(), anchor, FixedBudget(1))
+    method = Method("kl only", GroupCentered(), Clip(), anchor, FixedBudget(1))
     for action in range(3):
         pick = slice(action, action + 1)
         batch = Batch(rows[pick], old[pick], signals.ref_logps[pick], mask[pick], torch.zeros(1), log_q[pick])

@@ -83,7 +83,7 @@ def test_paper_defaults_of_random_and_token():
 
 
 def test_k1_in_the_reward_rests_at_equation_4():
-    """q ref exp(R / beta) normalised = (1.477811, .39, .4) / 2.267811."""
+    """q ref exp(R / beta) normalized = (1.477811, .39, .4) / 2.267811."""
     shaped = (column(REF) * column(Q)).log()
     gradient = logit_gradient(
         EQUATION_4, lambda logps: (-column(REWARDS) + BETA * k1(logps, shaped)).detach().double() * logps
@@ -122,12 +122,12 @@ def k3_in_the_loss(beta: float) -> Method:
     return Method("k3", LeaveOneOut(), Clip(), Anchor(beta), FixedBudget(1))
 
 
-def normalised(values) -> list[float]:
+def normalized(values) -> list[float]:
     return [value / sum(values) for value in values]
 
 
 def test_equation_4_in_closed_form_and_by_descent():
-    closed = normalised([q * ref * math.exp(r / BETA) for q, ref, r in zip(Q, REF, REWARDS, strict=True)])
+    closed = normalized([q * ref * math.exp(r / BETA) for q, ref, r in zip(Q, REF, REWARDS, strict=True)])
     assert closed == pytest.approx(EQUATION_4, abs=5e-7)
     assert rest(rloo(beta=BETA)) == pytest.approx(EQUATION_4, abs=1e-6)
 
@@ -145,13 +145,13 @@ def test_k3_in_the_loss_in_closed_form_and_by_descent():
 
 
 def test_an_entropy_bonus_is_a_temperature():
-    """Eq. (21), c = .3, q = 1: pi = ref^(beta / (beta + c)) e^(R / (beta + c)) normalised. With c H in the objective the
+    """Eq. (21), c = .3, q = 1: pi = ref^(beta / (beta + c)) e^(R / (beta + c)) normalized. With c H in the objective the
     gradient vanishes there; and as -beta KL(pi || ref) + c H = -(beta + c) KL(pi || ref^(5/8)) + constant, descent with
     that reference and weight comes to rest there too."""
     c = 0.3
     share = BETA / (BETA + c)
-    cold = normalised([ref**share for ref in REF])
-    closed = normalised([ref**share * math.exp(r / (BETA + c)) for ref, r in zip(REF, REWARDS, strict=True)])
+    cold = normalized([ref**share for ref in REF])
+    closed = normalized([ref**share * math.exp(r / (BETA + c)) for ref, r in zip(REF, REWARDS, strict=True)])
     assert closed == pytest.approx(EQUATION_21, abs=5e-7)
     logits = torch.tensor(closed, dtype=torch.float64).log().requires_grad_(True)
     log_pi = torch.log_softmax(logits, 0)
@@ -166,7 +166,7 @@ def test_theorem_4_3_by_numbers_and_by_descent():
     rlvr, q, eps = (0.6, 0.3, 0.1), (1.0, 1.0, 1.4), 0.12
     mean = sum(a * b for a, b in zip(rlvr, q, strict=True))
     assert q[2] / mean == pytest.approx(1.3462, abs=5e-5) and eps / rlvr[2] == pytest.approx(1.2)
-    ref = normalised([p * math.exp(-r / BETA) for p, r in zip(rlvr, REWARDS, strict=True)])
+    ref = normalized([p * math.exp(-r / BETA) for p, r in zip(rlvr, REWARDS, strict=True)])
     assert rest(rloo(beta=BETA), ref=ref, q=(1.0, 1.0, 1.0)) == pytest.approx(rlvr, abs=1e-6)
     assert rest(rloo(beta=BETA), ref=ref, q=q)[2] == pytest.approx(0.1346, abs=5e-5)
 

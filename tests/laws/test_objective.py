@@ -85,26 +85,26 @@ def loss_and_gradient(method, world_, rows=slice(None), budget=None):
 
 # advantage, estimator, beta at step 3 of 10, placement, reduction
 STOCK = {
-    "grpo": ("normalised", "k3", 0.05, "loss", "rows"),
-    "grpo k3_is": ("normalised", "k3_is", 0.05, "loss", "rows"),
-    "grpo k2": ("normalised", "k2", (1 - 3 / 9) * 0.1 + 3 / 9 * 0.01, "loss", "rows"),
-    "dr_grpo": ("centred", "k3", 0.05, "loss", "constant"),
-    "dr_grpo reward": ("centred", "k1", 0.05, "reward", "constant"),
+    "grpo": ("normalized", "k3", 0.05, "loss", "rows"),
+    "grpo k3_is": ("normalized", "k3_is", 0.05, "loss", "rows"),
+    "grpo k2": ("normalized", "k2", (1 - 3 / 9) * 0.1 + 3 / 9 * 0.01, "loss", "rows"),
+    "dr_grpo": ("centered", "k3", 0.05, "loss", "constant"),
+    "dr_grpo reward": ("centered", "k1", 0.05, "reward", "constant"),
     "rloo": ("leave one out", "k1", 0.05, "reward", "constant"),
-    "token mean": ("normalised", "straight_through", 0.05, "loss", "tokens"),
-    "grpo_token_mean": ("normalised", "k3", 0.05, "loss", "tokens"),
-    "dapo": ("normalised", "k3", 0.05, "loss", "tokens"),
+    "token mean": ("normalized", "straight_through", 0.05, "loss", "tokens"),
+    "grpo_token_mean": ("normalized", "k3", 0.05, "loss", "tokens"),
+    "dapo": ("normalized", "k3", 0.05, "loss", "tokens"),
     "bnpo": ("beta", "k3", 0.05, "loss", "sums"),
-    "forward_kl": ("normalised", "exact", 0.05, "loss", "rows"),
+    "forward_kl": ("normalized", "exact", 0.05, "loss", "rows"),
 }
 CLIPS = {"dapo": (1.28, 10.0), "bnpo": (1.28, 1.5)}  # upper bound and dual clip where not GRPO's
 
 
 def stock_advantages(kind, rewards):
     others = (rewards.sum(1, keepdim=True) - rewards) / (G - 1)
-    centred = rewards - rewards.mean(1, keepdim=True)
-    scaled = centred / (rewards.std(1, keepdim=True) + 1e-4)
-    made = {"normalised": scaled, "centred": centred, "leave one out": rewards - others, "beta": stock_bnpo(rewards)}
+    centered = rewards - rewards.mean(1, keepdim=True)
+    scaled = centered / (rewards.std(1, keepdim=True) + 1e-4)
+    made = {"normalized": scaled, "centered": centered, "leave one out": rewards - others, "beta": stock_bnpo(rewards)}
     return made[kind].flatten()[:, None]
 
 
@@ -149,7 +149,7 @@ def stock_loss(name, logps, signals, rewards):
     new, old, ref = (torch.where(mask, v, 0.0) for v in (logps, signals.old_logps, signals.ref_logps))
     advantages = stock_advantages(kind, rewards)
     if placement == "reward":
-        share = (G - 1) / G if kind == "centred" else 1.0
+        share = (G - 1) / G if kind == "centered" else 1.0
         advantages = advantages - beta * stock_reward_penalty(old, ref, mask, share)
     ratios = torch.exp(new - old)
     high, dual = CLIPS.get(name, (1.2, math.inf))

@@ -11,14 +11,14 @@ import pytest
 from sage_rlvr.config import build, dump
 from sage_rlvr.core import (
     Anchor,
-    BetaNormalised,
+    BetaNormalized,
     Branch,
     Clip,
     DynamicSampling,
     FixedBudget,
     Flat,
-    GroupCentred,
-    GroupNormalised,
+    GroupCentered,
+    GroupNormalized,
     LeaveOneOut,
     Linear,
     Method,
@@ -40,14 +40,14 @@ def test_parts_and_defaults():
     k3 = Anchor(0.05, Flat(), "k3", "loss", "base")
     exact = Anchor(0.05, Flat(), "exact", divergence="forward")
     wanted = [
-        Method("grpo", GroupNormalised(), Clip(), k3, SequenceMean()),
-        Method("no_kl", GroupNormalised(), Clip(), None, SequenceMean()),
-        Method("dr_grpo", GroupCentred(), Clip(), None, FixedBudget()),
+        Method("grpo", GroupNormalized(), Clip(), k3, SequenceMean()),
+        Method("no_kl", GroupNormalized(), Clip(), None, SequenceMean()),
+        Method("dr_grpo", GroupCentered(), Clip(), None, FixedBudget()),
         Method("rloo", LeaveOneOut(), Clip(), None, FixedBudget()),
-        Method("bnpo", BetaNormalised(), HIGHER, None, FixedBudget(1)),
-        Method("dapo", GroupNormalised(), HIGHER, None, TokenMean(), rollout=DynamicSampling(9)),
-        Method("forward_kl", GroupNormalised(), Clip(), exact, SequenceMean()),
-        Method("grpo_token_mean", GroupNormalised(), Clip(), k3, TokenMean()),
+        Method("bnpo", BetaNormalized(), HIGHER, None, FixedBudget(1)),
+        Method("dapo", GroupNormalized(), HIGHER, None, TokenMean(), rollout=DynamicSampling(9)),
+        Method("forward_kl", GroupNormalized(), Clip(), exact, SequenceMean()),
+        Method("grpo_token_mean", GroupNormalized(), Clip(), k3, TokenMean()),
     ]
     assert [METHODS[method.name]() for method in wanted] == wanted
     assert {method.name for method in wanted} == METHODS.keys() - {"sage", "parts"}
@@ -61,7 +61,7 @@ def test_arguments_reach_their_parts():
     assert bnpo(clip_low=0.1, clip_high=0.3, dual=3.0).surrogate == Clip(0.1, 0.3, 3.0)
     moving = Anchor(0.1, estimator="exact", divergence="forward", source="sft", refresh_every=5)
     assert forward_kl(beta=0.1, clip_high=0.28, source="sft", refresh_every=5) == Method(
-        "forward_kl", GroupNormalised(), Clip(0.2, 0.28), moving, SequenceMean()
+        "forward_kl", GroupNormalized(), Clip(0.2, 0.28), moving, SequenceMean()
     )
 
 
@@ -90,7 +90,7 @@ def test_the_neutral_setting_of_each_method_is_an_older_one():
     assert replace(dapo_off, name="grpo_token_mean") == grpo_token_mean(beta=0.0)
     assert replace(dapo_off, name="no_kl", reduction=SequenceMean()) == no_kl()
     assert replace(grpo_token_mean(), name="grpo", reduction=SequenceMean()) == grpo()
-    bnpo_off = replace(bnpo(**plain), advantage=GroupCentred(), reduction=FixedBudget())
+    bnpo_off = replace(bnpo(**plain), advantage=GroupCentered(), reduction=FixedBudget())
     assert replace(bnpo_off, name="dr_grpo") == dr_grpo()
     assert replace(forward_kl(beta=0.0), name="no_kl") == no_kl()
     assert replace(forward_kl(), name="grpo", anchor=grpo().anchor) == grpo()
@@ -183,7 +183,7 @@ def test_factories_are_documented_and_annotated(name):
         (grpo_token_mean(), ["(1/sum_i |y_i|) sum_i sum_t", "0.05 * k3"]),
     ],
 )
-def test_describe_says_what_is_optimised(method, words):
+def test_describe_says_what_is_optimized(method, words):
     text = method.describe()
     assert [word for word in words if word not in text] == []
 

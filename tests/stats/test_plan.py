@@ -27,7 +27,7 @@ from sage_rlvr.stats.power import detectable
 
 
 def test_published_sizes():
-    """+0.02 at 10 % discordant takes about 1,960 problems, +0.015 at SD 0.01 7 runs an arm with a known SD."""
+    """+0.02 at 10 % discordant takes about 1,960 problems, +0.015 at SD 0.01 7 runs per arm with a known SD."""
     assert problems_needed(0.02, 0.10) == 1963 and math.ceil(0.1 * (2.8 / 0.02) ** 2) == pytest.approx(1960, abs=1)
     assert runs_needed(0.015, 0.01, known=True) == 7
     assert runs_needed(0.015, 0.01) == 10

@@ -56,10 +56,10 @@ def test_the_paired_rule_finds_it_four_times_in_five(name):
     """The real rule (bootstrap interval and sign flips) on data drawn again, shifted by the answer in both directions."""
     gaps = GAPS[name]
     n, shift = len(gaps), 1.001 * detectable_paired(gaps)
-    centred = (gaps - gaps.mean()) * math.sqrt(n / (n - 1))
+    centered = (gaps - gaps.mean()) * math.sqrt(n / (n - 1))
     rng, found = np.random.default_rng(4), {}
     for word, side in (("better", 1), ("worse", -1)):
-        drawn = rng.choice(centred, (150, n)) + side * shift
+        drawn = rng.choice(centered, (150, n)) + side * shift
         found[word] = np.mean([paired(row, np.zeros(n), resamples=300, shares=False).outcome == word for row in drawn])
     assert 0.7 <= min(found.values()) <= 0.9, found  # the harder direction sets the answer
 

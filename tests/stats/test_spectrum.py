@@ -15,13 +15,13 @@ matrices = arrays(float, st.tuples(st.integers(1, 7), st.integers(1, 5)), elemen
 
 
 def test_worked_values():
-    assert effective_rank(np.diag([3.0, 1.0]), centre=False) == pytest.approx(1.754765, abs=1e-6)
-    assert effective_rank(np.eye(4), centre=False) == pytest.approx(4.0)
-    assert effective_rank(np.outer([1, 2, 3], [4, 5]), centre=False) == pytest.approx(1.0)
-    # centred, the two rows of diag(3, 1) are opposite: one direction
+    assert effective_rank(np.diag([3.0, 1.0]), center=False) == pytest.approx(1.754765, abs=1e-6)
+    assert effective_rank(np.eye(4), center=False) == pytest.approx(4.0)
+    assert effective_rank(np.outer([1, 2, 3], [4, 5]), center=False) == pytest.approx(1.0)
+    # centered, the two rows of diag(3, 1) are opposite: one direction
     assert effective_rank(np.diag([3.0, 1.0])) == pytest.approx(1.0)
     assert effective_rank(np.ones((5, 3)) * 0.1) == 0.0 and effective_rank([[1.0, 2.0]]) == 0.0
-    assert effective_rank(np.zeros((2, 2)), centre=False) == 0.0
+    assert effective_rank(np.zeros((2, 2)), center=False) == 0.0
 
 
 @given(matrices, st.integers(0, 2**32 - 1))
@@ -36,8 +36,8 @@ def test_scale_rotation_order_and_bounds(z, seed):
 
 def test_agrees_with_the_smaller_gram_matrix():
     z = np.random.default_rng(0).normal(size=(40, 6))
-    centred = z - z.mean(axis=0)
-    sigma = np.sqrt(np.linalg.eigvalsh(centred.T @ centred))
+    centered = z - z.mean(axis=0)
+    sigma = np.sqrt(np.linalg.eigvalsh(centered.T @ centered))
     shares = sigma / sigma.sum()
     assert effective_rank(z) == pytest.approx(np.exp(-np.sum(shares * np.log(shares))))
 

@@ -236,7 +236,7 @@ def test_a_state_guide_scales_k3_and_cancels_under_k2(case: Case) -> None:
 
 
 class OfTheToken(Banded):
-    """q of the token's own probability alone, unlike `Token`, whose weights are normalised over the whole completion."""
+    """q of the token's own probability alone, unlike `Token`, whose weights are normalized over the whole completion."""
 
     q_min, q_max = 0.1, 10.0
     needs: frozenset[str] = frozenset()
@@ -530,6 +530,6 @@ def test_the_default_lab_on_one_problem() -> None:
     assert result.row("k3", "Branch").guide_norm > 1e-3  # type: ignore[operator]
     assert result.row("k3").cosine < 0.99
     assert result.row("k3").variance_ratio > 3 * result.row("exact forward").variance_ratio  # type: ignore[operator]
-    dose = {dose.guide: dose for dose in result.doses}
-    assert dose["Branch"].active_share > 0.05 > dose[lab.PAPER_BRANCH].active_share
+    strength = {strength.guide: strength for strength in result.strengths}
+    assert strength["Branch"].active_share > 0.05 > strength[lab.PAPER_BRANCH].active_share
     assert all(row.mean_gap is None or row.mean_gap < 6 for row in result.rows)

@@ -1,4 +1,4 @@
-"""The guide lab on a tiny policy: atoms against the enumeration of everything, signals by hand, and the verb's files."""
+"""The guide lab on a tiny policy: atoms against the enumeration of everything, signals by hand, and the command's files."""
 
 from __future__ import annotations
 
@@ -170,23 +170,23 @@ def test_auc_by_hand():
     assert math.isnan(auc(values, np.ones(4, dtype=bool), weight))
 
 
-def test_rows_hold_their_dose_and_lie_below_the_oracle(world, lab):
+def test_rows_hold_their_budget_and_lie_below_the_oracle(world, lab):
     *_, atoms = world
     rows, signals = lab.everything([*choose(FAMILIES, atoms), *fitted(atoms)])
     best = {row.name: row for row in rows if row.kind == "oracle"}
     for row in rows:
-        if row.dose == 0.02 and row.kind != "oracle" and row.variant != "temperature":
+        if row.budget == 0.02 and row.kind != "oracle" and row.variant != "temperature":
             assert row.change["distinct"].value <= best["oracle, distinct"].change["distinct"].value + 1e-6, row.name
             assert row.change["passk"].value <= best["oracle, pass@256"].change["passk"].value + 1e-6, row.name
             assert row.gained - row.lost == pytest.approx(row.change["support"].value)
     assert {row.name for row in signals} >= {"Branch", "Token", "rarity", "fitted, policy"}
-    assert all(row.against for row in rows if row.kind in ("policy", "reference") and row.dose == 0.02)
+    assert all(row.against for row in rows if row.kind in ("policy", "reference") and row.budget == 0.02)
     plain = lab.row(("flat", "policy", "", "1"), [np.zeros(atoms.mask.shape)], 0.02)
-    assert plain is None, "a q of 1 has no dose"
+    assert plain is None, "a q of 1 has no budget"
     assert next(row for row in signals if row.name == "right").auc_right == 1.0
 
 
-def test_scaled_rows_have_their_dose(world, lab):
+def test_scaled_rows_have_their_budget(world, lab):
     *_, atoms = world
     row = lab.row(("surprisal", "policy", "", ""), [atoms.surprisals], 0.02)
     assert row is not None
@@ -200,11 +200,11 @@ def test_too_small_a_lab_is_refused():
 
 @pytest.mark.slow
 def test_the_files_of_the_verb(tmp_path):
-    """The embedded base as its own policy: drift has no dose, everything else is written."""
+    """The embedded base as its own policy: drift has no budget, everything else is written."""
     from sage_rlvr.evaluation.evaluate import resolve
     from sage_rlvr.studies.guides import command as guides
 
-    found = run_guide_lab(resolve("embedded"), problems=10, samples=64, doses=(0.03, 0.1))
+    found = run_guide_lab(resolve("embedded"), problems=10, samples=64, budgets=(0.03, 0.1))
     assert not any(row.name == "drift" for row in found.rows)
     paths = guides.write([found], tmp_path)
     listed = json.loads(paths[0].read_text())[0]

@@ -23,7 +23,7 @@ def score(completion, row):
     return 1.0 if completion.strip() == row["answer"] else 0.5 * (row["answer"][0] in completion)
 
 def as_trl(prompts, completions, answer, **columns):
-    assert columns["colour"] == ["red"]
+    assert columns["color"] == ["red"]
     return [float(text == gold and prompt.endswith(":")) for prompt, text, gold in zip(prompts, completions, answer)]
 
 def raises(completion, row):
@@ -42,7 +42,7 @@ def hangs(completion, row):
 def made(tmp_path: Path) -> Any:
     """made(function, **options) -> a task of three rows that the shipped policy's characters can spell."""
     (tmp_path / "my_rewards.py").write_text(REWARDS)
-    rows = [{"id": f"r{i}", "prompt": f"{i} {i}={2 * i}:", "answer": f"{i}+{i}", "colour": "red"} for i in (1, 2, 3)]
+    rows = [{"id": f"r{i}", "prompt": f"{i} {i}={2 * i}:", "answer": f"{i}+{i}", "color": "red"} for i in (1, 2, 3)]
     (tmp_path / "my.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
 
     def make(function: str = "score", **options: Any) -> RewardTask:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from sage_rlvr.core import Anchor, GroupCentred, GroupNormalised, LeaveOneOut, Method, kl
+from sage_rlvr.core import Anchor, GroupCentered, GroupNormalized, LeaveOneOut, Method, kl
 from sage_rlvr.errors import CancellingGuide, ConfigError
 from sage_rlvr.theory import TokenTree, claims, expected
 from sage_rlvr.theory import optima as closed
@@ -54,7 +54,7 @@ def test_hand_worked_numbers_stand_on_both_sides():
         "eq27/right-mass": (0.965535, 0.952624, 0.710977),
         "eq27/shaped": (0.657168, 0.169246, 0.173586),
         "place/k3-reward": (0.020702, -0.082466, 0.061764),
-        "place/length-artefact": (-0.037406, 0.037406, 0.0, 0.0),
+        "place/length-artifact": (-0.037406, 0.037406, 0.0, 0.0),
     }
     every = named()
     for name, value in wanted.items():
@@ -114,7 +114,7 @@ def _for_lam(ref, rewards, beta, q=None):
         (equations.equations_2_and_4, equations, "reverse_kl_optimum", _hotter, {"eq2/optimum", "eq4/optimum", "eq4/three"}),
         (equations.equations_2_and_4, equations, "reverse_kl_optimum", _without_q, {"eq4/optimum", "eq4/three"}),
         (equations.entropy_bonus, equations, "entropy_optimum", _untempered, {"eq21/optimum", "eq21/three"}),
-        (equations.equation_5, equations, "pseudo_kl", closed.unnormalised_kl, {"eq5/mass", "eq5/sign"}),
+        (equations.equation_5, equations, "pseudo_kl", closed.unnormalized_kl, {"eq5/mass", "eq5/sign"}),
         (equations.equation_8, equations, "pseudo_kl", closed.kl_divergence, {"eq8/decomposition"}),
         (off_target.equation_27, off_target, "forward_kl_optimum", _for_lam, {"eq27/k3", "eq27/exact", "eq27/shaped"}),
         (support._equivalence, support, "reverse_kl_optimum", _without_q, {"4.3/equivalence"}),
@@ -152,7 +152,7 @@ def test_a_reward_without_return_to_go_is_caught(monkeypatch):
 def test_steps_longer_than_said_are_caught(monkeypatch):
     real = lab.train
     trained = tuple(
-        (rate, real(lab.RAGGED, lab.method_of(None, GroupCentred()), lab.table(lab.RAGGED, 6), lab.RAGGED_REWARDS,
+        (rate, real(lab.RAGGED, lab.method_of(None, GroupCentered()), lab.table(lab.RAGGED, 6), lab.RAGGED_REWARDS,
                     rate=60 * rate, steps=20, group=6, seed=0))
         for rate in leash.RATES[:1]
     )  # fmt: skip
@@ -188,7 +188,7 @@ def test_many_bandits_take_the_step_that_the_loop_takes():
     """One step of the vectorised twin, from its own draws, equals plain descent on the loop's objective."""
     probs, rewards = torch.tensor([0.2, 0.5, 0.3]).double(), torch.tensor([1.0, 0.0, 1.0])
     after, draws = lab.many_bandits(probs, rewards, runs=20, rate=0.7, steps=1, group=4, seed=0)
-    tree, method = TokenTree.bandit(3), lab.method_of(None, GroupCentred())
+    tree, method = TokenTree.bandit(3), lab.method_of(None, GroupCentered())
     start = tree.logits_of(probs)
     for run in range(20):
         rows = torch.repeat_interleave(torch.arange(3), draws[run])
@@ -198,14 +198,14 @@ def test_many_bandits_take_the_step_that_the_loop_takes():
 
 
 def test_training_is_a_function_of_its_seed():
-    method = lab.method_of(Anchor(0.05), GroupCentred())
+    method = lab.method_of(Anchor(0.05), GroupCentered())
     arguments = (lab.RAGGED, method, lab.table(lab.RAGGED, 1), lab.RAGGED_REWARDS)
     runs = [lab.train(*arguments, rate=0.3, steps=5, group=4, seed=seed) for seed in (0, 0, 1)]
     assert torch.equal(runs[0].probs, runs[1].probs) and not torch.equal(runs[0].probs, runs[2].probs)
     assert int(runs[0].draws.sum()) == 20 and runs[0].probs.shape == (6, len(lab.RAGGED))
 
 
-@pytest.mark.parametrize("advantage", [GroupNormalised(), GroupCentred(), LeaveOneOut()])
+@pytest.mark.parametrize("advantage", [GroupNormalized(), GroupCentered(), LeaveOneOut()])
 @pytest.mark.parametrize("right", [0.03, 0.5, 0.9])
 def test_kappa_is_the_mean_advantage_of_the_loop(advantage, right):
     """kappa by a binomial sum against `mean_advantages`, which calls the advantage itself on every composition."""
@@ -249,13 +249,13 @@ def test_a_closed_form_with_another_beta_is_another_policy():
 
 def test_the_table_in_markdown():
     row = stationary.StationaryRow(
-        guide="state", estimator="k3", placement="loss", advantage="GroupCentred", reduction="SequenceMean",
+        guide="state", estimator="k3", placement="loss", advantage="GroupCentered", reduction="SequenceMean",
         probs=(0.5, 0.5), right=0.5, to_eq4=0.125, moved=0.25, wanted=0.0625, beta_effective=math.nan,
         to_closed_form=math.nan, steps=3, converged=True,
     )  # fmt: skip
     text = claims.stationary_markdown([row, replace(row, reduction="TokenMean", beta_effective=0.343)]).splitlines()
     assert len(text) == 4 and len({line.count("|") for line in text}) == 1
-    assert "| k3 in the loss | GroupCentred | SequenceMean | 0.500 | 0.125 | 0.250 | 0.062 |  |" in text[2]
+    assert "| k3 in the loss | GroupCentered | SequenceMean | 0.500 | 0.125 | 0.250 | 0.062 |  |" in text[2]
     assert text[3].endswith("| 0.34 |")
 
 
@@ -332,7 +332,7 @@ def test_a_claim_that_compares_nothing_is_refused():
 # ---- what the page says beyond the table of claims
 
 
-def test_an_undrawn_answer_is_lifted_by_the_normalisation_alone():
+def test_an_undrawn_answer_is_lifted_by_the_normalization_alone():
     """Odds .02 : .98 moved to 1 : 1 by zero-sum pushes: sum exp(logits) = 2 sqrt(.02 * .98) = .28, so y stands 3.571-fold."""
     lifted, undrawn, eps = support._lifted_undrawn()
     assert 400 < undrawn < 500
@@ -353,7 +353,7 @@ def test_branch_as_released_moves_nothing_under_k3_and_that_of_the_reference_doe
 def test_under_the_groups_std_beta_never_acts_as_less_than_its_bound(monkeypatch, size):
     """1 / kappa >= sqrt(G) / (G - 1), reached where nearly all answers are right: a lone wrong one has A = -(G-1)/sqrt(G)."""
     monkeypatch.setattr(stationary, "GROUP", size)
-    acts = [1 / stationary.kappa(GroupNormalised(), right) for right in (0.001, 0.02, 0.2, 0.5, 0.8, 0.98, 0.999)]
+    acts = [1 / stationary.kappa(GroupNormalized(), right) for right in (0.001, 0.02, 0.2, 0.5, 0.8, 0.98, 0.999)]
     bound = math.sqrt(size) / (size - 1)
     assert min(acts) > bound and acts[-1] == pytest.approx(bound, rel=0.01)
     if size == 8:

@@ -20,7 +20,7 @@ from sage_rlvr.core import (
     Effect,
     FixedBudget,
     Flat,
-    GroupCentred,
+    GroupCentered,
     Key,
     Method,
     Placebo,
@@ -110,7 +110,7 @@ def test_an_admitted_term_descends_what_its_effect_says(name, estimator, named, 
     assert wanted.norm() > 0.05 and torch.allclose(found, wanted, atol=3e-6)
     plain, _ = measured_gradient(Anchor(**arguments_of(Flat(), estimator, named, placement)), *WHERE)
     assert (gap(found, plain) > 0.01) == anchor.effect.acts
-    method = Method("m", GroupCentred(), Clip(), anchor, FixedBudget(1))
+    method = Method("m", GroupCentered(), Clip(), anchor, FixedBudget(1))
     assert f"expected gradient of the KL term, on-policy: {anchor.effect.text}\n" in method.describe() + "\n"
 
 
@@ -378,7 +378,7 @@ def test_products_with_noise_descend_what_their_effect_says_wherever_they_are_ad
         wanted = claimed_gradient(anchor.effect, *WHERE, q)
         assert ((found - wanted).abs() < 5 * error + 0.004 * wanted.norm()).all(), where
         assert gap(found, wanted) < 0.015, where
-        method = Method("m", GroupCentred(), Clip(), anchor, FixedBudget(1))
+        method = Method("m", GroupCentered(), Clip(), anchor, FixedBudget(1))
         assert f"expected gradient of the KL term, on-policy: {anchor.effect.text}\n" in method.describe() + "\n"
     assert seen == 5
 

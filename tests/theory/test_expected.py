@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 from sage_rlvr.core import (
     Anchor,
-    BetaNormalised,
+    BetaNormalized,
     Branch,
     Clip,
     FixedBudget,
-    GroupCentred,
-    GroupNormalised,
+    GroupCentered,
+    GroupNormalized,
     LeaveOneOut,
     Method,
     Placebo,
@@ -69,7 +69,7 @@ METHODS = {
     "dr_grpo k3_is": dr_grpo(beta=0.3, estimator="k3_is"),
     "rloo": rloo(beta=0.3),
     "dr_grpo in the reward": dr_grpo(beta=0.3, estimator="k1", placement="reward"),
-    "normalised, in the reward": replace(rloo(beta=0.3), advantage=GroupNormalised()),
+    "normalized, in the reward": replace(rloo(beta=0.3), advantage=GroupNormalized()),
     "exact reverse": dr_grpo(beta=0.3, estimator="exact", divergence="reverse"),
     "exact forward": grpo(beta=0.3, estimator="exact", divergence="forward"),
     "exact js": dr_grpo(beta=0.3, estimator="exact", divergence="js"),
@@ -79,7 +79,7 @@ METHODS = {
     "token in the reward": sage(rloo(beta=0.3), STILL_TOKEN),
     "branch under exact js": sage(dr_grpo(beta=0.3, estimator="exact", divergence="js"), Branch(0.8, 0.5)),
     "plan": replace(grpo(beta=0.3), rollout=Mixed()),
-    "plan, centred": replace(dr_grpo(beta=0.3), rollout=Mixed()),
+    "plan, centered": replace(dr_grpo(beta=0.3), rollout=Mixed()),
     "transform": replace(grpo(beta=0.3), reward_transform=Shorter()),
     "transform, in the reward": replace(rloo(beta=0.3), reward_transform=Shorter()),
     "transform and plan": replace(dr_grpo(beta=0.3), reward_transform=Shorter(), rollout=Mixed()),
@@ -197,11 +197,11 @@ def listing_of(rewards: torch.Tensor) -> Listing:
 @settings(max_examples=20, deadline=None)
 @given(st.integers(2, 9), st.floats(0.02, 0.98))
 def test_mean_advantages_by_their_formulas(size, share):
-    """Two actions, P right: RLOO r - P; centred (G - 1) / G of it; their mean over completions is 0."""
+    """Two actions, P right: RLOO r - P; centered (G - 1) / G of it; their mean over completions is 0."""
     tree = TokenTree.bandit(2)
     logits = tree.logits_of(torch.tensor([share, 1 - share], dtype=torch.float64))
     listing = tree.listing(logits, logits, torch.tensor([1.0, 0.0]))
-    for advantage, factor in ((LeaveOneOut(), 1.0), (GroupCentred(), (size - 1) / size)):
+    for advantage, factor in ((LeaveOneOut(), 1.0), (GroupCentered(), (size - 1) / size)):
         method = Method("m", advantage, Clip(), None, FixedBudget(1))
         found, kept = module.mean_advantages(method, listing, size)
         assert found.tolist() == pytest.approx([factor * (1 - share), -factor * share], abs=1e-5)
@@ -213,7 +213,7 @@ def test_mean_advantages_by_their_formulas(size, share):
 
 def test_an_advantage_across_prompts_takes_their_rewards():
     """BNPO beside two other prompts, each of the 4**3 groups as the first prompt of the step."""
-    method = Method("bnpo", BetaNormalised(), Clip(), None, FixedBudget(1))
+    method = Method("bnpo", BetaNormalized(), Clip(), None, FixedBudget(1))
     others = torch.tensor([[1.0, 0.0, 0.0], [1.0, 1.0, 0.0]])
     found = TREE.expected_gradient(method, LOGITS, REF, RIGHT, group_size=3, others=others)
     leaf = LOGITS.clone().requires_grad_(True)

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sage_rlvr.core import pseudo_kl as core_pseudo_kl
-from sage_rlvr.core import unnormalised_kl as core_unnormalised_kl
+from sage_rlvr.core import unnormalized_kl as core_unnormalized_kl
 from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.theory import optima
 
@@ -48,7 +48,7 @@ def test_values_worked_by_hand():
     pi, f, rewards = (0.5, 0.5), (0.2, 0.3), (1.0, 0.0)
     d = math.log(0.5) - 0.5 * (math.log(0.2) + math.log(0.3))
     assert float(optima.pseudo_kl(pi, f)) == near(d, 1e-12)
-    assert float(optima.unnormalised_kl(pi, f)) == near(d - 0.5, 1e-12)
+    assert float(optima.unnormalized_kl(pi, f)) == near(d - 0.5, 1e-12)
     assert float(optima.kl_divergence(pi, f)) == near(d + math.log(0.5), 1e-12)
     assert float(optima.sage_value(pi, f, rewards, 2.0)) == near(0.5 - 2 * d, 1e-12)
     assert float(optima.sage_value(pi, (0.1, 0.3), rewards, 2.0, (2.0, 1.0))) == near(0.5 - 2 * d, 1e-12)
@@ -63,7 +63,7 @@ def test_the_divergences_are_those_of_the_core():
     p, f = (torch.rand(5, generator=generator) + 0.05 for _ in range(2))
     p = p / p.sum()
     assert float(optima.pseudo_kl(p, f)) == near(float(core_pseudo_kl(p.log(), f.log())), 1e-5)
-    assert float(optima.unnormalised_kl(p, f)) == near(float(core_unnormalised_kl(p.log(), f.log())), 1e-5)
+    assert float(optima.unnormalized_kl(p, f)) == near(float(core_unnormalized_kl(p.log(), f.log())), 1e-5)
 
 
 # ---- laws
@@ -71,7 +71,7 @@ def test_the_divergences_are_those_of_the_core():
 
 @st.composite
 def worlds(draw):
-    """(ref, rewards, beta, q, c, other policy) of 2 to 7 completions; ref is not normalised."""
+    """(ref, rewards, beta, q, c, other policy) of 2 to 7 completions; ref is not normalized."""
     size = draw(st.integers(2, 7))
 
     def many(low, high):

@@ -123,14 +123,14 @@ def test_law_1_where_pass_at_k_is_sensitive():
 
 @settings(max_examples=20, deadline=None)
 @given(seed=seeds)
-def test_law_2_the_gain_of_a_small_dose_is_a_correlation(seed):
-    masses, k, dose = made(seed), 4, 1e-8
+def test_law_2_the_gain_of_a_small_budget_is_a_correlation(seed):
+    masses, k, budget = made(seed), 4, 1e-8
     log_q = np.random.default_rng(seed + 1).normal(size=len(masses.mass))
     h = influence(masses, "distinct", k)
-    best = math.sqrt(2 * dose * masses.mean(masses.sums(masses.mass * masses.centred(h) ** 2)))
+    best = math.sqrt(2 * budget * masses.mean(masses.sums(masses.mass * masses.centered(h) ** 2)))
     for values in (log_q, h):
-        after, kl = tilted(masses, scale_for(masses, values, dose) * values)
-        assert masses.mean(kl) == pytest.approx(dose, rel=1e-4)
+        after, kl = tilted(masses, scale_for(masses, values, budget) * values)
+        assert masses.mean(kl) == pytest.approx(budget, rel=1e-4)
         gain = masses.mean(distinct(after, k) - distinct(masses, k))
         assert gain == pytest.approx(best * efficiency(masses, values, h), abs=0.02 * best)
     assert efficiency(masses, h, h) == pytest.approx(1.0)
@@ -147,27 +147,27 @@ def test_law_2_the_regression_is_the_best_combination():
     assert efficiency(masses, both @ fit(masses, both, h), h) == pytest.approx(1.0, abs=1e-4)
 
 
-def test_a_dose_that_no_scale_reaches_is_infinite():
+def test_a_budget_that_no_scale_reaches_is_infinite():
     assert scale_for(made(0), np.zeros(18), 0.01) == math.inf
 
 
 @pytest.mark.parametrize("goal", ["distinct", "pass"])
 @pytest.mark.parametrize("seed", [0, 1])
-def test_the_best_tilt_against_a_general_optimiser(goal, seed):
-    """SLSQP over the softmax of free log q, KL bounded; the oracle must do as well and hold the dose."""
-    masses, k, dose = made(seed, problems=2, each=4), 5, 0.05
+def test_the_best_tilt_against_a_general_optimizer(goal, seed):
+    """SLSQP over the softmax of free log q, KL bounded; the oracle must do as well and hold the KL budget."""
+    masses, k, budget = made(seed, problems=2, each=4), 5, 0.05
     worth = distinct if goal == "distinct" else pass_at
 
     def value(log_q: np.ndarray) -> float:
         return masses.mean(worth(tilted(masses, log_q)[0], k))
 
-    room = {"type": "ineq", "fun": lambda x: dose - masses.mean(tilted(masses, x)[1])}
+    room = {"type": "ineq", "fun": lambda x: budget - masses.mean(tilted(masses, x)[1])}
     tries = [np.random.default_rng(i).normal(scale=0.3, size=8) for i in range(3)]
     settings = {"maxiter": 1000, "ftol": 1e-12}
     found = [minimize(lambda x: -value(x), x, constraints=[room], options=settings) for x in tries]
     wanted = max(-one.fun for one in found if one.success)
-    log_q = best_tilt(masses, goal, k, dose)
-    assert masses.mean(tilted(masses, log_q)[1]) <= dose * (1 + 1e-6)
+    log_q = best_tilt(masses, goal, k, budget)
+    assert masses.mean(tilted(masses, log_q)[1]) <= budget * (1 + 1e-6)
     assert value(log_q) == pytest.approx(wanted, abs=1e-7)
 
 
@@ -191,22 +191,22 @@ def projected(pi: np.ndarray, held: list[int], eps: float) -> float:
     return float(found.fun)
 
 
-@pytest.mark.parametrize("dose", [0.01, 0.05, 0.2])
-def test_the_best_support_against_every_choice(dose):
-    """One problem, all sets of right completions: the largest that can be held above eps at the dose."""
+@pytest.mark.parametrize("budget", [0.01, 0.05, 0.2])
+def test_the_best_support_against_every_choice(budget):
+    """One problem, all sets of right completions: the largest that can be held above eps at the KL budget."""
     pi, eps = np.array([0.02, 0.05, 0.15, 0.08, 0.7]), 0.1
     right = [True, True, True, True, False]
     masses = one(pi.tolist(), right)
-    most = max(n for n in range(5) for held in combinations(range(4), n) if projected(pi, list(held), eps) <= dose)
-    found = best_support(masses, eps, dose)
+    most = max(n for n in range(5) for held in combinations(range(4), n) if projected(pi, list(held), eps) <= budget)
+    found = best_support(masses, eps, budget)
     after, kl = tilted(masses, found.log_q)
     above = (after.mass > eps) & masses.right
     assert above.sum() == most == 1 + found.gained <= 1 + found.bound
-    assert kl[0] == pytest.approx(found.dose) and found.dose <= dose
+    assert kl[0] == pytest.approx(found.budget) and found.budget <= budget
     assert np.array_equal(found.chosen, above & (pi <= eps))
 
 
-def test_the_supports_dose_is_shared_between_problems():
+def test_the_supports_budget_is_shared_between_problems():
     """The cheap completion of the second problem is bought before the dear one of the first."""
     mass = np.array([0.001, 0.999, 0.095, 0.905])
     masses = Masses(np.array([0, 0, 1, 1]), np.array([True, False, True, False]), mass, np.ones(2))

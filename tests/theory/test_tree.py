@@ -20,7 +20,7 @@ seeds = st.integers(0, 2**31 - 1)
 
 
 def random_tree(seed: int) -> TokenTree:
-    """Ragged: up to 4 tokens a state, up to 4 deep, tokens with gaps, completions in any order."""
+    """Ragged: up to 4 tokens per state, up to 4 deep, tokens with gaps, completions in any order."""
     drawn = torch.Generator().manual_seed(seed)
 
     def pick(low: int, high: int) -> int:
@@ -193,7 +193,7 @@ def differences(value, logits: torch.Tensor, allowed: torch.Tensor, step: float 
 
 @settings(max_examples=6, deadline=None)
 @given(seed=seeds)
-def test_rloo_is_the_gradient_of_the_kl_regularised_reward(seed):
+def test_rloo_is_the_gradient_of_the_kl_regularized_reward(seed):
     """-E[R] + beta KL(pi || pi_ref) over whole completions, with nothing held fixed: a scalar with a gradient."""
     tree, beta = random_tree(seed), 0.3
     logits, ref, rewards = random_logits(tree, seed), random_logits(tree, seed + 1), some_right(tree, seed)
@@ -272,7 +272,7 @@ def test_thousands_of_leaves_come_to_rest(name, depth):
 @settings(max_examples=4, deadline=None)
 @given(seed=seeds)
 def test_rloo_rests_at_equation_2_on_any_tree(beta, seed):
-    """pi_ref exp(R / beta) normalised, beta from the harmless to the stiff; a residual r leaves r / beta in log pi."""
+    """pi_ref exp(R / beta) normalized, beta from the harmless to the stiff; a residual r leaves r / beta in log pi."""
     tree = random_tree(seed)
     ref, rewards = random_logits(tree, seed, 2.0), some_right(tree, seed)
     wanted = torch.softmax(tree.logps(ref).sum(1) + rewards / beta, 0)
@@ -283,7 +283,7 @@ def test_rloo_rests_at_equation_2_on_any_tree(beta, seed):
 @pytest.mark.parametrize("rare", [1e-3, 1e-9, 1e-20])
 @pytest.mark.parametrize("beta", [0.05, 0.01])
 def test_a_right_answer_that_the_reference_hardly_has_is_found(rare, beta):
-    """Forward KL with centred rewards, G = 8: 7/8 of the reward. With c = beta 8/7 the share P of right answers solves
+    """Forward KL with centered rewards, G = 8: 7/8 of the reward. With c = beta 8/7 the share P of right answers solves
     P (1 - P) = c (P - rare): P ~ 1 - c. A residual that weighs by probability alone would call the reference at rest."""
     tree, rewards = TokenTree.bandit(3), torch.tensor([1.0, 0.0, 0.0])
     ref = tree.logits_of(torch.tensor([rare, 0.4, 0.6 - rare], dtype=torch.float64))

@@ -227,8 +227,8 @@ def test_the_gradient_is_that_of_the_kept_groups(make: Make) -> None:
     drawn = draw_groups(loop, 0)
     groups = drawn.groups
     assert drawn.refills > 0 and not drawn.kept.all()
-    centred = groups.rewards - groups.rewards.mean(1, keepdim=True)
-    advantages = (centred / (groups.rewards.std(1, keepdim=True) + 1e-4)).flatten()
+    centered = groups.rewards - groups.rewards.mean(1, keepdim=True)
+    advantages = (centered / (groups.rewards.std(1, keepdim=True) + 1e-4)).flatten()
     completions, loss = rows(groups), torch.zeros(())
     for i, completion in enumerate(completions):
         prompt = groups.prompts[i // 4]

@@ -305,7 +305,7 @@ def test_bytes_that_are_no_text_name_their_file(tmp_path: Path):
         made(tmp_path / "rows.jsonl")
 
 
-def test_a_path_that_is_not_there_names_its_neighbour(write: Any, tmp_path: Path):
+def test_a_path_that_is_not_there_names_its_neighbor(write: Any, tmp_path: Path):
     write([{"problem": "1+1?", "answer": "2"}], "train.jsonl")
     with pytest.raises(ConfigError, match=r"did you mean .*train\.jsonl"):
         made(tmp_path / "trian.jsonl")

@@ -34,7 +34,7 @@ from sage_rlvr.core import (
     objective,
     shape,
 )
-from sage_rlvr.core.advantages import GroupNormalised, LeaveOneOut
+from sage_rlvr.core.advantages import GroupNormalized, LeaveOneOut
 from sage_rlvr.core.dynamic_sampling import DynamicSampling
 from sage_rlvr.core.guides import Branch, Token
 from sage_rlvr.core.reductions import FixedBudget, SequenceMean
@@ -109,7 +109,7 @@ REPLAYED: dict[str, Method] = {
     "dr_grpo, kept groups": replace(dr_grpo(beta=0.3), rollout=DynamicSampling(0)),
     "bnpo, kept groups": replace(bnpo(beta=0.3), rollout=DynamicSampling(0)),
     "another advantage": replace(grpo(beta=0.3), advantage=Ranks()),
-    "another eps": replace(grpo(beta=0.3), advantage=GroupNormalised(0.5)),
+    "another eps": replace(grpo(beta=0.3), advantage=GroupNormalized(0.5)),
     "another length": replace(dr_grpo(beta=0.3), reduction=FixedBudget(7)),
 }
 
@@ -283,7 +283,7 @@ def lively(prompts: list[str], completions: list[str], **_: object) -> list[floa
 
 
 def test_what_stays_dropped_is_out_of_the_loss(tiny_policy: Path, tmp_path: Path):
-    """Without refills: masks, the normaliser, and the loop's metrics, by hand."""
+    """Without refills: masks, the normalizer, and the loop's metrics, by hand."""
     method = dapo(beta=0.3, max_refills=0)
     trainer = trained(method, tiny_policy, tmp_path, "accumulated", reward_funcs=lively, max_steps=6)
     shares = []
@@ -433,7 +433,7 @@ def test_refill_prompts_come_from_all_data_before_any_comes_twice():
 
 
 def test_refills_split_evenly_over_the_ranks():
-    """One group of three missing, two ranks: two groups are drawn, one a rank; of groups of four one is enough."""
+    """One group of three missing, two ranks: two groups are drawn, one per rank; of groups of four one is enough."""
     for size, rows in ((3, [["0"] * 3, ["1"] * 3]), (4, [["0"] * 2, ["0"] * 2])):
         for rank in (0, 1):
             accelerator = SimpleNamespace(num_processes=2, process_index=rank)

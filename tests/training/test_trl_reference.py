@@ -409,7 +409,7 @@ def test_a_resume_with_another_objective_is_refused(tiny_policy: Path, tmp_path:
     run("guide", guide=GUIDE).train()
     shaped = str(tmp_path / "guide" / "out" / "checkpoint-1")
     refused(run("flat", guide=Flat()), shaped, r"guide=Branch\(ratio=0.3.*guide=Flat\(")
-    refused(run("priced", method=method), shaped, r"guide=Branch.*method grpo: minimise")
+    refused(run("priced", method=method), shaped, r"guide=Branch.*method grpo: minimize")
     run("again", guide=GUIDE).train(resume_from_checkpoint=shaped)
     run("method", method=method).train()
     refused(

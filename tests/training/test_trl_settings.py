@@ -86,7 +86,7 @@ def test_what_the_recipe_owns_is_refused_with_its_place(key: str):
 
 
 def test_steps_of_a_reference_are_rollouts_in_a_recipe_and_updates_on_trl():
-    """Two updates a rollout: after rollout 2 the reference is the policy after TRL's step 4, as on the loop engine."""
+    """Two updates per rollout: after rollout 2 the reference is the policy after TRL's step 4, as on the loop engine."""
     method: dict[str, Any] = {"name": "grpo", "beta": 0.05}
     twice = {"minibatches": 2}
     found = method_of(config(method=method | {"source": "snapshot@2"}, updates=twice))

@@ -140,12 +140,12 @@ def schema_of(tree: Mapping[str, Any]) -> type[TrainConfig] | type[FinetuneConfi
     return FinetuneConfig if tuned else SftConfig
 
 
-def check_verb(recipe: Path, tree: Mapping[str, Any], verb: str) -> None:
-    """ConfigError where the recipe's tree is plainly one of the other verb, `train` or `sft`, with the command for it."""
+def check_command(recipe: Path, tree: Mapping[str, Any], command: str) -> None:
+    """ConfigError where the recipe's tree is plainly one of the other command, `train` or `sft`, with the command for it."""
     kind = "train" if {"method", "rollout"} & set(tree) else "sft"
     schema = schema_of(tree)
     own = {f.name for f in fields(schema)} - {f.name for f in fields(TrainConfig)}
-    if kind != verb and (kind == "train" or own & set(tree)):  # else a recipe for RL that lacks its method
+    if kind != command and (kind == "train" or own & set(tree)):  # else a recipe for RL that lacks its method
         what = "an RL" if kind == "train" else "an SFT"
         raise ConfigError(f"{recipe}: this is {what} recipe; run it with: {suggest(kind, recipe)}")
 
@@ -172,9 +172,9 @@ def import_recipes(source: Path, out: Path | None, plain: bool) -> tuple[list[st
 
     marks = {"method", "rollout", "engine", "checkpoint", "world"} & set(tree := load(source))
     if marks and not {"rl", "sage", "sft", "train_dataset"} & set(tree):
-        verb = "train" if {"method", "rollout"} & marks else "sft"
+        command = "train" if {"method", "rollout"} & marks else "sft"
         raise ConfigError(
-            f"{source}: already a recipe of this package ({', '.join(sorted(marks))}); run it with: {suggest(verb, source)}"
+            f"{source}: already a recipe of this package ({', '.join(sorted(marks))}); run it with: {suggest(command, source)}"
         )
     stem = source.stem if out is None else out.stem
     found = import_config(source, sft_run=f"runs/{stem}-sft", plain=plain)

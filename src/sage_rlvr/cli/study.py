@@ -84,8 +84,8 @@ class Guides(Command):
     """Completions drawn a problem, for the wrong ones; the right ones are listed."""
     draw: Literal["law", "census"] = "law"
     """law: independent draws from the world's own law; census: all problems of a split equally likely, none twice."""
-    doses: tuple[float, ...] = (0.01, 0.03, 0.1, 0.3)
-    """KL(policy with the guide || policy), nats a completion."""
+    budgets: tuple[float, ...] = (0.01, 0.03, 0.1, 0.3)
+    """KL(policy with the guide || policy), nats per completion."""
     seed: int = 1
     """Of the problems and of the draws."""
     out: Path = RUNS / "guides"
@@ -101,7 +101,7 @@ class Guides(Command):
         if self.docs is not None and not (self.docs / "results" / "guides.md").is_file():
             raise ConfigError(f"--docs {self.docs}: there is no results/guides.md; name the repository's docs/")
         one_thread()
-        options = {name: getattr(self, name) for name in ("problems", "samples", "draw", "doses", "seed")}
+        options = {name: getattr(self, name) for name in ("problems", "samples", "draw", "budgets", "seed")}
         results = [run_guide_lab(target_of(name, None), progress=session.note, **options) for name in self.policy]
         for result in results:
             for name, table in guides.tables(result).items():

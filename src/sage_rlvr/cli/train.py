@@ -62,10 +62,10 @@ class Train(FromRecipe):
 
     def execute(self, session: Session) -> int:
         """Train, or say what a dry run says."""
-        from sage_rlvr.cli.recipes import check_verb
+        from sage_rlvr.cli.recipes import check_command
         from sage_rlvr.config import TrainConfig, load, load_config
 
-        check_verb(self.recipe, load(self.recipe, self.edits(session)), "train")
+        check_command(self.recipe, load(self.recipe, self.edits(session)), "train")
         config = load_config(TrainConfig, self.recipe, self.edits(session))
         return _say_dry(config, session) if self.is_dry(session) else self._train(config, session)
 
@@ -108,10 +108,10 @@ class Sft(FromRecipe):
 
     def execute(self, session: Session) -> int:
         """Train, or say what a dry run says."""
-        from sage_rlvr.cli.recipes import check_verb, schema_of
+        from sage_rlvr.cli.recipes import check_command, schema_of
         from sage_rlvr.config import FinetuneConfig, SftConfig, load, load_config
 
-        check_verb(self.recipe, tree := load(self.recipe, self.edits(session)), "sft")
+        check_command(self.recipe, tree := load(self.recipe, self.edits(session)), "sft")
         schema = FinetuneConfig if schema_of(tree) is FinetuneConfig else SftConfig
         config = load_config(schema, self.recipe, self.edits(session))
         if self.is_dry(session):

@@ -1,6 +1,9 @@
 """The arithmetic of RLVR methods on tensors: parts, the methods made of them, and nothing that trains or samples."""
 
-from sage_rlvr.core.advantages import ADVANTAGES, Advantage, BetaNormalised, GroupCentred, GroupNormalised, LeaveOneOut
+import warnings
+from typing import TYPE_CHECKING
+
+from sage_rlvr.core.advantages import ADVANTAGES, Advantage, BetaNormalized, GroupCentered, GroupNormalized, LeaveOneOut
 from sage_rlvr.core.anchor import Anchor, anchor_logps, anchor_metrics, effective_gradient
 from sage_rlvr.core.divergences import (
     DIVERGENCES,
@@ -9,7 +12,7 @@ from sage_rlvr.core.divergences import (
     forward_kl,
     js_divergence,
     pseudo_kl,
-    unnormalised_kl,
+    unnormalized_kl,
 )
 from sage_rlvr.core.dynamic_sampling import ROLLOUT_PLANS, DynamicSampling, RolloutPlan
 from sage_rlvr.core.effect import Effect, effect_of
@@ -48,7 +51,7 @@ __all__ = [
     "Anchor",
     "Banded",
     "Batch",
-    "BetaNormalised",
+    "BetaNormalized",
     "Branch",
     "Clip",
     "Compose",
@@ -60,8 +63,8 @@ __all__ = [
     "Estimator",
     "FixedBudget",
     "Flat",
-    "GroupCentred",
-    "GroupNormalised",
+    "GroupCentered",
+    "GroupNormalized",
     "Guide",
     "Key",
     "LeaveOneOut",
@@ -101,5 +104,22 @@ __all__ = [
     "return_to_go",
     "shape",
     "straight_through",
-    "unnormalised_kl",
+    "unnormalized_kl",
 ]
+
+_SPELLED = {
+    "BetaNormalised": "BetaNormalized",
+    "GroupCentred": "GroupCentered",
+    "GroupNormalised": "GroupNormalized",
+    "unnormalised_kl": "unnormalized_kl",
+}
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> object:
+        """A name in the spelling of version 0.1, with a warning; it goes with version 0.3."""
+        if name not in _SPELLED:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        new = _SPELLED[name]
+        warnings.warn(f"{name} is spelled {new} now; the old name goes with version 0.3", DeprecationWarning, stacklevel=2)
+        return globals()[new]

@@ -36,10 +36,10 @@ class Advantage(Protocol):
 ADVANTAGES: Registry[type] = Registry("advantage")
 
 
-def _centred(rewards: Groups, smallest_group: int, who: str) -> Groups:
+def _centered(rewards: Groups, smallest_group: int, who: str) -> Groups:
     """Rewards minus their group mean; exactly 0 in a group whose rewards are all equal."""
     if rewards.dim() != 2:
-        raise DataError(f"{who}: rewards have shape {tuple(rewards.shape)}; give (prompts, completions a prompt).")
+        raise DataError(f"{who}: rewards have shape {tuple(rewards.shape)}; give (prompts, completions per prompt).")
     if rewards.shape[1] < smallest_group:
         raise DataError(f"{who}: group_size is {rewards.shape[1]}; it needs at least {smallest_group} a prompt.")
     values = rewards.detach().float()
@@ -49,7 +49,7 @@ def _centred(rewards: Groups, smallest_group: int, who: str) -> Groups:
 
 @ADVANTAGES.register
 @dataclass(frozen=True)
-class GroupNormalised:
+class GroupNormalized:
     """(r - mean) / (std + eps), std with G - 1 in the denominator (GRPO, arXiv 2402.03300, as TRL computes it)."""
 
     eps: float = 1e-4
@@ -60,23 +60,23 @@ class GroupNormalised:
 
     def __post_init__(self) -> None:
         if not self.eps > 0:
-            raise ConfigError(f"GroupNormalised: eps = {self.eps!r} must be positive; the paper's scale is 1e-4.")
+            raise ConfigError(f"GroupNormalized: eps = {self.eps!r} must be positive; the paper's scale is 1e-4.")
 
     def __call__(self, rewards: Groups) -> Groups:
-        centred = _centred(rewards, 2, "GroupNormalised")
-        return centred / (rewards.detach().float().std(dim=1, keepdim=True) + self.eps)
+        centered = _centered(rewards, 2, "GroupNormalized")
+        return centered / (rewards.detach().float().std(dim=1, keepdim=True) + self.eps)
 
 
 @ADVANTAGES.register
 @dataclass(frozen=True)
-class GroupCentred:
+class GroupCentered:
     """r - mean (Dr. GRPO, arXiv 2503.20783): no division by the group's std."""
 
     equation: ClassVar[str] = "r - mean_group r"
     ascends: ClassVar[str] = "(G-1)/G grad E[r], the same for every prompt"
 
     def __call__(self, rewards: Groups) -> Groups:
-        return _centred(rewards, 1, "GroupCentred")
+        return _centered(rewards, 1, "GroupCentered")
 
 
 @ADVANTAGES.register
@@ -88,8 +88,8 @@ class LeaveOneOut:
     ascends: ClassVar[str] = "grad E[r], the same for every prompt"
 
     def __call__(self, rewards: Groups) -> Groups:
-        centred = _centred(rewards, 2, "LeaveOneOut")
-        return centred * (rewards.shape[1] / (rewards.shape[1] - 1))
+        centered = _centered(rewards, 2, "LeaveOneOut")
+        return centered * (rewards.shape[1] / (rewards.shape[1] - 1))
 
 
 LARGEST_WEIGHT = 1e6
@@ -97,11 +97,11 @@ LARGEST_WEIGHT = 1e6
 
 @ADVANTAGES.register
 @dataclass(frozen=True)
-class BetaNormalised:
+class BetaNormalized:
     """(r - p) / f_N(p), p the group's mean of 0/1 rewards, f_N the density of Beta(alpha, beta) (BNPO, arXiv 2506.02864).
 
     alpha = max(1, 1 + a/3) and beta = max(1, 1 + b/3), where Beta(a, b) has the mean and the unbiased variance of p over
-    the prompts of the step: of all Beta densities the one that minimises E_{p ~ Beta(a, b)}[p (1 - p) / f_N(p)^2], the
+    the prompts of the step: of all Beta densities the one that minimizes E_{p ~ Beta(a, b)}[p (1 - p) / f_N(p)^2], the
     variance of the gradient in the paper's model. 1/f_N is held in [0, 1e6]; a group with p = 0 or 1 gets exactly 0.
 
     Where the batch is too small for that: with one prompt there is no variance and every weight is 1 (as the authors'
@@ -122,12 +122,12 @@ class BetaNormalised:
     couples_prompts: ClassVar[bool] = True
 
     def __call__(self, rewards: Groups) -> Groups:
-        centred = _centred(rewards, 2, "BetaNormalised")
-        return centred * self.weights(rewards)[:, None]
+        centered = _centered(rewards, 2, "BetaNormalized")
+        return centered * self.weights(rewards)[:, None]
 
     def weights(self, rewards: Groups) -> Float[Tensor, " P"]:
         """1 / f_N(p) of each prompt, float32; 1 for p = 0 and p = 1, whose advantages are 0 whatever the weight."""
-        _require_binary(rewards, "BetaNormalised")
+        _require_binary(rewards, "BetaNormalized")
         shares = rewards.detach().to(widest_float(rewards.device)).mean(dim=1)
         alpha, beta = beta_parameters(shares, rewards.shape[1])
         log_beta = math.lgamma(alpha) + math.lgamma(beta) - math.lgamma(alpha + beta)
@@ -139,7 +139,7 @@ class BetaNormalised:
 def beta_parameters(shares: Float[Tensor, " P"], group_size: int) -> tuple[float, float]:
     """(alpha, beta) of BNPO's f_N from the share of right completions of each prompt, each at least 1; (1, 1) is f_N = 1.
 
-    See `BetaNormalised` for the formula and for what happens in small batches.
+    See `BetaNormalized` for the formula and for what happens in small batches.
     """
     prompts = shares.numel()
     mean = float(shares.mean())
@@ -158,5 +158,5 @@ def _require_binary(rewards: Groups, who: str) -> None:
         raise DataError(
             f"{who}: the reward of prompt {prompt}, completion {member} is {float(rewards[prompt, member]):g}; the mean of "
             "a group is read as its share of right completions, so rewards must be 0 or 1: drop the reward transform, or "
-            "use GroupNormalised or GroupCentred, which take any reward."
+            "use GroupNormalized or GroupCentered, which take any reward."
         )

@@ -158,7 +158,7 @@ class Anchor:
             _check_cancellation(factors(self.guide), self.estimator)
 
     def beta_at(self, step: int, total_steps: int) -> float:
-        """beta at an optimiser step; ConfigError when a schedule goes below 0 there."""
+        """beta at an optimizer step; ConfigError when a schedule goes below 0 there."""
         value = as_schedule(self.beta)(step, total_steps)
         if not 0 <= value < math.inf:
             raise ConfigError(f"Anchor: beta is {value} at step {step} of {total_steps}; keep its schedule at >= 0.")
@@ -229,7 +229,7 @@ def _check_cancellation(parts: tuple[Guide, ...], estimator: str) -> None:
         if _named(lost, "batch"):
             sees += ", but for the drawn token's share in a statistic of the whole batch, O(1/B) of B rows"
         raise CancellingGuide(
-            f"{names} cancels, up to a 1/|y| artefact under sequence_mean: its q is {sees}, and {estimator} in the loss has "
+            f"{names} cancels, up to a 1/|y| artifact under sequence_mean: its q is {sees}, and {estimator} in the loss has "
             "the expected gradient E[(log pi - log ref - log q) grad log pi], in which a constant of the state multiplies "
             "E[grad log pi] = 0. Use estimator='k3', where q scales the pull, or placement='reward' with estimator='k1', "
             "where log q is a bonus for reaching the state."
@@ -241,14 +241,14 @@ def _check_cancellation(parts: tuple[Guide, ...], estimator: str) -> None:
         )
     if unbiased and state:
         _warn(
-            f"{state} under {estimator} in the loss cancels in the expected gradient, up to a 1/|y| artefact under "
+            f"{state} under {estimator} in the loss cancels in the expected gradient, up to a 1/|y| artifact under "
             "sequence_mean, and only the other factors of the product act; use estimator='k3' or placement='reward', "
             "or leave it out."
         )
     if unbiased and batch:
         _warn(
             f"{batch} under {estimator} in the loss: what q takes from the batch, and not from the sampled token, "
-            "cancels in the expected gradient of large batches, up to a 1/|y| artefact under sequence_mean; use "
+            "cancels in the expected gradient of large batches, up to a 1/|y| artifact under sequence_mean; use "
             "estimator='k3' or placement='reward' if it should act."
         )
 

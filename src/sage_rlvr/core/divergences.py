@@ -1,7 +1,7 @@
 """Exact divergences between full distributions over the next token: sums over the vocabulary, nothing sampled.
 
 Arguments are log-probabilities (..., V): `log_probs` of the policy in the graph, `anchor_log_probs` of the anchor f,
-never in the graph. f = q ref may be unnormalised; it is a measure with f(v) >= 0. Results are (...,), nats, float32.
+never in the graph. f = q ref may be unnormalized; it is a measure with f(v) >= 0. Results are (...,), nats, float32.
 An impossible token has -inf in both and adds 0. With u = p / f each is a sum of f times a function of u that is 0 and
 flat at u = 1, so p = f has value 0 and gradient 0, bit for bit (Csiszar's f-divergences; the generators are those of
 DPH-RL, arXiv 2509.07430). Elsewhere "never negative" holds up to rounding, about 1e-7. `pseudo_kl`, Eq. (5) of SAGE,
@@ -42,10 +42,10 @@ def pseudo_kl(log_probs: LogProbs, anchor_log_probs: LogProbs) -> Values:
     return (log_p.exp() * (log_p - log_f)).sum(-1)
 
 
-def unnormalised_kl(log_probs: LogProbs, anchor_log_probs: LogProbs) -> Values:
+def unnormalized_kl(log_probs: LogProbs, anchor_log_probs: LogProbs) -> Values:
     """sum_v [ p log(p / f) - p + f ]: the KL of two measures, never negative, 0 only at p = f.
 
-    *its gradient descends* what that of `pseudo_kl` does while p is normalised: the two then differ by sum f - 1, which
+    *its gradient descends* what that of `pseudo_kl` does while p is normalized: the two then differ by sum f - 1, which
     does not move with p. k3 estimates this one. *assumes* f > 0 where p > 0.
     """
     log_p, log_f = _pair(log_probs, anchor_log_probs)
@@ -56,7 +56,7 @@ def unnormalised_kl(log_probs: LogProbs, anchor_log_probs: LogProbs) -> Values:
 def forward_kl(log_probs: LogProbs, anchor_log_probs: LogProbs) -> Values:
     """sum_v [ f log(f / p) - f + p ]: KL(f || p) of measures, never negative.
 
-    *its gradient descends* the forward KL to f: on the logits it is (sum f) p - f, which is p - f for a normalised f;
+    *its gradient descends* the forward KL to f: on the logits it is (sum f) p - f, which is p - f for a normalized f;
     a factor of f that is the same for all v scales the pull and does not move its target. *assumes* p > 0 where f > 0.
     """
     log_p, log_f = _pair(log_probs, anchor_log_probs)
@@ -65,7 +65,7 @@ def forward_kl(log_probs: LogProbs, anchor_log_probs: LogProbs) -> Values:
 
 
 def js_divergence(log_probs: LogProbs, anchor_log_probs: LogProbs) -> Values:
-    """sum_v [ p log p + f log f - (p + f) log((p + f) / 2) ] = 2 JS(p, f), in [0, 2 log 2] for a normalised f.
+    """sum_v [ p log p + f log f - (p + f) log((p + f) / 2) ] = 2 JS(p, f), in [0, 2 log 2] for a normalized f.
 
     *its gradient descends* 2 JS(p, f): sum_v log(2p / (p + f)) grad p, bounded however small p is. *assumes* nothing
     about supports. A factor of f that is the same for all v does not drop out of the gradient and does not scale it.
@@ -110,7 +110,7 @@ def _alpha_gap(log_small: LogProbs, log_large: LogProbs, power: float) -> LogPro
 
 
 _PLAIN: dict[str, Callable[[LogProbs, LogProbs], Values]] = {
-    "reverse": unnormalised_kl,
+    "reverse": unnormalized_kl,
     "forward": forward_kl,
     "js": js_divergence,
 }

@@ -67,6 +67,6 @@ class DynamicSampling:
         """(P,) true where the rewards of a group are not all equal."""
         if rewards.dim() != 2:
             raise DataError(
-                f"DynamicSampling: rewards have shape {tuple(rewards.shape)}; give (prompts, completions a prompt)."
+                f"DynamicSampling: rewards have shape {tuple(rewards.shape)}; give (prompts, completions per prompt)."
             )
         return rewards.amax(dim=1) != rewards.amin(dim=1)

@@ -44,7 +44,7 @@ class Effect:
     `Token`, whose weights are scaled within the row; over the batches that hold the state, for a guide of the batch. It is
     the mean of q where q multiplies (forward; of q**alpha under alpha), that of log q where log q is added (reverse,
     sequence), and that of the divergence under js. A guide of the batch is taken to see the drawn token as one of the
-    batch's alone. What q then has of it, the roles of "batch" leave out: O(1/B) of the gradient, B rows a batch, for a mean
+    batch's alone. What q then has of it, the roles of "batch" leave out: O(1/B) of the gradient, B rows per batch, for a mean
     over the batch such as `Placebo`'s (more slowly for a percentile of few different entropies), and 0 under exact sums.
     """
 
@@ -121,7 +121,7 @@ def _sequence(effect: Effect) -> str:
     text = f"grad [KL(pi || pi_ref) - E_pi sum_t {log_q}]" if paid else "grad KL(pi || pi_ref)"
     text += " over whole sequences, by return-to-go"
     reached = " and ".join(f"{kind}s" for kind in ("token", "state") if effect.role(kind) == "bonus")
-    text += f"; log q is a bonus for reaching the {reached} that q favours" if reached else ""
+    text += f"; log q is a bonus for reaching the {reached} that q favors" if reached else ""
     if effect.role("batch") == "bonus":
         text += "; the q that comes from a large batch pays E[log q | s] for each token"
     if effect.role("nothing") == "drift":

@@ -23,7 +23,7 @@ def _signed(value: int) -> int:
 
 
 def _mix_int(x: int) -> int:
-    """The finaliser of splitmix64 (Steele, Lea & Flood 2014) on a Python integer."""
+    """The finalizer of splitmix64 (Steele, Lea & Flood 2014) on a Python integer."""
     x &= _U64
     x = ((x ^ (x >> 30)) * _MUL_A) & _U64
     x = ((x ^ (x >> 27)) * _MUL_B) & _U64
@@ -31,7 +31,7 @@ def _mix_int(x: int) -> int:
 
 
 def _mix(x: Tensor) -> Tensor:
-    """The same finaliser on an int64 tensor; shifts are made logical by a mask, products wrap."""
+    """The same finalizer on an int64 tensor; shifts are made logical by a mask, products wrap."""
     x = (x ^ _shift(x, 30)) * _signed(_MUL_A)
     x = (x ^ _shift(x, 27)) * _signed(_MUL_B)
     return x ^ _shift(x, 31)
@@ -65,7 +65,7 @@ class Key:
 
     Two calls with equal arguments give equal numbers on every device, whatever happened in between; a row keeps its
     numbers when the batch is shuffled, padded, split into micro-batches or spread over ranks. Every method takes the
-    optimiser `step`, the `name` of the use, and the addresses of the numbers.
+    optimizer `step`, the `name` of the use, and the addresses of the numbers.
     """
 
     seed: int

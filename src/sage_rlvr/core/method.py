@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from sage_rlvr.core.advantages import Advantage, BetaNormalised, GroupCentred, GroupNormalised
+from sage_rlvr.core.advantages import Advantage, BetaNormalized, GroupCentered, GroupNormalized
 from sage_rlvr.core.anchor import Anchor, anchor_logps, anchor_metrics, length_note
 from sage_rlvr.core.divergences import divergence
 from sage_rlvr.core.dynamic_sampling import RolloutPlan
@@ -75,7 +75,7 @@ class Method:
         return found | {"ref_logps"} if "ref_entropies" in found else found
 
     def describe(self) -> str:
-        """The objective that is really optimised, values filled in, and the expected gradient of its KL term."""
+        """The objective that is really optimized, values filled in, and the expected gradient of its KL term."""
         return _describe(self)
 
 
@@ -144,7 +144,7 @@ def _need(signals: Signals | None, who: str) -> Signals:
 
 
 def _takes_group_mean(advantage: Advantage) -> bool:
-    return isinstance(advantage, GroupCentred | GroupNormalised | BetaNormalised)
+    return isinstance(advantage, GroupCentered | GroupNormalized | BetaNormalized)
 
 
 def return_to_go(signals: Signals, log_q: PerToken | None) -> PerToken:
@@ -177,14 +177,14 @@ def reward_penalty(signals: Signals, log_q: PerToken | None, group_size: int, sh
     to_go = return_to_go(signals, log_q)
     grouped, counted = (part.reshape(-1, group_size, part.shape[1]) for part in (to_go, signals.mask))
     others = (counted.sum(1, keepdim=True) - 1).clamp(min=1)
-    centred = grouped - (grouped.sum(1, keepdim=True) - grouped) / others
-    return torch.where(counted, share * centred, 0.0).reshape(to_go.shape)
+    centered = grouped - (grouped.sum(1, keepdim=True) - grouped) / others
+    return torch.where(counted, share * centered, 0.0).reshape(to_go.shape)
 
 
 def objective(
     method: Method, batch: Batch, step: int, total_steps: int, budget: float | None = None
 ) -> tuple[Float[Tensor, ""], dict[str, float]]:
-    """The scalar to minimise and its metrics (Python floats, family/name).
+    """The scalar to minimize and its metrics (Python floats, family/name).
 
     `budget` is `method.reduction.budget(...)` of the whole update, so that micro-batches add up; None = this batch
     alone. With beta = 0 or without an anchor `ref_logps` and `log_q` are never read. `batch.weights` act on the loss, not
@@ -255,7 +255,7 @@ def _describe(method: Method) -> str:
             scale = "(G-1)/G * " if _takes_group_mean(method.advantage) else ""
             penalty = f" - {beta} * {scale}(K_t - mean_others K_t),  K_t = sum_(s>=t) [ log pi_old - log({reference}) ]"
     advantage = method.advantage.equation if method.token_weight is None else f"w_t * [{method.advantage.equation}]"
-    lines = [f"{method.name}: minimise", f"  {method.reduction.equation} [ {inner} ]"]
+    lines = [f"{method.name}: minimize", f"  {method.reduction.equation} [ {inner} ]"]
     lines.append(f"  rho = pi / pi_old,  A = {advantage}{penalty}")
     if legend := getattr(method.advantage, "legend", ""):
         lines.append(f"  {legend}")
@@ -314,12 +314,12 @@ def _notes(method: Method) -> list[str]:
     if anchor is None or anchor.is_off:
         return []
     notes = [note] if (note := length_note(anchor, method.reduction)) else []
-    if isinstance(method.advantage, GroupNormalised):
+    if isinstance(method.advantage, GroupNormalized):
         notes.append(
             "the reward is divided by the group's std, the KL is not: against the raw reward beta acts as beta * std for "
             "large G, and never as less than beta / sqrt(G)"
         )
-    if isinstance(method.advantage, BetaNormalised):
+    if isinstance(method.advantage, BetaNormalized):
         notes.append(
             "the reward is weighted by 1/f_N(p), the KL is not: against the raw reward beta acts as beta * f_N(p)"
         )

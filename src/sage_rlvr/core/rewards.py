@@ -75,7 +75,7 @@ class OverlongShaping:
         if rewards.shape != lengths.shape:
             raise DataError(
                 f"OverlongShaping: rewards have shape {tuple(rewards.shape)} and lengths {tuple(lengths.shape)}; give one "
-                "length a reward, (prompts, completions a prompt)."
+                "length a reward, (prompts, completions per prompt)."
             )
         values = rewards.float()
         if self.signed:

@@ -89,7 +89,7 @@ class CosineCycles:
 
     When `cycles` does not divide `total_steps`, some steps are left behind the last cycle: tail="final" stays at
     `lower` there, tail="released" starts the last cycle over, as the authors' released code does. With fewer than two
-    steps a cycle (L = 1) no cycle comes down from its upper value: step 0 warns with the numbers.
+    steps per cycle (L = 1) no cycle comes down from its upper value: step 0 warns with the numbers.
     """
 
     upper: float

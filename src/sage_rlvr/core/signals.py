@@ -1,6 +1,6 @@
 """What guides, advantages and objectives read: `Signals` of a generation batch and `Batch` of one update.
 
-Legend of shapes: P prompts, G completions a prompt, B = P * G rows (row-major: row p * G + g), T columns, d hidden
+Legend of shapes: P prompts, G completions per prompt, B = P * G rows (row-major: row p * G + g), T columns, d hidden
 size. Everything that is a log-probability or an entropy is in nats.
 """
 

@@ -1,4 +1,4 @@
-"""The policy-gradient term per token: (log_ratios, advantages, mask) -> (loss to minimise (B, T), statistics)."""
+"""The policy-gradient term per token: (log_ratios, advantages, mask) -> (loss to minimize (B, T), statistics)."""
 
 from __future__ import annotations
 

@@ -113,7 +113,7 @@ def evaluate(
 ) -> Record:
     """Exact log-probs of every right completion of `problems` problems of `split`. Pure in its arguments and the weights.
 
-    powers: also the normalizers of the policy tempered over whole completions (`evaluation.tempered`); about a second a problem.
+    powers: also the normalizers of the policy tempered over whole completions (`evaluation.tempered`); about a second per problem.
     progress: told how many problems were scored, and with powers again as many normalized.
     """
     if split not in ("validation", "test"):

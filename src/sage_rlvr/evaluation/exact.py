@@ -96,7 +96,7 @@ def _sum_rows(logits: Tensor, ids: Tensor, mask: Tensor) -> np.ndarray:
 
 
 def probabilities(logps: Sequence[np.ndarray]) -> np.ndarray:
-    """(N,) probability of being right, one a problem; rounding above 1 is cut off."""
+    """(N,) probability of being right, one per problem; rounding above 1 is cut off."""
     return np.array([min(1.0, float(np.exp(row).sum())) for row in logps])
 
 

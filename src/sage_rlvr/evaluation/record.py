@@ -24,7 +24,7 @@ PAIRED = ("world", "split", "seed", "draw", "problem_ids")
 class Record:
     """meta: name, model, world, split, seed, problem_ids (N), versions, ... as strict JSON.
 
-    logps: {temperature: [float64 log-probs of the right completions, one array a problem]}, nats, end token included.
+    logps: {temperature: [float64 log-probs of the right completions, one array per problem]}, nats, end token included.
     norms: {power: (N, 2) float64 bounds on log sum_y pi(y)^power over all completions}; empty where the policy was not tempered
     over whole completions (`evaluation.tempered`).
     """

@@ -114,7 +114,7 @@ def _table(store: SampleStore, counts: Counts, n: int, floor: Callable[[int], fl
         lines.append((cells + (f"{floor(k):.3f}" if floor else "")).rstrip())
     return [
         *(line.rstrip() for line in lines),
-        f"answers    {cell(entropy)} nats a problem (a missing answer counts as one answer)",
+        f"answers    {cell(entropy)} nats per problem (a missing answer counts as one answer)",
     ]
 
 
@@ -177,7 +177,7 @@ def _token_lines(store: SampleStore, n: int) -> list[str]:
     if not rows["entropies"].null_count:
         each = [token_entropy([row]) for row in arrays(rows["entropies"])]
         entropy = mean_interval(np.bincount(of, each, many) / n)
-        lines.append(f"entropy    {cell(entropy)} nats a token, of the sampler's distribution")
+        lines.append(f"entropy    {cell(entropy)} nats per token, of the sampler's distribution")
     if trouble := _unlike(rows, "base_logps", SCORED, "--score-base"):
         lines.append(f"perplexity {trouble}: none is given")
     elif not rows["base_logps"].null_count:

@@ -101,7 +101,7 @@ class Job:
         return f"choose another --out, or delete {self.directory} to train this arm anew"
 
     def words(self) -> list[str]:
-        """The verb and its arguments, as after `sage-rlvr`."""
+        """The command and its arguments, as after `sage-rlvr`."""
         return ["train", str(self.recipe), "--run", str(self.directory), "--quiet", "--seed", str(self.seed)]
 
     def task(self, after: tuple[Task, ...] = ()) -> Task:
@@ -118,7 +118,7 @@ class Job:
 
 
 def steps_logged(run: Path) -> int:
-    """Whole lines of a run's metrics, one a step: what a display may ask for twice a second."""
+    """Whole lines of a run's metrics, one per step: what a display may ask for twice a second."""
     try:
         return (run / "metrics.jsonl").read_bytes().count(b"\n")
     except FileNotFoundError:

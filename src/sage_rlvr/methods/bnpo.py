@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Unpack
 
-from sage_rlvr.core.advantages import BetaNormalised
+from sage_rlvr.core.advantages import BetaNormalized
 from sage_rlvr.core.method import METHODS, Method
 from sage_rlvr.core.reductions import FixedBudget
 from sage_rlvr.core.surrogates import Clip
@@ -19,9 +19,9 @@ def bnpo(
     """L = (1/B) sum_i sum_t [ -max(min(rho A, clip(rho, 1 - low, 1 + high) A), dual min(A, 0)) + beta * k3(pi, pi_ref) ].
 
     A = (r - p) / f_N(p), p the group's share of right completions and f_N the density of a Beta whose parameters are
-    fitted to the p of all prompts of the step (`BetaNormalised`). Clip, dual clip and the sum over tokens are those of
+    fitted to the p of all prompts of the step (`BetaNormalized`). Clip, dual clip and the sum over tokens are those of
     the authors' recipe, which has no KL. `beta` is the weight of the KL; the Beta's own parameters are never set.
 
     This is not TRL's loss_type="bnpo", in which no Beta density exists: that is `grpo_token_mean`.
     """
-    return Method("bnpo", BetaNormalised(), Clip(clip_low, clip_high, dual), anchor_of(**anchor), FixedBudget(1))
+    return Method("bnpo", BetaNormalized(), Clip(clip_low, clip_high, dual), anchor_of(**anchor), FixedBudget(1))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Unpack
 
-from sage_rlvr.core.advantages import GroupNormalised
+from sage_rlvr.core.advantages import GroupNormalized
 from sage_rlvr.core.dynamic_sampling import DynamicSampling
 from sage_rlvr.core.method import METHODS, Method
 from sage_rlvr.core.reductions import TokenMean
@@ -37,7 +37,7 @@ def dapo(
     """
     return Method(
         "dapo",
-        GroupNormalised(),
+        GroupNormalized(),
         Clip(clip_low, clip_high, dual),
         anchor_of(**anchor),
         TokenMean(),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Unpack
 
-from sage_rlvr.core.advantages import GroupCentred
+from sage_rlvr.core.advantages import GroupCentered
 from sage_rlvr.core.method import METHODS, Method
 from sage_rlvr.core.reductions import FixedBudget
 from sage_rlvr.core.surrogates import Clip
@@ -18,6 +18,6 @@ def dr_grpo(*, clip_low: float = 0.2, clip_high: float = 0.2, **anchor: Unpack[A
 
     L is the completion limit, `max_tokens` of the batch. The paper uses no KL (beta = 0). With placement="reward" and
     estimator="k1" the KL is folded into the advantage: A_t = A - beta (G - 1)/G (K_t - mean_others K_t), in expectation
-    (G - 1)/G times the gradient of the sequence-level KL(pi || pi_ref), the factor that the centred reward has too.
+    (G - 1)/G times the gradient of the sequence-level KL(pi || pi_ref), the factor that the centered reward has too.
     """
-    return Method("dr_grpo", GroupCentred(), Clip(clip_low, clip_high), anchor_of(**anchor), FixedBudget())
+    return Method("dr_grpo", GroupCentered(), Clip(clip_low, clip_high), anchor_of(**anchor), FixedBudget())

@@ -1,10 +1,10 @@
-"""GRPO: group-normalised rewards, PPO clip, k3 to the reference in the loss (Shao et al., arXiv 2402.03300)."""
+"""GRPO: group-normalized rewards, PPO clip, k3 to the reference in the loss (Shao et al., arXiv 2402.03300)."""
 
 from __future__ import annotations
 
 from typing import Unpack
 
-from sage_rlvr.core.advantages import GroupNormalised
+from sage_rlvr.core.advantages import GroupNormalized
 from sage_rlvr.core.method import METHODS, Method
 from sage_rlvr.core.reductions import SequenceMean
 from sage_rlvr.core.surrogates import Clip
@@ -19,4 +19,4 @@ def grpo(*, clip_low: float = 0.2, clip_high: float = 0.2, **anchor: Unpack[Anch
     A = (r - mean) / (std + 1e-4) within the group. beta = 0.05 is the value SAGE's authors released (arXiv
     2605.18864); DeepSeekMath used 0.04. With beta = 0 there is no anchor.
     """
-    return Method("grpo", GroupNormalised(), Clip(clip_low, clip_high), anchor_of(**anchor), SequenceMean())
+    return Method("grpo", GroupNormalized(), Clip(clip_low, clip_high), anchor_of(**anchor), SequenceMean())

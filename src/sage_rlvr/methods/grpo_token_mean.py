@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Unpack
 
-from sage_rlvr.core.advantages import GroupNormalised
+from sage_rlvr.core.advantages import GroupNormalized
 from sage_rlvr.core.method import METHODS, Method
 from sage_rlvr.core.reductions import TokenMean
 from sage_rlvr.core.surrogates import Clip
@@ -22,4 +22,4 @@ def grpo_token_mean(*, clip_low: float = 0.2, clip_high: float = 0.2, **anchor: 
 
     No Beta density exists there: papers that ran "BNPO" through that flag ran this, and not arXiv 2506.02864 (`bnpo`).
     """
-    return Method("grpo_token_mean", GroupNormalised(), Clip(clip_low, clip_high), anchor_of(**anchor), TokenMean())
+    return Method("grpo_token_mean", GroupNormalized(), Clip(clip_low, clip_high), anchor_of(**anchor), TokenMean())

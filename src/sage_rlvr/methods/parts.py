@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Unpack
 
-from sage_rlvr.core.advantages import Advantage, GroupNormalised
+from sage_rlvr.core.advantages import Advantage, GroupNormalized
 from sage_rlvr.core.dynamic_sampling import RolloutPlan
 from sage_rlvr.core.method import METHODS, Method
 from sage_rlvr.core.reductions import Reduction, SequenceMean
@@ -13,7 +13,7 @@ from sage_rlvr.core.surrogates import Clip, Surrogate
 from sage_rlvr.core.token_weights import TokenWeight
 from sage_rlvr.methods.anchors import AnchorKeys, anchor_of, anchored
 
-ADVANTAGE, SURROGATE, REDUCTION = GroupNormalised(), Clip(), SequenceMean()  # GRPO's
+ADVANTAGE, SURROGATE, REDUCTION = GroupNormalized(), Clip(), SequenceMean()  # GRPO's
 
 
 @METHODS.register

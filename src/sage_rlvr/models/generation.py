@@ -4,7 +4,7 @@
 
 `CpuGenerator` runs a prompt once for all its samples and is a function of the seeds, bit for bit, whatever was drawn before
 (a request, some seeds of one prompt, is the unit that is computed). `TransformersGenerator` is `model.generate` with the same
-draw made inside it, row by row: neighbours and batch size move its rounding, never its seeds. vLLM is in
+draw made inside it, row by row: neighbors and batch size move its rounding, never its seeds. vLLM is in
 `models/vllm.py`. All stop at the model's end tokens alone and read no sampling defaults from a model's files.
 """
 

@@ -2,8 +2,8 @@
 
 Three savings against `generate` on repeated prompts, none of which changes the distribution:
 
-1. The prompt runs once, not once a completion, and its keys and values are *kept* once: attention over the prompt is a
-   product of (group of queries) x (one prompt), so a group of 64 reads the prompt's cache once a step, not 64 times.
+1. The prompt runs once, not once per completion, and its keys and values are *kept* once: attention over the prompt is a
+   product of (group of queries) x (one prompt), so a group of 64 reads the prompt's cache once per step, not 64 times.
 2. The completion's keys and values live in buffers allocated once, not in a tensor concatenated every step.
 3. Rows that have ended leave the batch.
 
@@ -13,7 +13,7 @@ A model whose attention cannot be replaced (a sliding window, say) repeats the p
 of one length at a time: padding would take the place of real tokens in its cache.
 
 Chance is an argument: row `r` at position `t` uses the uniform number `key.uniform64(step, "sample", r, t)`, so a row's
-completion depends neither on its neighbours nor on the number of rows in a call (up to float rounding).
+completion depends neither on its neighbors nor on the number of rows in a call (up to float rounding).
 """
 
 from __future__ import annotations
@@ -380,7 +380,7 @@ class _RepeatedCacheDecoder(_Prefilled):
         self.cache.batch_repeat_interleave(group_size)
 
     def advance(self, tokens: Tensor) -> Tensor:
-        """Logits (B, V) of the next token after `tokens` (B,), one a completion."""
+        """Logits (B, V) of the next token after `tokens` (B,), one per completion."""
         out = self.model(
             input_ids=tokens[:, None],
             position_ids=self.positions[:, None],
@@ -445,7 +445,7 @@ class _SuffixLayer(CacheLayerMixin):
 
 @dataclass
 class SharedPrefix:
-    """The prompts' keys and values, once a prompt, and the completions' suffix cache beside them."""
+    """The prompts' keys and values, once per prompt, and the completions' suffix cache beside them."""
 
     layers: list[tuple[Tensor, Tensor]]
     """Per layer keys (P, H, S, D) and values (P, H, S, D')."""

@@ -5,7 +5,7 @@
     min-p   the tokens with at least min_p times the chance of the likeliest   (Nguyen et al. 2024, arXiv 2407.01082)
 
 One after the other in this order, each on what the one before left, as in transformers; ties are kept by the smaller id
-(top-k, top-p). What is left is renormalised: the log-probs that a sampler reports are then those it draws with.
+(top-k, top-p). What is left is renormalized: the log-probs that a sampler reports are then those it draws with.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Truncation:
         if self.top_k or self.top_p < 1:
             kept = self._by_rank(log_probs)
         if self.min_p:
-            # The likeliest token is always left, and renormalising moves it and the others alike.
+            # The likeliest token is always left, and renormalizing moves it and the others alike.
             kept &= log_probs >= log_probs.amax(-1, keepdim=True) + math.log(self.min_p)
         return torch.log_softmax(log_probs.masked_fill(~kept, -math.inf), -1)
 

@@ -14,7 +14,7 @@ from sage_rlvr.report.scores import Policy
 from sage_rlvr.results import Results, Run
 from sage_rlvr.results.tables import NOT_RUN, Table
 
-DOSE = ("anchor/q_active_share", "anchor/q_mean")
+STRENGTH = ("anchor/q_active_share", "anchor/q_mean")
 Config = Mapping[str, Any]
 
 
@@ -33,13 +33,13 @@ def curves(runs: Mapping[str, Sequence[Run]]) -> dict[str, Any] | None:
     if not found:
         return None
     seen = {m for mine in found.values() for run in mine for m, values in run.items() if np.isfinite(values).any()}
-    idle = not any(np.nanmax(run[DOSE[0]], initial=0) > 0 for mine in found.values() for run in mine if DOSE[0] in run)
-    metrics = [m for m in TRAINING if m in seen and not (idle and m in DOSE)]
+    idle = not any(np.nanmax(run[STRENGTH[0]], initial=0) > 0 for mine in found.values() for run in mine if STRENGTH[0] in run)
+    metrics = [m for m in TRAINING if m in seen and not (idle and m in STRENGTH)]
     most = max(map(len, found.values()))
     notes = ["q was 1 on every token of every run: no arm here has a guide that acts."] * idle
     uneven = [f"{arm} {len(mine)} of {most}" for arm, mine in found.items() if len(mine) < most]
     notes += [f"Fewer seeds: {', '.join(uneven)}."] * bool(uneven)
-    absent = [TRAINING[m][0] for m in TRAINING if m not in seen and m not in DOSE]
+    absent = [TRAINING[m][0] for m in TRAINING if m not in seen and m not in STRENGTH]
     notes += [f"Not recorded in any run: {', '.join(absent)}."] * bool(absent)
     return {"runs": found, "metrics": metrics, "most": most, "notes": notes}
 
@@ -52,11 +52,11 @@ def _columns(run: Run) -> dict[str, np.ndarray]:
 
 def warnings(found: Mapping[str, Any]) -> list[str]:
     """A guide that never acted, beside its results: a tie of such an arm says nothing about guides."""
-    doses = {row["label"]: row["dose"] for row in found["arms"].values() if row.get("dose")}
+    strengths = {row["label"]: row["dose"] for row in found["arms"].values() if row.get("dose")}
     return [
         f"{name}: q differed from 1 on {q['active_first']:.1%} of the tokens in the first tenth of training and "
         f"{q['active_last']:.1%} in the last, so this run trained like one without a guide."
-        for name, q in doses.items()
+        for name, q in strengths.items()
         if max(q["active_first"], q["active_last"]) < 0.001
     ]
 

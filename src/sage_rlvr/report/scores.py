@@ -197,7 +197,7 @@ def gaps(results: Results, them: Mapping[str, Policy], base: str | None) -> dict
 
 
 def sampled_tables(results: Results, samples: Sequence[SampleSet]) -> list[dict[str, Any]]:
-    """Sampled pass@1 and pass@k: a table a task with one row an arm, and folded the stores one by one where that is more."""
+    """Sampled pass@1 and pass@k: a table per task with one row per arm, and folded the stores one by one where that is more."""
     out: list[dict[str, Any]] = []
     for task, sets in by_task(samples).items():
         ks = tuple(dict.fromkeys((1, min(s.n for s in sets))))

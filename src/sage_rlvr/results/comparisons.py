@@ -291,7 +291,7 @@ def _at_home(one: Exact, line: Sequence[FrontierPoint]) -> float | None:
 
 
 def _matched(results: Results, arm: Arm, temperature: float) -> Iterator[Row]:
-    """A guided arm against its unguided method at the beta whose realised raw KL is the arm's own, read between betas."""
+    """A guided arm against its unguided method at the beta whose realized raw KL is the arm's own, read between betas."""
     others = [name for name in arm.matched if results.seeds(name)]
     if len(others) < len(arm.matched) or not others:
         return
@@ -319,7 +319,7 @@ def _matched(results: Results, arm: Arm, temperature: float) -> Iterator[Row]:
 
 def between(kl: float, kls: Floats, scores: Floats) -> Floats | None:
     """Scores (K,) at raw KL `kl` of a method that was trained at several betas: kls (B,) and scores (B, K), linear in log KL
-    between neighbours. None outside, where nothing was trained."""
+    between neighbors. None outside, where nothing was trained."""
     order = np.argsort(kls)
     x, y = np.log(kls[order]), scores[order]
     if not x[0] <= math.log(kl) <= x[-1]:

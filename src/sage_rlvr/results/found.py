@@ -346,8 +346,8 @@ def _instead(path: Path) -> str:
     keys = set(re.findall(r"^(\w+):", path.read_text(encoding="utf-8", errors="replace"), re.MULTILINE))
     if "arms" in keys:
         return f", but a design: `{suggest('sweep', path)}` runs it first, then give the folder that it fills"
-    verb = "train" if "method" in keys else "sft" if "steps" in keys else ""
-    return f", but a recipe: `{suggest(verb, path)}` runs it first, then give its run directory" if verb else ""
+    command = "train" if "method" in keys else "sft" if "steps" in keys else ""
+    return f", but a recipe: `{suggest(command, path)}` runs it first, then give its run directory" if command else ""
 
 
 def _nothing_in(folder: Path) -> str:

@@ -131,7 +131,7 @@ def _arm(results: Results, arm: Arm) -> dict[str, Any]:
 
 
 def training_of(runs: Sequence[Run], guided: bool) -> dict[str, Any]:
-    """Raw KL, tokens, seconds and dose of q from the metrics of these runs; what was not logged is left out."""
+    """Raw KL, tokens, seconds and strength of q from the metrics of these runs; what was not logged is left out."""
     if not runs:
         return {}
     logs = [run.metrics for run in runs]
@@ -156,7 +156,7 @@ def training_of(runs: Sequence[Run], guided: bool) -> dict[str, Any]:
         row["kl_raw"] = asdict(seed_interval([kl for kl in kls if kl is not None]))
         row["kl_raw_by_seed"] = {str(run.seed): run.raw_kl for run in runs}
     if guided:
-        row["dose"] = dose(logs)
+        row["dose"] = strength(logs)
     return row
 
 
@@ -168,7 +168,7 @@ def _tenth(last: bool) -> Any:
     return lambda values: values[-max(1, len(values) // 10) :] if last else values[: max(1, len(values) // 10)]
 
 
-def dose(logs: Sequence[Sequence[Mapping[str, Any]]]) -> dict[str, float] | None:
+def strength(logs: Sequence[Sequence[Mapping[str, Any]]]) -> dict[str, float] | None:
     """Share of tokens where q is not 1, and mean q, in the first and last tenth of training; means over seeds. Tenths of the steps
     with an update: one of which a rollout plan kept nothing has no q. None where there is none."""
     out: dict[str, list[float]] = {}
@@ -304,4 +304,4 @@ def choose(results: Results, among: Sequence[str], by: str, task: str = "") -> d
     return out
 
 
-__all__ = ["KS", "choose", "dose", "relabelled", "summary_of", "training_of"]
+__all__ = ["KS", "choose", "relabelled", "strength", "summary_of", "training_of"]

@@ -134,7 +134,7 @@ def costs(found: Mapping[str, Any]) -> Table:
     def kept(what: str) -> Callable[[Any], str]:
         return lambda row: f"{row['support'][what]['value']:,.0f}" if "support" in row else ""
 
-    def dose(what: str, form: str) -> Callable[[Any], str]:
+    def strength(what: str, form: str) -> Callable[[Any], str]:
         return lambda row: (
             ", ".join(f"{row['dose'][f'{what}_{when}']:{form}}" for when in ("first", "last"))
             if row.get("dose")
@@ -145,8 +145,8 @@ def costs(found: Mapping[str, Any]) -> Table:
     columns |= {"support kept": kept("preserved"), "gained": kept("gained"), "lost": kept("lost")}
     columns["tokens drawn, M"] = lambda row: f"{row['tokens'] / 1e6:.2f}" if "tokens" in row else ""
     columns["training, s"] = lambda row: f"{row['train_seconds']:.0f}" if "train_seconds" in row else ""
-    columns["q not 1 on\n(first, last tenth)"] = dose("active", ".1%")
-    columns["mean q\n(first, last tenth)"] = dose("q", ".4f")
+    columns["q not 1 on\n(first, last tenth)"] = strength("active", ".1%")
+    columns["mean q\n(first, last tenth)"] = strength("q", ".4f")
     note = (
         "Support: right completions with probability above 1/256, over all problems, against the base. Tokens and seconds (by the "
         "clock, one thread per run) are means per run."

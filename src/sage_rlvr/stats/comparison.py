@@ -62,7 +62,7 @@ class Comparison:
 
     `difference` holds the uncertainty over problems (about these checkpoints) or over training seeds (about these methods,
     `problems` of them held fixed); `p` is two-sided and raw, NaN where no test is made. `outcome` is from a's side and before
-    any correction. `mde`, the minimum detectable difference: the smallest true one that this very rule, taken alone, finds
+    any correction. `mde`, the minimum detectable difference: the smallest true one that this very rule, before correction, finds
     with 80 % power, if the units scatter as these did. What a comparison rules out is told by its interval alone (`excludes`).
     """
 
@@ -102,7 +102,7 @@ def paired(
     seed: int = SEED,
     shares: bool | None = None,
 ) -> Comparison:
-    """Compare two checkpoints on the same problems: a, b (N,), one score a problem, same order.
+    """Compare two checkpoints on the same problems: a, b (N,), one score per problem, same order.
 
     "better" or "worse" needs both: the interval over problems leaves zero out, and the sign-flip permutation test has
     p < 1 - level. Everything else is "tied"; below 6 problems the test cannot reach 0.05 and nothing can be told. Shares in

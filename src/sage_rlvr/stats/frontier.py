@@ -127,7 +127,7 @@ def best_pass1(points: Sequence[FrontierPoint]) -> FrontierPoint:
 
 
 def passk_at(pass1: float, points: Sequence[FrontierPoint]) -> tuple[float, float] | None:
-    """(pass@k, temperature) of the frontier at the given pass@1 by linear interpolation between neighbours in T.
+    """(pass@k, temperature) of the frontier at the given pass@1 by linear interpolation between neighbors in T.
 
     Where several stretches of the frontier have this pass@1 the best pass@k counts: the base may choose. None outside.
     """

@@ -68,7 +68,7 @@ def mean_interval(
     resamples: int = RESAMPLES,
     seed: int = SEED,
 ) -> Interval:
-    """Mean of values (N,) with a seeded interval over its units (one value a problem).
+    """Mean of values (N,) with a seeded interval over its units (one value per problem).
 
     `bca`: bias-corrected accelerated bootstrap (Efron 1987) with Hesterberg's (2015) small-sample widening;
     `t`: Student. Equal values give zero width, one value gives an infinite interval.
@@ -126,15 +126,15 @@ def wilson(successes: int, n: int, *, level: float = 0.95, over: str = "problems
     if not 0 <= successes <= n or n < 1:
         raise DataError(f"successes = {successes}, n = {n}: a proportion needs 0 <= successes <= n and n >= 1.")
     z, share = float(stats.norm.ppf((1 + level) / 2)), successes / n
-    centre = (share + z * z / (2 * n)) / (1 + z * z / n)
+    center = (share + z * z / (2 * n)) / (1 + z * z / n)
     half = z / (1 + z * z / n) * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n))
-    low = 0.0 if successes == 0 else max(0.0, centre - half)
-    high = 1.0 if successes == n else min(1.0, centre + half)
+    low = 0.0 if successes == 0 else max(0.0, center - half)
+    high = 1.0 if successes == n else min(1.0, center + half)
     return Interval(value=share, low=low, high=high, level=level, over=over, n=n)
 
 
 def share_interval(values: ArrayLike, *, level: float = 0.95, over: str = "problems") -> Interval:
-    """Mean of shares (N,) in [0, 1], one a problem (pass@k, a win): the interval that docs/concepts/statistics.md measures.
+    """Mean of shares (N,) in [0, 1], one per problem (pass@k, a win): the interval that docs/concepts/statistics.md measures.
 
     Wilson where every share is 0 or 1. Else BCa where `bootstrap_sees` both the shares and what they lack, and the
     Beta-Binomial limits of `share_limits` where it does not, as below 300 problems. One problem gives an infinite interval.

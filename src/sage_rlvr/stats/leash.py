@@ -104,7 +104,7 @@ class Discoveries:
 
 
 def leash_counts(base_hit: ArrayLike, policy_hit: ArrayLike) -> LeashCounts:
-    """P, E, S, O of two 0/1 arrays (N,), one entry a problem; expected ones from probabilities of hitting, since the
+    """P, E, S, O of two 0/1 arrays (N,), one entry per problem; expected ones from probabilities of hitting, since the
     two models' samples are independent."""
     return LeashCounts(*_cells(base_hit, policy_hit).sum(axis=0).tolist())
 
@@ -201,7 +201,7 @@ def leash_sampling_error(
     n_base: ArrayLike, c_base: ArrayLike, n_policy: ArrayLike, c_policy: ArrayLike, k: int,
     *, splits: int = SPLITS, seed: int = SEED,
 ) -> dict[str, float]:  # fmt: skip
-    """Standard error of P, E, S, O and the rates when each model is sampled k times a problem, problems fixed.
+    """Standard error of P, E, S, O and the rates when each model is sampled k times per problem, problems fixed.
 
     Two disjoint sets of k samples of one model are independent evaluations, so half the mean squared difference between
     them, averaged over random disjoint pairs, is unbiased for the variance. Needs 2 k <= n in both models: raises

@@ -115,8 +115,8 @@ def _product(rows: Floats, votes: Floats) -> Floats:
 def _sampled(votes: Tally, k: int, draws: int, seed: int) -> tuple[float, float]:
     """Mean credit of seeded random subsets and its standard error, at least that of one odd draw."""
     rng = np.random.default_rng([seed, k])
-    colours = np.append(votes.counts, votes.silent)
-    drawn = rng.multivariate_hypergeometric(colours, k, size=draws, method="marginals")[:, :-1]
+    colors = np.append(votes.counts, votes.silent)
+    drawn = rng.multivariate_hypergeometric(colors, k, size=draws, method="marginals")[:, :-1]
     credit = _credit(drawn, votes)
     spread = max(float(credit.std(ddof=1)), 1 / np.sqrt(draws))  # equal draws do not prove that all subsets are equal
     return float(credit.mean()), float(spread / np.sqrt(draws))

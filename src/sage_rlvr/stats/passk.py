@@ -1,5 +1,5 @@
 """pass@k and its relatives: unbiased estimators from samples, and exact values where the probability of being right is
-known. Everything is one number a problem; the mean over problems comes last, so that it can be paired and given an
+known. Everything is one number per problem; the mean over problems comes last, so that it can be paired and given an
 interval."""
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ Methods, S training seeds of each, problems held fixed, Student's t with S - 1 d
     x = detectable(sd, S),   sd^2 = 2 sd_run^2 + v_noise / (n N)
 
 v: variance over problems of the difference of the two estimates; v_true the part that more samples do not remove, v_noise / n
-the samples' own. n: samples a problem. Differences of 0/1 outcomes that disagree on a share q of the problems have v = q.
+the samples' own. n: samples per problem. Differences of 0/1 outcomes that disagree on a share q of the problems have v = q.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ def problems_needed(
 def runs_needed(
     difference: float, run_sd: float = SEED_SD, *, known: bool = False, power: float = 0.8, alpha: float = 0.05
 ) -> int:
-    """Training runs an arm that make `difference` detectable when runs of one arm scatter by run_sd.
+    """Training runs per arm that make `difference` detectable when runs of one arm scatter by run_sd.
 
     known: as if run_sd were known, 2 ((z_.975 + z_.8) run_sd / x)^2 (0.01 and +0.015: 7). Else with Student's t on paired
     seeds, which the verdicts use because three or ten runs do not tell their own scatter (the same: 10).
@@ -238,7 +238,7 @@ def plan_lines(plan: Plan, *, run_cost: float = RUN_COST) -> list[str]:
     q = p.true + p.noise / d.samples
     lines.append(  # the sizes at stake in the paper: its Branch against GRPO, mean over data sets
         f"to see +0.02 of checkpoints: about {_three(problems_needed(0.02, q))} problems at this variance; to see +0.015 of "
-        f"methods at SD {p.run_sd:.3g} a run: {runs_needed(0.015, p.run_sd)} runs an arm with Student's t "
+        f"methods at SD {p.run_sd:.3g} a run: {runs_needed(0.015, p.run_sd)} runs per arm with Student's t "
         f"({runs_needed(0.015, p.run_sd, known=True)} if that SD were known); these are about the sizes "
         "of Branch over GRPO in arXiv 2605.18864, on average +0.017 in pass@1 and +0.015 in pass@256"
     )
@@ -255,7 +255,7 @@ def _purchases(design: Design, pilot: Pilot, run_cost: float, *, methods: bool) 
     design = Design(problems=n, samples=m, seeds=s)
     options = [
         (f"{2 * n:,} problems (if there are more of them)", Design(problems=2 * n, samples=m, seeds=s)),
-        (f"{2 * m:,} samples a problem", Design(problems=n, samples=2 * m, seeds=s)),
+        (f"{2 * m:,} samples per problem", Design(problems=n, samples=2 * m, seeds=s)),
     ]
     if methods:
         more = max(s + 1, 3)

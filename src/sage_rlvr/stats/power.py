@@ -65,7 +65,7 @@ def detectable_paired(
     """Smallest true mean difference that the rule of `compare.paired` (BCa interval and sign-flip test) finds with
     probability `power`, in the direction in which it is harder to find; gaps (N,) are the observed paired differences.
 
-    Simulated: the centred gaps are drawn again, and for each draw the smallest shift is computed at which both halves of
+    Simulated: the centered gaps are drawn again, and for each draw the smallest shift is computed at which both halves of
     the rule speak; the answer is the `power` quantile of these shifts. The interval's ends come from the draw's mean,
     variance and skewness (Cornish-Fisher), the sign flips from all patterns up to 12 units, else from the normal law.
     Infinite below `fewest_units(alpha)`, 0 where all gaps are equal.
@@ -76,9 +76,9 @@ def detectable_paired(
         return math.inf
     if np.ptp(values) <= 1e-12 * max(1.0, abs(float(values.mean()))):
         return 0.0
-    centred = (values - values.mean()) * math.sqrt(n / (n - 1))
-    powers = np.stack([centred, centred**2, centred**3], axis=1)
-    raw, drawn = _drawn_again(powers, centred, resamples, seed)
+    centered = (values - values.mean()) * math.sqrt(n / (n - 1))
+    powers = np.stack([centered, centered**2, centered**3], axis=1)
+    raw, drawn = _drawn_again(powers, centered, resamples, seed)
     mean, spread = raw[:, 0], np.sqrt(np.maximum(raw[:, 1] - raw[:, 0] ** 2, 0.0))
     third = raw[:, 2] - 3 * mean * raw[:, 1] + 2 * mean**3
     skew = np.divide(third, spread**3, out=np.zeros_like(third), where=spread > 1e-12)
@@ -99,9 +99,9 @@ def detectable_shares(
     if n < fewest_units(alpha):
         return math.inf
     gaps = left - right
-    centred = (gaps - gaps.mean()) * math.sqrt(n / (n - 1))
-    columns = np.stack([left, right, left**2, right**2, left * right, centred, centred**2, centred**3], axis=1)
-    raw, drawn = _drawn_again(columns, centred, resamples, seed)
+    centered = (gaps - gaps.mean()) * math.sqrt(n / (n - 1))
+    columns = np.stack([left, right, left**2, right**2, left * right, centered, centered**2, centered**3], axis=1)
+    raw, drawn = _drawn_again(columns, centered, resamples, seed)
     m_a, m_b, mean = raw[:, 0], raw[:, 1], raw[:, 5]
     unbiased = n / (n - 1)
     variances = (unbiased * (raw[:, 2] - m_a**2), unbiased * (raw[:, 3] - m_b**2))
@@ -112,13 +112,13 @@ def detectable_shares(
     return _harder_side({1.0: below, -1.0: above}, mean, spread, drawn, n, power, alpha)
 
 
-def _drawn_again(columns: Floats, centred: Floats, resamples: int, seed: int) -> tuple[Floats, Floats | None]:
+def _drawn_again(columns: Floats, centered: Floats, resamples: int, seed: int) -> tuple[Floats, Floats | None]:
     """Means of columns (N, K) over rows drawn again, (R, K), and the drawn gaps themselves where all flips are tried."""
-    n = len(centred)
+    n = len(centered)
     if n > EXACT_UP_TO:
         return bootstrap_means(columns, resamples=min(resamples, max(200, 1_000_000 // n)), seed=seed), None
     rows = np.random.default_rng(seed).integers(n, size=(250, n))
-    return columns[rows].mean(axis=1), centred[rows]
+    return columns[rows].mean(axis=1), centered[rows]
 
 
 def _harder_side(

@@ -291,14 +291,14 @@ def integer_fit(cell: Cell, problems: int, *, seeds: int = SEEDS, ddof: int = 1)
     """Whether whole numbers of right answers c_1..c_s out of `problems` give the printed mean and standard deviation.
 
     mean = sum c_i / (s N), sd^2 = sum (c_i / N - mean)^2 / (s - ddof), both rounded to three decimals. True says that one
-    outcome a problem and seed explains the cell; a cell of many samples a problem would fit by luck only.
+    outcome a problem and seed explains the cell; a cell of many samples per problem would fit by luck only.
     """
     unit = problems * seeds
     totals = range(math.ceil((cell.mean - HALF) * unit), math.floor((cell.mean + HALF) * unit) + 1)
     reach = math.ceil((cell.sd + HALF) * problems * math.sqrt(max(seeds - ddof, 1))) + 1
     for total in totals:
-        centre, rest = divmod(total, seeds)
-        least, most = max(-reach, -centre), min(reach + 1, problems - centre)
+        center, rest = divmod(total, seeds)
+        least, most = max(-reach, -center), min(reach + 1, problems - center)
         for squares in _sums_of_squares(seeds, least, most).get(rest, ()):
             sd = math.sqrt(max(squares - rest * rest / seeds, 0.0) / (seeds - ddof)) / problems
             if abs(sd - cell.sd) <= HALF:

@@ -35,7 +35,7 @@ WIDEST = 0.005
 MOST_UNSEEN = 0.05
 """Of the tempered law, that completions which no sample showed may hold on average over problems."""
 LEAST_ESS = 10.0
-"""Of the effective samples a problem, on average: below it an importance-weighted mean is not given."""
+"""Of the effective samples per problem, on average: below it an importance-weighted mean is not given."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -100,7 +100,7 @@ def power_frontier(
 class Reweighted:
     """pass@1 of a policy tempered over whole completions, from its samples: `pass1` is None where `reason` says why not.
 
-    ess: mean effective number of samples a problem, (sum w)^2 / sum w^2. unseen: mean over problems of the share of the tempered
+    ess: mean effective number of samples per problem, (sum w)^2 / sum w^2. unseen: mean over problems of the share of the tempered
     law that completions which were not drawn may hold; `pass1` may be off by as much, besides its interval.
     """
 
@@ -137,7 +137,7 @@ def reweighted(
         own, hits = np.asarray(row, dtype=float), np.asarray(marks, dtype=float)
         if not own.shape == hits.shape == (len(told),) or not own.size or not np.all(np.isfinite(own)):
             raise DataError(
-                f"problem {i}: {own.shape} log-probs, {hits.shape} verdicts, {len(told)} names; give finite ones, one a sample."
+                f"problem {i}: {own.shape} log-probs, {hits.shape} verdicts, {len(told)} names; give finite ones, one per sample."
             )
         n, top = len(own), float(own.max())
         w = np.exp((power - 1) * (own - top))
@@ -149,7 +149,7 @@ def reweighted(
     ess, unseen = float(np.mean(sizes)), float(np.mean(missing))
     reason = ""
     if ess < LEAST_ESS:
-        reason = f"not available: {ess:.1f} effective samples a problem, {LEAST_ESS:g} at least are needed; draw more"
+        reason = f"not available: {ess:.1f} effective samples per problem, {LEAST_ESS:g} at least are needed; draw more"
     elif unseen > MOST_UNSEEN:
         reason = (
             f"not available: completions that were not drawn may hold {unseen:.0%} of it, {MOST_UNSEEN:.0%} at most is "

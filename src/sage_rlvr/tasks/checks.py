@@ -12,7 +12,7 @@ from fractions import Fraction
 from typing import Any, Literal
 
 from sage_rlvr.verifiers import Verdict
-from sage_rlvr.verifiers.exact import normalised, number, verify_exact
+from sage_rlvr.verifiers.exact import normalized, number, verify_exact
 from sage_rlvr.verifiers.pool import LIMITS
 
 BAR = Fraction(99, 100)
@@ -133,7 +133,7 @@ def others_floor(golds: Sequence[str], k: int) -> list[bool]:
 
     What a policy scores that knows the golds of such a set and reads no problem.
     """
-    keys = [str(value) if (value := number(gold)) is not None else normalised(gold) for gold in golds]
+    keys = [str(value) if (value := number(gold)) is not None else normalized(gold) for gold in golds]
     counts = Counter(keys)
     order = {key: place for place, key in enumerate(counts)}
     hit = []

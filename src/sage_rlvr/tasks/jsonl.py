@@ -1,7 +1,7 @@
 """Rows of your own, judged by a reward function of your own: recipe `task: {name: jsonl, file: my.jsonl, reward: my.py:score}`.
 
     score(completion: str, row: dict) -> float                          or, as TRL calls rewards,
-    score(prompts, completions, **columns) -> [float]                   (recognised by its parameter `completions`)
+    score(prompts, completions, **columns) -> [float]                   (recognized by its parameter `completions`)
 
 The function runs in worker processes with a limit on time and memory (`sage_rlvr.verifiers.pool`), one completion per call, so
 that a reward that hangs or dies is "undecided" and earns 0, and never stops a run. One that raises, or gives what is no finite
@@ -55,7 +55,7 @@ def _loaded(reward: str) -> Callable[..., Any]:
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
-    sys.path.insert(0, str(Path(where).parent))  # its neighbours
+    sys.path.insert(0, str(Path(where).parent))  # its neighbors
     spec.loader.exec_module(module)
     function: Callable[..., Any] = getattr(module, name)
     return function

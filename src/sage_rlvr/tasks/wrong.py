@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from fractions import Fraction
 
-from sage_rlvr.verifiers.exact import normalised, number, parts, verify_exact
+from sage_rlvr.verifiers.exact import normalized, number, parts, verify_exact
 
 # Golds to which "+1" can be written: numbers, single letters, and the operations between them.
 _EXPRESSION = re.compile(
@@ -29,7 +29,7 @@ def wrong_answers(gold: str, other: str) -> list[tuple[str, str]]:
     elif (
         _EXPRESSION.fullmatch(gold)
         and "\\pm" not in gold
-        and normalised(gold).count("(") == normalised(gold).count(")")
+        and normalized(gold).count("(") == normalized(gold).count(")")
     ):
         made += [
             ("+1", rf"{gold}+1"),

@@ -202,7 +202,7 @@ def _sequence_value(effect: Effect, world: _World) -> Callable[[Array], float]:
 
 
 def _local_value(effect: Effect, world: _World) -> Callable[[Array], float]:
-    """sum over (state, strength, log f) of strength * D(pi(.|s), f): one entry a state, under js one a drawn q."""
+    """sum over (state, strength, log f) of strength * D(pi(.|s), f): one entry per state, under js one a drawn q."""
     if effect.descends == "js":
         states, strengths, shifts = _tilted(effect, world)
     else:
@@ -269,7 +269,7 @@ class Measured(NamedTuple):
 
 
 def kl_only(anchor: Anchor) -> Method:
-    """A method for measuring its KL term: a sum over tokens, and an advantage that does not shrink what it centres."""
+    """A method for measuring its KL term: a sum over tokens, and an advantage that does not shrink what it centers."""
     return Method("kl only", LeaveOneOut(), Clip(), anchor, FixedBudget(1))
 
 

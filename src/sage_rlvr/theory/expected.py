@@ -47,7 +47,7 @@ class Listing:
         for name in ("probs", "rewards"):
             if tuple(getattr(self, name).shape) != (rows,):
                 raise DataError(
-                    f"Listing.{name} has shape {tuple(getattr(self, name).shape)}; give one a row, ({rows},)."
+                    f"Listing.{name} has shape {tuple(getattr(self, name).shape)}; give one per row, ({rows},)."
                 )
         total = float(self.probs.double().sum())
         if not (bool((self.probs >= 0).all()) and abs(total - 1) < 1e-4):

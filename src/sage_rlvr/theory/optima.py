@@ -1,4 +1,4 @@
-"""Closed forms: where KL-regularised objectives over the completions of one prompt have their maximum.
+"""Closed forms: where KL-regularized objectives over the completions of one prompt have their maximum.
 
 Everything is float64 over leaves: `ref` (L,) probabilities of the completions, `rewards` (L,), `q` (L,) the guide of whole
 completions, q(y) = prod_t q_t (Eq. 7). Equation numbers are those of SAGE, arXiv 2605.18864. `ref` need not sum to 1: Eqs.
@@ -57,7 +57,7 @@ def forward_kl_optimum(ref: Values, rewards: Values, beta: float, q: Values | No
 
     lam > max R is the one root of sum pi = 1. With gap = lam - max R it lies in [beta f(best leaves), beta sum f], and is
     found there by Brent's method in log gap, so that beta = 1e-3 and best leaves of f = 1e-12 keep all their digits.
-    Over leaves with f > 0: no sample of pi ever shows another one, though the objective itself, maximised over all
+    Over leaves with f > 0: no sample of pi ever shows another one, though the objective itself, maximized over all
     distributions, may put mass on a leaf of ref = 0 (`forward_value` does not charge for it). Errors as `reverse_kl_optimum`.
     """
     anchor, values = _anchor(ref, rewards, q)
@@ -97,10 +97,10 @@ def entropy_value(
 def forward_value(
     probs: Values, ref: Values, rewards: Values, beta: float, q: Values | None = None
 ) -> Float[Tensor, ""]:
-    """E_pi[R] - beta sum_y [ f log(f / pi) - f + pi ], f = q ref: what Eq. (27) maximises. Differentiable in `probs`."""
+    """E_pi[R] - beta sum_y [ f log(f / pi) - f + pi ], f = q ref: what Eq. (27) maximizes. Differentiable in `probs`."""
     anchor, values = _anchor(ref, rewards, q)
     policy = _policy(probs, anchor)
-    return (policy * values).sum() - _positive(beta) * unnormalised_kl(anchor, policy)
+    return (policy * values).sum() - _positive(beta) * unnormalized_kl(anchor, policy)
 
 
 def pseudo_kl(probs: Values, anchor: Values) -> Float[Tensor, ""]:
@@ -111,7 +111,7 @@ def pseudo_kl(probs: Values, anchor: Values) -> Float[Tensor, ""]:
     return value
 
 
-def unnormalised_kl(probs: Values, anchor: Values) -> Float[Tensor, ""]:
+def unnormalized_kl(probs: Values, anchor: Values) -> Float[Tensor, ""]:
     """sum_y [ p log(p / f) - p + f ] of two measures: >= 0, and 0 only at p = f; `pseudo_kl` + sum f - sum p."""
     f = _row(anchor, "anchor")
     policy = _policy(probs, f)
@@ -134,7 +134,7 @@ def total_variation(probs: Values, other: Values) -> float:
 def _row(values: Values, name: str) -> Leaves:
     row = torch.as_tensor(values, dtype=torch.float64)
     if row.dim() != 1 or row.numel() == 0:
-        raise DataError(f"{name} has shape {tuple(row.shape)}; give one number a completion, (L,).")
+        raise DataError(f"{name} has shape {tuple(row.shape)}; give one number per completion, (L,).")
     return row
 
 
@@ -157,7 +157,7 @@ def _anchor(ref: Values, rewards: Values, q: Values | None) -> tuple[Leaves, Lea
     factor = torch.ones_like(anchor) if q is None else _row(q, "q")
     for name, row in (("ref", anchor), ("rewards", values), ("q", factor)):
         if row.shape != anchor.shape:
-            raise DataError(f"{name} has {row.numel()} entries and ref {anchor.numel()}; give one a completion.")
+            raise DataError(f"{name} has {row.numel()} entries and ref {anchor.numel()}; give one per completion.")
         wrong = ~torch.isfinite(row) | ((row < 0) if name != "rewards" else torch.zeros_like(row, dtype=torch.bool))
         if bool(wrong.any()):
             place = int(wrong.nonzero()[0])

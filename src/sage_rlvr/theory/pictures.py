@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from scipy.optimize import minimize
 
-from sage_rlvr.core.advantages import GroupCentred
+from sage_rlvr.core.advantages import GroupCentered
 from sage_rlvr.core.anchor import Anchor
 from sage_rlvr.core.guides import Branch, Flat, Guide, Token
 from sage_rlvr.core.keys import Key
@@ -31,7 +31,7 @@ Array = NDArray[np.float64]
 class Landscape:
     """48 completions of a prompt, on a line; all arrays (48,).
 
-    right: bool; reference; q; shaped = q x reference (not normalised); grpo: the optimum of Eq. (2); sage: of Eq. (4);
+    right: bool; reference; q; shaped = q x reference (not normalized); grpo: the optimum of Eq. (2); sage: of Eq. (4);
     k3: where descent with GRPO's KL term, k3 in the loss, comes to rest with the same q, rewards not divided by the std; beta;
     epsilon: the threshold of Def. 4.1.
     """
@@ -57,7 +57,7 @@ def landscape(beta: float = 0.5, epsilon: float = 1 / 64) -> Landscape:
     tilted = reference * np.exp(right / beta)
     shaped = q * tilted
     tree, anchor = TokenTree.bandit(len(place)), Anchor(beta, estimator="k3")
-    method = Method("k3", GroupCentred(), Clip(), anchor, FixedBudget(1))
+    method = Method("k3", GroupCentered(), Clip(), anchor, FixedBudget(1))
     rest = tree.descend(
         method,
         tree.logits_of(torch.from_numpy(reference)),
@@ -83,7 +83,7 @@ class Modes:
     """A target with two modes and the bell curves that fit it best; arrays (X,) over `place`, densities.
 
     reverse, forward: argmin of KL(p || target) and of KL(target || p) among normal densities; shaped: q x target, not
-    normalised; sage: argmin of D(p || q x target), Eq. (5), in the same family.
+    normalized; sage: argmin of D(p || q x target), Eq. (5), in the same family.
     """
 
     place: Array
@@ -132,7 +132,7 @@ def _best(place: Array, target: Array, direction: str) -> Array:
 class Forces:
     """The push of descending a KL term (beta = 1) on the logits of two states: minus its expected gradient.
 
-    states: their names; tokens: state -> names of its next tokens; pushes: (term, guide, state) -> one number a token;
+    states: their names; tokens: state -> names of its next tokens; pushes: (term, guide, state) -> one number per token;
     refused: (term, guide) that `Anchor` refuses, measured all the same. q: state -> Branch's q there.
     """
 

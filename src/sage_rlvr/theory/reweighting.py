@@ -1,14 +1,14 @@
 """Theorem 4.3 as arithmetic: what a guide does to each completion if Eq. (4) is reached, at which cost, and the best q.
 
     pi_SAGE(y) = pi_RLVR(y) q(y) / E_{pi_RLVR}[q]          (arXiv 2605.18864, proof of Theorem 4.3)
-    dose       = KL(pi_SAGE || pi_RLVR) = E_{pi_SAGE}[log q] - log E_{pi_RLVR}[q]
+    budget       = KL(pi_SAGE || pi_RLVR) = E_{pi_SAGE}[log q] - log E_{pi_RLVR}[q]
 
 Two laws follow (tests/theory/test_tilts.py).
 
 1. Within a problem pass@k is a function of the mass p of right answers, and q moves its log odds by
    log E[q | right] - log E[q | wrong]. A guide that cannot tell right from wrong leaves every pass@k as it is; one that can
    moves pass@k by k p (1-p)^k a nat of log odds, which is at most 1/e and is reached at p = 1/(k+1).
-2. For a small dose d a guide with log q = l gains sqrt(2 d) Cov(l, h) / sd(l) of a functional whose influence is h, the best
+2. For a small KL budget d a guide with log q = l gains sqrt(2 d) Cov(l, h) / sd(l) of a functional whose influence is h, the best
    q gains sqrt(2 d) sd(h), and so **the guide's share of the best gain is the correlation of l and h** under pi_RLVR.
 
 Masses are numpy arrays over the completions of all problems together, sorted by problem.
@@ -68,7 +68,7 @@ class Masses:
         """(P,) p, the mass of right answers."""
         return np.minimum(self.sums(np.where(self.right, self.mass, 0.0)), 1.0)
 
-    def centred(self, values: Floats) -> Floats:
+    def centered(self, values: Floats) -> Floats:
         """(A,) values less their mean under the policy, problem by problem."""
         return np.asarray(values - (self.sums(self.mass * values) / self.sums(self.mass))[self.problem])
 
@@ -82,20 +82,20 @@ def tilted(masses: Masses, log_q: Floats) -> tuple[Masses, Floats]:
     return replace(masses, mass=new), np.maximum(masses.sums(new * (log_q - top - np.log(norm))), 0.0)
 
 
-def scale_for(masses: Masses, log_q: Floats, dose: float, most: float = 1e4) -> float:
-    """The factor s > 0 for which q**s has the mean dose `dose`, nats a completion; inf where no factor up to `most` has."""
+def scale_for(masses: Masses, log_q: Floats, budget: float, most: float = 1e4) -> float:
+    """The factor s > 0 for which q**s has the mean budget `budget`, nats per completion; inf where no factor up to `most` has."""
 
     def found(scale: float) -> float:
         return masses.mean(tilted(masses, scale * log_q)[1])
 
     low, high = 0.0, 1e-3
-    while found(high) < dose:
+    while found(high) < budget:
         low, high = high, 2 * high
         if high > most:
             return math.inf
     for _ in range(50):
         middle = (low + high) / 2
-        low, high = (middle, high) if found(middle) < dose else (low, middle)
+        low, high = (middle, high) if found(middle) < budget else (low, middle)
     return high
 
 
@@ -120,7 +120,7 @@ def influence(masses: Masses, goal: Goal, k: int) -> Floats:
 
 def efficiency(masses: Masses, log_q: Floats, h: Floats) -> float:
     """Law 2: correlation of log q and h within problems under the policy, pooled; nan for a q that is constant."""
-    a, b = masses.centred(log_q), masses.centred(h)
+    a, b = masses.centered(log_q), masses.centered(h)
     both, one, two = (masses.mean(masses.sums(masses.mass * x)) for x in (a * b, a * a, b * b))
     return both / math.sqrt(one * two) if one > 1e-12 and two > 0 else math.nan
 
@@ -131,31 +131,31 @@ def sensitivity(p: Floats, k: int) -> Floats:
 
 
 def fit(masses: Masses, features: Floats, h: Floats, ridge: float = 1e-6) -> Floats:
-    """Coefficients (F,) of the best small-dose guide log q = features @ coefficients: the regression of h on (A, F).
+    """Coefficients (F,) of the best small-budget guide log q = features @ coefficients: the regression of h on (A, F).
 
-    By law 2 it maximises the gain at a given dose among all linear combinations; a ridge keeps doubled columns apart.
+    By law 2 it maximizes the gain at a given budget among all linear combinations; a ridge keeps doubled columns apart.
     """
-    centred = np.stack([masses.centred(column) for column in features.T], axis=1)
+    centered = np.stack([masses.centered(column) for column in features.T], axis=1)
     weight = masses.mass * masses.repeats[masses.problem]
-    second = centred.T @ (weight[:, None] * centred)
+    second = centered.T @ (weight[:, None] * centered)
     spread = np.diag(np.maximum(np.diag(second), 1e-12))
-    return np.asarray(np.linalg.solve(second + ridge * spread, centred.T @ (weight * masses.centred(h))))
+    return np.asarray(np.linalg.solve(second + ridge * spread, centered.T @ (weight * masses.centered(h))))
 
 
 # The oracle: the best q of all that are positive
 
 
-def best_tilt(masses: Masses, goal: Goal, k: int, dose: float, limit: Floats | None = None) -> Floats:
-    """(A,) log q of the q > 0 with the largest mean distinct right answers, or pass@k, at a mean dose of at most `dose`.
+def best_tilt(masses: Masses, goal: Goal, k: int, budget: float, limit: Floats | None = None) -> Floats:
+    """(A,) log q of the q > 0 with the largest mean distinct right answers, or pass@k, at a mean budget of at most `budget`.
 
     Exact: the goal is concave in the masses and the KL convex, so that where log(P / pi) = h(P) / lam + a constant of the
     problem, P is the optimum; lam is found by bisection. Sequence level: q knows which completions are right. limit (A,),
     for "distinct": log q of right completions is cut there and that of wrong ones is 0, so that the answer is what such a q
-    reaches, a lower bound of the optimum in that class; the dose may then stay below `dose`.
+    reaches, a lower bound of the optimum in that class; the KL budget may then stay below `budget`.
     """
     if goal == "pass":  # all right answers of a problem are one
         whole, back = _merged(masses)
-        return best_tilt(whole, "distinct", k, dose)[back]
+        return best_tilt(whole, "distinct", k, budget)[back]
 
     def at(log_lam: float) -> Floats:
         log_q, wrong = _stationary(masses, k, math.exp(log_lam))
@@ -166,12 +166,12 @@ def best_tilt(masses: Masses, goal: Goal, k: int, dose: float, limit: Floats | N
     low, high = math.log(1e-4), math.log(1e9)
     for _ in range(34):
         middle = (low + high) / 2
-        low, high = (middle, high) if masses.mean(tilted(masses, at(middle))[1]) > dose else (low, middle)
+        low, high = (middle, high) if masses.mean(tilted(masses, at(middle))[1]) > budget else (low, middle)
     return at(high)
 
 
 def _merged(masses: Masses) -> tuple[Masses, NDArray[np.int64]]:
-    """Two completions a problem, right and wrong, and the place of each original one among them."""
+    """Two completions per problem, right and wrong, and the place of each original one among them."""
     p, total = masses.success, masses.sums(masses.mass)
     count = len(masses.repeats)
     mass = np.stack([p, np.maximum(total - p, 1e-300)], axis=1).reshape(-1)
@@ -210,19 +210,19 @@ def _stationary(masses: Masses, k: int, lam: float) -> tuple[Floats, Floats]:
 class Lift:
     """The oracle of the support.
 
-    log_q (A,): of the best q found; its mean dose is `dose`, and it lifts the `chosen` (A,) above eps, `gained` a problem on
-    average, while none falls below. bound: no q of the dose that was asked for gains more; a fraction of a last completion.
+    log_q (A,): of the best q found; its mean budget is `budget`, and it lifts the `chosen` (A,) above eps, `gained` a problem on
+    average, while none falls below. bound: no q of the KL budget that was asked for gains more; a fraction of a last completion.
     """
 
     log_q: Floats
     chosen: NDArray[np.bool_]
     gained: float
     bound: float
-    dose: float
+    budget: float
 
 
-def best_support(masses: Masses, eps: float, dose: float, limit: Floats | None = None) -> Lift:
-    """Lift as many right completions above eps as a mean dose allows; exact but for the last completion.
+def best_support(masses: Masses, eps: float, budget: float, limit: Floats | None = None) -> Lift:
+    """Lift as many right completions above eps as a mean budget allows; exact but for the last completion.
 
     In a problem the cheapest way to have m right completions at eps is to take the m likeliest, set those below eps to eps,
     and scale all else by one factor: the I-projection. Its KL grows convexly with m, so buying the cheapest next completion
@@ -241,11 +241,11 @@ def best_support(masses: Masses, eps: float, dose: float, limit: Floats | None =
         costs = _convex([0.0, *(cost for cost, _, _ in curve)])
         offers += [(costs[m + 1] - costs[m], i, m) for m in range(len(curve))]
     offers.sort()
-    budget, spent, gained, taken = dose * masses.repeats.sum(), 0.0, 0.0, np.zeros(len(curves), dtype=np.int64)
+    whole, spent, gained, taken = budget * masses.repeats.sum(), 0.0, 0.0, np.zeros(len(curves), dtype=np.int64)
     bound = 0.0
     for price, i, m in offers:
         weight = masses.repeats[i]
-        room = budget - spent
+        room = whole - spent
         if price * weight > room:
             bound = weight * max(room, 0.0) / (price * weight) if price > 0 else 0.0
             break

@@ -1,7 +1,7 @@
 """TokenTree: a finite policy over completions of varying length, in which every probability and every sum is exact.
 
 A tree is a set of completions of which none is the beginning of another. A state is a prefix; the policy is a table of
-logits (S, V), one row a state, in which only tokens that lead on to a completion have any probability. The tree lists
+logits (S, V), one row per state, in which only tokens that lead on to a completion have any probability. The tree lists
 its completions for `theory.expected`, so that any `Method` the loop runs has its exact expected gradient here, through
 the same `shape` and `objective`.
 """
@@ -228,7 +228,7 @@ class TokenTree:
 
         The steps are natural-gradient steps, g / (visits(s) pi(v|s)), with momentum: for a tabular softmax that is F^-1 g up
         to a constant of the state, so they come to rest where plain descent does, in some hundreds of steps in place of
-        hundreds of thousands. An entry moves by at most 1 nat a step; a step that overshoots is taken back, the momentum
+        hundreds of thousands. An entry moves by at most 1 nat per step; a step that overshoots is taken back, the momentum
         dropped and the rate lowered. Entries that fewer than one run in 1e30 comes through stay where they are: float32, in
         which the loop's objective computes, hardly holds their weight. Its rounding also is what keeps k3_is from a
         tolerance much below 1e-6 where pi_ref / pi is large. `options` are those of `expected_loss`.

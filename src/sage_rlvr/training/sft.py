@@ -1,7 +1,7 @@
 """The warm start: supervised training of a small causal LM from scratch on (prompt, right expression) pairs.
 
 Loss: mean over the completion tokens (end token included) of -log pi(token | prompt, earlier tokens); the prompt is read,
-not learnt. Example i is a function of (data seed, i), so a resumed run sees what an uninterrupted one would have seen.
+not learned. Example i is a function of (data seed, i), so a resumed run sees what an uninterrupted one would have seen.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from sage_rlvr.training.state import check_replaceable, checkpoint, resume, save
 
 
 def build_model(config: ModelConfig, tokenizer: PreTrainedTokenizerBase, seed: int) -> PreTrainedModel:
-    """A randomly initialised Llama or GPT-2 of the asked size (stock architectures, so that every engine loads them)."""
+    """A randomly initialized Llama or GPT-2 of the asked size (stock architectures, so that every engine loads them)."""
     torch.manual_seed(seed)
     tokens = {
         "vocab_size": len(tokenizer),

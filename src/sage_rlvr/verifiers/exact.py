@@ -1,6 +1,6 @@
 r"""A second, simpler opinion on two answers, to hold the first against: one spelling, or exact rational numbers.
 
-    right      iff the texts are one after normalising, or both are numbers (lists of numbers) and equal as fractions
+    right      iff the texts are one after normalizing, or both are numbers (lists of numbers) and equal as fractions
     wrong      iff both are numbers (lists of numbers) and not equal
     undecided  iff anything else is in them
 
@@ -25,7 +25,7 @@ _RATIO = re.compile(r"([0-9]+)?\\frac(?:\{([-+]?[0-9]+)\}|([0-9]))(?:\{([0-9]+)\
 _POWER = re.compile(r"(.+?)(?:\\times|\\cdot)10\^(?:\{([-+]?[0-9]{1,3})\}|([0-9]))")
 
 
-def normalised(text: str) -> str:
+def normalized(text: str) -> str:
     """A text without spaces, dollar signs, bracket sizes, degree signs and wrapped words, with one kind of fraction."""
     text = re.sub(r"\\[dt]frac", r"\\frac", _WRAP.sub(r"\1", text))
     return _DROP.sub("", text).removesuffix(".")
@@ -33,7 +33,7 @@ def normalised(text: str) -> str:
 
 def number(text: str) -> Fraction | None:
     r"""The exact value of 3, -1,000, 2.50, 3/4, `\frac34`, `1\frac{1}{2}`, `6\times10^{-3}`; None for all else."""
-    text = normalised(text)
+    text = normalized(text)
     if len(text) > MAX_DIGITS:
         return None
     if power := _POWER.fullmatch(text):
@@ -65,7 +65,7 @@ def parts(text: str) -> tuple[str, tuple[str, ...]]:
 
     A comma within brackets does not part, nor one within a number such as 10,000.
     """
-    text = normalised(text)
+    text = normalized(text)
     around = ""
     for left, right in (("(", ")"), ("[", "]"), (r"\{", r"\}"), ("(", "]"), ("[", ")")):
         inner = text[len(left) : len(text) - len(right)]
@@ -86,7 +86,7 @@ def parts(text: str) -> tuple[str, tuple[str, ...]]:
 
 def verify_exact(answer: str, gold: str) -> Verdict:
     """`right`, `wrong` or `undecided` by spelling and exact fractions alone; never raises on a text."""
-    if normalised(answer) == normalised(gold):
+    if normalized(answer) == normalized(gold):
         return Verdict("right", "one spelling")
     (left, mine), (right, theirs) = parts(answer), parts(gold)
     values = [number(part) for part in mine], [number(part) for part in theirs]
@@ -99,4 +99,4 @@ def verify_exact(answer: str, gold: str) -> Verdict:
     return Verdict("right", "one value") if same else Verdict("wrong", "value")
 
 
-__all__ = ["normalised", "number", "parts", "verify_exact"]
+__all__ = ["normalized", "number", "parts", "verify_exact"]

@@ -2,7 +2,7 @@
 
 A worker is a new interpreter, never a fork (torch and its threads do not survive one) and never a re-import of the
 calling script (a script without `if __name__ == "__main__"` works). It runs one function, named in the order it gets,
-and talks JSON through its pipes, so that nothing that comes back from it is executed. One thread a worker hands it the
+and talks JSON through its pipes, so that nothing that comes back from it is executed. One thread per worker hands it the
 next job, and another thread kills those whose job takes too long. A killed or crashed worker is replaced for the next job.
 
 Of `verify_math` only the algebra goes to a worker: the answer is cut out of the completion here, and verdicts are

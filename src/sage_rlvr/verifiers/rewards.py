@@ -33,7 +33,7 @@ def text_of(completion: Any) -> str:
 def golds_of(columns: dict[str, Any], column: str | None, count: int) -> list[str | None]:
     """The gold of each completion from the data set's columns; None where a row has none.
 
-    `DataError` unless exactly one accepted column is there (or `column` names one) with one string or finite number a row.
+    `DataError` unless exactly one accepted column is there (or `column` names one) with one string or finite number per row.
     """
     present = [name for name in ((column,) if column else COLUMNS) if columns.get(name) is not None]
     if len(present) != 1:
@@ -44,7 +44,7 @@ def golds_of(columns: dict[str, Any], column: str | None, count: int) -> list[st
         )
     golds = columns[present[0]]
     if isinstance(golds, str) or len(golds) != count:
-        raise DataError(f"column {present[0]}: {len(golds)} entries for {count} completions; give one a completion.")
+        raise DataError(f"column {present[0]}: {len(golds)} entries for {count} completions; give one per completion.")
     for row, gold in enumerate(golds):
         if isinstance(gold, bool) or not isinstance(gold, str | int | float | None):
             raise DataError(f"column {present[0]}, row {row}: {gold!r:.80} is neither text nor a number.")

@@ -45,7 +45,7 @@ def zscore_weights(surprisals: PerToken, mask: Mask) -> PerToken:
 @GUIDES.register
 @dataclass(frozen=True)
 class Token(Banded):
-    """q_t ~ N(1 + alpha w_t, (sigma w_t)**2), w_t in [0, 1] the row-normalised surprisal -log pi(y_t) (Eq. 10).
+    """q_t ~ N(1 + alpha w_t, (sigma w_t)**2), w_t in [0, 1] the row-normalized surprisal -log pi(y_t) (Eq. 10).
 
     `norm` chooses how surprisals (nats) become weights: minmax between the row's `low_quantile` and `high_quantile`,
     rank, or zscore; all three look at the whole row, so that q_t depends on later tokens too. `signal` takes the

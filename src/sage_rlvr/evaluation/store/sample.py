@@ -43,7 +43,7 @@ TOKEN_LEVEL = ("rollout_logps", "base_logps", "entropies", "q")  # one number pe
 
 
 def escape(text: str) -> str:
-    """Text as valid UTF-8, reversibly: a text with a lone surrogate is marked and spelt in ASCII, others stay."""
+    """Text as valid UTF-8, reversibly: a text with a lone surrogate is marked and spelled in ASCII, others stay."""
     if text.startswith(_MARK) or not _is_utf8(text):
         return _MARK + text.encode("unicode_escape").decode("ascii")
     return text

@@ -44,7 +44,7 @@ TOKEN_CLASSES: Table = (
     ("word", r"[^\W\d]+(?:['’][^\W\d]+)?"),
 )
 
-# The characters of the Countdown world, one a token.
+# The characters of the Countdown world, one per token.
 COUNTDOWN_CLASSES: Table = (
     ("end or special", r"<pad>|<eos>"),
     ("digit", r"\d"),

@@ -37,7 +37,7 @@ def ratio_interval(
     resamples: int = RESAMPLES,
     seed: int = SEED,
 ) -> Interval:
-    """sum(tops) / sum(bottoms), both (N,) with one entry a problem, and its BCa bootstrap interval over problems.
+    """sum(tops) / sum(bottoms), both (N,) with one entry per problem, and its BCa bootstrap interval over problems.
 
     The acceleration comes from the linearised ratio. One problem gives an infinite interval. Raises DataError where
     shapes differ, a bottom is negative, all are 0, or a value is not finite.

@@ -173,7 +173,7 @@ def _samples(values: ArrayLike, problems: Sequence[Hashable]) -> tuple[Floats, I
     if ppl.ndim != 1 or not ppl.size or len(problems) != len(ppl) or not np.all(ppl >= 1 - 1e-6):
         raise DataError(
             f"perplexities of shape {ppl.shape} and {len(problems)} problems: pass one value >= 1 and the name of its "
-            "problem a sample."
+            "problem per sample."
         )
     return ppl, *clusters(problems)
 

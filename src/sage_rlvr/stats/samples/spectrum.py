@@ -5,7 +5,7 @@
     d_j = m_j - mean(m_1 .. m_{j-1}),   ERV = mean_j d_j                  first order, "velocity"
     a_j = d_j - d_{j-1},                ERA = mean_j a_j                  second order, "acceleration"
 
-Z (T, d): hidden states of the response tokens, centred over tokens; sigma its singular values. 1 <= ER <= min(T, d).
+Z (T, d): hidden states of the response tokens, centered over tokens; sigma its singular values. 1 <= ER <= min(T, d).
 ER does not change with the scale of Z, with the order of its rows or under a rotation of its features. It grows with
 T: compare responses of equal length, or cut them (`last`), before calling a difference one of reasoning.
 """
@@ -35,14 +35,14 @@ class RankPath:
     acceleration: float
 
 
-def effective_rank(states: ArrayLike, *, centre: bool = True) -> float:
-    """ER of states (T, d), centred over tokens unless told otherwise; 0 where nothing is left (equal rows, one row).
+def effective_rank(states: ArrayLike, *, center: bool = True) -> float:
+    """ER of states (T, d), centered over tokens unless told otherwise; 0 where nothing is left (equal rows, one row).
 
     Raises DataError for another shape, no rows, or values that are not finite.
     """
     z = _matrix(states)
     scale = float(np.abs(z).max(initial=0.0))
-    if centre:
+    if center:
         z = z - z.mean(axis=0)
     sigma = np.linalg.svd(z, compute_uv=False)
     sigma = sigma[sigma > max(z.shape) * np.finfo(float).eps * max(scale, sigma[0])]  # rounding is no direction
@@ -52,7 +52,7 @@ def effective_rank(states: ArrayLike, *, centre: bool = True) -> float:
     return float(np.exp(-np.sum(shares * np.log(shares))))
 
 
-def rank_path(states: ArrayLike, *, stride: int = STRIDE, last: int | None = None, centre: bool = True) -> RankPath:
+def rank_path(states: ArrayLike, *, stride: int = STRIDE, last: int | None = None, center: bool = True) -> RankPath:
     """ER, its path over prefixes of stride, 2 stride, ... rows, ERV and ERA of states (T, d) of one response.
 
     `last` keeps that many final rows first (512 in the released code). One singular value decomposition a window.
@@ -60,9 +60,9 @@ def rank_path(states: ArrayLike, *, stride: int = STRIDE, last: int | None = Non
     if stride < 2 or (last is not None and last < 1):
         raise DataError(f"stride = {stride}, last = {last}: windows need stride >= 2 rows, and last >= 1 or None.")
     z = _matrix(states)[-last if last is not None else 0 :]
-    path = np.array([effective_rank(z[:end], centre=centre) for end in range(stride, len(z) + 1, stride)])
+    path = np.array([effective_rank(z[:end], center=center) for end in range(stride, len(z) + 1, stride)])
     velocity, acceleration = rank_dynamics(path)
-    return RankPath(effective_rank(z, centre=centre), path, velocity, acceleration)
+    return RankPath(effective_rank(z, center=center), path, velocity, acceleration)
 
 
 def rank_dynamics(path: ArrayLike) -> tuple[float, float]:

@@ -48,7 +48,7 @@ class ClassOfAnswers:
 
 
 def class_masses(logps: Sequence[ArrayLike], labels: Labels) -> dict[str, Floats]:
-    """P(c | x) of every class, (N,) each, classes in alphabetical order. logps: one array a problem, as `labels`."""
+    """P(c | x) of every class, (N,) each, classes in alphabetical order. logps: one array per problem, as `labels`."""
     flat, names, code, owner = _flat(logps, labels)
     table = np.bincount(code * len(logps) + owner, np.exp(flat), len(names) * len(logps)).reshape(len(names), -1)
     return {name: np.minimum(row, 1.0) for name, row in zip(names, table, strict=True)}

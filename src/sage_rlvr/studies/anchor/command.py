@@ -88,7 +88,7 @@ def find(*, lab: bool = True, say: Callable[[str], None] = lambda text: None, **
 
 
 SHORT_GUIDES = ("Flat", "Random", "Token", "Branch")
-SHORT_METHODS = (("GroupNormalised", "SequenceMean"), ("LeaveOneOut", "FixedBudget"))  # GRPO as published; RLOO
+SHORT_METHODS = (("GroupNormalized", "SequenceMean"), ("LeaveOneOut", "FixedBudget"))  # GRPO as published; RLOO
 
 
 def short_tables(found: Findings) -> dict[str, str]:
@@ -104,7 +104,7 @@ def short_tables(found: Findings) -> dict[str, str]:
     resting = [
         row for row in found.stationary if (row.advantage, row.reduction) in SHORT_METHODS or row.placement == "reward"
     ]
-    resting = [row for row in resting if row.advantage != "GroupCentred" and row.reduction != "TokenMean"]
+    resting = [row for row in resting if row.advantage != "GroupCentered" and row.reduction != "TokenMean"]
     made = {"map": effects.markdown(rows).rstrip(), "stationary": claims.stationary_markdown(resting)}
     if found.lab is not None:
         from sage_rlvr.studies.anchor.measure import short_markdown

@@ -87,9 +87,9 @@ def forces_figure(
     titles: Mapping[str, str],
     path: str | Path | None = None,
 ) -> Figure:
-    """The push of each KL term on the logits of two states: a column a term, a row a state, a bar a guide.
+    """The push of each KL term on the logits of two states: a column per term, a row per state, a bar per guide.
 
-    pushes: (term, guide, state) -> one number a token; tokens: state -> names; refused: (term, guide) drawn hatched;
+    pushes: (term, guide, state) -> one number per token; tokens: state -> names; refused: (term, guide) drawn hatched;
     titles: state -> row title.
     """
     terms = list(dict.fromkeys(term for term, _, _ in pushes))

@@ -51,7 +51,7 @@ take a hundred thousand, and of two the base was taught nothing."""
 MAX_NEW_TOKENS, MOST_STATES = 24, 3000
 MOVED_STEPS, MOVED_LR = 12, 3e-4
 LIKELY = 1e-3
-"""A dose is taken over the completions with more probability than this."""
+"""A strength is taken over the completions with more probability than this."""
 ROUNDING = 1e-4
 """A change of a gradient that is shorter than this share of it counts as none."""
 
@@ -62,7 +62,7 @@ GUIDES: Mapping[str, Guide] = {
     "Random": Random(eps=0.1, sigma=0.15),
 }
 """The paper's values at the start of training, except Branch's threshold: the paper's 1.2 nats hardly ever act on three
-numbers (a result's doses say how often), 0.8 nats act on about as many tokens as 1.2 do in the demo's world of four."""
+numbers (a result's strengths say how often), 0.8 nats act on about as many tokens as 1.2 do in the demo's world of four."""
 
 Status = Literal["admitted", "refused by Anchor, shown for the record"]
 ADMITTED: Status = "admitted"
@@ -112,7 +112,7 @@ TERMS: tuple[Term, ...] = (
     Term("exact js", _rloo("exact", divergence="js"), linear="neither"),
     Term("k3 in GRPO", grpo, linear="q", base="GRPO"),
 )
-"""Every estimator in the loss of RLOO or, k1, in its reward: un-normalised advantages and a sum over tokens, so that nothing
+"""Every estimator in the loss of RLOO or, k1, in its reward: un-normalized advantages and a sum over tokens, so that nothing
 but the KL term differs from Eq. (6). The last one is stock GRPO: rewards divided by the group's std, each row by its length."""
 
 
@@ -162,7 +162,7 @@ class ProblemFacts:
 
 
 @dataclass(frozen=True)
-class Dose:
+class Strength:
     """How strong a guide is on these problems: the share of sampled tokens with q other than 1, and the mean of q, both in
     expectation over completions and noise."""
 
@@ -179,7 +179,7 @@ class LabResult:
 
     rows: tuple[LabRow, ...]
     problems: tuple[ProblemFacts, ...]
-    doses: tuple[Dose, ...]
+    strengths: tuple[Strength, ...]
     remainder: float
     policy: str
     reference: str
@@ -287,7 +287,7 @@ def run_lab(
     return LabResult(
         rows=tuple(_rows(measured, seed)),
         problems=facts,
-        doses=tuple(_doses(measured, guides)),
+        strengths=tuple(_strengths(measured, guides)),
         remainder=max(fact.remainder for fact in facts),
         policy=words,
         reference="the embedded base" if reference == EMBEDDED else reference,
@@ -314,7 +314,7 @@ def moved_policy(
 ) -> tuple[PreTrainedModel, Tokens, str]:
     """The embedded base after a few steps of GRPO without KL on the lab's world, and these words; nothing is written.
 
-    16 prompts of 16 completions a step, as in the demo; a larger learning rate than there, so that few steps suffice to
+    16 prompts of 16 completions per step, as in the demo; a larger learning rate than there, so that few steps suffice to
     move the policy some tenths of a nat away from the base.
     """
     config = TrainConfig(
@@ -374,12 +374,12 @@ Numbers = dict[str, float]
 
 @dataclass(frozen=True, eq=False)
 class _Measured:
-    """What one problem gives: facts, numbers of each (objective, guide), doses, scatters."""
+    """What one problem gives: facts, numbers of each (objective, guide), strengths, scatters."""
 
     facts: ProblemFacts
     numbers: dict[tuple[str, str], Numbers]
     status: dict[tuple[str, str], Status]
-    doses: dict[str, tuple[float, float]]
+    strengths: dict[str, tuple[float, float]]
     scatters: dict[str, Scatter]
 
 
@@ -412,7 +412,7 @@ def _measure(case: Case, guides: Mapping[str, Guide], beta: float, draws: int, k
         case.name, case.right, case.kl, len(case.listed.probs), case.listed.state_count, case.listed.remainder
     )
     dosed = {**guides, PAPER_BRANCH: Branch()}
-    return _Measured(facts, numbers, status, {name: _dose(case, g, key) for name, g in dosed.items()}, scatters)
+    return _Measured(facts, numbers, status, {name: _strength(case, g, key) for name, g in dosed.items()}, scatters)
 
 
 def _admitted(term: Term, guide: Guide, case: Case, key: Key) -> tuple[Method, Status] | None:
@@ -461,7 +461,7 @@ def _cosine(a: Tensor, b: Tensor) -> float:
     return float(a.double() @ b.double()) / (_length(a) * _length(b))
 
 
-def _dose(case: Case, guide: Guide, key: Key) -> tuple[float, float]:
+def _strength(case: Case, guide: Guide, key: Key) -> tuple[float, float]:
     """(share of tokens with q other than 1, mean q), over the likely completions and 64 draws of the noise."""
     signals, probs = case.every.listing.signals, case.every.listing.probs
     rows = (probs > LIKELY).nonzero().squeeze(1)
@@ -473,10 +473,10 @@ def _dose(case: Case, guide: Guide, key: Key) -> tuple[float, float]:
     )
 
 
-def _doses(measured: Sequence[_Measured], guides: Mapping[str, Guide]) -> Iterator[Dose]:
+def _strengths(measured: Sequence[_Measured], guides: Mapping[str, Guide]) -> Iterator[Strength]:
     for name, guide in {**guides, PAPER_BRANCH: Branch()}.items():
-        active, mean = np.mean([one.doses[name] for one in measured], axis=0)
-        yield Dose(name, guide.equation, float(active), float(mean))
+        active, mean = np.mean([one.strengths[name] for one in measured], axis=0)
+        yield Strength(name, guide.equation, float(active), float(mean))
 
 
 def _rows(measured: Sequence[_Measured], seed: int) -> Iterator[LabRow]:
@@ -502,7 +502,7 @@ def _row(objective: str, guide: str, status: Status, found: Sequence[Numbers]) -
 
 def _scattered(found: Sequence[Scatter], units: Sequence[float], seed: int, resamples: int = 2000) -> dict[str, Any]:
     """The mean over problems of trace Cov / |grad of Eq. (6)'s KL|^2, with the draws of each problem resampled for its
-    interval, of trace Cov / |mean|^2, and of the gap. units: |mean|^2 over |grad of Eq. (6)'s KL|^2, one a problem.
+    interval, of trace Cov / |mean|^2, and of the gap. units: |mean|^2 over |grad of Eq. (6)'s KL|^2, one per problem.
 
     The resampled draws are the same for every estimator of a seed.
     """
@@ -522,7 +522,7 @@ def _scattered(found: Sequence[Scatter], units: Sequence[float], seed: int, resa
 NOTE = (
     '"guide adds": the length of what the guide adds to the KL term\'s gradient, in lengths of that gradient; its cosine is that '
     "with what the guide adds to Eq. (6), the bonus -grad E[sum log q]; where next to nothing is added it is 0. Noise of a guide "
-    "is averaged. Token's q also looks at the tokens that follow (its weights are normalised over the completion), so a "
+    "is averaged. Token's q also looks at the tokens that follow (its weights are normalized over the completion), so a "
     "return-to-go holds a part of its bonus only. k3 in GRPO divides a completion by its length and its reward by the group's std."
 )
 
@@ -542,7 +542,7 @@ def markdown(result: LabResult) -> str:
         for f in facts
     ]
     lines += ["", "| guide | q | tokens with q other than 1 | mean q |", "|---|---|---:|---:|"]
-    lines += [f"| {d.guide} | {d.equation} | {100 * d.active_share:.1f} % | {d.q_mean:.4f} |" for d in result.doses]
+    lines += [f"| {d.guide} | {d.equation} | {100 * d.active_share:.1f} % | {d.q_mean:.4f} |" for d in result.strengths]
     lines += ["", *_directions(result), "", NOTE]
     if result.draws:
         lines += ["", *_variance_table(result)]
@@ -570,7 +570,7 @@ def _directions(result: LabResult) -> list[str]:
 
 def _variance_table(result: LabResult) -> list[str]:
     lines = [
-        f"Gradient of the KL term of one completion, {result.draws} draws a problem: trace of its covariance over the squared "
+        f"Gradient of the KL term of one completion, {result.draws} draws per problem: trace of its covariance over the squared "
         "length of Eq. (6)'s KL gradient, one unit for all terms, and over that of the term's own mean.",
         "",
         "| KL term | variance | 95 % interval | over its own mean^2 | n x error^2 / variance of the drawn mean (1 expected) |",

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from sage_rlvr.stats.intervals import Interval
     from sage_rlvr.studies.guides.measure import GuideLabResult, GuideRow
 
-SHOWN_DOSE = 0.1
+SHOWN_BUDGET = 0.1
 PICTURE = "guides.png"
 KINDS = {
     "paper": "the paper's", "policy": "the policy", "reference": "and the reference", "rewards": "and rewards",
@@ -31,24 +31,24 @@ CURVES = (
 ORACLES = {"support": "oracle, support", "distinct": "oracle, distinct", "passk": "oracle, pass@256"}
 
 
-def tables(result: GuideLabResult, dose: float = SHOWN_DOSE) -> dict[str, str]:
-    """Markdown by heading: the guides at one dose, guides as they would be trained, what each signal knows, the band, doses."""
-    near = min({row.dose for row in result.rows if row.kind == "oracle"}, key=lambda d: abs(d - dose))
-    every = [row for row in result.rows if row.kind == "oracle" or row.dose in _doses(result)]
+def tables(result: GuideLabResult, budget: float = SHOWN_BUDGET) -> dict[str, str]:
+    """Markdown by heading: the guides at one budget, guides as they would be trained, what each signal knows, the band, budgets."""
+    near = min({row.budget for row in result.rows if row.kind == "oracle"}, key=lambda d: abs(d - budget))
+    every = [row for row in result.rows if row.kind == "oracle" or row.budget in _budgets(result)]
     return {
-        f"At a dose of {near:g} nats a completion": guide_table([row for row in every if row.dose == near]),
+        f"At a KL budget of {near:g} nats per completion": guide_table([row for row in every if row.budget == near]),
         "As they would be trained": own_table(
             [row for row in result.rows if row.variant.startswith(("own", "temperature 1"))]
         ),
-        "Paired with noise of the same dose: distinct in 256": noise_table([row for row in every if row.dose == near]),
+        "Paired with noise of the same KL budget: distinct in 256": noise_table([row for row in every if row.budget == near]),
         "What each signal knows": signal_table(result),
         "The oracle inside the band": band_table(result),
-        "Distinct right answers by dose": dose_table(every),
+        "Distinct right answers by budget": budget_table(every),
     }
 
 
-def _doses(result: GuideLabResult) -> list[float]:
-    return sorted({row.dose for row in result.rows if row.kind == "oracle"})
+def _budgets(result: GuideLabResult) -> list[float]:
+    return sorted({row.budget for row in result.rows if row.kind == "oracle"})
 
 
 def _cell(interval: Interval | None, digits: int) -> str:
@@ -58,7 +58,7 @@ def _cell(interval: Interval | None, digits: int) -> str:
 
 
 def guide_table(rows: Sequence[GuideRow]) -> str:
-    """One line a guide at one dose."""
+    """One line per guide at one budget."""
     lines = [
         "| guide (variant chosen on validation) | reads | pass@1 | pass@256 | distinct in 256 | support: net, gained, lost "
         "| distinct, against hotter | distinct, at equal pass@1 | support, at equal pass@1 | of the best: distinct, support |",
@@ -78,7 +78,7 @@ def guide_table(rows: Sequence[GuideRow]) -> str:
 
 
 def noise_table(rows: Sequence[GuideRow]) -> str:
-    """Differences from Random and from the placebo of rarity at the same dose."""
+    """Differences from Random and from the placebo of rarity at the same KL budget."""
     names = ("Random", "placebo of rarity")
     lines = ["| guide | " + " | ".join(f"against {name}" for name in names) + " |", "|---|---|---|"]
     for row in rows:
@@ -90,16 +90,16 @@ def noise_table(rows: Sequence[GuideRow]) -> str:
 
 
 def own_table(rows: Sequence[GuideRow]) -> str:
-    """Guides with their own strength and band, and the base, at the dose that each has."""
+    """Guides with their own strength and band, and the base, at the KL budget that each has."""
     lines = [
-        "| guide | q | dose, nats | pass@1 | pass@256 | distinct in 256 | support | distinct, against hotter at that dose |",
+        "| guide | q | budget, nats | pass@1 | pass@256 | distinct in 256 | support | distinct, against hotter at that budget |",
         "|---|---|---|---|---|---|---|---|",
     ]
     for row in rows:
         change = row.change
         hotter = "" if row.hotter is None else _cell(row.hotter["distinct"], 2)
         lines.append(
-            f"| {row.name} | {row.equation} | {_number(row.dose, '.2g')} | {change['pass1'].value:+.4f} "
+            f"| {row.name} | {row.equation} | {_number(row.budget, '.2g')} | {change['pass1'].value:+.4f} "
             f"| {_cell(change['passk'], 4)} | {_cell(change['distinct'], 2)} | {_cell(change['support'], 2)} | {hotter} |"
         )
     return "\n".join(lines)
@@ -108,8 +108,8 @@ def own_table(rows: Sequence[GuideRow]) -> str:
 def signal_table(result: GuideLabResult) -> str:
     """Correlations and AUCs of every signal."""
     lines = [
-        "| guide | share of the best gain, small dose: distinct, pass@256 | AUC: right from wrong | AUC: just below eps from the "
-        "other right ones | rank correlation with the oracle's log q |",
+        "| guide | share of the best gain, small KL budget: distinct, pass@256 | AUC: right from wrong | AUC: just below eps from "
+        "the other right ones | rank correlation with the oracle's log q |",
         "|---|---|---|---|---|",
     ]
     for row in result.signals:
@@ -127,43 +127,43 @@ def _number(value: float, form: str) -> str:
 def band_table(result: GuideLabResult) -> str:
     """What a q in [0.6, 1.4] at each token reaches."""
     lines = [
-        "| dose | support gained in the band (at dose) | no band | distinct gained in the band (at dose) | no band |",
+        "| budget | support gained in the band (at budget) | no band | distinct gained in the band (at budget) | no band |",
         "|---|---|---|---|---|",
     ]
     for row in result.bands:
         lines.append(
-            f"| {row['dose']:g} | {row['support']:+.1f} ({row['support_dose']:.2g}) | {row['support_bound']:+.1f} "
-            f"| {row['distinct']:+.1f} ({row['distinct_dose']:.2g}) | {row['distinct_bound']:+.1f} |"
+            f"| {row['budget']:g} | {row['support']:+.1f} ({row['support_budget']:.2g}) | {row['support_bound']:+.1f} "
+            f"| {row['distinct']:+.1f} ({row['distinct_budget']:.2g}) | {row['distinct_bound']:+.1f} |"
         )
     return "\n".join(lines)
 
 
-def dose_table(rows: Sequence[GuideRow]) -> str:
-    """Change of distinct right answers, one column a dose; empty where no strength of the guide reaches it."""
-    doses = sorted({row.dose for row in rows})
+def budget_table(rows: Sequence[GuideRow]) -> str:
+    """Change of distinct right answers, one column a budget; empty where no strength of the guide reaches it."""
+    budgets = sorted({row.budget for row in rows})
     found: dict[str, dict[float, str]] = {}
     for row in rows:
         band = "" if row.in_band is None else f", {100 * row.in_band:.0f} %"
-        found.setdefault(row.name, {})[row.dose] = f"{row.change['distinct'].value:+.2f}{band}"
+        found.setdefault(row.name, {})[row.budget] = f"{row.change['distinct'].value:+.2f}{band}"
     lines = [
         "Change, and the share of tokens whose q lies in [0.6, 1.4].", "",
-        "| guide | " + " | ".join(f"{dose:g}" for dose in doses) + " |", "|---|" + "---|" * len(doses),
+        "| guide | " + " | ".join(f"{budget:g}" for budget in budgets) + " |", "|---|" + "---|" * len(budgets),
     ]  # fmt: skip
     lines += [
-        f"| {name} | " + " | ".join(cells.get(dose, "") for dose in doses) + " |" for name, cells in found.items()
+        f"| {name} | " + " | ".join(cells.get(budget, "") for budget in budgets) + " |" for name, cells in found.items()
     ]
     return "\n".join(lines)
 
 
-def sentences(result: GuideLabResult, dose: float = SHOWN_DOSE) -> list[str]:
+def sentences(result: GuideLabResult, budget: float = SHOWN_BUDGET) -> list[str]:
     """What the tables say, each with its interval."""
-    at = {row.name: row for row in result.rows if row.dose == min(_doses(result), key=lambda d: abs(d - dose))}
+    at = {row.name: row for row in result.rows if row.budget == min(_budgets(result), key=lambda d: abs(d - budget))}
     facts, found = result.facts, []
-    near = at["oracle, support"].dose
+    near = at["oracle, support"].budget
     found.append(
         f"{result.policy}: pass@1 {facts['pass1']:.3f}, pass@256 {facts['passk']:.3f}, {facts['distinct']:.1f} distinct in 256, "
         f"{facts['support']:.1f} of {facts['right_completions']:.1f} right completions above 1/256, KL from the {result.reference} "
-        f"{facts['kl_from_base']:.2f} nats a completion. Drawn: {facts['sampled_right']:.3f} right."
+        f"{facts['kl_from_base']:.2f} nats per completion. Drawn: {facts['sampled_right']:.3f} right."
     )
     share = facts["small_p_sensitivity"] / facts["sensitivity"] if facts["sensitivity"] else math.nan
     found.append(
@@ -173,7 +173,7 @@ def sentences(result: GuideLabResult, dose: float = SHOWN_DOSE) -> list[str]:
     for name in ("Branch", "Token", "Random"):
         if name in at:
             found.append(f"{name} at {near:g} nats: {_said(at[name], 'hotter')}.")
-    best = at[result.favourite]
+    best = at[result.favorite]
     found.append(
         f"Best guide without rewards on validation, {best.name} ({best.variant}): {_said(best, 'hotter')}; {_equal(best)}."
     )
@@ -212,7 +212,7 @@ def _said(row: GuideRow, against: str) -> str:
     return (
         text
         if other is None
-        else f"{text}; against the policy sampled hotter at that dose, distinct {_cell(other['distinct'], 2)}"
+        else f"{text}; against the policy sampled hotter at that budget, distinct {_cell(other['distinct'], 2)}"
     )
 
 
@@ -243,15 +243,15 @@ def page(results: Sequence[GuideLabResult]) -> str:
 def curves(
     results: Sequence[GuideLabResult],
 ) -> dict[str, dict[str, dict[str, list[tuple[float, float, float, float]]]]]:
-    """What the picture shows: policy -> metric -> guide -> (dose, gain, low, high)."""
+    """What the picture shows: policy -> metric -> guide -> (budget, gain, low, high)."""
     found: dict[str, dict[str, dict[str, list[tuple[float, float, float, float]]]]] = {}
     for result in results:
-        doses, metrics = _doses(result), found.setdefault(result.policy, {})
+        budgets, metrics = _budgets(result), found.setdefault(result.policy, {})
         for metric, oracle in ORACLES.items():
             lines = metrics.setdefault(metric, {})
             for name in (*CURVES, oracle):
-                rows = [row for row in result.rows if row.name == name and row.dose in doses]
-                points = [(r.dose, r.change[metric].value, r.change[metric].low, r.change[metric].high) for r in rows]
+                rows = [row for row in result.rows if row.name == name and row.budget in budgets]
+                points = [(r.budget, r.change[metric].value, r.change[metric].low, r.change[metric].high) for r in rows]
                 if points:
                     lines["oracle" if name == oracle else name] = sorted(points)
     return found

@@ -1,8 +1,8 @@
-"""The guide lab: what any guide would do to a trained policy if Eq. (4) were reached, at equal dose, and the best that any q can.
+"""The guide lab: what any guide would do to a trained policy if Eq. (4) were reached, at one KL budget, and the best any q can.
 
-Each guide's log q is scaled so that KL(pi_SAGE || pi_RLVR) is the same number of nats a completion (`theory/reweighting.py`),
+Each guide's log q is scaled so that KL(pi_SAGE || pi_RLVR) is the same number of nats per completion (`theory/reweighting.py`),
 variants are chosen on validation problems, and everything shown is of test problems: differences from no guide, from the policy
-sampled hotter at the same dose, and from the policy at the temperature that has the same pass@1; the share of what the best
+sampled hotter at the same KL budget, and from the policy at the temperature that has the same pass@1; the share of what the best
 q reaches; and how well log q tells right from wrong, and the right ones just below eps from the others.
 """
 
@@ -45,8 +45,8 @@ from sage_rlvr.training.reference import check_vocabularies
 
 K = 256
 EPS = 1 / K
-DOSES = (0.01, 0.03, 0.1, 0.3)
-CHOICE_DOSE = 0.1
+BUDGETS = (0.01, 0.03, 0.1, 0.3)
+CHOICE_BUDGET = 0.1
 BAND = (0.6, 1.4)
 METRICS = ("pass1", "passk", "distinct", "support")
 NOISE_DRAWS, REDRAWS = 4, 20
@@ -54,15 +54,15 @@ NOISE_DRAWS, REDRAWS = 4, 20
 
 @dataclass(frozen=True)
 class GuideRow:
-    """One guide at one dose, test problems; every difference with its 95 % interval over problems.
+    """One guide at one budget, test problems; every difference with its 95 % interval over problems.
 
-    equation, scale: q is that of the equation with a = scale, or of the guide's own settings raised to it. dose: KL(pi_SAGE ||
-    pi_RLVR), nats a completion. in_band: share of a batch's tokens whose q lies in [0.6, 1.4]. change: from no guide, of pass1,
+    equation, scale: q is that of the equation with a = scale, or of the guide's own settings raised to it. budget: KL(pi_SAGE ||
+    pi_RLVR), nats per completion. in_band: share of a batch's tokens whose q lies in [0.6, 1.4]. change: from no guide, of pass1,
     passk (k = 256), distinct (right completions among 256), support (right completions above 1/256). gained, lost: of the
-    support. hotter: paired difference from the policy sampled hotter at the same dose; equal_pass1: from the policy at the
-    temperature that has this row's pass@1 (None beyond its best). share: change over that of the best q at this dose. against:
-    paired differences from Random and from the placebo of rarity at the same dose. draw_sd: what the sampled part adds to the
-    mean of distinct and support, one standard deviation. The dose of the base is nan: its KL from the policy cannot be told
+    support. hotter: paired difference from the policy sampled hotter at the same KL budget; equal_pass1: from the policy at the
+    temperature that has this row's pass@1 (None beyond its best). share: change over that of the best q at this budget. against:
+    paired differences from Random and from the placebo of rarity at the same KL budget. draw_sd: what the sampled part adds to the
+    mean of distinct and support, one standard deviation. The budget of the base is nan: its KL from the policy cannot be told
     from the policy's own samples.
     """
 
@@ -70,7 +70,7 @@ class GuideRow:
     kind: Kind
     variant: str
     equation: str
-    dose: float
+    budget: float
     scale: float
     in_band: float | None
     change: dict[str, Interval]
@@ -88,7 +88,7 @@ class SignalRow:
     """What a guide's log q knows, whatever its strength; means over test problems.
 
     efficiency_distinct, efficiency_pass: correlation with the influence on distinct right answers and on pass@256, the share of
-    the best gain for small doses. auc_right: chance that a right completion of the policy has a larger log q than a wrong one.
+    the best gain for small KL budgets. auc_right: chance that a right completion of the policy has a larger log q than a wrong one.
     auc_lifted, rank_lifted: among right completions, of those that the oracle of the support lifts against the others, and
     Spearman's correlation with the oracle's log q.
     """
@@ -106,7 +106,7 @@ class SignalRow:
 @dataclass(frozen=True)
 class GuideLabResult:
     """All rows, and what was measured: `facts` of the policy, `frontier` of policy and base by temperature, `bands`: what q in
-    [0.6, 1.4] at each token reaches, by dose; `favourite` the family without rewards that is best on validation problems."""
+    [0.6, 1.4] at each token reaches, by budget; `favorite` the family without rewards that is best on validation problems."""
 
     policy: str
     reference: str
@@ -120,7 +120,7 @@ class GuideLabResult:
     facts: dict[str, float]
     frontier: dict[str, list[dict[str, float]]]
     bands: tuple[dict[str, float], ...]
-    favourite: str
+    favorite: str
     seconds: float
 
 
@@ -133,17 +133,17 @@ def run_guide_lab(
     draw: str = "law",
     seed: int = EVALUATION_SEED,
     max_new_tokens: int = 24,
-    doses: Sequence[float] = DOSES,
+    budgets: Sequence[float] = BUDGETS,
     progress: Callable[[str], None] = lambda text: None,
 ) -> GuideLabResult:
     """Everything for one policy; `problems` validation problems choose the variants and as many test problems show them.
 
-    Raises DataError for fewer than 10 problems, 64 samples, or a dose that is not positive.
+    Raises DataError for fewer than 10 problems, 64 samples, or a budget that is not positive.
     """
-    if problems < 10 or samples < 64 or not doses or min(doses) <= 0:
+    if problems < 10 or samples < 64 or not budgets or min(budgets) <= 0:
         raise DataError(
-            f"problems = {problems}, samples = {samples}, doses = {tuple(doses)}: give at least 10 problems, 64 samples, and "
-            "doses above 0"
+            f"problems = {problems}, samples = {samples}, budgets = {tuple(budgets)}: give at least 10 problems, 64 samples, and "
+            "budgets above 0"
         )
     began = time.process_time()
     atoms: dict[str, Atoms] = {}
@@ -158,7 +158,7 @@ def run_guide_lab(
             policy, base, tokens, task, chosen, samples=samples, max_new_tokens=max_new_tokens, seed=seed
         )
     progress(f"{target.name}: guides ...")
-    found = Lab(atoms["test"], doses)
+    found = Lab(atoms["test"], budgets)
     chosen_families = choose(FAMILIES, atoms["validation"])
     families = [*chosen_families, *fitted(atoms["validation"])]
     rows, signals = found.everything(families)
@@ -166,13 +166,13 @@ def run_guide_lab(
         policy=target.name, reference="base" if reference == EMBEDDED else reference, problems=problems,
         different=len(atoms["test"].masses.repeats), samples=samples, seed=seed, draw=draw,
         rows=tuple(rows), signals=tuple(signals), facts=found.facts(), frontier=found.frontier(), bands=tuple(found.bands()),
-        favourite=favourite(chosen_families, atoms["validation"]),
+        favorite=favorite(chosen_families, atoms["validation"]),
         seconds=round(time.process_time() - began, 1),
     )  # fmt: skip
 
 
 def choose(families: Sequence[Family], atoms: Atoms) -> list[Family]:
-    """Each family with the one variant that has the most distinct right answers at the middle dose, on these problems."""
+    """Each family with the one variant that has the most distinct right answers at the middle budget, on these problems."""
     kept = []
     for family in families:
         if len(family.variants) > 1:
@@ -182,22 +182,22 @@ def choose(families: Sequence[Family], atoms: Atoms) -> list[Family]:
     return kept
 
 
-def favourite(families: Sequence[Family], atoms: Atoms) -> str:
-    """The chosen family without rewards that has the most distinct right answers at the middle dose, on these problems."""
+def favorite(families: Sequence[Family], atoms: Atoms) -> str:
+    """The chosen family without rewards that has the most distinct right answers at the middle budget, on these problems."""
     blind = [family for family in families if family.kind in ("policy", "reference")]
     return max(blind, key=lambda f: _distinct_gain(atoms, f.variants[0].of(atoms, Key(0)).sum(1))).name
 
 
 def _distinct_gain(atoms: Atoms, log_q: Floats) -> float:
     masses = atoms.masses
-    scale = scale_for(masses, log_q, CHOICE_DOSE)
+    scale = scale_for(masses, log_q, CHOICE_BUDGET)
     if not math.isfinite(scale):
         return -math.inf
     return masses.mean(distinct(tilted(masses, scale * log_q)[0], K))
 
 
 def fitted(atoms: Atoms) -> list[Family]:
-    """The best linear combinations of cheap signals for small doses, fitted on these problems."""
+    """The best linear combinations of cheap signals for small KL budgets, fitted on these problems."""
     found = []
     for kind, reference in (("policy", False), ("reference", True)):
         h = influence(atoms.masses, "distinct", K)
@@ -215,16 +215,16 @@ def fitted(atoms: Atoms) -> list[Family]:
 class Lab:
     """Measurements on the atoms of one policy; what several rows need is computed once."""
 
-    def __init__(self, atoms: Atoms, doses: Sequence[float]) -> None:
-        self.atoms, self.doses = atoms, tuple(doses)
+    def __init__(self, atoms: Atoms, budgets: Sequence[float]) -> None:
+        self.atoms, self.budgets = atoms, tuple(budgets)
         self.masses = atoms.masses
         self.plain = self.metrics(self.masses)
         self.temperatures = [self.metrics(self.at_temperature(x)[0]) for x in INVERSE_TEMPERATURES]
         self.oracles = {
-            dose: {goal: best_tilt(self.masses, goal, K, dose) for goal in ("distinct", "pass")} for dose in self.doses
+            budget: {goal: best_tilt(self.masses, goal, K, budget) for goal in ("distinct", "pass")} for budget in self.budgets
         }
         self.measured: dict[tuple[str, float], Floats] = {}
-        self.lifts = {dose: best_support(self.masses, EPS, dose) for dose in self.doses}
+        self.lifts = {budget: best_support(self.masses, EPS, budget) for budget in self.budgets}
 
     def metrics(self, masses: Masses) -> Floats:
         """(P, 4) pass@1, pass@256, distinct, support of each problem."""
@@ -239,14 +239,14 @@ class Lab:
         return Masses(self.masses.problem, self.masses.right, mass, self.masses.repeats), kl
 
     def everything(self, families: Sequence[Family]) -> tuple[list[GuideRow], list[SignalRow]]:
-        """Controls, guides as they would be trained, guides at each dose, oracles; and what each signal knows."""
+        """Controls, guides as they would be trained, guides at each budget, oracles; and what each signal knows."""
         rows, signals = [], []
         for family in families:
             (variant,) = family.variants
             draws = [variant.of(self.atoms, Key(i)) for i in range(NOISE_DRAWS if variant.noisy else 1)]
             signals.append(self.signal(family.name, family.kind, variant.name, draws[0].sum(1)))
             head = (family.name, family.kind, variant.name, variant.equation)
-            rows += [row for dose in self.doses if (row := self.row(head, draws, dose))]
+            rows += [row for budget in self.budgets if (row := self.row(head, draws, budget))]
             if family.name in ("Branch", "rarity"):
                 shams = [placebo(self.atoms, draws[0], seed) for seed in range(NOISE_DRAWS)]
                 head = (
@@ -255,27 +255,27 @@ class Lab:
                     variant.name,
                     "its log q, permuted over the batch's tokens",
                 )
-                rows += [row for dose in self.doses if (row := self.row(head, shams, dose))]
+                rows += [row for budget in self.budgets if (row := self.row(head, shams, budget))]
         rows = [self.paired(row) for row in rows] + self.controls()
         rows += [self.own(variant) for variant in TRAINABLE]
         return rows + self.best(), signals
 
     def paired(self, row: GuideRow) -> GuideRow:
-        """The same with its differences from the two noises of its dose."""
-        others = {name: self.measured.get((name, row.dose)) for name in ("Random", "placebo of rarity")}
-        own = self.measured[row.name, row.dose]
+        """The same with its differences from the two noises of its budget."""
+        others = {name: self.measured.get((name, row.budget)) for name in ("Random", "placebo of rarity")}
+        own = self.measured[row.name, row.budget]
         return replace(
             row, against={n: self.intervals(own - o) for n, o in others.items() if o is not None and n != row.name}
         )
 
-    def row(self, head: tuple[str, Kind, str, str], draws: Sequence[Floats], dose: float) -> GuideRow | None:
-        """One guide at one dose; None where no strength reaches it."""
+    def row(self, head: tuple[str, Kind, str, str], draws: Sequence[Floats], budget: float) -> GuideRow | None:
+        """One guide at one budget; None where no strength reaches it."""
         log_qs = [draw.sum(1) for draw in draws]
-        scales = [scale_for(self.masses, log_q, dose) for log_q in log_qs]
+        scales = [scale_for(self.masses, log_q, budget) for log_q in log_qs]
         if not all(map(math.isfinite, scales)):
             return None
         tokens = [scale * draw for scale, draw in zip(scales, draws, strict=True)]
-        return self.shown(head, [t.sum(1) for t in tokens], dose, float(np.mean(scales)), self.in_band(tokens[0]))
+        return self.shown(head, [t.sum(1) for t in tokens], budget, float(np.mean(scales)), self.in_band(tokens[0]))
 
     def in_band(self, log_q: Floats) -> float:
         """Share of a batch's tokens whose q is in [0.6, 1.4]."""
@@ -283,37 +283,37 @@ class Lab:
         return float((self.atoms.token_mass * ((log_q >= low) & (log_q <= high))).sum())
 
     def own(self, variant: Variant) -> GuideRow:
-        """A guide of core/guides with its own settings and band, at the dose that it has."""
+        """A guide of core/guides with its own settings and band, at the KL budget that it has."""
         assert variant.guide is not None
         draws = [variant.of(self.atoms, Key(i)).sum(1) for i in range(NOISE_DRAWS if variant.noisy else 1)]
-        dose = float(np.mean([self.masses.mean(tilted(self.masses, log_q)[1]) for log_q in draws]))
+        budget = float(np.mean([self.masses.mean(tilted(self.masses, log_q)[1]) for log_q in draws]))
         low, high = band_of(variant.guide)
         head: tuple[str, Kind, str, str] = (
             variant.name,
             "control",
-            f"own dose, q in [{low:g}, {high:g}]",
+            f"own budget, q in [{low:g}, {high:g}]",
             variant.equation,
         )
-        return self.shown(head, draws, dose, 1.0, 1.0)
+        return self.shown(head, draws, budget, 1.0, 1.0)
 
     def shown(
         self,
         head: tuple[str, Kind, str, str],
         log_qs: Sequence[Floats],
-        dose: float,
+        budget: float,
         scale: float,
         in_band: float | None,
     ) -> GuideRow:
         """The row of these log q (A,), noise averaged problem by problem."""
         after = [tilted(self.masses, log_q)[0] for log_q in log_qs]
-        hotter = self.metrics(self.hotter(dose)) if dose > 1e-9 else self.plain
-        return self.compared(head, after, dose, scale, in_band, hotter, self.draw_sd(log_qs[0]))
+        hotter = self.metrics(self.hotter(budget)) if budget > 1e-9 else self.plain
+        return self.compared(head, after, budget, scale, in_band, hotter, self.draw_sd(log_qs[0]))
 
     def compared(
         self,
         head: tuple[str, Kind, str, str],
         after: Sequence[Masses],
-        dose: float,
+        budget: float,
         scale: float,
         in_band: float | None,
         hotter: Floats | None,
@@ -321,7 +321,7 @@ class Lab:
     ) -> GuideRow:
         """Differences with intervals over problems."""
         found = np.mean([self.metrics(masses) for masses in after], axis=0)
-        self.measured[head[0], dose] = found
+        self.measured[head[0], budget] = found
         in_before = self.masses.right & (self.masses.mass > EPS)
         flows = []
         for masses in after:
@@ -336,10 +336,10 @@ class Lab:
         equal = self.at_pass1(self.masses.mean(found[:, 0]))
         change = self.intervals(found - self.plain)
         return GuideRow(
-            *head, dose=dose, scale=scale, in_band=in_band, change=change, gained=float(gained), lost=float(lost),
+            *head, budget=budget, scale=scale, in_band=in_band, change=change, gained=float(gained), lost=float(lost),
             hotter=None if hotter is None else self.intervals(found - hotter),
             equal_pass1=None if equal is None else self.intervals(found - equal),
-            share=self.shares(change, dose), draw_sd=draw_sd,
+            share=self.shares(change, budget), draw_sd=draw_sd,
         )  # fmt: skip
 
     def intervals(self, differences: Floats) -> dict[str, Interval]:
@@ -347,30 +347,30 @@ class Lab:
         drawn = np.repeat(differences, self.masses.repeats.astype(int), axis=0)
         return dict(zip(METRICS, column_intervals(drawn), strict=True))
 
-    def shares(self, change: Mapping[str, Interval], dose: float) -> dict[str, float] | None:
-        """Change over the best q's change at the same dose; None at a dose for which no oracle was computed."""
-        if dose not in self.oracles:
+    def shares(self, change: Mapping[str, Interval], budget: float) -> dict[str, float] | None:
+        """Change over the best q's change at the same KL budget; None at a KL budget for which no oracle was computed."""
+        if budget not in self.oracles:
             return None
-        best = self.best_gain(dose)
+        best = self.best_gain(budget)
         return {name: change[name].value / best[name] if best[name] > 1e-9 else math.nan for name in best}
 
-    def best_gain(self, dose: float) -> dict[str, float]:
-        """The largest change of pass@256, distinct and support at that dose."""
+    def best_gain(self, budget: float) -> dict[str, float]:
+        """The largest change of pass@256, distinct and support at that budget."""
         after = {
-            goal: self.metrics(tilted(self.masses, log_q)[0]) - self.plain for goal, log_q in self.oracles[dose].items()
+            goal: self.metrics(tilted(self.masses, log_q)[0]) - self.plain for goal, log_q in self.oracles[budget].items()
         }
         return {
             "passk": self.masses.mean(after["pass"][:, 1]),
             "distinct": self.masses.mean(after["distinct"][:, 2]),
-            "support": self.lifts[dose].bound,
+            "support": self.lifts[budget].bound,
         }
 
-    def hotter(self, dose: float, colder: bool = False) -> Masses:
-        """The policy at the temperature above 1 (below, with `colder`) whose KL from it is `dose`; at the grid's end if none is."""
+    def hotter(self, budget: float, colder: bool = False) -> Masses:
+        """The policy at the temperature above 1 (below, with `colder`) whose KL from it is `budget`; else the grid's end."""
         low, high = (1.0, INVERSE_TEMPERATURES[-1]) if colder else (INVERSE_TEMPERATURES[0], 1.0)
         for _ in range(30):
             middle = (low + high) / 2
-            near = self.masses.mean(self.at_temperature(middle)[1]) < dose
+            near = self.masses.mean(self.at_temperature(middle)[1]) < budget
             low, high = (middle, high) if near == colder else (low, middle)
         return self.at_temperature((low + high) / 2)[0]
 
@@ -395,67 +395,67 @@ class Lab:
         return {"distinct": float(distinct_sd), "support": float(support_sd)}
 
     def controls(self) -> list[GuideRow]:
-        """The policy hotter and colder at each dose, and the base at temperature 1, at the dose that it has."""
+        """The policy hotter and colder at each budget, and the base at temperature 1, at the KL budget that it has."""
         rows = []
-        for dose in self.doses:
+        for budget in self.budgets:
             for name, colder in (("hotter", False), ("colder", True)):
-                after = self.hotter(dose, colder)
+                after = self.hotter(budget, colder)
                 head: tuple[str, Kind, str, str] = (
                     f"policy {name}",
                     "control",
                     "temperature",
                     "pi at another temperature",
                 )
-                rows.append(self.compared(head, [after], dose, 1.0, None, None))
+                rows.append(self.compared(head, [after], budget, 1.0, None, None))
         after, _ = self.at_temperature(1.0, "ref_tempered")
         head = ("base", "control", "temperature 1", "pi_ref")
         return [*rows, self.compared(head, [after], math.nan, 1.0, None, None)]
 
     def best(self) -> list[GuideRow]:
-        """The oracles at each dose."""
+        """The oracles at each budget."""
         rows = []
-        for dose in self.doses:
+        for budget in self.budgets:
             found = {
-                "oracle, distinct": self.oracles[dose]["distinct"],
-                "oracle, pass@256": self.oracles[dose]["pass"],
-                "oracle, support": self.lifts[dose].log_q,
+                "oracle, distinct": self.oracles[budget]["distinct"],
+                "oracle, pass@256": self.oracles[budget]["pass"],
+                "oracle, support": self.lifts[budget].log_q,
             }
             for name, log_q in found.items():
                 head: tuple[str, Kind, str, str] = (name, "oracle", "", "the best q > 0 of whole completions")
                 rows.append(
                     self.compared(
-                        head, [tilted(self.masses, log_q)[0]], dose, 1.0, None, self.metrics(self.hotter(dose))
+                        head, [tilted(self.masses, log_q)[0]], budget, 1.0, None, self.metrics(self.hotter(budget))
                     )
                 )
         return rows
 
     def bands(self) -> list[dict[str, float]]:
-        """Support and distinct right answers with q in the band at each token, by dose: what is reached by lifting no token but
-        those of one completion's own end, at which dose, and the bound, the best q without a band."""
+        """Support and distinct right answers with q in the band at each token, by budget: what is reached by lifting no token but
+        those of one completion's own end, at which budget, and the bound, the best q without a band."""
         limit = self.atoms.alone * math.log(BAND[1])
         found: list[dict[str, float]] = []
-        for dose in sorted(self.doses):
-            inside, free = best_support(self.masses, EPS, dose, limit), self.best_gain(dose)
-            after, kl = tilted(self.masses, best_tilt(self.masses, "distinct", K, dose, limit))
+        for budget in sorted(self.budgets):
+            inside, free = best_support(self.masses, EPS, budget, limit), self.best_gain(budget)
+            after, kl = tilted(self.masses, best_tilt(self.masses, "distinct", K, budget, limit))
             row = {
-                "dose": dose,
+                "budget": budget,
                 "support": inside.gained,
-                "support_dose": inside.dose,
+                "support_budget": inside.budget,
                 "support_bound": free["support"],
             }
             row |= {
                 "distinct": self.masses.mean((self.metrics(after) - self.plain)[:, 2]),
-                "distinct_dose": self.masses.mean(kl),
+                "distinct_budget": self.masses.mean(kl),
             }
-            if found and found[-1]["distinct"] > row["distinct"]:  # the q of a smaller dose is admitted, too
-                row |= {name: found[-1][name] for name in ("distinct", "distinct_dose")}
+            if found and found[-1]["distinct"] > row["distinct"]:  # the q of a smaller budget is admitted, too
+                row |= {name: found[-1][name] for name in ("distinct", "distinct_budget")}
             found.append(row | {"distinct_bound": free["distinct"]})
         return found
 
     def signal(self, name: str, kind: Kind, variant: str, log_q: Floats) -> SignalRow:
         """What these log q (A,) know."""
-        masses, dose = self.masses, min(self.doses, key=lambda d: abs(d - CHOICE_DOSE))
-        lift = self.lifts[dose]
+        masses, budget = self.masses, min(self.budgets, key=lambda d: abs(d - CHOICE_BUDGET))
+        lift = self.lifts[budget]
         ends = np.append(masses.starts[1:], len(masses.problem))
         columns: list[tuple[float, float, float]] = []
         for start, end in zip(masses.starts, ends, strict=True):

@@ -103,7 +103,7 @@ def solutions(problem: Problem) -> list[str]:
 
 
 def _mix(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """The finaliser of splitmix64 (Steele, Lea and Flood 2014): a bijection of words that scatters their bits."""
+    """The finalizer of splitmix64 (Steele, Lea and Flood 2014): a bijection of words that scatters their bits."""
     words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return words ^ (words >> np.uint64(31))
@@ -439,7 +439,7 @@ WORLDS: Mapping[str, Countdown] = {
 
 
 def _spoil(problem: Problem, text: str) -> list[tuple[Problem, str]]:
-    """Five wrong neighbours of a right answer: parentheses, a space, a number used twice, a cut end, another target."""
+    """Five wrong neighbors of a right answer: parentheses, a space, a number used twice, a cut end, another target."""
     texts = (f"({text})", f" {text}", f"{text}+{problem.numbers[0]}", text[:-1])
     return [(problem, other) for other in texts] + [(Problem(problem.numbers, problem.target + 1), text)]
 
@@ -462,7 +462,7 @@ def selfcheck(world: Countdown = WORLDS["countdown-4"], seed: int = 0, n: int = 
     apart, and targets follow the world's law."""
     examples = {split: world.examples(split, seed, 0, n) for split in SPLITS}
     gold = [example for drawn in examples.values() for example in drawn]
-    spoiled = [neighbour for problem, text in gold for neighbour in _spoil(problem, text)]
+    spoiled = [neighbor for problem, text in gold for neighbor in _spoil(problem, text)]
     accepted = sum(verify(problem, text).right for problem, text in gold)
     rejected = sum(not verify(problem, text).right for problem, text in spoiled)
     keys = {split: {problem.key for problem, _ in drawn} for split, drawn in examples.items()}

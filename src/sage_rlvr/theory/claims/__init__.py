@@ -13,7 +13,7 @@ from sage_rlvr.theory.claims.stationary import StationaryRow, stationary_markdow
 
 ALL: dict[str, Callable[[], Claim | list[Claim]]] = {
     "Eqs. (2), (4): the optimum is a tilted reference": equations.equations_2_and_4,
-    "Eq. (5): the anchor need not be normalised": equations.equation_5,
+    "Eq. (5): the anchor need not be normalized": equations.equation_5,
     "Eq. (8): the pseudo-KL token by token": equations.equation_8,
     "A.2: an entropy bonus is a temperature": equations.entropy_bonus,
     "Equal rewards keep their odds": equations.equal_rewards,
@@ -29,7 +29,7 @@ ALL: dict[str, Callable[[], Claim | list[Claim]]] = {
     "k2, straight-through and corrected k3 in the loss": placements.unbiased_in_the_loss,
     "k1 in the reward": placements.reward_k1,
     "Refused pairs": placements.refused,
-    "Division by length": placements.length_artefact,
+    "Division by length": placements.length_artifact,
     "Where training comes to rest": stationary.rests,
     "Invisible Leash (i): zero stays zero": leash.zero_stays_zero,
     "Invisible Leash (ii): a bounded rise": leash.bounded_rise,

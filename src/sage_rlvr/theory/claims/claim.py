@@ -1,6 +1,6 @@
 """A claim: a statement of a paper or of this project with both its sides as numbers, and what was found.
 
-The two sides are computed apart, a closed form against a maximisation, an enumeration or a simulation, never by the same
+The two sides are computed apart, a closed form against a maximization, an enumeration or a simulation, never by the same
 code twice. Some claims are expected to fail: they show where a theorem stops.
 """
 

@@ -81,7 +81,7 @@ def equations_2_and_4() -> list[Claim]:
 
 
 def equation_5() -> list[Claim]:
-    """The pseudo-KL does not need a normalised anchor."""
+    """The pseudo-KL does not need a normalized anchor."""
     ref, guide = world()
     policy = RAGGED.probs(table(RAGGED, 3))
     anchor = 7.0 * guide * ref
@@ -106,7 +106,7 @@ def equation_5() -> list[Claim]:
             "eq5/sign", "SAGE Eq. (5)",
             "the pseudo-KL is never negative, as a KL is: D(pi || 7 q ref) >= 0",
             float(pseudo_kl(policy, anchor)), 0.0, ">=", expected=False,
-            note="It is D of the normalised anchor minus log sum f: below 0 where pi is near an anchor of "
+            note="It is D of the normalized anchor minus log sum f: below 0 where pi is near an anchor of "
             "mass above 1.",
         ),
     ]  # fmt: skip

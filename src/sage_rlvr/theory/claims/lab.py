@@ -51,17 +51,17 @@ def ascend(value: Callable[[Tensor], Tensor], start: Tensor, rounds: int = 40) -
         (gradient,) = torch.autograd.grad(value(point), point)
         if float(gradient.abs().max()) < 1e-11:
             break
-        optimiser = torch.optim.LBFGS(
+        optimizer = torch.optim.LBFGS(
             [point], max_iter=100, tolerance_grad=1e-13, tolerance_change=1e-18, line_search_fn="strong_wolfe"
         )
 
-        def closure(optimiser: torch.optim.LBFGS = optimiser) -> Tensor:
-            optimiser.zero_grad()
+        def closure(optimizer: torch.optim.LBFGS = optimizer) -> Tensor:
+            optimizer.zero_grad()
             loss = -value(point)
             loss.backward()  # type: ignore[no-untyped-call]
             return loss
 
-        optimiser.step(closure)  # type: ignore[no-untyped-call]
+        optimizer.step(closure)  # type: ignore[no-untyped-call]
     return point.detach()
 
 

@@ -17,7 +17,7 @@ from functools import cache
 
 import torch
 
-from sage_rlvr.core.advantages import GroupCentred
+from sage_rlvr.core.advantages import GroupCentered
 from sage_rlvr.theory.claims.claim import Claim, numbers
 from sage_rlvr.theory.claims.lab import RAGGED, RAGGED_REWARDS, Steps, many_bandits, method_of, table, train
 from sage_rlvr.theory.optima import reverse_kl_optimum
@@ -31,7 +31,7 @@ def _trainings() -> tuple[tuple[float, Steps], ...]:
     """(rate, training by the loop's own steps on the ragged tree), two rates and two seeds; |A| <= 1 by 0/1 rewards."""
     ref = table(RAGGED, 6)
     return tuple(
-        (rate, train(RAGGED, method_of(None, GroupCentred()), ref, RAGGED_REWARDS, rate=rate, steps=STEPS, group=GROUP, seed=seed))
+        (rate, train(RAGGED, method_of(None, GroupCentered()), ref, RAGGED_REWARDS, rate=rate, steps=STEPS, group=GROUP, seed=seed))
         for rate in RATES
         for seed in (0, 1)
     )  # fmt: skip
@@ -53,7 +53,7 @@ def zero_stays_zero() -> list[Claim]:
             "leash/zero", "Invisible Leash (i)",
             "the largest mass of a right y with ref(y) = 0 after 50 trainings of 200 steps = 0",
             float(probs[:, 0].max()), 0.0,
-            note=f"Its right neighbour, ref .01, ends with {float(probs[:, 1].mean()):.3f} on average.",
+            note=f"Its right neighbor, ref .01, ends with {float(probs[:, 1].mean()):.3f} on average.",
         ),
         Claim(
             "leash/zero-optimum", "Invisible Leash (i), SAGE Eq. (4)",

@@ -122,7 +122,7 @@ def k3_in_the_loss() -> list[Claim]:
 
 
 def _branch() -> Claim:
-    """Branch itself, through `shape`; two tokens a state have little entropy, so its threshold is lower than the paper's."""
+    """Branch itself, through `shape`; two tokens per state have little entropy, so its threshold is lower than the paper's."""
     guide = Branch(ratio=1.0, threshold=0.4)
     with_guide = method_of(Anchor(1.0, guide, "k3"))
     entropies = torch.special.entr(torch.softmax(LOGITS, 1)).sum(1, keepdim=True)
@@ -233,12 +233,12 @@ def _force_near(step: float) -> tuple[float, float]:
     return norms[0], norms[1]
 
 
-def length_artefact() -> Claim:
+def length_artifact() -> Claim:
     """What a division of each row by its length leaves of a state guide, where nothing should be left."""
     p0 = 1.0 / (1.0 + math.exp(-0.1))
     wanted = (1 - 1.3) * p0 * (1 - p0) * 0.5
     return Claim(
-        "place/length-artefact", "placement table",
+        "place/length-artifact", "placement table",
         "sequence_mean, pi = ref, q(root) = 1.3: root gradient = (1 - q) pi0 pi1 / 2",
         measured("k3", "loss", STATE_Q * torch.tensor([[1.0], [0.0]]), LOGITS, SequenceMean()),
         (wanted, -wanted, 0.0, 0.0), "=", 1e-6,

@@ -9,8 +9,8 @@ divisor is the same for every row, with A of expected force kappa grad E[r]:
     k3 in the loss            pi(v|s) = b q ref / (lam(s) - Q(s,v)) at each state, b = beta / kappa
 
 Q(s, v) is the expected reward after v under the policy itself, without any KL: a KL in the loss takes the visited states as
-given. kappa = E[A | right] - E[A | wrong] for rewards 0 and 1: (G - 1) / G for `GroupCentred`, 1 for `LeaveOneOut`, a
-function of P(right) at rest for `GroupNormalised`; c = `kl_share`. So beta acts as b.
+given. kappa = E[A | right] - E[A | wrong] for rewards 0 and 1: (G - 1) / G for `GroupCentered`, 1 for `LeaveOneOut`, a
+function of P(right) at rest for `GroupNormalized`; c = `kl_share`. So beta acts as b.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from sage_rlvr.core.advantages import Advantage, GroupCentred, GroupNormalised, LeaveOneOut
+from sage_rlvr.core.advantages import Advantage, GroupCentered, GroupNormalized, LeaveOneOut
 from sage_rlvr.core.anchor import Anchor, Placement
 from sage_rlvr.core.guides import Branch
 from sage_rlvr.core.keys import Key
@@ -44,7 +44,7 @@ TERMS: tuple[tuple[Name, Placement], ...] = (
     ("straight_through", "loss"),
     ("k1", "reward"),
 )
-ADVANTAGES: tuple[Advantage, ...] = (GroupNormalised(), GroupCentred(), LeaveOneOut())
+ADVANTAGES: tuple[Advantage, ...] = (GroupNormalized(), GroupCentered(), LeaveOneOut())
 REDUCTIONS: tuple[Reduction, ...] = (SequenceMean(), TokenMean(), FixedBudget(3))
 GUIDES = ("none", "state", "token")
 
@@ -99,7 +99,7 @@ def log_q_of(guide: str) -> Logits:
 
 def kappa(advantage: Advantage, right: float) -> float:
     """E[A | right] - E[A | wrong] with P(right) = `right` in groups of 8, summed over the seven others; see the module."""
-    if isinstance(advantage, GroupCentred):
+    if isinstance(advantage, GroupCentered):
         return (GROUP - 1) / GROUP
     if isinstance(advantage, LeaveOneOut):
         return 1.0
@@ -222,13 +222,13 @@ def rests() -> list[Claim]:
     """What the table shows, in claims."""
     rows = stationary_table()
     even = [row for row in rows if row.reduction != "SequenceMean"]
-    reaches = [row for row in even if row.placement == "reward" and row.advantage != "GroupNormalised"]
+    reaches = [row for row in even if row.placement == "reward" and row.advantage != "GroupNormalized"]
     others = [row for row in rows if row not in reaches]
     unbiased = [row for row in rows if row.estimator in ("k2", "straight_through", "k3_is") and row.guide == "state"]
     cancels = [row.moved for row in unbiased if row.reduction != "SequenceMean"]
-    artefact = [row.moved for row in unbiased if row.reduction == "SequenceMean"]
+    artifact = [row.moved for row in unbiased if row.reduction == "SequenceMean"]
     scaled = [row for row in even if row.estimator == "k3" and row.guide == "state" and row.advantage == "LeaveOneOut"]
-    normalised = [row for row in even if row.advantage == "GroupNormalised"]
+    normalized = [row for row in even if row.advantage == "GroupNormalized"]
     return [
         Claim(
             "rest/converged", "table of stationary points",
@@ -244,7 +244,7 @@ def rests() -> list[Claim]:
         ),
         Claim(
             "rest/eq4-reached", "SAGE Eq. (4)",
-            f"distance from Eq. (4), k1 in the reward, centred or leave-one-out, {len(reaches)} rows = 0",
+            f"distance from Eq. (4), k1 in the reward, centered or leave-one-out, {len(reaches)} rows = 0",
             max(row.to_eq4 for row in reaches), 0.0, "=", 1e-4,
         ),
         Claim(
@@ -261,9 +261,9 @@ def rests() -> list[Claim]:
             note="Branch with an importance-corrected k3 trains the same policy as no guide.",
         ),
         Claim(
-            "rest/length-artefact", "placement table",
+            "rest/length-artifact", "placement table",
             "the same under sequence_mean, the smallest = 0",
-            min(artefact), 0.0, "=", 1e-4, expected=False,
+            min(artifact), 0.0, "=", 1e-4, expected=False,
             note="All that is left of the guide is a pull towards short answers.",
         ),
         Claim(
@@ -273,8 +273,8 @@ def rests() -> list[Claim]:
         ),
         Claim(
             "rest/std-strengthens-reward", "GRPO",
-            "GroupNormalised: the largest beta that acts < the nominal one, .3",
-            max(row.beta_effective for row in normalised), BETA, "<",
+            "GroupNormalized: the largest beta that acts < the nominal one, .3",
+            max(row.beta_effective for row in normalized), BETA, "<",
             note="kappa, about 1/std, is 1.73 at P(right) = 1/2 and 2.44 at .99: the leash fades as the prompt is "
             "solved.",
         ),

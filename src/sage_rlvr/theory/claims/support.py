@@ -13,7 +13,7 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from sage_rlvr.core.advantages import GroupCentred
+from sage_rlvr.core.advantages import GroupCentered
 from sage_rlvr.core.anchor import Anchor
 from sage_rlvr.core.guides import Branch, Flat
 from sage_rlvr.core.keys import Key
@@ -49,14 +49,14 @@ def _bandit() -> tuple[Leaves, Leaves, float]:
 
 def preserved() -> list[Claim]:
     """Theorem 4.2 where it holds: a logit a completion, updates from drawn completions only, eps below detectability, and a
-    normalisation that lifts y by no more than eps / ref(y)."""
+    normalization that lifts y by no more than eps / ref(y)."""
     ref, rewards, eps = _bandit()
     probs, draws = many_bandits(ref, rewards, runs=2000, rate=0.5, steps=STEPS, group=GROUP, seed=5)
     unseen = draws[:, 0] == 0
     tree = TokenTree.bandit(len(ref))
     start = tree.logits_of(ref)
     plain, leashed = (
-        _undrawn(0, tree, method_of(anchor, GroupCentred()), start, rewards, 0.5, STEPS)
+        _undrawn(0, tree, method_of(anchor, GroupCentered()), start, rewards, 0.5, STEPS)
         for anchor in (None, Anchor(0.05))
     )
     return [
@@ -71,7 +71,7 @@ def preserved() -> list[Claim]:
             "change of the logit of a completion that 100 steps never drew = 0",
             float((plain.logits - start)[0, 0]), 0.0, "=", 1e-9,
             note="One logit a completion, advantages that sum to 0 over the group, no KL: only the "
-            f"normalisation moves it. Drawn {int(plain.draws[0])} times.",
+            f"normalization moves it. Drawn {int(plain.draws[0])} times.",
         ),
         Claim(
             "4.2/preserved", "SAGE Th. 4.2",
@@ -79,7 +79,7 @@ def preserved() -> list[Claim]:
             float(probs[:, 0].max()), eps, "<=",
             note="The conclusion: what was outside the empirical support stays outside. It rests on three "
             "assumptions: updates from drawn completions only, one logit a completion, eps below detectability; and on "
-            "a fourth, that the normalisation lifts y by no more than eps / ref(y), which holds here.",
+            "a fourth, that the normalization lifts y by no more than eps / ref(y), which holds here.",
         ),
         Claim(
             "4.2/preserved-k3", "SAGE Th. 4.2",
@@ -108,12 +108,12 @@ def _shared_prefix() -> tuple[Steps, float, float]:
     ref[0], ref[1] = 0.9, 0.1 * 0.0015
     rewards = torch.ones(21)
     rewards[0] = 0.0
-    found = _undrawn(1, tree, method_of(None, GroupCentred()), tree.logits_of(ref), rewards, 1.0, 40)
+    found = _undrawn(1, tree, method_of(None, GroupCentered()), tree.logits_of(ref), rewards, 1.0, 40)
     return found, float(ref[1]), detectable(ZETA, GROUP * 40)
 
 
 def not_preserved() -> list[Claim]:
-    """Theorem 4.2 where it fails: the exact optimum, exact expected gradients, the normalisation, tokens that are shared."""
+    """Theorem 4.2 where it fails: the exact optimum, exact expected gradients, the normalization, tokens that are shared."""
     ref, rewards, eps = (0.0005, 0.3, 0.6995), (1.0, 0.0, 0.0), 0.001
     risen = rise(ref, rewards, 0.05)
     tree = TokenTree.bandit(3)
@@ -136,7 +136,7 @@ def not_preserved() -> list[Claim]:
             note="The assumption that fails: updates from drawn completions only.",
         ),
         Claim(
-            "4.2/normalisation", "SAGE Th. 4.2",
+            "4.2/normalization", "SAGE Th. 4.2",
             f"{undrawn} trainings (60 groups of 8) that never drew y, one logit each, ref .02 right: largest pi(y) <= eps",
             lifted, below, "<=", expected=False,
             note="y's logit has not moved. One wrong completion with .98 has lost and a right one with .02 has gained: while "

@@ -24,7 +24,7 @@ def check_adapters(model: Any) -> None:
     if init.startswith(MOVES_WEIGHTS):
         raise ConfigError(
             f"SageTrainer: init_lora_weights = {init!r} of the adapter {TRAINED!r}: TRL makes a second adapter of that "
-            "config, and its initialisation would rewrite the weights below both; the field is read at initialisation "
+            "config, and its initialization would rewrite the weights below both; the field is read at initialization "
             f"alone, so set model.peft_config[{TRAINED!r}].init_lora_weights = True first."
         )
 
@@ -72,7 +72,7 @@ def copy_adapter(model: Any) -> None:
     if ADAPTER not in model.peft_config:
         config = copy.deepcopy(model.peft_config[TRAINED])
         if hasattr(config, "init_lora_weights"):
-            config.init_lora_weights = False  # some initialisations rewrite the weights below
+            config.init_lora_weights = False  # some initializations rewrite the weights below
         try:
             with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
                 model.add_adapter(ADAPTER, config)

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sage_rlvr.core.advantages import GroupCentred, GroupNormalised
+from sage_rlvr.core.advantages import GroupCentered, GroupNormalized
 from sage_rlvr.core.method import Method, advantages_of
 from sage_rlvr.core.reductions import FixedBudget
 from sage_rlvr.core.signals import Signals
@@ -39,7 +39,7 @@ def reads_logps(method: Method | None) -> bool:
 
 def computes_advantages(method: Method) -> bool:
     """True where `SageTrainer` computes the advantages, because TRL's formula is another or knows no kept groups."""
-    known = isinstance(method.advantage, GroupCentred) or method.advantage == GroupNormalised()
+    known = isinstance(method.advantage, GroupCentered) or method.advantage == GroupNormalized()
     return not known or method.reward_transform is not None or method.rollout is not None or reads_logps(method)
 
 

@@ -1,6 +1,6 @@
 """A recipe as the arguments of TRL's GRPOConfig. Needs no TRL, so that a dry run can print them anywhere.
 
-    P prompts a step x G completions = micro-batch x accumulation x ranks x mini-batches         (rows of one rollout)
+    P prompts per step x G completions = micro-batch x accumulation x ranks x mini-batches         (rows of one rollout)
 
 One step of a recipe is one rollout with its updates; TRL's max_steps counts updates. What a recipe owns is refused in
 engine.args, so that no number can be said twice.
@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from sage_rlvr.config import OptimizerConfig, TrainConfig
-from sage_rlvr.core.advantages import GroupNormalised
+from sage_rlvr.core.advantages import GroupNormalized
 from sage_rlvr.core.anchor import Anchor
 from sage_rlvr.core.method import Method
 from sage_rlvr.core.reductions import FixedBudget, SequenceMean, TokenMean
@@ -159,7 +159,7 @@ def _rollout(config: TrainConfig, micro: Any, world_size: int) -> dict[str, Any]
     here = rows // world_size
     if here * world_size != rows:
         raise ConfigError(
-            f"rollout.prompts_per_step = {rollout.prompts_per_step}: {rows} completions an update do not split over "
+            f"rollout.prompts_per_step = {rollout.prompts_per_step}: {rows} completions per update do not split over "
             f"{world_size} ranks; take a number of prompts whose completions do"
         )
     if micro is None:
@@ -228,11 +228,11 @@ NEUTRAL: dict[str, Any] = {
 
 
 def grpo_config(method: Method) -> dict[str, Any]:
-    """The fields of GRPOConfig under which TRL optimises `method`: GRPOConfig(output_dir, **grpo_config(method)).
+    """The fields of GRPOConfig under which TRL optimizes `method`: GRPOConfig(output_dir, **grpo_config(method)).
 
         sequence_mean  1/B sum_i 1/|y_i| sum_t   loss_type "grpo"       k3     use_bias_correction_kl False
         token_mean     1/sum_i |y_i| sum_i sum_t loss_type "dapo"       k3_is  use_bias_correction_kl True
-        FixedBudget()  1/(B L) sum_i sum_t       loss_type "dr_grpo"    GroupNormalised  scale_rewards "group"
+        FixedBudget()  1/(B L) sum_i sum_t       loss_type "dr_grpo"    GroupNormalized  scale_rewards "group"
         Clip           low, high, dual           epsilon, epsilon_high, delta   others   scale_rewards "none"
 
     token_mean is TRL's "dapo" and not its "bnpo", which divides each micro-batch by its own tokens; it is the token count of
@@ -249,7 +249,7 @@ def grpo_config(method: Method) -> dict[str, Any]:
     return {
         **_anchor_fields(method),
         "loss_type": _loss_type(method),
-        "scale_rewards": "group" if isinstance(method.advantage, GroupNormalised) else "none",
+        "scale_rewards": "group" if isinstance(method.advantage, GroupNormalized) else "none",
         "multi_objective_aggregation": "sum_then_normalize",
         **_clip_fields(method),
     }

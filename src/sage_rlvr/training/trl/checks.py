@@ -67,7 +67,7 @@ def check_source(anchor: Anchor) -> None:
 
 
 def admitted_anchor(guide: Guide | None, method: Method | None, args: Any, source: str | None = None) -> Anchor | None:
-    """The anchor that TRL will optimise under `args`, shaped by `guide` or by that of `method`; None without a KL."""
+    """The anchor that TRL will optimize under `args`, shaped by `guide` or by that of `method`; None without a KL."""
     if (guide is None) == (method is None):
         raise ConfigError(
             "SageTrainer: give one of guide=... (for example Branch()) and method=... (for example sage())."

@@ -162,7 +162,7 @@ def _padding(name: str, tokenizer: Any) -> float:
 
 
 def of_all_ranks(output: Inputs, trainer: SageTrainer) -> Inputs:
-    """The rows of all ranks, in their order, padded to the widest rank. ConfigError where a value is not one row a row."""
+    """The rows of all ranks, in their order, padded to the widest rank. ConfigError where a value is not one row per row."""
     found: Inputs = {}
     for name, value in output.items():
         if not isinstance(value, Tensor) or name == "pixel_values":
@@ -195,7 +195,7 @@ def together(parts: list[Inputs], tokenizer: Any) -> Inputs:
 
 
 def leave_out(output: Inputs, dropped: Tensor, trainer: SageTrainer) -> None:
-    """Take `dropped` (rows,) out of loss, normaliser and q: their tool_mask is 0, and the tokens are counted anew.
+    """Take `dropped` (rows,) out of loss, normalizer and q: their tool_mask is 0, and the tokens are counted anew.
 
     The completion's own mask stays, because the model attends by it: the log-probs of a dropped row stay finite.
     """

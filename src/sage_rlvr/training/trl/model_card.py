@@ -1,4 +1,4 @@
-"""The model card of a run on TRL: what was optimised, against which reference, judged by which verifier.
+"""The model card of a run on TRL: what was optimized, against which reference, judged by which verifier.
 
 TRL writes a card beside every checkpoint (README.md); this one takes its place. Everything in it is read from the
 trainer, so that a card cannot say another objective than the one that was run.
@@ -18,7 +18,7 @@ from sage_rlvr.core.guides import is_flat
 from sage_rlvr.training.state import CARD
 from sage_rlvr.verifiers import MATHEMATICS
 
-# Fields of GRPOConfig that decide what is optimised or sampled, whoever set them.
+# Fields of GRPOConfig that decide what is optimized or sampled, whoever set them.
 TELLING = (
     "loss_type", "beta", "use_bias_correction_kl", "scale_rewards", "epsilon", "epsilon_high", "delta",
     "importance_sampling_level", "num_generations", "generation_batch_size", "per_device_train_batch_size",

@@ -3,7 +3,7 @@
     loss = -1/N sum over rows, t of log pi(y_t | prompt, y_<t)     N: tokens of the assistant's turns in the update, end included
 
 The stage of SAGE, arXiv 2605.18864, E.2 and Table 7, on the prompts of RL (`sage_rlvr.tasks.prompts`). The released code takes the
-loss over the whole text; here the prompt is read and not learnt, because RL never moves its probability and the question
+loss over the whole text; here the prompt is read and not learned, because RL never moves its probability and the question
 of a problem is nothing to imitate. engine.args {completion_only_loss: false} has the code's loss. Killed at any instant, the
 same command continues from the last complete checkpoint (TRL's own, with a manifest beside its files).
 """

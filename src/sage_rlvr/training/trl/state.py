@@ -44,7 +44,7 @@ def save_objective(trainer: Any, folder: Path) -> None:
 
 
 def check_objective(trainer: Any, checkpoint: str | None) -> None:
-    """ConfigError where the run that wrote `checkpoint` optimised something else; silent where it does not say."""
+    """ConfigError where the run that wrote `checkpoint` optimized something else; silent where it does not say."""
     record = None if checkpoint is None else Path(checkpoint) / OBJECTIVE
     if record is None or trainer.objective_may_change or not record.is_file():
         return
