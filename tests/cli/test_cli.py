@@ -370,7 +370,7 @@ def test_a_full_disk(write_recipe: Recipe, monkeypatch: pytest.MonkeyPatch, caps
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
 
     with monkeypatch.context() as disk:
-        disk.setattr(runs, "_write_tensors", full)
+        disk.setattr(runs.checkpoints, "_write_tensors", full)
         err = refused(capsys, "train", recipe, "--quiet")
     assert "the disk is full" in err and "Free some space" in err and "untouched" in err
     assert [p.name for p in Path("runs/recipe-s0/checkpoints").iterdir()] == ["step-000001"]
