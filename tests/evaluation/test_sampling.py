@@ -491,6 +491,7 @@ def test_settings_of_one_kind_are_refused_by_the_other(
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_sigkill_and_two_processes_leave_no_trace(recipe: Path, warm_policy: Path) -> None:
     """Killed three times at different moments, then finished by two processes at once: the store of one quiet run."""
 

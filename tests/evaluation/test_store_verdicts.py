@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from sage_rlvr.cli.app import main
 from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.evaluation.store import Chunk, Identity, Sample, SampleStore, repeats
 from sage_rlvr.evaluation.store.archive import convert, from_parquet, to_parquet
@@ -252,6 +253,26 @@ def test_a_store_of_version_0_1_is_converted_and_says_the_same(tmp_path: Path):
         convert(folder)
     with pytest.raises(ConfigError, match="nothing to convert"):
         convert(tmp_path)
+
+
+def test_the_command_that_a_refusal_names_converts_and_samples_go_through_parquet(
+    tmp_path: Path, capsys: pytest.CaptureFixture
+):
+    folder, back = tmp_path / "old", tmp_path / "back"
+    shutil.copytree(OLD, folder)
+    with pytest.raises(DataError) as refused:
+        SampleStore.open(folder)
+    named = str(refused.value).rsplit("sage-rlvr ", 1)[1].split()
+    for words in (
+        [*named, "--to-parquet", folder / "all.parquet"],
+        ["samples", back, "--from-parquet", folder / "all.parquet"],
+    ):
+        with pytest.raises(SystemExit) as ended:
+            main([*map(str, words), "--samples", "1"])  # the report's; one log-prob of the others is -inf
+        assert not ended.value.code
+    said = capsys.readouterr().out
+    assert "converted: 10 samples, each read back and equal" in said and "read: 10 samples" in said
+    assert SampleStore.open(back).digest() == json.loads((OLD / "expected.json").read_text())["digest"]
 
 
 @pytest.mark.parametrize("harm", ["part", "line", "outside", "lost"])

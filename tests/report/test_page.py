@@ -17,9 +17,9 @@ from frozen.folders import write_all
 from sage_rlvr.cli.app import main
 from sage_rlvr.report import Page, build
 from sage_rlvr.report.markup import escaped
-from sage_rlvr.report.policies import policies
 from sage_rlvr.report.runs import curves, grids, learning, warnings
 from sage_rlvr.report.samples import SampleSet, Shown, sample_sets
+from sage_rlvr.report.scores import policies
 from sage_rlvr.results import Results, Run, compare, words
 from sage_rlvr.results.summary import summary_of
 

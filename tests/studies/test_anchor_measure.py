@@ -136,7 +136,7 @@ def test_a_lower_floor_leaves_less_and_enumerate_to_finds_one(tiny: Any) -> None
 def test_right_completions_have_the_probability_of_the_exact_evaluation(warm_policy: Path) -> None:
     model, tokens = load_policy(str(warm_policy))
     problem = WORLD.problems("test", 0, 1)[0]
-    listed = enumerate_completions(model, tokens, tokens.encode_prompt(WORLD.render(problem)), 8, floor=1e-6)
+    listed = enumerate_completions(model, tokens, tokens.encode_prompt(WORLD.prompt(problem)), 8, floor=1e-6)
     found = dict(zip(listed.texts(tokens), listed.probs[listed.finished].tolist(), strict=True))
     exact = solution_logps(model, tokens, WORLD, [problem])[1.0][0]
     chances = [

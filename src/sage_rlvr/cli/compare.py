@@ -151,11 +151,11 @@ def _sampled_scores(results: Results) -> list[str]:
 def _guess_floor(task: str, results: Results) -> str:
     """What guessing earns at the largest k; "" where the task knows no such law."""
     from sage_rlvr.tasks.knights_and_knaves import KnightsAndKnaves
-    from sage_rlvr.tasks.math import TASKS
+    from sage_rlvr.tasks.math import SETS
 
     counts = next(c for c in results.counts if c.task == task)
     values: list[int] = []
-    if task in TASKS and (span := TASKS[task].integers) is not None:
+    if task in SETS and (span := SETS[task].integers) is not None:
         values = [span[1] - span[0] + 1]
     elif task in ("knights_and_knaves", "knights_and_knaves_strict"):
         people = {puzzle.problem_id: len(puzzle.names) for puzzle in KnightsAndKnaves().problems()}

@@ -64,12 +64,12 @@ class Samples(Command):
         with SampleStore.open(self.store) as store:
             if self.judge is not None:
                 session.say(f"{_judge_imported(store, self.judge, self.tag):,} samples judged by our verifier")
+            self._write_out(store, session)
             session.say(*report_lines(store, self.samples))
             if self.patterns:
                 session.say(*pattern_lines(store, self.samples))
             if self.anatomy is not None:
                 session.say(*anatomy_lines(store, _spelled_by(self.anatomy), self.samples))
-            self._write_out(store, session)
         return 0
 
     def _bring_in(self, session: Session) -> None:

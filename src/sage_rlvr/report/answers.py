@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 
 from sage_rlvr.evaluation.record import Record
-from sage_rlvr.report.policies import ks_of, over
 from sage_rlvr.report.samples import SampleSet, by_arm, by_task, first_of_each
-from sage_rlvr.report.scores import band, slug
+from sage_rlvr.report.scores import band, ks_of, over, slug
 from sage_rlvr.results import Results
 from sage_rlvr.results.tables import Table, cell
 from sage_rlvr.stats.intervals import Interval, mean_interval

@@ -20,8 +20,8 @@ from matplotlib.figure import Figure
 
 from sage_rlvr.report import answers, browser, figures, runs, scores
 from sage_rlvr.report.markup import asset, escaped, template, to_html
-from sage_rlvr.report.policies import Policy, policies
 from sage_rlvr.report.samples import SampleSet, by_task, first_of_each, sample_sets
+from sage_rlvr.report.scores import Policy, policies
 from sage_rlvr.report.style import Looks, dark_twins, looks, png_of, svg_of
 from sage_rlvr.results import Results, Row, compare, tables, words
 from sage_rlvr.results.design import BASE
@@ -144,8 +144,8 @@ def build(
     values |= {} if brief else _answers(results, samples)
     names = list(dict.fromkeys([*them, *(s.arm for s in samples)]))
     usual = " · ".join(names) if 0 < len(names) < 5 else f"{len(names)} policies"
-    called = title or results.design.title or usual
-    values |= {"title": title or called[:1].upper() + called[1:], "lead": _lead(found, them, samples)}
+    called = results.design.title[:1].upper() + results.design.title[1:]
+    values |= {"title": title or called or usual, "lead": _lead(found, them, samples)}
     values |= {"base": base, "k": results.k, "seeds": max((len(p.seeds) for p in them.values()), default=0)}
     return Page(values, look, browser.data_of(browsed, look) if browsed else None)
 

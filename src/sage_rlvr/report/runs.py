@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from sage_rlvr.report.figures import TRAINING
-from sage_rlvr.report.policies import Policy
+from sage_rlvr.report.scores import Policy
 from sage_rlvr.results import Results, Run
 from sage_rlvr.results.tables import NOT_RUN, Table
 
