@@ -351,8 +351,8 @@ def _places(schema: Any, place: Place = ()) -> Iterator[Place]:
 def dump(config: Any) -> Any:
     """The plain tree (dict, list, numbers, text) that `decode` turns back into an equal value, defaults filled in.
 
-    But for the fields that a class names in `added`, because runs were recorded before it had them: one that has its default,
-    which must mean what the class did without it, does not stand in the tree.
+    But for the fields that a class names in `added`, because runs were recorded before it had them: while all of these have
+    their defaults, which must mean what the class did without them, none stands in the tree. In a tuple each stands for itself.
     ConfigError for a part that no registered function has made.
     """
     if (call := call_of(config)) is not None:
@@ -377,7 +377,9 @@ def _dump_fields(config: Any) -> dict[str, Any]:
     plain = {f.name: dump(getattr(config, f.name)) for f in fields}
     added = getattr(config, "added", frozenset())
     before = {f.name: {} if f.default is dataclasses.MISSING else dump(f.default) for f in fields if f.name in added}
-    plain = {key: value for key, value in plain.items() if key not in before or value != before[key]}
+    for group in [{key} for key in added] if isinstance(added, tuple) else [added]:
+        if all(plain[key] == before[key] for key in group):
+            plain = {key: value for key, value in plain.items() if key not in group}
     return plain if name is None else {"name": name, **plain}
 
 
