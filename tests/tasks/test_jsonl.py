@@ -130,7 +130,7 @@ def test_a_recipe_trains_on_the_loop_evaluates_and_audits(recipe: Path, tmp_path
     assert call("eval", "run") == 2
     said = " ".join(capsys.readouterr().err.split())
     assert "cannot be listed; evaluate it by sampling: sage-rlvr eval run --samples 64" in said
-    assert call("eval", "run", "--samples", 32, "--quiet", "--store", "s", "--max-new-tokens", 8) == 0  # what it suggests
+    assert call("eval", "run", "--samples", 32, "--quiet", "--store", "s") == 0  # what it suggests
     assert SampleStore.open("s").counts().n.tolist() == [32] * 3
     assert call("audit", recipe) == 0 and "gold right against itself" in capsys.readouterr().out
     (tmp_path / "my_rewards.py").write_text(REWARDS + "\n# changed\n")
@@ -164,3 +164,52 @@ def test_puzzles_train_on_the_loop_with_any_tokenizer(tmp_path: Path) -> None:
     assert train_step(loop, 0)["reward/mean"] == 0.0
     with pytest.raises(ConfigError, match="more prompts per step than the 6 training problems"):
         build(decode(TrainConfig, given | {"rollout": {"prompts_per_step": 8}}))
+
+
+SUMS = """
+from dataclasses import dataclass
+from typing import ClassVar
+import sage_rlvr
+from sage_rlvr.verifiers import Verdict
+
+@dataclass(frozen=True)
+class Sum:
+    problem_id: str
+    a: int
+
+@sage_rlvr.task
+@dataclass(frozen=True)
+class Doubles:
+    "Twice a number."
+
+    name: ClassVar[str] = "doubles"
+    most: int = 9
+
+    def problems(self, split):
+        return [Sum(f"{split}-{a}", a) for a in range(1, self.most)]
+
+    def prompt(self, problem):
+        return f"{problem.a} {problem.a}={2 * problem.a}:"
+
+    def verify(self, problem, completion):
+        return Verdict("right" if completion in self.solutions(problem) else "wrong", "sum")
+
+    def solutions(self, problem):
+        return [f"{problem.a}+{problem.a}"]
+"""
+
+
+def test_a_task_of_a_plugin_that_lists_its_answers_trains_audits_and_evaluates_exactly_and_by_samples(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("my_task.py").write_text(SUMS)
+    Path("doubles.yaml").write_text(
+        "plugins: [my_task.py]\nsteps: 1\nmodel: embedded\nmethod: {name: grpo, beta: 0.0}\ntask: {name: doubles, most: 7}\n"
+        "rollout: {prompts_per_step: 2, group_size: 4, max_new_tokens: 8}\n"
+    )
+    assert call("train", "doubles.yaml", "--run", "run", "--quiet") == 0
+    assert call("audit", "doubles.yaml") == 0 and "every right answer is right" in capsys.readouterr().out
+    assert call("eval", "run") == 0 and "6 test problems" in capsys.readouterr().out
+    assert call("eval", "run", "--samples", 32, "--quiet", "--store", "s") == 0
+    assert SampleStore.open("s").counts().n.tolist() == [32] * 6

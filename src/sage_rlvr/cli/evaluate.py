@@ -100,7 +100,8 @@ class Eval(Command, ExactSettings, SampleSettings):
             policy, model, own, of_run = target.name, target.model, target.task, target.run is not None
             world = target.world if own is None else None
             if own is not None:
-                settings = replace(settings, task=own.name, template=getattr(getattr(own, "form", None), "name", "as_is"))
+                form, limit = getattr(getattr(own, "form", None), "name", "as_is"), settings.max_new_tokens or target.limit
+                settings = replace(settings, task=own.name, template=form, max_new_tokens=limit)
         else:
             of_run = (run / "run.json").is_file()
             policy = "base" if self.what == "embedded" else run.name
@@ -133,8 +134,9 @@ class Eval(Command, ExactSettings, SampleSettings):
             powers=POWERS if self.power_frontier else (),
         )
         session.say(*eval_lines(record, self.ks), *power_lines(record, self.ks))
-        guessed = ", ".join(f"pass@{k} {guess_floor(target, record, k):.3f}" for k in self.ks)
-        session.say(f"  uniform guesses among all expressions: {guessed}", self._problems_line(target.world))
+        if target.task is None:
+            guessed = ", ".join(f"pass@{k} {guess_floor(target, record, k):.3f}" for k in self.ks)
+            session.say(f"  uniform guesses among all expressions: {guessed}", self._problems_line(target.world))
         with writing("record of an evaluation", path, 4 << 20):
             save_record(record, path)
         session.say(f"record: {path}")

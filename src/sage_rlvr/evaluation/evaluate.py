@@ -33,7 +33,7 @@ EVALUATION_SEED = 1  # of the problems; training draws its own with world.data_s
 class Target:
     """What is to be evaluated: a name for tables, the model to load, its world, and the run it came from (or None).
 
-    task: what the run was trained on, where that is no Countdown world; then only samples tell.
+    task: what the run was trained on, where that is no Countdown world; limit: tokens of a completion there.
     """
 
     name: str
@@ -41,10 +41,21 @@ class Target:
     world: WorldConfig
     run: Path | None = None
     task: Task | None = None
+    limit: int | None = None
+
+    @property
+    def asked(self) -> Any:
+        """The task that is evaluated."""
+        return self.world.build() if self.task is None else self.task
+
+    def problems(self, split: str, seed: int, n: int, draw: str) -> list[Any]:
+        """The problems of an evaluation: n draws of a law, or the first n of a list."""
+        law = getattr(self.asked, "draw", None)
+        return list(law(split, seed, n, draw) if law else self.asked.problems(split)[:n])
 
     def check_listed(self) -> None:
         """ConfigError where the right completions of the run's own task cannot be listed."""
-        if self.task is not None:
+        if self.task is not None and not hasattr(self.task, "solutions"):
             raise ConfigError(
                 f"{self.run} was trained on {self.task.name}, whose right completions cannot be listed; evaluate it by sampling: "
                 f"{suggest('eval', self.run, '--samples', 64)}, or on another --task"
@@ -67,7 +78,8 @@ def resolve(what: str, world: WorldConfig | None = None) -> Target:
         task = None if world is not None else own_task(config)
         own = WorldConfig.of(task) if isinstance(task, Countdown) else decode(WorldConfig, config.get("world") or {})
         task = None if isinstance(task, Countdown) else task
-        return Target(path.name, str(path / "policy"), world or own, path, task)
+        limit = config.get("rollout", {}).get("max_new_tokens")
+        return Target(path.name, str(path / "policy"), world or own, path, task, limit)
     return Target("base" if what == EMBEDDED else path.name, what, world or demo_world())
 
 
@@ -114,8 +126,7 @@ def evaluate(
     target.check_listed()
     torch.set_num_threads(threads)
     model, tokens = load_policy(target.model)
-    task = target.world.build()
-    chosen = task.draw(split, seed, problems, draw)
+    task, chosen = target.asked, target.problems(split, seed, problems, draw)
     began = time.perf_counter()
     ids = [p.problem_id for p in chosen]
     once = {name: problem for name, problem in zip(ids, chosen, strict=True)}  # a problem drawn twice is scored once
@@ -127,7 +138,7 @@ def evaluate(
     meta = {
         "name": target.name,
         "model": target.model,
-        "world": world_identity(target.world),
+        "world": getattr(task, "identity", {"name": task.name}),
         "split": split,
         "seed": seed,
         "draw": draw,
@@ -163,10 +174,8 @@ def cross_check(
     nothing is wrong it fails to with probability 1 - level).
     """
     model, tokens = load_policy(target.model)
-    task = target.world.build()
-    chosen = task.draw(record.meta["split"], record.meta["seed"], record.problems, record.meta["draw"])[
-        :problems
-    ]
+    task = target.asked
+    chosen = target.problems(record.meta["split"], record.meta["seed"], record.problems, record.meta["draw"])[:problems]
     counts = sampled_counts(model, tokens, task, chosen, n=n, max_new_tokens=max_new_tokens, seed=seed)
     exact = float(probabilities(record.logps[1.0])[:problems].mean())
     drawn = n * len(chosen)  # the record may hold fewer than `problems`

@@ -43,7 +43,7 @@ class SampleSettings:
     store: Path | None = None
     """Of samples: where they are kept (default <run>/samples/<task>-..., or runs/samples/<model>/<task>-...)."""
     max_new_tokens: int | None = None
-    """Of samples: default 32 for Countdown, else 3072."""
+    """Of samples: default 32 for Countdown, what a run on another task was trained with, else 3072."""
     score_base: str | None = None
     """Of samples: also the log-probs of every token under this model, for perplexities."""
     guide: str | None = None
