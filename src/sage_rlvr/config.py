@@ -373,11 +373,7 @@ class TrainConfig:
     report_to: tuple[Tracker, ...] = ()
     plugins: dict[str, str] = field(default_factory=plugins.loaded)
 
-    added: ClassVar[tuple[str, ...]] = (
-        "plugins",
-        "report_to",
-        "task",
-    )  # see schema.dump
+    added: ClassVar[tuple[str, ...]] = ("plugins", "report_to", "task")  # see schema.dump
 
     def __post_init__(self) -> None:
         _check_run(self, self.updates.epochs * self.updates.minibatches)
@@ -483,7 +479,7 @@ class FinetuneConfig:
     engine: EngineConfig = field(default_factory=lambda: EngineConfig(name="trl"))
     report_to: tuple[Tracker, ...] = ()
 
-    added: ClassVar[frozenset[str]] = frozenset({"report_to"})
+    added: ClassVar[tuple[str, ...]] = ("report_to",)  # see schema.dump
 
     def __post_init__(self) -> None:
         _positive(self, "epochs", "batch_size", "max_length")

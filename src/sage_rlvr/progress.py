@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from typing import Any, Protocol
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 SHOWN = {"loss": "loss", "reward/mean": "reward", "anchor/kl_raw": "KL", "anchor/q_mean": "q", "policy/entropy": "H"}
 NEWEST = 32  # intervals that count for the time left
@@ -95,7 +95,7 @@ def seconds_left(runs: Mapping[Any, tuple[int, Sequence[Mapping[str, Any]]]], wo
     return max(max(left), sum(left) / workers)
 
 
-def left_words(seconds: float | None) -> str:
+def in_words(seconds: float | None) -> str:
     """ "about 45 s left", "about 12 min left"; what to say before anything was measured."""
     if seconds is None:
         return "time left not known yet"
@@ -107,42 +107,30 @@ def noted(metrics: Mapping[str, float]) -> str:
     return "  ".join(f"{short} {metrics[name]:.3f}" for name, short in SHOWN.items() if name in metrics)
 
 
-class Display:
-    """Bars of several tasks in a terminal; elsewhere a line of the first task every `every` seconds and at its end."""
+class Bar:
+    """A bar in a terminal; elsewhere a line every `every` seconds and at the end."""
 
-    def __init__(self, console: Console, every: float = 15.0) -> None:
-        self.console, self.every, self.last = console, every, time.monotonic()
-        self.tasks: list[tuple[str, int, Pace]] = []
-        self.bars: Progress | None = None
-        if console.is_terminal:
-            columns = (TextColumn("{task.description:<14}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-            self.bars = Progress(*columns, TextColumn("{task.fields[note]}"), console=console)
-            self.bars.start()
+    def __init__(self, console: Console, label: str, total: int, done: int = 0, every: float = 15.0) -> None:
+        self.console, self.label, self.total, self.every = console, label, total, every
+        self.pace, self.last = Pace(done), time.monotonic()
+        columns = (TextColumn("{task.description:<14}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+        self.rich = Progress(*columns, TextColumn("{task.fields[note]}"), console=console, disable=not console.is_terminal)
+        self.task = self.rich.add_task(label, total=total, completed=done, note="")
+        self.rich.start()
 
-    def add(self, label: str, total: int, done: int = 0) -> int:
-        """A task; returns its number."""
-        self.tasks.append((label, total, Pace(done)))
-        if self.bars is not None:
-            self.bars.add_task(label, total=total, completed=done, note="")
-        return len(self.tasks) - 1
-
-    def update(self, task: int, done: int, note: str = "", left: float | None = None) -> None:
-        """The task at `done`, with a note behind it. left: seconds, where the caller knows better than the task's own pace."""
-        label, total, pace = self.tasks[task]
-        pace.see(done)
-        words = left_words(pace.left(total - done) if left is None else left) if done < total else "done"
-        if self.bars is not None:
-            self.bars.update(TaskID(task), completed=done, note=f"{words}  {note}")
-        elif task == 0 and (done >= total or time.monotonic() - self.last >= self.every):
+    def update(self, done: int, note: str = "") -> None:
+        """The bar at `done`, with the time left and a note behind it."""
+        self.pace.see(done)
+        words = in_words(self.pace.left(self.total - done)) if done < self.total else "done"
+        self.rich.update(self.task, completed=done, note=f"{words}  {note}")
+        if self.rich.disable and (done >= self.total or time.monotonic() - self.last >= self.every):
             self.last = time.monotonic()
-            self.console.print(
-                f"{label} {done}/{total}, {words}  {note}".rstrip(), markup=False, highlight=False, soft_wrap=True
-            )
+            line = f"{self.label} {done}/{self.total}, {words}  {note}".rstrip()
+            self.console.print(line, markup=False, highlight=False, soft_wrap=True)
 
     def close(self) -> None:
-        """The bars stay as they are."""
-        if self.bars is not None:
-            self.bars.stop()
+        """It stays as it is."""
+        self.rich.stop()
 
 
 class Terminal:
@@ -154,7 +142,7 @@ class Terminal:
     def __init__(self, label: str, every: float = 15.0) -> None:
         self.label, self.every, self.first = label, every, 0
         self.console = Console(stderr=True)
-        self.display: Display | None = None
+        self.bar: Bar | None = None
         self.newest: dict[str, float] = {}
 
     def start(self, total: int, done: int) -> None:
@@ -162,34 +150,32 @@ class Terminal:
         self.first = done
         if 0 < done < total:
             self.console.print(f"{self.label}: continued at step {done} of {total}", highlight=False)
-        self.display = Display(self.console, self.every)
-        self.display.add(self.label, total, done)
+        self.bar = Bar(self.console, self.label, total, done, self.every)
 
     def advance(self, done: int, metrics: Mapping[str, float]) -> None:
         """The bar at `done`, or a line when it is due."""
-        assert self.display is not None
+        assert self.bar is not None
         self.newest |= {name: metrics[name] for name in SHOWN if name in metrics}
-        self.display.update(0, done, noted(self.newest))
+        self.bar.update(done, noted(self.newest))
 
     def close(self) -> None:
         """The bar stays as it is."""
-        if self.display is not None:
-            self.display.close()
+        if self.bar is not None:
+            self.bar.close()
 
 
 @contextmanager
 def counting(console: Console, label: str, total: int, every: float = 20.0) -> Iterator[Callable[[int], None]]:
     """Yields advance(n): `n` more of `total` are done."""
-    display, done = Display(console, every), 0
-    display.add(label, total)
+    bar, done = Bar(console, label, total, every=every), 0
 
     def advance(n: int) -> None:
         """`n` more are done."""
         nonlocal done
         done += n
-        display.update(0, done)
+        bar.update(done)
 
     try:
         yield advance
     finally:
-        display.close()
+        bar.close()

@@ -24,6 +24,7 @@ from sage_rlvr.config import TrainConfig, dump, load_config
 from sage_rlvr.errors import DataError
 from sage_rlvr.evaluation import record as records
 from sage_rlvr.evaluation.record import Record, load_record
+from sage_rlvr.models import folders
 from sage_rlvr.models import policy as engine_base
 from sage_rlvr.models.policy import load_policy
 from sage_rlvr.results import Results
@@ -137,11 +138,11 @@ def test_show_prints_the_resolved_recipe_and_its_equation(write_recipe: Recipe, 
 
 
 def test_doctor(warm_policy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
-    monkeypatch.setattr(engine_base, "embedded_policy", lambda: warm_policy)
+    monkeypatch.setattr(folders, "embedded_policy", lambda: warm_policy)
     assert call("doctor") == 0
     out, _ = said(capsys)
     assert torch.__version__ in out and "log-probs agree" in out and "the CPU path works" in out
-    monkeypatch.setattr(engine_base, "embedded_policy", lambda: tmp_path / "gone")
+    monkeypatch.setattr(folders, "embedded_policy", lambda: tmp_path / "gone")
     assert call("doctor") == 2
     out, _ = said(capsys)
     assert "embedded policy is missing" in out and "sage-rlvr sft" in out and "does not work" in out
@@ -370,7 +371,7 @@ def test_a_full_disk(write_recipe: Recipe, monkeypatch: pytest.MonkeyPatch, caps
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
 
     with monkeypatch.context() as disk:
-        disk.setattr(runs, "_write_tensors", full)
+        disk.setattr(runs.checkpoints, "_write_tensors", full)
         err = refused(capsys, "train", recipe, "--quiet")
     assert "the disk is full" in err and "Free some space" in err and "untouched" in err
     assert [p.name for p in Path("runs/recipe-s0/checkpoints").iterdir()] == ["step-000001"]

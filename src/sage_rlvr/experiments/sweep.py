@@ -25,12 +25,13 @@ from pathlib import Path
 from typing import Any
 
 import rich.table
-from rich.console import Console
+from rich.console import Console, Group
 from rich.live import Live
+from rich.text import Text
 
 from sage_rlvr.config import dump, to_yaml
 from sage_rlvr.errors import ConfigError
-from sage_rlvr.evaluation.record import record_path
+from sage_rlvr.evaluation.record import load_record, record_path
 from sage_rlvr.evaluation.settings import store_place
 from sage_rlvr.evaluation.store import SampleStore, is_store
 from sage_rlvr.experiments.design import (
@@ -46,6 +47,7 @@ from sage_rlvr.experiments.design import (
 from sage_rlvr.experiments.jobs import Exact, Job, Task, as_read_back, run_tasks
 from sage_rlvr.models.folders import EMBEDDED
 from sage_rlvr.models.policy import weights_hash
+from sage_rlvr.progress import NEWEST, in_words, noted, seconds_left
 from sage_rlvr.recipes import named
 from sage_rlvr.results import Results
 from sage_rlvr.results.summary import choose
@@ -509,33 +511,25 @@ def table(sweep: Sweep) -> rich.table.Table:
 @contextmanager
 def _display(sweep: Sweep, console: Console) -> Iterator[Callable[[], None]]:
     """The table, live in a terminal; a line every 20 seconds elsewhere. matrix.json follows what has ended."""
+    every = 5 if console.is_terminal else LINE_SECONDS
     last, seen = [time.monotonic()], [len(sweep.over)]
 
-    def keep() -> None:
+    def show() -> None:
         if len(sweep.over) != seen[0]:
             seen[0] = len(sweep.over)
             note(sweep)
-
-    if console.is_terminal:
-        with Live(table(sweep), console=console, refresh_per_second=1, auto_refresh=False) as live:
-
-            def redraw() -> None:
-                keep()
-                if time.monotonic() - last[0] >= 1:
-                    last[0] = time.monotonic()
-                    live.update(table(sweep), refresh=True)
-
-            yield redraw
-            live.update(table(sweep), refresh=True)
-        return
-
-    def show() -> None:
-        keep()
-        if time.monotonic() - last[0] >= LINE_SECONDS:
+        if time.monotonic() - last[0] >= every:
             last[0] = time.monotonic()
-            console.print(line(sweep), markup=False, soft_wrap=True)
+            said = Text(line(sweep) + running_words(sweep))
+            console.print(said, soft_wrap=True) if live is None else live.update(Group(table(sweep), said), refresh=True)
 
-    yield show
+    live = Live(table(sweep), console=console, auto_refresh=False) if console.is_terminal else None
+    if live is None:
+        yield show
+        return
+    with live:
+        yield show
+        live.update(table(sweep), refresh=True)
 
 
 def line(sweep: Sweep, taken: Collection[Cell] = ()) -> str:
@@ -544,8 +538,7 @@ def line(sweep: Sweep, taken: Collection[Cell] = ()) -> str:
     done = total - _steps_left(sweep, taken)
     whole = sum(sweep.status(cell) in ("evaluated", "validation only") for cell in sweep.cells)
     failed = f", {len(sweep.failures)} failed" if sweep.failures else ""
-    left = left_words(sweep, taken) + ", evaluation not counted" * (whole < len(sweep.cells))
-    return f"sweep: {done}/{total} steps, {whole} of {len(sweep.cells)} cells complete{failed}, {left}"
+    return f"sweep: {done}/{total} steps, {whole} of {len(sweep.cells)} cells complete{failed}, {left_words(sweep, taken)}"
 
 
 def _steps_left(sweep: Sweep, taken: Collection[Cell]) -> int:
@@ -553,16 +546,25 @@ def _steps_left(sweep: Sweep, taken: Collection[Cell]) -> int:
 
 
 def left_words(sweep: Sweep, taken: Collection[Cell] = ()) -> str:
-    """Time that the training left takes, from what the last steps of the runs of this folder took; nothing is guessed."""
-    left, rates = _steps_left(sweep, taken), []
-    for cell in sweep.cells if left else ():
-        rows = read_metrics(cell.job.directory)[-50:] if cell.job.done else []
-        rates += [row["time/step_s"] for row in rows if "time/step_s" in row]
-    if not left:
-        return "no training left"
-    if not rates:
-        return "time left is known after the first steps"
-    return f"about {left * sum(rates) / len(rates) / sweep.workers / 60:.1f} min of training left"
+    """Time left on `sweep.workers` processes, by the newest steps of each run and by the base's evaluation; nothing is guessed."""
+    rows = {cell: read_metrics(cell.job.directory)[-NEWEST:] if cell.job.done else [] for cell in sweep.cells}
+    runs = {c: (0 if c in taken else c.job.config.steps - c.job.done, newest) for c, newest in rows.items()}
+    training = seconds_left(runs, sweep.workers) if any(steps for steps, _ in runs.values()) else 0.0
+    if training is None:
+        return "time left is known after the first steps, evaluation not counted"
+    evaluations = sum(task not in sweep.over for cell in sweep.cells for task in cell.exact.values())
+    base = record_path(sweep.out, "base")
+    if evaluations and not base.is_file():
+        return in_words(training) + ", evaluation not counted" if training else "no training left"
+    each = float(load_record(base).meta["seconds"]) if evaluations else 0.0
+    seconds = training + evaluations * each / sweep.workers
+    return in_words(seconds) if seconds else "nothing left to do"
+
+
+def running_words(sweep: Sweep) -> str:
+    """What the newest step of each unfinished run says: reward, KL, q."""
+    half = [cell.job for cell in sweep.cells if 0 < cell.job.done < cell.job.config.steps]
+    return "".join(f"\n  {job.label} {job.done}/{job.config.steps}  {noted(read_metrics(job.directory)[-1])}" for job in half)
 
 
 def _tells_apart(line: str) -> bool:
