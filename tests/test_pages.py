@@ -17,6 +17,12 @@ from sage_rlvr.cli.app import parse
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 PAGES = sorted([ROOT / "README.md", *(p for p in DOCS.rglob("*.md") if p.name != "summary.md")])  # summaries are generated
+PARTS = sorted(
+    p.stem if p.is_file() else p.name
+    for p in (ROOT / "src" / "sage_rlvr").iterdir()
+    if (p.suffix == ".py" or (p / "__init__.py").is_file()) and not p.name.startswith("_")
+)
+NOT_IN_THE_REFERENCE = {"moved", "import_notes"}  # tables
 SHELL = re.compile(r"```sh\n(.*?)```", re.DOTALL)
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 
@@ -93,3 +99,15 @@ def test_the_guide_of_the_readme_is_whole(monkeypatch):
     mask = torch.tensor([[True, True, False]])
     q = guide(Signals(torch.tensor([[0.0, -3.0, -9.0]]), None, mask, torch.tensor([0])), 0, 10, Key(0)).exp()
     assert q[0, 0] == 1 and 1.3 < q[0, 1] <= 1.4 and q[0, 2] == 1
+
+
+@pytest.mark.parametrize("part", [part for part in PARTS if part not in NOT_IN_THE_REFERENCE])
+def test_every_public_part_has_its_place_in_the_reference(part):
+    """A package's page shows its modules too (`show_submodules` in mkdocs.yml)."""
+    pages = "".join(page.read_text(encoding="utf-8") for page in (DOCS / "reference").glob("*.md"))
+    assert f"::: sage_rlvr.{part}\n" in pages, f"give sage_rlvr.{part} a page in docs/reference and mkdocs.yml"
+
+
+def test_the_reference_names_nothing_that_is_gone():
+    pages = "".join(page.read_text(encoding="utf-8") for page in (DOCS / "reference").glob("*.md"))
+    assert set(re.findall(r"::: sage_rlvr\.(\w+)", pages)) <= set(PARTS)

@@ -1,6 +1,6 @@
 """Tasks: problems, how they are asked, and how a completion is verified. One task a file; what a task is stands in `base`.
 
-TASKS["countdown"](counts={3: 1.0}, max_number=9)      a task of a recipe: task: {name: countdown, counts: {3: 1.0}, ...}
+TASKS["countdown"] (counts={3: 1.0}, max_number=9)      a task of a recipe: task: {name: countdown, counts: {3: 1.0}, ...}
 task_named("math500", template="sage")                 a task of the command line, by one word
 """
 
