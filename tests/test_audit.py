@@ -141,10 +141,10 @@ def test_the_published_rule_of_knights_and_knaves_accepts_contradictions_and_the
 
 def test_what_is_refused():
     for options, message in [
-        ({"name": "aime24"}, "choose one of aime"),
-        ({"name": "aime", "k": 0}, "at least one guess"),
-        ({"name": "aime", "template": "chat"}, "choose one of sage"),
-        ({"name": "knights_and_knaves", "template": "sage"}, "one format, its own"),
+        ({"task": "aime24"}, "choose one of aime"),
+        ({"task": "aime", "k": 0}, "at least one guess"),
+        ({"task": "aime", "template": "chat"}, "choose one of sage"),
+        ({"task": "knights_and_knaves", "template": "sage"}, "one format, its own"),
     ]:
         with pytest.raises(ConfigError, match=message):
             audit(**options)

@@ -84,8 +84,8 @@ def test_unknown_keys_are_answered_with_their_neighbor(recipe: Path) -> None:
     assert "did you mean 'rollout.group_size'?" in refusal(recipe, ("group_size", "8"))
     assert "did you mean 'updates.minibatches'?" in refusal(recipe, ("rollout.minibatchs", "8"))
     assert "Keys here: seed, steps, model" in refusal(recipe, ("zzz", "8"))
-    recipe.write_text(RECIPE + "optimizer: {lr: 1}\n")
-    assert "recipe.yaml:7: optimizer = {'lr': 1}: unknown key; did you mean 'optimizer'?" in refusal(recipe)
+    recipe.write_text(RECIPE + "optimizr: {lr: 1}\n")
+    assert "recipe.yaml:7: optimizr = {'lr': 1}: unknown key; did you mean 'optimizer'?" in refusal(recipe)
 
 
 @pytest.mark.parametrize(

@@ -51,7 +51,8 @@ def test_a_guide_and_a_method_of_a_plugin_train(
     run = folder / "run"
     assert command("train", "my_recipe.yaml", "--run", str(run), "--model", str(warm_policy), *SMALL) == 0
     facts = json.loads((run / "run.json").read_text())
-    assert facts["config"]["plugins"] == plugins.loaded() and list(plugins.loaded()) == ["my_parts.py"]
+    assert list(facts["config"]["plugins"]) == ["my_parts.py"]
+    assert facts["config"]["plugins"].items() <= plugins.loaded().items()
     assert facts["config"]["method"]["guide"]["name"] == "late"
     assert command("show", "my_recipe.yaml") == 0
     assert "1 + ratio * H_t" in capsys.readouterr().out

@@ -72,7 +72,7 @@ def test_train_eval_and_compare(write_recipe: Recipe, tmp_path: Path, warm_polic
         assert "minimize" in err and f"done: 2 steps, policy in runs/{arm}-s0/policy" in err
         assert call("eval", f"runs/{arm}-s0", "--problems", 8, "--ks", 1, 4, "--sample", 50) == 0
         out, _ = said(capsys)
-        assert "8 test problems, exact" in out and "pass@4" in out and "(99.9 % interval" in out and "they agree" in out
+        assert "8 test problems (draw law), exact" in out and "pass@4" in out and "(99.9 % interval" in out and "they agree" in out
         assert load_record(f"runs/{arm}-s0/evaluation-test.npz").problems == 8
     world = tmp_path / "grpo.yaml"
     assert (
@@ -272,8 +272,8 @@ def test_compare_refuses_unequal_problems(write_recipe: Recipe, warm_policy: Pat
     assert "no such evaluation" in refused(capsys, "compare", "a.npz", "z.npz")
     Path("mine").mkdir()
     Path("mine/run.json").write_text("{}", encoding="utf-8")
-    assert "make it with: sage-rlvr eval mine" in refused(capsys, "compare", "a.npz", "mine")
-    assert "number of training seeds" in refused(capsys, "compare", "x=a.npz", "y=a.npz,a.npz", "z=a.npz")
+    assert "mine/run.json cannot be read" in refused(capsys, "compare", "a.npz", "mine")
+    assert "two of its records are of the same weights" in refused(capsys, "compare", "x=a.npz", "y=a.npz,a.npz", "z=a.npz")
     assert "temperature 1" in refused(capsys, "compare", "x=cold.npz", "y=cold.npz")
     assert "home temperature 1" in refused(capsys, "compare", "x=a.npz", "y=cold.npz")
     assert "names repeat" in refused(capsys, "compare", "x=a.npz", "x=a.npz")

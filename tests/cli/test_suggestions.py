@@ -18,7 +18,7 @@ from conftest import tiny_llama
 from sage_rlvr import errors
 from sage_rlvr.cli.app import COMMANDS, FORMER, main, parse
 from sage_rlvr.config import TrainConfig, dump, load_config
-from sage_rlvr.models import policy as policies
+from sage_rlvr.models import folders as policies
 from sage_rlvr.runs import RunDir
 
 Recipe = Callable[..., Path]

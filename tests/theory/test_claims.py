@@ -337,7 +337,7 @@ def test_an_undrawn_answer_is_lifted_by_the_normalization_alone():
     lifted, undrawn, eps = support._lifted_undrawn()
     assert 400 < undrawn < 500
     assert lifted / (eps / 2) == pytest.approx(1 / (2 * math.sqrt(0.02 * 0.98)), rel=2e-3)
-    page = " ".join((Path(__file__).parents[2] / "docs" / "theorems.md").read_text(encoding="utf-8").split())
+    page = " ".join((Path(__file__).parents[2] / "docs" / "concepts" / "theorems.md").read_text(encoding="utf-8").split())
     assert "has four conditions" in page and "Without the last it fails" in page
     assert f"lifted up to {lifted / (eps / 2):.2f}-fold ({undrawn} trainings), across an eps of twice ref(y)" in page
 

@@ -215,7 +215,8 @@ def _relabelled(found: Mapping[str, Any]) -> dict[str, Any] | None:
     """The control's seeds in two halves, as two names of one arm: how many splits come out tied; None without a control."""
     if not found["control"]:
         return None
-    return {**found["relabelled"], "control": found["arms"][found["control"]]["label"], "needs": 2 * FEWEST_SEEDS}
+    label = found["arms"].get(found["control"], {}).get("label", found["control"])
+    return {**found["relabelled"], "control": label, "needs": 2 * FEWEST_SEEDS}
 
 
 # ------------------------------------------------------------------------------------------------------------------

@@ -34,7 +34,7 @@ class Table:
     def fitting(self, width: int) -> tuple[Table, tuple[str, ...]]:
         """The columns that a terminal of this width has room for, and the headers of the others."""
         columns = list(zip(self.header, *self.rows, strict=True))
-        widths = [max(len(line) for cell in column for line in cell.split("\n")) + 2 for column in columns]
+        widths = [max(len(line) for cell in column for line in cell.split("\n")) + 3 for column in columns]
         kept = [i for i in range(len(columns)) if sum(widths[: i + 1]) <= width]
         shown = Table(
             header=tuple(self.header[i] for i in kept), rows=tuple(tuple(row[i] for i in kept) for row in self.rows),
