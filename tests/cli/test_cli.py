@@ -278,7 +278,7 @@ def test_compare_refuses_unequal_problems(write_recipe: Recipe, warm_policy: Pat
     assert "has no temperature 1" in refused(capsys, "compare", "x=a.npz", "y=cold.npz")
     assert "two arms are called" in refused(capsys, "compare", "x=a.npz", "x=a.npz")
     Path("torn.npz").write_bytes(Path("a.npz").read_bytes()[:200])
-    assert "not a readable evaluation" in refused(capsys, "compare", "a.npz", "torn.npz")
+    assert "torn.npz is damaged" in refused(capsys, "compare", "a.npz", "torn.npz")
 
 
 def test_bad_worlds_and_sizes(write_recipe: Recipe, warm_policy: Path, capsys: Capture) -> None:

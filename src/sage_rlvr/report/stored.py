@@ -60,8 +60,9 @@ def main(root: Path) -> None:
         "# Adjusted p values, before and now",
         "Raw p values, differences and intervals are unchanged. Holm's correction ran over each list by itself; it runs now "
         "once over the primary comparisons of a design and once over all others. `holds`: where a difference at level 0.95 "
-        "outlasts the correction now and did not before, or the other way round. The families were set after these runs had been seen, so what holds only "
-        "now is no new claim. Made by `python -m sage_rlvr.report.stored docs/results`.",
+        "outlasts the correction now and did not before, or the other way round. "
+        "The families were set after these runs had been seen, "
+        "so what holds only now is no new claim. Made by `python -m sage_rlvr.report.stored docs/results`.",
     ]
     for path in sorted(root.glob("*/summary.json")):
         results = Results.read(path.parent)
