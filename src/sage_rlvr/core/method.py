@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from sage_rlvr.core.advantages import Advantage, BetaNormalized, GroupCentered, GroupNormalized
+from sage_rlvr.core.advantages import Advantage, Seen
 from sage_rlvr.core.anchor import Anchor, anchor_logps, anchor_metrics, length_note
 from sage_rlvr.core.divergences import divergence
 from sage_rlvr.core.dynamic_sampling import RolloutPlan
@@ -65,11 +65,11 @@ class Method:
 
     @property
     def needs(self) -> frozenset[str]:
-        """Which optional signals an engine must compute: of ref_logps, entropies, ref_entropies, distributions.
+        """Which optional signals an engine must compute: of ref_logps, entropies, ref_entropies, answers, distributions.
 
         `distributions` are log-probs of every next token, of policy (in the graph) and reference: `Batch.log_probs`.
         """
-        found = _needs_of(self.reward_transform) | _needs_of(self.token_weight)
+        found = _needs_of(self.advantage) | _needs_of(self.reward_transform) | _needs_of(self.token_weight)
         if self.anchor is not None and not self.anchor.is_off:
             found |= self.anchor.needs
         return found | {"ref_logps"} if "ref_entropies" in found else found
@@ -122,9 +122,12 @@ def advantages_of(
     which that mean shrinks the expected force of the reward, so that beta keeps its meaning; 1 for every other.
     """
     if method.reward_transform is not None:
-        lengths = _need(signals, "reward_transform").mask.sum(dim=1).reshape(rewards.shape)
-        rewards = method.reward_transform(rewards, lengths)
-    advantages = method.advantage(rewards).reshape(-1)
+        seen = seen_of(_need(signals, "reward_transform"), tuple(rewards.shape))
+        rewards = method.reward_transform(rewards, seen if _sees(method.reward_transform) else seen.lengths)
+    if _sees(method.advantage):
+        advantages = method.advantage(rewards, seen_of(_need(signals, "advantage"), tuple(rewards.shape))).reshape(-1)
+    else:
+        advantages = method.advantage(rewards).reshape(-1)
     if method.token_weight is not None:
         advantages = advantages[:, None] * method.token_weight(_need(signals, "token_weight"))
     if method.anchor is None or method.anchor.placement == "loss":
@@ -143,8 +146,20 @@ def _need(signals: Signals | None, who: str) -> Signals:
     return signals
 
 
-def _takes_group_mean(advantage: Advantage) -> bool:
-    return isinstance(advantage, GroupCentered | GroupNormalized | BetaNormalized)
+def _sees(part: object) -> bool:
+    """A part that has `needs` at all is called with a `Seen`."""
+    return getattr(part, "needs", None) is not None
+
+
+def seen_of(signals: Signals, shape: tuple[int, ...]) -> Seen:
+    """What parts of a group may see besides rewards, from the signals of its rows."""
+
+    def of_row(logps: PerToken | None) -> Tensor | None:
+        return None if logps is None else torch.where(signals.mask, logps, 0.0).double().sum(dim=1).float().reshape(shape)
+
+    answers = None if signals.answers is None else signals.answers.reshape(shape)
+    policy, reference = of_row(signals.old_logps), of_row(signals.ref_logps)
+    return Seen(signals.mask.sum(dim=1).reshape(shape), policy, reference, answers)  # type: ignore[arg-type]
 
 
 def return_to_go(signals: Signals, log_q: PerToken | None) -> PerToken:
@@ -164,7 +179,7 @@ def summed_to_go(values: PerToken, mask: Bool[Tensor, "B T"]) -> PerToken:
 
 def kl_share(method: Method, group_size: int) -> float:
     """c of `advantages_of`: (G - 1) / G where the advantage subtracts the whole group's mean, else 1."""
-    return (group_size - 1) / group_size if _takes_group_mean(method.advantage) else 1.0
+    return (group_size - 1) / group_size if getattr(method.advantage, "takes_group_mean", False) else 1.0
 
 
 def reward_penalty(signals: Signals, log_q: PerToken | None, group_size: int, share: float = 1.0) -> PerToken:
@@ -252,7 +267,7 @@ def _describe(method: Method) -> str:
         if anchor.placement == "loss":
             inner += f"  +  {beta} * {_term(anchor)}(pi, {reference})"
         else:
-            scale = "(G-1)/G * " if _takes_group_mean(method.advantage) else ""
+            scale = "(G-1)/G * " if getattr(method.advantage, "takes_group_mean", False) else ""
             penalty = f" - {beta} * {scale}(K_t - mean_others K_t),  K_t = sum_(s>=t) [ log pi_old - log({reference}) ]"
     advantage = method.advantage.equation if method.token_weight is None else f"w_t * [{method.advantage.equation}]"
     lines = [f"{method.name}: minimize", f"  {method.reduction.equation} [ {inner} ]"]
@@ -314,15 +329,8 @@ def _notes(method: Method) -> list[str]:
     if anchor is None or anchor.is_off:
         return []
     notes = [note] if (note := length_note(anchor, method.reduction)) else []
-    if isinstance(method.advantage, GroupNormalized):
-        notes.append(
-            "the reward is divided by the group's std, the KL is not: against the raw reward beta acts as beta * std for "
-            "large G, and never as less than beta / sqrt(G)"
-        )
-    if isinstance(method.advantage, BetaNormalized):
-        notes.append(
-            "the reward is weighted by 1/f_N(p), the KL is not: against the raw reward beta acts as beta * f_N(p)"
-        )
+    if against := getattr(method.advantage, "against_kl", ""):
+        notes.append(against)
     if method.rollout is not None:
         notes.append("a group that is not kept has no KL either: the leash pulls at the states of kept groups alone")
     if anchor.placement == "reward":

@@ -29,6 +29,7 @@ class Signals:
     row_ids                (B,)   number of the completion within the step, kept through shuffles and micro-batches
     entropies, ref_entropies (B, T) entropy at the prefix, temperature-scaled, untruncated, of policy and reference
     rewards (B,), hidden (B, T, d)
+    answers                (B,)   int64, equal within a group iff two completions give the same answer
     Raises DataError for a shape that does not fit or for row_ids that repeat.
     """
 
@@ -40,6 +41,7 @@ class Signals:
     ref_entropies: Float[Tensor, "B T"] | None = None
     rewards: Float[Tensor, " B"] | None = None
     hidden: Float[Tensor, "B T d"] | None = None
+    answers: Int[Tensor, " B"] | None = None
 
     def __post_init__(self) -> None:
         for name in ("old_logps", "ref_logps", "entropies", "ref_entropies", "rewards", "hidden"):
@@ -52,7 +54,7 @@ class Signals:
 
     def _check_shapes(self) -> None:
         rows = tuple(self.mask.shape[:1])
-        wanted = {"row_ids": rows, "rewards": rows, "hidden": tuple(self.mask.shape)}
+        wanted = {"row_ids": rows, "rewards": rows, "answers": rows, "hidden": tuple(self.mask.shape)}
         for field in fields(self):
             value, shape = getattr(self, field.name), wanted.get(field.name, tuple(self.mask.shape))
             found = None if value is None else tuple(value.shape[:2] if field.name == "hidden" else value.shape)
