@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from sage_rlvr.errors import DataError
 from sage_rlvr.evaluation.lm_eval import UNJUDGED
 from sage_rlvr.evaluation.store import Counts, SampleStore
+from sage_rlvr.evaluation.store.database import arrays
 from sage_rlvr.evaluation.store.sample import GUIDED, SCORED
 from sage_rlvr.stats.intervals import Interval, column_intervals, mean_interval, passk_interval, share_interval
 from sage_rlvr.stats.majority import maj_at_k
@@ -187,11 +188,6 @@ def _token_lines(store: SampleStore, n: int) -> list[str]:
     elif not rows["q"].null_count:
         lines.append(_q_line(arrays(rows["q"]), of, many, *made_under(rows, GUIDED)))
     return lines
-
-
-def arrays(column: Any) -> list[NDArray[Any]]:
-    """One array (T_i,) a row of a token-level column without gaps."""
-    return [row.values.to_numpy(zero_copy_only=False) for row in column]
 
 
 def made_under(rows: Any, key: str) -> list[str]:
