@@ -74,6 +74,7 @@ MODULES = {
     "evaluation.published": "stats.published",
     "evaluation.repeats": "evaluation.store.repeats",
     "evaluation.sample_rows": "evaluation.store.sample",
+    "evaluation.sample_studies": "evaluation.sample_report",
     "evaluation.samples": "evaluation.store",
     "evaluation.spectrum": "stats.samples.spectrum",
     "evaluation.structure": "stats.samples.structure",

@@ -24,8 +24,14 @@ from sage_rlvr.cli.app import main
 from sage_rlvr.config import WorldConfig
 from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.evaluation.exact import probabilities, solution_logps
-from sage_rlvr.evaluation.sample_report import common_n, powers, report_lines
-from sage_rlvr.evaluation.sample_studies import anatomy_lines, excess_lines, pattern_lines
+from sage_rlvr.evaluation.sample_report import (
+    anatomy_lines,
+    common_n,
+    excess_lines,
+    pattern_lines,
+    powers,
+    report_lines,
+)
 from sage_rlvr.evaluation.sampled_run import SampleRun
 from sage_rlvr.evaluation.sampled_tasks import (
     Chosen,

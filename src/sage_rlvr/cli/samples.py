@@ -56,8 +56,7 @@ class Samples(Command):
     """First make a store of this version from the files of version 0.1 in the folder; they stay."""
 
     def execute(self, session: Session) -> int:
-        from sage_rlvr.evaluation.sample_report import report_lines
-        from sage_rlvr.evaluation.sample_studies import anatomy_lines, pattern_lines
+        from sage_rlvr.evaluation.sample_report import anatomy_lines, pattern_lines, report_lines
         from sage_rlvr.evaluation.store import SampleStore
 
         self._bring_in(session)
