@@ -24,8 +24,7 @@ from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM, PreTra
 
 from sage_rlvr.config import TrainConfig, decode
 from sage_rlvr.core.keys import Key
-from sage_rlvr.models.asking import Asking
-from sage_rlvr.models.policy import Tokens
+from sage_rlvr.models.policy import Asking, Tokens
 from sage_rlvr.models.sampler import sample
 from sage_rlvr.training.loop import Loop, train_step
 from sage_rlvr.training.optimizer import Optimizer

@@ -14,8 +14,7 @@ import torch
 
 from sage_rlvr.config import DataConfig, WorldConfig, build, decode, task_of_data
 from sage_rlvr.errors import ConfigError, DataError, suggest
-from sage_rlvr.evaluation.exact import probabilities, sampled_counts, solution_logps
-from sage_rlvr.evaluation.normalizers import log_normalizers
+from sage_rlvr.evaluation.exact import log_normalizers, probabilities, sampled_counts, solution_logps
 from sage_rlvr.evaluation.record import Record
 from sage_rlvr.models.folders import EMBEDDED
 from sage_rlvr.models.policy import load_policy, weights_hash

@@ -1,6 +1,6 @@
 """An evaluation by samples: missing chunks of a store -> completions -> verdicts -> committed, until nothing is missing.
 
-    task -> chosen problems -> prompts (`sage_rlvr.models.asking`) -> completions -> verdicts, answers
+    task -> chosen problems -> prompts (`sage_rlvr.models.policy.Asking`) -> completions -> verdicts, answers
     while missing: claim the chunks of a few problems; generate, a chunk's seeds of one prompt a request; verify; commit
 
 The store decides what is missing and who works on what (`evaluation/store`), so an interrupted evaluation goes on
@@ -28,9 +28,8 @@ from sage_rlvr.core.signals import Signals
 from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.evaluation.store import Chunk, Identity, Sample, SampleStore, prompt_hash
 from sage_rlvr.evaluation.store.sample import unescape
-from sage_rlvr.models.asking import Asking, Chat, Prompt
 from sage_rlvr.models.generation import Generation, Generator, Request
-from sage_rlvr.models.policy import Tokens
+from sage_rlvr.models.policy import Asking, Chat, Prompt, Tokens
 from sage_rlvr.models.scoring import score
 from sage_rlvr.tasks import countdown
 from sage_rlvr.tasks.base import (
@@ -128,7 +127,7 @@ def choose(task: Task, split: str = "test", seed: int = 1, n: int | None = None,
 
 
 def prompts_of(chosen: Chosen, tokens: Tokens, chat: Chat = "model") -> tuple[dict[str, Prompt], str]:
-    """({problem id: prompt}, hash of what wrote them). chat: see `sage_rlvr.models.asking.Asking`."""
+    """({problem id: prompt}, hash of what wrote them). chat: see `sage_rlvr.models.policy.Asking`."""
     asking = Asking.of(chosen.task, tokens, chat)
     found = {name: asking(problem) for name, problem in chosen.problems.items()}
     unknown = tokens.tokenizer.unk_token_id

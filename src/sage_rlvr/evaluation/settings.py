@@ -90,6 +90,3 @@ def store_place(home: Path, name: str) -> Path:
         if former.is_dir() and not (home / name).exists():
             return former
     return home / name
-
-
-__all__ = ["COMMON", "ONLY_SAMPLES", "Engine", "Preset", "SampleSettings", "store_place"]

@@ -69,7 +69,7 @@ class Tempered:
 
 def tempered(logps: Sequence[ArrayLike], norms: Mapping[float, ArrayLike]) -> tuple[Tempered, ...]:
     """Every power of `norms`, weakest first: logps of all right completions of N problems at temperature 1, nats, and
-    power -> (N, 2) bounds on log Z (`engines.normalizers`). Raises DataError where the two count problems differently."""
+    power -> (N, 2) bounds on log Z (`evaluation.exact`). Raises DataError where the two count problems differently."""
     rows = [np.asarray(row, dtype=float).reshape(-1) for row in logps]
     return tuple(_one(rows, float(power), np.asarray(norms[power], dtype=float)) for power in sorted(norms))
 

@@ -26,8 +26,7 @@ from sage_rlvr.core.keys import Key
 from sage_rlvr.core.method import Method, advantages_of, objective, q_clamped, shape
 from sage_rlvr.core.signals import Batch, Signals
 from sage_rlvr.errors import TrainingDiverged
-from sage_rlvr.models.asking import Asking
-from sage_rlvr.models.policy import Tokens, load_policy
+from sage_rlvr.models.policy import Asking, Tokens, load_policy
 from sage_rlvr.models.scoring import Scores, score
 from sage_rlvr.runs import RunDir, StopFlag, writing
 from sage_rlvr.tasks.base import Task

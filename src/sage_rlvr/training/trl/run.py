@@ -33,9 +33,8 @@ from trl import __version__ as TRL
 
 from sage_rlvr.config import LoraConfig, TrainConfig
 from sage_rlvr.errors import ConfigError, suggest
-from sage_rlvr.models.asking import in_messages
 from sage_rlvr.models.folders import EMBEDDED, embedded_policy
-from sage_rlvr.models.policy import load_tokens
+from sage_rlvr.models.policy import in_messages, load_tokens
 from sage_rlvr.runs import RunDir, StopFlag
 from sage_rlvr.training.problems import TaskReward, training_problems
 from sage_rlvr.training.state import check_replaceable
