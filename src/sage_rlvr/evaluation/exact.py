@@ -12,7 +12,8 @@ prefix u have together at most pi(u)^power, since each has at most pi(u) and all
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 import numpy as np
 import torch
@@ -59,7 +60,7 @@ def solution_logps(
     return found
 
 
-def _chunks(task: Task, problems: Sequence[object]):  # type: ignore[no-untyped-def]
+def _chunks(task: Task, problems: Sequence[object]) -> Iterator[tuple[list[object], list[list[str]]]]:
     """Consecutive problems with about `ROWS_PER_CHUNK` right completions together."""
     listed = getattr(task, "solutions", None)
     if listed is None:
@@ -166,30 +167,27 @@ def log_normalizers(
         )
     rows: dict[float, list[tuple[float, float]]] = {float(power): [] for power in powers}
     for problem in problems:
-        listed = _listed(model, tokens, tokens.encode_prompt(task.prompt(problem)), max_new_tokens, floor, most_states)
+        prompt = tokens.encode_prompt(task.prompt(problem))
+        listed = _listed(partial(enumerate_completions, model, tokens, prompt, max_new_tokens, most_states=most_states), floor)
         for power, found in rows.items():
             found.append(_bounds(listed, power))
         progress(1)
     return {power: np.array(found).reshape(-1, 2) for power, found in rows.items()}
 
 
-def _listed(
-    model: PreTrainedModel, tokens: Tokens, prompt: Sequence[int], limit: int, floor: float, most_states: int
-) -> Enumerated:
-    """The enumeration at `floor`, or at the lowest of floor * sqrt(10), floor * 10, ... that `most_states` prefixes allow."""
-    while True:
-        try:
-            return enumerate_completions(model, tokens, prompt, limit, floor=floor, most_states=most_states)
-        except DataError:
-            if floor * math.sqrt(10) >= 1:
-                raise
-            floor *= math.sqrt(10)
+def _listed(enumerated: Callable[..., Enumerated], floor: float) -> Enumerated:
+    """The enumeration at `floor`, or at the lowest of floor * sqrt(10), floor * 10, ... that allows it."""
+    try:
+        return enumerated(floor=floor)
+    except DataError:
+        if floor * math.sqrt(10) >= 1:
+            raise
+    return _listed(enumerated, floor * math.sqrt(10))
 
 
 def _bounds(listed: Enumerated, power: float) -> tuple[float, float]:
     if power == 1:  # probabilities sum to 1
         return 0.0, 0.0
     logs = power * torch.log(listed.probs)
-    ended = float(torch.logsumexp(logs[listed.finished], 0))
-    rest = float(torch.logsumexp(logs[~listed.finished], 0))
+    ended, rest = (float(torch.logsumexp(logs[rows], 0)) for rows in (listed.finished, ~listed.finished))
     return ended, min(0.0, float(np.logaddexp(ended, rest)))

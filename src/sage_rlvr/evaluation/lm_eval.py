@@ -240,11 +240,11 @@ def _score(row: Mapping[str, Any], metric: str | None, where: str) -> tuple[str,
 def _results(path: Path, given: str | Path | None) -> dict[str, Any]:
     """The results file of a samples file; {} where there is none."""
     name = _NAME.fullmatch(path.name)
-    if given is None and name is None:
+    beside = [path.with_name(f"results_{name['date']}.json")] if name else []
+    files = [file for file in beside if file.exists()] if given is None else [Path(given)]
+    if not files:
         return {}
-    file = path.with_name(f"results_{name['date']}.json") if given is None and name else Path(given or "")
-    if given is None and not file.exists():
-        return {}
+    (file,) = files
     try:
         found = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:

@@ -21,7 +21,6 @@ from transformers.cache_utils import DynamicCache
 
 from sage_rlvr.errors import DataError
 from sage_rlvr.models.policy import Tokens
-from sage_rlvr.models.sampler import Rollout
 from sage_rlvr.models.scoring import completion_logits
 
 MOST_STATES = 20_000
@@ -63,9 +62,9 @@ class Enumerated:
 
     def texts(self, tokens: Tokens) -> list[str]:
         """The finished completions in their order, as text without the end token."""
-        rows = self.finished
-        none = torch.zeros_like(self.tokens[rows], dtype=torch.float32)
-        return tokens.texts(Rollout(self.tokens[rows], self.mask[rows], none, None, self.finished[rows]))
+        rows = zip(self.tokens[self.finished].tolist(), self.lengths[self.finished].tolist(), strict=True)
+        ended = [row[:n] for row, n in rows]
+        return tokens.decode(ended, [True] * len(ended))
 
     def logits(self, model: PreTrainedModel) -> Tensor:
         """(S, V) logits of the next token in every state, in the graph of `model` when gradients are on.

@@ -101,9 +101,19 @@ def sample(
     rows = len(prompts) * group_size
     row_ids = torch.arange(rows) if row_ids is None else row_ids.cpu()
     if len({len(p) for p in prompts}) > 1 and not supports_shared_prefix(model):
-        settings = {"max_new_tokens": max_new_tokens, "eos_id": ends, "pad_id": pad_id}
-        settings |= {"temperature": temperature, "cut": cut}
-        alike = partial(sample, model, group_size=group_size, key=key, step=step, entropies=entropies, **settings)
+        alike = partial(
+            sample,
+            model,
+            group_size=group_size,
+            max_new_tokens=max_new_tokens,
+            eos_id=ends,
+            pad_id=pad_id,
+            key=key,
+            step=step,
+            temperature=temperature,
+            entropies=entropies,
+            cut=cut,
+        )
         return _length_by_length(alike, prompts, row_ids.reshape(-1, group_size), pad_id)
     uniforms = key.uniform64(step, "sample", row_ids, torch.arange(max_new_tokens)).to(device, widest_float(device))
     tokens = torch.full((rows, max_new_tokens), pad_id, dtype=torch.long, device=device)

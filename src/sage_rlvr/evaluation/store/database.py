@@ -79,13 +79,6 @@ class Database:
         self._db: sqlite3.Connection | None = None
         self._verified = False
 
-    def disconnect(self) -> None:
-        """Close the file; the next transaction opens it again."""
-        with self._mutex:
-            if self._db is not None:
-                self._db.close()
-                self._db = None
-
     @contextlib.contextmanager
     def transaction(self, write: bool = False) -> Iterator[sqlite3.Connection]:
         """A snapshot to read, or the right to write; all of it is committed or nothing."""

@@ -81,7 +81,10 @@ class Rows(Database):
             self.release()
             _dropped(self._writer)
             self._writer = None
-        self.disconnect()
+        with self._mutex:
+            if self._db is not None:
+                self._db.close()
+                self._db = None
 
     # ---- what lacks, and who works on it
 

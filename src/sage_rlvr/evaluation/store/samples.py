@@ -78,7 +78,8 @@ class SampleStore(Rows):
     def want(self, problem_ids: Sequence[str], n: int) -> None:
         """Note what an evaluation is going to fill, so that a store that it did not finish can be told from a whole one."""
         with self.transaction(write=True):
-            asked, known = {"problems": len(problem_ids), "n": n}, self.wanted()
+            known = self.wanted()
+            asked = {"problems": len(problem_ids), "n": n}
             self.note(wanted={key: max(value, known.get(key, 0)) for key, value in asked.items()})
 
     def wanted(self) -> dict[str, int]:
@@ -156,27 +157,23 @@ class SampleStore(Rows):
         function: Callable[[list[Sample]], Sequence[ArrayLike]],
         stamp: tuple[str, str],
         *,
-        batch: int = 1024,
         progress: Callable[[int], None] = lambda n: None,
     ) -> int:
         """Log-probs under a base of the samples that have none under this one; returns how many were scored, nothing drawn.
 
         function: the samples of a chunk -> (T,) log-probs of each, nats. stamp: (key, value) of the rows' versions that says
-        which base it is. Every `batch` samples are committed together: interrupted, the same call goes on. progress(m): m
-        more are scored. Chunks of which not all token ids are known stay as they are, with a warning. DataError where one
-        number per token is not what `function` gave.
+        which base it is. A chunk is committed whole: interrupted, the same call goes on. progress(m): m more are scored. Chunks of
+        which not all token ids are known stay as they are, with a warning. DataError where one number per token is not what
+        `function` gave.
         """
         lacking = self.unscored(stamp)
-        at_once = max(1, batch // self._size)
-        for start in range(0, len(lacking), at_once):
-            made: list[tuple[Sample, NDArray[np.float32]]] = []
-            for chunk in lacking[start : start + at_once]:
-                rows = [s for s in self.samples(problems=[chunk.problem]) if s.sample in chunk.samples]
-                made += zip(rows, _fitting(rows, function(rows)), strict=True)
-                progress(self._size)
+        for chunk in lacking:
+            rows = [s for s in self.samples(problems=[chunk.problem]) if s.sample in chunk.samples]
+            values = _fitting(rows, function(rows))
             with self.transaction(write=True):
-                for row, values in made:
-                    self._rescore(row, values, stamp)
+                for row, logps in zip(rows, values, strict=True):
+                    self._rescore(row, logps, stamp)
+            progress(self._size)
         return len(lacking) * self._size
 
     def unscored(self, stamp: tuple[str, str]) -> list[Chunk]:
