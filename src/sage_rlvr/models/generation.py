@@ -141,6 +141,10 @@ class Request:
     prompt: tuple[int, ...]
     seeds: tuple[int, ...]
 
+    def __post_init__(self) -> None:
+        if not self.prompt:
+            raise DataError("a prompt has no tokens; give it at least one (its BOS, say)")
+
 
 @dataclass(frozen=True, eq=False)
 class Generation:
@@ -214,7 +218,6 @@ class CpuGenerator:
         temperature, cut = self.decoding.law()
         weights = packed(self.model)  # anew each call: nobody said that the model stays as it is between two
         for prompt, group in itertools.groupby(requests, key=lambda request: request.prompt):
-            _check_prompt(prompt)
             ready = prefill(self.model, [prompt], weights)
             for request in group:
                 rollout = sample(
@@ -232,11 +235,6 @@ class CpuGenerator:
                 )
                 found.append(generations(self.tokens, rollout))
         return found
-
-
-def _check_prompt(prompt: Sequence[int]) -> None:
-    if not prompt:
-        raise DataError("a prompt has no tokens; give it at least one (its BOS, say)")
 
 
 # ------------------------------------------------------------------------------------------------------------------
@@ -290,8 +288,6 @@ class TransformersGenerator:
     @torch.no_grad()
     def _batch(self, rows: Sequence[Single]) -> list[Generation]:
         device, pad = next(self.model.parameters()).device, self.tokens.pad_id
-        for prompt, _ in rows:
-            _check_prompt(prompt)
         prompts = [torch.tensor(prompt) for prompt, _ in rows]
         left = partial(pad_sequence, batch_first=True, padding_side="left")
         ids = left(prompts, padding_value=pad).to(device)
