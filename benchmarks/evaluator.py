@@ -29,7 +29,6 @@ from transformers import GenerationConfig
 
 from sage_rlvr.evaluation.sampled_run import SampleRun
 from sage_rlvr.evaluation.sampling import Chosen, Evaluation, Prompt
-from sage_rlvr.evaluation.settings import SampleSettings
 from sage_rlvr.evaluation.store import SampleStore
 from sage_rlvr.models.generation import CpuGenerator, Decoding
 from sage_rlvr.models.policy import Tokens
@@ -100,10 +99,16 @@ def ours(model: Any, prompts: list[list[int]], decoding: Decoding, tokenizer: Ch
     """A whole evaluation into a new store."""
     named = {f"p{i}": Prompt(str(i), tuple(prompt)) for i, prompt in enumerate(prompts)}
     task = Chosen(First(), dict.fromkeys(named), "h")
-    settings = SampleSettings(
-        samples=K, preset=decoding.preset, max_new_tokens=decoding.max_new_tokens, generator="sampler", dtype="float32"
+    run = SampleRun(
+        samples=K,
+        preset=decoding.preset,
+        max_new_tokens=decoding.max_new_tokens,
+        generator="sampler",
+        dtype="float32",
+        policy="bench",
+        model="embedded",
+        store=Path("new"),
     )
-    run = SampleRun(settings=settings, policy="bench", model="embedded", store=Path("new"))
     identity = run.identity(task, "t")
     generator = CpuGenerator(model, Tokens(tokenizer, END, 0), decoding)  # type: ignore[arg-type]
     with tempfile.TemporaryDirectory() as folder, SampleStore.open(Path(folder) / "s", identity) as store:

@@ -48,8 +48,10 @@ LAW = Decoding(max_new_tokens=8)
 
 
 def sample_run(policy: str, model: str, most: int = 8) -> SampleRun:
-    settings = SampleSettings(max_new_tokens=most, generator="sampler", dtype="float32")
-    return SampleRun(settings=settings, policy=policy, model=model, store=Path("unused"))
+    unused = Path("unused")
+    return SampleRun(
+        max_new_tokens=most, generator="sampler", dtype="float32", policy=policy, model=model, store=unused
+    )
 
 
 @pytest.fixture(scope="module")

@@ -108,7 +108,7 @@ class Eval(Command, ExactSettings, SampleSettings):
             model = str(run / "policy") if of_run else self.what
         home = run / "samples" if of_run else RUNS / "samples" / policy
         store = settings.store or store_place(home, settings.store_name)
-        return SampleRun(settings=settings, policy=policy, model=model, store=store, world=world, own=own)
+        return SampleRun(**(vars(settings) | {"store": store}), policy=policy, model=model, world=world, own=own)
 
     def _exactly(self, session: Session) -> int:
         from sage_rlvr.cli.records import eval_lines, power_lines, print_cross_check, target_of

@@ -35,67 +35,61 @@ from sage_rlvr.tasks.countdown import Countdown
 
 WIDE = 64  # samples per chunk for the CPU sampler, where as many are asked for: a third faster than twice 32
 UNKNOWN = "revision unknown"
+ELSEWHERE = ("vllm", "server")  # generators that load the weights themselves
 HERE: dict[str, Any] = {"sampler": CpuGenerator, "transformers": TransformersGenerator}
 Counting = Callable[[int], AbstractContextManager[Callable[[int], None]]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class SampleRun:
+class SampleRun(SampleSettings):
     """Settings, and what they are settings for.
 
     policy: its name in the store; model: its folder, Hub id or "embedded"; store: the folder; world: of Countdown; own: what a
     run was trained on, in place of the settings' task.
     """
 
-    settings: SampleSettings
+    store: Path
     policy: str
     model: str
-    store: Path
     world: WorldConfig | None = None
     own: Task | None = None
     threads: int = 1
 
     def build_task(self) -> Chosen:
         """The task with its problems. ConfigError for an unknown one, or without a world for Countdown."""
-        asked = self.settings
-        if asked.problems is not None and asked.problems < 1:
-            raise ConfigError(f"--problems {asked.problems}: at least one problem is needed")
+        if self.problems is not None and self.problems < 1:
+            raise ConfigError(f"--problems {self.problems}: at least one problem is needed")
         task = self.own
-        if task is None and asked.task == Countdown.name:
+        if task is None and self.task == Countdown.name:
             if self.world is None:
                 raise ConfigError("task countdown: needs a world; evaluate a run, or give --world")
             task = self.world.build()
-        return choose(task or task_named(asked.task, asked.template), asked.split, asked.seed, asked.problems, asked.draw)
+        return choose(task or task_named(self.task, self.template), self.split, self.seed, self.problems, self.draw)
 
     def decoding(self, task: Chosen) -> Decoding:
         """The preset, as this generator has it."""
-        asked = self.settings
-        limit = task.max_new_tokens if asked.max_new_tokens is None else asked.max_new_tokens
-        law = Decoding.of(asked.preset, vllm=self.engine in ("vllm", "server"), max_new_tokens=limit)
-        return law if asked.temperature is None else replace(law, temperature=asked.temperature)
+        limit = task.max_new_tokens if self.max_new_tokens is None else self.max_new_tokens
+        law = Decoding.of(self.preset, vllm=self.engine in ELSEWHERE, max_new_tokens=limit)
+        return law if self.temperature is None else replace(law, temperature=self.temperature)
 
     @property
     def engine(self) -> Engine:
         """The generator, "auto" settled."""
-        asked = self.settings
-        if (asked.generator == "server") != (asked.server is not None):
+        if (self.generator == "server") != (self.server is not None):
             raise ConfigError(
-                f"--generator {asked.generator} with --server {asked.server}: a server needs both, --generator server and "
+                f"--generator {self.generator} with --server {self.server}: a server needs both, --generator server and "
                 "--server http://HOST:PORT"
             )
-        if asked.generator != "auto":
-            return asked.generator
-        return "transformers" if torch.cuda.is_available() else "sampler"
+        local: Engine = "transformers" if torch.cuda.is_available() else "sampler"
+        return local if self.generator == "auto" else self.generator
 
     @property
-    def dtype(self) -> str:
+    def precision(self) -> str:
         """The dtype, "auto" settled. ConfigError for a word that names no floating-point type."""
-        asked = self.settings.dtype
-        if asked == "auto":
-            return "bfloat16" if torch.cuda.is_available() or self.engine in ("vllm", "server") else "float32"
-        if asked not in ("float32", "bfloat16", "float16"):
-            raise ConfigError(f"--dtype {asked}: choose auto, float32, bfloat16 or float16")
-        return asked
+        if self.dtype not in ("auto", "float32", "bfloat16", "float16"):
+            raise ConfigError(f"--dtype {self.dtype}: choose auto, float32, bfloat16 or float16")
+        usual = "bfloat16" if torch.cuda.is_available() or self.engine in ELSEWHERE else "float32"
+        return usual if self.dtype == "auto" else self.dtype
 
     def identity(self, task: Chosen, template_hash: str, commit: str | None = None) -> Identity:
         """What a store of this evaluation holds to: the settings that decide its numbers, and hashes of the rest.
@@ -103,12 +97,12 @@ class SampleRun:
         The base that scores and the guide of q stand with the versions: another one is noted, in each row too, and no other
         evaluation. commit: of the Hub that the weights were loaded at, since a model there may move.
         """
-        asked, decoding, weights = self.settings, self.decoding(task), _short(weights_hash(self.model))
+        decoding, weights = self.decoding(task), _short(weights_hash(self.model))
         found = versions() | {"threads": str(torch.get_num_threads())}
-        if asked.score_base is not None:
-            found[SCORED] = f"{asked.score_base} {_short(weights_hash(asked.score_base))}"
-        if asked.guide is not None:
-            found[GUIDED] = asked.guide
+        if self.score_base is not None:
+            found[SCORED] = f"{self.score_base} {_short(weights_hash(self.score_base))}"
+        if self.guide is not None:
+            found[GUIDED] = self.guide
         return Identity(
             task=task.name,
             task_hash=task.task_hash,
@@ -116,9 +110,9 @@ class SampleRun:
             revision=f"{weights}@{commit}" if commit and weights.startswith("hub:") else weights,
             prompt=task.prompt,
             template_hash=template_hash,
-            decoding=asdict(decoding) | {"generator": self.engine, "dtype": self.dtype},
+            decoding=asdict(decoding) | {"generator": self.engine, "dtype": self.precision},
             verifier_hash=task.verifier_hash,
-            seed=asked.sampling_seed,
+            seed=self.sampling_seed,
             versions=found,
             chunk_size=self._chunk_size(decoding),
         )
@@ -127,7 +121,7 @@ class SampleRun:
         """Samples a chunk: what the store there has; in a new one `WIDE` for the sampler and n >= `WIDE`, else its default."""
         if is_store(self.store):
             return SampleStore.open(self.store).identity.chunk_size
-        wide = self.engine == "sampler" and self.settings.samples >= WIDE and decoding.temperature > 0
+        wide = self.engine == "sampler" and self.samples >= WIDE and decoding.temperature > 0
         return WIDE if wide else None
 
 
@@ -142,27 +136,26 @@ def sample_into_store(run: SampleRun, counting: Counting) -> tuple[SampleStore, 
     counting(total): a context whose value is told of samples that are there. Returns the store, to be read, and the task.
     Every refusal comes before anything is drawn. Where nothing is missing, the policy's weights are not loaded.
     """
-    asked = run.settings
-    if asked.samples < 1:
-        raise ConfigError(f"--samples {asked.samples}: at least one sample per problem is needed")
+    if run.samples < 1:
+        raise ConfigError(f"--samples {run.samples}: at least one sample per problem is needed")
     torch.set_num_threads(run.threads)
     task = run.build_task()
     decoding, drawing = run.decoding(task), _lacks(run, task)
     model, tokens = _policy(run) if drawing else (None, load_tokens(run.model))
-    prompts, template_hash = prompts_of(task, tokens, asked.chat)
+    prompts, template_hash = prompts_of(task, tokens, run.chat)
     if model is not None:
         check_window(prompts, model, decoding.max_new_tokens)
-    guide = None if asked.guide is None else guide_of(asked.guide)
-    base = asked.score_base
-    scorer = None if base is None else Scorer.of(base, *_loaded(base, run.dtype), tokens)
+    guide = None if run.guide is None else guide_of(run.guide)
+    base = run.score_base
+    scorer = None if base is None else Scorer.of(base, *_loaded(base, run.precision), tokens)
     commit = getattr(getattr(model, "config", None), "_commit_hash", None) or commit_of(run.model, run.engine)
     identity = run.identity(task, template_hash, commit)
     with _agreeing(run.store, identity, task) as store:
-        lacking = len(store.missing(task.problems, asked.samples)) * (identity.chunk_size or 1)
+        lacking = len(store.missing(task.problems, run.samples)) * (identity.chunk_size or 1)
         if lacking and drawing:
             generator = _generator(run, model, tokens, decoding)
             with counting(lacking) as advance:
-                Evaluation(task, prompts, generator, scorer, guide).run(store, asked.samples, progress=advance)
+                Evaluation(task, prompts, generator, scorer, guide).run(store, run.samples, progress=advance)
         if scorer is not None:
             _score(store, scorer, prompts, (SCORED, identity.versions[SCORED]), counting)
     return store, task
@@ -188,7 +181,7 @@ def _lacks(run: SampleRun, task: Chosen) -> bool:
     if not is_store(run.store):
         return True
     with SampleStore.open(run.store) as store:
-        return bool(store.missing(task.problems, run.settings.samples))
+        return bool(store.missing(task.problems, run.samples))
 
 
 def _score(
@@ -235,7 +228,7 @@ def rank_line(run: SampleRun, store: SampleStore, task: Chosen) -> str:
             f"{store.path}: some samples have no token_ids, so their hidden states are unknown; leave --rank out"
         )
     model, tokens = _policy(run, loaded=True)
-    prompts, _ = prompts_of(task, tokens, run.settings.chat)
+    prompts, _ = prompts_of(task, tokens, run.chat)
     ranks, drawn = [], arrays(rows["token_ids"])
     for name, ids in zip(task.problems, drawn, strict=True):
         prompt = prompts[name].ids
@@ -250,8 +243,8 @@ def rank_line(run: SampleRun, store: SampleStore, task: Chosen) -> str:
 
 def _policy(run: SampleRun, loaded: bool = False) -> tuple[Any, Tokens]:
     """(model, tokens); no model where a server or vLLM has it, unless it must be `loaded` here."""
-    elsewhere = run.engine in ("vllm", "server") and not loaded
-    return (None, load_tokens(run.model)) if elsewhere else _loaded(run.model, run.dtype)
+    elsewhere = run.engine in ELSEWHERE and not loaded
+    return (None, load_tokens(run.model)) if elsewhere else _loaded(run.model, run.precision)
 
 
 def _loaded(name: str, dtype: str) -> tuple[Any, Tokens]:
@@ -265,6 +258,6 @@ def _generator(run: SampleRun, model: Any, tokens: Tokens, decoding: Decoding) -
     from sage_rlvr.models.vllm import ServerGenerator, VllmGenerator
 
     if run.engine == "vllm":
-        return VllmGenerator(run.model, tokens, decoding, dtype=run.dtype)
-    assert run.settings.server is not None
-    return ServerGenerator(run.settings.server, run.settings.served_as or run.model, tokens, decoding)
+        return VllmGenerator(run.model, tokens, decoding, dtype=run.precision)
+    assert run.server is not None
+    return ServerGenerator(run.server, run.served_as or run.model, tokens, decoding)
