@@ -329,7 +329,7 @@ def prefill(model: PreTrainedModel, prompts: Sequence[Sequence[int]], weights: L
 
 
 class _ModelDecoder:
-    """One token a row by the model's own forward. positions (B,) of the next token; drop: what keeps these rows of the cache.
+    """One token per row by the model's own forward. positions (B,) of the next token; drop: what keeps these rows of the cache.
 
     Where attention cannot be replaced, the cache is the prompt's, repeated for the group, of prompts of one length.
     """
