@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
 from sage_rlvr.tasks.checks import Case, Check, Finding, Judge, Pairs, duplicates, others_floor, uniform_floor
-from sage_rlvr.tasks.math import MathTask, Problem
 from sage_rlvr.tasks.prompts import FORMATS, PromptFormat
 from sage_rlvr.tasks.wrong import wrong_answers
 from sage_rlvr.verifiers.answers import Place
 from sage_rlvr.verifiers.exact import number, verify_exact
+
+if TYPE_CHECKING:
+    from sage_rlvr.tasks.math import MathTask, Problem
 
 # Working that a sloppy extraction would take for the answer. No gold of a task above is one of its numbers.
 WORKING = "At first sight it is 7919, or $\\frac{7919}{8191}$; that is refuted by 8191 - 7919 = 272.0001."

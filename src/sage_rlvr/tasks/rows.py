@@ -157,6 +157,12 @@ def facts(data: DataSource) -> dict[str, str]:
     return {str(p): sha256_of(p) for p in files} or {data.path: data.revision or "newest"}
 
 
+def stamp_of(file: Path) -> tuple[int, int] | None:
+    """Time and size of a file, so that one that changed is read anew; None for what is no file."""
+    state = file.stat() if file.is_file() else None
+    return None if state is None else (state.st_mtime_ns, state.st_size)
+
+
 def sha256_of(file: Path) -> str:
     """SHA-256 of a file."""
     with open(file, "rb") as stream:

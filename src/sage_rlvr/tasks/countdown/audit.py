@@ -9,11 +9,16 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from itertools import permutations
+from typing import TYPE_CHECKING
 
 from sage_rlvr.tasks.checks import Case, Check, Finding
-from sage_rlvr.tasks.countdown import SPLITS, Countdown, Problem, canonical, solutions, split_of
 from sage_rlvr.tasks.countdown.expressions import MAX_NUMBERS, expressions_over, solve, templates
+from sage_rlvr.tasks.countdown.problem import SPLITS, Problem, solutions, split_of
 from sage_rlvr.tasks.countdown.second import second_opinion
+from sage_rlvr.verifiers.countdown import canonical
+
+if TYPE_CHECKING:
+    from sage_rlvr.tasks.countdown import Countdown
 
 SEED = 1  # of the problems
 EACH = 8  # answers of one kind a problem
