@@ -176,12 +176,9 @@ def structure(text: str) -> str:
     """
     _parse_or_refuse(text)
     stack: list[str] = []
-    operators: list[str] = []
-    for token in postfix(text) or ():
-        if token.isdigit():
-            stack.append(".")
-        else:
-            right, left = stack.pop(), stack.pop()
-            operators.append(token)
-            stack.append(f"({left}{right})")
-    return f"{''.join(sorted(operators, key='+-*/'.index))} {stack.pop()}".strip()
+    tokens = postfix(text) or []
+    for token in tokens:
+        right = "" if token.isdigit() else stack.pop()
+        stack.append("." if token.isdigit() else f"({stack.pop()}{right})")
+    operators = sorted((token for token in tokens if not token.isdigit()), key="+-*/".index)
+    return f"{''.join(operators)} {stack.pop()}".strip()

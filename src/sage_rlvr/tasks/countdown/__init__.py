@@ -19,7 +19,7 @@ import numpy as np
 from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.tasks.base import code_hash
 from sage_rlvr.tasks.countdown import audit, draws
-from sage_rlvr.tasks.countdown.expressions import MAX_NUMBERS, check_range, count_expressions, expressions_over
+from sage_rlvr.tasks.countdown.expressions import MAX_NUMBERS, check_range, expressions_over
 from sage_rlvr.tasks.countdown.problem import SPLITS, Problem, parse_prompt, render, solutions, split_of, verify
 from sage_rlvr.tasks.countdown.tokenizer import build_tokenizer
 from sage_rlvr.verifiers import Verdict
@@ -63,20 +63,22 @@ class Countdown:
     def __post_init__(self) -> None:
         counts = {int(n): float(weight) for n, weight in sorted(self.counts.items())}
         object.__setattr__(self, "counts", counts)
-        if not counts or any(not 2 <= n <= MAX_NUMBERS for n in counts):
-            raise ConfigError(f"counts {counts}: name at least one number of numbers, each from 2 to {MAX_NUMBERS}.")
-        if not all(0 <= weight < float("inf") for weight in counts.values()) or sum(counts.values()) <= 0:
-            raise ConfigError(f"counts {counts}: weights must be finite, not negative, and not all zero.")
-        if self.max_number < 1:
-            raise ConfigError(f"max_number {self.max_number}: must be 1 or larger.")
-        if not 1 <= self.min_target <= self.max_target:
-            raise ConfigError(f"targets {self.min_target}..{self.max_target}: need 1 <= min_target <= max_target.")
-        if self.targets not in get_args(Law):
-            raise ConfigError(f"targets {self.targets!r}: choose one of {', '.join(get_args(Law))}.")
-        if self.train_problems < 1 or self.data_seed < 0:
-            raise ConfigError(
-                f"train_problems {self.train_problems}, data_seed {self.data_seed}: at least 1 problem, and a seed of 0 or more."
-            )
+        weights = list(counts.values())
+        refused = {
+            f"counts {counts}: name at least one number of numbers, each from 2 to {MAX_NUMBERS}.":
+                not counts or any(not 2 <= n <= MAX_NUMBERS for n in counts),
+            f"counts {counts}: weights must be finite, not negative, and not all zero.":
+                not all(0 <= weight < float("inf") for weight in weights) or sum(weights) <= 0,
+            f"max_number {self.max_number}: must be 1 or larger.": self.max_number < 1,
+            f"targets {self.min_target}..{self.max_target}: need 1 <= min_target <= max_target.":
+                not 1 <= self.min_target <= self.max_target,
+            f"targets {self.targets!r}: choose one of {', '.join(get_args(Law))}.": self.targets not in get_args(Law),
+            f"train_problems {self.train_problems}, data_seed {self.data_seed}: at least 1 problem, and a seed of 0 or more.":
+                self.train_problems < 1 or self.data_seed < 0,
+        }  # fmt: skip
+        for why, so in refused.items():
+            if so:
+                raise ConfigError(why)
         check_range(max(counts), self.max_number, self.max_target)
 
     def __hash__(self) -> int:
@@ -205,6 +207,6 @@ WORLDS: Mapping[str, Countdown] = {
 "countdown-base" teach, "countdown-4", "countdown-5" and "countdown-4-large" draw their targets uniformly."""
 
 __all__ = [
-    "DRAWS", "SPLITS", "WORLDS", "Countdown", "Problem", "Verdict", "build_tokenizer", "canonical", "count_expressions",
+    "DRAWS", "SPLITS", "WORLDS", "Countdown", "Problem", "Verdict", "build_tokenizer", "canonical",
     "parse_prompt", "render", "solutions", "split_of", "structure", "verify",
 ]  # fmt: skip
