@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import logging
 import re
+from dataclasses import replace
 from functools import lru_cache
+from itertools import product
 from typing import Any
 
 from latex2sympy2_extended import NormalizationConfig, latex2sympy
@@ -27,6 +29,7 @@ from sympy import (
     Interval,
     N,
     Product,
+    Rational,
     Set,
     Sum,
     Symbol,
@@ -36,12 +39,14 @@ from sympy import (
     evaluate,
     nan,
     oo,
+    pi,
     zoo,
 )  # fmt: skip
 
 from sage_rlvr.verifiers import Verdict
 from sage_rlvr.verifiers.answers import RIGHT, spelling
 from sage_rlvr.verifiers.quantities import based
+from sage_rlvr.verifiers.units import Measured, measured, summed
 
 logging.getLogger("math_verify").setLevel(logging.ERROR)  # it warns that its time limits are off
 MAX_DIGITS = 100_000  # of a power or a factorial that is worked out
@@ -58,6 +63,11 @@ CONFIG = LatexExtractionConfig(
 def right_if(same: bool, reason: str = "value") -> Verdict:
     """Right, or wrong for a reason."""
     return RIGHT if same else Verdict("wrong", reason)
+
+
+def unsure(reason: str) -> Verdict:
+    """Undecided, and why."""
+    return Verdict("undecided", reason)
 
 
 # ---- what is too much to work out
@@ -166,7 +176,7 @@ def compare(answer: str, gold: str, parsed: Any | None = None, factor: Any = 1) 
     """The verdict of math-verify on factor * answer and gold, corrected. parsed: the answer, if it is parsed already."""
     target = _parsed_gold(gold)
     if target is None:
-        return Verdict("undecided", "gold cannot be parsed")
+        return unsure("gold cannot be parsed")
     parsed = parsed_of(answer) if parsed is None else parsed
     if parsed is None:
         return Verdict("wrong", UNREADABLE)
@@ -175,7 +185,7 @@ def compare(answer: str, gold: str, parsed: Any | None = None, factor: Any = 1) 
     if factor != 1:
         numbers = isinstance(parsed, Expr), isinstance(target, Expr)
         if not all(numbers):
-            return WRONG if any(numbers) else Verdict("undecided", "unit of a list")
+            return WRONG if any(numbers) else unsure("unit of a list")
         parsed = factor * parsed.doit()
     if any(side in (nan, zoo) for side in (target, parsed)):
         return Verdict("undecided" if target in (nan, zoo) else "wrong", "not a number")
@@ -249,5 +259,71 @@ def _solved(side: Any, text: str) -> Any:
     return Union(*each) if both is EmptySet and not stated else both
 
 
-__all__ = ["CONFIG", "MAX_DEPTH", "MAX_DIGITS", "UNREADABLE", "WRONG", "brackets", "compare", "depth", "parsed_of", "right_if",
-           "too_long"]  # fmt: skip
+# ---- units
+
+
+def by_measure(answer: str, gold: str, parsed: Any | None) -> Verdict:
+    """Units compared or converted, amounts and percent signs resolved, the rest by algebra.
+
+    A unit on one side only is left out; degrees then may be radians too, and a percentage a share.
+    """
+    mine, theirs = summed(answer) or measured(answer), summed(gold) or measured(gold)
+    if mine == Measured(answer) and theirs == Measured(gold):
+        return compare(answer, gold, parsed)
+    factors = _factors(mine, theirs)
+    if factors is None:
+        degrees = {kind for unit in (*mine.units, *theirs.units) for kind, _ in unit.dimensions}
+        return Verdict("undecided" if degrees <= {"celsius", "fahrenheit", "kelvin"} else "wrong", "unit")
+    found = WRONG
+    for factor in factors:
+        found = compare(mine.body, theirs.body, None, factor)
+        if found.label != "wrong":
+            return unsure("unit") if found.right and _doubtful(mine, theirs) else found
+    for factor in _other_factors(mine, theirs):
+        if compare(mine.body, theirs.body, None, factor).right:
+            return unsure("amount")
+    return found
+
+
+def _doubtful(mine: Measured, theirs: Measured) -> bool:
+    """Whether two amounts of one value may be of two things all the same."""
+    if mine.doubt or theirs.doubt:  # 4 are left, 12 fewer
+        return True
+    if mine.noun != theirs.noun and (mine.noun or mine.units) and (theirs.noun or theirs.units):
+        return True  # apples and pears, students and people: whether these are one is not known here
+    if mine.side and theirs.side and mine.side != theirs.side:  # meters east and meters west
+        return True
+    return mine.percent != theirs.percent and bool(mine.noun or theirs.noun)
+
+
+def _other_factors(mine: Measured, theirs: Measured) -> list[Any]:
+    """What `_factors` says where an amount has its other reading; for numbers without a unit on one side at least."""
+    ways = list(product((mine.scale, *mine.other), (theirs.scale, *theirs.other)))[1:]
+    pairs = ((replace(mine, scale=a), replace(theirs, scale=b)) for a, b in ways)
+    return [factor for pair in pairs for factor in _factors(*pair) or ()]
+
+
+def _factors(mine: Measured, theirs: Measured) -> list[Any] | None:
+    """What the answer's body may be multiplied with to be compared with the gold's; None where the units are of two kinds."""
+    if (mine.percent and not theirs.percent and theirs.units) or (theirs.percent and not mine.percent and mine.units):
+        return None
+    scale = Rational(*(mine.scale / theirs.scale).as_integer_ratio())
+    if mine.units and theirs.units:
+        one_unit = mine.units == theirs.units  # on both sides: one reading is meant
+        pairs = zip(mine.units, theirs.units, strict=True) if one_unit else product(mine.units, theirs.units)
+        ratios = dict.fromkeys((a.size / b.size, b.pi - a.pi) for a, b in pairs if a.dimensions == b.dimensions)
+        return [scale * Rational(*size.as_integer_ratio()) * pi**power for size, power in ratios] or None
+    made = [scale]
+    if mine.percent != theirs.percent:
+        made.append(scale / 100 if mine.percent else scale * 100)
+    for one, other, power in ((mine, theirs, 1), (theirs, mine, -1)):
+        degrees = any(unit.dimensions == (("degree", 1),) and not unit.pi for unit in one.units)
+        if degrees and other.bare:
+            made.append(scale * (pi / 180) ** power)
+    return made
+
+
+__all__ = [
+    "CONFIG", "MAX_DEPTH", "MAX_DIGITS", "UNREADABLE", "WRONG", "brackets", "by_measure", "compare", "depth", "parsed_of",
+    "right_if", "too_long", "unsure",
+]  # fmt: skip

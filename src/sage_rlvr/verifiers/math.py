@@ -18,7 +18,7 @@ from typing import Any
 
 from latex2sympy2_extended import normalize_latex
 from math_verify import ExprExtractionConfig, parse
-from sympy import Expr, Mul, N, Rational, UnevaluatedExpr, pi
+from sympy import Expr, Mul, N, Rational, UnevaluatedExpr
 
 from sage_rlvr.verifiers import Verdict
 from sage_rlvr.verifiers import quantities as read
@@ -29,11 +29,12 @@ from sage_rlvr.verifiers.algebra import (
     UNREADABLE,
     WRONG,
     brackets,
-    compare,
+    by_measure,
     depth,
     parsed_of,
     right_if,
     too_long,
+    unsure,
 )
 from sage_rlvr.verifiers.answers import (
     NO_ANSWER,
@@ -46,7 +47,7 @@ from sage_rlvr.verifiers.answers import (
     rational,
     spelling,
 )
-from sage_rlvr.verifiers.units import Measured, has_text, measured, radians, summed
+from sage_rlvr.verifiers.units import has_text, measured, radians, summed
 
 _LEVELS = 3  # how often an answer may be parted into answers
 _MOST_PARTS = 12  # sides of an equation, terms of a ratio, parts of a list that are held against each other
@@ -75,16 +76,12 @@ _ASSIGNED = re.compile(r"([A-Za-z](?:_\{?\w+\}?)?)\s*=\s*([^=]+)")
 _NOTHING = {r"\emptyset", r"\varnothing", r"\{\}"}
 
 
-def _unsure(reason: str) -> Verdict:
-    return Verdict("undecided", reason)
-
-
 def _compare(answer: str, gold: str, parsed: Any | None = None) -> Verdict:
     """The verdict on one bare answer. `parsed`: the answer, if it is parsed already."""
     if max(depth(answer), depth(gold)) > MAX_DEPTH:
-        return _unsure(f"brackets nested deeper than {MAX_DEPTH}")
+        return unsure(f"brackets nested deeper than {MAX_DEPTH}")
     if too_long(answer) or too_long(gold):
-        return _unsure(f"a number of more than {MAX_DIGITS} digits")
+        return unsure(f"a number of more than {MAX_DIGITS} digits")
     return _decide(_rewritten(answer, gold), _rewritten(gold, answer), _LEVELS, parsed)
 
 
@@ -108,9 +105,9 @@ def _decide(answer: str, gold: str, levels: int, parsed: Any | None = None) -> V
     found = _by_words(answer, gold, levels) or _by_notation(answer, gold, levels)
     if found is None and levels:
         found = _by_claims(answer, gold, levels - 1) or _by_parts(answer, gold, levels - 1)
-    found = found or _by_measure(answer, gold, parsed)
+    found = found or by_measure(answer, gold, parsed)
     if found.right and (_unnamed(answer, gold) or _unnamed(gold, answer)):
-        return _unsure("an equation for a value")  # 2x = 6 says no more of 6 than of 3
+        return unsure("an equation for a value")  # 2x = 6 says no more of 6 than of 3
     return found
 
 
@@ -123,16 +120,16 @@ def _by_words(answer: str, gold: str, levels: int) -> Verdict | None:
     nothing = [said in read.EMPTY or spelling(text) in _NOTHING for said, text in ((mine, answer), (theirs, gold))]
     if any(nothing):
         doubt = not all(nothing) and "none" in (mine, theirs) and "0" in (answer, gold)
-        return _unsure("none or zero") if doubt else right_if(all(nothing))
+        return unsure("none or zero") if doubt else right_if(all(nothing))
     if mine is not None and theirs is not None:
         return right_if(mine == theirs)
     if (points := read.letters(answer)) and (named := read.letters(gold)):
         if len(points) == 2 and points == named[::-1]:
-            return _unsure("order of letters")  # a product, or a segment, or points in another order
+            return unsure("order of letters")  # a product, or a segment, or points in another order
         return right_if(points == named, "order of letters")
     for one, other in ((answer, gold), (gold, answer)):
         if read.denied(one) and read.letter(other) is not None:
-            return _unsure("a choice denied")
+            return unsure("a choice denied")
         chosen, again = read.choice(one), read.choice(other)
         if chosen is not None and levels:
             if (wanted := read.letter(other)) is not None:
@@ -153,7 +150,7 @@ def _by_notation(answer: str, gold: str, levels: int) -> Verdict | None:
         return right_if(days[0] == days[1], "date")
     if early is not None and late is not None:
         doubt = not early.same(late) and early.ratio(late)
-        return _unsure("a time or a ratio") if doubt else right_if(early.same(late), "time")
+        return unsure("a time or a ratio") if doubt else right_if(early.same(late), "time")
     told = early or late
     if told is not None and (told.half or not told.colon):
         return Verdict("wrong", "time")
@@ -171,17 +168,17 @@ def _by_notation(answer: str, gold: str, levels: int) -> Verdict | None:
         return Verdict("wrong", "ratio")
     sides = ((parts, answer), (others, gold))
     found = _decide(*(rf"\frac{{{pair[0]}}}{{{pair[1]}}}" if pair else text for pair, text in sides), levels - 1)
-    return _unsure("a time or a ratio") if found.right and told is not None else found
+    return unsure("a time or a ratio") if found.right and told is not None else found
 
 
 def _by_base(answer: str, gold: str) -> Verdict:
     """Right in the base that was asked for; the same number in another base is undecided: it may be what was to be converted."""
     mine, theirs = (read.based(text) or ((value := rational(spelling(text))) and (value[0], 10)) for text in (answer, gold))
     if theirs is not None and theirs[0] is None:
-        return _unsure("gold cannot be parsed")
+        return unsure("gold cannot be parsed")
     if mine is None or theirs is None or mine[0] != theirs[0]:
         return Verdict("wrong", "base")
-    return RIGHT if mine[1] == theirs[1] else _unsure("another base")
+    return RIGHT if mine[1] == theirs[1] else unsure("another base")
 
 
 # ---- equations and lists
@@ -257,7 +254,7 @@ def _by_claims(answer: str, gold: str, levels: int) -> Verdict | None:
     if isinstance(mine, Verdict):
         return mine
     if isinstance(theirs, Verdict):
-        return _unsure("gold is a false equation")
+        return unsure("gold is a false equation")
     if mine is None and theirs is None:
         return None
     if mine and theirs and mine[0] and theirs[0] and spelling(mine[0]) != spelling(theirs[0]):
@@ -286,82 +283,18 @@ def _by_parts(answer: str, gold: str, levels: int) -> Verdict | None:
         return None
     if len(mine) != len(theirs):
         return WRONG
-    left, unsure = list(theirs), False
+    left, doubt = list(theirs), False
     for part in mine:
         labels = [_decide(part, wanted, levels).label for wanted in left]
         if "right" in labels:
             del left[labels.index("right")]
-        elif unsure or "undecided" in labels:
-            unsure = True
+        elif doubt or "undecided" in labels:
+            doubt = True
         else:
             return WRONG
     if not left and {"and", "or"} == read.joined(answer) ^ read.joined(gold) and not re.search(r"\d", answer + gold):
-        return _unsure("and, or")  # Al or Bo is not both
-    return _unsure("unit") if left else RIGHT
-
-
-# ---- units
-
-
-def _by_measure(answer: str, gold: str, parsed: Any | None) -> Verdict:
-    """Units compared or converted, amounts and percent signs resolved, the rest by algebra.
-
-    A unit on one side only is left out; degrees then may be radians too, and a percentage a share.
-    """
-    mine, theirs = summed(answer) or measured(answer), summed(gold) or measured(gold)
-    if mine == Measured(answer) and theirs == Measured(gold):
-        return compare(answer, gold, parsed)
-    factors = _factors(mine, theirs)
-    if factors is None:
-        degrees = {kind for unit in (*mine.units, *theirs.units) for kind, _ in unit.dimensions}
-        return Verdict("undecided" if degrees <= {"celsius", "fahrenheit", "kelvin"} else "wrong", "unit")
-    found = WRONG
-    for factor in factors:
-        found = compare(mine.body, theirs.body, None, factor)
-        if found.label != "wrong":
-            return _unsure("unit") if found.right and _doubtful(mine, theirs) else found
-    for factor in _other_factors(mine, theirs):
-        if compare(mine.body, theirs.body, None, factor).right:
-            return _unsure("amount")
-    return found
-
-
-def _doubtful(mine: Measured, theirs: Measured) -> bool:
-    """Whether two amounts of one value may be of two things all the same."""
-    if mine.doubt or theirs.doubt:  # 4 are left, 12 fewer
-        return True
-    if mine.noun != theirs.noun and (mine.noun or mine.units) and (theirs.noun or theirs.units):
-        return True  # apples and pears, students and people: whether these are one is not known here
-    if mine.side and theirs.side and mine.side != theirs.side:  # meters east and meters west
-        return True
-    return mine.percent != theirs.percent and bool(mine.noun or theirs.noun)
-
-
-def _other_factors(mine: Measured, theirs: Measured) -> list[Any]:
-    """What `_factors` says where an amount has its other reading; for numbers without a unit on one side at least."""
-    ways = list(product((mine.scale, *mine.other), (theirs.scale, *theirs.other)))[1:]
-    pairs = ((replace(mine, scale=a), replace(theirs, scale=b)) for a, b in ways)
-    return [factor for pair in pairs for factor in _factors(*pair) or ()]
-
-
-def _factors(mine: Measured, theirs: Measured) -> list[Any] | None:
-    """What the answer's body may be multiplied with to be compared with the gold's; None where the units are of two kinds."""
-    if (mine.percent and not theirs.percent and theirs.units) or (theirs.percent and not mine.percent and mine.units):
-        return None
-    scale = Rational(*(mine.scale / theirs.scale).as_integer_ratio())
-    if mine.units and theirs.units:
-        one_unit = mine.units == theirs.units  # on both sides: one reading is meant
-        pairs = zip(mine.units, theirs.units, strict=True) if one_unit else product(mine.units, theirs.units)
-        ratios = dict.fromkeys((a.size / b.size, b.pi - a.pi) for a, b in pairs if a.dimensions == b.dimensions)
-        return [scale * Rational(*size.as_integer_ratio()) * pi**power for size, power in ratios] or None
-    made = [scale]
-    if mine.percent != theirs.percent:
-        made.append(scale / 100 if mine.percent else scale * 100)
-    for one, other, power in ((mine, theirs, 1), (theirs, mine, -1)):
-        degrees = any(unit.dimensions == (("degree", 1),) and not unit.pi for unit in one.units)
-        if degrees and other.bare:
-            made.append(scale * (pi / 180) ** power)
-    return made
+        return unsure("and, or")  # Al or Bo is not both
+    return unsure("unit") if left else RIGHT
 
 
 # ---- the whole
@@ -419,7 +352,7 @@ def verify_math(
     try:
         return _judge_anywhere(completion, bare(gold)) if found is None else _compare(*found.key[:2])
     except Exception as error:
-        return _unsure(type(error).__name__)
+        return unsure(type(error).__name__)
 
 
 __all__ = ["verify_math"]
