@@ -90,16 +90,9 @@ def _floors(integers: tuple[int, int] | None, golds: Sequence[str], k: int) -> l
     found = []
     if integers is not None:
         values = integers[1] - integers[0] + 1
-        share = uniform_floor(values, k)
+        share, name = uniform_floor(values, k), f"guess floor: {k} uniform guesses in {integers[0]}..{integers[1]}"
         note = f"1 - (1 - 1/{values})^{k} = {share:.3f} of any such problem"
-        found.append(
-            Check(
-                f"guess floor: {k} uniform guesses in {integers[0]}..{integers[1]}",
-                share * len(golds),
-                len(golds),
-                note=note,
-            )
-        )
+        found.append(Check(name, share * len(golds), len(golds), note=note))
     small = sum((value := number(gold)) is not None and value.denominator == 1 and 0 <= value < k for gold in golds)
     found.append(Check(f"guess floor: the integers 0..{k - 1}", small, len(golds)))
     hits = sum(others_floor(golds, k))

@@ -94,14 +94,9 @@ def postfix(text: str) -> list[str] | None:
 
 def _apply(operator: str, a: tuple[int, int], b: tuple[int, int]) -> tuple[int, int]:
     """Exact a operator b on (num, den); 0/0 stands for a division by zero and absorbs everything."""
-    (an, ad), (bn, bd) = a, b
-    if operator == "*":
-        num, den = an * bn, ad * bd
-    elif operator == "/":
-        num, den = an * bd, ad * bn
-    else:
-        num, den = (an * bd + bn * ad if operator == "+" else an * bd - bn * ad), ad * bd
-    return (num, den) if den else (0, 0)
+    (an, ad), (bn, bd) = a, b[::-1] if operator == "/" else b
+    num = an * bn if operator in "*/" else an * bd + (bn if operator == "+" else -bn) * ad
+    return (num, ad * bd) if ad * bd else (0, 0)
 
 
 @lru_cache(maxsize=1 << 16)
