@@ -128,6 +128,16 @@ def test_plugins_that_are_refused(folder: Path, text: str, said: str) -> None:
         plugins.use("nowhere.py")
 
 
+def test_a_generator_of_a_plugin_draws(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["eval", "embedded", "--samples", "2", "--problems", "3", "--store", "drawn", "--plugin", "my_generator.py"]
+    assert command(*words, "--generator", "ader") == 2
+    assert "did you mean 'adder'" in capsys.readouterr().err
+    assert command(*words, "--generator", "adder") == 0
+    assert "store: drawn" in capsys.readouterr().out
+    assert command("parts", "generators") == 0
+    assert re.search(r"^  adder +Adds all numbers of the prompt", capsys.readouterr().out, re.MULTILINE)
+
+
 def test_entry_points(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from importlib import metadata
 
