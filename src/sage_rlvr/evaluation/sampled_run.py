@@ -27,7 +27,7 @@ from sage_rlvr.evaluation.store.sample import GUIDED, SCORED
 from sage_rlvr.models.folders import cached_folder
 from sage_rlvr.models.generation import Decoding, Source
 from sage_rlvr.models.policy import Tokens, load_policy, load_tokens, weights_hash
-from sage_rlvr.registry import registry_of
+from sage_rlvr.models.vllm import GENERATORS
 from sage_rlvr.runs import versions
 from sage_rlvr.stats.intervals import mean_interval
 from sage_rlvr.stats.samples.spectrum import effective_rank
@@ -90,7 +90,7 @@ class SampleRun:
     @property
     def generator(self) -> Any:
         """Its class. ConfigError names the neighbor of an unknown name."""
-        return registry_of("generator")[self.engine]
+        return GENERATORS[self.engine]
 
     @property
     def dtype(self) -> str:
