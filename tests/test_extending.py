@@ -128,6 +128,13 @@ def test_plugins_that_are_refused(folder: Path, text: str, said: str) -> None:
         plugins.use("nowhere.py")
 
 
+def test_a_recipe_with_a_task_shows_no_world_line(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert command("show", "sums.yaml") == 0
+    assert "right answers each" not in capsys.readouterr().out
+    assert command("show", "grpo") == 0
+    assert "right answers each" in capsys.readouterr().out
+
+
 def test_a_generator_of_a_plugin_draws(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["eval", "embedded", "--samples", "2", "--problems", "3", "--store", "drawn", "--plugin", "my_generator.py"]
     assert command(*words, "--generator", "ader") == 2
