@@ -32,6 +32,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv(plugins.VARIABLE, "")
     before = {kind: dict(registry_of(kind)._parts) for kind in kinds()}
     loaded = dict(plugins._loaded)
+    plugins._loaded.clear()
     yield tmp_path
     plugins._loaded.clear()
     plugins._loaded.update(loaded)
