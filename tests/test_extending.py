@@ -77,6 +77,24 @@ def test_a_method_of_parts_trains(folder: Path, warm_policy: Path) -> None:
     assert command("train", "composed.yaml", "--run", "run", "--model", str(warm_policy), *SMALL) == 0
 
 
+@pytest.mark.parametrize("recipe", ["sums.yaml", "roots.yaml"])
+def test_a_task_and_a_verifier_of_a_plugin_train_and_are_audited(
+    folder: Path, warm_policy: Path, recipe: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command("train", recipe, "--run", "run", "--model", str(warm_policy), "--quiet") == 0
+    assert len((folder / "run" / "metrics.jsonl").read_text().splitlines()) == {"sums.yaml": 2, "roots.yaml": 1}[recipe]
+    capsys.readouterr()
+    assert command("audit", recipe) == 0
+    assert "empty" in capsys.readouterr().out
+
+
+def test_the_verifier_of_the_page_judges(folder: Path) -> None:
+    plugins.use("my_verifier.py")
+    judge = registry_of("verifier")["nearest_tenth"]
+    said = [judge(text, "1.41").label for text in ("so 1.4", "1.5", "none")] + [judge("1", "x").label]
+    assert said == ["right", "wrong", "wrong", "undecided"]
+
+
 def test_every_kind_is_known_everywhere(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["--plugin", "my_parts.py", "parts", "--plugin=more_parts.py"]
     assert command(*words) == 0
