@@ -32,6 +32,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv(plugins.VARIABLE, "")
     before = {kind: dict(registry_of(kind)._parts) for kind in kinds()}
     loaded = dict(plugins._loaded)
+    plugins._loaded.clear()
     yield tmp_path
     plugins._loaded.clear()
     plugins._loaded.update(loaded)
@@ -144,6 +145,23 @@ def test_plugins_that_are_refused(folder: Path, text: str, said: str) -> None:
     assert said in str(caught.value)
     with pytest.raises(ConfigError, match="cannot be read"):
         plugins.use("nowhere.py")
+
+
+def test_a_recipe_with_a_task_shows_no_world_line(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert command("show", "sums.yaml") == 0
+    assert "right answers each" not in capsys.readouterr().out
+    assert command("show", "grpo") == 0
+    assert "right answers each" in capsys.readouterr().out
+
+
+def test_a_generator_of_a_plugin_draws(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["eval", "embedded", "--samples", "2", "--problems", "3", "--store", "drawn", "--plugin", "my_generator.py"]
+    assert command(*words, "--generator", "ader") == 2
+    assert "did you mean 'adder'" in capsys.readouterr().err
+    assert command(*words, "--generator", "adder") == 0
+    assert "store: drawn" in capsys.readouterr().out
+    assert command("parts", "generators") == 0
+    assert re.search(r"^  adder +Adds all numbers of the prompt", capsys.readouterr().out, re.MULTILINE)
 
 
 def test_entry_points(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

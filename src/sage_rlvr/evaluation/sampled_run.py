@@ -20,13 +20,14 @@ from sage_rlvr.config import WorldConfig, task_named
 from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.evaluation.sample_report import cell
 from sage_rlvr.evaluation.sampling import Chosen, Evaluation, Prompt, Scorer, check_window, choose, guide_of, prompts_of
-from sage_rlvr.evaluation.settings import Engine, SampleSettings
+from sage_rlvr.evaluation.settings import SampleSettings
 from sage_rlvr.evaluation.store import Identity, Sample, SampleStore, is_store
 from sage_rlvr.evaluation.store.database import arrays
 from sage_rlvr.evaluation.store.sample import GUIDED, SCORED
 from sage_rlvr.models.folders import cached_folder
-from sage_rlvr.models.generation import CpuGenerator, Decoding, Generator, TransformersGenerator
+from sage_rlvr.models.generation import Decoding, Source
 from sage_rlvr.models.policy import Tokens, load_policy, load_tokens, weights_hash
+from sage_rlvr.models.vllm import GENERATORS
 from sage_rlvr.runs import versions
 from sage_rlvr.stats.intervals import mean_interval
 from sage_rlvr.stats.samples.spectrum import effective_rank
@@ -35,8 +36,6 @@ from sage_rlvr.tasks.countdown import Countdown
 
 WIDE = 64  # samples per chunk for the CPU sampler, where as many are asked for: a third faster than twice 32
 UNKNOWN = "revision unknown"
-ELSEWHERE = ("vllm", "server")  # generators that load the weights themselves
-HERE: dict[str, Any] = {"sampler": CpuGenerator, "transformers": TransformersGenerator}
 Counting = Callable[[int], AbstractContextManager[Callable[[int], None]]]
 
 
@@ -69,26 +68,31 @@ class SampleRun(SampleSettings):
     def decoding(self, task: Chosen) -> Decoding:
         """The preset, as this generator has it."""
         limit = task.max_new_tokens if self.max_new_tokens is None else self.max_new_tokens
-        law = Decoding.of(self.preset, vllm=self.engine in ELSEWHERE, max_new_tokens=limit)
+        law = Decoding.of(self.preset, vllm=not self.drawer.local, max_new_tokens=limit)
         return law if self.temperature is None else replace(law, temperature=self.temperature)
 
     @property
-    def engine(self) -> Engine:
-        """The generator, "auto" settled."""
+    def engine(self) -> str:
+        """The generator's name, "auto" settled."""
         if (self.generator == "server") != (self.server is not None):
             raise ConfigError(
                 f"--generator {self.generator} with --server {self.server}: a server needs both, --generator server and "
                 "--server http://HOST:PORT"
             )
-        local: Engine = "transformers" if torch.cuda.is_available() else "sampler"
+        local = "transformers" if torch.cuda.is_available() else "sampler"
         return local if self.generator == "auto" else self.generator
+
+    @property
+    def drawer(self) -> Any:
+        """The generator's class. ConfigError names the neighbor of an unknown name."""
+        return GENERATORS[self.engine]
 
     @property
     def precision(self) -> str:
         """The dtype, "auto" settled. ConfigError for a word that names no floating-point type."""
         if self.dtype not in ("auto", "float32", "bfloat16", "float16"):
             raise ConfigError(f"--dtype {self.dtype}: choose auto, float32, bfloat16 or float16")
-        usual = "bfloat16" if torch.cuda.is_available() or self.engine in ELSEWHERE else "float32"
+        usual = "bfloat16" if torch.cuda.is_available() or not self.drawer.local else "float32"
         return usual if self.dtype == "auto" else self.dtype
 
     def identity(self, task: Chosen, template_hash: str, commit: str | None = None) -> Identity:
@@ -153,7 +157,8 @@ def sample_into_store(run: SampleRun, counting: Counting) -> tuple[SampleStore, 
     with _agreeing(run.store, identity, task) as store:
         lacking = len(store.missing(task.problems, run.samples)) * (identity.chunk_size or 1)
         if lacking and drawing:
-            generator = _generator(run, model, tokens, decoding)
+            server = {"server": run.server, "served_as": run.served_as}
+            generator = run.drawer.of(Source(run.model, tokens, decoding, run.precision, model, **server))
             with counting(lacking) as advance:
                 Evaluation(task, prompts, generator, scorer, guide).run(store, run.samples, progress=advance)
         if scorer is not None:
@@ -197,7 +202,7 @@ def _score(
             store.score(scored, stamp, progress=advance)
 
 
-def commit_of(model: str, engine: Engine) -> str:
+def commit_of(model: str, engine: str) -> str:
     """The commit of the Hub that a policy's weights were loaded at, from the local cache; else "revision unknown".
 
     vLLM loads what the cache's `main` is once the tokenizer was loaded. What a server has loaded nobody here can know.
@@ -242,22 +247,11 @@ def rank_line(run: SampleRun, store: SampleStore, task: Chosen) -> str:
 
 
 def _policy(run: SampleRun, loaded: bool = False) -> tuple[Any, Tokens]:
-    """(model, tokens); no model where a server or vLLM has it, unless it must be `loaded` here."""
-    elsewhere = run.engine in ELSEWHERE and not loaded
-    return (None, load_tokens(run.model)) if elsewhere else _loaded(run.model, run.precision)
+    """(model, tokens); no model where the generator runs it elsewhere, unless it must be `loaded` here."""
+    here = loaded or run.drawer.local
+    return _loaded(run.model, run.precision) if here else (None, load_tokens(run.model))
 
 
 def _loaded(name: str, dtype: str) -> tuple[Any, Tokens]:
     model, tokens = load_policy(name, dtype)
     return (model.to("cuda") if torch.cuda.is_available() else model), tokens  # type: ignore[arg-type]
-
-
-def _generator(run: SampleRun, model: Any, tokens: Tokens, decoding: Decoding) -> Generator:
-    if run.engine in HERE:
-        return HERE[run.engine](model, tokens, decoding)
-    from sage_rlvr.models.vllm import ServerGenerator, VllmGenerator
-
-    if run.engine == "vllm":
-        return VllmGenerator(run.model, tokens, decoding, dtype=run.precision)
-    assert run.server is not None
-    return ServerGenerator(run.server, run.served_as or run.model, tokens, decoding)
