@@ -38,6 +38,7 @@ from sage_rlvr.config import (
 from sage_rlvr.errors import ConfigError, DataError, TrainingDiverged
 from sage_rlvr.models.policy import load_policy
 from sage_rlvr.runs import RunDir, read_metrics, verify_checkpoint
+from sage_rlvr.tasks.chat import render
 from sage_rlvr.tasks.prompts import FORMATS
 from sage_rlvr.training.trl import data
 from sage_rlvr.training.trl.sft import OWNED, build, finetune, run_facts, select, sft_arguments
@@ -271,7 +272,7 @@ def test_the_filter_leaves_out_and_counts(base: Path):
     from datasets import Dataset
 
     tokenizer, form = byte_tokenizer(FORMATS["boxed"].chat_template), FORMATS["boxed"]
-    room = len(tokenizer(data.render(tokenizer, form.messages("p" * 10), opened=True))["input_ids"])
+    room = len(tokenizer(render(tokenizer, form.messages("p" * 10), opened=True))["input_ids"])
     cases = [("p" * 10, "s", "-3.5e2"), ("p" * 10, "s", r"\sqrt2"), ("p" * 11, "s", "1"), ("p" * 10, "s" * 400, "1")]
     rows = Dataset.from_list([{"prompt": form.messages(p), "solution": s, "answer": a} for p, s, a in cases])
     config = recipe(base, Path("x.jsonl"), max_length=2 * room)

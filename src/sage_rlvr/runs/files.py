@@ -45,6 +45,41 @@ def replacing(path: str | Path) -> Iterator[Path]:
     sync_folder(path.parent)
 
 
+@contextlib.contextmanager
+def replacing_folder(place: Path) -> Iterator[Path]:
+    """An empty folder beside `place` to fill; it takes the place of `place`, whole, when the block ends well.
+
+    Killed in between, `sweep` brings the former one back.
+    """
+    partial, former = place.with_name(f".tmp-{place.name}"), place.with_name(f".old-{place.name}")
+    shutil.rmtree(partial, ignore_errors=True)
+    try:
+        partial.mkdir(parents=True)
+        yield partial
+        if place.exists():
+            shutil.rmtree(former, ignore_errors=True)
+            place.rename(former)
+        partial.rename(place)
+        sync_folder(place.parent)
+        shutil.rmtree(former, ignore_errors=True)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+        if former.exists() and not place.exists():
+            former.rename(place)
+
+
+def sweep(folder: Path) -> None:
+    """Remove what a kill left behind in a folder; what had been moved aside while it was being replaced comes back."""
+    for path in folder.glob(".old-*"):
+        home = path.with_name(path.name.removeprefix(".old-"))
+        if home.exists():
+            shutil.rmtree(path)
+        else:
+            path.rename(home)
+    for path in folder.glob(".tmp-*"):
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
 def write_bytes_atomic(path: str | Path, content: bytes) -> None:
     """Replace a file's bytes whole."""
     with replacing(path) as temporary:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Mapping
 from fnmatch import fnmatch
 from pathlib import Path
@@ -14,7 +12,7 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from sage_rlvr.errors import ConfigError
-from sage_rlvr.runs import Checkpoint, RunDir, writing
+from sage_rlvr.runs import Checkpoint, RunDir, replacing_folder, writing
 from sage_rlvr.training.optimizer import Optimizer
 
 CARD = "# What this policy was trained on"  # the heading of a model card that this package wrote
@@ -63,23 +61,10 @@ def save_policy(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, out:
     Raises CheckpointError (full disk, read-only folder), ConfigError where `out` holds anything but a former policy.
     """
     check_replaceable(out)
-    place = Path(os.path.abspath(out))
-    partial, former = place.with_name(f".{place.name}.partial"), place.with_name(f".{place.name}.former")
-    shutil.rmtree(partial, ignore_errors=True)
-    try:
-        with writing("policy", out, sum(p.numel() * p.element_size() for p in model.parameters())):
-            model.save_pretrained(partial)
-            tokenizer.save_pretrained(partial)
-            check_replaceable(out)  # again: training and writing took their time
-            if place.exists():  # a removal that is cut short must not leave half a policy behind
-                shutil.rmtree(former, ignore_errors=True)
-                place.rename(former)
-            partial.rename(place)
-            shutil.rmtree(former, ignore_errors=True)
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
-        if former.exists() and not place.exists():
-            former.rename(place)
+    with writing("policy", out, sum(p.nbytes for p in model.parameters())), replacing_folder(out.absolute()) as partial:
+        model.save_pretrained(partial)
+        tokenizer.save_pretrained(partial)
+        check_replaceable(out)  # again: training and writing took their time
 
 
 def checkpoint(

@@ -19,7 +19,7 @@ from sage_rlvr.errors import CancellingGuide, ConfigError
 from sage_rlvr.methods import METHODS
 from sage_rlvr.models.folders import EMBEDDED
 from sage_rlvr.training.trl.advantages import computes_advantages, reads_logps
-from sage_rlvr.training.trl.arguments import check_agreement, estimator_of, making
+from sage_rlvr.training.trl.arguments import check_agreement, making
 
 OWN = ("guide", "method", "source", "base_model")  # SageTrainer's keywords beside those of GRPOTrainer
 HUB_ID = re.compile(r"[\w-][\w.-]*/[\w.-]+")
@@ -133,7 +133,8 @@ def _anchor_of_args(guide: Guide, args: Any, source: str) -> Anchor:
             "beta in GRPOConfig, for example beta=0.05."
         )
     try:
-        return Anchor(args.beta, guide=guide, estimator=estimator_of(args), source=source)
+        estimator = "k3_is" if getattr(args, "use_bias_correction_kl", False) else "k3"  # k3_is: k3 times the ratio
+        return Anchor(args.beta, guide=guide, estimator=estimator, source=source)
     except CancellingGuide as error:
         raise CancellingGuide(
             f"SageTrainer: args.use_bias_correction_kl = True multiplies the KL by the importance ratio (k3_is), under "

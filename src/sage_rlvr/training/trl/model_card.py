@@ -15,6 +15,7 @@ from typing import Any
 
 from sage_rlvr.core.anchor import Anchor
 from sage_rlvr.core.guides import is_flat
+from sage_rlvr.runs import installed
 from sage_rlvr.training.state import CARD
 from sage_rlvr.verifiers import MATHEMATICS
 
@@ -47,7 +48,7 @@ def facts(trainer: Any) -> dict[str, Any]:
         "truncated_sampling": truncated(args),
         "ranks": trainer.accelerator.num_processes,
         "steps": trainer.state.global_step,
-        "versions": versions(),
+        "versions": installed(PACKAGES),
     }
 
 
@@ -87,17 +88,6 @@ def _options(function: Any) -> str:
     pool = options.pop("pool", None)
     limits = None if pool is None else (pool.seconds, pool.memory_mb, pool.function)
     return repr((sorted(options.items()), limits))
-
-
-def versions() -> dict[str, str]:
-    """Of the packages that decide a run's numbers; those that are not installed are left out."""
-    found = {}
-    for name in PACKAGES:
-        try:
-            found[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return found
 
 
 def render(found: dict[str, Any]) -> str:
