@@ -26,7 +26,7 @@ from sage_rlvr.tasks.chat import dry_render, end_of_turn, fit_tokenizer, render
 from sage_rlvr.tasks.golds import check_golds
 from sage_rlvr.tasks.prompts import FORMATS
 from sage_rlvr.tasks.rows import DataSource, Rows, facts
-from sage_rlvr.training.trl.data import load
+from sage_rlvr.training.trl.run import load
 from sage_rlvr.verifiers.pool import Pool
 
 ASKED = [{"role": "user", "content": "Solve: 1+1. End with Answer: N."}]

@@ -40,7 +40,7 @@ from sage_rlvr.models.policy import load_policy
 from sage_rlvr.runs import RunDir, read_metrics, verify_checkpoint
 from sage_rlvr.tasks.chat import render
 from sage_rlvr.tasks.prompts import FORMATS
-from sage_rlvr.training.trl import data
+from sage_rlvr.training.trl.run import load
 from sage_rlvr.training.trl.sft import OWNED, build, finetune, run_facts, select, sft_arguments
 
 SILENT = SimpleNamespace(start=lambda **_: None, advance=lambda *_: None)
@@ -137,7 +137,7 @@ def test_the_saved_tokenizer_renders_the_prompt_that_rl_will_use(
     saved, form = tokens.tokenizer, FORMATS["sage"]
     assert saved.chat_template == form.chat_template and saved.pad_token == "</s>" and saved.padding_side == "left"
     assert policy.generation_config.eos_token_id == saved.eos_token_id
-    for_rl = data.load(config.data, say=quiet)
+    for_rl = load(config.data, say=quiet)
     ids, labels = first_row(build(config, folder / "again", quiet))
     prompt = saved.apply_chat_template(for_rl[0]["prompt"], add_generation_prompt=True, return_dict=True)["input_ids"]
     counted = [token for token in labels if token != -100]

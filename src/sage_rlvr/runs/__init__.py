@@ -11,8 +11,10 @@ again.
 
 from sage_rlvr.runs.checkpoints import MANIFEST, Checkpoint, newest_complete, seal, verify_checkpoint
 from sage_rlvr.runs.files import (
+    comparable,
     file_sha256,
     jsonable,
+    read_metrics,
     replacing,
     replacing_folder,
     write_bytes_atomic,
@@ -20,7 +22,6 @@ from sage_rlvr.runs.files import (
     write_text_atomic,
     writing,
 )
-from sage_rlvr.runs.metrics import comparable, read_metrics
 from sage_rlvr.runs.record import binding, differences, git_state, installed, versions
 from sage_rlvr.runs.run_dir import DEAD_STEPS, RunDir
 from sage_rlvr.runs.signals import StopFlag

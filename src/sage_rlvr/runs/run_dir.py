@@ -16,8 +16,16 @@ from filelock import FileLock, Timeout
 
 from sage_rlvr.errors import CheckpointError, ConfigError, DataError, RunLocked, SageError
 from sage_rlvr.runs.checkpoints import STATE, Checkpoint, metrics_rows, newest_complete, save_checkpoint, steps_in
-from sage_rlvr.runs.files import jsonable, read_json, sweep, sync_file, to_json, write_json_atomic, write_text_atomic
-from sage_rlvr.runs.metrics import read_metrics
+from sage_rlvr.runs.files import (
+    jsonable,
+    read_json,
+    read_metrics,
+    sweep,
+    sync_file,
+    to_json,
+    write_json_atomic,
+    write_text_atomic,
+)
 from sage_rlvr.runs.record import RECORD, agree, facts_of, now
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ from sage_rlvr.config import DataConfig, FinetuneConfig, LoraConfig, SftConfig, 
 from sage_rlvr.models.folders import ADAPTER_WEIGHTS, adapter_base, config_folder, folder_of
 from sage_rlvr.tasks.datasets import examples
 from sage_rlvr.tasks.rows import DataSource, looks_local, read
-from sage_rlvr.training.trl.advantages import reads_logps
 from sage_rlvr.training.trl.arguments import check_fields, grpo_arguments, rows_of_rank, world_size
+from sage_rlvr.training.trl.batch import reads_logps
 
 GIB = 1 << 30
 

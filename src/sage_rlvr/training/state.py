@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from sage_rlvr.errors import ConfigError
+from sage_rlvr.errors import refuse
 from sage_rlvr.runs import Checkpoint, RunDir, replacing_folder, writing
 from sage_rlvr.training.optimizer import Optimizer
 
@@ -29,23 +29,26 @@ def check_replaceable(out: Path) -> None:
 
     A saved policy is replaced as a whole, so whatever else lay in its folder would be lost.
     """
-    if out.is_symlink() or (out.exists() and not out.is_dir()):
-        raise ConfigError(
-            f"{out}: a policy needs a folder of its own, and this is a file or a link; name another place"
-        )
-    inside = sorted(out.iterdir()) if out.exists() else []
+    inside = sorted(out.iterdir()) if out.is_dir() else []
     foreign = [f.name for f in inside if not _of_a_policy(f)]
-    if foreign:
-        listed = ", ".join(foreign[:5]) + (f" and {len(foreign) - 5} more" if len(foreign) > 5 else "")
-        raise ConfigError(
+    listed = ", ".join(foreign[:5]) + (f" and {len(foreign) - 5} more" if len(foreign) > 5 else "")
+    known = any((out / name).exists() for name in ("config.json", "adapter_config.json"))
+    refuse(
+        (
+            out.is_symlink() or (out.exists() and not out.is_dir()),
+            f"{out}: a policy needs a folder of its own, and this is a file or a link; name another place",
+        ),
+        (
+            foreign,
             f"{out}: saving the policy here would replace the whole folder, which holds {listed}; nothing was touched. "
-            f"Name a new folder, for example {out / 'policy'}"
-        )
-    if inside and not any((out / name).exists() for name in ("config.json", "adapter_config.json")):
-        raise ConfigError(
+            f"Name a new folder, for example {out / 'policy'}",
+        ),
+        (
+            inside and not known,
             f"{out}: holds {', '.join(f.name for f in inside[:5])} without a config.json, so it is no former policy and "
-            f"is not replaced; name a new folder, for example {out / 'policy'}"
-        )
+            f"is not replaced; name a new folder, for example {out / 'policy'}",
+        ),
+    )
 
 
 def _of_a_policy(file: Path) -> bool:

@@ -23,14 +23,17 @@ from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerBase, set
 from trl import GRPOConfig
 from trl import __version__ as TRL
 
-from sage_rlvr.config import LoraConfig, TrainConfig
-from sage_rlvr.errors import ConfigError, suggest
+from sage_rlvr.config import DataConfig, LoraConfig, TrainConfig
+from sage_rlvr.errors import ConfigError, refuse, suggest
 from sage_rlvr.models.asking import in_messages
 from sage_rlvr.models.folders import EMBEDDED, adapter_base, embedded_policy
 from sage_rlvr.models.policy import load_policy, load_tokens
 from sage_rlvr.runs import RunDir
 from sage_rlvr.tasks.chat import dry_render, fit_tokenizer
+from sage_rlvr.tasks.datasets import examples, worked_solutions
+from sage_rlvr.tasks.golds import check_golds
 from sage_rlvr.tasks.prompts import FORMATS, PromptFormat
+from sage_rlvr.tasks.rows import DataSource, Say, tell
 from sage_rlvr.training.problems import TaskReward, training_problems
 from sage_rlvr.training.trl.arguments import check_fields, grpo_arguments, method_of, updates_a_step, world_size
 from sage_rlvr.training.trl.callbacks import (
@@ -41,7 +44,6 @@ from sage_rlvr.training.trl.callbacks import (
     save_trained,
     step_of,
 )
-from sage_rlvr.training.trl.data import load
 from sage_rlvr.training.trl.model_card import facts, render, truncated
 from sage_rlvr.training.trl.trainer import SageTrainer
 from sage_rlvr.verifiers.rewards import MathReward
@@ -79,16 +81,18 @@ def build(config: TrainConfig, folder: Path, say: Callable[[str], None] = lambda
     set_seed(config.seed)  # an adapter's first weights are drawn from the global generator
     arguments = grpo_arguments(config, str(folder), world_size())
     where = str(embedded_policy()) if config.model == EMBEDDED else config.model
-    if config.model == EMBEDDED and config.data is not None:
-        raise ConfigError(
-            f"model = {EMBEDDED!r} with data.path = {config.data.path!r}: the shipped policy writes arithmetic expressions and "
-            "has no words for other problems; name a language model, a folder or a Hub id"
-        )
-    if arguments.get("use_vllm") and find_spec("vllm") is None:
-        raise ConfigError(
+    refuse(
+        (
+            config.model == EMBEDDED and config.data is not None,
+            f"model = {EMBEDDED!r} with data.path = {getattr(config.data, 'path', None)!r}: the shipped policy writes "
+            "arithmetic expressions and has no words for other problems; name a language model, a folder or a Hub id",
+        ),
+        (
+            arguments.get("use_vllm") and find_spec("vllm") is None,
             "engine.args.use_vllm = True: vLLM is not installed here; install the vllm that TRL names (pip install "
-            "'trl[vllm]'), or write engine.args.use_vllm false, and transformers samples"
-        )
+            "'trl[vllm]'), or write engine.args.use_vllm false, and transformers samples",
+        ),
+    )
     tokenizer = load_tokenizer(where)
     rows, reward = rows_and_reward(config, where, tokenizer, say)
     model, lora = where, config.engine.lora
@@ -224,3 +228,25 @@ def rows_and_reward(
             say(line)
         dry_render(tokenizer, rows, form, longest_prompt(where, config.rollout.max_new_tokens), say=say)
     return rows, reward
+
+
+def load(data: DataConfig, *, solutions: bool = False, say: Say = tell) -> Dataset:
+    """The rows of `data` as a Dataset with the columns prompt (messages of the format), answer (text) and id.
+
+    solutions: for fine-tuning, with a column solution, which reward functions would take for a second gold; a set without
+    worked solutions is refused, and golds are not checked, because no verifier reads them (else: see `check_golds`).
+    Raises ConfigError for paths and columns, DataError for rows, all with their places (`sage_rlvr.tasks.datasets`).
+    """
+    source, form = DataSource.of(data), FORMATS[data.prompt]
+    found = examples(source, prompts_first=data.prompt == "as_is", asked=form.messages)
+    columns = {
+        "id": [one.problem_id for one in found.examples],
+        "prompt": [one.problem for one in found.examples],
+        "answer": [one.answer for one in found.examples],
+    }
+    if solutions:
+        columns["solution"] = list(worked_solutions(source, found))
+    else:
+        check_golds(found.rows, columns["answer"], allow_unverifiable=data.allow_unverifiable, say=say)
+    say(f"{found}; prompt format: {data.prompt}")
+    return Dataset.from_dict(columns)

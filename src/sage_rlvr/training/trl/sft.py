@@ -51,8 +51,7 @@ from sage_rlvr.training.trl.callbacks import (
     newest_checkpoint,
     save_trained,
 )
-from sage_rlvr.training.trl.data import load
-from sage_rlvr.training.trl.run import configured, peft_config
+from sage_rlvr.training.trl.run import configured, load, peft_config
 
 ADAPTER = "adapter"  # LoRA: the adapter alone, beside the merged policy
 FINISHED = "finished.json"  # written last, and says where the policy lies
