@@ -84,6 +84,11 @@ class RunDir:
                 _remove_if_empty(path)
             raise
 
+    def close(self, leave: bool = True) -> None:
+        """Release the directory; a second call does nothing. leave: whether the file of the lock stays."""
+        if self._lock.is_locked:
+            _give_back(self.path, self._lock, leave)
+
     def __enter__(self) -> RunDir:
         return self
 
@@ -93,7 +98,7 @@ class RunDir:
         refused = isinstance(error, SageError) and self._is_untouched()
         if refused:  # a start that was refused claims no directory
             (self.path / RECORD).unlink(missing_ok=True)
-        _give_back(self.path, self._lock, leave=not refused)
+        self.close(leave=not refused)
         if refused and self._made:
             _remove_if_empty(self.path)
 

@@ -19,6 +19,7 @@ from sage_rlvr.training.trl.arguments import check_fields, grpo_arguments, rows_
 from sage_rlvr.training.trl.batch import reads_logps
 
 GIB = 1 << 30
+TITLES = ("GRPOConfig", "Data", "Work", "Notes")  # of blocks that are left out where they have no line
 
 
 def dry_run_lines(config: TrainConfig | FinetuneConfig | SftConfig) -> list[str]:
@@ -26,30 +27,29 @@ def dry_run_lines(config: TrainConfig | FinetuneConfig | SftConfig) -> list[str]
 
     ConfigError for arguments that TRL or the recipe refuses, and where a local file lacks a column that the recipe names.
     """
-    if isinstance(config, SftConfig):
-        return _block("Work", [f"{config.steps:,} optimizer steps of {config.batch_size:,} examples"])[1:]
-    if isinstance(config, FinetuneConfig):
-        rows_of_rank(config.batch_size, world_size())
-        lines = _block("Data", data_lines(config.data)) + _block("Work", finetune_work(config))
-        return (lines + _bytes(config, eight_bit="8bit" in config.engine.args.get("optim", "adamw_8bit")))[1:]
     fields: dict[str, Any] = {}
-    lines = []
-    if config.engine.name == "trl":
-        fields = grpo_arguments(config, "<run>/trl", world_size())
-        if config.engine.args and find_spec("trl") is not None:
+    if isinstance(config, SftConfig):
+        blocks: dict[str, Any] = {"Work": [f"{config.steps:,} optimizer steps of {config.batch_size:,} examples"]}
+    elif isinstance(config, FinetuneConfig):
+        rows_of_rank(config.batch_size, world_size())
+        small = "8bit" in config.engine.args.get("optim", "adamw_8bit")
+        blocks = {"Data": data_lines(config.data), "Work": finetune_work(config), **_bytes(config, small)}
+    else:
+        if config.engine.name == "trl":
+            fields = grpo_arguments(config, "<run>/trl", world_size())
+        if fields and config.engine.args and find_spec("trl") is not None:
             from trl import GRPOConfig
 
             check_fields(GRPOConfig, config.engine.args)
-        lines = _block("GRPOConfig", [f"{name} = {value!r}" for name, value in fields.items() if name != "output_dir"])
-        lines += _block("Data", data_lines(config.data))
-    lines += _block("Work", work(config, fields)) + _bytes(config, eight_bit="8bit" in str(fields.get("optim")))
-    return (lines + _block("Notes", notes(config)))[1:]
-
-
-def _block(title: str, lines: Iterator[str] | list[str]) -> list[str]:
-    """A blank line, the title and the lines below it; nothing without lines."""
-    indented = [f"  {line}" for line in lines]
-    return ["", title, *indented] if indented else []
+        blocks = {
+            "GRPOConfig": [f"{name} = {value!r}" for name, value in fields.items() if name != "output_dir"],
+            "Data": data_lines(config.data) if fields else [],
+            "Work": work(config, fields),
+            **_bytes(config, "8bit" in str(fields.get("optim"))),
+            "Notes": notes(config),
+        }
+    listed = {title: [f"  {line}" for line in lines] for title, lines in blocks.items()}
+    return [line for title, lines in listed.items() if lines or title not in TITLES for line in ("", title, *lines)][1:]
 
 
 # ---- counts
@@ -103,15 +103,15 @@ def _passes(config: TrainConfig, prompts: int) -> str:
 # ---- bytes
 
 
-def _bytes(config: TrainConfig | FinetuneConfig, eight_bit: bool) -> list[str]:
-    """Bytes by kind of tensor, where the model's config.json is here."""
+def _bytes(config: TrainConfig | FinetuneConfig, eight_bit: bool) -> dict[str, list[str]]:
+    """A title and bytes by kind of tensor; where the model's config.json is not here, a line that says so."""
     where = config_folder(config.model) or config_folder(getattr(config, "base_model", None) or config.model)
     if where is None:
         said = f"model {config.model}: its config.json is neither a local file nor in the Hub's cache, so bytes are not counted"
-        return ["", said]
+        return {said: []}
     parts = tensor_bytes(config, where, eight_bit)
-    lines = [f"{value / GIB:10.3f} GiB  {name}" for name, value in parts.items()]
-    return _block("Tensors per process, without activations, logits and the KV cache", lines)
+    title = "Tensors per process, without activations, logits and the KV cache"
+    return {title: [f"{value / GIB:10.3f} GiB  {name}" for name, value in parts.items()]}
 
 
 def tensor_bytes(config: TrainConfig | FinetuneConfig, where: Path, eight_bit: bool) -> dict[str, int]:

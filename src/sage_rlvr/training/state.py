@@ -95,13 +95,8 @@ def resume(run: RunDir, model: PreTrainedModel, optimizer: Optimizer) -> Checkpo
 
 def model_tensors(model: PreTrainedModel) -> dict[str, Tensor]:
     """Parameters and persistent buffers by name; a tied tensor appears under its first name only."""
-    seen: set[int] = set()
-    found = {}
-    for name, tensor in model.state_dict().items():
-        if tensor.data_ptr() not in seen:
-            seen.add(tensor.data_ptr())
-            found[name] = tensor.detach().contiguous()
-    return found
+    first = {name for name, _ in (*model.named_parameters(), *model.named_buffers())}
+    return {name: tensor.detach().contiguous() for name, tensor in model.state_dict().items() if name in first}
 
 
 def load_tensors(model: PreTrainedModel, tensors: dict[str, Tensor]) -> None:

@@ -25,7 +25,7 @@ from sage_rlvr.core.method import Method
 from sage_rlvr.core.reductions import FixedBudget, SequenceMean, TokenMean
 from sage_rlvr.core.schedules import Constant, as_schedule
 from sage_rlvr.core.surrogates import Clip
-from sage_rlvr.errors import ConfigError
+from sage_rlvr.errors import ConfigError, refuse
 from sage_rlvr.training.trackers import PROJECT, run_name
 
 # Field of GRPOConfig and of SFTConfig -> the key of an RL or SFT recipe that sets it.
@@ -92,8 +92,8 @@ def grpo_arguments(config: TrainConfig, folder: str, world_size: int = 1) -> dic
 
 def not_owned(given: Mapping[str, Any], owned: Mapping[str, str]) -> dict[str, Any]:
     """A copy of engine.args. ConfigError for a key that the recipe owns, with the place where it is set."""
-    for key in [key for key in given if key in owned]:
-        raise ConfigError(f"engine.args.{key} = {given[key]!r}: the recipe owns this; set {owned[key]} instead")
+    said = "engine.args.{} = {!r}: the recipe owns this; set {} instead"
+    refuse(*((True, said.format(key, given[key], owned[key])) for key in given if key in owned))
     return dict(given)
 
 
@@ -129,8 +129,9 @@ def micro_batch(given: dict[str, Any], here: int, usual: int, of: str) -> dict[s
     ConfigError where it does not divide them; of: what they are, in words.
     """
     micro = given.pop("per_device_train_batch_size", usual)
-    if not isinstance(micro, int) or isinstance(micro, bool) or micro < 1 or here % micro:
-        raise ConfigError(f"engine.args.per_device_train_batch_size = {micro!r}: must divide the {here} {of}")
+    whole = isinstance(micro, int) and not isinstance(micro, bool) and micro > 0
+    said = f"engine.args.per_device_train_batch_size = {micro!r}: must divide the {here} {of}"
+    refuse((not whole or here % micro, said))
     return {"per_device_train_batch_size": micro, "gradient_accumulation_steps": here // micro}
 
 
@@ -141,11 +142,11 @@ def world_size() -> int:
 
 def rows_of_rank(batch_size: int, ranks: int) -> int:
     """Rows that each rank has in one optimizer step of fine-tuning. ConfigError where they do not split evenly."""
-    if batch_size % ranks:
-        raise ConfigError(
-            f"batch_size = {batch_size} rows an optimizer step do not split over {ranks} ranks; take a multiple of {ranks}, or "
-            f"launch {batch_size} or fewer"
-        )
+    split = (
+        f"batch_size = {batch_size} rows an optimizer step do not split over {ranks} ranks; take a multiple of {ranks}, or "
+        f"launch {batch_size} or fewer"
+    )
+    refuse((batch_size % ranks, split))
     return batch_size // ranks
 
 
@@ -172,39 +173,37 @@ def check_fields(kind: type, given: Mapping[str, Any]) -> None:
     """ConfigError where engine.args names what `kind` (GRPOConfig, SFTConfig) has no field for, or a value of another type."""
     fields = {field.name: field for field in dataclass_fields(kind)}
     for name, value in given.items():
-        if name not in fields:
-            near = get_close_matches(name, fields, 1)
-            hint = f"did you mean {near[0]}?" if near else "its documentation lists them"
-            raise ConfigError(f"engine.args.{name}: {kind.__name__} of this TRL has no such field; {hint}")
+        near = get_close_matches(name, fields, 1)
+        hint = f"did you mean {near[0]}?" if near else "its documentation lists them"
+        refuse((name not in fields, f"engine.args.{name}: {kind.__name__} of this TRL has no such field; {hint}"))
         usual = fields[name].default
-        number = isinstance(usual, int | float)
-        if number and value is not None and isinstance(value, bool) is not isinstance(usual, bool):
-            raise ConfigError(f"engine.args.{name} = {value!r}: {kind.__name__} takes values like {usual!r} there")
-        if number and isinstance(value, str):
-            raise ConfigError(
-                f"engine.args.{name} = {value!r} is text; {kind.__name__} takes values like {usual!r} there"
-            )
+        number, there = isinstance(usual, int | float), f"{kind.__name__} takes values like {usual!r} there"
+        other = value is not None and isinstance(value, bool) is not isinstance(usual, bool)
+        refuse(
+            (number and other, f"engine.args.{name} = {value!r}: {there}"),
+            (number and isinstance(value, str), f"engine.args.{name} = {value!r} is text; {there}"),
+        )
 
 
 def _rollout(config: TrainConfig, given: dict[str, Any], world_size: int) -> dict[str, Any]:
     rollout, updates = config.rollout, config.updates
     rows = rollout.completions // updates.minibatches  # of one update, over all ranks
     here = rows // world_size
-    if here * world_size != rows:
-        raise ConfigError(
-            f"rollout.prompts_per_step = {rollout.prompts_per_step}: {rows} completions per update do not split over "
-            f"{world_size} ranks; take a number of prompts whose completions do"
-        )
+    split = (
+        f"rollout.prompts_per_step = {rollout.prompts_per_step}: {rows} completions per update do not split over "
+        f"{world_size} ranks; take a number of prompts whose completions do"
+    )
+    refuse((rows % world_size, split))
     usual = here if updates.micro_batch is None else gcd(here, updates.micro_batch * rollout.group_size)
-    split = micro_batch(
+    parts = micro_batch(
         given,
         here,
         usual,
         f"completions that a rank has in one update (rollout.prompts_per_step x rollout.group_size / updates.minibatches / "
         f"{world_size} ranks)",
     )
-    return split | {
-        "steps_per_generation": split["gradient_accumulation_steps"] * updates.minibatches,
+    return parts | {
+        "steps_per_generation": parts["gradient_accumulation_steps"] * updates.minibatches,
         "num_iterations": updates.epochs,
         "num_generations": rollout.group_size,
         "temperature": rollout.temperature,
@@ -325,7 +324,12 @@ def _largest_beta(anchor: Anchor) -> float:
 
 def check_agreement(method: Method, args: Any) -> None:
     """ConfigError naming every field of `args`, a GRPOConfig, that says something else than `method`."""
-    _check_limit(method, args)
+    limit = getattr(method.reward_transform, "max_tokens", None)  # overlong shaping prices another limit than that of sampling
+    other = (
+        f"{method.name} on TRL: method.reward_transform.max_tokens = {limit} is the limit that its price on length ends "
+        f"at, and args.max_completion_length = {args.max_completion_length} is that of sampling; make them equal."
+    )
+    refuse((limit is not None and limit != args.max_completion_length, other))
     wanted = grpo_config(method) | {name: value for name, value in NEUTRAL.items() if hasattr(args, name)}
     different = [name for name, value in wanted.items() if _given(args, name) != value]
     if not different:
@@ -354,11 +358,3 @@ def making(method: Method, what: str = "") -> str:
     return f"method=sage({call}, ...)" if shaped else f"method={call}"
 
 
-def _check_limit(method: Method, args: Any) -> None:
-    """ConfigError where overlong shaping prices another limit than that of sampling."""
-    limit = getattr(method.reward_transform, "max_tokens", None)
-    if limit is not None and limit != args.max_completion_length:
-        raise ConfigError(
-            f"{method.name} on TRL: method.reward_transform.max_tokens = {limit} is the limit that its price on length ends "
-            f"at, and args.max_completion_length = {args.max_completion_length} is that of sampling; make them equal."
-        )

@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import copy
 import math
-import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -368,11 +367,11 @@ def check_start(trainer: Any, kl: float) -> None:
     if kl <= AT_START["half" if half else "float32"]:
         return
     if random := _dropout(policy):
-        warnings.warn(
+        trainer.tell(
+            "dropout",
+            0,
             f"SageTrainer: the raw KL is {kl:.3g} nats at step 0, where the reference is the policy ({reference.words}): "
             f"the policy drops out at random ({random}); set disable_dropout=True in GRPOConfig.",
-            UserWarning,
-            stacklevel=2,
         )
         return
     raise ConfigError(

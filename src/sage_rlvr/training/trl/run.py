@@ -19,7 +19,7 @@ import torch
 from datasets import Dataset
 from peft import LoraConfig as PeftLoraConfig
 from peft import PeftModel
-from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerBase, set_seed
+from transformers import AutoConfig, PreTrainedTokenizerBase, set_seed
 from trl import GRPOConfig
 from trl import __version__ as TRL
 
@@ -65,7 +65,7 @@ def train(
         say(f"note: sampling is cut ({', '.join(cuts)}), log-probs are the whole policy's, so ratios are not exact")
     newest, total, updates = newest_checkpoint(folder / CHECKPOINTS), trainer.args.max_steps, updates_a_step(config)
     if run is not None:
-        trainer._watch.tell = run.warn
+        trainer.tell = trainer._watch.tell = run.warn
         if newest is None or step_of(newest) < total:  # the policy of an earlier, shorter run is not this run's result
             shutil.rmtree(out, ignore_errors=True)
     done = carry_on(trainer, config, run, newest, progress, updates)
@@ -147,20 +147,13 @@ def longest_prompt(where: str, completion: int) -> int | None:
 
 def load_tokenizer(where: str) -> PreTrainedTokenizerBase:
     """The tokenizer of a policy, padding on the left as generation needs it; its end token pads where it has no other."""
-    if where.count("/") != 1 and not Path(where).expanduser().is_dir():
-        raise ConfigError(
-            f"model = {where!r}: there is no such folder; where it is what fine-tuning leaves, run that first: "
-            + suggest("sft", "RECIPE", "--run", Path(where).parent)
-        )
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(where, padding_side="left")
-    except (OSError, ValueError) as error:  # a name that is nothing, no network, no tokenizer beside the weights
-        raise ConfigError(
-            f"model = {where!r}: no tokenizer could be loaded ({str(error).strip()[:300]}); give a saved model's folder, or "
-            "a Hub id (owner/name) that is in the cache where there is no network"
-        ) from error
-    if tokenizer.eos_token_id is None:
-        raise ConfigError(f"tokenizer of {where}: no end-of-sequence token; set `eos_token` on it and save it again")
+    missing = (
+        f"model = {where!r}: there is no such folder; where it is what fine-tuning leaves, run that first: "
+        + suggest("sft", "RECIPE", "--run", Path(where).parent)
+    )
+    refuse((where.count("/") != 1 and not Path(where).expanduser().is_dir(), missing))
+    tokenizer = load_tokens(where).tokenizer
+    tokenizer.padding_side = tokenizer.init_kwargs["padding_side"] = "left"  # the latter is what is saved
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token
     return tokenizer

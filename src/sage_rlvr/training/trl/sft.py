@@ -228,24 +228,24 @@ def select(
     # E.2 limits the prompt to half of the length. The released code limits prompt and solution together to that half, which
     # leaves out most long solutions; the paper's words are followed. They would let a demonstration be cut off at
     # max_length, before its answer and its end, and so teach not to answer: such rows are left out too.
+    kept: dict[str, list[Any]] = {"prompt": [], "completion": []}
     dropped: Counter[str] = Counter()
-    kept: list[dict[str, Any]] = []
     last = time.monotonic()
     for done, row in enumerate(rows):
         if time.monotonic() - last > 5:
             last = time.monotonic()
             say(f"{config.data.path}: {done:,} of {len(rows):,} rows measured")
         turn = {"role": "assistant", "content": form.assistant(row["solution"], row["answer"])}
-        why = _unfit(row, turn, tokenizer, config)
-        if why:
+        if why := _unfit(row, turn, tokenizer, config):
             dropped[why] += 1
         else:
-            kept.append({"prompt": row["prompt"], "completion": [turn]})
-    if not kept:
+            kept["prompt"].append(row["prompt"])
+            kept["completion"].append([turn])
+    if not kept["prompt"]:
         raise DataError(
             f"{config.data.path}: no row is left to learn from: {dict(dropped)}; relax that, or take other rows"
         )
-    return Selected(Dataset.from_list(kept), len(rows), dict(dropped))
+    return Selected(Dataset.from_dict(kept), len(rows), dict(dropped))
 
 
 def _unfit(

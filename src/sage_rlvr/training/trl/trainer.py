@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import atexit
 import inspect
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -45,7 +45,7 @@ from sage_rlvr.training.trl.dynamic_sampling import draw_all, draw_kept
 from sage_rlvr.training.trl.model_card import facts, render
 from sage_rlvr.training.trl.reference_model import Reference, check_start, chosen_reference
 from sage_rlvr.training.trl.state import check_objective, restore_reference, save_state
-from sage_rlvr.training.watch import GuideWatch, check_vocabulary
+from sage_rlvr.training.watch import GuideWatch, check_vocabulary, warned
 
 atexit.register(leave_gloo)
 
@@ -99,6 +99,7 @@ class SageTrainer(GRPOTrainer):
         self._numbered = (-1, 0)  # optimizer step, rows numbered in it, over all ranks and rollouts
         self._losses = 0  # computed from a shaped reference
         self._counted = 0  # tokens in the losses of this optimizer step, where a rollout plan may have left none
+        self.tell: Callable[[str, int, str], None] = warned  # RunDir.warn, where there is a run to keep warnings
         self._watch, self._means = GuideWatch(self.anchor), list[dict[str, float]]()  # of this optimizer step
         with chosen_reference(self, named, base_model):
             super().__init__(*args, **kwargs)
