@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -172,6 +173,16 @@ def test_a_finished_run_repeated_trains_nothing(trained: tuple[FinetuneConfig, P
     assert run(config, folder).step == 20
     assert (folder / "policy" / "model.safetensors").stat().st_mtime_ns == before
     assert not list((folder / "policy").glob("*.bin"))  # no pickle is left in what is shared
+
+
+def test_a_policy_that_a_kill_kept_from_being_saved_is_saved(
+    trained: tuple[FinetuneConfig, Path, list[str]], tmp_path: Path
+):
+    config, folder, _ = trained
+    shutil.copytree(folder, tmp_path / "run")
+    shutil.rmtree(tmp_path / "run" / "policy")
+    (tmp_path / "run" / "finished.json").unlink()
+    assert run(config, tmp_path / "run").step == 20 and same(tmp_path / "run" / "policy", folder / "policy")
 
 
 class Killed(BaseException):

@@ -15,7 +15,7 @@ from sage_rlvr.config import DataConfig, FinetuneConfig, LoraConfig, SftConfig, 
 from sage_rlvr.models.folders import ADAPTER_WEIGHTS, adapter_base, config_folder, folder_of
 from sage_rlvr.tasks.datasets import examples
 from sage_rlvr.tasks.rows import DataSource, looks_local, read
-from sage_rlvr.training.trl.arguments import check_fields, grpo_arguments, rows_of_rank, world_size
+from sage_rlvr.training.trl.arguments import check_fields, grpo_arguments, rows_of_rank, scores_rollouts, world_size
 from sage_rlvr.training.trl.batch import reads_logps
 
 GIB = 1 << 30
@@ -64,7 +64,9 @@ def work(config: TrainConfig, fields: dict[str, Any]) -> Iterator[str]:
     yield f"{config.steps:,} rollouts of {rollout.completions:,} completions, {updates:,} optimizer steps"
     yield f"{prompts:,} prompts{_passes(config, prompts)}, {completions:,} completions"
     yield f"{completions * limit:,} tokens generated at most ({limit:,} per completion)"
-    scored = {"the policy": rescores(config, fields), "the reference": config.reference is not None}
+    once = config.updates.minibatches * epochs == 1 and config.updates.micro_batch is None
+    moved = scores_rollouts(fields, reads_logps(config.method)) if fields else not once
+    scored = {"the policy": moved, "the reference": config.reference is not None}
     forwards = [f"{epochs * completions:,} with gradient"]
     forwards += [f"{completions:,} without, by {who}" for who, needed in scored.items() if needed]
     yield f"forward passes over completions: {', '.join(forwards)}"
@@ -72,16 +74,6 @@ def work(config: TrainConfig, fields: dict[str, Any]) -> Iterator[str]:
     yield f"{total:,} completion tokens in these passes at most, prompts not counted"
     if refills := getattr(config.method.rollout, "max_refills", 0):
         yield f"dynamic sampling: between 1 and {refills + 1} times those prompts and generated tokens"
-
-
-def rescores(config: TrainConfig, fields: dict[str, Any]) -> bool:
-    """Whether the policy scores its own rollout before the updates, beside the forward passes of training."""
-    if not fields:
-        updates = config.updates
-        return not (updates.epochs == 1 and updates.minibatches == 1 and updates.micro_batch is None)
-    window = fields["steps_per_generation"] * fields["num_iterations"]
-    split = bool(fields["gradient_accumulation_steps"] % window)
-    return split or bool(fields.get("use_vllm")) or reads_logps(config.method)
 
 
 def finetune_work(config: FinetuneConfig) -> Iterator[str]:

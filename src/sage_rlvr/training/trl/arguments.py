@@ -150,6 +150,16 @@ def rows_of_rank(batch_size: int, ranks: int) -> int:
     return batch_size // ranks
 
 
+def scores_rollouts(fields: Mapping[str, Any], reads_logps: bool) -> bool:
+    """Whether the policy scores its own rollout when it is generated, beside the forward passes of training.
+
+    fields: of a GRPOConfig. TRL does where the weights move before it is done with the rollout, and to correct vLLM's sampling.
+    """
+    window = fields["steps_per_generation"] * fields["num_iterations"]
+    corrected = fields.get("use_vllm") and fields.get("vllm_importance_sampling_correction", True)
+    return bool(reads_logps or corrected or fields["gradient_accumulation_steps"] % window)
+
+
 def updates_a_step(config: TrainConfig) -> int:
     """Optimizer steps of one step of the recipe: epochs x mini-batches."""
     return config.updates.epochs * config.updates.minibatches

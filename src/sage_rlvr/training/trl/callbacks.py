@@ -11,7 +11,7 @@ import gc
 import shutil
 import time
 import warnings
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +66,7 @@ class RunCallback(TrainerCallback):
         if not logs or "train_runtime" in logs or not state.global_step:  # the summary at the end
             return
         # num_tokens starts again from 0 in a run that is continued, so it is no metric of the run
-        row = {name: value for name, value in renamed(logs).items() if name != "num_tokens"}
+        row = {name: value for name, value in (logs | our_names(logs)).items() if name != "num_tokens"}
         if self.run is not None:
             self.run.log({"step": state.global_step - 1, **row, "time/step_s": time.perf_counter() - self.began})
         self.progress.advance(state.global_step // self.updates, row)
@@ -188,16 +188,9 @@ NAMES = {
 LOGGED = {"optimizer/grad_norm": "grad_norm", "optimizer/lr": "learning_rate", "policy/entropy": "entropy"}
 
 
-def add_names(collected: MutableMapping[str, list[float]]) -> None:
-    """Put TRL's collected values of one logging interval under our names as well; a name that is there stays."""
-    for ours, theirs in NAMES.items():
-        if ours not in collected and theirs in collected:
-            collected[ours] = list(collected[theirs])
-
-
-def renamed(logs: dict[str, float]) -> dict[str, float]:
-    """A line of the log with our names beside those of transformers."""
-    return logs | {ours: logs[theirs] for ours, theirs in LOGGED.items() if theirs in logs}
+def our_names(values: Mapping[str, Any], names: Mapping[str, str] = LOGGED) -> dict[str, Any]:
+    """TRL's `values` under our names, by a table of ours -> theirs; a name that is there stays."""
+    return {ours: values[theirs] for ours, theirs in names.items() if ours not in values and theirs in values}
 
 
 # ---- ranks

@@ -18,7 +18,7 @@ from sage_rlvr.core.method import Method
 from sage_rlvr.errors import CancellingGuide, ConfigError, refuse
 from sage_rlvr.methods import METHODS
 from sage_rlvr.models.folders import EMBEDDED
-from sage_rlvr.training.trl.arguments import check_agreement, making
+from sage_rlvr.training.trl.arguments import check_agreement, making, scores_rollouts
 from sage_rlvr.training.trl.batch import computes_advantages, reads_logps
 
 OWN = ("guide", "method", "source", "base_model")  # SageTrainer's keywords beside those of GRPOTrainer
@@ -146,9 +146,7 @@ def _anchor_of_args(guide: Guide, args: Any, source: str) -> Anchor:
 
 def _check_visible(guide: Guide, args: Any, scored: bool) -> None:
     """Refuse guides that read what TRL does not show where q is computed."""
-    name, window = type(guide).__name__, args.steps_per_generation * args.num_iterations
-    corrected = args.use_vllm and args.vllm_importance_sampling_correction
-    at_generation = scored or corrected or args.gradient_accumulation_steps % window != 0
+    name, at_generation = type(guide).__name__, scores_rollouts(vars(args), scored)
     whole = any(part.depends_on == "batch" for part in factors(guide))
     refuse(
         (

@@ -39,7 +39,7 @@ from sage_rlvr.training.trl.batch import (
     total_rewards,
     with_advantages,
 )
-from sage_rlvr.training.trl.callbacks import add_names, leave_gloo, renamed
+from sage_rlvr.training.trl.callbacks import NAMES, leave_gloo, our_names
 from sage_rlvr.training.trl.checks import admitted_anchor, check_data, check_engine, check_keywords, check_kinds
 from sage_rlvr.training.trl.dynamic_sampling import draw_all, draw_kept
 from sage_rlvr.training.trl.model_card import facts, render
@@ -229,9 +229,10 @@ class SageTrainer(GRPOTrainer):
             self.beta = plain
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
-        """GRPOTrainer's, with this package's names beside TRL's (`metrics.NAMES`, `metrics.LOGGED`)."""
-        add_names(self._metrics["train" if self.model.training else "eval"])
-        super().log(renamed(logs), *args, **kwargs)
+        """GRPOTrainer's, with this package's names beside TRL's (callbacks.py: `NAMES`, `LOGGED`)."""
+        collected = self._metrics["train" if self.model.training else "eval"]
+        collected.update({name: list(values) for name, values in our_names(collected, NAMES).items()})
+        super().log(logs | our_names(logs), *args, **kwargs)
 
     def create_model_card(self, *args: Any, **kwargs: Any) -> None:
         """The card of `sage_rlvr.training.trl.model_card` in place of TRL's, as README.md of the output folder."""
