@@ -15,10 +15,11 @@ import pytest
 from chromium import Chromium, executable  # beside this file
 from frozen.folders import write_all
 from sage_rlvr.cli.app import main
+from sage_rlvr.evaluation.store import Sample
 from sage_rlvr.report import Page, build
 from sage_rlvr.report.markup import escaped
 from sage_rlvr.report.runs import curves, grids, learning, warnings
-from sage_rlvr.report.samples import SampleSet, Shown, sample_sets
+from sage_rlvr.report.samples import SampleSet, sample_sets
 from sage_rlvr.report.scores import policies
 from sage_rlvr.results import Results, Run, compare, words
 from sage_rlvr.results.summary import summary_of
@@ -47,13 +48,15 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def hostile(sets: tuple[SampleSet, ...]) -> tuple[SampleSet, ...]:
     """The stores with attacks for texts, problems and reasons."""
-    texts = [*HOSTILE, "short", "x" * 900]
+    texts = [*HOSTILE, "short", "x" * 1_004_000]
+    signals = {"entropies": (0.1, math.nan, 2.0), "q": (1.0, 1.3, 0.7), "base_logps": [-1e4] * 3}
     shown = tuple(
-        Shown(
-            problem=f"problem {p} {BREAKOUT}", sample=i, text=text, verdict=("right", "wrong", "undecided")[i % 3],
-            reason=f"because {BREAKOUT}", answer=text, left_out=1_000_000 if i == 8 else 0,
-            tokens=("a", BREAKOUT, "<eos>") if i < 4 else None,
-            entropies=(0.1, math.nan, 2.0) if i < 4 else None, q=(1.0, 1.3, 0.7) if i < 4 else None, perplexity=math.inf,
+        (
+            Sample(
+                problem=f"problem {p} {BREAKOUT}", sample=i, text=text, verdict=("right", "wrong", "undecided")[i % 3],  # type: ignore[arg-type]
+                reason=f"because {BREAKOUT}", answer=text, prompt_hash="", **signals,  # type: ignore[arg-type]
+            ),
+            ("a", BREAKOUT, "<eos>") if i < 4 else None,
         )
         for p in range(3) for i, text in enumerate(texts)
     )  # fmt: skip
