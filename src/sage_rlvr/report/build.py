@@ -46,8 +46,8 @@ ONE_SEED = (
     "arms, so whether one method beats another cannot be told from this page; that takes three training seeds of each."
 )
 SAME_KL = (
-    "at the same raw KL: an unguided arm at several betas, its scores read in between (linear in the logarithm of the raw KL of the "
-    "last tenth of training) at the raw KL that the guided arm of the same seed realized; nothing is read outside."
+    "at the same raw KL: an unguided arm at several betas, its scores read in between (linear in the logarithm of the raw KL of "
+    "the last tenth of training) at the raw KL that the guided arm of the same seed realized; nothing is read outside."
 )
 CHOSEN_HERE = "The best temperature of each policy was chosen on these same problems, which flatters each a little."
 
@@ -292,7 +292,8 @@ def _training(
         "training": runs.curves(trained), "warnings": runs.warnings(found),
         "training_tables": [table for table in more if table.rows],
         "learning": runs.learning(configs, them, base, results.k), "grids": runs.grids(configs, them, results.k),
-        "states": runs.states(results, trained), "warned": runs.warned(found), "cards": runs.cards(results, trained), "choice": _choice(found),
+        "states": runs.states(results, trained), "warned": runs.warned(found),
+        "cards": runs.cards(results, trained), "choice": _choice(found),
         "versions": [
             f"{name} {version}" for name, version in runs.versions(trained) or (found.get("versions") or {}).items()
         ],
