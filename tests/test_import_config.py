@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from sage_rlvr.cli.app import main
 from sage_rlvr.config import FinetuneConfig, TrainConfig, decode, dump, load_config, parse_yaml
 from sage_rlvr.errors import ConfigError
-from sage_rlvr.import_config import PLACES, Imported, import_config
+from sage_rlvr.import_config import Imported, import_config
+from sage_rlvr.import_keys import KEYS
 from sage_rlvr.training.trl.arguments import grpo_arguments
 
 NESTED = """\
@@ -321,6 +322,7 @@ REFUSED = [
     ({"rl__max_steps": True}, ["a whole number"]),
     ({"sage__guide": "brunch"}, ["did you mean branch?"]),
     ({"sage__guide": "random"}, ["KeyError: 'eps_ub'"]),
+    ({"sage__guide": "token", "sage__token__N": 0}, ["sage.token.N = 0", "above 0"]),
     ({"lora__bias": "all"}, ["lora.bias = all"]),
     ({"model__name": None}, ["model_name"]),
     ({"generation__k": 64}, ["evaluation configuration", "train_config.yaml"]),
@@ -364,7 +366,7 @@ def test_trl_runs_their_loop_whatever_the_batch(
 
 
 def test_every_place_is_looked_up_under_one_name() -> None:
-    places = [place for key, found in PLACES.items() for place in found]
+    places = [place for key in KEYS.values() for place in key.places]
     assert len(places) == len(set(places))
 
 

@@ -36,8 +36,9 @@ LAYERS: dict[str, set[str]] = {
     "testing": {"core", "schema", "errors"},
     "progress": set(),
     "config": {"core", "methods", "plugins", "recipes", "schema", "tasks", "errors"},
-    "import_notes": set(),
-    "import_config": {"import_notes", "recipes", "errors"},
+    "import_keys": {"errors"},
+    "import_notes": {"import_keys"},
+    "import_config": {"import_keys", "import_notes", "recipes", "schema", "errors"},
     "models": {"registry", "config", "core", "recipes", "runs", "tasks", "verifiers", "errors"},
     "training": {"config", "core", "methods", "models", "recipes", "runs", "tasks", "verifiers", "errors"},
     "evaluation": {
@@ -82,6 +83,7 @@ THIRD_PARTY: dict[str, set[str]] = {
     "config": set(),
     "recipes": {"yaml"},
     "schema": {"yaml", "pydantic", "pydantic_core", "typing_extensions"},
+    "import_keys": set(),
     "import_notes": set(),
     "import_config": {"yaml"},
 }
