@@ -25,7 +25,7 @@ def gather(items: Sequence[str], *, split: str, apart: bool) -> Results:
         name, _, paths = item.rpartition("=")
         called = name or Path(item).name
         if apart and called in given:
-            raise DataError(f"two arms are called {called!r}; write NAME={item} for one of them")
+            raise DataError(f"two arms are called {called!r}; write NAME={item.rpartition('=')[2]} for one of them")
         given.add(called)
         if Path(item).exists() or ("=" not in item and item.endswith(".npz")):
             found.add(Path(item), "", 0)

@@ -87,19 +87,21 @@ def find(*, lab: bool = True, say: Callable[[str], None] = lambda text: None, **
     return Findings(claims, rows, stationary, measured, seconds)
 
 
-SHORT_GUIDES = ("Flat", "Random", "Token", "Branch")
 SHORT_METHODS = (("GroupNormalized", "SequenceMean"), ("LeaveOneOut", "FixedBudget"))  # GRPO as published; RLOO
 
 
 def short_tables(found: Findings) -> dict[str, str]:
-    """What docs/concepts/anchor.md shows: the map of the paper's guides without the rarer divergences, the resting points of GRPO
-    and RLOO, and the lab where there is one."""
+    """What docs/concepts/anchor.md shows: the map of the registered guides, each by itself, without the rarer divergences, the
+    resting points of GRPO and RLOO, and the lab where there is one."""
+    from sage_rlvr.core.guides import GUIDES
     from sage_rlvr.theory import claims, effects
+
+    single = {guide.__name__ for guide in GUIDES.values()}
 
     rows = [
         row
         for row in found.gradient_map
-        if row.guide in SHORT_GUIDES and row.estimator not in ("exact js", "exact alpha")
+        if row.guide in single and row.estimator not in ("exact js", "exact alpha")
     ]
     resting = [
         row for row in found.stationary if (row.advantage, row.reduction) in SHORT_METHODS or row.placement == "reward"

@@ -63,6 +63,7 @@ GUIDES: Mapping[str, Guide] = {
 }
 """The paper's values at the start of training, except Branch's threshold: the paper's 1.2 nats hardly ever act on three
 numbers (a result's strengths say how often), 0.8 nats act on about as many tokens as 1.2 do in the demo's world of four."""
+NOISE = tuple(name for name, guide in GUIDES.items() if guide.depends_on == "nothing" and not is_flat(guide))
 
 Status = Literal["admitted", "refused by Anchor, shown for the record"]
 ADMITTED: Status = "admitted"
@@ -201,7 +202,6 @@ def _names(rows: Sequence[LabRow]) -> str:
 
 
 SHORT_TERMS = (K1, "k2", "straight_through", "k3_is", "k3", "exact reverse", "exact forward", "k3 in GRPO")
-SHORT_GUIDES = ("Flat", "Branch", "Token")
 
 
 def short_markdown(result: LabResult) -> str:
@@ -209,7 +209,7 @@ def short_markdown(result: LabResult) -> str:
     head = "| KL term | guide | cosine of the KL term | guide adds | cosine of what it adds | variance |"
     merged: dict[tuple[str, ...], list[str]] = {}
     for row in result.rows:
-        if row.objective not in SHORT_TERMS or row.guide not in SHORT_GUIDES:
+        if row.objective not in SHORT_TERMS or row.guide in NOISE:
             continue
         adds = "" if row.guide_norm is None else f"{row.guide_norm:.3f}"
         none_added = row.guide_norm is not None and row.guide_norm < 5e-4
