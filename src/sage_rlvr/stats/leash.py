@@ -27,12 +27,10 @@ from scipy import stats
 
 from sage_rlvr.errors import DataError
 from sage_rlvr.stats.intervals import RESAMPLES, SEED, Interval
-from sage_rlvr.stats.passk import exact_pass_at_k, pass_at_k
+from sage_rlvr.stats.passk import Floats, Ints, exact_pass_at_k, pass_at_k
 from sage_rlvr.stats.samples.clusters import pooled_share, ratio_interval
 from sage_rlvr.stats.support import support_change
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
 SPLITS = 2000

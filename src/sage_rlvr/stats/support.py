@@ -10,9 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from sage_rlvr.errors import DataError
-from sage_rlvr.stats.passk import check_probabilities, exact_pass_at_k
-
-Floats = NDArray[np.float64]
+from sage_rlvr.stats.passk import Floats, check_probabilities, exact_pass_at_k
 
 
 @dataclass(frozen=True, kw_only=True)

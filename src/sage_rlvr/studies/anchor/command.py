@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from sage_rlvr.theory.claims import Claim
     from sage_rlvr.theory.effects import MapRow
 
-PICTURES = ("anchor", "modes", "forces")
 LAB_SECTION = "The Countdown policy"
 TABLES_HEAD = """# The tables behind anchor.md
 
@@ -160,27 +159,14 @@ def _shortened(cell: str, longest: int = 34) -> str:
 
 def draw(folder: Path, prefix: str = "theory-") -> list[Path]:
     """The three pictures as <folder>/<prefix>{anchor,modes,forces}.png."""
-    from sage_rlvr.studies.anchor.figures import forces_figure, landscape_figure, modes_figure
-    from sage_rlvr.theory.pictures import forces, landscape, modes
+    from sage_rlvr.studies.anchor.figures import PICTURES
 
+    paths = {name: folder / f"{prefix}{name}.png" for name in PICTURES}
     with writing("pictures", folder, 2 << 20):
         folder.mkdir(parents=True, exist_ok=True)
-        paths = [folder / f"{prefix}{name}.png" for name in PICTURES]
-        one, two, three = landscape(), modes(), forces()
-        curves = {name: getattr(one, name) for name in ("reference", "shaped", "grpo", "sage", "k3")}
-        landscape_figure(curves, one.right, one.beta, one.epsilon, paths[0])
-        fits = {
-            "KL(p || target): seeks a mode": two.reverse,
-            "KL(target || p): covers them": two.forward,
-            "D(p || q x target): seeks where q lifts": two.sage,
-        }
-        modes_figure(two.place, two.target, two.shaped, fits, paths[1])
-        titles = {
-            "root": f"push on the logits\nof the root (q = {three.q['root']:.3g})",
-            "branching": f"push on the logits of the\nbranching state (q = {three.q['branching']:.3g})",
-        }
-        forces_figure(three.pushes, three.tokens, three.refused, titles, paths[2])
-    return paths
+        for name, path in paths.items():
+            PICTURES[name](path)
+    return list(paths.values())
 
 
 def write(found: Findings, folder: Path) -> list[Path]:
