@@ -28,8 +28,7 @@ from loop import END, NEW_TOKENS, VOCABULARY, cpu_seconds, make_model, make_prom
 from transformers import GenerationConfig
 
 from sage_rlvr.evaluation.sampled_run import SampleRun
-from sage_rlvr.evaluation.sampled_tasks import Chosen, Prompt
-from sage_rlvr.evaluation.sampling import Evaluation
+from sage_rlvr.evaluation.sampling import Chosen, Evaluation, Prompt
 from sage_rlvr.evaluation.settings import SampleSettings
 from sage_rlvr.evaluation.store import SampleStore
 from sage_rlvr.models.generation import CpuGenerator, Decoding

@@ -36,7 +36,7 @@ LAYERS: dict[str, set[str]] = {
     "testing": {"core", "schema", "errors"},
     "progress": set(),
     "config": {"core", "methods", "plugins", "recipes", "schema", "tasks", "errors"},
-    "import_keys": {"recipes"},
+    "import_keys": {"errors"},
     "import_notes": {"import_keys"},
     "import_config": {"import_keys", "import_notes", "recipes", "schema", "errors"},
     "models": {"registry", "config", "core", "recipes", "runs", "tasks", "verifiers", "errors"},

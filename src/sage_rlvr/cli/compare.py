@@ -167,13 +167,13 @@ def _guess_floor(task: str, results: Results) -> str:
 
 def _excess(results: Results) -> list[str]:
     """How much heavier the upper tail of perplexities is than the control's, of single stores scored under one base."""
-    from sage_rlvr.evaluation.sample_studies import excess_lines
+    from sage_rlvr.evaluation.sample_report import excess_lines
 
     return [line for pair in _store_pairs(results) for line in excess_lines(*pair, results.samples)]
 
 
 def _patterns(results: Results) -> list[str]:
-    from sage_rlvr.evaluation.sample_studies import compared_pattern_lines
+    from sage_rlvr.evaluation.sample_report import compared_pattern_lines
 
     lines = [line for pair in _store_pairs(results) for line in compared_pattern_lines(*pair, results.samples)]
     return lines or ["--patterns: only arms of one training run have patterns compared."]

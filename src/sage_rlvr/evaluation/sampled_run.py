@@ -14,22 +14,18 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from sage_rlvr.config import WorldConfig, task_named
 from sage_rlvr.errors import ConfigError, DataError
-from sage_rlvr.evaluation.sample_report import GUIDED, SCORED, arrays, cell
-from sage_rlvr.evaluation.sampled_tasks import (
-    Chosen,
-    Prompt,
-    choose,
-    prompts_of,
-)
-from sage_rlvr.evaluation.sampling import Evaluation, Scorer, check_window, guide_of
+from sage_rlvr.evaluation.sample_report import cell
+from sage_rlvr.evaluation.sampling import Chosen, Evaluation, Prompt, Scorer, check_window, choose, guide_of, prompts_of
 from sage_rlvr.evaluation.settings import Engine, SampleSettings
 from sage_rlvr.evaluation.store import Identity, Sample, SampleStore, is_store
-from sage_rlvr.models.generation import CpuGenerator, Decoding, Generation, Generator, TransformersGenerator
+from sage_rlvr.evaluation.store.database import arrays
+from sage_rlvr.evaluation.store.sample import GUIDED, SCORED
+from sage_rlvr.models.folders import cached_folder
+from sage_rlvr.models.generation import CpuGenerator, Decoding, Generator, TransformersGenerator
 from sage_rlvr.models.policy import Tokens, load_policy, load_tokens, weights_hash
 from sage_rlvr.runs import versions
 from sage_rlvr.stats.intervals import mean_interval
@@ -39,6 +35,7 @@ from sage_rlvr.tasks.countdown import Countdown
 
 WIDE = 64  # samples per chunk for the CPU sampler, where as many are asked for: a third faster than twice 32
 UNKNOWN = "revision unknown"
+HERE: dict[str, Any] = {"sampler": CpuGenerator, "transformers": TransformersGenerator}
 Counting = Callable[[int], AbstractContextManager[Callable[[int], None]]]
 
 
@@ -156,7 +153,8 @@ def sample_into_store(run: SampleRun, counting: Counting) -> tuple[SampleStore, 
     if model is not None:
         check_window(prompts, model, decoding.max_new_tokens)
     guide = None if asked.guide is None else guide_of(asked.guide)
-    scorer = None if asked.score_base is None else _scorer(asked.score_base, run.dtype, tokens)
+    base = asked.score_base
+    scorer = None if base is None else Scorer.of(base, *_loaded(base, run.dtype), tokens)
     commit = getattr(getattr(model, "config", None), "_commit_hash", None) or commit_of(run.model, run.engine)
     identity = run.identity(task, template_hash, commit)
     with _agreeing(run.store, identity, task) as store:
@@ -199,8 +197,7 @@ def _score(
     """Log-probs under the base for samples that were drawn without it, a chunk at a time as when they are drawn."""
 
     def scored(rows: list[Sample]) -> list[Any]:
-        owned = [Generation("", np.array(row.token_ids), None, None, "stop") for row in rows]
-        return scorer(prompts[rows[0].problem].ids, owned)
+        return scorer(prompts[rows[0].problem].ids, rows)
 
     if lacking := store.unscored(stamp):
         with counting(len(lacking) * lacking[0].size) as advance:
@@ -212,15 +209,8 @@ def commit_of(model: str, engine: Engine) -> str:
 
     vLLM loads what the cache's `main` is once the tokenizer was loaded. What a server has loaded nobody here can know.
     """
-    if engine == "server" or model.count("/") != 1:
-        return UNKNOWN
-    from huggingface_hub import try_to_load_from_cache
-
-    try:
-        found = try_to_load_from_cache(model, "config.json")
-    except ValueError:  # no id of the Hub
-        return UNKNOWN
-    return Path(found).parent.name if isinstance(found, str) else UNKNOWN
+    folder = None if engine == "server" else cached_folder(model)
+    return UNKNOWN if folder is None else folder.name
 
 
 def verify_again(run: SampleRun) -> tuple[SampleStore, Chosen, int]:
@@ -246,48 +236,35 @@ def rank_line(run: SampleRun, store: SampleStore, task: Chosen) -> str:
         )
     model, tokens = _policy(run, loaded=True)
     prompts, _ = prompts_of(task, tokens, run.settings.chat)
-    ranks, lengths = [], []
-    for name, ids in zip(task.problems, arrays(rows["token_ids"]), strict=True):
-        prompt = list(prompts[name].ids)
+    ranks, drawn = [], arrays(rows["token_ids"])
+    for name, ids in zip(task.problems, drawn, strict=True):
+        prompt = prompts[name].ids
         whole = torch.tensor([[*prompt, *ids.tolist()]], device=model.device)
         states = model(whole, output_hidden_states=True).hidden_states[-1][0, len(prompt) :]
         ranks.append(effective_rank(states.double().cpu().numpy()))
-        lengths.append(len(ids))
-    mean = sum(lengths) / len(lengths)
     return (
         f"rank       {cell(mean_interval(ranks), 2)} effective rank of the last hidden states, first sample of each problem, "
-        f"{mean:.1f} tokens on average: it grows with the length"
+        f"{sum(map(len, drawn)) / len(drawn):.1f} tokens on average: it grows with the length"
     )
 
 
 def _policy(run: SampleRun, loaded: bool = False) -> tuple[Any, Tokens]:
     """(model, tokens); no model where a server or vLLM has it, unless it must be `loaded` here."""
-    if run.engine in ("vllm", "server") and not loaded:
-        return None, load_tokens(run.model)
-    model, tokens = load_policy(run.model, run.dtype)
-    return _placed(model), tokens
+    elsewhere = run.engine in ("vllm", "server") and not loaded
+    return (None, load_tokens(run.model)) if elsewhere else _loaded(run.model, run.dtype)
 
 
-def _placed(model: Any) -> Any:
-    return model.to("cuda") if torch.cuda.is_available() else model
-
-
-def _scorer(name: str, dtype: str, tokens: Tokens) -> Scorer:
-    base, own = load_policy(name, dtype)
-    return Scorer.of(name, _placed(base), own, tokens)
+def _loaded(name: str, dtype: str) -> tuple[Any, Tokens]:
+    model, tokens = load_policy(name, dtype)
+    return (model.to("cuda") if torch.cuda.is_available() else model), tokens  # type: ignore[arg-type]
 
 
 def _generator(run: SampleRun, model: Any, tokens: Tokens, decoding: Decoding) -> Generator:
-    if run.engine == "sampler":
-        return CpuGenerator(model, tokens, decoding)
-    if run.engine == "transformers":
-        return TransformersGenerator(model, tokens, decoding)
+    if run.engine in HERE:
+        return HERE[run.engine](model, tokens, decoding)
     from sage_rlvr.models.vllm import ServerGenerator, VllmGenerator
 
     if run.engine == "vllm":
         return VllmGenerator(run.model, tokens, decoding, dtype=run.dtype)
     assert run.settings.server is not None
     return ServerGenerator(run.settings.server, run.settings.served_as or run.model, tokens, decoding)
-
-
-__all__ = ["SampleRun", "rank_line", "sample_into_store", "verify_again"]

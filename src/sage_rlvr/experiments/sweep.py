@@ -48,7 +48,7 @@ from sage_rlvr.experiments.jobs import Exact, Job, Task, as_read_back, run_tasks
 from sage_rlvr.models.folders import EMBEDDED
 from sage_rlvr.models.policy import weights_hash
 from sage_rlvr.progress import NEWEST, in_words, noted, seconds_left
-from sage_rlvr.recipes import named
+from sage_rlvr.recipes import find
 from sage_rlvr.results import Results
 from sage_rlvr.results.summary import choose
 from sage_rlvr.results.tables import NOT_RUN
@@ -147,7 +147,7 @@ def plan(
     """Everything that the matrix asks for, and what of it is there. Whatever can be refused is refused here: recipes, worlds,
     problems that a split does not hold, a folder with other runs under the same names. matrix: instead of what the file says;
     edits: of every arm's recipe, as on the command line; powers: at which the base is tempered over whole completions."""
-    source = named(source, "matrices")
+    source = find(source, "matrices")
     matrix, folder = matrix or load_matrix(source), source.parent
     own = sft_config(matrix, source)
     policy = None if own is None else str((out / "policy").absolute())
