@@ -16,15 +16,13 @@ import argparse
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 import transformers
-from loop import END, NEW_TOKENS, VOCABULARY, cpu_seconds, make_model, make_prompts
+from loop import END, NEW_TOKENS, VOCABULARY, cpu_seconds, duel, make_model, make_prompts
 from transformers import GenerationConfig
 
 from sage_rlvr.evaluation.sampled_run import SampleRun
@@ -111,22 +109,6 @@ def ours(model: Any, prompts: list[list[int]], decoding: Decoding, tokenizer: Ch
         return int(store.counts(K, check=False).right.sum())
 
 
-@dataclass(frozen=True)
-class Found:
-    """Samples per CPU second on both sides, and the ratios of the repeats, ascending."""
-
-    ours: float
-    theirs: float
-    ratios: list[float]
-
-
-def duel(sides: tuple[Callable[[], Any], Callable[[], Any]], samples: int, repeats: int) -> Found:
-    """Take turns; the first turn of each warms up and is not counted."""
-    pairs = [tuple(cpu_seconds(side) for side in sides) for _ in range(repeats + 1)][1:]
-    medians = [statistics.median(column) for column in zip(*pairs, strict=True)]
-    return Found(samples / medians[0], samples / medians[1], sorted(b / a for a, b in pairs))
-
-
 def passk_seconds(repeats: int) -> float:
     """Median CPU seconds of the whole curve of 10,000 problems from 1,024 verdicts each."""
     verdicts = np.random.default_rng(0).random((10_000, 1024)) < np.random.default_rng(1).random((10_000, 1))
@@ -151,15 +133,13 @@ def main() -> None:
         for length, wanted in ((30, 2.0), (300, 5.0)):
             prompts = make_prompts(options.problems, length)
             arguments = (model, prompts, decoding, tokenizer)
-            found = duel(
-                (lambda a=arguments: ours(*a), lambda a=arguments: theirs(*a)), options.problems * K, options.repeats
-            )  # type: ignore[misc]
-            middle = statistics.median(found.ratios)
-            print(
-                f"{preset:<14} prompt of {length:>3} characters: ours {found.ours:7.1f}  generate {found.theirs:7.1f}   "
-                f"{middle:5.2f}  ({found.ratios[0]:.2f} .. {found.ratios[-1]:.2f})   wanted {wanted:g}: "
-                f"{'reached' if middle >= wanted else 'MISSED'}",
-                flush=True,
+            duel(
+                f"{preset}, prompt of {length} characters",
+                lambda a=arguments: ours(*a),
+                lambda a=arguments: theirs(*a),
+                options.problems * K,
+                options.repeats,
+                wanted,
             )
     seconds = passk_seconds(options.repeats)
     print(

@@ -190,9 +190,9 @@ def cpu_seconds(work: Callable[[], Any]) -> float:
 
 
 def duel(
-    label: str, ours: Callable[[], Any], theirs: Callable[[], Any], rows: int, repeats: int, wanted: float, work: Work
-) -> float:
-    """Take turns, print the medians and the ratio's spread, and what bounds a ratio that was missed; return its median."""
+    label: str, ours: Callable[[], Any], theirs: Callable[[], Any], rows: int, repeats: int, wanted: float, work: Work | None = None
+) -> None:
+    """Take turns, print the medians and the ratio's spread, and what bounds a ratio that was missed."""
     ours(), theirs()
     pairs = [(cpu_seconds(ours), cpu_seconds(theirs)) for _ in range(repeats)]
     ratios = sorted(t / o for o, t in pairs)
@@ -203,9 +203,8 @@ def duel(
         f"{label:<58} {a:8.1f} {b:8.1f}   {middle:5.2f}  ({ratios[0]:.2f} .. {ratios[-1]:.2f})   wanted {wanted:g}: {verdict}",
         flush=True,
     )
-    if middle < wanted:
+    if middle < wanted and work is not None:
         print(work.explain(), flush=True)
-    return middle
 
 
 def main() -> None:

@@ -18,20 +18,19 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import rich.box
 import rich.markup
 import rich.table
+import torch
 from rich.console import Console
 
 from sage_rlvr.errors import DataError
 from sage_rlvr.runs import writing
-
-if TYPE_CHECKING:
-    from sage_rlvr.studies.anchor.measure import LabResult
-    from sage_rlvr.theory.claims import Claim
-    from sage_rlvr.theory.effects import MapRow
+from sage_rlvr.studies.anchor import measure
+from sage_rlvr.studies.anchor.figures import PICTURES
+from sage_rlvr.theory import claims, effects
 
 LAB_SECTION = "The Countdown policy"
 TABLES_HEAD = """# The tables behind anchor.md
@@ -46,10 +45,10 @@ as it should" shows where a theorem stops.
 class Findings:
     """What the command found; `lab` is None where the policy was left out."""
 
-    claims: list[Claim]
-    gradient_map: list[MapRow]
+    claims: list[claims.Claim]
+    gradient_map: list[effects.MapRow]
     stationary: list[Any]
-    lab: LabResult | None
+    lab: measure.LabResult | None
     seconds: dict[str, float]
 
     @property
@@ -60,11 +59,6 @@ class Findings:
 
 def find(*, lab: bool = True, say: Callable[[str], None] = lambda text: None, **options: Any) -> Findings:
     """Compute everything, one thread; `options` go to `engines.lab.run_lab` (policy, problems, draws, seed)."""
-    import torch
-
-    from sage_rlvr.theory.claims import run_all, stationary_table
-    from sage_rlvr.theory.effects import gradient_map
-
     torch.set_num_threads(1)
     seconds: dict[str, float] = {}
 
@@ -75,15 +69,10 @@ def find(*, lab: bool = True, say: Callable[[str], None] = lambda text: None, **
         seconds[name] = round(time.monotonic() - began, 1)
         return found
 
-    claims = timed("claims", run_all)
-    rows = timed("map", gradient_map)
-    stationary = timed("stationary points", stationary_table)
-    measured = None
-    if lab:
-        from sage_rlvr.studies.anchor.measure import run_lab
-
-        measured = timed("the Countdown policy", lambda: run_lab(progress=say, **options))
-    return Findings(claims, rows, stationary, measured, seconds)
+    shown = timed("claims", claims.run_all), timed("map", effects.gradient_map)
+    stationary = timed("stationary points", claims.stationary_table)
+    measured = timed("the Countdown policy", lambda: measure.run_lab(progress=say, **options)) if lab else None
+    return Findings(*shown, stationary, measured, seconds)
 
 
 SHORT_GUIDES = ("Flat", "Random", "Token", "Branch")
@@ -93,38 +82,25 @@ SHORT_METHODS = (("GroupNormalized", "SequenceMean"), ("LeaveOneOut", "FixedBudg
 def short_tables(found: Findings) -> dict[str, str]:
     """What docs/concepts/anchor.md shows: the map of the paper's guides without the rarer divergences, the resting points of GRPO
     and RLOO, and the lab where there is one."""
-    from sage_rlvr.theory import claims, effects
-
-    rows = [
-        row
-        for row in found.gradient_map
-        if row.guide in SHORT_GUIDES and row.estimator not in ("exact js", "exact alpha")
-    ]
-    resting = [
-        row for row in found.stationary if (row.advantage, row.reduction) in SHORT_METHODS or row.placement == "reward"
-    ]
-    resting = [row for row in resting if row.advantage != "GroupCentered" and row.reduction != "TokenMean"]
+    rare = ("exact js", "exact alpha")
+    rows = [row for row in found.gradient_map if row.guide in SHORT_GUIDES and row.estimator not in rare]
+    paid = [row for row in found.stationary if (row.advantage, row.reduction) in SHORT_METHODS or row.placement == "reward"]
+    resting = [row for row in paid if row.advantage != "GroupCentered" and row.reduction != "TokenMean"]
     made = {"map": effects.markdown(rows).rstrip(), "stationary": claims.stationary_markdown(resting)}
     if found.lab is not None:
-        from sage_rlvr.studies.anchor.measure import short_markdown
-
-        made["lab"] = short_markdown(found.lab)
+        made["lab"] = measure.short_markdown(found.lab)
     return made
 
 
 def tables(found: Findings) -> dict[str, str]:
     """Every table by its heading: claims, the whole map, all resting points, and the lab where there is one."""
-    from sage_rlvr.theory import claims, effects
-
     made = {
         "Claims": claims.markdown(found.claims),
         "The map": effects.markdown(found.gradient_map).rstrip(),
         "Resting points": claims.stationary_markdown(found.stationary),
     }
     if found.lab is not None:
-        from sage_rlvr.studies.anchor.measure import markdown
-
-        made[LAB_SECTION] = markdown(found.lab).rstrip()
+        made[LAB_SECTION] = measure.markdown(found.lab).rstrip()
     return made
 
 
@@ -159,8 +135,6 @@ def _shortened(cell: str, longest: int = 34) -> str:
 
 def draw(folder: Path, prefix: str = "theory-") -> list[Path]:
     """The three pictures as <folder>/<prefix>{anchor,modes,forces}.png."""
-    from sage_rlvr.studies.anchor.figures import PICTURES
-
     paths = {name: folder / f"{prefix}{name}.png" for name in PICTURES}
     with writing("pictures", folder, 2 << 20):
         folder.mkdir(parents=True, exist_ok=True)
