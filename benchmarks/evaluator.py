@@ -12,7 +12,6 @@ Last, pass@k at every k from 1 to 1,024 from a 10,000 x 1,024 matrix of verdicts
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import tempfile
 import time
@@ -22,6 +21,7 @@ from typing import Any
 import numpy as np
 import torch
 import transformers
+import tyro
 from loop import END, NEW_TOKENS, VOCABULARY, cpu_seconds, duel, make_model, make_prompts
 from transformers import GenerationConfig
 
@@ -117,35 +117,32 @@ def passk_seconds(repeats: int) -> float:
     )
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--repeats", type=int, default=7)
-    parser.add_argument("--problems", type=int, default=4)
-    parser.add_argument("--presets", nargs="+", default=["untruncated", "released_code"])
-    options = parser.parse_args()
+def main(
+    repeats: int = 7, problems: int = 4, presets: tuple[str, ...] = ("untruncated", "released_code")
+) -> None:
     torch.set_num_threads(1)
     transformers.logging.set_verbosity_error()
     print(f"torch {torch.__version__}, transformers {transformers.__version__}, 1 thread, {time.strftime('%Y-%m-%d')}")
-    print(f"{options.problems} problems, k = {K}, {NEW_TOKENS} tokens each; samples per CPU second, ratio (min .. max)")
+    print(f"{problems} problems, k = {K}, {NEW_TOKENS} tokens each; samples per CPU second, ratio (min .. max)")
     model, tokenizer = make_model(), Characters()
-    for preset in options.presets:
+    for preset in presets:
         decoding = Decoding.of(preset, max_new_tokens=NEW_TOKENS)
         for length, wanted in ((30, 2.0), (300, 5.0)):
-            prompts = make_prompts(options.problems, length)
+            prompts = make_prompts(problems, length)
             arguments = (model, prompts, decoding, tokenizer)
             duel(
                 f"{preset}, prompt of {length} characters",
                 lambda a=arguments: ours(*a),
                 lambda a=arguments: theirs(*a),
-                options.problems * K,
-                options.repeats,
+                problems * K,
+                repeats,
                 wanted,
             )
-    seconds = passk_seconds(options.repeats)
+    seconds = passk_seconds(repeats)
     print(
         f"pass@1 .. pass@1024 of 10,000 x 1,024 verdicts: {seconds:.2f} s   wanted 1: {'reached' if seconds < 1 else 'MISSED'}"
     )
 
 
 if __name__ == "__main__":
-    main()
+    tyro.cli(main, description=__doc__)
