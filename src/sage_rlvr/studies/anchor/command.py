@@ -164,7 +164,7 @@ def _sections(found: Findings) -> str:
     return "\n\n".join(f"## {name}\n\n{table}" for name, table in tables(found).items())
 
 
-def filled(page: str, made: Mapping[str, str]) -> str:
+def filled(page: str, made: Mapping[str, str], where: str | Path = "the page") -> str:
     """`page` with each table put between <!-- name:begin --> and <!-- name:end -->; marks without a table stay as they are.
 
     DataError for a table that has no marks in the page, because it would be lost.
@@ -173,7 +173,7 @@ def filled(page: str, made: Mapping[str, str]) -> str:
         mark = re.compile(rf"(<!-- {name}:begin[^>]*-->\n).*?(<!-- {name}:end -->)", re.DOTALL)
         if not mark.search(page):
             raise DataError(
-                f"the page has no marks <!-- {name}:begin --> and <!-- {name}:end --> for its table; add them."
+                f"{where} has no marks <!-- {name}:begin --> and <!-- {name}:end --> for its table; add them."
             )
         page = mark.sub(lambda found, table=table: found[1] + table + "\n" + found[2], page)  # type: ignore[misc]
     return page
@@ -184,7 +184,7 @@ def write_docs(found: Findings, docs: Path) -> list[Path]:
     page = docs / "concepts" / "anchor.md"
     if not page.is_file():
         raise DataError(f"{page} is not there; name the folder that holds concepts/anchor.md, as docs/ of the repository does.")
-    made = filled(page.read_text(encoding="utf-8"), short_tables(found))
+    made = filled(page.read_text(encoding="utf-8"), short_tables(found), page)
     whole, kept = docs / "results" / "anchor_tables.md", ""
     if found.lab is None and whole.is_file():  # as in anchor.md, the lab's table stays what it was
         _, head, rest = whole.read_text(encoding="utf-8").partition(f"\n\n## {LAB_SECTION}\n")

@@ -223,7 +223,8 @@ def write(results: Sequence[GuideLabResult], folder: Path) -> list[Path]:
 def write_docs(results: Sequence[GuideLabResult], docs: Path) -> list[Path]:
     """The measured part of docs/results/guides.md, between its two marks, and its picture, made again."""
     where, picture = docs / "results" / "guides.md", docs / "images" / PICTURE
-    text = filled(where.read_text(encoding="utf-8") if where.is_file() else "", {"measured": page(results).rstrip()})
+    text = where.read_text(encoding="utf-8") if where.is_file() else ""
+    text = filled(text, {"measured": page(results).rstrip()}, where)
     with writing("pages", docs, 2 << 20):
         where.write_text(text, encoding="utf-8")
         guides_figure(curves(results), picture)
