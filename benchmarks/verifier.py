@@ -162,7 +162,7 @@ def _fresh(items: Items, workers: int) -> list[bool]:
     """A pool that remembers, whose workers are there and whose memory is empty when the clock starts."""
     pool = _KEPT.setdefault(workers, Pool(workers, seconds=30))
     if pool._crew is not None:
-        pool._crew.memory.kept.clear()
+        pool._crew.kept.clear()
     return [verdict.right for verdict in pool.verify(items)]
 
 

@@ -94,7 +94,7 @@ MODULES = {
     "verbs.doctor": "cli.doctor",
     "verbs.guides": "studies.guides.command",
     "verbs.recipes": "cli.recipes",
-    "verbs.records": "cli.records",
+    "verbs.records": "cli.evaluate",
 }  # old module: new module, both below sage_rlvr
 EVALUATION = {
     "stats.budget": "budget_differences check_budget",

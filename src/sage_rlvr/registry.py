@@ -29,6 +29,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 HOMES = {
     "advantage": "sage_rlvr.core.advantages:ADVANTAGES",
+    "generator": "sage_rlvr.models.vllm:GENERATORS",
     "guide": "sage_rlvr.core.guides:GUIDES",
     "method": "sage_rlvr.methods:METHODS",
     "reduction": "sage_rlvr.core.reductions:REDUCTIONS",

@@ -5,14 +5,13 @@ YAML first; `--a.b value` edits the recipe before it is decoded. A command is on
 
 from __future__ import annotations
 
-import difflib
 import inspect
 import os
 import select
 import sys
 import traceback
 import warnings
-from collections.abc import Collection, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import fields
 
 import tyro
@@ -31,7 +30,7 @@ from sage_rlvr.cli.session import Command, Session
 from sage_rlvr.cli.study import Guides, Theory
 from sage_rlvr.cli.sweep import Demo, Sweep
 from sage_rlvr.cli.train import Sft, Train
-from sage_rlvr.errors import ConfigError, SageError, suggest
+from sage_rlvr.errors import ConfigError, SageError, nearest, suggest
 
 COMMANDS: dict[str, type[Command]] = {
     "demo": Demo,
@@ -142,9 +141,9 @@ def _instead(words: Sequence[str]) -> str:
     return near or f"choose from {', '.join(family or COMMANDS)}"
 
 
-def _nearest(word: str, known: Collection[str], cutoff: float = 0.6) -> str:
-    near = difflib.get_close_matches(word, known, 1, cutoff)
-    return f"did you mean {near[0]!r}?" if near else ""
+def _nearest(word: str, known: Iterable[str], cutoff: float = 0.6) -> str:
+    near = nearest(word, known, cutoff)
+    return f"did you mean {near!r}?" if near else ""
 
 
 def _quiet_libraries() -> None:

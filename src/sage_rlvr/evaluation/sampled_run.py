@@ -20,13 +20,14 @@ from sage_rlvr.config import WorldConfig, task_named
 from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.evaluation.sample_report import cell
 from sage_rlvr.evaluation.sampling import Chosen, Evaluation, Prompt, Scorer, check_window, choose, guide_of, prompts_of
-from sage_rlvr.evaluation.settings import Engine, SampleSettings
+from sage_rlvr.evaluation.settings import SampleSettings
 from sage_rlvr.evaluation.store import Identity, Sample, SampleStore, is_store
 from sage_rlvr.evaluation.store.database import arrays
 from sage_rlvr.evaluation.store.sample import GUIDED, SCORED
 from sage_rlvr.models.folders import cached_folder
-from sage_rlvr.models.generation import CpuGenerator, Decoding, Generator, TransformersGenerator
+from sage_rlvr.models.generation import Decoding, Source
 from sage_rlvr.models.policy import Tokens, load_policy, load_tokens, weights_hash
+from sage_rlvr.models.vllm import GENERATORS
 from sage_rlvr.runs import versions
 from sage_rlvr.stats.intervals import mean_interval
 from sage_rlvr.stats.samples.spectrum import effective_rank
@@ -35,7 +36,6 @@ from sage_rlvr.tasks.countdown import Countdown
 
 WIDE = 64  # samples per chunk for the CPU sampler, where as many are asked for: a third faster than twice 32
 UNKNOWN = "revision unknown"
-HERE: dict[str, Any] = {"sampler": CpuGenerator, "transformers": TransformersGenerator}
 Counting = Callable[[int], AbstractContextManager[Callable[[int], None]]]
 
 
@@ -71,12 +71,12 @@ class SampleRun:
         """The preset, as this generator has it."""
         asked = self.settings
         limit = task.max_new_tokens if asked.max_new_tokens is None else asked.max_new_tokens
-        law = Decoding.of(asked.preset, vllm=self.engine in ("vllm", "server"), max_new_tokens=limit)
+        law = Decoding.of(asked.preset, vllm=not self.generator.local, max_new_tokens=limit)
         return law if asked.temperature is None else replace(law, temperature=asked.temperature)
 
     @property
-    def engine(self) -> Engine:
-        """The generator, "auto" settled."""
+    def engine(self) -> str:
+        """The generator's name, "auto" settled."""
         asked = self.settings
         if (asked.generator == "server") != (asked.server is not None):
             raise ConfigError(
@@ -88,11 +88,16 @@ class SampleRun:
         return "transformers" if torch.cuda.is_available() else "sampler"
 
     @property
+    def generator(self) -> Any:
+        """Its class. ConfigError names the neighbor of an unknown name."""
+        return GENERATORS[self.engine]
+
+    @property
     def dtype(self) -> str:
         """The dtype, "auto" settled. ConfigError for a word that names no floating-point type."""
         asked = self.settings.dtype
         if asked == "auto":
-            return "bfloat16" if torch.cuda.is_available() or self.engine in ("vllm", "server") else "float32"
+            return "bfloat16" if torch.cuda.is_available() or not self.generator.local else "float32"
         if asked not in ("float32", "bfloat16", "float16"):
             raise ConfigError(f"--dtype {asked}: choose auto, float32, bfloat16 or float16")
         return asked
@@ -160,7 +165,8 @@ def sample_into_store(run: SampleRun, counting: Counting) -> tuple[SampleStore, 
     with _agreeing(run.store, identity, task) as store:
         lacking = len(store.missing(task.problems, asked.samples)) * (identity.chunk_size or 1)
         if lacking and drawing:
-            generator = _generator(run, model, tokens, decoding)
+            server = {"server": asked.server, "served_as": asked.served_as}
+            generator = run.generator.of(Source(run.model, tokens, decoding, run.dtype, model, **server))
             with counting(lacking) as advance:
                 Evaluation(task, prompts, generator, scorer, guide).run(store, asked.samples, progress=advance)
         if scorer is not None:
@@ -204,7 +210,7 @@ def _score(
             store.score(scored, stamp, progress=advance)
 
 
-def commit_of(model: str, engine: Engine) -> str:
+def commit_of(model: str, engine: str) -> str:
     """The commit of the Hub that a policy's weights were loaded at, from the local cache; else "revision unknown".
 
     vLLM loads what the cache's `main` is once the tokenizer was loaded. What a server has loaded nobody here can know.
@@ -249,22 +255,11 @@ def rank_line(run: SampleRun, store: SampleStore, task: Chosen) -> str:
 
 
 def _policy(run: SampleRun, loaded: bool = False) -> tuple[Any, Tokens]:
-    """(model, tokens); no model where a server or vLLM has it, unless it must be `loaded` here."""
-    elsewhere = run.engine in ("vllm", "server") and not loaded
-    return (None, load_tokens(run.model)) if elsewhere else _loaded(run.model, run.dtype)
+    """(model, tokens); no model where the generator runs it elsewhere, unless it must be `loaded` here."""
+    here = loaded or run.generator.local
+    return _loaded(run.model, run.dtype) if here else (None, load_tokens(run.model))
 
 
 def _loaded(name: str, dtype: str) -> tuple[Any, Tokens]:
     model, tokens = load_policy(name, dtype)
     return (model.to("cuda") if torch.cuda.is_available() else model), tokens  # type: ignore[arg-type]
-
-
-def _generator(run: SampleRun, model: Any, tokens: Tokens, decoding: Decoding) -> Generator:
-    if run.engine in HERE:
-        return HERE[run.engine](model, tokens, decoding)
-    from sage_rlvr.models.vllm import ServerGenerator, VllmGenerator
-
-    if run.engine == "vllm":
-        return VllmGenerator(run.model, tokens, decoding, dtype=run.dtype)
-    assert run.settings.server is not None
-    return ServerGenerator(run.settings.server, run.settings.served_as or run.model, tokens, decoding)

@@ -24,7 +24,7 @@ from typing import Any
 from sage_rlvr.config import TrainConfig, WorldConfig, dump
 from sage_rlvr.errors import ConfigError, DataError, SageError
 from sage_rlvr.evaluation.evaluate import EVALUATION_SEED, FRONTIER, world_identity
-from sage_rlvr.evaluation.record import Record, load_record
+from sage_rlvr.evaluation.record import load_record
 from sage_rlvr.models.policy import run_facts, weights_hash
 from sage_rlvr.runs import binding, differences
 
@@ -278,19 +278,17 @@ class Exact:
             raise ConfigError(f"--problems {self.problems}: {error}") from error
         return [p.problem_id for p in chosen]
 
-    def kept(self, path: Path, model: str) -> Record | None:
-        """The record at `path` if it is whole, of these weights and problems and has these temperatures; else it is to be made."""
+    def is_kept(self, path: Path, model: str) -> bool:
+        """Whether the record at `path` is whole, of these weights and problems, and has these temperatures."""
+        if not path.exists():
+            return False
         try:
             record = load_record(path)
         except DataError:
-            return None
+            return False
         wanted = {
             "weights": weights_hash(model), "world": world_identity(self.world), "split": self.split,
             "seed": EVALUATION_SEED, "draw": self.draw, "problem_ids": self.ids,
         }  # fmt: skip
         same = all(record.meta.get(name) == value for name, value in wanted.items())
-        whole = set(self.temperatures) <= set(record.logps) and set(self.powers) <= set(record.norms)
-        return record if same and whole else None
-
-
-__all__ = ["Exact", "Job", "Task", "as_read_back", "run_tasks", "steps_logged"]
+        return same and set(self.temperatures) <= set(record.logps) and set(self.powers) <= set(record.norms)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, Literal, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
 import numpy as np
 import torch
@@ -26,6 +26,7 @@ from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.models.policy import Tokens
 from sage_rlvr.models.sampler import Cut, Rollout, draw, packed, prefill, sample
 from sage_rlvr.models.truncation import Truncation
+from sage_rlvr.registry import Registry
 
 KEY = Key(0).fold("samples of an evaluation")  # the seeds are the row ids of its streams
 TRANSFORMERS_TOP_K = 50  # what `generate` cuts at when nobody says otherwise
@@ -111,16 +112,43 @@ class Generation:
     finish: Literal["stop", "length"]
 
 
+@dataclass(frozen=True, eq=False)
+class Source:
+    """What a generator is made of. policy: folder, Hub id or "embedded"; model: the policy, loaded, where the generator is `local`.
+
+    server, served_as: address of a server and the policy's name there, as they were given.
+    """
+
+    policy: str
+    tokens: Tokens
+    decoding: Decoding
+    dtype: str = "float32"
+    model: Any = None
+    server: str | None = None
+    served_as: str | None = None
+
+
 class Generator(Protocol):
-    """What draws samples. name: for the store; at_once: prompts a call that use it well."""
+    """What draws samples. name: for the store; at_once: prompts a call that use it well; local: whether it runs a policy that is
+    loaded in this process, and not elsewhere."""
 
     name: str
     at_once: int
+    local: ClassVar[bool]
+
+    @classmethod
+    def of(cls, source: Source) -> Generator:
+        """The generator of an evaluation."""
+        ...
 
     def generate(self, requests: Sequence[Request]) -> list[list[Generation]]:
         """For each request one generation a seed, in order. A seed's generation does not depend on the other requests,
         but for rounding where the class says so."""
         ...
+
+
+GENERATORS: Registry[Any] = Registry("generator", remember=False)
+"""Classes of `Generator` by name; those of vLLM and of servers register in `models/vllm.py`."""
 
 
 def generations(tokens: Tokens, rollout: Rollout) -> list[Generation]:
@@ -145,16 +173,22 @@ def generations(tokens: Tokens, rollout: Rollout) -> list[Generation]:
 # the house's sampler
 
 
+@GENERATORS.register
 class CpuGenerator:
     """`models/sampler.py`: a prompt is run once for all its requests. Bitwise a function of (prompt, seeds of the request).
 
     It runs wherever the model lies; on a GPU equal seeds give equal bits only as far as its kernels do.
     """
 
-    name = "sampler"
+    name, local = "sampler", True
 
     def __init__(self, model: PreTrainedModel, tokens: Tokens, decoding: Decoding, at_once: int = 4) -> None:
         self.model, self.tokens, self.decoding, self.at_once = model.eval(), tokens, decoding, at_once
+
+    @classmethod
+    def of(cls, source: Source) -> CpuGenerator:
+        """As `Generator.of`."""
+        return cls(source.model, source.tokens, source.decoding)
 
     def generate(self, requests: Sequence[Request]) -> list[list[Generation]]:
         """As `Generator.generate`; a seed's generation depends on nothing else, to the bit."""
@@ -211,6 +245,7 @@ class SeededChoice(LogitsProcessor):
         return torch.full_like(scores, float("-inf")).scatter(1, chosen[:, None], 0.0)
 
 
+@GENERATORS.register
 class TransformersGenerator:
     """`model.generate` on a GPU or a CPU, at most `rows` completions at a time, prompts padded on the left.
 
@@ -218,7 +253,7 @@ class TransformersGenerator:
     top-ups and batches give the same samples up to rounding: a token changes where a draw falls within it.
     """
 
-    name = "transformers"
+    name, local = "transformers", True
 
     def __init__(self, model: PreTrainedModel, tokens: Tokens, decoding: Decoding, rows: int = 128) -> None:
         self.model, self.tokens, self.decoding, self.rows = model.eval(), tokens, decoding, rows
@@ -226,6 +261,11 @@ class TransformersGenerator:
         model.generation_config = (
             GenerationConfig()
         )  # penalties, top-k and the like of the model's files would act unsaid
+
+    @classmethod
+    def of(cls, source: Source) -> TransformersGenerator:
+        """As `Generator.of`."""
+        return cls(source.model, source.tokens, source.decoding)
 
     def generate(self, requests: Sequence[Request]) -> list[list[Generation]]:
         """As `Generator.generate`; other rows of its batch may change the last bits of a log-prob."""
@@ -270,6 +310,7 @@ def _regrouped(drawn: Iterator[Generation], requests: Sequence[Request]) -> list
 
 
 __all__ = [
+    "GENERATORS",
     "KEY",
     "PRESETS",
     "CpuGenerator",
@@ -277,6 +318,7 @@ __all__ = [
     "Generation",
     "Generator",
     "Request",
+    "Source",
     "TransformersGenerator",
     "generations",
 ]

@@ -22,17 +22,23 @@ from tenacity import RetryError, Retrying, retry_if_exception_type, stop_after_a
 
 from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.models.folders import EMBEDDED, adapter_base, embedded_policy
-from sage_rlvr.models.generation import Decoding, Generation, Request
+from sage_rlvr.models.generation import GENERATORS, Decoding, Generation, Request, Source
 from sage_rlvr.models.policy import Tokens
 
 KEY_VARIABLE = "OPENAI_API_KEY"  # sent as a bearer token where it is set; vLLM's own servers need none
 LONGEST_ANSWER = 64 << 20  # bytes; a completion of 100,000 tokens with its log-probs has about ten
 
 
+@GENERATORS.register
 class VllmGenerator:
     """vLLM offline: a model folder, a Hub id, or a LoRA adapter folder (given to vLLM as an adapter on its base)."""
 
-    name = "vllm"
+    name, local = "vllm", False
+
+    @classmethod
+    def of(cls, source: Source) -> VllmGenerator:
+        """As `Generator.of`."""
+        return cls(source.policy, source.tokens, source.decoding, dtype=source.dtype)
 
     def __init__(self, model: str, tokens: Tokens, decoding: Decoding, at_once: int = 64, **engine: Any) -> None:
         """engine: further arguments of `vllm.LLM`, such as gpu_memory_utilization or tensor_parallel_size."""
@@ -111,6 +117,7 @@ class _Again(Exception):
     """Why a request was not answered, where it may be asked again."""
 
 
+@GENERATORS.register
 class ServerGenerator:
     """`POST {url}/v1/completions` of vLLM's server or one that speaks alike; one request a sample, `concurrency` at a time.
 
@@ -118,7 +125,13 @@ class ServerGenerator:
     to 30; any other refusal ends the evaluation with the server's words. `model` is the name under which it is served.
     """
 
-    name = "server"
+    name, local = "server", False
+
+    @classmethod
+    def of(cls, source: Source) -> ServerGenerator:
+        """As `Generator.of`."""
+        assert source.server is not None
+        return cls(source.server, source.served_as or source.policy, source.tokens, source.decoding)
 
     def __init__(
         self,
@@ -239,4 +252,4 @@ class ServerGenerator:
         return answer
 
 
-__all__ = ["ServerGenerator", "VllmGenerator", "made"]
+__all__ = ["GENERATORS", "ServerGenerator", "VllmGenerator", "made"]

@@ -35,7 +35,7 @@ def gather(items: Sequence[str], *, split: str, apart: bool) -> Results:
     for item in items:
         called = item.rpartition("=")[0] or Path(item).name
         if apart and called in given:
-            raise DataError(f"two arms are called {called!r}; write NAME={item} for one of them")
+            raise DataError(f"two arms are called {called!r}; write NAME={item.rpartition('=')[2]} for one of them")
         given.add(called)
         name, paths = ("", item) if Path(item).exists() or ("=" not in item and item.endswith(".npz")) else _named(item)
         for index, path in enumerate(paths.split(",") if name else [paths]):

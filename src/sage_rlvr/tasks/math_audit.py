@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
 from sage_rlvr.tasks.checks import Case, Check, Finding, Judge, Pairs, duplicates, others_floor, uniform_floor
-from sage_rlvr.tasks.math import MathTask, Problem
 from sage_rlvr.tasks.prompts import FORMATS, PromptFormat
 from sage_rlvr.tasks.wrong import wrong_answers
 from sage_rlvr.verifiers.answers import Place
 from sage_rlvr.verifiers.exact import number, verify_exact
+
+if TYPE_CHECKING:
+    from sage_rlvr.tasks.math import MathTask, Problem
 
 # Working that a sloppy extraction would take for the answer. No gold of a task above is one of its numbers.
 WORKING = "At first sight it is 7919, or $\\frac{7919}{8191}$; that is refuted by 8191 - 7919 = 272.0001."
@@ -87,16 +90,9 @@ def _floors(integers: tuple[int, int] | None, golds: Sequence[str], k: int) -> l
     found = []
     if integers is not None:
         values = integers[1] - integers[0] + 1
-        share = uniform_floor(values, k)
+        share, name = uniform_floor(values, k), f"guess floor: {k} uniform guesses in {integers[0]}..{integers[1]}"
         note = f"1 - (1 - 1/{values})^{k} = {share:.3f} of any such problem"
-        found.append(
-            Check(
-                f"guess floor: {k} uniform guesses in {integers[0]}..{integers[1]}",
-                share * len(golds),
-                len(golds),
-                note=note,
-            )
-        )
+        found.append(Check(name, share * len(golds), len(golds), note=note))
     small = sum((value := number(gold)) is not None and value.denominator == 1 and 0 <= value < k for gold in golds)
     found.append(Check(f"guess floor: the integers 0..{k - 1}", small, len(golds)))
     hits = sum(others_floor(golds, k))

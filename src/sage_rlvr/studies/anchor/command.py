@@ -26,6 +26,7 @@ import rich.table
 import torch
 from rich.console import Console
 
+from sage_rlvr.core.guides import GUIDES
 from sage_rlvr.errors import DataError
 from sage_rlvr.runs import writing
 from sage_rlvr.studies.anchor import measure
@@ -75,15 +76,14 @@ def find(*, lab: bool = True, say: Callable[[str], None] = lambda text: None, **
     return Findings(*shown, stationary, measured, seconds)
 
 
-SHORT_GUIDES = ("Flat", "Random", "Token", "Branch")
 SHORT_METHODS = (("GroupNormalized", "SequenceMean"), ("LeaveOneOut", "FixedBudget"))  # GRPO as published; RLOO
 
 
 def short_tables(found: Findings) -> dict[str, str]:
-    """What docs/concepts/anchor.md shows: the map of the paper's guides without the rarer divergences, the resting points of GRPO
-    and RLOO, and the lab where there is one."""
-    rare = ("exact js", "exact alpha")
-    rows = [row for row in found.gradient_map if row.guide in SHORT_GUIDES and row.estimator not in rare]
+    """What docs/concepts/anchor.md shows: the map of the registered guides, each by itself, without the rarer divergences, the
+    resting points of GRPO and RLOO, and the lab where there is one."""
+    single, rare = {guide.__name__ for guide in GUIDES.values()}, ("exact js", "exact alpha")
+    rows = [row for row in found.gradient_map if row.guide in single and row.estimator not in rare]
     paid = [row for row in found.stationary if (row.advantage, row.reduction) in SHORT_METHODS or row.placement == "reward"]
     resting = [row for row in paid if row.advantage != "GroupCentered" and row.reduction != "TokenMean"]
     made = {"map": effects.markdown(rows).rstrip(), "stationary": claims.stationary_markdown(resting)}

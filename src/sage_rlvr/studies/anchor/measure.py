@@ -65,6 +65,7 @@ GUIDES: Mapping[str, Guide] = {
 }
 """The paper's values at the start of training, except Branch's threshold: the paper's 1.2 nats hardly ever act on three
 numbers (a result's strengths say how often), 0.8 nats act on about as many tokens as 1.2 do in the demo's world of four."""
+NOISE = tuple(name for name, guide in GUIDES.items() if guide.depends_on == "nothing" and not is_flat(guide))
 
 Status = Literal["admitted", "refused by Anchor, shown for the record"]
 ADMITTED: Status = "admitted"
@@ -187,14 +188,13 @@ class LabResult:
 
 
 SHORT_TERMS = (K1, "k2", "straight_through", "k3_is", "k3", "exact reverse", "exact forward", "k3 in GRPO")
-SHORT_GUIDES = ("Flat", "Branch", "Token")
 
 
 def short_markdown(result: LabResult) -> str:
     """One line a KL term and a guide, terms with the same numbers together: what a page has room for."""
     merged: dict[tuple[str, ...], list[str]] = {}
     for row in result.rows:
-        if row.objective in SHORT_TERMS and row.guide in SHORT_GUIDES:
+        if row.objective in SHORT_TERMS and row.guide not in NOISE:
             cells = tuple(cell(row) for cell in SHORT.values())
             merged.setdefault(cells, []).append(row.objective)
     lines = [f"| {', '.join(terms)} | " + " | ".join(cells) + " |" for cells, terms in merged.items()]
