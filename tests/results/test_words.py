@@ -76,10 +76,8 @@ def test_identical_unknown_and_left_out_are_said() -> None:
     assert "near T = 1: cannot be told: one of the two has no temperature" in words.sentence(far)
     assert words.sentence(far).endswith("left out: 2 training seeds in which it cannot be read.")
     kl = replace(row(CLEAR), metric=Metric(name="raw KL", at="end"), adjusted=0.01)
-    assert (
-        words.outcome(kl) == "larger"
-        and words.outcome(replace(kl.flipped(), adjusted=0.2)) == "smaller before correction"
-    )
+    less = replace(kl, comparison=paired_seeds([-gap for gap in CLEAR], [0.0] * 4), adjusted=0.2)
+    assert words.outcome(kl) == "larger" and words.outcome(less) == "smaller before correction"
 
 
 def test_groups_and_the_table_hold_every_row() -> None:

@@ -119,16 +119,11 @@ def groups(rows: Iterable[Row]) -> list[list[Row]]:
 
 def families(rows: Sequence[Row]) -> str:
     """How many tests each family holds, in a sentence; "" where nothing was tested."""
-    sizes = {row.family: row.family_size for row in rows if row.family_size}
-    parts = [
-        f"{sizes[name]} {name} comparison{'s' * (sizes[name] != 1)}"
-        for name in ("primary", "exploratory")
-        if name in sizes
-    ]
-    if not parts:
+    sizes = {row.family: row.family_size for row in sorted(rows, key=lambda row: row.family != "primary") if row.family_size}
+    if not sizes:
         return ""
-    head = f"Holm's correction runs once over {' and once over '.join(parts)}."
-    return f'{head} "Better {BEFORE}": the difference does not outlast it.'
+    parts = " and once over ".join(f"{n} {name} comparison{'s' * (n != 1)}" for name, n in sizes.items())
+    return f'Holm\'s correction runs once over {parts}. "Better {BEFORE}": the difference does not outlast it.'
 
 
 def world_words(world: Mapping[str, Any]) -> str:
@@ -143,33 +138,32 @@ def world_words(world: Mapping[str, Any]) -> str:
 
 def span(c: Comparison) -> str:
     """ "difference −0.004, 95 % interval −0.012 to +0.003"."""
+    return _gap(c, f"{100 * c.difference.level:g} % interval ")
+
+
+def _gap(c: Comparison, before: str = "") -> str:
     gap = c.difference
-    ends = (
-        f", {100 * gap.level:g} % interval {signed(gap.low)} to {signed(gap.high)}" if math.isfinite(gap.width) else ""
-    )
+    ends = f", {before}{signed(gap.low)} to {signed(gap.high)}" if math.isfinite(gap.width) else ""
     return f"difference {signed(gap.value)}{ends}"
 
 
 def _numbers(row: Row) -> str:
-    c, gap = row.comparison, row.comparison.difference
-    if not c.known:
-        return REASONS[c.reason]
-    ends = f", {signed(gap.low)} to {signed(gap.high)}" if math.isfinite(gap.width) else ""
-    hidden = (
-        f"; minimum detectable difference {_plain(c.mde)} (80 % power)"
-        if c.outcome == "tied" and math.isfinite(c.mde)
-        else ""
-    )
-    return f"difference {signed(gap.value)}{ends}{hidden}"
+    """In the answer: reason, or difference and what could have been seen."""
+    c = row.comparison
+    return f"{_gap(c)}{_seen(c, 'minimum detectable difference', ' (80 % power)')}" if c.known else REASONS[c.reason]
 
 
 def _short(row: Row) -> str:
-    c, gap = row.comparison, row.comparison.difference
-    value = signed(gap.value) if math.isfinite(gap.value) else ""
-    if not c.known:
-        return "; ".join(filter(None, (value, REASONS[c.reason])))
-    seen = f"; detectable {_plain(c.mde)}" if c.outcome == "tied" and math.isfinite(c.mde) else ""
-    return value + seen
+    """In a line of several arms."""
+    c = row.comparison
+    value = signed(c.difference.value) if math.isfinite(c.difference.value) else ""
+    return value + _seen(c, "detectable") if c.known else "; ".join(filter(None, (value, REASONS[c.reason])))
+
+
+def _seen(c: Comparison, what: str, after: str = "") -> str:
+    if c.outcome != "tied" or not math.isfinite(c.mde):
+        return ""
+    return f"; {what} {c.mde:.3f}{after}" if c.mde >= 0.0005 else f"; {what} {c.mde:.1g}{after}"
 
 
 def _on(row: Row) -> str:
@@ -181,23 +175,3 @@ def _left_out(row: Row) -> str:
         return ""
     what = "whose raw KL lies outside what these betas reach" if row.metric.matched else "in which it cannot be read"
     return f"; left out: {row.left_out} training seed{'s' * (row.left_out > 1)} {what}"
-
-
-def _plain(x: float) -> str:
-    return f"{x:.3f}" if x >= 0.0005 else f"{x:.1g}"
-
-
-__all__ = [
-    "BEFORE",
-    "CANNOT",
-    "REASONS",
-    "answer",
-    "chip",
-    "families",
-    "groups",
-    "line",
-    "outcome",
-    "sentence",
-    "span",
-    "world_words",
-]
