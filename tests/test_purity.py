@@ -53,8 +53,8 @@ LAYERS: dict[str, set[str]] = {
         *("tasks", "training", "errors"),
     },
     "studies": {
-        *("config", "core", "evaluation", "methods", "models", "report", "runs", "stats", "tasks", "theory", "training"),
-        "errors",
+        *("config", "core", "evaluation", "methods", "models", "report", "results", "runs", "stats", "tasks", "theory"),
+        *("training", "errors"),
     },
     "cli": {
         *("audit", "config", "core", "evaluation", "experiments", "import_config", "models", "plugins", "progress", "recipes"),

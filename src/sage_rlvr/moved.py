@@ -88,6 +88,7 @@ MODULES = {
     "prompts": "tasks.prompts",
     "report.guides": "studies.guides.figures",
     "report.theory": "studies.anchor.figures",
+    "theory.pictures": "studies.anchor.figures",
     "strict": "config",
     "tasks.countdown_expressions": "tasks.countdown.expressions",
     "tasks.countdown_tokenizer": "tasks.countdown.tokenizer",

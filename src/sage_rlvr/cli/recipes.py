@@ -66,7 +66,7 @@ class ImportConfig(Command):
             decode(FinetuneConfig if end else TrainConfig, parse_yaml(text, "the imported recipe"))
         if self.out is None:  # the recipes go to the terminal, and their comments say most of it already
             session.say(*texts.values())
-            session.note(*(finding for finding in found.findings if finding.kind == "kept"))
+            session.note(*(str(finding) for finding in found.findings if finding.kind == "kept"))
             return 0
         files = {
             self.out.with_name(f"{stem}{end}{self.out.suffix if not end else '.yaml'}"): text
@@ -77,7 +77,7 @@ class ImportConfig(Command):
         for path, text in files.items():
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8")
-        session.note(*found.findings, *(f"written: {path}" for path in files))
+        session.note(*map(str, found.findings), *(f"written: {path}" for path in files))
         return 0
 
     def _check_source(self) -> None:

@@ -28,7 +28,6 @@ from sage_rlvr.stats.curves import (
 from sage_rlvr.stats.intervals import Interval, all_one, seed_interval
 from sage_rlvr.stats.leash import (
     LeashCounts,
-    exact_cells,
     expected_cells,
     leash_at_k,
     leash_discoveries,
@@ -38,7 +37,7 @@ from sage_rlvr.stats.leash import (
     mcnemar_p,
     rate_intervals,
 )
-from sage_rlvr.stats.support import success_probability
+from sage_rlvr.stats.support import exact_cells, success_probability
 
 EPS = 1 / 256  # "in support" is more likely than this (Definition 4.1)
 LEGEND = (
