@@ -91,8 +91,11 @@ def print_results(session: Session, results: Results, rows: Sequence[Row], *, de
     if results.records or results.stored:
         print_table(session, tables.scores(summary_of(results, rows)))
     session.say(*_sampled_scores(results))
-    for row in rows:
-        session.say(f"  {words.sentence(row)}")
+    for group in words.groups(rows):
+        if details or group[0].family == "primary":
+            session.say(*(f"  {words.sentence(row)}" for row in group))
+        else:
+            session.say(f"  {words.line(group)}")
     if details and not results.stored:
         session.say(*detail_lines(results, rows), *_excess(results))
     notes = [*results.notes, words.families(rows), *caveats(results)]

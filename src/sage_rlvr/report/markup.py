@@ -148,15 +148,16 @@ def _chip(opened: Token, text: str, closed: Token) -> None:
 _FORMS = {
     "fold_open": "<details><summary>{text}</summary>\n", "fold_close": "</details>\n", "cell_break": "</div><div>",
     "table_open": '<div class="scroll" tabindex="0" role="region" aria-label="table, scrolls sideways"><table>\n',
-    "table_close": "</table></div>\n", "th_open": '<th scope="col"><div>', "td_open": "<td><div>", "th_close": "</div></th>",
-    "td_close": "</div></td>", "fence": '<pre tabindex="0">{text}</pre>\n',
+    "table_close": "</table></div>\n", "th_open": '<th scope="col"{prose}><div>', "td_open": "<td{prose}><div>",
+    "th_close": "</div></th>", "td_close": "</div></td>", "fence": '<pre tabindex="0">{text}</pre>\n',
 }  # fmt: skip
 """Kind of a token -> its HTML, text being its content."""
 
 
 def _rule(form: str) -> Callable[..., str]:
     def written(self: Any, tokens: Sequence[Token], i: int, options: Any, env: Any) -> str:
-        return form.format(text=html.escape(tokens[i].content))
+        prose = ' class="prose"' if "left" in str(tokens[i].attrs.get("style", "")) else ""
+        return form.format(text=html.escape(tokens[i].content), prose=prose)
 
     return written
 

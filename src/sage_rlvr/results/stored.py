@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from itertools import product
@@ -125,7 +126,13 @@ def _upgraded(old: Mapping[str, Any]) -> dict[str, Any]:
     for name in ("cold", "power"):
         found[name] = {key: v for key, v in ends[name].items() if key != "comparisons"} if ends.get(name) else None
     found["relabelled"] = old["relabelled"] | {"have": len(control["seeds"])}
+    found["relabelled"]["first"] = [_worded(text) for text in old["relabelled"].get("first", ())]
     return found
+
+
+def _worded(text: str) -> str:
+    """A sentence of format 1 in today's words."""
+    return re.sub(r"this design [a-z ]+ of ([\d.]+) \(4 times in 5\)", r"minimum detectable difference \1 (80 % power)", text)
 
 
 def _old_metrics(worlds: Sequence[str]) -> dict[tuple[bool, str], tuple[Metric, str]]:

@@ -34,7 +34,8 @@ class Table:
         def line(cells: Sequence[str], bold: bool) -> str:
             return f"| {' | '.join(_cell(text, bold and place > 0) for place, text in enumerate(cells))} |"
 
-        rule = "| --- |" + " ---: |" * (len(self.header) - 1)
+        columns = list(zip(*self.rows, strict=True)) or [()] * len(self.header)
+        rule = "| --- |" + "".join(" :--- |" if _is_prose(column) else " ---: |" for column in columns[1:])
         lines = [line(self.header, False), rule, *(line(row, chips) for row in self.rows)]
         return "\n\n".join(["\n".join(lines), *map(escaped, self.notes)])
 
@@ -45,6 +46,13 @@ class Table:
         kept = sum(sum(widths[: i + 1]) <= width for i in range(len(columns)))
         shown = Table(header=self.header[:kept], rows=tuple(row[:kept] for row in self.rows), notes=self.notes)
         return shown, tuple(" ".join(head.split()) for head in self.header[kept:])
+
+
+PROSE = 40  # characters of a line beyond which a column is read and not compared: it stands left and may wrap
+
+
+def _is_prose(column: Sequence[str]) -> bool:
+    return any(len(line) > PROSE for cell in column for line in cell.split("\n"))
 
 
 def _cell(text: str, bold: bool) -> str:

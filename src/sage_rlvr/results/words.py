@@ -7,7 +7,7 @@ chip(row)       the cell of a table            answer(rows) the one line that an
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from sage_rlvr.results.comparisons import Row
@@ -28,31 +28,28 @@ REASONS = {
 }
 BEFORE = "before correction"
 CANNOT = "cannot be told"
-MOST = 4  # clauses of an answer
 
 
 def answer(rows: Sequence[Row]) -> str:
-    """ONE line on the primary comparisons at their largest k: those that hold first."""
+    """ONE line on the first question of the design: every arm against its control, at the largest k."""
     primary = [row for row in rows if row.family == "primary"]
     top = max((row.metric.k or 0 for row in primary), default=0)
     asked = [row for row in primary if row.metric.k == top] or primary
     if not asked:
         return "Nothing is compared: fewer than two policies were evaluated."
-    ranked = sorted(asked, key=lambda row: (not row.holds, row.comparison.outcome in ("tied", "unknown")))
-    if all(not row.comparison.known for row in ranked):
-        why = ", ".join(dict.fromkeys(REASONS[row.comparison.reason] for row in ranked))
-        gaps = "; ".join(f"{row.a} against {row.b} {signed(row.comparison.difference.value)}" for row in ranked[:MOST])
-        return f"No claim about methods ({why}); differences in {ranked[0].metric}: {gaps}."
-    said = "; ".join(
-        f"{row.a} against {row.b}: {outcome(row)} at {row.metric}{_on(row)} ({_numbers(row)})" for row in ranked[:MOST]
-    )
-    more = f"; and {len(ranked) - MOST} more" if len(ranked) > MOST else ""
-    return f"{said}{more}{_scope(ranked)}."
+    first = groups(asked)[0]
+    if all(not row.comparison.known for row in first):
+        why = ", ".join(dict.fromkeys(REASONS[row.comparison.reason] for row in first))
+        gaps = "; ".join(f"{row.a} against {row.b} {signed(row.comparison.difference.value)}" for row in first)
+        return f"No claim about methods ({why}); differences in {first[0].metric}: {gaps}."
+    left = len(primary) - len(first)
+    more = f" {left} more primary comparison{'s' * (left != 1)} on the page." if left else ""
+    return f"{line(first, _numbers if len(first) < 3 else _brief)}{more}{_scope(first)}"
 
 
 def _scope(rows: Sequence[Row]) -> str:
     """Of one training seed nothing is said about methods."""
-    return ". One training seed each: this is about these checkpoints" if rows[0].comparison.over == "problems" else ""
+    return " One training seed each: this is about these checkpoints." if rows[0].comparison.over == "problems" else ""
 
 
 def sentence(row: Row) -> str:
@@ -96,16 +93,21 @@ def chip(row: Row) -> str:
     return "\n".join(lines)
 
 
-def line(rows: Sequence[Row]) -> str:
-    """Rows of one rival and metric in one sentence: "Against GRPO, pass@256: tied: A (...), B (...); worse: C (...)."."""
+def line(rows: Sequence[Row], numbers: Callable[[Row], str] | None = None) -> str:
+    """Rows of one rival and metric in one sentence: "Against GRPO, pass@256: worse: C (...); tied: A (...), B (...).", what
+    outlasts correction first. numbers: what stands in the brackets; the difference and, of a tie, what could have been seen."""
     first, several = rows[0], len({row.b for row in rows}) > 1
     who = "Each against its own placebo" if several else f"Against {first.b}"
     words: dict[str, list[str]] = {}
     for row in rows:
         name = f"{row.a} vs {row.b}" if several else row.a
-        words.setdefault(outcome(row), []).append(f"{name} ({_short(row)})")
-    said = "; ".join(f"{word}: {', '.join(names)}" for word, names in sorted(words.items()))
+        words.setdefault(outcome(row), []).append(f"{name} ({(numbers or _short)(row)})")
+    said = "; ".join(f"{word}: {', '.join(words[word])}" for word in sorted(words, key=_rank))
     return f"{who}, {first.metric}{_on(first)}: {said}."
+
+
+def _rank(word: str) -> tuple[bool, bool, str]:
+    return word in ("tied", "identical", CANNOT), BEFORE in word, word
 
 
 def groups(rows: Iterable[Row]) -> list[list[Row]]:
@@ -123,7 +125,10 @@ def families(rows: Sequence[Row]) -> str:
     if not sizes:
         return ""
     parts = " and once over ".join(f"{n} {name} comparison{'s' * (n != 1)}" for name, n in sizes.items())
-    return f'Holm\'s correction runs once over {parts}. "Better {BEFORE}": the difference does not outlast it.'
+    return (
+        f"Holm's correction runs once over {parts}. Better or worse: the interval leaves 0 out and Holm's p is below 0.05; "
+        f"{BEFORE}: the interval alone."
+    )
 
 
 def world_words(world: Mapping[str, Any]) -> str:
@@ -151,6 +156,12 @@ def _numbers(row: Row) -> str:
     """In the answer: reason, or difference and what could have been seen."""
     c = row.comparison
     return f"{_gap(c)}{_seen(c, 'minimum detectable difference', ' (80 % power)')}" if c.known else REASONS[c.reason]
+
+
+def _brief(row: Row) -> str:
+    """In the answer on many arms."""
+    c = row.comparison
+    return _gap(c).removeprefix("difference ") if c.known else REASONS[c.reason]
 
 
 def _short(row: Row) -> str:

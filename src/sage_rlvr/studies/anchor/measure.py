@@ -523,7 +523,7 @@ NOTE = (
 
 # header -> the cell of a problem, a guide's strength, a row against Eq. (6), a row's variance
 PROBLEM: Mapping[str, Callable[[ProblemFacts], str]] = {
-    "problem": lambda f: f"`{f.prompt}`",
+    "problem": lambda f: f.prompt,
     "P(right)": lambda f: f"{f.right:.3f}",
     "KL(policy, reference), nats": lambda f: f"{f.kl:.3f}",
     "completions": lambda f: f"{f.completions:,}",
