@@ -93,6 +93,7 @@ MODULES = {
     "tasks.countdown_expressions": "tasks.countdown.expressions",
     "tasks.countdown_tokenizer": "tasks.countdown.tokenizer",
     "tasks.mathematics": "tasks.math",
+    "tasks.wrong": "tasks.math_audit",
     "theory.tilts": "theory.reweighting",
     "runs.metrics": "runs.files",
     "training.trl.advantages": "training.trl.batch",

@@ -20,8 +20,8 @@ from sage_rlvr.tasks import TASKS, task_named
 from sage_rlvr.tasks.base import Task, guess_floor, verdicts
 from sage_rlvr.tasks.checks import BAR, Audit, Case, Check, Finding, duplicates, others_floor, uniform_floor
 from sage_rlvr.tasks.math import SETS, MathTask
+from sage_rlvr.tasks.math_audit import wrong_answers
 from sage_rlvr.tasks.prompts import FORMATS
-from sage_rlvr.tasks.wrong import wrong_answers
 from sage_rlvr.verifiers.answers import Place
 
 PAIRS = "pairs"
