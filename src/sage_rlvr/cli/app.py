@@ -31,6 +31,7 @@ from sage_rlvr.cli.study import Guides, Theory
 from sage_rlvr.cli.sweep import Demo, Sweep
 from sage_rlvr.cli.train import Sft, Train
 from sage_rlvr.errors import ConfigError, SageError, nearest, suggest
+from sage_rlvr.parent import end_with_parent
 
 COMMANDS: dict[str, type[Command]] = {
     "demo": Demo,
@@ -62,6 +63,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Entry point. Exit codes: 0 done, 1 interrupted by Ctrl-C or SIGTERM and saved, or the reader of a pipe went (`head`),
     2 refused (the message says what to do), 70 a fault of this program (with Python's traceback)."""
     _quiet_libraries()
+    end_with_parent()
     session = Session()
     try:
         try:
