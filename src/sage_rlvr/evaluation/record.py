@@ -88,9 +88,19 @@ def record_path(out: Path, name: str, suffix: str = "") -> Path:
     return out / "evaluations" / f"{name}{'-' if suffix else ''}{suffix}.npz"
 
 
+EMBEDDED = "embedded"  # the name of the shipped base policy
+
+
+def embedded_record(split: str) -> Path:
+    """Where `eval embedded` keeps its record."""
+    return Path("runs") / "evaluations" / f"base-{split}.npz"
+
+
 def _made_by(path: str | Path) -> str:
     """The command that makes a record; of the run that it lies in, as far as its place tells."""
     run = Path(path).parent
+    if Path(path) in map(embedded_record, ("test", "validation")):
+        return suggest("eval", EMBEDDED)
     return suggest("eval", run if (run / "run.json").is_file() else "RUN")
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from sage_rlvr.errors import DataError
-from sage_rlvr.evaluation.record import Record, check_paired, load_record, record_path
+from sage_rlvr.evaluation.record import EMBEDDED, Record, check_paired, embedded_record, load_record, record_path
 from sage_rlvr.evaluation.store import is_store
 from sage_rlvr.results import files
 from sage_rlvr.results.design import BASE, Arm, Design
@@ -85,6 +85,8 @@ class _Found:
         """A path of whichever kind."""
         for design in self.designs:
             name = design.called(name)
+        if str(path) == EMBEDDED:
+            path = embedded_record(self.split)
         if path.suffix == ".npz" or path.is_file():
             self._file(path, name, index)
         elif is_store(path):

@@ -86,6 +86,7 @@ def _base(results: Results, name: str, task: str = "") -> dict[str, Any]:
     one, found = results.exact(name, 0, task), results.scores(name, task)
     means = [] if found is None else found.passes(shown_ks(results))[0].mean(axis=0).tolist()
     return {
+        "label": name,
         "pass": dict(zip(map(str, shown_ks(results)), means, strict=True)),
         "distinct": one.distinct[REFERENCE],
         "best": asdict(best_pass1(one.points)),

@@ -136,7 +136,7 @@ def scores(found: Mapping[str, Any], world: str | None = None) -> Table:
 def base_row(base: Mapping[str, Any]) -> dict[str, Any]:
     """The base among the arms."""
     shared = {name: base[name] for name in ("pass", "distinct", "frontier")}
-    return shared | {"label": "base", "seeds": [0], "best_pass1": base["best"]["pass1"]}
+    return shared | {"label": base.get("label", "base"), "seeds": [0], "best_pass1": base["best"]["pass1"]}
 
 
 def _first_and_last(row: Mapping[str, Any], what: str, form: str) -> str:

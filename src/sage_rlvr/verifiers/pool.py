@@ -28,7 +28,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, BinaryIO
 
 from sage_rlvr.errors import ConfigError
@@ -306,9 +306,10 @@ class _Crew:
                     future.cancel()
         for _ in self.threads:
             self.jobs.put(None)
+        if threading.current_thread() in self.threads:  # collected on one of them, which may hold what the others wait for
+            return
         for thread in self.threads:
-            if thread is not threading.current_thread():
-                thread.join()
+            thread.join()
 
 
 def _cores() -> int:
@@ -354,7 +355,7 @@ class Pool:
 
     @property
     def _settings(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if not name.startswith("_")}
+        return {field.name: getattr(self, field.name) for field in fields(self) if field.init}
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Pool, tuple(self._settings.values())

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import uuid
 import warnings
 from collections import Counter
@@ -177,6 +178,8 @@ class Rows(Database):
         row = flat(vars(sample))
         row |= {name: None if row[name] is None else escape(row[name]) for name in ESCAPED}
         row |= {"sample": int(sample.sample), "seed": None if sample.seed is None else int(sample.seed)}
+        took = sample.latency_s  # SQLite keeps a float or NULL, and the hash is of what it keeps
+        row |= {"latency_s": None if took is None or math.isnan(took) else float(took)}
         row |= {"text_hash": text_hash(sample.text), "verifier": self.identity.verifier_hash}
         return row | {"versions": json.dumps(dict(self.identity.versions), sort_keys=True)}
 

@@ -128,7 +128,7 @@ def micro_batch(given: dict[str, Any], here: int, usual: int, of: str) -> dict[s
 
     ConfigError where it does not divide them; of: what they are, in words.
     """
-    micro = given.pop("per_device_train_batch_size", usual)
+    micro = usual if (asked := given.pop("per_device_train_batch_size", None)) is None else asked
     whole = isinstance(micro, int) and not isinstance(micro, bool) and micro > 0
     said = f"engine.args.per_device_train_batch_size = {micro!r}: must divide the {here} {of}"
     refuse((not whole or here % micro, said))
