@@ -43,7 +43,7 @@ def answer(rows: Sequence[Row]) -> str:
         gaps = "; ".join(f"{row.a} against {row.b} {signed(row.comparison.difference.value)}" for row in first)
         return f"No claim about methods ({why}); differences in {first[0].metric}: {gaps}."
     left = len(primary) - len(first)
-    more = f" {left} more primary comparison{'s' * (left != 1)} on the page." if left else ""
+    more = f" {left} more primary comparison{'s are' if left != 1 else ' is'} listed." if left else ""
     return f"{line(first, _numbers if len(first) < 3 else _brief)}{more}{_scope(first)}"
 
 
