@@ -36,6 +36,13 @@ class TrainingDiverged(SageError):
     """NaN or infinity in a loss or gradient; raised before the optimizer step."""
 
 
+def refuse(*rules: tuple[object, str]) -> None:
+    """ConfigError with the message of the first rule (what must not hold, message) whose condition holds."""
+    for holds, message in rules:
+        if holds:
+            raise ConfigError(message)
+
+
 def suggest(*words: object) -> str:
     """A command of this package as it is pasted into a shell, each word quoted: suggest("eval", path) for a message. Every
     command that a message suggests is made here, and tests run them."""

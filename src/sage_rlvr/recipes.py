@@ -165,10 +165,12 @@ def shipped(*families: str) -> dict[str, Path]:
 def find(name: str | Path, *families: str, folder: Path = Path()) -> Path:
     """The file of a path, seen from `folder`, or of a shipped recipe's name. ConfigError names the nearest of either."""
     path, known, short_name = folder / name, shipped(*families), str(name).removesuffix(".yaml")
-    if path.exists():
+    if path.is_file():
         return path
     if short_name in known:
         return known[short_name]
+    if path.exists():  # a folder: who reads it says so
+        return path
     local = {file.stem: file for file in sorted(path.parent.glob("*.y*ml"))}
     if (near := nearest(path.stem, local)) is not None:
         hint = f"did you mean {local[near]}?"
@@ -256,6 +258,8 @@ def _inherit(path: Path, base: Any, tree: Tree) -> Tree:
             f"{spot}: base = {base!r} has a base of its own ({parent['base']!r}); one level of inheritance is allowed. "
             f"Write the settings of {parent['base']!r} into {base!r}"
         )
+    if "world" not in tree and {"task", "data"} & tree.keys():
+        parent.pop("world", None)  # other problems than those of the base recipe
     return merge(parent, tree)
 
 

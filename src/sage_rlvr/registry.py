@@ -29,6 +29,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 HOMES = {
     "advantage": "sage_rlvr.core.advantages:ADVANTAGES",
+    "generator": "sage_rlvr.models.vllm:GENERATORS",
     "guide": "sage_rlvr.core.guides:GUIDES",
     "method": "sage_rlvr.methods:METHODS",
     "reduction": "sage_rlvr.core.reductions:REDUCTIONS",
@@ -127,7 +128,8 @@ class Registry(MutableMapping[str, P], Generic[P]):
 
     def unknown(self, name: object) -> str:
         """What to say of a name that is not here: its neighbor, and all there are."""
-        return f"unknown {self.kind.replace('_', ' ')} {name!r}{choose_from(name, self)}"
+        own = "" if plugins.loaded() else ". One of your own needs --plugin FILE.py"
+        return f"unknown {self.kind.replace('_', ' ')} {name!r}{choose_from(name, self)}{own}"
 
     def name_of(self, part: object) -> str | None:
         """The name of an entry; None for what is not registered."""
