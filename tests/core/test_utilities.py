@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from hypothesis import given
@@ -9,6 +11,7 @@ from hypothesis import strategies as st
 
 from sage_rlvr.core.advantages import (
     AnalyticPassAtK,
+    DifferentialSmoothing,
     DistinctRight,
     Filtered,
     GroupCentered,
@@ -19,6 +22,7 @@ from sage_rlvr.core.advantages import (
     RiskSeeking,
     Seen,
     Signed,
+    UniformRight,
 )
 from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.theory.utility import slope, values
@@ -31,7 +35,7 @@ SEEN = Seen(
     torch.tensor([[0, 0, 5, 5, 1, 6, 7, 8]]),
 )
 BLIND = [PowerNormalized(), PowerNormalized(0.5), RiskSeeking(), PassAtK(4), PassAtK(4, "sloo"), AnalyticPassAtK(4)]
-SEEING = [DistinctRight(4), DistinctRight(8, 1.0), Filtered(0.0), Filtered()]
+SEEING = [DistinctRight(4), DistinctRight(8, 1.0), Filtered(0.0), Filtered(), DifferentialSmoothing(), UniformRight()]
 
 
 def of(part, rewards=REWARDS, seen=SEEN):
@@ -76,7 +80,13 @@ def test_pkpo_by_hand():
 
 @pytest.mark.parametrize(
     "right, k, of_right, of_wrong",
-    [(1, 4, 1.0, -0.142857), (2, 4, 0.522233, -0.174078), (4, 4, 0.120386, -0.120386), (6, 4, 0, 0), (2, 1, 1.732051, -0.57735)],
+    [
+        (1, 4, 1.0, -0.142857),
+        (2, 4, 0.522233, -0.174078),
+        (4, 4, 0.120386, -0.120386),
+        (6, 4, 0, 0),
+        (2, 1, 1.732051, -0.57735),
+    ],
 )
 def test_chen_by_hand(right: int, k: int, of_right: float, of_wrong: float):
     found = AnalyticPassAtK(k)(torch.tensor([[1.0] * right + [0.0] * (8 - right)]))[0]
@@ -87,7 +97,9 @@ def test_distinct_pays_what_companions_do_not_give():
     """Copies 2, 2, 1: U = 4 C(6, 3) / C(7, 3) = 16/7 twice and 4; the baseline is the others' mean without the row."""
     part = DistinctRight(4)
     found = part(REWARDS, SEEN)[0]
-    without = [4 * 1.0] + [4 * (10 / 20)]  # of U among 7: a lone answer is unmet for sure by 3 of 6; two copies: C(5,3)/C(6,3)
+    without = [4 * 1.0] + [
+        4 * (10 / 20)
+    ]  # of U among 7: a lone answer is unmet for sure by 3 of 6; two copies: C(5,3)/C(6,3)
     first = 16 / 7 - (without[0] + without[0]) / 7
     fifth = 4 - (2 * without[1]) / 7
     third = 0 - (2 * without[1] + without[0]) / 7
@@ -120,6 +132,27 @@ def test_alpha_dpg_at_the_reference_is_maxrl():
     assert torch.allclose(Filtered(0.0)(REWARDS, seen), PowerNormalized()(REWARDS) * 8 / 7, atol=1e-5)
 
 
+def test_smoothing_by_hand():
+    """Population std .484123; lengths 4, of the fifth 5: 1.290992 + .05 * 2/4, + .05 * 4/5 (its log-prob is -4)."""
+    seen = Seen(torch.tensor([[4, 4, 4, 4, 5, 4, 4, 4]]), SEEN.policy)
+    found = DifferentialSmoothing()(REWARDS, seen)[0]
+    assert found[[0, 4]].tolist() == pytest.approx([1.315992, 1.330992], abs=1e-6)
+    assert found[2] == pytest.approx(-0.774595 - 0.05 * 3 / 4, abs=1e-5)  # a wrong one: less where it is unlikely
+    assert torch.allclose(
+        DifferentialSmoothing(0, 0)(REWARDS, seen), GroupNormalized()(REWARDS) * (8 / 7) ** 0.5, atol=1e-3
+    )
+
+
+def test_ucpo_by_hand():
+    """Right log-probs per token -.5, -.5, -1: shares (e^.5, e^.5, e) / (2 e^.5 + e) of 3, at tau .2."""
+    found = (UniformRight()(REWARDS, SEEN) / GroupNormalized()(REWARDS))[0]
+    total = 2 * math.exp(0.5) + math.exp(1.0)
+    wanted = [0.8 + 0.2 * 3 * math.exp(0.5) / total, 0.8 + 0.2 * 3 * math.exp(1.0) / total]
+    assert found.tolist() == pytest.approx([wanted[0], wanted[0], 1, 1, wanted[1], 1, 1, 1], abs=1e-5)
+    assert float(found[REWARDS[0] == 1].mean()) == pytest.approx(1)
+    assert torch.equal(UniformRight(0.0)(REWARDS, SEEN), GroupNormalized()(REWARDS))
+
+
 @pytest.mark.parametrize("part", [*BLIND, *SEEING], ids=str)
 @given(seed=st.integers(0, 10_000))
 def test_laws(part, seed: int):
@@ -134,7 +167,9 @@ def test_laws(part, seed: int):
     if not (isinstance(part, PassAtK) and part.baseline == "sloo"):
         assert not found[0].any()
     order, groups = torch.randperm(8, generator=chance), torch.tensor([2, 0, 1])
-    there = Seen(*(None if v is None else v[groups][:, order] for v in (seen.lengths, seen.policy, seen.reference, seen.answers)))
+    there = Seen(
+        *(None if v is None else v[groups][:, order] for v in (seen.lengths, seen.policy, seen.reference, seen.answers))
+    )
     assert torch.allclose(of(part, rewards[groups][:, order], there), found[groups][:, order], atol=1e-5)
 
 
@@ -170,9 +205,12 @@ def test_what_was_not_computed_is_named():
 
 @pytest.mark.parametrize(
     "make",
-    [lambda: PowerNormalized(-1.0), lambda: PowerNormalized(3.0), lambda: RiskSeeking(0.0), lambda: PassAtK(0), lambda: PassAtK(True),
-     lambda: PassAtK(2, "loo"), lambda: AnalyticPassAtK(0), lambda: Signed(0.0, 0.0), lambda: Signed(-1.0, 1.0),
-     lambda: DistinctRight(0), lambda: DistinctRight(2, 3.0), lambda: Filtered(1.0), lambda: Filtered(clip=1.0)],
+    [
+        lambda: PowerNormalized(-1.0), lambda: PowerNormalized(3.0), lambda: RiskSeeking(0.0), lambda: PassAtK(0),
+        lambda: PassAtK(True), lambda: PassAtK(2, "loo"), lambda: AnalyticPassAtK(0), lambda: Signed(0.0, 0.0),
+        lambda: Signed(-1.0, 1.0), lambda: DistinctRight(0), lambda: DistinctRight(2, 3.0), lambda: Filtered(1.0),
+        lambda: Filtered(clip=1.0), lambda: DifferentialSmoothing(-1.0), lambda: UniformRight(2.0),
+    ],
 )  # fmt: skip
 def test_settings_that_mean_nothing(make):
     with pytest.raises(ConfigError):

@@ -121,5 +121,7 @@ if not TYPE_CHECKING:
         if name not in _SPELLED:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         new = _SPELLED[name]
-        warnings.warn(f"{name} is spelled {new} now; the old name goes with version 0.3", DeprecationWarning, stacklevel=2)
+        warnings.warn(
+            f"{name} is spelled {new} now; the old name goes with version 0.3", DeprecationWarning, stacklevel=2
+        )
         return globals()[new]

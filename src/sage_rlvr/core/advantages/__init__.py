@@ -9,12 +9,15 @@ from sage_rlvr.core.advantages.pass_at_k import AnalyticPassAtK, PassAtK
 from sage_rlvr.core.advantages.power import PowerNormalized
 from sage_rlvr.core.advantages.reinforce import Signed
 from sage_rlvr.core.advantages.risk import RiskSeeking
+from sage_rlvr.core.advantages.smoothing import DifferentialSmoothing
+from sage_rlvr.core.advantages.ucpo import UniformRight
 
 __all__ = [
     "ADVANTAGES",
     "Advantage",
     "AnalyticPassAtK",
     "BetaNormalized",
+    "DifferentialSmoothing",
     "DistinctRight",
     "Filtered",
     "GroupCentered",
@@ -26,5 +29,6 @@ __all__ = [
     "RiskSeeking",
     "Seen",
     "Signed",
+    "UniformRight",
     "beta_parameters",
 ]

@@ -35,7 +35,9 @@ class Seen:
         """The field called `name`; DataError that names who asked for it, where it was not computed."""
         value = getattr(self, name)
         if value is None:
-            raise DataError(f"{who} reads {name!r} of the completions, which this engine did not compute (see method.needs).")
+            raise DataError(
+                f"{who} reads {name!r} of the completions, which this engine did not compute (see method.needs)."
+            )
         return value  # type: ignore[no-any-return]
 
 
@@ -44,11 +46,12 @@ class Advantage(Protocol):
     """Maps the rewards of P groups of G completions to advantages of the same shape: float32, no gradient.
 
     `equation` is A as one line of text. Optional attributes, read with getattr: `legend`, a line that says what the
-    symbols of `equation` mean; `ascends`, what the expected gradient of the reward term ascends at on-policy samples
-    (`describe` prints both); `couples_prompts`, True where the advantages of a prompt depend on the rewards of the
-    other prompts of the step, so that a batch must not be cut before they are computed; `takes_group_mean`, True where
-    the baseline of a completion holds its own reward; `against_kl`, a note on what beta weighs against it; `needs`, optional signals ("ref_logps", "answers"). A part that
-    has `needs` at all, an empty set included, is called with a `Seen` after the rewards.
+    symbols of `equation` mean; `ascends`, what the expected gradient of the reward term ascends at on-policy samples, and
+    `prefers`, which right answers it prefers (`describe` prints them); `couples_prompts`, True where the advantages of a
+    prompt depend on the rewards of the other prompts of the step, so that a batch must not be cut before they are computed;
+    `takes_group_mean`, True where the baseline of a completion holds its own reward; `against_kl`, a note on what beta
+    weighs against it; `needs`, the optional signals: "logps" (of the policy), "ref_logps", "answers". A part that has
+    `needs` at all, an empty set included, is called with a `Seen` after the rewards.
     """
 
     @property
@@ -86,7 +89,9 @@ def leave_one_out(values: Groups) -> Groups:
     return (values - values.mean(dim=1, keepdim=True)) * (values.shape[1] / (values.shape[1] - 1))
 
 
-def require_binary(rewards: Groups, who: str, instead: str = "GroupNormalized or GroupCentered, which take any reward") -> None:
+def require_binary(
+    rewards: Groups, who: str, instead: str = "GroupNormalized or GroupCentered, which take any reward"
+) -> None:
     """DataError that names the first reward which is neither 0 nor 1, and its place."""
     wrong = ((rewards != 0) & (rewards != 1)).nonzero()
     if len(wrong):

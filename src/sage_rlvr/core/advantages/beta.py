@@ -15,6 +15,7 @@ from sage_rlvr.core.keys import widest_float
 
 LARGEST_WEIGHT = 1e6
 
+
 @ADVANTAGES.register
 @dataclass(frozen=True)
 class BetaNormalized:

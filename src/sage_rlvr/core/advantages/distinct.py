@@ -33,12 +33,17 @@ class DistinctRight:
     def __post_init__(self) -> None:
         _check(self.k, "DistinctRight")
         if not 0 <= self.power <= 2:
-            raise ConfigError(f"DistinctRight: power = {self.power!r}; give 0 (distinct@k) to 1 (its logarithm), at most 2.")
+            raise ConfigError(
+                f"DistinctRight: power = {self.power!r}; give 0 (distinct@k) to 1 (its logarithm), at most 2."
+            )
 
     @property
     def equation(self) -> str:
         scale = "" if self.power == 0 else f" / (mean_group U){f'^{self.power:g}' if self.power != 1 else ''}"
-        return f"(U - mean_others U){scale},  U = r {self.k} C(G - m, {self.k - 1}) / C(G - 1, {self.k - 1}),  m = copies of its answer"
+        return f"(U - mean_others U){scale},  U = r {self.k} C(G - m, {self.k - 1}) / C(G - 1, {self.k - 1})"
+
+    prefers: ClassVar[str] = "those that the group gives less often"
+    legend: ClassVar[str] = "m = how often the answer of the completion stands in its group, right"
 
     @property
     def ascends(self) -> str:
@@ -50,7 +55,9 @@ class DistinctRight:
         require_binary(values, "DistinctRight", "PowerNormalized")
         size = values.shape[1]
         if self.k > size:
-            raise DataError(f"DistinctRight: k = {self.k} with groups of {size}; it needs k <= {size}: lower k or raise group_size.")
+            raise DataError(
+                f"DistinctRight: k = {self.k} with groups of {size}; it needs k <= {size}: lower k or raise group_size."
+            )
         same = self._same(values, seen.require("answers", "DistinctRight"))
         copies = same.sum(dim=2)
         paid = values * self._unmet(size - copies, size - 1)
@@ -60,7 +67,9 @@ class DistinctRight:
         baseline = (without * off).sum(dim=2) / (size - 1)
         scale = paid.mean(dim=1, keepdim=True)
         dead = values.sum(dim=1, keepdim=True) == 0
-        return torch.where(dead, 0.0, (paid - baseline) / torch.where(dead, 1.0, scale.clamp(min=1 / size) ** self.power))
+        return torch.where(
+            dead, 0.0, (paid - baseline) / torch.where(dead, 1.0, scale.clamp(min=1 / size) ** self.power)
+        )
 
     def _same(self, values: Groups, answers: Tensor) -> Tensor:
         """(P, G, G) float: j gives the answer of i, and both are right."""

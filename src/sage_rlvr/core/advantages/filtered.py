@@ -24,22 +24,29 @@ class Filtered:
 
     alpha: float = 0.5
     clip: float = 10.0
-    needs: ClassVar[frozenset[str]] = frozenset({"ref_logps"})
+    needs: ClassVar[frozenset[str]] = frozenset({"logps", "ref_logps"})
 
     def __post_init__(self) -> None:
         if not 0 <= self.alpha < 1:
-            raise ConfigError(f"Filtered: alpha = {self.alpha!r}; give 0 <= alpha < 1 (at 1 a wrong answer would weigh -infinity).")
+            raise ConfigError(
+                f"Filtered: alpha = {self.alpha!r}; give 0 <= alpha < 1 (at 1 a wrong answer would weigh -infinity)."
+            )
         if not 1 < self.clip < math.inf:
             raise ConfigError(f"Filtered: clip = {self.clip!r}; give a finite number above 1, the paper's is 10.")
+
+    prefers: ClassVar[str] = "those that the policy gives less often than the reference does"
 
     @property
     def equation(self) -> str:
         power = f"^{1 - self.alpha:g}" if self.alpha else ""
-        return f"(min(u, {self.clip:g}){power} - 1)/{1 - self.alpha:g} - mean_others,  u = r (pi_ref/pi_old)(y) / mean_group r pi_ref/pi_old"
+        ratio = "r (pi_ref/pi_old)(y) / mean_group r pi_ref/pi_old"
+        return f"(min(u, {self.clip:g}){power} - 1)/{1 - self.alpha:g} - mean_others,  u = {ratio}"
 
     @property
     def ascends(self) -> str:
-        return f"minus the {self.alpha:g}-divergence between pi and the reference restricted to right answers, for large G"
+        return (
+            f"minus the {self.alpha:g}-divergence between pi and the reference restricted to right answers, for large G"
+        )
 
     def __call__(self, rewards: Groups, seen: Seen) -> Groups:
         values = checked(rewards, 2, "Filtered")

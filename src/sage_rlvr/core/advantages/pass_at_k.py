@@ -16,7 +16,9 @@ def _counts(rewards: Groups, k: int, who: str, largest: int) -> tuple[Groups, Te
     values = checked(rewards, 2, who)
     require_binary(values, who, "PowerNormalized, which takes any reward of 0 or more")
     if k > largest:
-        raise DataError(f"{who}: k = {k} with groups of {values.shape[1]}; it needs k <= {largest}: lower k or raise group_size.")
+        raise DataError(
+            f"{who}: k = {k} with groups of {values.shape[1]}; it needs k <= {largest}: lower k or raise group_size."
+        )
     return values, values.sum(dim=1, keepdim=True)
 
 
@@ -64,7 +66,9 @@ class PassAtK:
         if self.baseline == "sloo1":
             alone = (log_choose(wrong, self.k - 1) - log_choose(others, self.k - 1)).exp().float()
             return values * self.k * alone
-        misses = (log_choose(wrong - 1, self.k - 1) - log_choose(others, self.k - 1)).exp().float()  # of k - 1 others, from a wrong one
+        misses = (
+            (log_choose(wrong - 1, self.k - 1) - log_choose(others, self.k - 1)).exp().float()
+        )  # of k - 1 others, from a wrong one
         raw = torch.where(values == 1, 1.0, 1.0 - misses) * self.k
         fails = (log_choose(wrong - (1 - values), self.k) - log_choose(others, self.k)).exp().float()
         return raw - (1.0 - fails) * (self.k * size / (size - 1))

@@ -32,13 +32,13 @@ class Signed:
 
     @property
     def equation(self) -> str:
-        return " - ".join(filter(None, [f"{self.right:g} r" * (self.right > 0), f"{self.wrong:g} (1 - r)" * (self.wrong > 0)])) if (
-            self.right
-        ) else f"-{self.wrong:g} (1 - r)"
+        paid, fined = f"{self.right:g} r", f"{self.wrong:g} (1 - r)"
+        return paid if not self.wrong else f"-{fined}" if not self.right else f"{paid} - {fined}"
 
     @property
     def ascends(self) -> str:
-        return f"{self.right + self.wrong:g} grad P, P = P(right): as RLOO, with beta divided by {self.right + self.wrong:g}; only the noise differs"
+        total = f"{self.right + self.wrong:g}"
+        return f"{total} grad P, P = P(right): as RLOO, with beta divided by {total}; only the noise differs"
 
     def __call__(self, rewards: Groups) -> Groups:
         values = checked(rewards, 1, "Signed")

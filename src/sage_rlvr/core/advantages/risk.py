@@ -24,7 +24,9 @@ class RiskSeeking:
 
     def __post_init__(self) -> None:
         if not 0 < self.b < math.inf:
-            raise ConfigError(f"RiskSeeking: b = {self.b!r}; give a positive number, 1 to 8 in the paper; b -> 0 is GroupCentered.")
+            raise ConfigError(
+                f"RiskSeeking: b = {self.b!r}; give a positive number, 1 to 8 in the paper; b -> 0 is GroupCentered."
+            )
 
     @property
     def takes_group_mean(self) -> bool:
