@@ -97,9 +97,7 @@ def test_distinct_pays_what_companions_do_not_give():
     """Copies 2, 2, 1: U = 4 C(6, 3) / C(7, 3) = 16/7 twice and 4; the baseline is the others' mean without the row."""
     part = DistinctRight(4)
     found = part(REWARDS, SEEN)[0]
-    without = [4 * 1.0] + [
-        4 * (10 / 20)
-    ]  # of U among 7: a lone answer is unmet for sure by 3 of 6; two copies: C(5,3)/C(6,3)
+    without = [4 * 1.0, 4 * (10 / 20)]  # of U among 7: a lone answer is unmet for sure by 3 of 6; two copies: C(5,3)/C(6,3)
     first = 16 / 7 - (without[0] + without[0]) / 7
     fifth = 4 - (2 * without[1]) / 7
     third = 0 - (2 * without[1] + without[0]) / 7

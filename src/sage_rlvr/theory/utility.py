@@ -116,8 +116,8 @@ def axes(part: Method | Advantage, group_size: int = 8) -> Axes:
     middle = SHARES.index(0.5)
     even = [0.5 / 3] * 3 + laws[middle][3:]
     back = values(part, laws[middle], even, PROBE, group_size)
-    ratios = (_concentration(laws[middle], own) for own in (found[middle], back))
-    return Axes(tuple(slopes), *ratios, moves=tuple(v for own in [*found, back] for v in own))
+    concentration, returning = (_concentration(laws[middle], own) for own in (found[middle], back))
+    return Axes(tuple(slopes), concentration, returning, tuple(v for own in [*found, back] for v in own))
 
 
 def _mean(shares: Sequence[float], found: Sequence[float]) -> float:
