@@ -281,7 +281,7 @@ def test_no_memory_for_a_worker_is_asked_for_again_and_then_said(hostile: str, m
 
     monkeypatch.setattr(pool_module, "_Worker", full)
     monkeypatch.setattr(pool_module, "PAUSE", 0.01)
-    with Pool(1, function=hostile) as pool, pytest.raises(ConfigError, match="3 times: .*allocate memory"):
+    with Pool(1, function=hostile) as pool, pytest.raises(ConfigError, match=r"3 times: .*allocate memory"):
         pool.verify([("a", "a")])
     assert len(tried) == 3
 

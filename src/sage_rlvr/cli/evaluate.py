@@ -84,7 +84,7 @@ class Eval(Command, ExactSettings, SampleSettings):
         else:
             quiet = Console(file=io.StringIO()) if self.quiet else session.err
             with ended_like_ctrl_c():
-                store, task = sample_into_store(run, partial(counting, quiet, run.policy))
+                store, task = sample_into_store(run, partial(counting, quiet, run.policy), session.note)
         session.say(*report_lines(store, self.samples or None, task.floor))
         if run.world is not None:
             session.say(self._problems_line(run.world))
