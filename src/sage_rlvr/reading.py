@@ -28,7 +28,7 @@ LINES = 4096 * MIB  # bytes of a file of lines, of which one at a time is held
 LINE = 16 * MIB
 ARRAYS = 1024 * MIB  # bytes of all arrays of an .npz, unpacked
 AGAIN = "restore it from a copy, or make it again"
-KINDS = {dict: "an object {...}", list: "a list [...]"}
+KINDS: dict[type, str] = {dict: "an object {...}", list: "a list [...]"}
 
 
 @contextmanager
@@ -215,7 +215,4 @@ def _array(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> np.ndarray:
             raise ValueError(f"{member.filename}: holds objects, which would be unpickled")
         if size != there or min(shape, default=0) < 0:
             raise ValueError(f"{member.filename}: {there:,} bytes for an array of shape {shape} and type {dtype}")
-        buffer = bytearray(size)
-        if stream.readinto(buffer) != size:
-            raise ValueError(f"{member.filename}: is cut off")
-        return np.ndarray(shape, dtype, buffer, order="F" if fortran else "C")
+        return np.ndarray(shape, dtype, bytearray(stream.read()), order="F" if fortran else "C")
