@@ -24,7 +24,7 @@ from transformers import PreTrainedModel
 from sage_rlvr.config import TrainConfig
 from sage_rlvr.core.keys import Key
 from sage_rlvr.core.method import Method, advantages_of, objective, q_clamped, shape
-from sage_rlvr.core.signals import Batch, Signals
+from sage_rlvr.core.signals import Batch, Signals, masked_mean
 from sage_rlvr.core.token_weights import entropy_drift
 from sage_rlvr.errors import TrainingDiverged
 from sage_rlvr.models.policy import Asking, Tokens, load_policy
@@ -94,12 +94,13 @@ def train_step(loop: Loop, step: int) -> dict[str, float]:
         entropy_drift=None if not drift or scores.log_probs is None else entropy_drift(scores.log_probs.detach()),
     )
     log_q = shape(method, signals, step, total, loop.key)
+    advantages = advantages_of(method, groups.rewards, signals, log_q, step, total, loop.key)
     whole = Batch(
         logps=scores.logps,
         old_logps=signals.old_logps,
         ref_logps=signals.ref_logps,
         mask=signals.mask,
-        advantages=advantages_of(method, groups.rewards, signals, log_q, step, total, loop.key),
+        advantages=advantages,
         log_q=log_q,
         entropies=signals.entropies,
         max_tokens=config.rollout.max_new_tokens,
@@ -110,7 +111,14 @@ def train_step(loop: Loop, step: int) -> dict[str, float]:
     )
     metrics |= update(loop, [whole], whole.mask, step, step) if once else several_updates(loop, whole, groups, step)
     gap = (groups.rollout.logps - signals.old_logps).abs()[groups.rollout.mask].max()
-    return metrics | {"sampler/logp_gap_max": float(gap)}
+    return metrics | advantage_metrics(advantages, signals.mask) | {"sampler/logp_gap_max": float(gap)}
+
+
+def advantage_metrics(advantages: Tensor, mask: Tensor) -> dict[str, float]:
+    """Of advantages (B,) or (B, T): their mean size over counted tokens, and the share of completions that feel none."""
+    spread = torch.where(mask, advantages if advantages.dim() == 2 else advantages[:, None], 0.0)
+    idle = (spread == 0).all(dim=1).float().mean()
+    return {"advantage/abs_mean": masked_mean(spread.abs(), mask), "advantage/idle_share": float(idle)}
 
 
 def update(loop: Loop, parts: Iterable[Batch], mask: Tensor, step: int, number: int) -> dict[str, float]:
