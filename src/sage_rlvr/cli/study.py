@@ -133,10 +133,9 @@ class Methods(Command):
 
     def execute(self, session: Session) -> int:
         from sage_rlvr.cli.compare import print_table
-        from sage_rlvr.methods import METHODS
         from sage_rlvr.studies.objectives import placed, same, table, write_docs
 
-        found = placed([*self.names] or METHODS)
+        found = placed(self.names)
         print_table(session, table(found))
         session.say(*(f"the same objective in expectation: {line}" for line in same(found)))
         if self.docs is not None:

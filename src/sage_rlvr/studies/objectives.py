@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from operator import attrgetter
@@ -47,11 +47,11 @@ class Placed:
         return "loop, TRL" if not self.not_on_trl else f"loop (TRL: {'; '.join(self.not_on_trl)})"
 
 
-def placed(names: Iterable[str] = METHODS) -> list[Placed]:
-    """Every method with its defaults, its axes computed for groups of `GROUP_SIZE`."""
+def placed(names: Sequence[str] = ()) -> list[Placed]:
+    """Every method, or those named, with its defaults and its axes for groups of `GROUP_SIZE`."""
     known: dict[tuple[object, object], Axes] = {}
     found = []
-    for name in names:
+    for name in names or METHODS:
         method = METHODS[name]()
         key = (method.reward_transform, method.advantage)
         if has_axes(method) and key not in known:

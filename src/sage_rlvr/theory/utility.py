@@ -7,7 +7,7 @@ For rewards 0 and 1 and on-policy samples the expected gradient of the reward te
 Where A sees rewards alone, E[A | y] depends on whether y is right, and the sum is f'(P) grad P with f'(P) = E[A | right] - E[A |
 wrong] (axis I: between prompts). Where it sees answers or log-probs, E[A | y] - E[A | y'] of two right answers is a preference
 (axis II: within a prompt). All sums run over all groups; nothing is sampled. Surrogate, token weights, reduction and KL are not
-in it: it is the first update of a rollout, one row a completion.
+in it: it is the first update of a rollout, one row per completion.
 """
 
 from __future__ import annotations

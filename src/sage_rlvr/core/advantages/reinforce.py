@@ -17,7 +17,7 @@ class Signed:
 
     E[grad log pi] = 0, so its expected gradient is (right + wrong) grad P whatever the two are: REINFORCE, with beta in effect
     divided by right + wrong. What is published as their difference can come only from sampling noise, from dropping rows and
-    normalizing by what is left, from clipping, or from several updates a rollout. DataError for rewards other than 0 and 1.
+    normalizing by what is left, from clipping, or from several updates per rollout. DataError for rewards other than 0 and 1.
     """
 
     right: float = 0.1
