@@ -157,8 +157,8 @@ DAMAGES = {
     "foreign manifest": (lambda p: (p / "MANIFEST.json").write_text("[]"), "an object {...} is expected"),
     "another format": (lambda p: edit(p / "MANIFEST.json", format=2), "not a manifest of format 1"),
     "no size": (lambda p: edit(p / "MANIFEST.json", files={"state.json": {}}), "not in the manifest"),
-    "no facts": (lambda p: edit(p / "MANIFEST.json", files=dict.fromkeys(FILES, {})), "without 'bytes'"),
-    "odd facts": (lambda p: edit(p / "MANIFEST.json", files=dict.fromkeys(FILES, [1])), "not as it was written"),
+    "no facts": (lambda p: edit(p / "MANIFEST.json", files={name: {} for name in FILES}), "without 'bytes'"),
+    "odd facts": (lambda p: edit(p / "MANIFEST.json", files={name: [1] for name in FILES}), "not as it was written"),
     "another number": (lambda p: edit(p / "MANIFEST.json", step=6), "its manifest is that of step 6"),
     "endless": (lambda p: zeros(p / "MANIFEST.json"), "no regular file"),
     "nested": (lambda p: (p / "MANIFEST.json").write_text("[" * 100_000), "nested too deeply"),
@@ -606,7 +606,7 @@ def test_rows_are_neither_lost_in_silence_nor_made_twice(
         if lines is not None:
             run.metrics_path.write_text("".join("garbage\n" if n == "x" else whole[int(n)] + "\n" for n in lines))
         if lost is None:
-            with pytest.raises(DataError, match="metrics.jsonl:3: damaged line.*delete that line"):
+            with pytest.raises(DataError, match=r"metrics\.jsonl:3: damaged line.*delete that line"):
                 run.truncate_metrics(6)
             return
         told = bool(lost) and (counted or not lines)  # without a count, rows that are there are taken for all

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sage_rlvr.errors import CheckpointError
+from sage_rlvr.errors import CheckpointError, DataError
 from sage_rlvr.reading import read_json, understood
 from sage_rlvr.runs.files import (
     file_sha256,
@@ -108,7 +108,7 @@ def newest_complete(found: Sequence[Path], spare: int = 0) -> Path | None:
         try:
             verify_checkpoint(path)
             return path
-        except (CheckpointError, OSError) as error:
+        except (CheckpointError, DataError) as error:
             reasons.append(str(error))
             warnings.warn(f"checkpoint skipped: {error}", stacklevel=4)
     if len(reasons) > spare:

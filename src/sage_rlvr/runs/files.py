@@ -25,8 +25,8 @@ from sage_rlvr.reading import MIB, opened, parse_json, read_lines
 
 
 def file_sha256(path: str | Path) -> str:
-    """Hexadecimal SHA-256 of a file's bytes."""
-    with open(path, "rb") as handle:
+    """Hexadecimal SHA-256 of a regular file's bytes."""
+    with opened(path, 1 << 60) as handle:
         return hashlib.file_digest(handle, "sha256").hexdigest()
 
 
