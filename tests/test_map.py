@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+import sage_rlvr
 from sage_rlvr.errors import DataError
 from sage_rlvr.methods import METHODS
 from sage_rlvr.studies.objectives import page, picture, placed, write_docs
@@ -22,6 +23,10 @@ def test_the_page_is_made_by_its_command(tmp_path: Path):
         write_docs(found, tmp_path)
     with pytest.raises(DataError, match="put them where the table belongs"):
         page("# Map", found)
+
+
+def test_every_method_is_a_public_name():
+    assert set(METHODS) <= set(dir(sage_rlvr)) and sage_rlvr.maxrl() == METHODS["maxrl"]()
 
 
 def test_engines_are_named_with_the_reason():

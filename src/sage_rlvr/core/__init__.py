@@ -3,7 +3,15 @@
 import warnings
 from typing import TYPE_CHECKING
 
-from sage_rlvr.core.advantages import ADVANTAGES, Advantage, BetaNormalized, GroupCentered, GroupNormalized, LeaveOneOut
+from sage_rlvr.core.advantages import (
+    ADVANTAGES,
+    Advantage,
+    BetaNormalized,
+    GroupCentered,
+    GroupNormalized,
+    LeaveOneOut,
+    Seen,
+)
 from sage_rlvr.core.anchor import Anchor, anchor_logps, anchor_metrics, effective_gradient
 from sage_rlvr.core.divergences import (
     DIVERGENCES,
@@ -78,6 +86,7 @@ __all__ = [
     "RewardTransform",
     "RolloutPlan",
     "Schedule",
+    "Seen",
     "SequenceMean",
     "Signals",
     "Surrogate",
