@@ -3,6 +3,8 @@ r"""The formats: what is asked is what is read, and a demonstration starts as a 
 from __future__ import annotations
 
 import json
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from hypothesis import given, settings
@@ -11,6 +13,7 @@ from transformers import PreTrainedTokenizerFast
 
 from byte_tokenizer import CHATML, byte_tokenizer
 from sage_rlvr.errors import ConfigError, DataError
+from sage_rlvr.tasks import chat
 from sage_rlvr.tasks.prompts import FORMATS, PLACEHOLDER, PromptFormat
 from sage_rlvr.verifiers.math import verify_math
 
@@ -150,3 +153,20 @@ def test_the_names_are_those_of_the_configuration():
 
     assert set(get_args(get_type_hints(DataConfig)["prompt"])) == set(FORMATS)
     assert all(form.name == name and json.dumps(form.reading) for name, form in FORMATS.items())
+
+
+def test_a_template_that_does_not_end_is_stopped(monkeypatch: pytest.MonkeyPatch):
+    """In any thread; and one that ends is left alone, its deadline too."""
+    monkeypatch.setattr(chat, "SECONDS", 0.2)
+    endless = byte_tokenizer("{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}")
+    form = FORMATS["boxed"]
+
+    def refused() -> None:
+        with pytest.raises(ConfigError, match=r"not done with one conversation after 0\.2 s; look at its loops"):
+            chat.render(endless, form.messages("2+2?"))
+
+    refused()
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(refused).result()
+    assert "2+2?" in chat.render(byte_tokenizer(form.chat_template), form.messages("2+2?"))
+    time.sleep(0.3)  # nothing is raised late

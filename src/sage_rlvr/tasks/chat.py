@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import ctypes
+import sys
+import threading
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +19,8 @@ from sage_rlvr.tasks.rows import Say, tell
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
+
+SECONDS = 10.0  # for one conversation; a template of a published model takes below a millisecond
 
 
 def fit_tokenizer(
@@ -67,15 +74,50 @@ def end_of_turn(tokenizer: PreTrainedTokenizerBase, form: PromptFormat) -> str |
 
 
 def render(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message], opened: bool = False) -> str:
-    """Messages by the tokenizer's chat template; opened: with the start of the assistant's turn. ConfigError if it fails."""
+    """Messages by the tokenizer's chat template; opened: with the start of the assistant's turn. ConfigError if it fails.
+
+    A template is a program that came with the model: one that takes longer than `SECONDS` is stopped and refused.
+    """
     try:
-        return str(tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=opened))
+        with deadline(SECONDS):
+            return str(tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=opened))
+    except OutOfTime as error:
+        raise ConfigError(
+            f"tokenizer {tokenizer.name_or_path!r}: its chat template was not done with one conversation after {SECONDS:g} s; "
+            "look at its loops, or give the tokenizer another template (chat_template)"
+        ) from error
     except (TemplateError, ValueError, TypeError) as error:
         roles = ", ".join(message["role"] for message in messages)
         raise ConfigError(
             f"tokenizer {tokenizer.name_or_path!r}: its chat template refuses a conversation of {roles} ({error}); where it "
             "knows no system message take rows with prompts of their own (data.prompt as_is)"
         ) from error
+
+
+class OutOfTime(Exception):
+    """What `deadline` raises."""
+
+
+@contextmanager
+def deadline(seconds: float) -> Iterator[None]:
+    """`OutOfTime` in this thread where the block, Python code, is not done after so long; in any thread, unlike an alarm."""
+    here, over = threading.get_ident(), threading.Event()
+
+    def stop() -> None:
+        over.set()
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(here), ctypes.py_object(OutOfTime))
+
+    timer = threading.Timer(seconds, stop)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        timer.join()  # after this it has fired or never will
+        if over.is_set() and not isinstance(sys.exception(), OutOfTime):
+            for _ in range(1000):  # fired while the block ended: it is raised here, and not somewhere later
+                time.sleep(0.001)
 
 
 @dataclass(frozen=True)
