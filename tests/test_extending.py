@@ -40,6 +40,10 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         registry_of(kind)._parts = parts
 
 
+def flat(text: str) -> str:
+    return " ".join(text.split())
+
+
 def command(*words: str) -> int:
     with pytest.raises(SystemExit) as done:
         main(list(words))
@@ -79,13 +83,20 @@ def test_a_method_of_parts_trains(folder: Path, warm_policy: Path) -> None:
 
 @pytest.mark.parametrize("recipe", ["sums.yaml", "roots.yaml"])
 def test_a_task_and_a_verifier_of_a_plugin_train_and_are_audited(
-    folder: Path, warm_policy: Path, recipe: str, capsys: pytest.CaptureFixture[str]
+    folder: Path, warm_policy: Path, recipe: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert command("train", recipe, "--run", "run", "--model", str(warm_policy), "--quiet") == 0
     assert len((folder / "run" / "metrics.jsonl").read_text().splitlines()) == {"sums.yaml": 2, "roots.yaml": 1}[recipe]
     capsys.readouterr()
     assert command("audit", recipe) == 0
     assert "empty" in capsys.readouterr().out
+    task = json.loads((folder / "run" / "run.json").read_text())["config"]["task"]
+    kind, name = ("task", task["name"]) if "verifier" not in task else ("verifier", task["verifier"])
+    monkeypatch.setenv(plugins.VARIABLE, "")
+    plugins._loaded.clear()
+    del registry_of(kind)[name]
+    assert command("eval", "run") == 2
+    assert re.search(rf"'{name}'.*was trained with my_\w+\.py: give it again, --plugin my_", flat(capsys.readouterr().err))
 
 
 def test_the_verifier_of_the_page_judges(folder: Path) -> None:

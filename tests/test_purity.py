@@ -46,7 +46,7 @@ LAYERS: dict[str, set[str]] = {
     "training": {"config", "core", "methods", "models", "reading", "recipes", "runs", "tasks", "verifiers", "errors"},
     "evaluation": {
         *("config", "core", "methods", "models", "moved", "recipes", "runs", "stats", "tasks", "training", "verifiers"),
-        *("reading", "errors"),
+        *("plugins", "reading", "errors"),
     },
     "audit": {"tasks", "text", "verifiers", "stats", "errors"},
     "results": {"evaluation", "reading", "runs", "stats", "text", "errors"},

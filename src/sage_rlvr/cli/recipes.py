@@ -173,6 +173,8 @@ def read_recipe(
 ) -> TrainConfig | FinetuneConfig | SftConfig:
     """What a recipe means. ConfigError where it is plainly one of the other command, `train` or `sft`, with the command for it."""
     tree = load(recipe, edits)
+    if "arms" in tree:
+        raise ConfigError(f"{recipe}: this is the design of a sweep; run it with: {suggest('sweep', recipe)}")
     schema = schema_of(tree)
     kind = "train" if schema is TrainConfig else "sft"
     own = {f.name for f in fields(schema)} - {f.name for f in fields(TrainConfig)}

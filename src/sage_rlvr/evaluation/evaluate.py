@@ -17,6 +17,7 @@ from sage_rlvr.evaluation.exact import log_normalizers, probabilities, sampled_c
 from sage_rlvr.evaluation.record import Record
 from sage_rlvr.models.folders import EMBEDDED
 from sage_rlvr.models.policy import load_policy, weights_hash
+from sage_rlvr.plugins import loaded
 from sage_rlvr.reading import understood
 from sage_rlvr.runs import read_record, versions
 from sage_rlvr.stats.intervals import wilson
@@ -76,12 +77,25 @@ def resolve(what: str, world: WorldConfig | None = None) -> Target:
             f"{suggest(kind, 'RECIPE', '--run', path)}{elsewhere}"
         )
     with understood(path / "run.json", ConfigError, advice):
-        task = None if world is not None else own_task(config)
+        task = None if world is not None else _task_of_run(path, config)
         if isinstance(task, Countdown):
             world, task = WorldConfig.of(task), None
         world = world or decode(WorldConfig, config.get("world") or {})
         longest = config.get("rollout", {}).get("max_new_tokens")
     return Target(path.name, str(path / "policy"), world, path, task, longest)
+
+
+def _task_of_run(path: Path, config: Mapping[str, Any]) -> Task | None:
+    """`own_task`; a part that is unknown because a plugin of the run is not loaded is refused with the plugin's name."""
+    try:
+        return own_task(config)
+    except ConfigError as error:
+        lacking = sorted(set(config.get("plugins") or ()) - set(loaded()))
+        if not lacking:
+            raise
+        raise ConfigError(
+            f"{error}. {path} was trained with {', '.join(lacking)}: give it again, --plugin {lacking[0]}"
+        ) from error
 
 
 def own_task(config: Mapping[str, Any]) -> Task | None:

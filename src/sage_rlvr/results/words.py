@@ -67,6 +67,8 @@ def sentence(row: Row) -> str:
     if math.isfinite(row.adjusted) and row.family_size > 1:
         ps += f", Holm's {p_text(row.adjusted)} among {row.family_size} {row.family} comparisons"
     hidden = f"; {detectable_text(c.mde, c.mde_limit)}" if c.outcome == "tied" else ""
+    if c.outcome == "tied" and c.p < 0.05 and gap.low <= 0 <= gap.high:
+        hidden = f"; tied because the interval holds 0{hidden}"
     covers = f"; mean over pass@1 {row.covers[0]:.3f} to {row.covers[1]:.3f}, which both cover" if row.covers else ""
     return (
         f"{head}{outcome(row)} for {about} ({span(c)} over {gap.n} {gap.over}{on}{ps}{hidden}{covers}{_left_out(row)})."
