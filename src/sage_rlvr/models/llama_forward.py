@@ -38,7 +38,7 @@ def last_states(weights: LlamaWeights, ids: Tensor, positions: Tensor, attend: A
 
     attend: queries (N, heads, D), already scaled, keys and values (N, kv heads, D) -> (N, heads * D).
     """
-    x = F.embedding(ids, weights.embedding)
+    x = F.embedding(ids, weights.embedding, weights.padding)  # a padding token has no gradient, as in the stock pass
     turns = weights.turns(int(positions.max()) + 1)[positions]
     for qkv, qkv_bias, out, out_bias, gate_up, down in weights.layers:
         heads = _Projected.apply(x, qkv, qkv_bias, turns, weights)
