@@ -21,12 +21,14 @@ from sage_rlvr.errors import DataError, SageError
 
 if TYPE_CHECKING:
     import numpy as np
+    import pyarrow as pa
 
 MIB = 1 << 20
 TEXT = 16 * MIB  # bytes of a text or JSON file; JSON takes up to 25 times as much memory
 LINES = 4096 * MIB  # bytes of a file of lines, of which one at a time is held
 LINE = 16 * MIB
-ARRAYS = 1024 * MIB  # bytes of all arrays of an .npz, unpacked
+ARRAYS = 1024 * MIB  # bytes of all arrays of an .npz, or of all rows of a Parquet file, unpacked
+ROW = 200
 AGAIN = "restore it from a copy, or make it again"
 KINDS: dict[type, str] = {dict: "an object {...}", list: "a list [...]"}
 
@@ -43,9 +45,9 @@ def opened(
             _check(os.fstat(descriptor), limit)
             yield stream
     except IsADirectoryError as problem:
-        raise error(f"{path}: a folder, where a file is read; {advice}") from problem
+        raise error(f"{path}: cannot be read: it is a folder; {advice}") from problem
     except (OSError, _Unreadable) as problem:
-        raise error(f"{path}: {getattr(problem, 'strerror', None) or problem}; {advice}") from problem
+        raise error(f"{path}: cannot be read: {getattr(problem, 'strerror', None) or problem}; {advice}") from problem
 
 
 class _Unreadable(Exception):
@@ -54,7 +56,7 @@ class _Unreadable(Exception):
 
 def _check(about: os.stat_result, limit: int) -> None:
     if stat.S_ISDIR(about.st_mode):
-        raise _Unreadable("a folder, where a file is read")
+        raise _Unreadable("it is a folder")
     if not stat.S_ISREG(about.st_mode):
         raise _Unreadable("no regular file, but a device or a pipe, which may never end")
     if about.st_size > limit:
@@ -112,9 +114,9 @@ def parse_json(
     try:
         tree = json.loads(text, **hooks)
     except RecursionError as problem:
-        raise error(f"{what}: nested too deeply to be read as JSON; {advice}") from problem
+        raise error(f"{what}: cannot be read as JSON: nested too deeply; {advice}") from problem
     except ValueError as problem:
-        raise error(f"{what}: not JSON ({problem}); {advice}") from problem
+        raise error(f"{what}: cannot be read as JSON: {problem}; {advice}") from problem
     if kind is not None and not isinstance(tree, kind):
         raise error(f"{what}: {KINDS.get(kind, kind.__name__)} is expected, not {_short(tree)}; {advice}")
     return tree
@@ -216,3 +218,55 @@ def _array(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> np.ndarray:
         if size != there or min(shape, default=0) < 0:
             raise ValueError(f"{member.filename}: {there:,} bytes for an array of shape {shape} and type {dtype}")
         return np.ndarray(shape, dtype, bytearray(stream.read()), order="F" if fortran else "C")
+
+
+# ---- what a tree holds
+
+
+@contextmanager
+def understood(what: str | Path, error: type[SageError] = DataError, advice: str = AGAIN) -> Iterator[None]:
+    """Round the few lines that take a tree or arrays apart: what is missing there, or of another type, refuses the file `what`."""
+    try:
+        yield
+    except SageError:
+        raise
+    except KeyError as problem:
+        raise error(f"{what}: without {problem}; {advice}") from problem
+    except (TypeError, ValueError, AttributeError, IndexError, OverflowError) as problem:
+        raise error(f"{what}: not as it was written ({problem}); {advice}") from problem
+
+
+# ---- tables
+
+
+def read_parquet(
+    path: str | Path, limit: int = ARRAYS, error: type[SageError] = DataError, advice: str = AGAIN
+) -> Iterator[pa.RecordBatch]:
+    """The rows of a Parquet file in batches; the first is empty and has the schema.
+
+    limit: bytes of all rows unpacked. One text that every row repeats is a few bytes in the file, so a batch has as many rows as
+    half of that allows if each were the largest column of its row group; as Python has them rows take `ROW` bytes at least.
+    """
+    import pyarrow as pa
+    from pyarrow.parquet import ParquetFile
+
+    with opened(path, max(limit, LINES), error, advice) as stream:
+        try:
+            with ParquetFile(stream) as file:
+                yield pa.RecordBatch.from_pylist([], schema=file.schema_arrow)
+                taken = 0
+                for number in range(file.num_row_groups):
+                    group = file.metadata.row_group(number)
+                    columns = [group.column(i) for i in range(group.num_columns)]
+                    largest = max((column.total_uncompressed_size for column in columns), default=0)
+                    values = max((column.num_values for column in columns), default=0)  # lists in a row count one by one
+                    if (declared := max(largest, 8 * values)) > limit:
+                        raise _Unreadable(f"{declared:,} bytes when unpacked; at most {limit:,} are read")
+                    rows = min(1024, max(1, limit // 2 // max(1, largest)))
+                    for batch in file.iter_batches(batch_size=rows, row_groups=[number], use_threads=False):
+                        taken += max(batch.nbytes, ROW * len(batch))
+                        if taken > limit:
+                            raise _Unreadable(f"more than {limit:,} bytes when unpacked")
+                        yield batch
+        except (pa.ArrowException, OSError, OverflowError) as problem:
+            raise _Unreadable(f"no Parquet file ({str(problem).splitlines()[0]})") from problem
