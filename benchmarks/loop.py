@@ -13,7 +13,6 @@ Random rows never begin alike, so nothing here is saved by running shared beginn
 
 from __future__ import annotations
 
-import resource
 import statistics
 import time
 from collections import defaultdict
@@ -303,11 +302,16 @@ def peak_over_models(side: str) -> float:
     torch.set_num_threads(1)
     transformers.logging.set_verbosity_error()
     step = make_step(side)
-    with open("/proc/self/status") as status:
-        held = next(int(line.split()[1]) for line in status if line.startswith("VmRSS")) / 1024
+    held = resident("VmRSS")
     for _ in range(3):
         step()
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024 - held
+    return resident("VmHWM") - held
+
+
+def resident(line: str) -> float:
+    """MiB of a line of this process's status; `getrusage` would begin from the peak of the process that started it."""
+    with open("/proc/self/status") as status:
+        return next(int(found.split()[1]) for found in status if found.startswith(line)) / 1024
 
 
 def print_memory(wanted: float) -> None:
