@@ -253,11 +253,15 @@ def test_what_a_kill_left_behind_is_swept_on_opening(tmp_path: Path) -> None:
     (folder / ".tmp-step-000030-deadbeef").mkdir()
     (folder / ".tmp-step-000030-deadbeef/model.safetensors").write_bytes(b"half")
     (tmp_path / "run/.tmp-metrics.jsonl-deadbeef").write_text("half")
+    (tmp_path / "run/.tmp-folder/in").mkdir(parents=True)
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own/file").write_text("mine")
+    (tmp_path / "run/.tmp-link").symlink_to(tmp_path / "own")
     (folder / "step-000020").rename(folder / ".old-step-000020")  # killed between the two renames of a replacement
     shutil.copytree(folder / "step-000010", folder / ".old-step-000010")  # killed before the last deletion
     with opened(tmp_path) as run:
         assert names(run) == ["step-000010", "step-000020"]
-        assert not list(run.path.glob(".tmp-*"))
+        assert not list(run.path.glob(".tmp-*")) and (tmp_path / "own/file").exists()
 
 
 @pytest.mark.slow
@@ -420,7 +424,15 @@ def test_a_fork_continues_under_new_settings_and_records_it(tmp_path: Path) -> N
     with RunDir.open(tmp_path / "run", CONFIG | {"seed": 5}, fork=True) as run:
         assert run.latest() is not None
         assert run.facts["changes"][0]["changed"] == {"seed": [0, 5]} and run.facts["changes"][0]["fork"] is True
+        for step in range(12):
+            run.log({"step": step})
     opened(tmp_path, seed=5).close()
+    record = (tmp_path / "run/run.json").read_text()
+    for steps in (4, 10, 11):  # what is there cannot go, by checkpoint or by row
+        with pytest.raises(ConfigError, match=f"steps: 100 -> {steps}: 12 steps are there already.*another directory"):
+            RunDir.open(tmp_path / "run", CONFIG | {"seed": 5, "steps": steps}, fork=True)
+        assert (tmp_path / "run/run.json").read_text() == record
+    RunDir.open(tmp_path / "run", CONFIG | {"seed": 5, "steps": 12}, fork=True).close()
 
 
 def test_a_lost_or_foreign_record_is_not_written_over(tmp_path: Path) -> None:

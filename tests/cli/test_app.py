@@ -73,6 +73,13 @@ def test_plugins_join_before_the_command_and_parts_are_listed(
     assert "cannot be read" in refused(capsys, "--plugin=nowhere.py", "parts")
 
 
+@pytest.mark.parametrize(
+    "words", [["train", "grpo", "--run", ""], ["train", "grpo", "--run="], ["sft", "sft", "--run-dir", ""], ["demo", "--out="]]
+)
+def test_an_empty_path_is_not_the_current_folder(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert "'': a path is missing" in refused(capsys, *words)
+
+
 @pytest.mark.parametrize("words", [["--help"], ["eval", "--help"], ["plan", "--problems", "100"]])
 def test_a_pipe_without_a_reader_ends_quietly(words: list[str]) -> None:
     """What `| head` does: the reader goes before everything is written."""
@@ -84,6 +91,17 @@ def test_a_pipe_without_a_reader_ends_quietly(words: list[str]) -> None:
     said = process.stderr.read()
     process.stderr.close()
     assert (process.wait(), said) == (1, "")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device that takes nothing")
+@pytest.mark.parametrize("words", [["--help"], ["eval", "--help"], ["recipes"], ["plan", "--problems", "100"]])
+def test_a_full_stdout_is_one_sentence(words: list[str]) -> None:
+    package = Path(sage_rlvr.__file__).parents[1]
+    code = f"import sys; sys.path.insert(0, {str(package)!r}); from sage_rlvr.cli.app import main; main({words!r})"
+    with open("/dev/full", "w", encoding="utf-8") as full:
+        done = subprocess.run([sys.executable, "-c", code], stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    said = " ".join(done.stderr.split())
+    assert done.returncode == 2 and said.startswith("stdout: cannot be written: No space left") and said.count(". ") == 1, done
 
 
 def test_the_help_of_eval_names_every_guide_and_generator(capsys: pytest.CaptureFixture[str]) -> None:
@@ -98,3 +116,10 @@ def test_the_help_of_eval_names_every_guide_and_generator(capsys: pytest.Capture
     guides = registry_of("guide")
     bare = {name for name in guides if all(d is not Parameter.empty for _, d in parameters(guides[name]).values())}
     assert bare | set(registry_of("generator")) <= words
+
+
+def test_every_part_is_listed_with_its_whole_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["parts"])
+    said = capsys.readouterr().out
+    assert "r - mean (Dr. GRPO, arXiv 2503.20783): no division" in said and "token_weight\n  (none is built in)" in said

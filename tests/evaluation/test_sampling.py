@@ -40,8 +40,8 @@ from sage_rlvr.models.generation import PRESETS, CpuGenerator, Decoding, Generat
 from sage_rlvr.models.policy import NO_ANSWER, Tokens, load_policy
 from sage_rlvr.models.scoring import score
 from sage_rlvr.tasks import task_named
-from sage_rlvr.tasks.math import answered
 from sage_rlvr.tasks.prompts import BOXED, SAGE
+from sage_rlvr.verifiers.rewards import answered
 
 WORLD = WorldConfig(counts={2: 1.0}, max_number=12, max_target=144)
 LAW = Decoding(max_new_tokens=8)
@@ -476,7 +476,7 @@ def test_a_sigterm_ends_an_evaluation_as_ctrl_c_does(
     words = ("--world", recipe, "--samples", 32, "--problems", 2, "--store", "a", "--quiet")
     try:
         signal.signal(signal.SIGTERM, lambda *_: None)  # not the default, which would end pytest
-        assert call("eval", warm_policy, *words) == 1
+        assert call("eval", warm_policy, *words) == 143
     finally:
         signal.signal(signal.SIGTERM, former)
     assert "interrupted; what was finished is saved" in capsys.readouterr().err

@@ -5,14 +5,17 @@ YAML first; `--a.b value` edits the recipe before it is decoded. A command is on
 
 from __future__ import annotations
 
+import errno
 import inspect
 import os
 import select
+import signal
 import sys
 import traceback
 import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import fields
+from pathlib import Path
 
 import tyro
 
@@ -27,11 +30,12 @@ from sage_rlvr.cli.plan import Plan
 from sage_rlvr.cli.recipes import CopyRecipe, ImportConfig, Parts, Recipes, Show
 from sage_rlvr.cli.samples import Samples
 from sage_rlvr.cli.session import Command, Session
-from sage_rlvr.cli.study import Guides, Theory
+from sage_rlvr.cli.study import Guides, Methods, Theory
 from sage_rlvr.cli.sweep import Demo, Sweep
 from sage_rlvr.cli.train import Sft, Train
 from sage_rlvr.errors import ConfigError, SageError, nearest, suggest
 from sage_rlvr.parent import end_with_parent
+from sage_rlvr.runs.files import disk_problem
 from sage_rlvr.text import visible
 
 COMMANDS: dict[str, type[Command]] = {
@@ -48,6 +52,7 @@ COMMANDS: dict[str, type[Command]] = {
     "recipes": Recipes,
     "recipes copy": CopyRecipe,
     "parts": Parts,
+    "methods": Methods,
     "import-config": ImportConfig,
     "audit": Audit,
     "verify": Verify,
@@ -57,12 +62,13 @@ COMMANDS: dict[str, type[Command]] = {
 }
 FORMER = {"theory": "study anchor", "guides": "study guides"}  # words of version 0.1; they go with version 0.3
 STYLE = (tyro.conf.FlagCreatePairsOff, tyro.conf.PositionalMetavarFromFieldName, tyro.conf.DisallowNone)
+_OF_A_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENAMETOOLONG)
 FAULT = 70  # EX_SOFTWARE of sysexits.h; 1 means "interrupted and saved", so a crash needs a code of its own
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Entry point. Exit codes: 0 done, 1 interrupted by Ctrl-C or SIGTERM and saved, or the reader of a pipe went (`head`),
-    2 refused (the message says what to do), 70 a fault of this program (with Python's traceback)."""
+    """Entry point. Exit codes: 0 done, 130 interrupted by Ctrl-C and saved, 143 by SIGTERM, 1 the reader of a pipe went (`head`), 2
+    refused (the message says what to do), 70 a fault of this program (with Python's traceback)."""
     _quiet_libraries()
     end_with_parent()
     session = Session()
@@ -73,6 +79,10 @@ def main(argv: Sequence[str] | None = None) -> None:
             sys.stdout.flush()  # here, where a pipe without a reader is answered
     except BrokenPipeError:
         session.out.on_broken_pipe()  # what rich does when it notices first: exit code 1, nothing said
+    except OSError as error:
+        if not _is_stdouts(error):
+            raise
+        code = _unwritten(error, session)
     sys.exit(code)
 
 
@@ -84,15 +94,37 @@ def _answered(words: list[str], session: Session) -> int:
         session.err.print(": ", end="")
         session.note(error)
         return 2
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as stop:
         session.note("interrupted; what was finished is saved, the same command continues")
-        return 1
+        return 128 + getattr(stop, "number", signal.SIGINT)
     except Exception as error:
-        if isinstance(error, BrokenPipeError) and _reader_is_gone():
+        if (isinstance(error, BrokenPipeError) and _reader_is_gone()) or _is_stdouts(error):
             raise
+        if isinstance(error, OSError) and error.errno in _OF_A_DISK and isinstance(error.filename, str):
+            session.note(disk_problem(error, "file", Path(error.filename)))
+            return 2
         session.note(traceback.format_exc().rstrip())
         session.note(f"a fault of sage-rlvr, exit code {FAULT}: please report it with the lines above")
         return FAULT
+
+
+def _is_stdouts(error: Exception) -> bool:
+    """Whether the error is that stdout takes no more (a full disk); errors of other files name theirs."""
+    full = isinstance(error, OSError) and error.errno in (*_OF_A_DISK, errno.EFBIG)
+    if not full or error.filename is not None:
+        return False
+    try:
+        os.write(sys.stdout.fileno(), b"\n")
+    except OSError:
+        return True
+    return False
+
+
+def _unwritten(error: OSError, session: Session) -> int:
+    """The exit code where stdout takes no more, with a sentence."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left would be tried again at the end
+    session.note(f"stdout: cannot be written: {error.strerror}; the output is cut off there. Send it elsewhere, or free some space")
+    return 2
 
 
 def _reader_is_gone() -> bool:
@@ -135,7 +167,17 @@ def parse(words: Sequence[str]) -> tuple[Command, list[str]]:
         first = f"{first} {rest.pop(0)}"
     if first not in COMMANDS:
         raise ConfigError(f"unknown command {first!r}; {_instead(words)}")
+    _refuse_empty_paths(COMMANDS[first], rest)
     return tyro.cli(COMMANDS[first], prog=f"sage-rlvr {first}", args=rest, config=STYLE, return_unknown_args=True)
+
+
+def _refuse_empty_paths(command: type[Command], words: Sequence[str]) -> None:
+    """An empty word would be the current folder to a path: a shell gives one where a variable is not set."""
+    paths = {"--" + field.name.replace("_", "-") for field in fields(command) if "Path" in str(field.type)} | {"--run-dir"}
+    for word, following in zip(words, [*words[1:], "-"], strict=False):
+        name, equals, value = word.partition("=")
+        if name in paths and not (value if equals else following):
+            raise ConfigError(f"{name} '': a path is missing; name a folder or a file")
 
 
 def _instead(words: Sequence[str]) -> str:

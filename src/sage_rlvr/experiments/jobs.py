@@ -30,6 +30,7 @@ from sage_rlvr.parent import PARENT
 from sage_rlvr.reading import MIB, opened
 from sage_rlvr.runs import binding, differences, read_record
 from sage_rlvr.runs.files import count_lines
+from sage_rlvr.runs.signals import Interrupted
 
 POLL_SECONDS = 0.5
 STOP_SECONDS = 20.0
@@ -193,7 +194,7 @@ def ended_like_ctrl_c() -> Iterator[None]:
     said what is saved. A signal that is ignored (nohup) stays so."""
 
     def interrupt(number: int, frame: object) -> None:
-        raise KeyboardInterrupt
+        raise Interrupted(number)
 
     numbers = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
     numbers = [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]

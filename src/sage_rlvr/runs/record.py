@@ -16,8 +16,8 @@ from typing import Any
 
 from sage_rlvr.errors import CheckpointError, ConfigError, DataError, SageError
 from sage_rlvr.reading import read_json
-from sage_rlvr.runs.checkpoints import FORMAT
-from sage_rlvr.runs.files import to_json, write_json_atomic
+from sage_rlvr.runs.checkpoints import FORMAT, steps_in
+from sage_rlvr.runs.files import read_metrics, to_json, write_json_atomic
 
 RECORD = "run.json"
 STRETCHED = frozenset({"linear", "cosine", "cosine_cycles"})  # schedules that read how many steps a run has
@@ -106,6 +106,12 @@ def agree(path: Path, new: dict[str, Any], fork: bool) -> dict[str, Any]:
     found, code = _binding_differences(old, new), _code_differences(old, new)
     more = set(found) == {"steps"} and found["steps"][1] > found["steps"][0]
     longer = more and not _stretched(old["config"])
+    wanted = found.get("steps", (0, None))[1]
+    if (fork or set(found) == {"steps"}) and isinstance(wanted, int) and wanted < (there := _steps_there(path)):
+        raise ConfigError(
+            f"{path}: steps: {found['steps'][0]} -> {wanted}: {there} steps are there already, and a run cannot lose "
+            "steps, with --fork neither; name another directory (--run) for a shorter one"
+        )
     if found and not (longer or fork):
         raise ConfigError(_explain(path, found, _stretched(old["config"]) if more else []))
     if code:
@@ -160,6 +166,13 @@ def _faults(facts: Mapping[str, Any], needs: Iterable[str]) -> Iterator[str]:
 
 def _is_warning(one: Any) -> bool:
     return isinstance(one, dict) and all(isinstance(one.get(name), kind) for name, kind in _WARNING.items())
+
+
+def _steps_there(path: Path) -> int:
+    """Steps that a run directory has, by its checkpoints and the rows of its metrics."""
+    saved = [number for number in steps_in(path / "checkpoints").values()]
+    logged = [int(row["step"]) + 1 for row in read_metrics(path, 0)]
+    return max([0, *saved, *logged])
 
 
 def binding(config: Mapping[str, Any]) -> dict[str, Any]:
