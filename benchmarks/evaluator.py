@@ -12,25 +12,21 @@ Last, pass@k at every k from 1 to 1,024 from a 10,000 x 1,024 matrix of verdicts
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 import transformers
-from loop import END, NEW_TOKENS, VOCABULARY, cpu_seconds, make_model, make_prompts
+import tyro
+from loop import END, NEW_TOKENS, VOCABULARY, cpu_seconds, duel, make_model, make_prompts
 from transformers import GenerationConfig
 
 from sage_rlvr.evaluation.sampled_run import SampleRun
-from sage_rlvr.evaluation.sampled_tasks import Chosen, Prompt
-from sage_rlvr.evaluation.sampling import Evaluation
-from sage_rlvr.evaluation.settings import SampleSettings
+from sage_rlvr.evaluation.sampling import Chosen, Evaluation, Prompt
 from sage_rlvr.evaluation.store import SampleStore
 from sage_rlvr.models.generation import CpuGenerator, Decoding
 from sage_rlvr.models.policy import Tokens
@@ -101,31 +97,21 @@ def ours(model: Any, prompts: list[list[int]], decoding: Decoding, tokenizer: Ch
     """A whole evaluation into a new store."""
     named = {f"p{i}": Prompt(str(i), tuple(prompt)) for i, prompt in enumerate(prompts)}
     task = Chosen(First(), dict.fromkeys(named), "h")
-    settings = SampleSettings(
-        samples=K, preset=decoding.preset, max_new_tokens=decoding.max_new_tokens, generator="sampler", dtype="float32"
+    run = SampleRun(
+        samples=K,
+        preset=decoding.preset,
+        max_new_tokens=decoding.max_new_tokens,
+        generator="sampler",
+        dtype="float32",
+        policy="bench",
+        model="embedded",
+        store=Path("new"),
     )
-    run = SampleRun(settings=settings, policy="bench", model="embedded", store=Path("new"))
     identity = run.identity(task, "t")
     generator = CpuGenerator(model, Tokens(tokenizer, END, 0), decoding)  # type: ignore[arg-type]
     with tempfile.TemporaryDirectory() as folder, SampleStore.open(Path(folder) / "s", identity) as store:
         Evaluation(task, named, generator).run(store, K)
         return int(store.counts(K, check=False).right.sum())
-
-
-@dataclass(frozen=True)
-class Found:
-    """Samples per CPU second on both sides, and the ratios of the repeats, ascending."""
-
-    ours: float
-    theirs: float
-    ratios: list[float]
-
-
-def duel(sides: tuple[Callable[[], Any], Callable[[], Any]], samples: int, repeats: int) -> Found:
-    """Take turns; the first turn of each warms up and is not counted."""
-    pairs = [tuple(cpu_seconds(side) for side in sides) for _ in range(repeats + 1)][1:]
-    medians = [statistics.median(column) for column in zip(*pairs, strict=True)]
-    return Found(samples / medians[0], samples / medians[1], sorted(b / a for a, b in pairs))
 
 
 def passk_seconds(repeats: int) -> float:
@@ -136,37 +122,32 @@ def passk_seconds(repeats: int) -> float:
     )
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--repeats", type=int, default=7)
-    parser.add_argument("--problems", type=int, default=4)
-    parser.add_argument("--presets", nargs="+", default=["untruncated", "released_code"])
-    options = parser.parse_args()
+def main(
+    repeats: int = 7, problems: int = 4, presets: tuple[str, ...] = ("untruncated", "released_code")
+) -> None:
     torch.set_num_threads(1)
     transformers.logging.set_verbosity_error()
     print(f"torch {torch.__version__}, transformers {transformers.__version__}, 1 thread, {time.strftime('%Y-%m-%d')}")
-    print(f"{options.problems} problems, k = {K}, {NEW_TOKENS} tokens each; samples per CPU second, ratio (min .. max)")
+    print(f"{problems} problems, k = {K}, {NEW_TOKENS} tokens each; samples per CPU second, ratio (min .. max)")
     model, tokenizer = make_model(), Characters()
-    for preset in options.presets:
+    for preset in presets:
         decoding = Decoding.of(preset, max_new_tokens=NEW_TOKENS)
         for length, wanted in ((30, 2.0), (300, 5.0)):
-            prompts = make_prompts(options.problems, length)
+            prompts = make_prompts(problems, length)
             arguments = (model, prompts, decoding, tokenizer)
-            found = duel(
-                (lambda a=arguments: ours(*a), lambda a=arguments: theirs(*a)), options.problems * K, options.repeats
-            )  # type: ignore[misc]
-            middle = statistics.median(found.ratios)
-            print(
-                f"{preset:<14} prompt of {length:>3} characters: ours {found.ours:7.1f}  generate {found.theirs:7.1f}   "
-                f"{middle:5.2f}  ({found.ratios[0]:.2f} .. {found.ratios[-1]:.2f})   wanted {wanted:g}: "
-                f"{'reached' if middle >= wanted else 'MISSED'}",
-                flush=True,
+            duel(
+                f"{preset}, prompt of {length} characters",
+                lambda a=arguments: ours(*a),
+                lambda a=arguments: theirs(*a),
+                problems * K,
+                repeats,
+                wanted,
             )
-    seconds = passk_seconds(options.repeats)
+    seconds = passk_seconds(repeats)
     print(
         f"pass@1 .. pass@1024 of 10,000 x 1,024 verdicts: {seconds:.2f} s   wanted 1: {'reached' if seconds < 1 else 'MISSED'}"
     )
 
 
 if __name__ == "__main__":
-    main()
+    tyro.cli(main, description=__doc__)

@@ -9,16 +9,18 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from sage_rlvr.stats.comparison import holm, paired, paired_seed_counts, paired_seeds
+from sage_rlvr.stats.comparison import Comparison, holm, paired, paired_seed_counts, paired_seeds
 from sage_rlvr.stats.curves import paired_curve, probability_of_improvement, seed_ks, seeds_curve
 from sage_rlvr.stats.frontier import compare_count_frontiers, frontier, gap_to_frontier
 from sage_rlvr.stats.intervals import (
@@ -87,85 +89,60 @@ DISCOVERIES = (  # equal policies on narrow and broad worlds: problems, samples 
 EFFECTS = ((0.0, 0.7), (0.8, 0.5))  # of the second policy on the logits: mean and scatter over problems
 
 Table = dict[tuple[str, int, int], float]  # (world, problems, k) -> share
+Held = tuple[float, float, float]  # shares of intervals that hold the truth, lie wholly above it, wholly below it
 
 
 def coverage_single(worlds: Sequence[World] = WORLDS, draws: int = 2000, sizes: Sequence[int] = PROBLEMS) -> Table:
     """How often the interval of pass@k (`share_interval` of the unbiased estimates) holds the world's pass@k."""
-    out: Table = {}
-    rng = np.random.default_rng(SEED)
-    values = {k: np.asarray(pass_at_k(SAMPLES, np.arange(SAMPLES + 1), k)) for k in KS}
-    for world in worlds:
+    out, rng = {}, np.random.default_rng(SEED)
+    for world, n in product(worlds, sizes):
         p = world.draw()
-        for n in sizes:
-            counts = rng.binomial(SAMPLES, rng.choice(p, (draws, n)))
-            for k in KS:
-                low, high = single_limits(values[k][counts])
-                out[world.name, n, k] = _held(low, high, float(np.mean(exact_pass_at_k(p, k))))
+        counts = rng.binomial(SAMPLES, rng.choice(p, (draws, n)))
+        for k in KS:
+            out[world.name, n, k] = _held(*single_limits(_unbiased(k)[counts]), _mean(p, k))[0]
     return out
 
 
 def coverage_difference(worlds: Sequence[World] = WORLDS, draws: int = 2000, sizes: Sequence[int] = PROBLEMS) -> Table:
     """The same for the difference of two policies on the same problems (as `paired`), the worse of two effects."""
-    out: Table = {}
-    rng = np.random.default_rng(SEED)
-    values = {k: np.asarray(pass_at_k(SAMPLES, np.arange(SAMPLES + 1), k)) for k in KS}
-    for world in worlds:
-        for a, b in policies(world):
-            for n in sizes:
-                rows = rng.integers(TYPES, size=(draws, n))
-                left, right = rng.binomial(SAMPLES, a[rows]), rng.binomial(SAMPLES, b[rows])
-                for k in KS:
-                    low, high = difference_limits(values[k][left], values[k][right])
-                    truth = float(np.mean(exact_pass_at_k(a, k) - np.asarray(exact_pass_at_k(b, k))))
-                    key = world.name, n, k
-                    out[key] = min(out.get(key, 1.0), _held(low, high, truth))
+    out, rng = {}, np.random.default_rng(SEED)
+    for (name, a, b), n in product(_pairs(worlds), sizes):
+        _, left, right = _data_set(a, b, rng, (draws, n))
+        for k in KS:
+            limits = difference_limits(_unbiased(k)[left], _unbiased(k)[right])
+            out[name, n, k] = min(out.get((name, n, k), 1.0), _held(*limits, _gap(a, b, k))[0])
     return out
 
 
 def coverage_band(worlds: Sequence[World] = (*WORLDS, RARE), draws: int = 300) -> dict[tuple[str, int], float]:
     """How often the band of `paired_curve` holds the true difference at k = 1, 2, 4, ... 256 all at once."""
     ks = tuple(2**i for i in range(9))
-    out: dict[tuple[str, int], float] = {}
-    rng = np.random.default_rng(SEED)
-    values = np.stack([np.asarray(pass_at_k(SAMPLES, np.arange(SAMPLES + 1), k)) for k in ks], axis=1)
-    for world in worlds:
-        for a, b in policies(world):
-            truth = np.array([np.mean(exact_pass_at_k(a, k) - np.asarray(exact_pass_at_k(b, k))) for k in ks])
-            for n in PROBLEMS:
-                held = 0
-                for _ in range(draws):
-                    rows = rng.integers(TYPES, size=n)
-                    left, right = rng.binomial(SAMPLES, a[rows]), rng.binomial(SAMPLES, b[rows])
-                    band = paired_curve(values[left], values[right], ks, resamples=400)
-                    held += bool(np.all((band.low <= truth + 1e-12) & (truth - 1e-12 <= band.high)))
-                out[world.name, n] = min(out.get((world.name, n), 1.0), held / draws)
+    out, rng, values = {}, np.random.default_rng(SEED), _unbiased(*ks)
+    for (name, a, b), n in product(_pairs(worlds), PROBLEMS):
+        truth = np.array([_gap(a, b, k) for k in ks])
+        scores = (_data_set(a, b, rng, n)[1:] for _ in range(draws))
+        held = [_band_holds(values[left], values[right], ks, truth) for left, right in scores]
+        out[name, n] = min(out.get((name, n), 1.0), float(np.mean(held)))
     return out
 
 
 def coverage_lone(
     draws: int = 2000, sizes: Sequence[int] = LONE_PROBLEMS, shares: Sequence[float] = LONE_SHARES
-) -> dict[tuple[float, int, str, int], tuple[float, float, float]]:
+) -> dict[tuple[float, int, str, int], Held]:
     """How the interval of `paired` holds the difference of two policies of which one alone solves a share of the problems
-    (`lone`): (share, problems, "exact" or "256 samples", k) -> (share that holds the truth, wholly above it, wholly below it),
-    each the worst of LONE_WORLDS; draws in which no problem differs at all, called identical, are left out."""
-    out: dict[tuple[float, int, str, int], tuple[float, float, float]] = {}
+    (`lone`): (share, problems, "exact" or "256 samples", k) -> `Held`, each the worst of LONE_WORLDS; draws in which no problem
+    differs at all, called identical, are left out."""
+    out: dict[tuple[float, int, str, int], Held] = {}
     rng = np.random.default_rng(SEED)
-    values = {k: np.asarray(pass_at_k(SAMPLES, np.arange(SAMPLES + 1), k)) for k in LONE_KS}
     for share, world, n in product(shares, LONE_WORLDS, sizes):
         a, b = lone(world, share)
-        rows = rng.integers(TYPES, size=(draws, n))
-        left, right = rng.binomial(SAMPLES, a[rows]), rng.binomial(SAMPLES, b[rows])
-        for k in LONE_KS:
-            exact = np.asarray(exact_pass_at_k(a, k)), np.asarray(exact_pass_at_k(b, k))
-            truth = float(np.mean(exact[0] - exact[1]))
-            scores = {"exact": (exact[0][rows], exact[1][rows]), _COUNTED: (values[k][left], values[k][right])}
-            for kind, (x, y) in scores.items():
-                differ = np.any(x != y, axis=1)
-                low, high = difference_limits(x[differ], y[differ])
-                above, below = float(np.mean(low > truth + 1e-12)), float(np.mean(high < truth - 1e-12))
-                key = share, n, kind, k
-                held, far, short = out.get(key, (1.0, 0.0, 0.0))
-                out[key] = min(held, 1 - above - below), max(far, above), max(short, below)
+        rows, left, right = _data_set(a, b, rng, (draws, n))
+        for kind, k in product(("exact", _COUNTED), LONE_KS):
+            x, y = _scores(kind, (a, b), rows, (left, right), k)
+            differ = np.any(x != y, axis=1)
+            found = _held(*difference_limits(x[differ], y[differ]), _gap(a, b, k))
+            key = share, n, kind, k
+            out[key] = _worst([found, out.get(key, found)])
     return out
 
 
@@ -173,30 +150,24 @@ def coverage_lone_band(
     draws: int = 1000, sizes: Sequence[int] = LONE_PROBLEMS, shares: Sequence[float] = LONE_SHARES
 ) -> dict[tuple[str, int], str]:
     """The same for the band of `paired_curve`, at k = 1, 4, 16, 64, 256 all at once: (share, problems) -> "exact, 256 samples"."""
-    ks, out = seed_ks(SAMPLES), {}
-    rng = np.random.default_rng(SEED)
-    values = np.stack([np.asarray(pass_at_k(SAMPLES, np.arange(SAMPLES + 1), k)) for k in ks], axis=1)
+    ks, out, rng = seed_ks(SAMPLES), {}, np.random.default_rng(SEED)
     for share, n in product(shares, sizes):
         least = {"exact": 1.0, _COUNTED: 1.0}
         for world in LONE_WORLDS:
             a, b = lone(world, share)
-            exact = [np.stack([np.asarray(exact_pass_at_k(p, k)) for k in ks], axis=1) for p in (a, b)]
-            truth, held = (exact[0] - exact[1]).mean(axis=0), {kind: [] for kind in least}
-            for _ in range(draws):
-                rows = rng.integers(TYPES, size=n)
-                scores = {
-                    "exact": [x[rows] for x in exact],
-                    _COUNTED: [values[rng.binomial(SAMPLES, p[rows])] for p in (a, b)],
-                }
-                for kind, (x, y) in scores.items():
-                    if np.any(x != y):
-                        band = paired_curve(x, y, ks, resamples=400)
-                        held[kind].append(np.all((band.low <= truth + 1e-12) & (truth - 1e-12 <= band.high)))
+            truth, held = np.array([_gap(a, b, k) for k in ks]), {kind: [] for kind in least}
+            for _, kind in product(range(draws), least):
+                if kind == "exact":
+                    rows, *counts = _data_set(a, b, rng, n)
+                x, y = _scores(kind, (a, b), rows, counts, *ks)
+                if np.any(x != y):
+                    held[kind].append(_band_holds(x, y, ks, truth))
             least = {kind: min(x, float(np.mean(held[kind]))) for kind, x in least.items()}
         out[f"{100 * share:g} %", n] = ", ".join(f"{x:.3f}" for x in least.values())
     return out
 
 
+@cache
 def lone(world: World, share: float) -> tuple[Floats, Floats]:
     """Two policies of the world, a and b, that agree but on `share` of the problems, which b alone solves (p from Beta(1, 2))."""
     rng, p = np.random.default_rng(SEED + 2), world.draw()
@@ -209,20 +180,18 @@ def coverage_seeds(times: int = 400, problems: int = 60) -> dict[tuple[int, str]
     (training seeds, world) -> share. Runs scatter as in `relabelled`, the problems held fixed; the truth is the mean over
     4000 runs of each method."""
     ks, out = seed_ks(SAMPLES), {}
-    table = np.stack([np.asarray(pass_at_k(SAMPLES, np.arange(SAMPLES + 1), k)) for k in ks], axis=1)
     for world in WORLDS:
         rng = np.random.default_rng(SEED)
         home = rng.choice(world.draw(), problems)
         away = _shifted(home, rng.normal(0.4, 0.5, problems))
         many = [_runs(p, 4000, rng) for p in (home, away)]
-        gap = np.array([np.subtract(*(np.mean(exact_pass_at_k(p, k)) for p in many)) for k in ks])
+        truth = np.array([_mean(many[0], k) - _mean(many[1], k) for k in ks])
         for seeds in (3, 6):
-            held = 0
+            held = []
             for _ in range(times):
-                a, b = (table[rng.binomial(SAMPLES, _runs(p, seeds, rng))] for p in (home, away))
-                band = seeds_curve(a, b, ks)
-                held += bool(np.all((band.low <= gap + 1e-12) & (gap - 1e-12 <= band.high)))
-            out[seeds, world.name] = held / times
+                a, b = (_unbiased(*ks)[rng.binomial(SAMPLES, _runs(p, seeds, rng))] for p in (home, away))
+                held.append(_band_holds(a, b, ks, truth, seeds_curve))
+            out[seeds, world.name] = float(np.mean(held))
     return out
 
 
@@ -234,8 +203,7 @@ def coverage_frontier(
     mean; two policies that differ by 0.7 at random on the logits of each problem."""
     out, k, heat = {}, 64, {0.4: (1.5, 1.6), 0.7: (1.2, 0.8), 1.0: (1.0, 0.0)}
     for world in worlds:
-        a, b = policies(world)[0]
-        at = [{t: _heated(p, *bend) for t, bend in heat.items()} for p in (a, b)]
+        at = [{t: _heated(p, *bend) for t, bend in heat.items()} for p in policies(world)[0]]
         truth = gap_to_frontier(*(frontier(ps, k) for ps in at)).value
         rng = np.random.default_rng(SEED)
         for n in sizes:
@@ -252,15 +220,16 @@ def coverage_frontier(
 
 def coverage_bca(worlds: Sequence[World] = WORLDS, draws: int = 400) -> dict[tuple[str, int], tuple[float, float]]:
     """(pass@k, difference): the least coverage over KS of BCa alone, at all sizes: why it is not used alone."""
-    out: dict[tuple[str, int], tuple[float, float]] = {}
-    rng = np.random.default_rng(SEED)
-    for world in worlds:
+    out, rng = {}, np.random.default_rng(SEED)
+    for world, n in product(worlds, (*PROBLEMS, MANY[0])):
         a, b = policies(world)[0]
-        for n in (*PROBLEMS, MANY[0]):
-            rows = rng.integers(TYPES, size=(draws, n))
-            left, right = rng.binomial(SAMPLES, a[rows]), rng.binomial(SAMPLES, b[rows])
-            cells = [_bca_held(left, right, a, b, k) for k in KS]
-            out[world.name, n] = min(x for x, _ in cells), min(y for _, y in cells)
+        _, left, right = _data_set(a, b, rng, (draws, n))
+        cells = []
+        for k in KS:
+            x, y = _unbiased(k)[left], _unbiased(k)[right]
+            sides = ((x, _mean(a, k)), (x - y, _mean(a, k) - _mean(b, k)))
+            cells.append([np.mean([mean_interval(row, resamples=400).contains(t) for row in v]) for v, t in sides])
+        out[world.name, n] = tuple(np.min(cells, axis=0).tolist())
     return out
 
 
@@ -268,78 +237,63 @@ def relabelled(seeds: int, times: int = 400, problems: int = 60, samples: int = 
     """Two halves of one arm, relabelled A and B: how often each rule calls A better. 2 x `seeds` training runs of one
     method on `problems` AIME-like problems, `samples` of each; runs scatter as a whole and problem by problem."""
     rng, types = np.random.default_rng(SEED + seeds), WORLDS[0].draw()
-    table = np.asarray(pass_at_k(samples, np.arange(samples + 1), k))
     called = dict.fromkeys(RULES, 0)
     for _ in range(times):
-        home = rng.choice(types, problems)
-        runs = _runs(home, 2 * seeds, rng)
-        scores = table[rng.binomial(samples, runs)]
+        runs = _runs(rng.choice(types, problems), 2 * seeds, rng)
+        scores = np.asarray(pass_at_k(samples, rng.binomial(samples, runs), k))
         for name, rule in RULES.items():
             called[name] += rule(scores[:seeds], scores[seeds:])
     return {name: hits / times for name, hits in called.items()}
 
 
-def coverage_seed_counts(
-    seeds: int, once: bool, times: int = 400, problems: int = 60
-) -> dict[str, tuple[float, float, float]]:
-    """How the intervals of a difference of methods from counts hold the truth: rule -> (share that holds it, wholly above it,
-    wholly below it), each the worst of the AIME-like and AMC-like worlds at k = 1 and 256, SAMPLES a problem.
+RULES: Mapping[str, Callable[[Floats, Floats], bool]] = {
+    "methods: paired_seeds": lambda a, b: paired_seeds(a, b).outcome == "better",
+    "methods: P(A > B) above 1/2": lambda a, b: (
+        probability_of_improvement(a, b, over="training seeds").outcome == "better"
+    ),
+}
+
+
+def coverage_seed_counts(seeds: int, once: bool, times: int = 400, problems: int = 60) -> dict[str, Held]:
+    """How the intervals of a difference of methods from counts hold the truth: rule -> `Held`, each the worst of the AIME-like
+    and AMC-like worlds at k = 1 and 256, SAMPLES a problem.
 
     Student's interval of the estimates beside `paired_seed_counts`. once: the other side is one policy, evaluated once, else
     as many runs of another method. Runs scatter as in `relabelled`, the problems are fixed; the truth is the mean over 4000
     runs of a method.
     """
-    found: dict[str, list[tuple[float, float, float]]] = {name: [] for name in COUNT_RULES}
-    for world, k in ((world, k) for world in WORLDS[:2] for k in (KS[0], KS[-1])):
+    found: dict[str, list[Held]] = {name: [] for name in COUNT_RULES}
+    for world, k in product(WORLDS[:2], (KS[0], KS[-1])):
         rng = np.random.default_rng(SEED + seeds)
         home = rng.choice(world.draw(), problems)
         away = home if once else _shifted(home, rng.normal(0.4, 0.5, problems))
-        mean = float(np.mean(exact_pass_at_k(_runs(home, 4000, rng), k)))
-        truth = mean - float(np.mean(exact_pass_at_k(home if once else _runs(away, 4000, rng), k)))
+        truth = _mean(_runs(home, 4000, rng), k) - _mean(home if once else _runs(away, 4000, rng), k)
         seen: dict[str, list[tuple[float, float]]] = {name: [] for name in COUNT_RULES}
         for _ in range(times):
             a = rng.binomial(SAMPLES, _runs(home, seeds, rng))
             b = rng.binomial(SAMPLES, home[None] if once else _runs(away, seeds, rng))
             for name, rule in COUNT_RULES.items():
-                seen[name].append(rule(a, b, k))
+                interval = rule(a, b, k).difference
+                seen[name].append((interval.low, interval.high))
         for name, ends in seen.items():
-            low, high = np.array(ends).T
-            above, below = float(np.mean(low > truth + 1e-12)), float(np.mean(high < truth - 1e-12))
-            found[name].append((1 - above - below, above, below))
-    return {
-        name: (min(c for c, _, _ in x), max(a for _, a, _ in x), max(b for _, _, b in x)) for name, x in found.items()
-    }
+            found[name].append(_held(*np.array(ends).T, truth))
+    return {name: _worst(cells) for name, cells in found.items()}
 
 
-def _student(a: Ints, b: Ints, k: int) -> tuple[float, float]:
-    left, right = np.broadcast_arrays(*(np.asarray(pass_at_k(SAMPLES, x, k)) for x in (a, b)))
-    found = paired_seeds(left, right).difference
-    return found.low, found.high
-
-
-def _counted(a: Ints, b: Ints, k: int) -> tuple[float, float]:
-    found = paired_seed_counts(SAMPLES, a, b, k).difference
-    return found.low, found.high
-
-
-COUNT_RULES: Mapping[str, Callable[[Ints, Ints, int], tuple[float, float]]] = {
-    "Student alone": _student,
-    "paired_seed_counts": _counted,
+COUNT_RULES: Mapping[str, Callable[[Ints, Ints, int], Comparison]] = {
+    "Student alone": lambda a, b, k: paired_seeds(*np.broadcast_arrays(_unbiased(k)[a], _unbiased(k)[b])),
+    "paired_seed_counts": lambda a, b, k: paired_seed_counts(SAMPLES, a, b, k),
 }
 
 
-def relabelled_checkpoints(times: int = 400, samples: int = SAMPLES) -> dict[tuple[int, int], float]:
+def relabelled_checkpoints(times: int = 400) -> dict[tuple[int, int], float]:
     """The halves of one checkpoint's samples: (problems, k) -> how often `paired` calls A better, the worse of two worlds."""
-    rng, out = np.random.default_rng(SEED), {}
-    for n in PROBLEMS:
-        for k in (KS[0], KS[-1]):
-            table = np.asarray(pass_at_k(samples, np.arange(samples + 1), k))
-            shares = []
-            for world in (WORLDS[0], WORLDS[3]):
-                p = rng.choice(world.draw(), (times, n))
-                halves = table[rng.binomial(samples, p)], table[rng.binomial(samples, p)]
-                shares.append(np.mean([paired(a, b).outcome == "better" for a, b in zip(*halves, strict=True)]))
-            out[n, k] = float(max(shares))
+    out, rng = {}, np.random.default_rng(SEED)
+    for n, k, world in product(PROBLEMS, (KS[0], KS[-1]), (WORLDS[0], WORLDS[3])):
+        p = rng.choice(world.draw(), (times, n))
+        halves = _unbiased(k)[rng.binomial(SAMPLES, p)], _unbiased(k)[rng.binomial(SAMPLES, p)]
+        better = np.mean([paired(a, b).outcome == "better" for a, b in zip(*halves, strict=True)])
+        out[n, k] = max(out.get((n, k), 0.0), float(better))
     return out
 
 
@@ -351,28 +305,21 @@ def coverage_discoveries(
     average, how often Holm over the problems that one alone solved, one-sided, would call one: why it is not used)."""
     out, rng = {}, np.random.default_rng(SEED)
     for world, problems, n in DISCOVERIES if worlds is None else worlds:
-        types, false, hits, picked = world.draw(), 0, 0, 0
+        types, told = world.draw(), []
         for _ in range(times):
             p = rng.choice(types, problems)
             base, policy = rng.binomial(n, p), rng.binomial(n, p)
             found = leash_discoveries(n, base, n, policy)
-            false += bool(found.new.any() or found.lost.any())
             of_one = (base + policy)[(base == 0) ^ (policy == 0)]
-            picked += bool(np.any(holm(stats.hypergeom.pmf(of_one, 2 * n, of_one, n)) < 0.05))
-            more = leash_discoveries(
-                n, np.append(base, np.zeros(10, int)), n, np.append(policy, rng.binomial(n, 16 / n, 10))
-            )
-            hits += int(more.new[-10:].sum())
-        out[world.name, problems, n] = false / times, hits / (10 * times), picked / times
+            picked = np.any(holm(stats.hypergeom.pmf(of_one, 2 * n, of_one, n)) < 0.05)
+            real = np.append(policy, rng.binomial(n, 16 / n, 10))
+            more = leash_discoveries(n, np.append(base, np.zeros(10, int)), n, real)
+            told.append((found.new.any() or found.lost.any(), more.new[-10:].sum() / 10, picked))
+        out[world.name, problems, n] = tuple(np.mean(told, axis=0).tolist())
     return out
 
 
-RULES: Mapping[str, Callable[[Floats, Floats], bool]] = {
-    "methods: paired_seeds": lambda a, b: paired_seeds(a, b).outcome == "better",
-    "methods: P(A > B) above 1/2": lambda a, b: (
-        probability_of_improvement(a, b, over="training seeds").outcome == "better"
-    ),
-}
+# ---- policies and data sets
 
 
 def policies(world: World) -> list[tuple[Floats, Floats]]:
@@ -382,10 +329,66 @@ def policies(world: World) -> list[tuple[Floats, Floats]]:
     return [(p, _shifted(p, shift + scatter * noise)) for shift, scatter in EFFECTS]
 
 
+def _pairs(worlds: Sequence[World]) -> list[tuple[str, Floats, Floats]]:
+    return [(world.name, a, b) for world in worlds for a, b in policies(world)]
+
+
+def _data_set(a: Floats, b: Floats, rng: np.random.Generator, size: int | tuple[int, int]) -> tuple[Ints, Ints, Ints]:
+    """Problems drawn from the world, and how many of SAMPLES are right by either policy."""
+    rows = rng.integers(TYPES, size=size)
+    return rows, rng.binomial(SAMPLES, a[rows]), rng.binomial(SAMPLES, b[rows])
+
+
+def _scores(
+    kind: str, pair: tuple[Floats, Floats], rows: Ints, counts: Sequence[Ints], *ks: int
+) -> tuple[Floats, Floats]:
+    """pass@k of both policies on a data set, exact or from the counts; a last axis for several ks."""
+    tables = [_exact(p, *ks)[rows] for p in pair] if kind == "exact" else [_unbiased(*ks)[c] for c in counts]
+    return tables[0], tables[1]
+
+
+@cache
+def _unbiased(*ks: int) -> Floats:
+    """Unbiased pass@k of every count of SAMPLES, (SAMPLES + 1,), with a column each for several ks."""
+    columns = [np.asarray(pass_at_k(SAMPLES, np.arange(SAMPLES + 1), k)) for k in ks]
+    return np.stack(columns, axis=1) if len(ks) > 1 else columns[0]
+
+
+def _exact(p: Floats, *ks: int) -> Floats:
+    return np.asarray(exact_pass_at_k(p[..., None], np.array(ks)) if len(ks) > 1 else exact_pass_at_k(p, ks[0]))
+
+
+def _mean(p: Floats, k: int) -> float:
+    return float(np.mean(_exact(p, k)))
+
+
+def _gap(a: Floats, b: Floats, k: int) -> float:
+    return float(np.mean(_exact(a, k) - _exact(b, k)))
+
+
+def _runs(p: Floats, runs: int, rng: np.random.Generator) -> Floats:
+    """(runs, N): training runs of a method whose mean run is near p (N,), scattered as a whole and problem by problem."""
+    return _shifted(p, rng.normal(0, 0.15, (runs, 1)) + rng.normal(0, 0.4, (runs, len(p))))
+
+
+def _heated(p: Floats, stretch: float, lift: float) -> Floats:
+    """A colder policy: logits stretched away from 0 and lifted; 0 stays 0."""
+    logits = np.log(np.maximum(p, 1e-300)) - np.log(np.maximum(1 - p, 1e-300))
+    return np.where(p > 0, 1 / (1 + np.exp(-np.clip(stretch * logits + lift, -700, 700))), 0.0)
+
+
+def _shifted(p: Floats, by: Floats) -> Floats:
+    """p moved by `by` on the logits; 0 stays 0."""
+    odds = p / np.maximum(1 - p, 1e-300) * np.exp(by)
+    return odds / (1 + odds)
+
+
+# ---- intervals of many data sets at once
+
+
 def single_limits(values: Floats) -> tuple[Floats, Floats]:
     """Ends of `share_interval` for every row of values (R, N) at once."""
-    n = values.shape[1]
-    low, high = share_limits(values.mean(axis=1), values.var(axis=1, ddof=1), n)
+    low, high = share_limits(values.mean(axis=1), values.var(axis=1, ddof=1), values.shape[1])
     coins = np.all((values == 0) | (values == 1), axis=1)
     for i in np.flatnonzero(coins):  # Wilson
         found = share_interval(values[i])
@@ -412,22 +415,77 @@ def _redrawn(values: Floats, seen: Sequence[int], low: Floats, high: Floats) -> 
     return low, high
 
 
-def sections(draws: int = 2000, names: Sequence[str] = ()) -> Iterator[tuple[str, str]]:
-    """(name, Markdown) of the tables of docs/results/coverage.md: those named, else all. draws: of those that are cheap."""
-    for name in names or TABLES:
-        yield name, TABLES[name](draws)
+def _held(low: Floats, high: Floats, truth: float) -> Held:
+    above, below = low > truth + 1e-12, high < truth - 1e-12
+    return float(np.mean(~(above | below))), float(np.mean(above)), float(np.mean(below))
+
+
+def _worst(cells: Sequence[Held]) -> Held:
+    held, above, below = zip(*cells, strict=True)
+    return min(held), max(above), max(below)
+
+
+def _band_holds(x: Floats, y: Floats, ks: Sequence[int], truth: Floats, rule: Callable[..., Any] | None = None) -> bool:
+    """Whether the band of `rule`, `paired_curve` with few resamples unless told, holds the truth at all ks."""
+    band = rule(x, y, ks) if rule else paired_curve(x, y, ks, resamples=400)
+    return bool(np.all((band.low <= truth + 1e-12) & (truth - 1e-12 <= band.high)))
+
+
+# ---- tables
+
+
+def pivot(cells: Iterable[tuple[tuple[Any, ...], Any]], *heads: str) -> str:
+    """A Markdown table: `heads` over the first parts of the keys, a column for each last part; numbers with three digits."""
+    rows: dict[tuple[Any, ...], dict[Any, str]] = {}
+    for (*row, column), value in cells:
+        rows.setdefault(tuple(row), {})[column] = f"{value:.3f}" if isinstance(value, float) else value
+    columns = list(dict.fromkeys(column for found in rows.values() for column in found))
+    lines = [(*heads, *columns), *((*row, *(found[column] for column in columns)) for row, found in rows.items())]
+    made = ["| " + " | ".join(map(str, line)) + " |" for line in lines]
+    return "\n".join([made[0], "|---" * len(lines[0]) + "|", *made[1:]])
 
 
 def markdown(table: Table) -> str:
     """A coverage table: a row for each number of problems and k, a column a world; values below 0.93 in bold."""
-    names, sizes = (list(dict.fromkeys(key[i] for key in table)) for i in (0, 1))
-    lines = ["| problems | k | " + " | ".join(names) + " |", "|---" * (len(names) + 2) + "|"]
-    for n in sizes:
-        for k in KS:
-            cells = [table[name, n, k] for name in names]
-            text = [f"{x:.3f}" if x >= WANTED else f"**{x:.3f}**" for x in cells]
-            lines.append(f"| {n} | {k} | " + " | ".join(text) + " |")
-    return "\n".join(lines)
+    return pivot((((n, k, world), _bold(x)) for (world, n, k), x in table.items()), "problems", "k")
+
+
+def _bold(x: float) -> str:
+    return f"{x:.3f}" if x >= WANTED else f"**{x:.3f}**"
+
+
+def _by_problems(table: Mapping[tuple[str, int], float | str]) -> str:
+    return pivot((((n, world), x) for (world, n), x in table.items()), "problems")
+
+
+def _lone_table(draws: int) -> str:
+    found = coverage_lone(draws).items()
+    cells = [((f"{100 * share:g} %", n, f"{kind}, k = {k}"), row) for (share, n, kind, k), row in found]
+    shown = ((key, f"{_bold(held)} ({far:.3f}, {short:.3f})") for key, (held, far, short) in cells)
+    return pivot(shown, "alone on", "problems")
+
+
+def _seed_counts_table() -> str:
+    sides = {False: "as many runs of another method", True: "one policy, evaluated once"}
+    columns = ("holds the truth", "wholly above", "wholly below")
+    cells = []
+    for (once, side), seeds in product(sides.items(), (3, 6)):
+        for name, shares in coverage_seed_counts(seeds, once).items():
+            cells += [((side, seeds, name, column), x) for column, x in zip(columns, shares, strict=True)]
+    return pivot(cells, "other side", "seeds", "rule")
+
+
+def _discoveries_table() -> str:
+    columns = ("even one false", "found of ten real", "Holm over lone solvers")
+    found = coverage_discoveries().items()
+    cells = [((*key, column), x) for key, row in found for column, x in zip(columns, row, strict=True)]
+    return pivot(cells, "two equal policies", "problems", "samples")
+
+
+def sections(draws: int = 2000, names: Sequence[str] = ()) -> Iterator[tuple[str, str]]:
+    """(name, Markdown) of the tables of docs/results/coverage.md: those named, else all. draws: of those that are cheap."""
+    for name in names or TABLES:
+        yield name, TABLES[name](draws)
 
 
 def write_docs(page: Path, found: Iterator[tuple[str, str]]) -> None:
@@ -441,104 +499,20 @@ def write_docs(page: Path, found: Iterator[tuple[str, str]]) -> None:
     page.write_text(text, encoding="utf-8")
 
 
-def _by_problems(table: Mapping[tuple[str, int], float | str], unit: str = "problems") -> str:
-    names, sizes = list(dict.fromkeys(w for w, _ in table)), list(dict.fromkeys(n for _, n in table))
-    lines = [f"| {unit} | " + " | ".join(names) + " |", "|---" * (len(names) + 1) + "|"]
-    for n in sizes:
-        cells = [table[name, n] for name in names]
-        lines.append(f"| {n} | " + " | ".join(x if isinstance(x, str) else f"{x:.3f}" for x in cells) + " |")
-    return "\n".join(lines)
-
-
-def _lone_table(table: Mapping[tuple[float, int, str, int], tuple[float, float, float]]) -> str:
-    columns = [(kind, k) for kind in ("exact", _COUNTED) for k in LONE_KS]
-    lines = [
-        "| alone on | problems | " + " | ".join(f"{kind}, k = {k}" for kind, k in columns) + " |",
-        "|---" * (len(columns) + 2) + "|",
-    ]
-    for share, n in dict.fromkeys((share, n) for share, n, _, _ in table):
-        cells = [table[share, n, kind, k] for kind, k in columns]
-        text = [f"{f'{x:.3f}' if x >= WANTED else f'**{x:.3f}**'} ({far:.3f}, {short:.3f})" for x, far, short in cells]
-        lines.append(f"| {100 * share:g} % | {n} | " + " | ".join(text) + " |")
-    return "\n".join(lines)
-
-
-def _seed_counts_table() -> str:
-    lines = [
-        "| other side | seeds | rule | holds the truth | wholly above | wholly below |",
-        "|---|---|---|---|---|---|",
-    ]
-    for once in (False, True):
-        for seeds in (3, 6):
-            for name, shares in coverage_seed_counts(seeds, once).items():
-                side = "one policy, evaluated once" if once else "as many runs of another method"
-                lines.append(f"| {side} | {seeds} | {name} | " + " | ".join(f"{x:.3f}" for x in shares) + " |")
-    return "\n".join(lines)
-
-
-def _relabelled_table() -> str:
-    three, six = relabelled(3), relabelled(6)
-    rows = [f"| {name} | {three[name]:.3f} | {six[name]:.3f} |" for name in RULES]
-    return "\n".join(["| rule | 3 seeds | 6 seeds |", "|---|---|---|", *rows])
-
-
-def _checkpoints_table() -> str:
-    found = relabelled_checkpoints()
-    rows = [f"| {n} | {found[n, KS[0]]:.3f} | {found[n, KS[-1]]:.3f} |" for n in PROBLEMS]
-    return "\n".join(["| problems | k = 1 | k = 256 |", "|---|---|---|", *rows])
-
-
-def _discoveries_table() -> str:
-    head = [
-        "| two equal policies | problems | samples | even one false | found of ten real | Holm over lone solvers |",
-        "|---" * 6 + "|",
-    ]
-    found = coverage_discoveries().items()
-    rows = [f"| {world} | {m} | {n} | " + " | ".join(f"{x:.3f}" for x in row) + " |" for (world, m, n), row in found]
-    return "\n".join([*head, *rows])
-
-
-def _bca_held(left: Ints, right: Ints, a: Floats, b: Floats, k: int) -> tuple[float, float]:
-    table = np.asarray(pass_at_k(SAMPLES, np.arange(SAMPLES + 1), k))
-    one, two = float(np.mean(exact_pass_at_k(a, k))), float(np.mean(exact_pass_at_k(b, k)))
-    single = [mean_interval(table[row], resamples=400).contains(one) for row in left]
-    gaps = [mean_interval(x, resamples=400).contains(one - two) for x in table[left] - table[right]]
-    return float(np.mean(single)), float(np.mean(gaps))
-
-
-def _runs(p: Floats, runs: int, rng: np.random.Generator) -> Floats:
-    """(runs, N): training runs of a method whose mean run is near p (N,), scattered as a whole and problem by problem."""
-    return _shifted(p, rng.normal(0, 0.15, (runs, 1)) + rng.normal(0, 0.4, (runs, len(p))))
-
-
-def _heated(p: Floats, stretch: float, lift: float) -> Floats:
-    """A colder policy: logits stretched away from 0 and lifted; 0 stays 0."""
-    logits = np.log(np.maximum(p, 1e-300)) - np.log(np.maximum(1 - p, 1e-300))
-    return np.where(p > 0, 1 / (1 + np.exp(-np.clip(stretch * logits + lift, -700, 700))), 0.0)
-
-
-def _shifted(p: Floats, by: Floats) -> Floats:
-    """p moved by `by` on the logits; 0 stays 0."""
-    odds = p / np.maximum(1 - p, 1e-300) * np.exp(by)
-    return odds / (1 + odds)
-
-
-def _held(low: Floats, high: Floats, truth: float) -> float:
-    return float(np.mean((low <= truth + 1e-12) & (truth <= high + 1e-12)))
-
-
 TABLES: Mapping[str, Callable[[int], str]] = {  # their places in docs/results/coverage.md
     "passk": lambda draws: markdown(coverage_single((*WORLDS, RARE), draws, (*PROBLEMS, *MANY))),
     "difference": lambda draws: markdown(coverage_difference((*WORLDS, RARE), draws, (*PROBLEMS, *MANY))),
     "band": lambda _: _by_problems(coverage_band()),
-    "lone": lambda draws: _lone_table(coverage_lone(draws)),
+    "lone": _lone_table,
     "loneband": lambda _: _by_problems(coverage_lone_band()),
     "bca": lambda _: _by_problems({key: f"{x:.3f}, {y:.3f}" for key, (x, y) in coverage_bca().items()}),
-    "seedband": lambda _: _by_problems({(w, s): x for (s, w), x in coverage_seeds().items()}, "seeds"),
+    "seedband": lambda _: pivot(coverage_seeds().items(), "seeds"),
     "frontier": lambda _: _by_problems({key: f"{x:.3f}, {y:.2f}" for key, (x, y) in coverage_frontier().items()}),
     "seedcounts": lambda _: _seed_counts_table(),
-    "seeds": lambda _: _relabelled_table(),
-    "checkpoints": lambda _: _checkpoints_table(),
+    "seeds": lambda _: pivot((((r, f"{s} seeds"), x) for s in (3, 6) for r, x in relabelled(s).items()), "rule"),
+    "checkpoints": lambda _: pivot(
+        (((n, f"k = {k}"), x) for (n, k), x in relabelled_checkpoints().items()), "problems"
+    ),
     "discoveries": lambda _: _discoveries_table(),
 }
 

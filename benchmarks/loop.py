@@ -11,7 +11,6 @@ layers, whose quotient is what the layout alone can save when arithmetic decides
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import time
 from collections.abc import Callable
@@ -20,12 +19,12 @@ from typing import Any
 
 import torch
 import transformers
+import tyro
 from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
 from sage_rlvr.config import TrainConfig, decode
 from sage_rlvr.core.keys import Key
-from sage_rlvr.models.asking import Asking
-from sage_rlvr.models.policy import Tokens
+from sage_rlvr.models.policy import Asking, Tokens
 from sage_rlvr.models.sampler import sample
 from sage_rlvr.training.loop import Loop, train_step
 from sage_rlvr.training.optimizer import Optimizer
@@ -190,9 +189,9 @@ def cpu_seconds(work: Callable[[], Any]) -> float:
 
 
 def duel(
-    label: str, ours: Callable[[], Any], theirs: Callable[[], Any], rows: int, repeats: int, wanted: float, work: Work
-) -> float:
-    """Take turns, print the medians and the ratio's spread, and what bounds a ratio that was missed; return its median."""
+    label: str, ours: Callable[[], Any], theirs: Callable[[], Any], rows: int, repeats: int, wanted: float, work: Work | None = None
+) -> None:
+    """Take turns, print the medians and the ratio's spread, and what bounds a ratio that was missed."""
     ours(), theirs()
     pairs = [(cpu_seconds(ours), cpu_seconds(theirs)) for _ in range(repeats)]
     ratios = sorted(t / o for o, t in pairs)
@@ -203,19 +202,14 @@ def duel(
         f"{label:<58} {a:8.1f} {b:8.1f}   {middle:5.2f}  ({ratios[0]:.2f} .. {ratios[-1]:.2f})   wanted {wanted:g}: {verdict}",
         flush=True,
     )
-    if middle < wanted:
+    if middle < wanted and work is not None:
         print(work.explain(), flush=True)
-    return middle
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--repeats", type=int, default=7)
-    parser.add_argument("--threads", type=int, default=1)
-    options = parser.parse_args()
-    torch.set_num_threads(options.threads)
+def main(repeats: int = 7, threads: int = 1) -> None:
+    torch.set_num_threads(threads)
     transformers.logging.set_verbosity_error()
-    print(f"torch {torch.__version__}, transformers {transformers.__version__}, {options.threads} thread(s)")
+    print(f"torch {torch.__version__}, transformers {transformers.__version__}, {threads} thread(s)")
     print(
         f"{'64 completions of 48 tokens, 1.08 M parameters, float32':<58} {'ours':>8} {'theirs':>8}   ratio  (min .. max)"
     )
@@ -230,7 +224,7 @@ def main() -> None:
             ),
             lambda p=prompts, g=group: generate(model, p, g),
             64,
-            options.repeats,
+            repeats,
             wanted,
             Work.of_sampling(count, length, group),
         )
@@ -243,11 +237,11 @@ def main() -> None:
         lambda: train_step(loop, 0),
         lambda: textbook_step(policy, reference, adam, prompts, 8),
         64,
-        options.repeats,
+        repeats,
         2.0,
         Work.of_step(8, 32, 8),
     )
 
 
 if __name__ == "__main__":
-    main()
+    tyro.cli(main, description=__doc__)

@@ -8,7 +8,6 @@ as one of version 0.1, whose store was Parquet parts and a journal. Printed: med
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import statistics
@@ -18,6 +17,8 @@ import tempfile
 import time
 import warnings
 from pathlib import Path
+
+import tyro
 
 PROBLEMS, N, TOKENS, AT_ONCE = 125, 160, 32, 4
 STEPS = ("commit", "counts", "table", "digest")
@@ -61,24 +62,16 @@ def measured(source: Path) -> dict[str, float]:
     return dict(json.loads(done.stdout))
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--against", type=Path)
-    parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--turn", action="store_true")
-    options = parser.parse_args()
-    if options.turn:
-        return turn()
+def main(against: Path | None = None, repeats: int = 3) -> None:
     ours = Path(__file__).resolve().parents[1] / "src"
-    sides = [side for side in (ours, options.against) if side is not None]
-    turns = [[measured(side) for side in sides] for _ in range(options.repeats)]
-    print(f"{PROBLEMS * N:,} samples of {TOKENS} tokens, {options.repeats} turns, CPU seconds")
+    sides = [side for side in (ours, against) if side is not None]
+    turns = [[measured(side) for side in sides] for _ in range(repeats)]
+    print(f"{PROBLEMS * N:,} samples of {TOKENS} tokens, {repeats} turns, CPU seconds")
     for step in STEPS:
         found = [statistics.median(one[i][step] for one in turns) for i in range(len(sides))]
         ratio = f"   other {found[1]:6.2f} s   ratio {found[1] / found[0]:5.2f}" if len(found) > 1 else ""
         print(f"  {step:<8} {found[0]:6.2f} s{ratio}")
-    return None
 
 
 if __name__ == "__main__":
-    main()
+    turn() if sys.argv[1:] == ["--turn"] else tyro.cli(main, description=__doc__)

@@ -15,19 +15,20 @@ Run on a CPU; the path for a GPU was not.
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import tempfile
 import time
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import transformers
 import trl
+import tyro
 from datasets import Dataset
 from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM, PrinterCallback, TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
@@ -46,7 +47,7 @@ def parity(completion_ids: list[list[int]], **_: object) -> list[float]:
     return [float(sum(row) % 2) for row in completion_ids]
 
 
-def model_folder(options: argparse.Namespace, folder: str) -> str:
+def model_folder(options: Options, folder: str) -> str:
     """The shipped base policy, or a Llama of the given widths with its tokenizer."""
     if options.hidden is None:
         return str(embedded_policy())
@@ -89,7 +90,7 @@ class Watch(TrainerCallback):
         self.seconds.append(self.now() - self.began)
 
 
-def make(side: str, model: str, options: argparse.Namespace, steps_per_generation: int, out: str) -> Any:
+def make(side: str, model: str, options: Options, steps_per_generation: int, out: str) -> Any:
     """One side's trainer; a call of its train() is one block."""
     args = GRPOConfig(
         out,
@@ -120,7 +121,7 @@ def make(side: str, model: str, options: argparse.Namespace, steps_per_generatio
 class Side:
     """A trainer with its watch and the number of its forward passes, of policy and reference."""
 
-    def __init__(self, name: str, model: str, options: argparse.Namespace, cycle: int, out: str) -> None:
+    def __init__(self, name: str, model: str, options: Options, cycle: int, out: str) -> None:
         self.trainer, self.watch, self.cycle = make(name, model, options, cycle, out), Watch(options.device), cycle
         self.trainer.add_callback(self.watch)
         self.trainer.remove_callback(PrinterCallback)
@@ -183,7 +184,7 @@ def spread(values: list[float]) -> str:
     return f"{statistics.median(values):6.3f}  ({min(values):.3f} .. {max(values):.3f})"
 
 
-def duel(layout: str, model: str, options: argparse.Namespace, out: str) -> None:
+def duel(layout: str, model: str, options: Options, out: str) -> None:
     """Take turns and print the three comparisons."""
     cycle = LAYOUTS[layout]
     grpo, sage = (Side(name, model, options, cycle, f"{out}/{layout}-{name}") for name in SIDES)
@@ -206,21 +207,24 @@ def duel(layout: str, model: str, options: argparse.Namespace, out: str) -> None
     )
 
 
+@dataclass(frozen=True)
+class Options:
+    device: Literal["cpu", "cuda"] = "cpu"
+    blocks: int = 9  # pairs of blocks that are timed
+    memory_blocks: int = 3  # pairs of blocks whose memory is taken
+    block: int = 6  # steps a block, an even number above 2
+    batch: int = 64  # completions per step, in groups of 8
+    new: int = 24  # tokens of every completion
+    hidden: int | None = None  # width of a model from scratch; without it the shipped base policy
+    layers: int = 12
+    heads: int = 12
+    mlp: int | None = None  # default: four times the width
+    vocabulary: int = 32_000
+    threads: int = 1  # CPU threads
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
-    parser.add_argument("--blocks", type=int, default=9, help="pairs of blocks that are timed")
-    parser.add_argument("--memory-blocks", type=int, default=3, help="pairs of blocks whose memory is taken")
-    parser.add_argument("--block", type=int, default=6, help="steps a block, an even number above 2")
-    parser.add_argument("--batch", type=int, default=64, help="completions per step, in groups of 8")
-    parser.add_argument("--new", type=int, default=24, help="tokens of every completion")
-    parser.add_argument("--hidden", type=int, help="width of a model from scratch; without it the shipped base policy")
-    parser.add_argument("--layers", type=int, default=12)
-    parser.add_argument("--heads", type=int, default=12)
-    parser.add_argument("--mlp", type=int, help="default: four times the width")
-    parser.add_argument("--vocabulary", type=int, default=32_000)
-    parser.add_argument("--threads", type=int, default=1, help="CPU threads")
-    options = parser.parse_args()
+    options = tyro.cli(Options, description=__doc__)
     torch.set_num_threads(options.threads)
     transformers.logging.set_verbosity_error()
     with tempfile.TemporaryDirectory() as folder:

@@ -16,7 +16,6 @@ does on a machine of its own, whatever else runs on this one.
 
 from __future__ import annotations
 
-import argparse
 import logging
 import os
 import time
@@ -24,6 +23,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import tyro
 from math_verify import parse, verify
 
 from sage_rlvr.verifiers.pool import Pool
@@ -123,29 +123,24 @@ def shares(side: Side, single: Side, items: int) -> str:
     )
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)))
-    parser.add_argument("--problems", type=int, default=40)
-    parser.add_argument("--group", type=int, default=32)
-    parser.add_argument("--repeats", type=int, default=3)
-    chosen = parser.parse_args()
-    many = chosen.workers
-    with Pool(1, seconds=30, cache=0) as one, Pool(many, seconds=30, cache=0) as several:
+def main(
+    workers: int = len(os.sched_getaffinity(0)), problems: int = 40, group: int = 32, repeats: int = 3
+) -> None:
+    with Pool(1, seconds=30, cache=0) as one, Pool(workers, seconds=30, cache=0) as several:
         for pool in (one, several):
-            pool.verify([(rf"\boxed{{x+x+{i}}}", f"2x+{i}") for i in range(4 * many)])  # every worker is there
+            pool.verify([(rf"\boxed{{x+x+{i}}}", f"2x+{i}") for i in range(4 * workers)])  # every worker is there
         print(
             f"load average {os.getloadavg()[0]:.1f} on {len(os.sched_getaffinity(0))} cores, before anything was measured"
         )
-        for load, items in (("algebra", algebra(chosen.problems, 4)), ("group", groups(chosen.problems, chosen.group))):
+        for load, items in (("algebra", algebra(problems, 4)), ("group", groups(problems, group))):
             sides = {
                 "math-verify, serial": Side(serially),
                 "pool, 1 worker": Side.of(one),
-                f"pool, {many} workers": Side.of(several),
+                f"pool, {workers} workers": Side.of(several),
             }
             if load == "group":
-                sides[f"pool, {many} workers, remembering"] = Side(lambda items: _fresh(items, many))
-            for _ in range(chosen.repeats):
+                sides[f"pool, {workers} workers, remembering"] = Side(lambda items: _fresh(items, workers))
+            for _ in range(repeats):
                 for side in sides.values():
                     side.turn(items)
             print(f"{load}: {len(items)} completions")
@@ -167,9 +162,9 @@ def _fresh(items: Items, workers: int) -> list[bool]:
     """A pool that remembers, whose workers are there and whose memory is empty when the clock starts."""
     pool = _KEPT.setdefault(workers, Pool(workers, seconds=30))
     if pool._crew is not None:
-        pool._crew.memory.kept.clear()
+        pool._crew.kept.clear()
     return [verdict.right for verdict in pool.verify(items)]
 
 
 if __name__ == "__main__":
-    main()
+    tyro.cli(main, description=__doc__)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from importlib.resources import files
 from pathlib import Path
 
 import pytest
@@ -203,6 +204,10 @@ def test_the_pairs_are_many_of_both_kinds_and_no_two_are_one():
     assert sum(pair.right for pair in pairs) >= 160 and sum(not pair.right for pair in pairs) >= 160
     assert len({(pair.answer, pair.gold) for pair in pairs}) == len(pairs)
     assert {pair.written for pair in pairs} == {"first", "second", "reported"}
+    assert len({pair.pair_id for pair in pairs}) == len(pairs)
+    lines = files("sage_rlvr.audit").joinpath("pairs.tsv").read_text(encoding="utf-8").rstrip("\n").split("\n")
+    rows = [line.split("\t") for line in lines[1:]]
+    assert {(len(row), row[2]) for row in rows} == {(5, "right"), (5, "wrong")} and len(rows) == len(pairs)
     assert not set(KNOWN_MISSES) - {pair.pair_id for pair in pairs}
 
 

@@ -32,6 +32,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv(plugins.VARIABLE, "")
     before = {kind: dict(registry_of(kind)._parts) for kind in kinds()}
     loaded = dict(plugins._loaded)
+    plugins._loaded.clear()
     yield tmp_path
     plugins._loaded.clear()
     plugins._loaded.update(loaded)
@@ -74,6 +75,24 @@ def test_a_method_of_parts_trains(folder: Path, warm_policy: Path) -> None:
     config = load_config(TrainConfig, folder / "composed.yaml")
     assert config.method.name == "signs" and decode(TrainConfig, dump(config)) == config
     assert command("train", "composed.yaml", "--run", "run", "--model", str(warm_policy), *SMALL) == 0
+
+
+@pytest.mark.parametrize("recipe", ["sums.yaml", "roots.yaml"])
+def test_a_task_and_a_verifier_of_a_plugin_train_and_are_audited(
+    folder: Path, warm_policy: Path, recipe: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command("train", recipe, "--run", "run", "--model", str(warm_policy), "--quiet") == 0
+    assert len((folder / "run" / "metrics.jsonl").read_text().splitlines()) == {"sums.yaml": 2, "roots.yaml": 1}[recipe]
+    capsys.readouterr()
+    assert command("audit", recipe) == 0
+    assert "empty" in capsys.readouterr().out
+
+
+def test_the_verifier_of_the_page_judges(folder: Path) -> None:
+    plugins.use("my_verifier.py")
+    judge = registry_of("verifier")["nearest_tenth"]
+    said = [judge(text, "1.41").label for text in ("so 1.4", "1.5", "none")] + [judge("1", "x").label]
+    assert said == ["right", "wrong", "wrong", "undecided"]
 
 
 def test_every_kind_is_known_everywhere(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -126,6 +145,23 @@ def test_plugins_that_are_refused(folder: Path, text: str, said: str) -> None:
     assert said in str(caught.value)
     with pytest.raises(ConfigError, match="cannot be read"):
         plugins.use("nowhere.py")
+
+
+def test_a_recipe_with_a_task_shows_no_world_line(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert command("show", "sums.yaml") == 0
+    assert "right answers each" not in capsys.readouterr().out
+    assert command("show", "grpo") == 0
+    assert "right answers each" in capsys.readouterr().out
+
+
+def test_a_generator_of_a_plugin_draws(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["eval", "embedded", "--samples", "2", "--problems", "3", "--store", "drawn", "--plugin", "my_generator.py"]
+    assert command(*words, "--generator", "ader") == 2
+    assert "did you mean 'adder'" in capsys.readouterr().err
+    assert command(*words, "--generator", "adder") == 0
+    assert "store: drawn" in capsys.readouterr().out
+    assert command("parts", "generators") == 0
+    assert re.search(r"^  adder +Adds all numbers of the prompt", capsys.readouterr().out, re.MULTILINE)
 
 
 def test_entry_points(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

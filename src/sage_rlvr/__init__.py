@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from sage_rlvr.registry import register
 
 from sage_rlvr.moved import install
+from sage_rlvr.registry import HOMES, registry_of
 
 install()
 try:
@@ -26,18 +27,14 @@ _HOME = {
     **dict.fromkeys(_METHODS, "sage_rlvr.methods"),
     "register": "sage_rlvr.registry",
 }
-_DECORATORS = ("advantage", "guide", "method", "reduction", "reward_transform", "rollout_plan", "schedule")
-_DECORATORS += ("surrogate", "task", "token_weight", "verifier")  # @sage_rlvr.guide registers a guide, and so on
-__all__ = sorted([*_HOME, *_DECORATORS, "__version__"])
+__all__ = sorted([*_HOME, *HOMES, "__version__"])  # @sage_rlvr.guide registers a guide, and so for every kind of part
 
 
 def __getattr__(name: str) -> Any:
     """Load a noun when it is first asked for: importing the package costs nothing, torch comes with the first noun."""
     import importlib
 
-    if name in _DECORATORS:
-        from sage_rlvr.registry import registry_of
-
+    if name in HOMES:
         return registry_of(name).register
     if name not in _HOME:
         raise AttributeError(f"module 'sage_rlvr' has no attribute {name!r}; it has {', '.join(__all__)}")

@@ -449,6 +449,9 @@ class SftConfig:
     optimizer: OptimizerConfig = field(default_factory=lambda: OptimizerConfig(lr=1e-3))
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     engine: EngineConfig = field(default_factory=EngineConfig)
+    report_to: tuple[Tracker, ...] = ()
+
+    added: ClassVar[tuple[str, ...]] = ("report_to",)  # see schema.dump
 
     def __post_init__(self) -> None:
         _check_run(self)

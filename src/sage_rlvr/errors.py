@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import difflib
 import shlex
+from collections.abc import Iterable
+from typing import Any
 
 
 class SageError(ValueError):
@@ -33,7 +36,27 @@ class TrainingDiverged(SageError):
     """NaN or infinity in a loss or gradient; raised before the optimizer step."""
 
 
+def refuse(*rules: tuple[object, str]) -> None:
+    """ConfigError with the message of the first rule (what must not hold, message) whose condition holds."""
+    for holds, message in rules:
+        if holds:
+            raise ConfigError(message)
+
+
 def suggest(*words: object) -> str:
     """A command of this package as it is pasted into a shell, each word quoted: suggest("eval", path) for a message. Every
     command that a message suggests is made here, and tests run them."""
     return shlex.join(["sage-rlvr", *map(str, words)])
+
+
+def nearest(word: Any, options: Iterable[Any], cutoff: float = 0.6) -> str | None:
+    """The option that is spelled most like `word`, None where none is near."""
+    found = difflib.get_close_matches(str(word), [str(option) for option in options], n=1, cutoff=cutoff)
+    return found[0] if found else None
+
+
+def choose_from(word: Any, options: Iterable[Any]) -> str:
+    """What follows after "unknown guide 'brunch'": the neighbor, if any, and all there are."""
+    known = [str(option) for option in options]
+    near = nearest(word, known)
+    return f"; {'' if near is None else f'did you mean {near!r}? '}choose from: {', '.join(known) or 'none'}"

@@ -21,7 +21,7 @@ from typing import Any
 
 import yaml
 
-from sage_rlvr.errors import ConfigError
+from sage_rlvr.errors import ConfigError, nearest
 from sage_rlvr.import_keys import (
     DERIVED,
     KEYS,
@@ -34,7 +34,7 @@ from sage_rlvr.import_keys import (
     TRAIN_ORIGINS,
 )
 from sage_rlvr.import_notes import NOTES, REFUSALS, Kind
-from sage_rlvr.recipes import Tree, load, nearest
+from sage_rlvr.recipes import Tree, load
 from sage_rlvr.schema import decode
 
 

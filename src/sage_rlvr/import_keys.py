@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from sage_rlvr.recipes import nearest
+from sage_rlvr.errors import nearest
 
 GUIDES = ("branch", "random", "token")
 PROJECTIONS = {"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"}

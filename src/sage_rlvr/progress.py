@@ -11,7 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -20,41 +20,29 @@ SHOWN = {"loss": "loss", "reward/mean": "reward", "anchor/kl_raw": "KL", "anchor
 NEWEST = 32  # intervals that count for the time left
 
 
-class Reporter(Protocol):
-    """What long work tells of itself: `start` once, then `advance` whenever there is something new."""
+class Silent:
+    """What long work tells of itself: `start` once, then `advance` whenever there is something new. This one says nothing, for
+    workers whose parent reads metrics.jsonl; `Terminal` shows it.
 
-    first: int
-    """Steps that were there at the start."""
+    first: steps that were there at the start.
+    """
+
+    first = 0
 
     def start(self, total: int, done: int) -> None:
         """Work of `total` steps begins, `done` of them already there (an earlier process made them)."""
-        ...
+        self.first = done
 
     def advance(self, done: int, metrics: Mapping[str, float]) -> None:
         """`done` steps are there, those of earlier processes included; metrics: name -> value of what was just done.
 
         Of several updates per rollout each may come by itself with the same `done`, and only one of them knows the reward."""
-        ...
 
     def close(self) -> None:
         """Nothing more comes."""
-        ...
 
 
-class Silent:
-    """For workers whose parent reads metrics.jsonl."""
-
-    first = 0
-
-    def start(self, total: int, done: int) -> None:
-        """Keeps what was there."""
-        self.first = done
-
-    def advance(self, done: int, metrics: Mapping[str, float]) -> None:
-        """Nothing."""
-
-    def close(self) -> None:
-        """Nothing."""
+Reporter = Silent  # whatever has these three methods
 
 
 class Pace:
@@ -133,21 +121,21 @@ class Bar:
         self.rich.stop()
 
 
-class Terminal:
+class Terminal(Silent):
     """The progress of one run, with its newest loss, reward, KL, q and entropy.
 
     A value stays until another one of its name comes, so that the reward of a rollout is shown beside all of its updates.
     """
 
     def __init__(self, label: str, every: float = 15.0) -> None:
-        self.label, self.every, self.first = label, every, 0
+        self.label, self.every = label, every
         self.console = Console(stderr=True)
         self.bar: Bar | None = None
         self.newest: dict[str, float] = {}
 
     def start(self, total: int, done: int) -> None:
         """The bar, and a line that says where an earlier process ended."""
-        self.first = done
+        super().start(total, done)
         if 0 < done < total:
             self.console.print(f"{self.label}: continued at step {done} of {total}", highlight=False)
         self.bar = Bar(self.console, self.label, total, done, self.every)

@@ -7,7 +7,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -16,7 +15,7 @@ from typing import Any
 import yaml
 
 from sage_rlvr import plugins
-from sage_rlvr.errors import ConfigError
+from sage_rlvr.errors import ConfigError, nearest
 
 MAX_BYTES = 1_000_000
 MAX_DEPTH = 50
@@ -128,7 +127,8 @@ def _parse(text: str, source: str) -> tuple[Any, dict[Place, str]]:
         raise ConfigError(f"{source}: not YAML: {' '.join(str(error).split())}") from error
 
 
-def _read_file(path: Path) -> Tree:
+def read(path: Path) -> Tree:
+    """The tree of a file, as it stands there; `load` is for recipes. ConfigError where it cannot be read or is too large."""
     try:
         if (size := path.stat().st_size) > MAX_BYTES:
             raise ConfigError(f"{path}: {size:,} bytes; a recipe may have {MAX_BYTES:,}. Is this the right file?")
@@ -144,49 +144,52 @@ def _read_file(path: Path) -> Tree:
 # ---- files and shipped recipes
 
 
-def shipped() -> dict[str, Path]:
-    """name ("grpo" and "countdown/grpo", "paper/grpo", "tier1", ...) -> file of every recipe that the package ships.
-
-    They lie in the repository's recipes/, or inside the installed package. A short name is that of the first family of
-    `FAMILIES` that has it.
-    """
+def _folder(family: str) -> Path:
+    """Where a family of recipes lies: inside the installed package, or in the repository's recipes/."""
     package = Path(__file__).resolve().parent
-    roots = [root for root in (package / "assets" / "recipes", package.parents[1] / "recipes") if root.is_dir()]
+    inside = package / "assets" / "recipes"
+    return (inside if inside.is_dir() else package.parents[1] / "recipes") / family
+
+
+def shipped(*families: str) -> dict[str, Path]:
+    """name ("grpo" and "countdown/grpo", "paper/grpo", "tier1", ...) -> file of every recipe that the package ships, or of these
+    families. A short name is that of the first family of `FAMILIES` that has it."""
     found: dict[str, Path] = {}
-    for family in FAMILIES:
-        for file in sorted((roots[0] / family).glob("*.yaml")) if roots else []:
+    for family in families or FAMILIES:
+        for file in sorted(_folder(family).glob("*.yaml")):
             found[f"{family}/{file.stem}"] = file
             found.setdefault(file.stem, file)
     return found
 
 
-def find(name: str | Path) -> Path:
-    """The file of a path or of a shipped recipe's name. ConfigError names the nearest of either."""
-    path, known = Path(name), shipped()
-    if path.exists():
+def find(name: str | Path, *families: str, folder: Path = Path()) -> Path:
+    """The file of a path, seen from `folder`, or of a shipped recipe's name. ConfigError names the nearest of either."""
+    path, known, short_name = folder / name, shipped(*families), str(name).removesuffix(".yaml")
+    if path.is_file():
         return path
-    if (file := known.get(str(name)) or known.get(str(name).removesuffix(".yaml"))) is not None:
-        return file
-    if path.suffix in (".yaml", ".yml"):
-        raise ConfigError(f"{path}: no such file{_neighbor_files(path)}")
-    near = nearest(name, known)
-    hint = f"did you mean {near!r}?" if near else "`sage-rlvr recipes` lists those that are shipped"
-    raise ConfigError(f"{name}: no such file, and no shipped recipe of that name; {hint}")
-
-
-def named(name: str | Path, family: str) -> Path:
-    """The file of a shipped recipe of that family; any other name stays a path."""
-    return Path(name) if Path(name).exists() else shipped().get(f"{family}/{Path(name).name}", Path(name))
+    if short_name in known:
+        return known[short_name]
+    if path.exists():  # a folder: who reads it says so
+        return path
+    local = {file.stem: file for file in sorted(path.parent.glob("*.y*ml"))}
+    if (near := nearest(path.stem, local)) is not None:
+        hint = f"did you mean {local[near]}?"
+    elif (not path.suffix or path.parent.is_dir()) and (near := nearest(short_name, known)) is not None:
+        hint = f"did you mean {near!r}?"
+    else:
+        there = f"YAML files there: {', '.join(file.name for file in local.values()) or 'none'}"
+        there = there if path.parent.is_dir() else f"the folder {path.parent} does not exist"
+        hint = f"{there}; `sage-rlvr recipes` lists those that are shipped"
+    raise ConfigError(f"{path}: no such file, nor a shipped recipe; {hint}")
 
 
 def recipe(name: str, family: str = "countdown") -> Path:
     """The path of a shipped file, e.g. recipe("grpo.yaml"). `ConfigError` lists what there is instead."""
-    folder = shipped()[f"{family}/base" if family != "matrices" else "matrices/tier1"].parent
-    if not (folder / name).is_file():
-        raise ConfigError(
-            f"no recipe {name!r} in {family}; there are {', '.join(sorted(p.name for p in folder.iterdir()))}"
-        )
-    return folder / name
+    file = _folder(family) / name
+    if not file.is_file():
+        there = ", ".join(sorted(p.name for p in file.parent.iterdir()))
+        raise ConfigError(f"no recipe {name!r} in {family}; there are {there}")
+    return file
 
 
 def headline(file: Path) -> str:
@@ -212,15 +215,6 @@ def copy(name: str, to: Path) -> Path:
     return to
 
 
-def _neighbor_files(path: Path) -> str:
-    folder = path.parent
-    if not folder.is_dir():
-        return f"; the folder {folder} does not exist either"
-    recipes = sorted(p.name for p in folder.iterdir() if p.suffix in (".yaml", ".yml"))
-    near = nearest(path.name, recipes)
-    return f"; did you mean {folder / near}?" if near else f"; recipes there: {', '.join(recipes) or 'none'}"
-
-
 # ---- tree -> tree: inheritance and overrides
 
 
@@ -232,7 +226,7 @@ def load(path: str | Path, overrides: Iterable[tuple[str, str]] = ()) -> Tree:
     Raises ConfigError for a missing, oversized or malformed file and for a malformed override.
     """
     path = find(path)
-    tree = _read_file(path)
+    tree = read(path)
     base = tree.pop("base", None)
     if base is not None:
         tree = _inherit(path, base, tree)
@@ -258,13 +252,14 @@ def _inherit(path: Path, base: Any, tree: Tree) -> Tree:
     spot = tree.origins.get(("base",), str(path))
     if not isinstance(base, str):
         raise ConfigError(f"{spot}: base = {base!r}: expected the name of a YAML file beside this one")
-    beside = path.parent / base
-    parent = _read_file(beside if beside.exists() else find(base))
+    parent = read(find(base, folder=path.parent))
     if "base" in parent:
         raise ConfigError(
             f"{spot}: base = {base!r} has a base of its own ({parent['base']!r}); one level of inheritance is allowed. "
             f"Write the settings of {parent['base']!r} into {base!r}"
         )
+    if "world" not in tree and {"task", "data"} & tree.keys():
+        parent.pop("world", None)  # other problems than those of the base recipe
     return merge(parent, tree)
 
 
@@ -323,12 +318,6 @@ def short(value: Any, limit: int = 80) -> str:
     """repr, cut at `limit` characters."""
     text = repr(dict(value)) if isinstance(value, Tree) else repr(value)
     return text if len(text) <= limit else text[: limit - 3] + "..."
-
-
-def nearest(word: Any, options: Iterable[Any]) -> str | None:
-    """The option that is spelled most like `word`, None where none is near."""
-    found = difflib.get_close_matches(str(word), [str(option) for option in options], n=1, cutoff=0.6)
-    return found[0] if found else None
 
 
 def dotted(place: Sequence[str]) -> str:

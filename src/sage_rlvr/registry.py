@@ -13,7 +13,6 @@ for when a name is asked for that is not here, and when all are listed.
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import functools
 import importlib
 import inspect
@@ -23,13 +22,14 @@ from importlib import metadata
 from typing import Any, Generic, TypeVar, overload
 
 from sage_rlvr import plugins
-from sage_rlvr.errors import ConfigError
+from sage_rlvr.errors import ConfigError, choose_from
 
 P = TypeVar("P")
 F = TypeVar("F", bound=Callable[..., Any])
 
 HOMES = {
     "advantage": "sage_rlvr.core.advantages:ADVANTAGES",
+    "generator": "sage_rlvr.models.vllm:GENERATORS",
     "guide": "sage_rlvr.core.guides:GUIDES",
     "method": "sage_rlvr.methods:METHODS",
     "reduction": "sage_rlvr.core.reductions:REDUCTIONS",
@@ -128,9 +128,8 @@ class Registry(MutableMapping[str, P], Generic[P]):
 
     def unknown(self, name: object) -> str:
         """What to say of a name that is not here: its neighbor, and all there are."""
-        near = difflib.get_close_matches(str(name), list(self), 1)
-        hint = f"; did you mean {near[0]!r}?" if near else ";"
-        return f"unknown {self.kind.replace('_', ' ')} {name!r}{hint} choose from: {', '.join(self) or 'none'}"
+        own = "" if plugins.loaded() else ". One of your own needs --plugin FILE.py"
+        return f"unknown {self.kind.replace('_', ' ')} {name!r}{choose_from(name, self)}{own}"
 
     def name_of(self, part: object) -> str | None:
         """The name of an entry; None for what is not registered."""

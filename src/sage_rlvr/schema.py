@@ -25,8 +25,8 @@ from pydantic_core import InitErrorDetails, PydanticCustomError
 from typing_extensions import TypedDict
 
 from sage_rlvr import plugins
-from sage_rlvr.errors import ConfigError, SageError
-from sage_rlvr.recipes import Place, Tree, dotted, nearest, parse_scalar, short
+from sage_rlvr.errors import ConfigError, SageError, choose_from, nearest
+from sage_rlvr.recipes import Place, Tree, dotted, parse_scalar, short
 from sage_rlvr.registry import HOMES, call_of, registry_of
 
 T = TypeVar("T")
@@ -131,8 +131,7 @@ def _choose(kind: str, tree: Any) -> Any:
         raise _refused(f"the key 'name' is missing; choose from: {', '.join(registry)}")
     name, rest = tree["name"], {key: value for key, value in tree.items() if key != "name"}
     if not isinstance(name, str) or name not in registry:
-        hint = _did_you_mean(nearest(name, registry), ";")
-        raise _at("name", name, _refused(f"unknown {kind.replace('_', ' ')}{hint} choose from: {', '.join(registry)}"))
+        raise _at("name", name, _refused(f"unknown {kind.replace('_', ' ')}{choose_from(name, registry)}"))
     if kind == "method" and "guide" in rest and "guide" not in parameters(registry[name]):
         base = {"name": name, **{key: value for key, value in rest.items() if key != "guide"}}
         name, rest = "sage", {"base": base, "guide": rest["guide"]}
@@ -295,16 +294,11 @@ class _Refusal:
         if near is None:
             places = {p[-1]: dotted(p) for p in _places(self.schema)}
             near = places.get(key) or places.get(nearest(key, places) or "")
-        return f"unknown key{_did_you_mean(near, '.')} Keys here: {', '.join(keys) or 'none'}"
+        return f"unknown key{f'; did you mean {near!r}?' if near else '.'} Keys here: {', '.join(keys) or 'none'}"
 
     def _no_option(self, options: tuple[Any, ...]) -> str:
         named = len(self.place) > 1 and self.place[-1] == "name"
-        near = _did_you_mean(nearest(self.error["input"], options), ";")
-        return f"unknown {self.place[-2] if named else 'choice'}{near} choose from: {', '.join(map(str, options))}"
-
-
-def _did_you_mean(near: str | None, otherwise: str) -> str:
-    return f"; did you mean {near!r}?" if near else otherwise
+        return f"unknown {self.place[-2] if named else 'choice'}{choose_from(self.error['input'], options)}"
 
 
 def _phrase(hint: Any) -> str:

@@ -84,3 +84,17 @@ def test_a_pipe_without_a_reader_ends_quietly(words: list[str]) -> None:
     said = process.stderr.read()
     process.stderr.close()
     assert (process.wait(), said) == (1, "")
+
+
+def test_the_help_of_eval_names_every_guide_and_generator(capsys: pytest.CaptureFixture[str]) -> None:
+    from inspect import Parameter
+
+    from sage_rlvr.registry import registry_of
+    from sage_rlvr.schema import parameters
+
+    with pytest.raises(SystemExit):
+        main(["eval", "--help"])
+    words = set(capsys.readouterr().out.replace(",", " ").replace(";", " ").split())
+    guides = registry_of("guide")
+    bare = {name for name in guides if all(d is not Parameter.empty for _, d in parameters(guides[name]).values())}
+    assert bare | set(registry_of("generator")) <= words

@@ -14,7 +14,7 @@ from sage_rlvr.errors import DataError
 from sage_rlvr.evaluation import sampled_run
 from sage_rlvr.evaluation.lm_eval import export_lm_eval, import_lm_eval
 from sage_rlvr.evaluation.sampled_run import UNKNOWN, commit_of
-from sage_rlvr.evaluation.sampled_tasks import Chosen, choose, generated_docs
+from sage_rlvr.evaluation.sampling import Chosen, choose, generated_docs
 from sage_rlvr.evaluation.store import Identity, Sample, SampleStore, prompt_hash
 from sage_rlvr.tasks import countdown
 from sage_rlvr.tasks.countdown import Problem, verify

@@ -24,16 +24,16 @@ from sage_rlvr.cli.app import main
 from sage_rlvr.config import WorldConfig
 from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.evaluation.exact import probabilities, solution_logps
-from sage_rlvr.evaluation.sample_report import common_n, powers, report_lines
-from sage_rlvr.evaluation.sample_studies import anatomy_lines, excess_lines, pattern_lines
-from sage_rlvr.evaluation.sampled_run import SampleRun
-from sage_rlvr.evaluation.sampled_tasks import (
-    Chosen,
-    Prompt,
-    choose,
-    prompts_of,
+from sage_rlvr.evaluation.sample_report import (
+    anatomy_lines,
+    common_n,
+    excess_lines,
+    pattern_lines,
+    powers,
+    report_lines,
 )
-from sage_rlvr.evaluation.sampling import Evaluation, Scorer, check_window, guide_of
+from sage_rlvr.evaluation.sampled_run import SampleRun
+from sage_rlvr.evaluation.sampling import Chosen, Evaluation, Prompt, Scorer, check_window, choose, guide_of, prompts_of
 from sage_rlvr.evaluation.settings import Preset, SampleSettings, store_place
 from sage_rlvr.evaluation.store import Identity, SampleStore, is_store
 from sage_rlvr.models.generation import PRESETS, CpuGenerator, Decoding, Generation, Generator, Request
@@ -48,8 +48,10 @@ LAW = Decoding(max_new_tokens=8)
 
 
 def sample_run(policy: str, model: str, most: int = 8) -> SampleRun:
-    settings = SampleSettings(max_new_tokens=most, generator="sampler", dtype="float32")
-    return SampleRun(settings=settings, policy=policy, model=model, store=Path("unused"))
+    unused = Path("unused")
+    return SampleRun(
+        max_new_tokens=most, generator="sampler", dtype="float32", policy=policy, model=model, store=unused
+    )
 
 
 @pytest.fixture(scope="module")

@@ -201,3 +201,11 @@ def test_wrong_questions_are_refused(tmp_path: Path):
         for n in (0, -1, 2.0, True):
             with pytest.raises(ConfigError, match="whole number from 1 on"):
                 store.missing(["a"], n)
+
+
+@pytest.mark.parametrize("took", [float("nan"), np.float64(1.5), np.float32(1.5), 2, None])
+def test_what_a_caller_gives_as_seconds_is_kept_as_it_is_hashed(tmp_path: Path, took: float | None) -> None:
+    with SampleStore.open(tmp_path, SMALL) as store:
+        store.commit([replace(draw("a", number, SMALL), latency_s=took) for number in range(2)])
+    with SampleStore.open(tmp_path) as again:
+        assert len(again.samples()) == 2

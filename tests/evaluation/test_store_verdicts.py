@@ -114,11 +114,11 @@ def test_samples_are_scored_afterwards_as_if_they_had_been_at_once(tmp_path: Pat
             return scores_of(samples)
 
         with contextlib.suppress(KeyboardInterrupt):
-            store.score(dying, STAMP, batch=4)
+            store.score(dying, STAMP)
     told: list[int] = []
     with SampleStore.open(tmp_path / "s") as store:
-        done = 12 if fatal == 0 else 4 * ((fatal - 1) // 2)
-        assert store.score(scores_of, STAMP, batch=4, progress=told.append) == 12 - done == sum(told)
+        done = 12 if fatal == 0 else 2 * (fatal - 1)
+        assert store.score(scores_of, STAMP, progress=told.append) == 12 - done == sum(told)
         assert store.digest() == scored_at_once(tmp_path / "whole") and store.unscored(STAMP) == []
         assert store.score(lambda samples: [2 * x for x in scores_of(samples)], ("scored under", "other")) == 12
         assert store.samples()[0].base_logps.tolist() == pytest.approx((2 * scores_of(store.samples()[:1])[0]).tolist())

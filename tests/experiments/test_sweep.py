@@ -25,9 +25,8 @@ from sage_rlvr.experiments import sweep as module
 from sage_rlvr.experiments.jobs import Task, run_tasks
 from sage_rlvr.experiments.sweep import Sweep, adoptable, dry_lines, line, plan, run, table
 from sage_rlvr.report import write_summary
-from sage_rlvr.results import Results, compare
+from sage_rlvr.results import Results, Run, compare
 from sage_rlvr.results.comparisons import between
-from sage_rlvr.results.read import raw_kl
 from sage_rlvr.results.summary import choose, relabelled, summary_of
 
 MATRIX = """
@@ -499,7 +498,8 @@ def test_what_was_logged_is_a_mean_of_its_part_of_the_run(tmp_path: Path) -> Non
 
 def test_raw_kl_is_that_of_the_last_tenth() -> None:
     rows = [{"anchor/kl_raw": float(n)} for n in range(20)] + [{"step": 20}]
-    assert raw_kl(rows) == 18.5 and raw_kl([{"step": 0}]) is None
+    logged, without = (Run(arm="a", seed=0, metrics=some) for some in (rows, [{"step": 0}]))
+    assert logged.raw_kl == 18.5 and without.raw_kl is None
 
 
 def test_the_choice_takes_the_higher_frontier(tmp_path: Path) -> None:

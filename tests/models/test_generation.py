@@ -24,11 +24,18 @@ from transformers import GenerationConfig, MinPLogitsWarper, TopKLogitsWarper, T
 from conftest import tiny_llama
 from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.models import vllm as models_vllm
-from sage_rlvr.models.generation import PRESETS, CpuGenerator, Decoding, Generation, Request, TransformersGenerator
+from sage_rlvr.models.generation import (
+    PRESETS,
+    CpuGenerator,
+    Decoding,
+    Generation,
+    Request,
+    TransformersGenerator,
+    Truncation,
+)
 from sage_rlvr.models.policy import NO_ANSWER, Tokens, load_policy, load_tokens, weights_hash
 from sage_rlvr.models.sampler import draw
 from sage_rlvr.models.scoring import score
-from sage_rlvr.models.truncation import Truncation
 from sage_rlvr.models.vllm import ServerGenerator, VllmGenerator
 from sage_rlvr.tasks.countdown import build_tokenizer
 

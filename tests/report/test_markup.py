@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from markupsafe import Markup
 
-from sage_rlvr.report.browser import as_script
-from sage_rlvr.report.markup import escaped, fenced, plain, tabled, to_html, visible
-from sage_rlvr.results.tables import Table
+from sage_rlvr.report.markup import escaped, fenced, plain, tabled, to_html
+from sage_rlvr.report.samples import as_script
+from sage_rlvr.results.tables import Table, visible
 
 TEXT = st.text(st.one_of(st.sampled_from("-+=*_`#<>&[]()!|~\\1. :\n\thttp/aé"), st.characters()))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import shutil
 import sys
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -15,10 +16,11 @@ import pytest
 from chromium import Chromium, executable  # beside this file
 from frozen.folders import write_all
 from sage_rlvr.cli.app import main
+from sage_rlvr.evaluation.store import Sample
 from sage_rlvr.report import Page, build
 from sage_rlvr.report.markup import escaped
 from sage_rlvr.report.runs import curves, grids, learning, warnings
-from sage_rlvr.report.samples import SampleSet, Shown, sample_sets
+from sage_rlvr.report.samples import SampleSet, sample_sets
 from sage_rlvr.report.scores import policies
 from sage_rlvr.results import Results, Run, compare, words
 from sage_rlvr.results.summary import summary_of
@@ -47,13 +49,15 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def hostile(sets: tuple[SampleSet, ...]) -> tuple[SampleSet, ...]:
     """The stores with attacks for texts, problems and reasons."""
-    texts = [*HOSTILE, "short", "x" * 900]
+    texts = [*HOSTILE, "short", "x" * 1_004_000]
+    signals = {"entropies": (0.1, math.nan, 2.0), "q": (1.0, 1.3, 0.7), "base_logps": [-1e4] * 3}
     shown = tuple(
-        Shown(
-            problem=f"problem {p} {BREAKOUT}", sample=i, text=text, verdict=("right", "wrong", "undecided")[i % 3],
-            reason=f"because {BREAKOUT}", answer=text, left_out=1_000_000 if i == 8 else 0,
-            tokens=("a", BREAKOUT, "<eos>") if i < 4 else None,
-            entropies=(0.1, math.nan, 2.0) if i < 4 else None, q=(1.0, 1.3, 0.7) if i < 4 else None, perplexity=math.inf,
+        (
+            Sample(
+                problem=f"problem {p} {BREAKOUT}", sample=i, text=text, verdict=("right", "wrong", "undecided")[i % 3],  # type: ignore[arg-type]
+                reason=f"because {BREAKOUT}", answer=text, prompt_hash="", **signals,  # type: ignore[arg-type]
+            ),
+            ("a", BREAKOUT, "<eos>") if i < 4 else None,
         )
         for p in range(3) for i, text in enumerate(texts)
     )  # fmt: skip
@@ -227,6 +231,36 @@ def test_a_guide_that_did_nothing_is_said_beside_its_results() -> None:
     assert said.startswith("SAGE-Token: q differed from 1 on 0.0%")
 
 
+def test_what_a_run_warned_of_stands_beside_it(folders: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(folders / "demo", tmp_path / "demo"))
+    file = next(folder.glob("runs/*/run.json"))
+    warning = {"kind": "anchor/q_clamped_share", "step": 9, "message": "Branch is clamped everywhere"}
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"warnings": [warning]}))
+    results = Results.read(folder)
+    (kept,) = summary_of(results, compare(results))["warnings"]
+    assert kept == warning | {"arm": kept["arm"], "seed": 0}
+    text = build(results).markdown()
+    assert "<br>warned: anchor/q_clamped_share |" in text
+    said = f"{kept['arm']}, seed 0, warned at step 9 (anchor/q_clamped_share): Branch is clamped everywhere"
+    assert f"- {escaped(said)}" in text
+
+
+def test_a_sweep_keeps_its_design_beside_a_store_of_another_arm(folders: Path) -> None:
+    alone = Results.read(folders / "sweep")
+    both = Results.read(folders / "sweep", folders / "stores" / "SAGE-sums-T1-s0", folders / "stores" / "base-sums-T1-s0")
+    assert both.design.arms[:-1] == alone.design.arms and both.design.control == "GRPO" and both.design.beside == ("SAGE",)
+    rows = compare(both)
+    asked = [row for row in rows if row.family == "primary"]
+    assert asked == [row for row in compare(alone) if row.family == "primary"]
+    assert {(row.a, row.b, row.task) for row in rows if "SAGE" in (row.a, row.b)} == {("SAGE", "base", "sums")}
+    assert "SAGE" not in summary_of(both, rows)["arms"] and "From samples: sums" in build(both, rows).markdown()
+
+
+def test_a_stored_summary_stays_beside_stores(folders: Path) -> None:
+    results = Results.read(ROOT / "docs" / "results" / "tier1", folders / "stores" / "base-sums-T1-s0")
+    assert results.k == 256 and len(compare(results)) == len(compare(Results.read(ROOT / "docs" / "results" / "tier1")))
+
+
 def run(arm: str, seed: int, rows: list[dict[str, float]], **config: object) -> Run:
     return Run(arm=arm, seed=seed, metrics=rows, config=config)
 
@@ -260,7 +294,7 @@ def test_the_command_writes_what_it_was_asked_for(
     with pytest.raises(SystemExit) as done:
         main(["report", demo, "-o", str(html), "--title", "<b>Ours</b>"])
     said = capsys.readouterr().out
-    assert done.value.code == 0 and str(html) in said and "against" in said.splitlines()[-1]
+    assert done.value.code == 0 and str(html) in said and said.splitlines()[-1].startswith("Against GRPO, pass@256: ")
     page = html.read_text(encoding="utf-8")
     assert "&lt;b&gt;Ours&lt;/b&gt;" in page and not re.search(r"https?:", page)
     with pytest.raises(SystemExit) as done:

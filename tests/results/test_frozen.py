@@ -6,7 +6,7 @@ Adjusted p values changed once, when the families became one primary and one exp
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,13 @@ def address(source: str, row: Row) -> tuple[Any, ...]:
     at = PLACES.get(metric.at, f"T = {metric.temperature:g}")
     level = "these checkpoints" if row.comparison.over == "problems" else "these methods"
     return source, row.a, row.b, metric.bare, f"{freeze.SAME_KL}, {at}" if metric.matched else at, row.task, level
+
+
+def flipped(row: Row) -> Row:
+    """The same from b's side."""
+    c, gap = row.comparison, row.comparison.difference
+    turned = replace(gap, value=-gap.value, low=-gap.high, high=-gap.low)
+    return replace(row, a=row.b, b=row.a, comparison=replace(c, difference=turned, mean_a=c.mean_b, mean_b=c.mean_a))
 
 
 def values(row: Row) -> dict[str, Any]:
@@ -78,7 +85,7 @@ def check(source: str, pipelines: tuple[str, ...], found: list[Row]) -> int:
         new = rows.get(key)
         flip = new is None
         if new is None and (mirror := rows.get((key[0], key[2], key[1], *key[3:]))) is not None:
-            new = mirror.flipped()
+            new = flipped(mirror)
         if new is None:
             assert (source, old["a"], old["b"]) in GONE, key
             continue

@@ -16,7 +16,6 @@ from sage_rlvr.errors import DataError
 from sage_rlvr.stats.leash import (
     LeashCounts,
     detectable_probability,
-    exact_cells,
     expected_cells,
     leash_at_k,
     leash_counts,
@@ -29,6 +28,7 @@ from sage_rlvr.stats.leash import (
     mcnemar_p,
     rate_intervals,
 )
+from sage_rlvr.stats.support import exact_cells
 
 amounts = st.integers(0, 500)
 

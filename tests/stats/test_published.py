@@ -4,34 +4,38 @@ SAGE_RLVR_PAPER=/path/to/sage_2605.18864.txt compares recipes/paper/tables.json 
 
 from __future__ import annotations
 
+import math
 import os
 import re
+from collections.abc import Sequence
+from functools import lru_cache
+from itertools import combinations_with_replacement
 from pathlib import Path
 
 import numpy as np
 import pytest
+from numpy.typing import ArrayLike
 from scipy import stats
 
 from sage_rlvr.errors import DataError
 from sage_rlvr.recipes import recipe
 from sage_rlvr.stats.published import (
+    SEEDS,
     Cell,
-    all_equal_p,
     compare_arms,
     comparison_lines,
     find_arms,
-    integer_fit,
     load_document,
     pairs_of_guide,
     pooled_lines,
     read_tables,
-    smallest_denominator,
     welch,
 )
 
 DOCUMENT = load_document(recipe("tables.json", "paper"))
 TABLES = read_tables(DOCUMENT)
 BRANCH = compare_arms(TABLES["1"], "GRPO", "GRPO + Branch")
+HALF = 0.0005 + 1e-9  # half a unit of the third decimal: what rounding may have moved
 
 
 @pytest.mark.parametrize(
@@ -126,6 +130,50 @@ def cells_of_0_or_1() -> list[tuple[Cell, int]]:
         for (data, _), cell in TABLES[n].arms[arm].items()
         if data != "MATH-500"
     ]
+
+
+def integer_fit(cell: Cell, problems: int, *, seeds: int = SEEDS, ddof: int = 1) -> bool:
+    """Whether whole numbers of right answers c_1..c_s out of `problems` give the printed mean and standard deviation.
+
+    mean = sum c_i / (s N), sd^2 = sum (c_i / N - mean)^2 / (s - ddof), both rounded to three decimals. True says that one
+    outcome a problem and seed explains the cell; a cell of many samples per problem would fit by luck only.
+    """
+    unit = problems * seeds
+    totals = range(math.ceil((cell.mean - HALF) * unit), math.floor((cell.mean + HALF) * unit) + 1)
+    reach = math.ceil((cell.sd + HALF) * problems * math.sqrt(max(seeds - ddof, 1))) + 1
+    for total in totals:
+        center, rest = divmod(total, seeds)
+        least, most = max(-reach, -center), min(reach + 1, problems - center)
+        for squares in _sums_of_squares(seeds, least, most).get(rest, ()):
+            sd = math.sqrt(max(squares - rest * rest / seeds, 0.0) / (seeds - ddof)) / problems
+            if abs(sd - cell.sd) <= HALF:
+                return True
+    return False
+
+
+def all_equal_p(shares: ArrayLike, trials: int) -> float:
+    """p of chi square that settings with these printed shares of `trials` outcomes each are all the same (Table 6)."""
+    right = np.rint(np.asarray(shares, dtype=float) * trials)
+    return float(stats.chi2_contingency([right, trials - right], correction=False)[1])
+
+
+def smallest_denominator(frequencies: Sequence[float], start: int = 2, stop: int = 10_000) -> int:
+    """The smallest n with whole numbers c such that every c / n is printed as one of the frequencies (three decimals)."""
+    for n in range(start, stop):
+        if all(abs(round(f * n) / n - f) <= HALF for f in frequencies):
+            return n
+    raise DataError(f"no denominator below {stop} gives all of {list(frequencies)}.")
+
+
+@lru_cache
+def _sums_of_squares(seeds: int, least: int, most: int) -> dict[int, set[int]]:
+    """sum d_i -> all sum d_i^2 of `seeds` whole deviations between least and most, for sums of 0 to seeds - 1."""
+    out: dict[int, set[int]] = {}
+    for deviations in combinations_with_replacement(range(least, most + 1), seeds):
+        total = sum(deviations)
+        if 0 <= total < seeds:
+            out.setdefault(total, set()).add(sum(d * d for d in deviations))
+    return out
 
 
 def test_all_44_cells_are_five_outcomes_a_problem():

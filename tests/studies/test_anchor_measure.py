@@ -498,7 +498,7 @@ def test_a_result_is_plain_and_a_function_of_its_arguments(folders: tuple[str, s
     assert plain(asdict(result))
     text = lab.markdown(result)
     assert all(f"| {row.objective} | {row.guide} |" in text for row in result.rows)
-    assert "`1 2=3:`" in text and "refuses it" in text and "over its own mean^2" in text
+    assert "| 1 2=3: |" in text and "refuses it" in text and "over its own mean^2" in text
     for row in result.rows:  # one problem: both variances are one trace, in the unit of Eq. (6) and of the term itself
         if row.variance_ratio is not None:
             assert row.variance_ratio == pytest.approx(row.snr_completions * row.norm_ratio**2, rel=1e-6)  # type: ignore[operator]

@@ -18,7 +18,7 @@ from sage_rlvr.evaluation.exact import solution_logps
 from sage_rlvr.models.completions import enumerate_completions
 from sage_rlvr.models.policy import Tokens
 from sage_rlvr.studies.guides.completions import _together, collect
-from sage_rlvr.studies.guides.measure import Lab, auc, choose, fitted, run_guide_lab
+from sage_rlvr.studies.guides.measure import Head, Lab, auc, choose, fitted, run_guide_lab
 from sage_rlvr.studies.guides.signals import FAMILIES, capped, first, likelier_share, percentile, placebo
 from sage_rlvr.tasks.countdown import Countdown, Problem, build_tokenizer
 from sage_rlvr.theory.reweighting import tilted
@@ -181,14 +181,14 @@ def test_rows_hold_their_budget_and_lie_below_the_oracle(world, lab):
             assert row.gained - row.lost == pytest.approx(row.change["support"].value)
     assert {row.name for row in signals} >= {"Branch", "Token", "rarity", "fitted, policy"}
     assert all(row.against for row in rows if row.kind in ("policy", "reference") and row.budget == 0.02)
-    plain = lab.row(("flat", "policy", "", "1"), [np.zeros(atoms.mask.shape)], 0.02)
+    plain = lab.row(Head("flat", "policy", "", "1"), [np.zeros(atoms.mask.shape)], 0.02)
     assert plain is None, "a q of 1 has no budget"
     assert next(row for row in signals if row.name == "right").auc_right == 1.0
 
 
 def test_scaled_rows_have_their_budget(world, lab):
     *_, atoms = world
-    row = lab.row(("surprisal", "policy", "", ""), [atoms.surprisals], 0.02)
+    row = lab.row(Head("surprisal", "policy", "", ""), [atoms.surprisals], 0.02)
     assert row is not None
     assert lab.masses.mean(tilted(lab.masses, row.scale * atoms.surprisals.sum(1))[1]) == pytest.approx(0.02, rel=1e-6)
 

@@ -13,7 +13,6 @@ from sage_rlvr.tasks.knights_and_knaves import (
     NAMES,
     KnightsAndKnaves,
     Puzzle,
-    selfcheck,
     solutions_of,
     spoken,
     true_under,
@@ -122,8 +121,6 @@ def test_the_set_of_problems():
     prompt = task.prompt(puzzles[0])
     assert prompt.startswith(task.instruction) and prompt.endswith("?\n### Answer:") and "### Question: On an" in prompt
     assert task.messages(puzzles[0])[0]["content"].endswith(puzzles[0].text)
-    found = selfcheck(KnightsAndKnaves(count=3))
-    assert found == {"ok": True, "gold": 21, "gold_accepted": 21, "turned": 105, "turned_rejected": 105, "distinct": 21}
 
 
 def test_no_name_can_be_taken_for_another_or_for_a_condition():

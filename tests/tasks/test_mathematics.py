@@ -13,10 +13,9 @@ import pyarrow.parquet
 import pytest
 
 from sage_rlvr.errors import ConfigError, DataError
-from sage_rlvr.tasks import math as mathematics
-from sage_rlvr.tasks.math import ENVIRONMENT, SETS, MathTask, Problem, digest, read_rows, selfcheck
+from sage_rlvr.tasks import math_sets
+from sage_rlvr.tasks.math import ENVIRONMENT, SETS, MathTask, Problem, digest
 from sage_rlvr.tasks.prompts import BOXED, SAGE
-from sage_rlvr.tasks.rows import DataSource
 from sage_rlvr.verifiers.pool import shared
 
 needs_data = pytest.mark.skipif(
@@ -42,25 +41,23 @@ def table(*rows: dict) -> bytes:
 
 
 def test_the_shapes_of_the_published_files():
-    aime = mathematics._aime(
-        lines({"id": 60, "problem": "p", "answer": 7}),
-        lines({"id": "I-1", "problem": "q", "answer": "070"}),
-        lines({"id": "II-1", "problem": "r", "answer": "5"}),
+    aime = math_sets._aime(
+        [{"id": 60, "problem": "p", "answer": 7}],
+        [{"id": "I-1", "problem": "q", "answer": "070"}],
+        [{"id": "II-1", "problem": "r", "answer": "5"}],
     )
     assert [(p.problem_id, p.text, p.answer) for p in aime] == [
         ("aime24-1", "p", "7"), ("aime25-I-1", "q", "070"), ("aime25-II-1", "r", "5")
     ]  # fmt: skip
-    assert mathematics._amc(lines({"id": 3, "problem": "p", "answer": 27.0})) == [Problem("amc23-3", "p", "27")]
+    assert math_sets._amc([{"id": 3, "problem": "p", "answer": 27.0}]) == [Problem("amc23-3", "p", "27")]
     row = {"problem": "p", "solution": r"so \boxed{p - q}", "answer": "p-q", "subject": "Algebra", "level": 5}
-    (math,) = mathematics._math500(lines(row | {"unique_id": "test/1"}))
+    (math,) = math_sets._math500([row | {"unique_id": "test/1"}])
     assert (math, math.solved) == (Problem("test/1", "p", "p-q", 5, "Algebra"), "p - q")
     gold = {"reward_model": {"ground_truth": "1.6"}}
-    (minerva,) = mathematics._minerva(
-        table(gold), lines({"problem": "p", "type": "Physics", "solution": r"\boxed{1.60}"})
-    )
+    (minerva,) = math_sets._minerva([gold], [{"problem": "p", "type": "Physics", "solution": r"\boxed{1.60}"}])
     assert (minerva, minerva.solved) == (Problem("minerva-0", "p", "1.6", None, "Physics"), "1.60")
     wrapped = {"prompt": [{"content": "Do this.\n\nOne\n\ntwo\n\nThus.", "role": "user"}], "extra_info": {"index": "x"}}
-    assert mathematics._dapo(table(wrapped | gold)) == [Problem("dapo-x", "One\n\ntwo", "1.6")]
+    assert math_sets._dapo(math_sets.rows_of(table(wrapped | gold))) == [Problem("dapo-x", "One\n\ntwo", "1.6")]
 
 
 def test_rows_of_a_file_of_your_own(tmp_path: Path):
@@ -72,13 +69,13 @@ def test_rows_of_a_file_of_your_own(tmp_path: Path):
     assert task.problems() == (Problem("0", "1+1?", "2"), Problem("b", "half?", r"\frac12", 5))
     half = task.problems()[1]
     assert task.verify(half, r"\boxed{0.5}").right and task.verify(half, "0.5").reason == "no answer"
-    assert task.verify(half, "<SOLUTION>1/2</SOLUTION>", SAGE).right and not task.pinned
+    tagged = replace(task, form=SAGE)
+    assert tagged.verify(half, "<SOLUTION>1/2</SOLUTION>").right and not task.pinned
     assert [v.label for v in task.verify_all([(half, "1/2"), (half, "2")], answer_in="whole")] == ["right", "wrong"]
     assert half.problem_id == "b"
     assert task.prompt(half) == f"{BOXED.system}\n\nhalf?\n\nSolution:\n"
-    assert task.prompt(half, SAGE).endswith("half?\n\n<start_working_out>\n")
-    assert task.messages(half, SAGE)[-1] == {"role": "user", "content": "half?"}
-    assert selfcheck(task)["ok"]
+    assert tagged.prompt(half).endswith("half?\n\n<start_working_out>\n")
+    assert tagged.messages(half)[-1] == {"role": "user", "content": "half?"}
 
 
 @pytest.mark.parametrize(
@@ -99,7 +96,7 @@ def test_rows_that_cannot_be_used(tmp_path: Path, text: str, message: str):
     path = tmp_path / "own.jsonl"
     path.write_text(text)
     with pytest.raises((ConfigError, DataError), match=message):
-        read_rows(DataSource(path=str(path)))
+        MathTask(str(path)).problems()
 
 
 def test_names_and_folders_that_are_none(tmp_path: Path):
@@ -124,17 +121,15 @@ def test_a_folder_is_read_before_anything_is_fetched_and_other_rows_are_told_apa
     assert [p.problem_id for p in MathTask("math500").problems()] == ["a", "b"]
     assert [p.problem_id for p in MathTask("math500_l5").problems()] == ["a"]
     assert not MathTask("math500").pinned
-    found = selfcheck(MathTask("math500"))
-    assert (found["ok"], found["rows"], found["expected"], found["right"]) == (False, 2, 500, 2)
 
 
 def test_pinned_files_are_read_from_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(mathematics, "fetch", lambda pin: lines({"id": 1, "problem": "p", "answer": -1.0}))
-    mathematics._load.cache_clear()
+    monkeypatch.setattr(math_sets, "fetch", lambda pin: lines({"id": 1, "problem": "p", "answer": -1.0}))
+    math_sets._read.cache_clear()
     try:
         assert MathTask("amc23", folder="").problems() == (Problem("amc23-1", "p", "-1"),)
     finally:
-        mathematics._load.cache_clear()
+        math_sets._read.cache_clear()
 
 
 def test_a_digest_sees_ids_texts_golds_and_order():
@@ -146,6 +141,9 @@ def test_a_digest_sees_ids_texts_golds_and_order():
 @needs_data
 @pytest.mark.parametrize("name", SETS)
 def test_the_published_rows(name: str):
-    found = selfcheck(MathTask(name))
+    task = MathTask(name)
+    problems = task.problems()
     rows = {"aime": 60, "amc23": 40, "math500": 500, "math500_l5": 134, "minerva": 272, "dapo_math": 2000}[name]
-    assert found == {"ok": True, "rows": rows, "expected": rows, "ids": rows, "right": rows, "pinned": True}
+    assert task.pinned and len(problems) == len({p.problem_id for p in problems}) == rows
+    turns = [(p, task.form.assistant("By the above.", p.answer)) for p in problems]
+    assert all(verdict.right for verdict in task.verify_all(turns))

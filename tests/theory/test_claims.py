@@ -103,6 +103,10 @@ def _untempered(ref, rewards, beta, c, q=None):
     return closed.reverse_kl_optimum(ref, rewards, beta + c, q)
 
 
+def _normalized(probs, anchor):
+    return closed.pseudo_kl(probs, anchor / anchor.sum())
+
+
 def _for_lam(ref, rewards, beta, q=None):
     exact = closed.forward_kl_optimum(ref, rewards, beta, q)
     return exact._replace(probs=exact.probs**0.9 / (exact.probs**0.9).sum(), gap=1.1 * exact.gap)
@@ -115,7 +119,7 @@ def _for_lam(ref, rewards, beta, q=None):
         (equations.equations_2_and_4, equations, "reverse_kl_optimum", _without_q, {"eq4/optimum", "eq4/three"}),
         (equations.entropy_bonus, equations, "entropy_optimum", _untempered, {"eq21/optimum", "eq21/three"}),
         (equations.equation_5, equations, "pseudo_kl", closed.unnormalized_kl, {"eq5/mass", "eq5/sign"}),
-        (equations.equation_8, equations, "pseudo_kl", closed.kl_divergence, {"eq8/decomposition"}),
+        (equations.equation_8, equations, "pseudo_kl", _normalized, {"eq8/decomposition"}),
         (off_target.equation_27, off_target, "forward_kl_optimum", _for_lam, {"eq27/k3", "eq27/exact", "eq27/shaped"}),
         (support._equivalence, support, "reverse_kl_optimum", _without_q, {"4.3/equivalence"}),
         (leash.without_a_leash, leash, "reverse_kl_optimum", lambda ref, *_: ref, {"leash/limit"}),

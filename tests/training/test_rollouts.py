@@ -22,11 +22,16 @@ from sage_rlvr.runs import RunDir, read_metrics
 from sage_rlvr.training import loop as training
 from sage_rlvr.training import rollouts as engine
 from sage_rlvr.training.loop import Loop, build, train, train_step
-from sage_rlvr.training.rollouts import Groups, draw, draw_groups, problems_of_step, prompts_of_step, together
+from sage_rlvr.training.rollouts import Groups, draw, draw_groups, problems_of_step, together
 from sage_rlvr.training.state import model_tensors
 
 Recipe = Callable[..., Path]
 Make = Callable[..., Loop]
+
+
+def own_problems(loop: Loop, step: int) -> list[Any]:
+    """The problems of a step before any refill."""
+    return problems_of_step(loop, step, 0, loop.config.rollout.prompts_per_step)
 
 
 @dataclass(frozen=True)
@@ -83,7 +88,7 @@ def test_a_step_draws_its_own_problems_first_and_then_others(make: Make) -> None
     loop = make(MIXED)
     for step in (0, 3, 14, 15):
         names = [str(p) for p in problems_of_step(loop, step, 0, 60)]
-        assert names[:4] == [str(p) for p in prompts_of_step(loop, step)]
+        assert names[:4] == [str(p) for p in own_problems(loop, step)]
         assert sorted(names) == sorted(map(str, loop.problems))  # all 60 once, whatever the step began with
     first, second = ([str(p) for p in problems_of_step(loop, step, 4, 52)] for step in (0, 1))
     assert [p for p in first if p in second] != [p for p in second if p in first]  # an order of each step's own

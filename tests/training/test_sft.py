@@ -158,7 +158,7 @@ def test_a_former_policy_is_replaced_and_comes_back_when_the_last_move_fails(
     inner = Path.rename
 
     def rename(self: Path, target: Path) -> Path:
-        if self.name.endswith(".partial"):
+        if self.name == ".tmp-policy":
             raise RuntimeError("the last move")
         return inner(self, target)
 

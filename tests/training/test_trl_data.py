@@ -7,6 +7,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +22,11 @@ from transformers import PreTrainedTokenizerFast
 from byte_tokenizer import CHATML, byte_tokenizer
 from sage_rlvr.config import DataConfig
 from sage_rlvr.errors import ConfigError, DataError
-from sage_rlvr.tasks.chat import end_of_turn
+from sage_rlvr.tasks.chat import dry_render, end_of_turn, fit_tokenizer, render
+from sage_rlvr.tasks.golds import check_golds
 from sage_rlvr.tasks.prompts import FORMATS
-from sage_rlvr.tasks.rows import Rows
-from sage_rlvr.training.trl.data import check_golds, dry_render, facts, fit_tokenizer, load, render
+from sage_rlvr.tasks.rows import DataSource, Rows, facts
+from sage_rlvr.training.trl.run import load
 from sage_rlvr.verifiers.pool import Pool
 
 ASKED = [{"role": "user", "content": "Solve: 1+1. End with Answer: N."}]
@@ -64,7 +66,7 @@ def write(tmp_path: Path) -> Any:
 def made(path: Path, **more: Any) -> list[dict[str, Any]]:
     """The rows that `load` makes of a file, without the check of the golds, which has tests of its own."""
     options = {name: more.pop(name) for name in ("solutions",) if name in more}
-    return load(DataConfig(path=str(path), **more), check=False, say=quiet, **options).to_list()
+    return load(DataConfig(path=str(path), allow_unverifiable=True, **more), say=quiet, **options).to_list()
 
 
 # ---- shapes
@@ -167,7 +169,7 @@ def test_a_folder_is_read_by_its_split_shard_after_shard(write: Any, tmp_path: P
     write([{"problem": "t?", "answer": 9}], "set/data/test-00000-of-00001.parquet")
     assert [row["answer"] for row in made(tmp_path / "set")] == ["0", "1"]
     assert [row["answer"] for row in made(tmp_path / "set", split="test")] == ["9"]
-    assert len(facts(DataConfig(path=str(tmp_path / "set")))) == 2
+    assert len(facts(DataSource.of(DataConfig(path=str(tmp_path / "set"))))) == 2
     with pytest.raises(ConfigError, match=r"the split 'validation'.*test-00000"):
         made(tmp_path / "set", split="validation")
 
@@ -180,10 +182,10 @@ def test_lines_named_json_are_read_as_lines(tmp_path: Path):
 
 def test_the_facts_of_a_file_are_its_content(write: Any):
     path = write([{"problem": "1+1?", "answer": "2"}])
-    before = facts(DataConfig(path=str(path)))
+    before = facts(DataSource.of(DataConfig(path=str(path))))
     write([{"problem": "1+1?", "answer": "3"}])
-    assert facts(DataConfig(path=str(path))) != before
-    assert facts(DataConfig(path="owner/name", revision="abc")) == {"owner/name": "abc"}
+    assert facts(DataSource.of(DataConfig(path=str(path)))) != before
+    assert facts(DataSource.of(DataConfig(path="owner/name", revision="abc"))) == {"owner/name": "abc"}
 
 
 # ---- the Hub
@@ -348,7 +350,7 @@ def test_the_golds_are_checked_where_rows_are_loaded(write: Any):
     path = write([{"problem": "a?", "answer": "np.arcsin(10/13)"}])
     with pytest.raises(DataError, match=r"rows\.jsonl:1: 'np\.arcsin"):
         load(DataConfig(path=str(path)), say=quiet)
-    assert len(load(DataConfig(path=str(path)), allow_unverifiable=True, say=quiet)) == 1
+    assert len(load(DataConfig(path=str(path), allow_unverifiable=True), say=quiet)) == 1
 
 
 def test_whole_numbers_start_no_worker():
@@ -485,7 +487,7 @@ def test_the_real_sets_load(name: str, count: int, unreadable: int):
     if unreadable > 0.01 * count:
         with pytest.raises(DataError, match=f"{unreadable} of {count} golds"):
             load(data, say=quiet)
-    found = load(data, allow_unverifiable=True, say=lines.append)
+    found = load(replace(data, allow_unverifiable=True), say=lines.append)
     assert found.column_names == ["id", "prompt", "answer"] and len(found) == count
     tokenizer = byte_tokenizer()
     fit_tokenizer(tokenizer, FORMATS["boxed"])

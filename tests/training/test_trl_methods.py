@@ -42,7 +42,7 @@ from sage_rlvr.core.surrogates import Clip
 from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.methods import bnpo, dapo, dr_grpo, forward_kl, grpo, grpo_token_mean, no_kl, rloo, sage
 from sage_rlvr.training.trl import SageTrainer, dynamic_sampling, grpo_config
-from sage_rlvr.training.trl.advantages import group_advantages, scale_of, total_rewards
+from sage_rlvr.training.trl.batch import group_advantages, scale_of, total_rewards
 from trl_common import LAYOUTS, PROMPTS, arguments, build, forward, on_ranks, reward, same, weights
 
 BRANCH = Branch(ratio=0.3, threshold=1.2)

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -38,8 +39,9 @@ from sage_rlvr.config import (
 from sage_rlvr.errors import ConfigError, DataError, TrainingDiverged
 from sage_rlvr.models.policy import load_policy
 from sage_rlvr.runs import RunDir, read_metrics, verify_checkpoint
+from sage_rlvr.tasks.chat import render
 from sage_rlvr.tasks.prompts import FORMATS
-from sage_rlvr.training.trl import data
+from sage_rlvr.training.trl.run import load
 from sage_rlvr.training.trl.sft import OWNED, build, finetune, run_facts, select, sft_arguments
 
 SILENT = SimpleNamespace(start=lambda **_: None, advance=lambda *_: None)
@@ -136,7 +138,7 @@ def test_the_saved_tokenizer_renders_the_prompt_that_rl_will_use(
     saved, form = tokens.tokenizer, FORMATS["sage"]
     assert saved.chat_template == form.chat_template and saved.pad_token == "</s>" and saved.padding_side == "left"
     assert policy.generation_config.eos_token_id == saved.eos_token_id
-    for_rl = data.load(config.data, say=quiet)
+    for_rl = load(config.data, say=quiet)
     ids, labels = first_row(build(config, folder / "again", quiet))
     prompt = saved.apply_chat_template(for_rl[0]["prompt"], add_generation_prompt=True, return_dict=True)["input_ids"]
     counted = [token for token in labels if token != -100]
@@ -171,6 +173,16 @@ def test_a_finished_run_repeated_trains_nothing(trained: tuple[FinetuneConfig, P
     assert run(config, folder).step == 20
     assert (folder / "policy" / "model.safetensors").stat().st_mtime_ns == before
     assert not list((folder / "policy").glob("*.bin"))  # no pickle is left in what is shared
+
+
+def test_a_policy_that_a_kill_kept_from_being_saved_is_saved(
+    trained: tuple[FinetuneConfig, Path, list[str]], tmp_path: Path
+):
+    config, folder, _ = trained
+    shutil.copytree(folder, tmp_path / "run")
+    shutil.rmtree(tmp_path / "run" / "policy")
+    (tmp_path / "run" / "finished.json").unlink()
+    assert run(config, tmp_path / "run").step == 20 and same(tmp_path / "run" / "policy", folder / "policy")
 
 
 class Killed(BaseException):
@@ -271,7 +283,7 @@ def test_the_filter_leaves_out_and_counts(base: Path):
     from datasets import Dataset
 
     tokenizer, form = byte_tokenizer(FORMATS["boxed"].chat_template), FORMATS["boxed"]
-    room = len(tokenizer(data.render(tokenizer, form.messages("p" * 10), opened=True))["input_ids"])
+    room = len(tokenizer(render(tokenizer, form.messages("p" * 10), opened=True))["input_ids"])
     cases = [("p" * 10, "s", "-3.5e2"), ("p" * 10, "s", r"\sqrt2"), ("p" * 11, "s", "1"), ("p" * 10, "s" * 400, "1")]
     rows = Dataset.from_list([{"prompt": form.messages(p), "solution": s, "answer": a} for p, s, a in cases])
     config = recipe(base, Path("x.jsonl"), max_length=2 * room)

@@ -15,20 +15,20 @@ from hypothesis import strategies as st
 import sage_rlvr.verifiers
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.verifiers import MATHEMATICS, Verdict
-from sage_rlvr.verifiers.answers import bare, prepare, rational, spelling
-from sage_rlvr.verifiers.math import (
+from sage_rlvr.verifiers.algebra import MAX_DEPTH, MAX_DIGITS, too_long
+from sage_rlvr.verifiers.answers import (
     MAX_ANSWER,
     MAX_COMPLETION,
-    MAX_DEPTH,
-    MAX_DIGITS,
+    bare,
     last_box,
     last_number,
     last_tag,
-    too_long,
-    verify_math,
+    prepare,
+    rational,
+    spelling,
 )
+from sage_rlvr.verifiers.math import verify_math
 from sage_rlvr.verifiers.quantities import (
-    UNITS,
     based,
     choice,
     clock,
@@ -39,11 +39,10 @@ from sage_rlvr.verifiers.quantities import (
     letter,
     letters,
     listed,
-    measured,
     ratio,
-    summed,
     worded,
 )  # fmt: skip
+from sage_rlvr.verifiers.units import UNITS, measured, summed
 
 
 def boxed(answer: str) -> str:
@@ -682,4 +681,5 @@ def test_every_module_that_a_verdict_is_made_of_is_among_those_that_are_hashed()
     folder = Path(sage_rlvr.verifiers.__file__).parent
     text = "".join((folder / f"{name}.py").read_text(encoding="utf-8") for name in MATHEMATICS)
     imported = set(re.findall(r"^\s*from sage_rlvr\.verifiers\.(\w+) import", text, re.M))
+    imported |= set(re.findall(r"^from sage_rlvr\.verifiers import (\w+) as", text, re.M))
     assert "quantities" in imported and imported <= set(MATHEMATICS)

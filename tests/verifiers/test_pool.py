@@ -79,7 +79,7 @@ def test_a_power_tower_is_undecided_and_the_pool_goes_on():
         assert verdicts[0].right and verdicts[1].label == "undecided" and pairs(verdicts)[2] == ("wrong", "value")
         assert verdicts[1].reason == "took longer than 2 s"
         assert pool.remembered == (1, 0)  # plain numbers took no algebra
-        pool.seconds = pool._crew.seconds = 1
+        pool.seconds = pool._crew.order["seconds"] = 1
         assert pool.verify([(tower, "9")])[0].reason == "took longer than 1 s"  # asked anew: limits are not remembered
         assert pool.verify([(r"so \boxed{x+x}", "2x")] * 3)[0].right and pool.remembered == (5, 2)
 
@@ -141,9 +141,9 @@ def test_what_a_pool_remembers_changes_no_verdict():
             plain = [verify_math(*item, **options) for item in items]
             assert pool.verify(items, **options) == forgetful.verify(items, **options) == plain, options
             assert pool.verify(items[::-1], **options) == plain[::-1], options
-            assert short.verify(items, **options) == plain and len(short._crew.memory.kept) <= 2
+            assert short.verify(items, **options) == plain and len(short._crew.kept) <= 2
         asked, recalled = pool.remembered
-        assert forgetful.remembered == (0, 0) and not pool._crew.memory.open
+        assert forgetful.remembered == (0, 0) and not pool._crew.open
         assert 2 * recalled > asked > 100
 
 

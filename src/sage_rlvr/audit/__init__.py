@@ -15,13 +15,13 @@ from functools import partial
 from typing import Any
 
 from sage_rlvr.audit.pages import lines_of, page_of, verify_lines, write_page
-from sage_rlvr.errors import ConfigError
+from sage_rlvr.errors import refuse
 from sage_rlvr.tasks import TASKS, task_named
 from sage_rlvr.tasks.base import Task, guess_floor, verdicts
 from sage_rlvr.tasks.checks import BAR, Audit, Case, Check, Finding, duplicates, others_floor, uniform_floor
 from sage_rlvr.tasks.math import SETS, MathTask
+from sage_rlvr.tasks.math_audit import wrong_answers
 from sage_rlvr.tasks.prompts import FORMATS
-from sage_rlvr.tasks.wrong import wrong_answers
 from sage_rlvr.verifiers.answers import Place
 
 PAIRS = "pairs"
@@ -41,13 +41,13 @@ def audit(task: str | Task, template: str | None = None, k: int = 256, answer_in
     k          guesses of the guess floors
     answer_in  read the answer elsewhere than the format asks, to see what such a mistake would cost
     """
-    if k < 1:
-        raise ConfigError(f"k = {k}: at least one guess is needed")
-    if template is not None and template not in FORMATS:
-        raise ConfigError(f"template {template!r}: choose one of {', '.join(FORMATS)}")
+    refuse(
+        (k < 1, f"k = {k}: at least one guess is needed"),
+        (template not in (None, *FORMATS), f"template {template!r}: choose one of {', '.join(FORMATS)}"),
+    )
     made = task if not isinstance(task, str) or task == PAIRS else task_named(task)
-    if (template is not None or answer_in is not None) and not isinstance(made, MathTask):
-        raise ConfigError(f"{task} is asked and read in one format, its own; leave out --template and --answer-in")
+    own = f"{task} is asked and read in one format, its own; leave out --template and --answer-in"
+    refuse(((template is not None or answer_in is not None) and not isinstance(made, MathTask), own))
     if isinstance(made, str):
         from sage_rlvr.audit.pairs import audit_pairs  # the intervals load scipy, which no other audit needs
 

@@ -11,21 +11,21 @@ from sage_rlvr.tasks.checks import Audit, Check, Finding
 from sage_rlvr.tasks.datasets import completions
 from sage_rlvr.verifiers.pool import shared
 
+NOT_PASSED = "NOT PASSED: a check is below 99 %; mend or leave out the rows that it names"
+
 
 def lines_of(found: Audit, listed: int = 50) -> list[str]:
     """The audit for a terminal: a line a check, and below it the ids and reasons of at most `listed` rows."""
     lines = [found.head]
     for check in found.checks:
         mark = "" if not check.bar else "  ok" if check.passed else "  BELOW 99 %"
-        note = f"  ({check.note})" if check.note else ""
-        lines.append(f"  {check.name:<58} {_count(check):>6}/{check.total:<5} {100 * check.share:6.2f} %{mark}{note}")
-        lines += [f"      {row.problem_id}: {row.label}, {row.reason}" for row in _shown(check)[:listed]]
-        if len(_shown(check)) > listed:
-            lines.append(f"      and {len(check.rows) - listed} more")
-    lines.append(
-        "passed" if found.passed else "NOT PASSED: a check is below 99 %; mend or leave out the rows that it names"
-    )
-    return lines
+        note, rows = f"  ({check.note})" if check.note else "", _shown(check)
+        lines += [
+            f"  {check.name:<58} {_count(check):>6}/{check.total:<5} {100 * check.share:6.2f} %{mark}{note}",
+            *(f"      {row.problem_id}: {row.label}, {row.reason}" for row in rows[:listed]),
+            *([f"      and {len(check.rows) - listed} more"] if len(rows) > listed else []),
+        ]
+    return [*lines, "passed" if found.passed else NOT_PASSED]
 
 
 def _count(check: Check) -> str:
@@ -48,27 +48,23 @@ def page_of(found: Sequence[Audit], command: str) -> str:
         "good in every check. What the checks are stands in [tasks.md](tasks.md). Worked solutions, which some checks read, come "
         "with the files of the Hub; a folder in `SAGE_RLVR_DATA` need not have them, and those checks then count fewer rows.", "",
     ]  # fmt: skip
-    for one in found:
-        lines += [
-            f"## {one.task}",
-            "",
-            f"{one.head.removeprefix(one.task + ': ')}. **{'Passed' if one.passed else 'Not passed'}.**",
-            "",
-        ]
-        lines += ["| check | | share | bar | |", "|---|---|---|---|---|"]
-        for check in one.checks:
-            bar = "" if not check.bar else "reached" if check.passed else "**missed**"
-            name = check.name.strip() if not check.name.startswith("  ") else f"- {check.name.strip()}"
-            lines.append(
-                f"| {name} | {_count(check)} of {check.total} | {100 * check.share:.2f} % | {bar} | {check.note} |"
-            )
-        lines.append("")
-        named = [(check.name.strip(), row) for check in one.checks for row in _shown(check)]
-        if named:
-            lines += ["| row | check | verdict | reason |", "|---|---|---|---|"]
-            lines += [f"| {row.problem_id} | {name} | {row.label} | {row.reason} |" for name, row in named]
-            lines.append("")
-    return "\n".join(lines).rstrip() + "\n"
+    return "\n".join([*lines, *(line for one in found for line in _section(one))]).rstrip() + "\n"
+
+
+def _section(one: Audit) -> list[str]:
+    """The part of the page about one task."""
+    named = [(check.name.strip(), row) for check in one.checks for row in _shown(check)]
+    head = f"{one.head.removeprefix(one.task + ': ')}. **{'Passed' if one.passed else 'Not passed'}.**"
+    rows = [f"| {row.problem_id} | {name} | {row.label} | {row.reason} |" for name, row in named]
+    table = ["| row | check | verdict | reason |", "|---|---|---|---|", *rows, ""] if rows else []
+    checks = [_row(check) for check in one.checks]
+    return [f"## {one.task}", "", head, "", "| check | | share | bar | |", "|---|---|---|---|---|", *checks, "", *table]
+
+
+def _row(check: Check) -> str:
+    bar = "" if not check.bar else "reached" if check.passed else "**missed**"
+    name = f"- {check.name.strip()}" if check.name.startswith("  ") else check.name.strip()
+    return f"| {name} | {_count(check)} of {check.total} | {100 * check.share:.2f} % | {bar} | {check.note} |"
 
 
 def write_page(found: Sequence[Audit], path: Path, command: str) -> None:

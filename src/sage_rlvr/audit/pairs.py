@@ -13,19 +13,17 @@ not named.
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from importlib.resources import files
 
 from sage_rlvr.audit.peers import ABSENT, lm_eval_verdicts
-from sage_rlvr.errors import DataError
 from sage_rlvr.stats.intervals import wilson
 from sage_rlvr.tasks.checks import Audit, Check, check_of
 from sage_rlvr.verifiers import Verdict
 from sage_rlvr.verifiers.pool import Pool, shared
-
-COLUMNS = ["id", "written", "verdict", "answer", "gold"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,18 +48,10 @@ class Pair:
 
 
 def read_pairs() -> tuple[Pair, ...]:
-    """The pairs of `pairs.tsv`. `DataError` where a line has not five columns or an id stands twice."""
+    """The pairs of `pairs.tsv`."""
     lines = files("sage_rlvr.audit").joinpath("pairs.tsv").read_text(encoding="utf-8").split("\n")
-    rows = [line.split("\t") for line in lines if line]
-    for at, row in enumerate(rows, start=1):
-        if len(row) != len(COLUMNS) or (at > 1 and row[2] not in ("right", "wrong")):
-            raise DataError(
-                f"pairs.tsv:{at}: {row!r:.80}; the columns are {', '.join(COLUMNS)}, verdict right or wrong"
-            )
-    made = tuple(Pair(row[0], row[1], row[2] == "right", row[3], row[4]) for row in rows[1:])
-    if len({pair.pair_id for pair in made}) < len(made):
-        raise DataError("pairs.tsv: an id stands twice; give every pair its own")
-    return made
+    rows = csv.DictReader(filter(None, lines), delimiter="\t", quoting=csv.QUOTE_NONE)
+    return tuple(Pair(row["id"], row["written"], row["verdict"] == "right", row["answer"], row["gold"]) for row in rows)
 
 
 def audit_pairs() -> Audit:

@@ -5,14 +5,13 @@ YAML first; `--a.b value` edits the recipe before it is decoded. A command is on
 
 from __future__ import annotations
 
-import difflib
 import inspect
 import os
 import select
 import sys
 import traceback
 import warnings
-from collections.abc import Collection, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import fields
 
 import tyro
@@ -31,7 +30,8 @@ from sage_rlvr.cli.session import Command, Session
 from sage_rlvr.cli.study import Guides, Theory
 from sage_rlvr.cli.sweep import Demo, Sweep
 from sage_rlvr.cli.train import Sft, Train
-from sage_rlvr.errors import ConfigError, SageError, suggest
+from sage_rlvr.errors import ConfigError, SageError, nearest, suggest
+from sage_rlvr.parent import end_with_parent
 
 COMMANDS: dict[str, type[Command]] = {
     "demo": Demo,
@@ -63,6 +63,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Entry point. Exit codes: 0 done, 1 interrupted by Ctrl-C or SIGTERM and saved, or the reader of a pipe went (`head`),
     2 refused (the message says what to do), 70 a fault of this program (with Python's traceback)."""
     _quiet_libraries()
+    end_with_parent()
     session = Session()
     try:
         try:
@@ -142,9 +143,9 @@ def _instead(words: Sequence[str]) -> str:
     return near or f"choose from {', '.join(family or COMMANDS)}"
 
 
-def _nearest(word: str, known: Collection[str], cutoff: float = 0.6) -> str:
-    near = difflib.get_close_matches(word, known, 1, cutoff)
-    return f"did you mean {near[0]!r}?" if near else ""
+def _nearest(word: str, known: Iterable[str], cutoff: float = 0.6) -> str:
+    near = nearest(word, known, cutoff)
+    return f"did you mean {near!r}?" if near else ""
 
 
 def _quiet_libraries() -> None:

@@ -91,8 +91,11 @@ def print_results(session: Session, results: Results, rows: Sequence[Row], *, de
     if results.records or results.stored:
         print_table(session, tables.scores(summary_of(results, rows)))
     session.say(*_sampled_scores(results))
-    for row in rows:
-        session.say(f"  {words.sentence(row)}")
+    for group in words.groups(rows):
+        if details or group[0].family == "primary":
+            session.say(*(f"  {words.sentence(row)}" for row in group))
+        else:
+            session.say(f"  {words.line(group)}")
     if details and not results.stored:
         session.say(*detail_lines(results, rows), *_excess(results))
     notes = [*results.notes, words.families(rows), *caveats(results)]
@@ -167,13 +170,13 @@ def _guess_floor(task: str, results: Results) -> str:
 
 def _excess(results: Results) -> list[str]:
     """How much heavier the upper tail of perplexities is than the control's, of single stores scored under one base."""
-    from sage_rlvr.evaluation.sample_studies import excess_lines
+    from sage_rlvr.evaluation.sample_report import excess_lines
 
     return [line for pair in _store_pairs(results) for line in excess_lines(*pair, results.samples)]
 
 
 def _patterns(results: Results) -> list[str]:
-    from sage_rlvr.evaluation.sample_studies import compared_pattern_lines
+    from sage_rlvr.evaluation.sample_report import compared_pattern_lines
 
     lines = [line for pair in _store_pairs(results) for line in compared_pattern_lines(*pair, results.samples)]
     return lines or ["--patterns: only arms of one training run have patterns compared."]

@@ -19,31 +19,31 @@ class Doctor(Command):
 
     def execute(self, session: Session) -> int:
         """Exit code 0 where the CPU path works, else 2."""
-        facts: list[tuple[str, str]] = [("python", platform.python_version()), ("machine", platform.platform())]
-        facts += [("cores", str(os.cpu_count())), ("free disk", f"{shutil.disk_usage('.').free / 1e9:.0f} GB here")]
-        good = _torch_facts(facts) and _policy_facts(facts)
+        import torch
+        import transformers
+
+        gpu = torch.cuda.get_device_name(0) if torch.cuda.is_available() else "none: everything runs on the CPU"
+        facts = {
+            "python": platform.python_version(),
+            "machine": platform.platform(),
+            "cores": str(os.cpu_count()),
+            "free disk": f"{shutil.disk_usage('.').free / 1e9:.0f} GB here",
+            "torch": torch.__version__,
+            "transformers": transformers.__version__,
+            "threads": f"{torch.get_num_threads()} by torch's choice; recipes set engine.threads themselves",
+            "GPU": gpu,
+        }
+        good = _policy_facts(facts)
         for name in ("trl", "verl", "vllm", "peft"):
             there = importlib.util.find_spec(name) is not None
-            facts.append((name, "installed" if there else "not installed: only needed by its own engine"))
-        width = max(len(name) for name, _ in facts)
-        for name, value in facts:
-            session.say(f"{name:<{width}}  {value}")
+            facts[name] = "installed" if there else "not installed: only needed by its own engine"
+        width = max(map(len, facts))
+        session.say(*(f"{name:<{width}}  {value}" for name, value in facts.items()))
         session.out.print("the CPU path works" if good else "the CPU path does not work: see above", style="bold")
         return 0 if good else 2
 
 
-def _torch_facts(facts: list[tuple[str, str]]) -> bool:
-    import torch
-    import transformers
-
-    facts += [("torch", torch.__version__), ("transformers", transformers.__version__)]
-    facts.append(("threads", f"{torch.get_num_threads()} by torch's choice; recipes set engine.threads themselves"))
-    gpu = torch.cuda.get_device_name(0) if torch.cuda.is_available() else "none: everything runs on the CPU"
-    facts.append(("GPU", gpu))
-    return True
-
-
-def _policy_facts(facts: list[tuple[str, str]]) -> bool:
+def _policy_facts(facts: dict[str, str]) -> bool:
     """Load the shipped policy, sample from it and hold the sample's log-probs against the scorer's."""
     import torch
 
@@ -56,7 +56,7 @@ def _policy_facts(facts: list[tuple[str, str]]) -> bool:
     try:
         model, tokens = load_policy(EMBEDDED)
     except ConfigError as error:
-        facts.append(("base policy", str(error)))
+        facts["base policy"] = str(error)
         return False
     prompt: Any = tokens.encode_prompt("2 3 5 7=24:")
     rollout = sample(
@@ -65,6 +65,6 @@ def _policy_facts(facts: list[tuple[str, str]]) -> bool:
     with torch.no_grad():
         scores = score(model, [prompt], rollout.tokens, rollout.mask, torch.zeros(16, dtype=torch.long))
     gap = float((scores.logps - rollout.logps).abs().max())
-    facts.append(("base policy", f"{sum(p.numel() for p in model.parameters()):,} parameters"))
-    facts.append(("sampler", f"log-probs agree with the scorer's to {gap:.0e}"))
+    facts["base policy"] = f"{sum(p.numel() for p in model.parameters()):,} parameters"
+    facts["sampler"] = f"log-probs agree with the scorer's to {gap:.0e}"
     return gap < 1e-4

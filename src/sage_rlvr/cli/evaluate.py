@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
@@ -13,11 +13,15 @@ import tyro
 from rich.console import Console
 
 from sage_rlvr.cli.session import RUNS, Command, Session
-from sage_rlvr.errors import ConfigError
+from sage_rlvr.errors import ConfigError, DataError, SageError
 from sage_rlvr.evaluation.settings import ONLY_SAMPLES, SampleSettings, store_place
 
 if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
     from sage_rlvr.config import WorldConfig
+    from sage_rlvr.evaluation.evaluate import Target
+    from sage_rlvr.evaluation.record import Record
     from sage_rlvr.evaluation.sampled_run import SampleRun
 
 
@@ -91,7 +95,6 @@ class Eval(Command, ExactSettings, SampleSettings):
 
     def _sample_run(self) -> SampleRun:
         """The policy and, for Countdown, the world of a run or model; the store's place where none was named."""
-        from sage_rlvr.cli.records import target_of
         from sage_rlvr.evaluation.sampled_run import SampleRun
 
         settings, run, world, own = SampleSettings.of(self), Path(self.what), None, None
@@ -100,7 +103,10 @@ class Eval(Command, ExactSettings, SampleSettings):
             policy, model, own, of_run = target.name, target.model, target.task, target.run is not None
             world = target.world if own is None else None
             if own is not None:
-                form, limit = getattr(getattr(own, "form", None), "name", "as_is"), settings.max_new_tokens or target.limit
+                form, limit = (
+                    getattr(getattr(own, "form", None), "name", "as_is"),
+                    settings.max_new_tokens or target.limit,
+                )
                 settings = replace(settings, task=own.name, template=form, max_new_tokens=limit)
         else:
             of_run = (run / "run.json").is_file()
@@ -108,10 +114,9 @@ class Eval(Command, ExactSettings, SampleSettings):
             model = str(run / "policy") if of_run else self.what
         home = run / "samples" if of_run else RUNS / "samples" / policy
         store = settings.store or store_place(home, settings.store_name)
-        return SampleRun(settings=settings, policy=policy, model=model, store=store, world=world, own=own)
+        return SampleRun(**(vars(settings) | {"store": store}), policy=policy, model=model, world=world, own=own)
 
     def _exactly(self, session: Session) -> int:
-        from sage_rlvr.cli.records import eval_lines, power_lines, print_cross_check, target_of
         from sage_rlvr.evaluation.evaluate import FRONTIER, cross_check, evaluate, guess_floor
         from sage_rlvr.evaluation.record import save_record
         from sage_rlvr.runs import writing
@@ -133,7 +138,7 @@ class Eval(Command, ExactSettings, SampleSettings):
             temperatures=temperatures,
             powers=POWERS if self.power_frontier else (),
         )
-        session.say(*eval_lines(record, self.ks), *power_lines(record, self.ks))
+        session.say(*eval_lines(record, self.ks))
         if target.task is None:
             guessed = ", ".join(f"pass@{k} {guess_floor(target, record, k):.3f}" for k in self.ks)
             session.say(f"  uniform guesses among all expressions: {guessed}", self._problems_line(target.world))
@@ -168,3 +173,69 @@ class Eval(Command, ExactSettings, SampleSettings):
             f"problems: {world.name}, {sizes} numbers up to {world.max_number}, targets {world.min_target} to "
             f"{world.max_target}; split {self.split}, draw {self.draw}, seed {self.seed}"
         )
+
+
+def target_of(what: str, world: str | None) -> Target:
+    """`evaluation.evaluate.resolve`, with a damaged run.json refused by name."""
+    from sage_rlvr.config import world_of
+    from sage_rlvr.evaluation.evaluate import resolve
+
+    chosen = None if world is None else world_of(world)
+    try:
+        return resolve(what, chosen)
+    except SageError:
+        raise
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise DataError(
+            f"{Path(what) / 'run.json'} is damaged ({error!r}); evaluate {Path(what) / 'policy'} with --world RECIPE instead"
+        ) from error
+
+
+def eval_lines(record: Record, ks: Sequence[int]) -> list[str]:
+    """Tables in text, 95 % intervals over problems: one line per temperature, then one per power of whole completions, with the
+    bound that the normalizer leaves."""
+    from sage_rlvr.results.words import world_words
+    from sage_rlvr.stats.support import reachable, success_probability
+    from sage_rlvr.stats.tempered import tempered
+
+    meta, head = record.meta, "".join(f"pass@{k:<18}" for k in ks)
+    lines = [
+        f"{meta['name']}: {world_words(meta['world'])}; {record.problems} {meta['split']} problems (draw "
+        f"{meta.get('draw')}), exact, 95 % intervals over problems",
+        f"  T     {head}distinct right in 256",
+    ]
+    for t in sorted(record.logps, reverse=True):
+        rows = record.logps[t]
+        distinct = sum(reachable(rows, 256)) / len(rows)
+        lines.append(f"  {t:<5g} {_cells(success_probability(rows), ks)}{distinct:.1f}")
+    if record.norms:
+        lines += [
+            f"{meta['name']} tempered over whole completions, pi(y)^power normalized per problem; +-: bound of the normalizer",
+            f"  power {head}+- pass@1  distinct right in 256",
+        ]
+    for one in tempered(record.logps[1.0], record.norms) if record.norms else ():
+        bound, open_ = f"{one.bound.mean():<9.1g}", f"not available: {one.bound.mean():.1g} open"
+        told = f"{_cells(one.p, ks)}{bound}  {one.distinct(256):.1f}" if one.known else open_
+        lines.append(f"  {one.power:<5g} {told}")
+    return lines
+
+
+def _cells(p: ArrayLike, ks: Sequence[int]) -> str:
+    from sage_rlvr.stats.intervals import share_interval
+    from sage_rlvr.stats.passk import curve
+
+    found = (share_interval(column) for column in curve(p, list(ks)).T)
+    return "".join(f"{f'{c.value:.3f} [{c.low:.3f}, {c.high:.3f}]  ':<23}" for c in found)
+
+
+def print_cross_check(console: Console, found: Mapping[str, float]) -> None:
+    """What `cross_check` found, in one line; a disagreement is loud, and says what to do."""
+    agree = bool(found["agree"])
+    line = (
+        f"cross-check of the exact numbers by sampling: sampled {found['sampled']:.4f} ({100 * found['level']:g} % "
+        f"interval {found['low']:.4f} to {found['high']:.4f}), exact {found['exact']:.4f}: "
+    )
+    advice = "WARNING: THEY DISAGREE, trust neither before `sage-rlvr doctor` has passed; if it does, report this"
+    console.print(
+        line + ("they agree" if agree else advice), style="" if agree else "bold red", markup=False, soft_wrap=True
+    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
@@ -18,7 +18,6 @@ from sage_rlvr.config import (
     WorldConfig,
     decode,
     load,
-    load_config,
     parse_yaml,
     to_yaml,
 )
@@ -36,9 +35,9 @@ class Show(Command):
     """A recipe file, or the name of a shipped one."""
 
     def execute(self, session: Session) -> int:
-        config = load_config(schema_of(load(self.recipe, session.edits)), self.recipe, session.edits)
+        config = read_recipe(self.recipe, session.edits)
         session.say(*recipe_lines(config))
-        if isinstance(config, TrainConfig) and config.data is None:
+        if isinstance(config, TrainConfig) and config.data is None and config.task is None:
             session.say("\n" + world_line(config.world))
         return 0
 
@@ -57,11 +56,39 @@ class ImportConfig(Command):
     """As their train_grpo reads the file: without the guide."""
 
     def execute(self, session: Session) -> int:
-        texts, findings, missing = import_recipes(self.source, self.out, self.plain)
-        if self.out is None:
-            session.say(*texts)
-        session.note(*findings, *missing)
+        from sage_rlvr.import_config import import_config
+
+        self._check_source()
+        stem = self.source.stem if self.out is None else self.out.stem
+        found = import_config(self.source, sft_run=f"runs/{stem}-sft", plain=self.plain)
+        texts = {"": found.train} if found.sft is None else {"-sft": found.sft, "": found.train}
+        for end, text in texts.items():
+            decode(FinetuneConfig if end else TrainConfig, parse_yaml(text, "the imported recipe"))
+        if self.out is None:  # the recipes go to the terminal, and their comments say most of it already
+            session.say(*texts.values())
+            session.note(*(str(finding) for finding in found.findings if finding.kind == "kept"))
+            return 0
+        files = {
+            self.out.with_name(f"{stem}{end}{self.out.suffix if not end else '.yaml'}"): text
+            for end, text in texts.items()
+        }
+        if there := [str(path) for path in files if path.exists()]:
+            raise ConfigError(f"{', '.join(there)}: there already; give another name (-o), or move it away")
+        for path, text in files.items():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+        session.note(*map(str, found.findings), *(f"written: {path}" for path in files))
         return 0
+
+    def _check_source(self) -> None:
+        """ConfigError where the file is a recipe of this package."""
+        marks = {"method", "rollout", "engine", "checkpoint", "world"} & set(tree := load(self.source))
+        if marks and not {"rl", "sage", "sft", "train_dataset"} & set(tree):
+            command = "train" if {"method", "rollout"} & marks else "sft"
+            raise ConfigError(
+                f"{self.source}: already a recipe of this package ({', '.join(sorted(marks))}); run it with: "
+                f"{suggest(command, self.source)}"
+            )
 
 
 @dataclass(frozen=True)
@@ -91,13 +118,13 @@ class CopyRecipe(Command):
 
 @dataclass(frozen=True)
 class Parts(Command):
-    """List the parts that a recipe can name, those of plugins and installed packages included."""
+    """List the parts that a recipe or a command can name, those of plugins and installed packages included."""
 
     kind: tyro.conf.Positional[str | None] = None
-    """One kind alone, for example guide."""
+    """One kind alone, for example guides."""
 
     def execute(self, session: Session) -> int:
-        for kind in kinds() if self.kind is None else [self.kind]:
+        for kind in kinds() if self.kind is None else [self.kind.removesuffix("s").replace("-", "_")]:
             session.say(f"{kind}", *(f"  {name:<24} {said}" for name, said in registry_of(kind).help().items()))
         return 0
 
@@ -140,14 +167,19 @@ def schema_of(tree: Mapping[str, Any]) -> type[TrainConfig] | type[FinetuneConfi
     return FinetuneConfig if tuned else SftConfig
 
 
-def check_command(recipe: Path, tree: Mapping[str, Any], command: str) -> None:
-    """ConfigError where the recipe's tree is plainly one of the other command, `train` or `sft`, with the command for it."""
-    kind = "train" if {"method", "rollout"} & set(tree) else "sft"
+def read_recipe(
+    recipe: Path, edits: Sequence[tuple[str, str]], command: str = ""
+) -> TrainConfig | FinetuneConfig | SftConfig:
+    """What a recipe means. ConfigError where it is plainly one of the other command, `train` or `sft`, with the command for it."""
+    tree = load(recipe, edits)
     schema = schema_of(tree)
+    kind = "train" if schema is TrainConfig else "sft"
     own = {f.name for f in fields(schema)} - {f.name for f in fields(TrainConfig)}
-    if kind != command and (kind == "train" or own & set(tree)):  # else a recipe for RL that lacks its method
+    if command not in ("", kind) and (kind == "train" or own & set(tree)):
         what = "an RL" if kind == "train" else "an SFT"
         raise ConfigError(f"{recipe}: this is {what} recipe; run it with: {suggest(kind, recipe)}")
+    # what is left for `train` is a recipe for RL that lacks its method, which decoding says
+    return decode(TrainConfig if command == "train" else schema, tree, where=str(recipe))
 
 
 def recipe_lines(config: TrainConfig | FinetuneConfig | SftConfig) -> list[str]:
@@ -163,34 +195,3 @@ def recipe_lines(config: TrainConfig | FinetuneConfig | SftConfig) -> list[str]:
         check_vocabulary(config.method, vocabulary_of(config.model))
         lines += ["\n" + config.method.describe(), "\n" + reference_line(config)]
     return lines
-
-
-def import_recipes(source: Path, out: Path | None, plain: bool) -> tuple[list[str], list[str], list[str]]:
-    """Their configuration as recipes, written to `out` and beside it. Returns their texts, the findings as lines, and what
-    comes next. Both recipes are decoded before anything is written; ConfigError too where a file is there already."""
-    from sage_rlvr.import_config import import_config
-
-    marks = {"method", "rollout", "engine", "checkpoint", "world"} & set(tree := load(source))
-    if marks and not {"rl", "sage", "sft", "train_dataset"} & set(tree):
-        command = "train" if {"method", "rollout"} & marks else "sft"
-        raise ConfigError(
-            f"{source}: already a recipe of this package ({', '.join(sorted(marks))}); run it with: {suggest(command, source)}"
-        )
-    stem = source.stem if out is None else out.stem
-    found = import_config(source, sft_run=f"runs/{stem}-sft", plain=plain)
-    decode(TrainConfig, parse_yaml(found.train, "the imported recipe"))
-    files = {} if out is None else {out: found.train}
-    if found.sft is not None:
-        decode(FinetuneConfig, parse_yaml(found.sft, "the imported SFT recipe"))
-        files |= {} if out is None else {out.with_name(f"{stem}-sft.yaml"): found.sft}
-    there = [str(path) for path in files if path.exists()]
-    if there:
-        raise ConfigError(f"{', '.join(there)}: there already; give another name (-o), or move it away")
-    for path, text in files.items():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-    texts = [text for text in (found.sft, found.train) if text is not None]
-    lines = [str(finding) for finding in found.findings]
-    if out is None:  # the recipes go to the terminal, and their comments say most of it already
-        lines = [str(finding) for finding in found.findings if finding.kind == "kept"]
-    return texts, lines, [f"written: {path}" for path in files]

@@ -56,8 +56,7 @@ class Samples(Command):
     """First make a store of this version from the files of version 0.1 in the folder; they stay."""
 
     def execute(self, session: Session) -> int:
-        from sage_rlvr.evaluation.sample_report import report_lines
-        from sage_rlvr.evaluation.sample_studies import anatomy_lines, pattern_lines
+        from sage_rlvr.evaluation.sample_report import anatomy_lines, pattern_lines, report_lines
         from sage_rlvr.evaluation.store import SampleStore
 
         self._bring_in(session)
@@ -104,7 +103,8 @@ class Samples(Command):
 def _judge_imported(store: SampleStore, answer_in: str, tag: str) -> int:
     """Verdicts of the mathematics verifier on an imported store, against the targets that came with it."""
     from sage_rlvr.evaluation.lm_eval import targets_of
-    from sage_rlvr.evaluation.sampled_tasks import judged_by, mathematics_hash
+    from sage_rlvr.evaluation.sampling import judged_by
+    from sage_rlvr.tasks.math import mathematics_hash
 
     golds, reading = targets_of(store), {"answer_in": answer_in, "tag": tag}
     return store.reverify(
@@ -123,7 +123,7 @@ def _spelled_by(policy: str) -> Callable[[Sequence[int]], list[str]]:
 def _docs_made_again(store: SampleStore) -> dict[str, dict[str, Any]]:
     """`generated_docs`; {} for an imported store, which knows its documents."""
     from sage_rlvr.evaluation.lm_eval import is_imported
-    from sage_rlvr.evaluation.sampled_tasks import generated_docs
+    from sage_rlvr.evaluation.sampling import generated_docs
 
     return {} if is_imported(store) else generated_docs(store)
 

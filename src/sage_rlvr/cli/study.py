@@ -63,7 +63,7 @@ class Theory(Command):
                 "--policy embedded: it is the lab's reference, from which every KL is 0; name a trained run, or leave it out"
             )
         if self.policy is not None:
-            from sage_rlvr.cli.records import target_of
+            from sage_rlvr.cli.evaluate import target_of
             from sage_rlvr.models.policy import load_policy
 
             load_policy(target_of(self.policy, None).model)
@@ -94,7 +94,7 @@ class Guides(Command):
     """Also make the tables and pictures of anchor.md in this docs folder again."""
 
     def execute(self, session: Session) -> int:
-        from sage_rlvr.cli.records import target_of
+        from sage_rlvr.cli.evaluate import target_of
         from sage_rlvr.studies.guides import command as guides
         from sage_rlvr.studies.guides.measure import one_thread, run_guide_lab
 

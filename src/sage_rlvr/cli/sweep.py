@@ -76,7 +76,7 @@ class Demo(Command):
 
     def execute(self, session: Session) -> int:
         from sage_rlvr.cli.compare import write_page
-        from sage_rlvr.cli.records import print_cross_check
+        from sage_rlvr.cli.evaluate import print_cross_check
         from sage_rlvr.experiments import demo, sweep
         from sage_rlvr.report import write_summary
         from sage_rlvr.results import Results, compare

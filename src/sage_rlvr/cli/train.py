@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import tyro
 
@@ -18,6 +18,11 @@ if TYPE_CHECKING:
     from sage_rlvr.config import FinetuneConfig, SftConfig, TrainConfig
     from sage_rlvr.progress import Reporter
     from sage_rlvr.runs import RunDir
+
+    Config = TrainConfig | FinetuneConfig | SftConfig
+    Say = Callable[[str], None]
+    Facts = Callable[[], Mapping[str, Any] | None]
+    Work = Callable[[RunDir | None, Reporter, Say], tuple[int, int]]  # steps that are there, and steps wanted
 
 
 @dataclass(frozen=True)
@@ -40,15 +45,53 @@ class FromRecipe(Command):
     gpu: Annotated[str | None, tyro.conf.arg(help="Not read any more; goes with version 0.3.")] = None
     mean_tokens: Annotated[int | None, tyro.conf.arg(help="Not read any more; goes with version 0.3.")] = None
 
-    def edits(self, session: Session) -> list[tuple[str, str]]:
-        """The edits of the recipe, --report-to among them."""
-        return session.edits + ([("report_to", f"[{', '.join(self.report_to)}]")] if self.report_to else [])
+    fork: ClassVar[bool] = False
+
+    def config(self, session: Session, command: str) -> Config:
+        """What the recipe means, --report-to being one more edit. ConfigError where it is one of the other command."""
+        from sage_rlvr.cli.recipes import read_recipe
+
+        reported = [("report_to", f"[{', '.join(self.report_to)}]")] if self.report_to else []
+        return read_recipe(self.recipe, session.edits + reported, command)
+
+    def say_dry(self, config: Config, session: Session) -> int:
+        """What a dry run says."""
+        from sage_rlvr.cli.recipes import recipe_lines
+        from sage_rlvr.training.dry_run import dry_run_lines
+
+        session.say(*recipe_lines(config), "", *dry_run_lines(config))
+        return 0
 
     def is_dry(self, session: Session) -> bool:
         """Whether to say only what would be done."""
         if given := self.changed("devices", "gpu", "mean_tokens"):
             session.note(f"{given}: not read any more; a dry run prints counts, and what a device needs is measured")
         return self.dry_run
+
+    def work(
+        self, config: Any, session: Session, kind: str, places: tuple[Path, Path], facts: Facts, work: Work
+    ) -> int:
+        """Do the work in its run directory, places[0], and say where the policy, places[1], is. facts: of `RunDir.open`. Of several
+        ranks the first alone writes and speaks."""
+        from sage_rlvr.config import dump
+        from sage_rlvr.progress import Silent, Terminal
+        from sage_rlvr.runs import RunDir
+
+        directory, policy = places
+        if config.engine.name == "trl" and os.environ.get("RANK", "0") != "0":  # torchrun, accelerate launch
+            reached, wanted = work(None, Silent(), _unheard)
+            return 0 if reached == wanted else 1
+        if kind == "train" and not self.quiet:
+            session.note(config.method.describe())
+        progress: Reporter = Silent() if self.quiet else Terminal(directory.name if kind == "train" else kind)
+        with closing(progress), RunDir.open(directory, dump(config), kind=kind, fork=self.fork, data=facts()) as run:
+            reached, wanted = work(run, progress, _unheard if self.quiet else session.note)
+        if reached < wanted:
+            session.note(f"stopped after step {reached} of {wanted}, saved in {directory}; the same command continues")
+            return 1
+        there, made = f"nothing was left to do: all {wanted} steps were there", f"done: {wanted} steps"
+        session.note(f"{there if progress.first >= wanted else made}, policy in {policy}")
+        return 0
 
 
 @dataclass(frozen=True)
@@ -62,38 +105,30 @@ class Train(FromRecipe):
 
     def execute(self, session: Session) -> int:
         """Train, or say what a dry run says."""
-        from sage_rlvr.cli.recipes import check_command
-        from sage_rlvr.config import TrainConfig, load, load_config
-
-        check_command(self.recipe, load(self.recipe, self.edits(session)), "train")
-        config = load_config(TrainConfig, self.recipe, self.edits(session))
-        return _say_dry(config, session) if self.is_dry(session) else self._train(config, session)
-
-    def _train(self, config: TrainConfig, session: Session) -> int:
-        from sage_rlvr.config import dump
+        config: Any = self.config(session, "train")
+        if self.is_dry(session):
+            return self.say_dry(config, session)
         from sage_rlvr.models.policy import run_facts
-        from sage_rlvr.progress import Silent, Terminal
-        from sage_rlvr.runs import RunDir
         from sage_rlvr.training.problems import files_of
 
         directory = self.run or RUNS / f"{self.recipe.stem}-s{config.seed}"
-        on_trl = config.engine.name == "trl"
-        if on_trl and not _is_main_rank():
-            return 0 if _on_trl(config, None, directory, Silent(), _unheard) == config.steps else 1
-        if not self.quiet:
-            session.note(config.method.describe())
-        progress: Reporter = Silent() if self.quiet else Terminal(directory.name)
-        facts = run_facts(config)
-        if files := files_of(config):
-            facts["data"] = files
-        with closing(progress), RunDir.open(directory, dump(config), kind="train", fork=self.fork, data=facts) as run:
-            if on_trl:
-                reached = _on_trl(config, run, directory, progress, _unheard if self.quiet else session.note)
-            else:
-                from sage_rlvr.training.loop import train
 
-                reached = train(config, run, progress)
-        return _ended(reached, config.steps, f"policy in {directory / 'policy'}", directory, progress, session)
+        def facts() -> dict[str, Any]:
+            files = files_of(config)
+            return run_facts(config) | ({"data": files} if files else {})
+
+        def work(run: RunDir | None, progress: Reporter, say: Say) -> tuple[int, int]:
+            if config.engine.name == "trl":
+                _require_trl()
+                from sage_rlvr.training.trl import run as trl
+
+                return trl.train(config, run, directory, progress, say), config.steps
+            from sage_rlvr.training import loop
+
+            assert run is not None
+            return loop.train(config, run, progress), config.steps
+
+        return self.work(config, session, "train", (directory, directory / "policy"), facts, work)
 
 
 @dataclass(frozen=True)
@@ -108,68 +143,30 @@ class Sft(FromRecipe):
 
     def execute(self, session: Session) -> int:
         """Train, or say what a dry run says."""
-        from sage_rlvr.cli.recipes import check_command, schema_of
-        from sage_rlvr.config import FinetuneConfig, SftConfig, load, load_config
-
-        check_command(self.recipe, tree := load(self.recipe, self.edits(session)), "sft")
-        schema = FinetuneConfig if schema_of(tree) is FinetuneConfig else SftConfig
-        config = load_config(schema, self.recipe, self.edits(session))
+        config: Any = self.config(session, "sft")
         if self.is_dry(session):
-            return _say_dry(config, session)
-        return (self._finetune if isinstance(config, FinetuneConfig) else self._from_scratch)(config, session)
-
-    def _from_scratch(self, config: SftConfig, session: Session) -> int:
-        """A small policy from generated solutions."""
-        from sage_rlvr.config import dump
-        from sage_rlvr.progress import Silent, Terminal
-        from sage_rlvr.runs import RunDir
-        from sage_rlvr.training.sft import train_sft
-
-        directory, out = self._places()
-        progress: Reporter = Silent() if self.quiet else Terminal("sft")
-        with closing(progress), RunDir.open(directory, dump(config), kind="sft") as run:
-            reached = train_sft(config, run, out, progress)
-        return _ended(reached, config.steps, f"policy in {out}", directory, progress, session)
-
-    def _finetune(self, config: FinetuneConfig, session: Session) -> int:
-        """An existing model on rows of a data set, by TRL."""
-        from sage_rlvr.config import dump
-        from sage_rlvr.progress import Silent, Terminal
-        from sage_rlvr.runs import RunDir
-
-        _require_trl()
-        from sage_rlvr.training.trl.sft import finetune, run_facts
-
-        directory, out = self._places()
-        if not _is_main_rank():
-            found = finetune(config, None, directory, out, progress=Silent(), say=_unheard)
-            return 0 if found.step == found.total else 1
-        say = _unheard if self.quiet else session.note
-        progress: Reporter = Silent() if self.quiet else Terminal("sft")
-        with closing(progress), RunDir.open(directory, dump(config), kind="sft", data=run_facts(config)) as run:
-            found = finetune(config, run, directory, out, progress=progress, say=say)
-        return _ended(found.step, found.total, f"policy in {out}", directory, progress, session)
-
-    def _places(self) -> tuple[Path, Path]:
+            return self.say_dry(config, session)
         directory = self.run or RUNS / self.recipe.stem
-        return directory, self.out or directory / "policy"
+        out = self.out or directory / "policy"
+        if not hasattr(config, "data"):  # a small policy from generated solutions
+            from sage_rlvr.training.sft import train_sft
 
+            def from_scratch(run: Any, progress: Reporter, say: Say) -> tuple[int, int]:
+                return train_sft(config, run, out, progress), config.steps
 
-def _say_dry(config: TrainConfig | FinetuneConfig | SftConfig, session: Session) -> int:
-    from sage_rlvr.cli.recipes import recipe_lines
-    from sage_rlvr.training.dry_run import dry_run_lines
+            return self.work(config, session, "sft", (directory, out), lambda: None, from_scratch)
+        _require_trl()
+        from sage_rlvr.training.trl import sft
 
-    session.say(*recipe_lines(config), "", *dry_run_lines(config))
-    return 0
+        def work(run: RunDir | None, progress: Reporter, say: Say) -> tuple[int, int]:
+            found = sft.finetune(config, run, directory, out, progress=progress, say=say)
+            return found.step, found.total
+
+        return self.work(config, session, "sft", (directory, out), lambda: sft.run_facts(config), work)
 
 
 def _unheard(line: object) -> None:
     """Says nothing."""
-
-
-def _is_main_rank() -> bool:
-    """True in a plain process and on the first rank of torchrun or accelerate launch, which alone writes."""
-    return os.environ.get("RANK", "0") == "0"
 
 
 def _require_trl() -> None:
@@ -179,23 +176,3 @@ def _require_trl() -> None:
         require_trl()
     except ModuleNotFoundError as error:
         raise ConfigError(f"engine.name = 'trl': {error}") from error
-
-
-def _on_trl(
-    config: TrainConfig, run: RunDir | None, directory: Path, progress: Reporter, say: Callable[[str], None]
-) -> int:
-    _require_trl()
-    from sage_rlvr.training.trl.run import train
-
-    return train(config, run, directory, progress, say)
-
-
-def _ended(reached: int, wanted: int, result: str, directory: Path, progress: Reporter, session: Session) -> int:
-    if reached < wanted:
-        session.note(f"stopped after step {reached} of {wanted}, saved in {directory}; the same command continues")
-        return 1
-    if progress.first >= wanted:
-        session.note(f"nothing was left to do: all {wanted} steps were there, {result}")
-    else:
-        session.note(f"done: {wanted} steps, {result}")
-    return 0

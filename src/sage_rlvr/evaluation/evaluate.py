@@ -14,8 +14,7 @@ import torch
 
 from sage_rlvr.config import DataConfig, WorldConfig, build, decode, task_of_data
 from sage_rlvr.errors import ConfigError, DataError, suggest
-from sage_rlvr.evaluation.exact import probabilities, sampled_counts, solution_logps
-from sage_rlvr.evaluation.normalizers import log_normalizers
+from sage_rlvr.evaluation.exact import log_normalizers, probabilities, sampled_counts, solution_logps
 from sage_rlvr.evaluation.record import Record
 from sage_rlvr.models.folders import EMBEDDED
 from sage_rlvr.models.policy import load_policy, weights_hash
@@ -65,22 +64,21 @@ class Target:
 def resolve(what: str, world: WorldConfig | None = None) -> Target:
     """A run directory, a model folder, a Hub id or "embedded" -> `Target`. A run evaluates in its own world."""
     path = Path(what)
-    facts = path / "run.json"
-    if facts.exists():
-        known = json.loads(facts.read_text(encoding="utf-8"))
-        config, kind = known["config"], known.get("kind", "train")
-        if not (path / "policy" / "config.json").exists():
-            elsewhere = "; if it was given --out, evaluate that folder with --world RECIPE" if kind == "sft" else ""
-            raise ConfigError(
-                f"{path}: no policy/ in this {kind} run; if it has not finished, continue it with: "
-                f"{suggest(kind, 'RECIPE', '--run', path)}{elsewhere}"
-            )
-        task = None if world is not None else own_task(config)
-        own = WorldConfig.of(task) if isinstance(task, Countdown) else decode(WorldConfig, config.get("world") or {})
-        task = None if isinstance(task, Countdown) else task
-        limit = config.get("rollout", {}).get("max_new_tokens")
-        return Target(path.name, str(path / "policy"), world or own, path, task, limit)
-    return Target("base" if what == EMBEDDED else path.name, what, world or demo_world())
+    if not (path / "run.json").exists():
+        return Target("base" if what == EMBEDDED else path.name, what, world or demo_world())
+    known = json.loads((path / "run.json").read_text(encoding="utf-8"))
+    config, kind = known["config"], known.get("kind", "train")
+    if not (path / "policy" / "config.json").exists():
+        elsewhere = "; if it was given --out, evaluate that folder with --world RECIPE" if kind == "sft" else ""
+        raise ConfigError(
+            f"{path}: no policy/ in this {kind} run; if it has not finished, continue it with: "
+            f"{suggest(kind, 'RECIPE', '--run', path)}{elsewhere}"
+        )
+    task = None if world is not None else own_task(config)
+    if isinstance(task, Countdown):
+        world, task = WorldConfig.of(task), None
+    world = world or decode(WorldConfig, config.get("world") or {})
+    return Target(path.name, str(path / "policy"), world, path, task, config.get("rollout", {}).get("max_new_tokens"))
 
 
 def own_task(config: Mapping[str, Any]) -> Task | None:
@@ -129,12 +127,13 @@ def evaluate(
     task, chosen = target.asked, target.problems(split, seed, problems, draw)
     began = time.perf_counter()
     ids = [p.problem_id for p in chosen]
-    once = {name: problem for name, problem in zip(ids, chosen, strict=True)}  # a problem drawn twice is scored once
+    once = dict(zip(ids, chosen, strict=True))  # a problem drawn twice is scored once
+    order = {name: place for place, name in enumerate(once)}
+    places = [order[name] for name in ids]
     scored = solution_logps(model, tokens, task, list(once.values()), tuple(temperatures), progress)
-    place = {name: i for i, name in enumerate(once)}
-    logps = {t: [rows[place[name]] for name in ids] for t, rows in scored.items()}
+    logps = {t: [rows[place] for place in places] for t, rows in scored.items()}
     norms = log_normalizers(model, tokens, task, list(once.values()), powers, progress=progress) if powers else {}
-    norms = {power: rows[[place[name] for name in ids]] for power, rows in norms.items()}
+    norms = {power: rows[places] for power, rows in norms.items()}
     meta = {
         "name": target.name,
         "model": target.model,
@@ -173,10 +172,9 @@ def cross_check(
     Returns the sampled share, its Wilson interval at `level`, the exact mean, and whether the one holds the other (where
     nothing is wrong it fails to with probability 1 - level).
     """
-    model, tokens = load_policy(target.model)
-    task = target.asked
     chosen = target.problems(record.meta["split"], record.meta["seed"], record.problems, record.meta["draw"])[:problems]
-    counts = sampled_counts(model, tokens, task, chosen, n=n, max_new_tokens=max_new_tokens, seed=seed)
+    policy = load_policy(target.model)
+    counts = sampled_counts(*policy, target.asked, chosen, n=n, max_new_tokens=max_new_tokens, seed=seed)
     exact = float(probabilities(record.logps[1.0])[:problems].mean())
     drawn = n * len(chosen)  # the record may hold fewer than `problems`
     interval = wilson(int(counts.sum()), drawn, level=level)

@@ -3,11 +3,17 @@
 p(problem) = sum over right completions y of pi(y, end | prompt): no sampling noise, any temperature from the same logits,
 and every quantity of Definition 4.1 (empirical support) is read off the list. Sampling stays as the cross-check:
 `sampled_counts` draws, verifies and counts, and the two must agree within the interval of the draw.
+
+Tempering a policy over whole completions also needs sum over all completions y of pi(y | x)^power. Completions are enumerated
+down to a floor (`models/completions.py`). What lies below the floor is bounded and not guessed: the completions that begin with a
+prefix u have together at most pi(u)^power, since each has at most pi(u) and all of them sum to it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 import numpy as np
 import torch
@@ -15,13 +21,15 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from sage_rlvr.core.keys import Key
-from sage_rlvr.errors import ConfigError
+from sage_rlvr.errors import ConfigError, DataError
+from sage_rlvr.models.completions import Enumerated, enumerate_completions
 from sage_rlvr.models.policy import Tokens
-from sage_rlvr.models.sampler import sample
+from sage_rlvr.models.sampler import pad_right, sample
 from sage_rlvr.models.scoring import completion_logits
 from sage_rlvr.tasks.base import Task
 
 ROWS_PER_CHUNK = 512
+FLOOR, MOST_STATES = 1e-4, 40_000  # of an enumeration
 
 
 @torch.no_grad()
@@ -52,7 +60,7 @@ def solution_logps(
     return found
 
 
-def _chunks(task: Task, problems: Sequence[object]):  # type: ignore[no-untyped-def]
+def _chunks(task: Task, problems: Sequence[object]) -> Iterator[tuple[list[object], list[list[str]]]]:
     """Consecutive problems with about `ROWS_PER_CHUNK` right completions together."""
     listed = getattr(task, "solutions", None)
     if listed is None:
@@ -80,11 +88,9 @@ def _row_logps(
 ) -> dict[float, np.ndarray]:
     if not rows:
         return {t: np.zeros(0) for t in temperatures}
-    device = next(model.parameters()).device
-    width = max(map(len, rows))
-    ids = torch.tensor([r + [0] * (width - len(r)) for r in rows], device=device)
-    mask = torch.arange(width, device=device)[None, :] < torch.tensor([len(r) for r in rows], device=device)[:, None]
-    owners = torch.repeat_interleave(torch.arange(len(prompts)), torch.tensor(counts)).to(device)
+    ids, lengths = pad_right(rows, next(model.parameters()).device)
+    mask = torch.arange(ids.shape[1], device=ids.device)[None, :] < lengths[:, None]
+    owners = torch.repeat_interleave(torch.arange(len(prompts)), torch.tensor(counts)).to(ids.device)
     logits = completion_logits(model, prompts, ids, mask, owners).float()
     return {t: _sum_rows(logits / t, ids, mask) for t in temperatures}
 
@@ -130,3 +136,58 @@ def sampled_counts(
         )
         counts[i] = sum(task.verify(problem, text).right for text in tokens.texts(rollout))
     return counts
+
+
+# ------------------------------------------------------------------------------------------------------------------
+# what tempering over whole completions needs beyond the right ones
+
+
+def log_normalizers(
+    model: PreTrainedModel,
+    tokens: Tokens,
+    task: Task,
+    problems: Sequence[object],
+    powers: Sequence[float],
+    *,
+    max_new_tokens: int = 32,
+    floor: float = FLOOR,
+    most_states: int = MOST_STATES,
+    progress: Callable[[int], None] = lambda n: None,
+) -> dict[float, np.ndarray]:
+    """Bounds on log sum_y pi(y | x)^power in nats: {power: (N, 2) float64, lower and upper}, equal (0, 0) at power 1.
+
+    y are the completions that end with an end token; those longer than `max_new_tokens` count among what is bounded. A problem
+    with more than `most_states` prefixes above the floor is taken with a higher floor and so has a wider bound. DataError for a
+    power below 1: there what lies below the floor weighs more than what lies above it, and no bound holds.
+    """
+    wrong = [power for power in powers if not (power >= 1 and math.isfinite(power))]
+    if wrong:
+        raise DataError(
+            f"power = {wrong[0]!r}: bounds hold from power 1 on (sharper than the policy); take powers in [1, inf)."
+        )
+    rows: dict[float, list[tuple[float, float]]] = {float(power): [] for power in powers}
+    for problem in problems:
+        prompt = tokens.encode_prompt(task.prompt(problem))
+        listed = _listed(partial(enumerate_completions, model, tokens, prompt, max_new_tokens, most_states=most_states), floor)
+        for power, found in rows.items():
+            found.append(_bounds(listed, power))
+        progress(1)
+    return {power: np.array(found).reshape(-1, 2) for power, found in rows.items()}
+
+
+def _listed(enumerated: Callable[..., Enumerated], floor: float) -> Enumerated:
+    """The enumeration at `floor`, or at the lowest of floor * sqrt(10), floor * 10, ... that allows it."""
+    try:
+        return enumerated(floor=floor)
+    except DataError:
+        if floor * math.sqrt(10) >= 1:
+            raise
+    return _listed(enumerated, floor * math.sqrt(10))
+
+
+def _bounds(listed: Enumerated, power: float) -> tuple[float, float]:
+    if power == 1:  # probabilities sum to 1
+        return 0.0, 0.0
+    logs = power * torch.log(listed.probs)
+    ended, rest = (float(torch.logsumexp(logs[rows], 0)) for rows in (listed.finished, ~listed.finished))
+    return ended, min(0.0, float(np.logaddexp(ended, rest)))

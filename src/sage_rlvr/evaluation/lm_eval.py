@@ -36,36 +36,84 @@ MAX_GEN_TOKS = 256  # lm-evaluation-harness's own default where neither the task
 UNJUDGED = "not judged yet"
 _NAME = re.compile(r"samples_(?P<task>.+)_(?P<date>\d{4}-\d\d-\d\dT[\d.-]+)\.jsonl")
 _LIMITS = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens")
+_OURS = ("seed", "finish", "answer", "verdict", "reason")  # columns that go out and come back beside the harness's
 _BATCH = 256  # samples a commit, at least one document
+
+
+# ------------------------------------------------------------------------------------------------------------------
+# in
 
 
 @dataclass(frozen=True)
 class _Document:
-    """One line of a samples file. kept: what the store has no column for. ours: what `export_lm_eval` added."""
+    """One line of a samples file. kept: doc_id, doc, target, prompt, settings, which the store has no column for. ours: what
+    `export_lm_eval` added. hashes: of doc, prompt and target together."""
 
-    doc_id: Any
-    prompt: str
-    settings: Mapping[str, Any]
+    kept: Mapping[str, Any]
     texts: list[str]
     filter: str
     score: tuple[str, float] | None
     filtered: Any
-    hashes: str
-    kept: dict[str, Any]
     ours: Mapping[str, Any] | None
+    hashes: str
+
+    @classmethod
+    def of(cls, line: str, where: str, metric: str | None) -> _Document:
+        """DataError where the line has no generated text."""
+        try:
+            row = json.loads(line)
+            kept = {"doc_id": row["doc_id"], "doc": row["doc"], "target": str(row["target"])}
+            arguments, resps = _arguments(row["arguments"]), row["resps"]
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise DataError(
+                f"{where}: not a line of lm_eval --log_samples ({type(error).__name__}: {error}); it needs doc_id, doc, "
+                "target, arguments and resps"
+            ) from error
+        one = len(arguments) == 1 and len(arguments[0]) > 1 and isinstance(arguments[0][1], Mapping)
+        if not one or not _texts(resps):
+            raise DataError(
+                f"{where}: not one generated text a repeat (multiple choice, log-likelihood or several requests); only tasks "
+                "with output_type generate_until can be brought here"
+            )
+        prompt, settings = arguments[0][:2]
+        kept |= {"prompt": prompt if isinstance(prompt, str) else json.dumps(prompt), "settings": settings}
+        kept["doc"] = kept["doc"] if isinstance(kept["doc"], dict) else {"doc": kept["doc"]}
+        hashes = "".join(row.get(name) or made for name, made in _hashes(kept).items())
+        score, filtered = _score(row, metric, where), row.get("filtered_resps")
+        return cls(kept, resps[0], str(row.get("filter", "none")), score, filtered, row.get("sage_rlvr"), hashes)
 
     def problem(self, key: str) -> str:
         """The problem's id: doc_id or a key of doc; what `export_lm_eval` wrote says it itself."""
         if self.ours:
             return str(self.ours["problem"])
-        value = self.doc_id if key == "doc_id" else self.kept["doc"].get(key)
-        if value is None:
-            raise DataError(f"document {self.doc_id}: its doc has no {key!r}; there are {sorted(self.kept['doc'])}")
-        return str(value)
+        found = _id_of(self.kept, key)
+        if found is None:
+            known = sorted(self.kept["doc"])
+            raise DataError(f"document {self.kept['doc_id']}: its doc has no {key!r}; there are {known}")
+        return found
 
+    def samples(self, key: str, repeats: int) -> list[Sample]:
+        """The first repeats; with one alone, the harness's score of 0 or 1 is the verdict."""
+        said: dict[str, Any] = {"verdict": "undecided", "reason": UNJUDGED}
+        if len(self.texts) == 1 and self.score is not None and self.score[1] in (0.0, 1.0):
+            verdict = "right" if self.score[1] else "wrong"
+            said = {"verdict": verdict, "reason": f"lm_eval {self.score[0]},{self.filter}"}
+        rows = [said | {"answer": self._answer(i)} for i in range(repeats)]
+        hashed = prompt_hash(self.kept["prompt"])
+        if self.ours:
+            rows = [{name: self.ours[name][i] for name in _OURS} for i in range(repeats)]
+            hashed = self.ours["prompt_hash"]
+        shared = {"problem": self.problem(key), "prompt_hash": hashed}
+        return [Sample(sample=i, text=self.texts[i], **shared, **row) for i, row in enumerate(rows)]
 
-# ------------------------------------------------------------------------------------------------------------------
-# in
+    def _answer(self, i: int) -> str | None:
+        """The filtered response of repeat i, where the filter left one for each."""
+        if not isinstance(self.filtered, list) or len(self.filtered) != 1:
+            return None
+        (inner,) = self.filtered
+        if isinstance(inner, list) and len(inner) == len(self.texts):
+            return str(inner[i])
+        return inner if len(self.texts) == 1 and isinstance(inner, str) else None
 
 
 def import_lm_eval(
@@ -89,44 +137,64 @@ def import_lm_eval(
     """
     path = Path(path)
     beside = _results(path, results)
-    scan = _scan(path, filter, metric)
-    identity = _identity(path, scan, beside, model, revision)
-    kept = _kept(path, scan, metric, problem_id)
-    opened = SampleStore.open(store, identity)
-    kept = _agreed(opened.path, kept)
-    repeats = 1 if identity.greedy else scan.repeats
-    if repeats < scan.repeats:
-        warnings.warn(f"{path}: {scan.repeats} repeats of greedy decoding are one sample; the first of each is kept")
-    # Before any sample, so that no sample stands there whose document is unknown.
-    write_text_atomic(opened.path / SIDECAR, "".join(json.dumps(row) + "\n" for row in kept.values()))
-    rows: list[Sample] = []
-    for document in _chosen(path, scan, metric):
-        rows += _rows(document, document.problem(problem_id), repeats)
-        if len(rows) >= _BATCH:
-            opened.commit(rows)
-            rows = []
-    opened.commit(rows)
-    return opened
-
-
-def _chosen(path: Path, scan: _Scan, metric: str | None) -> Iterator[_Document]:
-    """Each document once, after the filter whose score counts."""
-    done: set[Any] = set()
-    for document in _documents(path, metric):
-        if document.filter == scan.filter and document.doc_id not in done:
-            done.add(document.doc_id)
-            yield document
-
-
-def _kept(path: Path, scan: _Scan, metric: str | None, problem_id: str) -> dict[str, dict[str, Any]]:
-    """Problem id -> what the sidecar says of it. DataError where two documents have one id."""
+    documents, task_hash = _read(path, filter, metric)
+    identity, logged = _identity(path, documents[0], task_hash, beside, model, revision), len(documents[0].texts)
     kept: dict[str, dict[str, Any]] = {}
-    for document in _chosen(path, scan, metric):
+    for document in documents:
         problem = document.problem(problem_id)
         if problem in kept:
             raise DataError(f"{path}: two documents have the problem id {problem!r}; choose another --problem-id")
         kept[problem] = {"problem": problem, **document.kept}
-    return kept
+    opened = SampleStore.open(store, identity)
+    kept = _agreed(opened.path, kept)
+    repeats = 1 if identity.greedy else logged
+    if repeats < logged:
+        warnings.warn(f"{path}: {logged} repeats of greedy decoding are one sample; the first of each is kept")
+    # Before any sample, so that no sample stands there whose document is unknown.
+    write_text_atomic(opened.path / SIDECAR, "".join(json.dumps(row) + "\n" for row in kept.values()))
+    at_once = -(-_BATCH // repeats)
+    for first in range(0, len(documents), at_once):
+        some = documents[first : first + at_once]
+        opened.commit([row for document in some for row in document.samples(problem_id, repeats)])
+    return opened
+
+
+def _read(path: Path, filter: str | None, metric: str | None) -> tuple[list[_Document], str]:
+    """(each document once, after the filter whose score counts, the task's hash). DataError where they do not belong together."""
+    chosen: dict[Any, _Document] = {}
+    seen: dict[Any, list[str]] = {}
+    first: _Document | None = None
+    filters: dict[str, None] = {}
+    digest = hashlib.sha256()
+    for document in _documents(path, metric):
+        first = first or document
+        name, settings = document.kept["doc_id"], document.kept["settings"]
+        if len(document.texts) != len(first.texts) or settings != first.kept["settings"]:
+            raise DataError(
+                f"{path}: document {name} has {len(document.texts)} repeats under {settings}, the first one "
+                f"{len(first.texts)} under {first.kept['settings']}; a store holds one setting: split the file"
+            )
+        if seen.setdefault(name, document.texts) != document.texts:
+            raise DataError(f"{path}: document {name} stands there twice with different responses: two runs in one file?")
+        filters[document.filter] = None
+        if document.filter == (first.filter if filter is None else filter):
+            chosen.setdefault(name, document)
+        digest.update(document.hashes.encode())
+    if first is None:
+        raise DataError(f"{path}: holds no samples; was lm_eval run with --log_samples and --output_path?")
+    if not chosen:
+        raise DataError(f"{path}: no filter {filter!r}; there are {list(filters)}")
+    return list(chosen.values()), digest.hexdigest()
+
+
+def _documents(path: Path, metric: str | None) -> Iterator[_Document]:
+    try:
+        with open(path, encoding="utf-8", errors="surrogatepass") as handle:
+            for number, line in enumerate(handle, start=1):
+                if line.strip():
+                    yield _Document.of(line, f"{path}:{number}", metric)
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {error.strerror}") from error
 
 
 def _agreed(store: Path, kept: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
@@ -142,104 +210,17 @@ def _agreed(store: Path, kept: dict[str, dict[str, Any]]) -> dict[str, dict[str,
     return known | kept
 
 
-def _id_of(row: Mapping[str, Any], key: str) -> str:
-    return str(row["doc_id"] if key == "doc_id" else row["doc"].get(key))
-
-
-@dataclass(frozen=True)
-class _Scan:
-    """What all lines of a file have in common."""
-
-    repeats: int
-    settings: Mapping[str, Any]
-    filter: str
-    score: str | None
-    task_hash: str
-
-
-def _scan(path: Path, filter: str | None, metric: str | None) -> _Scan:
-    """Read a file once and check that its documents belong together."""
-    first: _Document | None = None
-    seen: dict[Any, str] = {}
-    filters: list[str] = []
-    digest = hashlib.sha256()
-    for document in _documents(path, metric):
-        first = first or document
-        if len(document.texts) != len(first.texts) or document.settings != first.settings:
-            raise DataError(
-                f"{path}: document {document.doc_id} has {len(document.texts)} repeats under {document.settings}, the "
-                f"first one {len(first.texts)} under {first.settings}; a store holds one setting: split the file"
-            )
-        said = prompt_hash(json.dumps(document.texts))
-        if seen.setdefault(document.doc_id, said) != said:
-            raise DataError(
-                f"{path}: document {document.doc_id} stands there twice with different responses: two runs in one file?"
-            )
-        if document.filter not in filters:
-            filters.append(document.filter)
-        digest.update(document.hashes.encode())
-    if first is None:
-        raise DataError(f"{path}: holds no samples; was lm_eval run with --log_samples and --output_path?")
-    chosen = filters[0] if filter is None else filter
-    if chosen not in filters:
-        raise DataError(f"{path}: no filter {chosen!r}; there are {filters}")
-    return _Scan(len(first.texts), first.settings, chosen, first.score and first.score[0], digest.hexdigest())
-
-
-def _documents(path: Path, metric: str | None) -> Iterator[_Document]:
-    try:
-        with open(path, encoding="utf-8", errors="surrogatepass") as handle:
-            for number, line in enumerate(handle, start=1):
-                if line.strip():
-                    yield _document(line, f"{path}:{number}", metric)
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read: {error.strerror}") from error
-
-
-def _document(line: str, where: str, metric: str | None) -> _Document:
-    try:
-        row = json.loads(line)
-        doc_id, doc, resps, target = row["doc_id"], row["doc"], row["resps"], str(row["target"])
-        arguments = _arguments(row["arguments"])
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise DataError(
-            f"{where}: not a line of lm_eval --log_samples ({type(error).__name__}: {error}); it needs doc_id, doc, "
-            "target, arguments and resps"
-        ) from error
-    if len(arguments) != 1 or len(arguments[0]) < 2 or not isinstance(arguments[0][1], Mapping) or not _texts(resps):
-        raise DataError(
-            f"{where}: not one generated text a repeat (multiple choice, log-likelihood or several requests); only tasks "
-            "with output_type generate_until can be brought here"
-        )
-    prompt = arguments[0][0] if isinstance(arguments[0][0], str) else json.dumps(arguments[0][0])
-    doc = doc if isinstance(doc, dict) else {"doc": doc}
-    hashes = [
-        row.get("doc_hash") or _doc_hash(doc),
-        row.get("prompt_hash") or prompt_hash(prompt),
-        row.get("target_hash") or prompt_hash(target),
-    ]
-    kept = {"doc_id": doc_id, "doc": doc, "target": target, "prompt": prompt, "settings": arguments[0][1]}
-    return _Document(
-        doc_id=doc_id,
-        prompt=prompt,
-        settings=arguments[0][1],
-        texts=list(resps[0]),
-        filter=str(row.get("filter", "none")),
-        score=_score(row, metric, where),
-        filtered=row.get("filtered_resps"),
-        hashes="".join(hashes),
-        kept=kept,
-        ours=row.get("sage_rlvr"),
-    )
+def _id_of(row: Mapping[str, Any], key: str) -> str | None:
+    value = row["doc_id"] if key == "doc_id" else row["doc"].get(key)
+    return None if value is None else str(value)
 
 
 def _arguments(value: Any) -> list[list[Any]]:
     """Requests as lists of arguments, from {"gen_args_0": {"arg_0": ...}} or, as before 0.4.3, from [[...]]."""
-    if isinstance(value, Mapping):
-        return [
-            [value[f"gen_args_{i}"][f"arg_{j}"] for j in range(len(value[f"gen_args_{i}"]))] for i in range(len(value))
-        ]
-    return [list(arguments) for arguments in value]
+    if not isinstance(value, Mapping):
+        return [list(arguments) for arguments in value]
+    requests = [value[f"gen_args_{i}"] for i in range(len(value))]
+    return [[request[f"arg_{j}"] for j in range(len(request))] for request in requests]
 
 
 def _texts(resps: Any) -> bool:
@@ -249,50 +230,21 @@ def _texts(resps: Any) -> bool:
 
 def _score(row: Mapping[str, Any], metric: str | None, where: str) -> tuple[str, float] | None:
     """(metric, value) of the metric that was asked for, or of the first one that is a number."""
+    names = row.get("metrics", ["exact_match", "acc"]) if metric is None else [metric]
     if metric is not None and metric not in row:
         raise DataError(f"{where}: no metric {metric!r}; there are {row.get('metrics', sorted(row))}")
-    names = [metric] if metric is not None else row.get("metrics", ["exact_match", "acc"])
-    values = [(name, row[name]) for name in names if isinstance(row.get(name), (bool, int, float))]
-    return (values[0][0], float(values[0][1])) if values else None
-
-
-def _rows(document: _Document, problem: str, repeats: int) -> list[Sample]:
-    said = [_ours(document.ours, i) if document.ours else _theirs(document, i) for i in range(repeats)]
-    shared = document.ours["prompt_hash"] if document.ours else prompt_hash(document.prompt)
-    return [
-        Sample(problem=problem, sample=i, text=document.texts[i], prompt_hash=shared, **said[i]) for i in range(repeats)
-    ]
-
-
-def _ours(ours: Mapping[str, Any], i: int) -> dict[str, Any]:
-    return {name: ours[name][i] for name in ("seed", "finish", "answer", "verdict", "reason")}
-
-
-def _theirs(document: _Document, i: int) -> dict[str, Any]:
-    answer = _answer(document.filtered, i, len(document.texts))
-    if len(document.texts) > 1 or document.score is None or document.score[1] not in (0.0, 1.0):
-        return {"answer": answer, "verdict": "undecided", "reason": UNJUDGED}
-    name, value = document.score
-    return {"answer": answer, "verdict": "right" if value else "wrong", "reason": f"lm_eval {name},{document.filter}"}
-
-
-def _answer(filtered: Any, i: int, repeats: int) -> str | None:
-    """The filtered response of repeat i, where the filter left one for each."""
-    if not isinstance(filtered, list) or len(filtered) != 1:
-        return None
-    inner = filtered[0]
-    if isinstance(inner, list) and len(inner) == repeats:
-        return str(inner[i])
-    return str(inner) if repeats == 1 and isinstance(inner, str) else None
+    numbers = ((name, row.get(name)) for name in names)
+    return next(((name, float(value)) for name, value in numbers if isinstance(value, (bool, int, float))), None)
 
 
 def _results(path: Path, given: str | Path | None) -> dict[str, Any]:
     """The results file of a samples file; {} where there is none."""
     name = _NAME.fullmatch(path.name)
-    beside = path.with_name(f"results_{name['date']}.json") if name else None
-    file = Path(given) if given is not None else beside
-    if file is None or (given is None and not file.exists()):
+    beside = [path.with_name(f"results_{name['date']}.json")] if name else []
+    files = [file for file in beside if file.exists()] if given is None else [Path(given)]
+    if not files:
         return {}
+    (file,) = files
     try:
         found = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -302,36 +254,36 @@ def _results(path: Path, given: str | Path | None) -> dict[str, Any]:
     return found
 
 
-def _identity(path: Path, scan: _Scan, results: Mapping[str, Any], model: str | None, revision: str | None) -> Identity:
-    name = _NAME.fullmatch(path.name)
+def _identity(
+    path: Path, first: _Document, task_hash: str, results: Mapping[str, Any], model: str | None, revision: str | None
+) -> Identity:
+    name, repeats = _NAME.fullmatch(path.name), len(first.texts)
     task = name["task"] if name else path.stem
-    logged = results.get("task_hashes", {}).get(task)
-    if logged is not None and logged != scan.task_hash:
+    if results.get("task_hashes", {}).get(task, task_hash) != task_hash:
         warnings.warn(
             f"{path}: its documents are not those of the results file (task_hashes); is a part of it missing?"
         )
     if "sage_rlvr" in results:
         ours = Identity.of(results["sage_rlvr"]["identity"])
-        fits = scan.repeats % (ours.chunk_size or 1) == 0
-        return ours if fits else replace(ours, chunk_size=scan.repeats)
+        return ours if repeats % (ours.chunk_size or 1) == 0 else replace(ours, chunk_size=repeats)
     config = results.get("config", {})
     model = model or results.get("model_name")
     if not model:
         raise ConfigError(f"{path}: no results file beside it says which model this was; give --model NAME")
     versions = {key: results[f"{key}_version"] for key in ("lm_eval", "transformers") if results.get(f"{key}_version")}
-    decoding = _decoding(scan.settings)
+    decoding = _decoding(first.kept["settings"])
     return Identity(
         task=task,
-        task_hash=scan.task_hash,
+        task_hash=task_hash,
         model=model,
         revision=revision or config.get("model_sha") or config.get("model_revision") or "unknown",
         prompt="lm_eval",
         template_hash=results.get("chat_template_sha") or "none",
         decoding=decoding,
-        verifier_hash=f"lm_eval {scan.score or 'unscored'},{scan.filter}",
+        verifier_hash=f"lm_eval {first.score[0] if first.score else 'unscored'},{first.filter}",
         seed=int(config.get("torch_seed") or 0),
         versions=versions,
-        chunk_size=1 if decoding["temperature"] == 0 else scan.repeats,
+        chunk_size=1 if decoding["temperature"] == 0 else repeats,
     )
 
 
@@ -339,15 +291,10 @@ def _decoding(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Generation settings as the harness understands them: without sampling the temperature is 0."""
     rest = {key: value for key, value in settings.items() if key not in _LIMITS}
     limit = next((settings[key] for key in _LIMITS if settings.get(key) is not None), MAX_GEN_TOKS)
-    temperature = float(settings.get("temperature") or 0.0)
     sampled = settings.get("do_sample")
-    if sampled is True and "temperature" not in settings:
-        temperature = 1.0  # what transformers samples at when it is told no other
-    return rest | {
-        "preset": "lm_eval",
-        "temperature": 0.0 if sampled is False else temperature,
-        "max_new_tokens": int(limit),
-    }
+    unsaid = 1.0 if sampled is True else 0.0  # what transformers samples at when it is told no other
+    temperature = 0.0 if sampled is False else float(settings.get("temperature", unsaid) or 0.0)
+    return rest | {"preset": "lm_eval", "temperature": temperature, "max_new_tokens": int(limit)}
 
 
 # ------------------------------------------------------------------------------------------------------------------
@@ -366,13 +313,11 @@ def export_lm_eval(
     """Write samples_<task>_<date>.jsonl and results_<date>.json; returns the path of the former.
 
     docs: problem -> {"doc": {...}, "target": text, "prompt": text}; a store that was imported knows them, and those of
-    generated problems are made again (`engines.sampled_tasks.generated_docs`). n, verifier: as in
+    generated problems are made again (`sage_rlvr.evaluation.sampling.generated_docs`). n, verifier: as in
     `SampleStore.table`. date: default now. The filter is "sage-rlvr", `exact_match` the share of right samples of the
     document, `undecided` of undecided ones; verdicts, reasons, seeds and ends stand under "sage_rlvr", from which
     `import_lm_eval` makes the same store again, but for token-level columns and latencies.
     """
-    folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
     date = date or datetime.datetime.now().isoformat().replace(":", "-")
     known = _sidecar(store.path) | {problem: dict(doc) for problem, doc in (docs or {}).items()}
     judges = set(store.table(("verifier",), n=n, verifier=verifier)["verifier"].to_pylist())
@@ -383,27 +328,24 @@ def export_lm_eval(
     by_problem: dict[str, list[Sample]] = {}
     for sample in store.samples(n=n, verifier=verifier):
         by_problem.setdefault(sample.problem, []).append(sample)
-    unknown = [problem for problem in by_problem if problem not in known]
-    if unknown:
+    if unknown := [problem for problem in by_problem if problem not in known]:
         raise DataError(
             f"{store.path}: a store keeps no problem texts, and {len(unknown)} problems ({unknown[0]!r}, ...) are not in "
             "docs; pass docs={problem: {'doc': {...}, 'target': ..., 'prompt': ...}} (on the command line: --docs TASK or a "
             ".jsonl file with id, problem and answer)"
         )
-    repeats = {len(samples) for samples in by_problem.values()}
-    if len(repeats) > 1:
+    if len(repeats := {len(samples) for samples in by_problem.values()}) > 1:
         raise DataError(
             f"{store.path}: problems have {sorted(repeats)} samples; choose n, the first n of each are written"
         )
     lines = [
         _line(number, known[problem], rows, store.identity) for number, (problem, rows) in enumerate(by_problem.items())
     ]
-    task = store.identity.task.replace("/", "_")
+    task, folder = store.identity.task.replace("/", "_"), Path(folder)
     path = folder / f"samples_{task}_{date}.jsonl"
     write_text_atomic(path, "".join(_json(line) + "\n" for line in lines))
-    write_text_atomic(
-        folder / f"results_{date}.json", _json(_summary(store, task, lines, judges.pop()), indent=2) + "\n"
-    )
+    summary = _summary(store.identity, task, lines, judges.pop())
+    write_text_atomic(folder / f"results_{date}.json", _json(summary, indent=2) + "\n")
     return path
 
 
@@ -431,21 +373,20 @@ def targets_of(store: SampleStore) -> dict[str, str]:
 
 
 def _line(number: int, known: Mapping[str, Any], rows: list[Sample], identity: Identity) -> dict[str, Any]:
-    doc, target, prompt = dict(known["doc"]), str(known["target"]), str(known["prompt"])
+    kept = {"doc": dict(known["doc"]), "target": str(known["target"]), "prompt": str(known["prompt"])}
     shown = [row.text if row.answer is None else row.answer for row in rows]
-    ours = {name: [getattr(row, name) for row in rows] for name in ("seed", "finish", "answer", "verdict", "reason")}
+    ours = {name: [getattr(row, name) for row in rows] for name in _OURS}
+    request = {"arg_0": kept["prompt"], "arg_1": known.get("settings") or _settings(identity)}
     return {
         "doc_id": known.get("doc_id", number),
-        "doc": doc,
-        "target": target,
-        "arguments": {"gen_args_0": {"arg_0": prompt, "arg_1": known.get("settings") or _settings(identity)}},
+        "doc": kept["doc"],
+        "target": kept["target"],
+        "arguments": {"gen_args_0": request},
         "resps": [[row.text for row in rows]],
         "filtered_resps": shown if len(rows) == 1 else [shown],
         "filter": FILTER,
         "metrics": ["exact_match", "undecided"],
-        "doc_hash": _doc_hash(doc),
-        "prompt_hash": prompt_hash(prompt),
-        "target_hash": prompt_hash(target),
+        **_hashes(kept),
         "exact_match": float(np.mean([row.verdict == "right" for row in rows])),
         "undecided": float(np.mean([row.verdict == "undecided" for row in rows])),
         "sage_rlvr": {"problem": rows[0].problem, "prompt_hash": rows[0].prompt_hash, **ours},
@@ -454,40 +395,36 @@ def _line(number: int, known: Mapping[str, Any], rows: list[Sample], identity: I
 
 def _settings(identity: Identity) -> dict[str, Any]:
     settings = {key: value for key, value in identity.decoding.items() if key not in ("preset", "max_new_tokens")}
-    return {
-        "until": [],
-        "do_sample": not identity.greedy,
-        "max_gen_toks": identity.decoding["max_new_tokens"],
-        **settings,
-    }
+    limit = identity.decoding["max_new_tokens"]
+    return {"until": [], "do_sample": not identity.greedy, "max_gen_toks": limit, **settings}
 
 
-def _summary(store: SampleStore, task: str, lines: list[dict[str, Any]], verifier: str) -> dict[str, Any]:
-    identity = store.identity.tree() | {"verifier_hash": verifier}
+def _summary(identity: Identity, task: str, lines: list[dict[str, Any]], verifier: str) -> dict[str, Any]:
     hashes = "".join(line["doc_hash"] + line["prompt_hash"] + line["target_hash"] for line in lines)
     means = {
         f"{name},{FILTER}": float(np.mean([line[name] for line in lines])) for name in ("exact_match", "undecided")
     }
     return {
         "results": {task: {"alias": task, "sample_len": len(lines), **means}},
-        "config": {"model": "sage-rlvr", "model_sha": store.identity.revision},
-        "model_name": store.identity.model,
+        "config": {"model": "sage-rlvr", "model_sha": identity.revision},
+        "model_name": identity.model,
         "task_hashes": {task: hashlib.sha256(hashes.encode()).hexdigest()},
-        "sage_rlvr": {"identity": identity},
+        "sage_rlvr": {"identity": identity.tree() | {"verifier_hash": verifier}},
     }
 
 
 def _sidecar(path: Path) -> dict[str, dict[str, Any]]:
     """What the documents of an imported store had besides; {} for a store that was sampled here."""
     file = path / SIDECAR
-    if not file.exists():
-        return {}
-    rows = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+    rows = map(json.loads, file.read_text(encoding="utf-8").splitlines()) if file.exists() else ()
     return {row["problem"]: row for row in rows}
 
 
-def _doc_hash(doc: Any) -> str:
-    return prompt_hash(json.dumps(doc, indent=2, ensure_ascii=False))
+def _hashes(kept: Mapping[str, Any]) -> dict[str, str]:
+    """The harness's three hashes of a document."""
+    doc = json.dumps(kept["doc"], indent=2, ensure_ascii=False)
+    named = {"doc_hash": doc, "prompt_hash": kept["prompt"], "target_hash": kept["target"]}
+    return {name: prompt_hash(text) for name, text in named.items()}
 
 
 def _json(value: Any, indent: int | None = None) -> str:

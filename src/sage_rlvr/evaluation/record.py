@@ -40,25 +40,23 @@ class Record:
 
     def only(self, temperatures: Collection[float] | None) -> Record:
         """The same without temperatures that are not asked for, so that policies are compared at the same ones; None: all."""
-        if temperatures is None:
-            return self
-        return replace(self, logps={t: rows for t, rows in self.logps.items() if t in temperatures})
+        return replace(self, logps={t: rows for t, rows in self.logps.items() if temperatures is None or t in temperatures})
 
 
 def save_record(record: Record, path: str | Path) -> Path:
     """Write one .npz without pickle, replaced whole."""
-    path = Path(path)
-    temperatures = sorted(record.logps)
-    rows = record.logps[temperatures[0]]
-    offsets = np.cumsum([0, *(len(r) for r in rows)])
-    flat = np.stack([np.concatenate([*record.logps[t], np.zeros(0)]) for t in temperatures])
-    meta = json.dumps({"format": FORMAT, **record.meta}, allow_nan=False)
-    powers = sorted(record.norms)
-    tempered = {"powers": np.array(powers), "norms": np.stack([record.norms[p] for p in powers])} if powers else {}
-    arrays = {"meta": np.array(meta), "temperatures": np.array(temperatures), "offsets": offsets, "logps": flat}
+    temperatures, powers = sorted(record.logps), sorted(record.norms)
+    arrays = {
+        "meta": np.array(json.dumps({"format": FORMAT, **record.meta}, allow_nan=False)),
+        "temperatures": np.array(temperatures),
+        "offsets": np.cumsum([0, *(len(row) for row in record.logps[temperatures[0]])]),
+        "logps": np.stack([np.concatenate([*record.logps[t], np.zeros(0)]) for t in temperatures]),
+    }
+    if powers:
+        arrays |= {"powers": np.array(powers), "norms": np.stack([record.norms[p] for p in powers])}
     with replacing(path) as temporary:
-        np.savez_compressed(temporary, **arrays, **tempered)
-    return path
+        np.savez_compressed(temporary, **arrays)  # type: ignore[arg-type]
+    return Path(path)
 
 
 def load_record(path: str | Path) -> Record:
@@ -90,9 +88,19 @@ def record_path(out: Path, name: str, suffix: str = "") -> Path:
     return out / "evaluations" / f"{name}{'-' if suffix else ''}{suffix}.npz"
 
 
+EMBEDDED = "embedded"  # the name of the shipped base policy
+
+
+def embedded_record(split: str) -> Path:
+    """Where `eval embedded` keeps its record."""
+    return Path("runs") / "evaluations" / f"base-{split}.npz"
+
+
 def _made_by(path: str | Path) -> str:
     """The command that makes a record; of the run that it lies in, as far as its place tells."""
     run = Path(path).parent
+    if Path(path) in map(embedded_record, ("test", "validation")):
+        return suggest("eval", EMBEDDED)
     return suggest("eval", run if (run / "run.json").is_file() else "RUN")
 
 

@@ -1,32 +1,39 @@
-"""The numbers of a sample store as lines: scores over k, shares that qualify them, perplexity tails.
+"""What a sample store says, as lines: scores and what qualifies them, reasoning patterns, signals by class of token.
 
     k | pass@k | pass^k | maj@k | distinct right answers in k, each [interval] | guess floor
     avg@n, Cover@tau, truncation rate, undecided share, answer and token entropy, q: each with its interval over problems
+    patterns   Eq. (13) of arXiv 2605.18864, both averages, counts        (`stats/samples/patterns.py`)
+    anatomy    section 4.2: entropy, surprisal and q by class of token     (`stats/samples/anatomy.py`)
+    excess     appendix J: samples beyond the base's own 95 % quantile     (`stats/samples/perplexity.py`)
 
 All from the first n samples of every problem, so that two stores of equal n give the same lines whatever they hold beyond.
-An undecided sample is not right. A function of the store's rows alone: equal digests give equal lines.
+An undecided sample is not right. A function of the store's rows alone: equal digests give equal lines. Token texts are the
+caller's: a store keeps ids.
 """
 
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Sequence
-from itertools import groupby
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from sage_rlvr.errors import DataError
 from sage_rlvr.evaluation.lm_eval import UNJUDGED
 from sage_rlvr.evaluation.store import Counts, SampleStore
-from sage_rlvr.evaluation.store.sample import GUIDED, SCORED
+from sage_rlvr.evaluation.store.database import arrays
+from sage_rlvr.evaluation.store.sample import GUIDED, SCORED, unescape
 from sage_rlvr.stats.intervals import Interval, column_intervals, mean_interval, passk_interval, share_interval
 from sage_rlvr.stats.majority import maj_at_k
 from sage_rlvr.stats.passk import cover_at_tau, pass_hat_k
+from sage_rlvr.stats.samples.anatomy import COUNTDOWN_CLASSES, TOKEN_CLASSES, ClassAnatomy, Spread, token_anatomy
 from sage_rlvr.stats.samples.clusters import clusters, pooled_share, ratio_interval
 from sage_rlvr.stats.samples.diversity import answer_entropy, expected_distinct_correct, token_entropy
-from sage_rlvr.stats.samples.perplexity import perplexities, perplexity_tails
+from sage_rlvr.stats.samples.patterns import compare_patterns, pattern_frequencies
+from sage_rlvr.stats.samples.perplexity import perplexities, perplexity_excess, perplexity_tails
 from sage_rlvr.stats.tempered import reweighted
 
 SAMPLED_POWERS = (1.5, 2.0, 4.0)  # of whole completions; sharper ones leave too few effective samples
@@ -37,6 +44,46 @@ LEGEND = (
 )
 TAIL_QUANTILES = (0.5, 0.95, 0.99)
 MAJORITY_KS, MAJORITY_DRAWS = (8, 64), 400  # and n itself, exactly; the others from that many subsets a problem
+EXCESS_AT = 0.95
+CUTS = {"top_p": 1, "top_k": 0, "min_p": 0}  # each where it cuts nothing
+COLUMNS = (  # of an anatomy: head, field, percentages or not
+    ("tokens", "share", True), ("entropy", "entropy", False), ("top", "top_entropy", True),
+    ("surprisal", "surprisal", False), ("top", "top_surprisal", True), ("rank corr.", "correlation", False),
+    ("mean q", "q", False), ("raised", "raised", True), ("lowered", "lowered", True), ("clamped", "clamped", True),
+)  # fmt: skip
+
+
+class Drawn:
+    """The first n samples of every problem, column by column. of (M,): the number of each one's problem, of `many`."""
+
+    def __init__(self, store: SampleStore, n: int | None) -> None:
+        self.store, self.n = store, n
+        self.problems = self["problem"].to_pylist()
+        self.of, self.many = clusters(self.problems)
+        self.right = np.array([verdict == "right" for verdict in self["verdict"].to_pylist()], dtype=bool)
+
+    def __getitem__(self, name: str) -> Any:
+        """A column of the store's table."""
+        return self.store.table((name,), n=self.n)[name]
+
+    def arrays(self, name: str) -> list[NDArray[Any]] | None:
+        """A token-level column, (T_i,) each; None where a sample lacks it."""
+        column = self[name]
+        return None if column.null_count else arrays(column)
+
+    def sums(self, values: Any) -> NDArray[Any]:
+        """Values (M,) summed by problem."""
+        return np.bincount(self.of, values, self.many)
+
+    def parts(self, values: Any) -> list[NDArray[Any]]:
+        """Values (M,) by problem."""
+        return [np.asarray(values)[self.of == i] for i in range(self.many)]
+
+    def solutions(self) -> tuple[list[str], NDArray[np.bool_], list[str]]:
+        """Texts, which of them are right, and their problems. DataError where none is right."""
+        if not self.right.any():
+            raise DataError(f"{self.store.path}: no sample is right, and patterns are counted among right ones")
+        return [unescape(text) for text in self["text"].to_pylist()], self.right, self.problems
 
 
 def common_n(store: SampleStore) -> int:
@@ -50,35 +97,40 @@ def common_n(store: SampleStore) -> int:
 def report_lines(store: SampleStore, n: int | None = None, floor: Callable[[int], float] | None = None) -> list[str]:
     """See above. n: default `common_n`. floor: k -> share of problems that k uniform guesses hit, where it is known."""
     n = common_n(store) if n is None else n
-    counts = store.counts(n)
-    law = store.identity.decoding
+    counts, drawn, law = store.counts(n), Drawn(store, n), store.identity.decoding
+    cuts = [f"{name} {law[name]:g}" for name, off in CUTS.items() if law[name] != off]
     lines = [
-        f"{store.identity.task}: {len(counts.problems)} problems, n = {n} samples of each; {_law(law)}; 95 % intervals over "
-        "problems and their samples"
+        f"{store.identity.task}: {len(counts.problems)} problems, n = {n} samples of each; preset {law['preset']}: "
+        f"T {law['temperature']:g}, {', '.join(cuts) or 'nothing truncated'}; 95 % intervals over problems and their samples"
     ]
     if store.lacking(counts):
         lines.append(f"INCOMPLETE: {store.lacking(counts)}")
     ends = _truncated_line(counts, law["max_new_tokens"])
-    if _unjudged(store, counts, n):
+    undecided = Counter(
+        reason
+        for verdict, reason in zip(drawn["verdict"].to_pylist(), drawn["reason"].to_pylist(), strict=True)
+        if verdict == "undecided"
+    )
+    if undecided[UNJUDGED] == counts.n.sum():  # an import whose harness gave no verdict a sample
         lines.append(
             f"no pass@k: none of {counts.n.sum():,} samples is judged; add --judge boxed (or tag, last_number, whole)"
         )
-        return [*lines, ends, *_token_lines(store, n)]
-    lines += _table(store, counts, n, floor)
+        return [*lines, ends, *_token_lines(drawn)]
     c = counts.right
-    lines.append(f"avg@{n}     {cell(passk_interval(n, c, 1))}")
     covers = [f"{tau:g}: {cell(share_interval(np.asarray(cover_at_tau(n, c, tau))))}" for tau in TAUS]
-    lines += ["Cover@tau  " + "  ".join(covers), LEGEND]
-    share = f"{_share(counts.undecided, counts.n)} (over {len(counts.problems)} problems)"
-    lines += [ends, f"undecided  {share}, counted as not right{_reasons(store, n)}", *_tempered_lines(store, n)]
-    return lines + _token_lines(store, n)
-
-
-def _unjudged(store: SampleStore, counts: Counts, n: int) -> bool:
-    """Whether no sample has been judged by anybody: an import whose harness gave no verdict a sample."""
-    if (counts.undecided < counts.n).any():
-        return False
-    return set(store.table(("reason",), n=n)["reason"].to_pylist()) == {UNJUDGED}
+    often = sorted(undecided, key=lambda reason: (-undecided[reason], reason))[:3]
+    why = f" ({', '.join(f'{reason}: {undecided[reason]:,}' for reason in often)})" if often else ""
+    return [
+        *lines,
+        *_table(drawn, c, n, floor),
+        f"avg@{n}     {cell(passk_interval(n, c, 1))}",
+        "Cover@tau  " + "  ".join(covers),
+        LEGEND,
+        ends,
+        f"undecided  {_share(counts.undecided, counts.n)} (over {len(counts.problems)} problems), counted as not right{why}",
+        *_tempered_lines(drawn),
+        *_token_lines(drawn),
+    ]
 
 
 def _truncated_line(counts: Counts, limit: int) -> str:
@@ -91,107 +143,72 @@ def _truncated_line(counts: Counts, limit: int) -> str:
     return f"truncated  {share} (over {np.count_nonzero(known)} problems){of} met the limit of {limit} tokens"
 
 
-def _law(law: dict[str, Any] | Any) -> str:
-    cuts = [f"{name} {law[name]:g}" for name, off in (("top_p", 1), ("top_k", 0), ("min_p", 0)) if law[name] != off]
-    said = ", ".join(cuts) if cuts else "nothing truncated"
-    return f"preset {law['preset']}: T {law['temperature']:g}, {said}"
-
-
 def powers(n: int) -> list[int]:
     """1, 2, 4, ... below n, and n."""
     return [*(2**i for i in range(n.bit_length()) if 2**i < n), n]
 
 
-def _table(store: SampleStore, counts: Counts, n: int, floor: Callable[[int], float] | None) -> list[str]:
-    ks = powers(n)
-    majority, distinct, entropy = _answer_columns(store, n, ks)
+def _table(drawn: Drawn, c: NDArray[Any], n: int, floor: Callable[[int], float] | None) -> list[str]:
+    """Scores over k. Over problems: maj@k of some k, distinct right answers at each k, and last the answers' entropy."""
+    ks, some = powers(n), [k for k in MAJORITY_KS if k < n]
+    votes, distinct, entropy = [], [], []
+    answers = np.array(drawn["answer"].to_pylist(), dtype=object)
+    for said, right in zip(drawn.parts(answers), drawn.parts(drawn.right), strict=True):
+        few = maj_at_k(said.tolist(), right, some, method="sample", draws=MAJORITY_DRAWS).values
+        votes.append([*few, *maj_at_k(said.tolist(), right, [n]).values])
+        distinct.append(expected_distinct_correct(said.tolist(), right, ks))
+        entropy.append(answer_entropy(said.tolist()))
+    majority = {k: cell(share_interval(votes_at)) for k, votes_at in zip([*some, n], np.transpose(votes), strict=True)}
     head = "".join(f"{name:<22}" for name in ("pass@k", "pass^k", "maj@k", "distinct right"))
     lines = [f"{'k':>5}  {head}" + ("uniform guesses" if floor else "")]
-    for j, k in enumerate(ks):
-        hats = share_interval(np.atleast_1d(pass_hat_k(n, counts.right, k)))
-        cells = f"{k:>5}  {cell(passk_interval(n, counts.right, k)):<22}{cell(hats):<22}"
-        cells += f"{cell(majority[k]) if k in majority else '':<22}{cell(distinct[j], 2):<22}"
-        lines.append((cells + (f"{floor(k):.3f}" if floor else "")).rstrip())
-    return [
-        *(line.rstrip() for line in lines),
-        f"answers    {cell(entropy)} nats per problem (a missing answer counts as one answer)",
-    ]
+    for k, different in zip(ks, column_intervals(np.array(distinct)), strict=True):
+        hats = share_interval(np.atleast_1d(pass_hat_k(n, c, k)))
+        cells = (cell(passk_interval(n, c, k)), cell(hats), majority.get(k, ""), cell(different, 2))
+        lines.append(f"{k:>5}  " + "".join(f"{text:<22}" for text in cells) + (f"{floor(k):.3f}" if floor else ""))
+    said_of = f"answers    {cell(mean_interval(entropy))} nats per problem (a missing answer counts as one answer)"
+    return [*(line.rstrip() for line in lines), said_of]
 
 
-def _answer_columns(
-    store: SampleStore, n: int, ks: Sequence[int]
-) -> tuple[dict[int, Interval], list[Interval], Interval]:
-    """Over problems: {k: maj@k} of some k, expected number of distinct right answers at each of ks, answer entropy."""
-    rows = store.table(("problem", "answer", "verdict"), n=n).to_pylist()
-    some = [k for k in MAJORITY_KS if k < n]
-    majority, distinct, entropy = [], [], []
-    for _, group in groupby(rows, key=lambda row: row["problem"]):
-        answers, right = zip(*((row["answer"], row["verdict"] == "right") for row in group), strict=True)
-        drawn = maj_at_k(answers, right, some, method="sample", draws=MAJORITY_DRAWS).values
-        majority.append([*drawn, *maj_at_k(answers, right, [n]).values])
-        distinct.append(expected_distinct_correct(answers, right, ks))
-        entropy.append(answer_entropy(answers))
-    votes = [share_interval(column) for column in np.transpose(majority)]
-    return dict(zip([*some, n], votes, strict=True)), column_intervals(np.array(distinct)), mean_interval(entropy)
-
-
-def _reasons(store: SampleStore, n: int) -> str:
-    """The commonest reasons of undecided samples, in brackets; "" where there are none."""
-    rows = store.table(("verdict", "reason"), n=n).to_pylist()
-    reasons = [row["reason"] for row in rows if row["verdict"] == "undecided"]
-    often = sorted(set(reasons), key=lambda reason: (-reasons.count(reason), reason))[:3]
-    return f" ({', '.join(f'{reason}: {reasons.count(reason):,}' for reason in often)})" if often else ""
-
-
-def _tempered_lines(store: SampleStore, n: int) -> list[str]:
+def _tempered_lines(drawn: Drawn) -> list[str]:
     """pass@1 of the policy tempered over whole completions, from samples of the policy itself; [] for those of another law."""
-    law = store.identity.decoding
-    if (law["temperature"], law["top_p"], law["top_k"], law["min_p"]) != (1, 1, 0, 0):
+    law = drawn.store.identity.decoding
+    if law["temperature"] != 1 or any(law[name] != off for name, off in CUTS.items()):
         return []
-    rows = store.table(("problem", "verdict", "rollout_logps", "text"), n=n)
-    if rows["rollout_logps"].null_count:
+    logps = drawn.arrays("rollout_logps")
+    if logps is None:
         return ["tempered   over whole completions: not available, the samples have no log-probs"]
-    of, many = clusters(rows["problem"].to_pylist())
-    sums = np.array([float(np.sum(row, dtype=float)) for row in arrays(rows["rollout_logps"])])
-    right = np.array([verdict == "right" for verdict in rows["verdict"].to_pylist()])
-    texts = np.array(rows["text"].to_pylist(), dtype=object)
-    parts = ([column[of == i] for i in range(many)] for column in (sums, right, texts))
-    logps, marks, names = parts
-    found = [reweighted(logps, marks, names, power) for power in SAMPLED_POWERS]
-    cells = [
-        f"power {one.power:g}: "
-        + (one.reason if one.pass1 is None else f"{cell(one.pass1)}, +- {one.unseen:.1%} for what was not drawn")
-        for one in found
-    ]
+    sums, texts = [float(np.sum(row, dtype=float)) for row in logps], np.array(drawn["text"].to_pylist(), dtype=object)
+    parts = [drawn.parts(column) for column in (sums, drawn.right, texts)]
+    cells = []
+    for power in SAMPLED_POWERS:
+        one = reweighted(*parts, power)
+        said = one.reason if one.pass1 is None else f"{cell(one.pass1)}, +- {one.unseen:.1%} for what was not drawn"
+        cells.append(f"power {one.power:g}: {said}")
     return [f"tempered   pass@1 over whole completions, pi(y)^power, by importance weights: {'; '.join(cells)}"]
 
 
-def _token_lines(store: SampleStore, n: int) -> list[str]:
+def _token_lines(drawn: Drawn) -> list[str]:
     """Length, entropy, perplexity under the base and q, each where all samples have it."""
-    rows = store.table(("problem", "verdict", "token_ids", "entropies", "base_logps", "q", "versions"), n=n)
-    of, many = clusters(rows["problem"].to_pylist())
     lines = []
-    if not rows["token_ids"].null_count:
-        lengths = np.bincount(of, [len(row) for row in rows["token_ids"]], many) / n
+    if (ids := drawn.arrays("token_ids")) is not None:
+        lengths = drawn.sums([len(row) for row in ids]) / drawn.n
         lines.append(f"tokens     {cell(mean_interval(lengths), 1)} a sample, with its end")
-    if not rows["entropies"].null_count:
-        each = [token_entropy([row]) for row in arrays(rows["entropies"])]
-        entropy = mean_interval(np.bincount(of, each, many) / n)
-        lines.append(f"entropy    {cell(entropy)} nats per token, of the sampler's distribution")
-    if trouble := _unlike(rows, "base_logps", SCORED, "--score-base"):
-        lines.append(f"perplexity {trouble}: none is given")
-    elif not rows["base_logps"].null_count:
-        lines += _tail_lines(rows)
-    if trouble := _unlike(rows, "q", GUIDED, "--guide"):
-        lines.append(f"q          {trouble}: none is given")
-    elif not rows["q"].null_count:
-        lines.append(_q_line(arrays(rows["q"]), of, many, *made_under(rows, GUIDED)))
+    if (entropies := drawn.arrays("entropies")) is not None:
+        each = mean_interval(drawn.sums([token_entropy([row]) for row in entropies]) / drawn.n)
+        lines.append(f"entropy    {cell(each)} nats per token, of the sampler's distribution")
+    for name, column, key, option, said in (
+        ("perplexity", "base_logps", SCORED, "--score-base", _tail_lines),
+        ("q         ", "q", GUIDED, "--guide", _q_lines),
+    ):
+        values, lacking, many = drawn[column], drawn[column].null_count, len(drawn.of)
+        several = made_under({"versions": drawn["versions"]}, key)
+        if 0 < lacking < many:
+            lines.append(f"{name} {lacking:,} of {many:,} samples were drawn without {option}: none is given")
+        elif len(several) > 1:
+            lines.append(f"{name} samples were drawn under several of {option} ({'; '.join(several)}): none is given")
+        elif not lacking:
+            lines += said(drawn, arrays(values), *several)
     return lines
-
-
-def arrays(column: Any) -> list[NDArray[Any]]:
-    """One array (T_i,) a row of a token-level column without gaps."""
-    return [row.values.to_numpy(zero_copy_only=False) for row in column]
 
 
 def made_under(rows: Any, key: str) -> list[str]:
@@ -200,37 +217,112 @@ def made_under(rows: Any, key: str) -> list[str]:
     return sorted({word for word in said if word is not None})
 
 
-def _unlike(rows: Any, column: str, key: str, option: str) -> str:
-    """Why a column is no one thing over these rows: it lacks in some, or was made in several ways; "" where it is."""
-    lacking = rows[column].null_count
-    if 0 < lacking < len(rows):
-        return f"{lacking:,} of {len(rows):,} samples were drawn without {option}"
-    several = made_under(rows, key)
-    return f"samples were drawn under several of {option} ({'; '.join(several)})" if len(several) > 1 else ""
+def _q_lines(drawn: Drawn, q: list[NDArray[Any]], guide: str = "the guide") -> list[str]:
+    totals = drawn.sums([len(row) for row in q])
+    mean = ratio_interval(drawn.sums([row.sum(dtype=float) for row in q]), totals)
+    moved = _share(drawn.sums([np.sum(np.abs(row - 1) > 1e-6) for row in q]), totals)
+    return [f"q          mean {cell(mean)}, of {guide}; differs from 1 on {moved} of the tokens"]
 
 
-def _q_line(q: list[NDArray[Any]], of: NDArray[Any], many: int, guide: str = "the guide") -> str:
-    totals = np.bincount(of, [len(row) for row in q], many)
-    mean = ratio_interval(np.bincount(of, [row.sum(dtype=float) for row in q], many), totals)
-    moved = _share(np.bincount(of, [np.sum(np.abs(row - 1) > 1e-6) for row in q], many), totals)
-    return f"q          mean {cell(mean)}, of {guide}; differs from 1 on {moved} of the tokens"
-
-
-def _tail_lines(rows: Any) -> list[str]:
+def _tail_lines(drawn: Drawn, logps: list[NDArray[Any]], base: str = "the base") -> list[str]:
     """Eq. (39) of arXiv 2605.18864: all samples, and the right ones alone."""
-    values = perplexities(arrays(rows["base_logps"]))
-    problems, right = rows["problem"].to_pylist(), np.array([v == "right" for v in rows["verdict"].to_pylist()])
-    base = next(iter(made_under(rows, SCORED)), "the base").split()[0]
-    lines = []
-    for name, kept in (("all", np.ones(len(values), dtype=bool)), ("right", right)):
+    values, lines = perplexities(logps), []
+    for name, kept in (("all", np.ones(len(values), dtype=bool)), ("right", drawn.right)):
         if kept.any():
-            owners = [p for p, keep in zip(problems, kept, strict=True) if keep]
+            owners = [drawn.problems[i] for i in np.flatnonzero(kept)]
             found = perplexity_tails(values[kept], owners, quantiles=TAIL_QUANTILES)
             cells = [f"{q:.0%}: {i.value:.2f} [{i.low:.2f}, {i.high:.2f}]" for q, i in found.quantiles.items()]
-            lines.append(
-                f"perplexity under {base}, quantiles of {name} samples  {'  '.join(cells)} {found.caution}".rstrip()
-            )
+            said = f"perplexity under {base.split()[0]}, quantiles of {name} samples  {'  '.join(cells)} {found.caution}"
+            lines.append(said.rstrip())
     return lines
+
+
+# ------------------------------------------------------------------------------------------------------------------
+# patterns, excess, anatomy
+
+
+def pattern_lines(store: SampleStore, n: int | None = None) -> list[str]:
+    """Each pattern among the right samples: mean over problems (macro), over solutions (micro), counts, and a caution."""
+    lines = ["reasoning patterns among right samples; 95 % intervals over problems; rules: stats/samples/patterns.yaml"]
+    for name, found in pattern_frequencies(*Drawn(store, n).solutions()).items():
+        counts = f"{found.hits:,} of {found.solutions:,} samples, in {found.problems_with} of {found.problems} problems"
+        lines.append(f"  {name}: macro {cell(found.macro)}, micro {cell(found.micro)}, {counts}")
+        lines += [f"    {found.caution}"] * bool(found.caution)
+    return lines
+
+
+def compared_pattern_lines(name_a: str, a: SampleStore, name_b: str, b: SampleStore, n: int | None = None) -> list[str]:
+    """Each pattern in two stores: counts, Fisher's p, and the difference paired by problem."""
+    found = compare_patterns(Drawn(a, n).solutions(), Drawn(b, n).solutions())
+    return [f"{a.identity.task}: {name_a} vs {name_b}, pattern {one.sentence}." for one in found.values()]
+
+
+def excess_lines(name_a: str, a: SampleStore, name_b: str, b: SampleStore, n: int | None = None) -> list[str]:
+    """How much heavier the upper tail of a's perplexities is than b's, where both stores were scored under one base."""
+    both = [Drawn(store, n) for store in (a, b)]
+    scored = [drawn.arrays("base_logps") for drawn in both]
+    bases = {base for drawn in both for base in made_under(drawn, SCORED)}
+    if scored[0] is None or scored[1] is None or len(bases) > 1:
+        return []
+    one, two = perplexities(scored[0]), perplexities(scored[1])
+    found = perplexity_excess(one, both[0].problems, two, both[1].problems, quantile=EXCESS_AT)
+    base = next(iter(bases), "the base").split()[0]
+    return [
+        f"{a.identity.task}: samples with a higher perplexity under {base} than {EXCESS_AT:.0%} of {name_b}'s own: "
+        f"{name_a} has {found.value:+.3f} more of them (95 % interval {found.low:+.3f} to {found.high:+.3f} over {found.n} "
+        "problems)."
+    ]
+
+
+def anatomy_lines(store: SampleStore, text_of: Callable[[Sequence[int]], list[str]], n: int | None = None) -> list[str]:
+    """Section 4.2 by class of token. text_of: token ids -> their texts. DataError where a sample lacks tokens or signals."""
+    drawn, flat = Drawn(store, n), {}
+    for name in ("token_ids", "rollout_logps", "entropies", "q"):
+        column = drawn[name]
+        if column.null_count and name != "q":
+            raise DataError(
+                f"{store.path}: {column.null_count:,} of {len(column):,} samples have no {name}; the anatomy needs every "
+                "token with its log-prob and entropy: sample with --generator sampler or transformers"
+            )
+        flat[name] = None if column.null_count else np.concatenate(arrays(column))
+    known = np.unique(flat["token_ids"]).tolist()
+    texts = dict(zip(known, text_of(known), strict=True))
+    lengths = [len(row) for row in drawn["token_ids"]]
+    found = token_anatomy(
+        [texts[token] for token in flat["token_ids"].tolist()],
+        flat["entropies"],
+        -flat["rollout_logps"],
+        flat["q"],
+        problems=np.repeat(np.array(drawn.problems, dtype=object), lengths).tolist(),
+        table=COUNTDOWN_CLASSES if store.identity.task == "countdown" else TOKEN_CLASSES,
+    )
+    law = f"T {store.identity.decoding['temperature']:g}{', truncated' if store.identity.truncated_sampling else ''}"
+    heads = [head for head, name, _ in COLUMNS if getattr(found.classes[0], name) is not None]
+    lines = [
+        f"signal anatomy of {found.tokens:,} tokens, of the distribution that they were drawn from ({law}); top: share of the "
+        f"{found.top:.0%} of tokens with the highest signal; below each number its 95 % interval over problems",
+        f"  {'class':<26}" + "".join(f"{head:>16}" for head in heads),
+        *(line for row in found.classes for line in _class_lines(row)),
+        f"  rank correlation of entropy and surprisal over all tokens {found.correlation:.3f}",
+    ]
+    if found.correlation_by_problem is not None:
+        lines.append(f"  the same within a problem, mean {cell(found.correlation_by_problem)} over problems")
+    if found.raised is not None and found.clamped is not None:
+        lines.append(f"  q above 1 on {cell(found.raised)} of the tokens, at the clamp on {cell(found.clamped)}")
+    return lines
+
+
+def _class_lines(row: ClassAnatomy) -> list[str]:
+    """A class on two lines: its numbers, and below each its interval over problems."""
+    top, below = f"  {row.name:<26}", " " * 28
+    for _, name, percent in COLUMNS:
+        found, interval, shown = getattr(row, name), row.intervals.get(name), ".1%" if percent else ".3f"
+        if found is None:
+            continue
+        top += f"{format(found.mean if isinstance(found, Spread) else found, shown):>16}"
+        told = interval is not None and np.isfinite(interval.width)
+        below += f"{f'[{interval.low:{shown}}, {interval.high:{shown}}]' if told else '':>16}"  # type: ignore[union-attr]
+    return [top, below.rstrip()]
 
 
 def cell(found: Interval, digits: int = 3) -> str:
@@ -238,9 +330,6 @@ def cell(found: Interval, digits: int = 3) -> str:
     return f"{found.value:.{digits}f} [{found.low:.{digits}f}, {found.high:.{digits}f}]"
 
 
-def _share(hits: NDArray[Any], totals: NDArray[Any]) -> str:
+def _share(hits: ArrayLike, totals: ArrayLike) -> str:
     found = pooled_share(hits, totals)
     return f"{found.value:.1%} [{found.low:.1%}, {found.high:.1%}]"
-
-
-__all__ = ["GUIDED", "SCORED", "arrays", "cell", "common_n", "made_under", "powers", "report_lines"]

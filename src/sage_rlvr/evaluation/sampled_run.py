@@ -14,23 +14,20 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from sage_rlvr.config import WorldConfig, task_named
 from sage_rlvr.errors import ConfigError, DataError
-from sage_rlvr.evaluation.sample_report import GUIDED, SCORED, arrays, cell
-from sage_rlvr.evaluation.sampled_tasks import (
-    Chosen,
-    Prompt,
-    choose,
-    prompts_of,
-)
-from sage_rlvr.evaluation.sampling import Evaluation, Scorer, check_window, guide_of
-from sage_rlvr.evaluation.settings import Engine, SampleSettings
+from sage_rlvr.evaluation.sample_report import cell
+from sage_rlvr.evaluation.sampling import Chosen, Evaluation, Prompt, Scorer, check_window, choose, guide_of, prompts_of
+from sage_rlvr.evaluation.settings import SampleSettings
 from sage_rlvr.evaluation.store import Identity, Sample, SampleStore, is_store
-from sage_rlvr.models.generation import CpuGenerator, Decoding, Generation, Generator, TransformersGenerator
+from sage_rlvr.evaluation.store.database import arrays
+from sage_rlvr.evaluation.store.sample import GUIDED, SCORED
+from sage_rlvr.models.folders import cached_folder
+from sage_rlvr.models.generation import Decoding, Source
 from sage_rlvr.models.policy import Tokens, load_policy, load_tokens, weights_hash
+from sage_rlvr.models.vllm import GENERATORS
 from sage_rlvr.runs import versions
 from sage_rlvr.stats.intervals import mean_interval
 from sage_rlvr.stats.samples.spectrum import effective_rank
@@ -43,62 +40,60 @@ Counting = Callable[[int], AbstractContextManager[Callable[[int], None]]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class SampleRun:
+class SampleRun(SampleSettings):
     """Settings, and what they are settings for.
 
     policy: its name in the store; model: its folder, Hub id or "embedded"; store: the folder; world: of Countdown; own: what a
     run was trained on, in place of the settings' task.
     """
 
-    settings: SampleSettings
+    store: Path
     policy: str
     model: str
-    store: Path
     world: WorldConfig | None = None
     own: Task | None = None
     threads: int = 1
 
     def build_task(self) -> Chosen:
         """The task with its problems. ConfigError for an unknown one, or without a world for Countdown."""
-        asked = self.settings
-        if asked.problems is not None and asked.problems < 1:
-            raise ConfigError(f"--problems {asked.problems}: at least one problem is needed")
+        if self.problems is not None and self.problems < 1:
+            raise ConfigError(f"--problems {self.problems}: at least one problem is needed")
         task = self.own
-        if task is None and asked.task == Countdown.name:
+        if task is None and self.task == Countdown.name:
             if self.world is None:
                 raise ConfigError("task countdown: needs a world; evaluate a run, or give --world")
             task = self.world.build()
-        return choose(task or task_named(asked.task, asked.template), asked.split, asked.seed, asked.problems, asked.draw)
+        return choose(task or task_named(self.task, self.template), self.split, self.seed, self.problems, self.draw)
 
     def decoding(self, task: Chosen) -> Decoding:
         """The preset, as this generator has it."""
-        asked = self.settings
-        limit = task.max_new_tokens if asked.max_new_tokens is None else asked.max_new_tokens
-        law = Decoding.of(asked.preset, vllm=self.engine in ("vllm", "server"), max_new_tokens=limit)
-        return law if asked.temperature is None else replace(law, temperature=asked.temperature)
+        limit = task.max_new_tokens if self.max_new_tokens is None else self.max_new_tokens
+        law = Decoding.of(self.preset, vllm=not self.drawer.local, max_new_tokens=limit)
+        return law if self.temperature is None else replace(law, temperature=self.temperature)
 
     @property
-    def engine(self) -> Engine:
-        """The generator, "auto" settled."""
-        asked = self.settings
-        if (asked.generator == "server") != (asked.server is not None):
+    def engine(self) -> str:
+        """The generator's name, "auto" settled."""
+        if (self.generator == "server") != (self.server is not None):
             raise ConfigError(
-                f"--generator {asked.generator} with --server {asked.server}: a server needs both, --generator server and "
+                f"--generator {self.generator} with --server {self.server}: a server needs both, --generator server and "
                 "--server http://HOST:PORT"
             )
-        if asked.generator != "auto":
-            return asked.generator
-        return "transformers" if torch.cuda.is_available() else "sampler"
+        local = "transformers" if torch.cuda.is_available() else "sampler"
+        return local if self.generator == "auto" else self.generator
 
     @property
-    def dtype(self) -> str:
+    def drawer(self) -> Any:
+        """The generator's class. ConfigError names the neighbor of an unknown name."""
+        return GENERATORS[self.engine]
+
+    @property
+    def precision(self) -> str:
         """The dtype, "auto" settled. ConfigError for a word that names no floating-point type."""
-        asked = self.settings.dtype
-        if asked == "auto":
-            return "bfloat16" if torch.cuda.is_available() or self.engine in ("vllm", "server") else "float32"
-        if asked not in ("float32", "bfloat16", "float16"):
-            raise ConfigError(f"--dtype {asked}: choose auto, float32, bfloat16 or float16")
-        return asked
+        if self.dtype not in ("auto", "float32", "bfloat16", "float16"):
+            raise ConfigError(f"--dtype {self.dtype}: choose auto, float32, bfloat16 or float16")
+        usual = "bfloat16" if torch.cuda.is_available() or not self.drawer.local else "float32"
+        return usual if self.dtype == "auto" else self.dtype
 
     def identity(self, task: Chosen, template_hash: str, commit: str | None = None) -> Identity:
         """What a store of this evaluation holds to: the settings that decide its numbers, and hashes of the rest.
@@ -106,12 +101,12 @@ class SampleRun:
         The base that scores and the guide of q stand with the versions: another one is noted, in each row too, and no other
         evaluation. commit: of the Hub that the weights were loaded at, since a model there may move.
         """
-        asked, decoding, weights = self.settings, self.decoding(task), _short(weights_hash(self.model))
+        decoding, weights = self.decoding(task), _short(weights_hash(self.model))
         found = versions() | {"threads": str(torch.get_num_threads())}
-        if asked.score_base is not None:
-            found[SCORED] = f"{asked.score_base} {_short(weights_hash(asked.score_base))}"
-        if asked.guide is not None:
-            found[GUIDED] = asked.guide
+        if self.score_base is not None:
+            found[SCORED] = f"{self.score_base} {_short(weights_hash(self.score_base))}"
+        if self.guide is not None:
+            found[GUIDED] = self.guide
         return Identity(
             task=task.name,
             task_hash=task.task_hash,
@@ -119,9 +114,9 @@ class SampleRun:
             revision=f"{weights}@{commit}" if commit and weights.startswith("hub:") else weights,
             prompt=task.prompt,
             template_hash=template_hash,
-            decoding=asdict(decoding) | {"generator": self.engine, "dtype": self.dtype},
+            decoding=asdict(decoding) | {"generator": self.engine, "dtype": self.precision},
             verifier_hash=task.verifier_hash,
-            seed=asked.sampling_seed,
+            seed=self.sampling_seed,
             versions=found,
             chunk_size=self._chunk_size(decoding),
         )
@@ -130,7 +125,7 @@ class SampleRun:
         """Samples a chunk: what the store there has; in a new one `WIDE` for the sampler and n >= `WIDE`, else its default."""
         if is_store(self.store):
             return SampleStore.open(self.store).identity.chunk_size
-        wide = self.engine == "sampler" and self.settings.samples >= WIDE and decoding.temperature > 0
+        wide = self.engine == "sampler" and self.samples >= WIDE and decoding.temperature > 0
         return WIDE if wide else None
 
 
@@ -145,26 +140,27 @@ def sample_into_store(run: SampleRun, counting: Counting) -> tuple[SampleStore, 
     counting(total): a context whose value is told of samples that are there. Returns the store, to be read, and the task.
     Every refusal comes before anything is drawn. Where nothing is missing, the policy's weights are not loaded.
     """
-    asked = run.settings
-    if asked.samples < 1:
-        raise ConfigError(f"--samples {asked.samples}: at least one sample per problem is needed")
+    if run.samples < 1:
+        raise ConfigError(f"--samples {run.samples}: at least one sample per problem is needed")
     torch.set_num_threads(run.threads)
     task = run.build_task()
     decoding, drawing = run.decoding(task), _lacks(run, task)
     model, tokens = _policy(run) if drawing else (None, load_tokens(run.model))
-    prompts, template_hash = prompts_of(task, tokens, asked.chat)
+    prompts, template_hash = prompts_of(task, tokens, run.chat)
     if model is not None:
         check_window(prompts, model, decoding.max_new_tokens)
-    guide = None if asked.guide is None else guide_of(asked.guide)
-    scorer = None if asked.score_base is None else _scorer(asked.score_base, run.dtype, tokens)
+    guide = None if run.guide is None else guide_of(run.guide)
+    base = run.score_base
+    scorer = None if base is None else Scorer.of(base, *_loaded(base, run.precision), tokens)
     commit = getattr(getattr(model, "config", None), "_commit_hash", None) or commit_of(run.model, run.engine)
     identity = run.identity(task, template_hash, commit)
     with _agreeing(run.store, identity, task) as store:
-        lacking = len(store.missing(task.problems, asked.samples)) * (identity.chunk_size or 1)
+        lacking = len(store.missing(task.problems, run.samples)) * (identity.chunk_size or 1)
         if lacking and drawing:
-            generator = _generator(run, model, tokens, decoding)
+            server = {"server": run.server, "served_as": run.served_as}
+            generator = run.drawer.of(Source(run.model, tokens, decoding, run.precision, model, **server))
             with counting(lacking) as advance:
-                Evaluation(task, prompts, generator, scorer, guide).run(store, asked.samples, progress=advance)
+                Evaluation(task, prompts, generator, scorer, guide).run(store, run.samples, progress=advance)
         if scorer is not None:
             _score(store, scorer, prompts, (SCORED, identity.versions[SCORED]), counting)
     return store, task
@@ -190,7 +186,7 @@ def _lacks(run: SampleRun, task: Chosen) -> bool:
     if not is_store(run.store):
         return True
     with SampleStore.open(run.store) as store:
-        return bool(store.missing(task.problems, run.settings.samples))
+        return bool(store.missing(task.problems, run.samples))
 
 
 def _score(
@@ -199,28 +195,20 @@ def _score(
     """Log-probs under the base for samples that were drawn without it, a chunk at a time as when they are drawn."""
 
     def scored(rows: list[Sample]) -> list[Any]:
-        owned = [Generation("", np.array(row.token_ids), None, None, "stop") for row in rows]
-        return scorer(prompts[rows[0].problem].ids, owned)
+        return scorer(prompts[rows[0].problem].ids, rows)
 
     if lacking := store.unscored(stamp):
         with counting(len(lacking) * lacking[0].size) as advance:
             store.score(scored, stamp, progress=advance)
 
 
-def commit_of(model: str, engine: Engine) -> str:
+def commit_of(model: str, engine: str) -> str:
     """The commit of the Hub that a policy's weights were loaded at, from the local cache; else "revision unknown".
 
     vLLM loads what the cache's `main` is once the tokenizer was loaded. What a server has loaded nobody here can know.
     """
-    if engine == "server" or model.count("/") != 1:
-        return UNKNOWN
-    from huggingface_hub import try_to_load_from_cache
-
-    try:
-        found = try_to_load_from_cache(model, "config.json")
-    except ValueError:  # no id of the Hub
-        return UNKNOWN
-    return Path(found).parent.name if isinstance(found, str) else UNKNOWN
+    folder = None if engine == "server" else cached_folder(model)
+    return UNKNOWN if folder is None else folder.name
 
 
 def verify_again(run: SampleRun) -> tuple[SampleStore, Chosen, int]:
@@ -245,49 +233,25 @@ def rank_line(run: SampleRun, store: SampleStore, task: Chosen) -> str:
             f"{store.path}: some samples have no token_ids, so their hidden states are unknown; leave --rank out"
         )
     model, tokens = _policy(run, loaded=True)
-    prompts, _ = prompts_of(task, tokens, run.settings.chat)
-    ranks, lengths = [], []
-    for name, ids in zip(task.problems, arrays(rows["token_ids"]), strict=True):
-        prompt = list(prompts[name].ids)
+    prompts, _ = prompts_of(task, tokens, run.chat)
+    ranks, drawn = [], arrays(rows["token_ids"])
+    for name, ids in zip(task.problems, drawn, strict=True):
+        prompt = prompts[name].ids
         whole = torch.tensor([[*prompt, *ids.tolist()]], device=model.device)
         states = model(whole, output_hidden_states=True).hidden_states[-1][0, len(prompt) :]
         ranks.append(effective_rank(states.double().cpu().numpy()))
-        lengths.append(len(ids))
-    mean = sum(lengths) / len(lengths)
     return (
         f"rank       {cell(mean_interval(ranks), 2)} effective rank of the last hidden states, first sample of each problem, "
-        f"{mean:.1f} tokens on average: it grows with the length"
+        f"{sum(map(len, drawn)) / len(drawn):.1f} tokens on average: it grows with the length"
     )
 
 
 def _policy(run: SampleRun, loaded: bool = False) -> tuple[Any, Tokens]:
-    """(model, tokens); no model where a server or vLLM has it, unless it must be `loaded` here."""
-    if run.engine in ("vllm", "server") and not loaded:
-        return None, load_tokens(run.model)
-    model, tokens = load_policy(run.model, run.dtype)
-    return _placed(model), tokens
+    """(model, tokens); no model where the generator runs it elsewhere, unless it must be `loaded` here."""
+    here = loaded or run.drawer.local
+    return _loaded(run.model, run.precision) if here else (None, load_tokens(run.model))
 
 
-def _placed(model: Any) -> Any:
-    return model.to("cuda") if torch.cuda.is_available() else model
-
-
-def _scorer(name: str, dtype: str, tokens: Tokens) -> Scorer:
-    base, own = load_policy(name, dtype)
-    return Scorer.of(name, _placed(base), own, tokens)
-
-
-def _generator(run: SampleRun, model: Any, tokens: Tokens, decoding: Decoding) -> Generator:
-    if run.engine == "sampler":
-        return CpuGenerator(model, tokens, decoding)
-    if run.engine == "transformers":
-        return TransformersGenerator(model, tokens, decoding)
-    from sage_rlvr.models.vllm import ServerGenerator, VllmGenerator
-
-    if run.engine == "vllm":
-        return VllmGenerator(run.model, tokens, decoding, dtype=run.dtype)
-    assert run.settings.server is not None
-    return ServerGenerator(run.settings.server, run.settings.served_as or run.model, tokens, decoding)
-
-
-__all__ = ["SampleRun", "rank_line", "sample_into_store", "verify_again"]
+def _loaded(name: str, dtype: str) -> tuple[Any, Tokens]:
+    model, tokens = load_policy(name, dtype)
+    return (model.to("cuda") if torch.cuda.is_available() else model), tokens  # type: ignore[arg-type]

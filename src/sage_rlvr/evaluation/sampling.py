@@ -1,34 +1,154 @@
 """An evaluation by samples: missing chunks of a store -> completions -> verdicts -> committed, until nothing is missing.
 
+    task -> chosen problems -> prompts (`sage_rlvr.models.policy.Asking`) -> completions -> verdicts, answers
     while missing: claim the chunks of a few problems; generate, a chunk's seeds of one prompt a request; verify; commit
 
 The store decides what is missing and who works on what (`evaluation/store`), so an interrupted evaluation goes on
 where it was, SIGKILL included; more samples are a top-up; and several processes share the work. A chunk is computed alike
-whatever came before it, so that on the CPU sampler the store's digest depends on none of that.
+whatever came before it, so that on the CPU sampler the store's digest depends on none of that. The hashes are what a store
+holds to: of the problems, of what writes the prompt, and of the verifier with its limits.
 """
 
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
+from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel
 
 from sage_rlvr.core.guides import GUIDES, Guide
 from sage_rlvr.core.keys import Key
 from sage_rlvr.core.signals import Signals
-from sage_rlvr.errors import ConfigError
-from sage_rlvr.evaluation.sampled_tasks import Chosen, Prompt
+from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.evaluation.store import Chunk, Identity, Sample, SampleStore, prompt_hash
+from sage_rlvr.evaluation.store.sample import unescape
 from sage_rlvr.models.generation import Generation, Generator, Request
-from sage_rlvr.models.policy import Tokens
+from sage_rlvr.models.policy import Asking, Chat, Prompt, Tokens
 from sage_rlvr.models.scoring import score
+from sage_rlvr.tasks import countdown
+from sage_rlvr.tasks.base import (
+    MAX_NEW_TOKENS,
+    Task,
+    answer_key,
+    fingerprint,
+    guess_floor,
+    hash_of,
+    verdicts,
+    verifier_hash,
+)
+from sage_rlvr.tasks.knights_and_knaves import KnightsAndKnaves
+from sage_rlvr.tasks.math import answered
+from sage_rlvr.verifiers.pool import shared
 
 PAUSE_S = 0.5  # between two looks at what other processes have still to commit
+
+
+# ------------------------------------------------------------------------------------------------------------------
+# problems, prompts, verdicts
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """A verdict and the answer that it is about, in one spelling; None where there is no answer."""
+
+    label: str
+    reason: str
+    answer: str | None = None
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """A task with the problems of an evaluation chosen, by id.
+
+    task_hash: of these problems; verifier_hash: of what judges them. Both are what a sample store holds to.
+    """
+
+    task: Task
+    problems: Mapping[str, Any]
+    task_hash: str
+
+    @property
+    def name(self) -> str:
+        """The task's."""
+        return self.task.name
+
+    @property
+    def prompt(self) -> str:
+        """The name of its prompt format; the task's own where it renders plain text itself."""
+        return getattr(getattr(self.task, "form", None), "name", self.name)
+
+    @property
+    def verifier_hash(self) -> str:
+        """Of the code and the limits that decide a verdict."""
+        return verifier_hash(self.task)
+
+    @property
+    def max_new_tokens(self) -> int:
+        """What a completion may take unless somebody says otherwise."""
+        return int(getattr(self.task, "max_new_tokens", MAX_NEW_TOKENS))
+
+    @property
+    def floor(self) -> Callable[[int], float] | None:
+        """k -> share of problems that k blind guesses hit, None where no such law is fixed."""
+        rows = list(self.problems.values())
+        return None if guess_floor(self.task, rows, 1) is None else lambda k: guess_floor(self.task, rows, k) or 0.0
+
+    def verdicts(self, ids: Sequence[str], texts: Sequence[str]) -> list[Judged]:
+        """One verdict per completion; the shape that `SampleStore.reverify` asks for."""
+        if unknown := sorted(set(ids) - set(self.problems)):
+            raise ConfigError(f"{self.name}: problem {unknown[0]!r} is not among these; give the settings of the store")
+        pairs = [(self.problems[i], text) for i, text in zip(ids, texts, strict=True)]
+        said = verdicts(self.task, pairs)
+        return [Judged(v.label, v.reason, answer_key(self.task, *pair)) for v, pair in zip(said, pairs, strict=True)]
+
+
+def choose(task: Task, split: str = "test", seed: int = 1, n: int | None = None, draw: str = "law") -> Chosen:
+    """The problems of an evaluation: of a law (`Countdown`) n draws, default 300; of a list the first n, default all.
+
+    One that is there twice is sampled twice, its id counted on.
+    """
+    law = getattr(task, "draw", None)
+    rows = law(split, seed, 300 if n is None else n, draw) if law else task.problems(split)[:n]
+    chosen: dict[str, Any] = {}
+    for problem in rows:
+        name, times = problem.problem_id, 1
+        while name in chosen:
+            times += 1
+            name = f"{problem.problem_id} #{times}"
+        chosen[name] = problem
+    drawn = [getattr(task, "identity", task.name), split, seed, draw, list(chosen)]
+    return Chosen(task, chosen, hash_of(drawn) if law else fingerprint(task, rows))
+
+
+def prompts_of(chosen: Chosen, tokens: Tokens, chat: Chat = "model") -> tuple[dict[str, Prompt], str]:
+    """({problem id: prompt}, hash of what wrote them). chat: see `sage_rlvr.models.policy.Asking`."""
+    asking = Asking.of(chosen.task, tokens, chat)
+    found = {name: asking(problem) for name, problem in chosen.problems.items()}
+    unknown = tokens.tokenizer.unk_token_id
+    if name := next((name for name, prompt in found.items() if unknown is not None and unknown in prompt.ids), None):
+        warnings.warn(f"problem {name!r}: its prompt holds what the tokenizer does not know (its unknown token)")
+    return found, hash_of(asking.written)
+
+
+def check_window(prompts: Mapping[str, Prompt], model: PreTrainedModel, max_new_tokens: int) -> None:
+    """ConfigError where the longest prompt and a whole completion do not fit into the model's positions."""
+    window = getattr(model.config, "max_position_embeddings", None)
+    name, longest = max(((i, len(p.ids)) for i, p in prompts.items()), key=lambda pair: pair[1])
+    if window is not None and longest + max_new_tokens > window:
+        raise ConfigError(
+            f"problem {name!r}: its prompt has {longest} tokens, and with max_new_tokens = {max_new_tokens} it does not fit "
+            f"into the model's {window}; give --max-new-tokens {max(1, window - longest)} or less, to all arms alike"
+        )
+
+
+# ------------------------------------------------------------------------------------------------------------------
+# base and guide
 
 
 @dataclass(frozen=True)
@@ -48,32 +168,28 @@ class Scorer:
         return cls(model.eval())
 
     @torch.no_grad()
-    def __call__(self, prompt: Sequence[int], rows: Sequence[Generation]) -> list[Any]:
+    def __call__(self, prompt: Sequence[int], rows: Sequence[Any]) -> list[Any]:
         """(T,) a row; None for rows whose tokens are not known."""
-        known = [row.token_ids for row in rows if row.token_ids is not None]
-        if len(known) < len(rows):
+        if any(row.token_ids is None for row in rows):
             return [None] * len(rows)
         device = next(self.model.parameters()).device
-        tokens, mask = padded(known)
+        tokens, mask = padded([row.token_ids for row in rows])
         owners = torch.zeros(len(rows), dtype=torch.long, device=device)
-        logps = score(self.model, [list(prompt)], tokens.to(device), mask.to(device), owners).logps.cpu().numpy()
-        return [logps[i, : len(ids)].astype(np.float32) for i, ids in enumerate(known)]
+        found = score(self.model, [list(prompt)], tokens.long().to(device), mask.to(device), owners).logps.cpu().numpy()
+        return [row[:n].astype(np.float32) for row, n in zip(found, mask.sum(1).tolist(), strict=True)]
 
 
-def padded(rows: Sequence[Any], fill: float = 0) -> tuple[torch.Tensor, torch.Tensor]:
+def padded(rows: Sequence[Any]) -> tuple[torch.Tensor, torch.Tensor]:
     """Arrays (T_i,) -> (B, T) and a mask (B, T)."""
+    values = pad_sequence([torch.tensor(np.asarray(row)) for row in rows], batch_first=True)
     lengths = torch.tensor([len(row) for row in rows])
-    values = torch.full((len(rows), int(lengths.max())), fill, dtype=torch.as_tensor(rows[0]).dtype)
-    for i, row in enumerate(rows):
-        values[i, : len(row)] = torch.as_tensor(row)
-    values = values.long() if not values.is_floating_point() else values
     return values, torch.arange(values.shape[1])[None, :] < lengths[:, None]
 
 
-def guide_of(name: str, generator_tells: bool = True) -> Guide:
+def guide_of(name: str) -> Guide:
     """A guide by its word, with its defaults. ConfigError where q would depend on more than a sample and the base."""
-    if name not in GUIDES or name in ("placebo", "compose"):
-        alone = [word for word in GUIDES if word not in ("placebo", "compose")]
+    alone = [word for word in GUIDES if word not in ("placebo", "compose")]  # these two need another one
+    if name not in alone:
         raise ConfigError(f"--guide {name}: choose one of {', '.join(alone)}")
     found: Guide = GUIDES[name]()
     if found.depends_on == "batch" or not found.needs <= {"entropies"}:
@@ -89,7 +205,11 @@ def q_of(guide: Guide, rows: Sequence[Generation], numbers: Sequence[int], seed:
     entropies = padded([row.entropies for row in rows])[0] if guide.needs else None
     signals = Signals(logps, logps, mask, torch.tensor(list(numbers)), entropies=entropies)
     q = guide(signals, 0, 1, Key(seed).fold("guide of an evaluation")).exp().numpy()
-    return [q[i, : int(n)] for i, n in enumerate(mask.sum(1))]
+    return [row[:n] for row, n in zip(q, mask.sum(1).tolist(), strict=True)]
+
+
+# ------------------------------------------------------------------------------------------------------------------
+# drawn until nothing is missing
 
 
 @dataclass(frozen=True)
@@ -106,22 +226,21 @@ class Evaluation:
         self, store: SampleStore, n: int, *, progress: Callable[[int], None] = lambda n: None, pause: float = PAUSE_S
     ) -> None:
         """Until every problem has n samples (whole chunks). progress(m): m more are there, drawn here or elsewhere."""
-        ids = list(self.task.problems)
+        ids, size, at_once = list(self.task.problems), store.identity.chunk_size or 1, self.generator.at_once
         store.want(ids, n)
-        left = len(store.missing(ids, n))
-        size = store.identity.chunk_size or 1
-        while left:
-            lacking = {chunk.problem for chunk in store.missing(ids, n)}
+        while lacking := store.missing(ids, n):
+            problems = list(dict.fromkeys(chunk.problem for chunk in lacking))
             worked = False
-            for block in _blocks([i for i in ids if i in lacking], self.generator.at_once):
+            for first in range(0, len(problems), at_once):
+                block = problems[first : first + at_once]
                 chunks = store.claim(block, n, most=len(block) * -(-n // size))
                 if chunks:
                     store.commit(self.samples(store.identity, chunks))
                     progress(len(chunks) * size)
                     worked = True
-            before, left = left, len(store.missing(ids, n))
+            left = len(store.missing(ids, n))
             if left and not worked:
-                progress((before - left) * size)
+                progress((len(lacking) - left) * size)
                 time.sleep(pause)  # others work on what is left; if one dies, its claims are free again
 
     def samples(self, identity: Identity, chunks: Sequence[Chunk]) -> list[Sample]:
@@ -134,15 +253,14 @@ class Evaluation:
         began = time.perf_counter()
         drawn = self.generator.generate(requests)
         seconds = (time.perf_counter() - began) / len(chunks)
-        flat = [row for rows in drawn for row in rows]
         owners = [chunk.problem for chunk in chunks for _ in chunk.samples]
-        judged = iter(self.task.verdicts(owners, [row.text for row in flat]))
+        judged = iter(self.task.verdicts(owners, [row.text for rows in drawn for row in rows]))
         made = []
         for chunk, request, rows in zip(chunks, requests, drawn, strict=True):
             base = self.scorer(request.prompt, rows) if self.scorer else [None] * len(rows)
             q = q_of(self.guide, rows, chunk.samples, identity.seed) if self.guide else [None] * len(rows)
             hashed = prompt_hash(self.prompts[chunk.problem].text)
-            for number, seed, row, *scores in zip(chunk.samples, request.seeds, rows, base, q, strict=True):
+            for number, seed, row, logps, own in zip(chunk.samples, request.seeds, rows, base, q, strict=True):
                 verdict = next(judged)
                 made.append(
                     Sample(
@@ -153,9 +271,9 @@ class Evaluation:
                         text=row.text,
                         token_ids=row.token_ids,
                         rollout_logps=row.logps,
-                        base_logps=scores[0],
+                        base_logps=logps,
                         entropies=row.entropies,
-                        q=scores[1],
+                        q=own,
                         finish=row.finish,
                         answer=verdict.answer,
                         verdict=verdict.label,  # type: ignore[arg-type]
@@ -166,25 +284,52 @@ class Evaluation:
         return made
 
 
-def _blocks(ids: Sequence[str], size: int) -> list[list[str]]:
-    return [list(ids[first : first + size]) for first in range(0, len(ids), size)]
+# ------------------------------------------------------------------------------------------------------------------
+# judged, and made again, from a store alone
 
 
-def check_window(prompts: Mapping[str, Prompt], model: PreTrainedModel, max_new_tokens: int) -> None:
-    """ConfigError where the longest prompt and a whole completion do not fit into the model's positions."""
-    window = getattr(model.config, "max_position_embeddings", None)
-    name, longest = max(((i, len(p.ids)) for i, p in prompts.items()), key=lambda pair: pair[1])
-    if window is not None and longest + max_new_tokens > window:
-        raise ConfigError(
-            f"problem {name!r}: its prompt has {longest} tokens, and with max_new_tokens = {max_new_tokens} it does not fit "
-            f"into the model's {window}; give --max-new-tokens {max(1, window - longest)} or less, to all arms alike"
+def judged_by(items: Sequence[tuple[str, str]], reading: Mapping[str, Any]) -> list[Judged]:
+    """The mathematics verifier on (completion, gold) pairs, answers read at one place."""
+    said = shared().verify(list(items), **reading)
+    return [Judged(v.label, v.reason, answered(text, reading)) for v, (text, _) in zip(said, items, strict=True)]
+
+
+def generated_docs(store: SampleStore) -> dict[str, dict[str, Any]]:
+    """Problem id -> doc, target and prompt, of a store of a task whose problems are generated here; {} for other tasks.
+
+    Countdown: a problem is its id, and the target one of its right expressions. Knights and Knaves: the puzzles by their
+    seed. DataError where the store's prompts or puzzles are not those that this version makes.
+    """
+    rows = store.table(("problem", "prompt_hash"))
+    asked = dict(zip(map(unescape, rows["problem"].to_pylist()), rows["prompt_hash"].to_pylist(), strict=True))
+    if store.identity.task == countdown.Countdown.name:
+        return {name: _countdown_doc(store, name, hashed) for name, hashed in asked.items()}
+    if store.identity.task.startswith("knights_and_knaves"):
+        return _knights_docs(store, list(asked))
+    return {}
+
+
+def _countdown_doc(store: SampleStore, name: str, hashed: str) -> dict[str, Any]:
+    numbers, _, target = name.partition(" #")[0].partition("=")
+    problem = countdown.Problem(tuple(map(int, numbers.split("-"))), int(target))
+    prompt = countdown.render(problem)
+    if hashed != prompt_hash(prompt):
+        raise DataError(
+            f"{store.path}: problem {name!r} was asked otherwise than {prompt!r}, so its text cannot be made again; give --docs"
         )
+    doc = {"id": name, "numbers": list(problem.numbers), "target": problem.target}
+    return {"doc": doc, "target": countdown.solutions(problem)[0], "prompt": prompt}
 
 
-__all__ = [
-    "Evaluation",
-    "Scorer",
-    "check_window",
-    "guide_of",
-    "q_of",
-]
+def _knights_docs(store: SampleStore, names: Sequence[str]) -> dict[str, dict[str, Any]]:
+    task = KnightsAndKnaves(rule="strict" if store.identity.task.endswith("_strict") else "published")
+    made = (choose(task, n=limit) for limit in (store.wanted().get("problems"), None))
+    chosen = next((chosen for chosen in made if chosen.task_hash == store.identity.task_hash), None)
+    if chosen is None:
+        raise DataError(f"{store.path}: holds other puzzles than this version makes, so give their texts with --docs")
+    docs = {}
+    for name in names:
+        puzzle = chosen.problems[name]
+        doc = {"id": name, "quiz": puzzle.text, "solution": puzzle.answer}
+        docs[name] = {"doc": doc, "target": puzzle.answer, "prompt": task.prompt(puzzle)}
+    return docs

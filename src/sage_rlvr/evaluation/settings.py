@@ -11,7 +11,6 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
 
-Engine = Literal["auto", "sampler", "transformers", "vllm", "server"]
 Preset = Literal["untruncated", "paper", "released_code", "honest"]
 OLD_PRESETS = {"honest": "untruncated"}  # words of version 0.1
 COMMON = ("problems", "split", "seed", "draw")  # fields that an exact evaluation reads too
@@ -47,9 +46,9 @@ class SampleSettings:
     score_base: str | None = None
     """Of samples: also the log-probs of every token under this model, for perplexities."""
     guide: str | None = None
-    """Of samples: also q of this guide at every token."""
-    generator: Engine = "auto"
-    """Of samples: auto is transformers on a GPU, else the sampler of this package."""
+    """Of samples: also q of this guide at every token: branch, flat, random, rarity, token or your own."""
+    generator: str = "auto"
+    """Of samples: sampler, transformers, vllm, server or your own; auto is transformers on a GPU, else sampler."""
     server: str | None = None
     """Of samples: address of an OpenAI-compatible server, for --generator server."""
     served_as: str | None = None
@@ -90,6 +89,3 @@ def store_place(home: Path, name: str) -> Path:
         if former.is_dir() and not (home / name).exists():
             return former
     return home / name
-
-
-__all__ = ["COMMON", "ONLY_SAMPLES", "Engine", "Preset", "SampleSettings", "store_place"]

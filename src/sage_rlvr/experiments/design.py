@@ -19,31 +19,18 @@ import json
 import math
 import re
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal
 
-from sage_rlvr.config import (
-    SftConfig,
-    TrainConfig,
-    Tree,
-    WorldConfig,
-    build,
-    decode,
-    dump,
-    load_config,
-    parse_yaml,
-    world_of,
-)
+from sage_rlvr.config import SftConfig, TrainConfig, WorldConfig, build, decode, dump, load_config, world_of
 from sage_rlvr.core.guides import Placebo, factors, is_flat
 from sage_rlvr.core.method import Method
-from sage_rlvr.errors import ConfigError
+from sage_rlvr.errors import ConfigError, choose_from
 from sage_rlvr.evaluation.evaluate import FRONTIER
 from sage_rlvr.experiments.jobs import Exact
-from sage_rlvr.recipes import recipe
-from sage_rlvr.recipes import shipped as shipped_recipes
+from sage_rlvr.recipes import find, read
 from sage_rlvr.results.comparisons import TEMPERED
 from sage_rlvr.results.design import BASE, Question
 from sage_rlvr.results.metric import known_metrics
@@ -159,9 +146,11 @@ class Matrix:
                 bool(plain),
                 f"arms = {name!r}: a name is letters, digits, _ and . (not base, not sft): it names folders",
             )
-        _require(self.control in self.arms, f"control = {self.control!r}: {_unknown('arm', self.control, self.arms)}")
+        _require(
+            self.control in self.arms, f"control = {self.control!r}: no such arm{choose_from(self.control, self.arms)}"
+        )
         for name in self.choose.among if self.choose else ():
-            _require(name in self.arms, f"choose.among = {name!r}: {_unknown('arm', name, self.arms)}")
+            _require(name in self.arms, f"choose.among = {name!r}: no such arm{choose_from(name, self.arms)}")
         chosen = self.choose is not None and self.control in self.choose.among
         _require(
             not chosen, f"control = {self.control!r}: it is among those to choose from, and would then not be evaluated"
@@ -204,52 +193,8 @@ class Arm:
 
 
 def load_matrix(path: Path) -> Matrix:
-    """A matrix file, strictly decoded. `ConfigError` names the place and what would be right."""
-    return decode(Matrix, _tree(path), where=str(path))
-
-
-def _tree(path: Path) -> Tree:
-    try:
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise ConfigError(f"{path}: cannot be read, there is no such file; {_matrices_near(path)}") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: cannot be read ({error}); {_matrices_near(path)}") from error
-    return parse_yaml(text, str(path))
-
-
-def _matrices_near(path: Path) -> str:
-    """What else there is: the shipped matrix of that name or nearly that name, then the YAML files beside the path."""
-    folder = path if path.is_dir() else path.parent
-    local = {file.name: file for file in sorted(folder.glob("*.yaml"))}
-    shipped = {file.name: file for file in sorted(recipe("tier1.yaml", "matrices").parent.glob("*.yaml"))}
-    wanted = f"{path.stem}.yaml"
-    near = wanted if wanted in {**local, **shipped} else _near(wanted, [*local, *shipped])
-    if near is not None:
-        return f"did you mean {local[near] if near in local else _from_here(shipped[near])}?"
-    return (
-        f"YAML files there: {', '.join(local) or 'none'}; shipped matrices, in {_from_here(next(iter(shipped.values())).parent)}: "
-        f"{', '.join(shipped)}"
-    )
-
-
-def _from_here(path: Path) -> Path:
-    """The path as it is typed in this directory."""
-    here = Path.cwd()
-    return path.relative_to(here) if path.is_relative_to(here) else path
-
-
-def _near(word: str, options: Iterable[str]) -> str | None:
-    found = get_close_matches(word, list(options), n=1)
-    return found[0] if found else None
-
-
-def _unknown(noun: str, word: str, options: Iterable[str]) -> str:
-    """ "no such arm; did you mean 'grpo'? There are grpo, branch"."""
-    known = list(options)
-    near = _near(word, known)
-    hint = "; there are" if near is None else f"; did you mean {near!r}? There are"
-    return f"no such {noun}{hint} {', '.join(known)}"
+    """A matrix file, or a shipped one by its name, strictly decoded. `ConfigError` names the place and what would be right."""
+    return decode(Matrix, read(find(path, "matrices")), where=str(path))
 
 
 def resolve(
@@ -260,36 +205,45 @@ def resolve(
     source: the matrix's file, beside which paths of recipes start and which errors name. policy: the model of every arm, where
     the matrix makes its own. edits: (a.b, value) of the command line, in every arm.
     """
-    arms = []
+    arms: list[Arm] = []
     for name in matrix.arms:
         spec = matrix.spec(name)
         own = {**({} if policy is None else {"model": policy}), **matrix.base, **spec.edits}
         try:
-            path = recipe_path(spec.recipe, source.parent)
+            path = find(spec.recipe, folder=source.parent)
             config = load_config(TrainConfig, path, [*((key, json.dumps(value)) for key, value in own.items()), *edits])
         except ConfigError as error:
             raise ConfigError(_as_typed(str(error), matrix, name, source)) from error
         label = spec.label or LABELS.get(path.stem if not spec.edits else "", name)
+        twin = _find(arms, config)
+        _require(
+            twin is None, f"{source}: arms {twin and twin.name!r} and {name!r} train the same thing; keep one of them"
+        )
         arms.append(Arm(name=name, label=label, recipe=path.name, config=replace(config, seed=0)))
-    _check_apart(arms, source)
     said: list[str] = []
     for arm in list(arms):
-        _add_controls(arm, arms, matrix.kinds, said)
+        for kind, control, name, label, why in _controls(arm, arms):
+            if kind not in matrix.kinds:
+                continue
+            if control is None:
+                said.append(why)
+            elif _find(arms, control) is None:
+                arms.append(Arm(name=_free(arms, name), label=label, recipe="", config=control, why=why))
     _check_questions(matrix, arms, source)
     return [_linked(arm, arms) for arm in arms], list(dict.fromkeys(said))
 
 
 def _check_questions(matrix: Matrix, arms: Sequence[Arm], source: Path) -> None:
     """Every question names arms that are there, and a metric of the list of comparisons."""
-    names = {BASE, TEMPERED, *(arm.name for arm in arms), *(arm.label for arm in arms)}
+    names = sorted({BASE, TEMPERED, *(arm.name for arm in arms), *(arm.label for arm in arms)})
     metrics = [str(metric) for metric in known_metrics()]
     for question in matrix.questions:
-        for name in (question.a, question.b):
-            _require(name in names, f"{source}: questions: {name!r}: {_unknown('arm', name, sorted(names))}")
-        _require(
-            question.metric in metrics,
-            f"{source}: questions: {question.metric!r}: {_unknown('metric', question.metric, metrics)}",
-        )
+        for noun, word, known in (
+            ("arm", question.a, names),
+            ("arm", question.b, names),
+            ("metric", question.metric, metrics),
+        ):
+            _require(word in known, f"{source}: questions: {word!r}: no such {noun}{choose_from(word, known)}")
 
 
 def _as_typed(error: str, matrix: Matrix, arm: str, source: Path) -> str:
@@ -303,20 +257,9 @@ def _as_typed(error: str, matrix: Matrix, arm: str, source: Path) -> str:
             place, rest = at, error.removeprefix(f"--{key}: ")
             field = key.replace("-", "_")
             problem = f"{part}.{rest}" if rest.startswith(field) else f"{part}.{field}: {rest}"
-    origins = _tree(source).origins if source.is_file() else {}
+    origins = read(source).origins if source.is_file() else {}
     around = (origins[place[:n]] for n in range(len(place), 0, -1) if place[:n] in origins)
     return f"{next(around, source)}: arm {arm!r}: {problem}"
-
-
-def recipe_path(name: str, folder: Path) -> Path:
-    """A recipe by its stem in recipes/countdown, or by a path from `folder`. `ConfigError` names the nearest stem first."""
-    if name.endswith((".yaml", ".yml")):
-        return folder / name
-    if "/" in name and name in shipped_recipes():
-        return shipped_recipes()[name]
-    shipped = {path.stem: path for path in sorted(recipe("grpo.yaml").parent.glob("*.yaml"))}
-    _require(name in shipped, f"recipe {name!r}: {_unknown('recipe', name, shipped)}, or a path that ends in .yaml")
-    return shipped[name]
 
 
 def sft_config(matrix: Matrix, source: Path) -> tuple[Path, SftConfig] | None:
@@ -324,15 +267,15 @@ def sft_config(matrix: Matrix, source: Path) -> tuple[Path, SftConfig] | None:
     if matrix.policy is None:
         return None
     try:
-        path = recipe_path(matrix.policy, source.parent)
+        path = find(matrix.policy, folder=source.parent)
     except ConfigError as error:
         raise ConfigError(f"{source}: policy: {error}") from error
     return path, load_config(SftConfig, path)
 
 
 def world_named(name: str, folder: Path) -> WorldConfig:
-    """`world_of`, a file's path being one from `folder`, or the stem of a recipe."""
-    return world_of(str(recipe_path(name, folder)) if name.endswith((".yaml", ".yml")) else name)
+    """`world_of`, a file's path being one from `folder`."""
+    return world_of(str(folder / name) if name.endswith((".yaml", ".yml")) else name)
 
 
 def exact_of(spec: EvaluateSpec, world: WorldConfig) -> Exact:
@@ -344,50 +287,51 @@ def exact_of(spec: EvaluateSpec, world: WorldConfig) -> Exact:
 # controls
 
 
-def _add_controls(arm: Arm, arms: list[Arm], kinds: Sequence[Kind], said: list[str]) -> None:
-    """Append to `arms` what of `kinds` is missing for this arm; say what has no meaning for it."""
-    method = arm.config.method
+def _controls(arm: Arm, arms: Sequence[Arm]) -> Iterator[tuple[Kind, TrainConfig | None, str, str, str]]:
+    """(kind, configuration, name, label, why) of every control that this arm has a use for; without a configuration where it
+    has none, and why says so. `arms` may grow meanwhile: later controls are named after the earlier ones."""
+    method, label = arm.config.method, arm.label
     if not leashed(method):
         return
     plain = _without_guide(arm.config)
     if guided(method):
-        if "unguided" in kinds:
-            why = f"the same KL as {arm.label} without its guide"
-            _ensure(arms, plain, f"{arm.name}_unguided", f"{arm.label} unguided", why)
-        assert method.anchor is not None
-        if "placebo" in kinds and not isinstance(method.anchor.guide, Placebo):
-            if all(part.depends_on == "nothing" for part in factors(method.anchor.guide)):
-                said.append(
-                    f"no placebo of {arm.label}: its q looks at nothing, so a permutation of it is the same arm"
-                )
-            else:
-                centered = ", centered so that it pays nothing" if _paid(method) else ""
-                why = f"{arm.label} with its q permuted over the tokens{centered}"
-                _ensure(arms, _placebo(arm.config), f"{arm.name}_placebo", f"{arm.label} placebo", why)
-        if "matched" in kinds and not isinstance(method.anchor.guide, Placebo):
-            _ensure_betas(arm, plain, arms, said)
-    if "no_kl" in kinds:
-        bare = _with_beta(plain, 0.0)
-        if bare is not None:
-            stem, label = _named(plain, arms, arm)
-            _ensure(arms, bare, f"{stem}_no_kl", f"{label} no KL", f"{label} without its KL")
+        yield (
+            "unguided",
+            plain,
+            f"{arm.name}_unguided",
+            f"{label} unguided",
+            f"the same KL as {label} without its guide",
+        )
+    if _is_shaped(method):
+        yield _placebo_of(arm)
+        yield from _matched_of(arm, plain, arms)
+    if (bare := _with_beta(plain, 0.0)) is not None:
+        stem, of = _named(plain, arms, arm)
+        yield "no_kl", bare, f"{stem}_no_kl", f"{of} no KL", f"{of} without its KL"
 
 
-def _ensure_betas(arm: Arm, plain: TrainConfig, arms: list[Arm], said: list[str]) -> None:
-    beta = dump(plain.method).get("beta")
-    if not isinstance(beta, (int, float)):
-        said.append(f"no matched beta for {arm.label}: its beta is a schedule, which has no half and no double")
+def _placebo_of(arm: Arm) -> tuple[Kind, TrainConfig | None, str, str, str]:
+    method, label = arm.config.method, arm.label
+    assert method.anchor is not None
+    if all(part.depends_on == "nothing" for part in factors(method.anchor.guide)):
+        why = f"no placebo of {label}: its q looks at nothing, so a permutation of it is the same arm"
+        return "placebo", None, "", "", why
+    why = f"{label} with its q permuted over the tokens{', centered so that it pays nothing' if _paid(method) else ''}"
+    return "placebo", _placebo(arm.config), f"{arm.name}_placebo", f"{label} placebo", why
+
+
+def _matched_of(
+    arm: Arm, plain: TrainConfig, arms: Sequence[Arm]
+) -> Iterator[tuple[Kind, TrainConfig | None, str, str, str]]:
+    beta = _beta(plain)
+    if beta is None:
+        why = f"no matched beta for {arm.label}: its beta is a schedule, which has no half and no double"
+        yield "matched", None, "", "", why
         return
-    for scale in MATCHED:
-        config, (stem, label) = _with_beta(plain, beta * scale), _named(plain, arms, arm)
-        assert config is not None
-        why = f"{label} at beta {beta * scale:g}: between such arms the raw KL of {label} with a guide is met"
-        _ensure(arms, config, f"{stem}_beta{beta * scale:g}", f"{label}, beta {beta * scale:g}", why)
-
-
-def _ensure(arms: list[Arm], config: TrainConfig, name: str, label: str, why: str) -> None:
-    if _find(arms, config) is None:
-        arms.append(Arm(name=_free(arms, name), label=label, recipe="", config=config, why=why))
+    stem, label = _named(plain, arms, arm)
+    for b in (beta * scale for scale in MATCHED):
+        why = f"{label} at beta {b:g}: between such arms the raw KL of {label} with a guide is met"
+        yield "matched", _with_beta(plain, b), f"{stem}_beta{b:g}", f"{label}, beta {b:g}", why
 
 
 def _find(arms: Sequence[Arm], config: TrainConfig | None) -> Arm | None:
@@ -410,52 +354,42 @@ def _linked(arm: Arm, arms: Sequence[Arm]) -> Arm:
     method = arm.config.method
     if not leashed(method):
         return arm
-    plain, has_guide = _without_guide(arm.config), guided(method)
-    assert method.anchor is not None
-    shapes = has_guide and not isinstance(method.anchor.guide, Placebo)
-    at = {b: _find(arms, _with_beta(plain, b)) for b in _betas_like(plain, arms)} if shapes else {}
-    names = [found.name for _, found in sorted(at.items()) if found is not None]
+
+    def name(*configs: TrainConfig | None) -> str | None:
+        return next((found.name for config in configs if (found := _find(arms, config))), None)
+
+    plain, shaped = _without_guide(arm.config), _is_shaped(method)
+    matched = _at_betas(plain, arms) if shaped else []
     return replace(
         arm,
-        guided=has_guide,
-        plain=_name(_find(arms, plain)) if has_guide else None,
-        placebo=_name(_find(arms, _placebo(arm.config)) or _find(arms, _permuted(arm.config))) if shapes else None,
-        no_kl=_name(_find(arms, _with_beta(plain, 0.0))),
-        matched=tuple(names) if len(names) > 1 else (),
+        guided=guided(method),
+        plain=name(plain) if guided(method) else None,
+        placebo=name(_placebo(arm.config), _permuted(arm.config)) if shaped else None,
+        no_kl=name(_with_beta(plain, 0.0)),
+        matched=tuple(matched) if len(matched) > 1 else (),
     )
 
 
-def _betas_like(plain: TrainConfig, arms: Sequence[Arm]) -> set[float]:
-    """The betas of all arms that are `plain` but for beta; none where its own is a schedule."""
-    found: set[float] = set()
-    if not isinstance(dump(plain.method).get("beta"), (int, float)):
-        return found
-    for arm in arms:
-        beta = dump(arm.config.method).get("beta")
-        if (
-            isinstance(beta, (int, float))
-            and beta > 0
-            and (other := _with_beta(plain, beta))
-            and same(other, arm.config)
-        ):
-            found.add(float(beta))
-    return found
-
-
-def _name(arm: Arm | None) -> str | None:
-    return None if arm is None else arm.name
+def _at_betas(plain: TrainConfig, arms: Sequence[Arm]) -> list[str]:
+    """The arms that are `plain` but for beta, by rising beta; none where its own is a schedule."""
+    found = {}
+    for arm in arms if _beta(plain) is not None else ():
+        beta = _beta(arm.config)
+        if beta and (other := _with_beta(plain, beta)) and same(other, arm.config):
+            found[beta] = arm.name
+    return [name for _, name in sorted(found.items())]
 
 
 def same(a: TrainConfig, b: TrainConfig) -> bool:
     """Whether two arms train the same thing: equal runs but for the seed, methods of equal parts whatever their names."""
-    if rest(a) != rest(b):
+    if _rest(a) != _rest(b):
         return False
     one, two = (replace(c.method, name="") for c in (a, b))
-    off = [replace(m, anchor=None) if not leashed(m) and _needs_no_reference(m) else m for m in (one, two)]
+    off = [replace(m, anchor=None) if not leashed(m) and "ref_logps" not in m.needs else m for m in (one, two)]
     return bool(off[0] == off[1])
 
 
-def rest(config: TrainConfig) -> str:
+def _rest(config: TrainConfig) -> str:
     """Everything of a configuration but method and seed."""
     tree = {key: value for key, value in dump(config).items() if key not in ("method", "seed")}
     return json.dumps(tree, sort_keys=True, default=str)
@@ -471,8 +405,14 @@ def guided(method: Method) -> bool:
     return method.anchor is not None and leashed(method) and not is_flat(method.anchor.guide)
 
 
-def _needs_no_reference(method: Method) -> bool:
-    return "ref_logps" not in method.needs
+def _is_shaped(method: Method) -> bool:
+    """Whether its guide is more than a placebo of one."""
+    return method.anchor is not None and guided(method) and not isinstance(method.anchor.guide, Placebo)
+
+
+def _paid(method: Method) -> bool:
+    """Whether the KL, and with it log q, is in the reward."""
+    return method.anchor is not None and method.anchor.placement == "reward"
 
 
 def _without_guide(config: TrainConfig) -> TrainConfig:
@@ -490,9 +430,10 @@ def _permuted(config: TrainConfig, **options: Any) -> TrainConfig:
     return _method(config, {**tree, "guide": {"name": "placebo", "guide": tree["guide"], **options}})
 
 
-def _paid(method: Method) -> bool:
-    """Whether the KL, and with it log q, is in the reward."""
-    return method.anchor is not None and method.anchor.placement == "reward"
+def _beta(config: TrainConfig) -> float | None:
+    """The number that beta is; None for a schedule, and for a method that has none."""
+    beta = dump(config.method).get("beta")
+    return float(beta) if isinstance(beta, (int, float)) else None
 
 
 def _with_beta(config: TrainConfig, beta: float) -> TrainConfig | None:
@@ -509,30 +450,6 @@ def _method(config: TrainConfig, tree: Mapping[str, Any]) -> TrainConfig:
         return replace(config, method=build("method", tree))
 
 
-def _check_apart(arms: Sequence[Arm], source: Path) -> None:
-    for i, arm in enumerate(arms):
-        twin = _find(arms[:i], arm.config)
-        pair = f"{twin.name if twin else ''!r} and {arm.name!r}"
-        _require(twin is None, f"{source}: arms {pair} train the same thing; keep one of them")
-
-
 def _require(holds: bool, problem: str) -> None:
     if not holds:
         raise ConfigError(problem)
-
-
-__all__ = [
-    "Arm",
-    "ArmSpec",
-    "ChooseSpec",
-    "EvaluateSpec",
-    "Matrix",
-    "SampleSpec",
-    "exact_of",
-    "load_matrix",
-    "recipe_path",
-    "resolve",
-    "same",
-    "sft_config",
-    "world_named",
-]

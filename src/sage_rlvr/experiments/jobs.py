@@ -24,8 +24,9 @@ from typing import Any
 from sage_rlvr.config import TrainConfig, WorldConfig, dump
 from sage_rlvr.errors import ConfigError, DataError, SageError
 from sage_rlvr.evaluation.evaluate import EVALUATION_SEED, FRONTIER, world_identity
-from sage_rlvr.evaluation.record import Record, load_record
+from sage_rlvr.evaluation.record import load_record
 from sage_rlvr.models.policy import run_facts, weights_hash
+from sage_rlvr.parent import PARENT
 from sage_rlvr.runs import binding, differences
 
 POLL_SECONDS = 0.5
@@ -215,12 +216,13 @@ def ended_like_ctrl_c() -> Iterator[None]:
 def _start(task: Task) -> subprocess.Popen[bytes]:
     task.log.parent.mkdir(parents=True, exist_ok=True)
     threads = str(task.threads)
-    env = os.environ | {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads, "TOKENIZERS_PARALLELISM": "false"}
+    env = os.environ | {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads, "TOKENIZERS_PARALLELISM": "false", PARENT: "1"}
     command = [sys.executable, "-m", "sage_rlvr", *task.words]
     with open(task.log, "ab") as log:
-        # Its own session: Ctrl-C reaches this process alone, which then asks each run to save (see `_stop`).
+        # Its own session: Ctrl-C reaches this process alone, which then asks each run to save (see `_stop`). Its input is a pipe
+        # that ends with this process, even by SIGKILL, and the run with it.
         process = subprocess.Popen(
-            command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=env, start_new_session=True
+            command, stdout=log, stderr=log, stdin=subprocess.PIPE, env=env, start_new_session=True
         )
     if hasattr(os, "setpriority"):
         with contextlib.suppress(OSError):  # it has ended already, or this process is nicer than that itself
@@ -278,19 +280,17 @@ class Exact:
             raise ConfigError(f"--problems {self.problems}: {error}") from error
         return [p.problem_id for p in chosen]
 
-    def kept(self, path: Path, model: str) -> Record | None:
-        """The record at `path` if it is whole, of these weights and problems and has these temperatures; else it is to be made."""
+    def is_kept(self, path: Path, model: str) -> bool:
+        """Whether the record at `path` is whole, of these weights and problems, and has these temperatures."""
+        if not path.exists():
+            return False
         try:
             record = load_record(path)
         except DataError:
-            return None
+            return False
         wanted = {
             "weights": weights_hash(model), "world": world_identity(self.world), "split": self.split,
             "seed": EVALUATION_SEED, "draw": self.draw, "problem_ids": self.ids,
         }  # fmt: skip
         same = all(record.meta.get(name) == value for name, value in wanted.items())
-        whole = set(self.temperatures) <= set(record.logps) and set(self.powers) <= set(record.norms)
-        return record if same and whole else None
-
-
-__all__ = ["Exact", "Job", "Task", "as_read_back", "run_tasks", "steps_logged"]
+        return same and set(self.temperatures) <= set(record.logps) and set(self.powers) <= set(record.norms)

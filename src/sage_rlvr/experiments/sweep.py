@@ -18,7 +18,7 @@ import shutil
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
@@ -48,8 +48,8 @@ from sage_rlvr.experiments.jobs import Exact, Job, Task, as_read_back, run_tasks
 from sage_rlvr.models.folders import EMBEDDED
 from sage_rlvr.models.policy import weights_hash
 from sage_rlvr.progress import NEWEST, in_words, noted, seconds_left
-from sage_rlvr.recipes import named
-from sage_rlvr.results import Results
+from sage_rlvr.recipes import find
+from sage_rlvr.results import Results, words
 from sage_rlvr.results.summary import choose
 from sage_rlvr.results.tables import NOT_RUN
 from sage_rlvr.runs import read_metrics, versions, write_bytes_atomic, write_json_atomic, write_text_atomic, writing
@@ -147,7 +147,7 @@ def plan(
     """Everything that the matrix asks for, and what of it is there. Whatever can be refused is refused here: recipes, worlds,
     problems that a split does not hold, a folder with other runs under the same names. matrix: instead of what the file says;
     edits: of every arm's recipe, as on the command line; powers: at which the base is tempered over whole completions."""
-    source = named(source, "matrices")
+    source = find(source, "matrices")
     matrix, folder = matrix or load_matrix(source), source.parent
     own = sft_config(matrix, source)
     policy = None if own is None else str((out / "policy").absolute())
@@ -158,7 +158,8 @@ def plan(
         if max(exact.world.counts) < 5 or len(evaluations) == 1:  # drawing problems of five numbers takes long
             exact.ids  # noqa: B018  (raises where the world cannot give so many)
     first = [] if own is None or policy is None else [_sft_task(own[0], out, policy)]
-    shared = _recipe_of(out, arms[0])
+    shared = _recipe_of(out, arms[0].name)
+    tempered = replace(evaluations[""], powers=tuple(powers))  # the power frontier, a standing control
     base = Policy("base", arms[0].config.model, arms[0].config.model, out / "logs")
     sweep = Sweep(
         matrix=matrix,
@@ -167,7 +168,7 @@ def plan(
         arms=arms,
         left_out=left_out,
         first=first,
-        base=_exact_tasks(base, _tempered(evaluations, tuple(powers)), out, tuple(first), shared),
+        base=_exact_tasks(base, evaluations | {"": tempered}, out, tuple(first), shared),
         base_samples=_sample_task(base, matrix, out, tuple(first), shared, base.model),
         cells=[
             _cell(matrix, out, arm, seed, evaluations, tuple(first))
@@ -179,10 +180,9 @@ def plan(
     )
     for cell in sweep.cells:
         cell.job.check_same_run()
-    _choose(sweep)
-    sweep.over.update(task for task in sweep.tasks if task.done())
-    _choose(sweep)  # and what it calls for, where every candidate is validated
-    sweep.over.update(task for task in sweep.tasks if task not in sweep.over and task.done())
+    for _ in range(2):  # the second time what a choice calls for, where every candidate is validated
+        _choose(sweep)
+        sweep.over.update(task for task in sweep.tasks if task not in sweep.over and task.done())
     return sweep
 
 
@@ -204,20 +204,14 @@ def _check_alike(arms: Sequence[Arm], steps_differ: bool) -> None:
 
 def _evaluations(matrix: Matrix, folder: Path, arm: Arm) -> dict[str, Exact]:
     """Suffix of the record -> evaluation; "" is the main one."""
-    spec, world = matrix.evaluate, arm.config.world
-    found = {"": exact_of(spec, world)}
+    spec = matrix.evaluate
+    found = {"": exact_of(spec, arm.config.world)}
     if matrix.choose is not None:
         found[VALIDATION] = replace(found[""], split="validation", problems=matrix.choose.problems)
     for name in spec.ood:
-        found[suffix_of(name)] = Exact(
-            world_named(name, folder), spec.ood_problems, spec.split, spec.draw, spec.ood_temperatures
-        )
+        world = world_named(name, folder)
+        found[suffix_of(name)] = Exact(world, spec.ood_problems, spec.split, spec.draw, spec.ood_temperatures)
     return found
-
-
-def _tempered(evaluations: Mapping[str, Exact], powers: tuple[float, ...]) -> dict[str, Exact]:
-    """The base's: its main evaluation with the power frontier, a standing control."""
-    return {suffix: replace(exact, powers=() if suffix else powers) for suffix, exact in evaluations.items()}
 
 
 def suffix_of(world: str) -> str:
@@ -225,20 +219,21 @@ def suffix_of(world: str) -> str:
     return Path(world).stem if world.endswith((".yaml", ".yml")) else world
 
 
-def _recipe_of(out: Path, arm: Arm) -> Path:
-    return out / "recipes" / f"{arm.name}.yaml"
+def _recipe_of(out: Path, name: str) -> Path:
+    """The recipe of an arm, or of a world (`world-<suffix>`)."""
+    return out / "recipes" / f"{name}.yaml"
 
 
 def _sft_task(recipe: Path, out: Path, policy: str) -> Task:
-    words = ("sft", str(recipe), "--run", str(out / "sft"), "--out", policy, "--quiet")
-    return Task("base policy", words, out / "logs" / "sft.log", lambda: (Path(policy) / "config.json").exists())
+    typed = ("sft", str(recipe), "--run", str(out / "sft"), "--out", policy, "--quiet")
+    return Task("base policy", typed, out / "logs" / "sft.log", lambda: (Path(policy) / "config.json").exists())
 
 
 def _cell(
     matrix: Matrix, out: Path, arm: Arm, seed: int, evaluations: Mapping[str, Exact], first: tuple[Task, ...]
 ) -> Cell:
     directory = out / "runs" / f"{arm.name}-s{seed}"
-    job = Job(arm.label, _recipe_of(out, arm), seed, directory, arm.at(seed))
+    job = Job(arm.label, _recipe_of(out, arm.name), seed, directory, arm.at(seed))
     train = job.task(after=first)
     policy = Policy(directory.name, str(directory), str(directory / "policy"), directory)
     exact = _exact_tasks(policy, evaluations, out, (train,), None)
@@ -252,26 +247,14 @@ def _exact_tasks(
     found = {}
     for suffix, exact in evaluations.items():
         path = record_path(out, policy.name, suffix)
-        words = ["eval", policy.what, "--split", exact.split, "--problems", str(exact.problems), "--draw", exact.draw]
-        words += ["--temperatures", *map(str, exact.temperatures), "--out", str(path)]
-        words += ["--power-frontier"] * bool(exact.powers)
-        if suffix not in ("", VALIDATION):
-            words += ["--world", str(_world_recipe(out, suffix))]
-        elif world is not None:
-            words += ["--world", str(world)]
-        done = partial(_is_kept, exact, path, policy.model)
-        found[suffix] = Task(
-            f"{policy.name} {suffix or 'evaluation'}", tuple(words), policy.logs / "evaluation.log", done, after=after
-        )
+        typed = ["eval", policy.what, "--split", exact.split, "--problems", str(exact.problems), "--draw", exact.draw]
+        typed += ["--temperatures", *map(str, exact.temperatures), "--out", str(path)]
+        typed += ["--power-frontier"] * bool(exact.powers)
+        other = world if suffix in ("", VALIDATION) else _recipe_of(out, f"world-{suffix}")
+        typed += [] if other is None else ["--world", str(other)]
+        label, done = f"{policy.name} {suffix or 'evaluation'}", partial(exact.is_kept, path, policy.model)
+        found[suffix] = Task(label, tuple(typed), policy.logs / "evaluation.log", done, after=after)
     return found
-
-
-def _world_recipe(out: Path, suffix: str) -> Path:
-    return out / "recipes" / f"world-{suffix}.yaml"
-
-
-def _is_kept(exact: Exact, path: Path, model: str) -> bool:
-    return path.exists() and exact.kept(path, model) is not None
 
 
 def _sample_task(
@@ -282,14 +265,14 @@ def _sample_task(
     if spec is None:
         return None
     store = store_place(out / "runs" / policy.name / "samples", "countdown-untruncated")
-    words = ["eval", policy.what, "--samples", str(spec.n), "--problems", str(spec.problems)]
-    words += ["--split", matrix.evaluate.split, "--draw", matrix.evaluate.draw, "--generator", "sampler"]
-    words += ["--dtype", "float32", "--store", str(store), "--quiet"]
-    words += [] if world is None else ["--world", str(world)]
-    words += [] if spec.guide is None else ["--guide", spec.guide]
-    words += ["--score-base", start] if spec.score_base else []
+    typed = ["eval", policy.what, "--samples", str(spec.n), "--problems", str(spec.problems)]
+    typed += ["--split", matrix.evaluate.split, "--draw", matrix.evaluate.draw, "--generator", "sampler"]
+    typed += ["--dtype", "float32", "--store", str(store), "--quiet"]
+    typed += [] if world is None else ["--world", str(world)]
+    typed += [] if spec.guide is None else ["--guide", spec.guide]
+    typed += ["--score-base", start] if spec.score_base else []
     done = partial(_is_sampled, store, spec.problems, spec.n, policy.model)
-    return Task(f"{policy.name} samples", tuple(words), policy.logs / "samples.log", done, after=after)
+    return Task(f"{policy.name} samples", tuple(typed), policy.logs / "samples.log", done, after=after)
 
 
 def _is_sampled(store: Path, problems: int, n: int, model: str) -> bool:
@@ -404,7 +387,8 @@ def _choose(sweep: Sweep) -> None:
     if not sweep.over.issuperset([*cells, sweep.base[VALIDATION]]):
         return
     note(sweep)
-    sweep.choice["scores"] = scores = choose(Results.read(sweep.out, split=VALIDATION), spec.among, spec.by)
+    scores = choose(Results.read(sweep.out, split=VALIDATION), spec.among, spec.by)
+    sweep.choice["scores"] = {name: score if math.isfinite(score) else None for name, score in scores.items()}
     sweep.choice["chosen"] = max(scores, key=lambda name: scores[name])
 
 
@@ -412,22 +396,20 @@ def _write_recipes(sweep: Sweep) -> None:
     with writing("sweep", sweep.out, 1 << 20):
         (sweep.out / "recipes").mkdir(parents=True, exist_ok=True)
         (sweep.out / "evaluations").mkdir(exist_ok=True)
-        for arm in sweep.arms:
-            _write_where_new(_recipe_of(sweep.out, arm), to_yaml(arm.config))
+        texts = {arm.name: to_yaml(arm.config) for arm in sweep.arms}
         for name in sweep.matrix.evaluate.ood:
             world = to_yaml(world_named(name, sweep.source.parent)).replace("\n", "\n  ").rstrip()
             # a recipe that is never run: `eval --world` reads the world alone
-            _write_where_new(_world_recipe(sweep.out, suffix_of(name)), f"steps: 1\nworld:\n  {world}\n")
-
-
-def _write_where_new(path: Path, text: str) -> None:
-    if not path.exists() or path.read_text(encoding="utf-8") != text:
-        write_text_atomic(path, text)
+            texts[f"world-{suffix_of(name)}"] = f"steps: 1\nworld:\n  {world}\n"
+        for name, text in texts.items():
+            path = _recipe_of(sweep.out, name)
+            if not path.exists() or path.read_text(encoding="utf-8") != text:
+                write_text_atomic(path, text)
 
 
 def note(sweep: Sweep) -> None:
     """matrix.json: what was resolved, and the state of every cell."""
-    matrix, first = sweep.matrix, sweep.arms[0].config
+    matrix, steps = sweep.matrix, sorted({arm.config.steps for arm in sweep.arms})
     evaluate = dump(matrix.evaluate) | {"ood": [suffix_of(name) for name in matrix.evaluate.ood]}
     facts = {
         "schema": 1,
@@ -436,25 +418,19 @@ def note(sweep: Sweep) -> None:
         "matrix": sweep.source.name,
         "control": matrix.control,
         "seeds": list(matrix.seeds),
-        "steps": _lengths(sweep.arms),
-        "world": world_words(first.world),
+        "steps": steps[0] if len(steps) == 1 else f"{steps[0]} to {steps[-1]}",
+        "world": world_words(sweep),
         "evaluate": evaluate,
         "base_evaluated": [suffix for suffix, task in sweep.base.items() if task in sweep.over],
         "base_model": "embedded" if matrix.policy is None else f"policy/, by {matrix.policy}",
         "arms": [_arm_facts(arm) for arm in sweep.arms],
         "questions": dump(matrix)["questions"],
         "left_out": sweep.left_out,
-        "choice": None if sweep.choice is None else _finite(sweep.choice),
+        "choice": sweep.choice,
         "cells": [_cell_facts(sweep, cell) for cell in sweep.cells],
         "versions": versions(),
     }
     write_json_atomic(sweep.out / "matrix.json", as_read_back(facts))
-
-
-def _lengths(arms: Sequence[Arm]) -> int | str:
-    """How many steps a run has; in words where the arms differ."""
-    steps = sorted({arm.config.steps for arm in arms})
-    return steps[0] if len(steps) == 1 else f"{steps[0]} to {steps[-1]}"
 
 
 def _arm_facts(arm: Arm) -> dict[str, Any]:
@@ -480,18 +456,10 @@ def _cell_facts(sweep: Sweep, cell: Cell) -> dict[str, Any]:
     }
 
 
-def _finite(choice: Mapping[str, Any]) -> dict[str, Any]:
-    scores = {name: x if math.isfinite(x) else None for name, x in choice["scores"].items()}
-    return {**choice, "scores": scores}
-
-
-def world_words(world: Any) -> str:
-    """A Countdown world in a line."""
-    sizes = " or ".join(str(n) for n in world.counts)
-    return (
-        f"Countdown: {sizes} numbers of 1..{world.max_number}, targets {world.min_target}..{world.max_target}, "
-        f"drawn by {world.targets}"
-    )
+def world_words(sweep: Sweep) -> str:
+    """The world that all arms are trained in, in a line."""
+    world = sweep.arms[0].config.world
+    return f"{words.world_words(asdict(world))}, drawn by {world.targets}"
 
 
 # ------------------------------------------------------------------------------------------------------------------
@@ -521,7 +489,9 @@ def _display(sweep: Sweep, console: Console) -> Iterator[Callable[[], None]]:
         if time.monotonic() - last[0] >= every:
             last[0] = time.monotonic()
             said = Text(line(sweep) + running_words(sweep))
-            console.print(said, soft_wrap=True) if live is None else live.update(Group(table(sweep), said), refresh=True)
+            console.print(said, soft_wrap=True) if live is None else live.update(
+                Group(table(sweep), said), refresh=True
+            )
 
     live = Live(table(sweep), console=console, auto_refresh=False) if console.is_terminal else None
     if live is None:
@@ -535,14 +505,12 @@ def _display(sweep: Sweep, console: Console) -> Iterator[Callable[[], None]]:
 def line(sweep: Sweep, taken: Collection[Cell] = ()) -> str:
     """How far the sweep is, in one line; `taken`: cells whose training is about to be taken over, and counts as done."""
     total = sum(cell.job.config.steps for cell in sweep.cells)
-    done = total - _steps_left(sweep, taken)
+    done = sum(cell.job.config.steps if cell in taken else cell.job.done for cell in sweep.cells)
     whole = sum(sweep.status(cell) in ("evaluated", "validation only") for cell in sweep.cells)
     failed = f", {len(sweep.failures)} failed" if sweep.failures else ""
-    return f"sweep: {done}/{total} steps, {whole} of {len(sweep.cells)} cells complete{failed}, {left_words(sweep, taken)}"
-
-
-def _steps_left(sweep: Sweep, taken: Collection[Cell]) -> int:
-    return sum(cell.job.config.steps - cell.job.done for cell in sweep.cells if cell not in taken)
+    return (
+        f"sweep: {done}/{total} steps, {whole} of {len(sweep.cells)} cells complete{failed}, {left_words(sweep, taken)}"
+    )
 
 
 def left_words(sweep: Sweep, taken: Collection[Cell] = ()) -> str:
@@ -564,7 +532,9 @@ def left_words(sweep: Sweep, taken: Collection[Cell] = ()) -> str:
 def running_words(sweep: Sweep) -> str:
     """What the newest step of each unfinished run says: reward, KL, q."""
     half = [cell.job for cell in sweep.cells if 0 < cell.job.done < cell.job.config.steps]
-    return "".join(f"\n  {job.label} {job.done}/{job.config.steps}  {noted(read_metrics(job.directory)[-1])}" for job in half)
+    return "".join(
+        f"\n  {job.label} {job.done}/{job.config.steps}  {noted(read_metrics(job.directory)[-1])}" for job in half
+    )
 
 
 def _tells_apart(line: str) -> bool:
@@ -574,7 +544,7 @@ def _tells_apart(line: str) -> bool:
 
 def dry_lines(sweep: Sweep) -> list[str]:
     """What the matrix means: arms with their objectives, controls that were added and why, what is there and what is left."""
-    lines = [f"{sweep.matrix.tier}: {len(sweep.cells)} runs in {sweep.out}, {world_words(sweep.arms[0].config.world)}"]
+    lines = [f"{sweep.matrix.tier}: {len(sweep.cells)} runs in {sweep.out}, {world_words(sweep)}"]
     for arm in sweep.arms:
         lines.append(f"  {arm.label} ({arm.name}): " + (f"ADDED, {arm.why}" if arm.why else arm.recipe))
         lines += [f"    {text.strip()}" for text in arm.config.method.describe().splitlines() if _tells_apart(text)]
@@ -589,16 +559,3 @@ def dry_lines(sweep: Sweep) -> list[str]:
     taken = adoptable(sweep)
     lines += [f"  taken over: {found} for {cell.job.label}" for cell, found in taken]
     return [*lines, line(sweep, [cell for cell, _ in taken])]
-
-
-__all__ = [
-    "Cell",
-    "Sweep",
-    "dry_lines",
-    "line",
-    "note",
-    "plan",
-    "run",
-    "table",
-    "world_words",
-]

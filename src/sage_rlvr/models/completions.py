@@ -21,7 +21,6 @@ from transformers.cache_utils import DynamicCache
 
 from sage_rlvr.errors import DataError
 from sage_rlvr.models.policy import Tokens
-from sage_rlvr.models.sampler import Rollout
 from sage_rlvr.models.scoring import completion_logits
 
 MOST_STATES = 20_000
@@ -63,9 +62,9 @@ class Enumerated:
 
     def texts(self, tokens: Tokens) -> list[str]:
         """The finished completions in their order, as text without the end token."""
-        rows = self.finished
-        none = torch.zeros_like(self.tokens[rows], dtype=torch.float32)
-        return tokens.texts(Rollout(self.tokens[rows], self.mask[rows], none, None, self.finished[rows]))
+        rows = zip(self.tokens[self.finished].tolist(), self.lengths[self.finished].tolist(), strict=True)
+        ended = [row[:n] for row, n in rows]
+        return tokens.decode(ended, [True] * len(ended))
 
     def logits(self, model: PreTrainedModel) -> Tensor:
         """(S, V) logits of the next token in every state, in the graph of `model` when gradients are on.
@@ -94,28 +93,6 @@ class Enumerated:
         return chosen[~leads_on].sort().values
 
 
-class _Decoder:
-    """Next-token log-probs of a whole level of prefixes, one token further at each call; the cache follows the tree."""
-
-    def __init__(self, model: PreTrainedModel, prompt: Sequence[int]) -> None:
-        self.model, self.cache = model, DynamicCache(config=model.config)
-        self.device, self.seen = next(model.parameters()).device, len(prompt)
-        ids = torch.tensor([list(prompt)], device=self.device)
-        self.first = self._log_probs(model(input_ids=ids, past_key_values=self.cache, use_cache=True).logits)
-
-    def advance(self, parents: Tensor, tokens: Tensor) -> Tensor:
-        """Rows `parents` of the level go on with `tokens`, both (n,) -> (n, V) float64."""
-        self.cache.batch_select_indices(parents)
-        places = torch.full((len(tokens), 1), self.seen, device=self.device)
-        out = self.model(input_ids=tokens[:, None], position_ids=places, past_key_values=self.cache, use_cache=True)
-        self.seen += 1
-        return self._log_probs(out.logits)
-
-    @staticmethod
-    def _log_probs(logits: Tensor) -> Tensor:
-        return torch.log_softmax(logits[:, -1].double(), -1)
-
-
 @torch.no_grad()
 def enumerate_completions(
     model: PreTrainedModel,
@@ -133,15 +110,18 @@ def enumerate_completions(
     """
     _check(prompt_ids, max_new_tokens, floor)
     model.eval()
-    decoder = _Decoder(model, prompt_ids)
-    laws, device = decoder.first, decoder.device
+    cache, device = DynamicCache(config=model.config), next(model.parameters()).device
+
+    def next_laws(ids: Tensor, **where: Tensor) -> Tensor:
+        """Log-probs (n, V) float64 of the next token behind n rows; the cache follows the tree."""
+        logits = model(input_ids=ids, past_key_values=cache, use_cache=True, **where).logits
+        return torch.log_softmax(logits[:, -1].double(), -1)
+
+    laws = next_laws(torch.tensor([list(prompt_ids)], device=device))
     ends = torch.zeros(laws.shape[1], dtype=torch.bool, device=device)
     ends[list(tokens.eos_ids)] = True
-    prefixes = torch.zeros(1, 0, dtype=torch.long, device=device)
-    paths, chances = (
-        torch.zeros(1, 1, dtype=torch.long, device=device),
-        torch.zeros(1, dtype=torch.float64, device=device),
-    )
+    prefixes, paths = (torch.zeros(1, width, dtype=torch.long, device=device) for width in (0, 1))
+    chances = torch.zeros(1, dtype=torch.float64, device=device)
     parts: list[tuple[Tensor, ...]] = []
     count = 1
     for depth in range(max_new_tokens):
@@ -150,9 +130,8 @@ def enumerate_completions(
         going = (reached > math.log(floor)) & ~ends & (not at_limit)
         row, token = (~going & torch.isfinite(reached)).nonzero(as_tuple=True)
         done = ends[token]
-        stopped = (~done) & (not at_limit)
         leaves = torch.cat([prefixes[row], token[:, None]], 1)
-        parts.append((leaves, paths[row], reached[row, token].exp(), done, stopped))
+        parts.append((leaves, paths[row], reached[row, token].exp(), done, (~done) & (not at_limit)))
         row, token = going.nonzero(as_tuple=True)
         if len(row) == 0:
             break
@@ -161,7 +140,9 @@ def enumerate_completions(
                 f"more than {most_states:,} prefixes of this prompt are above floor = {floor:g}; raise the floor (or the "
                 "remainder), allow more, or take a prompt of which the model is surer (fewer numbers)."
             )
-        laws, chances = decoder.advance(row, token), reached[row, token]
+        cache.batch_select_indices(row)
+        places = torch.full((len(row), 1), len(prompt_ids) + depth, device=device)
+        laws, chances = next_laws(token[:, None], position_ids=places), reached[row, token]
         prefixes = torch.cat([prefixes[row], token[:, None]], 1)
         new = torch.arange(count, count + len(row), device=device)
         paths, count = torch.cat([paths[row], new[:, None]], 1), count + len(row)
@@ -177,13 +158,15 @@ def _check(prompt_ids: Sequence[int], max_new_tokens: int, floor: float) -> None
 
 def _joined(prompt: tuple[int, ...], parts: list[tuple[Tensor, ...]], pad_id: int) -> Enumerated:
     """The leaves of all levels, each (rows, states, probs, finished, dropped), padded to the longest."""
-    width = max(part[0].shape[1] for part in parts)
-    rows = torch.cat([F.pad(part[0], (0, width - part[0].shape[1]), value=pad_id) for part in parts])
-    states = torch.cat([F.pad(part[1], (0, width - part[1].shape[1])) for part in parts])
-    lengths = torch.cat([torch.full((len(part[0]),), part[0].shape[1], device=rows.device) for part in parts])
-    mask = torch.arange(width, device=rows.device)[None, :] < lengths[:, None]
-    probs, finished, dropped = (torch.cat([part[i] for part in parts]) for i in (2, 3, 4))
-    return Enumerated(prompt, rows, mask, states, probs, finished, dropped, float(probs[dropped].sum()))
+    rows, states, probs, finished, dropped = zip(*parts, strict=True)
+    lengths = torch.cat([torch.full((len(part),), part.shape[1], device=part.device) for part in rows])
+    mask = torch.arange(int(lengths.max()), device=lengths.device)[None, :] < lengths[:, None]
+
+    def padded(columns: Sequence[Tensor], fill: int) -> Tensor:
+        return torch.cat([F.pad(part, (0, mask.shape[1] - part.shape[1]), value=fill) for part in columns])
+
+    law, ended, cut = torch.cat(probs), torch.cat(finished), torch.cat(dropped)
+    return Enumerated(prompt, padded(rows, pad_id), mask, padded(states, 0), law, ended, cut, float(law[cut].sum()))
 
 
 def enumerate_to(
@@ -199,13 +182,12 @@ def enumerate_to(
 
     Raises DataError where `most_states` prefixes do not suffice for that.
     """
-    for halves in range(2, 25):
-        try:
-            found = enumerate_completions(
-                model, tokens, prompt_ids, max_new_tokens, floor=10.0 ** (-halves / 2), most_states=most_states
-            )
-        except DataError as error:
-            raise DataError(f"a remainder of {remainder:g} is out of reach: {error}") from error
-        if found.remainder <= remainder:
-            return found
+    try:
+        for halves in range(2, 25):
+            floor = 10.0 ** (-halves / 2)
+            found = enumerate_completions(model, tokens, prompt_ids, max_new_tokens, floor=floor, most_states=most_states)
+            if found.remainder <= remainder:
+                return found
+    except DataError as error:
+        raise DataError(f"a remainder of {remainder:g} is out of reach: {error}") from error
     raise DataError(f"a remainder of {remainder:g} is out of reach for a floor of 1e-12; ask for a larger one.")

@@ -28,10 +28,7 @@ def adapter_base(folder: Path) -> str | None:
     """What a LoRA adapter lies on: a folder, a Hub id or "embedded"; None where the folder holds a whole model."""
     if (folder / "config.json").exists() or not (folder / ADAPTER).is_file():
         return None
-    try:
-        base = json.loads((folder / ADAPTER).read_text(encoding="utf-8")).get("base_model_name_or_path")
-    except (OSError, ValueError, AttributeError) as error:
-        raise ConfigError(f"{folder / ADAPTER}: cannot be read as JSON ({error}); save the adapter again") from error
+    base = _read(folder / ADAPTER, "adapter").get("base_model_name_or_path")
     if not isinstance(base, str) or not base:
         raise ConfigError(
             f"{folder / ADAPTER}: base_model_name_or_path is {base!r}; write the model that it was trained on"
@@ -47,24 +44,30 @@ def config_folder(model: str) -> Path | None:
     base = adapter_base(folder)
     if base is not None:
         return None if base == model else config_folder(base)
-    if model.count("/") != 1:
-        return None
+    return cached_folder(model)
+
+
+def cached_folder(model: str) -> Path | None:
+    """Where the local cache has a Hub id's newest config.json, named by its commit; None where it has none."""
     from huggingface_hub import try_to_load_from_cache
 
-    found = try_to_load_from_cache(model, "config.json")
+    try:
+        found = try_to_load_from_cache(model, "config.json") if model.count("/") == 1 else None
+    except ValueError:  # no id of the Hub
+        return None
     return Path(found).parent if isinstance(found, str) else None
 
 
 def vocabulary_of(model: str) -> int | None:
     """Logits of a model, by the config.json that is here; None where there is none, or it does not say."""
     folder = config_folder(model)
-    if folder is None:
-        return None
-    try:
-        config: dict[str, Any] = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ConfigError(
-            f"{folder / 'config.json'}: cannot be read as JSON ({error}); save the model again"
-        ) from error
+    config = {} if folder is None else _read(folder / "config.json", "model")
     size = config.get("vocab_size", (config.get("text_config") or {}).get("vocab_size"))
     return size if isinstance(size, int) else None
+
+
+def _read(file: Path, what: str) -> dict[str, Any]:
+    try:
+        return dict(json.loads(file.read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError) as error:
+        raise ConfigError(f"{file}: cannot be read as JSON ({error}); save the {what} again") from error

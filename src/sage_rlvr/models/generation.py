@@ -6,31 +6,82 @@
 (a request, some seeds of one prompt, is the unit that is computed). `TransformersGenerator` is `model.generate` with the same
 draw made inside it, row by row: neighbors and batch size move its rounding, never its seeds. vLLM is in
 `models/vllm.py`. All stop at the model's end tokens alone and read no sampling defaults from a model's files.
+
+What truncated sampling leaves of a next-token distribution, exactly:
+
+    top-k   the k most likely tokens                                           (Fan et al. 2018, arXiv 1805.04833)
+    top-p   the shortest list of most likely tokens that together reach p      (Holtzman et al. 2020, arXiv 1904.09751)
+    min-p   the tokens with at least min_p times the chance of the likeliest   (Nguyen et al. 2024, arXiv 2407.01082)
+
+One after the other in this order, each on what the one before left, as in transformers; ties are kept by the smaller id
+(top-k, top-p). What is left is renormalized: the log-probs that a sampler reports are then those it draws with.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields, replace
-from typing import Any, Literal, Protocol
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, ClassVar, Literal, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList, PreTrainedModel
 
 from sage_rlvr.core.keys import Key, widest_float
 from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.models.policy import Tokens
 from sage_rlvr.models.sampler import Cut, Rollout, draw, packed, prefill, sample
-from sage_rlvr.models.truncation import Truncation
+from sage_rlvr.registry import Registry
+from sage_rlvr.tasks.base import MAX_NEW_TOKENS
 
 KEY = Key(0).fold("samples of an evaluation")  # the seeds are the row ids of its streams
 TRANSFORMERS_TOP_K = 50  # what `generate` cuts at when nobody says otherwise
-MAX_NEW_TOKENS = 3072
 
+
+@dataclass(frozen=True)
+class Truncation:
+    """top_k 0, top_p 1 and min_p 0 each mean "off". Called on log-probs (B, V): those that are left, -inf elsewhere."""
+
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.top_k < 0 or not 0 < self.top_p <= 1 or not 0 <= self.min_p < 1:
+            raise ConfigError(
+                f"top_k = {self.top_k}, top_p = {self.top_p}, min_p = {self.min_p}: top_k counts from 1 on (0 is off), "
+                "top_p lies in (0, 1] (1 is off), min_p in [0, 1) (0 is off)"
+            )
+
+    @property
+    def off(self) -> bool:
+        """Whether nothing is cut."""
+        return self == Truncation()
+
+    def __call__(self, log_probs: Tensor) -> Tensor:
+        kept = torch.ones_like(log_probs, dtype=torch.bool)
+        if self.top_k or self.top_p < 1:
+            kept = self._by_rank(log_probs)
+        if self.min_p:
+            # The likeliest token is always left, and renormalizing moves it and the others alike.
+            kept &= log_probs >= log_probs.amax(-1, keepdim=True) + math.log(self.min_p)
+        return torch.log_softmax(log_probs.masked_fill(~kept, -math.inf), -1)
+
+    def _by_rank(self, log_probs: Tensor) -> Tensor:
+        ordered, order = log_probs.sort(dim=-1, descending=True, stable=True)
+        if self.top_k:
+            ordered, order = ordered[:, : self.top_k], order[:, : self.top_k]
+        kept = torch.ones_like(ordered, dtype=torch.bool)
+        if self.top_p < 1:
+            probs = torch.softmax(ordered.to(widest_float(ordered.device)), -1)
+            kept = probs.cumsum(-1) - probs < self.top_p  # what stands before it does not reach p yet
+        return torch.zeros_like(log_probs, dtype=torch.bool).scatter_(1, order, kept)
 
 
 @dataclass(frozen=True)
@@ -57,26 +108,22 @@ class Decoding:
         """The settings of a preset, some of them changed. vllm: whether vLLM samples, which cuts at no top-k by itself."""
         if preset not in PRESETS:
             raise ConfigError(f"preset {preset!r}: choose one of {', '.join(PRESETS)}")
-        found = PRESETS[preset]
-        if preset == "released_code" and vllm:
-            found = replace(found, top_k=0)
-        return replace(found, **changes)
+        own = {"top_k": 0} if preset == "released_code" and vllm else {}
+        return replace(PRESETS[preset], **(own | changes))
 
-    def tree(self) -> dict[str, Any]:
-        """As plain values, for a store's identity."""
-        return {field.name: getattr(self, field.name) for field in fields(self)}
+    @property
+    def cut(self) -> Truncation:
+        """What is left of each distribution; of greedy decoding the likeliest token."""
+        return Truncation(self.top_k, self.top_p, self.min_p) if self.temperature else Truncation(top_k=1)
 
     @property
     def plain(self) -> bool:
         """Temperature 1 and nothing cut: the policy itself."""
-        return self.temperature == 1 and Truncation(self.top_k, self.top_p, self.min_p).off
+        return self.temperature == 1 and self.cut.off
 
     def law(self) -> tuple[float, Cut | None]:
-        """(temperature, cut) for `sample` and `draw`; greedy decoding is a cut to the likeliest token."""
-        if self.temperature == 0:
-            return 1.0, Truncation(top_k=1)
-        cut = Truncation(self.top_k, self.top_p, self.min_p)
-        return self.temperature, None if cut.off else cut
+        """(temperature, cut) for `sample` and `draw`."""
+        return self.temperature or 1.0, None if self.cut.off else self.cut
 
 
 PRESETS: dict[str, Decoding] = {
@@ -95,6 +142,10 @@ class Request:
     prompt: tuple[int, ...]
     seeds: tuple[int, ...]
 
+    def __post_init__(self) -> None:
+        if not self.prompt:
+            raise DataError("a prompt has no tokens; give it at least one (its BOS, say)")
+
 
 @dataclass(frozen=True, eq=False)
 class Generation:
@@ -111,16 +162,52 @@ class Generation:
     finish: Literal["stop", "length"]
 
 
+@dataclass(frozen=True, eq=False)
+class Source:
+    """What a generator is made of. policy: folder, Hub id or "embedded"; model: the policy, loaded, where the generator is `local`.
+
+    server, served_as: address of a server and the policy's name there, as they were given.
+    """
+
+    policy: str
+    tokens: Tokens
+    decoding: Decoding
+    dtype: str = "float32"
+    model: Any = None
+    server: str | None = None
+    served_as: str | None = None
+
+
 class Generator(Protocol):
-    """What draws samples. name: for the store; at_once: prompts a call that use it well."""
+    """What draws samples. name: for the store; at_once: prompts a call that use it well; local: whether it runs a policy that is
+    loaded in this process, and not elsewhere."""
 
     name: str
     at_once: int
+    local: ClassVar[bool]
+
+    @classmethod
+    def of(cls, source: Source) -> Generator:
+        """The generator of an evaluation."""
+        ...
 
     def generate(self, requests: Sequence[Request]) -> list[list[Generation]]:
         """For each request one generation a seed, in order. A seed's generation does not depend on the other requests,
         but for rounding where the class says so."""
         ...
+
+
+GENERATORS: Registry[Any] = Registry("generator", remember=False)
+"""Classes of `Generator` by name; those of vLLM and of servers register in `models/vllm.py`."""
+Single = tuple[tuple[int, ...], int]  # a prompt and one seed
+
+
+def one_by_one(
+    requests: Sequence[Request], drawing: Callable[[list[Single]], Iterable[Generation]]
+) -> list[list[Generation]]:
+    """`Generator.generate` by what draws each sample on its own."""
+    drawn = iter(drawing([(request.prompt, seed) for request in requests for seed in request.seeds]))
+    return [[next(drawn) for _ in request.seeds] for request in requests]
 
 
 def generations(tokens: Tokens, rollout: Rollout) -> list[Generation]:
@@ -129,32 +216,33 @@ def generations(tokens: Tokens, rollout: Rollout) -> list[Generation]:
     texts = tokens.texts(rollout)
     ids, logps = rollout.tokens.cpu().numpy().astype(np.int32), rollout.logps.float().cpu().numpy()
     entropies = None if rollout.entropies is None else rollout.entropies.float().cpu().numpy()
-    return [
-        Generation(
-            text,
-            ids[i, :n].copy(),
-            logps[i, :n].copy(),
-            None if entropies is None else entropies[i, :n].copy(),
-            "stop" if done else "length",
-        )
-        for i, (text, n, done) in enumerate(zip(texts, lengths, finished, strict=True))
-    ]
+    rows = []
+    for i, (text, n, done) in enumerate(zip(texts, lengths, finished, strict=True)):
+        entropy = None if entropies is None else entropies[i, :n].copy()
+        rows.append(Generation(text, ids[i, :n].copy(), logps[i, :n].copy(), entropy, "stop" if done else "length"))
+    return rows
 
 
 # ------------------------------------------------------------------------------------------------------------------
 # the house's sampler
 
 
+@GENERATORS.register
 class CpuGenerator:
     """`models/sampler.py`: a prompt is run once for all its requests. Bitwise a function of (prompt, seeds of the request).
 
     It runs wherever the model lies; on a GPU equal seeds give equal bits only as far as its kernels do.
     """
 
-    name = "sampler"
+    name, local = "sampler", True
 
     def __init__(self, model: PreTrainedModel, tokens: Tokens, decoding: Decoding, at_once: int = 4) -> None:
         self.model, self.tokens, self.decoding, self.at_once = model.eval(), tokens, decoding, at_once
+
+    @classmethod
+    def of(cls, source: Source) -> CpuGenerator:
+        """As `Generator.of`."""
+        return cls(source.model, source.tokens, source.decoding)
 
     def generate(self, requests: Sequence[Request]) -> list[list[Generation]]:
         """As `Generator.generate`; a seed's generation depends on nothing else, to the bit."""
@@ -162,7 +250,6 @@ class CpuGenerator:
         temperature, cut = self.decoding.law()
         weights = packed(self.model)  # anew each call: nobody said that the model stays as it is between two
         for prompt, group in itertools.groupby(requests, key=lambda request: request.prompt):
-            _check_prompt(prompt)
             ready = prefill(self.model, [prompt], weights)
             for request in group:
                 rollout = sample(
@@ -180,11 +267,6 @@ class CpuGenerator:
                 )
                 found.append(generations(self.tokens, rollout))
         return found
-
-
-def _check_prompt(prompt: Sequence[int]) -> None:
-    if not prompt:
-        raise DataError("a prompt has no tokens; give it at least one (its BOS, say)")
 
 
 # ------------------------------------------------------------------------------------------------------------------
@@ -211,6 +293,7 @@ class SeededChoice(LogitsProcessor):
         return torch.full_like(scores, float("-inf")).scatter(1, chosen[:, None], 0.0)
 
 
+@GENERATORS.register
 class TransformersGenerator:
     """`model.generate` on a GPU or a CPU, at most `rows` completions at a time, prompts padded on the left.
 
@@ -218,32 +301,35 @@ class TransformersGenerator:
     top-ups and batches give the same samples up to rounding: a token changes where a draw falls within it.
     """
 
-    name = "transformers"
+    name, local = "transformers", True
 
     def __init__(self, model: PreTrainedModel, tokens: Tokens, decoding: Decoding, rows: int = 128) -> None:
         self.model, self.tokens, self.decoding, self.rows = model.eval(), tokens, decoding, rows
         self.at_once = max(1, rows // 32)
-        model.generation_config = (
-            GenerationConfig()
-        )  # penalties, top-k and the like of the model's files would act unsaid
+        model.generation_config = GenerationConfig()  # what the model's files say of penalties, top-k and the like
+
+    @classmethod
+    def of(cls, source: Source) -> TransformersGenerator:
+        """As `Generator.of`."""
+        return cls(source.model, source.tokens, source.decoding)
 
     def generate(self, requests: Sequence[Request]) -> list[list[Generation]]:
         """As `Generator.generate`; other rows of its batch may change the last bits of a log-prob."""
-        flat = [(request.prompt, seed) for request in requests for seed in request.seeds]
-        drawn = itertools.chain.from_iterable(
-            self._batch(flat[first : first + self.rows]) for first in range(0, len(flat), self.rows)
-        )
-        return _regrouped(drawn, requests)
+        at_a_time = self.rows
+
+        def drawing(flat: list[Single]) -> Iterator[Generation]:
+            for first in range(0, len(flat), at_a_time):
+                yield from self._batch(flat[first : first + at_a_time])
+
+        return one_by_one(requests, drawing)
 
     @torch.no_grad()
-    def _batch(self, rows: Sequence[tuple[tuple[int, ...], int]]) -> list[Generation]:
-        device = next(self.model.parameters()).device
-        width = max(len(prompt) for prompt, _ in rows)
-        for prompt, _ in rows:
-            _check_prompt(prompt)
-        pad = self.tokens.pad_id
-        ids = torch.tensor([[pad] * (width - len(prompt)) + list(prompt) for prompt, _ in rows], device=device)
-        seen = torch.tensor([[0] * (width - len(prompt)) + [1] * len(prompt) for prompt, _ in rows], device=device)
+    def _batch(self, rows: Sequence[Single]) -> list[Generation]:
+        device, pad = next(self.model.parameters()).device, self.tokens.pad_id
+        prompts = [torch.tensor(prompt) for prompt, _ in rows]
+        left = partial(pad_sequence, batch_first=True, padding_side="left")
+        ids = left(prompts, padding_value=pad).to(device)
+        seen, width = left([torch.ones_like(prompt) for prompt in prompts]).to(device), ids.shape[1]
         choice = SeededChoice([seed for _, seed in rows], self.decoding, width, device)
         ends = list(self.tokens.eos_ids)
         settings = GenerationConfig(
@@ -263,20 +349,3 @@ def _rollout(new: Tensor, choice: SeededChoice, ends: Sequence[int]) -> Rollout:
     mask = torch.arange(new.shape[1], device=new.device)[None, :] < lengths[:, None]
     logps, entropies = (torch.stack(rows, 1)[:, : new.shape[1]] for rows in (choice.logps, choice.entropies))
     return Rollout(new, mask, logps, entropies, finished)
-
-
-def _regrouped(drawn: Iterator[Generation], requests: Sequence[Request]) -> list[list[Generation]]:
-    return [list(itertools.islice(drawn, len(request.seeds))) for request in requests]
-
-
-__all__ = [
-    "KEY",
-    "PRESETS",
-    "CpuGenerator",
-    "Decoding",
-    "Generation",
-    "Generator",
-    "Request",
-    "TransformersGenerator",
-    "generations",
-]

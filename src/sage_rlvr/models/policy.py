@@ -1,15 +1,17 @@
-"""What every engine shares: the policy and its tokens, and the watch on a guide that does nothing."""
+"""What every engine shares: the policy, its tokens, and how a task's problems are put to it: by its tokenizer's chat template, a
+prompt format's, or as plain text."""
 
 from __future__ import annotations
 
+import json
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from difflib import get_close_matches
 from functools import cached_property
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from safetensors import SafetensorError
@@ -26,7 +28,11 @@ from sage_rlvr.errors import ConfigError, suggest
 from sage_rlvr.models.folders import ADAPTER, ADAPTER_WEIGHTS, EMBEDDED, adapter_base, folder_of
 from sage_rlvr.models.sampler import Rollout
 from sage_rlvr.runs import file_sha256
-from sage_rlvr.tasks.base import NO_ANSWER
+from sage_rlvr.tasks.base import NO_ANSWER, Task
+from sage_rlvr.tasks.chat import fit_tokenizer, render
+from sage_rlvr.tasks.prompts import FORMATS, PromptFormat
+
+Chat = Literal["model", "format"]
 
 
 @dataclass(frozen=True)
@@ -88,10 +94,8 @@ class Tokens:
     def decode(self, rows: list[list[int]], finished: list[bool]) -> list[str]:
         """Completions without their end token. One that never ended, or that holds an id beyond the tokenizer's vocabulary
         (which decodes to nothing), carries a mark that no verifier accepts."""
-        rows = [
-            row[:-1] if done and row[-1:] and row[-1] in self.eos_ids else row
-            for row, done in zip(rows, finished, strict=True)
-        ]
+        ended = [done and row[-1:] != [] and row[-1] in self.eos_ids for row, done in zip(rows, finished, strict=True)]
+        rows = [row[:-1] if end else row for row, end in zip(rows, ended, strict=True)]
         decoded = self.tokenizer.batch_decode(rows, skip_special_tokens=False, clean_up_tokenization_spaces=False)
         whole = [done and self.known.issuperset(row) for row, done in zip(rows, finished, strict=True)]
         return [self.marked(text, good) for text, good in zip(decoded, whole, strict=True)]
@@ -102,6 +106,71 @@ class Tokens:
         return text if whole else text + NO_ANSWER
 
 
+@dataclass(frozen=True)
+class Prompt:
+    """A rendered prompt and its token ids, the first a start token where the tokenizer or template puts one."""
+
+    text: str
+    ids: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Asking:
+    """problem -> `Prompt`. form: the prompt format whose messages are written; None for plain text."""
+
+    task: Task
+    tokens: Tokens
+    form: PromptFormat | None
+
+    @classmethod
+    def of(cls, task: Task, tokens: Tokens, chat: Chat = "model") -> Asking:
+        """A task and a policy's tokens, whose tokenizer gets what it lacks (a chat template, a pad token).
+
+        chat "model": by the chat template of the policy's tokenizer; where it has none, that of the format (as fine-tuning
+        gives it), and plain text for tasks with a frame of their own. "format": always the format's own template, so that
+        policies whose tokenizers differ are asked alike.
+        """
+        if not in_messages(task, tokens.tokenizer):
+            return cls(task, tokens, None)
+        form = getattr(task, "form", None) or FORMATS["as_is"]
+        if chat == "format":
+            tokens.tokenizer.chat_template = form.chat_template
+        fit_tokenizer(tokens.tokenizer, form)
+        return cls(task, tokens, form)
+
+    def __call__(self, problem: Any) -> Prompt:
+        """ConfigError where the tokenizer has no token for a character."""
+        tokenizer = self.tokens.tokenizer
+        try:
+            if self.form is None:
+                text = self.task.prompt(problem)
+                return Prompt(text, tuple(self.tokens.encode_prompt(text)))
+            text = render(tokenizer, self.task.messages(problem), opened=True)  # type: ignore[attr-defined]
+            return Prompt(text, tuple(self.tokens.encode(text)))
+        except ConfigError:
+            raise
+        except Exception as error:  # tokenizers raises plain Exceptions
+            raise ConfigError(
+                f"tokenizer {tokenizer.name_or_path!r} cannot spell the prompts of this task ({error}); take a policy whose "
+                "tokenizer knows their characters"
+            ) from error
+
+    @property
+    def written(self) -> dict[str, Any]:
+        """What writes the prompts, to be hashed."""
+        if self.form is None:
+            return {"plain": self.task.name}
+        form = json.dumps(asdict(self.form), sort_keys=True)
+        return {"chat_template": self.tokens.tokenizer.chat_template, "form": form}
+
+
+def in_messages(task: Task, tokenizer: Any) -> bool:
+    """Whether a task is put as a conversation: it can be, and a format or the tokenizer has a template for that."""
+    if getattr(task, "messages", None) is None:
+        return False
+    return getattr(task, "form", None) is not None or tokenizer.chat_template is not None
+
+
 def load_policy(model: str, dtype: str = "float32") -> tuple[PreTrainedModel, Tokens]:
     """Load `embedded`, a local folder (a whole model, or a LoRA adapter on the base that it names) or a Hub id.
 
@@ -109,26 +178,32 @@ def load_policy(model: str, dtype: str = "float32") -> tuple[PreTrainedModel, To
     taken where it has one. Raises `ConfigError` where there is nothing to load.
     """
     where = folder_of(model)
-    if (where / ADAPTER).is_file() and not (where / "config.json").exists():
-        return _load_adapter(where, dtype)
-    if model == EMBEDDED and not (where / "config.json").exists():
+    if (base := adapter_base(where)) is not None:
+        return _load_adapter(where, base, dtype)
+    whole = (where / "config.json").exists()
+    if model == EMBEDDED and not whole:
         rebuild = suggest("sft", "recipes/countdown/sft.yaml", "--out", where)
         raise ConfigError(f"the embedded policy is missing at {where}; rebuild it: {rebuild}")
     # A Hub id is "owner/name". A bare word, a longer path, or one whose folder is here is meant as a folder: say so at
     # once, instead of asking the Hub for it.
     local = model.count("/") != 1 or model.startswith((".", "/", "~")) or where.exists() or where.parent.is_dir()
-    if model != EMBEDDED and local and not (where / "config.json").exists():
+    if local and not whole:
         raise ConfigError(
             f"model {model!r}: no config.json in {where.resolve()}; give a saved model's folder (of a run that has ended: "
             f"its policy/), a Hub id (owner/name) or {EMBEDDED!r}{_meant(model, where)}"
         )
-    source = str(where) if where.exists() else model
     try:
-        policy = AutoModelForCausalLM.from_pretrained(source, dtype=getattr(torch, dtype))
-        tokenizer = AutoTokenizer.from_pretrained(source)
+        policy = AutoModelForCausalLM.from_pretrained(_source(model), dtype=getattr(torch, dtype))
+        tokenizer = AutoTokenizer.from_pretrained(_source(model))
     except (OSError, ValueError, SafetensorError) as error:  # nothing there, an unknown architecture, torn weights
         raise ConfigError(f"model {model!r} could not be loaded: {error}") from error
     return policy, Tokens.of(tokenizer, policy)
+
+
+def _source(model: str) -> str:
+    """What transformers loads it from."""
+    where = folder_of(model)
+    return str(where) if where.exists() else model
 
 
 def load_tokens(model: str) -> Tokens:
@@ -137,21 +212,17 @@ def load_tokens(model: str) -> Tokens:
     base = adapter_base(where)
     if base is not None and not (where / "tokenizer_config.json").is_file():
         return load_tokens(base)
-    source, weights = (str(where) if where.exists() else model), base or model
-    below = folder_of(weights)
     try:
-        tokenizer = AutoTokenizer.from_pretrained(source)
+        tokenizer = AutoTokenizer.from_pretrained(_source(model))
     except (OSError, ValueError) as error:
         raise ConfigError(f"model {model!r}: its tokenizer could not be loaded: {error}") from error
     declared = SimpleNamespace(generation_config=None)
     with suppress(OSError):  # a model without declared ends: the tokenizer's own counts
-        declared.generation_config = GenerationConfig.from_pretrained(str(below) if below.exists() else weights)
+        declared.generation_config = GenerationConfig.from_pretrained(_source(base or model))
     return Tokens.of(tokenizer, declared)
 
 
-def _load_adapter(folder: Path, dtype: str) -> tuple[PreTrainedModel, Tokens]:
-    base = adapter_base(folder)
-    assert base is not None
+def _load_adapter(folder: Path, base: str, dtype: str) -> tuple[PreTrainedModel, Tokens]:
     if base != EMBEDDED and adapter_base(folder_of(base)) is not None:
         raise ConfigError(
             f"{folder / ADAPTER}: its base {base!r} is an adapter itself; name the whole model below both"
@@ -186,11 +257,8 @@ def weights_hash(model: str) -> str:
     Of an adapter, its own and its base's.
     """
     where = folder_of(model)
-    files = sorted(where.glob("*.safetensors"))
-    base = adapter_base(where)
-    if base is not None:
-        return " ".join([*map(file_sha256, files), weights_hash(base)])
-    return " ".join(file_sha256(f) for f in files) or f"hub:{model}"
+    files, base = map(file_sha256, sorted(where.glob("*.safetensors"))), adapter_base(where)
+    return " ".join([*files, *([] if base is None else [weights_hash(base)])]) or f"hub:{model}"
 
 
 def run_facts(config: TrainConfig) -> dict[str, Any]:
@@ -200,14 +268,14 @@ def run_facts(config: TrainConfig) -> dict[str, Any]:
     facts: dict[str, Any] = {"model_sha256": weights_hash(config.model), "model_files": _files(config.model)}
     if source is not None and source != config.model:
         facts["reference"] = {"sha256": weights_hash(source), "files": _files(source)}
-    if config.engine.name == "trl":
-        for name in ("trl", "peft"):
-            with suppress(PackageNotFoundError):  # without TRL the run is refused in its own words
-                facts[name] = version(name)
+    for name in ("trl", "peft") if config.engine.name == "trl" else ():
+        with suppress(PackageNotFoundError):  # without TRL the run is refused in its own words
+            facts[name] = version(name)
     return facts
 
 
 def _files(model: str) -> dict[str, str]:
     """Name -> SHA-256 of the small files that decide how a local policy's weights are read; empty for a Hub id."""
     names = ("config.json", "generation_config.json", "tokenizer.json", ADAPTER)
-    return {name: file_sha256(folder_of(model) / name) for name in names if (folder_of(model) / name).is_file()}
+    files = {name: folder_of(model) / name for name in names}
+    return {name: file_sha256(file) for name, file in files.items() if file.is_file()}

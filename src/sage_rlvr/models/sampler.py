@@ -7,7 +7,7 @@ Three savings against `generate` on repeated prompts, none of which changes the 
 2. The completion's keys and values live in buffers allocated once, not in a tensor concatenated every step.
 3. Rows that have ended leave the batch.
 
-A small Llama-shaped model decodes without its module machinery besides (`llama_step.py`).
+A small Llama-shaped model decodes without its module machinery besides (`llama_decoder.py`).
 
 A model whose attention cannot be replaced (a sliding window, say) repeats the prompt's cache instead, and draws prompts
 of one length at a time: padding would take the place of real tokens in its cache.
@@ -22,21 +22,21 @@ import copy
 import inspect
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from functools import cache, partial
+from dataclasses import dataclass
+from functools import cache, partial, reduce
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel
 from transformers.cache_utils import Cache, CacheLayerMixin, DynamicCache
 from transformers.modeling_utils import AttentionInterface
 
 from sage_rlvr.core.keys import Key, widest_float
 from sage_rlvr.errors import DataError
-from sage_rlvr.models import llama_decoder as llama_step
-from sage_rlvr.models.llama_decoder import LlamaDecoder, LlamaWeights
+from sage_rlvr.models.llama_decoder import LlamaDecoder, LlamaWeights, supports
 
 SHARED_PREFIX = "sage_shared_prefix"
 LOWEST = torch.finfo(torch.float32).min
@@ -92,7 +92,7 @@ def sample(
     `prompts`: P token lists of any lengths; `row_ids` (P * group_size,) numbers the rows for the random streams
     (default 0, 1, 2, ...). `eos_id`: the token that ends a completion, or several of them. `temperature` > 0 divides the
     logits. `entropies` = False saves their computation. `cut` truncates the scaled distribution (top-k, top-p, min-p: see
-    `models/truncation.py`); log-probs and entropies are then those of what is left. `ready`: `prefill(model, prompts)`, to
+    `models/generation.py`); log-probs and entropies are then those of what is left. `ready`: `prefill(model, prompts)`, to
     draw more than once from one run of the prompts. Raises `DataError` on an empty prompt, or without an end token.
     """
     ends = (eos_id,) if isinstance(eos_id, int) else tuple(eos_id)
@@ -101,9 +101,19 @@ def sample(
     rows = len(prompts) * group_size
     row_ids = torch.arange(rows) if row_ids is None else row_ids.cpu()
     if len({len(p) for p in prompts}) > 1 and not supports_shared_prefix(model):
-        settings = {"max_new_tokens": max_new_tokens, "eos_id": ends, "pad_id": pad_id}
-        settings |= {"temperature": temperature, "cut": cut}
-        alike = partial(sample, model, group_size=group_size, key=key, step=step, entropies=entropies, **settings)
+        alike = partial(
+            sample,
+            model,
+            group_size=group_size,
+            max_new_tokens=max_new_tokens,
+            eos_id=ends,
+            pad_id=pad_id,
+            key=key,
+            step=step,
+            temperature=temperature,
+            entropies=entropies,
+            cut=cut,
+        )
         return _length_by_length(alike, prompts, row_ids.reshape(-1, group_size), pad_id)
     uniforms = key.uniform64(step, "sample", row_ids, torch.arange(max_new_tokens)).to(device, widest_float(device))
     tokens = torch.full((rows, max_new_tokens), pad_id, dtype=torch.long, device=device)
@@ -111,16 +121,18 @@ def sample(
     found = torch.zeros(rows, max_new_tokens, device=device) if entropies else None
     lengths = torch.full((rows,), max_new_tokens, dtype=torch.long, device=device)
     finished = torch.zeros(rows, dtype=torch.bool, device=device)
-    with _decoder(model, prompts, group_size, max_new_tokens, ready) as decoder:
+    with _evaluating(model):
+        prefilled = prefill(model, prompts) if ready is None else ready
+        decoder = _decoder(model, prefilled, group_size, max_new_tokens, again=ready is not None)
         alive = torch.arange(rows, device=device)
-        logits = decoder.first_logits
+        logits = prefilled.logits.repeat_interleave(group_size, 0)
         for t in range(max_new_tokens):
             at = (slice(None) if alive.shape[0] == rows else alive, t)
             drawn, logp, entropy = draw(logits, uniforms[at], temperature, entropies, cut)
             tokens[at], logps[at] = drawn, logp
             if found is not None:
                 found[at] = entropy
-            ended = _is_any(drawn, ends)
+            ended = reduce(torch.logical_or, [drawn == end for end in ends])
             if bool(ended.any()):
                 going = torch.nonzero(~ended).squeeze(1)
                 done = alive[ended]
@@ -138,14 +150,6 @@ def sample(
     )
 
 
-def _is_any(drawn: Tensor, ends: tuple[int, ...]) -> Tensor:
-    """drawn (B,) -> (B,) bool; one comparison for the usual single end token."""
-    found = drawn == ends[0]
-    for end in ends[1:]:
-        found = found | (drawn == end)
-    return found
-
-
 def _length_by_length(
     alike: Callable[..., Rollout], prompts: Sequence[Sequence[int]], row_ids: Tensor, pad_id: int
 ) -> Rollout:
@@ -160,16 +164,12 @@ def _length_by_length(
 
 def joined(parts: Sequence[Rollout], pad_id: int) -> Rollout:
     """The rows of several rollouts one after the other, padded to the widest."""
-    width = max(part.tokens.shape[1] for part in parts)
-
-    def column(name: str, fill: int = 0) -> Any:
-        columns = [getattr(part, name) for part in parts]
-        if columns[0] is None:
-            return None
-        return torch.cat([F.pad(c, (0, width - c.shape[1]), value=fill) for c in columns])
-
-    finished = torch.cat([part.finished for part in parts])
-    return Rollout(column("tokens", pad_id), column("mask"), column("logps"), column("entropies"), finished)
+    width, columns = max(part.tokens.shape[1] for part in parts), []
+    for name, fill in (("tokens", pad_id), ("mask", 0), ("logps", 0), ("entropies", 0)):
+        found = [getattr(part, name) for part in parts]
+        padded = [F.pad(column, (0, width - column.shape[1]), value=fill) for column in found if column is not None]
+        columns.append(torch.cat(padded) if padded else None)
+    return Rollout(*columns, torch.cat([part.finished for part in parts]))  # type: ignore[arg-type]
 
 
 def draw(
@@ -223,28 +223,34 @@ def attention(model: PreTrainedModel, implementation: str) -> Iterator[None]:
 
 
 @contextmanager
-def _decoder(  # type: ignore[no-untyped-def]
-    model: PreTrainedModel,
-    prompts: Sequence[Sequence[int]],
-    group_size: int,
-    max_new_tokens: int,
-    ready: Prefill | None = None,
-):
-    """The bare decoder for a small Llama, else the model with its attention replaced, else it with a repeated cache."""
-    was_training, implementation = model.training, model.config._attn_implementation
+def _evaluating(model: PreTrainedModel) -> Iterator[None]:
+    """The model without dropout while the block runs; its mode and attention are then what they were."""
+    was_training = model.training
     model.eval()
     try:
-        shares, given = supports_shared_prefix(model), ready is not None
-        ready = prefill(model, prompts) if ready is None else ready
-        if ready.weights is not None:
-            yield _LlamaDecoder(ready, ready.weights, group_size, max_new_tokens)
-        elif shares:
-            yield _SharedPrefixDecoder(model, ready, group_size, max_new_tokens)
-        else:
-            yield _RepeatedCacheDecoder(model, copy.deepcopy(ready) if given else ready, group_size)
+        with attention(model, model.config._attn_implementation):
+            yield
     finally:
-        model.config._attn_implementation = implementation
         model.train(was_training)
+
+
+def _decoder(model: PreTrainedModel, ready: Prefill, group_size: int, max_new_tokens: int, again: bool) -> Any:
+    """The bare decoder for a small Llama, else the model with its attention replaced, else it with a repeated cache.
+
+    again: whether `ready` is to be drawn from once more, so that its cache must stay as it is.
+    """
+    layers = [(layer.keys, layer.values) for layer in ready.cache.layers]
+    if ready.weights is not None:
+        return LlamaDecoder(ready.weights, layers, ready.lengths, group_size, max_new_tokens)  # type: ignore[arg-type]
+    positions = ready.lengths.repeat_interleave(group_size)
+    if supports_shared_prefix(model):
+        prefix = SharedPrefix(layers, ready.lengths, group_size, max_new_tokens)
+        # From here on the layers call `_attend`, which reads the prompt from the prefix.
+        model.config._attn_implementation = SHARED_PREFIX
+        return _ModelDecoder(model, positions, prefix.keep, past_key_values=prefix.suffix, shared_prefix=prefix)
+    cache = copy.deepcopy(ready.cache) if again else ready.cache
+    cache.batch_repeat_interleave(group_size)
+    return _ModelDecoder(model, positions, cache.batch_select_indices, past_key_values=cache)
 
 
 def supports_shared_prefix(model: PreTrainedModel) -> bool:
@@ -286,9 +292,7 @@ def refuse_unknown_terms(module: torch.nn.Module, terms: dict[str, Any]) -> None
 def pad_right(rows: Sequence[Sequence[int]], device: torch.device) -> tuple[Tensor, Tensor]:
     """Lists of different lengths -> (ids (P, S), lengths (P,)). Right padding: under a causal mask it disturbs nothing."""
     lengths = torch.tensor([len(r) for r in rows])
-    ids = torch.zeros(len(rows), int(lengths.max()), dtype=torch.long)
-    for i, row in enumerate(rows):
-        ids[i, : len(row)] = torch.as_tensor(row)
+    ids = pad_sequence([torch.as_tensor(row) for row in rows], batch_first=True)
     return ids.to(device), lengths.to(device)
 
 
@@ -308,7 +312,7 @@ class Prefill:
 @torch.no_grad()
 def packed(model: PreTrainedModel) -> LlamaWeights | None:
     """The weights as `LlamaDecoder` wants them, as they are now; None where the model is of another shape."""
-    return LlamaWeights(model) if supports_shared_prefix(model) and llama_step.supports(model) else None
+    return LlamaWeights(model) if supports_shared_prefix(model) and supports(model) else None
 
 
 @torch.no_grad()
@@ -324,75 +328,26 @@ def prefill(model: PreTrainedModel, prompts: Sequence[Sequence[int]], weights: L
     return Prefill(cache, first, lengths, packed(model) if weights is None else weights)
 
 
-class _Prefilled:
-    """Decoders start from a `Prefill`. `first_logits` is (P * group_size, V)."""
+class _ModelDecoder:
+    """One token per row by the model's own forward. positions (B,) of the next token; drop: what keeps these rows of the cache.
 
-    def __init__(self, model: PreTrainedModel, ready: Prefill, group_size: int) -> None:
-        self.model, self.cache = model, ready.cache
-        self.prompt_lengths = ready.lengths
-        self.first_logits = ready.logits.repeat_interleave(group_size, 0)
-        self.positions = ready.lengths.repeat_interleave(group_size)  # (B,) position of the next token
+    Where attention cannot be replaced, the cache is the prompt's, repeated for the group, of prompts of one length.
+    """
 
-
-class _LlamaDecoder(LlamaDecoder):
-    """`LlamaDecoder` after a `Prefill`."""
-
-    def __init__(self, ready: Prefill, weights: LlamaWeights, group_size: int, max_new_tokens: int) -> None:
-        layers = [(layer.keys, layer.values) for layer in ready.cache.layers]
-        super().__init__(weights, layers, ready.lengths, group_size, max_new_tokens)
-        self.first_logits = ready.logits.repeat_interleave(group_size, 0)
-
-
-class _SharedPrefixDecoder(_Prefilled):
-    def __init__(self, model: PreTrainedModel, ready: Prefill, group_size: int, max_new_tokens: int) -> None:
-        super().__init__(model, ready, group_size)
-        longest_prompt = int(self.prompt_lengths.max())
-        columns = torch.arange(longest_prompt, device=self.prompt_lengths.device)
-        padding = columns[None, :] >= self.prompt_lengths[:, None]  # (P, S)
-        layers = [(layer.keys, layer.values) for layer in self.cache.layers]
-        self.prefix = SharedPrefix(layers, padding, group_size, max_new_tokens)
-        # From here on the layers call `_attend`, which reads the prompt from `self.prefix`.
-        model.config._attn_implementation = SHARED_PREFIX
+    def __init__(self, model: PreTrainedModel, positions: Tensor, drop: Callable[[Tensor], None], **inputs: Any) -> None:
+        self.model, self.positions, self.drop, self.inputs = model, positions, drop, inputs
 
     def advance(self, tokens: Tensor) -> Tensor:
         """tokens (B,) -> logits (B, V) of the next token."""
-        out = self.model(
-            input_ids=tokens[:, None],
-            position_ids=self.positions[:, None],
-            past_key_values=self.prefix.suffix,
-            use_cache=True,
-            shared_prefix=self.prefix,
-        )
+        at = self.positions[:, None]
+        out = self.model(input_ids=tokens[:, None], position_ids=at, use_cache=True, **self.inputs)
         self.positions = self.positions + 1
         return out.logits[:, -1]
 
     def keep(self, rows: Tensor) -> None:
         """Only these rows (ascending) go on."""
         self.positions = self.positions[rows]
-        self.prefix.keep(rows)
-
-
-class _RepeatedCacheDecoder(_Prefilled):
-    """For models whose attention cannot be replaced: the prompt's cache is repeated for the group. Prompts of one length."""
-
-    def __init__(self, model: PreTrainedModel, ready: Prefill, group_size: int) -> None:
-        super().__init__(model, ready, group_size)
-        self.cache.batch_repeat_interleave(group_size)
-
-    def advance(self, tokens: Tensor) -> Tensor:
-        """Logits (B, V) of the next token after `tokens` (B,), one per completion."""
-        out = self.model(
-            input_ids=tokens[:, None],
-            position_ids=self.positions[:, None],
-            past_key_values=self.cache,
-            use_cache=True,
-        )
-        self.positions = self.positions + 1
-        return out.logits[:, -1]
-
-    def keep(self, rows: Tensor) -> None:
-        self.positions = self.positions[rows]
-        self.cache.batch_select_indices(rows)
+        self.drop(rows)
 
 
 class _SuffixLayer(CacheLayerMixin):
@@ -443,31 +398,25 @@ class _SuffixLayer(CacheLayerMixin):
         return self.capacity
 
 
-@dataclass
 class SharedPrefix:
-    """The prompts' keys and values, once per prompt, and the completions' suffix cache beside them."""
+    """The prompts' keys and values, once per prompt, and the completions' suffix cache beside them.
 
-    layers: list[tuple[Tensor, Tensor]]
-    """Per layer keys (P, H, S, D) and values (P, H, S, D')."""
-    padding: Tensor
-    """(P, S) bool, True where a shorter prompt was padded."""
-    group_size: int
-    capacity: int
-    suffix: Cache = field(init=False)
-    slots: Tensor | None = field(init=False, default=None)
-    """(B,) place of each living row among the P * group_size; None = all live."""
-    bias: Tensor | None = field(init=False, default=None)
+    layers: keys (P, H, S, D) and values (P, H, S, D') each, and lengths (P,) of the prompts, shorter ones padded on the right.
+    slots: (B,) place of each living row among the P * group_size; None: all live.
+    """
 
-    def __post_init__(self) -> None:
-        self.suffix = Cache(layers=[_SuffixLayer(self.capacity) for _ in self.layers])
-        self.layers = [(k.transpose(0, 1).contiguous(), v.transpose(0, 1).contiguous()) for k, v in self.layers]
-        if bool(self.padding.any()):
-            zeros = torch.zeros(self.padding.shape, dtype=self.layers[0][0].dtype, device=self.padding.device)
-            self.bias = zeros.masked_fill(self.padding, float("-inf"))[:, None, :]  # (P, 1, S)
+    def __init__(self, layers: list[Any], lengths: Tensor, group_size: int, capacity: int) -> None:
+        self.suffix = Cache(layers=[_SuffixLayer(capacity) for _ in layers])
+        self.layers = [(k.transpose(0, 1).contiguous(), v.transpose(0, 1).contiguous()) for k, v in layers]
+        self.prompts, self.group_size = len(lengths), group_size
+        self.slots: Tensor | None = None
+        padding = torch.arange(int(lengths.max()), device=lengths.device)[None, :] >= lengths[:, None]
+        zeros = torch.zeros(padding.shape, dtype=layers[0][0].dtype, device=padding.device)
+        self.bias = zeros.masked_fill(padding, float("-inf"))[:, None, :] if bool(padding.any()) else None  # (P, 1, S)
 
     def keep(self, rows: Tensor) -> None:
         """Only these of the living rows (ascending) go on."""
-        full = torch.arange(len(self.padding) * self.group_size, device=rows.device)
+        full = torch.arange(self.prompts * self.group_size, device=rows.device)
         self.slots = (full if self.slots is None else self.slots)[rows]
         for layer in self.suffix.layers:
             layer.keep(rows)
@@ -493,7 +442,7 @@ class SharedPrefix:
     def grid(self, rows: Tensor) -> Tensor:
         """(H, B, R, W) -> (H, P, G * R, W): a view while all rows live; ended rows leave zeros behind."""
         heads, _, repeat, width = rows.shape
-        shape = (heads, len(self.padding), self.group_size * repeat, width)
+        shape = (heads, self.prompts, self.group_size * repeat, width)
         if self.slots is None:
             return rows.reshape(shape)
         full = rows.new_zeros(heads, shape[1] * self.group_size, repeat, width)

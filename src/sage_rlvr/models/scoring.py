@@ -3,7 +3,7 @@
 `ragged` feeds one row that holds all prompts once and all completions after them, without a padding token; only inside the
 attention are they laid out as grids, where a completion sees its prompt and itself. A group of 8 ten-token completions of a
 300-token prompt costs 380 tokens, not 2,480. `padded` is the textbook layout, one row per completion, and the fallback for
-models whose attention cannot be replaced. Both give the same numbers up to float rounding (tests/engines/test_scoring.py).
+models whose attention cannot be replaced. Both give the same numbers up to float rounding (tests/models/test_scoring.py).
 """
 
 from __future__ import annotations

@@ -13,7 +13,6 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import httpx2
@@ -21,18 +20,26 @@ import numpy as np
 from tenacity import RetryError, Retrying, retry_if_exception_type, stop_after_attempt, wait_exponential
 
 from sage_rlvr.errors import ConfigError, DataError
-from sage_rlvr.models.folders import EMBEDDED, adapter_base, embedded_policy
-from sage_rlvr.models.generation import Decoding, Generation, Request
+from sage_rlvr.models.folders import ADAPTER, EMBEDDED, adapter_base, embedded_policy, folder_of
+from sage_rlvr.models.generation import GENERATORS, Decoding, Generation, Request, Single, Source, one_by_one
 from sage_rlvr.models.policy import Tokens
 
 KEY_VARIABLE = "OPENAI_API_KEY"  # sent as a bearer token where it is set; vLLM's own servers need none
+PLAIN: dict[str, Any] = {"repetition_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0}
+PLAIN |= {"add_special_tokens": False, "return_token_ids": True}  # sent to servers alone
 LONGEST_ANSWER = 64 << 20  # bytes; a completion of 100,000 tokens with its log-probs has about ten
 
 
+@GENERATORS.register
 class VllmGenerator:
     """vLLM offline: a model folder, a Hub id, or a LoRA adapter folder (given to vLLM as an adapter on its base)."""
 
-    name = "vllm"
+    name, local = "vllm", False
+
+    @classmethod
+    def of(cls, source: Source) -> VllmGenerator:
+        """As `Generator.of`."""
+        return cls(source.policy, source.tokens, source.decoding, dtype=source.dtype)
 
     def __init__(self, model: str, tokens: Tokens, decoding: Decoding, at_once: int = 64, **engine: Any) -> None:
         """engine: further arguments of `vllm.LLM`, such as gpu_memory_utilization or tensor_parallel_size."""
@@ -41,7 +48,7 @@ class VllmGenerator:
         except ModuleNotFoundError as error:
             raise ConfigError("generator 'vllm': vLLM is not installed; install it, or take transformers") from error
         self.tokens, self.decoding, self.at_once = tokens, decoding, at_once
-        folder = embedded_policy() if model == EMBEDDED else Path(model).expanduser()
+        folder = folder_of(model)
         base = adapter_base(folder)
         settings: dict[str, Any] = {"model": str(folder) if folder.exists() else model, "seed": 0}
         settings |= {"generation_config": "vllm", "logprobs_mode": "processed_logprobs", "enable_prefix_caching": True}
@@ -49,7 +56,7 @@ class VllmGenerator:
         if base is not None:
             from vllm.lora.request import LoRARequest
 
-            rank = json.loads((folder / "adapter_config.json").read_text(encoding="utf-8")).get("r", 16)
+            rank = json.loads((folder / ADAPTER).read_text(encoding="utf-8")).get("r", 16)
             settings |= {"model": str(embedded_policy()) if base == EMBEDDED else base, "enable_lora": True}
             settings["max_lora_rank"] = next((r for r in (8, 16, 32, 64, 128, 256, 320, 512) if r >= rank), rank)
             self._lora = LoRARequest("policy", 1, str(folder))
@@ -66,51 +73,57 @@ class VllmGenerator:
 
         DataError where vLLM gives another number of completions, or ends one otherwise than by "stop" or "length".
         """
-        prompts = [{"prompt_token_ids": list(r.prompt)} for r in requests for _ in r.seeds]
-        settings = [self._settings(seed) for r in requests for seed in r.seeds]
+        return one_by_one(requests, self._drawn)
+
+    def _drawn(self, rows: list[Single]) -> list[Generation]:
+        prompts = [{"prompt_token_ids": list(prompt)} for prompt, _ in rows]
+        settings = [self._vllm.SamplingParams(**asked(self.decoding, self.tokens, seed)) for _, seed in rows]
         outputs = self._llm.generate(prompts, settings, use_tqdm=False, lora_request=self._lora)
         if len(outputs) != len(prompts):
             raise DataError(f"vLLM gave {len(outputs)} completions for {len(prompts)} requests")
-        drawn = iter([self._generation(output.outputs[0]) for output in outputs])
-        return [[next(drawn) for _ in r.seeds] for r in requests]
-
-    def _settings(self, seed: int) -> Any:
-        law = self.decoding
-        return self._vllm.SamplingParams(
-            n=1,
-            seed=seed,
-            temperature=law.temperature,
-            top_p=law.top_p,
-            top_k=law.top_k or -1,
-            min_p=law.min_p,
-            max_tokens=law.max_new_tokens,
-            stop_token_ids=list(self.tokens.eos_ids),
-            skip_special_tokens=False,
-            logprobs=0,  # of the drawn token alone
-        )
+        return [self._generation(output.outputs[0]) for output in outputs]
 
     def _generation(self, output: Any) -> Generation:
         ids = list(output.token_ids)
         said = output.logprobs
         logps = None if not said else [step[token].logprob for token, step in zip(ids, said, strict=True)]
-        return made(self.tokens, ids, logps, output.finish_reason)
+        return made(self.tokens, None, ids, logps, output.finish_reason)
 
 
-def made(tokens: Tokens, ids: Sequence[int], logps: Sequence[float | None] | None, finish: str | None) -> Generation:
-    """A generation from token ids, its text by this side's tokenizer; finish as vLLM says it."""
+def asked(law: Decoding, tokens: Tokens, seed: int) -> dict[str, Any]:
+    """What vLLM is told of one sample, in this process and behind a server alike."""
+    return {
+        "n": 1,
+        "seed": seed,
+        "temperature": law.temperature,
+        "top_p": law.top_p,
+        "top_k": law.top_k or -1,
+        "min_p": law.min_p,
+        "max_tokens": law.max_new_tokens,
+        "stop_token_ids": list(tokens.eos_ids),
+        "skip_special_tokens": False,
+        "logprobs": 0,  # of the drawn token alone
+    }
+
+
+def made(
+    tokens: Tokens, text: str | None, ids: Sequence[int] | None, logps: Sequence[float | None] | None, finish: Any
+) -> Generation:
+    """A generation of token ids, its text by this side's tokenizer, or of text where ids are not told; finish as vLLM says it."""
     if finish not in ("stop", "length"):
         raise DataError(f"a completion ended with {finish!r}; only 'stop' and 'length' are samples: was it aborted?")
-    found = None
-    if logps is not None and len(logps) == len(ids) and None not in logps:
-        found = np.asarray(logps, np.float32)
-    text = tokens.decode([list(ids)], [finish == "stop"])[0]
-    return Generation(text, np.asarray(ids, np.int32), found, None, "stop" if finish == "stop" else "length")
+    if ids is None:
+        return Generation(tokens.marked(str(text), finish == "stop"), None, None, None, finish)
+    known = logps is not None and len(logps) == len(ids) and None not in logps
+    found = np.asarray(logps, np.float32) if known else None
+    return Generation(tokens.decode([list(ids)], [finish == "stop"])[0], np.asarray(ids, np.int32), found, None, finish)
 
 
 class _Again(Exception):
     """Why a request was not answered, where it may be asked again."""
 
 
+@GENERATORS.register
 class ServerGenerator:
     """`POST {url}/v1/completions` of vLLM's server or one that speaks alike; one request a sample, `concurrency` at a time.
 
@@ -118,7 +131,13 @@ class ServerGenerator:
     to 30; any other refusal ends the evaluation with the server's words. `model` is the name under which it is served.
     """
 
-    name = "server"
+    name, local = "server", False
+
+    @classmethod
+    def of(cls, source: Source) -> ServerGenerator:
+        """As `Generator.of`."""
+        assert source.server is not None
+        return cls(source.server, source.served_as or source.policy, source.tokens, source.decoding)
 
     def __init__(
         self,
@@ -159,41 +178,20 @@ class ServerGenerator:
         ConfigError with the server's words where it refuses a request; DataError where it gives no answer in `attempts`
         tries, or none that is a completion. Nothing of the call is kept then.
         """
-        jobs = [(r.prompt, seed) for r in requests for seed in r.seeds]
+        return one_by_one(requests, self._drawn)
+
+    def _drawn(self, rows: list[Single]) -> list[Generation]:
         with ThreadPoolExecutor(self.concurrency) as threads:
-            futures = [threads.submit(self._one, *job) for job in jobs]
+            futures = [threads.submit(self._one, *row) for row in rows]
             try:
-                drawn = iter([future.result() for future in futures])
+                return [future.result() for future in futures]
             finally:
                 for future in futures:
                     future.cancel()  # those that an error left waiting
-        return [[next(drawn) for _ in r.seeds] for r in requests]
-
-    def body(self, prompt: Sequence[int], seed: int) -> dict[str, Any]:
-        """What is sent for one sample."""
-        law = self.decoding
-        return {
-            "model": self.model,
-            "prompt": list(prompt),
-            "n": 1,
-            "seed": seed,
-            "temperature": law.temperature,
-            "top_p": law.top_p,
-            "top_k": law.top_k or -1,
-            "min_p": law.min_p,
-            "repetition_penalty": 1.0,
-            "presence_penalty": 0.0,
-            "frequency_penalty": 0.0,
-            "max_tokens": law.max_new_tokens,
-            "stop_token_ids": list(self.tokens.eos_ids),
-            "skip_special_tokens": False,
-            "add_special_tokens": False,
-            "return_token_ids": True,
-            "logprobs": 0,
-        }
 
     def _one(self, prompt: Sequence[int], seed: int) -> Generation:
-        answer = self._post(self.body(prompt, seed))
+        body = asked(self.decoding, self.tokens, seed) | {"model": self.model, "prompt": list(prompt), **PLAIN}
+        answer = self._post(body)
         try:
             (choice,) = answer["choices"]
             text, finish = choice["text"], choice["finish_reason"]
@@ -202,11 +200,7 @@ class ServerGenerator:
             logps = (choice.get("logprobs") or {}).get("token_logprobs") if self.decoding.plain else None
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise DataError(f"{self.url}: no completion in {str(answer)[:200]!r}") from error
-        if ids is not None:
-            return made(self.tokens, ids, logps, finish)
-        if finish not in ("stop", "length"):
-            raise DataError(f"{self.url}: a completion ended with {finish!r}; only 'stop' and 'length' are samples")
-        return Generation(self.tokens.marked(str(text), finish == "stop"), None, None, None, finish)
+        return made(self.tokens, text, ids, logps, finish)
 
     def _post(self, body: Mapping[str, Any]) -> dict[str, Any]:
         try:
@@ -237,6 +231,3 @@ class ServerGenerator:
         if not isinstance(answer, dict):
             raise DataError(f"{self.url}: answered {str(answer)[:100]!r}, no completion")
         return answer
-
-
-__all__ = ["ServerGenerator", "VllmGenerator", "made"]

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import numpy as np
 
 from sage_rlvr.evaluation.record import Record
 from sage_rlvr.report.samples import SampleSet, by_arm, by_task, first_of_each
-from sage_rlvr.report.scores import band, ks_of, over, slug
+from sage_rlvr.report.scores import band, over, slug
 from sage_rlvr.results import Results
-from sage_rlvr.results.tables import Table, cell
+from sage_rlvr.results.scores import powers
+from sage_rlvr.results.tables import NONE, Table, cell
 from sage_rlvr.stats.intervals import Interval, mean_interval
 from sage_rlvr.stats.passk import exact_pass_at_k
 from sage_rlvr.stats.samples.perplexity import perplexity_tails
@@ -45,20 +47,13 @@ def structure(rows: Rows, k: int) -> tuple[list[dict[str, Any]], Table | None]:
     base, out = next(iter(rows)), []
     kinds: dict[str, list[str]] = {name: [name] for name in rows}
     for kind, of in labels.items():
-        classes = {
-            name: [
-                classes_of_answers(
-                    r.logps[1.0], of, base=None if name == base else rows[base][0].logps[1.0], intervals=len(mine) == 1
-                )
-                for r in mine
-            ]
-            for name, mine in rows.items()
-        }
-        out.append(_structure(kind, classes))
+        classes = {}
         for name, mine in rows.items():
-            tables = [r.logps[1.0] for r in mine]
-            kinds[name].append(cell(_over(np.stack([effective_classes(table, of) for table in tables])), 2))
-            kinds[name].append(cell(_over(np.stack([reachable_classes(table, of, k) for table in tables])), 2))
+            tables, home = [r.logps[1.0] for r in mine], None if name == base else rows[base][0].logps[1.0]
+            classes[name] = [classes_of_answers(table, of, base=home, intervals=len(mine) == 1) for table in tables]
+            counts = [effective_classes(table, of) for table in tables], [reachable_classes(table, of, k) for table in tables]
+            kinds[name] += [cell(_over(np.stack(found)), 2) for found in counts]
+        out.append(_structure(kind, classes))
     header = ("arm", *(text for kind in labels for text in (f"effective {kind}", f"{kind} in {k} samples")))
     note = (
         "effective: the exponential of the entropy of the kinds among the right answers of a problem, mean over problems; in "
@@ -78,9 +73,10 @@ def _structure(kind: str, classes: Mapping[str, Sequence[Mapping[str, ClassOfAns
     base = next(iter(classes.values()))[0]
     order = sorted(base, key=lambda name: -base[name].share.value)
     shares = {
-        arm: {_label(key): _of_seeds([one[key].share for one in seeds]) for key in order[:MOST_CLASSES]}
+        arm: {_label(key): seeds[0][key].share if len(seeds) == 1 else over([one[key].share.value for one in seeds])
+              for key in order[:MOST_CLASSES]}
         for arm, seeds in classes.items()
-    }
+    }  # fmt: skip
     rows = tuple(
         (_label(key), *(_class_cell([one[key] for one in seeds]) for seeds in classes.values())) for key in order
     )
@@ -90,10 +86,6 @@ def _structure(kind: str, classes: Mapping[str, Sequence[Mapping[str, ClassOfAns
     ) + (" A dot is a number, a pair of parentheses an operation." if kind == "trees" else "")
     table = Table(header=(kind, *classes), rows=rows, notes=(note,))
     return {"kind": kind, "shares": shares, "rest": max(0, len(order) - MOST_CLASSES), "table": table}
-
-
-def _of_seeds(found: Sequence[Interval]) -> Interval:
-    return found[0] if len(found) == 1 else over([i.value for i in found])
 
 
 def _class_cell(found: Sequence[ClassOfAnswers]) -> str:
@@ -115,19 +107,17 @@ def _labels(record: Record) -> dict[str, list[list[str]]] | None:
 
     if record.meta["world"].get("name") != "countdown":
         return None
-    known: dict[str, list[str]] = {}
-    rows = []
-    for name, scored in zip(record.meta["problem_ids"], record.logps[1.0], strict=True):
-        if name not in known:
-            numbers, _, target = str(name).partition("=")
-            known[name] = [structure_of(text) for text in solve([int(n) for n in numbers.split("-")], int(target))]
-        if len(known[name]) != len(scored):
-            return None  # the record lists other completions than this version enumerates
-        rows.append(known[name])
-    return {
-        "operators": [[text.partition(" ")[0] for text in row] for row in rows],
-        "trees": [[text.partition(" ")[2] for text in row] for row in rows],
-    }
+
+    @cache
+    def classes(name: str) -> list[str]:
+        numbers, _, target = name.partition("=")
+        return [structure_of(text) for text in solve([int(n) for n in numbers.split("-")], int(target))]
+
+    rows = [classes(str(name)) for name in record.meta["problem_ids"]]
+    if list(map(len, rows)) != list(map(len, record.logps[1.0])):
+        return None  # the record lists other completions than this version enumerates
+    kinds = {"operators": 0, "trees": 2}  # the parts of "operators tree"
+    return {kind: [[text.partition(" ")[part] for text in row] for row in rows] for kind, part in kinds.items()}
 
 
 def patterns(samples: Sequence[SampleSet]) -> Table | None:
@@ -150,19 +140,16 @@ def patterns(samples: Sequence[SampleSet]) -> Table | None:
 
 def distinct(rows: Rows, samples: Sequence[SampleSet], k: int) -> list[dict[str, Any]]:
     """Expected number of different right answers over k: exactly, else from samples, task by task."""
-    ks = ks_of(k)
+    ks = powers(k)
     if rows:
         tables = {name: np.array([_distinct(r, ks) for r in mine]) for name, mine in rows.items()}
-        about = (
-            "Expected number of different right completions among k samples of a problem, exactly, mean over problems."
-        )
-        several = max(map(len, tables.values()))
-        about += " Bands: 95 % intervals over training seeds." if several > 2 else ""
+        about = "Expected number of different right completions among k samples of a problem, exactly, mean over problems."
+        about += " Bands: 95 % intervals over training seeds." * (max(map(len, tables.values())) > 2)
         return [{"slug": "", "lines": {n: band(ks, [over(c) for c in t.T]) for n, t in tables.items()}, "about": about}]
     out = []
     for task, sets in by_task(samples).items():
         lines = {
-            s.arm: band(s.ks, [mean_interval(column) for column in s.distinct.T])
+            s.arm: band(powers(s.n), [mean_interval(column) for column in s.distinct.T])
             for s in first_of_each(sets)
             if s.distinct is not None
         }
@@ -190,37 +177,33 @@ def perplexity(samples: Sequence[SampleSet]) -> list[dict[str, Any]]:
     out = []
     for (task, base), sets in groups.items():
         sets = [_pooled(mine) for mine in by_arm(sets).values()]
-        called = "the base" if base in ("embedded", "base") else base
-        values = {s.arm: s.perplexities for s in sets}
-        out.append({"task": task, "slug": slug(task), "tails": values, "base": called, "table": _tail_table(sets)})
+        out.append({
+            "task": task, "slug": slug(task), "tails": {s.arm: s.perplexities for s in sets}, "table": _tail_table(sets),
+            "base": "the base" if base in ("embedded", "base") else base,
+        })  # fmt: skip
     return out
 
 
 def _pooled(mine: Sequence[SampleSet]) -> SampleSet:
     """The perplexities of an arm's training seeds together."""
-    if len(mine) == 1:
-        return mine[0]
-    values = np.concatenate([s.perplexities for s in mine if s.perplexities is not None])
-    right = np.concatenate([s.is_right for s in mine if s.is_right is not None])
+    values, right = (np.concatenate([getattr(s, name) for s in mine]) for name in ("perplexities", "is_right"))
     owners = tuple(name for s in mine for name in s.owners)
-    return replace(mine[0], seed=None, perplexities=values, is_right=right, owners=owners)
+    seed = mine[0].seed if len(mine) == 1 else None
+    return replace(mine[0], seed=seed, perplexities=values, is_right=right, owners=owners)
 
 
 def _tail_table(sets: Sequence[SampleSet]) -> Table:
     rows: list[tuple[str, ...]] = []
     cautions: dict[str, None] = {}
     for s in sets:
-        values, right = s.perplexities, s.is_right
-        assert values is not None and right is not None
-        for name, kept in (("all", np.ones(len(values), dtype=bool)), ("right", right)):
-            if not kept.any():
-                rows.append((f"{s.name}, {name}", "0", *("–" for _ in TAIL_QUANTILES)))
-                continue
-            owners = [p for p, keep in zip(s.owners, kept.tolist(), strict=True) if keep]
-            found = perplexity_tails(values[kept], owners, quantiles=TAIL_QUANTILES, resamples=1000)
-            cells = (cell(found.quantiles[q], 2) for q in TAIL_QUANTILES)
-            rows.append((f"{s.name}, {name}", f"{found.samples:,}", *cells))
-            cautions |= dict.fromkeys(filter(None, [found.caution]))
+        for name, kept in (("all", np.ones(len(s.owners), dtype=bool)), ("right", np.asarray(s.is_right))):
+            cells = ["0", *(NONE for _ in TAIL_QUANTILES)]
+            if kept.any():
+                owners = [p for p, keep in zip(s.owners, kept.tolist(), strict=True) if keep]
+                found = perplexity_tails(np.asarray(s.perplexities)[kept], owners, quantiles=TAIL_QUANTILES, resamples=1000)
+                cells = [f"{found.samples:,}", *(cell(found.quantiles[q], 2) for q in TAIL_QUANTILES)]
+                cautions |= dict.fromkeys(filter(None, [found.caution]))
+            rows.append((f"{s.name}, {name}", *cells))
     header = ("samples", "number", *(f"{q:.0%} lie below" for q in TAIL_QUANTILES))
     note = "Quantiles of the perplexity under the base; beneath each its 95 % interval over problems. Training seeds together."
     return Table(header=header, rows=tuple(rows), notes=(note, *cautions))

@@ -18,9 +18,9 @@ from typing import Any
 from markupsafe import Markup
 from matplotlib.figure import Figure
 
-from sage_rlvr.report import answers, browser, figures, runs, scores
+from sage_rlvr.report import answers, figures, runs, scores
 from sage_rlvr.report.markup import asset, escaped, template, to_html
-from sage_rlvr.report.samples import SampleSet, by_task, first_of_each, sample_sets
+from sage_rlvr.report.samples import SampleSet, as_script, by_task, data_of, first_of_each, sample_sets
 from sage_rlvr.report.scores import Policy, policies
 from sage_rlvr.report.style import Looks, dark_twins, looks, png_of, svg_of
 from sage_rlvr.results import Results, Row, compare, tables, words
@@ -44,6 +44,10 @@ HELD_FIXED = (
 ONE_SEED = (
     "Each arm was trained once: every sentence is about these checkpoints, on problems like these. Another seed could reorder the "
     "arms, so whether one method beats another cannot be told from this page; that takes three training seeds of each."
+)
+SAME_KL = (
+    "at the same raw KL: an unguided arm at several betas, its scores read in between (linear in the logarithm of the raw KL of "
+    "the last tenth of training) at the raw KL that the guided arm of the same seed realized; nothing is read outside."
 )
 CHOSEN_HERE = "The best temperature of each policy was chosen on these same problems, which flatters each a little."
 
@@ -75,7 +79,7 @@ class Page:
         return template(
             "page.html.j2", title=self.values["title"], head=Markup(head), rest=Markup(mark + rest), sections=sections,
             policy=POLICY.format(script=f"'sha256-{digest}'" if self.samples else "'none'"), twins=dark_twins(),
-            data=Markup(browser.as_script(self.samples)) if self.samples else "", script=Markup(script),
+            data=Markup(as_script(self.samples)) if self.samples else "", script=Markup(script),
         )  # fmt: skip
 
     def write(self, out: Path, form: str = "html", png: Path | None = None) -> list[Path]:
@@ -147,7 +151,7 @@ def build(
     called = results.design.title[:1].upper() + results.design.title[1:]
     values |= {"title": title or called or usual, "lead": _lead(found, them, samples)}
     values |= {"base": base, "k": results.k, "seeds": max((len(p.seeds) for p in them.values()), default=0)}
-    return Page(values, look, browser.data_of(browsed, look) if browsed else None)
+    return Page(values, look, data_of(browsed, look) if browsed else None)
 
 
 # ------------------------------------------------------------------------------------------------------------------
@@ -236,7 +240,7 @@ def _scores(
         "cold_temperature": PAPER, "tables": [*first, *scores.sampled_tables(results, apart)],
         "sampled_curves": scores.sampled_curves(apart), "differences": scores.differences(results, base, apart),
         "gaps": scores.gaps(results, them, base), "support": _support(them, found),
-        "away": [(world, tables.away(inside, found)) for world, inside in found["away"].items()],
+        "away": [(world, tables.scores(found, world)) for world in found["away"]],
     }  # fmt: skip
 
 
@@ -283,16 +287,19 @@ def _training(
 ) -> dict[str, Any]:
     trained = runs.by_arm(results)
     configs, more = runs.configs_of(trained), [tables.costs(found), tables.training(found)]
+    added = [f"added: {arm.name} ({arm.why})" for arm in results.design.arms if arm.why]
     return {
         "training": runs.curves(trained), "warnings": runs.warnings(found),
-        "training_tables": [table for table in more if table is not None and table.rows],
+        "training_tables": [table for table in more if table.rows],
         "learning": runs.learning(configs, them, base, results.k), "grids": runs.grids(configs, them, results.k),
-        "states": runs.states(results, trained), "cards": runs.cards(results, trained), "choice": _choice(found),
-        "versions": runs.versions(trained) or list((found.get("versions") or {}).items()),
+        "states": runs.states(results, trained), "warned": runs.warned(found),
+        "cards": runs.cards(results, trained), "choice": _choice(found),
+        "versions": [
+            f"{name} {version}" for name, version in runs.versions(trained) or (found.get("versions") or {}).items()
+        ],
         "swept": bool(results.design.facts),
-        "runs_wanted": len(found["arms"]) * len(found["seeds"]),
-        "added": [(arm.name, arm.why) for arm in results.design.arms if arm.why],
-        "matched": any(row.metric.matched for row in rows),
+        "runs_wanted": len(results.design.facts.get("cells", ())) or len(found["arms"]) * len(found["seeds"]),
+        "controls": [*(added or ["none was added"]), *[SAME_KL] * any(row.metric.matched for row in rows)],
         "not_run": list(found["not_run"]),
         "left_out": list(dict.fromkeys([*results.notes, *found["left_out"]])),
         "sources": [str(path) for path in results.sources],

@@ -8,56 +8,36 @@ from __future__ import annotations
 
 import html
 import re
-import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import resources
+from itertools import pairwise
 from pathlib import PurePosixPath
 from typing import Any
 
 import jinja2
 from markdown_it import MarkdownIt
-from markdown_it.renderer import RendererHTML
 from markdown_it.rules_block import StateBlock
 from markdown_it.rules_core import StateCore
 from markdown_it.rules_inline import StateInline
 from markdown_it.token import Token
 from markupsafe import Markup
 
-from sage_rlvr.results.tables import NONE, Table
+from sage_rlvr.results import tables
+from sage_rlvr.results.tables import Table, visible
 
 CHIPS = frozenset({"better", "worse", "tied", "identical", "larger", "smaller", "cannot"})
 """First words of outcomes, which the page draws as a chip where they stand in bold."""
 _OPEN = re.compile(r"<details><summary>(.*)</summary>")
 
 
-def tabled(table: Table, chips: bool = False) -> Markup:
-    """A table as GitHub Markdown with its notes; what stands beneath the first line of a cell is small. chips: the first line of
-    a cell is an outcome."""
-    header, *rows = (
-        "| " + " | ".join(_cell(text, chips and bool(i) and bool(column)) for column, text in enumerate(line)) + " |"
-        for i, line in enumerate((table.header, *table.rows))
-    )
-    lines = "\n".join([header, "| --- |" + " ---: |" * (len(table.header) - 1), *rows])
-    return Markup("\n\n".join([lines, *map(escaped, table.notes)]))
-
-
-def visible(text: str) -> str:
-    """Text of unknown origin that cannot disturb what stands around it: control characters, marks that turn the direction of
-    writing and halves of surrogate pairs are spelled out, as in "[U+202E]"; line ends and tabs stay."""
-    if text.isascii() and text.isprintable():
-        return text
-    return "".join(c if c in "\n\t" or not _disturbs(c) else f"[U+{ord(c):04X}]" for c in text)
-
-
 def escaped(value: Any) -> Markup:
     """One line of Markdown that shows the value as it is; `Markup` stays."""
-    if isinstance(value, Markup):
-        return value
-    flat = " ".join(visible(str(value)).split())
-    safe = re.sub(r"([\\`*\[\]#|~]|(?<![^\W_])_|_(?![^\W_]))", r"\\\1", flat).replace("&", "&amp;")
-    safe = re.sub("<(?! )", "&lt;", safe)
-    safe = re.sub("^>", "&gt;", safe)  # no quotation begins
-    return Markup(re.sub(r"^(\d{0,9})([-+.)=])(?=[-=]|\s|$)", r"\1\\\2", safe))  # no list, rule or heading begins
+    return value if isinstance(value, Markup) else Markup(tables.escaped(value))
+
+
+def tabled(table: Table, chips: bool = False) -> Markup:
+    """A table with its notes; what stands beneath the first line of a cell is small."""
+    return Markup(table.markdown(chips))
 
 
 def plain(value: Any) -> Markup:
@@ -67,8 +47,7 @@ def plain(value: Any) -> Markup:
 
 def fenced(text: str) -> Markup:
     """A block of code that nothing in it can close."""
-    longest = max((len(run) for run in re.findall(r"`+", text)), default=0)
-    fence = "`" * max(3, longest + 1)
+    fence = "`" * max(3, 1 + max(map(len, re.findall(r"`+", text)), default=0))
     return Markup(f"{fence}text\n{visible(text)}\n{fence}")
 
 
@@ -80,6 +59,10 @@ def template(name: str, **values: Any) -> str:
     )  # fmt: skip
     environment.filters |= {"plain": plain, "fenced": fenced, "md": tabled}
     return re.sub(r"\n{3,}", "\n\n", environment.get_template(name).render(values)).strip() + "\n"
+
+
+def _shown(value: Any) -> Any:
+    return visible(value) if type(value) is str else value
 
 
 def asset(name: str) -> str:
@@ -95,26 +78,11 @@ def to_html(text: str, figures: Mapping[str, Markup]) -> tuple[Markup, list[tupl
     reader.block.ruler.before("fence", "fold", _fold, alternatives)
     reader.inline.ruler.before("backticks", "cell_break", _break)
     reader.core.ruler.push("page", _page)
-    for kind, rule in _RULES.items():
-        reader.add_render_rule(kind, rule)
+    for kind, form in _FORMS.items():
+        reader.add_render_rule(kind, _rule(form))
+    reader.add_render_rule("image", _image)
     env: dict[str, Any] = {"figures": figures, "sections": []}
     return Markup(reader.render(text, env)), env["sections"]
-
-
-def _disturbs(character: str) -> bool:
-    kind = unicodedata.category(character)
-    if kind == "Cf":  # the joiners of emoji and of Indic scripts and soft hyphens do no harm
-        return character not in "\u200c\u200d\u00ad"
-    return kind in ("Cc", "Cs", "Zl", "Zp")
-
-
-def _cell(text: str, chip: bool) -> str:
-    first, *rest = map(escaped, text.split("\n"))
-    return "<br>".join([f"**{first}**" if chip and first != NONE else first, *rest])
-
-
-def _shown(value: Any) -> Any:
-    return visible(value) if type(value) is str else value
 
 
 # ------------------------------------------------------------------------------------------------------------------
@@ -144,75 +112,56 @@ def _break(state: StateInline, silent: bool) -> bool:
 
 def _page(state: StateCore) -> None:
     """Anchors of headings, chips, and paragraphs of figures alone."""
-    for before, token, after in zip(state.tokens, state.tokens[1:], state.tokens[2:], strict=False):
+    for before, token, after in _threes(state.tokens):
         if token.type != "inline":
             continue
         children = token.children or []
-        _chip(children)
+        for opened, inside, closed in _threes(children):
+            if (opened.type, closed.type) == ("strong_open", "strong_close"):
+                _chip(opened, inside.content, closed)
         if before.type == "heading_open" and before.tag == "h2":
             title = "".join(child.content for child in children)
             anchor = re.sub(r"\W+", "-", title.lower()).strip("-")
             before.attrSet("id", anchor)
             state.env["sections"].append((anchor, title))
-        images = [child for child in children if child.type == "image"]
-        if before.type == "paragraph_open" and images and len(images) * 2 - 1 >= len(children):
+        images = sum(child.type == "image" for child in children)
+        if before.type == "paragraph_open" and images and images * 2 - 1 >= len(children):
             before.tag = after.tag = "div"
             before.attrSet("class", "figures")
 
 
-def _chip(children: Sequence[Token]) -> None:
-    for opened, inside, closed in zip(children, children[1:], children[2:], strict=False):
-        word = (
-            inside.content.partition(" ")[0] if opened.type == "strong_open" and closed.type == "strong_close" else ""
-        )
-        if word in CHIPS and len(inside.content) < 30:
-            opened.tag = closed.tag = "span"
-            opened.attrSet("class", f"word {word}" + (" alone" if inside.content != word else ""))
+def _threes(tokens: Sequence[Token]) -> list[tuple[Token, Token, Token]]:
+    return [(a, b, c) for (a, b), (_, c) in pairwise(pairwise(tokens))]
+
+
+def _chip(opened: Token, text: str, closed: Token) -> None:
+    word = text.partition(" ")[0]
+    if word in CHIPS and len(text) < 30:
+        opened.tag = closed.tag = "span"
+        opened.attrSet("class", f"word {word}" + (" alone" if text != word else ""))
 
 
 # ------------------------------------------------------------------------------------------------------------------
-# writing; each rule draws one kind of token
+# writing
 
 
-def _fold_open(self: RendererHTML, tokens: Sequence[Token], i: int, options: Any, env: Any) -> str:
-    return f"<details><summary>{html.escape(tokens[i].content)}</summary>\n"
+_FORMS = {
+    "fold_open": "<details><summary>{text}</summary>\n", "fold_close": "</details>\n", "cell_break": "</div><div>",
+    "table_open": '<div class="scroll" tabindex="0" role="region" aria-label="table, scrolls sideways"><table>\n',
+    "table_close": "</table></div>\n", "th_open": '<th scope="col"{prose}><div>', "td_open": "<td{prose}><div>",
+    "th_close": "</div></th>", "td_close": "</div></td>", "fence": '<pre tabindex="0">{text}</pre>\n',
+}  # fmt: skip
+"""Kind of a token -> its HTML, text being its content."""
 
 
-def _fold_close(self: RendererHTML, tokens: Sequence[Token], i: int, options: Any, env: Any) -> str:
-    return "</details>\n"
+def _rule(form: str) -> Callable[..., str]:
+    def written(self: Any, tokens: Sequence[Token], i: int, options: Any, env: Any) -> str:
+        prose = ' class="prose"' if "left" in str(tokens[i].attrs.get("style", "")) else ""
+        return form.format(text=html.escape(tokens[i].content), prose=prose)
+
+    return written
 
 
-def _cell_break(self: RendererHTML, tokens: Sequence[Token], i: int, options: Any, env: Any) -> str:
-    return "</div><div>"
-
-
-def _table_open(self: RendererHTML, tokens: Sequence[Token], i: int, options: Any, env: Any) -> str:
-    return '<div class="scroll" tabindex="0" role="region" aria-label="table, scrolls sideways"><table>\n'
-
-
-def _table_close(self: RendererHTML, tokens: Sequence[Token], i: int, options: Any, env: Any) -> str:
-    return "</table></div>\n"
-
-
-def _cell_open(self: RendererHTML, tokens: Sequence[Token], i: int, options: Any, env: Any) -> str:
-    return '<th scope="col"><div>' if tokens[i].tag == "th" else "<td><div>"
-
-
-def _cell_close(self: RendererHTML, tokens: Sequence[Token], i: int, options: Any, env: Any) -> str:
-    return f"</div></{tokens[i].tag}>"
-
-
-def _fence(self: RendererHTML, tokens: Sequence[Token], i: int, options: Any, env: Any) -> str:
-    return f'<pre tabindex="0">{html.escape(tokens[i].content)}</pre>\n'
-
-
-def _image(self: RendererHTML, tokens: Sequence[Token], i: int, options: Any, env: Any) -> str:
+def _image(self: Any, tokens: Sequence[Token], i: int, options: Any, env: Any) -> str:
     key = PurePosixPath(str(tokens[i].attrs["src"])).stem
     return str(env["figures"].get(key, html.escape(tokens[i].content)))
-
-
-_RULES = {
-    "fold_open": _fold_open, "fold_close": _fold_close, "cell_break": _cell_break, "table_open": _table_open,
-    "table_close": _table_close, "th_open": _cell_open, "td_open": _cell_open, "th_close": _cell_close,
-    "td_close": _cell_close, "fence": _fence, "image": _image,
-}  # fmt: skip

@@ -12,7 +12,7 @@ import numpy as np
 from sage_rlvr.report.figures import TRAINING
 from sage_rlvr.report.scores import Policy
 from sage_rlvr.results import Results, Run
-from sage_rlvr.results.tables import NOT_RUN, Table
+from sage_rlvr.results.tables import NOT_RUN, Columns, Table, table
 
 STRENGTH = ("anchor/q_active_share", "anchor/q_mean")
 Config = Mapping[str, Any]
@@ -28,8 +28,8 @@ def by_arm(results: Results) -> dict[str, list[Run]]:
 
 def curves(runs: Mapping[str, Sequence[Run]]) -> dict[str, Any] | None:
     """What the training figures take, and what is to be said with them; None where nothing was logged."""
-    found = {arm: [_columns(run) for run in mine if run.metrics] for arm, mine in runs.items()}
-    found = {arm: mine for arm, mine in found.items() if mine}
+    logged = {arm: [run for run in mine if run.metrics] for arm, mine in runs.items()}
+    found = {arm: list(map(_columns, mine)) for arm, mine in logged.items() if mine}
     if not found:
         return None
     seen = {m for mine in found.values() for run in mine for m, values in run.items() if np.isfinite(values).any()}
@@ -107,17 +107,16 @@ def grids(configs: Mapping[str, Config], them: Mapping[str, Policy], k: int) -> 
     keys = sorted({key for row in configs.values() for key in row})
     varying = [key for key in keys if len({str(row.get(key)) for row in configs.values()}) > 1]
     found = [grid for a, b in combinations(varying, 2) for grid in _grids(configs, a, b)]
-    found.sort(key=lambda grid: -len(grid["arms"]))
     kept: list[dict[str, Any]] = []
-    for grid in found:
-        names = set(grid["arms"].values())
-        if not any(names <= set(other["arms"].values()) for other in kept):
-            kept.append(grid)
-    for grid in kept:
-        for name, n in (("first", 1), ("last", k)):
-            grid[name] = {place: them[arm].passes[n].value for place, arm in grid["arms"].items() if arm in them}
+    for grid in sorted(found, key=lambda grid: -len(grid["arms"])):
+        arms = grid["arms"]
+        if any(set(arms.values()) <= set(other["arms"].values()) for other in kept):
+            continue
         places = [(r, c) for r in grid["rows"] for c in grid["columns"]]
-        grid["said"] = "; ".join(f"{r}, {c}: {grid['arms'].get((r, c), 'not run')}" for r, c in places)
+        grid["said"] = "; ".join(f"{r}, {c}: {arms.get((r, c), 'not run')}" for r, c in places)
+        for name, n in (("first", 1), ("last", k)):
+            grid[name] = {place: them[arm].passes[n].value for place, arm in arms.items() if arm in them}
+        kept.append(grid)
     return [grid for grid in kept if grid["first"]][:3]
 
 
@@ -148,17 +147,27 @@ def _by_value(text: str) -> tuple[float, str]:
 
 
 def states(results: Results, runs: Mapping[str, Sequence[Run]]) -> Table | None:
-    """How far every run is."""
+    """How far every run is, and of which kind it warned."""
     if not runs:
         return None
-    seeds = sorted({run.seed for mine in runs.values() for run in mine})
-    rows = []
-    for arm, mine in runs.items():
-        known = {
-            run.seed: run.state + (", evaluated" if (arm, run.seed, "") in results.records else "") for run in mine
-        }
-        rows.append((arm, *(known.get(seed, NOT_RUN) for seed in seeds)))
-    return Table(header=("arm", *(f"seed {seed}" for seed in seeds)), rows=tuple(rows))
+    columns: Columns = {"arm": lambda arm: arm}
+    for seed in sorted({run.seed for mine in runs.values() for run in mine}):
+        columns[f"seed {seed}"] = lambda arm, seed=seed: _state(results, arm, seed)  # type: ignore[misc]
+    return table(columns, runs)
+
+
+def _state(results: Results, arm: str, seed: int) -> str:
+    run = results.runs.get((arm, seed))
+    if run is None:
+        return NOT_RUN
+    evaluated = ", evaluated" * ((arm, seed, "") in results.records)
+    return "\n".join([run.state + evaluated, *(f"warned: {one['kind']}" for one in run.warnings)])
+
+
+def warned(found: Mapping[str, Any]) -> list[str]:
+    """What runs warned of while they trained, the first of each kind."""
+    said = "{arm}, seed {seed}, warned at step {step} ({kind}): {message}"
+    return [said.format(**one) for one in found.get("warnings", ())]
 
 
 def cards(results: Results, runs: Mapping[str, Sequence[Run]]) -> list[dict[str, str]]:
@@ -176,11 +185,10 @@ def cards(results: Results, runs: Mapping[str, Sequence[Run]]) -> list[dict[str,
 
 def _facts(mine: Sequence[Run]) -> str:
     facts = [f"training seed{'s' * (len(mine) > 1)} {', '.join(str(run.seed) for run in mine)}"]
-    seconds, tokens = (
-        [v for run in mine if (v := run.total(name)) is not None] for name in ("time/step_s", "rollout/tokens")
-    )
-    facts += [f"{np.mean(seconds):,.0f} s of training per seed"] * bool(seconds)
-    facts += [f"{np.mean(tokens) / 1e6:,.2f} M tokens drawn per seed"] * bool(tokens)
+    units = {"time/step_s": ("{:,.0f} s of training per seed", 1.0), "rollout/tokens": ("{:,.2f} M tokens drawn per seed", 1e6)}
+    for name, (form, unit) in units.items():
+        totals = [v for run in mine if (v := run.total(name)) is not None]
+        facts += [form.format(np.mean(totals) / unit)] * bool(totals)
     commits = dict.fromkeys(run.commit[:12] for run in mine if run.commit)
     facts += [f"code {', '.join(commits)}"] * bool(commits)
     if any({**run.config, "seed": None} != {**mine[0].config, "seed": None} for run in mine):

@@ -1,7 +1,9 @@
-"""Sample stores as the page shows them: counts, signals, and the first samples of each problem with their texts."""
+"""Sample stores as the page shows them: counts, signals, and the first samples of each problem with their texts, for its script."""
 
 from __future__ import annotations
 
+import json
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -12,41 +14,29 @@ from numpy.typing import NDArray
 
 from sage_rlvr.errors import SageError
 from sage_rlvr.evaluation.sample_report import GUIDED, SCORED, arrays, made_under
-from sage_rlvr.evaluation.store import SampleStore
+from sage_rlvr.evaluation.store import Sample, SampleStore
 from sage_rlvr.evaluation.store.sample import unescape
+from sage_rlvr.report.style import Looks
 from sage_rlvr.results import Results
 from sage_rlvr.results.design import BASE
+from sage_rlvr.results.read import Counts
+from sage_rlvr.results.scores import powers
+from sage_rlvr.results.tables import visible
 from sage_rlvr.stats.samples.diversity import expected_distinct_correct
 from sage_rlvr.stats.samples.patterns import PatternFrequency, pattern_frequencies
 from sage_rlvr.stats.samples.perplexity import perplexities
 
 LONGEST = 4000  # characters of one sample on the page
 MOST_SAMPLES = 20_000  # on one page
-
-
-@dataclass(frozen=True, kw_only=True)
-class Shown:
-    """One sample as the page shows it: text (cut, `left_out` characters more), tokens with their entropies and q where kept."""
-
-    problem: str
-    sample: int
-    text: str
-    verdict: str
-    reason: str
-    answer: str | None = None
-    finish: str | None = None
-    left_out: int = 0
-    tokens: tuple[str, ...] | None = None
-    entropies: tuple[float, ...] | None = None
-    q: tuple[float, ...] | None = None
-    perplexity: float | None = None
+VERDICTS = ("right", "wrong", "undecided")
 
 
 @dataclass(frozen=True, kw_only=True)
 class SampleSet:
     """One sample store. policy: whose it is; arm: the same, with the temperature where there are several. right (N,): right ones
-    among n of each of `problems`; perplexities (M,) under `scored` with the problem and verdict of each, where recorded; distinct:
-    (N, K) expected distinct right answers over `ks`."""
+    among n of each of `problems`; shown: samples on the page, each with the texts of its tokens where known; perplexities (M,)
+    under `scored` with the problem and verdict of each, where recorded; distinct: (N, K) expected distinct right answers over
+    `powers(n)`."""
 
     arm: str
     policy: str
@@ -56,12 +46,11 @@ class SampleSet:
     problems: tuple[str, ...]
     n: int
     right: NDArray[np.int64]
-    shown: tuple[Shown, ...] = ()
+    shown: tuple[tuple[Sample, tuple[str, ...] | None], ...] = ()
     scored: str | None = None
     perplexities: NDArray[np.float64] | None = None
     owners: tuple[str, ...] = ()
     is_right: NDArray[np.bool_] | None = None
-    ks: tuple[int, ...] = ()
     distinct: NDArray[np.float64] | None = None
     patterns: Mapping[str, PatternFrequency] = field(default_factory=dict)
     guide: str | None = None
@@ -79,30 +68,26 @@ def sample_sets(results: Results, shown: int) -> tuple[SampleSet, ...]:
     out, left = [], MOST_SAMPLES
     for c in sorted(results.counts, key=lambda counts: counts.store.arm != BASE):
         with c.store.open() as store:
-            one = _sample_set(store, c.store.arm, c.store.seed, min(shown, left // max(1, len(c.problems))), c)
-        left -= len(one.shown)
-        out.append(one)
-    laws: dict[tuple[str, str], set[float]] = {}
-    for s in out:
-        laws.setdefault((s.arm, s.task), set()).add(s.temperature)
-    return tuple(
-        replace(s, arm=f"{s.arm} at T = {s.temperature:g}") if len(laws[s.arm, s.task]) > 1 else s for s in out
-    )
+            out.append(_sample_set(store, c, min(shown, left // max(1, len(c.problems)))))
+        left -= len(out[-1].shown)
+    several = {(s.arm, s.task) for s in out for t in out if (s.arm, s.task) == (t.arm, t.task) and s.temperature != t.temperature}
+    return tuple(replace(s, arm=f"{s.arm} at T = {s.temperature:g}") if (s.arm, s.task) in several else s for s in out)
 
 
 def by_task(sets: Iterable[SampleSet]) -> dict[str, list[SampleSet]]:
     """The stores of each task."""
-    out: dict[str, list[SampleSet]] = {}
-    for s in sets:
-        out.setdefault(s.task, []).append(s)
-    return out
+    return _grouped(sets, "task")
 
 
 def by_arm(sets: Iterable[SampleSet]) -> dict[str, list[SampleSet]]:
     """The stores of each arm, one a training seed."""
+    return _grouped(sets, "arm")
+
+
+def _grouped(sets: Iterable[SampleSet], what: str) -> dict[str, list[SampleSet]]:
     out: dict[str, list[SampleSet]] = {}
     for s in sets:
-        out.setdefault(s.arm, []).append(s)
+        out.setdefault(getattr(s, what), []).append(s)
     return out
 
 
@@ -111,61 +96,49 @@ def first_of_each(sets: Iterable[SampleSet]) -> list[SampleSet]:
     return [mine[0] for mine in by_arm(sets).values()]
 
 
-def _sample_set(store: SampleStore, arm: str, seed: int | None, shown: int, counted: Any) -> SampleSet:
+def _sample_set(store: SampleStore, counted: Counts, shown: int) -> SampleSet:
     """The first n samples of each problem; `shown` of them on the page."""
-    n, task = counted.n, store.identity.task
+    arm, n, task, law = counted.store.arm, counted.n, store.identity.task, store.identity.decoding
     rows = store.table(("problem", "answer", "verdict", "text", "base_logps", "versions"), n=n)
-    names = [unescape(name) for name in rows["problem"].to_pylist()]
+    names, texts = ([unescape(text) for text in rows[column].to_pylist()] for column in ("problem", "text"))
     right = np.array([verdict == "right" for verdict in rows["verdict"].to_pylist()], dtype=bool)
-    law, ks = store.identity.decoding, [*(2**i for i in range(n.bit_length()) if 2**i < n), n]
     scored, guides = sorted(made_under(rows, SCORED)), sorted(made_under(rows, GUIDED))
     known = len(scored) == 1 and not rows["base_logps"].null_count
     answers = rows["answer"].to_pylist()
-    texts = [unescape(text) for text in rows["text"].to_pylist()]
-    distinct = [expected_distinct_correct(answers[i : i + n], right[i : i + n], ks) for i in range(0, len(answers), n)]
+    distinct = [
+        expected_distinct_correct(answers[i : i + n], right[i : i + n], powers(n)) for i in range(0, len(answers), n)
+    ]
     worded = right.any() and task != "countdown"
     return SampleSet(
-        arm=arm, policy=arm, seed=seed, task=task, problems=tuple(counted.problems), n=n, right=counted.right,
+        arm=arm, policy=arm, seed=counted.store.seed, task=task, problems=tuple(counted.problems), n=n, right=counted.right,
         law=f"T = {law['temperature']:g}, preset {law['preset']}, at most {law['max_new_tokens']} tokens, n = {n} of each problem"
         + (f", q of {', '.join(guides)}" if guides else ""),
         shown=tuple(_shown(store, min(shown, n))) if shown else (),
         scored=scored[0].split()[0] if known else None,
         perplexities=perplexities(arrays(rows["base_logps"])) if known else None,
-        owners=tuple(names), is_right=right, ks=tuple(ks), distinct=np.array(distinct),
+        owners=tuple(names), is_right=right, distinct=np.array(distinct),
         patterns=pattern_frequencies(texts, right, names, resamples=1000) if worded else {},
         guide=guides[0] if guides else None, temperature=float(law["temperature"]),
     )  # fmt: skip
 
 
-def _shown(store: SampleStore, n: int) -> list[Shown]:
-    """The first n samples of every problem, as the page shows them."""
+def _shown(store: SampleStore, n: int) -> list[tuple[Sample, tuple[str, ...] | None]]:
+    """The first n samples of every problem, with the texts of their tokens."""
     rows = store.samples(n=n)
-    ids = [None if row.token_ids is None else np.asarray(row.token_ids) for row in rows]
-    spelled = _spellings(store, ids, [row.text for row in rows])
-    out = []
-    for row, tokens in zip(rows, ids, strict=True):
-        spell = None
-        if spelled is not None and tokens is not None and len(row.text) <= LONGEST:
-            spell = tuple(spelled[int(i)] for i in tokens)
-        signals = {
-            name: None if spell is None or values is None else tuple(np.asarray(values).tolist())
-            for name, values in (("entropies", row.entropies), ("q", row.q))
-        }
-        out.append(
-            Shown(
-                problem=row.problem, sample=row.sample, text=row.text[:LONGEST], verdict=row.verdict, reason=row.reason,
-                answer=row.answer, finish=row.finish, left_out=max(0, len(row.text) - LONGEST), tokens=spell,
-                perplexity=None if row.base_logps is None else float(perplexities([row.base_logps])[0]), **signals,
-            )
-        )  # fmt: skip
-    return out
+    spelled = _spellings(store, rows)
+    long = (spelled is None or row.token_ids is None or len(row.text) > LONGEST for row in rows)
+    return [
+        (row, None if without else tuple((spelled or {})[int(i)] for i in np.asarray(row.token_ids)))
+        for row, without in zip(rows, long, strict=True)
+    ]
 
 
-def _spellings(store: SampleStore, rows: Sequence[Any], texts: Sequence[str]) -> dict[int, str] | None:
+def _spellings(store: SampleStore, rows: Sequence[Sample]) -> dict[int, str] | None:
     """Token id -> its text, from the tokenizer of the store's policy; None where none is there or it spells other texts."""
     from sage_rlvr.models.policy import load_tokens
 
-    known = sorted({int(i) for row in rows if row is not None for i in row})
+    tokens = [(np.asarray(row.token_ids).tolist(), row.text) for row in rows if row.token_ids is not None]
+    known = {i for ids, _ in tokens for i in ids}
     runs = [str(parent / "policy") for parent in list(store.path.parents)[:3] if (parent / "policy").is_dir()]
     named = [store.identity.model] if Path(store.identity.model).is_dir() else []
     for place in (*runs, *named, *(["embedded"] if store.identity.task == "countdown" else [])):
@@ -173,8 +146,64 @@ def _spellings(store: SampleStore, rows: Sequence[Any], texts: Sequence[str]) ->
             tokenizer = load_tokens(place).tokenizer
         except SageError:
             continue
-        spelled = {i: tokenizer.decode([i]) for i in known}
-        pairs = [(row, text) for row, text in zip(rows, texts, strict=True) if row is not None][:32]
-        if all(text in "".join(spelled[int(i)] for i in row) for row, text in pairs):
+        spelled = {i: str(tokenizer.decode([i])) for i in sorted(known)}
+        if all(text in "".join(spelled[i] for i in ids) for ids, text in tokens[:32]):
             return spelled
     return None
+
+
+# ------------------------------------------------------------------------------------------------------------------
+# data of the page's script
+
+
+def data_of(sets: Sequence[SampleSet], looks: Looks) -> dict[str, Any]:
+    """Every shown sample. Problems, reasons and tokens are places in lists; entropies (nats) and q are rounded to three digits."""
+    lists: dict[str, dict[str, int]] = {"problems": {}, "spellings": {}, "reasons": {}}
+
+    def place(name: str, text: str) -> int:
+        return lists[name].setdefault(visible(text), len(lists[name]))
+
+    rows = []
+    for number, one in enumerate(sets):
+        for s, tokens in one.shown:
+            row = {"s": number, "p": place("problems", s.problem), "n": s.sample, "v": VERDICTS.index(s.verdict)}
+            row |= {"r": place("reasons", s.reason), "t": visible(s.text[:LONGEST]), "x": max(0, len(s.text) - LONGEST) or None}
+            row["a"] = visible(s.answer)[:200] if s.answer not in (None, s.text[:LONGEST]) else None
+            row["l"] = 1 if s.finish == "length" else None
+            row["k"] = None if tokens is None else [place("spellings", text) for text in tokens]
+            row |= {"e": None, "q": None} if tokens is None else {"e": _numbers(s.entropies), "q": _numbers(s.q)}
+            odds = None if s.base_logps is None else perplexities([s.base_logps])
+            row["b"] = None if odds is None else _number(min(float(odds[0]), 1e9))
+            rows.append({key: value for key, value in row.items() if value is not None})
+    named = [
+        {"name": visible(name), "color": looks[one.arm].color, "guide": visible(one.guide or "")}
+        for name, one in zip(_names(sets), sets, strict=True)
+    ]
+    return {"sets": named, "rows": rows} | {name: list(found) for name, found in lists.items()}
+
+
+def _names(sets: Sequence[SampleSet]) -> list[str]:
+    """A title of each store: arm and seed, task and temperature where these differ, the place where even so two are alike."""
+    tasks, laws = len({one.task for one in sets}) > 1, len({one.temperature for one in sets}) > 1
+    names = []
+    for one in sets:
+        temperature = f"T = {one.temperature:g}" * (laws and one.arm == one.policy)
+        names.append(", ".join(filter(None, (one.name, one.task * tasks, temperature))))
+    return [f"{name} (store {i})" if names.count(name) > 1 else name for i, name in enumerate(names, start=1)]
+
+
+def _numbers(values: Any) -> list[float | None] | None:
+    return None if values is None else [_number(value) for value in np.asarray(values).tolist()]
+
+
+def _number(value: float) -> float | None:
+    """Three digits; None for what JSON has no number for."""
+    return round(float(value), 3) if math.isfinite(value) else None
+
+
+def as_script(data: Any) -> str:
+    """JSON in ASCII that may stand in a script element: no "<", ">" or "&" is left, so nothing closes the element."""
+    text = json.dumps(data, ensure_ascii=True, separators=(",", ":"), allow_nan=False)
+    for character in "<>&":
+        text = text.replace(character, f"\\u{ord(character):04x}")
+    return text

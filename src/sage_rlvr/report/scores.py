@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -11,41 +11,42 @@ import numpy as np
 from sage_rlvr.report.figures import Band, limits_of
 from sage_rlvr.report.samples import SampleSet, by_arm, by_task, first_of_each
 from sage_rlvr.results import Results, stored
-from sage_rlvr.results.tables import Table, base_row, cell
+from sage_rlvr.results.details import band as band_of
+from sage_rlvr.results.details import sides
+from sage_rlvr.results.scores import powers
+from sage_rlvr.results.tables import NONE, Columns, Table, base_row, cell, table
 from sage_rlvr.stats.comparison import FEWEST_SEEDS
-from sage_rlvr.stats.curves import CurveComparison, paired_count_curve, paired_curve, seed_ks, seeds_curve
+from sage_rlvr.stats.curves import CurveComparison, paired_count_curve, seed_ks
 from sage_rlvr.stats.frontier import FrontierPoint, gap_curve
 from sage_rlvr.stats.intervals import Interval, passk_interval, seed_interval
 
 MOST_GAPS = 12  # panels
-KS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Policy:
-    """passes: k -> mean with its interval. by_seed: the temperature frontier of each seed; `frontier` their mean. support: (kept,
-    gained, lost) of right completions, means over seeds."""
+    """passes: k -> mean with its interval. frontiers: training seed -> its temperature frontier; `frontier` their mean. support:
+    (kept, gained, lost) of right completions, means over seeds."""
 
     name: str
-    seeds: tuple[int, ...]
     passes: Mapping[int, Interval]
     frontier: tuple[FrontierPoint, ...] = ()
-    by_seed: tuple[tuple[FrontierPoint, ...], ...] = ()
+    frontiers: Mapping[int, tuple[FrontierPoint, ...]] = field(default_factory=dict)
+    seeds: tuple[int, ...] = ()
     best: Interval | None = None
-    support: tuple[float, float, float] | None = None
+    support: tuple[float, ...] = ()
 
     @property
     def marks(self) -> list[tuple[float, float]]:
         """pass@1 and pass@k of each seed at temperature 1."""
-        return [(p.pass1, p.passk) for points in self.by_seed for p in points if p.temperature == 1.0]
+        return [(p.pass1, p.passk) for points in self.frontiers.values() for p in points if p.temperature == 1.0]
 
 
 def policies(found: Mapping[str, Any]) -> dict[str, Policy]:
     """Every evaluated policy, the base first."""
     rows = [row for row in found["arms"].values() if row["seeds"]]
     if found["base"] is not None:
-        own = found["base"]
-        rows.insert(0, base_row(own) | {"frontier": own["frontier"], "frontier_by_seed": {"0": own["frontier"]}})
+        rows.insert(0, base_row(found["base"]) | {"frontier_by_seed": {"0": found["base"]["frontier"]}})
     return {row["label"]: _policy(row) for row in rows}
 
 
@@ -53,9 +54,9 @@ def _policy(row: Mapping[str, Any]) -> Policy:
     kept = row.get("support")
     return Policy(
         name=row["label"], seeds=tuple(row["seeds"]), passes={int(k): drawn(v) for k, v in row["pass"].items()},
-        frontier=_points(row["frontier"]), by_seed=tuple(map(_points, row.get("frontier_by_seed", {}).values())),
-        best=drawn(row["best_pass1"]),
-        support=(kept["preserved"]["value"], kept["gained"]["value"], kept["lost"]["value"]) if kept else None,
+        frontier=_points(row["frontier"]), best=drawn(row["best_pass1"]),
+        frontiers={int(seed): _points(points) for seed, points in row.get("frontier_by_seed", {}).items()},
+        support=tuple(kept[what]["value"] for what in ("preserved", "gained", "lost")) if kept else (),
     )  # fmt: skip
 
 
@@ -76,11 +77,6 @@ def over(values: Sequence[float]) -> Interval:
     return seed_interval(values) if len(values) >= FEWEST_SEEDS else drawn(float(np.mean(values)))
 
 
-def ks_of(k: int) -> tuple[int, ...]:
-    """Powers of two below k, and k."""
-    return (*(n for n in KS if n < k), k)
-
-
 # ------------------------------------------------------------------------------------------------------------------
 # curves
 
@@ -93,13 +89,11 @@ def band(ks: Sequence[int], found: Iterable[Interval]) -> Band:
 
 def passk_lines(results: Results, them: Mapping[str, Policy]) -> dict[str, Band]:
     """pass@k of every policy with its band: at powers of two where there are records, else at the stored k."""
-    out = {}
+    out, ks = {}, powers(results.k)
     for name, p in them.items():
         scores = results.scores(name)
-        if scores is None or scores.n is not None:
-            out[name] = band(list(p.passes), p.passes.values())
-        else:
-            ks = ks_of(results.k)
+        out[name] = band(list(p.passes), p.passes.values())
+        if scores is not None and scores.n is None:
             out[name] = band(ks, (scores.interval(k, several=results.several) for k in ks))
     return out
 
@@ -121,17 +115,13 @@ def frontier_of(
 # differences
 
 
-def differences(results: Results, base: str | None, samples: Sequence[SampleSet]) -> list[dict[str, Any]]:
+def differences(results: Results, base: str, samples: Sequence[SampleSet]) -> list[dict[str, Any]]:
     """Paired differences over k with bands that hold at all k at once: of exact records, else of samples, task by task."""
-    found: dict[tuple[str, str], CurveComparison] = {}
-    pairs = [(a, b) for a, b, _ in results.design.pairs()]
-    if base is not None:
-        pairs += [(a, base) for a in results.design.names if a != base and (a, base) not in pairs]
-    for a, b in pairs:
-        one = _difference(results, a, b)
-        if one is not None:
-            found[a, b] = one
-    if found:
+    pairs = dict.fromkeys([(a, b) for a, b, _ in results.design.pairs()])
+    pairs |= dict.fromkeys((a, base) for a in results.design.names if a != base)
+    exact = {pair: two for pair in pairs if (two := sides(results, *pair, "", 1.0)) and two[0].n is None and two[1].n is None}
+    bands = {pair: band_of(*two, results.k, results.several, seed_ks(results.k)) for pair, two in exact.items()}
+    if found := {pair: curve for pair, curve in bands.items() if curve is not None}:
         who = "training seeds" if results.several else "problems"
         about = f"Paired differences. The band holds at all k at once (95 %, over {who}): where it leaves zero, the two differ."
         return [_differences("", about, found)]
@@ -149,46 +139,30 @@ def differences(results: Results, base: str | None, samples: Sequence[SampleSet]
     return out
 
 
-def _difference(results: Results, a: str, b: str) -> CurveComparison | None:
-    left, right = results.scores(a), results.scores(b)
-    if left is None or right is None or left.n is not None or right.n is not None:
-        return None
-    ks = seed_ks(results.k)
-    if not results.several:
-        return paired_curve(left.passes(ks)[0], right.passes(ks)[0], ks)
-    alone = len(right.values) == 1
-    shared = [s for s in left.seeds if alone or s in right.seeds]
-    if len(shared) < FEWEST_SEEDS or len(left.values) == 1:
-        return None
-    x, y = left.only(shared).passes(ks), right.only(shared).passes(ks)
-    return seeds_curve(x, np.repeat(y, len(x), axis=0) if alone else y, ks)
-
-
 def _differences(key: str, about: str, found: Mapping[tuple[str, str], CurveComparison]) -> dict[str, Any]:
-    rows = tuple((f"{a} − {b}", *_band_cells(c)) for (a, b), c in found.items())
-    table = Table(header=("pair", *(f"k = {k}" for k in next(iter(found.values())).ks)), rows=rows)
-    return {"slug": key, "about": about, "found": found, "limits": limits_of(list(found.values())), "table": table}
+    columns: Columns = {"pair": " − ".join} | {
+        f"k = {k}": lambda pair, i=i: _band_cell(found[pair], i) for i, k in enumerate(next(iter(found.values())).ks)
+    }
+    limits = limits_of(list(found.values()))
+    return {"slug": key, "about": about, "found": found, "limits": limits, "table": table(columns, found)}
 
 
-def _band_cells(c: CurveComparison) -> list[str]:
-    ends = zip(c.difference, c.low, c.high, strict=True)
-    return [f"{d:+.3f}\n{low:+.3f} to {high:+.3f}".replace("-", "−") for d, low, high in ends]
+def _band_cell(c: CurveComparison, i: int) -> str:
+    return f"{c.difference[i]:+.3f}\n{c.low[i]:+.3f} to {c.high[i]:+.3f}".replace("-", "−")
 
 
-def gaps(results: Results, them: Mapping[str, Policy], base: str | None) -> dict[str, Any] | None:
+def gaps(results: Results, them: Mapping[str, Policy], base: str) -> dict[str, Any] | None:
     """Every arm along its control's frontier and the control along the base's, over three training seeds or more."""
-    control = results.design.control or next((n for n in them if n != base), None)
+    control = results.design.control or next((n for n in them if n != base), "")
     pairs = [(name, control) for name in them if name not in (base, control)] + [(control, base)]
     found = {}
     for a, b in pairs[:MOST_GAPS]:
-        if a in them and b in them and len(them[a].by_seed) >= FEWEST_SEEDS:
-            left = dict(zip(them[a].seeds, them[a].by_seed, strict=True))
-            right = dict(zip(them[b].seeds, them[b].by_seed, strict=True))
-            shared = [s for s in left if s in right or b == base]
-            rivals = [right[s] if b != base else them[b].by_seed[0] for s in shared]
-            curve = gap_curve([left[s] for s in shared], rivals) if len(shared) >= FEWEST_SEEDS else None
-            if curve is not None:
-                found[a, b] = curve
+        left, right = (them[name].frontiers if name in them else {} for name in (a, b))
+        shared = [seed for seed in left if right and (b == base or seed in right)]
+        rivals = [right[0 if b == base else seed] for seed in shared]
+        curve = gap_curve([left[seed] for seed in shared], rivals) if len(shared) >= FEWEST_SEEDS else None
+        if curve is not None:
+            found[a, b] = curve
     return {"found": found, "limits": limits_of(list(found.values()))} if found else None
 
 
@@ -202,28 +176,24 @@ def sampled_tables(results: Results, samples: Sequence[SampleSet]) -> list[dict[
     for task, sets in by_task(samples).items():
         ks = tuple(dict.fromkeys((1, min(s.n for s in sets))))
         header = ("arm", "problems × samples", *(f"pass@{k}" for k in ks))
-        single = tuple((s.name, *_counted(s), *(cell(passk_interval(s.n, s.right, k)) for k in ks)) for s in sets)
-        rows = tuple(_arm_row(results, arm, mine, ks) for arm, mine in by_arm(sets).items())
+        single = tuple((s.name, _counted([s]), *(cell(passk_interval(s.n, s.right, k)) for k in ks)) for s in sets)
+        rows = tuple((arm, _counted(mine), *_over_seeds(results, mine[0], ks)) for arm, mine in by_arm(sets).items())
         over_seeds = "over training seeds where an arm has several, else " if len(rows) < len(single) else ""
         note = f"From samples; beneath each number its 95 % interval {over_seeds}over problems and their samples."
-        out.append(
-            {"title": f"From samples: {task}", "table": Table(header=header, rows=rows, notes=(note,)), "fold": ""}
-        )
+        out.append({"title": f"From samples: {task}", "table": Table(header=header, rows=rows, notes=(note,)), "fold": ""})
         if over_seeds:
             line = f"pass@k on {task}, every training seed by itself ({len(single)} rows)"
             out.append({"title": "", "table": Table(header=header, rows=single), "fold": line})
     return out
 
 
-def _counted(s: SampleSet, seeds: int = 1) -> tuple[str]:
-    return (f"{len(s.problems)} × {s.n}" + (f", {seeds} seeds" if seeds > 1 else ""),)
+def _counted(mine: Sequence[SampleSet]) -> str:
+    return f"{len(mine[0].problems)} × {mine[0].n}" + f", {len(mine)} seeds" * (len(mine) > 1)
 
 
-def _arm_row(results: Results, arm: str, mine: Sequence[SampleSet], ks: Sequence[int]) -> tuple[str, ...]:
-    """One row over the training seeds."""
-    found = results.scores(mine[0].policy, mine[0].task, mine[0].temperature)
-    cells = ["–" if found is None else cell(found.interval(k)) for k in ks]
-    return (arm, *_counted(mine[0], len(mine)), *cells)
+def _over_seeds(results: Results, s: SampleSet, ks: Sequence[int]) -> list[str]:
+    found = results.scores(s.policy, s.task, s.temperature)
+    return [NONE if found is None else cell(found.interval(k)) for k in ks]
 
 
 def sampled_curves(samples: Iterable[SampleSet]) -> list[dict[str, Any]]:
@@ -232,8 +202,7 @@ def sampled_curves(samples: Iterable[SampleSet]) -> list[dict[str, Any]]:
     for task, sets in by_task(samples).items():
         lines = {}
         for s in first_of_each(sets):
-            ks = [*(2**i for i in range(s.n.bit_length()) if 2**i < s.n), s.n]
-            lines[s.arm] = band(ks, (passk_interval(s.n, s.right, k) for k in ks))
+            lines[s.arm] = band(powers(s.n), (passk_interval(s.n, s.right, k) for k in powers(s.n)))
         out.append({"task": task, "slug": slug(task), "lines": lines})
     return out
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from sage_rlvr.results.comparisons import Row, compare
 from sage_rlvr.results.design import Arm, Design, Question
 from sage_rlvr.results.metric import Metric
-from sage_rlvr.results.read import Results, Run, Scores, Store
+from sage_rlvr.results.read import Results, Run, Store
+from sage_rlvr.results.scores import Scores
 
 __all__ = ["Arm", "Design", "Metric", "Question", "Results", "Row", "Run", "Scores", "Store", "compare"]

@@ -8,39 +8,25 @@ exploratory   everything else: other temperatures, frontiers, equal pass@1, equa
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Literal
 
 import numpy as np
 
+from sage_rlvr.errors import DataError
 from sage_rlvr.results.design import BASE, CONTROLS, Arm, Why
 from sage_rlvr.results.metric import PAPER, REFERENCE, Metric
 from sage_rlvr.results.read import Results
 from sage_rlvr.results.scores import Exact, Floats, Scores
-from sage_rlvr.stats.comparison import (
-    Comparison,
-    Reason,
-    holm,
-    paired,
-    paired_counts,
-    paired_seed_counts,
-    paired_seeds,
-    unknown,
-)
-from sage_rlvr.stats.frontier import (
-    FrontierPoint,
-    at_equal_pass1,
-    best_pass1,
-    compare_count_frontiers,
-    compare_frontiers,
-    gap_near,
-    gap_to_frontier,
-    passk_at,
-)
+from sage_rlvr.stats import comparison as paired_by
+from sage_rlvr.stats import frontier as frontiers
+from sage_rlvr.stats.comparison import Comparison, Reason, holm, paired, paired_seeds
 from sage_rlvr.stats.tempered import power_frontier
 
 Family = Literal["primary", "exploratory"]
+Pair = tuple[str, str, Why]
 TEMPERED = "base tempered over whole completions"
 
 
@@ -67,32 +53,22 @@ class Row:
         level = self.comparison.difference.level
         return self.comparison.outcome in ("better", "worse") and self.adjusted < 1 - level
 
-    def flipped(self) -> Row:
-        """The same from b's side; b's reading places ("b best", "a equal") have no other side."""
-        c, gap = self.comparison, self.comparison.difference
-        outcome = {"better": "worse", "worse": "better"}.get(c.outcome, c.outcome)
-        turned = replace(gap, value=-gap.value, low=-gap.high, high=-gap.low)
-        other = replace(c, difference=turned, outcome=outcome, mean_a=c.mean_b, mean_b=c.mean_a)  # type: ignore[arg-type]
-        return replace(self, a=self.b, b=self.a, comparison=other)
-
 
 def compare(results: Results) -> list[Row]:
     """Every comparison of these results, corrected; of a stored summary those that it holds."""
-    if results.stored is not None and not results.records and not results.stores:
+    if results.stored is not None and not results.records:
         from sage_rlvr.results.stored import rows_of_summary
 
         made = rows_of_summary(results.stored, results.design)
     else:
-        made = [*_exact(results), *_sampled(results)]
-    return corrected(results, made)
+        made = list(_exact(results))
+    return corrected(results, [*made, *_sampled(results)])
 
 
 def corrected(results: Results, made: Sequence[Row]) -> list[Row]:
     """The rows in their families, with Holm's p over the tests of each."""
-    rows = [
-        replace(row, family="primary" if primary else "exploratory")
-        for row, primary in zip(made, _primary(results, made), strict=True)
-    ]
+    primary = _primary(results, made)
+    rows = [replace(row, family="primary" if row in primary else "exploratory") for row in made]
     for family in ("primary", "exploratory"):
         tested = [i for i, row in enumerate(rows) if row.family == family and math.isfinite(row.comparison.p)]
         for i, p in zip(tested, holm([rows[i].comparison.p for i in tested]).tolist(), strict=True):
@@ -100,25 +76,21 @@ def corrected(results: Results, made: Sequence[Row]) -> list[Row]:
     return rows
 
 
-def _primary(results: Results, rows: Sequence[Row]) -> list[bool]:
+def _primary(results: Results, rows: Sequence[Row]) -> list[Row]:
     design = results.design
     if design.questions:
         asked = {(design.called(q.a), design.called(q.b), q.metric, q.task) for q in design.questions}
         asked |= {(b, a, metric, task) for a, b, metric, task in asked}
-        return [(row.a, row.b, str(row.metric), row.task) in asked for row in rows]
+        return [row for row in rows if (row.a, row.b, str(row.metric), row.task) in asked]
     main = {""} if any(row.task == "" for row in rows) else {row.task for row in rows}
-    alone = {t for row in rows if row.task and (t := row.metric.temperature)}
+    alone = {row.metric.temperature for row in rows if row.task}
     home = REFERENCE if REFERENCE in alone or len(alone) != 1 else next(iter(alone))
     plain = [
-        row.task in main and row.metric == Metric(k=row.metric.k, temperature=home if row.task else REFERENCE)
-        for row in rows
-    ]
-    controls = [is_plain and row.why in CONTROLS for is_plain, row in zip(plain, rows, strict=True)]
-    return (
-        controls
-        if any(controls)
-        else [is_plain and row.why == "base" for is_plain, row in zip(plain, rows, strict=True)]
-    )
+        row for row in rows
+        if row.task in main and row.metric == Metric(k=row.metric.k, temperature=home if row.task else REFERENCE)
+    ]  # fmt: skip
+    controls = [row for row in plain if row.why in CONTROLS and row.a not in design.beside]
+    return controls or [row for row in plain if row.why == "base"]
 
 
 # ------------------------------------------------------------------------------------------------------------------
@@ -126,31 +98,28 @@ def _primary(results: Results, rows: Sequence[Row]) -> list[bool]:
 
 
 def _exact(results: Results) -> Iterator[Row]:
-    design = results.design
+    design, base = results.design, results.home
     known = [arm.name for arm in design.arms if results.seeds(arm.name)]
-    pairs = [(a, b, why) for a, b, why in design.pairs() if results.seeds(a) and results.seeds(b)]
-    base = design.base if design.base and results.seeds(design.base) else None
-    based: list[tuple[str, str, Why]] = [
-        (name, base, "base") for name in known if base and name != base and not design.every
-    ]
+    pairs = [pair for pair in design.pairs() if results.seeds(pair[0]) and results.seeds(pair[1])]
+    based: list[Pair] = [(name, base, "base") for name in known if base and name != base and not design.every]
     for temperature in (REFERENCE, PAPER):
-        for a, b, why in (*pairs, *based):
-            yield from _scores(results, a, b, why, temperature)
+        for pair in (*pairs, *based):
+            yield from _scores(results, pair, temperature)
         for arm in design.arms:
             yield from _matched(results, arm, temperature)
-    for a, b, why in (*pairs, *based):
-        yield from _frontiers(results, a, b, why)
-    for a, b, why in (*pairs, *_added(results)):
-        yield from _near(results, a, b, why)
-    for a, b, why in [pair for pair in (*pairs, *based) if pair[1] == base]:
-        yield from _at_best(results, a, b, why)
+    for pair in (*pairs, *based):
+        yield from _frontiers(results, pair)
+    for pair in (*pairs, *_added(results)):
+        yield from _near(results, pair)
+    for pair in (*pairs, *based):
+        yield from _at_best(results, pair)
     yield from _tempered(results, known)
-    for a, b, why in pairs:
-        yield from _raw_kl(results, a, b, why)
+    for pair in pairs:
+        yield from _raw_kl(results, pair)
     for task in results.tasks[1:]:
-        for a, b, why in pairs:
-            if why == "control" and results.seeds(a, task):
-                yield from _scores(results, a, b, why, REFERENCE, task)
+        for pair in pairs:
+            if pair[2] == "control" and results.seeds(pair[0], task):
+                yield from _scores(results, pair, REFERENCE, task)
 
 
 def shared(results: Results, a: str, b: str, task: str = "") -> list[int]:
@@ -160,161 +129,137 @@ def shared(results: Results, a: str, b: str, task: str = "") -> list[int]:
     return sorted(one if b == base and two else two if a == base and one else one & two)
 
 
-def _scores(results: Results, a: str, b: str, why: Why, temperature: float, task: str = "") -> Iterator[Row]:
-    seeds = shared(results, a, b, task)
-    if not seeds:
+def _row(pair: Pair) -> partial[Row]:
+    return partial(Row, a=pair[0], b=pair[1], why=pair[2])
+
+
+def _scores(results: Results, pair: Pair, temperature: float, task: str = "") -> Iterator[Row]:
+    seeds = shared(results, *pair[:2], task)
+    both = [side for name in pair[:2] if (side := results.scores(name, task, temperature)) is not None]
+    if not seeds or len(both) < 2 or any(not {*seeds} <= {*side.seeds} and len(side.values) > 1 for side in both):
         return
-    both = [results.scores(name, task, temperature) for name in (a, b)]
-    if any(side is None or (not {*seeds} <= {*side.seeds} and len(side.values) > 1) for side in both):
-        return
-    left, right = (side.only(seeds).passes((1, results.k)) for side in both if side is not None)
+    left, right = (side.only(seeds).passes((1, results.k)) for side in both)
     for j, k in enumerate((1, results.k)):
         found = _paired(results, left[..., j], right[..., j])
-        yield Row(a=a, b=b, why=why, task=task, metric=Metric(k=k, temperature=temperature), comparison=found)
+        yield _row(pair)(task=task, metric=Metric(k=k, temperature=temperature), comparison=found)
 
 
 def _paired(results: Results, left: Floats, right: Floats) -> Comparison:
     """(S, N) each: over training seeds where some arm has several, else over problems."""
-    if not results.several:
-        return paired(left[0], right[0])
-    return paired_seeds(*np.broadcast_arrays(left, right))
+    return paired_seeds(*np.broadcast_arrays(left, right)) if results.several else paired(left[0], right[0])
 
 
-def _of_gaps(gaps: Sequence[float | None], reason: Reason) -> Comparison:
+def _of_gaps(pair: Pair, metric: Metric, gaps: Sequence[float | None], reason: Reason) -> Row:
     """One gap per training seed against zero; unknown where some seed has none: those are the ones in which the two lie farthest
     apart."""
     known = [gap for gap in gaps if gap is not None]
-    if not known or len(known) < len(gaps):
-        return unknown(reason, n=len(known), over="training seeds")
-    return paired_seeds(known, np.zeros(len(known)))
+    if known and len(known) == len(gaps):
+        found = paired_seeds(known, np.zeros(len(known)))
+    else:
+        found = paired_by.unknown(reason, n=len(known), over="training seeds")
+    return _row(pair)(metric=metric, comparison=found, left_out=len(gaps) - len(known))
 
 
-def _frontiers(results: Results, a: str, b: str, why: Why) -> Iterator[Row]:
+def _both(results: Results, pair: Pair) -> list[tuple[Exact, Exact]]:
+    """The records of both at every shared seed; none where one was read at a single temperature."""
+    both = [(results.exact(pair[0], seed), results.exact(pair[1], seed)) for seed in shared(results, *pair[:2])]
+    return both if all(len(one.record.logps) > 1 for two in both for one in two) else []
+
+
+def _frontiers(results: Results, pair: Pair) -> Iterator[Row]:
     """pass@k at equal pass@1: the mean over all that both cover."""
-    both = [(results.exact(a, seed), results.exact(b, seed)) for seed in shared(results, a, b)]
-    if not both or any(len(one.record.logps) < 2 for pair in both for one in pair):
-        return
-    metric = Metric(k=results.k, at="equal")
-    if not results.several:
-        yield Row(a=a, b=b, why=why, metric=metric, **_one_seed_frontier(both[0], results.k))
-        return
-    gaps = [gap_to_frontier(one.points, two.points) for one, two in both]
-    low, high = (float(np.mean([getattr(gap, end) for gap in gaps])) for end in ("low", "high"))
-    found = _of_gaps([gap.value for gap in gaps], Reason.NO_COMMON_RANGE)
-    left_out = sum(gap.value is None for gap in gaps)
-    yield Row(
-        a=a,
-        b=b,
-        why=why,
-        metric=metric,
-        comparison=found,
-        left_out=left_out,
-        covers=(low, high) if found.known else None,
-    )
+    both, metric = _both(results, pair), Metric(k=results.k, at="equal")
+    if both and not results.several:
+        one, two = both[0]
+        yield _of_frontier(pair, metric, frontiers.compare_frontiers(one.p, two.p, k=results.k))
+    elif both:
+        gaps = [frontiers.gap_to_frontier(one.points, two.points) for one, two in both]
+        found = _of_gaps(pair, metric, [gap.value for gap in gaps], Reason.NO_COMMON_RANGE)
+        low, high = (float(np.mean([getattr(gap, end) for gap in gaps])) for end in ("low", "high"))
+        yield replace(found, covers=(low, high)) if found.comparison.known else found
 
 
-def _near(results: Results, a: str, b: str, why: Why) -> Iterator[Row]:
+def _of_frontier(pair: Pair, metric: Metric, gap: frontiers.FrontierGap, task: str = "") -> Row:
+    covers = (gap.low, gap.high) if gap.value is not None else None
+    return _row(pair)(task=task, metric=metric, comparison=gap.comparison, covers=covers)
+
+
+def _near(results: Results, pair: Pair) -> Iterator[Row]:
     """pass@k and distinct right answers at equal pass@1 near the reference temperature: one place on the frontiers instead of their
     mean, which their coldest ends drown."""
-    both = [(results.exact(a, seed), results.exact(b, seed)) for seed in shared(results, a, b)]
-    if not both or not results.several or any(len(one.record.logps) < 2 for pair in both for one in pair):
-        return
-    for name, read in _LINES:
-        gaps = [gap_near(read(one), read(two)) for one, two in both]
-        metric, left_out = Metric(name=name, k=results.k, at="near"), sum(gap is None for gap in gaps)
-        yield Row(a=a, b=b, why=why, metric=metric, comparison=_of_gaps(gaps, Reason.NOT_NEAR), left_out=left_out)
+    both = _both(results, pair) if results.several else []
+    lines = {"pass": [(one.points, two.points) for one, two in both]}
+    lines["distinct"] = [(one.variety, two.variety) for one, two in both]
+    for name, ends in lines.items() if both else ():
+        gaps = [frontiers.gap_near(one, two) for one, two in ends]
+        yield _of_gaps(pair, Metric(name=name, k=results.k, at="near"), gaps, Reason.NOT_NEAR)  # type: ignore[arg-type]
 
 
-def _points(one: Exact) -> Sequence[FrontierPoint]:
-    return one.points
-
-
-def _variety(one: Exact) -> Sequence[FrontierPoint]:
-    return one.variety
-
-
-_LINES: tuple[tuple[Literal["pass", "distinct"], Callable[[Exact], Sequence[FrontierPoint]]], ...] = (
-    ("pass", _points),
-    ("distinct", _variety),
-)
-
-
-def _one_seed_frontier(pair: tuple[Exact, Exact], k: int) -> dict[str, object]:
-    gap = compare_frontiers(pair[0].p, pair[1].p, k=k)
-    return {"comparison": gap.comparison, "covers": (gap.low, gap.high) if gap.value is not None else None}
-
-
-def _at_best(results: Results, a: str, b: str, why: Why) -> Iterator[Row]:
+def _at_best(results: Results, pair: Pair) -> Iterator[Row]:
     """pass@1 of an arm against the base, each at the temperature of its best; of one training seed also the arm as it is against
     the base's best, and at the temperature that gives the base the arm's pass@1."""
-    both = [(results.exact(a, seed), results.exact(b, seed)) for seed in shared(results, a, b)]
-    if any(len(two.record.logps) < 2 for _, two in both):
+    a, b, _ = pair
+    both = [(results.exact(a, seed), results.exact(b, seed)) for seed in shared(results, a, b)] if b == results.home else []
+    if not both or any(len(two.record.logps) < 2 for _, two in both):
         return
-    tops = [tuple(one.p[best_pass1(one.points).temperature] for one in pair) for pair in both]
+    tops = [tuple(one.p[frontiers.best_pass1(one.points).temperature] for one in pair) for pair in both]
     if all(len(one.record.logps) > 1 for one, _ in both):
         left, right = (np.stack([pair[i] for pair in tops]) for i in (0, 1))
-        yield Row(a=a, b=b, why=why, metric=Metric(k=1, at="best"), comparison=_paired(results, left, right))
-    if results.several:
-        return
-    ((one, two),) = both
-    yield Row(a=a, b=b, why=why, metric=Metric(k=1, at="b best"), comparison=paired(one.p[REFERENCE], tops[0][1]))
-    equal = at_equal_pass1(one.p[REFERENCE], two.p, k=results.k)
-    yield Row(a=a, b=b, why=why, metric=Metric(k=results.k, at="a equal"), comparison=equal.comparison)
+        yield _row(pair)(metric=Metric(k=1, at="best"), comparison=_paired(results, left, right))
+    if not results.several:
+        ((one, two),) = both
+        yield _row(pair)(metric=Metric(k=1, at="b best"), comparison=paired(one.p[REFERENCE], tops[0][1]))
+        equal = frontiers.at_equal_pass1(one.p[REFERENCE], two.p, k=results.k)
+        yield _row(pair)(metric=Metric(k=results.k, at="a equal"), comparison=equal.comparison)
 
 
 def _tempered(results: Results, known: Sequence[str]) -> Iterator[Row]:
     """Every arm against the base tempered over whole completions, which uses no reward."""
-    base, k = results.design.base, results.k
-    if base is None or not results.seeds(base) or not results.exact(base).record.norms:
-        return
-    record = results.exact(base).record
-    line = power_frontier(record.logps[REFERENCE], record.norms, k)
+    base, k = results.home, results.k
+    record = results.exact(base).record if base else None
+    line = power_frontier(record.logps[REFERENCE], record.norms, k) if record and record.norms else ()
     for name in known if line else ():
         ones = [results.exact(name, seed) for seed in results.seeds(name) if name != base]
-        top = best_pass1(line).pass1
         readings: dict[Metric, list[float | None]] = {
-            Metric(k=1, at="best"): [best_pass1(one.points).pass1 - top for one in ones],
+            Metric(k=1, at="best"): [
+                frontiers.best_pass1(one.points).pass1 - frontiers.best_pass1(line).pass1 for one in ones
+            ],
             Metric(k=k, at="a equal"): [_at_home(one, line) for one in ones],
-            Metric(k=k, at="equal"): [gap_to_frontier(one.points, line).value for one in ones],
+            Metric(k=k, at="equal"): [frontiers.gap_to_frontier(one.points, line).value for one in ones],
         }
         for metric, gaps in readings.items() if ones else ():
-            found = _of_gaps(gaps, Reason.NO_COMMON_RANGE)
-            left_out = sum(gap is None for gap in gaps)
-            yield Row(a=name, b=TEMPERED, why="power", metric=metric, comparison=found, left_out=left_out)
+            yield _of_gaps((name, TEMPERED, "power"), metric, gaps, Reason.NO_COMMON_RANGE)
 
 
-def _at_home(one: Exact, line: Sequence[FrontierPoint]) -> float | None:
+def _at_home(one: Exact, line: Sequence[frontiers.FrontierPoint]) -> float | None:
     """pass@k of the policy at the reference temperature minus that of the line at its pass@1; None outside."""
     home = next((point for point in one.points if point.temperature == REFERENCE), None)
-    there = None if home is None else passk_at(home.pass1, line)
+    there = None if home is None else frontiers.passk_at(home.pass1, line)
     return None if home is None or there is None else home.passk - there[0]
 
 
 def _matched(results: Results, arm: Arm, temperature: float) -> Iterator[Row]:
     """A guided arm against its unguided method at the beta whose realized raw KL is the arm's own, read between betas."""
-    others = [name for name in arm.matched if results.seeds(name)]
-    if len(others) < len(arm.matched) or not others:
+    names = (arm.name, *arm.matched)
+    if not arm.matched or not all(results.seeds(name) for name in arm.matched):
         return
     own, there, outside = [], [], 0
-    for seed in sorted(set(results.seeds(arm.name)).intersection(*(results.seeds(name) for name in others))):
-        values = [results.scores(name, "", temperature) for name in (arm.name, *others)]
-        runs = [results.runs.get((name, seed)) for name in (arm.name, *others)]
-        kls = [None if run is None else run.raw_kl for run in runs]
+    for seed in sorted(set.intersection(*(set(results.seeds(name)) for name in names))):
+        values = [results.scores(name, "", temperature) for name in names]
         if any(one is None or seed not in one.seeds for one in values):
             return
-        means = [one.only([seed]).passes((1, results.k))[0].mean(axis=0) for one in values if one is not None]
-        known = [kl for kl in kls if kl is not None]
-        at = between(known[0], np.array(known[1:]), np.stack(means[1:])) if len(known) == len(kls) else None
+        mine, *means = [one.only([seed]).passes((1, results.k))[0].mean(axis=0) for one in values if one is not None]
+        kl, *kls = [run.raw_kl if (run := results.runs.get((name, seed))) else None for name in names]
+        at = None if kl is None or None in kls else between(kl, np.array(kls, dtype=float), np.stack(means))
         outside += at is None
         if at is not None:
-            own.append(means[0])
+            own.append(mine)
             there.append(at)
     for j, k in enumerate((1, results.k) if own else ()):
         found = paired_seeds([one[j] for one in own], [one[j] for one in there])
         metric = Metric(k=k, temperature=temperature, matched=True)
-        yield Row(
-            a=arm.name, b=arm.plain or others[0], why="matched", metric=metric, comparison=found, left_out=outside
-        )
+        pair: Pair = (arm.name, arm.plain or arm.matched[0], "matched")
+        yield _row(pair)(metric=metric, comparison=found, left_out=outside)
 
 
 def between(kl: float, kls: Floats, scores: Floats) -> Floats | None:
@@ -327,23 +272,21 @@ def between(kl: float, kls: Floats, scores: Floats) -> Floats | None:
     return np.array([np.interp(math.log(kl), x, column) for column in y.T])
 
 
-def _raw_kl(results: Results, a: str, b: str, why: Why) -> Iterator[Row]:
+def _raw_kl(results: Results, pair: Pair) -> Iterator[Row]:
     """Raw KL at the end of training, nats per token. It is no score: larger or smaller, never better."""
-    runs = [[results.runs.get((name, seed)) for name in (a, b)] for seed in shared(results, a, b)]
-    kls = [[None if run is None else run.raw_kl for run in pair] for pair in runs]
-    if not results.several or not kls or any(None in pair for pair in kls):
-        return
-    left, right = np.array(kls, dtype=float).T
-    yield Row(a=a, b=b, why=why, metric=Metric(name="raw KL", at="end"), comparison=paired_seeds(left, right))
+    runs = [[results.runs.get((name, seed)) for name in pair[:2]] for seed in shared(results, *pair[:2])]
+    kls = [[None if run is None else run.raw_kl for run in two] for two in runs]
+    if results.several and kls and not any(None in two for two in kls):
+        found = paired_seeds(*np.array(kls, dtype=float).T)
+        yield _row(pair)(metric=Metric(name="raw KL", at="end"), comparison=found)
 
 
-def _added(results: Results) -> Iterator[tuple[str, str, Why]]:
+def _added(results: Results) -> Iterator[Pair]:
     """Added controls but placebos against the control, near the reference temperature alone: their beta is what a guide has to
     beat."""
-    design = results.design
-    placebos = {arm.placebo for arm in design.arms}
-    for arm in design.arms:
-        control = design.control
+    control = results.design.control
+    placebos = {arm.placebo for arm in results.design.arms}
+    for arm in results.design.arms:
         if control and arm.why and arm.name not in placebos and arm.name != control and results.seeds(arm.name):
             yield arm.name, control, "control"
 
@@ -354,49 +297,41 @@ def _added(results: Results) -> Iterator[tuple[str, str, Why]]:
 
 def _sampled(results: Results) -> Iterator[Row]:
     """Every arm against the control on each task, from samples; where both have exact records these say more, and stand alone."""
-    tasks = dict.fromkeys(c.task for c in results.counts)
-    for task in tasks:
+    for task in dict.fromkeys(c.task for c in results.counts):
         arms = list(dict.fromkeys(c.store.arm for c in results.counts if c.task == task))
         control = next((name for name in (BASE, results.design.control) if name in arms), arms[0])
+        why: Why = "base" if control == results.design.base != results.design.control else "control"
         for name in arms:
-            both = bool(results.seeds(name)) and bool(results.seeds(control))
-            if name != control and not both:
-                yield from _of_counts(results, name, control, task)
+            if name != control and not (results.seeds(name) and results.seeds(control)):
+                yield from _of_counts(results, (name, control, why), task)
 
 
-def _of_counts(results: Results, a: str, b: str, task: str) -> Iterator[Row]:
-    why: Why = "base" if b == results.design.base and b != results.design.control else "control"
+def _of_counts(results: Results, pair: Pair, task: str) -> Iterator[Row]:
     both: dict[float, tuple[Scores, Scores]] = {}
     for t in sorted({c.temperature for c in results.counts if c.task == task}, reverse=True):
-        one, two = results.scores(a, task, t), results.scores(b, task, t)
+        one, two = (results.scores(name, task, t) for name in pair[:2])
         if one is None or two is None:
             continue
         _check_alike(one, two)
         both[t] = one, two
-        k = min(results.k, one.n or 0)
-        for m in dict.fromkeys((1, k)):
-            yield Row(a=a, b=b, why=why, task=task, metric=Metric(k=m, temperature=t), comparison=_counted(one, two, m))
-    if len(both) > 1 and all(len(side.values) == 1 for pair in both.values() for side in pair):
-        tables = [{t: (pair[i].n or 0, pair[i].values[0]) for t, pair in both.items()} for i in (0, 1)]
-        k = min(results.k, *(pair[0].n or 0 for pair in both.values()))
-        gap = compare_count_frontiers(*tables, k=k)
-        covers = (gap.low, gap.high) if gap.value is not None else None
-        yield Row(
-            a=a, b=b, why=why, task=task, metric=Metric(k=k, at="equal"), comparison=gap.comparison, covers=covers
-        )
+        for m in dict.fromkeys((1, min(results.k, one.n or 0))):
+            yield _row(pair)(task=task, metric=Metric(k=m, temperature=t), comparison=_counted(one, two, m))
+    if len(both) > 1 and all(len(side.values) == 1 for two in both.values() for side in two):
+        tables = [{t: (two[i].n or 0, two[i].values[0]) for t, two in both.items()} for i in (0, 1)]
+        k = min(results.k, *(one.n or 0 for one, _ in both.values()))
+        gap = frontiers.compare_count_frontiers(*tables, k=k)
+        yield _of_frontier(pair, Metric(k=k, at="equal"), gap, task)
 
 
 def _counted(a: Scores, b: Scores, k: int) -> Comparison:
     n, left, right = a.n or 0, a.values.astype(int), b.values.astype(int)
     if max(len(left), len(right)) == 1:
-        return paired_counts(n, left[0], right[0], k)
-    return paired_seed_counts(n, left, right, k)
+        return paired_by.paired_counts(n, left[0], right[0], k)
+    return paired_by.paired_seed_counts(n, left, right, k)
 
 
 def _check_alike(a: Scores, b: Scores) -> None:
     """Refuse arms that were not evaluated on the same problems with equally many samples and training seeds."""
-    from sage_rlvr.errors import DataError
-
     if a.problems != b.problems:
         raise DataError(f"{a.arm} and {b.arm} have different problems of {a.task}; complete both evaluations first")
     if a.n != b.n:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -45,8 +45,8 @@ class Question:
 @dataclass(frozen=True, kw_only=True)
 class Design:
     """arms in order, without the base. base: the policy that all start from, None where none was evaluated. control: the arm that
-    others are held against. every: whether all pairs of arms are compared (they were named one by one). facts: the rest of what a
-    sweep wrote down (matrix.json), {} elsewhere."""
+    others are held against. every: whether all pairs of arms are compared (they were named one by one). beside: names of arms that
+    it does not ask for, named together with its folder. facts: the rest of what a sweep wrote down (matrix.json), {} elsewhere."""
 
     arms: tuple[Arm, ...]
     base: str | None = None
@@ -56,6 +56,7 @@ class Design:
     notes: str = ""
     questions: tuple[Question, ...] = ()
     every: bool = False
+    beside: tuple[str, ...] = ()
     facts: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -76,22 +77,11 @@ class Design:
         """(arm, what it is held against, why), each pair once. Controls that were added are held against alone: more comparisons
         of them would only weaken the correction for the others."""
         found: dict[tuple[str, str], Why] = {}
-        for a, b, why in self._wanted():
-            if a != b and (b, a) not in found:
-                found.setdefault((a, b), why)
-        return [(a, b, why) for (a, b), why in found.items()]
-
-    def _wanted(self) -> Iterator[tuple[str, str, Why]]:
         for i, arm in enumerate(self.arms):
-            if arm.why:
-                continue
-            if self.control is not None:
-                yield arm.name, self.control, "control"
-            if arm.plain:
-                yield arm.name, arm.plain, "plain"
-            if arm.placebo:
-                yield arm.name, arm.placebo, "placebo"
-            if arm.no_kl and not arm.guided:
-                yield arm.name, arm.no_kl, "no_kl"
-            for other in self.arms[:i] if self.every else ():
-                yield arm.name, other.name, "pair"
+            rivals: list[tuple[str | None, Why]] = [(self.control, "control"), (arm.plain, "plain"), (arm.placebo, "placebo")]
+            rivals += [(None if arm.guided else arm.no_kl, "no_kl")]
+            rivals += [(other.name, "pair") for other in self.arms[:i] if self.every]
+            for rival, why in rivals:
+                if rival and rival != arm.name and not arm.why and (rival, arm.name) not in found:
+                    found.setdefault((arm.name, rival), why)
+        return [(a, b, why) for (a, b), why in found.items()]

@@ -13,7 +13,7 @@ import numpy as np
 
 from sage_rlvr.results.comparisons import Row, shared
 from sage_rlvr.results.read import Results
-from sage_rlvr.results.scores import Scores
+from sage_rlvr.results.scores import Scores, powers
 from sage_rlvr.results.words import CANNOT
 from sage_rlvr.stats.comparison import FEWEST_SEEDS, control_error, signed
 from sage_rlvr.stats.curves import (
@@ -25,10 +25,9 @@ from sage_rlvr.stats.curves import (
     seed_ks,
     seeds_curve,
 )
-from sage_rlvr.stats.intervals import all_one, seed_interval
+from sage_rlvr.stats.intervals import Interval, all_one, seed_interval
 from sage_rlvr.stats.leash import (
     LeashCounts,
-    exact_cells,
     expected_cells,
     leash_at_k,
     leash_discoveries,
@@ -38,7 +37,7 @@ from sage_rlvr.stats.leash import (
     mcnemar_p,
     rate_intervals,
 )
-from sage_rlvr.stats.support import success_probability
+from sage_rlvr.stats.support import exact_cells, success_probability
 
 EPS = 1 / 256  # "in support" is more likely than this (Definition 4.1)
 LEGEND = (
@@ -51,17 +50,10 @@ WORDS = {"preserved": "preserved", "expanded": "expanded", "shrunk": "shrunk", "
 
 def detail_lines(results: Results, rows: Sequence[Row]) -> list[str]:
     """Of every compared pair and task, in order: band, chance of an improvement, kept and found; steps where they differ."""
-    lines: list[str] = []
-    pairs = dict.fromkeys(
-        (row.a, row.b, row.task, row.metric.temperature)
-        for row in rows
-        if row.metric.at == "temperature" and not row.metric.matched
-    )
-    pairs = {key: None for key in pairs if key[3] == 1.0 or key[2]}
-    for a, b, task, temperature in pairs:
-        both = sides(results, a, b, task, temperature)
-        if both is not None:
-            lines += pair_lines(results, *both)
+    at_home = (row for row in rows if row.metric.at == "temperature" and not row.metric.matched)
+    pairs = dict.fromkeys((row.a, row.b, row.task, row.metric.temperature) for row in at_home)
+    both = [sides(results, *pair) for pair in pairs if pair[3] == 1.0 or pair[2]]
+    lines = [line for two in both if two is not None for line in pair_lines(results, *two)]
     lines += [LEGEND] * any("SRR " in line for line in lines)
     return [*lines, *steps_lines(results)]
 
@@ -94,12 +86,13 @@ def pair_lines(results: Results, a: Scores, b: Scores) -> Iterator[str]:
         yield from _kept_exactly(results, a, b)
 
 
-def band(a: Scores, b: Scores, k: int, several: bool) -> CurveComparison | None:
-    """a minus b over k with a band that holds at all k at once; None below three of several training seeds."""
+def band(a: Scores, b: Scores, k: int, several: bool, ks: Sequence[int] = ()) -> CurveComparison | None:
+    """a minus b over k with a band that holds at all k at once; None below three of several training seeds. ks: of exact scores,
+    powers of two where none are given, of several seeds powers of four."""
+    if not several and a.n is not None:
+        return paired_count_curve(a.n, a.values[0].astype(int), b.values[0].astype(int))
     if not several:
-        if a.n is not None:
-            return paired_count_curve(a.n, a.values[0].astype(int), b.values[0].astype(int))
-        ks = (*(2**i for i in range(k.bit_length()) if 2**i < k), k)
+        ks = ks or powers(k)
         return paired_curve(a.passes(ks)[0], b.passes(ks)[0], ks)
     if len(a.values) < FEWEST_SEEDS:
         return None
@@ -123,24 +116,20 @@ def curve_words(found: CurveComparison, a: str, b: str) -> str:
     for outcome, group in groupby(range(len(found.ks)), key=found.outcomes.__getitem__):
         places = list(group)
         first, last = found.ks[places[0]], found.ks[places[-1]]
-        span = f"k = {first}" if first == last else f"k = {first} to {last}"
         top = max(places, key=lambda i: abs(found.difference[i]))
+        where = f"at k = {first}" + (f" to {last}" if first != last else "")
         size = f" (largest difference {signed(float(found.difference[top]))} at k = {found.ks[top]})"
-        parts.append(f"{CANNOT} at {span}" if outcome == "unknown" else f"{outcome} at {span}{size}")
-    many = (
-        "this k"
-        if len(found.ks) == 1
-        else f"all {len(found.ks)} values of k at once (and is wider than an interval at one k)"
-    )
-    return f"{a} vs {b} over k: {'; '.join(parts)}; the {100 * found.level:g} % band holds at {many}, over {found.n} {found.over}"
+        parts.append(f"{CANNOT} {where}" if outcome == "unknown" else f"{outcome} {where}{size}")
+    many = f"all {len(found.ks)} values of k at once (and is wider than an interval at one k)"
+    at = many if len(found.ks) > 1 else "this k"
+    return f"{a} vs {b} over k: {'; '.join(parts)}; the {100 * found.level:g} % band holds at {at}, over {found.n} {found.over}"
 
 
 def chance_words(found: Improvement, a: str, b: str, what: str) -> str:
     """P(a > b) with its interval."""
     i = found.interval
-    word = {"better": "above 1/2", "worse": "below 1/2", "unknown": f"{CANNOT}: {i.n} {i.over} are too few"}.get(
-        found.outcome, "tied"
-    )
+    words = {"better": "above 1/2", "worse": "below 1/2", "unknown": f"{CANNOT}: {i.n} {i.over} are too few"}
+    word = words.get(found.outcome, "tied")
     ends = f"{100 * i.level:g} % interval {i.low:.3f} to {i.high:.3f} over {i.n} {i.over}: " * math.isfinite(i.width)
     return f"P({a} > {b}), {what}: {i.value:.3f} ({ends}{word})"
 
@@ -169,8 +158,7 @@ def _kept_exactly(results: Results, a: Scores, b: Scores) -> Iterator[str]:
             continue
         rates = rate_intervals(tables[0])
         numbers = ", ".join(f"{word} {_count(getattr(rows[0], name))}" for name, word in WORDS.items())
-        told = ", ".join(f"{name} {i.value:.3f} [{i.low:.3f}, {i.high:.3f}]" for name, i in rates.items())
-        yield f"{head}: {numbers}; {f'{told}, 95 % intervals over {len(b.problems)} problems' if rates else 'none in either'}."
+        yield f"{head}: {numbers}; {_rates(rates, len(b.problems), 'none in either')}."
 
 
 def _kept_of_counts(a: Scores, b: Scores, k: int) -> Iterator[str]:
@@ -197,28 +185,29 @@ def _kept_of_counts(a: Scores, b: Scores, k: int) -> Iterator[str]:
         f"{head}: {', '.join(cells)}; two runs of one policy would show {chance} problems expanded and as many shrunk by chance "
         f"alone{whole}."
     )
-    rates = [f"{name} {i.value:.3f} [{i.low:.3f}, {i.high:.3f}]" for name, i in leash_intervals(*counts, k).items()]
     none = "no problem is solved by either, so nothing is kept, found or lost"
-    told = f"{', '.join(rates)}, 95 % intervals over {len(b.problems)} problems" if rates else none
-    yield f"{a.task}: {told}."
+    yield f"{a.task}: {_rates(leash_intervals(*counts, k), len(b.problems), none)}."
     found, apart = leash_discoveries(*counts), []
     for word, hits in (("new", found.new), ("lost", found.lost)):
         names = [name for name, hit in zip(a.problems, hits.tolist(), strict=True) if hit]
-        apart.append(
-            f"{len(names)} {word}" + (f" ({', '.join(names[:5])}{', ...' * (len(names) > 5)})" if names else "")
-        )
+        some = f" ({', '.join(names[:5])}{', ...' * (len(names) > 5)})" * bool(names)
+        apart.append(f"{len(names)} {word}{some}")
     yield (
         f"{a.task}: problems that only one of the two solves, beyond luck (two-sided, at most 5 % chance of even one by luck, all "
         f"{n} samples): {', '.join(apart)}."
     )
 
 
+def _rates(rates: Mapping[str, Interval], problems: int, none: str) -> str:
+    told = ", ".join(f"{name} {i.value:.3f} [{i.low:.3f}, {i.high:.3f}]" for name, i in rates.items())
+    return f"{told}, 95 % intervals over {problems} problems" if rates else none
+
+
 def _over_seeds(rows: Sequence[LeashCounts], head: str) -> Iterator[str]:
     """P, E, S, O and the rates: means with Student's intervals over training seeds; nothing below three."""
     if len(rows) < FEWEST_SEEDS:
         return
-    cells: list[tuple[str, list[float], float, float]] = []
-    cells += [(word, [getattr(row, name) for row in rows], 0.0, math.inf) for name, word in WORDS.items()]
+    cells = [(word, [getattr(row, name) for row in rows], 0.0, math.inf) for name, word in WORDS.items()]
     cells += [(name, [row.rates[name] for row in rows], -1.0 if name == "NSCR" else 0.0, 1.0) for name in rows[0].rates]
     told = []
     for said, values, least, most in cells:
@@ -234,17 +223,13 @@ def _count(x: float) -> str:
 
 def steps_lines(results: Results) -> list[str]:
     """A line where arms were trained for different numbers of steps; [] where not, or where nothing is known of it."""
-    steps: dict[str, set[int]] = {}
-    for (arm, _), run in results.runs.items():
-        if run.steps:
-            steps.setdefault(arm, set()).add(run.steps)
-    told = {name: " and ".join(f"{n:,}" for n in sorted(found)) for name, found in steps.items()}
+    told: dict[str, str] = {}
+    for arm in dict.fromkeys(arm for arm, _ in results.runs):
+        steps = sorted({run.steps for (name, _), run in results.runs.items() if name == arm and run.steps})
+        told |= {arm: " and ".join(f"{n:,}" for n in steps)} if steps else {}
     if len(set(told.values())) < 2:
         return []
     said = "; ".join(f"{name}: {text}" for name, text in told.items())
     return [
         f"Training steps differ ({said}): a difference between these arms is also one of how long they were trained."
     ]
-
-
-__all__ = ["band", "chance_words", "curve_words", "detail_lines", "improvement", "pair_lines", "sides", "steps_lines"]

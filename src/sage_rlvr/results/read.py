@@ -6,9 +6,10 @@ NAME=PATH[,PATH...] names an arm and gives its training seeds.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +20,15 @@ from sage_rlvr.evaluation.record import Record
 from sage_rlvr.evaluation.store import SampleStore
 from sage_rlvr.results.design import Design
 from sage_rlvr.results.scores import Exact, Scores
+from sage_rlvr.stats.budget import check_budget
 
 K = 256
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Run:
-    """One training run, finished or not. state: in words; metrics: the rows of its metrics.jsonl."""
+    """One training run, finished or not. state: in words; metrics: the rows of its metrics.jsonl; warnings: what it warned of, the
+    first of each kind (kind, step, message)."""
 
     arm: str
     seed: int
@@ -35,6 +38,7 @@ class Run:
     versions: Mapping[str, str] = field(default_factory=dict)
     commit: str = ""
     metrics: Sequence[Mapping[str, Any]] = ()
+    warnings: Sequence[Mapping[str, Any]] = ()
 
     def total(self, name: str) -> float | None:
         """The sum of a metric over all steps, None where one lacks it."""
@@ -48,14 +52,9 @@ class Run:
 
     @property
     def raw_kl(self) -> float | None:
-        """Raw KL at the end, nats per token: its mean over the last tenth of the steps that had an update."""
-        return raw_kl(self.metrics)
-
-
-def raw_kl(rows: Sequence[Mapping[str, Any]]) -> float | None:
-    """`Run.raw_kl` of the rows of a metrics.jsonl; None where it was not logged."""
-    values = [row["anchor/kl_raw"] for row in rows if "anchor/kl_raw" in row]
-    return float(np.mean(values[-max(1, len(values) // 10) :])) if values else None
+        """Raw KL at the end, nats per token: its mean over the last tenth of the steps that logged it; None where none did."""
+        values = [row["anchor/kl_raw"] for row in self.metrics if "anchor/kl_raw" in row]
+        return float(np.mean(values[-max(1, len(values) // 10) :])) if values else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,6 +82,11 @@ class Counts:
     right: np.ndarray
     identity: Mapping[str, Any]
 
+    @property
+    def policy(self) -> tuple[str, str, float]:
+        """Arm, task and temperature, which training seeds share."""
+        return self.store.arm, self.task, self.temperature
+
 
 @dataclass(eq=False)
 class Results:
@@ -103,20 +107,26 @@ class Results:
 
     @classmethod
     def read(
-        cls, *paths: str | Path, names: Sequence[str] = (), split: str = "test", k: int | None = None, apart: bool = False,
-        samples: int | None = None,
-    ) -> Results:  # fmt: skip
-        """Everything of these paths. names: of the paths, instead of NAME= before each. apart: every path is an arm of its own and
-        the first one the control (`compare`). samples: the first so many of every problem of a store."""
+        cls, *paths: str | Path, split: str = "test", k: int | None = None, apart: bool = False, samples: int | None = None
+    ) -> Results:
+        """Everything of these paths. apart: every path is an arm of its own and the first one the control (`compare`). samples: the
+        first so many of every problem of a store."""
         from sage_rlvr.results.found import gather
 
-        items = [f"{name}={path}" for name, path in zip(names, paths, strict=True)] if names else list(map(str, paths))
-        found = gather(items, split=split, apart=apart)
+        found = gather(list(map(str, paths)), split=split, apart=apart)
         found.samples = samples
-        found.k = k or min([K, *(c.n for c in found.counts)] if not found.records else [K])
+        if found.stored is not None and not found.records:
+            found.k = max(found.stored["ks"])  # it has no others to be read at
+        else:
+            found.k = k or min([K, *(c.n for c in found.counts)] if not found.records else [K])
         return found
 
     # ---- what there is
+
+    @property
+    def home(self) -> str | None:
+        """The base, where it has an exact record of the main task."""
+        return self.design.base if self.design.base and self.seeds(self.design.base) else None
 
     def seeds(self, arm: str, task: str = "") -> tuple[int, ...]:
         """Training seeds with an exact record."""
@@ -130,9 +140,8 @@ class Results:
     @property
     def several(self) -> bool:
         """Whether some arm has several training seeds, so that comparisons are about methods."""
-        return any(len(self.seeds(a, t)) > 1 for a, _, t in self.records) or any(
-            len(found) > 1 for found in self._by_policy.values()
-        )
+        exact = any(len(self.seeds(arm, task)) > 1 for arm, _, task in self.records)
+        return exact or any(len(found) > 1 for found in self._by_policy.values())
 
     def exact(self, arm: str, seed: int = 0, task: str = "") -> Exact:
         """The exact record of an arm (the base has one for all seeds), with what is read off it."""
@@ -144,25 +153,23 @@ class Results:
     def temperatures(self, arm: str, task: str = "") -> tuple[float, ...]:
         """At which all seeds of the arm were evaluated, coldest first."""
         found = [set(self.records[arm, seed, task].logps) for seed in self.seeds(arm, task)]
-        found += [{c.temperature for c in self.counts if (c.store.arm, c.task) == (arm, task)}] * (not found)
-        return tuple(sorted(set.intersection(*found))) if found else ()
+        found += [{t for name, of, t in self._by_policy if (name, of) == (arm, task)}] * (not found)
+        return tuple(sorted(set.intersection(*found)))
 
     def scores(self, arm: str, task: str = "", temperature: float = 1.0) -> Scores | None:
         """Every seed of an arm on a task at a temperature; None where it was not evaluated there."""
+        named: dict[str, Any] = {"arm": arm, "task": task, "temperature": temperature}
         seeds = tuple(s for s in self.seeds(arm, task) if temperature in self.records[arm, s, task].logps)
         if seeds:
             rows = np.stack([self.exact(arm, seed, task).p[temperature] for seed in seeds])
             ids = tuple(map(str, self.records[arm, seeds[0], task].meta["problem_ids"]))
-            return Scores(arm=arm, task=task, temperature=temperature, seeds=seeds, problems=ids, values=rows)
+            return Scores(**named, seeds=seeds, problems=ids, values=rows)
         found = self._by_policy.get((arm, task, temperature))
         if not found:
             return None
-        n = found[0].n
         seeds = tuple(i if c.store.seed is None else c.store.seed for i, c in enumerate(found))
-        return Scores(
-            arm=arm, task=task, temperature=temperature, seeds=seeds, problems=found[0].problems, n=n,
-            values=np.stack([c.right for c in found]),
-        )  # fmt: skip
+        rows = np.stack([c.right for c in found])
+        return Scores(**named, seeds=seeds, problems=found[0].problems, values=rows, n=found[0].n)
 
     def only_scores(self, arm: str, task: str) -> Scores:
         """The scores of an arm that was evaluated at the reference temperature, or at one alone; DataError elsewhere."""
@@ -175,13 +182,79 @@ class Results:
     @cached_property
     def counts(self) -> tuple[Counts, ...]:
         """Counts of every whole store; what is not whole is noted."""
-        from sage_rlvr.results.found import read_counts
-
-        return tuple(read_counts(self))
+        return tuple(_read_counts(self))
 
     @cached_property
     def _by_policy(self) -> dict[tuple[str, str, float], list[Counts]]:
-        found: dict[tuple[str, str, float], list[Counts]] = {}
-        for c in self.counts:
-            found.setdefault((c.store.arm, c.task, c.temperature), []).append(c)
-        return found
+        ranked = sorted(self.counts, key=lambda c: c.policy)
+        return {policy: list(found) for policy, found in groupby(ranked, key=lambda c: c.policy)}
+
+
+# ------------------------------------------------------------------------------------------------------------------
+# counts of sample stores
+
+
+def _read_counts(results: Results) -> Iterator[Counts]:
+    """Right ones among n of every store. `strict` results (of arms that were named to be compared) refuse unfinished stores and
+    unequal budgets; others read all stores of a task to the fewest samples that one has, and note it."""
+    found = [one for store in results.stores if (one := _counts(results, store, results.samples)) is not None]
+    if results.strict:
+        _check_stores(found)
+    for c in found:
+        fewest = c.n if results.strict else min(other.n for other in found if other.task == c.task)
+        cut = c if c.n == fewest else _counts(results, c.store, fewest)
+        if cut is not None and cut.n < c.n:
+            results.notes.append(
+                f"{c.task}: the first {cut.n} samples of each problem are read, the most that all stores have "
+                f"({c.store.arm} has {c.n})."
+            )
+        if cut is not None:
+            yield cut
+
+
+def _counts(results: Results, store: Store, n: int | None) -> Counts | None:
+    path = store.path
+    with store.open() as opened:
+        counts, identity = opened.counts(n, check=results.strict), opened.identity.tree()
+        many, lacking, judges = sorted(set(counts.n.tolist())), opened.lacking(counts), opened.verifiers()
+    if results.strict and lacking:
+        raise DataError(f"{path}: has {lacking}, so it is no whole evaluation yet")
+    if results.strict and len(many) != 1:
+        few, most = (many[0], many[-1]) if many else (0, 0)
+        hint = f", or give --samples {few}" if few else ""
+        raise DataError(f"{path}: its problems have {few} to {most} samples; finish the evaluation first{hint}")
+    if lacking or not many:
+        what = f"has {lacking}" if many else "holds no samples yet"
+        results.notes.append(f"{store.arm}: {path.name} {what}.")
+    if len(many) != 1:
+        return _counts(results, store, many[0]) if many else None
+    identity |= {"n": many[0], "verifier_hash": judges[-1]["verifier_hash"]} if judges else {"n": many[0]}
+    return Counts(
+        store=store, task=str(identity["task"]), temperature=float(identity["decoding"]["temperature"]),
+        problems=tuple(counts.problems), n=many[0], right=counts.right, identity=identity,
+    )  # fmt: skip
+
+
+def _check_stores(found: Sequence[Counts]) -> None:
+    """Refuse unequal budgets on a task (temperatures of frontiers may differ), a frontier whose stores are of several policies, and
+    two stores of the same weights in one arm."""
+    for task in dict.fromkeys(c.task for c in found):
+        here = [c for c in found if c.task == task]
+        wide = all(len({d.temperature for d in here if d.store.arm == c.store.arm}) > 1 for c in here)
+        check_budget({f"{c.store.arm} ({c.store.path})": c.identity for c in here}, ("temperature",) if wide else ())
+        policies: dict[str, tuple[str, str]] = {}
+        for c in here if wide else ():
+            policy = str(c.identity["model"]), str(c.identity["revision"])
+            if policies.setdefault(c.store.arm, policy) != policy:
+                raise DataError(
+                    f"{c.store.path}: another policy than {c.store.arm}'s other stores of {task}; a frontier is of one policy"
+                )
+    seen: dict[tuple[object, str], Path] = {}
+    for c in found:
+        revision = str(c.identity["revision"])
+        first = seen.setdefault((c.policy, revision), c.store.path)
+        if first != c.store.path and "unknown" not in revision:
+            raise DataError(
+                f"{c.store.arm}: {first} and {c.store.path} hold samples of the same weights ({revision[:12]}), so they are no "
+                "two training seeds; give one of them, with more samples if more are wanted (eval --samples)"
+            )

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +20,11 @@ from sage_rlvr.stats.passk import curve, pass_at_k
 from sage_rlvr.stats.support import reachable, success_probability
 
 Floats = NDArray[np.float64]
+
+
+def powers(k: int) -> tuple[int, ...]:
+    """Powers of two below k, and k."""
+    return (*(2**i for i in range(k.bit_length()) if 2**i < k), k)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -35,11 +39,6 @@ class Scores:
     problems: tuple[str, ...]
     values: Floats
     n: int | None = None
-
-    @property
-    def kind(self) -> Literal["exact", "sampled"]:
-        """How the values are known."""
-        return "exact" if self.n is None else "sampled"
 
     def passes(self, ks: Sequence[int]) -> Floats:
         """pass@k of each seed and problem, (S, N, K); of samples the unbiased estimate."""

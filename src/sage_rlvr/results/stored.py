@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -46,8 +47,9 @@ def design_of_summary(found: Mapping[str, Any]) -> Design:
         Arm(name=row["label"], key=key, recipe=row["recipe"], why=row["why"], guided="dose" in row)
         for key, row in found["arms"].items()
     )
+    control = found["arms"].get(found["control"], {}).get("label", found["control"] or None)
     return Design(
-        arms=arms, base=BASE if found["base"] else None, control=found["arms"][found["control"]]["label"],
+        arms=arms, base=BASE if found["base"] else None, control=control,
         seeds=tuple(found["seeds"]), title=found["title"], notes=found["notes"],
         questions=tuple(Question(**q) for q in found.get("questions", ())), facts=found,
     )  # fmt: skip
@@ -58,28 +60,15 @@ def rows_of_summary(found: Mapping[str, Any], design: Design) -> list[Row]:
     return [_row(row) for row in found["rows"]] if "rows" in found else list(_old_rows(found, design))
 
 
+_OF_COMPARISON = ("p", "outcome", "reason", "mde", "mde_limit", "over", "mean_a", "mean_b", "problems")
+_OF_ROW = ("a", "b", "task", "why", "family", "adjusted", "family_size", "left_out", "covers")
+
+
 def row_tree(row: Row) -> dict[str, Any]:
     """A row as strict JSON can hold it."""
-    c = row.comparison
-    tree = {
-        "a": row.a,
-        "b": row.b,
-        "metric": asdict(row.metric),
-        "task": row.task,
-        "why": row.why,
-        "family": row.family,
-    }
-    tree |= {"difference": asdict(c.difference), "p": c.p, "adjusted": row.adjusted, "family_size": row.family_size}
-    tree |= {"outcome": c.outcome, "reason": str(c.reason), "mde": c.mde, "mde_limit": c.mde_limit, "over": c.over}
-    tree |= {
-        "mean_a": c.mean_a,
-        "mean_b": c.mean_b,
-        "problems": c.problems,
-        "left_out": row.left_out,
-        "covers": row.covers,
-    }
-    found: dict[str, Any] = plain(tree)
-    return found
+    tree = {name: getattr(row, name) for name in _OF_ROW} | {name: getattr(row.comparison, name) for name in _OF_COMPARISON}
+    tree |= {"metric": asdict(row.metric), "difference": asdict(row.comparison.difference)}
+    return dict(plain(tree))
 
 
 def _row(tree: Mapping[str, Any]) -> Row:
@@ -137,43 +126,41 @@ def _upgraded(old: Mapping[str, Any]) -> dict[str, Any]:
     for name in ("cold", "power"):
         found[name] = {key: v for key, v in ends[name].items() if key != "comparisons"} if ends.get(name) else None
     found["relabelled"] = old["relabelled"] | {"have": len(control["seeds"])}
+    found["relabelled"]["first"] = [_worded(text) for text in old["relabelled"].get("first", ())]
     return found
 
 
-def _old_metrics(worlds: tuple[str, ...]) -> dict[tuple[bool, str], tuple[Metric, str]]:
+def _worded(text: str) -> str:
+    """A sentence of format 1 in today's words."""
+    return re.sub(r"this design [a-z ]+ of ([\d.]+) \(4 times in 5\)", r"minimum detectable difference \1 (80 % power)", text)
+
+
+def _old_metrics(worlds: Sequence[str]) -> dict[tuple[bool, str], tuple[Metric, str]]:
     """(of power, name as format 1 wrote it) -> metric and task."""
     out: dict[tuple[bool, str], tuple[Metric, str]] = {}
-    for k, name in product(_KS, ("pass", "distinct")):
+    for k, name, power in product(_KS, ("pass", "distinct"), (False, True)):
         bare = Metric(name=name, k=k)  # type: ignore[arg-type]
-        for power in (False, True):
-            out[power, bare.bare] = bare, ""
-            out[power, f"{bare.bare} at T = {PAPER:g}"] = Metric(name=bare.name, k=k, temperature=PAPER), ""
-            out[power, f"{bare.bare} at equal pass@1 near T = 1"] = Metric(name=bare.name, k=k, at="near"), ""
-            out[power, f"{bare.bare}, each at its best"] = Metric(name=bare.name, k=k, at="best"), ""
-            out[power, f"mean {bare.bare} at equal pass@1"] = Metric(name=bare.name, k=k, at="equal"), ""
-            out[power, f"{bare.bare} at equal pass@1"] = (
-                Metric(name=bare.name, k=k, at="a equal" if power else "equal"),
-                "",
-            )
-        for world in worlds:
-            out[False, f"{bare.bare} on {world}"] = bare, world
+        named = {
+            "{}": bare, f"{{}} at T = {PAPER:g}": replace(bare, temperature=PAPER),
+            "{} at equal pass@1 near T = 1": replace(bare, at="near"), "{}, each at its best": replace(bare, at="best"),
+            "mean {} at equal pass@1": replace(bare, at="equal"),
+            "{} at equal pass@1": replace(bare, at="a equal" if power else "equal"),
+        }  # fmt: skip
+        out |= {(power, form.format(bare.bare)): (metric, "") for form, metric in named.items()}
+        out |= {(power, f"{bare.bare} on {world}"): (bare, world) for world in worlds}
     return out
 
 
-def _old_names(design: Design) -> dict[str, str]:
-    """Name as format 1 wrote it -> name."""
-    names = [*design.names, BASE]
-    ends = ("", " at any temperature", " at the same raw KL")
-    return {name + end: name for name in names for end in ends} | {TEMPERED: TEMPERED}
+def old_lists(found: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The comparisons of a summary of format 1, in order, but for those of the raw KL."""
+    ends = found.get("endpoints") or {}
+    return [*found["comparisons"], *(row for of in ("cold", "power") for row in (ends.get(of) or {}).get("comparisons", ()))]
 
 
 def _old_rows(found: Mapping[str, Any], design: Design) -> Iterator[Row]:
-    metrics, names = _old_metrics(tuple(found["away"])), _old_names(design)
-    ends = found.get("endpoints") or {}
-    made = [
-        *found["comparisons"],
-        *(row for of in ("cold", "power") for row in (ends.get(of) or {}).get("comparisons", ())),
-    ]
+    metrics, made = _old_metrics(tuple(found["away"])), old_lists(found)
+    ends = ("", " at any temperature", " at the same raw KL")
+    names = {name + end: name for name in (*design.names, BASE) for end in ends} | {TEMPERED: TEMPERED}
     why_of = {
         (names[row["a"]], names[row["b"]]): _WHY[row["kind"]]
         for row in made
@@ -182,20 +169,13 @@ def _old_rows(found: Mapping[str, Any], design: Design) -> Iterator[Row]:
     for row in made:
         a, b, why = names[row["a"]], names[row["b"]], _WHY[row["kind"]]
         metric, task = metrics[why == "power", row["metric"]]
-        if why == "matched":
-            metric = Metric(name=metric.name, k=metric.k, temperature=metric.temperature, matched=True)
         if row["kind"] in ("near", "control", "frontier_control"):
             why = "control" if b == design.control else why_of.get((a, b), why)
+        metric = replace(metric, matched=why == "matched")
         yield Row(a=a, b=b, metric=metric, comparison=_old_comparison(row), task=task, why=why)
-    for row in ends.get("leash") or ():
-        metric = Metric(name="raw KL", at="end")
-        yield Row(
-            a=row["a"],
-            b=row["b"],
-            metric=metric,
-            comparison=_old_comparison(row),
-            why=why_of.get((row["a"], row["b"]), "control"),
-        )
+    for row in (found.get("endpoints") or {}).get("leash") or ():
+        pair, metric = (row["a"], row["b"]), Metric(name="raw KL", at="end")
+        yield Row(a=pair[0], b=pair[1], metric=metric, comparison=_old_comparison(row), why=why_of.get(pair, "control"))
 
 
 def _old_comparison(row: Mapping[str, Any]) -> Comparison:

@@ -36,30 +36,26 @@ def summary_of(results: Results, rows: Sequence[Row]) -> dict[str, Any]:
     """Everything of a folder; of a stored summary what it holds, its rows corrected anew."""
     if results.stored is not None and not results.records:
         return {**results.stored, "rows": [row_tree(row) for row in rows]}
-    design = results.design
-    facts, base = design.facts, design.base if design.base and results.seeds(design.base) else None
+    design, base = results.design, results.home
+    facts, control = design.facts, design.arm(design.control or "")
+    arms = [arm for arm in design.arms if arm.name not in design.beside or results.seeds(arm.name)]
     found: dict[str, Any] = {"format": FORMAT, "title": design.title, "notes": design.notes, "ks": shown_ks(results)}
     found |= {name: facts.get(name) for name in ("matrix", "world", "versions", "steps", "choice")}
-    found |= {"control": (design.arm(design.control or "") or Arm(name="", key="")).key, "seeds": list(design.seeds)}
+    found |= {"control": control.key if control else "", "seeds": list(design.seeds)}
     found["questions"] = [asdict(question) for question in design.questions]
     found["evaluate"] = facts.get("evaluate") or _evaluated(results)
     found["base"] = None if base is None else _base(results, base)
-    found["arms"] = {arm.key: _arm(results, arm) for arm in design.arms if arm.name != base}
+    found["arms"] = {arm.key: _arm(results, arm) for arm in arms if arm.name != base}
     found["away"] = {task: _away(results, task) for task in facts.get("evaluate", {}).get("ood", ())}
-    found |= {
-        "rows": [row_tree(row) for row in rows],
-        "cold": _cold(results),
-        "power": _power(results),
-        "gains": _gains(results),
-    }
-    found["relabelled"] = relabelled(results)
+    found |= {"rows": [row_tree(row) for row in rows], "cold": _cold(results), "power": _power(results)}
+    found |= {"gains": _gains(results), "relabelled": relabelled(results)}
     found["added"] = {arm.key: arm.why for arm in design.arms if arm.why}
     found["left_out"] = list(results.notes)
-    cells = [cell for cell in facts.get("cells", ()) if not cell["complete"]]
-    found["not_run"] = [
-        f"{design.called(cell['arm'])} s{cell['seed']}: {results.runs[design.called(cell['arm']), cell['seed']].state}"
-        for cell in cells
+    found["warnings"] = [
+        {"arm": run.arm, "seed": run.seed, **warning} for run in results.runs.values() for warning in run.warnings
     ]
+    cells = [(design.called(c["arm"]), c["seed"]) for c in facts.get("cells", ()) if not c["complete"]]
+    found["not_run"] = [f"{arm} s{seed}: {results.runs[arm, seed].state}" for arm, seed in cells]
     return dict(plain(found))
 
 
@@ -75,59 +71,80 @@ def _evaluated(results: Results) -> dict[str, Any]:
     return {"problems": record.problems, **{name: record.meta.get(name) for name in ("split", "draw")}}
 
 
-def _passes(results: Results, name: str, task: str = "", temperature: float = REFERENCE) -> dict[int, Interval]:
+def _passes(results: Results, name: str, task: str = "", temperature: float = REFERENCE) -> dict[str, Interval]:
     """k -> mean with its interval: over training seeds, of one seed over problems."""
     found = results.scores(name, task, temperature)
-    if found is None:
-        return {}
-    return {k: found.interval(k, several=results.several) for k in shown_ks(results)}
+    ks = shown_ks(results) if found is not None else ()
+    return {str(k): found.interval(k, several=results.several) for k in ks if found is not None}
 
 
-def _base(results: Results, name: str) -> dict[str, Any]:
-    one = results.exact(name)
-    found = results.scores(name)
+def _trees(found: Mapping[str, Interval]) -> dict[str, Any]:
+    return {name: asdict(interval) for name, interval in found.items()}
+
+
+def _base(results: Results, name: str, task: str = "") -> dict[str, Any]:
+    one, found = results.exact(name, 0, task), results.scores(name, task)
     means = [] if found is None else found.passes(shown_ks(results))[0].mean(axis=0).tolist()
     return {
+        "label": name,
         "pass": dict(zip(map(str, shown_ks(results)), means, strict=True)),
         "distinct": one.distinct[REFERENCE],
         "best": asdict(best_pass1(one.points)),
         "frontier": [asdict(point) for point in one.points],
-        "support": int(sum(int(np.sum(np.asarray(row) > math.log(EPS))) for row in one.record.logps[REFERENCE])),
+        "support": sum(int(np.sum(np.asarray(row) > math.log(EPS))) for row in one.record.logps[REFERENCE]),
     }
+
+
+def _scored(results: Results, name: str, task: str = "") -> dict[str, Any]:
+    """Seeds, pass@k and best pass@1 of an arm that has some."""
+    seeds = results.seeds(name, task)
+    best = seed_interval([best_pass1(results.exact(name, seed, task).points).pass1 for seed in seeds])
+    return {"seeds": list(seeds), "pass": _trees(_passes(results, name, task)), "best_pass1": asdict(best)}
 
 
 def _arm(results: Results, arm: Arm) -> dict[str, Any]:
-    seeds = results.seeds(arm.name)
+    seeds, found = results.seeds(arm.name), results.scores(arm.name)
     row: dict[str, Any] = {"label": arm.name, "why": arm.why, "recipe": arm.recipe, "seeds": list(seeds)}
-    found = results.scores(arm.name)
     if not seeds or found is None:
         return row
-    ones = [results.exact(arm.name, seed) for seed in seeds]
-    means = found.passes(shown_ks(results)).mean(axis=1)
-    row["pass"] = {str(k): asdict(one) for k, one in _passes(results, arm.name).items()}
-    row["pass_by_seed"] = {
-        str(seed): dict(zip(map(str, shown_ks(results)), m.tolist(), strict=True))
-        for seed, m in zip(seeds, means, strict=True)
-    }
-    row["distinct"] = asdict(seed_interval([one.distinct[REFERENCE] for one in ones]))
-    row["best_pass1"] = asdict(seed_interval([best_pass1(one.points).pass1 for one in ones]))
+    row |= _scored(results, arm.name)
+    ones, ks = {str(seed): results.exact(arm.name, seed) for seed in seeds}, shown_ks(results)
+    means = found.passes(ks).mean(axis=1).tolist()
+    row["pass_by_seed"] = {seed: dict(zip(map(str, ks), m, strict=True)) for seed, m in zip(ones, means, strict=True)}
+    row["distinct"] = asdict(seed_interval([one.distinct[REFERENCE] for one in ones.values()]))
     row["frontier"] = [
         {"temperature": p[0].temperature}
         | {end: float(np.mean([getattr(q, end) for q in p])) for end in ("pass1", "passk")}
-        for p in zip(*(one.points for one in ones), strict=True)
+        for p in zip(*(one.points for one in ones.values()), strict=True)
     ]
     row["frontier_by_seed"] = {
-        str(seed): [asdict(p) | {"distinct": v.passk} for p, v in zip(one.points, one.variety, strict=True)]
-        for seed, one in zip(seeds, ones, strict=True)
+        seed: [asdict(p) | {"distinct": v.passk} for p, v in zip(one.points, one.variety, strict=True)]
+        for seed, one in ones.items()
     }
-    if results.design.base and results.seeds(results.design.base):
-        home = results.exact(results.design.base).record.logps[REFERENCE]
-        changes = [support_change(home, one.record.logps[REFERENCE], EPS) for one in ones]
-        row["support"] = {
-            what: asdict(seed_interval([getattr(c, what) for c in changes])) for what in ("preserved", "gained", "lost")
-        }
+    if results.home:
+        start = results.exact(results.home).record.logps[REFERENCE]
+        changes = [support_change(start, one.record.logps[REFERENCE], EPS) for one in ones.values()]
+        kinds = ("preserved", "gained", "lost")
+        row["support"] = _trees({kind: seed_interval([getattr(c, kind) for c in changes]) for kind in kinds})
     runs = [results.runs.get((arm.name, seed)) for seed in seeds]
     return row | training_of([run for run in runs if run is not None and run.metrics], arm.guided)
+
+
+def _part(values: Sequence[Any], when: str) -> Any:
+    """The first or last tenth, or one of the thirds, of the steps."""
+    if when in ("first", "last"):
+        tenth = max(1, len(values) // 10)
+        return values[-tenth:] if when == "last" else values[:tenth]
+    third = np.array_split(np.asarray(values), 3)[("early", "middle", "late").index(when)]
+    return third if len(third) else values
+
+
+PARTS = {
+    "grad_norm": ("optimizer/grad_norm", ("early", "middle", "late")),
+    "reward": ("reward/mean", ("first", "last")),
+    "dead": ("reward/dead_group_share", ("first", "last")),
+}
+"""What is averaged over parts of the training: its name in metrics.jsonl, and which parts."""
 
 
 def training_of(runs: Sequence[Run], guided: bool) -> dict[str, Any]:
@@ -137,105 +154,63 @@ def training_of(runs: Sequence[Run], guided: bool) -> dict[str, Any]:
     logs = [run.metrics for run in runs]
     row: dict[str, Any] = {"steps": max(map(len, logs))}
     for name, key in (("train_seconds", "time/step_s"), ("tokens", "rollout/tokens")):
-        totals = [run.total(key) for run in runs]
-        if None not in totals:
-            row[name] = float(np.mean([total for total in totals if total is not None]))
-    parts = {
-        "grad_norm": ("optimizer/grad_norm", {"early": _third(0), "middle": _third(1), "late": _third(2)}),
-        "reward": ("reward/mean", {"first": _tenth(False), "last": _tenth(True)}),
-        "dead": ("reward/dead_group_share", {"first": _tenth(False), "last": _tenth(True)}),
-    }
-    for what, (key, when) in parts.items():
+        totals = [total for run in runs if (total := run.total(key)) is not None]
+        if len(totals) == len(runs):
+            row[name] = float(np.mean(totals))
+    for what, (key, parts) in PARTS.items():
         values = [[r[key] for r in rows if key in r] for rows in logs]
         if all(values):
-            row[what] = {
-                name: asdict(seed_interval([float(np.mean(part(v))) for v in values])) for name, part in when.items()
-            }
-    kls = [run.raw_kl for run in runs]
-    if None not in kls:
-        row["kl_raw"] = asdict(seed_interval([kl for kl in kls if kl is not None]))
+            row[what] = _trees({when: seed_interval([float(np.mean(_part(v, when))) for v in values]) for when in parts})
+    kls = [kl for run in runs if (kl := run.raw_kl) is not None]
+    if len(kls) == len(runs):
+        row["kl_raw"] = asdict(seed_interval(kls))
         row["kl_raw_by_seed"] = {str(run.seed): run.raw_kl for run in runs}
     if guided:
         row["dose"] = strength(logs)
     return row
 
 
-def _third(which: int) -> Any:
-    return lambda values: np.array_split(np.asarray(values), 3)[which].tolist() or list(values)
-
-
-def _tenth(last: bool) -> Any:
-    return lambda values: values[-max(1, len(values) // 10) :] if last else values[: max(1, len(values) // 10)]
-
-
 def strength(logs: Sequence[Sequence[Mapping[str, Any]]]) -> dict[str, float] | None:
     """Share of tokens where q is not 1, and mean q, in the first and last tenth of training; means over seeds. Tenths of the steps
     with an update: one of which a rollout plan kept nothing has no q. None where there is none."""
-    out: dict[str, list[float]] = {}
-    for log in logs:
-        rows = [row for row in log if "anchor/q_mean" in row]
-        if not rows:
-            return None
-        for when, last in (("first", False), ("last", True)):
-            for what, key in (("active", "anchor/q_active_share"), ("q", "anchor/q_mean")):
-                out.setdefault(f"{what}_{when}", []).append(float(np.mean([row[key] for row in _tenth(last)(rows)])))
-    return {name: float(np.mean(values)) for name, values in out.items()}
+    updated = [[row for row in log if "anchor/q_mean" in row] for log in logs]
+    if not all(updated):
+        return None
+    keys = {"active": "anchor/q_active_share", "q": "anchor/q_mean"}
+    return {
+        f"{what}_{when}": float(np.mean([float(np.mean([row[key] for row in _part(rows, when)])) for rows in updated]))
+        for when in ("first", "last")
+        for what, key in keys.items()
+    }
 
 
 def _away(results: Results, task: str) -> dict[str, Any]:
     base = results.design.base
     home = base if base and results.seeds(base, task) else None
-    rows: dict[str, Any] = {
-        "problems": None if home is None else results.records[home, 0, task].problems,
-        "base": None,
-        "arms": {},
-    }
-    if home is not None:
-        one, found = results.exact(home, 0, task), results.scores(home, task)
-        means = [] if found is None else found.passes(shown_ks(results))[0].mean(axis=0).tolist()
-        rows["base"] = {
-            "pass": dict(zip(map(str, shown_ks(results)), means, strict=True)),
-            "best": asdict(best_pass1(one.points)),
-        }
-        rows["base"] |= {"distinct": one.distinct[REFERENCE], "frontier": [asdict(point) for point in one.points]}
-        logps = one.record.logps[REFERENCE]
-        rows["base"]["support"] = int(sum(int(np.sum(np.asarray(row) > math.log(EPS))) for row in logps))
-    for arm in results.design.arms:
-        if seeds := results.seeds(arm.name, task):
-            best = seed_interval([best_pass1(results.exact(arm.name, seed, task).points).pass1 for seed in seeds])
-            passes = {str(k): asdict(found) for k, found in _passes(results, arm.name, task).items()}
-            rows["arms"][arm.key] = {"seeds": list(seeds), "pass": passes, "best_pass1": asdict(best)}
-    return rows
+    arms = {arm.key: _scored(results, arm.name, task) for arm in results.design.arms if results.seeds(arm.name, task)}
+    problems = None if home is None else results.records[home, 0, task].problems
+    return {"problems": problems, "base": None if home is None else _base(results, home, task), "arms": arms}
 
 
 def _cold(results: Results) -> dict[str, Any] | None:
     """Scores of the base and the arms at the paper's temperature; None where some arm has none there."""
-    arms = [arm for arm in results.design.arms if results.seeds(arm.name)]
+    arms, base = [arm for arm in results.design.arms if results.seeds(arm.name)], results.home
     if not arms or any(PAPER not in results.temperatures(arm.name) for arm in arms):
         return None
-    base = results.design.base
-
-    def at(name: str) -> dict[str, Any]:
-        return {str(k): asdict(found) for k, found in _passes(results, name, "", PAPER).items() if k in (1, results.k)}
-
-    home = (
-        at(base)
-        if base and base in {name for name, *_ in results.records} and PAPER in results.temperatures(base)
-        else None
-    )
-    return {
-        "temperature": PAPER,
-        "base": home and {k: found["value"] for k, found in home.items()},
-        "arms": {arm.key: {"label": arm.name} | at(arm.name) for arm in arms if arm.name != base},
-    }
+    at = {
+        name: {k: found for k, found in _passes(results, name, "", PAPER).items() if int(k) in (1, results.k)}
+        for name in (base, *(arm.name for arm in arms)) if name
+    }  # fmt: skip
+    home = {k: found.value for k, found in at[base].items()} if base else {}
+    others = {arm.key: {"label": arm.name, **_trees(at[arm.name])} for arm in arms if arm.name != base}
+    return {"temperature": PAPER, "base": home or None, "arms": others}
 
 
 def _power(results: Results) -> dict[str, Any] | None:
     """The power frontier of the base: what it reaches tempered over whole completions, without any reward."""
-    base = results.design.base
-    if not base or not results.seeds(base) or not results.exact(base).record.norms:
+    record, k = results.exact(results.home).record if results.home else None, results.k
+    if record is None or not record.norms:
         return None
-    record, k = results.exact(base).record, results.k
     points = [
         {"power": one.power, "known": one.known, "bound1": float(one.bound.mean()), "boundk": one.passk_bound(k)}
         | {"pass1": one.point(k).pass1, "passk": one.point(k).passk}
@@ -299,9 +274,5 @@ def choose(results: Results, among: Sequence[str], by: str, task: str = "") -> d
             out[key] = float(np.mean([-math.inf if gap is None else gap for gap in gaps]))
         else:
             found = results.scores(name, task)
-            values = [] if found is None else found.passes([{"pass@1": 1, "pass@256": 256}[by]])
-            out[key] = float(np.mean(values))
+            out[key] = float(np.mean([] if found is None else found.passes([{"pass@1": 1, "pass@256": 256}[by]])))
     return out
-
-
-__all__ = ["KS", "choose", "relabelled", "strength", "summary_of", "training_of"]

@@ -7,7 +7,7 @@ chip(row)       the cell of a table            answer(rows) the one line that an
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from sage_rlvr.results.comparisons import Row
@@ -28,31 +28,28 @@ REASONS = {
 }
 BEFORE = "before correction"
 CANNOT = "cannot be told"
-MOST = 4  # clauses of an answer
 
 
 def answer(rows: Sequence[Row]) -> str:
-    """ONE line on the primary comparisons at their largest k: those that hold first."""
+    """ONE line on the first question of the design: every arm against its control, at the largest k."""
     primary = [row for row in rows if row.family == "primary"]
     top = max((row.metric.k or 0 for row in primary), default=0)
     asked = [row for row in primary if row.metric.k == top] or primary
     if not asked:
         return "Nothing is compared: fewer than two policies were evaluated."
-    ranked = sorted(asked, key=lambda row: (not row.holds, row.comparison.outcome in ("tied", "unknown")))
-    if all(not row.comparison.known for row in ranked):
-        why = ", ".join(dict.fromkeys(REASONS[row.comparison.reason] for row in ranked))
-        gaps = "; ".join(f"{row.a} against {row.b} {signed(row.comparison.difference.value)}" for row in ranked[:MOST])
-        return f"No claim about methods ({why}); differences in {ranked[0].metric}: {gaps}."
-    said = "; ".join(
-        f"{row.a} against {row.b}: {outcome(row)} at {row.metric}{_on(row)} ({_numbers(row)})" for row in ranked[:MOST]
-    )
-    more = f"; and {len(ranked) - MOST} more" if len(ranked) > MOST else ""
-    return f"{said}{more}{_scope(ranked)}."
+    first = groups(asked)[0]
+    if all(not row.comparison.known for row in first):
+        why = ", ".join(dict.fromkeys(REASONS[row.comparison.reason] for row in first))
+        gaps = "; ".join(f"{row.a} against {row.b} {signed(row.comparison.difference.value)}" for row in first)
+        return f"No claim about methods ({why}); differences in {first[0].metric}: {gaps}."
+    left = len(primary) - len(first)
+    more = f" {left} more primary comparison{'s are' if left != 1 else ' is'} listed." if left else ""
+    return f"{line(first, _numbers if len(first) < 3 else _brief)}{more}{_scope(first)}"
 
 
 def _scope(rows: Sequence[Row]) -> str:
     """Of one training seed nothing is said about methods."""
-    return ". One training seed each: this is about these checkpoints" if rows[0].comparison.over == "problems" else ""
+    return " One training seed each: this is about these checkpoints." if rows[0].comparison.over == "problems" else ""
 
 
 def sentence(row: Row) -> str:
@@ -96,16 +93,21 @@ def chip(row: Row) -> str:
     return "\n".join(lines)
 
 
-def line(rows: Sequence[Row]) -> str:
-    """Rows of one rival and metric in one sentence: "Against GRPO, pass@256: tied: A (...), B (...); worse: C (...)."."""
+def line(rows: Sequence[Row], numbers: Callable[[Row], str] | None = None) -> str:
+    """Rows of one rival and metric in one sentence: "Against GRPO, pass@256: worse: C (...); tied: A (...), B (...).", what
+    outlasts correction first. numbers: what stands in the brackets; the difference and, of a tie, what could have been seen."""
     first, several = rows[0], len({row.b for row in rows}) > 1
     who = "Each against its own placebo" if several else f"Against {first.b}"
     words: dict[str, list[str]] = {}
     for row in rows:
         name = f"{row.a} vs {row.b}" if several else row.a
-        words.setdefault(outcome(row), []).append(f"{name} ({_short(row)})")
-    said = "; ".join(f"{word}: {', '.join(names)}" for word, names in sorted(words.items()))
+        words.setdefault(outcome(row), []).append(f"{name} ({(numbers or _short)(row)})")
+    said = "; ".join(f"{word}: {', '.join(words[word])}" for word in sorted(words, key=_rank))
     return f"{who}, {first.metric}{_on(first)}: {said}."
+
+
+def _rank(word: str) -> tuple[bool, bool, str]:
+    return word in ("tied", "identical", CANNOT), BEFORE in word, word
 
 
 def groups(rows: Iterable[Row]) -> list[list[Row]]:
@@ -119,16 +121,14 @@ def groups(rows: Iterable[Row]) -> list[list[Row]]:
 
 def families(rows: Sequence[Row]) -> str:
     """How many tests each family holds, in a sentence; "" where nothing was tested."""
-    sizes = {row.family: row.family_size for row in rows if row.family_size}
-    parts = [
-        f"{sizes[name]} {name} comparison{'s' * (sizes[name] != 1)}"
-        for name in ("primary", "exploratory")
-        if name in sizes
-    ]
-    if not parts:
+    sizes = {row.family: row.family_size for row in sorted(rows, key=lambda row: row.family != "primary") if row.family_size}
+    if not sizes:
         return ""
-    head = f"Holm's correction runs once over {' and once over '.join(parts)}."
-    return f'{head} "Better {BEFORE}": the difference does not outlast it.'
+    parts = " and once over ".join(f"{n} {name} comparison{'s' * (n != 1)}" for name, n in sizes.items())
+    return (
+        f"Holm's correction runs once over {parts}. Better or worse: the interval leaves 0 out and Holm's p is below 0.05; "
+        f"{BEFORE}: the interval alone."
+    )
 
 
 def world_words(world: Mapping[str, Any]) -> str:
@@ -143,33 +143,38 @@ def world_words(world: Mapping[str, Any]) -> str:
 
 def span(c: Comparison) -> str:
     """ "difference −0.004, 95 % interval −0.012 to +0.003"."""
+    return _gap(c, f"{100 * c.difference.level:g} % interval ")
+
+
+def _gap(c: Comparison, before: str = "") -> str:
     gap = c.difference
-    ends = (
-        f", {100 * gap.level:g} % interval {signed(gap.low)} to {signed(gap.high)}" if math.isfinite(gap.width) else ""
-    )
+    ends = f", {before}{signed(gap.low)} to {signed(gap.high)}" if math.isfinite(gap.width) else ""
     return f"difference {signed(gap.value)}{ends}"
 
 
 def _numbers(row: Row) -> str:
-    c, gap = row.comparison, row.comparison.difference
-    if not c.known:
-        return REASONS[c.reason]
-    ends = f", {signed(gap.low)} to {signed(gap.high)}" if math.isfinite(gap.width) else ""
-    hidden = (
-        f"; minimum detectable difference {_plain(c.mde)} (80 % power)"
-        if c.outcome == "tied" and math.isfinite(c.mde)
-        else ""
-    )
-    return f"difference {signed(gap.value)}{ends}{hidden}"
+    """In the answer: reason, or difference and what could have been seen."""
+    c = row.comparison
+    return f"{_gap(c)}{_seen(c, 'minimum detectable difference', ' (80 % power)')}" if c.known else REASONS[c.reason]
+
+
+def _brief(row: Row) -> str:
+    """In the answer on many arms."""
+    c = row.comparison
+    return _gap(c).removeprefix("difference ") if c.known else REASONS[c.reason]
 
 
 def _short(row: Row) -> str:
-    c, gap = row.comparison, row.comparison.difference
-    value = signed(gap.value) if math.isfinite(gap.value) else ""
-    if not c.known:
-        return "; ".join(filter(None, (value, REASONS[c.reason])))
-    seen = f"; detectable {_plain(c.mde)}" if c.outcome == "tied" and math.isfinite(c.mde) else ""
-    return value + seen
+    """In a line of several arms."""
+    c = row.comparison
+    value = signed(c.difference.value) if math.isfinite(c.difference.value) else ""
+    return value + _seen(c, "detectable") if c.known else "; ".join(filter(None, (value, REASONS[c.reason])))
+
+
+def _seen(c: Comparison, what: str, after: str = "") -> str:
+    if c.outcome != "tied" or not math.isfinite(c.mde):
+        return ""
+    return f"; {what} {c.mde:.3f}{after}" if c.mde >= 0.0005 else f"; {what} {c.mde:.1g}{after}"
 
 
 def _on(row: Row) -> str:
@@ -181,23 +186,3 @@ def _left_out(row: Row) -> str:
         return ""
     what = "whose raw KL lies outside what these betas reach" if row.metric.matched else "in which it cannot be read"
     return f"; left out: {row.left_out} training seed{'s' * (row.left_out > 1)} {what}"
-
-
-def _plain(x: float) -> str:
-    return f"{x:.3f}" if x >= 0.0005 else f"{x:.1g}"
-
-
-__all__ = [
-    "BEFORE",
-    "CANNOT",
-    "REASONS",
-    "answer",
-    "chip",
-    "families",
-    "groups",
-    "line",
-    "outcome",
-    "sentence",
-    "span",
-    "world_words",
-]

@@ -9,18 +9,20 @@ Killed at any instant, a run continues from its last complete checkpoint; rows o
 again.
 """
 
-from sage_rlvr.runs.checkpoints import MANIFEST, Checkpoint, seal, verify_checkpoint
+from sage_rlvr.runs.checkpoints import MANIFEST, Checkpoint, newest_complete, seal, verify_checkpoint
 from sage_rlvr.runs.files import (
+    comparable,
     file_sha256,
     jsonable,
+    read_metrics,
     replacing,
+    replacing_folder,
     write_bytes_atomic,
     write_json_atomic,
     write_text_atomic,
     writing,
 )
-from sage_rlvr.runs.metrics import comparable, read_metrics
-from sage_rlvr.runs.record import binding, differences, git_state, versions
+from sage_rlvr.runs.record import binding, differences, git_state, installed, versions
 from sage_rlvr.runs.run_dir import DEAD_STEPS, RunDir
 from sage_rlvr.runs.signals import StopFlag
 
@@ -35,9 +37,12 @@ __all__ = [
     "differences",
     "file_sha256",
     "git_state",
+    "installed",
     "jsonable",
+    "newest_complete",
     "read_metrics",
     "replacing",
+    "replacing_folder",
     "seal",
     "verify_checkpoint",
     "versions",

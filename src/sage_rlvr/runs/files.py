@@ -1,6 +1,7 @@
 """Files that are there whole or not at all, strict JSON, and what a full or read-only disk says.
 
-`replacing` is the one atomic writer of the house: written beside its place, synced to the disk, renamed.
+`replacing` is the one atomic writer of the house: written beside its place, synced to the disk, renamed. And the rows of
+metrics.jsonl, one strict-JSON line per step; keys under "time/" are exempt from bitwise equality.
 """
 
 from __future__ import annotations
@@ -43,6 +44,41 @@ def replacing(path: str | Path) -> Iterator[Path]:
     finally:
         temporary.unlink(missing_ok=True)
     sync_folder(path.parent)
+
+
+@contextlib.contextmanager
+def replacing_folder(place: Path) -> Iterator[Path]:
+    """An empty folder beside `place` to fill; it takes the place of `place`, whole, when the block ends well.
+
+    Killed in between, `sweep` brings the former one back.
+    """
+    partial, former = place.with_name(f".tmp-{place.name}"), place.with_name(f".old-{place.name}")
+    shutil.rmtree(partial, ignore_errors=True)
+    try:
+        partial.mkdir(parents=True)
+        yield partial
+        if place.exists():
+            shutil.rmtree(former, ignore_errors=True)
+            place.rename(former)
+        partial.rename(place)
+        sync_folder(place.parent)
+        shutil.rmtree(former, ignore_errors=True)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+        if former.exists() and not place.exists():
+            former.rename(place)
+
+
+def sweep(folder: Path) -> None:
+    """Remove what a kill left behind in a folder; what had been moved aside while it was being replaced comes back."""
+    for path in folder.glob(".old-*"):
+        home = path.with_name(path.name.removeprefix(".old-"))
+        if home.exists():
+            shutil.rmtree(path)
+        else:
+            path.rename(home)
+    for path in folder.glob(".tmp-*"):
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
 def write_bytes_atomic(path: str | Path, content: bytes) -> None:
@@ -134,3 +170,33 @@ def _disk_problem(error: Exception, what: str, path: Path, needed: int) -> Check
             f"Free some space (or lower checkpoint.keep), then give the same command again to continue"
         )
     return CheckpointError(f"{path}: cannot write a {what}: {os.strerror(code)}; {kept}. Mend that, then run again")
+
+
+# ---- metrics.jsonl
+
+
+def comparable(row: Mapping[str, Any]) -> dict[str, Any]:
+    """The part of a metrics row that two equal runs share bit for bit: everything but the timings under "time/"."""
+    return {key: value for key, value in row.items() if not key.startswith("time/")}
+
+
+def read_metrics(path: str | Path) -> list[dict[str, Any]]:
+    """The rows of a metrics.jsonl (or of the run directory that holds it); a last line without its end is left out.
+
+    Non-finite numbers come as the texts "nan", "inf", "-inf". Raises DataError that names a damaged line.
+    """
+    path = Path(path)
+    path = path / "metrics.jsonl" if path.is_dir() else path
+    if not path.exists():
+        return []
+    *lines, _ = path.read_bytes().split(b"\n")
+    rows = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            row = json.loads(line)
+            if not isinstance(row, dict) or not isinstance(row.get("step"), int):
+                raise ValueError("not a mapping with a step")
+        except ValueError as error:
+            raise DataError(f"{path}:{number}: damaged line ({error}); delete that line to go on without it") from error
+        rows.append(row)
+    return rows

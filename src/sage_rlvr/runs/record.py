@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import datetime
-import importlib.metadata
 import json
 import os
 import platform
 import subprocess
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -20,18 +21,23 @@ from sage_rlvr.runs.files import read_json, to_json, write_json_atomic
 RECORD = "run.json"
 STRETCHED = frozenset({"linear", "cosine", "cosine_cycles"})  # schedules that read how many steps a run has
 UNBOUND = ("report_to",)  # keys of a recipe with which a run may be continued otherwise
-_PACKAGES = ("torch", "transformers", "numpy", "safetensors")
+_PACKAGES = ("torch", "transformers", "numpy", "safetensors", "sage-rlvr")
 _BINDING = ("torch", "transformers")  # a resume under other versions of these would not be the same run
 
 
 def versions() -> dict[str, str]:
     """Versions of Python, of this package and of the libraries that decide a run's numbers."""
-    found = {"python": platform.python_version()}
-    for name in (*_PACKAGES, "sage-rlvr"):
-        try:
-            found[name.replace("-", "_")] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            found[name.replace("-", "_")] = "not installed"
+    there = installed(_PACKAGES)
+    found = {name.replace("-", "_"): there.get(name, "not installed") for name in _PACKAGES}
+    return {"python": platform.python_version(), **found}
+
+
+def installed(names: Sequence[str]) -> dict[str, str]:
+    """Name -> version of those packages that are installed."""
+    found = {}
+    for name in names:
+        with suppress(PackageNotFoundError):
+            found[name] = version(name)
     return found
 
 

@@ -15,15 +15,23 @@ from typing import TYPE_CHECKING, Any
 from filelock import FileLock, Timeout
 
 from sage_rlvr.errors import CheckpointError, ConfigError, DataError, RunLocked, SageError
-from sage_rlvr.runs.checkpoints import STATE, Checkpoint, Checkpoints
-from sage_rlvr.runs.files import jsonable, read_json, sync_file, to_json, write_json_atomic, write_text_atomic
-from sage_rlvr.runs.metrics import read_metrics
+from sage_rlvr.runs.checkpoints import STATE, Checkpoint, metrics_rows, newest_complete, save_checkpoint, steps_in
+from sage_rlvr.runs.files import (
+    jsonable,
+    read_json,
+    read_metrics,
+    sweep,
+    sync_file,
+    to_json,
+    write_json_atomic,
+    write_text_atomic,
+)
 from sage_rlvr.runs.record import RECORD, agree, facts_of, now
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-LOCK, OWNER = "lock", "lock.owner.json"
+LOCK, OWNER, CHECKPOINTS = "lock", "lock.owner.json", "checkpoints"
 DEAD_STEPS = 20  # steps without a single living group, after which a run says so
 
 
@@ -33,14 +41,10 @@ class RunDir:
     def __init__(
         self, path: Path, lock: FileLock, facts: dict[str, Any], keep: int, fresh: bool = False, made: bool = False
     ):
+        self.path, self.facts, self.keep, self._lock = path, facts, keep, lock
         self._fresh, self._made = fresh, made  # whether this start made the record, and the folder itself
-        self.path = path
-        self.facts = facts
-        self.keep = keep
-        self._lock = lock
         self._dead = 0
         self.logged = -1  # newest step that an earlier start has logged; known after `truncate_metrics`
-        self._checkpoints = Checkpoints(path / "checkpoints")
 
     # ---- opening and closing
 
@@ -62,34 +66,26 @@ class RunDir:
         another run (more `steps` alone is allowed where nothing in the recipe is stretched over all of them),
         CheckpointError when run.json is unreadable.
         """
-        path, made = Path(path), not Path(path).exists()
+        path = Path(path)
+        made, fresh, locked = not path.exists(), not (path / RECORD).exists(), (path / LOCK).exists()
         try:
             path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise ConfigError(
-                f"{path}: cannot hold a run: {error.strerror}; name a folder that can be written"
-            ) from error
-        fresh = not (path / RECORD).exists()
-        locked = (path / LOCK).exists()
+            raise _unwritable(path, error) from error
         lock = _take_lock(path)
         try:
             facts = agree(path, facts_of(config, kind, data or {}), fork)
-            run = cls(path, lock, facts, keep=int(config.get("checkpoint", {}).get("keep", 2)), fresh=fresh, made=made)
-            run._checkpoints.sweep()
-            for residue in path.glob(".tmp-*"):
-                residue.unlink()
-            return run
+            sweep(path)
+            sweep(path / CHECKPOINTS)
+            return cls(path, lock, facts, int(config.get("checkpoint", {}).get("keep", 2)), fresh, made)
         except BaseException:
             _give_back(path, lock, leave=locked)
             if made:
                 _remove_if_empty(path)
             raise
 
-    def close(self) -> None:
-        """Release the directory; a second call does nothing."""
-        self._release()
-
-    def _release(self, leave: bool = True) -> None:
+    def close(self, leave: bool = True) -> None:
+        """Release the directory; a second call does nothing. leave: whether the file of the lock stays."""
         if self._lock.is_locked:
             _give_back(self.path, self._lock, leave)
 
@@ -99,10 +95,10 @@ class RunDir:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        refused = kind is not None and issubclass(kind, SageError) and self._is_untouched()
+        refused = isinstance(error, SageError) and self._is_untouched()
         if refused:  # a start that was refused claims no directory
             (self.path / RECORD).unlink(missing_ok=True)
-        self._release(leave=not refused)
+        self.close(leave=not refused)
         if refused and self._made:
             _remove_if_empty(self.path)
 
@@ -127,7 +123,7 @@ class RunDir:
         if self.metrics_path.exists():
             sync_file(self.metrics_path)  # rows that the checkpoint counts must not be lost after it
             rows = self.metrics_path.read_bytes().count(b"\n")
-        home = self._checkpoints.save(step, tensors, state, self.keep if keep is None else keep, rows)
+        home = save_checkpoint(self.path / CHECKPOINTS, step, tensors, state, self.keep if keep is None else keep, rows)
         return Checkpoint(step, home, read_json(home / STATE))
 
     def latest(self) -> Checkpoint | None:
@@ -135,7 +131,9 @@ class RunDir:
 
         Damaged ones are reported (a warning that names file and reason) and skipped; CheckpointError if all are.
         """
-        return self._checkpoints.latest()
+        steps = steps_in(self.path / CHECKPOINTS)
+        found = newest_complete(list(steps))
+        return None if found is None else Checkpoint(steps[found], found, read_json(found / STATE))
 
     # ---- metrics
 
@@ -187,10 +185,6 @@ class RunDir:
             self.facts["warnings"] = kept
             write_json_atomic(self.path / RECORD, self.facts)
 
-    def read_metrics(self) -> list[dict[str, Any]]:
-        """See the function `read_metrics`."""
-        return read_metrics(self.path)
-
     def truncate_metrics(self, step: int) -> int:
         """Before going on from `step`: drop the rows that will be made again, and a last line without its end.
 
@@ -201,9 +195,9 @@ class RunDir:
         self._keep_warnings([one for one in self.facts.get("warnings", []) if one["step"] < step])
         if not self.metrics_path.exists():
             return 0
-        rows = self.read_metrics()
+        rows = read_metrics(self.path)
         self.logged = max((row["step"] for row in rows), default=-1)
-        count = self._checkpoints.metrics_rows(step)
+        count = metrics_rows(self.path / CHECKPOINTS, step)
         kept = [row for row in rows if row["step"] < step] if count is None else rows[:count]
         if count is not None and len(rows) < count:
             warnings.warn(f"{self.metrics_path}: {count} rows were there at step {step}, {len(rows)} are left")
@@ -229,8 +223,12 @@ def _take_lock(path: Path) -> FileLock:
         write_json_atomic(path / OWNER, owner)
     except OSError as error:
         lock.release()
-        raise ConfigError(f"{path}: cannot hold a run: {error.strerror}; name a folder that can be written") from error
+        raise _unwritable(path, error) from error
     return lock
+
+
+def _unwritable(path: Path, error: OSError) -> ConfigError:
+    return ConfigError(f"{path}: cannot hold a run: {error.strerror}; name a folder that can be written")
 
 
 def _owner(path: Path) -> str:

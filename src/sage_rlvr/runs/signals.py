@@ -17,8 +17,8 @@ class StopFlag:
                 ...
                 if stop: save; break
 
-    Truth value: whether a stop was asked for. `exit_code` is 128 + the signal's number, on which schedulers requeue.
-    Off the main thread, where Python allows no handlers, it does nothing. The former handlers come back at the end.
+    Truth value: whether a stop was asked for; `received`: by which signal. Off the main thread, where Python allows no
+    handlers, it does nothing. The former handlers come back at the end.
     """
 
     SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -29,16 +29,6 @@ class StopFlag:
 
     def __bool__(self) -> bool:
         return self.received is not None
-
-    @property
-    def requested(self) -> bool:
-        """Whether a stop was asked for; the truth value of the flag itself."""
-        return bool(self)
-
-    @property
-    def exit_code(self) -> int:
-        """0 without a signal, else 128 + its number (130 for Ctrl-C, 143 for SIGTERM)."""
-        return 0 if self.received is None else 128 + int(self.received)
 
     def __enter__(self) -> StopFlag:
         if threading.current_thread() is threading.main_thread():

@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Literal
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy import stats
 
 from sage_rlvr.errors import DataError
@@ -22,7 +22,7 @@ from sage_rlvr.stats.intervals import (
     mean_interval,
     share_difference,
 )
-from sage_rlvr.stats.passk import pass_at_k, sampling_variance
+from sage_rlvr.stats.passk import Floats, pass_at_k, sampling_variance
 from sage_rlvr.stats.power import (
     EXACT_UP_TO,
     detectable,
@@ -31,8 +31,6 @@ from sage_rlvr.stats.power import (
     detectable_up_to,
     fewest_units,
 )
-
-Floats = NDArray[np.float64]
 
 FEWEST_SEEDS = 3
 FLIPS = 9999

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy import stats
 
 from sage_rlvr.errors import DataError
@@ -23,10 +23,8 @@ from sage_rlvr.stats.intervals import (
     share_interval,
     third_moment,
 )
-from sage_rlvr.stats.passk import pass_at_all_k
+from sage_rlvr.stats.passk import Floats, pass_at_all_k
 from sage_rlvr.stats.power import fewest_units
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, kw_only=True)

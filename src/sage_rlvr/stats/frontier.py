@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy import stats
 
 from sage_rlvr.errors import DataError
@@ -22,10 +22,9 @@ from sage_rlvr.stats.intervals import (
     difference_reach,
     third_moment,
 )
-from sage_rlvr.stats.passk import check_probabilities, exact_pass_at_k, pass_at_k
+from sage_rlvr.stats.passk import Floats, check_probabilities, exact_pass_at_k, pass_at_k
 from sage_rlvr.stats.power import fewest_units
 
-Floats = NDArray[np.float64]
 Columns = dict[float, tuple[Floats, Floats]]  # temperature, coldest first -> pass@1 and pass@k of each problem
 Counts = tuple[int, ArrayLike]  # samples of each problem, right ones among them (N,)
 
@@ -51,44 +50,49 @@ class Gap:
 
 
 @dataclass(frozen=True, kw_only=True)
-class AtEqualPass1:
+class AtFrontier:
+    """A difference in pass@k at equal pass@1 with its interval, read off frontiers that are made again in every resample.
+
+    `difference` is None where `reason` says why. `mde`: the true difference that leaves the interval clear of zero with 80 %
+    power, in the harder direction.
+    """
+
+    difference: Interval | None
+    reason: Reason = Reason.NONE
+    mde: float = math.inf
+
+    @property
+    def comparison(self) -> Comparison:
+        """As a row of the list of comparisons; no test is made, the interval alone decides."""
+        if (found := self.difference) is None:
+            value = getattr(self, "value", None)
+            return unknown(self.reason, value=math.nan if value is None else value)
+        outcome: Outcome = "tied" if found.contains(0.0) else "better" if found.value > 0 else "worse"
+        return Comparison(difference=found, outcome=outcome, mde=self.mde)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AtEqualPass1(AtFrontier):
     """One trained policy against the base at that temperature at which the base has the same pass@1.
 
-    `base_passk`, `temperature` and `difference` (arm minus base, interval over problems, the interpolation redone in
-    every resample) are None when the arm lies outside the base's frontier; `reason` then says on which side.
-    `mde`: the true difference that leaves the interval clear of zero with 80 % power, in the harder direction.
+    `base_passk`, `temperature` and `difference` (arm minus base, interval over problems) are None when the arm lies outside the
+    base's frontier; `reason` then says on which side.
     """
 
     base_passk: float | None
     temperature: float | None
-    difference: Interval | None
-    reason: Reason = Reason.NONE
-    mde: float = math.inf
-
-    @property
-    def comparison(self) -> Comparison:
-        """As a row of the list of comparisons; no test is made, the interval alone decides."""
-        return _by_interval(self.difference, self.mde, self.reason)
 
 
 @dataclass(frozen=True, kw_only=True)
-class FrontierGap:
+class FrontierGap(AtFrontier):
     """Two policies, each at all its temperatures: mean gap in pass@k (a minus b) at equal pass@1.
 
-    low, high: the range of pass@1 that both cover. `difference` is None where `reason` says why. `mde` as in `AtEqualPass1`.
+    low, high: the range of pass@1 that both cover.
     """
 
-    difference: Interval | None
     value: float | None
     low: float
     high: float
-    reason: Reason = Reason.NONE
-    mde: float = math.inf
-
-    @property
-    def comparison(self) -> Comparison:
-        """As a row of the list of comparisons; no test is made, the interval alone decides."""
-        return _by_interval(self.difference, self.mde, self.reason, self.value)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -233,19 +237,12 @@ def at_equal_pass1(
         raise DataError("arm and base were evaluated on different numbers of problems; evaluate both on the same ones.")
     boot = bootstrap_means(np.stack(columns, axis=1), resamples=resamples, seed=seed)
     gaps = [_gap_of_row(row, list(table)) for row in boot]
-    seen = [gap for gap in gaps if gap is not None]
-    value, interval, reason, found = float(many.mean()) - here[0], None, Reason.NONE, math.inf
-    if len(one) < fewest_units(1 - level):
-        reason = Reason.FEW_PROBLEMS
-    elif len(seen) >= level * len(gaps):
-        low, rare, often, high = np.quantile(seen, [(1 - level) / 2, 0.2, 0.8, (1 + level) / 2]).tolist()
+    value, interval, mde = float(many.mean()) - here[0], None, math.inf
+    reason, (low, rare, often, high) = _resampled(gaps, len(one), level, Reason.FRONTIER_END)
+    if not reason:
         interval = Interval(value=value, low=low, high=high, level=level, over="problems", n=len(one))
-        found = max(2 * value - low - rare, high + often - 2 * value, abs(value))
-    else:
-        reason = Reason.FRONTIER_END
-    return AtEqualPass1(
-        base_passk=here[0], temperature=here[1], difference=interval, reason=reason, mde=found
-    )
+        mde = max(2 * value - low - rare, high + often - 2 * value, abs(value))
+    return AtEqualPass1(base_passk=here[0], temperature=here[1], difference=interval, reason=reason, mde=mde)
 
 
 def compare_frontiers(
@@ -302,34 +299,25 @@ def _compare_tables(a: Columns, b: Columns, over: str, level: float, resamples: 
     n, split = len(columns[0]), 2 * len(a)
     boot = bootstrap_means(np.stack(columns, axis=1), resamples=resamples, seed=seed)
     gaps = [_mean_gap(row[:split:2], row[1:split:2], row[split::2], row[split + 1 :: 2]) for row in boot]
-    seen = [gap for gap in gaps if gap is not None]
-    interval, found, reason = None, math.inf, Reason.NONE
-    if n < fewest_units(1 - level):
-        reason = Reason.FEW_PROBLEMS
-    elif len(seen) < level * len(gaps):
-        reason = Reason.RESAMPLES
-    else:
-        low, rare, often, high = np.quantile(seen, [(1 - level) / 2, 0.2, 0.8, (1 + level) / 2]).tolist()
+    value, interval, mde = plain.value, None, math.inf
+    reason, (low, rare, often, high) = _resampled(gaps, n, level, Reason.RESAMPLES)
+    if not reason:
         below, above = _unseen(list(a.values())[-1][1], list(b.values())[-1][1], level)
-        low, high = plain.value - below * (plain.value - low), plain.value + above * (high - plain.value)
-        low, high = min(low, plain.value), max(high, plain.value)
-        interval = Interval(value=plain.value, low=low, high=high, level=level, over=over, n=n)
-        found = max(2 * plain.value - low - rare, high + often - 2 * plain.value, abs(plain.value))
-    return FrontierGap(
-        difference=interval,
-        value=plain.value,
-        low=plain.low,
-        high=plain.high,
-        reason=reason,
-        mde=found,
-    )
+        low, high = min(value - below * (value - low), value), max(value + above * (high - value), value)
+        interval = Interval(value=value, low=low, high=high, level=level, over=over, n=n)
+        mde = max(2 * value - low - rare, high + often - 2 * value, abs(value))
+    return FrontierGap(difference=interval, value=value, low=plain.low, high=plain.high, reason=reason, mde=mde)
 
 
-def _by_interval(difference: Interval | None, mde: float, why: Reason, value: float | None = None) -> Comparison:
-    if difference is None:
-        return unknown(why, value=math.nan if value is None else value)
-    outcome: Outcome = "tied" if difference.contains(0.0) else "better" if difference.value > 0 else "worse"
-    return Comparison(difference=difference, outcome=outcome, mde=mde)
+def _resampled(gaps: list[float | None], n: int, level: float, short: Reason) -> tuple[Reason, list[float]]:
+    """(why there is no interval, or NONE; lower end, 20 %, 80 % and upper end of the gaps that resamples of n problems show).
+
+    `short` where more than 1 - level of the resamples show none.
+    """
+    seen = [gap for gap in gaps if gap is not None]
+    if n < fewest_units(1 - level) or len(seen) < level * len(gaps):
+        return Reason.FEW_PROBLEMS if n < fewest_units(1 - level) else short, [math.nan] * 4
+    return Reason.NONE, np.quantile(seen, [(1 - level) / 2, 0.2, 0.8, (1 + level) / 2]).tolist()
 
 
 def _mean_gap(one_a: Floats, many_a: Floats, one_b: Floats, many_b: Floats, steps: int = 101) -> float | None:

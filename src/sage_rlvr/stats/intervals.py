@@ -10,13 +10,11 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy import stats
 
 from sage_rlvr.errors import DataError
-from sage_rlvr.stats.passk import pass_at_k
-
-Floats = NDArray[np.float64]
+from sage_rlvr.stats.passk import Floats, pass_at_k
 
 RESAMPLES = 4000
 SEED = 3407

@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import TypedDict
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -27,12 +27,10 @@ from scipy import stats
 
 from sage_rlvr.errors import DataError
 from sage_rlvr.stats.intervals import RESAMPLES, SEED, Interval
-from sage_rlvr.stats.passk import exact_pass_at_k, pass_at_k
+from sage_rlvr.stats.passk import Floats, Ints, exact_pass_at_k, pass_at_k
 from sage_rlvr.stats.samples.clusters import pooled_share, ratio_interval
-from sage_rlvr.stats.support import support_change
+from sage_rlvr.stats.support import cells, exact_cells, share_of
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
 SPLITS = 2000
@@ -55,33 +53,27 @@ class LeashCounts:
     @property
     def srr(self) -> float:
         """Support retention rate, P / (P + S)."""
-        return _over(self.preserved, self.preserved + self.shrunk)
+        return share_of(self.preserved, self.preserved + self.shrunk)
 
     @property
     def ndr(self) -> float:
         """Net discovery rate, E / (P + E)."""
-        return _over(self.expanded, self.preserved + self.expanded)
+        return share_of(self.expanded, self.preserved + self.expanded)
 
     @property
     def sds(self) -> float:
         """Support dynamic score, the harmonic mean of SRR and NDR; 0 where either is 0."""
-        return _over(2 * self.srr * self.ndr, self.srr + self.ndr)
+        return share_of(2 * self.srr * self.ndr, self.srr + self.ndr)
 
     @property
     def nscr(self) -> float:
         """Net support change rate, (E - S) / (P + E + S); swapping the models changes its sign."""
-        return _over(self.expanded - self.shrunk, self.preserved + self.expanded + self.shrunk)
+        return share_of(self.expanded - self.shrunk, self.preserved + self.expanded + self.shrunk)
 
     @property
     def rates(self) -> dict[str, float]:
         """All four by name."""
         return {"SRR": self.srr, "NDR": self.ndr, "SDS": self.sds, "NSCR": self.nscr}
-
-
-class _Options(TypedDict):
-    level: float
-    resamples: int
-    seed: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,25 +118,11 @@ def leash_expected(p_base: ArrayLike, p_policy: ArrayLike, k: int) -> LeashCount
 def leash_exact(base: Sequence[ArrayLike], policy: Sequence[ArrayLike], eps: float) -> tuple[LeashCounts, LeashCounts]:
     """(over completions, over problems) under Definition 4.1 of the SAGE paper: in support is pi(y | x) > eps.
 
-    base, policy: log-probs of all right completions of each problem, as for `support_change`, which counts them. Free
+    base, policy: log-probs of all right completions of each problem, as for `exact_cells`, which counts them. Free
     of sampling noise; problems without a right completion above eps in either model are outside.
     """
-    c = support_change(base, policy, eps)
-    problems = LeashCounts(c.preserved_problems, c.gained_problems, c.lost_problems, c.outside_problems)
-    return LeashCounts(c.preserved, c.gained, c.lost, c.outside), problems
-
-
-def exact_cells(base: Sequence[ArrayLike], policy: Sequence[ArrayLike], eps: float) -> tuple[Floats, Floats]:
-    """`leash_exact` problem by problem: (N, 4) counts of completions, and (N, 4) with one 1 a problem."""
-    support_change(base, policy, eps)  # refuses lists of different completions
-    edge = np.log(eps) if eps > 0 else -np.inf
-    rows = []
-    for old, new in zip(base, policy, strict=True):
-        b, p = np.asarray(old, dtype=float) > edge, np.asarray(new, dtype=float) > edge
-        rows.append([np.sum(b & p), np.sum(~b & p), np.sum(b & ~p), np.sum(~b & ~p)])
-    completions = np.array(rows, dtype=float).reshape(-1, 4)
-    p_, e, s, _ = completions.T
-    return completions, _cells((p_ + s > 0).astype(float), (p_ + e > 0).astype(float))
+    completions, problems = (LeashCounts(*part.sum(axis=0).tolist()) for part in exact_cells(base, policy, eps))
+    return completions, problems
 
 
 def expected_cells(p_base: ArrayLike, p_policy: ArrayLike, k: int) -> Floats:
@@ -170,17 +148,17 @@ def leash_intervals(
     runs from the harmonic mean of the lower ends of SRR and NDR to that of the upper ends, wider than it need be. A rate
     of 0 / 0 is left out.
     """
-    cells = _cells(*_hits(n_base, c_base, n_policy, c_policy, k))
-    return rate_intervals(cells, level=level, resamples=resamples, seed=seed)
+    chances = _cells(*_hits(n_base, c_base, n_policy, c_policy, k))
+    return rate_intervals(chances, level=level, resamples=resamples, seed=seed)
 
 
 def rate_intervals(
-    cells: ArrayLike, *, level: float = 0.95, resamples: int = RESAMPLES, seed: int = SEED
+    parts: ArrayLike, *, level: float = 0.95, resamples: int = RESAMPLES, seed: int = SEED
 ) -> dict[str, Interval]:
-    """The rates of sum(cells) and their intervals over problems: cells (N, 4), P, E, S, O of each problem, as chances of one
+    """The rates of sum(parts) and their intervals over problems: parts (N, 4), P, E, S, O of each problem, as chances of one
     problem or counts of its completions. Which interval each rate gets: `leash_intervals`."""
-    p, e, s, _ = np.asarray(cells, dtype=float).T
-    options = _Options(level=level, resamples=resamples, seed=seed)
+    p, e, s, _ = np.asarray(parts, dtype=float).T
+    options: dict[str, Any] = {"level": level, "resamples": resamples, "seed": seed}
     out: dict[str, Interval] = {}
     if (p + s).sum() > 0:
         out["SRR"] = pooled_share(p, p + s, **options)
@@ -214,7 +192,7 @@ def leash_sampling_error(
     for _ in range(splits):
         (b1, b2), (p1, p2) = _two_draws(rng, base, k), _two_draws(rng, policy, k)
         squares += (_numbers(leash_counts(b1, p1)) - _numbers(leash_counts(b2, p2))) ** 2
-    names = ("preserved", "expanded", "shrunk", "outside", "SRR", "NDR", "SDS", "NSCR")
+    names = (*("preserved", "expanded", "shrunk", "outside"), *LeashCounts(0, 0, 0, 0).rates)
     return dict(zip(names, np.sqrt(squares / (2 * splits)).tolist(), strict=True))
 
 
@@ -299,7 +277,7 @@ def _cells(base_hit: ArrayLike, policy_hit: ArrayLike) -> Floats:
         raise DataError(
             f"hits of shapes {b.shape} and {p.shape}: pass one 0/1 (or chance) a problem, the same problems."
         )
-    return np.stack([b * p, (1 - b) * p, b * (1 - p), (1 - b) * (1 - p)], axis=1)
+    return cells(b, p)
 
 
 def _hits(
@@ -331,11 +309,7 @@ def _numbers(counts: LeashCounts) -> Floats:
 
 def _harmonic(a: Interval, b: Interval) -> Interval:
     value, low, high = (
-        _over(2 * x * y, x + y) if np.isfinite(x + y) else x
+        share_of(2 * x * y, x + y) if np.isfinite(x + y) else x
         for x, y in ((a.value, b.value), (a.low, b.low), (a.high, b.high))
     )
     return Interval(value=value, low=low, high=high, level=a.level, over=a.over, n=min(a.n, b.n))
-
-
-def _over(part: float, whole: float) -> float:
-    return part / whole if whole else 0.0

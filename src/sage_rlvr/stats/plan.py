@@ -19,14 +19,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy import stats
 
 from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.stats.passk import exact_pass_at_k, pass_at_k, sampling_variance
 from sage_rlvr.stats.power import detectable, fewest_units
-
-Floats = NDArray[np.float64]
 
 DISCORDANT = 0.10
 SEED_SD = 0.01

@@ -13,13 +13,10 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
-from itertools import combinations_with_replacement
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
 from scipy import stats
 
 from sage_rlvr.errors import DataError
@@ -27,7 +24,6 @@ from sage_rlvr.stats.comparison import detectable_text, holm, p_text, signed
 from sage_rlvr.stats.power import detectable_up_to
 
 SEEDS = 5
-HALF = 0.0005 + 1e-9  # half a unit of the third decimal: what rounding may have moved
 PLUS, NO_KL, WITHOUT_KL = " + ", " (no KL)", " w/o KL"  # in the names of arms
 HELD = "These standard errors hold the noise of sampling alone: the problems are fixed and every arm was trained once."
 
@@ -287,39 +283,6 @@ def comparison_lines(found: PublishedComparison, problems: Mapping[str, int | No
     return [*lines, "", *_sentences(found), HELD]
 
 
-def integer_fit(cell: Cell, problems: int, *, seeds: int = SEEDS, ddof: int = 1) -> bool:
-    """Whether whole numbers of right answers c_1..c_s out of `problems` give the printed mean and standard deviation.
-
-    mean = sum c_i / (s N), sd^2 = sum (c_i / N - mean)^2 / (s - ddof), both rounded to three decimals. True says that one
-    outcome a problem and seed explains the cell; a cell of many samples per problem would fit by luck only.
-    """
-    unit = problems * seeds
-    totals = range(math.ceil((cell.mean - HALF) * unit), math.floor((cell.mean + HALF) * unit) + 1)
-    reach = math.ceil((cell.sd + HALF) * problems * math.sqrt(max(seeds - ddof, 1))) + 1
-    for total in totals:
-        center, rest = divmod(total, seeds)
-        least, most = max(-reach, -center), min(reach + 1, problems - center)
-        for squares in _sums_of_squares(seeds, least, most).get(rest, ()):
-            sd = math.sqrt(max(squares - rest * rest / seeds, 0.0) / (seeds - ddof)) / problems
-            if abs(sd - cell.sd) <= HALF:
-                return True
-    return False
-
-
-def all_equal_p(shares: ArrayLike, trials: int) -> float:
-    """p of chi square that settings with these printed shares of `trials` outcomes each are all the same (Table 6)."""
-    right = np.rint(np.asarray(shares, dtype=float) * trials)
-    return float(stats.chi2_contingency([right, trials - right], correction=False)[1])
-
-
-def smallest_denominator(frequencies: Sequence[float], start: int = 2, stop: int = 10_000) -> int:
-    """The smallest n with whole numbers c such that every c / n is printed as one of the frequencies (three decimals)."""
-    for n in range(start, stop):
-        if all(abs(round(f * n) / n - f) <= HALF for f in frequencies):
-            return n
-    raise DataError(f"no denominator below {stop} gives all of {list(frequencies)}.")
-
-
 def _sentences(found: PublishedComparison) -> list[str]:
     least = min(found.adjusted.values())
     where = f"in any of {len(found.cells)} cells" if len(found.cells) > 1 else "in the only cell"
@@ -341,14 +304,3 @@ def _arms_named(name: str, table: Table) -> list[str]:
     return exact or [
         arm for arm in table.arms if arm.lower().endswith(" " + wanted) or arm.lower().startswith(wanted + " ")
     ]
-
-
-@lru_cache
-def _sums_of_squares(seeds: int, least: int, most: int) -> dict[int, set[int]]:
-    """sum d_i -> all sum d_i^2 of `seeds` whole deviations between least and most, for sums of 0 to seeds - 1."""
-    out: dict[int, set[int]] = {}
-    for deviations in combinations_with_replacement(range(least, most + 1), seeds):
-        total = sum(deviations)
-        if 0 <= total < seeds:
-            out.setdefault(total, set()).add(sum(d * d for d in deviations))
-    return out

@@ -10,9 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from sage_rlvr.errors import DataError
-from sage_rlvr.stats.passk import check_probabilities, exact_pass_at_k
-
-Floats = NDArray[np.float64]
+from sage_rlvr.stats.passk import Floats, check_probabilities, exact_pass_at_k
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,12 +34,12 @@ class SupportChange:
     @property
     def retention(self) -> float:
         """SRR, preserved / (preserved + lost) over completions; 0 where the base supports nothing."""
-        return _share(self.preserved, self.preserved + self.lost)
+        return share_of(self.preserved, self.preserved + self.lost)
 
     @property
     def discovery(self) -> float:
         """NDR, gained / (preserved + gained) over completions; 0 where the policy supports nothing."""
-        return _share(self.gained, self.preserved + self.gained)
+        return share_of(self.gained, self.preserved + self.gained)
 
 
 def support(logps: Sequence[ArrayLike], eps: float) -> NDArray[np.int64]:
@@ -53,20 +51,29 @@ def support(logps: Sequence[ArrayLike], eps: float) -> NDArray[np.int64]:
     return np.array([int(np.sum(inside)) for inside in _inside(logps, eps, "logps")], dtype=np.int64)
 
 
-def support_change(base: Sequence[ArrayLike], policy: Sequence[ArrayLike], eps: float) -> SupportChange:
-    """Which correct completions the policy kept, gained and lost; both lists in the same order of problems and
-    completions. Raises DataError when they do not list the same completions."""
+def exact_cells(base: Sequence[ArrayLike], policy: Sequence[ArrayLike], eps: float) -> tuple[Floats, Floats]:
+    """Who supports what, problem by problem: (N, 4) counts of completions, and (N, 4) with one 1 a problem; preserved, gained,
+    lost, outside. Raises DataError when the two do not list the same completions."""
     before, after = _inside(base, eps, "base"), _inside(policy, eps, "policy")
     if [len(x) for x in before] != [len(x) for x in after]:
         raise DataError("base and policy list different numbers of correct completions; score the same with both.")
-    old, new = _joined(before), _joined(after)
-    old_any, new_any = np.array([x.any() for x in before], bool), np.array([x.any() for x in after], bool)
-    kept, won, lost, none = _four(old, new)
-    p_kept, p_won, p_lost, p_none = _four(old_any, new_any)
-    return SupportChange(
-        eps=eps, preserved=kept, gained=won, lost=lost, outside=none,
-        preserved_problems=p_kept, gained_problems=p_won, lost_problems=p_lost, outside_problems=p_none,
-    )  # fmt: skip
+    rows = [cells(old, new).sum(axis=0) for old, new in zip(before, after, strict=True)]
+    any_of = ([x.any() for x in side] for side in (before, after))
+    return np.array(rows).reshape(-1, 4), cells(*any_of)
+
+
+def cells(old: ArrayLike, new: ArrayLike) -> Floats:
+    """(N,) 0/1, or chances that are independent, of base and policy -> (N, 4): both, the policy only, the base only, neither."""
+    b, p = np.asarray(old, dtype=float), np.asarray(new, dtype=float)
+    return np.stack([b * p, (1 - b) * p, b * (1 - p), (1 - b) * (1 - p)], axis=1)
+
+
+def support_change(base: Sequence[ArrayLike], policy: Sequence[ArrayLike], eps: float) -> SupportChange:
+    """Which correct completions the policy kept, gained and lost; both lists in the same order of problems and
+    completions. Raises DataError when they do not list the same completions."""
+    counts = np.concatenate([part.sum(axis=0) for part in exact_cells(base, policy, eps)]).astype(int).tolist()
+    fields = ("preserved", "gained", "lost", "outside")
+    return SupportChange(eps=eps, **dict(zip([*fields, *(f"{name}_problems" for name in fields)], counts, strict=True)))
 
 
 def success_probability(logps: Sequence[ArrayLike]) -> Floats:
@@ -95,13 +102,6 @@ def _finite_or_minus_inf(row: ArrayLike, where: str) -> Floats:
     return np.minimum(values, 0.0)
 
 
-def _joined(rows: list[NDArray[np.bool_]]) -> NDArray[np.bool_]:
-    return np.concatenate([*rows, np.zeros(0, bool)])
-
-
-def _four(old: NDArray[np.bool_], new: NDArray[np.bool_]) -> tuple[int, int, int, int]:
-    return int(np.sum(old & new)), int(np.sum(~old & new)), int(np.sum(old & ~new)), int(np.sum(~old & ~new))
-
-
-def _share(part: int, whole: int) -> float:
+def share_of(part: float, whole: float) -> float:
+    """part / whole, 0 where both are 0."""
     return part / whole if whole else 0.0

@@ -18,16 +18,14 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy.special import logsumexp
 
 from sage_rlvr.errors import DataError
 from sage_rlvr.stats.frontier import FrontierPoint
 from sage_rlvr.stats.intervals import Interval, mean_interval
-from sage_rlvr.stats.passk import exact_pass_at_k
+from sage_rlvr.stats.passk import Floats, exact_pass_at_k
 from sage_rlvr.stats.support import reachable
-
-Floats = NDArray[np.float64]
 
 POWERS = (1.0, 1.1, 1.25, 1.5, 1.75, 2.0, 2.25, 2.5, 3.0, 3.5, 4.0, 5.0, 7.0, 10.0, 20.0)
 WIDEST = 0.005
@@ -69,7 +67,7 @@ class Tempered:
 
 def tempered(logps: Sequence[ArrayLike], norms: Mapping[float, ArrayLike]) -> tuple[Tempered, ...]:
     """Every power of `norms`, weakest first: logps of all right completions of N problems at temperature 1, nats, and
-    power -> (N, 2) bounds on log Z (`engines.normalizers`). Raises DataError where the two count problems differently."""
+    power -> (N, 2) bounds on log Z (`evaluation.exact`). Raises DataError where the two count problems differently."""
     rows = [np.asarray(row, dtype=float).reshape(-1) for row in logps]
     return tuple(_one(rows, float(power), np.asarray(norms[power], dtype=float)) for power in sorted(norms))
 

@@ -58,6 +58,25 @@ class Task(Protocol):
         ...
 
 
+class Asked:
+    """What tasks have in common that a `PromptFormat` asks and reads. problem.asked: its text, or its messages."""
+
+    form: Any
+    verify_all: Any
+
+    def messages(self, problem: Any) -> Any:
+        """The prompt as a conversation."""
+        return self.form.messages(problem.asked)
+
+    def prompt(self, problem: Any) -> str:
+        """The prompt as plain text, for a tokenizer without a chat template: messages, empty lines between, and an opening."""
+        return str(self.form.plain(problem.asked))
+
+    def verify(self, problem: Any, completion: str) -> Any:
+        """The verdict on a completion, found in a worker process with limits on time and memory."""
+        return self.verify_all([(problem, completion)])[0]
+
+
 def verdicts(task: Task, pairs: Sequence[tuple[Any, str]]) -> list[Verdict]:
     """One verdict per (problem, completion)."""
     many = getattr(task, "verify_all", None)
@@ -105,6 +124,6 @@ def hash_of(value: Any) -> str:
 
 
 __all__ = [
-    "MAX_NEW_TOKENS", "NO_ANSWER", "Task", "answer_key", "code_hash", "fingerprint", "guess_floor", "hash_of",
+    "MAX_NEW_TOKENS", "NO_ANSWER", "Asked", "Task", "answer_key", "code_hash", "fingerprint", "guess_floor", "hash_of",
     "verdicts", "verifier_hash",
 ]  # fmt: skip

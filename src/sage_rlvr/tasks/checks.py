@@ -135,16 +135,12 @@ def others_floor(golds: Sequence[str], k: int) -> list[bool]:
     """
     keys = [str(value) if (value := number(gold)) is not None else normalized(gold) for gold in golds]
     counts = Counter(keys)
-    order = {key: place for place, key in enumerate(counts)}
-    hit = []
-    for key in keys:
-        ahead = sum(
-            n > counts[key] - 1 or (n == counts[key] - 1 and order[o] < order[key])
-            for o, n in counts.items()
-            if o != key
-        )
-        hit.append(counts[key] > 1 and ahead < k)
-    return hit
+    hits = {}
+    for place, (key, many) in enumerate(counts.items()):
+        others = [n for other, n in counts.items() if other != key]
+        ahead = sum(n > many - 1 or (n == many - 1 and i < place) for i, n in enumerate(others))
+        hits[key] = many > 1 and ahead < k
+    return [hits[key] for key in keys]
 
 
 def rejected(name: str, said: Sequence[tuple[str, Verdict]], bar: bool = False) -> Check:

@@ -13,12 +13,13 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.tasks.prompts import Message
-from sage_rlvr.tasks.rows import DataSource, Row, Rows, read, value_at
+from sage_rlvr.tasks.rows import DataSource, Row, Rows, read, stamp_of, value_at
 from sage_rlvr.verifiers.answers import last_box, no_number
 
 PROBLEMS = ("problem", "question")  # bare problems
@@ -224,6 +225,18 @@ def examples(
         made.append(Example(name, text, gold, row, place))
     faults.report(len(made))
     return Examples(rows, tuple(made), problem, answer, where)
+
+
+def remembered(data: DataSource, prompts_first: bool = False, golds: bool | None = True) -> Examples:
+    """`examples`, of the sources that were read last; a file that changed is read anew."""
+    return _remembered(data, prompts_first, golds, stamp_of(Path(data.path).expanduser()))
+
+
+@lru_cache(maxsize=16)
+def _remembered(
+    data: DataSource, prompts_first: bool, golds: bool | None, stamp: tuple[int, int] | None
+) -> Examples:
+    return examples(data, prompts_first=prompts_first, golds=golds)
 
 
 def ids_of(rows: Rows) -> list[str]:

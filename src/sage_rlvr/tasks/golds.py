@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 
 from sage_rlvr.errors import DataError
 from sage_rlvr.tasks.rows import Rows, Say, tell
@@ -25,17 +26,11 @@ def check_golds(
     their spelling is right there. DataError above 1 % of the rows, unless `allow_unverifiable`.
     """
     asked = list(dict.fromkeys(gold for gold in golds if not _WHOLE.fullmatch(gold)))
-    bad: dict[str, str] = {}
-    if asked:
-        own = pool or Pool()
-        try:
-            for gold, why in zip(asked, _reasons(asked, own, say, rows.name), strict=True):
-                if why:
-                    bad[gold] = why
-        finally:
-            if pool is None:
-                own.close()
-    found = {row: bad[gold] for row, gold in enumerate(golds) if gold in bad}
+    if not asked:
+        return {}
+    with nullcontext(pool) if pool else Pool() as own:
+        reasons = dict(zip(asked, _reasons(asked, own, say, rows.name), strict=True))
+    found = {row: reasons[gold] for row, gold in enumerate(golds) if reasons.get(gold)}
     if not found:
         return found
     shown = [f"{rows.places[row]}: {golds[row]!r:.80}: {why}" for row, why in list(found.items())[:20]]
@@ -58,11 +53,8 @@ def _reasons(golds: Sequence[str], pool: Pool, say: Say, name: str) -> Iterator[
     last = time.monotonic()
     for done, (itself, other) in enumerate(jobs, start=1):
         same, probe = itself.result(), other.result()
-        yield (
-            f"not right against itself ({same.reason})"
-            if not same.right
-            else (probe.reason if probe.label == "undecided" else "")
-        )
+        doubt = probe.reason if probe.label == "undecided" else ""
+        yield doubt if same.right else f"not right against itself ({same.reason})"
         if time.monotonic() - last > 5:
             last = time.monotonic()
             say(f"{name}: {done:,} of {len(golds):,} different golds checked")

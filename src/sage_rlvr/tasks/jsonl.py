@@ -22,19 +22,20 @@ import json
 import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from sage_rlvr.errors import ConfigError, DataError
-from sage_rlvr.tasks.base import NO_ANSWER, hash_of
-from sage_rlvr.tasks.datasets import Example, Examples, examples
+from sage_rlvr.tasks.base import NO_ANSWER, Asked, hash_of
+from sage_rlvr.tasks.datasets import Examples, remembered
+from sage_rlvr.tasks.math import MathTask
 from sage_rlvr.tasks.prompts import FORMATS, Message, PromptFormat
 from sage_rlvr.tasks.rows import DataSource, Say, facts, sha256_of
 from sage_rlvr.verifiers import VERIFIERS, Verdict
-from sage_rlvr.verifiers.pool import LIMITS, Pool
+from sage_rlvr.verifiers.pool import Pool
 
 # ---- in the worker
 
@@ -69,14 +70,10 @@ def _judge(function: Callable[..., Any], completion: str, row: dict[str, Any], a
         raise
     except Exception as error:
         return Verdict("wrong", f"raised {type(error).__name__}: {error}")
-    if isinstance(value, Verdict):
-        return (
-            Verdict("undecided", value.reason) if value.label == "undecided" else Verdict("right", repr(value.reward))
-        )
-    if value is None:
-        return Verdict("undecided", "no reward")
+    if value is None or (isinstance(value, Verdict) and value.label == "undecided"):
+        return Verdict("undecided", "no reward" if value is None else value.reason)
     try:
-        number = float(value)
+        number = value.reward if isinstance(value, Verdict) else float(value)
     except (TypeError, ValueError):
         return Verdict("wrong", f"gave {value!r:.80}, which is no number")
     return Verdict("right", repr(number)) if math.isfinite(number) else Verdict("wrong", f"gave {number}")
@@ -109,7 +106,7 @@ class Problem:
 
 
 @dataclass(frozen=True)
-class RewardTask:
+class RewardTask(Asked):
     """The rows of a data set under a reward of the user's; the fields are those of `jsonl`."""
 
     file: str
@@ -140,17 +137,20 @@ class RewardTask:
         columns = {"problem_column": self.problem_column, "answer_column": self.answer_column}
         return DataSource(path=path, split=split, key="task", **columns)
 
+    def _read(self, split: str) -> Examples:
+        return remembered(self.source(split), self.form is None, self.answer_column is not None or None)
+
     def problems(self, split: str = "test") -> tuple[Problem, ...]:
         """The rows of `file`, or, but for "train", those of `test_file` where there is one."""
-        source = self.source(split)
-        path = Path(source.path).expanduser()
-        stamp = (path.stat().st_mtime_ns, path.stat().st_size) if path.is_file() else None
-        return _problems(source, self.form is None, stamp)
+        rows = ((one, json.loads(json.dumps(one.row, default=str))) for one in self._read(split).examples)
+        return tuple(
+            Problem(one.problem_id, one.problem if isinstance(one.problem, str) else tuple(one.problem), one.answer, row)
+            for one, row in rows
+        )
 
     def messages(self, problem: Problem) -> list[Message]:
         """The prompt as a conversation: the format's, or the row's own."""
-        asked = problem.asked if isinstance(problem.asked, str) else list(problem.asked)
-        return (self.form or FORMATS["as_is"]).messages(asked)
+        return (self.form or FORMATS["as_is"]).messages(problem.asked)
 
     def prompt(self, problem: Problem) -> str:
         """The row's own text, or what the format makes of it."""
@@ -158,35 +158,28 @@ class RewardTask:
             return self.form.plain(problem.asked)
         return "\n\n".join(message["content"] for message in self.messages(problem))
 
-    def verify(self, problem: Problem, completion: str) -> Verdict:
-        """The verdict on a completion, found in a worker process with limits on time and memory."""
-        return self.verify_all([(problem, completion)])[0]
-
     def verify_all(self, pairs: Sequence[tuple[Problem, str]]) -> list[Verdict]:
         """The verdicts on many (problem, completion) at once. DataError where the reward raises, or gives no finite number."""
         pool = _pool("|".join(_place_of(self.reward)), self.seconds, self.memory_mb)
         texts = [text.removesuffix(NO_ANSWER) for _, text in pairs]
-        asked = [p.asked if isinstance(p.asked, str) else list(p.asked) for p, _ in pairs]
         rows = [dict(p.row) | ({"answer": p.answer} if p.answer else {}) for p, _ in pairs]
-        found = pool.verify(zip(texts, rows, asked, strict=True))
+        found = pool.verify(zip(texts, rows, (p.asked for p, _ in pairs), strict=True))
         return [self._verdict(p, text, said) for (p, _), text, said in zip(pairs, texts, found, strict=True)]
 
     def _verdict(self, problem: Problem, text: str, said: Verdict) -> Verdict:
-        if said.label == "undecided" and (said.reason.startswith(LIMITS) or said.reason == "no reward"):
+        if said.label == "undecided":
             return said
         if said.label == "wrong":
             raise DataError(
                 f"reward {self.reward}: on row {problem.problem_id!r} of {self.file} it {said.reason}; the completion was "
                 f"{text!r:.200}. Mend the function: it must give a finite number (or None) for every text"
             )
-        if said.label == "undecided":
-            return said
         score = float(said.reason)
         return Verdict("right" if score >= self.right_from else "wrong", f"reward {score:g}", score)
 
     def ready(self, say: Say) -> None:
         """Says which columns were read, and asks the reward once, about an empty completion: it must give a number."""
-        say(str(_read(self.source(), self.form is None)))
+        say(str(self._read("train")))
         self.verify(self.problems("train")[0], "")
 
     @property
@@ -197,21 +190,6 @@ class RewardTask:
     def files(self) -> dict[str, str]:
         """SHA-256 of the rows and of the reward's code."""
         return facts(self.source()) | facts(self.source("test")) | {self.reward: reward_sha256(self.reward)}
-
-
-@lru_cache(maxsize=8)
-def _problems(source: DataSource, prompts_first: bool, stamp: tuple[int, int] | None) -> tuple[Problem, ...]:
-    """stamp: time and size of the file, so that one that changed is read anew."""
-    return tuple(_problem(one) for one in _read(source, prompts_first).examples)
-
-
-def _read(source: DataSource, prompts_first: bool) -> Examples:
-    return examples(source, prompts_first=prompts_first, golds=source.answer_column is not None or None)
-
-
-def _problem(one: Example) -> Problem:
-    asked = one.problem if isinstance(one.problem, str) else tuple(one.problem)
-    return Problem(one.problem_id, asked, one.answer, json.loads(json.dumps(one.row, default=str)))
 
 
 @lru_cache(maxsize=8)
@@ -265,27 +243,19 @@ def jsonl(
     answer_column: str | None = None,
     right_from: float = 1.0,
     seconds: float = 10.0,
-) -> Any:
+) -> RewardTask | MathTask:
     """Rows of your own: a .jsonl, .json, .csv or .parquet file, a folder of such, or a Hub id.
 
     reward: FILE.py:FUNCTION, or a registered verifier; None is mathematics. test_file: rows to evaluate on; None is `file`.
     prompt: a prompt format; None is "boxed" of mathematics, and with a reward the rows' own prompts. right_from: the reward
     from which on a completion counts as right. seconds: that the reward may take for one completion.
     """
-    if reward is None:
-        return _mathematics(file, prompt or "boxed", problem_column, answer_column, test_file)
-    form = None if prompt in (None, "as_is") else FORMATS[prompt]
-    return RewardTask(file, reward, test_file, form, problem_column, answer_column, right_from, seconds)
-
-
-def _mathematics(
-    file: str, prompt: str, problem_column: str | None, answer_column: str | None, test: str | None
-) -> Any:
-    from sage_rlvr.tasks.math import MathTask
-
-    columns = {"problem_column": problem_column, "answer_column": answer_column, "key": "task"}
-    held_out = None if test is None else DataSource(path=test, split="test", **columns)
-    return MathTask(DataSource(path=file, **columns), FORMATS[prompt], test=held_out)
+    if reward is not None:
+        form = None if prompt in (None, "as_is") else FORMATS[prompt]
+        return RewardTask(file, reward, test_file, form, problem_column, answer_column, right_from, seconds)
+    source = DataSource(path=file, problem_column=problem_column, answer_column=answer_column, key="task")
+    held_out = None if test_file is None else replace(source, path=test_file, split="test")
+    return MathTask(source, FORMATS[prompt or "boxed"], test=held_out)
 
 
 __all__ = ["RewardTask", "jsonl", "reward_sha256"]

@@ -11,7 +11,7 @@ are the published ones (`sage_rlvr.verifiers.knights_and_knaves`), and the publi
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import product
@@ -22,7 +22,7 @@ from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.tasks.base import code_hash, hash_of
 from sage_rlvr.tasks.checks import Case, Check, duplicates, uniform_floor
 from sage_rlvr.verifiers import Verdict
-from sage_rlvr.verifiers.knights_and_knaves import HEADING, Rule, conclusion, judge
+from sage_rlvr.verifiers.knights_and_knaves import HEADING, Rule, conclusion, identity, judge
 
 # ("knight", i), ("knave", i), ("not", claim), ("and" | "or" | "if" | "iff", claim, claim)
 Statement = tuple  # type: ignore[type-arg]
@@ -41,23 +41,24 @@ INSTRUCTION = (
 )
 
 
+# What a statement says of the claims within it: whether it holds, given whether they do, and how it is spoken.
+_JOINED: dict[str, tuple[Callable[..., bool], str]] = {
+    "not": (lambda a: not a, ""),  # spoken within the claim
+    "and": (lambda a, b: a and b, "{} and {}"),
+    "or": (lambda a, b: a or b, "{} or {}"),
+    "if": (lambda a, b: not a or b, "if {} then {}"),
+    "iff": (lambda a, b: a == b, "{} if and only if {}"),
+}
+
+
 def true_under(statement: Statement, assignment: Sequence[bool]) -> bool:
     """Whether a statement holds when person i is a knight iff assignment[i]."""
     kind, *claims = statement
     if kind in ("knight", "knave"):
         return assignment[claims[0]] == (kind == "knight")
-    values = [true_under(claim, assignment) for claim in claims]
-    if kind == "not":
-        return not values[0]
-    if kind == "and":
-        return values[0] and values[1]
-    if kind == "or":
-        return values[0] or values[1]
-    if kind == "if":
-        return not values[0] or values[1]
-    if kind == "iff":
-        return values[0] == values[1]
-    raise DataError(f"{statement!r:.80} is no statement: {kind!r} is none of knight, knave, not, and, or, if, iff.")
+    if kind not in _JOINED:
+        raise DataError(f"{statement!r:.80} is no statement: {kind!r} is none of knight, knave, {', '.join(_JOINED)}.")
+    return _JOINED[kind][0](*(true_under(claim, assignment) for claim in claims))
 
 
 def solutions_of(statements: Sequence[Statement]) -> list[tuple[bool, ...]]:
@@ -73,13 +74,10 @@ def spoken(statement: Statement, names: Sequence[str]) -> str:
     """A statement in words."""
     kind, *claims = statement
     if kind in ("knight", "knave"):
-        return f"{names[claims[0]]} is a {kind}"
+        return identity(names[claims[0]], kind == "knight")
     if kind == "not":
-        (inner, person), *_ = claims
-        return f"{names[person]} is not a {inner}"
-    first, second = (spoken(claim, names) for claim in claims)
-    joined = {"and": f"{first} and {second}", "or": f"{first} or {second}", "iff": f"{first} if and only if {second}"}
-    return joined.get(kind, f"if {first} then {second}")
+        return spoken(claims[0], names).replace(" is a ", " is not a ")
+    return _JOINED[kind][1].format(*(spoken(claim, names) for claim in claims))
 
 
 @dataclass(frozen=True)
@@ -112,17 +110,13 @@ class Puzzle:
         """The puzzle in words."""
         met = f"{', '.join(self.names[:-1])} and {self.names[-1]}"
         says = " ".join(
-            f'{name} says: "{_sentence(spoken(said, self.names))}."'
-            for name, said in zip(self.names, self.statements, strict=True)
+            f'{name} says: "{said[0].upper()}{said[1:]}."'
+            for name, said in zip(self.names, (spoken(one, self.names) for one in self.statements), strict=True)
         )
         return (
             "On an island live knights, who only ever say what is true, and knaves, who only ever say what is false. You "
             f"meet {len(self.names)} of the people who live there: {met}. {says} Who is a knight, and who is a knave?"
         )
-
-
-def _sentence(text: str) -> str:
-    return text[0].upper() + text[1:]
 
 
 def _words(*path: int) -> Iterator[int]:
@@ -132,25 +126,21 @@ def _words(*path: int) -> Iterator[int]:
         yield from (int(word) for word in bits.random_raw(64))
 
 
-def _claim(words: Iterator[int], people: int, speaker: int) -> Statement:
-    """Somebody is a knight or a knave; nobody says "I am a knave", which nobody can."""
+def _claims(words: Iterator[int], people: int, speaker: int) -> Iterator[Statement]:
+    """Somebody is a knight or a knave, again and again; nobody says "I am a knave", which nobody can."""
     while True:
-        kind, person = ("knight", "knave")[next(words) % 2], next(words) % people
-        if (kind, person) != ("knave", speaker):
-            return kind, person
+        claim = ("knight", "knave")[next(words) % 2], next(words) % people
+        if claim != ("knave", speaker):
+            yield claim
 
 
 def _statement(words: Iterator[int], people: int, speaker: int) -> Statement:
-    kind = ("plain", "not", "and", "or", "if", "iff")[next(words) % 6]
-    first = _claim(words, people, speaker)
-    if kind == "plain":
-        return first
-    if kind == "not":
-        return kind, first
-    second = first
-    while second == first:
-        second = _claim(words, people, speaker)
-    return kind, first, second
+    kind = ("plain", *_JOINED)[next(words) % 6]
+    claims = _claims(words, people, speaker)
+    first = next(claims)
+    if kind in ("plain", "not"):
+        return first if kind == "plain" else (kind, first)
+    return kind, first, next(claim for claim in claims if claim != first)
 
 
 @lru_cache(maxsize=4096)
@@ -200,11 +190,8 @@ class KnightsAndKnaves:
 
         One whose statements were there is passed over.
         """
-        return _puzzles(
-            tuple(sorted(self.people)),
-            self.seed,
-            *((self.count, self.train_count) if split == "train" else (0, self.count)),
-        )
+        first, count = (self.count, self.train_count) if split == "train" else (0, self.count)
+        return _puzzles(tuple(sorted(self.people)), self.seed, first, count)
 
     @property
     def name(self) -> str:
@@ -247,9 +234,8 @@ class KnightsAndKnaves:
         working = "If Agnes lied, then (1) and (2) could not hold. "
         yield Case("gold right against itself", [(p, p.answer) for p in puzzles])
         yield Case("perfect answer in the published format", [(p, f"{working}\n{p.answer}") for p in puzzles])
-        yield Case(
-            "", {kind: list(zip(puzzles, texts, strict=True)) for kind, texts in _wrong(puzzles).items()}, "wrong"
-        )
+        wrong = {kind: list(zip(puzzles, texts, strict=True)) for kind, texts in _wrong(puzzles).items()}
+        yield Case("", wrong, "wrong")
         yield duplicates("puzzles that stand once", ((p.problem_id, str(p.statements), p.answer) for p in puzzles))
         for people in sorted(self.people):
             share = uniform_floor(2**people, k)
@@ -281,42 +267,19 @@ def _puzzles(people: tuple[int, ...], seed: int, first: int, count: int) -> tupl
 
 
 def _wrong(puzzles: Sequence[Puzzle]) -> dict[str, list[str]]:
-    def told(puzzle: Puzzle, solution: Sequence[bool]) -> str:
-        return conclusion(puzzle.names, solution)
-
+    first = [conclusion(p.names, [not p.solution[0], *p.solution[1:]]) for p in puzzles]
+    turned = [conclusion(p.names, [not knight for knight in p.solution]) for p in puzzles]
     return {
-        "one person turned": [told(p, [not p.solution[0], *p.solution[1:]]) for p in puzzles],
-        "everybody turned": [told(p, [not knight for knight in p.solution]) for p in puzzles],
+        "one person turned": first,
+        "everybody turned": turned,
         "the last person missing": [p.answer.rpartition("\n")[0] for p in puzzles],
         "another puzzle's": [puzzles[i - 1].answer for i in range(len(puzzles))],
         "everybody called both": [
-            f"{p.answer}\n" + told(p, [not knight for knight in p.solution]).partition("\n")[2] for p in puzzles
+            f"{p.answer}\n{other.partition(chr(10))[2]}" for p, other in zip(puzzles, turned, strict=True)
         ],
     }
 
 
-def selfcheck(task: KnightsAndKnaves | None = None) -> dict[str, int | bool]:
-    """`ok` when every gold is right, every assignment with one person turned is wrong, and no two puzzles are one."""
-    task = task or KnightsAndKnaves(count=10)
-    puzzles = task.problems()
-    turned = [
-        (puzzle, conclusion(puzzle.names, [told != (i == person) for i, told in enumerate(puzzle.solution)]))
-        for puzzle in puzzles
-        for person in range(len(puzzle.names))
-    ]
-    accepted = sum(task.verify(puzzle, f"So it must be.\n{puzzle.answer}").right for puzzle in puzzles)
-    rejected = sum(not task.verify(*pair).right for pair in turned)
-    distinct = len({(len(puzzle.names), puzzle.statements) for puzzle in puzzles})
-    return {
-        "ok": accepted == len(puzzles) and rejected == len(turned),
-        "gold": len(puzzles),
-        "gold_accepted": accepted,
-        "turned": len(turned),
-        "turned_rejected": rejected,
-        "distinct": distinct,
-    }
-
-
 __all__ = [
-    "INSTRUCTION", "NAMES", "PEOPLE", "KnightsAndKnaves", "Puzzle", "selfcheck", "solutions_of", "spoken", "true_under"
+    "INSTRUCTION", "NAMES", "PEOPLE", "KnightsAndKnaves", "Puzzle", "solutions_of", "spoken", "true_under"
 ]  # fmt: skip

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from fractions import Fraction
 from functools import partial
+from typing import TYPE_CHECKING
 
 from sage_rlvr.tasks.checks import Case, Check, Finding, Judge, Pairs, duplicates, others_floor, uniform_floor
-from sage_rlvr.tasks.math import MathTask, Problem
 from sage_rlvr.tasks.prompts import FORMATS, PromptFormat
-from sage_rlvr.tasks.wrong import wrong_answers
 from sage_rlvr.verifiers.answers import Place
-from sage_rlvr.verifiers.exact import number, verify_exact
+from sage_rlvr.verifiers.exact import normalized, number, parts, verify_exact
+
+if TYPE_CHECKING:
+    from sage_rlvr.tasks.math import MathTask, Problem
 
 # Working that a sloppy extraction would take for the answer. No gold of a task above is one of its numbers.
 WORKING = "At first sight it is 7919, or $\\frac{7919}{8191}$; that is refuted by 8191 - 7919 = 272.0001."
@@ -87,16 +91,9 @@ def _floors(integers: tuple[int, int] | None, golds: Sequence[str], k: int) -> l
     found = []
     if integers is not None:
         values = integers[1] - integers[0] + 1
-        share = uniform_floor(values, k)
+        share, name = uniform_floor(values, k), f"guess floor: {k} uniform guesses in {integers[0]}..{integers[1]}"
         note = f"1 - (1 - 1/{values})^{k} = {share:.3f} of any such problem"
-        found.append(
-            Check(
-                f"guess floor: {k} uniform guesses in {integers[0]}..{integers[1]}",
-                share * len(golds),
-                len(golds),
-                note=note,
-            )
-        )
+        found.append(Check(name, share * len(golds), len(golds), note=note))
     small = sum((value := number(gold)) is not None and value.denominator == 1 and 0 <= value < k for gold in golds)
     found.append(Check(f"guess floor: the integers 0..{k - 1}", small, len(golds)))
     hits = sum(others_floor(golds, k))
@@ -104,4 +101,54 @@ def _floors(integers: tuple[int, int] | None, golds: Sequence[str], k: int) -> l
     return found
 
 
-__all__ = ["WORKING", "cases", "head"]
+# ---- answers that are wrong by construction: what a verifier must not call right
+
+# Golds to which "+1" can be written: numbers, single letters, and the operations between them.
+_EXPRESSION = re.compile(
+    r"(?:[0-9.+\-*/^_{}()\s]|\\[dt]?frac|\\sqrt|\\pi|\\cdot|\\left|\\right|(?<![a-zA-Z\\])[a-zA-Z](?![a-zA-Z]))+"
+)
+
+
+def wrong_answers(gold: str, other: str) -> list[tuple[str, str]]:
+    r"""(kind, answer) pairs that differ from a gold in value: +1, -1, sign, reciprocal, part, another problem's.
+
+    Numbers are changed as numbers, other expressions by writing `+1` and the like; of an answer with several parts each
+    part is left out once. Kinds that would not change the value (the sign of 0) are left out.
+    """
+    made: list[tuple[str, str]] = []
+    value = number(gold)
+    if value is not None:
+        changed = {"+1": value + 1, "-1": value - 1, "sign": -value}
+        if value:
+            changed["reciprocal"] = 1 / value
+        made += [(kind, _written(new)) for kind, new in changed.items() if new != value]
+    elif (
+        _EXPRESSION.fullmatch(gold)
+        and "\\pm" not in gold
+        and normalized(gold).count("(") == normalized(gold).count(")")
+    ):
+        made += [
+            ("+1", rf"{gold}+1"),
+            ("-1", rf"{gold}-1"),
+            ("sign", rf"-({gold})"),
+            ("reciprocal", rf"\frac{{1}}{{{gold}}}"),
+        ]
+    around, several = parts(gold)
+    if len(several) > 1 and value is None:
+        left, right = {"": ("", ""), "{}": (r"\{", r"\}")}.get(around, (around[:1], around[-1:]))
+        made += [("part", left + ",".join(several[:i] + several[i + 1 :]) + right) for i in range(len(several))]
+    if not verify_exact(_value_of(other), _value_of(gold)).right:
+        made.append(("another's", other))
+    return made
+
+
+def _value_of(gold: str) -> str:
+    """The right-hand side of x = 5."""
+    return re.sub(r"^\s*[a-zA-Z]\s*=", "", gold)
+
+
+def _written(value: Fraction) -> str:
+    return str(value.numerator) if value.denominator == 1 else f"{value.numerator}/{value.denominator}"
+
+
+__all__ = ["WORKING", "cases", "head", "wrong_answers"]

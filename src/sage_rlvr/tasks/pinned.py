@@ -44,6 +44,10 @@ class Pinned:
         """Where it is kept."""
         return cache_folder() / f"{self.sha256[:16]}-{self.path.rpartition('/')[2]}"
 
+    def is_(self, found: bytes) -> bool:
+        """Whether these are its bytes."""
+        return len(found) == self.size and hashlib.sha256(found).hexdigest() == self.sha256
+
 
 def cache_folder() -> Path:
     """The folder of fetched files; it need not exist yet."""
@@ -59,16 +63,15 @@ class _HttpsOnly(HTTPRedirectHandler):
         return super().redirect_request(req, fp, code, msg, headers, newurl)
 
 
-def _open(url: str) -> IO[bytes]:
-    stream: IO[bytes] = build_opener(_HttpsOnly).open(url, timeout=SECONDS)
-    return stream
+def _open(url: str) -> Any:
+    return build_opener(_HttpsOnly).open(url, timeout=SECONDS)
 
 
 def fetch(file: Pinned, open_url: Callable[[str], IO[bytes]] = _open) -> bytes:
     """The bytes of a pinned file, from the cache or the network. `DataError` where neither has them, or has others."""
     with suppress(OSError):
         found = file.kept.read_bytes()
-        if _is(file, found):
+        if file.is_(found):
             return found  # a damaged one is fetched anew
     try:
         with open_url(file.url) as stream:
@@ -78,23 +81,14 @@ def fetch(file: Pinned, open_url: Callable[[str], IO[bytes]] = _open) -> bytes:
             f"{file.url}: not fetched ({error}). Without a network, put that file at {file.kept}, or name a folder of data "
             "files: SAGE_RLVR_DATA=<folder>"
         ) from error
-    if not _is(file, found):
+    if not file.is_(found):
         raise DataError(
             f"{file.url}: these are not the bytes that were pinned (SHA-256 {file.sha256}, {file.size} bytes; got "
             f"{hashlib.sha256(found).hexdigest()}, {len(found)} bytes or more). Is a proxy between? Nothing was kept"
         )
-    _keep(file, found)
-    return found
-
-
-def _is(file: Pinned, found: bytes) -> bool:
-    return len(found) == file.size and hashlib.sha256(found).hexdigest() == file.sha256
-
-
-def _keep(file: Pinned, found: bytes) -> None:
-    """Into the cache in one step, so that no reader meets half a file; a cache that cannot be written is no fault."""
-    with suppress(OSError):
+    with suppress(OSError):  # in one step, so that no reader meets half a file; a cache that cannot be written is no fault
         write_bytes_atomic(file.kept, found)
+    return found
 
 
 __all__ = ["Pinned", "cache_folder", "fetch"]

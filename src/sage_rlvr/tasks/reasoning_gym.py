@@ -8,31 +8,29 @@ what the package scores runs under the limits of a `Pool`.
 
 from __future__ import annotations
 
+import importlib
 import importlib.metadata
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from types import ModuleType
 from typing import Any
 
 from sage_rlvr.errors import ConfigError
-from sage_rlvr.tasks.base import code_hash
-from sage_rlvr.tasks.prompts import BOXED, Message, PromptFormat
+from sage_rlvr.tasks.base import Asked, code_hash
+from sage_rlvr.tasks.prompts import BOXED, PromptFormat
 from sage_rlvr.verifiers import Verdict
 from sage_rlvr.verifiers.answers import extract
 from sage_rlvr.verifiers.pool import Pool
 
 
-def _library() -> ModuleType:
+def _library() -> Any:
     try:
-        import reasoning_gym
+        return importlib.import_module("reasoning_gym")
     except ModuleNotFoundError as error:
         raise ConfigError(
             f'reasoning-gym is not installed ({error}); its tasks need the extra: pip install "sage-rlvr[tasks]"'
         ) from error
-    library: ModuleType = reasoning_gym
-    return library
 
 
 @lru_cache(maxsize=8)
@@ -62,14 +60,14 @@ class Problem:
     """Entry `index` of a task under a seed: its question and one right answer."""
 
     problem_id: str
-    text: str
+    asked: str
     answer: str
     index: int
     seed: int = 0
 
 
 @dataclass(frozen=True)
-class ReasoningGym:
+class ReasoningGym(Asked):
     """A task of reasoning-gym by its name there, such as "leg_counting".
 
     count, seed  how many problems, and of which seed
@@ -93,28 +91,15 @@ class ReasoningGym:
         """Those of `seed`; to train on, those of the next one. `ConfigError` for a missing package, an unknown name or setting."""
         seed = self.seed + (split == "train")
         dataset = _dataset(self.name, self._settings(seed))
-        entries = [dataset[i] for i in range(self.count)]
+        entries = [(i, dataset[i]) for i in range(self.count)]
         return tuple(
             Problem(f"{self.name}-{seed}-{i}", str(entry["question"]), str(entry["answer"]), i, seed)
-            for i, entry in enumerate(entries)
+            for i, entry in entries
         )
 
-    def messages(self, problem: Problem, form: PromptFormat | None = None) -> list[Message]:
-        """The prompt as a conversation."""
-        return (form or self.form).messages(problem.text)
-
-    def prompt(self, problem: Problem, form: PromptFormat | None = None) -> str:
-        """The prompt as plain text: messages, empty lines between, and an opening."""
-        return (form or self.form).plain(problem.text)
-
-    def verify(self, problem: Problem, completion: str, form: PromptFormat | None = None) -> Verdict:
-        """The verdict on a completion, found in a worker process with limits on time and memory."""
-        return self.verify_all([(problem, completion)], form)[0]
-
-    def verify_all(self, pairs: Sequence[tuple[Problem, str]], form: PromptFormat | None = None) -> list[Verdict]:
+    def verify_all(self, pairs: Sequence[tuple[Problem, str]]) -> list[Verdict]:
         """The verdicts on many (problem, completion) at once."""
-        reading = (form or self.form).reading
-        found = [extract(completion, **reading) for _, completion in pairs]
+        found = [extract(completion, **self.form.reading) for _, completion in pairs]
         items = [
             (answer.strip(), self.name, self._settings(problem.seed), problem.index)
             for (problem, _), (answer, _) in zip(pairs, found, strict=True)

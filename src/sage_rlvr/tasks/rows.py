@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import csv
 import hashlib
+import importlib
 import json
 import math
 import os
@@ -157,6 +158,12 @@ def facts(data: DataSource) -> dict[str, str]:
     return {str(p): sha256_of(p) for p in files} or {data.path: data.revision or "newest"}
 
 
+def stamp_of(file: Path) -> tuple[int, int] | None:
+    """Time and size of a file, so that one that changed is read anew; None for what is no file."""
+    state = file.stat() if file.is_file() else None
+    return None if state is None else (state.st_mtime_ns, state.st_size)
+
+
 def sha256_of(file: Path) -> str:
     """SHA-256 of a file."""
     with open(file, "rb") as stream:
@@ -219,24 +226,20 @@ def _parquet(file: Path) -> Iterator[tuple[str, Any]]:
     from pyarrow.parquet import ParquetFile
 
     try:
-        number = 0
-        for batch in ParquetFile(file).iter_batches(batch_size=1024):
-            for row in batch.to_pylist():
-                yield f"{file}, row {number}", row
-                number += 1
+        rows = (row for batch in ParquetFile(file).iter_batches(batch_size=1024) for row in batch.to_pylist())
+        yield from ((f"{file}, row {number}", row) for number, row in enumerate(rows))
     except pyarrow.ArrowException as error:
         raise DataError(f"{file}: no Parquet file ({str(error).splitlines()[0]}); is its download complete?") from error
 
 
 def _library() -> Any:
     try:
-        import datasets
+        return importlib.import_module("datasets")
     except ModuleNotFoundError as error:
         raise ConfigError(
             f'data sets of the Hub are read by the library datasets ({error}): pip install "sage-rlvr[trl]", or download the '
             "files and give their folder"
         ) from error
-    return datasets
 
 
 def _saved(folder: Path, data: DataSource) -> Rows:

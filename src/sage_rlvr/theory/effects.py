@@ -10,13 +10,14 @@ from __future__ import annotations
 import itertools
 import math
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from scipy.special import xlogy
 from torch import Tensor
 
 from sage_rlvr.core.advantages import LeaveOneOut
@@ -238,19 +239,13 @@ def _tilted(effect: Effect, world: _World) -> tuple[NDArray[np.int64], Array, Ar
     return pairs[:, 0].astype(np.int64), strengths, pairs[:, 1:]
 
 
-def _xlogy(x: Array, y: Array) -> Array:
-    """x log y with 0 log 0 = 0."""
-    found: Array = x * np.log(np.where(x > 0, y, 1.0))
-    return found
-
-
 def _measure(effect: Effect) -> Callable[[Array, Array], Array]:
     """The sum over the tokens of a state of two measures p and f, (N, V) -> (N,): Csiszar's divergences, and Eq. (5)."""
     alpha = effect.alpha or 0.0
     found: dict[str, Callable[[Array, Array], Array]] = {
-        "reverse": lambda p, f: (_xlogy(p, p) - _xlogy(p, f)).sum(1),
-        "forward": lambda p, f: (_xlogy(f, f) - _xlogy(f, p) - f + p).sum(1),
-        "js": lambda p, f: (_xlogy(p, p) + _xlogy(f, f) - _xlogy(p + f, (p + f) / 2)).sum(1),
+        "reverse": lambda p, f: (xlogy(p, p) - xlogy(p, f)).sum(1),
+        "forward": lambda p, f: (xlogy(f, f) - xlogy(f, p) - f + p).sum(1),
+        "js": lambda p, f: (xlogy(p, p) + xlogy(f, f) - xlogy(p + f, (p + f) / 2)).sum(1),
         "alpha": lambda p, f: (
             (f**alpha * p ** (1 - alpha) - (1 - alpha) * p - alpha * f).sum(1) / (alpha * (alpha - 1))
         ),
@@ -283,26 +278,21 @@ def measured_gradient(
     repeats: int = 1,
     rows: int = 2,
     key: Key = KEY,
+    batches: Sequence[list[_Batch]] | None = None,
 ) -> Measured:
     """Exact on-policy gradient of the KL term alone, through the loop's own `objective`, divided by beta.
 
     All rewards are equal, so that every advantage is 0 but for the KL in it; the divisor is a constant. A random guide is
     averaged over `draws` draws, `repeats` times with keys of its own; one of the batch sees each completion among `rows`
-    - 1 others, as in `draw_q`.
+    - 1 others, as in `draw_q`, or in the `batches` of each repeat where they were made before.
     """
-    method, found = kl_only(anchor), []
-    for repeat in range(repeats):
-        own = key.fold(f"repeat {repeat}")
-        if _looks_at_batch(anchor.guide):
-            batches = _batches(method, tree, logits, ref_logits, draws, rows, own)
-            found.append(_over_batches(method, tree, logits, ref_logits, batches))
-        else:
-            options: dict[str, Any] = {"group_size": 2, "draws": draws, "key": own}
-            found.append(tree.expected_gradient(method, logits, ref_logits, torch.zeros(len(tree)), **options))
-    return _measured(found, anchor)
-
-
-def _measured(found: list[Tensor], anchor: Anchor) -> Measured:
+    method, where, keys = kl_only(anchor), (tree, logits, ref_logits), [key.fold(f"repeat {n}") for n in range(repeats)]
+    if _looks_at_batch(anchor.guide):
+        made = batches or [_batches(anchor.guide, *where, draws, rows, own) for own in keys]
+        found = [_over_batches(method, *where, each) for each in made]
+    else:
+        options: dict[str, Any] = {"group_size": 2, "draws": draws}
+        found = [tree.expected_gradient(method, *where[1:], torch.zeros(len(tree)), **options, key=own) for own in keys]
     stack = torch.stack(found) / anchor.beta_at(0, 1)
     error = stack.std(0) / math.sqrt(len(found)) if len(found) > 1 else torch.zeros_like(stack[0])
     return Measured(stack.mean(0), error)
@@ -318,9 +308,10 @@ class _Batch(NamedTuple):
 
 
 def _batches(
-    method: Method, tree: TokenTree, logits: Logits, ref_logits: Logits, draws: int, rows: int, key: Key
+    guide: Guide, tree: TokenTree, logits: Logits, ref_logits: Logits, draws: int, rows: int, key: Key
 ) -> list[_Batch]:
     """Every completion as the first row, in each of its companies."""
+    method = kl_only(unchecked_anchor(beta=1.0, guide=guide))
     signals, probs, found = _signals(tree, logits, ref_logits), tree.probs(logits), []
     for others, chance, own_key in _companies(probs, rows, draws, key):
         for i in range(len(tree)):
@@ -447,28 +438,24 @@ class MapRow:
 
 
 class _Bench:
-    """One guide on one tree: its q drawn once for all terms, and what is measured and claimed of an anchor with it."""
+    """One guide on one tree: its q drawn once for all terms, and what is measured of an anchor with it."""
 
     rows, draws, companies, repeats = 32, 2000, 16, 4
 
     def __init__(self, guide: Guide, tree: TokenTree, logits: Logits, ref_logits: Logits) -> None:
-        self.guide, self.where = guide, (tree, logits, ref_logits)
-        kinds = {part.depends_on for part in factors(guide)}
-        self.noisy, self.batches = bool(kinds & {"nothing", "batch"}), []
+        self.where, kinds = (tree, logits, ref_logits), {part.depends_on for part in factors(guide)}
         draws = self.companies * self.repeats if "batch" in kinds else self.draws
         self.q = draw_q(guide, *self.where, draws=draws, rows=self.rows, key=Key(2))
+        self.options: dict[str, Any] = {}
         if "batch" in kinds:
-            method = kl_only(unchecked_anchor(beta=1.0, guide=guide))
             keys = [Key(1).fold(f"repeat {repeat}") for repeat in range(self.repeats)]
-            self.batches = [_batches(method, *self.where, self.companies, self.rows, key) for key in keys]
+            self.options["batches"] = [_batches(guide, *self.where, self.companies, self.rows, key) for key in keys]
+        elif "nothing" in kinds:
+            self.options |= {"draws": self.draws, "repeats": self.repeats, "key": Key(1)}
 
     def measure(self, anchor: Anchor) -> Measured:
         """`measured_gradient` here, over the draws that were made once for this guide."""
-        if not self.noisy:
-            return measured_gradient(anchor, *self.where)
-        if not self.batches:
-            return measured_gradient(anchor, *self.where, draws=self.draws, repeats=self.repeats, key=Key(1))
-        return _measured([_over_batches(kl_only(anchor), *self.where, batches) for batches in self.batches], anchor)
+        return measured_gradient(anchor, *self.where, **self.options)
 
 
 def gradient_map(
@@ -504,10 +491,8 @@ def gradient_map(
 def _outcome(arguments: dict[str, Any], bench: _Bench) -> tuple[Any, ...]:
     """(effect, cosine, gap, influence, error) of one combination."""
     anchor = unchecked_anchor(**arguments)
-    shaped, flat = (
-        bench.measure(anchor),
-        measured_gradient(unchecked_anchor(**arguments | {"guide": Flat()}), *bench.where),
-    )
+    flat = measured_gradient(unchecked_anchor(**arguments | {"guide": Flat()}), *bench.where)
+    shaped = bench.measure(anchor)
     size = float(flat.gradient.norm())
     if max(size, float(shaped.gradient.norm())) < 1e-5:
         return ("0, for E_pi[grad log pi] = 0: noise and no leash",)

@@ -118,13 +118,6 @@ def unnormalized_kl(probs: Values, anchor: Values) -> Float[Tensor, ""]:
     return pseudo_kl(policy, f) + f.sum() - policy.sum()
 
 
-def kl_divergence(probs: Values, other: Values) -> Float[Tensor, ""]:
-    """KL(p || r) in nats of the two distributions, each divided by its sum; inf where r = 0 < p."""
-    second = _row(other, "other")
-    first = _policy(probs, second)
-    return pseudo_kl(first / first.sum(), second / second.sum())
-
-
 def total_variation(probs: Values, other: Values) -> float:
     """(1/2) sum |p - r|, in [0, 1]: the largest difference in probability that the two give to any set of completions."""
     second = _row(other, "other")

@@ -15,10 +15,11 @@ from sage_rlvr.config import DataConfig, FinetuneConfig, LoraConfig, SftConfig, 
 from sage_rlvr.models.folders import ADAPTER_WEIGHTS, adapter_base, config_folder, folder_of
 from sage_rlvr.tasks.datasets import examples
 from sage_rlvr.tasks.rows import DataSource, looks_local, read
-from sage_rlvr.training.trl.advantages import reads_logps
-from sage_rlvr.training.trl.arguments import check_fields, grpo_arguments, rows_of_rank, world_size
+from sage_rlvr.training.trl.arguments import check_fields, grpo_arguments, rows_of_rank, scores_rollouts, world_size
+from sage_rlvr.training.trl.batch import reads_logps
 
 GIB = 1 << 30
+TITLES = ("GRPOConfig", "Data", "Work", "Notes")  # of blocks that are left out where they have no line
 
 
 def dry_run_lines(config: TrainConfig | FinetuneConfig | SftConfig) -> list[str]:
@@ -26,30 +27,29 @@ def dry_run_lines(config: TrainConfig | FinetuneConfig | SftConfig) -> list[str]
 
     ConfigError for arguments that TRL or the recipe refuses, and where a local file lacks a column that the recipe names.
     """
-    if isinstance(config, SftConfig):
-        return _block("Work", [f"{config.steps:,} optimizer steps of {config.batch_size:,} examples"])[1:]
-    if isinstance(config, FinetuneConfig):
-        rows_of_rank(config.batch_size, world_size())
-        lines = _block("Data", data_lines(config.data)) + _block("Work", finetune_work(config))
-        return (lines + _bytes(config, eight_bit="8bit" in config.engine.args.get("optim", "adamw_8bit")))[1:]
     fields: dict[str, Any] = {}
-    lines = []
-    if config.engine.name == "trl":
-        fields = grpo_arguments(config, "<run>/trl", world_size())
-        if config.engine.args and find_spec("trl") is not None:
+    if isinstance(config, SftConfig):
+        blocks: dict[str, Any] = {"Work": [f"{config.steps:,} optimizer steps of {config.batch_size:,} examples"]}
+    elif isinstance(config, FinetuneConfig):
+        rows_of_rank(config.batch_size, world_size())
+        small = "8bit" in config.engine.args.get("optim", "adamw_8bit")
+        blocks = {"Data": data_lines(config.data), "Work": finetune_work(config), **_bytes(config, small)}
+    else:
+        if config.engine.name == "trl":
+            fields = grpo_arguments(config, "<run>/trl", world_size())
+        if fields and config.engine.args and find_spec("trl") is not None:
             from trl import GRPOConfig
 
             check_fields(GRPOConfig, config.engine.args)
-        lines = _block("GRPOConfig", [f"{name} = {value!r}" for name, value in fields.items() if name != "output_dir"])
-        lines += _block("Data", data_lines(config.data))
-    lines += _block("Work", work(config, fields)) + _bytes(config, eight_bit="8bit" in str(fields.get("optim")))
-    return (lines + _block("Notes", notes(config)))[1:]
-
-
-def _block(title: str, lines: Iterator[str] | list[str]) -> list[str]:
-    """A blank line, the title and the lines below it; nothing without lines."""
-    indented = [f"  {line}" for line in lines]
-    return ["", title, *indented] if indented else []
+        blocks = {
+            "GRPOConfig": [f"{name} = {value!r}" for name, value in fields.items() if name != "output_dir"],
+            "Data": data_lines(config.data) if fields else [],
+            "Work": work(config, fields),
+            **_bytes(config, "8bit" in str(fields.get("optim"))),
+            "Notes": notes(config),
+        }
+    listed = {title: [f"  {line}" for line in lines] for title, lines in blocks.items()}
+    return [line for title, lines in listed.items() if lines or title not in TITLES for line in ("", title, *lines)][1:]
 
 
 # ---- counts
@@ -64,7 +64,9 @@ def work(config: TrainConfig, fields: dict[str, Any]) -> Iterator[str]:
     yield f"{config.steps:,} rollouts of {rollout.completions:,} completions, {updates:,} optimizer steps"
     yield f"{prompts:,} prompts{_passes(config, prompts)}, {completions:,} completions"
     yield f"{completions * limit:,} tokens generated at most ({limit:,} per completion)"
-    scored = {"the policy": rescores(config, fields), "the reference": config.reference is not None}
+    once = config.updates.minibatches * epochs == 1 and config.updates.micro_batch is None
+    moved = scores_rollouts(fields, reads_logps(config.method)) if fields else not once
+    scored = {"the policy": moved, "the reference": config.reference is not None}
     forwards = [f"{epochs * completions:,} with gradient"]
     forwards += [f"{completions:,} without, by {who}" for who, needed in scored.items() if needed]
     yield f"forward passes over completions: {', '.join(forwards)}"
@@ -72,16 +74,6 @@ def work(config: TrainConfig, fields: dict[str, Any]) -> Iterator[str]:
     yield f"{total:,} completion tokens in these passes at most, prompts not counted"
     if refills := getattr(config.method.rollout, "max_refills", 0):
         yield f"dynamic sampling: between 1 and {refills + 1} times those prompts and generated tokens"
-
-
-def rescores(config: TrainConfig, fields: dict[str, Any]) -> bool:
-    """Whether the policy scores its own rollout before the updates, beside the forward passes of training."""
-    if not fields:
-        updates = config.updates
-        return not (updates.epochs == 1 and updates.minibatches == 1 and updates.micro_batch is None)
-    window = fields["steps_per_generation"] * fields["num_iterations"]
-    split = bool(fields["gradient_accumulation_steps"] % window)
-    return split or bool(fields.get("use_vllm")) or reads_logps(config.method)
 
 
 def finetune_work(config: FinetuneConfig) -> Iterator[str]:
@@ -103,15 +95,15 @@ def _passes(config: TrainConfig, prompts: int) -> str:
 # ---- bytes
 
 
-def _bytes(config: TrainConfig | FinetuneConfig, eight_bit: bool) -> list[str]:
-    """Bytes by kind of tensor, where the model's config.json is here."""
+def _bytes(config: TrainConfig | FinetuneConfig, eight_bit: bool) -> dict[str, list[str]]:
+    """A title and bytes by kind of tensor; where the model's config.json is not here, a line that says so."""
     where = config_folder(config.model) or config_folder(getattr(config, "base_model", None) or config.model)
     if where is None:
         said = f"model {config.model}: its config.json is neither a local file nor in the Hub's cache, so bytes are not counted"
-        return ["", said]
+        return {said: []}
     parts = tensor_bytes(config, where, eight_bit)
-    lines = [f"{value / GIB:10.3f} GiB  {name}" for name, value in parts.items()]
-    return _block("Tensors per process, without activations, logits and the KV cache", lines)
+    title = "Tensors per process, without activations, logits and the KV cache"
+    return {title: [f"{value / GIB:10.3f} GiB  {name}" for name, value in parts.items()]}
 
 
 def tensor_bytes(config: TrainConfig | FinetuneConfig, where: Path, eight_bit: bool) -> dict[str, int]:

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import json
 import shutil
-import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -26,17 +26,17 @@ from sage_rlvr.core.keys import Key
 from sage_rlvr.core.method import Method, advantages_of, objective, q_clamped, shape
 from sage_rlvr.core.signals import Batch, Signals
 from sage_rlvr.errors import TrainingDiverged
-from sage_rlvr.models.asking import Asking
-from sage_rlvr.models.policy import Tokens, load_policy
+from sage_rlvr.models.policy import Asking, Tokens, load_policy
 from sage_rlvr.models.scoring import Scores, score
-from sage_rlvr.runs import RunDir, StopFlag, writing
+from sage_rlvr.runs import RunDir, writing
 from sage_rlvr.tasks.base import Task
 from sage_rlvr.training.optimizer import Optimizer
 from sage_rlvr.training.problems import training_problems
 from sage_rlvr.training.reference import follow, kept_reference, load_reference, reference_metrics, restore_reference
 from sage_rlvr.training.rollouts import Groups, draw_groups, rollout_metrics, rows_of_groups
 from sage_rlvr.training.state import check_replaceable, checkpoint, load_tensors, model_tensors, resume, save_policy
-from sage_rlvr.training.trackers import check_installed, tracking
+from sage_rlvr.training.steps import run_steps
+from sage_rlvr.training.trackers import check_installed
 from sage_rlvr.training.watch import GuideWatch, check_vocabulary
 
 
@@ -252,36 +252,30 @@ def train(config: TrainConfig, run: RunDir, progress: Any) -> int:
     A stop signal ends the run after the step in hand, saved. `TrainingDiverged` keeps the last good weights and writes
     the batch's prompts aside before it is raised. ConfigError where <run>/policy holds anything but a former policy.
     """
-    check_replaceable(run.path / "policy")
+    out = run.path / "policy"
+    check_replaceable(out)
     check_installed(config.report_to)
     loop = build(config)
     newest = resume(run, loop.policy, loop.optimizer)
     restore_reference(loop, newest)
-    step = newest.step if newest else 0
-    if step < config.steps:  # the policy of an earlier, shorter run in this directory is not this run's result
-        shutil.rmtree(run.path / "policy", ignore_errors=True)
-    progress.start(total=config.steps, done=step)
-    watch, stopping = GuideWatch(loop.method.anchor, tell=run.warn), False
-    with StopFlag() as stop, tracking(config.report_to, run, config) as report:
-        while step < config.steps and not stopping:
-            began = time.perf_counter()
-            try:
-                metrics = train_step(loop, step)
-            except TrainingDiverged as error:
-                raise set_aside(loop, run, step, error) from error
-            metrics["time/step_s"] = time.perf_counter() - began
-            run.log({"step": step, **metrics})
-            report(step, metrics)
-            watch.see(step, metrics)
-            step += 1
-            follow(loop, step)
-            progress.advance(step, metrics)
-            stopping = stop.requested  # read once: what stops the loop also saves
-            if step % config.checkpoint.every == 0 or step == config.steps or stopping:
-                save(loop, run, step)
-    if step == config.steps:
-        save_policy(loop.policy, loop.tokens.tokenizer, run.path / "policy")
-    return step
+    begin = newest.step if newest else 0
+    if begin < config.steps:  # the policy of an earlier, shorter run in this directory is not this run's result
+        shutil.rmtree(out, ignore_errors=True)
+    watch = GuideWatch(loop.method.anchor, tell=run.warn)
+
+    def take(step: int) -> dict[str, float]:
+        try:
+            metrics = train_step(loop, step)
+        except TrainingDiverged as error:
+            raise set_aside(loop, run, step, error) from error
+        watch.see(step, metrics)
+        follow(loop, step + 1)
+        return metrics
+
+    reached = run_steps(config, run, progress, begin, take, partial(save, loop, run))
+    if reached == config.steps:
+        save_policy(loop.policy, loop.tokens.tokenizer, out)
+    return reached
 
 
 def save(loop: Loop, run: RunDir, step: int) -> None:

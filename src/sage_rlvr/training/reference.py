@@ -21,7 +21,7 @@ from sage_rlvr.training.state import load_tensors, model_tensors
 if TYPE_CHECKING:
     from sage_rlvr.training.loop import Loop
 
-GROUP = "reference"
+GROUP, REFERENCE_STEP = "reference", "anchor/reference_step"  # of a checkpoint; of the metrics
 
 
 def load_reference(config: TrainConfig, policy: PreTrainedModel, tokens: Tokens) -> PreTrainedModel | None:
@@ -61,6 +61,16 @@ def check_vocabularies(
     )
 
 
+def due(snapshot: int | None, every: int | None, done: int) -> int:
+    """The step that a reference is from after `done` steps, which becomes the policy at one step or after every so many.
+
+    0 is the one that the run started with.
+    """
+    if snapshot is not None:
+        return snapshot if done >= snapshot else 0
+    return done // every * every if every else 0
+
+
 def moves(anchor: Anchor | None) -> bool:
     """Whether the run itself becomes the reference at some step."""
     return anchor is not None and (anchor.snapshot_step is not None or anchor.refresh_every is not None)
@@ -69,17 +79,14 @@ def moves(anchor: Anchor | None) -> bool:
 def follow(loop: Loop, done: int) -> None:
     """After `done` steps of the run: the reference becomes a copy of the policy, where this is the step for it."""
     anchor = loop.method.anchor
-    if anchor is None or loop.reference is None:
-        return
-    due = anchor.refresh_every is not None and done % anchor.refresh_every == 0
-    if due or anchor.snapshot_step == done:
+    if anchor is not None and loop.reference is not None and due(anchor.snapshot_step, anchor.refresh_every, done) == done:
         loop.reference, loop.reference_step = frozen(copy.deepcopy(loop.policy)), done
 
 
 def reference_metrics(loop: Loop) -> dict[str, float]:
     """The step that the reference is from, where it moves; 0 while it is the one from the files."""
     moving = loop.reference is not None and moves(loop.method.anchor)
-    return {"anchor/reference_step": float(loop.reference_step)} if moving else {}
+    return {REFERENCE_STEP: float(loop.reference_step)} if moving else {}
 
 
 def kept_reference(loop: Loop) -> dict[str, Any]:

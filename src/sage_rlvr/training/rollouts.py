@@ -99,30 +99,21 @@ def together(parts: Sequence[Groups], pad_id: int) -> Groups:
     )
 
 
-def prompts_of_step(loop: Loop, step: int) -> list[Any]:
-    """The step's own problems: epoch after epoch over the training problems, each epoch in its own order."""
-    return [loop.problems[i] for i in _own(loop, step)]
-
-
-def _own(loop: Loop, step: int) -> list[int]:
-    """Places of a step's own problems among the training problems."""
-    count, total = loop.config.rollout.prompts_per_step, len(loop.problems)
-    wanted = range(step * count, (step + 1) * count)
-    orders = {e: loop.key.permutation(e, "prompts", total) for e in {i // total for i in wanted}}
-    return [int(orders[i // total][i % total]) for i in wanted]
-
-
 def problems_of_step(loop: Loop, step: int, first: int, count: int) -> list[Any]:
     """Problems number `first` to `first + count` of a step: its own, then all others in an order of this step.
 
-    Where the others are used up the step's own follow, and then it begins again: a pool is never too small to refill from.
+    Its own: epoch after epoch over the training problems, each epoch in its own order, `prompts_per_step` a step. Where the
+    others are used up the step's own follow, and then it begins again: a pool is never too small to refill from.
     """
-    own, last = _own(loop, step), first + count
-    if last <= len(own):
+    asked, total, last = loop.config.rollout.prompts_per_step, len(loop.problems), first + count
+    places = range(step * asked, (step + 1) * asked)  # of an order without end: epoch after epoch
+    epochs = {e: loop.key.permutation(e, "prompts", total) for e in {i // total for i in places}}
+    own = [int(epochs[i // total][i % total]) for i in places]
+    if last <= asked:
         return [loop.problems[i] for i in own[first:last]]
-    seen, order = set(own), loop.key.permutation(step, "refill", len(loop.problems)).tolist()
+    seen, order = set(own), loop.key.permutation(step, "refill", total).tolist()
     again = sorted(order, key=lambda i: i in seen)  # a stable sort: the order stays within the new and within the seen
-    return [loop.problems[own[n] if n < len(own) else again[(n - len(own)) % len(again)]] for n in range(first, last)]
+    return [loop.problems[own[n] if n < asked else again[(n - asked) % total]] for n in range(first, last)]
 
 
 def draw_rollout(loop: Loop, prompts: list[list[int]], step: int, first: int = 0) -> Rollout:
@@ -173,11 +164,15 @@ def rollout_metrics(loop: Loop, drawn: Drawn) -> dict[str, float]:
     }
     if loop.method.rollout is None:
         return found
-    count, wanted = int(drawn.kept.sum()), loop.config.rollout.prompts_per_step
-    found |= {
+    return found | kept_metrics(rewards, rewards[drawn.kept], loop.config.rollout.prompts_per_step, drawn.refills)
+
+
+def kept_metrics(rewards: Tensor, kept: Tensor, wanted: int, refills: int) -> dict[str, float]:
+    """What a rollout plan kept of rewards (P', G): those of the `kept` groups, of which a step wants `wanted`. NaN: none."""
+    found = {
         "rollout/completions": float(rewards.numel()),
-        "rollout/groups_kept": float(count),
-        "rollout/short_share": 1.0 - count / wanted,
-        "rollout/refills": float(drawn.refills),
+        "rollout/groups_kept": float(len(kept)),
+        "rollout/short_share": 1.0 - len(kept) / wanted,
+        "rollout/refills": float(refills),
     }
-    return found | {"reward/kept_mean": float(rewards[drawn.kept].mean())} if count else found
+    return found | {"reward/kept_mean": float(kept.nanmean())} if len(kept) else found

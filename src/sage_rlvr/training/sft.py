@@ -6,12 +6,13 @@ not learned. Example i is a function of (data seed, i), so a resumed run sees wh
 
 from __future__ import annotations
 
-import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 from transformers import (
     GPT2Config,
     GPT2LMHeadModel,
@@ -24,10 +25,12 @@ from transformers import (
 from sage_rlvr.config import ModelConfig, SftConfig
 from sage_rlvr.errors import TrainingDiverged
 from sage_rlvr.models.policy import Tokens
-from sage_rlvr.runs import RunDir, StopFlag
+from sage_rlvr.runs import RunDir
 from sage_rlvr.tasks.countdown import build_tokenizer, render
 from sage_rlvr.training.optimizer import Optimizer
 from sage_rlvr.training.state import check_replaceable, checkpoint, resume, save_policy
+from sage_rlvr.training.steps import run_steps
+from sage_rlvr.training.trackers import check_installed
 
 
 def build_model(config: ModelConfig, tokenizer: PreTrainedTokenizerBase, seed: int) -> PreTrainedModel:
@@ -60,47 +63,36 @@ def build_model(config: ModelConfig, tokenizer: PreTrainedTokenizerBase, seed: i
 def batch_tensors(pairs: list[tuple[Any, str]], tokens: Tokens) -> tuple[Tensor, Tensor]:
     """(ids (B, L), counted (B, L) bool): `counted[:, t]` says that token t is part of the completion."""
     prompts = [tokens.encode_prompt(render(problem)) for problem, _ in pairs]
-    answers = [[*tokens.encode(answer), tokens.eos_id] for _, answer in pairs]
-    width = max(len(p) + len(a) for p, a in zip(prompts, answers, strict=True))
-    ids = torch.full((len(pairs), width), tokens.pad_id)
-    counted = torch.zeros(len(pairs), width, dtype=torch.bool)
-    for i, (p, a) in enumerate(zip(prompts, answers, strict=True)):
-        ids[i, : len(p) + len(a)] = torch.tensor(p + a)
-        counted[i, len(p) : len(p) + len(a)] = True
-    return ids, counted
+    rows = [torch.tensor([*p, *tokens.encode(text), tokens.eos_id]) for p, (_, text) in zip(prompts, pairs, strict=True)]
+    ids = pad_sequence(rows, batch_first=True, padding_value=tokens.pad_id)
+    place = torch.arange(ids.shape[1])
+    starts, ends = (torch.tensor([len(part) for part in parts])[:, None] for parts in (prompts, rows))
+    return ids, (starts <= place) & (place < ends)
 
 
-def train_sft(config: SftConfig, run: RunDir, out: Path | None, progress: Any) -> int:
+def train_sft(config: SftConfig, run: RunDir, out: Path, progress: Any) -> int:
     """Train to `config.steps`, resuming from the newest checkpoint of `run`; write the policy to `out`. Returns the step.
 
     Raises ConfigError, before anything is trained, where `out` holds what is no policy (see `check_replaceable`).
     """
-    if out is not None:
-        check_replaceable(out)
+    check_replaceable(out)
+    check_installed(config.report_to)
     torch.set_num_threads(config.engine.threads or torch.get_num_threads())
     tokenizer = build_tokenizer()
-    tokens = Tokens.of(tokenizer)
+    tokens, world, size = Tokens.of(tokenizer), config.world.build(), config.batch_size
     model = build_model(config.model, tokenizer, config.seed)
     optimizer = Optimizer(model, config.optimizer, config.steps)
     newest = resume(run, model, optimizer)
-    step = newest.step if newest else 0
-    world = config.world.build()
-    progress.start(total=config.steps, done=step)
-    stopping = False
-    with StopFlag() as stop:
-        while step < config.steps and not stopping:
-            began = time.perf_counter()
-            pairs = world.examples("train", config.world.data_seed, step * config.batch_size, config.batch_size)
-            metrics = sft_step(model, optimizer, *batch_tensors(pairs, tokens), step)
-            run.log({"step": step, **metrics, "time/step_s": time.perf_counter() - began})
-            step += 1
-            progress.advance(step, metrics)
-            stopping = stop.requested  # read once: what stops the loop also saves
-            if step % config.checkpoint.every == 0 or step == config.steps or stopping:
-                checkpoint(run, model, optimizer, step)
-    if step == config.steps and out is not None:
+
+    def take(step: int) -> dict[str, float]:
+        pairs = world.examples("train", config.world.data_seed, step * size, size)
+        return sft_step(model, optimizer, *batch_tensors(pairs, tokens), step)
+
+    begin = newest.step if newest else 0
+    reached = run_steps(config, run, progress, begin, take, partial(checkpoint, run, model, optimizer))
+    if reached == config.steps:
         save_policy(model, tokenizer, out)
-    return step
+    return reached
 
 
 def sft_step(model: PreTrainedModel, optimizer: Optimizer, ids: Tensor, counted: Tensor, step: int) -> dict[str, float]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Mapping
 from fnmatch import fnmatch
 from pathlib import Path
@@ -13,8 +11,8 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from sage_rlvr.errors import ConfigError
-from sage_rlvr.runs import Checkpoint, RunDir, writing
+from sage_rlvr.errors import refuse
+from sage_rlvr.runs import Checkpoint, RunDir, replacing_folder, writing
 from sage_rlvr.training.optimizer import Optimizer
 
 CARD = "# What this policy was trained on"  # the heading of a model card that this package wrote
@@ -31,23 +29,26 @@ def check_replaceable(out: Path) -> None:
 
     A saved policy is replaced as a whole, so whatever else lay in its folder would be lost.
     """
-    if out.is_symlink() or (out.exists() and not out.is_dir()):
-        raise ConfigError(
-            f"{out}: a policy needs a folder of its own, and this is a file or a link; name another place"
-        )
-    inside = sorted(out.iterdir()) if out.exists() else []
+    inside = sorted(out.iterdir()) if out.is_dir() else []
     foreign = [f.name for f in inside if not _of_a_policy(f)]
-    if foreign:
-        listed = ", ".join(foreign[:5]) + (f" and {len(foreign) - 5} more" if len(foreign) > 5 else "")
-        raise ConfigError(
+    listed = ", ".join(foreign[:5]) + (f" and {len(foreign) - 5} more" if len(foreign) > 5 else "")
+    known = any((out / name).exists() for name in ("config.json", "adapter_config.json"))
+    refuse(
+        (
+            out.is_symlink() or (out.exists() and not out.is_dir()),
+            f"{out}: a policy needs a folder of its own, and this is a file or a link; name another place",
+        ),
+        (
+            foreign,
             f"{out}: saving the policy here would replace the whole folder, which holds {listed}; nothing was touched. "
-            f"Name a new folder, for example {out / 'policy'}"
-        )
-    if inside and not any((out / name).exists() for name in ("config.json", "adapter_config.json")):
-        raise ConfigError(
+            f"Name a new folder, for example {out / 'policy'}",
+        ),
+        (
+            inside and not known,
             f"{out}: holds {', '.join(f.name for f in inside[:5])} without a config.json, so it is no former policy and "
-            f"is not replaced; name a new folder, for example {out / 'policy'}"
-        )
+            f"is not replaced; name a new folder, for example {out / 'policy'}",
+        ),
+    )
 
 
 def _of_a_policy(file: Path) -> bool:
@@ -63,23 +64,10 @@ def save_policy(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, out:
     Raises CheckpointError (full disk, read-only folder), ConfigError where `out` holds anything but a former policy.
     """
     check_replaceable(out)
-    place = Path(os.path.abspath(out))
-    partial, former = place.with_name(f".{place.name}.partial"), place.with_name(f".{place.name}.former")
-    shutil.rmtree(partial, ignore_errors=True)
-    try:
-        with writing("policy", out, sum(p.numel() * p.element_size() for p in model.parameters())):
-            model.save_pretrained(partial)
-            tokenizer.save_pretrained(partial)
-            check_replaceable(out)  # again: training and writing took their time
-            if place.exists():  # a removal that is cut short must not leave half a policy behind
-                shutil.rmtree(former, ignore_errors=True)
-                place.rename(former)
-            partial.rename(place)
-            shutil.rmtree(former, ignore_errors=True)
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
-        if former.exists() and not place.exists():
-            former.rename(place)
+    with writing("policy", out, sum(p.nbytes for p in model.parameters())), replacing_folder(out.absolute()) as partial:
+        model.save_pretrained(partial)
+        tokenizer.save_pretrained(partial)
+        check_replaceable(out)  # again: training and writing took their time
 
 
 def checkpoint(
@@ -107,13 +95,8 @@ def resume(run: RunDir, model: PreTrainedModel, optimizer: Optimizer) -> Checkpo
 
 def model_tensors(model: PreTrainedModel) -> dict[str, Tensor]:
     """Parameters and persistent buffers by name; a tied tensor appears under its first name only."""
-    seen: set[int] = set()
-    found = {}
-    for name, tensor in model.state_dict().items():
-        if tensor.data_ptr() not in seen:
-            seen.add(tensor.data_ptr())
-            found[name] = tensor.detach().contiguous()
-    return found
+    first = {name for name, _ in (*model.named_parameters(), *model.named_buffers())}
+    return {name: tensor.detach().contiguous() for name, tensor in model.state_dict().items() if name in first}
 
 
 def load_tensors(model: PreTrainedModel, tensors: dict[str, Tensor]) -> None:

@@ -31,45 +31,39 @@ def warned(kind: str, step: int, message: str) -> None:
 class GuideWatch:
     """Counts the steps in a row in which the guide of `anchor` did nothing, and warns once in a process, after ten.
 
-    idle, clamped: steps so far with no counted token's q other than 1, and with every one at an edge of its band. A step
-    without these metrics (nothing was trained on) counts as none. tell: called with kind, step and sentence, as `RunDir.warn`.
+    count: by metric, the steps so far with no counted token's q other than 1, and with every one at an edge of its band. A
+    step without these metrics (nothing was trained on) counts as none. tell: called with kind, step and sentence, as
+    `RunDir.warn`.
     """
 
     anchor: Anchor | None
-    idle: int = 0
-    clamped: int = 0
-    said: set[str] = field(default_factory=set)
     tell: Callable[[str, int, str], None] = warned
+    count: dict[str, int] = field(default_factory=lambda: {ACTIVE: 0, CLAMPED: 0})
+    said: set[str] = field(default_factory=set)
 
     def see(self, step: int, metrics: Mapping[str, float]) -> None:
         """The metrics of step `step`, from 0. UserWarning, with the place and the next step, where ten in a row are bad."""
         if self.anchor is None or is_flat(self.anchor.guide):
             return
-        if ACTIVE in metrics:
-            self.idle = self.idle + 1 if metrics[ACTIVE] <= 0 else 0
-        if CLAMPED in metrics:
-            self.clamped = self.clamped + 1 if metrics[CLAMPED] >= _WHOLE else 0
+        low, high = band_of(self.anchor.guide)
         names = " * ".join(type(part).__name__ for part in factors(self.anchor.guide))
         when = f"in the {PATIENCE} steps up to step {step}"
-        if self.idle == PATIENCE:
-            self._say(
-                ACTIVE,
-                step,
-                f"{names} does nothing: q = 1 at every counted token {when} ({ACTIVE} = 0), so that these are steps of the "
-                "method without its guide. Lower what it fires at (Branch: a threshold below the entropies of the policy, "
-                "whose mean is policy/entropy, or a percentile, threshold='p80'), or leave the guide out.",
-            )
-        if self.clamped == PATIENCE:
-            low, high = band_of(self.anchor.guide)
-            self._say(
-                CLAMPED,
-                step,
-                f"{names} is clamped everywhere: every counted q is at an edge of its band {when} ({CLAMPED} = 1, q in "
-                f"[{low:g}, {high:g}]), so that it tells hardly one token from another. Weaken it (Branch: a smaller ratio or "
-                "a higher threshold), or widen q_min and q_max.",
-            )
-
-    def _say(self, what: str, step: int, message: str) -> None:
-        if what not in self.said:
-            self.said.add(what)
-            self.tell(what, step, message)
+        idle = (
+            f"{names} does nothing: q = 1 at every counted token {when} ({ACTIVE} = 0), so that these are steps of the "
+            "method without its guide. Lower what it fires at (Branch: a threshold below the entropies of the policy, "
+            "whose mean is policy/entropy, or a percentile, threshold='p80'), or leave the guide out."
+        )
+        clamped = (
+            f"{names} is clamped everywhere: every counted q is at an edge of its band {when} ({CLAMPED} = 1, q in "
+            f"[{low:g}, {high:g}]), so that it tells hardly one token from another. Weaken it (Branch: a smaller ratio or "
+            "a higher threshold), or widen q_min and q_max."
+        )
+        for metric, bad, message in (
+            (ACTIVE, metrics.get(ACTIVE, 1.0) <= 0, idle),
+            (CLAMPED, metrics.get(CLAMPED, 0.0) >= _WHOLE, clamped),
+        ):
+            if metric in metrics:
+                self.count[metric] = self.count[metric] + 1 if bad else 0
+            if self.count[metric] == PATIENCE and metric not in self.said:
+                self.said.add(metric)
+                self.tell(metric, step, message)

@@ -9,7 +9,7 @@ from sage_rlvr.registry import Registry
 
 Label = Literal["right", "wrong", "undecided"]
 
-MATHEMATICS = ("math", "answers", "quantities", "pool")
+MATHEMATICS = ("math", "algebra", "answers", "quantities", "units", "pool")
 """Modules of this package that a verdict on mathematics is made of: their source is hashed on cards and in sample stores."""
 
 

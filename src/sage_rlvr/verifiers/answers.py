@@ -93,7 +93,7 @@ WORD = re.compile(r"[^\W\d_]{4,}|[A-Z]?[a-z]{3}|[Nn]o|NO|YES")
 def last_box(text: str) -> tuple[str | None, str]:
     r"""The contents of the last outermost `\boxed{...}` (or the number of `\boxed 5`), or None and why it is none."""
     opened: list[int | None] = []  # for each open brace: where its box's contents start, None when it is no box
-    found, cut = None, False
+    found = None
     for token in _BRACES.finditer(text):
         if token["box"]:
             opened.append(token.end())
@@ -140,17 +140,16 @@ def last_stated(text: str) -> tuple[str | None, str]:
     return _SENTENCE.split(said, maxsplit=1)[0].strip().strip("*"), ""
 
 
+_READERS = {"boxed": last_box, "stated": last_stated, "last_number": last_number}
+
+
 def extract(
     completion: str, answer_in: Place = "boxed", tag: str = "SOLUTION", closed: bool = True
 ) -> tuple[str | None, str]:
     """The answer of a completion at the place that was asked for, or None and why."""
-    if answer_in == "boxed":
-        return last_box(completion)
     if answer_in == "tag":
         return last_tag(completion, tag, closed)
-    if answer_in == "stated":
-        return last_stated(completion)
-    return last_number(completion) if answer_in == "last_number" else (completion, "")
+    return _READERS[answer_in](completion) if answer_in in _READERS else (completion, "")
 
 
 def bare(text: str) -> str:
@@ -212,14 +211,10 @@ def spelling(text: str) -> str:
 def rational(text: str) -> tuple[Fraction, bool] | None:
     r"""(value, whether it is a decimal) of 3, -2.50, 3/4, `\frac{3}{4}`; None for all else, 3/0 included."""
     found = _NUMERAL.fullmatch(text)
-    if found is None or (found["over"] is not None and text.endswith("}")):
+    if found is None or (found["over"] is not None and text.endswith("}")) or not int(found["under"] or 1):
         return None
-    if found["whole"] is not None:
-        value = Fraction(f"{found['whole']}.{found['decimals'] or 0}")
-    elif not int(found["under"]):
-        return None
-    else:
-        value = Fraction(int(found["over"] or found["top"]), int(found["under"]))
+    whole = f"{found['whole']}.{found['decimals'] or 0}" if found["whole"] else found["over"] or found["top"]
+    value = Fraction(whole) / int(found["under"] or 1)
     return (-value if found["sign"] == "-" else value), found["decimals"] is not None
 
 
@@ -242,11 +237,8 @@ def no_number(value: object) -> bool:
     """Whether a gold or an answer is what broken arithmetic leaves: nan in any spelling, or an infinite float."""
     if isinstance(value, float):
         return not math.isfinite(value)
-    return (
-        isinstance(value, str)
-        and "nan" in value.casefold()
-        and spelling(value.strip()).casefold().lstrip("+-") == "nan"
-    )
+    text = value.strip() if isinstance(value, str) else ""
+    return "nan" in text.casefold() and spelling(text).casefold().lstrip("+-") == "nan"
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,19 +291,6 @@ def prepare(
 
 
 __all__ = [
-    "MAX_ANSWER",
-    "MAX_COMPLETION",
-    "Place",
-    "Question",
-    "bare",
-    "by_spelling",
-    "extract",
-    "last_box",
-    "last_number",
-    "last_stated",
-    "last_tag",
-    "no_number",
-    "prepare",
-    "rational",
-    "spelling",
-]
+    "MAX_ANSWER", "MAX_COMPLETION", "Place", "Question", "bare", "by_spelling", "extract", "last_box", "last_number",
+    "last_stated", "last_tag", "no_number", "prepare", "rational", "spelling",
+]  # fmt: skip

@@ -94,14 +94,9 @@ def postfix(text: str) -> list[str] | None:
 
 def _apply(operator: str, a: tuple[int, int], b: tuple[int, int]) -> tuple[int, int]:
     """Exact a operator b on (num, den); 0/0 stands for a division by zero and absorbs everything."""
-    (an, ad), (bn, bd) = a, b
-    if operator == "*":
-        num, den = an * bn, ad * bd
-    elif operator == "/":
-        num, den = an * bd, ad * bn
-    else:
-        num, den = (an * bd + bn * ad if operator == "+" else an * bd - bn * ad), ad * bd
-    return (num, den) if den else (0, 0)
+    (an, ad), (bn, bd) = a, b[::-1] if operator == "/" else b
+    num = an * bn if operator in "*/" else an * bd + (bn if operator == "+" else -bn) * ad
+    return (num, ad * bd) if ad * bd else (0, 0)
 
 
 @lru_cache(maxsize=1 << 16)
@@ -176,12 +171,9 @@ def structure(text: str) -> str:
     """
     _parse_or_refuse(text)
     stack: list[str] = []
-    operators: list[str] = []
-    for token in postfix(text) or ():
-        if token.isdigit():
-            stack.append(".")
-        else:
-            right, left = stack.pop(), stack.pop()
-            operators.append(token)
-            stack.append(f"({left}{right})")
-    return f"{''.join(sorted(operators, key='+-*/'.index))} {stack.pop()}".strip()
+    tokens = postfix(text) or []
+    for token in tokens:
+        right = "" if token.isdigit() else stack.pop()
+        stack.append("." if token.isdigit() else f"({stack.pop()}{right})")
+    operators = sorted((token for token in tokens if not token.isdigit()), key="+-*/".index)
+    return f"{''.join(operators)} {stack.pop()}".strip()

@@ -13,6 +13,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from fractions import Fraction
+from itertools import accumulate, pairwise
 
 from sage_rlvr.verifiers import Verdict
 
@@ -50,14 +51,9 @@ def number(text: str) -> Fraction | None:
     return sign * Fraction(f"{(plain[1] or '0').replace(',', '')}.{plain[2] or '0'}")
 
 
-def _closed(text: str) -> bool:
-    """Whether no bracket of a text closes one that was opened before it."""
-    depth = 0
-    for character in text:
-        depth += (character in "([{") - (character in ")]}")
-        if depth < 0:
-            return False
-    return True
+def _depths(text: str) -> list[int]:
+    """For each character, how many brackets are open behind it."""
+    return list(accumulate((character in "([{") - (character in ")]}") for character in text))
 
 
 def parts(text: str) -> tuple[str, tuple[str, ...]]:
@@ -69,19 +65,13 @@ def parts(text: str) -> tuple[str, tuple[str, ...]]:
     around = ""
     for left, right in (("(", ")"), ("[", "]"), (r"\{", r"\}"), ("(", "]"), ("[", ")")):
         inner = text[len(left) : len(text) - len(right)]
-        if text.startswith(left) and text.endswith(right) and inner and _closed(inner):
+        if text.startswith(left) and text.endswith(right) and inner and min(_depths(inner)) >= 0:
             around, text = left[-1] + right[-1], inner
             break
     if not around and number(text) is not None:
         return "", (text,)
-    found, depth = [""], 0
-    for character in text:
-        depth += (character in "([{") - (character in ")]}")
-        if character == "," and depth == 0:
-            found.append("")
-        else:
-            found[-1] += character
-    return around, tuple(found)
+    cuts = [i for i, depth in enumerate(_depths(text)) if text[i] == "," and depth == 0]
+    return around, tuple(text[i + 1 : j] for i, j in pairwise([-1, *cuts, len(text)]))
 
 
 def verify_exact(answer: str, gold: str) -> Verdict:

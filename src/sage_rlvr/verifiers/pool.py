@@ -2,8 +2,9 @@
 
 A worker is a new interpreter, never a fork (torch and its threads do not survive one) and never a re-import of the
 calling script (a script without `if __name__ == "__main__"` works). It runs one function, named in the order it gets,
-and talks JSON through its pipes, so that nothing that comes back from it is executed. One thread per worker hands it the
-next job, and another thread kills those whose job takes too long. A killed or crashed worker is replaced for the next job.
+and talks JSON through its pipes, a line each way per job, so that nothing that comes back from it is executed. One thread
+per worker hands it the next job, and another thread kills those whose job takes too long. A killed or crashed worker is
+replaced for the next job.
 
 Of `verify_math` only the algebra goes to a worker: the answer is cut out of the completion here, and verdicts are
 remembered by (answer, gold), so that a group of completions that agree costs one comparison.
@@ -18,7 +19,6 @@ import math
 import os
 import queue
 import signal
-import struct
 import subprocess
 import sys
 import threading
@@ -28,7 +28,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, BinaryIO
 
 from sage_rlvr.errors import ConfigError
@@ -37,22 +37,17 @@ from sage_rlvr.verifiers.answers import Question, prepare
 
 MATH = "sage_rlvr.verifiers.math:verify_math"
 LIMITS = ("took longer", "needed more", "worker died")  # how the reasons begin that say nothing of the answer
-_LENGTH = struct.Struct("<I")
+TICK = 0.05  # seconds between two looks at whose time is over
 _BOOT = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from sage_rlvr.verifiers.pool import _serve; _serve()"
 
 
 def _write(stream: BinaryIO, value: Any) -> None:
-    frame = json.dumps(value).encode()  # ASCII: lone surrogates travel as escapes
-    stream.write(_LENGTH.pack(len(frame)) + frame)
+    stream.write(json.dumps(value).encode() + b"\n")  # ASCII: lone surrogates and line ends travel as escapes
     stream.flush()
 
 
 def _read(stream: BinaryIO) -> Any:
-    header = stream.read(_LENGTH.size)
-    if len(header) < _LENGTH.size:
-        raise EOFError
-    frame = stream.read(_LENGTH.unpack(header)[0])
-    return json.loads(frame)  # ValueError when the frame was cut
+    return json.loads(stream.readline())  # ValueError where the line was cut, or the pipe closed
 
 
 # ---- in the worker
@@ -81,25 +76,20 @@ def _alarm(seconds: float) -> None:
         signal.setitimer(signal.ITIMER_REAL, seconds)
 
 
-def _answer(function: Callable[..., Verdict], job: dict[str, Any], memory_mb: int) -> tuple[str, str, bool]:
-    """(label, reason, whether this worker must be replaced). Libraries hide a MemoryError; the peak betrays it."""
+def _answer(function: Callable[..., Verdict], job: dict[str, Any], memory_mb: int) -> dict[str, Any]:
+    """Label, reason, and "full": whether this worker must be replaced. Libraries hide a MemoryError; the peak betrays it."""
+    full = False
     try:
         verdict = function(*job["args"], **job["options"])
-        label, reason, full = verdict.label, verdict.reason, False
+        label, reason = verdict.label, verdict.reason
     except MemoryError:
         label, reason, full = "undecided", "", True
     except (Exception, SystemExit) as error:
-        label, reason, full = "undecided", type(error).__name__, False
+        label, reason = "undecided", type(error).__name__
     full = full or _peak_mb() > memory_mb / 2
     if full and label != "right":
         label, reason = "undecided", f"needed more than {memory_mb} MB"
-    return label, reason[:200], full
-
-
-def _function(name: str) -> Callable[..., Any]:
-    module, _, attribute = name.partition(":")
-    function: Callable[..., Any] = getattr(importlib.import_module(module), attribute)
-    return function
+    return {"label": label, "reason": reason[:200], "full": full}
 
 
 def _serve() -> None:
@@ -109,10 +99,11 @@ def _serve() -> None:
     for standard in (0, 1):
         os.dup2(null, standard)  # what a library prints must not reach the pipe
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    with suppress(EOFError, OSError, ValueError):
+    with suppress(OSError, ValueError):
         order = _read(source)
+        module, _, name = order["function"].partition(":")
         try:
-            function = _function(order["function"])
+            function = getattr(importlib.import_module(module), name)
         except Exception as error:
             return _write(sink, {"failed": f"{type(error).__name__}: {error}"[:500]})
         _write(sink, {"ready": os.getpid()})
@@ -120,55 +111,29 @@ def _serve() -> None:
         while True:
             job = _read(source)
             _alarm(order["seconds"] + 2)
-            label, reason, full = _answer(function, job, order["memory_mb"])
+            answer = _answer(function, job, order["memory_mb"])
             _alarm(0)
-            _write(sink, {"label": label, "reason": reason, "full": full})
+            _write(sink, answer)
 
 
 # ---- in the caller
 
 
-class _Watch:
-    """One thread that kills every worker whose time is over. Starting a timer a job would cost more than a short job."""
+@dataclass(eq=False)
+class _Job:
+    """What is to be judged, and the futures of all who wait for it. key: of a question that is remembered, else None."""
 
-    def __init__(self) -> None:
-        self.due: dict[_Worker, float] = {}
-        self.changed = threading.Condition()
-        self.wakes = math.inf  # when the thread looks again by itself
-        self.ended = False
-        threading.Thread(target=self._serve, name="verifier-watch", daemon=True).start()
-
-    def _serve(self) -> None:
-        with self.changed:
-            while not self.ended:
-                now = time.monotonic()
-                for worker in [worker for worker, due in self.due.items() if due <= now]:
-                    del self.due[worker]
-                    worker.expire()
-                self.wakes = min(self.due.values(), default=math.inf)
-                self.changed.wait(None if self.wakes == math.inf else max(self.wakes - time.monotonic(), 0))
-
-    def start(self, worker: _Worker, seconds: float) -> None:
-        with self.changed:
-            self.due[worker] = due = time.monotonic() + seconds
-            if due < self.wakes:
-                self.changed.notify()
-
-    def stop(self, worker: _Worker) -> None:
-        with self.changed:
-            self.due.pop(worker, None)
-
-    def end(self) -> None:
-        with self.changed:
-            self.ended = True
-            self.changed.notify()
+    key: Any
+    args: Sequence[Any]
+    options: dict[str, Any]
+    futures: list[Future[Verdict]]
 
 
 class _Worker:
-    """A worker process as its thread sees it."""
+    """A worker process as its thread sees it. due: when its time is over; late: whether it was killed for that."""
 
-    def __init__(self, watch: _Watch) -> None:
-        self.late, self.watch = False, watch
+    def __init__(self) -> None:
+        self.due, self.late = math.inf, False
         self.process = subprocess.Popen(
             [sys.executable, "-c", _BOOT, json.dumps([entry for entry in sys.path if isinstance(entry, str)])],
             stdin=subprocess.PIPE,
@@ -176,23 +141,6 @@ class _Worker:
             start_new_session=True,  # Ctrl-C is for the caller
             env={**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""},
         )
-
-    def ask(self, frame: Any, seconds: float) -> Any | None:
-        """The answer to a frame, or None when none came within `seconds` (`late`) or the worker died."""
-        self.late = False
-        self.watch.start(self, seconds)
-        try:
-            _write(self.process.stdin, frame)  # type: ignore[arg-type]
-            return _read(self.process.stdout)  # type: ignore[arg-type]
-        except (OSError, EOFError, ValueError):
-            return None
-        finally:
-            self.watch.stop(self)
-
-    def expire(self) -> None:
-        """Its time is over."""
-        self.late = True
-        self.process.kill()
 
     def end(self) -> int:
         """Kill, wait (no zombie stays), close the pipes; the exit status."""
@@ -204,117 +152,70 @@ class _Worker:
         return status
 
 
-@dataclass
-class _Job:
-    args: list[Any]
-    options: dict[str, Any]
-    future: Future[Verdict] = field(default_factory=Future)
+class _Crew:
+    """The threads, workers and remembered verdicts of a pool in one process.
 
-
-def _pass_on(source: Future[Verdict], to: Future[Verdict]) -> None:
-    """Give a future the outcome of another that is done, unless it was cancelled meanwhile."""
-    if source.cancelled():
-        to.cancel()
-    if not to.set_running_or_notify_cancel():
-        return
-    if (error := source.exception()) is not None:
-        to.set_exception(error)
-    else:
-        to.set_result(source.result())
-
-
-class _Memory:
-    """Verdicts by (answer, gold), the longest unused forgotten first; a question that is being decided is not put again.
-
-    What a limit of the pool decided is not kept: another time the machine may be less busy.
+    Holds no pool, so that a forgotten pool can be collected. kept: verdicts by (answer, gold), the longest unused forgotten
+    first; open: the jobs of those that are being decided, which others may join. What a limit decided is not kept: another
+    time the machine may be less busy.
     """
 
-    def __init__(self, size: int) -> None:
-        self.size, self.asked, self.recalled = size, 0, 0
-        self.lock = threading.Lock()
-        self.kept: OrderedDict[Any, Verdict] = OrderedDict()
-        self.open: dict[Any, list[Any]] = {}  # key -> [the future of the job, how many wait for it]
-
-    def ask(self, key: Any, put: Callable[[], Future[Verdict]]) -> Future[Verdict]:
-        """The future of a verdict that is kept, that is being found, or that `put` finds."""
-        mine: Future[Verdict] = Future()
-        with self.lock:
-            self.asked += 1
-            if (kept := self.kept.get(key)) is not None:
-                self.recalled += 1
-                self.kept.move_to_end(key)
-                mine.set_result(kept)
-                return mine
-            entry = self.open.get(key)
-            self.recalled += entry is not None
-            fresh = entry is None
-            if entry is None:
-                entry = self.open[key] = [put(), 0]
-            entry[1] += 1
-        if fresh:
-            entry[0].add_done_callback(lambda done: self._keep(key, entry, done))
-        mine.add_done_callback(lambda done: self._leave(key, entry) if done.cancelled() else None)
-        entry[0].add_done_callback(lambda done: _pass_on(done, mine))
-        return mine
-
-    def _keep(self, key: Any, entry: list[Any], done: Future[Verdict]) -> None:
-        with self.lock:
-            if self.open.get(key) is entry:
-                del self.open[key]
-            if done.cancelled() or done.exception() is not None or done.result().reason.startswith(LIMITS):
-                return
-            self.kept[key] = done.result()
-            while len(self.kept) > self.size:
-                self.kept.popitem(last=False)
-
-    def _leave(self, key: Any, entry: list[Any]) -> None:
-        """One that waited was cancelled; when it was the last, the job is too."""
-        with self.lock:
-            entry[1] -= 1
-            last = entry[1] == 0
-            if last and self.open.get(key) is entry:
-                del self.open[key]
-        if last:
-            entry[0].cancel()
-
-
-class _Crew:
-    """The threads and workers of a pool in one process. Holds no pool, so that a forgotten pool can be collected."""
-
-    def __init__(self, pool: Pool) -> None:
-        self.order = {"function": pool.function, "seconds": pool.seconds, "memory_mb": pool.memory_mb}
-        self.seconds, self.start_seconds, self.memory_mb = pool.seconds, pool.start_seconds, pool.memory_mb
+    def __init__(self, settings: dict[str, Any]) -> None:
+        self.order = settings
         self.pid = os.getpid()
-        self.closed = False
-        self.lock = threading.Lock()
-        self.memory, self.watch = _Memory(pool.cache), _Watch()
+        self.lock = threading.RLock()  # a pool may be collected, and closed, within
+        self.closed = threading.Event()
         self.workers: set[_Worker] = set()
         self.jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
-        self.threads = [
-            threading.Thread(target=self.serve, name=f"verifier-{i}", daemon=True) for i in range(pool.workers)
-        ]
-        for thread in self.threads:
+        self.kept: OrderedDict[Any, Verdict] = OrderedDict()
+        self.open: dict[Any, _Job] = {}
+        self.asked = self.recalled = 0
+        self.threads = [threading.Thread(target=self.serve, name="verifier", daemon=True) for _ in range(settings["workers"])]
+        for thread in (*self.threads, threading.Thread(target=self.watch, daemon=True)):
             thread.start()
+
+    def watch(self) -> None:
+        """Kill every worker whose time is over. Starting a timer per job would cost more than a short job."""
+        while not self.closed.wait(TICK):
+            with self.lock:
+                for worker in self.workers:
+                    if worker.due <= time.monotonic():
+                        worker.due, worker.late = math.inf, True
+                        worker.process.kill()
+
+    def ask(self, worker: _Worker, frame: Any, seconds: float) -> Any | None:
+        """The answer to a frame, or None when none came within `seconds` (`late`) or the worker died."""
+        with self.lock:
+            worker.due, worker.late = time.monotonic() + seconds, False
+        try:
+            _write(worker.process.stdin, frame)  # type: ignore[arg-type]
+            return _read(worker.process.stdout)  # type: ignore[arg-type]
+        except (OSError, ValueError):
+            return None
+        finally:
+            with self.lock:
+                worker.due = math.inf
 
     def hire(self) -> _Worker:
         """A worker that is ready. `ConfigError` when it cannot load its function or does not start."""
         with self.lock:
-            if self.closed:
-                raise RuntimeError("the pool was closed")
-            worker = _Worker(self.watch)
+            self.refuse_if_closed()
+            worker = _Worker()
             self.workers.add(worker)
-        answer = worker.ask(self.order, self.start_seconds)
+        answer = self.ask(worker, self.order, self.order["start_seconds"])
         if answer is not None and "ready" in answer:
             return worker
-        late, status = worker.late, self.dismiss(worker)
-        if self.closed:
-            raise RuntimeError("the pool was closed")
-        why = (answer or {}).get("failed") or (
-            f"not ready within {self.start_seconds:g} s" if late else f"exit status {status}"
-        )
+        status = self.dismiss(worker)
+        self.refuse_if_closed()
+        slow = f"not ready within {self.order['start_seconds']:g} s" if worker.late else f"exit status {status}"
         raise ConfigError(
-            f"a worker for {self.order['function']} did not start: {why}. Is every package that it imports installed?"
+            f"a worker for {self.order['function']} did not start: {(answer or {}).get('failed') or slow}. "
+            "Is every package that it imports installed?"
         )
+
+    def refuse_if_closed(self) -> None:
+        if self.closed.is_set():
+            raise RuntimeError("the pool was closed")
 
     def dismiss(self, worker: _Worker) -> int:
         status = worker.end()
@@ -327,65 +228,96 @@ class _Crew:
         status = 0
         for _ in range(2):
             worker = worker or self.hire()
-            answer = worker.ask({"args": job.args, "options": job.options}, self.seconds)
+            answer = self.ask(worker, {"args": job.args, "options": job.options}, self.order["seconds"])
+            if answer is not None and not answer["full"]:
+                return Verdict(answer["label"], answer["reason"]), worker
+            status = self.dismiss(worker)
             if answer is not None:
-                if answer["full"]:
-                    self.dismiss(worker)
-                return Verdict(answer["label"], answer["reason"]), None if answer["full"] else worker
-            late, status = worker.late, self.dismiss(worker)
+                return Verdict(answer["label"], answer["reason"]), None
+            if worker.late:
+                return Verdict("undecided", f"took longer than {self.order['seconds']:g} s"), None
             worker = None
-            if late:
-                return Verdict("undecided", f"took longer than {self.seconds:g} s"), None
         return Verdict("undecided", f"worker died twice, status {status}"), None
 
-    def put(self, args: Sequence[Any], options: dict[str, Any]) -> Future[Verdict]:
-        """Queue one job; the future of its verdict."""
-        job = _Job(list(args), options)
+    def put(self, key: Any, args: Sequence[Any], options: dict[str, Any]) -> Future[Verdict]:
+        """The future of a verdict: one that is kept, that of a job which is there, or that of a new job."""
+        future: Future[Verdict] = Future()
         with self.lock:
-            if self.closed:
-                raise RuntimeError("the pool was closed while an item was submitted")
-            self.jobs.put(job)
-        return job.future
+            self.refuse_if_closed()
+            kept, job = (None, None) if key is None else (self.kept.get(key), self.open.get(key))
+            self.asked += key is not None
+            self.recalled += kept is not None or job is not None
+            if kept is not None:
+                self.kept.move_to_end(key)
+                future.set_result(kept)
+            elif job is not None:
+                job.futures.append(future)
+            else:
+                job = _Job(key, args, options, [future])
+                self.jobs.put(job)
+                if key is not None:
+                    self.open[key] = job
+        return future
 
     def serve(self) -> None:
         """The loop of one thread: at most one worker, started with its first job."""
         worker: _Worker | None = None
         while (job := self.jobs.get()) is not None:
-            if not job.future.set_running_or_notify_cancel():
-                continue
+            with self.lock:
+                job.futures = [future for future in job.futures if future.set_running_or_notify_cancel()]
+                if not job.futures:
+                    self.open.pop(job.key, None)
+                    continue
             try:
                 verdict, worker = self.run(job, worker)
             except Exception as error:
                 worker = None
-                job.future.set_exception(error)
+                for future in self.done(job, None):
+                    future.set_exception(error)
             else:
-                job.future.set_result(verdict)
+                for future in self.done(job, verdict):
+                    future.set_result(verdict)
             del job
         if worker is not None:
             self.dismiss(worker)
+
+    def done(self, job: _Job, verdict: Verdict | None) -> list[Future[Verdict]]:
+        """The futures that wait for the outcome of a job, which nobody joins any more; a verdict is kept."""
+        with self.lock:
+            self.open.pop(job.key, None)
+            if job.key is not None and verdict is not None and not verdict.reason.startswith(LIMITS):
+                self.kept[job.key] = verdict
+                while len(self.kept) > self.order["cache"]:
+                    self.kept.popitem(last=False)
+        return [future for future in job.futures if future.running() or future.set_running_or_notify_cancel()]
 
     def close(self) -> None:
         """Cancel what waits, kill what runs, and come back when no child is left."""
         if self.pid != os.getpid():  # a fork inherited this object, not its threads and children
             return
         with self.lock:
-            self.closed = True
-            workers = list(self.workers)
+            self.closed.set()
+            for worker in self.workers:
+                worker.process.kill()
         with suppress(queue.Empty):
             while True:
                 job = self.jobs.get_nowait()
-                if job is not None:
-                    job.future.cancel()
-        for worker in workers:
-            worker.process.kill()
+                for future in job.futures if job is not None else ():
+                    future.cancel()
         for _ in self.threads:
             self.jobs.put(None)
+        if threading.current_thread() in self.threads:  # collected on one of them, which may hold what the others wait for
+            return
         for thread in self.threads:
-            if thread is not threading.current_thread():
-                thread.join()
-        self.watch.end()
+            thread.join()
 
 
+def _cores() -> int:
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(cores, 8)
+
+
+@dataclass(eq=False)
 class Pool:
     """Worker processes for one verifier, for scripts, threads, asyncio and notebooks alike.
 
@@ -401,39 +333,39 @@ class Pool:
     in a forked child. Pickling carries the settings alone. `ConfigError` when the function cannot be loaded.
     """
 
-    def __init__(
-        self,
-        workers: int | None = None,
-        seconds: float = 5.0,
-        memory_mb: int = 1024,
-        function: str = MATH,
-        start_seconds: float = 60.0,
-        cache: int = 65536,
-    ) -> None:
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        self.workers = min(cores, 8) if workers is None else workers
-        self.seconds, self.memory_mb, self.function, self.start_seconds = seconds, memory_mb, function, start_seconds
-        self.cache = cache
+    workers: int | None = None
+    seconds: float = 5.0
+    memory_mb: int = 1024
+    function: str = MATH
+    start_seconds: float = 60.0
+    cache: int = 65536
+    _lock: Any = field(default_factory=threading.Lock, init=False, repr=False)
+    _crew: _Crew | None = field(default=None, init=False, repr=False)
+    _closer: weakref.finalize[Any, Any] | None = field(default=None, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self.workers = _cores() if self.workers is None else self.workers
         for name in ("workers", "seconds", "memory_mb", "start_seconds"):
             if not getattr(self, name) > 0:
                 raise ConfigError(f"Pool({name}={getattr(self, name)!r}): must be greater than 0.")
-        if cache < 0:
-            raise ConfigError(f"Pool(cache={cache!r}): must be 0 or more.")
-        if ":" not in function:
-            raise ConfigError(f"Pool(function={function!r}): write module:name.")
-        self._lock = threading.Lock()
-        self._crew: _Crew | None = None
-        self._closer: weakref.finalize[Any, Any] | None = None
+        if self.cache < 0:
+            raise ConfigError(f"Pool(cache={self.cache!r}): must be 0 or more.")
+        if ":" not in self.function:
+            raise ConfigError(f"Pool(function={self.function!r}): write module:name.")
+
+    @property
+    def _settings(self) -> dict[str, Any]:
+        return {field.name: getattr(self, field.name) for field in fields(self) if field.init}
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Pool, (self.workers, self.seconds, self.memory_mb, self.function, self.start_seconds, self.cache)
+        return Pool, tuple(self._settings.values())
 
     def _open(self) -> _Crew:
         if self._crew is not None and self._crew.pid != os.getpid():  # forked: the lock may have been held elsewhere
             self._lock, self._crew = threading.Lock(), None
         with self._lock:
             if self._crew is None:
-                self._crew = _Crew(self)
+                self._crew = _Crew(self._settings)
                 self._closer = weakref.finalize(self, self._crew.close)
             return self._crew
 
@@ -446,16 +378,13 @@ class Pool:
             decided.set_result(found)
             return decided
         if isinstance(found, Question):
-            if self.cache:
-                return crew.memory.ask(found.key, lambda: crew.put(found.args, found.options))
-            return crew.put(found.args, found.options)
-        return crew.put(args, options)
+            return crew.put(found.key if self.cache else None, found.args, found.options)
+        return crew.put(None, args, options)
 
     @property
     def remembered(self) -> tuple[int, int]:
         """(questions that needed algebra, those of them that a remembered or a running comparison answered)."""
-        memory = None if self._crew is None else self._crew.memory
-        return (0, 0) if memory is None else (memory.asked, memory.recalled)
+        return (0, 0) if self._crew is None else (self._crew.asked, self._crew.recalled)
 
     def verify(self, items: Iterable[Sequence[Any]], **options: Any) -> list[Verdict]:
         """The verdicts on (completion, gold) pairs, in their order; `options` go to the function with each."""
@@ -483,9 +412,8 @@ class Pool:
         """End every worker; verifications still waiting are cancelled. The next call starts afresh."""
         with self._lock:
             crew, closer, self._crew, self._closer = self._crew, self._closer, None, None
-        if closer is not None:
+        if crew is not None and closer is not None:
             closer.detach()
-        if crew is not None:
             crew.close()
 
     def __enter__(self) -> Pool:

@@ -5,51 +5,50 @@ version 0.1:  store.json, journal.jsonl (a line per file: name, SHA-256, bytes, 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import tempfile
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 from sage_rlvr.errors import ConfigError, DataError, suggest
 from sage_rlvr.evaluation.store import SampleStore
-from sage_rlvr.evaluation.store.columns import COLUMNS, JUDGED, read_parquet, rows_of
-from sage_rlvr.evaluation.store.database import FILE, OLD
+from sage_rlvr.evaluation.store.database import COLUMNS, FILE, JUDGED, OLD, rows_of
 from sage_rlvr.evaluation.store.sample import Identity
-from sage_rlvr.runs import file_sha256
+from sage_rlvr.runs import file_sha256, replacing
+
+Stored = dict[tuple[str, int], dict[str, Any]]  # (problem, sample): its row
 
 
 def to_parquet(store: SampleStore, file: Path) -> int:
     """All samples with their newest verdicts, the identity in the schema's metadata; returns how many."""
-    table, half = store.table(), file.with_name(f".tmp-{file.name}")
+    table = store.table()
     try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        pq.write_table(table, half, compression="zstd")
-        os.replace(half, file)
+        with replacing(file) as half:
+            pq.write_table(table, half, compression="zstd")
     except OSError as error:
         raise DataError(f"{file}: cannot be written: {error.strerror or error}") from error
-    finally:
-        half.unlink(missing_ok=True)
     return len(table)
 
 
 def from_parquet(file: Path, folder: Path) -> int:
     """Make a store of what `to_parquet` wrote, all of it or nothing; returns how many samples."""
-    table = read_parquet(file)
+    table = _parquet(file)
     about = (table.schema.metadata or {}).get(b"sage_rlvr")
     if about is None or not set(COLUMNS) <= set(table.column_names):
         raise DataError(
             f"{file}: was not written by `{suggest('samples', 'STORE', '--to-parquet')}`: it lacks the identity or a column"
         )
     facts = json.loads(about)
-    with tempfile.TemporaryDirectory(dir=_empty(folder), prefix=".tmp-") as name:
-        with SampleStore.open(name, Identity.of(facts["identity"])) as store, store.transaction(write=True):
-            store.note(wanted=facts.get("wanted", {}))
-            for row in rows_of(table):
-                store.insert(row)
-        os.replace(Path(name) / FILE, folder / FILE)
+    with _made(folder, facts["identity"]) as store:
+        store.note(wanted=facts.get("wanted", {}))
+        for row in rows_of(table):
+            store.insert(row)
     return len(table)
 
 
@@ -61,27 +60,38 @@ def convert(folder: Path) -> int:
     """
     if not (folder / OLD).is_file():
         raise ConfigError(f"{folder}: no store of version 0.1 ({OLD} is missing), so there is nothing to convert")
-    facts, entries = _facts(folder), _journal(folder)
+    facts, entries, asked = _facts(folder), _journal(folder), folder / "wanted.json"
     rows = _newest(folder, entries, facts["identity"]["chunk_size"])
-    with tempfile.TemporaryDirectory(dir=_empty(folder), prefix=".tmp-") as name:
-        with SampleStore.open(name, Identity.of(facts["identity"])) as store:
-            with store.transaction(write=True):
-                store.note(wanted=_wanted(folder), changes=facts["changes"], created=facts["created"])
-                for row in rows.values():
-                    store.insert(row)
-                for entry in entries:
-                    if "chunks" not in entry:
-                        _overlay(store, folder, entry, rows)
-            _check_equal(folder, store, rows)
-        os.replace(Path(name) / FILE, folder / FILE)
+    with _made(folder, facts["identity"]) as store:
+        wanted = json.loads(asked.read_text(encoding="utf-8")) if asked.exists() else {}
+        store.note(wanted=wanted, changes=facts["changes"], created=facts["created"])
+        for row in rows.values():
+            store.insert(row)
+        for entry in entries:
+            if "chunks" not in entry:
+                _overlay(store, folder, entry, rows)
+        _check_equal(folder, store, rows)
     return len(rows)
 
 
-def _empty(folder: Path) -> Path:
+@contextlib.contextmanager
+def _made(folder: Path, identity: Mapping[str, Any]) -> Iterator[SampleStore]:
+    """A new store to write to, which takes its place in the folder when the block ends well."""
     if (folder / FILE).exists():
         raise ConfigError(f"{folder}: holds a sample store already ({FILE}); name another folder")
     folder.mkdir(parents=True, exist_ok=True)
-    return folder
+    with tempfile.TemporaryDirectory(dir=folder, prefix=".tmp-") as name:
+        with SampleStore.open(name, Identity.of(identity)) as store, store.transaction(write=True):
+            yield store
+        os.replace(Path(name) / FILE, folder / FILE)
+
+
+def _parquet(path: Path) -> pa.Table:
+    try:
+        with pq.ParquetFile(path) as file:
+            return file.read(use_threads=False)
+    except (OSError, pa.ArrowException) as error:
+        raise DataError(f"{path}: cannot be read as Parquet: {error}") from error
 
 
 def _facts(folder: Path) -> dict[str, Any]:
@@ -101,59 +111,42 @@ def _journal(folder: Path) -> list[dict[str, Any]]:
         try:
             entry = json.loads(line)
             path = folder / entry["file"]
-            sound = path.parent.parent == folder and path.parent.name in ("parts", "verdicts")
-            sound = sound and file_sha256(path) == entry["sha256"]
-        except (OSError, ValueError, KeyError, TypeError):
-            sound = False
-        if not sound:
+            if path.parent not in (folder / "parts", folder / "verdicts") or file_sha256(path) != entry["sha256"]:
+                raise ValueError(path)
+        except (OSError, ValueError, KeyError, TypeError) as error:
             raise DataError(
                 f"{file}:{number}: this line or the file that it names is damaged; restore it from a copy, or delete the line: "
                 "what it committed is then sampled or judged again"
-            )
+            ) from error
         entries.append(entry)
     return entries
 
 
-def _newest(folder: Path, entries: list[dict[str, Any]], size: int) -> dict[tuple[str, int], dict[str, Any]]:
-    """(problem, sample) -> its row: of the oldest part that has it, or of the newest that supersedes it."""
-    rows: dict[tuple[str, int], dict[str, Any]] = {}
+def _newest(folder: Path, entries: list[dict[str, Any]], size: int) -> Stored:
+    """Each row as the oldest part has it, or the newest that supersedes it."""
+    rows: Stored = {}
     for entry in (entry for entry in entries if "chunks" in entry):
         listed = {tuple(chunk) for chunk in entry["chunks"]}
-        for row in rows_of(read_parquet(folder / entry["file"])):
+        for row in rows_of(_parquet(folder / entry["file"])):
             key = (row["problem"], row["sample"])
             if (key[0], key[1] - key[1] % size) in listed and ("supersedes" in entry or key not in rows):
                 rows[key] = row
     return rows
 
 
-def _wanted(folder: Path) -> dict[str, int]:
-    file = folder / "wanted.json"
-    return dict(json.loads(file.read_text(encoding="utf-8"))) if file.exists() else {}
-
-
-def _overlay(
-    store: SampleStore, folder: Path, entry: dict[str, Any], rows: dict[tuple[str, int], dict[str, Any]]
-) -> None:
+def _overlay(store: SampleStore, folder: Path, entry: dict[str, Any], rows: Stored) -> None:
     """A later pass of verdicts, each of the text that it saw."""
-    said = read_parquet(folder / entry["file"]).to_pylist()
-    said = [one for one in said if rows.get((one["problem"], one["sample"]), {}).get("text_hash") == one["text_hash"]]
-    where = [(one["problem"], one["sample"]) for one in said]
-    store.overlay(
-        where,
-        [(one["verdict"], one["reason"], one["answer"]) for one in said],
-        entry["verifier_hash"],
-        entry["by"],
-        entry["at"],
-    )
+    said = {(one["problem"], one["sample"]): one for one in _parquet(folder / entry["file"]).to_pylist()}
+    seen = [key for key, one in said.items() if rows.get(key, {}).get("text_hash") == one["text_hash"]]
+    verdicts = [(said[key]["verdict"], said[key]["reason"], said[key]["answer"]) for key in seen]
+    store.overlay(seen, verdicts, entry["verifier_hash"], entry["by"], entry["at"])
 
 
-def _check_equal(folder: Path, store: SampleStore, rows: dict[tuple[str, int], dict[str, Any]]) -> None:
+def _check_equal(folder: Path, store: SampleStore, rows: Stored) -> None:
     """DataError unless the new store says what the old files said, column by column, but for later verdicts."""
     names = [name for name in COLUMNS if name not in JUDGED]
     made = {(row["problem"], row["sample"]): row for row in rows_of(store.table())}
-    unlike = [
-        key for key in {**rows, **made} if any(made.get(key, {}).get(n) != rows.get(key, {}).get(n) for n in names)
-    ]
+    unlike = [key for key in rows | made if any(made.get(key, {}).get(n) != rows.get(key, {}).get(n) for n in names)]
     if unlike:
         raise DataError(
             f"{folder}: {len(unlike)} samples, first {min(unlike)}, came out otherwise; nothing was converted"

@@ -1,37 +1,62 @@
-"""The file of a sample store: SQLite, its tables, its transactions, and the hash that every row carries.
+"""The file of a sample store: SQLite, its tables and columns, its transactions, and the hash that every row carries.
 
     meta: facts as JSON · samples: a row each · verdicts: a row per sample and pass · passes: who judged again · claims
 
 Written ahead into a log and synced at each commit: killed at any instant, a transaction is there or it is not. A row whose
-hash is not that of its values is refused by name, as is a file that SQLite finds damaged.
+hash is not that of its values is refused by name, as is a file that SQLite finds damaged. Text is `escape`d where it is no
+UTF-8; token-level columns are little-endian float32, token ids int32.
 """
 
 from __future__ import annotations
 
 import contextlib
-import datetime
 import errno
 import hashlib
 import json
 import os
 import sqlite3
 import threading
-import uuid
 import warnings
 import weakref
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
 from filelock import FileLock
 
 from sage_rlvr.errors import DataError, RunLocked
-from sage_rlvr.evaluation.store.columns import COLUMNS, JUDGED
-from sage_rlvr.evaluation.store.sample import LABELS
+from sage_rlvr.evaluation.store.sample import LABELS, TOKEN_LEVEL
+from sage_rlvr.runs import replacing
+from sage_rlvr.runs.record import now
 
 FILE, OLD, FORMAT = "store.sqlite", "store.json", 2
 PATIENCE_S = 600.0  # how long a transaction waits for another process's
+_TEXT = pa.large_string()
+_KINDS = {
+    "problem": _TEXT,
+    "sample": pa.int32(),
+    "seed": pa.int64(),
+    "prompt_hash": _TEXT,
+    "text": _TEXT,
+    "text_hash": pa.int64(),
+    "token_ids": pa.large_list(pa.int32()),
+    **dict.fromkeys(TOKEN_LEVEL, pa.large_list(pa.float32())),
+    **dict.fromkeys(("finish", "answer", "verdict", "reason", "verifier"), _TEXT),
+    "latency_s": pa.float64(),
+    "versions": _TEXT,
+}
+COLUMNS = tuple(_KINDS)
+NEVER_NULL = ("problem", "sample", "prompt_hash", "text", "text_hash", "verdict", "reason", "verifier", "versions")
+SCHEMA = pa.schema([pa.field(name, kind, nullable=name not in NEVER_NULL) for name, kind in _KINDS.items()])
+JUDGED = ("verifier", "verdict", "reason", "answer")  # of the newest verdict
 STORED = tuple(name for name in COLUMNS if name not in JUDGED)
+NESTED = {"token_ids": np.dtype("<i4"), **dict.fromkeys(TOKEN_LEVEL, np.dtype("<f4"))}
+SEALED = (  # table, columns under its rows' hash, what is said of a row that was changed
+    ("samples", STORED, "problem {0!r}, sample {1} is not what was written"),
+    ("verdicts", ("id", "pass", *JUDGED), "a verdict of {2!r} is not what was written"),
+)
 TABLES = f"""
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL, sha INTEGER NOT NULL);
 CREATE TABLE samples (id INTEGER PRIMARY KEY, sha INTEGER NOT NULL, problem TEXT NOT NULL, sample INTEGER NOT NULL,
@@ -53,13 +78,6 @@ class Database:
         self._mutex = threading.RLock()
         self._db: sqlite3.Connection | None = None
         self._verified = False
-
-    def disconnect(self) -> None:
-        """Close the file; the next transaction opens it again."""
-        with self._mutex:
-            if self._db is not None:
-                self._db.close()
-                self._db = None
 
     @contextlib.contextmanager
     def transaction(self, write: bool = False) -> Iterator[sqlite3.Connection]:
@@ -94,10 +112,9 @@ class Database:
         return {key: json.loads(value) for _, key, value in rows}
 
     def note(self, **facts: Any) -> None:
+        """Facts in the place of those of the same names."""
         with self.transaction(write=True) as db:
-            for key, value in facts.items():
-                row = (key, json.dumps(value))
-                db.execute("INSERT OR REPLACE INTO meta (key, value, sha) VALUES (?, ?, ?)", (*row, seal(row)))
+            _note(db, facts)
 
     def verify(self) -> None:
         """Once per process: the file's structure, and the hash of every row. DataError where one is not what was written."""
@@ -107,34 +124,38 @@ class Database:
             (found,) = db.execute("PRAGMA integrity_check(1)").fetchone()
             if found != "ok":
                 raise _damaged(self.path, found)
-            for sha, *row in db.execute(f"SELECT sha, {', '.join(STORED)} FROM samples"):
-                if sha != seal(row):
-                    raise _damaged(self.path, f"problem {row[0]!r}, sample {row[1]} is not what was written")
-            for sha, *row in db.execute("SELECT sha, id, pass, verifier, verdict, reason, answer FROM verdicts"):
-                if sha != seal(row):
-                    raise _damaged(self.path, f"a verdict of {row[2]!r} is not what was written")
+            for table, names, words in SEALED:
+                for sha, *row in db.execute(f"SELECT sha, {', '.join(names)} FROM {table}"):
+                    if sha != seal(row):
+                        raise _damaged(self.path, words.format(*row))
         self._verified = True
 
 
 def create(path: Path, identity: Mapping[str, Any]) -> None:
     """A store without samples, made beside its place and moved there whole, unless another process was first."""
-    half = path / f".tmp-{uuid.uuid4().hex[:8]}.sqlite"
     with said(path):
         path.mkdir(parents=True, exist_ok=True)
         with FileLock(path / "lock", timeout=PATIENCE_S):
             if (path / FILE).exists():
                 return
-            try:
-                with contextlib.closing(sqlite3.connect(half, isolation_level=None)) as db:
-                    _log_ahead(path, db)
-                    db.executescript(f"BEGIN; {TABLES}")
-                    facts = {"identity": identity, "created": now(), "changes": [], "wanted": {}}
-                    rows = [(key, json.dumps(value)) for key, value in facts.items()]
-                    db.executemany("INSERT INTO meta VALUES (?, ?, ?)", [(*row, seal(row)) for row in rows])
-                    db.execute("COMMIT")
-                os.replace(half, path / FILE)
-            finally:
-                half.unlink(missing_ok=True)
+            with replacing(path / FILE) as half, contextlib.closing(sqlite3.connect(half, isolation_level=None)) as db:
+                _log_ahead(path, db)
+                db.executescript(f"BEGIN; {TABLES}")
+                _note(db, {"identity": identity, "created": now(), "changes": [], "wanted": {}})
+                db.execute("COMMIT")
+
+
+def put(db: sqlite3.Connection, table: str, row: Mapping[str, Any], instead: bool = False) -> int:
+    """A row with its hash, `instead` of one with its key; returns its id."""
+    names, marks = ", ".join(("sha", *row)), ", ".join("?" * (len(row) + 1))
+    verb = "INSERT OR REPLACE" if instead else "INSERT"
+    done = db.execute(f"{verb} INTO {table} ({names}) VALUES ({marks})", (seal(row.values()), *row.values()))
+    return int(done.lastrowid or 0)
+
+
+def _note(db: sqlite3.Connection, facts: Mapping[str, Any]) -> None:
+    for key, value in facts.items():
+        put(db, "meta", {"key": key, "value": json.dumps(value)}, instead=True)
 
 
 def _log_ahead(path: Path, db: sqlite3.Connection) -> None:
@@ -153,10 +174,8 @@ def _log_ahead(path: Path, db: sqlite3.Connection) -> None:
 
 def _connect(file: Path) -> sqlite3.Connection:
     """A connection; read-only where the folder cannot be written and no other process has left a log there."""
-    options = "mode=rw"
-    if not os.access(file.parent, os.W_OK) and not Path(f"{file}-wal").exists():
-        options = "immutable=1"
-    place = f"{file.resolve().as_uri()}?{options}"
+    fixed = not os.access(file.parent, os.W_OK) and not Path(f"{file}-wal").exists()
+    place = f"{file.resolve().as_uri()}?{'immutable=1' if fixed else 'mode=rw'}"
     db = sqlite3.connect(place, uri=True, timeout=PATIENCE_S, isolation_level=None, check_same_thread=False)
     db.execute("PRAGMA synchronous = FULL")
     return db
@@ -208,6 +227,40 @@ def seal(values: Iterable[Any]) -> int:
     return int.from_bytes(digest.digest()[:8], "big") >> 1
 
 
-def now() -> str:
-    """The time in UTC, to the second, as ISO 8601."""
-    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+# ------------------------------------------------------------------------------------------------------------------
+# rows as tables of Arrow, and back
+
+
+def arrow(names: Sequence[str], rows: Sequence[Sequence[Any]]) -> pa.Table:
+    """Stored rows of these columns as a table of `SCHEMA`."""
+    columns = zip(*rows, strict=True) if rows else [()] * len(names)
+    made = [_array(name, list(values)) for name, values in zip(names, columns, strict=True)]
+    return pa.table(made, schema=pa.schema([SCHEMA.field(name) for name in names]))
+
+
+def _array(name: str, values: list[Any]) -> pa.Array:
+    if name not in NESTED:
+        return pa.array(values, _KINDS[name])
+    ends = np.cumsum([0, *(len(value or b"") // 4 for value in values)])
+    flat = pa.array(np.frombuffer(b"".join(value or b"" for value in values), NESTED[name]))
+    return pa.LargeListArray.from_arrays(pa.array(ends), flat, mask=pa.array([value is None for value in values], pa.bool_()))
+
+
+def arrays(column: Any) -> list[np.ndarray[Any, Any]]:
+    """One array (T_i,) a row of a token-level column without gaps."""
+    return [row.values.to_numpy(zero_copy_only=False) for row in column]
+
+
+def flat(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A row with its token-level columns as they are stored."""
+    nested = {name: row[name] for name in NESTED}
+    return {**row, **{k: v if v is None else np.asarray(v).astype(NESTED[k]).tobytes() for k, v in nested.items()}}
+
+
+def rows_of(table: pa.Table) -> Iterator[dict[str, Any]]:
+    """A table of `SCHEMA` as rows of `COLUMNS`, as they are stored."""
+    for batch in table.select(COLUMNS).to_batches(max_chunksize=1024):
+        for row in batch.to_pylist():
+            if row["latency_s"] != row["latency_s"]:  # NaN, which version 0.1 wrote where it was not measured
+                row["latency_s"] = None
+            yield flat(row)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sage_rlvr.evaluation.store.sample import unescape
+from sage_rlvr.evaluation.store.sample import Identity, unescape
 
 ALARM = 1e-9
 
@@ -29,12 +29,11 @@ class Repeat:
     certain: bool
 
 
-def found(db: sqlite3.Connection, chosen: str, n: int, greedy: bool, truncated: bool) -> list[Repeat]:
-    """All signs. chosen: the FROM clause of the samples (s) of chosen problems (c), the first :n of each. truncated: whether the
-    sampler's distribution was cut."""
+def found(db: sqlite3.Connection, chosen: str, n: int, identity: Identity) -> list[Repeat]:
+    """All signs. chosen: the FROM clause of the samples (s) of chosen problems (c), the first :n of each."""
     signs = [_repeated_seed(db, chosen, n)]
-    if not greedy:
-        signs += [_impossible(db, chosen, n, truncated), _all_the_same(db, chosen, n)]
+    if not identity.greedy:
+        signs += [_impossible(db, chosen, n, identity.truncated_sampling), _all_the_same(db, chosen, n)]
     return [sign for sign in signs if sign is not None]
 
 

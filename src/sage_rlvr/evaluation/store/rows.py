@@ -1,32 +1,53 @@
-"""The rows of a sample store: committed by whole chunks, read as a table, as samples, as counts."""
+"""The rows of a sample store: which samples lack and who works on which of them; committed by whole chunks, read as a table, as
+samples, as counts.
+
+    writer-*.lock  held by a live writer; the operating system drops it with the process, SIGKILL included
+
+No clock and no heartbeat: a claim of a dead writer is free at once, one of a slow writer never expires.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import math
+import uuid
 import warnings
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from filelock import FileLock, Timeout
 from numpy.typing import NDArray
 
-from sage_rlvr.errors import DataError
+from sage_rlvr.errors import ConfigError, DataError, RunLocked
 from sage_rlvr.evaluation.store import repeats
-from sage_rlvr.evaluation.store.claims import Claims
-from sage_rlvr.evaluation.store.columns import COLUMNS, JUDGED, UNSTEADY, arrow, packed, sample_of
-from sage_rlvr.evaluation.store.database import STORED, feed, seal
+from sage_rlvr.evaluation.store.database import COLUMNS, JUDGED, NESTED, STORED, Database, arrow, feed, flat, put
 from sage_rlvr.evaluation.store.repeats import Repeat
-from sage_rlvr.evaluation.store.sample import LABELS, Chunk, Sample, checked, escape, natural, unescape
+from sage_rlvr.evaluation.store.sample import (
+    ESCAPED,
+    LABELS,
+    Chunk,
+    Identity,
+    Sample,
+    checked,
+    escape,
+    natural,
+    text_hash,
+    unescape,
+)
 
 CHOSEN = " FROM temp.chosen c CROSS JOIN samples s ON s.problem = c.problem AND s.sample < :n"
 NEWEST = (
     " LEFT JOIN verdicts v ON v.id = s.id AND v.pass = (SELECT max(w.pass) FROM verdicts w WHERE w.id = s.id AND"
     " w.verifier = ifnull(:verifier, w.verifier))"
 )
+UNSTEADY = ("latency_s",)  # columns that two equal evaluations need not share
+ALL = 2**31  # samples of a problem
 
 Ints = NDArray[np.int64]
 
@@ -47,8 +68,91 @@ class Counts:
     finish_unknown: Ints
 
 
-class Rows(Claims):
-    """What was committed."""
+class Rows(Database):
+    """The chunks of a store, held, missing and claimed, and what was committed."""
+
+    def __init__(self, path: Path):
+        super().__init__(path)
+        self._writer: FileLock | None = None
+        self.identity = Identity.of(self.facts()["identity"])
+
+    def close(self) -> None:
+        """Give claimed chunks back and close the file; a second call does nothing. Reading opens it again."""
+        if self._writer is not None:
+            self.release()
+            _dropped(self._writer)
+            self._writer = None
+        with self._mutex:
+            if self._db is not None:
+                self._db.close()
+                self._db = None
+
+    # ---- what lacks, and who works on it
+
+    def missing(self, problem_ids: Iterable[str], n: int) -> list[Chunk]:
+        """The chunks that still lack until every problem has n samples, all first chunks before any second one.
+
+        n is rounded up to whole chunks. ConfigError for n > 1 under greedy decoding, whose samples are all the same.
+        """
+        wanted = self._wanted(problem_ids, n)
+        held = self._held({chunk.problem for chunk in wanted})
+        return [chunk for chunk in wanted if chunk not in held]
+
+    @property
+    def _size(self) -> int:
+        assert self.identity.chunk_size is not None
+        return self.identity.chunk_size
+
+    def _held(self, problems: Iterable[str]) -> set[Chunk]:
+        sql, size = "SELECT sample FROM samples WHERE problem = ? AND sample % ? = 0", self._size
+        with self.transaction() as db:
+            return {Chunk(p, first, size) for p in problems for (first,) in db.execute(sql, (escape(p), size))}
+
+    def _wanted(self, problem_ids: Iterable[str], n: int) -> list[Chunk]:
+        problems = list(problem_ids)
+        if len(set(problems)) < len(problems):
+            twice = sorted(name for name, many in Counter(problems).items() if many > 1)
+            raise DataError(f"problem ids {twice[:5]} stand twice in the list; each problem is sampled once")
+        if isinstance(n, bool) or not isinstance(n, int) or n < 1:
+            raise ConfigError(f"n = {n!r}: the number of samples per problem is a whole number from 1 on")
+        if self.identity.greedy and n > 1:
+            raise ConfigError(
+                f"n = {n} at temperature 0: greedy decoding gives one completion {n} times; ask for n = 1, or sample at "
+                "a temperature above 0"
+            )
+        return [Chunk(problem, first, self._size) for first in range(0, n, self._size) for problem in problems]
+
+    def claim(self, problem_ids: Iterable[str], n: int, most: int = 1) -> list[Chunk]:
+        """Up to `most` of the missing chunks, which no other live writer works on; [] when none is left to take.
+
+        A claim ends with the chunk's commit, with `release`, `close`, or the end of this process, SIGKILL included. A
+        writer that gets [] while `missing` is not empty can wait: others are at work on the rest.
+        """
+        with self.transaction(write=True) as db:
+            writer = self._signed_in()
+            others = [p for p in self.path.glob("writer-*.lock") if p.name != writer and not _dropped(_lock(p))]
+            alive = json.dumps([writer, *(p.name for p in others)])
+            db.execute("DELETE FROM claims WHERE writer NOT IN (SELECT value FROM json_each(?))", (alive,))
+            taken = set(db.execute("SELECT problem, first FROM claims"))
+            free = [chunk for chunk in self.missing(problem_ids, n) if chunk.address not in taken][:most]
+            db.executemany("INSERT INTO claims VALUES (?, ?, ?)", [(*c.address, writer) for c in free])
+        return free
+
+    def release(self) -> None:
+        """Give all claimed chunks back without committing them."""
+        if self._writer is not None:
+            with self.transaction(write=True) as db:
+                db.execute("DELETE FROM claims WHERE writer = ?", (self._signed_in(),))
+
+    def _signed_in(self) -> str:
+        """The name of this writer, whose lock is held from its first use on, which is in a transaction."""
+        if self._writer is None:
+            self.verify()
+            self._writer = _lock(self.path / f"writer-{uuid.uuid4().hex[:12]}.lock")
+        assert self._writer is not None
+        return Path(self._writer.lock_file).name
+
+    # ---- written
 
     def commit(self, samples: Sequence[Sample]) -> list[Chunk]:
         """Store whole chunks, all of them or none; returns those that were not there before.
@@ -60,31 +164,30 @@ class Rows(Claims):
         rows, chunks = checked(samples, self._size)
         with self.transaction(write=True) as db:
             held = self._held({chunk.problem for chunk in chunks})
-            new = [chunk for chunk in chunks if chunk not in held]
-            fresh, fit = set(new), packed(rows, self.identity)
-            for row, sample in zip(fit, rows, strict=True):
-                if Chunk(sample.problem, row["sample"] - row["sample"] % self._size, self._size) in fresh:
-                    self.insert(row)
-                else:
+            for sample in rows:
+                row = self._packed(sample)
+                if Chunk(sample.problem, row["sample"] - row["sample"] % self._size, self._size) in held:
                     self._check_same(row)
+                else:
+                    self.insert(row)
             db.executemany("DELETE FROM claims WHERE problem = ? AND first = ?", [chunk.address for chunk in chunks])
-        return new
+        return [chunk for chunk in chunks if chunk not in held]
 
-    def insert(self, row: Mapping[str, Any]) -> int:
-        """One row of `columns.COLUMNS`, its verdict as that of pass 0; returns the sample's id."""
-        with self.transaction(write=True) as db:
-            values = [row[name] for name in STORED]
-            marks = ", ".join("?" * len(values))
-            sql = f"INSERT INTO samples (sha, {', '.join(STORED)}) VALUES (?, {marks})"
-            where = int(db.execute(sql, (seal(values), *values)).lastrowid or 0)
-            self._judge(where, 0, *(row[name] for name in JUDGED))
-        return where
+    def _packed(self, sample: Sample) -> dict[str, Any]:
+        """A sample as a row of `COLUMNS`, judged and made under this identity."""
+        row = flat(vars(sample))
+        row |= {name: None if row[name] is None else escape(row[name]) for name in ESCAPED}
+        row |= {"sample": int(sample.sample), "seed": None if sample.seed is None else int(sample.seed)}
+        took = sample.latency_s  # SQLite keeps a float or NULL, and the hash is of what it keeps
+        row |= {"latency_s": None if took is None or math.isnan(took) else float(took)}
+        row |= {"text_hash": text_hash(sample.text), "verifier": self.identity.verifier_hash}
+        return row | {"versions": json.dumps(dict(self.identity.versions), sort_keys=True)}
 
-    def _judge(self, sample: int, number: int, *said: Any) -> None:
-        """said: verifier, verdict, reason, answer."""
+    def insert(self, row: Mapping[str, Any]) -> None:
+        """One row of `COLUMNS`, its verdict as that of pass 0."""
         with self.transaction(write=True) as db:
-            row = (sample, number, *said)
-            db.execute("INSERT INTO verdicts VALUES (?, ?, ?, ?, ?, ?, ?)", (*row[:2], seal(row), *row[2:]))
+            where = put(db, "samples", {name: row[name] for name in STORED})
+            put(db, "verdicts", {"id": where, "pass": 0, **{name: row[name] for name in JUDGED}})
 
     def _check_same(self, new: Mapping[str, Any]) -> None:
         with self.transaction() as db:
@@ -98,6 +201,8 @@ class Rows(Claims):
                 "this folder. What is there stays; claim chunks before sampling them, or name another folder"
             )
 
+    # ---- read
+
     def _read(
         self, columns: Sequence[str], problems: Sequence[str] | None, n: int | None, verifier: str | None = None
     ) -> list[tuple[Any, ...]]:
@@ -105,20 +210,6 @@ class Rows(Claims):
         with self.transaction():
             self._choose(problems, n)
             return self._chosen(columns, n, verifier)
-
-    def _chosen(self, columns: Sequence[str], n: int | None, verifier: str | None = None) -> list[tuple[Any, ...]]:
-        judged = bool(set(columns) & set(JUDGED))
-        names = [f"{'v' if name in JUDGED else 's'}.{name}" for name in (*columns, *(("verifier",) * judged))]
-        with self.transaction() as db:
-            asked = {"n": 2**31 if n is None else n, "verifier": verifier}
-            sql = f"SELECT {', '.join(names)}{CHOSEN}{NEWEST if judged else ''} ORDER BY c.place, s.sample"
-            rows = db.execute(sql, asked).fetchall()
-        if lacking := sum(row[-1] is None for row in rows) if judged else 0:
-            raise DataError(
-                f"{self.path}: {lacking} of {len(rows)} samples have no verdict of {verifier!r}; "
-                f"run reverify with it, or choose one of {[entry['verifier_hash'] for entry in self.verifiers()]}"
-            )
-        return [row[:-1] for row in rows] if judged else rows
 
     def _choose(self, problems: Sequence[str] | None, n: int | None) -> None:
         """Fill the temporary table of problems that `CHOSEN` reads, all by id where None. DataError where samples lack."""
@@ -136,6 +227,20 @@ class Rows(Claims):
             db.execute("DELETE FROM temp.chosen")
             db.executemany("INSERT INTO temp.chosen (problem) VALUES (?)", [(escape(name),) for name in names])
 
+    def _chosen(self, columns: Sequence[str], n: int | None, verifier: str | None = None) -> list[tuple[Any, ...]]:
+        judged = bool(set(columns) & set(JUDGED))
+        names = [f"{'v' if name in JUDGED else 's'}.{name}" for name in (*columns, *(("verifier",) * judged))]
+        sql = f"SELECT {', '.join(names)}{CHOSEN}{NEWEST if judged else ''} ORDER BY c.place, s.sample"
+        with self.transaction() as db:
+            rows = db.execute(sql, {"n": ALL if n is None else n, "verifier": verifier}).fetchall()
+            if lacking := sum(row[-1] is None for row in rows) if judged else 0:
+                known = [name for (name,) in db.execute("SELECT DISTINCT verifier FROM verdicts ORDER BY pass")]
+                raise DataError(
+                    f"{self.path}: {lacking} of {len(rows)} samples have no verdict of {verifier!r}; "
+                    f"run reverify with it, or choose one of {known}"
+                )
+        return [row[:-1] for row in rows] if judged else rows
+
     def table(
         self,
         columns: Sequence[str] | None = None,
@@ -144,7 +249,7 @@ class Rows(Claims):
         n: int | None = None,
         verifier: str | None = None,
     ) -> pa.Table:
-        """All samples, sorted by (problem, sample number), as an Arrow table of `columns.SCHEMA`.
+        """All samples, sorted by (problem, sample number), as an Arrow table of `database.SCHEMA`.
 
         columns: a few of them. problems: which, in this order; None: all, by id, numbers in ids by their value. n: the
         first n of each, DataError where a problem has fewer. verifier: verdicts of this verifier hash; None: the newest
@@ -155,15 +260,15 @@ class Rows(Claims):
         if unknown := sorted(set(names) - set(COLUMNS)):
             raise DataError(f"columns {unknown} are not in a sample store; there are {', '.join(COLUMNS)}")
         rows = self._read(names, problems, n, verifier)
-        about = {"sage_rlvr": json.dumps({"identity": self.identity.tree(), "wanted": self.wanted()}, sort_keys=True)}
-        return arrow(names, rows).replace_schema_metadata(about)
+        about = {"identity": self.identity.tree(), "wanted": self.facts()["wanted"]}
+        return arrow(names, rows).replace_schema_metadata({"sage_rlvr": json.dumps(about, sort_keys=True)})
 
     def samples(
         self, *, problems: Sequence[str] | None = None, n: int | None = None, verifier: str | None = None
     ) -> list[Sample]:
         """The rows of `table` as `Sample`s, text as it was."""
         names = tuple(name for name in COLUMNS if name in Sample.__dataclass_fields__)
-        return [sample_of(names, row) for row in self._read(names, problems, n, verifier)]
+        return [_sample_of(dict(zip(names, row, strict=True))) for row in self._read(names, problems, n, verifier)]
 
     def counts(
         self,
@@ -177,7 +282,7 @@ class Rows(Claims):
 
         Arguments as in `table`. DataError where verdicts of several verifiers are mixed (a top-up after `reverify`: run it
         again), and, unless `check` is False, where samples are repeats of each other beyond chance; what only looks
-        like it warns. See `evaluation/repeats.py`.
+        like it warns. See `evaluation/store/repeats.py`.
         """
         rows = self._read(("problem", "verdict", "verifier", "finish"), problems, n, verifier)
         judges = sorted({judge for _, _, judge, _ in rows})
@@ -195,11 +300,10 @@ class Rows(Claims):
         )
 
     def repeats(self, *, problems: Sequence[str] | None = None, n: int | None = None) -> list[Repeat]:
-        """Signs that samples are not independent draws; [] is the good answer. See `evaluation/repeats.py`."""
+        """Signs that samples are not independent draws; [] is the good answer. See `evaluation/store/repeats.py`."""
         with self.transaction() as db:
             self._choose(problems, n)
-            identity = self.identity
-            return repeats.found(db, CHOSEN, 2**31 if n is None else n, identity.greedy, identity.truncated_sampling)
+            return repeats.found(db, CHOSEN, ALL if n is None else n, self.identity)
 
     def digest(self, *, problems: Sequence[str] | None = None, n: int | None = None) -> str:
         """SHA-256 of what `table` says, but for `latency_s`: two stores with one digest give the same report."""
@@ -211,3 +315,29 @@ class Rows(Claims):
                 digest.update(f"{name}:{len(rows)}:".encode())
                 feed(digest, (value for (value,) in rows))
         return digest.hexdigest()
+
+
+def _sample_of(row: dict[str, Any]) -> Sample:
+    """A stored row as a `Sample`: token-level columns as arrays, text as it was."""
+    row |= {name: np.frombuffer(row[name], kind) for name, kind in NESTED.items() if row[name] is not None}
+    return Sample(**row | {name: unescape(row[name]) for name in ESCAPED if row[name] is not None})
+
+
+def _lock(path: Path) -> FileLock | None:
+    """The lock of a writer, taken; None where it is held by a live process."""
+    lock = FileLock(path, timeout=0, thread_local=False)
+    try:
+        lock.acquire()
+    except Timeout:
+        return None
+    except (OSError, NotImplementedError) as error:
+        raise RunLocked(f"{path.parent}: cannot take a lock here ({error}); put the store on a local disk") from error
+    return lock
+
+
+def _dropped(lock: FileLock | None) -> bool:
+    """Let a lock go and delete its file; whether there was one."""
+    if lock is not None:
+        lock.release()
+        Path(lock.lock_file).unlink(missing_ok=True)
+    return lock is not None

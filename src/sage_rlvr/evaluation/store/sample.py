@@ -14,6 +14,7 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
+from itertools import groupby
 from typing import Any, Literal
 
 import numpy as np
@@ -26,12 +27,13 @@ CHUNK = 32
 LABELS = ("right", "wrong", "undecided")
 FINISHES = ("stop", "length", None)
 SCORED, GUIDED = "scored under", "guide"  # of a row's versions: what its base_logps and its q were made with
-_MARK = "\x00escaped:"
-_NUMBERS: dict[str, tuple[type, float | None, Callable[[float], bool]]] = {
-    # kind, the value that means "off" (None: there is none, it must be given), range
+_MARK, _SURROGATE = "\x00escaped:", re.compile("[\ud800-\udfff]")
+ESCAPED = ("problem", "text", "answer", "reason")
+_NUMBERS: dict[str, tuple[Callable[[float], float], float | None, Callable[[float], bool]]] = {
+    # spelling, the value that means "off" (None: there is none, it must be given), range
     "temperature": (float, None, lambda x: x >= 0),
     "top_p": (float, 1.0, lambda x: 0 < x <= 1),
-    "top_k": (int, 0, lambda x: True),
+    "top_k": (lambda x: max(int(x), 0), 0, lambda x: True),  # vLLM says "off" as -1
     "min_p": (float, 0.0, lambda x: 0 <= x < 1),
     "max_new_tokens": (int, None, lambda x: x >= 1),
 }
@@ -44,24 +46,14 @@ TOKEN_LEVEL = ("rollout_logps", "base_logps", "entropies", "q")  # one number pe
 
 def escape(text: str) -> str:
     """Text as valid UTF-8, reversibly: a text with a lone surrogate is marked and spelled in ASCII, others stay."""
-    if text.startswith(_MARK) or not _is_utf8(text):
+    if text.startswith(_MARK) or _SURROGATE.search(text):
         return _MARK + text.encode("unicode_escape").decode("ascii")
     return text
 
 
 def unescape(text: str) -> str:
     """Inverse of `escape`."""
-    if not text.startswith(_MARK):
-        return text
-    return text[len(_MARK) :].encode("ascii").decode("unicode_escape")
-
-
-def _is_utf8(text: str) -> bool:
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError:
-        return False
-    return True
+    return text.removeprefix(_MARK).encode("ascii").decode("unicode_escape") if text.startswith(_MARK) else text
 
 
 def natural(name: str) -> tuple[tuple[tuple[int, int | str], ...], str]:
@@ -152,8 +144,7 @@ class Identity:
 
     def tree(self) -> dict[str, Any]:
         """As a plain tree of JSON values."""
-        found: dict[str, Any] = json.loads(json.dumps(asdict(self)))
-        return found
+        return dict(json.loads(json.dumps(asdict(self))))
 
     @classmethod
     def of(cls, tree: Mapping[str, Any]) -> Identity:
@@ -170,18 +161,16 @@ def _decoding(given: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(settings.get("preset"), str):
         raise ConfigError("decoding.preset is missing: name the decoding settings, for example preset='paper'")
     settings["preset"] = OLD_PRESETS.get(settings["preset"], settings["preset"])
-    for name, (kind, off, fine) in _NUMBERS.items():
+    for name, (spelled, off, fine) in _NUMBERS.items():
         value = off if settings.get(name) is None else settings[name]
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-            raise ConfigError(f"decoding.{name} = {value!r}: a finite number is wanted here")
-        settings[name] = max(kind(value), 0) if name == "top_k" else kind(value)  # vLLM says "off" as -1
-        if not fine(settings[name]):
-            raise ConfigError(f"decoding.{name} = {settings[name]!r} is outside of its range")
+        number = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+        if not number or not fine(value):
+            raise ConfigError(f"decoding.{name} = {value!r}: a finite number in its range is wanted here")
+        settings[name] = spelled(value)
     try:
-        plain: dict[str, Any] = json.loads(json.dumps(settings, allow_nan=False, sort_keys=True))
+        return dict(json.loads(json.dumps(settings, allow_nan=False, sort_keys=True)))
     except (TypeError, ValueError) as error:
         raise ConfigError(f"decoding: {error}; settings are finite numbers, text, lists and mappings") from error
-    return plain
 
 
 @dataclass(frozen=True, order=True)
@@ -220,7 +209,7 @@ class Sample:
     entropies, q       (T,) of the sampler's distribution in nats, and of the guide; each None where not computed
     finish             "stop", "length" (it met the limit), None where nobody knows
     answer, verdict, reason  what was extracted, "right", "wrong" or "undecided", and why in a few stable words
-    latency_s          seconds it took, exempt from every equality; NaN where not measured
+    latency_s          seconds it took, exempt from every equality; None where not measured
     """
 
     problem: str
@@ -237,20 +226,24 @@ class Sample:
     q: ArrayLike | None = None
     finish: Literal["stop", "length"] | None = None
     answer: str | None = None
-    latency_s: float = math.nan
+    latency_s: float | None = None
 
 
 def checked(samples: Sequence[Sample], size: int) -> tuple[list[Sample], list[Chunk]]:
     """The samples by (problem, sample), and the whole chunks that they are. DataError names the first that cannot be used."""
     rows = sorted(samples, key=lambda s: (s.problem, s.sample))
+    seen: dict[int | None, Sample] = {}
     for row in rows:
         _check(row)
-    _check_seeds(rows)
-    found: dict[str, list[int]] = {}
-    for row in rows:
-        found.setdefault(row.problem, []).append(int(row.sample))
+        other = seen.setdefault(row.seed, row)
+        if row.seed is not None and (other.problem, other.sample) != (row.problem, row.sample):
+            raise DataError(
+                f"problem {row.problem!r}, sample {row.sample} has the seed {row.seed} of problem {other.problem!r}, "
+                f"sample {other.sample}: repeats with one seed are one sample; take each from Identity.seed_of"
+            )
     chunks = []
-    for problem, numbers in found.items():
+    for problem, group in groupby(rows, key=lambda row: row.problem):
+        numbers = [int(row.sample) for row in group]
         firsts = sorted({number - number % size for number in numbers})
         wanted = [first + i for first in firsts for i in range(size)]
         if numbers != wanted:
@@ -268,40 +261,21 @@ def _short(numbers: Sequence[int]) -> str:
 
 
 def _check(row: Sample) -> None:
-    where = f"problem {row.problem!r}, sample {row.sample!r}"
     whole = isinstance(row.sample, (int, np.integer)) and not isinstance(row.sample, bool)
-    length = None if row.token_ids is None else _tokens(row.token_ids, where)
-    wanted = (
+    ids = np.asarray([] if row.token_ids is None else row.token_ids)
+    tokens = ids.ndim == 1 and (not ids.size or (ids.dtype.kind in "iu" and ids.min() >= 0 and ids.max() < 2**31))
+    wanted = [
         (isinstance(row.problem, str) and row.problem != "", "the problem's id is a text that is not empty"),
         (whole and 0 <= row.sample < 2**31, "samples are numbered from 0"),
         (row.verdict in LABELS, f"verdict {row.verdict!r}; it is one of {', '.join(LABELS)}"),
         (row.finish in FINISHES, f'finish {row.finish!r}; it is "stop", "length" or None'),
         (row.seed is None or 0 <= row.seed < 2**63, f"seed {row.seed} is not in [0, 2^63); take it from Identity.seed_of"),
-    )
+        (tokens, f"token_ids must be a list of whole numbers from 0 on; shape {ids.shape}, {ids.dtype}"),
+    ]
+    for name in TOKEN_LEVEL:
+        shape = np.shape(getattr(row, name))
+        fits = getattr(row, name) is None or row.token_ids is None or shape == ids.shape
+        wanted.append((fits, f"{name} has the shape {shape}, its {ids.size} tokens need ({ids.size},)"))
     for fine, trouble in wanted:
         if not fine:
-            raise DataError(f"{where}: {trouble}")
-    for name in TOKEN_LEVEL:
-        values = getattr(row, name)
-        if values is not None and length is not None and np.shape(values) != (length,):
-            raise DataError(f"{where}: {name} has the shape {np.shape(values)}, its {length} tokens need ({length},)")
-
-
-def _tokens(token_ids: ArrayLike, where: str) -> int:
-    ids = np.asarray(token_ids)
-    if ids.ndim != 1 or (ids.size and (ids.dtype.kind not in "iu" or ids.min() < 0 or ids.max() >= 2**31)):
-        raise DataError(f"{where}: token_ids must be a list of whole numbers from 0 on; shape {ids.shape}, {ids.dtype}")
-    return len(ids)
-
-
-def _check_seeds(rows: Sequence[Sample]) -> None:
-    seen: dict[int, Sample] = {}
-    for row in rows:
-        if row.seed is None:
-            continue
-        other = seen.setdefault(row.seed, row)
-        if other is not row and (other.problem, other.sample) != (row.problem, row.sample):
-            raise DataError(
-                f"problem {row.problem!r}, sample {row.sample} has the seed {row.seed} of problem {other.problem!r}, "
-                f"sample {other.sample}: repeats with one seed are one sample; take each from Identity.seed_of"
-            )
+            raise DataError(f"problem {row.problem!r}, sample {row.sample!r}: {trouble}")

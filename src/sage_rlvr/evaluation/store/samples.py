@@ -1,4 +1,4 @@
-"""`SampleStore`: what `rows.Rows` and `claims.Claims` do, opened by identity, judged again, scored afterwards."""
+"""`SampleStore`: what `rows.Rows` does, opened by identity, judged again, scored afterwards."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ import socket
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from sage_rlvr.errors import ConfigError, DataError, suggest
-from sage_rlvr.evaluation.store.database import FILE, OLD, STORED, create, now, seal
+from sage_rlvr.evaluation.store.database import FILE, JUDGED, OLD, STORED, create, put, seal
 from sage_rlvr.evaluation.store.rows import Counts, Rows
 from sage_rlvr.evaluation.store.sample import GUIDED, LABELS, SCORED, Chunk, Identity, Sample, escape, natural, unescape
 from sage_rlvr.runs import differences
+from sage_rlvr.runs.record import now
 
 
 def is_store(path: str | Path) -> bool:
@@ -57,32 +57,29 @@ class SampleStore(Rows):
     def __enter__(self) -> SampleStore:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _agree(self, identity: Identity) -> None:
         """ConfigError where the samples here were made otherwise; what is only noted is noted."""
-        facts = self.facts()
         noted = _differences(self.path, self.identity.tree(), identity.tree(), self._judges())
         self.identity = identity
         if not noted:
             return
         first = {f"versions.{name}" for name in (SCORED, GUIDED) if noted.get(f"versions.{name}", "?")[0] == "(absent)"}
-        versions = {place: pair for place, pair in noted.items() if place not in {"verifier_hash", *first}}
-        if versions:
-            listed = ", ".join(f"{place} {old} -> {new}" for place, (old, new) in versions.items())
+        changed = [f"{place} {old} -> {new}" for place, (old, new) in noted.items() if place not in {"verifier_hash", *first}]
+        if changed:
             warnings.warn(
-                f"{self.path}: continued under other versions ({listed}); samples may differ from one version's alone"
+                f"{self.path}: continued under other versions ({', '.join(changed)}); samples may differ from one version's alone"
             )
         change = {"at": now(), "changed": {place: list(pair) for place, pair in noted.items()}}
-        self.note(identity=identity.tree(), changes=[*facts["changes"], change])
+        self.note(identity=identity.tree(), changes=[*self.facts()["changes"], change])
 
     def want(self, problem_ids: Sequence[str], n: int) -> None:
         """Note what an evaluation is going to fill, so that a store that it did not finish can be told from a whole one."""
         with self.transaction(write=True):
-            asked, known = {"problems": len(problem_ids), "n": n}, self.wanted()
+            known = self.wanted()
+            asked = {"problems": len(problem_ids), "n": n}
             self.note(wanted={key: max(value, known.get(key, 0)) for key, value in asked.items()})
 
     def wanted(self) -> dict[str, int]:
@@ -148,37 +145,35 @@ class SampleStore(Rows):
         """A pass of verdicts (label, reason, answer) over rows that begin with their address."""
         with self.transaction(write=True) as db:
             sql = "INSERT INTO passes (verifier, who, at) VALUES (?, ?, ?)"
-            number = int(db.execute(sql, (verifier, who, at or now())).lastrowid or 0)
+            number = db.execute(sql, (verifier, who, at or now())).lastrowid
             for (problem, sample, *_), verdict in zip(rows, said, strict=True):
                 sql = "SELECT id FROM samples WHERE problem = ? AND sample = ?"
-                self._judge(*db.execute(sql, (problem, sample)).fetchone(), number, verifier, *verdict)
+                (where,) = db.execute(sql, (problem, sample)).fetchone()
+                row = dict(zip(JUDGED, (verifier, *verdict), strict=True))
+                put(db, "verdicts", {"id": where, "pass": number, **row})
 
     def score(
         self,
         function: Callable[[list[Sample]], Sequence[ArrayLike]],
         stamp: tuple[str, str],
         *,
-        batch: int = 1024,
         progress: Callable[[int], None] = lambda n: None,
     ) -> int:
         """Log-probs under a base of the samples that have none under this one; returns how many were scored, nothing drawn.
 
         function: the samples of a chunk -> (T,) log-probs of each, nats. stamp: (key, value) of the rows' versions that says
-        which base it is. Every `batch` samples are committed together: interrupted, the same call goes on. progress(m): m
-        more are scored. Chunks of which not all token ids are known stay as they are, with a warning. DataError where one
-        number per token is not what `function` gave.
+        which base it is. A chunk is committed whole: interrupted, the same call goes on. progress(m): m more are scored. Chunks of
+        which not all token ids are known stay as they are, with a warning. DataError where one number per token is not what
+        `function` gave.
         """
         lacking = self.unscored(stamp)
-        at_once = max(1, batch // self._size)
-        for start in range(0, len(lacking), at_once):
-            made = []
-            for chunk in lacking[start : start + at_once]:
-                rows = [s for s in self.samples(problems=[chunk.problem]) if s.sample in chunk.samples]
-                made += list(zip(rows, _fitting(rows, function(rows)), strict=True))
-                progress(self._size)
+        for chunk in lacking:
+            rows = [s for s in self.samples(problems=[chunk.problem]) if s.sample in chunk.samples]
+            values = _fitting(rows, function(rows))
             with self.transaction(write=True):
-                for row, values in made:
-                    self._rescore(row, values, stamp)
+                for row, logps in zip(rows, values, strict=True):
+                    self._rescore(row, logps, stamp)
+            progress(self._size)
         return len(lacking) * self._size
 
     def unscored(self, stamp: tuple[str, str]) -> list[Chunk]:
@@ -199,16 +194,13 @@ class SampleStore(Rows):
         return sorted(chunks, key=lambda chunk: (natural(chunk.problem), chunk.first))
 
     def _rescore(self, sample: Sample, values: NDArray[np.float32], stamp: tuple[str, str]) -> None:
+        at, where = " WHERE problem = ? AND sample = ?", (escape(sample.problem), sample.sample)
         with self.transaction(write=True) as db:
-            where = {"problem": escape(sample.problem), "sample": sample.sample}
-            at = " WHERE problem = :problem AND sample = :sample"
-            row = dict(
-                zip(STORED, db.execute(f"SELECT {', '.join(STORED)} FROM samples{at}", where).fetchone(), strict=True)
-            )
+            stored = db.execute(f"SELECT {', '.join(STORED)} FROM samples{at}", where).fetchone()
+            row = dict(zip(STORED, stored, strict=True)) | {"base_logps": values.tobytes()}
             row["versions"] = json.dumps(json.loads(row["versions"]) | {stamp[0]: stamp[1]}, sort_keys=True)
-            row["base_logps"] = values.tobytes()
-            sql = "UPDATE samples SET base_logps = :base_logps, versions = :versions, sha = :sha" + at
-            db.execute(sql, row | {"sha": seal(row.values())})
+            new = (row["base_logps"], row["versions"], seal(row.values()))
+            db.execute(f"UPDATE samples SET base_logps = ?, versions = ?, sha = ?{at}", (*new, *where))
 
 
 def _differences(path: Path, old: dict[str, Any], new: dict[str, Any], judges: set[str]) -> dict[str, tuple[Any, Any]]:
@@ -255,14 +247,13 @@ def _judged(verdicts: Sequence[Any], problems: list[str], samples: list[int]) ->
     """(label, reason, answer) of each as it is stored."""
     if len(verdicts) != len(problems):
         raise DataError(f"reverify: the verifier gave {len(verdicts)} verdicts for {len(problems)} samples")
+    found = []
     for verdict, problem, sample in zip(verdicts, problems, samples, strict=True):
         if getattr(verdict, "label", None) not in LABELS:
             raise DataError(f"reverify: problem {problem!r}, sample {sample}: {verdict!r} has no label of {LABELS}")
-    answers = [getattr(verdict, "answer", None) for verdict in verdicts]
-    kept = [None if answer is None else escape(str(answer)) for answer in answers]
-    return [
-        (verdict.label, escape(str(verdict.reason)), answer) for verdict, answer in zip(verdicts, kept, strict=True)
-    ]
+        answer = getattr(verdict, "answer", None)
+        found.append((verdict.label, escape(str(verdict.reason)), None if answer is None else escape(str(answer))))
+    return found
 
 
 def _somebody() -> str:

@@ -56,6 +56,7 @@ COUNTDOWN_CLASSES: Table = (
 )
 
 OTHER = "other"
+MARKS = ("raised", "lowered", "clamped")
 _MARKS = re.compile("^[ \\s▁ĠĊ]+|[ \\s▁ĠĊ]+$")
 
 
@@ -199,17 +200,17 @@ def _row_intervals(inside: NDArray[np.bool_], c: _Columns, of: Ints, n: int, see
         return np.bincount(of[kept], np.broadcast_to(np.asarray(values, dtype=float), (len(of),))[kept], n)
 
     every, tokens = np.ones(len(of), dtype=bool), by_problem(1.0)
-    out = {"share": pooled_share(tokens, by_problem(1.0, every), seed=seed)}
-    for name, signal in (("entropy", c.h), ("surprisal", c.s), ("q", c.q)):
-        if signal is not None:
-            out[name] = ratio_interval(by_problem(signal), tokens, seed=seed)
-    for name, top in zip(("top_entropy", "top_surprisal"), c.highest, strict=True):
-        out[name] = pooled_share(by_problem(top), by_problem(top, every), seed=seed)
-    if c.marks is not None:
-        for name, mark in zip(("raised", "lowered", "clamped"), c.marks, strict=True):
-            out[name] = pooled_share(by_problem(mark), tokens, seed=seed)
+    signals = {"entropy": c.h, "surprisal": c.s} | ({} if c.q is None else {"q": c.q})
+    tops = dict(zip(("top_entropy", "top_surprisal"), c.highest, strict=True))
+    marks = {} if c.marks is None else dict(zip(MARKS, c.marks, strict=True))
     told = _rank_correlation(c.h[inside], c.s[inside], of[inside], seed)
-    return out if told is None else out | {"correlation": told}
+    return (
+        {"share": pooled_share(tokens, by_problem(1.0, every), seed=seed)}
+        | {name: ratio_interval(by_problem(signal), tokens, seed=seed) for name, signal in signals.items()}
+        | {name: pooled_share(by_problem(top), by_problem(top, every), seed=seed) for name, top in tops.items()}
+        | {name: pooled_share(by_problem(mark), tokens, seed=seed) for name, mark in marks.items()}
+        | ({} if told is None else {"correlation": told})
+    )
 
 
 def _rank_correlation(a: Floats, b: Floats, of: Ints, seed: int, level: float = 0.95) -> Interval | None:
@@ -237,21 +238,19 @@ def _marks(q: Floats, band: tuple[float, float], edge: float) -> Floats:
 def _intervals(
     h: Floats, s: Floats, marks: Floats | None, problems: Sequence[Hashable] | None, seed: int
 ) -> dict[str, Interval | None]:
-    none: dict[str, Interval | None] = {"correlation_by_problem": None, "raised": None, "clamped": None}
+    found: dict[str, Interval | None] = {"correlation_by_problem": None, "raised": None, "clamped": None}
     if problems is None:
-        return none
+        return found
     if len(problems) != len(h):
         raise DataError(f"{len(problems)} problems for {len(h)} tokens; name the problem of each token.")
     of, n = clusters(problems)
     each = [_spearman(h[of == i], s[of == i]) for i in range(n)]
-    told = [r for r in each if np.isfinite(r)]  # a problem of one token, or of equal values, has no correlation
-    if told:
-        none["correlation_by_problem"] = mean_interval(told, seed=seed)
-    if marks is not None:
-        totals = np.bincount(of, minlength=n)
-        none["raised"] = pooled_share(np.bincount(of, marks[0], n), totals, seed=seed)
-        none["clamped"] = pooled_share(np.bincount(of, marks[2], n), totals, seed=seed)
-    return none
+    if told := [r for r in each if np.isfinite(r)]:  # a problem of one token, or of equal values, has no correlation
+        found["correlation_by_problem"] = mean_interval(told, seed=seed)
+    for name, mark in () if marks is None else zip(MARKS, marks, strict=True):
+        if name in found:
+            found[name] = pooled_share(np.bincount(of, mark, n), np.bincount(of, minlength=n), seed=seed)
+    return found
 
 
 def _highest(values: Floats, share: float) -> Floats:

@@ -15,13 +15,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from sage_rlvr.errors import DataError
-from sage_rlvr.stats.passk import pass_at_k
+from sage_rlvr.stats.passk import Floats, Ints, pass_at_k
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 Answers = Sequence[str | None]
 
 

@@ -21,10 +21,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from sage_rlvr.errors import DataError
 from sage_rlvr.stats.intervals import Interval
-from sage_rlvr.stats.passk import exact_pass_at_k
+from sage_rlvr.stats.passk import Floats, exact_pass_at_k
 from sage_rlvr.stats.samples.clusters import ratio_interval
 
-Floats = NDArray[np.float64]
 Labels = Sequence[Sequence[str]]  # of each problem, the class of each right completion
 
 _RESAMPLES = 1000

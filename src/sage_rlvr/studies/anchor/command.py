@@ -18,22 +18,21 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import rich.box
 import rich.markup
 import rich.table
+import torch
 from rich.console import Console
 
+from sage_rlvr.core.guides import GUIDES
 from sage_rlvr.errors import DataError
 from sage_rlvr.runs import writing
+from sage_rlvr.studies.anchor import measure
+from sage_rlvr.studies.anchor.figures import PICTURES
+from sage_rlvr.theory import claims, effects
 
-if TYPE_CHECKING:
-    from sage_rlvr.studies.anchor.measure import LabResult
-    from sage_rlvr.theory.claims import Claim
-    from sage_rlvr.theory.effects import MapRow
-
-PICTURES = ("anchor", "modes", "forces")
 LAB_SECTION = "The Countdown policy"
 TABLES_HEAD = """# The tables behind anchor.md
 
@@ -47,10 +46,10 @@ as it should" shows where a theorem stops.
 class Findings:
     """What the command found; `lab` is None where the policy was left out."""
 
-    claims: list[Claim]
-    gradient_map: list[MapRow]
+    claims: list[claims.Claim]
+    gradient_map: list[effects.MapRow]
     stationary: list[Any]
-    lab: LabResult | None
+    lab: measure.LabResult | None
     seconds: dict[str, float]
 
     @property
@@ -61,11 +60,6 @@ class Findings:
 
 def find(*, lab: bool = True, say: Callable[[str], None] = lambda text: None, **options: Any) -> Findings:
     """Compute everything, one thread; `options` go to `engines.lab.run_lab` (policy, problems, draws, seed)."""
-    import torch
-
-    from sage_rlvr.theory.claims import run_all, stationary_table
-    from sage_rlvr.theory.effects import gradient_map
-
     torch.set_num_threads(1)
     seconds: dict[str, float] = {}
 
@@ -76,56 +70,37 @@ def find(*, lab: bool = True, say: Callable[[str], None] = lambda text: None, **
         seconds[name] = round(time.monotonic() - began, 1)
         return found
 
-    claims = timed("claims", run_all)
-    rows = timed("map", gradient_map)
-    stationary = timed("stationary points", stationary_table)
-    measured = None
-    if lab:
-        from sage_rlvr.studies.anchor.measure import run_lab
-
-        measured = timed("the Countdown policy", lambda: run_lab(progress=say, **options))
-    return Findings(claims, rows, stationary, measured, seconds)
+    shown = timed("claims", claims.run_all), timed("map", effects.gradient_map)
+    stationary = timed("stationary points", claims.stationary_table)
+    measured = timed("the Countdown policy", lambda: measure.run_lab(progress=say, **options)) if lab else None
+    return Findings(*shown, stationary, measured, seconds)
 
 
-SHORT_GUIDES = ("Flat", "Random", "Token", "Branch")
 SHORT_METHODS = (("GroupNormalized", "SequenceMean"), ("LeaveOneOut", "FixedBudget"))  # GRPO as published; RLOO
 
 
 def short_tables(found: Findings) -> dict[str, str]:
-    """What docs/concepts/anchor.md shows: the map of the paper's guides without the rarer divergences, the resting points of GRPO
-    and RLOO, and the lab where there is one."""
-    from sage_rlvr.theory import claims, effects
-
-    rows = [
-        row
-        for row in found.gradient_map
-        if row.guide in SHORT_GUIDES and row.estimator not in ("exact js", "exact alpha")
-    ]
-    resting = [
-        row for row in found.stationary if (row.advantage, row.reduction) in SHORT_METHODS or row.placement == "reward"
-    ]
-    resting = [row for row in resting if row.advantage != "GroupCentered" and row.reduction != "TokenMean"]
+    """What docs/concepts/anchor.md shows: the map of the registered guides, each by itself, without the rarer divergences, the
+    resting points of GRPO and RLOO, and the lab where there is one."""
+    single, rare = {guide.__name__ for guide in GUIDES.values()}, ("exact js", "exact alpha")
+    rows = [row for row in found.gradient_map if row.guide in single and row.estimator not in rare]
+    paid = [row for row in found.stationary if (row.advantage, row.reduction) in SHORT_METHODS or row.placement == "reward"]
+    resting = [row for row in paid if row.advantage != "GroupCentered" and row.reduction != "TokenMean"]
     made = {"map": effects.markdown(rows).rstrip(), "stationary": claims.stationary_markdown(resting)}
     if found.lab is not None:
-        from sage_rlvr.studies.anchor.measure import short_markdown
-
-        made["lab"] = short_markdown(found.lab)
+        made["lab"] = measure.short_markdown(found.lab)
     return made
 
 
 def tables(found: Findings) -> dict[str, str]:
     """Every table by its heading: claims, the whole map, all resting points, and the lab where there is one."""
-    from sage_rlvr.theory import claims, effects
-
     made = {
         "Claims": claims.markdown(found.claims),
         "The map": effects.markdown(found.gradient_map).rstrip(),
         "Resting points": claims.stationary_markdown(found.stationary),
     }
     if found.lab is not None:
-        from sage_rlvr.studies.anchor.measure import markdown
-
-        made[LAB_SECTION] = markdown(found.lab).rstrip()
+        made[LAB_SECTION] = measure.markdown(found.lab).rstrip()
     return made
 
 
@@ -160,27 +135,12 @@ def _shortened(cell: str, longest: int = 34) -> str:
 
 def draw(folder: Path, prefix: str = "theory-") -> list[Path]:
     """The three pictures as <folder>/<prefix>{anchor,modes,forces}.png."""
-    from sage_rlvr.studies.anchor.figures import forces_figure, landscape_figure, modes_figure
-    from sage_rlvr.theory.pictures import forces, landscape, modes
-
+    paths = {name: folder / f"{prefix}{name}.png" for name in PICTURES}
     with writing("pictures", folder, 2 << 20):
         folder.mkdir(parents=True, exist_ok=True)
-        paths = [folder / f"{prefix}{name}.png" for name in PICTURES]
-        one, two, three = landscape(), modes(), forces()
-        curves = {name: getattr(one, name) for name in ("reference", "shaped", "grpo", "sage", "k3")}
-        landscape_figure(curves, one.right, one.beta, one.epsilon, paths[0])
-        fits = {
-            "KL(p || target): seeks a mode": two.reverse,
-            "KL(target || p): covers them": two.forward,
-            "D(p || q x target): seeks where q lifts": two.sage,
-        }
-        modes_figure(two.place, two.target, two.shaped, fits, paths[1])
-        titles = {
-            "root": f"push on the logits\nof the root (q = {three.q['root']:.3g})",
-            "branching": f"push on the logits of the\nbranching state (q = {three.q['branching']:.3g})",
-        }
-        forces_figure(three.pushes, three.tokens, three.refused, titles, paths[2])
-    return paths
+        for name, path in paths.items():
+            PICTURES[name](path)
+    return list(paths.values())
 
 
 def write(found: Findings, folder: Path) -> list[Path]:
@@ -204,7 +164,7 @@ def _sections(found: Findings) -> str:
     return "\n\n".join(f"## {name}\n\n{table}" for name, table in tables(found).items())
 
 
-def filled(page: str, made: Mapping[str, str]) -> str:
+def filled(page: str, made: Mapping[str, str], where: str | Path = "the page") -> str:
     """`page` with each table put between <!-- name:begin --> and <!-- name:end -->; marks without a table stay as they are.
 
     DataError for a table that has no marks in the page, because it would be lost.
@@ -213,7 +173,7 @@ def filled(page: str, made: Mapping[str, str]) -> str:
         mark = re.compile(rf"(<!-- {name}:begin[^>]*-->\n).*?(<!-- {name}:end -->)", re.DOTALL)
         if not mark.search(page):
             raise DataError(
-                f"the page has no marks <!-- {name}:begin --> and <!-- {name}:end --> for its table; add them."
+                f"{where} has no marks <!-- {name}:begin --> and <!-- {name}:end --> for its table; add them."
             )
         page = mark.sub(lambda found, table=table: found[1] + table + "\n" + found[2], page)  # type: ignore[misc]
     return page
@@ -224,7 +184,7 @@ def write_docs(found: Findings, docs: Path) -> list[Path]:
     page = docs / "concepts" / "anchor.md"
     if not page.is_file():
         raise DataError(f"{page} is not there; name the folder that holds concepts/anchor.md, as docs/ of the repository does.")
-    made = filled(page.read_text(encoding="utf-8"), short_tables(found))
+    made = filled(page.read_text(encoding="utf-8"), short_tables(found), page)
     whole, kept = docs / "results" / "anchor_tables.md", ""
     if found.lab is None and whole.is_file():  # as in anchor.md, the lab's table stays what it was
         _, head, rest = whole.read_text(encoding="utf-8").partition(f"\n\n## {LAB_SECTION}\n")

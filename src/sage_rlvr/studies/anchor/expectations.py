@@ -212,22 +212,20 @@ def view_of(case: Case, method: Method) -> View:
 
 def gradients(case: Case, method: Method, log_q: Tensor | None = None) -> Gradients:
     """Exact expected gradients of `method`, whose anchor must have beta = 1 and act at step 0. log_q: `state_gradient`'s."""
-    return Gradients(kl_gradient(case, method, log_q), _reward_gradient(case, replace(method, anchor=None)))
+    return Gradients(kl_gradient(case, method, log_q), _remembered(case, replace(method, anchor=None)))
 
 
 def kl_gradient(case: Case, method: Method, log_q: Tensor | None = None) -> Tensor:
     """(P,) exact expected gradient of the method's KL term alone, remembered where no log_q is given."""
-    if log_q is not None:
-        return case.pull(state_gradient(case, method, log_q=log_q, rewarded=False))
+    if log_q is None:
+        return _remembered(case, method, rewarded=False)
+    return case.pull(state_gradient(case, method, log_q=log_q, rewarded=False))
+
+
+def _remembered(case: Case, method: Method, rewarded: bool = True) -> Tensor:
     if method not in case.known:
-        case.known[method] = case.pull(state_gradient(case, method, rewarded=False))
+        case.known[method] = case.pull(state_gradient(case, method, rewarded=rewarded))
     return case.known[method]
-
-
-def _reward_gradient(case: Case, bare: Method) -> Tensor:
-    if bare not in case.known:
-        case.known[bare] = case.pull(state_gradient(case, bare))
-    return case.known[bare]
 
 
 def equation6(case: Case, log_q: Tensor | None = None, *, beta: float = 1.0, rewarded: bool = False) -> Tensor:

@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -28,6 +29,7 @@ from sage_rlvr.evaluation.evaluate import resolve
 from sage_rlvr.methods import dr_grpo, grpo, no_kl, rloo, sage
 from sage_rlvr.models.folders import EMBEDDED
 from sage_rlvr.models.policy import Tokens, load_policy
+from sage_rlvr.results.tables import table
 from sage_rlvr.studies.anchor.expectations import (
     Case,
     Gradients,
@@ -63,6 +65,7 @@ GUIDES: Mapping[str, Guide] = {
 }
 """The paper's values at the start of training, except Branch's threshold: the paper's 1.2 nats hardly ever act on three
 numbers (a result's strengths say how often), 0.8 nats act on about as many tokens as 1.2 do in the demo's world of four."""
+NOISE = tuple(name for name, guide in GUIDES.items() if guide.depends_on == "nothing" and not is_flat(guide))
 
 Status = Literal["admitted", "refused by Anchor, shown for the record"]
 ADMITTED: Status = "admitted"
@@ -84,32 +87,19 @@ class Term:
     base: Literal["RLOO", "Dr. GRPO", "GRPO"] = "RLOO"
 
 
-def _rloo(estimator: str, **more: Any) -> Callable[..., Method]:
-    def made(beta: float) -> Method:
-        return rloo(beta=beta, estimator=estimator, placement="loss", **more)  # type: ignore[arg-type]
-
-    return made
-
-
-def _in_reward(base: Callable[..., Method]) -> Callable[..., Method]:
-    def made(beta: float) -> Method:
-        return base(beta=beta, estimator="k1", placement="reward")
-
-    return made
-
-
 K1 = "k1 in the reward"
 PAPER_BRANCH = "Branch at the paper's 1.2 nats"
+_EXACT: Mapping[str, Linear] = {"reverse": "log q", "forward": "q", "js": "neither"}
+_IN_REWARD: Mapping[str, Any] = {"estimator": "k1", "placement": "reward"}
 TERMS: tuple[Term, ...] = (
-    Term(K1, _in_reward(rloo)),
-    Term("k1 in the reward (Dr. GRPO)", _in_reward(dr_grpo), base="Dr. GRPO"),
-    Term("k2", _rloo("k2")),
-    Term("straight_through", _rloo("straight_through")),
-    Term("k3_is", _rloo("k3_is")),
-    Term("k3", _rloo("k3"), linear="q"),
-    Term("exact reverse", _rloo("exact", divergence="reverse")),
-    Term("exact forward", _rloo("exact", divergence="forward"), linear="q"),
-    Term("exact js", _rloo("exact", divergence="js"), linear="neither"),
+    Term(K1, partial(rloo, **_IN_REWARD)),
+    Term("k1 in the reward (Dr. GRPO)", partial(dr_grpo, **_IN_REWARD), base="Dr. GRPO"),
+    *(Term(name, partial(rloo, estimator=name, placement="loss")) for name in ("k2", "straight_through", "k3_is")),
+    Term("k3", partial(rloo, estimator="k3", placement="loss"), linear="q"),
+    *(
+        Term(f"exact {name}", partial(rloo, estimator="exact", placement="loss", divergence=name), linear=linear)
+        for name, linear in _EXACT.items()
+    ),
     Term("k3 in GRPO", grpo, linear="q", base="GRPO"),
 )
 """Every estimator in the loss of RLOO or, k1, in its reward: un-normalized advantages and a sum over tokens, so that nothing
@@ -192,36 +182,42 @@ class LabResult:
         """The row of that objective and guide; DataError where there is none."""
         found = next((row for row in self.rows if (row.objective, row.guide) == (objective, guide)), None)
         if found is None:
-            raise DataError(f"the lab has no row {objective!r} with guide {guide!r}; it has {_names(self.rows)}.")
+            names = ", ".join(f"{row.objective} + {row.guide}" for row in self.rows)
+            raise DataError(f"the lab has no row {objective!r} with guide {guide!r}; it has {names}.")
         return found
 
 
-def _names(rows: Sequence[LabRow]) -> str:
-    return ", ".join(f"{row.objective} + {row.guide}" for row in rows)
-
-
 SHORT_TERMS = (K1, "k2", "straight_through", "k3_is", "k3", "exact reverse", "exact forward", "k3 in GRPO")
-SHORT_GUIDES = ("Flat", "Branch", "Token")
 
 
 def short_markdown(result: LabResult) -> str:
     """One line a KL term and a guide, terms with the same numbers together: what a page has room for."""
-    head = "| KL term | guide | cosine of the KL term | guide adds | cosine of what it adds | variance |"
     merged: dict[tuple[str, ...], list[str]] = {}
     for row in result.rows:
-        if row.objective not in SHORT_TERMS or row.guide not in SHORT_GUIDES:
-            continue
-        adds = "" if row.guide_norm is None else f"{row.guide_norm:.3f}"
-        none_added = row.guide_norm is not None and row.guide_norm < 5e-4
-        added = (
-            "" if row.guide_cosine is None or none_added else f"{row.guide_cosine:.2f}{_range(row.guide_cosine_spread)}"
-        )
-        varies = "" if row.variance_ratio is None else _large(row.variance_ratio, row.variance_interval)
-        guide = row.guide + ("" if row.status == ADMITTED else " (refused)")
-        cells = (guide, f"{row.cosine:.3f}{_range(row.cosine_spread)}", adds, added, varies)
-        merged.setdefault(cells, []).append(row.objective)
+        if row.objective in SHORT_TERMS and row.guide not in NOISE:
+            cells = tuple(cell(row) for cell in SHORT.values())
+            merged.setdefault(cells, []).append(row.objective)
     lines = [f"| {', '.join(terms)} | " + " | ".join(cells) + " |" for cells, terms in merged.items()]
-    return "\n".join([head, "|---|---|---|---|---|---|", *lines])
+    return "\n".join(["| KL term | " + " | ".join(SHORT) + " |", "|---" * (len(SHORT) + 1) + "|", *lines])
+
+
+def _adds(row: LabRow) -> str:
+    """Cosine of what the guide adds; empty where next to nothing is added."""
+    none = row.guide_cosine is None or (row.guide_norm is not None and row.guide_norm < 5e-4)
+    return "" if none else f"{row.guide_cosine:.2f}{_range(row.guide_cosine_spread)}"
+
+
+def _varies(row: LabRow) -> str:
+    return "" if row.variance_ratio is None else _large(row.variance_ratio, row.variance_interval)
+
+
+SHORT: Mapping[str, Callable[[LabRow], str]] = {
+    "guide": lambda row: row.guide + ("" if row.status == ADMITTED else " (refused)"),
+    "cosine of the KL term": lambda row: f"{row.cosine:.3f}{_range(row.cosine_spread)}",
+    "guide adds": lambda row: "" if row.guide_norm is None else f"{row.guide_norm:.3f}",
+    "cosine of what it adds": _adds,
+    "variance": _varies,
+}
 
 
 def _large(value: float, pair: tuple[float, float] | None = None) -> str:
@@ -230,8 +226,8 @@ def _large(value: float, pair: tuple[float, float] | None = None) -> str:
     return text if pair is None else f"{text} ({_large(pair[0])} to {_large(pair[1])})"
 
 
-def _range(pair: tuple[float, float] | None, form: str = ".2f") -> str:
-    return "" if pair is None else f" ({pair[0]:{form}} to {pair[1]:{form}})"
+def _range(pair: tuple[float, float] | None) -> str:
+    return "" if pair is None else f" ({pair[0]:.2f} to {pair[1]:.2f})"
 
 
 Progress = Callable[[str], None]
@@ -346,16 +342,14 @@ def _cases(
     model: PreTrainedModel, base: PreTrainedModel, tokens: Tokens, problems: int | Sequence[Any], **limits: Any
 ) -> Iterator[Case | DataError]:
     """The cases that were asked for by name; or the first that fit of the world's, a DataError for each that does not."""
-    task = WORLD.build()
+    task, found = WORLD.build(), 0
+    opened = partial(open_case, model, base, tokens, task, **limits)
     if not isinstance(problems, int):
-        for problem in problems:
-            chosen = parse_prompt(problem) if isinstance(problem, str) else problem
-            yield open_case(model, base, tokens, task, chosen, **limits)
+        yield from (opened(parse_prompt(one) if isinstance(one, str) else one) for one in problems)
         return
-    found = 0
     for problem in task.problems("train", WORLD.data_seed, WORLD.train_problems):
         try:
-            case = open_case(model, base, tokens, task, problem, **limits)
+            case = opened(problem)
         except DataError as error:
             yield error
             continue
@@ -527,63 +521,60 @@ NOTE = (
 )
 
 
+# header -> the cell of a problem, a guide's strength, a row against Eq. (6), a row's variance
+PROBLEM: Mapping[str, Callable[[ProblemFacts], str]] = {
+    "problem": lambda f: f.prompt,
+    "P(right)": lambda f: f"{f.right:.3f}",
+    "KL(policy, reference), nats": lambda f: f"{f.kl:.3f}",
+    "completions": lambda f: f"{f.completions:,}",
+    "prefixes": lambda f: f"{f.prefixes:,}",
+    "remainder": lambda f: f"{f.remainder:.1e}",
+}
+STRENGTH: Mapping[str, Callable[[Strength], str]] = {
+    "guide": lambda d: d.guide,
+    "q": lambda d: d.equation,
+    "tokens with q other than 1": lambda d: f"{100 * d.active_share:.1f} %",
+    "mean q": lambda d: f"{d.q_mean:.4f}",
+}
+DIRECTION: Mapping[str, Callable[[LabRow], str]] = {
+    "KL term": lambda row: row.objective,
+    "guide": lambda row: row.guide,
+    "cosine, KL term": lambda row: _spread(row.cosine, row.cosine_spread),
+    "length, KL term": lambda row: f"{row.norm_ratio:.3f}",
+    "cosine, whole": lambda row: _spread(row.whole_cosine, row.whole_cosine_spread),
+    "length, whole": lambda row: f"{row.whole_norm_ratio:.3f}",
+    "guide adds": lambda row: "" if row.guide_norm is None else f"{row.guide_norm:.4f}",
+    "cosine of what it adds": lambda row: _spread(row.guide_cosine, row.guide_cosine_spread),
+    "Anchor": lambda row: "admits it" if row.status == ADMITTED else "refuses it: shown for the record",
+}
+VARIANCE: Mapping[str, Callable[[LabRow], str]] = {
+    "KL term": lambda row: row.objective,
+    "variance": lambda row: _large(row.variance_ratio or 0.0),
+    "95 % interval": lambda row: " to ".join(map(_large, row.variance_interval or ())),
+    "over its own mean^2": lambda row: _large(row.snr_completions or 0.0),
+    "n x error^2 / variance of the drawn mean (1 expected)": lambda row: f"{row.mean_gap:.2f}",
+}
+
+
 def markdown(result: LabResult) -> str:
-    """The result as two tables with what they were measured on."""
-    facts = result.problems
-    lines = [
-        f"Policy: {result.policy}. Reference: {result.reference}. {len(facts)} problems, beta = {result.beta:g}, seed "
+    """The result as tables with what they were measured on."""
+    parts = [
+        f"Policy: {result.policy}. Reference: {result.reference}. {len(result.problems)} problems, beta = {result.beta:g}, seed "
         f"{result.seed}. At most {result.remainder:.1e} of a problem's probability lies beyond the listed completions.",
-        "",
-        "| problem | P(right) | KL(policy, reference), nats | completions | prefixes | remainder |",
-        "|---|---:|---:|---:|---:|---:|",
-    ]
-    lines += [
-        f"| `{f.prompt}` | {f.right:.3f} | {f.kl:.3f} | {f.completions:,} | {f.prefixes:,} | {f.remainder:.1e} |"
-        for f in facts
-    ]
-    lines += ["", "| guide | q | tokens with q other than 1 | mean q |", "|---|---|---:|---:|"]
-    lines += [f"| {d.guide} | {d.equation} | {100 * d.active_share:.1f} % | {d.q_mean:.4f} |" for d in result.strengths]
-    lines += ["", *_directions(result), "", NOTE]
-    if result.draws:
-        lines += ["", *_variance_table(result)]
-    return "\n".join(lines) + "\n"
-
-
-def _directions(result: LabResult) -> list[str]:
-    lines = [
+        table(PROBLEM, result.problems).markdown(),
+        table(STRENGTH, result.strengths).markdown(),
         "Exact expected gradients in the parameters against that of Eq. (6) with the same guide: mean over problems "
         "(least to largest).",
-        "",
-        "| KL term | guide | cosine, KL term | length | cosine, whole | length | guide adds | cosine of what it adds | Anchor |",
-        "|---|---|---:|---:|---:|---:|---:|---:|---|",
+        table(DIRECTION, result.rows).markdown(),
+        NOTE,
     ]
-    for row in result.rows:
-        added = "" if row.guide_norm is None else f"{row.guide_norm:.4f}"
-        note = "admits it" if row.status == ADMITTED else "refuses it: shown for the record"
-        lines.append(
-            f"| {row.objective} | {row.guide} | {_spread(row.cosine, row.cosine_spread)} | {row.norm_ratio:.3f} "
-            f"| {_spread(row.whole_cosine, row.whole_cosine_spread)} | {row.whole_norm_ratio:.3f} | {added} "
-            f"| {_spread(row.guide_cosine, row.guide_cosine_spread)} | {note} |"
-        )
-    return lines
-
-
-def _variance_table(result: LabResult) -> list[str]:
-    lines = [
-        f"Gradient of the KL term of one completion, {result.draws} draws per problem: trace of its covariance over the squared "
-        "length of Eq. (6)'s KL gradient, one unit for all terms, and over that of the term's own mean.",
-        "",
-        "| KL term | variance | 95 % interval | over its own mean^2 | n x error^2 / variance of the drawn mean (1 expected) |",
-        "|---|---:|---:|---:|---:|",
-    ]
-    for row in result.rows:
-        if row.variance_ratio is not None and row.variance_interval is not None:
-            low, high = row.variance_interval
-            lines.append(
-                f"| {row.objective} | {_large(row.variance_ratio)} | {_large(low)} to {_large(high)} | "
-                f"{_large(row.snr_completions or 0.0)} | {row.mean_gap:.2f} |"
-            )
-    return lines
+    if result.draws:
+        parts += [
+            f"Gradient of the KL term of one completion, {result.draws} draws per problem: trace of its covariance over the "
+            "squared length of Eq. (6)'s KL gradient, one unit for all terms, and over that of the term's own mean.",
+            table(VARIANCE, [row for row in result.rows if row.variance_ratio is not None]).markdown(),
+        ]
+    return "\n\n".join(parts) + "\n"
 
 
 def _spread(mean: float | None, spread: tuple[float, float] | None) -> str:

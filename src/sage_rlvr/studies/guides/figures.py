@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 import matplotlib
@@ -24,7 +24,7 @@ from sage_rlvr.report.style import (
     saved,
 )
 
-Curve = Sequence[tuple[float, float, float, float]]
+Curve = list[tuple[float, float, float, float]]
 PANELS = (
     ("support", "right completions above 1/256, gained"),
     ("distinct", "distinct right in 256, gained"),

@@ -12,7 +12,8 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from itertools import product
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -173,27 +174,20 @@ def run_guide_lab(
 
 def choose(families: Sequence[Family], atoms: Atoms) -> list[Family]:
     """Each family with the one variant that has the most distinct right answers at the middle budget, on these problems."""
-    kept = []
-    for family in families:
-        if len(family.variants) > 1:
-            best = max(family.variants, key=lambda v: _distinct_gain(atoms, v.of(atoms, Key(0)).sum(1)))
-            family = Family(family.name, family.kind, (best,))
-        kept.append(family)
-    return kept
+    best = {f.name: max(f.variants, key=lambda v: _gain(atoms, v)) for f in families if len(f.variants) > 1}
+    return [replace(f, variants=(best[f.name],)) if f.name in best else f for f in families]
 
 
 def favorite(families: Sequence[Family], atoms: Atoms) -> str:
     """The chosen family without rewards that has the most distinct right answers at the middle budget, on these problems."""
     blind = [family for family in families if family.kind in ("policy", "reference")]
-    return max(blind, key=lambda f: _distinct_gain(atoms, f.variants[0].of(atoms, Key(0)).sum(1))).name
+    return max(blind, key=lambda f: _gain(atoms, f.variants[0])).name
 
 
-def _distinct_gain(atoms: Atoms, log_q: Floats) -> float:
-    masses = atoms.masses
+def _gain(atoms: Atoms, variant: Variant) -> float:
+    masses, log_q = atoms.masses, variant.of(atoms, Key(0)).sum(1)
     scale = scale_for(masses, log_q, CHOICE_BUDGET)
-    if not math.isfinite(scale):
-        return -math.inf
-    return masses.mean(distinct(tilted(masses, scale * log_q)[0], K))
+    return masses.mean(distinct(tilted(masses, scale * log_q)[0], K)) if math.isfinite(scale) else -math.inf
 
 
 def fitted(atoms: Atoms) -> list[Family]:
@@ -212,6 +206,18 @@ def fitted(atoms: Atoms) -> list[Family]:
     return found
 
 
+class Head(NamedTuple):
+    """The first fields of a `GuideRow`."""
+
+    name: str
+    kind: Kind
+    variant: str
+    equation: str
+
+
+PLACEBO = "its log q, permuted over the batch's tokens"
+
+
 class Lab:
     """Measurements on the atoms of one policy; what several rows need is computed once."""
 
@@ -228,7 +234,7 @@ class Lab:
 
     def metrics(self, masses: Masses) -> Floats:
         """(P, 4) pass@1, pass@256, distinct, support of each problem."""
-        support = masses.sums(np.where(masses.right & (masses.mass > EPS), 1.0, 0.0))
+        support = masses.sums(self.supported(masses).astype(float))
         return np.stack([masses.success, pass_at(masses, K), distinct(masses, K), support], axis=1)
 
     def at_temperature(self, inverse: float, of: str = "tempered") -> tuple[Masses, Floats]:
@@ -243,22 +249,20 @@ class Lab:
         rows, signals = [], []
         for family in families:
             (variant,) = family.variants
-            draws = [variant.of(self.atoms, Key(i)) for i in range(NOISE_DRAWS if variant.noisy else 1)]
+            draws = self.draws(variant)
             signals.append(self.signal(family.name, family.kind, variant.name, draws[0].sum(1)))
-            head = (family.name, family.kind, variant.name, variant.equation)
-            rows += [row for budget in self.budgets if (row := self.row(head, draws, budget))]
+            asked = [(Head(family.name, family.kind, variant.name, variant.equation), draws)]
             if family.name in ("Branch", "rarity"):
-                shams = [placebo(self.atoms, draws[0], seed) for seed in range(NOISE_DRAWS)]
-                head = (
-                    f"placebo of {family.name}",
-                    "control",
-                    variant.name,
-                    "its log q, permuted over the batch's tokens",
-                )
-                rows += [row for budget in self.budgets if (row := self.row(head, shams, budget))]
+                sham = Head(f"placebo of {family.name}", "control", variant.name, PLACEBO)
+                asked.append((sham, [placebo(self.atoms, draws[0], seed) for seed in range(NOISE_DRAWS)]))
+            rows += [row for head, q in asked for budget in self.budgets if (row := self.row(head, q, budget))]
         rows = [self.paired(row) for row in rows] + self.controls()
         rows += [self.own(variant) for variant in TRAINABLE]
         return rows + self.best(), signals
+
+    def draws(self, variant: Variant) -> list[Floats]:
+        """log q (A, T) of each draw of its noise, one where it has none."""
+        return [variant.of(self.atoms, Key(i)) for i in range(NOISE_DRAWS if variant.noisy else 1)]
 
     def paired(self, row: GuideRow) -> GuideRow:
         """The same with its differences from the two noises of its budget."""
@@ -268,14 +272,13 @@ class Lab:
             row, against={n: self.intervals(own - o) for n, o in others.items() if o is not None and n != row.name}
         )
 
-    def row(self, head: tuple[str, Kind, str, str], draws: Sequence[Floats], budget: float) -> GuideRow | None:
+    def row(self, head: Head, draws: Sequence[Floats], budget: float) -> GuideRow | None:
         """One guide at one budget; None where no strength reaches it."""
-        log_qs = [draw.sum(1) for draw in draws]
-        scales = [scale_for(self.masses, log_q, budget) for log_q in log_qs]
+        scales = [scale_for(self.masses, draw.sum(1), budget) for draw in draws]
         if not all(map(math.isfinite, scales)):
             return None
         tokens = [scale * draw for scale, draw in zip(scales, draws, strict=True)]
-        return self.shown(head, [t.sum(1) for t in tokens], budget, float(np.mean(scales)), self.in_band(tokens[0]))
+        return self.shown(head, tokens, budget, float(np.mean(scales)), self.in_band(tokens[0]))
 
     def in_band(self, log_q: Floats) -> float:
         """Share of a batch's tokens whose q is in [0.6, 1.4]."""
@@ -285,62 +288,40 @@ class Lab:
     def own(self, variant: Variant) -> GuideRow:
         """A guide of core/guides with its own settings and band, at the KL budget that it has."""
         assert variant.guide is not None
-        draws = [variant.of(self.atoms, Key(i)).sum(1) for i in range(NOISE_DRAWS if variant.noisy else 1)]
-        budget = float(np.mean([self.masses.mean(tilted(self.masses, log_q)[1]) for log_q in draws]))
+        draws = self.draws(variant)
+        budget = float(np.mean([self.masses.mean(tilted(self.masses, draw.sum(1))[1]) for draw in draws]))
         low, high = band_of(variant.guide)
-        head: tuple[str, Kind, str, str] = (
-            variant.name,
-            "control",
-            f"own budget, q in [{low:g}, {high:g}]",
-            variant.equation,
-        )
+        head = Head(variant.name, "control", f"own budget, q in [{low:g}, {high:g}]", variant.equation)
         return self.shown(head, draws, budget, 1.0, 1.0)
 
-    def shown(
-        self,
-        head: tuple[str, Kind, str, str],
-        log_qs: Sequence[Floats],
-        budget: float,
-        scale: float,
-        in_band: float | None,
-    ) -> GuideRow:
-        """The row of these log q (A,), noise averaged problem by problem."""
+    def shown(self, head: Head, draws: Sequence[Floats], budget: float, scale: float, in_band: float) -> GuideRow:
+        """The row of these log q (A, T), noise averaged problem by problem."""
+        log_qs = [draw.sum(1) for draw in draws]
         after = [tilted(self.masses, log_q)[0] for log_q in log_qs]
-        hotter = self.metrics(self.hotter(budget)) if budget > 1e-9 else self.plain
-        return self.compared(head, after, budget, scale, in_band, hotter, self.draw_sd(log_qs[0]))
+        found = self.compared(head, after, budget, hotter=True)
+        return replace(found, scale=scale, in_band=in_band, draw_sd=self.draw_sd(log_qs[0]))
 
-    def compared(
-        self,
-        head: tuple[str, Kind, str, str],
-        after: Sequence[Masses],
-        budget: float,
-        scale: float,
-        in_band: float | None,
-        hotter: Floats | None,
-        draw_sd: dict[str, float] | None = None,
-    ) -> GuideRow:
-        """Differences with intervals over problems."""
+    def compared(self, head: Head, after: Sequence[Masses], budget: float, *, hotter: bool = False) -> GuideRow:
+        """Differences with intervals over problems; hotter: also from the policy sampled hotter at that budget."""
         found = np.mean([self.metrics(masses) for masses in after], axis=0)
-        self.measured[head[0], budget] = found
-        in_before = self.masses.right & (self.masses.mass > EPS)
-        flows = []
-        for masses in after:
-            inside = masses.right & (masses.mass > EPS)
-            flows.append(
-                [
-                    self.masses.mean(self.masses.sums(x.astype(float)))
-                    for x in (inside & ~in_before, in_before & ~inside)
-                ]
-            )
+        self.measured[head.name, budget] = found
+        before, flows = self.supported(self.masses), []
+        for inside in map(self.supported, after):
+            moved = (inside & ~before, before & ~inside)
+            flows.append([self.masses.mean(self.masses.sums(x.astype(float))) for x in moved])
         gained, lost = np.mean(flows, axis=0)
-        equal = self.at_pass1(self.masses.mean(found[:, 0]))
-        change = self.intervals(found - self.plain)
+        equal, change, row_hotter = self.at_pass1(self.masses.mean(found[:, 0])), self.intervals(found - self.plain), None
+        if hotter:
+            row_hotter = self.intervals(found - (self.metrics(self.hotter(budget)) if budget > 1e-9 else self.plain))
         return GuideRow(
-            *head, budget=budget, scale=scale, in_band=in_band, change=change, gained=float(gained), lost=float(lost),
-            hotter=None if hotter is None else self.intervals(found - hotter),
-            equal_pass1=None if equal is None else self.intervals(found - equal),
-            share=self.shares(change, budget), draw_sd=draw_sd,
+            *head, budget=budget, scale=1.0, in_band=None, change=change, gained=float(gained), lost=float(lost),
+            hotter=row_hotter, equal_pass1=None if equal is None else self.intervals(found - equal),
+            share=self.shares(change, budget),
         )  # fmt: skip
+
+    def supported(self, masses: Masses) -> np.ndarray[Any, np.dtype[np.bool_]]:
+        """(A,) right completions above eps."""
+        return np.asarray(masses.right & (masses.mass > EPS))
 
     def intervals(self, differences: Floats) -> dict[str, Interval]:
         """(P, 4) -> mean and interval over the problems as they were drawn."""
@@ -397,36 +378,20 @@ class Lab:
     def controls(self) -> list[GuideRow]:
         """The policy hotter and colder at each budget, and the base at temperature 1, at the KL budget that it has."""
         rows = []
-        for budget in self.budgets:
-            for name, colder in (("hotter", False), ("colder", True)):
-                after = self.hotter(budget, colder)
-                head: tuple[str, Kind, str, str] = (
-                    f"policy {name}",
-                    "control",
-                    "temperature",
-                    "pi at another temperature",
-                )
-                rows.append(self.compared(head, [after], budget, 1.0, None, None))
-        after, _ = self.at_temperature(1.0, "ref_tempered")
-        head = ("base", "control", "temperature 1", "pi_ref")
-        return [*rows, self.compared(head, [after], math.nan, 1.0, None, None)]
+        for budget, (name, colder) in product(self.budgets, (("hotter", False), ("colder", True))):
+            head = Head(f"policy {name}", "control", "temperature", "pi at another temperature")
+            rows.append(self.compared(head, [self.hotter(budget, colder)], budget))
+        base, _ = self.at_temperature(1.0, "ref_tempered")
+        return [*rows, self.compared(Head("base", "control", "temperature 1", "pi_ref"), [base], math.nan)]
 
     def best(self) -> list[GuideRow]:
         """The oracles at each budget."""
         rows = []
         for budget in self.budgets:
-            found = {
-                "oracle, distinct": self.oracles[budget]["distinct"],
-                "oracle, pass@256": self.oracles[budget]["pass"],
-                "oracle, support": self.lifts[budget].log_q,
-            }
-            for name, log_q in found.items():
-                head: tuple[str, Kind, str, str] = (name, "oracle", "", "the best q > 0 of whole completions")
-                rows.append(
-                    self.compared(
-                        head, [tilted(self.masses, log_q)[0]], budget, 1.0, None, self.metrics(self.hotter(budget))
-                    )
-                )
+            goals, support = self.oracles[budget], self.lifts[budget].log_q
+            for name, log_q in (("distinct", goals["distinct"]), ("pass@256", goals["pass"]), ("support", support)):
+                head = Head(f"oracle, {name}", "oracle", "", "the best q > 0 of whole completions")
+                rows.append(self.compared(head, [tilted(self.masses, log_q)[0]], budget, hotter=True))
         return rows
 
     def bands(self) -> list[dict[str, float]]:
@@ -442,14 +407,13 @@ class Lab:
                 "support": inside.gained,
                 "support_budget": inside.budget,
                 "support_bound": free["support"],
-            }
-            row |= {
                 "distinct": self.masses.mean((self.metrics(after) - self.plain)[:, 2]),
                 "distinct_budget": self.masses.mean(kl),
+                "distinct_bound": free["distinct"],
             }
             if found and found[-1]["distinct"] > row["distinct"]:  # the q of a smaller budget is admitted, too
                 row |= {name: found[-1][name] for name in ("distinct", "distinct_budget")}
-            found.append(row | {"distinct_bound": free["distinct"]})
+            found.append(row)
         return found
 
     def signal(self, name: str, kind: Kind, variant: str, log_q: Floats) -> SignalRow:
@@ -470,11 +434,10 @@ class Lab:
     def facts(self) -> dict[str, float]:
         """The policy as it is, and what there is to gain."""
         masses, atoms = self.masses, self.atoms
-        shown = dict(zip(METRICS, [masses.mean(column) for column in self.plain.T], strict=True))
         p = masses.success
         right = masses.mean(masses.sums(masses.right.astype(float)))
         drawn = float((atoms.sampled_right * masses.repeats).sum() / (atoms.draws * masses.repeats.sum()))
-        return shown | {
+        return self.means(self.plain) | {
             "right_completions": right,
             "kl_from_base": masses.mean(masses.sums(masses.mass * (atoms.logps - atoms.ref_logps))),
             "sensitivity": masses.mean(sensitivity(p, K)),
@@ -484,16 +447,17 @@ class Lab:
             "tokens": masses.mean(masses.sums(masses.mass * atoms.mask.sum(1))),
         }
 
+    def means(self, table: Floats) -> dict[str, float]:
+        """(P, 4) -> the mean of each metric."""
+        return dict(zip(METRICS, [self.masses.mean(column) for column in table.T], strict=True))
+
     def frontier(self) -> dict[str, list[dict[str, float]]]:
         """Means of policy and base at every temperature of the grid."""
-        found: dict[str, list[dict[str, float]]] = {}
-        for who, of in (("policy", "tempered"), ("base", "ref_tempered")):
-            found[who] = []
-            for inverse in INVERSE_TEMPERATURES:
-                table = self.metrics(self.at_temperature(inverse, of)[0])
-                means = dict(zip(METRICS, [self.masses.mean(column) for column in table.T], strict=True))
-                found[who].append({"temperature": 1 / inverse, **means})
-        return found
+        base = [self.metrics(self.at_temperature(x, "ref_tempered")[0]) for x in INVERSE_TEMPERATURES]
+        return {
+            who: [{"temperature": 1 / x, **self.means(t)} for x, t in zip(INVERSE_TEMPERATURES, tables, strict=True)]
+            for who, tables in (("policy", self.temperatures), ("base", base))
+        }
 
 
 def auc(values: Floats, positive: np.ndarray[Any, Any], weight: Floats) -> float:

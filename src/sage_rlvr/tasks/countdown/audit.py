@@ -7,13 +7,19 @@ guess floor  mean over problems of 1 - (1 - right / expressions)^k: k expression
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from itertools import permutations
+from typing import TYPE_CHECKING
 
 from sage_rlvr.tasks.checks import Case, Check, Finding
-from sage_rlvr.tasks.countdown import SPLITS, Countdown, Problem, canonical, solutions, split_of
 from sage_rlvr.tasks.countdown.expressions import MAX_NUMBERS, expressions_over, solve, templates
+from sage_rlvr.tasks.countdown.problem import SPLITS, Problem, solutions, split_of
 from sage_rlvr.tasks.countdown.second import second_opinion
+from sage_rlvr.verifiers.countdown import canonical
+
+if TYPE_CHECKING:
+    from sage_rlvr.tasks.countdown import Countdown
 
 SEED = 1  # of the problems
 EACH = 8  # answers of one kind a problem
@@ -95,16 +101,11 @@ def _mended(spelled: Pairs) -> Pairs:
 
 def _wrong(problems: Sequence[Problem]) -> dict[str, Pairs]:
     """Answers that are wrong by construction, most of them of the right value, by kind."""
-    kinds: dict[str, Pairs] = {
-        kind: []
-        for kind in (
-            "one number missing", "a number used again", "another number in its place", "of the target + 1",
-            "of the target - 1", "another problem's", "division by zero", "a bare number",
-        )
-    }  # fmt: skip
+    kinds: dict[str, Pairs] = defaultdict(list)
     for i, p in enumerate(problems):
         text, other = solutions(p)[0], problems[i - 1]
-        fewer = [solve(rest, p.target) for rest in _less_one(p.numbers)]
+        less_one = sorted({(*p.numbers[:i], *p.numbers[i + 1 :]) for i in range(len(p.numbers))})
+        fewer = [solve(rest, p.target) for rest in less_one]
         made = {
             "one number missing": [t for texts in fewer for t in texts[:EACH]] or ["+".join(map(str, p.numbers[1:]))],
             "a number used again": [f"{text}+{n}-{n}" for n in sorted(set(p.numbers))],
@@ -118,10 +119,6 @@ def _wrong(problems: Sequence[Problem]) -> dict[str, Pairs]:
         for kind, texts in made.items():
             kinds[kind] += [(p, t) for t in texts]
     return {kind: pairs for kind, pairs in kinds.items() if pairs}
-
-
-def _less_one(numbers: Sequence[int]) -> list[tuple[int, ...]]:
-    return sorted({(*numbers[:i], *numbers[i + 1 :]) for i in range(len(numbers))})
 
 
 def _by_zero(problem: Problem) -> list[str]:

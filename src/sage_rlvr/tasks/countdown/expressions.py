@@ -8,7 +8,6 @@ with numbers up to M both stay within 2^(n-1) M^n in magnitude, and a larger wor
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
@@ -61,23 +60,19 @@ def _nodes(n: int) -> tuple[Node, ...]:
     return tuple(found)
 
 
-def _registers(code: tuple[int, ...], n: int) -> tuple[list[int], list[int], list[int]]:
-    """Turn postfix code into operator numbers and the registers of their operands."""
+def _registers(code: tuple[int, ...], n: int) -> list[tuple[int, int, int]]:
+    """Turn postfix code into (operator number, register of its left operand, of its right one)."""
     stack: list[int] = []
-    operators: list[int] = []
-    left: list[int] = []
-    right: list[int] = []
-    slot = 0
+    made: list[tuple[int, int, int]] = []
+    slots = iter(range(n))
     for item in code:
         if item < 0:
-            stack.append(slot)
-            slot += 1
+            stack.append(next(slots))
         else:
-            right.append(stack.pop())
-            left.append(stack.pop())
-            stack.append(n + len(operators))
-            operators.append(item)
-    return operators, left, right
+            right, left = stack.pop(), stack.pop()
+            stack.append(n + len(made))
+            made.append((item, left, right))
+    return made
 
 
 @cache
@@ -86,14 +81,9 @@ def templates(n: int) -> Templates:
     if not 1 <= n <= MAX_NUMBERS:
         raise DataError(f"{n} numbers: expressions are enumerated for 1 to {MAX_NUMBERS} numbers; use fewer numbers.")
     nodes = _nodes(n)
-    table = np.array([_registers(code, n) for _, _, code in nodes], dtype=np.int64).reshape(len(nodes), 3, n - 1)
-    operators, left, right = (np.ascontiguousarray(table[:, part]) for part in range(3))
+    table = np.array([_registers(code, n) for _, _, code in nodes], dtype=np.int64).reshape(len(nodes), n - 1, 3)
+    operators, left, right = (np.ascontiguousarray(table[:, :, part]) for part in range(3))
     return Templates(tuple(text for text, _, _ in nodes), operators, left, right)
-
-
-def count_expressions(n: int) -> int:
-    """How many canonical expressions there are over n distinct numbers: 1, 8, 168, 5856, 285600 for n = 1..5."""
-    return len(templates(n)) * math.factorial(n)
 
 
 def expressions_over(numbers: Sequence[int]) -> int:
@@ -195,10 +185,9 @@ def enumerate_targets(numbers: Sequence[int], low: int, high: int) -> Reached:
     return Reached(len(numbers), tuple(orders), targets, counts, starts, grouped)
 
 
-_remember_many = lru_cache(maxsize=4096)(enumerate_targets)
-_remember_few = lru_cache(maxsize=256)(enumerate_targets)  # five numbers: up to about 0.2 MB each
+_many, _few = (lru_cache(maxsize=size)(enumerate_targets) for size in (4096, 256))  # five numbers: up to 0.2 MB each
 
 
 def reached(numbers: tuple[int, ...], low: int, high: int) -> Reached:
     """`enumerate_targets`, remembered for the ascending numbers asked for last (4096 of them; 256 of five numbers)."""
-    return (_remember_many if len(numbers) < MAX_NUMBERS else _remember_few)(numbers, low, high)
+    return (_many if len(numbers) < MAX_NUMBERS else _few)(numbers, low, high)

@@ -17,7 +17,8 @@ import random
 import re
 from collections.abc import Callable, Sequence
 from fractions import Fraction
-from typing import TypeVar
+from operator import add, mul, sub
+from typing import Any, TypeVar
 
 LONGEST = 200  # characters, as the rule of the task has it
 _PRIME = (1 << 61) - 1
@@ -25,6 +26,8 @@ _WRITTEN = re.compile(r"(?:[-+*/()]|0|[1-9][0-9]*)+")
 _ZEROS = re.compile(r"(?<![0-9])0[0-9]")
 _random = random.Random(7919)
 _VALUES = [_random.randrange(1, _PRIME) for _ in range(LONGEST)]
+
+_OPERATIONS: dict[type[ast.operator], Callable[[Any, Any], Any]] = {ast.Add: add, ast.Sub: sub, ast.Mult: mul}
 
 T = TypeVar("T")
 
@@ -34,11 +37,11 @@ def second_opinion(numbers: Sequence[int], target: int, text: str) -> bool:
     if len(text) > LONGEST or not _WRITTEN.fullmatch(text) or _ZEROS.search(text):
         return False
     tree = _tree(text)
-    leaves = [] if tree is None else _leaves(tree)
-    if tree is None or None in leaves or sorted(n for n in leaves if n is not None) != sorted(numbers):
+    leaves = [] if tree is None else [n for n in _leaves(tree) if n is not None]
+    if tree is None or len(leaves) < len(_leaves(tree)) or sorted(leaves) != sorted(numbers):
         return False
     try:
-        value = _value(tree, [Fraction(n) for n in leaves if n is not None], lambda a, b: a / b)
+        value = _value(tree, [Fraction(n) for n in leaves], lambda a, b: a / b)
     except ZeroDivisionError:
         return False
     return value == target and not any(_means(text) == _means(shorter) for shorter in _without_a_pair(text))
@@ -63,11 +66,7 @@ def _value(tree: ast.expr, values: list[T], divide: Callable[[T, T], T]) -> T:
     if not isinstance(tree, ast.BinOp):
         return values.pop(0)
     a, b = _value(tree.left, values, divide), _value(tree.right, values, divide)
-    if isinstance(tree.op, ast.Div):
-        return divide(a, b)
-    if isinstance(tree.op, ast.Mult):
-        return a * b  # type: ignore[operator, no-any-return]
-    return a + b if isinstance(tree.op, ast.Add) else a - b  # type: ignore[operator, no-any-return]
+    return _OPERATIONS.get(type(tree.op), divide)(a, b)
 
 
 def _means(text: str) -> int | None:

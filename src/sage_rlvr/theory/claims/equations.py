@@ -12,7 +12,6 @@ from sage_rlvr.theory.claims.lab import RAGGED, RAGGED_REWARDS, along, ascend, r
 from sage_rlvr.theory.optima import (
     Leaves,
     entropy_optimum,
-    entropy_value,
     forward_value,
     pseudo_kl,
     reverse_kl_optimum,
@@ -39,11 +38,7 @@ def risen(q: bool = False, bonus: float = 0.0, scale: float = 1.0) -> Leaves:
     """(L,) probabilities where ascent on Eq. (1), (6) or (19) ends; `scale` multiplies the anchor."""
     ref, guide = world()
     factor = scale * (guide if q else torch.ones_like(ref))
-
-    def value(logits: torch.Tensor) -> torch.Tensor:
-        return entropy_value(RAGGED.probs(logits), ref, RAGGED_REWARDS, BETA, bonus, factor)
-
-    return RAGGED.probs(ascend(value, torch.zeros(RAGGED.allowed.shape)))
+    return rise(ref, RAGGED_REWARDS, BETA, factor, bonus, tree=RAGGED, start=torch.zeros(RAGGED.allowed.shape))
 
 
 def equations_2_and_4() -> list[Claim]:

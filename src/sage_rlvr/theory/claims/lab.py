@@ -65,13 +65,18 @@ def ascend(value: Callable[[Tensor], Tensor], start: Tensor, rounds: int = 40) -
     return point.detach()
 
 
-def rise(ref: Values, rewards: Values, beta: float, q: Values | None = None, bonus: float = 0.0) -> Leaves:
-    """(L,) where ascent on Eq. (6), with c H(pi) on top as in Eq. (19), ends from `ref`, completions of one token."""
+def rise(
+    ref: Values, rewards: Values, beta: float, q: Values | None = None, bonus: float = 0.0, *,
+    tree: TokenTree | None = None, start: Logits | None = None,
+) -> Leaves:  # fmt: skip
+    """(L,) where ascent on Eq. (6), with c H(pi) on top as in Eq. (19), ends from `start`, by default `ref`; completions of a
+    tree, by default of one token."""
+    tree = TokenTree.bandit(len(ref)) if tree is None else tree
 
     def value(logits: Tensor) -> Tensor:
-        return entropy_value(torch.softmax(logits, 0), ref, rewards, beta, bonus, q)
+        return entropy_value(tree.probs(logits), ref, rewards, beta, bonus, q)
 
-    return torch.softmax(ascend(value, torch.as_tensor(ref, dtype=torch.float64).log()), 0)
+    return tree.probs(ascend(value, tree.logits_of(torch.as_tensor(ref)) if start is None else start))
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,8 +1,8 @@
 """Claims on the placement table: the expected gradient of each KL term against the gradient of the functional it descends.
 
 The left side is the loop's own objective, summed over all completions with A = 0 (`TokenTree.expected_gradient`). The right
-side is the gradient of a functional written here from its definition, in float64. The pairs that `Anchor` refuses are
-summed by hand.
+side is the gradient of a functional written from its definition, in float64 (`effects.claimed_gradient`). The pairs that
+`Anchor` refuses are summed by hand.
 """
 
 from __future__ import annotations
@@ -11,15 +11,18 @@ import math
 from collections.abc import Callable
 from typing import Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from sage_rlvr.core.anchor import Anchor, Placement
+from sage_rlvr.core.effect import Descends, Effect, Role
 from sage_rlvr.core.guides import Branch
 from sage_rlvr.core.kl import Estimator
 from sage_rlvr.core.reductions import Reduction, SequenceMean
 from sage_rlvr.theory.claims.claim import Claim, numbers
 from sage_rlvr.theory.claims.lab import along, method_of
+from sage_rlvr.theory.effects import Draws, claimed_gradient
 from sage_rlvr.theory.tree import Logits, TokenTree
 
 TREE = TokenTree([(0,), (1, 0), (1, 1)])
@@ -46,75 +49,43 @@ def measured(
     return numbers(TREE.expected_gradient(method, LOGITS, ref, torch.zeros(3), log_q=along(TREE, log_q)))
 
 
-def gradient_of(functional: Callable[[Logits], Tensor]) -> tuple[float, ...]:
-    leaf = LOGITS.clone().requires_grad_(True)
-    return numbers(torch.autograd.grad(functional(leaf), leaf)[0])
+def claimed(descends: Descends, log_q: Logits = NO_Q, role: Role = "moves") -> tuple[float, ...]:
+    """The gradient of a functional, written a second time in `theory.effects` with nothing of the KL code of the loop.
 
-
-def forward_functional(log_q: Logits, ref: Logits = REF, scale: Logits | None = None) -> Callable[[Logits], Tensor]:
-    """sum_s d(s) scale(s) sum_v f log(f / pi) - f + pi, f = q ref(v|s), the visits d(s) held fixed."""
-    visits = TREE.visits(LOGITS)[:, None] * (1.0 if scale is None else scale)
-
-    def value(logits: Logits) -> Tensor:
-        log_p, log_f = torch.log_softmax(logits, 1), torch.log_softmax(ref, 1) + log_q
-        return (visits * (log_f.exp() * (log_f - log_p) - log_f.exp() + log_p.exp())).sum()
-
-    return value
-
-
-def reverse_functional(log_q: Logits, ref: Logits = REF) -> Callable[[Logits], Tensor]:
-    """sum_s d(s) sum_v pi log(pi / (q ref)), the visits d(s) held fixed."""
-    visits = TREE.visits(LOGITS)[:, None]
-
-    def value(logits: Logits) -> Tensor:
-        log_p = torch.log_softmax(logits, 1)
-        return (visits * log_p.exp() * (log_p - torch.log_softmax(ref, 1) - log_q)).sum()
-
-    return value
-
-
-def sequence_functional(log_q: Logits, ref: Logits = REF) -> Callable[[Logits], Tensor]:
-    """KL(pi || ref) - E_pi[sum_t log q_t] over the three whole answers: beta times the penalty of Eq. (6)."""
-
-    def value(logits: Logits) -> Tensor:
-        log_p, log_f = torch.log_softmax(logits, 1), torch.log_softmax(ref, 1) + log_q
-        paths = ([(0, 0)], [(0, 1), (1, 0)], [(0, 1), (1, 1)])
-        total = torch.zeros((), dtype=torch.float64)
-        for path in paths:
-            log_pi = torch.stack([log_p[s, v] for s, v in path]).sum()
-            total = total + log_pi.exp() * (log_pi - torch.stack([log_f[s, v] for s, v in path]).sum())
-        return total
-
-    return value
+    forward: sum_s d(s) sum_v f log(f / pi) - f + pi, and reverse: sum_s d(s) sum_v pi log(pi / f), the visits d(s) held fixed;
+    f = q ref where q moves, else ref, with each state times q where q scales. sequence: KL(pi || ref) - E_pi[sum_t log q_t] over
+    the three whole answers, beta times the penalty of Eq. (6).
+    """
+    q = Draws({"token": along(TREE, log_q)[None].numpy()}, np.ones(1))
+    return numbers(claimed_gradient(Effect(descends, (("token", role),)), TREE, LOGITS, REF, q))
 
 
 def k3_in_the_loss() -> list[Claim]:
     """The forward KL: q(s) scales it, a q of the token moves its target."""
-    scaled = forward_functional(NO_Q, scale=STATE_Q.exp())
     return [
         Claim(
             "place/k3-loss", "placement table; arXiv 2505.17508",
             "k3 in the loss: expected gradient = grad sum_s d(s) KL(ref || pi)",
-            measured("k3", "loss"), gradient_of(forward_functional(NO_Q)), "=", 1e-6,
+            measured("k3", "loss"), claimed("forward"), "=", 1e-6,
             note=SETTING + " The *forward* KL, with the visits d(s) held fixed.",
         ),
         Claim(
             "place/k3-loss/state-q", "placement table; SAGE E.5",
             "k3 in the loss, q(s) = 1.3, .8: gradient = q(s) grad KL(ref || pi)",
-            measured("k3", "loss", STATE_Q), gradient_of(scaled), "=", 1e-6,
+            measured("k3", "loss", STATE_Q), claimed("forward", STATE_Q, "scales"), "=", 1e-6,
             note="q scales the pull to the reference at its state and does not move the anchor; the scaled "
             "functional has ref itself as its target.",
         ),
         Claim(
             "place/k3-loss/token-q", "SAGE Eq. (38)",
             "k3 in the loss, q of the token: gradient = grad sum_s d(s) KL(q ref || pi)",
-            measured("k3", "loss", TOKEN_Q), gradient_of(forward_functional(TOKEN_Q)), "=", 1e-6,
+            measured("k3", "loss", TOKEN_Q), claimed("forward", TOKEN_Q), "=", 1e-6,
             note="On the logits Zq pi - q ref.",
         ),
         Claim(
             "place/k3-loss/not-reverse", "SAGE Eqs. (3), (38)",
             "k3 in the loss: expected gradient = grad sum_s d(s) KL(pi || ref)",
-            measured("k3", "loss"), gradient_of(reverse_functional(NO_Q)), "=", 1e-6, expected=False,
+            measured("k3", "loss"), claimed("reverse"), "=", 1e-6, expected=False,
             note="k3 estimates the value of the reverse KL; its gradient is that of the other one.",
         ),
         _branch(),
@@ -131,7 +102,7 @@ def _branch() -> Claim:
     return Claim(
         "place/k3-loss/branch", "SAGE Eqs. (11), (38)",
         "Branch, through shape(): gradient = q(H(s)) grad KL(ref || pi)",
-        numbers(found), gradient_of(forward_functional(NO_Q, scale=q)), "=", 1e-6,
+        numbers(found), claimed("forward", q.log(), "scales"), "=", 1e-6,
         note=f"ratio 1, threshold .4 nats: q = {float(q[0, 0]):.3f} and {float(q[1, 0]):.3f} at the two states.",
     )  # fmt: skip
 
@@ -147,7 +118,7 @@ def unbiased_in_the_loss() -> list[Claim]:
             Claim(
                 f"place/{estimator}-loss", "placement table; arXiv 2505.17508",
                 text + " = grad sum_s d(s) KL(pi || ref)",
-                measured(estimator, "loss"), gradient_of(reverse_functional(NO_Q)), "=", 1e-6,
+                measured(estimator, "loss"), claimed("reverse"), "=", 1e-6,
                 note=SETTING,
             ),
             Claim(
@@ -159,14 +130,14 @@ def unbiased_in_the_loss() -> list[Claim]:
             Claim(
                 f"place/{estimator}-loss/token-q", "placement table",
                 text + ", q of the token = grad sum_s d(s) D(pi || q ref)",
-                measured(estimator, "loss", TOKEN_Q), gradient_of(reverse_functional(TOKEN_Q)), "=", 1e-6,
+                measured(estimator, "loss", TOKEN_Q), claimed("reverse", TOKEN_Q), "=", 1e-6,
             ),
         ]  # fmt: skip
     claims.append(
         Claim(
             "place/k3_is-loss/not-sequence", "SAGE Eq. (6)",
             "k3_is in the loss: expected gradient = grad of Eq. (6)'s penalty",
-            measured("k3_is", "loss"), gradient_of(sequence_functional(NO_Q)), "=", 1e-6, expected=False,
+            measured("k3_is", "loss"), claimed("sequence", NO_Q, "bonus"), "=", 1e-6, expected=False,
             note="It leaves out that a token changes which states are visited later.",
         )
     )  # fmt: skip
@@ -180,7 +151,7 @@ def reward_k1() -> list[Claim]:
         Claim(
             f"place/k1-reward{label}", "SAGE Eqs. (6), (8)",
             text.format(words),
-            measured("k1", "reward", log_q), gradient_of(sequence_functional(log_q)), "=", 1e-6,
+            measured("k1", "reward", log_q), claimed("sequence", log_q, "bonus"), "=", 1e-6,
             note=SETTING + " Over whole answers, visits included.",
         )
         for label, words, log_q in (("", "no q", NO_Q), ("/state-q", "q(s)", STATE_Q), ("/token-q", "q of the token", TOKEN_Q))

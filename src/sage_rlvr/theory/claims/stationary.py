@@ -21,7 +21,9 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Literal
 
+import numpy as np
 import torch
+from scipy.stats import binom
 from torch import Tensor
 
 from sage_rlvr.core.advantages import Advantage, GroupCentered, GroupNormalized, LeaveOneOut
@@ -103,14 +105,11 @@ def kappa(advantage: Advantage, right: float) -> float:
         return (GROUP - 1) / GROUP
     if isinstance(advantage, LeaveOneOut):
         return 1.0
-    eps, total = 1e-4, 0.0
-    for others in range(GROUP):
-        chance = math.comb(GROUP - 1, others) * right**others * (1 - right) ** (GROUP - 1 - others)
-        for own in (1, 0):
-            mean = (others + own) / GROUP
-            spread = math.sqrt(GROUP * mean * (1 - mean) / (GROUP - 1))
-            total += (2 * own - 1) * chance * (own - mean) / (spread + eps)
-    return total
+    others, own, eps = np.arange(GROUP), np.array([[1.0], [0.0]]), 1e-4
+    mean = (others + own) / GROUP
+    spread = np.sqrt(GROUP * mean * (1 - mean) / (GROUP - 1))
+    chances = binom.pmf(others, GROUP - 1, right)
+    return float(((2 * own - 1) * chances * (own - mean) / (spread + eps)).sum())
 
 
 def closed_form(estimator: str, b: float, log_q: Logits) -> Leaves:

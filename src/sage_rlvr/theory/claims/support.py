@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from functools import cache
 
 import torch
-from torch import Tensor
 
 from sage_rlvr.core.advantages import GroupCentered
 from sage_rlvr.core.anchor import Anchor
@@ -19,8 +18,8 @@ from sage_rlvr.core.guides import Branch, Flat
 from sage_rlvr.core.keys import Key
 from sage_rlvr.core.method import Method, shape
 from sage_rlvr.theory.claims.claim import Claim, numbers
-from sage_rlvr.theory.claims.lab import Steps, ascend, many_bandits, method_of, rise, train
-from sage_rlvr.theory.optima import Leaves, reverse_kl_optimum, sage_value
+from sage_rlvr.theory.claims.lab import Steps, many_bandits, method_of, rise, train
+from sage_rlvr.theory.optima import Leaves, reverse_kl_optimum
 from sage_rlvr.theory.tree import Logits, TokenTree
 
 ZETA, GROUP, STEPS = 0.05, 8, 100
@@ -280,12 +279,8 @@ class Rare:
 
     def risen(self) -> Leaves:
         """pi_SAGE by ascent on Eq. (6), from the reference."""
-        ref = self.tree.probs(self.ref)
-
-        def value(logits: Logits) -> Tensor:
-            return sage_value(self.tree.probs(logits), ref, self.rewards, self.beta, self.q)
-
-        return self.tree.probs(ascend(value, self.ref))
+        probs = self.tree.probs(self.ref)
+        return rise(probs, self.rewards, self.beta, self.q, tree=self.tree, start=self.ref)
 
     def rest(self, anchor: Anchor) -> float:
         """pi(y) where descent on the loop's own expected loss comes to rest."""

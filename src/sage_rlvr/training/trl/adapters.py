@@ -6,8 +6,9 @@ import copy
 from typing import Any
 
 import torch
+from torch import Tensor
 
-from sage_rlvr.errors import ConfigError
+from sage_rlvr.errors import ConfigError, refuse
 
 ADAPTER, TRAINED = "ref", "default"  # TRL's name of a reference among the adapters, PEFT's of the one that is trained
 MOVES_WEIGHTS = ("pissa", "olora", "corda", "loftq", "lora_ga")  # init_lora_weights that rewrite what is below
@@ -15,18 +16,20 @@ MOVES_WEIGHTS = ("pissa", "olora", "corda", "loftq", "lora_ga")  # init_lora_wei
 
 def check_adapters(model: Any) -> None:
     """Before TRL makes its second adapter beside one that is there already."""
-    if TRAINED not in model.peft_config:
-        raise ConfigError(
+    init = init_of(model.peft_config.get(TRAINED))
+    refuse(
+        (
+            TRAINED not in model.peft_config,
             f"SageTrainer: the model's adapters are named {', '.join(model.peft_config)}, and TRL trains the one named "
-            f"{TRAINED!r}; load it without an adapter_name."
-        )
-    init = init_of(model.peft_config[TRAINED])
-    if init.startswith(MOVES_WEIGHTS):
-        raise ConfigError(
+            f"{TRAINED!r}; load it without an adapter_name.",
+        ),
+        (
+            init.startswith(MOVES_WEIGHTS),
             f"SageTrainer: init_lora_weights = {init!r} of the adapter {TRAINED!r}: TRL makes a second adapter of that "
             "config, and its initialization would rewrite the weights below both; the field is read at initialization "
-            f"alone, so set model.peft_config[{TRAINED!r}].init_lora_weights = True first."
-        )
+            f"alone, so set model.peft_config[{TRAINED!r}].init_lora_weights = True first.",
+        ),
+    )
 
 
 def init_of(config: Any) -> str:
@@ -53,16 +56,19 @@ def drop(model: Any) -> None:
         model.delete_adapter(ADAPTER)
 
 
+def values_of(model: Any, adapter: str = "") -> dict[str, Tensor]:
+    """Parameters and buffers by name, of an adapter alone where one is named."""
+    values = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    return {name: value for name, value in values.items() if not adapter or is_of(adapter, name)}
+
+
 def starts_at_zero(model: Any) -> bool:
     """Whether it can be seen that the trained adapter adds nothing: LoRA without DoRA whose last factor is 0."""
     config = model.peft_config[TRAINED]
     if config.peft_type.value != "LORA" or getattr(config, "use_dora", False):
         return False
-    last = [
-        value
-        for name, value in model.named_parameters()
-        if is_of(TRAINED, name) and (is_of("lora_B", name) or is_of("lora_embedding_A", name))
-    ]
+    trained = values_of(model, TRAINED).items()
+    last = [value for name, value in trained if is_of("lora_B", name) or is_of("lora_embedding_A", name)]
     return bool(last) and not any(bool(value.any()) for value in last)
 
 
@@ -81,14 +87,11 @@ def copy_adapter(model: Any) -> None:
                 f"SageTrainer: no second adapter can be kept beside the trained one: {error} Install peft>=0.20, or "
                 "merge the adapter, save the model and give the trainer that path."
             ) from error
-    values = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    values = values_of(model)
     for name, value in values.items():
-        twin = values.get(_renamed(name)) if is_of(TRAINED, name) else None
+        parts = name.split(".")
+        twin = values.get(".".join(ADAPTER if part == TRAINED else part for part in parts)) if TRAINED in parts else None
         if twin is not None:
             twin.data = value.detach().clone()
         elif value.requires_grad:
             raise ConfigError(f"SageTrainer: {name} has no place in a second adapter; use source='base' or a path.")
-
-
-def _renamed(name: str) -> str:
-    return ".".join(ADAPTER if part == TRAINED else part for part in name.split("."))

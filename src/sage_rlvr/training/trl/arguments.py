@@ -10,22 +10,22 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import fields as dataclass_fields
 from dataclasses import replace
 from difflib import get_close_matches
 from math import gcd
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
-from sage_rlvr.config import OptimizerConfig, TrainConfig
+from sage_rlvr.config import FinetuneConfig, TrainConfig
 from sage_rlvr.core.advantages import GroupNormalized
 from sage_rlvr.core.anchor import Anchor
 from sage_rlvr.core.method import Method
 from sage_rlvr.core.reductions import FixedBudget, SequenceMean, TokenMean
 from sage_rlvr.core.schedules import Constant, as_schedule
 from sage_rlvr.core.surrogates import Clip
-from sage_rlvr.errors import ConfigError
+from sage_rlvr.errors import ConfigError, refuse
 from sage_rlvr.training.trackers import PROJECT, run_name
 
 # Field of GRPOConfig and of SFTConfig -> the key of an RL or SFT recipe that sets it.
@@ -79,21 +79,60 @@ def grpo_arguments(config: TrainConfig, folder: str, world_size: int = 1) -> dic
     `ConfigError` for a key of engine.args that the recipe owns, naming that key's place, and for a rollout that does
     not split evenly over ranks, micro-batches and updates.
     """
-    given = dict(config.engine.args)
-    for key in given:
-        place = OWNED.get(key) or PART.get(key)
-        if place is not None:
-            raise ConfigError(f"engine.args.{key} = {given[key]!r}: the recipe owns this; set {place} instead")
+    given = not_owned(config.engine.args, OWNED | PART)
     return (
         DEFAULTS
-        | {"output_dir": folder, "seed": config.seed, "data_seed": config.seed}
-        | _rollout(config, given.pop("per_device_train_batch_size", None), world_size)
-        | optimizer_arguments(config.optimizer)
-        | reporting(config.report_to, folder)
+        | shared_arguments(config, folder, updates_a_step(config))
+        | _rollout(config, given, world_size)
         | {"model_init_kwargs": {"dtype": config.engine.dtype}, "remove_unused_columns": False}
         | grpo_config(method_of(config))
         | given
     )
+
+
+def not_owned(given: Mapping[str, Any], owned: Mapping[str, str]) -> dict[str, Any]:
+    """A copy of engine.args. ConfigError for a key that the recipe owns, with the place where it is set."""
+    said = "engine.args.{} = {!r}: the recipe owns this; set {} instead"
+    refuse(*((True, said.format(key, given[key], owned[key])) for key in given if key in owned))
+    return dict(given)
+
+
+def shared_arguments(config: TrainConfig | FinetuneConfig, folder: str, updates: int = 1) -> dict[str, Any]:
+    """The fields that GRPOConfig and SFTConfig have in common; updates: optimizer steps of one step of the recipe.
+
+    Their warm-up starts at 0: the first step of one moves nothing. Without trackers nothing is said of them.
+    """
+    rate = config.optimizer
+    constant = "constant_with_warmup" if rate.warmup_steps else "constant"
+    told = {"report_to": list(config.report_to), "project": PROJECT, "run_name": run_name(Path(folder).parent)}
+    return {
+        "output_dir": folder,
+        "seed": config.seed,
+        "data_seed": config.seed,
+        "learning_rate": rate.lr,
+        "weight_decay": rate.weight_decay,
+        "adam_beta1": rate.beta1,
+        "adam_beta2": rate.beta2,
+        "adam_epsilon": rate.eps,
+        "max_grad_norm": rate.max_grad_norm,
+        "lr_scheduler_type": constant if rate.schedule == "constant" else rate.schedule,
+        "warmup_steps": rate.warmup_steps,
+        "save_strategy": "steps",
+        "save_steps": config.checkpoint.every * updates,
+        **(told if config.report_to else {}),
+    }
+
+
+def micro_batch(given: dict[str, Any], here: int, usual: int, of: str) -> dict[str, int]:
+    """The split of the `here` rows of a rank into micro-batches, by the size taken out of `given` or the `usual` one.
+
+    ConfigError where it does not divide them; of: what they are, in words.
+    """
+    micro = usual if (asked := given.pop("per_device_train_batch_size", None)) is None else asked
+    whole = isinstance(micro, int) and not isinstance(micro, bool) and micro > 0
+    said = f"engine.args.per_device_train_batch_size = {micro!r}: must divide the {here} {of}"
+    refuse((not whole or here % micro, said))
+    return {"per_device_train_batch_size": micro, "gradient_accumulation_steps": here // micro}
 
 
 def world_size() -> int:
@@ -101,19 +140,24 @@ def world_size() -> int:
     return int(os.environ.get("WORLD_SIZE", "1"))
 
 
-def reporting(names: Sequence[str], folder: str) -> dict[str, Any]:
-    """The fields of GRPOConfig and SFTConfig that tell trackers of a run in `folder`/..; none without trackers."""
-    return {"report_to": list(names), "project": PROJECT, "run_name": run_name(Path(folder).parent)} if names else {}
-
-
 def rows_of_rank(batch_size: int, ranks: int) -> int:
     """Rows that each rank has in one optimizer step of fine-tuning. ConfigError where they do not split evenly."""
-    if batch_size % ranks:
-        raise ConfigError(
-            f"batch_size = {batch_size} rows an optimizer step do not split over {ranks} ranks; take a multiple of {ranks}, or "
-            f"launch {batch_size} or fewer"
-        )
+    split = (
+        f"batch_size = {batch_size} rows an optimizer step do not split over {ranks} ranks; take a multiple of {ranks}, or "
+        f"launch {batch_size} or fewer"
+    )
+    refuse((batch_size % ranks, split))
     return batch_size // ranks
+
+
+def scores_rollouts(fields: Mapping[str, Any], reads_logps: bool) -> bool:
+    """Whether the policy scores its own rollout when it is generated, beside the forward passes of training.
+
+    fields: of a GRPOConfig. TRL does where the weights move before it is done with the rollout, and to correct vLLM's sampling.
+    """
+    window = fields["steps_per_generation"] * fields["num_iterations"]
+    corrected = fields.get("use_vllm") and fields.get("vllm_importance_sampling_correction", True)
+    return bool(reads_logps or corrected or fields["gradient_accumulation_steps"] % window)
 
 
 def updates_a_step(config: TrainConfig) -> int:
@@ -139,63 +183,42 @@ def check_fields(kind: type, given: Mapping[str, Any]) -> None:
     """ConfigError where engine.args names what `kind` (GRPOConfig, SFTConfig) has no field for, or a value of another type."""
     fields = {field.name: field for field in dataclass_fields(kind)}
     for name, value in given.items():
-        if name not in fields:
-            near = get_close_matches(name, fields, 1)
-            hint = f"did you mean {near[0]}?" if near else "its documentation lists them"
-            raise ConfigError(f"engine.args.{name}: {kind.__name__} of this TRL has no such field; {hint}")
+        near = get_close_matches(name, fields, 1)
+        hint = f"did you mean {near[0]}?" if near else "its documentation lists them"
+        refuse((name not in fields, f"engine.args.{name}: {kind.__name__} of this TRL has no such field; {hint}"))
         usual = fields[name].default
-        number = isinstance(usual, int | float)
-        if number and value is not None and isinstance(value, bool) is not isinstance(usual, bool):
-            raise ConfigError(f"engine.args.{name} = {value!r}: {kind.__name__} takes values like {usual!r} there")
-        if number and isinstance(value, str):
-            raise ConfigError(
-                f"engine.args.{name} = {value!r} is text; {kind.__name__} takes values like {usual!r} there"
-            )
+        number, there = isinstance(usual, int | float), f"{kind.__name__} takes values like {usual!r} there"
+        other = value is not None and isinstance(value, bool) is not isinstance(usual, bool)
+        refuse(
+            (number and other, f"engine.args.{name} = {value!r}: {there}"),
+            (number and isinstance(value, str), f"engine.args.{name} = {value!r} is text; {there}"),
+        )
 
 
-def _rollout(config: TrainConfig, micro: Any, world_size: int) -> dict[str, Any]:
+def _rollout(config: TrainConfig, given: dict[str, Any], world_size: int) -> dict[str, Any]:
     rollout, updates = config.rollout, config.updates
     rows = rollout.completions // updates.minibatches  # of one update, over all ranks
     here = rows // world_size
-    if here * world_size != rows:
-        raise ConfigError(
-            f"rollout.prompts_per_step = {rollout.prompts_per_step}: {rows} completions per update do not split over "
-            f"{world_size} ranks; take a number of prompts whose completions do"
-        )
-    if micro is None:
-        micro = here if updates.micro_batch is None else gcd(here, updates.micro_batch * rollout.group_size)
-    if not isinstance(micro, int) or isinstance(micro, bool) or micro < 1 or here % micro:
-        raise ConfigError(
-            f"engine.args.per_device_train_batch_size = {micro!r}: must divide the {here} completions that a rank has in "
-            f"one update (rollout.prompts_per_step x rollout.group_size / updates.minibatches / {world_size} ranks)"
-        )
-    accumulate = here // micro
-    return {
-        "per_device_train_batch_size": micro,
-        "gradient_accumulation_steps": accumulate,
-        "steps_per_generation": accumulate * updates.minibatches,
+    split = (
+        f"rollout.prompts_per_step = {rollout.prompts_per_step}: {rows} completions per update do not split over "
+        f"{world_size} ranks; take a number of prompts whose completions do"
+    )
+    refuse((rows % world_size, split))
+    usual = here if updates.micro_batch is None else gcd(here, updates.micro_batch * rollout.group_size)
+    parts = micro_batch(
+        given,
+        here,
+        usual,
+        f"completions that a rank has in one update (rollout.prompts_per_step x rollout.group_size / updates.minibatches / "
+        f"{world_size} ranks)",
+    )
+    return parts | {
+        "steps_per_generation": parts["gradient_accumulation_steps"] * updates.minibatches,
         "num_iterations": updates.epochs,
         "num_generations": rollout.group_size,
         "temperature": rollout.temperature,
         "max_completion_length": rollout.max_new_tokens,
         "max_steps": config.steps * updates_a_step(config),
-        "save_strategy": "steps",
-        "save_steps": config.checkpoint.every * updates_a_step(config),
-    }
-
-
-def optimizer_arguments(given: OptimizerConfig) -> dict[str, Any]:
-    """The optimizer's fields of GRPOConfig and SFTConfig. Their warm-up starts at 0: the first step of one moves nothing."""
-    constant = "constant_with_warmup" if given.warmup_steps else "constant"
-    return {
-        "learning_rate": given.lr,
-        "weight_decay": given.weight_decay,
-        "adam_beta1": given.beta1,
-        "adam_beta2": given.beta2,
-        "adam_epsilon": given.eps,
-        "max_grad_norm": given.max_grad_norm,
-        "lr_scheduler_type": constant if given.schedule == "constant" else given.schedule,
-        "warmup_steps": given.warmup_steps,
     }
 
 
@@ -216,6 +239,8 @@ PART = {
     "delta": "method.surrogate.dual",
     "importance_sampling_level": "method.surrogate",
 }
+
+LOSS_TYPES = {FixedBudget: "dr_grpo", SequenceMean: "grpo", TokenMean: "dapo"}
 
 # Terms of TRL's loss that no method here has, by the value that leaves them out.
 NEUTRAL: dict[str, Any] = {
@@ -245,19 +270,76 @@ def grpo_config(method: Method) -> dict[str, Any]:
     batch (and of the average update where it serves several); the KL in the reward, where beta makes TRL compute the
     reference and the loss has no KL of its own; a schedule of beta, of which `beta` is the largest value; the anchor's source.
     """
-    _check_rest(method)
+    for lacking in _not_on_trl(method):
+        raise ConfigError(f"{method.name} on TRL: {lacking}, which TRL's GRPOTrainer has not; the loop engine runs it.")
+    clip: Any = method.surrogate
     return {
         **_anchor_fields(method),
-        "loss_type": _loss_type(method),
+        "loss_type": next(name for kind, name in LOSS_TYPES.items() if isinstance(method.reduction, kind)),
         "scale_rewards": "group" if isinstance(method.advantage, GroupNormalized) else "none",
         "multi_objective_aggregation": "sum_then_normalize",
-        **_clip_fields(method),
+        "epsilon": clip.low,
+        "epsilon_high": clip.high,
+        "delta": clip.dual,
+        "importance_sampling_level": "token",
     }
+
+
+def _not_on_trl(method: Method) -> Iterator[str]:
+    """Each part of a method that TRL's loss has no form for, in words."""
+    weight, anchor, clip = frozenset(getattr(method.token_weight, "needs", ())), method.anchor, method.surrogate
+    if unseen := weight & {"ref_entropies", "distributions"}:
+        yield f"a token weight that reads {', '.join(sorted(unseen))}"
+    if "ref_logps" in weight and (anchor is None or anchor.is_off):
+        yield "a token weight that reads a reference without a KL to it (beta = 0: none is loaded)"
+    if anchor is not None and not anchor.is_off and _estimated(anchor) is None:
+        yield f"estimator {anchor.estimator}" + (f" of {anchor.divergence}" if anchor.divergence else "")
+    if not isinstance(method.reduction, tuple(LOSS_TYPES)):
+        yield f"reduction {method.reduction.equation}"
+    if not isinstance(clip, Clip):
+        yield f"surrogate {type(clip).__name__}"
+    elif clip.dual is not None and clip.dual <= 1 + clip.high:
+        yield f"a dual clip at {clip.dual:g}, inside the clip's upper bound {1 + clip.high:g}"
+
+
+def _estimated(anchor: Anchor) -> str | None:
+    """The estimator that TRL's loss has for an anchor's: k3, k3_is; None where it has none."""
+    if anchor.placement == "reward" or (anchor.estimator, anchor.divergence) == ("exact", "forward"):
+        return "k3"
+    return anchor.estimator if anchor.estimator in ("k3", "k3_is") else None
+
+
+def _anchor_fields(method: Method) -> dict[str, Any]:
+    anchor = method.anchor
+    if anchor is None or anchor.is_off:
+        return {"beta": 0.0}
+    if anchor.placement != "reward" and anchor.estimator == "exact":
+        warnings.warn(
+            f"{method.name} on TRL: the exact forward KL becomes k3, its estimate from the sampled token: the same "
+            "expected gradient with more variance, which is stock GRPO; the loop engine sums it exactly.",
+            UserWarning,
+            stacklevel=2,
+        )
+    synced: dict[str, Any] = {"sync_ref_model": False}
+    if every := anchor.refresh_every:
+        synced = {"sync_ref_model": True, "ref_model_sync_steps": every, "ref_model_mixup_alpha": 1.0}
+    return {"beta": _largest_beta(anchor), "use_bias_correction_kl": _estimated(anchor) == "k3_is", **synced}
+
+
+def _largest_beta(anchor: Anchor) -> float:
+    """The number itself, or the largest value of a schedule over a thousand steps: above 0, so that TRL loads a reference."""
+    schedule = as_schedule(anchor.beta)
+    return schedule.value if isinstance(schedule, Constant) else max(anchor.beta_at(step, 1000) for step in range(1000))
 
 
 def check_agreement(method: Method, args: Any) -> None:
     """ConfigError naming every field of `args`, a GRPOConfig, that says something else than `method`."""
-    _check_limit(method, args)
+    limit = getattr(method.reward_transform, "max_tokens", None)  # overlong shaping prices another limit than that of sampling
+    other = (
+        f"{method.name} on TRL: method.reward_transform.max_tokens = {limit} is the limit that its price on length ends "
+        f"at, and args.max_completion_length = {args.max_completion_length} is that of sampling; make them equal."
+    )
+    refuse((limit is not None and limit != args.max_completion_length, other))
     wanted = grpo_config(method) | {name: value for name, value in NEUTRAL.items() if hasattr(args, name)}
     different = [name for name, value in wanted.items() if _given(args, name) != value]
     if not different:
@@ -286,78 +368,3 @@ def making(method: Method, what: str = "") -> str:
     return f"method=sage({call}, ...)" if shaped else f"method={call}"
 
 
-def estimator_of(args: Any) -> str:
-    """The KL estimator that TRL's loss computes under `args`: k3, or k3_is = k3 times the ratio in the graph."""
-    return "k3_is" if getattr(args, "use_bias_correction_kl", False) else "k3"
-
-
-def _check_limit(method: Method, args: Any) -> None:
-    """ConfigError where overlong shaping prices another limit than that of sampling."""
-    limit = getattr(method.reward_transform, "max_tokens", None)
-    if limit is not None and limit != args.max_completion_length:
-        raise ConfigError(
-            f"{method.name} on TRL: method.reward_transform.max_tokens = {limit} is the limit that its price on length ends "
-            f"at, and args.max_completion_length = {args.max_completion_length} is that of sampling; make them equal."
-        )
-
-
-def _refuse(method: Method, part: str) -> NoReturn:
-    raise ConfigError(f"{method.name} on TRL: {part}, which TRL's GRPOTrainer has not; the loop engine runs it.")
-
-
-def _check_rest(method: Method) -> None:
-    weight = frozenset(getattr(method.token_weight, "needs", ()))
-    if unseen := weight & {"ref_entropies", "distributions"}:
-        _refuse(method, f"a token weight that reads {', '.join(sorted(unseen))}")
-    if "ref_logps" in weight and (method.anchor is None or method.anchor.is_off):
-        _refuse(method, "a token weight that reads a reference without a KL to it (beta = 0: none is loaded)")
-
-
-def _loss_type(method: Method) -> str:
-    reduction = method.reduction
-    if isinstance(reduction, FixedBudget):
-        return "dr_grpo"
-    if isinstance(reduction, SequenceMean | TokenMean):
-        return "grpo" if isinstance(reduction, SequenceMean) else "dapo"
-    _refuse(method, f"reduction {reduction.equation}")
-
-
-def _clip_fields(method: Method) -> dict[str, Any]:
-    clip = method.surrogate
-    if not isinstance(clip, Clip):
-        _refuse(method, f"surrogate {type(clip).__name__}")
-    if clip.dual is not None and clip.dual <= 1 + clip.high:
-        _refuse(method, f"a dual clip at {clip.dual:g}, inside the clip's upper bound {1 + clip.high:g}")
-    fields = {"epsilon": clip.low, "epsilon_high": clip.high, "delta": clip.dual}
-    return fields | {"importance_sampling_level": "token"}
-
-
-def _anchor_fields(method: Method) -> dict[str, Any]:
-    anchor = method.anchor
-    if anchor is None or anchor.is_off:
-        return {"beta": 0.0}
-    synced: dict[str, Any] = {"sync_ref_model": False}
-    if every := anchor.refresh_every:
-        synced = {"sync_ref_model": True, "ref_model_sync_steps": every, "ref_model_mixup_alpha": 1.0}
-    return {"beta": _largest_beta(anchor), "use_bias_correction_kl": _bias_correction(method, anchor), **synced}
-
-
-def _largest_beta(anchor: Anchor) -> float:
-    """The number itself, or the largest value of a schedule over a thousand steps: above 0, so that TRL loads a reference."""
-    schedule = as_schedule(anchor.beta)
-    return schedule.value if isinstance(schedule, Constant) else max(anchor.beta_at(step, 1000) for step in range(1000))
-
-
-def _bias_correction(method: Method, anchor: Anchor) -> bool:
-    if anchor.placement == "reward":
-        return False
-    if anchor.estimator == "exact" and anchor.divergence == "forward":
-        warnings.warn(
-            f"{method.name} on TRL: the exact forward KL becomes k3, its estimate from the sampled token: the same "
-            "expected gradient with more variance, which is stock GRPO; the loop engine sums it exactly.",
-            UserWarning,
-            stacklevel=2,
-        )
-    elif anchor.estimator not in ("k3", "k3_is"):
-        _refuse(method, f"estimator {anchor.estimator}" + (f" of {anchor.divergence}" if anchor.divergence else ""))
-    return anchor.estimator == "k3_is"

@@ -1,7 +1,8 @@
 """What happens between the steps of a run on TRL, RL and SFT alike: metrics, progress, a stop when asked, checkpoints sealed.
 
 TRL's checkpoints get this package's manifest beside their files once all ranks have written theirs, so that a torn one is
-passed over; and the ones before it are deleted only then. Nothing steps on a gradient that is not finite.
+passed over; and the ones before it are deleted only then. Nothing steps on a gradient that is not finite. And how a run
+begins, goes on and is saved (`before_a_run`, `carry_on`, `save_trained`).
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import gc
 import shutil
 import time
 import warnings
-from collections.abc import MutableMapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +19,17 @@ import torch
 import torch.distributed as dist
 from transformers import PrinterCallback, ProgressCallback, Trainer, TrainerCallback, TrainerControl, TrainerState
 
-from sage_rlvr.errors import CheckpointError, TrainingDiverged
-from sage_rlvr.runs import RunDir, StopFlag, seal, verify_checkpoint
+from sage_rlvr.config import FinetuneConfig, TrainConfig
+from sage_rlvr.errors import TrainingDiverged
+from sage_rlvr.runs import MANIFEST, RunDir, StopFlag, newest_complete, replacing_folder, seal, writing
+from sage_rlvr.training.state import check_replaceable
+from sage_rlvr.training.trackers import check_installed, told_once
+
+CHECKPOINTS = "trl"  # TRL's own checkpoints, in the run directory
 
 
 class RunCallback(TrainerCallback):
-    """The callback of one run. `RunCallback.of(trainer, ...)` puts it in the place of transformers' printing ones.
+    """The callback of one run, in the place of transformers' printing ones.
 
     run: the run directory's record on the rank that writes, None on the others. updates: optimizer steps of one step of
     the recipe, inside which nothing stops: TRL keeps no rollout in a checkpoint, so a resume there would draw another.
@@ -36,13 +42,6 @@ class RunCallback(TrainerCallback):
         self.run, self.stop, self.progress = run, stop, progress
         self.updates, self.done, self.keep = updates, done, keep
         self.accelerator, self.began = trainer.accelerator, 0.0
-
-    @classmethod
-    def of(cls, trainer: Trainer, *args: Any, **kwargs: Any) -> None:
-        """Add it to `trainer`, and remove what prints: metrics.jsonl has it all, and there is one progress line."""
-        trainer.add_callback(cls(trainer, *args, **kwargs))
-        for printing in (PrinterCallback, ProgressCallback):
-            trainer.remove_callback(printing)
 
     def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         self.progress.start(total=state.max_steps // self.updates, done=self.done // self.updates)
@@ -67,13 +66,13 @@ class RunCallback(TrainerCallback):
         if not logs or "train_runtime" in logs or not state.global_step:  # the summary at the end
             return
         # num_tokens starts again from 0 in a run that is continued, so it is no metric of the run
-        row = {name: value for name, value in renamed(logs).items() if name != "num_tokens"}
+        row = {name: value for name, value in (logs | our_names(logs)).items() if name != "num_tokens"}
         if self.run is not None:
             self.run.log({"step": state.global_step - 1, **row, "time/step_s": time.perf_counter() - self.began})
         self.progress.advance(state.global_step // self.updates, row)
 
     def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        if state.global_step % self.updates == 0 and any_rank(self.accelerator, self.stop.requested):
+        if state.global_step % self.updates == 0 and any_rank(self.accelerator, bool(self.stop)):
             control.should_save = control.should_training_stop = True
 
     def on_save(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
@@ -109,23 +108,69 @@ def newest_checkpoint(folder: Path) -> Path | None:
 
     One that a kill cut short has no manifest and is passed over; a damaged one warns. CheckpointError if all are.
     """
-    found = sorted(folder.glob("checkpoint-*"), key=step_of, reverse=True)
-    reasons = []
-    for path in found:
-        try:
-            verify_checkpoint(path)
-            return path
-        except CheckpointError as error:
-            reasons.append(str(error))
-            warnings.warn(f"checkpoint skipped: {error}", stacklevel=2)
-    if reasons and len(found) > 1:
-        raise CheckpointError(f"{folder}: none of the {len(found)} checkpoints is complete ({'; '.join(reasons)})")
-    return None
+    return newest_complete(sorted(folder.glob("checkpoint-*"), key=step_of), spare=1)
 
 
 def step_of(checkpoint: Path) -> int:
     """The optimizer steps that were done at TRL's checkpoint-N."""
     return int(checkpoint.name.rpartition("-")[2])
+
+
+# ---- a run, from its start to the saved policy
+
+
+def before_a_run(config: TrainConfig | FinetuneConfig, run: RunDir | None, out: Path) -> None:
+    """ConfigError where trackers are missing or `out` holds what may not be replaced, before anything is loaded."""
+    warnings.filterwarnings("ignore", message=".*gradient_checkpointing.*deprecated")  # TRL's calls, not the user's
+    torch.set_num_threads(config.engine.threads or torch.get_num_threads())
+    check_installed(config.report_to)
+    if run is not None:
+        check_replaceable(out)
+
+
+def carry_on(
+    trainer: Any, config: TrainConfig | FinetuneConfig, run: RunDir | None, newest: Path | None, progress: Any, updates: int = 1
+) -> int:
+    """Train from the checkpoint `newest`, or from the start. Returns the optimizer steps done, saved where it was stopped.
+
+    updates: see `RunCallback`. Where nothing is left to do the trainer gets the policy and state of `newest`.
+    """
+    state = TrainerState() if newest is None else TrainerState.load_from_json(str(newest / "trainer_state.json"))
+    done, total = state.global_step, state.max_steps if trainer.args.max_steps < 0 else trainer.args.max_steps
+    if run is not None:
+        run.truncate_metrics(done)
+        told_once(trainer, run.logged + 1)
+        for torn in [path for path in Path(trainer.args.output_dir).glob("checkpoint-*") if not (path / MANIFEST).is_file()]:
+            shutil.rmtree(torn)  # or its files would be sealed with those of the next one of its name
+    if newest is not None and done >= total:
+        progress.start(total=total // updates, done=total // updates)
+        trainer._load_from_checkpoint(str(newest))
+        trainer.state = state
+        return done
+    with StopFlag() as stop:
+        trainer.add_callback(RunCallback(trainer, run, stop, progress, updates=updates, done=done, keep=config.checkpoint.keep))
+        for printing in (PrinterCallback, ProgressCallback):  # metrics.jsonl has it all, and there is one progress line
+            trainer.remove_callback(printing)
+        trainer.train(resume_from_checkpoint=None if newest is None else str(newest))
+    return int(trainer.state.global_step)
+
+
+def save_trained(trainer: Any, place: Path, card: Callable[[], str] | None = None) -> None:
+    """What was trained (a policy, or its adapter), its tokenizer and `card`, whole or not at all.
+
+    Called on all ranks, because sharded weights are gathered; the first one alone writes.
+    """
+    if not trainer.args.should_save:
+        trainer.save_model(str(place))
+        return
+    needed = sum(p.nbytes for p in trainer.model.parameters() if p.requires_grad)
+    with writing("policy", place, needed), replacing_folder(place.absolute()) as partial:
+        trainer.save_model(str(partial))
+        trainer.processing_class.save_pretrained(partial)
+        for name in ("training_args.bin", "README.md"):  # a pickle, and an empty card
+            (partial / name).unlink(missing_ok=True)
+        if card is not None:
+            (partial / "README.md").write_text(card(), encoding="utf-8")
 
 
 # ---- metrics
@@ -143,16 +188,9 @@ NAMES = {
 LOGGED = {"optimizer/grad_norm": "grad_norm", "optimizer/lr": "learning_rate", "policy/entropy": "entropy"}
 
 
-def add_names(collected: MutableMapping[str, list[float]]) -> None:
-    """Put TRL's collected values of one logging interval under our names as well; a name that is there stays."""
-    for ours, theirs in NAMES.items():
-        if ours not in collected and theirs in collected:
-            collected[ours] = list(collected[theirs])
-
-
-def renamed(logs: dict[str, float]) -> dict[str, float]:
-    """A line of the log with our names beside those of transformers."""
-    return logs | {ours: logs[theirs] for ours, theirs in LOGGED.items() if theirs in logs}
+def our_names(values: Mapping[str, Any], names: Mapping[str, str] = LOGGED) -> dict[str, Any]:
+    """TRL's `values` under our names, by a table of ours -> theirs; a name that is there stays."""
+    return {ours: values[theirs] for ours, theirs in names.items() if ours not in values and theirs in values}
 
 
 # ---- ranks

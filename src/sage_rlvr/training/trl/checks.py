@@ -15,11 +15,11 @@ from trl import GRPOTrainer
 from sage_rlvr.core.anchor import Anchor
 from sage_rlvr.core.guides import GUIDES, Guide, factors, is_flat
 from sage_rlvr.core.method import Method
-from sage_rlvr.errors import CancellingGuide, ConfigError
+from sage_rlvr.errors import CancellingGuide, ConfigError, refuse
 from sage_rlvr.methods import METHODS
 from sage_rlvr.models.folders import EMBEDDED
-from sage_rlvr.training.trl.advantages import computes_advantages, reads_logps
-from sage_rlvr.training.trl.arguments import check_agreement, estimator_of, making
+from sage_rlvr.training.trl.arguments import check_agreement, making, scores_rollouts
+from sage_rlvr.training.trl.batch import computes_advantages, reads_logps
 
 OWN = ("guide", "method", "source", "base_model")  # SageTrainer's keywords beside those of GRPOTrainer
 HUB_ID = re.compile(r"[\w-][\w.-]*/[\w.-]+")
@@ -58,34 +58,31 @@ def check_source(anchor: Anchor) -> None:
     """ConfigError for a source that can be no reference: no known word, no folder that is there, no Hub id."""
     source = anchor.source
     known = source in ("sft", "base", EMBEDDED) or anchor.snapshot_step is not None
-    if not (known or Path(source).is_dir() or HUB_ID.fullmatch(source)):
-        raise ConfigError(
-            f"SageTrainer: source = {source!r} is no reference that is known, and no folder of that name is there; write sft "
-            "(the policy as it is handed over), base (the model before any fine-tuning), snapshot@N (the policy after N "
-            "steps), the path of a saved model, or a Hub id (owner/name)."
-        )
+    message = (
+        f"SageTrainer: source = {source!r} is no reference that is known, and no folder of that name is there; write sft "
+        "(the policy as it is handed over), base (the model before any fine-tuning), snapshot@N (the policy after N "
+        "steps), the path of a saved model, or a Hub id (owner/name)."
+    )
+    refuse((not (known or Path(source).is_dir() or HUB_ID.fullmatch(source)), message))
 
 
 def admitted_anchor(guide: Guide | None, method: Method | None, args: Any, source: str | None = None) -> Anchor | None:
     """The anchor that TRL will optimize under `args`, shaped by `guide` or by that of `method`; None without a KL."""
-    if (guide is None) == (method is None):
-        raise ConfigError(
-            "SageTrainer: give one of guide=... (for example Branch()) and method=... (for example sage())."
+    one = "SageTrainer: give one of guide=... (for example Branch()) and method=... (for example sage())."
+    refuse(((guide is None) == (method is None), one))
+    if method is None:
+        anchor: Any = _anchor_of_args(guide, args, source or "sft")  # type: ignore[arg-type]  # one of both is there
+    else:
+        anchor = method.anchor
+        beside = (
+            f"SageTrainer: source = {source!r} beside method={method.name}, whose anchor has a source of its own; name it "
+            f"where the method is made: {making(method, f'source={source!r}')}."
         )
-    if method is not None:
-        if source is not None:
-            raise ConfigError(
-                f"SageTrainer: source = {source!r} beside method={method.name}, whose anchor has a source of its own; name it "
-                f"where the method is made: {making(method, f'source={source!r}')}."
-            )
+        refuse((source is not None, beside))
         check_agreement(method, args)
         _check_release(method, args)
-        anchor = method.anchor
-        if anchor is None or anchor.is_off:
-            return None
-    else:
-        assert guide is not None
-        anchor = _anchor_of_args(guide, args, source or "sft")
+    if anchor is None or anchor.is_off:
+        return None
     check_source(anchor)
     _check_visible(anchor.guide, args, scored=reads_logps(method))
     return None if args.beta == 0.0 else anchor
@@ -95,45 +92,51 @@ def _check_release(method: Method, args: Any) -> None:
     """Refuse a method on releases of TRL whose loss is another than the method needs; read from the loss itself."""
     source = inspect.getsource(GRPOTrainer._compute_loss)
     split = args.steps_per_generation != args.gradient_accumulation_steps
-    if args.loss_type == "dapo" and split and "self.args.steps_per_generation" not in source:
-        raise ConfigError(
+    missing = [words for words in ("advantages.dim() == 1", "self.beta") if words not in source]
+    refuse(
+        (
+            args.loss_type == "dapo" and split and "self.args.steps_per_generation" not in source,
             f"SageTrainer: args.loss_type = 'dapo' of TRL {trl.__version__} divides every update by the tokens of the whole "
             f"rollout; set steps_per_generation = {args.gradient_accumulation_steps} (gradient_accumulation_steps), or "
-            "install trl>=1.10."
-        )
-    missing = [words for words in ("advantages.dim() == 1", "self.beta") if words not in source]
-    if computes_advantages(method) and missing:
-        raise ConfigError(
+            "install trl>=1.10.",
+        ),
+        (
+            computes_advantages(method) and missing,
             f"SageTrainer: the loss of TRL {trl.__version__} takes no advantage of each token, or no beta that changes "
-            f"({missing[0]!r} is not in it), which {method.name} may need; install a version in the range of the trl extra."
-        )
+            f"({missing} not in it), which {method.name} may need; install a version in the range of the trl extra.",
+        ),
+    )
 
 
 def check_data(method: Method | None, data: Any) -> None:
     """ConfigError where dynamic sampling cannot draw prompts from the training data."""
     if method is None or method.rollout is None or data is None:
         return
-    if not hasattr(data, "__len__"):
-        raise ConfigError(
+    images = {"image", "images"} & set(getattr(data, "column_names", None) or ())
+    refuse(
+        (
+            not hasattr(data, "__len__"),
             f"SageTrainer: dynamic sampling of {method.name} draws prompts by their number, and train_dataset "
-            f"({type(data).__name__}) is a stream; give one that is loaded, or dapo(dynamic_sampling=False)."
-        )
-    if images := {"image", "images"} & set(getattr(data, "column_names", None) or ()):
-        raise ConfigError(
+            f"({type(data).__name__}) is a stream; give one that is loaded, or dapo(dynamic_sampling=False).",
+        ),
+        (
+            images,
             f"SageTrainer: train_dataset has {', '.join(sorted(images))}, and dynamic sampling of {method.name} merges "
-            "rollouts of text alone; leave the column out, or use dapo(dynamic_sampling=False)."
-        )
+            "rollouts of text alone; leave the column out, or use dapo(dynamic_sampling=False).",
+        ),
+    )
 
 
 def _anchor_of_args(guide: Guide, args: Any, source: str) -> Anchor:
     name = " * ".join(type(part).__name__ for part in factors(guide))
-    if args.beta == 0.0 and not is_flat(guide):
-        raise ConfigError(
-            f"SageTrainer: args.beta = 0.0 (TRL's default): there is no KL term, so {name} would shape nothing; set "
-            "beta in GRPOConfig, for example beta=0.05."
-        )
+    off = (
+        f"SageTrainer: args.beta = 0.0 (TRL's default): there is no KL term, so {name} would shape nothing; set "
+        "beta in GRPOConfig, for example beta=0.05."
+    )
+    refuse((args.beta == 0.0 and not is_flat(guide), off))
     try:
-        return Anchor(args.beta, guide=guide, estimator=estimator_of(args), source=source)
+        estimator = "k3_is" if getattr(args, "use_bias_correction_kl", False) else "k3"  # k3_is: k3 times the ratio
+        return Anchor(args.beta, guide=guide, estimator=estimator, source=source)
     except CancellingGuide as error:
         raise CancellingGuide(
             f"SageTrainer: args.use_bias_correction_kl = True multiplies the KL by the importance ratio (k3_is), under "
@@ -143,48 +146,46 @@ def _anchor_of_args(guide: Guide, args: Any, source: str) -> Anchor:
 
 def _check_visible(guide: Guide, args: Any, scored: bool) -> None:
     """Refuse guides that read what TRL does not show where q is computed."""
-    name = type(guide).__name__
-    if "ref_entropies" in guide.needs:
-        raise ConfigError(
+    name, at_generation = type(guide).__name__, scores_rollouts(vars(args), scored)
+    whole = any(part.depends_on == "batch" for part in factors(guide))
+    refuse(
+        (
+            "ref_entropies" in guide.needs,
             f"SageTrainer: {name} reads the reference's entropies, which TRL does not compute; use signal='policy', or "
-            "the loop engine."
-        )
-    window = args.steps_per_generation * args.num_iterations
-    at_generation = (
-        scored
-        or args.gradient_accumulation_steps % window != 0
-        or (args.use_vllm and args.vllm_importance_sampling_correction)
-    )
-    if any(part.depends_on == "batch" for part in factors(guide)) and not (
-        at_generation or args.steps_per_generation == 1
-    ):
-        raise ConfigError(
+            "the loop engine.",
+        ),
+        (
+            whole and not at_generation and args.steps_per_generation != 1,
             f"SageTrainer: {name} looks at the whole generation batch, of which TRL shows one micro-batch at a time under "
             f"steps_per_generation = {args.steps_per_generation}, gradient_accumulation_steps = "
             f"{args.gradient_accumulation_steps}; set steps_per_generation=1, or a steps_per_generation above "
-            "gradient_accumulation_steps."
-        )
+            "gradient_accumulation_steps.",
+        ),
+    )
 
 
 def check_engine(trainer: type, args: Any) -> None:
     """ConfigError where the loss does not pass the places at which `SageTrainer` shapes."""
-    for cls in (*trainer.__mro__, trl.GRPOTrainer):
-        if "unsloth" in f"{cls.__module__}.{cls.__qualname__}".lower():
-            raise ConfigError(
-                f"SageTrainer: {cls.__module__}.{cls.__qualname__} replaces TRL's trainer and its loss, so that no "
-                "reference would be shaped; import sage_rlvr.training.trl in a process that does not import unsloth."
-            )
-    if args.use_liger_kernel and hasattr(GRPOTrainer, "compute_liger_loss"):
-        raise ConfigError(
-            f"SageTrainer: with args.use_liger_kernel = True TRL {trl.__version__} computes the loss in a fused kernel that "
-            "never asks for the reference shaped here; set use_liger_kernel=False, or install trl>=1.14."
-        )
+    names = [f"{cls.__module__}.{cls.__qualname__}" for cls in (*trainer.__mro__, trl.GRPOTrainer)]
+    foreign = [name for name in names if "unsloth" in name.lower()]
     missing = [name for name in SEAMS if not hasattr(GRPOTrainer, name)]
-    if missing or not _reads_reference_late():
-        raise ConfigError(
+    refuse(
+        (
+            foreign,
+            f"SageTrainer: {' and '.join(foreign)} replaces TRL's trainer and its loss, so that no "
+            "reference would be shaped; import sage_rlvr.training.trl in a process that does not import unsloth.",
+        ),
+        (
+            args.use_liger_kernel and hasattr(GRPOTrainer, "compute_liger_loss"),
+            f"SageTrainer: with args.use_liger_kernel = True TRL {trl.__version__} computes the loss in a fused kernel that "
+            "never asks for the reference shaped here; set use_liger_kernel=False, or install trl>=1.14.",
+        ),
+        (
+            missing or not _reads_reference_late(),
             f"SageTrainer: TRL {trl.__version__} is not laid out as expected ({', '.join(missing) or '_compute_loss'}); "
-            "install a version in the range of the trl extra: pip install 'sage-rlvr[trl]'."
-        )
+            "install a version in the range of the trl extra: pip install 'sage-rlvr[trl]'.",
+        ),
+    )
 
 
 def _reads_reference_late() -> bool:

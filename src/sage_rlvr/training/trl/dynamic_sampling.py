@@ -26,8 +26,8 @@ from torch.nn.functional import pad
 from sage_rlvr.core.keys import Key
 from sage_rlvr.core.method import RolloutPlan
 from sage_rlvr.errors import ConfigError
-from sage_rlvr.training.rollouts import rows_of_groups
-from sage_rlvr.training.trl.batch import Drawn, Inputs, counted
+from sage_rlvr.training.rollouts import kept_metrics, rows_of_groups
+from sage_rlvr.training.trl.batch import Drawn, Inputs, counted, scored_parts
 
 if TYPE_CHECKING:
     from sage_rlvr.training.trl.trainer import SageTrainer
@@ -87,13 +87,9 @@ def _draws(
 
 def kept_groups(plan: RolloutPlan, rewards: Tensor) -> Tensor:
     """(P,) bool: which groups of rewards (P, G) the plan keeps, by the completions that have a reward (others: NaN)."""
-    scored = ~rewards.isnan()
     kept = torch.zeros(len(rewards), dtype=torch.bool, device=rewards.device)
-    whole = scored.all(dim=1)
-    if whole.any():
-        kept[whole] = plan.keeps(rewards[whole])
-    for group in (~whole & (scored.sum(dim=1) >= 2)).nonzero().flatten().tolist():
-        kept[group] = plan.keeps(rewards[group, scored[group]][None])[0]
+    for rows in scored_parts(rewards):
+        kept[rows[:, 0] // rewards.shape[1]] = plan.keeps(rewards.flatten()[rows])
     return kept
 
 
@@ -181,16 +177,13 @@ def together(parts: list[Inputs], tokenizer: Any) -> Inputs:
     """Several draws as one, padded to the widest."""
     merged: Inputs = {}
     for name, value in parts[0].items():
-        if value.dim() == 0:
-            merged[name] = value
-            continue
         columns = [part[name] for part in parts]
         if value.dim() >= 2:
             width, index = max(column.shape[1] for column in columns), _padding(name, tokenizer)
             lacking = [width - column.shape[1] for column in columns]
             sides = [(lack, 0) if name.startswith("prompt_") else (0, lack) for lack in lacking]
             columns = [pad(column, side, value=index) for column, side in zip(columns, sides, strict=True)]
-        merged[name] = torch.cat(columns)
+        merged[name] = value if value.dim() == 0 else torch.cat(columns)
     return merged
 
 
@@ -207,13 +200,9 @@ def leave_out(output: Inputs, dropped: Tensor, trainer: SageTrainer) -> None:
 def rollout_metrics(rewards: Tensor, alive: Tensor, final: Tensor, tokens: int, refills: int) -> dict[str, float]:
     """The loop's metrics of everything drawn, rewards (P', G), and of the batch, alive (P,) bool and final (P, G)."""
     lowest, highest = (torch.where(rewards.isnan(), bound, rewards) for bound in (torch.inf, -torch.inf))
-    found = {
+    return {
         "reward/mean": float(rewards.nanmean()),
         "reward/dead_group_share": float((highest.amax(dim=1) <= lowest.amin(dim=1)).float().mean()),
         "rollout/tokens": float(tokens),
-        "rollout/completions": float(rewards.numel()),
-        "rollout/groups_kept": float(alive.sum()),
-        "rollout/short_share": 1.0 - float(alive.float().mean()),
-        "rollout/refills": float(refills),
+        **kept_metrics(rewards, final[alive], len(alive), refills),
     }
-    return found | {"reward/kept_mean": float(final[alive].nanmean())} if alive.any() else found

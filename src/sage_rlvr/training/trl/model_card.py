@@ -15,6 +15,7 @@ from typing import Any
 
 from sage_rlvr.core.anchor import Anchor
 from sage_rlvr.core.guides import is_flat
+from sage_rlvr.runs import installed
 from sage_rlvr.training.state import CARD
 from sage_rlvr.verifiers import MATHEMATICS
 
@@ -47,7 +48,7 @@ def facts(trainer: Any) -> dict[str, Any]:
         "truncated_sampling": truncated(args),
         "ranks": trainer.accelerator.num_processes,
         "steps": trainer.state.global_step,
-        "versions": versions(),
+        "versions": installed(PACKAGES),
     }
 
 
@@ -89,54 +90,41 @@ def _options(function: Any) -> str:
     return repr((sorted(options.items()), limits))
 
 
-def versions() -> dict[str, str]:
-    """Of the packages that decide a run's numbers; those that are not installed are left out."""
-    found = {}
-    for name in PACKAGES:
-        try:
-            found[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return found
-
-
 def render(found: dict[str, Any]) -> str:
     """The card as Markdown with the Hub's front matter."""
+    policy, cuts = found["policy"], ", ".join(found["truncated_sampling"])
     tags = ["trl", "grpo", "sage-rlvr", *([found["method"]] if found["method"] else [])]
-    lines = ["---", *_front(found["policy"]), "library_name: transformers"]
-    lines += ["tags:", *(f"- {json.dumps(tag)}" for tag in tags), "---", "", CARD, ""]
-    lines += _objective(found)
-    for name, digest in found["rewards"].items():
-        lines.append(f"- reward `{name}`: source SHA-256 {digest}")
-    lines += [f"- optimizer steps {found['steps']}, ranks {found['ranks']}", ""]
-    if found["truncated_sampling"]:
-        cuts = ", ".join(found["truncated_sampling"])
-        lines += [
-            f"Sampling was cut ({cuts}), while log-probs are those of the whole policy: ratios are not exact.",
-            "",
-        ]
-    lines += ["| GRPOConfig | |", "|---|---|", *(f"| {k} | {json.dumps(v)} |" for k, v in found["arguments"].items())]
-    lines += ["", "Versions: " + ", ".join(f"{k} {v}" for k, v in found["versions"].items()) + ".", ""]
-    lines += [
+    cut = f"Sampling was cut ({cuts}), while log-probs are those of the whole policy: ratios are not exact."
+    lines = [
+        "---",
+        *([f"base_model: {policy}"] if policy and not Path(policy).is_dir() else []),
+        "library_name: transformers",
+        "tags:",
+        *(f"- {json.dumps(tag)}" for tag in tags),
+        *("---", "", CARD, ""),
+        *(["```text", found["objective"], "```", ""] if found["objective"] else []),
+        *_anchor_lines(found["anchor"], found["reference"]),
+        *(f"- reward `{name}`: source SHA-256 {digest}" for name, digest in found["rewards"].items()),
+        *(f"- optimizer steps {found['steps']}, ranks {found['ranks']}", ""),
+        *([cut, ""] if cuts else []),
+        *("| GRPOConfig | |", "|---|---|"),
+        *(f"| {name} | {json.dumps(value)} |" for name, value in found["arguments"].items()),
+        *("", "Versions: " + ", ".join(f"{name} {said}" for name, said in found["versions"].items()) + ".", ""),
         "No evaluation is part of this card; pass@k with intervals: `sage-rlvr eval` and `sage-rlvr compare`.",
         "",
     ]
     return "\n".join(lines)
 
 
-def _front(policy: str) -> list[str]:
-    return [f"base_model: {policy}"] if policy and not Path(policy).is_dir() else []
-
-
-def _objective(found: dict[str, Any]) -> list[str]:
-    lines = ["```text", found["objective"], "```", ""] if found["objective"] else []
-    anchor = found["anchor"]
+def _anchor_lines(anchor: dict[str, Any] | None, reference: str | None) -> list[str]:
     if anchor is None:
-        return [*lines, "- anchor: none, there is no KL term"]
-    lines.append(f"- anchor: {anchor['placement']}, estimator {anchor['estimator']}, beta {anchor['beta']}")
-    lines.append(f"- guide: {anchor['guide']}")
-    lines.append(f"- expected gradient of the KL term, on-policy: {anchor['effect']}")
-    return [*lines, f"- reference: {found['reference'] or anchor['source']}"]
+        return ["- anchor: none, there is no KL term"]
+    return [
+        f"- anchor: {anchor['placement']}, estimator {anchor['estimator']}, beta {anchor['beta']}",
+        f"- guide: {anchor['guide']}",
+        f"- expected gradient of the KL term, on-policy: {anchor['effect']}",
+        f"- reference: {reference or anchor['source']}",
+    ]
 
 
 def _anchor(anchor: Anchor) -> dict[str, Any]:

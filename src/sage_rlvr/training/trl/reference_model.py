@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import copy
 import math
-import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -30,14 +29,14 @@ from typing import Any
 import torch
 from accelerate import init_empty_weights
 from accelerate.utils import is_peft_model
-from torch import nn
+from torch import Tensor, nn
 from transformers import AutoTokenizer, PreTrainedModel, TrainerCallback
 from trl.trainer import grpo_trainer
 
-from sage_rlvr.errors import ConfigError
+from sage_rlvr.errors import ConfigError, refuse
 from sage_rlvr.models.folders import EMBEDDED, embedded_policy
 from sage_rlvr.models.policy import Tokens
-from sage_rlvr.training.reference import check_vocabularies, frozen
+from sage_rlvr.training.reference import check_vocabularies, due, frozen
 from sage_rlvr.training.state import load_tensors, model_tensors
 from sage_rlvr.training.trl.adapters import (
     ADAPTER,
@@ -49,6 +48,7 @@ from sage_rlvr.training.trl.adapters import (
     drop,
     init_of,
     starts_at_zero,
+    values_of,
 )
 from sage_rlvr.training.trl.arguments import making
 
@@ -57,11 +57,12 @@ AT_START = {"float32": 1e-5, "half": 1e-2}  # nats that rounding may leave betwe
 
 @dataclass
 class Reference:
-    """What pi_ref is: `how` in words; `step`, the optimizer steps after which it was copied from the policy, 0 before.
+    """What pi_ref of a trainer is: `how` in words; `step`, the optimizer steps after which it was copied from the policy.
 
     is_policy: at step 0 it must be the policy itself. every, share: each `every` steps pi_ref takes `share` of the policy.
     """
 
+    trainer: Any
     source: str
     how: str
     is_policy: bool
@@ -72,9 +73,7 @@ class Reference:
 
     def due(self, done: int) -> int:
         """The step that the reference is from when `done` optimizer steps are done; 0 is the one it started with."""
-        if self.snapshot is not None:
-            return self.snapshot if done >= self.snapshot else 0
-        return done // self.every * self.every if self.every else 0
+        return due(self.snapshot, self.every, done)
 
     @property
     def moves(self) -> bool:
@@ -92,10 +91,34 @@ class Reference:
             said += f"; {taken} the policy after every {self.every} steps"
         return said + (f"; now that of step {self.step}" if self.step else "")
 
+    @property
+    def policy(self) -> Any:
+        """The model that is trained, as it was before it was wrapped."""
+        return self.trainer.accelerator.unwrap_model(self.trainer.model)
 
-def reference_words(trainer: Any) -> str:
-    """One line for a run's card: what pi_ref of a `SageTrainer` is, and where from."""
-    return "none: there is no KL term" if trainer.reference is None else trainer.reference.words
+    @property
+    def model(self) -> Any:
+        """The model that is the reference alone; None where it is the policy, with its adapter disabled or another one."""
+        own = self.trainer.ref_model
+        return None if own is None else self.trainer.accelerator.unwrap_model(own)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Its own weights by name: of its model, or of the adapter; nothing where an adapter is disabled."""
+        if self.model is not None:
+            return model_tensors(self.model)
+        return {name: value.detach().contiguous() for name, value in values_of(self.policy, ADAPTER).items()}
+
+    @torch.no_grad()
+    def become(self, step: int, tensors: dict[str, Tensor] | None = None) -> None:
+        """It is that of `step` from now on: these `tensors`, or without any a copy of the policy."""
+        self.step = step
+        if self.model is not None:
+            load_tensors(self.model, model_tensors(self.policy) if tensors is None else tensors)
+            return
+        copy_adapter(self.policy)
+        values = values_of(self.policy)
+        for name, value in (tensors or {}).items():
+            values[name].copy_(value)
 
 
 def from_policy(trainer: Any) -> str:
@@ -138,23 +161,25 @@ def chosen_reference(trainer: Any, given: Mapping[str, Any], base_model: str | N
         )
     every, share = (args.ref_model_sync_steps, args.ref_model_mixup_alpha) if synced else (None, 1.0)
     snapshot = trainer.anchor.snapshot_step
-    trainer.reference = Reference(trainer.anchor.source, how, choice.of_policy, snapshot, every, share)
+    trainer.reference = Reference(trainer, trainer.anchor.source, how, choice.of_policy, snapshot, every, share)
     if trainer.reference.moves:
-        _check_movable(trainer)
-        trainer.add_callback(Follower(trainer))
+        _check_movable(trainer.reference)
+        trainer.add_callback(Follower(trainer.reference))
 
 
 def _check_given(args: Any, adapters: bool, snapshot: int | None) -> None:
-    if snapshot is not None and args.sync_ref_model:
-        raise ConfigError(
+    refuse(
+        (
+            snapshot is not None and args.sync_ref_model,
             f"SageTrainer: source='snapshot@{snapshot}' fixes the reference at one step and args.sync_ref_model = True "
-            "replaces it again and again; keep one of the two."
-        )
-    if adapters and args.sync_ref_model and args.ref_model_mixup_alpha != 1.0:
-        raise ConfigError(
+            "replaces it again and again; keep one of the two.",
+        ),
+        (
+            adapters and args.sync_ref_model and args.ref_model_mixup_alpha != 1.0,
             f"SageTrainer: args.ref_model_mixup_alpha = {args.ref_model_mixup_alpha:g} with adapters: mixing their factors "
-            "does not mix their products; set ref_model_mixup_alpha=1.0, which replaces the reference."
-        )
+            "does not mix their products; set ref_model_mixup_alpha=1.0, which replaces the reference.",
+        ),
+    )
 
 
 class _Choice:
@@ -189,7 +214,12 @@ class _Choice:
             )
         self.how = f"{'the policy as it was at step 0, ' if self.of_policy else ''}loaded from {path}"
         model = self.plain(path, *args, **kwargs)
-        self.check_width(path, model)
+        ours, theirs = (m.config.get_text_config().vocab_size for m in (policy, model))
+        if ours != theirs:
+            raise ConfigError(
+                f"SageTrainer: the policy has {ours:,} logits and its reference, loaded from {path} (source = "
+                f"{self.source!r}), {theirs:,}; name a model with the policy's vocabulary, or use {from_policy(self.trainer)}."
+            )
         return model
 
     def other(self, kwargs: dict[str, Any]) -> PreTrainedModel:
@@ -207,15 +237,6 @@ class _Choice:
         named = (policy.config._name_or_path, policy, Tokens.of(getattr(ours, "tokenizer", ours)))
         check_vocabularies(named, (self.place, model, tokens))
         return frozen(model)
-
-    def check_width(self, path: str, model: PreTrainedModel) -> None:
-        """ConfigError where policy and reference have unlike numbers of logits."""
-        ours, theirs = (m.config.get_text_config().vocab_size for m in (self.trainer.model, model))
-        if ours != theirs:
-            raise ConfigError(
-                f"SageTrainer: the policy has {ours:,} logits and its reference, loaded from {path} (source = "
-                f"{self.source!r}), {theirs:,}; name a model with the policy's vocabulary, or use {from_policy(self.trainer)}."
-            )
 
 
 def same_place(first: str, second: str) -> bool:
@@ -305,44 +326,35 @@ def _prepared(trainer: Any, choice: _Choice, model: Any) -> PreTrainedModel:
 
 
 class Follower(TrainerCallback):
-    """After the steps for it the reference becomes a copy of the policy. Keeps nothing: trainer.reference does."""
+    """After the steps for it the reference becomes a copy of the policy. Keeps nothing: the reference does."""
 
-    def __init__(self, trainer: Any) -> None:
-        self.trainer = trainer
+    def __init__(self, reference: Reference) -> None:
+        self.reference = reference
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Before the evaluation and the checkpoint of that step."""
-        trainer, done = self.trainer, state.global_step
-        if trainer.reference.due(done) != done:
+        reference, done = self.reference, state.global_step
+        if reference.due(done) != done:
             return
-        if trainer.ref_model is None:
-            copy_adapter(trainer.accelerator.unwrap_model(trainer.model))
-        elif trainer.reference.snapshot is not None:  # with sync_ref_model TRL's own callback has copied
-            load_tensors(trainer.accelerator.unwrap_model(trainer.ref_model), model_tensors(policy_of(trainer)))
-        trainer.reference.step = done
+        if reference.model is not None and reference.snapshot is None:
+            reference.step = done  # with sync_ref_model TRL's own callback has copied
+        else:
+            reference.become(done)
 
 
-def policy_of(trainer: Any) -> PreTrainedModel:
-    return trainer.accelerator.unwrap_model(trainer.model)
-
-
-def _check_movable(trainer: Any) -> None:
-    if _split(trainer, policy_of(trainer)):
-        raise ConfigError(
-            f"SageTrainer: the reference ({reference_words(trainer)}) moves, and with DeepSpeed, FSDP or a device map no "
-            "process holds the policy to copy; use source='sft', 'base' or a path there."
-        )
-    if trainer.ref_model is not None and is_peft_model(policy_of(trainer)):
-        raise ConfigError(
-            f"SageTrainer: the reference ({reference_words(trainer)}) would move from a model of its own to a copy of the "
-            "adapter; start from source='sft', or leave refresh_every (sync_ref_model) out."
-        )
-
-
-def reference_metrics(trainer: Any) -> dict[str, float]:
-    """anchor/reference_step: the step that the reference is from, where it moves."""
-    reference = trainer.reference
-    return {"anchor/reference_step": float(reference.step)} if reference is not None and reference.moves else {}
+def _check_movable(reference: Reference) -> None:
+    refuse(
+        (
+            _split(reference.trainer, reference.policy),
+            f"SageTrainer: the reference ({reference.words}) moves, and with DeepSpeed, FSDP or a device map no "
+            "process holds the policy to copy; use source='sft', 'base' or a path there.",
+        ),
+        (
+            reference.model is not None and is_peft_model(reference.policy),
+            f"SageTrainer: the reference ({reference.words}) would move from a model of its own to a copy of the "
+            "adapter; start from source='sft', or leave refresh_every (sync_ref_model) out.",
+        ),
+    )
 
 
 def check_start(trainer: Any, kl: float) -> None:
@@ -350,16 +362,16 @@ def check_start(trainer: Any, kl: float) -> None:
     reference, args = trainer.reference, trainer.args
     if trainer.state.global_step or reference is None or not reference.is_policy:
         return
-    policy = policy_of(trainer)
+    policy = reference.policy
     half = args.bf16 or args.fp16 or any(value.dtype != torch.float32 for value in policy.parameters())
     if kl <= AT_START["half" if half else "float32"]:
         return
     if random := _dropout(policy):
-        warnings.warn(
+        trainer.tell(
+            "dropout",
+            0,
             f"SageTrainer: the raw KL is {kl:.3g} nats at step 0, where the reference is the policy ({reference.words}): "
             f"the policy drops out at random ({random}); set disable_dropout=True in GRPOConfig.",
-            UserWarning,
-            stacklevel=2,
         )
         return
     raise ConfigError(

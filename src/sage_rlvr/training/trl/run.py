@@ -8,7 +8,6 @@ writes. Checkpoints are TRL's own with a manifest of this package beside their f
 
 from __future__ import annotations
 
-import json
 import shutil
 import warnings
 from collections.abc import Callable, Mapping
@@ -20,32 +19,33 @@ import torch
 from datasets import Dataset
 from peft import LoraConfig as PeftLoraConfig
 from peft import PeftModel
-from transformers import (
-    AutoConfig,
-    AutoModelForCausalLM,
-    AutoTokenizer,
-    PreTrainedTokenizerBase,
-    TrainerState,
-    set_seed,
-)
+from transformers import AutoConfig, PreTrainedTokenizerBase, set_seed
 from trl import GRPOConfig
 from trl import __version__ as TRL
 
-from sage_rlvr.config import LoraConfig, TrainConfig
-from sage_rlvr.errors import ConfigError, suggest
-from sage_rlvr.models.asking import in_messages
-from sage_rlvr.models.folders import EMBEDDED, embedded_policy
-from sage_rlvr.models.policy import load_tokens
-from sage_rlvr.runs import RunDir, StopFlag
+from sage_rlvr.config import DataConfig, LoraConfig, TrainConfig
+from sage_rlvr.errors import ConfigError, refuse, suggest
+from sage_rlvr.models.folders import EMBEDDED, adapter_base, embedded_policy
+from sage_rlvr.models.policy import in_messages, load_policy, load_tokens
+from sage_rlvr.runs import RunDir
+from sage_rlvr.tasks.chat import dry_render, fit_tokenizer
+from sage_rlvr.tasks.datasets import examples, worked_solutions
+from sage_rlvr.tasks.golds import check_golds
+from sage_rlvr.tasks.prompts import FORMATS, PromptFormat
+from sage_rlvr.tasks.rows import DataSource, Say, tell
 from sage_rlvr.training.problems import TaskReward, training_problems
-from sage_rlvr.training.state import check_replaceable
-from sage_rlvr.training.trackers import check_installed, told_once
 from sage_rlvr.training.trl.arguments import check_fields, grpo_arguments, method_of, updates_a_step, world_size
-from sage_rlvr.training.trl.callbacks import RunCallback, newest_checkpoint, step_of
+from sage_rlvr.training.trl.callbacks import (
+    CHECKPOINTS,
+    before_a_run,
+    carry_on,
+    newest_checkpoint,
+    save_trained,
+    step_of,
+)
 from sage_rlvr.training.trl.model_card import facts, render, truncated
 from sage_rlvr.training.trl.trainer import SageTrainer
-
-CHECKPOINTS = "trl"  # TRL's own checkpoints, in the run directory
+from sage_rlvr.verifiers.rewards import MathReward
 
 
 def train(
@@ -56,88 +56,57 @@ def train(
     run: the run directory's record on the rank that writes, None elsewhere; folder: its path, on all ranks; say: where
     the lines go that a reader should see before the run (the reference, what the model reads, sampling that is cut).
     """
-    warnings.filterwarnings("ignore", message=".*gradient_checkpointing.*deprecated")  # TRL's calls, not the user's
-    if config.engine.threads:
-        torch.set_num_threads(config.engine.threads)
-    if run is not None:
-        check_replaceable(folder / "policy")
-    check_installed(config.report_to)
+    out = folder / "policy"
+    before_a_run(config, run, out)
     trainer = build(config, folder / CHECKPOINTS, say)
     say(f"reference: {facts(trainer)['reference'] or 'none'}")
     if cuts := truncated(trainer.args):
         say(f"note: sampling is cut ({', '.join(cuts)}), log-probs are the whole policy's, so ratios are not exact")
-    newest = newest_checkpoint(folder / CHECKPOINTS)
-    done = 0 if newest is None else step_of(newest)
-    ended = done >= trainer.args.max_steps
-    told = 0
+    newest, total, updates = newest_checkpoint(folder / CHECKPOINTS), trainer.args.max_steps, updates_a_step(config)
     if run is not None:
-        trainer._watch.tell = run.warn
-        run.truncate_metrics(done)
-        told = run.logged + 1  # optimizer steps that an earlier start has told the trackers
-        if not ended:  # the policy of an earlier, shorter run in this directory is not this run's result
-            shutil.rmtree(folder / "policy", ignore_errors=True)
-    told_once(trainer, told)
-    with StopFlag() as stop:
-        updates = updates_a_step(config)
-        RunCallback.of(trainer, run, stop, progress, updates=updates, done=done, keep=config.checkpoint.keep)
-        if not ended:
-            trainer.train(resume_from_checkpoint=None if newest is None else str(newest))
-            done = trainer.state.global_step
-    if ended:
-        progress.start(total=config.steps, done=config.steps)
-        _as_it_ended(trainer, newest)  # type: ignore[arg-type]  # the trainer was built with the weights of the start
-    if done >= trainer.args.max_steps:
-        _save(trainer, folder / "policy", writes=run is not None)
-    return done // updates_a_step(config)
-
-
-def _as_it_ended(trainer: SageTrainer, checkpoint: Path) -> None:
-    """Policy, step and the reference's step of a run's last checkpoint: what is saved, and what its card says."""
-    trainer._load_from_checkpoint(str(checkpoint))
-    trainer.state = TrainerState.load_from_json(str(checkpoint / "trainer_state.json"))
-    if trainer.reference is not None:
-        trainer.reference.step = trainer.reference.due(trainer.state.global_step)
-
-
-def _save(trainer: SageTrainer, folder: Path, writes: bool) -> None:
-    """Policy, tokenizer and card. Called on all ranks, because sharded weights are gathered."""
-    trainer.save_model(str(folder))
-    if writes:
-        trainer.processing_class.save_pretrained(folder)
-        (folder / "training_args.bin").unlink(missing_ok=True)  # a pickle, and all of it stands in run.json
-        (folder / "README.md").write_text(render(facts(trainer)), encoding="utf-8")
+        trainer.tell = trainer._watch.tell = run.warn
+        if newest is None or step_of(newest) < total:  # the policy of an earlier, shorter run is not this run's result
+            shutil.rmtree(out, ignore_errors=True)
+    done = carry_on(trainer, config, run, newest, progress, updates)
+    if done >= total:
+        if trainer.reference is not None:
+            trainer.reference.step = trainer.reference.due(done)
+        save_trained(trainer, out, lambda: render(facts(trainer)))
+    return done // updates
 
 
 def build(config: TrainConfig, folder: Path, say: Callable[[str], None] = lambda line: None) -> SageTrainer:
     """The trainer of a recipe: model, tokenizer, rows, reward and arguments. Loads weights; trains nothing."""
     set_seed(config.seed)  # an adapter's first weights are drawn from the global generator
     arguments = grpo_arguments(config, str(folder), world_size())
-    arguments |= {"optim": usable_optimizer(arguments["optim"]), **_precision(config, arguments)}
     where = str(embedded_policy()) if config.model == EMBEDDED else config.model
-    if config.model == EMBEDDED and config.data is not None:
-        raise ConfigError(
-            f"model = {EMBEDDED!r} with data.path = {config.data.path!r}: the shipped policy writes arithmetic expressions and "
-            "has no words for other problems; name a language model, a folder or a Hub id"
-        )
-    if arguments.get("use_vllm") and find_spec("vllm") is None:
-        raise ConfigError(
+    refuse(
+        (
+            config.model == EMBEDDED and config.data is not None,
+            f"model = {EMBEDDED!r} with data.path = {getattr(config.data, 'path', None)!r}: the shipped policy writes "
+            "arithmetic expressions and has no words for other problems; name a language model, a folder or a Hub id",
+        ),
+        (
+            arguments.get("use_vllm") and find_spec("vllm") is None,
             "engine.args.use_vllm = True: vLLM is not installed here; install the vllm that TRL names (pip install "
-            "'trl[vllm]'), or write engine.args.use_vllm false, and transformers samples"
-        )
+            "'trl[vllm]'), or write engine.args.use_vllm false, and transformers samples",
+        ),
+    )
     tokenizer = load_tokenizer(where)
-    rows, reward = (_task if config.data is None else _data_set)(config, where, tokenizer, say)
-    adapter = (Path(where) / "adapter_config.json").is_file()
-    if adapter:  # the adapter of the SFT stage goes on being trained
+    rows, reward = rows_and_reward(config, where, tokenizer, say)
+    model, lora = where, config.engine.lora
+    base = adapter_base(Path(where).expanduser())
+    if base is not None:  # the adapter of the SFT stage goes on being trained
         arguments.pop("model_init_kwargs")
-        model: Any = load_adapter(where, config.engine.dtype)
+        model = PeftModel.from_pretrained(load_policy(base, config.engine.dtype)[0], where, is_trainable=True)
         check_adapter(model, config)
     trainer = SageTrainer(
-        model=model if adapter else where,
+        model=model,
         reward_funcs=reward,
         args=configured(GRPOConfig, arguments, config.engine.args),
         train_dataset=rows,
         processing_class=tokenizer,
-        peft_config=None if adapter or config.engine.lora is None else peft_config(config.engine.lora),
+        peft_config=None if base is not None or lora is None else peft_config(lora),
         method=method_of(config),
         **({} if config.base_model is None else {"base_model": config.base_model}),
     )
@@ -151,10 +120,17 @@ def build(config: TrainConfig, folder: Path, say: Callable[[str], None] = lambda
 
 
 def configured(kind: type, arguments: Mapping[str, Any], given: Mapping[str, Any]) -> Any:
-    """kind(**arguments), of which `given` are the recipe's engine.args; ConfigError for one that TRL does not take."""
+    """kind(**arguments) for this machine, of which `given` are the recipe's engine.args.
+
+    bf16 arithmetic where a GPU has it, float32 on a CPU, unless the recipe says otherwise. ConfigError for an argument that
+    TRL does not take.
+    """
     check_fields(kind, given)
+    cuda = torch.cuda.is_available()
+    here = {"use_cpu": not cuda} if "fp16" in given else {"use_cpu": not cuda, "bf16": cuda and torch.cuda.is_bf16_supported()}
+    optimizer = usable_optimizer(arguments["optim"], named="optim" in given)
     try:
-        return kind(**arguments)
+        return kind(**here | arguments | {"optim": optimizer})
     except (TypeError, ValueError) as error:
         raise ConfigError(
             f"{kind.__name__} of TRL {TRL} refuses the recipe: {error} (engine.args: {dict(given)})"
@@ -163,38 +139,23 @@ def configured(kind: type, arguments: Mapping[str, Any], given: Mapping[str, Any
 
 def longest_prompt(where: str, completion: int) -> int | None:
     """Tokens that a policy's window leaves for a prompt beside a completion of full length; None where it says none."""
-    adapter = Path(where) / "adapter_config.json"
-    base = json.loads(adapter.read_text(encoding="utf-8"))["base_model_name_or_path"] if adapter.is_file() else where
-    window = getattr(AutoConfig.from_pretrained(base), "max_position_embeddings", None)
+    config = AutoConfig.from_pretrained(adapter_base(Path(where).expanduser()) or where)
+    window = getattr(config, "max_position_embeddings", None)
     return None if window is None else window - completion
 
 
 def load_tokenizer(where: str) -> PreTrainedTokenizerBase:
     """The tokenizer of a policy, padding on the left as generation needs it; its end token pads where it has no other."""
-    if where.count("/") != 1 and not Path(where).expanduser().is_dir():
-        raise ConfigError(
-            f"model = {where!r}: there is no such folder; where it is what fine-tuning leaves, run that first: "
-            + suggest("sft", "RECIPE", "--run", Path(where).parent)
-        )
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(where, padding_side="left")
-    except (OSError, ValueError) as error:  # a name that is nothing, no network, no tokenizer beside the weights
-        raise ConfigError(
-            f"model = {where!r}: no tokenizer could be loaded ({str(error).strip()[:300]}); give a saved model's folder, or "
-            "a Hub id (owner/name) that is in the cache where there is no network"
-        ) from error
-    if tokenizer.eos_token_id is None:
-        raise ConfigError(f"tokenizer of {where}: no end-of-sequence token; set `eos_token` on it and save it again")
+    missing = (
+        f"model = {where!r}: there is no such folder; where it is what fine-tuning leaves, run that first: "
+        + suggest("sft", "RECIPE", "--run", Path(where).parent)
+    )
+    refuse((where.count("/") != 1 and not Path(where).expanduser().is_dir(), missing))
+    tokenizer = load_tokens(where).tokenizer
+    tokenizer.padding_side = tokenizer.init_kwargs["padding_side"] = "left"  # the latter is what is saved
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token
     return tokenizer
-
-
-def load_adapter(where: str, dtype: str) -> PeftModel:
-    """A model with a LoRA adapter saved in `where`, to be trained on."""
-    base = json.loads((Path(where) / "adapter_config.json").read_text(encoding="utf-8"))["base_model_name_or_path"]
-    model = AutoModelForCausalLM.from_pretrained(base, dtype=getattr(torch, dtype))
-    return PeftModel.from_pretrained(model, where, is_trainable=True)
 
 
 def check_adapter(model: PeftModel, config: TrainConfig) -> None:
@@ -235,48 +196,49 @@ def usable_optimizer(name: str, named: bool = True) -> str:
     return "adamw_torch"
 
 
-def _precision(config: TrainConfig, arguments: dict[str, Any]) -> dict[str, Any]:
-    """bf16 arithmetic where a GPU has it, float32 on a CPU, unless the recipe says otherwise."""
-    cuda = torch.cuda.is_available()
-    bf16 = cuda and torch.cuda.is_bf16_supported()
-    found = {"bf16": bf16} if "fp16" not in arguments else {}
-    return {key: arguments.get(key, value) for key, value in (found | {"use_cpu": not cuda}).items()}
-
-
 # ---- rows and reward
 
 
-def _task(
+def rows_and_reward(
     config: TrainConfig, where: str, tokenizer: PreTrainedTokenizerBase, say: Callable[[str], None]
 ) -> tuple[Dataset, Any]:
-    """Any task's problems as rows, asked as on the loop engine; a row's problem is its number."""
-    from sage_rlvr.tasks.chat import dry_render, fit_tokenizer
-    from sage_rlvr.tasks.prompts import FORMATS
-
-    task, problems = training_problems(config, say)
-    ends = load_tokens(where).eos_ids
-    talks = in_messages(task, tokenizer)
-    ask: Callable[[Any], Any] = task.messages if talks else task.prompt  # type: ignore[attr-defined]
-    rows = Dataset.from_list([{"prompt": ask(problem), "problem": i} for i, problem in enumerate(problems)])
-    if talks:
-        form = getattr(task, "form", None) or FORMATS["as_is"]
+    """The prompts of a recipe as rows, and what judges completions: of a data set by the column answer, of any other task
+    as on the loop engine, where a row's problem is its number. Says and checks what the model reads, where it reads messages.
+    """
+    if config.data is not None:
+        form: PromptFormat | None = FORMATS[config.data.prompt]
+        rows, reward = load(config.data, say=say), MathReward(column="answer", **form.reading)
+    else:
+        task, problems = training_problems(config, say)
+        talks = in_messages(task, tokenizer)
+        ask: Callable[[Any], Any] = task.messages if talks else task.prompt  # type: ignore[attr-defined]
+        rows = Dataset.from_list([{"prompt": ask(problem), "problem": i} for i, problem in enumerate(problems)])
+        reward = TaskReward(task, problems, (int(tokenizer.eos_token_id), *load_tokens(where).eos_ids))
+        form = (getattr(task, "form", None) or FORMATS["as_is"]) if talks else None
+    if form is not None:
         for line in fit_tokenizer(tokenizer, form):
             say(line)
         dry_render(tokenizer, rows, form, longest_prompt(where, config.rollout.max_new_tokens), say=say)
-    return rows, TaskReward(task, problems, (int(tokenizer.eos_token_id), *ends))
+    return rows, reward
 
 
-def _data_set(
-    config: TrainConfig, where: str, tokenizer: PreTrainedTokenizerBase, say: Callable[[str], None]
-) -> tuple[Dataset, Any]:
-    from sage_rlvr.tasks.prompts import FORMATS
-    from sage_rlvr.training.trl.data import dry_render, fit_tokenizer, load
-    from sage_rlvr.verifiers.rewards import MathReward
+def load(data: DataConfig, *, solutions: bool = False, say: Say = tell) -> Dataset:
+    """The rows of `data` as a Dataset with the columns prompt (messages of the format), answer (text) and id.
 
-    assert config.data is not None
-    form = FORMATS[config.data.prompt]
-    rows = load(config.data, say=say)
-    for line in fit_tokenizer(tokenizer, form):
-        say(line)
-    dry_render(tokenizer, rows, form, longest_prompt(where, config.rollout.max_new_tokens), say=say)
-    return rows, MathReward(column="answer", **form.reading)
+    solutions: for fine-tuning, with a column solution, which reward functions would take for a second gold; a set without
+    worked solutions is refused, and golds are not checked, because no verifier reads them (else: see `check_golds`).
+    Raises ConfigError for paths and columns, DataError for rows, all with their places (`sage_rlvr.tasks.datasets`).
+    """
+    source, form = DataSource.of(data), FORMATS[data.prompt]
+    found = examples(source, prompts_first=data.prompt == "as_is", asked=form.messages)
+    columns = {
+        "id": [one.problem_id for one in found.examples],
+        "prompt": [one.problem for one in found.examples],
+        "answer": [one.answer for one in found.examples],
+    }
+    if solutions:
+        columns["solution"] = list(worked_solutions(source, found))
+    else:
+        check_golds(found.rows, columns["answer"], allow_unverifiable=data.allow_unverifiable, say=say)
+    say(f"{found}; prompt format: {data.prompt}")
+    return Dataset.from_dict(columns)

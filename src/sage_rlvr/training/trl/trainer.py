@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import atexit
 import inspect
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -27,21 +27,25 @@ from sage_rlvr.core.guides import Guide
 from sage_rlvr.core.keys import Key
 from sage_rlvr.core.method import Method
 from sage_rlvr.errors import ConfigError
-from sage_rlvr.training.trl.advantages import kl_in_reward, reads_logps, score, total_rewards, with_advantages
-from sage_rlvr.training.trl.batch import Inputs, anchor_means, counted, shape_inputs
-from sage_rlvr.training.trl.callbacks import add_names, leave_gloo, renamed
+from sage_rlvr.training.reference import REFERENCE_STEP
+from sage_rlvr.training.trl.batch import (
+    Inputs,
+    anchor_means,
+    counted,
+    kl_in_reward,
+    reads_logps,
+    score,
+    shape_inputs,
+    total_rewards,
+    with_advantages,
+)
+from sage_rlvr.training.trl.callbacks import NAMES, leave_gloo, our_names
 from sage_rlvr.training.trl.checks import admitted_anchor, check_data, check_engine, check_keywords, check_kinds
 from sage_rlvr.training.trl.dynamic_sampling import draw_all, draw_kept
 from sage_rlvr.training.trl.model_card import facts, render
-from sage_rlvr.training.trl.reference_model import (
-    Reference,
-    check_start,
-    chosen_reference,
-    reference_metrics,
-    reference_words,
-)
-from sage_rlvr.training.trl.state import check_objective, restore_reference, save_objective, save_reference
-from sage_rlvr.training.watch import GuideWatch, check_vocabulary
+from sage_rlvr.training.trl.reference_model import Reference, check_start, chosen_reference
+from sage_rlvr.training.trl.state import check_objective, restore_reference, save_state
+from sage_rlvr.training.watch import GuideWatch, check_vocabulary, warned
 
 atexit.register(leave_gloo)
 
@@ -55,7 +59,7 @@ class SageTrainer(GRPOTrainer):
     A guide that looks at the batch sees one rollout: the rows that TRL generated together, on all ranks.
 
     Of a method also what GRPOConfig has no field for: the core's advantages, reward transforms and token weights
-    (advantages.py), dynamic sampling with its metrics (sampling.py), the KL in the reward, schedules of beta. A completion
+    (batch.py), dynamic sampling with its metrics (dynamic_sampling.py), the KL in the reward, schedules of beta. A completion
     whose reward is None is none of its group's. The logged table of completions keeps TRL's advantages.
 
     The reference is that of the method's anchor, with `guide` that of `source`: "sft" (the policy as it is handed over,
@@ -95,6 +99,7 @@ class SageTrainer(GRPOTrainer):
         self._numbered = (-1, 0)  # optimizer step, rows numbered in it, over all ranks and rollouts
         self._losses = 0  # computed from a shaped reference
         self._counted = 0  # tokens in the losses of this optimizer step, where a rollout plan may have left none
+        self.tell: Callable[[str, int, str], None] = warned  # RunDir.warn, where there is a run to keep warnings
         self._watch, self._means = GuideWatch(self.anchor), list[dict[str, float]]()  # of this optimizer step
         with chosen_reference(self, named, base_model):
             super().__init__(*args, **kwargs)
@@ -103,7 +108,7 @@ class SageTrainer(GRPOTrainer):
     @property
     def reference_description(self) -> str:
         """One line: what the reference is and where it came from."""
-        return reference_words(self)
+        return "none: there is no KL term" if self.reference is None else self.reference.words
 
     def _generate_and_score_completions(self, inputs: Any) -> Inputs:
         if not self.model.training:
@@ -170,9 +175,8 @@ class SageTrainer(GRPOTrainer):
             raise _unshaped("the loss was computed and no forward of the policy was seen")
         means = anchor_means(self.anchor, inputs, self._logps, self.accelerator)
         self._means.append(means)
-        for name, value in means.items():
-            self._metrics["train"][name].append(value)
-        for name, value in reference_metrics(self).items():
+        moved = {REFERENCE_STEP: float(self.reference.step)} if self.reference is not None and self.reference.moves else {}
+        for name, value in (means | moved).items():
             self._metrics["train"][name].append(value)
         self._losses += 1
         return loss
@@ -204,14 +208,13 @@ class SageTrainer(GRPOTrainer):
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         super()._save_checkpoint(model, trial)
-        folder = Path(self._get_output_dir(trial=trial)) / f"checkpoint-{self.state.global_step}"
-        save_reference(self, folder)
-        save_objective(self, folder)
+        save_state(self, Path(self._get_output_dir(trial=trial)) / f"checkpoint-{self.state.global_step}")
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         super()._load_optimizer_and_scheduler(checkpoint)
-        check_objective(self, checkpoint)
-        restore_reference(self, checkpoint)
+        if checkpoint is not None:
+            check_objective(self, Path(checkpoint))
+            restore_reference(self, Path(checkpoint))
 
     @contextmanager
     def _beta_of_method(self, inputs: Inputs) -> Iterator[None]:
@@ -226,9 +229,10 @@ class SageTrainer(GRPOTrainer):
             self.beta = plain
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
-        """GRPOTrainer's, with this package's names beside TRL's (`metrics.NAMES`, `metrics.LOGGED`)."""
-        add_names(self._metrics["train" if self.model.training else "eval"])
-        super().log(renamed(logs), *args, **kwargs)
+        """GRPOTrainer's, with this package's names beside TRL's (callbacks.py: `NAMES`, `LOGGED`)."""
+        collected = self._metrics["train" if self.model.training else "eval"]
+        collected.update({name: list(values) for name, values in our_names(collected, NAMES).items()})
+        super().log(logs | our_names(logs), *args, **kwargs)
 
     def create_model_card(self, *args: Any, **kwargs: Any) -> None:
         """The card of `sage_rlvr.training.trl.model_card` in place of TRL's, as README.md of the output folder."""

@@ -1,0 +1,169 @@
+"""The files of result folders, one reader each: matrix.json, run.json, a run's own record; and what to say of any other file."""
+
+from __future__ import annotations
+
+import json
+import re
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from sage_rlvr.errors import DataError, suggest
+from sage_rlvr.evaluation.record import Record, load_record, record_path
+from sage_rlvr.results.design import BASE, Arm, Design, Question
+from sage_rlvr.results.read import Run
+from sage_rlvr.runs import file_sha256, read_metrics
+
+TAKES = (
+    "Results are folders of `sage-rlvr demo` or `sweep` (with runs/ and evaluations/), run directories (run.json), records "
+    "(.npz), sample stores (store.sqlite) and folders with a summary.json; NAME=PATH[,PATH...] names them."
+)
+PARTS = ("runs", "evaluations", "run.json", "store.json", "store.sqlite", "summary.json")
+SHOWN = 6
+SEEDED = re.compile(r"(.+)-s(\d+)")
+
+
+def read_matrix(path: Path) -> dict[str, Any]:
+    """matrix.json of a sweep's folder, {} where there is none."""
+    file = path / "matrix.json"
+    try:
+        found = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+    except (OSError, ValueError) as error:
+        raise DataError(f"{file} cannot be read ({error}); move it away to read the folder without it") from error
+    return found if isinstance(found, dict) else {}
+
+
+def design_of(facts: Mapping[str, Any]) -> Design:
+    """The design that a matrix.json holds."""
+    written = facts.get("arms", ())
+    labels = {str(arm["name"]): str(arm.get("label") or arm["name"]) for arm in written}
+
+    def named(tree: Mapping[str, Any], link: str) -> str | None:
+        return labels.get(tree.get(link, ""), tree.get(link))
+
+    arms = tuple(
+        Arm(
+            name=labels[arm["name"]], key=arm["name"], recipe=arm.get("recipe", ""), why=arm.get("why", ""),
+            guided=bool(arm.get("guided")), plain=named(arm, "plain"), placebo=named(arm, "placebo"), no_kl=named(arm, "no_kl"),
+            matched=tuple(labels[key] for key in arm.get("matched", ())), equation=arm.get("equation", ""),
+            config=arm.get("config", {}),
+        )
+        for arm in written
+    )  # fmt: skip
+    return Design(
+        arms=arms, control=named(facts, "control"), seeds=tuple(facts.get("seeds", ())), title=str(facts.get("tier", "")),
+        notes=str(facts.get("notes", "")), questions=tuple(Question(**q) for q in facts.get("questions", ())), facts=facts,
+    )  # fmt: skip
+
+
+def read_run(path: Path, arm: str, seed: int) -> Run:
+    """A run directory: run.json and metrics.jsonl; a DataError says why it cannot be read."""
+    try:
+        facts: dict[str, Any] = json.loads((path / "run.json").read_text(encoding="utf-8"))
+        config = facts["config"]
+        if not isinstance(config, dict):
+            raise ValueError("no config")
+    except (OSError, ValueError, KeyError) as error:
+        raise DataError(
+            f"{path / 'run.json'} cannot be read ({error!r}); leave this run out, or train it anew"
+        ) from error
+    rows, steps = read_metrics(path), int(config.get("steps", 0))
+    whole = (path / "policy" / "config.json").is_file() and len(rows) >= steps
+    return Run(
+        arm=arm, seed=int(config.get("seed", seed)), path=path, state="trained" if whole else f"{len(rows)} of {steps} steps",
+        config=config, versions={str(name): str(v) for name, v in facts.get("versions", {}).items()},
+        commit=str((facts.get("git") or {}).get("commit") or ""), metrics=rows, warnings=facts.get("warnings", ()),
+    )  # fmt: skip
+
+
+def record_of(run: Path, split: str) -> Record:
+    """The record of a run directory, refused where the run has other weights by now than those that were evaluated."""
+    own = run / f"evaluation-{split}.npz"
+    beside = record_path(run.parent.parent, run.name, "" if split == "test" else split)
+    swept = not own.exists() and beside.exists()  # by a sweep or a demo
+    record = load_record(beside if swept else own)
+    if other_weights(record, run):
+        raise DataError(
+            f"{run}: {beside if swept else own.name} is of other weights than its policy/ (the run went on, or is not finished); "
+            f"evaluate it again: {suggest('eval', run)}"
+        )
+    return record
+
+
+def other_weights(record: Record, run: Path) -> bool:
+    """Whether the weight files of the run are not those that the record is of (of an adapter, its own files alone count)."""
+    own = [file_sha256(file) for file in sorted((run / "policy").glob("*.safetensors"))]
+    return bool(own) and not str(record.meta.get("weights")).startswith(" ".join(own))
+
+
+def label_of(run: Path, index: int) -> tuple[str, int]:
+    """Arm and training seed of a run directory, in the words of the sweep that it lies in."""
+    stem, seed = address(run, index)
+    return design_of(read_matrix(run.parent.parent)).called(stem), seed
+
+
+def address(path: Path, index: int) -> tuple[str, int]:
+    """Arm and training seed of "grpo-s3"; of other names the place in the list is the seed."""
+    stem = path.name.removesuffix(".npz")
+    match = SEEDED.fullmatch(stem)
+    return (match[1], int(match[2])) if match else (stem, index)
+
+
+def is_base(record: Record) -> bool:
+    """Whether a record is of the policy that all start from."""
+    return record.meta.get("name") == BASE or record.meta.get("model") == "embedded"
+
+
+def state_of(status: str) -> str:
+    """The state of a cell of a matrix.json in words."""
+    done, slash, steps = status.partition("/")
+    if status == "trained" or (slash and done == steps):
+        return "trained, not evaluated"
+    return f"{done} of {steps} steps" if slash else status
+
+
+# ------------------------------------------------------------------------------------------------------------------
+# refusals
+
+
+def check_record(path: Path) -> None:
+    """Refuse a file that is no .npz archive with what to give instead; a missing one is left to `load_record`."""
+    if not path.is_file() or zipfile.is_zipfile(path):
+        return
+    if path.suffix == ".npz":
+        raise DataError(f"{path} is damaged, no .npz archive; make it again with: {suggest('eval', 'RUN')}")
+    raise DataError(f"{path} is no record of an evaluation{_instead(path)}. {TAKES}")
+
+
+def _instead(path: Path) -> str:
+    """What to do with a file that holds no results: sweep a design, train a recipe, name the folder of its parts."""
+    if path.name in ("run.json", "store.json", "matrix.json", "summary.json", "store.sqlite"):
+        return f"; give its folder: {path.parent}"
+    if path.suffix not in (".yaml", ".yml"):
+        return ""
+    keys = set(re.findall(r"^(\w+):", path.read_text(encoding="utf-8", errors="replace"), re.MULTILINE))
+    kinds = {
+        "arms": ("sweep", "a design", "the folder that it fills"), "method": ("train", "a recipe", "its run directory"),
+        "steps": ("sft", "a recipe", "its run directory"),
+    }  # fmt: skip
+    for key, (command, what, then) in kinds.items():
+        if key in keys:
+            return f", but {what}: `{suggest(command, path)}` runs it first, then give {then}"
+    return ""
+
+
+def nothing_in(folder: Path) -> str:
+    """Why a folder gives nothing, with the next step: compare's page, folders inside it, or the commands that fill one."""
+    page, head = folder / "report.html", f"{folder} holds no runs, evaluations or samples"
+    if page.is_file():
+        return f"{head}; a page is already there: {page}. {TAKES}"
+    if records := len(list(folder.glob("*.npz"))):
+        whole = (folder.parent / "runs").is_dir()
+        what = f"give the one above, {folder.parent}" if whole else f"name them: {folder}/*.npz"
+        return f"{folder} is a folder of {records} record{'s' * (records > 1)}; {what}"
+    inside = [str(p) for p in sorted(folder.iterdir()) if any((p / name).exists() for name in PARTS)]
+    if inside:
+        more = ", ..." * (len(inside) > SHOWN)
+        return f"{head} itself, but folders of such; name one of them: {', '.join(inside[:SHOWN])}{more}"
+    return f"{head}. {TAKES} `sage-rlvr demo` and `{suggest('sweep', 'DESIGN')}` make such folders."

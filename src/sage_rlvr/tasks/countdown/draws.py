@@ -1,0 +1,125 @@
+"""How the problems of a world are drawn, and listed: counter-based bit streams, in blocks."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from itertools import combinations_with_replacement
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sage_rlvr.errors import DataError
+from sage_rlvr.tasks.countdown.expressions import MAX_NUMBERS, evaluate, reached, templates
+from sage_rlvr.tasks.countdown.problem import SPLITS, Problem, in_split
+
+if TYPE_CHECKING:
+    from sage_rlvr.tasks.countdown import Countdown
+
+BLOCK = 4096  # examples are drawn in blocks; block k is a pure function of (world, split, seed, k)
+UNIFORM_BLOCK, UNIFORM_BLOCK_OF_FIVE = 64, 16  # law "uniform": smaller, for each new set of numbers is enumerated
+MAX_DRAWS = 1 << 23  # candidates for one block before a world is called impossible
+_MAX_MISSES = 1 << 11  # law "uniform": sets of numbers in a row without a target before a world is called impossible
+Examples = list[tuple[Problem, str]]
+
+
+def stream(seed: int, *path: int) -> np.random.Philox:
+    """A counter-based bit stream; only its raw 64-bit words are used, which every numpy version gives alike."""
+    return np.random.Philox(np.random.SeedSequence([seed, *path]))
+
+
+def block_size(world: Countdown) -> int:
+    """Examples are drawn this many at a time."""
+    if world.targets == "expression":
+        return BLOCK
+    return UNIFORM_BLOCK_OF_FIVE if max(world.counts) == MAX_NUMBERS else UNIFORM_BLOCK
+
+
+@lru_cache(maxsize=32)
+def block(world: Countdown, split: str, seed: int, number: int) -> Examples:
+    """Block `number` of `block_size` examples: sizes first (so that `counts` holds), then each size's stream."""
+    path = (seed, SPLITS.index(split), number)
+    draw = _even if world.targets == "uniform" else _accepted
+    uniform = (stream(*path, 0).random_raw(block_size(world)) >> np.uint64(11)) * 2.0**-53
+    sizes = np.array(list(world.counts))
+    edges = np.cumsum(list(world.counts.values()))
+    chosen = sizes[np.minimum(np.searchsorted(edges, uniform * edges[-1], side="right"), len(sizes) - 1)].tolist()
+    streams = {n: iter(draw(world, split, n, stream(*path, n), chosen.count(n))) for n in world.counts if n in chosen}
+    return [next(streams[n]) for n in chosen]
+
+
+def _accepted(world: Countdown, split: str, n: int, bits: np.random.Philox, need: int) -> Examples:
+    """The first `need` candidates of a bit stream that are kept; `DataError` when they are all but impossible."""
+    found: Examples = []
+    draws = 0
+    while len(found) < need:
+        if draws >= MAX_DRAWS:
+            raise _too_rare(world, split, n, len(found), need, draws)
+        rows = min(max(6 * (need - len(found)), 1024), 1 << 16)
+        found += _candidates(world, split, n, bits, rows)
+        draws += rows
+    return found[:need]
+
+
+def _candidates(world: Countdown, split: str, n: int, bits: np.random.Philox, rows: int) -> Examples:
+    """Draw `rows` candidates (n numbers and a template each); keep those that are problems of the world and split."""
+    table = templates(n)
+    raw = bits.random_raw(rows * (n + 1)).reshape(rows, n + 1)
+    slots = (raw[:, :n] % np.uint64(world.max_number)).astype(np.int64) + 1
+    rule = (raw[:, n] % np.uint64(len(table))).astype(np.int64)
+    num, den = (side[:, 0] for side in evaluate(table.operators[rule], table.left[rule], table.right[rule], slots.T[:, :, None]))
+    targets, rest = np.divmod(num, np.where(den == 0, 1, den))
+    good = (den != 0) & (rest == 0) & (targets >= world.min_target) & (targets <= world.max_target)
+    ordered = np.sort(slots, axis=1)
+    good[good] = in_split(split, ordered[good], targets[good])
+    columns = zip(*(column[good].tolist() for column in (ordered, targets, rule, slots)), strict=True)
+    return [(Problem(tuple(low), target), table.texts[t].format(*order)) for low, target, t, order in columns]
+
+
+def _even(world: Countdown, split: str, n: int, bits: np.random.Philox, need: int) -> Examples:
+    """Law "uniform": `need` examples from n + 2 words each (numbers, target, expression); `DataError` if impossible."""
+    found: Examples = []
+    misses = 0
+    while len(found) < need:
+        raw = bits.random_raw(n + 2)
+        numbers = tuple(sorted(int(word) % world.max_number + 1 for word in raw[:n]))
+        choices = targets_of(world, split, numbers)
+        misses = 0 if len(choices) else misses + 1
+        if misses == _MAX_MISSES:
+            raise _too_rare(world, split, n, len(found), need, misses)
+        if not misses:
+            table = reached(numbers, world.min_target, world.max_target)
+            which = choices[int(raw[n]) % len(choices)]
+            text = table.text(which, int(raw[n + 1]) % int(table.counts[which]))
+            found.append((Problem(numbers, int(table.targets[which])), text))
+    return found
+
+
+def _too_rare(world: Countdown, split: str, n: int, found: int, need: int, draws: int) -> DataError:
+    return DataError(
+        f"only {found} of {need} {split} problems after {draws} draws: targets {world.min_target}..{world.max_target} "
+        f"are too rare for {n} numbers up to {world.max_number}; widen one of them."
+    )
+
+
+def targets_of(world: Countdown, split: str, numbers: tuple[int, ...]) -> NDArray[np.intp]:
+    """Places, in `reached(numbers, ...).targets`, of the world's targets whose problem lies in the split."""
+    return _targets_of(numbers, world.min_target, world.max_target, split)
+
+
+@lru_cache(maxsize=1 << 13)
+def _targets_of(numbers: tuple[int, ...], low: int, high: int, split: str) -> NDArray[np.intp]:
+    targets = reached(numbers, low, high).targets
+    rows = np.broadcast_to(np.array(numbers, np.int64), (len(targets), len(numbers)))
+    return np.flatnonzero(in_split(split, rows, targets))
+
+
+@lru_cache(maxsize=32)
+def census(world: Countdown, split: str) -> tuple[Problem, ...]:
+    """Every problem of a split that has a right answer, each once, in the order of its numbers and target."""
+    found = []
+    for size in world.counts:
+        for numbers in combinations_with_replacement(range(1, world.max_number + 1), size):
+            targets = reached(numbers, world.min_target, world.max_target).targets
+            found += [Problem(numbers, int(targets[i])) for i in targets_of(world, split, numbers)]
+    return tuple(found)

@@ -1,0 +1,41 @@
+"""The steps of a run on plain torch, RL and the warm start alike: metrics, trackers, a stop when asked, checkpoints."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from sage_rlvr.config import SftConfig, TrainConfig
+from sage_rlvr.runs import RunDir, StopFlag
+from sage_rlvr.training.trackers import tracking
+
+
+def run_steps(
+    config: TrainConfig | SftConfig,
+    run: RunDir,
+    progress: Any,
+    begin: int,
+    take: Callable[[int], dict[str, float]],
+    save: Callable[[int], None],
+) -> int:
+    """From step `begin` to `config.steps`, or to a stop signal, after which the step in hand ends. Returns the step reached.
+
+    take: does a step, counted from 0, and returns its metrics. save: keeps all that is needed to go on after so many steps;
+    called as often as the recipe's checkpoint says, at the end, and at a stop.
+    """
+    progress.start(total=config.steps, done=begin)
+    step, stopping = begin, False
+    with StopFlag() as stop, tracking(config.report_to, run, config) as report:
+        while step < config.steps and not stopping:
+            began = time.perf_counter()
+            metrics = take(step)
+            metrics["time/step_s"] = time.perf_counter() - began
+            run.log({"step": step, **metrics})
+            report(step, metrics)
+            step += 1
+            progress.advance(step, metrics)
+            stopping = bool(stop)  # read once: what stops the steps also saves
+            if step % config.checkpoint.every == 0 or step == config.steps or stopping:
+                save(step)
+    return step
