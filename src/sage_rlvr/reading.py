@@ -1,0 +1,218 @@
+"""Files that were written elsewhere, read within bounds: the one place where bytes, JSON and arrays come in.
+
+Only regular files are read (a link to /dev/zero, a pipe, a folder are refused before their first byte), and never more bytes than
+the caller says. What cannot be read is one error of the class `error` that names the file, the cause and, by `advice`, the next
+step. Sources: RFC 8259 for JSON; PKWARE's APPNOTE 4.3 and numpy's NEP 1 for .npz.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import stat
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from sage_rlvr.errors import DataError, SageError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+MIB = 1 << 20
+TEXT = 16 * MIB  # bytes of a text or JSON file; JSON takes up to 25 times as much memory
+LINES = 4096 * MIB  # bytes of a file of lines, of which one at a time is held
+LINE = 16 * MIB
+ARRAYS = 1024 * MIB  # bytes of all arrays of an .npz, unpacked
+AGAIN = "restore it from a copy, or make it again"
+KINDS: dict[type, str] = {dict: "an object {...}", list: "a list [...]"}
+
+
+@contextmanager
+def opened(
+    path: str | Path, limit: int = LINES, error: type[SageError] = DataError, advice: str = AGAIN
+) -> Iterator[BinaryIO]:
+    """A regular file of at most `limit` bytes, to read from; errors of the file system in the block are refusals, too."""
+    try:
+        # NONBLOCK: a pipe without a writer is opened, seen to be one, and refused; it means nothing for a file
+        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+        with open(descriptor, "rb") as stream:
+            _check(os.fstat(descriptor), limit)
+            yield stream
+    except IsADirectoryError as problem:
+        raise error(f"{path}: a folder, where a file is read; {advice}") from problem
+    except (OSError, _Unreadable) as problem:
+        raise error(f"{path}: {getattr(problem, 'strerror', None) or problem}; {advice}") from problem
+
+
+class _Unreadable(Exception):
+    """Why a file is not read, without its name."""
+
+
+def _check(about: os.stat_result, limit: int) -> None:
+    if stat.S_ISDIR(about.st_mode):
+        raise _Unreadable("a folder, where a file is read")
+    if not stat.S_ISREG(about.st_mode):
+        raise _Unreadable("no regular file, but a device or a pipe, which may never end")
+    if about.st_size > limit:
+        raise _Unreadable(f"{about.st_size:,} bytes; at most {limit:,} are read")
+
+
+def read_bytes(path: str | Path, limit: int = TEXT, error: type[SageError] = DataError, advice: str = AGAIN) -> bytes:
+    """The bytes of a regular file."""
+    with opened(path, limit, error, advice) as stream:
+        found = bytearray()
+        while piece := stream.read(MIB):  # a file may grow while it is read, and one of /proc says that it has no bytes
+            found += piece
+            if len(found) > limit:
+                raise _Unreadable(f"more than {limit:,} bytes")
+    return bytes(found)
+
+
+def read_text(path: str | Path, limit: int = TEXT, error: type[SageError] = DataError, advice: str = AGAIN) -> str:
+    """The UTF-8 text of a regular file; line ends as they are, a byte order mark left out."""
+    return decode(read_bytes(path, limit, error, advice), str(path), error, advice)
+
+
+def decode(data: bytes, what: str, error: type[SageError] = DataError, advice: str = AGAIN) -> str:
+    """Bytes of UTF-8 as text; what: names them in the refusal, a path or "path:line"."""
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as problem:
+        raise error(f"{what}: not UTF-8 text ({problem.reason} at byte {problem.start}); {advice}") from problem
+
+
+def read_json(
+    path: str | Path,
+    kind: type | None = dict,
+    limit: int = TEXT,
+    error: type[SageError] = DataError,
+    advice: str = AGAIN,
+    strict: bool = True,
+) -> Any:
+    """The tree of a JSON file. kind: what its top level must be, dict or list; None: anything. strict: see `parse_json`."""
+    return parse_json(read_bytes(path, limit, error, advice), str(path), kind, error, advice, strict)
+
+
+def parse_json(
+    text: str | bytes,
+    what: str,
+    kind: type | None = dict,
+    error: type[SageError] = DataError,
+    advice: str = AGAIN,
+    strict: bool = True,
+) -> Any:
+    """The tree of a JSON text. strict: NaN, Infinity and numbers beyond float64 are refused; else they are floats, as Python
+    reads them. what: names the text in the refusal."""
+    text = decode(text, what, error, advice) if isinstance(text, bytes) else text
+    hooks: dict[str, Any] = {"parse_constant": _refuse_constant, "parse_float": _finite} if strict else {}
+    try:
+        tree = json.loads(text, **hooks)
+    except RecursionError as problem:
+        raise error(f"{what}: nested too deeply to be read as JSON; {advice}") from problem
+    except ValueError as problem:
+        raise error(f"{what}: not JSON ({problem}); {advice}") from problem
+    if kind is not None and not isinstance(tree, kind):
+        raise error(f"{what}: {KINDS.get(kind, kind.__name__)} is expected, not {_short(tree)}; {advice}")
+    return tree
+
+
+def _refuse_constant(word: str) -> Any:
+    raise ValueError(f"{word} is no number of JSON")
+
+
+def _finite(digits: str) -> float:
+    if math.isinf(value := float(digits)):
+        raise ValueError(f"{digits[:40]} is beyond the range of numbers")
+    return value
+
+
+def _short(tree: Any) -> str:
+    text = repr(tree) if isinstance(tree, (str, int, float, bool, type(None))) else KINDS[type(tree)]
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def read_lines(
+    path: str | Path,
+    limit: int = LINES,
+    line: int = LINE,
+    error: type[SageError] = DataError,
+    advice: str = AGAIN,
+) -> Iterator[tuple[int, bytes, bool]]:
+    """(number from 1, bytes without the line's end, whether it had one) of every line, one held at a time.
+
+    line: bytes that one may have. "\\n" alone ends a line.
+    """
+    with opened(path, limit, error, advice) as stream:
+        number, left = 0, limit
+        while data := stream.readline(line + 1):
+            number, left = number + 1, left - len(data)
+            if len(data) > line:
+                raise _Unreadable(f"line {number} has more than {line:,} bytes")
+            if left < 0:
+                raise _Unreadable(f"more than {limit:,} bytes")
+            yield number, data.removesuffix(b"\n"), data.endswith(b"\n")
+
+
+def read_json_lines(
+    path: str | Path,
+    kind: type | None = dict,
+    limit: int = LINES,
+    error: type[SageError] = DataError,
+    advice: str = AGAIN,
+    strict: bool = True,
+) -> Iterator[tuple[int, Any]]:
+    """(line number from 1, tree) of every line of a JSON Lines file that is not blank; the refusal names the line."""
+    for number, data, _ in read_lines(path, limit, min(limit, LINE), error, advice):
+        if data.strip():
+            yield number, parse_json(data, f"{path}:{number}", kind, error, advice, strict)
+
+
+# ---- arrays
+
+
+def read_npz(
+    path: str | Path, limit: int = ARRAYS, error: type[SageError] = DataError, advice: str = AGAIN
+) -> dict[str, np.ndarray]:
+    """Name -> array of an .npz as `numpy.savez` and `savez_compressed` write it; nothing pickled.
+
+    limit: bytes of the file, and of all arrays unpacked, by what the archive and each array's header declare, which is compared
+    before anything is allocated.
+    """
+    with opened(path, limit, error, advice) as stream:
+        try:
+            with zipfile.ZipFile(stream) as archive:
+                members = archive.infolist()
+                if (declared := sum(member.file_size for member in members)) > limit:
+                    raise _Unreadable(f"{declared:,} bytes when unpacked; at most {limit:,} are read")
+                return {member.filename.removesuffix(".npy"): _array(archive, member) for member in members}
+        except (_Unreadable, OSError):
+            raise
+        except Exception as problem:  # headers go through Python's own parser, which raises anything
+            raise _Unreadable(f"no readable .npz ({problem})") from problem
+
+
+def _array(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> np.ndarray:
+    """One array, once its header says as many bytes as its place in the archive has."""
+    import numpy as np
+
+    if member.compress_type not in (
+        zipfile.ZIP_STORED,
+        zipfile.ZIP_DEFLATED,
+    ):  # of others, a chunk unpacks without a bound
+        raise ValueError(f"{member.filename}: packed by another method than numpy's")
+    with archive.open(member) as stream:
+        version = np.lib.format.read_magic(stream)
+        if version not in ((1, 0), (2, 0)):
+            raise ValueError(f"{member.filename}: an array of version {version}")
+        header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        shape, fortran, dtype = header(stream)
+        size, there = math.prod(shape) * dtype.itemsize, member.file_size - stream.tell()
+        if dtype.hasobject:
+            raise ValueError(f"{member.filename}: holds objects, which would be unpickled")
+        if size != there or min(shape, default=0) < 0:
+            raise ValueError(f"{member.filename}: {there:,} bytes for an array of shape {shape} and type {dtype}")
+        return np.ndarray(shape, dtype, bytearray(stream.read()), order="F" if fortran else "C")

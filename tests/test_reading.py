@@ -1,0 +1,159 @@
+"""The bounded reader: what lies at a path is read whole or refused with file, cause and next step, soon and in little memory."""
+
+from __future__ import annotations
+
+import io
+import os
+import struct
+import tracemalloc
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sage_rlvr import reading
+from sage_rlvr.errors import CheckpointError, ConfigError, DataError
+
+EVERY: dict[str, Callable[..., object]] = {
+    "bytes": reading.read_bytes,
+    "text": reading.read_text,
+    "json": reading.read_json,
+    "npz": reading.read_npz,
+    "lines": lambda *args, **more: list(reading.read_lines(*args, **more)),
+    "json_lines": lambda *args, **more: list(reading.read_json_lines(*args, **more)),
+}
+
+
+def refusal(call: Callable[[], object]) -> str:
+    """The message, with at most 3 MiB allocated on the way to it."""
+    tracemalloc.start()
+    try:
+        with pytest.raises(ConfigError) as caught:
+            call()
+        assert tracemalloc.get_traced_memory()[1] < 3 * reading.MIB
+    finally:
+        tracemalloc.stop()
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_only_a_regular_file_of_bounded_size_is_read(tmp_path: Path, name: str) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "endless").symlink_to("/dev/zero")
+    (tmp_path / "large").write_bytes(b"x" * 2001)
+    (tmp_path / "folder").mkdir()
+    for place, cause in {
+        "pipe": "no regular file",
+        "endless": "no regular file",
+        "folder": "a folder",
+        "missing": "No such file",
+        "large": "2,001 bytes; at most 2,000",
+    }.items():
+        said = refusal(lambda: EVERY[name](tmp_path / place, limit=2000, error=ConfigError, advice="mend it"))  # noqa: B023
+        assert said.startswith(f"{tmp_path / place}: ") and cause in said and said.endswith("; mend it"), said
+
+
+@pytest.mark.parametrize(
+    ("data", "cause"),
+    [
+        (b"[1]", "an object {...} is expected, not a list"),
+        (b"null", "not None"),
+        (b'"' + b"x" * 1000 + b'"', "not 'xxx"),
+        (b"\xff\xfe", "not UTF-8 text (invalid start byte at byte 0)"),
+        (b'{"a": NaN}', "NaN is no number of JSON"),
+        (b'{"a": -Infinity}', "-Infinity is no number"),
+        (b'{"a": 1e999}', "1e999 is beyond"),
+        (b'{"a": ' + b"1" * 5000 + b"}", "4300"),
+        (b"[" * 100_000, "nested too deeply"),
+        (b'{"a": ' * 100_000, "nested too deeply"),
+        (b"{", "not JSON"),
+        (b"{}{}", "not JSON"),
+        (b"\0" * 9, "not JSON"),
+    ],
+    ids=lambda value: repr(value[:12]),
+)
+def test_what_is_no_json_of_the_kind_is_refused(tmp_path: Path, data: bytes, cause: str) -> None:
+    file = tmp_path / "a.json"
+    for lines, read in ((b"", reading.read_json), (b"{}\n\n", EVERY["json_lines"])):
+        file.write_bytes(lines + data)
+        said = refusal(lambda: read(file, error=ConfigError, advice="mend it"))  # noqa: B023
+        assert said.startswith(f"{file}:3: " if lines else f"{file}: ") and cause in said and said.endswith("; mend it")
+
+
+def test_what_is_whole_is_read_as_it_stands(tmp_path: Path) -> None:
+    file = tmp_path / "a.json"
+    file.write_bytes('﻿{"é": [1, 0.5, "x"]}'.encode())
+    assert reading.read_json(file) == {"é": [1, 0.5, "x"]}
+    assert reading.parse_json("[NaN, 1e999]", "it", kind=None, strict=False)[1] == float("inf")
+    file.write_bytes(b"a\r\nb\xc2\x85c\n\nd")
+    assert list(reading.read_lines(file)) == [
+        (1, b"a\r", True),
+        (2, b"b\xc2\x85c", True),
+        (3, b"", True),
+        (4, b"d", False),
+    ]
+    with pytest.raises(DataError, match="line 2 has more than 4 bytes"):
+        list(reading.read_lines(file, line=4))
+    kept = {
+        "a": np.asfortranarray(np.arange(6.0).reshape(2, 3)),
+        "b": np.array("é"),
+        "c": np.zeros((0, 5)),
+        "d": np.array(3),
+    }
+    for save in (np.savez, np.savez_compressed):
+        save(tmp_path / "a.npz", **kept)
+        found = reading.read_npz(tmp_path / "a.npz")
+        assert list(found) == list(kept)
+        for name, array in kept.items():
+            assert found[name].dtype == array.dtype
+            np.testing.assert_array_equal(found[name], array)
+
+
+def header(shape: str, dtype: str = "<f8") -> bytes:
+    text = f"{{'descr': '{dtype}', 'fortran_order': False, 'shape': {shape}}}".encode()
+    return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(text)) + text
+
+
+def archive(member: bytes, method: int = zipfile.ZIP_DEFLATED) -> bytes:
+    held = io.BytesIO()
+    with zipfile.ZipFile(held, "w", method) as made:
+        made.writestr("a.npy", member)
+    return held.getvalue()
+
+
+def lying(data: bytes, size: int) -> bytes:
+    """The archive with another unpacked size in its directory."""
+    at = data.rindex(b"PK\x01\x02") + 24
+    return data[:at] + struct.pack("<I", size) + data[at + 4 :]
+
+
+@pytest.mark.parametrize(
+    ("data", "cause"),
+    [
+        (archive(header("(250000000,)") + bytes(4_000_000)), "at most 1,000,000"),  # 4 MB of zeros in 4 KB
+        (archive(header("(125000000000,)") + bytes(8)), "8 bytes for an array of shape"),
+        (archive(header("(-1,)") + bytes(8)), "8 bytes for an array of shape"),
+        (archive(header("(" * 3000)), "no readable .npz"),
+        (archive(header("(1,)", "|O") + bytes(8)), "objects"),
+        (archive(header("(2,)") + bytes(16), zipfile.ZIP_LZMA), "another method"),
+        (lying(archive(header("(2,)") + bytes(16)), 40), "no readable .npz"),
+        (archive(b"hello"), "no readable .npz"),
+        (archive(header("(2,)") + bytes(16))[:-9], "no readable .npz"),
+        (archive(header("(2,)", "<f7") + bytes(14)), "no readable .npz"),
+        (b"", "not a zip file"),
+        (b"[1]", "not a zip file"),
+    ],
+    ids=range(12),
+)
+def test_an_archive_of_arrays_is_believed_in_nothing(tmp_path: Path, data: bytes, cause: str) -> None:
+    file = tmp_path / "a.npz"
+    file.write_bytes(data)
+    said = refusal(lambda: reading.read_npz(file, limit=1_000_000, error=ConfigError, advice="mend it"))
+    assert said.startswith(f"{file}: ") and cause in said and said.endswith("; mend it"), said
+
+
+def test_the_class_of_the_refusal_is_the_readers(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError):
+        reading.read_json(tmp_path / "none", error=CheckpointError)
