@@ -1,49 +1,88 @@
-"""Every kind of file, damaged in every way, given to every command that reads it: the command ends with a sentence.
+"""Every kind of file, damaged in every way, given to the commands that read it.
 
-A command may still succeed, where what was damaged is not read or can be made again. It may not end in a traceback, hang, or
-take the machine's memory. Commands run in a forked child of one warm process: importing torch 400 times would be the whole time.
+Each then gives the same result as undamaged, or one message that names the file, with code 2. Where nothing can tell a changed value
+from one that a user wrote (a recipe, rows, a model of one's own), a valid other value is another input; what the program seals by a
+hash or a checksum (`SEALED`) may never lead to another result. No traceback, no hang, no raw escape on the terminal.
 """
 
 from __future__ import annotations
 
-import faulthandler
 import json
 import os
 import random
-import resource
 import shutil
-import signal
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.battery.world import Ending
+import numpy as np
+from safetensors.numpy import load_file, save_file
 
-SECONDS, MEMORY = 60.0, 6 << 30
+from tests.battery.commands import Command, under
+from tests.battery.world import Ending, run
+
+SECONDS = 30.0
 Damage = Callable[[Path, random.Random], None]
 
-READERS: dict[str, tuple[tuple[str, ...], ...]] = {
-    "recipe.yaml": (("show", "recipe.yaml"), ("train", "recipe.yaml", "--run", "new", "--dry-run")),
-    "matrix.yaml": (("sweep", "matrix.yaml", "--dry-run"),),
-    "rows.jsonl": (("audit", "rows.jsonl", "--out", "audit.md"),
-                   ("eval", "model", "--samples", "1", "--task", "rows.jsonl", "--max-new-tokens", "2", "--quiet")),
-    "run/run.json": (("report", "run", "-o", "page.html"), ("eval", "run", "--problems", "2"),
-                     ("train", "recipe.yaml", "--run", "run", "--quiet"), ("compare", "a=embedded", "b=run")),
-    "run/metrics.jsonl": (("report", "run", "-o", "page.html"), ("train", "recipe.yaml", "--run", "run", "--quiet")),
-    "run/evaluation-test.npz": (("report", "run", "-o", "page.html"), ("compare", "a=run", "b=run")),
-    "run/policy/config.json": (("eval", "run", "--problems", "2"),),
-    "run/policy/generation_config.json": (("eval", "run", "--problems", "2"),),
-    "run/policy/model.safetensors": (("eval", "run", "--problems", "2"),),
-    "run/policy/tokenizer.json": (("eval", "run", "--problems", "2"),),
-    "run/policy/tokenizer_config.json": (("eval", "run", "--samples", "1", "--problems", "2", "--quiet"),),
-    "model/model.safetensors": (("train", "recipe.yaml", "--run", "new", "--quiet", "--steps", "1"),),
-    "checkpoint": (("train", "recipe.yaml", "--run", "run", "--quiet", "--steps", "8"),),
-    "store/store.sqlite": (("samples", "store"), ("report", "store", "-o", "page.html")),
-    "lm_eval.jsonl": (("samples", "imported", "--from-lm-eval", "lm_eval.jsonl", "--model", "m"),),
+SHOW, DRY = Command(("show", "recipe.yaml")), Command(("train", "recipe.yaml", "--run", "new", "--dry-run"))
+NEW = Command(("train", "recipe.yaml", "--run", "new", "--quiet", "--steps", "1"), under("new"))
+MORE = Command(("train", "recipe.yaml", "--run", "run", "--quiet", "--steps", "8"), under("run/policy", "run/metrics.jsonl"))
+PAGE = Command(("report", "run", "--format", "md", "-o", "page.md"), under("page.md"))
+EVAL = Command(("eval", "run", "--problems", "2", "--out", "new.npz"), under("new.npz"))
+DRAW = Command(("eval", "run", "--samples", "1", "--problems", "2", "--store", "new", "--quiet"), under("new"))
+TWO = Command(("compare", "a=run", "b=run"))
+AUDIT = Command(("audit", "rows.jsonl", "--out", "audit.md"), under("audit.md"))
+ASK = Command(("eval", "model", "--samples", "1", "--task", "rows.jsonl", "--max-new-tokens", "2", "--store", "new", "--quiet"), under("new"))
+READ = Command(("samples", "store"))
+TOP_UP = Command(("eval", "run", "--samples", "12", "--problems", "8", "--store", "store", "--quiet"), under("store"))
+STORE_PAGE = Command(("report", "store", "--format", "md", "-o", "page.md"), under("page.md"))
+ARMS, ARMS_PAGE = Command(("compare", "sweep")), Command(("report", "sweep", "--format", "md", "-o", "page.md"), under("page.md"))
+PLAN = Command(("sweep", "matrix.yaml", "--out", "sweep", "--dry-run"))
+KEPT = Command(("compare", "stored")), Command(("report", "stored", "--format", "md", "-o", "page.md"), under("page.md"))
+HARNESS = Command(("samples", "new", "--from-lm-eval", "lm_eval.jsonl", "--model", "m"), under("new"))
+RESULTS = Command(("samples", "new", "--from-lm-eval", "harness/samples_countdown_2026-01-01T00-00-00.jsonl"), under("new"))
+
+READERS: dict[str, tuple[Command, ...]] = {
+    "recipe.yaml": (SHOW, DRY, NEW),
+    "matrix.yaml": (PLAN,),
+    "rows.jsonl": (AUDIT, ASK),
+    "rows.parquet": (Command(("audit", "rows.parquet", "--out", "audit.md"), under("audit.md")),),
+    "model/config.json": (NEW,),
+    "model/generation_config.json": (NEW,),
+    "model/model.safetensors": (NEW,),
+    "model/tokenizer.json": (NEW,),
+    "model/tokenizer_config.json": (NEW,),
+    "run/run.json": (PAGE, EVAL, MORE, TWO),
+    "run/metrics.jsonl": (PAGE, MORE),
+    "run/evaluation-test.npz": (PAGE, TWO),
+    "run/policy/config.json": (EVAL,),
+    "run/policy/generation_config.json": (EVAL, DRAW),
+    "run/policy/model.safetensors": (EVAL,),
+    "run/policy/tokenizer.json": (EVAL, DRAW),
+    "run/policy/tokenizer_config.json": (DRAW,),
+    "run/checkpoints/step-000006/MANIFEST.json": (MORE,),
+    "run/checkpoints/step-000006/state.json": (MORE,),
+    "run/checkpoints/step-000006/model.safetensors": (MORE,),
+    "run/checkpoints/step-000006/optimizer.safetensors": (MORE,),
+    "run/checkpoints/step-000006": (MORE,),
+    "run/checkpoints": (MORE,),
+    "run/policy": (EVAL, MORE),
+    "store/store.sqlite": (READ, TOP_UP, STORE_PAGE),
+    "store.parquet": (Command(("samples", "new", "--from-parquet", "store.parquet"), under("new")),),
+    "lm_eval.jsonl": (HARNESS,),
+    "harness/results_2026-01-01T00-00-00.json": (RESULTS,),
+    "sweep/matrix.json": (ARMS, ARMS_PAGE, PLAN),
+    "sweep/summary.json": (ARMS, ARMS_PAGE),
+    "sweep/recipes/grpo.yaml": (ARMS, PLAN),
+    "sweep/evaluations/grpo-s0.npz": (ARMS, ARMS_PAGE, PLAN),
+    "sweep/runs/grpo-s0/run.json": (ARMS, ARMS_PAGE, PLAN),
+    "sweep/runs/grpo-s0/metrics.jsonl": (ARMS_PAGE,),
+    "stored/summary.json": KEPT,
 }  # fmt: skip
+SEALED = ("run/checkpoints", "store/store.sqlite", "evaluation-test.npz", "evaluations/")
 
 
 def _values(tree: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
@@ -58,7 +97,7 @@ def _edit(path: Path, chance: random.Random, put: Callable[[Any, Any], None]) ->
         number = chance.randrange(len(lines))
         tree = json.loads(lines[number])
         place = chance.choice(_values(tree))
-    except (ValueError, IndexError, UnicodeDecodeError):
+    except (ValueError, IndexError):
         return cut(path, chance)
     home = tree
     for key in place[:-1]:
@@ -84,113 +123,175 @@ def lose_key(path: Path, chance: random.Random) -> None:
 
 
 def other_type(path: Path, chance: random.Random) -> None:
-    odd = (None, True, -1, 1e308, "", "x", [], [[]], {}, {"a": 1}, "\x1b[2J", "../../etc", 10**30, float("nan"))
+    odd = (None, True, -1, 1e308, "", "x", [], [[]], {}, {"a": 1}, "\x1b[2J", "../../etc", 10**30, float("nan"), float("inf"))
     _edit(path, chance, lambda home, key: home.__setitem__(key, chance.choice(odd)))
 
 
-def _become(data: bytes) -> Damage:
-    def become(path: Path, chance: random.Random) -> None:
-        path.write_bytes(data)
-
-    return become
-
-
-def folder(path: Path, chance: random.Random) -> None:
-    path.unlink()
-    path.mkdir()
-
-
-def endless(path: Path, chance: random.Random) -> None:
-    path.unlink()
-    path.symlink_to("/dev/zero")
-
-
-DAMAGES: dict[str, Damage] = {
-    "cut": cut, "flipped": flip, "a key lost": lose_key, "another type": other_type, "a folder": folder, "endless": endless,
-    "missing": lambda path, chance: path.unlink(), "empty": _become(b""), "[1]": _become(b"[1]"), "null": _become(b"null"),
-    "{}": _become(b"{}"), "nested": _become(b"[" * 100_000), "not UTF-8": _become(b"\xff\xfe{\x80}"), "NULs": _become(b"\0" * 4096),
-    "a number": _become(b"3"), "text": _become(b"hello: world\n"), "twice": lambda path, chance: path.write_bytes(path.read_bytes() * 2),
-}  # fmt: skip
-TYPED = ("a key lost", "another type")
-
-
-def forked(folder: Path, *words: str) -> Ending:
-    """The command in a forked child, its streams in files, its memory and time bounded."""
-    from sage_rlvr.cli import main
-
-    out, err = folder / ".out", folder / ".err"
-    began = time.monotonic()
-    if (pid := os.fork()) == 0:
-        code = 70
-        try:
-            os.setsid()
-            os.chdir(folder)
-            for number, path in ((1, out), (2, err)):
-                os.dup2(os.open(path, os.O_CREAT | os.O_WRONLY | os.O_TRUNC), number)
-            sys.stdout, sys.stderr = (os.fdopen(os.dup(n), "w", buffering=1, encoding="utf-8", errors="replace") for n in (1, 2))
-            resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
-            faulthandler.enable()
-            code = main(list(words))
-        except SystemExit as end:
-            code = end.code if isinstance(end.code, int) else 1
-        except BaseException:
-            import traceback
-
-            traceback.print_exc()
-        finally:
-            sys.stdout.flush()
-            sys.stderr.flush()
-            os._exit(code or 0)
-    while time.monotonic() - began < SECONDS:
-        done, status = os.waitpid(pid, os.WNOHANG)
-        if done:
-            break
-        time.sleep(0.01)
+def _arrays(path: Path, change: Callable[[dict[str, Any], str], None], chance: random.Random) -> None:
+    """The arrays of a safetensors or npz file, changed at one name and written again; any other file is flipped instead."""
+    if path.suffix == ".safetensors":
+        held, write = load_file(path), lambda found: save_file(found, path, metadata={"format": "pt"})
+    elif path.suffix == ".npz":
+        with np.load(path, allow_pickle=False) as there:
+            held, write = dict(there), lambda found: np.savez(path, **found)
     else:
-        os.killpg(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
-        status = signal.SIGALRM
-    said = [path.read_text("utf-8", errors="replace") if path.exists() else "" for path in (out, err)]
-    return Ending(os.waitstatus_to_exitcode(status), said[0], said[1], time.monotonic() - began)
+        return flip(path, chance)
+    change(held, chance.choice(sorted(held)))
+    write(held)
 
 
-def target(folder: Path, name: str, chance: random.Random) -> Path:
-    """The file to damage; "checkpoint" is any file of the newest one."""
-    if name != "checkpoint":
-        return folder / name
-    newest = sorted((folder / "run" / "checkpoints").glob("step-*"))[-1]
-    return chance.choice(sorted(path for path in newest.rglob("*") if path.is_file()))
+def lose_array(path: Path, chance: random.Random) -> None:
+    _arrays(path, lambda held, name: held.pop(name), chance)
 
 
-def attack(ready: Path, room: Path, seed: int, number: int) -> tuple[str, str]:
-    """(what was done, why it is a fault or nothing) of one damage."""
-    chance = random.Random(f"{seed} damage {number}")
-    name = chance.choice(list(READERS))
-    how = chance.choice([*DAMAGES, *TYPED, *TYPED])  # typed edits are the many kinds of damage, so they come more often
-    words = chance.choice(READERS[name])
+def other_shape(path: Path, chance: random.Random) -> None:
+    _arrays(path, lambda held, name: held.update({name: np.concatenate([np.ravel(held[name])] * 2)}), chance)
+
+
+def not_finite(path: Path, chance: random.Random) -> None:
+    _arrays(path, lambda held, name: held.update({name: np.full(held[name].shape, np.nan, np.float32)}), chance)
+
+
+def _become(data: bytes) -> Damage:
+    return lambda path, chance: None if path.write_bytes(data) else None
+
+
+def _replaced(make: Callable[[Path], object]) -> Damage:
+    def replace(path: Path, chance: random.Random) -> None:
+        path.unlink()
+        make(path)
+
+    return replace
+
+
+def twice(path: Path, chance: random.Random) -> None:
+    path.write_bytes(path.read_bytes() * 2)
+
+
+OF_FILES: dict[str, Damage] = {
+    "cut at a random length": cut, "a bit flipped": flip, "a key lost": lose_key, "a value of another type": other_type,
+    "an array lost": lose_array, "an array of another shape": other_shape, "NaN": not_finite,
+    "missing": lambda path, chance: path.unlink(), "empty": _become(b""), "[1]": _become(b"[1]"), "null": _become(b"null"),
+    "{}": _become(b"{}"), "nested 100,000 deep": _become(b"[" * 100_000), "not UTF-8": _become(b"\xff\xfe{\x80}"),
+    "NULs": _become(b"\0" * 4096), "a number": _become(b"3"), "text": _become(b"hello: world\n"), "twice in itself": twice,
+    "a folder": _replaced(Path.mkdir), "a FIFO": _replaced(os.mkfifo), "endless": _replaced(lambda path: path.symlink_to("/dev/zero")),
+    "a loop of links": _replaced(lambda path: path.symlink_to(path.name)),
+}  # fmt: skip
+if os.geteuid() != 0:  # root may read everything
+    OF_FILES["not to be read"] = lambda path, chance: path.chmod(0)
+OFTEN = ("cut at a random length", "a bit flipped", "a key lost", "a value of another type")  # those that differ from time to time
+
+
+def _stray(name: str) -> Damage:
+    def put(path: Path, chance: random.Random) -> None:
+        (path / name).mkdir()
+        (path / name / "x").write_bytes(b"x")
+
+    return put
+
+
+OF_FOLDERS: dict[str, Damage] = {
+    "renamed": lambda path, chance: shutil.move(path, path.with_name("step-000099")),
+    "a copy beside it": lambda path, chance: shutil.copytree(path, path.with_name("step-000099")),
+    "a folder .tmp- in it": _stray(".tmp-x"), "a folder .old- in it": _stray(".old-x"), "an odd folder in it": _stray("step-0000zz"),
+    "missing": lambda path, chance: shutil.rmtree(path),
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Case:
+    """What is damaged, how, and who reads it then."""
+
+    file: str
+    how: str
+    reader: Command
+
+    def __str__(self) -> str:
+        return f"{self.file}, {self.how}: sage-rlvr {' '.join(self.reader.words)}"
+
+
+def cases(ready: Path, count: int, seed: int) -> list[Case]:
+    """Every kind of damage on every file, each with one of its readers, in a random order; then those that differ from time to time.
+    Of fewer, the first."""
+    chance = random.Random(f"{seed} damages")
+    found = []
+    for file, readers in READERS.items():
+        for how in OF_FOLDERS if (ready / file).is_dir() else OF_FILES:
+            found.append(Case(file, how, chance.choice(readers)))
+    chance.shuffle(found)
+    files = [file for file in READERS if not (ready / file).is_dir()]
+    while len(found) < count:
+        file = chance.choice(files)
+        found.append(Case(file, chance.choice(OFTEN), chance.choice(READERS[file])))
+    return found[:count]
+
+
+def outcome(case: Case, ending: Ending, made: dict[str, str], wanted: dict[str, str]) -> str:
+    """ "same", "refused", "another input", or a fault: its kind, a colon, and what is wrong."""
+    if fault := ending.fault():
+        return fault
+    if ending.code == 0 and made == wanted:
+        return "same"
+    path = Path(case.file)
+    if ending.code == 0:
+        sealed = any(mark in case.file for mark in SEALED)
+        return f"wrong: another result: {told(ending.said)}" if sealed else "another input"
+    if ending.code != 2:
+        return f"wrong: code {ending.code}: {told(ending.said)}"
+    named = path.name in ending.said or path.parent.name in ending.said if path.parent.name else path.name in ending.said
+    return "refused" if named else f"wrong: the file is not named: {told(ending.said)}"
+
+
+def told(said: str) -> str:
+    return " ".join(said.split())[-300:]
+
+
+def attack(ready: Path, room: Path, case: Case, wanted: dict[str, str], chance: random.Random) -> str:
     shutil.copytree(ready, room, symlinks=True)
-    path = target(room, name, chance)
-    DAMAGES[how](path, chance)
-    ending = forked(room, *words)
-    shutil.rmtree(room)
-    what = f"{number}: {path.relative_to(room)} {how}, sage-rlvr {' '.join(words)}"
-    raw = "a raw escape reached the terminal" if "\x1b[2J" in ending.said else ""
-    return what, ending.fault() or raw
+    path = room / case.file
+    (OF_FOLDERS if path.is_dir() else OF_FILES)[case.how](path, chance)
+    ending = run(room, *case.reader.words, seconds=SECONDS)
+    try:
+        made = case.reader.made(room, ending.out) if ending.code == 0 else {}
+    except (ValueError, OSError) as error:
+        made = {"unreadable": repr(error)}
+    finally:
+        shutil.rmtree(room)
+    return outcome(case, ending, made, wanted)
+
+
+def undamaged(ready: Path, room: Path) -> dict[Command, dict[str, str]]:
+    """What each reader makes of the undamaged files."""
+    wanted = {}
+    for reader in {reader for readers in READERS.values() for reader in readers}:
+        shutil.copytree(ready, room)
+        ending = run(room, *reader.words)
+        wanted[reader] = reader.made(room, ending.out)
+        if ending.code != 0 or not wanted[reader]:
+            raise RuntimeError(f"sage-rlvr {' '.join(reader.words)} ended with {ending.code}:\n{ending.said}")
+        shutil.rmtree(room)
+    return wanted
 
 
 def battery(ready: Path, room: Path, count: int, seed: int) -> dict[str, dict[str, object]]:
-    """`count` damages, each with one command that reads the file."""
-    import torch
-    import transformers  # noqa: F401  imported once, before the forks
+    """`count` damages, each with one command that reads the file; figures by the first folder or file of its path."""
+    wanted = undamaged(ready, room)
+    found: dict[str, dict[str, Any]] = {}
+    for number, case in enumerate(cases(ready, count, seed)):
+        began = time.monotonic()
+        said = attack(ready, room, case, wanted[case.reader], random.Random(f"{seed} damage {number}"))
+        row = found.setdefault(kind_of(case.file), {"attacks": 0, "seconds": 0.0, "outcomes": Counter(), "faults": []})
+        row["attacks"] += 1
+        row["seconds"] += time.monotonic() - began
+        row["outcomes"][said.split(":")[0]] += 1
+        if ":" in said:
+            row["faults"].append(f"{number}: {case}: {said}")
+            print(f"damages  {number}: {case}\n         {said}", flush=True)
+    print(f"damages  {count} of {len(READERS)} files, {sum(len(row['faults']) for row in found.values())} faults", flush=True)
+    return found
 
-    torch.set_num_threads(1)
-    os.environ.update({"HF_HUB_OFFLINE": "1", "COLUMNS": "120"})
-    faults, kinds = [], Counter[str]()
-    for number in range(count):
-        what, fault = attack(ready, room, seed, number)
-        kinds[what.split(" ")[1]] += 1
-        if fault:
-            faults.append(f"{what}: {fault}")
-            print(f"damages  {what}\n         {fault}", flush=True)
-    print(f"damages  {count} of {len(READERS)} kinds of file, {len(faults)} faults", flush=True)
-    return {"damages": {"damages": count, "files": dict(kinds), "faults": faults}}
+
+def kind_of(file: str) -> str:
+    """The row of the table that a file belongs to."""
+    parts = Path(file).parts
+    return parts[0] if len(parts) == 1 else "/".join(parts[:2]) if parts[1] in ("checkpoints", "policy") else "/".join(parts[:1] + parts[-1:])

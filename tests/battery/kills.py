@@ -1,137 +1,89 @@
-"""SIGKILL at random instants. The same command again must end well, and with what an undisturbed one leaves."""
+"""SIGKILL and SIGTERM at random instants. Nothing may stay behind, and the same command again must end with what an undisturbed one
+leaves: weights, metrics but clocks, records, rows of stores, summaries and pages, bit for bit.
+
+One signal in five is SIGTERM. Half of the signals reach the command alone, whose processes then have to end by themselves. An attempt
+has one to three signals, each followed by the same command; after the last it is left to end.
+"""
 
 from __future__ import annotations
 
-import hashlib
-import json
 import random
 import shutil
-import sqlite3
+import signal
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-from safetensors.numpy import load_file
-
+from tests.battery.commands import COMMANDS, Command
 from tests.battery.world import Started, must, run
 
-CLOCK = ("seconds", "time/", "per_second", "memory", "written", "started", "ended")  # what no two runs share
-Print = Callable[[Path], dict[str, str]]
-
-
-def _digest(value: object) -> str:
-    return hashlib.sha256(repr(value).encode()).hexdigest()[:16]
-
-
-def weights(path: Path) -> str:
-    return _digest([(name, array.tobytes()) for name, array in sorted(load_file(path).items())])
-
-
-def metrics(path: Path) -> str:
-    rows = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
-    return _digest([{k: v for k, v in row.items() if not any(mark in k for mark in CLOCK)} for row in rows])
-
-
-def record(path: Path) -> str:
-    with np.load(path, allow_pickle=False) as found:
-        return _digest([(name, found[name].tobytes()) for name in sorted(found.files) if found[name].dtype.kind in "fiub"])
-
-
-def of_run(folder: Path) -> dict[str, str]:
-    """Weights, metrics and record of every run under a folder, clocks left out."""
-    found = {f"{p.relative_to(folder)}": weights(p) for p in sorted(folder.rglob("policy/*.safetensors"))}
-    found |= {f"{p.relative_to(folder)}": metrics(p) for p in sorted(folder.rglob("metrics.jsonl"))}
-    return found | {f"{p.relative_to(folder)}": record(p) for p in sorted(folder.rglob("evaluation-*.npz"))}
-
-
-def of_store(folder: Path) -> dict[str, str]:
-    """The samples and verdicts of every SQLite store under a folder, in order."""
-    found = {}
-    for path in sorted(folder.rglob("*.sqlite")):
-        with sqlite3.connect(path) as db:
-            rows = db.execute(
-                "select problem, sample, seed, finish, text, token_ids, rollout_logps, verdict, answer "
-                "from samples join verdicts using (id) order by problem, sample, pass"
-            ).fetchall()
-        found[str(path.relative_to(folder))] = f"{len(rows)}:{_digest(rows)}"
-    return found
-
-
-def of_text(name: str) -> Print:
-    return lambda folder: {name: _digest((folder / name).read_bytes())}
-
-
-@dataclass(frozen=True)
-class Command:
-    """words as typed in a folder of `inputs`; after: what must stand there before it; made: what it leaves, as digests."""
-
-    words: tuple[str, ...]
-    made: Print
-    after: tuple[tuple[str, ...], ...] = ()
-
-
-TRAIN = ("train", "recipe.yaml", "--run", "run", "--quiet")
-EXACT = ("eval", "run", "--problems", "6", "--temperatures", "0.5", "1.0")
-COMMANDS = {
-    "train": Command(TRAIN, of_run),
-    "sft": Command(("sft", "sft.yaml", "--run", "run", "--quiet"), of_run),
-    "eval": Command(EXACT, of_run, (TRAIN,)),
-    "eval --samples": Command(
-        ("eval", "run", "--samples", "16", "--problems", "12", "--store", "store", "--quiet"), of_store, (TRAIN,)
-    ),
-    "sweep": Command(("sweep", "matrix.yaml", "--out", "sweep", "--workers", "2"), of_run),
-    "report": Command(("report", "run", "-o", "page.html"), of_text("page.html"), (TRAIN, EXACT)),
-    "audit": Command(("audit", "rows.jsonl", "--out", "audit.md"), of_text("audit.md")),
-}
+SHARES = {"train": 24, "sft": 16, "eval": 10, "eval --samples": 18, "sweep": 8, "demo": 6, "samples": 4, "compare": 4, "report": 5,
+          "audit": 5}  # fmt: skip
+ALONE = 30.0  # seconds within which the processes of a command that was killed alone have to be gone: they finish a step and save
+OBEYED = (0, 1, 143, -signal.SIGTERM)  # codes after SIGTERM: done just then; saved; by the signal itself before anything was begun
 
 
 def prepare(inputs: Path, folder: Path, command: Command) -> Path:
     shutil.copytree(inputs, folder)
-    for words in command.after:
-        must(folder, *words)
+    for name in command.after:
+        must(folder, *COMMANDS[name].words)
     return folder
 
 
+def strike(folder: Path, command: Command, chance: random.Random, takes: float) -> tuple[bool, str]:
+    """Start the command and send it a signal at a random instant: (whether it still ran, what is wrong with how it ended)."""
+    started = Started(folder, *command.words)
+    term, alone = chance.random() < 0.2, chance.random() < 0.5
+    time.sleep(chance.uniform(0.0, 1.05) * takes)
+    if not started.signal(signal.SIGTERM if term else signal.SIGKILL, alone):
+        return False, ""
+    ending = started.end(ALONE + 2 * takes)
+    if term and ending.code not in OBEYED:
+        return True, ending.fault() or f"wrong: code {ending.code} after SIGTERM: {ending.said.strip()[-200:]}"
+    if not term and ending.code != -signal.SIGKILL:
+        return True, ending.fault()
+    return True, "" if started.gone(ALONE) else f"hang: processes were left {ALONE:.0f} s after {'one' if alone else 'all'} was killed"
+
+
 def attack(name: str, inputs: Path, room: Path, count: int, seed: int) -> dict[str, object]:
-    """`count` kills of one command, one to three before it may end; the faults found, each with its number."""
-    command = COMMANDS[name]
+    """`count` signals to one command, and the faults found, each with its number."""
+    command, began = COMMANDS[name], time.monotonic()
     ready = prepare(inputs, room / "ready", command)
     shutil.copytree(ready, room / "undisturbed")
-    began = time.monotonic()
-    must(room / "undisturbed", *command.words)
-    takes = time.monotonic() - began
-    wanted, faults, kills, number = command.made(room / "undisturbed"), [], 0, 0
+    undisturbed = must(room / "undisturbed", *command.words)
+    wanted, takes = command.made(room / "undisturbed", undisturbed.out), undisturbed.seconds
+    assert wanted, f"{name} left nothing that could differ"
+    faults: list[str] = []
+    kills = number = 0
     while kills < count:
         number += 1
         chance = random.Random(f"{seed} {name} {number}")
-        shutil.copytree(ready, room / "killed")
-        left: list[Started] = []
-        for _ in range(chance.randint(1, 3)):
-            started = Started(room / "killed", *command.words)
-            left.append(started)
-            time.sleep(chance.uniform(0.3, 1.05) * takes)
-            kills += started.kill(alone=chance.random() < 0.5)
-        ending = run(room / "killed", *command.words, seconds=60 + 10 * takes)
+        folder = room / "killed"
+        shutil.copytree(ready, folder)
+        for _ in range(min(chance.randint(1, 3), count - kills)):
+            hit, fault = strike(folder, command, chance, takes)
+            kills += hit
+            faults += [f"{number}: {fault}"] if fault else []
+        ending = run(folder, *command.words, seconds=60 + 10 * takes)
+        found = command.made(folder, ending.out)
         if ending.code != 0 or ending.fault():
-            faults.append(f"{number}: code {ending.code}: {ending.fault() or ending.said.strip()[-300:]}")
-        elif (found := command.made(room / "killed")) != wanted:
+            faults.append(f"{number}: {ending.fault() or f'wrong: code {ending.code}: {ending.said.strip()[-300:]}'}")
+        elif found != wanted:
             differing = sorted(k for k in wanted.keys() | found.keys() if wanted.get(k) != found.get(k))
-            faults.append(f"{number}: differs from the undisturbed one: {', '.join(differing)}")
-        for started in left:
-            started.kill(alone=False)  # orphans, where there still are any
-        shutil.rmtree(room / "killed")
-    return {"kills": kills, "attempts": number, "faults": faults}
+            faults.append(f"{number}: wrong: differs from the undisturbed one: {', '.join(differing)}")
+        shutil.rmtree(folder)
+    return {"attacks": kills, "ended": number, "equal": number - len({f.split(":")[0] for f in faults}), "faults": faults,
+            "seconds": time.monotonic() - began}  # fmt: skip
 
 
 def battery(inputs: Path, room: Path, count: int, seed: int) -> dict[str, dict[str, object]]:
-    """`count` kills in all, shared by the commands."""
-    share = -(-count // len(COMMANDS))
+    """`count` signals in all, shared by the commands; each gets one where there are enough."""
     found = {}
-    for name in COMMANDS:
-        found[name] = attack(name, inputs, room / name.replace(" ", ""), share, seed)
-        print(f"kills  {name}: {found[name]['kills']} kills, {len(found[name]['faults'])} faults", flush=True)  # type: ignore[arg-type]
+    names = list(SHARES) if count >= len(SHARES) else list(SHARES)[:count]
+    whole = sum(SHARES[name] for name in names)
+    for name in names:
+        found[name] = attack(name, inputs, room / name.replace(" ", ""), max(1, round(count * SHARES[name] / whole)), seed)
+        shutil.rmtree(room / name.replace(" ", ""))
+        print(f"kills  {name}: {found[name]['attacks']} in {found[name]['seconds']:.0f} s, {len(found[name]['faults'])} faults", flush=True)  # type: ignore[arg-type]
         for fault in found[name]["faults"]:  # type: ignore[attr-defined]
             print(f"       {fault}", flush=True)
     return found

@@ -1,22 +1,33 @@
-"""A folder with one of everything that the program reads or writes, small enough that a command ends in seconds."""
+"""A folder with one of everything that the program reads or writes, and commands run there in forked children.
+
+A command in a forked child of one warm process takes what it computes, and not the five seconds in which torch is imported.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import importlib
 import json
 import os
+import pkgutil
+import resource
+import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import time
+import traceback
+import uuid
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.battery.commands import COMMANDS
 from tests.conftest import WORLD, save, tiny_llama
 
 HERE = Path(__file__).parents[2]
-TRACEBACK, BUG = "Traceback (most recent call last)", 70
+TRACEBACK, BUG, ESCAPE = "Traceback (most recent call last)", 70, "\x1b[2J"
+SECONDS, MEMORY, MARK = 60.0, 6 << 30, "BATTERY_MARK"
+ENVIRONMENT = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "COLUMNS": "120"}
 RECIPE = f"""steps: 6
 model: model
 world: {WORLD}
@@ -25,7 +36,7 @@ rollout: {{prompts_per_step: 4, group_size: 4, max_new_tokens: 8}}
 optimizer: {{lr: 1e-3}}
 checkpoint: {{every: 2}}
 """
-SFT = f"""steps: 20
+SFT = f"""steps: 12
 batch_size: 8
 world: {WORLD}
 model: {{hidden: 32, layers: 2, heads: 2, mlp: 64}}
@@ -33,16 +44,17 @@ optimizer: {{lr: 1e-3}}
 checkpoint: {{every: 4}}
 """
 MATRIX = f"""tier: small
-seeds: [0, 1]
+seeds: [0]
 base:
-  steps: 4
+  steps: 3
   model: model
   world: {WORLD}
   rollout: {{prompts_per_step: 4, group_size: 4, max_new_tokens: 8}}
-  checkpoint: {{every: 2}}
+  checkpoint: {{every: 1}}
 arms: {{no_kl: no_kl, grpo: grpo}}
 control: grpo
-evaluate: {{problems: 6, temperatures: [0.5, 1.0]}}
+controls: none
+evaluate: {{problems: 6, temperatures: [1.0]}}
 """
 ROWS = [{"id": f"row-{i}", "problem": f"What is {i} + {i}?", "answer": str(2 * i)} for i in range(8)]
 
@@ -64,53 +76,122 @@ class Ending:
         """Why this ending is not one that a user can act on; empty where it is."""
         if TRACEBACK in self.said or self.code == BUG:
             lines = [line for line in self.said.strip().splitlines() if line.strip()]
-            return "a traceback: " + " | ".join(lines[-3:])[:300]
+            return "traceback: " + " | ".join(lines[-3:])[:300]
+        if self.code == -signal.SIGALRM:
+            return f"hang: killed after {self.seconds:.0f} s"
         if self.code < 0:
-            return f"ended by signal {-self.code}"
-        return "" if self.code == 0 or self.err.strip() or self.out.strip() else f"code {self.code} without a word"
+            return f"traceback: ended by signal {-self.code}"
+        if ESCAPE in self.said:
+            return "wrong: a raw escape reached the terminal"
+        return "" if self.code == 0 or self.said.strip() else f"wrong: code {self.code} without a word"
 
 
-def environment() -> dict[str, str]:
-    paths = [str(HERE / "src"), *filter(None, [os.environ.get("PYTHONPATH")])]
-    threads = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
-    return {**os.environ, **threads, "PYTHONPATH": os.pathsep.join(paths), "COLUMNS": "120"}
+def warm() -> None:
+    """Import once, before any fork, what commands import: every module of the package, and the libraries behind it."""
+    import torch
+    import transformers.models.llama.modeling_llama
+    import transformers.models.qwen2.modeling_qwen2  # noqa: F401
+
+    import sage_rlvr
+
+    torch.set_num_threads(1)
+    for module in pkgutil.walk_packages(sage_rlvr.__path__, "sage_rlvr."):
+        if not module.name.endswith("__main__"):
+            with contextlib.suppress(ImportError):  # adapters of packages that are not installed here
+                importlib.import_module(module.name)
 
 
 class Started:
-    """A command as a process group of its own, so that a kill reaches its workers, or on purpose does not. What it says goes to
-    files and not to pipes: an orphan that writes on must not be stopped by a pipe that nobody reads."""
+    """A command in a forked child, the head of a session of its own: a kill reaches its workers, or on purpose does not. What it
+    says goes to files and not to pipes: an orphan that writes on must not be stopped by a pipe that nobody reads."""
 
-    def __init__(self, folder: Path, *words: str):
-        self.out, self.err = (tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") for _ in range(2))
-        self.began = time.monotonic()
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "sage_rlvr", *words], cwd=folder, env=environment(), stdin=subprocess.DEVNULL,
-            stdout=self.out, stderr=self.err, start_new_session=True,
-        )  # fmt: skip
+    def __init__(self, folder: Path, *words: str) -> None:
+        self.mark, self.began = uuid.uuid4().hex, time.monotonic()
+        self.streams = tuple(Path(tempfile.gettempdir(), f"battery-{self.mark}.{name}") for name in ("out", "err"))
+        self.status: int | None = None
+        self.pid = os.fork()
+        if self.pid == 0:
+            self._child(folder, list(words))
 
-    def kill(self, alone: bool) -> bool:
-        """SIGKILL to the whole group or to the parent alone; whether it was still running."""
-        running = self.process.poll() is None
-        with contextlib.suppress(ProcessLookupError):
-            if alone:
-                os.kill(self.process.pid, signal.SIGKILL)
-            else:
-                os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait()
-        return running
-
-    def end(self, seconds: float) -> Ending:
+    def _child(self, folder: Path, words: list[str]) -> None:
+        code = BUG
         try:
-            code = self.process.wait(seconds)
-        except subprocess.TimeoutExpired:
-            self.kill(alone=False)
-            code = -signal.SIGALRM
-        for stream in (self.out, self.err):
-            stream.seek(0)
-        return Ending(code, self.out.read(), self.err.read(), time.monotonic() - self.began)
+            os.setsid()
+            os.chdir(folder)
+            for number, path in enumerate((Path(os.devnull), *self.streams)):
+                os.dup2(os.open(path, os.O_RDWR | os.O_CREAT), number)
+            sys.stdout, sys.stderr = (os.fdopen(n, "w", buffering=1, encoding="utf-8", errors="replace") for n in (1, 2))
+            resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+            for number in (signal.SIGINT, signal.SIGTERM):
+                signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+            os.environ.update(ENVIRONMENT | {MARK: self.mark, "PYTHONPATH": os.pathsep.join([str(HERE / "src"), *sys.path])})
+            from sage_rlvr.cli import main
+
+            main(words)
+        except SystemExit as end:
+            code = end.code if isinstance(end.code, int) else int(end.code is not None)
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            with contextlib.suppress(OSError):
+                sys.stdout.flush()
+            os._exit(code)
+
+    def running(self) -> bool:
+        """Whether the command itself has not ended; collects it where it has."""
+        if self.status is None and (found := os.waitpid(self.pid, os.WNOHANG))[0]:
+            self.status = os.waitstatus_to_exitcode(found[1])
+        return self.status is None
+
+    def left(self) -> list[int]:
+        """Its processes that still live: of its session, or started by it wherever they went."""
+        found = []
+        for pid in (int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit()):
+            with contextlib.suppress(OSError):
+                marked = f"{MARK}={self.mark}".encode() in Path(f"/proc/{pid}/environ").read_bytes()
+                if marked or (os.getsid(pid) == self.pid and Path(f"/proc/{pid}/statm").read_text("ascii")[:2] != "0 "):
+                    found.append(pid)
+        return found
+
+    def signal(self, number: int, alone: bool) -> bool:
+        """A signal to the command alone or to its whole session; whether it was still running."""
+        if not self.running():
+            return False
+        with contextlib.suppress(ProcessLookupError):
+            (os.kill if alone else os.killpg)(self.pid, number)
+        return True
+
+    def end(self, seconds: float = SECONDS) -> Ending:
+        """Wait; after `seconds` all that is left of it is killed, and its code is -SIGALRM."""
+        late = False
+        while self.running():
+            if late := time.monotonic() - self.began > seconds:
+                self.clear()
+            time.sleep(0.005)
+        said = [path.read_text("utf-8", errors="replace") if path.exists() else "" for path in self.streams]
+        for path in self.streams:
+            path.unlink(missing_ok=True)
+        assert self.status is not None
+        return Ending(-signal.SIGALRM if late else self.status, said[0], said[1], time.monotonic() - self.began)
+
+    def gone(self, seconds: float) -> bool:
+        """Whether nothing of it is left, or was after at most `seconds`; what stays is killed."""
+        until = time.monotonic() + seconds
+        while left := self.left():
+            if time.monotonic() > until:
+                self.clear()
+                return False
+            time.sleep(0.02 * len(left))
+        return True
+
+    def clear(self) -> None:
+        """Kill all that is left of it."""
+        for pid in {*self.left(), *([self.pid] if self.running() else [])}:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
 
-def run(folder: Path, *words: str, seconds: float = 120) -> Ending:
+def run(folder: Path, *words: str, seconds: float = SECONDS) -> Ending:
     return Started(folder, *words).end(seconds)
 
 
@@ -123,22 +204,28 @@ def must(folder: Path, *words: str) -> Ending:
 
 
 def inputs(folder: Path) -> Path:
-    """model/, recipe.yaml, sft.yaml, matrix.yaml, rows.jsonl: what commands start from."""
+    """model/, recipe.yaml, sft.yaml, matrix.yaml, rows.jsonl, rows.parquet: what commands start from."""
+    import pyarrow
+    import pyarrow.parquet
+
     folder.mkdir(parents=True, exist_ok=True)
     save(tiny_llama(), folder / "model")
-    (folder / "recipe.yaml").write_text(RECIPE, encoding="utf-8")
-    (folder / "sft.yaml").write_text(SFT, encoding="utf-8")
-    (folder / "matrix.yaml").write_text(MATRIX, encoding="utf-8")
+    for name, text in (("recipe", RECIPE), ("sft", SFT), ("matrix", MATRIX)):
+        (folder / f"{name}.yaml").write_text(text, encoding="utf-8")
     (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS), encoding="utf-8")
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(ROWS), folder / "rows.parquet")
     return folder
 
 
 def whole(folder: Path) -> Path:
-    """`inputs`, and what commands make of them: a run, its record, a sample store and its harness files."""
+    """`inputs`, and what commands make of them: a run, its record, a sweep, a sample store, its Parquet and its harness files."""
     inputs(folder)
-    must(folder, "train", "recipe.yaml", "--run", "run", "--quiet")
-    must(folder, "eval", "run", "--problems", "6", "--temperatures", "1.0")
-    must(folder, "eval", "run", "--samples", "4", "--problems", "4", "--store", "store", "--quiet")
-    must(folder, "samples", "store", "--to-lm-eval", "harness")
-    next((folder / "harness").rglob("samples_*.jsonl")).rename(folder / "lm_eval.jsonl")
+    for name in ("train", "eval", "eval --samples", "sweep", "samples"):
+        must(folder, *COMMANDS[name].words)
+    for path in (folder / "harness").iterdir():
+        path.rename(path.with_name(f"{path.name.rpartition('_')[0]}_2026-01-01T00-00-00{path.suffix}"))
+    shutil.copy(next((folder / "harness").glob("samples_*")), folder / "lm_eval.jsonl")
+    (folder / "stored").mkdir()
+    shutil.copy(folder / "sweep" / "summary.json", folder / "stored")
     return folder
+
