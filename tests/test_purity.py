@@ -36,7 +36,7 @@ LAYERS: dict[str, set[str]] = {
     "recipes": {"plugins", "reading", "errors"},
     "schema": {"plugins", "recipes", "registry", "errors"},
     "testing": {"core", "schema", "errors"},
-    "progress": set(),
+    "progress": {"errors"},
     "config": {"core", "methods", "plugins", "recipes", "schema", "tasks", "errors"},
     "import_keys": {"errors"},
     "import_notes": {"import_keys"},

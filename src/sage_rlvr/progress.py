@@ -13,11 +13,26 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.segment import Segment
+
+from sage_rlvr.errors import printable
 
 SHOWN = {"loss": "loss", "reward/mean": "reward", "anchor/kl_raw": "KL", "anchor/q_mean": "q", "policy/entropy": "H"}
 NEWEST = 32  # intervals that count for the time left
+
+
+class PlainConsole(Console):
+    """Where everything goes out. Text is data: no markup in it counts, and its control characters are shown escaped."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**{"highlight": False, "markup": False} | options)
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
+        """As `Console.render`; what rich itself sends to steer the terminal stays."""
+        for text, style, control in super().render(renderable, options):
+            yield Segment(text if control else printable(text), style, control)
 
 
 class Silent:
@@ -101,8 +116,11 @@ class Bar:
     def __init__(self, console: Console, label: str, total: int, done: int = 0, every: float = 15.0) -> None:
         self.console, self.label, self.total, self.every = console, label, total, every
         self.pace, self.last = Pace(done), time.monotonic()
-        columns = (TextColumn("{task.description:<14}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-        self.rich = Progress(*columns, TextColumn("{task.fields[note]}"), console=console, disable=not console.is_terminal)
+        name, note = (
+            TextColumn(text, markup=False) for text in ("{task.description:<14}", "{task.fields[note]}")
+        )
+        columns = (name, BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), note)
+        self.rich = Progress(*columns, console=console, disable=not console.is_terminal)
         self.task = self.rich.add_task(label, total=total, completed=done, note="")
         self.rich.start()
 
@@ -114,7 +132,7 @@ class Bar:
         if self.rich.disable and (done >= self.total or time.monotonic() - self.last >= self.every):
             self.last = time.monotonic()
             line = f"{self.label} {done}/{self.total}, {words}  {note}".rstrip()
-            self.console.print(line, markup=False, highlight=False, soft_wrap=True)
+            self.console.print(line, soft_wrap=True)
 
     def close(self) -> None:
         """It stays as it is."""
@@ -129,7 +147,7 @@ class Terminal(Silent):
 
     def __init__(self, label: str, every: float = 15.0) -> None:
         self.label, self.every = label, every
-        self.console = Console(stderr=True)
+        self.console = PlainConsole(stderr=True)
         self.bar: Bar | None = None
         self.newest: dict[str, float] = {}
 
@@ -137,7 +155,7 @@ class Terminal(Silent):
         """The bar, and a line that says where an earlier process ended."""
         super().start(total, done)
         if 0 < done < total:
-            self.console.print(f"{self.label}: continued at step {done} of {total}", highlight=False)
+            self.console.print(f"{self.label}: continued at step {done} of {total}")
         self.bar = Bar(self.console, self.label, total, done, self.every)
 
     def advance(self, done: int, metrics: Mapping[str, float]) -> None:

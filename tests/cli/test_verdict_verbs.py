@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -69,6 +70,50 @@ def store(path: str, right: np.ndarray, identity: Identity = IDENTITY, n: int = 
         ]  # fmt: skip
         opened.commit(samples)
     return f"{Path(path).name.split('-')[0]}={path}"
+
+
+# A title for the window, a cleared screen, text that runs backward, what no terminal can be sent, and marks of rich
+RAW = "a\x1b]0;x\x07\x1b[2J\x9b1m\x7f\r\x08\u202eb\u2066\ud800[bold]c[/no]"
+SHOWN = r"a\x1b]0;x"
+
+
+def rows_of_mathematics() -> str:
+    lines = [{"id": f"{i}{RAW}", "problem": "p", "answer": "1", "completion": RAW} for i in range(2)]
+    Path("rows.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return "rows.jsonl"
+
+
+def matrix_with_a_label() -> str:
+    arms = {"one": {"recipe": "countdown/grpo", "label": RAW}, "two": "countdown/no_kl"}
+    Path("m.yaml").write_text(json.dumps({"tier": RAW, "seeds": [0], "arms": arms, "control": "one"}))
+    return "m.yaml"
+
+
+def recipe_with_a_key(name: str) -> str:
+    Path(name).write_text('"me' + RAW.encode("unicode_escape").decode().replace("\\ud800", "") + '": 1\n')
+    return name
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        lambda: ("verify", "--file", rows_of_mathematics()),
+        lambda: ("audit", rows_of_mathematics()),
+        lambda: ("sweep", matrix_with_a_label(), "--dry-run"),
+        lambda: ("show", recipe_with_a_key("r.yaml")),
+        lambda: ("compare", record("x", policies()), f"{RAW}={record('y', policies(0.1)).split('=')[1]}"),
+        lambda: ("compare", f"{RAW}.npz", "b.npz"),
+        lambda: ("eval", RAW),
+        lambda: (RAW,),
+    ],
+    ids=["verify", "audit", "sweep", "recipe", "compare", "missing record", "missing policy", "command"],
+)
+def test_what_steers_a_terminal_is_shown_and_not_sent(words: Any, capsys: Capture) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main([str(word) for word in words()])
+    said = "".join(capsys.readouterr())
+    assert caught.value.code in (0, 2), said
+    assert not set(said) & set("\x1b\x07\x9b\x7f\r\x08\u202e\u2066\ud800") and SHOWN in said
 
 
 def test_the_papers_tables(capsys: Capture) -> None:

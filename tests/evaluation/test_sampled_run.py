@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -118,6 +120,39 @@ def test_after_reverify_the_same_command_tops_up(
     )
     monkeypatch.setattr(countdown, "code_hash", real)
     assert call("eval", *more, "--samples", 96) == 2 and "run reverify" in capsys.readouterr().err
+
+
+# ---- problems
+
+
+@pytest.mark.parametrize(
+    "golds, message",
+    [
+        (["1", "np.arcsin(10/13)"], r"1 of 2 golds \(50.0%\).*rows.jsonl:2: 'np.arcsin.*mend or leave out those rows$"),
+        (["1", math.nan], "rows.jsonl:2, column answer: the answer is missing"),
+        (["1", "nan"], "rows.jsonl:2, column answer: 'nan' is no answer"),
+        (["1", r"\text{NaN}"], "rows.jsonl:2, column answer: .*NaN}' is no answer"),
+        (["1", math.inf], "rows.jsonl:2, column answer: inf is no answer"),
+    ],
+)
+def test_golds_that_no_verifier_can_judge_by_stop_an_evaluation(
+    golds: list[Any], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    rows = [{"problem": f"{i}?", "answer": gold} for i, gold in enumerate(golds)]
+    Path("rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert call("eval", "embedded", "--task", "rows.jsonl", "--samples", 32) == 2
+    assert re.search(message, capsys.readouterr().err.strip(), re.DOTALL) and not Path("runs").exists()
+
+
+def test_other_rows_than_the_published_ones_are_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    (tmp_path / "amc23.jsonl").write_text('{"id": 1, "problem": "p", "answer": "1"}\n')
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SAGE_RLVR_DATA", str(tmp_path))
+    assert call("eval", "embedded", "--task", "amc23", "--samples", 32) == 2  # which cannot spell a text
+    assert f"amc23 of SAGE_RLVR_DATA={tmp_path}: 1 rows, other rows than the published ones\n" in capsys.readouterr().err
 
 
 # ---- texts that are made again

@@ -297,6 +297,14 @@ def test_prompts_go_through_the_template_of_the_policy_or_of_the_format(rows: Pa
     assert alike == bare and hashed != own_hash
     boxed = prompts_of(choose(task_named(str(rows), "boxed")), chat)
     assert boxed[1] != own_hash
+    for template, message in (
+        ("{{ messages[0]['content'] }}", r"leaves out the user's message \('2\+2\?'\).*eval --chat format"),
+        ("{{ '{system_prompt}' }}" + CHATML, r"leaves \{system_prompt\} in the prompt"),
+        ("{{ bos_token + bos_token }}" + CHATML, "starts with '<s>' twice"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            prompts_of(task, Tokens.of(byte_tokenizer(template)))
+        prompts_of(task, Tokens.of(byte_tokenizer(template)), "format")
     with pytest.raises(ConfigError, match="spell"):
         prompts_of(task, Tokens.of(load_policy("embedded")[1].tokenizer))
 

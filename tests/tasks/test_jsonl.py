@@ -85,6 +85,14 @@ def test_rewards_that_are_not_there_are_refused_at_once(made: Any, tmp_path: Pat
         made().verify(made().problems()[0], "x")
 
 
+@pytest.mark.parametrize("gold", ["NaN", '"nan"', "null", '""'])
+def test_a_verifier_by_its_name_needs_a_gold_in_every_row(gold: str, tmp_path: Path) -> None:
+    path = tmp_path / "my.jsonl"
+    path.write_text(f'{{"problem": "a?", "answer": "1"}}\n{{"problem": "b?", "answer": {gold}}}\n')
+    with pytest.raises(DataError, match=r"my\.jsonl:2, column answer"):
+        RewardTask(str(path), "exact").problems()
+
+
 def test_code_rows_and_limits_are_hashed(made: Any, tmp_path: Path) -> None:
     before, sha = made().verifier_hash, reward_sha256(made().reward)
     assert set(made().files().values()) >= {sha} and made(right_from=0.5).verifier_hash != before

@@ -331,7 +331,7 @@ def test_golds_that_cannot_be_read_are_listed_and_refused_above_one_percent(pool
     with pytest.raises(
         DataError, match=r"1 of 4 golds \(25\.0%\).*\n  set:2: 'np\.arcsin.*gold cannot be parsed"
     ) as error:
-        check_golds(rows_of(golds), golds, say=quiet, pool=pool)
+        check_golds(rows_of(golds), golds, allow_unverifiable=False, say=quiet, pool=pool)
     assert "data.allow_unverifiable true" in str(error.value)
     lines: list[str] = []
     allowed = check_golds(rows_of(golds), golds, allow_unverifiable=True, say=lines.append, pool=pool)
@@ -392,6 +392,8 @@ def test_the_dry_render_shows_texts_and_counts_tokens_as_they_will_be():
         ({}, None, "has no chat_template; fit_tokenizer"),
         ({"padding_side": "right"}, CHATML, "padding_side = 'right'"),
         ({}, "{{ '{system_prompt}' }}" + CHATML, r"leaves \{system_prompt\} in the prompt"),
+        ({}, CHATML.replace("in messages", "in messages[1:]"), r"leaves out the system's message \('Solve the problem"),
+        ({}, "{{ messages[0]['content'] }}", r"leaves out the user's message \('1\+1\?'\), so the model would not be asked"),
         ({}, "{{ bos_token + bos_token }}" + CHATML, "starts with '<s>' twice"),
         (
             {},

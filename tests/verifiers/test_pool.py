@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from sage_rlvr.errors import ConfigError
+from sage_rlvr.verifiers import pool as pool_module
 from sage_rlvr.verifiers.math import verify_math
 from sage_rlvr.verifiers.pool import Pool
 
@@ -234,6 +235,55 @@ def test_a_verifier_that_cannot_be_loaded_is_an_error_and_no_verdict():
     for wrong in ({"workers": 0}, {"seconds": 0}, {"memory_mb": -1}, {"function": "print"}, {"cache": -1}):
         with pytest.raises(ConfigError, match=next(iter(wrong))):
             Pool(**wrong)
+
+
+STARTING = """
+import os, signal, time
+from sage_rlvr.verifiers import Verdict
+
+with open({log!r}, "a") as log:
+    log.write("{fault}\\n")
+if open({log!r}).read().count("\\n") <= {times}:
+    os.kill(os.getpid(), signal.SIGKILL) if "{fault}" == "killed" else time.sleep(60)
+
+def judge(kind, gold):
+    return Verdict("right" if kind == gold else "wrong", "")
+"""
+
+
+@pytest.mark.parametrize(
+    "fault, times, said",
+    [("killed", 2, ""), ("killed", 9, "3 times: exit status -9; is memory short"), ("late", 1, ""),
+     ("late", 9, "3 times: not ready within 0.4 s; .*start_seconds")],
+)  # fmt: skip
+def test_a_worker_that_dies_or_is_late_while_it_starts_is_replaced(fault, times, said, tmp_path: Path, monkeypatch):
+    log, name = tmp_path / "starts", f"starting_{fault}_{times}"
+    (tmp_path / f"{name}.py").write_text(STARTING.format(log=str(log), fault=fault, times=times))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(pool_module, "PAUSE", 0.01)
+    seconds = 60 if fault == "killed" else 0.1 if said else 1
+    with Pool(1, function=f"{name}:judge", start_seconds=seconds) as pool:
+        if said:
+            with pytest.raises(ConfigError, match=said):
+                pool.verify([("a", "a")])
+        else:
+            assert pool.verify([("a", "a")])[0].right
+            assert log.read_text().count("\n") == times + 1
+        assert len(pool.pids()) == (not said)
+
+
+def test_no_memory_for_a_worker_is_asked_for_again_and_then_said(hostile: str, monkeypatch):
+    tried = []
+
+    def full() -> None:
+        tried.append(1)
+        raise OSError(12, "Cannot allocate memory")
+
+    monkeypatch.setattr(pool_module, "_Worker", full)
+    monkeypatch.setattr(pool_module, "PAUSE", 0.01)
+    with Pool(1, function=hostile) as pool, pytest.raises(ConfigError, match=r"3 times: .*allocate memory"):
+        pool.verify([("a", "a")])
+    assert len(tried) == 3
 
 
 def test_pickling_carries_the_settings(hostile: str):

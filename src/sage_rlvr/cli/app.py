@@ -30,7 +30,7 @@ from sage_rlvr.cli.session import Command, Session
 from sage_rlvr.cli.study import Guides, Theory
 from sage_rlvr.cli.sweep import Demo, Sweep
 from sage_rlvr.cli.train import Sft, Train
-from sage_rlvr.errors import ConfigError, SageError, nearest, suggest
+from sage_rlvr.errors import ConfigError, SageError, nearest, printable, suggest
 from sage_rlvr.parent import end_with_parent
 
 COMMANDS: dict[str, type[Command]] = {
@@ -79,7 +79,8 @@ def _answered(words: list[str], session: Session) -> int:
     try:
         return run(words, session)
     except SageError as error:
-        session.err.print(f"[bold red]{type(error).__name__}[/]: ", end="")
+        session.err.print(type(error).__name__, style="bold red", end="")
+        session.err.print(": ", end="")
         session.note(error)
         return 2
     except KeyboardInterrupt:
@@ -88,7 +89,7 @@ def _answered(words: list[str], session: Session) -> int:
     except Exception as error:
         if isinstance(error, BrokenPipeError) and _reader_is_gone():
             raise
-        traceback.print_exc()
+        session.note(traceback.format_exc().rstrip())
         session.note(f"a fault of sage-rlvr, exit code {FAULT}: please report it with the lines above")
         return FAULT
 
@@ -153,7 +154,7 @@ def _quiet_libraries() -> None:
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    warnings.formatwarning = lambda message, category, *rest: f"{category.__name__}: {message}\n"
+    warnings.formatwarning = lambda message, category, *rest: printable(f"{category.__name__}: {message}\n")
 
 
 def _edits(command: Command, unknown: Sequence[str]) -> list[tuple[str, str]]:

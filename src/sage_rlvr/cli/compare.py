@@ -100,7 +100,7 @@ def print_results(session: Session, results: Results, rows: Sequence[Row], *, de
         session.say(*detail_lines(results, rows), *_excess(results))
     notes = [*results.notes, words.families(rows), *caveats(results)]
     for text in filter(None, notes):
-        session.out.print(text, style="dim", markup=False, soft_wrap=True)
+        session.out.print(text, style="dim", soft_wrap=True)
     session.say("", words.answer(rows))
 
 
@@ -204,9 +204,9 @@ def print_table(session: Session, table: Table) -> None:
     made = rich.table.Table(*shown.header, box=rich.box.SIMPLE_HEAD, pad_edge=False)
     for row in shown.rows:
         made.add_row(*row)
-    session.out.print(made, markup=False)
+    session.out.print(made)
     if left_out:
-        session.out.print(f"{', '.join(left_out)}: on the page, or in a wider terminal", style="dim", markup=False)
+        session.out.print(f"{', '.join(left_out)}: on the page, or in a wider terminal", style="dim")
 
 
 def write_page(results: Results, folder: Path, session: Session) -> None:

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import tyro
-from rich.console import Console
 
 from sage_rlvr.cli.session import RUNS, Command, Session
 from sage_rlvr.errors import ConfigError, DataError, SageError
@@ -18,6 +17,7 @@ from sage_rlvr.evaluation.settings import ONLY_SAMPLES, SampleSettings, store_pl
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
+    from rich.console import Console
 
     from sage_rlvr.config import WorldConfig
     from sage_rlvr.evaluation.evaluate import Target
@@ -75,16 +75,16 @@ class Eval(Command, ExactSettings, SampleSettings):
         from sage_rlvr.evaluation.sample_report import report_lines
         from sage_rlvr.evaluation.sampled_run import rank_line, sample_into_store, verify_again
         from sage_rlvr.experiments.jobs import ended_like_ctrl_c
-        from sage_rlvr.progress import counting
+        from sage_rlvr.progress import PlainConsole, counting
 
         run = self._sample_run()
         if self.reverify:
             store, task, judged = verify_again(run)
             session.say(f"{judged:,} samples judged again; the older verdicts stay readable in {store.path}")
         else:
-            quiet = Console(file=io.StringIO()) if self.quiet else session.err
+            quiet = PlainConsole(file=io.StringIO()) if self.quiet else session.err
             with ended_like_ctrl_c():
-                store, task = sample_into_store(run, partial(counting, quiet, run.policy))
+                store, task = sample_into_store(run, partial(counting, quiet, run.policy), session.note)
         session.say(*report_lines(store, self.samples or None, task.floor))
         if run.world is not None:
             session.say(self._problems_line(run.world))
@@ -237,5 +237,5 @@ def print_cross_check(console: Console, found: Mapping[str, float]) -> None:
     )
     advice = "WARNING: THEY DISAGREE, trust neither before `sage-rlvr doctor` has passed; if it does, report this"
     console.print(
-        line + ("they agree" if agree else advice), style="" if agree else "bold red", markup=False, soft_wrap=True
+        line + ("they agree" if agree else advice), style="" if agree else "bold red", soft_wrap=True
     )

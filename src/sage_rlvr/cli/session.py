@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import ClassVar
 
-from rich.console import Console
+from sage_rlvr.progress import PlainConsole
 
 RUNS = Path("runs")  # where runs, evaluations and studies go by default
 
@@ -16,20 +16,20 @@ RUNS = Path("runs")  # where runs, evaluations and studies go by default
 class Session:
     """Where a command speaks, and what was typed beside its own options."""
 
-    out: Console = field(default_factory=lambda: Console(highlight=False, width=None if sys.stdout.isatty() else 120))
-    err: Console = field(default_factory=lambda: Console(stderr=True, highlight=False))
+    out: PlainConsole = field(default_factory=lambda: PlainConsole(width=None if sys.stdout.isatty() else 120))
+    err: PlainConsole = field(default_factory=lambda: PlainConsole(stderr=True))
     edits: list[tuple[str, str]] = field(default_factory=list)
     """(a.b, value) of each `--a.b value` of a recipe."""
 
     def say(self, *parts: object) -> None:
         """Results: to stdout, each on a line of its own."""
         for part in parts:
-            self.out.print(part, markup=False, soft_wrap=True)
+            self.out.print(part, soft_wrap=True)
 
     def note(self, *parts: object) -> None:
         """What goes on meanwhile: to stderr."""
         for part in parts:
-            self.err.print(part, markup=False, soft_wrap=True)
+            self.err.print(part, soft_wrap=True)
 
 
 @dataclass(frozen=True)

@@ -31,8 +31,9 @@ from sage_rlvr.models.vllm import GENERATORS
 from sage_rlvr.runs import versions
 from sage_rlvr.stats.intervals import mean_interval
 from sage_rlvr.stats.samples.spectrum import effective_rank
-from sage_rlvr.tasks.base import Task
+from sage_rlvr.tasks.base import Task, ready
 from sage_rlvr.tasks.countdown import Countdown
+from sage_rlvr.tasks.rows import Say, tell
 
 WIDE = 64  # samples per chunk for the CPU sampler, where as many are asked for: a third faster than twice 32
 UNKNOWN = "revision unknown"
@@ -134,17 +135,20 @@ def _short(hashes: str) -> str:
     return hashes if hashes.startswith("hub:") else sha256(hashes.encode()).hexdigest()
 
 
-def sample_into_store(run: SampleRun, counting: Counting) -> tuple[SampleStore, Chosen]:
+def sample_into_store(run: SampleRun, counting: Counting, say: Say = tell) -> tuple[SampleStore, Chosen]:
     """Draw what is missing, and score under `score_base` what has no log-probs of it, drawn long ago or now.
 
     counting(total): a context whose value is told of samples that are there. Returns the store, to be read, and the task.
-    Every refusal comes before anything is drawn. Where nothing is missing, the policy's weights are not loaded.
+    say: where what is to be known of the problems goes. Every refusal comes before anything is drawn. Where nothing is
+    missing, the policy's weights are not loaded.
     """
     if run.samples < 1:
         raise ConfigError(f"--samples {run.samples}: at least one sample per problem is needed")
     torch.set_num_threads(run.threads)
     task = run.build_task()
     decoding, drawing = run.decoding(task), _lacks(run, task)
+    if drawing:
+        ready(task.task, say, run.split)
     model, tokens = _policy(run) if drawing else (None, load_tokens(run.model))
     prompts, template_hash = prompts_of(task, tokens, run.chat)
     if model is not None:

@@ -295,9 +295,9 @@ def run(sweep: Sweep, workers: int, console: Console) -> bool:
     sweep.workers = workers
     _write_recipes(sweep)
     for said in _replaced(sweep):
-        console.print(said, markup=False, soft_wrap=True)
+        console.print(said, soft_wrap=True)
     for cell, found in adoptable(sweep):
-        console.print(f"taken over: {found} for {cell.job.label}", markup=False, soft_wrap=True)
+        console.print(f"taken over: {found} for {cell.job.label}", soft_wrap=True)
         _take_records(found, cell, sweep)  # before the run, which alone says that something was taken over
         _take_over(found, cell.job.directory)
         sweep.over.add(cell.train)
@@ -306,7 +306,7 @@ def run(sweep: Sweep, workers: int, console: Console) -> bool:
 
     def failed(task: Task, problem: str) -> None:
         sweep.failures[task] = problem
-        console.print(f"FAILED: {problem}", markup=False, soft_wrap=True)
+        console.print(f"FAILED: {problem}", soft_wrap=True)
         note(sweep)
 
     try:

@@ -29,7 +29,7 @@ from sage_rlvr.models.folders import ADAPTER, ADAPTER_WEIGHTS, EMBEDDED, adapter
 from sage_rlvr.models.sampler import Rollout
 from sage_rlvr.runs import file_sha256
 from sage_rlvr.tasks.base import NO_ANSWER, Task
-from sage_rlvr.tasks.chat import fit_tokenizer, render
+from sage_rlvr.tasks.chat import check_prompt, fit_tokenizer, render
 from sage_rlvr.tasks.prompts import FORMATS, PromptFormat
 
 Chat = Literal["model", "format"]
@@ -139,14 +139,17 @@ class Asking:
         return cls(task, tokens, form)
 
     def __call__(self, problem: Any) -> Prompt:
-        """ConfigError where the tokenizer has no token for a character."""
+        """ConfigError where the tokenizer has no token for a character, and for what `check_prompt` refuses."""
         tokenizer = self.tokens.tokenizer
         try:
             if self.form is None:
                 text = self.task.prompt(problem)
                 return Prompt(text, tuple(self.tokens.encode_prompt(text)))
-            text = render(tokenizer, self.task.messages(problem), opened=True)  # type: ignore[attr-defined]
-            return Prompt(text, tuple(self.tokens.encode(text)))
+            messages = self.task.messages(problem)  # type: ignore[attr-defined]
+            text = render(tokenizer, messages, opened=True)
+            ids = self.tokens.encode(text)
+            check_prompt(tokenizer, messages, text, ids)
+            return Prompt(text, tuple(ids))
         except ConfigError:
             raise
         except Exception as error:  # tokenizers raises plain Exceptions

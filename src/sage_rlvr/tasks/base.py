@@ -16,7 +16,7 @@
     draw(split, seed, n, law)          the problems of an evaluation, where they are drawn and not listed
     max_new_tokens -> int              what a completion may take unless somebody says otherwise
     files() -> {name: hash}            of the files it is made of, so that a resume notices others
-    ready(say)                         what is to be refused, or said, before anything is trained
+    ready(say, split)                  what is to be refused, or said, before anything is trained or sampled on a split
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import hashlib
 import inspect
 import json
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -77,6 +77,12 @@ class Asked:
         return self.verify_all([(problem, completion)])[0]
 
 
+def ready(task: Task, say: Callable[[str], None], split: str) -> None:
+    """What a task refuses or says of the problems of a split before anything is trained or sampled on them."""
+    if own := getattr(task, "ready", None):
+        own(say, split)
+
+
 def verdicts(task: Task, pairs: Sequence[tuple[Any, str]]) -> list[Verdict]:
     """One verdict per (problem, completion)."""
     many = getattr(task, "verify_all", None)
@@ -125,5 +131,5 @@ def hash_of(value: Any) -> str:
 
 __all__ = [
     "MAX_NEW_TOKENS", "NO_ANSWER", "Asked", "Task", "answer_key", "code_hash", "fingerprint", "guess_floor", "hash_of",
-    "verdicts", "verifier_hash",
+    "ready", "verdicts", "verifier_hash",
 ]  # fmt: skip

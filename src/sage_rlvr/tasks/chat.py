@@ -118,9 +118,9 @@ def dry_render(
 ) -> Rendered:
     """Render what the model will see, say it, and refuse what would spoil a run in silence. Trains and loads nothing.
 
-    ConfigError: no end, pad or chat template; padding on the right; a start token twice; an unfilled {placeholder} that the
-    template writes; every prompt longer than `max_prompt` tokens. Warnings: some prompts too long, unknown tokens, a turn that ends
-    with another token than the tokenizer's, a demonstration that starts otherwise than a generation (refused if `strict`).
+    ConfigError: no end, pad or chat template; padding on the right; what `check_prompt` refuses; every
+    prompt longer than `max_prompt` tokens. Warnings: some prompts too long, unknown tokens, a turn that ends with another token
+    than the tokenizer's, a demonstration that starts otherwise than a generation (refused if `strict`).
     """
     _check_tokenizer(tokenizer, form)
     prompts = [row["prompt"] for row in dataset]
@@ -128,9 +128,9 @@ def dry_render(
         raise DataError("no rows to render")
     texts = [render(tokenizer, prompt, opened=True) for prompt in prompts]
     ids = [tokenizer(text, add_special_tokens=False)["input_ids"] for text in texts]
+    for prompt, text, tokens in zip(prompts, texts, ids, strict=True):
+        check_prompt(tokenizer, prompt, text, tokens)
     shown = list(zip(prompts[:rows], texts[:rows], ids[:rows], strict=True))
-    for prompt, text, tokens in shown:
-        _check_rendered(tokenizer, prompt, text, tokens)
     warned = _doubts(tokenizer, form, shown)
     found = Rendered(tuple((t, len(i)) for _, t, i in shown), tuple(map(len, ids)), max_prompt, tuple(warned.values()))
     say(str(found))
@@ -157,7 +157,16 @@ def _check_tokenizer(tokenizer: PreTrainedTokenizerBase, form: PromptFormat) -> 
         )
 
 
-def _check_rendered(tokenizer: PreTrainedTokenizerBase, prompt: Sequence[Message], text: str, ids: list[int]) -> None:
+def check_prompt(tokenizer: PreTrainedTokenizerBase, prompt: Sequence[Message], text: str, ids: list[int]) -> None:
+    """Refuse, by ConfigError, what a chat template has made of a prompt (its `text` and tokens `ids`): a message that it left
+    out, an unfilled {placeholder} that it wrote, a start token twice."""
+    whole = " ".join(text.split())
+    if dropped := next((said for said in prompt if " ".join(said["content"].split()) not in whole), None):
+        raise ConfigError(
+            f"tokenizer {tokenizer.name_or_path!r}: its chat template leaves out the {dropped['role']}'s message "
+            f"({dropped['content']!r:.80}), so the model would not be asked; mend the template, take the prompt format's own "
+            f"(eval --chat format), or rows with prompts that it writes (as_is). The prompt: {text!r:.300}"
+        )
     said = "\n".join(message["content"] for message in prompt)
     left = [found for found in PLACEHOLDER.findall(text) if found not in said]
     if left:
@@ -221,4 +230,4 @@ def unknown_characters(tokenizer: PreTrainedTokenizerBase, text: str, ids: Seque
     return characters or [word for word in dict.fromkeys(" ".join(pieces).split()) if strange(word)] or pieces
 
 
-__all__ = ["Rendered", "dry_render", "end_of_turn", "fit_tokenizer", "render"]
+__all__ = ["Rendered", "check_prompt", "dry_render", "end_of_turn", "fit_tokenizer", "render"]

@@ -17,13 +17,13 @@ _WHOLE = re.compile(r"[-+]?\d{1,300}")  # golds that need no check
 
 
 def check_golds(
-    rows: Rows, golds: Sequence[str], *, allow_unverifiable: bool = False, say: Say = tell, pool: Pool | None = None
+    rows: Rows, golds: Sequence[str], *, allow_unverifiable: bool | None = None, say: Say = tell, pool: Pool | None = None
 ) -> dict[int, str]:
     """Row -> reason of the golds that the verifier cannot judge by, found in worker processes (`Pool`).
 
     A gold is readable if it is right against itself and a different answer gets a verdict, which makes the verifier parse
     it. Whole numbers are not asked about. Unreadable golds are listed; their rows stay, and only an answer of exactly
-    their spelling is right there. DataError above 1 % of the rows, unless `allow_unverifiable`.
+    their spelling is right there. DataError above 1 % of the rows, unless `allow_unverifiable`; None: where nobody can say that.
     """
     asked = list(dict.fromkeys(gold for gold in golds if not _WHOLE.fullmatch(gold)))
     if not asked:
@@ -39,10 +39,12 @@ def check_golds(
         "that only an answer of the same spelling would be right:\n  " + "\n  ".join(shown)
     )
     if len(found) > TOLERATED * len(golds) and not allow_unverifiable:
-        raise DataError(
-            f"{text}\nMore than {TOLERATED:.0%} is refused: mend or leave out those rows, name another data.answer_column, or "
-            "take them as they are: data.allow_unverifiable true in the recipe"
-        )
+        mend = "mend or leave out those rows"
+        if allow_unverifiable is not None:
+            mend += (
+                ", name another data.answer_column, or take them as they are: data.allow_unverifiable true in the recipe"
+            )
+        raise DataError(f"{text}\nMore than {TOLERATED:.0%} is refused: {mend}")
     say(text)
     return found
 

@@ -138,7 +138,8 @@ class RewardTask(Asked):
         return DataSource(path=path, split=split, key="task", **columns)
 
     def _read(self, split: str) -> Examples:
-        return remembered(self.source(split), self.form is None, self.answer_column is not None or None)
+        named = not _place_of(self.reward)[0]  # a registered verifier judges by a gold
+        return remembered(self.source(split), self.form is None, named or self.answer_column is not None or None)
 
     def problems(self, split: str = "test") -> tuple[Problem, ...]:
         """The rows of `file`, or, but for "train", those of `test_file` where there is one."""
@@ -177,10 +178,10 @@ class RewardTask(Asked):
         score = float(said.reason)
         return Verdict("right" if score >= self.right_from else "wrong", f"reward {score:g}", score)
 
-    def ready(self, say: Say) -> None:
+    def ready(self, say: Say, split: str = "train") -> None:
         """Says which columns were read, and asks the reward once, about an empty completion: it must give a number."""
-        say(str(self._read("train")))
-        self.verify(self.problems("train")[0], "")
+        say(str(self._read(split)))
+        self.verify(self.problems(split)[0], "")
 
     @property
     def verifier_hash(self) -> str:

@@ -19,7 +19,7 @@ from sage_rlvr.tasks.datasets import remembered
 from sage_rlvr.tasks.golds import check_golds
 from sage_rlvr.tasks.math_sets import ENVIRONMENT, SETS, Problem, Source, digest, problem_of, published
 from sage_rlvr.tasks.prompts import BOXED, PromptFormat
-from sage_rlvr.tasks.rows import SUFFIXES, DataSource, Say, facts
+from sage_rlvr.tasks.rows import SUFFIXES, DataSource, Rows, Say, facts
 from sage_rlvr.verifiers import MATHEMATICS, Verdict
 from sage_rlvr.verifiers.answers import bare, extract, spelling
 from sage_rlvr.verifiers.pool import Pool, shared
@@ -68,11 +68,18 @@ class MathTask(Asked):
         """The golds' range, where the rules of the contest fix one."""
         return self.published and self.published.integers
 
+    def _source(self, split: str) -> str | DataSource:
+        return self.test if self.test is not None and split != "train" else self.source
+
+    @property
+    def _folder(self) -> str:
+        return os.environ.get(ENVIRONMENT, "") if self.folder is None else self.folder
+
     def problems(self, split: str = "test") -> tuple[Problem, ...]:
         """All problems in the order of their source. `DataError` where they cannot be had."""
-        source = self.test if self.test is not None and split != "train" else self.source
+        source = self._source(split)
         if isinstance(source, str):
-            return published(source, os.environ.get(ENVIRONMENT, "") if self.folder is None else self.folder)
+            return published(source, self._folder)
         return tuple(problem_of(one) for one in remembered(source, self.form.name == "as_is").examples)
 
     @property
@@ -107,12 +114,26 @@ class MathTask(Asked):
         own = [data for data in (self.source, self.test) if isinstance(data, DataSource)]
         return {name: sha for data in own for name, sha in facts(data).items()}
 
-    def ready(self, say: Say) -> None:
-        """Says which columns were read; DataError where more than 1 % of the golds of rows of your own cannot be judged by."""
-        if isinstance(self.source, DataSource):
-            found = remembered(self.source, self.form.name == "as_is")
+    @property
+    def whose(self) -> str:
+        """Whether these rows are the published ones, in words."""
+        return "the published ones" if self.pinned else "other rows than the published ones"
+
+    def ready(self, say: Say, split: str = "train") -> None:
+        """Says which rows and columns are read; DataError where the verifier cannot judge by more than 1 % of their golds.
+
+        The published rows, whose golds `sage-rlvr audit` has judged, are not asked about.
+        """
+        source = self._source(split)
+        if isinstance(source, DataSource):
+            found = remembered(source, self.form.name == "as_is")
             check_golds(found.rows, [one.answer for one in found.examples], say=say)
             say(f"{found}; prompt format: {self.form.name}")
+        elif not self.pinned:
+            rows, name = self.problems(split), f"{source} of {ENVIRONMENT}={self._folder}"
+            say(f"{name}: {len(rows):,} rows, {self.whose}")
+            places = [f"{source}, row {problem.problem_id}" for problem in rows]
+            check_golds(Rows(name, [], places), [problem.answer for problem in rows], say=say)
 
 
 def answered(text: str, reading: Mapping[str, Any]) -> str | None:

@@ -57,9 +57,8 @@ def head(
     task: MathTask, forms: Sequence[PromptFormat] = tuple(FORMATS.values()), answer_in: Place | None = None
 ) -> str:
     """What `cases` looks at, in words."""
-    published = "the published ones" if task.pinned else "other rows than the published ones"
     read = ", ".join(f"{form.name} ({_place(form, answer_in)})" for form in forms)
-    return f"{len(task.problems())} rows ({published}); formats and where the answer is read: {read}"
+    return f"{len(task.problems())} rows ({task.whose}); formats and where the answer is read: {read}"
 
 
 def _place(form: PromptFormat, answer_in: Place | None) -> str:

@@ -23,7 +23,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sage_rlvr.errors import ConfigError, DataError
+from sage_rlvr.errors import ConfigError, DataError, printable
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -36,7 +36,7 @@ Say = Callable[[str], None]
 def tell(line: str) -> None:
     """A line on stderr, from the first rank alone."""
     if os.environ.get("RANK", "0") == "0":
-        print(line, file=sys.stderr, flush=True)
+        print(printable(line), file=sys.stderr, flush=True)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,7 @@ from typing import Any
 
 from sage_rlvr.config import TrainConfig, task_of
 from sage_rlvr.errors import ConfigError
-from sage_rlvr.tasks.base import NO_ANSWER, Task, verdicts, verifier_hash
+from sage_rlvr.tasks.base import NO_ANSWER, Task, ready, verdicts, verifier_hash
 from sage_rlvr.tasks.rows import Say, tell
 from sage_rlvr.verifiers.rewards import text_of
 
@@ -16,8 +16,7 @@ from sage_rlvr.verifiers.rewards import text_of
 def training_problems(config: TrainConfig, say: Say = tell) -> tuple[Task, list[Any]]:
     """The task of a recipe and its training problems. ConfigError where they are fewer than a step takes."""
     task = task_of(config)
-    if ready := getattr(task, "ready", None):
-        ready(say)
+    ready(task, say, "train")
     problems, wanted = list(task.problems("train")), config.rollout.prompts_per_step
     if len(problems) < wanted:
         raise ConfigError(

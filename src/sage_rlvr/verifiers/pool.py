@@ -38,6 +38,8 @@ from sage_rlvr.verifiers.answers import Question, prepare
 MATH = "sage_rlvr.verifiers.math:verify_math"
 LIMITS = ("took longer", "needed more", "worker died")  # how the reasons begin that say nothing of the answer
 TICK = 0.05  # seconds between two looks at whose time is over
+STARTS = 3  # times that a worker may die or be late while it starts: another program may have had the memory, or the cores
+PAUSE = 1.0  # seconds before the second start; twice as many before the third
 _BOOT = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from sage_rlvr.verifiers.pool import _serve; _serve()"
 
 
@@ -197,21 +199,38 @@ class _Crew:
                 worker.due = math.inf
 
     def hire(self) -> _Worker:
-        """A worker that is ready. `ConfigError` when it cannot load its function or does not start."""
+        """A worker that is ready, of `STARTS` tries, each with twice the time of the one before. `ConfigError` when none starts."""
+        why = ""
+        for turn in range(STARTS):
+            self.closed.wait(PAUSE * turn)
+            found = self.start(self.order["start_seconds"] * 2**turn)
+            if not isinstance(found, str):
+                return found
+            why = found
+        raise ConfigError(f"a worker for {self.order['function']} did not start, {STARTS} times: {why}.")
+
+    def start(self, seconds: float) -> _Worker | str:
+        """A worker that is ready, or why there is none this time. `ConfigError` when it cannot load its function."""
         with self.lock:
             self.refuse_if_closed()
-            worker = _Worker()
+            try:
+                worker = _Worker()
+            except OSError as error:  # no memory or process number for a fork
+                return f"{error}; is memory short?"
             self.workers.add(worker)
-        answer = self.ask(worker, self.order, self.order["start_seconds"])
+        answer = self.ask(worker, self.order, seconds)
         if answer is not None and "ready" in answer:
             return worker
         status = self.dismiss(worker)
         self.refuse_if_closed()
-        slow = f"not ready within {self.order['start_seconds']:g} s" if worker.late else f"exit status {status}"
-        raise ConfigError(
-            f"a worker for {self.order['function']} did not start: {(answer or {}).get('failed') or slow}. "
-            "Is every package that it imports installed?"
-        )
+        if answer is not None:
+            raise ConfigError(
+                f"a worker for {self.order['function']} did not start: {answer['failed']}. "
+                "Is every package that it imports installed?"
+            )
+        if worker.late:
+            return f"not ready within {seconds:g} s; if the machine is busy, give it time: Pool(start_seconds=...)"
+        return f"exit status {status}" + ("; is memory short?" if status == -signal.SIGKILL else "")
 
     def refuse_if_closed(self) -> None:
         if self.closed.is_set():
@@ -325,7 +344,7 @@ class Pool:
     seconds        wall time a verification may take; then it is undecided, "took longer than N s"
     memory_mb      address space of a worker (Linux); beyond it "needed more than N MB"
     function       "module:name" of a function that returns a `Verdict` and takes what JSON can carry
-    start_seconds  how long a worker may take to import its function
+    start_seconds  how long a worker may take to import its function; a second try has twice the time, a third four times
     cache          verdicts of `verify_math` that are remembered; 0 for none. What is remembered changes no verdict
 
     Every item gets a verdict, in the order of the items, whatever another item does. A pool is closed by `close`, at

@@ -117,14 +117,14 @@ def print_findings(found: Findings, out: Console) -> None:
         shade = "green" if claim.as_expected else "bold red"
         says = f"{cells[0]}\n[dim]{rich.markup.escape(claim.statement)}[/]"
         table.add_row(says, *cells[1:4], f"[{shade}]{cells[4]}[/]")
-    out.print(table)
+    out.print(table, markup=True)
     for name, text in short_tables(found).items():
         out.print(f"\n{name}\n", style="bold")
-        out.print(text, markup=False, soft_wrap=True)
+        out.print(text, soft_wrap=True)
     right = sum(claim.as_expected for claim in found.claims)
     took = ", ".join(f"{name} {seconds:.0f} s" for name, seconds in found.seconds.items())
     out.print(
-        f"\n{right} of {len(found.claims)} claims came out as they should; took: {took}", markup=False, soft_wrap=True
+        f"\n{right} of {len(found.claims)} claims came out as they should; took: {took}", soft_wrap=True
     )
 
 
