@@ -16,7 +16,10 @@ from safetensors.numpy import load_file
 
 Made = Callable[[Path, str], dict[str, str]]
 CLOCK = re.compile(r"seconds|time/|per_second|memory|written|started|ended|created|made_at")  # keys that no two runs share
-MOMENTS = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d[:-]\d\d\S*|\d[\d.,]* (?:s|ms|min|kB|MB)\b|/tmp/\S+")
+MOMENTS = re.compile(  # of texts: dates, durations, sizes of pages, and the cell "training, s" behind that of the tokens drawn
+    r"\d{4}-\d\d-\d\d[T ]\d\d[:-]\d\d\S*|\d[\d.,]* (?:s|ms|min|kB|MB)\b"
+    r"|\| 0\.00 \| \d+ \||<div>0\.00</div>\s*</td>\s*<td>\s*<div>\d+</div>"
+)
 
 
 def digest(value: object) -> str:

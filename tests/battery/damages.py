@@ -14,7 +14,7 @@ import shutil
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,11 @@ from tests.battery.commands import Command, under
 from tests.battery.world import Ending, run
 
 SECONDS = 30.0
+OUTCOMES = {
+    "same": "the same result", "refused": "refused by name", "another input": "another valid input", "as without it": "as without the file"
+}  # fmt: skip
 Damage = Callable[[Path, random.Random], None]
+Made = dict[str, str]
 
 SHOW, DRY = Command(("show", "recipe.yaml")), Command(("train", "recipe.yaml", "--run", "new", "--dry-run"))
 NEW = Command(("train", "recipe.yaml", "--run", "new", "--quiet", "--steps", "1"), under("new"))
@@ -35,12 +39,12 @@ EVAL = Command(("eval", "run", "--problems", "2", "--out", "new.npz"), under("ne
 DRAW = Command(("eval", "run", "--samples", "1", "--problems", "2", "--store", "new", "--quiet"), under("new"))
 TWO = Command(("compare", "a=run", "b=run"))
 AUDIT = Command(("audit", "rows.jsonl", "--out", "audit.md"), under("audit.md"))
-ASK = Command(("eval", "model", "--samples", "1", "--task", "rows.jsonl", "--max-new-tokens", "2", "--store", "new", "--quiet"), under("new"))
+ASK = Command(("eval", "bytes", "--samples", "1", "--task", "rows.jsonl", "--max-new-tokens", "2", "--store", "new", "--quiet"), under("new"))
 READ = Command(("samples", "store"))
 TOP_UP = Command(("eval", "run", "--samples", "12", "--problems", "8", "--store", "store", "--quiet"), under("store"))
 STORE_PAGE = Command(("report", "store", "--format", "md", "-o", "page.md"), under("page.md"))
 ARMS, ARMS_PAGE = Command(("compare", "sweep")), Command(("report", "sweep", "--format", "md", "-o", "page.md"), under("page.md"))
-PLAN = Command(("sweep", "matrix.yaml", "--out", "sweep", "--dry-run"))
+PLAN = Command(("sweep", "matrix.yaml", "--out", "sweep", "--dry-run"), lambda folder, said: {"plan": ""})  # what is left may differ
 KEPT = Command(("compare", "stored")), Command(("report", "stored", "--format", "md", "-o", "page.md"), under("page.md"))
 HARNESS = Command(("samples", "new", "--from-lm-eval", "lm_eval.jsonl", "--model", "m"), under("new"))
 RESULTS = Command(("samples", "new", "--from-lm-eval", "harness/samples_countdown_2026-01-01T00-00-00.jsonl"), under("new"))
@@ -179,6 +183,7 @@ OF_FILES: dict[str, Damage] = {
 }  # fmt: skip
 if os.geteuid() != 0:  # root may read everything
     OF_FILES["not to be read"] = lambda path, chance: path.chmod(0)
+GONE = ("missing", "a folder", "a FIFO", "a loop of links", "not to be read")  # there is no such file, as far as one can tell
 OFTEN = ("cut at a random length", "a bit flipped", "a key lost", "a value of another type")  # those that differ from time to time
 
 
@@ -226,14 +231,16 @@ def cases(ready: Path, count: int, seed: int) -> list[Case]:
     return found[:count]
 
 
-def outcome(case: Case, ending: Ending, made: dict[str, str], wanted: dict[str, str]) -> str:
-    """ "same", "refused", "another input", or a fault: its kind, a colon, and what is wrong."""
+def outcome(case: Case, ending: Ending, made: Made, wanted: Made, without: Callable[[], Made]) -> str:
+    """One of `OUTCOMES`, or a fault: its kind, a colon, and what is wrong. without: what is made where the file is missing."""
     if fault := ending.fault():
         return fault
     if ending.code == 0 and made == wanted:
         return "same"
     path = Path(case.file)
     if ending.code == 0:
+        if case.how in GONE and made == without():
+            return "as without it"
         sealed = any(mark in case.file for mark in SEALED)
         return f"wrong: another result: {told(ending.said)}" if sealed else "another input"
     if ending.code != 2:
@@ -246,7 +253,8 @@ def told(said: str) -> str:
     return " ".join(said.split())[-300:]
 
 
-def attack(ready: Path, room: Path, case: Case, wanted: dict[str, str], chance: random.Random) -> str:
+def read(ready: Path, room: Path, case: Case, chance: random.Random) -> tuple[Ending, Made]:
+    """How the reader ended after the damage, and what it made."""
     shutil.copytree(ready, room, symlinks=True)
     path = room / case.file
     (OF_FOLDERS if path.is_dir() else OF_FILES)[case.how](path, chance)
@@ -257,10 +265,16 @@ def attack(ready: Path, room: Path, case: Case, wanted: dict[str, str], chance: 
         made = {"unreadable": repr(error)}
     finally:
         shutil.rmtree(room)
-    return outcome(case, ending, made, wanted)
+    return ending, made
 
 
-def undamaged(ready: Path, room: Path) -> dict[Command, dict[str, str]]:
+def attack(ready: Path, room: Path, case: Case, wanted: Made, chance: random.Random) -> str:
+    """The outcome of one damage."""
+    ending, made = read(ready, room, case, chance)
+    return outcome(case, ending, made, wanted, lambda: read(ready, room, replace(case, how="missing"), chance)[1])
+
+
+def undamaged(ready: Path, room: Path) -> dict[Command, Made]:
     """What each reader makes of the undamaged files."""
     wanted = {}
     for reader in {reader for readers in READERS.values() for reader in readers}:

@@ -13,18 +13,25 @@ import pkgutil
 import resource
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 import time
 import traceback
 import uuid
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
+from typing import IO, NoReturn
+
+from sage_rlvr.cli import main
+from sage_rlvr.experiments import jobs
 
 from tests.battery.commands import COMMANDS
+from tests.byte_tokenizer import byte_tokenizer
 from tests.conftest import WORLD, save, tiny_llama
 
-HERE = Path(__file__).parents[2]
 TRACEBACK, BUG, ESCAPE = "Traceback (most recent call last)", 70, "\x1b[2J"
 SECONDS, MEMORY, MARK = 60.0, 6 << 30, "BATTERY_MARK"
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "COLUMNS": "120"}
@@ -101,41 +108,82 @@ def warm() -> None:
                 importlib.import_module(module.name)
 
 
+def _become(words: list[str], streams: Sequence[int], environment: Mapping[str, str]) -> NoReturn:
+    """In a child: the command, with these streams as 0, 1 and 2 and no other file of its parent."""
+    code = BUG
+    try:
+        os.setsid()
+        for number, stream in enumerate(streams):
+            os.dup2(stream, number)
+        os.closerange(3, 1024)
+        sys.stdout, sys.stderr = (open(n, "w", buffering=1, encoding="utf-8", errors="replace", closefd=False) for n in (1, 2))
+        for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGTERM, signal.SIG_DFL)):
+            signal.signal(number, handler)
+        os.environ.clear()
+        os.environ.update(environment)
+        Path("/proc/self/comm").write_text(os.environ[MARK][:15])  # forks of it are known by this, what it executes by the variable
+        jobs.subprocess = SimpleNamespace(Popen=Forked, PIPE=subprocess.PIPE, TimeoutExpired=subprocess.TimeoutExpired)  # type: ignore[assignment]
+        main(words)
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else int(end.code is not None)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        with contextlib.suppress(OSError, ValueError):
+            sys.stdout.flush()
+        os._exit(code)
+
+
+class Forked:
+    """What `experiments.jobs` asks of subprocess.Popen, by a fork: a sweep's runs start at once."""
+
+    def __init__(self, command: list[str], *, stdout: IO[bytes], stderr: IO[bytes], stdin: int, env: Mapping[str, str],
+                 start_new_session: bool) -> None:  # fmt: skip
+        assert stdin == subprocess.PIPE and start_new_session and command[1:3] == ["-m", "sage_rlvr"]
+        self.returncode: int | None = None
+        reader, self.held = os.pipe()
+        self.pid = os.fork()
+        if self.pid == 0:
+            _become(command[3:], (reader, stdout.fileno(), stderr.fileno()), env)
+        os.close(reader)
+
+    def poll(self) -> int | None:
+        if self.returncode is None and (found := os.waitpid(self.pid, os.WNOHANG))[0]:
+            self.returncode = os.waitstatus_to_exitcode(found[1])
+            os.close(self.held)
+        return self.returncode
+
+    def wait(self, timeout: float) -> int:
+        until = time.monotonic() + timeout
+        while self.poll() is None:
+            if time.monotonic() > until:
+                raise subprocess.TimeoutExpired("sage-rlvr", timeout)
+            time.sleep(0.01)
+        assert self.returncode is not None
+        return self.returncode
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+
 class Started:
-    """A command in a forked child, the head of a session of its own: a kill reaches its workers, or on purpose does not. What it
-    says goes to files and not to pipes: an orphan that writes on must not be stopped by a pipe that nobody reads."""
+    """A command in a forked child. What it says goes to files and not to pipes: an orphan that writes on must not be stopped by a
+    pipe that nobody reads."""
 
     def __init__(self, folder: Path, *words: str) -> None:
         self.mark, self.began = uuid.uuid4().hex, time.monotonic()
-        self.streams = tuple(Path(tempfile.gettempdir(), f"battery-{self.mark}.{name}") for name in ("out", "err"))
+        self.streams = [Path(tempfile.gettempdir(), f"battery-{self.mark}.{name}") for name in ("out", "err")]
         self.status: int | None = None
         self.pid = os.fork()
         if self.pid == 0:
-            self._child(folder, list(words))
-
-    def _child(self, folder: Path, words: list[str]) -> None:
-        code = BUG
-        try:
-            os.setsid()
             os.chdir(folder)
-            for number, path in enumerate((Path(os.devnull), *self.streams)):
-                os.dup2(os.open(path, os.O_RDWR | os.O_CREAT), number)
-            sys.stdout, sys.stderr = (os.fdopen(n, "w", buffering=1, encoding="utf-8", errors="replace") for n in (1, 2))
             resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
-            for number in (signal.SIGINT, signal.SIGTERM):
-                signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
-            os.environ.update(ENVIRONMENT | {MARK: self.mark, "PYTHONPATH": os.pathsep.join([str(HERE / "src"), *sys.path])})
-            from sage_rlvr.cli import main
-
-            main(words)
-        except SystemExit as end:
-            code = end.code if isinstance(end.code, int) else int(end.code is not None)
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            with contextlib.suppress(OSError):
-                sys.stdout.flush()
-            os._exit(code)
+            files = [os.open(path, os.O_RDWR | os.O_CREAT) for path in (Path(os.devnull), *self.streams)]
+            _become(list(words), files, os.environ | ENVIRONMENT | {MARK: self.mark, "PYTHONPATH": os.pathsep.join(sys.path)})
 
     def running(self) -> bool:
         """Whether the command itself has not ended; collects it where it has."""
@@ -144,21 +192,25 @@ class Started:
         return self.status is None
 
     def left(self) -> list[int]:
-        """Its processes that still live: of its session, or started by it wherever they went."""
+        """Its processes that still live, itself and all that it started, wherever they went."""
         found = []
         for pid in (int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit()):
             with contextlib.suppress(OSError):
-                marked = f"{MARK}={self.mark}".encode() in Path(f"/proc/{pid}/environ").read_bytes()
-                if marked or (os.getsid(pid) == self.pid and Path(f"/proc/{pid}/statm").read_text("ascii")[:2] != "0 "):
+                home = Path(f"/proc/{pid}")
+                if (home / "comm").read_text("utf-8").strip() == self.mark[:15]:
+                    ended = (home / "stat").read_text("ascii").rpartition(")")[2].split()[0] in "ZX"
+                    found += [] if ended else [pid]
+                elif f"{MARK}={self.mark}".encode() in (home / "environ").read_bytes():
                     found.append(pid)
         return found
 
     def signal(self, number: int, alone: bool) -> bool:
-        """A signal to the command alone or to its whole session; whether it was still running."""
+        """A signal to the command alone or to all of its processes; whether it was still running."""
         if not self.running():
             return False
-        with contextlib.suppress(ProcessLookupError):
-            (os.kill if alone else os.killpg)(self.pid, number)
+        for pid in {self.pid, *([] if alone else self.left())}:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
         return True
 
     def end(self, seconds: float = SECONDS) -> Ending:
@@ -204,12 +256,14 @@ def must(folder: Path, *words: str) -> Ending:
 
 
 def inputs(folder: Path) -> Path:
-    """model/, recipe.yaml, sft.yaml, matrix.yaml, rows.jsonl, rows.parquet: what commands start from."""
+    """model/, bytes/ (a model of bytes), recipe.yaml, sft.yaml, matrix.yaml, rows.jsonl, rows.parquet: what commands start from."""
     import pyarrow
     import pyarrow.parquet
 
     folder.mkdir(parents=True, exist_ok=True)
     save(tiny_llama(), folder / "model")
+    tiny_llama(vocab_size=260, eos_token_id=1, pad_token_id=1, max_position_embeddings=512).save_pretrained(folder / "bytes")
+    byte_tokenizer().save_pretrained(folder / "bytes")
     for name, text in (("recipe", RECIPE), ("sft", SFT), ("matrix", MATRIX)):
         (folder / f"{name}.yaml").write_text(text, encoding="utf-8")
     (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS), encoding="utf-8")
