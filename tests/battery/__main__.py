@@ -1,41 +1,49 @@
-"""python -m tests.battery [kills damages hostile] --count N --seed S --out FILE: attacks, figures, exit code 1 where one got through."""
+"""python -m tests.battery kills|damages|hostile|all --count N --seed S --out FILE: attacks and their figures; code 1 where one got
+through."""
 
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import tempfile
+import time
 from pathlib import Path
+from typing import Any
 
-from tests.battery import damages, hostile, kills
-from tests.battery.world import inputs, whole
+from tests.battery import damages, hostile, kills, page
+from tests.battery.world import inputs, warm, whole
 
-USUAL = {"kills": 100, "damages": 400, "hostile": 10_000}
+USUAL = {"kills": 100, "damages": 800, "hostile": 10_000}
+
+
+def attacked(name: str, room: Path, count: int, seed: int) -> dict[str, dict[str, Any]]:
+    """The figures of one battery, by command, file or verifier."""
+    if name == "hostile":
+        return hostile.battery(count, seed)
+    warm()
+    if name == "kills":
+        return kills.battery(inputs(room / "inputs"), room / name, count, seed)
+    return damages.battery(whole(room / "whole"), room / name, count, seed)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.battery", description=__doc__)
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(USUAL)}; default: all")
+    parser.add_argument("name", choices=[*USUAL, "all"])
     parser.add_argument("--count", type=int, help=f"attacks of each; default {USUAL}")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--out", type=Path, help="also write the figures as JSON")
+    parser.add_argument("--out", type=Path, help="also write the figures as a Markdown page")
     asked = parser.parse_args()
-    names, found = asked.names or list(USUAL), {}
-    if unknown := set(names) - set(USUAL):
-        parser.error(f"no battery is called {', '.join(sorted(unknown))}; there are {', '.join(USUAL)}")
+    if asked.count is not None and asked.count < 1:
+        parser.error(f"--count {asked.count}: at least 1 attack")
+    found, seconds = {}, {}
     with tempfile.TemporaryDirectory() as room:
-        for name in names:
-            count = asked.count or USUAL[name]
-            if name == "kills":
-                found[name] = kills.battery(inputs(Path(room) / "inputs"), Path(room) / name, count, asked.seed)
-            elif name == "damages":
-                found[name] = damages.battery(whole(Path(room) / "whole"), Path(room) / name, count, asked.seed)
-            else:
-                found[name] = hostile.battery(count, asked.seed)
-    faults = sum(len(row["faults"]) for part in found.values() for row in part.values())  # type: ignore[arg-type, misc]
+        for name in USUAL if asked.name == "all" else [asked.name]:
+            began = time.monotonic()
+            found[name] = attacked(name, Path(room), asked.count or USUAL[name], asked.seed)
+            seconds[name] = time.monotonic() - began
     if asked.out:
-        asked.out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+        asked.out.write_text(page.text(found, seconds, asked.seed), encoding="utf-8")
+    faults = sum(len(row["faults"]) for part in found.values() for row in part.values())
     print(f"{faults} faults" if faults else "no fault")
     return int(bool(faults))
 

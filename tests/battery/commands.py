@@ -15,7 +15,9 @@ import numpy as np
 from safetensors.numpy import load_file
 
 Made = Callable[[Path, str], dict[str, str]]
-CLOCK = re.compile(r"seconds|time/|per_second|memory|written|started|ended|created|made_at")  # keys that no two runs share
+CLOCK = re.compile(
+    r"seconds|time/|per_second|memory|written|started|ended|created|made_at"
+)  # keys that no two runs share
 MOMENTS = re.compile(  # of texts: dates, durations, sizes of pages, and the cell "training, s" behind that of the tokens drawn
     r"\d{4}-\d\d-\d\d[T ]\d\d[:-]\d\d\S*|\d[\d.,]* (?:s|ms|min|kB|MB)\b"
     r"|\| 0\.00 \| \d+ \||<div>0\.00</div>\s*</td>\s*<td>\s*<div>\d+</div>"
@@ -47,7 +49,9 @@ def _tree(path: Path) -> str:
 
 def _record(path: Path) -> str:
     with np.load(path, allow_pickle=False) as found:
-        return digest([(name, found[name].tobytes()) for name in sorted(found.files) if found[name].dtype.kind in "fiub"])
+        return digest(
+            [(name, found[name].tobytes()) for name in sorted(found.files) if found[name].dtype.kind in "fiub"]
+        )
 
 
 def _text(path: Path) -> str:
@@ -106,7 +110,18 @@ class Command:
     after: tuple[str, ...] = ()
 
 
-TINY = ("--model", "model", "--world.max_number", "12", "--steps", "3", "--rollout.prompts_per_step", "4", "--checkpoint.every", "1")
+TINY = (
+    "--model",
+    "model",
+    "--world.max_number",
+    "12",
+    "--steps",
+    "3",
+    "--rollout.prompts_per_step",
+    "4",
+    "--checkpoint.every",
+    "1",
+)
 COMMANDS = {
     "train": Command(("train", "recipe.yaml", "--run", "run", "--quiet"), under("run")),
     "sft": Command(("sft", "sft.yaml", "--run", "run", "--quiet"), under("run")),
@@ -115,9 +130,13 @@ COMMANDS = {
         ("eval", "run", "--samples", "8", "--problems", "8", "--store", "store", "--quiet"), under("store"), ("train",)
     ),
     "sweep": Command(("sweep", "matrix.yaml", "--out", "sweep", "--workers", "2"), under("sweep")),
-    "demo": Command(("demo", "--out", "demo", "--arms", "grpo", "--problems", "6", "--workers", "2", *TINY), under("demo")),
+    "demo": Command(
+        ("demo", "--out", "demo", "--arms", "grpo", "--problems", "6", "--workers", "2", *TINY), under("demo")
+    ),
     "samples": Command(
-        ("samples", "store", "--to-lm-eval", "harness", "--to-parquet", "store.parquet"), words_said, ("train", "eval --samples")
+        ("samples", "store", "--to-lm-eval", "harness", "--to-parquet", "store.parquet"),
+        words_said,
+        ("train", "eval --samples"),
     ),
     "compare": Command(("compare", "a=run", "b=run", "--out", "compared"), under("compared"), ("train", "eval")),
     "report": Command(("report", "run", "-o", "page.html"), under("page.html"), ("train", "eval")),

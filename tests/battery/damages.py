@@ -20,7 +20,6 @@ from typing import Any
 
 import numpy as np
 from safetensors.numpy import load_file, save_file
-
 from tests.battery.commands import Command, under
 from tests.battery.world import Ending, run
 
@@ -33,21 +32,36 @@ Made = dict[str, str]
 
 SHOW, DRY = Command(("show", "recipe.yaml")), Command(("train", "recipe.yaml", "--run", "new", "--dry-run"))
 NEW = Command(("train", "recipe.yaml", "--run", "new", "--quiet", "--steps", "1"), under("new"))
-MORE = Command(("train", "recipe.yaml", "--run", "run", "--quiet", "--steps", "8"), under("run/policy", "run/metrics.jsonl"))
+MORE = Command(
+    ("train", "recipe.yaml", "--run", "run", "--quiet", "--steps", "8"), under("run/policy", "run/metrics.jsonl")
+)
 PAGE = Command(("report", "run", "--format", "md", "-o", "page.md"), under("page.md"))
 EVAL = Command(("eval", "run", "--problems", "2", "--out", "new.npz"), under("new.npz"))
 DRAW = Command(("eval", "run", "--samples", "1", "--problems", "2", "--store", "new", "--quiet"), under("new"))
 TWO = Command(("compare", "a=run", "b=run"))
 AUDIT = Command(("audit", "rows.jsonl", "--out", "audit.md"), under("audit.md"))
-ASK = Command(("eval", "bytes", "--samples", "1", "--task", "rows.jsonl", "--max-new-tokens", "2", "--store", "new", "--quiet"), under("new"))
+ASK = Command(
+    ("eval", "bytes", "--samples", "1", "--task", "rows.jsonl", "--max-new-tokens", "2", "--store", "new", "--quiet"),
+    under("new"),
+)
 READ = Command(("samples", "store"))
 TOP_UP = Command(("eval", "run", "--samples", "12", "--problems", "8", "--store", "store", "--quiet"), under("store"))
 STORE_PAGE = Command(("report", "store", "--format", "md", "-o", "page.md"), under("page.md"))
-ARMS, ARMS_PAGE = Command(("compare", "sweep")), Command(("report", "sweep", "--format", "md", "-o", "page.md"), under("page.md"))
-PLAN = Command(("sweep", "matrix.yaml", "--out", "sweep", "--dry-run"), lambda folder, said: {"plan": ""})  # what is left may differ
-KEPT = Command(("compare", "stored")), Command(("report", "stored", "--format", "md", "-o", "page.md"), under("page.md"))
+ARMS, ARMS_PAGE = (
+    Command(("compare", "sweep")),
+    Command(("report", "sweep", "--format", "md", "-o", "page.md"), under("page.md")),
+)
+PLAN = Command(
+    ("sweep", "matrix.yaml", "--out", "sweep", "--dry-run"), lambda folder, said: {"plan": ""}
+)  # what is left may differ
+KEPT = (
+    Command(("compare", "stored")),
+    Command(("report", "stored", "--format", "md", "-o", "page.md"), under("page.md")),
+)
 HARNESS = Command(("samples", "new", "--from-lm-eval", "lm_eval.jsonl", "--model", "m"), under("new"))
-RESULTS = Command(("samples", "new", "--from-lm-eval", "harness/samples_countdown_2026-01-01T00-00-00.jsonl"), under("new"))
+RESULTS = Command(
+    ("samples", "new", "--from-lm-eval", "harness/samples_countdown_2026-01-01T00-00-00.jsonl"), under("new")
+)
 
 READERS: dict[str, tuple[Command, ...]] = {
     "recipe.yaml": (SHOW, DRY, NEW),
@@ -127,7 +141,23 @@ def lose_key(path: Path, chance: random.Random) -> None:
 
 
 def other_type(path: Path, chance: random.Random) -> None:
-    odd = (None, True, -1, 1e308, "", "x", [], [[]], {}, {"a": 1}, "\x1b[2J", "../../etc", 10**30, float("nan"), float("inf"))
+    odd = (
+        None,
+        True,
+        -1,
+        1e308,
+        "",
+        "x",
+        [],
+        [[]],
+        {},
+        {"a": 1},
+        "\x1b[2J",
+        "../../etc",
+        10**30,
+        float("nan"),
+        float("inf"),
+    )
     _edit(path, chance, lambda home, key: home.__setitem__(key, chance.choice(odd)))
 
 
@@ -183,8 +213,19 @@ OF_FILES: dict[str, Damage] = {
 }  # fmt: skip
 if os.geteuid() != 0:  # root may read everything
     OF_FILES["not to be read"] = lambda path, chance: path.chmod(0)
-GONE = ("missing", "a folder", "a FIFO", "a loop of links", "not to be read")  # there is no such file, as far as one can tell
-OFTEN = ("cut at a random length", "a bit flipped", "a key lost", "a value of another type")  # those that differ from time to time
+GONE = (
+    "missing",
+    "a folder",
+    "a FIFO",
+    "a loop of links",
+    "not to be read",
+)  # there is no such file, as far as one can tell
+OFTEN = (
+    "cut at a random length",
+    "a bit flipped",
+    "a key lost",
+    "a value of another type",
+)  # those that differ from time to time
 
 
 def _stray(name: str) -> Damage:
@@ -215,16 +256,21 @@ class Case:
         return f"{self.file}, {self.how}: sage-rlvr {' '.join(self.reader.words)}"
 
 
+def there(ready: Path) -> dict[str, tuple[Command, ...]]:
+    """The files of `READERS` that a world has."""
+    return {file: readers for file, readers in READERS.items() if (ready / file).exists()}
+
+
 def cases(ready: Path, count: int, seed: int) -> list[Case]:
     """Every kind of damage on every file, each with one of its readers, in a random order; then those that differ from time to time.
     Of fewer, the first."""
     chance = random.Random(f"{seed} damages")
     found = []
-    for file, readers in READERS.items():
+    for file, readers in there(ready).items():
         for how in OF_FOLDERS if (ready / file).is_dir() else OF_FILES:
             found.append(Case(file, how, chance.choice(readers)))
     chance.shuffle(found)
-    files = [file for file in READERS if not (ready / file).is_dir()]
+    files = [file for file in there(ready) if not (ready / file).is_dir()]
     while len(found) < count:
         file = chance.choice(files)
         found.append(Case(file, chance.choice(OFTEN), chance.choice(READERS[file])))
@@ -245,7 +291,9 @@ def outcome(case: Case, ending: Ending, made: Made, wanted: Made, without: Calla
         return f"wrong: another result: {told(ending.said)}" if sealed else "another input"
     if ending.code != 2:
         return f"wrong: code {ending.code}: {told(ending.said)}"
-    named = path.name in ending.said or path.parent.name in ending.said if path.parent.name else path.name in ending.said
+    named = (
+        path.name in ending.said or path.parent.name in ending.said if path.parent.name else path.name in ending.said
+    )
     return "refused" if named else f"wrong: the file is not named: {told(ending.said)}"
 
 
@@ -277,7 +325,7 @@ def attack(ready: Path, room: Path, case: Case, wanted: Made, chance: random.Ran
 def undamaged(ready: Path, room: Path) -> dict[Command, Made]:
     """What each reader makes of the undamaged files."""
     wanted = {}
-    for reader in {reader for readers in READERS.values() for reader in readers}:
+    for reader in dict.fromkeys(reader for readers in there(ready).values() for reader in readers):
         shutil.copytree(ready, room)
         ending = run(room, *reader.words)
         wanted[reader] = reader.made(room, ending.out)
@@ -301,11 +349,20 @@ def battery(ready: Path, room: Path, count: int, seed: int) -> dict[str, dict[st
         if ":" in said:
             row["faults"].append(f"{number}: {case}: {said}")
             print(f"damages  {number}: {case}\n         {said}", flush=True)
-    print(f"damages  {count} of {len(READERS)} files, {sum(len(row['faults']) for row in found.values())} faults", flush=True)
+    print(
+        f"damages  {count} of {len(there(ready))} files, {sum(len(row['faults']) for row in found.values())} faults",
+        flush=True,
+    )
     return found
 
 
 def kind_of(file: str) -> str:
     """The row of the table that a file belongs to."""
     parts = Path(file).parts
-    return parts[0] if len(parts) == 1 else "/".join(parts[:2]) if parts[1] in ("checkpoints", "policy") else "/".join(parts[:1] + parts[-1:])
+    return (
+        parts[0]
+        if len(parts) == 1
+        else "/".join(parts[:2])
+        if parts[1] in ("checkpoints", "policy")
+        else "/".join(parts[:1] + parts[-1:])
+    )

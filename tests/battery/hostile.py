@@ -50,7 +50,15 @@ def _noise(chance: random.Random) -> str:
 
 CODE = ("__import__('os')._exit(1)", "exec('1')", "{0.__class__}%s%n%n", r"\input{/etc/passwd}", "lambda: 0", "${HOME}", "`id`",
         r"\def\x{\x\x}\x", r"\newcommand{\b}{\b\b}\b", "open('/dev/zero').read()", "(lambda f: f(f))(lambda f: f(f))")  # fmt: skip
-MARKUP = ("<script>alert(1)</script>", "<b>22/7</b>", "<!-- 3 -->", '{"answer": 22}', '[[1, {"a": null}]]', "{'x': 1e999}", "<SOLUTION>")
+MARKUP = (
+    "<script>alert(1)</script>",
+    "<b>22/7</b>",
+    "<!-- 3 -->",
+    '{"answer": 22}',
+    '[[1, {"a": null}]]',
+    "{'x': 1e999}",
+    "<SOLUTION>",
+)
 FAMILIES: dict[str, Family] = {
     "power towers": _tower,
     "factorials": lambda c: f"{c.randint(10**4, 10**9)}" + "!" * c.randint(1, 6),
@@ -129,7 +137,13 @@ def judged(asked: Sequence[tuple[str, str, dict[str, str]]], ask: Ask, most: flo
     began = time.monotonic()
     with ThreadPoolExecutor(threads) as workers:
         list(workers.map(one, enumerate(asked)))
-    return {"attacks": len(asked), "outcomes": labels, "slowest": slowest[0], "faults": faults, "seconds": time.monotonic() - began}
+    return {
+        "attacks": len(asked),
+        "outcomes": labels,
+        "slowest": slowest[0],
+        "faults": faults,
+        "seconds": time.monotonic() - began,
+    }
 
 
 def in_pool(name: str, count: int, seed: int) -> dict[str, Any]:
@@ -170,8 +184,14 @@ def countdown(count: int, seed: int) -> dict[str, Any]:
     """Countdown's verifier: exact arithmetic in this process."""
     problem = Problem((2, 3, 4), 24)
     right = solutions(problem)[0]
-    near = [form.replace("%s", right) for form in ("%s ", " %s", "%s\n", "(%s)", "%s+0", "%s*1", "0+%s", "+%s", "%s=", "%s;", "%s%s", "-%s")]
-    asked = [(f, text.removeprefix(r"so \boxed{").removesuffix("}") if f == "near" else text, p) for f, text, p in answers(count, seed, near)]
+    near = [
+        form.replace("%s", right)
+        for form in ("%s ", " %s", "%s\n", "(%s)", "%s+0", "%s*1", "0+%s", "+%s", "%s=", "%s;", "%s%s", "-%s")
+    ]
+    asked = [
+        (f, text.removeprefix(r"so \boxed{").removesuffix("}") if f == "near" else text, p)
+        for f, text, p in answers(count, seed, near)
+    ]
     found = judged(asked, lambda text, place: verify(problem, text), HERE_SECONDS, threads=1)
     if not verify(problem, right).right:
         found["faults"].append("after them: wrong: a right answer is no longer right")
@@ -183,10 +203,15 @@ def knights(count: int, seed: int) -> dict[str, Any]:
     task = KnightsAndKnaves(people=(3,), rule="strict")
     puzzle = task.problems("test")[0]
     right = conclusion(puzzle.names, puzzle.solution)
-    others = [conclusion(puzzle.names, [not one for one in puzzle.solution]), conclusion(puzzle.names[::-1], puzzle.solution)]
+    others = [
+        conclusion(puzzle.names, [not one for one in puzzle.solution]),
+        conclusion(puzzle.names[::-1], puzzle.solution),
+    ]
     near = [*others, right + right[len("CONCLUSION:") :], right + "\n(4) Nobody is a knight", right.replace("CONCLUSION", "CONCLUSIONS"),
             f"{right}\nCONCLUSION:", right.replace(" is a ", " is no "), *(f"{right}\nno:\n{other}" for other in others)]  # fmt: skip
-    found = judged(list(answers(count, seed, near)), lambda text, place: task.verify(puzzle, text), HERE_SECONDS, threads=1)
+    found = judged(
+        list(answers(count, seed, near)), lambda text, place: task.verify(puzzle, text), HERE_SECONDS, threads=1
+    )
     if not task.verify(puzzle, right).right:
         found["faults"].append("after them: wrong: a right answer is no longer right")
     return found
@@ -202,9 +227,10 @@ def battery(count: int, seed: int) -> dict[str, dict[str, Any]]:
     for number, (name, verifier) in enumerate(verifiers.items()):
         share = count // len(verifiers) + (number < count % len(verifiers))
         found[name] = verifier(share, seed + number)
-        print(f"hostile  {name}: {share} in {found[name]['seconds']:.0f} s, {len(found[name]['faults'])} faults", flush=True)
+        print(
+            f"hostile  {name}: {share} in {found[name]['seconds']:.0f} s, {len(found[name]['faults'])} faults",
+            flush=True,
+        )
         for fault in found[name]["faults"]:
             print(f"         {fault}", flush=True)
     return found
-
-

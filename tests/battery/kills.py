@@ -16,10 +16,15 @@ from pathlib import Path
 from tests.battery.commands import COMMANDS, Command
 from tests.battery.world import Started, must, run
 
-SHARES = {"train": 24, "sft": 16, "eval": 10, "eval --samples": 18, "sweep": 8, "demo": 6, "samples": 4, "compare": 4, "report": 5,
-          "audit": 5}  # fmt: skip
+SHARES = {"train": 24, "sft": 16, "eval": 10, "eval --samples": 18, "sweep": 8, "audit": 5, "demo": 6, "samples": 4, "compare": 4,
+          "report": 5}  # fmt: skip
 ALONE = 30.0  # seconds within which the processes of a command that was killed alone have to be gone: they finish a step and save
-OBEYED = (0, 1, 143, -signal.SIGTERM)  # codes after SIGTERM: done just then; saved; by the signal itself before anything was begun
+OBEYED = (
+    0,
+    1,
+    143,
+    -signal.SIGTERM,
+)  # codes after SIGTERM: done just then; saved; by the signal itself before anything was begun
 
 
 def prepare(inputs: Path, folder: Path, command: Command) -> Path:
@@ -41,7 +46,9 @@ def strike(folder: Path, command: Command, chance: random.Random, takes: float) 
         return True, ending.fault() or f"wrong: code {ending.code} after SIGTERM: {ending.said.strip()[-200:]}"
     if not term and ending.code != -signal.SIGKILL:
         return True, ending.fault()
-    return True, "" if started.gone(ALONE) else f"hang: processes were left {ALONE:.0f} s after {'one' if alone else 'all'} was killed"
+    return True, "" if started.gone(
+        ALONE
+    ) else f"hang: processes were left {ALONE:.0f} s after {'one' if alone else 'all'} was killed"
 
 
 def attack(name: str, inputs: Path, room: Path, count: int, seed: int) -> dict[str, object]:
@@ -81,9 +88,14 @@ def battery(inputs: Path, room: Path, count: int, seed: int) -> dict[str, dict[s
     names = list(SHARES) if count >= len(SHARES) else list(SHARES)[:count]
     whole = sum(SHARES[name] for name in names)
     for name in names:
-        found[name] = attack(name, inputs, room / name.replace(" ", ""), max(1, round(count * SHARES[name] / whole)), seed)
+        found[name] = attack(
+            name, inputs, room / name.replace(" ", ""), max(1, round(count * SHARES[name] / whole)), seed
+        )
         shutil.rmtree(room / name.replace(" ", ""))
-        print(f"kills  {name}: {found[name]['attacks']} in {found[name]['seconds']:.0f} s, {len(found[name]['faults'])} faults", flush=True)  # type: ignore[arg-type]
+        print(
+            f"kills  {name}: {found[name]['attacks']} in {found[name]['seconds']:.0f} s, {len(found[name]['faults'])} faults",
+            flush=True,
+        )  # type: ignore[arg-type]
         for fault in found[name]["faults"]:  # type: ignore[attr-defined]
             print(f"       {fault}", flush=True)
     return found

@@ -25,12 +25,12 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import IO, NoReturn
 
-from sage_rlvr.cli import main
-from sage_rlvr.experiments import jobs
-
 from tests.battery.commands import COMMANDS
 from tests.byte_tokenizer import byte_tokenizer
 from tests.conftest import WORLD, save, tiny_llama
+
+from sage_rlvr.cli import main
+from sage_rlvr.experiments import jobs
 
 TRACEBACK, BUG, ESCAPE = "Traceback (most recent call last)", 70, "\x1b[2J"
 SECONDS, MEMORY, MARK = 60.0, 6 << 30, "BATTERY_MARK"
@@ -109,19 +109,24 @@ def warm() -> None:
 
 
 def _become(words: list[str], streams: Sequence[int], environment: Mapping[str, str]) -> NoReturn:
-    """In a child: the command, with these streams as 0, 1 and 2 and no other file of its parent."""
+    """In a child: the command, with these streams as 0, 1 and 2, and without the pipes by which its parent holds its siblings."""
     code = BUG
     try:
         os.setsid()
         for number, stream in enumerate(streams):
             os.dup2(stream, number)
-        os.closerange(3, 1024)
-        sys.stdout, sys.stderr = (open(n, "w", buffering=1, encoding="utf-8", errors="replace", closefd=False) for n in (1, 2))
+        while HELD:
+            os.close(HELD.pop())
+        sys.stdout, sys.stderr = (
+            open(n, "w", buffering=1, encoding="utf-8", errors="replace", closefd=False) for n in (1, 2)
+        )
         for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGTERM, signal.SIG_DFL)):
             signal.signal(number, handler)
         os.environ.clear()
         os.environ.update(environment)
-        Path("/proc/self/comm").write_text(os.environ[MARK][:15])  # forks of it are known by this, what it executes by the variable
+        Path("/proc/self/comm").write_text(
+            os.environ[MARK][:15]
+        )  # forks of it are known by this, what it executes by the variable
         jobs.subprocess = SimpleNamespace(Popen=Forked, PIPE=subprocess.PIPE, TimeoutExpired=subprocess.TimeoutExpired)  # type: ignore[assignment]
         main(words)
     except SystemExit as end:
@@ -134,6 +139,10 @@ def _become(words: list[str], streams: Sequence[int], environment: Mapping[str, 
         os._exit(code)
 
 
+HELD: set[int] = set()
+"""Ends of pipes that this process holds for as long as it lives (see `sage_rlvr.parent`)."""
+
+
 class Forked:
     """What `experiments.jobs` asks of subprocess.Popen, by a fork: a sweep's runs start at once."""
 
@@ -142,6 +151,7 @@ class Forked:
         assert stdin == subprocess.PIPE and start_new_session and command[1:3] == ["-m", "sage_rlvr"]
         self.returncode: int | None = None
         reader, self.held = os.pipe()
+        HELD.add(self.held)
         self.pid = os.fork()
         if self.pid == 0:
             _become(command[3:], (reader, stdout.fileno(), stderr.fileno()), env)
@@ -150,6 +160,7 @@ class Forked:
     def poll(self) -> int | None:
         if self.returncode is None and (found := os.waitpid(self.pid, os.WNOHANG))[0]:
             self.returncode = os.waitstatus_to_exitcode(found[1])
+            HELD.discard(self.held)
             os.close(self.held)
         return self.returncode
 
@@ -183,7 +194,11 @@ class Started:
             os.chdir(folder)
             resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
             files = [os.open(path, os.O_RDWR | os.O_CREAT) for path in (Path(os.devnull), *self.streams)]
-            _become(list(words), files, os.environ | ENVIRONMENT | {MARK: self.mark, "PYTHONPATH": os.pathsep.join(sys.path)})
+            _become(
+                list(words),
+                files,
+                os.environ | ENVIRONMENT | {MARK: self.mark, "PYTHONPATH": os.pathsep.join(sys.path)},
+            )
 
     def running(self) -> bool:
         """Whether the command itself has not ended; collects it where it has."""
@@ -262,7 +277,9 @@ def inputs(folder: Path) -> Path:
 
     folder.mkdir(parents=True, exist_ok=True)
     save(tiny_llama(), folder / "model")
-    tiny_llama(vocab_size=260, eos_token_id=1, pad_token_id=1, max_position_embeddings=512).save_pretrained(folder / "bytes")
+    tiny_llama(vocab_size=260, eos_token_id=1, pad_token_id=1, max_position_embeddings=512).save_pretrained(
+        folder / "bytes"
+    )
     byte_tokenizer().save_pretrained(folder / "bytes")
     for name, text in (("recipe", RECIPE), ("sft", SFT), ("matrix", MATRIX)):
         (folder / f"{name}.yaml").write_text(text, encoding="utf-8")
@@ -282,4 +299,3 @@ def whole(folder: Path) -> Path:
     (folder / "stored").mkdir()
     shutil.copy(folder / "sweep" / "summary.json", folder / "stored")
     return folder
-
