@@ -1,4 +1,4 @@
-"""The commands that the attacks repeat, and what each leaves behind as digests: everything but clocks."""
+"""The commands that the attacks repeat, and what each leaves behind, as digests and texts: everything but clocks."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import re
 import sqlite3
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +56,7 @@ def _record(path: Path) -> str:
 
 
 def _text(path: Path) -> str:
-    return digest(MOMENTS.sub("", path.read_text("utf-8")))
+    return MOMENTS.sub("", path.read_text("utf-8"))
 
 
 def _store(path: Path) -> str:
@@ -98,7 +99,18 @@ def under(*names: str) -> Made:
 
 def words_said(folder: Path, said: str) -> dict[str, str]:
     """What went to the terminal, without seconds, sizes and dates."""
-    return {"stdout": digest(MOMENTS.sub("", said))}
+    return {"stdout": MOMENTS.sub("", said)}
+
+
+def differing(wanted: dict[str, str], found: dict[str, str]) -> str:
+    """Which of two results' parts differ, and the first line in which a text does."""
+    lines = []
+    for name in sorted(wanted.keys() | found.keys()):
+        one, other = wanted.get(name, "").splitlines(), found.get(name, "").splitlines()
+        if one != other:
+            line = next((pair for pair in zip_longest(one, other, fillvalue="") if pair[0] != pair[1]), ("", ""))
+            lines.append(f"{name} ({line[0][:150]!r}, not {line[1][:150]!r})")
+    return ", ".join(lines)
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Answers that try to hang, crash, fill or fool the verifiers. Each gets a verdict that is not "right", within its limits.
 
-None of the answers is right: towers, trees and noise by how they are made, the near ones because each is one step off. After them the
-right answer is still right, and with the pool go its workers.
+None of the answers is right: towers, trees and noise by how they are made, the near ones because each is one step off. After them
+the right answer is still right, and with the pool go its workers.
 """
 
 from __future__ import annotations
@@ -59,6 +59,8 @@ MARKUP = (
     "{'x': 1e999}",
     "<SOLUTION>",
 )
+ODD = "\u202e\u2066\u200f\u0663\u06f5\u0967\uff13½²₃Ⅷ"
+UNITS = ("km", r"\%", "°", r"\text{ dollars per hour}", "$")
 FAMILIES: dict[str, Family] = {
     "power towers": _tower,
     "factorials": lambda c: f"{c.randint(10**4, 10**9)}" + "!" * c.randint(1, 6),
@@ -72,15 +74,17 @@ FAMILIES: dict[str, Family] = {
     "terminal escapes": lambda c: "\x1b]0;title\x07\x1b[2J" * c.randint(1, 50),
     "NULs": lambda c: "\0" * c.randint(1, 999) + str(c.randint(0, 9)),
     "lone surrogates": lambda c: "".join(chr(c.randint(0xD800, 0xDFFF)) for _ in range(c.randint(1, 99))),
-    "bidi and odd digits": lambda c: "".join(c.choice("\u202e\u2066\u200f\u0663\u06f5\u0967\uff13½²₃Ⅷ") for _ in range(c.randint(1, 40))),
+    "bidi and odd digits": lambda c: "".join(c.choice(ODD) for _ in range(c.randint(1, 40))),
     "trees of commands": _tree,
     "noise": _noise,
     "lists": lambda c: ",".join(str(c.random()) for _ in range(c.choice((10, 1_000, 20_000)))),
-    "units": lambda c: (str(c.randint(10**4, 10**30)) + c.choice(("km", r"\%", "°", r"\text{ dollars per hour}", "$"))) * c.randint(1, 9),
+    "units": lambda c: (str(c.randint(10**4, 10**30)) + c.choice(UNITS)) * c.randint(1, 9),
 }  # fmt: skip
-NEAR = (r"%s+1", r"-%s", r"%s, 2", r"%s \text{ or } 3", r"%s^2", r"[%s, 4]", r"(%s, 0)", r"x \ne %s", r"x > %s", r"1%s", "%s i", r"%s!",
-        r"\frac{1}{%s}", r"2(%s)", r"%s \text{ km or } 7 \text{ km}", r"\{%s, 1\}", r"%s \pm 1", r"not even %s but 22/7", "%s/0", "%s = 4",
-        r"\sqrt{%s}", r"%s \pmod 7", "355113", "3.14", "355/1130", r"\frac{113}{355}", "3.1415930", "3,55/113")  # fmt: skip
+NEAR = (
+    r"%s+1", r"-%s", r"%s, 2", r"%s \text{ or } 3", r"%s^2", r"[%s, 4]", r"(%s, 0)", r"x \ne %s", r"x > %s", r"1%s", "%s i", r"%s!",
+    r"\frac{1}{%s}", r"2(%s)", r"%s \text{ km or } 7 \text{ km}", r"\{%s, 1\}", r"%s \pm 1", r"not even %s but 22/7", "%s/0",
+    "%s = 4", r"\sqrt{%s}", r"%s \pmod 7", "355113", "3.14", "355/1130", r"\frac{113}{355}", "3.1415930", "3,55/113",
+)  # fmt: skip
 """Wrong answers that the gold is hidden in, where an answer is read whole."""
 PLACES = ({"answer_in": "boxed"}, {"answer_in": "tag"}, {"answer_in": "anywhere"}, {"answer_in": "last_number"})
 FORMS = {"boxed": r"so \boxed{%s}", "tag": "<SOLUTION>%s</SOLUTION>", "anywhere": "%s", "last_number": "it is %s"}
@@ -174,7 +178,7 @@ def in_pool(name: str, count: int, seed: int) -> dict[str, Any]:
 
 
 def of_reward(said: Verdict) -> Verdict:
-    """What `judge` of tasks/jsonl.py hands on: the number as the reason of "right", what the function did wrong as that of "wrong"."""
+    """What `judge` of tasks/jsonl.py means: "right" has the number for a reason, "wrong" what the function did wrong."""
     if said.label == "wrong":
         raise RuntimeError(said.reason)
     return said if said.label == "undecided" else Verdict("right" if float(said.reason) > 0 else "wrong", said.reason)
@@ -207,8 +211,10 @@ def knights(count: int, seed: int) -> dict[str, Any]:
         conclusion(puzzle.names, [not one for one in puzzle.solution]),
         conclusion(puzzle.names[::-1], puzzle.solution),
     ]
-    near = [*others, right + right[len("CONCLUSION:") :], right + "\n(4) Nobody is a knight", right.replace("CONCLUSION", "CONCLUSIONS"),
-            f"{right}\nCONCLUSION:", right.replace(" is a ", " is no "), *(f"{right}\nno:\n{other}" for other in others)]  # fmt: skip
+    near = [
+        *others, *(f"{right}\nno:\n{other}" for other in others), right + right[len("CONCLUSION:") :], f"{right}\nCONCLUSION:",
+        f"{right}\n(4) Nobody is a knight", right.replace("CONCLUSION", "CONCLUSIONS"), right.replace(" is a ", " is no "),
+    ]  # fmt: skip
     found = judged(
         list(answers(count, seed, near)), lambda text, place: task.verify(puzzle, text), HERE_SECONDS, threads=1
     )

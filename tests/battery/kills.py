@@ -1,8 +1,8 @@
 """SIGKILL and SIGTERM at random instants. Nothing may stay behind, and the same command again must end with what an undisturbed one
 leaves: weights, metrics but clocks, records, rows of stores, summaries and pages, bit for bit.
 
-One signal in five is SIGTERM. Half of the signals reach the command alone, whose processes then have to end by themselves. An attempt
-has one to three signals, each followed by the same command; after the last it is left to end.
+One signal in five is SIGTERM. Half of the signals reach the command alone, whose processes then have to end by themselves. An
+attempt has one to three signals, each followed by the same command; after the last it is left to end.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import signal
 import time
 from pathlib import Path
 
-from tests.battery.commands import COMMANDS, Command
+from tests.battery.commands import COMMANDS, Command, differing
 from tests.battery.world import Started, must, run
 
 SHARES = {"train": 24, "sft": 16, "eval": 10, "eval --samples": 18, "sweep": 8, "audit": 5, "demo": 6, "samples": 4, "compare": 4,
@@ -75,8 +75,7 @@ def attack(name: str, inputs: Path, room: Path, count: int, seed: int) -> dict[s
         if ending.code != 0 or ending.fault():
             faults.append(f"{number}: {ending.fault() or f'wrong: code {ending.code}: {ending.said.strip()[-300:]}'}")
         elif found != wanted:
-            differing = sorted(k for k in wanted.keys() | found.keys() if wanted.get(k) != found.get(k))
-            faults.append(f"{number}: wrong: differs from the undisturbed one: {', '.join(differing)}")
+            faults.append(f"{number}: wrong: differs from the undisturbed one: {differing(found, wanted)}")
         shutil.rmtree(folder)
     return {"attacks": kills, "ended": number, "equal": number - len({f.split(":")[0] for f in faults}), "faults": faults,
             "seconds": time.monotonic() - began}  # fmt: skip

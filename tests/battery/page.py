@@ -19,7 +19,7 @@ NOT_COVERED = (
     "Row 18 (vLLM) and of row 20 running out of memory and NCCL hangs are covered by no battery and by no test. The rows that are "
     "not named here are held by the tests that the page lists."
 )
-KINDS = ("traceback", "hang", "wrong")
+KINDS = {"traceback": "tracebacks", "hang": "hangs", "wrong": "wrong results"}
 Figures = Mapping[str, Mapping[str, Mapping[str, Any]]]
 
 
@@ -46,17 +46,18 @@ def quoted(found: Figures) -> str:
         parts.append(
             f"{sum(row['attacks'] for row in rows.values()):,} hostile answers to {len(rows)} verifiers, {right} called right"
         )
-    return f"{'; '.join(parts)}: {', '.join(f'{faults[kind]} {words}' for kind, words in zip(KINDS, ('tracebacks', 'hangs', 'wrong results'), strict=True))}."
+    return f"{'; '.join(parts)}: {', '.join(f'{faults[kind]} {word}' for kind, word in KINDS.items())}."
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
-    return [
-        f"| {' | '.join(header)} |", f"| --- |{' ---: |' * (len(header) - 1)}", *(f"| {' | '.join(map(str, row))} |" for row in rows), ""
-    ]  # fmt: skip
+    lines = [header, ["---", *["---:"] * (len(header) - 1)], *rows]
+    return [*(f"| {' | '.join(map(str, line))} |" for line in lines), ""]
 
 
 def machine() -> str:
-    return f"{os.cpu_count()} cores ({platform.machine()}), {platform.system()}, Python {platform.python_version()}, shared with other work"
+    """In general words."""
+    system = f"{os.cpu_count()} cores ({platform.machine()}), {platform.system()}, Python {platform.python_version()}"
+    return f"{system}, shared with other work"
 
 
 def text(found: Figures, seconds: Mapping[str, float], seed: int) -> str:
@@ -97,7 +98,7 @@ def _kills(rows: Mapping[str, Mapping[str, Any]]) -> list[str]:
 
 
 def _damages(rows: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    header = ("file", "damages", *OUTCOMES.values(), "tracebacks", "hangs", "wrong results", "seconds")
+    header = ("file", "damages", *OUTCOMES.values(), *KINDS.values(), "seconds")
     return table(header, (
         [f"`{n}`", r["attacks"], *(r["outcomes"][one] for one in OUTCOMES), *_faults(r), f"{r['seconds']:.0f}"]
         for n, r in sorted(rows.items())

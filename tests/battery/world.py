@@ -23,7 +23,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
-from typing import IO, NoReturn
+from typing import IO, NoReturn, TextIO
 
 from tests.battery.commands import COMMANDS
 from tests.byte_tokenizer import byte_tokenizer
@@ -108,6 +108,11 @@ def warm() -> None:
                 importlib.import_module(module.name)
 
 
+def _text(number: int) -> TextIO:
+    """Lines to a file descriptor, which stays open when this object goes."""
+    return os.fdopen(number, "w", buffering=1, encoding="utf-8", errors="replace", closefd=False)
+
+
 def _become(words: list[str], streams: Sequence[int], environment: Mapping[str, str]) -> NoReturn:
     """In a child: the command, with these streams as 0, 1 and 2, and without the pipes by which its parent holds its siblings."""
     code = BUG
@@ -117,9 +122,7 @@ def _become(words: list[str], streams: Sequence[int], environment: Mapping[str, 
             os.dup2(stream, number)
         while HELD:
             os.close(HELD.pop())
-        sys.stdout, sys.stderr = (
-            open(n, "w", buffering=1, encoding="utf-8", errors="replace", closefd=False) for n in (1, 2)
-        )
+        sys.stdout, sys.stderr = _text(1), _text(2)
         for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGTERM, signal.SIG_DFL)):
             signal.signal(number, handler)
         os.environ.clear()
