@@ -21,7 +21,7 @@ CLOCK = re.compile(
 )  # keys that no two runs share
 MOMENTS = re.compile(  # of texts: dates, durations, sizes of pages, and the cell "training, s" behind that of the tokens drawn
     r"\d{4}-\d\d-\d\d[T ]\d\d[:-]\d\d\S*|\d[\d.,]* (?:s|ms|min|kB|MB)\b"
-    r"|\| 0\.00 \| \d+ \||<div>0\.00</div>\s*</td>\s*<td>\s*<div>\d+</div>"
+    r"|code [0-9a-f]{12}|\| 0\.00 \| \d+ \||<div>0\.00</div>\s*</td>\s*<td>\s*<div>\d+</div>"
 )
 
 
