@@ -299,7 +299,12 @@ def outcome(case: Case, ending: Ending, made: Made, wanted: Made, without: Calla
         return f"wrong: another result: {told(ending.said)}" if sealed else "another input"
     if ending.code != 2:
         return f"wrong: code {ending.code}: {told(ending.said)}"
-    names = [path.name, *path.parts[-2:-1], *(["nan"] if case.how == "NaN" else [])]  # of NaN: or what it leads to
+    names = [
+        path.name,
+        *path.parts[-2:-1],
+        *([path.stem] if "_" in path.stem else []),
+        *(["nan"] if case.how == "NaN" else []),
+    ]
     named = any(name in ending.said for name in names)
     return "refused" if named else f"wrong: the file is not named: {told(ending.said)}"
 
