@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import re
 import sys
 from collections import Counter
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 from tests.battery import damages, hostile, kills, page
 from tests.battery.commands import Command
-from tests.battery.world import Ending, inputs, warm, whole
+from tests.battery.world import RECIPE, Ending, inputs, run, warm, whole
 
 from sage_rlvr.verifiers import Verdict
 
@@ -71,16 +72,19 @@ def test_a_verifier_that_fails_is_seen() -> None:
 
 @linux
 def test_hostile_answers_to_every_verifier() -> None:
-    assert not faults(hostile.battery(48, seed=1))
+    assert not faults(hostile.battery(24, seed=1))
 
 
 @linux
-def test_damaged_recipes_and_models(tmp_path: Path) -> None:
-    ready = inputs(tmp_path / "whole")
-    for name in ("rows.jsonl", "rows.parquet"):
-        (ready / name).unlink()
-    warm()
-    assert not faults(damages.battery(ready, tmp_path / "room", 12, seed=1))
+def test_recipes_damaged_in_every_way(tmp_path: Path) -> None:
+    ready = tmp_path / "ready"
+    ready.mkdir()
+    (ready / "recipe.yaml").write_text(RECIPE, encoding="utf-8")
+    chance, wanted = random.Random(0), damages.SHOW.made(ready, run(ready, *damages.SHOW.words).out)
+    cases = [damages.Case("recipe.yaml", how, damages.SHOW) for how in damages.OF_FILES]
+    said = {case.how: damages.attack(ready, tmp_path / "room", case, wanted, chance) for case in cases}
+    assert said == {how: outcome for how, outcome in said.items() if outcome in damages.OUTCOMES}
+    assert list(said.values()).count("refused") > len(said) / 2
 
 
 @linux
