@@ -77,6 +77,7 @@ def test_hostile_answers_to_every_verifier() -> None:
 
 @linux
 def test_recipes_damaged_in_every_way(tmp_path: Path) -> None:
+    warm()
     ready = tmp_path / "ready"
     ready.mkdir()
     (ready / "recipe.yaml").write_text(RECIPE, encoding="utf-8")
