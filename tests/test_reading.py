@@ -47,7 +47,7 @@ def test_only_a_regular_file_of_bounded_size_is_read(tmp_path: Path, name: str) 
     for place, cause in {
         "pipe": "no regular file",
         "endless": "no regular file",
-        "folder": "a folder",
+        "folder": "it is a folder",
         "missing": "No such file",
         "large": "2,001 bytes; at most 2,000",
     }.items():
@@ -68,9 +68,9 @@ def test_only_a_regular_file_of_bounded_size_is_read(tmp_path: Path, name: str) 
         (b'{"a": ' + b"1" * 5000 + b"}", "4300"),
         (b"[" * 100_000, "nested too deeply"),
         (b'{"a": ' * 100_000, "nested too deeply"),
-        (b"{", "not JSON"),
-        (b"{}{}", "not JSON"),
-        (b"\0" * 9, "not JSON"),
+        (b"{", "cannot be read as JSON: Expecting"),
+        (b"{}{}", "cannot be read as JSON"),
+        (b"\0" * 9, "cannot be read as JSON"),
     ],
     ids=lambda value: repr(value[:12]),
 )

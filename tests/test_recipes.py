@@ -135,7 +135,7 @@ def test_unreadable_files(tmp_path: Path) -> None:
     (tmp_path / "model.safetensors").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(ConfigError, match="not UTF-8"):
         s.load(tmp_path / "model.safetensors")
-    with pytest.raises(ConfigError, match="cannot be read"):
+    with pytest.raises(ConfigError, match="cannot be read: it is a folder"):
         s.load(tmp_path)
     (tmp_path / "large.yaml").write_text("#" * 1_000_001)
     with pytest.raises(ConfigError, match="1,000,001 bytes"):

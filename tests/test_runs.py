@@ -134,13 +134,34 @@ def flip(path: Path) -> None:
     path.write_bytes(bytes(data))
 
 
+FILES = ("model.safetensors", "optimizer.safetensors", "state.json")
+
+
+def edit(path: Path, **changed: Any) -> None:
+    """The JSON file with these keys set, of None without them."""
+    tree = {name: value for name, value in (json.loads(path.read_text()) | changed).items() if value is not None}
+    path.write_text(json.dumps(tree))
+
+
+def zeros(path: Path) -> None:
+    path.unlink()
+    path.symlink_to("/dev/zero")
+
+
 DAMAGES = {
     "truncated": (lambda p: os.truncate(p / "model.safetensors", 40), "model.safetensors: 40 bytes"),
     "flipped": (lambda p: flip(p / "model.safetensors"), "SHA-256"),
     "missing": (lambda p: (p / "optimizer.safetensors").unlink(), "optimizer.safetensors: missing"),
     "no manifest": (lambda p: (p / "MANIFEST.json").unlink(), "never completed"),
     "cut manifest": (lambda p: os.truncate(p / "MANIFEST.json", 20), "cannot be read as JSON"),
-    "foreign manifest": (lambda p: (p / "MANIFEST.json").write_text("[]"), "not a manifest"),
+    "foreign manifest": (lambda p: (p / "MANIFEST.json").write_text("[]"), "an object {...} is expected"),
+    "another format": (lambda p: edit(p / "MANIFEST.json", format=2), "not a manifest of format 1"),
+    "no size": (lambda p: edit(p / "MANIFEST.json", files={"state.json": {}}), "not in the manifest"),
+    "no facts": (lambda p: edit(p / "MANIFEST.json", files={name: {} for name in FILES}), "without 'bytes'"),
+    "odd facts": (lambda p: edit(p / "MANIFEST.json", files={name: [1] for name in FILES}), "not as it was written"),
+    "another number": (lambda p: edit(p / "MANIFEST.json", step=6), "its manifest is that of step 6"),
+    "endless": (lambda p: zeros(p / "MANIFEST.json"), "no regular file"),
+    "nested": (lambda p: (p / "MANIFEST.json").write_text("[" * 100_000), "nested too deeply"),
 }
 
 
@@ -399,18 +420,39 @@ def test_a_fork_continues_under_new_settings_and_records_it(tmp_path: Path) -> N
     with RunDir.open(tmp_path / "run", CONFIG | {"seed": 5}, fork=True) as run:
         assert run.latest() is not None
         assert run.facts["changes"][0]["changed"] == {"seed": [0, 5]} and run.facts["changes"][0]["fork"] is True
+        for step in range(12):
+            run.log({"step": step})
     opened(tmp_path, seed=5).close()
+    record = (tmp_path / "run/run.json").read_text()
+    for steps in (4, 10, 11):  # what is there cannot go, by checkpoint or by row
+        with pytest.raises(ConfigError, match=f"steps: 100 -> {steps}: 12 steps are there already.*another directory"):
+            RunDir.open(tmp_path / "run", CONFIG | {"seed": 5, "steps": steps}, fork=True)
+        assert (tmp_path / "run/run.json").read_text() == record
+    RunDir.open(tmp_path / "run", CONFIG | {"seed": 5, "steps": 12}, fork=True).close()
 
 
 def test_a_lost_or_foreign_record_is_not_written_over(tmp_path: Path) -> None:
     with opened(tmp_path) as run:
         run.log({"step": 0})
     record = tmp_path / "run/run.json"
-    for text, said in (("{", "cannot be read as JSON"), ("[]", "not a run record")):
-        record.write_text(text)
-        with pytest.raises(CheckpointError, match=said):
+    whole = record.read_text()
+    for text, said in (
+        ("{", "cannot be read as JSON"),
+        ("[]", "an object"),
+        ("[" * 100_000, "nested too deeply"),
+        ({"format": 2}, "not a run record of format 1"),
+        *(({name: None}, f"without {name}") for name in ("config", "versions", "kind", "data", "changes")),
+        *(({name: 3}, f"{name} is not what") for name in ("config", "versions", "kind", "data", "changes", "git", "warnings")),
+        ({"warnings": [{"kind": "x"}]}, "warnings.0 is not what"),
+        ({"config": CONFIG | {"steps": "many"}}, "config.steps is not a whole number"),
+    ):
+        record.write_text(whole if isinstance(text, dict) else text)
+        if isinstance(text, dict):
+            edit(record, **text)
+        held = record.read_text()
+        with pytest.raises(CheckpointError, match=re.escape(said)):
             opened(tmp_path)
-        assert record.read_text() == text
+        assert record.read_text() == held
     record.unlink()
     with pytest.raises(CheckpointError, match="missing, though the directory holds results"):
         opened(tmp_path)
@@ -519,29 +561,71 @@ def test_a_partial_last_line_is_not_a_row_and_goes_on_resume(tmp_path: Path) -> 
 
 def test_a_damaged_line_in_the_middle_is_named(tmp_path: Path) -> None:
     with opened(tmp_path) as run:
-        for damaged in ("garbage", "[1]", '{"loss": 1}'):
+        for damaged in ("garbage", "[1]", '{"loss": 1}', '{"step": true}', "[" * 100_000, '{"step": 1, "loss": NaN}'):
             run.metrics_path.write_text(f'{{"step": 0}}\n{damaged}\n{{"step": 2}}\n')
-            with pytest.raises(DataError, match=r"metrics\.jsonl:2: damaged line"):
+            with pytest.raises(DataError, match=r"metrics\.jsonl:2: .*delete that line"):
                 runs.read_metrics(run.path)
 
 
-@pytest.mark.parametrize("first", [0, 1])
-def test_a_resume_keeps_exactly_the_rows_before_the_checkpoint(tmp_path: Path, first: int) -> None:
-    """Whether an engine numbers its steps from 0 or from 1."""
+def test_a_resume_keeps_exactly_the_rows_before_the_checkpoint(tmp_path: Path) -> None:
     with opened(tmp_path) as run:
         for done in range(1, 6):
-            run.log({"step": done - 1 + first})
+            run.log({"step": done - 1})
             if done % 2 == 0:
                 run.save_checkpoint(done, tensors(), {})
-                run.log({"step": done - 1 + first, "evaluation/pass@1": 0.5})
+                run.log({"step": done - 1, "evaluation/pass@1": 0.5})
         assert run.truncate_metrics(4) == 2
         kept = [{"step": 0}, {"step": 1}, {"step": 1, "evaluation/pass@1": 0.5}, {"step": 2}, {"step": 3}]
-        assert runs.read_metrics(run.path) == [row | {"step": row["step"] + first} for row in kept]
+        assert runs.read_metrics(run.path) == kept
         assert run.truncate_metrics(2) == 3
-        assert [row["step"] for row in runs.read_metrics(run.path)] == [first, first + 1]
+        assert [row["step"] for row in runs.read_metrics(run.path)] == [0, 1]
         assert run.truncate_metrics(0) == 2  # there is no checkpoint at 0, so by number: all of them
         with pytest.warns(UserWarning, match="5 rows were there at step 4, 0 are left"):
             run.truncate_metrics(4)
+
+
+@pytest.mark.parametrize(
+    ("lines", "lost"),  # of the rows of steps 0 to 7, after a checkpoint at 6
+    [
+        ("01234567", ""),
+        ("012345x7", ""),  # a line that would be made again
+        ("0123456x", ""),
+        ("0123457", ""),
+        ("0134567", "2"),  # "delete that line to go on"
+        ("34567", "0, 1, 2"),
+        ("", "0, 1, 2, 3, 4, ..."),
+        (None, "0, 1, 2, 3, 4, ..."),
+        ("01x34567", None),
+    ],
+)
+@pytest.mark.parametrize("counted", [True, False])
+def test_rows_are_neither_lost_in_silence_nor_made_twice(
+    tmp_path: Path, lines: str | None, lost: str | None, counted: bool
+) -> None:
+    with opened(tmp_path) as run:
+        for step in range(8):
+            run.log({"step": step, "loss": step / 3})
+            if step == 5:
+                run.save_checkpoint(6, tensors(), {})
+        if not counted:
+            edit(run.path / "checkpoints/step-000006/MANIFEST.json", metrics_rows=None)
+        whole = run.metrics_path.read_text().splitlines()
+        run.metrics_path.unlink()
+        if lines is not None:
+            run.metrics_path.write_text("".join("garbage\n" if n == "x" else whole[int(n)] + "\n" for n in lines))
+        if lost is None:
+            with pytest.raises(DataError, match=r"metrics\.jsonl:3: damaged line.*delete that line"):
+                run.truncate_metrics(6)
+            return
+        told = bool(lost) and (counted or not lines)  # without a count, rows that are there are taken for all
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            run.truncate_metrics(6)
+        assert [f"the numbers of step {lost} are lost" in str(w.message) for w in caught] == [True] * told
+        rows = runs.read_metrics(run.path)
+        steps = [row["step"] for row in rows]
+        assert steps == (list(range(6)) if told or not lost else [int(n) for n in lines or "" if n < "6"])
+        assert all(row in ({"step": row["step"]}, {"step": row["step"], "loss": row["step"] / 3}) for row in rows)
 
 
 def test_a_full_disk_while_logging(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

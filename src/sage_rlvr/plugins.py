@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from sage_rlvr.errors import ConfigError, SageError
+from sage_rlvr.reading import read_bytes
 
 VARIABLE = "SAGE_RLVR_PLUGINS"  # paths of plugins, joined by os.pathsep; read by every process
 _loaded: dict[Path, str] = {}
@@ -30,12 +31,8 @@ def use(path: str | Path) -> str:
     twin = next((other for other in _loaded if other.name == file.name), None)
     if twin is not None:
         raise ConfigError(f"plugin {file}: {twin} is loaded and has the same name, by which runs know it; rename one")
-    try:
-        digest = hashlib.sha256(file.read_bytes()).hexdigest()
-    except OSError as error:
-        raise ConfigError(
-            f"plugin {path}: cannot be read ({error.strerror}); give the path of a Python file"
-        ) from error
+    source = read_bytes(file, error=ConfigError, advice=f"give --plugin {path} the path of a Python file")
+    digest = hashlib.sha256(source).hexdigest()
     _loaded[file] = digest
     known = os.environ.get(VARIABLE, "").split(os.pathsep)
     os.environ[VARIABLE] = os.pathsep.join(filter(None, dict.fromkeys([*known, str(file)])))

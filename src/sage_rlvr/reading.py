@@ -43,9 +43,9 @@ def opened(
             _check(os.fstat(descriptor), limit)
             yield stream
     except IsADirectoryError as problem:
-        raise error(f"{path}: a folder, where a file is read; {advice}") from problem
+        raise error(f"{path}: cannot be read: it is a folder; {advice}") from problem
     except (OSError, _Unreadable) as problem:
-        raise error(f"{path}: {getattr(problem, 'strerror', None) or problem}; {advice}") from problem
+        raise error(f"{path}: cannot be read: {getattr(problem, 'strerror', None) or problem}; {advice}") from problem
 
 
 class _Unreadable(Exception):
@@ -54,7 +54,7 @@ class _Unreadable(Exception):
 
 def _check(about: os.stat_result, limit: int) -> None:
     if stat.S_ISDIR(about.st_mode):
-        raise _Unreadable("a folder, where a file is read")
+        raise _Unreadable("it is a folder")
     if not stat.S_ISREG(about.st_mode):
         raise _Unreadable("no regular file, but a device or a pipe, which may never end")
     if about.st_size > limit:
@@ -112,9 +112,9 @@ def parse_json(
     try:
         tree = json.loads(text, **hooks)
     except RecursionError as problem:
-        raise error(f"{what}: nested too deeply to be read as JSON; {advice}") from problem
+        raise error(f"{what}: cannot be read as JSON: nested too deeply; {advice}") from problem
     except ValueError as problem:
-        raise error(f"{what}: not JSON ({problem}); {advice}") from problem
+        raise error(f"{what}: cannot be read as JSON: {problem}; {advice}") from problem
     if kind is not None and not isinstance(tree, kind):
         raise error(f"{what}: {KINDS.get(kind, kind.__name__)} is expected, not {_short(tree)}; {advice}")
     return tree
@@ -216,3 +216,19 @@ def _array(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> np.ndarray:
         if size != there or min(shape, default=0) < 0:
             raise ValueError(f"{member.filename}: {there:,} bytes for an array of shape {shape} and type {dtype}")
         return np.ndarray(shape, dtype, bytearray(stream.read()), order="F" if fortran else "C")
+
+
+# ---- what a tree holds
+
+
+@contextmanager
+def understood(what: str | Path, error: type[SageError] = DataError, advice: str = AGAIN) -> Iterator[None]:
+    """Round the few lines that take a tree or arrays apart: what is missing there, or of another type, refuses the file `what`."""
+    try:
+        yield
+    except SageError:
+        raise
+    except KeyError as problem:
+        raise error(f"{what}: without {problem}; {advice}") from problem
+    except (TypeError, ValueError, AttributeError, IndexError, OverflowError) as problem:
+        raise error(f"{what}: not as it was written ({problem}); {advice}") from problem

@@ -16,6 +16,7 @@ import yaml
 
 from sage_rlvr import plugins
 from sage_rlvr.errors import ConfigError, nearest
+from sage_rlvr.reading import read_text
 
 MAX_BYTES = 1_000_000
 MAX_DEPTH = 50
@@ -129,16 +130,7 @@ def _parse(text: str, source: str) -> tuple[Any, dict[Place, str]]:
 
 def read(path: Path) -> Tree:
     """The tree of a file, as it stands there; `load` is for recipes. ConfigError where it cannot be read or is too large."""
-    try:
-        if (size := path.stat().st_size) > MAX_BYTES:
-            raise ConfigError(f"{path}: {size:,} bytes; a recipe may have {MAX_BYTES:,}. Is this the right file?")
-        return parse_yaml(path.read_text(encoding="utf-8"), str(path))
-    except UnicodeDecodeError as error:
-        raise ConfigError(
-            f"{path}: not UTF-8 text ({error.reason} at byte {error.start}); is this a recipe?"
-        ) from error
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
+    return parse_yaml(read_text(path, MAX_BYTES, ConfigError, "is this a recipe?"), str(path))
 
 
 # ---- files and shipped recipes
@@ -194,7 +186,7 @@ def recipe(name: str, family: str = "countdown") -> Path:
 
 def headline(file: Path) -> str:
     """What a recipe says of itself in its first comment, up to the first full stop."""
-    lines = file.read_text(encoding="utf-8").splitlines()
+    lines = read_text(file, MAX_BYTES).splitlines()
     head = " ".join(line.lstrip("# ") for line in lines[: next((i for i, x in enumerate(lines) if x[:1] != "#"), 0)])
     return re.split(r"(?<=[\w)\]])(?<!Dr)\. (?=[A-Z])", head)[0].rstrip(".")
 
@@ -208,7 +200,7 @@ def copy(name: str, to: Path) -> Path:
     to = to / file.name if to.is_dir() else to
     if to.exists():
         raise ConfigError(f"{to}: there already; give another name, or move it away")
-    text = file.read_text(encoding="utf-8")
+    text = read_text(file, MAX_BYTES, ConfigError)
     text = re.sub(r"^base: (\w+)\.yaml$", lambda m: f"base: {file.parent.name}/{m[1]}", text, flags=re.MULTILINE)
     to.parent.mkdir(parents=True, exist_ok=True)
     to.write_text(text, encoding="utf-8")

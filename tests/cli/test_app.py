@@ -86,6 +86,17 @@ def test_a_pipe_without_a_reader_ends_quietly(words: list[str]) -> None:
     assert (process.wait(), said) == (1, "")
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device that takes nothing")
+@pytest.mark.parametrize("words", [["--help"], ["eval", "--help"], ["recipes"], ["plan", "--problems", "100"]])
+def test_a_full_stdout_is_one_sentence(words: list[str]) -> None:
+    package = Path(sage_rlvr.__file__).parents[1]
+    code = f"import sys; sys.path.insert(0, {str(package)!r}); from sage_rlvr.cli.app import main; main({words!r})"
+    with open("/dev/full", "w", encoding="utf-8") as full:
+        done = subprocess.run([sys.executable, "-c", code], stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    said = " ".join(done.stderr.split())
+    assert done.returncode == 2 and said.startswith("stdout: cannot be written: No space left") and said.count(". ") == 1, done
+
+
 def test_the_help_of_eval_names_every_guide_and_generator(capsys: pytest.CaptureFixture[str]) -> None:
     from inspect import Parameter
 

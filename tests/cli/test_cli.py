@@ -413,7 +413,7 @@ def test_an_interrupt_before_training_is_no_traceback(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(Train, "execute", interrupted)
-    assert call("train", write_recipe()) == 1 and "the same command continues" in said(capsys)[1]
+    assert call("train", write_recipe()) == 130 and "the same command continues" in said(capsys)[1]
 
 
 def test_a_crash_has_a_code_of_its_own_and_its_traceback(

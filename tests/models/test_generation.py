@@ -405,7 +405,7 @@ def test_an_adapter_folder_says_what_it_lacks(
         load_policy(str(tmp_path))
     config.write_text(json.dumps({"base_model_name_or_path": str(tiny_policy)}))
     (tmp_path / "adapter_model.bin").write_bytes(b"a pickle")
-    with pytest.raises(ConfigError, match="pickles"):
+    with pytest.raises(ConfigError, match="is a pickle"):
         load_policy(str(tmp_path))
     (tmp_path / "adapter_model.safetensors").write_bytes(b"torn")
     assert weights_hash(str(tmp_path)).endswith(weights_hash(str(tiny_policy)))

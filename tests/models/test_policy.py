@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import math
+import shutil
 import warnings
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from tokenizers.processors import TemplateProcessing
 from transformers import AutoModelForCausalLM
 
@@ -18,7 +22,7 @@ from sage_rlvr.core.guides import Rarity
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.methods import grpo, sage
 from sage_rlvr.models import policy as base
-from sage_rlvr.models.policy import NO_ANSWER, Tokens, load_policy, run_facts
+from sage_rlvr.models.policy import NO_ANSWER, Tokens, load_policy, run_facts, weights_hash
 from sage_rlvr.models.sampler import Rollout
 from sage_rlvr.tasks.countdown import Countdown, Problem, build_tokenizer
 from sage_rlvr.training.watch import GuideWatch, check_vocabulary
@@ -113,6 +117,116 @@ def test_facts_change_with_the_files_of_policy_and_reference(tiny_policy: Path, 
     assert run_facts(based) != facts and "reference" in facts
     plain = decode(TrainConfig, {"steps": 2, "model": "some/name", "method": {"name": "no_kl"}})
     assert run_facts(plain) == {"model_sha256": "hub:some/name", "model_files": {}}
+
+
+# ---- a folder that is not believed
+
+
+def sharded(folder: Path) -> None:
+    """Its weights in several files with an index."""
+    AutoModelForCausalLM.from_pretrained(folder).save_pretrained(folder, max_shard_size="8KB")
+    (folder / "model.safetensors").unlink(missing_ok=True)
+    assert len(list(folder.glob("*.safetensors"))) > 2
+
+
+def retensored(folder: Path, change: Callable[[dict[str, torch.Tensor]], object]) -> None:
+    tensors = load_file(folder / "model.safetensors")
+    change(tensors)
+    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+
+
+def pickled(folder: Path) -> None:
+    torch.save(load_file(folder / "model.safetensors"), folder / "pytorch_model.bin")
+    (folder / "model.safetensors").unlink()
+
+
+def indexed(folder: Path, name: str) -> None:
+    """One tensor of a sharded folder lies elsewhere, as the index says."""
+    sharded(folder)
+    index = json.loads((folder / "model.safetensors.index.json").read_text())
+    shard = next(iter(index["weight_map"].values()))
+    shutil.copy(folder / shard, folder.parent / "elsewhere.safetensors")
+    index["weight_map"] = {tensor: name if at == shard else at for tensor, at in index["weight_map"].items()}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+
+
+def linked(folder: Path) -> None:
+    indexed(folder, "linked.safetensors")
+    (folder / "linked.safetensors").symlink_to(folder.parent / "elsewhere.safetensors")
+
+
+def endless(file: Path) -> None:
+    file.unlink(missing_ok=True)
+    file.symlink_to("/dev/zero")
+
+
+def said_in_config(folder: Path, **changed: object) -> None:
+    file = folder / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | changed))
+
+
+HARM: dict[str, tuple[Callable[[Path], object], str]] = {
+    "pickled": (pickled, r"pytorch_model\.bin is a pickle.*safetensors"),
+    "no weights": (lambda f: (f / "model.safetensors").unlink(), r"no model\.safetensors"),
+    "torn": (lambda f: (f / "model.safetensors").write_bytes(b"torn"), "could not be loaded"),
+    "endless weights": (lambda f: endless(f / "model.safetensors"), r"no model\.safetensors"),
+    "a tensor lost": (
+        lambda f: retensored(f, lambda t: t.pop("model.layers.0.mlp.up_proj.weight")),
+        r"lack the tensor model\.layers\.0\.mlp\.up_proj\.weight",
+    ),
+    "a tensor of another shape": (
+        lambda f: retensored(f, lambda t: t.update({"model.norm.weight": torch.ones(3)})),
+        "could not be loaded|lack the tensor",
+    ),
+    "an index above": (lambda f: indexed(f, "../elsewhere.safetensors"), "'../elsewhere.safetensors' as a file of tensors"),
+    "an absolute index": (lambda f: indexed(f, str(f.parent / "elsewhere.safetensors")), "as a file of tensors"),
+    "a link out": (linked, "outside the folder; copy that file here"),
+    "an index of pickles": (lambda f: indexed(f, "elsewhere.bin"), "'elsewhere.bin' as a file of tensors"),
+    "a shard lost": (lambda f: indexed(f, "nowhere.safetensors"), r"no nowhere\.safetensors"),
+    "an index of numbers": (
+        lambda f: (sharded(f), (f / "model.safetensors.index.json").write_text('{"weight_map": {"a": 1}}')),
+        "weight_map names no file",
+    ),
+    "weights elsewhere": (lambda f: said_in_config(f, transformers_weights="../elsewhere.safetensors"), "as a file of tensors"),
+    "another width": (lambda f: said_in_config(f, hidden_size=48), "could not be loaded|lack the tensor"),
+    "no number": (lambda f: said_in_config(f, num_hidden_layers="many"), "could not be loaded"),
+    "no architecture": (lambda f: said_in_config(f, model_type="none such"), "could not be loaded"),
+    "an end that is none": (lambda f: (f / "generation_config.json").write_text('{"eos_token_id": "x"}'), "eos_token_id|could not"),
+    **{
+        f"{name} {what}": (lambda f, name=name, data=data: (f / name).write_bytes(data), f"{name}: .*save the model again")
+        for name in ("config.json", "generation_config.json", "tokenizer_config.json")
+        for what, data in {"nested": b"[" * 100_000, "a list": b"[1]", "cut": b"{", "no text": b"\xff"}.items()
+    },
+    "endless config": (lambda f: endless(f / "config.json"), "no regular file"),
+    "endless template": (lambda f: endless(f / "chat_template.jinja"), "no regular file"),
+    "a tokenizer that is none": (lambda f: (f / "tokenizer.json").write_text('{"model": 3}'), "tokenizer .* could not be loaded"),
+    "nested tokenizer": (lambda f: (f / "tokenizer.json").write_text("[" * 100_000), "tokenizer .* could not be loaded"),
+}
+
+
+@pytest.mark.parametrize("harm", HARM)
+def test_a_folder_that_is_not_to_be_loaded_is_refused(tiny_policy: Path, tmp_path: Path, harm: str) -> None:
+    """One sentence with the file, and neither a pickle, nor a file outside, nor a random tensor in its place."""
+    folder, (change, said) = tmp_path / "policy", HARM[harm]
+    shutil.copytree(tiny_policy, folder)
+    change(folder)
+    with pytest.raises(ConfigError, match=said):
+        load_policy(str(folder))
+
+
+def test_an_edit_to_any_shard_is_another_policy(tiny_policy: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "policy"
+    shutil.copytree(tiny_policy, folder)
+    before = load_policy(str(folder))[0].state_dict()
+    sharded(folder)
+    after = load_policy(str(folder))[0].state_dict()
+    assert all(torch.equal(before[name], after[name]) for name in before)
+    seen = {weights_hash(str(folder))}
+    for file in sorted(folder.glob("*.safetensors")):
+        save_file({name: t + 1 for name, t in load_file(file).items()}, file, {"format": "pt"})
+        assert weights_hash(str(folder)) not in seen
+        seen.add(weights_hash(str(folder)))
+    assert not any("hub:" in one for one in seen)
 
 
 # ---- a guide that does nothing

@@ -251,7 +251,7 @@ def test_the_table_in_words():
 
 def test_damaged_tables_are_named(tmp_path: Path):
     (tmp_path / "tables.json").write_text("{")
-    with pytest.raises(DataError, match=r"tables\.json: no readable tables"):
+    with pytest.raises(DataError, match=r"tables\.json: cannot be read as JSON"):
         load_document(tmp_path / "tables.json")
     with pytest.raises(DataError, match="two seeds"):
         welch(Cell(0.1, 0.1), Cell(0.1, 0.1), seeds=1)

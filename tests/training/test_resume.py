@@ -284,14 +284,14 @@ def test_five_sigkills_at_random_instants(recipe: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_sigterm_ends_with_a_message_and_code_1(recipe: Path, tmp_path: Path) -> None:
+def test_sigterm_ends_with_a_message_and_code_143(recipe: Path, tmp_path: Path) -> None:
     finish(recipe, tmp_path / "whole")
     process = start(recipe, tmp_path / "parts")
     wait_for_rows(process, tmp_path / "parts", 5)
     process.terminate()
     _, err = process.communicate(timeout=60)
     rows = len(read_metrics(tmp_path / "parts"))
-    assert process.returncode == 1, err.decode()
+    assert process.returncode == 143, err.decode()
     assert f"stopped after step {rows} of 12" in " ".join(err.decode().split()) and 5 <= rows < 12
     assert (tmp_path / "parts" / "checkpoints" / f"step-{rows:06d}").is_dir()
     finish(recipe, tmp_path / "parts")

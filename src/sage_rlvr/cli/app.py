@@ -5,9 +5,11 @@ YAML first; `--a.b value` edits the recipe before it is decoded. A command is on
 
 from __future__ import annotations
 
+import errno
 import inspect
 import os
 import select
+import signal
 import sys
 import traceback
 import warnings
@@ -60,8 +62,8 @@ FAULT = 70  # EX_SOFTWARE of sysexits.h; 1 means "interrupted and saved", so a c
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Entry point. Exit codes: 0 done, 1 interrupted by Ctrl-C or SIGTERM and saved, or the reader of a pipe went (`head`),
-    2 refused (the message says what to do), 70 a fault of this program (with Python's traceback)."""
+    """Entry point. Exit codes: 0 done, 130 interrupted by Ctrl-C and saved, 143 by SIGTERM, 1 the reader of a pipe went (`head`), 2
+    refused (the message says what to do), 70 a fault of this program (with Python's traceback)."""
     _quiet_libraries()
     end_with_parent()
     session = Session()
@@ -72,6 +74,10 @@ def main(argv: Sequence[str] | None = None) -> None:
             sys.stdout.flush()  # here, where a pipe without a reader is answered
     except BrokenPipeError:
         session.out.on_broken_pipe()  # what rich does when it notices first: exit code 1, nothing said
+    except OSError as error:
+        if not _is_stdouts(error):
+            raise
+        code = _unwritten(error, session)
     sys.exit(code)
 
 
@@ -83,15 +89,34 @@ def _answered(words: list[str], session: Session) -> int:
         session.err.print(": ", end="")
         session.note(error)
         return 2
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as stop:
         session.note("interrupted; what was finished is saved, the same command continues")
-        return 1
+        return 128 + getattr(stop, "number", signal.SIGINT)
     except Exception as error:
-        if isinstance(error, BrokenPipeError) and _reader_is_gone():
+        if (isinstance(error, BrokenPipeError) and _reader_is_gone()) or _is_stdouts(error):
             raise
         session.note(traceback.format_exc().rstrip())
         session.note(f"a fault of sage-rlvr, exit code {FAULT}: please report it with the lines above")
         return FAULT
+
+
+def _is_stdouts(error: Exception) -> bool:
+    """Whether the error is that stdout takes no more (a full disk); errors of other files name theirs."""
+    full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+    if not full or error.filename is not None:
+        return False
+    try:
+        os.write(sys.stdout.fileno(), b"\n")
+    except OSError:
+        return True
+    return False
+
+
+def _unwritten(error: OSError, session: Session) -> int:
+    """The exit code where stdout takes no more, with a sentence."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left would be tried again at the end
+    session.note(f"stdout: cannot be written: {error.strerror}; the output is cut off there. Send it elsewhere, or free some space")
+    return 2
 
 
 def _reader_is_gone() -> bool:

@@ -75,12 +75,12 @@ class FromRecipe(Command):
         ranks the first alone writes and speaks."""
         from sage_rlvr.config import dump
         from sage_rlvr.progress import Silent, Terminal
-        from sage_rlvr.runs import RunDir
+        from sage_rlvr.runs import RunDir, StopFlag
 
         directory, policy = places
         if config.engine.name == "trl" and os.environ.get("RANK", "0") != "0":  # torchrun, accelerate launch
             reached, wanted = work(None, Silent(), _unheard)
-            return 0 if reached == wanted else 1
+            return 0 if reached == wanted else StopFlag.exit_code()
         if kind == "train" and not self.quiet:
             session.note(config.method.describe())
         progress: Reporter = Silent() if self.quiet else Terminal(directory.name if kind == "train" else kind)
@@ -88,7 +88,7 @@ class FromRecipe(Command):
             reached, wanted = work(run, progress, _unheard if self.quiet else session.note)
         if reached < wanted:
             session.note(f"stopped after step {reached} of {wanted}, saved in {directory}; the same command continues")
-            return 1
+            return StopFlag.exit_code()
         there, made = f"nothing was left to do: all {wanted} steps were there", f"done: {wanted} steps"
         session.note(f"{there if progress.first >= wanted else made}, policy in {policy}")
         return 0
@@ -98,7 +98,8 @@ class FromRecipe(Command):
 class Train(FromRecipe):
     """Train a policy by RL from a recipe.
 
-    `--a.b value` edits the recipe. Killed at any moment, the same command continues."""
+    `--a.b value` edits the recipe. Killed at any moment, the same command continues. SIGTERM and Ctrl-C finish the step in hand and
+    save; the exit code is then 143 and 130 (128 + the signal), 2 where something was refused, 70 for a fault of the program."""
 
     fork: bool = False
     """Continue a run although its recipe or the installed versions changed."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ from sage_rlvr.evaluation.exact import log_normalizers, probabilities, sampled_c
 from sage_rlvr.evaluation.record import Record
 from sage_rlvr.models.folders import EMBEDDED
 from sage_rlvr.models.policy import load_policy, weights_hash
-from sage_rlvr.runs import versions
+from sage_rlvr.runs import read_record, versions
 from sage_rlvr.stats.intervals import wilson
 from sage_rlvr.tasks.base import Task
 from sage_rlvr.tasks.countdown import Countdown
@@ -66,7 +65,7 @@ def resolve(what: str, world: WorldConfig | None = None) -> Target:
     path = Path(what)
     if not (path / "run.json").exists():
         return Target("base" if what == EMBEDDED else path.name, what, world or demo_world())
-    known = json.loads((path / "run.json").read_text(encoding="utf-8"))
+    known = read_record(path, error=ConfigError, advice="restore it from a copy, or evaluate its policy/ as a model")
     config, kind = known["config"], known.get("kind", "train")
     if not (path / "policy" / "config.json").exists():
         elsewhere = "; if it was given --out, evaluate that folder with --world RECIPE" if kind == "sft" else ""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import zipfile
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,9 +12,11 @@ from typing import Any
 import numpy as np
 
 from sage_rlvr.errors import DataError, suggest
+from sage_rlvr.reading import parse_json, read_npz, understood
 from sage_rlvr.runs.files import replacing
 
 FORMAT = 1
+ROUNDING = 1e-3  # nats above 0 that sums of float32 log-probs may have
 # What two records must share to be compared problem by problem.
 PAIRED = ("world", "split", "seed", "draw", "problem_ids")
 
@@ -61,25 +62,39 @@ def save_record(record: Record, path: str | Path) -> Path:
 
 def load_record(path: str | Path) -> Record:
     """Inverse of `save_record`. `DataError` names the file where it is missing or damaged."""
-    try:
-        with np.load(path, allow_pickle=False) as data:
-            meta = json.loads(str(data["meta"]))
-            offsets = data["offsets"]
-            logps = {
-                float(t): np.split(row, offsets[1:-1])
-                for t, row in zip(data["temperatures"], data["logps"], strict=True)
-            }
-            powers = data.get("powers", ())  # older records have none
-            norms = dict(zip(map(float, powers), data["norms"], strict=True)) if len(powers) else {}
-    except FileNotFoundError as error:
-        raise DataError(f"{path}: no such evaluation; make it with: {_made_by(path)}") from error
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
-        raise DataError(
-            f"{path} is not a readable evaluation ({error}); make it again with: {_made_by(path)}"
-        ) from error
-    if meta.pop("format", None) != FORMAT:
-        raise DataError(f"{path}: written in another format than {FORMAT}; make it again with: {_made_by(path)}")
+    if not Path(path).exists():
+        raise DataError(f"{path}: no such evaluation; make it with: {_made_by(path)}")
+    again = f"make it again with: {_made_by(path)}"
+    data = read_npz(path, advice=again)
+    with understood(path, advice=again):
+        meta = parse_json(str(data["meta"]), f"{path}: meta", advice=again)
+        if meta.pop("format", None) != FORMAT:
+            raise DataError(f"{path}: written in another format than {FORMAT}; {again}")
+        offsets, keys = data["offsets"], data["temperatures"]
+        _check(meta, offsets, data["logps"], f"{path}: no whole evaluation; {again}")
+        logps = {float(t): np.split(row, offsets[1:-1]) for t, row in zip(keys, data["logps"], strict=True)}
+        powers = data.get("powers", ())  # older records have none
+        norms = dict(zip(map(float, powers), data["norms"], strict=True)) if len(powers) else {}
+        if any(norm.shape != (len(offsets) - 1, 2) or norm.dtype != np.float64 for norm in norms.values()):
+            raise DataError(f"{path}: no whole evaluation; {again}")
     return Record(meta, logps, norms)
+
+
+_META: dict[str, type | tuple[type, ...]] = {
+    "name": str, "model": str, "split": str, "world": dict, "draw": str, "seed": int, "seconds": (int, float), "weights": str,
+}  # fmt: skip
+
+
+def _check(meta: Mapping[str, Any], offsets: np.ndarray, logps: np.ndarray, refusal: str) -> None:
+    """DataError unless meta has what is read of it, and every problem has its stretch of finite or zero probabilities."""
+    ids = meta["problem_ids"]
+    whole = all(isinstance(meta[name], kind) for name, kind in _META.items() if name in meta)
+    whole = whole and isinstance(ids, list) and all(isinstance(one, str) for one in ids)
+    whole = whole and {"name", "model"} <= meta.keys() and np.issubdtype(offsets.dtype, np.integer) and offsets.ndim == 1
+    whole = whole and logps.dtype == np.float64 and logps.ndim == 2 and len(offsets) == len(ids) + 1 > 1
+    whole = whole and (offsets[0], offsets[-1]) == (0, logps.shape[1]) and bool((np.diff(offsets) >= 0).all())
+    if not whole or not (logps < ROUNDING).all():  # of NaN, too
+        raise DataError(refusal)
 
 
 def record_path(out: Path, name: str, suffix: str = "") -> Path:

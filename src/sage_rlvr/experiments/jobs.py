@@ -27,7 +27,10 @@ from sage_rlvr.evaluation.evaluate import EVALUATION_SEED, FRONTIER, world_ident
 from sage_rlvr.evaluation.record import load_record
 from sage_rlvr.models.policy import run_facts, weights_hash
 from sage_rlvr.parent import PARENT
-from sage_rlvr.runs import binding, differences
+from sage_rlvr.reading import MIB, opened
+from sage_rlvr.runs import binding, differences, read_record
+from sage_rlvr.runs.files import count_lines
+from sage_rlvr.runs.signals import Interrupted
 
 POLL_SECONDS = 0.5
 STOP_SECONDS = 20.0
@@ -66,13 +69,7 @@ class Job:
 
     def facts(self) -> dict[str, Any]:
         """What its run.json says; `ConfigError` where that file is damaged."""
-        path = self.directory / "run.json"
-        try:
-            facts: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-            facts = {name: facts[name] for name in ("config", "data")}
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise ConfigError(f"{path} cannot be read ({error!r}); {self.elsewhere()}") from error
-        return facts
+        return read_record(self.directory, ("config", "data"), ConfigError, self.elsewhere())
 
     def _other_settings(self) -> dict[str, tuple[Any, Any]]:
         """Differences of the run that stands here. A local policy is known by its weights, wherever its folder lies."""
@@ -120,10 +117,7 @@ class Job:
 
 def steps_logged(run: Path) -> int:
     """Whole lines of a run's metrics, one per step: what a display may ask for twice a second."""
-    try:
-        return (run / "metrics.jsonl").read_bytes().count(b"\n")
-    except FileNotFoundError:
-        return 0
+    return count_lines(run / "metrics.jsonl")
 
 
 def as_read_back(tree: Any) -> Any:
@@ -200,7 +194,7 @@ def ended_like_ctrl_c() -> Iterator[None]:
     said what is saved. A signal that is ignored (nohup) stays so."""
 
     def interrupt(number: int, frame: object) -> None:
-        raise KeyboardInterrupt
+        raise Interrupted(number)
 
     numbers = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
     numbers = [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]
@@ -234,8 +228,14 @@ def _problem(task: Task, code: int) -> str | None:
     """Why an ended process did not bring its result, or None."""
     if code == 0 and task.done():
         return None
-    tail = "\n".join(task.log.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-12:])
+    tail = "\n".join(_end_of(task.log).strip().splitlines()[-12:])
     return f"{task.label} ended with code {code}; the end of {task.log}:\n{tail}\n{task.advice}"
+
+
+def _end_of(log: Path) -> str:
+    with opened(log) as stream:
+        stream.seek(max(0, os.fstat(stream.fileno()).st_size - MIB))
+        return stream.read().decode("utf-8", "replace")
 
 
 def _stop(running: dict[Task, subprocess.Popen[bytes]]) -> None:

@@ -26,8 +26,9 @@ from typing import Any
 
 from scipy import stats
 
-from sage_rlvr.config import decode, parse_yaml
+from sage_rlvr.config import decode
 from sage_rlvr.errors import DataError
+from sage_rlvr.recipes import read
 from sage_rlvr.results import Results, compare
 from sage_rlvr.results.metric import known_metrics
 from sage_rlvr.results.tables import Table, table
@@ -86,7 +87,7 @@ class Answer:
 
 def answers(path: Path) -> tuple[Answer, ...]:
     """Every question of the register with what the summaries beside it say. DataError names what is missing."""
-    register = decode(Register, parse_yaml(path.read_text(encoding="utf-8"), str(path)))
+    register = decode(Register, read(path))
     return tuple(_answer(question, path.parent) for question in register.questions)
 
 

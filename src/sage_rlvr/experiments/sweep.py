@@ -48,6 +48,7 @@ from sage_rlvr.experiments.jobs import Exact, Job, Task, as_read_back, run_tasks
 from sage_rlvr.models.folders import EMBEDDED
 from sage_rlvr.models.policy import weights_hash
 from sage_rlvr.progress import NEWEST, in_words, noted, seconds_left
+from sage_rlvr.reading import ARRAYS, read_bytes, read_text
 from sage_rlvr.recipes import find
 from sage_rlvr.results import Results, words
 from sage_rlvr.results.summary import choose
@@ -360,7 +361,7 @@ def _take_records(found: Path, cell: Cell, sweep: Sweep) -> None:
         theirs, ours = (record_path(run.parent.parent, run.name, suffix) for run in (found, cell.job.directory))
         if task in sweep.wanted(cell) and theirs.is_file() and not ours.exists():
             with writing("evaluation taken over", ours, theirs.stat().st_size):
-                write_bytes_atomic(ours, theirs.read_bytes())
+                write_bytes_atomic(ours, read_bytes(theirs, ARRAYS))
 
 
 def _replaced(sweep: Sweep) -> list[str]:
@@ -403,7 +404,7 @@ def _write_recipes(sweep: Sweep) -> None:
             texts[f"world-{suffix_of(name)}"] = f"steps: 1\nworld:\n  {world}\n"
         for name, text in texts.items():
             path = _recipe_of(sweep.out, name)
-            if not path.exists() or path.read_text(encoding="utf-8") != text:
+            if not path.exists() or read_text(path) != text:
                 write_text_atomic(path, text)
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
 from sage_rlvr.errors import ConfigError
+from sage_rlvr.reading import read_json
 
 EMBEDDED = "embedded"
 ADAPTER = "adapter_config.json"
@@ -67,7 +67,4 @@ def vocabulary_of(model: str) -> int | None:
 
 
 def _read(file: Path, what: str) -> dict[str, Any]:
-    try:
-        return dict(json.loads(file.read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError) as error:
-        raise ConfigError(f"{file}: cannot be read as JSON ({error}); save the {what} again") from error
+    return dict(read_json(file, error=ConfigError, advice=f"save the {what} again", strict=False))

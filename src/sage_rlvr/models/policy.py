@@ -4,6 +4,7 @@ prompt format's, or as plain text."""
 from __future__ import annotations
 
 import json
+import warnings
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from difflib import get_close_matches
@@ -14,7 +15,6 @@ from types import SimpleNamespace
 from typing import Any, Literal
 
 import torch
-from safetensors import SafetensorError
 from transformers import (
     AutoModelForCausalLM,
     AutoTokenizer,
@@ -25,8 +25,10 @@ from transformers import (
 
 from sage_rlvr.config import TrainConfig
 from sage_rlvr.errors import ConfigError, suggest
-from sage_rlvr.models.folders import ADAPTER, ADAPTER_WEIGHTS, EMBEDDED, adapter_base, folder_of
+from sage_rlvr.models.folders import ADAPTER, EMBEDDED, adapter_base, folder_of
 from sage_rlvr.models.sampler import Rollout
+from sage_rlvr.models.weights import check_files, loading
+from sage_rlvr.models.weights import whole as load_whole
 from sage_rlvr.runs import file_sha256
 from sage_rlvr.tasks.base import NO_ANSWER, Task
 from sage_rlvr.tasks.chat import check_prompt, fit_tokenizer, render
@@ -62,9 +64,11 @@ class Tokens:
             )
         pad = tokenizer.pad_token_id
         declared = getattr(getattr(model, "generation_config", None), "eos_token_id", None)
-        more = [] if declared is None else [declared] if isinstance(declared, int) else declared
+        more = [] if declared is None else declared if isinstance(declared, list) else [declared]
+        if not all(type(end) is int and end >= 0 for end in more):
+            raise ConfigError(f"generation_config: eos_token_id = {declared!r}: expected a token's number, or a list of such")
         eos = int(tokenizer.eos_token_id)
-        return cls(tokenizer, eos, eos if pad is None else int(pad), tuple(int(end) for end in more))
+        return cls(tokenizer, eos, eos if pad is None else int(pad), tuple(more))
 
     @cached_property
     def known(self) -> frozenset[int]:
@@ -195,12 +199,15 @@ def load_policy(model: str, dtype: str = "float32") -> tuple[PreTrainedModel, To
             f"model {model!r}: no config.json in {where.resolve()}; give a saved model's folder (of a run that has ended: "
             f"its policy/), a Hub id (owner/name) or {EMBEDDED!r}{_meant(model, where)}"
         )
-    try:
-        policy = AutoModelForCausalLM.from_pretrained(_source(model), dtype=getattr(torch, dtype))
-        tokenizer = AutoTokenizer.from_pretrained(_source(model))
-    except (OSError, ValueError, SafetensorError) as error:  # nothing there, an unknown architecture, torn weights
-        raise ConfigError(f"model {model!r} could not be loaded: {error}") from error
-    return policy, Tokens.of(tokenizer, policy)
+    if whole:
+        check_files(where)
+    policy = load_whole(AutoModelForCausalLM.from_pretrained, _source(model), dtype=getattr(torch, dtype))
+    return policy, Tokens.of(_tokenizer(_source(model)), policy)
+
+
+def _tokenizer(source: str) -> PreTrainedTokenizerBase:
+    with loading(f"the tokenizer of model {source!r}"):
+        return AutoTokenizer.from_pretrained(source)
 
 
 def _source(model: str) -> str:
@@ -215,12 +222,10 @@ def load_tokens(model: str) -> Tokens:
     base = adapter_base(where)
     if base is not None and not (where / "tokenizer_config.json").is_file():
         return load_tokens(base)
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(_source(model))
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"model {model!r}: its tokenizer could not be loaded: {error}") from error
-    declared = SimpleNamespace(generation_config=None)
-    with suppress(OSError):  # a model without declared ends: the tokenizer's own counts
+    if (where / "config.json").exists() or base is not None:
+        check_files(where)
+    tokenizer, declared = _tokenizer(_source(model)), SimpleNamespace(generation_config=None)
+    with loading(f"generation_config.json of model {model!r}"), suppress(OSError):  # without one the tokenizer's own end counts
         declared.generation_config = GenerationConfig.from_pretrained(_source(base or model))
     return Tokens.of(tokenizer, declared)
 
@@ -230,20 +235,17 @@ def _load_adapter(folder: Path, base: str, dtype: str) -> tuple[PreTrainedModel,
         raise ConfigError(
             f"{folder / ADAPTER}: its base {base!r} is an adapter itself; name the whole model below both"
         )
-    if not (folder / ADAPTER_WEIGHTS).is_file():
-        raise ConfigError(f"{folder}: no {ADAPTER_WEIGHTS}; adapters in other files (pickles) are not read")
+    check_files(folder)
     try:
         from peft import PeftModel
     except ModuleNotFoundError as error:
         raise ConfigError(f"{folder} is a LoRA adapter, which needs peft; run: pip install 'sage-rlvr[trl]'") from error
     below, tokens = load_policy(base, dtype)
-    try:
+    with loading(f"{folder}: the adapter does not fit on {base!r}, and"), warnings.catch_warnings():
+        warnings.filterwarnings("error", message="Found missing adapter keys")  # PEFT draws them at random
         merged: Any = PeftModel.from_pretrained(below, str(folder)).merge_and_unload()
-        own = (folder / "tokenizer_config.json").is_file()
-        tokenizer = AutoTokenizer.from_pretrained(str(folder)) if own else tokens.tokenizer
-    except (OSError, ValueError, RuntimeError, KeyError, SafetensorError) as error:
-        raise ConfigError(f"{folder}: the adapter does not fit on {base!r}: {error}") from error
-    return merged, Tokens.of(tokenizer, merged)
+    own = (folder / "tokenizer_config.json").is_file()
+    return merged, Tokens.of(_tokenizer(str(folder)) if own else tokens.tokenizer, merged)
 
 
 def _meant(model: str, where: Path) -> str:
@@ -260,6 +262,8 @@ def weights_hash(model: str) -> str:
     Of an adapter, its own and its base's.
     """
     where = folder_of(model)
+    if (where / "config.json").exists() or (where / ADAPTER).exists():
+        check_files(where)
     files, base = map(file_sha256, sorted(where.glob("*.safetensors"))), adapter_base(where)
     return " ".join([*files, *([] if base is None else [weights_hash(base)])]) or f"hub:{model}"
 

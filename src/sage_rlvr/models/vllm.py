@@ -23,6 +23,7 @@ from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.models.folders import ADAPTER, EMBEDDED, adapter_base, embedded_policy, folder_of
 from sage_rlvr.models.generation import GENERATORS, Decoding, Generation, Request, Single, Source, one_by_one
 from sage_rlvr.models.policy import Tokens
+from sage_rlvr.reading import read_json
 
 KEY_VARIABLE = "OPENAI_API_KEY"  # sent as a bearer token where it is set; vLLM's own servers need none
 PLAIN: dict[str, Any] = {"repetition_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0}
@@ -56,7 +57,7 @@ class VllmGenerator:
         if base is not None:
             from vllm.lora.request import LoRARequest
 
-            rank = json.loads((folder / ADAPTER).read_text(encoding="utf-8")).get("r", 16)
+            rank = read_json(folder / ADAPTER, error=ConfigError, strict=False).get("r", 16)
             settings |= {"model": str(embedded_policy()) if base == EMBEDDED else base, "enable_lora": True}
             settings["max_lora_rank"] = next((r for r in (8, 16, 32, 64, 128, 256, 320, 512) if r >= rank), rank)
             self._lora = LoRARequest("policy", 1, str(folder))

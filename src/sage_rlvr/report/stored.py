@@ -5,13 +5,13 @@ python -m sage_rlvr.report.stored docs/results     writes every summary.md there
 
 from __future__ import annotations
 
-import json
 import math
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from sage_rlvr.reading import read_json
 from sage_rlvr.report.build import build
 from sage_rlvr.results import Results, Row, compare
 from sage_rlvr.results.tables import Table, table
@@ -21,7 +21,7 @@ from sage_rlvr.stats.comparison import p_text
 
 def adjusted(folder: Path) -> Table | None:
     """Of a stored summary of format 1: where the adjusted p is another now, and whether the outcome is."""
-    tree = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+    tree = read_json(folder / "summary.json")
     if "rows" in tree:
         return None
     rows = compare(Results.read(folder))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import zipfile
 from collections.abc import Mapping
@@ -11,9 +10,10 @@ from typing import Any
 
 from sage_rlvr.errors import DataError, suggest
 from sage_rlvr.evaluation.record import Record, load_record, record_path
+from sage_rlvr.reading import read_json, read_text, understood
 from sage_rlvr.results.design import BASE, Arm, Design, Question
 from sage_rlvr.results.read import Run
-from sage_rlvr.runs import file_sha256, read_metrics
+from sage_rlvr.runs import file_sha256, read_metrics, read_record
 
 TAKES = (
     "Results are folders of `sage-rlvr demo` or `sweep` (with runs/ and evaluations/), run directories (run.json), records "
@@ -21,17 +21,27 @@ TAKES = (
 )
 PARTS = ("runs", "evaluations", "run.json", "store.json", "store.sqlite", "summary.json")
 SHOWN = 6
+AWAY = "move it away to read the folder without it"
 SEEDED = re.compile(r"(.+)-s(\d+)")
 
 
 def read_matrix(path: Path) -> dict[str, Any]:
     """matrix.json of a sweep's folder, {} where there is none."""
     file = path / "matrix.json"
-    try:
-        found = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
-    except (OSError, ValueError) as error:
-        raise DataError(f"{file} cannot be read ({error}); move it away to read the folder without it") from error
-    return found if isinstance(found, dict) else {}
+    if not file.exists():
+        return {}
+    facts: dict[str, Any] = read_json(file, advice=AWAY)
+    with understood(file, advice=AWAY):
+        design_of(facts)
+        evaluate = facts.get("evaluate", {})
+        parts = [facts.get("left_out", []), facts.get("base_evaluated", []), *map(evaluate.get, ("ood", "temperatures"), ([], []))]
+        if not all(isinstance(part, list) for part in parts) or not all(map(_is_cell, facts.get("cells", []))):
+            raise TypeError("a list, or a cell of it, is of another kind")
+    return facts
+
+
+def _is_cell(cell: Mapping[str, Any]) -> bool:
+    return isinstance(cell["arm"], str) and isinstance(cell["seed"], int) and isinstance(cell["evaluated"], list)
 
 
 def design_of(facts: Mapping[str, Any]) -> Design:
@@ -59,19 +69,12 @@ def design_of(facts: Mapping[str, Any]) -> Design:
 
 def read_run(path: Path, arm: str, seed: int) -> Run:
     """A run directory: run.json and metrics.jsonl; a DataError says why it cannot be read."""
-    try:
-        facts: dict[str, Any] = json.loads((path / "run.json").read_text(encoding="utf-8"))
-        config = facts["config"]
-        if not isinstance(config, dict):
-            raise ValueError("no config")
-    except (OSError, ValueError, KeyError) as error:
-        raise DataError(
-            f"{path / 'run.json'} cannot be read ({error!r}); leave this run out, or train it anew"
-        ) from error
-    rows, steps = read_metrics(path), int(config.get("steps", 0))
+    facts = read_record(path, advice="leave this run out, or train it anew")
+    config = facts["config"]
+    rows, steps = read_metrics(path), config.get("steps", 0)
     whole = (path / "policy" / "config.json").is_file() and len(rows) >= steps
     return Run(
-        arm=arm, seed=int(config.get("seed", seed)), path=path, state="trained" if whole else f"{len(rows)} of {steps} steps",
+        arm=arm, seed=config.get("seed", seed), path=path, state="trained" if whole else f"{len(rows)} of {steps} steps",
         config=config, versions={str(name): str(v) for name, v in facts.get("versions", {}).items()},
         commit=str((facts.get("git") or {}).get("commit") or ""), metrics=rows, warnings=facts.get("warnings", ()),
     )  # fmt: skip
@@ -142,7 +145,7 @@ def _instead(path: Path) -> str:
         return f"; give its folder: {path.parent}"
     if path.suffix not in (".yaml", ".yml"):
         return ""
-    keys = set(re.findall(r"^(\w+):", path.read_text(encoding="utf-8", errors="replace"), re.MULTILINE))
+    keys = set(re.findall(r"^(\w+):", read_text(path), re.MULTILINE))
     kinds = {
         "arms": ("sweep", "a design", "the folder that it fills"), "method": ("train", "a recipe", "its run directory"),
         "steps": ("sft", "a recipe", "its run directory"),

@@ -8,7 +8,6 @@ arms ...  scores and training, see `results.summary`
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from sage_rlvr.errors import DataError, suggest
+from sage_rlvr.reading import read_json, understood
 from sage_rlvr.results.comparisons import TEMPERED, Row
 from sage_rlvr.results.design import BASE, Arm, Design, Question, Why
 from sage_rlvr.results.metric import PAPER, Metric
@@ -30,15 +30,16 @@ FORMAT = 2
 
 
 def read_summary(path: Path) -> dict[str, Any]:
-    """A summary.json of format 1 or 2. DataError names a file that cannot be read."""
-    try:
-        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        known = found.get("format", found.get("schema"))
-    except (OSError, ValueError, AttributeError) as error:
-        raise DataError(f"{path} cannot be read ({error}); make it again with: {suggest('sweep', 'DESIGN')}") from error
+    """A summary.json of format 1 or 2. DataError names a file that cannot be read, or holds no comparisons as they were written."""
+    again = f"make it again with: {suggest('sweep', 'DESIGN')}"
+    found: dict[str, Any] = read_json(path, advice=again)
+    known = found.get("format", found.get("schema"))
     if known not in (1, FORMAT):
         raise DataError(f"{path}: format {known!r}; this version reads 1 and {FORMAT}, use the version that wrote it")
-    return found if known == FORMAT else _upgraded(found)
+    with understood(path, advice=again):
+        found = found if known == FORMAT else _upgraded(found)
+        rows_of_summary(found, design_of_summary(found))
+    return found
 
 
 def design_of_summary(found: Mapping[str, Any]) -> Design:

@@ -22,7 +22,7 @@ from sage_rlvr.runs.files import (
     write_text_atomic,
     writing,
 )
-from sage_rlvr.runs.record import binding, differences, git_state, installed, versions
+from sage_rlvr.runs.record import binding, differences, git_state, installed, read_record, versions
 from sage_rlvr.runs.run_dir import DEAD_STEPS, RunDir
 from sage_rlvr.runs.signals import StopFlag
 
@@ -41,6 +41,7 @@ __all__ = [
     "jsonable",
     "newest_complete",
     "read_metrics",
+    "read_record",
     "replacing",
     "replacing_folder",
     "seal",

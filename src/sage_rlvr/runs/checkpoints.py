@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sage_rlvr.errors import CheckpointError
+from sage_rlvr.errors import CheckpointError, DataError
+from sage_rlvr.reading import read_json, understood
 from sage_rlvr.runs.files import (
     file_sha256,
-    read_json,
     replacing_folder,
     sync_file,
     to_json,
@@ -31,6 +31,7 @@ MANIFEST = "MANIFEST.json"
 STATE = "state.json"
 FORMAT = 1
 _STEP = re.compile(r"step-(\d{6,})")
+_NUMBER = re.compile(r"-(\d+)$")  # of our step-000050 and TRL's checkpoint-50
 
 
 @dataclass(frozen=True)
@@ -55,20 +56,36 @@ class Checkpoint:
         if not path.is_file():
             groups = ", ".join(sorted(p.stem for p in self.path.glob("*.safetensors")))
             raise CheckpointError(f"{self.path}: no group {group!r}; groups here: {groups or 'none'}")
+        from safetensors import SafetensorError
         from safetensors.torch import load_file
 
-        return load_file(path)
+        try:
+            return load_file(path)
+        except (OSError, SafetensorError) as error:
+            raise CheckpointError(f"{path}: cannot be read ({error}); restore it from a copy, or delete {self.path}") from error
 
 
 def verify_checkpoint(path: str | Path) -> None:
-    """Compare every file of a checkpoint folder with its manifest; raises CheckpointError with the first difference."""
+    """Compare a checkpoint folder, its number and every file, with its manifest; CheckpointError with the first difference."""
     path = Path(path)
-    if not (path / MANIFEST).is_file():
+    if not (path / MANIFEST).exists():
         raise CheckpointError(f"{path}: {MANIFEST} is missing, so the checkpoint was never completed")
-    manifest = read_json(path / MANIFEST)
-    files = manifest.get("files") if isinstance(manifest, dict) else None
-    if not isinstance(files, dict) or manifest.get("format") != FORMAT:
+    manifest = read_json(path / MANIFEST, error=CheckpointError)
+    if not isinstance(manifest.get("files"), dict) or manifest.get("format") != FORMAT:
         raise CheckpointError(f"{path / MANIFEST}: not a manifest of format {FORMAT}")
+    if (number := _NUMBER.search(path.name)) and manifest.get("step") != int(number[1]):
+        raise CheckpointError(
+            f"{path}: its manifest is that of step {manifest.get('step')}, so this is a copy or was renamed; move it away"
+        )
+    with understood(path / MANIFEST, CheckpointError):
+        _compare(path, manifest["files"])
+
+
+def _compare(path: Path, files: Mapping[str, Mapping[str, Any]]) -> None:
+    """CheckpointError with the first difference between a folder and the files that its manifest lists."""
+    weights = {file.name for pattern in ("*.safetensors", STATE) for file in path.glob(pattern)}
+    if unlisted := sorted(weights - files.keys()):
+        raise CheckpointError(f"{path / unlisted[0]}: not in the manifest, so it was added later")
     for name, facts in files.items():
         file = path / name
         if not file.is_file():
@@ -91,7 +108,7 @@ def newest_complete(found: Sequence[Path], spare: int = 0) -> Path | None:
         try:
             verify_checkpoint(path)
             return path
-        except (CheckpointError, OSError) as error:
+        except (CheckpointError, DataError) as error:
             reasons.append(str(error))
             warnings.warn(f"checkpoint skipped: {error}", stacklevel=4)
     if len(reasons) > spare:
@@ -162,6 +179,7 @@ def save_checkpoint(
 
 
 def metrics_rows(folder: Path, step: int) -> int | None:
-    """Rows of metrics when the checkpoint of `step` was written; None where there is no such checkpoint."""
+    """Rows of metrics when the checkpoint of `step` was written; None where there is no such checkpoint, or it does not say."""
     manifest = folder / f"step-{step:06d}" / MANIFEST
-    return int(read_json(manifest)["metrics_rows"]) if manifest.is_file() else None
+    count = read_json(manifest, error=CheckpointError).get("metrics_rows") if manifest.is_file() else None
+    return count if type(count) is int and count >= 0 else None

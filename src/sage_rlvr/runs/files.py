@@ -16,15 +16,17 @@ import re
 import shutil
 import uuid
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from sage_rlvr.errors import CheckpointError, DataError
+from sage_rlvr.reading import MIB, opened, parse_json, read_lines
 
 
 def file_sha256(path: str | Path) -> str:
-    """Hexadecimal SHA-256 of a file's bytes."""
-    with open(path, "rb") as handle:
+    """Hexadecimal SHA-256 of a regular file's bytes."""
+    with opened(path, 1 << 60) as handle:
         return hashlib.file_digest(handle, "sha256").hexdigest()
 
 
@@ -105,14 +107,6 @@ def to_json(value: Any, what: str, indent: int | None = None) -> str:
         raise DataError(f"{what}: {error}; JSON holds finite numbers, text, lists and mappings only") from error
 
 
-def read_json(path: Path) -> Any:
-    """The tree of a JSON file; CheckpointError where it cannot be read."""
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"{path}: cannot be read as JSON: {error}") from error
-
-
 def jsonable(value: Any) -> Any:
     """A value as strict JSON can hold it: NaN and infinities become the texts "nan", "inf", "-inf"."""
     if isinstance(value, float) and not math.isfinite(value):
@@ -174,29 +168,41 @@ def _disk_problem(error: Exception, what: str, path: Path, needed: int) -> Check
 
 # ---- metrics.jsonl
 
+LOST = "delete that line to go on without its numbers"
 
 def comparable(row: Mapping[str, Any]) -> dict[str, Any]:
     """The part of a metrics row that two equal runs share bit for bit: everything but the timings under "time/"."""
     return {key: value for key, value in row.items() if not key.startswith("time/")}
 
 
-def read_metrics(path: str | Path) -> list[dict[str, Any]]:
+def count_lines(path: Path) -> int:
+    """Whole lines of a file; 0 where there is none."""
+    if not path.exists():
+        return 0
+    with opened(path) as stream:
+        return sum(piece.count(b"\n") for piece in iter(partial(stream.read, MIB), b""))
+
+
+def read_metrics(path: str | Path, resumed: int | None = None) -> list[dict[str, Any]]:
     """The rows of a metrics.jsonl (or of the run directory that holds it); a last line without its end is left out.
 
-    Non-finite numbers come as the texts "nan", "inf", "-inf". Raises DataError that names a damaged line.
+    Non-finite numbers come as the texts "nan", "inf", "-inf". resumed: the step that a run goes on from; damaged lines behind the
+    rows of the steps before it are left out, because those rows are made again. Raises DataError that names a damaged line.
     """
     path = Path(path)
     path = path / "metrics.jsonl" if path.is_dir() else path
-    if not path.exists():
-        return []
-    *lines, _ = path.read_bytes().split(b"\n")
-    rows = []
-    for number, line in enumerate(lines, start=1):
+    rows: list[dict[str, Any]] = []
+    newest = -1
+    for number, line, whole in read_lines(path, advice=LOST) if path.exists() else ():
         try:
-            row = json.loads(line)
-            if not isinstance(row, dict) or not isinstance(row.get("step"), int):
-                raise ValueError("not a mapping with a step")
-        except ValueError as error:
-            raise DataError(f"{path}:{number}: damaged line ({error}); delete that line to go on without it") from error
-        rows.append(row)
+            row = parse_json(line, f"{path}:{number}: damaged line", advice=LOST) if whole else None
+            if row is not None and type(row.get("step")) is not int:
+                raise DataError(f"{path}:{number}: damaged line, without the number of its step; {LOST}")
+        except DataError:
+            if resumed is None or newest < resumed - 1:
+                raise
+            continue
+        if row is not None:
+            rows.append(row)
+            newest = max(newest, row["step"])
     return rows

@@ -8,15 +8,16 @@ import os
 import platform
 import subprocess
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from sage_rlvr.errors import CheckpointError, ConfigError
-from sage_rlvr.runs.checkpoints import FORMAT
-from sage_rlvr.runs.files import read_json, to_json, write_json_atomic
+from sage_rlvr.errors import CheckpointError, ConfigError, DataError, SageError
+from sage_rlvr.reading import read_json
+from sage_rlvr.runs.checkpoints import FORMAT, steps_in
+from sage_rlvr.runs.files import read_metrics, to_json, write_json_atomic
 
 RECORD = "run.json"
 STRETCHED = frozenset({"linear", "cosine", "cosine_cycles"})  # schedules that read how many steps a run has
@@ -99,12 +100,18 @@ def agree(path: Path, new: dict[str, Any], fork: bool) -> dict[str, Any]:
             )
         write_json_atomic(file, new)
         return new
-    old = read_json(file)
-    if not isinstance(old, dict) or old.get("format") != FORMAT:
+    old = read_record(path, _SHAPE, CheckpointError)
+    if old.get("format") != FORMAT:
         raise CheckpointError(f"{file}: not a run record of format {FORMAT}; name another directory")
     found, code = _binding_differences(old, new), _code_differences(old, new)
     more = set(found) == {"steps"} and found["steps"][1] > found["steps"][0]
     longer = more and not _stretched(old["config"])
+    wanted = found.get("steps", (0, None))[1]
+    if (fork or set(found) == {"steps"}) and isinstance(wanted, int) and wanted < (there := _steps_there(path)):
+        raise ConfigError(
+            f"{path}: steps: {found['steps'][0]} -> {wanted}: {there} steps are there already, and a run cannot lose "
+            "steps, with --fork neither; name another directory (--run) for a shorter one"
+        )
     if found and not (longer or fork):
         raise ConfigError(_explain(path, found, _stretched(old["config"]) if more else []))
     if code:
@@ -120,6 +127,52 @@ def agree(path: Path, new: dict[str, Any], fork: bool) -> dict[str, Any]:
     facts["changes"] = [*old["changes"], change]
     write_json_atomic(file, facts)
     return facts
+
+
+_SHAPE: dict[str, tuple[type, ...]] = {
+    "config": (dict,), "data": (dict,), "versions": (dict,), "kind": (str,), "changes": (list,),
+    "git": (dict, type(None)), "warnings": (list,),
+}  # fmt: skip
+_OPTIONAL = ("git", "warnings")
+_WARNING: dict[str, type] = {"kind": str, "step": int, "message": str}
+
+
+def read_record(
+    run: Path, needs: Iterable[str] = ("config",), error: type[SageError] = DataError, advice: str = "name another directory"
+) -> dict[str, Any]:
+    """The run.json of a run directory. needs: what must be there; whatever is there is of its type.
+
+    Refused otherwise by `error`, with the key: read by all who ask what a run was, so that none of them has to look again.
+    """
+    file = run / RECORD
+    facts: dict[str, Any] = read_json(file, error=error, advice=advice)
+    if fault := next(_faults(facts, needs), None):
+        raise error(f"{file}: {fault}; {advice}")
+    return facts
+
+
+def _faults(facts: Mapping[str, Any], needs: Iterable[str]) -> Iterator[str]:
+    yield from (f"without {name}" for name in needs if name not in facts and name not in _OPTIONAL)
+    for name, kinds in _SHAPE.items():
+        if name in facts and not isinstance(facts[name], kinds):
+            yield f"{name} is not what a run record has there"
+    for number, one in enumerate(facts.get("warnings", ())):
+        if not _is_warning(one):
+            yield f"warnings.{number} is not what a run record has there"
+    for name in ("steps", "seed"):
+        if type(facts.get("config", {}).get(name, 0)) is not int:
+            yield f"config.{name} is not a whole number"
+
+
+def _is_warning(one: Any) -> bool:
+    return isinstance(one, dict) and all(isinstance(one.get(name), kind) for name, kind in _WARNING.items())
+
+
+def _steps_there(path: Path) -> int:
+    """Steps that a run directory has, by its checkpoints and the rows of its metrics."""
+    saved = [number for number in steps_in(path / "checkpoints").values()]
+    logged = [int(row["step"]) + 1 for row in read_metrics(path, 0)]
+    return max([0, *saved, *logged])
 
 
 def binding(config: Mapping[str, Any]) -> dict[str, Any]:

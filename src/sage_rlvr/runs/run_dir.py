@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any
 from filelock import FileLock, Timeout
 
 from sage_rlvr.errors import CheckpointError, ConfigError, DataError, RunLocked, SageError
+from sage_rlvr.reading import LINES, read_bytes, read_json
 from sage_rlvr.runs.checkpoints import STATE, Checkpoint, metrics_rows, newest_complete, save_checkpoint, steps_in
 from sage_rlvr.runs.files import (
+    count_lines,
     jsonable,
-    read_json,
     read_metrics,
     sweep,
     sync_file,
@@ -122,9 +123,9 @@ class RunDir:
         rows = 0
         if self.metrics_path.exists():
             sync_file(self.metrics_path)  # rows that the checkpoint counts must not be lost after it
-            rows = self.metrics_path.read_bytes().count(b"\n")
+            rows = count_lines(self.metrics_path)
         home = save_checkpoint(self.path / CHECKPOINTS, step, tensors, state, self.keep if keep is None else keep, rows)
-        return Checkpoint(step, home, read_json(home / STATE))
+        return Checkpoint(step, home, read_json(home / STATE, error=CheckpointError))
 
     def latest(self) -> Checkpoint | None:
         """The newest complete checkpoint; None when there never was one.
@@ -133,7 +134,7 @@ class RunDir:
         """
         steps = steps_in(self.path / CHECKPOINTS)
         found = newest_complete(list(steps))
-        return None if found is None else Checkpoint(steps[found], found, read_json(found / STATE))
+        return None if found is None else Checkpoint(steps[found], found, read_json(found / STATE, error=CheckpointError))
 
     # ---- metrics
 
@@ -188,23 +189,32 @@ class RunDir:
     def truncate_metrics(self, step: int) -> int:
         """Before going on from `step`: drop the rows that will be made again, and a last line without its end.
 
-        Kept are the rows that were there when the checkpoint of `step` was written (its manifest says how many);
-        where there is no such checkpoint, as at step 0, those of steps below `step`. Returns how many rows were
-        dropped. The file is replaced atomically.
+        Kept are the rows of steps below `step`, as many as were there when its checkpoint was written (where its manifest says
+        how many). One that was lost since is told in a warning and stands as {"step": n}, without numbers. Returns how many
+        rows were dropped. The file is replaced atomically.
         """
         self._keep_warnings([one for one in self.facts.get("warnings", []) if one["step"] < step])
-        if not self.metrics_path.exists():
-            return 0
-        rows = read_metrics(self.path)
+        there, rows = self.metrics_path.exists(), read_metrics(self.path, step)
         self.logged = max((row["step"] for row in rows), default=-1)
         count = metrics_rows(self.path / CHECKPOINTS, step)
-        kept = [row for row in rows if row["step"] < step] if count is None else rows[:count]
-        if count is not None and len(rows) < count:
-            warnings.warn(f"{self.metrics_path}: {count} rows were there at step {step}, {len(rows)} are left")
-        text = "".join(to_json(row, "metrics row") + "\n" for row in kept)
-        if text.encode() != self.metrics_path.read_bytes():
+        kept = [row for row in rows if row["step"] < step][:count]
+        filled = self._with_lost(kept, step, count)
+        text = "".join(to_json(row, "metrics row") + "\n" for row in filled)
+        if (there or filled) and not (there and text.encode() == read_bytes(self.metrics_path, LINES)):
             write_text_atomic(self.metrics_path, text)
         return len(rows) - len(kept)
+
+    def _with_lost(self, kept: list[dict[str, Any]], step: int, count: int | None) -> list[dict[str, Any]]:
+        """The rows with {"step": n} for each that was there at the checkpoint of `step` and is not now; a warning says which."""
+        if len(kept) == count or (count is None and (kept or not step)):  # where it is not known how many, only none is too few
+            return kept
+        gone = sorted(set(range(step)) - {row["step"] for row in kept})
+        lost = gone if count is None or len(gone) == count - len(kept) else []  # else there was not one row a step
+        known = "" if count is None else f"{count} rows were there at step {step}, {len(kept)} are left; "
+        which = ", ".join(map(str, lost[:5])) + ", ..." * (len(lost) > 5)
+        said = f"the numbers of step {which} are lost" if lost else "the others are lost"
+        warnings.warn(f"{self.metrics_path}: {known}{said}; restore the file from a copy if there is one", stacklevel=3)
+        return sorted([*kept, *({"step": number} for number in lost)], key=lambda row: row["step"])
 
 
 def _take_lock(path: Path) -> FileLock:
@@ -235,7 +245,7 @@ def _owner(path: Path) -> str:
     try:
         owner = read_json(path / OWNER)
         return f"process {owner['pid']} on {owner['host']} (since {owner['since']})"
-    except (CheckpointError, KeyError, TypeError):  # it is just starting and has not signed yet
+    except (DataError, KeyError):  # it is just starting and has not signed yet
         return "another process"
 
 

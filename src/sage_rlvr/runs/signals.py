@@ -1,4 +1,8 @@
-"""A stop that is asked for by a signal, and answered after the step in hand."""
+"""A stop that is asked for by a signal, and answered after the step in hand.
+
+A process that was stopped ends with 128 + the signal's number, as a shell says it of one that the signal killed: 143 after SIGTERM,
+130 after Ctrl-C. Batch systems know these for a stop from outside, and a failure of the program has other codes.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,15 @@ import os
 import signal
 import threading
 from types import FrameType, TracebackType
-from typing import Any
+from typing import Any, ClassVar
+
+
+class Interrupted(KeyboardInterrupt):
+    """What Ctrl-C raises, by another signal."""
+
+    def __init__(self, number: int):
+        super().__init__(signal.Signals(number).name)
+        self.number = number
 
 
 class StopFlag:
@@ -22,10 +34,13 @@ class StopFlag:
     """
 
     SIGNALS = (signal.SIGINT, signal.SIGTERM)
+    newest: ClassVar[signal.Signals | None] = None
+    """By which signal this process was last asked to stop a run."""
 
     def __init__(self) -> None:
         self.received: signal.Signals | None = None
         self._former: dict[signal.Signals, Any] = {}
+        StopFlag.newest = None
 
     def __bool__(self) -> bool:
         return self.received is not None
@@ -45,12 +60,17 @@ class StopFlag:
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
         self._former = {}
 
+    @classmethod
+    def exit_code(cls) -> int:
+        """With which a stopped process ends; as after SIGTERM where another rank got the signal."""
+        return 128 + (cls.newest or signal.SIGTERM)
+
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if self.received is not None:
             self._restore()
             if number == signal.SIGINT:
                 raise KeyboardInterrupt
             raise SystemExit(128 + number)
-        self.received = signal.Signals(number)
+        self.received = StopFlag.newest = signal.Signals(number)
         # os.write: print is not safe inside a handler
         os.write(2, f"\n{self.received.name}: finishing the step and saving; again to exit at once\n".encode())

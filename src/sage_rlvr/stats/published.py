@@ -9,7 +9,6 @@ nor that of the training run. The tables are recipes/paper/tables.json.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,6 +19,7 @@ import numpy as np
 from scipy import stats
 
 from sage_rlvr.errors import DataError
+from sage_rlvr.reading import read_json
 from sage_rlvr.stats.comparison import detectable_text, holm, p_text, signed
 from sage_rlvr.stats.power import detectable_up_to
 
@@ -106,11 +106,7 @@ class PairsOfGuide:
 
 def load_document(path: str | Path) -> dict[str, Any]:
     """tables.json as it stands; `DataError` names the file where it is missing or damaged."""
-    try:
-        document: dict[str, Any] = json.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise DataError(f"{path}: no readable tables ({error}); restore it from the repository") from error
-    return document
+    return dict(read_json(path, advice="restore it from the repository"))
 
 
 def read_tables(document: Mapping[str, Any]) -> dict[str, Table]:

@@ -13,6 +13,7 @@ from typing import Any
 
 from sage_rlvr.config import DataConfig, FinetuneConfig, LoraConfig, SftConfig, TrainConfig
 from sage_rlvr.models.folders import ADAPTER_WEIGHTS, adapter_base, config_folder, folder_of
+from sage_rlvr.models.weights import loading
 from sage_rlvr.tasks.datasets import examples
 from sage_rlvr.tasks.rows import DataSource, looks_local, read
 from sage_rlvr.training.trl.arguments import check_fields, grpo_arguments, rows_of_rank, scores_rollouts, world_size
@@ -133,7 +134,7 @@ def parameters(where: Path, lora: LoraConfig | None) -> tuple[int, int]:
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    with torch.device("meta"):
+    with loading(f"{where / 'config.json'}"), torch.device("meta"):
         model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(where))
     total = sum(value.numel() for value in model.parameters())
     if lora is None:
@@ -186,7 +187,9 @@ def notes(config: TrainConfig) -> Iterator[str]:
 def _positions(where: Path) -> int | None:
     from transformers import AutoConfig
 
-    return getattr(AutoConfig.from_pretrained(where), "max_position_embeddings", None)
+    with loading(f"{where / 'config.json'}"):
+        found = getattr(AutoConfig.from_pretrained(where), "max_position_embeddings", None)
+    return found if isinstance(found, int) else None
 
 
 # ---- data

@@ -12,6 +12,7 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from sage_rlvr.errors import refuse
+from sage_rlvr.reading import read_bytes
 from sage_rlvr.runs import Checkpoint, RunDir, replacing_folder, writing
 from sage_rlvr.training.optimizer import Optimizer
 
@@ -54,7 +55,7 @@ def check_replaceable(out: Path) -> None:
 def _of_a_policy(file: Path) -> bool:
     """True for a file that saving a policy writes; of a README.md only for a card of this package."""
     if file.name == "README.md" and file.is_file():
-        return CARD in file.read_text(encoding="utf-8", errors="replace")
+        return CARD.encode() in read_bytes(file)
     return file.is_file() and any(fnmatch(file.name, known) for known in POLICY_FILES)
 
 

@@ -23,6 +23,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import stats
 
 from sage_rlvr.errors import ConfigError, DataError
+from sage_rlvr.reading import MIB, read_text
 from sage_rlvr.stats.comparison import Comparison, paired
 from sage_rlvr.stats.intervals import RESAMPLES, SEED, Interval, share_interval
 from sage_rlvr.stats.samples.clusters import SPARSE, clusters, is_sparse, pooled_share
@@ -124,8 +125,8 @@ def load_patterns(path: Path = RULES, *, paper_only: bool = False) -> dict[str, 
     import yaml
 
     try:
-        tree = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, yaml.YAMLError) as error:
+        tree = yaml.safe_load(read_text(path, MIB, ConfigError))
+    except (yaml.YAMLError, RecursionError) as error:
         raise ConfigError(f"{path} cannot be read as YAML: {error}") from error
     if not isinstance(tree, Mapping) or not tree:
         raise ConfigError(f"{path} names no pattern; it maps names to says, match, unless, hits, false_hits.")

@@ -28,6 +28,7 @@ from rich.console import Console
 
 from sage_rlvr.core.guides import GUIDES
 from sage_rlvr.errors import DataError
+from sage_rlvr.reading import read_text
 from sage_rlvr.runs import writing
 from sage_rlvr.studies.anchor import measure
 from sage_rlvr.studies.anchor.figures import PICTURES
@@ -184,10 +185,10 @@ def write_docs(found: Findings, docs: Path) -> list[Path]:
     page = docs / "concepts" / "anchor.md"
     if not page.is_file():
         raise DataError(f"{page} is not there; name the folder that holds concepts/anchor.md, as docs/ of the repository does.")
-    made = filled(page.read_text(encoding="utf-8"), short_tables(found), page)
+    made = filled(read_text(page), short_tables(found), page)
     whole, kept = docs / "results" / "anchor_tables.md", ""
     if found.lab is None and whole.is_file():  # as in anchor.md, the lab's table stays what it was
-        _, head, rest = whole.read_text(encoding="utf-8").partition(f"\n\n## {LAB_SECTION}\n")
+        _, head, rest = read_text(whole).partition(f"\n\n## {LAB_SECTION}\n")
         kept = (head + rest).rstrip()
     with writing("pages", docs, 1 << 20):
         page.write_text(made, encoding="utf-8")

@@ -10,6 +10,7 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sage_rlvr.reading import read_text
 from sage_rlvr.results.stored import plain
 from sage_rlvr.results.tables import Table, table
 from sage_rlvr.runs import writing
@@ -223,7 +224,7 @@ def write(results: Sequence[GuideLabResult], folder: Path) -> list[Path]:
 def write_docs(results: Sequence[GuideLabResult], docs: Path) -> list[Path]:
     """The measured part of docs/results/guides.md, between its two marks, and its picture, made again."""
     where, picture = docs / "results" / "guides.md", docs / "images" / PICTURE
-    text = where.read_text(encoding="utf-8") if where.is_file() else ""
+    text = read_text(where) if where.is_file() else ""
     text = filled(text, {"measured": page(results).rstrip()}, where)
     with writing("pages", docs, 2 << 20):
         where.write_text(text, encoding="utf-8")

@@ -23,6 +23,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,7 @@ from trl.trainer import grpo_trainer
 from sage_rlvr.errors import ConfigError, refuse
 from sage_rlvr.models.folders import EMBEDDED, embedded_policy
 from sage_rlvr.models.policy import Tokens
+from sage_rlvr.models.weights import check_files, whole
 from sage_rlvr.training.reference import check_vocabularies, due, frozen
 from sage_rlvr.training.state import load_tensors, model_tensors
 from sage_rlvr.training.trl.adapters import (
@@ -137,22 +139,24 @@ def chosen_reference(trainer: Any, given: Mapping[str, Any], base_model: str | N
     Sets trainer.reference. ConfigError where a source cannot be had; nothing is trained by then.
     """
     trainer.reference = None
+    plain = partial(_of_safetensors, grpo_trainer.create_model_from_path)
     if trainer.anchor is None:
-        yield
+        with _loading_by(plain):
+            yield
         return
     args, model = given["args"], given.get("model")
     own = isinstance(model, nn.Module) and is_peft_model(model)  # adapters that were there before
     adapters = own or given.get("peft_config") is not None
-    choice = _Choice(trainer, model, trainer.anchor.source, base_model, grpo_trainer.create_model_from_path)
+    choice = _Choice(trainer, model, trainer.anchor.source, base_model, plain)
     _check_given(args, adapters, trainer.anchor.snapshot_step)
     if own:
         check_adapters(model)
     synced, args.sync_ref_model = args.sync_ref_model, args.sync_ref_model and not adapters  # TRL's knows no adapters
-    grpo_trainer.create_model_from_path = choice.load
     try:
-        yield
+        with _loading_by(choice.load):
+            yield
     finally:
-        grpo_trainer.create_model_from_path, args.sync_ref_model = choice.plain, synced
+        args.sync_ref_model = synced
     how = _settle_adapters(trainer, choice) if adapters else choice.how
     if how is None:
         raise ConfigError(
@@ -180,6 +184,24 @@ def _check_given(args: Any, adapters: bool, snapshot: int | None) -> None:
             "does not mix their products; set ref_model_mixup_alpha=1.0, which replaces the reference.",
         ),
     )
+
+
+@contextmanager
+def _loading_by(load: Callable[..., Any]) -> Iterator[None]:
+    """TRL's create_model_from_path is another for a while."""
+    plain = grpo_trainer.create_model_from_path
+    grpo_trainer.create_model_from_path = load
+    try:
+        yield
+    finally:
+        grpo_trainer.create_model_from_path = plain
+
+
+def _of_safetensors(plain: Callable[..., Any], path: str, *args: Any, **kwargs: Any) -> Any:
+    """What TRL's create_model_from_path loads, of safetensors alone and with every tensor."""
+    if (Path(path) / "config.json").exists():
+        check_files(Path(path))
+    return whole(plain, path, *args, **kwargs)
 
 
 class _Choice:

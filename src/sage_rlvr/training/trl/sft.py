@@ -26,10 +26,10 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerState,
 from trl import SFTConfig, SFTTrainer
 
 from sage_rlvr.config import FinetuneConfig
-from sage_rlvr.errors import DataError
+from sage_rlvr.errors import CheckpointError, DataError
 from sage_rlvr.models.policy import load_policy, weights_hash
+from sage_rlvr.reading import read_json
 from sage_rlvr.runs import RunDir, write_json_atomic
-from sage_rlvr.runs.files import read_json
 from sage_rlvr.tasks.chat import dry_render, fit_tokenizer, render
 from sage_rlvr.tasks.prompts import FORMATS, PromptFormat
 from sage_rlvr.tasks.rows import DataSource, Say, facts, tell
@@ -122,7 +122,7 @@ def finetune(
     newest = newest_checkpoint(checkpoints)
     if newest is not None and record.is_file() and (out / "config.json").is_file():
         state = TrainerState.load_from_json(str(newest / "trainer_state.json"))
-        if state.global_step == state.max_steps and read_json(record)["policy"] == str(out.absolute()):
+        if state.global_step == state.max_steps and read_json(record, error=CheckpointError).get("policy") == str(out.absolute()):
             progress.start(total=state.max_steps, done=state.max_steps)
             return Finetuned(state.max_steps, state.max_steps, out, adapter)
     shown = not datasets.are_progress_bars_disabled()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,13 +14,15 @@ from transformers import TrainerState
 
 from sage_rlvr.core.anchor import Anchor
 from sage_rlvr.core.method import Method
-from sage_rlvr.errors import ConfigError
+from sage_rlvr.errors import CheckpointError, ConfigError
+from sage_rlvr.reading import read_json
 from sage_rlvr.runs import replacing, write_json_atomic
 from sage_rlvr.training.trl.adapters import ADAPTER
 from sage_rlvr.training.trl.reference_model import Reference, sharded
 
 REFERENCE, TENSORS = "sage_reference.json", "sage_reference.safetensors"  # in a checkpoint's folder
 OBJECTIVE = "sage_objective.json"  # in a checkpoint's folder
+EARLIER = "take an earlier checkpoint, or start anew"
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")  # of objects without a repr of their own: another in every process
 
 
@@ -52,7 +53,7 @@ def save_state(trainer: Any, folder: Path) -> None:
 
 
 def _record(file: Path) -> dict[str, Any] | None:
-    return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else None
+    return dict(read_json(file, error=CheckpointError, advice=EARLIER)) if file.is_file() else None
 
 
 def check_objective(trainer: Any, checkpoint: Path) -> None:

@@ -1,0 +1,96 @@
+"""What is believed of a folder that holds a policy: safetensors of its own, small files that can be read, every tensor there.
+
+transformers would unpickle `pytorch_model.bin`, follow an index out of the folder, and draw tensors that are missing at random.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from sage_rlvr.errors import ConfigError, SageError
+from sage_rlvr.models.folders import ADAPTER, ADAPTER_WEIGHTS
+from sage_rlvr.reading import MIB, opened, read_json
+
+INDEX = "model.safetensors.index.json"
+PARSED = ("config.json", "generation_config.json", "tokenizer_config.json", "special_tokens_map.json", ADAPTER)
+SMALL = 512 * MIB  # bytes of a vocabulary or a chat template
+AGAIN = "save the model again"
+
+
+def check_files(folder: Path) -> None:
+    """ConfigError for files of a model or adapter folder that are not to be loaded, each with its name.
+
+    Pickled weights, no weights, a tensor file outside the folder, a small file that is none, is endless or is no JSON object.
+    """
+    for name in (*PARSED, INDEX):
+        if (folder / name).exists():
+            read_json(folder / name, error=ConfigError, advice=AGAIN, strict=False)
+    for file in sorted(folder.glob("*")):
+        if file.suffix != ".safetensors" and not file.is_dir():
+            with opened(file, 1 << 60 if _is_pickled(file) else SMALL, ConfigError, f"move it out of {folder}"):
+                pass
+    _check_weights(folder, [ADAPTER_WEIGHTS] if not (folder / "config.json").exists() else _named(folder))
+
+
+def _is_pickled(file: Path) -> bool:
+    return file.suffix in (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".msgpack", ".h5")
+
+
+def _named(folder: Path) -> list[str]:
+    """The tensor files that transformers would open, as config.json and the index name them."""
+    own = read_json(folder / "config.json", error=ConfigError, advice=AGAIN, strict=False).get("transformers_weights")
+    if isinstance(own, str) and own.endswith(".safetensors"):
+        return [own]
+    if not (folder / INDEX).exists() or (folder / "model.safetensors").exists():
+        return ["model.safetensors"]
+    listed = read_json(folder / INDEX, error=ConfigError, advice=AGAIN, strict=False).get("weight_map")
+    if not isinstance(listed, dict) or not listed or not all(isinstance(name, str) for name in listed.values()):
+        raise ConfigError(f"{folder / INDEX}: weight_map names no file for each tensor; {AGAIN}")
+    return sorted(set(listed.values()))
+
+
+def _check_weights(folder: Path, names: list[str]) -> None:
+    home = folder.resolve()
+    homes = (home, home.parents[1] / "blobs") if home.parent.name == "snapshots" else (home,)  # the Hub's cache links to blobs
+    for name in names:
+        file = folder / name
+        if Path(name).name != name or not name.endswith(".safetensors"):
+            raise ConfigError(f"{folder}: names {name!r} as a file of tensors; only *.safetensors of the folder itself are read")
+        if not file.is_file():
+            pickled = sorted(one.name for one in folder.glob("*") if _is_pickled(one))
+            why = f"; {pickled[0]} is a pickle, which can run code when it is read" if pickled else ""
+            raise ConfigError(
+                f"{folder}: no {name}{why}. Only safetensors are read: where you trust the files, convert them once by "
+                "model.save_pretrained(FOLDER)"
+            )
+        if names != ["model.safetensors"] and names != [ADAPTER_WEIGHTS] and file.resolve().parent not in homes:
+            raise ConfigError(f"{file}: links to {file.resolve()}, outside the folder; copy that file here")
+
+
+@contextmanager
+def loading(what: str) -> Iterator[None]:
+    """Round a library's loading of files that others made: whatever it raises becomes a ConfigError that names `what`."""
+    try:
+        yield
+    except SageError:
+        raise
+    except Exception as error:  # missing keys, wrong types, wrong shapes, torn tensors: libraries have no class for them
+        said = str(error) if isinstance(error, (OSError, ValueError)) else f"{type(error).__name__}: {error}"
+        raise ConfigError(f"{what} could not be loaded: {said}") from error
+
+
+def whole(load: Callable[..., Any], source: str, *args: Any, **kwargs: Any) -> Any:
+    """load(source, ...) from safetensors; ConfigError where tensors are missing (transformers draws them) or of another shape.
+
+    load: `from_pretrained` of a model class, or what hands its keywords on to one.
+    """
+    with loading(f"model {source!r}"):
+        model, info = load(source, *args, **kwargs, use_safetensors=True, output_loading_info=True)
+    lacking = sorted(map(str, [*info["missing_keys"], *info["mismatched_keys"]]))
+    if lacking:
+        more = f" and {len(lacking) - 1} more" if lacking[1:] else ""
+        raise ConfigError(f"model {source!r}: its weight files lack the tensor {lacking[0]}{more}; {AGAIN}, with all its weights")
+    return model
