@@ -253,11 +253,15 @@ def test_what_a_kill_left_behind_is_swept_on_opening(tmp_path: Path) -> None:
     (folder / ".tmp-step-000030-deadbeef").mkdir()
     (folder / ".tmp-step-000030-deadbeef/model.safetensors").write_bytes(b"half")
     (tmp_path / "run/.tmp-metrics.jsonl-deadbeef").write_text("half")
+    (tmp_path / "run/.tmp-folder/in").mkdir(parents=True)
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own/file").write_text("mine")
+    (tmp_path / "run/.tmp-link").symlink_to(tmp_path / "own")
     (folder / "step-000020").rename(folder / ".old-step-000020")  # killed between the two renames of a replacement
     shutil.copytree(folder / "step-000010", folder / ".old-step-000010")  # killed before the last deletion
     with opened(tmp_path) as run:
         assert names(run) == ["step-000010", "step-000020"]
-        assert not list(run.path.glob(".tmp-*"))
+        assert not list(run.path.glob(".tmp-*")) and (tmp_path / "own/file").exists()
 
 
 @pytest.mark.slow

@@ -73,6 +73,13 @@ def test_plugins_join_before_the_command_and_parts_are_listed(
     assert "cannot be read" in refused(capsys, "--plugin=nowhere.py", "parts")
 
 
+@pytest.mark.parametrize(
+    "words", [["train", "grpo", "--run", ""], ["train", "grpo", "--run="], ["sft", "sft", "--run-dir", ""], ["demo", "--out="]]
+)
+def test_an_empty_path_is_not_the_current_folder(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert "'': a path is missing" in refused(capsys, *words)
+
+
 @pytest.mark.parametrize("words", [["--help"], ["eval", "--help"], ["plan", "--problems", "100"]])
 def test_a_pipe_without_a_reader_ends_quietly(words: list[str]) -> None:
     """What `| head` does: the reader goes before everything is written."""

@@ -7,6 +7,7 @@ import io
 import json
 import os
 import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -101,14 +102,20 @@ def test_the_same_command_continues(write_recipe: Recipe, capsys: Capture) -> No
     assert call("train", recipe, "--steps", 1, "--quiet") == 0
     assert call("train", recipe, "--steps", 3, "--quiet") == 0
     assert [row["step"] for row in read_metrics("runs/recipe-s0")] == [0, 1, 2]
-    said(capsys)
+    assert "done: 3 steps" in said(capsys)[1]
+    assert call("train", recipe, "--steps", 3, "--quiet") == 0
+    assert "nothing was left to do: all 3 steps were there" in said(capsys)[1]
     err = refused(capsys, "train", recipe, "--optimizer.lr", "1e-5", "--steps", 3)
     assert "holds another run" in err and "optimizer.lr: 0.001 -> 1e-05" in err and "--fork" in err
     assert call("train", recipe, "--optimizer.lr", "1e-5", "--steps", 3, "--fork", "--quiet") == 0
     said(capsys)
-    assert "can be given more steps, not fewer" in refused(
-        capsys, "train", recipe, "--optimizer.lr", "1e-5", "--steps", 2
-    )
+    for more in ((), ("--fork",)):
+        err = refused(capsys, "train", recipe, "--optimizer.lr", "1e-5", "--steps", 2, *more)
+        assert "3 steps are there already" in err and "name another directory" in err
+    shutil.copytree("runs/recipe-s0/checkpoints/step-000003", "runs/recipe-s0/checkpoints/step-000099")
+    with pytest.warns(UserWarning, match="its manifest is that of step 3"):
+        assert call("train", recipe, "--optimizer.lr", "1e-5", "--steps", 3, "--quiet") == 0
+    assert Path("runs/recipe-s0/policy/config.json").exists()
 
 
 def test_sft(tmp_path: Path, capsys: Capture) -> None:
@@ -272,7 +279,7 @@ def test_compare_refuses_unequal_problems(write_recipe: Recipe, warm_policy: Pat
     assert "no such evaluation" in refused(capsys, "compare", "a.npz", "z.npz")
     Path("mine").mkdir()
     Path("mine/run.json").write_text("{}", encoding="utf-8")
-    assert "mine/run.json cannot be read" in refused(capsys, "compare", "a.npz", "mine")
+    assert "mine/run.json: without config" in refused(capsys, "compare", "a.npz", "mine")
     assert "two of its records are of the same weights" in refused(capsys, "compare", "x=a.npz", "y=a.npz,a.npz", "z=a.npz")
     assert "temperature 1" in refused(capsys, "compare", "x=cold.npz", "y=cold.npz")
     assert "has no temperature 1" in refused(capsys, "compare", "x=a.npz", "y=cold.npz")

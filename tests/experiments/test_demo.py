@@ -199,7 +199,7 @@ def test_another_recipe_in_the_same_folder_is_explained(trained: Path, warm_poli
 def test_a_damaged_run_record_is_explained(tmp_path: Path, warm_policy: Path) -> None:
     (tmp_path / "runs" / "grpo-s0").mkdir(parents=True)
     (tmp_path / "runs" / "grpo-s0" / "run.json").write_text("{")
-    with pytest.raises(ConfigError, match=r"run\.json cannot be read.*choose another --out, or delete"):
+    with pytest.raises(ConfigError, match=r"run\.json: cannot be read.*choose another --out, or delete"):
         plan(tmp_path, pairs(warm_policy), arms=("grpo",))
 
 

@@ -3,10 +3,13 @@ numbers is what the numbers are."""
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import math
+import os
 import shutil
+from collections import namedtuple
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -159,6 +162,13 @@ def test_it_makes_what_is_missing_and_only_that(
         tmp_path / "other",
     )
     assert [cell.job.directory.name for cell, _ in adoptable(beside)][:2] == ["plain-s0", "branch-s0"]
+    for part in (out / "runs" / "grpo-s0" / "metrics.jsonl", out / "runs" / "grpo-s0"):
+        shutil.move(part, tmp_path / "elsewhere")
+        part.symlink_to(tmp_path / "elsewhere")
+        with pytest.raises(ConfigError, match="a link, where a run is to be taken over"):
+            adoptable(beside)
+        part.unlink()
+        shutil.move(tmp_path / "elsewhere", part)
     assert "sweep: 12/12 steps" in dry_lines(beside)[-1]
     records = {
         name: (out / "evaluations" / f"{name}.npz").read_bytes() for name in ("branch-s0", "branch-s1", "grpo-s1")
@@ -213,6 +223,34 @@ def test_a_failure_is_printed_and_the_others_go_on(
     assert found["not_run"] == ["SAGE-Branch s0: failed"] and found["arms"]["branch"]["seeds"] == [1]
     monkeypatch.setattr(work, "_start", start)
     assert run(plan(matrix(("controls: [no_kl]", "controls: none")), tmp_path / "out"), 1, screen())
+
+
+def test_a_folder_that_cannot_be_filled_is_named_as_the_cause(
+    tmp_path: Path, matrix: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Not that nothing was started there."""
+    usage = namedtuple("usage", "total used free")
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(100, 93, 7))
+
+    def refusing(code: int) -> Callable[..., None]:
+        def write(path: Path, text: object) -> None:
+            raise OSError(code, os.strerror(code), str(path))
+
+        return write
+
+    for code, cause in {errno.ENOSPC: "the disk is full", errno.EROFS: "Read-only file system"}.items():
+        for name, writer in (("write_text_atomic", refusing(code)), ("write_json_atomic", refusing(code))):
+            with monkeypatch.context() as disk, pytest.raises(SystemExit) as caught:
+                disk.setattr(module, name, writer)
+                main(["sweep", str(matrix()), "--out", str(tmp_path / f"{name}-{code}"), "--workers", "1"])
+            said = " ".join(capsys.readouterr().err.split())
+            assert caught.value.code == 2 and cause in said and "holds no runs" not in said and "is not there" not in said, said
+
+
+def test_what_is_taken_over_lies_in_the_folder_beside(tmp_path: Path, matrix: Callable[..., Path]) -> None:
+    for name in ("../elsewhere", "/elsewhere", "..", "", "a/b"):
+        with pytest.raises(ConfigError, match="expected the name of a folder beside"):
+            plan(matrix(("tier: small", f"tier: other\nadopt: [{name!r}]")), tmp_path / "other")
 
 
 def test_what_did_not_run_is_said(tmp_path: Path, matrix: Callable[..., Path]) -> None:

@@ -15,6 +15,7 @@ import traceback
 import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import fields
+from pathlib import Path
 
 import tyro
 
@@ -34,6 +35,7 @@ from sage_rlvr.cli.sweep import Demo, Sweep
 from sage_rlvr.cli.train import Sft, Train
 from sage_rlvr.errors import ConfigError, SageError, nearest, printable, suggest
 from sage_rlvr.parent import end_with_parent
+from sage_rlvr.runs.files import disk_problem
 
 COMMANDS: dict[str, type[Command]] = {
     "demo": Demo,
@@ -58,6 +60,7 @@ COMMANDS: dict[str, type[Command]] = {
 }
 FORMER = {"theory": "study anchor", "guides": "study guides"}  # words of version 0.1; they go with version 0.3
 STYLE = (tyro.conf.FlagCreatePairsOff, tyro.conf.PositionalMetavarFromFieldName, tyro.conf.DisallowNone)
+_OF_A_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENAMETOOLONG)
 FAULT = 70  # EX_SOFTWARE of sysexits.h; 1 means "interrupted and saved", so a crash needs a code of its own
 
 
@@ -95,6 +98,9 @@ def _answered(words: list[str], session: Session) -> int:
     except Exception as error:
         if (isinstance(error, BrokenPipeError) and _reader_is_gone()) or _is_stdouts(error):
             raise
+        if isinstance(error, OSError) and error.errno in _OF_A_DISK and isinstance(error.filename, str):
+            session.note(disk_problem(error, "file", Path(error.filename)))
+            return 2
         session.note(traceback.format_exc().rstrip())
         session.note(f"a fault of sage-rlvr, exit code {FAULT}: please report it with the lines above")
         return FAULT
@@ -102,7 +108,7 @@ def _answered(words: list[str], session: Session) -> int:
 
 def _is_stdouts(error: Exception) -> bool:
     """Whether the error is that stdout takes no more (a full disk); errors of other files name theirs."""
-    full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+    full = isinstance(error, OSError) and error.errno in (*_OF_A_DISK, errno.EFBIG)
     if not full or error.filename is not None:
         return False
     try:
@@ -159,7 +165,17 @@ def parse(words: Sequence[str]) -> tuple[Command, list[str]]:
         first = f"{first} {rest.pop(0)}"
     if first not in COMMANDS:
         raise ConfigError(f"unknown command {first!r}; {_instead(words)}")
+    _refuse_empty_paths(COMMANDS[first], rest)
     return tyro.cli(COMMANDS[first], prog=f"sage-rlvr {first}", args=rest, config=STYLE, return_unknown_args=True)
+
+
+def _refuse_empty_paths(command: type[Command], words: Sequence[str]) -> None:
+    """An empty word would be the current folder to a path: a shell gives one where a variable is not set."""
+    paths = {"--" + field.name.replace("_", "-") for field in fields(command) if "Path" in str(field.type)} | {"--run-dir"}
+    for word, following in zip(words, [*words[1:], "-"], strict=False):
+        name, equals, value = word.partition("=")
+        if name in paths and not (value if equals else following):
+            raise ConfigError(f"{name} '': a path is missing; name a folder or a file")
 
 
 def _instead(words: Sequence[str]) -> str:

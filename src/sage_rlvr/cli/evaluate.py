@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import tyro
 
 from sage_rlvr.cli.session import RUNS, Command, Session
-from sage_rlvr.errors import ConfigError, DataError, SageError
+from sage_rlvr.errors import ConfigError
 from sage_rlvr.evaluation.settings import ONLY_SAMPLES, SampleSettings, store_place
 
 if TYPE_CHECKING:
@@ -181,14 +181,7 @@ def target_of(what: str, world: str | None) -> Target:
     from sage_rlvr.evaluation.evaluate import resolve
 
     chosen = None if world is None else world_of(world)
-    try:
-        return resolve(what, chosen)
-    except SageError:
-        raise
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise DataError(
-            f"{Path(what) / 'run.json'} is damaged ({error!r}); evaluate {Path(what) / 'policy'} with --world RECIPE instead"
-        ) from error
+    return resolve(what, chosen)
 
 
 def eval_lines(record: Record, ks: Sequence[int]) -> list[str]:

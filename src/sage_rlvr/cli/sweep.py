@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -13,6 +14,7 @@ import tyro
 
 from sage_rlvr.cli.compare import print_results
 from sage_rlvr.cli.session import RUNS, Command, Session
+from sage_rlvr.errors import SageError
 
 
 @dataclass(frozen=True)
@@ -43,8 +45,11 @@ class Sweep(Command):
             return 0
         try:
             whole = sweep.run(planned, _workers(self.workers), session.out)
-        finally:
-            write_summary(planned.out)
+        except BaseException:
+            with suppress(SageError, OSError):  # of a folder that cannot be written, the cause is the other error
+                write_summary(planned.out)
+            raise
+        write_summary(planned.out)
         results = Results.read(planned.out)
         session.say(sweep.table(planned))
         print_results(session, results, compare(results), details=False)

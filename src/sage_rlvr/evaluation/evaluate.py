@@ -17,6 +17,7 @@ from sage_rlvr.evaluation.exact import log_normalizers, probabilities, sampled_c
 from sage_rlvr.evaluation.record import Record
 from sage_rlvr.models.folders import EMBEDDED
 from sage_rlvr.models.policy import load_policy, weights_hash
+from sage_rlvr.reading import understood
 from sage_rlvr.runs import read_record, versions
 from sage_rlvr.stats.intervals import wilson
 from sage_rlvr.tasks.base import Task
@@ -65,7 +66,8 @@ def resolve(what: str, world: WorldConfig | None = None) -> Target:
     path = Path(what)
     if not (path / "run.json").exists():
         return Target("base" if what == EMBEDDED else path.name, what, world or demo_world())
-    known = read_record(path, error=ConfigError, advice="restore it from a copy, or evaluate its policy/ as a model")
+    advice = f"restore it from a copy, or evaluate {path / 'policy'} with --world RECIPE"
+    known = read_record(path, error=ConfigError, advice=advice)
     config, kind = known["config"], known.get("kind", "train")
     if not (path / "policy" / "config.json").exists():
         elsewhere = "; if it was given --out, evaluate that folder with --world RECIPE" if kind == "sft" else ""
@@ -73,11 +75,13 @@ def resolve(what: str, world: WorldConfig | None = None) -> Target:
             f"{path}: no policy/ in this {kind} run; if it has not finished, continue it with: "
             f"{suggest(kind, 'RECIPE', '--run', path)}{elsewhere}"
         )
-    task = None if world is not None else own_task(config)
-    if isinstance(task, Countdown):
-        world, task = WorldConfig.of(task), None
-    world = world or decode(WorldConfig, config.get("world") or {})
-    return Target(path.name, str(path / "policy"), world, path, task, config.get("rollout", {}).get("max_new_tokens"))
+    with understood(path / "run.json", ConfigError, advice):
+        task = None if world is not None else own_task(config)
+        if isinstance(task, Countdown):
+            world, task = WorldConfig.of(task), None
+        world = world or decode(WorldConfig, config.get("world") or {})
+        longest = config.get("rollout", {}).get("max_new_tokens")
+    return Target(path.name, str(path / "policy"), world, path, task, longest)
 
 
 def own_task(config: Mapping[str, Any]) -> Task | None:

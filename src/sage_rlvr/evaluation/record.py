@@ -90,7 +90,7 @@ def _check(meta: Mapping[str, Any], offsets: np.ndarray, logps: np.ndarray, refu
     ids = meta["problem_ids"]
     whole = all(isinstance(meta[name], kind) for name, kind in _META.items() if name in meta)
     whole = whole and isinstance(ids, list) and all(isinstance(one, str) for one in ids)
-    whole = whole and {"name", "model"} <= meta.keys() and np.issubdtype(offsets.dtype, np.integer) and offsets.ndim == 1
+    whole = whole and "name" in meta and np.issubdtype(offsets.dtype, np.integer) and offsets.ndim == 1
     whole = whole and logps.dtype == np.float64 and logps.ndim == 2 and len(offsets) == len(ids) + 1 > 1
     whole = whole and (offsets[0], offsets[-1]) == (0, logps.shape[1]) and bool((np.diff(offsets) >= 0).all())
     if not whole or not (logps < ROUNDING).all():  # of NaN, too

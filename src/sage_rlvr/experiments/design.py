@@ -149,6 +149,11 @@ class Matrix:
         _require(
             self.control in self.arms, f"control = {self.control!r}: no such arm{choose_from(self.control, self.arms)}"
         )
+        for name in self.adopt:
+            _require(
+                Path(name).name == name and name not in ("", "..") and "\\" not in name,
+                f"adopt = {name!r}: expected the name of a folder beside this sweep's, not a path",
+            )
         for name in self.choose.among if self.choose else ():
             _require(name in self.arms, f"choose.among = {name!r}: no such arm{choose_from(name, self.arms)}")
         chosen = self.choose is not None and self.control in self.choose.among

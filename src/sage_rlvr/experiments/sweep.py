@@ -322,15 +322,26 @@ def run(sweep: Sweep, workers: int, console: Console) -> bool:
 
 
 def adoptable(sweep: Sweep) -> list[tuple[Cell, Path]]:
-    """Cells that have not begun, and a finished run of the same configuration and weights in a folder of `adopt`."""
+    """Cells that have not begun, and a finished run of the same configuration and weights in a folder of `adopt`.
+
+    ConfigError where it is a link, or holds one: what is taken over lies in that folder.
+    """
     out = []
     for cell in sweep.cells:
         if not (cell.job.directory / "run.json").exists():
             beside = (sweep.out.absolute().parent / name / "runs" for name in sweep.matrix.adopt)
             runs = (run for folder in beside for run in sorted(folder.glob(f"*-s{cell.job.seed}")))
             found = next((run for run in runs if _is_of(cell.job, run)), None)
+            if found is not None and (link := next(filter(Path.is_symlink, _parts(found)), None)) is not None:
+                raise ConfigError(f"{link}: a link, where a run is to be taken over (adopt); copy what it names to that place")
             out += [] if found is None else [(cell, found)]
     return out
+
+
+def _parts(run: Path) -> list[Path]:
+    """What a run consists of for who takes it over, and the folders above it."""
+    policy = run / "policy"
+    return [run.parents[1], run.parent, run, run / "run.json", run / "metrics.jsonl", policy, *policy.rglob("*")]
 
 
 def _is_of(job: Job, run: Path) -> bool:
@@ -359,7 +370,7 @@ def _take_records(found: Path, cell: Cell, sweep: Sweep) -> None:
     weights they count as missing, and the evaluation writes over them."""
     for suffix, task in cell.exact.items():
         theirs, ours = (record_path(run.parent.parent, run.name, suffix) for run in (found, cell.job.directory))
-        if task in sweep.wanted(cell) and theirs.is_file() and not ours.exists():
+        if task in sweep.wanted(cell) and theirs.is_file() and not theirs.is_symlink() and not ours.exists():
             with writing("evaluation taken over", ours, theirs.stat().st_size):
                 write_bytes_atomic(ours, read_bytes(theirs, ARRAYS))
 
@@ -431,7 +442,8 @@ def note(sweep: Sweep) -> None:
         "cells": [_cell_facts(sweep, cell) for cell in sweep.cells],
         "versions": versions(),
     }
-    write_json_atomic(sweep.out / "matrix.json", as_read_back(facts))
+    with writing("sweep", sweep.out, 0):
+        write_json_atomic(sweep.out / "matrix.json", as_read_back(facts))
 
 
 def _arm_facts(arm: Arm) -> dict[str, Any]:

@@ -111,7 +111,7 @@ class _Found:
             arm, seed = files.address(path, index)
             self._record(record, name or (BASE if files.is_base(record) else arm), seed)
             return
-        own, run = name or str(record.meta["name"]), Path(str(record.meta["model"])).parent
+        own, run = name or str(record.meta["name"]), Path(str(record.meta.get("model", path))).parent
         if 1.0 not in record.logps:
             raise DataError(f"{own}: its record has no temperature 1; evaluate it with --temperatures 1.0")
         self._record(record, own, index)

@@ -98,10 +98,11 @@ def _compare(path: Path, files: Mapping[str, Mapping[str, Any]]) -> None:
             raise CheckpointError(f"{file}: its SHA-256 is not the manifest's, so the content was changed or damaged")
 
 
-def newest_complete(found: Sequence[Path], spare: int = 0) -> Path | None:
+def newest_complete(found: Sequence[Path], in_place: bool = False) -> Path | None:
     """The newest whole checkpoint of those `found`, oldest first; None where there is none.
 
-    A damaged one warns. CheckpointError where more than `spare` are there and none is whole.
+    in_place: whether they are written where they lie, so that a kill leaves one without a manifest, which then was never one.
+    A damaged one warns. CheckpointError where there are such and none is whole.
     """
     reasons = []
     for path in reversed(found):
@@ -109,9 +110,9 @@ def newest_complete(found: Sequence[Path], spare: int = 0) -> Path | None:
             verify_checkpoint(path)
             return path
         except (CheckpointError, DataError) as error:
-            reasons.append(str(error))
+            reasons += [] if in_place and not (path / MANIFEST).exists() else [str(error)]
             warnings.warn(f"checkpoint skipped: {error}", stacklevel=4)
-    if len(reasons) > spare:
+    if reasons:
         raise CheckpointError(
             f"{found[0].parent}: none of the {len(found)} checkpoints is complete ({'; '.join(reasons)}). "
             f"Restore one from a copy, or start again in another run directory"

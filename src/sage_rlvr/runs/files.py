@@ -43,6 +43,10 @@ def replacing(path: str | Path) -> Iterator[Path]:
         yield temporary
         sync_file(temporary)
         os.replace(temporary, path)
+    except OSError as error:
+        if error.filename in (None, str(temporary)):  # a write's error names no file
+            raise OSError(error.errno, error.strerror, str(path)) from error
+        raise
     finally:
         temporary.unlink(missing_ok=True)
     sync_folder(path.parent)
@@ -76,11 +80,16 @@ def sweep(folder: Path) -> None:
     for path in folder.glob(".old-*"):
         home = path.with_name(path.name.removeprefix(".old-"))
         if home.exists():
-            shutil.rmtree(path)
+            _remove(path)
         else:
             path.rename(home)
     for path in folder.glob(".tmp-*"):
-        shutil.rmtree(path) if path.is_dir() else path.unlink()
+        _remove(path)
+
+
+def _remove(path: Path) -> None:
+    """A folder with what is in it, a file, or a link and not what it leads to."""
+    shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
 
 
 def write_bytes_atomic(path: str | Path, content: bytes) -> None:
@@ -144,26 +153,39 @@ def writing(what: str, path: Path, needed: int) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        problem = _disk_problem(error, what, path, needed)
+        problem = disk_problem(error, what, path, needed)
         if problem is None:
             raise
         raise problem from error
 
 
-def _disk_problem(error: Exception, what: str, path: Path, needed: int) -> CheckpointError | None:
-    """A CheckpointError for an error of the file system (safetensors reports them as text), None for any other."""
+def disk_problem(error: Exception, what: str, path: Path, needed: int = 0) -> CheckpointError | None:
+    """A CheckpointError for an error of the file system (safetensors reports them as text), None for any other.
+
+    needed: bytes of `what` about, 0 where that is not known.
+    """
     reported = re.search(r"os error (\d+)", str(error))
     code = error.errno if isinstance(error, OSError) else int(reported.group(1)) if reported else None
     if code is None:
         return None
-    kept = "the checkpoints before it are untouched"
-    if code in (errno.ENOSPC, errno.EDQUOT):
-        free = shutil.disk_usage(next(folder for folder in (path, *path.absolute().parents) if folder.is_dir())).free
-        return CheckpointError(
-            f"{path}: the disk is full: this {what} needs about {needed:,} bytes, {free:,} are free; {kept}. "
-            f"Free some space (or lower checkpoint.keep), then give the same command again to continue"
-        )
-    return CheckpointError(f"{path}: cannot write a {what}: {os.strerror(code)}; {kept}. Mend that, then run again")
+    kept = "; the checkpoints before it are untouched" if what == "checkpoint" else ""
+    if code not in (errno.ENOSPC, errno.EDQUOT):
+        return CheckpointError(f"{path}: cannot write a {what}: {os.strerror(code)}{kept}. Mend that, then run again")
+    wants = f": this {what} needs about {needed:,} bytes" if needed else f", so this {what} was not written"
+    why, way = _full(next(folder for folder in (path, *path.absolute().parents) if folder.is_dir()), code, needed)
+    return CheckpointError(f"{path}: {why[0]}{wants}{why[1]}{kept}. {way}, then give the same command again to continue")
+
+
+def _full(folder: Path, code: int, needed: int) -> tuple[tuple[str, str], str]:
+    """(what is full, what is left of it), and the way out."""
+    if code == errno.EDQUOT:
+        return ("the quota of this user is used up", ""), "Free some of it"
+    if hasattr(os, "statvfs") and (system := os.statvfs(folder)).f_files and not system.f_favail:
+        return ("the disk has no inodes left, it holds too many files", ""), "Delete some files"
+    free = shutil.disk_usage(folder).free
+    if free > max(2 * needed, 1 << 26):  # not that; a quota, a reserve, a limit of the system
+        return ("the disk is full", f", though {free:,} are free on it"), "Free some space, or look for a quota or another limit"
+    return ("the disk is full", f", {free:,} are free"), "Free some space (or lower checkpoint.keep)"
 
 
 # ---- metrics.jsonl

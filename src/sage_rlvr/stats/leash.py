@@ -121,7 +121,7 @@ def leash_exact(base: Sequence[ArrayLike], policy: Sequence[ArrayLike], eps: flo
     base, policy: log-probs of all right completions of each problem, as for `exact_cells`, which counts them. Free
     of sampling noise; problems without a right completion above eps in either model are outside.
     """
-    completions, problems = (LeashCounts(*part.sum(axis=0).tolist()) for part in exact_cells(base, policy, eps))
+    completions, problems = (LeashCounts(*map(int, part.sum(axis=0))) for part in exact_cells(base, policy, eps))
     return completions, problems
 
 

@@ -265,14 +265,15 @@ def train(config: TrainConfig, run: RunDir, progress: Any) -> int:
 
     def take(step: int) -> dict[str, float]:
         try:
-            metrics = train_step(loop, step)
+            return train_step(loop, step)
         except TrainingDiverged as error:
             raise set_aside(loop, run, step, error) from error
+
+    def after(step: int, metrics: dict[str, float]) -> None:
         watch.see(step, metrics)
         follow(loop, step + 1)
-        return metrics
 
-    reached = run_steps(config, run, progress, begin, take, partial(save, loop, run))
+    reached = run_steps(config, run, progress, begin, take, partial(save, loop, run), after)
     if reached == config.steps:
         save_policy(loop.policy, loop.tokens.tokenizer, out)
     return reached

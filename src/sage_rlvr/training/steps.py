@@ -18,11 +18,13 @@ def run_steps(
     begin: int,
     take: Callable[[int], dict[str, float]],
     save: Callable[[int], None],
+    after: Callable[[int, dict[str, float]], None] = lambda step, metrics: None,
 ) -> int:
     """From step `begin` to `config.steps`, or to a stop signal, after which the step in hand ends. Returns the step reached.
 
     take: does a step, counted from 0, and returns its metrics. save: keeps all that is needed to go on after so many steps;
-    called as often as the recipe's checkpoint says, at the end, and at a stop.
+    called as often as the recipe's checkpoint says, at the end, and at a stop. after: follows a step once its row is written, so
+    that the row is there whatever that raises.
     """
     progress.start(total=config.steps, done=begin)
     step, stopping = begin, False
@@ -32,6 +34,7 @@ def run_steps(
             metrics = take(step)
             metrics["time/step_s"] = time.perf_counter() - began
             run.log({"step": step, **metrics})
+            after(step, metrics)
             report(step, metrics)
             step += 1
             progress.advance(step, metrics)

@@ -108,7 +108,7 @@ def newest_checkpoint(folder: Path) -> Path | None:
 
     One that a kill cut short has no manifest and is passed over; a damaged one warns. CheckpointError if all are.
     """
-    return newest_complete(sorted(folder.glob("checkpoint-*"), key=step_of), spare=1)
+    return newest_complete(sorted(folder.glob("checkpoint-*"), key=step_of), in_place=True)
 
 
 def step_of(checkpoint: Path) -> int:
