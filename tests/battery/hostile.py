@@ -83,7 +83,7 @@ FAMILIES: dict[str, Family] = {
 NEAR = (
     r"%s+1", r"-%s", r"%s, 2", r"%s \text{ or } 3", r"%s^2", r"[%s, 4]", r"(%s, 0)", r"x \ne %s", r"x > %s", r"1%s", "%s i", r"%s!",
     r"\frac{1}{%s}", r"2(%s)", r"%s \text{ km or } 7 \text{ km}", r"\{%s, 1\}", r"%s \pm 1", r"not even %s but 22/7", "%s/0",
-    "%s = 4", r"\sqrt{%s}", r"%s \pmod 7", "355113", "3.14", "355/1130", r"\frac{113}{355}", "3.1415930", "3,55/113",
+    "%s = 4", r"\sqrt{%s}", r"%s \pmod 7", "355113", "3.14", "355/1130", r"\frac{113}{355}", "3.1416", "3,55/113",
 )  # fmt: skip
 """Wrong answers that the gold is hidden in, where an answer is read whole."""
 PLACES = ({"answer_in": "boxed"}, {"answer_in": "tag"}, {"answer_in": "anywhere"}, {"answer_in": "last_number"})
