@@ -9,6 +9,7 @@ from importlib.resources import files
 from pathlib import Path
 
 import pytest
+from markdown_it import MarkdownIt
 
 from sage_rlvr.audit import (
     NAMES,
@@ -162,7 +163,7 @@ def test_verdicts_on_a_file(tmp_path: Path):
         "1 right, 1 wrong, 0 undecided",
     ]
     for text, message in [
-        ("{", "rows.jsonl:1: no JSON"),
+        ("{", "rows.jsonl:1: cannot be read as JSON"),
         ("[]", "list and no mapping"),
         ('{"answer": 1}', "no column for the completion"),
         ('{"completion": "5", "answer": NaN}', ":1, column answer.*: the answer is missing"),
@@ -267,6 +268,24 @@ def test_the_verbs(capsys, rows: Path, tmp_path: Path):
     code, _, error = run(capsys, "audit", "aime24")
     assert code == 2 and "choose one of" in error
     assert run(capsys, "audit")[0] == 2
+
+
+def test_a_page_links_nothing_that_a_row_says(capsys, tmp_path: Path):
+    odd = "[x](javascript:alert(1)) | <img src=x> ![y](http://h/z.png) <http://h> `a` \x1b[2J"
+    rows, page = tmp_path / "[l](javascript:b).jsonl", tmp_path / "page.md"
+    lines = [{"id": f"{odd}{i}", "problem": "p", "answer": "1"} for i in range(3)]
+    rows.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert run(capsys, "audit", str(rows), "--out", str(page))[0] == 0
+    html = MarkdownIt("commonmark").enable("table").render(page.read_text())
+    assert "<a" not in html.replace('<a href="tasks.md">', "") and "<img" not in html and "\x1b" not in html
+    assert html.count("[x](javascript:alert(1)) | &lt;img src=x") == 4  # two rows that stand twice, and of which
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
+def test_a_page_on_a_full_disk_is_a_sentence(capsys, rows: Path, tmp_path: Path):
+    for place, said in (("/dev/full", "the disk is full: this page needs"), (tmp_path, "cannot write a page: Is a dir")):
+        code, _, error = run(capsys, "audit", str(rows), "--out", str(place))
+        assert code == 2 and said in error and "Traceback" not in error
 
 
 @needs_data

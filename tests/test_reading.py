@@ -9,12 +9,16 @@ import tracemalloc
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pyarrow
+import pyarrow.parquet
 import pytest
 
 from sage_rlvr import reading
 from sage_rlvr.errors import CheckpointError, ConfigError, DataError
+from sage_rlvr.reading import MIB, read_parquet
 
 EVERY: dict[str, Callable[..., object]] = {
     "bytes": reading.read_bytes,
@@ -157,3 +161,54 @@ def test_an_archive_of_arrays_is_believed_in_nothing(tmp_path: Path, data: bytes
 def test_the_class_of_the_refusal_is_the_readers(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError):
         reading.read_json(tmp_path / "none", error=CheckpointError)
+
+
+# ---- tables
+
+
+def parquet(path: Path, rows: int, **columns: Any) -> Path:
+    """Columns of which every row has the same value, which Parquet keeps once."""
+    arrays = {
+        name: pyarrow.DictionaryArray.from_arrays(pyarrow.array([0] * rows, pyarrow.int32()), pyarrow.array([value]))
+        for name, value in columns.items()
+    }
+    pyarrow.parquet.write_table(pyarrow.table(arrays), path, compression="zstd", store_schema=False)
+    return path
+
+
+def test_a_table_is_read_in_batches_and_an_empty_one_has_its_schema(tmp_path: Path):
+    first, *rest = read_parquet(parquet(tmp_path / "a", 3000, text="x", other="y"))
+    assert len(first) == 0 and first.schema.names == ["text", "other"] and [len(b) for b in rest] == [1024, 1024, 952]
+    (only,) = read_parquet(parquet(tmp_path / "b", 0, text="x"))
+    assert only.schema.names == ["text"]
+
+
+@pytest.mark.parametrize(
+    "rows, text, limit, said",
+    [
+        (1000, "x" * 100_000, MIB, "more than 1,048,576 bytes when unpacked"),
+        (100_000, "x", MIB, "more than 1,048,576 bytes when unpacked"),
+        (100_000, "x", MIB // 2, "800,000 bytes when unpacked; at most 524,288"),
+        (1, "x" * 2_000_000, MIB, "bytes when unpacked; at most 1,048,576"),
+    ],
+)
+def test_a_table_that_unpacks_beyond_its_limit_is_refused_before_it_is_there(
+    rows: int, text: str, limit: int, said: str, tmp_path: Path
+):
+    path, seen = parquet(tmp_path / "bomb.parquet", rows, text=text), 0
+    assert path.stat().st_size < 10_000
+    with pytest.raises(DataError, match=f"bomb.parquet: .*{said}"):
+        for batch in read_parquet(path, limit):
+            seen += batch.nbytes
+            assert batch.nbytes <= limit // 2 + len(text)
+    assert seen <= limit
+
+
+@pytest.mark.parametrize(
+    "harm", [lambda data: b"", lambda data: data[:-9], lambda data: data[:40] + data[80:], lambda data: b"PAR1"]
+)
+def test_a_table_that_is_damaged_is_a_sentence(harm: Any, tmp_path: Path):
+    path = parquet(tmp_path / "a.parquet", 10, text="x" * 100)
+    path.write_bytes(harm(path.read_bytes()))
+    with pytest.raises(DataError, match=r"a.parquet: .*no Parquet file"):
+        list(read_parquet(path))

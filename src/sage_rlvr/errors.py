@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import re
 import shlex
 from collections.abc import Iterable
 from typing import Any
@@ -35,15 +34,6 @@ class RunLocked(SageError):
 
 class TrainingDiverged(SageError):
     """NaN or infinity in a loss or gradient; raised before the optimizer step."""
-
-
-# C0 but tab and newline, DEL, C1, lone surrogates (no terminal can be sent them), line separators, bidirectional overrides
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\u2028\u2029\u202a-\u202e\u2066-\u2069]")
-
-
-def printable(text: str) -> str:
-    r"""Text as a terminal may be sent it: control characters, among them those that begin its commands, written as \x1b."""
-    return _CONTROL.sub(lambda found: repr(found[0])[1:-1], text)
 
 
 def refuse(*rules: tuple[object, str]) -> None:

@@ -17,7 +17,7 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.segment import Segment
 
-from sage_rlvr.errors import printable
+from sage_rlvr.text import visible
 
 SHOWN = {"loss": "loss", "reward/mean": "reward", "anchor/kl_raw": "KL", "anchor/q_mean": "q", "policy/entropy": "H"}
 NEWEST = 32  # intervals that count for the time left
@@ -32,7 +32,7 @@ class PlainConsole(Console):
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
         """As `Console.render`; what rich itself sends to steer the terminal stays."""
         for text, style, control in super().render(renderable, options):
-            yield Segment(text if control else printable(text), style, control)
+            yield Segment(text if control else visible(text), style, control)
 
 
 class Silent:

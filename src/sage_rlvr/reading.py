@@ -21,12 +21,14 @@ from sage_rlvr.errors import DataError, SageError
 
 if TYPE_CHECKING:
     import numpy as np
+    import pyarrow as pa
 
 MIB = 1 << 20
 TEXT = 16 * MIB  # bytes of a text or JSON file; JSON takes up to 25 times as much memory
 LINES = 4096 * MIB  # bytes of a file of lines, of which one at a time is held
 LINE = 16 * MIB
-ARRAYS = 1024 * MIB  # bytes of all arrays of an .npz, unpacked
+ARRAYS = 1024 * MIB  # bytes of all arrays of an .npz, or of all rows of a Parquet file, unpacked
+ROW = 200
 AGAIN = "restore it from a copy, or make it again"
 KINDS: dict[type, str] = {dict: "an object {...}", list: "a list [...]"}
 
@@ -232,3 +234,39 @@ def understood(what: str | Path, error: type[SageError] = DataError, advice: str
         raise error(f"{what}: without {problem}; {advice}") from problem
     except (TypeError, ValueError, AttributeError, IndexError, OverflowError) as problem:
         raise error(f"{what}: not as it was written ({problem}); {advice}") from problem
+
+
+# ---- tables
+
+
+def read_parquet(
+    path: str | Path, limit: int = ARRAYS, error: type[SageError] = DataError, advice: str = AGAIN
+) -> Iterator[pa.RecordBatch]:
+    """The rows of a Parquet file in batches; the first is empty and has the schema.
+
+    limit: bytes of all rows unpacked. One text that every row repeats is a few bytes in the file, so a batch has as many rows as
+    half of that allows if each were the largest column of its row group; as Python has them rows take `ROW` bytes at least.
+    """
+    import pyarrow as pa
+    from pyarrow.parquet import ParquetFile
+
+    with opened(path, max(limit, LINES), error, advice) as stream:
+        try:
+            with ParquetFile(stream) as file:
+                yield pa.RecordBatch.from_pylist([], schema=file.schema_arrow)
+                taken = 0
+                for number in range(file.num_row_groups):
+                    group = file.metadata.row_group(number)
+                    columns = [group.column(i) for i in range(group.num_columns)]
+                    largest = max((column.total_uncompressed_size for column in columns), default=0)
+                    values = max((column.num_values for column in columns), default=0)  # lists in a row count one by one
+                    if (declared := max(largest, 8 * values)) > limit:
+                        raise _Unreadable(f"{declared:,} bytes when unpacked; at most {limit:,} are read")
+                    rows = min(1024, max(1, limit // 2 // max(1, largest)))
+                    for batch in file.iter_batches(batch_size=rows, row_groups=[number], use_threads=False):
+                        taken += max(batch.nbytes, ROW * len(batch))
+                        if taken > limit:
+                            raise _Unreadable(f"more than {limit:,} bytes when unpacked")
+                        yield batch
+        except (pa.ArrowException, OSError, OverflowError) as problem:
+            raise _Unreadable(f"no Parquet file ({str(problem).splitlines()[0]})") from problem

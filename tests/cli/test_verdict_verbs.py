@@ -74,7 +74,7 @@ def store(path: str, right: np.ndarray, identity: Identity = IDENTITY, n: int = 
 
 # A title for the window, a cleared screen, text that runs backward, what no terminal can be sent, and marks of rich
 RAW = "a\x1b]0;x\x07\x1b[2J\x9b1m\x7f\r\x08\u202eb\u2066\ud800[bold]c[/no]"
-SHOWN = r"a\x1b]0;x"
+SHOWN = ("a[U+001B]]0;x", r"a\x1b]0;x")  # as it is, or in quotation marks
 
 
 def rows_of_mathematics() -> str:
@@ -113,7 +113,7 @@ def test_what_steers_a_terminal_is_shown_and_not_sent(words: Any, capsys: Captur
         main([str(word) for word in words()])
     said = "".join(capsys.readouterr())
     assert caught.value.code in (0, 2), said
-    assert not set(said) & set("\x1b\x07\x9b\x7f\r\x08\u202e\u2066\ud800") and SHOWN in said
+    assert not set(said) & set("\x1b\x07\x9b\x7f\r\x08\u202e\u2066\ud800") and any(word in said for word in SHOWN)
 
 
 def test_the_papers_tables(capsys: Capture) -> None:

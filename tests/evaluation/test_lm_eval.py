@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from sage_rlvr.cli.app import main
 from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.evaluation.lm_eval import export_lm_eval, import_lm_eval, targets_of
 from sage_rlvr.evaluation.sample_report import report_lines
@@ -274,3 +277,78 @@ def test_lone_surrogates_survive_the_way_out_and_back(tmp_path: Path):
 def test_settings_mean_what_the_harness_makes_of_them(tmp_path: Path, settings: dict, temperature: float, limit: int):
     decoding = import_lm_eval(write(tmp_path, lines(1, settings)), tmp_path / "store").identity.decoding
     assert (decoding["temperature"], decoding["max_new_tokens"]) == (temperature, limit)
+
+
+OURS = {"problem": "a", "prompt_hash": "h", "seed": [1, 1], "finish": ["stop"] * 2, "answer": ["1"] * 2}
+OURS |= {"verdict": ["right"] * 2, "reason": ["r"] * 2}
+LINE_KINDS: dict[str, Any] = {
+    "no JSON": b"{",
+    "a list": b"[1]",
+    "a text": b'"lol"',
+    "null": b"null",
+    "nested": b"[" * 100_000,
+    "nested object": b'{"a":' * 100_000,
+    "not UTF-8": b'{"doc_id": "\xff\xfe"}',
+    "NUL": b"\0\0\0",
+    "empty object": b"{}",
+    "two objects": b"{} {}",
+    "no doc_id": {"doc_id": None},
+    "doc_id a list": {"doc_id": [1]},
+    "doc_id a mapping": {"doc_id": {"a": 1}},
+    "doc_id true": {"doc_id": True},
+    "doc_id NaN": {"doc_id": math.nan},
+    "arguments a text": {"arguments": "lol"},
+    "arguments a number": {"arguments": 1},
+    "arguments of numbers": {"arguments": [1, 2]},
+    "arguments by other names": {"arguments": {"a": {"b": 1}}},
+    "arguments empty": {"arguments": []},
+    "settings a text": {"arguments": {"gen_args_0": {"arg_0": "p", "arg_1": "s"}}},
+    "settings other": {"arguments": {"gen_args_0": {"arg_0": "p", "arg_1": {"temperature": "hot"}}}},
+    "resps a text": {"resps": "lol"},
+    "resps of numbers": {"resps": [[1, 2]]},
+    "resps empty": {"resps": []},
+    "resps of nothing": {"resps": [[]]},
+    "metrics a number": {"metrics": 3},
+    "metrics of lists": {"metrics": [["a"]]},
+    "score beyond float": {"exact_match": 10**400},
+    "ours a text": {"sage_rlvr": "lol"},
+    "ours without a problem": {"sage_rlvr": {"a": 1}},
+    "ours too short": {"sage_rlvr": OURS | {"seed": [1]}},
+    "ours of other kinds": {"sage_rlvr": OURS | {"seed": ["x", "x"]}},
+    "ours of no verdict": {"sage_rlvr": OURS | {"verdict": [[], 1]}},
+}
+RESULT_KINDS: dict[str, Any] = {
+    "results no JSON": b"{",
+    "results a list": b"[]",
+    "results nested": b"[" * 100_000,
+    "results not UTF-8": b"\xff",
+    "config a list": {"config": [1]},
+    "seed a text": {"config": {"torch_seed": "x"}},
+    "seed a list": {"config": {"torch_seed": [1]}},
+    "model a number": {"model_name": 3},
+    "task_hashes a list": {"task_hashes": [1]},
+    "versions a mapping": {"lm_eval_version": {"a": [1]}, "config": 0},
+    "ours without identity": {"sage_rlvr": {}},
+    "ours a list": {"sage_rlvr": [1]},
+    "identity a list": {"sage_rlvr": {"identity": [1]}},
+    "identity of others": {"sage_rlvr": {"identity": {name: [1] for name in IDENTITY.tree()}}},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", [*LINE_KINDS, *RESULT_KINDS])
+@pytest.mark.parametrize("every", [True, False], ids=["every line", "one line"])
+def test_a_malformed_file_is_a_sentence(kind: str, every: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    rows, results = lines()[:3], RESULTS
+    path = write(tmp_path, rows)
+    if (harm := LINE_KINDS.get(kind, RESULT_KINDS.get(kind))) is not None and kind in LINE_KINDS:
+        made = [json.dumps(row | harm).encode() if isinstance(harm, dict) else harm for row in rows]
+        whole = [json.dumps(row).encode() for row in rows]
+        path.write_bytes(b"\n".join([made[0], *(made if every else whole)[1:]]) + b"\n")
+    else:
+        text = json.dumps(results | harm).encode() if isinstance(harm, dict) else harm
+        (tmp_path / f"results_{DATE}.json").write_bytes(text)
+    with pytest.raises(SystemExit) as ended:
+        main(["samples", str(tmp_path / "store"), "--from-lm-eval", str(path)])
+    said = capsys.readouterr()
+    assert ended.value.code == 2 and "Traceback" not in said.err and str(tmp_path) in said.err, said.err
+    assert not (tmp_path / "store" / "store.sqlite").exists()

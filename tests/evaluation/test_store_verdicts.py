@@ -8,13 +8,14 @@ import shutil
 import warnings
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
 from sage_rlvr.cli.app import main
-from sage_rlvr.errors import ConfigError, DataError
+from sage_rlvr.errors import ConfigError, DataError, SageError
 from sage_rlvr.evaluation.store import Chunk, Identity, Sample, SampleStore, repeats
 from sage_rlvr.evaluation.store.archive import convert, from_parquet, to_parquet
 from samples_common import DECODING, PROBLEMS, SMALL, Verdict, draw, evaluate, lenient, rows
@@ -226,7 +227,7 @@ def test_a_store_goes_to_parquet_and_comes_back(tmp_path: Path):
     with pytest.raises(DataError, match="lacks the identity or a column"):
         from_parquet(tmp_path / "less.parquet", tmp_path / "u")
     (tmp_path / "torn.parquet").write_bytes(b"PAR1")
-    with pytest.raises(DataError, match="cannot be read as Parquet"):
+    with pytest.raises(DataError, match="no Parquet file"):
         from_parquet(tmp_path / "torn.parquet", tmp_path / "u")
 
 
@@ -294,6 +295,40 @@ def test_a_damaged_store_of_version_0_1_is_not_converted(tmp_path: Path, harm: s
     with pytest.raises(DataError, match=r"journal.jsonl:\d: this line or the file that it names is damaged"):
         convert(folder)
     assert not (folder / "store.sqlite").exists() and not list(folder.glob(".tmp-*"))
+
+
+@pytest.mark.parametrize("file", ["store.json", "wanted.json", "journal.jsonl"])
+@pytest.mark.parametrize("text", [b"[1]", b"[" * 100_000, b"{}", b"\xff", b'{"identity": 1, "format": 1}', b"null", b""])
+def test_files_of_version_0_1_of_another_kind_are_sentences(file: str, text: bytes, tmp_path: Path):
+    folder = tmp_path / "old"
+    shutil.copytree(OLD, folder)
+    (folder / file).write_bytes(text + b"\n")
+    fine = (file, text) in {("wanted.json", b"{}"), ("wanted.json", b'{"identity": 1, "format": 1}')}
+    with contextlib.nullcontext() if fine else pytest.raises(DataError, match="old"):
+        convert(folder)
+
+
+@pytest.mark.parametrize(
+    "harm",
+    [
+        lambda table: table.replace_schema_metadata({"sage_rlvr": "[" * 100_000}),
+        lambda table: table.replace_schema_metadata({"sage_rlvr": "[1]"}),
+        lambda table: table.replace_schema_metadata({"sage_rlvr": '{"identity": [1]}'}),
+        lambda table: table.replace_schema_metadata({"sage_rlvr": "{}"}),
+        lambda table: table.replace_schema_metadata({}),
+        lambda table: table.set_column(0, "problem", [list(range(len(table)))]),
+        lambda table: table.set_column(6, "token_ids", [["x"] * len(table)]),
+        lambda table: table.drop_columns(["text"]),
+    ],
+)
+def test_a_parquet_file_of_another_kind_makes_no_store(harm: Any, tmp_path: Path):
+    shutil.copytree(OLD, tmp_path / "old")
+    convert(tmp_path / "old")
+    to_parquet(SampleStore.open(tmp_path / "old"), tmp_path / "all.parquet")
+    pq.write_table(harm(pq.read_table(tmp_path / "all.parquet")), tmp_path / "all.parquet")
+    with pytest.raises(SageError, match=r"all.parquet|identity"):
+        from_parquet(tmp_path / "all.parquet", tmp_path / "new")
+    assert not (tmp_path / "new" / "store.sqlite").exists()
 
 
 def test_a_torn_last_line_of_version_0_1_never_counted(tmp_path: Path):

@@ -14,7 +14,8 @@ from markupsafe import Markup
 
 from sage_rlvr.report.markup import escaped, fenced, plain, tabled, to_html
 from sage_rlvr.report.samples import as_script
-from sage_rlvr.results.tables import Table, visible
+from sage_rlvr.results.tables import Table
+from sage_rlvr.text import visible
 
 TEXT = st.text(st.one_of(st.sampled_from("-+=*_`#<>&[]()!|~\\1. :\n\thttp/aé"), st.characters()))
 

@@ -81,7 +81,7 @@ def test_rows_of_a_file_of_your_own(tmp_path: Path):
 @pytest.mark.parametrize(
     "text, message",
     [
-        ("{\n", r"own.jsonl:1: no JSON"),
+        ("{\n", r"own.jsonl:1: cannot be read as JSON"),
         ("[1]\n", r"own.jsonl:1: list and no mapping"),
         ('{"answer": "1"}\n', r"no column for the problem \(its columns: answer\); accepted are problem, question, prompt"),
         ('{"problem": " ", "answer": "1"}\n', r"own.jsonl:1, column problem"),

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from sage_rlvr.tasks.checks import Audit, Check, Finding
 from sage_rlvr.tasks.datasets import completions
+from sage_rlvr.text import escaped
 from sage_rlvr.verifiers.pool import shared
 
 NOT_PASSED = "NOT PASSED: a check is below 99 %; mend or leave out the rows that it names"
@@ -54,17 +55,18 @@ def page_of(found: Sequence[Audit], command: str) -> str:
 def _section(one: Audit) -> list[str]:
     """The part of the page about one task."""
     named = [(check.name.strip(), row) for check in one.checks for row in _shown(check)]
-    head = f"{one.head.removeprefix(one.task + ': ')}. **{'Passed' if one.passed else 'Not passed'}.**"
-    rows = [f"| {row.problem_id} | {name} | {row.label} | {row.reason} |" for name, row in named]
+    head = f"{escaped(one.head.removeprefix(one.task + ': '))}. **{'Passed' if one.passed else 'Not passed'}.**"
+    rows = [f"| {' | '.join(map(escaped, (row.problem_id, name, row.label, row.reason)))} |" for name, row in named]
     table = ["| row | check | verdict | reason |", "|---|---|---|---|", *rows, ""] if rows else []
     checks = [_row(check) for check in one.checks]
-    return [f"## {one.task}", "", head, "", "| check | | share | bar | |", "|---|---|---|---|---|", *checks, "", *table]
+    return [f"## {escaped(one.task)}", "", head, "", "| check | | share | bar | |", "|---|---|---|---|---|", *checks, "", *table]
 
 
 def _row(check: Check) -> str:
     bar = "" if not check.bar else "reached" if check.passed else "**missed**"
-    name = f"- {check.name.strip()}" if check.name.startswith("  ") else check.name.strip()
-    return f"| {name} | {_count(check)} of {check.total} | {100 * check.share:.2f} % | {bar} | {check.note} |"
+    name = escaped(check.name.strip())
+    kind = f"- {name}" if check.name.startswith("  ") else name
+    return f"| {kind} | {_count(check)} of {check.total} | {100 * check.share:.2f} % | {bar} | {escaped(check.note)} |"
 
 
 def write_page(found: Sequence[Audit], path: Path, command: str) -> None:

@@ -33,9 +33,10 @@ from sage_rlvr.cli.session import Command, Session
 from sage_rlvr.cli.study import Guides, Theory
 from sage_rlvr.cli.sweep import Demo, Sweep
 from sage_rlvr.cli.train import Sft, Train
-from sage_rlvr.errors import ConfigError, SageError, nearest, printable, suggest
+from sage_rlvr.errors import ConfigError, SageError, nearest, suggest
 from sage_rlvr.parent import end_with_parent
 from sage_rlvr.runs.files import disk_problem
+from sage_rlvr.text import visible
 
 COMMANDS: dict[str, type[Command]] = {
     "demo": Demo,
@@ -195,7 +196,7 @@ def _quiet_libraries() -> None:
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    warnings.formatwarning = lambda message, category, *rest: printable(f"{category.__name__}: {message}\n")
+    warnings.formatwarning = lambda message, category, *rest: visible(f"{category.__name__}: {message}\n")
 
 
 def _edits(command: Command, unknown: Sequence[str]) -> list[tuple[str, str]]:

@@ -37,6 +37,7 @@ class Audit(Command):
     def execute(self, session: Session) -> int:
         from sage_rlvr.audit import audit, lines_of, write_page
         from sage_rlvr.config import task_named
+        from sage_rlvr.runs import writing
 
         if not self.tasks:
             from sage_rlvr.audit import NAMES
@@ -54,7 +55,8 @@ class Audit(Command):
                 "--k": self.k if self.k != 256 else None,
             }
             options = [word for name, value in given.items() if value is not None for word in (name, value)]
-            write_page(found, self.out, suggest("audit", *self.tasks, *options))
+            with writing("page", self.out, 1 << 20):
+                write_page(found, self.out, suggest("audit", *self.tasks, *options))
             session.say(f"page: {self.out}")
         return 0 if all(one.passed for one in found) else 2
 

@@ -13,6 +13,7 @@ loses its token-level columns. What else a document had is kept in lm_eval.jsonl
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import hashlib
 import json
@@ -25,18 +26,23 @@ from typing import Any
 
 import numpy as np
 
-from sage_rlvr.errors import ConfigError, DataError
+from sage_rlvr.errors import ConfigError, DataError, SageError
 from sage_rlvr.evaluation.store import SampleStore
 from sage_rlvr.evaluation.store.sample import Identity, Sample, prompt_hash, unescape
+from sage_rlvr.reading import MIB, parse_json, read_json, read_json_lines, read_lines
 from sage_rlvr.runs import write_text_atomic
 
 FILTER = "sage-rlvr"
 SIDECAR = "lm_eval.jsonl"
 MAX_GEN_TOKS = 256  # lm-evaluation-harness's own default where neither the task nor the command says
 UNJUDGED = "not judged yet"
+LINE = 256 * MIB  # bytes of a document with all its repeats
+_NEEDED = "needs doc_id, doc, target, arguments and resps"
 _NAME = re.compile(r"samples_(?P<task>.+)_(?P<date>\d{4}-\d\d-\d\dT[\d.-]+)\.jsonl")
 _LIMITS = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens")
-_OURS = ("seed", "finish", "answer", "verdict", "reason")  # columns that go out and come back beside the harness's
+_TEXT = str, type(None)
+# Columns that go out and come back beside the harness's, and what they hold.
+_OURS = {"seed": (int, type(None)), "finish": _TEXT, "answer": _TEXT, "verdict": str, "reason": str}
 _BATCH = 256  # samples a commit, at least one document
 
 
@@ -60,15 +66,16 @@ class _Document:
     @classmethod
     def of(cls, line: str, where: str, metric: str | None) -> _Document:
         """DataError where the line has no generated text."""
-        try:
-            row = json.loads(line)
-            kept = {"doc_id": row["doc_id"], "doc": row["doc"], "target": str(row["target"])}
-            arguments, resps = _arguments(row["arguments"]), row["resps"]
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise DataError(
-                f"{where}: not a line of lm_eval --log_samples ({type(error).__name__}: {error}); it needs doc_id, doc, "
-                "target, arguments and resps"
-            ) from error
+        row = parse_json(line, where, advice=f"it {_NEEDED}", strict=False)
+        with _as_written(where, f"not a line of lm_eval --log_samples; it {_NEEDED}"):
+            return cls._of(row, where, metric)
+
+    @classmethod
+    def _of(cls, row: dict[str, Any], where: str, metric: str | None) -> _Document:
+        kept = {"doc_id": row["doc_id"], "doc": row["doc"], "target": str(row["target"])}
+        arguments, resps = _arguments(row["arguments"]), row["resps"]
+        if isinstance(kept["doc_id"], bool) or not isinstance(kept["doc_id"], int | str):
+            raise TypeError(f"doc_id {kept['doc_id']!r:.60} is no number and no text")
         one = len(arguments) == 1 and len(arguments[0]) > 1 and isinstance(arguments[0][1], Mapping)
         if not one or not _texts(resps):
             raise DataError(
@@ -78,9 +85,12 @@ class _Document:
         prompt, settings = arguments[0][:2]
         kept |= {"prompt": prompt if isinstance(prompt, str) else json.dumps(prompt), "settings": settings}
         kept["doc"] = kept["doc"] if isinstance(kept["doc"], dict) else {"doc": kept["doc"]}
-        hashes = "".join(row.get(name) or made for name, made in _hashes(kept).items())
+        hashes = "".join(str(row.get(name) or made) for name, made in _hashes(kept).items())
         score, filtered = _score(row, metric, where), row.get("filtered_resps")
-        return cls(kept, resps[0], str(row.get("filter", "none")), score, filtered, row.get("sage_rlvr"), hashes)
+        ours = row.get("sage_rlvr")
+        if ours:
+            _check_ours(ours, len(resps[0]))
+        return cls(kept, resps[0], str(row.get("filter", "none")), score, filtered, ours, hashes)
 
     def problem(self, key: str) -> str:
         """The problem's id: doc_id or a key of doc; what `export_lm_eval` wrote says it itself."""
@@ -116,6 +126,15 @@ class _Document:
         return inner if len(self.texts) == 1 and isinstance(inner, str) else None
 
 
+def _check_ours(ours: Any, repeats: int) -> None:
+    """TypeError where the columns that `export_lm_eval` adds are not there for every repeat, or are of other kinds."""
+    named = isinstance(ours, dict) and all(isinstance(ours.get(name), str) for name in ("problem", "prompt_hash"))
+    for name, kind in _OURS.items():
+        rows = ours.get(name) if named else None
+        if not isinstance(rows, list) or len(rows) != repeats or not all(isinstance(row, kind) for row in rows):
+            raise TypeError(f"sage_rlvr.{name if named else 'problem'} is not as `samples --to-lm-eval` writes it")
+
+
 def import_lm_eval(
     path: str | Path,
     store: str | Path,
@@ -138,7 +157,9 @@ def import_lm_eval(
     path = Path(path)
     beside = _results(path, results)
     documents, task_hash = _read(path, filter, metric)
-    identity, logged = _identity(path, documents[0], task_hash, beside, model, revision), len(documents[0].texts)
+    with _as_written(path, "its settings, or the results file beside it, are not as lm_eval writes them"):
+        identity = _identity(path, documents[0], task_hash, beside, model, revision)
+    logged = len(documents[0].texts)
     kept: dict[str, dict[str, Any]] = {}
     for document in documents:
         problem = document.problem(problem_id)
@@ -187,14 +208,25 @@ def _read(path: Path, filter: str | None, metric: str | None) -> tuple[list[_Doc
     return list(chosen.values()), digest.hexdigest()
 
 
-def _documents(path: Path, metric: str | None) -> Iterator[_Document]:
+@contextlib.contextmanager
+def _as_written(where: object, said: str) -> Iterator[None]:
+    """DataError where values are of other kinds than the harness writes."""
     try:
-        with open(path, encoding="utf-8", errors="surrogatepass") as handle:
-            for number, line in enumerate(handle, start=1):
-                if line.strip():
-                    yield _Document.of(line, f"{path}:{number}", metric)
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read: {error.strerror}") from error
+        yield
+    except SageError as error:
+        raise error if str(where) in str(error) else type(error)(f"{where}: {error}") from error
+    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
+        raise DataError(f"{where}: {said} ({type(error).__name__}: {error!s:.200})") from error
+
+
+def _documents(path: Path, metric: str | None) -> Iterator[_Document]:
+    for number, line, _ in read_lines(path, line=LINE):
+        if line.strip():
+            try:
+                text = line.decode("utf-8", "surrogatepass")
+            except UnicodeDecodeError as error:
+                raise DataError(f"{path}:{number}: no text in UTF-8 ({error})") from error
+            yield _Document.of(text, f"{path}:{number}", metric)
 
 
 def _agreed(store: Path, kept: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
@@ -231,6 +263,8 @@ def _texts(resps: Any) -> bool:
 def _score(row: Mapping[str, Any], metric: str | None, where: str) -> tuple[str, float] | None:
     """(metric, value) of the metric that was asked for, or of the first one that is a number."""
     names = row.get("metrics", ["exact_match", "acc"]) if metric is None else [metric]
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise TypeError(f"metrics {names!r:.60} is no list of names")
     if metric is not None and metric not in row:
         raise DataError(f"{where}: no metric {metric!r}; there are {row.get('metrics', sorted(row))}")
     numbers = ((name, row.get(name)) for name in names)
@@ -245,12 +279,7 @@ def _results(path: Path, given: str | Path | None) -> dict[str, Any]:
     if not files:
         return {}
     (file,) = files
-    try:
-        found = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise DataError(f"{file}: cannot be read as JSON: {error}") from error
-    if not isinstance(found, dict):
-        raise DataError(f"{file}: not a results file of lm_eval; name it with results=")
+    found: dict[str, Any] = read_json(file, advice="name lm_eval's results file with --results", strict=False)
     return found
 
 
@@ -416,8 +445,16 @@ def _summary(identity: Identity, task: str, lines: list[dict[str, Any]], verifie
 def _sidecar(path: Path) -> dict[str, dict[str, Any]]:
     """What the documents of an imported store had besides; {} for a store that was sampled here."""
     file = path / SIDECAR
-    rows = map(json.loads, file.read_text(encoding="utf-8").splitlines()) if file.exists() else ()
-    return {row["problem"]: row for row in rows}
+    rows = read_json_lines(file, strict=False) if file.exists() else ()
+    return {_known(row, file)["problem"]: row for _, row in rows}
+
+
+def _known(row: dict[str, Any], file: Path) -> dict[str, Any]:
+    """A row of the sidecar. DataError where it is not as `import_lm_eval` writes it."""
+    kinds = {"problem": str, "doc_id": object, "doc": dict, "target": str, "prompt": str}
+    if wrong := [name for name, kind in kinds.items() if not isinstance(row.get(name), kind) or name not in row]:
+        raise DataError(f"{file}: a document without a readable {wrong[0]}; import the samples again into another store")
+    return row
 
 
 def _hashes(kept: Mapping[str, Any]) -> dict[str, str]:

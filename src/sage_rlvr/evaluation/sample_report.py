@@ -13,7 +13,6 @@ caller's: a store keeps ids.
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -26,6 +25,7 @@ from sage_rlvr.evaluation.lm_eval import UNJUDGED
 from sage_rlvr.evaluation.store import Counts, SampleStore
 from sage_rlvr.evaluation.store.database import arrays
 from sage_rlvr.evaluation.store.sample import GUIDED, SCORED, unescape
+from sage_rlvr.reading import parse_json
 from sage_rlvr.stats.intervals import Interval, column_intervals, mean_interval, passk_interval, share_interval
 from sage_rlvr.stats.majority import maj_at_k
 from sage_rlvr.stats.passk import cover_at_tau, pass_hat_k
@@ -213,7 +213,7 @@ def _token_lines(drawn: Drawn) -> list[str]:
 
 def made_under(rows: Any, key: str) -> list[str]:
     """What the rows themselves say of `key` in their versions, each once: the store's own versions are the last writer's."""
-    said = [json.loads(text).get(key) for text in dict.fromkeys(rows["versions"].to_pylist())]
+    said = [parse_json(str(text), "versions of a sample").get(key) for text in dict.fromkeys(rows["versions"].to_pylist())]
     return sorted({word for word in said if word is not None})
 
 

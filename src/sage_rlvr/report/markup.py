@@ -22,8 +22,9 @@ from markdown_it.rules_inline import StateInline
 from markdown_it.token import Token
 from markupsafe import Markup
 
-from sage_rlvr.results import tables
-from sage_rlvr.results.tables import Table, visible
+from sage_rlvr.results.tables import Table
+from sage_rlvr.text import escaped as in_markdown
+from sage_rlvr.text import visible
 
 CHIPS = frozenset({"better", "worse", "tied", "identical", "larger", "smaller", "cannot"})
 """First words of outcomes, which the page draws as a chip where they stand in bold."""
@@ -32,7 +33,7 @@ _OPEN = re.compile(r"<details><summary>(.*)</summary>")
 
 def escaped(value: Any) -> Markup:
     """One line of Markdown that shows the value as it is; `Markup` stays."""
-    return value if isinstance(value, Markup) else Markup(tables.escaped(value))
+    return value if isinstance(value, Markup) else Markup(in_markdown(value))
 
 
 def tabled(table: Table, chips: bool = False) -> Markup:

@@ -21,10 +21,10 @@ from sage_rlvr.results import Results
 from sage_rlvr.results.design import BASE
 from sage_rlvr.results.read import Counts
 from sage_rlvr.results.scores import powers
-from sage_rlvr.results.tables import visible
 from sage_rlvr.stats.samples.diversity import expected_distinct_correct
 from sage_rlvr.stats.samples.patterns import PatternFrequency, pattern_frequencies
 from sage_rlvr.stats.samples.perplexity import perplexities
+from sage_rlvr.text import visible
 
 LONGEST = 4000  # characters of one sample on the page
 MOST_SAMPLES = 20_000  # on one page

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
-import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +11,7 @@ from sage_rlvr.results.comparisons import Row
 from sage_rlvr.results.metric import Metric
 from sage_rlvr.results.words import chip
 from sage_rlvr.stats.intervals import Interval
+from sage_rlvr.text import escaped
 
 NOT_RUN = "not run"
 NONE = "–"
@@ -58,28 +57,6 @@ def _is_prose(column: Sequence[str]) -> bool:
 def _cell(text: str, bold: bool) -> str:
     first, *rest = map(escaped, text.split("\n"))
     return "<br>".join([f"**{first}**" if bold and first != NONE else first, *rest])
-
-
-def visible(text: str) -> str:
-    """Text of unknown origin that cannot disturb what stands around it: control characters, marks that turn the direction of
-    writing and halves of surrogate pairs are spelled out, as in "[U+202E]"; line ends and tabs stay."""
-    if text.isascii() and text.isprintable():
-        return text
-    return "".join(c if c in "\n\t" or not _disturbs(c) else f"[U+{ord(c):04X}]" for c in text)
-
-
-def _disturbs(character: str) -> bool:
-    if character in "\u200c\u200d\u00ad":  # the joiners of emoji and of Indic scripts and soft hyphens do no harm
-        return False
-    return unicodedata.category(character) in ("Cc", "Cf", "Cs", "Zl", "Zp")
-
-
-def escaped(value: object) -> str:
-    """One line of Markdown that shows the value as it is."""
-    flat = " ".join(visible(str(value)).split())
-    safe = re.sub(r"([\\`*\[\]#|~]|(?<![^\W_])_|_(?![^\W_]))", r"\\\1", flat).replace("&", "&amp;")
-    safe = re.sub("^>", "&gt;", re.sub("<(?! )", "&lt;", safe))  # no quotation begins
-    return re.sub(r"^(\d{0,9})([-+.)=])(?=[-=]|\s|$)", r"\1\\\2", safe)  # no list, rule or heading begins
 
 
 def table(columns: Mapping[str, Callable[[Any], str]], things: Iterable[Any], *notes: str) -> Table:

@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from sage_rlvr.errors import ConfigError, DataError
+from sage_rlvr.reading import read_text
 from sage_rlvr.tasks.base import NO_ANSWER, Asked, hash_of
 from sage_rlvr.tasks.datasets import Examples, remembered
 from sage_rlvr.tasks.math import MathTask
@@ -213,7 +214,7 @@ def _place_of(reward: str) -> tuple[str, str]:
         hint = f"; did you mean {near[0]}?" if near else ""
         raise ConfigError(f"reward = {reward!r}: there is no file {file}{hint}")
     try:
-        tree = ast.parse(file.read_text(encoding="utf-8"))
+        tree = ast.parse(read_text(file, error=ConfigError))
     except (SyntaxError, ValueError) as error:
         raise ConfigError(f"reward = {reward!r}: {file} is no Python: {error}") from error
     names = (

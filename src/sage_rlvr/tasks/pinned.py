@@ -19,6 +19,7 @@ from typing import IO, Any
 from urllib.request import HTTPRedirectHandler, Request, build_opener
 
 from sage_rlvr.errors import DataError
+from sage_rlvr.reading import read_bytes
 from sage_rlvr.runs.files import write_bytes_atomic
 
 SECONDS = 60  # of silence before a download is given up
@@ -69,8 +70,8 @@ def _open(url: str) -> Any:
 
 def fetch(file: Pinned, open_url: Callable[[str], IO[bytes]] = _open) -> bytes:
     """The bytes of a pinned file, from the cache or the network. `DataError` where neither has them, or has others."""
-    with suppress(OSError):
-        found = file.kept.read_bytes()
+    with suppress(DataError):
+        found = read_bytes(file.kept, file.size)
         if file.is_(found):
             return found  # a damaged one is fetched anew
     try:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import csv
 import hashlib
 import importlib
-import json
+import io
 import math
 import os
 import re
@@ -23,12 +23,15 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sage_rlvr.errors import ConfigError, DataError, printable
+from sage_rlvr.errors import ConfigError, DataError
+from sage_rlvr.reading import MIB, opened, read_json, read_json_lines, read_parquet
+from sage_rlvr.text import visible
 
 if TYPE_CHECKING:
     from datasets import Dataset
 
 SUFFIXES = (".jsonl", ".json", ".csv", ".parquet")
+WHOLE = 256 * MIB  # bytes of a .json file, which is held whole
 Row = dict[str, Any]
 Say = Callable[[str], None]
 
@@ -36,7 +39,7 @@ Say = Callable[[str], None]
 def tell(line: str) -> None:
     """A line on stderr, from the first rank alone."""
     if os.environ.get("RANK", "0") == "0":
-        print(printable(line), file=sys.stderr, flush=True)
+        print(visible(line), file=sys.stderr, flush=True)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,21 +185,16 @@ def _rows_of(file: Path) -> Iterator[tuple[str, Row]]:
 
 
 def _jsonl(file: Path) -> Iterator[tuple[str, Any]]:
-    with open(file, encoding="utf-8-sig") as lines:
-        for number, line in enumerate(lines, start=1):
-            if line.strip():
-                try:
-                    yield f"{file}:{number}", json.loads(line)
-                except ValueError as error:
-                    raise DataError(f"{file}:{number}: no JSON ({error}); mend or delete that line") from error
+    for number, row in read_json_lines(file, kind=None, advice="mend or delete that line", strict=False):
+        yield f"{file}:{number}", row
 
 
 def _json(file: Path) -> Iterator[tuple[str, Any]]:
     try:
-        whole = json.loads(file.read_text(encoding="utf-8-sig"))
-    except json.JSONDecodeError as error:
-        if error.msg != "Extra data":  # one object a line is often named .json
-            raise DataError(f"{file}:{error.lineno}: no JSON ({error.msg})") from error
+        whole = read_json(file, kind=None, limit=WHOLE, advice="mend it, or give one object a line (.jsonl)", strict=False)
+    except DataError as error:
+        if getattr(error.__cause__, "msg", "") != "Extra data":  # one object a line is often named .json
+            raise
         yield from _jsonl(file)
         return
     rows = whole["data"] if isinstance(whole, dict) and isinstance(whole.get("data"), list) else whole
@@ -207,7 +205,7 @@ def _json(file: Path) -> Iterator[tuple[str, Any]]:
 
 def _csv(file: Path) -> Iterator[tuple[str, Any]]:
     csv.field_size_limit(1 << 24)
-    with open(file, encoding="utf-8-sig", newline="") as lines:
+    with opened(file) as stream, io.TextIOWrapper(stream, "utf-8-sig", newline="") as lines:
         reader = csv.DictReader(lines, strict=True)
         try:
             for row in reader:
@@ -222,14 +220,9 @@ def _csv(file: Path) -> Iterator[tuple[str, Any]]:
 
 
 def _parquet(file: Path) -> Iterator[tuple[str, Any]]:
-    import pyarrow
-    from pyarrow.parquet import ParquetFile
-
-    try:
-        rows = (row for batch in ParquetFile(file).iter_batches(batch_size=1024) for row in batch.to_pylist())
-        yield from ((f"{file}, row {number}", row) for number, row in enumerate(rows))
-    except pyarrow.ArrowException as error:
-        raise DataError(f"{file}: no Parquet file ({str(error).splitlines()[0]}); is its download complete?") from error
+    batches = read_parquet(file, advice="is its download complete? Of a larger set give some rows (data.take)")
+    rows = (row for batch in batches for row in batch.to_pylist())
+    yield from ((f"{file}, row {number}", row) for number, row in enumerate(rows))
 
 
 def _library() -> Any:

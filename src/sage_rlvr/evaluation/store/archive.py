@@ -6,7 +6,6 @@ version 0.1:  store.json, journal.jsonl (a line per file: name, SHA-256, bytes, 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -16,12 +15,14 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from sage_rlvr.errors import ConfigError, DataError, suggest
+from sage_rlvr.errors import ConfigError, DataError, SageError, suggest
 from sage_rlvr.evaluation.store import SampleStore
-from sage_rlvr.evaluation.store.database import COLUMNS, FILE, JUDGED, OLD, rows_of
+from sage_rlvr.evaluation.store.database import COLUMNS, FILE, JUDGED, OLD, SCHEMA, rows_of
 from sage_rlvr.evaluation.store.sample import Identity
+from sage_rlvr.reading import MIB, parse_json, read_json, read_lines, read_parquet
 from sage_rlvr.runs import file_sha256, replacing
 
+LARGEST = 16384 * MIB  # bytes of all rows of a file, unpacked
 Stored = dict[tuple[str, int], dict[str, Any]]  # (problem, sample): its row
 
 
@@ -40,12 +41,14 @@ def from_parquet(file: Path, folder: Path) -> int:
     """Make a store of what `to_parquet` wrote, all of it or nothing; returns how many samples."""
     table = _parquet(file)
     about = (table.schema.metadata or {}).get(b"sage_rlvr")
-    if about is None or not set(COLUMNS) <= set(table.column_names):
+    kinds = dict(zip(table.schema.names, table.schema.types, strict=True))
+    if about is None or any(kinds.get(name) != SCHEMA.field(name).type for name in COLUMNS):
         raise DataError(
-            f"{file}: was not written by `{suggest('samples', 'STORE', '--to-parquet')}`: it lacks the identity or a column"
+            f"{file}: was not written by `{suggest('samples', 'STORE', '--to-parquet')}`: it lacks the identity or a column, or "
+            "has one of another type"
         )
-    facts = json.loads(about)
-    with _made(folder, facts["identity"]) as store:
+    facts = parse_json(about, f"{file}, its identity")
+    with _believed(file), _made(folder, facts["identity"]) as store:
         store.note(wanted=facts.get("wanted", {}))
         for row in rows_of(table):
             store.insert(row)
@@ -60,10 +63,15 @@ def convert(folder: Path) -> int:
     """
     if not (folder / OLD).is_file():
         raise ConfigError(f"{folder}: no store of version 0.1 ({OLD} is missing), so there is nothing to convert")
+    with _believed(folder):
+        return _converted(folder)
+
+
+def _converted(folder: Path) -> int:
     facts, entries, asked = _facts(folder), _journal(folder), folder / "wanted.json"
     rows = _newest(folder, entries, facts["identity"]["chunk_size"])
     with _made(folder, facts["identity"]) as store:
-        wanted = json.loads(asked.read_text(encoding="utf-8")) if asked.exists() else {}
+        wanted = read_json(asked) if asked.exists() else {}
         store.note(wanted=wanted, changes=facts["changes"], created=facts["created"])
         for row in rows.values():
             store.insert(row)
@@ -72,6 +80,19 @@ def convert(folder: Path) -> int:
                 _overlay(store, folder, entry, rows)
         _check_equal(folder, store, rows)
     return len(rows)
+
+
+@contextlib.contextmanager
+def _believed(where: Path) -> Iterator[None]:
+    """DataError where rows or facts that can be read are of other kinds than a store's."""
+    try:
+        yield
+    except SageError:
+        raise
+    except (LookupError, TypeError, ValueError, AttributeError, OverflowError, pa.ArrowException) as error:
+        raise DataError(
+            f"{where}: its rows or facts are not those of a sample store ({error!r:.200}); restore it from a copy"
+        ) from error
 
 
 @contextlib.contextmanager
@@ -87,29 +108,29 @@ def _made(folder: Path, identity: Mapping[str, Any]) -> Iterator[SampleStore]:
 
 
 def _parquet(path: Path) -> pa.Table:
-    try:
-        with pq.ParquetFile(path) as file:
-            return file.read(use_threads=False)
-    except (OSError, pa.ArrowException) as error:
-        raise DataError(f"{path}: cannot be read as Parquet: {error}") from error
+    return pa.Table.from_batches(read_parquet(path, LARGEST))
 
 
 def _facts(folder: Path) -> dict[str, Any]:
     try:
-        facts = json.loads((folder / OLD).read_text(encoding="utf-8"))
+        facts = read_json(folder / OLD, advice="restore it from a copy of the store")
         if facts["format"] != 1:
             raise ValueError(f"format {facts['format']!r}")
         return dict(facts)
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except SageError:
+        raise
+    except (ValueError, KeyError, TypeError) as error:
         raise DataError(f"{folder / OLD}: cannot be read ({error!r}); restore it from a copy of the store") from error
 
 
 def _journal(folder: Path) -> list[dict[str, Any]]:
     """The whole lines, oldest first; a last line without its end never counted."""
     file, entries = folder / "journal.jsonl", []
-    for number, line in enumerate(file.read_bytes().split(b"\n")[:-1] if file.exists() else [], start=1):
+    for number, line, whole in read_lines(file) if file.exists() else ():
+        if not whole:
+            break
         try:
-            entry = json.loads(line)
+            entry = parse_json(line, f"{file}:{number}")
             path = folder / entry["file"]
             if path.parent not in (folder / "parts", folder / "verdicts") or file_sha256(path) != entry["sha256"]:
                 raise ValueError(path)

@@ -28,6 +28,7 @@ from filelock import FileLock
 
 from sage_rlvr.errors import DataError, RunLocked
 from sage_rlvr.evaluation.store.sample import LABELS, TOKEN_LEVEL
+from sage_rlvr.reading import parse_json
 from sage_rlvr.runs import replacing
 from sage_rlvr.runs.record import now
 
@@ -109,7 +110,7 @@ class Database:
             rows = db.execute("SELECT sha, key, value FROM meta").fetchall()
         if "identity" not in {key for _, key, _ in rows} or any(sha != seal(row) for sha, *row in rows):
             raise _damaged(self.path, "its facts are not those that were written")
-        return {key: json.loads(value) for _, key, value in rows}
+        return {key: parse_json(str(value), f"{self.path / FILE}, {key}", None) for _, key, value in rows}
 
     def note(self, **facts: Any) -> None:
         """Facts in the place of those of the same names."""

@@ -1,0 +1,32 @@
+"""Text of unknown origin as it may stand on a terminal and in Markdown: shown as it is, steering and linking nothing."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+
+
+def visible(text: str) -> str:
+    """Text that cannot disturb what stands around it, on a page or a terminal: control characters (those that begin a terminal's
+    commands), marks that turn the direction of writing and halves of surrogate pairs are spelled out, as in "[U+202E]"; line ends
+    and tabs stay."""
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(c if c in "\n\t" or not _disturbs(c) else f"[U+{ord(c):04X}]" for c in text)
+
+
+def _disturbs(character: str) -> bool:
+    if character in "\u200c\u200d\u00ad":  # the joiners of emoji and of Indic scripts and soft hyphens do no harm
+        return False
+    return unicodedata.category(character) in ("Cc", "Cf", "Cs", "Zl", "Zp")
+
+
+def escaped(value: object) -> str:
+    """One line of Markdown that shows the value as it is."""
+    flat = " ".join(visible(str(value)).split())
+    safe = re.sub(r"([\\`*\[\]#|~]|(?<![^\W_])_|_(?![^\W_]))", r"\\\1", flat).replace("&", "&amp;")
+    safe = re.sub("^>", "&gt;", re.sub("<(?! )", "&lt;", safe))  # no quotation begins
+    return re.sub(r"^(\d{0,9})([-+.)=])(?=[-=]|\s|$)", r"\1\\\2", safe)  # no list, rule or heading begins
+
+
+__all__ = ["escaped", "visible"]
