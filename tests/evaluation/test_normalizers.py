@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
 
@@ -77,3 +78,43 @@ def test_a_record_keeps_them_and_they_give_what_sampling_the_listed_law_would(
     two = next(one for one in tempered(record.logps[1.0], record.norms) if one.power == 2.0)
     assert two.p[0] == pytest.approx(squares[right].sum() / squares.sum(), abs=1e-3 + two.bound[0])
     assert evaluate(target, problems=6).norms == {}
+
+
+LAW = {"temperatures": np.array([1.0]), "offsets": np.array([0, 1, 3]), "logps": np.log([[0.5, 0.25, 0.125]])}
+META = {"format": 1, "name": "warm", "problem_ids": ["a", "b"], "split": "test", "world": {}}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        *({name: None} for name in ("meta", "temperatures", "offsets", "logps")),
+        *({"meta": np.array(text)} for text in ("{", "[1]", "null", "[" * 100_000, '{"format": 1}', '{"format": 2}')),
+        *({"meta": np.array(json.dumps(META | more))} for more in ({"problem_ids": 3}, {"problem_ids": ["a"]}, {"name": [1]})),
+        *({"meta": np.array(json.dumps(META | more))} for more in ({"world": "x"}, {"seed": "x"}, {"seconds": "x"})),
+        {"meta": np.array(3)},
+        {"temperatures": np.array(["x"])},
+        {"temperatures": np.array([1.0, 2.0])},
+        {"temperatures": np.array(1.0)},
+        {"offsets": np.array([0.0, 1.0, 3.0])},
+        {"offsets": np.array([0, 2, 1])},
+        {"offsets": np.array([0, 5, 3])},
+        {"offsets": np.array([[0, 1, 3]])},
+        {"offsets": np.array([0])},
+        {"logps": np.log([0.5, 0.25, 0.125])},
+        {"logps": np.array([[-1, -2, -3]])},
+        {"logps": np.array([[-1.0, math.nan, -3.0]])},
+        {"logps": np.array([[-1.0, 2.0, -3.0]])},
+        {"powers": np.array([2.0])},
+        {"powers": np.array([2.0]), "norms": np.zeros((1, 3, 2))},
+        {"powers": np.array(["x"]), "norms": np.zeros((1, 2, 2))},
+    ],
+    ids=range(32),
+)
+def test_a_record_that_is_no_whole_evaluation_is_refused(tmp_path: Path, change: dict[str, np.ndarray | None]) -> None:
+    """Each in one sentence with the file and the command that makes it again."""
+    whole = {"meta": np.array(json.dumps(META)), **LAW}
+    np.savez(tmp_path / "one.npz", **whole)
+    assert load_record(tmp_path / "one.npz").problems == 2
+    np.savez(tmp_path / "one.npz", **{name: value for name, value in (whole | change).items() if value is not None})
+    with pytest.raises(DataError, match=r"one\.npz: .*; make it again with: sage-rlvr eval RUN$"):
+        load_record(tmp_path / "one.npz")

@@ -64,7 +64,7 @@ def test_samples_that_were_drawn_without_a_base_are_scored_by_the_same_command_w
 
     monkeypatch.setattr(sampled_run.Scorer, "__call__", dying)
     monkeypatch.setattr(sampled_run, "_policy", nothing_drawn)
-    assert call("eval", warm_policy, *words, "--samples", 32, "--store", "later", *base) == 1
+    assert call("eval", warm_policy, *words, "--samples", 32, "--store", "later", *base) == 130
     assert call("eval", warm_policy, *words, "--samples", 32, "--store", "later", *base) == 0
     said = capsys.readouterr()
     assert "perplexity under" in said.out and "samples may differ" not in said.err

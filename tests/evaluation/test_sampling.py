@@ -476,7 +476,7 @@ def test_a_sigterm_ends_an_evaluation_as_ctrl_c_does(
     words = ("--world", recipe, "--samples", 32, "--problems", 2, "--store", "a", "--quiet")
     try:
         signal.signal(signal.SIGTERM, lambda *_: None)  # not the default, which would end pytest
-        assert call("eval", warm_policy, *words) == 1
+        assert call("eval", warm_policy, *words) == 143
     finally:
         signal.signal(signal.SIGTERM, former)
     assert "interrupted; what was finished is saved" in capsys.readouterr().err

@@ -16,6 +16,7 @@ from sage_rlvr.reading import parse_json, read_npz, understood
 from sage_rlvr.runs.files import replacing
 
 FORMAT = 1
+AGAIN = "make it again with:"  # and the command
 ROUNDING = 1e-3  # nats above 0 that sums of float32 log-probs may have
 # What two records must share to be compared problem by problem.
 PAIRED = ("world", "split", "seed", "draw", "problem_ids")
@@ -64,19 +65,25 @@ def load_record(path: str | Path) -> Record:
     """Inverse of `save_record`. `DataError` names the file where it is missing or damaged."""
     if not Path(path).exists():
         raise DataError(f"{path}: no such evaluation; make it with: {_made_by(path)}")
-    again = f"make it again with: {_made_by(path)}"
-    data = read_npz(path, advice=again)
-    with understood(path, advice=again):
-        meta = parse_json(str(data["meta"]), f"{path}: meta", advice=again)
+    try:
+        return _read(path)
+    except DataError as error:
+        raise DataError(f"{error} {_made_by(path)}") from error
+
+
+def _read(path: str | Path) -> Record:
+    data = read_npz(path, advice=AGAIN)
+    with understood(path, advice=AGAIN):
+        meta = parse_json(str(data["meta"]), f"{path}: meta", advice=AGAIN)
         if meta.pop("format", None) != FORMAT:
-            raise DataError(f"{path}: written in another format than {FORMAT}; {again}")
+            raise DataError(f"{path}: written in another format than {FORMAT}; {AGAIN}")
         offsets, keys = data["offsets"], data["temperatures"]
-        _check(meta, offsets, data["logps"], f"{path}: no whole evaluation; {again}")
+        _check(meta, offsets, data["logps"], f"{path}: no whole evaluation; {AGAIN}")
         logps = {float(t): np.split(row, offsets[1:-1]) for t, row in zip(keys, data["logps"], strict=True)}
         powers = data.get("powers", ())  # older records have none
         norms = dict(zip(map(float, powers), data["norms"], strict=True)) if len(powers) else {}
         if any(norm.shape != (len(offsets) - 1, 2) or norm.dtype != np.float64 for norm in norms.values()):
-            raise DataError(f"{path}: no whole evaluation; {again}")
+            raise DataError(f"{path}: no whole evaluation; {AGAIN}")
     return Record(meta, logps, norms)
 
 

@@ -209,7 +209,7 @@ class RunDir:
         if len(kept) == count or (count is None and (kept or not step)):  # where it is not known how many, only none is too few
             return kept
         gone = sorted(set(range(step)) - {row["step"] for row in kept})
-        lost = gone if count is None or len(gone) == count - len(kept) else []  # else there was not one row a step
+        lost = gone if count is None or len(gone) == count - len(kept) else []  # else there was not one row per step
         known = "" if count is None else f"{count} rows were there at step {step}, {len(kept)} are left; "
         which = ", ".join(map(str, lost[:5])) + ", ..." * (len(lost) > 5)
         said = f"the numbers of step {which} are lost" if lost else "the others are lost"
