@@ -34,7 +34,7 @@ help:
 	@echo "make bench      speed of the reference engine against transformers.generate and a textbook GRPO step"
 	@echo "make bench-eval an evaluation by samples against transformers.generate, samples per CPU second"
 	@echo "make bench-trl  SageTrainer against plain GRPOTrainer: step time, peak memory, forward passes"
-	@echo "make battery    100 kills, 800 damaged files, 10,000 hostile answers; the figures go to docs/results/battery.md, about 15 minutes"
+	@echo "make battery    100 kills, 800 damaged files, 10,000 hostile answers; figures: docs/results/battery.md"
 	@echo "make base       rebuild the shipped base policy from recipes/countdown/sft.yaml"
 	@echo "make lint       ruff and mypy"
 	@echo "make format     ruff format and its import order, written to the files"

@@ -12,7 +12,8 @@ from tests.battery.damages import OUTCOMES
 
 COVERED = {
     "kills": "12, 13 and 25",
-    "damages": "6, 15 and 23; of 16 and 17 a run that goes on after one of its files changed; of 27 the tokenizer's files",
+    "damages": "15; of 6 and 23 the files of rows and recipes; of 16 and 17 a run that goes on after one of its files changed; "
+    "of 27 the tokenizer's files",
     "hostile": "1 and 2; of 3 what reaches a verifier",
 }
 NOT_COVERED = (
