@@ -224,6 +224,7 @@ GONE = (
     "missing",
     "a folder",
     "a FIFO",
+    "endless",
     "a loop of links",
     "not to be read",
 )  # there is no such file, as far as one can tell

@@ -284,11 +284,14 @@ def test_without_vllm_that_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
 # ---- a server
 
 
+DRIPPING = b"{"  # and a space every now and then, without end
+
+
 @contextmanager
 def serving(answer: Callable[[dict[str, Any], int], tuple[int, Any]]) -> Iterator[tuple[str, list[dict[str, Any]]]]:
     """A server whose answers are `answer(body, number of the request)`; yields its address and what it was asked."""
     asked: list[dict[str, Any]] = []
-    lock = threading.Lock()
+    lock, stopped = threading.Lock(), threading.Event()
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
@@ -297,11 +300,16 @@ def serving(answer: Callable[[dict[str, Any], int], tuple[int, Any]]) -> Iterato
                 asked.append(body | {"path": self.path})
                 number = len(asked)
             code, said = answer(body, number)
-            data = json.dumps(said).encode()
+            data = said if isinstance(said, bytes) else json.dumps(said).encode()
             self.send_response(code)
-            self.send_header("Content-Length", str(len(data)))
+            self.send_header("Content-Length", str(10**6 if data == DRIPPING else len(data)))
             self.end_headers()
             self.wfile.write(data)
+            while data == DRIPPING and not stopped.wait(0.05):
+                try:
+                    self.wfile.write(b" ")
+                except OSError:
+                    return
 
         def log_message(self, *words: Any) -> None: ...
 
@@ -311,6 +319,7 @@ def serving(answer: Callable[[dict[str, Any], int], tuple[int, Any]]) -> Iterato
     try:
         yield f"http://127.0.0.1:{server.server_port}", asked
     finally:
+        stopped.set()
         server.shutdown()
         server.server_close()
         thread.join()
@@ -371,6 +380,27 @@ def test_an_answer_without_end_is_not_read_to_it(monkeypatch: pytest.MonkeyPatch
         with pytest.raises(DataError, match="more than 1,000 bytes"):
             ServerGenerator(url, "policy", TOKENS, LAW).generate([Request((5,), (3,))])
         assert len(asked) == 1
+
+
+@pytest.mark.parametrize(
+    "said, message",
+    [
+        (DRIPPING, r"no whole answer within 0.3 s, [\d,]+ bytes of one"),
+        (b"\xff\xfe{}", "2 attempts, last an answer that is no JSON"),
+        (b"[" * 100_000, "2 attempts, last an answer that is no JSON"),
+        (b"", "2 attempts, last an answer that is no JSON"),
+        (b"[1]", "no completion"),
+        (b'{"choices": 3}', "no completion"),
+        (b'{"choices": [{"text": 1, "finish_reason": "stop", "token_ids": ["a"]}]}', "no completion"),
+        (b'{"choices": [{"text": "", "finish_reason": "stop", "token_ids": [1e400]}]}', "no completion"),
+        (b'{"choices": [{"text": "", "finish_reason": "stop", "token_ids": [99999999999999999999]}]}', "no completion"),
+    ],
+)
+def test_an_answer_that_is_none_ends_in_a_sentence(said: bytes, message: str) -> None:
+    with serving(lambda body, n: (200, said)) as (url, _):
+        generator = ServerGenerator(url, "policy", TOKENS, LAW, attempts=2, seconds=0.3, sleep=lambda s: None)
+        with pytest.raises(DataError, match=message):
+            generator.generate([Request((5,), (3,))])
 
 
 @pytest.mark.slow

@@ -19,7 +19,7 @@ import httpx2
 import numpy as np
 from tenacity import RetryError, Retrying, retry_if_exception_type, stop_after_attempt, wait_exponential
 
-from sage_rlvr.errors import ConfigError, DataError
+from sage_rlvr.errors import ConfigError, DataError, SageError
 from sage_rlvr.models.folders import ADAPTER, EMBEDDED, adapter_base, embedded_policy, folder_of
 from sage_rlvr.models.generation import GENERATORS, Decoding, Generation, Request, Single, Source, one_by_one
 from sage_rlvr.models.policy import Tokens
@@ -159,6 +159,7 @@ class ServerGenerator:
         self.url = url.rstrip("/").removesuffix("/v1") + "/v1/completions"
         self.model, self.tokens, self.decoding = model, tokens, decoding
         self.concurrency, self.at_once, self._attempts = concurrency, max(1, concurrency // 16), attempts
+        self._seconds = seconds
         key = os.environ.get(KEY_VARIABLE)
         self._client = httpx2.Client(
             timeout=seconds,
@@ -199,9 +200,11 @@ class ServerGenerator:
             ids = choice.get("token_ids")
             # A server's log-probs are by default the model's own, which are the sampler's where nothing is scaled or cut.
             logps = (choice.get("logprobs") or {}).get("token_logprobs") if self.decoding.plain else None
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            return made(self.tokens, text, ids, logps, finish)
+        except SageError:
+            raise
+        except (ArithmeticError, KeyError, TypeError, ValueError, AttributeError) as error:
             raise DataError(f"{self.url}: no completion in {str(answer)[:200]!r}") from error
-        return made(self.tokens, text, ids, logps, finish)
 
     def _post(self, body: Mapping[str, Any]) -> dict[str, Any]:
         try:
@@ -214,12 +217,17 @@ class ServerGenerator:
             ) from last
 
     def _ask(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        said = b""
+        said, due = bytearray(), time.monotonic() + self._seconds
         with self._client.stream("POST", self.url, json=body) as response:
             for piece in response.iter_bytes():
                 said += piece
                 if len(said) > LONGEST_ANSWER:
                     raise DataError(f"{self.url}: answered with more than {LONGEST_ANSWER:,} bytes, no completion")
+                if time.monotonic() > due:  # each piece came in time, the whole did not
+                    raise DataError(
+                        f"{self.url}: no whole answer within {self._seconds:g} s, {len(said):,} bytes of one; what was committed "
+                        "stays, and the same command goes on once the server answers"
+                    )
         words = f"{response.status_code}: {said[:500].decode('utf-8', 'replace')}"
         if response.status_code == 429 or response.status_code >= 500:
             raise _Again(words)
@@ -227,8 +235,8 @@ class ServerGenerator:
             raise ConfigError(f"{self.url} refused a request: {words}")
         try:
             answer = json.loads(said)
-        except ValueError as error:
-            raise _Again(str(error)) from error
+        except (ValueError, RecursionError) as error:  # cut off, not UTF-8, nested without end
+            raise _Again(f"an answer that is no JSON ({error})") from error
         if not isinstance(answer, dict):
             raise DataError(f"{self.url}: answered {str(answer)[:100]!r}, no completion")
         return answer
