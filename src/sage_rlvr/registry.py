@@ -187,7 +187,7 @@ def call_of(part: object) -> tuple[str, dict[str, Any]] | None:
 def first_sentence(part: object) -> str:
     """The first paragraph of a docstring in one line, up to its first full stop before a capital."""
     paragraph = " ".join((inspect.getdoc(part) or "").split("\n\n")[0].split())
-    return re.split(r"(?<=[\w)\]])\. (?=[A-Z])", paragraph)[0].removesuffix(".")
+    return re.split(r"(?<=[\w)\]])(?<!\bDr)\. (?=[A-Z])", paragraph)[0].removesuffix(".")
 
 
 def _remembering(name: str, function: Callable[..., Any]) -> Callable[..., Any]:

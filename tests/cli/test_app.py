@@ -116,3 +116,10 @@ def test_the_help_of_eval_names_every_guide_and_generator(capsys: pytest.Capture
     guides = registry_of("guide")
     bare = {name for name in guides if all(d is not Parameter.empty for _, d in parameters(guides[name]).values())}
     assert bare | set(registry_of("generator")) <= words
+
+
+def test_every_part_is_listed_with_its_whole_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["parts"])
+    said = capsys.readouterr().out
+    assert "r - mean (Dr. GRPO, arXiv 2503.20783): no division" in said and "token_weight\n  (none is built in)" in said
