@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from sage_rlvr.core import Anchor, Method, objective, shape
     from sage_rlvr.core.guides import Banded, Branch, Compose, Flat, Guide, Placebo, Random, Rarity, Token
-    from sage_rlvr.methods import bnpo, dapo, dr_grpo, forward_kl, grpo, grpo_token_mean, no_kl, rloo, sage
+    from sage_rlvr.methods import *  # noqa: F403
     from sage_rlvr.registry import register
 
 from sage_rlvr.moved import install
@@ -21,7 +21,11 @@ except metadata.PackageNotFoundError:  # a source tree on the path, not installe
     __version__ = "0+source"
 
 _CORE = ("Anchor", "Banded", "Branch", "Compose", "Flat", "Guide", "Method", "Placebo", "Random", "Rarity", "Token")
-_METHODS = ("bnpo", "dapo", "dr_grpo", "forward_kl", "grpo", "grpo_token_mean", "no_kl", "rloo", "sage")
+_METHODS = (
+    "alpha_dpg", "bnpo", "cispo", "clip_cov", "compose", "dapo", "distinct", "dr_grpo", "ds_grpo", "forward_kl", "grpo",
+    "grpo_token_mean", "gspo", "high_entropy", "mara", "maxrl", "no_kl", "nsr", "pacs", "passk_training", "pkpo", "psr",
+    "right_entropy", "rloo", "rs_grpo", "sage", "shaped_entropy", "steer", "ucpo", "unlikeliness", "w_reinforce",
+)  # fmt: skip
 _HOME = {
     **dict.fromkeys((*_CORE, "objective", "shape"), "sage_rlvr.core"),
     **dict.fromkeys(_METHODS, "sage_rlvr.methods"),

@@ -51,8 +51,9 @@ def suggest(*words: object) -> str:
 
 def nearest(word: Any, options: Iterable[Any], cutoff: float = 0.6) -> str | None:
     """The option that is spelled most like `word`, None where none is near."""
-    found = difflib.get_close_matches(str(word), [str(option) for option in options], n=1, cutoff=cutoff)
-    return found[0] if found else None
+    found = difflib.get_close_matches(str(word), [str(option) for option in options], n=3, cutoff=cutoff)
+    swapped = [option for option in found if sorted(option) == sorted(str(word))]  # two letters in the wrong order
+    return next(iter(swapped or found), None)
 
 
 def choose_from(word: Any, options: Iterable[Any]) -> str:

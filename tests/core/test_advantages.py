@@ -13,7 +13,7 @@ from scipy.integrate import quad
 from scipy.stats import beta as beta_law
 
 from sage_rlvr.core import BetaNormalized, GroupCentered, GroupNormalized, LeaveOneOut
-from sage_rlvr.core import advantages as module
+from sage_rlvr.core.advantages import beta as module
 from sage_rlvr.core.advantages import beta_parameters
 from sage_rlvr.errors import ConfigError, DataError
 

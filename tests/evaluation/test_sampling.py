@@ -40,8 +40,8 @@ from sage_rlvr.models.generation import PRESETS, CpuGenerator, Decoding, Generat
 from sage_rlvr.models.policy import NO_ANSWER, Tokens, load_policy
 from sage_rlvr.models.scoring import score
 from sage_rlvr.tasks import task_named
-from sage_rlvr.tasks.math import answered
 from sage_rlvr.tasks.prompts import BOXED, SAGE
+from sage_rlvr.verifiers.rewards import answered
 
 WORLD = WorldConfig(counts={2: 1.0}, max_number=12, max_target=144)
 LAW = Decoding(max_new_tokens=8)

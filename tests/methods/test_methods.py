@@ -50,7 +50,7 @@ def test_parts_and_defaults():
         Method("grpo_token_mean", GroupNormalized(), Clip(), k3, TokenMean()),
     ]
     assert [METHODS[method.name]() for method in wanted] == wanted
-    assert {method.name for method in wanted} == METHODS.keys() - {"sage", "parts"}
+    assert all(method.name == name for name in METHODS.keys() - {"sage"} for method in [METHODS[name]()])
     assert rloo(beta=0.05).anchor == Anchor(0.05, Flat(), "k1", "reward")
 
 
@@ -166,7 +166,7 @@ def test_factories_are_documented_and_annotated(name):
     factory = METHODS[name]
     hints = [hint for hint, _ in parameters(factory).values()]
     assert hints and typing.Any not in hints
-    assert (factory().name and "L = " in factory.__doc__) or name in ("sage", "parts")
+    assert (factory().name and "L = " in factory.__doc__) or name in ("sage", "compose")
 
 
 @pytest.mark.parametrize(
@@ -205,6 +205,8 @@ def test_every_method_decodes_to_its_defaults_and_back(name):
 
 @pytest.mark.parametrize("name", LEASHED)
 def test_sage_decodes_over_every_method_with_a_leash(name):
+    if "estimator" not in inspect.signature(METHODS[name]).parameters:
+        pytest.skip("its KL is part of its objective, and takes no guide")
     method = build("method", {"name": "sage", "base": {"name": name, "beta": 0.05}, "guide": "branch"})
     assert method == sage(METHODS[name](beta=0.05), Branch()) == build("method", dump(method))
 

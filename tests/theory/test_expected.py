@@ -26,7 +26,22 @@ from sage_rlvr.core import (
     TokenMean,
 )
 from sage_rlvr.errors import ConfigError, DataError
-from sage_rlvr.methods import dr_grpo, grpo, rloo, sage
+from sage_rlvr.methods import METHODS as METHODS_ALL
+from sage_rlvr.methods import (
+    alpha_dpg,
+    distinct,
+    dr_grpo,
+    ds_grpo,
+    grpo,
+    mara,
+    maxrl,
+    pkpo,
+    right_entropy,
+    rloo,
+    sage,
+    ucpo,
+    unlikeliness,
+)
 from sage_rlvr.theory import Listing, TokenTree, expected_loss, loss_over_groups
 from sage_rlvr.theory import expected as module
 
@@ -85,6 +100,16 @@ METHODS = {
     "transform and plan": replace(dr_grpo(beta=0.3), reward_transform=Shorter(), rollout=Mixed()),
     "token weight": replace(grpo(beta=0.3), token_weight=late_tokens),
     "token weight, in the reward": replace(rloo(beta=0.3), token_weight=late_tokens),
+    "maxrl": maxrl(beta=0.3),
+    "pkpo": pkpo(k=2, beta=0.3),
+    "distinct": distinct(k=2, beta=0.3),
+    "distinct, log": distinct(k=3, power=1.0, beta=0.3),
+    "alpha_dpg": alpha_dpg(),
+    "mara": mara(beta=0.3),
+    "right_entropy": right_entropy(gamma=0.4, beta=0.3),
+    "unlikeliness": unlikeliness(beta=0.3),
+    "ds_grpo": ds_grpo(beta=0.3),
+    "ucpo": ucpo(tau=0.8, per_token=False, beta=0.3),
 }
 
 
@@ -103,6 +128,17 @@ def both(method: Method, size: int, **options) -> tuple[tuple[float, torch.Tenso
 def test_the_expectation_is_the_mean_over_all_groups(name):
     (_, quick), (_, slow) = both(METHODS[name], 3)
     assert torch.allclose(quick, slow, atol=2e-6) and slow.abs().max() > 0.01
+
+
+@pytest.mark.parametrize(
+    "method", [METHODS_ALL[n]() for n in ("steer", "shaped_entropy", "clip_cov", "high_entropy")], ids=str
+)
+def test_a_weight_that_compares_tokens_has_no_expectation_over_single_completions(method):
+    with pytest.raises(ConfigError, match="use loss_over_groups on a small listing"):
+        both(method, 2)
+    leaf = LOGITS.clone().requires_grad_(True)
+    loss = TREE.expected_loss(method, leaf, REF, RIGHT, group_size=2, brute_force=True)
+    assert torch.autograd.grad(loss, leaf)[0].abs().max() > 1e-3
 
 
 @pytest.mark.parametrize("name", ["rloo", "plan", "transform"])
@@ -226,7 +262,7 @@ def test_an_advantage_across_prompts_takes_their_rewards():
     assert torch.allclose(found, wanted, atol=2e-6) and found.abs().max() > 0.01
     with pytest.raises(DataError, match="pass others="):
         TREE.expected_loss(method, LOGITS, REF, RIGHT)
-    with pytest.raises(ConfigError, match="given without lengths"):
+    with pytest.raises(ConfigError, match="given without what its reward transform sees"):
         TREE.expected_loss(replace(method, reward_transform=Shorter()), LOGITS, REF, RIGHT, group_size=3, others=others)
 
 

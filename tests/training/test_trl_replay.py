@@ -48,8 +48,13 @@ SLOW = [
     *("dapo", "dapo_kl", "dapo_branch", "dapo_overlong"),
     *("sage_rarity", "sage_rarity_placebo", "rloo_rarity", "rloo_rarity_placebo", "rloo_rarity_reference"),
     "rloo_rarity_placebo_centered",
+    *("maxrl", "rs_grpo", "pkpo", "passk_training", "psr", "nsr", "w_reinforce"),
+    *("right_entropy", "mara", "unlikeliness", "ds_grpo", "ucpo"),
+    *("cispo", "gspo", "steer", "steer_released", "high_entropy", "clip_cov", "shaped_entropy"),
 ]
 EDITED = [
+    "distinct method.k=8",
+    "distinct_log method.k=8",
     "dapo method.dynamic_sampling=false",
     "dapo_kl method.max_refills=1",  # steps end with fewer groups, two of them with none
     "dapo_branch method.base.dynamic_sampling=false",
@@ -166,6 +171,7 @@ def replayed(config: TrainConfig, groups: list[Groups], args: Any) -> dict[str, 
         train_dataset=Dataset.from_dict({"prompt": [task.prompt(p) for part in groups for p in part.problems[:count]]}),
         method=config.method,
         rollout_func=replay,
+        answer_key=lambda row, text: task.answer_key(None, text),  # of the text alone, in this task
     )
     trainer.train()
     assert replay.is_used_up() and trainer.state.global_step == args.max_steps
@@ -207,7 +213,7 @@ def test_micro_batches_replayed(case: str, tmp_path: Path, monkeypatch: pytest.M
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", ["sage_branch", "dapo_branch method.base.dynamic_sampling=false"])
+@pytest.mark.parametrize("case", ["sage_branch", "dapo_branch method.base.dynamic_sampling=false", "cispo", "gspo", "steer"])
 def test_two_passes_over_a_rollout_replayed(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """`epochs` of the loop are `num_iterations` of TRL: in the second pass the ratio is not 1, and q is still the first's."""
     config = config_of(case, "updates.epochs=2")

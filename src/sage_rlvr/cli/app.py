@@ -30,7 +30,7 @@ from sage_rlvr.cli.plan import Plan
 from sage_rlvr.cli.recipes import CopyRecipe, ImportConfig, Parts, Recipes, Show
 from sage_rlvr.cli.samples import Samples
 from sage_rlvr.cli.session import Command, Session
-from sage_rlvr.cli.study import Guides, Theory
+from sage_rlvr.cli.study import Guides, Methods, Theory
 from sage_rlvr.cli.sweep import Demo, Sweep
 from sage_rlvr.cli.train import Sft, Train
 from sage_rlvr.errors import ConfigError, SageError, nearest, suggest
@@ -52,6 +52,7 @@ COMMANDS: dict[str, type[Command]] = {
     "recipes": Recipes,
     "recipes copy": CopyRecipe,
     "parts": Parts,
+    "methods": Methods,
     "import-config": ImportConfig,
     "audit": Audit,
     "verify": Verify,

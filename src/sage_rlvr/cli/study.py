@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+import tyro
+
 from sage_rlvr.cli.session import RUNS, Command, Session
 from sage_rlvr.errors import ConfigError
 
@@ -113,4 +115,29 @@ class Guides(Command):
         if self.docs is not None:
             paths += guides.write_docs(results, self.docs)
         session.say("\nwritten: " + "  ".join(map(str, paths)))
+        return 0
+
+
+@dataclass(frozen=True)
+class Methods(Command):
+    """List the methods: parts, the two axes of what each maximizes, and the engines that run it.
+
+    f'(P) says how much a prompt counts whose answers are right with probability P, in units of RLOO's. Concentration says how
+    fast likely right answers gain on rare ones at the same gain in P: 1 as REINFORCE, below 0 the rare gain. Returning is the
+    same where the reference is uniform over right answers. All are computed over every group of 8, none is typed."""
+
+    names: tyro.conf.Positional[tuple[str, ...]] = ()
+    """Some methods alone."""
+    docs: Path | None = None
+    """Also make the table of methods/map.md and its picture in this docs folder again."""
+
+    def execute(self, session: Session) -> int:
+        from sage_rlvr.cli.compare import print_table
+        from sage_rlvr.studies.objectives import placed, same, table, write_docs
+
+        found = placed(self.names)
+        print_table(session, table(found))
+        session.say(*(f"the same objective in expectation: {line}" for line in same(found)))
+        if self.docs is not None:
+            session.say("written: " + "  ".join(map(str, write_docs(found, self.docs))))
         return 0

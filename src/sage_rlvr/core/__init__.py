@@ -3,7 +3,15 @@
 import warnings
 from typing import TYPE_CHECKING
 
-from sage_rlvr.core.advantages import ADVANTAGES, Advantage, BetaNormalized, GroupCentered, GroupNormalized, LeaveOneOut
+from sage_rlvr.core.advantages import (
+    ADVANTAGES,
+    Advantage,
+    BetaNormalized,
+    GroupCentered,
+    GroupNormalized,
+    LeaveOneOut,
+    Seen,
+)
 from sage_rlvr.core.anchor import Anchor, anchor_logps, anchor_metrics, effective_gradient
 from sage_rlvr.core.divergences import (
     DIVERGENCES,
@@ -78,6 +86,7 @@ __all__ = [
     "RewardTransform",
     "RolloutPlan",
     "Schedule",
+    "Seen",
     "SequenceMean",
     "Signals",
     "Surrogate",
@@ -121,5 +130,7 @@ if not TYPE_CHECKING:
         if name not in _SPELLED:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         new = _SPELLED[name]
-        warnings.warn(f"{name} is spelled {new} now; the old name goes with version 0.3", DeprecationWarning, stacklevel=2)
+        warnings.warn(
+            f"{name} is spelled {new} now; the old name goes with version 0.3", DeprecationWarning, stacklevel=2
+        )
         return globals()[new]

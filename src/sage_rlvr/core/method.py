@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from sage_rlvr.core.advantages import Advantage, BetaNormalized, GroupCentered, GroupNormalized
+from sage_rlvr.core.advantages import Advantage, Seen
 from sage_rlvr.core.anchor import Anchor, anchor_logps, anchor_metrics, length_note
 from sage_rlvr.core.divergences import divergence
 from sage_rlvr.core.dynamic_sampling import RolloutPlan
@@ -65,11 +65,13 @@ class Method:
 
     @property
     def needs(self) -> frozenset[str]:
-        """Which optional signals an engine must compute: of ref_logps, entropies, ref_entropies, distributions.
+        """Which optional signals an engine must compute: of logps, ref_logps, entropies, ref_entropies, answers,
+        entropy_drift, distributions.
 
         `distributions` are log-probs of every next token, of policy (in the graph) and reference: `Batch.log_probs`.
         """
-        found = _needs_of(self.reward_transform) | _needs_of(self.token_weight)
+        parts = (self.advantage, self.reward_transform, self.token_weight, self.surrogate)
+        found = frozenset[str]().union(*map(_needs_of, parts))
         if self.anchor is not None and not self.anchor.is_off:
             found |= self.anchor.needs
         return found | {"ref_logps"} if "ref_entropies" in found else found
@@ -113,6 +115,7 @@ def advantages_of(
     log_q: PerToken | None = None,
     step: int = 0,
     total_steps: int = 1,
+    key: Key | None = None,
 ) -> Tensor:
     """Advantages (B,), or (B, T) where a part looks at tokens; B = P * G, row-major.
 
@@ -120,13 +123,14 @@ def advantages_of(
     still count at t), K_t the sum from t on of log pi_old - log pi_ref - log q; the KL is never divided by the group's
     std. c = (G - 1) / G for an advantage that subtracts the mean of the whole group and not that of the others, by
     which that mean shrinks the expected force of the reward, so that beta keeps its meaning; 1 for every other.
+    `key`: the run's, for a token weight that draws.
     """
-    if method.reward_transform is not None:
-        lengths = _need(signals, "reward_transform").mask.sum(dim=1).reshape(rewards.shape)
-        rewards = method.reward_transform(rewards, lengths)
-    advantages = method.advantage(rewards).reshape(-1)
+    seen = None
+    if method.reward_transform is not None or sees(method.advantage):
+        seen = seen_of(_need(signals, "the reward transform or the advantage"), tuple(rewards.shape))
+    advantages = group_advantages(method, rewards, seen).reshape(-1)
     if method.token_weight is not None:
-        advantages = advantages[:, None] * method.token_weight(_need(signals, "token_weight"))
+        advantages = weighed(method.token_weight, advantages, _need(signals, "token_weight"), step, key)
     if method.anchor is None or method.anchor.placement == "loss":
         return advantages
     beta = method.anchor.beta_at(step, total_steps)
@@ -137,14 +141,46 @@ def advantages_of(
     return (advantages if advantages.dim() == 2 else advantages[:, None]) - penalty
 
 
+def weighed(weight: TokenWeight, advantages: Tensor, signals: Signals, step: int, key: Key | None) -> PerToken:
+    """Advantages (B,) times the token weight: (B, T)."""
+    given = replace(signals, advantages=advantages)
+    if not getattr(weight, "random", False):
+        return advantages[:, None] * weight(given)
+    if key is None:
+        raise DataError(f"advantages_of: {type(weight).__name__} draws tokens at random; pass key=, the run's.")
+    return advantages[:, None] * weight(given, step, key)
+
+
 def _need(signals: Signals | None, who: str) -> Signals:
     if signals is None:
         raise DataError(f"advantages_of: {who} looks at the tokens; pass the signals of the batch.")
     return signals
 
 
-def _takes_group_mean(advantage: Advantage) -> bool:
-    return isinstance(advantage, GroupCentered | GroupNormalized | BetaNormalized)
+def sees(part: object) -> bool:
+    """Whether an advantage or a reward transform is called with a `Seen`: one that has `needs` at all is."""
+    return getattr(part, "needs", None) is not None
+
+
+def group_advantages(method: Method, rewards: Float[Tensor, "P G"], seen: Seen | None) -> Float[Tensor, "P G"]:
+    """The reward transform, then the advantage. `seen` is read where either looks at more than rewards."""
+    if method.reward_transform is not None:
+        assert seen is not None
+        rewards = method.reward_transform(rewards, seen if sees(method.reward_transform) else seen.lengths)
+    return method.advantage(rewards, seen) if sees(method.advantage) else method.advantage(rewards)
+
+
+def seen_of(signals: Signals, shape: tuple[int, ...]) -> Seen:
+    """What parts of a group may see besides rewards, from the signals of its rows."""
+
+    def of_row(logps: PerToken | None) -> Tensor | None:
+        return (
+            None if logps is None else torch.where(signals.mask, logps, 0.0).double().sum(dim=1).float().reshape(shape)
+        )
+
+    answers = None if signals.answers is None else signals.answers.reshape(shape)
+    policy, reference = of_row(signals.old_logps), of_row(signals.ref_logps)
+    return Seen(signals.mask.sum(dim=1).reshape(shape), policy, reference, answers)  # type: ignore[arg-type]
 
 
 def return_to_go(signals: Signals, log_q: PerToken | None) -> PerToken:
@@ -164,7 +200,7 @@ def summed_to_go(values: PerToken, mask: Bool[Tensor, "B T"]) -> PerToken:
 
 def kl_share(method: Method, group_size: int) -> float:
     """c of `advantages_of`: (G - 1) / G where the advantage subtracts the whole group's mean, else 1."""
-    return (group_size - 1) / group_size if _takes_group_mean(method.advantage) else 1.0
+    return (group_size - 1) / group_size if getattr(method.advantage, "takes_group_mean", False) else 1.0
 
 
 def reward_penalty(signals: Signals, log_q: PerToken | None, group_size: int, share: float = 1.0) -> PerToken:
@@ -194,7 +230,8 @@ def objective(
     logps, old_logps = _on_mask(batch.logps, mask), _on_mask(batch.old_logps.detach(), mask)
     advantages = batch.advantages.detach().float()
     advantages = _on_mask(advantages, mask) if advantages.dim() == 2 else advantages[:, None]
-    per_token, metrics = method.surrogate(logps - old_logps, advantages, mask)
+    seen = (replace(batch, mask=mask),) if getattr(method.surrogate, "sees_batch", False) else ()
+    per_token, metrics = method.surrogate(logps - old_logps, advantages, mask, *seen)
     beta = 0.0 if method.anchor is None else method.anchor.beta_at(step, total_steps)
     if method.anchor is not None and beta != 0.0:
         penalty, more = _anchor_term(method.anchor, batch, logps, old_logps, mask)
@@ -252,23 +289,33 @@ def _describe(method: Method) -> str:
         if anchor.placement == "loss":
             inner += f"  +  {beta} * {_term(anchor)}(pi, {reference})"
         else:
-            scale = "(G-1)/G * " if _takes_group_mean(method.advantage) else ""
+            scale = "(G-1)/G * " if getattr(method.advantage, "takes_group_mean", False) else ""
             penalty = f" - {beta} * {scale}(K_t - mean_others K_t),  K_t = sum_(s>=t) [ log pi_old - log({reference}) ]"
     advantage = method.advantage.equation if method.token_weight is None else f"w_t * [{method.advantage.equation}]"
     lines = [f"{method.name}: minimize", f"  {method.reduction.equation} [ {inner} ]"]
     lines.append(f"  rho = pi / pi_old,  A = {advantage}{penalty}")
-    if legend := getattr(method.advantage, "legend", ""):
-        lines.append(f"  {legend}")
+    lines += [f"  {text}" for part in (method.surrogate, method.advantage) if (text := getattr(part, "legend", ""))]
     if method.reward_transform is not None:
-        lines.append(f"  r = {_equation_of(method.reward_transform)}, of the verifier's reward and the length")
+        of = "of R, the verifier's" if sees(method.reward_transform) else "of the verifier's reward and the length"
+        lines.append(f"  r = {_equation_of(method.reward_transform)}, {of}")
     if method.token_weight is not None:
-        lines.append(f"  w_t = {_equation_of(method.token_weight)}")
+        legend = getattr(method.token_weight, "legend", "")
+        lines.append(f"  w_t = {_equation_of(method.token_weight)}{',  ' * bool(legend)}{legend}")
     if method.rollout is not None:
         lines.append(f"  rollout: {method.rollout.equation}")
-    if ascends := getattr(method.advantage, "ascends", ""):
-        lines.append(f"  expected gradient of the reward term, on-policy: {ascends}")
+    if ascends := getattr(method.surrogate, "ascends", "") or getattr(method.advantage, "ascends", ""):
+        weighed = "" if method.token_weight is None else ", before the token weight"
+        lines.append(f"  expected gradient of the reward term, on-policy{weighed}: {ascends}")
+    lines.append(f"  among right answers of a prompt: {preference(method)}")
     lines += _anchor_lines(anchor) if anchor is not None and live else ["  no KL term"]
     return "\n".join(lines + [f"  note: {note}" for note in _notes(method)])
+
+
+def preference(method: Method) -> str:
+    """Which right answers the reward term prefers, in words: the second axis of docs/methods/map.md."""
+    parts = (method.reward_transform, method.advantage)
+    found = [text for part in parts if (text := getattr(part, "prefers", ""))]
+    return "; ".join(found) or "none is preferred, so the likelier gain most"
 
 
 def _reference_words(anchor: Anchor) -> str:
@@ -314,15 +361,8 @@ def _notes(method: Method) -> list[str]:
     if anchor is None or anchor.is_off:
         return []
     notes = [note] if (note := length_note(anchor, method.reduction)) else []
-    if isinstance(method.advantage, GroupNormalized):
-        notes.append(
-            "the reward is divided by the group's std, the KL is not: against the raw reward beta acts as beta * std for "
-            "large G, and never as less than beta / sqrt(G)"
-        )
-    if isinstance(method.advantage, BetaNormalized):
-        notes.append(
-            "the reward is weighted by 1/f_N(p), the KL is not: against the raw reward beta acts as beta * f_N(p)"
-        )
+    if against := getattr(method.advantage, "against_kl", ""):
+        notes.append(against)
     if method.rollout is not None:
         notes.append("a group that is not kept has no KL either: the leash pulls at the states of kept groups alone")
     if anchor.placement == "reward":

@@ -29,6 +29,9 @@ class Signals:
     row_ids                (B,)   number of the completion within the step, kept through shuffles and micro-batches
     entropies, ref_entropies (B, T) entropy at the prefix, temperature-scaled, untruncated, of policy and reference
     rewards (B,), hidden (B, T, d)
+    answers                (B,)   int64, equal within a group iff two completions give the same answer
+    advantages             (B,)   before token weights, for those
+    entropy_drift          (B, T) sum_a pi_a^2 (log pi_a + H) of the state, policy, temperature-scaled, untruncated
     Raises DataError for a shape that does not fit or for row_ids that repeat.
     """
 
@@ -40,6 +43,9 @@ class Signals:
     ref_entropies: Float[Tensor, "B T"] | None = None
     rewards: Float[Tensor, " B"] | None = None
     hidden: Float[Tensor, "B T d"] | None = None
+    answers: Int[Tensor, " B"] | None = None
+    advantages: Float[Tensor, " B"] | None = None
+    entropy_drift: Float[Tensor, "B T"] | None = None
 
     def __post_init__(self) -> None:
         for name in ("old_logps", "ref_logps", "entropies", "ref_entropies", "rewards", "hidden"):
@@ -52,7 +58,13 @@ class Signals:
 
     def _check_shapes(self) -> None:
         rows = tuple(self.mask.shape[:1])
-        wanted = {"row_ids": rows, "rewards": rows, "hidden": tuple(self.mask.shape)}
+        wanted = {
+            "row_ids": rows,
+            "rewards": rows,
+            "answers": rows,
+            "advantages": rows,
+            "hidden": tuple(self.mask.shape),
+        }
         for field in fields(self):
             value, shape = getattr(self, field.name), wanted.get(field.name, tuple(self.mask.shape))
             found = None if value is None else tuple(value.shape[:2] if field.name == "hidden" else value.shape)
@@ -94,6 +106,7 @@ class Batch:
     max_tokens  the longest completion that sampling allowed, for the fixed-budget reduction
     q_clamped   (B, T) bool from `q_clamped`, only for the metrics: where a factor of q stands at the edge of its band
     log_probs, ref_log_probs  (B, T, V) of every next token, the first in the graph; only estimator "exact" reads them
+    group_size  completions of a prompt where the batch holds whole groups in order; None elsewhere
     weights     (B,) factor on a row's share of the loss; None = 1. Rows that stand for completions listed with their
                 probabilities p_i carry B * p_i, so that the mean over rows is the expectation (theory/tree.py).
     """
@@ -110,6 +123,7 @@ class Batch:
     log_probs: Float[Tensor, "B T V"] | None = None
     ref_log_probs: Float[Tensor, "B T V"] | None = None
     weights: Float[Tensor, " B"] | None = None
+    group_size: int | None = None
 
 
 def masked_mean(values: Float[Tensor, "B T"], mask: Bool[Tensor, "B T"]) -> float:

@@ -43,8 +43,8 @@ from sage_rlvr.tasks.base import (
     verifier_hash,
 )
 from sage_rlvr.tasks.knights_and_knaves import KnightsAndKnaves
-from sage_rlvr.tasks.math import answered
 from sage_rlvr.verifiers.pool import shared
+from sage_rlvr.verifiers.rewards import answered
 
 PAUSE_S = 0.5  # between two looks at what other processes have still to commit
 

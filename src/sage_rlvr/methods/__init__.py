@@ -1,28 +1,52 @@
-"""Published methods, one file each; `METHODS` maps the names used in recipes to their factories."""
+"""Published methods, one file for each or for a family; `METHODS` maps the names used in recipes to their factories."""
 
 from sage_rlvr.core.method import METHODS, Method
 from sage_rlvr.methods.bnpo import bnpo
+from sage_rlvr.methods.compose import compose
 from sage_rlvr.methods.dapo import dapo
 from sage_rlvr.methods.dr_grpo import dr_grpo
 from sage_rlvr.methods.forward_kl import forward_kl
 from sage_rlvr.methods.grpo import grpo
 from sage_rlvr.methods.grpo_token_mean import grpo_token_mean
+from sage_rlvr.methods.losses import cispo, clip_cov, gspo, high_entropy, pacs, shaped_entropy, steer
 from sage_rlvr.methods.no_kl import no_kl
-from sage_rlvr.methods.parts import parts
+from sage_rlvr.methods.right_answers import alpha_dpg, distinct, ds_grpo, mara, right_entropy, ucpo, unlikeliness
 from sage_rlvr.methods.rloo import rloo
 from sage_rlvr.methods.sage import sage
+from sage_rlvr.methods.utilities import maxrl, nsr, passk_training, pkpo, psr, rs_grpo, w_reinforce
 
 __all__ = [
     "METHODS",
     "Method",
+    "alpha_dpg",
     "bnpo",
+    "cispo",
+    "clip_cov",
+    "compose",
     "dapo",
+    "distinct",
     "dr_grpo",
+    "ds_grpo",
     "forward_kl",
     "grpo",
     "grpo_token_mean",
+    "gspo",
+    "high_entropy",
+    "mara",
+    "maxrl",
     "no_kl",
-    "parts",
+    "nsr",
+    "pacs",
+    "passk_training",
+    "pkpo",
+    "psr",
+    "right_entropy",
     "rloo",
+    "rs_grpo",
     "sage",
+    "shaped_entropy",
+    "steer",
+    "ucpo",
+    "unlikeliness",
+    "w_reinforce",
 ]

@@ -95,6 +95,13 @@ def answer_key(task: Task, problem: Any, text: str) -> str | None:
     return own(problem, text) if own else " ".join(text.split()) or None
 
 
+def answer_id(key: str | None) -> int:
+    """A key of `answer_key` as a number of 64 bits, the same on every machine; 0 where there is no answer."""
+    if key is None:
+        return 0
+    return int.from_bytes(hashlib.blake2b(key.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "big", signed=True)
+
+
 def guess_floor(task: Task, problems: Sequence[Any], k: int) -> float | None:
     """Mean over problems of 1 - (1 - 1/choices)^k: what k blind guesses hit; None where a task says no number of choices."""
     choices = getattr(task, "choices", None)
@@ -130,6 +137,6 @@ def hash_of(value: Any) -> str:
 
 
 __all__ = [
-    "MAX_NEW_TOKENS", "NO_ANSWER", "Asked", "Task", "answer_key", "code_hash", "fingerprint", "guess_floor", "hash_of",
-    "ready", "verdicts", "verifier_hash",
+    "MAX_NEW_TOKENS", "NO_ANSWER", "Asked", "Task", "answer_id", "answer_key", "code_hash", "fingerprint", "guess_floor",
+    "hash_of", "ready", "verdicts", "verifier_hash",
 ]  # fmt: skip

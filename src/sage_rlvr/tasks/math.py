@@ -21,8 +21,8 @@ from sage_rlvr.tasks.math_sets import ENVIRONMENT, SETS, Problem, Source, digest
 from sage_rlvr.tasks.prompts import BOXED, PromptFormat
 from sage_rlvr.tasks.rows import SUFFIXES, DataSource, Rows, Say, facts
 from sage_rlvr.verifiers import MATHEMATICS, Verdict
-from sage_rlvr.verifiers.answers import bare, extract, spelling
 from sage_rlvr.verifiers.pool import Pool, shared
+from sage_rlvr.verifiers.rewards import answered
 
 
 @dataclass(frozen=True)
@@ -136,12 +136,6 @@ class MathTask(Asked):
             check_golds(Rows(name, [], places), [problem.answer for problem in rows], say=say)
 
 
-def answered(text: str, reading: Mapping[str, Any]) -> str | None:
-    """What a completion answers at a place, in the spelling by which answers are counted."""
-    found, _ = extract(text, **reading)
-    return None if found is None or not bare(found) else spelling(bare(found))
-
-
 def mathematics_hash(reading: Mapping[str, Any], pool: Pool | None = None) -> str:
     """Of the mathematics verifier that reads answers so: its code, limits and libraries."""
     limits = pool or shared()
@@ -150,4 +144,4 @@ def mathematics_hash(reading: Mapping[str, Any], pool: Pool | None = None) -> st
     return code_hash(MATHEMATICS, **facts)
 
 
-__all__ = ["ENVIRONMENT", "SETS", "MathTask", "Problem", "Source", "answered", "digest", "mathematics_hash"]
+__all__ = ["ENVIRONMENT", "SETS", "MathTask", "Problem", "Source", "digest", "mathematics_hash"]

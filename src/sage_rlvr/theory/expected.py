@@ -17,9 +17,20 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from sage_rlvr.core.advantages import Seen
 from sage_rlvr.core.guides import factors
 from sage_rlvr.core.keys import Key
-from sage_rlvr.core.method import Method, advantages_of, kl_share, objective, return_to_go, shape
+from sage_rlvr.core.method import (
+    Method,
+    advantages_of,
+    group_advantages,
+    kl_share,
+    objective,
+    return_to_go,
+    seen_of,
+    sees,
+    shape,
+)
 from sage_rlvr.core.signals import Batch, Signals
 from sage_rlvr.errors import ConfigError, DataError
 
@@ -140,6 +151,12 @@ def _check(method: Method) -> None:
             f"{method.name}: with a rollout plan and the KL in the reward the other members of a kept group depend on "
             "the row; use loss_over_groups on a small listing."
         )
+    weight = method.token_weight
+    if "advantages" in getattr(weight, "needs", ()) or getattr(weight, "depends_on", "") == "batch":
+        raise ConfigError(
+            f"{method.name}: its token weight {type(weight).__name__} looks at the advantages or at the whole batch, so it has no "
+            "expectation over single completions; use loss_over_groups on a small listing."
+        )
 
 
 def _in_reward(
@@ -169,13 +186,11 @@ def mean_advantages(
     """(B,) advantage of each completion averaged over the G - 1 others of its group, given that the group is kept,
     and (B,) the probability that it is kept.
 
-    Completions of equal reward (and length, where a reward transform looks at it) form a class; the sum runs over all
-    compositions of G - 1 others by class with their multinomial probabilities.
+    Completions that look alike to reward transform and advantage form a class: of equal reward, and where a part sees more,
+    of equal length, log-probs and answer. The sum runs over all compositions of G - 1 others by class with their multinomial
+    probabilities.
     """
-    traits = listing.rewards.double()[:, None]
-    if method.reward_transform is not None:
-        traits = torch.stack([listing.rewards.double(), listing.signals.mask.sum(1).double()], 1)
-    classes, member = torch.unique(traits, dim=0, return_inverse=True)
+    classes, member = torch.unique(_traits(method, listing), dim=0, return_inverse=True)
     mass = torch.zeros(len(classes), dtype=torch.float64).index_add(0, member, listing.probs.double())
     counts, chances = _compositions(mass / mass.sum(), group_size - 1)
     found = [_of_class(method, classes, own, counts, chances, others) for own in range(len(classes))]
@@ -186,6 +201,29 @@ def mean_advantages(
             "have any probability earn the same; there is no expectation over kept groups."
         )
     return table[member, 0].float(), table[member, 1].float()
+
+
+def _traits(method: Method, listing: Listing) -> Float[Tensor, "B D"]:
+    """What the parts see of each completion: its reward; its length; log-probs of policy and reference, and its answer."""
+    columns = [listing.rewards.double()]
+    if method.reward_transform is not None or sees(method.advantage):
+        seen = seen_of(listing.signals, (1, len(listing.rewards)))
+        answers = torch.zeros_like(seen.lengths) if seen.answers is None else seen.answers
+        columns.append(seen.lengths[0].double())
+        if sees(method.reward_transform) or sees(method.advantage):
+            reference = torch.zeros_like(seen.policy) if seen.reference is None else seen.reference
+            kinds = torch.unique(answers[0], return_inverse=True)[1]  # 64 bits do not fit a float
+            columns += [seen.policy[0].double(), reference[0].double(), kinds.double()]
+    return torch.stack(columns, 1)
+
+
+def _seen(classes: Float[Tensor, "K G D"]) -> Seen:
+    """What parts see of groups made of classes; the columns of `_traits`."""
+    lengths = classes[..., 1].long()
+    if classes.shape[-1] == 2:
+        return Seen(lengths, torch.zeros_like(lengths, dtype=torch.float32))
+    policy, reference, answers = (classes[..., i] for i in (2, 3, 4))
+    return Seen(lengths, policy.float(), reference.float(), answers.long())
 
 
 def _compositions(mass: Float[Tensor, " M"], draws: int) -> tuple[Int[Tensor, "K M"], Float[Tensor, " K"]]:
@@ -216,26 +254,26 @@ def _of_class(
     """(mean advantage given kept, probability of being kept) of a member of class `own`."""
     rest = torch.repeat_interleave(torch.arange(len(classes)).repeat(len(counts)), counts.reshape(-1))
     group = torch.cat([torch.full((len(counts), 1), own), rest.reshape(len(counts), -1)], 1)
-    rewards, lengths = classes[group][..., 0].float(), classes[group][..., -1].long()
+    rewards, seen = classes[group][..., 0].float(), None if classes.shape[1] == 1 else _seen(classes[group])
     kept = chances if method.rollout is None else chances * method.rollout.keeps(rewards).double()
-    if method.reward_transform is not None:
-        rewards = method.reward_transform(rewards, lengths)
-    own_advantages = _first_advantages(method, rewards, others).double()
+    own_advantages = _first_advantages(method, rewards, seen, others).double()
     total = float(kept.sum())
     return (float((kept * own_advantages).sum() / total) if total > 0 else 0.0), total
 
 
-def _first_advantages(method: Method, rewards: Float[Tensor, "K G"], others: Float[Tensor, "P G"] | None) -> Tensor:
+def _first_advantages(
+    method: Method, rewards: Float[Tensor, "K G"], seen: Seen | None, others: Float[Tensor, "P G"] | None
+) -> Tensor:
     """(K,) the first member's advantage in each group; beside `others` where the advantage looks across prompts."""
     if not getattr(method.advantage, "couples_prompts", False):
-        return method.advantage(rewards)[:, 0]
+        return group_advantages(method, rewards, seen)[:, 0]
     if others is None:
         raise DataError(
             f"{method.name}: its advantage looks across the prompts of a step; pass others=, the rewards (P, G) of the "
             "step's other prompts."
         )
     if method.reward_transform is not None:
-        raise ConfigError(f"{method.name}: others= are given without lengths, which the reward transform would need.")
+        raise ConfigError(f"{method.name}: others= are given without what its reward transform sees of a completion.")
     fixed = others.float()
     return torch.stack([method.advantage(torch.cat([row[None], fixed]))[0, 0] for row in rewards])
 
@@ -308,10 +346,11 @@ def loss_of_group(
         old_logps=signals.old_logps,
         ref_logps=signals.ref_logps,
         mask=signals.mask,
-        advantages=advantages_of(method, rewards, signals, own_q, step, total_steps),
+        advantages=advantages_of(method, rewards, signals, own_q, step, total_steps, key or Key(0)),
         log_q=own_q,
         max_tokens=int(listing.signals.mask.sum(1).max()) if max_tokens is None else max_tokens,
         log_probs=None if log_probs is None else log_probs[members],
         ref_log_probs=None if listing.ref_log_probs is None else listing.ref_log_probs[members],
+        group_size=len(members),
     )
     return objective(method, batch, step, total_steps)[0]

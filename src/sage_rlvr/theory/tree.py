@@ -21,6 +21,7 @@ from torch import Tensor
 from sage_rlvr.core.keys import Key
 from sage_rlvr.core.method import Method
 from sage_rlvr.core.signals import Signals
+from sage_rlvr.core.token_weights import entropy_drift
 from sage_rlvr.errors import ConfigError, DataError, TrainingDiverged
 from sage_rlvr.theory.expected import Listing, expected_loss, loss_over_groups
 
@@ -161,6 +162,8 @@ class TokenTree:
                 row_ids=torch.arange(len(self)),
                 entropies=self.entropies(old_logits),
                 ref_entropies=self.entropies(ref_logits),
+                answers=torch.arange(len(self)),  # each completion is an answer of its own
+                entropy_drift=entropy_drift(self.log_probs(old_logits)[self.states]),
             )
             ref = self.log_probs(ref_logits)[self.states] if distributions else None
             return Listing(signals, self.probs(old_logits), torch.as_tensor(rewards).detach(), ref)

@@ -24,7 +24,8 @@ from transformers import PreTrainedModel
 from sage_rlvr.config import TrainConfig
 from sage_rlvr.core.keys import Key
 from sage_rlvr.core.method import Method, advantages_of, objective, q_clamped, shape
-from sage_rlvr.core.signals import Batch, Signals
+from sage_rlvr.core.signals import Batch, Signals, masked_mean
+from sage_rlvr.core.token_weights import entropy_drift
 from sage_rlvr.errors import TrainingDiverged
 from sage_rlvr.models.policy import Asking, Tokens, load_policy
 from sage_rlvr.models.scoring import Scores, score
@@ -73,11 +74,12 @@ def train_step(loop: Loop, step: int) -> dict[str, float]:
 
     once = config.updates.epochs == 1 and config.updates.minibatches == 1 and config.updates.micro_batch is None
     exact = once and "distributions" in method.needs  # in several updates each computes those of its own rows
+    drift = "entropy_drift" in method.needs
     # One update a rollout: the training forward is the old policy's forward. Several: score the old policy first.
     if once:
-        scores = score_rows(loop, loop.policy, groups, rows, entropies=True, log_probs=exact)
+        scores = score_rows(loop, loop.policy, groups, rows, entropies=True, log_probs=exact or drift)
     else:
-        scores = fixed_scores(loop, loop.policy, groups, rows, entropies=True)
+        scores = fixed_scores(loop, loop.policy, groups, rows, entropies=True, log_probs=drift)
     reference = reference_scores(loop, groups, rows, log_probs=exact)
     assert scores.entropies is not None
     signals = Signals(
@@ -88,24 +90,35 @@ def train_step(loop: Loop, step: int) -> dict[str, float]:
         entropies=scores.entropies,
         ref_entropies=None if reference is None else reference.entropies,
         rewards=groups.rewards.reshape(-1),
+        answers=None if groups.answers is None else groups.answers.reshape(-1),
+        entropy_drift=None if not drift or scores.log_probs is None else entropy_drift(scores.log_probs.detach()),
     )
     log_q = shape(method, signals, step, total, loop.key)
+    advantages = advantages_of(method, groups.rewards, signals, log_q, step, total, loop.key)
     whole = Batch(
         logps=scores.logps,
         old_logps=signals.old_logps,
         ref_logps=signals.ref_logps,
         mask=signals.mask,
-        advantages=advantages_of(method, groups.rewards, signals, log_q, step, total),
+        advantages=advantages,
         log_q=log_q,
         entropies=signals.entropies,
         max_tokens=config.rollout.max_new_tokens,
         q_clamped=q_clamped(method, signals, step, total, loop.key),
-        log_probs=scores.log_probs,
+        log_probs=scores.log_probs if exact else None,
+        group_size=config.rollout.group_size,
         ref_log_probs=None if reference is None else reference.log_probs,
     )
     metrics |= update(loop, [whole], whole.mask, step, step) if once else several_updates(loop, whole, groups, step)
     gap = (groups.rollout.logps - signals.old_logps).abs()[groups.rollout.mask].max()
-    return metrics | {"sampler/logp_gap_max": float(gap)}
+    return metrics | advantage_metrics(advantages, signals.mask) | {"sampler/logp_gap_max": float(gap)}
+
+
+def advantage_metrics(advantages: Tensor, mask: Tensor) -> dict[str, float]:
+    """Of advantages (B,) or (B, T): their mean size over counted tokens, and the share of completions that feel none."""
+    spread = torch.where(mask, advantages if advantages.dim() == 2 else advantages[:, None], 0.0)
+    idle = (spread == 0).all(dim=1).float().mean()
+    return {"advantage/abs_mean": masked_mean(spread.abs(), mask), "advantage/idle_share": float(idle)}
 
 
 def update(loop: Loop, parts: Iterable[Batch], mask: Tensor, step: int, number: int) -> dict[str, float]:

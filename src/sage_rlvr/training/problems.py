@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from sage_rlvr.config import TrainConfig, task_of
 from sage_rlvr.errors import ConfigError
-from sage_rlvr.tasks.base import NO_ANSWER, Task, ready, verdicts, verifier_hash
+from sage_rlvr.tasks.base import NO_ANSWER, Task, answer_key, ready, verdicts, verifier_hash
 from sage_rlvr.tasks.rows import Say, tell
 from sage_rlvr.verifiers.rewards import text_of
 
@@ -52,6 +52,10 @@ class TaskReward:
     def source_sha256(self) -> str:
         """Of what decides the verdicts, for the model card."""
         return verifier_hash(self.task)
+
+    def answer_key(self, row: Mapping[str, Any], text: str) -> str | None:
+        """What a completion of a row answers, as the task says it; for methods that compare answers."""
+        return answer_key(self.task, self.problems[row["problem"]], text)
 
     def __call__(
         self, completions: Sequence[Any], completion_ids: Sequence[Sequence[int]], problem: Sequence[int], **columns: Any

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from sage_rlvr.models.sampler import Rollout, joined, sample
-from sage_rlvr.tasks.base import verdicts
+from sage_rlvr.tasks.base import answer_id, answer_key, verdicts
 
 if TYPE_CHECKING:
     from sage_rlvr.training.loop import Loop
@@ -29,6 +29,7 @@ class Groups:
 
     problems, prompts (token lists): P each. rollout: the P * G completions. rewards (P, G): 1 right, 0 wrong or undecided,
     as the verifier says, before any transform. undecided (P, G) bool. numbers (P,): which group of the step each is.
+    answers (P, G) int64: equal for two completions that give the same answer; None where the method reads none.
     """
 
     problems: list[Any]
@@ -37,6 +38,7 @@ class Groups:
     rewards: Tensor
     undecided: Tensor
     numbers: Tensor
+    answers: Tensor | None = None
 
     @property
     def row_ids(self) -> Tensor:
@@ -50,7 +52,8 @@ class Groups:
         places = kept.nonzero().squeeze(1)
         rollout = self.rollout.rows(rows_of_groups(places, self.rewards.shape[1]))
         problems, prompts = ([part[i] for i in places.tolist()] for part in (self.problems, self.prompts))
-        return Groups(problems, prompts, rollout, self.rewards[places], self.undecided[places], self.numbers[places])
+        answers = None if self.answers is None else self.answers[places]
+        return Groups(problems, prompts, rollout, self.rewards[places], self.undecided[places], self.numbers[places], answers)
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,7 +89,9 @@ def draw(loop: Loop, step: int, first: int, count: int) -> Groups:
     prompts = [list(loop.ask(p).ids) for p in problems]
     rollout = draw_rollout(loop, prompts, step, first)
     rewards, undecided = rewards_of(loop, problems, rollout)
-    return Groups(problems, prompts, rollout, rewards, undecided, first + torch.arange(count, device=rewards.device))
+    answers = answers_of(loop, problems, rollout) if "answers" in loop.method.needs else None
+    numbers = first + torch.arange(count, device=rewards.device)
+    return Groups(problems, prompts, rollout, rewards, undecided, numbers, answers)
 
 
 def together(parts: Sequence[Groups], pad_id: int) -> Groups:
@@ -96,6 +101,7 @@ def together(parts: Sequence[Groups], pad_id: int) -> Groups:
         [prompt for part in parts for prompt in part.prompts],
         joined([part.rollout for part in parts], pad_id),
         *(torch.cat([getattr(part, name) for part in parts]) for name in ("rewards", "undecided", "numbers")),
+        None if parts[0].answers is None else torch.cat([part.answers for part in parts if part.answers is not None]),
     )
 
 
@@ -141,6 +147,13 @@ def rewards_of(loop: Loop, problems: list[Any], rollout: Rollout) -> tuple[Tenso
     rewards = torch.tensor([v.reward for v in said], device=device)
     undecided = torch.tensor([v.label == "undecided" for v in said], device=device)
     return rewards.reshape(-1, size), undecided.reshape(-1, size)
+
+
+def answers_of(loop: Loop, problems: list[Any], rollout: Rollout) -> Tensor:
+    """(P, G) int64, `answer_id` of what each completion answers."""
+    size, texts = loop.config.rollout.group_size, loop.tokens.texts(rollout)
+    found = [answer_id(answer_key(loop.task, problems[i // size], text)) for i, text in enumerate(texts)]
+    return torch.tensor(found, device=rollout.tokens.device).reshape(-1, size)
 
 
 def rows_of_groups(groups: Tensor, group_size: int) -> Tensor:

@@ -7,13 +7,13 @@ group; before, it counted as 0). Nothing here imports TRL.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from sage_rlvr.errors import DataError
 from sage_rlvr.verifiers import Verdict
-from sage_rlvr.verifiers.answers import Place, no_number
+from sage_rlvr.verifiers.answers import Place, bare, extract, no_number, spelling
 from sage_rlvr.verifiers.pool import Pool, shared
 
 COLUMNS = ("answer", "solution", "ground_truth")
@@ -56,6 +56,12 @@ def golds_of(columns: dict[str, Any], column: str | None, count: int) -> list[st
     return [None if gold is None else str(gold) for gold in golds]
 
 
+def answered(text: str, reading: Mapping[str, Any]) -> str | None:
+    """What a completion answers at a place, in the spelling by which answers are counted."""
+    found, _ = extract(text, **reading)
+    return None if found is None or not bare(found) else spelling(bare(found))
+
+
 @dataclass(frozen=True)
 class MathReward:
     r"""A reward function for mathematics: callable, picklable, safe in threads, asyncio and Ray actors.
@@ -83,6 +89,10 @@ class MathReward:
         items = [(text_of(completion), gold or "") for completion, gold in zip(completions, golds, strict=True)]
         return items, {"answer_in": self.answer_in, "tag": self.tag, "closed": self.closed}
 
+    def answer_key(self, row: Mapping[str, Any], text: str) -> str | None:
+        """What a completion answers, in its canonical spelling; for methods that compare answers."""
+        return answered(text, {"answer_in": self.answer_in, "tag": self.tag, "closed": self.closed})
+
     def verdicts(self, completions: Sequence[Any], **columns: Any) -> list[Verdict]:
         """The verdicts behind the rewards, with their reasons."""
         items, options = self._call(completions, columns)
@@ -108,4 +118,4 @@ def _rewards(verdicts: list[Verdict], columns: dict[str, Any]) -> list[float | N
 
 math_reward = MathReward()  # the answer in the last \boxed{...}
 
-__all__ = ["COLUMNS", "MathReward", "math_reward"]
+__all__ = ["COLUMNS", "MathReward", "answered", "math_reward"]

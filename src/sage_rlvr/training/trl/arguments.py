@@ -24,7 +24,7 @@ from sage_rlvr.core.anchor import Anchor
 from sage_rlvr.core.method import Method
 from sage_rlvr.core.reductions import FixedBudget, SequenceMean, TokenMean
 from sage_rlvr.core.schedules import Constant, as_schedule
-from sage_rlvr.core.surrogates import Clip
+from sage_rlvr.core.surrogates import Cispo, Clip, Gspo
 from sage_rlvr.errors import ConfigError, refuse
 from sage_rlvr.training.trackers import PROJECT, run_name
 
@@ -259,6 +259,8 @@ def grpo_config(method: Method) -> dict[str, Any]:
         token_mean     1/sum_i |y_i| sum_i sum_t loss_type "dapo"       k3_is  use_bias_correction_kl True
         FixedBudget()  1/(B L) sum_i sum_t       loss_type "dr_grpo"    GroupNormalized  scale_rewards "group"
         Clip           low, high, dual           epsilon, epsilon_high, delta   others   scale_rewards "none"
+        Cispo          token_mean alone          loss_type "cispo", epsilon_high 1 + high
+        Gspo           sequence_mean alone       importance_sampling_level "sequence"
 
     token_mean is TRL's "dapo" and not its "bnpo", which divides each micro-batch by its own tokens; it is the token count of
     the update where a generation batch is one update, and that of the average update otherwise. The exact forward KL
@@ -270,36 +272,64 @@ def grpo_config(method: Method) -> dict[str, Any]:
     batch (and of the average update where it serves several); the KL in the reward, where beta makes TRL compute the
     reference and the loss has no KL of its own; a schedule of beta, of which `beta` is the largest value; the anchor's source.
     """
-    for lacking in _not_on_trl(method):
+    for lacking in not_on_trl(method):
         raise ConfigError(f"{method.name} on TRL: {lacking}, which TRL's GRPOTrainer has not; the loop engine runs it.")
-    clip: Any = method.surrogate
     return {
         **_anchor_fields(method),
-        "loss_type": next(name for kind, name in LOSS_TYPES.items() if isinstance(method.reduction, kind)),
+        **_surrogate_fields(method),
         "scale_rewards": "group" if isinstance(method.advantage, GroupNormalized) else "none",
         "multi_objective_aggregation": "sum_then_normalize",
-        "epsilon": clip.low,
-        "epsilon_high": clip.high,
-        "delta": clip.dual,
-        "importance_sampling_level": "token",
     }
 
 
-def _not_on_trl(method: Method) -> Iterator[str]:
-    """Each part of a method that TRL's loss has no form for, in words."""
-    weight, anchor, clip = frozenset(getattr(method.token_weight, "needs", ())), method.anchor, method.surrogate
-    if unseen := weight & {"ref_entropies", "distributions"}:
-        yield f"a token weight that reads {', '.join(sorted(unseen))}"
-    if "ref_logps" in weight and (anchor is None or anchor.is_off):
-        yield "a token weight that reads a reference without a KL to it (beta = 0: none is loaded)"
-    if anchor is not None and not anchor.is_off and _estimated(anchor) is None:
+def not_on_trl(method: Method) -> Iterator[str]:
+    """Each part of a method that `SageTrainer` cannot express, in words; nothing where it runs the method."""
+    anchor, live = method.anchor, method.anchor is not None and not method.anchor.is_off
+    for kind in ("token_weight", "advantage", "reward_transform"):
+        needs = frozenset(getattr(getattr(method, kind), "needs", ()))
+        words = f"{kind.replace('_', ' ')} {type(getattr(method, kind)).__name__}"
+        if unseen := needs & {"ref_entropies", "distributions", "entropy_drift"}:
+            yield f"the {words}, which reads {', '.join(sorted(unseen))}"
+        if "ref_logps" in needs and not live:
+            yield f"the {words}, which reads a reference without a KL to it (beta = 0: none is loaded)"
+    if anchor is not None and live and _estimated(anchor) is None:
         yield f"estimator {anchor.estimator}" + (f" of {anchor.divergence}" if anchor.divergence else "")
     if not isinstance(method.reduction, tuple(LOSS_TYPES)):
         yield f"reduction {method.reduction.equation}"
-    if not isinstance(clip, Clip):
-        yield f"surrogate {type(clip).__name__}"
-    elif clip.dual is not None and clip.dual <= 1 + clip.high:
-        yield f"a dual clip at {clip.dual:g}, inside the clip's upper bound {1 + clip.high:g}"
+    yield from _surrogate_not_on_trl(method)
+
+
+def _surrogate_not_on_trl(method: Method) -> Iterator[str]:
+    part, reduction = method.surrogate, method.reduction
+    if isinstance(part, Clip):
+        if part.dual is not None and part.dual <= 1 + part.high:
+            yield f"a dual clip at {part.dual:g}, inside the clip's upper bound {1 + part.high:g}"
+    elif isinstance(part, Cispo):
+        if part.low < 1:
+            yield f"a lower bound of Cispo's weight (low = {part.low:g})"
+        if not isinstance(reduction, TokenMean):
+            yield f"Cispo with the reduction {reduction.equation} instead of token_mean"
+    elif isinstance(part, Gspo):
+        if part.token:
+            yield "Gspo(token=True), whose gradient is each token's own"
+        if not isinstance(reduction, SequenceMean):
+            yield f"Gspo with the reduction {reduction.equation} instead of sequence_mean"
+        if method.anchor is not None and not method.anchor.is_off and _estimated(method.anchor) == "k3_is":
+            yield "Gspo with the estimator k3_is, which TRL weighs by the ratio of the completion"
+    else:
+        yield f"surrogate {type(part).__name__}"
+
+
+def _surrogate_fields(method: Method) -> dict[str, Any]:
+    """TRL's "cispo" takes its cap itself as epsilon_high; a sequence-level ratio is a field of its own."""
+    part: Any = method.surrogate
+    loss = next(name for kind, name in LOSS_TYPES.items() if isinstance(method.reduction, kind))
+    if isinstance(part, Cispo):
+        fields = {"loss_type": "cispo", "epsilon": 0.2, "epsilon_high": 1.0 + part.high, "delta": None}
+    else:
+        delta = getattr(part, "dual", None)
+        fields = {"loss_type": loss, "epsilon": part.low, "epsilon_high": part.high, "delta": delta}
+    return {**fields, "importance_sampling_level": "sequence" if isinstance(part, Gspo) else "token"}
 
 
 def _estimated(anchor: Anchor) -> str | None:

@@ -7,6 +7,7 @@ Groups may lie across ranks, so what the core reads is gathered first. TRL's los
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,10 +18,11 @@ from sage_rlvr.core.advantages import GroupCentered, GroupNormalized
 from sage_rlvr.core.anchor import Anchor, anchor_logps, anchor_metrics
 from sage_rlvr.core.guides import clamped, factors, is_flat
 from sage_rlvr.core.keys import Key
-from sage_rlvr.core.method import Method, advantages_of
+from sage_rlvr.core.method import Method, advantages_of, sees
 from sage_rlvr.core.reductions import FixedBudget
 from sage_rlvr.core.signals import Signals
 from sage_rlvr.errors import DataError
+from sage_rlvr.tasks.base import answer_id
 
 Inputs = dict[str, Any]
 
@@ -70,7 +72,7 @@ def shape_inputs(
 
 def over_ranks(signals: Signals, accelerator: Any) -> tuple[Signals, slice]:
     """The signals of all ranks, and which rows of them are this rank's."""
-    names = ("old_logps", "ref_logps", "mask", "row_ids", "entropies", "rewards")
+    names = ("old_logps", "ref_logps", "mask", "row_ids", "entropies", "rewards", "answers")
     found = {name: pad_and_gather(getattr(signals, name), accelerator) for name in names}
     local = signals.mask.shape[0]
     first = accelerator.process_index * local
@@ -112,13 +114,18 @@ def kl_in_reward(method: Method | None) -> bool:
 
 def reads_logps(method: Method | None) -> bool:
     """True where the advantages read log-probs of the tokens, so that the policy scores them at generation."""
-    return method is not None and (method.token_weight is not None or kl_in_reward(method))
+    return method is not None and (method.token_weight is not None or kl_in_reward(method) or "logps" in method.needs)
 
 
 def computes_advantages(method: Method) -> bool:
     """True where `SageTrainer` computes the advantages, because TRL's formula is another or knows no kept groups."""
     known = isinstance(method.advantage, GroupCentered) or method.advantage == GroupNormalized()
     return not known or method.reward_transform is not None or method.rollout is not None or reads_logps(method)
+
+
+def sees_groups(method: Method) -> bool:
+    """True where the advantages read more of a completion than its reward: its length, its answer, its log-probs."""
+    return method.reward_transform is not None or sees(method.advantage) or reads_logps(method)
 
 
 def total_rewards(by_function: Tensor, weights: Tensor) -> Tensor:
@@ -146,15 +153,33 @@ def with_advantages(method: Method, output: Inputs, drawn: Drawn, trainer: Any) 
     if not computes_advantages(method) and scale == 1.0 and not drawn.rewards.isnan().any():
         return
     signals, log_q = None, None
-    if method.reward_transform is not None or reads_logps(method):
+    if sees_groups(method):
         signals, log_q = signals_of(output, drawn.rewards.flatten(), trainer.accelerator)
     state = trainer.state
-    found = group_advantages(method, drawn.rewards, signals, log_q, state.global_step, state.max_steps)
+    key = Key(trainer.args.seed)
+    found = group_advantages(method, drawn.rewards, signals, log_q, state.global_step, state.max_steps, key)
     local, width = output["completion_ids"].shape
     first = trainer.accelerator.process_index * local
     rows = found[first : first + local]
     output["advantages"] = (scale * (rows if rows.dim() == 1 else rows[:, :width])).to(output["advantages"])
     output["sage_scale"] = torch.tensor(scale)
+
+
+ROLLOUT_ONLY = ("sage_logps", "sage_entropies", "sage_answers")  # read when a rollout is scored, kept no longer
+
+
+def key_of(rewards: Any) -> Callable[[Mapping[str, Any], str], str | None]:
+    """The answer key of the first reward function that has one; else the text itself, its spaces made one."""
+    found = (getattr(one, "answer_key", None) for one in (rewards if isinstance(rewards, list) else [rewards]))
+    return next(filter(None, found), lambda row, text: " ".join(text.split()) or None)
+
+
+def answers_of(output: Inputs, rows: list[dict[str, Any]], processor: Any, key: Any) -> Tensor:
+    """(B,) int64, `answer_id` of what each completion of this rank's `rows` answers by `key(row, text)`."""
+    kept = [ids[mask.bool()] for ids, mask in zip(output["completion_ids"], output["completion_mask"], strict=True)]
+    texts = processor.batch_decode(kept, skip_special_tokens=True)
+    found = [answer_id(key(row, text)) for row, text in zip(rows, texts, strict=True)]
+    return torch.tensor(found, device=output["completion_ids"].device)
 
 
 @torch.no_grad()
@@ -189,6 +214,7 @@ def signals_of(output: Inputs, rewards: Tensor, accelerator: Any) -> tuple[Signa
         row_ids=output["sage_row_ids"],
         entropies=output.get("sage_entropies"),
         rewards=rewards[first : first + len(mask)],
+        answers=output.get("sage_answers"),
     )
     log_q = output.get("sage_log_q")
     return over_ranks(local, accelerator)[0], None if log_q is None else pad_and_gather(log_q, accelerator)
@@ -196,7 +222,13 @@ def signals_of(output: Inputs, rewards: Tensor, accelerator: Any) -> tuple[Signa
 
 @torch.no_grad()
 def group_advantages(
-    method: Method, rewards: Tensor, signals: Signals | None, log_q: Tensor | None, step: int, total_steps: int
+    method: Method,
+    rewards: Tensor,
+    signals: Signals | None,
+    log_q: Tensor | None,
+    step: int,
+    total_steps: int,
+    key: Key | None = None,
 ) -> Tensor:
     """`advantages_of` for rewards (P, G), NaN where a completion is none of its group's: (P * G,) or (P * G, T), 0 there.
 
@@ -211,7 +243,7 @@ def group_advantages(
         rows = part.flatten()
         chosen = None if signals is None else signals.take(rows, signals.row_ids[rows])
         shift = None if log_q is None else log_q[rows]
-        values = advantages_of(method, rewards.flatten()[rows].reshape(part.shape), chosen, shift, step, total_steps)
+        values = advantages_of(method, rewards.flatten()[rows].reshape(part.shape), chosen, shift, step, total_steps, key)
         found = values.new_zeros(rewards.numel(), *values.shape[1:]) if found is None else found
         found[rows] = values
     return rewards.new_zeros(rewards.numel()) if found is None else found

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import atexit
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -29,9 +29,12 @@ from sage_rlvr.core.method import Method
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.training.reference import REFERENCE_STEP
 from sage_rlvr.training.trl.batch import (
+    ROLLOUT_ONLY,
     Inputs,
     anchor_means,
+    answers_of,
     counted,
+    key_of,
     kl_in_reward,
     reads_logps,
     score,
@@ -64,7 +67,9 @@ class SageTrainer(GRPOTrainer):
 
     The reference is that of the method's anchor, with `guide` that of `source`: "sft" (the policy as it is handed over,
     the default), "base", "snapshot@N", or a path. `base_model`: what "base" is loaded from, where that is another model
-    than the policy's. `reference_description` says in one line what it came to.
+    than the policy's. `reference_description` says in one line what it came to. `answer_key`: of a row of the data and the
+    text of a completion, what it answers, None for nothing; read by methods that compare answers. Default: the
+    `answer_key` of the first reward function that has one (`math_reward` has), else the text itself.
     """
 
     reference: Reference | None  # None without a KL
@@ -77,6 +82,7 @@ class SageTrainer(GRPOTrainer):
         method: Method | None = None,
         source: str | None = None,
         base_model: str | None = None,
+        answer_key: Callable[[Mapping[str, Any], str], str | None] | None = None,
         **kwargs: Any,
     ) -> None:
         check_keywords(kwargs)
@@ -94,6 +100,7 @@ class SageTrainer(GRPOTrainer):
         self._needs = frozenset[str]() if self.anchor is None else self.anchor.needs
         self._needs |= frozenset() if method is None else method.needs
         self._plan = None if method is None else method.rollout
+        self._answer_key = answer_key or key_of(named.get("reward_funcs"))
         self._records: list[tuple[Tensor, Tensor | None]] | None = None  # forwards seen while TRL scores a rollout
         self._waiting: Inputs | None = None  # a micro-batch whose q comes from the forward in progress
         self._numbered = (-1, 0)  # optimizer step, rows numbered in it, over all ranks and rollouts
@@ -125,7 +132,7 @@ class SageTrainer(GRPOTrainer):
             self._shape(output, logps, entropies)
         if self.method is not None:
             with_advantages(self.method, output, drawn, self)
-        return {name: value for name, value in output.items() if name not in ("sage_logps", "sage_entropies")}
+        return {name: value for name, value in output.items() if name not in ROLLOUT_ONLY}
 
     def _draw(self, inputs: Any) -> tuple[Inputs, Tensor]:
         """TRL's generation and scoring: this rank's rows and the rewards of all ranks, (P, G), NaN for None.
@@ -138,6 +145,8 @@ class SageTrainer(GRPOTrainer):
             records = self._records
         finally:
             self._records = None
+        if "answers" in self._needs:
+            output["sage_answers"] = answers_of(output, inputs, self.processing_class, self._answer_key)
         if (old := output.get("old_per_token_logps")) is not None:
             # by identity, because an adapter's reference is a forward of the same model
             entropies = next(entropies for logps, entropies in records if logps is old)

@@ -18,9 +18,9 @@ ADVANTAGE, SURROGATE, REDUCTION = GroupNormalized(), Clip(), SequenceMean()  # G
 
 @METHODS.register
 @anchored(beta=0.05)
-def parts(
+def compose(
     *,
-    title: str = "parts",
+    title: str = "compose",
     advantage: Advantage = ADVANTAGE,
     surrogate: Surrogate = SURROGATE,
     reduction: Reduction = REDUCTION,

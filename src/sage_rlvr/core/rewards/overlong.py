@@ -1,30 +1,16 @@
-"""Reward transforms: rewards and lengths of a group become rewards, before the advantage; frozen, no gradient."""
+"""DAPO's price on completions that run long."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Protocol
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from sage_rlvr.core.rewards.base import REWARD_TRANSFORMS
 from sage_rlvr.errors import ConfigError, DataError
-from sage_rlvr.registry import Registry
-
-
-class RewardTransform(Protocol):
-    """Rewards (P, G) and lengths in tokens (P, G) become rewards (P, G), before the advantage.
-
-    `describe` prints its `equation`, a text; without one its name. `needs`, a frozenset, names the optional signals
-    that an engine must compute for it.
-    """
-
-    def __call__(self, rewards: Float[Tensor, "P G"], lengths: Int[Tensor, "P G"], /) -> Float[Tensor, "P G"]: ...
-
-
-REWARD_TRANSFORMS: Registry[Any] = Registry("reward_transform")
 
 
 @REWARD_TRANSFORMS.register

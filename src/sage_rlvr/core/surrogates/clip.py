@@ -1,36 +1,17 @@
-"""The policy-gradient term per token: (log_ratios, advantages, mask) -> (loss to minimize (B, T), statistics)."""
+"""PPO's clipped ratio, with DAPO's upper bound and the dual clip."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool
 from torch import Tensor
 
 from sage_rlvr.core.signals import masked_mean
+from sage_rlvr.core.surrogates.base import SURROGATES, PerToken, bounded_ratio
 from sage_rlvr.errors import ConfigError
-from sage_rlvr.registry import Registry
-
-PerToken = Float[Tensor, "B T"]
-LARGEST_LOG_RATIO = 20.0
-
-
-@runtime_checkable
-class Surrogate(Protocol):
-    """Per-token loss from log(pi / pi_old) in the graph, advantages that broadcast to (B, T), and the mask."""
-
-    @property
-    def equation(self) -> str: ...
-
-    def __call__(
-        self, log_ratios: PerToken, advantages: Tensor, mask: Bool[Tensor, "B T"]
-    ) -> tuple[PerToken, dict[str, float]]: ...
-
-
-SURROGATES: Registry[type] = Registry("surrogate")
 
 
 @SURROGATES.register
@@ -71,15 +52,11 @@ class Clip:
     def __call__(
         self, log_ratios: PerToken, advantages: Tensor, mask: Bool[Tensor, "B T"]
     ) -> tuple[PerToken, dict[str, float]]:
-        ratios = torch.exp(log_ratios.clamp(-LARGEST_LOG_RATIO, LARGEST_LOG_RATIO))
+        ratios, stats = bounded_ratio(log_ratios, mask)
         lowest, highest = 1.0 - self.low, 1.0 + self.high
         loss = -torch.minimum(ratios * advantages, ratios.clamp(lowest, highest) * advantages)
         held = ((ratios < lowest) & (advantages < 0)) | ((ratios > highest) & (advantages > 0))
-        stats = {
-            "surrogate/clipped_share": masked_mean(held, mask),
-            "surrogate/clamped_share": masked_mean(log_ratios.abs() > LARGEST_LOG_RATIO, mask),
-            "surrogate/ratio_mean": masked_mean(ratios, mask),
-        }
+        stats = {"surrogate/clipped_share": masked_mean(held, mask), **stats}
         if self.dual is not None:
             loss = torch.where(advantages < 0, torch.minimum(loss, -self.dual * advantages), loss)
             too_far = (ratios > self.dual) & (advantages < 0)

@@ -1,0 +1,34 @@
+"""Rewards of a group become advantages: frozen callables (P, G) -> (P, G) float32, no gradient. One family a file."""
+
+from sage_rlvr.core.advantages.base import ADVANTAGES, Advantage, Groups, Seen
+from sage_rlvr.core.advantages.beta import BetaNormalized, beta_parameters
+from sage_rlvr.core.advantages.distinct import DistinctRight
+from sage_rlvr.core.advantages.filtered import Filtered
+from sage_rlvr.core.advantages.group import GroupCentered, GroupNormalized, LeaveOneOut
+from sage_rlvr.core.advantages.pass_at_k import AnalyticPassAtK, PassAtK
+from sage_rlvr.core.advantages.power import PowerNormalized
+from sage_rlvr.core.advantages.reinforce import Signed
+from sage_rlvr.core.advantages.risk import RiskSeeking
+from sage_rlvr.core.advantages.smoothing import DifferentialSmoothing
+from sage_rlvr.core.advantages.ucpo import UniformRight
+
+__all__ = [
+    "ADVANTAGES",
+    "Advantage",
+    "AnalyticPassAtK",
+    "BetaNormalized",
+    "DifferentialSmoothing",
+    "DistinctRight",
+    "Filtered",
+    "GroupCentered",
+    "GroupNormalized",
+    "Groups",
+    "LeaveOneOut",
+    "PassAtK",
+    "PowerNormalized",
+    "RiskSeeking",
+    "Seen",
+    "Signed",
+    "UniformRight",
+    "beta_parameters",
+]

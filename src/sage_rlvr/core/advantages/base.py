@@ -1,0 +1,109 @@
+"""What every advantage is, and what they share."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from sage_rlvr.errors import DataError
+from sage_rlvr.registry import Registry
+
+Groups = Float[Tensor, "P G"]
+
+
+@dataclass(frozen=True, eq=False)
+class Seen:
+    """What a part may see of P groups of G completions besides their rewards; each (P, G), None where its `needs` ask for none.
+
+    lengths            tokens of a completion, the end token included
+    policy, reference  log pi_old and log pi_ref of the whole completion, nats, float32
+    answers            int64: equal within a group iff two completions give the same answer (`Task.answer_key`)
+    """
+
+    lengths: Int[Tensor, "P G"]
+    policy: Groups
+    reference: Groups | None = None
+    answers: Int[Tensor, "P G"] | None = None
+
+    def require(self, name: str, who: str) -> Tensor:
+        """The field called `name`; DataError that names who asked for it, where it was not computed."""
+        value = getattr(self, name)
+        if value is None:
+            raise DataError(
+                f"{who} reads {name!r} of the completions, which this engine did not compute (see method.needs)."
+            )
+        return value  # type: ignore[no-any-return]
+
+
+@runtime_checkable
+class Advantage(Protocol):
+    """Maps the rewards of P groups of G completions to advantages of the same shape: float32, no gradient.
+
+    `equation` is A as one line of text. Optional attributes, read with getattr: `legend`, a line that says what the
+    symbols of `equation` mean; `ascends`, what the expected gradient of the reward term ascends at on-policy samples, and
+    `prefers`, which right answers it prefers (`describe` prints them); `couples_prompts`, True where the advantages of a
+    prompt depend on the rewards of the other prompts of the step, so that a batch must not be cut before they are computed;
+    `takes_group_mean`, True where the baseline of a completion holds its own reward; `against_kl`, a note on what beta
+    weighs against it; `needs`, the optional signals: "logps" (of the policy), "ref_logps", "answers". A part that has
+    `needs` at all, an empty set included, is called with a `Seen` after the rewards.
+    """
+
+    @property
+    def equation(self) -> str: ...
+
+    @property
+    def __call__(self) -> Callable[..., Groups]: ...
+
+
+ADVANTAGES: Registry[type] = Registry("advantage")
+
+
+def centered(rewards: Groups, smallest_group: int, who: str) -> Groups:
+    """Rewards minus their group mean; exactly 0 in a group whose rewards are all equal."""
+    values = checked(rewards, smallest_group, who)
+    return torch.where(all_equal(values), 0.0, values - values.mean(dim=1, keepdim=True))
+
+
+def checked(rewards: Groups, smallest_group: int, who: str) -> Groups:
+    """Rewards as float32 without a gradient. DataError for another shape and for a group that is too small."""
+    if rewards.dim() != 2:
+        raise DataError(f"{who}: rewards have shape {tuple(rewards.shape)}; give (prompts, completions per prompt).")
+    if rewards.shape[1] < smallest_group:
+        raise DataError(f"{who}: group_size is {rewards.shape[1]}; it needs at least {smallest_group} a prompt.")
+    return rewards.detach().float()
+
+
+def all_equal(values: Groups) -> Tensor:
+    """(P, 1) bool: the rewards of the group are all equal."""
+    return values.amax(dim=1, keepdim=True) == values.amin(dim=1, keepdim=True)
+
+
+def leave_one_out(values: Groups) -> Groups:
+    """Values minus the mean of the others of their group."""
+    return (values - values.mean(dim=1, keepdim=True)) * (values.shape[1] / (values.shape[1] - 1))
+
+
+def require_binary(
+    rewards: Groups, who: str, instead: str = "GroupNormalized or GroupCentered, which take any reward"
+) -> None:
+    """DataError that names the first reward which is neither 0 nor 1, and its place."""
+    wrong = ((rewards != 0) & (rewards != 1)).nonzero()
+    if len(wrong):
+        prompt, member = wrong[0].tolist()
+        raise DataError(
+            f"{who}: the reward of prompt {prompt}, completion {member} is {float(rewards[prompt, member]):g}; it counts "
+            f"right completions, so rewards must be 0 or 1: drop the reward transform, or use {instead}."
+        )
+
+
+def log_choose(n: Tensor, k: int) -> Tensor:
+    """log of the binomial coefficient C(n, k), float64; -inf where k > n."""
+    n = n.double()
+    known = torch.lgamma(n + 1) - math.lgamma(k + 1) - torch.lgamma((n - k).clamp(min=0) + 1)
+    return torch.where(n >= k, known, -math.inf)

@@ -1,0 +1,82 @@
+"""Distinct right answers as the objective."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from sage_rlvr.core.advantages.base import ADVANTAGES, Groups, Seen, checked, log_choose, require_binary
+from sage_rlvr.core.advantages.pass_at_k import _check
+from sage_rlvr.errors import ConfigError, DataError
+
+
+@ADVANTAGES.register
+@dataclass(frozen=True)
+class DistinctRight:
+    """The unbiased gradient of the expected number of distinct right answers among k, sum_a [1 - (1 - pi(a))^k], a right.
+
+    U_i = r_i k C(G - m_i, k-1) / C(G - 1, k-1), m_i how often the answer of i stands in its group: the chance that none of k - 1
+    companions gives it. A_i = (U_i - mean over j != i of U_j without i in the group) / (mean U)^power; the baseline does not know
+    completion i, so it costs no bias. power = 1 is about grad log E[distinct@k]. k = 1 is RLOO; with one right answer it is PKPO's
+    sloo1 with a baseline; at k = G only answers that nobody else gave are paid. 0 in a group without a right answer.
+
+    needs: "answers". DataError for rewards other than 0 and 1 and for k > G.
+    """
+
+    k: int = 16
+    power: float = 0.0
+    needs: ClassVar[frozenset[str]] = frozenset({"answers"})
+
+    def __post_init__(self) -> None:
+        _check(self.k, "DistinctRight")
+        if not 0 <= self.power <= 2:
+            raise ConfigError(
+                f"DistinctRight: power = {self.power!r}; give 0 (distinct@k) to 1 (its logarithm), at most 2."
+            )
+
+    @property
+    def equation(self) -> str:
+        scale = "" if self.power == 0 else f" / (mean_group U){f'^{self.power:g}' if self.power != 1 else ''}"
+        return f"(U - mean_others U){scale},  U = r {self.k} C(G - m, {self.k - 1}) / C(G - 1, {self.k - 1})"
+
+    prefers: ClassVar[str] = "those that the group gives less often"
+    legend: ClassVar[str] = "m = how often the answer of the completion stands in its group, right"
+
+    @property
+    def ascends(self) -> str:
+        inner = f"sum over right answers a of 1 - (1 - pi(a))^{self.k}: distinct right answers in {self.k}"
+        return f"grad {inner}" if self.power == 0 else f"about D^-{self.power:g} grad D, D = {inner}"
+
+    def __call__(self, rewards: Groups, seen: Seen) -> Groups:
+        values = checked(rewards, 2, "DistinctRight")
+        require_binary(values, "DistinctRight", "PowerNormalized")
+        size = values.shape[1]
+        if self.k > size:
+            raise DataError(
+                f"DistinctRight: k = {self.k} with groups of {size}; it needs k <= {size}: lower k or raise group_size."
+            )
+        same = self._same(values, seen.require("answers", "DistinctRight"))
+        copies = same.sum(dim=2)
+        paid = values * self._unmet(size - copies, size - 1)
+        # U_j of the group without i: its copies are fewer where i gives the same answer, and one companion is gone
+        without = values[:, None, :] * self._unmet(size - 1 - (copies[:, None, :] - same), size - 2)
+        off = ~torch.eye(size, dtype=torch.bool, device=values.device)
+        baseline = (without * off).sum(dim=2) / (size - 1)
+        scale = paid.mean(dim=1, keepdim=True)
+        dead = values.sum(dim=1, keepdim=True) == 0
+        return torch.where(
+            dead, 0.0, (paid - baseline) / torch.where(dead, 1.0, scale.clamp(min=1 / size) ** self.power)
+        )
+
+    def _same(self, values: Groups, answers: Tensor) -> Tensor:
+        """(P, G, G) float: j gives the answer of i, and both are right."""
+        right = values == 1
+        return ((answers[:, :, None] == answers[:, None, :]) & right[:, :, None] & right[:, None, :]).float()
+
+    def _unmet(self, others: Tensor, companions: int) -> Tensor:
+        """k times the chance that k - 1 of `companions` are all among `others`, float32; with too few companions, all of them."""
+        few = min(self.k - 1, companions)
+        return self.k * (log_choose(others, few) - log_choose(torch.full_like(others, companions), few)).exp().float()

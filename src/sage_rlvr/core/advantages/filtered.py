@@ -1,0 +1,60 @@
+"""alpha-DPG: toward the reference restricted to right answers."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+
+from sage_rlvr.core.advantages.base import ADVANTAGES, Groups, Seen, checked, leave_one_out, require_binary
+from sage_rlvr.errors import ConfigError
+
+
+@ADVANTAGES.register
+@dataclass(frozen=True)
+class Filtered:
+    """((min(u, clip)^(1 - alpha)) - 1) / (1 - alpha) minus the others' mean, u = r (pi_ref / pi_old)(y) / Z (arXiv 2512.05962).
+
+    Its target is the reference given that the answer is right; alpha = 0 is the forward KL to it, alpha -> 1 the reverse one. Z is
+    the group's mean of r pi_ref / pi_old: biased at small G, and exact where pi_old is the reference, where alpha = 0 is MaxRL.
+    0 in a group without a right answer. needs: "ref_logps"; without a KL term name the reference by an anchor of beta 0.
+    """
+
+    alpha: float = 0.5
+    clip: float = 10.0
+    needs: ClassVar[frozenset[str]] = frozenset({"logps", "ref_logps"})
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.alpha < 1:
+            raise ConfigError(
+                f"Filtered: alpha = {self.alpha!r}; give 0 <= alpha < 1 (at 1 a wrong answer would weigh -infinity)."
+            )
+        if not 1 < self.clip < math.inf:
+            raise ConfigError(f"Filtered: clip = {self.clip!r}; give a finite number above 1, the paper's is 10.")
+
+    prefers: ClassVar[str] = "those that the policy gives less often than the reference does"
+
+    @property
+    def equation(self) -> str:
+        power = f"^{1 - self.alpha:g}" if self.alpha else ""
+        ratio = "r (pi_ref/pi_old)(y) / mean_group r pi_ref/pi_old"
+        return f"(min(u, {self.clip:g}){power} - 1)/{1 - self.alpha:g} - mean_others,  u = {ratio}"
+
+    @property
+    def ascends(self) -> str:
+        return (
+            f"minus the {self.alpha:g}-divergence between pi and the reference restricted to right answers, for large G"
+        )
+
+    def __call__(self, rewards: Groups, seen: Seen) -> Groups:
+        values = checked(rewards, 2, "Filtered")
+        require_binary(values, "Filtered", "PowerNormalized")
+        gap = (seen.require("reference", "Filtered") - seen.policy).double()
+        gap = torch.where(values == 1, gap, -math.inf)
+        dead = values.sum(dim=1, keepdim=True) == 0
+        total = torch.logsumexp(gap, dim=1, keepdim=True) - math.log(values.shape[1])
+        ratio = torch.where(dead, 1.0, (gap - torch.where(dead, 0.0, total)).exp()).clamp(max=self.clip)
+        powered = (ratio ** (1 - self.alpha) - 1) / (1 - self.alpha)
+        return torch.where(dead, 0.0, leave_one_out(powered)).float()

@@ -1,0 +1,107 @@
+"""pass@k as the objective: PKPO's unbiased advantages, and the analytic ones of Chen et al., which are no gradient of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from sage_rlvr.core.advantages.base import ADVANTAGES, Groups, checked, log_choose, require_binary
+from sage_rlvr.errors import ConfigError, DataError
+
+
+def _counts(rewards: Groups, k: int, who: str, largest: int) -> tuple[Groups, Tensor]:
+    values = checked(rewards, 2, who)
+    require_binary(values, who, "PowerNormalized, which takes any reward of 0 or more")
+    if k > largest:
+        raise DataError(
+            f"{who}: k = {k} with groups of {values.shape[1]}; it needs k <= {largest}: lower k or raise group_size."
+        )
+    return values, values.sum(dim=1, keepdim=True)
+
+
+def _check(k: int, who: str) -> None:
+    if isinstance(k, bool) or not isinstance(k, int) or k < 1:
+        raise ConfigError(f"{who}: k = {k!r}; it counts samples, so give a whole number >= 1, 4 or 8 in the papers.")
+
+
+@ADVANTAGES.register
+@dataclass(frozen=True)
+class PassAtK:
+    """PKPO (arXiv 2505.15201): the unbiased gradient of pass@k = 1 - (1 - P)^k for rewards 0 and 1.
+
+    sloo1  right: k C(G-c, k-1) / C(G-1, k-1), wrong: 0, c right of G: the chance that k - 1 companions all fail
+    sloo   s - (k/(G-1)) (mean over the k-subsets of the others of their maximum) times G, s the raw transform
+
+    Both times G, so that the mean over the group is the gradient. k = 1 is plain REINFORCE (sloo1) or RLOO (sloo). It saturates:
+    once P is near 1 - 1/k nothing pushes it on, so pass@1 stalls where k is large. DataError for rewards other than 0 and 1 and
+    for k > G (sloo: k > G - 1).
+    """
+
+    k: int = 4
+    baseline: Literal["sloo1", "sloo"] = "sloo1"
+
+    def __post_init__(self) -> None:
+        _check(self.k, "PassAtK")
+        if self.baseline not in ("sloo1", "sloo"):
+            raise ConfigError(f"PassAtK: baseline = {self.baseline!r}; give sloo1 (the paper's choice) or sloo.")
+
+    @property
+    def equation(self) -> str:
+        if self.baseline == "sloo1":
+            return f"r {self.k} C(G - c, {self.k - 1}) / C(G - 1, {self.k - 1}),  c = sum_group r"
+        return f"G s_{self.k}(r) - G ({self.k}/(G-1)) pass@{self.k} of the others"
+
+    @property
+    def ascends(self) -> str:
+        return f"grad (1 - (1 - P)^{self.k}), P = P(right): pass@{self.k}"
+
+    def __call__(self, rewards: Groups) -> Groups:
+        size = rewards.shape[-1]
+        values, right = _counts(rewards, self.k, "PassAtK", size if self.baseline == "sloo1" else size - 1)
+        wrong = size - right
+        others = torch.full_like(right, size - 1)
+        if self.baseline == "sloo1":
+            alone = (log_choose(wrong, self.k - 1) - log_choose(others, self.k - 1)).exp().float()
+            return values * self.k * alone
+        misses = (
+            (log_choose(wrong - 1, self.k - 1) - log_choose(others, self.k - 1)).exp().float()
+        )  # of k - 1 others, from a wrong one
+        raw = torch.where(values == 1, 1.0, 1.0 - misses) * self.k
+        fails = (log_choose(wrong - (1 - values), self.k) - log_choose(others, self.k)).exp().float()
+        return raw - (1.0 - fails) * (self.k * size / (size - 1))
+
+
+@ADVANTAGES.register
+@dataclass(frozen=True)
+class AnalyticPassAtK:
+    """Chen et al. (arXiv 2508.10751): every k-subset of the group is a group of its own, with its maximum as reward.
+
+    R = 1 - C(G-c, k)/C(G, k), sigma = sqrt(R (1 - R)); right: (1 - R)/sigma; wrong: (1 - R - C(G-c-1, k-1)/C(G-1, k-1))/sigma.
+    The division weighs prompts anew, so this is the gradient of no pass@k; without it it would be (G/k - 1) times it. k = 1 is
+    GRPO with the std of the population. All 0 once c > G - k, and for k = G. DataError for rewards other than 0 and 1.
+    """
+
+    k: int = 4
+    takes_group_mean: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        _check(self.k, "AnalyticPassAtK")
+
+    @property
+    def equation(self) -> str:
+        return f"(max over {self.k}-subsets with r - R) / sqrt(R (1 - R)),  R = pass@{self.k} of the group"
+
+    ascends: ClassVar[str] = "no utility of P(right): each prompt divided by its own sigma after the gradient of pass@k"
+
+    def __call__(self, rewards: Groups) -> Groups:
+        values, right = _counts(rewards, self.k, "AnalyticPassAtK", rewards.shape[-1])
+        size = values.shape[1]
+        wrong, all_of, others = size - right, torch.full_like(right, size), torch.full_like(right, size - 1)
+        missed = (log_choose(wrong, self.k) - log_choose(all_of, self.k)).exp()
+        alone = (log_choose(wrong - 1, self.k - 1) - log_choose(others, self.k - 1)).exp()
+        sigma = (missed * (1.0 - missed)).sqrt()
+        found = torch.where(values == 1, missed, missed - alone)
+        return torch.where(sigma > 0, found / sigma.clamp(min=1e-300), 0.0).float()

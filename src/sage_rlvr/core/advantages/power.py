@@ -1,0 +1,61 @@
+"""MaxRL and its family: the group's own mean, to a power, as the scale."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+
+from sage_rlvr.core.advantages.base import ADVANTAGES, Groups, centered
+from sage_rlvr.errors import ConfigError, DataError
+
+
+@ADVANTAGES.register
+@dataclass(frozen=True)
+class PowerNormalized:
+    """(r - mean) / mean^q; 0 in a group whose rewards are all equal. q = 0 is Dr. GRPO, q = 1 MaxRL (arXiv 2602.02710).
+
+    For rewards 0 and 1 and q = 1 the expected gradient is exactly ((1 - (1 - P)^(G-1)) / P) grad P, the gradient of
+    log P(right) truncated at order G - 1: -sum_{k<G} (1 - P)^k / k. (The paper's order G belongs to the form without a
+    baseline.) In between it tends to P^-q grad P, Tsallis' logarithm (P^(1-q) - 1)/(1 - q), as G grows.
+
+    The scale is held at 1/G at least, which the mean of a mixed group of 0 and 1 never goes below. DataError for a
+    negative reward. Against a KL the force is up to 1/P that of RLOO: match arms on raw KL, never on beta.
+    """
+
+    q: float = 1.0
+    takes_group_mean: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.q <= 2:
+            raise ConfigError(f"PowerNormalized: q = {self.q!r}; give a number from 0 (Dr. GRPO) over 1 (MaxRL) to 2.")
+
+    @property
+    def equation(self) -> str:
+        return (
+            "r - mean_group r"
+            if self.q == 0
+            else f"(r - mean_group r) / (mean_group r){f'^{self.q:g}' if self.q != 1 else ''}"
+        )
+
+    @property
+    def ascends(self) -> str:
+        if self.q == 1:
+            return "((1 - (1 - P)^(G-1)) / P) grad P, P = P(right): log P truncated at order G - 1"
+        return (
+            "(G-1)/G grad E[r], the same for every prompt"
+            if self.q == 0
+            else f"about P^-{self.q:g} grad P, P = P(right)"
+        )
+
+    def __call__(self, rewards: Groups) -> Groups:
+        values = centered(rewards, 2, "PowerNormalized")
+        if bool((rewards < 0).any()):
+            prompt, member = (rewards < 0).nonzero()[0].tolist()
+            raise DataError(
+                f"PowerNormalized: the reward of prompt {prompt}, completion {member} is {float(rewards[prompt, member]):g}; it "
+                "divides by the group's mean, so rewards must be 0 or more: drop the reward transform, or use GroupCentered."
+            )
+        scale = rewards.detach().float().mean(dim=1, keepdim=True).clamp(min=1 / rewards.shape[1])
+        return torch.where(values == 0, 0.0, values / scale**self.q)

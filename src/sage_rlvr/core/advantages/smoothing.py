@@ -1,0 +1,59 @@
+"""DS-GRPO: right answers are smoothed, wrong ones sharpened."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+
+from sage_rlvr.core.advantages.base import ADVANTAGES, Groups, Seen, all_equal, checked, require_binary
+from sage_rlvr.core.advantages.group import GroupNormalized
+from sage_rlvr.errors import ConfigError
+
+EPS = 1e-6
+
+
+@ADVANTAGES.register
+@dataclass(frozen=True)
+class DifferentialSmoothing:
+    """(r - mean) / std - right * r l + wrong * (1 - r) l, l = log pi_old(y) / |y|: DS-GRPO (arXiv 2511.19942).
+
+    std is the population's, as the paper has it. Right completions gain the rarer they are per token, wrong ones the likelier:
+    entropy among the right, against it among the wrong. The terms are added after the division and not centered again, as in
+    the authors' code, so that their mean is a baseline that costs no bias and does cost variance. 0 in a group whose rewards
+    are all equal. needs: "logps". DataError for rewards other than 0 and 1.
+    """
+
+    right: float = 0.05
+    wrong: float = 0.05
+    needs: ClassVar[frozenset[str]] = frozenset({"logps"})
+    prefers: ClassVar[str] = "the less likely per token"
+    takes_group_mean: ClassVar[bool] = True
+    against_kl: ClassVar[str] = GroupNormalized.against_kl
+
+    def __post_init__(self) -> None:
+        if not (0 <= self.right < math.inf and 0 <= self.wrong < math.inf):
+            raise ConfigError(
+                f"DifferentialSmoothing: right = {self.right!r}, wrong = {self.wrong!r}; give two finite numbers >= 0, 0.05 each "
+                "in the paper."
+            )
+
+    @property
+    def equation(self) -> str:
+        return f"(r - mean_group r) / std_group r - {self.right:g} r l + {self.wrong:g} (1 - r) l,  l = log pi_old(y) / |y|"
+
+    @property
+    def ascends(self) -> str:
+        return (
+            "(1/std_group) grad E[r], with entropy among right completions and against it among wrong ones, per token"
+        )
+
+    def __call__(self, rewards: Groups, seen: Seen) -> Groups:
+        values = checked(rewards, 2, "DifferentialSmoothing")
+        require_binary(values, "DifferentialSmoothing")
+        per_token = seen.policy.float() / seen.lengths.clamp(min=1)
+        scaled = (values - values.mean(dim=1, keepdim=True)) / (values.std(dim=1, correction=0, keepdim=True) + EPS)
+        smooth = torch.where(values == 1, -self.right * per_token, self.wrong * per_token)
+        return torch.where(all_equal(values), 0.0, scaled + smooth)

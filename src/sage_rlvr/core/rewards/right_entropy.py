@@ -1,0 +1,38 @@
+"""Entropy among right answers, as a reward."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+from sage_rlvr.core.advantages.base import Seen
+from sage_rlvr.core.rewards.base import REWARD_TRANSFORMS, Groups, mean_where, right_of
+from sage_rlvr.errors import ConfigError
+
+
+@REWARD_TRANSFORMS.register
+@dataclass(frozen=True)
+class RightEntropy:
+    """r = R (1 - gamma (s - mean over the right of the group of s)), s = log pi_old(y): the entropy H(pi | right) as a reward.
+
+    Right answers that are rarer than the others of their group are paid more, by gamma per nat, and the group's mean reward
+    stays. For large G it adds gamma P grad H(pi | right) to what the advantage ascends, whose only fixed point is uniform over
+    right answers; alone in its group a right completion is paid 1. needs: "logps". DataError for rewards other than 0 and 1.
+    """
+
+    gamma: float = 0.1
+    prefers: ClassVar[str] = "the less likely, until all are alike"
+    needs: ClassVar[frozenset[str]] = frozenset({"logps"})
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.gamma < math.inf:
+            raise ConfigError(f"RightEntropy: gamma = {self.gamma!r}; give a finite number >= 0, 0.05 to 0.2 is usual.")
+
+    @property
+    def equation(self) -> str:
+        return f"R (1 - {self.gamma:g} (s - mean_right s)),  s = log pi_old(y)"
+
+    def __call__(self, rewards: Groups, seen: Seen) -> Groups:
+        right, logps = right_of(rewards, "RightEntropy"), seen.policy.float()
+        return right * (1.0 - self.gamma * (logps - mean_where(logps, right)))

@@ -1,0 +1,38 @@
+"""Unlikeliness: a right answer earns less the likelier it is among its group."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from sage_rlvr.core.advantages.base import Seen
+from sage_rlvr.core.rewards.base import REWARD_TRANSFORMS, Groups, right_of
+from sage_rlvr.errors import ConfigError
+
+
+@REWARD_TRANSFORMS.register
+@dataclass(frozen=True)
+class Unlikeliness:
+    """r = R (1 - weight * rank / G), rank by log pi_old(y) from 0, the least likely of the group (arXiv 2506.02355).
+
+    Completions of equal log-probability share the mean of their ranks (the authors' code breaks ties by place in the batch).
+    needs: "logps". DataError for rewards other than 0 and 1.
+    """
+
+    weight: float = 0.25
+    prefers: ClassVar[str] = "the less likely, by rank"
+    needs: ClassVar[frozenset[str]] = frozenset({"logps"})
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.weight <= 1:
+            raise ConfigError(f"Unlikeliness: weight = {self.weight!r}; give 0 to 1, the paper's is 0.25.")
+
+    @property
+    def equation(self) -> str:
+        return f"R (1 - {self.weight:g} rank(log pi_old(y)) / G)"
+
+    def __call__(self, rewards: Groups, seen: Seen) -> Groups:
+        right, logps = right_of(rewards, "Unlikeliness"), seen.policy.float()
+        below = (logps[:, None, :] < logps[:, :, None]).sum(dim=2)
+        tied = (logps[:, None, :] == logps[:, :, None]).sum(dim=2) - 1
+        return right * (1.0 - self.weight * (below + tied / 2) / right.shape[1])

@@ -1,0 +1,118 @@
+"""PACS: the verdict as a label, fitted by the policy's own log-probability gain."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+from torch.nn import functional as F
+
+from sage_rlvr.core.signals import Batch
+from sage_rlvr.core.surrogates.base import SURROGATES, PerToken
+from sage_rlvr.errors import ConfigError, DataError
+
+
+@SURROGATES.register
+@dataclass(frozen=True)
+class Pacs:
+    """Binary cross-entropy of the label on a centered log-ratio (PACS, arXiv 2509.02522).
+
+    rhat_i = scale log(pi / pi_0)(y_i),   psi_i = rhat_i - mean_others rhat,   loss of a completion: w_i BCE(sigma(psi_i), r_i)
+
+    reference  "rollout": pi_0 is the policy of the rollout, as the authors' code has it (all scores are 0 at the first update);
+               "anchor": the method's reference, fixed or moved by the anchor's source and refresh_every, as the paper says
+    balanced   w_i = G / (2 G_r), G_r completions of the group with that label; 1 where all labels are equal
+    terms      1: the derivative of the loss on fixed samples (the code). 2: with the score-function term
+               BCE_i grad log pi(y_i) beside it (the paper); what y_i does to the losses of the others is left out, as there
+
+    At scores of 0 and without `balanced`, one term is exactly scale times an unclipped RLOO. No advantage: the advantage part
+    hands over the labels (`Signed(1, 0)`), 0 or 1. The loss of a completion is spread over its tokens, so that FixedBudget(1)
+    is the mean over completions. Mini- and micro-batches must hold whole groups: DataError where they do not, and for labels
+    other than 0 and 1.
+    """
+
+    scale: float = 1.0
+    reference: Literal["rollout", "anchor"] = "rollout"
+    balanced: bool = True
+    terms: Literal[1, 2] = 1
+    sees_batch: ClassVar[bool] = True
+    ascends: ClassVar[str] = (
+        "at scores of 0, without weights: scale * grad E[r], as RLOO; less where a score fits its label already"
+    )
+
+    def __post_init__(self) -> None:
+        if not 0 < self.scale < math.inf:
+            raise ConfigError(
+                f"Pacs: scale = {self.scale!r}; give a positive number, 0.5 to 1 in the paper, which calls it beta."
+            )
+        if self.reference not in ("rollout", "anchor"):
+            raise ConfigError(f"Pacs: reference = {self.reference!r}; give rollout (the code) or anchor (the paper).")
+        if self.terms not in (1, 2):
+            raise ConfigError(f"Pacs: terms = {self.terms!r}; give 1 (the code) or 2 (the paper).")
+
+    @property
+    def needs(self) -> frozenset[str]:
+        """The reference's log-probs where it is the anchor's."""
+        return frozenset({"ref_logps"}) if self.reference == "anchor" else frozenset()
+
+    @property
+    def equation(self) -> str:
+        return (
+            f"{'w ' if self.balanced else ''}BCE(sigma(psi), A){' + sg[BCE] log pi' if self.terms == 2 else ''} / |y|"
+        )
+
+    @property
+    def legend(self) -> str:
+        there = "pi_old" if self.reference == "rollout" else "pi_ref"
+        weight = ",  w = G / (2 G_label)" if self.balanced else ""
+        return f"psi = rhat - mean_others rhat,  rhat = {self.scale:g} log(pi/{there})(y){weight}"
+
+    def __call__(
+        self, log_ratios: PerToken, advantages: Tensor, mask: Bool[Tensor, "B T"], batch: Batch
+    ) -> tuple[PerToken, dict[str, float]]:
+        labels = _labels(advantages, batch.group_size)
+        gained = log_ratios.sum(dim=1).reshape(labels.shape)
+        size, rhat = labels.shape[1], self.scale * (gained + self._shift(batch, mask).reshape(labels.shape))
+        psi = (size * rhat - rhat.sum(dim=1, keepdim=True)) / (size - 1)
+        weight = _weights(labels) if self.balanced else torch.ones_like(labels)
+        losses = F.binary_cross_entropy_with_logits(psi, labels, weight=weight, reduction="none")
+        if self.terms == 2:
+            losses = losses + losses.detach() * gained
+        per_token = losses.reshape(-1, 1) / mask.sum(dim=1, keepdim=True).clamp(min=1) * mask
+        fitted = ((psi > 0) == (labels > 0.5)).float().mean()
+        return per_token, {
+            "surrogate/fitted_share": float(fitted),
+            "surrogate/score_abs": float(psi.detach().abs().mean()),
+        }
+
+    def _shift(self, batch: Batch, mask: Bool[Tensor, "B T"]) -> Float[Tensor, " B"]:
+        """log pi_old - log pi_0 of each completion, nats."""
+        if self.reference == "rollout":
+            return torch.zeros(len(mask), device=mask.device)
+        if batch.ref_logps is None:
+            raise DataError("Pacs: reference='anchor' reads Batch.ref_logps, which is None; compute it (method.needs).")
+        return torch.where(mask, batch.old_logps - batch.ref_logps, 0.0).detach().float().sum(dim=1)
+
+
+def _labels(advantages: Tensor, size: int | None) -> Float[Tensor, "P G"]:
+    if size is None or size < 2 or len(advantages) % size:
+        raise DataError(
+            f"Pacs compares the completions of a prompt: give whole groups of 2 or more; this batch has {len(advantages)} rows "
+            f"in groups of {size}."
+        )
+    if advantages.shape[-1] != 1 or not bool(((advantages == 0) | (advantages == 1)).all()):
+        raise DataError(
+            "Pacs: the advantages must be labels, 0 or 1 per completion: use the advantage Signed(right=1, wrong=0), and no "
+            "token weight, reward transform or KL in the reward."
+        )
+    return advantages.float().reshape(-1, size)
+
+
+def _weights(labels: Float[Tensor, "P G"]) -> Float[Tensor, "P G"]:
+    size, right = labels.shape[1], labels.sum(dim=1, keepdim=True)
+    mixed = (right > 0) & (right < size)
+    return torch.where(mixed, size / (2 * torch.where(labels == 1, right, size - right)), 1.0)

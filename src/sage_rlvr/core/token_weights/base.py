@@ -1,0 +1,41 @@
+"""What every token weight is: signals become a factor on the advantage of each token."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from sage_rlvr.core.signals import Signals
+from sage_rlvr.registry import Registry
+
+PerToken = Float[Tensor, "B T"]
+
+
+class TokenWeight(Protocol):
+    """Signals become a factor (B, T) on the advantage, computed once per rollout from the policy that generated it.
+
+    `equation` and `needs` as in `RewardTransform`; `legend`, what its symbols mean; `random`, True for one that is called with
+    step and key after the signals; `depends_on`, "batch" for one that compares the tokens of the rollout. One whose `needs` have
+    "advantages" reads `Signals.advantages`, those that it weighs.
+    """
+
+    @property
+    def __call__(self) -> Callable[..., PerToken]: ...
+
+
+TOKEN_WEIGHTS: Registry[Any] = Registry("token_weight")
+
+
+def paid(signals: Signals) -> PerToken:
+    """The advantage of each counted token, (B, T); 0 elsewhere."""
+    return torch.where(signals.mask, signals.require("advantages", "a token weight").float()[:, None], 0.0)
+
+
+def deviation(values: PerToken, mask: Bool[Tensor, "B T"]) -> PerToken:
+    """Values minus their mean over the counted tokens; 0 elsewhere."""
+    kept = torch.where(mask, values.float(), 0.0)
+    return torch.where(mask, kept - kept.sum() / mask.sum().clamp(min=1), 0.0)

@@ -1,0 +1,46 @@
+"""The 80/20 rule: only tokens of high entropy are trained on."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+
+from sage_rlvr.core.signals import Signals
+from sage_rlvr.core.token_weights.base import TOKEN_WEIGHTS, PerToken
+from sage_rlvr.errors import ConfigError
+
+
+@TOKEN_WEIGHTS.register
+@dataclass(frozen=True)
+class HighEntropy:
+    """w_t = 1 at the `share` of the rollout's tokens with the highest entropy, else 0 (arXiv 2506.01939, Eq. 6).
+
+    The reduction's divisor stays that of all tokens, as in the paper: the authors' code divides by the kept ones, which is
+    1/share times this loss. The threshold is one of the whole rollout, not of a micro-batch; tokens at it are all kept. A KL
+    in the loss still acts at every token. needs: "entropies".
+    """
+
+    share: float = 0.2
+    needs: ClassVar[frozenset[str]] = frozenset({"entropies"})
+    depends_on: ClassVar[str] = "batch"
+
+    def __post_init__(self) -> None:
+        if not 0 < self.share <= 1:
+            raise ConfigError(
+                f"HighEntropy: share = {self.share!r} is a share of tokens; give 0 < share <= 1, 0.2 in the paper."
+            )
+
+    @property
+    def equation(self) -> str:
+        return f"1 at the {self.share:.0%} of tokens with the highest entropy, else 0"
+
+    def __call__(self, signals: Signals) -> PerToken:
+        entropies = signals.require("entropies", "HighEntropy").float()
+        counted = entropies[signals.mask]
+        if not len(counted):
+            return torch.zeros_like(entropies)
+        least = counted.topk(math.ceil(self.share * len(counted))).values[-1]
+        return (signals.mask & (entropies >= least)).float()

@@ -1,0 +1,48 @@
+"""Cheng et al.: entropy joins the advantage, up to a share of it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+
+from sage_rlvr.core.signals import Signals
+from sage_rlvr.core.token_weights.base import TOKEN_WEIGHTS, PerToken, paid
+from sage_rlvr.errors import ConfigError
+
+
+@TOKEN_WEIGHTS.register
+@dataclass(frozen=True)
+class ShapedEntropy:
+    """A'_t = A_t + min(dose H_t, |A_t| / kappa), as a factor on A_t (arXiv 2506.14758, Eq. 7).
+
+    H_t has no gradient. The sign of an advantage never flips, and A = 0 stays 0; wrong completions are punished less at
+    uncertain tokens, right ones rewarded more: a one-sided pull towards uncertainty. The paper calls it alpha: 0.4 for rewards of
+    +-1 with GRPO, its kappa 2. needs: "entropies".
+    """
+
+    dose: float = 0.4
+    kappa: float = 2.0
+    needs: ClassVar[frozenset[str]] = frozenset({"advantages", "entropies"})
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.dose < math.inf:
+            raise ConfigError(
+                f"ShapedEntropy: dose = {self.dose!r}; give a finite number >= 0, 0.4 in the paper for GRPO."
+            )
+        if not self.kappa > 1:
+            raise ConfigError(
+                f"ShapedEntropy: kappa = {self.kappa!r} must be above 1, so that no advantage changes its sign."
+            )
+
+    @property
+    def equation(self) -> str:
+        return f"1 + sign(A) min({self.dose:g} H_t / |A|, {1 / self.kappa:g})"
+
+    def __call__(self, signals: Signals) -> PerToken:
+        entropies = torch.where(signals.mask, signals.require("entropies", "ShapedEntropy").float(), 0.0)
+        advantages = paid(signals)
+        size = torch.where(advantages == 0, 1.0, advantages.abs())
+        return 1.0 + advantages.sign() * (self.dose * entropies / size).clamp(max=1.0 / self.kappa)

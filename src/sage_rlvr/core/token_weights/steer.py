@@ -1,0 +1,88 @@
+"""STEER: tokens that would move the entropy of their state most are damped."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from sage_rlvr.core.signals import Signals
+from sage_rlvr.core.token_weights.base import TOKEN_WEIGHTS, PerToken, paid
+from sage_rlvr.errors import ConfigError
+
+
+def entropy_drift(log_probs: Float[Tensor, "B T V"]) -> PerToken:
+    """sum_a pi_a^2 (log pi_a + H) of each state, from its log-probs of every next token."""
+    probs = log_probs.exp()
+    entropies = torch.special.entr(probs).sum(-1, keepdim=True)
+    drift: PerToken = (probs**2 * (log_probs.clamp(min=-1e4) + entropies)).sum(-1)
+    return drift
+
+
+@TOKEN_WEIGHTS.register
+@dataclass(frozen=True)
+class Steer:
+    """w_t = least^(m_t / max m), m_t = |change of the state's entropy by one step on token t| (STEER, arXiv 2510.10150).
+
+    p = pi_old(token), H the entropy of its state, up to one common factor:
+
+    exact     m = |A [p (log p + H) - sum_a pi_a^2 (log pi_a + H)]|      a tabular softmax, to first order
+    paper     m = |A p (1 - p) (log p + H)|                              its diagonal part alone
+    released  m = |A (1 - p) (log p + H)|,  w = max(least, least^(m / max(max m, 0.02)))     the authors' code
+
+    The released form divides by pi_old, so that m grows for rare tokens instead of vanishing: it damps what the paper leaves
+    alone. The maximum is over the tokens of the rollout (their code: of a micro-batch). A weight never changes a sign.
+    least = 1 is no weight. needs: "logps", "entropies"; exact also "entropy_drift", which takes all probabilities of a state.
+    """
+
+    form: Literal["exact", "paper", "released"] = "paper"
+    least: float = 0.7
+    depends_on: ClassVar[str] = "batch"
+
+    def __post_init__(self) -> None:
+        if self.form not in ("exact", "paper", "released"):
+            raise ConfigError(f"Steer: form = {self.form!r}; give exact, paper or released.")
+        if not 0 < self.least <= 1:
+            raise ConfigError(
+                f"Steer: least = {self.least!r}; give 0 < least <= 1: 0.7 in the paper, 0.8 in the released runs."
+            )
+
+    @property
+    def needs(self) -> frozenset[str]:
+        """Exact reads a sum over the vocabulary."""
+        return frozenset({"advantages", "logps", "entropies"} | ({"entropy_drift"} if self.form == "exact" else set()))
+
+    @property
+    def equation(self) -> str:
+        return f"{self.least:g}^(m_t / max m)"
+
+    @property
+    def legend(self) -> str:
+        moved = {
+            "exact": "|A [p (log p + H) - sum_a pi_a^2 (log pi_a + H)]|",
+            "paper": "|A p (1 - p) (log p + H)|",
+            "released": "|A (1 - p) (log p + H)|, max m at least 0.02",
+        }
+        return f"m_t = {moved[self.form]},  p = pi_old(token), H of its state"
+
+    def __call__(self, signals: Signals) -> PerToken:
+        moved = torch.where(signals.mask, self._moved(signals).abs(), 0.0)
+        largest = moved.max() if moved.numel() else moved.sum()
+        if self.form == "released":
+            largest = largest.clamp(min=0.02)
+        if not bool(largest > 0):
+            return torch.ones_like(moved)
+        return torch.exp(math.log(self.least) * moved / largest)
+
+    def _moved(self, signals: Signals) -> PerToken:
+        logps = torch.where(signals.mask, signals.old_logps.float(), 0.0).clamp(min=math.log(1e-8))
+        entropies = torch.where(signals.mask, signals.require("entropies", "Steer").float(), 0.0)
+        p, rise = logps.exp(), logps + entropies
+        if self.form == "exact":
+            drift = signals.require("entropy_drift", "Steer(form='exact')").float()
+            return paid(signals) * (p * rise - torch.where(signals.mask, drift, 0.0))
+        return paid(signals) * (1.0 - p) * rise * (p if self.form == "paper" else 1.0)

@@ -1,0 +1,102 @@
+"""Methods with another surrogate, or with weights on tokens: GRPO's advantage in another loss."""
+
+from __future__ import annotations
+
+from typing import Literal, Unpack
+
+from sage_rlvr.core.advantages import GroupNormalized, Signed
+from sage_rlvr.core.anchor import Anchor
+from sage_rlvr.core.method import METHODS, Method
+from sage_rlvr.core.reductions import FixedBudget, SequenceMean, TokenMean
+from sage_rlvr.core.surrogates import Cispo, Clip, Gspo, Pacs
+from sage_rlvr.core.token_weights import ClipCov, HighEntropy, ShapedEntropy, Steer
+from sage_rlvr.methods.anchors import AnchorKeys, anchor_of, anchored
+
+
+@METHODS.register(label="PACS")
+@anchored(beta=0.0)
+def pacs(
+    *,
+    scale: float = 1.0,
+    reference: Literal["rollout", "anchor"] = "rollout",
+    balanced: bool = True,
+    terms: Literal[1, 2] = 1,
+    **anchor: Unpack[AnchorKeys],
+) -> Method:
+    """L = (1/B) sum_i w_i BCE(sigma(psi_i), r_i), psi = scale (log(pi/pi_0)(y) - mean_others) (arXiv 2509.02522).
+
+    reference "rollout": pi_0 is the policy of the rollout, as the released code has it; "anchor": the anchor's, which
+    `source` and `refresh_every` say, as the paper does. terms: 1 is the gradient of the released code, 2 the paper's.
+    beta: of a KL beside it, which neither has.
+    """
+    there = Anchor(**anchor) if reference == "anchor" else anchor_of(**anchor)
+    return Method("pacs", Signed(1.0, 0.0), Pacs(scale, reference, balanced, terms), there, FixedBudget(1))
+
+
+@METHODS.register(label="CISPO")
+@anchored(beta=0.0)
+def cispo(*, low: float = 1.0, high: float = 0.28, **anchor: Unpack[AnchorKeys]) -> Method:
+    """L = (1/sum |y|) sum_i sum_t [ -sg[clip(rho, 1 - low, 1 + high)] A log pi + beta k3 ], A = GRPO's (arXiv 2506.13585).
+
+    No token loses its gradient; the ratio is a bounded weight. low = 1: no lower bound, as in the paper.
+    """
+    return Method("cispo", GroupNormalized(), Cispo(low, high), anchor_of(**anchor), TokenMean())
+
+
+@METHODS.register(label="GSPO")
+@anchored(beta=0.0)
+def gspo(*, low: float = 3e-4, high: float = 4e-4, token: bool = False, **anchor: Unpack[AnchorKeys]) -> Method:
+    """L = mean_i [ -min(s A, clip(s, 1 - low, 1 + high) A) + beta k3 ], s = (pi(y)/pi_old(y))^(1/|y|) (arXiv 2507.18071).
+
+    One ratio for the completion, which is clipped whole. It differs from GRPO after the first update of a rollout alone.
+    """
+    return Method("gspo", GroupNormalized(), Gspo(low, high, token), anchor_of(**anchor), SequenceMean())
+
+
+@METHODS.register(label="STEER")
+@anchored(beta=0.0)
+def steer(
+    *, form: Literal["exact", "paper", "released"] = "paper", least: float = 0.7, **anchor: Unpack[AnchorKeys]
+) -> Method:
+    """L = (1/sum |y|) sum_i sum_t [ -min(rho w_t A, clip(rho) w_t A) + beta k3 ], w_t = least^(m_t / max m) (arXiv 2510.10150).
+
+    m_t says how much a step on the token changes the entropy of its state: exactly, by the paper's diagonal part, or as the
+    released code has it (`Steer`). Clip .2/.28 and dual clip 10, as released.
+    """
+    weight = Steer(form, least)
+    clip = Clip(0.2, 0.28, 10.0)
+    return Method("steer", GroupNormalized(), clip, anchor_of(**anchor), TokenMean(), token_weight=weight)
+
+
+@METHODS.register(label="High-entropy tokens")
+@anchored(beta=0.0)
+def high_entropy(*, share: float = 0.2, **anchor: Unpack[AnchorKeys]) -> Method:
+    """L = (1/sum |y|) sum_i sum_t [ -min(rho w_t A, clip(rho) w_t A) + beta k3 ], w_t = 1 at high entropy (arXiv 2506.01939).
+
+    Only the `share` of the rollout's tokens with the highest entropy is trained on; the divisor stays that of all tokens.
+    """
+    weight = HighEntropy(share)
+    clip = Clip(0.2, 0.28, 10.0)
+    return Method("high_entropy", GroupNormalized(), clip, anchor_of(**anchor), TokenMean(), token_weight=weight)
+
+
+@METHODS.register(label="Clip-Cov")
+@anchored(beta=0.0)
+def clip_cov(*, share: float = 2e-4, low: float = 1.0, high: float = 5.0, **anchor: Unpack[AnchorKeys]) -> Method:
+    """L = (1/sum |y|) sum_i sum_t [ -min(rho w_t A, clip(rho) w_t A) + beta k3 ], w_t = 0 at a few tokens (arXiv 2505.22617).
+
+    Left out are tokens drawn among those whose log-prob goes with their advantage: low < cov_t < high.
+    """
+    weight = ClipCov(share, low, high)
+    return Method("clip_cov", GroupNormalized(), Clip(), anchor_of(**anchor), TokenMean(), token_weight=weight)
+
+
+@METHODS.register(label="Entropy-shaped advantage")
+@anchored(beta=0.0)
+def shaped_entropy(*, dose: float = 0.4, kappa: float = 2.0, **anchor: Unpack[AnchorKeys]) -> Method:
+    """L = (1/sum |y|) sum_i sum_t [ -min(rho A_t, clip(rho) A_t) + beta k3 ], A_t = A + min(dose H_t, |A| / kappa).
+
+    Cheng et al., arXiv 2506.14758, A = GRPO's, `dose` its alpha: uncertain tokens are rewarded more and punished less.
+    """
+    weight = ShapedEntropy(dose, kappa)
+    return Method("shaped_entropy", GroupNormalized(), Clip(), anchor_of(**anchor), TokenMean(), token_weight=weight)

@@ -1,0 +1,96 @@
+"""Methods that prefer some right answers to others: distinct ones, rare ones, or the reference's own."""
+
+from __future__ import annotations
+
+from typing import Unpack
+
+from sage_rlvr.core.advantages import (
+    DifferentialSmoothing,
+    DistinctRight,
+    Filtered,
+    GroupNormalized,
+    LeaveOneOut,
+    UniformRight,
+)
+from sage_rlvr.core.anchor import Anchor
+from sage_rlvr.core.method import METHODS, Method
+from sage_rlvr.core.reductions import FixedBudget, SequenceMean
+from sage_rlvr.core.rewards import Mara, RightEntropy, Unlikeliness
+from sage_rlvr.core.surrogates import Clip
+from sage_rlvr.methods.anchors import AnchorKeys, anchor_of, anchored
+
+
+@METHODS.register(label="Distinct@k")
+@anchored(beta=0.0, estimator="k1", placement="reward")
+def distinct(*, k: int = 8, power: float = 0.0, **anchor: Unpack[AnchorKeys]) -> Method:
+    """L = (1/(B L)) sum_i sum_t -min(rho A, clip(rho) A), A the unbiased gradient of the distinct right answers in k samples.
+
+    power = 1 divides by the group's mean: about the logarithm of that number, and more for hard prompts. k at most the
+    group's size; at k = G only answers that nobody else of the group gave are paid. Reads the task's `answer_key`.
+    """
+    return Method("distinct", DistinctRight(k, power), Clip(), anchor_of(**anchor), FixedBudget())
+
+
+@METHODS.register(label="alpha-DPG")
+def alpha_dpg(*, alpha: float = 0.5, clip: float = 10.0, source: str = "base") -> Method:
+    """L = (1/(B L)) sum_i sum_t -min(rho A, clip(rho) A), A from u = r pi_ref(y) / (pi_old(y) Z) (arXiv 2512.05962).
+
+    Toward the reference restricted to right answers; alpha = 0 is the forward KL to it, alpha -> 1 the reverse one. No KL
+    term: the reference is in the target. source: which reference, as in `Anchor`.
+    """
+    return Method("alpha_dpg", Filtered(alpha, clip), Clip(), Anchor(0.0, source=source), FixedBudget())
+
+
+@METHODS.register(label="Right entropy")
+@anchored(beta=0.0, estimator="k1", placement="reward")
+def right_entropy(*, gamma: float = 0.1, **anchor: Unpack[AnchorKeys]) -> Method:
+    """L = (1/(B L)) sum_i sum_t -min(rho A, clip(rho) A), A = RLOO's of r = R (1 - gamma (s - mean_right s)), s = log pi_old(y).
+
+    RLOO with the entropy among right answers as a reward; the group's mean reward stays.
+    """
+    return Method("right_entropy", LeaveOneOut(), Clip(), anchor_of(**anchor), FixedBudget(), RightEntropy(gamma))
+
+
+@METHODS.register(label="MARA")
+def mara(*, beta: float = 0.1, source: str = "base") -> Method:
+    """L = (1/(B L)) sum_i sum_t -min(rho A_t, clip(rho) A_t), A_t = RLOO's of R (1 + beta (max_right t - t)), t = log pi_ref(y).
+
+    With the sequence-level reverse KL of the same beta in the reward: its optimum is uniform over right answers (arXiv
+    2510.20817). One beta for both, as the identity asks for.
+    """
+    anchor = Anchor(beta, estimator="k1", placement="reward", source=source)
+    return Method("mara", LeaveOneOut(), Clip(), anchor, FixedBudget(), Mara(beta))
+
+
+@METHODS.register(label="Unlikeliness")
+@anchored(beta=0.05)
+def unlikeliness(*, weight: float = 0.25, **anchor: Unpack[AnchorKeys]) -> Method:
+    """L = mean_i mean_t [ -min(rho A, clip(rho) A) + beta k3 ], A = GRPO's of r = R (1 - weight * rank / G) (arXiv 2506.02355).
+
+    rank by log pi_old(y), the likeliest of the group last: right completions that are unlikely earn more.
+    """
+    method = Method(
+        "unlikeliness", GroupNormalized(), Clip(), anchor_of(**anchor), SequenceMean(), Unlikeliness(weight)
+    )
+    return method
+
+
+@METHODS.register(label="DS-GRPO")
+@anchored(beta=0.05)
+def ds_grpo(*, right: float = 0.05, wrong: float = 0.05, **anchor: Unpack[AnchorKeys]) -> Method:
+    """L = mean_i mean_t [ -min(rho A, clip(rho) A) + beta k3 ], A = GRPO's - right r l + wrong (1 - r) l, l = log pi_old(y) / |y|.
+
+    Differential smoothing (arXiv 2511.19942): entropy among right completions, against it among wrong ones.
+    """
+    advantage = DifferentialSmoothing(right, wrong)
+    return Method("ds_grpo", advantage, Clip(), anchor_of(**anchor), SequenceMean())
+
+
+@METHODS.register(label="UCPO")
+@anchored(beta=0.05)
+def ucpo(*, tau: float = 0.2, per_token: bool = True, **anchor: Unpack[AnchorKeys]) -> Method:
+    """L = mean_i mean_t [ -min(rho A, clip(rho) A) + beta k3 ], A = GRPO's (1 + tau r (c w - 1)), w = softmax_right(-l).
+
+    Uniform-correct policy optimization (arXiv 2605.00365); l = log pi_old(y) / |y|, c right completions in the group.
+    """
+    return Method("ucpo", UniformRight(tau, per_token), Clip(), anchor_of(**anchor), SequenceMean())

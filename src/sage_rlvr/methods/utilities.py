@@ -1,0 +1,87 @@
+"""Methods that maximize a function of p = P(right) other than p: RLOO's loss with another advantage."""
+
+from __future__ import annotations
+
+from typing import Literal, Unpack
+
+from sage_rlvr.core.advantages import Advantage, AnalyticPassAtK, PassAtK, PowerNormalized, RiskSeeking, Signed
+from sage_rlvr.core.method import METHODS, Method
+from sage_rlvr.core.reductions import FixedBudget
+from sage_rlvr.core.surrogates import Clip
+from sage_rlvr.methods.anchors import AnchorKeys, anchor_of, anchored
+
+
+def _rloo_with(name: str, advantage: Advantage, **anchor: Unpack[AnchorKeys]) -> Method:
+    return Method(name, advantage, Clip(), anchor_of(**anchor), FixedBudget())
+
+
+@METHODS.register(label="MaxRL")
+@anchored(beta=0.0, estimator="k1", placement="reward")
+def maxrl(*, q: float = 1.0, **anchor: Unpack[AnchorKeys]) -> Method:
+    """L = (1/(B L)) sum_i sum_t -min(rho A, clip(rho) A), A = (r - mean) / mean^q: log P(right) at q = 1 (arXiv 2602.02710).
+
+    At q = 1 it ascends log P(right) truncated at order G - 1, exactly; q = 0 is Dr. GRPO. The released code divides by the
+    group's std too. Against a KL its force is up to 1/P times RLOO's: compare arms at equal raw KL, never at equal beta.
+    """
+    return _rloo_with("maxrl", PowerNormalized(q), **anchor)
+
+
+@METHODS.register(label="RS-GRPO")
+@anchored(beta=0.0, estimator="k1", placement="reward")
+def rs_grpo(*, b: float = 2.0, **anchor: Unpack[AnchorKeys]) -> Method:
+    """L = (1/(B L)) sum_i sum_t -min(rho A, clip(rho) A), A = (e^(b r) / mean e^(b r) - 1) / b: risk-seeking (arXiv 2509.24261).
+
+    Its utility is (1/b) log E[e^(b r)]: p for b -> 0, and log p with a floor of about e^-b under p for large b.
+    """
+    return _rloo_with("rs_grpo", RiskSeeking(b), **anchor)
+
+
+@METHODS.register(label="PKPO")
+@anchored(beta=0.0, estimator="k1", placement="reward")
+def pkpo(*, k: int = 4, baseline: Literal["sloo1", "sloo"] = "sloo1", **anchor: Unpack[AnchorKeys]) -> Method:
+    """L = (1/(B L)) sum_i sum_t -min(rho A, clip(rho) A), A the unbiased gradient of pass@k (arXiv 2505.15201).
+
+    k at most the group's size. pass@k saturates: the larger k, the lower the pass@1 at which nothing pushes a prompt on.
+    """
+    return _rloo_with("pkpo", PassAtK(k, baseline), **anchor)
+
+
+@METHODS.register(label="Pass@k training")
+@anchored(beta=0.0, estimator="k1", placement="reward")
+def passk_training(*, k: int = 4, **anchor: Unpack[AnchorKeys]) -> Method:
+    """L = (1/(B L)) sum_i sum_t -min(rho A, clip(rho) A), A the analytic advantage of Chen et al. (arXiv 2508.10751).
+
+    Every k-subset of the group is a group of its own. Divided by its own sigma: the gradient of no function of P(right).
+    """
+    return _rloo_with("passk_training", AnalyticPassAtK(k), **anchor)
+
+
+@METHODS.register(label="PSR")
+@anchored(beta=0.0, estimator="k1", placement="reward")
+def psr(**anchor: Unpack[AnchorKeys]) -> Method:
+    """L = (1/(B L)) sum_i sum_t -min(rho A, clip(rho) A), A = r: right completions alone (arXiv 2506.01347).
+
+    In expectation REINFORCE, as nsr and w_reinforce are: E[grad log pi] = 0. What is published as their difference can come
+    only from noise, from dropping rows and dividing by what is left, from clipping, or from several updates of a rollout.
+    """
+    return _rloo_with("psr", Signed(1.0, 0.0), **anchor)
+
+
+@METHODS.register(label="NSR")
+@anchored(beta=0.0, estimator="k1", placement="reward")
+def nsr(**anchor: Unpack[AnchorKeys]) -> Method:
+    """L = (1/(B L)) sum_i sum_t -min(rho A, clip(rho) A), A = -(1 - r): wrong completions alone (arXiv 2506.01347).
+
+    In expectation the same as psr, and as RLOO.
+    """
+    return _rloo_with("nsr", Signed(0.0, 1.0), **anchor)
+
+
+@METHODS.register(label="W-REINFORCE")
+@anchored(beta=0.0, estimator="k1", placement="reward")
+def w_reinforce(*, right: float = 0.1, **anchor: Unpack[AnchorKeys]) -> Method:
+    """L = (1/(B L)) sum_i sum_t -min(rho A, clip(rho) A), A = right * r - (1 - r): both with weights (arXiv 2506.01347).
+
+    In expectation 1 + right times RLOO's gradient, which is to say a beta that is smaller by that factor.
+    """
+    return _rloo_with("w_reinforce", Signed(right, 1.0), **anchor)

@@ -1,0 +1,144 @@
+"""Every published objective on two axes: the table of `sage-rlvr methods`, and docs/methods/map.md with its picture."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from operator import attrgetter
+from pathlib import Path
+
+import matplotlib
+from matplotlib.figure import Figure
+
+from sage_rlvr.core.method import Method, preference
+from sage_rlvr.errors import DataError
+from sage_rlvr.methods import METHODS
+from sage_rlvr.report.style import INK, MUTED, RC, saved
+from sage_rlvr.results import tables
+from sage_rlvr.results.tables import NONE, Table
+from sage_rlvr.runs import writing
+from sage_rlvr.theory.utility import SHARES, Axes, axes, has_axes, same_objectives
+from sage_rlvr.training.trl.arguments import not_on_trl
+
+GROUP_SIZE = 8
+BOUNDS = "<!-- made by: sage-rlvr methods --docs docs -->", "<!-- end -->"
+
+
+@dataclass(frozen=True)
+class Placed:
+    """A method with its place: `axes` None where its first update is not its advantages' gradient; why TRL does not run it."""
+
+    name: str
+    label: str
+    method: Method
+    axes: Axes | None
+    not_on_trl: tuple[str, ...]
+
+    @property
+    def parts(self) -> str:
+        """Its parts by name, without the anchor."""
+        named = (self.method.reward_transform, self.method.advantage, self.method.token_weight, self.method.surrogate)
+        return " + ".join(type(part).__name__ for part in named if part is not None)
+
+    @property
+    def engines(self) -> str:
+        """loop, TRL; or loop and the reason."""
+        return "loop, TRL" if not self.not_on_trl else f"loop (TRL: {'; '.join(self.not_on_trl)})"
+
+
+def placed(names: Sequence[str] = ()) -> list[Placed]:
+    """Every method, or those named, with its defaults and its axes for groups of `GROUP_SIZE`."""
+    known: dict[tuple[object, object], Axes] = {}
+    found = []
+    for name in names or METHODS:
+        method = METHODS[name]()
+        key = (method.reward_transform, method.advantage)
+        if has_axes(method) and key not in known:
+            known[key] = axes(method, GROUP_SIZE)
+        where = known[key] if has_axes(method) else None
+        found.append(Placed(name, METHODS.label(name), method, where, tuple(not_on_trl(method))))
+    return found
+
+
+def table(found: Iterable[Placed]) -> Table:
+    """A row per method: name, parts, f'(P) at `SHARES`, concentration, returning, preference in words, engines."""
+    columns: dict[str, Callable[[Placed], str]] = {"method": lambda one: one.name}
+    for place, p in enumerate(SHARES):
+        columns[f"f'({p:g})"] = partial(_number, lambda found, place=place: found.weights[place])
+    columns |= {name: partial(_number, attrgetter(name)) for name in ("concentration", "returning")}
+    columns |= {"parts": lambda one: one.parts, "engines": lambda one: one.engines}
+    columns["among right answers"] = lambda one: preference(one.method)
+    return tables.table(columns, found)
+
+
+def _number(of: Callable[[Axes], float], one: Placed) -> str:
+    return NONE if one.axes is None else f"{of(one.axes):.2f}"
+
+
+def same(found: Iterable[Placed]) -> list[str]:
+    """A line for each set of methods whose reward terms have the same expected gradient, with their factors."""
+    groups = same_objectives([(one.name, one.axes) for one in found if one.axes is not None])
+    return [
+        ", ".join(name if factor == 1 else f"{name} (x {factor:.3g})" for name, factor in group) for group in groups
+    ]
+
+
+def page(text: str, found: list[Placed]) -> str:
+    """docs/methods/map.md with its table made anew between the bounds. DataError where they are not there."""
+    before, start, rest = text.partition(BOUNDS[0])
+    _, end, after = rest.partition(BOUNDS[1])
+    if not start or not end:
+        raise DataError(
+            f"map.md: the lines {BOUNDS[0]} and {BOUNDS[1]} are not there; put them where the table belongs."
+        )
+    lines = [
+        table(found).markdown(),
+        "",
+        "The same objective in expectation, up to the factor by which beta acts as beta / factor:",
+        "",
+    ]
+    lines += [f"- {line}" for line in same(found)]
+    return before + start + "\n\n" + "\n".join(lines) + "\n\n" + end + after
+
+
+def picture(found: Iterable[Placed], path: str | Path | None = None) -> Figure:
+    """The map: how much more a hard prompt (P = .05) counts than a middling one, against concentration among right answers."""
+    places: dict[tuple[float, float], list[str]] = {}
+    for one in found:
+        if one.axes is not None:
+            x = one.axes.weights[0] / one.axes.weights[SHARES.index(0.5)]
+            places.setdefault((round(x, 2), round(one.axes.concentration, 2)), []).append(one.name)
+    with matplotlib.rc_context(RC):
+        figure = Figure(figsize=(8.6, 4.6), layout="constrained")
+        plot = figure.subplots()
+        for (x, y), names in sorted(places.items()):
+            plot.plot(x, y, "o", color=INK, markersize=4)
+            known = [name for name in ("rloo", "grpo") if name in names] or names
+            text = known[0] if len(names) == 1 else f"{known[0]} and {len(names) - 1} more"
+            place = (0, 7) if y == 1 else (7, -3)
+            plot.annotate(text, (x, y), place, textcoords="offset points", fontsize=8, rotation=25 if y == 1 else 0)
+        plot.set_ylim(-1.6, 1.6)
+        plot.axhline(1.0, color=MUTED, linewidth=0.7)
+        plot.axhline(0.0, color=MUTED, linewidth=0.7, linestyle=(0, (4, 2)))
+        plot.set_xscale("log")
+        ticks = (1, 1.5, 2, 3, 4, 6)
+        plot.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+        plot.set_xticks([], minor=True)
+        plot.set_xlabel("weight of a prompt with P(right) = .05 over that of one with .5")
+        plot.set_ylabel("concentration among right answers\n(1: as REINFORCE; below 0: the rare gain)")
+        return saved(figure, path)
+
+
+def write_docs(found: list[Placed], docs: Path) -> list[Path]:
+    """Make the table of methods/map.md and images/map.png in docs again."""
+    where = docs / "methods" / "map.md"
+    if not where.is_file():
+        raise DataError(
+            f"{where} is not there; name the folder that holds methods/map.md, as docs/ of the repository does."
+        )
+    made = page(where.read_text(encoding="utf-8"), found)
+    with writing("page", docs, 1 << 20):
+        where.write_text(made, encoding="utf-8")
+        picture(found, docs / "images" / "map.png")
+    return [where, docs / "images" / "map.png"]

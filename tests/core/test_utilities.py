@@ -1,0 +1,215 @@
+"""Advantages with a utility of their own: worked by hand, unbiased by enumeration, refused by name."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sage_rlvr.core.advantages import (
+    AnalyticPassAtK,
+    DifferentialSmoothing,
+    DistinctRight,
+    Filtered,
+    GroupCentered,
+    GroupNormalized,
+    LeaveOneOut,
+    PassAtK,
+    PowerNormalized,
+    RiskSeeking,
+    Seen,
+    Signed,
+    UniformRight,
+)
+from sage_rlvr.errors import ConfigError, DataError
+from sage_rlvr.theory.utility import slope, values
+
+REWARDS = torch.tensor([[1.0, 1, 0, 0, 1, 0, 0, 0]])
+SEEN = Seen(
+    torch.full((1, 8), 4),
+    torch.tensor([[-2.0, -2, -3, -1, -4, -2, -5, -6]]),
+    torch.tensor([[-2.5, -2.5, -9, -9, -3, -9, -9, -9]]),
+    torch.tensor([[0, 0, 5, 5, 1, 6, 7, 8]]),
+)
+BLIND = [PowerNormalized(), PowerNormalized(0.5), RiskSeeking(), PassAtK(4), PassAtK(4, "sloo"), AnalyticPassAtK(4)]
+SEEING = [DistinctRight(4), DistinctRight(8, 1.0), Filtered(0.0), Filtered(), DifferentialSmoothing(), UniformRight()]
+
+
+def of(part, rewards=REWARDS, seen=SEEN):
+    return part(rewards, seen) if getattr(part, "needs", None) else part(rewards)
+
+
+def test_maxrl_by_hand():
+    """Mean 3/8: (1 - 3/8) / (3/8) = 5/3 and -1."""
+    assert PowerNormalized()(REWARDS)[0].tolist() == pytest.approx([5 / 3, 5 / 3, -1, -1, 5 / 3, -1, -1, -1])
+
+
+@pytest.mark.parametrize("p, wanted", [(0.05, 10.734175), (0.2, 4.824078)])
+def test_maxrl_ascends_log_p_truncated_at_order_g_minus_1(p: float, wanted: float):
+    found = slope(PowerNormalized(), p, 16)
+    assert found == pytest.approx((1 - (1 - p) ** 15) / p, rel=1e-5) and found == pytest.approx(wanted, abs=1e-5)
+
+
+@pytest.mark.parametrize("p", [0.03, 0.3, 0.8])
+def test_known_utilities(p: float):
+    assert slope(LeaveOneOut(), p, 6) == pytest.approx(1)
+    assert slope(GroupCentered(), p, 6) == pytest.approx(5 / 6)
+    assert slope(PowerNormalized(0.0), p, 6) == pytest.approx(5 / 6)
+    for baseline in ("sloo1", "sloo"):
+        assert slope(PassAtK(4, baseline), p, 6) == pytest.approx(4 * (1 - p) ** 3, rel=1e-5)
+    assert slope(PassAtK(1, "sloo"), p, 6) == pytest.approx(1, rel=1e-6)
+    for right, wrong in ((1.0, 0.0), (0.0, 1.0), (0.1, 1.0), (2.0, 3.0)):
+        assert slope(Signed(right, wrong), p, 6) == pytest.approx(right + wrong)
+
+
+def test_grpo_and_risk_tend_to_their_utilities():
+    assert slope(GroupNormalized(), 0.4, 400) == pytest.approx((0.4 * 0.6) ** -0.5, rel=0.01)
+    assert slope(RiskSeeking(2.0), 0.4, 400) == pytest.approx(6.389056 / (2 * (1 + 0.4 * 6.389056)), rel=0.01)
+    assert slope(RiskSeeking(1e-4), 0.4, 16) == pytest.approx(15 / 16, rel=1e-3)
+
+
+def test_pkpo_by_hand():
+    """n = 5, k = 3, y = (1, 0, 0, 1, 0): sloo1 (.3, 0, 0, .3, 0), sloo .6 - .75 * .75 and .5 - .75; here times n."""
+    rewards = torch.tensor([[1.0, 0, 0, 1, 0]])
+    assert (PassAtK(3)(rewards) / 5)[0].tolist() == pytest.approx([0.3, 0, 0, 0.3, 0])
+    assert (PassAtK(3, "sloo")(rewards) / 5)[0].tolist() == pytest.approx([0.0375, -0.25, -0.25, 0.0375, -0.25])
+
+
+@pytest.mark.parametrize(
+    "right, k, of_right, of_wrong",
+    [
+        (1, 4, 1.0, -0.142857),
+        (2, 4, 0.522233, -0.174078),
+        (4, 4, 0.120386, -0.120386),
+        (6, 4, 0, 0),
+        (2, 1, 1.732051, -0.57735),
+    ],
+)
+def test_chen_by_hand(right: int, k: int, of_right: float, of_wrong: float):
+    found = AnalyticPassAtK(k)(torch.tensor([[1.0] * right + [0.0] * (8 - right)]))[0]
+    assert found[0] == pytest.approx(of_right, abs=1e-6) and found[-1] == pytest.approx(of_wrong, abs=1e-6)
+
+
+def test_distinct_pays_what_companions_do_not_give():
+    """Copies 2, 2, 1: U = 4 C(6, 3) / C(7, 3) = 16/7 twice and 4; the baseline is the others' mean without the row."""
+    part = DistinctRight(4)
+    found = part(REWARDS, SEEN)[0]
+    without = [4 * 1.0, 4 * (10 / 20)]  # of U among 7: a lone answer is unmet for sure by 3 of 6; two copies: C(5,3)/C(6,3)
+    first = 16 / 7 - (without[0] + without[0]) / 7
+    fifth = 4 - (2 * without[1]) / 7
+    third = 0 - (2 * without[1] + without[0]) / 7
+    assert found.tolist() == pytest.approx([first, first, third, third, fifth, third, third, third])
+
+
+def test_distinct_is_unbiased():
+    """pi = (.30, .10, .05 right; .40, .15 wrong), k = 4: the gradient of sum over right a of 1 - (1 - pi_a)^4 on logits."""
+    pi, right = [0.30, 0.10, 0.05, 0.40, 0.15], [True] * 3 + [False] * 2
+    found = [p * v for p, v in zip(pi, values(DistinctRight(4), pi, pi, right, 5), strict=True)]
+    assert found == pytest.approx([0.149197, 0.204133, 0.127741, -0.349870, -0.131201], abs=2e-6)
+
+
+def test_one_right_answer_makes_distinct_pass_at_k():
+    pi, right = [0.3, 0.5, 0.2], [True, False, False]
+    there = values(DistinctRight(3), pi, pi, right, 6)
+    assert there == pytest.approx(values(PassAtK(3), pi, pi, right, 6), abs=1e-6)
+
+
+def test_alpha_dpg_by_hand():
+    """rho = (e^-.5, e^-.5, e), Z = .491418: u - 1 and 2 (sqrt u - 1), each minus the others' mean."""
+    plain = torch.tensor([0.234246, 0.234246, -1, -1, 4.531508, -1, -1, -1])
+    assert torch.allclose(Filtered(0.0)(REWARDS, SEEN)[0], plain * 8 / 7, atol=1e-5)
+    half = torch.tensor([0.221933, 0.221933, -2, -2, 2.703831, -2, -2, -2])
+    assert torch.allclose(Filtered(0.5)(REWARDS, SEEN)[0], (half - half.mean()) * 8 / 7, atol=1e-5)
+
+
+def test_alpha_dpg_at_the_reference_is_maxrl():
+    seen = Seen(SEEN.lengths, SEEN.policy, SEEN.policy)
+    assert torch.allclose(Filtered(0.0)(REWARDS, seen), PowerNormalized()(REWARDS) * 8 / 7, atol=1e-5)
+
+
+def test_smoothing_by_hand():
+    """Population std .484123; lengths 4, of the fifth 5: 1.290992 + .05 * 2/4, + .05 * 4/5 (its log-prob is -4)."""
+    seen = Seen(torch.tensor([[4, 4, 4, 4, 5, 4, 4, 4]]), SEEN.policy)
+    found = DifferentialSmoothing()(REWARDS, seen)[0]
+    assert found[[0, 4]].tolist() == pytest.approx([1.315992, 1.330992], abs=1e-6)
+    assert found[2] == pytest.approx(-0.774595 - 0.05 * 3 / 4, abs=1e-5)  # a wrong one: less where it is unlikely
+    assert torch.allclose(
+        DifferentialSmoothing(0, 0)(REWARDS, seen), GroupNormalized()(REWARDS) * (8 / 7) ** 0.5, atol=1e-3
+    )
+
+
+def test_ucpo_by_hand():
+    """Right log-probs per token -.5, -.5, -1: shares (e^.5, e^.5, e) / (2 e^.5 + e) of 3, at tau .2."""
+    found = (UniformRight()(REWARDS, SEEN) / GroupNormalized()(REWARDS))[0]
+    total = 2 * math.exp(0.5) + math.exp(1.0)
+    wanted = [0.8 + 0.2 * 3 * math.exp(0.5) / total, 0.8 + 0.2 * 3 * math.exp(1.0) / total]
+    assert found.tolist() == pytest.approx([wanted[0], wanted[0], 1, 1, wanted[1], 1, 1, 1], abs=1e-5)
+    assert float(found[REWARDS[0] == 1].mean()) == pytest.approx(1)
+    assert torch.equal(UniformRight(0.0)(REWARDS, SEEN), GroupNormalized()(REWARDS))
+
+
+@pytest.mark.parametrize("part", [*BLIND, *SEEING], ids=str)
+@given(seed=st.integers(0, 10_000))
+def test_laws(part, seed: int):
+    """Order of rows and groups follows; dead groups give exactly 0; float32, finite, no gradient."""
+    chance = torch.Generator().manual_seed(seed)
+    rewards = (torch.rand(3, 8, generator=chance) < torch.rand(3, 1, generator=chance)).float()
+    rewards[0] = 0.0
+    logs = -4 * torch.rand(2, 3, 8, generator=chance)
+    seen = Seen(torch.ones(3, 8).long(), logs[0], logs[1], torch.randint(0, 4, (3, 8), generator=chance))
+    found = of(part, rewards, seen)
+    assert found.dtype == torch.float32 and bool(found.isfinite().all()) and not found.requires_grad
+    if not (isinstance(part, PassAtK) and part.baseline == "sloo"):
+        assert not found[0].any()
+    order, groups = torch.randperm(8, generator=chance), torch.tensor([2, 0, 1])
+    there = Seen(
+        *(None if v is None else v[groups][:, order] for v in (seen.lengths, seen.policy, seen.reference, seen.answers))
+    )
+    assert torch.allclose(of(part, rewards[groups][:, order], there), found[groups][:, order], atol=1e-5)
+
+
+@given(shift=st.integers(1, 50))
+def test_names_of_answers_do_not_matter(shift: int):
+    renamed = Seen(SEEN.lengths, SEEN.policy, SEEN.reference, (SEEN.answers * 7 + shift) % 101)
+    assert torch.equal(DistinctRight(4)(REWARDS, renamed), DistinctRight(4)(REWARDS, SEEN))
+
+
+@pytest.mark.parametrize(
+    "part, rewards, words",
+    [
+        (PowerNormalized(), [[1.0, -0.5]], "reward of prompt 0, completion 1 is -0.5"),
+        (PassAtK(4), [[1.0, 0.0]], "k = 4 with groups of 2"),
+        (PassAtK(2, "sloo"), [[1.0, 0.0]], "needs k <= 1"),
+        (PassAtK(2), [[0.5, 0.0]], "must be 0 or 1"),
+        (AnalyticPassAtK(2), [[0.5, 0.0]], "must be 0 or 1"),
+        (Signed(), [[0.5, 0.0]], "must be 0 or 1"),
+        (RiskSeeking(), [[1.0]], "at least 2"),
+    ],
+)
+def test_rewards_that_cannot_be_read(part, rewards, words: str):
+    with pytest.raises(DataError, match=words):
+        part(torch.tensor(rewards))
+
+
+def test_what_was_not_computed_is_named():
+    with pytest.raises(DataError, match="DistinctRight reads 'answers'"):
+        DistinctRight(2)(REWARDS, Seen(SEEN.lengths, SEEN.policy))
+    with pytest.raises(DataError, match="Filtered reads 'reference'"):
+        Filtered()(REWARDS, Seen(SEEN.lengths, SEEN.policy))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: PowerNormalized(-1.0), lambda: PowerNormalized(3.0), lambda: RiskSeeking(0.0), lambda: PassAtK(0),
+        lambda: PassAtK(True), lambda: PassAtK(2, "loo"), lambda: AnalyticPassAtK(0), lambda: Signed(0.0, 0.0),
+        lambda: Signed(-1.0, 1.0), lambda: DistinctRight(0), lambda: DistinctRight(2, 3.0), lambda: Filtered(1.0),
+        lambda: Filtered(clip=1.0), lambda: DifferentialSmoothing(-1.0), lambda: UniformRight(2.0),
+    ],
+)  # fmt: skip
+def test_settings_that_mean_nothing(make):
+    with pytest.raises(ConfigError):
+        make()

@@ -1,0 +1,35 @@
+"""docs/methods/map.md is what `sage-rlvr methods --docs docs` writes, and every method stands on it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import sage_rlvr
+from sage_rlvr.errors import DataError
+from sage_rlvr.methods import METHODS
+from sage_rlvr.studies.objectives import page, picture, placed, write_docs
+
+DOCS = Path(__file__).resolve().parents[1] / "docs"
+
+
+def test_the_page_is_made_by_its_command(tmp_path: Path):
+    text, found = (DOCS / "methods" / "map.md").read_text(encoding="utf-8"), placed()
+    assert page(text, found) == text
+    assert all(f"| {name} |" in text.replace("\\_", "_") for name in METHODS)
+    assert {text.get_text() for text in picture(found).axes[0].texts} >= {"maxrl", "distinct", "alpha_dpg", "pkpo"}
+    with pytest.raises(DataError, match=r"name the folder that holds methods/map\.md"):
+        write_docs(found, tmp_path)
+    with pytest.raises(DataError, match="put them where the table belongs"):
+        page("# Map", found)
+
+
+def test_every_method_is_a_public_name():
+    assert set(METHODS) <= set(dir(sage_rlvr)) and sage_rlvr.maxrl() == METHODS["maxrl"]()
+
+
+def test_engines_are_named_with_the_reason():
+    engines = {one.name: one.engines for one in placed(["grpo", "pacs", "alpha_dpg"])}
+    assert engines["grpo"] == "loop, TRL"
+    assert "surrogate Pacs" in engines["pacs"] and "reads a reference without a KL" in engines["alpha_dpg"]
