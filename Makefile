@@ -17,7 +17,7 @@ TRL_ENV := $(MAKE) VENV=.venv-trl EXTRAS=dev,trl .venv-trl/.installed-dev
 TRL_TESTS := -m pytest -n 2 tests/training/test_trl*.py tests/seams tests/test_examples.py
 
 .PHONY: help demo reproduce reproduce-quick test test-slow test-all test-trl test-trl-oldest docs tutorial wheel \
-  bench bench-trl bench-eval base lint format clean
+  bench bench-trl bench-eval battery base lint format clean
 
 help:
 	@echo "make demo       train no-KL, GRPO and SAGE-Branch from the shipped base, evaluate exactly (ARGS='--steps 40')"
@@ -34,6 +34,7 @@ help:
 	@echo "make bench      speed of the reference engine against transformers.generate and a textbook GRPO step"
 	@echo "make bench-eval an evaluation by samples against transformers.generate, samples per CPU second"
 	@echo "make bench-trl  SageTrainer against plain GRPOTrainer: step time, peak memory, forward passes"
+	@echo "make battery    100 kills, 800 damaged files, 10,000 hostile answers; figures: docs/results/battery.md"
 	@echo "make base       rebuild the shipped base policy from recipes/countdown/sft.yaml"
 	@echo "make lint       ruff and mypy"
 	@echo "make format     ruff format and its import order, written to the files"
@@ -91,6 +92,9 @@ bench-eval: $(VENV)/.installed
 bench-trl:
 	$(TRL_ENV)
 	.venv-trl/bin/python benchmarks/trl_cost.py $(ARGS)
+
+battery: $(VENV)/.installed-dev
+	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/python -m tests.battery all --out docs/results/battery.md $(ARGS)
 
 base: $(VENV)/.installed
 	$(BIN)/sage-rlvr sft recipes/countdown/sft.yaml --run runs/base --out src/sage_rlvr/assets/countdown_base $(ARGS)

@@ -565,7 +565,8 @@ def test_a_partial_last_line_is_not_a_row_and_goes_on_resume(tmp_path: Path) -> 
 
 def test_a_damaged_line_in_the_middle_is_named(tmp_path: Path) -> None:
     with opened(tmp_path) as run:
-        for damaged in ("garbage", "[1]", '{"loss": 1}', '{"step": true}', "[" * 100_000, '{"step": 1, "loss": NaN}'):
+        odd = ('{"step": 1, "anchor/kl": {}}', '{"step": 1, "anchor/kl": "x"}', '{"step": 1, "loss": NaN}')
+        for damaged in ("garbage", "[1]", '{"loss": 1}', '{"step": true}', "[" * 100_000, *odd):
             run.metrics_path.write_text(f'{{"step": 0}}\n{damaged}\n{{"step": 2}}\n')
             with pytest.raises(DataError, match=r"metrics\.jsonl:2: .*delete that line"):
                 runs.read_metrics(run.path)

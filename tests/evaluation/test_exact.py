@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from conftest import save, tiny_llama
 from sage_rlvr.config import WorldConfig
 from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.evaluation import evaluate as evaluation
@@ -79,7 +80,7 @@ def test_sampling_agrees_within_its_interval(policy, temperature: float) -> None
     assert np.allclose(counts / n, p, atol=4 * np.sqrt(0.25 / n))
 
 
-def test_evaluate_records_what_it_did(warm_policy: Path) -> None:
+def test_evaluate_records_what_it_did(warm_policy: Path, tmp_path: Path) -> None:
     record = evaluate(Target("warm", str(warm_policy), WORLD), problems=5, temperatures=(0.5, 1.0))
     again = evaluate(Target("warm", str(warm_policy), WORLD), problems=5, temperatures=(0.5, 1.0))
     ids = [p.problem_id for p in WORLD.build().problems("test", 1, 5, distinct=False)]
@@ -88,6 +89,11 @@ def test_evaluate_records_what_it_did(warm_policy: Path) -> None:
     assert "train_problems" not in world_identity(WORLD) and record.meta["world"] == world_identity(WORLD)
     with pytest.raises(DataError, match="split 'train'"):
         evaluate(Target("warm", str(warm_policy), WORLD), split="train")
+    model = tiny_llama()
+    torch.nn.init.constant_(model.get_input_embeddings().weight, float("nan"))
+    broken = save(model, tmp_path / "broken")
+    with pytest.raises(DataError, match="broken: its log-probabilities are NaN"):
+        evaluate(Target("broken", str(broken), WORLD), problems=2)
 
 
 def test_both_draws_score_a_repeated_problem_once_and_alike(warm_policy: Path) -> None:

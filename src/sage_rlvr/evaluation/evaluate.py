@@ -149,6 +149,8 @@ def evaluate(
     places = [order[name] for name in ids]
     scored = solution_logps(model, tokens, task, list(once.values()), tuple(temperatures), progress)
     logps = {t: [rows[place] for place in places] for t, rows in scored.items()}
+    if any(np.isnan(row).any() for rows in logps.values() for row in rows):
+        raise DataError(f"{target.model}: its log-probabilities are NaN, so its weights hold NaN or infinity; take other ones")
     norms = log_normalizers(model, tokens, task, list(once.values()), powers, progress=progress) if powers else {}
     norms = {power: rows[places] for power, rows in norms.items()}
     meta = {

@@ -176,7 +176,8 @@ def import_lm_eval(
     at_once = -(-_BATCH // repeats)
     for first in range(0, len(documents), at_once):
         some = documents[first : first + at_once]
-        opened.commit([row for document in some for row in document.samples(problem_id, repeats)])
+        with _as_written(path, "its samples are not as lm_eval writes them"):
+            opened.commit([row for document in some for row in document.samples(problem_id, repeats)])
     return opened
 
 

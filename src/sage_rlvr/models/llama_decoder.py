@@ -55,6 +55,7 @@ class LlamaWeights:
         self.rotary, self.width = core.rotary_emb, core.layers[0].self_attn.head_dim
         self.heads, self.kv_heads = model.config.num_attention_heads, model.config.num_key_value_heads
         self.embedding, self.head = core.embed_tokens.weight, model.get_output_embeddings()
+        self.padding: int | None = core.embed_tokens.padding_idx
         hidden = self.embedding.shape[1]
         self.floor = torch.tensor((hidden * model.config.rms_norm_eps) ** 0.5, device=self.embedding.device)
         self.order = paired(self.width, self.embedding.device)

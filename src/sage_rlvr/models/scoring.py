@@ -10,14 +10,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from transformers import PreTrainedModel
 from transformers.modeling_utils import AttentionInterface
 
 from sage_rlvr.errors import DataError
+from sage_rlvr.models.head import chosen_logps, entropies_of, plain_head
+from sage_rlvr.models.llama_decoder import LlamaWeights
+from sage_rlvr.models.llama_forward import last_states, takes
 from sage_rlvr.models.sampler import attention, logits_at, pad_right, refuse_unknown_terms, supports_shared_prefix
 
 RAGGED = "sage_ragged"
@@ -45,9 +51,7 @@ def completion_logits(
     owners (B,) the prompt of each row, ascending. Raises `DataError` where they are not so.
     """
     _check(prompts, tokens, mask, owners)
-    # Checkpointed layers run again during backward, when the attention has been put back: they take the plain layout.
-    recomputes = model.training and any(getattr(m, "gradient_checkpointing", False) for m in model.modules())
-    if supports_shared_prefix(model) and not recomputes:
+    if supports_shared_prefix(model) and not _recomputes(model):
         return _ragged_logits(model, prompts, tokens, mask, owners)
     return _padded_logits(model, prompts, tokens, mask, owners)
 
@@ -67,16 +71,41 @@ def score(
 
     Shapes and errors are those of `completion_logits`.
     """
+    _check(prompts, tokens, mask, owners)
+    targets = tokens[mask]
+    ragged = supports_shared_prefix(model) and not _recomputes(model)
+    if ragged and plain_head(model) and not log_probs:
+        states = _states(model, Ragged.of(prompts, tokens, mask, owners, distinct=True))
+        chosen, flat = chosen_logps(states, model.get_output_embeddings().weight, targets, temperature, entropies)
+        return Scores(_on(mask, chosen), None if flat is None else _on(mask, flat))
     logits = completion_logits(model, prompts, tokens, mask, owners).float()
     laws = torch.log_softmax(logits / temperature if temperature != 1.0 else logits, -1)
-    chosen = laws.gather(1, tokens[mask][:, None]).squeeze(1)
-    logps = torch.zeros(mask.shape, device=chosen.device).masked_scatter(mask, chosen)
     whole = laws.new_zeros(*mask.shape, laws.shape[1]).index_put((mask,), laws) if log_probs else None
-    if not entropies:
-        return Scores(logps, None, whole)
-    with torch.no_grad():
-        flat = torch.special.entr(laws.detach().exp()).sum(-1)
-    return Scores(logps, torch.zeros(mask.shape, device=flat.device).masked_scatter(mask, flat), whole)
+    found = _on(mask, entropies_of(laws.detach())) if entropies else None
+    return Scores(_on(mask, laws.gather(1, targets[:, None]).squeeze(1)), found, whole)
+
+
+def _on(mask: Tensor, values: Tensor) -> Tensor:
+    """values (M,) at the M counted places of mask (B, T), 0 elsewhere."""
+    return torch.zeros(mask.shape, device=values.device).masked_scatter(mask, values)
+
+
+def _recomputes(model: PreTrainedModel) -> bool:
+    """Checkpointed layers run again during backward, when the attention has been put back: they take the plain layout."""
+    return model.training and any(getattr(m, "gradient_checkpointing", False) for m in model.modules())
+
+
+def _states(model: PreTrainedModel, layout: Ragged) -> Tensor:
+    """(M, C) last hidden states that predict each counted token: by `llama_forward` where it takes the model."""
+    if takes(model):
+        weights, attend = LlamaWeights(model), partial(_over_ragged, layout=layout, scale=1.0)
+        states = last_states(weights, layout.ids, layout.positions, attend)
+    else:
+        core: Any = model.model
+        with attention(model, RAGGED):
+            out = core(input_ids=layout.ids[None], position_ids=layout.positions[None], use_cache=False, ragged=layout)
+        states = out.last_hidden_state[0]
+    return states.index_select(0, layout.predictor)
 
 
 def _check(prompts: Sequence[Sequence[int]], tokens: Tensor, mask: Tensor, owners: Tensor) -> None:
@@ -101,12 +130,15 @@ def _check(prompts: Sequence[Sequence[int]], tokens: Tensor, mask: Tensor, owner
 def _ragged_logits(
     model: PreTrainedModel, prompts: Sequence[Sequence[int]], tokens: Tensor, mask: Tensor, owners: Tensor
 ) -> Tensor:
-    layout = Ragged.of(prompts, mask, owners)
-    flat = [torch.tensor([t for p in prompts for t in p], device=tokens.device), tokens[layout.fed]]
+    layout = Ragged.of(prompts, tokens, mask, owners)
     with attention(model, RAGGED):
-        ids, positions = torch.cat(flat)[None], layout.positions[None]
         logits, places = logits_at(
-            model, layout.predictor, input_ids=ids, position_ids=positions, use_cache=False, ragged=layout
+            model,
+            layout.predictor,
+            input_ids=layout.ids[None],
+            position_ids=layout.positions[None],
+            use_cache=False,
+            ragged=layout,
         )
     return logits[0, places]
 
@@ -115,49 +147,80 @@ def _ragged_logits(
 class Ragged:
     """Where the N tokens of one ragged row belong: first all prompts, then all completions less their last tokens.
 
-    positions (N,) place of a token in its own text; predictor (M,) which of the N outputs predicts each counted token, in
-    the order of `mask.nonzero()`; fed (B, T) bool, the completion tokens that are fed; prompt_slots (N_p,) into the P x S
-    grid of prompts; own_slots (N_c,) into the B x T grid of completions; members (P,) completions of each prompt; visible
+    ids, positions (N,) of the tokens, each position that in its own text; predictor (M,) which of the N outputs predicts
+    each counted token, in the order of `mask.nonzero()`. Into the grids of P prompts and B completions: from_prompts
+    (P, S), asking (B, T) and seen (B, S + T) name the token whose query (or key and value) a place takes, 0 where there is
+    none; prompt_slots (N_p,) and own_slots (N_c,) the places where the outputs of the tokens then lie. visible
     (T, S + T), or (B, 1, T, S + T) where prompts differ in length: what a completion token sees of prompt and completion.
     """
 
+    ids: Tensor
     positions: Tensor
     predictor: Tensor
-    fed: Tensor
+    from_prompts: Tensor
+    asking: Tensor
+    seen: Tensor
     prompt_slots: Tensor
     own_slots: Tensor
-    prompt_shape: tuple[int, int]
-    own_shape: tuple[int, int]
-    members: Tensor
     visible: Tensor
 
     @classmethod
-    def of(cls, prompts: Sequence[Sequence[int]], mask: Tensor, owners: Tensor) -> Ragged:
-        """prompts: ids of each of P prompts; mask (B, T) of the completions' tokens; owners (B,) their prompts' numbers."""
+    def of(
+        cls, prompts: Sequence[Sequence[int]], tokens: Tensor, mask: Tensor, owners: Tensor, distinct: bool = False
+    ) -> Ragged:
+        """prompts: ids of each of P prompts; tokens, mask (B, T) of the completions; owners (B,) their prompts' numbers.
+
+        distinct: what several completions of a prompt begin with alike is in the row once, for all of them.
+        """
         device, (_, width) = mask.device, mask.shape
         prompt_lengths = torch.tensor([len(p) for p in prompts], device=device)
         fed_lengths = (mask.sum(1) - 1).clamp_min(0)  # the last token of a completion predicts nothing
         fed = torch.arange(width, device=device)[None, :] < fed_lengths[:, None]
         longest, widest = int(prompt_lengths.max()), max(1, int(fed_lengths.max()))
         in_prompt = torch.arange(longest, device=device)[None, :] < prompt_lengths[:, None]
-        row, t = fed.nonzero(as_tuple=True)
         p_row, p_col = in_prompt.nonzero(as_tuple=True)
-        first = len(p_row) + fed_lengths.cumsum(0) - fed_lengths  # (B,) where a completion starts in the ragged row
+        from_prompts = torch.zeros_like(in_prompt, dtype=torch.long)
+        from_prompts[in_prompt] = torch.arange(len(p_row), device=device)
+        row, t, numbers = _distinct(tokens, fed, owners) if distinct else _each(fed)
+        asking = torch.where(fed, numbers + len(p_row), 0)
         counted, at = mask.nonzero(as_tuple=True)
         past = torch.ones(widest, widest, dtype=torch.bool, device=device).tril()
         prompt = in_prompt[owners][:, None].expand(-1, widest, -1)
         visible = torch.cat([prompt, past.expand(len(owners), -1, -1)], 2)[:, None]
+        last = prompt_lengths.cumsum(0) - 1
         return cls(
+            ids=torch.cat([torch.tensor([i for p in prompts for i in p], device=device), tokens[row, t]]),
             positions=torch.cat([p_col, prompt_lengths[owners[row]] + t]),
-            predictor=torch.where(at == 0, prompt_lengths.cumsum(0)[owners[counted]] - 1, first[counted] + at - 1),
-            fed=fed,
+            predictor=torch.where(at == 0, last[owners[counted]], asking[counted, at - 1]),
+            from_prompts=from_prompts,
+            asking=asking[:, :widest],
+            seen=torch.cat([from_prompts[owners], asking[:, :widest]], 1),
             prompt_slots=p_row * longest + p_col,
             own_slots=row * widest + t,
-            prompt_shape=(len(prompts), longest),
-            own_shape=(len(owners), widest),
-            members=torch.bincount(owners, minlength=len(prompts)),
             visible=visible[0, 0] if bool(in_prompt.all()) else visible,
         )
+
+
+def _each(fed: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """(rows, columns) of the fed tokens, (B, T) bool, and the number of each place among them, (B, T)."""
+    row, t = fed.nonzero(as_tuple=True)
+    return row, t, fed.flatten().cumsum(0).view(fed.shape) - 1
+
+
+def _distinct(tokens: Tensor, fed: Tensor, owners: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """As `_each`, of the fed tokens that are not behind the same prompt and tokens as one that is counted already.
+
+    In the alphabetical order of the rows those that begin alike lie together, so each is held against the one before it.
+    """
+    words = torch.cat([owners[:, None], tokens.masked_fill(~fed, -1)], 1).cpu().numpy()
+    order = np.lexsort(words.T[::-1])
+    again = (words[order][1:] == words[order][:-1]).cumprod(1, dtype=bool)[:, 1:]
+    places, fed = torch.from_numpy(order).to(fed.device), fed[torch.from_numpy(order).to(fed.device)]
+    new = fed & ~F.pad(torch.from_numpy(again).to(fed.device), (0, 0, 1, 0))
+    row, t, counted = _each(new)
+    numbers = torch.empty_like(counted)
+    numbers[places] = torch.where(new, counted, 0).cummax(0).values
+    return places[row], t, numbers
 
 
 def _attend_ragged(
@@ -174,26 +237,27 @@ def _attend_ragged(
     """query (1, Hq, N, D), key and value (1, H, N, D): prompts attend causally, completions to their prompt and themselves."""
     assert ragged is not None, "this attention runs only inside sage_rlvr.models.scoring"
     refuse_unknown_terms(module, kwargs)
-    repeat = query.shape[1] // key.shape[1]
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-    q, k, v = (x[0].transpose(0, 1) for x in (query, key, value))  # (N, H, D)
+    heads = (x[0].transpose(0, 1) for x in (query, key, value))
+    return _over_ragged(*heads, layout=ragged, scale=scale).unflatten(1, (query.shape[1], -1))[None], None
+
+
+def _over_ragged(q: Tensor, k: Tensor, v: Tensor, layout: Ragged, scale: float) -> Tensor:
+    """q (N, Hq, D), k and v (N, H, D) of a ragged row -> (N, Hq * D)."""
+    repeat = q.shape[1] // k.shape[1]
     if repeat > 1:
         k, v = k.repeat_interleave(repeat, 1), v.repeat_interleave(repeat, 1)
-    n, (prompts, longest) = len(ragged.prompt_slots), ragged.prompt_shape
-    qp, kp, vp = (_spread(x[:n], ragged.prompt_slots, (prompts, longest)).transpose(1, 2) for x in (q, k, v))
-    over_prompts = torch.nn.functional.scaled_dot_product_attention(qp, kp, vp, is_causal=True, scale=scale)
-    of_prompts = over_prompts.transpose(1, 2).flatten(0, 1)[ragged.prompt_slots]
-    qc, kc, vc = (_spread(x[n:], ragged.own_slots, ragged.own_shape).transpose(1, 2) for x in (q, k, v))
-    kc, vc = (torch.cat([p.repeat_interleave(ragged.members, 0), c], 2) for p, c in ((kp, kc), (vp, vc)))
-    over_own = torch.nn.functional.scaled_dot_product_attention(qc, kc, vc, attn_mask=ragged.visible, scale=scale)
-    of_own = over_own.transpose(1, 2).flatten(0, 1)[ragged.own_slots]
-    return torch.cat([of_prompts, of_own])[None], None
+    qp, kp, vp = (_laid_out(x, layout.from_prompts) for x in (q, k, v))
+    over_prompts = F.scaled_dot_product_attention(qp, kp, vp, is_causal=True, scale=scale)
+    qc, kc, vc = (_laid_out(x, places) for x, places in ((q, layout.asking), (k, layout.seen), (v, layout.seen)))
+    over_own = F.scaled_dot_product_attention(qc, kc, vc, attn_mask=layout.visible, scale=scale)
+    outputs = ((over_prompts, layout.prompt_slots), (over_own, layout.own_slots))
+    return torch.cat([o.transpose(1, 2).flatten(0, 1).flatten(1).index_select(0, slots) for o, slots in outputs])
 
 
-def _spread(rows: Tensor, slots: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """(n, H, D) -> (*shape, H, D), zeros where no row belongs."""
-    size = torch.Size(shape).numel()
-    return rows.new_zeros(size, *rows.shape[1:]).index_copy(0, slots, rows).reshape(*shape, *rows.shape[1:])
+def _laid_out(x: Tensor, places: Tensor) -> Tensor:
+    """(N, H, D), places (n, t) -> (n, H, t, D)."""
+    return x.flatten(1).index_select(0, places.flatten()).view(*places.shape, *x.shape[1:]).transpose(1, 2)
 
 
 def _padded_logits(

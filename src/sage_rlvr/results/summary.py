@@ -158,7 +158,7 @@ def training_of(runs: Sequence[Run], guided: bool) -> dict[str, Any]:
         if len(totals) == len(runs):
             row[name] = float(np.mean(totals))
     for what, (key, parts) in PARTS.items():
-        values = [[r[key] for r in rows if key in r] for rows in logs]
+        values = [[float(r[key]) for r in rows if key in r] for rows in logs]  # "nan" is a number
         if all(values):
             row[what] = _trees({when: seed_interval([float(np.mean(_part(v, when))) for v in values]) for when in parts})
     kls = [kl for run in runs if (kl := run.raw_kl) is not None]

@@ -205,6 +205,11 @@ def count_lines(path: Path) -> int:
         return sum(piece.count(b"\n") for piece in iter(partial(stream.read, MIB), b""))
 
 
+def _is_number(value: Any) -> bool:
+    """Of a metric as strict JSON has it: a number, or "nan", "inf", "-inf"."""
+    return isinstance(value, int | float) or value in ("nan", "inf", "-inf")
+
+
 def read_metrics(path: str | Path, resumed: int | None = None) -> list[dict[str, Any]]:
     """The rows of a metrics.jsonl (or of the run directory that holds it); a last line without its end is left out.
 
@@ -220,6 +225,8 @@ def read_metrics(path: str | Path, resumed: int | None = None) -> list[dict[str,
             row = parse_json(line, f"{path}:{number}: damaged line", advice=LOST) if whole else None
             if row is not None and type(row.get("step")) is not int:
                 raise DataError(f"{path}:{number}: damaged line, without the number of its step; {LOST}")
+            if odd := next((name for name in row or () if "/" in name and not _is_number(row[name])), None):
+                raise DataError(f"{path}:{number}: damaged line, {odd} is no number; {LOST}")
         except DataError:
             if resumed is None or newest < resumed - 1:
                 raise

@@ -16,7 +16,7 @@ from typing import Any
 
 from sage_rlvr.errors import CheckpointError, ConfigError, DataError, SageError
 from sage_rlvr.reading import read_json
-from sage_rlvr.runs.checkpoints import FORMAT, steps_in
+from sage_rlvr.runs.checkpoints import FORMAT, steps_in, verify_checkpoint
 from sage_rlvr.runs.files import read_metrics, to_json, write_json_atomic
 
 RECORD = "run.json"
@@ -168,9 +168,17 @@ def _is_warning(one: Any) -> bool:
     return isinstance(one, dict) and all(isinstance(one.get(name), kind) for name, kind in _WARNING.items())
 
 
+def _whole(checkpoint: Path) -> bool:
+    try:
+        verify_checkpoint(checkpoint)
+    except (CheckpointError, OSError):
+        return False  # going on from the others says what is wrong with it
+    return True
+
+
 def _steps_there(path: Path) -> int:
-    """Steps that a run directory has, by its checkpoints and the rows of its metrics."""
-    saved = [number for number in steps_in(path / "checkpoints").values()]
+    """Steps that a run directory has, by its whole checkpoints and the rows of its metrics."""
+    saved = [number for place, number in steps_in(path / "checkpoints").items() if _whole(place)]
     logged = [int(row["step"]) + 1 for row in read_metrics(path, 0)]
     return max([0, *saved, *logged])
 

@@ -1,0 +1,87 @@
+"""Log-probs of chosen tokens and entropies from hidden states, some rows of logits at a time.
+
+Of M tokens and a vocabulary of V the stock way keeps the logits, their log-softmax and its gradient, (M, V) float32 each: at
+3,000 tokens and 32,000 words 384 MB a tensor. Here at most `BUDGET` numbers of one are alive at a time, and backward
+computes them again. Where all of them fit the budget their probabilities are kept instead, and nothing is computed twice.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+from torch.autograd.function import once_differentiable
+from transformers import PreTrainedModel
+
+from sage_rlvr.models.llama_decoder import SHAPED
+
+BUDGET = 1 << 22
+"""Logits that are alive at a time: 16 MiB of float32, 131 rows of a vocabulary of 32,000."""
+
+
+def plain_head(model: PreTrainedModel) -> bool:
+    """Whether the logits are one product of the last hidden states and nothing else, so that `chosen_logps` gives them."""
+    head: Any = model.get_output_embeddings()
+    return type(model).__name__ in SHAPED and type(head) is torch.nn.Linear and head.bias is None
+
+
+def chosen_logps(
+    states: Tensor, weight: Tensor, targets: Tensor, temperature: float = 1.0, entropies: bool = False
+) -> tuple[Tensor, Tensor | None]:
+    """states (M, C), weight (V, C), targets (M,) -> log-probs of the targets (M,) float32, in graph, and entropies (M,).
+
+    Both are of softmax(states @ weight.T / temperature); entropies in nats, detached, or None where not asked for.
+    """
+    logps, found = _Chosen.apply(states, weight, targets, temperature, entropies)
+    return logps, found if entropies else None
+
+
+def entropies_of(laws: Tensor) -> Tensor:
+    """Log-probs (M, V) -> nats (M,). 0 log 0 = 0: a probability is 0 in float32 long before its logarithm is this low."""
+    return -torch.linalg.vecdot(laws.exp(), laws.clamp_min(torch.finfo(laws.dtype).min))
+
+
+class _Chosen(Function):
+    """`chosen_logps`; its entropies are empty where they are not asked for."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, states: Tensor, weight: Tensor, targets: Tensor, temperature: float, entropies: bool
+    ) -> tuple[Tensor, Tensor]:
+        rows = max(1, BUDGET // len(weight))
+        logps = states.new_empty(len(states), dtype=torch.float32)
+        found = torch.empty_like(logps) if entropies else logps.new_empty(0)
+        laws = logps.new_empty(0)
+        for first in range(0, len(states), rows):
+            part = slice(first, first + rows)
+            laws = _laws(states[part], weight, temperature)
+            torch.gather(laws, 1, targets[part, None], out=logps[part, None])
+            if entropies:
+                found[part] = entropies_of(laws)
+        kept = laws.exp_() if len(states) <= rows and any(ctx.needs_input_grad) else None
+        ctx.save_for_backward(states, weight, targets, kept)
+        ctx.temperature, ctx.rows = temperature, rows
+        ctx.mark_non_differentiable(found)
+        return logps, found
+
+    @staticmethod
+    @once_differentiable  # type: ignore[untyped-decorator]
+    def backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor, Tensor, None, None, None]:
+        states, weight, targets, kept = ctx.saved_tensors
+        by_states, by_weight = torch.empty_like(states), torch.zeros_like(weight, dtype=torch.float32)
+        for first in range(0, len(states), ctx.rows):
+            part = slice(first, first + ctx.rows)
+            probs = _laws(states[part], weight, ctx.temperature).exp_() if kept is None else kept
+            slope = grad[part, None] / ctx.temperature
+            by_logits = (probs * -slope).scatter_add_(1, targets[part, None], slope).to(weight.dtype)
+            torch.mm(by_logits, weight, out=by_states[part])
+            by_weight += by_logits.t() @ states[part]
+        return by_states, by_weight.to(weight.dtype), None, None, None
+
+
+def _laws(states: Tensor, weight: Tensor, temperature: float) -> Tensor:
+    """(m, V) float32 log-probs."""
+    logits = (states @ weight.t()).float()
+    return torch.log_softmax(logits if temperature == 1.0 else logits.div_(temperature), -1)
