@@ -98,8 +98,9 @@ class FromRecipe(Command):
 class Train(FromRecipe):
     """Train a policy by RL from a recipe.
 
-    `--a.b value` edits the recipe: --steps 40, --seed 1, --method.beta 0.1. --plugin FILE.py registers parts of your own. Killed at any moment, the same command continues. SIGTERM and Ctrl-C finish the step in hand and
-    save; the exit code is then 143 and 130 (128 + the signal), 2 where something was refused, 70 for a fault of the program."""
+    `--a.b value` edits the recipe: --steps 40, --seed 1, --method.beta 0.1. --plugin FILE.py registers parts of your
+    own. Killed at any moment, the same command continues. SIGTERM and Ctrl-C finish the step in hand and save; the
+    exit code is then 143 and 130 (128 + the signal), 2 where something was refused, 70 for a fault of the program."""
 
     fork: bool = False
     """Continue a run although its recipe or the installed versions changed."""
