@@ -166,6 +166,8 @@ def test_importing_it_loads_no_torch(module: str):
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert module in loaded
     assert {"torch", "transformers"}.isdisjoint(loaded)
+    if module in ("sage_rlvr", "sage_rlvr.cli.app"):  # `--help` answers before a reader looks up
+        assert {"numpy", "scipy", "pydantic", "tyro", "yaml", "matplotlib", "pyarrow"}.isdisjoint(loaded)
 
 
 # ---- the README's tree

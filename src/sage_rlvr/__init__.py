@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -15,11 +14,6 @@ from sage_rlvr.moved import install
 from sage_rlvr.registry import HOMES, registry_of
 
 install()
-try:
-    __version__ = metadata.version("sage-rlvr")
-except metadata.PackageNotFoundError:  # a source tree on the path, not installed
-    __version__ = "0+source"
-
 _CORE = ("Anchor", "Banded", "Branch", "Compose", "Flat", "Guide", "Method", "Placebo", "Random", "Rarity", "Token")
 _METHODS = (
     "alpha_dpg", "bnpo", "cispo", "clip_cov", "compose", "dapo", "distinct", "dr_grpo", "ds_grpo", "forward_kl", "grpo",
@@ -38,6 +32,8 @@ def __getattr__(name: str) -> Any:
     """Load a noun when it is first asked for: importing the package costs nothing, torch comes with the first noun."""
     import importlib
 
+    if name == "__version__":
+        return _version()
     if name in HOMES:
         return registry_of(name).register
     if name not in _HOME:
@@ -47,3 +43,12 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return __all__
+
+
+def _version() -> str:
+    from importlib import metadata
+
+    try:
+        return metadata.version("sage-rlvr")
+    except metadata.PackageNotFoundError:  # a source tree on the path, not installed
+        return "0+source"

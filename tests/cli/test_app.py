@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import sage_rlvr
-from sage_rlvr.cli.app import COMMANDS, main, overview
+from sage_rlvr.cli.app import COMMANDS, command_of, main, overview
 from sage_rlvr.config import FinetuneConfig, SftConfig, TrainConfig
 
 
@@ -47,7 +47,7 @@ def test_mistyped_words_get_their_neighbor(capsys: pytest.CaptureFixture[str]) -
 def test_no_key_of_a_recipe_is_taken_for_a_mistyped_option() -> None:
     keys = {f.name.replace("_", "-") for schema in (TrainConfig, SftConfig, FinetuneConfig) for f in fields(schema)}
     for name in ("train", "sft", "show"):
-        options = [f.name.replace("_", "-") for f in fields(COMMANDS[name])]
+        options = [f.name.replace("_", "-") for f in fields(command_of(name))]
         assert not [key for key in keys - set(options) if difflib.get_close_matches(key, options, 1, 0.8)]
 
 
@@ -122,4 +122,4 @@ def test_every_part_is_listed_with_its_whole_sentence(capsys: pytest.CaptureFixt
     with pytest.raises(SystemExit):
         main(["parts"])
     said = capsys.readouterr().out
-    assert "r - mean (Dr. GRPO, arXiv 2503.20783): no division" in said and "token_weight\n  (none is built in)" in said
+    assert "r - mean (Dr. GRPO, arXiv 2503.20783): no division" in said and "token_weight\n  clip_cov " in said

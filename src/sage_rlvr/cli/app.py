@@ -5,8 +5,9 @@ YAML first; `--a.b value` edits the recipe before it is decoded. A command is on
 
 from __future__ import annotations
 
+import ast
 import errno
-import inspect
+import importlib
 import os
 import select
 import signal
@@ -17,51 +18,36 @@ from collections.abc import Iterable, Sequence
 from dataclasses import fields
 from pathlib import Path
 
-import tyro
-
 import sage_rlvr
 from sage_rlvr import plugins
-from sage_rlvr.cli.audit import Audit, Verify
-from sage_rlvr.cli.compare import Compare
-from sage_rlvr.cli.doctor import Doctor
-from sage_rlvr.cli.evaluate import Eval
-from sage_rlvr.cli.page import Report
-from sage_rlvr.cli.plan import Plan
-from sage_rlvr.cli.recipes import CopyRecipe, ImportConfig, Parts, Recipes, Show
-from sage_rlvr.cli.samples import Samples
 from sage_rlvr.cli.session import Command, Session
-from sage_rlvr.cli.study import Guides, Methods, Theory
-from sage_rlvr.cli.sweep import Demo, Sweep
-from sage_rlvr.cli.train import Sft, Train
 from sage_rlvr.errors import ConfigError, SageError, nearest, suggest
 from sage_rlvr.parent import end_with_parent
-from sage_rlvr.runs.files import disk_problem
 from sage_rlvr.text import visible
 
-COMMANDS: dict[str, type[Command]] = {
-    "demo": Demo,
-    "train": Train,
-    "sft": Sft,
-    "sweep": Sweep,
-    "eval": Eval,
-    "samples": Samples,
-    "compare": Compare,
-    "report": Report,
-    "plan": Plan,
-    "show": Show,
-    "recipes": Recipes,
-    "recipes copy": CopyRecipe,
-    "parts": Parts,
-    "methods": Methods,
-    "import-config": ImportConfig,
-    "audit": Audit,
-    "verify": Verify,
-    "study anchor": Theory,
-    "study guides": Guides,
-    "doctor": Doctor,
-}
+COMMANDS = {
+    "demo": "sweep:Demo",
+    "train": "train:Train",
+    "sft": "train:Sft",
+    "sweep": "sweep:Sweep",
+    "eval": "evaluate:Eval",
+    "samples": "samples:Samples",
+    "compare": "compare:Compare",
+    "report": "page:Report",
+    "plan": "plan:Plan",
+    "show": "recipes:Show",
+    "recipes": "recipes:Recipes",
+    "recipes copy": "recipes:CopyRecipe",
+    "parts": "recipes:Parts",
+    "methods": "study:Methods",
+    "import-config": "recipes:ImportConfig",
+    "audit": "audit:Audit",
+    "verify": "audit:Verify",
+    "study anchor": "study:Theory",
+    "study guides": "study:Guides",
+    "doctor": "doctor:Doctor",
+}  # name: file of this folder and class, imported when it is typed: the overview answers without their libraries
 FORMER = {"theory": "study anchor", "guides": "study guides"}  # words of version 0.1; they go with version 0.3
-STYLE = (tyro.conf.FlagCreatePairsOff, tyro.conf.PositionalMetavarFromFieldName, tyro.conf.DisallowNone)
 _OF_A_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENAMETOOLONG)
 FAULT = 70  # EX_SOFTWARE of sysexits.h; 1 means "interrupted and saved", so a crash needs a code of its own
 
@@ -101,6 +87,8 @@ def _answered(words: list[str], session: Session) -> int:
         if (isinstance(error, BrokenPipeError) and _reader_is_gone()) or _is_stdouts(error):
             raise
         if isinstance(error, OSError) and error.errno in _OF_A_DISK and isinstance(error.filename, str):
+            from sage_rlvr.runs.files import disk_problem
+
             session.note(disk_problem(error, "file", Path(error.filename)))
             return 2
         session.note(traceback.format_exc().rstrip())
@@ -143,22 +131,38 @@ def run(words: Sequence[str], session: Session) -> int:
     if words[0] == "--version":
         session.say(f"sage-rlvr {sage_rlvr.__version__}")
         return 0
-    command, unknown = parse(words)
-    session.edits = _edits(command, unknown)
+    name, command, unknown = parse(words)
+    session.edits = _edits(name, command, unknown)
     return command.execute(session)
 
 
 def overview() -> str:
     """Every command with the first sentence of its help."""
-    said = {name: (inspect.getdoc(command) or "").splitlines()[0] for name, command in COMMANDS.items()}
+    said = {name: _headline(*home.split(":")) for name, home in COMMANDS.items()}
     lines = ["usage: sage-rlvr COMMAND [OPTIONS]", "", *(f"  {name:<14} {first}" for name, first in said.items())]
     lines += ["", "--plugin my_parts.py, with any command, registers parts of your own (docs/extending.md)."]
     lines += ["sage-rlvr COMMAND --help says what a command takes; sage-rlvr --version says which this is."]
     return "\n".join(lines)
 
 
-def parse(words: Sequence[str]) -> tuple[Command, list[str]]:
-    """The command that was typed, and the words that are none of its options. `--help` and bad options end the process."""
+def _headline(module: str, name: str) -> str:
+    """The first line of a class's docstring, read as text: importing the commands would take longer than the answer."""
+    tree = ast.parse(Path(__file__).with_name(f"{module}.py").read_text(encoding="utf-8"))
+    kind = next(node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == name)
+    return (ast.get_docstring(kind) or "").partition("\n")[0]
+
+
+def command_of(name: str) -> type[Command]:
+    """The class of a command, a key of `COMMANDS`."""
+    module, kind = COMMANDS[name].split(":")
+    found: type[Command] = getattr(importlib.import_module(f"sage_rlvr.cli.{module}"), kind)
+    return found
+
+
+def parse(words: Sequence[str]) -> tuple[str, Command, list[str]]:
+    """Name and command that were typed, and the words that are none of its options. `--help` and bad options end the process."""
+    import tyro
+
     first, rest = words[0], list(words[1:])
     if first in FORMER:
         warnings.warn(f"{first} is called {FORMER[first]} now; the old word goes with version 0.3", FutureWarning)
@@ -167,8 +171,10 @@ def parse(words: Sequence[str]) -> tuple[Command, list[str]]:
         first = f"{first} {rest.pop(0)}"
     if first not in COMMANDS:
         raise ConfigError(f"unknown command {first!r}; {_instead(words)}")
-    _refuse_empty_paths(COMMANDS[first], rest)
-    return tyro.cli(COMMANDS[first], prog=f"sage-rlvr {first}", args=rest, config=STYLE, return_unknown_args=True)
+    kind = command_of(first)
+    _refuse_empty_paths(kind, rest)
+    style = (tyro.conf.FlagCreatePairsOff, tyro.conf.PositionalMetavarFromFieldName, tyro.conf.DisallowNone)
+    return first, *tyro.cli(kind, prog=f"sage-rlvr {first}", args=rest, config=style, return_unknown_args=True)
 
 
 def _refuse_empty_paths(command: type[Command], words: Sequence[str]) -> None:
@@ -200,9 +206,8 @@ def _quiet_libraries() -> None:
     warnings.formatwarning = lambda message, category, *rest: visible(f"{category.__name__}: {message}\n")
 
 
-def _edits(command: Command, unknown: Sequence[str]) -> list[tuple[str, str]]:
+def _edits(name: str, command: Command, unknown: Sequence[str]) -> list[tuple[str, str]]:
     """["--a.b", "v", "--c=w"] -> [("a.b", "v"), ("c", "w")]; anything else is refused by name, with its neighbor."""
-    name = next(name for name, kind in COMMANDS.items() if kind is type(command))
     options = ["--" + field.name.replace("_", "-") for field in fields(command)]
     found: list[tuple[str, str]] = []
     rest = list(unknown)

@@ -125,8 +125,7 @@ class Parts(Command):
 
     def execute(self, session: Session) -> int:
         for kind in kinds() if self.kind is None else [self.kind.removesuffix("s").replace("-", "_")]:
-            found = registry_of(kind).help() or {"(none is built in)": "register your own: docs/extending.md"}
-            session.say(f"{kind}", *(f"  {name:<24} {said}" for name, said in found.items()))
+            session.say(f"{kind}", *(f"  {name:<24} {said}" for name, said in registry_of(kind).help().items()))
         return 0
 
 
