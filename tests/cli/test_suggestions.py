@@ -16,7 +16,7 @@ import torch
 from byte_tokenizer import byte_tokenizer
 from conftest import tiny_llama
 from sage_rlvr import errors
-from sage_rlvr.cli.app import COMMANDS, FORMER, main, parse
+from sage_rlvr.cli.app import COMMANDS, FORMER, command_of, main, parse
 from sage_rlvr.config import TrainConfig, dump, load_config
 from sage_rlvr.models import folders as policies
 from sage_rlvr.runs import RunDir
@@ -122,7 +122,7 @@ def test_work_that_is_too_long_for_a_test_parses(
     assert call("eval", "embedded") == 2
     assert [command[0] for command in suggested] == ["train", "sft"]
     for command in suggested:
-        assert not parse(command)[1]
+        assert not parse(command)[2]
 
 
 def texts(tree: ast.AST) -> list[str]:
@@ -137,7 +137,8 @@ def texts(tree: ast.AST) -> list[str]:
 
 def options_of(command: str) -> set[str]:
     """What a command takes, as it is typed."""
-    kind = COMMANDS.get(FORMER.get(command, command))
+    name = FORMER.get(command, command)
+    kind = command_of(name) if name in COMMANDS else None
     names = {f.name.replace("_", "-") for f in fields(kind)} if kind else set()
     return {"--help", *(f"--{name}" for name in names), *(f"--no-{name}" for name in names)}
 
