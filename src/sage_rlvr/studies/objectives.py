@@ -22,7 +22,7 @@ from sage_rlvr.theory.utility import SHARES, Axes, axes, has_axes, same_objectiv
 from sage_rlvr.training.trl.arguments import not_on_trl
 
 GROUP_SIZE = 8
-BOUNDS = "<!-- made by: sage-rlvr methods --docs docs -->", "<!-- end -->"
+BOUNDS = "<!-- made by `sage-rlvr methods --docs docs` -->", "<!-- end -->"
 
 
 @dataclass(frozen=True)
