@@ -149,7 +149,7 @@ def test_take_cuts_before_a_bad_row_is_even_read(tmp_path: Path):
     path = tmp_path / "rows.jsonl"
     path.write_text('{"problem": "1+1?", "answer": "2"}\n{"problem": "2+2?", "answer": "4"}\nnot JSON\n')
     assert len(made(path, take=2)) == 2
-    with pytest.raises(DataError, match=r"rows\.jsonl:3: no JSON"):
+    with pytest.raises(DataError, match=r"rows\.jsonl:3: cannot be read as JSON"):
         made(path)
 
 
@@ -289,7 +289,7 @@ def test_two_columns_that_agree_are_one(write: Any):
         ("rows.jsonl", "", "holds no rows"),
         ("rows.jsonl", "[1, 2]\n", r"rows\.jsonl:1: list and no mapping"),
         ("rows.json", '{"a": 1}', "a list of rows is expected"),
-        ("rows.json", '[{"a": }]', r"rows\.json:1: no JSON"),
+        ("rows.json", '[{"a": }]', r"rows\.json: cannot be read as JSON"),
         ("rows.csv", "problem,answer\na,b,1\n", "not as many fields"),
         ("rows.csv", "problem,answer\na\n", "not as many fields"),
         ("rows.parquet", "PAR1 torn", "no Parquet file"),
@@ -303,7 +303,7 @@ def test_files_that_cannot_be_read(name: str, content: str, message: str, tmp_pa
 
 def test_bytes_that_are_no_text_name_their_file(tmp_path: Path):
     (tmp_path / "rows.jsonl").write_bytes(b'{"problem": "\xff"}\n')
-    with pytest.raises(DataError, match=r"rows\.jsonl: cannot be read"):
+    with pytest.raises(DataError, match=r"rows\.jsonl:1: not UTF-8 text"):
         made(tmp_path / "rows.jsonl")
 
 
