@@ -346,3 +346,9 @@ def test_a_field_that_came_later_is_recorded_only_where_it_says_something() -> N
     assert tree(placebo) == tree({**placebo, "within": "batch", "centered": False}) == before
     assert tree({**placebo, "centered": True}) == {**before, "within": "batch", "centered": True}
     assert tree({**placebo, "within": "row"}) == {**before, "within": "row", "centered": False}
+
+
+@pytest.mark.parametrize("method", ["{name: distinct, k: 9}", "{name: pkpo, k: 8, baseline: sloo}", "{name: passk_training, k: 9}"])
+def test_a_group_too_small_for_k_is_refused_before_it_is_drawn(recipe: Path, method: str) -> None:
+    said = refusal(recipe, ("method", method), ("rollout.group_size", "8"))
+    assert "rollout.group_size = 8" in said and "needs groups of 9 at least" in said

@@ -42,7 +42,7 @@ def test_the_command_parses(page, line):
     said = io.StringIO()
     try:
         with contextlib.redirect_stderr(said), contextlib.redirect_stdout(said):
-            _, unknown = parse(words)
+            *_, unknown = parse(words)
     except SystemExit:
         pytest.fail(f"{page}: {line}\n{said.getvalue()}")
     edits = [

@@ -419,6 +419,9 @@ class TrainConfig:
             f"another limit; set rollout.max_new_tokens to {made_for}, or the method's max_tokens to {limit}"
         )
         _require(made_for is None or made_for == limit, "rollout.max_new_tokens", limit, other)
+        least, size = getattr(method.advantage, "least_group", 2), self.rollout.group_size
+        small = f"the method's advantage {method.advantage} needs groups of {least} at least; raise it, or lower the method's k"
+        _require(size >= least, "rollout.group_size", size, small)
 
     def _check_updates(self, prompts: int, parts: int, micro: int | None) -> None:
         whole = (

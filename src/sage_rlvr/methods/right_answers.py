@@ -22,7 +22,7 @@ from sage_rlvr.methods.anchors import AnchorKeys, anchor_of, anchored
 
 @METHODS.register(label="Distinct@k")
 @anchored(beta=0.0, estimator="k1", placement="reward")
-def distinct(*, k: int = 8, power: float = 0.0, **anchor: Unpack[AnchorKeys]) -> Method:
+def distinct(*, k: int = 4, power: float = 0.0, **anchor: Unpack[AnchorKeys]) -> Method:
     """L = (1/(B L)) sum_i sum_t -min(rho A, clip(rho) A), A the unbiased gradient of the distinct right answers in k samples.
 
     power = 1 divides by the group's mean: about the logarithm of that number, and more for hard prompts. k at most the

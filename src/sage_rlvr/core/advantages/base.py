@@ -46,12 +46,13 @@ class Advantage(Protocol):
     """Maps the rewards of P groups of G completions to advantages of the same shape: float32, no gradient.
 
     `equation` is A as one line of text. Optional attributes, read with getattr: `legend`, a line that says what the
-    symbols of `equation` mean; `ascends`, what the expected gradient of the reward term ascends at on-policy samples, and
-    `prefers`, which right answers it prefers (`describe` prints them); `couples_prompts`, True where the advantages of a
-    prompt depend on the rewards of the other prompts of the step, so that a batch must not be cut before they are computed;
-    `takes_group_mean`, True where the baseline of a completion holds its own reward; `against_kl`, a note on what beta
-    weighs against it; `needs`, the optional signals: "logps" (of the policy), "ref_logps", "answers". A part that has
-    `needs` at all, an empty set included, is called with a `Seen` after the rewards.
+    symbols of `equation` mean; `ascends`, what the expected gradient of the reward term ascends at on-policy samples,
+    and `prefers`, which right answers it prefers (`describe` prints them); `couples_prompts`, True where the
+    advantages of a prompt depend on the rewards of the other prompts of the step, so that a batch must not be cut
+    before they are computed; `takes_group_mean`, True where the baseline of a completion holds its own reward;
+    `against_kl`, a note on what beta weighs against it; `least_group`, the smallest group that it is defined for,
+    where that is above 2; `needs`, the optional signals: "logps" (of the policy), "ref_logps", "answers". A part that
+    has `needs` at all, an empty set included, is called with a `Seen` after the rewards.
     """
 
     @property

@@ -26,7 +26,7 @@ class DistinctRight:
     needs: "answers". DataError for rewards other than 0 and 1 and for k > G.
     """
 
-    k: int = 16
+    k: int = 4
     power: float = 0.0
     needs: ClassVar[frozenset[str]] = frozenset({"answers"})
 
@@ -36,6 +36,11 @@ class DistinctRight:
             raise ConfigError(
                 f"DistinctRight: power = {self.power!r}; give 0 (distinct@k) to 1 (its logarithm), at most 2."
             )
+
+    @property
+    def least_group(self) -> int:
+        """k samples must fit into a group."""
+        return self.k
 
     @property
     def equation(self) -> str:

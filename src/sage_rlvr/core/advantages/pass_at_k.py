@@ -49,6 +49,11 @@ class PassAtK:
             raise ConfigError(f"PassAtK: baseline = {self.baseline!r}; give sloo1 (the paper's choice) or sloo.")
 
     @property
+    def least_group(self) -> int:
+        """k samples must fit into a group, and into the others of one for sloo's baseline."""
+        return self.k + (self.baseline == "sloo")
+
+    @property
     def equation(self) -> str:
         if self.baseline == "sloo1":
             return f"r {self.k} C(G - c, {self.k - 1}) / C(G - 1, {self.k - 1}),  c = sum_group r"
@@ -89,6 +94,11 @@ class AnalyticPassAtK:
 
     def __post_init__(self) -> None:
         _check(self.k, "AnalyticPassAtK")
+
+    @property
+    def least_group(self) -> int:
+        """k samples must fit into a group."""
+        return self.k
 
     @property
     def equation(self) -> str:

@@ -369,7 +369,12 @@ def check_agreement(method: Method, args: Any) -> None:
         f"{method.name} on TRL: method.reward_transform.max_tokens = {limit} is the limit that its price on length ends "
         f"at, and args.max_completion_length = {args.max_completion_length} is that of sampling; make them equal."
     )
-    refuse((limit is not None and limit != args.max_completion_length, other))
+    least = getattr(method.advantage, "least_group", 2)
+    small = (
+        f"{method.name} on TRL: {method.advantage} needs groups of {least} at least, and args.num_generations = "
+        f"{args.num_generations}; raise it, or lower the method's k."
+    )
+    refuse((limit is not None and limit != args.max_completion_length, other), (args.num_generations < least, small))
     wanted = grpo_config(method) | {name: value for name, value in NEUTRAL.items() if hasattr(args, name)}
     different = [name for name, value in wanted.items() if _given(args, name) != value]
     if not different:
