@@ -104,13 +104,36 @@ def expected_loss(
     for a rollout plan with the KL in the reward, where the other members of a kept group are no longer independent of
     the row.
     """
-    _check(method)
+    check_expectation(method)
     key = Key(0) if key is None else key
-    signals = listing.signals
     _check_shapes(listing, logps=logps, log_q=log_q)
-    if log_q is None:
-        log_q = shape(method, signals, step, total_steps, key)
     advantages, kept = mean_advantages(method, listing, group_size, others)
+    return loss_of_means(
+        method, listing, logps, advantages, kept, group_size=group_size, step=step, total_steps=total_steps,
+        log_q=shape(method, listing.signals, step, total_steps, key) if log_q is None else log_q,
+        log_probs=log_probs, max_tokens=max_tokens,
+    )  # fmt: skip
+
+
+def loss_of_means(
+    method: Method,
+    listing: Listing,
+    logps: Float[Tensor, "B T"],
+    advantages: Float[Tensor, " B"],
+    kept: Float[Tensor, " B"],
+    *,
+    group_size: int,
+    step: int,
+    total_steps: int,
+    log_q: Float[Tensor, "B T"],
+    log_probs: Float[Tensor, "B T V"] | None = None,
+    max_tokens: int | None = None,
+) -> Float[Tensor, ""]:
+    """`objective` over every listed completion with its mean advantage and its chance of being kept (`mean_advantages`).
+
+    The listing may hold the completions of several prompts, their probabilities divided by the number of prompts.
+    """
+    signals = listing.signals
     weights = listing.probs.float() * kept
     weights = weights / weights.sum() * len(weights)
     batch = Batch(
@@ -138,7 +161,8 @@ def _check_shapes(listing: Listing, **per_token: Tensor | None) -> None:
             raise DataError(f"{name} has shape {tuple(value.shape)}; the listing has (rows, tokens) = {wanted}.")
 
 
-def _check(method: Method) -> None:
+def check_expectation(method: Method) -> None:
+    """ConfigError where a method has no expectation over single completions."""
     anchor = method.anchor
     live = anchor is not None and not anchor.is_off
     if anchor is not None and live and any(part.depends_on == "batch" for part in factors(anchor.guide)):
@@ -192,15 +216,46 @@ def mean_advantages(
     """
     classes, member = torch.unique(_traits(method, listing), dim=0, return_inverse=True)
     mass = torch.zeros(len(classes), dtype=torch.float64).index_add(0, member, listing.probs.double())
-    counts, chances = _compositions(mass / mass.sum(), group_size - 1)
-    found = [_of_class(method, classes, own, counts, chances, others) for own in range(len(classes))]
-    table = torch.tensor(found, dtype=torch.float64)
-    if not bool((table[:, 1] * mass > 0).any()):
+    means, kept = averages(method, classes, group_size, others).at((mass / mass.sum())[None])
+    if not bool((kept[0] * mass > 0).any()):
         raise DataError(
             f"{method.name}: no group of {group_size} is ever kept by its rollout plan, because all completions that "
             "have any probability earn the same; there is no expectation over kept groups."
         )
-    return table[member, 0].float(), table[member, 1].float()
+    return means[0, member].float(), kept[0, member].float()
+
+
+@dataclass(frozen=True, eq=False)
+class Averages:
+    """The advantage of a member of each of M classes beside every composition of the G - 1 others.
+
+    counts      (K, M) how many of the others each class has
+    advantages  (M, K) of the member; kept (M, K), 1 where the group is kept
+    """
+
+    counts: Int[Tensor, "K M"]
+    advantages: Float[Tensor, "M K"]
+    kept: Float[Tensor, "M K"]
+
+    def at(self, mass: Float[Tensor, "N M"]) -> tuple[Float[Tensor, "N M"], Float[Tensor, "N M"]]:
+        """(mean advantage given that the group is kept, probability that it is kept) at N laws over the classes; float64."""
+        draws = int(self.counts[0].sum())
+        ways = math.lgamma(draws + 1) - torch.lgamma(self.counts + 1.0).sum(1)
+        chances = (ways + torch.special.xlogy(self.counts, mass.double()[:, None]).sum(2)).exp()
+        weights = [chances * kept for kept in self.kept]
+        total = torch.stack([weight.sum(1) for weight in weights], 1)
+        paid = torch.stack([(w * own).sum(1) for w, own in zip(weights, self.advantages, strict=True)], 1)
+        return torch.where(total > 0, paid / total, 0.0), total
+
+
+def averages(
+    method: Method, classes: Float[Tensor, "M D"], group_size: int, others: Float[Tensor, "P G"] | None = None
+) -> Averages:
+    """`Averages` of a method over classes of completions, rows of rewards (M, 1) or of all that its parts see."""
+    counts = _compositions(len(classes), group_size - 1)
+    found = [_of_class(method, classes, own, counts, others) for own in range(len(classes))]
+    advantages, kept = (torch.stack(part) for part in zip(*found, strict=True))
+    return Averages(counts, advantages, kept)
 
 
 def _traits(method: Method, listing: Listing) -> Float[Tensor, "B D"]:
@@ -226,21 +281,19 @@ def _seen(classes: Float[Tensor, "K G D"]) -> Seen:
     return Seen(lengths, policy.float(), reference.float(), answers.long())
 
 
-def _compositions(mass: Float[Tensor, " M"], draws: int) -> tuple[Int[Tensor, "K M"], Float[Tensor, " K"]]:
-    """All ways to draw that many from M classes, and their multinomial probabilities."""
-    places = draws + len(mass) - 1
+def _compositions(classes: int, draws: int) -> Int[Tensor, "K M"]:
+    """All ways to draw that many from M classes."""
+    places = draws + classes - 1
     number = math.comb(places, draws)
     if number > LARGEST_COMPOSITIONS:
         raise ConfigError(
-            f"{len(mass)} different rewards in groups of {draws + 1} have {number:,} compositions, more than "
+            f"{classes} different rewards in groups of {draws + 1} have {number:,} compositions, more than "
             f"{LARGEST_COMPOSITIONS:,}; take a smaller group_size or fewer reward values."
         )
-    bars = torch.tensor(list(itertools.combinations(range(places), len(mass) - 1)), dtype=torch.long)
-    bars = bars.reshape(number, len(mass) - 1)
+    bars = torch.tensor(list(itertools.combinations(range(places), classes - 1)), dtype=torch.long)
+    bars = bars.reshape(number, classes - 1)
     ends = torch.cat([torch.full((number, 1), -1), bars, torch.full((number, 1), places)], 1)
-    counts = ends.diff(dim=1) - 1
-    log_chance = math.lgamma(draws + 1) + (torch.special.xlogy(counts, mass) - torch.lgamma(counts + 1.0)).sum(1)
-    return counts, log_chance.exp()
+    return ends.diff(dim=1) - 1
 
 
 def _of_class(
@@ -248,17 +301,14 @@ def _of_class(
     classes: Float[Tensor, "M D"],
     own: int,
     counts: Int[Tensor, "K M"],
-    chances: Float[Tensor, " K"],
     others: Float[Tensor, "P G"] | None,
-) -> tuple[float, float]:
-    """(mean advantage given kept, probability of being kept) of a member of class `own`."""
+) -> tuple[Float[Tensor, " K"], Float[Tensor, " K"]]:
+    """(advantage, whether the group is kept) of a member of class `own` beside each composition, float64."""
     rest = torch.repeat_interleave(torch.arange(len(classes)).repeat(len(counts)), counts.reshape(-1))
     group = torch.cat([torch.full((len(counts), 1), own), rest.reshape(len(counts), -1)], 1)
     rewards, seen = classes[group][..., 0].float(), None if classes.shape[1] == 1 else _seen(classes[group])
-    kept = chances if method.rollout is None else chances * method.rollout.keeps(rewards).double()
-    own_advantages = _first_advantages(method, rewards, seen, others).double()
-    total = float(kept.sum())
-    return (float((kept * own_advantages).sum() / total) if total > 0 else 0.0), total
+    kept = torch.ones(len(group)) if method.rollout is None else method.rollout.keeps(rewards)
+    return _first_advantages(method, rewards, seen, others).double(), kept.double()
 
 
 def _first_advantages(
@@ -327,7 +377,7 @@ def loss_of_group(
     method: Method,
     listing: Listing,
     logps: Float[Tensor, "B T"],
-    members: Int[Tensor, " G"],
+    members: Int[Tensor, " G"] | Int[Tensor, "N G"],
     *,
     step: int = 0,
     total_steps: int = 1,
@@ -336,10 +386,11 @@ def loss_of_group(
     log_probs: Float[Tensor, "B T V"] | None = None,
     max_tokens: int | None = None,
 ) -> Float[Tensor, ""]:
-    """The loop's loss of one group, the listing's rows `members`, as one step of the loop computes it: `shape`,
-    `advantages_of`, `objective`. The other arguments are those of `loss_over_groups`; max_tokens defaults to the longest
-    completion of the listing."""
-    signals, rewards = listing.signals.take(members), listing.rewards[members].float()[None]
+    """The loop's loss of one group, the listing's rows `members`, or of N groups in one step, as the loop computes it:
+    `shape`, `advantages_of`, `objective`. The other arguments are those of `loss_over_groups`; max_tokens defaults to the
+    longest completion of the listing."""
+    size, members = members.shape[-1], members.reshape(-1)
+    signals, rewards = listing.signals.take(members), listing.rewards[members].float().reshape(-1, size)
     own_q = log_q[members] if log_q is not None else shape(method, signals, step, total_steps, key or Key(0))
     batch = Batch(
         logps=logps[members],
@@ -351,6 +402,6 @@ def loss_of_group(
         max_tokens=int(listing.signals.mask.sum(1).max()) if max_tokens is None else max_tokens,
         log_probs=None if log_probs is None else log_probs[members],
         ref_log_probs=None if listing.ref_log_probs is None else listing.ref_log_probs[members],
-        group_size=len(members),
+        group_size=size,
     )
     return objective(method, batch, step, total_steps)[0]
