@@ -70,7 +70,7 @@ class Signals:
             found = None if value is None else tuple(value.shape[:2] if field.name == "hidden" else value.shape)
             if found is not None and found != shape:
                 raise DataError(f"Signals.{field.name} has shape {found}, but the mask asks for {shape}.")
-        if self.row_ids.unique().numel() != self.row_ids.numel():
+        if len(set(self.row_ids.tolist())) != self.row_ids.numel():
             raise DataError("Signals.row_ids repeat; number the completions of a step 0..B-1, so that noise differs.")
 
     def take(self, rows: Int[Tensor, " N"], row_ids: Int[Tensor, " N"] | None = None) -> Signals:

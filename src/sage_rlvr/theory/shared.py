@@ -52,7 +52,7 @@ class Law:
     tell         by how much the mean of the features of right answers is shifted, in standard deviations
     """
 
-    prompts: int = 300
+    prompts: int = 200
     types: int = 5
     strategies: int = 20
     answers: int = 10
