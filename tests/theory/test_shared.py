@@ -78,7 +78,7 @@ def test_drawn_groups_have_the_expected_gradient_on_average(world, method):
     leaf = theta.requires_grad_(True)
     drawn = torch.stack(
         [
-            torch.autograd.grad(world.sampled_loss(method, leaf, generator, group_size=GROUP, groups=300), leaf)[0]
+            torch.autograd.grad(world.sampled_loss(method, leaf, generator, group_size=GROUP, groups=300)[0], leaf)[0]
             for _ in range(40)
         ]
     )

@@ -20,6 +20,7 @@ from torch import Tensor
 from sage_rlvr.core.keys import Key
 from sage_rlvr.core.method import Method
 from sage_rlvr.core.signals import Signals
+from sage_rlvr.core.state import State
 from sage_rlvr.errors import DataError
 from sage_rlvr.reading import read_text
 from sage_rlvr.results import tables
@@ -28,7 +29,8 @@ from sage_rlvr.runs import writing
 from sage_rlvr.stats.intervals import seed_interval
 from sage_rlvr.stats.support import reachable, support_change
 from sage_rlvr.studies.anchor.command import filled
-from sage_rlvr.theory.expected import Listing, loss_of_group
+from sage_rlvr.theory.averages import Listing
+from sage_rlvr.theory.expected import step_of_groups
 from sage_rlvr.theory.tree import TokenTree
 
 TREE = TokenTree.full(4, 3)
@@ -67,8 +69,11 @@ class Task:
         """Log-probs of the right leaves of each prompt."""
         return [TREE.logps(one).sum(1)[right].numpy() for one, right in zip(logits, self.right, strict=True)]
 
-    def loss(self, method: Method, logits: Tensor, generator: torch.Generator, step: int) -> Tensor:
-        """The loop's loss of one step: `GROUPS` groups a prompt, drawn from the policy, all prompts in one batch."""
+    def loss(
+        self, method: Method, logits: Tensor, generator: torch.Generator, step: int, state: State | None = None
+    ) -> tuple[Tensor, State]:
+        """The loop's loss of one step, `GROUPS` groups a prompt, drawn from the policy, all prompts in one batch; and the state of
+        the method's parts after it."""
         wide = "distributions" in method.needs
         listings = [
             TREE.listing(one.detach(), ref, right.float(), wide)
@@ -79,8 +84,8 @@ class Task:
         listing, logps = _joined(listings), torch.cat([TREE.logps(one) for one in logits])
         log_probs = torch.cat([TREE.log_probs(one)[TREE.states] for one in logits]) if wide else None
         key = Key(int(torch.randint(2**31, (), generator=generator)))
-        return loss_of_group(
-            method, listing, logps, members, step=step, total_steps=MOST_STEPS, key=key, log_probs=log_probs
+        return step_of_groups(
+            method, listing, logps, members, step=step, total_steps=MOST_STEPS, key=key, log_probs=log_probs, state=state
         )
 
 
@@ -119,10 +124,10 @@ def train(method: Method, seed: int) -> Outcome:
     """Train on task `seed` until P(right) is `GOAL`, or for `MOST_STEPS`."""
     task, generator = Task.draw(seed), torch.Generator().manual_seed(1000 + seed)
     logits = task.reference.clone().requires_grad_(True)
-    adam, steps = torch.optim.Adam([logits], lr=RATE), 0
+    adam, steps, state = torch.optim.Adam([logits], lr=RATE), 0, method.start()
     while steps < MOST_STEPS and task.solved(logits.detach()) < GOAL:
         adam.zero_grad()
-        loss = task.loss(method, logits, generator, steps)
+        loss, state = task.loss(method, logits, generator, steps, state)
         loss.backward()  # type: ignore[no-untyped-call]
         adam.step()
         steps += 1

@@ -4,76 +4,27 @@ A `Listing` holds every completion of a prompt with its probability. `expected_l
 batch, each row weighted by its probability and carrying the advantage that it has on average over the other members of
 its group; that average is a sum over all reward compositions of the other G - 1. Its gradient is the expected gradient
 of one step of the loop, without a single sample. `loss_over_groups` is the brute-force twin: every group of G
-completions, one after another, through `advantages_of` and `objective` as the loop calls them.
+completions, one after another, through `credit` and `objective` as the loop calls them.
 """
 
 from __future__ import annotations
 
 import itertools
-import math
-from dataclasses import dataclass
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from sage_rlvr.core.advantages import Seen
 from sage_rlvr.core.guides import factors
 from sage_rlvr.core.keys import Key
-from sage_rlvr.core.method import (
-    Method,
-    advantages_of,
-    group_advantages,
-    kl_share,
-    objective,
-    return_to_go,
-    seen_of,
-    sees,
-    shape,
-)
-from sage_rlvr.core.signals import Batch, Signals
+from sage_rlvr.core.method import Method, credit, kl_share, objective, return_to_go, shape
+from sage_rlvr.core.signals import Batch
+from sage_rlvr.core.state import State, called
 from sage_rlvr.errors import ConfigError, DataError
+from sage_rlvr.theory.averages import Listing, mean_advantages
 
-LARGEST_COMPOSITIONS = 300_000
 LARGEST_GROUPS = 20_000
-
-
-@dataclass(frozen=True, eq=False)
-class Listing:
-    """The completions of one prompt, each once.
-
-    signals  of all rows (B, T) under the policy that generates (old_logps) and the reference
-    probs    (B,) probability of each row under that policy; they sum to 1 (what was left out is not in here)
-    rewards  (B,) the verifier's raw rewards
-    ref_log_probs  (B, T, V) of the reference, for exact divergences; None where no method needs it
-    """
-
-    signals: Signals
-    probs: Float[Tensor, " B"]
-    rewards: Float[Tensor, " B"]
-    ref_log_probs: Float[Tensor, "B T V"] | None = None
-
-    def __post_init__(self) -> None:
-        rows = self.signals.mask.shape[0]
-        for name in ("probs", "rewards"):
-            if tuple(getattr(self, name).shape) != (rows,):
-                raise DataError(
-                    f"Listing.{name} has shape {tuple(getattr(self, name).shape)}; give one per row, ({rows},)."
-                )
-        total = float(self.probs.double().sum())
-        if not (bool((self.probs >= 0).all()) and abs(total - 1) < 1e-4):
-            raise DataError(
-                f"Listing.probs sum to {total:.6g}; list every completion once, or divide by what is listed."
-            )
-
-    def repeated(self, times: int) -> Listing:
-        """Each completion `times` times with 1 / times of its probability and row numbers of its own.
-
-        Noise that is a function of the row number, as in `Random`, is thereby averaged over `times` draws.
-        """
-        rows = torch.arange(len(self.probs)).repeat(times)
-        ref = None if self.ref_log_probs is None else self.ref_log_probs[rows]
-        return Listing(self.signals.take(rows), self.probs[rows] / times, self.rewards[rows], ref)
 
 
 def expected_loss(
@@ -89,12 +40,14 @@ def expected_loss(
     log_probs: Float[Tensor, "B T V"] | None = None,
     max_tokens: int | None = None,
     others: Float[Tensor, "P G"] | None = None,
+    state: State | None = None,
 ) -> Float[Tensor, ""]:
     """The mean of `objective` over rollouts of one prompt; its gradient with respect to `logps` is the expected one.
 
     logps (B, T) of the current policy in the graph; on-policy they equal listing.signals.old_logps. log_q replaces the
     guide's. max_tokens: for the fixed-budget reduction, default the longest completion. others (P, G): rewards of the
-    step's other prompts, held fixed, for an advantage that looks across prompts (BNPO).
+    step's other prompts, held fixed, for an advantage that looks across prompts (BNPO). state: the running state of the
+    method's parts before the step, None = at their start.
 
     Exact for a sum over tokens divided by a constant or by the row's length. A division by the batch's token count
     (`TokenMean`) is taken in the limit of many groups, E[sum] / E[tokens]. After the first update of a rollout the
@@ -107,11 +60,11 @@ def expected_loss(
     check_expectation(method)
     key = Key(0) if key is None else key
     _check_shapes(listing, logps=logps, log_q=log_q)
-    advantages, kept = mean_advantages(method, listing, group_size, others)
+    advantages, kept = mean_advantages(method, listing, group_size, others, state)
     return loss_of_means(
         method, listing, logps, advantages, kept, group_size=group_size, step=step, total_steps=total_steps,
         log_q=shape(method, listing.signals, step, total_steps, key) if log_q is None else log_q,
-        log_probs=log_probs, max_tokens=max_tokens,
+        log_probs=log_probs, max_tokens=max_tokens, state=state,
     )  # fmt: skip
 
 
@@ -128,12 +81,13 @@ def loss_of_means(
     log_q: Float[Tensor, "B T"],
     log_probs: Float[Tensor, "B T V"] | None = None,
     max_tokens: int | None = None,
+    state: State | None = None,
 ) -> Float[Tensor, ""]:
     """`objective` over every listed completion with its mean advantage and its chance of being kept (`mean_advantages`).
 
     The listing may hold the completions of several prompts, their probabilities divided by the number of prompts.
     """
-    signals = listing.signals
+    signals, state = listing.signals, method.start() if state is None else state
     weights = listing.probs.float() * kept
     weights = weights / weights.sum() * len(weights)
     batch = Batch(
@@ -141,7 +95,7 @@ def loss_of_means(
         old_logps=signals.old_logps,
         ref_logps=signals.ref_logps,
         mask=signals.mask,
-        advantages=_in_reward(method, advantages, listing, log_q, group_size, step, total_steps),
+        advantages=_in_reward(method, advantages, listing, log_q, group_size, step, total_steps, state),
         log_q=log_q,
         max_tokens=int(signals.mask.sum(1).max()) if max_tokens is None else max_tokens,
         log_probs=log_probs,
@@ -191,10 +145,12 @@ def _in_reward(
     group_size: int,
     step: int,
     total_steps: int,
+    state: State,
 ) -> Tensor:
     """The token weight, and minus beta c K_t where the KL is in the reward: its baseline has mean 0 and is left out."""
     if method.token_weight is not None:
-        advantages = advantages[:, None] * method.token_weight(listing.signals)
+        weights, _ = called(method.token_weight, "token_weight", state, advantages.device, listing.signals)
+        advantages = advantages[:, None] * weights
     if method.anchor is None or method.anchor.placement == "loss":
         return advantages
     beta = method.anchor.beta_at(step, total_steps)
@@ -202,130 +158,6 @@ def _in_reward(
         return advantages
     penalty = beta * kl_share(method, group_size) * return_to_go(listing.signals, log_q)
     return (advantages if advantages.dim() == 2 else advantages[:, None]) - penalty
-
-
-def mean_advantages(
-    method: Method, listing: Listing, group_size: int, others: Float[Tensor, "P G"] | None = None
-) -> tuple[Float[Tensor, " B"], Float[Tensor, " B"]]:
-    """(B,) advantage of each completion averaged over the G - 1 others of its group, given that the group is kept,
-    and (B,) the probability that it is kept.
-
-    Completions that look alike to reward transform and advantage form a class: of equal reward, and where a part sees more,
-    of equal length, log-probs and answer. The sum runs over all compositions of G - 1 others by class with their multinomial
-    probabilities.
-    """
-    classes, member = torch.unique(_traits(method, listing), dim=0, return_inverse=True)
-    mass = torch.zeros(len(classes), dtype=torch.float64).index_add(0, member, listing.probs.double())
-    means, kept = averages(method, classes, group_size, others).at((mass / mass.sum())[None])
-    if not bool((kept[0] * mass > 0).any()):
-        raise DataError(
-            f"{method.name}: no group of {group_size} is ever kept by its rollout plan, because all completions that "
-            "have any probability earn the same; there is no expectation over kept groups."
-        )
-    return means[0, member].float(), kept[0, member].float()
-
-
-@dataclass(frozen=True, eq=False)
-class Averages:
-    """The advantage of a member of each of M classes beside every composition of the G - 1 others.
-
-    counts      (K, M) how many of the others each class has
-    advantages  (M, K) of the member; kept (M, K), 1 where the group is kept
-    """
-
-    counts: Int[Tensor, "K M"]
-    advantages: Float[Tensor, "M K"]
-    kept: Float[Tensor, "M K"]
-
-    def at(self, mass: Float[Tensor, "N M"]) -> tuple[Float[Tensor, "N M"], Float[Tensor, "N M"]]:
-        """(mean advantage given that the group is kept, probability that it is kept) at N laws over the classes; float64."""
-        draws = int(self.counts[0].sum())
-        ways = math.lgamma(draws + 1) - torch.lgamma(self.counts + 1.0).sum(1)
-        chances = (ways + torch.special.xlogy(self.counts, mass.double()[:, None]).sum(2)).exp()
-        weights = [chances * kept for kept in self.kept]
-        total = torch.stack([weight.sum(1) for weight in weights], 1)
-        paid = torch.stack([(w * own).sum(1) for w, own in zip(weights, self.advantages, strict=True)], 1)
-        return torch.where(total > 0, paid / total, 0.0), total
-
-
-def averages(
-    method: Method, classes: Float[Tensor, "M D"], group_size: int, others: Float[Tensor, "P G"] | None = None
-) -> Averages:
-    """`Averages` of a method over classes of completions, rows of rewards (M, 1) or of all that its parts see."""
-    counts = _compositions(len(classes), group_size - 1)
-    found = [_of_class(method, classes, own, counts, others) for own in range(len(classes))]
-    advantages, kept = (torch.stack(part) for part in zip(*found, strict=True))
-    return Averages(counts, advantages, kept)
-
-
-def _traits(method: Method, listing: Listing) -> Float[Tensor, "B D"]:
-    """What the parts see of each completion: its reward; its length; log-probs of policy and reference, and its answer."""
-    columns = [listing.rewards.double()]
-    if method.reward_transform is not None or sees(method.advantage):
-        seen = seen_of(listing.signals, (1, len(listing.rewards)))
-        answers = torch.zeros_like(seen.lengths) if seen.answers is None else seen.answers
-        columns.append(seen.lengths[0].double())
-        if sees(method.reward_transform) or sees(method.advantage):
-            reference = torch.zeros_like(seen.policy) if seen.reference is None else seen.reference
-            kinds = torch.unique(answers[0], return_inverse=True)[1]  # 64 bits do not fit a float
-            columns += [seen.policy[0].double(), reference[0].double(), kinds.double()]
-    return torch.stack(columns, 1)
-
-
-def _seen(classes: Float[Tensor, "K G D"]) -> Seen:
-    """What parts see of groups made of classes; the columns of `_traits`."""
-    lengths = classes[..., 1].long()
-    if classes.shape[-1] == 2:
-        return Seen(lengths, torch.zeros_like(lengths, dtype=torch.float32))
-    policy, reference, answers = (classes[..., i] for i in (2, 3, 4))
-    return Seen(lengths, policy.float(), reference.float(), answers.long())
-
-
-def _compositions(classes: int, draws: int) -> Int[Tensor, "K M"]:
-    """All ways to draw that many from M classes."""
-    places = draws + classes - 1
-    number = math.comb(places, draws)
-    if number > LARGEST_COMPOSITIONS:
-        raise ConfigError(
-            f"{classes} different rewards in groups of {draws + 1} have {number:,} compositions, more than "
-            f"{LARGEST_COMPOSITIONS:,}; take a smaller group_size or fewer reward values."
-        )
-    bars = torch.tensor(list(itertools.combinations(range(places), classes - 1)), dtype=torch.long)
-    bars = bars.reshape(number, classes - 1)
-    ends = torch.cat([torch.full((number, 1), -1), bars, torch.full((number, 1), places)], 1)
-    return ends.diff(dim=1) - 1
-
-
-def _of_class(
-    method: Method,
-    classes: Float[Tensor, "M D"],
-    own: int,
-    counts: Int[Tensor, "K M"],
-    others: Float[Tensor, "P G"] | None,
-) -> tuple[Float[Tensor, " K"], Float[Tensor, " K"]]:
-    """(advantage, whether the group is kept) of a member of class `own` beside each composition, float64."""
-    rest = torch.repeat_interleave(torch.arange(len(classes)).repeat(len(counts)), counts.reshape(-1))
-    group = torch.cat([torch.full((len(counts), 1), own), rest.reshape(len(counts), -1)], 1)
-    rewards, seen = classes[group][..., 0].float(), None if classes.shape[1] == 1 else _seen(classes[group])
-    kept = torch.ones(len(group)) if method.rollout is None else method.rollout.keeps(rewards)
-    return _first_advantages(method, rewards, seen, others).double(), kept.double()
-
-
-def _first_advantages(
-    method: Method, rewards: Float[Tensor, "K G"], seen: Seen | None, others: Float[Tensor, "P G"] | None
-) -> Tensor:
-    """(K,) the first member's advantage in each group; beside `others` where the advantage looks across prompts."""
-    if not getattr(method.advantage, "couples_prompts", False):
-        return group_advantages(method, rewards, seen)[:, 0]
-    if others is None:
-        raise DataError(
-            f"{method.name}: its advantage looks across the prompts of a step; pass others=, the rewards (P, G) of the "
-            "step's other prompts."
-        )
-    if method.reward_transform is not None:
-        raise ConfigError(f"{method.name}: others= are given without what its reward transform sees of a completion.")
-    fixed = others.float()
-    return torch.stack([method.advantage(torch.cat([row[None], fixed]))[0, 0] for row in rewards])
 
 
 def loss_over_groups(
@@ -340,10 +172,12 @@ def loss_over_groups(
     log_q: Float[Tensor, "B T"] | None = None,
     log_probs: Float[Tensor, "B T V"] | None = None,
     max_tokens: int | None = None,
+    state: State | None = None,
 ) -> Float[Tensor, ""]:
-    """The same mean by brute force: one call of `advantages_of` and `objective` for each of the B**G groups.
+    """The same mean by brute force: one call of `credit` and `objective` for each of the B**G groups.
 
-    Kept groups are weighted by their probability divided by that of being kept. log_q replaces the guide's. ConfigError
+    Kept groups are weighted by their probability divided by that of being kept. log_q replaces the guide's. state: of the
+    method's parts before the step, None = at their start; every group meets the same. ConfigError
     beyond 20,000 groups, DataError where none is kept and for wrong shapes.
     """
     key = Key(0) if key is None else key
@@ -364,7 +198,7 @@ def loss_over_groups(
         mass += chance
         total = total + chance * loss_of_group(
             method, listing, logps, members, step=step, total_steps=total_steps, key=key, log_q=log_q,
-            log_probs=log_probs, max_tokens=longest,
+            log_probs=log_probs, max_tokens=longest, state=state,
         )  # fmt: skip
     if mass == 0.0:
         raise DataError(
@@ -373,7 +207,7 @@ def loss_over_groups(
     return total / mass
 
 
-def loss_of_group(
+def step_of_groups(
     method: Method,
     listing: Listing,
     logps: Float[Tensor, "B T"],
@@ -385,23 +219,32 @@ def loss_of_group(
     log_q: Float[Tensor, "B T"] | None = None,
     log_probs: Float[Tensor, "B T V"] | None = None,
     max_tokens: int | None = None,
-) -> Float[Tensor, ""]:
+    state: State | None = None,
+) -> tuple[Float[Tensor, ""], State]:
     """The loop's loss of one group, the listing's rows `members`, or of N groups in one step, as the loop computes it:
-    `shape`, `advantages_of`, `objective`. The other arguments are those of `loss_over_groups`; max_tokens defaults to the
-    longest completion of the listing."""
+    `shape`, `credit`, `objective`; and the state of the method's parts after it. The other arguments are those of
+    `loss_over_groups`; max_tokens defaults to the longest completion of the listing."""
     size, members = members.shape[-1], members.reshape(-1)
     signals, rewards = listing.signals.take(members), listing.rewards[members].float().reshape(-1, size)
     own_q = log_q[members] if log_q is not None else shape(method, signals, step, total_steps, key or Key(0))
+    worth = credit(method, rewards, signals, own_q, step, total_steps, key or Key(0), state)
     batch = Batch(
         logps=logps[members],
         old_logps=signals.old_logps,
         ref_logps=signals.ref_logps,
         mask=signals.mask,
-        advantages=advantages_of(method, rewards, signals, own_q, step, total_steps, key or Key(0)),
+        advantages=worth.advantages,
         log_q=own_q,
         max_tokens=int(listing.signals.mask.sum(1).max()) if max_tokens is None else max_tokens,
         log_probs=None if log_probs is None else log_probs[members],
         ref_log_probs=None if listing.ref_log_probs is None else listing.ref_log_probs[members],
         group_size=size,
     )
-    return objective(method, batch, step, total_steps)[0]
+    return objective(method, batch, step, total_steps)[0], worth.state
+
+
+def loss_of_group(
+    method: Method, listing: Listing, logps: Float[Tensor, "B T"], members: Int[Tensor, " G"], **options: Any
+) -> Float[Tensor, ""]:
+    """The loss of `step_of_groups`, whose `options` these are, without the state after it."""
+    return step_of_groups(method, listing, logps, members, **options)[0]

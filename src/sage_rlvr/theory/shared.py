@@ -16,25 +16,21 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from sage_rlvr.core.advantages import sees
 from sage_rlvr.core.keys import Key
-from sage_rlvr.core.method import Method, sees, shape
+from sage_rlvr.core.method import Method, shape
 from sage_rlvr.core.signals import Signals
+from sage_rlvr.core.state import State, has_state
 from sage_rlvr.core.token_weights import entropy_drift
 from sage_rlvr.errors import ConfigError, DataError
-from sage_rlvr.theory.expected import (
-    Averages,
-    Listing,
-    averages,
-    check_expectation,
-    loss_of_group,
-    loss_of_means,
-    mean_advantages,
-)
+from sage_rlvr.theory.averages import Averages, Listing, averages, mean_advantages
+from sage_rlvr.theory.expected import check_expectation, loss_of_means, step_of_groups
 
 Theta = Float[Tensor, " D"] | Float[Tensor, "N A"]
 
@@ -89,7 +85,7 @@ class SharedWorld:
     train: int
 
     @classmethod
-    def draw(cls, seed: int, law: Law = Law()) -> SharedWorld:  # noqa: B008
+    def draw(cls, seed: int, law: Law = Law()) -> SharedWorld:
         """A world as a function of its seed."""
         generator = torch.Generator().manual_seed(seed)
         options = {"generator": generator, "dtype": torch.float64}
@@ -180,7 +176,7 @@ class SharedWorld:
     def _signals(self, policy: Tensor, which: Tensor, rows: Tensor, needs: frozenset[str]) -> Signals:
         """Of the rows of the flattened (prompts, answers) that are named, one token each; policy (prompts, answers) detached."""
         reference, prompt = self.base[which], rows // policy.shape[1]
-        more = {
+        more: dict[str, Callable[[], Tensor]] = {
             "entropies": lambda: -(policy * policy.exp()).sum(1)[prompt][:, None],
             "ref_entropies": lambda: -(reference * reference.exp()).sum(1)[prompt][:, None],
             "entropy_drift": lambda: entropy_drift(policy[:, None, :])[prompt],
@@ -200,7 +196,7 @@ class SharedWorld:
         It is the same for every policy: computed once, it makes a training exact in milliseconds a step.
         """
         part = method.advantage
-        if sees(part) or method.reward_transform is not None or getattr(part, "couples_prompts", False):
+        if sees(part) or method.reward_transform is not None or has_state(part) or getattr(part, "couples_prompts", False):
             return None
         return averages(method, torch.tensor([[0.0], [1.0]], dtype=torch.float64), group_size)
 
@@ -243,17 +239,18 @@ class SharedWorld:
 
     def sampled_loss(
         self, method: Method, theta: Theta, generator: torch.Generator, *, group_size: int = 16, groups: int = 16, step: int = 0,
-        total_steps: int = 1,
-    ) -> Float[Tensor, ""]:  # fmt: skip
-        """The loop's loss of one step with that many groups for every training prompt, drawn from the policy."""
+        total_steps: int = 1, state: State | None = None,
+    ) -> tuple[Float[Tensor, ""], State]:  # fmt: skip
+        """The loop's loss of one step with that many groups for every training prompt, drawn from the policy; and the state of
+        the method's parts after it."""
         which = self.prompts[0]
         found = self.log_probs(theta, which)
         listing = self._listing(found.detach(), which, method.needs)
         drawn = torch.multinomial(found.detach().exp(), groups * group_size, replacement=True, generator=generator)
         members = (drawn + torch.arange(len(found))[:, None] * found.shape[1]).reshape(-1, group_size)
         key = Key(int(torch.randint(2**31, (), generator=generator)))
-        return loss_of_group(
-            method, listing, found.reshape(-1, 1), members, step=step, total_steps=total_steps, key=key, max_tokens=1
+        return step_of_groups(
+            method, listing, found.reshape(-1, 1), members, step=step, total_steps=total_steps, key=key, max_tokens=1, state=state
         )
 
     def expected_gradient(self, method: Method, theta: Theta, *, group_size: int = 16) -> Theta:
@@ -274,15 +271,15 @@ class SharedWorld:
         leaf = (self.start if start is None else start).detach().clone().requires_grad_(True)
         adam = torch.optim.Adam([leaf], lr=rate)
         falling = torch.optim.lr_scheduler.CosineAnnealingLR(adam, steps)
-        when: dict[str, int] = {"group_size": group_size, "total_steps": steps}
-        loss: Callable[[int], Tensor] = (
-            (lambda step: self.sampled_loss(method, leaf, generator, groups=groups, step=step, **when))
-            if groups
-            else (lambda step: self.expected_loss(method, leaf, paid=paid, step=step, **when))
-        )
+        state = method.start()
         for step in range(steps):
+            when: dict[str, Any] = {"group_size": group_size, "step": step, "total_steps": steps}
             adam.zero_grad()
-            loss(step).backward()  # type: ignore[no-untyped-call]
+            if groups:
+                loss, state = self.sampled_loss(method, leaf, generator, groups=groups, state=state, **when)
+            else:
+                loss = self.expected_loss(method, leaf, paid=paid, **when)
+            loss.backward()  # type: ignore[no-untyped-call]
             adam.step()
             falling.step()
         return leaf.detach()

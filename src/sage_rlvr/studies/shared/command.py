@@ -22,11 +22,11 @@ from sage_rlvr.studies.anchor.command import filled
 from sage_rlvr.studies.shared.measure import (
     ARMS,
     FIRST,
-    K,
     LEVELS,
     SWEEPS,
     Claim,
     Found,
+    K,
     Point,
     Rest,
     best,
@@ -144,7 +144,8 @@ def _draw_rests(plot: Axes, found: Sequence[Found]) -> None:
                 line = [_of(world, kl, beta, start).pass256 for beta in betas(kl)]
                 plot.plot(betas(kl), line, linestyle=style, color=color, linewidth=0.7, alpha=0.35)
             mean = [float(np.mean([_of(world, kl, b, start).pass256 for world in found])) for b in betas(kl)]
-            plot.plot(betas(kl), mean, linestyle=style, color=color, marker=marker, markersize=4, label=f"{kl} KL, from the {start}")
+            label = f"{kl} KL, from the {start}"
+            plot.plot(betas(kl), mean, linestyle=style, color=color, marker=marker, markersize=4, label=label)
     plot.set_xscale("log")
     plot.set_xticks((0.01, 0.02, 0.04, 0.08), ["0.01", "0.02", "0.04", "0.08"])
     plot.set_xticks([], minor=True)

@@ -44,7 +44,7 @@ SWEEPS = {"reverse": (0.04, 0.1), "forward": (0.01, 0.08)}
 
 @dataclass(frozen=True)
 class Arm:
-    """An objective with one strength to choose: `make(strength)`; groups: drawn a prompt and step, 0 where the gradient is exact."""
+    """An objective with a strength to choose, `make(strength)`; groups: drawn a prompt and step, 0 where its gradient is exact."""
 
     name: str
     make: Callable[[float], Method]
@@ -97,7 +97,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Rest:
-    """Where descent with one beta ends: from the base, or from the policy of a tiny beta. residual: length of the gradient there."""
+    """Where descent with one beta ends: from the base, or from the policy of a tiny beta. residual: the gradient's length."""
 
     kl: str
     beta: float
