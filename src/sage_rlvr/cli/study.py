@@ -152,6 +152,35 @@ class Shared(Command):
 
 
 @dataclass(frozen=True)
+class Parts(Command):
+    """Look whether every part of every recipe is seen to act: one seed, a few steps, each part against its neutral element.
+
+    Prints, for each part, its own metric, the tokens whose force it changed, and how far it moved the gradient. Exit code 2 where a
+    part changed nothing and no proof says that it must be so. The numbers are no findings."""
+
+    recipes: tyro.conf.Positional[tuple[str, ...]] = ()
+    """Shipped recipes by name (default: all of Countdown that have a method)."""
+    out: Path = RUNS / "parts"
+    """Where NAME.json go; recipes that are there and have not changed are not run again."""
+    docs: Path | None = None
+    """Also make the table of results/parts.md in this docs folder again."""
+
+    def execute(self, session: Session) -> int:
+        from sage_rlvr.cli.compare import print_table
+        from sage_rlvr.studies import parts
+
+        if self.docs is not None and (self.recipes or not (self.docs / "results" / "parts.md").is_file()):
+            raise ConfigError(f"--docs {self.docs}: it takes all recipes, and a docs folder with results/parts.md")
+        rows = parts.find(self.recipes or parts.trained(), self.out, session.note)
+        print_table(session, parts.table(rows))
+        idle = [row for row in rows if not row.acted and row.part not in parts.PROVEN]
+        session.say(*(f"{row.recipe}: {row.field} {row.part} did not act" for row in idle))
+        if self.docs is not None:
+            session.say("written: " + "  ".join(map(str, parts.write_docs(rows, self.docs))))
+        return 2 if idle else 0
+
+
+@dataclass(frozen=True)
 class Methods(Command):
     """List the methods: parts, the two axes of what each maximizes, and the engines that run it.
 
@@ -168,7 +197,6 @@ class Methods(Command):
 
     def execute(self, session: Session) -> int:
         from sage_rlvr.cli.compare import print_table
-        from sage_rlvr.methods import METHODS
         from sage_rlvr.studies import supports
         from sage_rlvr.studies.objectives import placed, same, table, write_docs
 
@@ -177,7 +205,7 @@ class Methods(Command):
         session.say(*(f"the same objective in expectation: {line}" for line in same(found)))
         paths = [] if self.docs is None else write_docs(found, self.docs)
         if self.support:
-            counted = supports.supported((one.name, METHODS[one.name]()) for one in found)
+            counted = supports.supported((one.name, one.method) for one in found)
             print_table(session, supports.table(counted))
             paths += [] if self.docs is None else supports.write_docs(counted, self.docs)
         if paths:
