@@ -38,9 +38,8 @@ TASKS = range(10, 16)
 PROMPTS, SPREAD, RIGHT = 6, 1.5, 0.15
 GROUP, GROUPS, RATE, MOST_STEPS, GOAL = 8, 4, 0.02, 500, 0.7
 EPS = 1 / 256
-KNOWN = frozenset(
-    {"logps", "ref_logps", "entropies", "ref_entropies", "answers", "entropy_drift", "distributions", "advantages"}
-)
+_SIGNALS = ("entropies", "ref_entropies", "answers", "problems", "entropy_drift", "distributions", "advantages")
+KNOWN = frozenset({"logps", "ref_logps", *_SIGNALS})
 """Signals that a tree has."""
 
 
@@ -101,6 +100,7 @@ def _joined(listings: Sequence[Listing]) -> Listing:
 
     rows = len(listings) * len(TREE)
     known = {field.name: signal(field.name) for field in fields(Signals) if field.name != "row_ids"}
+    known["problems"] = 1 + torch.arange(rows) // len(TREE)
     signals = Signals(row_ids=torch.arange(rows), **known)
     probs, rewards = cat(lambda one: one.probs) / len(listings), cat(lambda one: one.rewards)
     return Listing(signals, probs, rewards, cat(lambda one: one.ref_log_probs))

@@ -74,9 +74,10 @@ def mean_advantages(
     of equal length, log-probs and answer. The sum runs over all compositions of G - 1 others by class with their multinomial
     probabilities. `state`: of the method's parts, None = at their start.
     """
-    classes, member = torch.unique(_traits(method, listing), dim=0, return_inverse=True)
+    traits, ids = _traits(method, listing)
+    classes, member = torch.unique(traits, dim=0, return_inverse=True)
     mass = torch.zeros(len(classes), dtype=torch.float64).index_add(0, member, listing.probs.double())
-    means, kept = averages(method, classes, group_size, others, state).at((mass / mass.sum())[None])
+    means, kept = averages(method, classes, group_size, others, state, ids).at((mass / mass.sum())[None])
     if not bool((kept[0] * mass > 0).any()):
         raise DataError(
             f"{method.name}: no group of {group_size} is ever kept by its rollout plan, because all completions that "
@@ -114,35 +115,39 @@ def averages(
     group_size: int,
     others: Float[Tensor, "P G"] | None = None,
     state: State | None = None,
+    ids: Int[Tensor, " N"] | None = None,
 ) -> Averages:
-    """`Averages` of a method over classes of completions, rows of rewards (M, 1) or of all that its parts see."""
+    """`Averages` of a method over classes of completions: rows of rewards (M, 1), or of all that its parts see, and then their
+    answers are places among `ids`."""
+    ids = torch.zeros(1, dtype=torch.int64) if ids is None else ids
     counts, state = _compositions(len(classes), group_size - 1), method.start() if state is None else state
-    found = [_of_class(method, classes, own, counts, others, state) for own in range(len(classes))]
+    found = [_of_class(method, classes, ids, own, counts, others, state) for own in range(len(classes))]
     advantages, kept = (torch.stack(part) for part in zip(*found, strict=True))
     return Averages(counts, advantages, kept)
 
 
-def _traits(method: Method, listing: Listing) -> Float[Tensor, "B D"]:
-    """What the parts see of each completion: its reward; its length; log-probs of policy and reference, and its answer."""
-    columns = [listing.rewards.double()]
+def _traits(method: Method, listing: Listing) -> tuple[Float[Tensor, "B D"], Int[Tensor, " K"]]:
+    """What the parts see of each completion: its reward; its length; log-probs of policy and reference, and its answer, as a
+    place among the K ids that are returned beside it: 64 bits do not fit a float."""
+    columns, ids = [listing.rewards.double()], torch.zeros(1, dtype=torch.int64)
     if method.reward_transform is not None or sees(method.advantage):
         seen = seen_of(listing.signals, (1, len(listing.rewards)))
         answers = torch.zeros_like(seen.lengths) if seen.answers is None else seen.answers
         columns.append(seen.lengths[0].double())
         if sees(method.reward_transform) or sees(method.advantage):
             reference = torch.zeros_like(seen.policy) if seen.reference is None else seen.reference
-            kinds = torch.unique(answers[0], return_inverse=True)[1]  # 64 bits do not fit a float
+            ids, kinds = torch.unique(answers[0], return_inverse=True)
             columns += [seen.policy[0].double(), reference[0].double(), kinds.double()]
-    return torch.stack(columns, 1)
+    return torch.stack(columns, 1), ids
 
 
-def _seen(classes: Float[Tensor, "K G D"]) -> Seen:
-    """What parts see of groups made of classes; the columns of `_traits`."""
+def _seen(classes: Float[Tensor, "K G D"], ids: Int[Tensor, " N"]) -> Seen:
+    """What parts see of groups made of classes, all of one problem; the columns and ids of `_traits`."""
     lengths = classes[..., 1].long()
     if classes.shape[-1] == 2:
         return Seen(lengths, torch.zeros_like(lengths, dtype=torch.float32))
     policy, reference, answers = (classes[..., i] for i in (2, 3, 4))
-    return Seen(lengths, policy.float(), reference.float(), answers.long())
+    return Seen(lengths, policy.float(), reference.float(), ids[answers.long()], torch.ones_like(lengths))
 
 
 def _compositions(classes: int, draws: int) -> Int[Tensor, "K M"]:
@@ -163,6 +168,7 @@ def _compositions(classes: int, draws: int) -> Int[Tensor, "K M"]:
 def _of_class(
     method: Method,
     classes: Float[Tensor, "M D"],
+    ids: Int[Tensor, " N"],
     own: int,
     counts: Int[Tensor, "K M"],
     others: Float[Tensor, "P G"] | None,
@@ -171,7 +177,7 @@ def _of_class(
     """(advantage, whether the group is kept) of a member of class `own` beside each composition, float64."""
     rest = torch.repeat_interleave(torch.arange(len(classes)).repeat(len(counts)), counts.reshape(-1))
     group = torch.cat([torch.full((len(counts), 1), own), rest.reshape(len(counts), -1)], 1)
-    rewards, seen = classes[group][..., 0].float(), None if classes.shape[1] == 1 else _seen(classes[group])
+    rewards, seen = classes[group][..., 0].float(), None if classes.shape[1] == 1 else _seen(classes[group], ids)
     kept = torch.ones(len(group)) if method.rollout is None else method.rollout.keeps(rewards)
     return _first_advantages(method, rewards, seen, others, state).double(), kept.double()
 

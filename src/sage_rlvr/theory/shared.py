@@ -186,7 +186,8 @@ class SharedWorld:
             ref_logps=reference.reshape(-1)[rows][:, None],
             mask=torch.ones(len(rows), 1, dtype=torch.bool),
             row_ids=torch.arange(len(rows)),
-            answers=rows,
+            answers=rows + 1,
+            problems=prompt + 1,
             **{name: found() for name, found in more.items() if name in needs},
         )
 
