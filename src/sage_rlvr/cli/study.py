@@ -152,8 +152,8 @@ class Shared(Command):
 
 
 @dataclass(frozen=True)
-class Parts(Command):
-    """Look whether every part of every recipe is seen to act: one seed, a few steps, each part against its neutral element.
+class Acting(Command):
+    """Show that each part of each recipe acts: a few steps, each part against its neutral element.
 
     Prints, for each part, its own metric, the tokens whose force it changed, and how far it moved the gradient. Exit code 2 where a
     part changed nothing and no proof says that it must be so. The numbers are no findings."""

@@ -108,7 +108,7 @@ def _joined(listings: Sequence[Listing]) -> Listing:
 
 @dataclass(frozen=True)
 class Outcome:
-    """One training: steps taken, mean P(right) where it stopped, KL(policy || reference) in nats a completion, right leaves
+    """One training: steps taken, mean P(right) where it stopped, KL(policy || reference) in nats per completion, right leaves
     kept, gained and lost (probability above `EPS`), and right answers expected in 256 samples, all over the task's prompts."""
 
     steps: int
