@@ -1,4 +1,4 @@
-"""`sage-rlvr study acting`: is every part of every recipe seen to act? One seed, a few steps, each part against its neutral element.
+"""`sage-rlvr study acting`: does every part of every recipe act? A few steps, each part against its neutral element.
 
 A recipe's method takes its rollout, its loss and its gradient by the loop's own `train_step`; then the same step is taken with one
 part put at its neutral element, from the same weights and, as completions are functions of policy and seed, on the same
