@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from safetensors.torch import load_file
 
 from sage_rlvr import plugins
 from sage_rlvr.cli.app import main
@@ -75,10 +76,18 @@ def test_a_changed_plugin_is_another_run(folder: Path, warm_policy: Path, capsys
     assert done.returncode == 2 and "plugins.my_parts.py" in done.stderr
 
 
-def test_a_method_of_parts_trains(folder: Path, warm_policy: Path) -> None:
-    config = load_config(TrainConfig, folder / "composed.yaml")
-    assert config.method.name == "signs" and decode(TrainConfig, dump(config)) == config
-    assert command("train", "composed.yaml", "--run", "run", "--model", str(warm_policy), *SMALL) == 0
+@pytest.mark.parametrize(("recipe", "name"), [("composed", "signs"), ("remembering", "above_before")])
+def test_a_method_of_parts_trains(folder: Path, warm_policy: Path, recipe: str, name: str) -> None:
+    config = load_config(TrainConfig, folder / f"{recipe}.yaml")
+    assert config.method.name == name and decode(TrainConfig, dump(config)) == config
+    assert command("train", f"{recipe}.yaml", "--run", "run", "--model", str(warm_policy), *SMALL) == 0
+    kept = folder / "run" / "checkpoints" / "step-000002" / "parts.safetensors"
+    assert kept.exists() is (recipe == "remembering")
+    if kept.exists():
+        rows = [json.loads(line) for line in (folder / "run" / "metrics.jsonl").read_text().splitlines()]
+        mean = 0.2 * rows[0]["reward/mean"]
+        assert [row["advantage/mean"] for row in rows] == pytest.approx([mean, 0.8 * mean + 0.2 * rows[1]["reward/mean"]])
+        assert load_file(kept)["advantage.AboveBefore.mean"] == rows[1]["advantage/mean"]
 
 
 @pytest.mark.parametrize("recipe", ["sums.yaml", "roots.yaml"])
@@ -132,11 +141,14 @@ def test_the_parts_of_the_page_obey_the_laws(folder: Path, monkeypatch: pytest.M
 
     plugins.use("my_parts.py")
     plugins.use("more_parts.py")
+    plugins.use("remembering.py")
     testing.check_guide(registry_of("guide")["late"]())
     testing.check_method(registry_of("method")["centered"]())
     for kind in ("advantage", "surrogate", "reduction", "reward_transform", "token_weight", "rollout_plan"):
         name = list(registry_of(kind))[-1]
         getattr(testing, f"check_{kind}")(registry_of(kind)[name]())
+        if kind == "advantage":
+            testing.check_advantage(registry_of(kind)["signs"]())
     testing.check_schedule(registry_of("schedule")["halved"](0.1))
     assert importlib.util.find_spec("check_parts") is None
 

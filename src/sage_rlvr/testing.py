@@ -23,6 +23,7 @@ from sage_rlvr.core.reductions import Reduction
 from sage_rlvr.core.rewards import RewardTransform
 from sage_rlvr.core.schedules import Schedule
 from sage_rlvr.core.signals import Batch, Signals
+from sage_rlvr.core.state import PartState, called, has_state, start_of
 from sage_rlvr.core.surrogates import Surrogate
 from sage_rlvr.core.token_weights import TokenWeight
 from sage_rlvr.schema import build, dump
@@ -166,6 +167,27 @@ def check_rows_apart(guide: Guide, seed: int) -> None:
 # ---- the other parts of a method
 
 
+def value_of(kind: str, part: Any, *args: Any) -> Any:
+    """What a part gives for `args`, with its state at the start if it has one, which must be pure and only tensors."""
+    start = start_of({kind: part})
+    if not start:
+        return part(*args)
+    found, after = called(part, kind, start, torch.device("cpu"), *args)
+    again, same = called(part, kind, start, torch.device("cpu"), *args)
+    before, own = start_of({kind: part})[kind], after[kind]
+    assert torch.equal(found, again) and _equal(own, same[kind]), "the same state gives the same value and the same new state"
+    assert _equal(start[kind], before), "the state that is given stays as it is; return a new one"
+    assert own and {n: t.dtype for n, t in own.items()} == {n: t.dtype for n, t in before.items()}, (
+        "the new state has the names and dtypes of the one at the start"
+    )
+    assert all(bool(one.double().isfinite().all()) for one in own.values()), "a state is finite"
+    return found
+
+
+def _equal(one: PartState, other: PartState) -> bool:
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
 def check_recipe(kind: str, part: Any) -> None:
     """What is written down of the part makes an equal one."""
     again = build(kind, dump(part))
@@ -173,13 +195,13 @@ def check_recipe(kind: str, part: Any) -> None:
 
 
 def check_advantage(advantage: Advantage, seed: int = 0) -> None:
-    """(P, G) float32, finite, without gradient; groups with equal rewards have advantages 0."""
+    """(P, G) float32, finite, without gradient; without a state, groups with equal rewards have advantages 0."""
     rewards = torch.randint(0, 2, (6, 4), generator=torch.Generator().manual_seed(seed)).float()
     rewards[0], rewards[1] = 1.0, 0.0
-    found = advantage(rewards.clone().requires_grad_(True))
+    found = value_of("advantage", advantage, rewards.clone().requires_grad_(True))
     assert found.shape == rewards.shape and found.dtype == torch.float32, "advantages are (P, G) float32"
     assert bool(found.isfinite().all()) and not found.requires_grad, "advantages are finite and have no gradient"
-    assert not found[:2].any(), "a zero-variance group has advantages 0"
+    assert has_state(advantage) or not found[:2].any(), "a zero-variance group has advantages 0"
     check_recipe("advantage", advantage)
 
 
@@ -208,7 +230,7 @@ def check_reduction(reduction: Reduction, seed: int = 0) -> None:
 def check_reward_transform(transform: RewardTransform) -> None:
     """(P, G) in, (P, G) finite out."""
     rewards, lengths = torch.tensor([[0.0, 1.0], [1.0, 1.0]]), torch.tensor([[1, 3], [0, 2]])
-    found = transform(rewards, lengths)
+    found = value_of("reward_transform", transform, rewards, lengths)
     assert found.shape == rewards.shape and bool(found.isfinite().all()), (
         "a reward transform gives (P, G) finite rewards"
     )
@@ -218,7 +240,7 @@ def check_reward_transform(transform: RewardTransform) -> None:
 def check_token_weight(weight: TokenWeight, seed: int = 0) -> None:
     """(B, T), finite at counted tokens, without gradient."""
     given = signals(seed)
-    found = weight(given)
+    found = value_of("token_weight", weight, given)
     assert found.shape == given.mask.shape, "a token weight is (B, T)"
     assert bool(found[given.mask].isfinite().all()) and not found.requires_grad, "it is finite and has no gradient"
     check_recipe("token_weight", weight)

@@ -44,6 +44,7 @@ from sage_rlvr.methods import (
 )
 from sage_rlvr.theory import Listing, TokenTree, expected_loss, loss_over_groups
 from sage_rlvr.theory import expected as module
+from stateful import Remembered, stateful
 
 TREE = TokenTree([(0,), (1, 0), (1, 1, 0), (1, 1, 2)])
 LOGITS = torch.tensor([[0.2, 0.5, 0.0], [0.3, -0.6, 0.0], [-0.2, 0.0, 0.8]], dtype=torch.float64)
@@ -128,6 +129,19 @@ def both(method: Method, size: int, **options) -> tuple[tuple[float, torch.Tenso
 def test_the_expectation_is_the_mean_over_all_groups(name):
     (_, quick), (_, slow) = both(METHODS[name], 3)
     assert torch.allclose(quick, slow, atol=2e-6) and slow.abs().max() > 0.01
+
+
+@pytest.mark.parametrize("method", [stateful(0.3), replace(rloo(beta=0.3), advantage=Remembered())], ids=lambda m: m.name)
+def test_a_running_state_is_held_fixed(method):
+    """Half the reward as the mean of before is half the reward's gradient less of one sign; E[grad log pi] = 0 keeps it out."""
+    later = {name: dict(own) for name, own in method.start().items()}
+    later["advantage"]["mean"] = torch.tensor(0.5)
+    if "token_weight" in later:
+        later["token_weight"]["unlikely"] = torch.tensor(1.0)
+    (start, at_start), _ = both(method, 3)
+    (value, quick), (_, slow) = both(method, 3, state=later)
+    assert torch.allclose(quick, slow, atol=2e-6) and slow.abs().max() > 0.01 and value != start
+    assert torch.allclose(quick, at_start, atol=1e-6) is ("token_weight" not in later and method.reduction.divisor == "constant")
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from sage_rlvr.config import TrainConfig, dump, load_config
 from sage_rlvr.core import Anchor, Flat, Method
+from sage_rlvr.core.state import tensors_of
 from sage_rlvr.errors import CheckpointError, ConfigError, TrainingDiverged
 from sage_rlvr.methods import METHODS, grpo
 from sage_rlvr.progress import Silent
@@ -28,6 +29,7 @@ from sage_rlvr.training import loop as engine
 from sage_rlvr.training.loop import Loop, build, train, train_step
 from sage_rlvr.training.rollouts import draw_rollout, problems_of_step
 from sage_rlvr.training.state import model_tensors
+from stateful import stateful
 
 Recipe = Callable[..., Path]
 
@@ -440,8 +442,9 @@ def test_a_loss_or_gradient_that_is_not_finite(
     updates: str,
     first_bad: int,
 ) -> None:
-    """Also in the third update of a step: what is kept are the weights before the step, not between its updates."""
-    recipe = write_recipe(steps=4, more=f"updates: {updates}\n")
+    """Also in the third update of a step: what is kept are weights and state before the step, not between its updates."""
+    monkeypatch.setitem(METHODS, "stateful", stateful)
+    recipe = write_recipe("{name: stateful}", steps=4, more=f"updates: {updates}\n")
     good = tmp_path / "good"
     run_of(recipe, good, steps="4")
     twin = make(recipe)
@@ -458,13 +461,18 @@ def test_a_loss_or_gradient_that_is_not_finite(
     moments = load_file(folder / "checkpoints" / "step-000002" / "optimizer.safetensors")
     for name, value in twin.optimizer.tensors().items():
         assert torch.equal(moments[name], value), name
+    state = load_file(folder / "checkpoints" / "step-000002" / "parts.safetensors")
+    assert state["advantage.Remembered.steps"] == 2 and len(state) == 4
+    for name, value in tensors_of(twin.method.parts, twin.parts).items():
+        assert torch.equal(state[name], value), name
     aside = json.loads((folder / "diverged" / "step-000002" / "batch.json").read_text())
     assert aside["step"] == 2 and aside["prompts"] == [twin.task.prompt(p) for p in own_problems(twin, 2)]
     rollout = draw_rollout(twin, [twin.tokens.encode(p) for p in aside["prompts"]], 2)
     kept = load_file(folder / "diverged" / "step-000002" / "rollout.safetensors")
     assert torch.equal(kept["tokens"], rollout.tokens)
     assert [row["step"] for row in read_metrics(folder)] == [0, 1] and not (folder / "policy").exists()
-    monkeypatch.undo()  # mended, the same command goes on and ends as if nothing had been
+    monkeypatch.undo()
+    monkeypatch.setitem(METHODS, "stateful", stateful)  # mended, the same command goes on and ends as if nothing had been
     assert run_of(recipe, folder) == 4
     a, b = (load_file(f / "policy" / "model.safetensors") for f in (good, folder))
     assert all(torch.equal(a[name], b[name]) for name in a)

@@ -31,6 +31,7 @@ from sage_rlvr.training import sft as sft_engine
 from sage_rlvr.training import trackers
 from sage_rlvr.training.loop import train
 from sage_rlvr.training.sft import train_sft
+from stateful import stateful
 
 Recipe = Callable[..., Path]
 BRANCH = "{name: sage, base: {name: grpo, beta: 0.05}, guide: {name: branch, threshold: 0.2}}"
@@ -56,7 +57,10 @@ def go(recipe: Path, folder: Path, progress: Silent | None = None, **overrides: 
 
 def assert_same_ending(a: Path, b: Path, step: int) -> None:
     """Weights, optimizer tensors, the saved policy, and metrics rows but for the timings: bit for bit."""
-    for name in (f"checkpoints/step-{step:06d}/model", f"checkpoints/step-{step:06d}/optimizer", "policy/model"):
+    newest = Path("checkpoints", f"step-{step:06d}")
+    assert (a / newest / "parts.safetensors").exists() is (b / newest / "parts.safetensors").exists()
+    parts = [newest / "parts"] if (a / newest / "parts.safetensors").exists() else []
+    for name in (newest / "model", newest / "optimizer", *parts, "policy/model"):
         left, right = (load_file(folder / f"{name}.safetensors") for folder in (a, b))
         assert left.keys() == right.keys() and left
         for tensor in left:
@@ -87,8 +91,13 @@ def test_a_stop_saves_and_the_next_call_continues(
     assert_same_ending(tmp_path / "whole", tmp_path / "parts", 12)
 
 
-def test_rows_after_the_last_checkpoint_are_made_again(recipe: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("method", [BRANCH, "{name: stateful}"])
+def test_rows_after_the_last_checkpoint_are_made_again(
+    recipe: Path, tmp_path: Path, method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What a kill leaves: the checkpoint of step 4, and rows up to step 6 of which the last is torn."""
+    monkeypatch.setitem(METHODS, "stateful", stateful)
+    recipe.write_text(recipe.read_text().replace(BRANCH, method))
     go(recipe, tmp_path / "whole")
     go(recipe, tmp_path / "parts", Interrupting(6))
     shutil.rmtree(tmp_path / "parts" / "checkpoints" / "step-000006")
@@ -96,6 +105,23 @@ def test_rows_after_the_last_checkpoint_are_made_again(recipe: Path, tmp_path: P
         file.write('{"step": 6, "lo')
     assert go(recipe, tmp_path / "parts") == 12
     assert_same_ending(tmp_path / "whole", tmp_path / "parts", 12)
+    kept = tmp_path / "whole" / "checkpoints" / "step-000012" / "parts.safetensors"
+    assert kept.exists() is ("stateful" in method)
+    if kept.exists():
+        assert load_file(kept)["advantage.Remembered.steps"] == 12
+        rows = [row["advantage/mean"] for row in read_metrics(tmp_path / "whole")]
+        assert len(set(rows)) > 6
+
+
+def test_a_checkpoint_without_the_parts_state_is_refused(
+    write_recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(METHODS, "stateful", stateful)
+    go(write_recipe("{name: grpo, beta: 0.05}"), tmp_path / "run")
+    config = load_config(TrainConfig, write_recipe("{name: stateful}", steps=4))
+    said = r"state of no part, and this method needs that of advantage Remembered"
+    with RunDir.open(tmp_path / "run", dump(config), fork=True) as run, pytest.raises(CheckpointError, match=said):
+        train(config, run, Silent())
 
 
 def test_a_damaged_checkpoint_costs_only_its_steps(recipe: Path, tmp_path: Path) -> None:

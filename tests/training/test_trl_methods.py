@@ -38,11 +38,13 @@ from sage_rlvr.core.advantages import GroupNormalized, LeaveOneOut
 from sage_rlvr.core.dynamic_sampling import DynamicSampling
 from sage_rlvr.core.guides import Branch, Token
 from sage_rlvr.core.reductions import FixedBudget, SequenceMean
+from sage_rlvr.core.state import tensors_of
 from sage_rlvr.core.surrogates import Clip
-from sage_rlvr.errors import ConfigError, DataError
+from sage_rlvr.errors import CheckpointError, ConfigError, DataError
 from sage_rlvr.methods import bnpo, dapo, dr_grpo, forward_kl, grpo, grpo_token_mean, no_kl, rloo, sage
 from sage_rlvr.training.trl import SageTrainer, dynamic_sampling, grpo_config
 from sage_rlvr.training.trl.batch import group_advantages, scale_of, total_rewards
+from stateful import stateful
 from trl_common import LAYOUTS, PROMPTS, arguments, build, forward, on_ranks, reward, same, weights
 
 BRANCH = Branch(ratio=0.3, threshold=1.2)
@@ -393,6 +395,33 @@ def test_a_step_without_a_kept_group_moves_nothing(tiny_policy: Path, tmp_path: 
     assert "anchor/kl" not in trainer.state.log_history[1] and "anchor/kl" in trainer.state.log_history[2]
 
 
+@pytest.mark.parametrize("layout", ["plain", "two rollouts a step", "moves: steps"])
+def test_a_running_state_is_in_the_checkpoint(layout: str, tiny_policy: Path, tmp_path: Path):
+    method, folder = stateful(0.5), tmp_path / "whole" / "out" / "checkpoint-2"
+
+    def run(name: str, method: Method, **more: Any) -> Any:
+        options = grpo_config(method) | {"max_steps": 4, "save_strategy": "steps", "save_steps": 2, "learning_rate": 1e-3}
+        trainer = build(tiny_policy, arguments(tmp_path / name, layout, **options), method=method, reward_funcs=lively)
+        trainer.objective_may_change = True
+        trainer.train(**more)
+        return trainer
+
+    whole = run("whole", method)
+    again = run("again", method, resume_from_checkpoint=str(folder))
+    assert same(weights(whole), weights(again))
+    kept, found = (tensors_of(method.parts, trainer.parts) for trainer in (whole, again))
+    assert same(kept, found) and kept["advantage.Remembered.mean"] > 0
+    rollouts = {"plain": 4, "two rollouts a step": 8, "moves: steps": 2}[layout]
+    assert kept["advantage.Remembered.steps"] == rollouts
+    logged = [line["advantage/mean"] for line in whole.state.log_history if "advantage/mean" in line]
+    assert len(set(logged)) > 1
+    with pytest.raises(CheckpointError, match=r"state of advantage Remembered .* this method needs that of token_weight Tiring"):
+        run("other", replace(method, advantage=grpo().advantage), resume_from_checkpoint=str(folder))
+    (folder / "sage_parts.safetensors").unlink()
+    with pytest.raises(CheckpointError, match="running state of no part"):
+        run("none", method, resume_from_checkpoint=str(folder))
+
+
 @pytest.mark.parametrize("layout", ["plain", "moves: steps"])
 def test_a_resumed_run_is_the_uninterrupted_run(layout: str, tiny_policy: Path, tmp_path: Path):
     method = with_kept_groups(sage(overlong(beta=Linear(0.5, 0.1)), BOTH), layout)
@@ -474,15 +503,17 @@ NAN = float("nan")
 def test_a_group_that_lacks_a_reward_is_a_smaller_group():
     """By hand: leave-one-out over two is (r - mean) * 2; one completion alone says nothing."""
     rewards = torch.tensor([[NAN, 1.0, 0.0], [1.0, 0.0, 0.0], [NAN, NAN, 1.0]])
-    found = group_advantages(rloo(beta=0.0), rewards, None, None, 0, 1)
+    found = group_advantages(rloo(beta=0.0), rewards, None, None, 0, 1).advantages
     torch.testing.assert_close(found.reshape(3, 3), torch.tensor([[0, 1, -1], [1, -0.5, -0.5], [0, 0, 0.0]]))
     kept = dynamic_sampling.kept_groups(DynamicSampling(), torch.tensor([[NAN, 1.0, 1.0], [NAN, 1.0, 0.0], [NAN, NAN, 1.0]]))
     assert kept.tolist() == [False, True, False]
     with pytest.raises(DataError, match="has no reward"):
         group_advantages(bnpo(), rewards, None, None, 0, 1)
+    with pytest.raises(DataError, match=r"stateful: .* has no reward"):
+        group_advantages(stateful(), rewards, None, None, 0, 1)
     dropped = torch.tensor([[NAN, NAN], [1.0, 0.0]])  # a whole group that is not there is none of the density's
     torch.testing.assert_close(
-        group_advantages(bnpo(), dropped, None, None, 0, 1)[2:], advantages_of(bnpo(), dropped[1:])
+        group_advantages(bnpo(), dropped, None, None, 0, 1).advantages[2:], advantages_of(bnpo(), dropped[1:])
     )
 
 
@@ -503,7 +534,7 @@ def test_a_completion_without_a_reward_leaves_the_others_as_if_it_were_not_there
     mask = torch.arange(width)[None, :] < torch.randint(1, width + 1, (rows,), generator=generator)[:, None]
     old, ref, entropies, log_q = (torch.rand((rows, width), generator=generator) for _ in range(4))
     signals = Signals(old, ref, mask, torch.arange(rows), entropies)
-    found = group_advantages(method, table, signals, log_q, 1, 4)
+    found = group_advantages(method, table, signals, log_q, 1, 4).advantages
     for group, values in enumerate(table):
         scored = (~values.isnan()).nonzero().flatten()
         mine = found.reshape(len(table), 4, *found.shape[1:])[group]

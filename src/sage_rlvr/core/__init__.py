@@ -29,8 +29,10 @@ from sage_rlvr.core.keys import Key
 from sage_rlvr.core.kl import ESTIMATORS, Estimator, k1, k2, k3, k3_is, straight_through
 from sage_rlvr.core.method import (
     METHODS,
+    Credit,
     Method,
     advantages_of,
+    credit,
     objective,
     q_clamped,
     return_to_go,
@@ -40,6 +42,7 @@ from sage_rlvr.core.reductions import REDUCTIONS, FixedBudget, Reduction, Sequen
 from sage_rlvr.core.rewards import REWARD_TRANSFORMS, OverlongShaping, RewardTransform
 from sage_rlvr.core.schedules import SCHEDULES, Constant, Cosine, CosineCycles, Linear, Schedule, as_schedule
 from sage_rlvr.core.signals import Batch, Signals
+from sage_rlvr.core.state import State
 from sage_rlvr.core.surrogates import SURROGATES, Clip, Surrogate
 from sage_rlvr.core.token_weights import TOKEN_WEIGHTS, TokenWeight
 
@@ -66,6 +69,7 @@ __all__ = [
     "Constant",
     "Cosine",
     "CosineCycles",
+    "Credit",
     "DynamicSampling",
     "Effect",
     "Estimator",
@@ -89,6 +93,7 @@ __all__ = [
     "Seen",
     "SequenceMean",
     "Signals",
+    "State",
     "Surrogate",
     "Token",
     "TokenMean",
@@ -98,6 +103,7 @@ __all__ = [
     "anchor_logps",
     "anchor_metrics",
     "as_schedule",
+    "credit",
     "divergence",
     "effect_of",
     "effective_gradient",

@@ -9,17 +9,18 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from sage_rlvr.core.advantages import Advantage, Seen
-from sage_rlvr.core.anchor import Anchor, anchor_logps, anchor_metrics, length_note
+from sage_rlvr.core.advantages import Advantage, Seen, sees
+from sage_rlvr.core.anchor import Anchor, anchor_logps, anchor_metrics
+from sage_rlvr.core.describe import describe
 from sage_rlvr.core.divergences import divergence
 from sage_rlvr.core.dynamic_sampling import RolloutPlan
-from sage_rlvr.core.guides import Placebo, band_of, clamped, factors, is_flat, pays_nothing
+from sage_rlvr.core.guides import clamped
 from sage_rlvr.core.keys import Key
 from sage_rlvr.core.kl import estimate
 from sage_rlvr.core.reductions import Reduction
 from sage_rlvr.core.rewards import RewardTransform
-from sage_rlvr.core.schedules import show
 from sage_rlvr.core.signals import Batch, Signals, masked_mean
+from sage_rlvr.core.state import State, called, start_of
 from sage_rlvr.core.surrogates import Surrogate
 from sage_rlvr.core.token_weights import TokenWeight
 from sage_rlvr.errors import ConfigError, DataError
@@ -76,9 +77,18 @@ class Method:
             found |= self.anchor.needs
         return found | {"ref_logps"} if "ref_entropies" in found else found
 
+    @property
+    def parts(self) -> dict[str, object]:
+        """The parts that may have a running state, by field, in the order in which a rollout passes them."""
+        return {name: getattr(self, name) for name in ("reward_transform", "advantage", "token_weight")}
+
+    def start(self) -> State:
+        """The running state of the parts before the first step; empty where none has one."""
+        return start_of(self.parts)
+
     def describe(self) -> str:
         """The objective that is really optimized, values filled in, and the expected gradient of its KL term."""
-        return _describe(self)
+        return describe(self)
 
 
 METHODS: Registry[Callable[..., Method]] = Registry("method")
@@ -102,12 +112,14 @@ def _needs_of(part: object) -> frozenset[str]:
     return frozenset(getattr(part, "needs", ()))
 
 
-def _equation_of(part: object) -> str:
-    """The part's `equation`; the name of a function or class that has none."""
-    return str(getattr(part, "equation", None) or getattr(part, "__name__", type(part).__name__))
+@dataclass(frozen=True, eq=False)
+class Credit:
+    """What a rollout is worth: `advantages` (B,), or (B, T) where a part looks at tokens; the parts' `state` after it."""
+
+    advantages: Tensor
+    state: State
 
 
-@torch.no_grad()
 def advantages_of(
     method: Method,
     rewards: Float[Tensor, "P G"],
@@ -116,39 +128,60 @@ def advantages_of(
     step: int = 0,
     total_steps: int = 1,
     key: Key | None = None,
+    state: State | None = None,
 ) -> Tensor:
-    """Advantages (B,), or (B, T) where a part looks at tokens; B = P * G, row-major.
+    """The advantages of `credit`, of which the rest is left out. `state`: of the method's parts, None = at their start."""
+    return credit(method, rewards, signals, log_q, step, total_steps, key, state).advantages
+
+
+@torch.no_grad()
+def credit(
+    method: Method,
+    rewards: Float[Tensor, "P G"],
+    signals: Signals | None = None,
+    log_q: PerToken | None = None,
+    step: int = 0,
+    total_steps: int = 1,
+    key: Key | None = None,
+    state: State | None = None,
+) -> Credit:
+    """Advantages (B,), or (B, T) where a part looks at tokens; B = P * G, row-major; and the state after this rollout.
 
     With the anchor in the reward, A_t = A_group - beta * c * (K_t - mean of K_t over the *other* rows of the group that
     still count at t), K_t the sum from t on of log pi_old - log pi_ref - log q; the KL is never divided by the group's
     std. c = (G - 1) / G for an advantage that subtracts the mean of the whole group and not that of the others, by
     which that mean shrinks the expected force of the reward, so that beta keeps its meaning; 1 for every other.
-    `key`: the run's, for a token weight that draws.
+    `key`: the run's, for a token weight that draws. `state`: of the method's parts before the rollout, None = at their
+    start; it is left as it is.
     """
-    seen = None
+    seen, state = None, method.start() if state is None else state
     if method.reward_transform is not None or sees(method.advantage):
         seen = seen_of(_need(signals, "the reward transform or the advantage"), tuple(rewards.shape))
-    advantages = group_advantages(method, rewards, seen).reshape(-1)
+    grouped, state = group_advantages(method, rewards, seen, state)
+    advantages = grouped.reshape(-1)
     if method.token_weight is not None:
-        advantages = weighed(method.token_weight, advantages, _need(signals, "token_weight"), step, key)
+        advantages, state = weighed(method, advantages, _need(signals, "token_weight"), step, key, state)
     if method.anchor is None or method.anchor.placement == "loss":
-        return advantages
+        return Credit(advantages, state)
     beta = method.anchor.beta_at(step, total_steps)
     if beta == 0.0:
-        return advantages
+        return Credit(advantages, state)
     known = _need(signals, "placement='reward'")
     penalty = beta * reward_penalty(known, log_q, rewards.shape[1], kl_share(method, rewards.shape[1]))
-    return (advantages if advantages.dim() == 2 else advantages[:, None]) - penalty
+    return Credit((advantages if advantages.dim() == 2 else advantages[:, None]) - penalty, state)
 
 
-def weighed(weight: TokenWeight, advantages: Tensor, signals: Signals, step: int, key: Key | None) -> PerToken:
-    """Advantages (B,) times the token weight: (B, T)."""
-    given = replace(signals, advantages=advantages)
-    if not getattr(weight, "random", False):
-        return advantages[:, None] * weight(given)
-    if key is None:
+def weighed(
+    method: Method, advantages: Tensor, signals: Signals, step: int, key: Key | None, state: State
+) -> tuple[PerToken, State]:
+    """Advantages (B,) times the method's token weight: (B, T); and the state after it."""
+    weight, given = method.token_weight, replace(signals, advantages=advantages)
+    random = bool(getattr(weight, "random", False))
+    if random and key is None:
         raise DataError(f"advantages_of: {type(weight).__name__} draws tokens at random; pass key=, the run's.")
-    return advantages[:, None] * weight(given, step, key)
+    more = (step, key) if random else ()
+    weights, state = called(weight, "token_weight", state, advantages.device, given, *more)
+    return advantages[:, None] * weights, state
 
 
 def _need(signals: Signals | None, who: str) -> Signals:
@@ -157,17 +190,16 @@ def _need(signals: Signals | None, who: str) -> Signals:
     return signals
 
 
-def sees(part: object) -> bool:
-    """Whether an advantage or a reward transform is called with a `Seen`: one that has `needs` at all is."""
-    return getattr(part, "needs", None) is not None
-
-
-def group_advantages(method: Method, rewards: Float[Tensor, "P G"], seen: Seen | None) -> Float[Tensor, "P G"]:
-    """The reward transform, then the advantage. `seen` is read where either looks at more than rewards."""
+def group_advantages(
+    method: Method, rewards: Float[Tensor, "P G"], seen: Seen | None, state: State
+) -> tuple[Float[Tensor, "P G"], State]:
+    """The reward transform, then the advantage, and the state after both. `seen` is read where either looks at more."""
     if method.reward_transform is not None:
         assert seen is not None
-        rewards = method.reward_transform(rewards, seen if sees(method.reward_transform) else seen.lengths)
-    return method.advantage(rewards, seen) if sees(method.advantage) else method.advantage(rewards)
+        other = seen if sees(method.reward_transform) else seen.lengths
+        rewards, state = called(method.reward_transform, "reward_transform", state, rewards.device, rewards, other)
+    more = (seen,) if sees(method.advantage) else ()
+    return called(method.advantage, "advantage", state, rewards.device, rewards, *more)
 
 
 def seen_of(signals: Signals, shape: tuple[int, ...]) -> Seen:
@@ -279,107 +311,3 @@ def _exact_term(anchor: Anchor, batch: Batch, log_q: PerToken | None, mask: Bool
     assert anchor.divergence is not None, "Anchor refuses estimator='exact' without a divergence"
     found = divergence(anchor.divergence, batch.log_probs[mask], anchored, anchor.alpha)
     return torch.zeros_like(batch.logps, dtype=torch.float32).masked_scatter(mask, found)
-
-
-def _describe(method: Method) -> str:
-    anchor, inner, penalty = method.anchor, method.surrogate.equation, ""
-    live = anchor is not None and not anchor.is_off
-    if anchor is not None and live:
-        beta, reference = show(anchor.beta), "pi_ref" if is_flat(anchor.guide) else "q pi_ref"
-        if anchor.placement == "loss":
-            inner += f"  +  {beta} * {_term(anchor)}(pi, {reference})"
-        else:
-            scale = "(G-1)/G * " if getattr(method.advantage, "takes_group_mean", False) else ""
-            penalty = f" - {beta} * {scale}(K_t - mean_others K_t),  K_t = sum_(s>=t) [ log pi_old - log({reference}) ]"
-    advantage = method.advantage.equation if method.token_weight is None else f"w_t * [{method.advantage.equation}]"
-    lines = [f"{method.name}: minimize", f"  {method.reduction.equation} [ {inner} ]"]
-    lines.append(f"  rho = pi / pi_old,  A = {advantage}{penalty}")
-    lines += [f"  {text}" for part in (method.surrogate, method.advantage) if (text := getattr(part, "legend", ""))]
-    if method.reward_transform is not None:
-        of = "of R, the verifier's" if sees(method.reward_transform) else "of the verifier's reward and the length"
-        lines.append(f"  r = {_equation_of(method.reward_transform)}, {of}")
-    if method.token_weight is not None:
-        legend = getattr(method.token_weight, "legend", "")
-        lines.append(f"  w_t = {_equation_of(method.token_weight)}{',  ' * bool(legend)}{legend}")
-    if method.rollout is not None:
-        lines.append(f"  rollout: {method.rollout.equation}")
-    if ascends := getattr(method.surrogate, "ascends", "") or getattr(method.advantage, "ascends", ""):
-        weighed = "" if method.token_weight is None else ", before the token weight"
-        lines.append(f"  expected gradient of the reward term, on-policy{weighed}: {ascends}")
-    lines.append(f"  among right answers of a prompt: {preference(method)}")
-    lines += _anchor_lines(anchor) if anchor is not None and live else ["  no KL term"]
-    return "\n".join(lines + [f"  note: {note}" for note in _notes(method)])
-
-
-def preference(method: Method) -> str:
-    """Which right answers the reward term prefers, in words: the second axis of docs/methods/map.md."""
-    parts = (method.reward_transform, method.advantage)
-    found = [text for part in parts if (text := getattr(part, "prefers", ""))]
-    return "; ".join(found) or "none is preferred, so the likelier gain most"
-
-
-def _reference_words(anchor: Anchor) -> str:
-    known = {
-        "base": "the model before any fine-tuning (the run's base_model, or the model it starts from)",
-        "sft": "the model the run starts from",
-    }
-    text = known.get(anchor.source, anchor.source)
-    if anchor.snapshot_step is not None:
-        text = f"the policy after step {anchor.snapshot_step}, and until then the model the run starts from"
-    return text + (f", replaced by the policy every {anchor.refresh_every} steps" if anchor.refresh_every else "")
-
-
-def _term(anchor: Anchor) -> str:
-    """The estimator's name in the equation; of an exact sum, the divergence."""
-    if anchor.estimator != "exact":
-        return anchor.estimator
-    return f"exact_alpha[{anchor.effect.alpha:g}]" if anchor.divergence == "alpha" else f"exact_{anchor.divergence}"
-
-
-def _anchor_lines(anchor: Anchor) -> list[str]:
-    lines = []
-    if not is_flat(anchor.guide):
-        low, high = band_of(anchor.guide)
-        alone = len(factors(anchor.guide)) == 1
-        band = "clamped to" if alone else "each factor clamped to its band, their product in"
-        band = "so that it is in" if alone and pays_nothing(anchor.guide) else band
-        lines.append(f"  q_t = {anchor.guide.equation}, {band} [{low:g}, {high:g}]")
-    lines.append(f"  pi_ref = {_reference_words(anchor)}")
-    lines.append(f"  expected gradient of the KL term, on-policy: {anchor.effect.text}")
-    return lines
-
-
-_NOISE = {
-    "sequence": "E[log q] < 0, a drift towards shorter answers",
-    "js": "noise, and a change of second order in the mean, because JS is not linear in q",
-}
-
-
-def _notes(method: Method) -> list[str]:
-    """What a reader of the equation would otherwise learn late."""
-    anchor = method.anchor
-    if anchor is None or anchor.is_off:
-        return []
-    notes = [note] if (note := length_note(anchor, method.reduction)) else []
-    if against := getattr(method.advantage, "against_kl", ""):
-        notes.append(against)
-    if method.rollout is not None:
-        notes.append("a group that is not kept has no KL either: the leash pulls at the states of kept groups alone")
-    if anchor.placement == "reward":
-        if any(isinstance(part, Placebo) and not pays_nothing(part) for part in factors(anchor.guide)):
-            notes.append(
-                "Placebo: its mean log q is paid for each token, so that it rewards length where that mean is above 0 and "
-                "shortness below; centered=True takes the mean out"
-            )
-        notes.append("mean_others K_t is over the other rows of the group that still count at t, 0 where none does")
-        notes.append("later updates of a rollout clip the KL together with the reward: exact where no ratio is clipped")
-        if method.reduction.divisor == "batch":
-            notes.append(
-                "sum_i |y_i| is no constant: it changes from batch to batch and goes with the lengths drawn, so the "
-                "expected gradient is that of the KL only up to O(1/B); FixedBudget() has it exactly"
-            )
-    if anchor.estimator == "k3" and not is_flat(anchor.guide):
-        notes.append("at pi = pi_ref the shaped k3 is q - log q - 1, not 0: read anchor/kl_raw beside anchor/kl")
-    for name in sorted({type(part).__name__ for part in factors(anchor.guide) if part.depends_on == "nothing"}):
-        notes.append(f"{name}: {_NOISE.get(anchor.effect.descends, 'noise only')}")
-    return notes

@@ -11,7 +11,8 @@ from pathlib import Path
 import matplotlib
 from matplotlib.figure import Figure
 
-from sage_rlvr.core.method import Method, preference
+from sage_rlvr.core.describe import preference
+from sage_rlvr.core.method import Method
 from sage_rlvr.errors import DataError
 from sage_rlvr.methods import METHODS
 from sage_rlvr.report.style import INK, MUTED, RC, saved

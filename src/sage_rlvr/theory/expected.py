@@ -17,7 +17,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from sage_rlvr.core.advantages import Seen
+from sage_rlvr.core.advantages import Seen, sees
 from sage_rlvr.core.guides import factors
 from sage_rlvr.core.keys import Key
 from sage_rlvr.core.method import (
@@ -28,10 +28,10 @@ from sage_rlvr.core.method import (
     objective,
     return_to_go,
     seen_of,
-    sees,
     shape,
 )
 from sage_rlvr.core.signals import Batch, Signals
+from sage_rlvr.core.state import State, called
 from sage_rlvr.errors import ConfigError, DataError
 
 LARGEST_COMPOSITIONS = 300_000
@@ -89,12 +89,14 @@ def expected_loss(
     log_probs: Float[Tensor, "B T V"] | None = None,
     max_tokens: int | None = None,
     others: Float[Tensor, "P G"] | None = None,
+    state: State | None = None,
 ) -> Float[Tensor, ""]:
     """The mean of `objective` over rollouts of one prompt; its gradient with respect to `logps` is the expected one.
 
     logps (B, T) of the current policy in the graph; on-policy they equal listing.signals.old_logps. log_q replaces the
     guide's. max_tokens: for the fixed-budget reduction, default the longest completion. others (P, G): rewards of the
-    step's other prompts, held fixed, for an advantage that looks across prompts (BNPO).
+    step's other prompts, held fixed, for an advantage that looks across prompts (BNPO). state: the running state of the
+    method's parts before the step, None = at their start.
 
     Exact for a sum over tokens divided by a constant or by the row's length. A division by the batch's token count
     (`TokenMean`) is taken in the limit of many groups, E[sum] / E[tokens]. After the first update of a rollout the
@@ -110,7 +112,8 @@ def expected_loss(
     _check_shapes(listing, logps=logps, log_q=log_q)
     if log_q is None:
         log_q = shape(method, signals, step, total_steps, key)
-    advantages, kept = mean_advantages(method, listing, group_size, others)
+    state = method.start() if state is None else state
+    advantages, kept = mean_advantages(method, listing, group_size, others, state)
     weights = listing.probs.float() * kept
     weights = weights / weights.sum() * len(weights)
     batch = Batch(
@@ -118,7 +121,7 @@ def expected_loss(
         old_logps=signals.old_logps,
         ref_logps=signals.ref_logps,
         mask=signals.mask,
-        advantages=_in_reward(method, advantages, listing, log_q, group_size, step, total_steps),
+        advantages=_in_reward(method, advantages, listing, log_q, group_size, step, total_steps, state),
         log_q=log_q,
         max_tokens=int(signals.mask.sum(1).max()) if max_tokens is None else max_tokens,
         log_probs=log_probs,
@@ -167,10 +170,12 @@ def _in_reward(
     group_size: int,
     step: int,
     total_steps: int,
+    state: State,
 ) -> Tensor:
     """The token weight, and minus beta c K_t where the KL is in the reward: its baseline has mean 0 and is left out."""
     if method.token_weight is not None:
-        advantages = advantages[:, None] * method.token_weight(listing.signals)
+        weights, _ = called(method.token_weight, "token_weight", state, advantages.device, listing.signals)
+        advantages = advantages[:, None] * weights
     if method.anchor is None or method.anchor.placement == "loss":
         return advantages
     beta = method.anchor.beta_at(step, total_steps)
@@ -181,19 +186,24 @@ def _in_reward(
 
 
 def mean_advantages(
-    method: Method, listing: Listing, group_size: int, others: Float[Tensor, "P G"] | None = None
+    method: Method,
+    listing: Listing,
+    group_size: int,
+    others: Float[Tensor, "P G"] | None = None,
+    state: State | None = None,
 ) -> tuple[Float[Tensor, " B"], Float[Tensor, " B"]]:
     """(B,) advantage of each completion averaged over the G - 1 others of its group, given that the group is kept,
     and (B,) the probability that it is kept.
 
     Completions that look alike to reward transform and advantage form a class: of equal reward, and where a part sees more,
     of equal length, log-probs and answer. The sum runs over all compositions of G - 1 others by class with their multinomial
-    probabilities.
+    probabilities. `state`: of the method's parts, None = at their start.
     """
+    state = method.start() if state is None else state
     classes, member = torch.unique(_traits(method, listing), dim=0, return_inverse=True)
     mass = torch.zeros(len(classes), dtype=torch.float64).index_add(0, member, listing.probs.double())
     counts, chances = _compositions(mass / mass.sum(), group_size - 1)
-    found = [_of_class(method, classes, own, counts, chances, others) for own in range(len(classes))]
+    found = [_of_class(method, classes, own, counts, chances, others, state) for own in range(len(classes))]
     table = torch.tensor(found, dtype=torch.float64)
     if not bool((table[:, 1] * mass > 0).any()):
         raise DataError(
@@ -250,23 +260,28 @@ def _of_class(
     counts: Int[Tensor, "K M"],
     chances: Float[Tensor, " K"],
     others: Float[Tensor, "P G"] | None,
+    state: State,
 ) -> tuple[float, float]:
     """(mean advantage given kept, probability of being kept) of a member of class `own`."""
     rest = torch.repeat_interleave(torch.arange(len(classes)).repeat(len(counts)), counts.reshape(-1))
     group = torch.cat([torch.full((len(counts), 1), own), rest.reshape(len(counts), -1)], 1)
     rewards, seen = classes[group][..., 0].float(), None if classes.shape[1] == 1 else _seen(classes[group])
     kept = chances if method.rollout is None else chances * method.rollout.keeps(rewards).double()
-    own_advantages = _first_advantages(method, rewards, seen, others).double()
+    own_advantages = _first_advantages(method, rewards, seen, others, state).double()
     total = float(kept.sum())
     return (float((kept * own_advantages).sum() / total) if total > 0 else 0.0), total
 
 
 def _first_advantages(
-    method: Method, rewards: Float[Tensor, "K G"], seen: Seen | None, others: Float[Tensor, "P G"] | None
+    method: Method,
+    rewards: Float[Tensor, "K G"],
+    seen: Seen | None,
+    others: Float[Tensor, "P G"] | None,
+    state: State,
 ) -> Tensor:
     """(K,) the first member's advantage in each group; beside `others` where the advantage looks across prompts."""
     if not getattr(method.advantage, "couples_prompts", False):
-        return group_advantages(method, rewards, seen)[:, 0]
+        return group_advantages(method, rewards, seen, state)[0][:, 0]
     if others is None:
         raise DataError(
             f"{method.name}: its advantage looks across the prompts of a step; pass others=, the rewards (P, G) of the "
@@ -290,10 +305,12 @@ def loss_over_groups(
     log_q: Float[Tensor, "B T"] | None = None,
     log_probs: Float[Tensor, "B T V"] | None = None,
     max_tokens: int | None = None,
+    state: State | None = None,
 ) -> Float[Tensor, ""]:
     """The same mean by brute force: one call of `advantages_of` and `objective` for each of the B**G groups.
 
-    Kept groups are weighted by their probability divided by that of being kept. log_q replaces the guide's. ConfigError
+    Kept groups are weighted by their probability divided by that of being kept. log_q replaces the guide's. state: of the
+    method's parts before the step, None = at their start; every group meets the same. ConfigError
     beyond 20,000 groups, DataError where none is kept and for wrong shapes.
     """
     key = Key(0) if key is None else key
@@ -314,7 +331,7 @@ def loss_over_groups(
         mass += chance
         total = total + chance * loss_of_group(
             method, listing, logps, members, step=step, total_steps=total_steps, key=key, log_q=log_q,
-            log_probs=log_probs, max_tokens=longest,
+            log_probs=log_probs, max_tokens=longest, state=state,
         )  # fmt: skip
     if mass == 0.0:
         raise DataError(
@@ -335,6 +352,7 @@ def loss_of_group(
     log_q: Float[Tensor, "B T"] | None = None,
     log_probs: Float[Tensor, "B T V"] | None = None,
     max_tokens: int | None = None,
+    state: State | None = None,
 ) -> Float[Tensor, ""]:
     """The loop's loss of one group, the listing's rows `members`, as one step of the loop computes it: `shape`,
     `advantages_of`, `objective`. The other arguments are those of `loss_over_groups`; max_tokens defaults to the longest
@@ -346,7 +364,7 @@ def loss_of_group(
         old_logps=signals.old_logps,
         ref_logps=signals.ref_logps,
         mask=signals.mask,
-        advantages=advantages_of(method, rewards, signals, own_q, step, total_steps, key or Key(0)),
+        advantages=advantages_of(method, rewards, signals, own_q, step, total_steps, key or Key(0), state),
         log_q=own_q,
         max_tokens=int(listing.signals.mask.sum(1).max()) if max_tokens is None else max_tokens,
         log_probs=None if log_probs is None else log_probs[members],

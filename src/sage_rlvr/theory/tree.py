@@ -21,6 +21,7 @@ from torch import Tensor
 from sage_rlvr.core.keys import Key
 from sage_rlvr.core.method import Method
 from sage_rlvr.core.signals import Signals
+from sage_rlvr.core.state import State
 from sage_rlvr.core.token_weights import entropy_drift
 from sage_rlvr.errors import ConfigError, DataError, TrainingDiverged
 from sage_rlvr.theory.expected import Listing, expected_loss, loss_over_groups
@@ -184,11 +185,12 @@ class TokenTree:
         others: Float[Tensor, "P G"] | None = None,
         draws: int = 1,
         brute_force: bool = False,
+        state: State | None = None,
     ) -> Float[Tensor, ""]:
         """Mean of the loop's loss over groups of `group_size` completions drawn from `old_logits` (default `logits`).
 
-        log_q (L, T) replaces the guide's. draws: over how many draws the noise of a random guide is averaged. others:
-        see `theory.expected.expected_loss`. brute_force lists every group in place of every completion; it takes the
+        log_q (L, T) replaces the guide's. draws: over how many draws the noise of a random guide is averaged. others,
+        state: see `theory.expected.expected_loss`. brute_force lists every group in place of every completion; it takes the
         rewards of no other prompts and one draw, that of each row's place in its group.
         """
         wide = "distributions" in method.needs
@@ -196,6 +198,7 @@ class TokenTree:
         logps = self.logps(logits)
         log_probs = self.log_probs(logits)[self.states] if wide else None
         when: dict[str, Any] = {"group_size": group_size, "step": step, "total_steps": total_steps, "key": key}
+        when["state"] = state
         if brute_force:
             if others is not None or draws > 1:
                 raise ConfigError(

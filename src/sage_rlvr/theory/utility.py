@@ -19,8 +19,9 @@ from dataclasses import dataclass
 
 import torch
 
-from sage_rlvr.core.advantages import Advantage, Seen
-from sage_rlvr.core.method import Method, group_advantages, sees
+from sage_rlvr.core.advantages import Advantage, Seen, sees
+from sage_rlvr.core.method import Method, group_advantages
+from sage_rlvr.core.state import called, start_of
 from sage_rlvr.core.surrogates import Pacs
 from sage_rlvr.errors import ConfigError
 
@@ -33,10 +34,12 @@ SHARES = (0.05, 0.2, 0.5, 0.8)
 
 
 def _paid(part: Method | Advantage, rewards: torch.Tensor, seen: Seen) -> torch.Tensor:
-    """Advantages of groups, by a method or by an advantage alone."""
+    """Advantages of groups, by a method or by an advantage alone, with their state at its start."""
     if isinstance(part, Method):
-        return group_advantages(part, rewards, seen)
-    return part(rewards, seen) if sees(part) else part(rewards)
+        return group_advantages(part, rewards, seen, part.start())[0]
+    more = (seen,) if sees(part) else ()
+    found: torch.Tensor = called(part, "advantage", start_of({"advantage": part}), rewards.device, rewards, *more)[0]
+    return found
 
 
 def slope(part: Method | Advantage, p: float, group_size: int) -> float:

@@ -12,7 +12,7 @@ import json
 import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from typing import Any
 
@@ -23,8 +23,9 @@ from transformers import PreTrainedModel
 
 from sage_rlvr.config import TrainConfig
 from sage_rlvr.core.keys import Key
-from sage_rlvr.core.method import Method, advantages_of, objective, q_clamped, shape
+from sage_rlvr.core.method import Method, credit, objective, q_clamped, shape
 from sage_rlvr.core.signals import Batch, Signals, masked_mean
+from sage_rlvr.core.state import State, state_metrics
 from sage_rlvr.core.token_weights import entropy_drift
 from sage_rlvr.errors import TrainingDiverged
 from sage_rlvr.models.policy import Asking, Tokens, load_policy
@@ -35,7 +36,16 @@ from sage_rlvr.training.optimizer import Optimizer
 from sage_rlvr.training.problems import training_problems
 from sage_rlvr.training.reference import follow, kept_reference, load_reference, reference_metrics, restore_reference
 from sage_rlvr.training.rollouts import Groups, draw_groups, rollout_metrics, rows_of_groups
-from sage_rlvr.training.state import check_replaceable, checkpoint, load_tensors, model_tensors, resume, save_policy
+from sage_rlvr.training.state import (
+    check_replaceable,
+    checkpoint,
+    kept_parts,
+    load_tensors,
+    model_tensors,
+    restore_parts,
+    resume,
+    save_policy,
+)
 from sage_rlvr.training.steps import run_steps
 from sage_rlvr.training.trackers import check_installed
 from sage_rlvr.training.watch import GuideWatch, check_vocabulary
@@ -57,12 +67,15 @@ class Loop:
     key: Key
     reference_step: int = 0
     """Steps after which the policy became the reference; 0 for one from files."""
+    parts: State = field(default_factory=dict)
+    """The running state of the method's parts, after the last step that was done."""
 
 
 def train_step(loop: Loop, step: int) -> dict[str, float]:
     """One rollout and its updates. Step counts from 0; returns the step's metrics (their names: docs/architecture.md).
 
-    Where a rollout plan keeps no group there is no update: weights and moments stay as they are.
+    Where a rollout plan keeps no group there is no update: weights, moments and the parts' state stay as they are, and so do
+    all three where the step diverges.
     """
     config, method, total = loop.config, loop.method, loop.config.steps
     drawn = draw_groups(loop, step)  # sample and verify; a rollout plan keeps some of it and refills
@@ -94,7 +107,8 @@ def train_step(loop: Loop, step: int) -> dict[str, float]:
         entropy_drift=None if not drift or scores.log_probs is None else entropy_drift(scores.log_probs.detach()),
     )
     log_q = shape(method, signals, step, total, loop.key)
-    advantages = advantages_of(method, groups.rewards, signals, log_q, step, total, loop.key)
+    worth = credit(method, groups.rewards, signals, log_q, step, total, loop.key, loop.parts)
+    advantages = worth.advantages
     whole = Batch(
         logps=scores.logps,
         old_logps=signals.old_logps,
@@ -110,8 +124,10 @@ def train_step(loop: Loop, step: int) -> dict[str, float]:
         ref_log_probs=None if reference is None else reference.log_probs,
     )
     metrics |= update(loop, [whole], whole.mask, step, step) if once else several_updates(loop, whole, groups, step)
+    loop.parts = worth.state
     gap = (groups.rollout.logps - signals.old_logps).abs()[groups.rollout.mask].max()
-    return metrics | advantage_metrics(advantages, signals.mask) | {"sampler/logp_gap_max": float(gap)}
+    metrics |= advantage_metrics(advantages, signals.mask) | state_metrics(worth.state)
+    return metrics | {"sampler/logp_gap_max": float(gap)}
 
 
 def advantage_metrics(advantages: Tensor, mask: Tensor) -> dict[str, float]:
@@ -256,7 +272,8 @@ def build(config: TrainConfig) -> Loop:
     asking = Asking.of(task, tokens)
     updates = config.steps * config.updates.epochs * config.updates.minibatches
     optimizer = Optimizer(policy, config.optimizer, updates)
-    return Loop(config, method, policy, reference, tokens, task, asking, problems, optimizer, Key(config.seed))
+    models = (policy, reference, tokens)
+    return Loop(config, method, *models, task, asking, problems, optimizer, Key(config.seed), parts=method.start())
 
 
 def train(config: TrainConfig, run: RunDir, progress: Any) -> int:
@@ -271,6 +288,7 @@ def train(config: TrainConfig, run: RunDir, progress: Any) -> int:
     loop = build(config)
     newest = resume(run, loop.policy, loop.optimizer)
     restore_reference(loop, newest)
+    restore_parts(loop, newest)
     begin = newest.step if newest else 0
     if begin < config.steps:  # the policy of an earlier, shorter run in this directory is not this run's result
         shutil.rmtree(out, ignore_errors=True)
@@ -293,8 +311,9 @@ def train(config: TrainConfig, run: RunDir, progress: Any) -> int:
 
 
 def save(loop: Loop, run: RunDir, step: int) -> None:
-    """A checkpoint of all that a run cannot find on disk: weights, moments, and a reference that it made itself."""
-    checkpoint(run, loop.policy, loop.optimizer, step, **kept_reference(loop))
+    """A checkpoint of all that a run cannot find on disk: weights, moments, the parts' state, a reference that it made itself."""
+    groups, state = kept_reference(loop)
+    checkpoint(run, loop.policy, loop.optimizer, step, groups | kept_parts(loop), **state)
 
 
 def set_aside(loop: Loop, run: RunDir, step: int, error: TrainingDiverged) -> TrainingDiverged:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 from typing import TYPE_CHECKING, Any
 
+from torch import Tensor
 from transformers import PreTrainedModel
 
 from sage_rlvr.config import TrainConfig
@@ -89,11 +90,11 @@ def reference_metrics(loop: Loop) -> dict[str, float]:
     return {REFERENCE_STEP: float(loop.reference_step)} if moving else {}
 
 
-def kept_reference(loop: Loop) -> dict[str, Any]:
-    """What `checkpoint` has to keep of the reference: nothing while it is one of the files on disk."""
+def kept_reference(loop: Loop) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
+    """What `checkpoint` has to keep of the reference, its tensors and facts: nothing while it is one of the files on disk."""
     if loop.reference is None or not loop.reference_step:
-        return {}
-    return {"more": {GROUP: model_tensors(loop.reference)}, "reference_step": loop.reference_step}
+        return {}, {}
+    return {GROUP: model_tensors(loop.reference)}, {"reference_step": loop.reference_step}
 
 
 def restore_reference(loop: Loop, newest: Checkpoint | None) -> None:

@@ -5,17 +5,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from sage_rlvr.core.state import state_from, tensors_of
 from sage_rlvr.errors import refuse
 from sage_rlvr.reading import read_bytes
 from sage_rlvr.runs import Checkpoint, RunDir, replacing_folder, writing
 from sage_rlvr.training.optimizer import Optimizer
 
+if TYPE_CHECKING:
+    from sage_rlvr.training.loop import Loop
+
+PARTS = "parts"  # the group of tensors in a checkpoint
 CARD = "# What this policy was trained on"  # the heading of a model card that this package wrote
 POLICY_FILES = (
     *("config.json", "generation_config.json", "model*.safetensors", "model.safetensors.index.json"),
@@ -92,6 +97,20 @@ def resume(run: RunDir, model: PreTrainedModel, optimizer: Optimizer) -> Checkpo
         load_tensors(model, newest.load("model"))
         optimizer.load(newest.load("optimizer"))
     return newest
+
+
+def kept_parts(loop: Loop) -> dict[str, dict[str, Tensor]]:
+    """The running state of the method's parts, as a group of tensors; nothing where none has one."""
+    found = tensors_of(loop.method.parts, loop.parts)
+    return {PARTS: found} if found else {}
+
+
+def restore_parts(loop: Loop, newest: Checkpoint | None) -> None:
+    """Inverse of `kept_parts`, for a run that goes on. CheckpointError where the checkpoint holds the state of other parts."""
+    if newest is None or not loop.method.start():
+        return
+    tensors = newest.load(PARTS) if (newest.path / f"{PARTS}.safetensors").is_file() else {}
+    loop.parts = state_from(loop.method.parts, tensors, str(newest.path))
 
 
 def model_tensors(model: PreTrainedModel) -> dict[str, Tensor]:

@@ -41,6 +41,11 @@ class Seen:
         return value  # type: ignore[no-any-return]
 
 
+def sees(part: object) -> bool:
+    """Whether an advantage or a reward transform is called with a `Seen`: one that has `needs` at all is."""
+    return getattr(part, "needs", None) is not None
+
+
 @runtime_checkable
 class Advantage(Protocol):
     """Maps the rewards of P groups of G completions to advantages of the same shape: float32, no gradient.
@@ -52,7 +57,8 @@ class Advantage(Protocol):
     before they are computed; `takes_group_mean`, True where the baseline of a completion holds its own reward;
     `against_kl`, a note on what beta weighs against it; `least_group`, the smallest group that it is defined for,
     where that is above 2; `needs`, the optional signals: "logps" (of the policy), "ref_logps", "answers". A part that
-    has `needs` at all, an empty set included, is called with a `Seen` after the rewards.
+    has `needs` at all, an empty set included, is called with a `Seen` after the rewards. `start`, of one with a running
+    state (core/state.py): what a group earns depends on the state and on the group, so that no batch has to be whole.
     """
 
     @property

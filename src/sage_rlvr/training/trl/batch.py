@@ -1,6 +1,6 @@
 """What SageTrainer does to a batch of TRL: log(q pi_ref) for log pi_ref, the mask, the metrics; and a method's advantages.
 
-    A = advantages_of(method, r, signals, log q)        (rows,), or (rows, T) where a part looks at tokens
+    A, state = credit(method, r, signals, log q, state)        A (rows,), or (rows, T) where a part looks at tokens
 
 Groups may lie across ranks, so what the core reads is gathered first. TRL's loss takes both shapes and subtracts nothing.
 """
@@ -14,13 +14,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sage_rlvr.core.advantages import GroupCentered, GroupNormalized
+from sage_rlvr.core.advantages import GroupCentered, GroupNormalized, sees
 from sage_rlvr.core.anchor import Anchor, anchor_logps, anchor_metrics
 from sage_rlvr.core.guides import clamped, factors, is_flat
 from sage_rlvr.core.keys import Key
-from sage_rlvr.core.method import Method, advantages_of, sees
+from sage_rlvr.core.method import Credit, Method, credit
 from sage_rlvr.core.reductions import FixedBudget
 from sage_rlvr.core.signals import Signals
+from sage_rlvr.core.state import State, state_metrics
 from sage_rlvr.errors import DataError
 from sage_rlvr.tasks.base import answer_id
 
@@ -120,7 +121,8 @@ def reads_logps(method: Method | None) -> bool:
 def computes_advantages(method: Method) -> bool:
     """True where `SageTrainer` computes the advantages, because TRL's formula is another or knows no kept groups."""
     known = isinstance(method.advantage, GroupCentered) or method.advantage == GroupNormalized()
-    return not known or method.reward_transform is not None or method.rollout is not None or reads_logps(method)
+    more = method.reward_transform is not None or method.rollout is not None or bool(method.start())
+    return not known or more or reads_logps(method)
 
 
 def sees_groups(method: Method) -> bool:
@@ -147,7 +149,8 @@ def scale_of(method: Method, max_tokens: int, kept_share: float = 1.0) -> float:
 def with_advantages(method: Method, output: Inputs, drawn: Drawn, trainer: Any) -> None:
     """Put the advantages of `method` into `output`, this rank's rows of `drawn`, where TRL's are not the same.
 
-    sage_scale beside them is the factor that they hold and that beta is still to get.
+    sage_scale beside them is the factor that they hold and that beta is still to get. The trainer's `parts` become the state
+    after this rollout: all ranks see all of it, so theirs are equal.
     """
     scale = scale_of(method, trainer.max_completion_length, drawn.kept_share)
     if not computes_advantages(method) and scale == 1.0 and not drawn.rewards.isnan().any():
@@ -157,7 +160,12 @@ def with_advantages(method: Method, output: Inputs, drawn: Drawn, trainer: Any) 
         signals, log_q = signals_of(output, drawn.rewards.flatten(), trainer.accelerator)
     state = trainer.state
     key = Key(trainer.args.seed)
-    found = group_advantages(method, drawn.rewards, signals, log_q, state.global_step, state.max_steps, key)
+    worth = group_advantages(
+        method, drawn.rewards, signals, log_q, state.global_step, state.max_steps, key, trainer.parts
+    )
+    found, trainer.parts = worth.advantages, worth.state
+    for metric, value in state_metrics(trainer.parts).items():
+        trainer._metrics["train"][metric].append(value)
     local, width = output["completion_ids"].shape
     first = trainer.accelerator.process_index * local
     rows = found[first : first + local]
@@ -229,24 +237,29 @@ def group_advantages(
     step: int,
     total_steps: int,
     key: Key | None = None,
-) -> Tensor:
-    """`advantages_of` for rewards (P, G), NaN where a completion is none of its group's: (P * G,) or (P * G, T), 0 there.
+    state: State | None = None,
+) -> Credit:
+    """`credit` for rewards (P, G), NaN where a completion is none of its group's: (P * G,) or (P * G, T), 0 there.
 
     A group that lacks some is a smaller group, and one of fewer than two gets 0. DataError where a group lacks some and the
-    advantages of all groups hang together (BNPO's Beta density reads the share of right completions of each).
+    advantages of all groups hang together: BNPO's Beta density reads the share of right completions of each, and a running
+    state moves once a rollout.
     """
-    scored = ~rewards.isnan()
-    if getattr(method.advantage, "couples_prompts", False) and bool((scored.any(dim=1) & ~scored.all(dim=1)).any()):
-        raise DataError(f"{method.name}: a completion has no reward (None); its advantage needs one of each.")
+    state, scored = method.start() if state is None else state, ~rewards.isnan()
+    whole = bool(state) or getattr(method.advantage, "couples_prompts", False)
+    if whole and bool((scored.any(dim=1) & ~scored.all(dim=1)).any()):
+        raise DataError(f"{method.name}: a completion has no reward (None); this method needs one of each.")
     found: Tensor | None = None
     for part in scored_parts(rewards):
         rows = part.flatten()
         chosen = None if signals is None else signals.take(rows, signals.row_ids[rows])
         shift = None if log_q is None else log_q[rows]
-        values = advantages_of(method, rewards.flatten()[rows].reshape(part.shape), chosen, shift, step, total_steps, key)
+        own = rewards.flatten()[rows].reshape(part.shape)
+        worth = credit(method, own, chosen, shift, step, total_steps, key, state)
+        values, state = worth.advantages, worth.state
         found = values.new_zeros(rewards.numel(), *values.shape[1:]) if found is None else found
         found[rows] = values
-    return rewards.new_zeros(rewards.numel()) if found is None else found
+    return Credit(rewards.new_zeros(rewards.numel()) if found is None else found, state)
 
 
 def scored_parts(rewards: Tensor) -> list[Tensor]:

@@ -1,4 +1,5 @@
-"""What a checkpoint on TRL keeps beside TRL's own files: the objective in words, and the reference where the run became it."""
+"""What a checkpoint on TRL keeps beside TRL's own files: the objective in words, the running state of the method's parts,
+and the reference where the run became it."""
 
 from __future__ import annotations
 
@@ -14,6 +15,7 @@ from transformers import TrainerState
 
 from sage_rlvr.core.anchor import Anchor
 from sage_rlvr.core.method import Method
+from sage_rlvr.core.state import state_from, tensors_of
 from sage_rlvr.errors import CheckpointError, ConfigError
 from sage_rlvr.reading import read_json
 from sage_rlvr.runs import replacing, write_json_atomic
@@ -22,6 +24,7 @@ from sage_rlvr.training.trl.reference_model import Reference, sharded
 
 REFERENCE, TENSORS = "sage_reference.json", "sage_reference.safetensors"  # in a checkpoint's folder
 OBJECTIVE = "sage_objective.json"  # in a checkpoint's folder
+PARTS = "sage_parts.safetensors"  # in a checkpoint's folder
 EARLIER = "take an earlier checkpoint, or start anew"
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")  # of objects without a repr of their own: another in every process
 
@@ -38,11 +41,15 @@ def objective_words(method: Method | None, anchor: Anchor | None) -> str:
 
 
 def save_state(trainer: Any, folder: Path) -> None:
-    """Beside a checkpoint's files: the objective, what the reference is, and its weights where the run itself became it."""
+    """Beside a checkpoint's files: the objective, the state of the method's parts, what the reference is, and its weights where
+    the run itself became it."""
     reference = trainer.reference
     if not trainer.args.should_save:
         return
     write_json_atomic(folder / OBJECTIVE, {"objective": objective_words(trainer.method, trainer.anchor)})
+    if trainer.parts:
+        with replacing(folder / PARTS) as path:
+            save_file(tensors_of(trainer.method.parts, trainer.parts), path)
     if reference is None:
         return
     if reference.step:
@@ -66,6 +73,13 @@ def check_objective(trainer: Any, checkpoint: Path) -> None:
         "trainer the guide or method that it was started with, start anew without resume_from_checkpoint, or go on with the "
         "new one on purpose: trainer.objective_may_change = True."
     )
+
+
+def restore_parts(trainer: Any, folder: Path) -> None:
+    """The running state of the method's parts as `save_state` kept it; CheckpointError where that of other parts lies there."""
+    if trainer.parts:
+        tensors = load_file(folder / PARTS) if (folder / PARTS).is_file() else {}
+        trainer.parts = state_from(trainer.method.parts, tensors, str(folder))
 
 
 def restore_reference(trainer: Any, folder: Path) -> None:

@@ -6,7 +6,8 @@ No line of TRL's loss is copied and, but for one scoring of a rollout where adva
 reward, a token weight) and TRL has none, no forward pass added. q comes from the policy that generated the data: where TRL
 scores the completions at generation (the policy will move before it is done with them), from that forward; elsewhere
 from the first forward of the loss, before which no optimizer step lies. It is kept in the batch, so that it holds for
-the whole update. Noise and schedules are functions of args.seed, state.global_step and the row, so a resume needs no state.
+the whole update. Noise and schedules are functions of args.seed, state.global_step and the row, so a resume needs no state
+but that of the method's parts which have one; it is in the checkpoint.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from sage_rlvr.core.anchor import Anchor
 from sage_rlvr.core.guides import Guide
 from sage_rlvr.core.keys import Key
 from sage_rlvr.core.method import Method
+from sage_rlvr.core.state import State
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.training.reference import REFERENCE_STEP
 from sage_rlvr.training.trl.batch import (
@@ -47,7 +49,7 @@ from sage_rlvr.training.trl.checks import admitted_anchor, check_data, check_eng
 from sage_rlvr.training.trl.dynamic_sampling import draw_all, draw_kept
 from sage_rlvr.training.trl.model_card import facts, render
 from sage_rlvr.training.trl.reference_model import Reference, check_start, chosen_reference
-from sage_rlvr.training.trl.state import check_objective, restore_reference, save_state
+from sage_rlvr.training.trl.state import check_objective, restore_parts, restore_reference, save_state
 from sage_rlvr.training.watch import GuideWatch, check_vocabulary, warned
 
 atexit.register(leave_gloo)
@@ -100,6 +102,7 @@ class SageTrainer(GRPOTrainer):
         self._needs = frozenset[str]() if self.anchor is None else self.anchor.needs
         self._needs |= frozenset() if method is None else method.needs
         self._plan = None if method is None else method.rollout
+        self.parts: State = {} if method is None else method.start()
         self._answer_key = answer_key or key_of(named.get("reward_funcs"))
         self._records: list[tuple[Tensor, Tensor | None]] | None = None  # forwards seen while TRL scores a rollout
         self._waiting: Inputs | None = None  # a micro-batch whose q comes from the forward in progress
@@ -224,6 +227,7 @@ class SageTrainer(GRPOTrainer):
         if checkpoint is not None:
             check_objective(self, Path(checkpoint))
             restore_reference(self, Path(checkpoint))
+            restore_parts(self, Path(checkpoint))
 
     @contextmanager
     def _beta_of_method(self, inputs: Inputs) -> Iterator[None]:

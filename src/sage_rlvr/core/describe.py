@@ -1,0 +1,123 @@
+"""What a method says of itself: its equation with the values filled in, and what its terms do in expectation."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sage_rlvr.core.advantages import sees
+from sage_rlvr.core.anchor import Anchor, length_note
+from sage_rlvr.core.guides import Placebo, band_of, factors, is_flat, pays_nothing
+from sage_rlvr.core.schedules import show
+
+if TYPE_CHECKING:
+    from sage_rlvr.core.method import Method
+
+
+def _equation_of(part: object) -> str:
+    """The part's `equation`; the name of a function or class that has none."""
+    return str(getattr(part, "equation", None) or getattr(part, "__name__", type(part).__name__))
+
+
+def describe(method: Method) -> str:
+    """The objective that is really optimized, and the expected gradient of its terms, as lines of text."""
+    anchor, inner, penalty = method.anchor, method.surrogate.equation, ""
+    live = anchor is not None and not anchor.is_off
+    if anchor is not None and live:
+        beta, reference = show(anchor.beta), "pi_ref" if is_flat(anchor.guide) else "q pi_ref"
+        if anchor.placement == "loss":
+            inner += f"  +  {beta} * {_term(anchor)}(pi, {reference})"
+        else:
+            scale = "(G-1)/G * " if getattr(method.advantage, "takes_group_mean", False) else ""
+            penalty = f" - {beta} * {scale}(K_t - mean_others K_t),  K_t = sum_(s>=t) [ log pi_old - log({reference}) ]"
+    advantage = method.advantage.equation if method.token_weight is None else f"w_t * [{method.advantage.equation}]"
+    lines = [f"{method.name}: minimize", f"  {method.reduction.equation} [ {inner} ]"]
+    lines.append(f"  rho = pi / pi_old,  A = {advantage}{penalty}")
+    lines += [f"  {text}" for part in (method.surrogate, method.advantage) if (text := getattr(part, "legend", ""))]
+    if method.reward_transform is not None:
+        of = "of R, the verifier's" if sees(method.reward_transform) else "of the verifier's reward and the length"
+        lines.append(f"  r = {_equation_of(method.reward_transform)}, {of}")
+    if method.token_weight is not None:
+        legend = getattr(method.token_weight, "legend", "")
+        lines.append(f"  w_t = {_equation_of(method.token_weight)}{',  ' * bool(legend)}{legend}")
+    if method.rollout is not None:
+        lines.append(f"  rollout: {method.rollout.equation}")
+    if ascends := getattr(method.surrogate, "ascends", "") or getattr(method.advantage, "ascends", ""):
+        weighed = "" if method.token_weight is None else ", before the token weight"
+        lines.append(f"  expected gradient of the reward term, on-policy{weighed}: {ascends}")
+    lines.append(f"  among right answers of a prompt: {preference(method)}")
+    lines += _anchor_lines(anchor) if anchor is not None and live else ["  no KL term"]
+    return "\n".join(lines + [f"  note: {note}" for note in _notes(method)])
+
+
+def preference(method: Method) -> str:
+    """Which right answers the reward term prefers, in words: the second axis of docs/methods/map.md."""
+    parts = (method.reward_transform, method.advantage)
+    found = [text for part in parts if (text := getattr(part, "prefers", ""))]
+    return "; ".join(found) or "none is preferred, so the likelier gain most"
+
+
+def _reference_words(anchor: Anchor) -> str:
+    known = {
+        "base": "the model before any fine-tuning (the run's base_model, or the model it starts from)",
+        "sft": "the model the run starts from",
+    }
+    text = known.get(anchor.source, anchor.source)
+    if anchor.snapshot_step is not None:
+        text = f"the policy after step {anchor.snapshot_step}, and until then the model the run starts from"
+    return text + (f", replaced by the policy every {anchor.refresh_every} steps" if anchor.refresh_every else "")
+
+
+def _term(anchor: Anchor) -> str:
+    """The estimator's name in the equation; of an exact sum, the divergence."""
+    if anchor.estimator != "exact":
+        return anchor.estimator
+    return f"exact_alpha[{anchor.effect.alpha:g}]" if anchor.divergence == "alpha" else f"exact_{anchor.divergence}"
+
+
+def _anchor_lines(anchor: Anchor) -> list[str]:
+    lines = []
+    if not is_flat(anchor.guide):
+        low, high = band_of(anchor.guide)
+        alone = len(factors(anchor.guide)) == 1
+        band = "clamped to" if alone else "each factor clamped to its band, their product in"
+        band = "so that it is in" if alone and pays_nothing(anchor.guide) else band
+        lines.append(f"  q_t = {anchor.guide.equation}, {band} [{low:g}, {high:g}]")
+    lines.append(f"  pi_ref = {_reference_words(anchor)}")
+    lines.append(f"  expected gradient of the KL term, on-policy: {anchor.effect.text}")
+    return lines
+
+
+_NOISE = {
+    "sequence": "E[log q] < 0, a drift towards shorter answers",
+    "js": "noise, and a change of second order in the mean, because JS is not linear in q",
+}
+
+
+def _notes(method: Method) -> list[str]:
+    """What a reader of the equation would otherwise learn late."""
+    anchor = method.anchor
+    if anchor is None or anchor.is_off:
+        return []
+    notes = [note] if (note := length_note(anchor, method.reduction)) else []
+    if against := getattr(method.advantage, "against_kl", ""):
+        notes.append(against)
+    if method.rollout is not None:
+        notes.append("a group that is not kept has no KL either: the leash pulls at the states of kept groups alone")
+    if anchor.placement == "reward":
+        if any(isinstance(part, Placebo) and not pays_nothing(part) for part in factors(anchor.guide)):
+            notes.append(
+                "Placebo: its mean log q is paid for each token, so that it rewards length where that mean is above 0 and "
+                "shortness below; centered=True takes the mean out"
+            )
+        notes.append("mean_others K_t is over the other rows of the group that still count at t, 0 where none does")
+        notes.append("later updates of a rollout clip the KL together with the reward: exact where no ratio is clipped")
+        if method.reduction.divisor == "batch":
+            notes.append(
+                "sum_i |y_i| is no constant: it changes from batch to batch and goes with the lengths drawn, so the "
+                "expected gradient is that of the KL only up to O(1/B); FixedBudget() has it exactly"
+            )
+    if anchor.estimator == "k3" and not is_flat(anchor.guide):
+        notes.append("at pi = pi_ref the shaped k3 is q - log q - 1, not 0: read anchor/kl_raw beside anchor/kl")
+    for name in sorted({type(part).__name__ for part in factors(anchor.guide) if part.depends_on == "nothing"}):
+        notes.append(f"{name}: {_NOISE.get(anchor.effect.descends, 'noise only')}")
+    return notes
