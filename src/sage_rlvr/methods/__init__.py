@@ -13,6 +13,7 @@ from sage_rlvr.methods.no_kl import no_kl
 from sage_rlvr.methods.right_answers import alpha_dpg, distinct, ds_grpo, mara, right_entropy, ucpo, unlikeliness
 from sage_rlvr.methods.rloo import rloo
 from sage_rlvr.methods.sage import sage
+from sage_rlvr.methods.stored import dph, expert_iteration, replay, rft
 from sage_rlvr.methods.utilities import maxrl, nsr, passk_training, pkpo, psr, rs_grpo, w_reinforce
 
 __all__ = [
@@ -25,8 +26,10 @@ __all__ = [
     "compose",
     "dapo",
     "distinct",
+    "dph",
     "dr_grpo",
     "ds_grpo",
+    "expert_iteration",
     "forward_kl",
     "grpo",
     "grpo_token_mean",
@@ -40,6 +43,8 @@ __all__ = [
     "passk_training",
     "pkpo",
     "psr",
+    "replay",
+    "rft",
     "right_entropy",
     "rloo",
     "rs_grpo",

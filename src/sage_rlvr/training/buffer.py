@@ -10,8 +10,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -19,6 +18,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from sage_rlvr.core.buffers import Answers, Buffer, Rows, buffer_budget, buffer_loss
+from sage_rlvr.core.method import credit
 from sage_rlvr.errors import DataError, TrainingDiverged
 from sage_rlvr.models.policy import load_policy
 from sage_rlvr.models.sampler import Rollout, sample
@@ -56,11 +56,15 @@ def places(loop: Loop, problems: Sequence[Any]) -> Tensor:
 # ---- before step 0
 
 
-def fill(loop: Loop, buffer: Buffer, say: Say = tell) -> Answers:
-    """What the base and a file give, within the bounds; `say` gets a line with the cost of each.
+def fill(loop: Loop, say: Say = tell) -> bool:
+    """Put into the buffer what the base and a file give, within the bounds; False where the method asks for neither.
 
-    A function of the recipe: the completions of a problem depend on (seed, problem, sample) alone.
+    `say` gets a line with the cost of each. A function of the recipe: the completions of a problem depend on (seed, problem,
+    sample) alone.
     """
+    buffer = loop.method.buffer
+    if buffer is None or not (buffer.base or buffer.file):
+        return False
     kept, began = Answers.none(), time.perf_counter()
     if buffer.base:
         for part in base_answers(loop, buffer):
@@ -75,7 +79,8 @@ def fill(loop: Loop, buffer: Buffer, say: Say = tell) -> Answers:
         before = len(kept)
         kept = buffer.rule.add(kept, file_answers(loop, buffer.file))
         say(f"buffer: {len(kept) - before:,} answers stored from {buffer.file}")
-    return kept
+    loop.parts = {**loop.parts, FIELD: kept.tensors()}
+    return True
 
 
 @torch.no_grad()
@@ -101,7 +106,7 @@ def base_answers(loop: Loop, buffer: Buffer) -> Iterator[Answers]:
             entropies=False,
         )
         found = found_in(numbers, rewards_of(loop, asked, rollout)[0], answers_of(loop, asked, rollout), rollout, BEFORE)
-        yield Answers(**vars(found) | {"sampled": rollout.lengths.sum().cpu()})
+        yield replace(found, sampled=rollout.lengths.sum().cpu())
 
 
 def base_of(loop: Loop) -> PreTrainedModel:
@@ -171,33 +176,48 @@ def _of_texts(loop: Loop, pairs: list[tuple[Any, str]], ids: list[list[int]]) ->
 # ---- in a step
 
 
-@dataclass(frozen=True)
+@dataclass
 class Memory:
-    """The buffer in one step: `before` and `after` what the rollout added."""
+    """The buffer in one step: what it held before, and holds after what the step has seen."""
 
     loop: Loop
     buffer: Buffer
     step: int
     before: Answers
-    after: Answers
+    after: Answers = field(init=False)
 
-    @classmethod
-    def of(cls, loop: Loop, buffer: Buffer, step: int, groups: Groups | None, advantages: Tensor | None = None) -> Memory:
-        """After the rollout's `groups`, None where nothing is added; advantages (P, G) where the part stores them."""
-        kept = stored(loop)
-        if groups is None or not buffer.policy:
-            return cls(loop, buffer, step, kept, kept)
+    def __post_init__(self) -> None:
+        self.after = self.before
+
+    @property
+    def samples(self) -> bool:
+        """Whether the step needs a rollout: for the method's own loss, or to be stored."""
+        return self.buffer.policy or not self.buffer.alone
+
+    def see(self, groups: Groups, advantages: Tensor | None = None) -> None:
+        """A rollout. A part that stores advantages (P, G) adds it once these are known; every other at once."""
+        buffer = self.buffer
+        if buffer.alone and buffer.reads_advantages:
+            advantages = credit(self.loop.method, groups.rewards, step=self.step).grouped
+        if not buffer.policy or buffer.reads_advantages is (advantages is None):
+            return
         assert groups.answers is not None, "a buffer's needs have 'answers'"
-        found = found_in(places(loop, groups.problems), groups.rewards, groups.answers, groups.rollout, step, advantages)
-        return cls(loop, buffer, step, kept, buffer.rule.add(kept, found))
+        numbers = places(self.loop, groups.problems)
+        found = found_in(numbers, groups.rewards, groups.answers, groups.rollout, self.step, advantages)
+        self.after = buffer.rule.add(self.before, found)
 
-    def commit(self) -> dict[str, float]:
-        """The step is done: what was added stays. Metrics of what is stored."""
+    def commit(self, metrics: dict[str, float]) -> dict[str, float]:
+        """The step is done: what was added stays. `metrics` and those of what is stored.
+
+        The tokens that were sampled before step 0 count among those of step 0.
+        """
         loop, after = self.loop, self.after
         loop.parts = {**loop.parts, FIELD: after.tensors()}
         prompts = len(after.problem.unique())
         added = int((~torch.isin(_names(after), _names(self.before))).sum())
-        return {
+        earlier = float(after.sampled) if self.step == 0 else 0.0
+        return metrics | {
+            "rollout/tokens": metrics["rollout/tokens"] + earlier,
             "buffer/answers": float(len(after)),
             "buffer/prompts": float(prompts),
             "buffer/prompt_share": prompts / len(loop.numbers),
@@ -206,7 +226,6 @@ class Memory:
             "buffer/sampled": float(after.sampled),
         }
 
-    @cached_property
     def _now(self) -> Tensor | None:
         """Numbers of the step's own problems, for draw = "step"."""
         if self.buffer.draw != "step":
@@ -217,7 +236,7 @@ class Memory:
     def rows(self, number: int) -> Rows:
         """The stored answers that update `number` of the run trains on."""
         kept = self.after if self.buffer.fresh else self.before
-        return self.buffer.rows(kept, number, self.loop.key.fold(FIELD), self._now)
+        return self.buffer.rows(kept, number, self.loop.key.fold(FIELD), self._now())
 
     def descend(self, number: int) -> dict[str, float]:
         """Add the gradient of weight * term to that of update `number`; the term's metrics, and its part of the loss.

@@ -113,6 +113,7 @@ class Buffer(ABC):
     reduction: Reduction = OWN_REDUCTION
 
     equation: ClassVar[str]
+    legend: ClassVar[str]
     ascends: ClassVar[str]
     prefers: ClassVar[str]
     fresh: ClassVar[bool] = True

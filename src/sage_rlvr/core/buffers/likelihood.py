@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from jaxtyping import Float
@@ -25,6 +25,7 @@ class Likelihood(Buffer):
     """
 
     law: Law = "uniform"
+    equation: ClassVar[str] = "-log pi"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -34,9 +35,9 @@ class Likelihood(Buffer):
             self.only("base", "law='base' weighs answers by the base's log-probs, which only its own samples have")
 
     @property
-    def equation(self) -> str:  # type: ignore[override]
+    def legend(self) -> str:  # type: ignore[override]
         law = {"uniform": "1 / n", "policy": "pi(y) / pi(stored)", "base": "base(y) / base(stored)"}[self.law]
-        return f"-log pi(y),  w(y) = {law}"
+        return f"w(y) = {law} among those of its prompt"
 
     @property
     def ascends(self) -> str:  # type: ignore[override]

@@ -26,7 +26,8 @@ class Rehearsal(Buffer):
     policy: bool = False
     base: int = 8
 
-    equation: ClassVar[str] = "u - 1 - log u,  u = pi / base,  w(y) = base(y) / base(stored)"
+    equation: ClassVar[str] = "u - 1 - log u"
+    legend: ClassVar[str] = "u = pi / base of a token,  w(y) = base(y) / base(stored) among those of its prompt"
     ascends: ClassVar[str] = "sum over stored y of w(y) sum_t (1 - u_t) grad log pi_t: -grad KL(base || pi) if all is stored"
     prefers: ClassVar[str] = "the stored ones, up to the base's probability of each token"
 

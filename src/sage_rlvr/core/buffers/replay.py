@@ -33,6 +33,7 @@ class Replay(Buffer):
     surrogate: Surrogate = CLIP
     representative: Representative = "newest"
 
+    legend: ClassVar[str] = "rho = pi / pi_old and A as stored,  w(y) = share of its rollout's completions with this answer"
     fresh: ClassVar[bool] = False
     reads_advantages: ClassVar[bool] = True
     ascends: ClassVar[str] = "the right completions' part of the reward term, at the rollouts that are stored"
@@ -50,7 +51,7 @@ class Replay(Buffer):
 
     @property
     def equation(self) -> str:  # type: ignore[override]
-        return f"{self.surrogate.equation},  rho = pi / pi_old and A as stored,  w(y) = share of y in its rollout"
+        return self.surrogate.equation
 
     def __call__(self, logps: PerToken, rows: Rows) -> tuple[PerToken, Float[Tensor, " R"], dict[str, float]]:
         kept, device = rows.answers, logps.device
