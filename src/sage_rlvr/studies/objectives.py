@@ -39,7 +39,8 @@ class Placed:
     @property
     def parts(self) -> str:
         """Its parts by name, without the anchor."""
-        named = (self.method.reward_transform, self.method.advantage, self.method.token_weight, self.method.surrogate)
+        gradient = (self.method.reward_transform, self.method.advantage, self.method.token_weight, self.method.surrogate)
+        named = (*(() if self.method.is_stored_alone else gradient), self.method.buffer)
         return " + ".join(type(part).__name__ for part in named if part is not None)
 
     @property
@@ -54,7 +55,7 @@ def placed(names: Sequence[str] = ()) -> list[Placed]:
     found = []
     for name in names or METHODS:
         method = METHODS[name]()
-        key = (method.reward_transform, method.advantage)
+        key = (method.reward_transform, method.advantage, method.buffer)
         if has_axes(method) and key not in known:
             known[key] = axes(method, GROUP_SIZE)
         where = known[key] if has_axes(method) else None

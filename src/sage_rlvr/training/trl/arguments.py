@@ -296,6 +296,8 @@ def not_on_trl(method: Method) -> Iterator[str]:
         yield f"estimator {anchor.estimator}" + (f" of {anchor.divergence}" if anchor.divergence else "")
     if not isinstance(method.reduction, tuple(LOSS_TYPES)):
         yield f"reduction {method.reduction.equation}"
+    if method.buffer is not None:
+        yield f"the buffer {type(method.buffer).__name__}, whose stored answers are no part of the rollout that TRL's loss is on"
     yield from _surrogate_not_on_trl(method)
 
 
