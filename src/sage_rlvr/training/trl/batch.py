@@ -243,7 +243,7 @@ def group_advantages(
 
     A group that lacks some is a smaller group, and one of fewer than two gets 0. DataError where a group lacks some and the
     advantages of all groups hang together: BNPO's Beta density reads the share of right completions of each, and a running
-    state moves once a rollout.
+    state moves with whole rollouts alone.
     """
     state, scored = method.start() if state is None else state, ~rewards.isnan()
     whole = bool(state) or getattr(method.advantage, "couples_prompts", False)
