@@ -76,8 +76,8 @@ def _buffer_lines(buffer: Buffer) -> list[str]:
         f"  {show(buffer.weight)} * {buffer.reduction.equation} B/P w(y_i) [ {buffer.equation} ]",
         f"  over B stored right answers of P = {buffer.prompts} prompts; {buffer.legend}",
         f"  stored: distinct right answers of {' and of '.join(sources)}; at most {buffer.answers} a prompt, the {buffer.evict} go",
-        f"  an update takes {buffer.prompts} prompts {which}, of each {some}{earlier}; the {buffer.representative} text stands for an "
-        "answer",
+        f"  an update takes {buffer.prompts} prompts {which}, of each {some}{earlier}",
+        f"  of texts with one answer the {buffer.representative} is stored",
         f"  expected gradient: {buffer.ascends}",
         *([f"  among right answers of a prompt: {buffer.prefers}"] if buffer.alone and buffer.prefers else []),
     ]

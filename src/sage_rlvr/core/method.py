@@ -69,8 +69,8 @@ class Method:
         blind = self.reward_transform is None and not sees(self.advantage) and not has_state(self.advantage)
         if self.buffer is not None and self.is_stored_alone and self.buffer.reads_advantages and not blind:
             raise ConfigError(
-                f"{self.name}: {type(self.buffer).__name__} alone scores no rollout, so its advantage must read rewards alone; take "
-                "GroupNormalized, or alone=False."
+                f"{self.name}: {type(self.buffer).__name__} alone scores no rollout, so its advantage must read rewards "
+                "alone; take GroupNormalized, or alone=False."
             )
         if self.anchor is None and "ref_logps" in self.needs:
             raise ConfigError(
@@ -134,8 +134,8 @@ def _needs_of(part: object) -> frozenset[str]:
 
 @dataclass(frozen=True, eq=False)
 class Credit:
-    """What a rollout is worth: `advantages` (B,), or (B, T) where a part looks at tokens; `grouped` (P, G), those of the completions
-    before token weight and KL; the parts' `state` after it."""
+    """What a rollout is worth: `advantages` (B,), or (B, T) where a part looks at tokens; `grouped` (P, G), those of whole
+    completions, before token weight and KL; the parts' `state` after it."""
 
     advantages: Tensor
     grouped: Float[Tensor, "P G"]

@@ -124,7 +124,7 @@ def picture(found: Iterable[Placed], path: str | Path | None = None) -> Figure:
         plot.axhline(1.0, color=MUTED, linewidth=0.7)
         plot.axhline(0.0, color=MUTED, linewidth=0.7, linestyle=(0, (4, 2)))
         plot.set_xscale("log")
-        ticks = (1, 1.5, 2, 3, 4, 6)
+        ticks = (1, 1.5, 2, 3, 4, 6, 10)
         plot.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
         plot.set_xticks([], minor=True)
         plot.set_xlabel("weight of a prompt with P(right) = .05 over that of one with .5")

@@ -73,7 +73,7 @@ def fill(loop: Loop, say: Say = tell) -> bool:
         say(
             f"buffer: {tried:,} completions of {len(kept.tried):,} problems sampled from the base in "
             f"{time.perf_counter() - began:,.0f} s, {int(kept.sampled):,} tokens; {int(kept.tried[:, 2].sum()):,} right, "
-            f"{len(kept):,} answers of {len(kept.problem.unique()):,} problems stored"
+            f"{len(kept):,} answers of {len(torch.unique(kept.problem)):,} problems stored"
         )
     if buffer.file is not None:
         before = len(kept)
@@ -213,7 +213,7 @@ class Memory:
         """
         loop, after = self.loop, self.after
         loop.parts = {**loop.parts, FIELD: after.tensors()}
-        prompts = len(after.problem.unique())
+        prompts = len(torch.unique(after.problem))
         added = int((~torch.isin(_names(after), _names(self.before))).sum())
         earlier = float(after.sampled) if self.step == 0 else 0.0
         return metrics | {
@@ -243,7 +243,7 @@ class Memory:
 
         Where the weight is 0, or nothing is drawn, nothing is computed. TrainingDiverged for a term that is not finite.
         """
-        loop, config = self.loop, self.loop.config
+        config = self.loop.config
         weight, rows = self.buffer.weight_at(self.step, config.steps), self.rows(number)
         if weight == 0.0 or not len(rows):
             return {"buffer/rows": 0.0, "loss": 0.0}

@@ -49,7 +49,7 @@ from sage_rlvr.training.state import (
 )
 from sage_rlvr.training.steps import run_steps
 from sage_rlvr.training.trackers import check_installed
-from sage_rlvr.training.watch import GuideWatch, check_vocabulary
+from sage_rlvr.training.watch import BufferWatch, GuideWatch, check_vocabulary
 
 
 @dataclass
@@ -334,7 +334,7 @@ def train(config: TrainConfig, run: RunDir, progress: Any) -> int:
     begin = newest.step if newest else 0
     if begin < config.steps:  # the policy of an earlier, shorter run in this directory is not this run's result
         shutil.rmtree(out, ignore_errors=True)
-    watch = GuideWatch(loop.method.anchor, tell=run.warn)
+    watches = (GuideWatch(loop.method.anchor, run.warn), BufferWatch(loop.method.buffer, config.steps, run.warn))
 
     def take(step: int) -> dict[str, float]:
         try:
@@ -343,7 +343,8 @@ def train(config: TrainConfig, run: RunDir, progress: Any) -> int:
             raise set_aside(loop, run, step, error) from error
 
     def after(step: int, metrics: dict[str, float]) -> None:
-        watch.see(step, metrics)
+        for watch in watches:
+            watch.see(step, metrics)
         follow(loop, step + 1)
 
     reached = run_steps(config, run, progress, begin, take, partial(save, loop, run), after)
@@ -385,9 +386,10 @@ def batch_of(loop: Loop, step: int) -> tuple[Tensor, Tensor, list[Any]]:
 
     The weights are those it was drawn with, so it is the same batch.
     """
-    if loop.method.buffer is not None and loop.method.is_stored_alone:
+    memory = None if loop.method.buffer is None else Memory(loop, loop.method.buffer, step, stored(loop))
+    if memory is not None and not memory.samples:
         plan = loop.config.updates
-        rows = Memory(loop, loop.method.buffer, step, stored(loop)).rows(step * plan.epochs * plan.minibatches)
+        rows = memory.rows(step * plan.epochs * plan.minibatches)
         return rows.answers.tokens, rows.mask, [loop.problems[i] for i in rows.answers.problem.tolist()]
     groups = draw_groups(loop, step).groups
     return groups.rollout.tokens, groups.rollout.mask, groups.problems

@@ -73,7 +73,7 @@ class Answers:
     ) -> Answers:
         """The right ones of P groups of G completions, B = P * G. DataError for a reward other than 0 and 1."""
         require_binary(rewards, "the buffer", "rewards of 0 and 1: it keeps right answers")
-        known, place = problems.unique(return_inverse=True)
+        known, place = torch.unique(problems, return_inverse=True)
         size, right = rewards.shape[1], rewards > 0
         zeros = torch.zeros_like(known)
         seen = zeros.index_add(0, place, torch.full_like(place, size))
@@ -126,7 +126,7 @@ class Answers:
             return torch.cat([F.pad(one, (0, width - one.shape[1])) if wide else one for one in pair])
 
         tried = torch.cat([self.tried, other.tried])
-        known, place = tried[:, 0].unique(return_inverse=True)
+        known, place = torch.unique(tried[:, 0], return_inverse=True)
         sums = torch.zeros(len(known), 2, dtype=torch.long).index_add(0, place, tried[:, 1:])
         columns = {f.name: both(f.name) for f in fields(self) if f.name not in ("tried", "sampled")}
         return Answers(
@@ -165,7 +165,7 @@ class Bounds:
             return found
         entry = torch.arange(len(found))
         pairs = torch.stack([found.problem, found.answer], 1)
-        kinds, of = pairs.unique(dim=0, return_inverse=True)
+        kinds, of = torch.unique(pairs, dim=0, return_inverse=True)
         preferred = {
             "first": entry,
             "newest": -found.step,
@@ -187,7 +187,7 @@ class Bounds:
         return found.take(_rank(found.problem, stays, entry) < self.answers)
 
     def _pooled(self, found: Answers) -> Answers:
-        problems, of = found.problem.unique(return_inverse=True)
+        problems, of = torch.unique(found.problem, return_inverse=True)
         if len(problems) <= self.pool:
             return found
         last = torch.full((len(problems),), -2).scatter_reduce(0, of, found.step, "amax")
@@ -203,7 +203,7 @@ def drawn(
     The prompts with the smallest -log(u) / w, u a number of (seed, update, problem): w is 1, or the failure rate 1 - p under
     "hard". "step": only problems in `now`. All answers of a prompt; `take` of them, at random, where that is given.
     """
-    problems = kept.problem.unique()
+    problems = torch.unique(kept.problem)
     if draw == "step":
         assert now is not None, "draw = 'step' needs the problems of the step"
         problems = problems[torch.isin(problems, now)]

@@ -20,8 +20,8 @@ One step. The right completions of the rollout are added. Update number n (a ste
 `prompts` prompts: the ones with the smallest -log(u) / w, u a number of (seed, n, problem), so the draw is a function of seed,
 update and content. Each brings all its answers, or `take` of them. A part with `fresh = False` draws before adding.
 
-The loss. A part gives a loss per token and a weight per answer; weights of a prompt's answers add up to 1, and the sum over prompts is
-divided by `prompts`, so that one without an answer adds 0. `reduction` is the buffer's own.
+The loss. A part gives a loss per token and a weight per answer; weights of a prompt's answers add up to 1, and the sum over
+prompts is divided by `prompts`, so that one without an answer adds 0. `reduction` is the buffer's own.
 
 State. `Answers` as tensors by name (`start`), in and out; it lies in every checkpoint, the samples of the base in that of step
 0. A resume adds and draws what an uninterrupted run would have.
@@ -76,7 +76,7 @@ class Rows:
 
     def shares(self, logits: Float[Tensor, " R"]) -> Float[Tensor, " R"]:
         """A softmax of `logits` over the answers of each prompt; zeros make it uniform."""
-        prompts = int(self.owners.max()) + 1 if len(self) else 0
+        prompts = int(self.owners.max()) + 1
         logits = logits.detach().double()
         top = torch.full((prompts,), -math.inf, dtype=torch.float64).scatter_reduce(0, self.owners, logits, "amax")
         mass = (logits - top[self.owners]).exp()
@@ -210,13 +210,15 @@ def buffer_loss(
 ) -> tuple[Float[Tensor, ""], dict[str, float]]:
     """The buffer's term before its weight, and its metrics `buffer/...`; those of micro-batches of whole prompts add up.
 
-    logps (R, T) of the stored texts under the policy, in the graph, on the CPU or not; anything may stand off the mask.
+    logps (R, T) of the stored texts under the policy, in the graph, on the CPU or not; anything may stand off the mask. Without
+    rows it is 0, and the part is not asked.
     """
+    if not len(rows):
+        return logps.sum(), {"buffer/logp": 0.0, "buffer/loss": 0.0}
     mask = rows.mask.to(logps.device)
     inside = torch.where(mask, logps.float(), 0.0)
     per_token, weights, found = buffer(inside, rows)
     scale = rows.whole / rows.asked
     loss = buffer.reduction(per_token * (scale * weights.detach())[:, None].to(logps.device), mask, budget)
-    whole = max(1, rows.whole)
-    sums = {"logp": float(inside.detach().sum()) / whole, "loss": float(loss.detach())}
+    sums = {"logp": float(inside.detach().sum()) / rows.whole, "loss": float(loss.detach())}
     return loss, {f"buffer/{name}": value for name, value in (sums | found).items()}

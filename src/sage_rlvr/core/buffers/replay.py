@@ -22,12 +22,12 @@ CLIP = Clip()
 class Replay(Buffer):
     """The surrogate on stored right completions: rho = pi / pi_old of the policy that wrote them, A the advantage they had.
 
-    An answer weighs as the share of its rollout's completions that gave it, so that one rollout's stored answers stand for all its
-    right completions: their expected term is the right completions' part of the method's own at that rollout, as a later
-    update of it would have, and without a clip and for one token it is unbiased: sum over right y of pi(y) A(y) grad log pi(y). A prompt
-    with answers of several rollouts takes the mean over them; an answer found again has moved to the newest, and a rollout without
-    a right completion leaves no trace, which is its bias. Replayed are earlier rollouts (RLEP, arXiv 2507.07451; ExGRPO,
-    arXiv 2510.02245); the method's KL and token weight are not.
+    An answer weighs as the share of its rollout's completions that gave it, so that one rollout's stored answers stand for all
+    its right completions: their expected term is the right completions' part of the method's own at that rollout, as a later
+    update of it would have, and for one token and without a clip it is unbiased: sum over right y of pi(y) A(y) grad log pi(y).
+    A prompt with answers of several rollouts takes the mean over them; an answer found again has moved to the newest, and a
+    rollout without a right completion leaves no trace, which is its bias. Replayed are earlier rollouts (RLEP, arXiv 2507.07451;
+    ExGRPO, arXiv 2510.02245); the method's KL and token weight are not.
     """
 
     surrogate: Surrogate = CLIP
@@ -58,8 +58,8 @@ class Replay(Buffer):
         mask = rows.mask.to(device)
         advantages = kept.advantage[:, None].to(device)
         per_token, found = self.surrogate(logps - kept.logps.to(device), advantages, mask)
-        kinds = torch.stack([rows.owners, kept.step], 1).unique(dim=0)
-        rollouts = torch.bincount(kinds[:, 0], minlength=1)
-        weights = kept.share / rollouts[rows.owners] if len(rows) else kept.share
-        part = int(kept.lengths.sum()) / max(1, rows.tokens)
+        kinds = torch.unique(torch.stack([rows.owners, kept.step], 1), dim=0)
+        rollouts = torch.bincount(kinds[:, 0])
+        weights = kept.share / rollouts[rows.owners]
+        part = int(kept.lengths.sum()) / rows.tokens
         return per_token, weights, {name.rpartition("/")[2]: part * value for name, value in found.items()}

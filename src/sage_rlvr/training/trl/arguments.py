@@ -297,7 +297,7 @@ def not_on_trl(method: Method) -> Iterator[str]:
     if not isinstance(method.reduction, tuple(LOSS_TYPES)):
         yield f"reduction {method.reduction.equation}"
     if method.buffer is not None:
-        yield f"the buffer {type(method.buffer).__name__}, whose stored answers are no part of the rollout that TRL's loss is on"
+        yield f"the buffer {type(method.buffer).__name__}, whose answers are of earlier rollouts than the one in the loss"
     yield from _surrogate_not_on_trl(method)
 
 
