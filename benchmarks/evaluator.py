@@ -7,6 +7,7 @@ benchmarks/loop.py: 1.08 M parameters, float32, a character a token), with the s
 turns, measured in CPU seconds of this process. The end token is outside the vocabulary, so every completion has all its
 tokens. Ours is the whole evaluation: prompts, own seed of each sample, log-probs, entropies, text, verdicts, and the store
 with its synced files. Theirs is what an evaluator cannot do without: generate one problem at a time, decode, verify.
+Below each ratio the floor of either side, as benchmarks/loop.py has it: what the arithmetic alone would take on this core.
 Last, pass@k at every k from 1 to 1,024 from a 10,000 x 1,024 matrix of verdicts, in seconds (wanted: under one).
 """
 
@@ -22,7 +23,7 @@ import numpy as np
 import torch
 import transformers
 import tyro
-from loop import END, NEW_TOKENS, VOCABULARY, cpu_seconds, duel, make_model, make_prompts
+from loop import END, NEW_TOKENS, VOCABULARY, Work, cpu_seconds, duel, make_model, make_prompts
 from transformers import GenerationConfig
 
 from sage_rlvr.evaluation.sampled_run import SampleRun
@@ -132,7 +133,7 @@ def main(
     model, tokenizer = make_model(), Characters()
     for preset in presets:
         decoding = Decoding.of(preset, max_new_tokens=NEW_TOKENS)
-        for length, wanted in ((30, 2.0), (300, 5.0)):
+        for length, wanted in ((30, 5.0), (300, 15.0)):
             prompts = make_prompts(problems, length)
             arguments = (model, prompts, decoding, tokenizer)
             duel(
@@ -142,6 +143,7 @@ def main(
                 problems * K,
                 repeats,
                 wanted,
+                Work.of_sampling(problems, length, K),
             )
     seconds = passk_seconds(repeats)
     print(

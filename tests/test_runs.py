@@ -271,7 +271,7 @@ import sys, torch
 from sage_rlvr.runs import RunDir
 with RunDir.open(sys.argv[1], {"steps": 10**9, "checkpoint": {"keep": 2}}) as run:
     for step in range(1, 10**6):
-        run.log({"step": step, "loss": 1 / step})
+        run.log({"step": step - 1, "loss": 1 / step})
         run.save_checkpoint(step, {"model": {"w": torch.full((300, 300), float(step))}}, {"step": step})
         print(step, flush=True)
 """
@@ -289,7 +289,7 @@ with RunDir.open(sys.argv[1], {"steps": 10**9, "checkpoint": {"keep": 2}}) as ru
             assert found is not None and found.step >= done and found.state == {"step": found.step}
             assert torch.equal(found.load("model")["w"], torch.full((300, 300), float(found.step)))
             run.truncate_metrics(found.step)
-            assert [row["step"] for row in runs.read_metrics(run.path)] == list(range(1, found.step + 1))
+            assert [row["step"] for row in runs.read_metrics(run.path)] == list(range(found.step))
             shutil.rmtree(run.path / "checkpoints")
             run.metrics_path.unlink()
 
