@@ -113,8 +113,9 @@ class Answers:
 
     def take(self, rows: Tensor) -> Answers:
         """These answers, in this order; numbers or (N,) bool. What was tried stays."""
-        wholes = ("tried", "sampled")
-        return replace(self, **{f.name: getattr(self, f.name)[rows] for f in fields(self) if f.name not in wholes})
+        places = rows.nonzero()[:, 0] if rows.dtype == torch.bool else rows  # found once, not for every column
+        columns = [f.name for f in fields(self) if f.name not in ("tried", "sampled")]
+        return replace(self, **{name: getattr(self, name).index_select(0, places) for name in columns})
 
     def joined(self, other: Answers) -> Answers:
         """These and then those; alike ones stay apart. What was tried and sampled is added up."""
@@ -122,8 +123,8 @@ class Answers:
 
         def both(name: str) -> Tensor:
             pair = [getattr(self, name), getattr(other, name)]
-            wide = pair[0].dim() == 2
-            return torch.cat([F.pad(one, (0, width - one.shape[1])) if wide else one for one in pair])
+            narrow = [one.dim() == 2 and one.shape[1] < width for one in pair]
+            return torch.cat([F.pad(one, (0, width - one.shape[1])) if pad else one for one, pad in zip(pair, narrow, strict=True)])
 
         tried = torch.cat([self.tried, other.tried])
         known, place = torch.unique(tried[:, 0], return_inverse=True)
@@ -187,6 +188,8 @@ class Bounds:
         return found.take(_rank(found.problem, stays, entry) < self.answers)
 
     def _pooled(self, found: Answers) -> Answers:
+        if len(found) <= self.pool:
+            return found
         problems, of = torch.unique(found.problem, return_inverse=True)
         if len(problems) <= self.pool:
             return found
