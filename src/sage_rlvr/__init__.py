@@ -17,9 +17,9 @@ install()
 _CORE = ("Anchor", "Banded", "Branch", "Compose", "Flat", "Guide", "Method", "Placebo", "Random", "Rarity", "Token")
 _METHODS = (
     "alpha_dpg", "bnpo", "cispo", "clip_cov", "compose", "dapo", "distinct", "dph", "dr_grpo", "ds_grpo", "expert_iteration",
-    "forward_kl", "grpo", "grpo_token_mean", "gspo", "high_entropy", "mara", "maxrl", "no_kl", "nsr", "pacs", "passk_training",
-    "pkpo", "psr", "replay", "rft", "right_entropy", "rloo", "rs_grpo", "sage", "shaped_entropy", "steer",
-    "ucpo", "unlikeliness", "w_reinforce",
+    "forward_kl", "grpo", "grpo_token_mean", "gspo", "high_entropy", "mara", "maxrl", "no_kl", "nsr", "outcome_counts",
+    "outcome_repeats", "pacs", "passk_training", "pkpo", "psr", "replay", "rft", "right_entropy", "rloo", "rs_grpo", "sage",
+    "shaped_entropy", "steer", "ucpo", "unlikeliness", "w_reinforce",
 )  # fmt: skip
 _HOME = {
     **dict.fromkeys((*_CORE, "objective", "shape"), "sage_rlvr.core"),

@@ -25,6 +25,7 @@ from sage_rlvr.core import (
     Token,
     TokenMean,
 )
+from sage_rlvr.core.advantages import Seen
 from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.methods import METHODS as METHODS_ALL
 from sage_rlvr.methods import (
@@ -109,6 +110,8 @@ METHODS = {
     "mara": mara(beta=0.3),
     "right_entropy": right_entropy(gamma=0.4, beta=0.3),
     "unlikeliness": unlikeliness(beta=0.3),
+    "outcome_repeats": METHODS_ALL["outcome_repeats"](beta=0.3),
+    "outcome_repeats, right": METHODS_ALL["outcome_repeats"](weight=2.0, paid="right", beta=0.3),
     "ds_grpo": ds_grpo(beta=0.3),
     "ucpo": ucpo(tau=0.8, per_token=False, beta=0.3),
 }
@@ -129,6 +132,23 @@ def both(method: Method, size: int, **options) -> tuple[tuple[float, torch.Tenso
 def test_the_expectation_is_the_mean_over_all_groups(name):
     (_, quick), (_, slow) = both(METHODS[name], 3)
     assert torch.allclose(quick, slow, atol=2e-6) and slow.abs().max() > 0.01
+
+
+@pytest.mark.parametrize("paid", ["right", "all"])
+def test_outcome_counts_ascend_the_reward_plus_the_bonus_of_each_answer(paid):
+    """Answers 1 and 2 were given 100 and 4 times: RLOO's gradient of rewards 1 + b/10 or 1 + b, and b/2 or b of wrong ones."""
+    method = METHODS_ALL["outcome_counts"](bonus=0.6, paid=paid, beta=0.3)
+    part, one = method.reward_transform, torch.ones(1, 1)
+    seen = [Seen(one, one, None, torch.tensor([[answer]]), torch.ones(1, 1, dtype=torch.int64)) for answer in (1, 2)]
+    counts = part.start()
+    for answered in [seen[0]] * 100 + [seen[1]] * 4:
+        _, counts = part(one, answered, counts)
+    start, later = method.start(), {"reward_transform": counts}
+    (_, quick), (_, slow) = both(method, 3, state=later)
+    wrong = torch.tensor([0.0, 0.3, 0, 0.6]) * (paid == "all")
+    (_, wanted), _ = both(rloo(beta=0.3), 3, rewards=RIGHT + wrong + torch.tensor([0.06, 0, 0.6, 0]))
+    assert torch.allclose(quick, slow, atol=2e-6) and torch.allclose(quick, wanted, atol=2e-6)
+    assert not torch.allclose(quick, both(method, 3, state=start)[0][1], atol=1e-3)
 
 
 @pytest.mark.parametrize("method", [stateful(0.3), replace(rloo(beta=0.3), advantage=Remembered())], ids=lambda m: m.name)

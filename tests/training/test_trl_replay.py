@@ -49,10 +49,11 @@ SLOW = [
     *("sage_rarity", "sage_rarity_placebo", "rloo_rarity", "rloo_rarity_placebo", "rloo_rarity_reference"),
     "rloo_rarity_placebo_centered",
     *("maxrl", "rs_grpo", "pkpo", "passk_training", "psr", "nsr", "w_reinforce"),
-    *("right_entropy", "mara", "unlikeliness", "ds_grpo", "ucpo"),
+    *("right_entropy", "mara", "unlikeliness", "ds_grpo", "ucpo", "outcome_repeats"),
     *("cispo", "gspo", "steer", "steer_released", "high_entropy", "clip_cov", "shaped_entropy"),
 ]
 EDITED = [
+    "outcome_counts world.train_problems=8",  # each comes back every other step
     "distinct method.k=8",
     "distinct_log method.k=8",
     "dapo method.dynamic_sampling=false",

@@ -81,7 +81,7 @@ class Method:
     @property
     def needs(self) -> frozenset[str]:
         """Which optional signals an engine must compute: of logps, ref_logps, entropies, ref_entropies, answers,
-        entropy_drift, distributions.
+        problems, entropy_drift, distributions.
 
         `distributions` are log-probs of every next token, of policy (in the graph) and reference: `Batch.log_probs`.
         """
@@ -232,9 +232,9 @@ def seen_of(signals: Signals, shape: tuple[int, ...]) -> Seen:
             None if logps is None else torch.where(signals.mask, logps, 0.0).double().sum(dim=1).float().reshape(shape)
         )
 
-    answers = None if signals.answers is None else signals.answers.reshape(shape)
+    ids = (None if one is None else one.reshape(shape) for one in (signals.answers, signals.problems))
     policy, reference = of_row(signals.old_logps), of_row(signals.ref_logps)
-    return Seen(signals.mask.sum(dim=1).reshape(shape), policy, reference, answers)  # type: ignore[arg-type]
+    return Seen(signals.mask.sum(dim=1).reshape(shape), policy, reference, *ids)  # type: ignore[arg-type]
 
 
 def return_to_go(signals: Signals, log_q: PerToken | None) -> PerToken:

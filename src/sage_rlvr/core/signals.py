@@ -29,7 +29,8 @@ class Signals:
     row_ids                (B,)   number of the completion within the step, kept through shuffles and micro-batches
     entropies, ref_entropies (B, T) entropy at the prefix, temperature-scaled, untruncated, of policy and reference
     rewards (B,), hidden (B, T, d)
-    answers                (B,)   int64, equal within a group iff two completions give the same answer
+    answers                (B,)   int64, equal within a group iff two completions give the same answer; 0 for none
+    problems               (B,)   int64, the problem of the row, the same number whenever it comes back
     advantages             (B,)   before token weights, for those
     entropy_drift          (B, T) sum_a pi_a^2 (log pi_a + H) of the state, policy, temperature-scaled, untruncated
     Raises DataError for a shape that does not fit or for row_ids that repeat.
@@ -44,6 +45,7 @@ class Signals:
     rewards: Float[Tensor, " B"] | None = None
     hidden: Float[Tensor, "B T d"] | None = None
     answers: Int[Tensor, " B"] | None = None
+    problems: Int[Tensor, " B"] | None = None
     advantages: Float[Tensor, " B"] | None = None
     entropy_drift: Float[Tensor, "B T"] | None = None
 
@@ -62,6 +64,7 @@ class Signals:
             "row_ids": rows,
             "rewards": rows,
             "answers": rows,
+            "problems": rows,
             "advantages": rows,
             "hidden": tuple(self.mask.shape),
         }

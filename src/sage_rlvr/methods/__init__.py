@@ -10,7 +10,17 @@ from sage_rlvr.methods.grpo import grpo
 from sage_rlvr.methods.grpo_token_mean import grpo_token_mean
 from sage_rlvr.methods.losses import cispo, clip_cov, gspo, high_entropy, pacs, shaped_entropy, steer
 from sage_rlvr.methods.no_kl import no_kl
-from sage_rlvr.methods.right_answers import alpha_dpg, distinct, ds_grpo, mara, right_entropy, ucpo, unlikeliness
+from sage_rlvr.methods.right_answers import (
+    alpha_dpg,
+    distinct,
+    ds_grpo,
+    mara,
+    outcome_counts,
+    outcome_repeats,
+    right_entropy,
+    ucpo,
+    unlikeliness,
+)
 from sage_rlvr.methods.rloo import rloo
 from sage_rlvr.methods.sage import sage
 from sage_rlvr.methods.stored import dph, expert_iteration, replay, rft
@@ -39,6 +49,8 @@ __all__ = [
     "maxrl",
     "no_kl",
     "nsr",
+    "outcome_counts",
+    "outcome_repeats",
     "pacs",
     "passk_training",
     "pkpo",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Unpack
+from typing import Literal, Unpack
 
 from sage_rlvr.core.advantages import (
     DifferentialSmoothing,
@@ -15,7 +15,7 @@ from sage_rlvr.core.advantages import (
 from sage_rlvr.core.anchor import Anchor
 from sage_rlvr.core.method import METHODS, Method
 from sage_rlvr.core.reductions import FixedBudget, SequenceMean
-from sage_rlvr.core.rewards import Mara, RightEntropy, Unlikeliness
+from sage_rlvr.core.rewards import Mara, OutcomeCounts, OutcomeRepeats, RightEntropy, Unlikeliness
 from sage_rlvr.core.surrogates import Clip
 from sage_rlvr.methods.anchors import AnchorKeys, anchor_of, anchored
 
@@ -60,6 +60,37 @@ def mara(*, beta: float = 0.1, source: str = "base") -> Method:
     """
     anchor = Anchor(beta, estimator="k1", placement="reward", source=source)
     return Method("mara", LeaveOneOut(), Clip(), anchor, FixedBudget(), Mara(beta))
+
+
+@METHODS.register(label="Outcome counts")
+@anchored(beta=0.0, estimator="k1", placement="reward")
+def outcome_counts(
+    *,
+    bonus: float = 0.2,
+    paid: Literal["right", "all"] = "all",
+    memory: int = 100_000,
+    **anchor: Unpack[AnchorKeys],
+) -> Method:
+    """L = (1/(B L)) sum_i sum_t -min(rho A, clip(rho) A), A = RLOO's of r = R + bonus / sqrt(max(N, 1)) (arXiv 2509.06941).
+
+    N: how often this answer was given to this problem in earlier steps; historical exploration with the mean as baseline.
+    The counts are part of the checkpoint. paid: "right" pays right answers alone, "all" wrong ones too, as in the paper.
+    """
+    transform = OutcomeCounts(bonus, paid, memory)
+    return Method("outcome_counts", LeaveOneOut(), Clip(), anchor_of(**anchor), FixedBudget(), transform)
+
+
+@METHODS.register(label="Outcome repeats")
+@anchored(beta=0.0, estimator="k1", placement="reward")
+def outcome_repeats(
+    *, weight: float = 0.2, paid: Literal["right", "all"] = "all", **anchor: Unpack[AnchorKeys]
+) -> Method:
+    """L = (1/(B L)) sum_i sum_t -min(rho A, clip(rho) A), A = RLOO's of r = R - weight (m - 1) / G (arXiv 2509.06941).
+
+    m: how often the completion's answer stands in its group; batch exploration. paid: as in `outcome_counts`.
+    """
+    transform = OutcomeRepeats(weight, paid)
+    return Method("outcome_repeats", LeaveOneOut(), Clip(), anchor_of(**anchor), FixedBudget(), transform)
 
 
 @METHODS.register(label="Unlikeliness")

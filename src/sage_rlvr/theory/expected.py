@@ -210,10 +210,11 @@ def mean_advantages(
     probabilities. `state`: of the method's parts, None = at their start.
     """
     state = method.start() if state is None else state
-    classes, member = torch.unique(_traits(method, listing), dim=0, return_inverse=True)
+    traits, ids = _traits(method, listing)
+    classes, member = torch.unique(traits, dim=0, return_inverse=True)
     mass = torch.zeros(len(classes), dtype=torch.float64).index_add(0, member, listing.probs.double())
     counts, chances = _compositions(mass / mass.sum(), group_size - 1)
-    found = [_of_class(method, classes, own, counts, chances, others, state) for own in range(len(classes))]
+    found = [_of_class(method, classes, ids, own, counts, chances, others, state) for own in range(len(classes))]
     table = torch.tensor(found, dtype=torch.float64)
     if not bool((table[:, 1] * mass > 0).any()):
         raise DataError(
@@ -223,27 +224,28 @@ def mean_advantages(
     return table[member, 0].float(), table[member, 1].float()
 
 
-def _traits(method: Method, listing: Listing) -> Float[Tensor, "B D"]:
-    """What the parts see of each completion: its reward; its length; log-probs of policy and reference, and its answer."""
-    columns = [listing.rewards.double()]
+def _traits(method: Method, listing: Listing) -> tuple[Float[Tensor, "B D"], Int[Tensor, " K"]]:
+    """What the parts see of each completion: its reward; its length; log-probs of policy and reference, and its answer, as a
+    place among the K ids that are returned beside it: 64 bits do not fit a float."""
+    columns, ids = [listing.rewards.double()], torch.zeros(1, dtype=torch.int64)
     if method.reward_transform is not None or sees(method.advantage):
         seen = seen_of(listing.signals, (1, len(listing.rewards)))
         answers = torch.zeros_like(seen.lengths) if seen.answers is None else seen.answers
         columns.append(seen.lengths[0].double())
         if sees(method.reward_transform) or sees(method.advantage):
             reference = torch.zeros_like(seen.policy) if seen.reference is None else seen.reference
-            kinds = torch.unique(answers[0], return_inverse=True)[1]  # 64 bits do not fit a float
+            ids, kinds = torch.unique(answers[0], return_inverse=True)
             columns += [seen.policy[0].double(), reference[0].double(), kinds.double()]
-    return torch.stack(columns, 1)
+    return torch.stack(columns, 1), ids
 
 
-def _seen(classes: Float[Tensor, "K G D"]) -> Seen:
-    """What parts see of groups made of classes; the columns of `_traits`."""
+def _seen(classes: Float[Tensor, "K G D"], ids: Int[Tensor, " N"]) -> Seen:
+    """What parts see of groups made of classes, all of one problem; the columns and ids of `_traits`."""
     lengths = classes[..., 1].long()
     if classes.shape[-1] == 2:
         return Seen(lengths, torch.zeros_like(lengths, dtype=torch.float32))
     policy, reference, answers = (classes[..., i] for i in (2, 3, 4))
-    return Seen(lengths, policy.float(), reference.float(), answers.long())
+    return Seen(lengths, policy.float(), reference.float(), ids[answers.long()], torch.ones_like(lengths))
 
 
 def _compositions(mass: Float[Tensor, " M"], draws: int) -> tuple[Int[Tensor, "K M"], Float[Tensor, " K"]]:
@@ -266,6 +268,7 @@ def _compositions(mass: Float[Tensor, " M"], draws: int) -> tuple[Int[Tensor, "K
 def _of_class(
     method: Method,
     classes: Float[Tensor, "M D"],
+    ids: Int[Tensor, " N"],
     own: int,
     counts: Int[Tensor, "K M"],
     chances: Float[Tensor, " K"],
@@ -275,7 +278,7 @@ def _of_class(
     """(mean advantage given kept, probability of being kept) of a member of class `own`."""
     rest = torch.repeat_interleave(torch.arange(len(classes)).repeat(len(counts)), counts.reshape(-1))
     group = torch.cat([torch.full((len(counts), 1), own), rest.reshape(len(counts), -1)], 1)
-    rewards, seen = classes[group][..., 0].float(), None if classes.shape[1] == 1 else _seen(classes[group])
+    rewards, seen = classes[group][..., 0].float(), None if classes.shape[1] == 1 else _seen(classes[group], ids)
     kept = chances if method.rollout is None else chances * method.rollout.keeps(rewards).double()
     own_advantages = _first_advantages(method, rewards, seen, others, state).double()
     total = float(kept.sum())

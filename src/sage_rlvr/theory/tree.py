@@ -163,7 +163,8 @@ class TokenTree:
                 row_ids=torch.arange(len(self)),
                 entropies=self.entropies(old_logits),
                 ref_entropies=self.entropies(ref_logits),
-                answers=torch.arange(len(self)),  # each completion is an answer of its own
+                answers=torch.arange(1, len(self) + 1),  # each completion is an answer of its own
+                problems=torch.ones(len(self), dtype=torch.int64),
                 entropy_drift=entropy_drift(self.log_probs(old_logits)[self.states]),
             )
             ref = self.log_probs(ref_logits)[self.states] if distributions else None

@@ -81,7 +81,7 @@ def values(
     found = []
     for own in range(n):
         ids = torch.cat([torch.full((len(others), 1), own), others], 1)
-        seen = Seen(torch.ones_like(ids), logs[ids], refs[ids], ids)
+        seen = Seen(torch.ones_like(ids), logs[ids], refs[ids], ids + 1, torch.ones_like(ids))
         found.append(float((chance * _first(part, rewards[ids], seen)).sum()))
     if isinstance(part, Method) and part.buffer is not None:
         found = _with_stored(part, found, logs, refs, rewards)
@@ -153,8 +153,9 @@ def _concentration(law: Sequence[float], found: Sequence[float]) -> float:
 
 
 def has_axes(method: Method) -> bool:
-    """Whether the first update of a method is its advantages' gradient: not where labels are fitted, or tokens weighed."""
-    return not isinstance(method.surrogate, Pacs) and method.token_weight is None
+    """Whether the first update of a method is its advantages' gradient: not where labels are fitted or tokens weighed; and
+    whether the next is too: not where a part has a memory."""
+    return not isinstance(method.surrogate, Pacs) and method.token_weight is None and not method.start()
 
 
 def same_objectives(found: Iterable[tuple[str, Axes]]) -> list[list[tuple[str, float]]]:

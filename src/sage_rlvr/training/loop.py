@@ -112,6 +112,7 @@ def train_step(loop: Loop, step: int) -> dict[str, float]:
         ref_entropies=None if reference is None else reference.entropies,
         rewards=groups.rewards.reshape(-1),
         answers=None if groups.answers is None else groups.answers.reshape(-1),
+        problems=groups.problem_ids if "problems" in method.needs else None,
         entropy_drift=None if not drift or scores.log_probs is None else entropy_drift(scores.log_probs.detach()),
     )
     log_q = shape(method, signals, step, total, loop.key)

@@ -45,6 +45,12 @@ class Groups:
         """(P * G,) number of each completion within the step."""
         return rows_of_groups(self.numbers, self.rewards.shape[1])
 
+    @property
+    def problem_ids(self) -> Tensor:
+        """(P * G,) int64, the problem of each completion, the same number whenever it comes back."""
+        ids = torch.tensor([answer_id(str(problem.problem_id)) for problem in self.problems], device=self.rewards.device)
+        return ids.repeat_interleave(self.rewards.shape[1])
+
     def keep(self, kept: Tensor) -> Groups:
         """The marked ones, kept (P,) bool, at least one."""
         if bool(kept.all()):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
@@ -23,13 +23,15 @@ class Seen:
 
     lengths            tokens of a completion, the end token included
     policy, reference  log pi_old and log pi_ref of the whole completion, nats, float32
-    answers            int64: equal within a group iff two completions give the same answer (`Task.answer_key`)
+    answers            int64: equal within a group iff two completions give the same answer (`Task.answer_key`); 0: none
+    problems           int64: the problem of the group, the same number whenever it comes back
     """
 
     lengths: Int[Tensor, "P G"]
     policy: Groups
     reference: Groups | None = None
     answers: Int[Tensor, "P G"] | None = None
+    problems: Int[Tensor, "P G"] | None = None
 
     def require(self, name: str, who: str) -> Tensor:
         """The field called `name`; DataError that names who asked for it, where it was not computed."""
@@ -56,7 +58,7 @@ class Advantage(Protocol):
     advantages of a prompt depend on the rewards of the other prompts of the step, so that a batch must not be cut
     before they are computed; `takes_group_mean`, True where the baseline of a completion holds its own reward;
     `against_kl`, a note on what beta weighs against it; `least_group`, the smallest group that it is defined for,
-    where that is above 2; `needs`, the optional signals: "logps" (of the policy), "ref_logps", "answers". A part that
+    where that is above 2; `needs`, the optional signals: "logps" (of the policy), "ref_logps", "answers", "problems". A part that
     has `needs` at all, an empty set included, is called with a `Seen` after the rewards. `start`, of one with a running
     state (core/state.py): what a group earns depends on the state and on the group, so that no batch has to be whole.
     """
@@ -65,7 +67,7 @@ class Advantage(Protocol):
     def equation(self) -> str: ...
 
     @property
-    def __call__(self) -> Callable[..., Groups]: ...
+    def __call__(self) -> Callable[..., Any]: ...
 
 
 ADVANTAGES: Registry[type] = Registry("advantage")

@@ -2,8 +2,18 @@
 
 from sage_rlvr.core.rewards.base import REWARD_TRANSFORMS, RewardTransform
 from sage_rlvr.core.rewards.mara import Mara
+from sage_rlvr.core.rewards.outcomes import OutcomeCounts, OutcomeRepeats
 from sage_rlvr.core.rewards.overlong import OverlongShaping
 from sage_rlvr.core.rewards.right_entropy import RightEntropy
 from sage_rlvr.core.rewards.unlikeliness import Unlikeliness
 
-__all__ = ["REWARD_TRANSFORMS", "Mara", "OverlongShaping", "RewardTransform", "RightEntropy", "Unlikeliness"]
+__all__ = [
+    "REWARD_TRANSFORMS",
+    "Mara",
+    "OutcomeCounts",
+    "OutcomeRepeats",
+    "OverlongShaping",
+    "RewardTransform",
+    "RightEntropy",
+    "Unlikeliness",
+]

@@ -19,11 +19,12 @@ class RewardTransform(Protocol):
 
     `describe` prints its `equation`, a text; without one its name. `needs`, a frozenset, names the optional signals
     that an engine must compute for it, as an `Advantage` does; a transform that has `needs` at all, an empty set included,
-    is called with a `Seen` in the place of the lengths.
+    is called with a `Seen` in the place of the lengths. One with a running state (core/state.py) gives the rewards and its new
+    state; what a group earns depends on the state and on the group.
     """
 
     @property
-    def __call__(self) -> Callable[..., Groups]: ...
+    def __call__(self) -> Callable[..., Any]: ...
 
 
 REWARD_TRANSFORMS: Registry[Any] = Registry("reward_transform")

@@ -20,11 +20,12 @@ class TokenWeight(Protocol):
 
     `equation` and `needs` as in `RewardTransform`; `legend`, what its symbols mean; `random`, True for one that is called with
     step and key after the signals; `depends_on`, "batch" for one that compares the tokens of the rollout. One whose `needs` have
-    "advantages" reads `Signals.advantages`, those that it weighs.
+    "advantages" reads `Signals.advantages`, those that it weighs. One with a running state (core/state.py) gives the factor and
+    its new state.
     """
 
     @property
-    def __call__(self) -> Callable[..., PerToken]: ...
+    def __call__(self) -> Callable[..., Any]: ...
 
 
 TOKEN_WEIGHTS: Registry[Any] = Registry("token_weight")

@@ -73,7 +73,7 @@ def shape_inputs(
 
 def over_ranks(signals: Signals, accelerator: Any) -> tuple[Signals, slice]:
     """The signals of all ranks, and which rows of them are this rank's."""
-    names = ("old_logps", "ref_logps", "mask", "row_ids", "entropies", "rewards", "answers")
+    names = ("old_logps", "ref_logps", "mask", "row_ids", "entropies", "rewards", "answers", "problems")
     found = {name: pad_and_gather(getattr(signals, name), accelerator) for name in names}
     local = signals.mask.shape[0]
     first = accelerator.process_index * local
@@ -173,7 +173,7 @@ def with_advantages(method: Method, output: Inputs, drawn: Drawn, trainer: Any) 
     output["sage_scale"] = torch.tensor(scale)
 
 
-ROLLOUT_ONLY = ("sage_logps", "sage_entropies", "sage_answers")  # read when a rollout is scored, kept no longer
+ROLLOUT_ONLY = ("sage_logps", "sage_entropies", "sage_answers", "sage_problems")  # read when a rollout is scored, kept no longer
 
 
 def key_of(rewards: Any) -> Callable[[Mapping[str, Any], str], str | None]:
@@ -188,6 +188,11 @@ def answers_of(output: Inputs, rows: list[dict[str, Any]], processor: Any, key: 
     texts = processor.batch_decode(kept, skip_special_tokens=True)
     found = [answer_id(key(row, text)) for row, text in zip(rows, texts, strict=True)]
     return torch.tensor(found, device=output["completion_ids"].device)
+
+
+def problems_of(rows: list[dict[str, Any]], device: torch.device) -> Tensor:
+    """(B,) int64, the problem of each row of the data: its prompt."""
+    return torch.tensor([answer_id(repr(row["prompt"])) for row in rows], device=device)
 
 
 @torch.no_grad()
@@ -223,6 +228,7 @@ def signals_of(output: Inputs, rewards: Tensor, accelerator: Any) -> tuple[Signa
         entropies=output.get("sage_entropies"),
         rewards=rewards[first : first + len(mask)],
         answers=output.get("sage_answers"),
+        problems=output.get("sage_problems"),
     )
     log_q = output.get("sage_log_q")
     return over_ranks(local, accelerator)[0], None if log_q is None else pad_and_gather(log_q, accelerator)

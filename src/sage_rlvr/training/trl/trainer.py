@@ -38,6 +38,7 @@ from sage_rlvr.training.trl.batch import (
     counted,
     key_of,
     kl_in_reward,
+    problems_of,
     reads_logps,
     score,
     shape_inputs,
@@ -143,6 +144,8 @@ class SageTrainer(GRPOTrainer):
         Where TRL scores them with the policy: sage_logps = log pi_old and sage_entropies (None where nobody reads them).
         """
         self._records = []
+        wanted = "problems" in self._needs  # read before TRL writes into the rows
+        problems = problems_of(inputs, self.accelerator.device) if wanted else None
         try:
             output = super()._generate_and_score_completions(inputs)
             records = self._records
@@ -150,6 +153,8 @@ class SageTrainer(GRPOTrainer):
             self._records = None
         if "answers" in self._needs:
             output["sage_answers"] = answers_of(output, inputs, self.processing_class, self._answer_key)
+        if problems is not None:
+            output["sage_problems"] = problems
         if (old := output.get("old_per_token_logps")) is not None:
             # by identity, because an adapter's reference is a forward of the same model
             entropies = next(entropies for logps, entropies in records if logps is old)

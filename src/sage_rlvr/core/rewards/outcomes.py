@@ -1,0 +1,123 @@
+"""Outcome exploration: an answer earns by how seldom it was given, over the run or within its group (arXiv 2509.06941)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from sage_rlvr.core.advantages.base import Seen
+from sage_rlvr.core.rewards.base import REWARD_TRANSFORMS, Groups, right_of
+from sage_rlvr.core.state import PartState
+from sage_rlvr.errors import ConfigError
+
+Paid = Literal["right", "all"]
+MIX = -7046029254386353131  # an odd number of 64 bits: (problem, answer) becomes one number, without a collision that is likely
+
+
+@REWARD_TRANSFORMS.register
+@dataclass(frozen=True)
+class OutcomeCounts:
+    """r = R + bonus / sqrt(max(N, 1)), N how often this answer was given to this problem in earlier steps.
+
+    With an advantage that subtracts the group's mean it is the paper's UCB with the mean as baseline. `paid`: "all" answers, as
+    in the paper, or "right" ones alone. A completion without an answer is paid nothing and not counted, and so are groups
+    that a rollout plan drops. The counts are the state: of the `memory` pairs of problem and answer that were seen last; one
+    that is forgotten is new again. needs: "answers", "problems"; DataError for rewards other than 0 and 1 with "right".
+    """
+
+    bonus: float = 0.2
+    paid: Paid = "all"
+    memory: int = 100_000
+    prefers: ClassVar[str] = "those given less often so far"
+    needs: ClassVar[frozenset[str]] = frozenset({"answers", "problems"})
+
+    def __post_init__(self) -> None:
+        _check(self.bonus, self.paid, "OutcomeCounts: bonus")
+        if isinstance(self.memory, bool) or not isinstance(self.memory, int) or self.memory < 1:
+            raise ConfigError(
+                f"OutcomeCounts: memory = {self.memory!r} counts pairs of problem and answer; give a whole number >= 1."
+            )
+
+    @property
+    def equation(self) -> str:
+        return f"R + {self.bonus:g}{' R' if self.paid == 'right' else ''} / sqrt(max(N, 1)),  N earlier ones of this answer"
+
+    def start(self) -> dict[str, Tensor]:
+        """keys (n,) int64, oldest first, and their counts (n,) int64; the mean bonus and the share of new answers last seen."""
+        none = torch.zeros(0, dtype=torch.int64)
+        return {"keys": none, "counts": none.clone(), "mean_bonus": torch.zeros(()), "new_share": torch.zeros(())}
+
+    def __call__(self, rewards: Groups, seen: Seen, state: PartState) -> tuple[Groups, dict[str, Tensor]]:
+        values = right_of(rewards, "OutcomeCounts") if self.paid == "right" else rewards.detach().float()
+        answers = seen.require("answers", "OutcomeCounts")
+        keys = seen.require("problems", "OutcomeCounts") * MIX + answers
+        given = answers != 0
+        counts = _counts_of(keys, state["keys"], state["counts"])
+        earned = given & (values == 1) if self.paid == "right" else given
+        bonus = torch.where(earned, self.bonus * counts.clamp(min=1).float().rsqrt(), 0.0)
+        known, numbers = _counted(state["keys"], state["counts"], keys[given], self.memory)
+        new = (given & (counts == 0)).sum() / given.sum().clamp(min=1)
+        return values + bonus, {"keys": known, "counts": numbers, "mean_bonus": bonus.mean(), "new_share": new}
+
+
+@REWARD_TRANSFORMS.register
+@dataclass(frozen=True)
+class OutcomeRepeats:
+    """r = R - weight (m - 1) / G, m how often the completion's answer stands in its group: the paper's batch exploration.
+
+    `paid`: "all" answers, as in the paper, or "right" ones alone. A completion without an answer keeps its reward. needs:
+    "answers"; DataError for rewards other than 0 and 1 with "right".
+    """
+
+    weight: float = 0.2
+    paid: Paid = "all"
+    prefers: ClassVar[str] = "those that the group gives less often"
+    needs: ClassVar[frozenset[str]] = frozenset({"answers"})
+
+    def __post_init__(self) -> None:
+        _check(self.weight, self.paid, "OutcomeRepeats: weight")
+
+    @property
+    def equation(self) -> str:
+        share = f"{self.weight:g}{' R' if self.paid == 'right' else ''}"
+        return f"R - {share} (m - 1) / G,  m completions of the group with this answer"
+
+    def __call__(self, rewards: Groups, seen: Seen) -> Groups:
+        values = right_of(rewards, "OutcomeRepeats") if self.paid == "right" else rewards.detach().float()
+        answers = seen.require("answers", "OutcomeRepeats")
+        others = (answers[:, :, None] == answers[:, None, :]).sum(dim=2) - 1
+        charged = (answers != 0) & (values == 1) if self.paid == "right" else answers != 0
+        return values - torch.where(charged, self.weight * others / values.shape[1], 0.0)
+
+
+def _check(size: float, paid: str, name: str) -> None:
+    if not 0 <= size < math.inf:
+        raise ConfigError(f"{name} = {size!r}; give a finite number >= 0, in units of a right answer's reward.")
+    if paid not in ("right", "all"):
+        raise ConfigError(f"{name.partition(':')[0]}: paid = {paid!r}; give right or all.")
+
+
+def _counts_of(keys: Int[Tensor, "P G"], known: Int[Tensor, " N"], counts: Int[Tensor, " N"]) -> Int[Tensor, "P G"]:
+    """How often each key was counted; 0 for one that is not known."""
+    if not len(known):
+        return torch.zeros_like(keys)
+    ordered, order = known.sort()
+    place = torch.searchsorted(ordered, keys).clamp(max=len(known) - 1)
+    return torch.where(ordered[place] == keys, counts[order[place]], 0)
+
+
+def _counted(
+    known: Int[Tensor, " N"], counts: Int[Tensor, " N"], keys: Int[Tensor, " B"], memory: int
+) -> tuple[Int[Tensor, " M"], Int[Tensor, " M"]]:
+    """The table with `keys` counted, each row at the place where it was last seen; of too many the oldest go."""
+    every = torch.cat([known, keys])
+    found, row = torch.unique(every, return_inverse=True)
+    total = torch.zeros_like(found).index_add(0, row, torch.cat([counts, torch.ones_like(keys)]))
+    last = torch.zeros_like(found).scatter_reduce(0, row, torch.arange(len(every), device=row.device), "amax")
+    kept = last.argsort()[-memory:]
+    return found[kept], total[kept]
