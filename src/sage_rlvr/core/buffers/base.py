@@ -90,10 +90,10 @@ class Buffer(ABC):
 
     weight: of its term beside the method's. alone: no policy gradient; advantage and surrogate of the method are not read.
     policy: store the right completions of every rollout. base: samples of each training problem by the base before step 0.
-    base_prompts: only of the first so many problems. file: .jsonl with a problem's id and a right completion a line.
+    base_prompts: only of the first so many problems. file: .jsonl with a problem's id and a right completion on each line.
     answers: most distinct answers of a prompt. pool: most prompts with answers. representative: the text that stands for an
     answer (first, newest, shortest, likeliest under the policy that wrote it). evict: which answer of a full prompt goes (oldest,
-    newest, commonest). prompts: prompts an update. take: answers of each, at random; null: all. draw: any prompt with an answer,
+    newest, commonest). prompts: prompts of an update. take: answers of each, at random; null: all. draw: any prompt with an answer,
     those of the step, or hard ones rather, by their failure rate. reduction: of this term alone.
     """
 
