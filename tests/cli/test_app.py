@@ -13,6 +13,7 @@ import pytest
 import sage_rlvr
 from sage_rlvr.cli.app import COMMANDS, command_of, main, overview
 from sage_rlvr.config import FinetuneConfig, SftConfig, TrainConfig
+from sage_rlvr.core.method import METHODS
 
 
 def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
@@ -68,6 +69,7 @@ def test_plugins_join_before_the_command_and_parts_are_listed(
     with pytest.raises(SystemExit) as caught:
         main(["parts", "method", "--plugin", str(file)])
     out = capsys.readouterr().out
+    del METHODS["toy_for_show"]  # the registry is the process's, and so every later test's
     assert caught.value.code == 0 and "GRPO under another name" in out and "dr_grpo" in out
     assert "a file is missing" in refused(capsys, "parts", "--plugin")
     assert "cannot be read" in refused(capsys, "--plugin=nowhere.py", "parts")

@@ -202,6 +202,7 @@ def test_the_sections_of_a_sweep(page: Page) -> None:
             assert len({len(re.findall(r"(?<!\\)\|", line)) for line in block.splitlines()}) == 1
 
 
+@pytest.mark.slow
 def test_samples_alone_make_a_page(folders: Path) -> None:
     page = build(Results.read(*sorted((folders / "stores").iterdir())), shown=1)
     text = page.markdown("figures")
@@ -231,6 +232,7 @@ def test_a_guide_that_did_nothing_is_said_beside_its_results() -> None:
     assert said.startswith("SAGE-Token: q differed from 1 on 0.0%")
 
 
+@pytest.mark.slow
 def test_what_a_run_warned_of_stands_beside_it(folders: Path, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(folders / "demo", tmp_path / "demo"))
     file = next(folder.glob("runs/*/run.json"))
