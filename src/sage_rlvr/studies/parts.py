@@ -58,6 +58,8 @@ def neutrals(method: Method) -> dict[tuple[str, str], Method]:
             continue
         if one.name == "advantage" and isinstance(method.surrogate, Pacs):  # its labels, no part of their own
             continue
+        if method.is_stored_alone and one.name != "buffer":  # unread
+            continue
         found[one.name, type(part).__name__] = replace(method, **{one.name: neutral})
     anchor = method.anchor
     if anchor is not None and not anchor.is_off:
@@ -186,7 +188,7 @@ def seen(
 class Place:
     """What a part changed there: share of tokens and of rows whose force on the policy it changed (None where it trains on other
     rows), |g - g0| / |g0| and the cosine of g and g0, the gradients with the part and with its neutral element (None where one
-    of them is 0)."""
+    of them is 0; 0 and None where both are)."""
 
     tokens: float | None
     rows: float | None
@@ -221,7 +223,7 @@ class Row:
 
 
 def _acted(place: Place) -> bool:
-    return place.tokens is None or place.distance is None or place.distance > ACTED
+    return place.distance is None or place.distance > ACTED
 
 
 def config_of(recipe: str) -> TrainConfig:
@@ -296,8 +298,9 @@ def _place(kind: str, own: Seen, other: Seen) -> Place:
         tokens = _short(float(changed.sum() / a.mask.sum().clamp(min=1)))
         rows = _short(float(changed.any(1).float().mean()))
     g, g0 = own.gradient.double(), other.gradient.double()
-    if not len(g) or not len(g0) or not (float(g.norm()) and float(g0.norm())):
-        return Place(tokens, rows, None, None)
+    some = [bool(len(one)) and bool(one.norm()) for one in (g, g0)]
+    if not all(some):
+        return Place(tokens, rows, None if any(some) else 0.0, None)
     return Place(tokens, rows, _short(float((g - g0).norm() / g0.norm())), _short(float(torch.cosine_similarity(g, g0, 0))))
 
 
@@ -361,8 +364,8 @@ def _metric_cell(row: Row) -> str:
 
 def _place_cell(place: Place) -> str:
     tokens = "other rows" if place.tokens is None else f"{100 * place.tokens:.0f} %"
-    if place.distance is None or place.cosine is None:
-        return f"{tokens}, one is 0"
+    if place.cosine is None:
+        return f"{tokens}, {'both' if place.distance == 0 else 'one'} 0"
     return f"{tokens}, {place.distance:.2g}, {place.cosine:.3f}" if place.distance > ACTED else f"{tokens}, 0, 1"
 
 

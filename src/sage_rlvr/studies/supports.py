@@ -146,7 +146,7 @@ def outcome(task: Task, logits: Tensor, steps: int = 0) -> Outcome:
 
 @dataclass(frozen=True)
 class Supported:
-    """A method's outcomes, one a task; `missing`: signals that it reads and a tree does not have, in which case there are none."""
+    """A method's outcomes, one a task; `missing`: what it reads and a tree does not have, then there are none."""
 
     name: str
     outcomes: tuple[Outcome, ...]
@@ -161,7 +161,7 @@ def supported(named: Iterable[tuple[str, Method]], tasks: Sequence[int] = TASKS)
     starts = [Task.draw(seed) for seed in tasks]
     found = [Supported(BASE, tuple(outcome(task, task.reference) for task in starts))]
     for name, method in named:
-        missing = tuple(sorted(method.needs - KNOWN))
+        missing = tuple(sorted(method.needs - KNOWN)) + (() if method.buffer is None else ("a buffer",))
         done = () if missing else tuple(train(method, seed) for seed in tasks)
         found.append(Supported(name, done, missing))
     return found

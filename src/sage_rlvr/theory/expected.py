@@ -23,6 +23,7 @@ from sage_rlvr.core.signals import Batch
 from sage_rlvr.core.state import State, called
 from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.theory.averages import Listing, mean_advantages
+from sage_rlvr.theory.stored import stored_loss
 
 LARGEST_GROUPS = 20_000
 
@@ -41,13 +42,15 @@ def expected_loss(
     max_tokens: int | None = None,
     others: Float[Tensor, "P G"] | None = None,
     state: State | None = None,
+    stored: Float[Tensor, " B"] | None = None,
 ) -> Float[Tensor, ""]:
     """The mean of `objective` over rollouts of one prompt; its gradient with respect to `logps` is the expected one.
 
     logps (B, T) of the current policy in the graph; on-policy they equal listing.signals.old_logps. log_q replaces the
     guide's. max_tokens: for the fixed-budget reduction, default the longest completion. others (P, G): rewards of the
     step's other prompts, held fixed, for an advantage that looks across prompts (BNPO). state: the running state of the
-    method's parts before the step, None = at their start.
+    method's parts before the step, None = at their start. stored (B,): which completions the method's buffer holds, None = all
+    right ones; its term (`stored_loss`) is added.
 
     Exact for a sum over tokens divided by a constant or by the row's length. A division by the batch's token count
     (`TokenMean`) is taken in the limit of many groups, E[sum] / E[tokens]. After the first update of a rollout the
@@ -60,11 +63,18 @@ def expected_loss(
     check_expectation(method)
     key = Key(0) if key is None else key
     _check_shapes(listing, logps=logps, log_q=log_q)
+    longest = int(listing.signals.mask.sum(1).max()) if max_tokens is None else max_tokens
     advantages, kept = mean_advantages(method, listing, group_size, others, state)
-    return loss_of_means(
+    term = torch.zeros((), dtype=logps.dtype)
+    if method.buffer is not None:
+        share = method.buffer.weight_at(step, total_steps)
+        term = share * stored_loss(method.buffer, listing, logps, advantages, longest, stored)
+    if method.is_stored_alone:
+        return term
+    return term + loss_of_means(
         method, listing, logps, advantages, kept, group_size=group_size, step=step, total_steps=total_steps,
         log_q=shape(method, listing.signals, step, total_steps, key) if log_q is None else log_q,
-        log_probs=log_probs, max_tokens=max_tokens, state=state,
+        log_probs=log_probs, max_tokens=longest, state=state,
     )  # fmt: skip
 
 
@@ -178,8 +188,9 @@ def loss_over_groups(
 
     Kept groups are weighted by their probability divided by that of being kept. log_q replaces the guide's. state: of the
     method's parts before the step, None = at their start; every group meets the same. ConfigError
-    beyond 20,000 groups, DataError where none is kept and for wrong shapes.
+    beyond 20,000 groups and for a buffer, which outlives a group; DataError where none is kept and for wrong shapes.
     """
+    _check_memory(method)
     key = Key(0) if key is None else key
     _check_shapes(listing, logps=logps, log_q=log_q)
     rows = len(listing.probs)
@@ -207,6 +218,11 @@ def loss_over_groups(
     return total / mass
 
 
+def _check_memory(method: Method) -> None:
+    if method.buffer is not None:
+        raise ConfigError(f"{method.name}: its buffer holds answers of other rollouts than this group; use expected_loss.")
+
+
 def step_of_groups(
     method: Method,
     listing: Listing,
@@ -223,7 +239,8 @@ def step_of_groups(
 ) -> tuple[Float[Tensor, ""], State]:
     """The loop's loss of one group, the listing's rows `members`, or of N groups in one step, as the loop computes it:
     `shape`, `credit`, `objective`; and the state of the method's parts after it. The other arguments are those of
-    `loss_over_groups`; max_tokens defaults to the longest completion of the listing."""
+    `loss_over_groups`; max_tokens defaults to the longest completion of the listing. ConfigError for a buffer."""
+    _check_memory(method)
     size, members = members.shape[-1], members.reshape(-1)
     signals, rewards = listing.signals.take(members), listing.rewards[members].float().reshape(-1, size)
     own_q = log_q[members] if log_q is not None else shape(method, signals, step, total_steps, key or Key(0))

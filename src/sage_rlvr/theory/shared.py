@@ -212,6 +212,8 @@ class SharedWorld:
         `sampled_loss`.
         """
         check_expectation(method)
+        if method.buffer is not None:
+            raise ConfigError(f"{method.name}: what its buffer holds of every prompt is no part of this world; use one without.")
         which, logps = self.prompts[0], self.log_probs(theta, self.prompts[0])
         listing = self._listing(logps.detach(), which, method.needs)
         paid = self.averages(method, group_size) if paid is None else paid
