@@ -33,6 +33,7 @@ from sage_rlvr.results import tables
 from sage_rlvr.results.tables import NONE, Table
 from sage_rlvr.runs import writing
 from sage_rlvr.studies.anchor.command import filled
+from sage_rlvr.training.buffer import fill
 from sage_rlvr.training.loop import Loop, build, train_step
 from sage_rlvr.training.state import load_tensors, model_tensors
 
@@ -42,7 +43,7 @@ NEUTRAL: dict[str, object] = {"advantage": LeaveOneOut(), "surrogate": Clip(), "
 """The neutral element of a part that every method has; of any other it is None."""
 METRICS = {
     "anchor": "anchor/", "guide": "anchor/", "surrogate": "surrogate/", "reduction": "loss", "rollout": "rollout/",
-    "token_weight": "token_weight/",
+    "token_weight": "token_weight/", "buffer": "buffer/",
 }  # fmt: skip
 """The family of a part's own metrics; "advantage/" where it is not named here or has none."""
 ACTED = 1e-6
@@ -60,11 +61,12 @@ def neutrals(method: Method) -> dict[tuple[str, str], Method]:
             continue
         if method.is_stored_alone and one.name != "buffer":  # unread
             continue
-        found[one.name, type(part).__name__] = replace(method, **{one.name: neutral})
+        named = repr(part) if type(part) is type(neutral) else type(part).__name__
+        found[one.name, named] = replace(method, **{one.name: neutral})
     anchor = method.anchor
     if anchor is not None and not anchor.is_off:
         found["anchor", f"{anchor.divergence or anchor.estimator} in the {anchor.placement}"] = replace(
-            method, anchor=replace(anchor, beta=0.0)
+            method, anchor=replace(anchor, beta=0.0, guide=Flat())
         )
         if not is_flat(anchor.guide):
             found["guide", type(anchor.guide).__name__] = replace(method, anchor=replace(anchor, guide=Flat()))
@@ -127,8 +129,8 @@ class Recorder:
         elif self.given is None:
             self.loop.optimizer.step(number)
             self.path.append(_copy(model_tensors(self.loop.policy)))
-        else:
-            load_tensors(self.loop.policy, dict(self.given[self.done - 1]))
+        elif self.given:  # a shorter path, of a method that stored nothing to train on, ends where it ends
+            load_tensors(self.loop.policy, dict(self.given[min(self.done, len(self.given)) - 1]))
         adam.zero_grad(set_to_none=True)
         return {}
 
@@ -240,6 +242,7 @@ def trained(family: str = "countdown") -> list[str]:
 def measure(recipe: str) -> list[Row]:
     """Every part of a recipe against its neutral element, at the three places."""
     loop = build(config_of(recipe))
+    fill(loop, say=lambda text: None)
     others = neutrals(loop.method)
     found = [_compared(loop, others, 0, 0)]
     for step in range(STEPS - 1):
@@ -258,7 +261,7 @@ def _compared(loop: Loop, others: Mapping[tuple[str, str], Method], step: int, l
 
 def _row(recipe: str, key: tuple[str, str], other: Method, pairs: Sequence[Pair]) -> Row:
     one = getattr(other, key[0], None) if key[0] not in ("anchor", "guide") else None
-    neutral = {"anchor": "beta = 0", "guide": "Flat"}.get(key[0], "none" if one is None else type(one).__name__)
+    neutral = {"anchor": "beta = 0", "guide": "Flat"}.get(key[0], "none" if one is None else repr(one))
     name, value, before = _metric(key[0], pairs)
     places = tuple(_place(key[0], *pair) for pair in pairs)
     return Row(
