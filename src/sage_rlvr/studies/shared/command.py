@@ -51,6 +51,7 @@ def _claims(found: Sequence[Claim]) -> Table:
         "left": lambda one: f"{one.left:.3f}",
         "right": lambda one: f"{one.right:.3f}",
         "left - right": lambda one: f"{one.difference.value:+.3f}\n{one.difference.low:+.3f} to {one.difference.high:+.3f}",
+        "worlds where it is so": lambda one: f"{one.more} of {one.difference.n}",
         "verdict": lambda one: one.verdict,
     }
     return tables.table(columns, found)
