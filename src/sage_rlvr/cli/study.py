@@ -129,15 +129,16 @@ class Methods(Command):
     names: tyro.conf.Positional[tuple[str, ...]] = ()
     """Some methods alone."""
     docs: Path | None = None
-    """Also make the table of methods/map.md and its picture in this docs folder again."""
+    """Also make methods/each.md, the table of methods/map.md and its picture in this docs folder again, of all methods."""
 
     def execute(self, session: Session) -> int:
         from sage_rlvr.cli.compare import print_table
-        from sage_rlvr.studies.objectives import placed, same, table, write_docs
+        from sage_rlvr.studies.method_pages import write_docs
+        from sage_rlvr.studies.objectives import placed, same, table
 
         found = placed(self.names)
         print_table(session, table(found))
         session.say(*(f"the same objective in expectation: {line}" for line in same(found)))
         if self.docs is not None:
-            session.say("written: " + "  ".join(map(str, write_docs(found, self.docs))))
+            session.say("written: " + "  ".join(map(str, write_docs(placed() if self.names else found, self.docs))))
         return 0
