@@ -30,6 +30,7 @@ def test_version_and_overview(capsys: pytest.CaptureFixture[str]) -> None:
     lines = overview().splitlines()
     assert all(any(line.startswith(f"  {name} ") for line in lines) for name in COMMANDS)
     assert max(map(len, lines)) <= 120
+    assert "143 after SIGTERM" in lines[-2] and "130 after Ctrl-C" in lines[-2]
     with pytest.raises(SystemExit) as caught:
         main([])
     assert caught.value.code == 2 and "COMMAND --help" in capsys.readouterr().out
@@ -76,7 +77,11 @@ def test_plugins_join_before_the_command_and_parts_are_listed(
 
 
 @pytest.mark.parametrize(
-    "words", [["train", "grpo", "--run", ""], ["train", "grpo", "--run="], ["sft", "sft", "--run-dir", ""], ["demo", "--out="]]
+    "words",
+    [
+        *(["train", "grpo", "--run", ""], ["train", "grpo", "--run="], ["sft", "sft", "--run-dir", ""], ["demo", "--out="]),
+        *(["train", "grpo", "--run_dir", ""], ["report", "run", "-o", ""]),
+    ],
 )
 def test_an_empty_path_is_not_the_current_folder(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert "'': a path is missing" in refused(capsys, *words)

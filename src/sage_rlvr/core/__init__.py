@@ -13,6 +13,7 @@ from sage_rlvr.core.advantages import (
     Seen,
 )
 from sage_rlvr.core.anchor import Anchor, anchor_logps, anchor_metrics, effective_gradient
+from sage_rlvr.core.buffers import BUFFERS, Buffer, Likelihood, Rehearsal, Replay
 from sage_rlvr.core.divergences import (
     DIVERGENCES,
     alpha_divergence,
@@ -48,6 +49,7 @@ from sage_rlvr.core.token_weights import TOKEN_WEIGHTS, TokenWeight
 
 __all__ = [
     "ADVANTAGES",
+    "BUFFERS",
     "DIVERGENCES",
     "ESTIMATORS",
     "GUIDES",
@@ -64,6 +66,7 @@ __all__ = [
     "Batch",
     "BetaNormalized",
     "Branch",
+    "Buffer",
     "Clip",
     "Compose",
     "Constant",
@@ -80,6 +83,7 @@ __all__ = [
     "Guide",
     "Key",
     "LeaveOneOut",
+    "Likelihood",
     "Linear",
     "Method",
     "OverlongShaping",
@@ -87,6 +91,8 @@ __all__ = [
     "Random",
     "Rarity",
     "Reduction",
+    "Rehearsal",
+    "Replay",
     "RewardTransform",
     "RolloutPlan",
     "Schedule",

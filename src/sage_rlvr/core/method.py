@@ -11,6 +11,7 @@ from torch import Tensor
 
 from sage_rlvr.core.advantages import Advantage, Seen, sees
 from sage_rlvr.core.anchor import Anchor, anchor_logps, anchor_metrics
+from sage_rlvr.core.buffers import Buffer
 from sage_rlvr.core.describe import describe
 from sage_rlvr.core.divergences import divergence
 from sage_rlvr.core.dynamic_sampling import RolloutPlan
@@ -20,7 +21,7 @@ from sage_rlvr.core.kl import estimate
 from sage_rlvr.core.reductions import Reduction
 from sage_rlvr.core.rewards import RewardTransform
 from sage_rlvr.core.signals import Batch, Signals, masked_mean
-from sage_rlvr.core.state import State, called, start_of
+from sage_rlvr.core.state import State, called, has_state, start_of
 from sage_rlvr.core.surrogates import Surrogate
 from sage_rlvr.core.token_weights import TokenWeight
 from sage_rlvr.errors import ConfigError, DataError
@@ -40,6 +41,7 @@ class Method:
     reward_transform  (rewards (P, G), lengths (P, G)) -> rewards (P, G) before the advantage; None = unchanged
     token_weight      signals -> factor (B, T) on the advantage; None = 1
     rollout           which groups of a rollout are kept, and how often the rest is drawn anew; None = all, once
+    buffer            right answers that are stored, and a term of the loss on them, beside all this or alone; None = none
     """
 
     name: str
@@ -50,6 +52,7 @@ class Method:
     reward_transform: RewardTransform | None = None
     token_weight: TokenWeight | None = None
     rollout: RolloutPlan | None = None
+    buffer: Buffer | None = None
 
     def __post_init__(self) -> None:
         in_reward = self.anchor is not None and not self.anchor.is_off and self.anchor.placement == "reward"
@@ -57,6 +60,17 @@ class Method:
             raise ConfigError(
                 f"{self.name}: placement='reward' with the sequence_mean reduction divides each row's KL by its "
                 "length, so the penalty is no gradient of a KL; use a constant reduction: dr_grpo(...) or rloo(...)."
+            )
+        if self.is_stored_alone and self.anchor is not None and not self.anchor.is_off:
+            raise ConfigError(
+                f"{self.name}: a buffer alone has no rollout in its loss, and so no KL either; set beta=0, or alone=False for a "
+                "policy gradient with its KL beside the buffer."
+            )
+        blind = self.reward_transform is None and not sees(self.advantage) and not has_state(self.advantage)
+        if self.buffer is not None and self.is_stored_alone and self.buffer.reads_advantages and not blind:
+            raise ConfigError(
+                f"{self.name}: {type(self.buffer).__name__} alone scores no rollout, so its advantage must read rewards "
+                "alone; take GroupNormalized, or alone=False."
             )
         if self.anchor is None and "ref_logps" in self.needs:
             raise ConfigError(
@@ -71,16 +85,22 @@ class Method:
 
         `distributions` are log-probs of every next token, of policy (in the graph) and reference: `Batch.log_probs`.
         """
-        parts = (self.advantage, self.reward_transform, self.token_weight, self.surrogate)
-        found = frozenset[str]().union(*map(_needs_of, parts))
+        parts: tuple[object, ...] = (self.advantage, self.reward_transform, self.token_weight, self.surrogate)
+        unread = self.buffer is not None and self.is_stored_alone and not self.buffer.reads_advantages
+        found = frozenset[str]().union(*map(_needs_of, (self.buffer,) if unread else (*parts, self.buffer)))
         if self.anchor is not None and not self.anchor.is_off:
             found |= self.anchor.needs
         return found | {"ref_logps"} if "ref_entropies" in found else found
 
     @property
+    def is_stored_alone(self) -> bool:
+        """Whether stored answers are all that it trains on."""
+        return self.buffer is not None and self.buffer.alone
+
+    @property
     def parts(self) -> dict[str, object]:
         """The parts that may have a running state, by field, in the order in which a rollout passes them."""
-        return {name: getattr(self, name) for name in ("reward_transform", "advantage", "token_weight")}
+        return {name: getattr(self, name) for name in ("reward_transform", "advantage", "token_weight", "buffer")}
 
     def start(self) -> State:
         """The running state of the parts before the first step; empty where none has one."""
@@ -114,9 +134,11 @@ def _needs_of(part: object) -> frozenset[str]:
 
 @dataclass(frozen=True, eq=False)
 class Credit:
-    """What a rollout is worth: `advantages` (B,), or (B, T) where a part looks at tokens; the parts' `state` after it."""
+    """What a rollout is worth: `advantages` (B,), or (B, T) where a part looks at tokens; `grouped` (P, G), those of whole
+    completions, before token weight and KL; the parts' `state` after it."""
 
     advantages: Tensor
+    grouped: Float[Tensor, "P G"]
     state: State
 
 
@@ -162,13 +184,13 @@ def credit(
     if method.token_weight is not None:
         advantages, state = weighed(method, advantages, _need(signals, "token_weight"), step, key, state)
     if method.anchor is None or method.anchor.placement == "loss":
-        return Credit(advantages, state)
+        return Credit(advantages, grouped, state)
     beta = method.anchor.beta_at(step, total_steps)
     if beta == 0.0:
-        return Credit(advantages, state)
+        return Credit(advantages, grouped, state)
     known = _need(signals, "placement='reward'")
     penalty = beta * reward_penalty(known, log_q, rewards.shape[1], kl_share(method, rewards.shape[1]))
-    return Credit((advantages if advantages.dim() == 2 else advantages[:, None]) - penalty, state)
+    return Credit((advantages if advantages.dim() == 2 else advantages[:, None]) - penalty, grouped, state)
 
 
 def weighed(

@@ -23,6 +23,7 @@ from sage_rlvr.methods.right_answers import (
 )
 from sage_rlvr.methods.rloo import rloo
 from sage_rlvr.methods.sage import sage
+from sage_rlvr.methods.stored import dph, expert_iteration, replay, rft
 from sage_rlvr.methods.utilities import maxrl, nsr, passk_training, pkpo, psr, rs_grpo, w_reinforce
 
 __all__ = [
@@ -35,8 +36,10 @@ __all__ = [
     "compose",
     "dapo",
     "distinct",
+    "dph",
     "dr_grpo",
     "ds_grpo",
+    "expert_iteration",
     "forward_kl",
     "grpo",
     "grpo_token_mean",
@@ -52,6 +55,8 @@ __all__ = [
     "passk_training",
     "pkpo",
     "psr",
+    "replay",
+    "rft",
     "right_entropy",
     "rloo",
     "rs_grpo",

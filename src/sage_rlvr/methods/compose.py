@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Unpack
 
 from sage_rlvr.core.advantages import Advantage, GroupNormalized
+from sage_rlvr.core.buffers import Buffer
 from sage_rlvr.core.dynamic_sampling import RolloutPlan
 from sage_rlvr.core.method import METHODS, Method
 from sage_rlvr.core.reductions import Reduction, SequenceMean
@@ -27,6 +28,7 @@ def compose(
     reward_transform: RewardTransform | None = None,
     token_weight: TokenWeight | None = None,
     rollout_plan: RolloutPlan | None = None,
+    buffer: Buffer | None = None,
     **anchor: Unpack[AnchorKeys],
 ) -> Method:
     """The parts that are named, one of each kind; what is not named is GRPO's.
@@ -34,5 +36,5 @@ def compose(
     title: the name of the method in tables and figures. With a guide beside it, sage of it.
     """
     return Method(
-        title, advantage, surrogate, anchor_of(**anchor), reduction, reward_transform, token_weight, rollout_plan
+        title, advantage, surrogate, anchor_of(**anchor), reduction, reward_transform, token_weight, rollout_plan, buffer
     )
