@@ -193,13 +193,17 @@ class Methods(Command):
     support: bool = False
     """Also train each on small trees to equal P(right), and count the right answers it kept, gained and lost; some minutes."""
     docs: Path | None = None
-    """Also make the table of methods/map.md and its picture in this docs folder again; with --support, methods/support.md."""
+    """Also make methods/each.md, the table of methods/map.md and its picture in this docs folder again, of all methods; with
+    --support methods/support.md."""
 
     def execute(self, session: Session) -> int:
         from sage_rlvr.cli.compare import print_table
         from sage_rlvr.studies import supports
-        from sage_rlvr.studies.objectives import placed, same, table, write_docs
+        from sage_rlvr.studies.method_pages import write_docs
+        from sage_rlvr.studies.objectives import placed, same, table
 
+        if self.names and self.docs is not None:
+            raise ConfigError(f"--docs {self.docs}: its pages list all methods; leave out {', '.join(self.names)}")
         found = placed(self.names)
         print_table(session, table(found))
         session.say(*(f"the same objective in expectation: {line}" for line in same(found)))
