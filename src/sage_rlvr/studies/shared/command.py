@@ -153,7 +153,7 @@ def _draw_rests(plot: Axes, found: Sequence[Found]) -> None:
     plot.set_xlabel("beta")
     plot.set_ylabel(f"test pass@{K} where descent rests")
     plot.set_title("linear utility: two resting points, or one")
-    plot.legend(frameon=False, fontsize=8.5, loc="lower right")
+    plot.legend(frameon=False, fontsize=8.5, loc="lower left")
 
 
 def _draw_frontier(plot: Axes, found: Sequence[Found]) -> None:
