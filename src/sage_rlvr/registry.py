@@ -33,6 +33,7 @@ HOMES = {
     "advantage": "sage_rlvr.core.advantages:ADVANTAGES",
     "generator": "sage_rlvr.models.vllm:GENERATORS",
     "guide": "sage_rlvr.core.guides:GUIDES",
+    "loss_term": "sage_rlvr.core.loss_terms:LOSS_TERMS",
     "method": "sage_rlvr.methods:METHODS",
     "reduction": "sage_rlvr.core.reductions:REDUCTIONS",
     "reward_transform": "sage_rlvr.core.rewards:REWARD_TRANSFORMS",

@@ -17,6 +17,7 @@ from sage_rlvr.core.dynamic_sampling import RolloutPlan
 from sage_rlvr.core.guides import clamped
 from sage_rlvr.core.keys import Key
 from sage_rlvr.core.kl import estimate
+from sage_rlvr.core.loss_terms import LossTerm
 from sage_rlvr.core.reductions import Reduction
 from sage_rlvr.core.rewards import RewardTransform
 from sage_rlvr.core.signals import Batch, Signals, masked_mean
@@ -40,6 +41,7 @@ class Method:
     reward_transform  (rewards (P, G), lengths (P, G)) -> rewards (P, G) before the advantage; None = unchanged
     token_weight      signals -> factor (B, T) on the advantage; None = 1
     rollout           which groups of a rollout are kept, and how often the rest is drawn anew; None = all, once
+    loss_term         what the loss of a token gains beside surrogate and KL; None = nothing
     """
 
     name: str
@@ -50,6 +52,7 @@ class Method:
     reward_transform: RewardTransform | None = None
     token_weight: TokenWeight | None = None
     rollout: RolloutPlan | None = None
+    loss_term: LossTerm | None = None
 
     def __post_init__(self) -> None:
         in_reward = self.anchor is not None and not self.anchor.is_off and self.anchor.placement == "reward"
@@ -67,11 +70,12 @@ class Method:
     @property
     def needs(self) -> frozenset[str]:
         """Which optional signals an engine must compute: of logps, ref_logps, entropies, ref_entropies, answers,
-        problems, entropy_drift, distributions.
+        problems, entropy_drift, entropy_gradient, distributions.
 
+        `entropy_gradient` puts the entropies of each update into the graph, for a loss term.
         `distributions` are log-probs of every next token, of policy (in the graph) and reference: `Batch.log_probs`.
         """
-        parts = (self.advantage, self.reward_transform, self.token_weight, self.surrogate)
+        parts = (self.advantage, self.reward_transform, self.token_weight, self.surrogate, self.loss_term)
         found = frozenset[str]().union(*map(_needs_of, parts))
         if self.anchor is not None and not self.anchor.is_off:
             found |= self.anchor.needs
@@ -80,7 +84,7 @@ class Method:
     @property
     def parts(self) -> dict[str, object]:
         """The parts that may have a running state, by field, in the order in which a rollout passes them."""
-        return {name: getattr(self, name) for name in ("reward_transform", "advantage", "token_weight")}
+        return {name: getattr(self, name) for name in ("reward_transform", "advantage", "token_weight", "loss_term")}
 
     def start(self) -> State:
         """The running state of the parts before the first step; empty where none has one."""
@@ -114,10 +118,14 @@ def _needs_of(part: object) -> frozenset[str]:
 
 @dataclass(frozen=True, eq=False)
 class Credit:
-    """What a rollout is worth: `advantages` (B,), or (B, T) where a part looks at tokens; the parts' `state` after it."""
+    """What a rollout is worth: `advantages` (B,), or (B, T) where a part looks at tokens; the parts' `state` after it.
+
+    term_weights: (B, T) of the loss term, for `Batch.term_weights`; None without one.
+    """
 
     advantages: Tensor
     state: State
+    term_weights: PerToken | None = None
 
 
 def advantages_of(
@@ -158,17 +166,18 @@ def credit(
     if method.reward_transform is not None or sees(method.advantage):
         seen = seen_of(_need(signals, "the reward transform or the advantage"), tuple(rewards.shape))
     grouped, state = group_advantages(method, rewards, seen, state)
-    advantages = grouped.reshape(-1)
+    advantages, weights = grouped.reshape(-1), None
+    if method.loss_term is not None:
+        given = replace(_need(signals, "loss_term"), advantages=advantages)
+        weights, state = called(method.loss_term, "loss_term", state, advantages.device, given, step, total_steps)
     if method.token_weight is not None:
         advantages, state = weighed(method, advantages, _need(signals, "token_weight"), step, key, state)
-    if method.anchor is None or method.anchor.placement == "loss":
-        return Credit(advantages, state)
-    beta = method.anchor.beta_at(step, total_steps)
-    if beta == 0.0:
-        return Credit(advantages, state)
+    beta = 0.0 if method.anchor is None else method.anchor.beta_at(step, total_steps)
+    if method.anchor is None or method.anchor.placement == "loss" or beta == 0.0:
+        return Credit(advantages, state, weights)
     known = _need(signals, "placement='reward'")
     penalty = beta * reward_penalty(known, log_q, rewards.shape[1], kl_share(method, rewards.shape[1]))
-    return Credit((advantages if advantages.dim() == 2 else advantages[:, None]) - penalty, state)
+    return Credit((advantages if advantages.dim() == 2 else advantages[:, None]) - penalty, state, weights)
 
 
 def weighed(
@@ -269,6 +278,10 @@ def objective(
         penalty, more = _anchor_term(method.anchor, batch, logps, old_logps, mask)
         per_token = per_token if penalty is None else per_token + beta * penalty
         metrics = metrics | more
+    if method.loss_term is not None:
+        found = replace(batch, logps=logps, old_logps=old_logps, mask=mask)
+        term = term_of(method.loss_term, found)
+        per_token, metrics = per_token + term, metrics | {"term/loss": masked_mean(term, mask)}
     if batch.weights is not None:
         per_token = per_token * batch.weights.detach().float()[:, None]
     budget = method.reduction.budget(mask, batch.max_tokens) if budget is None else budget
@@ -276,6 +289,14 @@ def objective(
     if batch.entropies is not None:
         metrics = metrics | {"policy/entropy": masked_mean(batch.entropies, mask)}
     return loss, metrics | {"loss": float(loss.detach())}
+
+
+def term_of(term: LossTerm, batch: Batch) -> PerToken:
+    """w_t v_t of a loss term, (B, T) in the graph, 0 off the mask."""
+    if batch.term_weights is None:
+        raise DataError("objective: the method has a loss term but Batch.term_weights is None; take it from `credit`.")
+    weights = _on_mask(batch.term_weights.detach(), batch.mask)
+    return torch.where(weights != 0, weights * term.values(batch), 0.0)
 
 
 def _on_mask(values: PerToken, mask: Bool[Tensor, "B T"]) -> PerToken:

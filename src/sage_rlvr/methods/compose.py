@@ -6,6 +6,7 @@ from typing import Unpack
 
 from sage_rlvr.core.advantages import Advantage, GroupNormalized
 from sage_rlvr.core.dynamic_sampling import RolloutPlan
+from sage_rlvr.core.loss_terms import LossTerm
 from sage_rlvr.core.method import METHODS, Method
 from sage_rlvr.core.reductions import Reduction, SequenceMean
 from sage_rlvr.core.rewards import RewardTransform
@@ -27,12 +28,13 @@ def compose(
     reward_transform: RewardTransform | None = None,
     token_weight: TokenWeight | None = None,
     rollout_plan: RolloutPlan | None = None,
+    loss_term: LossTerm | None = None,
     **anchor: Unpack[AnchorKeys],
 ) -> Method:
     """The parts that are named, one of each kind; what is not named is GRPO's.
 
     title: the name of the method in tables and figures. With a guide beside it, sage of it.
     """
-    return Method(
-        title, advantage, surrogate, anchor_of(**anchor), reduction, reward_transform, token_weight, rollout_plan
-    )
+    there = anchor_of(**anchor)
+    more = (reward_transform, token_weight, rollout_plan, loss_term)
+    return Method(title, advantage, surrogate, there, reduction, *more)

@@ -39,7 +39,8 @@ class Placed:
     @property
     def parts(self) -> str:
         """Its parts by name, without the anchor."""
-        named = (self.method.reward_transform, self.method.advantage, self.method.token_weight, self.method.surrogate)
+        one = self.method
+        named = (one.reward_transform, one.advantage, one.token_weight, one.surrogate, one.loss_term)
         return " + ".join(type(part).__name__ for part in named if part is not None)
 
     @property

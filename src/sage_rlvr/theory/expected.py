@@ -4,7 +4,7 @@ A `Listing` holds every completion of a prompt with its probability. `expected_l
 batch, each row weighted by its probability and carrying the advantage that it has on average over the other members of
 its group; that average is a sum over all reward compositions of the other G - 1. Its gradient is the expected gradient
 of one step of the loop, without a single sample. `loss_over_groups` is the brute-force twin: every group of G
-completions, one after another, through `advantages_of` and `objective` as the loop calls them.
+completions, one after another, through `credit` and `objective` as the loop calls them.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import itertools
 import math
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from jaxtyping import Float, Int
@@ -22,7 +23,7 @@ from sage_rlvr.core.guides import factors
 from sage_rlvr.core.keys import Key
 from sage_rlvr.core.method import (
     Method,
-    advantages_of,
+    credit,
     group_advantages,
     kl_share,
     objective,
@@ -87,13 +88,15 @@ def expected_loss(
     key: Key | None = None,
     log_q: Float[Tensor, "B T"] | None = None,
     log_probs: Float[Tensor, "B T V"] | None = None,
+    entropies: Float[Tensor, "B T"] | None = None,
     max_tokens: int | None = None,
     others: Float[Tensor, "P G"] | None = None,
     state: State | None = None,
 ) -> Float[Tensor, ""]:
     """The mean of `objective` over rollouts of one prompt; its gradient with respect to `logps` is the expected one.
 
-    logps (B, T) of the current policy in the graph; on-policy they equal listing.signals.old_logps. log_q replaces the
+    logps (B, T) of the current policy in the graph, and entropies (B, T) where method.needs has "entropy_gradient";
+    on-policy they equal listing.signals.old_logps. log_q replaces the
     guide's. max_tokens: for the fixed-budget reduction, default the longest completion. others (P, G): rewards of the
     step's other prompts, held fixed, for an advantage that looks across prompts (BNPO). state: the running state of the
     method's parts before the step, None = at their start.
@@ -113,6 +116,7 @@ def expected_loss(
     if log_q is None:
         log_q = shape(method, signals, step, total_steps, key)
     state = method.start() if state is None else state
+    weigh = partial(called, method.loss_term, "loss_term", state, logps.device)
     advantages, kept = mean_advantages(method, listing, group_size, others, state)
     weights = listing.probs.float() * kept
     weights = weights / weights.sum() * len(weights)
@@ -127,6 +131,8 @@ def expected_loss(
         log_probs=log_probs,
         ref_log_probs=listing.ref_log_probs,
         weights=weights,
+        entropies=entropies,
+        term_weights=None if method.loss_term is None else weigh(signals, step, total_steps)[0],
     )
     budget = None
     if method.reduction.divisor == "batch":
@@ -154,10 +160,11 @@ def _check(method: Method) -> None:
             f"{method.name}: with a rollout plan and the KL in the reward the other members of a kept group depend on "
             "the row; use loss_over_groups on a small listing."
         )
-    weight = method.token_weight
-    if "advantages" in getattr(weight, "needs", ()) or getattr(weight, "depends_on", "") == "batch":
+    for part in (method.token_weight, method.loss_term):
+        if "advantages" not in getattr(part, "needs", ()) and getattr(part, "depends_on", "") != "batch":
+            continue
         raise ConfigError(
-            f"{method.name}: its token weight {type(weight).__name__} looks at the advantages or at the whole batch, so it has no "
+            f"{method.name}: its {type(part).__name__} looks at the advantages or at the whole batch, so it has no "
             "expectation over single completions; use loss_over_groups on a small listing."
         )
 
@@ -307,6 +314,7 @@ def loss_over_groups(
     key: Key | None = None,
     log_q: Float[Tensor, "B T"] | None = None,
     log_probs: Float[Tensor, "B T V"] | None = None,
+    entropies: Float[Tensor, "B T"] | None = None,
     max_tokens: int | None = None,
     state: State | None = None,
 ) -> Float[Tensor, ""]:
@@ -334,7 +342,7 @@ def loss_over_groups(
         mass += chance
         total = total + chance * loss_of_group(
             method, listing, logps, members, step=step, total_steps=total_steps, key=key, log_q=log_q,
-            log_probs=log_probs, max_tokens=longest, state=state,
+            log_probs=log_probs, entropies=entropies, max_tokens=longest, state=state,
         )  # fmt: skip
     if mass == 0.0:
         raise DataError(
@@ -354,24 +362,28 @@ def loss_of_group(
     key: Key | None = None,
     log_q: Float[Tensor, "B T"] | None = None,
     log_probs: Float[Tensor, "B T V"] | None = None,
+    entropies: Float[Tensor, "B T"] | None = None,
     max_tokens: int | None = None,
     state: State | None = None,
 ) -> Float[Tensor, ""]:
     """The loop's loss of one group, the listing's rows `members`, as one step of the loop computes it: `shape`,
-    `advantages_of`, `objective`. The other arguments are those of `loss_over_groups`; max_tokens defaults to the longest
+    `credit`, `objective`. The other arguments are those of `loss_over_groups`; max_tokens defaults to the longest
     completion of the listing."""
     signals, rewards = listing.signals.take(members), listing.rewards[members].float()[None]
     own_q = log_q[members] if log_q is not None else shape(method, signals, step, total_steps, key or Key(0))
+    worth = credit(method, rewards, signals, own_q, step, total_steps, key or Key(0), state)
     batch = Batch(
         logps=logps[members],
         old_logps=signals.old_logps,
         ref_logps=signals.ref_logps,
         mask=signals.mask,
-        advantages=advantages_of(method, rewards, signals, own_q, step, total_steps, key or Key(0), state),
+        advantages=worth.advantages,
         log_q=own_q,
         max_tokens=int(listing.signals.mask.sum(1).max()) if max_tokens is None else max_tokens,
         log_probs=None if log_probs is None else log_probs[members],
         ref_log_probs=None if listing.ref_log_probs is None else listing.ref_log_probs[members],
         group_size=len(members),
+        entropies=None if entropies is None else entropies[members],
+        term_weights=worth.term_weights,
     )
     return objective(method, batch, step, total_steps)[0]
