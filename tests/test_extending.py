@@ -64,6 +64,7 @@ def test_a_guide_and_a_method_of_a_plugin_train(
     assert "1 + ratio * H_t" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_changed_plugin_is_another_run(folder: Path, warm_policy: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["train", "my_recipe.yaml", "--run", "run", "--model", str(warm_policy), *SMALL]
     assert command(*words) == 0

@@ -3,6 +3,8 @@ r"""The formats: what is asked is what is read, and a demonstration starts as a 
 from __future__ import annotations
 
 import json
+import resource
+import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -153,6 +155,28 @@ def test_the_names_are_those_of_the_configuration():
 
     assert set(get_args(get_type_hints(DataConfig)["prompt"])) == set(FORMATS)
     assert all(form.name == name and json.dumps(form.reading) for name, form in FORMATS.items())
+
+
+@pytest.mark.parametrize(
+    ("template", "said"),
+    [
+        ("{% for a in range(10**9) %}{% endfor %}", "Range too big"),
+        ("{% macro f(x) %}{{ f(x) }}{% endmacro %}{{ f(1) }}", "maximum recursion depth"),
+        ("{{ 1 // 0 }}", "by zero"),
+        ("{{ 'a' * 10**10 }}", "MemoryError"),
+        ("{% set n = namespace(x='a') %}{% for i in range(40) %}{% set n.x = n.x ~ n.x %}{% endfor %}", "MemoryError"),
+        ("{% for", "unexpected"),
+        ("{{ raise_exception('no system') }}", "no system"),
+        ("{{ ''.__class__ }}", "unsafe"),
+    ],
+)
+@pytest.mark.skipif(sys.platform != "linux", reason="memory is bounded on Linux alone")
+def test_a_template_that_fails_is_a_sentence_in_bounded_memory(template: str, said: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(chat, "MEMORY", 1 << 27)
+    limits = resource.getrlimit(resource.RLIMIT_AS)
+    with pytest.raises(ConfigError, match=rf"its chat template refuses a conversation of .*{said}"):
+        chat.render(byte_tokenizer(template), FORMATS["boxed"].messages("2+2?"))
+    assert resource.getrlimit(resource.RLIMIT_AS) == limits
 
 
 def test_a_template_that_does_not_end_is_stopped(monkeypatch: pytest.MonkeyPatch):

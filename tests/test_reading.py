@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 import os
+import resource
 import struct
+import sys
 import tracemalloc
 import zipfile
 from collections.abc import Callable
@@ -202,6 +204,21 @@ def test_a_table_that_unpacks_beyond_its_limit_is_refused_before_it_is_there(
             seen += batch.nbytes
             assert batch.nbytes <= limit // 2 + len(text)
     assert seen <= limit
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="memory is bounded on Linux alone")
+@pytest.mark.parametrize(("rows", "each"), [(1, 100_000), (10, 10_000)])
+def test_a_list_that_unpacks_without_a_bound_is_refused(rows: int, each: int, tmp_path: Path):
+    """A few hundred bytes of file, 10 GB of texts in each list: nothing but the memory that it takes tells."""
+    texts = pyarrow.DictionaryArray.from_arrays(pyarrow.array(np.zeros(rows * each, np.int32)), pyarrow.array(["x" * 100_000]))
+    lists = pyarrow.ListArray.from_arrays(pyarrow.array(np.arange(rows + 1, dtype=np.int32) * each), texts)
+    path = tmp_path / "bomb.parquet"
+    pyarrow.parquet.write_table(pyarrow.table({"a": lists}), path, compression="zstd", store_schema=False)
+    assert path.stat().st_size < 1000
+    limits = resource.getrlimit(resource.RLIMIT_AS)
+    with pytest.raises(DataError, match=r"bomb.parquet: .*one of its rows is too large when unpacked; at most 1,048,576 bytes"):
+        list(read_parquet(path, MIB))
+    assert resource.getrlimit(resource.RLIMIT_AS) == limits
 
 
 @pytest.mark.parametrize(

@@ -209,20 +209,29 @@ def full_disk_as_safetensors_says_it(path: Path, group: object) -> None:
     raise RuntimeError("Error while serializing: I/O error: No space left on device (os error 28)")
 
 
+@pytest.mark.parametrize(
+    ("inodes", "free", "why", "way"),
+    [
+        (5, 7, "the disk is full: .*, 7 are free; ", "Free some space"),
+        (5, 1 << 40, "the disk is full: .*, though 1,099,511,627,776 are free on it; ", "look for a quota"),
+        (0, 1 << 40, "the disk has no inodes left, it holds too many files: ", "Delete some files"),
+    ],
+)
 @pytest.mark.parametrize("writer", [full_disk_as_oserror, full_disk_as_safetensors_says_it])
 def test_a_full_disk_leaves_the_former_checkpoint_and_no_residue(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, writer: Any
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, writer: Any, inodes: int, free: int, why: str, way: str
 ) -> None:
-    usage = namedtuple("usage", "total used free")
+    usage, system = namedtuple("usage", "total used free"), namedtuple("system", "f_files f_favail")
     with opened(tmp_path) as run:
         run.save_checkpoint(10, tensors(), {})
         monkeypatch.setattr(checkpoints, "_write_tensors", writer)
-        monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(100, 93, 7))
+        monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(100, 93, free))
+        monkeypatch.setattr(os, "statvfs", lambda path: system(100, inodes))
         with pytest.raises(CheckpointError) as caught:
             run.save_checkpoint(20, tensors(), {})
         said = str(caught.value)
-        assert str(run.path / "checkpoints") in said and "disk is full" in said and "7 are free" in said
-        assert re.search(r"needs about [1-9][\d,]* bytes", said) and "Free some space" in said
+        assert str(run.path / "checkpoints") in said and re.search(why, said) and way in said
+        assert re.search(r"needs about [1-9][\d,]* bytes", said)
         assert names(run) == ["step-000010"]
         found = run.latest()
         assert found is not None and found.step == 10
@@ -259,9 +268,21 @@ def test_what_a_kill_left_behind_is_swept_on_opening(tmp_path: Path) -> None:
     (tmp_path / "run/.tmp-link").symlink_to(tmp_path / "own")
     (folder / "step-000020").rename(folder / ".old-step-000020")  # killed between the two renames of a replacement
     shutil.copytree(folder / "step-000010", folder / ".old-step-000010")  # killed before the last deletion
+    for name in ("", ".", ".."):  # folders of another's making, which no replacement leaves
+        (folder / f".old-{name}").mkdir()
     with opened(tmp_path) as run:
         assert names(run) == ["step-000010", "step-000020"]
         assert not list(run.path.glob(".tmp-*")) and (tmp_path / "own/file").exists()
+
+
+def test_a_pipe_is_not_replaced_by_a_file(tmp_path: Path) -> None:
+    """Nor a device, which root would lose: /dev/null is one."""
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to("pipe")
+    for name in ("pipe", "link"):
+        with pytest.raises(ConfigError, match=f"{name}: a device or a pipe, which a file would replace; name a file"):
+            runs.write_text_atomic(tmp_path / name, "x")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["link", "pipe"] and (tmp_path / "pipe").is_fifo()
 
 
 @pytest.mark.slow
@@ -566,7 +587,7 @@ def test_a_partial_last_line_is_not_a_row_and_goes_on_resume(tmp_path: Path) -> 
 def test_a_damaged_line_in_the_middle_is_named(tmp_path: Path) -> None:
     with opened(tmp_path) as run:
         odd = ('{"step": 1, "anchor/kl": {}}', '{"step": 1, "anchor/kl": "x"}', '{"step": 1, "loss": NaN}')
-        for damaged in ("garbage", "[1]", '{"loss": 1}', '{"step": true}', "[" * 100_000, *odd):
+        for damaged in ("garbage", "[1]", '{"loss": 1}', '{"step": true}', '{"step": -1}', "[" * 100_000, *odd):
             run.metrics_path.write_text(f'{{"step": 0}}\n{damaged}\n{{"step": 2}}\n')
             with pytest.raises(DataError, match=r"metrics\.jsonl:2: .*delete that line"):
                 runs.read_metrics(run.path)

@@ -11,6 +11,8 @@ import json
 import math
 import os
 import stat
+import sys
+import threading
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -61,6 +63,32 @@ def _check(about: os.stat_result, limit: int) -> None:
         raise _Unreadable("no regular file, but a device or a pipe, which may never end")
     if about.st_size > limit:
         raise _Unreadable(f"{about.st_size:,} bytes; at most {limit:,} are read")
+
+
+_ONE_AT_A_TIME = threading.Lock()
+
+
+@contextmanager
+def bounded_memory(more: int) -> Iterator[None]:
+    """MemoryError (of Arrow: ArrowMemoryError) where the block takes more than `more` bytes beyond what this process has.
+
+    For what nobody can tell beforehand, such as how far one row of a Parquet file unpacks. By the limit of the address space, which
+    Linux keeps; elsewhere nothing is bounded. It holds for all threads meanwhile, so `more` should be ample.
+    """
+    if not sys.platform.startswith("linux"):
+        yield
+        return
+    import resource
+
+    with _ONE_AT_A_TIME:
+        soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+        wanted = int(Path("/proc/self/statm").read_text("ascii").split()[0]) * resource.getpagesize() + more
+        known = [limit for limit in (soft, hard) if limit != resource.RLIM_INFINITY]
+        resource.setrlimit(resource.RLIMIT_AS, (min([wanted, *known]), hard))
+        try:
+            yield
+        finally:
+            resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
 
 
 def read_bytes(path: str | Path, limit: int = TEXT, error: type[SageError] = DataError, advice: str = AGAIN) -> bytes:
@@ -245,7 +273,8 @@ def read_parquet(
     """The rows of a Parquet file in batches; the first is empty and has the schema.
 
     limit: bytes of all rows unpacked. One text that every row repeats is a few bytes in the file, so a batch has as many rows as
-    half of that allows if each were the largest column of its row group; as Python has them rows take `ROW` bytes at least.
+    half of that allows if each were the largest column of its row group; as Python has them rows take `ROW` bytes at least. A list
+    in one row may repeat a text, too, which no footer tells: unpacking a batch has twice the limit and 1 GiB of memory.
     """
     import pyarrow as pa
     from pyarrow.parquet import ParquetFile
@@ -263,10 +292,18 @@ def read_parquet(
                     if (declared := max(largest, 8 * values)) > limit:
                         raise _Unreadable(f"{declared:,} bytes when unpacked; at most {limit:,} are read")
                     rows = min(1024, max(1, limit // 2 // max(1, largest)))
-                    for batch in file.iter_batches(batch_size=rows, row_groups=[number], use_threads=False):
+                    batches = file.iter_batches(batch_size=rows, row_groups=[number], use_threads=False)
+                    while (batch := _next(batches, 2 * min(limit, ARRAYS) + 1024 * MIB)) is not None:
                         taken += max(batch.nbytes, ROW * len(batch))
                         if taken > limit:
                             raise _Unreadable(f"more than {limit:,} bytes when unpacked")
                         yield batch
+        except (MemoryError, pa.ArrowMemoryError) as problem:
+            raise _Unreadable(f"one of its rows is too large when unpacked; at most {limit:,} bytes are read") from problem
         except (pa.ArrowException, OSError, OverflowError) as problem:
             raise _Unreadable(f"no Parquet file ({str(problem).splitlines()[0]})") from problem
+
+
+def _next(batches: Iterator[pa.RecordBatch], more: int) -> pa.RecordBatch | None:
+    with bounded_memory(more):
+        return next(batches, None)

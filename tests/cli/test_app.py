@@ -13,6 +13,7 @@ import pytest
 import sage_rlvr
 from sage_rlvr.cli.app import COMMANDS, command_of, main, overview
 from sage_rlvr.config import FinetuneConfig, SftConfig, TrainConfig
+from sage_rlvr.core.method import METHODS
 
 
 def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
@@ -29,6 +30,7 @@ def test_version_and_overview(capsys: pytest.CaptureFixture[str]) -> None:
     lines = overview().splitlines()
     assert all(any(line.startswith(f"  {name} ") for line in lines) for name in COMMANDS)
     assert max(map(len, lines)) <= 120
+    assert "143 after SIGTERM" in lines[-2] and "130 after Ctrl-C" in lines[-2]
     with pytest.raises(SystemExit) as caught:
         main([])
     assert caught.value.code == 2 and "COMMAND --help" in capsys.readouterr().out
@@ -68,13 +70,18 @@ def test_plugins_join_before_the_command_and_parts_are_listed(
     with pytest.raises(SystemExit) as caught:
         main(["parts", "method", "--plugin", str(file)])
     out = capsys.readouterr().out
+    del METHODS["toy_for_show"]  # the registry is the process's, and so every later test's
     assert caught.value.code == 0 and "GRPO under another name" in out and "dr_grpo" in out
     assert "a file is missing" in refused(capsys, "parts", "--plugin")
     assert "cannot be read" in refused(capsys, "--plugin=nowhere.py", "parts")
 
 
 @pytest.mark.parametrize(
-    "words", [["train", "grpo", "--run", ""], ["train", "grpo", "--run="], ["sft", "sft", "--run-dir", ""], ["demo", "--out="]]
+    "words",
+    [
+        *(["train", "grpo", "--run", ""], ["train", "grpo", "--run="], ["sft", "sft", "--run-dir", ""], ["demo", "--out="]),
+        *(["train", "grpo", "--run_dir", ""], ["report", "run", "-o", ""]),
+    ],
 )
 def test_an_empty_path_is_not_the_current_folder(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert "'': a path is missing" in refused(capsys, *words)

@@ -303,6 +303,7 @@ def test_plan(capsys: Capture) -> None:
         assert code == 2 and message in err, err
 
 
+@pytest.mark.slow
 def test_frontiers_of_sample_stores(capsys: Capture) -> None:
     rng = np.random.default_rng(2)
     paths: dict[str, list[str]] = {}

@@ -141,6 +141,22 @@ def test_a_row_that_was_changed_is_named(tmp_path: Path):
         SampleStore.open(tmp_path, SMALL).claim(["b"], 2)
 
 
+@pytest.mark.parametrize(
+    "made",
+    [
+        "CREATE TRIGGER t AFTER INSERT ON samples BEGIN DELETE FROM samples; END",
+        "ALTER TABLE meta RENAME TO kept; CREATE VIEW meta AS WITH RECURSIVE c (x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c) "
+        "SELECT kept.* FROM kept, c",
+    ],
+)
+def test_a_store_that_brings_a_program_is_refused(made: str, tmp_path: Path):
+    evaluate(tmp_path, ["a"], 2, SMALL).close()
+    with contextlib.closing(sqlite3.connect(tmp_path / "store.sqlite")) as db:
+        db.executescript(made)
+    with pytest.raises(DataError, match=r"damaged: the (trigger 't'|view 'meta') is none of a sample store's"):
+        SampleStore.open(tmp_path)
+
+
 def test_a_full_disk_loses_nothing(tmp_path: Path):
     with evaluate(tmp_path, ["a"], 2, SMALL) as store:
         digest, chunks = store.digest(), store.claim(["a"], 4)

@@ -110,6 +110,16 @@ def test_a_token_that_is_out_is_never_drawn_and_greedy_takes_the_first_of_equals
     )
 
 
+@pytest.mark.parametrize("kind", [CpuGenerator, TransformersGenerator])
+def test_weights_that_hold_nan_draw_nothing(kind: type[CpuGenerator | TransformersGenerator]) -> None:
+    model, tokenizer = tiny_llama(), build_tokenizer()
+    with torch.no_grad():
+        model.model.norm.weight.fill_(math.nan)
+    generator = kind(model, Tokens.of(tokenizer), Decoding(max_new_tokens=4))
+    with pytest.raises(DataError, match=r"log-probabilities are NaN or infinite, so its weights hold NaN"):
+        generator.generate([request(1, 0)])
+
+
 # ---- presets
 
 

@@ -192,11 +192,16 @@ HARM: dict[str, tuple[Callable[[Path], object], str]] = {
     "no number": (lambda f: said_in_config(f, num_hidden_layers="many"), "could not be loaded"),
     "no architecture": (lambda f: said_in_config(f, model_type="none such"), "could not be loaded"),
     "an end that is none": (lambda f: (f / "generation_config.json").write_text('{"eos_token_id": "x"}'), "eos_token_id|could not"),
+    "an end beyond all tokens": (
+        lambda f: (f / "generation_config.json").write_text(f'{{"eos_token_id": {10**30}}}'),
+        "eos_token_id = 1000",
+    ),
     **{
         f"{name} {what}": (lambda f, name=name, data=data: (f / name).write_bytes(data), f"{name}: .*save the model again")
         for name in ("config.json", "generation_config.json", "tokenizer_config.json")
         for what, data in {"nested": b"[" * 100_000, "a list": b"[1]", "cut": b"{", "no text": b"\xff"}.items()
     },
+    "an adapter, too": (lambda f: (f / "adapter_config.json").write_text("{}"), "whole model .* and an adapter"),
     "endless config": (lambda f: endless(f / "config.json"), "no regular file"),
     "endless template": (lambda f: endless(f / "chat_template.jinja"), "no regular file"),
     "a tokenizer that is none": (lambda f: (f / "tokenizer.json").write_text('{"model": 3}'), "tokenizer .* could not be loaded"),

@@ -202,6 +202,7 @@ def test_the_sections_of_a_sweep(page: Page) -> None:
             assert len({len(re.findall(r"(?<!\\)\|", line)) for line in block.splitlines()}) == 1
 
 
+@pytest.mark.slow
 def test_samples_alone_make_a_page(folders: Path) -> None:
     page = build(Results.read(*sorted((folders / "stores").iterdir())), shown=1)
     text = page.markdown("figures")
@@ -219,6 +220,31 @@ def test_a_stored_summary_is_enough() -> None:
     assert "tokens drawn, M" in text and page.answer in page.markdown().replace("\\", "")
 
 
+@pytest.mark.parametrize(
+    ("place", "odd", "words"),
+    [
+        ("arms.grpo.pass", None, ("compare",)),
+        ("arms.grpo.pass.1", {}, ("report", "--format", "md", "-o", "page.md")),
+        ("arms.grpo.pass.1.low", [[]], ("report", "--format", "md", "-o", "page.md")),
+        ("arms.grpo.dead", {}, ("report", "--format", "md", "-o", "page.md")),
+    ],
+)
+def test_a_stored_summary_of_another_shape_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+    place: str, odd: object, words: tuple[str, ...],
+) -> None:  # fmt: skip
+    tree = json.loads((ROOT / "docs" / "results" / "tier1" / "summary.json").read_text("utf-8"))
+    home, (*path, last) = tree, place.split(".")
+    for key in path:
+        home = home[key]
+    home[last] = odd
+    (tmp_path / "summary.json").write_text(json.dumps(tree), "utf-8")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as caught:
+        main([words[0], ".", *words[1:]])
+    assert caught.value.code == 2 and "DataError: summary.json: " in capsys.readouterr().err
+
+
 def test_nothing_to_compare_is_said(folders: Path) -> None:
     page = build(Results.read(folders / "sweep" / "evaluations" / "base.npz"))
     assert page.answer.startswith("Nothing is compared") and "power" in page.markdown()
@@ -231,6 +257,7 @@ def test_a_guide_that_did_nothing_is_said_beside_its_results() -> None:
     assert said.startswith("SAGE-Token: q differed from 1 on 0.0%")
 
 
+@pytest.mark.slow
 def test_what_a_run_warned_of_stands_beside_it(folders: Path, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(folders / "demo", tmp_path / "demo"))
     file = next(folder.glob("runs/*/run.json"))

@@ -40,6 +40,7 @@ def without_noise(table: str) -> list[str]:
     return [line for line in table.splitlines() if "±" not in line and "Random" not in line]
 
 
+@pytest.mark.slow
 def test_the_page_holds_the_map_that_the_command_makes(findings: Findings) -> None:
     page = (DOCS / "concepts" / "anchor.md").read_text(encoding="utf-8")
     rows = without_noise(table_of(page, "map"))

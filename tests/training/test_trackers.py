@@ -94,6 +94,7 @@ def twice(name: str, folder: Path, **environment: str) -> None:
         assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 def test_tensorboard(tmp_path: Path) -> None:
     pytest.importorskip("tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator

@@ -20,7 +20,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 from conftest import save, tiny_llama
 from sage_rlvr.core.anchor import Anchor
 from sage_rlvr.core.guides import Branch, Flat
-from sage_rlvr.errors import ConfigError
+from sage_rlvr.errors import CheckpointError, ConfigError
 from sage_rlvr.methods import grpo, no_kl, sage
 from sage_rlvr.training.trl import SageTrainer, adapters, grpo_config, reference_model, state
 from sage_rlvr.training.trl.arguments import making
@@ -359,6 +359,12 @@ def test_a_moving_reference_and_a_kill(kind: str, how: str, tiny_policy: Path, t
 def test_a_checkpoint_without_the_reference_is_refused(tiny_policy: Path, tmp_path: Path):
     moving("full", "snapshot", tiny_policy, tmp_path, max_steps=3).train()
     checkpoint = tmp_path / "out" / "checkpoint-3"
+    kept = (checkpoint / "trainer_state.json").rename(tmp_path / "kept")
+    (checkpoint / "trainer_state.json").symlink_to("/dev/zero")
+    with pytest.raises(CheckpointError, match=r"trainer_state.json: cannot be read: no regular file"):
+        moving("full", "snapshot", tiny_policy, tmp_path / "endless").train(resume_from_checkpoint=str(checkpoint))
+    (checkpoint / "trainer_state.json").unlink()
+    kept.rename(checkpoint / "trainer_state.json")
     (checkpoint / state.TENSORS).unlink()
     with pytest.raises(ConfigError, match=r"policy after step 2, which this checkpoint does not hold"):
         moving("full", "snapshot", tiny_policy, tmp_path / "again").train(resume_from_checkpoint=str(checkpoint))

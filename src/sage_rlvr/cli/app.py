@@ -49,7 +49,8 @@ COMMANDS = {
 }  # name: file of this folder and class, imported when it is typed: the overview answers without their libraries
 FORMER = {"theory": "study anchor", "guides": "study guides"}  # words of version 0.1; they go with version 0.3
 _OF_A_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENAMETOOLONG)
-FAULT = 70  # EX_SOFTWARE of sysexits.h; 1 means "interrupted and saved", so a crash needs a code of its own
+_OF_A_PLACE = (errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.EFBIG)  # there is a file for a folder, or the reverse
+FAULT = 70  # EX_SOFTWARE of sysexits.h: Python's own 1 is what a pipe without a reader ends with
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -86,10 +87,10 @@ def _answered(words: list[str], session: Session) -> int:
     except Exception as error:
         if (isinstance(error, BrokenPipeError) and _reader_is_gone()) or _is_stdouts(error):
             raise
-        if isinstance(error, OSError) and error.errno in _OF_A_DISK and isinstance(error.filename, str):
+        if isinstance(error, OSError) and error.errno in (*_OF_A_DISK, *_OF_A_PLACE) and error.filename:
             from sage_rlvr.runs.files import disk_problem
 
-            session.note(disk_problem(error, "file", Path(error.filename)))
+            session.note(disk_problem(error, "", Path(os.fsdecode(error.filename))))
             return 2
         session.note(traceback.format_exc().rstrip())
         session.note(f"a fault of sage-rlvr, exit code {FAULT}: please report it with the lines above")
@@ -142,6 +143,8 @@ def overview() -> str:
     lines = ["usage: sage-rlvr COMMAND [OPTIONS]", "", *(f"  {name:<14} {first}" for name, first in said.items())]
     lines += ["", "--plugin my_parts.py, with any command, registers parts of your own (docs/extending.md)."]
     lines += ["sage-rlvr COMMAND --help says what a command takes; sage-rlvr --version says which this is."]
+    lines += ["", "Exit codes: 0 done; 2 refused, and the message says what to do; 130 after Ctrl-C and 143 after SIGTERM, saved:"]
+    lines += ["the same command continues (a batch system may requeue a job on 143); 70 a fault of this program."]
     return "\n".join(lines)
 
 
@@ -179,10 +182,10 @@ def parse(words: Sequence[str]) -> tuple[str, Command, list[str]]:
 
 def _refuse_empty_paths(command: type[Command], words: Sequence[str]) -> None:
     """An empty word would be the current folder to a path: a shell gives one where a variable is not set."""
-    paths = {"--" + field.name.replace("_", "-") for field in fields(command) if "Path" in str(field.type)} | {"--run-dir"}
+    paths = {"--" + field.name.replace("_", "-") for field in fields(command) if "Path" in str(field.type)} | {"--run-dir", "-o"}
     for word, following in zip(words, [*words[1:], "-"], strict=False):
         name, equals, value = word.partition("=")
-        if name in paths and not (value if equals else following):
+        if name.replace("_", "-") in paths and not (value if equals else following):
             raise ConfigError(f"{name} '': a path is missing; name a folder or a file")
 
 

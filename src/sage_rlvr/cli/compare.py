@@ -67,13 +67,14 @@ class Compare(Command):
                 "evaluated with eval --frontier have their frontiers compared anyway)"
             )
         results = Results.read(*self.arms, split=self.split, k=self.k, apart=not whole, samples=self.samples)
-        rows = compare(results)
-        print_results(session, results, rows)
-        if self.patterns:
-            session.say(*_patterns(results))
-        if self.out is not None:
-            write_page(results, self.out, session)
-            write_json_atomic(self.out / "summary.json", summary_of(results, rows))
+        with results.believed():
+            rows = compare(results)
+            print_results(session, results, rows)
+            if self.patterns:
+                session.say(*_patterns(results))
+            if self.out is not None:
+                write_page(results, self.out, session)
+                write_json_atomic(self.out / "summary.json", summary_of(results, rows))
         return 0
 
 

@@ -49,9 +49,9 @@ class Report(Command):
             )
         register = answers_of(Path(self.runs[0])) if len(self.runs) == 1 else None
         results = Results.read(*self.runs, split=self.split, k=self.k)
-        page = build(results, title=self.title, shown=self.show, register=register)
         out = self.out or Path(f"report.{self.format}")
-        with writing("report", out.parent, 8 << 20):
+        with results.believed(), writing("report", out.parent, 8 << 20):
+            page = build(results, title=self.title, shown=self.show, register=register)
             written = page.write(out, self.format, self.png)
         for path in written:
             session.say(f"{path}  {path.stat().st_size / 1e3:,.0f} kB")

@@ -25,8 +25,17 @@ def folder_of(model: str) -> Path:
 
 
 def adapter_base(folder: Path) -> str | None:
-    """What a LoRA adapter lies on: a folder, a Hub id or "embedded"; None where the folder holds a whole model."""
-    if (folder / "config.json").exists() or not (folder / ADAPTER).is_file():
+    """What a LoRA adapter lies on: a folder, a Hub id or "embedded"; None where the folder holds a whole model.
+
+    ConfigError where it holds both: libraries differ in which of them they load, and PEFT's way leads out of the folder.
+    """
+    whole, adapter = (folder / "config.json").exists(), (folder / ADAPTER).is_file()
+    if whole and adapter:
+        raise ConfigError(
+            f"{folder}: holds a whole model (config.json) and an adapter ({ADAPTER}), so it is not clear which is meant; move one "
+            "of them to a folder of its own"
+        )
+    if not adapter:
         return None
     base = _read(folder / ADAPTER, "adapter").get("base_model_name_or_path")
     if not isinstance(base, str) or not base:

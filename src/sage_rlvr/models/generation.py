@@ -211,11 +211,16 @@ def one_by_one(
 
 
 def generations(tokens: Tokens, rollout: Rollout) -> list[Generation]:
-    """The rows of a rollout."""
+    """The rows of a rollout. DataError where a log-prob is NaN or infinite."""
     lengths, finished = rollout.lengths.tolist(), rollout.finished.tolist()
     texts = tokens.texts(rollout)
     ids, logps = rollout.tokens.cpu().numpy().astype(np.int32), rollout.logps.float().cpu().numpy()
     entropies = None if rollout.entropies is None else rollout.entropies.float().cpu().numpy()
+    if not all(np.isfinite(row[:n]).all() for row, n in zip(logps, lengths, strict=True)):
+        raise DataError(
+            "the model's log-probabilities are NaN or infinite, so its weights hold NaN or infinity, or overflow in this "
+            "precision; take other ones, or float32"
+        )
     rows = []
     for i, (text, n, done) in enumerate(zip(texts, lengths, finished, strict=True)):
         entropy = None if entropies is None else entropies[i, :n].copy()

@@ -65,7 +65,7 @@ class Tokens:
         pad = tokenizer.pad_token_id
         declared = getattr(getattr(model, "generation_config", None), "eos_token_id", None)
         more = [] if declared is None else declared if isinstance(declared, list) else [declared]
-        if not all(type(end) is int and end >= 0 for end in more):
+        if not all(type(end) is int and 0 <= end < 1 << 31 for end in more):
             raise ConfigError(f"generation_config: eos_token_id = {declared!r}: expected a token's number, or a list of such")
         eos = int(tokenizer.eos_token_id)
         return cls(tokenizer, eos, eos if pad is None else int(pad), tuple(more))

@@ -37,11 +37,14 @@ def read_matrix(path: Path) -> dict[str, Any]:
         parts = [facts.get("left_out", []), facts.get("base_evaluated", []), *map(evaluate.get, ("ood", "temperatures"), ([], []))]
         if not all(isinstance(part, list) for part in parts) or not all(map(_is_cell, facts.get("cells", []))):
             raise TypeError("a list, or a cell of it, is of another kind")
+        if not all(isinstance(arm.get("recipe", ""), str) for arm in facts.get("arms", ())):
+            raise TypeError("the recipe of an arm is no file's name")
     return facts
 
 
 def _is_cell(cell: Mapping[str, Any]) -> bool:
-    return isinstance(cell["arm"], str) and isinstance(cell["seed"], int) and isinstance(cell["evaluated"], list)
+    kinds = {"arm": str, "seed": int, "evaluated": list, "complete": bool}
+    return all(isinstance(cell[key], kind) for key, kind in kinds.items())
 
 
 def design_of(facts: Mapping[str, Any]) -> Design:

@@ -98,7 +98,7 @@ class _Found:
                 raise DataError(f"{name}={path}: a whole folder names its arms itself; give {path} alone")
             self._folder(path)
         elif (path / "summary.json").is_file():
-            self.results.stored = read_summary(path / "summary.json")
+            self.results.stored, self.results.stored_in = read_summary(path / "summary.json"), path / "summary.json"
             self.designs.append(design_of_summary(self.results.stored))
             self.order |= {arm.name: arm.key for arm in self.designs[-1].arms} | {BASE: BASE}
         else:

@@ -7,6 +7,7 @@ NAME=PATH[,PATH...] names an arm and gives its training seeds.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import groupby
@@ -18,6 +19,7 @@ import numpy as np
 from sage_rlvr.errors import DataError
 from sage_rlvr.evaluation.record import Record
 from sage_rlvr.evaluation.store import SampleStore
+from sage_rlvr.reading import understood
 from sage_rlvr.results.design import Design
 from sage_rlvr.results.scores import Exact, Scores
 from sage_rlvr.stats.budget import check_budget
@@ -98,6 +100,7 @@ class Results:
     runs: dict[tuple[str, int], Run] = field(default_factory=dict)
     stores: list[Store] = field(default_factory=list)
     stored: Mapping[str, Any] | None = None
+    stored_in: Path | None = None
     notes: list[str] = field(default_factory=list)
     sources: list[str] = field(default_factory=list)
     k: int = K
@@ -116,10 +119,16 @@ class Results:
         found = gather(list(map(str, paths)), split=split, apart=apart)
         found.samples = samples
         if found.stored is not None and not found.records:
-            found.k = max(found.stored["ks"])  # it has no others to be read at
+            with found.believed():
+                found.k = max(found.stored["ks"])  # it has no others to be read at
         else:
             found.k = k or min([K, *(c.n for c in found.counts)] if not found.records else [K])
         return found
+
+    def believed(self) -> AbstractContextManager[None]:
+        """Round what is made of a stored summary, whose numbers nobody has computed here: what is missing there or of another
+        type refuses that file. Of anything else nothing is caught."""
+        return nullcontext() if self.stored_in is None or self.records else understood(self.stored_in)
 
     # ---- what there is
 

@@ -20,7 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from sage_rlvr.errors import CheckpointError, DataError
+from sage_rlvr.errors import CheckpointError, ConfigError, DataError
 from sage_rlvr.reading import MIB, opened, parse_json, read_lines
 
 
@@ -34,9 +34,12 @@ def file_sha256(path: str | Path) -> str:
 def replacing(path: str | Path) -> Iterator[Path]:
     """A path beside `path` to write a file to; it takes the place of `path` when the block ends well.
 
-    A reader, or a kill at any instant, finds the old file or the new one. The folder is made where it is missing.
+    A reader, or a kill at any instant, finds the old file or the new one. The folder is made where it is missing. ConfigError where
+    a device or a pipe is there, which would be lost.
     """
     path = Path(path)
+    if path.exists() and not path.is_file() and not path.is_dir():
+        raise ConfigError(f"{path}: a device or a pipe, which a file would replace; name a file")
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".tmp-{uuid.uuid4().hex[:8]}-{path.name}")  # the suffix stays: np.savez reads it
     try:
@@ -78,7 +81,7 @@ def replacing_folder(place: Path) -> Iterator[Path]:
 def sweep(folder: Path) -> None:
     """Remove what a kill left behind in a folder; what had been moved aside while it was being replaced comes back."""
     for path in folder.glob(".old-*"):
-        home = path.with_name(path.name.removeprefix(".old-"))
+        home = folder / path.name.removeprefix(".old-")  # of ".old-" the folder itself, which is there
         if home.exists():
             _remove(path)
         else:
@@ -162,7 +165,7 @@ def writing(what: str, path: Path, needed: int) -> Iterator[None]:
 def disk_problem(error: Exception, what: str, path: Path, needed: int = 0) -> CheckpointError | None:
     """A CheckpointError for an error of the file system (safetensors reports them as text), None for any other.
 
-    needed: bytes of `what` about, 0 where that is not known.
+    what: that was to be written; "" where it may have been read as well. needed: its bytes about, 0 where that is not known.
     """
     reported = re.search(r"os error (\d+)", str(error))
     code = error.errno if isinstance(error, OSError) else int(reported.group(1)) if reported else None
@@ -170,8 +173,9 @@ def disk_problem(error: Exception, what: str, path: Path, needed: int = 0) -> Ch
         return None
     kept = "; the checkpoints before it are untouched" if what == "checkpoint" else ""
     if code not in (errno.ENOSPC, errno.EDQUOT):
-        return CheckpointError(f"{path}: cannot write a {what}: {os.strerror(code)}{kept}. Mend that, then run again")
-    wants = f": this {what} needs about {needed:,} bytes" if needed else f", so this {what} was not written"
+        does = f"cannot write a {what}" if what else "cannot be read or written"
+        return CheckpointError(f"{path}: {does}: {os.strerror(code)}{kept}. Mend that, then run again")
+    wants = f": this {what} needs about {needed:,} bytes" if needed else f", so this {what or 'file'} was not written"
     why, way = _full(next(folder for folder in (path, *path.absolute().parents) if folder.is_dir()), code, needed)
     return CheckpointError(f"{path}: {why[0]}{wants}{why[1]}{kept}. {way}, then give the same command again to continue")
 
@@ -220,10 +224,10 @@ def read_metrics(path: str | Path, resumed: int | None = None) -> list[dict[str,
     path = path / "metrics.jsonl" if path.is_dir() else path
     rows: list[dict[str, Any]] = []
     newest = -1
-    for number, line, whole in read_lines(path, advice=LOST) if path.exists() else ():
+    for number, line, whole in read_lines(path) if path.exists() else ():
         try:
             row = parse_json(line, f"{path}:{number}: damaged line", advice=LOST) if whole else None
-            if row is not None and type(row.get("step")) is not int:
+            if row is not None and (type(row.get("step")) is not int or row["step"] < 0):
                 raise DataError(f"{path}:{number}: damaged line, without the number of its step; {LOST}")
             if odd := next((name for name in row or () if "/" in name and not _is_number(row[name])), None):
                 raise DataError(f"{path}:{number}: damaged line, {odd} is no number; {LOST}")

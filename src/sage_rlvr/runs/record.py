@@ -104,13 +104,13 @@ def agree(path: Path, new: dict[str, Any], fork: bool) -> dict[str, Any]:
     if old.get("format") != FORMAT:
         raise CheckpointError(f"{file}: not a run record of format {FORMAT}; name another directory")
     found, code = _binding_differences(old, new), _code_differences(old, new)
-    more = set(found) == {"steps"} and found["steps"][1] > found["steps"][0]
+    before, wanted = found.get("steps", (None, None))
+    more = set(found) == {"steps"} and isinstance(before, int) and wanted > before
     longer = more and not _stretched(old["config"])
-    wanted = found.get("steps", (0, None))[1]
     if (fork or set(found) == {"steps"}) and isinstance(wanted, int) and wanted < (there := _steps_there(path)):
         raise ConfigError(
-            f"{path}: steps: {found['steps'][0]} -> {wanted}: {there} steps are there already, and a run cannot lose "
-            "steps, with --fork neither; name another directory (--run) for a shorter one"
+            f"{path}: steps: {found['steps'][0]} -> {wanted}: {there} steps are there already by its checkpoints and "
+            "metrics.jsonl, and a run cannot lose steps, with --fork neither; name another directory (--run) for a shorter one"
         )
     if found and not (longer or fork):
         raise ConfigError(_explain(path, found, _stretched(old["config"]) if more else []))

@@ -11,15 +11,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from jinja2.exceptions import TemplateError
-
 from sage_rlvr.errors import ConfigError, DataError
+from sage_rlvr.reading import MIB, bounded_memory
 from sage_rlvr.tasks.prompts import PLACEHOLDER, Message, PromptFormat
 from sage_rlvr.tasks.rows import Say, tell
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
+MEMORY = 1024 * MIB
 SECONDS = 10.0  # for one conversation; a template of a published model takes below a millisecond
 
 
@@ -76,20 +76,22 @@ def end_of_turn(tokenizer: PreTrainedTokenizerBase, form: PromptFormat) -> str |
 def render(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message], opened: bool = False) -> str:
     """Messages by the tokenizer's chat template; opened: with the start of the assistant's turn. ConfigError if it fails.
 
-    A template is a program that came with the model: one that takes longer than `SECONDS` is stopped and refused.
+    A template is a program that came with the model: one that takes longer than `SECONDS` or more than `MEMORY`
+    bytes is stopped and refused.
     """
     try:
-        with deadline(SECONDS):
+        with deadline(SECONDS), bounded_memory(MEMORY):
             return str(tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=opened))
     except OutOfTime as error:
         raise ConfigError(
             f"tokenizer {tokenizer.name_or_path!r}: its chat template was not done with one conversation after {SECONDS:g} s; "
             "look at its loops, or give the tokenizer another template (chat_template)"
         ) from error
-    except (TemplateError, ValueError, TypeError) as error:
+    except Exception as error:  # a program of others raises anything: TemplateError, OverflowError, RecursionError, MemoryError
+        said = str(error) or type(error).__name__
         roles = ", ".join(message["role"] for message in messages)
         raise ConfigError(
-            f"tokenizer {tokenizer.name_or_path!r}: its chat template refuses a conversation of {roles} ({error}); where it "
+            f"tokenizer {tokenizer.name_or_path!r}: its chat template refuses a conversation of {roles} ({said}); where it "
             "knows no system message take rows with prompts of their own (data.prompt as_is)"
         ) from error
 

@@ -133,7 +133,7 @@ def looks_local(path: str) -> bool:
 def local_files(data: DataSource) -> list[Path]:
     """The files that a local `data.path` means, in the order in which they are read; empty for one that is not here."""
     local, path = Path(data.path).expanduser(), data.option("path")
-    if local.is_file():
+    if local.exists() and not local.is_dir():
         if local.suffix not in SUFFIXES:
             raise ConfigError(
                 f"{path} = {data.path!r}: files of the kind {local.suffix or '(none)'} are not read (archives are never "
@@ -169,7 +169,7 @@ def stamp_of(file: Path) -> tuple[int, int] | None:
 
 def sha256_of(file: Path) -> str:
     """SHA-256 of a file."""
-    with open(file, "rb") as stream:
+    with opened(file) as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 

@@ -107,6 +107,9 @@ class Database:
                     f"{self.path / FILE}: a sample store of format {version}, this version of sage-rlvr reads format {FORMAT}; "
                     "read it with the version that wrote it, or sample into another folder"
                 )
+            odd = db.execute("SELECT type, name FROM sqlite_master WHERE type IN ('view', 'trigger')").fetchone()
+            if odd is not None:  # a view is a program, which may never end
+                raise _damaged(self.path, f"the {odd[0]} {odd[1]!r} is none of a sample store's")
             rows = db.execute("SELECT sha, key, value FROM meta").fetchall()
         if "identity" not in {key for _, key, _ in rows} or any(sha != seal(row) for sha, *row in rows):
             raise _damaged(self.path, "its facts are not those that were written")

@@ -28,7 +28,8 @@ from sage_rlvr.core.guides import Guide
 from sage_rlvr.core.keys import Key
 from sage_rlvr.core.method import Method
 from sage_rlvr.core.state import State
-from sage_rlvr.errors import ConfigError
+from sage_rlvr.errors import CheckpointError, ConfigError
+from sage_rlvr.reading import read_json
 from sage_rlvr.training.reference import REFERENCE_STEP
 from sage_rlvr.training.trl.batch import (
     ROLLOUT_ONLY,
@@ -50,7 +51,7 @@ from sage_rlvr.training.trl.checks import admitted_anchor, check_data, check_eng
 from sage_rlvr.training.trl.dynamic_sampling import draw_all, draw_kept
 from sage_rlvr.training.trl.model_card import facts, render
 from sage_rlvr.training.trl.reference_model import Reference, check_start, chosen_reference
-from sage_rlvr.training.trl.state import check_objective, restore_parts, restore_reference, save_state
+from sage_rlvr.training.trl.state import EARLIER, check_objective, restore_parts, restore_reference, save_state
 from sage_rlvr.training.watch import GuideWatch, check_vocabulary, warned
 
 atexit.register(leave_gloo)
@@ -226,6 +227,11 @@ class SageTrainer(GRPOTrainer):
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         super()._save_checkpoint(model, trial)
         save_state(self, Path(self._get_output_dir(trial=trial)) / f"checkpoint-{self.state.global_step}")
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
+        state = Path(resume_from_checkpoint) / "trainer_state.json"  # which transformers reads next, without a bound
+        read_json(state, error=CheckpointError, advice=EARLIER, strict=False)
+        super()._load_from_checkpoint(resume_from_checkpoint, model)
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         super()._load_optimizer_and_scheduler(checkpoint)
