@@ -77,14 +77,14 @@ def test_a_changed_plugin_is_another_run(folder: Path, warm_policy: Path, capsys
     assert done.returncode == 2 and "plugins.my_parts.py" in done.stderr
 
 
-@pytest.mark.parametrize(("recipe", "name"), [("composed", "signs"), ("remembering", "above_before")])
+@pytest.mark.parametrize(("recipe", "name"), [("composed", "signs"), ("remembering", "above_before"), ("floored", "floored")])
 def test_a_method_of_parts_trains(folder: Path, warm_policy: Path, recipe: str, name: str) -> None:
     config = load_config(TrainConfig, folder / f"{recipe}.yaml")
     assert config.method.name == name and decode(TrainConfig, dump(config)) == config
     assert command("train", f"{recipe}.yaml", "--run", "run", "--model", str(warm_policy), *SMALL) == 0
     kept = folder / "run" / "checkpoints" / "step-000002" / "parts.safetensors"
-    assert kept.exists() is (recipe == "remembering")
-    if kept.exists():
+    assert kept.exists() is (recipe != "composed")
+    if recipe == "remembering":
         rows = [json.loads(line) for line in (folder / "run" / "metrics.jsonl").read_text().splitlines()]
         mean = 0.2 * rows[0]["reward/mean"]
         assert [row["advantage/mean"] for row in rows] == pytest.approx([mean, 0.8 * mean + 0.2 * rows[1]["reward/mean"]])
@@ -143,9 +143,11 @@ def test_the_parts_of_the_page_obey_the_laws(folder: Path, monkeypatch: pytest.M
     plugins.use("my_parts.py")
     plugins.use("more_parts.py")
     plugins.use("remembering.py")
+    plugins.use("floor.py")
     testing.check_guide(registry_of("guide")["late"]())
     testing.check_method(registry_of("method")["centered"]())
-    for kind in ("advantage", "surrogate", "reduction", "reward_transform", "token_weight", "loss_term", "rollout_plan"):
+    kinds_here = ("advantage", "surrogate", "reduction", "reward_transform", "token_weight", "loss_term", "rollout_plan")
+    for kind in (*kinds_here, "buffer"):
         name = list(registry_of(kind))[-1]
         getattr(testing, f"check_{kind}")(registry_of(kind)[name]())
         if kind == "advantage":

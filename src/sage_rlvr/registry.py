@@ -31,6 +31,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 HOMES = {
     "advantage": "sage_rlvr.core.advantages:ADVANTAGES",
+    "buffer": "sage_rlvr.core.buffers:BUFFERS",
     "generator": "sage_rlvr.models.vllm:GENERATORS",
     "guide": "sage_rlvr.core.guides:GUIDES",
     "loss_term": "sage_rlvr.core.loss_terms:LOSS_TERMS",

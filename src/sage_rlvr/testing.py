@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from sage_rlvr.core.advantages import Advantage
+from sage_rlvr.core.buffers import Answers, Buffer, buffer_budget, buffer_loss
 from sage_rlvr.core.dynamic_sampling import RolloutPlan
 from sage_rlvr.core.guides import Guide, band_of
 from sage_rlvr.core.keys import Key
@@ -271,6 +272,28 @@ def check_rollout_plan(plan: RolloutPlan) -> None:
     check_recipe("rollout_plan", plan)
 
 
+def check_buffer(buffer: Buffer, seed: int = 0) -> None:
+    """Its loss and numbers are finite and add up over prompts; an empty buffer adds 0; what is off the mask does not count."""
+    given = signals(seed, rows=6)
+    rewards, answers = torch.tensor([[1.0, 0.0, 1.0], [1.0, 1.0, 0.0]]), torch.arange(6).reshape(2, 3)
+    tokens, logps = torch.ones_like(given.mask, dtype=torch.long), given.old_logps
+    found = Answers.of_rollout(torch.tensor([4, 9]), rewards, answers, tokens, given.mask, logps, 1, rewards - 0.5)
+    rows = buffer.rows(buffer.rule.add(Answers.of(buffer.start()), found), 0, KEY, torch.tensor([4, 9]))
+    off = torch.where(rows.mask, rows.answers.logps - 0.1, math.nan).requires_grad_(True)
+    budget = buffer_budget(buffer, rows, rows.mask.shape[1])
+    loss, numbers = buffer_loss(buffer, off, rows, budget)
+    (gradient,) = torch.autograd.grad(loss, off)
+    assert bool(loss.isfinite()) and bool(gradient.isfinite().all()), "loss and gradient are finite"
+    assert not gradient[~rows.mask].any() and all(map(math.isfinite, numbers.values())), "what is off the mask counts"
+    parts = [buffer_loss(buffer, off[rows.owners == n], rows.of_owners(n, n + 1), budget) for n in (0, 1)]
+    assert torch.allclose(sum(part[0] for part in parts), loss), "a prompt's loss does not depend on the others"
+    sums = {name: sum(part[1][name] for part in parts) for name in numbers}
+    assert all(math.isclose(sums[name], numbers[name], abs_tol=1e-5) for name in numbers), "divide a sum over rows by rows.whole"
+    none = buffer.rows(Answers.of(buffer.start()), 0, KEY, torch.tensor([4, 9]))
+    assert not buffer_loss(buffer, torch.zeros(0, 0), none, 1.0)[0].any(), "an empty buffer adds nothing"
+    check_recipe("buffer", buffer)
+
+
 def check_schedule(schedule: Schedule) -> None:
     """A finite float at every step, the same whenever it is asked."""
     values = [schedule(step, 20) for step in range(20)]
@@ -282,7 +305,8 @@ def check_schedule(schedule: Schedule) -> None:
 def check_method(method: Method, seed: int = 0) -> None:
     """It shapes, weighs and descends: finite loss and gradient on a random batch, a description, and a recipe.
 
-    Its guide is held to `check_guide`. A method of exact divergences is run without their term, which wants distributions.
+    Its guide is held to `check_guide`, its buffer to `check_buffer`. A method of exact divergences is run without their term,
+    which wants distributions.
     """
     given = signals(seed, rows=6)
     rewards = torch.tensor([[1.0, 0.0, 0.0], [1.0, 1.0, 0.0]])
@@ -303,4 +327,6 @@ def check_method(method: Method, seed: int = 0) -> None:
     assert method.describe(), "a method describes itself"
     if method.anchor is not None:
         check_guide(method.anchor.guide, seed)
+    if method.buffer is not None:
+        check_buffer(method.buffer, seed)
     check_recipe("method", method)

@@ -13,6 +13,7 @@ from sage_rlvr.core.advantages import (
     Seen,
 )
 from sage_rlvr.core.anchor import Anchor, anchor_logps, anchor_metrics, effective_gradient
+from sage_rlvr.core.buffers import BUFFERS, Buffer, Likelihood, Rehearsal, Replay
 from sage_rlvr.core.divergences import (
     DIVERGENCES,
     alpha_divergence,
@@ -49,6 +50,7 @@ from sage_rlvr.core.token_weights import TOKEN_WEIGHTS, TokenWeight
 
 __all__ = [
     "ADVANTAGES",
+    "BUFFERS",
     "DIVERGENCES",
     "ESTIMATORS",
     "GUIDES",
@@ -66,6 +68,7 @@ __all__ = [
     "Batch",
     "BetaNormalized",
     "Branch",
+    "Buffer",
     "Clip",
     "Compose",
     "Constant",
@@ -82,6 +85,7 @@ __all__ = [
     "Guide",
     "Key",
     "LeaveOneOut",
+    "Likelihood",
     "Linear",
     "LossTerm",
     "Method",
@@ -90,6 +94,8 @@ __all__ = [
     "Random",
     "Rarity",
     "Reduction",
+    "Rehearsal",
+    "Replay",
     "RewardTransform",
     "RolloutPlan",
     "Schedule",

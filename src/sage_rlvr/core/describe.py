@@ -10,6 +10,7 @@ from sage_rlvr.core.guides import Placebo, band_of, factors, is_flat, pays_nothi
 from sage_rlvr.core.schedules import show
 
 if TYPE_CHECKING:
+    from sage_rlvr.core.buffers import Buffer
     from sage_rlvr.core.method import Method
 
 
@@ -20,6 +21,8 @@ def _equation_of(part: object) -> str:
 
 def describe(method: Method) -> str:
     """The objective that is really optimized, and the expected gradient of its terms, as lines of text."""
+    if method.buffer is not None and method.buffer.alone:
+        return "\n".join([f"{method.name}: minimize", *_buffer_lines(method.buffer)])
     anchor, inner, penalty = method.anchor, method.surrogate.equation, ""
     live = anchor is not None and not anchor.is_off
     if anchor is not None and live:
@@ -51,14 +54,38 @@ def describe(method: Method) -> str:
         lines.append(f"  the loss term raises, on-policy: {ascends}")
     lines.append(f"  among right answers of a prompt: {preference(method)}")
     lines += _anchor_lines(anchor) if anchor is not None and live else ["  no KL term"]
+    if method.buffer is not None:
+        lines += ["beside it", *_buffer_lines(method.buffer)]
     return "\n".join(lines + [f"  note: {note}" for note in _notes(method)])
 
 
 def preference(method: Method) -> str:
     """Which right answers the reward term prefers, in words: the second axis of docs/methods/map.md."""
-    parts = (method.reward_transform, method.advantage)
+    alone = method.buffer is not None and method.buffer.alone
+    parts = (method.buffer,) if alone else (method.reward_transform, method.advantage, method.buffer)
     found = [text for part in parts if (text := getattr(part, "prefers", ""))]
     return "; ".join(found) or "none is preferred, so the likelier gain most"
+
+
+def _buffer_lines(buffer: Buffer) -> list[str]:
+    """The term of stored answers: what it weighs, where they come from, which of them a step takes."""
+    sources = ["every rollout"] * buffer.policy
+    if buffer.base:
+        most = "each training problem" if buffer.base_prompts is None else f"the first {buffer.base_prompts:,} training problems"
+        sources.append(f"{buffer.base} samples of {most} by the base, before step 0")
+    sources += [f"the file {buffer.file}"] * (buffer.file is not None)
+    some = "all its answers" if buffer.take is None else f"{buffer.take} of its answers"
+    which = {"any": "with an answer", "step": "of the step with an answer", "hard": "with an answer, hard ones rather"}[buffer.draw]
+    earlier = "" if buffer.fresh else " as it was before this step"
+    return [
+        f"  {show(buffer.weight)} * {buffer.reduction.equation} B/P w(y_i) [ {buffer.equation} ]",
+        f"  over B stored right answers of P = {buffer.prompts} prompts; {buffer.legend}",
+        f"  stored: distinct right answers of {' and of '.join(sources)}; at most {buffer.answers} a prompt, the {buffer.evict} go",
+        f"  an update takes {buffer.prompts} prompts {which}, of each {some}{earlier}",
+        f"  of texts with one answer the {buffer.representative} is stored",
+        f"  expected gradient: {buffer.ascends}",
+        *([f"  among right answers of a prompt: {buffer.prefers}"] if buffer.alone and buffer.prefers else []),
+    ]
 
 
 def _reference_words(anchor: Anchor) -> str:

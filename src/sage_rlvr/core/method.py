@@ -11,6 +11,7 @@ from torch import Tensor
 
 from sage_rlvr.core.advantages import Advantage, Seen, sees
 from sage_rlvr.core.anchor import Anchor, anchor_logps, anchor_metrics
+from sage_rlvr.core.buffers import Buffer
 from sage_rlvr.core.describe import describe
 from sage_rlvr.core.divergences import divergence
 from sage_rlvr.core.dynamic_sampling import RolloutPlan
@@ -21,7 +22,7 @@ from sage_rlvr.core.loss_terms import LossTerm
 from sage_rlvr.core.reductions import Reduction
 from sage_rlvr.core.rewards import RewardTransform
 from sage_rlvr.core.signals import Batch, Signals, masked_mean
-from sage_rlvr.core.state import State, called, start_of
+from sage_rlvr.core.state import State, called, has_state, start_of
 from sage_rlvr.core.surrogates import Surrogate
 from sage_rlvr.core.token_weights import TokenWeight
 from sage_rlvr.errors import ConfigError, DataError
@@ -42,6 +43,7 @@ class Method:
     token_weight      signals -> factor (B, T) on the advantage; None = 1
     rollout           which groups of a rollout are kept, and how often the rest is drawn anew; None = all, once
     loss_term         what the loss of a token gains beside surrogate and KL; None = nothing
+    buffer            right answers that are stored, and a term of the loss on them, beside all this or alone; None = none
     """
 
     name: str
@@ -53,6 +55,7 @@ class Method:
     token_weight: TokenWeight | None = None
     rollout: RolloutPlan | None = None
     loss_term: LossTerm | None = None
+    buffer: Buffer | None = None
 
     def __post_init__(self) -> None:
         in_reward = self.anchor is not None and not self.anchor.is_off and self.anchor.placement == "reward"
@@ -60,6 +63,17 @@ class Method:
             raise ConfigError(
                 f"{self.name}: placement='reward' with the sequence_mean reduction divides each row's KL by its "
                 "length, so the penalty is no gradient of a KL; use a constant reduction: dr_grpo(...) or rloo(...)."
+            )
+        if self.is_stored_alone and self.anchor is not None and not self.anchor.is_off:
+            raise ConfigError(
+                f"{self.name}: a buffer alone has no rollout in its loss, and so no KL either; set beta=0, or alone=False for a "
+                "policy gradient with its KL beside the buffer."
+            )
+        blind = self.reward_transform is None and not sees(self.advantage) and not has_state(self.advantage)
+        if self.buffer is not None and self.is_stored_alone and self.buffer.reads_advantages and not blind:
+            raise ConfigError(
+                f"{self.name}: {type(self.buffer).__name__} alone scores no rollout, so its advantage must read rewards "
+                "alone; take GroupNormalized, or alone=False."
             )
         if self.anchor is None and "ref_logps" in self.needs:
             raise ConfigError(
@@ -75,16 +89,24 @@ class Method:
         `entropy_gradient` puts the entropies of each update into the graph, for a loss term.
         `distributions` are log-probs of every next token, of policy (in the graph) and reference: `Batch.log_probs`.
         """
-        parts = (self.advantage, self.reward_transform, self.token_weight, self.surrogate, self.loss_term)
-        found = frozenset[str]().union(*map(_needs_of, parts))
+        more = (self.surrogate, self.loss_term)
+        parts: tuple[object, ...] = (self.advantage, self.reward_transform, self.token_weight, *more)
+        unread = self.buffer is not None and self.is_stored_alone and not self.buffer.reads_advantages
+        found = frozenset[str]().union(*map(_needs_of, (self.buffer,) if unread else (*parts, self.buffer)))
         if self.anchor is not None and not self.anchor.is_off:
             found |= self.anchor.needs
         return found | {"ref_logps"} if "ref_entropies" in found else found
 
     @property
+    def is_stored_alone(self) -> bool:
+        """Whether stored answers are all that it trains on."""
+        return self.buffer is not None and self.buffer.alone
+
+    @property
     def parts(self) -> dict[str, object]:
         """The parts that may have a running state, by field, in the order in which a rollout passes them."""
-        return {name: getattr(self, name) for name in ("reward_transform", "advantage", "token_weight", "loss_term")}
+        named = ("reward_transform", "advantage", "token_weight", "loss_term", "buffer")
+        return {name: getattr(self, name) for name in named}
 
     def start(self) -> State:
         """The running state of the parts before the first step; empty where none has one."""
@@ -118,12 +140,14 @@ def _needs_of(part: object) -> frozenset[str]:
 
 @dataclass(frozen=True, eq=False)
 class Credit:
-    """What a rollout is worth: `advantages` (B,), or (B, T) where a part looks at tokens; the parts' `state` after it.
+    """What a rollout is worth: `advantages` (B,), or (B, T) where a part looks at tokens; `grouped` (P, G), those of whole
+    completions, before token weight and KL; the parts' `state` after it.
 
     term_weights: (B, T) of the loss term, for `Batch.term_weights`; None without one.
     """
 
     advantages: Tensor
+    grouped: Float[Tensor, "P G"]
     state: State
     term_weights: PerToken | None = None
 
@@ -174,10 +198,10 @@ def credit(
         advantages, state = weighed(method, advantages, _need(signals, "token_weight"), step, key, state)
     beta = 0.0 if method.anchor is None else method.anchor.beta_at(step, total_steps)
     if method.anchor is None or method.anchor.placement == "loss" or beta == 0.0:
-        return Credit(advantages, state, weights)
+        return Credit(advantages, grouped, state, weights)
     known = _need(signals, "placement='reward'")
     penalty = beta * reward_penalty(known, log_q, rewards.shape[1], kl_share(method, rewards.shape[1]))
-    return Credit((advantages if advantages.dim() == 2 else advantages[:, None]) - penalty, state, weights)
+    return Credit((advantages if advantages.dim() == 2 else advantages[:, None]) - penalty, grouped, state, weights)
 
 
 def weighed(

@@ -34,6 +34,7 @@ from sage_rlvr.methods.right_answers import (
 )
 from sage_rlvr.methods.rloo import rloo
 from sage_rlvr.methods.sage import sage
+from sage_rlvr.methods.stored import dph, expert_iteration, replay, rft
 from sage_rlvr.methods.utilities import maxrl, nsr, passk_training, pkpo, psr, rs_grpo, w_reinforce
 
 __all__ = [
@@ -47,9 +48,11 @@ __all__ = [
     "compose",
     "dapo",
     "distinct",
+    "dph",
     "dr_grpo",
     "ds_grpo",
     "entropy_bonus",
+    "expert_iteration",
     "forward_kl",
     "grpo",
     "grpo_token_mean",
@@ -66,6 +69,8 @@ __all__ = [
     "passk_training",
     "pkpo",
     "psr",
+    "replay",
+    "rft",
     "right_entropy",
     "rloo",
     "rs_grpo",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Unpack
 
 from sage_rlvr.core.advantages import Advantage, GroupNormalized
+from sage_rlvr.core.buffers import Buffer
 from sage_rlvr.core.dynamic_sampling import RolloutPlan
 from sage_rlvr.core.loss_terms import LossTerm
 from sage_rlvr.core.method import METHODS, Method
@@ -29,6 +30,7 @@ def compose(
     token_weight: TokenWeight | None = None,
     rollout_plan: RolloutPlan | None = None,
     loss_term: LossTerm | None = None,
+    buffer: Buffer | None = None,
     **anchor: Unpack[AnchorKeys],
 ) -> Method:
     """The parts that are named, one of each kind; what is not named is GRPO's.
@@ -36,5 +38,5 @@ def compose(
     title: the name of the method in tables and figures. With a guide beside it, sage of it.
     """
     there = anchor_of(**anchor)
-    more = (reward_transform, token_weight, rollout_plan, loss_term)
+    more = (reward_transform, token_weight, rollout_plan, loss_term, buffer)
     return Method(title, advantage, surrogate, there, reduction, *more)

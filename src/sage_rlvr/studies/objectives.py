@@ -40,7 +40,8 @@ class Placed:
     def parts(self) -> str:
         """Its parts by name, without the anchor."""
         one = self.method
-        named = (one.reward_transform, one.advantage, one.token_weight, one.surrogate, one.loss_term)
+        gradient = (one.reward_transform, one.advantage, one.token_weight, one.surrogate, one.loss_term)
+        named = (*(() if one.is_stored_alone else gradient), one.buffer)
         return " + ".join(type(part).__name__ for part in named if part is not None)
 
     @property
@@ -55,7 +56,7 @@ def placed(names: Sequence[str] = ()) -> list[Placed]:
     found = []
     for name in names or METHODS:
         method = METHODS[name]()
-        key = (method.reward_transform, method.advantage)
+        key = (method.reward_transform, method.advantage, method.buffer)
         if has_axes(method) and key not in known:
             known[key] = axes(method, GROUP_SIZE)
         where = known[key] if has_axes(method) else None
@@ -124,7 +125,7 @@ def picture(found: Iterable[Placed], path: str | Path | None = None) -> Figure:
         plot.axhline(1.0, color=MUTED, linewidth=0.7)
         plot.axhline(0.0, color=MUTED, linewidth=0.7, linestyle=(0, (4, 2)))
         plot.set_xscale("log")
-        ticks = (1, 1.5, 2, 3, 4, 6)
+        ticks = (1, 1.5, 2, 3, 4, 6, 10)
         plot.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
         plot.set_xticks([], minor=True)
         plot.set_xlabel("weight of a prompt with P(right) = .05 over that of one with .5")

@@ -34,6 +34,7 @@ from sage_rlvr.core.method import (
 from sage_rlvr.core.signals import Batch, Signals
 from sage_rlvr.core.state import State, called
 from sage_rlvr.errors import ConfigError, DataError
+from sage_rlvr.theory.stored import stored_loss
 
 LARGEST_COMPOSITIONS = 300_000
 LARGEST_GROUPS = 20_000
@@ -92,6 +93,7 @@ def expected_loss(
     max_tokens: int | None = None,
     others: Float[Tensor, "P G"] | None = None,
     state: State | None = None,
+    stored: Float[Tensor, " B"] | None = None,
 ) -> Float[Tensor, ""]:
     """The mean of `objective` over rollouts of one prompt; its gradient with respect to `logps` is the expected one.
 
@@ -99,7 +101,8 @@ def expected_loss(
     on-policy they equal listing.signals.old_logps. log_q replaces the
     guide's. max_tokens: for the fixed-budget reduction, default the longest completion. others (P, G): rewards of the
     step's other prompts, held fixed, for an advantage that looks across prompts (BNPO). state: the running state of the
-    method's parts before the step, None = at their start.
+    method's parts before the step, None = at their start. stored (B,): which completions the method's buffer holds, None = all
+    right ones; its term (`stored_loss`) is added.
 
     Exact for a sum over tokens divided by a constant or by the row's length. A division by the batch's token count
     (`TokenMean`) is taken in the limit of many groups, E[sum] / E[tokens]. After the first update of a rollout the
@@ -117,7 +120,14 @@ def expected_loss(
         log_q = shape(method, signals, step, total_steps, key)
     state = method.start() if state is None else state
     weigh = partial(called, method.loss_term, "loss_term", state, logps.device)
+    longest = int(signals.mask.sum(1).max()) if max_tokens is None else max_tokens
     advantages, kept = mean_advantages(method, listing, group_size, others, state)
+    term = torch.zeros((), dtype=logps.dtype)
+    if method.buffer is not None:
+        share = method.buffer.weight_at(step, total_steps)
+        term = share * stored_loss(method.buffer, listing, logps, advantages, longest, stored)
+    if method.is_stored_alone:
+        return term
     weights = listing.probs.float() * kept
     weights = weights / weights.sum() * len(weights)
     batch = Batch(
@@ -127,7 +137,7 @@ def expected_loss(
         mask=signals.mask,
         advantages=_in_reward(method, advantages, listing, log_q, group_size, step, total_steps, state),
         log_q=log_q,
-        max_tokens=int(signals.mask.sum(1).max()) if max_tokens is None else max_tokens,
+        max_tokens=longest,
         log_probs=log_probs,
         ref_log_probs=listing.ref_log_probs,
         weights=weights,
@@ -137,7 +147,7 @@ def expected_loss(
     budget = None
     if method.reduction.divisor == "batch":
         budget = float((weights * signals.mask.sum(1)).sum())
-    return objective(method, batch, step, total_steps, budget)[0]
+    return objective(method, batch, step, total_steps, budget)[0] + term
 
 
 def _check_shapes(listing: Listing, **per_token: Tensor | None) -> None:
@@ -322,8 +332,10 @@ def loss_over_groups(
 
     Kept groups are weighted by their probability divided by that of being kept. log_q replaces the guide's. state: of the
     method's parts before the step, None = at their start; every group meets the same. ConfigError
-    beyond 20,000 groups, DataError where none is kept and for wrong shapes.
+    beyond 20,000 groups and for a buffer, which outlives a group; DataError where none is kept and for wrong shapes.
     """
+    if method.buffer is not None:
+        raise ConfigError(f"{method.name}: its buffer holds answers of other rollouts than this group; use expected_loss.")
     key = Key(0) if key is None else key
     _check_shapes(listing, logps=logps, log_q=log_q)
     rows = len(listing.probs)

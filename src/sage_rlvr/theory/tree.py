@@ -188,11 +188,12 @@ class TokenTree:
         draws: int = 1,
         brute_force: bool = False,
         state: State | None = None,
+        stored: OverLeaves | None = None,
     ) -> Float[Tensor, ""]:
         """Mean of the loop's loss over groups of `group_size` completions drawn from `old_logits` (default `logits`).
 
         log_q (L, T) replaces the guide's. draws: over how many draws the noise of a random guide is averaged. others,
-        state: see `theory.expected.expected_loss`. brute_force lists every group in place of every completion; it takes the
+        state, stored: see `theory.expected.expected_loss`. brute_force lists every group in place of every completion; it takes the
         rewards of no other prompts and one draw, that of each row's place in its group.
         """
         wide = "distributions" in method.needs
@@ -212,9 +213,10 @@ class TokenTree:
             listing, logps = listing.repeated(draws), logps.repeat(draws, 1)
             log_probs = None if log_probs is None else log_probs.repeat(draws, 1, 1)
             log_q = None if log_q is None else log_q.repeat(draws, 1)
+            stored = None if stored is None else stored.repeat(draws)
             entropies = None if entropies is None else entropies.repeat(draws, 1)
-        more: dict[str, Any] = {"log_q": log_q, "log_probs": log_probs, "entropies": entropies}
-        return expected_loss(method, listing, logps, others=others, **more, **when)
+        laws: dict[str, Any] = {"log_q": log_q, "log_probs": log_probs, "entropies": entropies}
+        return expected_loss(method, listing, logps, others=others, stored=stored, **laws, **when)
 
     def expected_gradient(
         self, method: Method, logits: Logits, ref_logits: Logits, rewards: OverLeaves, **options: Any

@@ -7,7 +7,7 @@ For rewards 0 and 1 and on-policy samples the expected gradient of the reward te
 Where A sees rewards alone, E[A | y] depends on whether y is right, and the sum is f'(P) grad P with f'(P) = E[A | right] - E[A |
 wrong] (axis I: between prompts). Where it sees answers or log-probs, E[A | y] - E[A | y'] of two right answers is a preference
 (axis II: within a prompt). All sums run over all groups; nothing is sampled. Surrogate, token weights, reduction and KL are not
-in it: it is the first update of a rollout, one row per completion.
+in it: it is the first update of a rollout, one row per completion. A buffer is taken as full: it holds every right answer.
 """
 
 from __future__ import annotations
@@ -22,9 +22,12 @@ import torch
 from sage_rlvr.core.advantages import Advantage, Seen, sees
 from sage_rlvr.core.loss_terms import KlCov
 from sage_rlvr.core.method import Method, group_advantages
+from sage_rlvr.core.signals import Signals
 from sage_rlvr.core.state import called, start_of
 from sage_rlvr.core.surrogates import Pacs
 from sage_rlvr.errors import ConfigError
+from sage_rlvr.theory.expected import Listing
+from sage_rlvr.theory.stored import stored_loss
 
 MOST_GROUPS = 200_000
 RIGHT, WRONG = (0.6, 0.3, 0.1), (0.6, 0.4)
@@ -81,8 +84,25 @@ def values(
         ids = torch.cat([torch.full((len(others), 1), own), others], 1)
         seen = Seen(torch.ones_like(ids), logs[ids], refs[ids], ids + 1, torch.ones_like(ids))
         found.append(float((chance * _first(part, rewards[ids], seen)).sum()))
+    if isinstance(part, Method) and part.buffer is not None:
+        found = _with_stored(part, found, logs, refs, rewards)
     mean = sum(p * v for p, v in zip(policy, found, strict=True))
     return [v - mean for v in found]
+
+
+def _with_stored(
+    method: Method, found: list[float], logs: torch.Tensor, refs: torch.Tensor, rewards: torch.Tensor
+) -> list[float]:
+    """E[A | y], and the force on log pi(y) over pi(y) of a buffer that holds every right answer of a rollout at this policy."""
+    assert method.buffer is not None
+    one = torch.ones(len(logs), 1, dtype=torch.bool)
+    signals = Signals(logs[:, None], refs[:, None], one, torch.arange(len(logs)))
+    leaf = logs[:, None].clone().requires_grad_(True)
+    listing = Listing(signals, logs.exp(), rewards)
+    loss = method.buffer.weight_at(0, 1) * stored_loss(method.buffer, listing, leaf, torch.tensor(found), 1)
+    force = -torch.autograd.grad(loss, leaf)[0][:, 0] / logs.exp()
+    own = torch.zeros(len(found)) if method.is_stored_alone else torch.tensor(found)
+    return [float(value) for value in own + force]
 
 
 def _first(part: Method | Advantage, rewards: torch.Tensor, seen: Seen) -> torch.Tensor:

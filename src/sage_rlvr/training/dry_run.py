@@ -59,6 +59,9 @@ def dry_run_lines(config: TrainConfig | FinetuneConfig | SftConfig) -> list[str]
 def work(config: TrainConfig, fields: dict[str, Any]) -> Iterator[str]:
     """Steps, completions, tokens and forward passes of an RL recipe; fields: of its GRPOConfig, empty on the loop."""
     rollout, epochs = config.rollout, config.updates.epochs
+    yield from buffer_work(config)
+    if config.method.is_stored_alone and not config.method.buffer.policy:
+        return
     completions, limit = config.steps * rollout.completions, rollout.max_new_tokens
     prompts = config.steps * rollout.prompts_per_step
     updates = config.steps * epochs * config.updates.minibatches
@@ -75,6 +78,19 @@ def work(config: TrainConfig, fields: dict[str, Any]) -> Iterator[str]:
     yield f"{total:,} completion tokens in these passes at most, prompts not counted"
     if refills := getattr(config.method.rollout, "max_refills", 0):
         yield f"dynamic sampling: between 1 and {refills + 1} times those prompts and generated tokens"
+
+
+def buffer_work(config: TrainConfig) -> Iterator[str]:
+    """What the answer buffer of an RL recipe samples before step 0, and how many stored answers an update trains on."""
+    buffer, rollout = config.method.buffer, config.rollout
+    if buffer is None:
+        return
+    if buffer.base:
+        of = "each training problem" if buffer.base_prompts is None else f"{buffer.base_prompts:,} training problems"
+        yield f"before step 0: {buffer.base:,} completions of {of} by the base, at most {rollout.max_new_tokens:,} tokens each"
+    updates = config.steps * config.updates.epochs * config.updates.minibatches
+    most = buffer.prompts * min(buffer.answers, buffer.take or buffer.answers)
+    yield f"{updates:,} optimizer steps on at most {most:,} stored answers of {buffer.prompts:,} prompts each"
 
 
 def finetune_work(config: FinetuneConfig) -> Iterator[str]:

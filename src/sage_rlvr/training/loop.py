@@ -32,6 +32,7 @@ from sage_rlvr.models.policy import Asking, Tokens, load_policy
 from sage_rlvr.models.scoring import Scores, score
 from sage_rlvr.runs import RunDir, writing
 from sage_rlvr.tasks.base import Task
+from sage_rlvr.training.buffer import Memory, fill, numbered, stored
 from sage_rlvr.training.optimizer import Optimizer
 from sage_rlvr.training.problems import training_problems
 from sage_rlvr.training.reference import follow, kept_reference, load_reference, reference_metrics, restore_reference
@@ -48,7 +49,7 @@ from sage_rlvr.training.state import (
 )
 from sage_rlvr.training.steps import run_steps
 from sage_rlvr.training.trackers import check_installed
-from sage_rlvr.training.watch import GuideWatch, check_vocabulary
+from sage_rlvr.training.watch import BufferWatch, GuideWatch, check_vocabulary
 
 
 @dataclass
@@ -69,6 +70,8 @@ class Loop:
     """Steps after which the policy became the reference; 0 for one from files."""
     parts: State = field(default_factory=dict)
     """The running state of the method's parts, after the last step that was done."""
+    numbers: dict[str, int] = field(default_factory=dict)
+    """Id of a training problem -> its number, where the method has a buffer."""
 
 
 def train_step(loop: Loop, step: int) -> dict[str, float]:
@@ -78,10 +81,15 @@ def train_step(loop: Loop, step: int) -> dict[str, float]:
     all three where the step diverges.
     """
     config, method, total = loop.config, loop.method, loop.config.steps
+    memory = None if method.buffer is None else Memory(loop, method.buffer, step, stored(loop))
+    if memory is not None and not memory.samples:
+        return stored_updates(loop, memory, {"rollout/tokens": 0.0})
     drawn = draw_groups(loop, step)  # sample and verify; a rollout plan keeps some of it and refills
     metrics = rollout_metrics(loop, drawn) | reference_metrics(loop)
-    if not drawn.kept.any():
-        return metrics
+    if memory is not None:
+        memory.see(drawn.everything)
+    if not drawn.kept.any() or method.is_stored_alone:
+        return metrics if memory is None else stored_updates(loop, memory, metrics)
     groups = drawn.groups
     rows = torch.arange(groups.rewards.numel(), device=groups.rewards.device)  # row = prompt * group_size + member
 
@@ -126,11 +134,34 @@ def train_step(loop: Loop, step: int) -> dict[str, float]:
         ref_log_probs=None if reference is None else reference.log_probs,
         term_weights=worth.term_weights,
     )
-    metrics |= update(loop, [whole], whole.mask, step, step) if once else several_updates(loop, whole, groups, step)
+    if once:
+        metrics |= update(loop, [whole], whole.mask, step, step, memory)
+    else:
+        metrics |= several_updates(loop, whole, groups, step, memory)
     loop.parts = worth.state
     gap = (groups.rollout.logps - signals.old_logps).abs()[groups.rollout.mask].max()
     metrics |= advantage_metrics(advantages, signals.mask) | state_metrics(worth.state)
-    return metrics | {"sampler/logp_gap_max": float(gap)}
+    metrics |= {"sampler/logp_gap_max": float(gap)}
+    if memory is None:
+        return metrics
+    memory.see(groups, worth.grouped)
+    return memory.commit(metrics)
+
+
+def stored_updates(loop: Loop, memory: Memory, metrics: dict[str, float]) -> dict[str, float]:
+    """The step's updates on stored answers alone; none where nothing is stored. `metrics` and those of the buffer."""
+    plan, collected = loop.config.updates, []
+    count = plan.epochs * plan.minibatches
+    with nullcontext() if count == 1 else undone_if_diverged(loop):
+        for number in range(memory.step * count, (memory.step + 1) * count):
+            found = memory.descend(number)
+            collected.append(found | loop.optimizer.step(number) if found["buffer/rows"] else found)
+    return memory.commit(metrics | mean_of(collected))
+
+
+def mean_of(collected: list[dict[str, float]]) -> dict[str, float]:
+    """Of the metrics of a step's updates, which have the same names."""
+    return {name: sum(m[name] for m in collected) / len(collected) for name in collected[0]}
 
 
 def advantage_metrics(advantages: Tensor, mask: Tensor) -> dict[str, float]:
@@ -140,8 +171,12 @@ def advantage_metrics(advantages: Tensor, mask: Tensor) -> dict[str, float]:
     return {"advantage/abs_mean": masked_mean(spread.abs(), mask), "advantage/idle_share": float(idle)}
 
 
-def update(loop: Loop, parts: Iterable[Batch], mask: Tensor, step: int, number: int) -> dict[str, float]:
-    """One optimizer step from micro-batches that add up to one mini-batch (its rows' `mask`). Number counts updates.
+def update(
+    loop: Loop, parts: Iterable[Batch], mask: Tensor, step: int, number: int, memory: Memory | None = None
+) -> dict[str, float]:
+    """One optimizer step from micro-batches that add up to one mini-batch (its rows' `mask`), and from the buffer's term.
+
+    Number counts updates.
 
     Nothing moves if the loss or the gradient is not finite: `TrainingDiverged`, with the weights as they were.
     """
@@ -154,10 +189,14 @@ def update(loop: Loop, parts: Iterable[Batch], mask: Tensor, step: int, number: 
         loss.backward()
         collected.append((float(part.mask.sum() / mask.sum()), metrics))
     shares = {name: sum(share * m[name] for share, m in collected) for name in collected[0][1]}
-    return shares | {"loss": sum(m["loss"] for _, m in collected)} | loop.optimizer.step(number)
+    stored = {"loss": 0.0} if memory is None else memory.descend(number)
+    total = sum(m["loss"] for _, m in collected) + stored["loss"]
+    return shares | stored | {"loss": total} | loop.optimizer.step(number)
 
 
-def several_updates(loop: Loop, whole: Batch, groups: Groups, step: int) -> dict[str, float]:
+def several_updates(
+    loop: Loop, whole: Batch, groups: Groups, step: int, memory: Memory | None = None
+) -> dict[str, float]:
     """`epochs` passes over shuffled mini-batches of whole groups; the ratio to the old policy leaves 1 after the first.
 
     Where a rollout plan kept fewer groups the mini-batches are smaller, and one without any is left out: the number of an
@@ -173,8 +212,8 @@ def several_updates(loop: Loop, whole: Batch, groups: Groups, step: int) -> dict
                 if len(part):
                     rows = rows_of_groups(part.sort().values, loop.config.rollout.group_size)
                     parts = micro_batches(loop, whole, groups, rows)
-                    collected.append(update(loop, parts, whole.mask[rows], step, number))
-    return {name: sum(m[name] for m in collected) / len(collected) for name in collected[0]}
+                    collected.append(update(loop, parts, whole.mask[rows], step, number, memory))
+    return mean_of(collected)
 
 
 @contextmanager
@@ -285,7 +324,8 @@ def build(config: TrainConfig) -> Loop:
     updates = config.steps * config.updates.epochs * config.updates.minibatches
     optimizer = Optimizer(policy, config.optimizer, updates)
     models = (policy, reference, tokens)
-    return Loop(config, method, *models, task, asking, problems, optimizer, Key(config.seed), parts=method.start())
+    numbers = {} if method.buffer is None else numbered(problems)
+    return Loop(config, method, *models, task, asking, problems, optimizer, Key(config.seed), 0, method.start(), numbers)
 
 
 def train(config: TrainConfig, run: RunDir, progress: Any) -> int:
@@ -301,10 +341,12 @@ def train(config: TrainConfig, run: RunDir, progress: Any) -> int:
     newest = resume(run, loop.policy, loop.optimizer)
     restore_reference(loop, newest)
     restore_parts(loop, newest)
+    if newest is None and fill(loop):
+        save(loop, run, 0)  # so that a run that is killed before its first checkpoint samples nothing again
     begin = newest.step if newest else 0
     if begin < config.steps:  # the policy of an earlier, shorter run in this directory is not this run's result
         shutil.rmtree(out, ignore_errors=True)
-    watch = GuideWatch(loop.method.anchor, tell=run.warn)
+    watches = (GuideWatch(loop.method.anchor, run.warn), BufferWatch(loop.method.buffer, config.steps, run.warn))
 
     def take(step: int) -> dict[str, float]:
         try:
@@ -313,7 +355,8 @@ def train(config: TrainConfig, run: RunDir, progress: Any) -> int:
             raise set_aside(loop, run, step, error) from error
 
     def after(step: int, metrics: dict[str, float]) -> None:
-        watch.see(step, metrics)
+        for watch in watches:
+            watch.see(step, metrics)
         follow(loop, step + 1)
 
     reached = run_steps(config, run, progress, begin, take, partial(save, loop, run), after)
@@ -335,11 +378,10 @@ def set_aside(loop: Loop, run: RunDir, step: int, error: TrainingDiverged) -> Tr
     """
     loop.optimizer.adam.zero_grad(set_to_none=True)
     save(loop, run, step)
-    groups = draw_groups(loop, step).groups  # the weights are those it was drawn with: the same batch again
-    rollout = groups.rollout
+    tokens, mask, problems = batch_of(loop, step)
     folder = run.path / "diverged" / f"step-{step:06d}"
-    tensors = {"tokens": rollout.tokens.contiguous(), "mask": rollout.mask.contiguous()}
-    listed = {"step": step, "error": str(error), "prompts": [loop.ask(p).text for p in groups.problems]}
+    tensors = {"tokens": tokens.contiguous(), "mask": mask.contiguous()}
+    listed = {"step": step, "error": str(error), "prompts": [loop.ask(p).text for p in problems]}
     text = json.dumps(listed, indent=1)
     with writing(f"batch set aside ({error})", folder, len(text) + sum(t.nbytes for t in tensors.values())):
         folder.mkdir(parents=True, exist_ok=True)
@@ -349,3 +391,17 @@ def set_aside(loop: Loop, run: RunDir, step: int, error: TrainingDiverged) -> Tr
         f"{error}. The weights before this step are saved in {run.path / 'checkpoints'}, the batch in {folder}. "
         "Next: lower optimizer.lr or raise method.beta in a new directory, or look at the batch"
     )
+
+
+def batch_of(loop: Loop, step: int) -> tuple[Tensor, Tensor, list[Any]]:
+    """Tokens, mask and problems of a step that is taken again: its rollout, or, where it has none, its first stored answers.
+
+    The weights are those it was drawn with, so it is the same batch.
+    """
+    memory = None if loop.method.buffer is None else Memory(loop, loop.method.buffer, step, stored(loop))
+    if memory is not None and not memory.samples:
+        plan = loop.config.updates
+        rows = memory.rows(step * plan.epochs * plan.minibatches)
+        return rows.answers.tokens, rows.mask, [loop.problems[i] for i in rows.answers.problem.tolist()]
+    groups = draw_groups(loop, step).groups
+    return groups.rollout.tokens, groups.rollout.mask, groups.problems

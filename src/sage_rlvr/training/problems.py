@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from sage_rlvr.config import TrainConfig, task_of
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.tasks.base import NO_ANSWER, Task, answer_key, ready, verdicts, verifier_hash
-from sage_rlvr.tasks.rows import Say, tell
+from sage_rlvr.tasks.rows import Say, sha256_of, tell
 from sage_rlvr.verifiers.rewards import text_of
 
 
@@ -27,9 +28,16 @@ def training_problems(config: TrainConfig, say: Say = tell) -> tuple[Task, list[
 
 
 def files_of(config: TrainConfig) -> dict[str, str]:
-    """Name -> SHA-256 of the files that the task is made of: rows, and a reward of the user's; {} where it has none."""
+    """Name -> SHA-256 of the files that the run is made of: the task's rows, a reward of the user's, answers for the buffer."""
     found: dict[str, str] = getattr(task_of(config), "files", dict)()
-    return found
+    file = getattr(config.method.buffer, "file", None)
+    if file is None:
+        return found
+    if not Path(file).is_file():
+        raise ConfigError(
+            f'method.buffer.file = {file!r}: no such file; give one with lines {{"problem": id, "completion": text}}'
+        )
+    return found | {file: sha256_of(Path(file))}
 
 
 @dataclass(frozen=True)

@@ -148,7 +148,7 @@ def draw_rollout(loop: Loop, prompts: list[list[int]], step: int, first: int = 0
 
 def rewards_of(loop: Loop, problems: list[Any], rollout: Rollout) -> tuple[Tensor, Tensor]:
     """Rewards (P, G), `Verdict.reward`: as a rule 1 for right and 0 for wrong or undecided. Which were undecided, (P, G) bool."""
-    size, device = loop.config.rollout.group_size, rollout.tokens.device
+    size, device = len(rollout.tokens) // len(problems), rollout.tokens.device
     said = verdicts(loop.task, [(problems[i // size], text) for i, text in enumerate(loop.tokens.texts(rollout))])
     rewards = torch.tensor([v.reward for v in said], device=device)
     undecided = torch.tensor([v.label == "undecided" for v in said], device=device)
@@ -157,7 +157,7 @@ def rewards_of(loop: Loop, problems: list[Any], rollout: Rollout) -> tuple[Tenso
 
 def answers_of(loop: Loop, problems: list[Any], rollout: Rollout) -> Tensor:
     """(P, G) int64, `answer_id` of what each completion answers."""
-    size, texts = loop.config.rollout.group_size, loop.tokens.texts(rollout)
+    size, texts = len(rollout.tokens) // len(problems), loop.tokens.texts(rollout)
     found = [answer_id(answer_key(loop.task, problems[i // size], text)) for i, text in enumerate(texts)]
     return torch.tensor(found, device=rollout.tokens.device).reshape(-1, size)
 

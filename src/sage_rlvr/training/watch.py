@@ -1,4 +1,4 @@
-"""A guide that does nothing is refused before a run, where that can be known, and said while it runs."""
+"""A guide that does nothing is refused before a run, where that can be known, and said while it runs; so is an empty buffer."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from sage_rlvr.core.anchor import Anchor
+from sage_rlvr.core.buffers import Buffer
 from sage_rlvr.core.guides import band_of, check_reach, factors, is_flat
 from sage_rlvr.core.method import Method
 
 PATIENCE = 10
-ACTIVE, CLAMPED = "anchor/q_active_share", "anchor/q_clamped_share"
+ACTIVE, CLAMPED, ROWS = "anchor/q_active_share", "anchor/q_clamped_share", "buffer/rows"
 _WHOLE = 1 - 1e-6  # a share of 1 that was averaged in float32
 
 
@@ -67,3 +68,38 @@ class GuideWatch:
             if self.count[metric] == PATIENCE and metric not in self.said:
                 self.said.add(metric)
                 self.tell(metric, step, message)
+
+
+@dataclass
+class BufferWatch:
+    """Counts the steps in a row that trained on no stored answer, and warns after ten, or at the end of a shorter run.
+
+    buffer: of the method, None for no watch. steps: of the run. tell: as in `GuideWatch`.
+    """
+
+    buffer: Buffer | None
+    steps: int
+    tell: Callable[[str, int, str], None] = warned
+    count: int = 0
+
+    def see(self, step: int, metrics: Mapping[str, float]) -> None:
+        """The metrics of step `step`, from 0. A UserWarning, kept in run.json, that says what is stored and the next step."""
+        if self.buffer is None:
+            return
+        self.count = 0 if metrics.get(ROWS, 0.0) else self.count + 1
+        if self.count != PATIENCE and not (self.count == step + 1 == self.steps):
+            return
+        stored, weight = metrics.get("buffer/answers", 0.0), self.buffer.weight_at(step, self.steps)
+        cause = (
+            "its weight is 0 here: raise method.buffer.weight, or leave the buffer out"
+            if weight == 0.0
+            else "nothing was right: take easier problems, more samples (rollout, method.buffer.base), or a file of right answers"
+            if not stored
+            else "none of what is stored was drawn: draw='step' finds only the step's prompts; take draw='any'"
+        )
+        self.tell(
+            "empty buffer",
+            step,
+            f"{type(self.buffer).__name__} has trained on no stored answer in the {self.count} steps up to step {step} "
+            f"({ROWS} = 0, {stored:,.0f} answers stored): {cause}.",
+        )

@@ -300,6 +300,8 @@ def not_on_trl(method: Method) -> Iterator[str]:
         yield f"estimator {anchor.estimator}" + (f" of {anchor.divergence}" if anchor.divergence else "")
     if not isinstance(method.reduction, tuple(LOSS_TYPES)):
         yield f"reduction {method.reduction.equation}"
+    if method.buffer is not None:
+        yield f"the buffer {type(method.buffer).__name__}, whose answers are of earlier rollouts than the one in the loss"
     yield from _surrogate_not_on_trl(method)
 
 

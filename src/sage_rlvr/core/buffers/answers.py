@@ -1,0 +1,251 @@
+"""Distinct right answers of prompts as a value: added to, bounded, drawn from. A function of what came in, in which order."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from sage_rlvr.core.advantages.base import require_binary
+from sage_rlvr.core.keys import Key
+
+Representative = Literal["first", "newest", "shortest", "likeliest"]
+Evict = Literal["oldest", "newest", "commonest"]
+Draw = Literal["any", "step", "hard"]
+
+
+@dataclass(frozen=True, eq=False)
+class Answers:
+    """N stored answers, no two of a prompt alike, in the order in which they came; all on the CPU.
+
+    problem, answer (N,)  number of the training problem, and `answer_id` of what is answered
+    step (N,)             of the rollout that the stored text is from; -1 before the run
+    found (N,)            how often it was found in all
+    share (N,)            of the completions of its prompt in that rollout, those with this answer; float32
+    advantage (N,)        that the text had there; 0 where it came from no rollout
+    lengths (N,), tokens, logps (N, T)  the text, and log-probs under the policy that wrote it; 0 behind its end
+    tried (K, 3)          problem, completions seen of it, right ones among them; ascending by problem
+    sampled ()            tokens sampled before the run to fill it
+    """
+
+    problem: Int[Tensor, " N"]
+    answer: Int[Tensor, " N"]
+    step: Int[Tensor, " N"]
+    found: Int[Tensor, " N"]
+    share: Float[Tensor, " N"]
+    advantage: Float[Tensor, " N"]
+    lengths: Int[Tensor, " N"]
+    tokens: Int[Tensor, "N T"]
+    logps: Float[Tensor, "N T"]
+    tried: Int[Tensor, "K 3"]
+    sampled: Int[Tensor, ""]
+
+    @classmethod
+    def none(cls) -> Answers:
+        """No answer, nothing tried."""
+        whole, real = torch.zeros(0, dtype=torch.long), torch.zeros(0)
+        return cls(
+            whole, whole, whole, whole, real, real, whole, whole.reshape(0, 0), real.reshape(0, 0),
+            whole.reshape(0, 3), torch.tensor(0),
+        )  # fmt: skip
+
+    @classmethod
+    def of(cls, tensors: Mapping[str, Tensor]) -> Answers:
+        """Inverse of `tensors`."""
+        return cls(**{field.name: tensors[field.name].cpu() for field in fields(cls)})
+
+    @classmethod
+    def of_rollout(
+        cls,
+        problems: Int[Tensor, " P"],
+        rewards: Float[Tensor, "P G"],
+        answers: Int[Tensor, "P G"],
+        tokens: Int[Tensor, "B T"],
+        mask: Bool[Tensor, "B T"],
+        logps: Float[Tensor, "B T"],
+        step: int,
+        advantages: Float[Tensor, "P G"] | None = None,
+    ) -> Answers:
+        """The right ones of P groups of G completions, B = P * G. DataError for a reward other than 0 and 1."""
+        require_binary(rewards, "the buffer", "rewards of 0 and 1: it keeps right answers")
+        known, place = torch.unique(problems, return_inverse=True)
+        size, right = rewards.shape[1], rewards > 0
+        zeros = torch.zeros_like(known)
+        seen = zeros.index_add(0, place, torch.full_like(place, size))
+        hits = zeros.index_add(0, place, right.sum(1))
+        rows = right.reshape(-1).nonzero()[:, 0]
+        counted, paid = mask[rows], torch.zeros(rewards.shape) if advantages is None else advantages
+        return cls(
+            problem=problems.repeat_interleave(size)[rows],
+            answer=answers.reshape(-1)[rows],
+            step=torch.full_like(rows, step),
+            found=torch.ones_like(rows),
+            share=1.0 / seen[place].repeat_interleave(size)[rows].float(),
+            advantage=paid.detach().float().reshape(-1)[rows],
+            lengths=counted.sum(1),
+            tokens=torch.where(counted, tokens[rows], 0),
+            logps=torch.where(counted, logps[rows].detach().float(), 0.0),
+            tried=torch.stack([known, seen, hits], 1),
+            sampled=torch.tensor(0),
+        )
+
+    def __len__(self) -> int:
+        return len(self.problem)
+
+    @property
+    def mask(self) -> Bool[Tensor, "N T"]:
+        """True at the tokens of each text."""
+        return torch.arange(self.tokens.shape[1])[None] < self.lengths[:, None]
+
+    @property
+    def sequence_logps(self) -> Float[Tensor, " N"]:
+        """log-prob of each text under the policy that wrote it, nats."""
+        return self.logps.double().sum(1).float()
+
+    def tensors(self) -> dict[str, Tensor]:
+        """All of it by name, for a checkpoint."""
+        return {field.name: getattr(self, field.name).contiguous() for field in fields(self)}
+
+    def take(self, rows: Tensor) -> Answers:
+        """These answers, in this order; numbers or (N,) bool. What was tried stays."""
+        places = rows.nonzero()[:, 0] if rows.dtype == torch.bool else rows  # found once, not for every column
+        columns = [f.name for f in fields(self) if f.name not in ("tried", "sampled")]
+        return replace(self, **{name: getattr(self, name).index_select(0, places) for name in columns})
+
+    def joined(self, other: Answers) -> Answers:
+        """These and then those; alike ones stay apart. What was tried and sampled is added up."""
+        width = max(self.tokens.shape[1], other.tokens.shape[1])
+
+        def both(name: str) -> Tensor:
+            pair = [getattr(self, name), getattr(other, name)]
+            narrow = [one.dim() == 2 and one.shape[1] < width for one in pair]
+            return torch.cat([F.pad(one, (0, width - one.shape[1])) if pad else one for one, pad in zip(pair, narrow, strict=True)])
+
+        tried = torch.cat([self.tried, other.tried])
+        known, place = torch.unique(tried[:, 0], return_inverse=True)
+        sums = torch.zeros(len(known), 2, dtype=torch.long).index_add(0, place, tried[:, 1:])
+        columns = {f.name: both(f.name) for f in fields(self) if f.name not in ("tried", "sampled")}
+        return Answers(
+            **columns, tried=torch.cat([known[:, None], sums], 1), sampled=self.sampled + other.sampled
+        )
+
+    def solve_rates(self, problems: Int[Tensor, " K"]) -> Float[Tensor, " K"]:
+        """(right + 1) / (tried + 2) of each problem, float64: one half where nothing is known."""
+        if not len(self.tried):
+            return torch.full((len(problems),), 0.5, dtype=torch.float64)
+        place = torch.searchsorted(self.tried[:, 0].contiguous(), problems).clamp(max=len(self.tried) - 1)
+        there = self.tried[place, 0] == problems
+        tried, right = (torch.where(there, self.tried[place, i], 0).double() for i in (1, 2))
+        return (right + 1) / (tried + 2)
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """What is kept: at most `answers` of a prompt and prompts up to `pool`; which text of an answer; which answers go first."""
+
+    answers: int
+    pool: int
+    representative: Representative
+    evict: Evict
+
+    def add(self, kept: Answers, new: Answers) -> Answers:
+        """`kept` and then `new`, each answer once, within the bounds. Prompts of which nothing is new are left as they are."""
+        touched = torch.isin(kept.problem, new.problem)
+        fresh = self._bounded(self._distinct(replace(kept.take(touched), tried=kept.tried).joined(new)))
+        rest = replace(kept.take(~touched), tried=kept.tried[:0], sampled=torch.tensor(0))
+        return self._pooled(rest.joined(fresh))
+
+    def _distinct(self, found: Answers) -> Answers:
+        """Each answer of a prompt once, where it first stood."""
+        if not len(found):
+            return found
+        entry = torch.arange(len(found))
+        pairs = torch.stack([found.problem, found.answer], 1)
+        kinds, of = torch.unique(pairs, dim=0, return_inverse=True)
+        preferred = {
+            "first": entry,
+            "newest": -found.step,
+            "shortest": found.lengths,
+            "likeliest": -found.sequence_logps,
+        }[self.representative]
+        order = sorted_by(of, preferred, entry)
+        chosen = order[_first_of_runs(of[order])]  # by kind, ascending
+        same_rollout = found.step == found.step[chosen][of]
+        share = torch.zeros(len(kinds)).index_add(0, of, torch.where(same_rollout, found.share, 0.0))
+        count = torch.zeros(len(kinds), dtype=torch.long).index_add(0, of, found.found)
+        first = torch.full((len(kinds),), len(found)).scatter_reduce(0, of, entry, "amin")
+        once = replace(found.take(chosen), share=share, found=count)
+        return once.take(first.argsort())
+
+    def _bounded(self, found: Answers) -> Answers:
+        entry = torch.arange(len(found))
+        stays = {"oldest": -found.step, "newest": entry, "commonest": found.found}[self.evict]
+        return found.take(_rank(found.problem, stays, entry) < self.answers)
+
+    def _pooled(self, found: Answers) -> Answers:
+        if len(found) <= self.pool:
+            return found
+        problems, of = torch.unique(found.problem, return_inverse=True)
+        if len(problems) <= self.pool:
+            return found
+        last = torch.full((len(problems),), -2).scatter_reduce(0, of, found.step, "amax")
+        stay = sorted_by(-last, problems)[: self.pool]
+        return found.take(torch.isin(found.problem, problems[stay]))
+
+
+def drawn(
+    kept: Answers, draw: Draw, prompts: int, take: int | None, number: int, key: Key, now: Int[Tensor, " K"] | None
+) -> tuple[Int[Tensor, " R"], Int[Tensor, " R"]]:
+    """Which stored answers update `number` trains on, and which of the prompts drawn (0, 1, ...) each belongs to.
+
+    The prompts with the smallest -log(u) / w, u a number of (seed, update, problem): w is 1, or the failure rate 1 - p under
+    "hard". "step": only problems in `now`. All answers of a prompt; `take` of them, at random, where that is given.
+    """
+    problems = torch.unique(kept.problem)
+    if draw == "step":
+        assert now is not None, "draw = 'step' needs the problems of the step"
+        problems = problems[torch.isin(problems, now)]
+    weights = 1.0 - kept.solve_rates(problems) if draw == "hard" else torch.ones(len(problems), dtype=torch.float64)
+    race = -key.uniform64(number, "buffer/prompt", problems, 0)[:, 0].log() / weights
+    chosen = problems[race.argsort(stable=True)[:prompts]]
+    sorted_problems, local = chosen.sort()
+    rows = torch.isin(kept.problem, chosen).nonzero()[:, 0]
+    owners = local[torch.searchsorted(sorted_problems, kept.problem[rows])]
+    if take is not None:
+        chance = key.uniform64(number, "buffer/answer", kept.problem[rows], kept.answer[rows][:, None])[:, 0]
+        few = _rank(owners, chance, rows) < take
+        rows, owners = rows[few], owners[few]
+    order = sorted_by(owners, rows)
+    return rows[order], owners[order]
+
+
+def sorted_by(*keys: Tensor) -> Int[Tensor, " N"]:
+    """The order by the first key; where equal by the second, and so on; stable."""
+    order = torch.arange(len(keys[0]))
+    for key in reversed(keys):
+        order = order[key[order].argsort(stable=True)]
+    return order
+
+
+def _rank(groups: Tensor, *keys: Tensor) -> Int[Tensor, " N"]:
+    """Place of each row among those of its group, by `keys`."""
+    order = sorted_by(groups, *keys)
+    starts = _first_of_runs(groups[order])
+    place = torch.arange(len(order))
+    begun = torch.zeros_like(place)
+    begun[starts] = place[starts]
+    rank = torch.empty_like(place)
+    rank[order] = place - begun.cummax(0).values if len(place) else place
+    return rank
+
+
+def _first_of_runs(values: Tensor) -> Int[Tensor, " U"]:
+    """Places at which a sorted tensor takes a new value."""
+    new = torch.ones(len(values), dtype=torch.bool)
+    new[1:] = values[1:] != values[:-1]
+    return new.nonzero()[:, 0]

@@ -1,0 +1,224 @@
+"""A memory of distinct right answers, and the loss on what it holds: the slot `buffer` of a `Method`.
+
+    L = L_method + weight * reduction_buffer [ per-token loss of stored answers ]        alone: without L_method
+
+Where it stands. A slot of its own in a method, with a registry (`BUFFERS`): any advantage, surrogate, anchor and
+reduction goes with any buffer. A part says what trains on the stored answers; what is stored, and which of it enters a step, are
+keywords that all parts share (`Buffer`).
+
+What is stored. Completions that the verifier calls right, each *answer* of a prompt once; two completions give the same answer
+where `Task.answer_key` says so, and `representative` says which text of them stands for it. They come from
+
+    policy  the completions of every rollout, kept or not by a rollout plan
+    base    `base` samples of each training problem before step 0, by the run's base model at the run's temperature
+    file    lines {"problem": id, "completion": text}, verified before step 0; a wrong one is refused
+
+A prompt has at most `answers` of them; the rule `evict` says which goes. At most `pool` prompts have any; those go first that have
+gone longest without an answer. Nothing in this is random.
+
+One step. The right completions of the rollout are added. Update number n (a step has several with `updates`) then draws
+`prompts` prompts: the ones with the smallest -log(u) / w, u a number of (seed, n, problem), so the draw is a function of seed,
+update and content. Each brings all its answers, or `take` of them. A part with `fresh = False` draws before adding.
+
+The loss. A part gives a loss per token and a weight per answer; weights of a prompt's answers add up to 1, and the sum over
+prompts is divided by `prompts`, so that one without an answer adds 0. `reduction` is the buffer's own.
+
+State. `Answers` as tensors by name (`start`), in and out; it lies in every checkpoint, the samples of the base in that of step
+0. A resume adds and draws what an uninterrupted run would have.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from sage_rlvr.core.buffers.answers import Answers, Bounds, Draw, Evict, Representative, drawn
+from sage_rlvr.core.keys import Key
+from sage_rlvr.core.reductions import FixedBudget, Reduction
+from sage_rlvr.core.schedules import Schedule, as_schedule
+from sage_rlvr.errors import ConfigError
+from sage_rlvr.registry import Registry
+
+PerToken = Float[Tensor, "R T"]
+OWN_REDUCTION = FixedBudget()
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """The stored answers of one update, or some of them: `answers` (R,) of prompts `owners` (R,), ascending from 0.
+
+    asked: prompts that the update asked for; whole, tokens: rows and tokens of the whole update.
+    """
+
+    answers: Answers
+    owners: Int[Tensor, " R"]
+    asked: int
+    whole: int
+    tokens: int
+
+    def __len__(self) -> int:
+        return len(self.owners)
+
+    @property
+    def mask(self) -> Bool[Tensor, "R T"]:
+        return self.answers.mask
+
+    def of_owners(self, first: int, last: int) -> Rows:
+        """The answers of the prompts from `first` to before `last`, numbered from 0."""
+        rows = (self.owners >= first) & (self.owners < last)
+        return replace(self, answers=self.answers.take(rows), owners=self.owners[rows] - first)
+
+    def shares(self, logits: Float[Tensor, " R"]) -> Float[Tensor, " R"]:
+        """A softmax of `logits` over the answers of each prompt; zeros make it uniform."""
+        prompts = int(self.owners.max()) + 1
+        logits = logits.detach().double()
+        top = torch.full((prompts,), -math.inf, dtype=torch.float64).scatter_reduce(0, self.owners, logits, "amax")
+        mass = (logits - top[self.owners]).exp()
+        total = torch.zeros(prompts, dtype=torch.float64).index_add(0, self.owners, mass)
+        return (mass / total[self.owners]).float()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Buffer(ABC):
+    """What is stored, and which of it a step trains on; a part says how.
+
+    weight: of its term beside the method's. alone: no policy gradient; advantage and surrogate of the method are not read.
+    policy: store the right completions of every rollout. base: samples of each training problem by the base before step 0.
+    base_prompts: only of the first so many problems. file: .jsonl with a problem's id and a right completion on each line.
+    answers: most distinct answers of a prompt. pool: most prompts with answers. representative: the text that stands for an
+    answer (first, newest, shortest, likeliest under the policy that wrote it). evict: which answer of a full prompt goes (oldest,
+    newest, commonest). prompts: prompts of an update. take: answers of each, at random; null: all. draw: any prompt with an answer,
+    those of the step, or hard ones rather, by their failure rate. reduction: of this term alone.
+    """
+
+    weight: float | Schedule = 1.0
+    alone: bool = False
+    policy: bool = True
+    base: int = 0
+    base_prompts: int | None = None
+    file: str | None = None
+    answers: int = 16
+    pool: int = 20_000
+    representative: Representative = "first"
+    evict: Evict = "oldest"
+    prompts: int = 16
+    take: int | None = None
+    draw: Draw = "any"
+    reduction: Reduction = OWN_REDUCTION
+
+    equation: ClassVar[str]
+    legend: ClassVar[str]
+    ascends: ClassVar[str]
+    prefers: ClassVar[str]
+    fresh: ClassVar[bool] = True
+    reads_advantages: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        who = type(self).__name__
+        for name, least in (("base", 0), ("base_prompts", 1), ("answers", 1), ("pool", 1), ("prompts", 1), ("take", 1)):
+            value = getattr(self, name)
+            if value is not None and value < least:
+                raise ConfigError(f"{who}: {name} = {value!r} must be at least {least}.")
+        if not (self.policy or self.base or self.file):
+            raise ConfigError(
+                f"{who}: nothing would ever be stored; set policy=True (the run's own right completions), base=16 (samples "
+                "of the base before step 0) or file=... (.jsonl)."
+            )
+        if self.base_prompts is not None and not self.base:
+            raise ConfigError(f"{who}: base_prompts = {self.base_prompts} without samples of them; set base, or leave it out.")
+        if self.file is not None and self.representative == "likeliest":
+            raise ConfigError(
+                f"{who}: representative='likeliest' compares log-probs of those who wrote the texts, and a file has none; "
+                "take 'first' or 'shortest'."
+            )
+
+    @abstractmethod
+    def __call__(self, logps: PerToken, rows: Rows) -> tuple[PerToken, Float[Tensor, " R"], dict[str, float]]:
+        """Loss per token (R, T) of the stored answers, weight (R,) of each, and numbers that are sums over rows / whole.
+
+        logps: in the graph, 0 off the mask. The weights of a prompt's answers add up to 1 as a rule.
+        """
+
+    @property
+    def needs(self) -> frozenset[str]:
+        """Signals of the rollout that it reads: what each completion answers."""
+        return frozenset({"answers"}) if self.policy else frozenset()
+
+    @property
+    def rule(self) -> Bounds:
+        """The bounds of what is stored."""
+        return Bounds(self.answers, self.pool, self.representative, self.evict)
+
+    def start(self) -> dict[str, Tensor]:
+        """The state before the first step: no answer."""
+        return Answers.none().tensors()
+
+    def weight_at(self, step: int, total_steps: int) -> float:
+        """The weight at a step. ConfigError where a schedule leaves [0, inf)."""
+        value = as_schedule(self.weight)(step, total_steps)
+        if not 0 <= value < math.inf:
+            raise ConfigError(
+                f"{type(self).__name__}: weight is {value} at step {step} of {total_steps}; keep it at >= 0."
+            )
+        return value
+
+    def rows(self, kept: Answers, number: int, key: Key, now: Int[Tensor, " K"] | None = None) -> Rows:
+        """What update `number` trains on; now: the problems of the step, for draw = "step"."""
+        rows, owners = drawn(kept, self.draw, self.prompts, self.take, number, key, now)
+        few = kept.take(rows)
+        width = int(few.lengths.max()) if len(few) else 0
+        few = replace(few, tokens=few.tokens[:, :width], logps=few.logps[:, :width])
+        return Rows(few, owners, self.prompts, len(rows), int(few.lengths.sum()))
+
+    def whole_prompts(self) -> None:
+        """ConfigError where `take` would cut a law over a prompt's answers."""
+        if self.take is not None:
+            raise ConfigError(
+                f"{type(self).__name__}: take = {self.take} would leave answers out that the others are weighed against; bound "
+                "answers instead."
+            )
+
+    def only(self, source: str, why: str) -> None:
+        """ConfigError unless all answers come from this source."""
+        others = {"policy": self.policy, "base": bool(self.base), "file": self.file is not None}
+        if not others.pop(source) or any(others.values()):
+            raise ConfigError(
+                f"{type(self).__name__}: {why}; set {', '.join(_ONLY[source])}, or take Likelihood, which reads neither."
+            )
+
+
+_ONLY = {
+    "policy": ("policy=True", "base=0", "file=None"),
+    "base": ("policy=False", "base=16 or another number of samples", "file=None"),
+}
+BUFFERS: Registry[type] = Registry("buffer")
+
+
+def buffer_budget(buffer: Buffer, rows: Rows, max_tokens: int | None) -> float:
+    """What the buffer's reduction divides by, of the rows of a whole update."""
+    return buffer.reduction.budget(rows.mask, max_tokens)
+
+
+def buffer_loss(
+    buffer: Buffer, logps: PerToken, rows: Rows, budget: float
+) -> tuple[Float[Tensor, ""], dict[str, float]]:
+    """The buffer's term before its weight, and its metrics `buffer/...`; those of micro-batches of whole prompts add up.
+
+    logps (R, T) of the stored texts under the policy, in the graph, on the CPU or not; anything may stand off the mask. Without
+    rows it is 0, and the part is not asked.
+    """
+    if not len(rows):
+        return logps.sum(), {"buffer/logp": 0.0, "buffer/loss": 0.0}
+    mask = rows.mask.to(logps.device)
+    inside = torch.where(mask, logps.float(), 0.0)
+    per_token, weights, found = buffer(inside, rows)
+    scale = rows.whole / rows.asked
+    loss = buffer.reduction(per_token * (scale * weights.detach())[:, None].to(logps.device), mask, budget)
+    sums = {"logp": float(inside.detach().sum()) / rows.whole, "loss": float(loss.detach())}
+    return loss, {f"buffer/{name}": value for name, value in (sums | found).items()}

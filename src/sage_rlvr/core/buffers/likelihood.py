@@ -1,0 +1,64 @@
+"""The likelihood of stored right answers, under one of three laws over a prompt's answers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from sage_rlvr.core.buffers.base import BUFFERS, Buffer, PerToken, Rows
+
+Law = Literal["uniform", "policy", "base"]
+
+
+@BUFFERS.register
+@dataclass(frozen=True, kw_only=True)
+class Likelihood(Buffer):
+    """-sum over stored y of w(y) log pi(y): w uniform over a prompt's distinct answers, the policy's shares, or the base's.
+
+    uniform: rejection-sampling fine-tuning with each answer once (arXiv 2308.01825); iterated on the policy's own answers,
+    expert iteration. policy: w = pi(y) / pi(stored), without a gradient, which is the gradient of -log pi(stored): the likelihood
+    of the right set. base: w = base(y) / base(stored): the forward KL from the base restricted to what is stored.
+    """
+
+    law: Law = "uniform"
+    equation: ClassVar[str] = "-log pi"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.law != "uniform":
+            self.whole_prompts()
+        if self.law == "base":
+            self.only("base", "law='base' weighs answers by the base's log-probs, which only its own samples have")
+
+    @property
+    def legend(self) -> str:  # type: ignore[override]
+        law = {"uniform": "1 / n", "policy": "pi(y) / pi(stored)", "base": "base(y) / base(stored)"}[self.law]
+        return f"w(y) = {law} among those of its prompt"
+
+    @property
+    def ascends(self) -> str:  # type: ignore[override]
+        return {
+            "uniform": "mean over stored y of grad log pi(y)",
+            "policy": "grad log pi(stored)",
+            "base": "-grad KL(base restricted to stored || pi)",
+        }[self.law]
+
+    @property
+    def prefers(self) -> str:  # type: ignore[override]
+        return {
+            "uniform": "the stored ones, until all are alike",
+            "policy": "none of the stored is preferred, so the likelier gain most",
+            "base": "the stored ones, until their shares are the base's",
+        }[self.law]
+
+    def __call__(self, logps: PerToken, rows: Rows) -> tuple[PerToken, Float[Tensor, " R"], dict[str, float]]:
+        logits = {
+            "uniform": torch.zeros(len(rows)),
+            "policy": logps.detach().double().sum(1).cpu(),
+            "base": rows.answers.sequence_logps,
+        }[self.law]
+        return -logps, rows.shares(logits), {}

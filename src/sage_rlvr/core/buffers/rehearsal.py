@@ -1,0 +1,43 @@
+"""The forward KL on stored right answers of the base, with the term that holds pi to the base itself (DPH-RL)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from jaxtyping import Float
+from torch import Tensor
+
+from sage_rlvr.core.buffers.base import BUFFERS, Buffer, PerToken, Rows
+
+LARGEST_LOG_RATIO = 20.0
+
+
+@BUFFERS.register
+@dataclass(frozen=True, kw_only=True)
+class Rehearsal(Buffer):
+    """u - 1 - log u, u = pi / base per token, on the base's right answers (DPH-RL, arXiv 2509.07430), log u held within +-20.
+
+    Drawn from the base, its mean is KL(base || pi) and its gradient that of the KL. On right answers alone it holds each of
+    their tokens to the base's probability: it neither raises P(right) above the base's nor lets it fall. Likelihood(law="base")
+    is the same without u - 1, and raises it. Stored answers of a prompt weigh as base(y) / base(stored).
+    """
+
+    policy: bool = False
+    base: int = 8
+
+    equation: ClassVar[str] = "u - 1 - log u"
+    legend: ClassVar[str] = "u = pi / base of a token,  w(y) = base(y) / base(stored) among those of its prompt"
+    ascends: ClassVar[str] = "sum over stored y of w(y) sum_t (1 - u_t) grad log pi_t: -grad KL(base || pi) if all is stored"
+    prefers: ClassVar[str] = "the stored ones, up to the base's probability of each token"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.whole_prompts()
+        self.only("base", "it needs the base's log-probs of each token, which only its own samples have")
+
+    def __call__(self, logps: PerToken, rows: Rows) -> tuple[PerToken, Float[Tensor, " R"], dict[str, float]]:
+        log_u = (logps - rows.answers.logps.to(logps.device)).clamp(-LARGEST_LOG_RATIO, LARGEST_LOG_RATIO)
+        weights = rows.shares(rows.answers.sequence_logps)
+        per_token = log_u.expm1() - log_u
+        return per_token, weights, {"kl": float((per_token.detach().sum(1).cpu() * weights).sum()) / rows.asked}

@@ -1,0 +1,101 @@
+"""Methods that train on stored right answers: a buffer alone, or beside GRPO."""
+
+from __future__ import annotations
+
+from typing import Literal, Unpack
+
+from sage_rlvr.core.advantages import GroupNormalized
+from sage_rlvr.core.buffers import Buffer, Likelihood, Rehearsal, Replay
+from sage_rlvr.core.buffers.answers import Draw
+from sage_rlvr.core.buffers.likelihood import Law
+from sage_rlvr.core.method import METHODS, Method
+from sage_rlvr.core.reductions import SequenceMean
+from sage_rlvr.core.schedules import Schedule
+from sage_rlvr.core.surrogates import Clip
+from sage_rlvr.methods.anchors import AnchorKeys, anchor_of, anchored
+
+
+def _grpo_with(name: str, buffer: Buffer, clip_high: float = 0.2, **anchor: Unpack[AnchorKeys]) -> Method:
+    clip = Clip(0.2, clip_high)
+    return Method(name, GroupNormalized(), clip, anchor_of(**anchor), SequenceMean(), buffer=buffer)
+
+
+@METHODS.register(label="RFT")
+def rft(
+    *,
+    base: int = 16,
+    base_prompts: int | None = None,
+    file: str | None = None,
+    law: Law = "uniform",
+    answers: int = 16,
+    prompts: int = 16,
+) -> Method:
+    """L = -(1/(P L)) sum_x sum_y w(y) log pi(y), y stored right answers of the base (arXiv 2308.01825): no RL at all.
+
+    base samples of each problem before step 0, each distinct right answer once, uniform over those of a prompt. law "policy" is
+    the likelihood of the right set, "base" the forward KL from the base restricted to right answers. file: answers of a file, in
+    place of the base's with base=0.
+    """
+    part = Likelihood(
+        law=law, alone=True, policy=False, base=base, base_prompts=base_prompts, file=file, answers=answers, prompts=prompts
+    )
+    return _grpo_with("rft", part, beta=0.0)
+
+
+@METHODS.register
+def expert_iteration(
+    *,
+    base: int = 0,
+    base_prompts: int | None = None,
+    answers: int = 16,
+    prompts: int = 16,
+    draw: Draw = "any",
+    evict: Literal["oldest", "newest", "commonest"] = "oldest",
+) -> Method:
+    """L = -(1/(P L)) sum_x (1/n) sum_y log pi(y), y the distinct right answers that rollouts have found so far (ExIt, STaR, ReST).
+
+    Every rollout's right answers are kept and fitted again and again, uniform over those of a prompt; draw="hard" prefers
+    prompts that are seldom solved. base: samples of each problem before step 0 beside them.
+    """
+    part = Likelihood(alone=True, base=base, base_prompts=base_prompts, answers=answers, prompts=prompts, draw=draw, evict=evict)
+    return _grpo_with("expert_iteration", part, beta=0.0)
+
+
+@METHODS.register
+@anchored(beta=0.05)
+def replay(
+    *,
+    weight: float | Schedule = 0.5,
+    answers: int = 8,
+    prompts: int = 16,
+    draw: Draw = "hard",
+    **anchor: Unpack[AnchorKeys],
+) -> Method:
+    """L = L_GRPO + weight * (1/(P L)) sum_x sum_y w(y) sum_t -min(rho A, clip(rho) A), y right completions of earlier rollouts.
+
+    rho = pi / pi_old of the policy that wrote y, A the advantage that it had; hard prompts rather (RLEP, arXiv 2507.07451; ExGRPO,
+    arXiv 2510.02245).
+    """
+    part = Replay(weight=weight, answers=answers, prompts=prompts, draw=draw)
+    return _grpo_with("replay", part, **anchor)
+
+
+@METHODS.register(label="DPH")
+@anchored(beta=0.0)
+def dph(
+    *,
+    weight: float | Schedule = 0.02,
+    base: int = 8,
+    base_prompts: int | None = None,
+    answers: int = 8,
+    prompts: int = 16,
+    clip_high: float = 0.28,
+    **anchor: Unpack[AnchorKeys],
+) -> Method:
+    """L = L_GRPO + weight * (1/(P L)) sum_x sum_y w(y) sum_t [u - 1 - log u], u = pi / base on the base's right answers.
+
+    DPH-RL's forward KL (arXiv 2509.07430), clip-high 0.28 and weight from their code, with every distinct right answer of `base`
+    samples; they rehearse the prompts that the base solves nearly always and train on the others, which is not done here.
+    """
+    part = Rehearsal(weight=weight, base=base, base_prompts=base_prompts, answers=answers, prompts=prompts)
+    return _grpo_with("dph", part, clip_high, **anchor)

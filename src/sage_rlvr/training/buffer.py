@@ -1,0 +1,278 @@
+"""The answer buffer of a run: what fills it before step 0, what a rollout adds to it, and its term in an update.
+
+    fill (base, file) -> [ rollout -> add -> draw, score, term of the loss ] per step       core/buffers says the rules
+
+Its content is a value of the loop's running state, replaced when a step is done: one that diverges adds nothing.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from sage_rlvr.core.buffers import Answers, Buffer, Rows, buffer_budget, buffer_loss
+from sage_rlvr.core.method import credit
+from sage_rlvr.errors import DataError, TrainingDiverged
+from sage_rlvr.models.policy import load_policy
+from sage_rlvr.models.sampler import Rollout, sample
+from sage_rlvr.models.scoring import score
+from sage_rlvr.reading import read_json_lines
+from sage_rlvr.tasks.base import answer_id, answer_key, verdicts
+from sage_rlvr.tasks.rows import Say, tell
+from sage_rlvr.training.reference import check_vocabularies
+from sage_rlvr.training.rollouts import Groups, answers_of, problems_of_step, rewards_of, rows_of_groups
+
+if TYPE_CHECKING:
+    from sage_rlvr.training.loop import Loop
+
+FIELD, BEFORE = "buffer", -1  # of the method; the step of what was stored before step 0
+
+
+def stored(loop: Loop) -> Answers:
+    """What the buffer of a run holds after its last step."""
+    return Answers.of(loop.parts[FIELD])
+
+
+def numbered(problems: Sequence[Any]) -> dict[str, int]:
+    """Id of a training problem -> its number; of several with one id, the first."""
+    found: dict[str, int] = {}
+    for number, problem in enumerate(problems):
+        found.setdefault(str(problem.problem_id), number)
+    return found
+
+
+def places(loop: Loop, problems: Sequence[Any]) -> Tensor:
+    """(P,) numbers of training problems."""
+    return torch.tensor([loop.numbers[str(problem.problem_id)] for problem in problems], dtype=torch.long)
+
+
+# ---- before step 0
+
+
+def fill(loop: Loop, say: Say = tell) -> bool:
+    """Put into the buffer what the base and a file give, within the bounds; False where the method asks for neither.
+
+    `say` gets a line with the cost of each. A function of the recipe: the completions of a problem depend on (seed, problem,
+    sample) alone.
+    """
+    buffer = loop.method.buffer
+    if buffer is None or not (buffer.base or buffer.file):
+        return False
+    kept, began = Answers.none(), time.perf_counter()
+    if buffer.base:
+        for part in base_answers(loop, buffer):
+            kept = buffer.rule.add(kept, part)
+        tried = int(kept.tried[:, 1].sum())
+        say(
+            f"buffer: {tried:,} completions of {len(kept.tried):,} problems sampled from the base in "
+            f"{time.perf_counter() - began:,.0f} s, {int(kept.sampled):,} tokens; {int(kept.tried[:, 2].sum()):,} right, "
+            f"{len(kept):,} answers of {len(torch.unique(kept.problem)):,} problems stored"
+        )
+    if buffer.file is not None:
+        before = len(kept)
+        kept = buffer.rule.add(kept, file_answers(loop, buffer.file))
+        say(f"buffer: {len(kept) - before:,} answers stored from {buffer.file}")
+    loop.parts = {**loop.parts, FIELD: kept.tensors()}
+    return True
+
+
+@torch.no_grad()
+def base_answers(loop: Loop, buffer: Buffer) -> Iterator[Answers]:
+    """The right ones of `base` samples of each problem, some problems at a time."""
+    config, size = loop.config.rollout, buffer.base
+    model, key = base_of(loop), loop.key.fold("buffer/base")
+    problems = list(loop.numbers.values())[: buffer.base_prompts]
+    at_once = max(1, config.completions // size)
+    for first in range(0, len(problems), at_once):
+        numbers = torch.tensor(problems[first : first + at_once])
+        asked = [loop.problems[i] for i in numbers.tolist()]
+        rollout = sample(
+            model,
+            [list(loop.ask(problem).ids) for problem in asked],
+            group_size=size,
+            max_new_tokens=config.max_new_tokens,
+            eos_id=loop.tokens.eos_ids,
+            pad_id=loop.tokens.pad_id,
+            key=key,
+            temperature=config.temperature,
+            row_ids=rows_of_groups(numbers, size),
+            entropies=False,
+        )
+        found = found_in(numbers, rewards_of(loop, asked, rollout)[0], answers_of(loop, asked, rollout), rollout, BEFORE)
+        yield replace(found, sampled=rollout.lengths.sum().cpu())
+
+
+def base_of(loop: Loop) -> PreTrainedModel:
+    """The run's base model: the policy itself, before its first step, where the run starts from its base."""
+    config = loop.config
+    name = config.model if config.base_model is None else config.base_model
+    if name == config.model:
+        return loop.policy
+    model, tokens = load_policy(name, config.engine.dtype)
+    check_vocabularies((config.model, loop.policy, loop.tokens), (name, model, tokens))
+    return model.eval()
+
+
+def found_in(
+    numbers: Tensor, rewards: Tensor, answers: Tensor, rollout: Rollout, step: int, advantages: Tensor | None = None
+) -> Answers:
+    """The right completions of a rollout's groups, with the log-probs under which they were sampled."""
+    paid = None if advantages is None else advantages.cpu()
+    parts = (rewards, answers, rollout.tokens, rollout.mask, rollout.logps)
+    return Answers.of_rollout(numbers, *(part.cpu() for part in parts), step, paid)
+
+
+def file_answers(loop: Loop, file: str) -> Answers:
+    """Lines {"problem": id, "completion": text} of a file, each held against the verifier.
+
+    DataError that names file and line: of a problem that the run does not train on, a completion that is not right, or one
+    that the tokenizer cannot spell.
+    """
+    numbers, lines, pairs = loop.numbers, [], []
+    for line, row in read_json_lines(file, advice='give lines {"problem": id, "completion": text}'):
+        where, problem, text = f"{file}:{line}", row.get("problem"), row.get("completion")
+        if not isinstance(text, str) or not isinstance(problem, str | int):
+            raise DataError(f'{where}: give {{"problem": id, "completion": text}}, not {str(row)[:80]}')
+        if str(problem) not in numbers:
+            raise DataError(
+                f"{where}: problem {problem!r} is none of the {len(numbers):,} training problems of {loop.task.name}; write "
+                "the id that the task gives it"
+            )
+        lines.append(where)
+        pairs.append((loop.problems[numbers[str(problem)]], text))
+    ids = [[*loop.tokens.encode(text), loop.tokens.eos_id] for _, text in pairs]
+    spelled = loop.tokens.decode(ids, [True] * len(ids))
+    for where, (problem, text), said, back in zip(lines, pairs, verdicts(loop.task, pairs), spelled, strict=True):
+        if not said.right:
+            raise DataError(
+                f"{where}: the completion of problem {problem.problem_id!r} is {said.label} ({said.reason}): {text[:80]!r}; "
+                "take the line out, or mend it: a buffer holds right answers alone"
+            )
+        if back != text:
+            raise DataError(f"{where}: the tokenizer spells {text[:80]!r} as {back[:80]!r}; write it in its characters")
+    return _of_texts(loop, pairs, ids)
+
+
+def _of_texts(loop: Loop, pairs: list[tuple[Any, str]], ids: list[list[int]]) -> Answers:
+    lengths = torch.tensor([len(row) for row in ids], dtype=torch.long)
+    width = max(map(len, ids), default=0)
+    tokens = torch.tensor([row + [0] * (width - len(row)) for row in ids], dtype=torch.long).reshape(len(ids), width)
+    answers = [answer_id(answer_key(loop.task, problem, text)) for problem, text in pairs]
+    ones = torch.ones(len(ids), dtype=torch.long)
+    return Answers(
+        places(loop, [problem for problem, _ in pairs]), torch.tensor(answers, dtype=torch.long), BEFORE * ones, ones,
+        ones.float(), 0.0 * ones.float(), lengths, tokens, torch.zeros(tokens.shape),
+        torch.zeros(0, 3, dtype=torch.long), torch.tensor(0),
+    )  # fmt: skip
+
+
+# ---- in a step
+
+
+@dataclass
+class Memory:
+    """The buffer in one step: what it held before, and holds after what the step has seen."""
+
+    loop: Loop
+    buffer: Buffer
+    step: int
+    before: Answers
+    after: Answers = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.after = self.before
+
+    @property
+    def samples(self) -> bool:
+        """Whether the step needs a rollout: for the method's own loss, or to be stored."""
+        return self.buffer.policy or not self.buffer.alone
+
+    def see(self, groups: Groups, advantages: Tensor | None = None) -> None:
+        """A rollout. A part that stores advantages (P, G) adds it once these are known; every other at once."""
+        buffer = self.buffer
+        if buffer.alone and buffer.reads_advantages:
+            advantages = credit(self.loop.method, groups.rewards, step=self.step).grouped
+        if not buffer.policy or buffer.reads_advantages is (advantages is None):
+            return
+        assert groups.answers is not None, "a buffer's needs have 'answers'"
+        numbers = places(self.loop, groups.problems)
+        found = found_in(numbers, groups.rewards, groups.answers, groups.rollout, self.step, advantages)
+        self.after = buffer.rule.add(self.before, found)
+
+    def commit(self, metrics: dict[str, float]) -> dict[str, float]:
+        """The step is done: what was added stays. `metrics` and those of what is stored.
+
+        The tokens that were sampled before step 0 count among those of step 0.
+        """
+        loop, after = self.loop, self.after
+        loop.parts = {**loop.parts, FIELD: after.tensors()}
+        prompts = len(torch.unique(after.problem))
+        added = int((~torch.isin(_names(after), _names(self.before))).sum())
+        earlier = float(after.sampled) if self.step == 0 else 0.0
+        return metrics | {
+            "rollout/tokens": metrics["rollout/tokens"] + earlier,
+            "buffer/answers": float(len(after)),
+            "buffer/prompts": float(prompts),
+            "buffer/prompt_share": prompts / len(loop.numbers),
+            "buffer/added": float(added),
+            "buffer/evicted": float(len(self.before) + added - len(after)),
+            "buffer/sampled": float(after.sampled),
+        }
+
+    def _now(self) -> Tensor | None:
+        """Numbers of the step's own problems, for draw = "step"."""
+        if self.buffer.draw != "step":
+            return None
+        wanted = self.loop.config.rollout.prompts_per_step
+        return places(self.loop, problems_of_step(self.loop, self.step, 0, wanted))
+
+    def rows(self, number: int) -> Rows:
+        """The stored answers that update `number` of the run trains on."""
+        kept = self.after if self.buffer.fresh else self.before
+        return self.buffer.rows(kept, number, self.loop.key.fold(FIELD), self._now())
+
+    def descend(self, number: int) -> dict[str, float]:
+        """Add the gradient of weight * term to that of update `number`; the term's metrics, and its part of the loss.
+
+        Where the weight is 0, or nothing is drawn, nothing is computed. TrainingDiverged for a term that is not finite.
+        """
+        config = self.loop.config
+        weight, rows = self.buffer.weight_at(self.step, config.steps), self.rows(number)
+        if weight == 0.0 or not len(rows):
+            return {"buffer/rows": 0.0, "loss": 0.0}
+        budget = buffer_budget(self.buffer, rows, config.rollout.max_new_tokens)
+        collected = []
+        for part in self.parts(rows):
+            loss, metrics = buffer_loss(self.buffer, self.logps(part), part, budget)
+            if not math.isfinite(metrics["buffer/loss"]):
+                raise TrainingDiverged(f"loss of the buffer is {metrics['buffer/loss']} at step {self.step}")
+            (weight * loss).backward()
+            collected.append(metrics)
+        sums = {name: sum(metrics[name] for metrics in collected) for name in collected[0]}
+        return sums | {"buffer/rows": float(len(rows)), "loss": weight * sums["buffer/loss"]}
+
+    def parts(self, rows: Rows) -> Iterator[Rows]:
+        """`updates.micro_batch` prompts at a time, or all of them."""
+        prompts = int(rows.owners.max()) + 1
+        size = self.loop.config.updates.micro_batch or prompts
+        return (rows.of_owners(first, first + size) for first in range(0, prompts, size))
+
+    def logps(self, rows: Rows) -> Tensor:
+        """(R, T) log-probs of the stored texts under the policy, in the graph."""
+        loop, kept, device = self.loop, rows.answers, self.loop.policy.device
+        heads = torch.searchsorted(rows.owners, torch.arange(int(rows.owners.max()) + 1))
+        prompts = [list(loop.ask(loop.problems[i]).ids) for i in kept.problem[heads].tolist()]
+        tokens, mask, owners = (one.to(device) for one in (kept.tokens, kept.mask, rows.owners))
+        return score(loop.policy, prompts, tokens, mask, owners, temperature=loop.config.rollout.temperature).logps
+
+
+def _names(kept: Answers) -> Tensor:
+    """A number of 64 bits for each stored (problem, answer)."""
+    return kept.problem * -0x61C8864680B583EB + kept.answer
