@@ -1,4 +1,4 @@
-"""docs/methods/map.md is what `sage-rlvr methods --docs docs` writes, and every method stands on it."""
+"""docs/methods/map.md and each.md are what `sage-rlvr methods --docs docs` writes, and every method stands on them."""
 
 from __future__ import annotations
 
@@ -9,14 +9,16 @@ import pytest
 import sage_rlvr
 from sage_rlvr.errors import DataError
 from sage_rlvr.methods import METHODS
-from sage_rlvr.studies.objectives import page, picture, placed, write_docs
+from sage_rlvr.studies.method_pages import each, write_docs
+from sage_rlvr.studies.objectives import page, picture, placed
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 
 
-def test_the_page_is_made_by_its_command(tmp_path: Path):
+def test_the_pages_are_made_by_their_command(tmp_path: Path):
     text, found = (DOCS / "methods" / "map.md").read_text(encoding="utf-8"), placed()
     assert page(text, found) == text
+    assert each(found, DOCS) == (DOCS / "methods" / "each.md").read_text(encoding="utf-8")
     assert all(f"| {name} |" in text.replace("\\_", "_") for name in METHODS)
     assert {text.get_text() for text in picture(found).axes[0].texts} >= {"maxrl", "distinct", "alpha_dpg", "pkpo"}
     with pytest.raises(DataError, match=r"name the folder that holds methods/map\.md"):

@@ -59,7 +59,7 @@ LAYERS: dict[str, set[str]] = {
     },
     "studies": {
         *("config", "core", "evaluation", "methods", "models", "report", "results", "runs", "stats", "tasks", "theory"),
-        *("reading", "training", "errors"),
+        *("reading", "recipes", "text", "training", "errors"),
     },
     "cli": {
         *("audit", "config", "core", "evaluation", "experiments", "import_config", "models", "plugins", "progress", "recipes"),

@@ -345,7 +345,7 @@ def test_a_plan_with_the_kl_in_the_reward_is_refused_because_it_would_be_wrong(m
     method = replace(rloo(beta=0.3), rollout=Mixed())
     with pytest.raises(ConfigError, match="use loss_over_groups"):
         TREE.expected_loss(method, LOGITS, REF, RIGHT)
-    monkeypatch.setattr(module, "_check", lambda method: None)
+    monkeypatch.setattr(module, "check_expectation", lambda method: None)
     (_, quick), (_, slow) = both(method, 3)
     assert (quick - slow).abs().max() > 1e-3
 

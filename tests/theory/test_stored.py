@@ -77,6 +77,9 @@ def test_rehearsal_of_everything_is_the_forward_kl_to_the_base():
     at, ref = logits(1, tree), logits(2, tree)
     found = tree.expected_gradient(alone(Rehearsal()), at, ref, torch.ones(4))
     assert torch.allclose(found[0], tree.probs(at) - tree.probs(ref), atol=1e-7)
+    policy, base = (tree.logits_of(torch.tensor(law)) for law in ([0.5, 0.3, 0.2, 1e-9], [0.2, 0.3, 0.5, 1e-9]))
+    value = float(tree.expected_loss(alone(Rehearsal()), policy, base, torch.ones(4)))
+    assert value == pytest.approx(0.274887, abs=1e-6)  # KL(base || pi)
 
 
 @settings(max_examples=8, deadline=None)

@@ -123,6 +123,20 @@ def test_the_base_is_sampled_alike_however_many_problems_at_a_time(
     assert first["rollout/tokens"] == first["buffer/sampled"] == int(one.sampled) > 0 and second["rollout/tokens"] == 0.0
 
 
+def test_the_base_is_another_model_where_the_run_names_one(write_recipe: Recipe, tiny_policy: Path, warm_policy: Path) -> None:
+    """A policy that is never right rehearses the answers of a base that is, with the base's log-probs."""
+    config = config_of(write_recipe(DPH, model=tiny_policy), ("base_model", str(warm_policy)))
+    loop = build(config)
+    memory.fill(loop)
+    held = memory.stored(loop)
+    own = build(config_of(write_recipe(DPH)))
+    memory.fill(own)
+    assert len(held) > 5 and all(torch.equal(one, memory.stored(own).tensors()[n]) for n, one in held.tensors().items())
+    drawn = memory.Memory(loop, loop.method.buffer, 0, held)
+    gaps = (drawn.logps(drawn.rows(0)).detach() - drawn.rows(0).answers.logps).abs()
+    assert float(gaps.max()) > 1.0 and train_step(loop, 0)["buffer/kl"] > 1.0
+
+
 def test_alone_samples_scores_and_loads_nothing_that_it_does_not_need(
     write_recipe: Recipe, monkeypatch: pytest.MonkeyPatch
 ) -> None:

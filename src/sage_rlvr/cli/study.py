@@ -1,4 +1,4 @@
-"""`theory` and `guides`: the study of the anchor and the study of the guides."""
+"""The studies of the anchor, of the guides and of shared parameters, and the list of methods."""
 
 from __future__ import annotations
 
@@ -119,6 +119,68 @@ class Guides(Command):
 
 
 @dataclass(frozen=True)
+class Shared(Command):
+    """Ask objectives what they do to coverage where prompts share parameters.
+
+    Whether a reverse KL lets go at once where a forward KL slides; which objective keeps most pass@256 at equal pass@1; whether a
+    policy that cannot represent ref exp(r / beta) keeps the base's shares among right answers. Exact, on several drawn worlds;
+    every claim with both sides, its difference with an interval over worlds, and its verdict."""
+
+    worlds: int = 4
+    """How many; each takes ten minutes and more on one core."""
+    out: Path = RUNS / "shared"
+    """Where world-N.json go; the same command goes on from those that are there."""
+    docs: Path | None = None
+    """Also make the tables of methods/shared.md and its picture in this docs folder again."""
+
+    def execute(self, session: Session) -> int:
+        from sage_rlvr.cli.compare import print_table
+        from sage_rlvr.studies.shared.command import facts, made, write_docs
+        from sage_rlvr.studies.shared.measure import find
+
+        if self.worlds < 2:
+            raise ConfigError(f"--worlds {self.worlds}: an interval over worlds needs at least 2")
+        if self.docs is not None and not (self.docs / "methods" / "shared.md").is_file():
+            raise ConfigError(f"--docs {self.docs}: there is no methods/shared.md; name the repository's docs/")
+        found = find(self.worlds, self.out, session.note)
+        session.say(facts(found))
+        for table in made(found).values():
+            print_table(session, table)
+        if self.docs is not None:
+            session.say("written: " + "  ".join(map(str, write_docs(found, self.docs))))
+        return 0
+
+
+@dataclass(frozen=True)
+class Acting(Command):
+    """Show that each part of each recipe acts: a few steps, each part against its neutral element.
+
+    Prints, for each part, its own metric, the tokens whose force it changed, and how far it moved the gradient. Exit code 2 where a
+    part changed nothing and no proof says that it must be so. The numbers are no findings."""
+
+    recipes: tyro.conf.Positional[tuple[str, ...]] = ()
+    """Shipped recipes by name (default: all of Countdown that have a method)."""
+    out: Path = RUNS / "parts"
+    """Where NAME.json go; recipes that are there and have not changed are not run again."""
+    docs: Path | None = None
+    """Also make the table of results/parts.md in this docs folder again."""
+
+    def execute(self, session: Session) -> int:
+        from sage_rlvr.cli.compare import print_table
+        from sage_rlvr.studies import parts
+
+        if self.docs is not None and (self.recipes or not (self.docs / "results" / "parts.md").is_file()):
+            raise ConfigError(f"--docs {self.docs}: it takes all recipes, and a docs folder with results/parts.md")
+        rows = parts.find(self.recipes or parts.trained(), self.out, session.note)
+        print_table(session, parts.table(rows))
+        idle = [row for row in rows if not row.acted and row.part not in parts.PROVEN]
+        session.say(*(f"{row.recipe}: {row.field} {row.part} did not act" for row in idle))
+        if self.docs is not None:
+            session.say("written: " + "  ".join(map(str, parts.write_docs(rows, self.docs))))
+        return 2 if idle else 0
+
+
+@dataclass(frozen=True)
 class Methods(Command):
     """List the methods: parts, the two axes of what each maximizes, and the engines that run it.
 
@@ -128,16 +190,28 @@ class Methods(Command):
 
     names: tyro.conf.Positional[tuple[str, ...]] = ()
     """Some methods alone."""
+    support: bool = False
+    """Also train each on small trees to equal P(right), and count the right answers it kept, gained and lost; some minutes."""
     docs: Path | None = None
-    """Also make the table of methods/map.md and its picture in this docs folder again."""
+    """Also make methods/each.md, the table of methods/map.md and its picture in this docs folder again, of all methods; with
+    --support methods/support.md."""
 
     def execute(self, session: Session) -> int:
         from sage_rlvr.cli.compare import print_table
-        from sage_rlvr.studies.objectives import placed, same, table, write_docs
+        from sage_rlvr.studies import supports
+        from sage_rlvr.studies.method_pages import write_docs
+        from sage_rlvr.studies.objectives import placed, same, table
 
+        if self.names and self.docs is not None:
+            raise ConfigError(f"--docs {self.docs}: its pages list all methods; leave out {', '.join(self.names)}")
         found = placed(self.names)
         print_table(session, table(found))
         session.say(*(f"the same objective in expectation: {line}" for line in same(found)))
-        if self.docs is not None:
-            session.say("written: " + "  ".join(map(str, write_docs(found, self.docs))))
+        paths = [] if self.docs is None else write_docs(found, self.docs)
+        if self.support:
+            counted = supports.supported((one.name, one.method) for one in found)
+            print_table(session, supports.table(counted))
+            paths += [] if self.docs is None else supports.write_docs(counted, self.docs)
+        if paths:
+            session.say("written: " + "  ".join(map(str, paths)))
         return 0

@@ -18,7 +18,6 @@ from sage_rlvr.methods import METHODS
 from sage_rlvr.report.style import INK, MUTED, RC, saved
 from sage_rlvr.results import tables
 from sage_rlvr.results.tables import NONE, Table
-from sage_rlvr.runs import writing
 from sage_rlvr.theory.utility import SHARES, Axes, axes, has_axes, same_objectives
 from sage_rlvr.training.trl.arguments import not_on_trl
 
@@ -87,7 +86,7 @@ def same(found: Iterable[Placed]) -> list[str]:
     ]
 
 
-def page(text: str, found: list[Placed]) -> str:
+def page(text: str, found: Sequence[Placed]) -> str:
     """docs/methods/map.md with its table made anew between the bounds. DataError where they are not there."""
     before, start, rest = text.partition(BOUNDS[0])
     _, end, after = rest.partition(BOUNDS[1])
@@ -131,17 +130,3 @@ def picture(found: Iterable[Placed], path: str | Path | None = None) -> Figure:
         plot.set_xlabel("weight of a prompt with P(right) = .05 over that of one with .5")
         plot.set_ylabel("concentration among right answers\n(1: as REINFORCE; below 0: the rare gain)")
         return saved(figure, path)
-
-
-def write_docs(found: list[Placed], docs: Path) -> list[Path]:
-    """Make the table of methods/map.md and images/map.png in docs again."""
-    where = docs / "methods" / "map.md"
-    if not where.is_file():
-        raise DataError(
-            f"{where} is not there; name the folder that holds methods/map.md, as docs/ of the repository does."
-        )
-    made = page(where.read_text(encoding="utf-8"), found)
-    with writing("page", docs, 1 << 20):
-        where.write_text(made, encoding="utf-8")
-        picture(found, docs / "images" / "map.png")
-    return [where, docs / "images" / "map.png"]

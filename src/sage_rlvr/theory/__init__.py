@@ -1,6 +1,7 @@
 """The exact world: finite policies, expected gradients without sampling, closed forms, and claims with both sides."""
 
-from sage_rlvr.theory.expected import Listing, expected_loss, loss_over_groups
+from sage_rlvr.theory.averages import Listing
+from sage_rlvr.theory.expected import expected_loss, loss_over_groups
 from sage_rlvr.theory.optima import (
     ForwardOptimum,
     entropy_optimum,

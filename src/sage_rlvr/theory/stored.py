@@ -11,7 +11,7 @@ from torch import Tensor
 from sage_rlvr.core.buffers import Answers, Buffer, Rows, buffer_budget, buffer_loss
 
 if TYPE_CHECKING:
-    from sage_rlvr.theory.expected import Listing
+    from sage_rlvr.theory.averages import Listing
 
 
 def stored_loss(

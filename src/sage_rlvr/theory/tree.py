@@ -24,7 +24,8 @@ from sage_rlvr.core.signals import Signals
 from sage_rlvr.core.state import State
 from sage_rlvr.core.token_weights import entropy_drift
 from sage_rlvr.errors import ConfigError, DataError, TrainingDiverged
-from sage_rlvr.theory.expected import Listing, expected_loss, loss_over_groups
+from sage_rlvr.theory.averages import Listing
+from sage_rlvr.theory.expected import expected_loss, loss_over_groups
 
 Logits = Float[Tensor, "S V"]
 OverLeaves = Float[Tensor, " L"]

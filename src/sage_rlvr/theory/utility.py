@@ -26,7 +26,7 @@ from sage_rlvr.core.signals import Signals
 from sage_rlvr.core.state import called, start_of
 from sage_rlvr.core.surrogates import Pacs
 from sage_rlvr.errors import ConfigError
-from sage_rlvr.theory.expected import Listing
+from sage_rlvr.theory.averages import Listing
 from sage_rlvr.theory.stored import stored_loss
 
 MOST_GROUPS = 200_000

@@ -1,0 +1,72 @@
+"""docs/methods: the map with its picture, and each.md, a section per method from its docstring, parts and place on the map."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from sage_rlvr.errors import DataError
+from sage_rlvr.methods import METHODS
+from sage_rlvr.recipes import load, shipped
+from sage_rlvr.runs import writing
+from sage_rlvr.studies.objectives import Placed, page, picture
+from sage_rlvr.text import escaped as in_markdown
+from sage_rlvr.theory.utility import SHARES
+
+HEAD = """# Every method
+
+What each method computes with its defaults, as `sage-rlvr show` prints it. The two axes are those of [the map](map.md).
+
+<!-- made by `sage-rlvr methods --docs docs` -->
+"""
+
+
+def write_docs(found: Sequence[Placed], docs: Path) -> list[Path]:
+    """Make methods/each.md, the table of methods/map.md and images/map.png in docs again."""
+    where, one_by_one, image = docs / "methods" / "map.md", docs / "methods" / "each.md", docs / "images" / "map.png"
+    if not where.is_file():
+        raise DataError(
+            f"{where} is not there; name the folder that holds methods/map.md, as docs/ of the repository does."
+        )
+    made = page(where.read_text(encoding="utf-8"), found)
+    with writing("page", docs, 1 << 20):
+        where.write_text(made, encoding="utf-8")
+        one_by_one.write_text(each(found, docs), encoding="utf-8")
+        picture(found, image)
+    return [where, one_by_one, image]
+
+
+def each(found: Iterable[Placed], docs: Path) -> str:
+    """The page methods/each.md. docs: where longer pages of some methods are, methods/NAME.md."""
+    recipes = recipes_of()
+    longer = {file.stem for file in (docs / "methods").glob("*.md")}
+    return HEAD + "".join(section(one, recipes.get(one.name, ()), one.name in longer) for one in found)
+
+
+def section(one: Placed, recipes: Sequence[str], longer: bool) -> str:
+    """A method's heading, first sentence, docstring, objective and facts."""
+    made = METHODS[one.name]
+    first, _, rest = (inspect.getdoc(made) or "").partition("\n")
+    home = f"sage_rlvr.methods.{made.__module__.rpartition('.')[2]}.{made.__name__}"
+    facts = [("parts", one.parts), ("engines", one.engines)]
+    if one.axes is not None:
+        weights = ", ".join(f"{w:.2f} at {p:g}" for p, w in zip(SHARES, one.axes.weights, strict=True))
+        pulls = f"concentration {one.axes.concentration:.2f}, returning {one.axes.returning:.2f}"
+        facts += [("f'(P)", weights), ("among right answers", pulls)]
+    lines = [f"- {name}: {in_markdown(value)}" for name, value in facts]
+    lines += ["- recipes: " + ", ".join(f"`{name}`" for name in recipes)] if recipes else []
+    more = [f"[longer page]({one.name}.md)"] if longer else []
+    lines.append("- " + ", ".join([*more, f"[signature](../reference/methods.md#{home})"]))
+    text = "\n\n".join(part for part in (rest.strip("\n"), one.method.describe()) if part)
+    return f"\n## {one.name}\n\n{in_markdown(first)}\n\n```text\n{text}\n```\n\n" + "\n".join(lines) + "\n"
+
+
+def recipes_of(family: str = "countdown") -> dict[str, list[str]]:
+    """Names of the shipped recipes of a family that train with each method, by the method's name."""
+    found: dict[str, list[str]] = {}
+    for name, file in shipped(family).items():
+        method = load(file).get("method")
+        if "/" not in name and isinstance(method, Mapping):
+            found.setdefault(method["name"], []).append(name)
+    return found

@@ -1,0 +1,381 @@
+"""`sage-rlvr study acting`: does every part of every recipe act? A few steps, each part against its neutral element.
+
+A recipe's method takes its rollout, its loss and its gradient by the loop's own `train_step`; then the same step is taken with one
+part put at its neutral element, from the same weights and, as completions are functions of policy and seed, on the same
+completions. Three places are looked at: the first step, where the policy is the reference; a step after training has moved it;
+and a later update of that step's rollout, where ratios have left 1. A part that changes nothing in any of them has not acted,
+which is a failure unless `PROVEN` says why it must be so. The numbers are no findings.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sage_rlvr import recipes
+from sage_rlvr.config import TrainConfig, load, load_config, to_yaml
+from sage_rlvr.core.advantages import LeaveOneOut
+from sage_rlvr.core.guides import Flat, is_flat
+from sage_rlvr.core.method import Method
+from sage_rlvr.core.reductions import FixedBudget, Reduction
+from sage_rlvr.core.surrogates import Clip, Pacs, Surrogate
+from sage_rlvr.errors import DataError
+from sage_rlvr.reading import read_text
+from sage_rlvr.results import tables
+from sage_rlvr.results.tables import NONE, Table
+from sage_rlvr.runs import writing
+from sage_rlvr.studies.anchor.command import filled
+from sage_rlvr.training.loop import Loop, build, train_step
+from sage_rlvr.training.state import load_tensors, model_tensors
+
+PROMPTS, STEPS, UPDATES = 8, 3, 4
+PLACES = ("first step", "moved", "later update")
+NEUTRAL: dict[str, object] = {"advantage": LeaveOneOut(), "surrogate": Clip(), "reduction": FixedBudget()}
+"""The neutral element of a part that every method has; of any other it is None."""
+METRICS = {
+    "anchor": "anchor/", "guide": "anchor/", "surrogate": "surrogate/", "reduction": "loss", "rollout": "rollout/",
+    "token_weight": "token_weight/",
+}  # fmt: skip
+"""The family of a part's own metrics; "advantage/" where it is not named here or has none."""
+ACTED = 1e-6
+PROVEN: dict[str, str] = {}
+
+
+def neutrals(method: Method) -> dict[tuple[str, str], Method]:
+    """(field, part) -> the method with that part at its neutral element, for each part that is not there already."""
+    found: dict[tuple[str, str], Method] = {}
+    for one in fields(method):
+        part, neutral = getattr(method, one.name), NEUTRAL.get(one.name)
+        if one.name in ("name", "anchor") or part is None or part == neutral:
+            continue
+        if one.name == "advantage" and isinstance(method.surrogate, Pacs):  # its labels, no part of their own
+            continue
+        if method.is_stored_alone and one.name != "buffer":  # unread
+            continue
+        found[one.name, type(part).__name__] = replace(method, **{one.name: neutral})
+    anchor = method.anchor
+    if anchor is not None and not anchor.is_off:
+        found["anchor", f"{anchor.divergence or anchor.estimator} in the {anchor.placement}"] = replace(
+            method, anchor=replace(anchor, beta=0.0)
+        )
+        if not is_flat(anchor.guide):
+            found["guide", type(anchor.guide).__name__] = replace(method, anchor=replace(anchor, guide=Flat()))
+    return found
+
+
+# ---- one gradient
+
+
+class Tap:
+    """A surrogate that also keeps its log-ratios, in the graph."""
+
+    def __init__(self, inner: Surrogate) -> None:
+        self.inner, self.log_ratios = inner, torch.zeros(0)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+    def __call__(self, log_ratios: Tensor, *more: Any) -> Any:
+        self.log_ratios = log_ratios
+        return self.inner(log_ratios, *more)
+
+
+class Watched:
+    """A reduction that also keeps of the last update, for each token (B, T): the `force` of the surrogate, d loss / d log-ratio,
+    and what the token adds to the `loss`, KL included; and the mask."""
+
+    def __init__(self, inner: Reduction, tap: Tap) -> None:
+        self.inner, self.tap = inner, tap
+        self.force = self.loss = self.mask = torch.zeros(0, 0)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+    def __call__(self, per_token: Tensor, mask: Tensor, budget: float | None = None) -> Tensor:
+        leaf = per_token.detach().requires_grad_(True)
+        (weight,) = torch.autograd.grad(self.inner(leaf, mask, budget), leaf)
+        reduced = self.inner(per_token, mask, budget)
+        (force,) = torch.autograd.grad(reduced, self.tap.log_ratios, retain_graph=True, materialize_grads=True)
+        self.loss, self.mask = torch.where(mask, leaf.detach() * weight, 0.0), mask
+        self.force = torch.where(mask, force, 0.0)
+        return reduced
+
+
+class Recorder:
+    """In the place of an optimizer: update number `last` of a step moves nothing, its gradient is kept. The updates before it
+    are `path`'s, weights after each; without a path they are the optimizer's own and are written down as one."""
+
+    def __init__(self, loop: Loop, last: int, path: Sequence[Mapping[str, Tensor]] | None) -> None:
+        self.loop, self.last, self.given, self.done = loop, last, path, 0
+        self.path: list[dict[str, Tensor]] = []
+        self.gradient = torch.zeros(0)
+
+    def step(self, number: int) -> dict[str, float]:
+        self.done += 1
+        adam = self.loop.optimizer.adam
+        if self.done > self.last:
+            grads = [p.grad for p in self.loop.optimizer.names]
+            self.gradient = torch.cat([g.detach().reshape(-1) for g in grads if g is not None])
+        elif self.given is None:
+            self.loop.optimizer.step(number)
+            self.path.append(_copy(model_tensors(self.loop.policy)))
+        else:
+            load_tensors(self.loop.policy, dict(self.given[self.done - 1]))
+        adam.zero_grad(set_to_none=True)
+        return {}
+
+    def tensors(self) -> dict[str, Tensor]:
+        return self.loop.optimizer.tensors()
+
+    def load(self, tensors: dict[str, Tensor]) -> None:
+        self.loop.optimizer.load(tensors)
+
+
+def _copy(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name: tensor.detach().clone() for name, tensor in tensors.items()}
+
+
+@contextmanager
+def _as_it_was(loop: Loop) -> Iterator[None]:
+    weights, moments = _copy(model_tensors(loop.policy)), _copy(loop.optimizer.tensors())
+    try:
+        yield
+    finally:
+        load_tensors(loop.policy, weights)
+        loop.optimizer.load(moments)
+
+
+@dataclass(frozen=True, eq=False)
+class Seen:
+    """One update of one method: its gradient, the tokens as `Watched` keeps them, the step's metrics, the weights on the way."""
+
+    gradient: Tensor
+    watched: Watched
+    metrics: dict[str, float]
+    path: list[dict[str, Tensor]]
+
+
+def seen(
+    loop: Loop, method: Method, step: int, last: int = 0, path: Sequence[Mapping[str, Tensor]] | None = None
+) -> Seen:
+    """Update `last` of a step of the loop with another method, after which the loop is as it was."""
+    tap = Tap(method.surrogate)
+    watched = Watched(method.reduction, tap)
+    recorder = Recorder(loop, last, path)
+    updates = replace(loop.config.updates, epochs=last + 1, minibatches=1, micro_batch=None)
+    state = {name: loop.parts.get(name, own) for name, own in method.start().items()}
+    twin = replace(
+        loop, method=replace(method, surrogate=tap, reduction=watched), config=replace(loop.config, updates=updates), parts=state
+    )
+    twin.optimizer = recorder  # type: ignore[assignment]
+    with _as_it_was(loop):
+        metrics = train_step(twin, step)
+    return Seen(recorder.gradient, watched, metrics, recorder.path)
+
+
+# ---- one recipe
+
+
+@dataclass(frozen=True)
+class Place:
+    """What a part changed there: share of tokens and of rows whose force on the policy it changed (None where it trains on other
+    rows), |g - g0| / |g0| and the cosine of g and g0, the gradients with the part and with its neutral element (None where one
+    of them is 0; 0 and None where both are)."""
+
+    tokens: float | None
+    rows: float | None
+    distance: float | None
+    cosine: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """A part of a recipe at the three `PLACES`; metric: its own that it changed most, with its value and the neutral's."""
+
+    recipe: str
+    field: str
+    part: str
+    neutral: str
+    metric: str
+    value: float | None
+    neutral_value: float | None
+    places: tuple[Place, ...]
+
+    @property
+    def acted(self) -> bool:
+        """Whether it changed the gradient, or what is trained on, in one place at least."""
+        return any(_acted(place) for place in self.places)
+
+    @property
+    def verdict(self) -> str:
+        """Where it acted first; else why it cannot, or that it did not."""
+        if not self.acted:
+            return PROVEN.get(self.part, "DID NOT ACT")
+        return next(name for name, place in zip(PLACES, self.places, strict=True) if _acted(place))
+
+
+def _acted(place: Place) -> bool:
+    return place.distance is None or place.distance > ACTED
+
+
+def config_of(recipe: str) -> TrainConfig:
+    """A shipped recipe, made small."""
+    few = {"steps": STEPS, "rollout.prompts_per_step": PROMPTS, "world.train_problems": 200}
+    return load_config(TrainConfig, recipes.find(recipe), [(name, str(value)) for name, value in few.items()])
+
+
+def trained(family: str = "countdown") -> list[str]:
+    """The shipped recipes of a family that have a method."""
+    return [name for name, file in recipes.shipped(family).items() if "/" in name and "method" in load(file)]
+
+
+def measure(recipe: str) -> list[Row]:
+    """Every part of a recipe against its neutral element, at the three places."""
+    loop = build(config_of(recipe))
+    others = neutrals(loop.method)
+    found = [_compared(loop, others, 0, 0)]
+    for step in range(STEPS - 1):
+        train_step(loop, step)
+    found += [_compared(loop, others, STEPS - 1, last) for last in (0, UPDATES - 1)]
+    return [_row(recipe, key, other, [place[key] for place in found]) for key, other in others.items()]
+
+
+Pair = tuple[Seen, Seen]
+
+
+def _compared(loop: Loop, others: Mapping[tuple[str, str], Method], step: int, last: int) -> dict[tuple[str, str], Pair]:
+    own = seen(loop, loop.method, step, last)
+    return {key: (own, seen(loop, other, step, last, own.path)) for key, other in others.items()}
+
+
+def _row(recipe: str, key: tuple[str, str], other: Method, pairs: Sequence[Pair]) -> Row:
+    one = getattr(other, key[0], None) if key[0] not in ("anchor", "guide") else None
+    neutral = {"anchor": "beta = 0", "guide": "Flat"}.get(key[0], "none" if one is None else type(one).__name__)
+    name, value, before = _metric(key[0], pairs)
+    places = tuple(_place(key[0], *pair) for pair in pairs)
+    return Row(
+        recipe=recipe, field=key[0], part=key[1], neutral=neutral, metric=name, value=value, neutral_value=before, places=places
+    )
+
+
+def _metric(kind: str, pairs: Sequence[Pair]) -> tuple[str, float | None, float | None]:
+    """(name, value, neutral's value) of the part's own metric that differs most, in proportion."""
+    found: list[tuple[float, str, float, float | None]] = []
+    for family in (METRICS.get(kind, "advantage/"), "advantage/"):
+        for own, other in pairs:
+            for name, value in own.metrics.items():
+                if name.startswith(family):
+                    before = other.metrics.get(name)
+                    change = abs(value - (before or 0.0)) / (abs(value) + abs(before or 0.0) or 1.0)
+                    found.append((change, name, value, before))
+        if found and max(found, key=lambda one: one[0])[0] > 0:
+            break
+    if not found:
+        return "", None, None
+    _, name, value, before = max(found, key=lambda one: (one[0], "kl_raw" in one[1]))
+    return name, _short(value), None if before is None else _short(before)
+
+
+def _short(value: float) -> float:
+    return float(f"{value:.4g}")
+
+
+def _place(kind: str, own: Seen, other: Seen) -> Place:
+    tokens = rows = None
+    a, b = own.watched, other.watched
+    if a.mask.shape == b.mask.shape and torch.equal(a.mask, b.mask):
+        changed = _differs(a.force, b.force)
+        if kind in ("anchor", "guide"):  # its force in the loss goes past the surrogate
+            changed |= _differs(a.loss, b.loss)
+        tokens = _short(float(changed.sum() / a.mask.sum().clamp(min=1)))
+        rows = _short(float(changed.any(1).float().mean()))
+    g, g0 = own.gradient.double(), other.gradient.double()
+    some = [bool(len(one)) and bool(one.norm()) for one in (g, g0)]
+    if not all(some):
+        return Place(tokens, rows, None if any(some) else 0.0, None)
+    return Place(tokens, rows, _short(float((g - g0).norm() / g0.norm())), _short(float(torch.cosine_similarity(g, g0, 0))))
+
+
+def _differs(a: Tensor, b: Tensor) -> Tensor:
+    """Where two numbers of a token differ by more than 1e-5 of their mean size."""
+    return (a - b).abs() > 1e-5 * float((a.abs() + b.abs()).mean())
+
+
+# ---- all recipes
+
+
+def find(names: Sequence[str], out: Path, say: Callable[[str], None] = lambda text: None) -> list[Row]:
+    """Every recipe, one thread; what `out` holds of the same resolved recipe is read."""
+    torch.set_num_threads(1)
+    rows: list[Row] = []
+    for name in names:
+        path, key = out / f"{name.rpartition('/')[2]}.json", _key(name)
+        if not path.is_file() or json.loads(read_text(path))["key"] != key:
+            say(name)
+            measured = {"key": key, "rows": [asdict(row) for row in measure(name)]}
+            with writing("parts", out, 1 << 16):
+                out.mkdir(parents=True, exist_ok=True)
+                path.write_text(json.dumps(measured, indent=1) + "\n", encoding="utf-8")
+        rows += read(path)
+    return rows
+
+
+def _key(recipe: str) -> str:
+    """Of a recipe and of where it is looked at, so that what was measured before either changed is measured anew."""
+    config = config_of(recipe)
+    text = "\n".join([to_yaml(config), config.method.describe(), str((PROMPTS, STEPS, UPDATES))])
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def read(path: Path) -> list[Row]:
+    """The stored rows of a recipe."""
+    rows = json.loads(read_text(path))["rows"]
+    return [Row(**{**row, "places": tuple(Place(**place) for place in row["places"])}) for row in rows]
+
+
+def table(rows: Sequence[Row]) -> Table:
+    """A row a part of a recipe: where it acted first, and there the tokens it changed, the gradient's distance and cosine."""
+    columns: dict[str, Callable[[Row], str]] = {
+        "recipe": lambda row: row.recipe.rpartition("/")[2],
+        "part": lambda row: f"{row.part}\n({row.field.replace('_', ' ')})",
+        "neutral": lambda row: row.neutral,
+        "its metric: with it, without": _metric_cell,
+    }
+    for at, place in enumerate(PLACES):
+        columns[f"{place}: tokens, distance, cosine"] = lambda row, at=at: _place_cell(row.places[at])  # type: ignore[misc]
+    columns["acted"] = lambda row: row.verdict
+    return tables.table(columns, rows)
+
+
+def _metric_cell(row: Row) -> str:
+    if row.value is None:
+        return NONE
+    before = NONE if row.neutral_value is None else f"{row.neutral_value:g}"
+    return f"{row.metric}\n{row.value:g}, {before}"
+
+
+def _place_cell(place: Place) -> str:
+    tokens = "other rows" if place.tokens is None else f"{100 * place.tokens:.0f} %"
+    if place.cosine is None:
+        return f"{tokens}, {'both' if place.distance == 0 else 'one'} 0"
+    return f"{tokens}, {place.distance:.2g}, {place.cosine:.3f}" if place.distance > ACTED else f"{tokens}, 0, 1"
+
+
+def write_docs(rows: Sequence[Row], docs: Path) -> list[Path]:
+    """Make the table of results/parts.md in docs again, and results/parts.json beside it."""
+    where, beside = docs / "results" / "parts.md", docs / "results" / "parts.json"
+    if not where.is_file():
+        raise DataError(f"{where} is not there; name the folder that holds results/parts.md, as docs/ of the repository does.")
+    text = filled(read_text(where), {"parts": table(rows).markdown()}, where)
+    with writing("page", docs, 1 << 20):
+        where.write_text(text, encoding="utf-8")
+        beside.write_text(json.dumps([asdict(row) for row in rows], indent=1) + "\n", encoding="utf-8")
+    return [where, beside]

@@ -1,0 +1,1 @@
+"""What objectives do to coverage where prompts share parameters."""
