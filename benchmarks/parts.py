@@ -2,10 +2,10 @@
 
     python benchmarks/parts.py [--repeats 10] [--docs docs/results/parts_speed.md]
 
-A method keeps its KL, rollout plan and reduction on both sides; advantage, reward transform, token weight, surrogate, guide and
-buffer become GRPO's on the other. Both sides take the same step from the same weights (the learning rate is too small to move
-them), so the completions are the same; sides take turns and who begins changes. The ratio is the mean over steps of the paired
-log-ratio, with Student's interval. What a buffer costs is the forward and backward pass over its stored answers.
+A method keeps its KL, rollout plan and reduction on both sides; advantage, reward transform, token weight, surrogate and guide
+become GRPO's on the other, which has no loss term and no buffer. Both sides take the same step from the same weights (the learning
+rate is too small to move them), so completions are the same; sides take turns and who begins changes. The ratio is the mean over
+steps of the paired log-ratio, with Student's interval. What a buffer costs is the pass over its stored answers.
 """
 
 from __future__ import annotations
@@ -68,13 +68,13 @@ class Timed:
 def neutral(method: Method) -> Method:
     """The method with GRPO's advantage and surrogate, and none of the parts that GRPO lacks; KL, plan and reduction stay."""
     anchor = method.anchor if method.anchor is None else replace(method.anchor, guide=Flat())
-    plain: dict[str, Any] = {"reward_transform": None, "token_weight": None, "buffer": None, "anchor": anchor}
-    return replace(method, advantage=GroupNormalized(), surrogate=Clip(), **plain)
+    plain: dict[str, Any] = {"reward_transform": None, "token_weight": None, "loss_term": None, "buffer": None}
+    return replace(method, advantage=GroupNormalized(), surrogate=Clip(), anchor=anchor, **plain)
 
 
 def own_parts(method: Method, other: Method) -> str:
     """Names of what the two differ by."""
-    names = ("reward_transform", "advantage", "token_weight", "surrogate", "buffer")
+    names = ("reward_transform", "advantage", "token_weight", "surrogate", "loss_term", "buffer")
     found = [type(getattr(method, n)).__name__ for n in names if getattr(method, n) != getattr(other, n)]
     guide = method.anchor is not None and other.anchor is not None and method.anchor.guide != other.anchor.guide
     return " + ".join(found + ([type(method.anchor.guide).__name__] if guide and method.anchor else []))
@@ -110,7 +110,8 @@ def timed(name: str, method: Method, loop: Loop, repeats: int) -> Timed:
 
 def config(name: str) -> TrainConfig:
     """The recipe of GRPO with a learning rate that moves nothing, and the reference that every method may ask for."""
-    return load_config(TrainConfig, find(name), [("optimizer.lr", "1e-30"), ("world.train_problems", "400")])
+    small = [("rollout.prompts_per_step", "8"), ("world.train_problems", "400")]
+    return load_config(TrainConfig, find(name), [("optimizer.lr", "1e-30"), *small])
 
 
 def table(found: Iterable[Timed]) -> Table:

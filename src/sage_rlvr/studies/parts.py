@@ -44,6 +44,7 @@ NEUTRAL: dict[str, object] = {"advantage": LeaveOneOut(), "surrogate": Clip(), "
 METRICS = {
     "anchor": "anchor/", "guide": "anchor/", "surrogate": "surrogate/", "reduction": "loss", "rollout": "rollout/",
     "token_weight": "token_weight/", "buffer": "buffer/",
+    "loss_term": "term/",
 }  # fmt: skip
 """The family of a part's own metrics; "advantage/" where it is not named here or has none."""
 ACTED = 1e-6
@@ -307,7 +308,7 @@ def _place(kind: str, own: Seen, other: Seen, update: int) -> Place:
         a, b = own.tokens[update], other.tokens[update]
         if a.mask.shape == b.mask.shape and torch.equal(a.mask, b.mask):
             changed = _differs(a.force, b.force)
-            if kind in ("anchor", "guide"):  # its force in the loss goes past the surrogate
+            if kind in ("anchor", "guide", "loss_term"):  # its force goes past the surrogate
                 changed |= _differs(a.loss, b.loss)
             tokens = _short(float(changed.sum() / a.mask.sum().clamp(min=1)))
             rows = _short(float(changed.any(1).float().mean()))
