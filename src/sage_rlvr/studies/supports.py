@@ -82,10 +82,13 @@ class Task:
         members = torch.cat([rows + place * len(TREE) for place, rows in enumerate(drawn)]).reshape(-1, GROUP)
         listing, logps = _joined(listings), torch.cat([TREE.logps(one) for one in logits])
         log_probs = torch.cat([TREE.log_probs(one)[TREE.states] for one in logits]) if wide else None
+        live = "entropy_gradient" in method.needs
+        entropies = torch.cat([TREE.entropies(one) for one in logits]) if live else None
         key = Key(int(torch.randint(2**31, (), generator=generator)))
         return step_of_groups(
-            method, listing, logps, members, step=step, total_steps=MOST_STEPS, key=key, log_probs=log_probs, state=state
-        )
+            method, listing, logps, members, step=step, total_steps=MOST_STEPS, key=key, log_probs=log_probs, state=state,
+            entropies=entropies,
+        )  # fmt: skip
 
 
 def _joined(listings: Sequence[Listing]) -> Listing:
