@@ -37,7 +37,7 @@ from sage_rlvr.training.buffer import fill
 from sage_rlvr.training.loop import Loop, build, train_step
 from sage_rlvr.training.state import load_tensors, model_tensors
 
-PROMPTS, STEPS, UPDATES = 4, 3, 4
+PROMPTS, MORE, STEPS, UPDATES = 4, 16, 3, 4
 PLACES = ("first step", "moved", "later update")
 NEUTRAL: dict[str, object] = {"advantage": LeaveOneOut(), "surrogate": Clip(), "reduction": FixedBudget()}
 """The neutral element of a part that every method has; of any other it is None."""
@@ -47,8 +47,8 @@ METRICS = {
     "loss_term": "term/",
 }  # fmt: skip
 """The family of a part's own metrics; "advantage/" where it is not named here or has none."""
-ACTED = 1e-6
-PROVEN: dict[str, str] = {}
+ACTED = 1e-5
+PROVEN = {"AdaptiveEntropy": "not yet: c = 0 until a rollout's mean entropy is at most the target"}
 
 
 def neutrals(method: Method) -> dict[tuple[str, str], Method]:
@@ -221,6 +221,7 @@ class Row:
     value: float | None
     neutral_value: float | None
     places: tuple[Place, ...]
+    prompts: int = PROMPTS
 
     @property
     def acted(self) -> bool:
@@ -232,16 +233,17 @@ class Row:
         """Where it acted first; else why it cannot, or that it did not."""
         if not self.acted:
             return PROVEN.get(self.part, "DID NOT ACT")
-        return next(name for name, place in zip(PLACES, self.places, strict=True) if _acted(place))
+        where = next(name for name, place in zip(PLACES, self.places, strict=True) if _acted(place))
+        return where if self.prompts == PROMPTS else f"{where}\nof {self.prompts} prompts"
 
 
 def _acted(place: Place) -> bool:
     return place.distance is None or place.distance > ACTED
 
 
-def config_of(recipe: str) -> TrainConfig:
+def config_of(recipe: str, prompts: int = PROMPTS) -> TrainConfig:
     """A shipped recipe, made small."""
-    few = {"steps": STEPS, "rollout.prompts_per_step": PROMPTS, "world.train_problems": 200}
+    few = {"steps": STEPS, "rollout.prompts_per_step": prompts, "world.train_problems": 200}
     return load_config(TrainConfig, recipes.find(recipe), [(name, str(value)) for name, value in few.items()])
 
 
@@ -251,15 +253,21 @@ def trained(family: str = "countdown") -> list[str]:
 
 
 def measure(recipe: str) -> list[Row]:
-    """Every part of a recipe against its neutral element, at the three places."""
-    loop = build(config_of(recipe))
+    """Every part of a recipe against its neutral element, at the three places; where one has not acted on `PROMPTS` prompts, a
+    part that acts now and then, all of them on `MORE`."""
+    rows = _measured(recipe, PROMPTS)
+    return rows if all(row.acted for row in rows) else _measured(recipe, MORE)
+
+
+def _measured(recipe: str, prompts: int) -> list[Row]:
+    loop = build(config_of(recipe, prompts))
     fill(loop, say=lambda text: None)
     others = neutrals(loop.method)
     first = _compared(loop, others, 0, 0)
     for step in range(STEPS - 1):
         train_step(loop, step)
     moved = _compared(loop, others, STEPS - 1, UPDATES - 1)
-    return [_row(recipe, key, other, first[key], moved[key]) for key, other in others.items()]
+    return [replace(_row(recipe, key, other, first[key], moved[key]), prompts=prompts) for key, other in others.items()]
 
 
 Pair = tuple[Seen, Seen]
