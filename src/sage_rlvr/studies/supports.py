@@ -34,7 +34,7 @@ from sage_rlvr.theory.expected import step_of_groups
 from sage_rlvr.theory.tree import TokenTree
 
 TREE = TokenTree.full(4, 3)
-TASKS = range(10, 16)
+TASKS = range(10, 14)
 PROMPTS, SPREAD, RIGHT = 6, 1.5, 0.15
 GROUP, GROUPS, RATE, MOST_STEPS, GOAL = 8, 4, 0.02, 500, 0.7
 EPS = 1 / 256
