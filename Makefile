@@ -17,7 +17,7 @@ TRL_ENV := $(MAKE) VENV=.venv-trl EXTRAS=dev,trl .venv-trl/.installed-dev
 TRL_TESTS := -m pytest -n 2 tests/training/test_trl*.py tests/seams tests/test_examples.py
 
 .PHONY: help demo reproduce reproduce-quick test test-slow test-all test-trl test-trl-oldest docs tutorial wheel \
-  bench bench-trl bench-eval battery base lint format clean
+  bench bench-trl bench-eval bench-parts acting battery base lint format clean
 
 help:
 	@echo "make demo       train no-KL, GRPO and SAGE-Branch from the shipped base, evaluate exactly (ARGS='--steps 40')"
@@ -34,6 +34,8 @@ help:
 	@echo "make bench      speed of the reference engine against transformers.generate and a textbook GRPO step"
 	@echo "make bench-eval an evaluation by samples against transformers.generate, samples per CPU second"
 	@echo "make bench-trl  SageTrainer against plain GRPOTrainer: step time, peak memory, forward passes"
+	@echo "make bench-parts  what each method's parts cost a step of the loop: docs/results/parts_speed.md"
+	@echo "make acting     show that each part of each Countdown recipe acts: docs/results/parts.md"
 	@echo "make battery    100 kills, 800 damaged files, 10,000 hostile answers; figures: docs/results/battery.md"
 	@echo "make base       rebuild the shipped base policy from recipes/countdown/sft.yaml"
 	@echo "make lint       ruff and mypy"
@@ -92,6 +94,12 @@ bench-eval: $(VENV)/.installed
 bench-trl:
 	$(TRL_ENV)
 	.venv-trl/bin/python benchmarks/trl_cost.py $(ARGS)
+
+bench-parts: $(VENV)/.installed
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/parts.py --docs docs/results/parts_speed.md $(ARGS)
+
+acting: $(VENV)/.installed
+	OMP_NUM_THREADS=1 $(BIN)/sage-rlvr study acting --docs docs $(ARGS)
 
 battery: $(VENV)/.installed-dev
 	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/python -m tests.battery all --out docs/results/battery.md $(ARGS)

@@ -120,7 +120,7 @@ def test_every_kind_is_known_everywhere(folder: Path, capsys: pytest.CaptureFixt
     words = ["--plugin", "my_parts.py", "parts", "--plugin=more_parts.py"]
     assert command(*words) == 0
     said = capsys.readouterr().out
-    for name in ("late", "centered", "signs", "reinforce", "row_sum", "brief", "surprising", "some_right", "halved"):
+    for name in ("late", "centered", "signs", "reinforce", "row_sum", "brief", "surprising", "near", "some_right", "halved"):
         assert re.search(rf"^  {name} ", said, re.MULTILINE), name
     assert registry_of("guide").label("late") == "Late"
     config = load_config(TrainConfig, "grpo", [("method.guide", "late")])
@@ -146,7 +146,8 @@ def test_the_parts_of_the_page_obey_the_laws(folder: Path, monkeypatch: pytest.M
     plugins.use("floor.py")
     testing.check_guide(registry_of("guide")["late"]())
     testing.check_method(registry_of("method")["centered"]())
-    for kind in ("advantage", "surrogate", "reduction", "reward_transform", "token_weight", "rollout_plan", "buffer"):
+    kinds_here = ("advantage", "surrogate", "reduction", "reward_transform", "token_weight", "loss_term", "rollout_plan")
+    for kind in (*kinds_here, "buffer"):
         name = list(registry_of(kind))[-1]
         getattr(testing, f"check_{kind}")(registry_of(kind)[name]())
         if kind == "advantage":

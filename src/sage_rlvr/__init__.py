@@ -16,10 +16,11 @@ from sage_rlvr.registry import HOMES, registry_of
 install()
 _CORE = ("Anchor", "Banded", "Branch", "Compose", "Flat", "Guide", "Method", "Placebo", "Random", "Rarity", "Token")
 _METHODS = (
-    "alpha_dpg", "bnpo", "cispo", "clip_cov", "compose", "dapo", "distinct", "dph", "dr_grpo", "ds_grpo", "expert_iteration",
-    "forward_kl", "grpo", "grpo_token_mean", "gspo", "high_entropy", "mara", "maxrl", "no_kl", "nsr", "outcome_counts",
-    "outcome_repeats", "pacs", "passk_training", "pkpo", "psr", "replay", "rft", "right_entropy", "rloo", "rs_grpo", "sage",
-    "shaped_entropy", "steer", "ucpo", "unlikeliness", "w_reinforce",
+    "adaptive_entropy", "alpha_dpg", "bnpo", "cispo", "clip_cov", "compose", "dapo", "distinct", "dph", "dr_grpo",
+    "ds_grpo", "entropy_bonus", "expert_iteration", "forward_kl", "grpo", "grpo_token_mean", "gspo", "high_entropy",
+    "kl_cov", "mara", "maxrl", "no_kl", "nsr", "outcome_counts", "outcome_repeats", "pacs", "passk_training", "pkpo",
+    "psr", "replay", "rft", "right_entropy", "rloo", "rs_grpo", "sage", "shaped_entropy", "steer", "ucpo",
+    "unlikeliness", "w_reinforce",
 )  # fmt: skip
 _HOME = {
     **dict.fromkeys((*_CORE, "objective", "shape"), "sage_rlvr.core"),

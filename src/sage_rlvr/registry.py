@@ -34,6 +34,7 @@ HOMES = {
     "buffer": "sage_rlvr.core.buffers:BUFFERS",
     "generator": "sage_rlvr.models.vllm:GENERATORS",
     "guide": "sage_rlvr.core.guides:GUIDES",
+    "loss_term": "sage_rlvr.core.loss_terms:LOSS_TERMS",
     "method": "sage_rlvr.methods:METHODS",
     "reduction": "sage_rlvr.core.reductions:REDUCTIONS",
     "reward_transform": "sage_rlvr.core.rewards:REWARD_TRANSFORMS",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -19,7 +20,8 @@ from sage_rlvr.core.buffers import Answers, Buffer, buffer_budget, buffer_loss
 from sage_rlvr.core.dynamic_sampling import RolloutPlan
 from sage_rlvr.core.guides import Guide, band_of
 from sage_rlvr.core.keys import Key
-from sage_rlvr.core.method import Method, advantages_of, objective, q_clamped, shape
+from sage_rlvr.core.loss_terms import LossTerm
+from sage_rlvr.core.method import Method, credit, objective, q_clamped, shape
 from sage_rlvr.core.reductions import Reduction
 from sage_rlvr.core.rewards import RewardTransform
 from sage_rlvr.core.schedules import Schedule
@@ -247,6 +249,20 @@ def check_token_weight(weight: TokenWeight, seed: int = 0) -> None:
     check_recipe("token_weight", weight)
 
 
+def check_loss_term(term: LossTerm, seed: int = 0) -> None:
+    """Weights (B, T), finite and 0 off the mask, without gradient; values (B, T), finite at counted tokens, in the graph."""
+    given = replace(signals(seed), advantages=torch.ones(5))
+    weights = value_of("loss_term", term, given, 1, 4)
+    assert weights.shape == given.mask.shape and not weights.requires_grad, "weights are (B, T), without gradient"
+    assert bool(weights.isfinite().all()) and not weights[~given.mask].any(), "weights are finite, and 0 off the mask"
+    leaf = torch.where(given.mask, given.old_logps, 0.0).requires_grad_(True)
+    batch = Batch(2 * leaf, leaf.detach(), None, given.mask, torch.ones(5), entropies=-leaf)
+    values = term.values(batch)
+    assert values.shape == given.mask.shape and values.requires_grad, "values are (B, T), in the graph"
+    assert bool(values[given.mask].isfinite().all()), "values are finite"
+    check_recipe("loss_term", term)
+
+
 def check_rollout_plan(plan: RolloutPlan) -> None:
     """(P,) bool, each group by itself."""
     rewards = torch.tensor([[0.0, 1.0], [1.0, 1.0], [0.0, 0.0]])
@@ -296,12 +312,13 @@ def check_method(method: Method, seed: int = 0) -> None:
     rewards = torch.tensor([[1.0, 0.0, 0.0], [1.0, 1.0, 0.0]])
     mask = given.mask
     log_q = shape(method, given, 1, 4, KEY)
-    advantages = advantages_of(method, rewards, given, log_q, 1, 4)
+    worth = credit(method, rewards, given, log_q, 1, 4)
     if "distributions" not in method.needs:
         logps = torch.where(mask, given.old_logps, 0.0).clone().requires_grad_(True)
         batch = Batch(
-            logps=logps, old_logps=given.old_logps, advantages=advantages, mask=mask, ref_logps=given.ref_logps,
+            logps=logps, old_logps=given.old_logps, advantages=worth.advantages, mask=mask, ref_logps=given.ref_logps,
             log_q=log_q, q_clamped=q_clamped(method, given, 1, 4, KEY), max_tokens=mask.shape[1],
+            entropies=given.entropies, term_weights=worth.term_weights,
         )  # fmt: skip
         loss, metrics = objective(method, batch, 1, 4)
         (gradient,) = torch.autograd.grad(loss, logps)

@@ -10,8 +10,22 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sage_rlvr.core import Anchor, Batch, Flat, Key, Linear, Signals, Token, TokenMean, advantages_of, objective, shape
+from sage_rlvr.core import (
+    Anchor,
+    Batch,
+    Flat,
+    Key,
+    Linear,
+    Signals,
+    Token,
+    TokenMean,
+    advantages_of,
+    credit,
+    objective,
+    shape,
+)
 from sage_rlvr.core import method as method_module
+from sage_rlvr.core.loss_terms import EntropyBonus, KlCov
 from sage_rlvr.methods import (
     METHODS,
     bnpo,
@@ -55,6 +69,7 @@ ALL = BASES | {
 LATER = set(METHODS) - {name.split()[0] for name in ALL} - {"compose", "grpo"}
 """Objectives whose formulas tests/core works by hand; the laws hold for them too."""
 ALL |= {name: METHODS[name](**({"k": 4} if name == "distinct" else {})) for name in sorted(LATER)}
+ALL |= {"all terms": replace(rloo(beta=0.05), loss_term=KlCov(0.2, 0.5)), "bonus": replace(grpo(), loss_term=EntropyBonus(0.1))}
 ALL |= {"steer exact": steer(form="exact"), "pacs of the paper": pacs(reference="anchor", terms=2)}
 seeds = st.integers(0, 2**31 - 1)
 
@@ -87,11 +102,11 @@ def distributions_of(method, logps, signals, rows=slice(None)) -> dict[str, torc
 
 def batch_of(method, logps, signals, rewards, rows=slice(None)) -> Batch:
     log_q = shape(method, signals, 3, 10, Key(5))
-    advantages = advantages_of(method, rewards, signals, log_q, 3, 10, Key(5))
+    worth = credit(method, rewards, signals, log_q, 3, 10, Key(5))
     return Batch(
-        logps[rows], signals.old_logps[rows], signals.ref_logps[rows], signals.mask[rows], advantages[rows],
+        logps[rows], signals.old_logps[rows], signals.ref_logps[rows], signals.mask[rows], worth.advantages[rows],
         log_q[rows], signals.entropies[rows], T, **distributions_of(method, logps, signals, rows),
-        group_size=G,
+        group_size=G, term_weights=None if worth.term_weights is None else worth.term_weights[rows],
     )  # fmt: skip
 
 

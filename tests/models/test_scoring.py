@@ -200,14 +200,18 @@ def test_gradient_checkpointing_changes_nothing() -> None:
 
 def test_score_gives_log_probs_and_entropies_on_the_mask() -> None:
     model, (prompts, tokens, mask, owners) = build("llama"), EXAMPLE
-    logits = plain(model, *EXAMPLE)
     for temperature in (1.0, 0.5):
+        logits = plain(model, *EXAMPLE)
         scores = score(model, prompts, tokens, mask, owners, temperature=temperature, entropies=True)
         law = torch.distributions.Categorical(logits=logits / temperature)
         assert torch.allclose(scores.logps[mask], law.log_prob(tokens[mask]), atol=3e-5)
         assert scores.entropies is not None and not scores.entropies.requires_grad and scores.logps.requires_grad
         assert torch.allclose(scores.entropies[mask], law.entropy(), atol=3e-5)
         assert not scores.logps[~mask].any() and not scores.entropies[~mask].any()
+        live = score(model, prompts, tokens, mask, owners, temperature=temperature, entropies=True, gradient=True).entropies
+        found, wanted = (torch.autograd.grad(one.sum(), list(model.parameters())) for one in (live, law.entropy()))
+        assert all(torch.allclose(a, b, rtol=1e-3, atol=1e-4) for a, b in zip(found, wanted, strict=True))
+        assert any(one.abs().max() > 1e-2 for one in found)
     with torch.no_grad():
         assert not score(model, prompts, tokens, mask, owners).logps.requires_grad
     assert score(model, prompts, tokens, mask, owners).entropies is None

@@ -480,6 +480,7 @@ def rows():
     return gradient_map()
 
 
+@pytest.mark.slow
 def test_the_map_has_every_combination_once_and_agrees_with_its_claims(rows):
     assert (
         len({(row.guide, row.estimator, row.placement) for row in rows})
@@ -507,6 +508,7 @@ def test_the_map_has_every_combination_once_and_agrees_with_its_claims(rows):
     assert "force falls by 4.0, that of k1 by 2.0" in outcome["Token", "exact js", "reward"].effect
 
 
+@pytest.mark.slow
 def test_the_table_names_every_combination_once_and_groups_what_is_alike(rows):
     text = markdown(rows)
     cells = [

@@ -19,6 +19,7 @@ from sage_rlvr.core import (
     GroupCentered,
     GroupNormalized,
     LeaveOneOut,
+    Linear,
     Method,
     Placebo,
     SequenceMean,
@@ -26,6 +27,7 @@ from sage_rlvr.core import (
     TokenMean,
 )
 from sage_rlvr.core.advantages import Seen
+from sage_rlvr.core.loss_terms import AdaptiveEntropy, EntropyBonus
 from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.methods import METHODS as METHODS_ALL
 from sage_rlvr.methods import (
@@ -102,6 +104,8 @@ METHODS = {
     "transform and plan": replace(dr_grpo(beta=0.3), reward_transform=Shorter(), rollout=Mixed()),
     "token weight": replace(grpo(beta=0.3), token_weight=late_tokens),
     "token weight, in the reward": replace(rloo(beta=0.3), token_weight=late_tokens),
+    "entropy bonus": replace(dr_grpo(beta=0.3), loss_term=EntropyBonus(0.5)),
+    "entropy bonus, in the reward": replace(rloo(beta=0.3), token_weight=late_tokens, loss_term=EntropyBonus(Linear(0.5, 0))),
     "maxrl": maxrl(beta=0.3),
     "pkpo": pkpo(k=2, beta=0.3),
     "distinct": distinct(k=2, beta=0.3),
@@ -134,6 +138,30 @@ def test_the_expectation_is_the_mean_over_all_groups(name):
     assert torch.allclose(quick, slow, atol=2e-6) and slow.abs().max() > 0.01
 
 
+def test_an_entropy_bonus_adds_the_gradient_of_the_visited_states_entropies():
+    """c sum_y pi(y) sum_t grad H_t over the budget, the visits held fixed: by hand on the tree, and by brute force."""
+    plain, coefficient = dr_grpo(), 0.5
+    method = replace(plain, loss_term=EntropyBonus(coefficient))
+    (_, quick), (_, slow) = both(method, 3)
+    (_, without), _ = both(plain, 3)
+    leaf = LOGITS.clone().requires_grad_(True)
+    probs, budget = TREE.probs(LOGITS), int(TREE.mask.sum(1).max())
+    entropy = (probs * TREE.entropies(leaf).sum(1)).sum() / budget
+    wanted = without - coefficient * torch.autograd.grad(entropy, leaf)[0]
+    assert torch.allclose(quick, wanted, atol=1e-6) and torch.allclose(slow, wanted, atol=1e-6)
+    whole = torch.autograd.grad((TREE.probs(leaf) * TREE.entropies(leaf).sum(1)).sum() / budget, leaf)[0]
+    assert not torch.allclose(without - coefficient * whole, wanted, atol=1e-3)  # not that of whole completions
+
+
+@pytest.mark.parametrize("target, acts", [(0.1, False), (5.0, True)])
+def test_an_adaptive_bonus_is_the_bonus_of_its_coefficient_while_entropy_is_low(target, acts):
+    terms = AdaptiveEntropy(target, start_at=0.25), EntropyBonus(0.25 * acts)
+    methods = [replace(dr_grpo(), loss_term=term) for term in terms]
+    options = {"group_size": 3, "brute_force": True}
+    found, wanted = (TREE.expected_gradient(method, LOGITS, REF, RIGHT, **options) for method in methods)
+    assert torch.equal(found, wanted)
+
+
 @pytest.mark.parametrize("paid", ["right", "all"])
 def test_outcome_counts_ascend_the_reward_plus_the_bonus_of_each_answer(paid):
     """Answers 1 and 2 were given 100 and 4 times: RLOO's gradient of rewards 1 + b/10 or 1 + b, and b/2 or b of wrong ones."""
@@ -164,9 +192,10 @@ def test_a_running_state_is_held_fixed(method):
     assert torch.allclose(quick, at_start, atol=1e-6) is ("token_weight" not in later and method.reduction.divisor == "constant")
 
 
-@pytest.mark.parametrize(
-    "method", [METHODS_ALL[n]() for n in ("steer", "shaped_entropy", "clip_cov", "high_entropy")], ids=str
-)
+OF_THE_BATCH = ("steer", "shaped_entropy", "clip_cov", "high_entropy", "kl_cov", "adaptive_entropy")
+
+
+@pytest.mark.parametrize("method", [METHODS_ALL[name]() for name in OF_THE_BATCH], ids=OF_THE_BATCH)
 def test_a_weight_that_compares_tokens_has_no_expectation_over_single_completions(method):
     with pytest.raises(ConfigError, match="use loss_over_groups on a small listing"):
         both(method, 2)

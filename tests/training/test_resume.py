@@ -91,7 +91,7 @@ def test_a_stop_saves_and_the_next_call_continues(
     assert_same_ending(tmp_path / "whole", tmp_path / "parts", 12)
 
 
-@pytest.mark.parametrize("method", [BRANCH, "{name: stateful}"])
+@pytest.mark.parametrize("method", [BRANCH, "{name: stateful}", "{name: adaptive_entropy, target: 0.9}", "{name: outcome_counts}"])
 def test_rows_after_the_last_checkpoint_are_made_again(
     recipe: Path, tmp_path: Path, method: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -106,8 +106,13 @@ def test_rows_after_the_last_checkpoint_are_made_again(
     assert go(recipe, tmp_path / "parts") == 12
     assert_same_ending(tmp_path / "whole", tmp_path / "parts", 12)
     kept = tmp_path / "whole" / "checkpoints" / "step-000012" / "parts.safetensors"
-    assert kept.exists() is ("stateful" in method)
-    if kept.exists():
+    assert kept.exists() is (method != BRANCH)
+    if "adaptive" in method:
+        rows = [row["loss_term/coefficient"] for row in read_metrics(tmp_path / "whole")]
+        assert len(set(rows)) > 1
+    if "outcome" in method:
+        assert load_file(kept)["reward_transform.OutcomeCounts.counts"].max() > 1
+    if "stateful" in method:
         assert load_file(kept)["advantage.Remembered.steps"] == 12
         rows = [row["advantage/mean"] for row in read_metrics(tmp_path / "whole")]
         assert len(set(rows)) > 6

@@ -55,6 +55,7 @@ SLOW = [
 EDITED = [
     "outcome_counts world.train_problems=8",  # each comes back every other step
     "distinct method.k=8",
+    "entropy_bonus method.coefficient=0.05",
     "distinct_log method.k=8",
     "dapo method.dynamic_sampling=false",
     "dapo_kl method.max_refills=1",  # steps end with fewer groups, two of them with none

@@ -126,7 +126,7 @@ class Shared(Command):
     policy that cannot represent ref exp(r / beta) keeps the base's shares among right answers. Exact, on several drawn worlds;
     every claim with both sides, its difference with an interval over worlds, and its verdict."""
 
-    worlds: int = 4
+    worlds: int = 3
     """How many; each takes ten minutes and more on one core."""
     out: Path = RUNS / "shared"
     """Where world-N.json go; the same command goes on from those that are there."""

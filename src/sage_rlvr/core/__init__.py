@@ -28,6 +28,7 @@ from sage_rlvr.core.effect import Effect, effect_of
 from sage_rlvr.core.guides import GUIDES, Banded, Branch, Compose, Flat, Guide, Placebo, Random, Rarity, Token
 from sage_rlvr.core.keys import Key
 from sage_rlvr.core.kl import ESTIMATORS, Estimator, k1, k2, k3, k3_is, straight_through
+from sage_rlvr.core.loss_terms import LOSS_TERMS, LossTerm
 from sage_rlvr.core.method import (
     METHODS,
     Credit,
@@ -53,6 +54,7 @@ __all__ = [
     "DIVERGENCES",
     "ESTIMATORS",
     "GUIDES",
+    "LOSS_TERMS",
     "METHODS",
     "REDUCTIONS",
     "REWARD_TRANSFORMS",
@@ -85,6 +87,7 @@ __all__ = [
     "LeaveOneOut",
     "Likelihood",
     "Linear",
+    "LossTerm",
     "Method",
     "OverlongShaping",
     "Placebo",

@@ -32,10 +32,13 @@ def describe(method: Method) -> str:
         else:
             scale = "(G-1)/G * " if getattr(method.advantage, "takes_group_mean", False) else ""
             penalty = f" - {beta} * {scale}(K_t - mean_others K_t),  K_t = sum_(s>=t) [ log pi_old - log({reference}) ]"
+    if method.loss_term is not None:
+        inner += f"  {method.loss_term.equation}"
     advantage = method.advantage.equation if method.token_weight is None else f"w_t * [{method.advantage.equation}]"
     lines = [f"{method.name}: minimize", f"  {method.reduction.equation} [ {inner} ]"]
     lines.append(f"  rho = pi / pi_old,  A = {advantage}{penalty}")
-    lines += [f"  {text}" for part in (method.surrogate, method.advantage) if (text := getattr(part, "legend", ""))]
+    legends = (getattr(part, "legend", "") for part in (method.surrogate, method.advantage, method.loss_term))
+    lines += [f"  {text}" for text in legends if text]
     if method.reward_transform is not None:
         of = "of R, the verifier's" if sees(method.reward_transform) else "of the verifier's reward and the length"
         lines.append(f"  r = {_equation_of(method.reward_transform)}, {of}")
@@ -50,6 +53,8 @@ def describe(method: Method) -> str:
         if sees(method.reward_transform):
             held = "; r is held as paid, E[r grad log pi], up to O(1/G) where the others' r know the row"
         lines.append(f"  expected gradient of the reward term, on-policy{weighed}: {ascends}{held}")
+    if ascends := getattr(method.loss_term, "ascends", ""):
+        lines.append(f"  the loss term raises, on-policy: {ascends}")
     lines.append(f"  among right answers of a prompt: {preference(method)}")
     lines += _anchor_lines(anchor) if anchor is not None and live else ["  no KL term"]
     if method.buffer is not None:

@@ -18,6 +18,7 @@ from sage_rlvr.core.dynamic_sampling import RolloutPlan
 from sage_rlvr.core.guides import clamped
 from sage_rlvr.core.keys import Key
 from sage_rlvr.core.kl import estimate
+from sage_rlvr.core.loss_terms import LossTerm
 from sage_rlvr.core.reductions import Reduction
 from sage_rlvr.core.rewards import RewardTransform
 from sage_rlvr.core.signals import Batch, Signals, masked_mean
@@ -41,6 +42,7 @@ class Method:
     reward_transform  (rewards (P, G), lengths (P, G)) -> rewards (P, G) before the advantage; None = unchanged
     token_weight      signals -> factor (B, T) on the advantage; None = 1
     rollout           which groups of a rollout are kept, and how often the rest is drawn anew; None = all, once
+    loss_term         what the loss of a token gains beside surrogate and KL; None = nothing
     buffer            right answers that are stored, and a term of the loss on them, beside all this or alone; None = none
     """
 
@@ -52,6 +54,7 @@ class Method:
     reward_transform: RewardTransform | None = None
     token_weight: TokenWeight | None = None
     rollout: RolloutPlan | None = None
+    loss_term: LossTerm | None = None
     buffer: Buffer | None = None
 
     def __post_init__(self) -> None:
@@ -81,11 +84,13 @@ class Method:
     @property
     def needs(self) -> frozenset[str]:
         """Which optional signals an engine must compute: of logps, ref_logps, entropies, ref_entropies, answers,
-        problems, entropy_drift, distributions.
+        problems, entropy_drift, entropy_gradient, distributions.
 
+        `entropy_gradient` puts the entropies of each update into the graph, for a loss term.
         `distributions` are log-probs of every next token, of policy (in the graph) and reference: `Batch.log_probs`.
         """
-        parts: tuple[object, ...] = (self.advantage, self.reward_transform, self.token_weight, self.surrogate)
+        more = (self.surrogate, self.loss_term)
+        parts: tuple[object, ...] = (self.advantage, self.reward_transform, self.token_weight, *more)
         unread = self.buffer is not None and self.is_stored_alone and not self.buffer.reads_advantages
         found = frozenset[str]().union(*map(_needs_of, (self.buffer,) if unread else (*parts, self.buffer)))
         if self.anchor is not None and not self.anchor.is_off:
@@ -100,7 +105,8 @@ class Method:
     @property
     def parts(self) -> dict[str, object]:
         """The parts that may have a running state, by field, in the order in which a rollout passes them."""
-        return {name: getattr(self, name) for name in ("reward_transform", "advantage", "token_weight", "buffer")}
+        named = ("reward_transform", "advantage", "token_weight", "loss_term", "buffer")
+        return {name: getattr(self, name) for name in named}
 
     def start(self) -> State:
         """The running state of the parts before the first step; empty where none has one."""
@@ -135,11 +141,15 @@ def _needs_of(part: object) -> frozenset[str]:
 @dataclass(frozen=True, eq=False)
 class Credit:
     """What a rollout is worth: `advantages` (B,), or (B, T) where a part looks at tokens; `grouped` (P, G), those of whole
-    completions, before token weight and KL; the parts' `state` after it."""
+    completions, before token weight and KL; the parts' `state` after it.
+
+    term_weights: (B, T) of the loss term, for `Batch.term_weights`; None without one.
+    """
 
     advantages: Tensor
     grouped: Float[Tensor, "P G"]
     state: State
+    term_weights: PerToken | None = None
 
 
 def advantages_of(
@@ -180,17 +190,18 @@ def credit(
     if method.reward_transform is not None or sees(method.advantage):
         seen = seen_of(_need(signals, "the reward transform or the advantage"), tuple(rewards.shape))
     grouped, state = group_advantages(method, rewards, seen, state)
-    advantages = grouped.reshape(-1)
+    advantages, weights = grouped.reshape(-1), None
+    if method.loss_term is not None:
+        given = replace(_need(signals, "loss_term"), advantages=advantages)
+        weights, state = called(method.loss_term, "loss_term", state, advantages.device, given, step, total_steps)
     if method.token_weight is not None:
         advantages, state = weighed(method, advantages, _need(signals, "token_weight"), step, key, state)
-    if method.anchor is None or method.anchor.placement == "loss":
-        return Credit(advantages, grouped, state)
-    beta = method.anchor.beta_at(step, total_steps)
-    if beta == 0.0:
-        return Credit(advantages, grouped, state)
+    beta = 0.0 if method.anchor is None else method.anchor.beta_at(step, total_steps)
+    if method.anchor is None or method.anchor.placement == "loss" or beta == 0.0:
+        return Credit(advantages, grouped, state, weights)
     known = _need(signals, "placement='reward'")
     penalty = beta * reward_penalty(known, log_q, rewards.shape[1], kl_share(method, rewards.shape[1]))
-    return Credit((advantages if advantages.dim() == 2 else advantages[:, None]) - penalty, grouped, state)
+    return Credit((advantages if advantages.dim() == 2 else advantages[:, None]) - penalty, grouped, state, weights)
 
 
 def weighed(
@@ -291,6 +302,10 @@ def objective(
         penalty, more = _anchor_term(method.anchor, batch, logps, old_logps, mask)
         per_token = per_token if penalty is None else per_token + beta * penalty
         metrics = metrics | more
+    if method.loss_term is not None:
+        found = replace(batch, logps=logps, old_logps=old_logps, mask=mask)
+        term = term_of(method.loss_term, found)
+        per_token, metrics = per_token + term, metrics | {"term/loss": masked_mean(term, mask)}
     if batch.weights is not None:
         per_token = per_token * batch.weights.detach().float()[:, None]
     budget = method.reduction.budget(mask, batch.max_tokens) if budget is None else budget
@@ -298,6 +313,14 @@ def objective(
     if batch.entropies is not None:
         metrics = metrics | {"policy/entropy": masked_mean(batch.entropies, mask)}
     return loss, metrics | {"loss": float(loss.detach())}
+
+
+def term_of(term: LossTerm, batch: Batch) -> PerToken:
+    """w_t v_t of a loss term, (B, T) in the graph, 0 off the mask."""
+    if batch.term_weights is None:
+        raise DataError("objective: the method has a loss term but Batch.term_weights is None; take it from `credit`.")
+    weights = _on_mask(batch.term_weights.detach(), batch.mask)
+    return torch.where(weights != 0, weights * term.values(batch), 0.0)
 
 
 def _on_mask(values: PerToken, mask: Bool[Tensor, "B T"]) -> PerToken:

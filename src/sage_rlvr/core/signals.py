@@ -105,11 +105,13 @@ class Batch:
     logps       (B, T) log pi_theta of the sampled tokens, in the graph
     old_logps   (B, T) of the policy that generated them; ref_logps (B, T) of the reference, None without an anchor
     mask        (B, T) bool; advantages (B,) or (B, T); log_q (B, T) from `shape`, None = 0
-    entropies   (B, T) detached, only for the metrics
+    entropies   (B, T) detached, only for the metrics; in the graph, and those of the current policy, where method.needs has
+                "entropy_gradient"
     max_tokens  the longest completion that sampling allowed, for the fixed-budget reduction
     q_clamped   (B, T) bool from `q_clamped`, only for the metrics: where a factor of q stands at the edge of its band
     log_probs, ref_log_probs  (B, T, V) of every next token, the first in the graph; only estimator "exact" reads them
     group_size  completions of a prompt where the batch holds whole groups in order; None elsewhere
+    term_weights  (B, T) from `credit`, of the loss term; None without one
     weights     (B,) factor on a row's share of the loss; None = 1. Rows that stand for completions listed with their
                 probabilities p_i carry B * p_i, so that the mean over rows is the expectation (theory/tree.py).
     """
@@ -127,6 +129,7 @@ class Batch:
     ref_log_probs: Float[Tensor, "B T V"] | None = None
     weights: Float[Tensor, " B"] | None = None
     group_size: int | None = None
+    term_weights: Float[Tensor, "B T"] | None = None
 
 
 def masked_mean(values: Float[Tensor, "B T"], mask: Bool[Tensor, "B T"]) -> float:

@@ -8,7 +8,18 @@ from sage_rlvr.methods.dr_grpo import dr_grpo
 from sage_rlvr.methods.forward_kl import forward_kl
 from sage_rlvr.methods.grpo import grpo
 from sage_rlvr.methods.grpo_token_mean import grpo_token_mean
-from sage_rlvr.methods.losses import cispo, clip_cov, gspo, high_entropy, pacs, shaped_entropy, steer
+from sage_rlvr.methods.losses import (
+    adaptive_entropy,
+    cispo,
+    clip_cov,
+    entropy_bonus,
+    gspo,
+    high_entropy,
+    kl_cov,
+    pacs,
+    shaped_entropy,
+    steer,
+)
 from sage_rlvr.methods.no_kl import no_kl
 from sage_rlvr.methods.right_answers import (
     alpha_dpg,
@@ -29,6 +40,7 @@ from sage_rlvr.methods.utilities import maxrl, nsr, passk_training, pkpo, psr, r
 __all__ = [
     "METHODS",
     "Method",
+    "adaptive_entropy",
     "alpha_dpg",
     "bnpo",
     "cispo",
@@ -39,12 +51,14 @@ __all__ = [
     "dph",
     "dr_grpo",
     "ds_grpo",
+    "entropy_bonus",
     "expert_iteration",
     "forward_kl",
     "grpo",
     "grpo_token_mean",
     "gspo",
     "high_entropy",
+    "kl_cov",
     "mara",
     "maxrl",
     "no_kl",

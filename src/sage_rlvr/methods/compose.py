@@ -7,6 +7,7 @@ from typing import Unpack
 from sage_rlvr.core.advantages import Advantage, GroupNormalized
 from sage_rlvr.core.buffers import Buffer
 from sage_rlvr.core.dynamic_sampling import RolloutPlan
+from sage_rlvr.core.loss_terms import LossTerm
 from sage_rlvr.core.method import METHODS, Method
 from sage_rlvr.core.reductions import Reduction, SequenceMean
 from sage_rlvr.core.rewards import RewardTransform
@@ -28,6 +29,7 @@ def compose(
     reward_transform: RewardTransform | None = None,
     token_weight: TokenWeight | None = None,
     rollout_plan: RolloutPlan | None = None,
+    loss_term: LossTerm | None = None,
     buffer: Buffer | None = None,
     **anchor: Unpack[AnchorKeys],
 ) -> Method:
@@ -35,6 +37,6 @@ def compose(
 
     title: the name of the method in tables and figures. With a guide beside it, sage of it.
     """
-    return Method(
-        title, advantage, surrogate, anchor_of(**anchor), reduction, reward_transform, token_weight, rollout_plan, buffer
-    )
+    there = anchor_of(**anchor)
+    more = (reward_transform, token_weight, rollout_plan, loss_term, buffer)
+    return Method(title, advantage, surrogate, there, reduction, *more)

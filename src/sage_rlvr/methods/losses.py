@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from typing import Literal, Unpack
 
 from sage_rlvr.core.advantages import GroupNormalized, Signed
 from sage_rlvr.core.anchor import Anchor
+from sage_rlvr.core.loss_terms import AdaptiveEntropy, EntropyBonus, KlCov
 from sage_rlvr.core.method import METHODS, Method
 from sage_rlvr.core.reductions import FixedBudget, SequenceMean, TokenMean
+from sage_rlvr.core.schedules import Schedule
 from sage_rlvr.core.surrogates import Cispo, Clip, Gspo, Pacs
 from sage_rlvr.core.token_weights import ClipCov, HighEntropy, ShapedEntropy, Steer
 from sage_rlvr.methods.anchors import AnchorKeys, anchor_of, anchored
@@ -100,3 +103,46 @@ def shaped_entropy(*, dose: float = 0.4, kappa: float = 2.0, **anchor: Unpack[An
     """
     weight = ShapedEntropy(dose, kappa)
     return Method("shaped_entropy", GroupNormalized(), Clip(), anchor_of(**anchor), TokenMean(), token_weight=weight)
+
+
+@METHODS.register(label="KL-Cov")
+@anchored(beta=0.0)
+def kl_cov(*, share: float = 2e-4, coefficient: float = 1.0, **anchor: Unpack[AnchorKeys]) -> Method:
+    """L = (1/sum |y|) sum_i sum_t [ -rho A + coefficient |log pi - log pi_old| at a few tokens + beta k3 ] (arXiv 2505.22617).
+
+    Those whose log-prob goes most with their advantage; no clip, as in the authors' code. The term is 0 at the first update of a
+    rollout: with one update a rollout this is plain policy gradient.
+    """
+    term = KlCov(share, coefficient)
+    return Method("kl_cov", GroupNormalized(), Clip(1.0, math.inf), anchor_of(**anchor), TokenMean(), loss_term=term)
+
+
+@METHODS.register(label="Entropy bonus")
+@anchored(beta=0.0)
+def entropy_bonus(*, coefficient: float | Schedule = 1e-3, **anchor: Unpack[AnchorKeys]) -> Method:
+    """L = (1/sum |y|) sum_i sum_t [ -min(rho A, clip(rho) A) - coefficient H_t + beta k3 ], H_t with its gradient.
+
+    H_t is the policy's entropy at the state, over the whole vocabulary.
+    """
+    term = EntropyBonus(coefficient)
+    return Method("entropy_bonus", GroupNormalized(), Clip(), anchor_of(**anchor), TokenMean(), loss_term=term)
+
+
+@METHODS.register(label="Adaptive entropy")
+@anchored(beta=0.0)
+def adaptive_entropy(
+    *,
+    target: float = 0.2,
+    delta: float = 0.005,
+    start_at: float = 0.0,
+    least: float = 0.0,
+    most: float = 1.0,
+    **anchor: Unpack[AnchorKeys],
+) -> Method:
+    """L = (1/sum |y|) sum_i sum_t [ -min(rho A, clip(rho) A) - c 1[H <= target] H_t + beta k3 ] (Skywork-OR1, arXiv 2505.22312).
+
+    c rises by delta with each rollout whose mean entropy is at most the target, and falls with each other; it is part of the
+    checkpoint.
+    """
+    term = AdaptiveEntropy(target, delta, start_at, least, most)
+    return Method("adaptive_entropy", GroupNormalized(), Clip(), anchor_of(**anchor), TokenMean(), loss_term=term)

@@ -31,8 +31,8 @@ RAGGED = "sage_ragged"
 
 @dataclass(frozen=True)
 class Scores:
-    """logps (B, T) of the given tokens, in graph when gradients are on; entropies (B, T) in nats, detached, or None;
-    log_probs (B, T, V) of every next token, in graph as the logps, or None.
+    """logps (B, T) of the given tokens, in graph when gradients are on; entropies (B, T) in nats, in graph where that was asked
+    for, or None; log_probs (B, T, V) of every next token, in graph as the logps, or None.
 
     Entries off the mask are 0. All are those of the temperature-scaled distribution, as in TRL and verl.
     """
@@ -66,22 +66,24 @@ def score(
     temperature: float = 1.0,
     entropies: bool = False,
     log_probs: bool = False,
+    gradient: bool = False,
 ) -> Scores:
     """Log-probs of `tokens` (B, T) where `mask` (B, T) counts them; `log_probs` asks for those of every next token too.
 
-    Shapes and errors are those of `completion_logits`.
+    gradient: entropies in the graph; the logits of all counted tokens are then alive until
+    backward. Shapes and errors are those of `completion_logits`.
     """
     _check(prompts, tokens, mask, owners)
     targets = tokens[mask]
     ragged = supports_shared_prefix(model) and not _recomputes(model)
-    if ragged and plain_head(model) and not log_probs:
+    if ragged and plain_head(model) and not log_probs and not gradient:
         states = _states(model, Ragged.of(prompts, tokens, mask, owners, distinct=True))
         chosen, flat = chosen_logps(states, model.get_output_embeddings().weight, targets, temperature, entropies)
         return Scores(_on(mask, chosen), None if flat is None else _on(mask, flat))
     logits = completion_logits(model, prompts, tokens, mask, owners).float()
     laws = torch.log_softmax(logits / temperature if temperature != 1.0 else logits, -1)
     whole = laws.new_zeros(*mask.shape, laws.shape[1]).index_put((mask,), laws) if log_probs else None
-    found = _on(mask, entropies_of(laws.detach())) if entropies else None
+    found = _on(mask, entropies_of(laws if gradient else laws.detach())) if entropies else None
     return Scores(_on(mask, laws.gather(1, targets[:, None]).squeeze(1)), found, whole)
 
 

@@ -38,8 +38,9 @@ class Placed:
     @property
     def parts(self) -> str:
         """Its parts by name, without the anchor."""
-        gradient = (self.method.reward_transform, self.method.advantage, self.method.token_weight, self.method.surrogate)
-        named = (*(() if self.method.is_stored_alone else gradient), self.method.buffer)
+        one = self.method
+        gradient = (one.reward_transform, one.advantage, one.token_weight, one.surrogate, one.loss_term)
+        named = (*(() if one.is_stored_alone else gradient), one.buffer)
         return " + ".join(type(part).__name__ for part in named if part is not None)
 
     @property

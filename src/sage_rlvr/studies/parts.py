@@ -33,16 +33,18 @@ from sage_rlvr.results import tables
 from sage_rlvr.results.tables import NONE, Table
 from sage_rlvr.runs import writing
 from sage_rlvr.studies.anchor.command import filled
+from sage_rlvr.training.buffer import fill
 from sage_rlvr.training.loop import Loop, build, train_step
 from sage_rlvr.training.state import load_tensors, model_tensors
 
-PROMPTS, STEPS, UPDATES = 8, 3, 4
+PROMPTS, STEPS, UPDATES = 4, 3, 4
 PLACES = ("first step", "moved", "later update")
 NEUTRAL: dict[str, object] = {"advantage": LeaveOneOut(), "surrogate": Clip(), "reduction": FixedBudget()}
 """The neutral element of a part that every method has; of any other it is None."""
 METRICS = {
     "anchor": "anchor/", "guide": "anchor/", "surrogate": "surrogate/", "reduction": "loss", "rollout": "rollout/",
-    "token_weight": "token_weight/",
+    "token_weight": "token_weight/", "buffer": "buffer/",
+    "loss_term": "term/",
 }  # fmt: skip
 """The family of a part's own metrics; "advantage/" where it is not named here or has none."""
 ACTED = 1e-6
@@ -60,11 +62,12 @@ def neutrals(method: Method) -> dict[tuple[str, str], Method]:
             continue
         if method.is_stored_alone and one.name != "buffer":  # unread
             continue
-        found[one.name, type(part).__name__] = replace(method, **{one.name: neutral})
+        named = repr(part) if type(part) is type(neutral) else type(part).__name__
+        found[one.name, named] = replace(method, **{one.name: neutral})
     anchor = method.anchor
     if anchor is not None and not anchor.is_off:
         found["anchor", f"{anchor.divergence or anchor.estimator} in the {anchor.placement}"] = replace(
-            method, anchor=replace(anchor, beta=0.0)
+            method, anchor=replace(anchor, beta=0.0, guide=Flat())
         )
         if not is_flat(anchor.guide):
             found["guide", type(anchor.guide).__name__] = replace(method, anchor=replace(anchor, guide=Flat()))
@@ -88,13 +91,21 @@ class Tap:
         return self.inner(log_ratios, *more)
 
 
+@dataclass(frozen=True, eq=False)
+class Tokens:
+    """Of one update, each (B, T): the surrogate's force, d loss / d log-ratio; what a token adds to the loss, KL included; mask."""
+
+    force: Tensor
+    loss: Tensor
+    mask: Tensor
+
+
 class Watched:
-    """A reduction that also keeps of the last update, for each token (B, T): the `force` of the surrogate, d loss / d log-ratio,
-    and what the token adds to the `loss`, KL included; and the mask."""
+    """A reduction that also keeps the `Tokens` of each update."""
 
     def __init__(self, inner: Reduction, tap: Tap) -> None:
         self.inner, self.tap = inner, tap
-        self.force = self.loss = self.mask = torch.zeros(0, 0)
+        self.updates: list[Tokens] = []
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.inner, name)
@@ -104,31 +115,32 @@ class Watched:
         (weight,) = torch.autograd.grad(self.inner(leaf, mask, budget), leaf)
         reduced = self.inner(per_token, mask, budget)
         (force,) = torch.autograd.grad(reduced, self.tap.log_ratios, retain_graph=True, materialize_grads=True)
-        self.loss, self.mask = torch.where(mask, leaf.detach() * weight, 0.0), mask
-        self.force = torch.where(mask, force, 0.0)
+        loss = torch.where(mask, leaf.detach() * weight, 0.0)
+        self.updates.append(Tokens(torch.where(mask, force, 0.0), loss, mask))
         return reduced
 
 
 class Recorder:
-    """In the place of an optimizer: update number `last` of a step moves nothing, its gradient is kept. The updates before it
-    are `path`'s, weights after each; without a path they are the optimizer's own and are written down as one."""
+    """In the place of an optimizer: keeps the gradient of each update of a step. Update number `last` moves nothing; those before
+    it are `path`'s, weights after each; without a path they are the optimizer's own and are written down as one."""
 
     def __init__(self, loop: Loop, last: int, path: Sequence[Mapping[str, Tensor]] | None) -> None:
         self.loop, self.last, self.given, self.done = loop, last, path, 0
         self.path: list[dict[str, Tensor]] = []
-        self.gradient = torch.zeros(0)
+        self.gradients: list[Tensor] = []
 
     def step(self, number: int) -> dict[str, float]:
         self.done += 1
         adam = self.loop.optimizer.adam
+        grads = [p.grad for p in self.loop.optimizer.names]
+        self.gradients.append(torch.cat([g.detach().reshape(-1) for g in grads if g is not None]))
         if self.done > self.last:
-            grads = [p.grad for p in self.loop.optimizer.names]
-            self.gradient = torch.cat([g.detach().reshape(-1) for g in grads if g is not None])
+            pass
         elif self.given is None:
             self.loop.optimizer.step(number)
             self.path.append(_copy(model_tensors(self.loop.policy)))
-        else:
-            load_tensors(self.loop.policy, dict(self.given[self.done - 1]))
+        elif self.given:  # a shorter path, of a method that stored nothing to train on, ends where it ends
+            load_tensors(self.loop.policy, dict(self.given[min(self.done, len(self.given)) - 1]))
         adam.zero_grad(set_to_none=True)
         return {}
 
@@ -155,10 +167,11 @@ def _as_it_was(loop: Loop) -> Iterator[None]:
 
 @dataclass(frozen=True, eq=False)
 class Seen:
-    """One update of one method: its gradient, the tokens as `Watched` keeps them, the step's metrics, the weights on the way."""
+    """One step of one method: gradients and tokens of its updates, its metrics, the weights on the way. A method that trains on
+    stored answers alone has no tokens, and no gradients where nothing is stored."""
 
-    gradient: Tensor
-    watched: Watched
+    gradients: list[Tensor]
+    tokens: list[Tokens]
     metrics: dict[str, float]
     path: list[dict[str, Tensor]]
 
@@ -166,7 +179,7 @@ class Seen:
 def seen(
     loop: Loop, method: Method, step: int, last: int = 0, path: Sequence[Mapping[str, Tensor]] | None = None
 ) -> Seen:
-    """Update `last` of a step of the loop with another method, after which the loop is as it was."""
+    """A step of the loop with another method, of `last` + 1 updates, after which the loop is as it was."""
     tap = Tap(method.surrogate)
     watched = Watched(method.reduction, tap)
     recorder = Recorder(loop, last, path)
@@ -178,7 +191,7 @@ def seen(
     twin.optimizer = recorder  # type: ignore[assignment]
     with _as_it_was(loop):
         metrics = train_step(twin, step)
-    return Seen(recorder.gradient, watched, metrics, recorder.path)
+    return Seen(recorder.gradients, watched.updates, metrics, recorder.path)
 
 
 # ---- one recipe
@@ -240,12 +253,13 @@ def trained(family: str = "countdown") -> list[str]:
 def measure(recipe: str) -> list[Row]:
     """Every part of a recipe against its neutral element, at the three places."""
     loop = build(config_of(recipe))
+    fill(loop, say=lambda text: None)
     others = neutrals(loop.method)
-    found = [_compared(loop, others, 0, 0)]
+    first = _compared(loop, others, 0, 0)
     for step in range(STEPS - 1):
         train_step(loop, step)
-    found += [_compared(loop, others, STEPS - 1, last) for last in (0, UPDATES - 1)]
-    return [_row(recipe, key, other, [place[key] for place in found]) for key, other in others.items()]
+    moved = _compared(loop, others, STEPS - 1, UPDATES - 1)
+    return [_row(recipe, key, other, first[key], moved[key]) for key, other in others.items()]
 
 
 Pair = tuple[Seen, Seen]
@@ -256,11 +270,11 @@ def _compared(loop: Loop, others: Mapping[tuple[str, str], Method], step: int, l
     return {key: (own, seen(loop, other, step, last, own.path)) for key, other in others.items()}
 
 
-def _row(recipe: str, key: tuple[str, str], other: Method, pairs: Sequence[Pair]) -> Row:
+def _row(recipe: str, key: tuple[str, str], other: Method, first: Pair, moved: Pair) -> Row:
     one = getattr(other, key[0], None) if key[0] not in ("anchor", "guide") else None
-    neutral = {"anchor": "beta = 0", "guide": "Flat"}.get(key[0], "none" if one is None else type(one).__name__)
-    name, value, before = _metric(key[0], pairs)
-    places = tuple(_place(key[0], *pair) for pair in pairs)
+    neutral = {"anchor": "beta = 0", "guide": "Flat"}.get(key[0], "none" if one is None else repr(one))
+    name, value, before = _metric(key[0], (first, moved))
+    places = (_place(key[0], *first, 0), _place(key[0], *moved, 0), _place(key[0], *moved, UPDATES - 1))
     return Row(
         recipe=recipe, field=key[0], part=key[1], neutral=neutral, metric=name, value=value, neutral_value=before, places=places
     )
@@ -288,16 +302,17 @@ def _short(value: float) -> float:
     return float(f"{value:.4g}")
 
 
-def _place(kind: str, own: Seen, other: Seen) -> Place:
+def _place(kind: str, own: Seen, other: Seen, update: int) -> Place:
     tokens = rows = None
-    a, b = own.watched, other.watched
-    if a.mask.shape == b.mask.shape and torch.equal(a.mask, b.mask):
-        changed = _differs(a.force, b.force)
-        if kind in ("anchor", "guide"):  # its force in the loss goes past the surrogate
-            changed |= _differs(a.loss, b.loss)
-        tokens = _short(float(changed.sum() / a.mask.sum().clamp(min=1)))
-        rows = _short(float(changed.any(1).float().mean()))
-    g, g0 = own.gradient.double(), other.gradient.double()
+    if len(own.tokens) > update and len(other.tokens) > update:
+        a, b = own.tokens[update], other.tokens[update]
+        if a.mask.shape == b.mask.shape and torch.equal(a.mask, b.mask):
+            changed = _differs(a.force, b.force)
+            if kind in ("anchor", "guide", "loss_term"):  # its force goes past the surrogate
+                changed |= _differs(a.loss, b.loss)
+            tokens = _short(float(changed.sum() / a.mask.sum().clamp(min=1)))
+            rows = _short(float(changed.any(1).float().mean()))
+    g, g0 = (one.gradients[update].double() if len(one.gradients) > update else torch.zeros(0) for one in (own, other))
     some = [bool(len(one)) and bool(one.norm()) for one in (g, g0)]
     if not all(some):
         return Place(tokens, rows, None if any(some) else 0.0, None)

@@ -34,7 +34,7 @@ from sage_rlvr.theory.expected import step_of_groups
 from sage_rlvr.theory.tree import TokenTree
 
 TREE = TokenTree.full(4, 3)
-TASKS = range(10, 16)
+TASKS = range(10, 14)
 PROMPTS, SPREAD, RIGHT = 6, 1.5, 0.15
 GROUP, GROUPS, RATE, MOST_STEPS, GOAL = 8, 4, 0.02, 500, 0.7
 EPS = 1 / 256
@@ -82,10 +82,13 @@ class Task:
         members = torch.cat([rows + place * len(TREE) for place, rows in enumerate(drawn)]).reshape(-1, GROUP)
         listing, logps = _joined(listings), torch.cat([TREE.logps(one) for one in logits])
         log_probs = torch.cat([TREE.log_probs(one)[TREE.states] for one in logits]) if wide else None
+        live = "entropy_gradient" in method.needs
+        entropies = torch.cat([TREE.entropies(one) for one in logits]) if live else None
         key = Key(int(torch.randint(2**31, (), generator=generator)))
         return step_of_groups(
-            method, listing, logps, members, step=step, total_steps=MOST_STEPS, key=key, log_probs=log_probs, state=state
-        )
+            method, listing, logps, members, step=step, total_steps=MOST_STEPS, key=key, log_probs=log_probs, state=state,
+            entropies=entropies,
+        )  # fmt: skip
 
 
 def _joined(listings: Sequence[Listing]) -> Listing:

@@ -39,6 +39,7 @@ def expected_loss(
     key: Key | None = None,
     log_q: Float[Tensor, "B T"] | None = None,
     log_probs: Float[Tensor, "B T V"] | None = None,
+    entropies: Float[Tensor, "B T"] | None = None,
     max_tokens: int | None = None,
     others: Float[Tensor, "P G"] | None = None,
     state: State | None = None,
@@ -46,7 +47,8 @@ def expected_loss(
 ) -> Float[Tensor, ""]:
     """The mean of `objective` over rollouts of one prompt; its gradient with respect to `logps` is the expected one.
 
-    logps (B, T) of the current policy in the graph; on-policy they equal listing.signals.old_logps. log_q replaces the
+    logps (B, T) of the current policy in the graph, and entropies (B, T) where method.needs has "entropy_gradient";
+    on-policy they equal listing.signals.old_logps. log_q replaces the
     guide's. max_tokens: for the fixed-budget reduction, default the longest completion. others (P, G): rewards of the
     step's other prompts, held fixed, for an advantage that looks across prompts (BNPO). state: the running state of the
     method's parts before the step, None = at their start. stored (B,): which completions the method's buffer holds, None = all
@@ -74,7 +76,7 @@ def expected_loss(
     return term + loss_of_means(
         method, listing, logps, advantages, kept, group_size=group_size, step=step, total_steps=total_steps,
         log_q=shape(method, listing.signals, step, total_steps, key) if log_q is None else log_q,
-        log_probs=log_probs, max_tokens=longest, state=state,
+        log_probs=log_probs, entropies=entropies, max_tokens=longest, state=state,
     )  # fmt: skip
 
 
@@ -90,6 +92,7 @@ def loss_of_means(
     total_steps: int,
     log_q: Float[Tensor, "B T"],
     log_probs: Float[Tensor, "B T V"] | None = None,
+    entropies: Float[Tensor, "B T"] | None = None,
     max_tokens: int | None = None,
     state: State | None = None,
 ) -> Float[Tensor, ""]:
@@ -100,6 +103,9 @@ def loss_of_means(
     signals, state = listing.signals, method.start() if state is None else state
     weights = listing.probs.float() * kept
     weights = weights / weights.sum() * len(weights)
+    term: Tensor | None = None
+    if method.loss_term is not None:
+        term, _ = called(method.loss_term, "loss_term", state, logps.device, signals, step, total_steps)
     batch = Batch(
         logps=logps,
         old_logps=signals.old_logps,
@@ -111,6 +117,8 @@ def loss_of_means(
         log_probs=log_probs,
         ref_log_probs=listing.ref_log_probs,
         weights=weights,
+        entropies=entropies,
+        term_weights=term,
     )
     budget = None
     if method.reduction.divisor == "batch":
@@ -139,10 +147,11 @@ def check_expectation(method: Method) -> None:
             f"{method.name}: with a rollout plan and the KL in the reward the other members of a kept group depend on "
             "the row; use loss_over_groups on a small listing."
         )
-    weight = method.token_weight
-    if "advantages" in getattr(weight, "needs", ()) or getattr(weight, "depends_on", "") == "batch":
+    for part in (method.token_weight, method.loss_term):
+        if "advantages" not in getattr(part, "needs", ()) and getattr(part, "depends_on", "") != "batch":
+            continue
         raise ConfigError(
-            f"{method.name}: its token weight {type(weight).__name__} looks at the advantages or at the whole batch, so it has no "
+            f"{method.name}: its {type(part).__name__} looks at the advantages or at the whole batch, so it has no "
             "expectation over single completions; use loss_over_groups on a small listing."
         )
 
@@ -181,6 +190,7 @@ def loss_over_groups(
     key: Key | None = None,
     log_q: Float[Tensor, "B T"] | None = None,
     log_probs: Float[Tensor, "B T V"] | None = None,
+    entropies: Float[Tensor, "B T"] | None = None,
     max_tokens: int | None = None,
     state: State | None = None,
 ) -> Float[Tensor, ""]:
@@ -209,7 +219,7 @@ def loss_over_groups(
         mass += chance
         total = total + chance * loss_of_group(
             method, listing, logps, members, step=step, total_steps=total_steps, key=key, log_q=log_q,
-            log_probs=log_probs, max_tokens=longest, state=state,
+            log_probs=log_probs, entropies=entropies, max_tokens=longest, state=state,
         )  # fmt: skip
     if mass == 0.0:
         raise DataError(
@@ -234,6 +244,7 @@ def step_of_groups(
     key: Key | None = None,
     log_q: Float[Tensor, "B T"] | None = None,
     log_probs: Float[Tensor, "B T V"] | None = None,
+    entropies: Float[Tensor, "B T"] | None = None,
     max_tokens: int | None = None,
     state: State | None = None,
 ) -> tuple[Float[Tensor, ""], State]:
@@ -256,6 +267,8 @@ def step_of_groups(
         log_probs=None if log_probs is None else log_probs[members],
         ref_log_probs=None if listing.ref_log_probs is None else listing.ref_log_probs[members],
         group_size=size,
+        entropies=None if entropies is None else entropies[members],
+        term_weights=worth.term_weights,
     )
     return objective(method, batch, step, total_steps)[0], worth.state
 

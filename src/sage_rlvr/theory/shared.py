@@ -227,7 +227,7 @@ class SharedWorld:
         log_q = shape(method, listing.signals, step, total_steps, Key(0) if key is None else key)
         return loss_of_means(
             method, listing, logps.reshape(-1, 1), means, kept, group_size=group_size, step=step, total_steps=total_steps,
-            log_q=log_q, max_tokens=1,
+            log_q=log_q, max_tokens=1, entropies=_entropies(method, logps),
         )  # fmt: skip
 
     def _listed(self, method: Method, listing: Listing, group_size: int) -> tuple[Tensor, Tensor]:
@@ -253,8 +253,9 @@ class SharedWorld:
         members = (drawn + torch.arange(len(found))[:, None] * found.shape[1]).reshape(-1, group_size)
         key = Key(int(torch.randint(2**31, (), generator=generator)))
         return step_of_groups(
-            method, listing, found.reshape(-1, 1), members, step=step, total_steps=total_steps, key=key, max_tokens=1, state=state
-        )
+            method, listing, found.reshape(-1, 1), members, step=step, total_steps=total_steps, key=key, max_tokens=1, state=state,
+            entropies=_entropies(method, found),
+        )  # fmt: skip
 
     def expected_gradient(self, method: Method, theta: Theta, *, group_size: int = 16) -> Theta:
         """The gradient of `expected_loss`: what one step of the loop descends on average."""
@@ -292,3 +293,11 @@ def _beta(a: float, b: float, size: tuple[int, ...], generator: torch.Generator)
     """Beta draws from two gamma draws of a generator of one's own."""
     x, y = (torch._standard_gamma(torch.full(size, c, dtype=torch.float64), generator=generator) for c in (a, b))
     return x / (x + y)
+
+
+def _entropies(method: Method, logps: Float[Tensor, "X A"]) -> Float[Tensor, "B 1"] | None:
+    """The entropy of each prompt's answers beside every answer, in the graph, where a loss term of the method descends it."""
+    if "entropy_gradient" not in method.needs:
+        return None
+    found: Tensor = torch.special.entr(logps.exp()).sum(1, keepdim=True)
+    return found.expand_as(logps).reshape(-1, 1)

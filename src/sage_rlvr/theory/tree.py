@@ -129,7 +129,8 @@ class TokenTree:
 
     def entropies(self, logits: Logits) -> Float[Tensor, "L T"]:
         """(L, T) entropy in nats of the next token at each prefix, 0 off the mask (Eq. 12 of SAGE)."""
-        by_state = torch.special.entr(self.log_probs(logits).exp()).sum(1)
+        probs = self.log_probs(logits).exp()
+        by_state = torch.special.entr(torch.where(probs > 0, probs, 1.0)).sum(1)  # whose slope at 0 is infinite
         return torch.where(self.mask, by_state[self.states], 0.0)
 
     def visits(self, logits: Logits) -> Float[Tensor, " S"]:
@@ -200,6 +201,7 @@ class TokenTree:
         listing = self.listing(logits.detach() if old_logits is None else old_logits, ref_logits, rewards, wide)
         logps = self.logps(logits)
         log_probs = self.log_probs(logits)[self.states] if wide else None
+        entropies = self.entropies(logits) if "entropy_gradient" in method.needs else None
         when: dict[str, Any] = {"group_size": group_size, "step": step, "total_steps": total_steps, "key": key}
         when["state"] = state
         if brute_force:
@@ -207,13 +209,14 @@ class TokenTree:
                 raise ConfigError(
                     "TokenTree: brute_force lists the groups of one prompt with one draw; leave out others, draws."
                 )
-            return loss_over_groups(method, listing, logps, log_q=log_q, log_probs=log_probs, **when)
+            return loss_over_groups(method, listing, logps, log_q=log_q, log_probs=log_probs, entropies=entropies, **when)
         if draws > 1:
             listing, logps = listing.repeated(draws), logps.repeat(draws, 1)
             log_probs = None if log_probs is None else log_probs.repeat(draws, 1, 1)
             log_q = None if log_q is None else log_q.repeat(draws, 1)
             stored = None if stored is None else stored.repeat(draws)
-        laws: dict[str, Any] = {"log_q": log_q, "log_probs": log_probs}
+            entropies = None if entropies is None else entropies.repeat(draws, 1)
+        laws: dict[str, Any] = {"log_q": log_q, "log_probs": log_probs, "entropies": entropies}
         return expected_loss(method, listing, logps, others=others, stored=stored, **laws, **when)
 
     def expected_gradient(

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 import torch
 
 from sage_rlvr.core.advantages import Advantage, Seen, sees
+from sage_rlvr.core.loss_terms import KlCov
 from sage_rlvr.core.method import Method, group_advantages
 from sage_rlvr.core.signals import Signals
 from sage_rlvr.core.state import called, start_of
@@ -154,10 +155,12 @@ def _concentration(law: Sequence[float], found: Sequence[float]) -> float:
 
 
 def has_axes(method: Method) -> bool:
-    """Whether the first update of a method is its advantages' gradient: not where labels are fitted or tokens weighed; whether
-    it is that of one prompt: not where prompts are coupled; and whether the next is too: not where a part has a memory."""
+    """Whether the first update of a method is its advantages' gradient: not where labels are fitted, tokens weighed or
+    a term added; whether it is that of one prompt: not where prompts are coupled; and whether the next is too: not where a part
+    has a memory. KL-Cov's term is 0 there."""
+    plain = method.token_weight is None and isinstance(method.loss_term, KlCov | None)
     coupled = getattr(method.advantage, "couples_prompts", False)
-    return not isinstance(method.surrogate, Pacs) and method.token_weight is None and not coupled and not method.start()
+    return plain and not coupled and not isinstance(method.surrogate, Pacs) and not method.start()
 
 
 def same_objectives(found: Iterable[tuple[str, Axes]]) -> list[list[tuple[str, float]]]:

@@ -96,9 +96,10 @@ def train_step(loop: Loop, step: int) -> dict[str, float]:
     once = config.updates.epochs == 1 and config.updates.minibatches == 1 and config.updates.micro_batch is None
     exact = once and "distributions" in method.needs  # in several updates each computes those of its own rows
     drift = "entropy_drift" in method.needs
+    live = once and "entropy_gradient" in method.needs
     # One update a rollout: the training forward is the old policy's forward. Several: score the old policy first.
     if once:
-        scores = score_rows(loop, loop.policy, groups, rows, entropies=True, log_probs=exact or drift)
+        scores = score_rows(loop, loop.policy, groups, rows, entropies=True, log_probs=exact or drift, gradient=live)
     else:
         scores = fixed_scores(loop, loop.policy, groups, rows, entropies=True, log_probs=drift)
     reference = reference_scores(loop, groups, rows, log_probs=exact)
@@ -125,12 +126,13 @@ def train_step(loop: Loop, step: int) -> dict[str, float]:
         mask=signals.mask,
         advantages=advantages,
         log_q=log_q,
-        entropies=signals.entropies,
+        entropies=scores.entropies if live else signals.entropies,
         max_tokens=config.rollout.max_new_tokens,
         q_clamped=q_clamped(method, signals, step, total, loop.key),
         log_probs=scores.log_probs if exact else None,
         group_size=config.rollout.group_size,
         ref_log_probs=None if reference is None else reference.log_probs,
+        term_weights=worth.term_weights,
     )
     if once:
         metrics |= update(loop, [whole], whole.mask, step, step, memory)
@@ -232,11 +234,12 @@ def micro_batches(loop: Loop, whole: Batch, groups: Groups, rows: Tensor) -> Ite
 
     Distributions over the vocabulary exist for one micro-batch at a time; the reference's are computed again for each.
     """
-    exact = "distributions" in loop.method.needs
+    exact, live = "distributions" in loop.method.needs, "entropy_gradient" in loop.method.needs
     for part in rows.split(rows_at_once(loop, rows)):
-        # The entropies of the rollout hold.
-        scores = score_rows(loop, loop.policy, groups, part, entropies=False, log_probs=exact)
+        # The entropies of the rollout hold, but for a loss term that descends them.
+        scores = score_rows(loop, loop.policy, groups, part, entropies=live, log_probs=exact, gradient=live)
         batch = select(whole, part, scores.logps)
+        batch = replace(batch, entropies=scores.entropies) if live else batch
         if exact:
             reference = reference_scores(loop, groups, part, log_probs=True)
             laws = None if reference is None else reference.log_probs
@@ -257,7 +260,14 @@ def select(whole: Batch, rows: Tensor, logps: Tensor) -> Batch:
 
 
 def score_rows(
-    loop: Loop, model: PreTrainedModel, groups: Groups, rows: Tensor, *, entropies: bool, log_probs: bool = False
+    loop: Loop,
+    model: PreTrainedModel,
+    groups: Groups,
+    rows: Tensor,
+    *,
+    entropies: bool,
+    log_probs: bool = False,
+    gradient: bool = False,
 ) -> Scores:
     """Log-probs of `rows` (ascending) of the rollout under `model`; only the prompts they belong to are computed."""
     owners, local = (rows // loop.config.rollout.group_size).unique(return_inverse=True)
@@ -270,6 +280,7 @@ def score_rows(
         temperature=loop.config.rollout.temperature,
         entropies=entropies,
         log_probs=log_probs,
+        gradient=gradient,
     )
 
 

@@ -46,6 +46,8 @@ class Clip:
 
     @property
     def equation(self) -> str:
+        if self.low == 1 and self.high == math.inf and self.dual is None:
+            return "-rho A"
         clipped = f"min(rho A, clip(rho, {1 - self.low:g}, {1 + self.high:g}) A)"
         return f"-{clipped}" if self.dual is None else f"-max({clipped}, {self.dual:g} min(A, 0))"
 

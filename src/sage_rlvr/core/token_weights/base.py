@@ -36,7 +36,12 @@ def paid(signals: Signals) -> PerToken:
     return torch.where(signals.mask, signals.require("advantages", "a token weight").float()[:, None], 0.0)
 
 
-def deviation(values: PerToken, mask: Bool[Tensor, "B T"]) -> PerToken:
+def covariance(signals: Signals) -> PerToken:
+    """(A_t - mean A)(log pi_old - mean log pi_old) of arXiv 2505.22617, means over the rollout's counted tokens; 0 elsewhere."""
+    return _deviation(paid(signals), signals.mask) * _deviation(signals.old_logps, signals.mask)
+
+
+def _deviation(values: PerToken, mask: Bool[Tensor, "B T"]) -> PerToken:
     """Values minus their mean over the counted tokens; 0 elsewhere."""
     kept = torch.where(mask, values.float(), 0.0)
     return torch.where(mask, kept - kept.sum() / mask.sum().clamp(min=1), 0.0)

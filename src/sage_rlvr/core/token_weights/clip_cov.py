@@ -9,7 +9,7 @@ import torch
 
 from sage_rlvr.core.keys import Key
 from sage_rlvr.core.signals import Signals
-from sage_rlvr.core.token_weights.base import TOKEN_WEIGHTS, PerToken, deviation, paid
+from sage_rlvr.core.token_weights.base import TOKEN_WEIGHTS, PerToken, covariance
 from sage_rlvr.errors import ConfigError
 
 
@@ -48,8 +48,8 @@ class ClipCov:
 
     def __call__(self, signals: Signals, step: int, key: Key) -> PerToken:
         mask = signals.mask
-        covariance = deviation(paid(signals), mask) * deviation(signals.old_logps, mask)
-        window = mask & (covariance > self.low) & (covariance < self.high)
+        found = covariance(signals)
+        window = mask & (found > self.low) & (found < self.high)
         wanted = min(max(1, int(self.share * int(mask.sum()))), int(window.sum()))
         if not wanted:
             return mask.float()

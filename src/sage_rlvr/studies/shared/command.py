@@ -51,6 +51,7 @@ def _claims(found: Sequence[Claim]) -> Table:
         "left": lambda one: f"{one.left:.3f}",
         "right": lambda one: f"{one.right:.3f}",
         "left - right": lambda one: f"{one.difference.value:+.3f}\n{one.difference.low:+.3f} to {one.difference.high:+.3f}",
+        "worlds where it is so": lambda one: f"{one.more} of {one.difference.n}",
         "verdict": lambda one: one.verdict,
     }
     return tables.table(columns, found)
@@ -152,7 +153,7 @@ def _draw_rests(plot: Axes, found: Sequence[Found]) -> None:
     plot.set_xlabel("beta")
     plot.set_ylabel(f"test pass@{K} where descent rests")
     plot.set_title("linear utility: two resting points, or one")
-    plot.legend(frameon=False, fontsize=8.5, loc="lower right")
+    plot.legend(frameon=False, fontsize=8.5, loc="lower left")
 
 
 def _draw_frontier(plot: Axes, found: Sequence[Found]) -> None:

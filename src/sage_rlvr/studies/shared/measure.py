@@ -28,7 +28,7 @@ from sage_rlvr.stats.intervals import Interval, seed_interval
 from sage_rlvr.stats.passk import exact_pass_at_k
 from sage_rlvr.theory.shared import Law, SharedWorld, Theta
 
-WORLDS = 4
+WORLDS = 3
 GROUP, GROUPS, STEPS, RATE = 16, 4, 250, 0.05
 TEMPERATURES = (0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.25)
 BETAS = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64)
@@ -240,12 +240,14 @@ def gap(world: Found, kl: str) -> tuple[float, float]:
 
 @dataclass(frozen=True)
 class Claim:
-    """left > right, world by world: means of both sides, their difference with its interval over worlds."""
+    """left > right, world by world: means of both sides, in how many worlds it is so, the difference with its interval over
+    worlds."""
 
     name: str
     says: str
     left: float
     right: float
+    more: int
     difference: Interval
 
     @property
@@ -259,7 +261,8 @@ class Claim:
 def claim(name: str, says: str, pairs: Iterable[tuple[float, float]]) -> Claim:
     """A claim from (left, right) of each world."""
     left, right = (np.array(side) for side in zip(*pairs, strict=True))
-    return Claim(name, says, float(left.mean()), float(right.mean()), seed_interval(left - right, over="worlds"))
+    gap = seed_interval(left - right, over="worlds")
+    return Claim(name, says, float(left.mean()), float(right.mean()), int((left > right).sum()), gap)
 
 
 def claims(found: Sequence[Found]) -> list[Claim]:

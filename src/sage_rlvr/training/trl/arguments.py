@@ -21,9 +21,10 @@ from typing import Any
 from sage_rlvr.config import FinetuneConfig, TrainConfig
 from sage_rlvr.core.advantages import GroupNormalized
 from sage_rlvr.core.anchor import Anchor
+from sage_rlvr.core.loss_terms import AdaptiveEntropy, EntropyBonus
 from sage_rlvr.core.method import Method
 from sage_rlvr.core.reductions import FixedBudget, SequenceMean, TokenMean
-from sage_rlvr.core.schedules import Constant, as_schedule
+from sage_rlvr.core.schedules import Constant, Schedule, as_schedule
 from sage_rlvr.core.surrogates import Cispo, Clip, Gspo
 from sage_rlvr.errors import ConfigError, refuse
 from sage_rlvr.training.trackers import PROJECT, run_name
@@ -261,6 +262,7 @@ def grpo_config(method: Method) -> dict[str, Any]:
         Clip           low, high, dual           epsilon, epsilon_high, delta   others   scale_rewards "none"
         Cispo          token_mean alone          loss_type "cispo", epsilon_high 1 + high
         Gspo           sequence_mean alone       importance_sampling_level "sequence"
+        EntropyBonus   token_mean alone          entropy_coef; TRL takes the mean over each micro-batch's tokens
 
     token_mean is TRL's "dapo" and not its "bnpo", which divides each micro-batch by its own tokens; it is the token count of
     the update where a generation batch is one update, and that of the average update otherwise. The exact forward KL
@@ -279,12 +281,14 @@ def grpo_config(method: Method) -> dict[str, Any]:
         **_surrogate_fields(method),
         "scale_rewards": "group" if isinstance(method.advantage, GroupNormalized) else "none",
         "multi_objective_aggregation": "sum_then_normalize",
+        **({} if method.loss_term is None else {"entropy_coef": float(method.loss_term.coefficient)}),  # type: ignore[attr-defined]
     }
 
 
 def not_on_trl(method: Method) -> Iterator[str]:
     """Each part of a method that `SageTrainer` cannot express, in words; nothing where it runs the method."""
     anchor, live = method.anchor, method.anchor is not None and not method.anchor.is_off
+    yield from _term_not_on_trl(method)
     for kind in ("token_weight", "advantage", "reward_transform"):
         needs = frozenset(getattr(getattr(method, kind), "needs", ()))
         words = f"{kind.replace('_', ' ')} {type(getattr(method, kind)).__name__}"
@@ -299,6 +303,19 @@ def not_on_trl(method: Method) -> Iterator[str]:
     if method.buffer is not None:
         yield f"the buffer {type(method.buffer).__name__}, whose answers are of earlier rollouts than the one in the loss"
     yield from _surrogate_not_on_trl(method)
+
+
+def _term_not_on_trl(method: Method) -> Iterator[str]:
+    term = method.loss_term
+    if isinstance(term, EntropyBonus):
+        if isinstance(term.coefficient, Schedule):
+            yield "an entropy bonus whose coefficient is a schedule"
+        if not isinstance(method.reduction, TokenMean):
+            yield f"an entropy bonus with the reduction {method.reduction.equation} instead of token_mean"
+    elif isinstance(term, AdaptiveEntropy):
+        yield "the loss term AdaptiveEntropy (use_adaptive_entropy goes by the entropy of the step before)"
+    elif term is not None:
+        yield f"the loss term {type(term).__name__}"
 
 
 def _surrogate_not_on_trl(method: Method) -> Iterator[str]:
@@ -377,7 +394,7 @@ def check_agreement(method: Method, args: Any) -> None:
         f"{args.num_generations}; raise it, or lower the method's k."
     )
     refuse((limit is not None and limit != args.max_completion_length, other), (args.num_generations < least, small))
-    wanted = grpo_config(method) | {name: value for name, value in NEUTRAL.items() if hasattr(args, name)}
+    wanted = {name: value for name, value in NEUTRAL.items() if hasattr(args, name)} | grpo_config(method)
     different = [name for name, value in wanted.items() if _given(args, name) != value]
     if not different:
         return

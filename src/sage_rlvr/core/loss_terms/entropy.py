@@ -1,0 +1,112 @@
+"""Entropy in the loss: with a coefficient of its own, or one that steers the entropy to a target."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from sage_rlvr.core.loss_terms.base import LOSS_TERMS, PerToken
+from sage_rlvr.core.schedules import Schedule, as_schedule, show
+from sage_rlvr.core.signals import Batch, Signals, masked_mean
+from sage_rlvr.core.state import PartState
+from sage_rlvr.errors import ConfigError, DataError
+
+ASCENDS = "the mean entropy of the states that the rollout visited: not that of whole completions, whose states move too"
+
+
+def _entropies(batch: Batch, who: str) -> PerToken:
+    if batch.entropies is None:
+        raise DataError(f"{who} reads Batch.entropies in the graph, which is None; compute it (method.needs).")
+    return -torch.where(batch.mask, batch.entropies.float(), 0.0)
+
+
+@LOSS_TERMS.register
+@dataclass(frozen=True)
+class EntropyBonus:
+    """- coefficient * H_t, H_t the policy's entropy at the state, over the whole vocabulary at the sampling temperature.
+
+    Nats, with gradient: each state is pulled towards uniform, whatever earns a reward there; with rewards alone the optimum of a
+    state is exp(r / coefficient), a temperature without a direction. It divides as the method's reduction does, where TRL's
+    and verl's take a mean over tokens. 0 is no term. The logits of an update stay in memory: (tokens, vocabulary) float32.
+    needs: "entropy_gradient".
+    """
+
+    coefficient: float | Schedule = 1e-3
+    needs: ClassVar[frozenset[str]] = frozenset({"entropy_gradient"})
+    ascends: ClassVar[str] = ASCENDS
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.coefficient, Schedule) and not math.isfinite(self.coefficient):
+            raise ConfigError(f"EntropyBonus: coefficient = {self.coefficient!r}; give a finite number, 0.001 is usual.")
+
+    @property
+    def equation(self) -> str:
+        return f"- {show(self.coefficient)} H_t"
+
+    def __call__(self, signals: Signals, step: int, total_steps: int) -> PerToken:
+        return signals.mask.float() * as_schedule(self.coefficient)(step, total_steps)
+
+    def values(self, batch: Batch) -> PerToken:
+        return _entropies(batch, "EntropyBonus")
+
+
+@LOSS_TERMS.register
+@dataclass(frozen=True)
+class AdaptiveEntropy:
+    """- c 1[H <= target] H_t, where each rollout moves c by `delta`: up where its mean entropy H <= target, else down.
+
+    The coefficient is the state, within [least, most]; the rollout is weighed before it moves (Skywork-OR1, arXiv 2505.22312).
+    TRL's `use_adaptive_entropy` goes by the entropy of the optimizer step before. A target above what the policy ever has
+    keeps the bonus on and drives c to `most`: read policy/entropy first. needs: "entropies", "entropy_gradient".
+    """
+
+    target: float = 0.2
+    delta: float = 0.005
+    start_at: float = 0.0
+    least: float = 0.0
+    most: float = 1.0
+    needs: ClassVar[frozenset[str]] = frozenset({"entropies", "entropy_gradient"})
+    depends_on: ClassVar[str] = "batch"
+    ascends: ClassVar[str] = f"{ASCENDS}; while it is at most the target"
+
+    def __post_init__(self) -> None:
+        if not 0 < self.target < math.inf or not 0 < self.delta < math.inf:
+            raise ConfigError(
+                f"AdaptiveEntropy: target = {self.target!r}, delta = {self.delta!r}; give two positive numbers, the first in nats."
+            )
+        if not 0 <= self.least <= self.start_at <= self.most < math.inf:
+            raise ConfigError(
+                f"AdaptiveEntropy: least = {self.least!r}, start_at = {self.start_at!r}, most = {self.most!r}; give 0 <= least <= "
+                "start_at <= most."
+            )
+
+    @property
+    def equation(self) -> str:
+        return f"- c 1[H <= {self.target:g}] H_t"
+
+    @property
+    def legend(self) -> str:
+        return (
+            f"c from {self.start_at:g}, by {self.delta:g} a rollout up where its mean entropy H <= {self.target:g}, else down, in "
+            f"[{self.least:g}, {self.most:g}]"
+        )
+
+    def start(self) -> dict[str, Tensor]:
+        """coefficient, float64."""
+        return {"coefficient": torch.tensor(self.start_at, dtype=torch.float64)}
+
+    def __call__(
+        self, signals: Signals, step: int, total_steps: int, state: PartState
+    ) -> tuple[PerToken, dict[str, Tensor]]:
+        entropy = masked_mean(signals.require("entropies", "AdaptiveEntropy"), signals.mask)
+        low = entropy <= self.target
+        weights = signals.mask.float() * (state["coefficient"].float() if low else 0.0)
+        moved = state["coefficient"] + (self.delta if low else -self.delta)
+        return weights, {"coefficient": moved.clamp(self.least, self.most)}
+
+    def values(self, batch: Batch) -> PerToken:
+        return _entropies(batch, "AdaptiveEntropy")
