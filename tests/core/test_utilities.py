@@ -235,7 +235,7 @@ def test_names_of_answers_do_not_matter(shift: int):
         (PassAtK(2, "sloo"), [[1.0, 0.0]], "needs k <= 1"),
         (PassAtK(2), [[0.5, 0.0]], "must be 0 or 1"),
         (AnalyticPassAtK(2), [[0.5, 0.0, 0.0]], "must be 0 or 1"),
-        (AnalyticPassAtK(2), [[1.0, 0.0]], "needs k <= 1"),
+        (AnalyticPassAtK(3), [[1.0, 0.0]], "needs k <= 2"),
         (DistinctRight(4), [[1.0, 0.0]], "k = 4 with groups of 2"),
         (DistinctRight(2), [[0.5, 0.0]], "prompt 0, completion 0 is 0.5"),
         (Filtered(), [[1.0, -1.0]], "prompt 0, completion 1 is -1"),

@@ -51,7 +51,7 @@ def pkpo(*, k: int = 4, baseline: Literal["sloo1", "sloo"] = "sloo1", **anchor: 
 def passk_training(*, k: int = 4, **anchor: Unpack[AnchorKeys]) -> Method:
     """L = (1/(B L)) sum_i sum_t -min(rho A, clip(rho) A), A the analytic advantage of Chen et al. (arXiv 2508.10751).
 
-    Every k-subset of the group is a group of its own, divided by its own sigma: for large G (2/k) arcsin sqrt(pass@k). k below G.
+    Every k-subset of the group is a group of its own, divided by its own sigma: for large G (2/k) arcsin sqrt(pass@k). 0 at k = G.
     """
     return _rloo_with("passk_training", AnalyticPassAtK(k), **anchor)
 

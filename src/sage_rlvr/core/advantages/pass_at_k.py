@@ -91,8 +91,8 @@ class AnalyticPassAtK:
 
     R = 1 - C(G-c, k)/C(G, k), sigma = sqrt(R (1 - R)); right: (1 - R)/sigma; wrong: (1 - R - C(G-c-1, k-1)/C(G-1, k-1))/sigma.
     The division weighs prompts anew: for large G it ascends (2/k) arcsin sqrt(pass@k), as GRPO does 2 arcsin sqrt P; without it
-    pass@k itself, 1/k - 1/G times. k = 1 is GRPO with the std of the population. All 0 for c = 0 and once c > G - k. DataError for
-    rewards other than 0 and 1 and for k >= G, where every group would be 0.
+    pass@k itself, 1/k - 1/G times. k = 1 is GRPO with the std of the population. All 0 for c = 0 and once c > G - k: every
+    group where k = G. DataError for rewards other than 0 and 1 and for k > G.
     """
 
     k: int = 4
@@ -103,8 +103,8 @@ class AnalyticPassAtK:
 
     @property
     def least_group(self) -> int:
-        """k = G has one subset a group, whose reward is its own mean."""
-        return self.k + 1
+        """k samples must fit into a group."""
+        return self.k
 
     @property
     def equation(self) -> str:
@@ -118,7 +118,7 @@ class AnalyticPassAtK:
         )
 
     def __call__(self, rewards: Groups) -> Groups:
-        values, right = _counts(rewards, self.k, "AnalyticPassAtK", rewards.shape[-1] - 1)
+        values, right = _counts(rewards, self.k, "AnalyticPassAtK", rewards.shape[-1])
         size = values.shape[1]
         wrong, all_of, others = size - right, torch.full_like(right, size), torch.full_like(right, size - 1)
         missed = (log_choose(wrong, self.k) - log_choose(all_of, self.k)).exp()
