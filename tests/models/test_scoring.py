@@ -208,6 +208,11 @@ def test_score_gives_log_probs_and_entropies_on_the_mask() -> None:
         assert scores.entropies is not None and not scores.entropies.requires_grad and scores.logps.requires_grad
         assert torch.allclose(scores.entropies[mask], law.entropy(), atol=3e-5)
         assert not scores.logps[~mask].any() and not scores.entropies[~mask].any()
+        whole = model(torch.tensor([[*prompts[0], *tokens[0][mask[0]].tolist()]]), output_hidden_states=True)
+        for more in ({}, {"log_probs": True}):
+            hidden = score(model, prompts, tokens, mask, owners, hidden=True, **more).hidden
+            wanted = whole.hidden_states[-1][0, len(prompts[0]) - 1 : -1]
+            assert torch.allclose(hidden[0][mask[0]], wanted, atol=3e-5) and not hidden[~mask].any()
         live = score(model, prompts, tokens, mask, owners, temperature=temperature, entropies=True, gradient=True).entropies
         found, wanted = (torch.autograd.grad(one.sum(), list(model.parameters())) for one in (live, law.entropy()))
         assert all(torch.allclose(a, b, rtol=1e-3, atol=1e-4) for a, b in zip(found, wanted, strict=True))

@@ -35,6 +35,7 @@ from stateful import stateful
 
 Recipe = Callable[..., Path]
 BRANCH = "{name: sage, base: {name: grpo, beta: 0.05}, guide: {name: branch, threshold: 0.2}}"
+VERL = "{name: compose, title: verl, beta: 0.0, token_weight: {name: verl, stride: 2}}"
 SOURCE = str(Path(runs.__file__).parents[1])
 
 
@@ -91,7 +92,9 @@ def test_a_stop_saves_and_the_next_call_continues(
     assert_same_ending(tmp_path / "whole", tmp_path / "parts", 12)
 
 
-@pytest.mark.parametrize("method", [BRANCH, "{name: stateful}", "{name: adaptive_entropy, target: 0.9}", "{name: outcome_counts}"])
+@pytest.mark.parametrize(
+    "method", [BRANCH, "{name: stateful}", "{name: adaptive_entropy, target: 0.9}", "{name: outcome_counts}", VERL]
+)
 def test_rows_after_the_last_checkpoint_are_made_again(
     recipe: Path, tmp_path: Path, method: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -110,6 +113,8 @@ def test_rows_after_the_last_checkpoint_are_made_again(
     if "adaptive" in method:
         rows = [row["loss_term/coefficient"] for row in read_metrics(tmp_path / "whole")]
         assert len(set(rows)) > 1
+    if method == VERL:
+        assert min(row["token_weight/rank"] for row in read_metrics(tmp_path / "whole")) > 0.1
     if "outcome" in method:
         assert load_file(kept)["reward_transform.OutcomeCounts.counts"].max() > 1
     if "stateful" in method:

@@ -84,7 +84,7 @@ class Method:
     @property
     def needs(self) -> frozenset[str]:
         """Which optional signals an engine must compute: of logps, ref_logps, entropies, ref_entropies, answers,
-        problems, entropy_drift, entropy_gradient, distributions.
+        problems, hidden, entropy_drift, entropy_gradient, distributions.
 
         `entropy_gradient` puts the entropies of each update into the graph, for a loss term.
         `distributions` are log-probs of every next token, of policy (in the graph) and reference: `Batch.log_probs`.

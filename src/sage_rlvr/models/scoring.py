@@ -32,7 +32,8 @@ RAGGED = "sage_ragged"
 @dataclass(frozen=True)
 class Scores:
     """logps (B, T) of the given tokens, in graph when gradients are on; entropies (B, T) in nats, in graph where that was asked
-    for, or None; log_probs (B, T, V) of every next token, in graph as the logps, or None.
+    for, or None; log_probs (B, T, V) of every next token, in graph as the logps, or None;
+    hidden (B, T, C) float32, the last hidden states that predict each token, detached, or None.
 
     Entries off the mask are 0. All are those of the temperature-scaled distribution, as in TRL and verl.
     """
@@ -40,6 +41,7 @@ class Scores:
     logps: Tensor
     entropies: Tensor | None
     log_probs: Tensor | None = None
+    hidden: Tensor | None = None
 
 
 def completion_logits(
@@ -67,11 +69,12 @@ def score(
     entropies: bool = False,
     log_probs: bool = False,
     gradient: bool = False,
+    hidden: bool = False,
 ) -> Scores:
     """Log-probs of `tokens` (B, T) where `mask` (B, T) counts them; `log_probs` asks for those of every next token too.
 
     gradient: entropies in the graph; the logits of all counted tokens are then alive until
-    backward. Shapes and errors are those of `completion_logits`.
+    backward. hidden: the last hidden states too, those that predict each token. Shapes and errors are those of `completion_logits`.
     """
     _check(prompts, tokens, mask, owners)
     targets = tokens[mask]
@@ -79,12 +82,32 @@ def score(
     if ragged and plain_head(model) and not log_probs and not gradient:
         states = _states(model, Ragged.of(prompts, tokens, mask, owners, distinct=True))
         chosen, flat = chosen_logps(states, model.get_output_embeddings().weight, targets, temperature, entropies)
-        return Scores(_on(mask, chosen), None if flat is None else _on(mask, flat))
+        last = _laid(states.detach(), mask) if hidden else None
+        return Scores(_on(mask, chosen), None if flat is None else _on(mask, flat), None, last)
+    last = _hidden_alone(model, prompts, tokens, mask, owners, ragged) if hidden else None
     logits = completion_logits(model, prompts, tokens, mask, owners).float()
     laws = torch.log_softmax(logits / temperature if temperature != 1.0 else logits, -1)
     whole = laws.new_zeros(*mask.shape, laws.shape[1]).index_put((mask,), laws) if log_probs else None
     found = _on(mask, entropies_of(laws if gradient else laws.detach())) if entropies else None
-    return Scores(_on(mask, laws.gather(1, targets[:, None]).squeeze(1)), found, whole)
+    return Scores(_on(mask, laws.gather(1, targets[:, None]).squeeze(1)), found, whole, last)
+
+
+def _laid(states: Tensor, mask: Tensor) -> Tensor:
+    """states (M, C) at the M counted places of mask (B, T), 0 elsewhere: (B, T, C) float32."""
+    return torch.zeros(*mask.shape, states.shape[1], device=states.device).index_put((mask,), states.float())
+
+
+@torch.no_grad()
+def _hidden_alone(
+    model: PreTrainedModel, prompts: Sequence[Sequence[int]], tokens: Tensor, mask: Tensor, owners: Tensor, ragged: bool
+) -> Tensor:
+    """The hidden states by a forward of their own, where the one for the log-probs shows its logits alone."""
+    if not ragged:
+        raise DataError(
+            f"hidden states of {type(model).__name__} are not read here: its attention is not one that the ragged layout replaces; "
+            "use a method without them, or a Llama-shaped model without gradient checkpointing"
+        )
+    return _laid(_states(model, Ragged.of(prompts, tokens, mask, owners)), mask)
 
 
 def _on(mask: Tensor, values: Tensor) -> Tensor:

@@ -97,11 +97,12 @@ def train_step(loop: Loop, step: int) -> dict[str, float]:
     exact = once and "distributions" in method.needs  # in several updates each computes those of its own rows
     drift = "entropy_drift" in method.needs
     live = once and "entropy_gradient" in method.needs
+    seen = "hidden" in method.needs
     # One update a rollout: the training forward is the old policy's forward. Several: score the old policy first.
     if once:
-        scores = score_rows(loop, loop.policy, groups, rows, entropies=True, log_probs=exact or drift, gradient=live)
+        scores = score_rows(loop, loop.policy, groups, rows, entropies=True, log_probs=exact or drift, gradient=live, hidden=seen)
     else:
-        scores = fixed_scores(loop, loop.policy, groups, rows, entropies=True, log_probs=drift)
+        scores = fixed_scores(loop, loop.policy, groups, rows, entropies=True, log_probs=drift, hidden=seen)
     reference = reference_scores(loop, groups, rows, log_probs=exact)
     assert scores.entropies is not None
     signals = Signals(
@@ -112,6 +113,7 @@ def train_step(loop: Loop, step: int) -> dict[str, float]:
         entropies=scores.entropies,
         ref_entropies=None if reference is None else reference.entropies,
         rewards=groups.rewards.reshape(-1),
+        hidden=scores.hidden,
         answers=None if groups.answers is None else groups.answers.reshape(-1),
         problems=groups.problem_ids if "problems" in method.needs else None,
         entropy_drift=None if not drift or scores.log_probs is None else entropy_drift(scores.log_probs.detach()),
@@ -268,6 +270,7 @@ def score_rows(
     entropies: bool,
     log_probs: bool = False,
     gradient: bool = False,
+    hidden: bool = False,
 ) -> Scores:
     """Log-probs of `rows` (ascending) of the rollout under `model`; only the prompts they belong to are computed."""
     owners, local = (rows // loop.config.rollout.group_size).unique(return_inverse=True)
@@ -281,16 +284,24 @@ def score_rows(
         entropies=entropies,
         log_probs=log_probs,
         gradient=gradient,
+        hidden=hidden,
     )
 
 
 @torch.no_grad()
 def fixed_scores(
-    loop: Loop, model: PreTrainedModel, groups: Groups, rows: Tensor, *, entropies: bool, log_probs: bool = False
+    loop: Loop,
+    model: PreTrainedModel,
+    groups: Groups,
+    rows: Tensor,
+    *,
+    entropies: bool,
+    log_probs: bool = False,
+    hidden: bool = False,
 ) -> Scores:
     """`score_rows` out of graph, `updates.micro_batch` groups at a time, so that it needs no more memory than an update."""
     parts = [
-        score_rows(loop, model, groups, part, entropies=entropies, log_probs=log_probs)
+        score_rows(loop, model, groups, part, entropies=entropies, log_probs=log_probs, hidden=hidden)
         for part in rows.split(rows_at_once(loop, rows))
     ]
     if len(parts) == 1:
@@ -300,7 +311,8 @@ def fixed_scores(
         found = [getattr(part, name) for part in parts]
         return None if found[0] is None else torch.cat(found)
 
-    return Scores(torch.cat([part.logps for part in parts]), column("entropies"), column("log_probs"))
+    more = (column(name) for name in ("entropies", "log_probs", "hidden"))
+    return Scores(torch.cat([part.logps for part in parts]), *more)
 
 
 def reference_scores(loop: Loop, groups: Groups, rows: Tensor, *, log_probs: bool = False) -> Scores | None:

@@ -36,6 +36,12 @@ def paid(signals: Signals) -> PerToken:
     return torch.where(signals.mask, signals.require("advantages", "a token weight").float()[:, None], 0.0)
 
 
+def lifted(advantages: PerToken, bonus: PerToken, kappa: float) -> PerToken:
+    """(A + min(bonus, |A| / kappa)) / A, for a bonus >= 0; 1 where A is 0. The sign of A stays while kappa > 1."""
+    size = torch.where(advantages == 0, 1.0, advantages.abs())
+    return 1.0 + advantages.sign() * (bonus / size).clamp(max=1.0 / kappa)
+
+
 def covariance(signals: Signals) -> PerToken:
     """(A_t - mean A)(log pi_old - mean log pi_old) of arXiv 2505.22617, means over the rollout's counted tokens; 0 elsewhere."""
     return _deviation(paid(signals), signals.mask) * _deviation(signals.old_logps, signals.mask)

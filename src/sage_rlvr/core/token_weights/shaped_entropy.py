@@ -9,7 +9,7 @@ from typing import ClassVar
 import torch
 
 from sage_rlvr.core.signals import Signals
-from sage_rlvr.core.token_weights.base import TOKEN_WEIGHTS, PerToken, paid
+from sage_rlvr.core.token_weights.base import TOKEN_WEIGHTS, PerToken, lifted, paid
 from sage_rlvr.errors import ConfigError
 
 
@@ -43,6 +43,4 @@ class ShapedEntropy:
 
     def __call__(self, signals: Signals) -> PerToken:
         entropies = torch.where(signals.mask, signals.require("entropies", "ShapedEntropy").float(), 0.0)
-        advantages = paid(signals)
-        size = torch.where(advantages == 0, 1.0, advantages.abs())
-        return 1.0 + advantages.sign() * (self.dose * entropies / size).clamp(max=1.0 / self.kappa)
+        return lifted(paid(signals), self.dose * entropies, self.kappa)

@@ -292,7 +292,7 @@ def not_on_trl(method: Method) -> Iterator[str]:
     for kind in ("token_weight", "advantage", "reward_transform"):
         needs = frozenset(getattr(getattr(method, kind), "needs", ()))
         words = f"{kind.replace('_', ' ')} {type(getattr(method, kind)).__name__}"
-        if unseen := needs & {"ref_entropies", "distributions", "entropy_drift"}:
+        if unseen := needs & {"ref_entropies", "distributions", "entropy_drift", "hidden"}:
             yield f"the {words}, which reads {', '.join(sorted(unseen))}"
         if "ref_logps" in needs and not live:
             yield f"the {words}, which reads a reference without a KL to it (beta = 0: none is loaded)"
