@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -16,7 +17,7 @@ from sage_rlvr.core.token_weights import ClipCov, HighEntropy, ShapedEntropy, St
 from sage_rlvr.core.token_weights.base import covariance
 from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.methods import METHODS, grpo_token_mean, no_kl, pacs, rloo, steer
-from sage_rlvr.theory.utility import SHARES, axes, same_objectives
+from sage_rlvr.theory.utility import SHARES, axes, has_axes, same_objectives
 
 REWARDS = torch.tensor([[1.0, 1, 0, 0, 1, 0, 0, 0]])
 SEEN = Seen(
@@ -184,6 +185,19 @@ def test_the_first_update_of_pacs_is_rloo():
     assert not pacs_gradient(pacs(), [0.0] * 4, [1.0] * 4).any()
 
 
+@pytest.mark.parametrize("p, terms, wanted", [(0.05, 1, 3.1431), (0.5, 1, 1.0667), (0.05, 2, -0.212), (0.5, 2, 1.067)])
+def test_the_first_update_of_balanced_pacs(p: float, terms: int, wanted: float):
+    """Per log pi(y) and group mean, over c right among 15 others: 1/(4 P (1 - P)) or so; two terms push hard prompts down."""
+    force = [0.0, 0.0]
+    for others in range(16):
+        chance = math.comb(15, others) * p**others * (1 - p) ** (15 - others)
+        for own in (0, 1):
+            labels = [float(own)] + [1.0] * others + [0.0] * (15 - others)
+            found = -16 * float(pacs_gradient(pacs(terms=terms), [0.0] * 16, labels)[0])
+            force[own] += chance * found
+    assert force[1] - force[0] == pytest.approx(wanted, rel=0.02)
+
+
 def test_the_two_terms_of_pacs_are_the_gradient_of_the_expected_loss_but_for_the_other_rows():
     """Two answers, the policy a softmax of one logit, reference (.5, .5), groups of two: by enumeration."""
     method, reference = pacs(reference="anchor", terms=2, balanced=False), torch.tensor([0.5, 0.5]).log()
@@ -348,6 +362,7 @@ def test_settings_that_mean_nothing(make):
 
 
 def test_methods_that_are_one_objective_are_found():
+    assert not has_axes(METHODS["bnpo"]()), "one prompt alone is not what BNPO ascends"
     names = ["rloo", "grpo", "psr", "nsr", "w_reinforce", "dr_grpo", "maxrl", "no_kl", "distinct"]
     found = same_objectives([(name, axes(METHODS[name](), 6)) for name in names if name != "distinct"])
     assert [[name for name, _ in group] for group in found] == [

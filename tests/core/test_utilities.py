@@ -24,7 +24,9 @@ from sage_rlvr.core.advantages import (
     Signed,
     UniformRight,
 )
+from sage_rlvr.core.method import kl_share
 from sage_rlvr.errors import ConfigError, DataError
+from sage_rlvr.methods import maxrl
 from sage_rlvr.theory.utility import slope, values
 
 REWARDS = torch.tensor([[1.0, 1, 0, 0, 1, 0, 0, 0]])
@@ -93,6 +95,34 @@ def test_chen_by_hand(right: int, k: int, of_right: float, of_wrong: float):
     assert found[0] == pytest.approx(of_right, abs=1e-6) and found[-1] == pytest.approx(of_wrong, abs=1e-6)
 
 
+@pytest.mark.parametrize("k, p", [(2, 0.5), (4, 0.2)])
+def test_chen_tends_to_the_arcsine_of_pass_at_k(k: int, p: float):
+    missed = (1 - p) ** k
+    wanted = (1 - p) ** (k - 1) / math.sqrt(missed * (1 - missed))
+    assert slope(AnalyticPassAtK(k), p, 512) == pytest.approx(wanted, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    "part, of_right",
+    [
+        (PassAtK(1), 1), (PassAtK(4), 0), (PassAtK(4, "sloo"), -4 / 7), (AnalyticPassAtK(4), 0), (PowerNormalized(), 0),
+        (RiskSeeking(), 0), (DifferentialSmoothing(), 0), (UniformRight(), 0), (Signed(), 0.1),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_groups_of_one_kind(part, of_right: float):
+    """What each pays a group that is all right, and an all-wrong one: nothing, but NSR's fine."""
+    assert of(part, torch.ones(1, 8))[0].tolist() == pytest.approx([of_right] * 8, abs=1e-6)
+    assert of(part, torch.zeros(1, 8))[0].tolist() == [-1.0 if isinstance(part, Signed) else 0.0] * 8
+
+
+def test_maxrl_keeps_the_weight_of_a_kl():
+    """As P -> 1 its force is that of log P whole, and Dr. GRPO's (G - 1)/G of P: only the latter shrinks beta with it."""
+    for q, share in ((1.0, 1.0), (0.0, 7 / 8)):
+        assert slope(PowerNormalized(q), 1 - 1e-5, 8) == pytest.approx(share, abs=1e-4)
+        assert kl_share(maxrl(q=q), 8) == share
+
+
 def test_distinct_pays_what_companions_do_not_give():
     """Copies 2, 2, 1: U = 4 C(6, 3) / C(7, 3) = 16/7 twice and 4; the baseline is the others' mean without the row."""
     part = DistinctRight(4)
@@ -109,6 +139,26 @@ def test_distinct_is_unbiased():
     pi, right = [0.30, 0.10, 0.05, 0.40, 0.15], [True] * 3 + [False] * 2
     found = [p * v for p, v in zip(pi, values(DistinctRight(4), pi, pi, right, 5), strict=True)]
     assert found == pytest.approx([0.149197, 0.204133, 0.127741, -0.349870, -0.131201], abs=2e-6)
+
+
+@pytest.mark.parametrize("k, size, near", [(2, 10, 0.16), (4, 8, 0.2), (8, 8, 0.5), (10, 10, 0.5)])
+def test_the_log_of_distinct_is_about_its_logarithm(k: int, size: int, near: float):
+    """grad log D = k (1 - pi)^(k-1) / D on each right answer, minus its mean; at k = G too, where all pay may be 0."""
+    pi, right = [0.30, 0.10, 0.05, 0.40, 0.15], [True] * 3 + [False] * 2
+    there = [k * (1 - p) ** (k - 1) * r for p, r in zip(pi, right, strict=True)]
+    found = sum(r - r * (1 - p) ** k for p, r in zip(pi, right, strict=True))
+    mean = sum(p * v for p, v in zip(pi, there, strict=True))
+    wanted = [(v - mean) / found for v in there]
+    assert values(DistinctRight(k, 1.0), pi, pi, right, size) == pytest.approx(wanted, abs=near)
+    for p in (0.05, 0.2, 0.6):
+        own = values(DistinctRight(k, 1.0), [p, 1 - p], [p, 1 - p], [True, False], size)
+        limit = k * (1 - p) ** (k - 1) / (1 - (1 - p) ** k)
+        assert 0 < own[0] - own[1] < 1.3 * limit, "a right answer alone is never pushed down"
+
+
+def test_log_of_distinct_by_hand():
+    """Copies 2, 2, 1 of 8, k = 4: D = (1 - C(6,4)/C(8,4)) + (1 - C(7,4)/C(8,4)) = 55/70 + 35/70."""
+    assert torch.allclose(DistinctRight(4, 1.0)(REWARDS, SEEN), DistinctRight(4)(REWARDS, SEEN) / (90 / 70))
 
 
 def test_one_right_answer_makes_distinct_pass_at_k():
@@ -184,14 +234,18 @@ def test_names_of_answers_do_not_matter(shift: int):
         (PassAtK(4), [[1.0, 0.0]], "k = 4 with groups of 2"),
         (PassAtK(2, "sloo"), [[1.0, 0.0]], "needs k <= 1"),
         (PassAtK(2), [[0.5, 0.0]], "must be 0 or 1"),
-        (AnalyticPassAtK(2), [[0.5, 0.0]], "must be 0 or 1"),
+        (AnalyticPassAtK(2), [[0.5, 0.0, 0.0]], "must be 0 or 1"),
+        (AnalyticPassAtK(3), [[1.0, 0.0]], "needs k <= 2"),
+        (DistinctRight(4), [[1.0, 0.0]], "k = 4 with groups of 2"),
+        (DistinctRight(2), [[0.5, 0.0]], "prompt 0, completion 0 is 0.5"),
+        (Filtered(), [[1.0, -1.0]], "prompt 0, completion 1 is -1"),
         (Signed(), [[0.5, 0.0]], "must be 0 or 1"),
         (RiskSeeking(), [[1.0]], "at least 2"),
     ],
 )
 def test_rewards_that_cannot_be_read(part, rewards, words: str):
     with pytest.raises(DataError, match=words):
-        part(torch.tensor(rewards))
+        of(part, torch.tensor(rewards))
 
 
 def test_what_was_not_computed_is_named():

@@ -49,7 +49,10 @@ def describe(method: Method) -> str:
         lines.append(f"  rollout: {method.rollout.equation}")
     if ascends := getattr(method.surrogate, "ascends", "") or getattr(method.advantage, "ascends", ""):
         weighed = "" if method.token_weight is None else ", before the token weight"
-        lines.append(f"  expected gradient of the reward term, on-policy{weighed}: {ascends}")
+        held = ""
+        if sees(method.reward_transform):
+            held = "; r is held as paid, E[r grad log pi], up to O(1/G) where the others' r know the row"
+        lines.append(f"  expected gradient of the reward term, on-policy{weighed}: {ascends}{held}")
     if ascends := getattr(method.loss_term, "ascends", ""):
         lines.append(f"  the loss term raises, on-policy: {ascends}")
     lines.append(f"  among right answers of a prompt: {preference(method)}")

@@ -25,7 +25,7 @@ from sage_rlvr.methods.anchors import AnchorKeys, anchor_of, anchored
 def distinct(*, k: int = 4, power: float = 0.0, **anchor: Unpack[AnchorKeys]) -> Method:
     """L = (1/(B L)) sum_i sum_t -min(rho A, clip(rho) A), A the unbiased gradient of the distinct right answers in k samples.
 
-    power = 1 divides by the group's mean: about the logarithm of that number, and more for hard prompts. k at most the
+    power = 1 divides by the group's own estimate of that number: about its logarithm, and more for hard prompts. k at most the
     group's size; at k = G only answers that nobody else of the group gave are paid. Reads the task's `answer_key`.
     """
     return Method("distinct", DistinctRight(k, power), Clip(), anchor_of(**anchor), FixedBudget())

@@ -31,7 +31,7 @@ def maxrl(*, q: float = 1.0, **anchor: Unpack[AnchorKeys]) -> Method:
 def rs_grpo(*, b: float = 2.0, **anchor: Unpack[AnchorKeys]) -> Method:
     """L = (1/(B L)) sum_i sum_t -min(rho A, clip(rho) A), A = (e^(b r) / mean e^(b r) - 1) / b: risk-seeking (arXiv 2509.24261).
 
-    Its utility is (1/b) log E[e^(b r)]: p for b -> 0, and log p with a floor of about e^-b under p for large b.
+    Its utility is (1/b) log E[e^(b r)]: p for b -> 0, and (1/b) log p with a floor of about e^-b under p for large b.
     """
     return _rloo_with("rs_grpo", RiskSeeking(b), **anchor)
 
@@ -51,7 +51,7 @@ def pkpo(*, k: int = 4, baseline: Literal["sloo1", "sloo"] = "sloo1", **anchor: 
 def passk_training(*, k: int = 4, **anchor: Unpack[AnchorKeys]) -> Method:
     """L = (1/(B L)) sum_i sum_t -min(rho A, clip(rho) A), A the analytic advantage of Chen et al. (arXiv 2508.10751).
 
-    Every k-subset of the group is a group of its own. Divided by its own sigma: the gradient of no function of P(right).
+    Every k-subset of the group is a group of its own, divided by its own sigma: for large G (2/k) arcsin sqrt(pass@k). 0 at k = G.
     """
     return _rloo_with("passk_training", AnalyticPassAtK(k), **anchor)
 

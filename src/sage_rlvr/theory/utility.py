@@ -7,7 +7,8 @@ For rewards 0 and 1 and on-policy samples the expected gradient of the reward te
 Where A sees rewards alone, E[A | y] depends on whether y is right, and the sum is f'(P) grad P with f'(P) = E[A | right] - E[A |
 wrong] (axis I: between prompts). Where it sees answers or log-probs, E[A | y] - E[A | y'] of two right answers is a preference
 (axis II: within a prompt). All sums run over all groups; nothing is sampled. Surrogate, token weights, reduction and KL are not
-in it: it is the first update of a rollout, one row per completion. A buffer is taken as full: it holds every right answer.
+in it: it is the first update of a rollout, one row per completion. A buffer is taken as full: it holds every right answer. A
+rollout plan is not in it either: one that draws other prompts for the groups it drops scales all prompts alike.
 """
 
 from __future__ import annotations
@@ -155,9 +156,11 @@ def _concentration(law: Sequence[float], found: Sequence[float]) -> float:
 
 def has_axes(method: Method) -> bool:
     """Whether the first update of a method is its advantages' gradient: not where labels are fitted, tokens weighed or
-    a term added; and whether the next is too: not where a part has a memory. KL-Cov's term is 0 there."""
+    a term added; whether it is that of one prompt: not where prompts are coupled; and whether the next is too: not where a part
+    has a memory. KL-Cov's term is 0 there."""
     plain = method.token_weight is None and isinstance(method.loss_term, KlCov | None)
-    return plain and not isinstance(method.surrogate, Pacs) and not method.start()
+    coupled = getattr(method.advantage, "couples_prompts", False)
+    return plain and not coupled and not isinstance(method.surrogate, Pacs) and not method.start()
 
 
 def same_objectives(found: Iterable[tuple[str, Axes]]) -> list[list[tuple[str, float]]]:

@@ -19,9 +19,11 @@ class DistinctRight:
     """The unbiased gradient of the expected number of distinct right answers among k, sum_a [1 - (1 - pi(a))^k], a right.
 
     U_i = r_i k C(G - m_i, k-1) / C(G - 1, k-1), m_i how often the answer of i stands in its group: the chance that none of k - 1
-    companions gives it. A_i = (U_i - mean over j != i of U_j without i in the group) / (mean U)^power; the baseline does not know
-    completion i, so it costs no bias. power = 1 is about grad log E[distinct@k]. k = 1 is RLOO; with one right answer it is PKPO's
-    sloo1 with a baseline; at k = G only answers that nobody else gave are paid. 0 in a group without a right answer.
+    companions gives it. A_i = (U_i - mean over j != i of U_j without i in the group) / D^power; the baseline does not know
+    completion i, so it costs no bias at power = 0. D = sum over right answers of 1 - C(G - m, k) / C(G, k), at least k/G: how many
+    different ones k of the group hold, so that power = 1 is about grad log E[distinct@k], and is it for large G. k = 1 is RLOO;
+    with one right answer it is PKPO's sloo1 with a baseline; at k = G only answers that nobody else gave are paid. 0 in a group
+    without a right answer; where all are right, still what tells them apart.
 
     needs: "answers". DataError for rewards other than 0 and 1 and for k > G.
     """
@@ -44,11 +46,15 @@ class DistinctRight:
 
     @property
     def equation(self) -> str:
-        scale = "" if self.power == 0 else f" / (mean_group U){f'^{self.power:g}' if self.power != 1 else ''}"
+        scale = "" if self.power == 0 else f" / D{f'^{self.power:g}' if self.power != 1 else ''}"
         return f"(U - mean_others U){scale},  U = r {self.k} C(G - m, {self.k - 1}) / C(G - 1, {self.k - 1})"
 
     prefers: ClassVar[str] = "those that the group gives less often"
-    legend: ClassVar[str] = "m = how often the answer of the completion stands in its group, right"
+
+    @property
+    def legend(self) -> str:
+        counted = f",  D = sum over its right answers of 1 - C(G - m, {self.k}) / C(G, {self.k})" if self.power else ""
+        return f"m = how often the answer of the completion stands in its group, right{counted}"
 
     @property
     def ascends(self) -> str:
@@ -70,11 +76,14 @@ class DistinctRight:
         without = values[:, None, :] * self._unmet(size - 1 - (copies[:, None, :] - same), size - 2)
         off = ~torch.eye(size, dtype=torch.bool, device=values.device)
         baseline = (without * off).sum(dim=2) / (size - 1)
-        scale = paid.mean(dim=1, keepdim=True)
         dead = values.sum(dim=1, keepdim=True) == 0
-        return torch.where(
-            dead, 0.0, (paid - baseline) / torch.where(dead, 1.0, scale.clamp(min=1 / size) ** self.power)
-        )
+        return torch.where(dead, 0.0, (paid - baseline) / torch.where(dead, 1.0, self._found(values, copies)) ** self.power)
+
+    def _found(self, values: Groups, copies: Tensor) -> Groups:
+        """(P, 1) mean over the k-subsets of the group of how many different right answers they hold."""
+        size = torch.full_like(copies, values.shape[1])
+        missed = (log_choose(size - copies, self.k) - log_choose(size, self.k)).exp().float()
+        return (values * (1.0 - missed) / copies.clamp(min=1)).sum(dim=1, keepdim=True)
 
     def _same(self, values: Groups, answers: Tensor) -> Tensor:
         """(P, G, G) float: j gives the answer of i, and both are right."""

@@ -18,8 +18,9 @@ class Filtered:
     """((min(u, clip)^(1 - alpha)) - 1) / (1 - alpha) minus the others' mean, u = r (pi_ref / pi_old)(y) / Z (arXiv 2512.05962).
 
     Its target is the reference given that the answer is right; alpha = 0 is the forward KL to it, alpha -> 1 the reverse one. Z is
-    the group's mean of r pi_ref / pi_old: biased at small G, and exact where pi_old is the reference, where alpha = 0 is MaxRL.
-    0 in a group without a right answer. needs: "ref_logps"; without a KL term name the reference by an anchor of beta 0.
+    the group's mean of r pi_ref / pi_old, so biased at small G. Where pi_old is the reference, alpha = 0 is G/(G - 1) times MaxRL,
+    for G up to `clip`. 0 in a group without a right answer. needs: "logps", "ref_logps"; without a KL term name the reference by an
+    anchor of beta 0.
     """
 
     alpha: float = 0.5
@@ -45,7 +46,8 @@ class Filtered:
     @property
     def ascends(self) -> str:
         return (
-            f"minus the {self.alpha:g}-divergence between pi and the reference restricted to right answers, for large G"
+            f"minus the {self.alpha:g}-divergence between pi and the reference restricted to right answers, for large G and where "
+            f"u stays below {self.clip:g}"
         )
 
     def __call__(self, rewards: Groups, seen: Seen) -> Groups:

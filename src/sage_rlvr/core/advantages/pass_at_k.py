@@ -36,8 +36,9 @@ class PassAtK:
     sloo   s - (k/(G-1)) (mean over the k-subsets of the others of their maximum) times G, s the raw transform
 
     Both times G, so that the mean over the group is the gradient. k = 1 is plain REINFORCE (sloo1) or RLOO (sloo). It saturates:
-    once P is near 1 - 1/k nothing pushes it on, so pass@1 stalls where k is large. DataError for rewards other than 0 and 1 and
-    for k > G (sloo: k > G - 1).
+    f' = k (1 - P)^(k - 1) is below RLOO's from P = 1 - k^(-1/(k-1)) on (.37 at k = 4, .26 at 8), so pass@1 stalls where k is
+    large. 0 in a group without a right one; where all are right, 0 too (k = 1: 1), with sloo -k/(G - 1) for each. DataError for
+    rewards other than 0 and 1 and for k > G (sloo: k > G - 1).
     """
 
     k: int = 4
@@ -57,7 +58,11 @@ class PassAtK:
     def equation(self) -> str:
         if self.baseline == "sloo1":
             return f"r {self.k} C(G - c, {self.k - 1}) / C(G - 1, {self.k - 1}),  c = sum_group r"
-        return f"G s_{self.k}(r) - G ({self.k}/(G-1)) pass@{self.k} of the others"
+        return f"G s - G ({self.k}/(G-1)) pass@{self.k} of the others"
+
+    @property
+    def legend(self) -> str:
+        return "" if self.baseline == "sloo1" else f"s = sum of max r over {self.k}-subsets with the completion / C(G, {self.k})"
 
     @property
     def ascends(self) -> str:
@@ -85,8 +90,9 @@ class AnalyticPassAtK:
     """Chen et al. (arXiv 2508.10751): every k-subset of the group is a group of its own, with its maximum as reward.
 
     R = 1 - C(G-c, k)/C(G, k), sigma = sqrt(R (1 - R)); right: (1 - R)/sigma; wrong: (1 - R - C(G-c-1, k-1)/C(G-1, k-1))/sigma.
-    The division weighs prompts anew, so this is the gradient of no pass@k; without it it would be (G/k - 1) times it. k = 1 is
-    GRPO with the std of the population. All 0 once c > G - k, and for k = G. DataError for rewards other than 0 and 1.
+    The division weighs prompts anew: for large G it ascends (2/k) arcsin sqrt(pass@k), as GRPO does 2 arcsin sqrt P; without it
+    pass@k itself, 1/k - 1/G times. k = 1 is GRPO with the std of the population. All 0 for c = 0 and once c > G - k: every
+    group where k = G. DataError for rewards other than 0 and 1 and for k > G.
     """
 
     k: int = 4
@@ -102,9 +108,14 @@ class AnalyticPassAtK:
 
     @property
     def equation(self) -> str:
-        return f"(max over {self.k}-subsets with r - R) / sqrt(R (1 - R)),  R = pass@{self.k} of the group"
+        return f"(mean of max r over {self.k}-subsets with the completion - R) / sqrt(R (1 - R)),  R = pass@{self.k} of the group"
 
-    ascends: ClassVar[str] = "no utility of P(right): each prompt divided by its own sigma after the gradient of pass@k"
+    @property
+    def ascends(self) -> str:
+        return (
+            f"(1/sigma) (1/{self.k} - 1/G) grad pass@{self.k}, each group by its own sigma = sqrt(R (1 - R)): for large G, "
+            f"grad (2/{self.k}) arcsin sqrt(pass@{self.k}), pass@{self.k} = 1 - (1 - P(right))^{self.k}"
+        )
 
     def __call__(self, rewards: Groups) -> Groups:
         values, right = _counts(rewards, self.k, "AnalyticPassAtK", rewards.shape[-1])

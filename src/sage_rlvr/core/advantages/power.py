@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 
@@ -25,11 +24,15 @@ class PowerNormalized:
     """
 
     q: float = 1.0
-    takes_group_mean: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if not 0 <= self.q <= 2:
             raise ConfigError(f"PowerNormalized: q = {self.q!r}; give a number from 0 (Dr. GRPO) over 1 (MaxRL) to 2.")
+
+    @property
+    def takes_group_mean(self) -> bool:
+        """Not at q = 1: the own reward in the mean cuts the series of log P short there and scales nothing."""
+        return self.q != 1
 
     @property
     def equation(self) -> str:

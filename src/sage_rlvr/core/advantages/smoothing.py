@@ -22,8 +22,8 @@ class DifferentialSmoothing:
 
     std is the population's, as the paper has it. Right completions gain the rarer they are per token, wrong ones the likelier:
     entropy among the right, against it among the wrong. The terms are added after the division and not centered again, as in
-    the authors' code, so that their mean is a baseline that costs no bias and does cost variance. 0 in a group whose rewards
-    are all equal. needs: "logps". DataError for rewards other than 0 and 1.
+    the authors' code: as l < 0 every right completion gains and every wrong one loses, which pushes P(right) up by the two means
+    of dose * |l| besides. 0 in a group whose rewards are all equal. needs: "logps". DataError for rewards other than 0 and 1.
     """
 
     right: float = 0.05
@@ -47,7 +47,8 @@ class DifferentialSmoothing:
     @property
     def ascends(self) -> str:
         return (
-            "(1/std_group) grad E[r], with entropy among right completions and against it among wrong ones, per token"
+            "(1/std_group) grad E[r], with entropy among right completions and against it among wrong ones, per token, and by "
+            "the means of these terms a little more of grad P(right)"
         )
 
     def __call__(self, rewards: Groups, seen: Seen) -> Groups:

@@ -40,7 +40,7 @@ class UniformRight:
 
     @property
     def ascends(self) -> str:
-        return GroupNormalized.ascends
+        return f"between prompts as GRPO, {GroupNormalized.ascends}; among right answers more where w is large"
 
     def __call__(self, rewards: Groups, seen: Seen) -> Groups:
         values = checked(rewards, 2, "UniformRight")

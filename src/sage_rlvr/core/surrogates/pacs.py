@@ -27,10 +27,13 @@ class Pacs:
                "anchor": the method's reference, fixed or moved by the anchor's source and refresh_every, as the paper says
     balanced   w_i = G / (2 G_r), G_r completions of the group with that label; 1 where all labels are equal
     terms      1: the derivative of the loss on fixed samples (the code). 2: with the score-function term
-               BCE_i grad log pi(y_i) beside it (the paper); what y_i does to the losses of the others is left out, as there
+               w_i BCE_i grad log pi(y_i) beside it (the paper); what y_i does to the losses of the others is left out, as there
 
-    At scores of 0 and without `balanced`, one term is exactly scale times an unclipped RLOO. No advantage: the advantage part
-    hands over the labels (`Signed(1, 0)`), 0 or 1. The loss of a completion is spread over its tokens, so that FixedBudget(1)
+    At scores of 0 and without `balanced`, one term is exactly scale times an unclipped RLOO; with it (scale/4) G/(G - 1)
+    (r - mean) / (mean (1 - mean)), which for large G ascends (scale/4) log(P / (1 - P)): hard and easy prompts weigh most. Two
+    terms with `balanced`: the right ones' loss is the larger where few are right, and its score-function term pushes them down; at
+    scale 1 that wins on hard prompts (P below .14 for large G, .09 at G = 16). No advantage: the advantage part hands over the
+    labels (`Signed(1, 0)`), 0 or 1. The loss of a completion is spread over its tokens, so that FixedBudget(1)
     is the mean over completions. Mini- and micro-batches must hold whole groups: DataError where they do not, and for labels
     other than 0 and 1.
     """
@@ -40,9 +43,6 @@ class Pacs:
     balanced: bool = True
     terms: Literal[1, 2] = 1
     sees_batch: ClassVar[bool] = True
-    ascends: ClassVar[str] = (
-        "at scores of 0, without weights: scale * grad E[r], as RLOO; less where a score fits its label already"
-    )
 
     def __post_init__(self) -> None:
         if not 0 < self.scale < math.inf:
@@ -61,9 +61,16 @@ class Pacs:
 
     @property
     def equation(self) -> str:
-        return (
-            f"{'w ' if self.balanced else ''}BCE(sigma(psi), A){' + sg[BCE] log pi' if self.terms == 2 else ''} / |y|"
-        )
+        loss = f"{'w ' if self.balanced else ''}BCE(sigma(psi), A)"
+        return f"{loss} / |y|" if self.terms == 1 else f"({loss} + sg[{loss}] log pi(y)) / |y|"
+
+    @property
+    def ascends(self) -> str:
+        first = f"{self.scale:g} grad E[r], as RLOO"
+        if self.balanced:
+            pushed = "" if self.terms == 1 else " - 0.347 (1 - 2 P)"
+            first = f"({self.scale / 4:g}{pushed}) / (P (1 - P)) grad P for large G, P = P(right)"
+        return f"at scores of 0: {first}; less where a score fits its label already"
 
     @property
     def legend(self) -> str:
