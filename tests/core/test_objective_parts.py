@@ -8,15 +8,15 @@ from dataclasses import replace
 import pytest
 import torch
 
-from sage_rlvr.core import Batch, Key, Signals, advantages_of, credit, objective
-from sage_rlvr.core.advantages import LeaveOneOut, Seen
+from sage_rlvr.core import Anchor, Batch, Key, Signals, advantages_of, credit, objective
+from sage_rlvr.core.advantages import Filtered, LeaveOneOut, Seen, Signed
 from sage_rlvr.core.loss_terms import AdaptiveEntropy, EntropyBonus, KlCov
 from sage_rlvr.core.rewards import Mara, OutcomeCounts, OutcomeRepeats, RightEntropy, Unlikeliness
 from sage_rlvr.core.surrogates import Cispo, Clip, Gspo, Pacs
 from sage_rlvr.core.token_weights import ClipCov, HighEntropy, ShapedEntropy, Steer, entropy_drift
 from sage_rlvr.core.token_weights.base import covariance
 from sage_rlvr.errors import ConfigError, DataError
-from sage_rlvr.methods import METHODS, grpo_token_mean, no_kl, pacs, rloo, steer
+from sage_rlvr.methods import METHODS, compose, grpo_token_mean, no_kl, pacs, rloo, steer
 from sage_rlvr.theory.utility import SHARES, axes, has_axes, same_objectives
 
 REWARDS = torch.tensor([[1.0, 1, 0, 0, 1, 0, 0, 0]])
@@ -249,6 +249,18 @@ def test_pacs_without_its_groups_is_refused(size, words: str):
     other, leaf = batch_of([[0.0, 0.0], [0.0, 0.0]], [0.7, -0.7], 2)
     with pytest.raises(DataError, match="must be labels"):
         gradient(pacs(), other, leaf)
+
+
+@pytest.mark.parametrize("more", [{}, {"advantage": Signed(0.1, 1.0)}, {"advantage": Signed(1, 0), "token_weight": Steer()}])
+def test_pacs_composed_with_what_it_cannot_read_is_refused(more):
+    with pytest.raises(ConfigError, match=r"advantage: \{name: signed, right: 1, wrong: 0\}"):
+        compose(surrogate=Pacs(), beta=0.0, **more)
+    assert compose(surrogate=Pacs(), advantage=Signed(1, 0), beta=0.0).surrogate == Pacs()
+
+
+def test_a_composed_part_that_reads_the_reference_has_one_at_beta_0():
+    anchors = [compose(advantage=part, beta=0.0, source="sft").anchor for part in (Filtered(), LeaveOneOut())]
+    assert anchors == [Anchor(0.0, source="sft"), None]
 
 
 # ---- token weights

@@ -55,7 +55,7 @@ VALUES = {
     ),
     "log p to the third order": (
         maxrl(beta=0.1),
-        lambda w, t, p: -sum((1 - p) ** k / k for k in (1, 2, 3)).mean() - 0.1 * 0.75 * reverse(w, t),
+        lambda w, t, p: -sum((1 - p) ** k / k for k in (1, 2, 3)).mean() - 0.1 * reverse(w, t),
     ),
     "f' of GRPO": (METHODS["no_kl"](), lambda w, t, p: (arcsin(p.detach()) * p).mean()),
 }

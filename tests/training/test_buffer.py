@@ -17,6 +17,7 @@ from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.progress import Silent
 from sage_rlvr.runs import RunDir, read_metrics
 from sage_rlvr.tasks.base import answer_id
+from sage_rlvr.tasks.countdown import Countdown
 from sage_rlvr.training import buffer as memory
 from sage_rlvr.training import loop as engine
 from sage_rlvr.training.loop import build, train, train_step
@@ -278,7 +279,15 @@ def test_a_file_that_is_not_there_is_refused(write_recipe: Recipe) -> None:
         files_of(config_of(write_recipe("{name: rft, base: 0, file: nowhere.jsonl}")))
 
 
-# ---- a buffer that stays empty
+# ---- what is said of a run
+
+
+def test_a_task_that_does_not_say_what_an_answer_is_is_told(
+    write_recipe: Recipe, tiny_policy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(Countdown, "answer_key")
+    with pytest.warns(UserWarning, match="Countdown has no answer_key.*only where their texts are the same"):
+        go(write_recipe(EXIT, model=tiny_policy, steps=1), tmp_path / "run")
 
 
 def test_a_run_with_an_empty_buffer_says_so(write_recipe: Recipe, tiny_policy: Path, tmp_path: Path) -> None:

@@ -206,7 +206,7 @@ class Methods(Command):
             raise ConfigError(f"--docs {self.docs}: its pages list all methods; leave out {', '.join(self.names)}")
         found = placed(self.names)
         print_table(session, table(found))
-        session.say(*(f"the same objective in expectation: {line}" for line in same(found)))
+        session.say(*(f"the same reward term in expectation: {line}" for line in same(found)))
         paths = [] if self.docs is None else write_docs(found, self.docs)
         if self.support:
             counted = supports.supported((one.name, one.method) for one in found)

@@ -62,13 +62,16 @@ class Method:
         if in_reward and self.reduction.divisor == "row":
             raise ConfigError(
                 f"{self.name}: placement='reward' with the sequence_mean reduction divides each row's KL by its "
-                "length, so the penalty is no gradient of a KL; use a constant reduction: dr_grpo(...) or rloo(...)."
+                "length, so the penalty is no gradient of a KL; use a constant reduction: method dr_grpo or rloo, or "
+                "reduction: fixed_budget in compose."
             )
         if self.is_stored_alone and self.anchor is not None and not self.anchor.is_off:
             raise ConfigError(
                 f"{self.name}: a buffer alone has no rollout in its loss, and so no KL either; set beta=0, or alone=False for a "
                 "policy gradient with its KL beside the buffer."
             )
+        if unfit := getattr(self.surrogate, "unfit", lambda method: "")(self):
+            raise ConfigError(f"{self.name}: {unfit}")
         blind = self.reward_transform is None and not sees(self.advantage) and not has_state(self.advantage)
         if self.buffer is not None and self.is_stored_alone and self.buffer.reads_advantages and not blind:
             raise ConfigError(

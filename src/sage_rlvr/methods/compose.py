@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Unpack
 
 from sage_rlvr.core.advantages import Advantage, GroupNormalized
+from sage_rlvr.core.anchor import Anchor
 from sage_rlvr.core.buffers import Buffer
 from sage_rlvr.core.dynamic_sampling import RolloutPlan
 from sage_rlvr.core.loss_terms import LossTerm
@@ -35,8 +36,11 @@ def compose(
 ) -> Method:
     """The parts that are named, one of each kind; what is not named is GRPO's.
 
-    title: the name of the method in tables and figures. With a guide beside it, sage of it.
+    title: the name of the method in tables and figures. With a guide beside it, sage of it. With beta = 0, `source` says which
+    reference a part reads that needs one.
     """
-    there = anchor_of(**anchor)
     more = (reward_transform, token_weight, rollout_plan, loss_term, buffer)
+    there = anchor_of(**anchor)
+    if there is None and any("ref_logps" in (getattr(part, "needs", None) or ()) for part in (advantage, surrogate, *more)):
+        there = Anchor(**anchor)  # of weight 0: it names the reference that a part reads
     return Method(title, advantage, surrogate, there, reduction, *more)

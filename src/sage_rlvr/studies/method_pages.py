@@ -55,7 +55,7 @@ def section(one: Placed, recipes: Sequence[str], longer: bool) -> str:
         pulls = f"concentration {one.axes.concentration:.2f}, returning {one.axes.returning:.2f}"
         facts += [("f'(P)", weights), ("among right answers", pulls)]
     lines = [f"- {name}: {in_markdown(value)}" for name, value in facts]
-    lines += ["- recipes: " + ", ".join(f"`{name}`" for name in recipes)] if recipes else []
+    lines += ["- recipes: " + ", ".join(recipes)] if recipes else []
     more = [f"[longer page]({one.name}.md)"] if longer else []
     lines.append("- " + ", ".join([*more, f"[signature](../reference/methods.md#{home})"]))
     text = "\n\n".join(part for part in (rest.strip("\n"), one.method.describe()) if part)
@@ -63,10 +63,11 @@ def section(one: Placed, recipes: Sequence[str], longer: bool) -> str:
 
 
 def recipes_of(family: str = "countdown") -> dict[str, list[str]]:
-    """Names of the shipped recipes of a family that train with each method, by the method's name."""
+    """By a method's name: the shipped recipes of a family that train with it, each with the beta that it sets."""
     found: dict[str, list[str]] = {}
     for name, file in shipped(family).items():
         method = load(file).get("method")
         if "/" not in name and isinstance(method, Mapping):
-            found.setdefault(method["name"], []).append(name)
+            beta = f" with beta {method['beta']}" if "beta" in method else ""
+            found.setdefault(method["name"], []).append(f"`{name}`{beta}")
     return found

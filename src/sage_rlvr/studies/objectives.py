@@ -97,7 +97,7 @@ def page(text: str, found: Sequence[Placed]) -> str:
     lines = [
         table(found).markdown(),
         "",
-        "The same objective in expectation, up to the factor by which beta acts as beta / factor:",
+        "The same reward term in expectation, whatever stands beside it; (x 2): twice its force, so that beta acts as beta / 2:",
         "",
     ]
     lines += [f"- {line}" for line in same(found)]

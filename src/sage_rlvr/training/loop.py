@@ -51,6 +51,11 @@ from sage_rlvr.training.steps import run_steps
 from sage_rlvr.training.trackers import check_installed
 from sage_rlvr.training.watch import BufferWatch, GuideWatch, check_vocabulary
 
+ANSWERS = (
+    "{task} has no answer_key, so two completions give one answer only where their texts are the same but for spaces; add "
+    "answer_key(problem, text) to the task for a method that counts distinct answers"
+)
+
 
 @dataclass
 class Loop:
@@ -358,6 +363,8 @@ def train(config: TrainConfig, run: RunDir, progress: Any) -> int:
     begin = newest.step if newest else 0
     if begin < config.steps:  # the policy of an earlier, shorter run in this directory is not this run's result
         shutil.rmtree(out, ignore_errors=True)
+    if ("answers" in loop.method.needs or loop.method.buffer is not None) and not hasattr(loop.task, "answer_key"):
+        run.warn("answers", begin, ANSWERS.format(task=type(loop.task).__name__))
     watches = (GuideWatch(loop.method.anchor, run.warn), BufferWatch(loop.method.buffer, config.steps, run.warn))
 
     def take(step: int) -> dict[str, float]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from jaxtyping import Bool, Float
@@ -53,6 +53,19 @@ class Pacs:
             raise ConfigError(f"Pacs: reference = {self.reference!r}; give rollout (the code) or anchor (the paper).")
         if self.terms not in (1, 2):
             raise ConfigError(f"Pacs: terms = {self.terms!r}; give 1 (the code) or 2 (the paper).")
+
+    def unfit(self, method: Any) -> str:
+        """Why it cannot be the surrogate of this `Method`, in a sentence; empty where it can."""
+        labels, anchor = method.advantage, method.anchor
+        ours = type(labels).__module__.startswith("sage_rlvr.core.")  # an advantage from elsewhere may give labels too
+        other = ours and (getattr(labels, "right", None), getattr(labels, "wrong", None)) != (1, 0)
+        in_reward = anchor is not None and not anchor.is_off and anchor.placement == "reward"
+        if other or in_reward or method.reward_transform is not None or method.token_weight is not None:
+            return (
+                "Pacs reads labels, 0 or 1 per completion: give advantage: {name: signed, right: 1, wrong: 0}, and no "
+                "reward_transform, token_weight or KL in the reward."
+            )
+        return ""
 
     @property
     def needs(self) -> frozenset[str]:
