@@ -256,6 +256,7 @@ def group_advantages(
     if whole and bool((scored.any(dim=1) & ~scored.all(dim=1)).any()):
         raise DataError(f"{method.name}: a completion has no reward (None); this method needs one of each.")
     found: Tensor | None = None
+    grouped = rewards.new_zeros(rewards.numel())
     for part in scored_parts(rewards):
         rows = part.flatten()
         chosen = None if signals is None else signals.take(rows, signals.row_ids[rows])
@@ -264,8 +265,9 @@ def group_advantages(
         worth = credit(method, own, chosen, shift, step, total_steps, key, state)
         values, state = worth.advantages, worth.state
         found = values.new_zeros(rewards.numel(), *values.shape[1:]) if found is None else found
-        found[rows] = values
-    return Credit(rewards.new_zeros(rewards.numel()) if found is None else found, state)
+        found[rows], grouped[rows] = values, worth.grouped.flatten()
+    advantages = rewards.new_zeros(rewards.numel()) if found is None else found
+    return Credit(advantages, grouped.reshape(rewards.shape), state)
 
 
 def scored_parts(rewards: Tensor) -> list[Tensor]:
