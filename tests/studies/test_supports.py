@@ -82,4 +82,5 @@ def test_rows_of_the_page_are_those_the_command_makes():
     made = table(supported([(name, METHODS[name]()) for name in ("grpo", "distinct", "clip_cov")])).markdown()
     page = rows_of(PAGE.read_text(encoding="utf-8"))
     assert set(page) == {BASE, *METHODS}, "make it again: sage-rlvr methods --support --docs docs"
-    assert all(line in page.values() for line in made.replace("\\_", "_").splitlines()[2:])
+    lines = made.replace("\\_", "_").splitlines()[2:]  # the page has one column more, for methods that are not there
+    assert all(any(row.startswith(line) for row in page.values()) for line in lines)
