@@ -33,7 +33,7 @@ from sage_rlvr.recipes import find
 from sage_rlvr.results import tables
 from sage_rlvr.results.tables import Table
 from sage_rlvr.stats.intervals import Interval, seed_interval
-from sage_rlvr.studies.anchor.command import filled
+from sage_rlvr.studies.pages import filled
 from sage_rlvr.training.buffer import fill, numbered
 from sage_rlvr.training.loop import Loop, build, train_step
 

@@ -10,21 +10,22 @@ import sage_rlvr
 from sage_rlvr.errors import DataError
 from sage_rlvr.methods import METHODS
 from sage_rlvr.studies.method_pages import each, write_docs
-from sage_rlvr.studies.objectives import page, picture, placed
+from sage_rlvr.studies.objectives import picture, placed, tables_of
+from sage_rlvr.studies.pages import filled
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 
 
 def test_the_pages_are_made_by_their_command(tmp_path: Path):
     text, found = (DOCS / "methods" / "map.md").read_text(encoding="utf-8"), placed()
-    assert page(text, found) == text
+    assert filled(text, tables_of(found)) == text
     assert each(found, DOCS) == (DOCS / "methods" / "each.md").read_text(encoding="utf-8")
     assert all(f"| {name} |" in text.replace("\\_", "_") for name in METHODS)
     assert {text.get_text() for text in picture(found).axes[0].texts} >= {"maxrl", "distinct", "alpha_dpg", "pkpo"}
     with pytest.raises(DataError, match=r"name the folder that holds methods/map\.md"):
         write_docs(found, tmp_path)
-    with pytest.raises(DataError, match="put them where the table belongs"):
-        page("# Map", found)
+    with pytest.raises(DataError, match="has no marks <!-- methods:begin"):
+        filled("# Map", tables_of(found))
 
 
 def test_every_method_is_a_public_name():

@@ -11,8 +11,9 @@ import pytest
 from sage_rlvr.cli.app import main
 from sage_rlvr.errors import DataError
 from sage_rlvr.studies.anchor import command as anchor_lab
-from sage_rlvr.studies.anchor.command import Findings, filled, short_tables, write, write_docs
+from sage_rlvr.studies.anchor.command import Findings, short_tables, write, write_docs
 from sage_rlvr.studies.anchor.figures import PICTURES
+from sage_rlvr.studies.pages import filled
 from sage_rlvr.theory import claims
 from sage_rlvr.theory.claims import Claim
 from sage_rlvr.theory.effects import gradient_map

@@ -15,7 +15,7 @@ from sage_rlvr.studies import parts
 from sage_rlvr.studies.parts import (
     Place,
     Row,
-    Seen,
+    Step,
     Tokens,
     _place,
     find,
@@ -49,15 +49,15 @@ def test_share_distance_and_cosine_by_hand():
     other = torch.tensor([[1.0, 2.0], [4.0, 0.0]])
 
     def one(gradient, force):
-        return Seen([torch.tensor(gradient)], [Tokens(force, force, mask)], {}, [])
+        return Step([torch.tensor(gradient)], [Tokens(force, force, mask)], {}, [])
 
     place = _place("advantage", one([3.0, 4.0], force), one([3.0, 0.0], other), 0)
     assert place == Place(tokens=0.3333, rows=0.5, distance=1.333, cosine=0.6)
     same = _place("advantage", one([3.0, 4.0], force), one([3.0, 4.0], force), 0)
     assert same == Place(0.0, 0.0, 0.0, 1.0)
-    none = _place("buffer", Seen([], [], {}, []), Seen([], [], {}, []), 0)
+    none = _place("buffer", Step([], [], {}, []), Step([], [], {}, []), 0)
     assert none == Place(None, None, 0.0, None)
-    assert _place("buffer", one([3.0, 4.0], force), Seen([], [], {}, []), 0).distance is None
+    assert _place("buffer", one([3.0, 4.0], force), Step([], [], {}, []), 0).distance is None
 
 
 def row(*distances: float | None) -> Row:

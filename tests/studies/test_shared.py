@@ -9,8 +9,9 @@ import pytest
 
 from sage_rlvr.cli.app import main
 from sage_rlvr.errors import DataError
+from sage_rlvr.studies.pages import filled
 from sage_rlvr.studies.shared import measure as study
-from sage_rlvr.studies.shared.command import made, page, picture, write_docs
+from sage_rlvr.studies.shared.command import made, picture, tables_of, write_docs
 from sage_rlvr.theory.shared import Law, SharedWorld
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
@@ -25,7 +26,7 @@ def found() -> list[study.Found]:
 
 def test_the_page_is_made_by_its_command_from_the_stored_worlds(found, tmp_path):
     text = (DOCS / "methods" / "shared.md").read_text(encoding="utf-8")
-    assert len(found) == study.WORLDS and page(text, found) == text
+    assert len(found) == study.WORLDS and filled(text, tables_of(found)) == text
     assert len(picture(found).axes) == 2
     with pytest.raises(DataError, match=r"name the folder that holds methods/shared\.md"):
         write_docs(found, tmp_path)

@@ -59,6 +59,11 @@ def widest_float(device: torch.device) -> torch.dtype:
     return torch.float32 if device.type == "mps" else torch.float64
 
 
+def pair_ids(problems: Int[Tensor, "*S"], answers: Int[Tensor, "*S"]) -> Int[Tensor, "*S"]:
+    """One int64 for each (problem, answer), the same everywhere; that two pairs share one is as unlikely as for 64 random bits."""
+    return problems * _signed(_GAMMA) + answers
+
+
 @dataclass(frozen=True)
 class Key:
     """A seed whose draws are addressed, not consumed.

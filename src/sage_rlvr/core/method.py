@@ -70,8 +70,12 @@ class Method:
                 f"{self.name}: a buffer alone has no rollout in its loss, and so no KL either; set beta=0, or alone=False for a "
                 "policy gradient with its KL beside the buffer."
             )
-        if unfit := getattr(self.surrogate, "unfit", lambda method: "")(self):
-            raise ConfigError(f"{self.name}: {unfit}")
+        changed = in_reward or self.reward_transform is not None or self.token_weight is not None
+        if getattr(self.surrogate, "reads_labels", False) and (changed or not getattr(self.advantage, "gives_labels", False)):
+            raise ConfigError(
+                f"{self.name}: {type(self.surrogate).__name__} reads labels, 0 or 1 per completion: give advantage: {{name: "
+                "signed, right: 1, wrong: 0}, and no reward_transform, token_weight or KL in the reward."
+            )
         blind = self.reward_transform is None and not sees(self.advantage) and not has_state(self.advantage)
         if self.buffer is not None and self.is_stored_alone and self.buffer.reads_advantages and not blind:
             raise ConfigError(
@@ -95,7 +99,7 @@ class Method:
         more = (self.surrogate, self.loss_term)
         parts: tuple[object, ...] = (self.advantage, self.reward_transform, self.token_weight, *more)
         unread = self.buffer is not None and self.is_stored_alone and not self.buffer.reads_advantages
-        found = frozenset[str]().union(*map(_needs_of, (self.buffer,) if unread else (*parts, self.buffer)))
+        found = frozenset[str]().union(*map(needs_of, (self.buffer,) if unread else (*parts, self.buffer)))
         if self.anchor is not None and not self.anchor.is_off:
             found |= self.anchor.needs
         return found | {"ref_logps"} if "ref_entropies" in found else found
@@ -137,8 +141,9 @@ def q_clamped(method: Method, signals: Signals, step: int, total_steps: int, key
     return clamped(method.anchor.guide, signals, step, total_steps, key)
 
 
-def _needs_of(part: object) -> frozenset[str]:
-    return frozenset(getattr(part, "needs", ()))
+def needs_of(part: object) -> frozenset[str]:
+    """The optional signals that a part reads; none where it does not say."""
+    return frozenset(getattr(part, "needs", None) or ())
 
 
 @dataclass(frozen=True, eq=False)

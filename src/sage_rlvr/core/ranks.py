@@ -5,7 +5,8 @@
     a_j = d_j - d_{j-1},                                                            acceleration = mean_j a_j
 
 A window of t tokens of width C costs the eigenvalues of a min(t, C) square matrix: a corner of one Gram matrix of all tokens, or
-sums to which each window adds its own. `stats.samples.spectrum` is the same by singular values, one response at a time.
+sums to which each window adds its own. `stats.samples.spectrum` is the same by singular values, one
+response at a time: statistics load no torch, so that reading results stays quick. tests/core/test_ranks.py holds the two together.
 """
 
 from __future__ import annotations

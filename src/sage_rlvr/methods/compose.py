@@ -9,7 +9,7 @@ from sage_rlvr.core.anchor import Anchor
 from sage_rlvr.core.buffers import Buffer
 from sage_rlvr.core.dynamic_sampling import RolloutPlan
 from sage_rlvr.core.loss_terms import LossTerm
-from sage_rlvr.core.method import METHODS, Method
+from sage_rlvr.core.method import METHODS, Method, needs_of
 from sage_rlvr.core.reductions import Reduction, SequenceMean
 from sage_rlvr.core.rewards import RewardTransform
 from sage_rlvr.core.surrogates import Clip, Surrogate
@@ -41,6 +41,6 @@ def compose(
     """
     more = (reward_transform, token_weight, rollout_plan, loss_term, buffer)
     there = anchor_of(**anchor)
-    if there is None and any("ref_logps" in (getattr(part, "needs", None) or ()) for part in (advantage, surrogate, *more)):
+    if there is None and any("ref_logps" in needs_of(part) for part in (advantage, surrogate, *more)):
         there = Anchor(**anchor)  # of weight 0: it names the reference that a part reads
     return Method(title, advantage, surrogate, there, reduction, *more)

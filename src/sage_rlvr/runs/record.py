@@ -73,6 +73,7 @@ def differences(old: Any, new: Any, place: str = "") -> dict[str, tuple[Any, Any
 
 
 def facts_of(config: Mapping[str, Any], kind: str, data: Mapping[str, Any]) -> dict[str, Any]:
+    """What run.json says of a run before its first step: recipe, data, versions, git, machine, time."""
     facts = {
         "format": FORMAT,
         "kind": kind,

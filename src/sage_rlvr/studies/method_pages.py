@@ -6,11 +6,11 @@ import inspect
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from sage_rlvr.errors import DataError
 from sage_rlvr.methods import METHODS
 from sage_rlvr.recipes import load, shipped
 from sage_rlvr.runs import writing
-from sage_rlvr.studies.objectives import Placed, page, picture
+from sage_rlvr.studies.objectives import Placed, picture, tables_of
+from sage_rlvr.studies.pages import remade
 from sage_rlvr.text import escaped as in_markdown
 from sage_rlvr.theory.utility import SHARES
 
@@ -24,12 +24,8 @@ What each method computes with its defaults, as `sage-rlvr show` prints it. The 
 
 def write_docs(found: Sequence[Placed], docs: Path) -> list[Path]:
     """Make methods/each.md, the table of methods/map.md and images/map.png in docs again."""
-    where, one_by_one, image = docs / "methods" / "map.md", docs / "methods" / "each.md", docs / "images" / "map.png"
-    if not where.is_file():
-        raise DataError(
-            f"{where} is not there; name the folder that holds methods/map.md, as docs/ of the repository does."
-        )
-    made = page(where.read_text(encoding="utf-8"), found)
+    where, made = remade(docs, "methods/map.md", tables_of(found))
+    one_by_one, image = where.with_name("each.md"), docs / "images" / "map.png"
     with writing("page", docs, 1 << 20):
         where.write_text(made, encoding="utf-8")
         one_by_one.write_text(each(found, docs), encoding="utf-8")

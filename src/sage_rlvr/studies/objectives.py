@@ -13,7 +13,6 @@ from matplotlib.figure import Figure
 
 from sage_rlvr.core.describe import preference
 from sage_rlvr.core.method import Method
-from sage_rlvr.errors import DataError
 from sage_rlvr.methods import METHODS
 from sage_rlvr.report.style import INK, MUTED, RC, saved
 from sage_rlvr.results import tables
@@ -22,7 +21,6 @@ from sage_rlvr.theory.utility import SHARES, Axes, axes, has_axes, same_objectiv
 from sage_rlvr.training.trl.arguments import not_on_trl
 
 GROUP_SIZE = 8
-BOUNDS = "<!-- made by `sage-rlvr methods --docs docs` -->", "<!-- end -->"
 
 
 @dataclass(frozen=True)
@@ -86,22 +84,10 @@ def same(found: Iterable[Placed]) -> list[str]:
     ]
 
 
-def page(text: str, found: Sequence[Placed]) -> str:
-    """docs/methods/map.md with its table made anew between the bounds. DataError where they are not there."""
-    before, start, rest = text.partition(BOUNDS[0])
-    _, end, after = rest.partition(BOUNDS[1])
-    if not start or not end:
-        raise DataError(
-            f"map.md: the lines {BOUNDS[0]} and {BOUNDS[1]} are not there; put them where the table belongs."
-        )
-    lines = [
-        table(found).markdown(),
-        "",
-        "The same reward term in expectation, whatever stands beside it; (x 2): twice its force, so that beta acts as beta / 2:",
-        "",
-    ]
-    lines += [f"- {line}" for line in same(found)]
-    return before + start + "\n\n" + "\n".join(lines) + "\n\n" + end + after
+def tables_of(found: Sequence[Placed]) -> dict[str, str]:
+    """What stands between the marks of docs/methods/map.md."""
+    told = "The same reward term in expectation, whatever stands beside it; (x 2): twice its force, so that beta acts as beta / 2:"
+    return {"methods": "\n".join([table(found).markdown(), "", told, "", *(f"- {line}" for line in same(found))])}
 
 
 def picture(found: Iterable[Placed], path: str | Path | None = None) -> Figure:

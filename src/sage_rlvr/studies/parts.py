@@ -27,12 +27,11 @@ from sage_rlvr.core.guides import Flat, is_flat
 from sage_rlvr.core.method import Method
 from sage_rlvr.core.reductions import FixedBudget, Reduction
 from sage_rlvr.core.surrogates import Clip, Pacs, Surrogate
-from sage_rlvr.errors import DataError
 from sage_rlvr.reading import read_text
 from sage_rlvr.results import tables
 from sage_rlvr.results.tables import NONE, Table
 from sage_rlvr.runs import writing
-from sage_rlvr.studies.anchor.command import filled
+from sage_rlvr.studies.pages import remade
 from sage_rlvr.training.buffer import fill
 from sage_rlvr.training.loop import Loop, build, train_step
 from sage_rlvr.training.state import load_tensors, model_tensors
@@ -130,6 +129,7 @@ class Recorder:
         self.gradients: list[Tensor] = []
 
     def step(self, number: int) -> dict[str, float]:
+        """Store the gradient in the place of an update; then step and store the policy, or take that of the given path."""
         self.done += 1
         adam = self.loop.optimizer.adam
         grads = [p.grad for p in self.loop.optimizer.names]
@@ -166,7 +166,7 @@ def _as_it_was(loop: Loop) -> Iterator[None]:
 
 
 @dataclass(frozen=True, eq=False)
-class Seen:
+class Step:
     """One step of one method: gradients and tokens of its updates, its metrics, the weights on the way. A method that trains on
     stored answers alone has no tokens, and no gradients where nothing is stored."""
 
@@ -178,7 +178,7 @@ class Seen:
 
 def seen(
     loop: Loop, method: Method, step: int, last: int = 0, path: Sequence[Mapping[str, Tensor]] | None = None
-) -> Seen:
+) -> Step:
     """A step of the loop with another method, of `last` + 1 updates, after which the loop is as it was."""
     tap = Tap(method.surrogate)
     watched = Watched(method.reduction, tap)
@@ -191,7 +191,7 @@ def seen(
     twin.optimizer = recorder  # type: ignore[assignment]
     with _as_it_was(loop):
         metrics = train_step(twin, step)
-    return Seen(recorder.gradients, watched.updates, metrics, recorder.path)
+    return Step(recorder.gradients, watched.updates, metrics, recorder.path)
 
 
 # ---- one recipe
@@ -270,7 +270,7 @@ def _measured(recipe: str, prompts: int) -> list[Row]:
     return [replace(_row(recipe, key, other, first[key], moved[key]), prompts=prompts) for key, other in others.items()]
 
 
-Pair = tuple[Seen, Seen]
+Pair = tuple[Step, Step]
 
 
 def _compared(loop: Loop, others: Mapping[tuple[str, str], Method], step: int, last: int) -> dict[tuple[str, str], Pair]:
@@ -310,7 +310,7 @@ def _short(value: float) -> float:
     return float(f"{value:.4g}")
 
 
-def _place(kind: str, own: Seen, other: Seen, update: int) -> Place:
+def _place(kind: str, own: Step, other: Step, update: int) -> Place:
     tokens = rows = None
     if len(own.tokens) > update and len(other.tokens) > update:
         a, b = own.tokens[update], other.tokens[update]
@@ -394,10 +394,8 @@ def _place_cell(place: Place) -> str:
 
 def write_docs(rows: Sequence[Row], docs: Path) -> list[Path]:
     """Make the table of results/parts.md in docs again, and results/parts.json beside it."""
-    where, beside = docs / "results" / "parts.md", docs / "results" / "parts.json"
-    if not where.is_file():
-        raise DataError(f"{where} is not there; name the folder that holds results/parts.md, as docs/ of the repository does.")
-    text = filled(read_text(where), {"parts": table(rows).markdown()}, where)
+    where, text = remade(docs, "results/parts.md", {"parts": table(rows).markdown()})
+    beside = where.with_suffix(".json")
     with writing("page", docs, 1 << 20):
         where.write_text(text, encoding="utf-8")
         beside.write_text(json.dumps([asdict(row) for row in rows], indent=1) + "\n", encoding="utf-8")

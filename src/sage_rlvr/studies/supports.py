@@ -21,14 +21,12 @@ from sage_rlvr.core.keys import Key
 from sage_rlvr.core.method import Method
 from sage_rlvr.core.signals import Signals
 from sage_rlvr.core.state import State
-from sage_rlvr.errors import DataError
-from sage_rlvr.reading import read_text
 from sage_rlvr.results import tables
 from sage_rlvr.results.tables import NONE, Table
 from sage_rlvr.runs import writing
 from sage_rlvr.stats.intervals import seed_interval
 from sage_rlvr.stats.support import reachable, support_change
-from sage_rlvr.studies.anchor.command import filled
+from sage_rlvr.studies.pages import remade
 from sage_rlvr.theory.averages import Listing
 from sage_rlvr.theory.expected import step_of_groups
 from sage_rlvr.theory.tree import TokenTree
@@ -207,10 +205,7 @@ def table(found: Sequence[Supported]) -> Table:
 
 def write_docs(found: Sequence[Supported], docs: Path) -> list[Path]:
     """Make the table of methods/support.md in docs again."""
-    where = docs / "methods" / "support.md"
-    if not where.is_file():
-        raise DataError(f"{where} is not there; name the folder that holds methods/support.md, as docs/ of the repository does.")
-    text = filled(read_text(where), {"support": table(found).markdown()}, where)
+    where, text = remade(docs, "methods/support.md", {"support": table(found).markdown()})
     with writing("page", docs, 1 << 20):
         where.write_text(text, encoding="utf-8")
     return [where]

@@ -18,6 +18,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from sage_rlvr.core.buffers import Answers, Buffer, Rows, buffer_budget, buffer_loss
+from sage_rlvr.core.keys import pair_ids
 from sage_rlvr.core.method import credit
 from sage_rlvr.errors import DataError, TrainingDiverged
 from sage_rlvr.models.policy import load_policy
@@ -214,7 +215,7 @@ class Memory:
         loop, after = self.loop, self.after
         loop.parts = {**loop.parts, FIELD: after.tensors()}
         prompts = len(torch.unique(after.problem))
-        added = int((~torch.isin(_names(after), _names(self.before))).sum())
+        added = int((~torch.isin(_pairs(after), _pairs(self.before))).sum())
         earlier = float(after.sampled) if self.step == 0 else 0.0
         return metrics | {
             "rollout/tokens": metrics["rollout/tokens"] + earlier,
@@ -273,6 +274,5 @@ class Memory:
         return score(loop.policy, prompts, tokens, mask, owners, temperature=loop.config.rollout.temperature).logps
 
 
-def _names(kept: Answers) -> Tensor:
-    """A number of 64 bits for each stored (problem, answer)."""
-    return kept.problem * -0x61C8864680B583EB + kept.answer
+def _pairs(kept: Answers) -> Tensor:
+    return pair_ids(kept.problem, kept.answer)

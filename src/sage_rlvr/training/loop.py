@@ -34,7 +34,7 @@ from sage_rlvr.runs import RunDir, writing
 from sage_rlvr.tasks.base import Task
 from sage_rlvr.training.buffer import Memory, fill, numbered, stored
 from sage_rlvr.training.optimizer import Optimizer
-from sage_rlvr.training.problems import training_problems
+from sage_rlvr.training.problems import training_problems, unkeyed
 from sage_rlvr.training.reference import follow, kept_reference, load_reference, reference_metrics, restore_reference
 from sage_rlvr.training.rollouts import Groups, draw_groups, rollout_metrics, rows_of_groups
 from sage_rlvr.training.state import (
@@ -50,11 +50,6 @@ from sage_rlvr.training.state import (
 from sage_rlvr.training.steps import run_steps
 from sage_rlvr.training.trackers import check_installed
 from sage_rlvr.training.watch import BufferWatch, GuideWatch, check_vocabulary
-
-ANSWERS = (
-    "{task} has no answer_key, so two completions give one answer only where their texts are the same but for spaces; add "
-    "answer_key(problem, text) to the task for a method that counts distinct answers"
-)
 
 
 @dataclass
@@ -363,8 +358,8 @@ def train(config: TrainConfig, run: RunDir, progress: Any) -> int:
     begin = newest.step if newest else 0
     if begin < config.steps:  # the policy of an earlier, shorter run in this directory is not this run's result
         shutil.rmtree(out, ignore_errors=True)
-    if ("answers" in loop.method.needs or loop.method.buffer is not None) and not hasattr(loop.task, "answer_key"):
-        run.warn("answers", begin, ANSWERS.format(task=type(loop.task).__name__))
+    if said := unkeyed(loop.method, loop.task):
+        run.warn("answers", begin, said)
     watches = (GuideWatch(loop.method.anchor, run.warn), BufferWatch(loop.method.buffer, config.steps, run.warn))
 
     def take(step: int) -> dict[str, float]:

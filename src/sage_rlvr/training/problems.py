@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from sage_rlvr.config import TrainConfig, task_of
+from sage_rlvr.core.method import Method
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.tasks.base import NO_ANSWER, Task, answer_key, ready, verdicts, verifier_hash
 from sage_rlvr.tasks.rows import Say, sha256_of, tell
@@ -25,6 +26,16 @@ def training_problems(config: TrainConfig, say: Say = tell) -> tuple[Task, list[
             f"{task.name}; sample fewer, or give it more"
         )
     return task, problems
+
+
+def unkeyed(method: Method, task: Task) -> str:
+    """What a method that counts distinct answers has to know of a task without answer_key; empty for one with it."""
+    if not ("answers" in method.needs or method.buffer is not None) or hasattr(task, "answer_key"):
+        return ""
+    return (
+        f"{type(task).__name__} has no answer_key, so two completions give one answer only where their texts are the same but "
+        "for spaces; add answer_key(problem, text) to the task for a method that counts distinct answers"
+    )
 
 
 def files_of(config: TrainConfig) -> dict[str, str]:

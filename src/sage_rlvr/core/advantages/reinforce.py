@@ -31,6 +31,11 @@ class Signed:
             )
 
     @property
+    def gives_labels(self) -> bool:
+        """Whether A is the label itself, 0 or 1, as Pacs reads it."""
+        return (self.right, self.wrong) == (1, 0)
+
+    @property
     def equation(self) -> str:
         paid, fined = f"{self.right:g} r", f"{self.wrong:g} (1 - r)"
         return paid if not self.wrong else f"-{fined}" if not self.right else f"{paid} - {fined}"

@@ -11,12 +11,12 @@ from jaxtyping import Int
 from torch import Tensor
 
 from sage_rlvr.core.advantages.base import Seen
+from sage_rlvr.core.keys import pair_ids
 from sage_rlvr.core.rewards.base import REWARD_TRANSFORMS, Groups, right_of
 from sage_rlvr.core.state import PartState
 from sage_rlvr.errors import ConfigError
 
 Paid = Literal["right", "all"]
-MIX = -7046029254386353131  # an odd number of 64 bits: (problem, answer) becomes one number, without a collision that is likely
 
 
 @REWARD_TRANSFORMS.register
@@ -37,7 +37,7 @@ class OutcomeCounts:
     needs: ClassVar[frozenset[str]] = frozenset({"answers", "problems"})
 
     def __post_init__(self) -> None:
-        _check(self.bonus, self.paid, "OutcomeCounts: bonus")
+        _check("OutcomeCounts", "bonus", self.bonus, self.paid)
         if isinstance(self.memory, bool) or not isinstance(self.memory, int) or self.memory < 1:
             raise ConfigError(
                 f"OutcomeCounts: memory = {self.memory!r} counts pairs of problem and answer; give a whole number >= 1."
@@ -55,7 +55,7 @@ class OutcomeCounts:
     def __call__(self, rewards: Groups, seen: Seen, state: PartState) -> tuple[Groups, dict[str, Tensor]]:
         values = right_of(rewards, "OutcomeCounts") if self.paid == "right" else rewards.detach().float()
         answers = seen.require("answers", "OutcomeCounts")
-        keys = seen.require("problems", "OutcomeCounts") * MIX + answers
+        keys = pair_ids(seen.require("problems", "OutcomeCounts"), answers)
         given = answers != 0
         counts = _counts_of(keys, state["keys"], state["counts"])
         earned = given & (values == 1) if self.paid == "right" else given
@@ -80,7 +80,7 @@ class OutcomeRepeats:
     needs: ClassVar[frozenset[str]] = frozenset({"answers"})
 
     def __post_init__(self) -> None:
-        _check(self.weight, self.paid, "OutcomeRepeats: weight")
+        _check("OutcomeRepeats", "weight", self.weight, self.paid)
 
     @property
     def equation(self) -> str:
@@ -95,11 +95,11 @@ class OutcomeRepeats:
         return values - torch.where(charged, self.weight * others / values.shape[1], 0.0)
 
 
-def _check(size: float, paid: str, name: str) -> None:
+def _check(part: str, name: str, size: float, paid: str) -> None:
     if not 0 <= size < math.inf:
-        raise ConfigError(f"{name} = {size!r}; give a finite number >= 0, in units of a right answer's reward.")
+        raise ConfigError(f"{part}: {name} = {size!r}; give a finite number >= 0, in units of a right answer's reward.")
     if paid not in ("right", "all"):
-        raise ConfigError(f"{name.partition(':')[0]}: paid = {paid!r}; give right or all.")
+        raise ConfigError(f"{part}: paid = {paid!r}; give right or all.")
 
 
 def _counts_of(keys: Int[Tensor, "P G"], known: Int[Tensor, " N"], counts: Int[Tensor, " N"]) -> Int[Tensor, "P G"]:

@@ -27,7 +27,7 @@ class Surrogate(Protocol):
     `equation` is the loss of a token as one line. Optional attributes, read with getattr: `legend`, what its symbols mean;
     `ascends`, in the place of the advantage's, where that does not hold; `needs`, optional signals; `sees_batch`, True for
     one that is called with the `Batch` after the mask: a loss that reads the reference, or the other rows of a group;
-    `unfit(method)`, why it cannot stand in that `Method`, empty where it can.
+    `reads_labels`, True for one whose advantages must be labels, 0 or 1 per completion, as the advantage gives them.
     """
 
     @property

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import torch
 from jaxtyping import Bool, Float
@@ -43,6 +43,7 @@ class Pacs:
     balanced: bool = True
     terms: Literal[1, 2] = 1
     sees_batch: ClassVar[bool] = True
+    reads_labels: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if not 0 < self.scale < math.inf:
@@ -53,19 +54,6 @@ class Pacs:
             raise ConfigError(f"Pacs: reference = {self.reference!r}; give rollout (the code) or anchor (the paper).")
         if self.terms not in (1, 2):
             raise ConfigError(f"Pacs: terms = {self.terms!r}; give 1 (the code) or 2 (the paper).")
-
-    def unfit(self, method: Any) -> str:
-        """Why it cannot be the surrogate of this `Method`, in a sentence; empty where it can."""
-        labels, anchor = method.advantage, method.anchor
-        ours = type(labels).__module__.startswith("sage_rlvr.core.")  # an advantage from elsewhere may give labels too
-        other = ours and (getattr(labels, "right", None), getattr(labels, "wrong", None)) != (1, 0)
-        in_reward = anchor is not None and not anchor.is_off and anchor.placement == "reward"
-        if other or in_reward or method.reward_transform is not None or method.token_weight is not None:
-            return (
-                "Pacs reads labels, 0 or 1 per completion: give advantage: {name: signed, right: 1, wrong: 0}, and no "
-                "reward_transform, token_weight or KL in the reward."
-            )
-        return ""
 
     @property
     def needs(self) -> frozenset[str]:
@@ -81,7 +69,7 @@ class Pacs:
     def ascends(self) -> str:
         first = f"{self.scale:g} grad E[r], as RLOO"
         if self.balanced:
-            pushed = "" if self.terms == 1 else " - 0.347 (1 - 2 P)"
+            pushed = "" if self.terms == 1 else f" - {math.log(2) / 2:.3g} (1 - 2 P)"  # BCE is ln 2 at scores of 0
             first = f"({self.scale / 4:g}{pushed}) / (P (1 - P)) grad P for large G, P = P(right)"
         return f"at scores of 0: {first}; less where a score fits its label already"
 

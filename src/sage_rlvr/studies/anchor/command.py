@@ -13,9 +13,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,11 +26,11 @@ import torch
 from rich.console import Console
 
 from sage_rlvr.core.guides import GUIDES
-from sage_rlvr.errors import DataError
 from sage_rlvr.reading import read_text
 from sage_rlvr.runs import writing
 from sage_rlvr.studies.anchor import measure
 from sage_rlvr.studies.anchor.figures import PICTURES
+from sage_rlvr.studies.pages import remade
 from sage_rlvr.theory import claims, effects
 
 LAB_SECTION = "The Countdown policy"
@@ -165,27 +164,9 @@ def _sections(found: Findings) -> str:
     return "\n\n".join(f"## {name}\n\n{table}" for name, table in tables(found).items())
 
 
-def filled(page: str, made: Mapping[str, str], where: str | Path = "the page") -> str:
-    """`page` with each table put between <!-- name:begin --> and <!-- name:end -->; marks without a table stay as they are.
-
-    DataError for a table that has no marks in the page, because it would be lost.
-    """
-    for name, table in made.items():
-        mark = re.compile(rf"(<!-- {name}:begin[^>]*-->\n).*?(<!-- {name}:end -->)", re.DOTALL)
-        if not mark.search(page):
-            raise DataError(
-                f"{where} has no marks <!-- {name}:begin --> and <!-- {name}:end --> for its table; add them."
-            )
-        page = mark.sub(lambda found, table=table: found[1] + table + "\n" + found[2], page)  # type: ignore[misc]
-    return page
-
-
 def write_docs(found: Findings, docs: Path) -> list[Path]:
     """Make the tables of concepts/anchor.md, results/anchor_tables.md and images/anchor-*.png in docs again."""
-    page = docs / "concepts" / "anchor.md"
-    if not page.is_file():
-        raise DataError(f"{page} is not there; name the folder that holds concepts/anchor.md, as docs/ of the repository does.")
-    made = filled(read_text(page), short_tables(found), page)
+    page, made = remade(docs, "concepts/anchor.md", short_tables(found))
     whole, kept = docs / "results" / "anchor_tables.md", ""
     if found.lab is None and whole.is_file():  # as in anchor.md, the lab's table stays what it was
         _, head, rest = read_text(whole).partition(f"\n\n## {LAB_SECTION}\n")

@@ -10,13 +10,12 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sage_rlvr.reading import read_text
 from sage_rlvr.results.stored import plain
 from sage_rlvr.results.tables import Table, table
 from sage_rlvr.runs import writing
 from sage_rlvr.stats.comparison import signed
-from sage_rlvr.studies.anchor.command import filled
 from sage_rlvr.studies.guides.figures import Curve, guides_figure
+from sage_rlvr.studies.pages import remade
 
 if TYPE_CHECKING:
     from sage_rlvr.stats.intervals import Interval
@@ -223,9 +222,8 @@ def write(results: Sequence[GuideLabResult], folder: Path) -> list[Path]:
 
 def write_docs(results: Sequence[GuideLabResult], docs: Path) -> list[Path]:
     """The measured part of docs/results/guides.md, between its two marks, and its picture, made again."""
-    where, picture = docs / "results" / "guides.md", docs / "images" / PICTURE
-    text = read_text(where) if where.is_file() else ""
-    text = filled(text, {"measured": page(results).rstrip()}, where)
+    where, text = remade(docs, "results/guides.md", {"measured": page(results).rstrip()})
+    picture = docs / "images" / PICTURE
     with writing("pages", docs, 2 << 20):
         where.write_text(text, encoding="utf-8")
         guides_figure(curves(results), picture)

@@ -11,14 +11,12 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from sage_rlvr.errors import DataError
-from sage_rlvr.reading import read_text
 from sage_rlvr.report.style import BLUE, INK, MUTED, RC, RED, looks, saved
 from sage_rlvr.results import tables
 from sage_rlvr.results.tables import NONE, Table
 from sage_rlvr.runs import writing
 from sage_rlvr.stats.intervals import seed_interval
-from sage_rlvr.studies.anchor.command import filled
+from sage_rlvr.studies.pages import remade
 from sage_rlvr.studies.shared.measure import (
     ARMS,
     FIRST,
@@ -123,9 +121,9 @@ def facts(found: Sequence[Found]) -> str:
     return f"{len(found)} worlds; the base on their test prompts: pass@1 {ones:.3f}, pass@{K} {many:.3f}."
 
 
-def page(text: str, found: Sequence[Found], where: str | Path = "shared.md") -> str:
-    """docs/methods/shared.md with its tables made anew between their marks."""
-    return filled(text, {"facts": facts(found), **{name: one.markdown() for name, one in made(found).items()}}, where)
+def tables_of(found: Sequence[Found]) -> dict[str, str]:
+    """What stands between the marks of docs/methods/shared.md."""
+    return {"facts": facts(found), **{name: one.markdown() for name, one in made(found).items()}}
 
 
 def picture(found: Sequence[Found], path: str | Path | None = None) -> Figure:
@@ -175,10 +173,7 @@ def _draw_frontier(plot: Axes, found: Sequence[Found]) -> None:
 
 def write_docs(found: Sequence[Found], docs: Path) -> list[Path]:
     """Make the tables of methods/shared.md and images/shared.png in docs again."""
-    where = docs / "methods" / "shared.md"
-    if not where.is_file():
-        raise DataError(f"{where} is not there; name the folder that holds methods/shared.md, as docs/ of the repository does.")
-    text = page(read_text(where), found, where)
+    where, text = remade(docs, "methods/shared.md", tables_of(found))
     with writing("page", docs, 1 << 20):
         where.write_text(text, encoding="utf-8")
         picture(found, docs / "images" / "shared.png")
