@@ -15,18 +15,20 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from transformers import PreTrainedModel
 
 from sage_rlvr.config import WorldConfig, task_named
 from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.evaluation.sample_report import cell
 from sage_rlvr.evaluation.sampling import Chosen, Evaluation, Prompt, Scorer, check_window, choose, guide_of, prompts_of
 from sage_rlvr.evaluation.settings import SampleSettings
-from sage_rlvr.evaluation.store import Identity, Sample, SampleStore, is_store
+from sage_rlvr.evaluation.store import CHUNK, Identity, Sample, SampleStore, is_store
 from sage_rlvr.evaluation.store.database import arrays
 from sage_rlvr.evaluation.store.sample import GUIDED, SCORED
 from sage_rlvr.models.folders import cached_folder
 from sage_rlvr.models.generation import Decoding, Source
 from sage_rlvr.models.policy import Tokens, load_policy, load_tokens, weights_hash
+from sage_rlvr.models.sampler import supports_shared_prefix
 from sage_rlvr.models.vllm import GENERATORS
 from sage_rlvr.runs import versions
 from sage_rlvr.stats.intervals import mean_interval
@@ -36,6 +38,9 @@ from sage_rlvr.tasks.countdown import Countdown
 from sage_rlvr.tasks.rows import Say, tell
 
 WIDE = 64  # samples per chunk for the CPU sampler, where as many are asked for: a third faster than twice 32
+# Problems in one call of the CPU sampler, and what their keys and values may take if none of the completions ends: for a small
+# model most of the time is the calling of operations, which does not grow with the rows (benchmarks/evaluator.py).
+TOGETHER, TOGETHER_BYTES = 8, 1 << 31
 UNKNOWN = "revision unknown"
 Counting = Callable[[int], AbstractContextManager[Callable[[int], None]]]
 
@@ -96,11 +101,14 @@ class SampleRun(SampleSettings):
         usual = "bfloat16" if torch.cuda.is_available() or not self.drawer.local else "float32"
         return usual if self.dtype == "auto" else self.dtype
 
-    def identity(self, task: Chosen, template_hash: str, commit: str | None = None) -> Identity:
+    def identity(
+        self, task: Chosen, template_hash: str, commit: str | None = None, model: PreTrainedModel | None = None
+    ) -> Identity:
         """What a store of this evaluation holds to: the settings that decide its numbers, and hashes of the rest.
 
         The base that scores and the guide of q stand with the versions: another one is noted, in each row too, and no other
-        evaluation. commit: of the Hub that the weights were loaded at, since a model there may move.
+        evaluation. commit: of the Hub that the weights were loaded at, since a model there may move. model: the policy, loaded;
+        its size decides how many problems a new store draws together.
         """
         decoding, weights = self.decoding(task), _short(weights_hash(self.model))
         found = versions() | {"threads": str(torch.get_num_threads())}
@@ -120,6 +128,7 @@ class SampleRun(SampleSettings):
             seed=self.sampling_seed,
             versions=found,
             chunk_size=self._chunk_size(decoding),
+            together=self._together(decoding, model),
         )
 
     def _chunk_size(self, decoding: Decoding) -> int | None:
@@ -128,6 +137,23 @@ class SampleRun(SampleSettings):
             return SampleStore.open(self.store).identity.chunk_size
         wide = self.engine == "sampler" and self.samples >= WIDE and decoding.temperature > 0
         return WIDE if wide else None
+
+    def _together(self, decoding: Decoding, model: PreTrainedModel | None) -> int:
+        """Problems a call: what the store there has; in a new one `TOGETHER` for a model so small that it takes no longer."""
+        if is_store(self.store):
+            return SampleStore.open(self.store).identity.together
+        if self.engine != "sampler" or model is None or not supports_shared_prefix(model):
+            return 1
+        kept = decoding.max_new_tokens * (self._chunk_size(decoding) or CHUNK) * cache_bytes(model)
+        return TOGETHER if TOGETHER * kept <= TOGETHER_BYTES else 1
+
+
+def cache_bytes(model: PreTrainedModel) -> int:
+    """Of the keys and values of one token, float32."""
+    config = model.config.get_text_config()
+    heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+    width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    return 2 * 4 * int(config.num_hidden_layers * heads * width)
 
 
 def _short(hashes: str) -> str:
@@ -157,12 +183,13 @@ def sample_into_store(run: SampleRun, counting: Counting, say: Say = tell) -> tu
     base = run.score_base
     scorer = None if base is None else Scorer.of(base, *_loaded(base, run.precision), tokens)
     commit = getattr(getattr(model, "config", None), "_commit_hash", None) or commit_of(run.model, run.engine)
-    identity = run.identity(task, template_hash, commit)
+    identity = run.identity(task, template_hash, commit, model)
     with _agreeing(run.store, identity, task) as store:
         lacking = len(store.missing(task.problems, run.samples)) * (identity.chunk_size or 1)
         if lacking and drawing:
             server = {"server": run.server, "served_as": run.served_as}
-            generator = run.drawer.of(Source(run.model, tokens, decoding, run.precision, model, **server))
+            together = identity.together > 1
+            generator = run.drawer.of(Source(run.model, tokens, decoding, run.precision, model, **server, together=together))
             with counting(lacking) as advance:
                 Evaluation(task, prompts, generator, scorer, guide).run(store, run.samples, progress=advance)
         if scorer is not None:

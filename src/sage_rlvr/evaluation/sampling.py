@@ -226,14 +226,15 @@ class Evaluation:
         self, store: SampleStore, n: int, *, progress: Callable[[int], None] = lambda n: None, pause: float = PAUSE_S
     ) -> None:
         """Until every problem has n samples (whole chunks). progress(m): m more are there, drawn here or elsewhere."""
-        ids, size, at_once = list(self.task.problems), store.identity.chunk_size or 1, self.generator.at_once
+        ids, size, together = list(self.task.problems), store.identity.chunk_size or 1, store.identity.together
+        at_a_time = max(1, self.generator.at_once // together)
         store.want(ids, n)
         while lacking := store.missing(ids, n):
-            problems = list(dict.fromkeys(chunk.problem for chunk in lacking))
+            groups = self._groups(ids, [chunk.problem for chunk in lacking], together)
             worked = False
-            for first in range(0, len(problems), at_once):
-                block = problems[first : first + at_once]
-                chunks = store.claim(block, n, most=len(block) * -(-n // size))
+            for first in range(0, len(groups), at_a_time):
+                some = [name for group in groups[first : first + at_a_time] for name in group]
+                chunks = store.claim(some, n, most=len(some) * -(-n // size))
                 if chunks:
                     store.commit(self.samples(store.identity, chunks))
                     progress(len(chunks) * size)
@@ -243,15 +244,44 @@ class Evaluation:
                 progress((len(lacking) - left) * size)
                 time.sleep(pause)  # others work on what is left; if one dies, its claims are free again
 
+    def _drawn(self, identity: Identity, chunks: Sequence[Chunk]) -> dict[Chunk, tuple[Request, list[Generation]]]:
+        """Each chunk's request and its generations. Of problems that are drawn together all are, whichever were asked for, so
+        that a chunk is the same whatever lacked beside it."""
+
+        def asked(chunk: Chunk) -> Request:
+            seeds = tuple(identity.seed_of(chunk.problem, number) for number in chunk.samples)
+            return Request(self.prompts[chunk.problem].ids, seeds)
+
+        calls: list[list[Chunk]] = [list(chunks)]
+        if identity.together > 1:
+            firsts: dict[int, list[str]] = {}
+            for chunk in chunks:
+                firsts.setdefault(chunk.first, []).append(chunk.problem)
+            ids, size = list(self.task.problems), identity.chunk_size or 1
+            calls = [
+                [Chunk(name, first, size) for name in group]
+                for first, names in firsts.items()
+                for group in self._groups(ids, names, identity.together)
+            ]
+        found = {}
+        for call in calls:
+            requests = [asked(chunk) for chunk in call]
+            found |= dict(zip(call, zip(requests, self.generator.generate(requests), strict=True), strict=True))
+        return found
+
+    @staticmethod
+    def _groups(ids: Sequence[str], names: Sequence[str], together: int) -> list[Sequence[str]]:
+        """The groups of problems drawn together, by their order in `ids`, that hold any of `names`."""
+        places = {name: place for place, name in enumerate(ids)}
+        numbers = dict.fromkeys(places[name] // together for name in names)
+        return [ids[number * together : (number + 1) * together] for number in numbers]
+
     def samples(self, identity: Identity, chunks: Sequence[Chunk]) -> list[Sample]:
         """Chunks as rows: drawn, scored, judged."""
         chunks = sorted(chunks, key=lambda chunk: (chunk.problem, chunk.first))
-        requests = [
-            Request(self.prompts[c.problem].ids, tuple(identity.seed_of(c.problem, s) for s in c.samples))
-            for c in chunks
-        ]
         began = time.perf_counter()
-        drawn = self.generator.generate(requests)
+        found = self._drawn(identity, chunks)
+        requests, drawn = zip(*(found[chunk] for chunk in chunks), strict=True)
         seconds = (time.perf_counter() - began) / len(chunks)
         owners = [chunk.problem for chunk in chunks for _ in chunk.samples]
         judged = iter(self.task.verdicts(owners, [row.text for rows in drawn for row in rows]))

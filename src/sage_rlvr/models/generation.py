@@ -36,7 +36,7 @@ from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList,
 from sage_rlvr.core.keys import Key, widest_float
 from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.models.policy import Tokens
-from sage_rlvr.models.sampler import Cut, Rollout, draw, packed, prefill, sample
+from sage_rlvr.models.sampler import Cut, Prefill, Rollout, draw, packed, prefill, sample
 from sage_rlvr.registry import Registry
 from sage_rlvr.tasks.base import MAX_NEW_TOKENS
 
@@ -166,7 +166,7 @@ class Generation:
 class Source:
     """What a generator is made of. policy: folder, Hub id or "embedded"; model: the policy, loaded, where the generator is `local`.
 
-    server, served_as: address of a server and the policy's name there, as they were given.
+    server, served_as: address of a server and the policy's name there, as they were given; together: see `CpuGenerator`.
     """
 
     policy: str
@@ -176,6 +176,7 @@ class Source:
     model: Any = None
     server: str | None = None
     served_as: str | None = None
+    together: bool = False
 
 
 class Generator(Protocol):
@@ -236,42 +237,54 @@ def generations(tokens: Tokens, rollout: Rollout) -> list[Generation]:
 class CpuGenerator:
     """`models/sampler.py`: a prompt is run once for all its requests. Bitwise a function of (prompt, seeds of the request).
 
-    It runs wherever the model lies; on a GPU equal seeds give equal bits only as far as its kernels do.
+    together: the requests of a call, of equal numbers of seeds, are drawn in one pass. That is faster for a small model, whose
+    time is mostly that of calling operations, and bitwise a function of the whole call. It runs wherever the model lies; on a
+    GPU equal seeds give equal bits only as far as its kernels do.
     """
 
     name, local = "sampler", True
 
-    def __init__(self, model: PreTrainedModel, tokens: Tokens, decoding: Decoding, at_once: int = 4) -> None:
-        self.model, self.tokens, self.decoding, self.at_once = model.eval(), tokens, decoding, at_once
+    def __init__(
+        self, model: PreTrainedModel, tokens: Tokens, decoding: Decoding, at_once: int = 4, together: bool = False
+    ) -> None:
+        self.model, self.tokens, self.decoding = model.eval(), tokens, decoding
+        self.at_once, self.together = at_once, together
 
     @classmethod
     def of(cls, source: Source) -> CpuGenerator:
         """As `Generator.of`."""
-        return cls(source.model, source.tokens, source.decoding)
+        return cls(source.model, source.tokens, source.decoding, together=source.together)
 
     def generate(self, requests: Sequence[Request]) -> list[list[Generation]]:
-        """As `Generator.generate`; a seed's generation depends on nothing else, to the bit."""
+        """As `Generator.generate`; a seed's generation depends on nothing else, to the bit, but for a call `together`."""
         found: list[list[Generation]] = []
-        temperature, cut = self.decoding.law()
         weights = packed(self.model)  # anew each call: nobody said that the model stays as it is between two
+        if self.together:
+            prompts, size = [request.prompt for request in requests], len(requests[0].seeds)
+            seeds = [seed for request in requests for seed in request.seeds]
+            rows = self._drawn(prompts, seeds, prefill(self.model, prompts, weights))
+            return [rows[first : first + size] for first in range(0, len(rows), size)]
         for prompt, group in itertools.groupby(requests, key=lambda request: request.prompt):
             ready = prefill(self.model, [prompt], weights)
-            for request in group:
-                rollout = sample(
-                    self.model,
-                    [prompt],
-                    group_size=len(request.seeds),
-                    max_new_tokens=self.decoding.max_new_tokens,
-                    eos_id=self.tokens.eos_ids,
-                    pad_id=self.tokens.pad_id,
-                    key=KEY,
-                    temperature=temperature,
-                    row_ids=torch.tensor(request.seeds),
-                    cut=cut,
-                    ready=ready,
-                )
-                found.append(generations(self.tokens, rollout))
+            found += [self._drawn([prompt], request.seeds, ready) for request in group]
         return found
+
+    def _drawn(self, prompts: Sequence[tuple[int, ...]], seeds: Sequence[int], ready: Prefill) -> list[Generation]:
+        temperature, cut = self.decoding.law()
+        rollout = sample(
+            self.model,
+            prompts,
+            group_size=len(seeds) // len(prompts),
+            max_new_tokens=self.decoding.max_new_tokens,
+            eos_id=self.tokens.eos_ids,
+            pad_id=self.tokens.pad_id,
+            key=KEY,
+            temperature=temperature,
+            row_ids=torch.tensor(seeds),
+            cut=cut,
+            ready=ready,
+        )
+        return generations(self.tokens, rollout)
 
 
 # ------------------------------------------------------------------------------------------------------------------

@@ -20,6 +20,8 @@ from sage_rlvr.models.llama_decoder import SHAPED
 BUDGET = 1 << 22
 """Logits that are alive at a time: 16 MiB of float32, 131 rows of a vocabulary of 32,000."""
 
+LOWEST = torch.finfo(torch.float32).min
+
 
 def plain_head(model: PreTrainedModel) -> bool:
     """Whether the logits are one product of the last hidden states and nothing else, so that `chosen_logps` gives them."""
@@ -28,19 +30,20 @@ def plain_head(model: PreTrainedModel) -> bool:
 
 
 def chosen_logps(
-    states: Tensor, weight: Tensor, targets: Tensor, temperature: float = 1.0, entropies: bool = False
+    states: Tensor, weight: Tensor, targets: Tensor, temperature: float = 1.0, entropies: bool = False, gradient: bool = False
 ) -> tuple[Tensor, Tensor | None]:
     """states (M, C), weight (V, C), targets (M,) -> log-probs of the targets (M,) float32, in graph, and entropies (M,).
 
-    Both are of softmax(states @ weight.T / temperature); entropies in nats, detached, or None where not asked for.
+    Both are of softmax(states @ weight.T / temperature); entropies in nats, in the graph with `gradient`, or None where not
+    asked for.
     """
-    logps, found = _Chosen.apply(states, weight, targets, temperature, entropies)
+    logps, found = _Chosen.apply(states, weight, targets, temperature, entropies, entropies and gradient)
     return logps, found if entropies else None
 
 
 def entropies_of(laws: Tensor) -> Tensor:
     """Log-probs (M, V) -> nats (M,). 0 log 0 = 0: a probability is 0 in float32 long before its logarithm is this low."""
-    return -torch.linalg.vecdot(laws.exp(), laws.clamp_min(torch.finfo(laws.dtype).min))
+    return -torch.linalg.vecdot(laws.exp(), laws.clamp_min(LOWEST))
 
 
 class _Chosen(Function):
@@ -48,7 +51,7 @@ class _Chosen(Function):
 
     @staticmethod
     def forward(
-        ctx: Any, states: Tensor, weight: Tensor, targets: Tensor, temperature: float, entropies: bool
+        ctx: Any, states: Tensor, weight: Tensor, targets: Tensor, temperature: float, entropies: bool, gradient: bool
     ) -> tuple[Tensor, Tensor]:
         rows = max(1, BUDGET // len(weight))
         logps = states.new_empty(len(states), dtype=torch.float32)
@@ -60,25 +63,34 @@ class _Chosen(Function):
             torch.gather(laws, 1, targets[part, None], out=logps[part, None])
             if entropies:
                 found[part] = entropies_of(laws)
-        kept = laws.exp_() if len(states) <= rows and any(ctx.needs_input_grad) else None
-        ctx.save_for_backward(states, weight, targets, kept)
+        whole = len(states) <= rows and any(ctx.needs_input_grad)
+        kept = (laws if gradient else laws.exp_()) if whole else None
+        ctx.save_for_backward(states, weight, targets, kept, found if gradient else None)
         ctx.temperature, ctx.rows = temperature, rows
-        ctx.mark_non_differentiable(found)
+        if not gradient:
+            ctx.mark_non_differentiable(found)
         return logps, found
 
     @staticmethod
     @once_differentiable  # type: ignore[untyped-decorator]
-    def backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor, Tensor, None, None, None]:
-        states, weight, targets, kept = ctx.saved_tensors
+    def backward(ctx: Any, grad: Tensor, by_entropy: Tensor) -> tuple[Tensor, Tensor, None, None, None, None]:
+        """d logp_a / d logit_j = [j = a] - p_j,   d H / d logit_j = -p_j (log p_j + H), each over the temperature."""
+        states, weight, targets, kept, entropies = ctx.saved_tensors
         by_states, by_weight = torch.empty_like(states), torch.zeros_like(weight, dtype=torch.float32)
         for first in range(0, len(states), ctx.rows):
             part = slice(first, first + ctx.rows)
-            probs = _laws(states[part], weight, ctx.temperature).exp_() if kept is None else kept
+            found = _laws(states[part], weight, ctx.temperature) if kept is None else kept
             slope = grad[part, None] / ctx.temperature
-            by_logits = (probs * -slope).scatter_add_(1, targets[part, None], slope).to(weight.dtype)
+            if entropies is None:
+                pull = (found.exp_() if kept is None else found) * -slope
+            else:
+                lift = by_entropy[part, None] / ctx.temperature
+                probs = found.exp()
+                pull = -(slope + lift * entropies[part, None]) * probs - lift * (probs * found.clamp_min(LOWEST))
+            by_logits = pull.scatter_add_(1, targets[part, None], slope).to(weight.dtype)
             torch.mm(by_logits, weight, out=by_states[part])
             by_weight += by_logits.t() @ states[part]
-        return by_states, by_weight.to(weight.dtype), None, None, None
+        return by_states, by_weight.to(weight.dtype), None, None, None, None
 
 
 def _laws(states: Tensor, weight: Tensor, temperature: float) -> Tensor:

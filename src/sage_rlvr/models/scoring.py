@@ -73,15 +73,14 @@ def score(
 ) -> Scores:
     """Log-probs of `tokens` (B, T) where `mask` (B, T) counts them; `log_probs` asks for those of every next token too.
 
-    gradient: entropies in the graph; the logits of all counted tokens are then alive until
-    backward. hidden: the last hidden states too, those that predict each token. Shapes and errors are those of `completion_logits`.
+    gradient: entropies in the graph. hidden: the last hidden states too, those that predict each token. Shapes and errors are those of `completion_logits`.
     """
     _check(prompts, tokens, mask, owners)
     targets = tokens[mask]
     ragged = supports_shared_prefix(model) and not _recomputes(model)
-    if ragged and plain_head(model) and not log_probs and not gradient:
+    if ragged and plain_head(model) and not log_probs:
         states = _states(model, Ragged.of(prompts, tokens, mask, owners, distinct=True))
-        chosen, flat = chosen_logps(states, model.get_output_embeddings().weight, targets, temperature, entropies)
+        chosen, flat = chosen_logps(states, model.get_output_embeddings().weight, targets, temperature, entropies, gradient)
         last = _laid(states.detach(), mask) if hidden else None
         return Scores(_on(mask, chosen), None if flat is None else _on(mask, flat), None, last)
     last = _hidden_alone(model, prompts, tokens, mask, owners, ragged) if hidden else None

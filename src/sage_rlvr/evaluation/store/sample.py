@@ -98,6 +98,7 @@ class Identity:
     seed              the base seed of `seed_of`
     versions          of the libraries; a difference is noted, in all other fields it is refused
     chunk_size        samples per unit of work: 32, and 1 for greedy decoding (temperature 0), which has no second sample
+    together          problems that are drawn in one call, by their order in the task: the last bits of a sample depend on it
     """
 
     task: str
@@ -111,6 +112,7 @@ class Identity:
     seed: int
     versions: Mapping[str, str] = field(default_factory=dict)
     chunk_size: int | None = None
+    together: int = 1
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "decoding", _decoding(self.decoding))
@@ -127,6 +129,8 @@ class Identity:
                 f"Identity.chunk_size = {size!r} at temperature {self.decoding['temperature']}: a whole number from 1 on "
                 "is wanted, and 1 for greedy decoding, whose samples are all the same"
             )
+        if isinstance(self.together, bool) or not isinstance(self.together, int) or self.together < 1:
+            raise ConfigError(f"Identity.together = {self.together!r}: problems a call, a whole number from 1 on")
 
     @property
     def greedy(self) -> bool:
@@ -143,14 +147,17 @@ class Identity:
         return seed_of(self.seed, self.task, problem, sample)
 
     def tree(self) -> dict[str, Any]:
-        """As a plain tree of JSON values."""
-        return dict(json.loads(json.dumps(asdict(self))))
+        """As a plain tree of JSON values; `together` only where it is not 1, as stores of before have none."""
+        tree = dict(json.loads(json.dumps(asdict(self))))
+        if self.together == 1:
+            del tree["together"]
+        return tree
 
     @classmethod
     def of(cls, tree: Mapping[str, Any]) -> Identity:
         """Inverse of `tree`; DataError when a field is missing or unknown."""
         wanted = {f.name for f in fields(cls)}
-        if set(tree) != wanted:
+        if set(tree) | {"together"} != wanted:
             raise DataError(f"an identity has the fields {sorted(wanted)}, not {sorted(tree)}")
         return cls(**tree)
 
