@@ -102,7 +102,11 @@ def test_a_chunk_is_whole_or_refused(tmp_path: Path, numbers):
 def test_settings_have_one_spelling():
     same = replace(IDENTITY, decoding={**DECODING, "temperature": 1, "top_k": None, "min_p": 0})
     assert same == IDENTITY and IDENTITY.chunk_size == CHUNK == 32
-    assert Identity.of(IDENTITY.tree()) == IDENTITY
+    for identity in (IDENTITY, replace(IDENTITY, together=8)):
+        assert Identity.of(identity.tree()) == identity
+    assert "together" not in IDENTITY.tree()  # as in stores of before
+    with pytest.raises(ConfigError, match=r"Identity\.together = 0"):
+        replace(IDENTITY, together=0)
 
 
 @pytest.mark.parametrize(

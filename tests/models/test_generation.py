@@ -158,6 +158,19 @@ def test_a_request_is_computed_alike_whatever_comes_with_it(law: Decoding) -> No
     assert len({row.text for rows in together for row in rows}) > 5
 
 
+@pytest.mark.parametrize("law", [LAW, Decoding("paper", 0.3, min_p=0.01, max_new_tokens=8)], ids=["untruncated", "paper"])
+def test_requests_drawn_together_are_those_drawn_alone_up_to_rounding_and_themselves_to_the_bit(law: Decoding) -> None:
+    generator = CpuGenerator(tiny_llama(), TOKENS, law, together=True)
+    asked = [request(0, 0), request(1, 0), request(2, 0)]
+    assert len({len(one.prompt) for one in asked}) > 1
+    once, again = generator.generate(asked), generator.generate(asked)
+    alone = CpuGenerator(tiny_llama(), TOKENS, law).generate(asked)
+    for rows, others, single in zip(once, again, alone, strict=True):
+        assert all(same(a, b) for a, b in zip(rows, others, strict=True))
+        assert [row.text for row in rows] == [row.text for row in single]
+        assert all(np.allclose(a.logps, b.logps, atol=1e-5) for a, b in zip(rows, single, strict=True))
+
+
 def test_log_probs_are_those_of_the_model_and_a_cut_completion_is_marked() -> None:
     model = tiny_llama()
     rows = CpuGenerator(model, TOKENS, LAW).generate([request(1, 0, 40)])[0]

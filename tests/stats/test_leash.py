@@ -209,7 +209,7 @@ def test_what_is_asked_of_a_discovery_depends_on_pooled_counts_alone(seed):
     """The right samples of all other problems dealt anew: the first problem's value stays, whoever has no hits elsewhere."""
     rng = np.random.default_rng(seed)
     n_b, n_p = rng.integers(4, 40, 2)
-    pooled = rng.integers(0, 12, 9)
+    pooled = rng.integers(0, min(12, n_b + n_p + 1), 9)
     pooled[0] = rng.integers(1, n_p + 1)
     values = []
     for _ in range(3):

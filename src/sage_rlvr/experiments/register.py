@@ -24,8 +24,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from scipy import stats
-
 from sage_rlvr.config import decode
 from sage_rlvr.errors import DataError
 from sage_rlvr.recipes import read
@@ -34,6 +32,7 @@ from sage_rlvr.results.metric import known_metrics
 from sage_rlvr.results.tables import Table, table
 from sage_rlvr.stats.comparison import signed
 from sage_rlvr.stats.intervals import Interval
+from sage_rlvr.stats.laws import t_ppf
 
 RULE = (
     "The answer is that of the seeds that were run for the question, by its own interval, uncorrected: it is one question. The "
@@ -124,9 +123,9 @@ def pooled_seeds(parts: Sequence[Interval]) -> Interval:
     mean = sum(part.n * part.value for part in parts) / n
     squares = 0.0
     for part in parts:
-        spread = part.width / 2 * math.sqrt(part.n) / float(stats.t.ppf((1 + level) / 2, part.n - 1))
+        spread = part.width / 2 * math.sqrt(part.n) / float(t_ppf((1 + level) / 2, part.n - 1))
         squares += (part.n - 1) * spread**2 + part.n * (part.value - mean) ** 2
-    reach = float(stats.t.ppf((1 + level) / 2, n - 1)) * math.sqrt(squares / (n - 1) / n)
+    reach = float(t_ppf((1 + level) / 2, n - 1)) * math.sqrt(squares / (n - 1) / n)
     return Interval(value=mean, low=mean - reach, high=mean + reach, level=level, over=parts[0].over, n=n)
 
 

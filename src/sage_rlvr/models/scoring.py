@@ -73,7 +73,8 @@ def score(
 ) -> Scores:
     """Log-probs of `tokens` (B, T) where `mask` (B, T) counts them; `log_probs` asks for those of every next token too.
 
-    gradient: entropies in the graph. hidden: the last hidden states too, those that predict each token. Shapes and errors are those of `completion_logits`.
+    gradient: entropies in the graph. hidden: the last hidden states too, those that predict each token. Shapes and errors are
+    those of `completion_logits`.
     """
     _check(prompts, tokens, mask, owners)
     targets = tokens[mask]

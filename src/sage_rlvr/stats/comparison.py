@@ -9,7 +9,6 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy import stats
 
 from sage_rlvr.errors import DataError
 from sage_rlvr.stats.intervals import (
@@ -22,6 +21,7 @@ from sage_rlvr.stats.intervals import (
     mean_interval,
     share_difference,
 )
+from sage_rlvr.stats.laws import t_ppf, t_sf
 from sage_rlvr.stats.passk import Floats, pass_at_k, sampling_variance
 from sage_rlvr.stats.power import (
     EXACT_UP_TO,
@@ -292,14 +292,14 @@ def _seeds_error(gaps: Floats, level: float, shared: float, least: float) -> flo
     if len(gaps) < 2:
         return math.nan
     scatter = 0.0 if all_one(gaps) else float(gaps.std(ddof=1)) / math.sqrt(len(gaps))
-    return max(math.hypot(scatter, shared), least / float(stats.t.ppf((1 + level) / 2, len(gaps) - 1)))
+    return max(math.hypot(scatter, shared), least / float(t_ppf((1 + level) / 2, len(gaps) - 1)))
 
 
 def _by_student(mean: float, error: float, seeds: int, level: float) -> tuple[Interval, float]:
     """Student's interval over seeds and p; infinite and NaN of one seed, and of seeds that all give one number but 0."""
     told = seeds > 1 and (error > 0 or mean == 0)
-    half = float(stats.t.ppf((1 + level) / 2, seeds - 1)) * error if told else math.inf
-    p = math.nan if not told else 1.0 if error == 0 else float(2 * stats.t.sf(abs(mean) / error, seeds - 1))
+    half = float(t_ppf((1 + level) / 2, seeds - 1)) * error if told else math.inf
+    p = math.nan if not told else 1.0 if error == 0 else float(2 * t_sf(abs(mean) / error, seeds - 1))
     over = "training seeds"
     return Interval(value=mean, low=mean - half, high=mean + half, level=level, over=over, n=seeds), p
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy import stats
 
 from sage_rlvr.errors import DataError
 from sage_rlvr.stats.comparison import FEWEST_SEEDS, Outcome, Reason, are_shares, same_shape, seeds_reason
@@ -23,6 +22,7 @@ from sage_rlvr.stats.intervals import (
     share_interval,
     third_moment,
 )
+from sage_rlvr.stats.laws import t_ppf
 from sage_rlvr.stats.passk import Floats, pass_at_all_k
 from sage_rlvr.stats.power import fewest_units
 
@@ -60,7 +60,7 @@ def paired_curve(
     below = above = np.full(len(ks), math.inf)
     if n > 1:
         se = gaps.std(axis=0, ddof=1) / math.sqrt(n)
-        point = float(stats.t.ppf((1 + level) / 2, n - 1))
+        point = float(t_ppf((1 + level) / 2, n - 1))
         wide = max(_widest(gaps, se, level, resamples, seed), point)
         below = above = wide * se
         if are_shares(left, right):
@@ -102,7 +102,7 @@ def seeds_curve(
     if s > 1:
         tail = (1 - level) / (2 * many)
         error = np.hypot(gaps.std(axis=0, ddof=1) / math.sqrt(s), np.asarray(shared, dtype=float))
-        half = float(stats.t.ppf(1 - tail, s - 1)) * error
+        half = float(t_ppf(1 - tail, s - 1)) * error
         half = np.maximum(half, -math.log(tail) / left[..., 0].size)
     low, high = mean - half, mean + half
     reason = seeds_reason(s)
@@ -169,7 +169,7 @@ def _jackknife(pairs: Floats, level: float, least: float) -> Interval:
         return Interval(value=value, low=-math.inf, high=math.inf, level=level, over="training seeds", n=s)
     kept = (pairs.sum() - pairs.sum(axis=0) - pairs.sum(axis=1) + np.diag(pairs)) / (s - 1) ** 2
     pseudo = s * value - (s - 1) * kept
-    half = max(float(stats.t.ppf((1 + level) / 2, s - 1) * pseudo.std(ddof=1) / math.sqrt(s)), least)
+    half = max(float(t_ppf((1 + level) / 2, s - 1) * pseudo.std(ddof=1) / math.sqrt(s)), least)
     low, high = max(0.0, value - half), min(1.0, value + half)
     return Interval(value=value, low=low, high=high, level=level, over="training seeds", n=s)
 

@@ -9,7 +9,6 @@ from itertools import pairwise
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy import stats
 
 from sage_rlvr.errors import DataError
 from sage_rlvr.stats.comparison import FEWEST_SEEDS, Comparison, Outcome, Reason, unknown
@@ -22,6 +21,7 @@ from sage_rlvr.stats.intervals import (
     difference_reach,
     third_moment,
 )
+from sage_rlvr.stats.laws import t_ppf
 from sage_rlvr.stats.passk import Floats, check_probabilities, exact_pass_at_k, pass_at_k
 from sage_rlvr.stats.power import fewest_units
 
@@ -203,7 +203,7 @@ def gap_curve(
     mean, reach = gaps.mean(axis=0), np.full(steps, math.nan)
     if len(gaps) >= FEWEST_SEEDS:
         spread = gaps.std(axis=0, ddof=1) / math.sqrt(len(gaps))
-        reach = float(stats.t.ppf((1 + level) / 2, len(gaps) - 1)) * spread
+        reach = float(t_ppf((1 + level) / 2, len(gaps) - 1)) * spread
     homes = [point.pass1 for points in b for point in points if point.temperature == 1.0]
     home = float(np.mean(homes)) if len(homes) == len(b) else None
     return GapCurve(
@@ -359,7 +359,7 @@ def _unseen(left: Floats, right: Floats, level: float) -> tuple[float, float]:
     """How many times further the interval of a difference of shares reaches (below, above) it than Student's, from 1 to
     `WIDEST`: 1 where a bootstrap sees enough problems that differ, else what its resamples lack."""
     gaps, n = left - right, len(left)
-    student = float(stats.t.ppf((1 + level) / 2, n - 1)) * float(gaps.std(ddof=1)) / math.sqrt(n)
+    student = float(t_ppf((1 + level) / 2, n - 1)) * float(gaps.std(ddof=1)) / math.sqrt(n)
     if bootstrap_sees(gaps) or np.array_equal(left, right):
         return 1.0, 1.0
     spread = np.cov(left, right)

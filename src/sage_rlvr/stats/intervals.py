@@ -11,9 +11,9 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy import stats
 
 from sage_rlvr.errors import DataError
+from sage_rlvr.stats.laws import beta_ppf, gamma_ppf, norm_cdf, norm_ppf, t_ppf
 from sage_rlvr.stats.passk import Floats, pass_at_k
 
 RESAMPLES = 4000
@@ -123,7 +123,7 @@ def wilson(successes: int, n: int, *, level: float = 0.95, over: str = "problems
     """Wilson (1927) score interval of a proportion of 0/1 outcomes; never leaves [0, 1], never of zero width."""
     if not 0 <= successes <= n or n < 1:
         raise DataError(f"successes = {successes}, n = {n}: a proportion needs 0 <= successes <= n and n >= 1.")
-    z, share = float(stats.norm.ppf((1 + level) / 2)), successes / n
+    z, share = float(norm_ppf((1 + level) / 2)), successes / n
     center = (share + z * z / (2 * n)) / (1 + z * z / n)
     half = z / (1 + z * z / n) * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n))
     low = 0.0 if successes == 0 else max(0.0, center - half)
@@ -203,11 +203,11 @@ def share_limits(
     bound = means * (1 - means)
     rho = np.divide(np.asarray(var, dtype=float), bound, out=np.ones_like(means + var), where=bound > 1e-12)
     rho = (n * np.clip(rho, 0.0, 1.0) + pseudo) / (n + pseudo)
-    size = n / rho * (stats.norm.ppf(tail) / stats.t.ppf(tail, n - 1)) ** 2
+    size = n / rho * (norm_ppf(tail) / t_ppf(tail, n - 1)) ** 2
     right = np.clip(size * means, 0.0, size)
     wrong = size - right
-    low = np.where(right > 1e-9, stats.beta.ppf(tail, np.maximum(right, 1e-9), wrong + 1), 0.0)
-    high = np.where(wrong > 1e-9, stats.beta.ppf(1 - tail, right + 1, np.maximum(wrong, 1e-9)), 1.0)
+    low = np.where(right > 1e-9, beta_ppf(tail, np.maximum(right, 1e-9), wrong + 1), 0.0)
+    high = np.where(wrong > 1e-9, beta_ppf(1 - tail, right + 1, np.maximum(wrong, 1e-9)), 1.0)
     return low, high
 
 
@@ -232,7 +232,7 @@ def difference_reach(
     """
     (a, b), (va, vb) = (np.asarray(m, dtype=float) for m in means), (np.asarray(v, dtype=float) for v in variances)
     spread = np.maximum(va + vb - 2 * np.asarray(covariance, dtype=float), 0.0)
-    least = float(stats.t.ppf((1 + level) / 2, n - 1)) * np.sqrt(spread / n)
+    least = float(t_ppf((1 + level) / 2, n - 1)) * np.sqrt(spread / n)
     (low_a, high_a), (low_b, high_b) = share_limits(a, va, n, level=level), share_limits(b, vb, n, level=level)
     scale = np.sqrt(np.maximum(va * vb, 0.0))
     r = np.divide(np.asarray(covariance, dtype=float), scale, out=np.zeros_like(scale + a), where=scale > 1e-15)
@@ -259,7 +259,7 @@ def skewed_reach(var: ArrayLike, third: ArrayLike, n: int, *, level: float = 0.9
     gap = np.where(moves & (size <= 0), 0.0, (1 - doubt) * size + doubt)
     gap = np.maximum(gap, np.sqrt(n * v / _NORMAL))
     count = n * v / gap**2
-    return np.asarray(gap * (stats.gamma.ppf((1 + level) / 2, count + 1) - count) / n)
+    return np.asarray(gap * (gamma_ppf((1 + level) / 2, count + 1) - count) / n)
 
 
 def third_moment(values: ArrayLike) -> Floats:
@@ -306,15 +306,15 @@ def bca(values: Floats, boot: Floats, level: float) -> tuple[float, float]:
     if all_one(values):
         return mean, mean
     share = (np.sum(boot < mean) + 0.5 * np.sum(boot == mean)) / len(boot)
-    bias = stats.norm.ppf(np.clip(share, 0.5 / len(boot), 1 - 0.5 / len(boot)))
+    bias = norm_ppf(np.clip(share, 0.5 / len(boot), 1 - 0.5 / len(boot)))
     away = values - mean  # jackknife of a mean: (x_i - mean) / (n - 1), so the factor n - 1 drops out
     spread = float(np.sum(away**2)) ** 1.5
     bend = float(np.sum(away**3)) / (6 * spread) if spread > 0 else 0.0
-    z = math.sqrt(n / (n - 1)) * stats.t.ppf((1 + level) / 2, n - 1)  # Hesterberg's widening, 1.96 for large n
+    z = math.sqrt(n / (n - 1)) * t_ppf((1 + level) / 2, n - 1)  # Hesterberg's widening, 1.96 for large n
     levels = []
     for shifted in (bias - z, bias + z):
         bent = 1 - bend * shifted
-        levels.append(stats.norm.cdf(bias + shifted / bent) if bent > 0 else float(shifted > 0))
+        levels.append(norm_cdf(bias + shifted / bent) if bent > 0 else float(shifted > 0))
     low, high = np.quantile(boot, np.clip(levels, 0.0, 1.0))
     return float(low), float(high)
 
@@ -323,7 +323,7 @@ def _student(values: Floats, level: float, over: str) -> Interval:
     n, mean = len(values), float(values.mean())
     if n == 1:
         return _unbounded(mean, level, over)
-    half = float(stats.t.ppf((1 + level) / 2, n - 1) * values.std(ddof=1) / math.sqrt(n))
+    half = float(t_ppf((1 + level) / 2, n - 1) * values.std(ddof=1) / math.sqrt(n))
     return Interval(value=mean, low=mean - half, high=mean + half, level=level, over=over, n=n)
 
 

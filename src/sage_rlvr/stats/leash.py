@@ -22,11 +22,12 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike, NDArray
-from scipy import stats
 
 from sage_rlvr.errors import DataError
 from sage_rlvr.stats.intervals import RESAMPLES, SEED, Interval
+from sage_rlvr.stats.laws import beta_ppf
 from sage_rlvr.stats.passk import Floats, Ints, exact_pass_at_k, pass_at_k
 from sage_rlvr.stats.samples.clusters import pooled_share, ratio_interval
 from sage_rlvr.stats.support import cells, exact_cells, share_of
@@ -215,7 +216,7 @@ def mcnemar_p(expanded: int, shrunk: int) -> float:
     if expanded < 0 or shrunk < 0 or expanded != int(expanded) or shrunk != int(shrunk):
         raise DataError(f"E = {expanded}, S = {shrunk}: the test needs whole counts; take k = n, not expected counts.")
     both = int(expanded) + int(shrunk)
-    return float(stats.binomtest(int(expanded), both, 0.5).pvalue) if both else 1.0
+    return float(scipy.stats.binomtest(int(expanded), both, 0.5).pvalue) if both else 1.0
 
 
 def leash_discoveries(
@@ -256,7 +257,7 @@ def _lone_solvers(n_base: int, n_policy: int, hits: int) -> tuple[float, float, 
     if hits == 0:
         return 0.0, 1.0, 0.0, 1.0
     least = max(0, hits - n_base)
-    pmf = stats.hypergeom.pmf(np.arange(least, min(hits, n_policy) + 1), n_base + n_policy, hits, n_policy)
+    pmf = scipy.stats.hypergeom.pmf(np.arange(least, min(hits, n_policy) + 1), n_base + n_policy, hits, n_policy)
 
     def side(chance: float) -> tuple[float, float]:
         return chance, min(1.0, float(pmf[pmf <= chance * (1 + 1e-7)].sum()))
@@ -267,7 +268,7 @@ def _lone_solvers(n_base: int, n_policy: int, hits: int) -> tuple[float, float, 
 
 
 def _upper(n: Ints, c: Ints, alpha: float) -> Floats:
-    return np.where(c == n, 1.0, stats.beta.ppf(1 - alpha, c + 1.0, np.maximum(n - c, 1)))
+    return np.where(c == n, 1.0, beta_ppf(1 - alpha, c + 1.0, np.maximum(n - c, 1)))
 
 
 def _cells(base_hit: ArrayLike, policy_hit: ArrayLike) -> Floats:

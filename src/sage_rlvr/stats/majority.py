@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike, NDArray
-from scipy import stats
 
 from sage_rlvr.errors import DataError
 from sage_rlvr.stats.intervals import SEED
@@ -85,8 +85,8 @@ def _expected(votes: Tally, k: int) -> float:
         for a in np.flatnonzero((votes.right > 0) & (votes.counts >= wins)):
             others = np.delete(votes.counts, a)
             ways = _ways(others, votes.silent, wins, k - wins, rate)
-            total += shares[a] * stats.binom.pmf(wins, votes.counts[a], rate) * ways
-    return float(min(1.0, total / stats.binom.pmf(k, votes.n, rate)))
+            total += shares[a] * scipy.stats.binom.pmf(wins, votes.counts[a], rate) * ways
+    return float(min(1.0, total / scipy.stats.binom.pmf(k, votes.n, rate)))
 
 
 def _ways(others: Ints, silent: int, wins: int, left: int, rate: float) -> float:
@@ -95,9 +95,9 @@ def _ways(others: Ints, silent: int, wins: int, left: int, rate: float) -> float
     bound = others[others >= wins]  # the only ones that could exceed
     free = int(others[others < wins].sum()) + silent
     nodes, weights = np.polynomial.legendre.leggauss(min(len(bound), left // wins) // 2 + 1)
-    rows = np.tile(stats.binom.pmf(np.arange(left + 1), free, rate), (len(nodes), 1))
+    rows = np.tile(scipy.stats.binom.pmf(np.arange(left + 1), free, rate), (len(nodes), 1))
     for count in bound:
-        votes = np.tile(stats.binom.pmf(np.arange(min(wins, left) + 1), count, rate), (len(nodes), 1))
+        votes = np.tile(scipy.stats.binom.pmf(np.arange(min(wins, left) + 1), count, rate), (len(nodes), 1))
         if wins <= left:
             votes[:, wins] *= (nodes + 1) / 2
         rows = _product(rows, votes)

@@ -7,8 +7,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike, NDArray
-from scipy import stats
 
 from sage_rlvr.errors import DataError
 
@@ -139,7 +139,7 @@ def sampling_variance(p: ArrayLike, n: int, k: int) -> Floats:
     shares = np.clip(np.asarray(p, dtype=float), 0.0, 1.0)
     counts = np.arange(n + 1)
     values = np.asarray(pass_at_k(n, counts, k))
-    weights = stats.binom.pmf(counts[None, :], n, shares.ravel()[:, None])
+    weights = scipy.stats.binom.pmf(counts[None, :], n, shares.ravel()[:, None])
     mean = weights @ values
     return np.asarray(np.maximum(weights @ values**2 - mean**2, 0.0)).reshape(shares.shape)
 

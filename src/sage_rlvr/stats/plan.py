@@ -20,9 +20,9 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy import stats
 
 from sage_rlvr.errors import ConfigError, DataError
+from sage_rlvr.stats.laws import norm_ppf
 from sage_rlvr.stats.passk import exact_pass_at_k, pass_at_k, sampling_variance
 from sage_rlvr.stats.power import detectable, fewest_units
 
@@ -286,7 +286,7 @@ def _see(x: float, why_not: str) -> str:
 
 
 def _z(power: float, alpha: float) -> float:
-    return float(stats.norm.ppf(1 - alpha / 2) + stats.norm.ppf(power))
+    return float(norm_ppf(1 - alpha / 2) + norm_ppf(power))
 
 
 def _positive(difference: float) -> None:

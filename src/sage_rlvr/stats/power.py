@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike, NDArray
-from scipy import optimize, stats
+from scipy import optimize
 
 from sage_rlvr.errors import DataError
 from sage_rlvr.stats.intervals import SEED, bootstrap_means, difference_reach
+from sage_rlvr.stats.laws import chi2_ppf, norm_ppf, t_ppf
 
 Floats = NDArray[np.float64]
 
@@ -30,11 +32,11 @@ def detectable(sd: float, n: int, *, power: float = 0.8, alpha: float = 0.05) ->
     if sd == 0:
         return 0.0
     df = n - 1
-    critical = float(stats.t.ppf(1 - alpha / 2, df))
-    start = critical + float(stats.t.ppf(power, df))  # the usual sum of two quantiles: close, a little high for small n
+    critical = float(t_ppf(1 - alpha / 2, df))
+    start = critical + float(t_ppf(power, df))  # the usual sum of two quantiles: close, a little high for small n
 
     def missing(shift: float) -> float:
-        return float(stats.nct.sf(critical, df, shift)) - power
+        return float(scipy.stats.nct.sf(critical, df, shift)) - power
 
     shift = start
     if missing(0.2 * start) < 0 < missing(2 * start):
@@ -51,7 +53,7 @@ def detectable_up_to(found: float, units: float, *, confidence: float = 0.95) ->
     """
     if not units > 1 or math.isinf(found):
         return math.inf
-    return found * math.sqrt((units - 1) / float(stats.chi2.ppf(1 - confidence, units - 1)))
+    return found * math.sqrt((units - 1) / float(chi2_ppf(1 - confidence, units - 1)))
 
 
 def fewest_units(alpha: float = 0.05) -> int:
@@ -128,7 +130,7 @@ def _harder_side(
     found = []
     for side, by_interval in reach.items():
         if drawn is None:
-            z = float(stats.norm.ppf(1 - alpha / 2))
+            z = float(norm_ppf(1 - alpha / 2))
             by_flips = z * spread / math.sqrt(n - z * z) - side * mean
         else:
             by_flips = _shift_for_flips(side * drawn, alpha)
@@ -139,7 +141,7 @@ def _harder_side(
 def _reach_of_bca(skew: Floats, n: int, alpha: float) -> Floats:
     """How far the BCa interval of a mean reaches below it, in standard errors (those of `intervals.bca`), by skewness."""
     bend = skew / (6 * math.sqrt(n))  # acceleration, and to this order the median bias too
-    shifted = bend - math.sqrt(n / (n - 1)) * float(stats.t.ppf(1 - alpha / 2, n - 1))
+    shifted = bend - math.sqrt(n / (n - 1)) * float(t_ppf(1 - alpha / 2, n - 1))
     bent = bend + shifted / np.maximum(1 - bend * shifted, 0.05)
     return -(bent + (bent**2 - 1) * bend)
 

@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy import stats
 
 from sage_rlvr.errors import DataError
 from sage_rlvr.reading import read_json
 from sage_rlvr.stats.comparison import detectable_text, holm, p_text, signed
+from sage_rlvr.stats.laws import t_ppf, t_sf
 from sage_rlvr.stats.power import detectable_up_to
 
 SEEDS = 5
@@ -141,8 +141,8 @@ def welch_average(pairs: Sequence[tuple[Cell, Cell]], *, seeds: int = SEEDS, lev
     difference, variance = float(np.mean([b.mean - a.mean for a, b in pairs])), float(parts.sum())
     se = math.sqrt(variance)
     df = variance**2 / float(np.sum(parts**2) / (seeds - 1)) if variance > 0 else math.inf
-    critical = float(stats.t.ppf((1 + level) / 2, df))
-    p = float(2 * stats.t.sf(abs(difference) / se, df)) if se > 0 else float(difference == 0)
+    critical = float(t_ppf((1 + level) / 2, df))
+    p = float(2 * t_sf(abs(difference) / se, df)) if se > 0 else float(difference == 0)
     return Welch(
         difference=difference,
         se=se,
@@ -150,7 +150,7 @@ def welch_average(pairs: Sequence[tuple[Cell, Cell]], *, seeds: int = SEEDS, lev
         low=difference - critical * se,
         high=difference + critical * se,
         p=p,
-        detectable=(critical + float(stats.t.ppf(0.8, df))) * se,
+        detectable=(critical + float(t_ppf(0.8, df))) * se,
     )
 
 

@@ -17,8 +17,8 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike, NDArray
-from scipy import stats
 
 from sage_rlvr.errors import DataError
 from sage_rlvr.stats.intervals import RESAMPLES, SEED, Interval, bca, bootstrap_means, mean_interval
@@ -219,7 +219,7 @@ def _rank_correlation(a: Floats, b: Floats, of: Ints, seed: int, level: float = 
     problems, where = np.unique(of, return_inverse=True)
     if not np.isfinite(value) or len(problems) < 2:
         return None
-    x, y = (stats.zscore(stats.rankdata(v)) for v in (a, b))
+    x, y = (scipy.stats.zscore(scipy.stats.rankdata(v)) for v in (a, b))
     moments = np.stack([np.bincount(where, v) for v in (np.ones_like(x), x, y, x * x, y * y, x * y)], axis=1)
     n, sx, sy, sxx, syy, sxy = bootstrap_means(moments, resamples=RESAMPLES, seed=seed).T
     scale = np.sqrt(np.maximum((n * sxx - sx * sx) * (n * syy - sy * sy), 0.0))
@@ -269,7 +269,7 @@ def _spread(values: Floats, quantiles: Sequence[float]) -> Spread:
 def _spearman(a: Floats, b: Floats) -> float:
     if len(a) < 2 or np.ptp(a) == 0 or np.ptp(b) == 0:
         return float("nan")
-    return float(stats.spearmanr(a, b).statistic)
+    return float(scipy.stats.spearmanr(a, b).statistic)
 
 
 def _signal(values: ArrayLike, name: str, n: int) -> Floats:

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike, NDArray
-from scipy import stats
 
 from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.reading import MIB, read_text
@@ -179,7 +179,7 @@ def compare_patterns(
         left, right = _shares(pattern, *a), _shares(pattern, *b)
         both = [problem for problem in left if problem in right]
         gaps = paired([left[p] for p in both], [right[p] for p in both], seed=seed) if both else None
-        p = float(stats.fisher_exact(table).pvalue)
+        p = float(scipy.stats.fisher_exact(table).pvalue)
         micro = _micro_difference(x.micro, y.micro)
         out[name] = PatternComparison(name=name, a=x, b=y, fisher_p=p, micro=micro, by_problem=gaps)
     return out
