@@ -36,6 +36,7 @@ from stateful import stateful
 Recipe = Callable[..., Path]
 BRANCH = "{name: sage, base: {name: grpo, beta: 0.05}, guide: {name: branch, threshold: 0.2}}"
 VERL = "{name: compose, title: verl, beta: 0.0, token_weight: {name: verl, stride: 2}}"
+RLPR = "{name: rlpr, given: 0.5, ratio: 1.0, max_refills: 1}"  # its filter drops groups from step 10 on
 SOURCE = str(Path(runs.__file__).parents[1])
 
 
@@ -93,7 +94,8 @@ def test_a_stop_saves_and_the_next_call_continues(
 
 
 @pytest.mark.parametrize(
-    "method", [BRANCH, "{name: stateful}", "{name: adaptive_entropy, target: 0.9}", "{name: outcome_counts}", VERL]
+    "method",
+    [BRANCH, "{name: stateful}", "{name: adaptive_entropy, target: 0.9}", "{name: outcome_counts}", VERL, RLPR],
 )
 def test_rows_after_the_last_checkpoint_are_made_again(
     recipe: Path, tmp_path: Path, method: str, monkeypatch: pytest.MonkeyPatch
@@ -115,6 +117,10 @@ def test_rows_after_the_last_checkpoint_are_made_again(
         assert len(set(rows)) > 1
     if method == VERL:
         assert min(row["token_weight/rank"] for row in read_metrics(tmp_path / "whole")) > 0.1
+    if method == RLPR:
+        assert load_file(kept)["rollout.StdFilter.steps"] == 12
+        dropped = [row["rollout/short_share"] > 0 or row["rollout/refills"] > 0 for row in read_metrics(tmp_path / "whole")]
+        assert not any(dropped[:10]) and any(dropped[10:])
     if "outcome" in method:
         assert load_file(kept)["reward_transform.OutcomeCounts.counts"].max() > 1
     if "stateful" in method:

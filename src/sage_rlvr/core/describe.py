@@ -42,6 +42,7 @@ def describe(method: Method) -> str:
     source, whose = method.reward_source, "verifier" if method.reward_source is None else "policy"
     if source is not None:
         lines.append(f"  {'r' if method.reward_transform is None else 'R'} = {source.equation}")
+        lines.append(f"  {source.legend}")
         lines.append("  no verifier is asked: its verdicts are computed for metrics alone (reward/auc: how well r ranks by them)")
     if method.reward_transform is not None:
         of = f"of R, the {whose}'s" if sees(method.reward_transform) else f"of the {whose}'s reward and the length"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -31,7 +32,8 @@ class RolloutPlan(Protocol):
     @property
     def max_refills(self) -> int: ...
 
-    def keeps(self, rewards: Float[Tensor, "P G"]) -> Bool[Tensor, " P"]: ...
+    @property
+    def keeps(self) -> Callable[..., Bool[Tensor, " P"]]: ...
 
 
 ROLLOUT_PLANS: Registry[type] = Registry("rollout_plan")
@@ -107,8 +109,8 @@ class StdFilter:
 
     @property
     def equation(self) -> str:
-        bar = f"{self.ratio:g} m, m the running mean of std over steps (decay {self.decay:g}, all kept before step {self.skip + self.collect})"
-        return f"keep groups with std >= {bar}; draw new prompts for the others, at most {self.max_refills} times"
+        mean = f"the running mean of std over steps (decay {self.decay:g}, all kept before step {self.skip + self.collect})"
+        return f"keep groups with std >= {self.ratio:g} m, m {mean}; draw new prompts for the others, at most {self.max_refills} times"
 
     def start(self) -> dict[str, Tensor]:
         """std_mean (), and the number of steps behind it, ()."""
@@ -138,7 +140,7 @@ def std_of(rewards: Float[Tensor, "P G"]) -> Float[Tensor, " P"]:
 
 def kept_by(plan: RolloutPlan, rewards: Float[Tensor, "P G"], state: State) -> Bool[Tensor, " P"]:
     """The groups that a plan keeps, by its own part of `state` where it has one."""
-    return plan.keeps(rewards, state["rollout"]) if has_state(plan) else plan.keeps(rewards)  # type: ignore[call-arg]
+    return plan.keeps(rewards, state["rollout"]) if has_state(plan) else plan.keeps(rewards)
 
 
 def learned_by(plan: RolloutPlan | None, rewards: Float[Tensor, "P G"], state: State) -> State:

@@ -3,8 +3,8 @@
     prompt  reasoning z  [own answer  rest]      sampled
     prompt  reasoning z  y*                      scored, and only at the tokens of y*
 
-What would stand behind y* cannot change its probabilities, so it is left out. The completion's own tokens are kept up to the border;
-a token that lies across it is spelled anew together with y*. Where the own answer is y* the tokens stay as they were sampled.
+What would stand behind y* cannot change its probabilities, so it is left out. The completion's own tokens are kept up to the border; a
+token that lies across it is spelled anew together with y*. Where the own answer is y* the tokens stay as they were sampled.
 """
 
 from __future__ import annotations
@@ -102,21 +102,18 @@ def substituted(
     logps = torch.zeros(len(found), width, device=device)
     mask = torch.zeros(len(found), width, dtype=torch.bool, device=device)
     places = formed.nonzero().flatten()
-    known = None if source.baseline == "none" else logps.clone()
+    before = None if source.baseline == "none" else logps.clone()
     if rows:
-        scored, counted = _scored(policy, prompts, rows, temperature, at_once)
-        logps[places], mask[places] = scored, counted
-    if rows and known is not None:
-        bare = [(prompt, Replaced([], whole.scored)) for prompt, whole in rows]
-        distinct = sorted({(prompt, tuple(whole.scored)) for prompt, whole in bare})
-        number = {key: i for i, key in enumerate(distinct)}
-        alone = [(prompt, Replaced([], list(scored))) for prompt, scored in distinct]
+        logps[places], mask[places] = _scored(policy, prompts, rows, temperature, at_once)
+    if rows and before is not None:
+        distinct = sorted({(prompt, tuple(whole.scored)) for prompt, whole in rows})  # as a rule one of each prompt
+        bare, number = [(prompt, Replaced([], list(own))) for prompt, own in distinct], {key: i for i, key in enumerate(distinct)}
         model = policy if source.baseline == "current" or initial is None else initial
-        each, _ = _scored(model, prompts, alone, temperature, at_once)
-        known[places] = each[[number[prompt, tuple(whole.scored)] for prompt, whole in bare]]
+        found_bare, _ = _scored(model, prompts, bare, temperature, at_once)
+        before[places] = found_bare[[number[prompt, tuple(whole.scored)] for prompt, whole in rows]]
     ids, lengths = pad_right([list(one.ids) or [tokens.pad_id] for one in completions], device)
     spoken = torch.arange(ids.shape[1], device=device)[None] < lengths[:, None]
-    return Substituted(logps, mask, known, formed, most_repeated(ids, spoken, source.ngram))
+    return Substituted(logps, mask, before, formed, most_repeated(ids, spoken, source.ngram))
 
 
 def _scored(

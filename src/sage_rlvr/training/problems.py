@@ -43,8 +43,8 @@ def unverified(method: Method) -> str:
     if method.reward_source is None:
         return ""
     return (
-        f"rewards are the policy's own ({type(method.reward_source).__name__}): no verifier is asked, and its verdicts are computed "
-        "for metrics alone. A reward that rises while verifier/right_share does not, or a reward/auc near 0.5, is a reward that is "
+        f"rewards are the policy's own ({type(method.reward_source).__name__}): no verifier is asked, and its verdicts are "
+        "computed for metrics alone. A reward that rises while verifier/right_share does not, or a reward/auc near 0.5, is a reward that is "
         "gamed or says nothing"
     )
 

@@ -35,7 +35,7 @@ class Groups:
     as the verifier says, or as the method's reward source pays, before any transform. undecided (P, G) bool. numbers (P,): which
     group of the step each is.
     answers (P, G) int64: equal for two completions that give the same answer; None where the method reads none.
-    right (P, G) bool, the verifier's word beside rewards that are not its own; support (P, G), what a plan looks at then; else None.
+    right (P, G) bool, the verifier's word beside rewards that are not its own; support (P, G), what a plan looks at then.
     """
 
     problems: list[Any]
@@ -195,12 +195,8 @@ def paid_by_policy(loop: Loop, problems: list[Any], prompts: list[list[int]], ro
         ids = row[: length - finished]  # without the end token
         found.append(Answered(ids, text, span, i // size, references[i // size]))
     at_once = None if config.updates.micro_batch is None else config.updates.micro_batch * size
-    return source(
-        substituted(
-            source, loop.policy, loop.initial, loop.tokens, prompts, found,
-            temperature=config.rollout.temperature, at_once=at_once,
-        )  # fmt: skip
-    )
+    models, heat = (loop.policy, loop.initial), config.rollout.temperature
+    return source(substituted(source, *models, loop.tokens, prompts, found, temperature=heat, at_once=at_once))
 
 
 def answers_of(loop: Loop, problems: list[Any], rollout: Rollout) -> Tensor:

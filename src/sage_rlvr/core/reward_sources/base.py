@@ -52,13 +52,16 @@ class Paid:
 class RewardSource(Protocol):
     """What pays completions in the place of the verifier, whose verdicts are then computed for metrics alone.
 
-    `equation` is r as one line, `ascends` what the reward term does in expectation. `baseline` says under which weights
-    `Substituted.before` is scored ("none": not at all), `given` which share of the reference's tokens the completion's own
-    stand in for, `ngram` of how many tokens the n-grams are that are counted.
+    `equation` is r as one line, `legend` what its symbols mean, `ascends` what the reward term does in expectation. `baseline` says
+    under which weights `Substituted.before` is scored ("none": not at all), `given` which share of the reference's tokens the
+    completion's own stand in for, `ngram` of how many tokens the n-grams are that are counted.
     """
 
     @property
     def equation(self) -> str: ...
+
+    @property
+    def legend(self) -> str: ...
 
     @property
     def ascends(self) -> str: ...

@@ -45,7 +45,8 @@ class ReferenceProbability:
     given: float = 0.0
     prefers: ClassVar[str] = "those behind whose reasoning the reference answer is likelier"
     ascends: ClassVar[str] = (
-        "grad E[r] with r held as paid: the policy learns to reason towards y*, and no gradient passes through r itself"
+        "grad E[r] of each prompt, up to what A divides by, with r held as paid: the policy learns to reason towards y*, and no "
+        "gradient passes through r itself"
     )
 
     def __post_init__(self) -> None:
@@ -56,7 +57,7 @@ class ReferenceProbability:
             if not 0 <= getattr(self, name) < 1:
                 raise ConfigError(f"ReferenceProbability: {name} = {getattr(self, name)!r} is a share; give 0 <= {name} < 1.")
         if not 0 < self.clip <= 1:
-            raise ConfigError(f"ReferenceProbability: clip = {self.clip!r} bounds a difference of probabilities; give 0 < clip <= 1.")
+            raise ConfigError(f"ReferenceProbability: clip = {self.clip!r} bounds a probability; give 0 < clip <= 1.")
         if not 0 <= self.repetition < math.inf:
             raise ConfigError(f"ReferenceProbability: repetition = {self.repetition!r}; give a finite number >= 0.")
         for name in ("ngram", "times"):
@@ -78,8 +79,14 @@ class ReferenceProbability:
             whole = f"clip({whole} - {bare}, 0, {self.clip:g})"
         text = whole if not self.format_weight else f"{1 - self.format_weight:g} {whole} + {self.format_weight:g} [formed]"
         loss = "" if not self.repetition else f" - {self.repetition:g} [a {self.ngram}-gram {self.times} times]"
-        own = "" if not self.given else f";  the first {self.given:g} of y* are the completion's own answer tokens"
-        return f"{text}{loss}{own}"
+        return f"{text}{loss}"
+
+    @property
+    def legend(self) -> str:
+        """What the symbols of `equation` mean."""
+        initial = ", pi_0 the policy as the run began with it" if self.debias == "initial" else ""
+        own = f", whose first {self.given:g} are left to the completion's own answer tokens" if self.given else ""
+        return f"z the completion's text before its answer, y* the reference answer of M tokens{own}{initial}"
 
     @torch.no_grad()
     def __call__(self, seen: Substituted) -> Paid:
