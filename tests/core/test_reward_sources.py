@@ -76,7 +76,7 @@ def test_no_gradient_passes_and_a_part_that_lets_one_pass_is_caught() -> None:
         ({"debias": "base"}, "debias = 'base'; give one of initial, current, none"),
         ({"format_weight": 1.0}, "format_weight = 1.0 is a share"),
         ({"given": -0.1}, "given = -0.1 is a share"),
-        ({"clip": 0.0}, "clip = 0.0 bounds a difference"),
+        ({"clip": 0.0}, "clip = 0.0 bounds a probability"),
         ({"repetition": math.inf}, "repetition = inf"),
         ({"ngram": 0}, "ngram = 0; give a whole number"),
         ({"times": True}, "times = True; give a whole number"),

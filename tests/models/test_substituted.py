@@ -12,6 +12,7 @@ from transformers import PreTrainedModel
 from byte_tokenizer import byte_tokenizer
 from conftest import tiny_llama
 from sage_rlvr.core.reward_sources import ReferenceProbability
+from sage_rlvr.errors import DataError
 from sage_rlvr.models.policy import Tokens
 from sage_rlvr.models.substituted import Answered, replaced, substituted
 from sage_rlvr.tasks.countdown import build_tokenizer
@@ -117,8 +118,14 @@ def test_each_row_is_one_plain_forward(baseline: Any, given: float, at_once: int
             torch.testing.assert_close(found.before[i][found.mask[i]], bare, rtol=0, atol=2e-6)
 
 
+def test_the_first_weights_are_asked_for_by_name() -> None:
+    with pytest.raises(DataError, match="pass them as initial="):
+        substituted(ReferenceProbability(), tiny_llama(), None, DIGITS, PROMPTS, [Answered([3], "1", (0, 1), 0, "4*3")])
+
+
 def test_rows_of_one_problem_without_reasoning_earn_one_number_exactly() -> None:
     """Why Countdown needs `given`: where all is answer, the reward says nothing of the completion."""
     rows = [Answered(DIGITS.encode(t), t, (0, 3), 0, "4*3") for t in ("3*4", "3+4", "4-3")]
-    paid = ReferenceProbability()(substituted(ReferenceProbability(), tiny_llama(), None, DIGITS, PROMPTS, rows))
+    policy = tiny_llama()
+    paid = ReferenceProbability()(substituted(ReferenceProbability(), policy, policy, DIGITS, PROMPTS, rows))
     assert paid.rewards.unique().numel() == 1 and not paid.support.any()  # r = r' too

@@ -23,7 +23,7 @@ class RolloutPlan(Protocol):
 
     `keeps` sees the raw rewards (P, G), before any transform (the verifier's; of a reward source its `Paid.support`), and
     returns (P,) bool, for each group by itself. One with a running state (core/state.py) has `start()`, gets its state as a second
-    argument, the same for the whole step, and gives the next one by `learned(rewards, state)`, once a step, of all that was drawn.
+    argument, the same for the whole step; `learned(rewards, state)` gives the next one, once per step, of all that was drawn.
     """
 
     @property
@@ -109,8 +109,9 @@ class StdFilter:
 
     @property
     def equation(self) -> str:
-        mean = f"the running mean of std over steps (decay {self.decay:g}, all kept before step {self.skip + self.collect})"
-        return f"keep groups with std >= {self.ratio:g} m, m {mean}; draw new prompts for the others, at most {self.max_refills} times"
+        begin = f"all kept before step {self.skip + self.collect}"
+        bar = f"{self.ratio:g} times its running mean over steps (decay {self.decay:g}, {begin})"
+        return f"keep groups with std >= {bar}; draw new prompts for the others, at most {self.max_refills} times"
 
     def start(self) -> dict[str, Tensor]:
         """std_mean (), and the number of steps behind it, ()."""

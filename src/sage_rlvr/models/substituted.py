@@ -3,8 +3,8 @@
     prompt  reasoning z  [own answer  rest]      sampled
     prompt  reasoning z  y*                      scored, and only at the tokens of y*
 
-What would stand behind y* cannot change its probabilities, so it is left out. The completion's own tokens are kept up to the border; a
-token that lies across it is spelled anew together with y*. Where the own answer is y* the tokens stay as they were sampled.
+What would stand behind y* cannot change its probabilities, so it is left out. The completion's own tokens are kept up to the
+border; a token that lies across it is spelled anew together with y*. Where the own answer is y* the tokens stay as sampled.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from sage_rlvr.core.reward_sources import RewardSource, Substituted, most_repeated
+from sage_rlvr.errors import DataError
 from sage_rlvr.models.policy import Tokens
 from sage_rlvr.models.sampler import pad_right
 from sage_rlvr.models.scoring import score
@@ -105,6 +106,8 @@ def substituted(
     before = None if source.baseline == "none" else logps.clone()
     if rows:
         logps[places], mask[places] = _scored(policy, prompts, rows, temperature, at_once)
+    if source.baseline == "initial" and initial is None:
+        raise DataError(f"{type(source).__name__} subtracts what the run's first weights say; pass them as initial=.")
     if rows and before is not None:
         distinct = sorted({(prompt, tuple(whole.scored)) for prompt, whole in rows})  # as a rule one of each prompt
         bare, number = [(prompt, Replaced([], list(own))) for prompt, own in distinct], {key: i for i, key in enumerate(distinct)}

@@ -44,8 +44,8 @@ def unverified(method: Method) -> str:
         return ""
     return (
         f"rewards are the policy's own ({type(method.reward_source).__name__}): no verifier is asked, and its verdicts are "
-        "computed for metrics alone. A reward that rises while verifier/right_share does not, or a reward/auc near 0.5, is a reward that is "
-        "gamed or says nothing"
+        "computed for metrics alone. Where a reward rises and verifier/right_share does not, or reward/auc is near 0.5, it is "
+        "gamed, or says nothing"
     )
 
 

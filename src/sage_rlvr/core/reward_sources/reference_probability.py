@@ -29,7 +29,7 @@ class ReferenceProbability:
     repetition     what a completion loses that repeats an n-gram of `ngram` tokens `times` times or more; always, while the
                    released code spares one that earns 0
     given          the share of y*'s first tokens in whose place the completion's own answer tokens stand; 0 is RLPR. Where a
-                   completion is all answer (Countdown) z is empty, r is one number a problem, and nothing would be learned.
+                   completion is all answer (Countdown) z is empty, r is one number per problem, and nothing would be learned.
 
     Computed in float32; the released code rounds p(y* | x) to bfloat16, in steps of .004. Reasoning that states the answer
     without deriving it earns most: read `reward/auc` beside the reward.
