@@ -76,6 +76,13 @@ class Method:
                 f"{self.name}: {type(self.surrogate).__name__} reads labels, 0 or 1 per completion: give advantage: {{name: "
                 "signed, right: 1, wrong: 0}, and no reward_transform, token_weight or KL in the reward."
             )
+        counts, counted = getattr(self.advantage, "counts", None), "tokens" if self.reduction.divisor == "batch" else "rows"
+        if counts not in (None, counted):
+            raise ConfigError(
+                f"{self.name}: {self.advantage} divides by the {counts} that it keeps, and {type(self.reduction).__name__} by all "
+                f"{counted}, so that the two together are no mean over either; use reduction: "
+                f"{'token_mean' if counts == 'tokens' else 'fixed_budget or sequence_mean'}."
+            )
         blind = self.reward_transform is None and not sees(self.advantage) and not has_state(self.advantage)
         if self.buffer is not None and self.is_stored_alone and self.buffer.reads_advantages and not blind:
             raise ConfigError(

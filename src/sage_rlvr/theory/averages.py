@@ -197,6 +197,11 @@ def _first_advantages(
             f"{method.name}: its advantage looks across the prompts of a step; pass others=, the rewards (P, G) of the "
             "step's other prompts."
         )
+    if sees(method.advantage):
+        raise ConfigError(
+            f"{method.name}: its {type(method.advantage).__name__} reads more of other prompts' completions than the rewards in "
+            "others=; list whole steps of groups with step_of_groups."
+        )
     if method.reward_transform is not None:
         raise ConfigError(f"{method.name}: others= are given without what its reward transform sees of a completion.")
     fixed = others.float()

@@ -58,7 +58,8 @@ class Advantage(Protocol):
     advantages of a prompt depend on the rewards of the other prompts of the step, so that a batch must not be cut
     before they are computed; `takes_group_mean`, True where the baseline of a completion holds its own reward;
     `against_kl`, a note on what beta weighs against it; `least_group`, the smallest group that it is defined for,
-    where that is above 2; `gives_labels`, True where A is 1 for a right and 0 for a wrong completion; `needs`, the
+    where that is above 2; `gives_labels`, True where A is 1 for a right and 0 for a wrong completion; `counts`, "rows" or
+    "tokens", where A divides by how many of them it keeps, which the reduction has to count too; `needs`, the
     optional signals: "logps" (of the policy), "ref_logps", "answers", "problems". A part that has `needs` at all, an
     empty set included, is called with a `Seen` after the rewards. `start`, of one with a running
     state (core/state.py): what a group earns depends on the state and on the group, so that no batch has to be whole.
