@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -26,11 +27,12 @@ from sage_rlvr.core.advantages import (
     UniformRight,
     sees,
 )
-from sage_rlvr.core.method import Method, kl_share
+from sage_rlvr.core.method import Method, credit, kl_share
 from sage_rlvr.core.reductions import FixedBudget, TokenMean
+from sage_rlvr.core.schedules import Linear
 from sage_rlvr.core.surrogates import Clip
 from sage_rlvr.errors import ConfigError, DataError
-from sage_rlvr.methods import maxrl, nsr, psr, w_reinforce
+from sage_rlvr.methods import maxrl, nsr, pkpo, psr, w_reinforce
 from sage_rlvr.theory.expected import step_of_groups
 from sage_rlvr.theory.tree import TokenTree
 from sage_rlvr.theory.utility import slope, values
@@ -138,6 +140,26 @@ def test_pkpo_by_hand():
     rewards = torch.tensor([[1.0, 0, 0, 1, 0]])
     assert (PassAtK(3)(rewards) / 5)[0].tolist() == pytest.approx([0.3, 0, 0, 0.3, 0])
     assert (PassAtK(3, "sloo")(rewards) / 5)[0].tolist() == pytest.approx([0.0375, -0.25, -0.25, 0.0375, -0.25])
+
+
+@pytest.mark.parametrize("baseline", ["sloo1", "sloo"])
+def test_the_k_of_pkpo_is_that_of_the_step(baseline):
+    """Linear from 5 to 1 over 9 steps: 5, 4.5, 4, ...; .5 goes to the even number. A constant is the number, bit for bit."""
+    method, wanted = pkpo(k=Linear(5, 1), baseline=baseline), [5, 4, 4, 4, 3, 2, 2, 2, 1]
+    flat = pkpo(k=Linear(4, 4), baseline=baseline)
+    tree = TokenTree.bandit(4)
+    logits, right = torch.tensor([[0.3, -0.2, 0.5, 0.1]]), torch.tensor([1.0, 0, 0, 1])
+    for step, k in enumerate(wanted):
+        plain = PassAtK(k, baseline)
+        assert torch.equal(credit(method, REWARDS, step=step, total_steps=9).grouped, plain(REWARDS))
+        assert torch.equal(credit(flat, REWARDS, step=step, total_steps=9).grouped, PassAtK(4, baseline)(REWARDS))
+        args = {"rewards": right, "group_size": 6, "step": step, "total_steps": 9}
+        found = [tree.expected_gradient(one, logits, logits, **args) for one in (method, replace(method, advantage=plain))]
+        assert torch.equal(*found) and found[0].any()
+    assert "k = Linear(start=5, end=1) at the step" in method.describe() and "pass@k with the k of the step" in method.describe()
+    assert (method.advantage.least_group, flat.advantage.least_group) == ((6, 5) if baseline == "sloo" else (5, 4))
+    with pytest.raises(DataError, match=r"call its at\(step, total_steps\)"):
+        method.advantage(REWARDS)
 
 
 @pytest.mark.parametrize(
@@ -320,7 +342,8 @@ def test_what_was_not_computed_is_named():
     "make",
     [
         lambda: PowerNormalized(-1.0), lambda: PowerNormalized(3.0), lambda: RiskSeeking(0.0), lambda: PassAtK(0),
-        lambda: PassAtK(True), lambda: PassAtK(2, "loo"), lambda: AnalyticPassAtK(0), lambda: Signed(0.0, 0.0),
+        lambda: PassAtK(True), lambda: PassAtK(Linear(8, 0)),
+        lambda: PassAtK(2, "loo"), lambda: AnalyticPassAtK(0), lambda: Signed(0.0, 0.0),
         lambda: Signed(-1.0, 1.0), lambda: Signed(over="rows"),
         lambda: Method("", Signed(over="kept"), Clip(), None, TokenMean()),
         lambda: Method("", Signed(over="tokens"), Clip(), None, FixedBudget()),

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from sage_rlvr.core.advantages import Advantage, Seen, sees
+from sage_rlvr.core.advantages import Advantage, Seen, at_step, sees
 from sage_rlvr.core.anchor import Anchor, anchor_logps, anchor_metrics
 from sage_rlvr.core.buffers import Buffer
 from sage_rlvr.core.describe import describe
@@ -122,6 +122,11 @@ class Method:
         named = ("reward_transform", "advantage", "token_weight", "loss_term", "buffer")
         return {name: getattr(self, name) for name in named}
 
+    def at(self, step: int, total_steps: int) -> Method:
+        """The method with the advantage of that step; itself where that does not change over training."""
+        advantage = at_step(self.advantage, step, total_steps)
+        return self if advantage is self.advantage else replace(self, advantage=advantage)
+
     def start(self) -> State:
         """The running state of the parts before the first step; empty where none has one."""
         return start_of(self.parts)
@@ -201,7 +206,7 @@ def credit(
     `key`: the run's, for a token weight that draws. `state`: of the method's parts before the rollout, None = at their
     start; it is left as it is.
     """
-    seen, state = None, method.start() if state is None else state
+    seen, state, method = None, method.start() if state is None else state, method.at(step, total_steps)
     if method.reward_transform is not None or sees(method.advantage):
         seen = seen_of(_need(signals, "the reward transform or the advantage"), tuple(rewards.shape))
     grouped, state = group_advantages(method, rewards, seen, state)
@@ -241,7 +246,9 @@ def _need(signals: Signals | None, who: str) -> Signals:
 def group_advantages(
     method: Method, rewards: Float[Tensor, "P G"], seen: Seen | None, state: State
 ) -> tuple[Float[Tensor, "P G"], State]:
-    """The reward transform, then the advantage, and the state after both. `seen` is read where either looks at more."""
+    """The reward transform, then the advantage, and the state after both. `seen` is read where either looks at more.
+
+    Of a method whose advantage changes over training, `Method.at` first."""
     if method.reward_transform is not None:
         assert seen is not None
         other = seen if sees(method.reward_transform) else seen.lengths

@@ -8,6 +8,7 @@ from sage_rlvr.core.advantages import Advantage, AnalyticPassAtK, PassAtK, Power
 from sage_rlvr.core.advantages.reinforce import Over
 from sage_rlvr.core.method import METHODS, Method
 from sage_rlvr.core.reductions import FixedBudget, TokenMean
+from sage_rlvr.core.schedules import Schedule
 from sage_rlvr.core.surrogates import Clip
 from sage_rlvr.methods.anchors import AnchorKeys, anchor_of, anchored
 
@@ -39,10 +40,11 @@ def rs_grpo(*, b: float = 2.0, **anchor: Unpack[AnchorKeys]) -> Method:
 
 @METHODS.register(label="PKPO")
 @anchored(beta=0.0, estimator="k1", placement="reward")
-def pkpo(*, k: int = 4, baseline: Literal["sloo1", "sloo"] = "sloo1", **anchor: Unpack[AnchorKeys]) -> Method:
+def pkpo(*, k: int | Schedule = 4, baseline: Literal["sloo1", "sloo"] = "sloo1", **anchor: Unpack[AnchorKeys]) -> Method:
     """L = (1/(B L)) sum_i sum_t -min(rho A, clip(rho) A), A the unbiased gradient of pass@k (arXiv 2505.15201).
 
-    k at most the group's size. pass@k saturates: the larger k, the lower the pass@1 at which nothing pushes a prompt on.
+    k at most the group's size. pass@k saturates: the larger k, the lower the pass@1 at which nothing pushes a prompt on. A schedule
+    anneals k, as the paper does: {name: linear, start: 8, end: 1} ends as REINFORCE.
     """
     return _rloo_with("pkpo", PassAtK(k, baseline), **anchor)
 

@@ -66,7 +66,7 @@ def expected_loss(
     key = Key(0) if key is None else key
     _check_shapes(listing, logps=logps, log_q=log_q)
     longest = int(listing.signals.mask.sum(1).max()) if max_tokens is None else max_tokens
-    advantages, kept = mean_advantages(method, listing, group_size, others, state)
+    advantages, kept = mean_advantages(method.at(step, total_steps), listing, group_size, others, state)
     term = torch.zeros((), dtype=logps.dtype)
     if method.buffer is not None:
         share = method.buffer.weight_at(step, total_steps)

@@ -61,7 +61,8 @@ class Advantage(Protocol):
     where that is above 2; `gives_labels`, True where A is 1 for a right and 0 for a wrong completion; `counts`, "rows" or
     "tokens", where A divides by how many of them it keeps, which the reduction has to count too; `needs`, the
     optional signals: "logps" (of the policy), "ref_logps", "answers", "problems". A part that has `needs` at all, an
-    empty set included, is called with a `Seen` after the rewards. `start`, of one with a running
+    empty set included, is called with a `Seen` after the rewards. `at`, of one that changes over training: (step, total_steps) ->
+    the advantage of that step, which is the one that is called (`Method.at`). `start`, of one with a running
     state (core/state.py): what a group earns depends on the state and on the group, so that no batch has to be whole.
     """
 
@@ -73,6 +74,13 @@ class Advantage(Protocol):
 
 
 ADVANTAGES: Registry[type] = Registry("advantage")
+
+
+def at_step(part: Advantage, step: int, total_steps: int) -> Advantage:
+    """The advantage of a step: what its `at` gives, and itself where it does not change over training."""
+    at = getattr(part, "at", None)
+    found: Advantage = part if at is None else at(step, total_steps)
+    return found
 
 
 def centered(rewards: Groups, smallest_group: int, who: str) -> Groups:
