@@ -32,7 +32,7 @@ from sage_rlvr.core.reductions import FixedBudget, TokenMean
 from sage_rlvr.core.schedules import Linear
 from sage_rlvr.core.surrogates import Clip
 from sage_rlvr.errors import ConfigError, DataError
-from sage_rlvr.methods import maxrl, nsr, pkpo, psr, w_reinforce
+from sage_rlvr.methods import alpha_dpg, maxrl, nsr, pkpo, psr, w_reinforce
 from sage_rlvr.theory.expected import step_of_groups
 from sage_rlvr.theory.tree import TokenTree
 from sage_rlvr.theory.utility import slope, values
@@ -263,6 +263,31 @@ def test_alpha_dpg_at_the_reference_is_maxrl():
     assert torch.allclose(Filtered(0.0)(REWARDS, seen), PowerNormalized()(REWARDS) * 8 / 7, atol=1e-5)
 
 
+@pytest.mark.parametrize("alpha", [0.0, 0.5, 0.9])
+@pytest.mark.parametrize("size", [2, 4])
+def test_alpha_dpg_with_the_exact_z_descends_the_divergence_itself(alpha: float, size: int):
+    """D = (1 - sum p^(1 - alpha) pi^alpha) / (alpha (1 - alpha)), p the reference given right; at 0 KL(p || pi): on a tree with
+    completions of several lengths, gradients in every logit, at any group size. The group's own Z is biased there."""
+    tree = TokenTree([(0, 0), (0, 1, 0), (0, 1, 1), (1,), (2, 0)])
+    logits, reference = (torch.randn(tree.allowed.shape, generator=torch.Generator().manual_seed(n)).double() for n in (1, 2))
+    rewards = torch.tensor([1.0, 0, 1, 0, 1])
+    leaf = logits.clone().requires_grad_(True)
+    target = tree.probs(reference) * rewards
+    target, policy = (target / target.sum())[rewards == 1], tree.probs(leaf)[rewards == 1]
+    if alpha == 0:
+        divergence = (target * (target / policy).log()).sum()
+    else:
+        divergence = (1 - (target ** (1 - alpha) * policy**alpha).sum()) / (alpha * (1 - alpha))
+    (wanted,) = torch.autograd.grad(divergence, leaf)
+    found = {}
+    for z in ("exact", "group"):
+        method = alpha_dpg(alpha=alpha, clip=1e6, z=z)  # divides by max_tokens = 3
+        found[z] = 3 * tree.expected_gradient(method, logits, reference, rewards, group_size=size)
+        assert method.needs >= {"logps", "ref_logps"} and ("ref_right" in method.needs) == (z == "exact")
+    assert torch.allclose(found["exact"], wanted, atol=1e-5) and wanted.abs().max() > 0.1
+    assert not torch.allclose(found["group"], wanted, atol=0.02)
+
+
 def test_smoothing_by_hand():
     """Population std .484123; lengths 4, of the fifth 5: 1.290992 + .05 * 2/4, + .05 * 4/5 (its log-prob is -4)."""
     seen = Seen(torch.tensor([[4, 4, 4, 4, 5, 4, 4, 4]]), SEEN.policy)
@@ -336,6 +361,8 @@ def test_what_was_not_computed_is_named():
         DistinctRight(2)(REWARDS, Seen(SEEN.lengths, SEEN.policy))
     with pytest.raises(DataError, match="Filtered reads 'reference'"):
         Filtered()(REWARDS, Seen(SEEN.lengths, SEEN.policy))
+    with pytest.raises(DataError, match="Filtered reads 'ref_right'"):
+        Filtered(z="exact")(REWARDS, SEEN)
 
 
 @pytest.mark.parametrize(
@@ -348,6 +375,7 @@ def test_what_was_not_computed_is_named():
         lambda: Method("", Signed(over="kept"), Clip(), None, TokenMean()),
         lambda: Method("", Signed(over="tokens"), Clip(), None, FixedBudget()),
         lambda: DistinctRight(0), lambda: DistinctRight(2, 3.0), lambda: Filtered(1.0), lambda: Filtered(clip=1.0),
+        lambda: Filtered(z="mean"),
         lambda: DifferentialSmoothing(-1.0), lambda: UniformRight(2.0),
     ],
 )  # fmt: skip

@@ -97,8 +97,8 @@ class Method:
 
     @property
     def needs(self) -> frozenset[str]:
-        """Which optional signals an engine must compute: of logps, ref_logps, entropies, ref_entropies, answers,
-        problems, hidden, entropy_drift, entropy_gradient, distributions.
+        """Which optional signals an engine must compute: of logps, ref_logps, ref_right, entropies, ref_entropies,
+        answers, problems, hidden, entropy_drift, entropy_gradient, distributions.
 
         `entropy_gradient` puts the entropies of each update into the graph, for a loss term.
         `distributions` are log-probs of every next token, of policy (in the graph) and reference: `Batch.log_probs`.
@@ -265,7 +265,8 @@ def seen_of(signals: Signals, shape: tuple[int, ...]) -> Seen:
             None if logps is None else torch.where(signals.mask, logps, 0.0).double().sum(dim=1).float().reshape(shape)
         )
 
-    ids = (None if one is None else one.reshape(shape) for one in (signals.answers, signals.problems))
+    of_problem = (signals.answers, signals.problems, signals.ref_right)
+    ids = (None if one is None else one.reshape(shape) for one in of_problem)
     policy, reference = of_row(signals.old_logps), of_row(signals.ref_logps)
     return Seen(signals.mask.sum(dim=1).reshape(shape), policy, reference, *ids)  # type: ignore[arg-type]
 

@@ -13,6 +13,7 @@ listed. `sampled_loss` draws groups instead, as many as wanted.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -177,6 +178,7 @@ class SharedWorld:
         """Of the rows of the flattened (prompts, answers) that are named, one token each; policy (prompts, answers) detached."""
         reference, prompt = self.base[which], rows // policy.shape[1]
         more: dict[str, Callable[[], Tensor]] = {
+            "ref_right": lambda: reference.masked_fill(~self.right[which], -math.inf).logsumexp(1)[prompt],
             "entropies": lambda: -(policy * policy.exp()).sum(1)[prompt][:, None],
             "ref_entropies": lambda: -(reference * reference.exp()).sum(1)[prompt][:, None],
             "entropy_drift": lambda: entropy_drift(policy[:, None, :])[prompt],

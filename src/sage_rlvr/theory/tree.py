@@ -167,6 +167,7 @@ class TokenTree:
                 ref_entropies=self.entropies(ref_logits),
                 answers=torch.arange(1, len(self) + 1),  # each completion is an answer of its own
                 problems=torch.ones(len(self), dtype=torch.int64),
+                ref_right=self.probs(ref_logits)[torch.as_tensor(rewards) == 1].sum().log().expand(len(self)),
                 entropy_drift=entropy_drift(self.log_probs(old_logits)[self.states]),
             )
             ref = self.log_probs(ref_logits)[self.states] if distributions else None

@@ -83,7 +83,8 @@ def values(
     found = []
     for own in range(n):
         ids = torch.cat([torch.full((len(others), 1), own), others], 1)
-        seen = Seen(torch.ones_like(ids), logs[ids], refs[ids], ids + 1, torch.ones_like(ids))
+        of_right = (refs.exp() * rewards).sum().log().expand(ids.shape)
+        seen = Seen(torch.ones_like(ids), logs[ids], refs[ids], ids + 1, torch.ones_like(ids), of_right)
         found.append(float((chance * _first(part, rewards[ids], seen)).sum()))
     if isinstance(part, Method) and part.buffer is not None:
         found = _with_stored(part, found, logs, refs, rewards)

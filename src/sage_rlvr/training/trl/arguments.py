@@ -22,7 +22,7 @@ from sage_rlvr.config import FinetuneConfig, TrainConfig
 from sage_rlvr.core.advantages import GroupNormalized
 from sage_rlvr.core.anchor import Anchor
 from sage_rlvr.core.loss_terms import AdaptiveEntropy, EntropyBonus
-from sage_rlvr.core.method import Method
+from sage_rlvr.core.method import Method, needs_of
 from sage_rlvr.core.reductions import FixedBudget, SequenceMean, TokenMean
 from sage_rlvr.core.schedules import Schedule, over_a_run
 from sage_rlvr.core.surrogates import Cispo, Clip, Gspo
@@ -290,9 +290,9 @@ def not_on_trl(method: Method) -> Iterator[str]:
     anchor, live = method.anchor, method.anchor is not None and not method.anchor.is_off
     yield from _term_not_on_trl(method)
     for kind in ("token_weight", "advantage", "reward_transform"):
-        needs = frozenset(getattr(getattr(method, kind), "needs", ()))
+        needs = needs_of(getattr(method, kind))
         words = f"{kind.replace('_', ' ')} {type(getattr(method, kind)).__name__}"
-        if unseen := needs & {"ref_entropies", "distributions", "entropy_drift", "hidden"}:
+        if unseen := needs & {"ref_entropies", "ref_right", "distributions", "entropy_drift", "hidden"}:
             yield f"the {words}, which reads {', '.join(sorted(unseen))}"
         if "ref_logps" in needs and not live:
             yield f"the {words}, which reads a reference without a KL to it (beta = 0: none is loaded)"
