@@ -103,7 +103,7 @@ def train_step(loop: Loop, step: int) -> dict[str, float]:
         memory.see(drawn.everything)
     if not drawn.kept.any() or method.is_stored_alone:
         metrics = metrics if memory is None else stored_updates(loop, memory, metrics)
-        loop.parts = drawn.parts
+        loop.parts = {**loop.parts, **{name: own for name, own in drawn.parts.items() if name == "rollout"}}
         return metrics
     groups = drawn.groups
     rows = torch.arange(groups.rewards.numel(), device=groups.rewards.device)  # row = prompt * group_size + member
