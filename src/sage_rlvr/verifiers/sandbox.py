@@ -111,11 +111,11 @@ def judge(
         return Verdict("undecided", f"not run, no sandbox: {found['open']}")
     if "ended" in found:
         return Verdict("wrong", str(found["ended"]))
-    return _compared(found.get("calls"), entry, tests)
+    return compared(found.get("calls"), entry, tests)
 
 
-def _compared(calls: Any, entry: str, tests: Sequence[Test]) -> Verdict:
-    """The program's own words are data: of another shape they are wrong."""
+def compared(calls: Any, entry: str, tests: Sequence[Test]) -> Verdict:
+    """The verdict on what the calls of a program gave. Its words are data: of another shape they are wrong."""
     if not isinstance(calls, list) or not all(isinstance(call, list) and len(call) in (2, 3) for call in calls):
         return Verdict("wrong", "said nothing that can be read")
     if len(calls) != len(tests):
@@ -136,4 +136,4 @@ def told(call: list[Any]) -> str:
     return f"raised {call[1]}" + (f" in line {call[2]}" if len(call) == 3 and call[2] else "")
 
 
-__all__ = ["MEMORY_MB", "PROGRAMS", "SECONDS", "Sandbox", "judge", "missing", "require_sandbox"]
+__all__ = ["MEMORY_MB", "PROGRAMS", "SECONDS", "Sandbox", "compared", "judge", "missing", "require_sandbox"]
