@@ -35,6 +35,7 @@ from stateful import stateful
 
 Recipe = Callable[..., Path]
 BRANCH = "{name: sage, base: {name: grpo, beta: 0.05}, guide: {name: branch, threshold: 0.2}}"
+EXACT_Z = "{name: alpha_dpg, z: exact}"
 VERL = "{name: compose, title: verl, beta: 0.0, token_weight: {name: verl, stride: 2}}"
 SOURCE = str(Path(runs.__file__).parents[1])
 
@@ -93,8 +94,12 @@ def test_a_stop_saves_and_the_next_call_continues(
 
 
 @pytest.mark.parametrize(
-    "method", [BRANCH, "{name: stateful}", "{name: adaptive_entropy, target: 0.9}", "{name: outcome_counts}", VERL]
-)
+    "method",
+    [
+        BRANCH, "{name: stateful}", "{name: adaptive_entropy, target: 0.9}", "{name: outcome_counts}", VERL,
+        EXACT_Z,
+    ],
+)  # fmt: skip
 def test_rows_after_the_last_checkpoint_are_made_again(
     recipe: Path, tmp_path: Path, method: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -109,7 +114,7 @@ def test_rows_after_the_last_checkpoint_are_made_again(
     assert go(recipe, tmp_path / "parts") == 12
     assert_same_ending(tmp_path / "whole", tmp_path / "parts", 12)
     kept = tmp_path / "whole" / "checkpoints" / "step-000012" / "parts.safetensors"
-    assert kept.exists() is (method != BRANCH)
+    assert kept.exists() is (method not in (BRANCH, EXACT_Z))
     if "adaptive" in method:
         rows = [row["loss_term/coefficient"] for row in read_metrics(tmp_path / "whole")]
         assert len(set(rows)) > 1
