@@ -31,6 +31,7 @@ from sage_rlvr.config import TrainConfig, load_config
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.models.folders import embedded_policy
 from sage_rlvr.recipes import recipe
+from sage_rlvr.tasks.countdown import parse_prompt
 from sage_rlvr.training import loop as engine
 from sage_rlvr.training.reference import follow
 from sage_rlvr.training.rollouts import Groups
@@ -50,11 +51,14 @@ SLOW = [
     "rloo_rarity_placebo_centered",
     *("maxrl", "rs_grpo", "pkpo", "passk_training", "psr", "nsr", "w_reinforce"),
     *("right_entropy", "mara", "unlikeliness", "ds_grpo", "ucpo", "outcome_repeats"),
+    "verifree",
     *("cispo", "gspo", "steer", "steer_released", "high_entropy", "clip_cov", "shaped_entropy"),
 ]
 EDITED = [
     "outcome_counts world.train_problems=8",  # each comes back every other step
     "distinct method.k=8",
+    "rlpr method.max_refills=0 method.ratio=0.9",  # whose filter drops groups from step 10 on
+    "rlpr method.std_filter=false method.debias=current",
     "entropy_bonus method.coefficient=0.05",
     "distinct_log method.k=8",
     *("psr method.over=tokens", "nsr method.over=kept", "w_reinforce method.over=group"),
@@ -176,6 +180,7 @@ def replayed(config: TrainConfig, groups: list[Groups], args: Any) -> dict[str, 
         method=config.method,
         rollout_func=replay,
         answer_key=lambda row, text: task.answer_key(None, text),  # of the text alone, in this task
+        reference_answer=lambda row, text: (task.reference(parse_prompt(row["prompt"])), task.answer_span(None, text)),
     )
     trainer.train()
     assert replay.is_used_up() and trainer.state.global_step == args.max_steps

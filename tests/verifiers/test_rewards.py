@@ -105,3 +105,11 @@ except ValueError as error:
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert done.stdout.splitlines() == ["[]", "ConfigError True"], done.stderr
+
+
+def test_a_row_gives_its_gold_and_the_place_of_a_completions_answer():
+    reward = MathReward(answer_in="tag", tag="A")
+    assert reward.reference_answer({"prompt": "?", "answer": 3}, "so <A>12</A>") == ("3", (6, 8))
+    assert reward.reference_answer({"solution": "1/2"}, "no tag") == ("1/2", None)
+    with pytest.raises(DataError, match="a row without a gold answer"):
+        reward.reference_answer({"answer": None, "prompt": "?"}, "")

@@ -10,7 +10,7 @@ from typing import Any
 from sage_rlvr.config import TrainConfig, task_of
 from sage_rlvr.core.method import Method
 from sage_rlvr.errors import ConfigError
-from sage_rlvr.tasks.base import NO_ANSWER, Task, answer_key, ready, verdicts, verifier_hash
+from sage_rlvr.tasks.base import NO_ANSWER, Task, answer_key, answer_span, ready, reference, verdicts, verifier_hash
 from sage_rlvr.tasks.rows import Say, sha256_of, tell
 from sage_rlvr.verifiers.rewards import text_of
 
@@ -86,6 +86,11 @@ class TaskReward:
     def answer_key(self, row: Mapping[str, Any], text: str) -> str | None:
         """What a completion of a row answers, as the task says it; for methods that compare answers."""
         return answer_key(self.task, self.problems[row["problem"]], text)
+
+    def reference_answer(self, row: Mapping[str, Any], text: str) -> tuple[str, tuple[int, int] | None]:
+        """The right answer of a row's problem, and where a completion's own stands; for rewards without a verifier."""
+        problem = self.problems[row["problem"]]
+        return reference(self.task, problem), answer_span(self.task, problem, text)
 
     def __call__(
         self, completions: Sequence[Any], completion_ids: Sequence[Sequence[int]], problem: Sequence[int], **columns: Any

@@ -13,7 +13,7 @@ from typing import Any
 
 from sage_rlvr.errors import DataError
 from sage_rlvr.verifiers import Verdict
-from sage_rlvr.verifiers.answers import Place, bare, extract, no_number, spelling
+from sage_rlvr.verifiers.answers import Place, bare, extract, no_number, span_of, spelling
 from sage_rlvr.verifiers.pool import Pool, shared
 
 COLUMNS = ("answer", "solution", "ground_truth")
@@ -92,6 +92,13 @@ class MathReward:
     def answer_key(self, row: Mapping[str, Any], text: str) -> str | None:
         """What a completion answers, in its canonical spelling; for methods that compare answers."""
         return answered(text, {"answer_in": self.answer_in, "tag": self.tag, "closed": self.closed})
+
+    def reference_answer(self, row: Mapping[str, Any], text: str) -> tuple[str, tuple[int, int] | None]:
+        """A row's gold, and where a completion's own answer stands; for rewards without a verifier. DataError without a gold."""
+        (gold,) = golds_of({name: [value] for name, value in row.items()}, self.column, 1)
+        if not gold:
+            raise DataError(f"a row without a gold answer (columns {sorted(row)}): the reward is the policy's probability of it.")
+        return gold, span_of(text, answer_in=self.answer_in, tag=self.tag, closed=self.closed)[0]
 
     def verdicts(self, completions: Sequence[Any], **columns: Any) -> list[Verdict]:
         """The verdicts behind the rewards, with their reasons."""

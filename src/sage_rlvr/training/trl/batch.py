@@ -121,7 +121,8 @@ def reads_logps(method: Method | None) -> bool:
 def computes_advantages(method: Method) -> bool:
     """True where `SageTrainer` computes the advantages, because TRL's formula is another or knows no kept groups."""
     known = isinstance(method.advantage, GroupCentered) or method.advantage == GroupNormalized()
-    more = method.reward_transform is not None or method.rollout is not None or bool(method.start())
+    paid = method.reward_transform is not None or method.reward_source is not None
+    more = paid or method.rollout is not None or bool(method.start())
     return not known or more or reads_logps(method)
 
 
@@ -173,7 +174,8 @@ def with_advantages(method: Method, output: Inputs, drawn: Drawn, trainer: Any) 
     output["sage_scale"] = torch.tensor(scale)
 
 
-ROLLOUT_ONLY = ("sage_logps", "sage_entropies", "sage_answers", "sage_problems")  # read when a rollout is scored, kept no longer
+# Read when a rollout is scored, kept no longer.
+ROLLOUT_ONLY = ("sage_logps", "sage_entropies", "sage_answers", "sage_problems", "sage_support")
 
 
 def key_of(rewards: Any) -> Callable[[Mapping[str, Any], str], str | None]:

@@ -23,11 +23,14 @@ from accelerate.utils import gather_object
 from torch import Tensor
 from torch.nn.functional import pad
 
+from sage_rlvr.core.dynamic_sampling import kept_by, learned_by
 from sage_rlvr.core.keys import Key
 from sage_rlvr.core.method import RolloutPlan
+from sage_rlvr.core.state import State
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.training.rollouts import kept_metrics, rows_of_groups
 from sage_rlvr.training.trl.batch import Drawn, Inputs, counted, scored_parts
+from sage_rlvr.training.trl.reward_source import looked_at
 
 if TYPE_CHECKING:
     from sage_rlvr.training.trl.trainer import SageTrainer
@@ -45,8 +48,9 @@ def draw_kept(trainer: SageTrainer, inputs: list[dict[str, Any]], plan: RolloutP
     `name` tells several rollouts of one optimizer step apart. Logs the loop's names; TRL's own metrics stay those of the
     first draw, a sample of what the policy does with the prompts of the sampler.
     """
-    outputs, rewards, tokens = _draws(trainer, inputs, plan, name)
-    kept = kept_groups(plan, rewards)
+    outputs, rewards, seen, tokens = _draws(trainer, inputs, plan, name)
+    kept = kept_groups(plan, seen, trainer.parts)
+    trainer.parts = learned_by(plan, seen, trainer.parts)
     wanted = len(inputs) * trainer.accelerator.num_processes // trainer.num_generations
     slots = filled_slots(kept, wanted)
     alive, row_ids = kept[slots], rows_of_groups(slots, rewards.shape[1])
@@ -65,14 +69,15 @@ def draw_kept(trainer: SageTrainer, inputs: list[dict[str, Any]], plan: RolloutP
 
 def _draws(
     trainer: SageTrainer, inputs: list[dict[str, Any]], plan: RolloutPlan, name: str
-) -> tuple[list[Inputs], Tensor, int]:
-    """The first draw and its refills, rewards (P', G) of all of them, and their tokens. With refills the outputs are those
-    of all ranks; the first draw alone stays this rank's."""
+) -> tuple[list[Inputs], Tensor, Tensor, int]:
+    """The first draw and its refills, rewards (P', G) of all of them, what the plan looks at, (P', G), and their tokens. With
+    refills the outputs are those of all ranks; the first draw alone stays this rank's."""
     own = [repr(row) for row in inputs]  # before TRL writes into the rows
     output, rewards = trainer._draw(inputs)
     outputs, wanted, tokens = [output], len(rewards), _tokens(output, trainer)
+    seen = looked_at(trainer, output, rewards)
     prompts: Iterator[dict[str, Any]] | None = None
-    while (missing := wanted - int(kept_groups(plan, rewards).sum())) > 0 and len(outputs) <= plan.max_refills:
+    while (missing := wanted - int(kept_groups(plan, seen, trainer.parts).sum())) > 0 and len(outputs) <= plan.max_refills:
         if prompts is None:
             data = trainer._remove_unused_columns(trainer.train_dataset)
             key, step = Key(trainer.args.seed), trainer.state.global_step
@@ -81,15 +86,16 @@ def _draws(
         with _metrics_aside(trainer):
             more, its_rewards = trainer._draw(_share(trainer, prompts, missing))
         outputs.append(of_all_ranks(more, trainer))
+        seen = torch.cat([seen, looked_at(trainer, more, its_rewards)])
         rewards, tokens = torch.cat([rewards, its_rewards]), tokens + _tokens(more, trainer)
-    return outputs, rewards, tokens
+    return outputs, rewards, seen, tokens
 
 
-def kept_groups(plan: RolloutPlan, rewards: Tensor) -> Tensor:
+def kept_groups(plan: RolloutPlan, rewards: Tensor, state: State) -> Tensor:
     """(P,) bool: which groups of rewards (P, G) the plan keeps, by the completions that have a reward (others: NaN)."""
     kept = torch.zeros(len(rewards), dtype=torch.bool, device=rewards.device)
     for rows in scored_parts(rewards):
-        kept[rows[:, 0] // rewards.shape[1]] = plan.keeps(rewards.flatten()[rows])
+        kept[rows[:, 0] // rewards.shape[1]] = kept_by(plan, rewards.flatten()[rows], state)
     return kept
 
 

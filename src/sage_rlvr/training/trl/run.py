@@ -33,7 +33,7 @@ from sage_rlvr.tasks.datasets import examples, worked_solutions
 from sage_rlvr.tasks.golds import check_golds
 from sage_rlvr.tasks.prompts import FORMATS, PromptFormat
 from sage_rlvr.tasks.rows import DataSource, Say, tell
-from sage_rlvr.training.problems import TaskReward, training_problems, unkeyed
+from sage_rlvr.training.problems import TaskReward, training_problems, unkeyed, unverified
 from sage_rlvr.training.trl.arguments import check_fields, grpo_arguments, method_of, updates_a_step, world_size
 from sage_rlvr.training.trl.callbacks import (
     CHECKPOINTS,
@@ -69,6 +69,8 @@ def train(
         for reward in trainer.reward_funcs:
             if trainer.method is not None and isinstance(reward, TaskReward) and (said := unkeyed(trainer.method, reward.task)):
                 run.warn("answers", begin, said)
+        if trainer.method is not None and (said := unverified(trainer.method)):
+            run.warn("reward source", begin, said)
         if newest is None or step_of(newest) < total:  # the policy of an earlier, shorter run is not this run's result
             shutil.rmtree(out, ignore_errors=True)
     done = carry_on(trainer, config, run, newest, progress, updates)

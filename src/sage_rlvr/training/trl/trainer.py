@@ -51,6 +51,7 @@ from sage_rlvr.training.trl.checks import admitted_anchor, check_data, check_eng
 from sage_rlvr.training.trl.dynamic_sampling import draw_all, draw_kept
 from sage_rlvr.training.trl.model_card import facts, render
 from sage_rlvr.training.trl.reference_model import Reference, check_start, chosen_reference
+from sage_rlvr.training.trl.reward_source import ReferenceAnswer, initial_of, pay, reference_answer_of
 from sage_rlvr.training.trl.state import EARLIER, check_objective, restore_parts, restore_reference, save_state
 from sage_rlvr.training.watch import GuideWatch, check_vocabulary, warned
 
@@ -73,7 +74,9 @@ class SageTrainer(GRPOTrainer):
     the default), "base", "snapshot@N", or a path. `base_model`: what "base" is loaded from, where that is another model
     than the policy's. `reference_description` says in one line what it came to. `answer_key`: of a row of the data and the
     text of a completion, what it answers, None for nothing; read by methods that compare answers. Default: the
-    `answer_key` of the first reward function that has one (`math_reward` has), else the text itself.
+    `answer_key` of the first reward function that has one (`math_reward` has), else the text itself. `reference_answer`: of the
+    same the right answer and (first, behind) of the completion's own, None without one; read by reward sources, whose rewards
+    stand in the place of the reward functions'. Default: that of the first reward function that has one.
     """
 
     reference: Reference | None  # None without a KL
@@ -87,6 +90,7 @@ class SageTrainer(GRPOTrainer):
         source: str | None = None,
         base_model: str | None = None,
         answer_key: Callable[[Mapping[str, Any], str], str | None] | None = None,
+        reference_answer: ReferenceAnswer | None = None,
         **kwargs: Any,
     ) -> None:
         check_keywords(kwargs)
@@ -106,6 +110,7 @@ class SageTrainer(GRPOTrainer):
         self._plan = None if method is None else method.rollout
         self.parts: State = {} if method is None else method.start()
         self._answer_key = answer_key or key_of(named.get("reward_funcs"))
+        self._reference_answer = reference_answer or reference_answer_of(named.get("reward_funcs"))
         self._records: list[tuple[Tensor, Tensor | None]] | None = None  # forwards seen while TRL scores a rollout
         self._waiting: Inputs | None = None  # a micro-batch whose q comes from the forward in progress
         self._numbered = (-1, 0)  # optimizer step, rows numbered in it, over all ranks and rollouts
@@ -115,6 +120,7 @@ class SageTrainer(GRPOTrainer):
         self._watch, self._means = GuideWatch(self.anchor), list[dict[str, float]]()  # of this optimizer step
         with chosen_reference(self, named, base_model):
             super().__init__(*args, **kwargs)
+        self.initial = initial_of(self)
         check_vocabulary(self.anchor, self.model.config.get_text_config().vocab_size)
 
     @property
@@ -160,7 +166,9 @@ class SageTrainer(GRPOTrainer):
             # by identity, because an adapter's reference is a forward of the same model
             entropies = next(entropies for logps, entropies in records if logps is old)
             output |= {"sage_logps": old} | ({} if entropies is None else {"sage_entropies": entropies})
-        return output, total_rewards(self._rewards, self.reward_weights).reshape(-1, self.num_generations)
+        rewards = total_rewards(self._rewards, self.reward_weights).reshape(-1, self.num_generations)
+        paid = self.method is not None and self.method.reward_source is not None
+        return output, pay(self, output, inputs, rewards) if paid else rewards
 
     def _get_per_token_logps_and_entropies(self, model: Any, *args: Any, **kwargs: Any) -> Any:
         scoring = self._records is not None

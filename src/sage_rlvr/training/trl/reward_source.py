@@ -1,0 +1,106 @@
+"""Rewards that the policy computes, on TRL: reward functions give the verifier's verdicts, and these take their place.
+
+    TRL generates and judges  ->  the policy scores reference answers  ->  rewards (P, G) of all ranks
+
+Scored by this package's own forward on the policy's weights, one rank its rows, as on the loop engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from sage_rlvr.core.reward_sources import Paid, RewardSource
+from sage_rlvr.errors import refuse
+from sage_rlvr.models.policy import Tokens
+from sage_rlvr.models.substituted import Answered, Span, substituted
+from sage_rlvr.training.reference import frozen
+from sage_rlvr.training.rollouts import source_metrics
+from sage_rlvr.training.trl.batch import Inputs
+from sage_rlvr.training.trl.reference_model import copy_of, sharded
+
+if TYPE_CHECKING:
+    from sage_rlvr.training.trl.trainer import SageTrainer
+
+ReferenceAnswer = Callable[[Mapping[str, Any], str], tuple[str, Span | None]]
+
+
+def reference_answer_of(rewards: Any) -> ReferenceAnswer | None:
+    """The `reference_answer` of the first reward function that has one: of a row of the data and a completion's text, the right
+    answer, and where the completion's own stands."""
+    found = (getattr(one, "reference_answer", None) for one in (rewards if isinstance(rewards, list) else [rewards]))
+    return next(filter(None, found), None)
+
+
+def initial_of(trainer: SageTrainer) -> PreTrainedModel | None:
+    """The policy as the trainer was given it, where the method's reward source asks for it. ConfigError for what cannot be scored
+    here: no reference answers, an adapter, weights in pieces."""
+    source = None if trainer.method is None else trainer.method.reward_source
+    if source is None:
+        return None
+    name, policy = type(source).__name__, trainer.accelerator.unwrap_model(trainer.model)
+    refuse(
+        (
+            trainer._reference_answer is None,
+            f"SageTrainer: {name} reads reference answers, and no reward function names them; pass reference_answer=, of a row "
+            "and a completion's text the right answer and (first, behind) of the completion's own, or a reward function that has "
+            "it (math_reward)",
+        ),
+        (
+            hasattr(policy, "peft_config") or sharded(trainer),
+            f"SageTrainer: {name} scores reference answers on the policy's whole weights, and here they are an adapter's or in "
+            "pieces; train the whole model on one device, or take the loop engine",
+        ),
+    )
+    return frozen(copy_of(policy)) if source.baseline == "initial" else None
+
+
+@torch.no_grad()
+def pay(trainer: SageTrainer, output: Inputs, rows: list[dict[str, Any]], verdicts: Tensor) -> Tensor:
+    """The rewards (P, G) of all ranks in the place of `verdicts` (P, G); what a plan looks at is put into `output`, this rank's."""
+    assert trainer.method is not None and trainer.method.reward_source is not None
+    paid = _paid(trainer, trainer.method.reward_source, output, rows)
+    output["sage_support"] = paid.support
+    rewards, support = (trainer.accelerator.gather(one).reshape(verdicts.shape) for one in (paid.rewards, paid.support))
+    found = source_metrics(rewards, support, verdicts.nan_to_num() >= 1)
+    if trainer.method.rollout is None:  # else dynamic_sampling.py logs those of everything drawn
+        dead = (rewards == rewards[:, :1]).all(dim=1).float().mean()
+        found |= {"reward/mean": float(rewards.mean()), "reward/dead_group_share": float(dead)}
+    for name, value in found.items():
+        trainer._metrics["train"][name].append(value)
+    return rewards
+
+
+def looked_at(trainer: SageTrainer, output: Inputs, rewards: Tensor) -> Tensor:
+    """(P, G) of all ranks: what a rollout plan decides by, the rewards or a source's support. `output`: this rank's."""
+    support = output.get("sage_support")
+    return rewards if support is None else trainer.accelerator.gather(support).reshape(rewards.shape)
+
+
+def _paid(trainer: SageTrainer, source: RewardSource, output: Inputs, rows: list[dict[str, Any]]) -> Paid:
+    policy = trainer.accelerator.unwrap_model(trainer.model)
+    tokens = Tokens.of(trainer.processing_class, policy)
+    ids, asked = (
+        [row[kept.bool()].tolist() for row, kept in zip(output[f"{part}_ids"], output[f"{part}_mask"], strict=True)]
+        for part in ("completion", "prompt")
+    )
+    finished = [bool(row) and row[-1] in tokens.eos_ids for row in ids]
+    prompts: list[list[int]] = []
+    found = []
+    for row, prompt, said, done, text in zip(rows, asked, ids, finished, tokens.decode(ids, finished), strict=True):
+        if not prompts or prompts[-1] != prompt:
+            prompts.append(prompt)
+        reference, span = trainer._reference_answer(row, text)  # type: ignore[misc]
+        found.append(Answered(said[: len(said) - done], text, span if done else None, len(prompts) - 1, reference))
+    training = policy.training
+    policy.eval()
+    try:
+        size = trainer.args.per_device_train_batch_size
+        models = (policy, trainer.initial)
+        return source(substituted(source, *models, tokens, prompts, found, temperature=trainer.temperature, at_once=size))
+    finally:
+        policy.train(training)
