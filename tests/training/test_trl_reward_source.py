@@ -1,6 +1,6 @@
 """Rewards that the policy computes, on TRL: by hand, in checkpoints, from the reward functions' reference answers."""
 
-# ruff: noqa: E402  (what needs TRL is imported after importorskip)
+
 
 from __future__ import annotations
 

@@ -51,11 +51,12 @@ def replaced(tokens: Tokens, one: Answered, given: float = 0.0) -> Replaced | No
         return None
     (start, end), ids = one.span, list(one.ids)
     first = _tokens_within(tokens, ids, one.text, start)
-    last = next((k for k in range(first, len(ids)) if len(_text(tokens, ids[:k])) >= end), len(ids))
+    rest = range(first, len(ids)) if end < len(one.text) else ()
+    last = next((k for k in rest if len(_text(tokens, ids[:k])) >= end), len(ids))
     lead, own = ids[:first], ids[first:last]
     answer = own
     if one.text[start:end] != one.reference:
-        across = one.text[len(_text(tokens, lead)) : start]  # of a token that lies across the border
+        across = one.text[len(_text(tokens, lead)) if lead else 0 : start]  # of a token that lies across the border
         answer = tokens.encode(across + one.reference)
         spelled = _tokens_within(tokens, answer, across + one.reference, len(across))
         lead, answer = lead + answer[:spelled], answer[spelled:]
@@ -69,7 +70,7 @@ def _text(tokens: Tokens, ids: Sequence[int]) -> str:
 
 def _tokens_within(tokens: Tokens, ids: Sequence[int], text: str, end: int) -> int:
     """How many of the first tokens spell a beginning of text[:end]; tokens that are a part of a character go with its last one."""
-    low, high = 0, len(ids)
+    low, high = 0, len(ids) if end else 0
     while low < high:  # the length of the text grows with the tokens
         middle = (low + high + 1) // 2
         low, high = (middle, high) if len(_text(tokens, ids[:middle])) <= end else (low, middle - 1)
