@@ -505,7 +505,7 @@ def test_a_group_that_lacks_a_reward_is_a_smaller_group():
     rewards = torch.tensor([[NAN, 1.0, 0.0], [1.0, 0.0, 0.0], [NAN, NAN, 1.0]])
     found = group_advantages(rloo(beta=0.0), rewards, None, None, 0, 1).advantages
     torch.testing.assert_close(found.reshape(3, 3), torch.tensor([[0, 1, -1], [1, -0.5, -0.5], [0, 0, 0.0]]))
-    kept = dynamic_sampling.kept_groups(DynamicSampling(), torch.tensor([[NAN, 1.0, 1.0], [NAN, 1.0, 0.0], [NAN, NAN, 1.0]]))
+    kept = dynamic_sampling.kept_groups(DynamicSampling(), torch.tensor([[NAN, 1.0, 1.0], [NAN, 1.0, 0.0], [NAN, NAN, 1.0]]), {})
     assert kept.tolist() == [False, True, False]
     with pytest.raises(DataError, match="has no reward"):
         group_advantages(bnpo(), rewards, None, None, 0, 1)
