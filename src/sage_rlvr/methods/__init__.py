@@ -19,6 +19,7 @@ from sage_rlvr.methods.losses import (
     pacs,
     shaped_entropy,
     steer,
+    verl,
 )
 from sage_rlvr.methods.no_kl import no_kl
 from sage_rlvr.methods.right_answers import (
@@ -79,5 +80,6 @@ __all__ = [
     "steer",
     "ucpo",
     "unlikeliness",
+    "verl",
     "w_reinforce",
 ]
