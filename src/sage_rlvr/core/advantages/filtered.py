@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 
 import torch
 
-from sage_rlvr.core.advantages.base import ADVANTAGES, Groups, Seen, checked, leave_one_out, require_binary
+from sage_rlvr.core.advantages.base import ADVANTAGES, Dead, Groups, Seen, checked, leave_one_out, require_binary
 from sage_rlvr.errors import ConfigError
 
 
@@ -43,6 +43,10 @@ class Filtered:
             raise ConfigError(f"Filtered: z = {self.z!r}; give group, an estimate from each group, or exact, the oracle.")
 
     prefers: ClassVar[str] = "those that the policy gives less often than the reference does"
+
+    def dead(self, size: int) -> Dead:
+        """Where all are right, still by how often policy and reference give them."""
+        return Dead("compared", 0.0, "refused")
 
     @property
     def needs(self) -> frozenset[str]:

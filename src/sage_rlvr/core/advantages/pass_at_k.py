@@ -8,7 +8,15 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from sage_rlvr.core.advantages.base import ADVANTAGES, Groups, checked, log_choose, require_binary
+from sage_rlvr.core.advantages.base import (
+    ADVANTAGES,
+    Dead,
+    Groups,
+    checked,
+    log_choose,
+    require_binary,
+    silent_of_labels,
+)
 from sage_rlvr.core.schedules import Schedule, over_a_run, show
 from sage_rlvr.errors import ConfigError, DataError
 
@@ -57,6 +65,12 @@ class PassAtK:
     def at(self, step: int, total_steps: int) -> PassAtK:
         """With the k of a step, the whole number nearest to its schedule."""
         return replace(self, k=round(self.k(step, total_steps))) if isinstance(self.k, Schedule) else self
+
+    def dead(self, size: int) -> Dead:
+        """Where all are right, 0 for sloo1 but at k = 1, and -k/(G - 1) with sloo's baseline."""
+        if self.baseline == "sloo":
+            return Dead("compared" if isinstance(self.k, Schedule) else -self.k / (size - 1), 0.0, "refused")
+        return Dead("compared" if isinstance(self.k, Schedule) else float(self.k == 1), 0.0, "refused")
 
     def _steps(self) -> list[int]:
         """Every k of a run, the smallest first."""
@@ -120,6 +134,7 @@ class AnalyticPassAtK:
     """
 
     k: int = 4
+    dead = silent_of_labels
     takes_group_mean: ClassVar[bool] = True
 
     def __post_init__(self) -> None:

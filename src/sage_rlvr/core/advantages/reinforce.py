@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from sage_rlvr.core.advantages.base import ADVANTAGES, Groups, Seen, checked, require_binary
+from sage_rlvr.core.advantages.base import ADVANTAGES, Dead, Groups, Seen, checked, require_binary
 from sage_rlvr.errors import ConfigError
 
 Over = Literal["all", "kept", "group", "tokens"]
@@ -48,6 +48,12 @@ class Signed:
             )
         if self.over not in ("all", *COUNTED):
             raise ConfigError(f"Signed: over = {self.over!r}; give all (the paper's), {', '.join(COUNTED)}.")
+
+    def dead(self, size: int) -> Dead:
+        """No baseline: the label's own pay, where a step counts rows or tokens times a factor of the step."""
+        if self.couples_prompts:
+            return Dead("compared" if self.right else 0.0, "compared" if self.wrong else 0.0, "refused")
+        return Dead(self.right, -self.wrong, "refused")
 
     @property
     def needs(self) -> frozenset[str] | None:
