@@ -41,6 +41,8 @@ def _check(k: int, who: str) -> None:
 class PassAtK:
     """PKPO (arXiv 2505.15201): the unbiased gradient of pass@k = 1 - (1 - P)^k for rewards 0 and 1.
 
+    baseline: with sloo1 a wrong completion earns nothing, with sloo each is held against the others' pass@k.
+
     sloo1  right: k C(G-c, k-1) / C(G-1, k-1), wrong: 0, c right of G: the chance that k - 1 companions all fail
     sloo   s - (k/(G-1)) (mean over the k-subsets of the others of their maximum) times G, s the raw transform
 
