@@ -16,6 +16,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from sage_rlvr.core.dynamic_sampling import kept_by
 from sage_rlvr.core.guides import factors
 from sage_rlvr.core.keys import Key
 from sage_rlvr.core.method import Method, credit, kl_share, needs_of, objective, return_to_go, shape
@@ -213,7 +214,7 @@ def loss_over_groups(
     for group in itertools.product(range(rows), repeat=group_size):
         members = torch.tensor(group)
         rewards = listing.rewards[members].float()[None]
-        if method.rollout is not None and not bool(method.rollout.keeps(rewards)[0]):
+        if method.rollout is not None and not bool(kept_by(method.rollout, rewards, state or method.start())[0]):
             continue
         chance = float(listing.probs[members].double().prod())
         mass += chance

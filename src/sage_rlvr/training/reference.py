@@ -40,6 +40,16 @@ def load_reference(config: TrainConfig, policy: PreTrainedModel, tokens: Tokens)
     return frozen(model)
 
 
+def load_initial(config: TrainConfig, policy: PreTrainedModel, reference: PreTrainedModel | None) -> PreTrainedModel | None:
+    """The policy as the run begins with it, before any checkpoint is loaded, where the reward source asks for it: the reference
+    itself where that is the same model and stays, else a copy."""
+    source = config.method.reward_source
+    if source is None or source.baseline != "initial":
+        return None
+    same = reference is not None and config.reference == config.model and not moves(config.method.anchor)
+    return reference if same else frozen(copy.deepcopy(policy))
+
+
 def frozen(model: PreTrainedModel) -> PreTrainedModel:
     """In eval mode, without gradients."""
     return model.eval().requires_grad_(False)
