@@ -10,7 +10,7 @@ import pytest
 from sage_rlvr.cli.app import main
 from sage_rlvr.core.schedules import Schedule
 from sage_rlvr.errors import ConfigError, DataError
-from sage_rlvr.registry import registry_of
+from sage_rlvr.registry import kinds, registry_of
 from sage_rlvr.studies import part_pages
 from sage_rlvr.studies.part_pages import KINDS, Option, options_of, page, write_docs
 
@@ -20,6 +20,7 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "methods" / "parts.md"
 def test_the_page_is_made_by_its_command_and_has_every_part(tmp_path: Path):
     text = PAGE.read_text(encoding="utf-8")
     assert page() == text
+    assert set(KINDS) == set(kinds()) - {"generator", "method", "task", "verifier"}
     assert all(f"### {name}\n" in text for kind in KINDS for name in registry_of(kind))
     with pytest.raises(DataError, match="name the folder that holds methods/"):
         write_docs(tmp_path)

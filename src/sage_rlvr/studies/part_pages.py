@@ -27,8 +27,8 @@ from sage_rlvr.schema import kind_of, parameters, phrase
 from sage_rlvr.text import escaped as in_markdown
 
 KINDS = (
-    "advantage", "reward_transform", "surrogate", "token_weight", "loss_term", "reduction", "guide", "rollout_plan", "buffer",
-    "schedule",
+    "advantage", "reward_source", "reward_transform", "surrogate", "token_weight", "loss_term", "reduction", "guide",
+    "rollout_plan", "buffer", "schedule",
 )  # fmt: skip
 """Parts of a method, as the page lists them; methods themselves stand on methods/each.md."""
 DEAD_GROUP = 8
@@ -162,7 +162,12 @@ def sentence(part: Callable[..., Any], name: str) -> str:
 STOP = re.compile(r"(?<=[\w)\]`\"'])(?<!\bDr)(?<!\bEq)(?<!\bEqs)[.;]\s+(?=[\w`])")
 
 
+ROW = re.compile(r"(?m)^ *(\w+(?:, \w+)*)  +(?=\S)")
+
+
 def _sentences(text: str) -> list[str]:
+    """Of a docstring; a row of an aligned table, "name  text", becomes "name: text"."""
+    text = ROW.sub(r"\n\n\1: ", text)
     return [one for part in text.split("\n\n") for one in STOP.split(" ".join(part.split()))]
 
 

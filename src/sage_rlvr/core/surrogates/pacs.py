@@ -29,9 +29,6 @@ class Pacs:
     terms      1: the derivative of the loss on fixed samples (the code). 2: with the score-function term
                w_i BCE_i grad log pi(y_i) beside it (the paper); what y_i does to the losses of the others is left out, as there
 
-    reference: whose log-probs the ratio is to. balanced: whether both labels weigh alike. terms: of the gradient, the code's one or
-    the paper's two.
-
     At scores of 0 and without `balanced`, one term is exactly scale times an unclipped RLOO; with it (scale/4) G/(G - 1)
     (r - mean) / (mean (1 - mean)), which for large G ascends (scale/4) log(P / (1 - P)): hard and easy prompts weigh most. Two
     terms with `balanced`: the right ones' loss is the larger where few are right, and its score-function term pushes them down; at
