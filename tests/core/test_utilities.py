@@ -192,7 +192,7 @@ def test_chen_tends_to_the_arcsine_of_pass_at_k(k: int, p: float):
     DistinctRight(4, 1.0), Filtered(0.0, z="exact"), Signed(1.0, 0.0), Signed(1.0, 0.0, "kept"), Signed(over="group"),
     Signed(over="tokens"), PowerNormalized(0.0), AnalyticPassAtK(2),
 ], ids=str)  # fmt: skip
-def test_the_laws_of_an_advantage_and_what_it_declares_of_dead_groups(part):
+def test_the_laws_of_an_advantage_and_what_it_declares_of_groups_with_nothing_to_compare(part):
     check_advantage(part)
 
 
@@ -327,7 +327,7 @@ def test_ucpo_by_hand():
 @pytest.mark.parametrize("part", [*BLIND, *SEEING], ids=str)
 @given(seed=st.integers(0, 10_000))
 def test_laws(part, seed: int):
-    """Order of rows and groups follows; dead groups give exactly 0; float32, finite, no gradient."""
+    """Order of rows and groups follows; groups without a right one give exactly 0; float32, finite, no gradient."""
     chance = torch.Generator().manual_seed(seed)
     rewards = (torch.rand(3, 8, generator=chance) < torch.rand(3, 1, generator=chance)).float()
     rewards[0] = 0.0

@@ -31,7 +31,7 @@ KINDS = (
     "rollout_plan", "buffer", "schedule",
 )  # fmt: skip
 """Parts of a method, as the page lists them; methods themselves stand on methods/each.md."""
-DEAD_GROUP = 8
+SHOWN_GROUP = 8
 FAR = 1e12
 HEAD = """# Every part
 
@@ -198,16 +198,16 @@ def table(found: Sequence[Option]) -> Table:
 
 
 def dead_line(part: Any) -> str:
-    """What an advantage pays dead groups, with its defaults; empty for any other part."""
+    """What an advantage pays groups with nothing to compare, with its defaults; empty for any other part."""
     if part not in ADVANTAGES.values():
         return ""
     made = part()
     declared = getattr(made, "dead", None) or (lambda size: silent(made, size))
-    return f"a group of {DEAD_GROUP} earns where it is {declared(DEAD_GROUP)}"
+    return f"a group of {SHOWN_GROUP} earns where it is {declared(SHOWN_GROUP)}"
 
 
 def about(kind: str, name: str) -> list[str]:
-    """What the terminal shows of a part: kind, first sentence, what an advantage pays dead groups, and two lines an option."""
+    """What the terminal shows of a part: kind, first sentence, what an advantage pays groups with nothing to compare, and two lines an option."""
     part = registry_of(kind)[name]
     head = [f"{kind.replace('_', ' ')} {name}: {first_sentence(part)}", *filter(None, [dead_line(part)])]
     told = [[f"  {one.name:<15} {one.default:<10}  may be: {one.allowed}", f"      {one.said}"] for one in options_of(part)]
