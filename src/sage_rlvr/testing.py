@@ -201,7 +201,7 @@ def check_recipe(kind: str, part: Any) -> None:
 
 
 def check_advantage(advantage: Advantage, seed: int = 0) -> None:
-    """(P, G) float32, finite, without gradient; where a group has nothing to compare what it declares (`Dead`), 0 where it declares nothing."""
+    """(P, G) float32, finite, without gradient; where there is nothing to compare what it declares (`Dead`), or else 0."""
     part, size = at_step(advantage, 0, 4), max(4, getattr(advantage, "least_group", 2))
     rewards = torch.randint(0, 2, (6, size), generator=torch.Generator().manual_seed(seed)).float()
     found = _advantages(part, rewards.clone().requires_grad_(True), seed)

@@ -207,7 +207,7 @@ def dead_line(part: Any) -> str:
 
 
 def about(kind: str, name: str) -> list[str]:
-    """What the terminal shows of a part: kind, first sentence, what an advantage pays groups with nothing to compare, and two lines an option."""
+    """What the terminal shows of a part: kind, first sentence, `dead_line`, and two lines an option."""
     part = registry_of(kind)[name]
     head = [f"{kind.replace('_', ' ')} {name}: {first_sentence(part)}", *filter(None, [dead_line(part)])]
     told = [[f"  {one.name:<15} {one.default:<10}  may be: {one.allowed}", f"      {one.said}"] for one in options_of(part)]
