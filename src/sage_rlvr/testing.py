@@ -26,6 +26,7 @@ from sage_rlvr.core.reductions import Reduction
 from sage_rlvr.core.rewards import RewardTransform
 from sage_rlvr.core.schedules import Schedule
 from sage_rlvr.core.signals import Batch, Signals
+from sage_rlvr.core.stages import is_staged
 from sage_rlvr.core.state import PartState, called, has_state, start_of
 from sage_rlvr.core.surrogates import Surrogate
 from sage_rlvr.core.token_weights import TokenWeight
@@ -264,11 +265,16 @@ def check_loss_term(term: LossTerm, seed: int = 0) -> None:
 
 
 def check_rollout_plan(plan: RolloutPlan) -> None:
-    """(P,) bool, each group by itself."""
+    """(P,) bool, each group by itself; of one with a second stage also its completions, (P,) whole numbers."""
     rewards = torch.tensor([[0.0, 1.0], [1.0, 1.0], [0.0, 0.0]])
     kept = plan.keeps(rewards)
     assert kept.shape == (3,) and kept.dtype == torch.bool and plan.max_refills >= 0, "keeps gives (P,) bool"
     assert torch.equal(kept[1:2], plan.keeps(rewards[1:2])), "a group is kept for itself, whatever the others are"
+    if is_staged(plan):
+        extra = plan.extra(rewards)
+        assert extra.shape == (3,) and extra.dtype == torch.int64, "extra gives (P,) int64"
+        assert bool((extra >= 0).all()) and int(extra.max()) <= plan.most - 3, "at most `most` in both stages"
+        assert torch.equal(extra, plan.extra(rewards)), "an allocation is a function of the rewards"
     check_recipe("rollout_plan", plan)
 
 

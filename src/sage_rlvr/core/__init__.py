@@ -44,6 +44,7 @@ from sage_rlvr.core.reductions import REDUCTIONS, FixedBudget, Reduction, Sequen
 from sage_rlvr.core.rewards import REWARD_TRANSFORMS, OverlongShaping, RewardTransform
 from sage_rlvr.core.schedules import SCHEDULES, Constant, Cosine, CosineCycles, Linear, Schedule, as_schedule
 from sage_rlvr.core.signals import Batch, Signals
+from sage_rlvr.core.stages import Dars, MarginalValue, UniformStages
 from sage_rlvr.core.state import State
 from sage_rlvr.core.surrogates import SURROGATES, Clip, Surrogate
 from sage_rlvr.core.token_weights import TOKEN_WEIGHTS, TokenWeight
@@ -75,6 +76,7 @@ __all__ = [
     "Cosine",
     "CosineCycles",
     "Credit",
+    "Dars",
     "DynamicSampling",
     "Effect",
     "Estimator",
@@ -88,6 +90,7 @@ __all__ = [
     "Likelihood",
     "Linear",
     "LossTerm",
+    "MarginalValue",
     "Method",
     "OverlongShaping",
     "Placebo",
@@ -107,6 +110,7 @@ __all__ = [
     "Token",
     "TokenMean",
     "TokenWeight",
+    "UniformStages",
     "advantages_of",
     "alpha_divergence",
     "anchor_logps",

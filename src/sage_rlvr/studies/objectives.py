@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 
 from sage_rlvr.core.describe import preference
 from sage_rlvr.core.method import Method
+from sage_rlvr.core.stages import is_staged
 from sage_rlvr.methods import METHODS
 from sage_rlvr.report.style import INK, MUTED, RC, saved
 from sage_rlvr.results import tables
@@ -37,7 +38,7 @@ class Placed:
     def parts(self) -> str:
         """Its parts by name, without the anchor."""
         one = self.method
-        gradient = (one.reward_transform, one.advantage, one.token_weight, one.surrogate, one.loss_term)
+        gradient = (one.rollout, one.reward_transform, one.advantage, one.token_weight, one.surrogate, one.loss_term)
         named = (*(() if one.is_stored_alone else gradient), one.buffer)
         return " + ".join(type(part).__name__ for part in named if part is not None)
 
@@ -49,11 +50,11 @@ class Placed:
 
 def placed(names: Sequence[str] = ()) -> list[Placed]:
     """Every method, or those named, with its defaults and its axes for groups of `GROUP_SIZE`."""
-    known: dict[tuple[object, object], Axes] = {}
+    known: dict[tuple[object, ...], Axes] = {}
     found = []
     for name in names or METHODS:
         method = METHODS[name]()
-        key = (method.reward_transform, method.advantage, method.buffer)
+        key = (method.reward_transform, method.advantage, method.buffer, method.rollout if is_staged(method.rollout) else None)
         if has_axes(method) and key not in known:
             known[key] = axes(method, GROUP_SIZE)
         where = known[key] if has_axes(method) else None
