@@ -31,7 +31,7 @@ from sage_rlvr.runs import RunDir, StopFlag, checkpoints, record
 from sage_rlvr.runs.record import STRETCHED
 
 CONFIG = {"steps": 100, "seed": 0, "rollout": {"group_size": 8}, "checkpoint": {"every": 10, "keep": 2}}
-SOURCE = str(Path(runs.__file__).parents[1])
+SOURCE = str(Path(runs.__file__).parents[2])
 
 
 def tensors(fill: float = 1.0) -> dict[str, dict[str, torch.Tensor]]:

@@ -36,7 +36,8 @@ from stateful import stateful
 Recipe = Callable[..., Path]
 BRANCH = "{name: sage, base: {name: grpo, beta: 0.05}, guide: {name: branch, threshold: 0.2}}"
 VERL = "{name: compose, title: verl, beta: 0.0, token_weight: {name: verl, stride: 2}}"
-SOURCE = str(Path(runs.__file__).parents[1])
+DARS = "{name: dars, beta: 0.05}"
+SOURCE = str(Path(runs.__file__).parents[2])
 
 
 class Interrupting(Silent):
@@ -93,7 +94,7 @@ def test_a_stop_saves_and_the_next_call_continues(
 
 
 @pytest.mark.parametrize(
-    "method", [BRANCH, "{name: stateful}", "{name: adaptive_entropy, target: 0.9}", "{name: outcome_counts}", VERL]
+    "method", [BRANCH, "{name: stateful}", "{name: adaptive_entropy, target: 0.9}", "{name: outcome_counts}", VERL, DARS]
 )
 def test_rows_after_the_last_checkpoint_are_made_again(
     recipe: Path, tmp_path: Path, method: str, monkeypatch: pytest.MonkeyPatch
@@ -109,7 +110,9 @@ def test_rows_after_the_last_checkpoint_are_made_again(
     assert go(recipe, tmp_path / "parts") == 12
     assert_same_ending(tmp_path / "whole", tmp_path / "parts", 12)
     kept = tmp_path / "whole" / "checkpoints" / "step-000012" / "parts.safetensors"
-    assert kept.exists() is (method != BRANCH)
+    assert kept.exists() is (method not in (BRANCH, DARS))
+    if method == DARS:
+        assert max(row["rollout/extra_max"] for row in read_metrics(tmp_path / "whole")) > 1
     if "adaptive" in method:
         rows = [row["loss_term/coefficient"] for row in read_metrics(tmp_path / "whole")]
         assert len(set(rows)) > 1
@@ -303,7 +306,9 @@ def wait_for_rows(process: subprocess.Popen[bytes], folder: Path, rows: int) -> 
 
 
 @pytest.mark.slow
-def test_five_sigkills_at_random_instants(recipe: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("method", [BRANCH, DARS])
+def test_five_sigkills_at_random_instants(recipe: Path, tmp_path: Path, method: str) -> None:
+    recipe.write_text(recipe.read_text().replace(BRANCH, method))
     finish(recipe, tmp_path / "whole")
     chance = random.Random(20)
     killed = 0

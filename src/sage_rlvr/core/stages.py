@@ -36,7 +36,7 @@ _SAID = {
 _NOTE = {
     "union": (
         "the size of a group depends on outcomes that its baseline holds, so the expected gradient is not mean size * grad E[r]: "
-        "off by 1.5 % at most where Dars extends groups of 8 (docs/methods/map.md); baseline='stages' is unbiased"
+        "off by 1.6 % at most where Dars extends groups of 8 (docs/methods/map.md); baseline='stages' is unbiased"
     ),
     "stages": (
         "with LeaveOneOut the expected gradient is mean size * grad E[r] of each prompt, exactly: a second stage is drawn anew, "
