@@ -28,6 +28,7 @@ from sage_rlvr.config import build, dump
 from sage_rlvr.core.schedules import SCHEDULES
 from sage_rlvr.errors import CheckpointError, ConfigError, DataError, RunLocked
 from sage_rlvr.runs import RunDir, StopFlag, checkpoints, record
+from sage_rlvr.runs.files import replacing
 from sage_rlvr.runs.record import STRETCHED
 
 CONFIG = {"steps": 100, "seed": 0, "rollout": {"group_size": 8}, "checkpoint": {"every": 10, "keep": 2}}
@@ -273,6 +274,20 @@ def test_what_a_kill_left_behind_is_swept_on_opening(tmp_path: Path) -> None:
     with opened(tmp_path) as run:
         assert names(run) == ["step-000010", "step-000020"]
         assert not list(run.path.glob(".tmp-*")) and (tmp_path / "own/file").exists()
+
+
+def test_a_writer_removes_what_a_killed_one_left_and_not_what_a_live_one_writes(tmp_path: Path) -> None:
+    dead, other = tmp_path / ".tmp-0123abcd-record.npz", tmp_path / ".tmp-0123abcd-other.npz"
+    dead.write_bytes(b"half")
+    other.write_bytes(b"half")
+    with replacing(tmp_path / "record.npz") as first:
+        first.write_bytes(b"first")
+        with replacing(tmp_path / "record.npz") as second:
+            second.write_bytes(b"second")
+            assert first.exists() and not dead.exists() and other.exists()
+    assert (tmp_path / "record.npz").read_bytes() == b"first" and sorted(p.name for p in tmp_path.iterdir()) == [
+        other.name, "record.npz"
+    ]  # fmt: skip
 
 
 def test_a_pipe_is_not_replaced_by_a_file(tmp_path: Path) -> None:

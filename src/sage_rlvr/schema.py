@@ -135,18 +135,23 @@ def _choose(kind: str, tree: Any) -> Any:
     if kind == "method" and "guide" in rest and "guide" not in parameters(registry[name]):
         base = {"name": name, **{key: value for key, value in rest.items() if key != "guide"}}
         name, rest = "sage", {"base": base, "guide": rest["guide"]}
-    return _make(registry[name], rest)
+    return _make(registry[name], rest, lambda key: [other for other in registry if key in parameters(registry[other])])
 
 
-def _make(part: Callable[..., Any], tree: Any) -> Any:
-    """A dataclass or factory called with a mapping of its parameters; one with a `name` also takes the bare name."""
+def _make(part: Callable[..., Any], tree: Any, having: Callable[[str], list[str]] = lambda key: []) -> Any:
+    """A dataclass or factory called with a mapping of its parameters; one with a `name` also takes the bare name.
+
+    having: the other choices that have a key, for the refusal of one that this part has not.
+    """
     fields = parameters(part)
     tree = {"name": tree} if isinstance(tree, str) and "name" in fields else tree
     if not isinstance(tree, dict):
         raise _expected(f"a mapping with the keys {', '.join(fields)}")
     for key in tree:
         if key not in fields:
-            raise _at(str(key), tree[key], PydanticCustomError("unknown_key", "{keys}", {"keys": ",".join(fields)}))
+            others = "" if nearest(str(key), fields) else ", ".join(having(str(key))[:3])
+            about = {"keys": ",".join(fields), "others": others}
+            raise _at(str(key), tree[key], PydanticCustomError("unknown_key", "{keys}", about))
     for key, (hint, default) in fields.items():
         if key not in tree and default is inspect.Parameter.empty:
             raise _refused(f"the key {key!r} is missing ({_phrase(hint)})")
@@ -260,7 +265,7 @@ class _Refusal:
         if kind == "value_error":
             return f"{self._spot(self.place)}: {context['error']}"
         if kind == "unknown_key":
-            return self._shown(self._unknown(context["keys"].split(",")))
+            return self._shown(self._unknown(context["keys"].split(","), context["others"]))
         if kind == "literal":
             return self._shown(self._no_option(context["options"]))
         if kind == "finite_number":
@@ -271,10 +276,13 @@ class _Refusal:
         return self._shown(f"expected {expected}, got {_describe(value)}{_hint(expected, value)}")
 
     def _spot(self, place: Place) -> str:
-        """Where the value at `place`, or the nearest mapping around it, was written: "recipe.yaml:7: a.b"."""
+        """Where the value at `place`, or the nearest mapping around it, was written: "recipe.yaml:7: a.b"; and what was edited in
+        it from the command line: "recipe.yaml:7 with --a.b: a"."""
         origins = self.tree.origins if isinstance(self.tree, Tree) else {}
         around = (place[:n] for n in range(len(place), -1, -1))
         source = next((origins[p] for p in around if p in origins), self.where)
+        edits = sorted(o for p, o in origins.items() if len(p) > len(place) > 0 and p[: len(place)] == place and o[:2] == "--")
+        source = f"{source} with {', '.join(edits)}" if edits and source else source
         return ": ".join(part for part in (source, dotted(place)) if part)
 
     def _shown(self, problem: str) -> str:
@@ -288,8 +296,10 @@ class _Refusal:
         spot = self._spot((*self.place, *first.group().split(".")) if first else self.place)
         return f"{spot}{text[first.end() :] if first else f': {text}'}" if spot else text
 
-    def _unknown(self, keys: list[str]) -> str:
+    def _unknown(self, keys: list[str], others: str) -> str:
         key = self.place[-1]
+        if others:
+            return f"unknown key; name: {others.replace(', ', ' or ')} takes it. Keys here: {', '.join(keys)}"
         near = nearest(key, keys)
         if near is None:
             places = {p[-1]: dotted(p) for p in _places(self.schema)}

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -23,10 +25,16 @@ from sage_rlvr.core.advantages import (
     Seen,
     Signed,
     UniformRight,
+    sees,
 )
-from sage_rlvr.core.method import kl_share
+from sage_rlvr.core.method import Method, credit, kl_share
+from sage_rlvr.core.reductions import FixedBudget, TokenMean
+from sage_rlvr.core.schedules import Linear
+from sage_rlvr.core.surrogates import Clip
 from sage_rlvr.errors import ConfigError, DataError
-from sage_rlvr.methods import maxrl
+from sage_rlvr.methods import alpha_dpg, maxrl, nsr, pkpo, psr, w_reinforce
+from sage_rlvr.theory.expected import step_of_groups
+from sage_rlvr.theory.tree import TokenTree
 from sage_rlvr.theory.utility import slope, values
 
 REWARDS = torch.tensor([[1.0, 1, 0, 0, 1, 0, 0, 0]])
@@ -41,7 +49,7 @@ SEEING = [DistinctRight(4), DistinctRight(8, 1.0), Filtered(0.0), Filtered(), Di
 
 
 def of(part, rewards=REWARDS, seen=SEEN):
-    return part(rewards, seen) if getattr(part, "needs", None) else part(rewards)
+    return part(rewards, seen) if sees(part) else part(rewards)
 
 
 def test_maxrl_by_hand():
@@ -67,6 +75,60 @@ def test_known_utilities(p: float):
         assert slope(Signed(right, wrong), p, 6) == pytest.approx(right + wrong)
 
 
+@pytest.mark.parametrize("p, size, wanted", [(0.05, 16, 11.197467), (0.2, 16, 4.859263), (0.6, 4, 1.624)])
+def test_signs_over_their_own_group_are_logarithms(p: float, size: int, wanted: float):
+    """PSR by the group's right rows: log P truncated at order G, (1 - (1-P)^G)/P; NSR is its mirror, W-REINFORCE their sum."""
+    right, wrong = (1 - (1 - p) ** size) / p, (1 - p**size) / (1 - p)
+    assert right == pytest.approx(wanted, abs=1e-5)
+    for weights in ((1.0, 0.0), (0.0, 1.0), (0.1, 1.0)):
+        found = slope(Signed(*weights, over="group"), p, size)
+        assert found == pytest.approx(weights[0] * right + weights[1] * wrong, rel=1e-5)
+
+
+@pytest.mark.parametrize("make", [psr, nsr, w_reinforce])
+@pytest.mark.parametrize("over", ["kept", "tokens"])
+def test_signs_over_the_kept_rows_and_tokens_of_a_step(make, over):
+    """Every step of two groups of two from one tree: the loss is right times the mean of -log pi over the right rows (tokens)
+    plus wrong times that of log pi over the wrong ones, written out here, and so is its expectation."""
+    method = make(over=over)
+    tree, part = TokenTree([(0,), (1, 0), (1, 1)]), method.advantage
+    logits = torch.tensor([[0.3, -0.2], [0.5, 0.1]], dtype=torch.float64)
+    rewards = torch.tensor([1.0, 0.0, 1.0])
+    listing = tree.listing(logits, logits, rewards)
+    leaf = logits.clone().requires_grad_(True)
+    rows, found, wanted = tree.logps(leaf), 0.0, 0.0
+    size = tree.lengths.double() if over == "tokens" else torch.full((3,), 2.0, dtype=torch.float64)  # 2: max_tokens
+    for step in itertools.product(range(3), repeat=4):
+        members = torch.tensor(step)
+        chance = listing.probs[members].double().prod()
+        loss, _ = step_of_groups(method, listing, rows, members.reshape(2, 2))
+        right, own = rewards[members] == 1, rows.sum(1)[members]
+        mean = [own[one].sum() / size[members][one].sum().clamp(min=1) for one in (right, ~right)]
+        found, wanted = found + chance * loss, wanted + chance * (part.wrong * mean[1] - part.right * mean[0])
+    gradients = [torch.autograd.grad(one, leaf, retain_graph=True)[0] for one in (found, wanted)]
+    assert torch.allclose(*gradients, atol=1e-6) and gradients[0].abs().max() > 0.05
+    assert (method.reduction.divisor == "batch") == (over == "tokens") and part.couples_prompts
+
+
+@pytest.mark.parametrize("right, wrong", [(1.0, 0.0), (0.0, 1.0)])
+def test_signs_over_the_kept_rows_of_many_prompts_weigh_all_prompts_alike(right, wrong):
+    """P = .2 and .7, 100 completions of each: f' is 1/mean P, or 1/(1 - mean P), for both, up to O(1/B)."""
+    part, size, chances = Signed(right, wrong, "kept"), 100, (0.2, 0.7)
+    counts = torch.arange(size).double()
+    laws = [torch.distributions.Binomial(size - i, torch.tensor(p).double()) for p in chances for i in (0, 1)]
+    mean = sum(chances) / 2
+    for own, other in ((0, 1), (1, 0)):
+        chance = laws[2 * own + 1].log_prob(counts)[:, None] + laws[2 * other].log_prob(torch.arange(size + 1).double())
+        kept = counts[:, None] + torch.arange(size + 1)
+        of_right = (chance.exp() * 2 * size / (kept + 1)).sum() * right
+        of_wrong = (chance.exp() * 2 * size / (2 * size - kept)).sum() * wrong
+        assert float(of_right + of_wrong) == pytest.approx(right / mean + wrong / (1 - mean), rel=0.02)
+    rewards = torch.zeros(2, size)
+    rewards[0, :20], rewards[1, :70] = 1.0, 1.0
+    paid = part(rewards)[rewards == right]
+    assert torch.allclose(paid, torch.tensor(right / mean - wrong / (1 - mean))) and not part(rewards)[rewards == wrong].any()
+
+
 def test_grpo_and_risk_tend_to_their_utilities():
     assert slope(GroupNormalized(), 0.4, 400) == pytest.approx((0.4 * 0.6) ** -0.5, rel=0.01)
     assert slope(RiskSeeking(2.0), 0.4, 400) == pytest.approx(6.389056 / (2 * (1 + 0.4 * 6.389056)), rel=0.01)
@@ -78,6 +140,26 @@ def test_pkpo_by_hand():
     rewards = torch.tensor([[1.0, 0, 0, 1, 0]])
     assert (PassAtK(3)(rewards) / 5)[0].tolist() == pytest.approx([0.3, 0, 0, 0.3, 0])
     assert (PassAtK(3, "sloo")(rewards) / 5)[0].tolist() == pytest.approx([0.0375, -0.25, -0.25, 0.0375, -0.25])
+
+
+@pytest.mark.parametrize("baseline", ["sloo1", "sloo"])
+def test_the_k_of_pkpo_is_that_of_the_step(baseline):
+    """Linear from 5 to 1 over 9 steps: 5, 4.5, 4, ...; .5 goes to the even number. A constant is the number, bit for bit."""
+    method, wanted = pkpo(k=Linear(5, 1), baseline=baseline), [5, 4, 4, 4, 3, 2, 2, 2, 1]
+    flat = pkpo(k=Linear(4, 4), baseline=baseline)
+    tree = TokenTree.bandit(4)
+    logits, right = torch.tensor([[0.3, -0.2, 0.5, 0.1]]), torch.tensor([1.0, 0, 0, 1])
+    for step, k in enumerate(wanted):
+        plain = PassAtK(k, baseline)
+        assert torch.equal(credit(method, REWARDS, step=step, total_steps=9).grouped, plain(REWARDS))
+        assert torch.equal(credit(flat, REWARDS, step=step, total_steps=9).grouped, PassAtK(4, baseline)(REWARDS))
+        args = {"rewards": right, "group_size": 6, "step": step, "total_steps": 9}
+        found = [tree.expected_gradient(one, logits, logits, **args) for one in (method, replace(method, advantage=plain))]
+        assert torch.equal(*found) and found[0].any()
+    assert "k = Linear(start=5, end=1) at the step" in method.describe() and "pass@k with the k of the step" in method.describe()
+    assert (method.advantage.least_group, flat.advantage.least_group) == ((6, 5) if baseline == "sloo" else (5, 4))
+    with pytest.raises(DataError, match=r"call its at\(step, total_steps\)"):
+        method.advantage(REWARDS)
 
 
 @pytest.mark.parametrize(
@@ -107,6 +189,7 @@ def test_chen_tends_to_the_arcsine_of_pass_at_k(k: int, p: float):
     [
         (PassAtK(1), 1), (PassAtK(4), 0), (PassAtK(4, "sloo"), -4 / 7), (AnalyticPassAtK(4), 0), (PowerNormalized(), 0),
         (RiskSeeking(), 0), (DifferentialSmoothing(), 0), (UniformRight(), 0), (Signed(), 0.1),
+        (Signed(over="kept"), 0.1), (Signed(over="group"), 0.1), (Signed(1.0, 1.0, "tokens"), 1.0),
     ],
     ids=str,
 )  # fmt: skip
@@ -178,6 +261,31 @@ def test_alpha_dpg_by_hand():
 def test_alpha_dpg_at_the_reference_is_maxrl():
     seen = Seen(SEEN.lengths, SEEN.policy, SEEN.policy)
     assert torch.allclose(Filtered(0.0)(REWARDS, seen), PowerNormalized()(REWARDS) * 8 / 7, atol=1e-5)
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.5, 0.9])
+@pytest.mark.parametrize("size", [2, 4])
+def test_alpha_dpg_with_the_exact_z_descends_the_divergence_itself(alpha: float, size: int):
+    """D = (1 - sum p^(1 - alpha) pi^alpha) / (alpha (1 - alpha)), p the reference given right; at 0 KL(p || pi): on a tree with
+    completions of several lengths, gradients in every logit, at any group size. The group's own Z is biased there."""
+    tree = TokenTree([(0, 0), (0, 1, 0), (0, 1, 1), (1,), (2, 0)])
+    logits, reference = (torch.randn(tree.allowed.shape, generator=torch.Generator().manual_seed(n)).double() for n in (1, 2))
+    rewards = torch.tensor([1.0, 0, 1, 0, 1])
+    leaf = logits.clone().requires_grad_(True)
+    target = tree.probs(reference) * rewards
+    target, policy = (target / target.sum())[rewards == 1], tree.probs(leaf)[rewards == 1]
+    if alpha == 0:
+        divergence = (target * (target / policy).log()).sum()
+    else:
+        divergence = (1 - (target ** (1 - alpha) * policy**alpha).sum()) / (alpha * (1 - alpha))
+    (wanted,) = torch.autograd.grad(divergence, leaf)
+    found = {}
+    for z in ("exact", "group"):
+        method = alpha_dpg(alpha=alpha, clip=1e6, z=z)  # divides by max_tokens = 3
+        found[z] = 3 * tree.expected_gradient(method, logits, reference, rewards, group_size=size)
+        assert method.needs >= {"logps", "ref_logps"} and ("ref_right" in method.needs) == (z == "exact")
+    assert torch.allclose(found["exact"], wanted, atol=1e-5) and wanted.abs().max() > 0.1
+    assert not torch.allclose(found["group"], wanted, atol=0.02)
 
 
 def test_smoothing_by_hand():
@@ -253,15 +361,22 @@ def test_what_was_not_computed_is_named():
         DistinctRight(2)(REWARDS, Seen(SEEN.lengths, SEEN.policy))
     with pytest.raises(DataError, match="Filtered reads 'reference'"):
         Filtered()(REWARDS, Seen(SEEN.lengths, SEEN.policy))
+    with pytest.raises(DataError, match="Filtered reads 'ref_right'"):
+        Filtered(z="exact")(REWARDS, SEEN)
 
 
 @pytest.mark.parametrize(
     "make",
     [
         lambda: PowerNormalized(-1.0), lambda: PowerNormalized(3.0), lambda: RiskSeeking(0.0), lambda: PassAtK(0),
-        lambda: PassAtK(True), lambda: PassAtK(2, "loo"), lambda: AnalyticPassAtK(0), lambda: Signed(0.0, 0.0),
-        lambda: Signed(-1.0, 1.0), lambda: DistinctRight(0), lambda: DistinctRight(2, 3.0), lambda: Filtered(1.0),
-        lambda: Filtered(clip=1.0), lambda: DifferentialSmoothing(-1.0), lambda: UniformRight(2.0),
+        lambda: PassAtK(True), lambda: PassAtK(Linear(8, 0)),
+        lambda: PassAtK(2, "loo"), lambda: AnalyticPassAtK(0), lambda: Signed(0.0, 0.0),
+        lambda: Signed(-1.0, 1.0), lambda: Signed(over="rows"),
+        lambda: Method("", Signed(over="kept"), Clip(), None, TokenMean()),
+        lambda: Method("", Signed(over="tokens"), Clip(), None, FixedBudget()),
+        lambda: DistinctRight(0), lambda: DistinctRight(2, 3.0), lambda: Filtered(1.0), lambda: Filtered(clip=1.0),
+        lambda: Filtered(z="mean"),
+        lambda: DifferentialSmoothing(-1.0), lambda: UniformRight(2.0),
     ],
 )  # fmt: skip
 def test_settings_that_mean_nothing(make):

@@ -12,10 +12,11 @@ from conftest import save, tiny_llama
 from sage_rlvr.config import WorldConfig
 from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.evaluation import evaluate as evaluation
-from sage_rlvr.evaluation import exact
 from sage_rlvr.evaluation.evaluate import Target, cross_check, evaluate, resolve, world_identity
-from sage_rlvr.evaluation.exact import probabilities, sampled_counts, solution_logps
+from sage_rlvr.evaluation.exact import probabilities, sampled_counts
+from sage_rlvr.models import solutions
 from sage_rlvr.models.policy import load_policy
+from sage_rlvr.models.solutions import solution_logps
 from sage_rlvr.stats.intervals import wilson
 from sage_rlvr.tasks.countdown import Countdown, Problem
 
@@ -44,7 +45,7 @@ def brute_force(policy, problem: Problem, temperature: float) -> float:  # type:
 
 @pytest.mark.parametrize("chunk", [512, 1])
 def test_p_is_the_brute_force_sum_at_each_temperature(policy, chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
-    monkeypatch.setattr(exact, "ROWS_PER_CHUNK", chunk)
+    monkeypatch.setattr(solutions, "ROWS_PER_CHUNK", chunk)
     seen: list[int] = []
     found = solution_logps(*policy, TASK, PROBLEMS, (0.3, 1.0, 2.0), seen.append)
     assert sum(seen) == len(PROBLEMS) and list(found) == [0.3, 1.0, 2.0]

@@ -23,7 +23,7 @@ from byte_tokenizer import CHATML, byte_tokenizer
 from sage_rlvr.cli.app import main
 from sage_rlvr.config import WorldConfig
 from sage_rlvr.errors import ConfigError, DataError
-from sage_rlvr.evaluation.exact import probabilities, solution_logps
+from sage_rlvr.evaluation.exact import probabilities
 from sage_rlvr.evaluation.sample_report import (
     anatomy_lines,
     common_n,
@@ -39,6 +39,7 @@ from sage_rlvr.evaluation.store import Identity, SampleStore, is_store
 from sage_rlvr.models.generation import PRESETS, CpuGenerator, Decoding, Generation, Generator, Request
 from sage_rlvr.models.policy import NO_ANSWER, Tokens, load_policy
 from sage_rlvr.models.scoring import score
+from sage_rlvr.models.solutions import solution_logps
 from sage_rlvr.tasks import task_named
 from sage_rlvr.tasks.prompts import BOXED, SAGE
 from sage_rlvr.verifiers.rewards import answered

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -18,11 +19,14 @@ from sage_rlvr.core import Anchor, Method
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.methods import METHODS, grpo
 from sage_rlvr.models.policy import load_policy
+from sage_rlvr.models.scoring import score
+from sage_rlvr.models.solutions import log_right
 from sage_rlvr.progress import Silent
 from sage_rlvr.runs import RunDir, read_metrics
-from sage_rlvr.tasks.countdown import build_tokenizer
+from sage_rlvr.tasks.countdown import Countdown, build_tokenizer
 from sage_rlvr.training.loop import build, train, train_step
-from sage_rlvr.training.reference import follow
+from sage_rlvr.training.reference import follow, reference_right
+from sage_rlvr.training.rollouts import draw_groups
 from sage_rlvr.training.state import model_tensors
 
 Recipe = Callable[..., Path]
@@ -74,6 +78,35 @@ def test_base_is_the_model_before_fine_tuning_and_sft_where_the_run_starts(confi
     assert found["base"]["anchor/kl_raw"] == found["a path"]["anchor/kl_raw"] > 0.1
     assert equal(model_tensors(loops["base"].reference), model_tensors(load_policy(str(tiny_policy))[0]))  # type: ignore[arg-type]
     assert not any("anchor/reference_step" in metrics for metrics in found.values())
+
+
+def test_the_exact_z_of_a_problem_is_that_of_its_right_completions(
+    write_recipe: Recipe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The sum over solutions that fit, one row after the other at the rollout's temperature; read by the step; of the reference
+    as it is; refused by name where a task lists none."""
+    words = [("rollout.temperature", "0.8"), ("rollout.max_new_tokens", "6")]
+    recipes = {z: write_recipe(f"{{name: alpha_dpg, z: {z}, source: snapshot@1}}", name=f"{z}.yaml") for z in ("exact", "group")}
+    loops = {z: build(load_config(TrainConfig, path, words)) for z, path in recipes.items()}
+    loop = loops["exact"]
+    groups = draw_groups(loop, 0).groups
+    found = reference_right(loop, groups).reshape(-1, 4)
+    for problem, prompt, own in zip(groups.problems, groups.prompts, found.tolist(), strict=True):
+        total = 0.0
+        for text in loop.task.solutions(problem):
+            tokens = torch.tensor([[*loop.tokens.encode(text), *loop.tokens.eos_ids]])
+            scored = score(loop.reference, [prompt], tokens, torch.ones_like(tokens).bool(), torch.tensor([0]), temperature=0.8)
+            total += float(scored.logps.sum().exp())
+        assert own == pytest.approx([own[0]] * 4) and math.exp(own[0]) == pytest.approx(total, rel=1e-4)
+        short = min(len(loop.tokens.encode(text)) for text in loop.task.solutions(problem))  # without its end
+        assert log_right(loop.reference, loop.tokens, loop.task, problem, 0.8, short) == -math.inf
+    first = [train_step(loop, 0)["optimizer/grad_norm"] for loop in loops.values()]
+    assert first[0] != pytest.approx(first[1], rel=1e-2)
+    follow(loop, 1)
+    assert not torch.allclose(reference_right(loop, groups).reshape(-1, 4), found) and {step for step, _ in loop.solved} == {0, 1}
+    monkeypatch.delattr(Countdown, "solutions")
+    with pytest.raises(ConfigError, match=r"right completions cannot be listed.*z: group"):
+        build(loop.config)
 
 
 def test_a_reference_from_files_is_in_no_checkpoint(config: Config, tmp_path: Path) -> None:

@@ -35,6 +35,7 @@ from stateful import stateful
 
 Recipe = Callable[..., Path]
 BRANCH = "{name: sage, base: {name: grpo, beta: 0.05}, guide: {name: branch, threshold: 0.2}}"
+EXACT_Z = "{name: alpha_dpg, z: exact}"
 VERL = "{name: compose, title: verl, beta: 0.0, token_weight: {name: verl, stride: 2}}"
 DARS = "{name: dars, beta: 0.05}"
 SOURCE = str(Path(runs.__file__).parents[2])
@@ -94,8 +95,12 @@ def test_a_stop_saves_and_the_next_call_continues(
 
 
 @pytest.mark.parametrize(
-    "method", [BRANCH, "{name: stateful}", "{name: adaptive_entropy, target: 0.9}", "{name: outcome_counts}", VERL, DARS]
-)
+    "method",
+    [
+        BRANCH, "{name: stateful}", "{name: adaptive_entropy, target: 0.9}", "{name: outcome_counts}", VERL,
+        EXACT_Z, DARS,
+    ],
+)  # fmt: skip
 def test_rows_after_the_last_checkpoint_are_made_again(
     recipe: Path, tmp_path: Path, method: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -110,7 +115,7 @@ def test_rows_after_the_last_checkpoint_are_made_again(
     assert go(recipe, tmp_path / "parts") == 12
     assert_same_ending(tmp_path / "whole", tmp_path / "parts", 12)
     kept = tmp_path / "whole" / "checkpoints" / "step-000012" / "parts.safetensors"
-    assert kept.exists() is (method not in (BRANCH, DARS))
+    assert kept.exists() is (method not in (BRANCH, EXACT_Z, DARS))
     if method == DARS:
         assert max(row["rollout/extra_max"] for row in read_metrics(tmp_path / "whole")) > 1
     if "adaptive" in method:

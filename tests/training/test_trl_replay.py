@@ -57,6 +57,8 @@ EDITED = [
     "distinct method.k=8",
     "entropy_bonus method.coefficient=0.05",
     "distinct_log method.k=8",
+    *("psr method.over=tokens", "nsr method.over=kept", "w_reinforce method.over=group"),
+    "pkpo_annealed method.k.start=4",
     "dapo method.dynamic_sampling=false",
     "dapo_kl method.max_refills=1",  # steps end with fewer groups, two of them with none
     "dapo_branch method.base.dynamic_sampling=false",

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from sage_rlvr.core.advantages import Advantage, Seen, sees
+from sage_rlvr.core.advantages import Advantage, Seen, at_step, sees
 from sage_rlvr.core.anchor import Anchor, anchor_logps, anchor_metrics
 from sage_rlvr.core.buffers import Buffer
 from sage_rlvr.core.describe import describe
@@ -78,6 +78,13 @@ class Method:
                 f"{self.name}: {type(self.surrogate).__name__} reads labels, 0 or 1 per completion: give advantage: {{name: "
                 "signed, right: 1, wrong: 0}, and no reward_transform, token_weight or KL in the reward."
             )
+        counts, counted = getattr(self.advantage, "counts", None), "tokens" if self.reduction.divisor == "batch" else "rows"
+        if counts not in (None, counted):
+            raise ConfigError(
+                f"{self.name}: {self.advantage} divides by the {counts} that it keeps, and {type(self.reduction).__name__} by all "
+                f"{counted}, so that the two together are no mean over either; use reduction: "
+                f"{'token_mean' if counts == 'tokens' else 'fixed_budget or sequence_mean'}."
+            )
         blind = self.reward_transform is None and not sees(self.advantage) and not has_state(self.advantage)
         if self.buffer is not None and self.is_stored_alone and self.buffer.reads_advantages and not blind:
             raise ConfigError(
@@ -113,8 +120,8 @@ class Method:
 
     @property
     def needs(self) -> frozenset[str]:
-        """Which optional signals an engine must compute: of logps, ref_logps, entropies, ref_entropies, answers,
-        problems, hidden, entropy_drift, entropy_gradient, distributions.
+        """Which optional signals an engine must compute: of logps, ref_logps, ref_right, entropies, ref_entropies,
+        answers, problems, hidden, entropy_drift, entropy_gradient, distributions.
 
         `entropy_gradient` puts the entropies of each update into the graph, for a loss term.
         `distributions` are log-probs of every next token, of policy (in the graph) and reference: `Batch.log_probs`.
@@ -137,6 +144,11 @@ class Method:
         """The parts that may have a running state, by field, in the order in which a rollout passes them."""
         named = ("reward_transform", "advantage", "token_weight", "loss_term", "buffer")
         return {name: getattr(self, name) for name in named}
+
+    def at(self, step: int, total_steps: int) -> Method:
+        """The method with the advantage of that step; itself where that does not change over training."""
+        advantage = at_step(self.advantage, step, total_steps)
+        return self if advantage is self.advantage else replace(self, advantage=advantage)
 
     def start(self) -> State:
         """The running state of the parts before the first step; empty where none has one."""
@@ -249,7 +261,7 @@ def credit(
     `key`: the run's, for a token weight that draws. `state`: of the method's parts before the rollout, None = at their
     start; it is left as it is.
     """
-    state = method.start() if state is None else state
+    state, method = method.start() if state is None else state, method.at(step, total_steps)
     parts, sizes = _sized(rewards)
     found = []
     for part, rows in zip(parts, sizes, strict=True):
@@ -298,7 +310,9 @@ def _need(signals: Signals | None, who: str) -> Signals:
 def group_advantages(
     method: Method, rewards: Float[Tensor, "P G"], seen: Seen | None, state: State
 ) -> tuple[Float[Tensor, "P G"], State]:
-    """The reward transform, then the advantage, and the state after both. `seen` is read where either looks at more."""
+    """The reward transform, then the advantage, and the state after both. `seen` is read where either looks at more.
+
+    Of a method whose advantage changes over training, `Method.at` first."""
     if method.reward_transform is not None:
         assert seen is not None
         other = seen if sees(method.reward_transform) else seen.lengths
@@ -315,7 +329,8 @@ def seen_of(signals: Signals, shape: tuple[int, ...]) -> Seen:
             None if logps is None else torch.where(signals.mask, logps, 0.0).double().sum(dim=1).float().reshape(shape)
         )
 
-    ids = (None if one is None else one.reshape(shape) for one in (signals.answers, signals.problems))
+    of_problem = (signals.answers, signals.problems, signals.ref_right)
+    ids = (None if one is None else one.reshape(shape) for one in of_problem)
     policy, reference = of_row(signals.old_logps), of_row(signals.ref_logps)
     return Seen(signals.mask.sum(dim=1).reshape(shape), policy, reference, *ids)  # type: ignore[arg-type]
 

@@ -145,6 +145,12 @@ def is_zero(value: float | Schedule) -> bool:
             return False
 
 
+def over_a_run(value: float | Schedule) -> list[float]:
+    """Its values over a run: one where it is a number, else those at each of a thousand steps."""
+    schedule = as_schedule(value)
+    return [schedule.value] if isinstance(schedule, Constant) else [schedule(step, 1000) for step in range(1000)]
+
+
 def show(value: float | Schedule) -> str:
     """How a value or schedule is written in an equation: the number itself, or the schedule's constructor."""
     schedule = as_schedule(value)

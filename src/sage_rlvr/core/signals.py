@@ -31,6 +31,7 @@ class Signals:
     rewards (B,), hidden (B, T, d)
     answers                (B,)   int64, equal within a group iff two completions give the same answer; 0 for none
     problems               (B,)   int64, the problem of the row, the same number whenever it comes back
+    ref_right              (B,)   log-probability of a right completion of the row's problem under the reference, exact
     advantages             (B,)   before token weights, for those
     entropy_drift          (B, T) sum_a pi_a^2 (log pi_a + H) of the state, policy, temperature-scaled, untruncated
     Raises DataError for a shape that does not fit or for row_ids that repeat.
@@ -46,11 +47,12 @@ class Signals:
     hidden: Float[Tensor, "B T d"] | None = None
     answers: Int[Tensor, " B"] | None = None
     problems: Int[Tensor, " B"] | None = None
+    ref_right: Float[Tensor, " B"] | None = None
     advantages: Float[Tensor, " B"] | None = None
     entropy_drift: Float[Tensor, "B T"] | None = None
 
     def __post_init__(self) -> None:
-        for name in ("old_logps", "ref_logps", "entropies", "ref_entropies", "rewards", "hidden"):
+        for name in ("old_logps", "ref_logps", "entropies", "ref_entropies", "rewards", "hidden", "ref_right"):
             value = getattr(self, name)
             if value is not None:
                 object.__setattr__(self, name, _detached(value))
@@ -65,6 +67,7 @@ class Signals:
             "rewards": rows,
             "answers": rows,
             "problems": rows,
+            "ref_right": rows,
             "advantages": rows,
             "hidden": tuple(self.mask.shape),
         }

@@ -1,7 +1,7 @@
 """Exact evaluation where a task can enumerate its right completions: teacher-force all of them and add up.
 
-p(problem) = sum over right completions y of pi(y, end | prompt): no sampling noise, any temperature from the same logits,
-and every quantity of Definition 4.1 (empirical support) is read off the list. Sampling stays as the cross-check:
+p(problem) = sum over right completions y of pi(y, end | prompt) (`models/solutions.py`): no sampling noise, any temperature from
+the same logits, and every quantity of Definition 4.1 (empirical support) is read off the list. Sampling stays as the cross-check:
 `sampled_counts` draws, verifies and counts, and the two must agree within the interval of the draw.
 
 Tempering a policy over whole completions also needs sum over all completions y of pi(y | x)^power. Completions are enumerated
@@ -12,93 +12,21 @@ prefix u have together at most pi(u)^power, since each has at most pi(u) and all
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import numpy as np
 import torch
-from torch import Tensor
 from transformers import PreTrainedModel
 
 from sage_rlvr.core.keys import Key
-from sage_rlvr.errors import ConfigError, DataError
+from sage_rlvr.errors import DataError
 from sage_rlvr.models.completions import Enumerated, enumerate_completions
 from sage_rlvr.models.policy import Tokens
-from sage_rlvr.models.sampler import pad_right, sample
-from sage_rlvr.models.scoring import completion_logits
+from sage_rlvr.models.sampler import sample
 from sage_rlvr.tasks.base import Task
 
-ROWS_PER_CHUNK = 512
 FLOOR, MOST_STATES = 1e-4, 40_000  # of an enumeration
-
-
-@torch.no_grad()
-def solution_logps(
-    model: PreTrainedModel,
-    tokens: Tokens,
-    task: Task,
-    problems: Sequence[object],
-    temperatures: Sequence[float] = (1.0,),
-    progress: Callable[[int], None] = lambda n: None,
-) -> dict[float, list[np.ndarray]]:
-    """Log-probability of every right completion (its end token included) of every problem, at each temperature.
-
-    Returns {temperature: [float64 array of log-probs, one a right completion in `task.solutions` order] per problem}.
-    """
-    model.eval()
-    found: dict[float, list[np.ndarray]] = {t: [] for t in temperatures}
-    for chunk, solutions in _chunks(task, problems):
-        prompts = [tokens.encode_prompt(task.prompt(p)) for p in chunk]
-        # Any of the end tokens ends a completion, so a right text is as likely as all of its ends together.
-        rows = [[*tokens.encode(s), end] for listed in solutions for s in listed for end in tokens.eos_ids]
-        counts = [len(listed) * len(tokens.eos_ids) for listed in solutions]
-        per_row = _row_logps(model, prompts, rows, counts, temperatures)
-        for t in temperatures:
-            ended = np.logaddexp.reduce(per_row[t].reshape(-1, len(tokens.eos_ids)), axis=1)
-            found[t].extend(np.split(ended, np.cumsum([len(listed) for listed in solutions])[:-1]))
-        progress(len(chunk))
-    return found
-
-
-def _chunks(task: Task, problems: Sequence[object]) -> Iterator[tuple[list[object], list[list[str]]]]:
-    """Consecutive problems with about `ROWS_PER_CHUNK` right completions together."""
-    listed = getattr(task, "solutions", None)
-    if listed is None:
-        raise ConfigError(
-            f"task {task.name}: its right completions cannot be listed; evaluate it by sampling: --samples 64"
-        )
-    chunk: list[object] = []
-    solutions: list[list[str]] = []
-    for problem in problems:
-        chunk.append(problem)
-        solutions.append(listed(problem))
-        if sum(map(len, solutions)) >= ROWS_PER_CHUNK:
-            yield chunk, solutions
-            chunk, solutions = [], []
-    if chunk:
-        yield chunk, solutions
-
-
-def _row_logps(
-    model: PreTrainedModel,
-    prompts: list[list[int]],
-    rows: list[list[int]],
-    counts: list[int],
-    temperatures: Sequence[float],
-) -> dict[float, np.ndarray]:
-    if not rows:
-        return {t: np.zeros(0) for t in temperatures}
-    ids, lengths = pad_right(rows, next(model.parameters()).device)
-    mask = torch.arange(ids.shape[1], device=ids.device)[None, :] < lengths[:, None]
-    owners = torch.repeat_interleave(torch.arange(len(prompts)), torch.tensor(counts)).to(ids.device)
-    logits = completion_logits(model, prompts, ids, mask, owners).float()
-    return {t: _sum_rows(logits / t, ids, mask) for t in temperatures}
-
-
-def _sum_rows(logits: Tensor, ids: Tensor, mask: Tensor) -> np.ndarray:
-    flat = torch.log_softmax(logits, -1).gather(1, ids[mask][:, None]).squeeze(1)
-    padded = torch.zeros(mask.shape, dtype=torch.float64, device=flat.device).masked_scatter(mask, flat.double())
-    return padded.sum(1).cpu().numpy()
 
 
 def probabilities(logps: Sequence[np.ndarray]) -> np.ndarray:

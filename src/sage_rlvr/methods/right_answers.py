@@ -32,13 +32,16 @@ def distinct(*, k: int = 4, power: float = 0.0, **anchor: Unpack[AnchorKeys]) ->
 
 
 @METHODS.register(label="alpha-DPG")
-def alpha_dpg(*, alpha: float = 0.5, clip: float = 10.0, source: str = "base") -> Method:
+def alpha_dpg(
+    *, alpha: float = 0.5, clip: float = 10.0, z: Literal["group", "exact"] = "group", source: str = "base"
+) -> Method:
     """L = (1/(B L)) sum_i sum_t -min(rho A, clip(rho) A), A from u = r pi_ref(y) / (pi_old(y) Z) (arXiv 2512.05962).
 
     Toward the reference restricted to right answers; alpha = 0 is the forward KL to it, alpha -> 1 the reverse one. No KL
-    term: the reference is in the target. source: which reference, as in `Anchor`.
+    term: the reference is in the target. source: which reference, as in `Anchor`. z: "exact" is an oracle, where the task lists its
+    right completions: Z = P(right) under the reference, and no estimate of it.
     """
-    return Method("alpha_dpg", Filtered(alpha, clip), Clip(), Anchor(0.0, source=source), FixedBudget())
+    return Method("alpha_dpg", Filtered(alpha, clip, z), Clip(), Anchor(0.0, source=source), FixedBudget())
 
 
 @METHODS.register(label="Right entropy")

@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Literal, Unpack
 
 from sage_rlvr.core.advantages import Advantage, AnalyticPassAtK, PassAtK, PowerNormalized, RiskSeeking, Signed
+from sage_rlvr.core.advantages.reinforce import Over
 from sage_rlvr.core.method import METHODS, Method
-from sage_rlvr.core.reductions import FixedBudget
+from sage_rlvr.core.reductions import FixedBudget, TokenMean
+from sage_rlvr.core.schedules import Schedule
 from sage_rlvr.core.surrogates import Clip
 from sage_rlvr.methods.anchors import AnchorKeys, anchor_of, anchored
 
@@ -38,10 +40,11 @@ def rs_grpo(*, b: float = 2.0, **anchor: Unpack[AnchorKeys]) -> Method:
 
 @METHODS.register(label="PKPO")
 @anchored(beta=0.0, estimator="k1", placement="reward")
-def pkpo(*, k: int = 4, baseline: Literal["sloo1", "sloo"] = "sloo1", **anchor: Unpack[AnchorKeys]) -> Method:
+def pkpo(*, k: int | Schedule = 4, baseline: Literal["sloo1", "sloo"] = "sloo1", **anchor: Unpack[AnchorKeys]) -> Method:
     """L = (1/(B L)) sum_i sum_t -min(rho A, clip(rho) A), A the unbiased gradient of pass@k (arXiv 2505.15201).
 
-    k at most the group's size. pass@k saturates: the larger k, the lower the pass@1 at which nothing pushes a prompt on.
+    k at most the group's size. pass@k saturates: the larger k, the lower the pass@1 at which nothing pushes a prompt on. A schedule
+    anneals k, as the paper does: {name: linear, start: 8, end: 1} ends as REINFORCE.
     """
     return _rloo_with("pkpo", PassAtK(k, baseline), **anchor)
 
@@ -58,30 +61,38 @@ def passk_training(*, k: int = 4, **anchor: Unpack[AnchorKeys]) -> Method:
 
 @METHODS.register(label="PSR")
 @anchored(beta=0.0, estimator="k1", placement="reward")
-def psr(**anchor: Unpack[AnchorKeys]) -> Method:
+def psr(*, over: Over = "all", **anchor: Unpack[AnchorKeys]) -> Method:
     """L = (1/(B L)) sum_i sum_t -min(rho A, clip(rho) A), A = r: right completions alone (arXiv 2506.01347).
 
     In expectation REINFORCE, as nsr and w_reinforce are: E[grad log pi] = 0. What is published as their difference can come
-    only from noise, from dropping rows and dividing by what is left, from clipping, or from several updates of a rollout.
+    only from noise, from clipping, from several updates of a rollout, or from dropping rows and dividing by what is left, which
+    `over` sets (`Signed`): kept rows of the step, of the group (then it is log P), or kept tokens (with a mean over tokens).
     """
-    return _rloo_with("psr", Signed(1.0, 0.0), **anchor)
+    return _signed("psr", Signed(1.0, 0.0, over), **anchor)
 
 
 @METHODS.register(label="NSR")
 @anchored(beta=0.0, estimator="k1", placement="reward")
-def nsr(**anchor: Unpack[AnchorKeys]) -> Method:
+def nsr(*, over: Over = "all", **anchor: Unpack[AnchorKeys]) -> Method:
     """L = (1/(B L)) sum_i sum_t -min(rho A, clip(rho) A), A = -(1 - r): wrong completions alone (arXiv 2506.01347).
 
-    In expectation the same as psr, and as RLOO.
+    In expectation the same as psr, and as RLOO; over: as there, where `group` makes it -log(1 - P).
     """
-    return _rloo_with("nsr", Signed(0.0, 1.0), **anchor)
+    return _signed("nsr", Signed(0.0, 1.0, over), **anchor)
 
 
 @METHODS.register(label="W-REINFORCE")
 @anchored(beta=0.0, estimator="k1", placement="reward")
-def w_reinforce(*, right: float = 0.1, **anchor: Unpack[AnchorKeys]) -> Method:
+def w_reinforce(*, right: float = 0.1, over: Over = "all", **anchor: Unpack[AnchorKeys]) -> Method:
     """L = (1/(B L)) sum_i sum_t -min(rho A, clip(rho) A), A = right * r - (1 - r): both with weights (arXiv 2506.01347).
 
-    In expectation 1 + right times RLOO's gradient, which is to say a beta that is smaller by that factor.
+    In expectation 1 + right times RLOO's gradient, which is to say a beta that is smaller by that factor. over: as in `psr`, each
+    sign divided by its own.
     """
-    return _rloo_with("w_reinforce", Signed(right, 1.0), **anchor)
+    return _signed("w_reinforce", Signed(right, 1.0, over), **anchor)
+
+
+def _signed(name: str, advantage: Signed, **anchor: Unpack[AnchorKeys]) -> Method:
+    """RLOO's loss with it; a mean over tokens where tokens are what it counts."""
+    reduction = TokenMean() if advantage.over == "tokens" else FixedBudget()
+    return Method(name, advantage, Clip(), anchor_of(**anchor), reduction)

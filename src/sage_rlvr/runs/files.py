@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
+import glob
 import hashlib
 import json
 import math
@@ -34,15 +36,20 @@ def file_sha256(path: str | Path) -> str:
 def replacing(path: str | Path) -> Iterator[Path]:
     """A path beside `path` to write a file to; it takes the place of `path` when the block ends well.
 
-    A reader, or a kill at any instant, finds the old file or the new one. The folder is made where it is missing. ConfigError where
-    a device or a pipe is there, which would be lost.
+    A reader, or a kill at any instant, finds the old file or the new one. What a killed writer of this file has left beside it
+    goes. The folder is made where it is missing. ConfigError where a device or a pipe is there, which would be lost.
     """
     path = Path(path)
     if path.exists() and not path.is_file() and not path.is_dir():
         raise ConfigError(f"{path}: a device or a pipe, which a file would replace; name a file")
     path.parent.mkdir(parents=True, exist_ok=True)
+    for left in path.parent.glob(f".tmp-{'[0-9a-f]' * 8}-{glob.escape(path.name)}"):
+        _remove_dead(left)
     temporary = path.with_name(f".tmp-{uuid.uuid4().hex[:8]}-{path.name}")  # the suffix stays: np.savez reads it
+    held = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o666)
     try:
+        with contextlib.suppress(OSError):  # a file system without locks: then nobody removes what another has left
+            fcntl.flock(held, fcntl.LOCK_EX)  # while this process lives; see `_remove_dead`
         yield temporary
         sync_file(temporary)
         os.replace(temporary, path)
@@ -52,7 +59,21 @@ def replacing(path: str | Path) -> Iterator[Path]:
         raise
     finally:
         temporary.unlink(missing_ok=True)
+        os.close(held)
     sync_folder(path.parent)
+
+
+def _remove_dead(temporary: Path) -> None:
+    """Remove what `replacing` was writing in a process that is gone: its lock ended with it. A live writer's stays."""
+    with contextlib.suppress(FileNotFoundError):
+        held = os.open(temporary, os.O_RDWR)
+        try:
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            temporary.unlink()
+        except OSError:
+            pass  # held by a live writer, or no locks here
+        finally:
+            os.close(held)
 
 
 @contextlib.contextmanager

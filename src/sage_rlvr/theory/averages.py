@@ -144,7 +144,8 @@ class StagedAverages:
 
 def _chances(counts: Int[Tensor, "K M"], mass: Float[Tensor, "N M"]) -> Float[Tensor, "N K"]:
     """Multinomial chances of the counts at N laws over the classes."""
-    ways = torch.lgamma(counts.sum(1) + 1.0) - torch.lgamma(counts + 1.0).sum(1)
+    draws, place = counts.sum(1).unique(return_inverse=True)
+    ways = torch.tensor([math.lgamma(n + 1) for n in draws.tolist()])[place] - torch.lgamma(counts + 1.0).sum(1)
     chances: Tensor = (ways + torch.special.xlogy(counts, mass.double()[:, None]).sum(2)).exp()
     return chances
 
@@ -203,7 +204,7 @@ def _paid_to(method: Method, plan: Staged, rewards: Float[Tensor, " M"], counts:
 
 
 def _traits(method: Method, listing: Listing) -> tuple[Float[Tensor, "B D"], Int[Tensor, " K"]]:
-    """What the parts see of each completion: its reward; its length; log-probs of policy and reference, and its answer, as a
+    """What the parts see of each completion: its reward; its length; log-probs of policy and reference; its answer, as a
     place among the K ids that are returned beside it: 64 bits do not fit a float."""
     columns, ids = [listing.rewards.double()], torch.zeros(1, dtype=torch.int64)
     if method.reward_transform is not None or sees(method.advantage):
@@ -213,7 +214,8 @@ def _traits(method: Method, listing: Listing) -> tuple[Float[Tensor, "B D"], Int
         if sees(method.reward_transform) or sees(method.advantage):
             reference = torch.zeros_like(seen.policy) if seen.reference is None else seen.reference
             ids, kinds = torch.unique(answers[0], return_inverse=True)
-            columns += [seen.policy[0].double(), reference[0].double(), kinds.double()]
+            right = torch.zeros_like(seen.policy) if seen.ref_right is None else seen.ref_right
+            columns += [seen.policy[0].double(), reference[0].double(), kinds.double(), right[0].double()]
     return torch.stack(columns, 1), ids
 
 
@@ -222,8 +224,8 @@ def _seen(classes: Float[Tensor, "K G D"], ids: Int[Tensor, " N"]) -> Seen:
     lengths = classes[..., 1].long()
     if classes.shape[-1] == 2:
         return Seen(lengths, torch.zeros_like(lengths, dtype=torch.float32))
-    policy, reference, answers = (classes[..., i] for i in (2, 3, 4))
-    return Seen(lengths, policy.float(), reference.float(), ids[answers.long()], torch.ones_like(lengths))
+    policy, reference, answers, right = (classes[..., i] for i in (2, 3, 4, 5))
+    return Seen(lengths, policy.float(), reference.float(), ids[answers.long()], torch.ones_like(lengths), right.float())
 
 
 def _compositions(classes: int, draws: int) -> Int[Tensor, "K M"]:
@@ -272,6 +274,11 @@ def _first_advantages(
         raise DataError(
             f"{method.name}: its advantage looks across the prompts of a step; pass others=, the rewards (P, G) of the "
             "step's other prompts."
+        )
+    if sees(method.advantage):
+        raise ConfigError(
+            f"{method.name}: its {type(method.advantage).__name__} reads more of other prompts' completions than the rewards in "
+            "others=; list whole steps of groups with step_of_groups."
         )
     if method.reward_transform is not None:
         raise ConfigError(f"{method.name}: others= are given without what its reward transform sees of a completion.")

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from sage_rlvr.core.guides import factors
 from sage_rlvr.core.keys import Key
-from sage_rlvr.core.method import Method, credit, kl_share, objective, return_to_go, shape
+from sage_rlvr.core.method import Method, credit, kl_share, needs_of, objective, return_to_go, shape
 from sage_rlvr.core.signals import Batch
 from sage_rlvr.core.stages import Staged, is_staged, trained_on
 from sage_rlvr.core.state import State, called
@@ -68,7 +68,7 @@ def expected_loss(
     key = Key(0) if key is None else key
     _check_shapes(listing, logps=logps, log_q=log_q)
     longest = int(listing.signals.mask.sum(1).max()) if max_tokens is None else max_tokens
-    advantages, kept = mean_advantages(method, listing, group_size, others, state)
+    advantages, kept = mean_advantages(method.at(step, total_steps), listing, group_size, others, state)
     term = torch.zeros((), dtype=logps.dtype)
     if method.buffer is not None:
         share = method.buffer.weight_at(step, total_steps)
@@ -150,7 +150,7 @@ def check_expectation(method: Method) -> None:
             "the row; use loss_over_groups on a small listing."
         )
     for part in (method.token_weight, method.loss_term):
-        if "advantages" not in getattr(part, "needs", ()) and getattr(part, "depends_on", "") != "batch":
+        if "advantages" not in needs_of(part) and getattr(part, "depends_on", "") != "batch":
             continue
         raise ConfigError(
             f"{method.name}: its {type(part).__name__} looks at the advantages or at the whole batch, so it has no "

@@ -13,6 +13,7 @@ listed. `sampled_loss` draws groups instead, as many as wanted.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -178,6 +179,7 @@ class SharedWorld:
         """Of the rows of the flattened (prompts, answers) that are named, one token each; policy (prompts, answers) detached."""
         reference, prompt = self.base[which], rows // policy.shape[1]
         more: dict[str, Callable[[], Tensor]] = {
+            "ref_right": lambda: reference.masked_fill(~self.right[which], -math.inf).logsumexp(1)[prompt],
             "entropies": lambda: -(policy * policy.exp()).sum(1)[prompt][:, None],
             "ref_entropies": lambda: -(reference * reference.exp()).sum(1)[prompt][:, None],
             "entropy_drift": lambda: entropy_drift(policy[:, None, :])[prompt],
@@ -217,9 +219,9 @@ class SharedWorld:
             raise ConfigError(f"{method.name}: what its buffer holds of every prompt is no part of this world; use one without.")
         which, logps = self.prompts[0], self.log_probs(theta, self.prompts[0])
         listing = self._listing(logps.detach(), which, method.needs)
-        paid = self.averages(method, group_size) if paid is None else paid
+        paid = self.averages(method.at(step, total_steps), group_size) if paid is None else paid
         if paid is None:
-            means, kept = self._listed(method, listing, group_size)
+            means, kept = self._listed(method.at(step, total_steps), listing, group_size)
         else:
             solved = (listing.probs * listing.rewards).reshape(logps.shape).sum(1).double() * len(which)
             at = paid.at(torch.stack([1 - solved, solved], 1))
@@ -276,7 +278,8 @@ class SharedWorld:
 
         groups: 0 for the exact gradient, else that many sampled groups a prompt and step.
         """
-        paid = None if groups else self.averages(method, group_size)
+        known: Method | None = None
+        paid: Averages | None = None
         generator = torch.Generator().manual_seed(seed)
         leaf = (self.start if start is None else start).detach().clone().requires_grad_(True)
         adam = torch.optim.Adam([leaf], lr=rate)
@@ -288,6 +291,8 @@ class SharedWorld:
             if groups:
                 loss, state = self.sampled_loss(method, leaf, generator, groups=groups, state=state, **when)
             else:
+                if (now := method.at(step, steps)) != known:
+                    known, paid = now, self.averages(now, group_size)
                 loss = self.expected_loss(method, leaf, paid=paid, **when)
             loss.backward()  # type: ignore[no-untyped-call]
             adam.step()

@@ -157,6 +157,7 @@ class TokenTree:
         self, old_logits: Logits, ref_logits: Logits, rewards: OverLeaves, distributions: bool = False
     ) -> Listing:
         """Every completion under the generating policy and the reference; `rewards` (L,)."""
+        paid = torch.as_tensor(rewards).detach()
         with torch.no_grad():
             signals = Signals(
                 old_logps=self.logps(old_logits),
@@ -167,10 +168,11 @@ class TokenTree:
                 ref_entropies=self.entropies(ref_logits),
                 answers=torch.arange(1, len(self) + 1),  # each completion is an answer of its own
                 problems=torch.ones(len(self), dtype=torch.int64),
+                ref_right=None if len(paid) != len(self) else self.probs(ref_logits)[paid == 1].sum().log().expand(len(self)),
                 entropy_drift=entropy_drift(self.log_probs(old_logits)[self.states]),
             )
             ref = self.log_probs(ref_logits)[self.states] if distributions else None
-            return Listing(signals, self.probs(old_logits), torch.as_tensor(rewards).detach(), ref)
+            return Listing(signals, self.probs(old_logits), paid, ref)
 
     def expected_loss(
         self,

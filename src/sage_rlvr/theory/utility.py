@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 import torch
 
-from sage_rlvr.core.advantages import Advantage, Seen, sees
+from sage_rlvr.core.advantages import Advantage, Seen, at_step, sees
 from sage_rlvr.core.loss_terms import KlCov
 from sage_rlvr.core.method import Method, group_advantages
 from sage_rlvr.core.signals import Signals
@@ -41,10 +41,10 @@ SHARES = (0.05, 0.2, 0.5, 0.8)
 
 
 def _paid(part: Method | Advantage, rewards: torch.Tensor, seen: Seen) -> torch.Tensor:
-    """Advantages of groups, by a method or by an advantage alone, with their state at its start."""
+    """Advantages of groups, by a method or by an advantage alone, with their state at its start, as they are at the first step."""
     if isinstance(part, Method):
-        return group_advantages(part, rewards, seen, part.start())[0]
-    more = (seen,) if sees(part) else ()
+        return group_advantages(part.at(0, 1), rewards, seen, part.start())[0]
+    part, more = at_step(part, 0, 1), (seen,) if sees(part) else ()
     found: torch.Tensor = called(part, "advantage", start_of({"advantage": part}), rewards.device, rewards, *more)[0]
     return found
 
@@ -87,7 +87,8 @@ def values(
     found = []
     for own in range(n):
         ids = torch.cat([torch.full((len(others), 1), own), others], 1)
-        seen = Seen(torch.ones_like(ids), logs[ids], refs[ids], ids + 1, torch.ones_like(ids))
+        of_right = (refs.exp() * rewards).sum().log().expand(ids.shape)
+        seen = Seen(torch.ones_like(ids), logs[ids], refs[ids], ids + 1, torch.ones_like(ids), of_right)
         found.append(float((chance * _first(part, rewards[ids], seen)).sum()))
     if isinstance(part, Method) and part.buffer is not None:
         found = _with_stored(part, found, logs, refs, rewards)
@@ -172,7 +173,9 @@ def has_axes(method: Method) -> bool:
     a term added; whether it is that of one prompt: not where prompts are coupled; and whether the next is too: not where a part
     has a memory. KL-Cov's term is 0 there."""
     plain = method.token_weight is None and isinstance(method.loss_term, KlCov | None)
-    coupled = getattr(method.advantage, "couples_prompts", False) or (is_staged(method.rollout) and not sees_stages(method))
+    coupled = getattr(method.advantage, "couples_prompts", False)
+    if is_staged(method.rollout):
+        coupled = coupled or not sees_stages(method) or method.buffer is not None
     return plain and not coupled and not isinstance(method.surrogate, Pacs) and not method.start()
 
 

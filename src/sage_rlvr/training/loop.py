@@ -30,12 +30,20 @@ from sage_rlvr.core.token_weights import entropy_drift
 from sage_rlvr.errors import TrainingDiverged
 from sage_rlvr.models.policy import Asking, Tokens, load_policy
 from sage_rlvr.models.scoring import Scores, score
+from sage_rlvr.models.solutions import lister
 from sage_rlvr.runs import RunDir, writing
 from sage_rlvr.tasks.base import Task
 from sage_rlvr.training.buffer import Memory, fill, numbered, stored
 from sage_rlvr.training.optimizer import Optimizer
 from sage_rlvr.training.problems import training_problems, unkeyed
-from sage_rlvr.training.reference import follow, kept_reference, load_reference, reference_metrics, restore_reference
+from sage_rlvr.training.reference import (
+    follow,
+    kept_reference,
+    load_reference,
+    reference_metrics,
+    reference_right,
+    restore_reference,
+)
 from sage_rlvr.training.rollouts import Rows, draw_groups, rollout_metrics
 from sage_rlvr.training.state import (
     check_replaceable,
@@ -72,6 +80,8 @@ class Loop:
     """The running state of the method's parts, after the last step that was done."""
     numbers: dict[str, int] = field(default_factory=dict)
     """Id of a training problem -> its number, where the method has a buffer."""
+    solved: dict[tuple[int, str], float] = field(default_factory=dict)
+    """(reference_step, id of a problem) -> log P(right) under the reference, where the method reads it."""
 
 
 def train_step(loop: Loop, step: int) -> dict[str, float]:
@@ -116,6 +126,7 @@ def train_step(loop: Loop, step: int) -> dict[str, float]:
         rewards=groups.column("rewards"),
         hidden=scores.hidden,
         answers=groups.column("answers") if "answers" in method.needs else None,
+        ref_right=torch.cat([reference_right(loop, part) for part in groups.groups]) if "ref_right" in method.needs else None,
         problems=groups.column("problem_ids") if "problems" in method.needs else None,
         entropy_drift=None if not drift or scores.log_probs is None else entropy_drift(scores.log_probs.detach()),
     )
@@ -337,6 +348,8 @@ def build(config: TrainConfig) -> Loop:
     policy.eval()  # dropout off: the policy that samples is the policy that is trained
     reference = load_reference(config, policy, tokens)
     task, problems = training_problems(config)
+    if "ref_right" in method.needs:
+        lister(task)
     asking = Asking.of(task, tokens)
     updates = config.steps * config.updates.epochs * config.updates.minibatches
     optimizer = Optimizer(policy, config.optimizer, updates)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
@@ -16,11 +17,13 @@ from sage_rlvr.config import TrainConfig
 from sage_rlvr.core.anchor import Anchor
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.models.policy import Tokens, load_policy
+from sage_rlvr.models.solutions import log_right
 from sage_rlvr.runs import Checkpoint
 from sage_rlvr.training.state import load_tensors, model_tensors
 
 if TYPE_CHECKING:
     from sage_rlvr.training.loop import Loop
+    from sage_rlvr.training.rollouts import Groups
 
 GROUP, REFERENCE_STEP = "reference", "anchor/reference_step"  # of a checkpoint; of the metrics
 
@@ -82,6 +85,22 @@ def follow(loop: Loop, done: int) -> None:
     anchor = loop.method.anchor
     if anchor is not None and loop.reference is not None and due(anchor.snapshot_step, anchor.refresh_every, done) == done:
         loop.reference, loop.reference_step = frozen(copy.deepcopy(loop.policy)), done
+
+
+def reference_right(loop: Loop, groups: Groups) -> Tensor:
+    """(P * G,) log-probability of a right completion of each row's problem under the reference, at the rollout's temperature.
+
+    Each problem is asked once, by itself, so that a run that goes on finds the numbers that it had. ConfigError for a task that
+    cannot list its right completions.
+    """
+    plan, found = loop.config.rollout, []
+    assert loop.reference is not None
+    for problem in groups.problems:
+        key = (loop.reference_step, str(problem.problem_id))
+        if key not in loop.solved:
+            loop.solved[key] = log_right(loop.reference, loop.tokens, loop.task, problem, plan.temperature, plan.max_new_tokens)
+        found.append(loop.solved[key])
+    return torch.tensor(found, device=groups.rewards.device).repeat_interleave(groups.rewards.shape[1])
 
 
 def reference_metrics(loop: Loop) -> dict[str, float]:

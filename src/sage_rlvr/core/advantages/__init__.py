@@ -1,6 +1,6 @@
 """Rewards of a group become advantages: frozen callables (P, G) -> (P, G) float32, no gradient. One family a file."""
 
-from sage_rlvr.core.advantages.base import ADVANTAGES, Advantage, Groups, Seen, sees
+from sage_rlvr.core.advantages.base import ADVANTAGES, Advantage, Groups, Seen, at_step, sees
 from sage_rlvr.core.advantages.beta import BetaNormalized, beta_parameters
 from sage_rlvr.core.advantages.distinct import DistinctRight
 from sage_rlvr.core.advantages.filtered import Filtered
@@ -30,6 +30,7 @@ __all__ = [
     "Seen",
     "Signed",
     "UniformRight",
+    "at_step",
     "beta_parameters",
     "sees",
 ]

@@ -25,6 +25,7 @@ class Seen:
     policy, reference  log pi_old and log pi_ref of the whole completion, nats, float32
     answers            int64: equal within a group iff two completions give the same answer (`Task.answer_key`); 0: none
     problems           int64: the problem of the group, the same number whenever it comes back
+    ref_right          log-probability of a right completion of the problem under the reference, exact, nats
     """
 
     lengths: Int[Tensor, "P G"]
@@ -32,6 +33,7 @@ class Seen:
     reference: Groups | None = None
     answers: Int[Tensor, "P G"] | None = None
     problems: Int[Tensor, "P G"] | None = None
+    ref_right: Groups | None = None
 
     def require(self, name: str, who: str) -> Tensor:
         """The field called `name`; DataError that names who asked for it, where it was not computed."""
@@ -58,9 +60,11 @@ class Advantage(Protocol):
     advantages of a prompt depend on the rewards of the other prompts of the step, so that a batch must not be cut
     before they are computed; `takes_group_mean`, True where the baseline of a completion holds its own reward;
     `against_kl`, a note on what beta weighs against it; `least_group`, the smallest group that it is defined for,
-    where that is above 2; `gives_labels`, True where A is 1 for a right and 0 for a wrong completion; `needs`, the
-    optional signals: "logps" (of the policy), "ref_logps", "answers", "problems". A part that has `needs` at all, an
-    empty set included, is called with a `Seen` after the rewards. `start`, of one with a running
+    where that is above 2; `gives_labels`, True where A is 1 for a right and 0 for a wrong completion; `counts`, "rows" or
+    "tokens", where A divides by how many of them it keeps, which the reduction has to count too; `needs`, the
+    optional signals: "logps" (of the policy), "ref_logps", "ref_right", "answers", "problems". A part that has `needs` at all, an
+    empty set included, is called with a `Seen` after the rewards. `at`, of one that changes over training: (step, total_steps) ->
+    the advantage of that step, which is the one that is called (`Method.at`). `start`, of one with a running
     state (core/state.py): what a group earns depends on the state and on the group, so that no batch has to be whole.
     """
 
@@ -72,6 +76,13 @@ class Advantage(Protocol):
 
 
 ADVANTAGES: Registry[type] = Registry("advantage")
+
+
+def at_step(part: Advantage, step: int, total_steps: int) -> Advantage:
+    """The advantage of a step: what its `at` gives, and itself where it does not change over training."""
+    at = getattr(part, "at", None)
+    found: Advantage = part if at is None else at(step, total_steps)
+    return found
 
 
 def centered(rewards: Groups, smallest_group: int, who: str) -> Groups:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import torch
 
@@ -17,15 +17,20 @@ from sage_rlvr.errors import ConfigError
 class Filtered:
     """((min(u, clip)^(1 - alpha)) - 1) / (1 - alpha) minus the others' mean, u = r (pi_ref / pi_old)(y) / Z (arXiv 2512.05962).
 
-    Its target is the reference given that the answer is right; alpha = 0 is the forward KL to it, alpha -> 1 the reverse one. Z is
-    the group's mean of r pi_ref / pi_old, so biased at small G. Where pi_old is the reference, alpha = 0 is G/(G - 1) times MaxRL,
-    for G up to `clip`. 0 in a group without a right answer. needs: "logps", "ref_logps"; without a KL term name the reference by an
-    anchor of beta 0.
+    Its target is the reference given that the answer is right; alpha = 0 is the forward KL to it, alpha -> 1 the reverse one.
+
+    z  group  Z is the group's mean of r pi_ref / pi_old, so biased at small G. Where pi_old is the reference, alpha = 0 is then
+              G/(G - 1) times MaxRL, for G up to `clip`
+       exact  Z is P(right) under the reference itself, where a task lists its right completions: an oracle, unbiased at every G,
+              but where u is above `clip`
+
+    0 in a group without a right answer. needs: "logps", "ref_logps", and for the exact Z "ref_right"; without a KL term name the
+    reference by an anchor of beta 0.
     """
 
     alpha: float = 0.5
     clip: float = 10.0
-    needs: ClassVar[frozenset[str]] = frozenset({"logps", "ref_logps"})
+    z: Literal["group", "exact"] = "group"
 
     def __post_init__(self) -> None:
         if not 0 <= self.alpha < 1:
@@ -34,21 +39,27 @@ class Filtered:
             )
         if not 1 < self.clip < math.inf:
             raise ConfigError(f"Filtered: clip = {self.clip!r}; give a finite number above 1, the paper's is 10.")
+        if self.z not in ("group", "exact"):
+            raise ConfigError(f"Filtered: z = {self.z!r}; give group, an estimate from each group, or exact, the oracle.")
 
     prefers: ClassVar[str] = "those that the policy gives less often than the reference does"
 
     @property
+    def needs(self) -> frozenset[str]:
+        """Log-probs of completions, and of a right completion where Z is exact."""
+        return frozenset({"logps", "ref_logps"} | ({"ref_right"} if self.z == "exact" else set()))
+
+    @property
     def equation(self) -> str:
         power = f"^{1 - self.alpha:g}" if self.alpha else ""
-        ratio = "r (pi_ref/pi_old)(y) / mean_group r pi_ref/pi_old"
+        ratio = "r (pi_ref/pi_old)(y) / " + ("mean_group r pi_ref/pi_old" if self.z == "group" else "P_ref(right)")
         return f"(min(u, {self.clip:g}){power} - 1)/{1 - self.alpha:g} - mean_others,  u = {ratio}"
 
     @property
     def ascends(self) -> str:
-        return (
-            f"minus the {self.alpha:g}-divergence between pi and the reference restricted to right answers, for large G and where "
-            f"u stays below {self.clip:g}"
-        )
+        when = "for large G and " if self.z == "group" else ""
+        target = f"minus the {self.alpha:g}-divergence between pi and the reference restricted to right answers"
+        return f"{target}, {when}where u stays below {self.clip:g}"
 
     def __call__(self, rewards: Groups, seen: Seen) -> Groups:
         values = checked(rewards, 2, "Filtered")
@@ -56,7 +67,10 @@ class Filtered:
         gap = (seen.require("reference", "Filtered") - seen.policy).double()
         gap = torch.where(values == 1, gap, -math.inf)
         dead = values.sum(dim=1, keepdim=True) == 0
-        total = torch.logsumexp(gap, dim=1, keepdim=True) - math.log(values.shape[1])
+        if self.z == "exact":
+            total = seen.require("ref_right", "Filtered").double()
+        else:
+            total = torch.logsumexp(gap, dim=1, keepdim=True) - math.log(values.shape[1])
         ratio = torch.where(dead, 1.0, (gap - torch.where(dead, 0.0, total)).exp()).clamp(max=self.clip)
         powered = (ratio ** (1 - self.alpha) - 1) / (1 - self.alpha)
         return torch.where(dead, 0.0, leave_one_out(powered)).float()

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
 from sage_rlvr.core.advantages.base import ADVANTAGES, Groups, checked, log_choose, require_binary
+from sage_rlvr.core.schedules import Schedule, over_a_run, show
 from sage_rlvr.errors import ConfigError, DataError
 
 
@@ -37,51 +38,74 @@ class PassAtK:
 
     Both times G, so that the mean over the group is the gradient. k = 1 is plain REINFORCE (sloo1) or RLOO (sloo). It saturates:
     f' = k (1 - P)^(k - 1) is below RLOO's from P = 1 - k^(-1/(k-1)) on (.37 at k = 4, .26 at 8), so pass@1 stalls where k is
-    large. 0 in a group without a right one; where all are right, 0 too (k = 1: 1), with sloo -k/(G - 1) for each. DataError for
-    rewards other than 0 and 1 and for k > G (sloo: k > G - 1).
+    large. The paper anneals k to 1, with which it does not: k may be a schedule, rounded at each step. 0 in a group without a
+    right one; where all are right, 0 too (k = 1: 1), with sloo -k/(G - 1) for each. DataError for rewards other than 0 and 1, for
+    k > G (sloo: k > G - 1), and for a call whose k is still a schedule (`at`).
     """
 
-    k: int = 4
+    k: int | Schedule = 4
     baseline: Literal["sloo1", "sloo"] = "sloo1"
 
     def __post_init__(self) -> None:
-        _check(self.k, "PassAtK")
+        if isinstance(self.k, Schedule):
+            _check(self._steps()[0], f"PassAtK: k = {self.k!r} becomes")
+        else:
+            _check(self.k, "PassAtK")
         if self.baseline not in ("sloo1", "sloo"):
             raise ConfigError(f"PassAtK: baseline = {self.baseline!r}; give sloo1 (the paper's choice) or sloo.")
 
+    def at(self, step: int, total_steps: int) -> PassAtK:
+        """With the k of a step, the whole number nearest to its schedule."""
+        return replace(self, k=round(self.k(step, total_steps))) if isinstance(self.k, Schedule) else self
+
+    def _steps(self) -> list[int]:
+        """Every k of a run, the smallest first."""
+        return sorted({round(k) for k in over_a_run(self.k)})
+
     @property
     def least_group(self) -> int:
-        """k samples must fit into a group, and into the others of one for sloo's baseline."""
-        return self.k + (self.baseline == "sloo")
+        """k samples must fit into a group, and into the others of one for sloo's baseline: the largest k of the run."""
+        return self._steps()[-1] + (self.baseline == "sloo")
+
+    @property
+    def _shown(self) -> tuple[object, object]:
+        """k and k - 1, as numbers or as letters."""
+        return ("k", "k - 1") if isinstance(self.k, Schedule) else (self.k, self.k - 1)
 
     @property
     def equation(self) -> str:
+        k, less = self._shown
         if self.baseline == "sloo1":
-            return f"r {self.k} C(G - c, {self.k - 1}) / C(G - 1, {self.k - 1}),  c = sum_group r"
-        return f"G s - G ({self.k}/(G-1)) pass@{self.k} of the others"
+            return f"r {k} C(G - c, {less}) / C(G - 1, {less}),  c = sum_group r"
+        return f"G s - G ({k}/(G-1)) pass@{k} of the others"
 
     @property
     def legend(self) -> str:
-        return "" if self.baseline == "sloo1" else f"s = sum of max r over {self.k}-subsets with the completion / C(G, {self.k})"
+        k, _ = self._shown
+        raw = "" if self.baseline == "sloo1" else f"s = sum of max r over {k}-subsets with the completion / C(G, {k})"
+        when = f"k = {show(self.k)} at the step, rounded" if isinstance(self.k, Schedule) else ""
+        return ",  ".join(filter(None, (raw, when)))
 
     @property
     def ascends(self) -> str:
-        return f"grad (1 - (1 - P)^{self.k}), P = P(right): pass@{self.k}"
+        k, _ = self._shown
+        return f"grad (1 - (1 - P)^{k}), P = P(right): pass@{k}" + " with the k of the step" * isinstance(self.k, Schedule)
 
     def __call__(self, rewards: Groups) -> Groups:
-        size = rewards.shape[-1]
-        values, right = _counts(rewards, self.k, "PassAtK", size if self.baseline == "sloo1" else size - 1)
+        if isinstance(self.k, Schedule):
+            raise DataError(f"PassAtK: k = {show(self.k)} is that of a run; call its at(step, total_steps) for that of a step.")
+        size, k = rewards.shape[-1], self.k
+        values, right = _counts(rewards, k, "PassAtK", size if self.baseline == "sloo1" else size - 1)
         wrong = size - right
         others = torch.full_like(right, size - 1)
         if self.baseline == "sloo1":
-            alone = (log_choose(wrong, self.k - 1) - log_choose(others, self.k - 1)).exp().float()
-            return values * self.k * alone
-        misses = (
-            (log_choose(wrong - 1, self.k - 1) - log_choose(others, self.k - 1)).exp().float()
-        )  # of k - 1 others, from a wrong one
-        raw = torch.where(values == 1, 1.0, 1.0 - misses) * self.k
-        fails = (log_choose(wrong - (1 - values), self.k) - log_choose(others, self.k)).exp().float()
-        return raw - (1.0 - fails) * (self.k * size / (size - 1))
+            alone = (log_choose(wrong, k - 1) - log_choose(others, k - 1)).exp().float()
+            return values * k * alone
+        # of k - 1 others, from a wrong one
+        misses = (log_choose(wrong - 1, k - 1) - log_choose(others, k - 1)).exp().float()
+        raw = torch.where(values == 1, 1.0, 1.0 - misses) * k
+        fails = (log_choose(wrong - (1 - values), k) - log_choose(others, k)).exp().float()
+        return raw - (1.0 - fails) * (k * size / (size - 1))
 
 
 @ADVANTAGES.register

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
+from torch import Tensor
 
-from sage_rlvr.core.advantages.base import ADVANTAGES, Groups, checked, require_binary
+from sage_rlvr.core.advantages.base import ADVANTAGES, Groups, Seen, checked, require_binary
 from sage_rlvr.errors import ConfigError
+
+Over = Literal["all", "kept", "group", "tokens"]
+"""What the sum over the right, and that over the wrong, is divided by; see `Signed`."""
+COUNTED: dict[Over, str] = {"kept": "rows of the step", "group": "rows of the group", "tokens": "tokens of the step"}
 
 
 @ADVANTAGES.register
@@ -16,12 +22,23 @@ class Signed:
     """right * r - wrong * (1 - r), no baseline (arXiv 2506.01347). (1, 0) is PSR, (0, 1) NSR, (lambda, 1) W-REINFORCE.
 
     E[grad log pi] = 0, so its expected gradient is (right + wrong) grad P whatever the two are: REINFORCE, with beta in effect
-    divided by right + wrong. What is published as their difference can come only from sampling noise, from dropping rows and
-    normalizing by what is left, from clipping, or from several updates per rollout. DataError for rewards other than 0 and 1.
+    divided by right + wrong. What is published as their difference can come only from sampling noise, from clipping, from several
+    updates per rollout, or from what one divides by once rows are dropped, which is `over`:
+
+    over  all     all rows, those that pay nothing too, as the authors' code does: the reduction as it stands
+          kept    the step's rows of the same sign: A times rows / rows of its sign. For many prompts one factor for all of them,
+                  1/mean P for PSR and 1/(1 - mean P) for NSR: a step size that goes with the solve rate, and no other objective
+          group   the group's rows of the same sign. Another objective: (1 - (1-P)^G)/P grad P for the right, log P truncated at
+                  order G, and (1 - P^G)/(1 - P) grad P for the wrong, -log(1 - P), which is for prompts that are solved already
+          tokens  the step's tokens of the same sign, with a token mean: as `kept`, longer completions of a sign shrink its factor
+
+    For W-REINFORCE each sign is divided by its own. kept and tokens count the whole rollout. DataError for rewards other than 0
+    and 1; a `Method` refuses `tokens` without a token mean, and `kept` and `group` with one.
     """
 
     right: float = 0.1
     wrong: float = 1.0
+    over: Over = "all"
 
     def __post_init__(self) -> None:
         if self.right < 0 or self.wrong < 0 or not 0 < self.right + self.wrong < float("inf"):
@@ -29,23 +46,64 @@ class Signed:
                 f"Signed: right = {self.right!r}, wrong = {self.wrong!r}; give two numbers >= 0, not both 0: 1 and 0 are PSR, "
                 "0 and 1 NSR, 0.1 and 1 the paper's W-REINFORCE."
             )
+        if self.over not in ("all", *COUNTED):
+            raise ConfigError(f"Signed: over = {self.over!r}; give all (the paper's), {', '.join(COUNTED)}.")
+
+    @property
+    def needs(self) -> frozenset[str] | None:
+        """Lengths, where tokens are counted."""
+        return frozenset() if self.over == "tokens" else None
+
+    @property
+    def couples_prompts(self) -> bool:
+        """Whether it counts rows or tokens of the whole step."""
+        return self.over in ("kept", "tokens")
+
+    @property
+    def counts(self) -> str | None:
+        """What the reduction has to count for `over` to be what it says."""
+        return None if self.over == "all" else "tokens" if self.over == "tokens" else "rows"
 
     @property
     def gives_labels(self) -> bool:
         """Whether A is the label itself, 0 or 1, as Pacs reads it."""
-        return (self.right, self.wrong) == (1, 0)
+        return (self.right, self.wrong, self.over) == (1, 0, "all")
 
     @property
     def equation(self) -> str:
-        paid, fined = f"{self.right:g} r", f"{self.wrong:g} (1 - r)"
+        n, m = ("", "") if self.over == "all" else (" N/N+", " N/N-")
+        paid, fined = f"{self.right:g} r{n}", f"{self.wrong:g} (1 - r){m}"
         return paid if not self.wrong else f"-{fined}" if not self.right else f"{paid} - {fined}"
 
     @property
-    def ascends(self) -> str:
-        total = f"{self.right + self.wrong:g}"
-        return f"{total} grad P, P = P(right): as RLOO, with beta divided by {total}; only the noise differs"
+    def legend(self) -> str:
+        return "" if self.over == "all" else f"N, N+, N- = {COUNTED[self.over]}: all, of right completions, of wrong ones"
 
-    def __call__(self, rewards: Groups) -> Groups:
+    @property
+    def ascends(self) -> str:
+        if self.over == "all":
+            total = f"{self.right + self.wrong:g}"
+            return f"{total} grad P, P = P(right): as RLOO, with beta divided by {total}; only the noise differs"
+        if self.over == "group":
+            kinds = ("(1 - (1 - P)^G)/P", "(1 - P^G)/(1 - P)"), ("log P", "-log(1 - P)")
+            return f"({self._of(*kinds[0])}) grad P, P = P(right): {self._of(*kinds[1])} truncated at order G"
+        shares = self._of("N/E[N+]", "N/E[N-]")
+        return f"({shares}) grad P, P = P(right), for many prompts: as RLOO, times one factor for all prompts of a step"
+
+    def _of(self, right: str, wrong: str) -> str:
+        """The two terms with their weights, those of weight 0 left out."""
+        terms = ((self.right, right), (self.wrong, wrong))
+        return " + ".join(text if weight == 1 else f"{weight:g} {text}" for weight, text in terms if weight)
+
+    def __call__(self, rewards: Groups, seen: Seen | None = None) -> Groups:
         values = checked(rewards, 1, "Signed")
         require_binary(values, "Signed", "LeaveOneOut, which is the same in expectation and takes any reward")
-        return torch.where(values == 1, self.right, -self.wrong)
+        paid = torch.where(values == 1, self.right, -self.wrong)
+        return paid if self.over == "all" else paid * self._per_kept(values, None if seen is None else seen.lengths)
+
+    def _per_kept(self, values: Groups, lengths: Tensor | None) -> Groups:
+        """What is counted over what is counted of the completion's own sign; 0 where nothing of it counts."""
+        size = torch.ones_like(values) if self.over != "tokens" or lengths is None else lengths.float()
+        sums = (lambda of: of.sum(dim=1, keepdim=True)) if self.over == "group" else torch.sum
+        own = torch.where(values == 1, sums(size * values), sums(size * (1 - values)))
+        return torch.where(own > 0, sums(size) / own.clamp(min=1), 0.0)

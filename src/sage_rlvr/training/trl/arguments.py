@@ -22,9 +22,9 @@ from sage_rlvr.config import FinetuneConfig, TrainConfig
 from sage_rlvr.core.advantages import GroupNormalized
 from sage_rlvr.core.anchor import Anchor
 from sage_rlvr.core.loss_terms import AdaptiveEntropy, EntropyBonus
-from sage_rlvr.core.method import Method
+from sage_rlvr.core.method import Method, needs_of
 from sage_rlvr.core.reductions import FixedBudget, SequenceMean, TokenMean
-from sage_rlvr.core.schedules import Constant, Schedule, as_schedule
+from sage_rlvr.core.schedules import Schedule, over_a_run
 from sage_rlvr.core.stages import is_staged
 from sage_rlvr.core.surrogates import Cispo, Clip, Gspo
 from sage_rlvr.errors import ConfigError, refuse
@@ -291,9 +291,9 @@ def not_on_trl(method: Method) -> Iterator[str]:
     anchor, live = method.anchor, method.anchor is not None and not method.anchor.is_off
     yield from _term_not_on_trl(method)
     for kind in ("token_weight", "advantage", "reward_transform"):
-        needs = frozenset(getattr(getattr(method, kind), "needs", ()))
+        needs = needs_of(getattr(method, kind))
         words = f"{kind.replace('_', ' ')} {type(getattr(method, kind)).__name__}"
-        if unseen := needs & {"ref_entropies", "distributions", "entropy_drift", "hidden"}:
+        if unseen := needs & {"ref_entropies", "ref_right", "distributions", "entropy_drift", "hidden"}:
             yield f"the {words}, which reads {', '.join(sorted(unseen))}"
         if "ref_logps" in needs and not live:
             yield f"the {words}, which reads a reference without a KL to it (beta = 0: none is loaded)"
@@ -375,13 +375,8 @@ def _anchor_fields(method: Method) -> dict[str, Any]:
     synced: dict[str, Any] = {"sync_ref_model": False}
     if every := anchor.refresh_every:
         synced = {"sync_ref_model": True, "ref_model_sync_steps": every, "ref_model_mixup_alpha": 1.0}
-    return {"beta": _largest_beta(anchor), "use_bias_correction_kl": _estimated(anchor) == "k3_is", **synced}
-
-
-def _largest_beta(anchor: Anchor) -> float:
-    """The number itself, or the largest value of a schedule over a thousand steps: above 0, so that TRL loads a reference."""
-    schedule = as_schedule(anchor.beta)
-    return schedule.value if isinstance(schedule, Constant) else max(anchor.beta_at(step, 1000) for step in range(1000))
+    largest = max(over_a_run(anchor.beta))  # above 0, so that TRL loads a reference
+    return {"beta": largest, "use_bias_correction_kl": _estimated(anchor) == "k3_is", **synced}
 
 
 def check_agreement(method: Method, args: Any) -> None:

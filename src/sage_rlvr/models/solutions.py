@@ -1,0 +1,106 @@
+"""Right completions of a task that can list them, under a policy: every one teacher-forced, nothing sampled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from sage_rlvr.errors import ConfigError
+from sage_rlvr.models.policy import Tokens
+from sage_rlvr.models.sampler import pad_right
+from sage_rlvr.models.scoring import completion_logits
+from sage_rlvr.tasks.base import Task
+
+ROWS_PER_CHUNK = 512
+
+
+@torch.no_grad()
+def solution_logps(
+    model: PreTrainedModel,
+    tokens: Tokens,
+    task: Task,
+    problems: Sequence[object],
+    temperatures: Sequence[float] = (1.0,),
+    progress: Callable[[int], None] = lambda n: None,
+) -> dict[float, list[np.ndarray]]:
+    """Log-probability of every right completion (its end token included) of every problem, at each temperature.
+
+    Returns {temperature: [float64 array of log-probs, one a right completion in `task.solutions` order] per problem}.
+    """
+    model.eval()
+    found: dict[float, list[np.ndarray]] = {t: [] for t in temperatures}
+    for chunk, solutions in _chunks(task, problems):
+        prompts = [tokens.encode_prompt(task.prompt(p)) for p in chunk]
+        # Any of the end tokens ends a completion, so a right text is as likely as all of its ends together.
+        rows = [[*tokens.encode(s), end] for listed in solutions for s in listed for end in tokens.eos_ids]
+        counts = [len(listed) * len(tokens.eos_ids) for listed in solutions]
+        per_row = _row_logps(model, prompts, rows, counts, temperatures)
+        for t in temperatures:
+            ended = np.logaddexp.reduce(per_row[t].reshape(-1, len(tokens.eos_ids)), axis=1)
+            found[t].extend(np.split(ended, np.cumsum([len(listed) for listed in solutions])[:-1]))
+        progress(len(chunk))
+    return found
+
+
+def lister(task: Task) -> Callable[[object], list[str]]:
+    """The task's `solutions`. ConfigError where it has none."""
+    found: Callable[[object], list[str]] | None = getattr(task, "solutions", None)
+    if found is None:
+        raise ConfigError(
+            f"task {task.name}: its right completions cannot be listed; evaluate it by sampling: --samples 64; with a Filtered "
+            "advantage train with z: group"
+        )
+    return found
+
+
+def _chunks(task: Task, problems: Sequence[object]) -> Iterator[tuple[list[object], list[list[str]]]]:
+    """Consecutive problems with about `ROWS_PER_CHUNK` right completions together."""
+    listed = lister(task)
+    chunk: list[object] = []
+    solutions: list[list[str]] = []
+    for problem in problems:
+        chunk.append(problem)
+        solutions.append(listed(problem))
+        if sum(map(len, solutions)) >= ROWS_PER_CHUNK:
+            yield chunk, solutions
+            chunk, solutions = [], []
+    if chunk:
+        yield chunk, solutions
+
+
+def _row_logps(
+    model: PreTrainedModel,
+    prompts: list[list[int]],
+    rows: list[list[int]],
+    counts: list[int],
+    temperatures: Sequence[float],
+) -> dict[float, np.ndarray]:
+    if not rows:
+        return {t: np.zeros(0) for t in temperatures}
+    ids, lengths = pad_right(rows, next(model.parameters()).device)
+    mask = torch.arange(ids.shape[1], device=ids.device)[None, :] < lengths[:, None]
+    owners = torch.repeat_interleave(torch.arange(len(prompts)), torch.tensor(counts)).to(ids.device)
+    logits = completion_logits(model, prompts, ids, mask, owners).float()
+    return {t: _sum_rows(logits / t, ids, mask) for t in temperatures}
+
+
+def _sum_rows(logits: Tensor, ids: Tensor, mask: Tensor) -> np.ndarray:
+    flat = torch.log_softmax(logits, -1).gather(1, ids[mask][:, None]).squeeze(1)
+    padded = torch.zeros(mask.shape, dtype=torch.float64, device=flat.device).masked_scatter(mask, flat.double())
+    return padded.sum(1).cpu().numpy()
+
+
+def log_right(
+    model: PreTrainedModel, tokens: Tokens, task: Task, problem: object, temperature: float, max_new_tokens: int
+) -> float:
+    """log P(right) of one problem, nats: over its right completions that end within `max_new_tokens`; -inf without any.
+
+    A problem a call, so that the number does not depend on which problems are asked beside it.
+    """
+    found = solution_logps(model, tokens, task, [problem], (temperature,))[temperature][0]
+    short = [len(tokens.encode(text)) < max_new_tokens for text in lister(task)(problem)]  # and one token for the end
+    return float(np.logaddexp.reduce(found[short])) if any(short) else -np.inf
