@@ -106,7 +106,7 @@ def picture(found: Iterable[Placed], path: str | Path | None = None) -> Figure:
             known = [name for name in ("rloo", "grpo") if name in names] or names
             text = known[0] if len(names) == 1 else f"{known[0]} and {len(names) - 1} more"
             place = (0, 7) if y == 1 else (7, -3)
-            plot.annotate(text, (x, y), place, textcoords="offset points", fontsize=8, rotation=25 if y == 1 else 0)
+            plot.annotate(text, (x, y), place, textcoords="offset points", fontsize=8, rotation=45 if y == 1 else 0)
         plot.set_ylim(-1.6, 1.6)
         plot.axhline(1.0, color=MUTED, linewidth=0.7)
         plot.axhline(0.0, color=MUTED, linewidth=0.7, linestyle=(0, (4, 2)))

@@ -144,7 +144,7 @@ class StagedAverages:
 
 def _chances(counts: Int[Tensor, "K M"], mass: Float[Tensor, "N M"]) -> Float[Tensor, "N K"]:
     """Multinomial chances of the counts at N laws over the classes."""
-    draws, place = counts.sum(1).unique(return_inverse=True)
+    draws, place = torch.unique(counts.sum(1), return_inverse=True)
     ways = torch.tensor([math.lgamma(n + 1) for n in draws.tolist()])[place] - torch.lgamma(counts + 1.0).sum(1)
     chances: Tensor = (ways + torch.special.xlogy(counts, mass.double()[:, None]).sum(2)).exp()
     return chances
