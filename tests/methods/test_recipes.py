@@ -28,7 +28,7 @@ WANTED = {
     "dars_hw": dars(target="hardness", most=64),
     "dars_stages": dars(baseline="stages"),
     "dars_uniform": dars(spread="uniform"),
-    "dars_value": replace(dr_grpo(), name="dars_value", rollout=MarginalValue()),
+    "dars_value": replace(dr_grpo(), name="dars_value", rollout=MarginalValue(each=16)),
     "forward_kl": forward_kl(),
     "forward_kl_branch": sage(forward_kl(), Branch()),
     "grpo_token_mean": grpo_token_mean(),
