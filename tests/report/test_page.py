@@ -303,7 +303,8 @@ def test_the_facts_of_an_arm_say_what_it_cost() -> None:
     """Two epochs of two mini-batches, in each step that kept something: 8 and 4 optimizer steps."""
     rows = [{"step": 0, "loss": 0.1, "rollout/tokens": 1e6}, {"step": 1, "loss": 0.1, "rollout/tokens": 2e6}]
     updates = {"epochs": 2, "minibatches": 2}
-    said = _facts([run("DARS", 0, rows, updates=updates), run("DARS", 1, [rows[0], {"step": 1, "rollout/tokens": 2e6}], updates=updates)])
+    short = [rows[0], {"step": 1, "rollout/tokens": 2e6}]
+    said = _facts([run("DARS", seed, one, updates=updates) for seed, one in enumerate((rows, short))])
     assert said.startswith("training seeds 0, 1; 3.00 M tokens drawn per seed; 6 optimizer steps per seed")
     assert "optimizer" not in _facts([run("base", 0, [])])
 

@@ -188,9 +188,10 @@ def _facts(mine: Sequence[Run]) -> str:
     units = {"time/step_s": ("{:,.0f} s of training per seed", 1.0), "rollout/tokens": ("{:,.2f} M tokens drawn per seed", 1e6)}
     for name, (form, unit) in units.items():
         totals = [v for run in mine if (v := run.total(name)) is not None]
-        facts += [form.format(np.mean(totals) / unit)] * bool(totals)
-    steps = [n for run in mine if (n := _optimizer_steps(run))]
-    facts += [f"{np.mean(steps):,.0f} optimizer steps per seed"] * bool(steps)
+        if totals:
+            facts.append(form.format(np.mean(totals) / unit))
+    if steps := [n for run in mine if (n := _optimizer_steps(run))]:
+        facts.append(f"{np.mean(steps):,.0f} optimizer steps per seed")
     commits = dict.fromkeys(run.commit[:12] for run in mine if run.commit)
     facts += [f"code {', '.join(commits)}"] * bool(commits)
     if any({**run.config, "seed": None} != {**mine[0].config, "seed": None} for run in mine):
