@@ -233,7 +233,7 @@ class UniformStages(Dars):
 @ROLLOUT_PLANS.register
 @dataclass(frozen=True)
 class MarginalValue(_Stages):
-    """A second stage of `each` completions a prompt on average, where one more raises the group's pass@n most.
+    """A second stage of `each` completions per prompt on average, where one more raises the group's pass@n most.
 
     The n + 1st completion raises pass@n by p (1 - p)^n. With k right of the G of the first stage and p ~ Beta(right, wrong)
     before it, that is B(a + 1, b + n) / B(a, b) on average, a = right + k, b = wrong + G - k. It falls with n, so the
@@ -260,7 +260,7 @@ class MarginalValue(_Stages):
     @property
     def equation(self) -> str:
         return (
-            f"{self.each} more completions a prompt on average, G + e <= {self.most}, one after the other where "
+            f"{self.each} more completions per prompt on average, G + e <= {self.most}, one after the other where "
             f"E[p (1 - p)^n] is largest, n = those it has, p ~ Beta({self.right:g} + right, {self.wrong:g} + wrong); "
             f"{_SAID[self.baseline]}; groups with rewards that differ are kept"
         )

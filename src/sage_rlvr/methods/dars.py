@@ -28,7 +28,7 @@ def dars(
     The first stage is the recipe's group_size, 8 as published; most: 32, with target="hardness" 64. form="std" divides by the
     group's std. spread="uniform" is the control: as many completions, whatever the difficulty. baseline: "union" as published,
     whose group size depends on outcomes; "stages" and "second" take RLOO's advantage within a stage and are unbiased. DARS-B
-    is this with many prompts a step, one mini-batch and two epochs, all of the recipe. The released scripts leave an entropy
+    is this with many prompts per step, one mini-batch and two epochs, all of the recipe. The released scripts leave an entropy
     bonus of 0.001 on, which is not here.
     """
     plan = UniformStages if spread == "uniform" else Dars

@@ -6,7 +6,7 @@ The groups of a step are numbered as they are drawn. The problem of group n is a
 completions are functions of the policy and of (seed, step, n * group_size + member): how many groups were kept, or in
 how many refills they came, changes neither. Two arms of one seed see the same prompts, refills included.
 
-A plan with stages (core/stages.py) gives some prompts a second stage, drawn after the first has been judged. A step then has
+A plan with stages (core/stages.py) gives some prompts more completions in a second stage, drawn after the first has been judged. A step then has
 groups of several sizes, each size a `Groups` of its own; `Rows` puts their completions one after another for the updates.
 """
 
