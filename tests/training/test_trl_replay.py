@@ -241,4 +241,4 @@ def test_every_recipe_that_trl_runs_is_replayed():
         if path.stem in {"base", "sft"} | OTHER_ESTIMATE | replayed:
             continue
         with pytest.raises(ConfigError, match="loop engine"):
-            grpo_config(config_of(path.stem).method)
+            grpo_config(load_config(TrainConfig, path).method)
