@@ -3,9 +3,10 @@
     python benchmarks/parts.py [--repeats 10] [--docs docs/results/parts_speed.md]
 
 A method keeps its KL, rollout plan and reduction on both sides; advantage, reward transform, token weight, surrogate and guide
-become GRPO's on the other, which has no loss term and no buffer. Both sides take the same step from the same weights (the learning
-rate is too small to move them), so completions are the same; sides take turns and who begins changes. The ratio is the mean over
-steps of the paired log-ratio, with Student's interval. What a buffer costs is the pass over its stored answers.
+become GRPO's on the other, which has no loss term, no buffer, and the verifier's rewards. Both sides take the same step from the
+same weights (the learning rate is too small to move them), so completions are the same; sides take turns and who begins
+changes. The ratio is the mean over steps of the paired log-ratio, with Student's interval. What a buffer costs is the pass over
+its stored answers.
 """
 
 from __future__ import annotations
@@ -68,13 +69,13 @@ class Timed:
 def neutral(method: Method) -> Method:
     """The method with GRPO's advantage and surrogate, and none of the parts that GRPO lacks; KL, plan and reduction stay."""
     anchor = method.anchor if method.anchor is None else replace(method.anchor, guide=Flat())
-    plain: dict[str, Any] = {"reward_transform": None, "token_weight": None, "loss_term": None, "buffer": None}
+    plain: dict[str, Any] = dict.fromkeys(("reward_source", "reward_transform", "token_weight", "loss_term", "buffer"))
     return replace(method, advantage=GroupNormalized(), surrogate=Clip(), anchor=anchor, **plain)
 
 
 def own_parts(method: Method, other: Method) -> str:
     """Names of what the two differ by."""
-    names = ("reward_transform", "advantage", "token_weight", "surrogate", "loss_term", "buffer")
+    names = ("reward_source", "reward_transform", "advantage", "token_weight", "surrogate", "loss_term", "buffer")
     found = [type(getattr(method, n)).__name__ for n in names if getattr(method, n) != getattr(other, n)]
     guide = method.anchor is not None and other.anchor is not None and method.anchor.guide != other.anchor.guide
     return " + ".join(found + ([type(method.anchor.guide).__name__] if guide and method.anchor else []))
@@ -83,7 +84,7 @@ def own_parts(method: Method, other: Method) -> str:
 def side(loop: Loop, method: Method) -> Loop:
     """The loop with another method, its parts at their start, its buffer filled."""
     numbers = {} if method.buffer is None else numbered(loop.problems)
-    twin = replace(loop, method=method, parts=method.start(), numbers=numbers)
+    twin = replace(loop, method=method, parts=method.start(), numbers=numbers, initial=loop.policy)
     fill(twin, say=lambda text: None)
     return twin
 

@@ -144,10 +144,11 @@ def test_the_parts_of_the_page_obey_the_laws(folder: Path, monkeypatch: pytest.M
     plugins.use("more_parts.py")
     plugins.use("remembering.py")
     plugins.use("floor.py")
+    plugins.use("least.py")
     testing.check_guide(registry_of("guide")["late"]())
     testing.check_method(registry_of("method")["centered"]())
     kinds_here = ("advantage", "surrogate", "reduction", "reward_transform", "token_weight", "loss_term", "rollout_plan")
-    for kind in (*kinds_here, "buffer"):
+    for kind in (*kinds_here, "buffer", "reward_source"):
         name = list(registry_of(kind))[-1]
         getattr(testing, f"check_{kind}")(registry_of(kind)[name]())
         if kind == "advantage":

@@ -37,6 +37,7 @@ HOMES = {
     "loss_term": "sage_rlvr.core.loss_terms:LOSS_TERMS",
     "method": "sage_rlvr.methods:METHODS",
     "reduction": "sage_rlvr.core.reductions:REDUCTIONS",
+    "reward_source": "sage_rlvr.core.reward_sources:REWARD_SOURCES",
     "reward_transform": "sage_rlvr.core.rewards:REWARD_TRANSFORMS",
     "rollout_plan": "sage_rlvr.core.dynamic_sampling:ROLLOUT_PLANS",
     "schedule": "sage_rlvr.core.schedules:SCHEDULES",

@@ -17,12 +17,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from sage_rlvr.core.advantages import Advantage
 from sage_rlvr.core.buffers import Answers, Buffer, buffer_budget, buffer_loss
-from sage_rlvr.core.dynamic_sampling import RolloutPlan
+from sage_rlvr.core.dynamic_sampling import RolloutPlan, kept_by, learned_by
 from sage_rlvr.core.guides import Guide, band_of
 from sage_rlvr.core.keys import Key
 from sage_rlvr.core.loss_terms import LossTerm
 from sage_rlvr.core.method import Method, credit, objective, q_clamped, shape
 from sage_rlvr.core.reductions import Reduction
+from sage_rlvr.core.reward_sources import RewardSource, Substituted
 from sage_rlvr.core.rewards import RewardTransform
 from sage_rlvr.core.schedules import Schedule
 from sage_rlvr.core.signals import Batch, Signals
@@ -264,12 +265,39 @@ def check_loss_term(term: LossTerm, seed: int = 0) -> None:
     check_recipe("loss_term", term)
 
 
+def check_reward_source(source: RewardSource) -> None:
+    """(B,) finite rewards and supports without gradient, each row by itself; one without an answer has no support."""
+    mask = torch.tensor([[True, True, False], [True, True, True], [False, False, False], [True, False, False]])
+    drawn = torch.Generator().manual_seed(0)
+    logps, before = (torch.where(mask, -torch.rand(4, 3, generator=drawn), math.nan) for _ in range(2))
+
+    def of(rows: Tensor) -> Substituted:
+        leaf = logps[rows].requires_grad_(True)
+        known = None if source.baseline == "none" else before[rows]
+        return Substituted(leaf, mask[rows], known, mask[rows].any(dim=1), torch.tensor([0, 10, 3, 0])[rows])
+
+    paid, alone = source(of(torch.arange(4))), source(of(torch.tensor([1])))
+    for whole, one in ((paid.rewards, alone.rewards), (paid.support, alone.support)):
+        assert whole.shape == (4,) and whole.dtype == torch.float32 and bool(whole.isfinite().all()), "(B,) finite float32"
+        assert not whole.requires_grad, "a reward has no gradient"
+        assert torch.allclose(whole[1:2], one), "a completion is paid for itself, whatever the others are"
+    assert float(paid.support[2]) == 0, "a completion without an answer has no support"
+    assert source.baseline in ("initial", "current", "none") and 0 <= source.given < 1 and source.ngram >= 1, "its settings"
+    check_recipe("reward_source", source)
+
+
 def check_rollout_plan(plan: RolloutPlan) -> None:
-    """(P,) bool, each group by itself; of one with a second stage also its completions, (P,) whole numbers."""
-    rewards = torch.tensor([[0.0, 1.0], [1.0, 1.0], [0.0, 0.0]])
-    kept = plan.keeps(rewards)
+    """(P,) bool, each group by itself; a running state is pure; of a second stage (P,) whole numbers."""
+    rewards, state = torch.tensor([[0.0, 1.0], [1.0, 1.0], [0.0, 0.0]]), start_of({"rollout": plan})
+    kept = kept_by(plan, rewards, state)
     assert kept.shape == (3,) and kept.dtype == torch.bool and plan.max_refills >= 0, "keeps gives (P,) bool"
-    assert torch.equal(kept[1:2], plan.keeps(rewards[1:2])), "a group is kept for itself, whatever the others are"
+    assert torch.equal(kept[1:2], kept_by(plan, rewards[1:2], state)), "a group is kept for itself, whatever the others are"
+    if state:
+        after, again = learned_by(plan, rewards, state)["rollout"], learned_by(plan, rewards, state)["rollout"]
+        before = start_of({"rollout": plan})["rollout"]
+        assert _equal(after, again) and _equal(state["rollout"], before), "the state that is given stays; return a new one"
+        kinds = {name: one.dtype for name, one in before.items()}
+        assert {name: one.dtype for name, one in after.items()} == kinds, "the new state has the names and dtypes of the first"
     if is_staged(plan):
         extra = plan.extra(rewards)
         assert extra.shape == (3,) and extra.dtype == torch.int64, "extra gives (P,) int64"

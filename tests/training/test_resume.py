@@ -37,6 +37,7 @@ Recipe = Callable[..., Path]
 BRANCH = "{name: sage, base: {name: grpo, beta: 0.05}, guide: {name: branch, threshold: 0.2}}"
 EXACT_Z = "{name: alpha_dpg, z: exact}"
 VERL = "{name: compose, title: verl, beta: 0.0, token_weight: {name: verl, stride: 2}}"
+RLPR = "{name: rlpr, given: 0.5, ratio: 1.0, max_refills: 1}"  # its filter drops groups from step 10 on
 DARS = "{name: dars, beta: 0.05}"
 SOURCE = str(Path(runs.__file__).parents[2])
 
@@ -98,7 +99,7 @@ def test_a_stop_saves_and_the_next_call_continues(
     "method",
     [
         BRANCH, "{name: stateful}", "{name: adaptive_entropy, target: 0.9}", "{name: outcome_counts}", VERL,
-        EXACT_Z, DARS,
+        EXACT_Z, DARS, RLPR,
     ],
 )  # fmt: skip
 def test_rows_after_the_last_checkpoint_are_made_again(
@@ -123,6 +124,10 @@ def test_rows_after_the_last_checkpoint_are_made_again(
         assert len(set(rows)) > 1
     if method == VERL:
         assert min(row["token_weight/rank"] for row in read_metrics(tmp_path / "whole")) > 0.1
+    if method == RLPR:
+        assert load_file(kept)["rollout.StdFilter.steps"] == 12
+        dropped = [row["rollout/short_share"] > 0 or row["rollout/refills"] > 0 for row in read_metrics(tmp_path / "whole")]
+        assert not any(dropped[:10]) and any(dropped[10:])
     if "outcome" in method:
         assert load_file(kept)["reward_transform.OutcomeCounts.counts"].max() > 1
     if "stateful" in method:

@@ -21,8 +21,9 @@ from sage_rlvr.progress import Silent
 from sage_rlvr.runs import RunDir, read_metrics
 from sage_rlvr.training import loop as training
 from sage_rlvr.training import rollouts as engine
+from sage_rlvr.training.groups import Groups, together
 from sage_rlvr.training.loop import Loop, build, train, train_step
-from sage_rlvr.training.rollouts import Groups, draw, draw_groups, problems_of_step, together
+from sage_rlvr.training.rollouts import draw, draw_groups, problems_of_step
 from sage_rlvr.training.state import model_tensors
 
 Recipe = Callable[..., Path]

@@ -18,8 +18,9 @@ from sage_rlvr.core.stages import FIRST_EXTRA_ROW
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.training import loop as training
 from sage_rlvr.training.buffer import stored
+from sage_rlvr.training.groups import Drawn, Groups, Rows
 from sage_rlvr.training.loop import Loop, build, train_step
-from sage_rlvr.training.rollouts import Drawn, Groups, Rows, draw_groups
+from sage_rlvr.training.rollouts import draw_groups
 from sage_rlvr.training.state import model_tensors
 
 Make = Callable[..., Loop]

@@ -32,8 +32,8 @@ from sage_rlvr.errors import ConfigError
 from sage_rlvr.models.folders import embedded_policy
 from sage_rlvr.recipes import recipe
 from sage_rlvr.training import loop as engine
+from sage_rlvr.training.groups import Groups
 from sage_rlvr.training.reference import follow
-from sage_rlvr.training.rollouts import Groups
 from sage_rlvr.training.trl import SageTrainer, grpo_config
 
 RECIPES = Path(recipe("base.yaml")).parent

@@ -23,7 +23,7 @@ from sage_rlvr.core.divergences import (
     pseudo_kl,
     unnormalized_kl,
 )
-from sage_rlvr.core.dynamic_sampling import ROLLOUT_PLANS, DynamicSampling, RolloutPlan
+from sage_rlvr.core.dynamic_sampling import ROLLOUT_PLANS, DynamicSampling, RolloutPlan, StdFilter
 from sage_rlvr.core.effect import Effect, effect_of
 from sage_rlvr.core.guides import GUIDES, Banded, Branch, Compose, Flat, Guide, Placebo, Random, Rarity, Token
 from sage_rlvr.core.keys import Key
@@ -41,6 +41,7 @@ from sage_rlvr.core.method import (
     shape,
 )
 from sage_rlvr.core.reductions import REDUCTIONS, FixedBudget, Reduction, SequenceMean, TokenMean
+from sage_rlvr.core.reward_sources import REWARD_SOURCES, ReferenceProbability, RewardSource
 from sage_rlvr.core.rewards import REWARD_TRANSFORMS, OverlongShaping, RewardTransform
 from sage_rlvr.core.schedules import SCHEDULES, Constant, Cosine, CosineCycles, Linear, Schedule, as_schedule
 from sage_rlvr.core.signals import Batch, Signals
@@ -58,6 +59,7 @@ __all__ = [
     "LOSS_TERMS",
     "METHODS",
     "REDUCTIONS",
+    "REWARD_SOURCES",
     "REWARD_TRANSFORMS",
     "ROLLOUT_PLANS",
     "SCHEDULES",
@@ -97,8 +99,10 @@ __all__ = [
     "Random",
     "Rarity",
     "Reduction",
+    "ReferenceProbability",
     "Rehearsal",
     "Replay",
+    "RewardSource",
     "RewardTransform",
     "RolloutPlan",
     "Schedule",
@@ -106,6 +110,7 @@ __all__ = [
     "SequenceMean",
     "Signals",
     "State",
+    "StdFilter",
     "Surrogate",
     "Token",
     "TokenMean",

@@ -40,15 +40,22 @@ def describe(method: Method) -> str:
     lines.append(f"  rho = pi / pi_old,  A = {advantage}{penalty}")
     legends = (getattr(part, "legend", "") for part in (method.surrogate, method.advantage, method.loss_term))
     lines += [f"  {text}" for text in legends if text]
+    source, whose = method.reward_source, "verifier" if method.reward_source is None else "policy"
+    if source is not None:
+        lines.append(f"  {'r' if method.reward_transform is None else 'R'} = {source.equation}")
+        lines.append(f"  {source.legend}")
+        lines.append("  no verifier is asked: its verdicts are computed for metrics alone (reward/auc: how well r ranks by them)")
     if method.reward_transform is not None:
-        of = "of R, the verifier's" if sees(method.reward_transform) else "of the verifier's reward and the length"
+        of = f"of R, the {whose}'s" if sees(method.reward_transform) else f"of the {whose}'s reward and the length"
         lines.append(f"  r = {_equation_of(method.reward_transform)}, {of}")
     if method.token_weight is not None:
         legend = getattr(method.token_weight, "legend", "")
         lines.append(f"  w_t = {_equation_of(method.token_weight)}{',  ' * bool(legend)}{legend}")
     if method.rollout is not None:
         lines.append(f"  rollout: {method.rollout.equation}")
-    if ascends := getattr(method.surrogate, "ascends", "") or getattr(method.advantage, "ascends", ""):
+    if source is not None:
+        lines.append(f"  expected gradient of the reward term, on-policy: {source.ascends}")
+    elif ascends := getattr(method.surrogate, "ascends", "") or getattr(method.advantage, "ascends", ""):
         weighed = "" if method.token_weight is None else ", before the token weight"
         held = ""
         if sees(method.reward_transform):
@@ -68,7 +75,7 @@ def describe(method: Method) -> str:
 def preference(method: Method) -> str:
     """Which right answers the reward term prefers, in words: the second axis of docs/methods/map.md."""
     alone = method.buffer is not None and method.buffer.alone
-    parts = (method.buffer,) if alone else (method.reward_transform, method.advantage, method.buffer)
+    parts = (method.buffer,) if alone else (method.reward_source, method.reward_transform, method.advantage, method.buffer)
     found = [text for part in parts if (text := getattr(part, "prefers", ""))]
     return "; ".join(found) or "none is preferred, so the likelier gain most"
 

@@ -20,6 +20,7 @@ from sage_rlvr.core.keys import Key
 from sage_rlvr.core.kl import estimate
 from sage_rlvr.core.loss_terms import LossTerm
 from sage_rlvr.core.reductions import Reduction
+from sage_rlvr.core.reward_sources import RewardSource
 from sage_rlvr.core.rewards import RewardTransform
 from sage_rlvr.core.signals import Batch, Signals, masked_mean
 from sage_rlvr.core.stages import is_staged
@@ -46,6 +47,7 @@ class Method:
                       prompt gets in a second stage; None = all, once
     loss_term         what the loss of a token gains beside surrogate and KL; None = nothing
     buffer            right answers that are stored, and a term of the loss on them, beside all this or alone; None = none
+    reward_source     what pays a completion in the place of the verifier, rewards (P, G); None = the verifier
     """
 
     name: str
@@ -58,6 +60,7 @@ class Method:
     rollout: RolloutPlan | None = None
     loss_term: LossTerm | None = None
     buffer: Buffer | None = None
+    reward_source: RewardSource | None = None
 
     def __post_init__(self) -> None:
         in_reward = self.anchor is not None and not self.anchor.is_off and self.anchor.placement == "reward"
@@ -72,11 +75,12 @@ class Method:
                 f"{self.name}: a buffer alone has no rollout in its loss, and so no KL either; set beta=0, or alone=False for a "
                 "policy gradient with its KL beside the buffer."
             )
-        changed = in_reward or self.reward_transform is not None or self.token_weight is not None
+        paid = self.reward_transform is not None or self.reward_source is not None
+        changed = in_reward or paid or self.token_weight is not None
         if getattr(self.surrogate, "reads_labels", False) and (changed or not getattr(self.advantage, "gives_labels", False)):
             raise ConfigError(
                 f"{self.name}: {type(self.surrogate).__name__} reads labels, 0 or 1 per completion: give advantage: {{name: "
-                "signed, right: 1, wrong: 0}, and no reward_transform, token_weight or KL in the reward."
+                "signed, right: 1, wrong: 0}, and no reward_transform, reward_source, token_weight or KL in the reward."
             )
         counts, counted = getattr(self.advantage, "counts", None), "tokens" if self.reduction.divisor == "batch" else "rows"
         if counts not in (None, counted):
@@ -92,6 +96,11 @@ class Method:
                 "alone; take GroupNormalized, or alone=False."
             )
         self._check_stages()
+        if self.buffer is not None and self.reward_source is not None:
+            raise ConfigError(
+                f"{self.name}: {type(self.buffer).__name__} stores right answers, which a verifier names, and "
+                f"{type(self.reward_source).__name__} asks none; leave one of the two out."
+            )
         if self.anchor is None and "ref_logps" in self.needs:
             raise ConfigError(
                 f"{self.name}: a part reads the reference, but without an anchor there is none; give one of weight 0, "
@@ -142,7 +151,7 @@ class Method:
     @property
     def parts(self) -> dict[str, object]:
         """The parts that may have a running state, by field, in the order in which a rollout passes them."""
-        named = ("reward_transform", "advantage", "token_weight", "loss_term", "buffer")
+        named = ("rollout", "reward_transform", "advantage", "token_weight", "loss_term", "buffer")
         return {name: getattr(self, name) for name in named}
 
     def at(self, step: int, total_steps: int) -> Method:

@@ -37,6 +37,7 @@ from sage_rlvr.methods.rloo import rloo
 from sage_rlvr.methods.sage import sage
 from sage_rlvr.methods.stored import dph, expert_iteration, replay, rft
 from sage_rlvr.methods.utilities import maxrl, nsr, passk_training, pkpo, psr, rs_grpo, w_reinforce
+from sage_rlvr.methods.verifier_free import rlpr, verifree
 
 __all__ = [
     "METHODS",
@@ -75,11 +76,13 @@ __all__ = [
     "rft",
     "right_entropy",
     "rloo",
+    "rlpr",
     "rs_grpo",
     "sage",
     "shaped_entropy",
     "steer",
     "ucpo",
     "unlikeliness",
+    "verifree",
     "w_reinforce",
 ]

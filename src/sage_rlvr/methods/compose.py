@@ -11,6 +11,7 @@ from sage_rlvr.core.dynamic_sampling import RolloutPlan
 from sage_rlvr.core.loss_terms import LossTerm
 from sage_rlvr.core.method import METHODS, Method, needs_of
 from sage_rlvr.core.reductions import Reduction, SequenceMean
+from sage_rlvr.core.reward_sources import RewardSource
 from sage_rlvr.core.rewards import RewardTransform
 from sage_rlvr.core.surrogates import Clip, Surrogate
 from sage_rlvr.core.token_weights import TokenWeight
@@ -32,6 +33,7 @@ def compose(
     rollout_plan: RolloutPlan | None = None,
     loss_term: LossTerm | None = None,
     buffer: Buffer | None = None,
+    reward_source: RewardSource | None = None,
     **anchor: Unpack[AnchorKeys],
 ) -> Method:
     """The parts that are named, one of each kind; what is not named is GRPO's.
@@ -39,7 +41,7 @@ def compose(
     title: the name of the method in tables and figures. With a guide beside it, sage of it. With beta = 0, `source` says which
     reference a part reads that needs one.
     """
-    more = (reward_transform, token_weight, rollout_plan, loss_term, buffer)
+    more = (reward_transform, token_weight, rollout_plan, loss_term, buffer, reward_source)
     there = anchor_of(**anchor)
     if there is None and any("ref_logps" in needs_of(part) for part in (advantage, surrogate, *more)):
         there = Anchor(**anchor)  # of weight 0: it names the reference that a part reads

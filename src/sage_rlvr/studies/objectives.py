@@ -38,7 +38,8 @@ class Placed:
     def parts(self) -> str:
         """Its parts by name, without the anchor."""
         one = self.method
-        gradient = (one.rollout, one.reward_transform, one.advantage, one.token_weight, one.surrogate, one.loss_term)
+        rewarded = (one.rollout, one.reward_source, one.reward_transform, one.advantage)
+        gradient = (*rewarded, one.token_weight, one.surrogate, one.loss_term)
         named = (*(() if one.is_stored_alone else gradient), one.buffer)
         return " + ".join(type(part).__name__ for part in named if part is not None)
 

@@ -43,11 +43,14 @@ NEUTRAL: dict[str, object] = {"advantage": LeaveOneOut(), "surrogate": Clip(), "
 METRICS = {
     "anchor": "anchor/", "guide": "anchor/", "surrogate": "surrogate/", "reduction": "loss", "rollout": "rollout/",
     "token_weight": "token_weight/", "buffer": "buffer/",
-    "loss_term": "term/",
+    "loss_term": "term/", "reward_source": "reward/",
 }  # fmt: skip
 """The family of a part's own metrics; "advantage/" where it is not named here or has none."""
 ACTED = 1e-5
-PROVEN = {"AdaptiveEntropy": "not yet: c = 0 until a rollout's mean entropy is at most the target"}
+PROVEN = {
+    "AdaptiveEntropy": "not yet: c = 0 until a rollout's mean entropy is at most the target",
+    "StdFilter": "not yet: it keeps every group before step 10, while it learns its running mean",
+}
 
 
 def neutrals(method: Method) -> dict[tuple[str, str], Method]:

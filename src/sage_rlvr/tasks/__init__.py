@@ -18,11 +18,13 @@ from sage_rlvr.tasks.knights_and_knaves import KnightsAndKnaves
 from sage_rlvr.tasks.math import SETS, MathTask
 from sage_rlvr.tasks.prompts import FORMATS
 from sage_rlvr.tasks.reasoning_gym import ReasoningGym
+from sage_rlvr.tasks.repair import Repair
 from sage_rlvr.tasks.rows import SUFFIXES
 
 TASKS: Registry[Any] = Registry("task")
 TASKS.register(Countdown)
 TASKS.register(KnightsAndKnaves, name="knights_and_knaves")
+TASKS.register(Repair, name="repair")
 TASKS.register(jsonl)
 STRICT = "knights_and_knaves_strict"
 

@@ -9,6 +9,8 @@
     form                               the `PromptFormat` of those messages, where one of `FORMATS` writes them
     verify_all([(problem, text)])      many verdicts at once, where the verifier works in parallel
     answer_key(problem, text)          equal for two completions that give the same answer; None for one without an answer
+    reference(problem) -> text         one right answer as a completion would write it, for rewards without a verifier
+    answer_span(problem, text)         where a completion's own answer stands, (first, behind) in characters; None without one
     choices(problem) -> number         how many answers a blind guess chooses among for each right one, or None
     audit_cases(k) -> [Case or Check]  what an audit asks of the verifier (`sage_rlvr.tasks.checks`)
     fingerprint(problems) -> str       of the problems, what a sample store holds to
@@ -30,7 +32,9 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import sage_rlvr.verifiers
+from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.verifiers import Verdict
+from sage_rlvr.verifiers.answers import marked_span, span_of
 
 # Appended to a completion that never ended or holds an id without text, so that no verifier accepts it.
 NO_ANSWER = "\N{REPLACEMENT CHARACTER}"
@@ -76,6 +80,14 @@ class Asked:
         """The verdict on a completion, found in a worker process with limits on time and memory."""
         return self.verify_all([(problem, completion)])[0]
 
+    def reference(self, problem: Any) -> str:
+        """The row's gold."""
+        return str(problem.answer)
+
+    def answer_span(self, problem: Any, text: str) -> tuple[int, int] | None:
+        """Where the format reads the answer; without a format behind the last mark of one."""
+        return marked_span(text) if self.form is None else span_of(text, **self.form.reading)[0]
+
 
 def ready(task: Task, say: Callable[[str], None], split: str) -> None:
     """What a task refuses or says of the problems of a split before anything is trained or sampled on them."""
@@ -93,6 +105,30 @@ def answer_key(task: Task, problem: Any, text: str) -> str | None:
     """What a completion answers, in the spelling by which answers are counted: the task's own, else the text itself."""
     own = getattr(task, "answer_key", None)
     return own(problem, text) if own else " ".join(text.split()) or None
+
+
+def reference(task: Task, problem: Any) -> str:
+    """One right answer of a problem. ConfigError for a task that has none to give, DataError for a problem without one."""
+    own = getattr(task, "reference", None)
+    if own is None:
+        raise ConfigError(
+            f"task {task.name}: {type(task).__name__} has no reference(problem), the right answer that the policy's probability "
+            "is asked for; add it to the task, or train by a method that asks its verifier"
+        )
+    text = str(own(problem))
+    if not text.strip():
+        raise DataError(
+            f"task {task.name}, problem {problem.problem_id!r}: no reference answer, and the reward is the policy's probability of "
+            "it; give the row one, name its column (answer_column), or leave the row out"
+        )
+    return text
+
+
+def answer_span(task: Task, problem: Any, text: str) -> tuple[int, int] | None:
+    """Where a completion's own answer stands in its text: as the task says, else behind the last mark of an answer."""
+    own = getattr(task, "answer_span", None)
+    found: tuple[int, int] | None = own(problem, text) if own else marked_span(text)
+    return found
 
 
 def answer_id(key: str | None) -> int:
@@ -137,6 +173,6 @@ def hash_of(value: Any) -> str:
 
 
 __all__ = [
-    "MAX_NEW_TOKENS", "NO_ANSWER", "Asked", "Task", "answer_id", "answer_key", "code_hash", "fingerprint", "guess_floor",
-    "hash_of", "ready", "verdicts", "verifier_hash",
+    "MAX_NEW_TOKENS", "NO_ANSWER", "Asked", "Task", "answer_id", "answer_key", "answer_span", "code_hash", "fingerprint",
+    "guess_floor", "hash_of", "ready", "reference", "verdicts", "verifier_hash",
 ]  # fmt: skip

@@ -184,6 +184,11 @@ class RewardTask(Asked):
         say(str(self._read(split)))
         self.verify(self.problems(split)[0], "")
 
+    def answer_span(self, problem: Problem, text: str) -> tuple[int, int] | None:
+        """As `Asked` says; all of the text under the verifier "exact", which compares all of it."""
+        whole = self.form is None and _place_of(self.reward) == ("", "exact")
+        return (0, len(text)) if whole else super().answer_span(problem, text)
+
     @property
     def verifier_hash(self) -> str:
         """Of the reward's code and of what decides a verdict beside it."""

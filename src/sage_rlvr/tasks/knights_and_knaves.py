@@ -215,6 +215,16 @@ class KnightsAndKnaves:
         _, heading, said = text.partition(HEADING)
         return " ".join(said.split()) if heading else None
 
+    def reference(self, problem: Puzzle) -> str:
+        """Who is who, person by person, as it stands behind the heading."""
+        return problem.answer.partition(HEADING)[2].strip()
+
+    def answer_span(self, problem: Puzzle, text: str) -> tuple[int, int] | None:
+        """What stands behind the last heading, spaces around it aside."""
+        before, heading, said = text.rpartition(HEADING)
+        first = len(before) + len(heading) + len(said) - len(said.lstrip())
+        return (first, first + len(said.strip())) if said.strip() and heading else None
+
     def choices(self, problem: Puzzle) -> int:
         """Knight or knave for each person."""
         return int(2 ** len(problem.names))

@@ -15,6 +15,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from sage_rlvr.core.advantages import Seen, sees
+from sage_rlvr.core.dynamic_sampling import kept_by
 from sage_rlvr.core.method import Method, group_advantages, seen_of
 from sage_rlvr.core.signals import Signals
 from sage_rlvr.core.stages import Staged, is_staged, trained_on
@@ -256,7 +257,7 @@ def _of_class(
     rest = torch.repeat_interleave(torch.arange(len(classes)).repeat(len(counts)), counts.reshape(-1))
     group = torch.cat([torch.full((len(counts), 1), own), rest.reshape(len(counts), -1)], 1)
     rewards, seen = classes[group][..., 0].float(), None if classes.shape[1] == 1 else _seen(classes[group], ids)
-    kept = torch.ones(len(group)) if method.rollout is None else method.rollout.keeps(rewards)
+    kept = torch.ones(len(group)) if method.rollout is None else kept_by(method.rollout, rewards, state)
     return _first_advantages(method, rewards, seen, others, state).double(), kept.double()
 
 

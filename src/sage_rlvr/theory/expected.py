@@ -17,6 +17,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from sage_rlvr.core.dynamic_sampling import kept_by
 from sage_rlvr.core.guides import factors
 from sage_rlvr.core.keys import Key
 from sage_rlvr.core.method import Method, credit, kl_share, needs_of, objective, return_to_go, shape
@@ -215,7 +216,7 @@ def loss_over_groups(
     total, mass = torch.zeros((), dtype=logps.dtype), 0.0
     for chance, members in _outcomes(method, listing, group_size):
         rewards = listing.rewards[members].float()[None]
-        if method.rollout is not None and not bool(method.rollout.keeps(rewards)[0]):
+        if method.rollout is not None and not bool(kept_by(method.rollout, rewards, state or method.start())[0]):
             continue
         if is_staged(method.rollout):
             chance *= method.reduction.budget(listing.signals.mask[members], longest)

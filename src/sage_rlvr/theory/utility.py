@@ -169,10 +169,10 @@ def _concentration(law: Sequence[float], found: Sequence[float]) -> float:
 
 
 def has_axes(method: Method) -> bool:
-    """Whether the first update of a method is its advantages' gradient: not where labels are fitted, tokens weighed or
-    a term added; whether it is that of one prompt: not where prompts are coupled; and whether the next is too: not where a part
-    has a memory. KL-Cov's term is 0 there."""
-    plain = method.token_weight is None and isinstance(method.loss_term, KlCov | None)
+    """Whether the first update of a method is its advantages' gradient: not where labels are fitted, tokens weighed or a
+    term added, or where no verifier says 0 and 1; whether it is that of one prompt: not where prompts are coupled; and whether
+    the next is too: not where a part has a memory. KL-Cov's term is 0 there."""
+    plain = method.token_weight is None and isinstance(method.loss_term, KlCov | None) and method.reward_source is None
     coupled = getattr(method.advantage, "couples_prompts", False)
     if is_staged(method.rollout):
         coupled = coupled or not sees_stages(method) or method.buffer is not None

@@ -27,8 +27,9 @@ from sage_rlvr.models.scoring import score
 from sage_rlvr.reading import read_json_lines
 from sage_rlvr.tasks.base import answer_id, answer_key, verdicts
 from sage_rlvr.tasks.rows import Say, tell
+from sage_rlvr.training.groups import Groups, rows_of_groups
 from sage_rlvr.training.reference import check_vocabularies
-from sage_rlvr.training.rollouts import Groups, answers_of, problems_of_step, rewards_of, rows_of_groups
+from sage_rlvr.training.rollouts import answers_of, problems_of_step, rewards_of
 
 if TYPE_CHECKING:
     from sage_rlvr.training.loop import Loop

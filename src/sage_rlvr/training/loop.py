@@ -34,17 +34,19 @@ from sage_rlvr.models.solutions import lister
 from sage_rlvr.runs import RunDir, writing
 from sage_rlvr.tasks.base import Task
 from sage_rlvr.training.buffer import Memory, fill, numbered, stored
+from sage_rlvr.training.groups import Rows
 from sage_rlvr.training.optimizer import Optimizer
-from sage_rlvr.training.problems import training_problems, unkeyed
+from sage_rlvr.training.problems import training_problems, unkeyed, unverified
 from sage_rlvr.training.reference import (
     follow,
     kept_reference,
+    load_initial,
     load_reference,
     reference_metrics,
     reference_right,
     restore_reference,
 )
-from sage_rlvr.training.rollouts import Rows, draw_groups, rollout_metrics
+from sage_rlvr.training.rollouts import draw_groups, rollout_metrics
 from sage_rlvr.training.state import (
     check_replaceable,
     checkpoint,
@@ -80,6 +82,8 @@ class Loop:
     """The running state of the method's parts, after the last step that was done."""
     numbers: dict[str, int] = field(default_factory=dict)
     """Id of a training problem -> its number, where the method has a buffer."""
+    initial: PreTrainedModel | None = None
+    """The policy as the run began with it, where the method's reward source asks for it."""
     solved: dict[tuple[int, str], float] = field(default_factory=dict)
     """(reference_step, id of a problem) -> log P(right) under the reference, where the method reads it."""
 
@@ -87,8 +91,8 @@ class Loop:
 def train_step(loop: Loop, step: int) -> dict[str, float]:
     """One rollout and its updates. Step counts from 0; returns the step's metrics (their names: docs/architecture.md).
 
-    Where a rollout plan keeps no group there is no update: weights, moments and the parts' state stay as they are, and so do
-    all three where the step diverges.
+    Where a rollout plan keeps no group there is no update: weights, moments and the parts' state stay as they are, but for the
+    plan's own; and all of them where the step diverges.
     """
     config, method, total = loop.config, loop.method, loop.config.steps
     memory = None if method.buffer is None else Memory(loop, method.buffer, step, stored(loop))
@@ -100,7 +104,9 @@ def train_step(loop: Loop, step: int) -> dict[str, float]:
         for part in (drawn.everything, *drawn.second):
             memory.see(part)
     if not drawn.groups or method.is_stored_alone:
-        return metrics if memory is None else stored_updates(loop, memory, metrics)
+        metrics = metrics if memory is None else stored_updates(loop, memory, metrics)
+        loop.parts = {**loop.parts, **{name: own for name, own in drawn.parts.items() if name == "rollout"}}
+        return metrics
     groups = Rows.of(drawn.groups, loop.tokens.pad_id)
     rows = torch.arange(len(groups.owners), device=groups.owners.device)  # row = prompt * group_size + member
 
@@ -131,7 +137,7 @@ def train_step(loop: Loop, step: int) -> dict[str, float]:
         entropy_drift=None if not drift or scores.log_probs is None else entropy_drift(scores.log_probs.detach()),
     )
     log_q = shape(method, signals, step, total, loop.key)
-    worth = credit(method, [part.rewards for part in groups.groups], signals, log_q, step, total, loop.key, loop.parts)
+    worth = credit(method, [part.rewards for part in groups.groups], signals, log_q, step, total, loop.key, drawn.parts)
     advantages = worth.advantages
     whole = Batch(
         logps=scores.logps,
@@ -355,7 +361,8 @@ def build(config: TrainConfig) -> Loop:
     optimizer = Optimizer(policy, config.optimizer, updates)
     models = (policy, reference, tokens)
     numbers = {} if method.buffer is None else numbered(problems)
-    return Loop(config, method, *models, task, asking, problems, optimizer, Key(config.seed), 0, method.start(), numbers)
+    begun = load_initial(config, policy, reference)
+    return Loop(config, method, *models, task, asking, problems, optimizer, Key(config.seed), 0, method.start(), numbers, begun)
 
 
 def train(config: TrainConfig, run: RunDir, progress: Any) -> int:
@@ -376,8 +383,9 @@ def train(config: TrainConfig, run: RunDir, progress: Any) -> int:
     begin = newest.step if newest else 0
     if begin < config.steps:  # the policy of an earlier, shorter run in this directory is not this run's result
         shutil.rmtree(out, ignore_errors=True)
-    if said := unkeyed(loop.method, loop.task):
-        run.warn("answers", begin, said)
+    for kind, said in (("answers", unkeyed(loop.method, loop.task)), ("reward source", unverified(loop.method))):
+        if said:
+            run.warn(kind, begin, said)
     watches = (GuideWatch(loop.method.anchor, run.warn), BufferWatch(loop.method.buffer, config.steps, run.warn))
 
     def take(step: int) -> dict[str, float]:

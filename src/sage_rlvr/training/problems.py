@@ -38,6 +38,17 @@ def unkeyed(method: Method, task: Task) -> str:
     )
 
 
+def unverified(method: Method) -> str:
+    """What is to be known of a method whose rewards are not the verifier's; empty for any other."""
+    if method.reward_source is None:
+        return ""
+    return (
+        f"rewards are the policy's own ({type(method.reward_source).__name__}): no verifier is asked, and its verdicts are "
+        "computed for metrics alone. Where a reward rises and verifier/right_share does not, or reward/auc is near 0.5, it is "
+        "gamed, or says nothing"
+    )
+
+
 def files_of(config: TrainConfig) -> dict[str, str]:
     """Name -> SHA-256 of the files that the run is made of: the task's rows, a reward of the user's, answers for the buffer."""
     found: dict[str, str] = getattr(task_of(config), "files", dict)()

@@ -22,8 +22,8 @@ from sage_rlvr.runs import Checkpoint
 from sage_rlvr.training.state import load_tensors, model_tensors
 
 if TYPE_CHECKING:
+    from sage_rlvr.training.groups import Groups
     from sage_rlvr.training.loop import Loop
-    from sage_rlvr.training.rollouts import Groups
 
 GROUP, REFERENCE_STEP = "reference", "anchor/reference_step"  # of a checkpoint; of the metrics
 
@@ -38,6 +38,16 @@ def load_reference(config: TrainConfig, policy: PreTrainedModel, tokens: Tokens)
     model, own = load_policy(config.reference, config.engine.dtype)
     check_vocabularies((config.model, policy, tokens), (config.reference, model, own))
     return frozen(model)
+
+
+def load_initial(config: TrainConfig, policy: PreTrainedModel, reference: PreTrainedModel | None) -> PreTrainedModel | None:
+    """The policy as the run begins with it, before any checkpoint is loaded, where the reward source asks for it: the reference
+    itself where that is the same model and stays, else a copy."""
+    source = config.method.reward_source
+    if source is None or source.baseline != "initial":
+        return None
+    same = reference is not None and config.reference == config.model and not moves(config.method.anchor)
+    return reference if same else frozen(copy.deepcopy(policy))
 
 
 def frozen(model: PreTrainedModel) -> PreTrainedModel:

@@ -4,123 +4,30 @@
 
 The groups of a step are numbered as they are drawn. The problem of group n is a function of (seed, step, n), and its
 completions are functions of the policy and of (seed, step, n * group_size + member): how many groups were kept, or in
-how many refills they came, changes neither. Two arms of one seed see the same prompts, refills included.
+how how many refills they came, changes neither. Two arms of one seed see the same prompts, refills included.
 
-A plan with stages (core/stages.py) gives some prompts more completions in a second stage, drawn after the first has been judged. A step then has
-groups of several sizes, each size a `Groups` of its own; `Rows` puts their completions one after another for the updates.
+A plan with stages (core/stages.py) gives some prompts more completions in a second stage, drawn after the first has been judged. A
+step then has groups of several sizes, each size a `Groups` of its own (groups.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
+from sage_rlvr.core.dynamic_sampling import kept_by, learned_by
+from sage_rlvr.core.reward_sources import Paid, rank_metrics
 from sage_rlvr.core.stages import Staged, is_staged, rows_of_stages
-from sage_rlvr.models.sampler import Rollout, joined, sample
-from sage_rlvr.tasks.base import answer_id, answer_key, verdicts
+from sage_rlvr.models.sampler import Rollout, sample
+from sage_rlvr.models.substituted import Answered, substituted
+from sage_rlvr.tasks.base import answer_id, answer_key, answer_span, reference, verdicts
+from sage_rlvr.training.groups import Drawn, Groups, rows_of_groups, together, union
 
 if TYPE_CHECKING:
     from sage_rlvr.training.loop import Loop
-
-
-@dataclass(frozen=True, eq=False)
-class Groups:
-    """P prompts with G completions each; row = place of the group * G + member.
-
-    problems, prompts (token lists): P each. rollout: the P * G completions. rewards (P, G): 1 right, 0 wrong or undecided,
-    as the verifier says, before any transform. undecided (P, G) bool. numbers (P,): which group of the step each is.
-    answers (P, G) int64: equal for two completions that give the same answer; None where the method reads none.
-    first: how many of the G are of the first stage; None = all.
-    """
-
-    problems: list[Any]
-    prompts: list[list[int]]
-    rollout: Rollout
-    rewards: Tensor
-    undecided: Tensor
-    numbers: Tensor
-    answers: Tensor | None = None
-    first: int | None = None
-
-    @property
-    def row_ids(self) -> Tensor:
-        """(P * G,) number of each completion within the step."""
-        size = self.rewards.shape[1]
-        return rows_of_stages(self.numbers, size, size if self.first is None else self.first).reshape(-1)
-
-    @property
-    def problem_ids(self) -> Tensor:
-        """(P * G,) int64, the problem of each completion, the same number whenever it comes back."""
-        ids = torch.tensor([answer_id(str(problem.problem_id)) for problem in self.problems], device=self.rewards.device)
-        return ids.repeat_interleave(self.rewards.shape[1])
-
-    def keep(self, kept: Tensor) -> Groups:
-        """The marked ones, kept (P,) bool, at least one."""
-        if bool(kept.all()):
-            return self
-        places = kept.nonzero().squeeze(1)
-        rollout = self.rollout.rows(rows_of_groups(places, self.rewards.shape[1]))
-        problems, prompts = ([part[i] for i in places.tolist()] for part in (self.problems, self.prompts))
-        answers = None if self.answers is None else self.answers[places]
-        columns = (self.rewards[places], self.undecided[places], self.numbers[places])
-        return Groups(problems, prompts, rollout, *columns, answers, self.first)
-
-
-@dataclass(frozen=True, eq=False)
-class Drawn:
-    """What was drawn for a step: `everything`, all groups of the first stage, and `second`, the completions of the second.
-
-    kept (P,) bool: which prompts it trains on. groups: with what, the groups of each size; none where none is kept.
-    """
-
-    everything: Groups
-    kept: Tensor
-    refills: int
-    groups: tuple[Groups, ...]
-    second: tuple[Groups, ...] = ()
-
-
-@dataclass(frozen=True, eq=False)
-class Rows:
-    """The B completions that a step trains on: those of its groups of one size, then of the next; padded to the widest."""
-
-    groups: tuple[Groups, ...]
-    rollout: Rollout
-
-    @classmethod
-    def of(cls, groups: Sequence[Groups], pad_id: int) -> Rows:
-        """At least one."""
-        rollouts = [part.rollout for part in groups]
-        return cls(tuple(groups), rollouts[0] if len(rollouts) == 1 else joined(rollouts, pad_id))
-
-    @cached_property
-    def prompts(self) -> list[list[int]]:
-        return [prompt for part in self.groups for prompt in part.prompts]
-
-    @cached_property
-    def owners(self) -> Tensor:
-        """(B,) place of each completion's group, ascending."""
-        sizes = torch.cat([torch.full((len(part.prompts),), part.rewards.shape[1]) for part in self.groups])
-        return torch.arange(len(sizes)).repeat_interleave(sizes).to(self.rollout.tokens.device)
-
-    @property
-    def group_size(self) -> int | None:
-        """G; None where there are several."""
-        return self.groups[0].rewards.shape[1] if len(self.groups) == 1 else None
-
-    def column(self, name: str) -> Tensor:
-        """(B,) of what each of the groups has under that name."""
-        return torch.cat([getattr(part, name).reshape(-1) for part in self.groups])
-
-    def split(self, values: Tensor) -> list[Tensor]:
-        """Values of all completions, (B,) or (P, G), as those of the groups of each size."""
-        found = values.reshape(-1).split([part.rewards.numel() for part in self.groups])
-        return [one.reshape(part.rewards.shape) for one, part in zip(found, self.groups, strict=True)]
 
 
 def draw_groups(loop: Loop, step: int) -> Drawn:
@@ -128,30 +35,38 @@ def draw_groups(loop: Loop, step: int) -> Drawn:
     plan, wanted = loop.method.rollout, loop.config.rollout.prompts_per_step
     parts = [draw(loop, step, 0, wanted)]
     if plan is None:
-        return Drawn(parts[0], torch.ones_like(parts[0].numbers, dtype=torch.bool), 0, (parts[0],))
+        return Drawn(parts[0], torch.ones_like(parts[0].numbers, dtype=torch.bool), 0, loop.parts, (parts[0],))
     if is_staged(plan):
         return with_second_stage(loop, step, plan, parts[0])
-    kept = [plan.keeps(parts[0].rewards)]
+    kept = [kept_by(plan, parts[0].looked_at, loop.parts)]
     while (missing := wanted - sum(int(k.sum()) for k in kept)) and len(parts) <= plan.max_refills:
         parts.append(draw(loop, step, sum(len(part.prompts) for part in parts), missing))
-        kept.append(plan.keeps(parts[-1].rewards))
+        kept.append(kept_by(plan, parts[-1].looked_at, loop.parts))
     everything, chosen = together(parts, loop.tokens.pad_id), torch.cat(kept)
-    return Drawn(everything, chosen, len(parts) - 1, (everything.keep(chosen),) if chosen.any() else ())
+    groups = (everything.keep(chosen),) if bool(chosen.any()) else ()
+    return Drawn(everything, chosen, len(parts) - 1, learned_by(plan, everything.looked_at, loop.parts), groups)
 
 
 def with_second_stage(loop: Loop, step: int, plan: Staged, first: Groups) -> Drawn:
     """The second stage of groups that were drawn and judged, as the plan gives it to them, and what of both is kept."""
-    extra = plan.extra(first.rewards)
+    extra = plan.extra(first.looked_at)
     second = tuple(draw_more(loop, step, first, extra, int(size)) for size in extra.unique() if size)
     if plan.baseline == "union":
         even = [first.keep(extra == 0)] if bool((extra == 0).any()) else []
         trained = even + [union(first, more, loop.tokens.pad_id) for more in second]
     else:
         trained = ([first] if plan.baseline == "stages" else []) + list(second)
-    marks = [plan.keeps(part.rewards) for part in trained]
+    marks = [plan.keeps(part.looked_at) for part in trained]
     numbers = torch.cat([part.numbers[mark] for part, mark in zip(trained, marks, strict=True)] or [first.numbers[:0]])
     groups = tuple(part.keep(mark) for part, mark in zip(trained, marks, strict=True) if mark.any())
-    return Drawn(first, torch.isin(first.numbers, numbers), 0, groups, second)
+    return Drawn(first, torch.isin(first.numbers, numbers), 0, loop.parts, groups, second)
+
+
+def draw(loop: Loop, step: int, first: int, count: int) -> Groups:
+    """Groups number `first` to `first + count` of a step: sampled from the policy as it is, and verified."""
+    problems = problems_of_step(loop, step, first, count)
+    prompts = [list(loop.ask(p).ids) for p in problems]
+    return judged(loop, problems, prompts, draw_rollout(loop, prompts, step, first), first + torch.arange(count))
 
 
 def draw_more(loop: Loop, step: int, groups: Groups, extra: Tensor, size: int) -> Groups:
@@ -160,43 +75,19 @@ def draw_more(loop: Loop, step: int, groups: Groups, extra: Tensor, size: int) -
     problems, prompts = ([part[i] for i in places.tolist()] for part in (groups.problems, groups.prompts))
     numbers = groups.numbers[places]
     rollout = sampled(loop, prompts, step, size, rows_of_stages(numbers, size, 0).reshape(-1))
-    rewards, undecided = rewards_of(loop, problems, rollout)
-    answers = None if groups.answers is None else answers_of(loop, problems, rollout)
-    return Groups(problems, prompts, rollout, rewards, undecided, numbers, answers, first=0)
+    return replace(judged(loop, problems, prompts, rollout, numbers), first=0)
 
 
-def union(first: Groups, second: Groups, pad_id: int) -> Groups:
-    """Both stages of the prompts of `second` as one group each, the first stage's completions first."""
-    own = first.keep(torch.isin(first.numbers, second.numbers))
-    before = own.rewards.shape[1]
-    places = torch.cat([torch.arange(part.rewards.numel()).reshape(part.rewards.shape) for part in (own, second)], 1)
-    places[:, before:] += own.rewards.numel()
-    rollout = joined([own.rollout, second.rollout], pad_id).rows(places.reshape(-1).to(own.rewards.device))
-    columns = [torch.cat([getattr(part, name) for part in (own, second)], 1) for name in ("rewards", "undecided")]
-    answers = None if own.answers is None or second.answers is None else torch.cat([own.answers, second.answers], 1)
-    return Groups(own.problems, own.prompts, rollout, columns[0], columns[1], own.numbers, answers, first=before)
-
-
-def draw(loop: Loop, step: int, first: int, count: int) -> Groups:
-    """Groups number `first` to `first + count` of a step: sampled from the policy as it is, and verified."""
-    problems = problems_of_step(loop, step, first, count)
-    prompts = [list(loop.ask(p).ids) for p in problems]
-    rollout = draw_rollout(loop, prompts, step, first)
-    rewards, undecided = rewards_of(loop, problems, rollout)
+def judged(loop: Loop, problems: list[Any], prompts: list[list[int]], rollout: Rollout, numbers: Tensor) -> Groups:
+    """The groups of completions that were drawn, with what the verifier says of them, or what the reward source pays."""
+    rewards, undecided, right = rewards_of(loop, problems, rollout)
     answers = answers_of(loop, problems, rollout) if "answers" in loop.method.needs else None
-    numbers = first + torch.arange(count, device=rewards.device)
-    return Groups(problems, prompts, rollout, rewards, undecided, numbers, answers)
-
-
-def together(parts: Sequence[Groups], pad_id: int) -> Groups:
-    """The groups of several draws as one, rollouts padded to the widest."""
-    return Groups(
-        [problem for part in parts for problem in part.problems],
-        [prompt for part in parts for prompt in part.prompts],
-        joined([part.rollout for part in parts], pad_id),
-        *(torch.cat([getattr(part, name) for part in parts]) for name in ("rewards", "undecided", "numbers")),
-        None if parts[0].answers is None else torch.cat([part.answers for part in parts if part.answers is not None]),
-    )
+    numbers = numbers.to(rewards.device)
+    if loop.method.reward_source is None:
+        return Groups(problems, prompts, rollout, rewards, undecided, numbers, answers)
+    paid = paid_by_policy(loop, problems, prompts, rollout)
+    earned, support = (part.reshape(rewards.shape) for part in (paid.rewards, paid.support))
+    return Groups(problems, prompts, rollout, earned, undecided, numbers, answers, right, support)
 
 
 def problems_of_step(loop: Loop, step: int, first: int, count: int) -> list[Any]:
@@ -240,13 +131,32 @@ def sampled(loop: Loop, prompts: list[list[int]], step: int, group_size: int, ro
     )
 
 
-def rewards_of(loop: Loop, problems: list[Any], rollout: Rollout) -> tuple[Tensor, Tensor]:
-    """Rewards (P, G), `Verdict.reward`: as a rule 1 for right and 0 for wrong or undecided. Which were undecided, (P, G) bool."""
+def rewards_of(loop: Loop, problems: list[Any], rollout: Rollout) -> tuple[Tensor, Tensor, Tensor]:
+    """Rewards (P, G), `Verdict.reward`: as a rule 1 for right and 0 for wrong or undecided. Which were undecided, and which right,
+    (P, G) bool."""
     size, device = len(rollout.tokens) // len(problems), rollout.tokens.device
     said = verdicts(loop.task, [(problems[i // size], text) for i, text in enumerate(loop.tokens.texts(rollout))])
     rewards = torch.tensor([v.reward for v in said], device=device)
     undecided = torch.tensor([v.label == "undecided" for v in said], device=device)
-    return rewards.reshape(-1, size), undecided.reshape(-1, size)
+    right = torch.tensor([v.right for v in said], device=device)
+    return rewards.reshape(-1, size), undecided.reshape(-1, size), right.reshape(-1, size)
+
+
+def paid_by_policy(loop: Loop, problems: list[Any], prompts: list[list[int]], rollout: Rollout) -> Paid:
+    """What the method's reward source pays each completion: one more pass of the policy, and of its initial weights over the
+    prompts where the source asks for those. A completion that was cut off has no answer."""
+    source, config, size = loop.method.reward_source, loop.config, len(rollout.tokens) // len(problems)
+    assert source is not None
+    references = [reference(loop.task, problem) for problem in problems]
+    rows = zip(rollout.tokens.tolist(), rollout.lengths.tolist(), rollout.finished.tolist(), strict=True)
+    found = []
+    for i, ((row, length, finished), text) in enumerate(zip(rows, loop.tokens.texts(rollout), strict=True)):
+        span = answer_span(loop.task, problems[i // size], text) if finished else None
+        ids = row[: length - finished]  # without the end token
+        found.append(Answered(ids, text, span, i // size, references[i // size]))
+    at_once = None if config.updates.micro_batch is None else config.updates.micro_batch * size
+    models, heat = (loop.policy, loop.initial), config.rollout.temperature
+    return source(substituted(source, *models, loop.tokens, prompts, found, temperature=heat, at_once=at_once))
 
 
 def answers_of(loop: Loop, problems: list[Any], rollout: Rollout) -> Tensor:
@@ -254,11 +164,6 @@ def answers_of(loop: Loop, problems: list[Any], rollout: Rollout) -> Tensor:
     size, texts = len(rollout.tokens) // len(problems), loop.tokens.texts(rollout)
     found = [answer_id(answer_key(loop.task, problems[i // size], text)) for i, text in enumerate(texts)]
     return torch.tensor(found, device=rollout.tokens.device).reshape(-1, size)
-
-
-def rows_of_groups(groups: Tensor, group_size: int) -> Tensor:
-    """Group numbers (g,) -> row numbers (g * group_size,)."""
-    return (groups[:, None] * group_size + torch.arange(group_size, device=groups.device)).reshape(-1)
 
 
 def rollout_metrics(loop: Loop, drawn: Drawn) -> dict[str, float]:
@@ -276,6 +181,8 @@ def rollout_metrics(loop: Loop, drawn: Drawn) -> dict[str, float]:
         "completions/unfinished_share": float((~rollout.finished).float().mean()),
         "rollout/tokens": float(rollout.lengths.sum() + sum(part.rollout.lengths.sum() for part in drawn.second)),
     }
+    if drawn.everything.right is not None and drawn.everything.support is not None:
+        found |= source_metrics(rewards, drawn.everything.support, drawn.everything.right)
     plan, wanted = loop.method.rollout, loop.config.rollout.prompts_per_step
     if plan is None:
         return found
@@ -296,6 +203,12 @@ def stage_metrics(drawn: Drawn) -> dict[str, float]:
     }
     trained = [part.rewards.reshape(-1) for part in drawn.groups]
     return found | ({"reward/kept_mean": float(torch.cat(trained).mean())} if trained else {})
+
+
+def source_metrics(rewards: Tensor, support: Tensor, right: Tensor) -> dict[str, float]:
+    """Of rewards (P, G) that the policy computed: the verifier's word on the same completions, and how well they rank by it."""
+    means = {"reward/support_mean": float(support.mean()), "verifier/right_share": float(right.float().mean())}
+    return means | rank_metrics(rewards, right)
 
 
 def kept_metrics(rewards: Tensor, kept: Tensor, wanted: int, refills: int) -> dict[str, float]:

@@ -90,8 +90,20 @@ _RAISED = re.compile("[⁰¹²³⁴⁵⁶⁷⁸⁹⁻]+")
 WORD = re.compile(r"[^\W\d_]{4,}|[A-Z]?[a-z]{3}|[Nn]o|NO|YES")
 
 
+Span = tuple[int, int]
+Found = tuple[Span | None, str]
+
+
+def _cut(text: str, found: Found) -> tuple[str | None, str]:
+    return (None if found[0] is None else text[slice(*found[0])]), found[1]
+
+
 def last_box(text: str) -> tuple[str | None, str]:
     r"""The contents of the last outermost `\boxed{...}` (or the number of `\boxed 5`), or None and why it is none."""
+    return _cut(text, _box_span(text))
+
+
+def _box_span(text: str) -> Found:
     opened: list[int | None] = []  # for each open brace: where its box's contents start, None when it is no box
     found = None
     for token in _BRACES.finditer(text):
@@ -108,11 +120,15 @@ def last_box(text: str) -> tuple[str | None, str]:
     cut = any(start is not None and (found is None or start > found[1]) for start in opened)
     if cut or found is None:
         return None, CUT_OFF if cut else NO_ANSWER
-    return text[slice(*found)], ""
+    return found, ""
 
 
 def last_tag(text: str, tag: str, closed: bool = True) -> tuple[str | None, str]:
     """What stands between the last `<tag>` and its `</tag>`, or None and why: "no answer", "answer cut off"."""
+    return _cut(text, _tag_span(text, tag, closed))
+
+
+def _tag_span(text: str, tag: str, closed: bool = True) -> Found:
     start = text.rfind(f"<{tag}>")
     if start < 0:
         return None, NO_ANSWER
@@ -120,36 +136,59 @@ def last_tag(text: str, tag: str, closed: bool = True) -> tuple[str | None, str]
     end = text.find(f"</{tag}>", start)
     if end < 0 and closed:
         return None, CUT_OFF
-    return text[start : end if end >= 0 else len(text)], ""
+    return (start, end if end >= 0 else len(text)), ""
 
 
 def last_number(text: str) -> tuple[str | None, str]:
     """The last plain number of a text (-3, 1,000, 2.5, 3/4, 20 %), or None and "no answer"."""
+    return _cut(text, _number_span(text))
+
+
+def _number_span(text: str) -> Found:
     found = deque(_NUMBER.finditer(text), maxlen=1)
-    return (found[0][0], "") if found else (None, NO_ANSWER)
+    return (found[0].span(), "") if found else (None, NO_ANSWER)
 
 
 def last_stated(text: str) -> tuple[str | None, str]:
     """What follows the last "answer is", "answer:" or "####", to the end of its sentence; None and why where nothing does."""
+    return _cut(text, _stated_span(text))
+
+
+def _stated_span(text: str) -> Found:
     found = deque(_STATED.finditer(text), maxlen=1)
     if not found:
         return None, NO_ANSWER
-    said = text[found[0].end() :].lstrip().partition("\n")[0].rstrip()
+    rest = text[found[0].end() :].lstrip()
+    start, said = len(text) - len(rest), rest.partition("\n")[0].rstrip()
     if not said:
         return None, CUT_OFF
-    return _SENTENCE.split(said, maxsplit=1)[0].strip().strip("*"), ""
+    sentence = _SENTENCE.split(said, maxsplit=1)[0].rstrip()
+    answer = sentence.strip("*")
+    start += len(sentence) - len(sentence.lstrip("*"))
+    return (start, start + len(answer)), ""
 
 
-_READERS = {"boxed": last_box, "stated": last_stated, "last_number": last_number}
+_PLACED = {"boxed": _box_span, "stated": _stated_span, "last_number": _number_span}
 
 
 def extract(
     completion: str, answer_in: Place = "boxed", tag: str = "SOLUTION", closed: bool = True
 ) -> tuple[str | None, str]:
     """The answer of a completion at the place that was asked for, or None and why."""
+    return _cut(completion, span_of(completion, answer_in, tag, closed))
+
+
+def span_of(completion: str, answer_in: Place = "boxed", tag: str = "SOLUTION", closed: bool = True) -> Found:
+    """Where `extract` finds the answer, (first character, the one behind it), or None and why. "anywhere" is the whole text."""
     if answer_in == "tag":
-        return last_tag(completion, tag, closed)
-    return _READERS[answer_in](completion) if answer_in in _READERS else (completion, "")
+        return _tag_span(completion, tag, closed)
+    return _PLACED[answer_in](completion) if answer_in in _PLACED else ((0, len(completion)), "")
+
+
+def marked_span(completion: str) -> Span | None:
+    """The answer of a text whose place nobody names: behind the last mark of a box, `<answer>`, or "answer:"; None without one."""
+    places = (_box_span(completion), _tag_span(completion, "answer"), _stated_span(completion))
+    return max((span for span, _ in places if span is not None), default=None)
 
 
 def bare(text: str) -> str:
@@ -292,5 +331,5 @@ def prepare(
 
 __all__ = [
     "MAX_ANSWER", "MAX_COMPLETION", "Place", "Question", "bare", "by_spelling", "extract", "last_box", "last_number",
-    "last_stated", "last_tag", "no_number", "prepare", "rational", "spelling",
+    "last_stated", "last_tag", "marked_span", "no_number", "prepare", "rational", "span_of", "spelling",
 ]  # fmt: skip

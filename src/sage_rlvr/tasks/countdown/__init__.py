@@ -23,7 +23,7 @@ from sage_rlvr.tasks.countdown.expressions import MAX_NUMBERS, check_range, expr
 from sage_rlvr.tasks.countdown.problem import SPLITS, Problem, parse_prompt, render, solutions, split_of, verify
 from sage_rlvr.tasks.countdown.tokenizer import build_tokenizer
 from sage_rlvr.verifiers import Verdict
-from sage_rlvr.verifiers.countdown import canonical, structure
+from sage_rlvr.verifiers.countdown import canonical, parse, structure
 
 Law = Literal["expression", "uniform"]
 DRAWS = ("law", "census")
@@ -93,6 +93,14 @@ class Countdown:
     def answer_key(self, problem: Problem, text: str) -> str:
         """The expression: each is an answer of its own."""
         return text
+
+    def reference(self, problem: Problem) -> str:
+        """The shortest right expression, of several the first by spelling."""
+        return min(solutions(problem), key=lambda text: (len(text), text))
+
+    def answer_span(self, problem: Problem, text: str) -> tuple[int, int] | None:
+        """All of an expression, right or wrong: there is no reasoning before it."""
+        return None if parse(text) is None else (0, len(text))
 
     def choices(self, problem: Problem) -> float | None:
         """Expressions over the numbers per right one; None for five numbers, whose listing takes long."""

@@ -305,6 +305,8 @@ def not_on_trl(method: Method) -> Iterator[str]:
         yield f"the buffer {type(method.buffer).__name__}, whose answers are of earlier rollouts than the one in the loss"
     if is_staged(method.rollout):
         yield f"the second stage of {type(method.rollout).__name__} (a generation batch of TRL has as many rows for every prompt)"
+    if method.reward_source is not None:
+        yield f"the reward source {type(method.reward_source).__name__}, for which the policy scores reference answers"
     yield from _surrogate_not_on_trl(method)
 
 

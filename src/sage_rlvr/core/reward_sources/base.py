@@ -1,0 +1,109 @@
+"""What every reward source is: numbers that the policy itself computes about its completions become their rewards."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, Protocol, runtime_checkable
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from sage_rlvr.errors import DataError
+from sage_rlvr.registry import Registry
+
+Baseline = Literal["initial", "current", "none"]
+
+
+@dataclass(frozen=True, eq=False)
+class Substituted:
+    """B completions with the reference answer in the place of their own, scored token by token; nats, no gradient.
+
+    logps, mask    (B, M) log-probs of the reference's tokens behind the completion's text before its answer
+    before         (B, M) of the same tokens behind the prompt alone, under the same mask; None where nothing is subtracted
+    formed         (B,) false for a completion without an answer to replace (cut off, ill-formed): its row of mask is empty
+    repeated       (B,) how often the completion's most frequent n-gram of tokens stands in it
+    """
+
+    logps: Float[Tensor, "B M"]
+    mask: Bool[Tensor, "B M"]
+    before: Float[Tensor, "B M"] | None
+    formed: Bool[Tensor, " B"]
+    repeated: Int[Tensor, " B"]
+
+    def __post_init__(self) -> None:
+        wrong = (self.mask.any(dim=1) != self.formed).nonzero()
+        if len(wrong):
+            raise DataError(
+                f"Substituted: row {int(wrong[0])} counts {int(self.mask[wrong[0]].sum())} reference tokens and formed says "
+                f"{bool(self.formed[wrong[0]])}; a formed completion has at least one, any other none."
+            )
+
+
+@dataclass(frozen=True, eq=False)
+class Paid:
+    """rewards (B,) float32, what a completion earns; support (B,) float32, the part of it that a filter by spread looks at."""
+
+    rewards: Float[Tensor, " B"]
+    support: Float[Tensor, " B"]
+
+
+@runtime_checkable
+class RewardSource(Protocol):
+    """What pays completions in the place of the verifier, whose verdicts are then computed for metrics alone.
+
+    `equation` is r as one line, `legend` what its symbols mean, `ascends` what the reward term does in expectation. `baseline` says
+    under which weights `Substituted.before` is scored ("none": not at all), `given` which share of the reference's tokens the
+    completion's own stand in for, `ngram` of how many tokens the n-grams are that are counted.
+    """
+
+    @property
+    def equation(self) -> str: ...
+
+    @property
+    def legend(self) -> str: ...
+
+    @property
+    def ascends(self) -> str: ...
+
+    @property
+    def baseline(self) -> Baseline: ...
+
+    @property
+    def given(self) -> float: ...
+
+    @property
+    def ngram(self) -> int: ...
+
+    def __call__(self, seen: Substituted) -> Paid: ...
+
+
+REWARD_SOURCES: Registry[type] = Registry("reward_source")
+
+
+def most_repeated(tokens: Int[Tensor, "B T"], mask: Bool[Tensor, "B T"], n: int) -> Int[Tensor, " B"]:
+    """How often the most frequent n-gram of counted tokens stands in each row; 0 where a row has fewer than n."""
+    rows = [row[kept].unfold(0, n, 1) if int(kept.sum()) >= n else None for row, kept in zip(tokens, mask, strict=True)]
+    found = [0 if grams is None else int(torch.unique(grams, dim=0, return_counts=True)[1].max()) for grams in rows]
+    return torch.tensor(found, device=tokens.device)
+
+
+def rank_metrics(rewards: Float[Tensor, "P G"], right: Bool[Tensor, "P G"]) -> dict[str, float]:
+    """How well rewards rank completions by their verdicts: P(reward of a right one > of a wrong one), ties one half.
+
+    `reward/auc` over all pairs of the step; `reward/auc_in_groups` over pairs of one group, all that advantages within groups
+    see. Each is left out where it has no pair.
+    """
+    found = {"reward/auc": _auc(rewards.reshape(1, -1), right.reshape(1, -1)), "reward/auc_in_groups": _auc(rewards, right)}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _auc(rewards: Float[Tensor, "P G"], right: Bool[Tensor, "P G"]) -> float | None:
+    """By midranks within rows (Mann and Whitney 1947)."""
+    values = rewards.detach().double()
+    below, upto = (torch.searchsorted(values.sort(dim=1).values, values, side=side) for side in ("left", "right"))
+    ranks = (below + upto + 1).double() / 2
+    many, wrong = right.sum(dim=1).double(), (~right).sum(dim=1).double()
+    pairs = float((many * wrong).sum())
+    above = torch.where(right, ranks, 0.0).sum(dim=1) - many * (many + 1) / 2
+    return float(torch.where(wrong > 0, above, 0.0).sum()) / pairs if pairs else None

@@ -1,0 +1,147 @@
+"""The reference answer in the place of a completion's own, and what a policy makes of it: one teacher-forced pass, no gradient.
+
+    prompt  reasoning z  [own answer  rest]      sampled
+    prompt  reasoning z  y*                      scored, and only at the tokens of y*
+
+What would stand behind y* cannot change its probabilities, so it is left out. The completion's own tokens are kept up to the
+border; a token that lies across it is spelled anew together with y*. Where the own answer is y* the tokens stay as sampled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from sage_rlvr.core.reward_sources import RewardSource, Substituted, most_repeated
+from sage_rlvr.errors import DataError
+from sage_rlvr.models.policy import Tokens
+from sage_rlvr.models.sampler import pad_right
+from sage_rlvr.models.scoring import score
+
+Span = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Answered:
+    """A completion to be paid: its token ids without the end token, its text, and where its own answer stands in it (None: it was
+    cut off or has none); the place of its prompt among the prompts, and the reference answer."""
+
+    ids: Sequence[int]
+    text: str
+    span: Span | None
+    prompt: int
+    reference: str
+
+
+@dataclass(frozen=True)
+class Replaced:
+    """Token ids: `lead`, what stands between the prompt and what is scored; `scored`, tokens of the reference, at least one."""
+
+    lead: list[int]
+    scored: list[int]
+
+
+def replaced(tokens: Tokens, one: Answered, given: float = 0.0) -> Replaced | None:
+    """The tokens of a completion with its answer replaced; None where it has none. `given` as in `ReferenceProbability`."""
+    if one.span is None:
+        return None
+    (start, end), ids = one.span, list(one.ids)
+    first = _tokens_within(tokens, ids, one.text, start)
+    last = next((k for k in range(first, len(ids)) if len(_text(tokens, ids[:k])) >= end), len(ids))
+    lead, own = ids[:first], ids[first:last]
+    answer = own
+    if one.text[start:end] != one.reference:
+        across = one.text[len(_text(tokens, lead)) : start]  # of a token that lies across the border
+        answer = tokens.encode(across + one.reference)
+        spelled = _tokens_within(tokens, answer, across + one.reference, len(across))
+        lead, answer = lead + answer[:spelled], answer[spelled:]
+    count = int(given * len(answer))
+    return Replaced(lead + own[:count], answer[count:])
+
+
+def _text(tokens: Tokens, ids: Sequence[int]) -> str:
+    return str(tokens.tokenizer.decode(list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False))
+
+
+def _tokens_within(tokens: Tokens, ids: Sequence[int], text: str, end: int) -> int:
+    """How many of the first tokens spell a beginning of text[:end]; tokens that are a part of a character go with its last one."""
+    low, high = 0, len(ids)
+    while low < high:  # the length of the text grows with the tokens
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if len(_text(tokens, ids[:middle])) <= end else (low, middle - 1)
+    while low and not text.startswith(_text(tokens, ids[:low])):
+        low -= 1
+    return low
+
+
+@torch.no_grad()
+def substituted(
+    source: RewardSource,
+    policy: PreTrainedModel,
+    initial: PreTrainedModel | None,
+    tokens: Tokens,
+    prompts: Sequence[Sequence[int]],
+    completions: Sequence[Answered],
+    *,
+    temperature: float = 1.0,
+    at_once: int | None = None,
+) -> Substituted:
+    """What `policy` makes of the reference behind each completion, and, where the source subtracts it, what `policy` or `initial`
+    makes of it behind the prompt alone; log-probs of the temperature-scaled distribution.
+
+    prompts: P token lists; completions: B, their prompts ascending. at_once: rows of one pass; None is all.
+    """
+    found = [replaced(tokens, one, source.given) for one in completions]
+    rows = [(one.prompt, whole) for one, whole in zip(completions, found, strict=True) if whole is not None]
+    device = next(policy.parameters()).device
+    width = max([len(whole.scored) for _, whole in rows], default=0)
+    formed = torch.tensor([whole is not None for whole in found], device=device)
+    logps = torch.zeros(len(found), width, device=device)
+    mask = torch.zeros(len(found), width, dtype=torch.bool, device=device)
+    places = formed.nonzero().flatten()
+    before = None if source.baseline == "none" else logps.clone()
+    if rows:
+        logps[places], mask[places] = _scored(policy, prompts, rows, temperature, at_once)
+    if source.baseline == "initial" and initial is None:
+        raise DataError(f"{type(source).__name__} subtracts what the run's first weights say; pass them as initial=.")
+    if rows and before is not None:
+        distinct = sorted({(prompt, tuple(whole.scored)) for prompt, whole in rows})  # as a rule one of each prompt
+        bare, number = [(prompt, Replaced([], list(own))) for prompt, own in distinct], {key: i for i, key in enumerate(distinct)}
+        model = policy if source.baseline == "current" or initial is None else initial
+        found_bare, _ = _scored(model, prompts, bare, temperature, at_once)
+        before[places] = found_bare[[number[prompt, tuple(whole.scored)] for prompt, whole in rows]]
+    ids, lengths = pad_right([list(one.ids) or [tokens.pad_id] for one in completions], device)
+    spoken = torch.arange(ids.shape[1], device=device)[None] < lengths[:, None]
+    return Substituted(logps, mask, before, formed, most_repeated(ids, spoken, source.ngram))
+
+
+def _scored(
+    model: PreTrainedModel,
+    prompts: Sequence[Sequence[int]],
+    rows: Sequence[tuple[int, Replaced]],
+    temperature: float,
+    at_once: int | None,
+) -> tuple[Tensor, Tensor]:
+    """(log-probs (B, M) of the scored tokens of rows (prompt, tokens), prompts ascending; which are counted, (B, M))."""
+    device, width = next(model.parameters()).device, max(len(whole.scored) for _, whole in rows)
+    logps = torch.zeros(len(rows), width, device=device)
+    size = len(rows) if at_once is None else at_once
+    for first in range(0, len(rows), size):
+        part = rows[first : first + size]
+        asked = sorted({prompt for prompt, _ in part})
+        owners = torch.tensor([asked.index(prompt) for prompt, _ in part], device=device)
+        ids, lengths = pad_right([whole.lead + whole.scored for _, whole in part], device)
+        fed = torch.arange(ids.shape[1], device=device)[None] < lengths[:, None]
+        found = score(model, [prompts[p] for p in asked], ids, fed, owners, temperature=temperature).logps
+        for i, (_, whole) in enumerate(part):
+            start = len(whole.lead)
+            logps[first + i, : len(whole.scored)] = found[i, start : start + len(whole.scored)]
+    lengths = torch.tensor([len(whole.scored) for _, whole in rows], device=device)
+    return logps, torch.arange(width, device=device)[None] < lengths[:, None]
+
+
+__all__ = ["Answered", "Replaced", "replaced", "substituted"]

@@ -1,0 +1,181 @@
+"""Programs that nobody trusts, each in a process that can compute and do nothing else: `python -I -S sandbox_child.py`.
+
+    worker -> this process (a job a line, JSON) -> a fork per program, confined -> what its calls gave -> a line back
+
+The fork may use its memory, read clocks and write to one pipe. A seccomp filter lets through the system calls of `ALLOWED` and
+answers EPERM to all others, so that no file is opened, no socket, process or thread made, nobody signaled, and no limit raised; a
+scratch folder is not given. Where the kernel has Landlock, a ruleset without any right stands behind it. Time, memory and what is
+said are bounded, and the fork dies with this process. What a call should have given never comes here: who asks compares, so a
+program that lies has to know the right value.
+
+Standard library alone, since it runs without the package and without site-packages.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import json
+import os
+import platform
+import resource
+import select
+import signal
+import struct
+import sys
+import time
+import traceback
+
+# What programs may import: it is loaded before the fork, which can open no file.
+LOADED = (
+    "bisect", "cmath", "collections", "copy", "dataclasses", "datetime", "decimal", "enum", "fractions", "functools", "heapq",
+    "itertools", "json", "math", "operator", "random", "re", "statistics", "string", "textwrap", "typing",
+)  # fmt: skip
+# Names of calls -> their numbers on x86_64 and aarch64 (None: it has none).
+ALLOWED: dict[str, tuple[int, int | None]] = {
+    "read": (0, 63), "write": (1, 64), "close": (3, 57), "fstat": (5, 80), "lseek": (8, 62), "mmap": (9, 222),
+    "mprotect": (10, 226), "munmap": (11, 215), "brk": (12, 214), "rt_sigaction": (13, 134), "rt_sigprocmask": (14, 135),
+    "rt_sigreturn": (15, 139), "sched_yield": (24, 124), "mremap": (25, 216), "madvise": (28, 233), "nanosleep": (35, 101),
+    "getpid": (39, 172), "exit": (60, 93), "gettimeofday": (96, 169), "getrusage": (98, 165), "sigaltstack": (131, 132),
+    "gettid": (186, 178), "time": (201, None), "futex": (202, 98), "restart_syscall": (219, 128), "clock_gettime": (228, 113),
+    "clock_getres": (229, 114), "clock_nanosleep": (230, 115), "exit_group": (231, 94), "getrandom": (318, 278),
+    "rseq": (334, 293),
+}  # fmt: skip
+MACHINES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}  # column of `ALLOWED`, and the kernel's name of the machine
+LOAD, EQUAL, RETURN = 0x20, 0x15, 0x06  # of classic BPF: load a word, jump if equal, return
+ALLOW, KILL, REFUSE = 0x7FFF0000, 0x80000000, 0x00050001  # REFUSE: errno 1, EPERM
+NO_NEW_PRIVILEGES, SECCOMP, DIE_WITH_PARENT, FILTER = 38, 22, 1, 2
+LANDLOCK = (444, 446)  # create_ruleset, restrict_self: the same numbers on both machines
+CONFINED, OPEN = b"=", b"!"  # the first byte of an answer: the fork was confined, or why it was not
+SAID = 1 << 16  # bytes that a program may say
+LIBC = ctypes.CDLL(None, use_errno=True)
+LONG = 400  # characters of a value or a message that are kept
+
+
+def seccomp_filter(machine: str) -> bytes:
+    """The filter as an array of `sock_filter`: KILL for calls of another machine, ALLOW for `ALLOWED`, EPERM for the rest."""
+    column, name = MACHINES[machine]
+    numbers = [pair[column] for pair in ALLOWED.values() if pair[column] is not None]
+    rows = [(LOAD, 0, 0, 4), (EQUAL, 1, 0, name), (RETURN, 0, 0, KILL), (LOAD, 0, 0, 0)]
+    rows += [(EQUAL, len(numbers) - i, 0, number) for i, number in enumerate(numbers)]  # to the ALLOW behind the REFUSE
+    return b"".join(struct.pack("HBBI", *row) for row in [*rows, (RETURN, 0, 0, REFUSE), (RETURN, 0, 0, ALLOW)])
+
+
+def confine(seconds: float, memory_mb: int) -> None:
+    """Limits, Landlock where there is one, then the filter, which cannot be taken off. OSError where the kernel refuses it."""
+    whole = max(1, round(seconds))
+    limits = {"CPU": whole, "AS": memory_mb << 20, "FSIZE": 0, "CORE": 0, "NOFILE": 8, "NPROC": 0}
+    for name, most in limits.items():
+        resource.setrlimit(getattr(resource, f"RLIMIT_{name}"), (most, most))
+    libc = LIBC
+
+    def control(*words: object) -> None:
+        if libc.prctl(*words) != 0:
+            raise OSError(ctypes.get_errno(), f"prctl {words[0]}: {os.strerror(ctypes.get_errno())}")
+
+    control(NO_NEW_PRIVILEGES, 1, 0, 0, 0)
+    handled = struct.pack("QQ", (1 << 13) - 1, 0)  # all rights to files of its first version, and none is given
+    rules = libc.syscall(LANDLOCK[0], handled, 8, 0)
+    if rules >= 0:
+        libc.syscall(LANDLOCK[1], rules, 0)
+        os.close(rules)
+    rows = seccomp_filter(platform.machine())
+    kept = ctypes.create_string_buffer(rows, len(rows))
+    control(SECCOMP, FILTER, struct.pack("HxxxxxxP", len(rows) // 8, ctypes.addressof(kept)), 0, 0)
+
+
+def calls(source: str, entry: str, inputs: list[list[object]]) -> list[list[object]]:
+    """Of each call ["value", repr] or ["fault", message, line of the program or 0]; one fault alone where the program fails."""
+    scope: dict[str, object] = {"__name__": "program"}
+    try:
+        exec(compile(source, "program", "exec"), scope)
+        function = scope[entry]
+    except BaseException as error:
+        return [fault(error)]
+    found: list[list[object]] = []
+    for arguments in inputs:
+        try:
+            found.append(["value", repr(function(*arguments))[:LONG]])  # type: ignore[operator]
+        except BaseException as error:
+            found.append(fault(error))
+    return found
+
+
+def fault(error: BaseException) -> list[object]:
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == "program"]
+    line = error.lineno if isinstance(error, SyntaxError) else lines[-1] if lines else 0
+    return ["fault", f"{type(error).__name__}: {error}"[:LONG], line]
+
+
+def run(job: dict[str, object], sink: int) -> None:
+    """In the fork: confined, then the program. Comes never back."""
+    code = 70
+    try:
+        LIBC.prctl(DIE_WITH_PARENT, signal.SIGKILL, 0, 0, 0)
+        os.dup2(sink, 3)
+        for other in (range(3), range(4, 256)):
+            os.closerange(other.start, other.stop)
+        sys.stdin = sys.stdout = sys.stderr = sys.__stdin__ = sys.__stdout__ = sys.__stderr__ = None  # type: ignore[assignment,misc]
+        os.environ.clear()
+        try:
+            confine(float(job["seconds"]), int(job["memory_mb"]))  # type: ignore[arg-type, call-overload]
+        except (OSError, KeyError, ValueError) as error:
+            os.write(3, OPEN + str(error).encode())  # nothing is run that is not confined
+            return
+        os.write(3, CONFINED)  # what comes behind it is the program's
+        found = calls(job["source"], job["entry"], job["inputs"])  # type: ignore[arg-type]
+        said = json.dumps({"calls": found}).encode()
+        while said:
+            said = said[os.write(3, said) :]
+        code = 0
+    except BaseException:
+        pass  # what a program does to the interpreter is its own: nobody reads an answer then
+    finally:
+        os._exit(code)
+
+
+def answer(job: dict[str, object]) -> dict[str, object]:
+    """What a program said, or {"ended": why}: its process is gone when this comes back."""
+    source, sink = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(source)
+        run(job, sink)
+    os.close(sink)
+    due, said, late = time.monotonic() + float(job["seconds"]), b"", False  # type: ignore[arg-type]
+    while len(said) <= SAID:
+        left = due - time.monotonic()
+        late = left <= 0 or not select.select([source], [], [], left)[0]
+        piece = b"" if late else os.read(source, SAID)
+        if not piece:
+            break
+        said += piece
+    os.kill(child, signal.SIGKILL)
+    _, status = os.waitpid(child, 0)
+    os.close(source)
+    if (late and said) or os.waitstatus_to_exitcode(status) in (-signal.SIGXCPU,):
+        return {"ended": f"took longer than {job['seconds']:g} s"}
+    if len(said) > SAID:
+        return {"ended": f"said more than {SAID} bytes"}
+    if not said.startswith(CONFINED):
+        return {"open": said.removeprefix(OPEN).decode("utf-8", "replace") or "the process died before it was confined"}
+    try:
+        found = json.loads(said.removeprefix(CONFINED))
+        return found if isinstance(found, dict) and set(found) == {"calls"} else {"ended": "said nothing that can be read"}
+    except (ValueError, RecursionError):
+        return {"ended": f"the process ended without an answer, status {os.waitstatus_to_exitcode(status)}"}
+
+
+def main() -> None:
+    """Jobs from standard input, answers to standard output, until the pipe closes."""
+    LIBC.prctl(DIE_WITH_PARENT, signal.SIGKILL, 0, 0, 0)
+    for name in LOADED:
+        __import__(name)
+    gc.freeze()  # a fork then copies less
+    for line in sys.stdin.buffer:
+        sys.stdout.buffer.write(json.dumps(answer(json.loads(line))).encode() + b"\n")
+        sys.stdout.buffer.flush()
+
+
+if __name__ == "__main__":
+    main()
