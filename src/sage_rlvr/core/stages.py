@@ -149,6 +149,9 @@ class Dars(_Stages):
     t = 1 for target = "equal", 2 (1 - u) for "hardness".
 
     0 right of 8 does not tell p = 0 from p = .1, which has it 43 % of the time: there `most` decides.
+
+    most: completions of a prompt, both stages together. target: the level that hard prompts are brought to. form: whose |A| is
+    evened out. baseline: "union" takes A over both stages, "stages" within each, "second" trains on the second stage alone.
     """
 
     most: int = 32
@@ -212,7 +215,7 @@ def _shares(rewards: Rewards) -> list[Fraction]:
 class UniformStages(Dars):
     """The control of `Dars`: as many completions as that would draw in this step, spread over all prompts alike.
 
-    What does not split evenly goes to the step's first prompts. Its fields are those of the `Dars` that it is held against.
+    What does not split evenly goes to the step's first prompts. most, target, form: those of the `Dars` that it is held against.
     """
 
     couples_prompts: ClassVar[bool] = True
@@ -238,6 +241,10 @@ class MarginalValue(_Stages):
     The n + 1st completion raises pass@n by p (1 - p)^n. With k right of the G of the first stage and p ~ Beta(right, wrong)
     before it, that is B(a + 1, b + n) / B(a, b) on average, a = right + k, b = wrong + G - k. It falls with n, so the
     `each` * P largest values of the step are taken; ties go to the lower n, then to the earlier prompt.
+
+    each: completions of a second stage, per prompt on average. most: completions of a prompt, both stages together. right, wrong: the
+    Beta law of p before the first stage. baseline: "union" takes A over both stages, "stages" within each, "second" trains on the
+    second stage alone.
     """
 
     each: int = 5
