@@ -242,9 +242,9 @@ class MarginalValue(_Stages):
     before it, that is B(a + 1, b + n) / B(a, b) on average, a = right + k, b = wrong + G - k. It falls with n, so the
     `each` * P largest values of the step are taken; ties go to the lower n, then to the earlier prompt.
 
-    each: completions of a second stage, per prompt on average. most: completions of a prompt, both stages together. right, wrong: the
-    Beta law of p before the first stage. baseline: "union" takes A over both stages, "stages" within each, "second" trains on the
-    second stage alone.
+    each: completions of a second stage, per prompt on average. most: completions of a prompt, both stages together. right, wrong:
+    the Beta law of p before the first stage. baseline: "union" takes A over both stages, "stages" within each, "second" trains on
+    the second stage alone.
     """
 
     each: int = 5
