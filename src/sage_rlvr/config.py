@@ -441,24 +441,31 @@ def _divisor_near(number: int, wanted: int) -> int:
 class SftConfig:
     """Supervised training of a base policy from scratch on generated solutions: `sage-rlvr sft recipe.yaml`.
 
-    seed: of weights and data order. steps: optimizer steps. batch_size: examples a step. The rest as in `TrainConfig`.
+    seed: of weights and data order. steps: optimizer steps. batch_size: examples a step. task: in place of `world`, one with
+    `examples` and `characters`. The rest as in `TrainConfig`.
     """
 
     seed: int = 0
     steps: int
     batch_size: int = 256
     world: WorldConfig = field(default_factory=WorldConfig)
+    task: Task | None = None
     model: ModelConfig = field(default_factory=ModelConfig)
     optimizer: OptimizerConfig = field(default_factory=lambda: OptimizerConfig(lr=1e-3))
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     engine: EngineConfig = field(default_factory=EngineConfig)
     report_to: tuple[Tracker, ...] = ()
 
-    added: ClassVar[tuple[str, ...]] = ("report_to",)  # see schema.dump
+    added: ClassVar[tuple[str, ...]] = ("report_to", "task")  # see schema.dump
 
     def __post_init__(self) -> None:
         _check_run(self)
         _positive(self, "batch_size")
+        taught = self.task is None or (hasattr(self.task, "examples") and hasattr(self.task, "characters"))
+        lacking = "a policy is trained from scratch on examples; give the task examples(split, seed, start, n) and characters"
+        _require(taught, "task", getattr(self.task, "name", None), lacking)
+        alone = "give task or world, not both: either says which problems are taught"
+        _require(self.task is None or self.world == WorldConfig(), "task", getattr(self.task, "name", None), alone)
 
 
 @dataclass(frozen=True, kw_only=True)

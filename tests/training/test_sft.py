@@ -12,12 +12,14 @@ import pytest
 import torch
 from transformers import LlamaForCausalLM, PreTrainedModel
 
+from sage_rlvr.cli.app import main
 from sage_rlvr.config import ModelConfig, SftConfig, TrainConfig, decode, dump, load_config
 from sage_rlvr.errors import CheckpointError, ConfigError
-from sage_rlvr.models.policy import load_policy
+from sage_rlvr.models.policy import load_policy, load_tokens
 from sage_rlvr.progress import Silent
 from sage_rlvr.runs import RunDir
 from sage_rlvr.tasks.countdown import build_tokenizer
+from sage_rlvr.tasks.repair import Repair
 from sage_rlvr.training import loop, sft
 from sage_rlvr.training.sft import build_model, train_sft
 from sage_rlvr.training.state import check_replaceable, save_policy
@@ -177,3 +179,23 @@ def test_bfloat16_weights_are_refused_for_training(schema: Any, tree: dict[str, 
     with pytest.raises(ConfigError, match=r"bfloat16.*rounds to nothing.*write float32"):
         decode(schema, {"steps": 1, "engine": {"dtype": "bfloat16"}} | tree)
     decode(schema, {"steps": 1, "engine": {"dtype": "float32"}} | tree)
+
+
+def test_a_policy_is_trained_from_scratch_on_a_task_with_examples(tmp_path: Path) -> None:
+    """The prompts and completions of the task, in its own characters; a task without them is refused by name."""
+    recipe = tmp_path / "sft.yaml"
+    recipe.write_text(
+        "steps: 2\nbatch_size: 2\ntask: {name: repair, count: 4}\noptimizer: {lr: 1.0e-3}\n"
+        "model: {hidden: 16, layers: 1, heads: 2, mlp: 16, positions: 512}\nengine: {threads: 1}\n"
+    )
+    with pytest.raises(SystemExit) as ended:
+        main(["sft", str(recipe), "--run", str(tmp_path / "run"), "--out", str(tmp_path / "policy"), "--quiet"])
+    assert not ended.value.code
+    tokens = load_tokens(str(tmp_path / "policy"))
+    task = Repair(count=4)
+    problem, text = task.examples("train", 0, 0, 1)[0]
+    ids = tokens.encode(task.prompt(problem) + text)
+    assert tokens.decode([[*ids, tokens.eos_id]], [True]) == [task.prompt(problem) + text]
+    recipe.write_text("steps: 2\ntask: {name: knights_and_knaves}\n")
+    with pytest.raises(ConfigError, match=r"task = 'knights_and_knaves': .*examples\(split, seed, start, n\) and characters"):
+        load_config(SftConfig, recipe)

@@ -15,6 +15,8 @@
     audit_cases(k) -> [Case or Check]  what an audit asks of the verifier (`sage_rlvr.tasks.checks`)
     fingerprint(problems) -> str       of the problems, what a sample store holds to
     verifier_hash -> str               of the code and the limits that decide a verdict
+    examples(split, seed, start, n)    right completions with their problems, to train a policy from scratch on; `characters`: all
+                                       that prompts and completions are written with
     draw(split, seed, n, law)          the problems of an evaluation, where they are drawn and not listed
     max_new_tokens -> int              what a completion may take unless somebody says otherwise
     files() -> {name: hash}            of the files it is made of, so that a resume notices others

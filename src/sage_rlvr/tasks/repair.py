@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import product
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -270,6 +270,8 @@ class Repair:
             raise ConfigError(f"count {self.count}, seconds {self.seconds}: at least 1 problem, and a time above 0")
 
     name = "repair"
+    characters: ClassVar[str] = "".join(map(chr, range(32, 127))) + "\n"
+    max_new_tokens: ClassVar[int] = 64
 
     def ready(self, say: Any, split: str) -> None:
         """Refuses a system that cannot confine a program."""

@@ -1,4 +1,4 @@
-"""The warm start: supervised training of a small causal LM from scratch on (prompt, right expression) pairs.
+"""The warm start: supervised training of a small causal LM from scratch on (prompt, right completion) pairs of a task.
 
 Loss: mean over the completion tokens (end token included) of -log pi(token | prompt, earlier tokens); the prompt is read,
 not learned. Example i is a function of (data seed, i), so a resumed run sees what an uninterrupted one would have seen.
@@ -6,6 +6,7 @@ not learned. Example i is a function of (data seed, i), so a resumed run sees wh
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -60,9 +61,11 @@ def build_model(config: ModelConfig, tokenizer: PreTrainedTokenizerBase, seed: i
     )
 
 
-def batch_tensors(pairs: list[tuple[Any, str]], tokens: Tokens) -> tuple[Tensor, Tensor]:
+def batch_tensors(
+    pairs: list[tuple[Any, str]], tokens: Tokens, prompt: Callable[[Any], str] = render
+) -> tuple[Tensor, Tensor]:
     """(ids (B, L), counted (B, L) bool): `counted[:, t]` says that token t is part of the completion."""
-    prompts = [tokens.encode_prompt(render(problem)) for problem, _ in pairs]
+    prompts = [tokens.encode_prompt(prompt(problem)) for problem, _ in pairs]
     rows = [torch.tensor([*p, *tokens.encode(text), tokens.eos_id]) for p, (_, text) in zip(prompts, pairs, strict=True)]
     ids = pad_sequence(rows, batch_first=True, padding_value=tokens.pad_id)
     place = torch.arange(ids.shape[1])
@@ -78,15 +81,17 @@ def train_sft(config: SftConfig, run: RunDir, out: Path, progress: Any) -> int:
     check_replaceable(out)
     check_installed(config.report_to)
     torch.set_num_threads(config.engine.threads or torch.get_num_threads())
-    tokenizer = build_tokenizer()
-    tokens, world, size = Tokens.of(tokenizer), config.world.build(), config.batch_size
+    task: Any = config.world.build() if config.task is None else config.task
+    seed, size = config.world.data_seed if config.task is None else config.seed, config.batch_size
+    tokenizer = build_tokenizer() if config.task is None else build_tokenizer(task.characters)
+    tokens = Tokens.of(tokenizer)
     model = build_model(config.model, tokenizer, config.seed)
     optimizer = Optimizer(model, config.optimizer, config.steps)
     newest = resume(run, model, optimizer)
 
     def take(step: int) -> dict[str, float]:
-        pairs = world.examples("train", config.world.data_seed, step * size, size)
-        return sft_step(model, optimizer, *batch_tensors(pairs, tokens), step)
+        pairs = task.examples("train", seed, step * size, size)
+        return sft_step(model, optimizer, *batch_tensors(pairs, tokens, task.prompt), step)
 
     begin = newest.step if newest else 0
     reached = run_steps(config, run, progress, begin, take, partial(checkpoint, run, model, optimizer))
