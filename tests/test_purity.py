@@ -59,7 +59,7 @@ LAYERS: dict[str, set[str]] = {
     },
     "studies": {
         *("config", "core", "evaluation", "methods", "models", "report", "results", "runs", "stats", "tasks", "theory"),
-        *("reading", "recipes", "text", "training", "errors"),
+        *("reading", "recipes", "registry", "schema", "text", "training", "errors"),
     },
     "cli": {
         *("audit", "config", "core", "evaluation", "experiments", "import_config", "models", "plugins", "progress", "recipes"),

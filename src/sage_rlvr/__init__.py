@@ -20,7 +20,7 @@ _METHODS = (
     "ds_grpo", "entropy_bonus", "expert_iteration", "forward_kl", "grpo", "grpo_token_mean", "gspo", "high_entropy",
     "kl_cov", "mara", "maxrl", "no_kl", "nsr", "outcome_counts", "outcome_repeats", "pacs", "passk_training", "pkpo",
     "psr", "replay", "rft", "right_entropy", "rloo", "rlpr", "rs_grpo", "sage", "shaped_entropy", "steer", "ucpo",
-    "unlikeliness", "verifree", "w_reinforce",
+    "unlikeliness", "verifree", "verl", "w_reinforce",
 )  # fmt: skip
 _HOME = {
     **dict.fromkeys((*_CORE, "objective", "shape"), "sage_rlvr.core"),

@@ -83,8 +83,8 @@ def _adapter(hint: Any) -> TypeAdapter[Any]:
 def _reader(hint: Any) -> Any:
     """The annotation as pydantic takes it: parts by name, dataclasses from mappings, tuples from lists."""
     origin, args = get_origin(hint), get_args(hint)
-    if _kind_of(hint):
-        return Annotated[Any, PlainValidator(functools.partial(_choose, _kind_of(hint)))]
+    if kind_of(hint):
+        return Annotated[Any, PlainValidator(functools.partial(_choose, kind_of(hint)))]
     if dataclasses.is_dataclass(hint):
         return Annotated[Any, PlainValidator(functools.partial(_make, hint))]
     if origin in (Union, types.UnionType):
@@ -101,7 +101,7 @@ def _reader(hint: Any) -> Any:
     return hint if hint is Any or hint in SCALARS else Annotated[Any, PlainValidator(_unwritable)]
 
 
-def _kind_of(hint: Any) -> str | None:
+def kind_of(hint: Any) -> str | None:
     """The kind of part that an annotation names; None for every other annotation."""
     name = getattr(hint, "__name__", "")
     own = hint is PLACEHOLDERS.get(name) or getattr(hint, "__module__", "").startswith("sage_rlvr.")
@@ -154,7 +154,7 @@ def _make(part: Callable[..., Any], tree: Any, having: Callable[[str], list[str]
             raise _at(str(key), tree[key], PydanticCustomError("unknown_key", "{keys}", about))
     for key, (hint, default) in fields.items():
         if key not in tree and default is inspect.Parameter.empty:
-            raise _refused(f"the key {key!r} is missing ({_phrase(hint)})")
+            raise _refused(f"the key {key!r} is missing ({phrase(hint)})")
     return part(**_arguments(part).validate_python(tree))
 
 
@@ -173,7 +173,7 @@ def _one_of(members: tuple[Any, ...], tree: Any) -> Any:
     rest = [member for member in members if member is not types.NoneType]
     if len(rest) == 1:
         return _adapter(rest[0]).validate_python(tree)
-    plain = [member for member in rest if not _kind_of(member)]
+    plain = [member for member in rest if not kind_of(member)]
     for member in plain:
         try:
             return _adapter(member).validate_python(tree)
@@ -181,12 +181,12 @@ def _one_of(members: tuple[Any, ...], tree: Any) -> Any:
             first = error.errors()[0]
             if first["loc"] or first["type"] not in {*EXPECTED, "expected", "literal"}:
                 raise  # of the right kind, and wrong within
-    named = [kind for member in rest if (kind := _kind_of(member))]
+    named = [kind for member in rest if (kind := kind_of(member))]
     for kind in named:
         if isinstance(tree, dict) or tree in registry_of(kind) or not plain:
             return _choose(kind, tree)
     choices = [f"one of {', '.join(registry_of(kind))}" for kind in named]
-    raise _expected(" or ".join([*map(_phrase, plain), *choices]))
+    raise _expected(" or ".join([*map(phrase, plain), *choices]))
 
 
 def _literal(options: tuple[Any, ...], tree: Any) -> Any:
@@ -311,11 +311,11 @@ class _Refusal:
         return f"unknown {self.place[-2] if named else 'choice'}{choose_from(self.error['input'], options)}"
 
 
-def _phrase(hint: Any) -> str:
+def phrase(hint: Any) -> str:
     """An annotation in words, for "expected ..." and for missing keys."""
     origin, args = get_origin(hint), get_args(hint)
     if origin in (Union, types.UnionType):
-        return " or ".join(map(_phrase, args))
+        return " or ".join(map(phrase, args))
     if origin is Literal:
         return "one of " + ", ".join(map(str, args))
     return {tuple: "a list", dict: "a mapping"}.get(origin) or SCALARS.get(hint, str(getattr(hint, "__name__", hint)))
@@ -372,10 +372,10 @@ def dump(config: Any) -> Any:
 
 def _dump_fields(config: Any) -> dict[str, Any]:
     name = vars(type(config)).get("_registered")
-    if name is None and _kind_of(type(config)):
+    if name is None and kind_of(type(config)):
         raise ConfigError(
             f"{type(config).__name__} {getattr(config, 'name', '')!r} was put together in Python, so that no recipe can name "
-            f"it; register a function that makes it: @sage_rlvr.{_kind_of(type(config))}"
+            f"it; register a function that makes it: @sage_rlvr.{kind_of(type(config))}"
         )
     fields = [f for f in dataclasses.fields(config) if f.init]
     plain = {f.name: dump(getattr(config, f.name)) for f in fields}

@@ -9,13 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from sage_rlvr.core.advantages import Advantage
+from sage_rlvr.core.advantages import Advantage, Dead, Seen, at_step, sees, silent
 from sage_rlvr.core.buffers import Answers, Buffer, buffer_budget, buffer_loss
 from sage_rlvr.core.dynamic_sampling import RolloutPlan, kept_by, learned_by
 from sage_rlvr.core.guides import Guide, band_of
@@ -30,6 +31,7 @@ from sage_rlvr.core.signals import Batch, Signals
 from sage_rlvr.core.state import PartState, called, has_state, start_of
 from sage_rlvr.core.surrogates import Surrogate
 from sage_rlvr.core.token_weights import TokenWeight
+from sage_rlvr.errors import DataError
 from sage_rlvr.schema import build, dump
 
 SIGNALS = ("old_logps", "ref_logps", "entropies", "ref_entropies")
@@ -199,14 +201,51 @@ def check_recipe(kind: str, part: Any) -> None:
 
 
 def check_advantage(advantage: Advantage, seed: int = 0) -> None:
-    """(P, G) float32, finite, without gradient; without a state, groups with equal rewards have advantages 0."""
-    rewards = torch.randint(0, 2, (6, 4), generator=torch.Generator().manual_seed(seed)).float()
-    rewards[0], rewards[1] = 1.0, 0.0
-    found = value_of("advantage", advantage, rewards.clone().requires_grad_(True))
+    """(P, G) float32, finite, without gradient; where there is nothing to compare what it declares (`Dead`), or else 0."""
+    part, size = at_step(advantage, 0, 4), max(4, getattr(advantage, "least_group", 2))
+    rewards = torch.randint(0, 2, (6, size), generator=torch.Generator().manual_seed(seed)).float()
+    found = _advantages(part, rewards.clone().requires_grad_(True), seed)
     assert found.shape == rewards.shape and found.dtype == torch.float32, "advantages are (P, G) float32"
     assert bool(found.isfinite().all()) and not found.requires_grad, "advantages are finite and have no gradient"
-    assert has_state(advantage) or not found[:2].any(), "a zero-variance group has advantages 0"
+    if hasattr(part, "dead") or not has_state(part):
+        check_dead(part, size, seed)
     check_recipe("advantage", advantage)
+
+
+def check_dead(part: Advantage, size: int, seed: int = 0) -> None:
+    """What groups of `size` earn that are all right, all wrong, or have none right, beside ten steps of other groups."""
+    declared: Dead = getattr(part, "dead", partial(silent, part))(size)
+    drawn = torch.Generator().manual_seed(seed)
+    steps = [torch.randint(0, 2, (5, size), generator=drawn).float() for _ in range(10)]
+    none = [torch.randint(0, 3, (5, size), generator=drawn) / 4 for _ in range(10)]
+    groups = {"all_right": torch.ones(5, size), "all_wrong": torch.zeros(5, size), "none_right": None}
+    for name, dead in groups.items():
+        wanted, found = getattr(declared, name), []
+        for place, (beside, differing) in enumerate(zip(steps, none, strict=True)):
+            rewards = torch.cat([differing if dead is None else dead, beside])
+            try:
+                found.append(_advantages(part, rewards, seed + place)[:5])
+            except DataError:
+                assert wanted == "refused", f"{name}: it refuses these rewards; declare 'refused'"
+                break
+        else:
+            paid, said = torch.stack(found), "not refused" if wanted == "refused" else f"{wanted} is declared"
+            constant = bool((paid - paid.flatten()[0]).abs().max() < 1e-6)
+            near = constant and not isinstance(wanted, str) and abs(float(paid.flatten()[0]) - wanted) < 1e-5
+            held = not constant if isinstance(wanted, str) else near
+            assert held and wanted != "refused", f"a group with {name.replace('_', ' ')} earns {paid[0, 0].tolist()}, and {said}"
+
+
+def _advantages(part: Advantage, rewards: Tensor, seed: int) -> Tensor:
+    """Of groups whose completions differ in all that a part may see."""
+    if not sees(part):
+        return value_of("advantage", part, rewards)  # type: ignore[no-any-return]
+    drawn = torch.Generator().manual_seed(seed)
+    policy, reference = (-4.0 * torch.rand(rewards.shape, generator=drawn) for _ in range(2))
+    lengths, answers = (torch.randint(1, most, rewards.shape, generator=drawn) for most in (9, 4))
+    problems = torch.arange(len(rewards))[:, None].expand(rewards.shape)
+    seen = Seen(lengths, policy, reference, answers, problems, torch.full(rewards.shape, -1.5))
+    return value_of("advantage", part, rewards, seen)  # type: ignore[no-any-return]
 
 
 def check_surrogate(surrogate: Surrogate, seed: int = 0) -> None:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
-from sage_rlvr.core import Signals
+from sage_rlvr.core import GroupNormalized, Signals, advantages_of
 from sage_rlvr.core.ranks import ranks_of
 from sage_rlvr.core.token_weights import Verl
 from sage_rlvr.errors import ConfigError, DataError
+from sage_rlvr.methods import verl
 from sage_rlvr.stats.samples.spectrum import rank_path
 
 
@@ -92,6 +94,30 @@ def test_the_bonus_of_the_released_script_is_zero_and_the_running_means_are_metr
     assert signals.hidden is not None
     wanted = ranks_of(signals.hidden, signals.mask, 3, 512)
     assert float(state["rank"]) == pytest.approx(float(wanted.rank.mean())) and state["rank"] > 1
+
+
+@pytest.mark.parametrize("add_reward", [False, True])
+def test_what_the_released_script_does(add_reward: bool) -> None:
+    """Written out from its flow: aux = rewards with the bonus, where add_reward is set, minus rewards without; then
+    A' = A + min(max(aux, 0), |A| / kappa) at the last token. As released add_reward is off: A' = A bit for bit, though Phi is
+    not 0. Switched on the bonus is in the task's reward too, before the group is normalized. So neither is `verl`, which shapes A
+    alone; and verl(scale=0) is the script as released."""
+    signals, rewards = given(1, [0.0] * 6), torch.tensor([[1.0, 0, 1], [0, 1, 0]])
+    part = Verl(stride=3)
+    plain = GroupNormalized()(rewards).flatten()
+    signals = replace(signals, advantages=plain)
+    weights, _ = part(signals, part.start())
+    ours = plain * weights[:, 0]
+    bonus = torch.where(plain == 0, 0.0, (ours - plain).abs())
+    assert bonus.max() > 0.1
+    with_bonus = rewards + bonus.reshape(2, 3) if add_reward else rewards
+    aux = (with_bonus - rewards).flatten()
+    normalized = GroupNormalized()(with_bonus).flatten()
+    released = normalized + torch.minimum(aux.clamp(min=0), normalized.abs() / 2)
+    assert torch.equal(released, plain) is not add_reward
+    assert not torch.allclose(released, ours, atol=1e-2)
+    same = advantages_of(verl(scale=0.0, stride=3), rewards, signals)
+    assert torch.equal(torch.where(signals.mask, same, 0.0), torch.where(signals.mask, plain[:, None], 0.0))
 
 
 @pytest.mark.parametrize("bad", [{"kappa": 1.0}, {"scale": -1.0}, {"share": 0.0}, {"stride": 1}, {"last": 0}])

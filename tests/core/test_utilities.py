@@ -12,7 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sage_rlvr.core.advantages import (
+    ADVANTAGES,
     AnalyticPassAtK,
+    Dead,
     DifferentialSmoothing,
     DistinctRight,
     Filtered,
@@ -33,6 +35,7 @@ from sage_rlvr.core.schedules import Linear
 from sage_rlvr.core.surrogates import Clip
 from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.methods import alpha_dpg, maxrl, nsr, pkpo, psr, w_reinforce
+from sage_rlvr.testing import check_advantage
 from sage_rlvr.theory.expected import step_of_groups
 from sage_rlvr.theory.tree import TokenTree
 from sage_rlvr.theory.utility import slope, values
@@ -184,19 +187,31 @@ def test_chen_tends_to_the_arcsine_of_pass_at_k(k: int, p: float):
     assert slope(AnalyticPassAtK(k), p, 512) == pytest.approx(wanted, rel=0.01)
 
 
+@pytest.mark.parametrize("part", [
+    *(kind() for kind in ADVANTAGES.values()), PassAtK(1), PassAtK(3, "sloo"), PassAtK(Linear(4, 1)), DistinctRight(1),
+    DistinctRight(4, 1.0), Filtered(0.0, z="exact"), Signed(1.0, 0.0), Signed(1.0, 0.0, "kept"), Signed(over="group"),
+    Signed(over="tokens"), PowerNormalized(0.0), AnalyticPassAtK(2),
+], ids=str)  # fmt: skip
+def test_the_laws_of_an_advantage_and_what_it_declares_of_groups_with_nothing_to_compare(part):
+    check_advantage(part)
+
+
 @pytest.mark.parametrize(
-    "part, of_right",
+    "wrong, words",
     [
-        (PassAtK(1), 1), (PassAtK(4), 0), (PassAtK(4, "sloo"), -4 / 7), (AnalyticPassAtK(4), 0), (PowerNormalized(), 0),
-        (RiskSeeking(), 0), (DifferentialSmoothing(), 0), (UniformRight(), 0), (Signed(), 0.1),
-        (Signed(over="kept"), 0.1), (Signed(over="group"), 0.1), (Signed(1.0, 1.0, "tokens"), 1.0),
+        (Dead(all_right=0.1), "all right earns .* 0.1 is declared"),
+        (Dead(all_wrong="compared"), "all wrong earns .* compared is declared"),
+        (Dead(none_right="refused"), "none right earns .* not refused"),
+        (Dead(none_right=0.0), "none right earns .* 0.0 is declared"),
     ],
-    ids=str,
-)  # fmt: skip
-def test_groups_of_one_kind(part, of_right: float):
-    """What each pays a group that is all right, and an all-wrong one: nothing, but NSR's fine."""
-    assert of(part, torch.ones(1, 8))[0].tolist() == pytest.approx([of_right] * 8, abs=1e-6)
-    assert of(part, torch.zeros(1, 8))[0].tolist() == [-1.0 if isinstance(part, Signed) else 0.0] * 8
+)
+def test_what_is_declared_wrongly_is_found(monkeypatch, wrong, words):
+    monkeypatch.setattr(GroupNormalized, "dead", lambda part, size: wrong)
+    with pytest.raises(AssertionError, match=words):
+        check_advantage(GroupNormalized())
+    monkeypatch.setattr(Filtered, "dead", lambda part, size: Dead("compared", 0.0, "compared"))
+    with pytest.raises(AssertionError, match="none_right: it refuses"):
+        check_advantage(Filtered())
 
 
 def test_maxrl_keeps_the_weight_of_a_kl():
@@ -312,7 +327,7 @@ def test_ucpo_by_hand():
 @pytest.mark.parametrize("part", [*BLIND, *SEEING], ids=str)
 @given(seed=st.integers(0, 10_000))
 def test_laws(part, seed: int):
-    """Order of rows and groups follows; dead groups give exactly 0; float32, finite, no gradient."""
+    """Order of rows and groups follows; groups without a right one give exactly 0; float32, finite, no gradient."""
     chance = torch.Generator().manual_seed(seed)
     rewards = (torch.rand(3, 8, generator=chance) < torch.rand(3, 1, generator=chance)).float()
     rewards[0] = 0.0

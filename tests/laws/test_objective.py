@@ -87,6 +87,7 @@ def world(seed: int, junk: float = 0.0) -> tuple[torch.Tensor, Signals, torch.Te
         old, old + draw(1.0) - draw(1.0), mask, torch.arange(P * G), entropies=draw(3.0), entropy_drift=draw(0.5),
         answers=torch.randint(0, 3, (P * G,), generator=drawn),
         problems=torch.arange(P).repeat_interleave(G),
+        hidden=torch.where(mask[:, :, None], torch.randn(P * G, T, 5, generator=drawn), junk),
     )  # fmt: skip
     return old + draw(0.6) - draw(0.6), signals, torch.randint(0, 2, (P, G), generator=drawn).float()
 

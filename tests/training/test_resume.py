@@ -36,7 +36,7 @@ from stateful import stateful
 Recipe = Callable[..., Path]
 BRANCH = "{name: sage, base: {name: grpo, beta: 0.05}, guide: {name: branch, threshold: 0.2}}"
 EXACT_Z = "{name: alpha_dpg, z: exact}"
-VERL = "{name: compose, title: verl, beta: 0.0, token_weight: {name: verl, stride: 2}}"
+VERL = "{name: verl, stride: 2}"
 RLPR = "{name: rlpr, given: 0.5, ratio: 1.0, max_refills: 1}"  # its filter drops groups from step 10 on
 SOURCE = str(Path(runs.__file__).parents[1])
 

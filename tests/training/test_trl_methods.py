@@ -41,9 +41,9 @@ from sage_rlvr.core.reductions import FixedBudget, SequenceMean
 from sage_rlvr.core.state import tensors_of
 from sage_rlvr.core.surrogates import Clip
 from sage_rlvr.errors import CheckpointError, ConfigError, DataError
-from sage_rlvr.methods import bnpo, dapo, dr_grpo, forward_kl, grpo, grpo_token_mean, no_kl, rloo, sage
+from sage_rlvr.methods import bnpo, dapo, dr_grpo, forward_kl, grpo, grpo_token_mean, no_kl, rloo, sage, verl
 from sage_rlvr.training.trl import SageTrainer, dynamic_sampling, grpo_config
-from sage_rlvr.training.trl.batch import group_advantages, scale_of, total_rewards
+from sage_rlvr.training.trl.batch import group_advantages, predicting, scale_of, seen_states, total_rewards
 from stateful import stateful
 from trl_common import LAYOUTS, PROMPTS, arguments, build, forward, on_ranks, reward, same, weights
 
@@ -598,18 +598,40 @@ def test_the_loss_has_no_kl_where_it_is_in_the_reward(tiny_policy: Path, tmp_pat
     assert not any(name in trainer.batches[0] for name in ("sage_logps", "sage_entropies"))
 
 
+@pytest.mark.parametrize("method", [REPLAYED["rloo, branch"], verl(stride=2, beta=0.3)], ids=lambda method: method.name)
 @pytest.mark.parametrize("layout", ["plain", "moves: both"])
-def test_a_kl_in_the_reward_adds_one_forward_where_trl_has_none(layout: str, tiny_policy: Path, tmp_path: Path):
+def test_a_scored_rollout_adds_one_forward_where_trl_has_none(layout: str, method: Method, tiny_policy: Path, tmp_path: Path):
+    """For the KL in the reward; and for hidden states, which are those of that forward."""
+
     def forwards(cls: type, **more: Any) -> int:
-        method = REPLAYED["rloo, branch"]
         args = arguments(tmp_path, layout, **grpo_config(method) | {"learning_rate": 0.0})
         trainer, calls = build(tiny_policy, args, cls, **more), []
         trainer.model.register_forward_pre_hook(lambda *_: calls.append(1))
         trainer.train()
+        ranks.extend(line["token_weight/rank"] for line in trainer.state.log_history if "token_weight/rank" in line)
         return len(calls)
 
-    rollouts = {"plain": 3, "moves: both": 0}[layout]
-    assert forwards(SageTrainer, method=REPLAYED["rloo, branch"]) == forwards(trl.GRPOTrainer) + rollouts
+    rollouts, ranks = {"plain": 3, "moves: both": 0}[layout], list[float]()
+    assert forwards(SageTrainer, method=method) == forwards(trl.GRPOTrainer) + rollouts
+    assert all(rank > 0.3 for rank in ranks) and bool(ranks) == (method.name == "verl")
+
+
+def test_hidden_states_are_those_that_predict_each_token(tiny_policy: Path, tmp_path: Path):
+    """With and without an adapter, against the states that the model itself gives out; in chunks of rows."""
+    peft = pytest.importorskip("peft")
+    config = peft.LoraConfig(target_modules=["q_proj"], init_lora_weights=False)
+    for adapted in (False, True):
+        model = AutoModelForCausalLM.from_pretrained(tiny_policy)
+        model = peft.get_peft_model(model, config) if adapted else model
+        ids = torch.randint(3, 12, (4, 9))
+        with torch.no_grad():
+            wanted = model(input_ids=ids, output_hidden_states=True).hidden_states[-1]
+            with seen_states(model) as states:
+                for chunk in ids.split(3):
+                    model(input_ids=chunk)
+            model(input_ids=ids)
+        assert torch.equal(predicting(states, 5), wanted[:, 3:8]) and len(states) == 2
+    assert predicting([], 5) is None
 
 
 def test_an_adapters_advantages_are_those_of_policy_and_base(tiny_policy: Path, tmp_path: Path):

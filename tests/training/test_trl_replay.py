@@ -50,7 +50,7 @@ SLOW = [
     "rloo_rarity_placebo_centered",
     *("maxrl", "rs_grpo", "pkpo", "passk_training", "psr", "nsr", "w_reinforce"),
     *("right_entropy", "mara", "unlikeliness", "ds_grpo", "ucpo", "outcome_repeats"),
-    *("cispo", "gspo", "steer", "steer_released", "high_entropy", "clip_cov", "shaped_entropy"),
+    *("cispo", "gspo", "steer", "steer_released", "high_entropy", "clip_cov", "shaped_entropy", "verl"),
 ]
 EDITED = [
     "outcome_counts world.train_problems=8",  # each comes back every other step

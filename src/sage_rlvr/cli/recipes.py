@@ -21,7 +21,7 @@ from sage_rlvr.config import (
     parse_yaml,
     to_yaml,
 )
-from sage_rlvr.errors import ConfigError, suggest
+from sage_rlvr.errors import ConfigError, choose_from, suggest
 from sage_rlvr.registry import kinds, registry_of
 
 
@@ -118,14 +118,32 @@ class CopyRecipe(Command):
 
 @dataclass(frozen=True)
 class Parts(Command):
-    """List the parts that a recipe or a command can name, those of plugins and installed packages included."""
+    """List the parts that a recipe or a command can name, those of plugins and installed packages included; or the options of one.
 
-    kind: tyro.conf.Positional[str | None] = None
-    """One kind alone, for example guides."""
+    Of an option: its default, what it may be with the others at their defaults, and what the part's docstring says of it."""
+
+    name: tyro.conf.Positional[str | None] = None
+    """One kind alone, for example guides; or a part, for example branch, whose options are listed."""
+    docs: Path | None = None
+    """Also make methods/parts.md in this docs folder again: the parts of methods that come with the package."""
 
     def execute(self, session: Session) -> int:
-        for kind in kinds() if self.kind is None else [self.kind.removesuffix("s").replace("-", "_")]:
-            session.say(f"{kind}", *(f"  {name:<24} {said}" for name, said in registry_of(kind).help().items()))
+        from sage_rlvr.studies import part_pages
+
+        asked = None if self.name is None else self.name.replace("-", "_")
+        singular = "" if asked is None else asked.removesuffix("s")
+        of_name = [kind for kind in kinds() if asked is not None and asked in registry_of(kind)]
+        if asked is not None and not of_name and singular not in kinds():
+            known = [*kinds(), *(name for kind in kinds() for name in registry_of(kind))]
+            raise ConfigError(f"no part and no kind of part {self.name!r}{choose_from(asked, dict.fromkeys(known))}")
+        if of_name and singular not in kinds():
+            for kind in of_name:
+                session.say(*part_pages.about(kind, str(asked)), "")
+        else:
+            for kind in kinds() if asked is None else [singular]:
+                session.say(f"{kind}", *(f"  {name:<24} {said}" for name, said in registry_of(kind).help().items()))
+        if self.docs is not None:
+            session.say(f"written: {part_pages.write_docs(self.docs)}")
         return 0
 
 

@@ -89,6 +89,7 @@ class StdFilter:
     the bar stays where earlier steps put it. It looks at what a reward source says of the reference alone, where the released
     code looks at the whole reward, so that the format's spread keeps a prompt. A step whose mean is no number moves nothing.
     The state is m and the number of steps seen; it moves in a step that keeps no group too, or the bar would never come down.
+    After `max_refills` refills an engine goes on with what it has.
     """
 
     ratio: float = 0.5

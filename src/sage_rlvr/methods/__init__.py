@@ -19,6 +19,7 @@ from sage_rlvr.methods.losses import (
     pacs,
     shaped_entropy,
     steer,
+    verl,
 )
 from sage_rlvr.methods.no_kl import no_kl
 from sage_rlvr.methods.right_answers import (
@@ -82,5 +83,6 @@ __all__ = [
     "ucpo",
     "unlikeliness",
     "verifree",
+    "verl",
     "w_reinforce",
 ]

@@ -12,7 +12,7 @@ from sage_rlvr.core.method import METHODS, Method
 from sage_rlvr.core.reductions import FixedBudget, SequenceMean, TokenMean
 from sage_rlvr.core.schedules import Schedule
 from sage_rlvr.core.surrogates import Cispo, Clip, Gspo, Pacs
-from sage_rlvr.core.token_weights import ClipCov, HighEntropy, ShapedEntropy, Steer
+from sage_rlvr.core.token_weights import ClipCov, HighEntropy, ShapedEntropy, Steer, Verl
 from sage_rlvr.methods.anchors import AnchorKeys, anchor_of, anchored
 
 
@@ -103,6 +103,29 @@ def shaped_entropy(*, dose: float = 0.4, kappa: float = 2.0, **anchor: Unpack[An
     """
     weight = ShapedEntropy(dose, kappa)
     return Method("shaped_entropy", GroupNormalized(), Clip(), anchor_of(**anchor), TokenMean(), token_weight=weight)
+
+
+@METHODS.register(label="VERL")
+@anchored(beta=0.0)
+def verl(
+    *,
+    scale: float = 1.0,
+    kappa: float = 2.0,
+    gain: float = 2.0,
+    share: float = 0.3,
+    stride: int = 40,
+    last: int = 512,
+    **anchor: Unpack[AnchorKeys],
+) -> Method:
+    """L = mean_i mean_t [ -min(rho A', clip(rho) A') + beta k3 ], A' = A + min(scale max(Phi, 0), |A| / kappa) (arXiv 2509.23808).
+
+    A = GRPO's. Phi compares the effective rank of a completion's last hidden states, and how it grows, with running means of
+    earlier rollouts, which are part of the checkpoint (`Verl`). scale = 0 is GRPO and only measures: that is what the released
+    script trains, because its bonus is the difference of two rewards that are equal there. stride: tokens a window, 40 as
+    released; a completion with fewer than two windows has no velocity.
+    """
+    weight = Verl(scale, kappa, gain, share, stride, last)
+    return Method("verl", GroupNormalized(), Clip(), anchor_of(**anchor), SequenceMean(), token_weight=weight)
 
 
 @METHODS.register(label="KL-Cov")

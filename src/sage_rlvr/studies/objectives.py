@@ -104,12 +104,15 @@ def picture(found: Iterable[Placed], path: str | Path | None = None) -> Figure:
             plot.plot(x, y, "o", color=INK, markersize=4)
             known = [name for name in ("rloo", "grpo") if name in names] or names
             text = known[0] if len(names) == 1 else f"{known[0]} and {len(names) - 1} more"
-            place = (0, 7) if y == 1 else (7, -3)
-            plot.annotate(text, (x, y), place, textcoords="offset points", fontsize=8, rotation=25 if y == 1 else 0)
+            crowded = y != 1 and any(1.02 < other / x < 1.3 and abs(beside - y) < 0.08 for other, beside in places)
+            place, side = ((0, 7), "left") if y == 1 else ((-7, -3), "right") if crowded else ((7, -3), "left")
+            turned = 25 if y == 1 else 0
+            plot.annotate(text, (x, y), place, textcoords="offset points", fontsize=8, rotation=turned, ha=side)
         plot.set_ylim(-1.6, 1.6)
         plot.axhline(1.0, color=MUTED, linewidth=0.7)
         plot.axhline(0.0, color=MUTED, linewidth=0.7, linestyle=(0, (4, 2)))
         plot.set_xscale("log")
+        plot.set_xlim(left=0.7)
         ticks = (1, 1.5, 2, 3, 4, 6, 10)
         plot.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
         plot.set_xticks([], minor=True)

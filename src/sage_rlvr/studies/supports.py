@@ -36,7 +36,7 @@ TASKS = range(10, 14)
 PROMPTS, SPREAD, RIGHT = 6, 1.5, 0.15
 GROUP, GROUPS, RATE, MOST_STEPS, GOAL = 8, 4, 0.02, 500, 0.7
 EPS = 1 / 256
-_SIGNALS = ("entropies", "ref_entropies", "answers", "problems", "entropy_drift", "distributions", "advantages")
+_SIGNALS = ("entropies", "ref_entropies", "ref_right", "answers", "problems", "entropy_drift", "distributions", "advantages")
 KNOWN = frozenset({"logps", "ref_logps", *_SIGNALS})
 """Signals that a tree has."""
 

@@ -1,6 +1,16 @@
 """Rewards of a group become advantages: frozen callables (P, G) -> (P, G) float32, no gradient. One family a file."""
 
-from sage_rlvr.core.advantages.base import ADVANTAGES, Advantage, Groups, Seen, at_step, sees
+from sage_rlvr.core.advantages.base import (
+    ADVANTAGES,
+    Advantage,
+    Dead,
+    Groups,
+    Seen,
+    at_step,
+    sees,
+    silent,
+    silent_of_labels,
+)
 from sage_rlvr.core.advantages.beta import BetaNormalized, beta_parameters
 from sage_rlvr.core.advantages.distinct import DistinctRight
 from sage_rlvr.core.advantages.filtered import Filtered
@@ -17,6 +27,7 @@ __all__ = [
     "Advantage",
     "AnalyticPassAtK",
     "BetaNormalized",
+    "Dead",
     "DifferentialSmoothing",
     "DistinctRight",
     "Filtered",
@@ -33,4 +44,6 @@ __all__ = [
     "at_step",
     "beta_parameters",
     "sees",
+    "silent",
+    "silent_of_labels",
 ]

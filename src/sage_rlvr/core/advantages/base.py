@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
@@ -50,6 +50,36 @@ def sees(part: object) -> bool:
     return getattr(part, "needs", None) is not None
 
 
+Paid = float | Literal["compared", "refused"]
+
+
+@dataclass(frozen=True)
+class Dead:
+    """What each completion of a group earns that has nothing to compare: all rewards 1, all 0, or none 1 though they may differ.
+
+    A number; "compared" where it is no constant, because the part tells such completions apart by what else it sees or by the
+    other groups; "refused" where it reads labels and these are none.
+    """
+
+    all_right: Paid = 0.0
+    all_wrong: Paid = 0.0
+    none_right: Paid = "compared"
+
+    def __str__(self) -> str:
+        found = ((name.replace("_", " "), getattr(self, name)) for name in ("all_right", "all_wrong", "none_right"))
+        return ", ".join(f"{name}: {paid if isinstance(paid, str) else f'{paid:g}'}" for name, paid in found)
+
+
+def silent(part: Any, size: int) -> Dead:
+    """`dead` of a part that reads any reward: 0 wherever all rewards of the group are equal."""
+    return Dead()
+
+
+def silent_of_labels(part: Any, size: int) -> Dead:
+    """`dead` of a part that reads 0 and 1 alone: 0 wherever all are equal."""
+    return Dead(none_right="refused")
+
+
 @runtime_checkable
 class Advantage(Protocol):
     """Maps the rewards of P groups of G completions to advantages of the same shape: float32, no gradient.
@@ -63,9 +93,10 @@ class Advantage(Protocol):
     where that is above 2; `gives_labels`, True where A is 1 for a right and 0 for a wrong completion; `counts`, "rows" or
     "tokens", where A divides by how many of them it keeps, which the reduction has to count too; `needs`, the
     optional signals: "logps" (of the policy), "ref_logps", "ref_right", "answers", "problems". A part that has `needs` at all, an
-    empty set included, is called with a `Seen` after the rewards. `at`, of one that changes over training: (step, total_steps) ->
-    the advantage of that step, which is the one that is called (`Method.at`). `start`, of one with a running
-    state (core/state.py): what a group earns depends on the state and on the group, so that no batch has to be whole.
+    empty set included, is called with a `Seen` after the rewards. `dead`, (group size) -> `Dead`, without which it is `silent`.
+    `at`, of one that changes over training: (step, total_steps) -> the advantage of that step, which is the one that is called
+    (`Method.at`). `start`, of one with a running state (core/state.py): what a group earns depends on the state and on the group,
+    so that no batch has to be whole.
     """
 
     @property

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from sage_rlvr.core.advantages.base import ADVANTAGES, Groups, centered, require_binary
+from sage_rlvr.core.advantages.base import ADVANTAGES, Groups, centered, require_binary, silent_of_labels
 from sage_rlvr.core.keys import widest_float
 
 LARGEST_WEIGHT = 1e6
@@ -32,6 +32,7 @@ class BetaNormalized:
     """
 
     equation: ClassVar[str] = "(r - p) / f_N(p)"
+    dead = silent_of_labels
     legend: ClassVar[str] = (
         "p = mean_group r,  f_N = density of Beta(max(1, 1 + a/3), max(1, 1 + b/3)),  Beta(a, b) fitted to p over the "
         "step's prompts"

@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from sage_rlvr.core.advantages.base import ADVANTAGES, Groups, Seen, checked, log_choose, require_binary
+from sage_rlvr.core.advantages.base import ADVANTAGES, Dead, Groups, Seen, checked, log_choose, require_binary
 from sage_rlvr.core.advantages.pass_at_k import _check
 from sage_rlvr.errors import ConfigError, DataError
 
@@ -38,6 +38,10 @@ class DistinctRight:
             raise ConfigError(
                 f"DistinctRight: power = {self.power!r}; give 0 (distinct@k) to 1 (its logarithm), at most 2."
             )
+
+    def dead(self, size: int) -> Dead:
+        """Where all are right, still what tells their answers apart; at k = 1 there is nothing to tell."""
+        return Dead("compared" if self.k > 1 else 0.0, 0.0, "refused")
 
     @property
     def least_group(self) -> int:

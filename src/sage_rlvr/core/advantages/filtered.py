@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 
 import torch
 
-from sage_rlvr.core.advantages.base import ADVANTAGES, Groups, Seen, checked, leave_one_out, require_binary
+from sage_rlvr.core.advantages.base import ADVANTAGES, Dead, Groups, Seen, checked, leave_one_out, require_binary
 from sage_rlvr.errors import ConfigError
 
 
@@ -19,10 +19,12 @@ class Filtered:
 
     Its target is the reference given that the answer is right; alpha = 0 is the forward KL to it, alpha -> 1 the reverse one.
 
-    z  group  Z is the group's mean of r pi_ref / pi_old, so biased at small G. Where pi_old is the reference, alpha = 0 is then
-              G/(G - 1) times MaxRL, for G up to `clip`
-       exact  Z is P(right) under the reference itself, where a task lists its right completions: an oracle, unbiased at every G,
-              but where u is above `clip`
+    group  Z is the group's mean of r pi_ref / pi_old, so biased at small G. Where pi_old is the reference, alpha = 0 is then
+           G/(G - 1) times MaxRL, for G up to `clip`
+    exact  Z is P(right) under the reference itself, where a task lists its right completions: an oracle, unbiased at every G,
+           but where u is above `clip`
+
+    z: where Z comes from, an estimate from each group or the exact one.
 
     0 in a group without a right answer. needs: "logps", "ref_logps", and for the exact Z "ref_right"; without a KL term name the
     reference by an anchor of beta 0.
@@ -43,6 +45,10 @@ class Filtered:
             raise ConfigError(f"Filtered: z = {self.z!r}; give group, an estimate from each group, or exact, the oracle.")
 
     prefers: ClassVar[str] = "those that the policy gives less often than the reference does"
+
+    def dead(self, size: int) -> Dead:
+        """Where all are right, still by how often policy and reference give them."""
+        return Dead("compared", 0.0, "refused")
 
     @property
     def needs(self) -> frozenset[str]:

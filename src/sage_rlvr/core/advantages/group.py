@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from sage_rlvr.core.advantages.base import ADVANTAGES, Groups, centered
+from sage_rlvr.core.advantages.base import ADVANTAGES, Groups, centered, silent
 from sage_rlvr.errors import ConfigError
 
 
@@ -15,6 +15,7 @@ class GroupNormalized:
     """(r - mean) / (std + eps), std with G - 1 in the denominator (GRPO, arXiv 2402.03300, as TRL computes it)."""
 
     eps: float = 1e-4
+    dead = silent
     takes_group_mean: ClassVar[bool] = True
     against_kl: ClassVar[str] = (
         "the reward is divided by the group's std, the KL is not: against the raw reward beta acts as beta * std for "
@@ -39,6 +40,7 @@ class GroupNormalized:
 class GroupCentered:
     """r - mean (Dr. GRPO, arXiv 2503.20783): no division by the group's std."""
 
+    dead = silent
     takes_group_mean: ClassVar[bool] = True
     equation: ClassVar[str] = "r - mean_group r"
     ascends: ClassVar[str] = "(G-1)/G grad E[r], the same for every prompt"
@@ -52,6 +54,7 @@ class GroupCentered:
 class LeaveOneOut:
     """r minus the mean of the other rewards of the group (RLOO, arXiv 2402.14740) = (r - mean) * G / (G - 1)."""
 
+    dead = silent
     equation: ClassVar[str] = "r - mean_others r"
     ascends: ClassVar[str] = "grad E[r], the same for every prompt"
 

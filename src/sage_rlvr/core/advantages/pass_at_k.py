@@ -8,7 +8,15 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from sage_rlvr.core.advantages.base import ADVANTAGES, Groups, checked, log_choose, require_binary
+from sage_rlvr.core.advantages.base import (
+    ADVANTAGES,
+    Dead,
+    Groups,
+    checked,
+    log_choose,
+    require_binary,
+    silent_of_labels,
+)
 from sage_rlvr.core.schedules import Schedule, over_a_run, show
 from sage_rlvr.errors import ConfigError, DataError
 
@@ -32,6 +40,8 @@ def _check(k: int, who: str) -> None:
 @dataclass(frozen=True)
 class PassAtK:
     """PKPO (arXiv 2505.15201): the unbiased gradient of pass@k = 1 - (1 - P)^k for rewards 0 and 1.
+
+    baseline: with sloo1 a wrong completion earns nothing, with sloo each is held against the others' pass@k.
 
     sloo1  right: k C(G-c, k-1) / C(G-1, k-1), wrong: 0, c right of G: the chance that k - 1 companions all fail
     sloo   s - (k/(G-1)) (mean over the k-subsets of the others of their maximum) times G, s the raw transform
@@ -57,6 +67,12 @@ class PassAtK:
     def at(self, step: int, total_steps: int) -> PassAtK:
         """With the k of a step, the whole number nearest to its schedule."""
         return replace(self, k=round(self.k(step, total_steps))) if isinstance(self.k, Schedule) else self
+
+    def dead(self, size: int) -> Dead:
+        """Where all are right, 0 for sloo1 but at k = 1, and -k/(G - 1) with sloo's baseline."""
+        if self.baseline == "sloo":
+            return Dead("compared" if isinstance(self.k, Schedule) else -self.k / (size - 1), 0.0, "refused")
+        return Dead("compared" if isinstance(self.k, Schedule) else float(self.k == 1), 0.0, "refused")
 
     def _steps(self) -> list[int]:
         """Every k of a run, the smallest first."""
@@ -120,6 +136,7 @@ class AnalyticPassAtK:
     """
 
     k: int = 4
+    dead = silent_of_labels
     takes_group_mean: ClassVar[bool] = True
 
     def __post_init__(self) -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from sage_rlvr.core.advantages.base import ADVANTAGES, Groups, centered
+from sage_rlvr.core.advantages.base import ADVANTAGES, Groups, centered, silent
 from sage_rlvr.errors import ConfigError, DataError
 
 
@@ -24,6 +24,7 @@ class PowerNormalized:
     """
 
     q: float = 1.0
+    dead = silent
 
     def __post_init__(self) -> None:
         if not 0 <= self.q <= 2:

@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from sage_rlvr.core.advantages.base import ADVANTAGES, Groups, Seen, checked, require_binary
+from sage_rlvr.core.advantages.base import ADVANTAGES, Dead, Groups, Seen, checked, require_binary
 from sage_rlvr.errors import ConfigError
 
 Over = Literal["all", "kept", "group", "tokens"]
@@ -25,13 +25,15 @@ class Signed:
     divided by right + wrong. What is published as their difference can come only from sampling noise, from clipping, from several
     updates per rollout, or from what one divides by once rows are dropped, which is `over`:
 
-    over  all     all rows, those that pay nothing too, as the authors' code does: the reduction as it stands
-          kept    the step's rows of the same sign: A times rows / rows of its sign. For many prompts one factor for all of them,
-                  1/mean P for PSR and 1/(1 - mean P) for NSR: a step size that goes with the solve rate, and no other objective
-          group   the group's rows of the same sign. Another objective: (1 - (1-P)^G)/P grad P for the right, log P truncated at
-                  order G, and (1 - P^G)/(1 - P) grad P for the wrong, -log(1 - P), which is for prompts that are solved already
-          tokens  the step's tokens of the same sign, with a token mean: as `kept`, longer completions of a sign shrink its factor
+    all     all rows, those that pay nothing too, as the authors' code does: the reduction as it stands
+    kept    the step's rows of the same sign: A times rows / rows of its sign. For many prompts one factor for all of them,
+            1/mean P for PSR and 1/(1 - mean P) for NSR: a step size that goes with the solve rate, and no other objective
+    group   the group's rows of the same sign. Another objective: (1 - (1-P)^G)/P grad P for the right, log P truncated at
+            order G, and (1 - P^G)/(1 - P) grad P for the wrong, -log(1 - P), which is for prompts that are solved already
+    tokens  the step's tokens of the same sign, with a token mean: as `kept`, longer completions of a sign shrink its factor
 
+    over: what each sign's sum is divided by, all or what is kept of the step or of the group, in rows or tokens.
+    right, wrong: what a right completion earns and a wrong one pays.
     For W-REINFORCE each sign is divided by its own. kept and tokens count the whole rollout. DataError for rewards other than 0
     and 1; a `Method` refuses `tokens` without a token mean, and `kept` and `group` with one.
     """
@@ -48,6 +50,12 @@ class Signed:
             )
         if self.over not in ("all", *COUNTED):
             raise ConfigError(f"Signed: over = {self.over!r}; give all (the paper's), {', '.join(COUNTED)}.")
+
+    def dead(self, size: int) -> Dead:
+        """No baseline: the label's own pay, where a step counts rows or tokens times a factor of the step."""
+        if self.couples_prompts:
+            return Dead("compared" if self.right else 0.0, "compared" if self.wrong else 0.0, "refused")
+        return Dead(self.right, -self.wrong, "refused")
 
     @property
     def needs(self) -> frozenset[str] | None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from sage_rlvr.core.advantages.base import ADVANTAGES, Groups, all_equal, checked
+from sage_rlvr.core.advantages.base import ADVANTAGES, Groups, all_equal, checked, silent
 from sage_rlvr.errors import ConfigError
 
 
@@ -21,6 +21,7 @@ class RiskSeeking:
     """
 
     b: float = 2.0
+    dead = silent
 
     def __post_init__(self) -> None:
         if not 0 < self.b < math.inf:

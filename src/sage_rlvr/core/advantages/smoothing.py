@@ -8,7 +8,15 @@ from typing import ClassVar
 
 import torch
 
-from sage_rlvr.core.advantages.base import ADVANTAGES, Groups, Seen, all_equal, checked, require_binary
+from sage_rlvr.core.advantages.base import (
+    ADVANTAGES,
+    Groups,
+    Seen,
+    all_equal,
+    checked,
+    require_binary,
+    silent_of_labels,
+)
 from sage_rlvr.core.advantages.group import GroupNormalized
 from sage_rlvr.errors import ConfigError
 
@@ -28,6 +36,7 @@ class DifferentialSmoothing:
 
     right: float = 0.05
     wrong: float = 0.05
+    dead = silent_of_labels
     needs: ClassVar[frozenset[str]] = frozenset({"logps"})
     prefers: ClassVar[str] = "the less likely per token"
     takes_group_mean: ClassVar[bool] = True

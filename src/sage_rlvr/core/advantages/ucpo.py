@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import torch
 
-from sage_rlvr.core.advantages.base import ADVANTAGES, Groups, Seen, checked, require_binary
+from sage_rlvr.core.advantages.base import ADVANTAGES, Groups, Seen, checked, require_binary, silent_of_labels
 from sage_rlvr.core.advantages.group import GroupNormalized
 from sage_rlvr.errors import ConfigError
 
@@ -24,6 +24,7 @@ class UniformRight:
 
     tau: float = 0.2
     per_token: bool = True
+    dead = silent_of_labels
     needs: ClassVar[frozenset[str]] = frozenset({"logps"})
     prefers: ClassVar[str] = "the less likely, a little"
     takes_group_mean: ClassVar[bool] = True

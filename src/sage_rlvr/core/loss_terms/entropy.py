@@ -59,6 +59,8 @@ class EntropyBonus:
 class AdaptiveEntropy:
     """- c 1[H <= target] H_t, where each rollout moves c by `delta`: up where its mean entropy H <= target, else down.
 
+    start_at: c before the first rollout.
+
     The coefficient is the state, within [least, most]; the rollout is weighed before it moves (Skywork-OR1, arXiv 2505.22312).
     TRL's `use_adaptive_entropy` goes by the entropy of the optimizer step before. A target above what the policy ever has
     keeps the bonus on and drives c to `most`: read policy/entropy first. needs: "entropies", "entropy_gradient".

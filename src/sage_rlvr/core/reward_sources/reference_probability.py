@@ -24,6 +24,7 @@ class ReferenceProbability:
     debias         under which weights p(y* | x) stands: "initial", those the run began with, as in RLPR's released code (the
                    paper does not say); "current", the policy's; "none", nothing is subtracted. Initial ones over-credit once
                    the policy knows answers without reasoning.
+    form           of p over the tokens of y*: their mean probability, the product, or its geometric mean
     format_weight  w
     clip           the upper bound; p - p is at most 1 by itself
     repetition     what a completion loses that repeats an n-gram of `ngram` tokens `times` times or more; always, while the

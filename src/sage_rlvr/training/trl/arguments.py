@@ -292,7 +292,7 @@ def not_on_trl(method: Method) -> Iterator[str]:
     for kind in ("token_weight", "advantage", "reward_transform"):
         needs = needs_of(getattr(method, kind))
         words = f"{kind.replace('_', ' ')} {type(getattr(method, kind)).__name__}"
-        if unseen := needs & {"ref_entropies", "ref_right", "distributions", "entropy_drift", "hidden"}:
+        if unseen := needs & {"ref_entropies", "ref_right", "distributions", "entropy_drift"}:
             yield f"the {words}, which reads {', '.join(sorted(unseen))}"
         if "ref_logps" in needs and not live:
             yield f"the {words}, which reads a reference without a KL to it (beta = 0: none is loaded)"

@@ -7,7 +7,8 @@ Groups may lie across ranks, so what the core reads is gathered first. TRL's los
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -73,7 +74,7 @@ def shape_inputs(
 
 def over_ranks(signals: Signals, accelerator: Any) -> tuple[Signals, slice]:
     """The signals of all ranks, and which rows of them are this rank's."""
-    names = ("old_logps", "ref_logps", "mask", "row_ids", "entropies", "rewards", "answers", "problems")
+    names = ("old_logps", "ref_logps", "mask", "row_ids", "entropies", "rewards", "answers", "problems", "hidden")
     found = {name: pad_and_gather(getattr(signals, name), accelerator) for name in names}
     local = signals.mask.shape[0]
     first = accelerator.process_index * local
@@ -81,8 +82,8 @@ def over_ranks(signals: Signals, accelerator: Any) -> tuple[Signals, slice]:
 
 
 def pad_and_gather(value: Tensor | None, accelerator: Any) -> Tensor | None:
-    """The rows of all ranks, (B, T) padded on the right to the widest of them; None stays None."""
-    if value is not None and value.dim() == 2:  # accelerate pads a bool into an int64, on the padded rank alone
+    """The rows of all ranks, (B, T) or (B, T, C) padded on the right to the widest of them; None stays None."""
+    if value is not None and value.dim() >= 2:  # accelerate pads a bool into an int64, on the padded rank alone
         value = accelerator.pad_across_processes(value.float(), dim=1)
     return None if value is None else accelerator.gather(value)
 
@@ -173,7 +174,8 @@ def with_advantages(method: Method, output: Inputs, drawn: Drawn, trainer: Any) 
     output["sage_scale"] = torch.tensor(scale)
 
 
-ROLLOUT_ONLY = ("sage_logps", "sage_entropies", "sage_answers", "sage_problems")  # read when a rollout is scored, kept no longer
+ROLLOUT_ONLY = ("sage_logps", "sage_entropies", "sage_hidden", "sage_answers", "sage_problems")
+"""Read when a rollout is scored, kept no longer."""
 
 
 def key_of(rewards: Any) -> Callable[[Mapping[str, Any], str], str | None]:
@@ -195,20 +197,48 @@ def problems_of(rows: list[dict[str, Any]], device: torch.device) -> Tensor:
     return torch.tensor([answer_id(repr(row["prompt"])) for row in rows], device=device)
 
 
+@contextmanager
+def seen_states(model: Any | None) -> Iterator[list[Tensor]]:
+    """A list that gains the last hidden states (B, L, C), detached, of each forward of `model`; it stays empty for None.
+
+    They are what its decoder hands to the head, so that neither a forward nor a copy of a layer is added.
+    """
+    found: list[Tensor] = []
+    if model is None:
+        yield found
+        return
+    plain = model.get_base_model() if hasattr(model, "get_base_model") else model  # of an adapter
+    hook = plain.get_decoder().register_forward_hook(lambda module, args, output: found.append(output[0].detach()))
+    try:
+        yield found
+    finally:
+        hook.remove()
+
+
+def predicting(states: list[Tensor], width: int) -> Tensor | None:
+    """(B, `width`, C) the states that predict each token of the completions, from those of prompt and completion in chunks of
+    rows; None without any."""
+    return torch.cat([one[:, -width - 1 : -1] for one in states]) if states else None
+
+
 @torch.no_grad()
-def score(trainer: Any, output: Inputs, *, entropies: bool) -> None:
-    """sage_logps and sage_entropies by a forward of the policy that generated `output`: TRL makes one at generation only
-    where its weights will move before the loss."""
+def score(trainer: Any, output: Inputs, *, entropies: bool, hidden: bool) -> None:
+    """sage_logps, sage_entropies and sage_hidden by a forward of the policy that generated `output`: TRL makes one at generation
+    only where its weights will move before the loss."""
     ids, mask = (torch.cat([output[f"prompt_{part}"], output[f"completion_{part}"]], dim=1) for part in ("ids", "mask"))
-    found = trainer._get_per_token_logps_and_entropies(
-        trainer.model,
-        ids,
-        mask,
-        output["completion_ids"].shape[1],
-        batch_size=trainer.args.per_device_train_batch_size,
-        compute_entropy=entropies,
-        **{name: output[name] for name in MULTIMODAL if name in output},
-    )
+    width = output["completion_ids"].shape[1]
+    with seen_states(trainer.accelerator.unwrap_model(trainer.model) if hidden else None) as states:
+        found = trainer._get_per_token_logps_and_entropies(
+            trainer.model,
+            ids,
+            mask,
+            width,
+            batch_size=trainer.args.per_device_train_batch_size,
+            compute_entropy=entropies,
+            **{name: output[name] for name in MULTIMODAL if name in output},
+        )
+    if hidden:
+        output["sage_hidden"] = predicting(states, width)
     output["sage_logps"] = found[0]
     if entropies:
         output["sage_entropies"] = found[1]
@@ -229,6 +259,7 @@ def signals_of(output: Inputs, rewards: Tensor, accelerator: Any) -> tuple[Signa
         rewards=rewards[first : first + len(mask)],
         answers=output.get("sage_answers"),
         problems=output.get("sage_problems"),
+        hidden=output.get("sage_hidden"),
     )
     log_q = output.get("sage_log_q")
     return over_ranks(local, accelerator)[0], None if log_q is None else pad_and_gather(log_q, accelerator)

@@ -182,7 +182,8 @@ def together(parts: list[Inputs], tokenizer: Any) -> Inputs:
             width, index = max(column.shape[1] for column in columns), _padding(name, tokenizer)
             lacking = [width - column.shape[1] for column in columns]
             sides = [(lack, 0) if name.startswith("prompt_") else (0, lack) for lack in lacking]
-            columns = [pad(column, side, value=index) for column, side in zip(columns, sides, strict=True)]
+            deep = (0, 0) * (value.dim() - 2)
+            columns = [pad(column, (*deep, *side), value=index) for column, side in zip(columns, sides, strict=True)]
         merged[name] = value if value.dim() == 0 else torch.cat(columns)
     return merged
 

@@ -39,9 +39,11 @@ from sage_rlvr.training.trl.batch import (
     counted,
     key_of,
     kl_in_reward,
+    predicting,
     problems_of,
     reads_logps,
     score,
+    seen_states,
     shape_inputs,
     total_rewards,
     with_advantages,
@@ -106,7 +108,7 @@ class SageTrainer(GRPOTrainer):
         self._plan = None if method is None else method.rollout
         self.parts: State = {} if method is None else method.start()
         self._answer_key = answer_key or key_of(named.get("reward_funcs"))
-        self._records: list[tuple[Tensor, Tensor | None]] | None = None  # forwards seen while TRL scores a rollout
+        self._records: list[tuple[Tensor, dict[str, Tensor | None]]] | None = None  # forwards seen while TRL scores a rollout
         self._waiting: Inputs | None = None  # a micro-batch whose q comes from the forward in progress
         self._numbered = (-1, 0)  # optimizer step, rows numbered in it, over all ranks and rollouts
         self._losses = 0  # computed from a shaped reference
@@ -131,7 +133,7 @@ class SageTrainer(GRPOTrainer):
         output, place = drawn.output, self.accelerator.process_index * len(inputs)
         output["sage_row_ids"] = first + drawn.row_ids[place : place + len(inputs)]
         if reads_logps(self.method) and "sage_logps" not in output:
-            score(self, output, entropies="entropies" in self._needs)
+            score(self, output, entropies="entropies" in self._needs, hidden="hidden" in self._needs)
         logps, entropies = output.get("sage_logps"), output.get("sage_entropies")
         if self.anchor is not None and logps is not None:
             self._shape(output, logps, entropies)
@@ -158,17 +160,20 @@ class SageTrainer(GRPOTrainer):
             output["sage_problems"] = problems
         if (old := output.get("old_per_token_logps")) is not None:
             # by identity, because an adapter's reference is a forward of the same model
-            entropies = next(entropies for logps, entropies in records if logps is old)
-            output |= {"sage_logps": old} | ({} if entropies is None else {"sage_entropies": entropies})
+            seen = next(more for logps, more in records if logps is old)
+            output |= {"sage_logps": old} | {name: value for name, value in seen.items() if value is not None}
         return output, total_rewards(self._rewards, self.reward_weights).reshape(-1, self.num_generations)
 
     def _get_per_token_logps_and_entropies(self, model: Any, *args: Any, **kwargs: Any) -> Any:
         scoring = self._records is not None
         if scoring and "entropies" in self._needs and model is not self.ref_model:  # which has none to give
             kwargs["compute_entropy"] = True
-        found = super()._get_per_token_logps_and_entropies(model, *args, **kwargs)
+        wanted = scoring and "hidden" in self._needs and model is not self.ref_model
+        with seen_states(self.accelerator.unwrap_model(model) if wanted else None) as states:
+            found = super()._get_per_token_logps_and_entropies(model, *args, **kwargs)
         if self._records is not None:
-            self._records.append((found[0], found[1]))
+            more = {"sage_entropies": found[1], "sage_hidden": predicting(states, found[0].shape[1])}
+            self._records.append((found[0], more))
         elif self.model.training:
             self._logps = found[0].detach()
             if self._waiting is not None:
