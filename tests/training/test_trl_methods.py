@@ -632,6 +632,9 @@ def test_hidden_states_are_those_that_predict_each_token(tiny_policy: Path, tmp_
             model(input_ids=ids)
         assert torch.equal(predicting(states, 5), wanted[:, 3:8]) and len(states) == 2
     assert predicting([], 5) is None
+    parts = [{"sage_hidden": torch.ones(2, width, 4)} for width in (3, 5)]  # of a rollout and its refill
+    merged = dynamic_sampling.together(parts, None)["sage_hidden"]
+    assert merged.shape == (4, 5, 4) and not merged[:2, 3:].any() and bool(merged[2:].all()) and bool(merged[:2, :3].all())
 
 
 def test_an_adapters_advantages_are_those_of_policy_and_base(tiny_policy: Path, tmp_path: Path):
