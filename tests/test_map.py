@@ -7,11 +7,12 @@ from pathlib import Path
 import pytest
 
 import sage_rlvr
-from sage_rlvr.errors import DataError
+from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.methods import METHODS
 from sage_rlvr.studies.method_pages import each, write_docs
 from sage_rlvr.studies.objectives import picture, placed, tables_of
 from sage_rlvr.studies.pages import filled
+from sage_rlvr.training.trl.arguments import grpo_config
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 
@@ -33,6 +34,9 @@ def test_every_method_is_a_public_name():
 
 
 def test_engines_are_named_with_the_reason():
-    engines = {one.name: one.engines for one in placed(["grpo", "pacs", "alpha_dpg"])}
+    engines = {one.name: one.engines for one in placed(["grpo", "pacs", "alpha_dpg", "dars"])}
     assert engines["grpo"] == "loop, TRL"
+    assert "second stage of Dars (a generation batch of TRL has as many rows for every prompt)" in engines["dars"]
+    with pytest.raises(ConfigError, match=r"dars on TRL: the second stage of Dars.*the loop engine runs it"):
+        grpo_config(METHODS["dars"]())
     assert "surrogate Pacs" in engines["pacs"] and "reads a reference without a KL" in engines["alpha_dpg"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import json
 import math
 import os
@@ -27,12 +28,12 @@ from sage_rlvr import runs
 from sage_rlvr.config import build, dump
 from sage_rlvr.core.schedules import SCHEDULES
 from sage_rlvr.errors import CheckpointError, ConfigError, DataError, RunLocked
-from sage_rlvr.runs import RunDir, StopFlag, checkpoints, record
+from sage_rlvr.runs import RunDir, StopFlag, checkpoints, files, record
 from sage_rlvr.runs.files import replacing
 from sage_rlvr.runs.record import STRETCHED
 
 CONFIG = {"steps": 100, "seed": 0, "rollout": {"group_size": 8}, "checkpoint": {"every": 10, "keep": 2}}
-SOURCE = str(Path(runs.__file__).parents[1])
+SOURCE = str(Path(runs.__file__).parents[2])
 
 
 def tensors(fill: float = 1.0) -> dict[str, dict[str, torch.Tensor]]:
@@ -288,6 +289,24 @@ def test_a_writer_removes_what_a_killed_one_left_and_not_what_a_live_one_writes(
     assert (tmp_path / "record.npz").read_bytes() == b"first" and sorted(p.name for p in tmp_path.iterdir()) == [
         other.name, "record.npz"
     ]  # fmt: skip
+
+
+def test_a_writer_whose_file_goes_before_it_is_locked_takes_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between its making and its lock another writer takes it for a dead one's. A folder of such a name is no file to remove."""
+    (tmp_path / ".tmp-0123abcd-record").mkdir()
+    locked, left = fcntl.flock, [2]
+
+    def late(held: int, how: int) -> None:
+        if how == fcntl.LOCK_EX and left[0]:
+            left[0] -= 1
+            for one in tmp_path.glob(".tmp-*-record"):
+                files._remove_dead(one)
+        locked(held, how)
+
+    monkeypatch.setattr(files.fcntl, "flock", late)
+    runs.write_text_atomic(tmp_path / "record", "whole")
+    assert (tmp_path / "record").read_text() == "whole" and left == [0]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".tmp-0123abcd-record", "record"]
 
 
 def test_a_pipe_is_not_replaced_by_a_file(tmp_path: Path) -> None:

@@ -422,6 +422,9 @@ class TrainConfig:
         least, size = getattr(method.advantage, "least_group", 2), self.rollout.group_size
         small = f"the method's advantage {method.advantage} needs groups of {least} at least; raise it, or lower the method's k"
         _require(size >= least, "rollout.group_size", size, small)
+        most = method.rollout.most if hasattr(method.rollout, "extra") else size
+        full = f"the first stage of {type(method.rollout).__name__}, which draws at most {most} in all; lower it, or raise most"
+        _require(size <= most, "rollout.group_size", size, full)
 
     def _check_updates(self, prompts: int, parts: int, micro: int | None) -> None:
         whole = (

@@ -28,6 +28,7 @@ from sage_rlvr.core.reward_sources import RewardSource, Substituted
 from sage_rlvr.core.rewards import RewardTransform
 from sage_rlvr.core.schedules import Schedule
 from sage_rlvr.core.signals import Batch, Signals
+from sage_rlvr.core.stages import is_staged
 from sage_rlvr.core.state import PartState, called, has_state, start_of
 from sage_rlvr.core.surrogates import Surrogate
 from sage_rlvr.core.token_weights import TokenWeight
@@ -325,7 +326,7 @@ def check_reward_source(source: RewardSource) -> None:
 
 
 def check_rollout_plan(plan: RolloutPlan) -> None:
-    """(P,) bool, each group by itself; a running state is pure."""
+    """(P,) bool, each group by itself; a running state is pure; of a second stage (P,) whole numbers."""
     rewards, state = torch.tensor([[0.0, 1.0], [1.0, 1.0], [0.0, 0.0]]), start_of({"rollout": plan})
     kept = kept_by(plan, rewards, state)
     assert kept.shape == (3,) and kept.dtype == torch.bool and plan.max_refills >= 0, "keeps gives (P,) bool"
@@ -336,6 +337,11 @@ def check_rollout_plan(plan: RolloutPlan) -> None:
         assert _equal(after, again) and _equal(state["rollout"], before), "the state that is given stays; return a new one"
         kinds = {name: one.dtype for name, one in before.items()}
         assert {name: one.dtype for name, one in after.items()} == kinds, "the new state has the names and dtypes of the first"
+    if is_staged(plan):
+        extra = plan.extra(rewards)
+        assert extra.shape == (3,) and extra.dtype == torch.int64, "extra gives (P,) int64"
+        assert bool((extra >= 0).all()) and int(extra.max()) <= plan.most - 3, "at most `most` in both stages"
+        assert torch.equal(extra, plan.extra(rewards)), "an allocation is a function of the rewards"
     check_recipe("rollout_plan", plan)
 
 

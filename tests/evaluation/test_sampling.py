@@ -12,7 +12,9 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, get_args
 
 import numpy as np
@@ -108,6 +110,53 @@ def test_interruptions_order_and_top_ups_leave_no_trace(pieces: Any, tmp_path: P
         for chunk in sorted(store.claim(pieces[0].problems, 96, most=99), reverse=True):
             store.commit(evaluation(pieces).samples(store.identity, [chunk]))
         assert store.digest() == whole.digest()
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.0], ids=["drawn", "greedy"])
+def test_problems_drawn_together_are_the_same_in_any_order_and_by_any_writers(
+    pieces: Any, tmp_path: Path, temperature: float
+) -> None:
+    """11 problems in calls of 4, some of them twice: at once, topped up, in odd pieces, by three writers."""
+    _, model, tokens, identity, _ = pieces
+    task = choose(WorldConfig(counts={2: 1.0}, max_number=5, max_target=25).build(), "test", 1, 11)
+    prompts, law = prompts_of(task, tokens)[0], dataclasses.replace(LAW, temperature=temperature)
+    size, ns = (4, (4, 8)) if temperature else (1, (1,))
+    settings = {**identity.decoding, "temperature": temperature}
+    own = dataclasses.replace(identity, task_hash=task.task_hash, decoding=settings, chunk_size=size, together=4)
+    assert any("#" in name for name in task.problems)
+
+    def drawing() -> Evaluation:
+        return Evaluation(task, prompts, CpuGenerator(model, tokens, law, together=True))
+
+    def digest(name: str, *ns: int) -> str:
+        for n in ns:
+            with SampleStore.open(tmp_path / name, own) as store:
+                drawing().run(store, n, pause=0.01)
+        return SampleStore.open(tmp_path / name).digest()
+
+    whole = digest("whole", ns[-1])
+    assert digest("topped up", *ns) == whole
+    with SampleStore.open(tmp_path / "pieces", own) as store:
+        chunks = sorted(store.claim(task.problems, ns[-1], most=99), key=lambda chunk: chunk.problem[::-1])
+        for first in range(0, len(chunks), 3):
+            store.commit(drawing().samples(own, chunks[first : first + 3]))
+    assert digest("pieces") == whole
+    with ThreadPoolExecutor(3) as writers:
+        list(writers.map(lambda _: digest("shared", ns[-1]), range(3)))
+    assert digest("shared") == whole
+
+
+@pytest.mark.parametrize(("change", "wanted"), [({}, 8), ({"vocab_size": 150_000}, 1), ({"num_hidden_layers": 4000}, 1)])
+def test_problems_are_drawn_together_where_keys_values_and_logits_have_room(
+    pieces: Any, change: dict[str, int], wanted: int
+) -> None:
+    task, model, *_ = pieces
+    shaped = SimpleNamespace(**{**model.config.to_dict(), "head_dim": None, **change})
+    shaped.get_text_config = lambda: shaped
+    run = dataclasses.replace(sample_run("warm", "embedded", 128), samples=64)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sage_rlvr.evaluation.sampled_run.supports_shared_prefix", lambda model: True)
+        assert run._together(run.decoding(task), SimpleNamespace(config=shaped)) == wanted  # type: ignore[arg-type]
 
 
 def test_a_top_up_draws_only_what_is_missing(pieces: Any, tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ from sage_rlvr.results.summary import strength
 from sage_rlvr.results.words import answer
 from sage_rlvr.runs import read_metrics
 
-SOURCE = str(Path(runs.__file__).parents[1])
+SOURCE = str(Path(runs.__file__).parents[2])
 SMALL = {
     "steps": "2",
     "world": "{counts: {2: 1.0}, max_number: 12, max_target: 144, train_problems: 60}",

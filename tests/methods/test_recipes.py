@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from sage_rlvr.config import TrainConfig, load_config
-from sage_rlvr.core import Branch, Method
-from sage_rlvr.methods import bnpo, dapo, forward_kl, grpo_token_mean, sage
+from sage_rlvr.core import Branch, MarginalValue, Method
+from sage_rlvr.core.stages import is_staged
+from sage_rlvr.methods import bnpo, dapo, dars, dr_grpo, forward_kl, grpo_token_mean, sage
 
 FOLDER = Path(__file__).resolve().parents[2] / "recipes" / "countdown"
 ARMS = sorted(path.stem for path in FOLDER.glob("*.yaml") if path.stem not in ("base", "sft"))
@@ -22,6 +23,12 @@ WANTED = {
     "dapo_kl": dapo(beta=0.05),
     "dapo_branch": sage(dapo(beta=0.05), Branch()),
     "dapo_overlong": dapo(overlong_buffer=16, max_tokens=24),
+    "dars": dars(),
+    "dars_b": dars(),
+    "dars_hw": dars(target="hardness", most=64),
+    "dars_stages": dars(baseline="stages"),
+    "dars_uniform": dars(spread="uniform"),
+    "dars_value": replace(dr_grpo(), name="dars_value", rollout=MarginalValue(each=16)),
     "forward_kl": forward_kl(),
     "forward_kl_branch": sage(forward_kl(), Branch()),
     "grpo_token_mean": grpo_token_mean(),
@@ -46,12 +53,21 @@ def test_a_recipe_is_the_method_of_its_name(name):
 def test_an_arm_is_the_base_recipe_and_a_method(name):
     """Nothing else differs, so that arms are comparable: world, model, steps, rollout and optimizer are shared.
 
-    Counts of answers need prompts that come back within the run: their recipe has fewer problems and says so of its control.
+    Counts of answers need prompts that come back within the run: their recipe has fewer problems and says so of its control. A
+    first stage is half a group; breadth (DARS-B) is prompts, steps and epochs, with as many prompts drawn in all.
     """
     plain = config("no_kl")
     if name == "outcome_counts":
         plain = replace(plain, world=replace(plain.world, train_problems=1000))
         assert plain.steps * plain.rollout.prompts_per_step >= 4 * plain.world.train_problems
+    if name.startswith("dars"):
+        assert config(name).rollout.group_size == 8 and is_staged(built(name).rollout)
+        plain = replace(plain, rollout=replace(plain.rollout, group_size=8))
+    if name == "dars_b":
+        own = config(name)
+        assert own.steps * own.rollout.prompts_per_step == 4096 and (own.updates.epochs, own.updates.minibatches) == (2, 1)
+        assert own.rollout == replace(plain.rollout, prompts_per_step=128)
+        plain = replace(plain, steps=own.steps, rollout=own.rollout, updates=own.updates)
     assert replace(config(name), method=plain.method) == plain
 
 

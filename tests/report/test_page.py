@@ -19,7 +19,7 @@ from sage_rlvr.cli.app import main
 from sage_rlvr.evaluation.store import Sample
 from sage_rlvr.report import Page, build
 from sage_rlvr.report.markup import escaped
-from sage_rlvr.report.runs import curves, grids, learning, warnings
+from sage_rlvr.report.runs import _facts, curves, grids, learning, warnings
 from sage_rlvr.report.samples import SampleSet, sample_sets
 from sage_rlvr.report.scores import policies
 from sage_rlvr.results import Results, Run, compare, words
@@ -297,6 +297,16 @@ def test_training_curves_survive_uneven_and_missing_runs() -> None:
     found = curves({"GRPO": [run("GRPO", 0, rows), run("GRPO", 1, rows[:1])], "no KL": [run("no KL", 0, [])]})
     assert found is not None and set(found["runs"]) == {"GRPO"} and found["metrics"][0] == "reward/mean"
     assert any("Not recorded in any run" in note for note in found["notes"]) and curves({}) is None
+
+
+def test_the_facts_of_an_arm_say_what_it_cost() -> None:
+    """Two epochs of two mini-batches, in each step that kept something: 8 and 4 optimizer steps."""
+    rows = [{"step": 0, "loss": 0.1, "rollout/tokens": 1e6}, {"step": 1, "loss": 0.1, "rollout/tokens": 2e6}]
+    updates = {"epochs": 2, "minibatches": 2}
+    short = [rows[0], {"step": 1, "rollout/tokens": 2e6}]
+    said = _facts([run("DARS", seed, one, updates=updates) for seed, one in enumerate((rows, short))])
+    assert said.startswith("training seeds 0, 1; 3.00 M tokens drawn per seed; 6 optimizer steps per seed")
+    assert "optimizer" not in _facts([run("base", 0, [])])
 
 
 def test_grids_and_learning_curves_are_found_by_configuration(folders: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 
 import pytest
@@ -25,6 +26,7 @@ def test_its_problems_are_many_of_every_kind_and_no_right_program_is_in_two_spli
     for rows in splits.values():
         kinds = Counter(one.kind for one in rows)
         assert set(kinds) == set(KINDS) and min(kinds.values()) >= 20
+        assert all(len({wanted for _, wanted in one.tests}) > 1 for one in rows)  # no returned constant mends one
         assert len({one.source for one in rows}) == len(rows) == len({one.problem_id for one in rows})
     rights = [{one.fixed for one in rows} for rows in splits.values()]
     assert not (rights[0] & rights[1] | rights[0] & rights[2] | rights[1] & rights[2])
@@ -68,6 +70,13 @@ def test_edits_keep_indentation_and_other_lines(lines: list[str]) -> None:
     assert len(rows) == 3 and all(rows[n - 1] == source.split("\n")[n - 1] for n in {1, 2, 3} - set(named))
     assert all(row.startswith("    ") for row in rows[1:])
     assert edited(source, edit_to(source, found)) == (found if found != source else None)
+
+
+@pytest.mark.parametrize("hostile", ["\n" * 100_000 + "x", "1: x" + " " * 100_000 + "y", "1" + " " * 100_000, "1" * 100_000])
+def test_long_completions_are_read_in_linear_time(hostile: str) -> None:
+    began = time.process_time()
+    edited("def f(a):\n    return a", hostile)
+    assert time.process_time() - began < 2
 
 
 def test_it_is_found_by_name_and_refused_where_nothing_confines(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,6 +32,7 @@ from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.methods import METHODS as METHODS_ALL
 from sage_rlvr.methods import (
     alpha_dpg,
+    dars,
     distinct,
     dr_grpo,
     ds_grpo,
@@ -116,6 +117,11 @@ METHODS = {
     "unlikeliness": unlikeliness(beta=0.3),
     "outcome_repeats": METHODS_ALL["outcome_repeats"](beta=0.3),
     "outcome_repeats, right": METHODS_ALL["outcome_repeats"](weight=2.0, paid="right", beta=0.3),
+    "dars": dars(most=5, beta=0.3),
+    "dars, hard": dars(most=5, target="hardness", form="std", beta=0.3),
+    "dars, stages": dars(most=5, baseline="stages", beta=0.3),
+    "dars, second": dars(most=5, baseline="second", beta=0.3),
+    "dars, mean over rows": replace(dars(most=5, beta=0.3), reduction=SequenceMean()),
     "ds_grpo": ds_grpo(beta=0.3),
     "ucpo": ucpo(tau=0.8, per_token=False, beta=0.3),
 }
@@ -210,7 +216,7 @@ def test_groups_of_four(name):
     assert torch.allclose(quick, slow, atol=2e-6)
 
 
-@pytest.mark.parametrize("name", ["grpo", "dr_grpo", "token", "exact alpha", "plan", "transform"])
+@pytest.mark.parametrize("name", ["grpo", "dr_grpo", "token", "exact alpha", "plan", "transform", "dars", "dars, stages"])
 def test_with_the_kl_in_the_loss_the_values_agree_too(name):
     """In the reward they do not: the baseline there, which `expected_loss` leaves out, moves the value and not the force."""
     (quick, _), (slow, _) = both(METHODS[name], 2)

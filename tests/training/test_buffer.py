@@ -154,7 +154,7 @@ def test_alone_samples_scores_and_loads_nothing_that_it_does_not_need(
 def test_one_step_of_expert_iteration_is_the_textbooks(write_recipe: Recipe) -> None:
     """-(1/P) sum over prompts of the mean log-prob of their distinct right answers, one row after the other, over 8 tokens."""
     loop = build(config_of(write_recipe("{name: expert_iteration, prompts: 40}"), ("rollout.prompts_per_step", "40")))
-    found = engine.draw_groups(loop, 0).groups
+    found = engine.draw_groups(loop, 0).groups[0]
     texts = loop.tokens.texts(found.rollout)
     right = {(i // 4, texts[i]): i for i in reversed(range(160)) if found.rewards.reshape(-1)[i] > 0}
     loss = torch.zeros(())
@@ -197,7 +197,7 @@ def test_replay_draws_what_earlier_rollouts_left(write_recipe: Recipe) -> None:
     loop = build(config_of(recipe, ("rollout.prompts_per_step", "20")))
     first = train_step(loop, 0)
     left = memory.stored(loop)
-    groups = engine.draw_groups(build(loop.config), 0).groups
+    groups = engine.draw_groups(build(loop.config), 0).groups[0]
     advantages = loop.method.advantage(groups.rewards).reshape(-1)[groups.rewards.reshape(-1) > 0]
     assert first["buffer/rows"] == 0.0 and set(left.step.tolist()) == {0}
     assert set(left.advantage.tolist()) == set(advantages.tolist())

@@ -45,6 +45,8 @@ def test_the_work_is_counted() -> None:
     assert "forward passes over completions: 8,000 with gradient, 8,000 without, by the policy, 8,000 without" in text
     assert "dynamic sampling: between 1 and 10 times" in lines(read("dapo.yaml"))
     assert "max_steps = 1000" in text
+    staged = lines(read("dars.yaml", where="countdown"))
+    assert "250 rollouts of 128 completions" in staged and "a second stage: between 1 and 4 times those completions" in staged
 
 
 def test_the_loop_scores_the_old_policy_only_where_it_moves() -> None:

@@ -89,7 +89,7 @@ def test_the_exact_z_of_a_problem_is_that_of_its_right_completions(
     recipes = {z: write_recipe(f"{{name: alpha_dpg, z: {z}, source: snapshot@1}}", name=f"{z}.yaml") for z in ("exact", "group")}
     loops = {z: build(load_config(TrainConfig, path, words)) for z, path in recipes.items()}
     loop = loops["exact"]
-    groups = draw_groups(loop, 0).groups
+    groups = draw_groups(loop, 0).groups[0]
     found = reference_right(loop, groups).reshape(-1, 4)
     for problem, prompt, own in zip(groups.problems, groups.prompts, found.tolist(), strict=True):
         total = 0.0

@@ -38,7 +38,8 @@ BRANCH = "{name: sage, base: {name: grpo, beta: 0.05}, guide: {name: branch, thr
 EXACT_Z = "{name: alpha_dpg, z: exact}"
 VERL = "{name: verl, stride: 2}"
 RLPR = "{name: rlpr, given: 0.5, ratio: 1.0, max_refills: 1}"  # its filter drops groups from step 10 on
-SOURCE = str(Path(runs.__file__).parents[1])
+DARS = "{name: dars, beta: 0.05}"
+SOURCE = str(Path(runs.__file__).parents[2])
 
 
 class Interrupting(Silent):
@@ -98,7 +99,7 @@ def test_a_stop_saves_and_the_next_call_continues(
     "method",
     [
         BRANCH, "{name: stateful}", "{name: adaptive_entropy, target: 0.9}", "{name: outcome_counts}", VERL,
-        EXACT_Z, RLPR,
+        EXACT_Z, DARS, RLPR,
     ],
 )  # fmt: skip
 def test_rows_after_the_last_checkpoint_are_made_again(
@@ -115,7 +116,9 @@ def test_rows_after_the_last_checkpoint_are_made_again(
     assert go(recipe, tmp_path / "parts") == 12
     assert_same_ending(tmp_path / "whole", tmp_path / "parts", 12)
     kept = tmp_path / "whole" / "checkpoints" / "step-000012" / "parts.safetensors"
-    assert kept.exists() is (method not in (BRANCH, EXACT_Z))
+    assert kept.exists() is (method not in (BRANCH, EXACT_Z, DARS))
+    if method == DARS:
+        assert max(row["rollout/extra_max"] for row in read_metrics(tmp_path / "whole")) > 1
     if "adaptive" in method:
         rows = [row["loss_term/coefficient"] for row in read_metrics(tmp_path / "whole")]
         assert len(set(rows)) > 1
@@ -313,7 +316,9 @@ def wait_for_rows(process: subprocess.Popen[bytes], folder: Path, rows: int) -> 
 
 
 @pytest.mark.slow
-def test_five_sigkills_at_random_instants(recipe: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("method", [BRANCH, DARS])
+def test_five_sigkills_at_random_instants(recipe: Path, tmp_path: Path, method: str) -> None:
+    recipe.write_text(recipe.read_text().replace(BRANCH, method))
     finish(recipe, tmp_path / "whole")
     chance = random.Random(20)
     killed = 0

@@ -21,8 +21,9 @@ from sage_rlvr.progress import Silent
 from sage_rlvr.runs import RunDir, read_metrics
 from sage_rlvr.training import loop as training
 from sage_rlvr.training import rollouts as engine
+from sage_rlvr.training.groups import Groups, together
 from sage_rlvr.training.loop import Loop, build, train, train_step
-from sage_rlvr.training.rollouts import Groups, draw, draw_groups, problems_of_step, together
+from sage_rlvr.training.rollouts import draw, draw_groups, problems_of_step
 from sage_rlvr.training.state import model_tensors
 
 Recipe = Callable[..., Path]
@@ -159,7 +160,7 @@ def test_only_marked_groups_are_kept_and_what_is_missing_is_refilled(make: Make,
         rewards = drawn.everything.rewards
         mixed = (rewards.sum(1) > 0) & (rewards.sum(1) < 4)
         assert torch.equal(drawn.kept, mixed) and int(mixed.sum()) <= 4
-        assert bool((drawn.groups.rewards.std(1) > 0).all()) and drawn.groups.rewards.shape == (int(mixed.sum()), 4)
+        assert bool((drawn.groups[0].rewards.std(1) > 0).all()) and drawn.groups[0].rewards.shape == (int(mixed.sum()), 4)
         kept = 0
         for n, (first, count) in enumerate(draws):  # each refill draws what the draws before it left missing
             assert first == sum(c for _, c in draws[:n]) and count == 4 - kept
@@ -230,7 +231,7 @@ def test_the_gradient_is_that_of_the_kept_groups(make: Make) -> None:
     """-(1/B) sum_i (1/|y_i|) sum_t A_i grad log pi over the kept rows, one plain forward a row."""
     loop = make(MIXED, beta=0.0)
     drawn = draw_groups(loop, 0)
-    groups = drawn.groups
+    groups = drawn.groups[0]
     assert drawn.refills > 0 and not drawn.kept.all()
     centered = groups.rewards - groups.rewards.mean(1, keepdim=True)
     advantages = (centered / (groups.rewards.std(1, keepdim=True) + 1e-4)).flatten()
@@ -282,7 +283,7 @@ def test_chance_goes_by_the_number_of_a_completion_within_the_step(make: Make, m
     train_step(loop, 0)
     wanted = [4 * n + g for n in drawn.kept.nonzero().flatten().tolist() for g in range(4)]
     assert seen[0].row_ids.tolist() == wanted != list(range(len(wanted)))
-    assert seen[0].rewards.tolist() == drawn.groups.rewards.flatten().tolist()
+    assert seen[0].rewards.tolist() == drawn.groups[0].rewards.flatten().tolist()
 
 
 @pytest.mark.parametrize(
@@ -316,7 +317,7 @@ def test_a_batch_set_aside_is_the_one_that_was_kept(
 ) -> None:
     loop = make(MIXED)
     train_step(loop, 0)
-    groups = draw_groups(loop, 1).groups
+    groups = draw_groups(loop, 1).groups[0]
     inner, calls = training.objective, [0]
 
     def objective(*arguments: Any, **named: Any) -> Any:

@@ -33,8 +33,8 @@ from sage_rlvr.models.folders import embedded_policy
 from sage_rlvr.recipes import recipe
 from sage_rlvr.tasks.countdown import parse_prompt
 from sage_rlvr.training import loop as engine
+from sage_rlvr.training.groups import Groups
 from sage_rlvr.training.reference import follow
-from sage_rlvr.training.rollouts import Groups
 from sage_rlvr.training.trl import SageTrainer, grpo_config
 
 RECIPES = Path(recipe("base.yaml")).parent
@@ -246,4 +246,4 @@ def test_every_recipe_that_trl_runs_is_replayed():
         if path.stem in {"base", "sft"} | OTHER_ESTIMATE | replayed:
             continue
         with pytest.raises(ConfigError, match="loop engine"):
-            grpo_config(config_of(path.stem).method)
+            grpo_config(load_config(TrainConfig, path).method)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +32,8 @@ def body(*lines: str) -> str:
         (body("return sum(xs)"), "right", "2 tests passed"),
         ("import math, itertools\n" + body("return int(math.fsum(itertools.chain(xs)))"), "right", "2 tests passed"),
         (body("return xs[0]"), "wrong", "f(1, 2) gave 1, 3 is wanted"),
+        (body("return [0] * 500 * (len(xs) > 1)"), "wrong", f"f(1, 2) gave {str([0] * 500)[:400]}, 3 is wanted"),
+        (body("return f"), "wrong", "f(1, 2) gave <function f at 0x...>, 3 is wanted"),
         (body("return float(sum(xs))"), "wrong", "f(1, 2) gave 3.0, 3 is wanted"),
         (body("x = 0", "return 1 // x"), "wrong", "f(1, 2) raised ZeroDivisionError: integer division or modulo by zero in line 3"),
         ("def g(): pass", "wrong", "raised KeyError: 'f'"),
@@ -85,6 +89,14 @@ HOSTILE = {
     "is equal to everything": "class E:\n    def __eq__(self, o): return True\n" + body("return E()"),
     "has a hostile repr": "class E:\n    def __repr__(self): raise SystemExit\n" + body("return E()"),
     "has an endless repr": "class E:\n    def __repr__(self):\n        while True: pass\n" + body("return E()"),
+    **{
+        f"nests its answer {depth} deep": body(
+            "import os", f"os.write(3, b'{{\"calls\":' + b'[' * {depth} + b']' * {depth} + b'}}')", "os._exit(0)"
+        )
+        for depth in (900, *range(980, 1000), 20000)
+    },
+    "says numbers for words": body("import os", "os.write(3, b'{\"calls\": [[\"value\", 3], [\"value\", 0]]}')", "os._exit(0)"),
+    "poisons pages": body("import ctypes", "assert ctypes.CDLL(None).madvise(ctypes.c_void_p(id(xs) >> 12 << 12), 1, 0) == 0"),
     "replaces json": body("import json", "json.dumps = lambda *a: '[]'", "return 1"),
     "replaces the compiler": "import builtins\nbuiltins.repr = lambda x: '3'\n" + body("return 1"),
     "looks for what is wanted": body(
@@ -106,13 +118,101 @@ def test_a_hostile_program_is_wrong_in_time_and_leaves_nothing(name: str, tmp_pa
         assert time.monotonic() - began < 8
         assert here.read_text() == "stays" and not mark.exists() and os.access(here, os.R_OK)
         assert judge(body("return sum(xs)"), "f", TESTS, box=box).right
-        assert children(box.pid) == []
+        assert alone(box.pid)
     finally:
         box.close()
 
 
 def children(parent: int) -> list[int]:
     return [int(pid) for pid in Path(f"/proc/{parent}/task/{parent}/children").read_text().split()]
+
+
+def alone(parent: int) -> bool:
+    """Whether no child of a process is left; a fork that has just answered is given the time to end."""
+    due = time.monotonic() + 5
+    while children(parent) and time.monotonic() < due:
+        time.sleep(0.001)
+    return not children(parent)
+
+
+def test_a_long_value_is_compared_whole() -> None:
+    wanted = repr(list(range(1000)))
+    assert judge("def f(n): return list(range(n))", "f", [[[1000], wanted]]).right
+    assert not judge("def f(n): return list(range(n - 1)) + [n]", "f", [[[1000], wanted]]).right
+
+
+def test_the_order_of_a_set_and_unseeded_draws_are_the_same_in_every_process() -> None:
+    source = "import random\ndef f(): return list(map(str, {'a', 'b', 'c', 'd', 'e', 'f'})), random.random()"
+    boxes = [Sandbox(), Sandbox()]
+    first, second = (judge(source, "f", [[[], ""]], box=box).reason for box in boxes)
+    for box in boxes:
+        box.close()
+    assert first == second and "gave ([" in first
+
+
+def test_nothing_of_an_earlier_program_is_in_the_memory_of_a_later_one() -> None:
+    """It reads every page near its objects; one that is not there is told by EFAULT of rt_sigprocmask, which is allowed."""
+    mask = sandbox_child.ALLOWED["rt_sigprocmask"][sandbox_child.MACHINES[sandbox.platform.machine()][0]]
+    search = body(
+        "import ctypes, gc",
+        "libc, want = ctypes.CDLL(None), b'tell' + b'tale_of'",
+        "places = {id(o) >> 20 for o in gc.get_objects()} | {ctypes.addressof(ctypes.create_string_buffer(8)) >> 20}",
+        "pages = [page << 12 for p in places for page in range((p - 1) << 8, (p + 2) << 8)]",
+        f"there = [p for p in pages if libc.syscall({mask}, 0, ctypes.c_void_p(p), None, 8) == 0]",
+        "rests = [ctypes.string_at(p, 4096).partition(want)[2][:1] for p in there]",
+        "return b'_' in rests, len(there) > 99",
+    )
+    box = Sandbox()
+    for _ in range(4):
+        judge("def f(x): return 'tell' + 'tale_of' + x * 9", "f", [[["_1"], ""]], box=box)
+    assert judge(search, "f", [[["_1"], "(False, True)"]], seconds=20, box=box).reason == "1 tests passed"
+    box.close()
+
+
+def test_threads_and_forks_that_share_a_sandbox_get_their_own_answers() -> None:
+    box = Sandbox()
+
+    def asked(number: int) -> bool:
+        return judge("def f(x): return x", "f", [[[number], str(number)]], seconds=20, box=box).right
+
+    assert asked(0)
+    with ThreadPoolExecutor(8) as threads:
+        assert all(threads.map(asked, range(64)))
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if all(asked(1000 + i) for i in range(20)) else 1)
+    assert all(asked(i) for i in range(20))
+    assert os.waitpid(child, 0)[1] == 0
+    assert asked(1)
+    box.close()
+
+
+def test_an_interrupted_question_leaves_no_answer_to_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Late(Sandbox):
+        def _answer(self, process: Any, line: bytes) -> Any:
+            if b"slow" in line:
+                process.stdin.write(line)
+                process.stdin.flush()
+                raise KeyboardInterrupt
+            return super()._answer(process, line)
+
+    box = Late()
+    with pytest.raises(KeyboardInterrupt):
+        judge("def f(x): return 'slow'", "f", [[[1], "'slow'"]], box=box)
+    assert judge("def f(x): return x", "f", [[[1], "1"]], box=box).right
+    box.close()
+
+
+def test_a_caller_without_standard_streams_is_answered() -> None:
+    """Its pipes take their numbers."""
+    code = (
+        "import os, sys\n"
+        "os.close(0); os.close(2)\n"
+        "from sage_rlvr.verifiers.sandbox import judge\n"
+        "print([judge(f'def f(x): return {x}', 'f', [[[1], '2']]).label for x in ('x + 1', '1')])\n"
+    )
+    found = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env=dict(os.environ))
+    assert found.stdout.strip() == "['right', 'wrong']"
 
 
 def test_a_killed_process_has_a_successor_and_its_program_dies_with_it() -> None:

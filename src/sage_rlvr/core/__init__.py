@@ -45,6 +45,7 @@ from sage_rlvr.core.reward_sources import REWARD_SOURCES, ReferenceProbability, 
 from sage_rlvr.core.rewards import REWARD_TRANSFORMS, OverlongShaping, RewardTransform
 from sage_rlvr.core.schedules import SCHEDULES, Constant, Cosine, CosineCycles, Linear, Schedule, as_schedule
 from sage_rlvr.core.signals import Batch, Signals
+from sage_rlvr.core.stages import Dars, MarginalValue, UniformStages
 from sage_rlvr.core.state import State
 from sage_rlvr.core.surrogates import SURROGATES, Clip, Surrogate
 from sage_rlvr.core.token_weights import TOKEN_WEIGHTS, TokenWeight
@@ -77,6 +78,7 @@ __all__ = [
     "Cosine",
     "CosineCycles",
     "Credit",
+    "Dars",
     "DynamicSampling",
     "Effect",
     "Estimator",
@@ -90,6 +92,7 @@ __all__ = [
     "Likelihood",
     "Linear",
     "LossTerm",
+    "MarginalValue",
     "Method",
     "OverlongShaping",
     "Placebo",
@@ -112,6 +115,7 @@ __all__ = [
     "Token",
     "TokenMean",
     "TokenWeight",
+    "UniformStages",
     "advantages_of",
     "alpha_divergence",
     "anchor_logps",

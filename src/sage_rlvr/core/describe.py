@@ -8,6 +8,7 @@ from sage_rlvr.core.advantages import sees
 from sage_rlvr.core.anchor import Anchor, length_note
 from sage_rlvr.core.guides import Placebo, band_of, factors, is_flat, pays_nothing
 from sage_rlvr.core.schedules import show
+from sage_rlvr.core.stages import is_staged
 
 if TYPE_CHECKING:
     from sage_rlvr.core.buffers import Buffer
@@ -59,6 +60,8 @@ def describe(method: Method) -> str:
         held = ""
         if sees(method.reward_transform):
             held = "; r is held as paid, E[r grad log pi], up to O(1/G) where the others' r know the row"
+        if is_staged(method.rollout):
+            held += "; that is for each completion, so that a prompt counts by how many it gets"
         lines.append(f"  expected gradient of the reward term, on-policy{weighed}: {ascends}{held}")
     if ascends := getattr(method.loss_term, "ascends", ""):
         lines.append(f"  the loss term raises, on-policy: {ascends}")
@@ -138,9 +141,10 @@ _NOISE = {
 def _notes(method: Method) -> list[str]:
     """What a reader of the equation would otherwise learn late."""
     anchor = method.anchor
+    staged = [method.rollout.note] if is_staged(method.rollout) else []
     if anchor is None or anchor.is_off:
-        return []
-    notes = [note] if (note := length_note(anchor, method.reduction)) else []
+        return staged
+    notes = staged + ([note] if (note := length_note(anchor, method.reduction)) else [])
     if against := getattr(method.advantage, "against_kl", ""):
         notes.append(against)
     if method.rollout is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -23,6 +23,7 @@ from sage_rlvr.core.reductions import Reduction
 from sage_rlvr.core.reward_sources import RewardSource
 from sage_rlvr.core.rewards import RewardTransform
 from sage_rlvr.core.signals import Batch, Signals, masked_mean
+from sage_rlvr.core.stages import is_staged
 from sage_rlvr.core.state import State, called, has_state, start_of
 from sage_rlvr.core.surrogates import Surrogate
 from sage_rlvr.core.token_weights import TokenWeight
@@ -42,7 +43,8 @@ class Method:
     reduction         per-token loss -> scalar
     reward_transform  (rewards (P, G), lengths (P, G)) -> rewards (P, G) before the advantage; None = unchanged
     token_weight      signals -> factor (B, T) on the advantage; None = 1
-    rollout           which groups of a rollout are kept, and how often the rest is drawn anew; None = all, once
+    rollout           which groups of a rollout are kept, and how often the rest is drawn anew; how many more completions a
+                      prompt gets in a second stage; None = all, once
     loss_term         what the loss of a token gains beside surrogate and KL; None = nothing
     buffer            right answers that are stored, and a term of the loss on them, beside all this or alone; None = none
     reward_source     what pays a completion in the place of the verifier, rewards (P, G); None = the verifier
@@ -93,6 +95,7 @@ class Method:
                 f"{self.name}: {type(self.buffer).__name__} alone scores no rollout, so its advantage must read rewards "
                 "alone; take GroupNormalized, or alone=False."
             )
+        self._check_stages()
         if self.buffer is not None and self.reward_source is not None:
             raise ConfigError(
                 f"{self.name}: {type(self.buffer).__name__} stores right answers, which a verifier names, and "
@@ -102,6 +105,26 @@ class Method:
             raise ConfigError(
                 f"{self.name}: a part reads the reference, but without an anchor there is none; give one of weight 0, "
                 "Anchor(0.0, source=...), which names it."
+            )
+
+    def _check_stages(self) -> None:
+        """ConfigError for parts that want groups of one size, beside a rollout plan with a second stage."""
+        if not is_staged(self.rollout):
+            return
+        parts = (self.reward_transform, self.advantage)
+        unfit = [part for part in parts if has_state(part) or getattr(part, "couples_prompts", False)]
+        unfit += [self.surrogate] if getattr(self.surrogate, "sees_batch", False) else []
+        for part in unfit:
+            raise ConfigError(
+                f"{self.name}: {type(self.rollout).__name__} makes groups of unequal size, and {type(part).__name__} looks at all "
+                "groups of a step at once, or remembers them: take a part that looks at one group at a time, as GroupCentered or "
+                "LeaveOneOut with Clip, or a rollout plan without a second stage."
+            )
+        least = getattr(self.advantage, "least_group", 2)
+        if least > 2 and self.rollout.baseline != "union":
+            raise ConfigError(
+                f"{self.name}: {self.advantage} needs groups of {least} at least, and a second stage by itself may have 2; take "
+                "baseline='union', or lower the method's k."
             )
 
     @property
@@ -172,18 +195,47 @@ class Credit:
     """What a rollout is worth: `advantages` (B,), or (B, T) where a part looks at tokens; `grouped` (P, G), those of whole
     completions, before token weight and KL; the parts' `state` after it.
 
-    term_weights: (B, T) of the loss term, for `Batch.term_weights`; None without one.
+    grouped: (B,) where the groups are of several sizes. term_weights: (B, T) of the loss term, for `Batch.term_weights`; None
+    without one.
     """
 
     advantages: Tensor
-    grouped: Float[Tensor, "P G"]
+    grouped: Float[Tensor, "P G"] | Float[Tensor, " B"]
     state: State
     term_weights: PerToken | None = None
 
 
+@dataclass(frozen=True)
+class _Sized:
+    """The rows first to last of a rollout, all in groups of one size; whole: they are all its rows."""
+
+    first: int
+    last: int
+    group_size: int
+    whole: bool
+
+    def of(self, signals: Signals) -> Signals:
+        """These rows of the rollout's signals, under the numbers they have there."""
+        rows = torch.arange(self.first, self.last, device=signals.mask.device)
+        return signals if self.whole else signals.take(rows, signals.row_ids[rows])
+
+    def cut(self, values: PerToken | None) -> PerToken | None:
+        """These rows of values (B, T)."""
+        return None if values is None else values[self.first : self.last]
+
+
+def _sized(rewards: Tensor | Sequence[Tensor]) -> tuple[list[Tensor], list[_Sized]]:
+    """Rewards of each size of groups, and their rows."""
+    parts = [rewards] if isinstance(rewards, Tensor) else list(rewards)
+    ends = torch.tensor([part.numel() for part in parts]).cumsum(0).tolist()
+    firsts = [0, *ends[:-1]]
+    found = [_Sized(a, b, part.shape[-1], len(parts) == 1) for a, b, part in zip(firsts, ends, parts, strict=True)]
+    return parts, found
+
+
 def advantages_of(
     method: Method,
-    rewards: Float[Tensor, "P G"],
+    rewards: Float[Tensor, "P G"] | Sequence[Float[Tensor, "P G"]],
     signals: Signals | None = None,
     log_q: PerToken | None = None,
     step: int = 0,
@@ -198,7 +250,7 @@ def advantages_of(
 @torch.no_grad()
 def credit(
     method: Method,
-    rewards: Float[Tensor, "P G"],
+    rewards: Float[Tensor, "P G"] | Sequence[Float[Tensor, "P G"]],
     signals: Signals | None = None,
     log_q: PerToken | None = None,
     step: int = 0,
@@ -212,13 +264,22 @@ def credit(
     still count at t), K_t the sum from t on of log pi_old - log pi_ref - log q; the KL is never divided by the group's
     std. c = (G - 1) / G for an advantage that subtracts the mean of the whole group and not that of the others, by
     which that mean shrinks the expected force of the reward, so that beta keeps its meaning; 1 for every other.
+    `rewards`: groups of one size, or a sequence of them, each of another; the B rows are then those of the first, of the
+    second and so on. An advantage looks at one group at a time there, as `Method` sees to; token weight and loss term at all
+    rows.
     `key`: the run's, for a token weight that draws. `state`: of the method's parts before the rollout, None = at their
     start; it is left as it is.
     """
-    seen, state, method = None, method.start() if state is None else state, method.at(step, total_steps)
-    if method.reward_transform is not None or sees(method.advantage):
-        seen = seen_of(_need(signals, "the reward transform or the advantage"), tuple(rewards.shape))
-    grouped, state = group_advantages(method, rewards, seen, state)
+    state, method = method.start() if state is None else state, method.at(step, total_steps)
+    parts, sizes = _sized(rewards)
+    found = []
+    for part, rows in zip(parts, sizes, strict=True):
+        seen = None
+        if method.reward_transform is not None or sees(method.advantage):
+            seen = seen_of(rows.of(_need(signals, "the reward transform or the advantage")), tuple(part.shape))
+        values, state = group_advantages(method, part, seen, state)
+        found.append(values)
+    grouped = found[0] if len(found) == 1 else torch.cat([values.reshape(-1) for values in found])
     advantages, weights = grouped.reshape(-1), None
     if method.loss_term is not None:
         given = replace(_need(signals, "loss_term"), advantages=advantages)
@@ -229,7 +290,10 @@ def credit(
     if method.anchor is None or method.anchor.placement == "loss" or beta == 0.0:
         return Credit(advantages, grouped, state, weights)
     known = _need(signals, "placement='reward'")
-    penalty = beta * reward_penalty(known, log_q, rewards.shape[1], kl_share(method, rewards.shape[1]))
+    penalties = [
+        reward_penalty(rows.of(known), rows.cut(log_q), rows.group_size, kl_share(method, rows.group_size)) for rows in sizes
+    ]
+    penalty = beta * torch.cat(penalties)
     return Credit((advantages if advantages.dim() == 2 else advantages[:, None]) - penalty, grouped, state, weights)
 
 

@@ -38,9 +38,10 @@ from sage_rlvr.tasks.countdown import Countdown
 from sage_rlvr.tasks.rows import Say, tell
 
 WIDE = 64  # samples per chunk for the CPU sampler, where as many are asked for: a third faster than twice 32
-# Problems in one call of the CPU sampler, and what their keys and values may take if none of the completions ends: for a small
+# Problems in one call of the CPU sampler, and what their keys, values and logits may take if no completion ends: for a small
 # model most of the time is the calling of operations, which does not grow with the rows (benchmarks/evaluator.py).
 TOGETHER, TOGETHER_BYTES = 8, 1 << 31
+LOGIT_BYTES = 32  # of each of a row's logits while a token is drawn: float32, and float64 with its sums
 UNKNOWN = "revision unknown"
 Counting = Callable[[int], AbstractContextManager[Callable[[int], None]]]
 
@@ -144,8 +145,9 @@ class SampleRun(SampleSettings):
             return SampleStore.open(self.store).identity.together
         if self.engine != "sampler" or model is None or not supports_shared_prefix(model):
             return 1
-        kept = decoding.max_new_tokens * (self._chunk_size(decoding) or CHUNK) * cache_bytes(model)
-        return TOGETHER if TOGETHER * kept <= TOGETHER_BYTES else 1
+        row = decoding.max_new_tokens * cache_bytes(model) + LOGIT_BYTES * model.config.get_text_config().vocab_size
+        rows = TOGETHER * (self._chunk_size(decoding) or CHUNK)
+        return TOGETHER if rows * row <= TOGETHER_BYTES else 1
 
 
 def cache_bytes(model: PreTrainedModel) -> int:

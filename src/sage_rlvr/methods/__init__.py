@@ -4,6 +4,7 @@ from sage_rlvr.core.method import METHODS, Method
 from sage_rlvr.methods.bnpo import bnpo
 from sage_rlvr.methods.compose import compose
 from sage_rlvr.methods.dapo import dapo
+from sage_rlvr.methods.dars import dars
 from sage_rlvr.methods.dr_grpo import dr_grpo
 from sage_rlvr.methods.forward_kl import forward_kl
 from sage_rlvr.methods.grpo import grpo
@@ -49,6 +50,7 @@ __all__ = [
     "clip_cov",
     "compose",
     "dapo",
+    "dars",
     "distinct",
     "dph",
     "dr_grpo",

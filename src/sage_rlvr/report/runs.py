@@ -188,12 +188,22 @@ def _facts(mine: Sequence[Run]) -> str:
     units = {"time/step_s": ("{:,.0f} s of training per seed", 1.0), "rollout/tokens": ("{:,.2f} M tokens drawn per seed", 1e6)}
     for name, (form, unit) in units.items():
         totals = [v for run in mine if (v := run.total(name)) is not None]
-        facts += [form.format(np.mean(totals) / unit)] * bool(totals)
+        if totals:
+            facts.append(form.format(np.mean(totals) / unit))
+    if steps := [n for run in mine if (n := _optimizer_steps(run))]:
+        facts.append(f"{np.mean(steps):,.0f} optimizer steps per seed")
     commits = dict.fromkeys(run.commit[:12] for run in mine if run.commit)
     facts += [f"code {', '.join(commits)}"] * bool(commits)
     if any({**run.config, "seed": None} != {**mine[0].config, "seed": None} for run in mine):
         facts.append("its seeds differ in more than the seed; the first one's configuration is shown")
     return "; ".join(facts)
+
+
+def _optimizer_steps(run: Run) -> int:
+    """Updates of all steps that had one; of a step that a rollout plan left short, as many as it asks for."""
+    updates = run.config.get("updates") or {}
+    each = int(updates.get("epochs", 1)) * int(updates.get("minibatches", 1))
+    return each * sum("loss" in row for row in run.metrics)
 
 
 def _equation(config: Config) -> str:

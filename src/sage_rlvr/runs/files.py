@@ -45,11 +45,8 @@ def replacing(path: str | Path) -> Iterator[Path]:
     path.parent.mkdir(parents=True, exist_ok=True)
     for left in path.parent.glob(f".tmp-{'[0-9a-f]' * 8}-{glob.escape(path.name)}"):
         _remove_dead(left)
-    temporary = path.with_name(f".tmp-{uuid.uuid4().hex[:8]}-{path.name}")  # the suffix stays: np.savez reads it
-    held = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o666)
+    temporary, held = _beside(path)
     try:
-        with contextlib.suppress(OSError):  # a file system without locks: then nobody removes what another has left
-            fcntl.flock(held, fcntl.LOCK_EX)  # while this process lives; see `_remove_dead`
         yield temporary
         sync_file(temporary)
         os.replace(temporary, path)
@@ -63,15 +60,25 @@ def replacing(path: str | Path) -> Iterator[Path]:
     sync_folder(path.parent)
 
 
+def _beside(path: Path) -> tuple[Path, int]:
+    """A new file beside `path` and its descriptor, locked while this process lives; see `_remove_dead`."""
+    while True:
+        temporary = path.with_name(f".tmp-{uuid.uuid4().hex[:8]}-{path.name}")  # the suffix stays: np.savez reads it
+        held = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o666)
+        with contextlib.suppress(OSError):  # a file system without locks: then nobody removes what another has left
+            fcntl.flock(held, fcntl.LOCK_EX)
+        if temporary.exists():
+            return temporary, held
+        os.close(held)  # another writer took it for a dead one's before it was locked
+
+
 def _remove_dead(temporary: Path) -> None:
     """Remove what `replacing` was writing in a process that is gone: its lock ended with it. A live writer's stays."""
-    with contextlib.suppress(FileNotFoundError):
+    with contextlib.suppress(OSError):  # gone by now, of another user, no file, held by a live writer, or no locks here
         held = os.open(temporary, os.O_RDWR)
         try:
             fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
             temporary.unlink()
-        except OSError:
-            pass  # held by a live writer, or no locks here
         finally:
             os.close(held)
 

@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 
 from sage_rlvr.core.describe import preference
 from sage_rlvr.core.method import Method
+from sage_rlvr.core.stages import is_staged
 from sage_rlvr.methods import METHODS
 from sage_rlvr.report.style import INK, MUTED, RC, saved
 from sage_rlvr.results import tables
@@ -37,7 +38,8 @@ class Placed:
     def parts(self) -> str:
         """Its parts by name, without the anchor."""
         one = self.method
-        gradient = (one.reward_source, one.reward_transform, one.advantage, one.token_weight, one.surrogate, one.loss_term)
+        rewarded = (one.rollout, one.reward_source, one.reward_transform, one.advantage)
+        gradient = (*rewarded, one.token_weight, one.surrogate, one.loss_term)
         named = (*(() if one.is_stored_alone else gradient), one.buffer)
         return " + ".join(type(part).__name__ for part in named if part is not None)
 
@@ -49,11 +51,11 @@ class Placed:
 
 def placed(names: Sequence[str] = ()) -> list[Placed]:
     """Every method, or those named, with its defaults and its axes for groups of `GROUP_SIZE`."""
-    known: dict[tuple[object, object], Axes] = {}
+    known: dict[tuple[object, ...], Axes] = {}
     found = []
     for name in names or METHODS:
         method = METHODS[name]()
-        key = (method.reward_transform, method.advantage, method.buffer)
+        key = (method.reward_transform, method.advantage, method.buffer, method.rollout if is_staged(method.rollout) else None)
         if has_axes(method) and key not in known:
             known[key] = axes(method, GROUP_SIZE)
         where = known[key] if has_axes(method) else None
@@ -106,7 +108,7 @@ def picture(found: Iterable[Placed], path: str | Path | None = None) -> Figure:
             text = known[0] if len(names) == 1 else f"{known[0]} and {len(names) - 1} more"
             crowded = y != 1 and any(1.02 < other / x < 1.3 and abs(beside - y) < 0.08 for other, beside in places)
             place, side = ((0, 7), "left") if y == 1 else ((-7, -3), "right") if crowded else ((7, -3), "left")
-            turned = 25 if y == 1 else 0
+            turned = 45 if y == 1 else 0
             plot.annotate(text, (x, y), place, textcoords="offset points", fontsize=8, rotation=turned, ha=side)
         plot.set_ylim(-1.6, 1.6)
         plot.axhline(1.0, color=MUTED, linewidth=0.7)

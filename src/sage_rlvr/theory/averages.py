@@ -1,6 +1,6 @@
 """What a method pays a completion on average over the others of its group: a sum over all compositions of the others.
 
-A `Listing` holds every completion of a prompt with its probability.
+A `Listing` holds every completion of a prompt with its probability. A rollout plan with a second stage is a sum over both stages.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import math
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from jaxtyping import Float, Int
@@ -17,6 +18,7 @@ from sage_rlvr.core.advantages import Seen, sees
 from sage_rlvr.core.dynamic_sampling import kept_by
 from sage_rlvr.core.method import Method, group_advantages, seen_of
 from sage_rlvr.core.signals import Signals
+from sage_rlvr.core.stages import Staged, is_staged, trained_on
 from sage_rlvr.core.state import State
 from sage_rlvr.errors import ConfigError, DataError
 
@@ -69,7 +71,7 @@ def mean_advantages(
     state: State | None = None,
 ) -> tuple[Float[Tensor, " B"], Float[Tensor, " B"]]:
     """(B,) advantage of each completion averaged over the G - 1 others of its group, given that the group is kept,
-    and (B,) the probability that it is kept.
+    and (B,) the probability that it is kept: with a second stage, how many kept ones there are for each of the first stage.
 
     Completions that look alike to reward transform and advantage form a class: of equal reward, and where a part sees more,
     of equal length, log-probs and answer. The sum runs over all compositions of G - 1 others by class with their multinomial
@@ -87,8 +89,15 @@ def mean_advantages(
     return means[0, member].float(), kept[0, member].float()
 
 
+class Averages(Protocol):
+    """What a member of each of M classes of completions is paid, whatever the chances of the classes."""
+
+    def at(self, mass: Float[Tensor, "N M"]) -> tuple[Float[Tensor, "N M"], Float[Tensor, "N M"]]:
+        """(mean advantage of a kept completion, how many are kept for each one drawn first), at N laws of the classes; float64."""
+
+
 @dataclass(frozen=True, eq=False)
-class Averages:
+class GroupAverages:
     """The advantage of a member of each of M classes beside every composition of the G - 1 others.
 
     counts      (K, M) how many of the others each class has
@@ -101,13 +110,45 @@ class Averages:
 
     def at(self, mass: Float[Tensor, "N M"]) -> tuple[Float[Tensor, "N M"], Float[Tensor, "N M"]]:
         """(mean advantage given that the group is kept, probability that it is kept) at N laws over the classes; float64."""
-        draws = int(self.counts[0].sum())
-        ways = math.lgamma(draws + 1) - torch.lgamma(self.counts + 1.0).sum(1)
-        chances = (ways + torch.special.xlogy(self.counts, mass.double()[:, None]).sum(2)).exp()
+        chances = _chances(self.counts, mass)
         weights = [chances * kept for kept in self.kept]
         total = torch.stack([weight.sum(1) for weight in weights], 1)
         paid = torch.stack([(w * own).sum(1) for w, own in zip(weights, self.advantages, strict=True)], 1)
         return torch.where(total > 0, paid / total, 0.0), total
+
+
+@dataclass(frozen=True, eq=False)
+class StagedAverages:
+    """Every outcome of two stages: a first one of G, and a second whose size follows from it.
+
+    first, second  (R, M) how many of each stage are of each class
+    paid           (R, M) the sum of the advantages of those that are trained on, by class; copies (R, M), how many they are
+    """
+
+    first: Int[Tensor, "R M"]
+    second: Int[Tensor, "R M"]
+    paid: Float[Tensor, "R M"]
+    copies: Float[Tensor, "R M"]
+
+    def at(self, mass: Float[Tensor, "N M"]) -> tuple[Float[Tensor, "N M"], Float[Tensor, "N M"]]:
+        """(mean advantage of one that is trained on, how many of those for each one of the first stage) at N laws; float64."""
+        chances = _chances(self.first, mass) * _chances(self.second, mass)
+        paid, copies = chances @ self.paid, chances @ self.copies
+        drawn = mass.double() * int(self.first[0].sum())
+        return torch.where(copies > 0, paid / copies, 0.0), torch.where(drawn > 0, copies / drawn, 0.0)
+
+    def mean_size(self, mass: Float[Tensor, "N M"]) -> Float[Tensor, " N"]:
+        """Completions of a prompt that are drawn on average, both stages together."""
+        chances = _chances(self.first, mass) * _chances(self.second, mass)
+        return chances @ (self.first + self.second).sum(1).double()
+
+
+def _chances(counts: Int[Tensor, "K M"], mass: Float[Tensor, "N M"]) -> Float[Tensor, "N K"]:
+    """Multinomial chances of the counts at N laws over the classes."""
+    draws, place = torch.unique(counts.sum(1), return_inverse=True)
+    ways = torch.tensor([math.lgamma(n + 1) for n in draws.tolist()])[place] - torch.lgamma(counts + 1.0).sum(1)
+    chances: Tensor = (ways + torch.special.xlogy(counts, mass.double()[:, None]).sum(2)).exp()
+    return chances
 
 
 def averages(
@@ -121,10 +162,46 @@ def averages(
     """`Averages` of a method over classes of completions: rows of rewards (M, 1), or of all that its parts see, and then their
     answers are places among `ids`."""
     ids = torch.zeros(1, dtype=torch.int64) if ids is None else ids
+    if is_staged(method.rollout):
+        return staged_averages(method, method.rollout, classes, group_size)
     counts, state = _compositions(len(classes), group_size - 1), method.start() if state is None else state
     found = [_of_class(method, classes, ids, own, counts, others, state) for own in range(len(classes))]
     advantages, kept = (torch.stack(part) for part in zip(*found, strict=True))
-    return Averages(counts, advantages, kept)
+    return GroupAverages(counts, advantages, kept)
+
+
+def sees_stages(method: Method) -> bool:
+    """Whether `staged_averages` can list a method with a second stage: its parts see rewards alone, its allocation one prompt."""
+    blind = not sees(method.advantage) and method.reward_transform is None
+    return blind and not getattr(method.rollout, "couples_prompts", False)
+
+
+def staged_averages(method: Method, plan: Staged, classes: Float[Tensor, "M 1"], group_size: int) -> StagedAverages:
+    """`averages` of a method with a second stage. ConfigError where its parts see more than rewards, or its plan other prompts."""
+    if not sees_stages(method):
+        raise ConfigError(
+            f"{method.name}: {type(plan).__name__} with these parts looks at more than the rewards of one prompt, so its two "
+            "stages have no list of outcomes; take an advantage of rewards alone and an allocation of each prompt by itself."
+        )
+    rewards, rows = classes[:, 0], []
+    for first in _compositions(len(classes), group_size):
+        size = int(plan.extra(rewards.repeat_interleave(first)[None])[0])
+        for second in _compositions(len(classes), size):
+            groups = trained_on(plan, first, second)
+            found = [_paid_to(method, plan, rewards, group) for group in groups if group.any()]
+            none = torch.zeros(2, len(classes), dtype=torch.float64)
+            rows.append((first, second, *sum(found, none)))
+    return StagedAverages(*(torch.stack(column) for column in zip(*rows, strict=True)))
+
+
+def _paid_to(method: Method, plan: Staged, rewards: Float[Tensor, " M"], counts: Int[Tensor, " M"]) -> Float[Tensor, "2 M"]:
+    """(sum of advantages, number of completions) of each class in one group; 0 where it is not kept."""
+    group = rewards.repeat_interleave(counts)[None].float()
+    if not bool(plan.keeps(group)[0]):
+        return torch.zeros(2, len(rewards), dtype=torch.float64)
+    paid = group_advantages(method, group, None, method.start())[0][0].double()
+    sums = torch.zeros(len(rewards), dtype=torch.float64)
+    return torch.stack([sums.index_add(0, torch.arange(len(rewards)).repeat_interleave(counts), paid), counts.double()])
 
 
 def _traits(method: Method, listing: Listing) -> tuple[Float[Tensor, "B D"], Int[Tensor, " K"]]:

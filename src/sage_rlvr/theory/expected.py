@@ -10,6 +10,7 @@ completions, one after another, through `credit` and `objective` as the loop cal
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -21,6 +22,7 @@ from sage_rlvr.core.guides import factors
 from sage_rlvr.core.keys import Key
 from sage_rlvr.core.method import Method, credit, kl_share, needs_of, objective, return_to_go, shape
 from sage_rlvr.core.signals import Batch
+from sage_rlvr.core.stages import Staged, is_staged, trained_on
 from sage_rlvr.core.state import State, called
 from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.theory.averages import Listing, mean_advantages
@@ -198,7 +200,8 @@ def loss_over_groups(
     """The same mean by brute force: one call of `credit` and `objective` for each of the B**G groups.
 
     Kept groups are weighted by their probability divided by that of being kept. log_q replaces the guide's. state: of the
-    method's parts before the step, None = at their start; every group meets the same. ConfigError
+    method's parts before the step, None = at their start; every group meets the same. With a second stage every outcome of
+    both, divided as a step of many prompts is: by the mean divisor. ConfigError
     beyond 20,000 groups and for a buffer, which outlives a group; DataError where none is kept and for wrong shapes.
     """
     _check_memory(method)
@@ -211,12 +214,12 @@ def loss_over_groups(
         )
     longest = int(listing.signals.mask.sum(1).max()) if max_tokens is None else max_tokens
     total, mass = torch.zeros((), dtype=logps.dtype), 0.0
-    for group in itertools.product(range(rows), repeat=group_size):
-        members = torch.tensor(group)
+    for chance, members in _outcomes(method, listing, group_size):
         rewards = listing.rewards[members].float()[None]
         if method.rollout is not None and not bool(kept_by(method.rollout, rewards, state or method.start())[0]):
             continue
-        chance = float(listing.probs[members].double().prod())
+        if is_staged(method.rollout):
+            chance *= method.reduction.budget(listing.signals.mask[members], longest)
         mass += chance
         total = total + chance * loss_of_group(
             method, listing, logps, members, step=step, total_steps=total_steps, key=key, log_q=log_q,
@@ -227,6 +230,32 @@ def loss_over_groups(
             f"{method.name}: its rollout plan keeps no group of {group_size}; there is no mean over kept groups."
         )
     return total / mass
+
+
+def _outcomes(method: Method, listing: Listing, group_size: int) -> Iterator[tuple[float, Tensor]]:
+    """Every group of completions, with its chance; with a second stage those of every outcome of both."""
+    probs, rows = listing.probs.double(), range(len(listing.probs))
+    for first in itertools.product(rows, repeat=group_size):
+        members = torch.tensor(first)
+        if not is_staged(plan := method.rollout):
+            yield float(probs[members].prod()), members
+            continue
+        for second in itertools.product(rows, repeat=_second_size(plan, listing, members)):
+            chance = float(probs[members].prod() * probs[list(second)].prod())
+            for group in trained_on(plan, first, second):
+                if group:
+                    yield chance, torch.tensor(group)
+
+
+def _second_size(plan: Staged, listing: Listing, members: Int[Tensor, " G"]) -> int:
+    """Completions of the second stage after the listing's rows `members`; ConfigError where their groups are too many."""
+    size, rows = int(plan.extra(listing.rewards[members].float()[None])[0]), len(listing.probs)
+    if rows ** (size + len(members)) > LARGEST_GROUPS:
+        raise ConfigError(
+            f"{rows}**{size + len(members)} groups with a second stage are more than {LARGEST_GROUPS:,}; take fewer rows, smaller "
+            f"groups, or a lower most than {plan.most}."
+        )
+    return size
 
 
 def _check_memory(method: Method) -> None:

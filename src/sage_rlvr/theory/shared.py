@@ -27,6 +27,7 @@ from sage_rlvr.core.advantages import sees
 from sage_rlvr.core.keys import Key
 from sage_rlvr.core.method import Method, shape
 from sage_rlvr.core.signals import Signals
+from sage_rlvr.core.stages import is_staged
 from sage_rlvr.core.state import State, has_state
 from sage_rlvr.core.token_weights import entropy_drift
 from sage_rlvr.errors import ConfigError, DataError
@@ -247,7 +248,12 @@ class SharedWorld:
         total_steps: int = 1, state: State | None = None,
     ) -> tuple[Float[Tensor, ""], State]:  # fmt: skip
         """The loop's loss of one step with that many groups for every training prompt, drawn from the policy; and the state of
-        the method's parts after it."""
+        the method's parts after it. ConfigError for a rollout plan with a second stage, of which it draws the first alone."""
+        if is_staged(method.rollout):
+            raise ConfigError(
+                f"{method.name}: drawn groups have one stage here, and {type(method.rollout).__name__} has two; use the exact "
+                "expectation, groups=0."
+            )
         which = self.prompts[0]
         found = self.log_probs(theta, which)
         listing = self._listing(found.detach(), which, method.needs)

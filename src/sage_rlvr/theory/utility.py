@@ -8,7 +8,8 @@ Where A sees rewards alone, E[A | y] depends on whether y is right, and the sum 
 wrong] (axis I: between prompts). Where it sees answers or log-probs, E[A | y] - E[A | y'] of two right answers is a preference
 (axis II: within a prompt). All sums run over all groups; nothing is sampled. Surrogate, token weights, reduction and KL are not
 in it: it is the first update of a rollout, one row per completion. A buffer is taken as full: it holds every right answer. A
-rollout plan is not in it either: one that draws other prompts for the groups it drops scales all prompts alike.
+rollout plan is not in it either, because one that draws other prompts for the groups it drops scales all prompts alike; one with
+a second stage does not and is in it, its sum over both stages divided by the G of the first.
 """
 
 from __future__ import annotations
@@ -24,10 +25,11 @@ from sage_rlvr.core.advantages import Advantage, Seen, at_step, sees
 from sage_rlvr.core.loss_terms import KlCov
 from sage_rlvr.core.method import Method, group_advantages
 from sage_rlvr.core.signals import Signals
+from sage_rlvr.core.stages import is_staged
 from sage_rlvr.core.state import called, start_of
 from sage_rlvr.core.surrogates import Pacs
 from sage_rlvr.errors import ConfigError
-from sage_rlvr.theory.averages import Listing
+from sage_rlvr.theory.averages import Listing, averages, sees_stages
 from sage_rlvr.theory.stored import stored_loss
 
 MOST_GROUPS = 200_000
@@ -70,6 +72,8 @@ def values(
     policy, reference: probabilities of the answers, each summing to 1. ConfigError where there are too many groups to list.
     """
     n = len(policy)
+    if isinstance(part, Method) and is_staged(part.rollout):
+        return _staged(part, sum(p for p, solves in zip(policy, right, strict=True) if solves), right, group_size)
     if math.comb(n + group_size - 2, n - 1) > MOST_GROUPS:
         raise ConfigError(
             f"{n} answers in groups of {group_size} have too many compositions; take fewer answers or a smaller group."
@@ -90,6 +94,15 @@ def values(
         found = _with_stored(part, found, logs, refs, rewards)
     mean = sum(p * v for p, v in zip(policy, found, strict=True))
     return [v - mean for v in found]
+
+
+def _staged(method: Method, p: float, right: Sequence[bool], group_size: int) -> list[float]:
+    """E[A | y] - E[A] with a second stage: advantages summed over both, over the completions of the first."""
+    outcomes = averages(method, torch.tensor([[0.0], [1.0]], dtype=torch.float64), group_size)
+    means, copies = outcomes.at(torch.tensor([[1 - p, p]]))
+    wrong_one, right_one = (means * copies)[0].tolist()
+    mean = p * right_one + (1 - p) * wrong_one
+    return [(right_one if solves else wrong_one) - mean for solves in right]
 
 
 def _with_stored(
@@ -161,6 +174,8 @@ def has_axes(method: Method) -> bool:
     the next is too: not where a part has a memory. KL-Cov's term is 0 there."""
     plain = method.token_weight is None and isinstance(method.loss_term, KlCov | None) and method.reward_source is None
     coupled = getattr(method.advantage, "couples_prompts", False)
+    if is_staged(method.rollout):
+        coupled = coupled or not sees_stages(method) or method.buffer is not None
     return plain and not coupled and not isinstance(method.surrogate, Pacs) and not method.start()
 
 

@@ -27,8 +27,9 @@ from sage_rlvr.models.scoring import score
 from sage_rlvr.reading import read_json_lines
 from sage_rlvr.tasks.base import answer_id, answer_key, verdicts
 from sage_rlvr.tasks.rows import Say, tell
+from sage_rlvr.training.groups import Groups, rows_of_groups
 from sage_rlvr.training.reference import check_vocabularies
-from sage_rlvr.training.rollouts import Groups, answers_of, problems_of_step, rewards_of, rows_of_groups
+from sage_rlvr.training.rollouts import answers_of, problems_of_step, rewards_of
 
 if TYPE_CHECKING:
     from sage_rlvr.training.loop import Loop
@@ -196,7 +197,7 @@ class Memory:
         return self.buffer.policy or not self.buffer.alone
 
     def see(self, groups: Groups, advantages: Tensor | None = None) -> None:
-        """A rollout. A part that stores advantages (P, G) adds it once these are known; every other at once."""
+        """Groups of a rollout. A part that stores advantages (P, G) adds it once these are known; every other at once."""
         buffer = self.buffer
         if buffer.alone and buffer.reads_advantages:
             advantages = credit(self.loop.method, groups.rewards, step=self.step).grouped
@@ -205,7 +206,7 @@ class Memory:
         assert groups.answers is not None, "a buffer's needs have 'answers'"
         numbers = places(self.loop, groups.problems)
         found = found_in(numbers, groups.rewards, groups.answers, groups.rollout, self.step, advantages)
-        self.after = buffer.rule.add(self.before, found)
+        self.after = buffer.rule.add(self.after, found)
 
     def commit(self, metrics: dict[str, float]) -> dict[str, float]:
         """The step is done: what was added stays. `metrics` and those of what is stored.

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from sage_rlvr.config import DataConfig, FinetuneConfig, LoraConfig, SftConfig, TrainConfig
+from sage_rlvr.core.stages import is_staged
 from sage_rlvr.models.folders import ADAPTER_WEIGHTS, adapter_base, config_folder, folder_of
 from sage_rlvr.models.weights import loading
 from sage_rlvr.tasks.datasets import examples
@@ -78,6 +79,9 @@ def work(config: TrainConfig, fields: dict[str, Any]) -> Iterator[str]:
     yield f"{total:,} completion tokens in these passes at most, prompts not counted"
     if refills := getattr(config.method.rollout, "max_refills", 0):
         yield f"dynamic sampling: between 1 and {refills + 1} times those prompts and generated tokens"
+    if is_staged(plan := config.method.rollout):
+        times = f"{plan.most / rollout.group_size:.3g}"
+        yield f"a second stage: between 1 and {times} times those completions, generated tokens and passes"
 
 
 def buffer_work(config: TrainConfig) -> Iterator[str]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
@@ -34,6 +34,7 @@ from sage_rlvr.models.solutions import lister
 from sage_rlvr.runs import RunDir, writing
 from sage_rlvr.tasks.base import Task
 from sage_rlvr.training.buffer import Memory, fill, numbered, stored
+from sage_rlvr.training.groups import Rows
 from sage_rlvr.training.optimizer import Optimizer
 from sage_rlvr.training.problems import training_problems, unkeyed, unverified
 from sage_rlvr.training.reference import (
@@ -45,7 +46,7 @@ from sage_rlvr.training.reference import (
     reference_right,
     restore_reference,
 )
-from sage_rlvr.training.rollouts import Groups, draw_groups, rollout_metrics, rows_of_groups
+from sage_rlvr.training.rollouts import draw_groups, rollout_metrics
 from sage_rlvr.training.state import (
     check_replaceable,
     checkpoint,
@@ -100,13 +101,14 @@ def train_step(loop: Loop, step: int) -> dict[str, float]:
     drawn = draw_groups(loop, step)  # sample and verify; a rollout plan keeps some of it and refills
     metrics = rollout_metrics(loop, drawn) | reference_metrics(loop)
     if memory is not None:
-        memory.see(drawn.everything)
-    if not drawn.kept.any() or method.is_stored_alone:
+        for part in (drawn.everything, *drawn.second):
+            memory.see(part)
+    if not drawn.groups or method.is_stored_alone:
         metrics = metrics if memory is None else stored_updates(loop, memory, metrics)
         loop.parts = {**loop.parts, **{name: own for name, own in drawn.parts.items() if name == "rollout"}}
         return metrics
-    groups = drawn.groups
-    rows = torch.arange(groups.rewards.numel(), device=groups.rewards.device)  # row = prompt * group_size + member
+    groups = Rows.of(drawn.groups, loop.tokens.pad_id)
+    rows = torch.arange(len(groups.owners), device=groups.owners.device)  # row = prompt * group_size + member
 
     once = config.updates.epochs == 1 and config.updates.minibatches == 1 and config.updates.micro_batch is None
     exact = once and "distributions" in method.needs  # in several updates each computes those of its own rows
@@ -124,18 +126,18 @@ def train_step(loop: Loop, step: int) -> dict[str, float]:
         old_logps=scores.logps,
         ref_logps=None if reference is None else reference.logps,
         mask=groups.rollout.mask,
-        row_ids=groups.row_ids,
+        row_ids=groups.column("row_ids"),
         entropies=scores.entropies,
         ref_entropies=None if reference is None else reference.entropies,
-        rewards=groups.rewards.reshape(-1),
+        rewards=groups.column("rewards"),
         hidden=scores.hidden,
-        answers=None if groups.answers is None else groups.answers.reshape(-1),
-        ref_right=reference_right(loop, groups) if "ref_right" in method.needs else None,
-        problems=groups.problem_ids if "problems" in method.needs else None,
+        answers=groups.column("answers") if "answers" in method.needs else None,
+        ref_right=torch.cat([reference_right(loop, part) for part in groups.groups]) if "ref_right" in method.needs else None,
+        problems=groups.column("problem_ids") if "problems" in method.needs else None,
         entropy_drift=None if not drift or scores.log_probs is None else entropy_drift(scores.log_probs.detach()),
     )
     log_q = shape(method, signals, step, total, loop.key)
-    worth = credit(method, groups.rewards, signals, log_q, step, total, loop.key, drawn.parts)
+    worth = credit(method, [part.rewards for part in groups.groups], signals, log_q, step, total, loop.key, drawn.parts)
     advantages = worth.advantages
     whole = Batch(
         logps=scores.logps,
@@ -148,7 +150,7 @@ def train_step(loop: Loop, step: int) -> dict[str, float]:
         max_tokens=config.rollout.max_new_tokens,
         q_clamped=q_clamped(method, signals, step, total, loop.key),
         log_probs=scores.log_probs if exact else None,
-        group_size=config.rollout.group_size,
+        group_size=groups.group_size,
         ref_log_probs=None if reference is None else reference.log_probs,
         term_weights=worth.term_weights,
     )
@@ -162,7 +164,8 @@ def train_step(loop: Loop, step: int) -> dict[str, float]:
     metrics |= {"sampler/logp_gap_max": float(gap)}
     if memory is None:
         return metrics
-    memory.see(groups, worth.grouped)
+    for part, paid in zip(groups.groups, groups.split(worth.grouped), strict=True):
+        memory.see(part, paid)
     return memory.commit(metrics)
 
 
@@ -213,7 +216,7 @@ def update(
 
 
 def several_updates(
-    loop: Loop, whole: Batch, groups: Groups, step: int, memory: Memory | None = None
+    loop: Loop, whole: Batch, groups: Rows, step: int, memory: Memory | None = None
 ) -> dict[str, float]:
     """`epochs` passes over shuffled mini-batches of whole groups; the ratio to the old policy leaves 1 after the first.
 
@@ -228,7 +231,7 @@ def several_updates(
             for n, part in enumerate(order.tensor_split(plan.minibatches)):
                 number = (step * plan.epochs + epoch) * plan.minibatches + n
                 if len(part):
-                    rows = rows_of_groups(part.sort().values, loop.config.rollout.group_size)
+                    rows = torch.isin(groups.owners, part.to(groups.owners.device)).nonzero().squeeze(1)
                     parts = micro_batches(loop, whole, groups, rows)
                     collected.append(update(loop, parts, whole.mask[rows], step, number, memory))
     return mean_of(collected)
@@ -247,13 +250,13 @@ def undone_if_diverged(loop: Loop) -> Iterator[None]:
         raise
 
 
-def micro_batches(loop: Loop, whole: Batch, groups: Groups, rows: Tensor) -> Iterator[Batch]:
+def micro_batches(loop: Loop, whole: Batch, groups: Rows, rows: Tensor) -> Iterator[Batch]:
     """`rows` of the rollout, `updates.micro_batch` groups at a time, each with a fresh forward pass in graph.
 
     Distributions over the vocabulary exist for one micro-batch at a time; the reference's are computed again for each.
     """
     exact, live = "distributions" in loop.method.needs, "entropy_gradient" in loop.method.needs
-    for part in rows.split(rows_at_once(loop, rows)):
+    for part in at_once(loop, groups, rows):
         # The entropies of the rollout hold, but for a loss term that descends them.
         scores = score_rows(loop, loop.policy, groups, part, entropies=live, log_probs=exact, gradient=live)
         batch = select(whole, part, scores.logps)
@@ -265,10 +268,13 @@ def micro_batches(loop: Loop, whole: Batch, groups: Groups, rows: Tensor) -> Ite
         yield batch
 
 
-def rows_at_once(loop: Loop, rows: Tensor) -> int:
-    """How many of `rows` one forward pass takes: those of `updates.micro_batch` groups, or all of them."""
-    groups = loop.config.updates.micro_batch
-    return len(rows) if groups is None else groups * loop.config.rollout.group_size
+def at_once(loop: Loop, groups: Rows, rows: Tensor) -> Sequence[Tensor]:
+    """`rows` (ascending) as one forward pass takes them: those of `updates.micro_batch` whole groups, or all of them."""
+    count = loop.config.updates.micro_batch
+    if count is None:
+        return [rows]
+    sizes = groups.owners[rows].unique_consecutive(return_counts=True)[1]
+    return rows.split([int(part.sum()) for part in sizes.split(count)])
 
 
 def select(whole: Batch, rows: Tensor, logps: Tensor) -> Batch:
@@ -280,7 +286,7 @@ def select(whole: Batch, rows: Tensor, logps: Tensor) -> Batch:
 def score_rows(
     loop: Loop,
     model: PreTrainedModel,
-    groups: Groups,
+    groups: Rows,
     rows: Tensor,
     *,
     entropies: bool,
@@ -289,7 +295,7 @@ def score_rows(
     hidden: bool = False,
 ) -> Scores:
     """Log-probs of `rows` (ascending) of the rollout under `model`; only the prompts they belong to are computed."""
-    owners, local = (rows // loop.config.rollout.group_size).unique(return_inverse=True)
+    owners, local = groups.owners[rows].unique(return_inverse=True)
     return score(
         model,
         [groups.prompts[int(g)] for g in owners],
@@ -308,7 +314,7 @@ def score_rows(
 def fixed_scores(
     loop: Loop,
     model: PreTrainedModel,
-    groups: Groups,
+    groups: Rows,
     rows: Tensor,
     *,
     entropies: bool,
@@ -318,7 +324,7 @@ def fixed_scores(
     """`score_rows` out of graph, `updates.micro_batch` groups at a time, so that it needs no more memory than an update."""
     parts = [
         score_rows(loop, model, groups, part, entropies=entropies, log_probs=log_probs, hidden=hidden)
-        for part in rows.split(rows_at_once(loop, rows))
+        for part in at_once(loop, groups, rows)
     ]
     if len(parts) == 1:
         return parts[0]
@@ -331,7 +337,7 @@ def fixed_scores(
     return Scores(torch.cat([part.logps for part in parts]), *more)
 
 
-def reference_scores(loop: Loop, groups: Groups, rows: Tensor, *, log_probs: bool = False) -> Scores | None:
+def reference_scores(loop: Loop, groups: Rows, rows: Tensor, *, log_probs: bool = False) -> Scores | None:
     """The reference's log-probs (and entropies where the guide reads them); None where the method has no anchor."""
     if loop.reference is None:
         return None
@@ -437,5 +443,5 @@ def batch_of(loop: Loop, step: int) -> tuple[Tensor, Tensor, list[Any]]:
         plan = loop.config.updates
         rows = memory.rows(step * plan.epochs * plan.minibatches)
         return rows.answers.tokens, rows.mask, [loop.problems[i] for i in rows.answers.problem.tolist()]
-    groups = draw_groups(loop, step).groups
-    return groups.rollout.tokens, groups.rollout.mask, groups.problems
+    groups = Rows.of(draw_groups(loop, step).groups, loop.tokens.pad_id)
+    return groups.rollout.tokens, groups.rollout.mask, [problem for part in groups.groups for problem in part.problems]

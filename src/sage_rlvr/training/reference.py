@@ -22,8 +22,8 @@ from sage_rlvr.runs import Checkpoint
 from sage_rlvr.training.state import load_tensors, model_tensors
 
 if TYPE_CHECKING:
+    from sage_rlvr.training.groups import Groups
     from sage_rlvr.training.loop import Loop
-    from sage_rlvr.training.rollouts import Groups
 
 GROUP, REFERENCE_STEP = "reference", "anchor/reference_step"  # of a checkpoint; of the metrics
 

@@ -4,13 +4,15 @@
 
 The groups of a step are numbered as they are drawn. The problem of group n is a function of (seed, step, n), and its
 completions are functions of the policy and of (seed, step, n * group_size + member): how many groups were kept, or in
-how many refills they came, changes neither. Two arms of one seed see the same prompts, refills included.
+how how many refills they came, changes neither. Two arms of one seed see the same prompts, refills included.
+
+A plan with stages (core/stages.py) gives some prompts more completions in a second stage, drawn after the first has been judged. A
+step then has groups of several sizes, each size a `Groups` of its own (groups.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -18,77 +20,14 @@ from torch import Tensor
 
 from sage_rlvr.core.dynamic_sampling import kept_by, learned_by
 from sage_rlvr.core.reward_sources import Paid, rank_metrics
-from sage_rlvr.core.state import State
-from sage_rlvr.models.sampler import Rollout, joined, sample
+from sage_rlvr.core.stages import Staged, is_staged, rows_of_stages
+from sage_rlvr.models.sampler import Rollout, sample
 from sage_rlvr.models.substituted import Answered, substituted
 from sage_rlvr.tasks.base import answer_id, answer_key, answer_span, reference, verdicts
+from sage_rlvr.training.groups import Drawn, Groups, rows_of_groups, together, union
 
 if TYPE_CHECKING:
     from sage_rlvr.training.loop import Loop
-
-
-@dataclass(frozen=True, eq=False)
-class Groups:
-    """P prompts with G completions each; row = place of the group * G + member.
-
-    problems, prompts (token lists): P each. rollout: the P * G completions. rewards (P, G): 1 right, 0 wrong or undecided,
-    as the verifier says, or as the method's reward source pays, before any transform. undecided (P, G) bool. numbers (P,): which
-    group of the step each is.
-    answers (P, G) int64: equal for two completions that give the same answer; None where the method reads none.
-    right (P, G) bool, the verifier's word beside rewards that are not its own; support (P, G), what a plan looks at then.
-    """
-
-    problems: list[Any]
-    prompts: list[list[int]]
-    rollout: Rollout
-    rewards: Tensor
-    undecided: Tensor
-    numbers: Tensor
-    answers: Tensor | None = None
-    right: Tensor | None = None
-    support: Tensor | None = None
-
-    @property
-    def looked_at(self) -> Tensor:
-        """(P, G) what a rollout plan decides by."""
-        return self.rewards if self.support is None else self.support
-
-    @property
-    def row_ids(self) -> Tensor:
-        """(P * G,) number of each completion within the step."""
-        return rows_of_groups(self.numbers, self.rewards.shape[1])
-
-    @property
-    def problem_ids(self) -> Tensor:
-        """(P * G,) int64, the problem of each completion, the same number whenever it comes back."""
-        ids = torch.tensor([answer_id(str(problem.problem_id)) for problem in self.problems], device=self.rewards.device)
-        return ids.repeat_interleave(self.rewards.shape[1])
-
-    def keep(self, kept: Tensor) -> Groups:
-        """The marked ones, kept (P,) bool, at least one."""
-        if bool(kept.all()):
-            return self
-        places = kept.nonzero().squeeze(1)
-        rollout = self.rollout.rows(rows_of_groups(places, self.rewards.shape[1]))
-        problems, prompts = ([part[i] for i in places.tolist()] for part in (self.problems, self.prompts))
-        more = (None if one is None else one[places] for one in (self.answers, self.right, self.support))
-        return Groups(problems, prompts, rollout, self.rewards[places], self.undecided[places], self.numbers[places], *more)
-
-
-@dataclass(frozen=True, eq=False)
-class Drawn:
-    """All groups that were drawn for a step, `kept` (P,) bool, the ones it trains on, the number of refills, and the running state
-    of the method's parts after it, in which only the rollout plan's has moved."""
-
-    everything: Groups
-    kept: Tensor
-    refills: int
-    parts: State
-
-    @property
-    def groups(self) -> Groups:
-        """The kept ones; there must be one."""
-        return self.everything.keep(self.kept)
 
 
 def draw_groups(loop: Loop, step: int) -> Drawn:
@@ -96,44 +35,59 @@ def draw_groups(loop: Loop, step: int) -> Drawn:
     plan, wanted = loop.method.rollout, loop.config.rollout.prompts_per_step
     parts = [draw(loop, step, 0, wanted)]
     if plan is None:
-        return Drawn(parts[0], torch.ones_like(parts[0].numbers, dtype=torch.bool), 0, loop.parts)
+        return Drawn(parts[0], torch.ones_like(parts[0].numbers, dtype=torch.bool), 0, loop.parts, (parts[0],))
+    if is_staged(plan):
+        return with_second_stage(loop, step, plan, parts[0])
     kept = [kept_by(plan, parts[0].looked_at, loop.parts)]
     while (missing := wanted - sum(int(k.sum()) for k in kept)) and len(parts) <= plan.max_refills:
         parts.append(draw(loop, step, sum(len(part.prompts) for part in parts), missing))
         kept.append(kept_by(plan, parts[-1].looked_at, loop.parts))
-    everything = together(parts, loop.tokens.pad_id)
-    return Drawn(everything, torch.cat(kept), len(parts) - 1, learned_by(plan, everything.looked_at, loop.parts))
+    everything, chosen = together(parts, loop.tokens.pad_id), torch.cat(kept)
+    groups = (everything.keep(chosen),) if bool(chosen.any()) else ()
+    return Drawn(everything, chosen, len(parts) - 1, learned_by(plan, everything.looked_at, loop.parts), groups)
+
+
+def with_second_stage(loop: Loop, step: int, plan: Staged, first: Groups) -> Drawn:
+    """The second stage of groups that were drawn and judged, as the plan gives it to them, and what of both is kept."""
+    extra = plan.extra(first.looked_at)
+    second = tuple(draw_more(loop, step, first, extra, int(size)) for size in extra.unique() if size)
+    if plan.baseline == "union":
+        even = [first.keep(extra == 0)] if bool((extra == 0).any()) else []
+        trained = even + [union(first, more, loop.tokens.pad_id) for more in second]
+    else:
+        trained = ([first] if plan.baseline == "stages" else []) + list(second)
+    marks = [plan.keeps(part.looked_at) for part in trained]
+    numbers = torch.cat([part.numbers[mark] for part, mark in zip(trained, marks, strict=True)] or [first.numbers[:0]])
+    groups = tuple(part.keep(mark) for part, mark in zip(trained, marks, strict=True) if mark.any())
+    return Drawn(first, torch.isin(first.numbers, numbers), 0, loop.parts, groups, second)
 
 
 def draw(loop: Loop, step: int, first: int, count: int) -> Groups:
     """Groups number `first` to `first + count` of a step: sampled from the policy as it is, and verified."""
     problems = problems_of_step(loop, step, first, count)
     prompts = [list(loop.ask(p).ids) for p in problems]
-    rollout = draw_rollout(loop, prompts, step, first)
+    return judged(loop, problems, prompts, draw_rollout(loop, prompts, step, first), first + torch.arange(count))
+
+
+def draw_more(loop: Loop, step: int, groups: Groups, extra: Tensor, size: int) -> Groups:
+    """`size` more completions of each prompt for which `extra` (P,) says so."""
+    places = (extra == size).nonzero().squeeze(1)
+    problems, prompts = ([part[i] for i in places.tolist()] for part in (groups.problems, groups.prompts))
+    numbers = groups.numbers[places]
+    rollout = sampled(loop, prompts, step, size, rows_of_stages(numbers, size, 0).reshape(-1))
+    return replace(judged(loop, problems, prompts, rollout, numbers), first=0)
+
+
+def judged(loop: Loop, problems: list[Any], prompts: list[list[int]], rollout: Rollout, numbers: Tensor) -> Groups:
+    """The groups of completions that were drawn, with what the verifier says of them, or what the reward source pays."""
     rewards, undecided, right = rewards_of(loop, problems, rollout)
     answers = answers_of(loop, problems, rollout) if "answers" in loop.method.needs else None
-    numbers = first + torch.arange(count, device=rewards.device)
+    numbers = numbers.to(rewards.device)
     if loop.method.reward_source is None:
         return Groups(problems, prompts, rollout, rewards, undecided, numbers, answers)
     paid = paid_by_policy(loop, problems, prompts, rollout)
     earned, support = (part.reshape(rewards.shape) for part in (paid.rewards, paid.support))
     return Groups(problems, prompts, rollout, earned, undecided, numbers, answers, right, support)
-
-
-def together(parts: Sequence[Groups], pad_id: int) -> Groups:
-    """The groups of several draws as one, rollouts padded to the widest."""
-
-    def column(name: str) -> Tensor | None:
-        found = [getattr(part, name) for part in parts]
-        return None if found[0] is None else torch.cat(found)
-
-    return Groups(
-        [problem for part in parts for problem in part.problems],
-        [prompt for part in parts for prompt in part.prompts],
-        joined([part.rollout for part in parts], pad_id),
-        *(torch.cat([getattr(part, name) for part in parts]) for name in ("rewards", "undecided", "numbers")),
-        *map(column, ("answers", "right", "support")),
-    )
 
 
 def problems_of_step(loop: Loop, step: int, first: int, count: int) -> list[Any]:
@@ -155,18 +109,24 @@ def problems_of_step(loop: Loop, step: int, first: int, count: int) -> list[Any]
 
 def draw_rollout(loop: Loop, prompts: list[list[int]], step: int, first: int = 0) -> Rollout:
     """`group_size` completions of each prompt at the training temperature; the prompts are groups `first` and on."""
+    size = loop.config.rollout.group_size
+    return sampled(loop, prompts, step, size, rows_of_groups(first + torch.arange(len(prompts)), size))
+
+
+def sampled(loop: Loop, prompts: list[list[int]], step: int, group_size: int, row_ids: Tensor) -> Rollout:
+    """`group_size` completions of each prompt at the training temperature, numbered by `row_ids` (P * group_size,)."""
     config = loop.config.rollout
     return sample(
         loop.policy,
         prompts,
-        group_size=config.group_size,
+        group_size=group_size,
         max_new_tokens=config.max_new_tokens,
         eos_id=loop.tokens.eos_ids,
         pad_id=loop.tokens.pad_id,
         key=loop.key,
         step=step,
         temperature=config.temperature,
-        row_ids=rows_of_groups(first + torch.arange(len(prompts)), config.group_size),
+        row_ids=row_ids,
         entropies=False,  # the training forward computes them, with the rest of the signals
     )
 
@@ -206,15 +166,11 @@ def answers_of(loop: Loop, problems: list[Any], rollout: Rollout) -> Tensor:
     return torch.tensor(found, device=rollout.tokens.device).reshape(-1, size)
 
 
-def rows_of_groups(groups: Tensor, group_size: int) -> Tensor:
-    """Group numbers (g,) -> row numbers (g * group_size,)."""
-    return (groups[:, None] * group_size + torch.arange(group_size, device=groups.device)).reshape(-1)
-
-
 def rollout_metrics(loop: Loop, drawn: Drawn) -> dict[str, float]:
     """Of everything that was drawn, kept or not: what the policy does, and what it cost in tokens.
 
-    With a rollout plan also how much of it was kept, `rollout/...`, and the mean reward of that.
+    With a rollout plan also how much of it was kept, `rollout/...`, and the mean reward of that. Means over completions are
+    those of the first stage, which has as many of each prompt; tokens and completions are those of both.
     """
     rewards, rollout, undecided = drawn.everything.rewards, drawn.everything.rollout, drawn.everything.undecided
     found = {
@@ -223,13 +179,30 @@ def rollout_metrics(loop: Loop, drawn: Drawn) -> dict[str, float]:
         "reward/dead_group_share": float((rewards == rewards[:, :1]).all(1).float().mean()),
         "completions/length_mean": float(rollout.lengths.float().mean()),
         "completions/unfinished_share": float((~rollout.finished).float().mean()),
-        "rollout/tokens": float(rollout.lengths.sum()),
+        "rollout/tokens": float(rollout.lengths.sum() + sum(part.rollout.lengths.sum() for part in drawn.second)),
     }
     if drawn.everything.right is not None and drawn.everything.support is not None:
         found |= source_metrics(rewards, drawn.everything.support, drawn.everything.right)
-    if loop.method.rollout is None:
+    plan, wanted = loop.method.rollout, loop.config.rollout.prompts_per_step
+    if plan is None:
         return found
-    return found | kept_metrics(rewards, rewards[drawn.kept], loop.config.rollout.prompts_per_step, drawn.refills)
+    found |= kept_metrics(rewards, rewards[drawn.kept], wanted, drawn.refills)
+    return found | stage_metrics(drawn) if is_staged(plan) else found
+
+
+def stage_metrics(drawn: Drawn) -> dict[str, float]:
+    """Of a step with a second stage: completions of both, the mean reward of those trained on, who got more, and how much."""
+    first, more = drawn.everything.rewards.numel(), sum(part.rewards.numel() for part in drawn.second)
+    extended = sum(len(part.prompts) for part in drawn.second) / len(drawn.everything.prompts)
+    largest = max((part.rewards.shape[1] for part in drawn.second), default=0)
+    found = {
+        "rollout/completions": float(first + more),
+        "rollout/second_stage": float(more),
+        "rollout/extended_share": extended,
+        "rollout/extra_max": float(largest),
+    }
+    trained = [part.rewards.reshape(-1) for part in drawn.groups]
+    return found | ({"reward/kept_mean": float(torch.cat(trained).mean())} if trained else {})
 
 
 def source_metrics(rewards: Tensor, support: Tensor, right: Tensor) -> dict[str, float]:

@@ -8,44 +8,59 @@ refuses it, and a verdict is undecided.
 
 from __future__ import annotations
 
-import contextlib
 import json
+import os
 import platform
+import re
 import subprocess
 import sys
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.verifiers import Verdict
-from sage_rlvr.verifiers.sandbox_child import MACHINES
+from sage_rlvr.verifiers.sandbox_child import LONG, MACHINES
 
 PROGRAMS = "sage_rlvr.verifiers.sandbox:judge"
 """The function of a `Pool` that judges programs: `Pool(function=PROGRAMS)`."""
 SECONDS, MEMORY_MB = 1.0, 256
 TRIAL = {"source": "def f(x):\n    return x + 1", "entry": "f", "inputs": [[1]], "seconds": 5.0, "memory_mb": MEMORY_MB}
+ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")  # of an object: another one in every process
 Test = Sequence[Any]  # (arguments, repr of the value that is wanted)
 
 
 class Sandbox:
-    """The process that programs are forked from, started with the first of them. Not for two threads at once."""
+    """The process that programs are forked from, started with the first of them. Threads take turns; a fork starts its own."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
+        self._lock, self._owner = threading.RLock(), os.getpid()
 
     def ask(self, job: dict[str, Any]) -> dict[str, Any]:
         """{"calls": ...}, {"ended": why it has no answer}, or {"open": why it could not be confined}; see `sandbox_child`."""
-        for _ in range(2):  # a process that was killed has one successor
-            process = self._process = self._process or self._start()
-            with contextlib.suppress(OSError, ValueError):
-                assert process.stdin is not None and process.stdout is not None
-                process.stdin.write(json.dumps(job).encode() + b"\n")
-                process.stdin.flush()
-                found: dict[str, Any] = json.loads(process.stdout.readline())
-                return found
-            self.close()
+        if self._owner != os.getpid():  # pipes that the parent talks through, and a lock that one of its threads may hold
+            self._process, self._lock, self._owner = None, threading.RLock(), os.getpid()
+        line = json.dumps(job).encode() + b"\n"
+        with self._lock:
+            for _ in range(2):  # a process that was killed has one successor
+                try:
+                    return self._answer(self._process or self._start(), line)
+                except (OSError, ValueError):
+                    self.close()
+                except BaseException:  # interrupted: the answer that comes yet is no other job's
+                    self.close()
+                    raise
         return {"open": "the process that forks programs died twice; is memory short?"}
+
+    def _answer(self, process: subprocess.Popen[bytes], line: bytes) -> dict[str, Any]:
+        self._process = process
+        assert process.stdin is not None and process.stdout is not None
+        process.stdin.write(line)
+        process.stdin.flush()
+        found: dict[str, Any] = json.loads(process.stdout.readline())
+        return found
 
     @property
     def pid(self) -> int:
@@ -56,11 +71,11 @@ class Sandbox:
     def _start() -> subprocess.Popen[bytes]:
         child = Path(__file__).with_name("sandbox_child.py")
         return subprocess.Popen(
-            [sys.executable, "-I", "-S", str(child)],
+            [sys.executable, "-s", "-P", "-S", str(child)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            env={},
+            env={"PYTHONHASHSEED": "0"},  # the order of a set is no chance; -I would not read it
             start_new_session=True,
         )
 
@@ -131,9 +146,10 @@ def compared(calls: Any, entry: str, tests: Sequence[Test]) -> Verdict:
 
 def told(call: list[Any]) -> str:
     """What a call did, in words: "gave 3", "raised IndexError: list index out of range in line 2"."""
+    said = ADDRESS.sub(" at 0x...", str(call[1])[:LONG])
     if call[0] == "value":
-        return f"gave {call[1]}"
-    return f"raised {call[1]}" + (f" in line {call[2]}" if len(call) == 3 and call[2] else "")
+        return f"gave {said}"
+    return f"raised {said}" + (f" in line {call[2]}" if len(call) == 3 and call[2] else "")
 
 
 __all__ = ["MEMORY_MB", "PROGRAMS", "SECONDS", "Sandbox", "compared", "judge", "missing", "require_sandbox"]

@@ -1,12 +1,13 @@
-"""Programs that nobody trusts, each in a process that can compute and do nothing else: `python -I -S sandbox_child.py`.
+"""Programs that nobody trusts, each in a process that can compute and do nothing else: `python -s -P -S sandbox_child.py`.
 
-    worker -> this process (a job a line, JSON) -> a fork per program, confined -> what its calls gave -> a line back
+    worker -> this process -> a fork that reads one job (a line, JSON) -> a fork of it, confined -> its answer -> a line back
 
 The fork may use its memory, read clocks and write to one pipe. A seccomp filter lets through the system calls of `ALLOWED` and
 answers EPERM to all others, so that no file is opened, no socket, process or thread made, nobody signaled, and no limit raised; a
 scratch folder is not given. Where the kernel has Landlock, a ruleset without any right stands behind it. Time, memory and what is
 said are bounded, and the fork dies with this process. What a call should have given never comes here: who asks compares, so a
-program that lies has to know the right value.
+program that lies has to know the right value. Nor does this process ever hold a job or an answer, so that nothing of an earlier
+program is in the memory that a later one starts with.
 
 Standard library alone, since it runs without the package and without site-packages.
 """
@@ -16,8 +17,10 @@ from __future__ import annotations
 import ctypes
 import gc
 import json
+import math
 import os
 import platform
+import random
 import resource
 import select
 import signal
@@ -35,7 +38,7 @@ LOADED = (
 ALLOWED: dict[str, tuple[int, int | None]] = {
     "read": (0, 63), "write": (1, 64), "close": (3, 57), "fstat": (5, 80), "lseek": (8, 62), "mmap": (9, 222),
     "mprotect": (10, 226), "munmap": (11, 215), "brk": (12, 214), "rt_sigaction": (13, 134), "rt_sigprocmask": (14, 135),
-    "rt_sigreturn": (15, 139), "sched_yield": (24, 124), "mremap": (25, 216), "madvise": (28, 233), "nanosleep": (35, 101),
+    "rt_sigreturn": (15, 139), "sched_yield": (24, 124), "mremap": (25, 216), "nanosleep": (35, 101),
     "getpid": (39, 172), "exit": (60, 93), "gettimeofday": (96, 169), "getrusage": (98, 165), "sigaltstack": (131, 132),
     "gettid": (186, 178), "time": (201, None), "futex": (202, 98), "restart_syscall": (219, 128), "clock_gettime": (228, 113),
     "clock_getres": (229, 114), "clock_nanosleep": (230, 115), "exit_group": (231, 94), "getrandom": (318, 278),
@@ -49,7 +52,8 @@ LANDLOCK = (444, 446)  # create_ruleset, restrict_self: the same numbers on both
 CONFINED, OPEN = b"=", b"!"  # the first byte of an answer: the fork was confined, or why it was not
 SAID = 1 << 16  # bytes that a program may say
 LIBC = ctypes.CDLL(None, use_errno=True)
-LONG = 400  # characters of a value or a message that are kept
+LONG = 400  # characters of a message that are kept
+END = 3  # the status of a fork that found no job: who asks is gone
 
 
 def seccomp_filter(machine: str) -> bytes:
@@ -63,7 +67,7 @@ def seccomp_filter(machine: str) -> bytes:
 
 def confine(seconds: float, memory_mb: int) -> None:
     """Limits, Landlock where there is one, then the filter, which cannot be taken off. OSError where the kernel refuses it."""
-    whole = max(1, round(seconds))
+    whole = math.ceil(seconds) + 1  # behind the clock of who waits, which says "took longer"
     limits = {"CPU": whole, "AS": memory_mb << 20, "FSIZE": 0, "CORE": 0, "NOFILE": 8, "NPROC": 0}
     for name, most in limits.items():
         resource.setrlimit(getattr(resource, f"RLIMIT_{name}"), (most, most))
@@ -95,7 +99,7 @@ def calls(source: str, entry: str, inputs: list[list[object]]) -> list[list[obje
     found: list[list[object]] = []
     for arguments in inputs:
         try:
-            found.append(["value", repr(function(*arguments))[:LONG]])  # type: ignore[operator]
+            found.append(["value", repr(function(*arguments))])  # type: ignore[operator]
         except BaseException as error:
             found.append(fault(error))
     return found
@@ -107,11 +111,18 @@ def fault(error: BaseException) -> list[object]:
     return ["fault", f"{type(error).__name__}: {error}"[:LONG], line]
 
 
-def run(job: dict[str, object], sink: int) -> None:
+def die_with(parent: int) -> None:
+    """End this fork when its parent ends, or now where it has."""
+    LIBC.prctl(DIE_WITH_PARENT, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(70)
+
+
+def run(job: dict[str, object], sink: int, parent: int) -> None:
     """In the fork: confined, then the program. Comes never back."""
     code = 70
     try:
-        LIBC.prctl(DIE_WITH_PARENT, signal.SIGKILL, 0, 0, 0)
+        die_with(parent)
         os.dup2(sink, 3)
         for other in (range(3), range(4, 256)):
             os.closerange(other.start, other.stop)
@@ -122,6 +133,7 @@ def run(job: dict[str, object], sink: int) -> None:
         except (OSError, KeyError, ValueError) as error:
             os.write(3, OPEN + str(error).encode())  # nothing is run that is not confined
             return
+        random.seed(0)  # every program draws the same; a fork seeds anew
         os.write(3, CONFINED)  # what comes behind it is the program's
         found = calls(job["source"], job["entry"], job["inputs"])  # type: ignore[arg-type]
         said = json.dumps({"calls": found}).encode()
@@ -137,10 +149,11 @@ def run(job: dict[str, object], sink: int) -> None:
 def answer(job: dict[str, object]) -> dict[str, object]:
     """What a program said, or {"ended": why}: its process is gone when this comes back."""
     source, sink = os.pipe()
+    parent = os.getpid()
     child = os.fork()
     if child == 0:
         os.close(source)
-        run(job, sink)
+        run(job, sink, parent)
     os.close(sink)
     due, said, late = time.monotonic() + float(job["seconds"]), b"", False  # type: ignore[arg-type]
     while len(said) <= SAID:
@@ -161,20 +174,45 @@ def answer(job: dict[str, object]) -> dict[str, object]:
         return {"open": said.removeprefix(OPEN).decode("utf-8", "replace") or "the process died before it was confined"}
     try:
         found = json.loads(said.removeprefix(CONFINED))
-        return found if isinstance(found, dict) and set(found) == {"calls"} else {"ended": "said nothing that can be read"}
     except (ValueError, RecursionError):
         return {"ended": f"the process ended without an answer, status {os.waitstatus_to_exitcode(status)}"}
+    return found if readable(found) else {"ended": "said nothing that can be read"}
+
+
+def readable(found: object) -> bool:
+    """Whether an answer is {"calls": what `calls` gives}. Nothing else goes on: what nests deeper ends who reads it."""
+    if not isinstance(found, dict) or set(found) != {"calls"} or not isinstance(found["calls"], list):
+        return False
+    types = [list(map(type, call)) if isinstance(call, list) else [] for call in found["calls"]]
+    return all(kinds in ([str, str], [str, str, int]) for kinds in types)
+
+
+def serve(parent: int) -> None:
+    """In a fork: one job from standard input, its answer to standard output; the next job comes after it. Comes never back."""
+    code = 70
+    try:
+        die_with(parent)
+        line = sys.stdin.buffer.readline()
+        said = json.dumps(answer(json.loads(line))).encode() + b"\n" if line else b""
+        code = 0 if line else END
+        while said:
+            said = said[os.write(1, said) :]
+    finally:
+        os._exit(code)
 
 
 def main() -> None:
-    """Jobs from standard input, answers to standard output, until the pipe closes."""
+    """A fork per job, until the pipe closes; it ends with the first fork that could not answer, so that who asks knows."""
     LIBC.prctl(DIE_WITH_PARENT, signal.SIGKILL, 0, 0, 0)
     for name in LOADED:
         __import__(name)
     gc.freeze()  # a fork then copies less
-    for line in sys.stdin.buffer:
-        sys.stdout.buffer.write(json.dumps(answer(json.loads(line))).encode() + b"\n")
-        sys.stdout.buffer.flush()
+    parent, status = os.getpid(), 0
+    while status == 0 and select.select([0], [], []):
+        keeper = os.fork()
+        if keeper == 0:
+            serve(parent)
+        status = os.waitpid(keeper, 0)[1]
 
 
 if __name__ == "__main__":

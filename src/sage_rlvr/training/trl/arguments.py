@@ -25,6 +25,7 @@ from sage_rlvr.core.loss_terms import AdaptiveEntropy, EntropyBonus
 from sage_rlvr.core.method import Method, needs_of
 from sage_rlvr.core.reductions import FixedBudget, SequenceMean, TokenMean
 from sage_rlvr.core.schedules import Schedule, over_a_run
+from sage_rlvr.core.stages import is_staged
 from sage_rlvr.core.surrogates import Cispo, Clip, Gspo
 from sage_rlvr.errors import ConfigError, refuse
 from sage_rlvr.training.trackers import PROJECT, run_name
@@ -302,6 +303,8 @@ def not_on_trl(method: Method) -> Iterator[str]:
         yield f"reduction {method.reduction.equation}"
     if method.buffer is not None:
         yield f"the buffer {type(method.buffer).__name__}, whose answers are of earlier rollouts than the one in the loss"
+    if is_staged(method.rollout):
+        yield f"the second stage of {type(method.rollout).__name__} (a generation batch of TRL has as many rows for every prompt)"
     yield from _surrogate_not_on_trl(method)
 
 

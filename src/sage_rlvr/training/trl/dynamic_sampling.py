@@ -28,7 +28,8 @@ from sage_rlvr.core.keys import Key
 from sage_rlvr.core.method import RolloutPlan
 from sage_rlvr.core.state import State
 from sage_rlvr.errors import ConfigError
-from sage_rlvr.training.rollouts import kept_metrics, rows_of_groups
+from sage_rlvr.training.groups import rows_of_groups
+from sage_rlvr.training.rollouts import kept_metrics
 from sage_rlvr.training.trl.batch import Drawn, Inputs, counted, scored_parts
 from sage_rlvr.training.trl.reward_source import looked_at
 

@@ -1,0 +1,291 @@
+"""Rollout plans with a second stage: how many more completions a prompt gets for what its first ones have earned.
+
+    first stage    G completions of every prompt                           as without a plan
+    second stage   e_p = extra(rewards of the first stage)_p more of prompt p, 0 where the plan gives none
+
+An allocation is a pure function of the first stage's rewards. The engine draws (core/method.py says of which groups the
+advantages are then taken: `Baseline`). The size of a group depends on outcomes that its mean holds, which is no small matter:
+theory/averages.py has the expected force of each form, exactly.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import lru_cache
+from typing import Any, ClassVar, Literal, Protocol, TypeGuard, TypeVar
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from sage_rlvr.core.dynamic_sampling import ROLLOUT_PLANS, DynamicSampling
+from sage_rlvr.errors import ConfigError, DataError
+
+Baseline = Literal["union", "stages", "second"]
+Rewards = Float[Tensor, "P G"]
+Outcomes = TypeVar("Outcomes", Tensor, tuple[int, ...])
+
+_MIXED = DynamicSampling(0)
+_SAID = {
+    "union": "A over both stages of a prompt together",
+    "stages": "A within each stage of a prompt by itself",
+    "second": "A within the second stage, the only one trained on",
+}
+_NOTE = {
+    "union": (
+        "the size of a group depends on outcomes that its baseline holds, so the expected gradient is not mean size * grad E[r]: "
+        "off by 1.6 % at most where Dars extends groups of 8 (docs/methods/map.md); baseline='stages' is unbiased"
+    ),
+    "stages": (
+        "with LeaveOneOut the expected gradient is mean size * grad E[r] of each prompt, exactly: a second stage is drawn anew, "
+        "whatever decided on its size"
+    ),
+    "second": (
+        "with LeaveOneOut the expected gradient is mean size of the second stage * grad E[r] of each prompt, exactly; the first "
+        "stage decides and is not trained on"
+    ),
+}
+
+
+class Staged(Protocol):
+    """A rollout plan that also has `extra`: completions of the second stage, (P,) int64, none negative, a function of the
+    first stage's raw rewards (P, G).
+
+    most: completions of a prompt, both stages together. baseline: of which groups advantages are taken. note: what its
+    expected gradient is, for `describe`. couples_prompts, where it is there and True: the allocation of a prompt depends on
+    the other prompts of the step.
+    """
+
+    baseline: Baseline
+    most: int
+    max_refills: Any
+
+    @property
+    def equation(self) -> str: ...
+
+    @property
+    def note(self) -> str: ...
+
+    def keeps(self, rewards: Rewards) -> Bool[Tensor, " P"]: ...
+
+    def extra(self, rewards: Rewards) -> Int[Tensor, " P"]: ...
+
+
+def is_staged(plan: object) -> TypeGuard[Staged]:
+    """Whether a rollout plan has a second stage."""
+    return callable(getattr(plan, "extra", None))
+
+
+def trained_on(plan: Staged, first: Outcomes, second: Outcomes) -> list[Outcomes]:
+    """The groups of a prompt whose advantages a step takes, of what its stages drew; `+` puts the two together."""
+    return {"union": [first + second], "stages": [first, second], "second": [second]}[plan.baseline]
+
+
+class _Stages:
+    """What plans with a second stage share. A group is kept where its rewards differ, as in the released code."""
+
+    most: int
+    baseline: Baseline
+    max_refills: ClassVar[int] = 0
+
+    def __post_init__(self) -> None:
+        who = type(self).__name__
+        if isinstance(self.most, bool) or not isinstance(self.most, int) or not 2 <= self.most < ROWS_OF_A_PROMPT:
+            raise ConfigError(
+                f"{who}: most = {self.most!r}; it counts the completions of a prompt, both stages together: give a whole "
+                "number >= 2, 32 as published."
+            )
+        if self.baseline not in _SAID:
+            raise ConfigError(f"{who}: baseline = {self.baseline!r}; write union, stages or second.")
+
+    @property
+    def note(self) -> str:
+        """What the expected gradient is, for `describe`."""
+        return _NOTE[self.baseline]
+
+    def keeps(self, rewards: Rewards) -> Bool[Tensor, " P"]:
+        """(P,) true where the rewards of a group are not all equal."""
+        return _MIXED.keeps(rewards)
+
+    def room(self, size: int) -> int:
+        """Completions that a second stage may have after a first one of `size`. ConfigError where that is above `most`."""
+        if size > self.most:
+            raise ConfigError(
+                f"{type(self).__name__}: most = {self.most} completions of a prompt, and its first stage has {size} already "
+                "(rollout.group_size); raise most, or lower the group's size."
+            )
+        return self.most - size
+
+    def in_stages(self, extra: Int[Tensor, " P"], room: int) -> Int[Tensor, " P"]:
+        """A second stage with a baseline of its own has two completions at least: 1 becomes 2, or 0 where there is no room."""
+        return extra if self.baseline == "union" else torch.where(extra == 1, 2 if room > 1 else 0, extra)
+
+
+ROWS_OF_A_PROMPT = 1 << 20
+FIRST_EXTRA_ROW = 1 << 40
+
+
+def rows_of_stages(groups: Int[Tensor, " g"], size: int, first: int) -> Int[Tensor, "g size"]:
+    """Numbers of the completions of groups with `first` in the first stage and the others in the second, (g, size).
+
+    Member m < first of group n is row n * first + m of its step, as without stages. The j-th of a second stage is row
+    2**40 + n * 2**20 + j: neither the other prompts nor the plan's sizes move it, so that two plans share what both draw.
+    """
+    member = torch.arange(size, device=groups.device)[None]
+    later = FIRST_EXTRA_ROW + groups[:, None] * ROWS_OF_A_PROMPT + member - first
+    return torch.where(member < first, groups[:, None] * first + member, later)
+
+
+@ROLLOUT_PLANS.register
+@dataclass(frozen=True)
+class Dars(_Stages):
+    """More completions for hard prompts, until their absolute advantages add up to those of an even one (arXiv 2508.13755).
+
+    u: share of right ones in the first stage of G; 1/(2G) where none is. S = 2 u (1 - u), or 2 sqrt(u (1 - u)) where
+    form = "std": |A| of r - mean, or of (r - mean) / std, a completion on average, S* its largest value. A prompt with
+    u >= 1/2 gets nothing more; any other the smallest e with (G + e) S >= t G S*, at most `most` in all:
+    t = 1 for target = "equal", 2 (1 - u) for "hardness".
+
+    0 right of 8 does not tell p = 0 from p = .1, which has it 43 % of the time: there `most` decides.
+
+    most: completions of a prompt, both stages together. target: the level that hard prompts are brought to. form: whose |A| is
+    evened out. baseline: "union" takes A over both stages, "stages" within each, "second" trains on the second stage alone.
+    """
+
+    most: int = 32
+    target: Literal["equal", "hardness"] = "equal"
+    form: Literal["mean", "std"] = "mean"
+    baseline: Baseline = "union"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.target not in ("equal", "hardness") or self.form not in ("mean", "std"):
+            raise ConfigError(
+                f"{type(self).__name__}: target = {self.target!r}, form = {self.form!r}; write equal or hardness, and mean or std."
+            )
+
+    @property
+    def equation(self) -> str:
+        spread = "2 u (1 - u)" if self.form == "mean" else "2 sqrt(u (1 - u))"
+        level = "" if self.target == "equal" else "2 (1 - u) "
+        return (
+            f"e more completions where u = mean r < 1/2, the smallest e with (G + e) S >= {level}G S*, G + e <= {self.most}, "
+            f"S = {spread}, S* at u = 1/2; {_SAID[self.baseline]}; groups with rewards that differ are kept"
+        )
+
+    def extra(self, rewards: Rewards) -> Int[Tensor, " P"]:
+        """Completions of the second stage, (P,). DataError for rewards whose mean is not in [0, 1]."""
+        room = self.room(rewards.shape[1])
+        found = [min(self._wanted(u, rewards.shape[1]), room) for u in _shares(rewards)]
+        return self.in_stages(torch.tensor(found, dtype=torch.int64, device=rewards.device), room)
+
+    def _wanted(self, share: Fraction, size: int) -> int:
+        return _extra(share, size, self.target == "hardness", self.form == "std")
+
+
+@lru_cache(maxsize=4096)
+def _extra(share: Fraction, size: int, hard: bool, std: bool) -> int:
+    """e of `Dars` before its bound, in exact arithmetic: the total is G t / x, or G t / sqrt(x), rounded up; x = 4 u (1 - u)."""
+    share = share or Fraction(1, 2 * size)
+    if share >= Fraction(1, 2):
+        return 0
+    spread, level = 4 * share * (1 - share), 2 * (1 - share) if hard else Fraction(1)
+    if not std:
+        return math.ceil(size * level / spread) - size
+    return math.isqrt(math.ceil((size * level) ** 2 / spread) - 1) + 1 - size
+
+
+def _shares(rewards: Rewards) -> list[Fraction]:
+    """The mean reward of each group, as a fraction."""
+    sums = [Fraction(one) for one in rewards.double().sum(dim=1).tolist()]
+    size = rewards.shape[1]
+    for place, total in enumerate(sums):
+        if not 0 <= total <= size:
+            raise DataError(
+                f"a rollout plan with stages: the mean reward of prompt {place} is {float(total) / size:g}; it goes by the share "
+                "of right completions, so give rewards from 0 to 1."
+            )
+    return [total / size for total in sums]
+
+
+@ROLLOUT_PLANS.register
+@dataclass(frozen=True)
+class UniformStages(Dars):
+    """The control of `Dars`: as many completions as that would draw in this step, spread over all prompts alike.
+
+    What does not split evenly goes to the step's first prompts. most, target, form: those of the `Dars` that it is held against.
+    """
+
+    couples_prompts: ClassVar[bool] = True
+
+    @property
+    def equation(self) -> str:
+        return f"as many more completions as Dars would draw, the same for every prompt (Dars: {super().equation})"
+
+    def extra(self, rewards: Rewards) -> Int[Tensor, " P"]:
+        """Completions of the second stage, (P,): all equal, but for a remainder."""
+        prompts, total = len(rewards), int(super().extra(rewards).sum())
+        unit = 1 if self.baseline == "union" else 2
+        whole, rest = divmod(total // unit, prompts)
+        more = torch.arange(prompts, device=rewards.device) < rest
+        return (unit * (whole + more.long())).clamp(max=self.room(rewards.shape[1]))
+
+
+@ROLLOUT_PLANS.register
+@dataclass(frozen=True)
+class MarginalValue(_Stages):
+    """A second stage of `each` completions per prompt on average, where one more raises the group's pass@n most.
+
+    The n + 1st completion raises pass@n by p (1 - p)^n. With k right of the G of the first stage and p ~ Beta(right, wrong)
+    before it, that is B(a + 1, b + n) / B(a, b) on average, a = right + k, b = wrong + G - k. It falls with n, so the
+    `each` * P largest values of the step are taken; ties go to the lower n, then to the earlier prompt.
+
+    each: completions of a second stage, per prompt on average. most: completions of a prompt, both stages together. right, wrong:
+    the Beta law of p before the first stage. baseline: "union" takes A over both stages, "stages" within each, "second" trains on
+    the second stage alone.
+    """
+
+    each: int = 5
+    most: int = 32
+    right: float = 1.0
+    wrong: float = 1.0
+    baseline: Baseline = "union"
+    couples_prompts: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if isinstance(self.each, bool) or not isinstance(self.each, int) or self.each < 1:
+            raise ConfigError(f"MarginalValue: each = {self.each!r}; give the completions of a second stage, a whole number >= 1.")
+        if not (0 < self.right < math.inf and 0 < self.wrong < math.inf):
+            raise ConfigError(
+                f"MarginalValue: right = {self.right!r}, wrong = {self.wrong!r} are the parameters of a Beta law; give both > 0, 1 "
+                "and 1 for a uniform p."
+            )
+
+    @property
+    def equation(self) -> str:
+        return (
+            f"{self.each} more completions per prompt on average, G + e <= {self.most}, one after the other where "
+            f"E[p (1 - p)^n] is largest, n = those it has, p ~ Beta({self.right:g} + right, {self.wrong:g} + wrong); "
+            f"{_SAID[self.baseline]}; groups with rewards that differ are kept"
+        )
+
+    def extra(self, rewards: Rewards) -> Int[Tensor, " P"]:
+        """Completions of the second stage, (P,), `each` * P of them where there is room."""
+        prompts, size = rewards.shape
+        room = self.room(size)
+        right = torch.tensor([float(size * share) for share in _shares(rewards)], dtype=torch.float64)
+        values = self.values(right, size)  # (room, P)
+        order = values.flatten().sort(descending=True, stable=True).indices[: self.each * prompts]
+        found = torch.bincount(order % prompts, minlength=prompts)
+        return self.in_stages(found.to(rewards.device), room)
+
+    def values(self, right: Float[Tensor, " P"], size: int) -> Float[Tensor, "E P"]:
+        """E[p (1 - p)^n] for n = size, ..., most - 1, a row each, after `right` of `size`; float64."""
+        a, b = self.right + right, self.wrong + size - right
+        n = torch.arange(size, self.most, dtype=torch.float64)[:, None]
+        logs = torch.lgamma(a + 1) + torch.lgamma(b + n) - torch.lgamma(a + b + n + 1)
+        logs = logs - (torch.lgamma(a) + torch.lgamma(b) - torch.lgamma(a + b))
+        return logs.round(decimals=9).exp()  # so that equal ones are, whatever the library's last bit

@@ -1,0 +1,154 @@
+"""What a step trains on: problems, completions and rewards of groups of one size, and of groups of several."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sage_rlvr.core.stages import rows_of_stages
+from sage_rlvr.core.state import State
+from sage_rlvr.models.sampler import Rollout, joined
+from sage_rlvr.tasks.base import answer_id
+
+COLUMNS = ("rewards", "undecided", "answers", "right", "support")
+"""What `Groups` have of each completion, (P, G)."""
+
+
+@dataclass(frozen=True, eq=False)
+class Groups:
+    """P prompts with G completions each; row = place of the group * G + member.
+
+    problems, prompts (token lists): P each. rollout: the P * G completions. rewards (P, G): 1 right, 0 wrong or undecided,
+    as the verifier says, or as the method's reward source pays, before any transform. undecided (P, G) bool. numbers (P,): which
+    group of the step each is.
+    answers (P, G) int64: equal for two completions that give the same answer; None where the method reads none.
+    right (P, G) bool, the verifier's word beside rewards that are not its own; support (P, G), what a plan looks at then.
+    first: how many of the G are of the first stage; None = all.
+    """
+
+    problems: list[Any]
+    prompts: list[list[int]]
+    rollout: Rollout
+    rewards: Tensor
+    undecided: Tensor
+    numbers: Tensor
+    answers: Tensor | None = None
+    right: Tensor | None = None
+    support: Tensor | None = None
+    first: int | None = None
+
+    @property
+    def looked_at(self) -> Tensor:
+        """(P, G) what a rollout plan decides by."""
+        return self.rewards if self.support is None else self.support
+
+    @property
+    def row_ids(self) -> Tensor:
+        """(P * G,) number of each completion within the step."""
+        size = self.rewards.shape[1]
+        return rows_of_stages(self.numbers, size, size if self.first is None else self.first).reshape(-1)
+
+    @property
+    def problem_ids(self) -> Tensor:
+        """(P * G,) int64, the problem of each completion, the same number whenever it comes back."""
+        ids = torch.tensor([answer_id(str(problem.problem_id)) for problem in self.problems], device=self.rewards.device)
+        return ids.repeat_interleave(self.rewards.shape[1])
+
+    def columns(self) -> dict[str, Tensor]:
+        """Those of `COLUMNS` that are there."""
+        return {name: value for name in COLUMNS if (value := getattr(self, name)) is not None}
+
+    def keep(self, kept: Tensor) -> Groups:
+        """The marked ones, kept (P,) bool, at least one."""
+        if bool(kept.all()):
+            return self
+        places = kept.nonzero().squeeze(1)
+        rollout = self.rollout.rows(rows_of_groups(places, self.rewards.shape[1]))
+        problems, prompts = ([part[i] for i in places.tolist()] for part in (self.problems, self.prompts))
+        columns: dict[str, Any] = {name: value[places] for name, value in self.columns().items()}
+        return replace(self, problems=problems, prompts=prompts, rollout=rollout, numbers=self.numbers[places], **columns)
+
+
+@dataclass(frozen=True, eq=False)
+class Drawn:
+    """What was drawn for a step: `everything`, all groups, or of two stages those of the first; `second`, the completions of the
+    second.
+
+    kept (P,) bool: which prompts it trains on. groups: with what, the groups of each size; none where none is kept. parts: the
+    running state of the method's parts after it, in which only the rollout plan's has moved.
+    """
+
+    everything: Groups
+    kept: Tensor
+    refills: int
+    parts: State
+    groups: tuple[Groups, ...]
+    second: tuple[Groups, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """The B completions that a step trains on: those of its groups of one size, then of the next; padded to the widest."""
+
+    groups: tuple[Groups, ...]
+    rollout: Rollout
+
+    @classmethod
+    def of(cls, groups: Sequence[Groups], pad_id: int) -> Rows:
+        """At least one."""
+        rollouts = [part.rollout for part in groups]
+        return cls(tuple(groups), rollouts[0] if len(rollouts) == 1 else joined(rollouts, pad_id))
+
+    @cached_property
+    def prompts(self) -> list[list[int]]:
+        return [prompt for part in self.groups for prompt in part.prompts]
+
+    @cached_property
+    def owners(self) -> Tensor:
+        """(B,) place of each completion's group, ascending."""
+        sizes = torch.cat([torch.full((len(part.prompts),), part.rewards.shape[1]) for part in self.groups])
+        return torch.arange(len(sizes)).repeat_interleave(sizes).to(self.rollout.tokens.device)
+
+    @property
+    def group_size(self) -> int | None:
+        """G; None where there are several."""
+        return self.groups[0].rewards.shape[1] if len(self.groups) == 1 else None
+
+    def column(self, name: str) -> Tensor:
+        """(B,) of what each of the groups has under that name."""
+        return torch.cat([getattr(part, name).reshape(-1) for part in self.groups])
+
+    def split(self, values: Tensor) -> list[Tensor]:
+        """Values of all completions, (B,) or (P, G), as those of the groups of each size."""
+        found = values.reshape(-1).split([part.rewards.numel() for part in self.groups])
+        return [one.reshape(part.rewards.shape) for one, part in zip(found, self.groups, strict=True)]
+
+
+def together(parts: Sequence[Groups], pad_id: int) -> Groups:
+    """The groups of several draws, all of one size, as one; rollouts padded to the widest."""
+    columns: dict[str, Any] = {
+        name: torch.cat([getattr(part, name) for part in parts]) for name in (*parts[0].columns(), "numbers")
+    }
+    problems, prompts = ([one for part in parts for one in getattr(part, name)] for name in ("problems", "prompts"))
+    return Groups(problems, prompts, joined([part.rollout for part in parts], pad_id), **columns)
+
+
+def union(first: Groups, second: Groups, pad_id: int) -> Groups:
+    """Both stages of the prompts of `second` as one group each, the first stage's completions first."""
+    own = first.keep(torch.isin(first.numbers, second.numbers))
+    before = own.rewards.shape[1]
+    places = torch.cat([torch.arange(part.rewards.numel()).reshape(part.rewards.shape) for part in (own, second)], 1)
+    places[:, before:] += own.rewards.numel()
+    rollout = joined([own.rollout, second.rollout], pad_id).rows(places.reshape(-1).to(own.rewards.device))
+    columns: dict[str, Any] = {name: torch.cat([value, getattr(second, name)], 1) for name, value in own.columns().items()}
+    return replace(own, rollout=rollout, first=before, **columns)
+
+
+def rows_of_groups(groups: Tensor, group_size: int) -> Tensor:
+    """Group numbers (g,) -> row numbers (g * group_size,)."""
+    return (groups[:, None] * group_size + torch.arange(group_size, device=groups.device)).reshape(-1)

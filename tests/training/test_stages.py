@@ -1,0 +1,238 @@
+"""A second stage on the loop: its completions, groups of several sizes in one update, and that nothing else moves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from sage_rlvr.config import TrainConfig, load_config
+from sage_rlvr.core import Dars, DynamicSampling, Likelihood, UniformStages
+from sage_rlvr.core.advantages import DistinctRight
+from sage_rlvr.core.stages import FIRST_EXTRA_ROW
+from sage_rlvr.errors import ConfigError
+from sage_rlvr.training import loop as training
+from sage_rlvr.training.buffer import stored
+from sage_rlvr.training.groups import Drawn, Groups, Rows
+from sage_rlvr.training.loop import Loop, build, train_step
+from sage_rlvr.training.rollouts import draw_groups
+from sage_rlvr.training.state import model_tensors
+
+Make = Callable[..., Loop]
+BASELINES = ("union", "stages", "second")
+
+
+@pytest.fixture
+def make(write_recipe: Callable[..., Path]) -> Make:
+    """make("{name: dars}", "a.b", "value", ...) -> a loop of P = 4, G = 4."""
+
+    def loop(method: str, *words: str) -> Loop:
+        pairs = list(zip(words[::2], words[1::2], strict=True))
+        return build(load_config(TrainConfig, write_recipe(method, steps=6), pairs))
+
+    return loop
+
+
+@dataclass(frozen=True)
+class Given(Dars):
+    """As many more completions as it is told, whatever the rewards."""
+
+    more: tuple[int, ...] = (0, 2, 5, 2)
+
+    def extra(self, rewards: Tensor) -> Tensor:
+        return torch.tensor(self.more)
+
+
+class Keeping(Given):
+    """Trains on every group."""
+
+    def keeps(self, rewards: Tensor) -> Tensor:
+        return torch.ones(len(rewards), dtype=torch.bool)
+
+
+def with_plan(loop: Loop, plan: Any, **parts: Any) -> Loop:
+    loop.method = replace(loop.method, rollout=plan, **parts)
+    return loop
+
+
+def weights(loop: Loop) -> dict[str, Tensor]:
+    return {name: t.clone() for name, t in (model_tensors(loop.policy) | loop.optimizer.tensors()).items()}
+
+
+def completions(groups: Groups | Rows, size: int) -> list[list[tuple[int, ...]]]:
+    """By prompt."""
+    rows = [tuple(row[mask].tolist()) for row, mask in zip(groups.rollout.tokens, groups.rollout.mask, strict=True)]
+    return [rows[i : i + size] for i in range(0, len(rows), size)]
+
+
+def by_number(parts: tuple[Groups, ...]) -> dict[int, list[tuple[int, ...]]]:
+    """The number of each group -> its completions."""
+    return {
+        n: own for part in parts for n, own in zip(part.numbers.tolist(), completions(part, part.rewards.shape[1]), strict=True)
+    }
+
+
+def test_without_room_it_is_its_loss_without_a_plan_bit_for_bit(make: Make) -> None:
+    for updates in ((), ("updates.epochs", "2", "updates.minibatches", "2")):
+        staged = make("{name: dars, most: 4}", *updates)
+        plain = with_plan(make("{name: dars, most: 4}", *updates), DynamicSampling(0))
+        for step in range(3):
+            a, b = train_step(plain, step), train_step(staged, step)
+            assert a == {name: b[name] for name in a} and b["rollout/second_stage"] == 0 == b["rollout/extra_max"]
+        assert all(torch.equal(one, weights(staged)[name]) for name, one in weights(plain).items())
+
+
+@pytest.mark.parametrize("baseline", BASELINES)
+def test_completions_depend_on_no_other_prompt_and_on_no_plan(make: Make, baseline: str) -> None:
+    loop = make("{name: dars}")
+    plain = by_number((draw_groups(with_plan(loop, None), 1).everything,))
+    some, more = (draw_groups(with_plan(loop, Given(baseline=baseline, more=n)), 1) for n in ((0, 2, 5, 2), (6, 6, 6, 6)))
+    assert by_number((some.everything,)) == by_number((more.everything,)) == plain
+    first, all_ = by_number(some.second), by_number(more.second)
+    assert sorted(first) == [1, 2, 3] and [len(first[n]) for n in (1, 2, 3)] == [2, 5, 2]
+    assert all(own == all_[n][: len(own)] for n, own in first.items())
+    assert all_[0][:4] != plain[0], "drawn anew, not once more"
+    ids = torch.cat([part.row_ids for part in (some.everything, *some.second)]).tolist()
+    assert len(set(ids)) == len(ids) == 16 + 9 and ids[:16] == list(range(16)) and min(ids[16:]) >= FIRST_EXTRA_ROW
+
+
+def trained(drawn: Drawn) -> list[tuple[int, int]]:
+    """(number, size) of the groups that a step trains on."""
+    return sorted((n, part.rewards.shape[1]) for part in drawn.groups for n in part.numbers.tolist())
+
+
+def test_which_groups_are_trained_on(make: Make) -> None:
+    loop = make("{name: dars}")
+    wanted = {
+        "union": [(0, 4), (1, 6), (2, 9), (3, 6)],
+        "stages": [(0, 4), (1, 2), (1, 4), (2, 4), (2, 5), (3, 2), (3, 4)],
+        "second": [(1, 2), (2, 5), (3, 2)],
+    }
+    for name, groups in wanted.items():
+        drawn = draw_groups(with_plan(loop, Keeping(baseline=name)), 1)
+        assert trained(drawn) == groups and drawn.kept.tolist() == [name != "second", True, True, True]
+    union = draw_groups(with_plan(loop, Keeping()), 1)
+    second, whole = by_number(union.second), by_number(union.groups)
+    assert all(own == by_number((union.everything,))[n] + second.get(n, []) for n, own in whole.items())
+    for part in union.groups:
+        more = {n: row.tolist() for one in union.second for n, row in zip(one.numbers.tolist(), one.rewards, strict=True)}
+        for n, row, said in zip(part.numbers.tolist(), part.rewards, part.undecided, strict=True):
+            assert row.tolist() == union.everything.rewards[n].tolist() + more.get(n, []) and len(said) == len(row)
+    none = draw_groups(with_plan(loop, Given(more=(0, 0, 0, 0))), 1)
+    assert none.second == () and len(none.groups) == 1
+    assert draw_groups(with_plan(loop, Given(more=(0, 0, 0, 0), baseline="second")), 1).groups == ()
+
+
+def test_without_a_second_stage_to_train_on_nothing_moves(make: Make) -> None:
+    loop = with_plan(make("{name: dars, baseline: second}"), Given(more=(0, 0, 0, 0), baseline="second"))
+    before = weights(loop)
+    metrics = train_step(loop, 0)
+    assert all(torch.equal(one, weights(loop)[name]) for name, one in before.items()) and "loss" not in metrics
+
+
+@pytest.mark.parametrize("baseline", BASELINES)
+def test_the_gradient_is_that_of_groups_of_their_own_size(make: Make, baseline: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """-(1/(B L)) sum_i sum_t A_i grad log pi, one plain forward a row; and the same in micro-batches of one group."""
+    loop = with_plan(make(f"{{name: dars, baseline: {baseline}}}"), Keeping(baseline=baseline))
+    drawn, loss, rows = draw_groups(loop, 1), torch.zeros(()), 0
+    for part in drawn.groups:
+        size = part.rewards.shape[1]
+        for n, own in enumerate(completions(part, size)):
+            rewards = part.rewards[n]
+            advantages = rewards - rewards.mean() if baseline == "union" else rewards - (rewards.sum() - rewards) / (size - 1)
+            for advantage, completion in zip(advantages, own, strict=True):
+                ids = part.prompts[n] + list(completion)
+                logits = loop.policy(torch.tensor([ids])).logits[0, len(part.prompts[n]) - 1 : -1]
+                logps = torch.log_softmax(logits, -1)[range(len(completion)), list(completion)]
+                loss, rows = loss - advantage * logps.sum(), rows + 1
+    loss = loss / (rows * loop.config.rollout.max_new_tokens)
+    wanted = torch.cat([g.flatten() for g in torch.autograd.grad(loss, list(loop.policy.parameters()))])
+    seen: list[Tensor] = []
+    sizes: list[int] = []
+
+    def take(self: Any, number: int) -> dict[str, float]:
+        seen.append(torch.cat([p.grad.flatten() for p in self.policy.parameters()]))
+        self.policy.zero_grad()
+        return {}
+
+    select = training.select
+    monkeypatch.setattr(training, "select", lambda whole, rows, logps: sizes.append(len(rows)) or select(whole, rows, logps))
+    loop.optimizer.step = lambda number: take(loop, number)  # type: ignore[method-assign]
+    train_step(loop, 1)
+    loop.config = replace(loop.config, updates=replace(loop.config.updates, micro_batch=1))
+    train_step(loop, 1)
+    assert wanted.abs().max() > 1e-4 and len(seen) == 2 and sorted(sizes) == sorted(size for _, size in trained(drawn))
+    for found in seen:
+        assert torch.allclose(found, wanted, rtol=0, atol=1e-5 * float(wanted.abs().max()) + 1e-6)
+
+
+def test_mini_batches_hold_whole_groups(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    loop = with_plan(make("{name: dars}", "updates.epochs", "2", "updates.minibatches", "2"), Keeping())
+    sizes = dict(trained(draw_groups(loop, 1)))
+    owners: list[Tensor] = []
+    inner = training.micro_batches
+
+    def batches(loop: Loop, whole: Any, groups: Rows, rows: Tensor) -> Any:
+        assert groups.group_size is None and whole.group_size is None
+        owners.append(groups.owners[rows])
+        return inner(loop, whole, groups, rows)
+
+    monkeypatch.setattr(training, "micro_batches", batches)
+    train_step(loop, 1)
+    seen = torch.cat(owners).unique(return_counts=True)[1].tolist()
+    assert sorted(seen) == sorted(2 * size for size in sizes.values()), "each group whole, once in each of two epochs"
+    assert [len(one.unique()) for one in owners] == [2] * 4
+
+
+def test_metrics_say_what_both_stages_cost_and_what_the_policy_does(make: Make) -> None:
+    loop = make("{name: dars, most: 12}")
+    drawn = draw_groups(loop, 1)
+    first, extra = drawn.everything.rewards, Dars(12).extra(drawn.everything.rewards)
+    plain = train_step(with_plan(make("{name: dars}"), None), 1)
+    metrics = train_step(loop, 1)
+    assert int(extra.max()) > 0 and metrics["rollout/second_stage"] == int(extra.sum())
+    assert metrics["rollout/completions"] == 16 + int(extra.sum()) and metrics["rollout/extra_max"] == int(extra.max())
+    assert metrics["rollout/extended_share"] == float((extra > 0).float().mean())
+    tokens = sum(int(part.rollout.mask.sum()) for part in (drawn.everything, *drawn.second))
+    assert metrics["rollout/tokens"] == tokens > plain["rollout/tokens"]
+    same = ("reward/mean", "reward/dead_group_share", "completions/length_mean", "verifier/undecided_share")
+    assert [metrics[name] for name in same] == [plain[name] for name in same], "of the first stage alone"
+    assert metrics["reward/mean"] == float(first.mean()) and metrics["rollout/groups_kept"] == int(drawn.kept.sum())
+    kept = torch.cat([part.rewards.flatten() for part in drawn.groups])
+    assert metrics["reward/kept_mean"] == pytest.approx(float(kept.mean()))
+
+
+def test_the_control_draws_as_many_completions(make: Make) -> None:
+    found = []
+    for plan in (Dars(), UniformStages()):
+        drawn = draw_groups(with_plan(make("{name: dars}"), plan), 1)
+        found.append(sum(part.rewards.numel() for part in drawn.second))
+        sizes = [part.rewards.shape[1] for part in drawn.second]
+        assert plan == Dars() or max(sizes) - min(sizes) <= 1
+    assert found[0] == found[1] > 0
+
+
+def test_parts_that_see_answers_and_a_buffer_take_both_stages(make: Make) -> None:
+    advantage, buffer = DistinctRight(2), Likelihood(alone=False, weight=0.5, prompts=4)
+    loop = make("{name: compose, title: both, beta: 0.0, rollout_plan: dars, advantage: {name: distinct_right, k: 2}}")
+    loop = with_plan(loop, Given(), advantage=advantage)
+    drawn = draw_groups(loop, 1)
+    assert all(part.answers is not None and part.answers.shape == part.rewards.shape for part in drawn.groups)
+    assert train_step(loop, 1)["rollout/second_stage"] == 9
+    recipe = "{name: compose, beta: 0.0, rollout_plan: dars, buffer: {name: likelihood, alone: false, weight: 0.5, prompts: 4}}"
+    loop = make(recipe)
+    assert loop.method.buffer == buffer
+    drawn = draw_groups(with_plan(loop, Given(more=(6, 6, 6, 6))), 1)
+    train_step(loop, 1)
+    kept, right = stored(loop), sum(int(part.rewards.sum()) for part in (drawn.everything, *drawn.second))
+    assert int(kept.tried[:, 1].sum()) == 16 + 24 and int(kept.tried[:, 2].sum()) == right > int(drawn.everything.rewards.sum())
+
+
+def test_a_first_stage_above_the_bound_is_refused(write_recipe: Callable[..., Path]) -> None:
+    with pytest.raises(ConfigError, match=r"rollout\.group_size = 4.*first stage of Dars, which draws at most 3 in all"):
+        load_config(TrainConfig, write_recipe("{name: dars, most: 3}"), [])
