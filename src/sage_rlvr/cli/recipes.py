@@ -118,7 +118,7 @@ class CopyRecipe(Command):
 
 @dataclass(frozen=True)
 class Parts(Command):
-    """List the parts that a recipe or a command can name, those of plugins and installed packages included; or the options of one.
+    """List what recipes and commands can name, plugins included; or the options of one part.
 
     Of an option: its default, what it may be with the others at their defaults, and what the part's docstring says of it."""
 

@@ -36,8 +36,8 @@ FAR = 1e12
 HEAD = """# Every part
 
 The parts that a [recipe](each.md) may name, with their options. What a number may be was asked of the part, the other options at
-their defaults. `sage-rlvr parts NAME` prints one of them, those of plugins included; [extending](../extending.md) says what a part
-is.
+their defaults. `sage-rlvr parts branch` prints one of them, those of plugins included; [extending](../extending.md) says what a
+part is.
 
 <!-- made by `sage-rlvr parts --docs docs` -->
 """
