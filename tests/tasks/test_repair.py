@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.tasks import TASKS, task_named
-from sage_rlvr.tasks import repair as made
 from sage_rlvr.tasks.base import verdicts
 from sage_rlvr.tasks.repair import KINDS, Repair, edit_to, edited, numbered
+from sage_rlvr.tasks.repair import programs as made
 from sage_rlvr.verifiers import sandbox
 
 pytestmark = pytest.mark.skipif(bool(sandbox.missing()), reason=f"no sandbox here: {sandbox.missing()}")
@@ -93,4 +93,4 @@ def test_it_is_found_by_name_and_refused_where_nothing_confines(monkeypatch: pyt
 
 def test_a_change_that_never_ends_is_no_problem() -> None:
     endless = "def f(n):\n    while n >= 0:\n        n = n // 2\n    return n"
-    assert made._said(endless, [([3], "0")]) is None
+    assert made.tested(endless, [([3], "0")]) is None
