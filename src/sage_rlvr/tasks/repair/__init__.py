@@ -66,6 +66,7 @@ class Repair:
                 f"count {self.count}, seconds {self.seconds}, turns {self.turns}: at least 1 problem and 1 turn, and a time above 0"
             )
 
+    added: ClassVar[tuple[str, ...]] = ("turns",)  # see schema.dump
     name = "repair"
     characters: ClassVar[str] = "".join(map(chr, range(32, 127))) + "\n"
 
