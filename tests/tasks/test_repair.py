@@ -109,6 +109,7 @@ def test_an_episode_runs_the_tests_reads_what_they_say_and_edits(monkeypatch: py
     assert one.said not in task.prompt(one) and "Write test alone" in task.messages(one)[0]["content"]
     undone, line = edit_to(one.source, one.fixed), one.source.splitlines()[1].strip()
     wrong = ("2: if y == 99:", "that was wrong", undone)
+    monkeypatch.setattr(package, "_SAID", {})
     ran: list[int] = []
     verify = package._pool().verify
     monkeypatch.setattr(package._pool(), "verify", lambda jobs: ran.append(len(jobs)) or verify(jobs))
