@@ -13,7 +13,7 @@ import hashlib
 import re
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from itertools import product
 from typing import Any, ClassVar, Literal
@@ -32,6 +32,11 @@ ENTRY = "f"
 KINDS = ("start", "compare", "operator", "bound", "variable", "result")
 """Of a defect: a first value, a comparison, an operation, a limit that is off by one, another variable, what is returned."""
 TESTS = 6  # a problem
+WORDS = {
+    **{"start": "a first value", "compare": "a comparison", "operator": "an operation", "bound": "a limit"},
+    **{"variable": "a variable", "result": "what is returned"},
+}  # of a kind, in guidance
+TRIED = 80  # characters of an attempt, and of what was said of it, that guidance repeats
 LINES = 2000  # that the tests of a changed program may run
 SPLITS = {"test": (0,), "validation": (1,), "train": (2, 3, 4)}  # of the hash of the right program, modulo 5
 EDIT = re.compile(r"\s*([0-9]{1,3})[ \t]*:(.*)")  # of one line: over many its spaces take quadratic time
@@ -116,7 +121,7 @@ SITE = re.compile(r"«(\w+):([^»]*)»")
 @dataclass(frozen=True)
 class Broken:
     """A function with one defect. source: as it is given; fixed: before the change; tests: (arguments, repr of the value);
-    said: what the first failing test says of `source`.
+    said: what the first failing test says of `source`. guidance: what its prompt holds beside; "" as it is drawn.
     """
 
     problem_id: str
@@ -126,6 +131,7 @@ class Broken:
     fixed: str
     tests: tuple[tuple[tuple[Any, ...], str], ...]
     said: str
+    guidance: str = ""
 
 
 def numbered(source: str) -> str:
@@ -151,6 +157,27 @@ def edit_to(source: str, wanted: str) -> str:
     """The completion that makes `wanted` of a program with as many lines."""
     pairs = zip(source.splitlines(), wanted.splitlines(), strict=True)
     return "\n".join(f"{n}: {new.strip()}" for n, (old, new) in enumerate(pairs, 1) if old != new)
+
+
+def edits_in(completion: str) -> list[tuple[int, str]]:
+    """(number of a line, its new text) of the edits of a completion."""
+    found = (EDIT.fullmatch(line) for line in completion.split("\n"))
+    return [(int(edit[1]), edit[2].strip()) for edit in found if edit]
+
+
+def edited_lines(problem: Broken, text: str) -> str:
+    """The lines that a completion edits, in words; "" for none."""
+    numbers = sorted({number for number, _ in edits_in(text) if 1 <= number <= len(problem.source.splitlines())})
+    return f"edit line {' and '.join(map(str, numbers))}" if numbers else ""
+
+
+def explained(said: Sequence[str], verdict: Verdict) -> str:
+    """An attempt's last words, what the tests said of it, and the kind of step to try."""
+    tried = "; ".join(f"{number}: {text}" for number, text in edits_in(said[-1]))[:TRIED]
+    if not tried:
+        return "nothing was edited: write LINE: its new text"
+    step = "an index or a name" if "raised" in verdict.reason else "where it ends" if "longer" in verdict.reason else "another edit"
+    return f"tried {tried}\n{verdict.reason[:TRIED]}; try {step}"
 
 
 # ------------------------------------------------------------------------------------------------------------------
@@ -247,6 +274,33 @@ def _all() -> dict[str, tuple[Broken, ...]]:
     return made
 
 
+@cache
+def _siblings() -> dict[str, tuple[Broken, ...]]:
+    found: dict[str, list[Broken]] = {}
+    for one in (p for rows in _all().values() for p in rows):
+        found.setdefault(one.fixed, []).append(one)
+    return {right: tuple(rows) for right, rows in found.items()}
+
+
+def wrong_edits(problem: Broken) -> tuple[tuple[str, str], ...]:
+    """(edit, what the first failing test then says) of edits that do not mend it: lines of other changes of its program."""
+    return _wrong_edits(problem.source, problem.fixed)
+
+
+@cache
+def _wrong_edits(source: str, fixed: str) -> tuple[tuple[str, str], ...]:
+    found = []
+    for other in _siblings()[fixed]:
+        edit = edit_to(fixed, other.source)
+        program = edited(source, edit)
+        if program is None or program == source:
+            continue
+        said = _said(program, other.tests)
+        if said is not None and not said.right:
+            found.append((edit, said.reason))
+    return tuple(found)
+
+
 # ------------------------------------------------------------------------------------------------------------------
 
 
@@ -255,19 +309,23 @@ class Repair:
     """Small Python functions with one defect, to be mended by edits of lines; unit tests run in a sandbox.
 
     kinds: of the defects (KINDS). count: problems a split at most, None = all. trace: whether the prompt says what a failing test
-    said. seconds: for the tests of one program. ConfigError where the system can confine no program: none is run then.
+    said. seconds: for the tests of one program. hints: share of `examples` whose prompt holds guidance, so that a policy learns
+    to read it. ConfigError where the system can confine no program: none is run then.
     """
 
     kinds: tuple[Literal["start", "compare", "operator", "bound", "variable", "result"], ...] = KINDS
     count: int | None = None
     trace: bool = True
     seconds: float = SECONDS
+    hints: float = 0.0
 
     def __post_init__(self) -> None:
         if not self.kinds or not set(self.kinds) <= set(KINDS):
             raise ConfigError(f"kinds {self.kinds}: choose some of {', '.join(KINDS)}")
         if (self.count is not None and self.count < 1) or not self.seconds > 0:
             raise ConfigError(f"count {self.count}, seconds {self.seconds}: at least 1 problem, and a time above 0")
+        if not 0 <= self.hints <= 1:
+            raise ConfigError(f"hints = {self.hints}: the share of examples with guidance in their prompt, from 0 to 1")
 
     name = "repair"
     characters: ClassVar[str] = "".join(map(chr, range(32, 127))) + "\n"
@@ -285,8 +343,9 @@ class Repair:
         return tuple(one for one in _all()[split] if one.kind in self.kinds)[: self.count]
 
     def asked(self, problem: Broken) -> str:
-        """The numbered program and, with `trace`, what its first failing test says."""
-        return numbered(problem.source) + (f"\n{problem.said}" if self.trace else "")
+        """The numbered program and, with `trace`, what its first failing test says; then guidance, where there is some."""
+        said = (problem.said if self.trace else "", problem.guidance)
+        return "\n".join([numbered(problem.source), *filter(None, said)])
 
     def prompt(self, problem: Broken) -> str:
         """The numbered program, what a test said, and the word that asks for an edit."""
@@ -330,8 +389,45 @@ class Repair:
         for number in range(start, start + n):
             order = np.random.Generator(np.random.Philox([seed, number // len(rows)])).permutation(len(rows))
             one = rows[int(order[number % len(rows)])]
-            found.append((one, edit_to(one.source, one.fixed)))
+            asked = self._hinted(one, np.random.Generator(np.random.Philox([seed, number, 1])))
+            found.append((asked, edit_to(one.source, one.fixed)))
         return found
+
+    # ---- guidance
+
+    def _hinted(self, problem: Broken, chance: np.random.Generator) -> Broken:
+        """The problem of an example; a share `hints` with the guidance of `patch`, or of `rules` after a wrong edit."""
+        if chance.random() >= self.hints:
+            return problem
+        wrong = wrong_edits(problem)
+        if not wrong or chance.random() < 0.5:
+            return self.guided(problem, self.pointer(problem))
+        edit, said = wrong[int(chance.integers(len(wrong)))]
+        return self.guided(problem, self.explain(problem, [edit], Verdict("wrong", said)))
+
+    def guided(self, problem: Broken, guidance: str) -> Broken:
+        """The problem with guidance in its prompt."""
+        return replace(problem, guidance=guidance)
+
+    def reference(self, problem: Broken) -> str:
+        """The edit that undoes the change."""
+        return edit_to(problem.source, problem.fixed)
+
+    def where(self, problem: Broken, text: str) -> str:
+        """The lines that a completion edits; "" for none."""
+        return edited_lines(problem, text)
+
+    def pointer(self, problem: Broken) -> str:
+        """The line of the defect and its kind."""
+        return f"{edited_lines(problem, self.reference(problem))}, {WORDS[problem.kind]}"
+
+    def explain(self, problem: Broken, said: Sequence[str], verdict: Verdict) -> str:
+        """The last edit that was tried, what the tests said, and the kind of step to try."""
+        return explained(said, verdict)
+
+    def leaks(self, problem: Broken, hint: str) -> bool:
+        """Whether the new text of a line that the reference edits stands in guidance, spaces aside."""
+        return any("".join(text.split()) in "".join(hint.split()) for _, text in edits_in(self.reference(problem)))
 
     def fingerprint(self, problems: Sequence[Broken]) -> str:
         """Of programs, tests and how they are asked."""

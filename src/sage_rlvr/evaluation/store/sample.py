@@ -37,6 +37,7 @@ _NUMBERS: dict[str, tuple[Callable[[float], float], float | None, Callable[[floa
     "min_p": (float, 0.0, lambda x: 0 <= x < 1),
     "max_new_tokens": (int, None, lambda x: x >= 1),
 }
+LATER = {"together": 1, "guidance": ""}  # fields of an identity that stores of before lack, with what they mean there
 TOKEN_LEVEL = ("rollout_logps", "base_logps", "entropies", "q")  # one number per token, nats but for q
 
 
@@ -98,6 +99,7 @@ class Identity:
     seed              the base seed of `seed_of`
     versions          of the libraries; a difference is noted, in all other fields it is refused
     chunk_size        samples per unit of work: 32, and 1 for greedy decoding (temperature 0), which has no second sample
+    guidance          of attempts after failed ones: the teacher and the digest of those attempts; "" of all others
     together          problems that are drawn in one call, by their order in the task: the last bits of a sample depend on it
     """
 
@@ -113,6 +115,7 @@ class Identity:
     versions: Mapping[str, str] = field(default_factory=dict)
     chunk_size: int | None = None
     together: int = 1
+    guidance: str = ""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "decoding", _decoding(self.decoding))
@@ -147,17 +150,15 @@ class Identity:
         return seed_of(self.seed, self.task, problem, sample)
 
     def tree(self) -> dict[str, Any]:
-        """As a plain tree of JSON values; `together` only where it is not 1, as stores of before have none."""
+        """As a plain tree of JSON values; a field of `LATER` only where it is not its default, as stores of before have none."""
         tree = dict(json.loads(json.dumps(asdict(self))))
-        if self.together == 1:
-            del tree["together"]
-        return tree
+        return {name: value for name, value in tree.items() if name not in LATER or value != LATER[name]}
 
     @classmethod
     def of(cls, tree: Mapping[str, Any]) -> Identity:
         """Inverse of `tree`; DataError when a field is missing or unknown."""
         wanted = {f.name for f in fields(cls)}
-        if set(tree) | {"together"} != wanted:
+        if set(tree) | set(LATER) != wanted:
             raise DataError(f"an identity has the fields {sorted(wanted)}, not {sorted(tree)}")
         return cls(**tree)
 
