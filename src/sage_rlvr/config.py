@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from sage_rlvr.core.method import Method
     from sage_rlvr.tasks.base import Task
     from sage_rlvr.tasks.countdown import Countdown
+    from sage_rlvr.tasks.teachers import Teacher
 
 T = TypeVar("T")
 
@@ -354,7 +355,8 @@ class TrainConfig:
     supervised fine-tuning, read only by an anchor of source "base"; null where `model` itself is that checkpoint.
     method: the name of a registered method and its arguments; a guide beside a method that takes none makes it `sage` of that
     method. task: the name of a registered task and its arguments, in place of `world`, the generated problems of Countdown.
-    data: rows of a data set in place of it, judged as mathematics.
+    data: rows of a data set in place of it, judged as mathematics. teacher: the name of a registered teacher and its arguments, for
+    a method whose rollout plan draws under guidance.
     plugins: name -> SHA-256 of the user's files that registered parts; in a recipe the list of these files.
     report_to: trackers that get the metrics too; a run may be continued with others.
     """
@@ -366,6 +368,7 @@ class TrainConfig:
     world: WorldConfig = field(default_factory=WorldConfig)
     data: DataConfig | None = None
     task: Task | None = None
+    teacher: Teacher | None = None
     method: Method
     rollout: RolloutConfig = field(default_factory=RolloutConfig)
     updates: UpdateConfig = field(default_factory=UpdateConfig)
@@ -375,7 +378,7 @@ class TrainConfig:
     report_to: tuple[Tracker, ...] = ()
     plugins: dict[str, str] = field(default_factory=plugins.loaded)
 
-    added: ClassVar[tuple[str, ...]] = ("plugins", "report_to", "task")  # see schema.dump
+    added: ClassVar[tuple[str, ...]] = ("plugins", "report_to", "task", "teacher")  # see schema.dump
 
     def __post_init__(self) -> None:
         _check_run(self, self.updates.epochs * self.updates.minibatches)
@@ -427,6 +430,11 @@ class TrainConfig:
         most = method.rollout.most if hasattr(method.rollout, "extra") else size
         full = f"the first stage of {type(method.rollout).__name__}, which draws at most {most} in all; lower it, or raise most"
         _require(size <= most, "rollout.group_size", size, full)
+        taught = "is read by a rollout plan with guidance alone (compose, rollout: guided); leave it out, or take such a method"
+        is_guided = bool(getattr(method.rollout, "guided", False))
+        _require(self.teacher is None or is_guided, "teacher", type(self.teacher).__name__, taught)
+        lacking = "the rollout plan draws under guidance, which a teacher writes; give teacher: rules, patch, policy or your own"
+        _require(self.teacher is not None or not is_guided, "teacher", None, lacking)
 
     def _check_updates(self, prompts: int, parts: int, micro: int | None) -> None:
         whole = (

@@ -59,8 +59,10 @@ def teacher_named(words: str) -> Teacher:
     """A teacher of the command line: a name, {name: policy, model: FOLDER}, or FILE.py:FUNCTION. ConfigError for others."""
     from sage_rlvr.recipes import parse_yaml
 
-    is_function = not words.lstrip().startswith("{") and ".py:" in words
-    tree = {"name": "function", "function": words} if is_function else parse_yaml(words, "--teacher")
+    if words.lstrip().startswith("{"):
+        tree: Any = parse_yaml(words, "--teacher")
+    else:
+        tree = {"name": "function", "function": words} if ".py:" in words else words
     made: Teacher = build("teacher", tree)
     return made
 
