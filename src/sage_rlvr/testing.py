@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -182,7 +182,9 @@ def value_of(kind: str, part: Any, *args: Any) -> Any:
     found, after = called(part, kind, start, torch.device("cpu"), *args)
     again, same = called(part, kind, start, torch.device("cpu"), *args)
     before, own = start_of({kind: part})[kind], after[kind]
-    assert torch.equal(found, again) and _equal(own, same[kind]), "the same state gives the same value and the same new state"
+    assert torch.equal(found, again) and _equal(own, same[kind]), (
+        "the same state gives the same value and the same new state"
+    )
     assert _equal(start[kind], before), "the state that is given stays as it is; return a new one"
     assert own and {n: t.dtype for n, t in own.items()} == {n: t.dtype for n, t in before.items()}, (
         "the new state has the names and dtypes of the one at the start"
@@ -205,15 +207,15 @@ def check_advantage(advantage: Advantage, seed: int = 0) -> None:
     """(P, G) float32, finite, without gradient; where there is nothing to compare what it declares (`Dead`), or else 0."""
     part, size = at_step(advantage, 0, 4), max(4, getattr(advantage, "least_group", 2))
     rewards = torch.randint(0, 2, (6, size), generator=torch.Generator().manual_seed(seed)).float()
-    found = _advantages(part, rewards.clone().requires_grad_(True), seed)
+    found = _paid("advantage", part, rewards.clone().requires_grad_(True), seed)
     assert found.shape == rewards.shape and found.dtype == torch.float32, "advantages are (P, G) float32"
     assert bool(found.isfinite().all()) and not found.requires_grad, "advantages are finite and have no gradient"
     if hasattr(part, "dead") or not has_state(part):
-        check_dead(part, size, seed)
+        check_dead("advantage", part, size, seed)
     check_recipe("advantage", advantage)
 
 
-def check_dead(part: Advantage, size: int, seed: int = 0) -> None:
+def check_dead(kind: Literal["advantage", "reward_transform"], part: Any, size: int, seed: int = 0) -> None:
     """What groups of `size` earn that are all right, all wrong, or have none right, beside ten steps of other groups."""
     declared: Dead = getattr(part, "dead", partial(silent, part))(size)
     drawn = torch.Generator().manual_seed(seed)
@@ -225,7 +227,7 @@ def check_dead(part: Advantage, size: int, seed: int = 0) -> None:
         for place, (beside, differing) in enumerate(zip(steps, none, strict=True)):
             rewards = torch.cat([differing if dead is None else dead, beside])
             try:
-                found.append(_advantages(part, rewards, seed + place)[:5])
+                found.append(_paid(kind, part, rewards, seed + place)[:5])
             except DataError:
                 assert wanted == "refused", f"{name}: it refuses these rewards; declare 'refused'"
                 break
@@ -234,19 +236,28 @@ def check_dead(part: Advantage, size: int, seed: int = 0) -> None:
             constant = bool((paid - paid.flatten()[0]).abs().max() < 1e-6)
             near = constant and not isinstance(wanted, str) and abs(float(paid.flatten()[0]) - wanted) < 1e-5
             held = not constant if isinstance(wanted, str) else near
-            assert held and wanted != "refused", f"a group with {name.replace('_', ' ')} earns {paid[0, 0].tolist()}, and {said}"
+            assert held and wanted != "refused", (
+                f"a group with {name.replace('_', ' ')} earns {paid[0, 0].tolist()}, and {said}"
+            )
 
 
-def _advantages(part: Advantage, rewards: Tensor, seed: int) -> Tensor:
-    """Of groups whose completions differ in all that a part may see."""
-    if not sees(part):
-        return value_of("advantage", part, rewards)  # type: ignore[no-any-return]
+def _paid(kind: str, part: Any, rewards: Tensor, seed: int) -> Tensor:
+    """What an advantage or a reward transform makes of groups whose completions differ in all that it may see."""
     drawn = torch.Generator().manual_seed(seed)
     policy, reference = (-4.0 * torch.rand(rewards.shape, generator=drawn) for _ in range(2))
-    lengths, answers = (torch.randint(1, most, rewards.shape, generator=drawn) for most in (9, 4))
+    longest = 2 + getattr(part, "max_tokens", 7)
+    lengths, answers = (torch.randint(1, most, rewards.shape, generator=drawn) for most in (longest, 4))
+    if not sees(part):
+        return value_of(kind, part, *((rewards,) if kind == "advantage" else (rewards, lengths)))  # type: ignore[no-any-return]
     problems = torch.arange(len(rewards))[:, None].expand(rewards.shape)
     seen = Seen(lengths, policy, reference, answers, problems, torch.full(rewards.shape, -1.5))
-    return value_of("advantage", part, rewards, seen)  # type: ignore[no-any-return]
+    found: Tensor = value_of(kind, part, rewards, seen)
+    if kind == "advantage" or not has_state(part):
+        return found
+    moved, cpu = start_of({kind: part}), torch.device("cpu")
+    for _ in range(2):  # a state at its start tells nothing apart
+        found, moved = called(part, kind, moved, cpu, rewards, seen)
+    return found
 
 
 def check_surrogate(surrogate: Surrogate, seed: int = 0) -> None:
@@ -271,13 +282,15 @@ def check_reduction(reduction: Reduction, seed: int = 0) -> None:
     check_recipe("reduction", reduction)
 
 
-def check_reward_transform(transform: RewardTransform) -> None:
-    """(P, G) in, (P, G) finite out."""
-    rewards, lengths = torch.tensor([[0.0, 1.0], [1.0, 1.0]]), torch.tensor([[1, 3], [0, 2]])
-    found = value_of("reward_transform", transform, rewards, lengths)
+def check_reward_transform(transform: RewardTransform, seed: int = 0) -> None:
+    """(P, G) in, (P, G) finite out; what it declares of groups with nothing to compare (`Dead`)."""
+    rewards = torch.randint(0, 2, (6, 4), generator=torch.Generator().manual_seed(seed)).float()
+    found = _paid("reward_transform", transform, rewards, seed)
     assert found.shape == rewards.shape and bool(found.isfinite().all()), (
         "a reward transform gives (P, G) finite rewards"
     )
+    if hasattr(transform, "dead"):
+        check_dead("reward_transform", transform, 4, seed)
     check_recipe("reward_transform", transform)
 
 
@@ -317,11 +330,15 @@ def check_reward_source(source: RewardSource) -> None:
 
     paid, alone = source(of(torch.arange(4))), source(of(torch.tensor([1])))
     for whole, one in ((paid.rewards, alone.rewards), (paid.support, alone.support)):
-        assert whole.shape == (4,) and whole.dtype == torch.float32 and bool(whole.isfinite().all()), "(B,) finite float32"
+        assert whole.shape == (4,) and whole.dtype == torch.float32 and bool(whole.isfinite().all()), (
+            "(B,) finite float32"
+        )
         assert not whole.requires_grad, "a reward has no gradient"
         assert torch.allclose(whole[1:2], one), "a completion is paid for itself, whatever the others are"
     assert float(paid.support[2]) == 0, "a completion without an answer has no support"
-    assert source.baseline in ("initial", "current", "none") and 0 <= source.given < 1 and source.ngram >= 1, "its settings"
+    assert source.baseline in ("initial", "current", "none") and 0 <= source.given < 1 and source.ngram >= 1, (
+        "its settings"
+    )
     check_recipe("reward_source", source)
 
 
@@ -330,13 +347,19 @@ def check_rollout_plan(plan: RolloutPlan) -> None:
     rewards, state = torch.tensor([[0.0, 1.0], [1.0, 1.0], [0.0, 0.0]]), start_of({"rollout": plan})
     kept = kept_by(plan, rewards, state)
     assert kept.shape == (3,) and kept.dtype == torch.bool and plan.max_refills >= 0, "keeps gives (P,) bool"
-    assert torch.equal(kept[1:2], kept_by(plan, rewards[1:2], state)), "a group is kept for itself, whatever the others are"
+    assert torch.equal(kept[1:2], kept_by(plan, rewards[1:2], state)), (
+        "a group is kept for itself, whatever the others are"
+    )
     if state:
         after, again = learned_by(plan, rewards, state)["rollout"], learned_by(plan, rewards, state)["rollout"]
         before = start_of({"rollout": plan})["rollout"]
-        assert _equal(after, again) and _equal(state["rollout"], before), "the state that is given stays; return a new one"
+        assert _equal(after, again) and _equal(state["rollout"], before), (
+            "the state that is given stays; return a new one"
+        )
         kinds = {name: one.dtype for name, one in before.items()}
-        assert {name: one.dtype for name, one in after.items()} == kinds, "the new state has the names and dtypes of the first"
+        assert {name: one.dtype for name, one in after.items()} == kinds, (
+            "the new state has the names and dtypes of the first"
+        )
     if is_staged(plan):
         extra = plan.extra(rewards)
         assert extra.shape == (3,) and extra.dtype == torch.int64, "extra gives (P,) int64"
@@ -361,7 +384,9 @@ def check_buffer(buffer: Buffer, seed: int = 0) -> None:
     parts = [buffer_loss(buffer, off[rows.owners == n], rows.of_owners(n, n + 1), budget) for n in (0, 1)]
     assert torch.allclose(sum(part[0] for part in parts), loss), "a prompt's loss does not depend on the others"
     sums = {name: sum(part[1][name] for part in parts) for name in numbers}
-    assert all(math.isclose(sums[name], numbers[name], abs_tol=1e-5) for name in numbers), "divide a sum over rows by rows.whole"
+    assert all(math.isclose(sums[name], numbers[name], abs_tol=1e-5) for name in numbers), (
+        "divide a sum over rows by rows.whole"
+    )
     none = buffer.rows(Answers.of(buffer.start()), 0, KEY, torch.tensor([4, 9]))
     assert not buffer_loss(buffer, torch.zeros(0, 0), none, 1.0)[0].any(), "an empty buffer adds nothing"
     check_recipe("buffer", buffer)

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import torch
 
-from sage_rlvr.core.advantages.base import Seen
+from sage_rlvr.core.advantages.base import Dead, Seen
 from sage_rlvr.core.rewards.base import REWARD_TRANSFORMS, Groups, right_of
 from sage_rlvr.errors import ConfigError
 
@@ -34,6 +34,10 @@ class Mara:
     @property
     def equation(self) -> str:
         return f"R (1 + {self.beta:g} (max_right t - t)),  t = log pi_ref(y)"
+
+    def dead(self, size: int) -> Dead:
+        """Where all are right, still what tells them apart: the reference."""
+        return Dead("compared", 0.0, "refused")
 
     def __call__(self, rewards: Groups, seen: Seen) -> Groups:
         right, logps = right_of(rewards, "Mara"), seen.require("reference", "Mara").float()

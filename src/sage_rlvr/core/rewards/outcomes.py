@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from sage_rlvr.core.advantages.base import Seen
+from sage_rlvr.core.advantages.base import Dead, Seen
 from sage_rlvr.core.keys import pair_ids
 from sage_rlvr.core.rewards.base import REWARD_TRANSFORMS, Groups, right_of
 from sage_rlvr.core.state import PartState
@@ -46,6 +46,10 @@ class OutcomeCounts:
     @property
     def equation(self) -> str:
         return f"R + {self.bonus:g}{' R' if self.paid == 'right' else ''} / sqrt(max(N, 1)),  N earlier ones of this answer"
+
+    def dead(self, size: int) -> Dead:
+        """What is rare is paid in every group, or in right ones alone."""
+        return _dead(self.bonus, self.paid)
 
     def start(self) -> dict[str, Tensor]:
         """keys (n,) int64, oldest first, and their counts (n,) int64; the mean bonus and the share of new answers last seen."""
@@ -87,12 +91,22 @@ class OutcomeRepeats:
         share = f"{self.weight:g}{' R' if self.paid == 'right' else ''}"
         return f"R - {share} (m - 1) / G,  m completions of the group with this answer"
 
+    def dead(self, size: int) -> Dead:
+        """What is repeated costs in every group, or in right ones alone."""
+        return _dead(self.weight, self.paid)
+
     def __call__(self, rewards: Groups, seen: Seen) -> Groups:
         values = right_of(rewards, "OutcomeRepeats") if self.paid == "right" else rewards.detach().float()
         answers = seen.require("answers", "OutcomeRepeats")
         others = (answers[:, :, None] == answers[:, None, :]).sum(dim=2) - 1
         charged = (answers != 0) & (values == 1) if self.paid == "right" else answers != 0
         return values - torch.where(charged, self.weight * others / values.shape[1], 0.0)
+
+
+def _dead(size: float, paid: Paid) -> Dead:
+    if paid == "right":
+        return Dead("compared" if size else 1.0, 0.0, "refused")
+    return Dead("compared", "compared") if size else Dead(1.0)
 
 
 def _check(part: str, name: str, size: float, paid: str) -> None:

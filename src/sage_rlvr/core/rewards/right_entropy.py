@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
-from sage_rlvr.core.advantages.base import Seen
+from sage_rlvr.core.advantages.base import Dead, Seen
 from sage_rlvr.core.rewards.base import REWARD_TRANSFORMS, Groups, mean_where, right_of
 from sage_rlvr.errors import ConfigError
 
@@ -32,6 +32,10 @@ class RightEntropy:
     @property
     def equation(self) -> str:
         return f"R (1 - {self.gamma:g} (s - mean_right s)),  s = log pi_old(y)"
+
+    def dead(self, size: int) -> Dead:
+        """Where all are right, still what tells them apart: the policy."""
+        return Dead("compared" if self.gamma else 1.0, 0.0, "refused")
 
     def __call__(self, rewards: Groups, seen: Seen) -> Groups:
         right, logps = right_of(rewards, "RightEntropy"), seen.policy.float()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from sage_rlvr.core.advantages.base import Seen
+from sage_rlvr.core.advantages.base import Dead, Seen
 from sage_rlvr.core.rewards.base import REWARD_TRANSFORMS, Groups, right_of
 from sage_rlvr.errors import ConfigError
 
@@ -30,6 +30,10 @@ class Unlikeliness:
     @property
     def equation(self) -> str:
         return f"R (1 - {self.weight:g} rank(log pi_old(y)) / G)"
+
+    def dead(self, size: int) -> Dead:
+        """Where all are right, still their ranks."""
+        return Dead("compared" if self.weight else 1.0, 0.0, "refused")
 
     def __call__(self, rewards: Groups, seen: Seen) -> Groups:
         right, logps = right_of(rewards, "Unlikeliness"), seen.policy.float()
