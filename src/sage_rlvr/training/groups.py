@@ -28,7 +28,7 @@ class Groups:
     group of the step each is.
     answers (P, G) int64: equal for two completions that give the same answer; None where the method reads none.
     right (P, G) bool, the verifier's word beside rewards that are not its own; support (P, G), what a plan looks at then.
-    guided (P, G) bool, which completions a prompt with guidance drew, and not the one that stands here; None where none could be.
+    guided (P, G) bool, true where a completion was drawn under guidance, which `prompts` do not have; None where none could be.
     first: how many of the G are of the first stage; None = all.
     """
 
