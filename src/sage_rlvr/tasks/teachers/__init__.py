@@ -8,14 +8,12 @@ A teacher may know the reference answer; its guidance must not hold it. `hint_of
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, Protocol
 
+from sage_rlvr import plugins
 from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.registry import Registry
 from sage_rlvr.tasks.base import Task, answer_key, leaks, reference
@@ -139,24 +137,13 @@ class Function:
         return str(_function(self.function)(problem, said, verdict))
 
 
-@lru_cache(maxsize=8)
 def _function(place: str) -> Callable[..., Any]:
     path, _, name = place.rpartition(":")
-    file = Path(path).expanduser().resolve()
-    if not path or not file.is_file():
-        raise ConfigError(f"teacher {place!r}: there is no file {file}; write FILE.py:FUNCTION")
-    spec = importlib.util.spec_from_file_location(f"teacher_{file.stem}", file)
-    if spec is None or spec.loader is None:
-        raise ConfigError(f"teacher {place!r}: {file} is no Python file; its name must end in .py")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    try:
-        spec.loader.exec_module(module)
-    except Exception as error:
-        raise ConfigError(f"teacher {place!r}: {file} does not load: {type(error).__name__}: {error}") from error
-    found = getattr(module, name, None)
+    if not path or not Path(path).is_file():
+        raise ConfigError(f"teacher {place!r}: there is no file {path!r}; write FILE.py:FUNCTION")
+    found = getattr(plugins.module_of(path), name, None)
     if not callable(found):
-        raise ConfigError(f"teacher {place!r}: {file} defines no function {name!r}")
+        raise ConfigError(f"teacher {place!r}: {path} defines no function {name!r}")
     function: Callable[..., Any] = found
     return function
 
