@@ -77,10 +77,20 @@ def uncast(given: Signals, change: Change) -> Signals:
     return copy
 
 
+def holed(value: Tensor) -> Tensor:
+    """With columns that do not count behind the second: an environment's turn in the middle of an episode."""
+    return torch.cat([value[:, :2], _padding(value), value[:, 2:]], dim=1)
+
+
+def unholed(value: Tensor) -> Tensor:
+    """Without them again."""
+    return torch.cat([value[:, :2], value[:, 9:]], dim=1)
+
+
 def _padding(value: Tensor) -> Tensor:
     """Seven columns that do not count, full of NaN where NaN exists."""
     fill = False if value.dtype == torch.bool else math.nan
-    return torch.full((value.shape[0], 7), fill, dtype=value.dtype)
+    return torch.full((value.shape[0], 7, *value.shape[2:]), fill, dtype=value.dtype)
 
 
 class _NoHalf(TorchDispatchMode):
@@ -123,13 +133,15 @@ def check_values(guide: Guide, seed: int) -> None:
 
 
 def check_padding(guide: Guide, seed: int) -> None:
-    """Columns that do not count change nothing, on either side."""
+    """Columns that do not count change nothing, on either side or in the middle."""
     given = signals(seed)
     columns = given.mask.shape[1]
     right = run(guide, changed(given, lambda value: torch.cat([value, _padding(value)], dim=1)))
     assert torch.equal(right[:, :columns], run(guide, given)) and not right[:, columns:].any(), "right padding matters"
     left = run(guide, changed(given, lambda value: torch.cat([_padding(value), value], dim=1)))
     assert torch.equal(left[:, 7:], run(guide, given)), "left padding matters"
+    middle = run(guide, changed(given, holed))
+    assert torch.equal(unholed(middle), run(guide, given)), "what an environment says in the middle of an episode matters"
 
 
 def check_order(guide: Guide, seed: int) -> None:
@@ -403,28 +415,43 @@ def check_schedule(schedule: Schedule) -> None:
 def check_method(method: Method, seed: int = 0) -> None:
     """It shapes, weighs and descends: finite loss and gradient on a random batch, a description, and a recipe.
 
-    Its guide is held to `check_guide`, its buffer to `check_buffer`. A method of exact divergences is run without their term,
-    which wants distributions.
+    The loss and its gradient do not depend on columns that do not count, in the middle of a row either. Its guide is held to
+    `check_guide`, its buffer to `check_buffer`. A method of exact divergences is run without their term, which wants distributions.
     """
     given = signals(seed, rows=6)
-    rewards = torch.tensor([[1.0, 0.0, 0.0], [1.0, 1.0, 0.0]])
-    mask = given.mask
-    log_q = shape(method, given, 1, 4, KEY)
-    worth = credit(method, rewards, given, log_q, 1, 4)
     if "distributions" not in method.needs:
-        logps = torch.where(mask, given.old_logps, 0.0).clone().requires_grad_(True)
-        batch = Batch(
-            logps=logps, old_logps=given.old_logps, advantages=worth.advantages, mask=mask, ref_logps=given.ref_logps,
-            log_q=log_q, q_clamped=q_clamped(method, given, 1, 4, KEY), max_tokens=mask.shape[1],
-            entropies=given.entropies, term_weights=worth.term_weights,
-        )  # fmt: skip
-        loss, metrics = objective(method, batch, 1, 4)
-        (gradient,) = torch.autograd.grad(loss, logps)
-        assert bool(loss.isfinite()) and bool(gradient.isfinite().all()), "loss and gradient are finite"
-        assert not gradient[~mask].any() and all(map(math.isfinite, metrics.values())), "what is off the mask counts"
+        loss, gradient = _descent(method, given)
+        spread = changed(given, holed)
+        other, again = _descent(method, spread)
+        same = torch.allclose(loss, other, atol=1e-6) and torch.allclose(gradient, unholed(again), atol=1e-6)
+        assert same, "what an environment says in the middle of an episode matters"
+    else:
+        _credited(method, given)
     assert method.describe(), "a method describes itself"
     if method.anchor is not None:
         check_guide(method.anchor.guide, seed)
     if method.buffer is not None:
         check_buffer(method.buffer, seed)
     check_recipe("method", method)
+
+
+def _credited(method: Method, given: Signals) -> tuple[Tensor | None, Any]:
+    """log q and advantages of six completions of two prompts."""
+    log_q = shape(method, given, 1, 4, KEY)
+    return log_q, credit(method, torch.tensor([[1.0, 0.0, 0.0], [1.0, 1.0, 0.0]]), given, log_q, 1, 4)
+
+
+def _descent(method: Method, given: Signals) -> tuple[Tensor, Tensor]:
+    """Loss of six completions, and its gradient (B, T) by their log-probs."""
+    mask, (log_q, worth) = given.mask, _credited(method, given)
+    logps = torch.where(mask, given.old_logps, 0.0).clone().requires_grad_(True)
+    batch = Batch(
+        logps=logps, old_logps=given.old_logps, advantages=worth.advantages, mask=mask, ref_logps=given.ref_logps,
+        log_q=log_q, q_clamped=q_clamped(method, given, 1, 4, KEY), max_tokens=9,
+        entropies=given.entropies, term_weights=worth.term_weights,
+    )  # fmt: skip
+    loss, metrics = objective(method, batch, 1, 4)
+    (gradient,) = torch.autograd.grad(loss, logps)
+    assert bool(loss.isfinite()) and bool(gradient.isfinite().all()), "loss and gradient are finite"
+    assert not gradient[~mask].any() and all(map(math.isfinite, metrics.values())), "what is off the mask counts"
+    return loss.detach(), gradient

@@ -130,6 +130,9 @@ def test_failed_problems_are_attempted_again_and_a_teacher_is_asked_once(stores:
     assert "3 prompts have none" in guidance_line(stores / "plain")
     assert {row.prompt_hash for row in guided["1"]} != {row.prompt_hash for row in first["1"]}
     assert {row.prompt_hash for row in plain["1"]} == {row.prompt_hash for row in first["1"]}
+    parts = (first, guided, plain)
+    seeds = [{(row.problem, row.sample): row.seed for some in part.values() for row in some} for part in parts]
+    assert seeds[1] == seeds[2] and not set(seeds[0].values()) & set(seeds[1].values()), "second attempts are drawn anew"
     right = {name: sum(row.verdict == "right" for row in guided[name]) for name in guided}
     assert right["2"] > 0 == right["3"] and all(row.verdict == "wrong" for row in (*plain["2"], *first["2"]))
 

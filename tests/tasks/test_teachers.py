@@ -14,7 +14,8 @@ from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.models.policy import Asking, load_policy
 from sage_rlvr.models.teachers import TEACHERS, Policy, teacher_named, words_of
 from sage_rlvr.tasks.base import Guided, guided, leaks, prompt_messages, prompt_text
-from sage_rlvr.tasks.repair import Broken, Repair, edit_to, wrong_edits
+from sage_rlvr.tasks.repair import Broken, Repair, edit_to
+from sage_rlvr.tasks.repair.programs import wrong_edits
 from sage_rlvr.tasks.teachers import LONGEST, Function, Nothing, Patch, Rules, hint_of
 from sage_rlvr.verifiers import Verdict, sandbox
 
@@ -158,7 +159,7 @@ def test_a_share_of_examples_carries_guidance_of_both_kinds() -> None:
 @confined
 def test_wrong_edits_are_wrong() -> None:
     task = Repair()
-    rows = [(one, wrong_edits(one)) for one in task.problems("train")[:20]]
+    rows = [(one, wrong_edits(one.problem_id)) for one in task.problems("train")[:20]]
     assert sum(len(found) for _, found in rows) > 20
     pairs: list[tuple[Broken, str]] = [(one, edit) for one, found in rows for edit, _ in found]
     assert {said.label for said in task.verify_all(pairs)} == {"wrong"}

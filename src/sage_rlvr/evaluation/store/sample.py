@@ -146,8 +146,8 @@ class Identity:
         return bool(self.decoding["top_p"] < 1 or self.decoding["top_k"] > 0 or self.decoding["min_p"] > 0)
 
     def seed_of(self, problem: str, sample: int) -> int:
-        """`seed_of` with this base seed and task."""
-        return seed_of(self.seed, self.task, problem, sample)
+        """`seed_of` with this base seed and task; of second attempts another one, the same whoever guides them."""
+        return seed_of(self.seed, f"{self.task}, again" if self.guidance else self.task, problem, sample)
 
     def tree(self) -> dict[str, Any]:
         """As a plain tree of JSON values; a field of `LATER` only where it is not its default, as stores of before have none."""

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from sage_rlvr import plugins
 from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.registry import Registry
-from sage_rlvr.tasks.base import Task, answer_key, leaks, reference
+from sage_rlvr.tasks.base import Task, answer_key, leaks, reference, turns_of
 from sage_rlvr.tasks.rows import sha256_of
 from sage_rlvr.verifiers import Verdict
 
@@ -86,7 +86,7 @@ class Rules:
         """The task's words, else the answer and the verdict's reason."""
         if own := getattr(task, "explain", None):
             return str(own(problem, said, verdict))
-        tried = answer_key(task, problem, said[-1])
+        tried = answer_key(task, problem, tuple(said) if turns_of(task) > 1 else said[-1])
         attempt = "gave no answer" if tried is None else f"answered {tried}"
         return f"An earlier attempt {attempt}: {verdict.reason}. Try another way."
 
