@@ -50,7 +50,8 @@ class Repair:
 
     kinds: of the defects (KINDS). count: problems a split at most, None = all. trace: whether the prompt says what a failing test
     said, in one turn. seconds: for the tests of one program. turns: of the policy in an episode at most; 1 = one completion, and no
-    episode. hints: share of `examples` whose prompt holds guidance, so that a policy learns to read it. ConfigError where the system can confine no program: none is run then.
+    episode. hints: share of `examples` whose prompt holds guidance, so that a policy learns to read it. ConfigError where the
+    system can confine no program: none is run then.
     """
 
     kinds: tuple[Literal["start", "compare", "operator", "bound", "variable", "result"], ...] = KINDS
