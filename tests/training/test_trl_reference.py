@@ -434,7 +434,7 @@ def test_the_address_of_an_object_is_no_part_of_an_objective():
     class Mine(Flat):
         __repr__ = object.__repr__
 
-    first, second = (state.objective_words(None, Anchor(0.1, guide=Mine())) for _ in range(2))
+    first, second = (objective_words(None, Anchor(0.1, guide=Mine())) for _ in range(2))
     assert first == second and "Mine" in first and "0x" not in first
 
 
