@@ -19,6 +19,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
 from conftest import save, tiny_llama
 from sage_rlvr.core.anchor import Anchor
+from sage_rlvr.core.describe import objective_words
 from sage_rlvr.core.guides import Branch, Flat
 from sage_rlvr.errors import CheckpointError, ConfigError
 from sage_rlvr.methods import grpo, no_kl, sage

@@ -33,7 +33,7 @@ from sage_rlvr.errors import ConfigError
 ACTOR = "actor_rollout_ref.actor"
 ESTIMATOR = "sage"  # the name of our advantage estimator among verl's
 FAR = 1e9  # clip_ratio_c where there is no dual clip: a ratio is at most exp(20) < 1e9
-SEEN = frozenset({"logps", "ref_logps", "entropies", "problems"})  # signals that the driver of verl can read
+SEEN = frozenset({"logps", "ref_logps", "entropies", "problems", "advantages"})  # signals that the driver of verl can read
 AGGREGATED = {SequenceMean: "seq-mean-token-mean", TokenMean: "token-mean", FixedBudget: "seq-mean-token-sum-norm"}
 KL_TYPES = {"k3": "low_var_kl", "k2": "k2", "straight_through": "kl+"}  # estimator -> actor.kl_loss_type
 ESTIMATORS = {  # actor.kl_loss_type -> the estimator whose gradient it has; "+" is verl's mark for the gradient of k2
@@ -126,7 +126,8 @@ def _anchor_not_on_verl(anchor: Anchor) -> Iterator[str]:
     if anchor.placement == "loss" and not isinstance(as_schedule(anchor.beta), Constant):
         yield "a beta that changes over training, in the loss (its workers hold one coefficient; placement='reward' takes any)"
     if anchor.source not in ("sft", "base") or anchor.refresh_every is not None:
-        yield f"the source {anchor.source}{' with refresh_every' if anchor.refresh_every else ''} (verl loads actor_rollout_ref.model)"
+        moves = " with refresh_every" if anchor.refresh_every else ""
+        yield f"the source {anchor.source}{moves} (verl loads actor_rollout_ref.model)"
     yield from guide_not_on_verl(anchor.guide)
 
 
@@ -143,7 +144,7 @@ def different(wanted: Mapping[str, Any], given: Mapping[str, Any]) -> list[str]:
 
 
 def is_spelled(name: Any, method: Method) -> bool:
-    """Whether an algorithm.adv_estimator that a command names is verl's word for the method's advantage, which the core's replaces."""
+    """Whether `name`, an algorithm.adv_estimator of a command, is verl's word for the method's advantage."""
     return name == ESTIMATOR or isinstance(method.advantage, SPELLED.get(name, ()))
 
 
@@ -152,4 +153,6 @@ def _same(one: Any, other: Any) -> bool:
     return float(one) == float(other) if numbers else bool(one == other)
 
 
-__all__ = ["ACTOR", "CLAMP", "ESTIMATOR", "ESTIMATORS", "different", "guide_not_on_verl", "is_spelled", "method_fields", "not_on_verl"]
+__all__ = [
+    "ACTOR", "CLAMP", "ESTIMATOR", "ESTIMATORS", "different", "guide_not_on_verl", "is_spelled", "method_fields", "not_on_verl",
+]  # fmt: skip

@@ -19,7 +19,15 @@ from sage_rlvr.core.describe import objective_words
 from sage_rlvr.core.guides import Guide, factors, is_flat
 from sage_rlvr.core.method import Method
 from sage_rlvr.errors import CancellingGuide, ConfigError, refuse
-from sage_rlvr.training.verl.fields import ACTOR, CLAMP, ESTIMATOR, ESTIMATORS, different, guide_not_on_verl, method_fields
+from sage_rlvr.training.verl.fields import (
+    ACTOR,
+    CLAMP,
+    ESTIMATOR,
+    ESTIMATORS,
+    different,
+    guide_not_on_verl,
+    method_fields,
+)
 
 MODES = ("sync", "colocate_async", "separate_async")
 Read = Callable[[str], Any]
@@ -179,13 +187,13 @@ def _check_seen(objective: Objective, read: Read) -> None:
     refuse(
         (
             bypass and "entropies" in objective.needs,
-            "algorithm.rollout_correction.bypass_mode = True: old log-probs are the sampler's, so verl computes no entropies, which "
-            "this objective reads; set algorithm.rollout_correction.bypass_mode=false, or take a guide that reads log-probs (token)",
+            "algorithm.rollout_correction.bypass_mode = True: old log-probs are the sampler's and verl computes no entropies, "
+            "which this objective reads; set it to false, or take a guide that reads log-probs (token)",
         ),
         (
             bypass and objective.method is not None,
-            "algorithm.rollout_correction.bypass_mode = True: verl puts a surrogate of its own in the place of the method's; set it "
-            "to false, or shape verl's own objective (sage.guide without sage.method)",
+            "algorithm.rollout_correction.bypass_mode = True: verl puts a surrogate of its own in the place of the method's; set "
+            "it to false, or shape verl's own objective (sage.guide without sage.method)",
         ),
     )
 

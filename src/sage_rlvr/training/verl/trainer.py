@@ -11,10 +11,8 @@ global step and of a row's number (`batch.Order`), so a resume needs no state bu
 from __future__ import annotations
 
 import inspect
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -33,7 +31,7 @@ from sage_rlvr.core.keys import Key
 from sage_rlvr.core.method import Method
 from sage_rlvr.core.signals import Signals
 from sage_rlvr.core.state import State
-from sage_rlvr.errors import ConfigError, refuse
+from sage_rlvr.errors import refuse
 from sage_rlvr.tasks.base import answer_id
 from sage_rlvr.training.verl.batch import Order, Shaped, credited, shaped, signals_of, step_metrics
 from sage_rlvr.training.verl.fields import ESTIMATOR
@@ -56,7 +54,7 @@ def install() -> None:
     """Put shaped trainers in the place of verl's, under their own names (verl compares a mode's name in six places), and the
     estimator beside its own. In the process of the task runner."""
     for name, base in list(trainer_base.TRAINER_REGISTRY.items()):
-        if not hasattr(base, "sage_objective"):
+        if not getattr(base, "is_sage", False):
             trainer_base.TRAINER_REGISTRY[name] = sage_trainer(base)
     if ESTIMATOR not in ADV_ESTIMATOR_REGISTRY:
         register_adv_est(ESTIMATOR)(estimator)
@@ -84,7 +82,8 @@ def check_layout(base: type) -> None:
     """ConfigError where a trainer of verl is not laid out as those of 0.9."""
     found = {name: [*inspect.signature(getattr(base, name)).parameters][1:] for name in SEAMS if hasattr(base, name)}
     other = [name for name, wanted in SEAMS.items() if found.get(name, [None])[: len(wanted)] != wanted]
-    refuse((other, f"verl {verl.__version__}: {base.__name__}.{', '.join(other)} is not laid out as in 0.9; install verl>=0.9,<0.10"))
+    which = f"verl {verl.__version__}: {base.__name__}.{', '.join(other)}"
+    refuse((other, f"{which} is not laid out as in 0.9; install verl>=0.9,<0.10"))
 
 
 def sage_trainer(base: type) -> type:
@@ -94,18 +93,24 @@ def sage_trainer(base: type) -> type:
     class SageTrainer(base):  # type: ignore[misc, valid-type]
         """`base` with the objective of the `sage` node. ConfigError at construction for what is refused."""
 
+        is_sage = True
         sage_objective: Objective
 
         def __init__(self, config: Any) -> None:
-            tree = OmegaConf.to_container(config.sage, resolve=True)
-            self.sage_objective = Objective.of(tree, lambda key: OmegaConf.select(config, key))  # type: ignore[arg-type]
+            self.config = config
+            self.sage_setup()
+            super().__init__(config)
+
+        def sage_setup(self) -> None:
+            """What `self.config` asks for, and nothing remembered yet."""
+            tree = OmegaConf.to_container(self.config.sage, resolve=True)
+            self.sage_objective = Objective.of(tree, lambda key: OmegaConf.select(self.config, key))  # type: ignore[arg-type]
             method = self.sage_objective.method
             self.sage_parts: State = {} if method is None else method.start()
             self.sage_watch = GuideWatch(self.sage_objective.anchor)
             self._asked: dict[str, int] = {}
             self._held: tuple[list[str], Order, Signals, Shaped | None] | None = None
             print(f"sage: {self.sage_objective.words}", flush=True)
-            super().__init__(config)
 
         def _next_train_batch(self, *args: Any, **kwargs: Any) -> Any:
             batch = super()._next_train_batch(*args, **kwargs)
