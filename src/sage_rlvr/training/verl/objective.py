@@ -38,13 +38,15 @@ Read = Callable[[str], Any]
 class SageNode:
     """The `sage` node. method: a registered method and its arguments; guide: of the KL, alone or beside a method.
 
-    seed: of guides and token weights that draw. objective_may_change: let a resume go on with another objective.
+    seed: of guides and token weights that draw. objective_may_change: let a resume go on with another objective. task: the folder
+    of `sage-rlvr export verl`, for the reward manager.
     """
 
     method: Method | None = None
     guide: Guide | None = None
     seed: int = 0
     objective_may_change: bool = False
+    task: str | None = None
 
     @classmethod
     def of(cls, tree: Mapping[str, Any]) -> SageNode:
