@@ -1,6 +1,6 @@
 """What each method's parts cost: a step of the loop against the same step with GRPO's parts, paired, in CPU seconds.
 
-    python benchmarks/parts.py [--repeats 10] [--docs docs/results/parts_speed.md]
+    python benchmarks/parts.py [--repeats 10] [--docs docs/results/parts_speed.md] [--names verl rlpr]
 
 A method keeps its KL, rollout plan and reduction on both sides; advantage, reward transform, token weight, surrogate and guide
 become GRPO's on the other, which has no loss term, no buffer, and the verifier's rewards. Both sides take the same step from the
@@ -45,7 +45,8 @@ SETTINGS: dict[str, dict[str, Any]] = {"verl": {"stride": 4}}
 
 @dataclass(frozen=True)
 class Options:
-    """repeats: pairs of steps of a method. names: some methods alone. docs: a page between whose marks the table goes."""
+    """repeats: pairs of steps of a method. names: some methods alone, whose
+    rows of the page are made anew. docs: a page between whose marks the table goes."""
 
     repeats: int = 10
     names: tuple[str, ...] = ()
@@ -140,11 +141,21 @@ def main(options: Options) -> None:
         one = found[-1]
         print(f"{name:<20} {one.ratio.value:.3f} ({one.ratio.low:.3f} .. {one.ratio.high:.3f})  {one.verdict}", flush=True)
     load = f"load of the machine at the end: {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores"
-    busy = f"{options.repeats} pairs of steps per method; {load}."
+    which = ", ".join(options.names) or "all methods"
+    busy = f"{which}: {options.repeats} pairs of steps per method; {load}."
     print(table(found).markdown(), busy, sep="\n\n")
     if options.docs is not None:
-        text = filled(read_text(options.docs), {"speed": table(found).markdown() + "\n\n" + busy}, options.docs)
-        options.docs.write_text(text, encoding="utf-8")
+        text = read_text(options.docs)
+        old = text.partition("<!-- speed:begin -->")[2].partition("<!-- speed:end -->")[0]
+        shown = merged(old, found, busy) if options.names else f"{table(found).markdown()}\n\n{busy}"
+        options.docs.write_text(filled(text, {"speed": shown}, options.docs), encoding="utf-8")
+
+
+def merged(old: str, found: list[Timed], busy: str) -> str:
+    """The rows and notes of a page with some methods measured anew, each below those of the methods that stay."""
+    rows, notes = old.strip().split("\n\n", 1)
+    stay = [row for row in rows.splitlines() if row.split("|")[1].strip() not in {one.name for one in found}]
+    return "\n".join([*stay, *table(found).markdown().splitlines()[2:]]) + f"\n\n{notes}\n\n{busy}"
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -77,10 +77,20 @@ def uncast(given: Signals, change: Change) -> Signals:
     return copy
 
 
+def holed(value: Tensor) -> Tensor:
+    """With columns that do not count behind the second: an environment's turn in the middle of an episode."""
+    return torch.cat([value[:, :2], _padding(value), value[:, 2:]], dim=1)
+
+
+def unholed(value: Tensor) -> Tensor:
+    """Without them again."""
+    return torch.cat([value[:, :2], value[:, 9:]], dim=1)
+
+
 def _padding(value: Tensor) -> Tensor:
     """Seven columns that do not count, full of NaN where NaN exists."""
     fill = False if value.dtype == torch.bool else math.nan
-    return torch.full((value.shape[0], 7), fill, dtype=value.dtype)
+    return torch.full((value.shape[0], 7, *value.shape[2:]), fill, dtype=value.dtype)
 
 
 class _NoHalf(TorchDispatchMode):
@@ -123,13 +133,15 @@ def check_values(guide: Guide, seed: int) -> None:
 
 
 def check_padding(guide: Guide, seed: int) -> None:
-    """Columns that do not count change nothing, on either side."""
+    """Columns that do not count change nothing, on either side or in the middle."""
     given = signals(seed)
     columns = given.mask.shape[1]
     right = run(guide, changed(given, lambda value: torch.cat([value, _padding(value)], dim=1)))
     assert torch.equal(right[:, :columns], run(guide, given)) and not right[:, columns:].any(), "right padding matters"
     left = run(guide, changed(given, lambda value: torch.cat([_padding(value), value], dim=1)))
     assert torch.equal(left[:, 7:], run(guide, given)), "left padding matters"
+    middle = run(guide, changed(given, holed))
+    assert torch.equal(unholed(middle), run(guide, given)), "what an environment says in the middle of an episode matters"
 
 
 def check_order(guide: Guide, seed: int) -> None:
@@ -182,7 +194,9 @@ def value_of(kind: str, part: Any, *args: Any) -> Any:
     found, after = called(part, kind, start, torch.device("cpu"), *args)
     again, same = called(part, kind, start, torch.device("cpu"), *args)
     before, own = start_of({kind: part})[kind], after[kind]
-    assert torch.equal(found, again) and _equal(own, same[kind]), "the same state gives the same value and the same new state"
+    assert torch.equal(found, again) and _equal(own, same[kind]), (
+        "the same state gives the same value and the same new state"
+    )
     assert _equal(start[kind], before), "the state that is given stays as it is; return a new one"
     assert own and {n: t.dtype for n, t in own.items()} == {n: t.dtype for n, t in before.items()}, (
         "the new state has the names and dtypes of the one at the start"
@@ -205,15 +219,15 @@ def check_advantage(advantage: Advantage, seed: int = 0) -> None:
     """(P, G) float32, finite, without gradient; where there is nothing to compare what it declares (`Dead`), or else 0."""
     part, size = at_step(advantage, 0, 4), max(4, getattr(advantage, "least_group", 2))
     rewards = torch.randint(0, 2, (6, size), generator=torch.Generator().manual_seed(seed)).float()
-    found = _advantages(part, rewards.clone().requires_grad_(True), seed)
+    found = _paid("advantage", part, rewards.clone().requires_grad_(True), seed)
     assert found.shape == rewards.shape and found.dtype == torch.float32, "advantages are (P, G) float32"
     assert bool(found.isfinite().all()) and not found.requires_grad, "advantages are finite and have no gradient"
     if hasattr(part, "dead") or not has_state(part):
-        check_dead(part, size, seed)
+        check_dead("advantage", part, size, seed)
     check_recipe("advantage", advantage)
 
 
-def check_dead(part: Advantage, size: int, seed: int = 0) -> None:
+def check_dead(kind: Literal["advantage", "reward_transform"], part: Any, size: int, seed: int = 0) -> None:
     """What groups of `size` earn that are all right, all wrong, or have none right, beside ten steps of other groups."""
     declared: Dead = getattr(part, "dead", partial(silent, part))(size)
     drawn = torch.Generator().manual_seed(seed)
@@ -225,7 +239,7 @@ def check_dead(part: Advantage, size: int, seed: int = 0) -> None:
         for place, (beside, differing) in enumerate(zip(steps, none, strict=True)):
             rewards = torch.cat([differing if dead is None else dead, beside])
             try:
-                found.append(_advantages(part, rewards, seed + place)[:5])
+                found.append(_paid(kind, part, rewards, seed + place)[:5])
             except DataError:
                 assert wanted == "refused", f"{name}: it refuses these rewards; declare 'refused'"
                 break
@@ -234,19 +248,28 @@ def check_dead(part: Advantage, size: int, seed: int = 0) -> None:
             constant = bool((paid - paid.flatten()[0]).abs().max() < 1e-6)
             near = constant and not isinstance(wanted, str) and abs(float(paid.flatten()[0]) - wanted) < 1e-5
             held = not constant if isinstance(wanted, str) else near
-            assert held and wanted != "refused", f"a group with {name.replace('_', ' ')} earns {paid[0, 0].tolist()}, and {said}"
+            assert held and wanted != "refused", (
+                f"a group with {name.replace('_', ' ')} earns {paid[0, 0].tolist()}, and {said}"
+            )
 
 
-def _advantages(part: Advantage, rewards: Tensor, seed: int) -> Tensor:
-    """Of groups whose completions differ in all that a part may see."""
-    if not sees(part):
-        return value_of("advantage", part, rewards)  # type: ignore[no-any-return]
+def _paid(kind: str, part: Any, rewards: Tensor, seed: int) -> Tensor:
+    """What an advantage or a reward transform makes of groups whose completions differ in all that it may see."""
     drawn = torch.Generator().manual_seed(seed)
     policy, reference = (-4.0 * torch.rand(rewards.shape, generator=drawn) for _ in range(2))
-    lengths, answers = (torch.randint(1, most, rewards.shape, generator=drawn) for most in (9, 4))
+    longest = 2 + getattr(part, "max_tokens", 7)
+    lengths, answers = (torch.randint(1, most, rewards.shape, generator=drawn) for most in (longest, 4))
+    if not sees(part):
+        return value_of(kind, part, *((rewards,) if kind == "advantage" else (rewards, lengths)))  # type: ignore[no-any-return]
     problems = torch.arange(len(rewards))[:, None].expand(rewards.shape)
     seen = Seen(lengths, policy, reference, answers, problems, torch.full(rewards.shape, -1.5))
-    return value_of("advantage", part, rewards, seen)  # type: ignore[no-any-return]
+    found: Tensor = value_of(kind, part, rewards, seen)
+    if kind == "advantage" or not has_state(part):
+        return found
+    moved, cpu = start_of({kind: part}), torch.device("cpu")
+    for _ in range(2):  # a state at its start tells nothing apart
+        found, moved = called(part, kind, moved, cpu, rewards, seen)
+    return found
 
 
 def check_surrogate(surrogate: Surrogate, seed: int = 0) -> None:
@@ -271,13 +294,15 @@ def check_reduction(reduction: Reduction, seed: int = 0) -> None:
     check_recipe("reduction", reduction)
 
 
-def check_reward_transform(transform: RewardTransform) -> None:
-    """(P, G) in, (P, G) finite out."""
-    rewards, lengths = torch.tensor([[0.0, 1.0], [1.0, 1.0]]), torch.tensor([[1, 3], [0, 2]])
-    found = value_of("reward_transform", transform, rewards, lengths)
+def check_reward_transform(transform: RewardTransform, seed: int = 0) -> None:
+    """(P, G) in, (P, G) finite out; what it declares of groups with nothing to compare (`Dead`)."""
+    rewards = torch.randint(0, 2, (6, 4), generator=torch.Generator().manual_seed(seed)).float()
+    found = _paid("reward_transform", transform, rewards, seed)
     assert found.shape == rewards.shape and bool(found.isfinite().all()), (
         "a reward transform gives (P, G) finite rewards"
     )
+    if hasattr(transform, "dead"):
+        check_dead("reward_transform", transform, 4, seed)
     check_recipe("reward_transform", transform)
 
 
@@ -317,11 +342,15 @@ def check_reward_source(source: RewardSource) -> None:
 
     paid, alone = source(of(torch.arange(4))), source(of(torch.tensor([1])))
     for whole, one in ((paid.rewards, alone.rewards), (paid.support, alone.support)):
-        assert whole.shape == (4,) and whole.dtype == torch.float32 and bool(whole.isfinite().all()), "(B,) finite float32"
+        assert whole.shape == (4,) and whole.dtype == torch.float32 and bool(whole.isfinite().all()), (
+            "(B,) finite float32"
+        )
         assert not whole.requires_grad, "a reward has no gradient"
         assert torch.allclose(whole[1:2], one), "a completion is paid for itself, whatever the others are"
     assert float(paid.support[2]) == 0, "a completion without an answer has no support"
-    assert source.baseline in ("initial", "current", "none") and 0 <= source.given < 1 and source.ngram >= 1, "its settings"
+    assert source.baseline in ("initial", "current", "none") and 0 <= source.given < 1 and source.ngram >= 1, (
+        "its settings"
+    )
     check_recipe("reward_source", source)
 
 
@@ -330,13 +359,19 @@ def check_rollout_plan(plan: RolloutPlan) -> None:
     rewards, state = torch.tensor([[0.0, 1.0], [1.0, 1.0], [0.0, 0.0]]), start_of({"rollout": plan})
     kept = kept_by(plan, rewards, state)
     assert kept.shape == (3,) and kept.dtype == torch.bool and plan.max_refills >= 0, "keeps gives (P,) bool"
-    assert torch.equal(kept[1:2], kept_by(plan, rewards[1:2], state)), "a group is kept for itself, whatever the others are"
+    assert torch.equal(kept[1:2], kept_by(plan, rewards[1:2], state)), (
+        "a group is kept for itself, whatever the others are"
+    )
     if state:
         after, again = learned_by(plan, rewards, state)["rollout"], learned_by(plan, rewards, state)["rollout"]
         before = start_of({"rollout": plan})["rollout"]
-        assert _equal(after, again) and _equal(state["rollout"], before), "the state that is given stays; return a new one"
+        assert _equal(after, again) and _equal(state["rollout"], before), (
+            "the state that is given stays; return a new one"
+        )
         kinds = {name: one.dtype for name, one in before.items()}
-        assert {name: one.dtype for name, one in after.items()} == kinds, "the new state has the names and dtypes of the first"
+        assert {name: one.dtype for name, one in after.items()} == kinds, (
+            "the new state has the names and dtypes of the first"
+        )
     if is_staged(plan):
         extra = plan.extra(rewards)
         assert extra.shape == (3,) and extra.dtype == torch.int64, "extra gives (P,) int64"
@@ -361,7 +396,9 @@ def check_buffer(buffer: Buffer, seed: int = 0) -> None:
     parts = [buffer_loss(buffer, off[rows.owners == n], rows.of_owners(n, n + 1), budget) for n in (0, 1)]
     assert torch.allclose(sum(part[0] for part in parts), loss), "a prompt's loss does not depend on the others"
     sums = {name: sum(part[1][name] for part in parts) for name in numbers}
-    assert all(math.isclose(sums[name], numbers[name], abs_tol=1e-5) for name in numbers), "divide a sum over rows by rows.whole"
+    assert all(math.isclose(sums[name], numbers[name], abs_tol=1e-5) for name in numbers), (
+        "divide a sum over rows by rows.whole"
+    )
     none = buffer.rows(Answers.of(buffer.start()), 0, KEY, torch.tensor([4, 9]))
     assert not buffer_loss(buffer, torch.zeros(0, 0), none, 1.0)[0].any(), "an empty buffer adds nothing"
     check_recipe("buffer", buffer)
@@ -378,28 +415,43 @@ def check_schedule(schedule: Schedule) -> None:
 def check_method(method: Method, seed: int = 0) -> None:
     """It shapes, weighs and descends: finite loss and gradient on a random batch, a description, and a recipe.
 
-    Its guide is held to `check_guide`, its buffer to `check_buffer`. A method of exact divergences is run without their term,
-    which wants distributions.
+    The loss and its gradient do not depend on columns that do not count, in the middle of a row either. Its guide is held to
+    `check_guide`, its buffer to `check_buffer`. A method of exact divergences is run without their term, which wants distributions.
     """
     given = signals(seed, rows=6)
-    rewards = torch.tensor([[1.0, 0.0, 0.0], [1.0, 1.0, 0.0]])
-    mask = given.mask
-    log_q = shape(method, given, 1, 4, KEY)
-    worth = credit(method, rewards, given, log_q, 1, 4)
     if "distributions" not in method.needs:
-        logps = torch.where(mask, given.old_logps, 0.0).clone().requires_grad_(True)
-        batch = Batch(
-            logps=logps, old_logps=given.old_logps, advantages=worth.advantages, mask=mask, ref_logps=given.ref_logps,
-            log_q=log_q, q_clamped=q_clamped(method, given, 1, 4, KEY), max_tokens=mask.shape[1],
-            entropies=given.entropies, term_weights=worth.term_weights,
-        )  # fmt: skip
-        loss, metrics = objective(method, batch, 1, 4)
-        (gradient,) = torch.autograd.grad(loss, logps)
-        assert bool(loss.isfinite()) and bool(gradient.isfinite().all()), "loss and gradient are finite"
-        assert not gradient[~mask].any() and all(map(math.isfinite, metrics.values())), "what is off the mask counts"
+        loss, gradient = _descent(method, given)
+        spread = changed(given, holed)
+        other, again = _descent(method, spread)
+        same = torch.allclose(loss, other, atol=1e-6) and torch.allclose(gradient, unholed(again), atol=1e-6)
+        assert same, "what an environment says in the middle of an episode matters"
+    else:
+        _credited(method, given)
     assert method.describe(), "a method describes itself"
     if method.anchor is not None:
         check_guide(method.anchor.guide, seed)
     if method.buffer is not None:
         check_buffer(method.buffer, seed)
     check_recipe("method", method)
+
+
+def _credited(method: Method, given: Signals) -> tuple[Tensor | None, Any]:
+    """log q and advantages of six completions of two prompts."""
+    log_q = shape(method, given, 1, 4, KEY)
+    return log_q, credit(method, torch.tensor([[1.0, 0.0, 0.0], [1.0, 1.0, 0.0]]), given, log_q, 1, 4)
+
+
+def _descent(method: Method, given: Signals) -> tuple[Tensor, Tensor]:
+    """Loss of six completions, and its gradient (B, T) by their log-probs."""
+    mask, (log_q, worth) = given.mask, _credited(method, given)
+    logps = torch.where(mask, given.old_logps, 0.0).clone().requires_grad_(True)
+    batch = Batch(
+        logps=logps, old_logps=given.old_logps, advantages=worth.advantages, mask=mask, ref_logps=given.ref_logps,
+        log_q=log_q, q_clamped=q_clamped(method, given, 1, 4, KEY), max_tokens=9,
+        entropies=given.entropies, term_weights=worth.term_weights,
+    )  # fmt: skip
+    loss, metrics = objective(method, batch, 1, 4)
+    (gradient,) = torch.autograd.grad(loss, logps)
+    assert bool(loss.isfinite()) and bool(gradient.isfinite().all()), "loss and gradient are finite"
+    assert not gradient[~mask].any() and all(map(math.isfinite, metrics.values())), "what is off the mask counts"
+    return loss.detach(), gradient

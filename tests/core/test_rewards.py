@@ -8,7 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sage_rlvr.core import GroupNormalized, OverlongShaping
+from sage_rlvr.core.advantages import Dead
+from sage_rlvr.core.rewards import REWARD_TRANSFORMS, Mara, OutcomeCounts, OutcomeRepeats, RightEntropy, Unlikeliness
 from sage_rlvr.errors import ConfigError, DataError
+from sage_rlvr.testing import check_reward_transform
 
 LENGTHS = torch.tensor([[10_000, 16_384, 18_432, 20_480, 22_000]])
 PRICES = (0.0, 0.0, 0.5, 1.0, 1.0)  # the last is beyond the limit, where verl's formula would go on to 1.371
@@ -87,3 +90,24 @@ def test_data_that_does_not_fit():
         rewards = torch.tensor([[1.0, 0.0], [0.0, reward]])
         with pytest.raises(DataError, match=rf"\(1, 1\).*is {reward:g}.*signed=False"):
             OverlongShaping(8, 4)(rewards, torch.ones(2, 2, dtype=torch.long))
+
+
+TRANSFORMS = (
+    Mara(), RightEntropy(), RightEntropy(0.0), Unlikeliness(), Unlikeliness(0.0), OutcomeCounts(), OutcomeCounts(0.0),
+    OutcomeCounts(paid="right"), OutcomeCounts(0.0, "right"), OutcomeRepeats(), OutcomeRepeats(paid="right"),
+    OutcomeRepeats(0.0), OverlongShaping(8, 4), OverlongShaping(8, 4, signed=False), OverlongShaping(8, 4, 0.0),
+    OverlongShaping(8, 4, 0.0, signed=False),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("transform", TRANSFORMS, ids=str)
+def test_the_laws_of_a_transform_and_what_it_declares_of_groups_with_nothing_to_compare(transform):
+    assert callable(transform.dead)
+    check_reward_transform(transform)
+
+
+def test_every_transform_stands_in_that_battery_and_a_wrong_declaration_is_found(monkeypatch):
+    assert {type(one) for one in TRANSFORMS} == set(REWARD_TRANSFORMS.values())
+    monkeypatch.setattr(Mara, "dead", lambda part, size: Dead(1.0, 0.0, "refused"))
+    with pytest.raises(AssertionError, match=r"all right earns .* 1\.0 is declared"):
+        check_reward_transform(Mara())

@@ -40,6 +40,7 @@ from sage_rlvr.methods import (
     sage,
     steer,
 )
+from sage_rlvr.testing import holed, unholed
 
 P, G, T = 3, 4, 7
 BASES = {
@@ -274,10 +275,20 @@ def test_micro_batches_add_up(method, seed):
     assert torch.allclose(sum(part[1] for part in parts), gradient, atol=1e-7, rtol=1e-5)
 
 
+def in_turns(world_):
+    """The same completions with what an environment says behind their second token: columns that do not count."""
+    logps, signals, rewards = world_
+    names = ("old_logps", "ref_logps", "mask", "entropies", "entropy_drift", "hidden")
+    return holed(logps), replace(signals, **{name: holed(getattr(signals, name)) for name in names}), rewards
+
+
 @pytest.mark.parametrize("method", ALL.values(), ids=ALL.keys())
 @pytest.mark.parametrize("junk", [math.nan, math.inf, -1e30])
 def test_nothing_off_the_mask_leaks(method, junk):
     clean, dirty = (loss_and_gradient(method, world(9, value)) for value in (0.0, junk))
+    loss, gradient, metrics = loss_and_gradient(method, in_turns(world(9, junk)))
+    assert torch.allclose(loss, clean[0], atol=1e-6) and torch.allclose(unholed(gradient), clean[1], atol=1e-6)
+    assert metrics == pytest.approx(clean[2], abs=1e-5)
     assert torch.equal(clean[0], dirty[0])
     assert torch.equal(clean[1], dirty[1]) and not dirty[1][~world(9)[1].mask].any()
     assert clean[2] == dirty[2] and all(map(math.isfinite, dirty[2].values()))

@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.tasks import TASKS, task_named
-from sage_rlvr.tasks import repair as made
+from sage_rlvr.tasks import repair as package
 from sage_rlvr.tasks.base import verdicts
 from sage_rlvr.tasks.repair import KINDS, Repair, edit_to, edited, numbered
+from sage_rlvr.tasks.repair import programs as made
 from sage_rlvr.verifiers import sandbox
 
 pytestmark = pytest.mark.skipif(bool(sandbox.missing()), reason=f"no sandbox here: {sandbox.missing()}")
@@ -80,8 +81,11 @@ def test_long_completions_are_read_in_linear_time(hostile: str) -> None:
 
 
 def test_it_is_found_by_name_and_refused_where_nothing_confines(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert task_named("repair:4") == Repair(turns=4) and task_named("repair") == Repair()
+    with pytest.raises(ConfigError, match="repair:four: repair:TURNS is a number of turns"):
+        task_named("repair:four")
     assert isinstance(task_named("repair"), Repair) and TASKS["repair"] is Repair
-    for wrong in ({"kinds": ()}, {"kinds": ("spelling",)}, {"count": 0}, {"seconds": 0.0}):
+    for wrong in ({"kinds": ()}, {"kinds": ("spelling",)}, {"count": 0}, {"seconds": 0.0}, {"turns": 0}):
         with pytest.raises(ConfigError):
             Repair(**wrong)
     with pytest.raises(ConfigError, match="'dev': choose one of test, validation, train"):
@@ -93,4 +97,48 @@ def test_it_is_found_by_name_and_refused_where_nothing_confines(monkeypatch: pyt
 
 def test_a_change_that_never_ends_is_no_problem() -> None:
     endless = "def f(n):\n    while n >= 0:\n        n = n // 2\n    return n"
-    assert made._said(endless, [([3], "0")]) is None
+    assert made.tested(endless, [([3], "0")]) is None
+
+
+# ---- in turns
+
+
+def test_an_episode_runs_the_tests_reads_what_they_say_and_edits(monkeypatch: pytest.MonkeyPatch) -> None:
+    task = Repair(turns=4)
+    one = next(p for p in task.problems() if p.family == "clamp" and p.kind == "compare")
+    assert one.said not in task.prompt(one) and "Write test alone" in task.messages(one)[0]["content"]
+    undone, line = edit_to(one.source, one.fixed), one.source.splitlines()[1].strip()
+    wrong = ("2: if y == 99:", "that was wrong", undone)
+    monkeypatch.setattr(package, "_SAID", {})
+    ran: list[int] = []
+    verify = package._pool().verify
+    monkeypatch.setattr(package._pool(), "verify", lambda jobs: ran.append(len(jobs)) or verify(jobs))
+    assert task.reply(one, ("test",)) == one.said == task.reply(one, ("hm", f"2: {line}"))  # an edit that changes nothing
+    assert task.reply(one, ("Please test it",)) == "write test, or LINE: its new text" == task.reply(one, ("1 : x", "x"))
+    said = task.reply(one, wrong[:1])
+    assert said is not None and "is wanted" in said and said == task.judge(one, wrong[:2]).reason
+    assert task.reply(one, wrong) is None and task.judge(one, wrong).right and not task.judge(one, wrong[:1]).right
+    assert task.judge(one, ("test", "test")).reason == "no line is edited"
+    assert task.reply(one, ("hm", "hm", "hm", "hm")) is None  # no turn is left
+    assert sum(ran) == 2  # two programs, each run once
+    three = task.judge(one, ("3: return 0", "5: return 1", undone))  # edits add up
+    assert not three.right and task.answer_key(one, ("3: return 0", undone)) == edited(one.fixed, "3: return 0")
+    batch = [(one, wrong), (one, ("test",)), (one, wrong[:1])]
+    assert task.reply_all(batch) == [None, one.said, said] and [v.right for v in task.judge_all(batch)] == [True, False, False]
+
+
+def test_examples_of_episodes_end_right_and_their_replies_are_the_environments() -> None:
+    task, lengths = Repair(turns=4), Counter[int]()
+    for problem, turns in task.examples("test", 3, 0, 40):
+        assert not isinstance(turns, str)
+        own = tuple(turn.text for turn in turns if turn.who == "policy")
+        told = [turn.text for turn in turns if turn.who == "environment"]
+        assert told == [task.reply(problem, own[: n + 1]) for n in range(len(told))]
+        assert task.reply(problem, own) is None and task.judge(problem, own).right and own[0] == "test"
+        assert [turn.learned for turn in turns if turn.who == "policy"] == [True, *[False] * (len(own) - 2), True]
+        lengths[len(own)] += 1
+    assert set(lengths) == {2, 3} and min(lengths.values()) > 10
+    assert task.examples("test", 3, 7, 2) == task.examples("test", 3, 0, 40)[7:9] != task.examples("test", 4, 7, 2)
+    assert {len(turns) for _, turns in Repair(turns=2).examples("test", 3, 0, 20)} == {3}
+    rows = task.problems("test")[:3]
+    assert task.fingerprint(rows) != Repair().fingerprint(rows) and task.max_new_tokens == 160

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -20,6 +21,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
+from episodes_common import Digits, save_digit_policy
 from sage_rlvr import runs
 from sage_rlvr.config import SftConfig, TrainConfig, dump, load_config
 from sage_rlvr.core import Anchor, Branch, Method
@@ -27,6 +29,7 @@ from sage_rlvr.errors import CheckpointError
 from sage_rlvr.methods import METHODS, grpo
 from sage_rlvr.progress import Silent
 from sage_rlvr.runs import RunDir, comparable, read_metrics
+from sage_rlvr.tasks import TASKS
 from sage_rlvr.training import sft as sft_engine
 from sage_rlvr.training import trackers
 from sage_rlvr.training.loop import train
@@ -39,6 +42,13 @@ EXACT_Z = "{name: alpha_dpg, z: exact}"
 VERL = "{name: verl, stride: 2}"
 RLPR = "{name: rlpr, given: 0.5, ratio: 1.0, max_refills: 1}"  # its filter drops groups from step 10 on
 DARS = "{name: dars, beta: 0.05}"
+EPISODES = f"{DARS} # in episodes"
+PLUGIN = """import sys
+sys.path.insert(0, {tests!r})
+from episodes_common import Digits
+from sage_rlvr.registry import register
+register("task", Digits, name="digits")
+"""
 SOURCE = str(Path(runs.__file__).parents[2])
 
 
@@ -81,6 +91,19 @@ def recipe(write_recipe: Recipe) -> Path:
     return path
 
 
+def with_method(recipe: Path, method: str, plugins: bool = False) -> None:
+    """The recipe with another method; of `EPISODES` with a task that has turns, and a policy for it."""
+    text = recipe.read_text().replace(BRANCH, method)
+    if method == EPISODES:
+        policy = save_digit_policy(recipe.parent / "digits")
+        text = re.sub("model: .*", f"model: {policy}", re.sub("world: .*", "task: {name: digits}", text))
+    if plugins:
+        file = recipe.parent / "plugin.py"
+        file.write_text(PLUGIN.format(tests=str(Path(__file__).parents[1])))
+        text += f"plugins: [{file}]\n"
+    recipe.write_text(text)
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_stop_saves_and_the_next_call_continues(
     recipe: Path, tmp_path: Path, number: signal.Signals, capfd: pytest.CaptureFixture[str]
@@ -99,7 +122,7 @@ def test_a_stop_saves_and_the_next_call_continues(
     "method",
     [
         BRANCH, "{name: stateful}", "{name: adaptive_entropy, target: 0.9}", "{name: outcome_counts}", VERL,
-        EXACT_Z, DARS, RLPR,
+        EXACT_Z, DARS, RLPR, EPISODES,
     ],
 )  # fmt: skip
 def test_rows_after_the_last_checkpoint_are_made_again(
@@ -107,7 +130,8 @@ def test_rows_after_the_last_checkpoint_are_made_again(
 ) -> None:
     """What a kill leaves: the checkpoint of step 4, and rows up to step 6 of which the last is torn."""
     monkeypatch.setitem(METHODS, "stateful", stateful)
-    recipe.write_text(recipe.read_text().replace(BRANCH, method))
+    monkeypatch.setitem(TASKS, "digits", Digits)
+    with_method(recipe, method)
     go(recipe, tmp_path / "whole")
     go(recipe, tmp_path / "parts", Interrupting(6))
     shutil.rmtree(tmp_path / "parts" / "checkpoints" / "step-000006")
@@ -116,7 +140,10 @@ def test_rows_after_the_last_checkpoint_are_made_again(
     assert go(recipe, tmp_path / "parts") == 12
     assert_same_ending(tmp_path / "whole", tmp_path / "parts", 12)
     kept = tmp_path / "whole" / "checkpoints" / "step-000012" / "parts.safetensors"
-    assert kept.exists() is (method not in (BRANCH, EXACT_Z, DARS))
+    assert kept.exists() is (method not in (BRANCH, EXACT_Z, DARS, EPISODES))
+    if method == EPISODES:
+        rows = read_metrics(tmp_path / "whole")
+        assert max(row["episodes/turns_mean"] for row in rows) > 1.2 and any(row["rollout/second_stage"] for row in rows)
     if method == DARS:
         assert max(row["rollout/extra_max"] for row in read_metrics(tmp_path / "whole")) > 1
     if "adaptive" in method:
@@ -316,9 +343,9 @@ def wait_for_rows(process: subprocess.Popen[bytes], folder: Path, rows: int) -> 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", [BRANCH, DARS])
+@pytest.mark.parametrize("method", [BRANCH, DARS, EPISODES])
 def test_five_sigkills_at_random_instants(recipe: Path, tmp_path: Path, method: str) -> None:
-    recipe.write_text(recipe.read_text().replace(BRANCH, method))
+    with_method(recipe, method, plugins=method == EPISODES)
     finish(recipe, tmp_path / "whole")
     chance = random.Random(20)
     killed = 0

@@ -95,6 +95,10 @@ class Tokens:
         rows = [row[:n] for row, n in zip(rollout.tokens.tolist(), rollout.lengths.tolist(), strict=True)]
         return self.decode(rows, rollout.finished.tolist())
 
+    def reply(self, text: str) -> list[int]:
+        """What an environment says between two turns of a policy that is asked in plain text: on lines of its own."""
+        return self.encode(f"\n{text}\n")
+
     def decode(self, rows: list[list[int]], finished: list[bool]) -> list[str]:
         """Completions without their end token. One that never ended, or that holds an id beyond the tokenizer's vocabulary
         (which decodes to nothing), carries a mark that no verifier accepts."""
@@ -161,6 +165,22 @@ class Asking:
                 f"tokenizer {tokenizer.name_or_path!r} cannot spell the prompts of this task ({error}); take a policy whose "
                 "tokenizer knows their characters"
             ) from error
+
+    def reply(self, text: str) -> list[int]:
+        """The tokens between the end of a turn of the policy and its next: what an environment says, as a user's message of the
+        chat template, or on lines of its own. ConfigError where the template does not put it behind what was said."""
+        if self.form is None:
+            return self.tokens.reply(text)
+        tokenizer, said = self.tokens.tokenizer, [{"role": "user", "content": "?"}, {"role": "assistant", "content": "!"}]
+        before = render(tokenizer, said)
+        whole = render(tokenizer, [*said, {"role": "user", "content": text}], opened=True)
+        end = before.rfind(str(tokenizer.eos_token), before.rfind("!"))
+        if not whole.startswith(before) or end < 0:
+            raise ConfigError(
+                f"tokenizer {tokenizer.name_or_path!r}: its chat template does not end a turn by {tokenizer.eos_token!r} and go on "
+                "from there, so an episode's replies cannot be put behind it; give it a template that does, as ChatML"
+            )
+        return self.tokens.encode(whole[end + len(str(tokenizer.eos_token)) :])
 
     @property
     def written(self) -> dict[str, Any]:

@@ -50,6 +50,7 @@ class Rollout:
     tokens (B, T) long, padded with `pad_id`; mask (B, T) bool, the end token counted; logps (B, T) float32, log-probs of
     the tokens under the temperature-scaled sampler; entropies (B, T) float32, nats, of the same distribution, None where they
     were not asked for; finished (B,) bool, False where the row ran into `max_new_tokens`.
+    own (B, T) bool: of episodes, which tokens the policy drew, the others being an environment's; None = all that exist.
     """
 
     tokens: Tensor
@@ -57,17 +58,25 @@ class Rollout:
     logps: Tensor
     entropies: Tensor | None
     finished: Tensor
+    own: Tensor | None = None
 
     @property
     def lengths(self) -> Tensor:
+        """(B,) tokens of each row, an environment's included."""
         return self.mask.sum(1)
+
+    @property
+    def drawn(self) -> Tensor:
+        """(B, T) bool, the tokens that the policy drew: what a loss, a guide and a budget count."""
+        return self.mask if self.own is None else self.mask & self.own
 
     def rows(self, index: Tensor) -> Rollout:
         """These rows (at least one), in this order, as wide as the longest of them."""
         width = int(self.lengths[index].max())
         entropies = None if self.entropies is None else self.entropies[index, :width]
         parts = (self.tokens[index, :width], self.mask[index, :width], self.logps[index, :width])
-        return Rollout(*parts, entropies, self.finished[index])
+        own = None if self.own is None else self.own[index, :width]
+        return Rollout(*parts, entropies, self.finished[index], own)
 
 
 @torch.no_grad()
@@ -86,6 +95,7 @@ def sample(
     entropies: bool = True,
     cut: Cut | None = None,
     ready: Prefill | None = None,
+    limits: Tensor | None = None,
 ) -> Rollout:
     """Draw `group_size` completions of each prompt, nothing truncated unless `cut` is given.
 
@@ -93,7 +103,8 @@ def sample(
     (default 0, 1, 2, ...). `eos_id`: the token that ends a completion, or several of them. `temperature` > 0 divides the
     logits. `entropies` = False saves their computation. `cut` truncates the scaled distribution (top-k, top-p, min-p: see
     `models/generation.py`); log-probs and entropies are then those of what is left. `ready`: `prefill(model, prompts)`, to
-    draw more than once from one run of the prompts. Raises `DataError` on an empty prompt, or without an end token.
+    draw more than once from one run of the prompts. limits (P * group_size,): tokens of each row at most, at least 1 and at most
+    `max_new_tokens`; None = all alike. Raises `DataError` on an empty prompt, or without an end token.
     """
     ends = (eos_id,) if isinstance(eos_id, int) else tuple(eos_id)
     _check(prompts, ends, group_size, max_new_tokens, temperature)
@@ -114,13 +125,14 @@ def sample(
             entropies=entropies,
             cut=cut,
         )
-        return _length_by_length(alike, prompts, row_ids.reshape(-1, group_size), pad_id)
+        return _length_by_length(alike, prompts, row_ids.reshape(-1, group_size), pad_id, limits)
     uniforms = key.uniform64(step, "sample", row_ids, torch.arange(max_new_tokens)).to(device, widest_float(device))
     tokens = torch.full((rows, max_new_tokens), pad_id, dtype=torch.long, device=device)
     logps = torch.zeros(rows, max_new_tokens, device=device)
     found = torch.zeros(rows, max_new_tokens, device=device) if entropies else None
     lengths = torch.full((rows,), max_new_tokens, dtype=torch.long, device=device)
     finished = torch.zeros(rows, dtype=torch.bool, device=device)
+    limits = None if limits is None else limits.to(device)
     with _evaluating(model):
         prefilled = prefill(model, prompts) if ready is None else ready
         decoder = _decoder(model, prefilled, group_size, max_new_tokens, again=ready is not None)
@@ -133,10 +145,10 @@ def sample(
             if found is not None:
                 found[at] = entropy
             ended = reduce(torch.logical_or, [drawn == end for end in ends])
-            if bool(ended.any()):
-                going = torch.nonzero(~ended).squeeze(1)
-                done = alive[ended]
-                lengths[done], finished[done] = t + 1, True
+            over = ended if limits is None else ended | (limits[alive] == t + 1)
+            if bool(over.any()):
+                going = torch.nonzero(~over).squeeze(1)
+                lengths[alive[over]], finished[alive[ended]] = t + 1, True
                 if len(going) == 0:
                     break
                 drawn, alive = drawn[going], alive[going]
@@ -151,12 +163,20 @@ def sample(
 
 
 def _length_by_length(
-    alike: Callable[..., Rollout], prompts: Sequence[Sequence[int]], row_ids: Tensor, pad_id: int
+    alike: Callable[..., Rollout],
+    prompts: Sequence[Sequence[int]],
+    row_ids: Tensor,
+    pad_id: int,
+    limits: Tensor | None = None,
 ) -> Rollout:
-    """`alike(prompts, row_ids=...)` for the prompts of each length, its rows put back; row_ids (P, G)."""
+    """`alike(prompts, row_ids=...)` for the prompts of each length, its rows put back; row_ids (P, G), limits (P * G,)."""
     lengths = torch.tensor([len(p) for p in prompts])
     groups = [torch.nonzero(lengths == n).squeeze(1) for n in lengths.unique()]
-    parts = [alike([prompts[i] for i in g.tolist()], row_ids=row_ids[g].flatten()) for g in groups]
+    most = None if limits is None else limits.reshape(row_ids.shape)
+    parts = [
+        alike([prompts[i] for i in g.tolist()], row_ids=row_ids[g].flatten(), limits=None if most is None else most[g].flatten())
+        for g in groups
+    ]
     places = torch.arange(row_ids.numel()).reshape(row_ids.shape)
     order = torch.cat([places[g].flatten() for g in groups]).argsort().to(parts[0].tokens.device)
     return joined(parts, pad_id).rows(order)
@@ -165,11 +185,12 @@ def _length_by_length(
 def joined(parts: Sequence[Rollout], pad_id: int) -> Rollout:
     """The rows of several rollouts one after the other, padded to the widest."""
     width, columns = max(part.tokens.shape[1] for part in parts), []
-    for name, fill in (("tokens", pad_id), ("mask", 0), ("logps", 0), ("entropies", 0)):
+    for name, fill in (("tokens", pad_id), ("mask", 0), ("logps", 0), ("entropies", 0), ("own", 0)):
         found = [getattr(part, name) for part in parts]
         padded = [F.pad(column, (0, width - column.shape[1]), value=fill) for column in found if column is not None]
         columns.append(torch.cat(padded) if padded else None)
-    return Rollout(*columns, torch.cat([part.finished for part in parts]))  # type: ignore[arg-type]
+    *columns, own = columns
+    return Rollout(*columns, torch.cat([part.finished for part in parts]), own)  # type: ignore[arg-type]
 
 
 def draw(

@@ -18,6 +18,7 @@ from typing import Any, Literal, Union
 
 from sage_rlvr.core.advantages import ADVANTAGES, silent
 from sage_rlvr.core.anchor import Anchor
+from sage_rlvr.core.rewards import REWARD_TRANSFORMS
 from sage_rlvr.errors import DataError, SageError
 from sage_rlvr.registry import first_sentence, registry_of
 from sage_rlvr.results import tables
@@ -198,8 +199,11 @@ def table(found: Sequence[Option]) -> Table:
 
 
 def dead_line(part: Any) -> str:
-    """What an advantage pays groups with nothing to compare, with its defaults; empty for any other part."""
-    if part not in ADVANTAGES.values():
+    """What an advantage or a reward transform pays groups with nothing to compare, with its defaults; empty where it has not all of
+    them, and for any other part."""
+    advantage = part in ADVANTAGES.values()
+    declares = advantage or (part in REWARD_TRANSFORMS.values() and hasattr(part, "dead"))
+    if not declares or any(default is inspect.Parameter.empty for _, default in parameters(part).values()):
         return ""
     made = part()
     declared = getattr(made, "dead", None) or (lambda size: silent(made, size))

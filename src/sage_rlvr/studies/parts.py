@@ -246,7 +246,7 @@ def _acted(place: Place) -> bool:
 
 def config_of(recipe: str, prompts: int = PROMPTS) -> TrainConfig:
     """A shipped recipe, made small."""
-    few = {"steps": STEPS, "rollout.prompts_per_step": prompts, "world.train_problems": 200}
+    few = {"steps": STEPS, "rollout.prompts_per_step": prompts, "world.train_problems": 200, "updates.micro_batch": "null"}
     return load_config(TrainConfig, recipes.find(recipe), [(name, str(value)) for name, value in few.items()])
 
 

@@ -52,7 +52,7 @@ def reasoning_gym(
 
 
 def task_named(name: str, template: str = "boxed") -> Task:
-    """A task of the command line: a set of `SETS`, a name of `TASKS`, countdown:WORLD, or a file or Hub id of rows.
+    """A task of the command line: a set of `SETS`, a name of `TASKS`, countdown:WORLD, repair:TURNS, or a file or Hub id of rows.
 
     template: the prompt format of mathematics. ConfigError for what is none of these.
     """
@@ -63,6 +63,11 @@ def task_named(name: str, template: str = "boxed") -> Task:
         if world not in WORLDS:
             raise ConfigError(f"{name}: no such world; choose one of {', '.join(WORLDS)}")
         return WORLDS[world]
+    if name.partition(":")[0] == "repair":
+        turns = name.partition(":")[2] or "1"
+        if not turns.isdecimal():
+            raise ConfigError(f"{name}: repair:TURNS is a number of turns, as repair:4")
+        return Repair(turns=int(turns))
     if name == STRICT:
         return replace(KnightsAndKnaves(), rule="strict")
     own = [

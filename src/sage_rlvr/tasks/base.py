@@ -21,6 +21,16 @@
     max_new_tokens -> int              what a completion may take unless somebody says otherwise
     files() -> {name: hash}            of the files it is made of, so that a resume notices others
     ready(say, split)                  what is to be refused, or said, before anything is trained or sampled on a split
+
+An episode is a completion of several turns, between which an environment (a tool, a test, a user) answers. Its task has besides
+
+    turns -> int                       the most turns of the policy; 1, or absent: a completion is one text
+    reply(problem, said) -> str | None what the environment says after these turns of the policy; None: the episode is over
+    judge(problem, said) -> Verdict    the verdict on the policy's turns
+    reply_all, judge_all ([(problem, said)])   many at once, where they are found in parallel
+
+Both read the policy's own words alone, and replay the environment from them: nothing that the policy writes can pass for a reply.
+`answer_key`, `examples` and `verify_all` are then of turns: a tuple of texts in the place of one, and of `Turn`s in an example.
 """
 
 from __future__ import annotations
@@ -30,8 +40,9 @@ import inspect
 import json
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import sage_rlvr.verifiers
 from sage_rlvr.errors import ConfigError, DataError
@@ -41,6 +52,17 @@ from sage_rlvr.verifiers.answers import marked_span, span_of
 # Appended to a completion that never ended or holds an id without text, so that no verifier accepts it.
 NO_ANSWER = "\N{REPLACEMENT CHARACTER}"
 MAX_NEW_TOKENS = 3072
+Said = str | tuple[str, ...]
+"""What a policy wrote: a completion, or its turns of an episode."""
+
+
+@dataclass(frozen=True)
+class Turn:
+    """A turn of an episode. learned: whether fine-tuning on it learns a turn of the policy; a reply is read, never learned."""
+
+    who: Literal["policy", "environment"]
+    text: str
+    learned: bool = True
 
 
 class Task(Protocol):
@@ -97,16 +119,30 @@ def ready(task: Task, say: Callable[[str], None], split: str) -> None:
         own(say, split)
 
 
-def verdicts(task: Task, pairs: Sequence[tuple[Any, str]]) -> list[Verdict]:
-    """One verdict per (problem, completion)."""
+def turns_of(task: Any) -> int:
+    """The most turns of a policy in an episode of a task; 1 where a completion is one text."""
+    return int(getattr(task, "turns", 1))
+
+
+def replies(task: Any, pairs: Sequence[tuple[Any, tuple[str, ...]]]) -> list[str | None]:
+    """What the environment of a task says after the turns of a policy; None where the episode is over."""
+    many = getattr(task, "reply_all", None)
+    return list(many(pairs)) if many else [task.reply(problem, said) for problem, said in pairs]
+
+
+def verdicts(task: Any, pairs: Sequence[tuple[Any, Said]]) -> list[Verdict]:
+    """One verdict per (problem, completion), or per (problem, turns of the policy) of an episode."""
+    if pairs and not isinstance(pairs[0][1], str):
+        many = getattr(task, "judge_all", None)
+        return list(many(pairs)) if many else [task.judge(problem, said) for problem, said in pairs]
     many = getattr(task, "verify_all", None)
     return list(many(pairs)) if many else [task.verify(problem, text) for problem, text in pairs]
 
 
-def answer_key(task: Task, problem: Any, text: str) -> str | None:
+def answer_key(task: Any, problem: Any, said: Said) -> str | None:
     """What a completion answers, in the spelling by which answers are counted: the task's own, else the text itself."""
-    own = getattr(task, "answer_key", None)
-    return own(problem, text) if own else " ".join(text.split()) or None
+    own: Callable[[Any, Said], str | None] | None = getattr(task, "answer_key", None)
+    return own(problem, said) if own else " ".join("".join(said).split()) or None
 
 
 def reference(task: Task, problem: Any) -> str:
@@ -175,6 +211,6 @@ def hash_of(value: Any) -> str:
 
 
 __all__ = [
-    "MAX_NEW_TOKENS", "NO_ANSWER", "Asked", "Task", "answer_id", "answer_key", "answer_span", "code_hash", "fingerprint",
-    "guess_floor", "hash_of", "ready", "reference", "verdicts", "verifier_hash",
+    "MAX_NEW_TOKENS", "NO_ANSWER", "Asked", "Said", "Task", "Turn", "answer_id", "answer_key", "answer_span", "code_hash",
+    "fingerprint", "guess_floor", "hash_of", "ready", "reference", "replies", "turns_of", "verdicts", "verifier_hash",
 ]  # fmt: skip

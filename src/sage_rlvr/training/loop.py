@@ -125,7 +125,7 @@ def train_step(loop: Loop, step: int) -> dict[str, float]:
     signals = Signals(
         old_logps=scores.logps,
         ref_logps=None if reference is None else reference.logps,
-        mask=groups.rollout.mask,
+        mask=groups.rollout.drawn,
         row_ids=groups.column("row_ids"),
         entropies=scores.entropies,
         ref_entropies=None if reference is None else reference.entropies,
@@ -159,7 +159,7 @@ def train_step(loop: Loop, step: int) -> dict[str, float]:
     else:
         metrics |= several_updates(loop, whole, groups, step, memory)
     loop.parts = worth.state
-    gap = (groups.rollout.logps - signals.old_logps).abs()[groups.rollout.mask].max()
+    gap = (groups.rollout.logps - signals.old_logps).abs()[groups.rollout.drawn].max()
     metrics |= advantage_metrics(advantages, signals.mask) | state_metrics(worth.state)
     metrics |= {"sampler/logp_gap_max": float(gap)}
     if memory is None:

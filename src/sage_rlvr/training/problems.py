@@ -10,14 +10,26 @@ from typing import Any
 from sage_rlvr.config import TrainConfig, task_of
 from sage_rlvr.core.method import Method
 from sage_rlvr.errors import ConfigError
-from sage_rlvr.tasks.base import NO_ANSWER, Task, answer_key, answer_span, ready, reference, verdicts, verifier_hash
+from sage_rlvr.tasks.base import (
+    NO_ANSWER,
+    Task,
+    answer_key,
+    answer_span,
+    ready,
+    reference,
+    turns_of,
+    verdicts,
+    verifier_hash,
+)
 from sage_rlvr.tasks.rows import Say, sha256_of, tell
 from sage_rlvr.verifiers.rewards import text_of
 
 
 def training_problems(config: TrainConfig, say: Say = tell) -> tuple[Task, list[Any]]:
-    """The task of a recipe and its training problems. ConfigError where they are fewer than a step takes."""
+    """The task of a recipe and its training problems. ConfigError where they are fewer than a step takes, or the method cannot read
+    its episodes."""
     task = task_of(config)
+    check_turns(config.method, task)
     ready(task, say, "train")
     problems, wanted = list(task.problems("train")), config.rollout.prompts_per_step
     if len(problems) < wanted:
@@ -26,6 +38,22 @@ def training_problems(config: TrainConfig, say: Say = tell) -> tuple[Task, list[
             f"{task.name}; sample fewer, or give it more"
         )
     return task, problems
+
+
+def check_turns(method: Method, task: Task) -> None:
+    """ConfigError for a part of the method that knows completions of one text alone, where the task has turns."""
+    right = method.advantage if "ref_right" in method.needs else None
+    parts = (
+        (method.buffer, "stores answers as one text each"),
+        (method.reward_source, "asks for the probability of a reference answer, and an episode has none"),
+        (right, "reads the probability of all right answers, one text each"),
+    )
+    unfit = next((part for part in parts if part[0] is not None), None)
+    if turns_of(task) > 1 and unfit is not None:
+        raise ConfigError(
+            f"method {method.name}: {type(unfit[0]).__name__} {unfit[1]}, and task {task.name} has episodes of up to "
+            f"{turns_of(task)} turns; give the task turns: 1, or take a method without that part, as grpo"
+        )
 
 
 def unkeyed(method: Method, task: Task) -> str:

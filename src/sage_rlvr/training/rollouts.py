@@ -21,9 +21,10 @@ from torch import Tensor
 from sage_rlvr.core.dynamic_sampling import kept_by, learned_by
 from sage_rlvr.core.reward_sources import Paid, rank_metrics
 from sage_rlvr.core.stages import Staged, is_staged, rows_of_stages
+from sage_rlvr.models.episodes import said_in, sample_episodes
 from sage_rlvr.models.sampler import Rollout, sample
 from sage_rlvr.models.substituted import Answered, substituted
-from sage_rlvr.tasks.base import answer_id, answer_key, answer_span, reference, verdicts
+from sage_rlvr.tasks.base import answer_id, answer_key, answer_span, reference, turns_of, verdicts
 from sage_rlvr.training.groups import Drawn, Groups, rows_of_groups, together, union
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ def draw(loop: Loop, step: int, first: int, count: int) -> Groups:
     """Groups number `first` to `first + count` of a step: sampled from the policy as it is, and verified."""
     problems = problems_of_step(loop, step, first, count)
     prompts = [list(loop.ask(p).ids) for p in problems]
-    return judged(loop, problems, prompts, draw_rollout(loop, prompts, step, first), first + torch.arange(count))
+    return judged(loop, problems, prompts, draw_rollout(loop, prompts, step, first, problems), first + torch.arange(count))
 
 
 def draw_more(loop: Loop, step: int, groups: Groups, extra: Tensor, size: int) -> Groups:
@@ -74,7 +75,7 @@ def draw_more(loop: Loop, step: int, groups: Groups, extra: Tensor, size: int) -
     places = (extra == size).nonzero().squeeze(1)
     problems, prompts = ([part[i] for i in places.tolist()] for part in (groups.problems, groups.prompts))
     numbers = groups.numbers[places]
-    rollout = sampled(loop, prompts, step, size, rows_of_stages(numbers, size, 0).reshape(-1))
+    rollout = sampled(loop, prompts, step, size, rows_of_stages(numbers, size, 0).reshape(-1), problems)
     return replace(judged(loop, problems, prompts, rollout, numbers), first=0)
 
 
@@ -107,35 +108,34 @@ def problems_of_step(loop: Loop, step: int, first: int, count: int) -> list[Any]
     return [loop.problems[own[n] if n < asked else again[(n - asked) % total]] for n in range(first, last)]
 
 
-def draw_rollout(loop: Loop, prompts: list[list[int]], step: int, first: int = 0) -> Rollout:
+def draw_rollout(
+    loop: Loop, prompts: list[list[int]], step: int, first: int = 0, problems: list[Any] | None = None
+) -> Rollout:
     """`group_size` completions of each prompt at the training temperature; the prompts are groups `first` and on."""
     size = loop.config.rollout.group_size
-    return sampled(loop, prompts, step, size, rows_of_groups(first + torch.arange(len(prompts)), size))
+    return sampled(loop, prompts, step, size, rows_of_groups(first + torch.arange(len(prompts)), size), problems)
 
 
-def sampled(loop: Loop, prompts: list[list[int]], step: int, group_size: int, row_ids: Tensor) -> Rollout:
-    """`group_size` completions of each prompt at the training temperature, numbered by `row_ids` (P * group_size,)."""
-    config = loop.config.rollout
-    return sample(
-        loop.policy,
-        prompts,
-        group_size=group_size,
-        max_new_tokens=config.max_new_tokens,
-        eos_id=loop.tokens.eos_ids,
-        pad_id=loop.tokens.pad_id,
-        key=loop.key,
-        step=step,
-        temperature=config.temperature,
-        row_ids=row_ids,
-        entropies=False,  # the training forward computes them, with the rest of the signals
-    )
+def sampled(
+    loop: Loop, prompts: list[list[int]], step: int, group_size: int, row_ids: Tensor, problems: list[Any] | None = None
+) -> Rollout:
+    """`group_size` completions of each prompt at the training temperature, numbered by `row_ids` (P * group_size,); where the task
+    has turns, episodes, with the `problems` that its environment plays."""
+    config, tokens = loop.config.rollout, loop.tokens
+    law: Any = {"group_size": group_size, "max_new_tokens": config.max_new_tokens, "temperature": config.temperature}
+    law |= {"key": loop.key, "step": step, "row_ids": row_ids}
+    if turns_of(loop.task) > 1:
+        assert problems is not None, "an episode is of a problem"
+        return sample_episodes(loop.policy, loop.ask, problems, prompts, **law)
+    # the training forward computes the entropies, with the rest of the signals
+    return sample(loop.policy, prompts, eos_id=tokens.eos_ids, pad_id=tokens.pad_id, entropies=False, **law)
 
 
 def rewards_of(loop: Loop, problems: list[Any], rollout: Rollout) -> tuple[Tensor, Tensor, Tensor]:
     """Rewards (P, G), `Verdict.reward`: as a rule 1 for right and 0 for wrong or undecided. Which were undecided, and which right,
     (P, G) bool."""
     size, device = len(rollout.tokens) // len(problems), rollout.tokens.device
-    said = verdicts(loop.task, [(problems[i // size], text) for i, text in enumerate(loop.tokens.texts(rollout))])
+    said = verdicts(loop.task, [(problems[i // size], text) for i, text in enumerate(said_in(loop.tokens, rollout))])
     rewards = torch.tensor([v.reward for v in said], device=device)
     undecided = torch.tensor([v.label == "undecided" for v in said], device=device)
     right = torch.tensor([v.right for v in said], device=device)
@@ -161,7 +161,7 @@ def paid_by_policy(loop: Loop, problems: list[Any], prompts: list[list[int]], ro
 
 def answers_of(loop: Loop, problems: list[Any], rollout: Rollout) -> Tensor:
     """(P, G) int64, `answer_id` of what each completion answers."""
-    size, texts = len(rollout.tokens) // len(problems), loop.tokens.texts(rollout)
+    size, texts = len(rollout.tokens) // len(problems), said_in(loop.tokens, rollout)
     found = [answer_id(answer_key(loop.task, problems[i // size], text)) for i, text in enumerate(texts)]
     return torch.tensor(found, device=rollout.tokens.device).reshape(-1, size)
 
@@ -177,10 +177,12 @@ def rollout_metrics(loop: Loop, drawn: Drawn) -> dict[str, float]:
         "verifier/undecided_share": int(undecided.sum()) / undecided.numel(),
         "reward/mean": float(rewards.mean()),
         "reward/dead_group_share": float((rewards == rewards[:, :1]).all(1).float().mean()),
-        "completions/length_mean": float(rollout.lengths.float().mean()),
+        "completions/length_mean": float(rollout.drawn.sum(1).float().mean()),
         "completions/unfinished_share": float((~rollout.finished).float().mean()),
-        "rollout/tokens": float(rollout.lengths.sum() + sum(part.rollout.lengths.sum() for part in drawn.second)),
+        "rollout/tokens": float(sum(part.rollout.drawn.sum() for part in (drawn.everything, *drawn.second))),
     }
+    if rollout.own is not None:
+        found |= episode_metrics(rollout)
     if drawn.everything.right is not None and drawn.everything.support is not None:
         found |= source_metrics(rewards, drawn.everything.support, drawn.everything.right)
     plan, wanted = loop.method.rollout, loop.config.rollout.prompts_per_step
@@ -188,6 +190,14 @@ def rollout_metrics(loop: Loop, drawn: Drawn) -> dict[str, float]:
         return found
     found |= kept_metrics(rewards, rewards[drawn.kept], wanted, drawn.refills)
     return found | stage_metrics(drawn) if is_staged(plan) else found
+
+
+def episode_metrics(rollout: Rollout) -> dict[str, float]:
+    """Of episodes: turns of the policy, and tokens of the environment, of each."""
+    own = rollout.drawn
+    first = own & ~torch.nn.functional.pad(own, (1, 0))[:, :-1]
+    replies = (rollout.mask & ~own).sum(1)
+    return {"episodes/turns_mean": float(first.sum(1).float().mean()), "episodes/reply_tokens_mean": float(replies.float().mean())}
 
 
 def stage_metrics(drawn: Drawn) -> dict[str, float]:

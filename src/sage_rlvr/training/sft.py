@@ -1,12 +1,13 @@
 """The warm start: supervised training of a small causal LM from scratch on (prompt, right completion) pairs of a task.
 
-Loss: mean over the completion tokens (end token included) of -log pi(token | prompt, earlier tokens); the prompt is read,
-not learned. Example i is a function of (data seed, i), so a resumed run sees what an uninterrupted one would have seen.
+Loss: mean over the completion tokens (end token included) of -log pi(token | prompt, earlier tokens); the prompt is read, not
+learned, and so is what an environment says in an episode. Example i is a function of (data seed, i), so a resumed run sees what
+an uninterrupted one would have seen.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from sage_rlvr.config import ModelConfig, SftConfig
 from sage_rlvr.errors import TrainingDiverged
 from sage_rlvr.models.policy import Tokens
 from sage_rlvr.runs import RunDir
+from sage_rlvr.tasks.base import Turn
 from sage_rlvr.tasks.countdown import build_tokenizer, render
 from sage_rlvr.training.optimizer import Optimizer
 from sage_rlvr.training.state import check_replaceable, checkpoint, resume, save_policy
@@ -62,15 +64,21 @@ def build_model(config: ModelConfig, tokenizer: PreTrainedTokenizerBase, seed: i
 
 
 def batch_tensors(
-    pairs: list[tuple[Any, str]], tokens: Tokens, prompt: Callable[[Any], str] = render
+    pairs: Sequence[tuple[Any, str | Sequence[Turn]]], tokens: Tokens, prompt: Callable[[Any], str] = render
 ) -> tuple[Tensor, Tensor]:
-    """(ids (B, L), counted (B, L) bool): `counted[:, t]` says that token t is part of the completion."""
-    prompts = [tokens.encode_prompt(prompt(problem)) for problem, _ in pairs]
-    rows = [torch.tensor([*p, *tokens.encode(text), tokens.eos_id]) for p, (_, text) in zip(prompts, pairs, strict=True)]
-    ids = pad_sequence(rows, batch_first=True, padding_value=tokens.pad_id)
-    place = torch.arange(ids.shape[1])
-    starts, ends = (torch.tensor([len(part) for part in parts])[:, None] for parts in (prompts, rows))
-    return ids, (starts <= place) & (place < ends)
+    """(ids (B, L), counted (B, L) bool): `counted[:, t]` says that token t is learned: of the completion, or of the policy's turns
+    of an episode that are to be learned."""
+    rows, marks = [], []
+    for problem, said in pairs:
+        ids = tokens.encode_prompt(prompt(problem))
+        counted = [False] * len(ids)
+        for turn in [Turn("policy", said)] if isinstance(said, str) else said:
+            policy = turn.who == "policy"
+            more = [*tokens.encode(turn.text), tokens.eos_id] if policy else tokens.reply(turn.text)
+            ids, counted = ids + more, counted + [policy and turn.learned] * len(more)
+        rows.append(torch.tensor(ids))
+        marks.append(torch.tensor(counted))
+    return pad_sequence(rows, batch_first=True, padding_value=tokens.pad_id), pad_sequence(marks, batch_first=True)
 
 
 def train_sft(config: SftConfig, run: RunDir, out: Path, progress: Any) -> int:

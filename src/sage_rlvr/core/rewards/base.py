@@ -20,7 +20,8 @@ class RewardTransform(Protocol):
     `describe` prints its `equation`, a text; without one its name. `needs`, a frozenset, names the optional signals
     that an engine must compute for it, as an `Advantage` does; a transform that has `needs` at all, an empty set included,
     is called with a `Seen` in the place of the lengths. One with a running state (core/state.py) gives the rewards and its new
-    state; what a group earns depends on the state and on the group.
+    state; what a group earns depends on the state and on the group. `dead(size)`, a `Dead`, says what groups of `size` are paid
+    that have nothing to compare; without one that is their own reward.
     """
 
     @property

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import torch
 
-from sage_rlvr.core.advantages.base import Seen
+from sage_rlvr.core.advantages.base import Dead, Seen
 from sage_rlvr.core.rewards.base import REWARD_TRANSFORMS, Groups, right_of
 from sage_rlvr.errors import ConfigError
 
@@ -21,6 +21,8 @@ class Mara:
     `beta` must be that of the method's reverse KL: with r the optimum pi_ref exp(r / beta) has the same probability at every
     right answer that the group shows, so that the KL no longer prefers the reference's likeliest. A group without a right
     answer keeps its zeros. needs: "ref_logps". DataError for rewards other than 0 and 1.
+
+    beta: that of the method's reverse KL.
     """
 
     beta: float = 0.1
@@ -34,6 +36,10 @@ class Mara:
     @property
     def equation(self) -> str:
         return f"R (1 + {self.beta:g} (max_right t - t)),  t = log pi_ref(y)"
+
+    def dead(self, size: int) -> Dead:
+        """Where all are right, still what tells them apart: the reference."""
+        return Dead("compared", 0.0, "refused")
 
     def __call__(self, rewards: Groups, seen: Seen) -> Groups:
         right, logps = right_of(rewards, "Mara"), seen.require("reference", "Mara").float()

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from sage_rlvr.core.advantages.base import Seen
+from sage_rlvr.core.advantages.base import Dead, Seen
 from sage_rlvr.core.keys import pair_ids
 from sage_rlvr.core.rewards.base import REWARD_TRANSFORMS, Groups, right_of
 from sage_rlvr.core.state import PartState
@@ -28,6 +28,8 @@ class OutcomeCounts:
     in the paper, or "right" ones alone. A completion without an answer is paid nothing and not counted, and so are groups
     that a rollout plan drops. The counts are the state: of the `memory` pairs of problem and answer that were seen last; one
     that is forgotten is new again. needs: "answers", "problems"; DataError for rewards other than 0 and 1 with "right".
+
+    bonus: of an answer seen at most once, in units of a right answer's reward.
     """
 
     bonus: float = 0.2
@@ -46,6 +48,10 @@ class OutcomeCounts:
     @property
     def equation(self) -> str:
         return f"R + {self.bonus:g}{' R' if self.paid == 'right' else ''} / sqrt(max(N, 1)),  N earlier ones of this answer"
+
+    def dead(self, size: int) -> Dead:
+        """What is rare is paid in every group, or in right ones alone."""
+        return _dead(self.bonus, self.paid)
 
     def start(self) -> dict[str, Tensor]:
         """keys (n,) int64, oldest first, and their counts (n,) int64; the mean bonus and the share of new answers last seen."""
@@ -72,6 +78,8 @@ class OutcomeRepeats:
 
     `paid`: "all" answers, as in the paper, or "right" ones alone. A completion without an answer keeps its reward. needs:
     "answers"; DataError for rewards other than 0 and 1 with "right".
+
+    weight: price of a repeat, in units of a right answer's reward.
     """
 
     weight: float = 0.2
@@ -87,12 +95,22 @@ class OutcomeRepeats:
         share = f"{self.weight:g}{' R' if self.paid == 'right' else ''}"
         return f"R - {share} (m - 1) / G,  m completions of the group with this answer"
 
+    def dead(self, size: int) -> Dead:
+        """What is repeated costs in every group, or in right ones alone."""
+        return _dead(self.weight, self.paid)
+
     def __call__(self, rewards: Groups, seen: Seen) -> Groups:
         values = right_of(rewards, "OutcomeRepeats") if self.paid == "right" else rewards.detach().float()
         answers = seen.require("answers", "OutcomeRepeats")
         others = (answers[:, :, None] == answers[:, None, :]).sum(dim=2) - 1
         charged = (answers != 0) & (values == 1) if self.paid == "right" else answers != 0
         return values - torch.where(charged, self.weight * others / values.shape[1], 0.0)
+
+
+def _dead(size: float, paid: Paid) -> Dead:
+    if paid == "right":
+        return Dead("compared" if size else 1.0, 0.0, "refused")
+    return Dead("compared", "compared") if size else Dead(1.0)
 
 
 def _check(part: str, name: str, size: float, paid: str) -> None:

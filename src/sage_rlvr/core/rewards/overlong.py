@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from sage_rlvr.core.advantages.base import Dead
 from sage_rlvr.core.rewards.base import REWARD_TRANSFORMS
 from sage_rlvr.errors import ConfigError, DataError
 
@@ -25,6 +26,8 @@ class OverlongShaping:
 
     Called with rewards (P, G) and lengths (P, G) in tokens, returns (P, G) float32. DataError for shapes that differ,
     and where `signed` meets a reward outside [0, 1].
+
+    max_tokens: the limit of sampling. buffer: tokens before the limit over which the price rises. factor: the full price.
     """
 
     max_tokens: int
@@ -55,6 +58,10 @@ class OverlongShaping:
         reward = "2 R - 1" if self.signed else "R"
         price = f"min(1, max(0, |y| - {self.max_tokens - self.buffer}) / {self.buffer})"
         return f"{reward} - {price}" if self.factor == 1 else f"{reward} - {self.factor:g} * {price}"
+
+    def dead(self, size: int) -> Dead:
+        """What the verifier said, as long as lengths cost nothing."""
+        return Dead("compared", "compared") if self.factor else Dead(1.0, -1.0 if self.signed else 0.0)
 
     @torch.no_grad()
     def __call__(self, rewards: Float[Tensor, "P G"], lengths: Int[Tensor, "P G"]) -> Float[Tensor, "P G"]:

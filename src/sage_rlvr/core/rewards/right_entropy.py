@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
-from sage_rlvr.core.advantages.base import Seen
+from sage_rlvr.core.advantages.base import Dead, Seen
 from sage_rlvr.core.rewards.base import REWARD_TRANSFORMS, Groups, mean_where, right_of
 from sage_rlvr.errors import ConfigError
 
@@ -19,6 +19,8 @@ class RightEntropy:
     Right answers that are rarer than the others of their group are paid more, by gamma per nat, and the group's mean reward
     stays. For large G it adds gamma P grad H(pi | right) to what the advantage ascends, whose only fixed point is uniform over
     right answers; alone in its group a right completion is paid 1. needs: "logps". DataError for rewards other than 0 and 1.
+
+    gamma: reward per nat that a right completion is rarer than the others.
     """
 
     gamma: float = 0.1
@@ -32,6 +34,10 @@ class RightEntropy:
     @property
     def equation(self) -> str:
         return f"R (1 - {self.gamma:g} (s - mean_right s)),  s = log pi_old(y)"
+
+    def dead(self, size: int) -> Dead:
+        """Where all are right, still what tells them apart: the policy."""
+        return Dead("compared" if self.gamma else 1.0, 0.0, "refused")
 
     def __call__(self, rewards: Groups, seen: Seen) -> Groups:
         right, logps = right_of(rewards, "RightEntropy"), seen.policy.float()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from sage_rlvr.core.advantages.base import Seen
+from sage_rlvr.core.advantages.base import Dead, Seen
 from sage_rlvr.core.rewards.base import REWARD_TRANSFORMS, Groups, right_of
 from sage_rlvr.errors import ConfigError
 
@@ -17,6 +17,8 @@ class Unlikeliness:
 
     Completions of equal log-probability share the mean of their ranks (the authors' code breaks ties by place in the batch).
     needs: "logps". DataError for rewards other than 0 and 1.
+
+    weight: what the likeliest right completion of its group loses, as a share of its reward.
     """
 
     weight: float = 0.25
@@ -30,6 +32,10 @@ class Unlikeliness:
     @property
     def equation(self) -> str:
         return f"R (1 - {self.weight:g} rank(log pi_old(y)) / G)"
+
+    def dead(self, size: int) -> Dead:
+        """Where all are right, still their ranks."""
+        return Dead("compared" if self.weight else 1.0, 0.0, "refused")
 
     def __call__(self, rewards: Groups, seen: Seen) -> Groups:
         right, logps = right_of(rewards, "Unlikeliness"), seen.policy.float()

@@ -28,6 +28,7 @@ from sage_rlvr.errors import ConfigError, refuse, suggest
 from sage_rlvr.models.folders import EMBEDDED, adapter_base, embedded_policy
 from sage_rlvr.models.policy import in_messages, load_policy, load_tokens
 from sage_rlvr.runs import RunDir
+from sage_rlvr.tasks.base import turns_of
 from sage_rlvr.tasks.chat import dry_render, fit_tokenizer
 from sage_rlvr.tasks.datasets import examples, worked_solutions
 from sage_rlvr.tasks.golds import check_golds
@@ -216,6 +217,7 @@ def rows_and_reward(
         rows, reward = load(config.data, say=say), MathReward(column="answer", **form.reading)
     else:
         task, problems = training_problems(config, say)
+        refuse((turns_of(task) > 1, f"task {task.name} has episodes of up to {turns_of(task)} turns: take engine.name = loop"))
         talks = in_messages(task, tokenizer)
         ask: Callable[[Any], Any] = task.messages if talks else task.prompt  # type: ignore[attr-defined]
         rows = Dataset.from_list([{"prompt": ask(problem), "problem": i} for i, problem in enumerate(problems)])

@@ -1,10 +1,6 @@
-"""Repair of small Python functions: one defect of six kinds, unit tests that run as real code in a sandbox.
-
-    function family, constants -> right program -> one site changed -> what a failing test says -> "LINE: its new text"
+"""The programs of the repair world: a function family with one site changed, its unit tests, and edits of its lines.
 
 A problem is a pure function of (family, constants, site, change). Programs whose right version is in one split are in no other.
-A completion edits lines of the numbered program; the edited program is right where every unit test passes
-(`sage_rlvr.verifiers.sandbox`). Right edits other than the undone change count: the tests decide, and not the text.
 """
 
 from __future__ import annotations
@@ -16,16 +12,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import product
-from typing import Any, ClassVar, Literal
+from typing import Any
 
 import numpy as np
 
-from sage_rlvr.errors import ConfigError
-from sage_rlvr.tasks.base import code_hash, hash_of
-from sage_rlvr.tasks.checks import Case, Check, duplicates
 from sage_rlvr.verifiers import Verdict
-from sage_rlvr.verifiers.pool import Pool
-from sage_rlvr.verifiers.sandbox import PROGRAMS, SECONDS, compared, require_sandbox
+from sage_rlvr.verifiers.sandbox import compared
 from sage_rlvr.verifiers.sandbox_child import calls
 
 ENTRY = "f"
@@ -194,7 +186,7 @@ class _TooLong(BaseException):
     pass
 
 
-def _said(changed: str, tests: Sequence[Any]) -> Verdict | None:
+def tested(changed: str, tests: Sequence[Any]) -> Verdict | None:
     """What the tests say of a changed program, run here, as it is one of ours; None for one that runs more than `LINES` lines.
 
     By lines and not by a clock, so that the problems are the same on every machine.
@@ -225,7 +217,7 @@ def _hash(text: str) -> str:
 
 
 @cache
-def _all() -> dict[str, tuple[Broken, ...]]:
+def all_problems() -> dict[str, tuple[Broken, ...]]:
     """Every problem of every split: changes that at least one test tells from the right program. One text that several right
     programs lead to is in the first of their splits alone."""
     found: dict[str, dict[str, Broken]] = {split: {} for split in SPLITS}
@@ -233,7 +225,7 @@ def _all() -> dict[str, tuple[Broken, ...]]:
         tests = None
         for kind, changed, right in _versions(family, k, c):
             tests = _tests(FAMILIES[family][0], right) if tests is None else tests
-            said = _said(changed, tests)
+            said = tested(changed, tests)
             split = next(split for split, rest in SPLITS.items() if int(_hash(right), 16) % 5 in rest)
             one_value = len({wanted for _, wanted in tests}) == 1  # "return" and that value would mend it
             if said is not None and not said.right and not one_value:
@@ -247,122 +239,32 @@ def _all() -> dict[str, tuple[Broken, ...]]:
     return made
 
 
-# ------------------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Repair:
-    """Small Python functions with one defect, to be mended by edits of lines; unit tests run in a sandbox.
-
-    kinds: of the defects (KINDS). count: problems a split at most, None = all. trace: whether the prompt says what a failing test
-    said. seconds: for the tests of one program. ConfigError where the system can confine no program: none is run then.
-    """
-
-    kinds: tuple[Literal["start", "compare", "operator", "bound", "variable", "result"], ...] = KINDS
-    count: int | None = None
-    trace: bool = True
-    seconds: float = SECONDS
-
-    def __post_init__(self) -> None:
-        if not self.kinds or not set(self.kinds) <= set(KINDS):
-            raise ConfigError(f"kinds {self.kinds}: choose some of {', '.join(KINDS)}")
-        if (self.count is not None and self.count < 1) or not self.seconds > 0:
-            raise ConfigError(f"count {self.count}, seconds {self.seconds}: at least 1 problem, and a time above 0")
-
-    name = "repair"
-    characters: ClassVar[str] = "".join(map(chr, range(32, 127))) + "\n"
-    max_new_tokens: ClassVar[int] = 64
-
-    def ready(self, say: Any, split: str) -> None:
-        """Refuses a system that cannot confine a program."""
-        require_sandbox()
-
-    def problems(self, split: str = "test") -> tuple[Broken, ...]:
-        """Those of a split, in an order that says nothing of them."""
-        require_sandbox()
-        if split not in SPLITS:
-            raise ConfigError(f"split {split!r}: choose one of {', '.join(SPLITS)}")
-        return tuple(one for one in _all()[split] if one.kind in self.kinds)[: self.count]
-
-    def asked(self, problem: Broken) -> str:
-        """The numbered program and, with `trace`, what its first failing test says."""
-        return numbered(problem.source) + (f"\n{problem.said}" if self.trace else "")
-
-    def prompt(self, problem: Broken) -> str:
-        """The numbered program, what a test said, and the word that asks for an edit."""
-        return f"{self.asked(problem)}\nfix:\n"
-
-    def messages(self, problem: Broken) -> list[dict[str, str]]:
-        """The prompt as a conversation."""
-        words = (
-            f"The function {ENTRY} below fails its unit tests. Mend it. Answer with the lines to change alone, each as LINE: its "
-            "new text."
-        )
-        return [{"role": "user", "content": f"{words}\n\n{self.asked(problem)}"}]
-
-    def verify(self, problem: Broken, completion: str) -> Verdict:
-        """The verdict of the unit tests on the edited program."""
-        return self.verify_all([(problem, completion)])[0]
-
-    def verify_all(self, pairs: Sequence[tuple[Broken, str]]) -> list[Verdict]:
-        """Many at once, each edited program run once."""
-        programs = [edited(problem.source, text) for problem, text in pairs]
-        asked = {
-            (problem.problem_id, program): (program, ENTRY, problem.tests, self.seconds)
-            for (problem, _), program in zip(pairs, programs, strict=True)
-            if program is not None and program != problem.source
-        }
-        said = dict(zip(asked, _pool().verify(list(asked.values())), strict=True))
-        none, same = Verdict("wrong", "no line is edited"), Verdict("wrong", "the program is as it was")
-        return [
-            none if program is None else said.get((problem.problem_id, program), same)
-            for (problem, _), program in zip(pairs, programs, strict=True)
-        ]
-
-    def answer_key(self, problem: Broken, text: str) -> str | None:
-        """The edited program."""
-        return edited(problem.source, text)
-
-    def examples(self, split: str, seed: int, start: int, n: int) -> list[tuple[Broken, str]]:
-        """Examples start..start+n-1: problem and the edit that undoes its change; epoch after epoch, each in its own order."""
-        rows = self.problems(split)
-        found = []
-        for number in range(start, start + n):
-            order = np.random.Generator(np.random.Philox([seed, number // len(rows)])).permutation(len(rows))
-            one = rows[int(order[number % len(rows)])]
-            found.append((one, edit_to(one.source, one.fixed)))
-        return found
-
-    def fingerprint(self, problems: Sequence[Broken]) -> str:
-        """Of programs, tests and how they are asked."""
-        return hash_of([[p.problem_id, p.source, p.tests] for p in problems] + [self.trace])
-
-    @property
-    def verifier_hash(self) -> str:
-        """Of the sandbox and its limits."""
-        return code_hash(["sandbox", "sandbox_child"], seconds=self.seconds)
-
-    def audit_cases(self, k: int) -> Iterator[Case | Check]:
-        """Undone changes, programs as they were, changes of another line, and repeated problems."""
-        rows = self.problems()
-        yield Case("gold right against itself", [(p, edit_to(p.source, p.fixed)) for p in rows])
-        wrong = {"no edit": [(p, "it is right") for p in rows], "a line as it was": [(p, _unchanged(p)) for p in rows]}
-        yield Case("", wrong, "wrong")
-        yield duplicates("programs that stand once", ((p.problem_id, p.source, p.fixed) for p in rows))
-
-    @property
-    def audited(self) -> str:
-        """What an audit looks at, in words."""
-        return f"{len(self.problems())} programs with one defect of the kinds {', '.join(self.kinds)}"
-
-
-def _unchanged(problem: Broken) -> str:
-    return f"1: {problem.source.splitlines()[0]}"
+@cache
+def _siblings() -> dict[str, tuple[Broken, ...]]:
+    """Id of a problem -> itself first, and all that were made of the same right program."""
+    found: dict[str, list[Broken]] = {}
+    rows = [one for some in all_problems().values() for one in some]
+    for one in rows:
+        found.setdefault(one.fixed, []).append(one)
+    return {one.problem_id: (one, *found[one.fixed]) for one in rows}
 
 
 @cache
-def _pool() -> Pool:
-    return Pool(function=PROGRAMS, seconds=30.0)
+def wrong_edits(problem_id: str) -> tuple[tuple[str, str], ...]:
+    """(edit, what the first failing test then says) of edits that do not mend a problem: lines of other changes of its program."""
+    problem, *others = _siblings()[problem_id]
+    found = []
+    for other in others:
+        edit = edit_to(problem.fixed, other.source)
+        program = edited(problem.source, edit)
+        if program is None or program == problem.source:
+            continue
+        said = tested(program, problem.tests)
+        if said is not None and not said.right:
+            found.append((edit, said.reason))
+    return tuple(found)
 
 
-__all__ = ["KINDS", "Broken", "Repair", "edit_to", "edited", "numbered"]
+__all__ = [
+    "ENTRY", "FAMILIES", "KINDS", "SPLITS", "Broken", "all_problems", "edit_to", "edited", "numbered", "tested", "wrong_edits",
+]  # fmt: skip
