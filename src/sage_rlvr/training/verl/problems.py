@@ -1,6 +1,6 @@
 """The problems of a task as verl reads them: `sage-rlvr export verl TASK`. Needs no verl.
 
-    FOLDER/train.parquet, val.parquet   one row a problem: prompt (messages), data_source, reward_model, extra_info.index
+    FOLDER/train.parquet, val.parquet   one row per problem: prompt (messages), data_source, reward_model, extra_info.index
     FOLDER/task.json                    which task it is and what its problems were, for the reward manager (reward.py)
 
 A row holds its problem's number, not its answer: the verifier that judges a completion is the task's own, with all that it
@@ -27,7 +27,7 @@ from sage_rlvr.tasks.rows import Say, tell
 RECORD = "task.json"
 SPLITS = {"train": "train.parquet", "validation": "val.parquet"}
 ECHO = "{% for m in messages %}{{ m.content }}{% endfor %}"
-"""A chat template that says what it is given, for a policy that continues plain text: actor_rollout_ref.model.custom_chat_template."""
+"""A chat template that repeats its messages, for policies that continue text: actor_rollout_ref.model.custom_chat_template."""
 
 
 @dataclass(frozen=True)
