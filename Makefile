@@ -5,18 +5,21 @@ PYTHON ?= python3
 VENV   ?= .venv
 ARGS   ?=
 EXTRAS ?= dev
+CONSTRAINTS ?= constraints.txt
 TORCH  := torch==2.13.0
 BIN    := $(VENV)/bin
-PIP    := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt
+PIP    := $(BIN)/python -m pip install --disable-pip-version-check -c $(CONSTRAINTS)
 PYTEST := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 # The TRL tests have environments of their own: .venv-trl with the release of constraints.txt, and .venv-trl-oldest with the
 # oldest supported one and what that alone needs, which takes everything else from .venv-trl.
 OLDEST := trl==1.0.0
 OLDEST_NEEDS := requests==2.34.2 certifi==2026.10.18 charset-normalizer==3.5.2 urllib3==2.8.0
 TRL_ENV := $(MAKE) VENV=.venv-trl EXTRAS=dev,trl .venv-trl/.installed-dev
+# verl has one too: its transformers is older, and it does not start where TRL is installed.
+VERL_ENV := $(MAKE) VENV=.venv-verl EXTRAS=dev,verl CONSTRAINTS=constraints-verl.txt .venv-verl/.installed-dev
 TRL_TESTS := -m pytest -n 2 tests/training/test_trl*.py tests/seams tests/test_examples.py
 
-.PHONY: help demo reproduce reproduce-quick test test-slow test-all test-trl test-trl-oldest docs tutorial wheel \
+.PHONY: help demo reproduce reproduce-quick test test-slow test-all test-trl test-trl-oldest test-verl docs tutorial wheel \
   bench bench-trl bench-eval bench-parts acting battery base lint format clean
 
 help:
@@ -28,6 +31,7 @@ help:
 	@echo "make test-all   both"
 	@echo "make test-trl   the tests of the TRL adapter, in an environment of their own (.venv-trl)"
 	@echo "make test-trl-oldest   the fast ones on the oldest TRL, in .venv-trl-oldest, which borrows all else from .venv-trl"
+	@echo "make test-verl  the tests of the verl adapter, in an environment of their own (.venv-verl); ARGS='-m \"not slow\"' for a part"
 	@echo "make docs       the site, in site/: strict, without network, in an environment of its own (.venv-docs)"
 	@echo "make tutorial   run docs/tutorial.ipynb and write its outputs into it"
 	@echo "make wheel      build the wheel and run it where only what it declares is installed"
@@ -70,6 +74,10 @@ test-trl-oldest:
 	$(MAKE) .venv-trl-oldest/.installed
 	.venv-trl-oldest/bin/python -c 'import trl; assert "trl==" + trl.__version__ == "$(OLDEST)", trl'
 	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 .venv-trl-oldest/bin/python $(TRL_TESTS) -m "not slow" $(ARGS)
+
+test-verl:
+	$(VERL_ENV)
+	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 .venv-verl/bin/python -m pytest tests/verl_engine tests/training/test_verl_fields.py $(ARGS)
 
 docs: .venv-docs/.installed
 	NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build --strict $(ARGS)  # --quiet would hide the warnings from --strict
@@ -116,7 +124,7 @@ format: $(VENV)/.installed-dev
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf $(VENV) .venv-trl .venv-trl-oldest .venv-docs site .pytest_cache .hypothesis .mypy_cache .ruff_cache
+	rm -rf $(VENV) .venv-trl .venv-trl-oldest .venv-verl .venv-docs site .pytest_cache .hypothesis .mypy_cache .ruff_cache
 
 # The environment. An existing one is kept, together with whatever build of torch stands in it, if the version is right.
 # torch goes first and alone: it is the large download, and a second attempt then starts behind it.
@@ -132,7 +140,7 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	$(call install,.)
 	@touch $@
 
-$(VENV)/.installed-dev: pyproject.toml constraints.txt
+$(VENV)/.installed-dev: pyproject.toml $(CONSTRAINTS)
 	$(call install,.[$(EXTRAS)])
 	@touch $(VENV)/.installed $@
 

@@ -32,7 +32,7 @@ LAYERS: dict[str, set[str]] = {
     "methods": {"core", "errors"},
     "theory": {"core", "errors"},
     "verifiers": {"registry", "errors"},
-    "tasks": {"reading", "registry", "runs", "text", "verifiers", "errors"},
+    "tasks": {"plugins", "reading", "registry", "runs", "text", "verifiers", "errors"},
     "stats": {"reading", "errors"},
     "recipes": {"plugins", "reading", "errors"},
     "schema": {"plugins", "recipes", "registry", "errors"},
@@ -67,6 +67,7 @@ LAYERS: dict[str, set[str]] = {
         *("report", "results", "runs", "stats", "studies", "tasks", "training", "verifiers", "errors"),
     },
     "trl": {"training"},
+    "verl": {"training", "errors"},
     "__main__": {"cli"},
     "__init__": {"core", "methods", "moved", "registry"},  # lazily: see test_importing_the_package_loads_no_torch
 }

@@ -19,6 +19,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
 from conftest import save, tiny_llama
 from sage_rlvr.core.anchor import Anchor
+from sage_rlvr.core.describe import objective_words
 from sage_rlvr.core.guides import Branch, Flat
 from sage_rlvr.errors import CheckpointError, ConfigError
 from sage_rlvr.methods import grpo, no_kl, sage
@@ -434,7 +435,7 @@ def test_the_address_of_an_object_is_no_part_of_an_objective():
     class Mine(Flat):
         __repr__ = object.__repr__
 
-    first, second = (state.objective_words(None, Anchor(0.1, guide=Mine())) for _ in range(2))
+    first, second = (objective_words(None, Anchor(0.1, guide=Mine())) for _ in range(2))
     assert first == second and "Mine" in first and "0x" not in first
 
 

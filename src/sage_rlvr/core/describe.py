@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from sage_rlvr.core.advantages import sees
@@ -13,6 +14,20 @@ from sage_rlvr.core.stages import is_staged
 if TYPE_CHECKING:
     from sage_rlvr.core.buffers import Buffer
     from sage_rlvr.core.method import Method
+
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")  # of objects without a repr of their own: another in every process
+
+
+def objective_words(method: Method | None, anchor: Anchor | None) -> str:
+    """What a run on a foreign engine optimizes, which its checkpoints keep: a method by its `describe()`, which begins with its
+    name; else the guide, KL estimator and beta beside the engine's own loss."""
+    if method is not None:
+        words = f"method {method.describe()}"
+    elif anchor is not None:
+        words = f"guide={anchor.guide!r}, estimator {anchor.estimator}, beta {anchor.beta!r}"
+    else:
+        words = "no KL term"
+    return _ADDRESS.sub("", words)
 
 
 def _equation_of(part: object) -> str:

@@ -90,6 +90,8 @@ class StdFilter:
     code looks at the whole reward, so that the format's spread keeps a prompt. A step whose mean is no number moves nothing.
     The state is m and the number of steps seen; it moves in a step that keeps no group too, or the bar would never come down.
     After `max_refills` refills an engine goes on with what it has.
+
+    ratio: of the running mean of groups' standard deviations, below which a group is dropped.
     """
 
     ratio: float = 0.5

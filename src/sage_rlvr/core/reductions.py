@@ -88,6 +88,8 @@ class FixedBudget:
     """Sum divided by rows * tokens, a constant (Dr. GRPO, arXiv 2503.20783): (1/(B L)) sum_i sum_t.
 
     `tokens` is L, the tokens granted to a completion; None takes the `max_tokens` of the batch.
+
+    tokens: L; null is the recipe's limit on a completion.
     """
 
     divisor: ClassVar[Divisor] = "constant"

@@ -35,7 +35,10 @@ def _require_finite(owner: str, **values: float) -> None:
 @SCHEDULES.register
 @dataclass(frozen=True)
 class Constant:
-    """The same value at every step."""
+    """The same value at every step.
+
+    value: at every step.
+    """
 
     value: float
 
@@ -49,7 +52,10 @@ class Constant:
 @SCHEDULES.register
 @dataclass(frozen=True)
 class Linear:
-    """A straight line from `start` at step 0 to `end` at the last step."""
+    """A straight line from `start` at step 0 to `end` at the last step.
+
+    start: at step 0. end: at the last step.
+    """
 
     start: float
     end: float
@@ -65,7 +71,10 @@ class Linear:
 @SCHEDULES.register
 @dataclass(frozen=True)
 class Cosine:
-    """Half a cosine from `start` at step 0 to `end` at the last step."""
+    """Half a cosine from `start` at step 0 to `end` at the last step.
+
+    start: at step 0. end: at the last step.
+    """
 
     start: float
     end: float
@@ -90,6 +99,8 @@ class CosineCycles:
     When `cycles` does not divide `total_steps`, some steps are left behind the last cycle: tail="final" stays at
     `lower` there, tail="released" starts the last cycle over, as the authors' released code does. With fewer than two
     steps per cycle (L = 1) no cycle comes down from its upper value: step 0 warns with the numbers.
+
+    upper: where a cycle begins, before its decay. lower: where it ends.
     """
 
     upper: float

@@ -20,7 +20,8 @@ from transformers import PreTrainedModel
 
 from sage_rlvr.config import WorldConfig, task_named
 from sage_rlvr.errors import ConfigError, DataError
-from sage_rlvr.evaluation.sample_report import cell
+from sage_rlvr.evaluation.guidance import again
+from sage_rlvr.evaluation.sample_report import cell, common_n
 from sage_rlvr.evaluation.sampling import Chosen, Evaluation, Prompt, Scorer, check_window, choose, guide_of, prompts_of
 from sage_rlvr.evaluation.settings import SampleSettings
 from sage_rlvr.evaluation.store import CHUNK, Identity, Sample, SampleStore, is_store
@@ -29,10 +30,14 @@ from sage_rlvr.models.episodes import positions_of
 from sage_rlvr.models.folders import cached_folder
 from sage_rlvr.models.generation import Decoding, Source
 from sage_rlvr.models.policy import Asking, Tokens, load_policy, load_tokens, weights_hash
+from sage_rlvr.models.reward_model import load_reward_model, scores_of
 from sage_rlvr.models.sampler import supports_shared_prefix
+from sage_rlvr.models.teachers import teacher_named
 from sage_rlvr.models.vllm import GENERATORS
 from sage_rlvr.runs import versions
-from sage_rlvr.stats.intervals import mean_interval
+from sage_rlvr.stats.comparison import paired
+from sage_rlvr.stats.intervals import mean_interval, share_interval
+from sage_rlvr.stats.majority import maj_at_k
 from sage_rlvr.stats.samples.spectrum import effective_rank
 from sage_rlvr.tasks.base import Task, ready
 from sage_rlvr.tasks.countdown import Countdown
@@ -64,6 +69,8 @@ class SampleRun(SampleSettings):
 
     def build_task(self) -> Chosen:
         """The task with its problems. ConfigError for an unknown one, or without a world for Countdown."""
+        if self.after is None and self.teacher != "nothing":
+            raise ConfigError(f"--teacher {self.teacher}: guides a second attempt; add --after STORE, the store of the first ones")
         if self.problems is not None and self.problems < 1:
             raise ConfigError(f"--problems {self.problems}: at least one problem is needed")
         task = self.own
@@ -71,7 +78,10 @@ class SampleRun(SampleSettings):
             if self.world is None:
                 raise ConfigError("task countdown: needs a world; evaluate a run, or give --world")
             task = self.world.build()
-        return choose(task or task_named(self.task, self.template), self.split, self.seed, self.problems, self.draw)
+        chosen = choose(task or task_named(self.task, self.template), self.split, self.seed, self.problems, self.draw)
+        if self.after is None:
+            return chosen
+        return again(chosen, self.after, teacher_named(self.teacher), self.store)
 
     def decoding(self, task: Chosen) -> Decoding:
         """The preset, as this generator has it."""
@@ -131,6 +141,7 @@ class SampleRun(SampleSettings):
             versions=found,
             chunk_size=self._chunk_size(decoding),
             together=self._together(decoding, model),
+            guidance=task.guidance,
             turns=task.turns,
         )
 
@@ -282,6 +293,31 @@ def rank_line(run: SampleRun, store: SampleStore, task: Chosen) -> str:
     return (
         f"rank       {cell(mean_interval(ranks), 2)} effective rank of the last hidden states, first sample of each problem, "
         f"{sum(counts) / len(counts):.1f} tokens on average: it grows with the length"
+    )
+
+
+@torch.no_grad()
+def best_line(run: SampleRun, store: SampleStore, task: Chosen, model: str) -> str:
+    """pass@1 of the sample of each problem that a reward model ranks first, beside pass@1, the majority and pass@n of all n."""
+    ranker, tokens = load_reward_model(model)
+    prompts, _ = prompts_of(task, tokens, run.chat)
+    n = common_n(store)
+    rows = store.table(("problem", "sample", "token_ids", "verdict", "answer"), problems=list(task.problems), n=n)
+    if rows["token_ids"].null_count:
+        raise DataError(f"{store.path}: some samples have no token_ids, so no reward model can read them; leave --best-of out")
+    drawn = np.array(arrays(rows["token_ids"]), dtype=object).reshape(-1, n)
+    right = (np.array(rows["verdict"].to_pylist()) == "right").reshape(-1, n)
+    answers = np.array(rows["answer"].to_pylist(), dtype=object).reshape(-1, n)
+    chosen = []
+    for name, ids, own in zip(task.problems, drawn, right, strict=True):
+        texts = [(*prompts[name].ids, *one.tolist()) for one in ids]
+        chosen.append(float(own[int(scores_of(ranker, texts, tokens.pad_id).argmax())]))
+    votes = [maj_at_k(list(said), own, [n]).values[0] for said, own in zip(answers, right, strict=True)]
+    better, solved = paired(chosen, right.mean(1)).difference, right.any(1).astype(float)
+    return (
+        f"best of {n}  {cell(share_interval(chosen))} pass@1 of the sample that {model} ranks first; pass@1 "
+        f"{cell(share_interval(right.mean(1)))}, maj@{n} {cell(share_interval(votes))}, pass@{n} {cell(share_interval(solved))}; "
+        f"ranked first minus pass@1: {cell(better)}"
     )
 
 

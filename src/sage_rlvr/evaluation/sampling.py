@@ -70,12 +70,15 @@ class Judged:
 class Chosen:
     """A task with the problems of an evaluation chosen, by id.
 
-    task_hash: of these problems; verifier_hash: of what judges them. Both are what a sample store holds to.
+    task_hash: of these problems; verifier_hash: of what judges them. Both are what a sample store holds to. asked: the problems as
+    they are put to the policy, where guidance is in their prompts; guidance: by whom, after which attempts.
     """
 
     task: Task
     problems: Mapping[str, Any]
     task_hash: str
+    asked: Mapping[str, Any] | None = None
+    guidance: str = ""
 
     @property
     def name(self) -> str:
@@ -138,7 +141,7 @@ def choose(task: Task, split: str = "test", seed: int = 1, n: int | None = None,
 def prompts_of(chosen: Chosen, tokens: Tokens, chat: Chat = "model") -> tuple[dict[str, Prompt], str]:
     """({problem id: prompt}, hash of what wrote them). chat: see `sage_rlvr.models.policy.Asking`."""
     asking = Asking.of(chosen.task, tokens, chat)
-    found = {name: asking(problem) for name, problem in chosen.problems.items()}
+    found = {name: asking(problem) for name, problem in (chosen.asked or chosen.problems).items()}
     unknown = tokens.tokenizer.unk_token_id
     if name := next((name for name, prompt in found.items() if unknown is not None and unknown in prompt.ids), None):
         warnings.warn(f"problem {name!r}: its prompt holds what the tokenizer does not know (its unknown token)")

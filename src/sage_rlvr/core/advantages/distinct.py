@@ -26,6 +26,8 @@ class DistinctRight:
     without a right answer; where all are right, still what tells them apart.
 
     needs: "answers". DataError for rewards other than 0 and 1 and for k > G.
+
+    k: samples in which distinct right answers are counted, at most the group's size.
     """
 
     k: int = 4

@@ -12,7 +12,10 @@ from sage_rlvr.errors import ConfigError
 @ADVANTAGES.register
 @dataclass(frozen=True)
 class GroupNormalized:
-    """(r - mean) / (std + eps), std with G - 1 in the denominator (GRPO, arXiv 2402.03300, as TRL computes it)."""
+    """(r - mean) / (std + eps), std with G - 1 in the denominator (GRPO, arXiv 2402.03300, as TRL computes it).
+
+    eps: added to the standard deviation, so that groups of nearly equal rewards are not blown up.
+    """
 
     eps: float = 1e-4
     dead = silent

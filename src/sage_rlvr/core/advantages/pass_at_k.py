@@ -51,6 +51,8 @@ class PassAtK:
     large. The paper anneals k to 1, with which it does not: k may be a schedule, rounded at each step. 0 in a group without a
     right one; where all are right, 0 too (k = 1: 1), with sloo -k/(G - 1) for each. DataError for rewards other than 0 and 1, for
     k > G (sloo: k > G - 1), and for a call whose k is still a schedule (`at`).
+
+    k: samples of which one has to be right; a whole number up to the group's size, or a schedule.
     """
 
     k: int | Schedule = 4
@@ -133,6 +135,8 @@ class AnalyticPassAtK:
     The division weighs prompts anew: for large G it ascends (2/k) arcsin sqrt(pass@k), as GRPO does 2 arcsin sqrt P; without it
     pass@k itself, 1/k - 1/G times. k = 1 is GRPO with the std of the population. All 0 for c = 0 and once c > G - k: every
     group where k = G. DataError for rewards other than 0 and 1 and for k > G.
+
+    k: samples of which one has to be right, at most the group's size.
     """
 
     k: int = 4

@@ -20,6 +20,8 @@ class UniformRight:
     l = log pi_old(y) / |y|, c right completions, the w of a group sum to 1: the mean factor is 1. With lengths in the exponent
     v is nearly flat, so that at the paper's tau = 0.2 the factors lie within some percent of 1: a very small dose.
     `per_token = False` takes l = log pi_old(y) of the whole completion. needs: "logps". DataError for rewards other than 0 and 1.
+
+    tau: how much of the credit of right completions is shared out by unlikeliness; 0 is GRPO's advantage.
     """
 
     tau: float = 0.2

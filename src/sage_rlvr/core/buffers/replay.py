@@ -28,6 +28,8 @@ class Replay(Buffer):
     A prompt with answers of several rollouts takes the mean over them; an answer found again has moved to the newest, and a
     rollout without a right completion leaves no trace, which is its bias. Replayed are earlier rollouts (RLEP, arXiv 2507.07451;
     ExGRPO, arXiv 2510.02245); the method's KL and token weight are not.
+
+    surrogate: of the stored completions.
     """
 
     surrogate: Surrogate = CLIP

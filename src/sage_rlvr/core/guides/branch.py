@@ -23,6 +23,8 @@ class Branch(Banded):
     `threshold` is in nats, or "p80": that percentile of the entropies of the batch's counted tokens, so that the
     guide carries over between vocabularies. `signal` takes H_t from the policy that generated the data or from the
     reference.
+
+    ratio: how much of each nat above the threshold is added to q. threshold: nats, or a percentile as text.
     """
 
     name: ClassVar[str] = "branch"

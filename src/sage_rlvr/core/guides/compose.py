@@ -64,6 +64,8 @@ class Compose(Multiplies):
     """q = product of the guides' q: the sum of their log q, each inside its own band.
 
     Two guides of one kind draw independent noise. The empty product is `Flat`.
+
+    guides: those whose q are multiplied.
     """
 
     name: ClassVar[str] = "compose"
@@ -128,6 +130,8 @@ class Placebo(Multiplies):
     that the expected gradient is that of no guide, and noise is all that is left. within="length" alone pays each length
     what the guide pays it. within="row" alone leaves each completion the sum that the guide gave it, which is all there
     is of a guide that pays whole completions, such as `Rarity`; centered, that sum is 0 in every draw.
+
+    guide: whose q is permuted.
     """
 
     name: ClassVar[str] = "placebo"

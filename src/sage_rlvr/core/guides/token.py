@@ -50,6 +50,8 @@ class Token(Banded):
     `norm` chooses how surprisals (nats) become weights: minmax between the row's `low_quantile` and `high_quantile`,
     rank, or zscore; all three look at the whole row, so that q_t depends on later tokens too. `signal` takes the
     surprisal from the policy that generated the data or from the reference.
+
+    alpha: by how much the mean of q rises at the row's most surprising token. sigma: standard deviation there.
     """
 
     name: ClassVar[str] = "token"

@@ -33,6 +33,8 @@ class EntropyBonus:
     state is exp(r / coefficient), a temperature without a direction. It divides as the method's reduction does, where TRL's
     and verl's take a mean over tokens. 0 is no term. The logits of an update stay in memory: (tokens, vocabulary) float32.
     needs: "entropy_gradient".
+
+    coefficient: loss per nat of entropy.
     """
 
     coefficient: float | Schedule = 1e-3
@@ -64,6 +66,8 @@ class AdaptiveEntropy:
     The coefficient is the state, within [least, most]; the rollout is weighed before it moves (Skywork-OR1, arXiv 2505.22312).
     TRL's `use_adaptive_entropy` goes by the entropy of the optimizer step before. A target above what the policy ever has
     keeps the bonus on and drives c to `most`: read policy/entropy first. needs: "entropies", "entropy_gradient".
+
+    target: nats below which the bonus is on. delta: by how much a rollout moves c.
     """
 
     target: float = 0.2

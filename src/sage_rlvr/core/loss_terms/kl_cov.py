@@ -21,6 +21,8 @@ class KlCov:
     cov_t as in `ClipCov`, over the tokens of the rollout, at least one (their code: of a micro-batch). The term and its gradient
     are 0 at the first update of a rollout, where pi = pi_old: with one update a rollout it does nothing. The authors' code
     leaves the other tokens without a clip. needs: "logps".
+
+    share: of all counted tokens, those that pay. coefficient: price of a nat.
     """
 
     share: float = 2e-4

@@ -28,6 +28,8 @@ class OutcomeCounts:
     in the paper, or "right" ones alone. A completion without an answer is paid nothing and not counted, and so are groups
     that a rollout plan drops. The counts are the state: of the `memory` pairs of problem and answer that were seen last; one
     that is forgotten is new again. needs: "answers", "problems"; DataError for rewards other than 0 and 1 with "right".
+
+    bonus: of an answer seen at most once, in units of a right answer's reward.
     """
 
     bonus: float = 0.2
@@ -76,6 +78,8 @@ class OutcomeRepeats:
 
     `paid`: "all" answers, as in the paper, or "right" ones alone. A completion without an answer keeps its reward. needs:
     "answers"; DataError for rewards other than 0 and 1 with "right".
+
+    weight: price of a repeat, in units of a right answer's reward.
     """
 
     weight: float = 0.2

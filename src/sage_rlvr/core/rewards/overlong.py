@@ -26,6 +26,8 @@ class OverlongShaping:
 
     Called with rewards (P, G) and lengths (P, G) in tokens, returns (P, G) float32. DataError for shapes that differ,
     and where `signed` meets a reward outside [0, 1].
+
+    max_tokens: the limit of sampling. buffer: tokens before the limit over which the price rises. factor: the full price.
     """
 
     max_tokens: int

@@ -19,6 +19,8 @@ class RightEntropy:
     Right answers that are rarer than the others of their group are paid more, by gamma per nat, and the group's mean reward
     stays. For large G it adds gamma P grad H(pi | right) to what the advantage ascends, whose only fixed point is uniform over
     right answers; alone in its group a right completion is paid 1. needs: "logps". DataError for rewards other than 0 and 1.
+
+    gamma: reward per nat that a right completion is rarer than the others.
     """
 
     gamma: float = 0.1

@@ -17,6 +17,8 @@ class Unlikeliness:
 
     Completions of equal log-probability share the mean of their ranks (the authors' code breaks ties by place in the batch).
     needs: "logps". DataError for rewards other than 0 and 1.
+
+    weight: what the likeliest right completion of its group loses, as a share of its reward.
     """
 
     weight: float = 0.25

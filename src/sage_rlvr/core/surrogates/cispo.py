@@ -21,6 +21,8 @@ class Cispo:
     The gradient of a token is that of REINFORCE times its clipped ratio: where Clip has none, this one is only bounded.
     low = 1 is the paper's setting, no lower bound. The value of the loss is that of A log(pi / pi_old), whose constant does
     not matter. In the first update of a rollout the ratio is 1, and it is Clip's gradient exactly.
+
+    low, high: the weight rho is held within 1 - low and 1 + high.
     """
 
     low: float = 1.0

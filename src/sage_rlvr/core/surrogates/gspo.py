@@ -23,6 +23,8 @@ class Gspo:
     completion and its gradient from the token: needed where advantages differ from token to token. In the first update of a
     rollout s is 1 and the gradient of a completion is (1/|y|) A grad log pi(y), as GRPO's. The default bounds are the
     paper's: s is much nearer to 1 than the ratio of a token.
+
+    low, high: the ratio of a whole completion, per token, is held within 1 - low and 1 + high.
     """
 
     low: float = 3e-4

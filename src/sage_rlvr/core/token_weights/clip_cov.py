@@ -21,6 +21,9 @@ class ClipCov:
     cov_t = (A_t - mean A)(log pi_t - mean log pi), means over the tokens of the rollout. At least one token is left out where
     one is in the window, as in the authors' code, so that in a small batch the share is larger than it says; where the window
     holds fewer than that, all of it. needs: "logps".
+
+    share: of all counted tokens, those whose weight is 0. low, high: between them lies the covariance of a token that may be
+    drawn.
     """
 
     share: float = 2e-4

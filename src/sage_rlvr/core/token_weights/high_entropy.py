@@ -21,6 +21,8 @@ class HighEntropy:
     The reduction's divisor stays that of all tokens, as in the paper: the authors' code divides by the kept ones, which is
     1/share times this loss. The threshold is one of the whole rollout, not of a micro-batch; tokens at it are all kept. A KL
     in the loss still acts at every token. needs: "entropies".
+
+    share: of the counted tokens, those that train.
     """
 
     share: float = 0.2

@@ -21,6 +21,8 @@ class ShapedEntropy:
     H_t has no gradient. The sign of an advantage never flips, and A = 0 stays 0; wrong completions are punished less at
     uncertain tokens, right ones rewarded more: a one-sided pull towards uncertainty. The paper calls it alpha: 0.4 for rewards of
     +-1 with GRPO, its kappa 2. needs: "entropies".
+
+    dose: advantage per nat of entropy. kappa: the bonus is at most |A| / kappa.
     """
 
     dose: float = 0.4

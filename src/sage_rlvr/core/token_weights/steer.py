@@ -37,6 +37,8 @@ class Steer:
     The released form divides by pi_old, so that m grows for rare tokens instead of vanishing: it damps what the paper leaves
     alone. The maximum is over the tokens of the rollout (their code: of a micro-batch). A weight never changes a sign.
     least = 1 is no weight. needs: "logps", "entropies"; exact also "entropy_drift", which takes all probabilities of a state.
+
+    least: weight of the token that changes the entropy most.
     """
 
     form: Literal["exact", "paper", "released"] = "paper"

@@ -28,7 +28,8 @@ class Verl:
     At every token, as the paper means it: the released script adds its bonus to the reward that it has switched off, so that
     the bonus is 0 at every step and it trains plain GRPO, which is scale = 0 here. The rank grows with the length, so Phi does.
 
-    stride, last: tokens a window, and the last tokens of a completion that are looked at. share: of a rollout in the running means.
+    scale: of the bonus, in units of advantage. kappa: the bonus is at most |A| / kappa. stride, last: tokens a window, and
+    the last tokens of a completion that are looked at. share: of a rollout in the running means.
 
     scale = 0 weighs nothing and measures: the running means are metrics, of the last rollout alone with share = 1. Cost: the
     eigenvalues of one matrix of at most min(tokens, width) a window and completion. needs: "hidden".

@@ -39,6 +39,7 @@ _NUMBERS: dict[str, tuple[Callable[[float], float], float | None, Callable[[floa
     "max_new_tokens": (int, None, lambda x: x >= 1),
 }
 POLICY = "policy"  # who says a turn of an episode, if not the environment
+LATER = {"together": 1, "guidance": "", "turns": 1}  # fields of an identity that stores of before lack, with what they mean there
 TOKEN_LEVEL = ("rollout_logps", "base_logps", "entropies", "q")  # one number per token, nats but for q
 
 
@@ -86,8 +87,6 @@ def seed_of(base_seed: int, task: str, problem: str, sample: int) -> int:
 # ------------------------------------------------------------------------------------------------------------------
 # what all samples of a store share
 
-ADDED = frozenset({"together", "turns"})  # fields of an identity that older stores have not
-
 
 @dataclass(frozen=True, kw_only=True)
 class Identity:
@@ -103,6 +102,7 @@ class Identity:
     versions          of the libraries; a difference is noted, in all other fields it is refused
     chunk_size        samples per unit of work: 32, and 1 for greedy decoding (temperature 0), which has no second sample
     turns             the most turns of the policy in an episode; 1: a completion is one text
+    guidance          of attempts after failed ones: the teacher and the digest of those attempts; "" of all others
     together          problems that are drawn in one call, by their order in the task: the last bits of a sample depend on it
     """
 
@@ -118,6 +118,7 @@ class Identity:
     versions: Mapping[str, str] = field(default_factory=dict)
     chunk_size: int | None = None
     together: int = 1
+    guidance: str = ""
     turns: int = 1
 
     def __post_init__(self) -> None:
@@ -151,19 +152,19 @@ class Identity:
         return bool(self.decoding["top_p"] < 1 or self.decoding["top_k"] > 0 or self.decoding["min_p"] > 0)
 
     def seed_of(self, problem: str, sample: int) -> int:
-        """`seed_of` with this base seed and task."""
-        return seed_of(self.seed, self.task, problem, sample)
+        """`seed_of` with this base seed and task; of second attempts another one, the same whoever guides them."""
+        return seed_of(self.seed, f"{self.task}, again" if self.guidance else self.task, problem, sample)
 
     def tree(self) -> dict[str, Any]:
-        """As a plain tree of JSON values; `together` and `turns` only where they are not 1, as stores of before have none."""
+        """As a plain tree of JSON values; a field of `LATER` only where it is not its default, as stores of before have none."""
         tree = dict(json.loads(json.dumps(asdict(self))))
-        return {name: value for name, value in tree.items() if name not in ADDED or value != 1}
+        return {name: value for name, value in tree.items() if name not in LATER or value != LATER[name]}
 
     @classmethod
     def of(cls, tree: Mapping[str, Any]) -> Identity:
         """Inverse of `tree`; DataError when a field is missing or unknown."""
         wanted = {f.name for f in fields(cls)}
-        if set(tree) | ADDED != wanted:
+        if set(tree) | set(LATER) != wanted:
             raise DataError(f"an identity has the fields {sorted(wanted)}, not {sorted(tree)}")
         return cls(**tree)
 

@@ -4,7 +4,6 @@ and the reference where the run became it."""
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,8 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import TrainerState
 
-from sage_rlvr.core.anchor import Anchor
-from sage_rlvr.core.method import Method
+from sage_rlvr.core.describe import objective_words
 from sage_rlvr.core.state import state_from, tensors_of
 from sage_rlvr.errors import CheckpointError, ConfigError
 from sage_rlvr.reading import read_json
@@ -26,18 +24,6 @@ REFERENCE, TENSORS = "sage_reference.json", "sage_reference.safetensors"  # in a
 OBJECTIVE = "sage_objective.json"  # in a checkpoint's folder
 PARTS = "sage_parts.safetensors"  # in a checkpoint's folder
 EARLIER = "take an earlier checkpoint, or start anew"
-_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")  # of objects without a repr of their own: another in every process
-
-
-def objective_words(method: Method | None, anchor: Anchor | None) -> str:
-    """A method by its `describe()`, which begins with its name; else the guide, KL estimator and beta beside TRL's loss."""
-    if method is not None:
-        words = f"method {method.describe()}"
-    elif anchor is not None:
-        words = f"guide={anchor.guide!r}, estimator {anchor.estimator}, beta {anchor.beta!r}"
-    else:
-        words = "no KL term"
-    return _ADDRESS.sub("", words)
 
 
 def save_state(trainer: Any, folder: Path) -> None:

@@ -1,0 +1,159 @@
+"""A batch of verl in the order of the core: groups whole and next to each other, padding rows left out. Needs no verl.
+
+verl's driver holds rows under the keys {uid}_{session}_{output}, in an order that balances its workers. `Order` says where each
+row of the core lies there; a row's number counts the prompts of the batch in the order in which they were asked, so that
+noise is a function of the seed, the step and that number, and a resume needs no state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sage_rlvr.core.anchor import Anchor, anchor_metrics
+from sage_rlvr.core.guides import clamped
+from sage_rlvr.core.keys import Key
+from sage_rlvr.core.method import Credit, Method, credit
+from sage_rlvr.core.signals import Signals, masked_mean
+from sage_rlvr.core.state import State, state_metrics
+from sage_rlvr.errors import DataError
+
+
+@dataclass(frozen=True, eq=False)
+class Order:
+    """places (N,): where the core's row n lies in verl's batch of `rows` rows; owners (N,): its prompt, ascending.
+
+    several: whether a completion came in several pieces (an agent loop with more than one output).
+    """
+
+    places: Tensor
+    owners: Tensor
+    rows: int
+    several: bool
+
+    @classmethod
+    def of(cls, keys: Sequence[str], tags: Sequence[Mapping[str, Any]], asked: Mapping[str, int]) -> Order:
+        """keys and tags of a batch; asked: uid of a prompt -> when it was asked. One that nobody asked here (restored with a
+        checkpoint) comes last."""
+        found = []
+        for place, (key, tag) in enumerate(zip(keys, tags, strict=True)):
+            if not tag.get("is_padding", False):
+                uid, session, output = key.rsplit("_", 2)
+                found.append((asked.get(uid, len(asked)), uid, int(session), int(output), place))
+        found.sort()
+        uids = {uid: None for _, uid, *_ in found}
+        numbers = {uid: n for n, uid in enumerate(uids)}
+        owners = torch.tensor([numbers[uid] for _, uid, *_ in found], dtype=torch.long)
+        places = torch.tensor([place for *_, place in found], dtype=torch.long)
+        return cls(places, owners, len(keys), any(output for *_, output, _ in found))
+
+    def take(self, values: Tensor) -> Tensor:
+        """Values (rows, ...) of verl's batch as the core's (N, ...)."""
+        return values[self.places]
+
+    def back(self, values: Tensor) -> Tensor:
+        """Inverse of `take`; 0 in padding rows."""
+        whole = values.new_zeros(self.rows, *values.shape[1:])
+        whole[self.places] = values
+        return whole
+
+    def groups(self) -> list[Tensor]:
+        """The rows of all groups of each size, (P, G) of places among the N, smaller groups first."""
+        sizes = self.owners.unique_consecutive(return_counts=True)[1].tolist()
+        rows = torch.arange(len(self.owners)).split(sizes)
+        return [torch.stack([part for part in rows if len(part) == size]) for size in sorted(set(sizes))]
+
+
+def signals_of(order: Order, fields: Mapping[str, Tensor], problems: Tensor | None = None) -> Signals:
+    """The signals of a batch, N rows; fields: padded (rows, T) `old_log_probs`, `response_mask`, and where they are there
+    `ref_log_prob`, `entropy` and `rm_scores`; problems: (rows,)."""
+
+    def of(name: str) -> Tensor | None:
+        return order.take(fields[name]) if name in fields else None
+
+    scores, old = of("rm_scores"), of("old_log_probs")
+    if old is None:
+        raise DataError("sage on verl: old_log_probs are not in the batch where q is made; verl is laid out as no 0.9 is.")
+    return Signals(
+        old_logps=old,
+        ref_logps=of("ref_log_prob"),
+        mask=order.take(fields["response_mask"]).bool(),
+        row_ids=torch.arange(len(order.places)),
+        entropies=of("entropy"),
+        rewards=None if scores is None else scores.float().sum(dim=1),
+        problems=None if problems is None else order.take(problems),
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class Shaped:
+    """q of a batch: log_q (N, T), metrics under this package's names."""
+
+    log_q: Tensor
+    metrics: dict[str, float]
+
+
+def shaped(anchor: Anchor, signals: Signals, step: int, total_steps: int, key: Key) -> Shaped:
+    """log q at the policy that verl scored the batch with, and the metrics of the anchor there, before its update."""
+    log_q = anchor.guide(signals, step=step, total_steps=total_steps, key=key)
+    held = clamped(anchor.guide, signals, step, total_steps, key)
+    reference = signals.require("ref_logps", "the anchor")
+    return Shaped(log_q, anchor_metrics(anchor, signals.old_logps, reference, log_q, signals.mask, held))
+
+
+def credited(
+    method: Method,
+    order: Order,
+    rewards: Tensor,
+    signals: Signals,
+    log_q: Tensor | None,
+    step: int,
+    total_steps: int,
+    key: Key,
+    state: State,
+) -> Credit:
+    """`credit` of rewards (N,): advantages (N, T), 0 off the mask and for a completion without another to compare it to.
+
+    DataError where completions came in pieces, and where groups differ in size for a method that looks at all of them at once.
+    """
+    if order.several:
+        raise DataError(
+            f"{method.name} on verl: an agent loop gave one completion in several pieces, which the core cannot compare; shape "
+            "the KL of verl's own objective alone (sage.guide without sage.method)"
+        )
+    parts = [rows for rows in order.groups() if rows.shape[1] > 1]
+    if len(parts) > 1 and (bool(state) or getattr(method.advantage, "couples_prompts", False)):
+        raise DataError(
+            f"{method.name} on verl: groups of {' and '.join(str(len(rows[0])) for rows in parts)} completions (some failed), and "
+            "its parts need all groups alike; set trainer.v1.sampler.sync_refill_failed_groups=true"
+        )
+    wide = torch.zeros(signals.mask.shape)
+    if not parts:
+        return Credit(wide, torch.zeros(0), state)
+    chosen = torch.cat([rows.flatten() for rows in parts])
+    own = signals.take(chosen, signals.row_ids[chosen])
+    shift = None if log_q is None else log_q[chosen]
+    grouped = [rewards[rows].float() for rows in parts]
+    found = credit(method, grouped[0] if len(parts) == 1 else grouped, own, shift, step, total_steps, key, state)
+    values = found.advantages if found.advantages.dim() == 2 else found.advantages[:, None]
+    wide[chosen] = torch.where(own.mask, values.float(), 0.0)
+    return Credit(wide, found.grouped, found.state)
+
+
+def step_metrics(order: Order, signals: Signals, advantages: Tensor | None, state: State) -> dict[str, float]:
+    """What a row of metrics says under this package's names, of a batch before its update."""
+    found: dict[str, float] = {}
+    if signals.rewards is not None:
+        rewards = signals.rewards
+        dead = [bool((rewards[row] == rewards[row[0]]).all()) for rows in order.groups() for row in rows]
+        found |= {"reward/mean": float(rewards.mean()), "reward/dead_group_share": sum(dead) / len(dead)}
+    if signals.entropies is not None:
+        found["policy/entropy"] = masked_mean(signals.entropies, signals.mask)
+    if advantages is not None:
+        found["advantage/abs_mean"] = masked_mean(advantages.abs(), signals.mask)
+        found["advantage/idle_share"] = float((advantages == 0).all(dim=1).float().mean())
+    return found | state_metrics(state)

@@ -1,0 +1,110 @@
+"""`python -m sage_rlvr.verl <verl's own hydra arguments> +sage.method=grpo +sage.guide=branch +sage.guide.ratio=0.3`.
+
+The words that begin with `sage.` are read by this package (a part by its name and arguments, as in a recipe), the others by
+verl's hydra. The fields of verl that a method decides are set from it; one that the command names with another value is refused.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import hydra
+import ray
+import verl.trainer
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import DictConfig, OmegaConf, open_dict
+from verl.trainer.main_ppo import TaskRunnerV1, run_ppo
+from verl.trainer.ppo.utils import need_critic, need_reference_policy
+from verl.utils.config import validate_config
+from verl.utils.device import auto_set_device
+
+from sage_rlvr.errors import ConfigError
+from sage_rlvr.recipes import Tree, override
+from sage_rlvr.training.verl.fields import different, is_spelled
+from sage_rlvr.training.verl.objective import Objective, SageNode, fields_of
+
+CONFIG = str(Path(verl.trainer.__file__).parent / "config")
+
+
+def split(words: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
+    """The tree of the words `[+]sage.a.b=value`, and the other words. ConfigError for one without a value."""
+    tree, rest = Tree(), []
+    for word in words:
+        key, equals, value = word.partition("=")
+        place = key.lstrip("+").partition("sage.")
+        if place[0] or not place[1]:
+            rest.append(word)
+            continue
+        if not equals:
+            raise ConfigError(f"{word}: a value is missing; write {key}=VALUE")
+        tree = override(tree, place[2], value)
+    return dict(tree), rest
+
+
+def prepare(config: DictConfig, tree: dict[str, Any], named: Sequence[str]) -> Objective:
+    """Put the `sage` node into verl's configuration, and the fields that its method decides.
+
+    named: dotted keys that the command sets; ConfigError where one says something else than the method, and for all that
+    `Objective.of` refuses.
+    """
+    there = OmegaConf.to_container(config.get("sage") or OmegaConf.create({}), resolve=True)
+    merged = {**there, **tree} if isinstance(there, dict) else tree
+
+    def read(key: str) -> Any:
+        return OmegaConf.select(config, key)
+
+    node = SageNode.of(merged)
+    fields, estimator = fields_of(node, read), "algorithm.adv_estimator"
+    given = {key: read(key) for key in fields if key in named}
+    if node.method is not None and is_spelled(given.get(estimator), node.method):
+        given.pop(estimator)
+    if other := different(fields, given):
+        said = "; ".join(f"{key}={given[key]}, but the method means {fields[key]}" for key in other)
+        raise ConfigError(f"{said}. Leave these out, or make the method with them, as in +sage.method.beta=0.01")
+    with open_dict(config):
+        config.sage = merged
+        for key, value in fields.items():
+            OmegaConf.update(config, key, value, force_add=True)
+    return Objective.of(merged, read)
+
+
+def runner_class() -> Any:
+    """verl's task runner, which registers the shaped trainers in its own process first: an actor that may run on any node."""
+    plain = TaskRunnerV1.__ray_metadata__.modified_class
+
+    class SageTaskRunner(plain):  # type: ignore[misc, valid-type]
+        def run(self, config: Any) -> Any:
+            from sage_rlvr.training.verl.trainer import install
+
+            install()
+            return super().run(config)
+
+    return ray.remote(SageTaskRunner)
+
+
+def launch(config: DictConfig) -> None:
+    """Run a prepared configuration to its end."""
+    auto_set_device(config)
+    validate_config(
+        config=config, use_reference_policy=need_reference_policy(config), use_critic=need_critic(config)
+    )
+    run_ppo(config, task_runner_class=runner_class())
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Read the words, compose verl's configuration, run."""
+    tree, rest = split(sys.argv[1:] if argv is None else argv)
+    sys.argv = [sys.argv[0], *rest]
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # hydra hands refusals on as they are
+
+    @hydra.main(config_path=CONFIG, config_name="ppo_trainer", version_base=None)
+    def composed(config: DictConfig) -> None:
+        named = [word.partition("=")[0].lstrip("+~") for word in HydraConfig.get().overrides.task]
+        prepare(config, tree, named)
+        launch(config)
+
+    composed()

@@ -1,0 +1,203 @@
+"""What verl is to optimize: the `sage` node of its configuration, held against the rest of it. Needs no verl.
+
+    sage: {method: grpo}                 the whole objective is the method's; verl's fields say the same (`method_fields`)
+    sage: {guide: branch}                verl's own objective, whose KL in the loss gets the guide
+    sage: {method: grpo, guide: branch}  the method with the guide, `sage` of it
+
+Whatever would leave the guide without effect, or optimize something else than these words say, is refused with the way out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sage_rlvr.config import decode
+from sage_rlvr.core.anchor import Anchor
+from sage_rlvr.core.describe import objective_words
+from sage_rlvr.core.guides import Guide, factors, is_flat
+from sage_rlvr.core.method import Method
+from sage_rlvr.errors import CancellingGuide, ConfigError, refuse
+from sage_rlvr.training.verl.fields import (
+    ACTOR,
+    CLAMP,
+    ESTIMATOR,
+    ESTIMATORS,
+    different,
+    guide_not_on_verl,
+    method_fields,
+)
+
+MODES = ("sync", "colocate_async", "separate_async")
+Read = Callable[[str], Any]
+"""A dotted key of verl's configuration -> its value, None where it is not there."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SageNode:
+    """The `sage` node. method: a registered method and its arguments; guide: of the KL, alone or beside a method.
+
+    seed: of guides and token weights that draw. objective_may_change: let a resume go on with another objective. task: the folder
+    of `sage-rlvr export verl`, for the reward manager.
+    """
+
+    method: Method | None = None
+    guide: Guide | None = None
+    seed: int = 0
+    objective_may_change: bool = False
+    task: str | None = None
+
+    @classmethod
+    def of(cls, tree: Mapping[str, Any]) -> SageNode:
+        """The node of a plain tree; a guide beside a method belongs to it. ConfigError names the key and its neighbor."""
+        tree = dict(tree)
+        if tree.get("method") is not None and tree.get("guide") is not None:
+            method = tree["method"]
+            tree["method"] = {**({"name": method} if isinstance(method, str) else method), "guide": tree.pop("guide")}
+        node = decode(cls, tree, where="sage")
+        nothing = "sage: say what verl is to optimize: +sage.method=grpo, +sage.guide=branch, or both"
+        refuse((node.method is None and node.guide is None, nothing))
+        return node
+
+
+@dataclass(frozen=True)
+class Objective:
+    """A checked objective. method: None where verl's own is shaped; anchor: None without a KL."""
+
+    method: Method | None
+    anchor: Anchor | None
+    seed: int
+    may_change: bool
+
+    @property
+    def words(self) -> str:
+        """The objective as it is optimized, verl's clamp of the KL included."""
+        text = objective_words(self.method, self.anchor)
+        clamped = self.anchor is not None and self.anchor.placement == "loss" and self.anchor.estimator in ("k3", "exact")
+        return f"{text}\n{CLAMP}" if clamped else text
+
+    @property
+    def needs(self) -> frozenset[str]:
+        """The signals that it reads."""
+        found = frozenset() if self.anchor is None else self.anchor.needs
+        return found if self.method is None else found | self.method.needs
+
+    @classmethod
+    def of(cls, tree: Mapping[str, Any], read: Read) -> Objective:
+        """The objective of the `sage` node `tree` beside verl's configuration. ConfigError for all that is refused."""
+        node = SageNode.of(tree)
+        _check_engine(read)
+        if node.method is None:
+            assert node.guide is not None
+            anchor: Anchor | None = _anchor_of_verl(node.guide, read)
+        else:
+            _check_fields(node.method, read)
+            anchor = None if node.method.anchor is None or node.method.anchor.is_off else node.method.anchor
+        found = cls(node.method, anchor, node.seed, node.objective_may_change)
+        _check_seen(found, read)
+        return found
+
+
+def fields_of(node: SageNode, read: Read) -> dict[str, Any]:
+    """The fields of verl that the node's method decides; none without a method."""
+    return {} if node.method is None else method_fields(node.method, int(read("actor_rollout_ref.rollout.response_length")))
+
+
+def _check_engine(read: Read) -> None:
+    mode = read("trainer.v1.trainer_mode")
+    refuse(
+        (
+            read("trainer.use_v1") is False,
+            "trainer.use_v1 = False: sage shapes verl's V1 trainers, and the legacy one goes with verl's next release; leave "
+            "trainer.use_v1 out",
+        ),
+        (mode not in MODES, f"trainer.v1.trainer_mode = {mode!r}: choose one of {', '.join(MODES)}"),
+        (
+            read("distillation.enabled"),
+            "distillation.enabled = True: a teacher's loss replaces the one whose KL is shaped; train without it",
+        ),
+        (
+            read("algorithm.use_kl_in_reward"),
+            "algorithm.use_kl_in_reward = True: verl divides this KL by the standard deviation of a group's rewards and pays it "
+            "to whole completions; use +sage.method with placement=reward (dr_grpo, rloo), whose KL is a return-to-go and is "
+            "never divided, and leave algorithm.use_kl_in_reward out",
+        ),
+    )
+
+
+def _check_fields(method: Method, read: Read) -> None:
+    """ConfigError naming every field of verl that says something else than the method."""
+    limit = int(read("actor_rollout_ref.rollout.response_length"))
+    wanted = method_fields(method, limit)
+    if other := different(wanted, {key: read(key) for key in wanted}):
+        said = "; ".join(f"{key} = {read(key)!r}, but the method means {wanted[key]!r}" for key in other)
+        raise ConfigError(
+            f"{method.name} on verl: {said}. Leave these out: `python -m sage_rlvr.verl` sets them; to train with other values "
+            "make the method with them, as in +sage.method.beta=0.01"
+        )
+    made_for, size = getattr(method.reward_transform, "max_tokens", None), read("actor_rollout_ref.rollout.n")
+    least = getattr(method.advantage, "least_group", 2)
+    refuse(
+        (
+            made_for is not None and made_for != limit,
+            f"{method.name} on verl: its price on length is made for max_tokens = {made_for}, and data.max_response_length = "
+            f"{limit}; make them equal",
+        ),
+        (
+            size < least,
+            f"actor_rollout_ref.rollout.n = {size}: {method.advantage} compares {least} completions of a prompt at least",
+        ),
+    )
+
+
+def _anchor_of_verl(guide: Guide, read: Read) -> Anchor:
+    """The KL of verl's own loss with the guide."""
+    name = " * ".join(type(part).__name__ for part in factors(guide))
+    beta, kind = read(f"{ACTOR}.kl_loss_coef"), read(f"{ACTOR}.kl_loss_type")
+    refuse(
+        (
+            read("algorithm.adv_estimator") == ESTIMATOR,
+            f"algorithm.adv_estimator = {ESTIMATOR}: that is a method's; name one (+sage.method=grpo), or one of verl's estimators",
+        ),
+        (
+            not read(f"{ACTOR}.use_kl_loss") or not beta,
+            f"{ACTOR}.use_kl_loss = {read(f'{ACTOR}.use_kl_loss')}, kl_loss_coef = {beta}: there is no KL in the loss, so {name} "
+            f"would shape nothing; set {ACTOR}.use_kl_loss=true {ACTOR}.kl_loss_coef=0.05",
+        ),
+        (
+            kind not in ESTIMATORS,
+            f"{ACTOR}.kl_loss_type = {kind!r}: no KL whose expected gradient is known here; choose low_var_kl",
+        ),
+    )
+    try:
+        return Anchor(float(beta), guide=guide, estimator=ESTIMATORS[kind], source="sft")  # type: ignore[arg-type]
+    except CancellingGuide as error:
+        raise CancellingGuide(
+            f"{ACTOR}.kl_loss_type = {kind}: {name} cancels under it; set {ACTOR}.kl_loss_type=low_var_kl. In full: {error}"
+        ) from error
+    except ConfigError as error:
+        raise ConfigError(f"{ACTOR}.kl_loss_type = {kind}: {error}") from error
+
+
+def _check_seen(objective: Objective, read: Read) -> None:
+    """ConfigError for a signal that this run of verl does not compute."""
+    guide = None if objective.anchor is None else objective.anchor.guide
+    for lacking in () if guide is None or is_flat(guide) else guide_not_on_verl(guide):
+        raise ConfigError(f"sage on verl: {lacking}; choose another signal, or the loop engine")
+    bypass = read("algorithm.rollout_correction.bypass_mode")
+    refuse(
+        (
+            bypass and "entropies" in objective.needs,
+            "algorithm.rollout_correction.bypass_mode = True: old log-probs are the sampler's and verl computes no entropies, "
+            "which this objective reads; set it to false, or take a guide that reads log-probs (token)",
+        ),
+        (
+            bypass and objective.method is not None,
+            "algorithm.rollout_correction.bypass_mode = True: verl puts a surrogate of its own in the place of the method's; set "
+            "it to false, or shape verl's own objective (sage.guide without sage.method)",
+        ),
+    )
+
+
+__all__ = ["MODES", "Objective", "SageNode", "fields_of"]

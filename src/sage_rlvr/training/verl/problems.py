@@ -1,0 +1,109 @@
+"""The problems of a task as verl reads them: `sage-rlvr export verl TASK`. Needs no verl.
+
+    FOLDER/train.parquet, val.parquet   one row per problem: prompt (messages), data_source, reward_model, extra_info.index
+    FOLDER/task.json                    which task it is and what its problems were, for the reward manager (reward.py)
+
+A row holds its problem's number, not its answer: the verifier that judges a completion is the task's own, with all that it
+knows, and a file cannot disagree with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from sage_rlvr.config import TrainConfig, decode, dump, load_config, task_named, task_of
+from sage_rlvr.errors import ConfigError, DataError
+from sage_rlvr.reading import read_json
+from sage_rlvr.runs import write_json_atomic, writing
+from sage_rlvr.tasks.base import Task, fingerprint, ready
+from sage_rlvr.tasks.rows import Say, tell
+
+RECORD = "task.json"
+SPLITS = {"train": "train.parquet", "validation": "val.parquet"}
+ECHO = "{% for m in messages %}{{ m.content }}{% endfor %}"
+"""A chat template that repeats its messages, for policies that continue text: actor_rollout_ref.model.custom_chat_template."""
+
+
+@dataclass(frozen=True)
+class Named:
+    """How a task is made again: `word` with its prompt format, or the recipe `config` (as `config.dump`)."""
+
+    word: str | None = None
+    template: str = "boxed"
+    config: dict[str, Any] | None = None
+
+    @classmethod
+    def of(cls, word: str, template: str = "boxed") -> Named:
+        """A word of the command line, or a recipe file."""
+        if word.endswith((".yaml", ".yml")):
+            return cls(config=dump(load_config(TrainConfig, word)))
+        return cls(word, template)
+
+    def task(self) -> Task:
+        """The task itself. ConfigError where it cannot be made here, as of a plugin that is not loaded."""
+        if self.config is not None:
+            return task_of(decode(TrainConfig, self.config))
+        return task_named(str(self.word), self.template)
+
+
+def export(named: Named, folder: Path, *, talks: bool, take: int | None = None, say: Say = tell) -> dict[str, int]:
+    """Write the problems of a task; rows by split. talks: prompts are the task's messages (else its plain text, one message).
+
+    take: of each split only so many. ConfigError where the task has no training problems, or no messages to talk in.
+    """
+    task = named.task()
+    if talks and not hasattr(task, "messages"):
+        raise ConfigError(
+            f"task {task.name}: it asks in plain text and has no messages; export it with --plain, and give verl the chat template "
+            "that it names"
+        )
+    prints, counts = {}, {}
+    for split, file in SPLITS.items():
+        ready(task, say, split)
+        problems = list(task.problems(split))[:take]
+        if split == "train" and not problems:
+            raise ConfigError(f"task {task.name} has no training problems to export")
+        rows = [_row(task, split, number, problem, talks) for number, problem in enumerate(problems)]
+        if rows:
+            with writing("problems", folder / file, 1 << 20):
+                folder.mkdir(parents=True, exist_ok=True)
+                pq.write_table(pa.Table.from_pylist(rows), folder / file)
+        prints[split], counts[split] = fingerprint(task, problems), len(problems)
+    record = {"word": named.word, "template": named.template, "config": named.config, "counts": counts, "problems": prints}
+    write_json_atomic(folder / RECORD, record)
+    return counts
+
+
+def _row(task: Task, split: str, number: int, problem: Any, talks: bool) -> dict[str, Any]:
+    prompt = task.messages(problem) if talks else [{"role": "user", "content": task.prompt(problem)}]  # type: ignore[attr-defined]
+    return {
+        "data_source": task.name,
+        "prompt": prompt,
+        "ability": task.name,
+        "reward_model": {"style": "rule", "ground_truth": str(problem.problem_id)},
+        "extra_info": {"index": number, "split": split},
+    }
+
+
+def exported(folder: Path) -> tuple[Task, dict[str, Sequence[Any]]]:
+    """The task of an exported folder and its problems by split. DataError where they are not those that were exported."""
+    record = read_json(folder / RECORD, error=DataError, advice="export the task again: sage-rlvr export verl TASK")
+    task = Named(record["word"], record["template"], record["config"]).task()
+    found: dict[str, Sequence[Any]] = {}
+    for split, count in record["counts"].items():
+        problems = list(task.problems(split))[:count]
+        if fingerprint(task, problems) != record["problems"][split]:
+            raise DataError(
+                f"{folder}: the {split} problems of {task.name} are others here than when they were exported; export them again"
+            )
+        found[split] = problems
+    return task, found
+
+
+__all__ = ["ECHO", "RECORD", "SPLITS", "Named", "export", "exported"]

@@ -1,0 +1,54 @@
+"""What a checkpoint of verl keeps beside verl's own files: the objective in words, and the running state of the method's parts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import load_file, save_file
+
+from sage_rlvr.core.state import state_from, tensors_of
+from sage_rlvr.errors import CheckpointError, ConfigError
+from sage_rlvr.reading import read_json
+from sage_rlvr.runs import replacing, write_json_atomic
+from sage_rlvr.training.verl.objective import Objective
+
+OBJECTIVE, PARTS = "sage_objective.json", "sage_parts.safetensors"  # in verl's global_step_N
+
+
+def folder_of_step(config: Any, step: int) -> Path:
+    """verl's checkpoint of a step: the one it resumes from by name, else in trainer.default_local_dir."""
+    if config.trainer.resume_mode == "resume_path" and str(config.trainer.resume_from_path).endswith(f"global_step_{step}"):
+        return Path(config.trainer.resume_from_path)
+    return Path(config.trainer.default_local_dir) / f"global_step_{step}"
+
+
+def save_state(trainer: Any, folder: Path) -> None:
+    """The objective and the parts' state, in the folder of the checkpoint that verl is about to write."""
+    folder.mkdir(parents=True, exist_ok=True)
+    objective = trainer.sage_objective
+    write_json_atomic(folder / OBJECTIVE, {"objective": objective.words})
+    if trainer.sage_parts:
+        with replacing(folder / PARTS) as path:
+            save_file(tensors_of(objective.method.parts, trainer.sage_parts), path)
+
+
+def check_objective(objective: Objective, folder: Path) -> None:
+    """ConfigError where the run that wrote the checkpoint optimized something else; silent where it does not say."""
+    file = folder / OBJECTIVE
+    if not file.is_file() or objective.may_change:
+        return
+    record = read_json(file, error=CheckpointError, advice="take an earlier checkpoint, or start anew")
+    if record["objective"] != objective.words:
+        raise ConfigError(
+            f"{folder}: the run that wrote it had another objective:\n{record['objective']}\nThis one has:\n{objective.words}\n"
+            "Give the sage node that it was started with, another trainer.default_local_dir to start anew, or go on with the new "
+            "one on purpose: +sage.objective_may_change=true"
+        )
+
+
+def restore_parts(trainer: Any, folder: Path) -> None:
+    """The parts' state as `save_state` kept it; CheckpointError where that of other parts lies there."""
+    if trainer.sage_parts:
+        tensors = load_file(folder / PARTS) if (folder / PARTS).is_file() else {}
+        trainer.sage_parts = state_from(trainer.sage_objective.method.parts, tensors, str(folder))

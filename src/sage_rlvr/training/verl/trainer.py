@@ -1,0 +1,204 @@
+"""verl's PPO trainers, whose loss reads log(q pi_ref) where it would read log pi_ref, and whose advantages are the core's.
+
+    ref_log_prob <- ref_log_prob + log q(pi_old)         SAGE, arXiv 2605.18864, Eqs. 7 and 38
+
+No line of verl's loss is copied and no forward pass is added. The driver reads what the workers left in TransferQueue (old and
+reference log-probs, entropies), writes the reference back once, in float32, and every mini-batch and epoch of the update
+reads that: q is fixed by construction. With `Flat` nothing is written. Noise and schedules are functions of sage.seed, of verl's
+global step and of a row's number (`batch.Order`), so a resume needs no state but that of a method's parts.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import transfer_queue as tq
+import verl
+from omegaconf import OmegaConf
+from tensordict import TensorDict
+from torch import Tensor
+from verl.trainer.ppo.core_algos import ADV_ESTIMATOR_REGISTRY, register_adv_est
+from verl.trainer.ppo.v1 import trainer_base
+from verl.workers.utils.padding import response_to_nested
+
+from sage_rlvr.core.anchor import anchor_logps
+from sage_rlvr.core.guides import is_flat
+from sage_rlvr.core.keys import Key
+from sage_rlvr.core.method import Method
+from sage_rlvr.core.signals import Signals
+from sage_rlvr.core.state import State
+from sage_rlvr.errors import refuse
+from sage_rlvr.tasks.base import answer_id
+from sage_rlvr.training.verl.batch import Order, Shaped, credited, shaped, signals_of, step_metrics
+from sage_rlvr.training.verl.fields import ESTIMATOR
+from sage_rlvr.training.verl.objective import Objective
+from sage_rlvr.training.verl.state import check_objective, folder_of_step, restore_parts, save_state
+from sage_rlvr.training.watch import GuideWatch
+
+SEAMS = {
+    **{name: ["batch", "metrics"] for name in ("_compute_ref_log_prob", "_compute_old_log_prob", "_compute_advantage")},
+    "_next_train_batch": ["num_prompts"],
+    "_save_checkpoint": [],
+    "_load_checkpoint": [],
+}
+FIELDS = ("ref_log_prob", "old_log_probs", "entropy", "response_mask", "rm_scores", "prompts")
+Advantages = Callable[[Tensor, Tensor], Tensor]  # token_level_rewards (rows, T), response_mask (rows, T) -> (rows, T)
+_now: list[Advantages] = []  # what the estimator computes with while verl asks for advantages
+
+
+def install() -> None:
+    """Put shaped trainers in the place of verl's, under their own names (verl compares a mode's name in six places), and the
+    estimator beside its own. In the process of the task runner."""
+    for name, base in list(trainer_base.TRAINER_REGISTRY.items()):
+        if not getattr(base, "is_sage", False):
+            trainer_base.TRAINER_REGISTRY[name] = sage_trainer(base)
+    if ESTIMATOR not in ADV_ESTIMATOR_REGISTRY:
+        register_adv_est(ESTIMATOR)(estimator)
+
+
+def estimator(token_level_rewards: Tensor, response_mask: Tensor, config: Any = None, **more: Any) -> tuple[Tensor, Tensor]:
+    """verl's signature: advantages and returns (rows, T) of the batch that the trainer holds; `RuntimeError` outside of it."""
+    if not _now:
+        raise RuntimeError(f"algorithm.adv_estimator = {ESTIMATOR} needs the trainer of `python -m sage_rlvr.verl`")
+    found = _now[-1](token_level_rewards, response_mask) * response_mask
+    return found, found
+
+
+@contextmanager
+def computing(advantages: Advantages) -> Iterator[None]:
+    """While verl computes advantages, `estimator` is this function."""
+    _now.append(advantages)
+    try:
+        yield
+    finally:
+        _now.pop()
+
+
+def check_layout(base: type) -> None:
+    """ConfigError where a trainer of verl is not laid out as those of 0.9."""
+    found = {name: [*inspect.signature(getattr(base, name)).parameters][1:] for name in SEAMS if hasattr(base, name)}
+    other = [name for name, wanted in SEAMS.items() if found.get(name, [None])[: len(wanted)] != wanted]
+    which = f"verl {verl.__version__}: {base.__name__}.{', '.join(other)}"
+    refuse((other, f"{which} is not laid out as in 0.9; install verl>=0.9,<0.10"))
+
+
+def sage_trainer(base: type) -> type:
+    """A subclass of one of verl's trainers that shapes; see the module."""
+    check_layout(base)
+
+    class SageTrainer(base):  # type: ignore[misc, valid-type]
+        """`base` with the objective of the `sage` node. ConfigError at construction for what is refused."""
+
+        is_sage = True
+        sage_objective: Objective
+
+        def __init__(self, config: Any) -> None:
+            self.config = config
+            self.sage_setup()
+            super().__init__(config)
+
+        def sage_setup(self) -> None:
+            """What `self.config` asks for, and nothing remembered yet."""
+            tree = OmegaConf.to_container(self.config.sage, resolve=True)
+            self.sage_objective = Objective.of(tree, lambda key: OmegaConf.select(self.config, key))  # type: ignore[arg-type]
+            method = self.sage_objective.method
+            self.sage_parts: State = {} if method is None else method.start()
+            self.sage_watch = GuideWatch(self.sage_objective.anchor)
+            self._asked: dict[str, int] = {}
+            self._held: tuple[list[str], Order, Signals, Shaped | None] | None = None
+            print(f"sage: {self.sage_objective.words}", flush=True)
+
+        def _next_train_batch(self, *args: Any, **kwargs: Any) -> Any:
+            batch = super()._next_train_batch(*args, **kwargs)
+            self._asked.update({uid: len(self._asked) + n for n, uid in enumerate(batch["uid"])})
+            return batch
+
+        def _compute_ref_log_prob(self, batch: Any, metrics: dict[str, Any]) -> Any:
+            batch = super()._compute_ref_log_prob(batch, metrics)
+            if self.sage_objective.anchor is not None:
+                self._shape(batch, metrics)
+            return batch
+
+        def _compute_advantage(self, batch: Any, metrics: dict[str, Any]) -> Any:
+            method, anchor = self.sage_objective.method, self.sage_objective.anchor
+            if anchor is not None and (self._held is None or self._held[0] != list(batch.keys)):
+                raise RuntimeError(
+                    "sage: verl computes advantages of a batch whose reference was not shaped, so the guide would have no effect; "
+                    "stopped before an optimizer step"
+                )
+            if self._held is None or self._held[0] != list(batch.keys):
+                self._hold(batch)
+            held, self._held = self._held, None
+            assert held is not None
+            if method is None:
+                metrics.update(step_metrics(held[1], held[2], None, {}))
+                return super()._compute_advantage(batch, metrics)
+            with computing(lambda rewards, mask: self._credit(method, held[1:], rewards, metrics)):
+                return super()._compute_advantage(batch, metrics)
+
+        def _save_checkpoint(self) -> None:
+            save_state(self, folder_of_step(self.config, self.global_steps))  # before verl names this checkpoint the latest
+            super()._save_checkpoint()
+
+        def _load_checkpoint(self) -> None:
+            super()._load_checkpoint()
+            if self.global_steps:
+                folder = folder_of_step(self.config, self.global_steps)
+                check_objective(self.sage_objective, folder)
+                restore_parts(self, folder)
+
+        # ---- ours alone
+
+        def _hold(self, batch: Any) -> tuple[Order, Signals, TensorDict]:
+            """Read the batch, and keep it for the advantages. The last is verl's own, not padded."""
+            found = tq.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=list(FIELDS))
+            order = Order.of(batch.keys, batch.tags, self._asked)
+            wanted = "problems" in self.sage_objective.needs
+            problems = torch.tensor([answer_id(repr(row.tolist())) for row in found["prompts"].unbind()]) if wanted else None
+            padded = found.select(*(name for name in FIELDS if name in found and name != "prompts")).to_padded_tensor()
+            signals = signals_of(order, dict(padded.items()), problems)
+            self._held = (list(batch.keys), order, signals, None)
+            return order, signals, found
+
+        def _shape(self, batch: Any, metrics: dict[str, Any]) -> None:
+            """Overwrite ref_log_prob in TransferQueue; with Flat only measure."""
+            anchor = self.sage_objective.anchor
+            order, signals, found = self._hold(batch)
+            made = shaped(anchor, signals, self.global_steps - 1, self.total_training_steps, Key(self.sage_objective.seed))
+            self._held = (list(batch.keys), order, signals, made)
+            if not is_flat(anchor.guide):
+                reference = order.back(anchor_logps(signals.ref_logps, made.log_q))
+                nested = response_to_nested(reference, found["response_mask"])
+                fields = TensorDict({"ref_log_prob": nested}, batch_size=len(batch))
+                tq.kv_batch_put(keys=batch.keys, partition_id=batch.partition_id, fields=fields)
+            self.sage_watch.see(self.global_steps - 1, made.metrics)
+            metrics.update(made.metrics)
+
+        def _credit(
+            self, method: Method, held: tuple[Order, Signals, Shaped | None], rewards: Tensor, metrics: dict[str, Any]
+        ) -> Tensor:
+            order, signals, made = held
+            worth = credited(
+                method,
+                order,
+                order.take(rewards).float().sum(dim=1),
+                signals,
+                None if made is None else made.log_q,
+                self.global_steps - 1,
+                self.total_training_steps,
+                Key(self.sage_objective.seed),
+                self.sage_parts,
+            )
+            self.sage_parts = worth.state
+            metrics.update(step_metrics(order, signals, worth.advantages, worth.state))
+            return order.back(worth.advantages)
+
+    SageTrainer.__name__ = SageTrainer.__qualname__ = f"Sage{base.__name__}"
+    return SageTrainer
+
+
+__all__ = ["SEAMS", "check_layout", "estimator", "install", "sage_trainer"]

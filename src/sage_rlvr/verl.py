@@ -1,0 +1,31 @@
+"""verl's trainers with a shaped anchor: `python -m sage_rlvr.verl <verl's arguments> +sage.method=grpo +sage.guide=branch`.
+
+Needs the verl extra; the same words as verl's own `python -m verl.trainer.main_ppo`, and those of the `sage` node.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from sage_rlvr.errors import SageError
+from sage_rlvr.training.verl import require_verl
+
+__all__ = ["main"]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Train. Exit code 0; 2 where something was refused, with one line that says what to do."""
+    require_verl()
+    from sage_rlvr.training.verl.launch import main as launch
+
+    try:
+        launch(argv)
+    except SageError as error:
+        print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

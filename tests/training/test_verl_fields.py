@@ -1,0 +1,229 @@
+"""What a method means on verl, what is refused, and the core on verl's batches: all that needs no verl."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from sage_rlvr.config import TrainConfig, load_config
+from sage_rlvr.core.guides import Branch
+from sage_rlvr.core.keys import Key
+from sage_rlvr.core.method import Method, credit
+from sage_rlvr.core.signals import Signals
+from sage_rlvr.errors import CancellingGuide, ConfigError, DataError
+from sage_rlvr.methods import bnpo, dapo, dr_grpo, entropy_bonus, grpo, no_kl, rloo, sage
+from sage_rlvr.recipes import recipe
+from sage_rlvr.training.verl.batch import Order, credited, signals_of, step_metrics
+from sage_rlvr.training.verl.fields import ACTOR, method_fields, not_on_verl
+from sage_rlvr.training.verl.objective import Objective, SageNode, fields_of
+
+RECIPES = Path(recipe("base.yaml")).parent
+KL = {"use_kl_loss": True, "kl_loss_coef": 0.05, "kl_loss_type": "low_var_kl"}
+
+
+@pytest.mark.parametrize(
+    ("method", "wanted"),
+    [
+        (grpo(), {"loss_agg_mode": "seq-mean-token-mean", "clip_ratio_c": 1e9, "loss_scale_factor": None, **KL}),
+        (no_kl(), {"use_kl_loss": False, "clip_ratio_low": 0.2, "clip_ratio_high": 0.2}),
+        (dr_grpo(beta=0.1), {"loss_agg_mode": "seq-mean-token-sum-norm", "loss_scale_factor": 24, "kl_loss_coef": 0.1}),
+        (dapo(dynamic_sampling=False), {"loss_agg_mode": "token-mean", "clip_ratio_high": 0.28, "clip_ratio_c": 10.0}),
+        (rloo(beta=0.3), {"use_kl_loss": True, "kl_loss_coef": 0.0}),  # in the reward: the reference alone
+        (grpo(estimator="k2"), {"kl_loss_type": "k2"}),
+        (grpo(estimator="straight_through"), {"kl_loss_type": "kl+"}),
+        (entropy_bonus(coefficient=0.02), {"entropy_coeff": 0.02}),
+    ],
+    ids=lambda value: value.name if isinstance(value, Method) else "",
+)
+def test_the_fields_of_a_method(method: Method, wanted: dict[str, Any]):
+    found = method_fields(method, 24)
+    assert {name: found[f"{ACTOR}.{name}"] for name in wanted} == wanted
+    assert found["algorithm.adv_estimator"] == "sage" and found["algorithm.use_kl_in_reward"] is False
+
+
+def test_dynamic_sampling_is_verls_filter():
+    found = method_fields(dapo(), 24)
+    assert found["algorithm.filter_groups.enable"] is True and found["algorithm.filter_groups.metric"] == "reward"
+
+
+# Recipes that verl cannot run, by a word of the reason. Every other one has fields, and tests/verl_engine replays it.
+REFUSED = {
+    **{name: "AdaptiveEntropy" for name in ("adaptive_entropy",)},
+    **{name: "a reference without a KL" for name in ("alpha_dpg", "alpha_dpg_exact")},
+    **{name: "surrogate" for name in ("cispo", "gspo", "pacs", "pacs_paper")},
+    **{name: "rollout plan" for name in ("dars", "dars_b", "dars_hw", "dars_stages", "dars_uniform", "dars_value")},
+    **{name: "answers" for name in ("distinct", "distinct_log", "outcome_counts", "outcome_repeats")},
+    **{name: "buffer" for name in ("dph", "expert_iteration", "replay", "rft")},
+    **{name: "reward source" for name in ("rlpr", "verifree")},
+    **{"kl_cov": "KlCov", "steer_exact": "entropy_drift", "verl": "hidden"},
+}
+
+
+def test_every_recipe_has_fields_or_a_reason():
+    seen = {}
+    for path in sorted(RECIPES.glob("*.yaml")):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            if path.stem in ("base", "sft"):
+                continue
+            method = load_config(TrainConfig, path).method
+            seen[path.stem] = "; ".join(not_on_verl(method))
+            if seen[path.stem]:
+                with pytest.raises(ConfigError, match=r"on verl: .*; the loop engine runs it\.$"):
+                    method_fields(method, 24)
+            else:
+                assert method_fields(method, 24)
+    refused = {name: words for name, words in seen.items() if words}
+    assert {name: word for name, word in REFUSED.items() if word not in refused.get(name, "")} == {}
+    assert refused.keys() == REFUSED.keys()
+
+
+# ---- the sage node beside verl's configuration
+
+VERL: dict[str, Any] = {
+    "trainer.v1.trainer_mode": "sync",
+    "trainer.use_v1": True,
+    "actor_rollout_ref.rollout.response_length": 24,
+    "actor_rollout_ref.rollout.n": 8,
+    f"{ACTOR}.use_kl_loss": True,
+    f"{ACTOR}.kl_loss_coef": 0.001,
+    f"{ACTOR}.kl_loss_type": "low_var_kl",
+    "algorithm.adv_estimator": "grpo",
+}
+BRANCH = {"guide": {"name": "branch", "ratio": 0.3}}
+
+
+@pytest.mark.parametrize(
+    ("tree", "more", "words"),
+    [
+        ({}, {}, "say what verl is to optimize"),
+        ({"metod": "grpo"}, {}, "method"),
+        (BRANCH, {f"{ACTOR}.use_kl_loss": False}, "use_kl_loss=true"),
+        (BRANCH, {f"{ACTOR}.kl_loss_coef": 0.0}, "would shape nothing"),
+        (BRANCH, {f"{ACTOR}.kl_loss_type": "abs"}, "choose low_var_kl"),
+        (BRANCH, {f"{ACTOR}.kl_loss_type": "kl"}, "k1 in the loss"),
+        (BRANCH, {"algorithm.use_kl_in_reward": True}, "placement=reward"),
+        (BRANCH, {"algorithm.adv_estimator": "sage"}, "name one"),
+        (BRANCH, {"algorithm.rollout_correction.bypass_mode": True}, "computes no entropies"),
+        (BRANCH, {"distillation.enabled": True}, "teacher"),
+        (BRANCH, {"trainer.use_v1": False}, "V1"),
+        (BRANCH, {"trainer.v1.trainer_mode": "sage_sync"}, "choose one of"),
+        ({"guide": {"name": "branch", "signal": "reference"}}, {}, "ref_entropies"),
+        ({"method": "grpo"}, {f"{ACTOR}.clip_ratio_c": 3.0}, "clip_ratio_c = 3.0, but the method means"),
+        ({"method": {"name": "pkpo", "k": 8}}, {"actor_rollout_ref.rollout.n": 4}, "compares 8"),
+        ({"method": "grpo"}, {"algorithm.rollout_correction.bypass_mode": True}, "bypass_mode"),
+    ],
+)
+def test_refused_with_the_way_out(tree: dict[str, Any], more: dict[str, Any], words: str):
+    method = SageNode.of(tree).method if "method" in tree else None
+    there = VERL | ({} if method is None else method_fields(method, 24)) | more
+    with pytest.raises(ConfigError, match=re.escape(words)):
+        Objective.of(tree, there.get)
+
+
+@pytest.mark.parametrize("kind", ["k2", "low_var_kl+", "k3+", "kl+"])
+def test_a_state_guide_under_a_gradient_of_k2_cancels(kind: str):
+    with pytest.raises(CancellingGuide, match="kl_loss_type=low_var_kl"):
+        Objective.of(BRANCH, (VERL | {f"{ACTOR}.kl_loss_type": kind}).get)
+
+
+def test_what_a_node_means():
+    """verl's own KL with the guide; a method with its own; both; verl's clamp said."""
+    alone = Objective.of(BRANCH, VERL.get)
+    assert alone.method is None and alone.anchor is not None and alone.anchor.beta == 0.001
+    assert "beta 0.001" in alone.words and "token at 10" in alone.words
+    tree = {"method": "grpo", **BRANCH, "seed": 4}
+    node = SageNode.of(tree)
+    assert node.method == sage(grpo(), Branch(ratio=0.3)) and node.seed == 4
+    both = Objective.of(tree, (VERL | fields_of(node, VERL.get)).get)
+    assert both.method == node.method and both.words.startswith("method grpo+branch: minimize")
+    in_reward = {"method": {"name": "rloo", "beta": 0.1}}
+    paid = Objective.of(in_reward, (VERL | fields_of(SageNode.of(in_reward), VERL.get)).get)
+    assert "token at 10" not in paid.words
+
+
+# ---- the core on verl's rows
+
+
+Verls = tuple[list[str], list[dict[str, Any]], dict[str, torch.Tensor], dict[str, int]]
+
+
+def batch(sizes: list[int], width: int = 5, padding: int = 2) -> Verls:
+    """Rows of groups of these sizes, shuffled, with padding rows among them."""
+    keys = [f"u{p}_{g}_0" for p, size in enumerate(sizes) for g in range(size)] + [f"pad{n}_0_0" for n in range(padding)]
+    draw = torch.Generator().manual_seed(1)
+    lengths = torch.randint(1, width + 1, (len(keys),), generator=draw)
+    real = len(keys) - padding
+    mask = (torch.arange(width) < lengths[:, None]) & (torch.arange(len(keys)) < real)[:, None]
+    fields = {
+        "old_log_probs": -torch.rand(len(keys), width, generator=draw),
+        "ref_log_prob": -torch.rand(len(keys), width, generator=draw),
+        "entropy": 2 * torch.rand(len(keys), width, generator=draw),
+        "response_mask": mask.long(),
+        "rm_scores": torch.zeros(len(keys), width),
+    }
+    fields["rm_scores"][:real, 0] = (torch.arange(real) % 3 == 0).float()
+    order = torch.randperm(len(keys), generator=draw)
+    tags = [{"is_padding": True} if n >= real else {} for n in order.tolist()]
+    asked = {f"u{p}": p for p in range(len(sizes))}
+    return [keys[n] for n in order.tolist()], tags, {name: value[order] for name, value in fields.items()}, asked
+
+
+@pytest.mark.parametrize("method", [grpo(), rloo(beta=0.2), sage(bnpo(beta=0.1), Branch())], ids=lambda method: method.name)
+def test_credit_in_any_order_and_beside_padding(method: Method):
+    keys, tags, fields, asked = batch([4, 4, 4])
+    order = Order.of(keys, tags, asked)
+    assert [keys[place] for place in order.places.tolist()] == [f"u{p}_{g}_0" for p in range(3) for g in range(4)]
+    signals = signals_of(order, fields)
+    log_q = 0.1 * signals.mask
+    assert signals.rewards is not None
+    args = (log_q, 0, 9, Key(0), method.start())
+    found = credited(method, order, signals.rewards, signals, *args)
+    plain = credit(method, signals.rewards.reshape(3, 4), signals, *args).advantages
+    wanted = torch.where(signals.mask, plain if plain.dim() == 2 else plain[:, None], 0.0)
+    assert torch.equal(found.advantages, wanted) and wanted.abs().sum() > 0
+    back = order.back(found.advantages)
+    assert torch.equal(order.take(back), found.advantages) and not back[[bool(tag) for tag in tags]].any()
+    metrics = step_metrics(order, signals, found.advantages, found.state)
+    assert metrics["reward/mean"] == pytest.approx(1 / 3) and metrics["reward/dead_group_share"] == 0
+
+
+def test_groups_of_unequal_sizes():
+    """Completions that failed leave smaller groups, each compared within itself; one alone gets nothing."""
+    keys, tags, fields, asked = batch([4, 3, 1])
+    order = Order.of(keys, tags, asked)
+    signals = signals_of(order, fields)
+    assert signals.rewards is not None
+    found = credited(grpo(), order, signals.rewards, signals, None, 0, 9, Key(0), {}).advantages
+    for first, last in ((0, 4), (4, 7)):
+        part = signals.rewards[first:last]
+        wanted = (part - part.mean()) / (part.std() + 1e-4)
+        torch.testing.assert_close(found[first:last, 0], wanted)
+    assert not found[7].any()
+    with pytest.raises(DataError, match="sync_refill_failed_groups"):
+        credited(bnpo(), order, signals.rewards, signals, None, 0, 9, Key(0), bnpo().start())
+    several = Order(order.places, order.owners, order.rows, True)
+    with pytest.raises(DataError, match="several pieces"):
+        credited(grpo(), several, signals.rewards, signals, None, 0, 9, Key(0), {})
+
+
+def test_a_prompt_that_nobody_asked_here_comes_last():
+    order = Order.of(["b_1_0", "z_0_0", "b_0_0", "a_0_0"], [{}] * 4, {"b": 0})
+    assert order.places.tolist() == [2, 0, 3, 1] and order.owners.tolist() == [0, 0, 1, 2]
+
+
+def test_old_log_probs_are_needed():
+    with pytest.raises(DataError, match="old_log_probs"):
+        signals_of(Order.of(["a_0_0"], [{}], {}), {"response_mask": torch.ones(1, 2)})
+
+
+def test_signals_are_float32():
+    keys, tags, fields, asked = batch([2])
+    halves = {name: value.bfloat16() if value.is_floating_point() else value for name, value in fields.items()}
+    found: Signals = signals_of(Order.of(keys, tags, asked), halves)
+    assert found.ref_logps is not None and found.ref_logps.dtype == found.old_logps.dtype == torch.float32

@@ -1,0 +1,199 @@
+"""Facts about verl on which sage_rlvr.training.verl leans, each shown on verl itself; a failure names what has changed."""
+
+
+
+from __future__ import annotations
+
+import inspect
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+pytest.importorskip("verl", reason="verl is not installed here: make test-verl")
+
+import transfer_queue as tq
+from omegaconf import OmegaConf
+from verl.trainer.main_ppo import TaskRunnerV1, run_ppo
+from verl.trainer.ppo import core_algos
+from verl.trainer.ppo.ray_trainer import apply_kl_penalty, compute_advantage
+from verl.trainer.ppo.utils import need_critic, need_reference_policy
+from verl.trainer.ppo.v1 import trainer_base
+from verl.trainer.ppo.v1.trainer_base import PPOTrainer
+from verl.trainer.ppo.v1.utils import compute_advantage_for_multi_trajectories
+from verl.workers.utils import losses
+from verl.workers.utils.padding import response_to_nested
+
+from sage_rlvr.core.kl import k2, k3, straight_through
+from sage_rlvr.core.reductions import FixedBudget, SequenceMean, TokenMean
+from sage_rlvr.core.surrogates import Clip
+from sage_rlvr.errors import ConfigError
+from sage_rlvr.training.verl import fields, objective, trainer
+
+DRAW = torch.Generator().manual_seed(0)
+LOGPS, REF = (-3 * torch.rand(4, 6, generator=DRAW) for _ in range(2))
+LENGTHS = torch.tensor([6, 2, 4, 1])
+MASK = torch.arange(6) < LENGTHS[:, None]
+
+
+def source(of: Any) -> str:
+    return inspect.getsource(of)
+
+
+def test_a_step_shapes_between_the_reference_and_all_who_read_it():
+    """_step_once: old log-probs, reference, advantages, update, each by the method that is overridden, in this order."""
+    text = source(PPOTrainer._step_once)
+    names = ("_balance_batch(", "_compute_old_log_prob(", "_compute_ref_log_prob(", "_compute_advantage(", "_update_actor(")
+    places = [text.index(f"self.{name}") for name in names]
+    assert places == sorted(places)
+    assert set(trainer_base.TRAINER_REGISTRY) == set(objective.MODES)
+    for kind in trainer_base.TRAINER_REGISTRY.values():
+        trainer.check_layout(kind)
+        assert not any(name in vars(kind) for name in ("_compute_ref_log_prob", "_compute_advantage", "_save_checkpoint"))
+
+
+def test_another_layout_is_refused():
+    class Other(PPOTrainer):
+        def _compute_ref_log_prob(self, whole: Any) -> Any: ...
+
+    with pytest.raises(ConfigError, match=r"Other\._compute_ref_log_prob is not laid out as in 0\.9"):
+        trainer.check_layout(Other)
+
+
+def test_the_old_policys_forward_leaves_entropies_and_the_references_does_not():
+    old, reference = source(PPOTrainer._compute_old_log_prob), source(PPOTrainer._compute_ref_log_prob)
+    assert '"calculate_entropy": True' in old and 'data.select("old_log_probs", "entropy")' in old
+    assert '"calculate_entropy": False' in reference and 'data.select("ref_log_prob")' in reference
+    assert "bypass_mode" in old and old.index("bypass_recomputing_logprobs:") < old.index("calculate_entropy")
+
+
+def test_the_runner_is_a_ray_actor_of_a_plain_class_that_looks_the_trainer_up():
+    plain = TaskRunnerV1.__ray_metadata__.modified_class
+    assert "get_trainer_cls(config.trainer.v1.trainer_mode)" in source(plain.run)
+    assert "task_runner_class" in inspect.signature(run_ppo).parameters
+
+
+def test_a_mode_is_compared_by_name():
+    """Why a shaped trainer stands under verl's own name: under another it would get the asynchronous replay buffer."""
+    assert 'ReplayBuffer if self.trainer_mode == "sync" else ReplayBufferAsync' in source(PPOTrainer._build_replay_buffer)
+
+
+def test_rows_are_named_by_prompt_session_and_output_and_padding_is_tagged():
+    from verl.trainer.ppo import padding_utils
+    from verl.trainer.ppo.v1 import agent_loop_tq
+
+    assert 'keys.append(f"{uid}_{session_id}_{i}")' in source(agent_loop_tq)
+    assert "is_padding=True" in source(padding_utils) and 'tag.get("is_padding", False)' in source(PPOTrainer.step)
+    assert {"keys", "partition_id", "select_fields"} <= set(inspect.signature(tq.kv_batch_get).parameters)
+    assert {"keys", "partition_id", "fields"} <= set(inspect.signature(tq.kv_batch_put).parameters)
+
+
+def test_the_loss_adds_the_kl_to_the_field_behind_every_policy_loss():
+    text = source(losses.ppo_loss)
+    assert text.index("policy_loss_fn(") < text.index('ref_log_prob = data["ref_log_prob"]') < text.index("kl_penalty(")
+
+
+def test_kl_types_are_our_estimators_but_for_the_clamp():
+    """Values and gradients; verl's k3 stops at 10, where its gradient is 0."""
+    ours = {"k3": k3, "k2": k2, "straight_through": straight_through}
+    for name, kind in fields.KL_TYPES.items():
+        mine, theirs = (LOGPS.clone().requires_grad_() for _ in range(2))
+        wanted = ours[name](mine, REF)
+        found = core_algos.kl_penalty(theirs, REF, kind)
+        torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-6)
+        wanted.sum().backward(), found.sum().backward()
+        torch.testing.assert_close(theirs.grad, mine.grad, rtol=1e-5, atol=1e-6)
+    far = torch.tensor([[-9.0]], requires_grad=True)
+    held = core_algos.kl_penalty(far, torch.tensor([[-1.0]]), "low_var_kl")
+    held.sum().backward()
+    assert held.item() == 10.0 and not far.grad.any() and k3(far, torch.tensor([[-1.0]])).item() > 2900
+
+
+@pytest.mark.parametrize("kind", [kind for kind in fields.ESTIMATORS if kind.endswith("+") or kind in ("mse", "k2")])
+def test_a_plus_is_the_gradient_of_k2(kind: str):
+    mine, theirs = (LOGPS.clone().requires_grad_() for _ in range(2))
+    k2(mine, REF).sum().backward()
+    core_algos.kl_penalty(theirs, REF, kind).sum().backward()
+    torch.testing.assert_close(theirs.grad, mine.grad, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("reduction", [SequenceMean(), TokenMean(), FixedBudget(9)], ids=lambda part: type(part).__name__)
+def test_reductions_of_a_whole_update_and_of_its_halves(reduction: Any):
+    mode, loss = fields.AGGREGATED[type(reduction)], LOGPS.clone()
+    wanted = reduction(loss, MASK)
+    whole = {"batch_num_tokens": int(MASK.sum()), "global_batch_size": 4, "loss_scale_factor": 9}
+    parts = [core_algos.agg_loss(loss[rows], MASK[rows], mode, **whole) for rows in (slice(0, 2), slice(2, 4))]
+    torch.testing.assert_close(sum(parts), wanted, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("dual", [None, 3.0])
+def test_the_vanilla_loss_is_our_clip(dual: float | None):
+    config = OmegaConf.create({"clip_ratio": 0.2, "clip_ratio_low": 0.2, "clip_ratio_high": 0.3, "global_batch_info": {}})
+    config.clip_ratio_c = fields.FAR if dual is None else dual
+    advantages = torch.tensor([1.0, -1.0, 2.0, -0.5])[:, None].expand(4, 6)
+    wanted = SequenceMean()(Clip(0.2, 0.3, dual)(LOGPS - REF, advantages, MASK)[0], MASK)
+    found, _ = core_algos.compute_policy_loss_vanilla(
+        REF, LOGPS, advantages, MASK, "seq-mean-token-mean", SimpleNamespace(**config, get=lambda k, d=None: config.get(k, d))
+    )
+    torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-6)
+
+
+def test_the_kl_in_the_reward_of_verl_is_divided_by_the_groups_std():
+    """Why it is refused: halving the spread of a group's rewards doubles what its KL costs."""
+    from verl import DataProto
+
+    def effect(scale: float) -> torch.Tensor:
+        scores = torch.zeros(4, 6)
+        scores[torch.arange(4), LENGTHS - 1] = scale * torch.tensor([1.0, 0.0, 1.0, 0.0])
+        found = []
+        for reference in (LOGPS, REF):
+            data = DataProto.from_dict(
+                tensors={
+                    **{"token_level_scores": scores, "old_log_probs": LOGPS, "ref_log_prob": reference},
+                    **{"response_mask": MASK.long(), "attention_mask": MASK.long()},
+                }
+            )
+            data, _ = apply_kl_penalty(data, core_algos.FixedKLController(0.01), "kl")
+            found.append(core_algos.compute_grpo_outcome_advantage(data.batch["token_level_rewards"], MASK, ["a"] * 4)[0])
+        return found[1] - found[0]
+
+    assert float(effect(0.5).abs().max()) > 1.5 * float(effect(1.0).abs().max()) > 0
+
+
+def test_an_estimator_is_called_with_rewards_and_mask_of_all_rows():
+    trainer.install()
+    assert "adv_estimator_fn(**adv_kwargs)" in source(compute_advantage)
+    assert "return compute_advantage(" in source(compute_advantage_for_multi_trajectories).split("final_sessions")[0]
+    with pytest.raises(RuntimeError, match=r"python -m sage_rlvr\.verl"):
+        trainer.estimator(LOGPS, MASK)
+    with trainer.computing(lambda rewards, mask: rewards + 1):
+        function = core_algos.get_adv_estimator_fn("sage")
+        found, returns = function(token_level_rewards=LOGPS, response_mask=MASK, config=None, index=[])
+    assert torch.equal(found, (LOGPS + 1) * MASK) and found is returns
+
+
+def test_our_estimator_needs_no_critic_and_the_loss_asks_for_the_reference():
+    config = OmegaConf.create({"critic": {"enable": None}, "algorithm": {"adv_estimator": "sage", "use_kl_in_reward": False}})
+    config.actor_rollout_ref = {"actor": {"use_kl_loss": True, "kl_loss_coef": 0.0}}
+    with pytest.warns(UserWarning, match="critic"):
+        assert not need_critic(config)
+    assert need_reference_policy(config)
+
+
+def test_a_padded_field_goes_back_jagged():
+    nested = torch.nested.as_nested_tensor([torch.ones(n) for n in LENGTHS.tolist()], layout=torch.jagged)
+    found = response_to_nested(LOGPS, nested)
+    assert [row.tolist() for row in found.unbind()] == [LOGPS[n, :length].tolist() for n, length in enumerate(LENGTHS)]
+
+
+def test_the_reference_is_the_model_that_training_starts_from():
+    from verl.workers.engine_workers import ActorRolloutRefWorker
+
+    assert "ref_config.model_config = deepcopy(model_config)" in source(ActorRolloutRefWorker.init_model)
+
+
+def test_a_checkpoint_is_named_the_latest_at_its_end():
+    """What is put into its folder before is there whenever verl resumes from it."""
+    text = source(PPOTrainer._save_checkpoint)
+    assert text.index("data.pt") < text.index("latest_checkpointed_iteration.txt") and 'f"global_step_{self.global_steps}"' in text

@@ -1,0 +1,199 @@
+"""Stages of verl's own trainer and worker in this process: what they read is the core's, and runs of the loop replayed on them
+end with the same weights.
+
+    theta_n(loop) = theta_n(verl)        to 1e-5 in every weight, float32, AdamW
+
+As in test_trl_replay.py: the same completions and rewards; log-probs, reference, q, advantages, loss and AdamW anew by either.
+"""
+
+
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from torch import Tensor
+
+pytest.importorskip("verl", reason="verl is not installed here: make test-verl")
+
+from stage import Stages, plug
+
+from sage_rlvr.config import TrainConfig, dump, load_config
+from sage_rlvr.core.keys import Key
+from sage_rlvr.core.method import advantages_of, shape
+from sage_rlvr.core.signals import Signals
+from sage_rlvr.recipes import recipe
+from sage_rlvr.training import loop as engine
+from sage_rlvr.training.groups import Groups
+from sage_rlvr.training.verl import trainer
+from sage_rlvr.training.verl.fields import not_on_verl
+
+RECIPES = Path(recipe("base.yaml")).parent
+STEPS = 6
+SMALL = f"steps={STEPS} rollout.prompts_per_step=4 rollout.group_size=8 optimizer.eps=1e-6 seed=5"
+
+FAST = ("sage_branch", "rloo_branch")  # the KL in the loss, and in the reward
+EDITS = {  # verl draws until the batch is full; here it gets the groups of the loop, all of them
+    **{name: "method.dynamic_sampling=false" for name in ("dapo", "dapo_kl", "dapo_overlong")},
+    **{"dapo_branch": "method.base.dynamic_sampling=false", "pkpo_annealed": "method.k.start=4"},
+}
+OTHER_ESTIMATE = ("forward_kl", "forward_kl_branch")  # the loop sums their KL exactly
+MORE = ("entropy_bonus method.coefficient=0.05", "grpo method.estimator=k2", "grpo method.estimator=straight_through")
+
+
+def runs_on_verl(name: str) -> bool:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return not [*not_on_verl(load_config(TrainConfig, RECIPES / f"{name}.yaml").method)]
+
+
+NAMES = [path.stem for path in sorted(RECIPES.glob("*.yaml")) if path.stem not in ("base", "sft", *OTHER_ESTIMATE)]
+CASES = [f"{name} {EDITS.get(name, '')}".strip() for name in NAMES if runs_on_verl(name)]
+REPLAYED = [*FAST, *(pytest.param(case, marks=pytest.mark.slow) for case in (*CASES, *MORE) if case not in FAST)]
+
+
+def config_of(case: str, *more: str) -> TrainConfig:
+    """A small run of a recipe: `name key=value ...`."""
+    name, *edits = f"{case} {SMALL} {' '.join(more)}".split()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return load_config(TrainConfig, RECIPES / f"{name}.yaml", [tuple(edit.split("=", 1)) for edit in edits])
+
+
+def record(config: TrainConfig) -> tuple[list[Groups], dict[str, Tensor]]:
+    """All that a run of the loop drew, step by step, and the weights after it."""
+    kept: list[Groups] = []
+    plain = engine.draw_groups
+
+    def keep(loop: Any, step: int) -> Any:
+        drawn = plain(loop, step)
+        kept.append(drawn.everything)
+        return drawn
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(engine, "draw_groups", keep)
+        loop = engine.build(config)
+        for step in range(config.steps):
+            engine.train_step(loop, step)
+    return kept, loop.policy.state_dict()
+
+
+def node(config: TrainConfig) -> list[str]:
+    """The `sage` node of a recipe, as words of a command."""
+    tree = yaml.safe_dump(dump(config)["method"], default_flow_style=True, width=10_000).strip()
+    return [f"+sage.method={tree}", f"+sage.seed={config.seed}"]
+
+
+def stages(config: TrainConfig, patch: Any, *more: str) -> Stages:
+    """verl's stages for a recipe."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found = Stages(*node(config), *more, total_steps=config.steps)
+    plug(patch, found)
+    return found
+
+
+@pytest.fixture(autouse=True)
+def _estimator() -> Iterator[None]:
+    trainer.install()
+    yield
+
+
+def furthest(found: dict[str, Tensor], wanted: dict[str, Tensor]) -> float:
+    return max(float((found[name] - wanted[name]).abs().max()) for name in found)
+
+
+def replay(case: str, patch: Any, words: list[str], *more: str) -> None:
+    """The loop's run of a recipe, its rows shuffled as verl balances them, ends with the loop's weights."""
+    config = config_of(case, *more)
+    groups, wanted = record(config)
+    verl = stages(config, patch, *words)
+    start = verl.weights()
+    for step, part in enumerate(groups):
+        rows = part.rewards.numel()
+        verl.step(part, Key(step).permutation(0, "balanced", rows).tolist())
+    found = verl.weights()
+    assert set(found) <= set(wanted)
+    moved, apart = furthest(start, wanted), furthest(found, wanted)
+    assert moved > 2e-4
+    assert apart < 1e-5, f"{apart:.1e} apart, after a run that moved weights by up to {moved:.1e}"
+
+
+@pytest.mark.parametrize("case", REPLAYED)
+def test_the_loops_run_replayed_on_verl_ends_with_its_weights(case: str, monkeypatch: pytest.MonkeyPatch):
+    replay(case, monkeypatch, [])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", ["sage_branch", "rloo_branch", "dapo_kl method.dynamic_sampling=false"])
+def test_two_epochs_in_micro_batches(case: str, monkeypatch: pytest.MonkeyPatch):
+    """In the second pass the ratio is not 1 and q is still the first's; micro-batches add up."""
+    micro = ["actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=8", "actor_rollout_ref.actor.ppo_epochs=2"]
+    replay(case, monkeypatch, micro, "updates.epochs=2")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("other", ["grpo", "sage_branch method.guide.ratio=0.2", "sage_branch optimizer.lr=1.02e-4"])
+def test_another_run_does_not_agree(other: str, monkeypatch: pytest.MonkeyPatch):
+    """What 1e-5 can tell apart: another guide, hardly another guide, 2 % of a learning rate."""
+    groups, wanted = record(config_of("sage_branch"))
+    config = config_of(other)
+    verl = stages(config, monkeypatch, f"actor_rollout_ref.actor.optim.lr={config.optimizer.lr}")
+    for part in groups:
+        verl.step(part)
+    assert furthest(verl.weights(), wanted) > 2e-5
+
+
+def test_the_field_the_loss_reads_is_the_cores(monkeypatch: pytest.MonkeyPatch):
+    """ref_log_prob in the queue after a step: log pi_ref + log q of the core on the same signals, float32, to 1e-6; the
+    advantages likewise, with the KL in the reward; with verl's rows in another order than the groups'."""
+    config = config_of("rloo_branch method.base.beta=0.5", "steps=2")
+    (first, second), _ = record(config)
+    verl = stages(config, monkeypatch)
+    verl.step(first)
+    before = copy.deepcopy(verl.parts)
+    metrics = verl.step(second, list(range(31, -1, -1)))
+    mask = verl.padded("response_mask").bool()
+    raw = verl.padded("unshaped")
+    signals = Signals(verl.padded("old_log_probs"), raw, mask, torch.arange(len(mask)), verl.padded("entropy"))
+    log_q = shape(config.method, signals, 1, 2, Key(config.seed))
+    assert float((log_q.exp() - 1).abs().max()) > 0.05
+    wanted = torch.where(mask, raw.float() + log_q, 0.0)
+    assert verl.padded("ref_log_prob").dtype == torch.float32
+    torch.testing.assert_close(verl.padded("ref_log_prob"), wanted, rtol=0, atol=1e-6)
+    advantages = advantages_of(config.method, second.rewards, signals, log_q, 1, 2, Key(config.seed), before)
+    torch.testing.assert_close(verl.padded("advantages"), torch.where(mask, advantages, 0.0), rtol=0, atol=1e-6)
+    assert metrics["anchor/q_mean"] == pytest.approx(float(log_q.exp()[mask].mean()), abs=1e-6)
+    assert metrics["anchor/kl_raw"] != metrics["anchor/kl"] and metrics["reward/mean"] == second.rewards.mean()
+
+
+def test_flat_is_plain_verl_bit_for_bit(monkeypatch: pytest.MonkeyPatch):
+    """verl's own objective with the neutral guide and without this package: the same weights; with a guide others."""
+    groups, _ = record(config_of("grpo", "steps=3"))
+    own = ["algorithm.adv_estimator=grpo", *(f"actor_rollout_ref.actor.{w}" for w in ("use_kl_loss=true", "kl_loss_coef=0.5"))]
+    ends = []
+    for guide in ([], ["+sage.guide=flat"], ["+sage.guide=branch", "+sage.guide.threshold=0.3"]):
+        found = Stages(*own, *guide)
+        plug(monkeypatch, found)
+        for part in groups:
+            found.step(part)
+        ends.append(found.weights())
+    assert all(torch.equal(ends[0][name], ends[1][name]) for name in ends[0])
+    assert furthest(ends[2], ends[0]) > 1e-6
+
+
+@pytest.mark.slow
+def test_lora_is_shaped_by_the_adapters_policy(monkeypatch: pytest.MonkeyPatch):
+    """The reference is the adapter disabled: before the first update it is the policy itself, and q is as without adapters."""
+    groups, _ = record(config_of("sage_branch", "steps=2"))
+    config = config_of("sage_branch")
+    lora = ["actor_rollout_ref.model.lora_rank=4", "actor_rollout_ref.actor.optim.lr=1e-2"]
+    whole, found = (stages(config, monkeypatch, *more).step(groups[0]) for more in ([], lora))
+    assert found["anchor/q_mean"] == pytest.approx(whole["anchor/q_mean"], abs=1e-6) and found["anchor/kl_raw"] < 1e-10

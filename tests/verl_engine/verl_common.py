@@ -1,0 +1,111 @@
+"""What the tests of the verl adapter share: the environment of a run on a CPU, and verl's words for a small one."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from sage_rlvr.models.folders import embedded_policy
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+REPEATED = "'{% for m in messages %}{{ m.content }}{% endfor %}'"
+FP32 = "{param_dtype: fp32, reduce_dtype: fp32, buffer_dtype: fp32}"
+
+
+def environment() -> dict[str, str]:
+    """Variables under which verl runs here: the plug-ins of cpu_verl.py, one thread a process, nothing downloaded."""
+    return {
+        "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(HERE)]),
+        "VERL_USE_EXTERNAL_MODULES": "cpu_verl",
+        "VERL_PLATFORM": "cpu",
+        "VERL_ENGINE_DEVICE": "cuda",  # under which the FSDP engine is registered
+        **{name: "1" for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")},
+        **{name: "0" for name in ("RAY_USAGE_STATS_ENABLED", "RAY_DEDUP_LOGS", "RAY_ENABLE_UV_RUN_RUNTIME_ENV")},
+        "TOKENIZERS_PARALLELISM": "false",
+        "VERL_LOGGING_LEVEL": "WARN",
+    }
+
+
+def words(folder: Path, workers: int = 1, prompts: int = 4, group: int = 8, steps: int = 4) -> list[str]:
+    """verl's words for a small run of the shipped policy, plain verl's as they stand."""
+    actor, rollout, ref = (f"actor_rollout_ref.{part}" for part in ("actor", "rollout", "ref"))
+    rows = prompts * group // workers
+    return [
+        f"data.train_files={folder}/train.parquet",
+        f"data.val_files={folder}/train.parquet",
+        f"data.train_batch_size={prompts}",
+        "data.max_prompt_length=32",
+        "data.max_response_length=24",
+        "data.shuffle=false",
+        "data.dataloader_num_workers=0",
+        "data.filter_overlong_prompts=false",
+        f"actor_rollout_ref.model.path={embedded_policy()}",
+        "actor_rollout_ref.model.use_remove_padding=false",
+        "actor_rollout_ref.model.enable_gradient_checkpointing=false",
+        "+actor_rollout_ref.model.override_config.attn_implementation=sdpa",
+        f"actor_rollout_ref.model.custom_chat_template={REPEATED}",
+        f"{actor}.strategy=fsdp2",
+        *(f"{part}.use_torch_compile=false" for part in (actor, ref)),
+        *(f"{part}.fsdp_config.use_torch_compile=false" for part in (actor, ref)),
+        *(f"+{part}.fsdp_config.mixed_precision={FP32}" for part in (actor, ref)),
+        f"{actor}.ppo_mini_batch_size={prompts}",
+        f"{actor}.ppo_micro_batch_size_per_gpu={rows}",
+        f"{actor}.optim.lr=1e-4",
+        f"{actor}.optim.weight_decay=0.0",
+        f"+{actor}.optim.override_optimizer_config.eps=1e-6",
+        f"{rollout}.name=cpu",
+        f"{rollout}.n={group}",
+        f"{rollout}.tensor_model_parallel_size=1",
+        *(f"{part}.log_prob_micro_batch_size_per_gpu={rows}" for part in (rollout, ref)),
+        f"{rollout}.agent.num_workers=1",
+        "trainer.device=cpu",
+        f"trainer.n_gpus_per_node={workers}",
+        f"trainer.total_training_steps={steps}",
+        "trainer.total_epochs=1000",
+        "trainer.logger=[file]",
+        "trainer.val_before_train=false",
+        f"trainer.default_local_dir={folder}/verl",
+        "reward.num_workers=1",
+        "transfer_queue.backend.SimpleStorage.num_data_storage_units=1",
+        "ray_kwargs.ray_init.num_cpus=8",
+        f"+ray_kwargs.ray_init.num_gpus={workers}",
+        "+ray_kwargs.ray_init.object_store_memory=200000000",
+        "+ray_kwargs.ray_init.include_dashboard=false",
+        "+ray_kwargs.ray_init.address=local",
+        f"hydra.run.dir={folder}/hydra",
+        "hydra.output_subdir=null",
+    ]
+
+
+def launched(words: list[str], folder: Path, module: str = "sage_rlvr.verl", timeout: float = 900, **more: str) -> str:
+    """Run verl to its end in a process group of its own; what it said. AssertionError with its last lines where it failed."""
+    out = folder / "said.txt"
+    place = {"VERL_FILE_LOGGER_PATH": str(folder / "file.jsonl"), "RAY_TMPDIR": tempfile.mkdtemp(prefix="ray", dir="/tmp")}
+    with open(out, "wb") as said:
+        process = subprocess.Popen(
+            [sys.executable, "-m", module, *words],
+            stdout=said,
+            stderr=subprocess.STDOUT,
+            cwd=folder,
+            env={**os.environ, **environment(), **place, **more},
+            start_new_session=True,
+        )
+        try:
+            code = process.wait(timeout)
+        finally:
+            end(process)
+    text = out.read_text(errors="replace")
+    assert code == 0, text[-6000:]
+    return text
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    """Leave no process of its session behind: Ray's, too, are children of the group's."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
