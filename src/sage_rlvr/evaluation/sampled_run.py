@@ -25,6 +25,7 @@ from sage_rlvr.evaluation.sample_report import cell, common_n
 from sage_rlvr.evaluation.sampling import Chosen, Evaluation, Prompt, Scorer, check_window, choose, guide_of, prompts_of
 from sage_rlvr.evaluation.settings import SampleSettings
 from sage_rlvr.evaluation.store import CHUNK, Identity, Sample, SampleStore, is_store
+from sage_rlvr.evaluation.store.database import arrays
 from sage_rlvr.evaluation.store.sample import GUIDED, SCORED, own_of
 from sage_rlvr.models.episodes import positions_of
 from sage_rlvr.models.folders import cached_folder
