@@ -6,12 +6,13 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 from tests.samples_common import IDENTITY
 
+from sage_rlvr.cli.app import main
 from sage_rlvr.config import OfflineConfig, PairsConfig
 from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.evaluation.guidance import KEPT, again, first_failures, guidance_line
@@ -22,6 +23,7 @@ from sage_rlvr.models.generation import Generation, Request
 from sage_rlvr.models.policy import Tokens
 from sage_rlvr.models.teachers import words_of
 from sage_rlvr.stats.budget import budget_differences
+from sage_rlvr.tasks import TASKS
 from sage_rlvr.tasks.countdown import build_tokenizer
 from sage_rlvr.tasks.teachers import Function, Nothing
 from sage_rlvr.verifiers import Verdict
@@ -39,10 +41,11 @@ class Number:
     hint: str = ""
 
 
+@dataclass(frozen=True)
 class Numbers:
     """"0" is always right, "1" now and then, "2" never but with guidance, "3" never."""
 
-    name = "numbers"
+    name: ClassVar[str] = "numbers"
 
     def problems(self, split: str) -> list[Number]:
         return [Number(str(i), i) for i in range(4)]
@@ -206,12 +209,44 @@ def test_the_prompt_of_a_guided_winner_has_no_guidance(stores: Path) -> None:
     assert all(winner.prompt == loser.prompt for winner, loser in data.pairs)
     assert all(text.tokens[-1] == TOKENS.eos_id for text in data.learned)
 
+    @dataclass(frozen=True)
     class Fewer(Numbers):
         def problems(self, split: str) -> list[Number]:
             return []
 
     with pytest.raises(DataError, match="is none of the 0 of task numbers, split train"):
         texts_of(config(stores, task=Fewer()), found, TOKENS)
+
+
+def test_the_command_prints_what_it_pairs_trains_and_refuses_other_stores(
+    stores: Path, tiny_policy: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(TASKS, "numbers", Numbers)
+    monkeypatch.chdir(stores)
+    recipe = stores / "mine.yaml"
+    recipe.write_text(
+        f"steps: 2\nbatch_size: 2\nloss: dpo\nmodel: {tiny_policy}\ntask: {{name: numbers}}\n"
+        "pairs: {attempts: first, again: guided}\noptimizer: {lr: 1.0e-3}\n"
+    )
+
+    def offline(*words: str) -> int:
+        with pytest.raises(SystemExit) as ended:
+            main(["offline", str(recipe), "--run", "run", "--quiet", *words])
+        return int(ended.value.code or 0)
+
+    found = pairs_of(stores, again=str(stores / "guided"))
+    assert offline("--dry-run") == 0 and "2 optimizer steps of 2 pairs" in capsys.readouterr().out
+    assert offline() == 0
+    said = capsys.readouterr()
+    assert all(line in said.out for line in found.lines()) and "done: 2 steps" in said.err
+    facts = json.loads((stores / "run" / "run.json").read_text())
+    assert facts["kind"] == "offline" and facts["config"]["loss"] == "dpo" and found.digests["again"] in str(facts)
+    assert (stores / "run" / "policy" / "model.safetensors").is_file()
+    assert offline("--pairs.again", "plain") == 2 and "pairs.again" in capsys.readouterr().err
+    assert offline("--method.name", "grpo") == 2
+    with pytest.raises(SystemExit):
+        main(["sft", str(recipe)])
+    assert "sage-rlvr offline" in capsys.readouterr().err
 
 
 def test_stores_that_do_not_fit_are_refused(stores: Path) -> None:
