@@ -26,10 +26,11 @@ from sage_rlvr.evaluation.sampling import Chosen, Evaluation, Prompt, Scorer, ch
 from sage_rlvr.evaluation.settings import SampleSettings
 from sage_rlvr.evaluation.store import CHUNK, Identity, Sample, SampleStore, is_store
 from sage_rlvr.evaluation.store.database import arrays
-from sage_rlvr.evaluation.store.sample import GUIDED, SCORED
+from sage_rlvr.evaluation.store.sample import GUIDED, SCORED, own_of
+from sage_rlvr.models.episodes import positions_of
 from sage_rlvr.models.folders import cached_folder
 from sage_rlvr.models.generation import Decoding, Source
-from sage_rlvr.models.policy import Tokens, load_policy, load_tokens, weights_hash
+from sage_rlvr.models.policy import Asking, Tokens, load_policy, load_tokens, weights_hash
 from sage_rlvr.models.reward_model import load_reward_model, scores_of
 from sage_rlvr.models.sampler import supports_shared_prefix
 from sage_rlvr.models.teachers import teacher_named
@@ -142,6 +143,7 @@ class SampleRun(SampleSettings):
             chunk_size=self._chunk_size(decoding),
             together=self._together(decoding, model),
             guidance=task.guidance,
+            turns=task.turns,
         )
 
     def _chunk_size(self, decoding: Decoding) -> int | None:
@@ -205,7 +207,9 @@ def sample_into_store(run: SampleRun, counting: Counting, say: Say = tell) -> tu
             together = identity.together > 1
             generator = run.drawer.of(Source(run.model, tokens, decoding, run.precision, model, **server, together=together))
             with counting(lacking) as advance:
-                Evaluation(task, prompts, generator, scorer, guide).run(store, run.samples, progress=advance)
+                asking, window = Asking.of(task.task, tokens, run.chat), None if model is None else positions_of(model)
+                found = Evaluation(task, prompts, generator, scorer, guide, asking, window)
+                found.run(store, run.samples, progress=advance)
         if scorer is not None:
             _score(store, scorer, prompts, (SCORED, identity.versions[SCORED]), counting)
     return store, task
@@ -272,22 +276,24 @@ def verify_again(run: SampleRun) -> tuple[SampleStore, Chosen, int]:
 @torch.no_grad()
 def rank_line(run: SampleRun, store: SampleStore, task: Chosen) -> str:
     """Effective rank of the policy's last hidden states over the tokens of each problem's first sample, mean over problems."""
-    rows = store.table(("problem", "sample", "token_ids"), problems=list(task.problems), n=1)
-    if rows["token_ids"].null_count:
+    rows = store.samples(problems=list(task.problems), n=1)
+    if any(row.token_ids is None for row in rows):
         raise DataError(
             f"{store.path}: some samples have no token_ids, so their hidden states are unknown; leave --rank out"
         )
     model, tokens = _policy(run, loaded=True)
     prompts, _ = prompts_of(task, tokens, run.chat)
-    ranks, drawn = [], arrays(rows["token_ids"])
-    for name, ids in zip(task.problems, drawn, strict=True):
-        prompt = prompts[name].ids
+    ranks, counts = [], []
+    for row in rows:
+        prompt, ids = prompts[row.problem].ids, np.asarray(row.token_ids)
         whole = torch.tensor([[*prompt, *ids.tolist()]], device=model.device)
-        states = model(whole, output_hidden_states=True).hidden_states[-1][0, len(prompt) :]
-        ranks.append(effective_rank(states.double().cpu().numpy()))
+        own = np.ones(len(ids), dtype=bool) if row.turns is None else own_of(row.turns)
+        states = model(whole, output_hidden_states=True).hidden_states[-1][0, len(prompt) :].double().cpu().numpy()
+        ranks.append(effective_rank(states[own]))
+        counts.append(int(own.sum()))
     return (
         f"rank       {cell(mean_interval(ranks), 2)} effective rank of the last hidden states, first sample of each problem, "
-        f"{sum(map(len, drawn)) / len(drawn):.1f} tokens on average: it grows with the length"
+        f"{sum(counts) / len(counts):.1f} tokens on average: it grows with the length"
     )
 
 
