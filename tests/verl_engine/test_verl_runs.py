@@ -94,8 +94,8 @@ def killed_after(steps: int, arguments: list[str], folder: Path, **more: str) ->
 
 
 def test_two_workers_killed_and_resumed_end_with_the_loops_weights(tmp_path: Path):
-    """Random noise in q, so that a resume which drew other noise would show; rewards by our manager, prompts by verl's reader."""
-    config = small("sage_random", "checkpoint.every=2")
+    """The same completions and rewards, these by our manager; a resumed step has the q that it had before the kill."""
+    config = small("sage_branch", "checkpoint.every=2")
     groups, wanted = record(config)
     replay = play_back(config, groups, tmp_path)
     node_words = [*node(config), f"+sage.task={tmp_path}/problems", *(f"{key}={value}" for key, value in REWARD.items())]
@@ -104,7 +104,7 @@ def test_two_workers_killed_and_resumed_end_with_the_loops_weights(tmp_path: Pat
     before = killed_after(3, arguments, tmp_path, SAGE_TEST_REPLAY=str(replay))
     assert (tmp_path / "verl/latest_checkpointed_iteration.txt").read_text() == "2"
     said = launched(arguments, tmp_path, SAGE_TEST_REPLAY=str(replay))
-    assert "sage: method grpo+random: minimize" in said
+    assert "sage: method grpo+branch: minimize" in said
     after = rows_of(tmp_path / "file.jsonl")
     assert [row["step"] for row in before[:3]] == [1, 2, 3] and [row["step"] for row in after] == [3, 4]
     again, once = after[0]["data"], before[2]["data"]
@@ -118,10 +118,7 @@ def test_two_workers_killed_and_resumed_end_with_the_loops_weights(tmp_path: Pat
     assert set(found) <= set(wanted) and furthest(found, start) > 2e-4
     assert furthest({name: value.float() for name, value in found.items()}, wanted) < 1e-5
     kept = json.loads((tmp_path / f"verl/global_step_{STEPS}/sage_objective.json").read_text())
-    assert kept["objective"].startswith("method grpo+random")
-    other = [*arguments, "+sage.method.guide.spread=0.2", f"trainer.total_training_steps={STEPS + 1}"]
-    with pytest.raises(AssertionError, match="had another objective"):
-        launched(other, tmp_path, SAGE_TEST_REPLAY=str(replay))
+    assert kept["objective"].startswith("method grpo+branch")
 
 
 def args_of_a_cpu(folder: Path) -> dict[str, Any]:
@@ -139,7 +136,8 @@ def test_a_recipe_runs_on_verl_and_is_read_like_any_other(tmp_path: Path):
     """train, train again (nothing left), eval, compare: the run directory is one of this package."""
     file = tmp_path / "mine.yaml"
     tree = {
-        **{"base": "countdown/sage_branch", "steps": 2, "world": {"train_problems": 64}},
+        **{"base": "countdown/base", "steps": 2, "world": {"train_problems": 64}},
+        "method": {"name": "sage", "base": "grpo", "guide": "branch"},
         **{"rollout": {"prompts_per_step": 4, "group_size": 8}, "checkpoint": {"every": 1}},
         "engine": {"name": "verl", "args": args_of_a_cpu(tmp_path)},
     }

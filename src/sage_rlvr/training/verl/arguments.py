@@ -51,7 +51,6 @@ OWNED = {
     "trainer.default_local_dir": "the run directory (--run)",
     "trainer.resume_mode": "nothing: the same command continues",
     "trainer.logger": "report_to",
-    "sage": "method, seed and task",
 }
 REWARD = {
     "reward.reward_manager.source": "importlib",
@@ -85,7 +84,7 @@ def verl_words(config: TrainConfig, folder: Path, *, template: str | None, longe
     given = flattened(config.engine.args)
     method_owns = dict.fromkeys(method_fields(config.method, config.rollout.max_new_tokens), "method")
     bare = {key.lstrip("+"): value for key, value in given.items()}
-    not_owned(bare, OWNED | method_owns)
+    not_owned(bare, OWNED | method_owns | {key: "method, seed and task" for key in bare if key.startswith("sage.")})
     _check(config)
     fields = (
         _data(config, folder, longest)
