@@ -80,8 +80,8 @@ def digit_policy(seed: int = 0, positions: int = 48, **changes: Any) -> tuple[Pr
     return LlamaForCausalLM(LlamaConfig(**(settings | changes))).eval(), Tokens.of(tokenizer)
 
 
-def save_digit_policy(folder: Path) -> Path:
-    """The folder of one that was taught for some steps, so that it is right now and then."""
+def taught_digit_policy() -> tuple[PreTrainedModel, Tokens]:
+    """One that was taught for some steps, so that it is right now and then."""
     from sage_rlvr.config import OptimizerConfig
     from sage_rlvr.training.optimizer import Optimizer
     from sage_rlvr.training.sft import batch_tensors, sft_step
@@ -90,6 +90,12 @@ def save_digit_policy(folder: Path) -> Path:
     optimizer = Optimizer(model, OptimizerConfig(lr=5e-3), 14)
     for step in range(14):
         sft_step(model, optimizer, *batch_tensors(task.examples("train", 0, 16 * step, 16), tokens, task.prompt), step)
-    model.eval().save_pretrained(folder)
+    return model.eval(), tokens
+
+
+def save_digit_policy(folder: Path) -> Path:
+    """The folder of a taught one."""
+    model, tokens = taught_digit_policy()
+    model.save_pretrained(folder)
     tokens.tokenizer.save_pretrained(folder)
     return folder

@@ -24,6 +24,7 @@ IDENTITY = Identity(
     versions={"numpy": "2"},
 )
 SMALL = replace(IDENTITY, chunk_size=2)
+TURNS = replace(SMALL, turns=3)
 PROBLEMS = ["a", "b"]
 
 
@@ -51,7 +52,15 @@ def draw(problem: str, number: int, identity: Identity = IDENTITY) -> Sample:
         verdict=("right", "wrong", "undecided")[int(ids[0]) % 3],
         reason="because",
         latency_s=float(os.getpid()),
+        turns=None if identity.turns == 1 else turns(number, len(ids)),
     )
+
+
+def turns(number: int, tokens: int) -> tuple[tuple[str, str, int], ...]:
+    """One turn of the policy, or two with a reply between them, where there are tokens for it."""
+    if number % 2 or tokens < 3:
+        return (("policy", f"said {number} \ud800", tokens),)
+    return ("policy", "one", 1), ("environment", "no\x00", 1), ("policy", f"{number}", tokens - 2)
 
 
 def rows(chunks: list[Chunk], identity: Identity = IDENTITY) -> list[Sample]:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from safetensors.torch import load_file
@@ -17,7 +18,10 @@ from sage_rlvr import plugins
 from sage_rlvr.cli.app import main
 from sage_rlvr.config import TrainConfig, decode, dump, load_config
 from sage_rlvr.errors import ConfigError
+from sage_rlvr.models.teachers import teacher_named
 from sage_rlvr.registry import kinds, registry_of
+from sage_rlvr.tasks.teachers import hint_of
+from sage_rlvr.verifiers import Verdict
 
 ROOT = Path(__file__).resolve().parents[1]
 BLOCK = re.compile(r'```\w+ title="([^"]+)"\n(.*?)```', re.DOTALL)
@@ -107,6 +111,13 @@ def test_a_task_and_a_verifier_of_a_plugin_train_and_are_audited(
     del registry_of(kind)[name]
     assert command("eval", "run") == 2
     assert re.search(rf"'{name}'.*was trained with my_\w+\.py: give it again, --plugin my_", flat(capsys.readouterr().err))
+
+
+def test_the_teachers_of_the_page_teach(folder: Path) -> None:
+    plugins.use("my_teacher.py")
+    problem, failed = SimpleNamespace(problem_id="p"), Verdict("wrong", "a reason " * 9)
+    for word, wanted in (("my_teacher.py:teach", f"you tried 5, and {failed.reason}"), ("short", failed.reason[:40])):
+        assert hint_of(teacher_named(word), SimpleNamespace(name="t"), problem, ["5"], failed) == (wanted.strip(), False)
 
 
 def test_the_verifier_of_the_page_judges(folder: Path) -> None:

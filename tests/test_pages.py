@@ -48,7 +48,7 @@ def test_the_command_parses(page, line):
     edits = [
         word for word in unknown if word.startswith("--")
     ]  # of the recipe: --a.b value, or a field of its first level
-    assert words[0] in ("train", "sft", "show", "demo") or not edits, f"{page}: {line}: {edits}"
+    assert words[0] in ("train", "sft", "offline", "show", "demo") or not edits, f"{page}: {line}: {edits}"
     for word in words:
         if word.startswith("recipes/"):
             assert (ROOT / word).is_file(), f"{page}: {line}: there is no {word}"

@@ -32,7 +32,7 @@ LAYERS: dict[str, set[str]] = {
     "methods": {"core", "errors"},
     "theory": {"core", "errors"},
     "verifiers": {"registry", "errors"},
-    "tasks": {"reading", "registry", "runs", "text", "verifiers", "errors"},
+    "tasks": {"plugins", "reading", "registry", "runs", "text", "verifiers", "errors"},
     "stats": {"reading", "errors"},
     "recipes": {"plugins", "reading", "errors"},
     "schema": {"plugins", "recipes", "registry", "errors"},

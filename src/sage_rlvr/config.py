@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from sage_rlvr.core.method import Method
     from sage_rlvr.tasks.base import Task
     from sage_rlvr.tasks.countdown import Countdown
+    from sage_rlvr.tasks.teachers import Teacher
 
 T = TypeVar("T")
 
@@ -36,7 +37,9 @@ __all__ = [
     "FinetuneConfig",
     "LoraConfig",
     "ModelConfig",
+    "OfflineConfig",
     "OptimizerConfig",
+    "PairsConfig",
     "RolloutConfig",
     "SftConfig",
     "TrainConfig",
@@ -335,7 +338,7 @@ class ModelConfig:
         _require(whole, "heads", self.heads, f"hidden = {self.hidden} must split into heads of an even width")
 
 
-def _check_run(config: TrainConfig | SftConfig, updates_a_step: int = 1) -> None:
+def _check_run(config: TrainConfig | SftConfig | OfflineConfig, updates_a_step: int = 1) -> None:
     _positive(config, "steps")
     _not_negative(config, "seed")
     _require(config.seed < 2**63, "seed", config.seed, "must be below 2**63")
@@ -353,7 +356,8 @@ class TrainConfig:
     supervised fine-tuning, read only by an anchor of source "base"; null where `model` itself is that checkpoint.
     method: the name of a registered method and its arguments; a guide beside a method that takes none makes it `sage` of that
     method. task: the name of a registered task and its arguments, in place of `world`, the generated problems of Countdown.
-    data: rows of a data set in place of it, judged as mathematics.
+    data: rows of a data set in place of it, judged as mathematics. teacher: the name of a registered teacher and its arguments, for
+    a method whose rollout plan draws under guidance.
     plugins: name -> SHA-256 of the user's files that registered parts; in a recipe the list of these files.
     report_to: trackers that get the metrics too; a run may be continued with others.
     """
@@ -365,6 +369,7 @@ class TrainConfig:
     world: WorldConfig = field(default_factory=WorldConfig)
     data: DataConfig | None = None
     task: Task | None = None
+    teacher: Teacher | None = None
     method: Method
     rollout: RolloutConfig = field(default_factory=RolloutConfig)
     updates: UpdateConfig = field(default_factory=UpdateConfig)
@@ -374,7 +379,7 @@ class TrainConfig:
     report_to: tuple[Tracker, ...] = ()
     plugins: dict[str, str] = field(default_factory=plugins.loaded)
 
-    added: ClassVar[tuple[str, ...]] = ("plugins", "report_to", "task")  # see schema.dump
+    added: ClassVar[tuple[str, ...]] = ("plugins", "report_to", "task", "teacher")  # see schema.dump
 
     def __post_init__(self) -> None:
         _check_run(self, self.updates.epochs * self.updates.minibatches)
@@ -426,6 +431,11 @@ class TrainConfig:
         most = method.rollout.most if hasattr(method.rollout, "extra") else size
         full = f"the first stage of {type(method.rollout).__name__}, which draws at most {most} in all; lower it, or raise most"
         _require(size <= most, "rollout.group_size", size, full)
+        taught = "is read by a rollout plan with guidance alone (compose, rollout: guided); leave it out, or take such a method"
+        is_guided = bool(getattr(method.rollout, "guided", False))
+        _require(self.teacher is None or is_guided, "teacher", type(self.teacher).__name__, taught)
+        lacking = "the rollout plan draws under guidance, which a teacher writes; give teacher: rules, patch, policy or your own"
+        _require(self.teacher is not None or not is_guided, "teacher", None, lacking)
 
     def _check_updates(self, prompts: int, parts: int, micro: int | None) -> None:
         whole = (
@@ -503,6 +513,67 @@ class FinetuneConfig:
         _not_negative(self, "seed")
         _require(self.engine.name == "trl", "engine.name", self.engine.name, "fine-tuning a model needs the engine trl")
         _require(bool(self.model.strip()), "model", self.model, "name a local folder, or a Hub id")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairsConfig:
+    """Right and wrong completions of one problem, of sample stores (`sage-rlvr eval --samples`).
+
+    attempts: a store of first attempts; losers are its wrong ones. again: a store of second attempts at its failed problems, guided
+    or not; null for none. split: of the task, which the problems are from. most: winners of a problem at most; null for all.
+    distinct: winners of a problem that have one text count once. seed: of the losers and of what SFT learns.
+    share: of the right first attempts that SFT learns, 0.2 as published.
+    """
+
+    attempts: str
+    again: str | None = None
+    split: Literal["train", "validation", "test"] = "train"
+    most: int | None = None
+    distinct: bool = False
+    seed: int = 0
+    share: float = 0.2
+
+    def __post_init__(self) -> None:
+        _require(bool(self.attempts.strip()), "attempts", self.attempts, "name the folder of a sample store")
+        _require(self.most is None or self.most > 0, "most", self.most, "must be above 0, or null for all")
+        _not_negative(self, "seed")
+        _require(0 < self.share <= 1, "share", self.share, "must be above 0 and at most 1")
+
+
+@dataclass(frozen=True, kw_only=True)
+class OfflineConfig:
+    """Training on the samples of stores: `sage-rlvr offline recipe.yaml`.
+
+    loss: "sft" learns a share of the right first attempts; "dpo" prefers winners to losers, with `model` as its reference; "reward"
+    trains a reward model, a linear head on the policy's last hidden state at the end of a completion. beta: of DPO (the paper
+    states none; 0.1 is ours). batch_size: pairs, or completions of SFT, a step; the steps go over them again and again, each time
+    in another order. model, task, seed, steps, optimizer: as in `TrainConfig`.
+    """
+
+    seed: int = 0
+    steps: int
+    batch_size: int = 16
+    loss: Literal["sft", "dpo", "reward"]
+    beta: float = 0.1
+    model: str
+    task: Task
+    pairs: PairsConfig
+    optimizer: OptimizerConfig = field(default_factory=lambda: OptimizerConfig(lr=1e-5))
+    checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
+    engine: EngineConfig = field(default_factory=EngineConfig)
+    report_to: tuple[Tracker, ...] = ()
+
+    def __post_init__(self) -> None:
+        _check_run(self)
+        _positive(self, "batch_size", "beta")
+        _require(bool(self.model.strip()), "model", self.model, "name 'embedded', a local folder, or a Hub id")
+        _require(self.engine.name == "loop", "engine.name", self.engine.name, OFF_TRL)
+
+
+OFF_TRL = (
+    "offline training runs on the loop alone: TRL's DPOTrainer counts every token of a completion, so that what an environment "
+    "wrote between a policy's turns would be learned; write engine.name loop, or leave it out"
+)
 
 
 def task_of(config: TrainConfig) -> Task:

@@ -12,6 +12,7 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from types import ModuleType
 
 from sage_rlvr.errors import ConfigError, SageError
 from sage_rlvr.reading import read_bytes
@@ -46,8 +47,17 @@ def use(path: str | Path) -> str:
     return digest
 
 
+def module_of(path: str | Path) -> ModuleType:
+    """The file as a module, executed as `use` does it; for a function of the user's that a recipe names by its file."""
+    return sys.modules[_name(Path(path).resolve(), use(path))]
+
+
+def _name(file: Path, digest: str) -> str:
+    return f"sage_rlvr_plugin_{file.stem}_{digest[:8]}"
+
+
 def _execute(file: Path, digest: str) -> None:
-    name = f"sage_rlvr_plugin_{file.stem}_{digest[:8]}"
+    name = _name(file, digest)
     spec = importlib.util.spec_from_file_location(name, file)
     if spec is None or spec.loader is None:
         raise ConfigError("is no Python file; its name must end in .py")

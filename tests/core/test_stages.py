@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from sage_rlvr.core import Dars, GroupNormalized, Key, LeaveOneOut, MarginalValue, UniformStages, credit
 from sage_rlvr.core.advantages import DistinctRight, PassAtK
-from sage_rlvr.core.stages import rows_of_stages
+from sage_rlvr.core.stages import GuidedStages, rows_of_stages
 from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.methods import METHODS, dars, dr_grpo, pacs, right_entropy, rloo
 from sage_rlvr.testing import signals
@@ -95,6 +95,19 @@ def test_marginal_values_by_hand_and_greedily():
     assert MarginalValue(each=5, most=10).extra(groups(8)).tolist() == [2] * 9, "no more than there is room for"
 
 
+def test_guidance_goes_to_prompts_without_a_right_answer_and_weighs_by_the_ratio_of_laws():
+    given_ = {GuidedStages(): 8, GuidedStages(each=5, guided=False): 5, GuidedStages(most=10): 2, GuidedStages(most=9): 0}
+    for plan, wanted in given_.items():
+        assert plan.extra(groups(8)).tolist() == [wanted] + [0] * 8
+    asked, drawn = torch.tensor([-1.0, -2.0, -3.0]), torch.tensor([-1.5, -2.0, -2.0])
+    assert GuidedStages().weights(asked, drawn).tolist() == pytest.approx([1.0, 1.0, math.exp(-1)])
+    assert GuidedStages(clip=1.2).weights(asked, drawn).tolist() == pytest.approx([1.2, 1.0, math.exp(-1)])
+    assert GuidedStages(clip=None).weights(asked, drawn).tolist() == [1.0] * 3
+    method = replace(rloo(), rollout=GuidedStages(clip=0.5))
+    assert "min(pi(y|x) / pi(y|x,g), 0.5)" in method.describe() and "a cut puts min(pi(y|x), clip pi(y|x,g))" in method.describe()
+    assert not has_axes(method) and has_axes(replace(rloo(), rollout=GuidedStages(guided=False)))
+
+
 @pytest.mark.parametrize(
     "make, said",
     [
@@ -111,6 +124,11 @@ def test_marginal_values_by_hand_and_greedily():
         (lambda: replace(METHODS["outcome_counts"](), rollout=Dars()), "OutcomeCounts looks at all"),
         (lambda: replace(pacs(), rollout=UniformStages()), "UniformStages makes groups of unequal size, and Pacs"),
         (lambda: replace(dars(baseline="stages"), advantage=PassAtK(4)), r"needs groups of 4 at least.*baseline='union'"),
+        (lambda: GuidedStages(each=1), "each = 1; give the completions of a second stage"),
+        (lambda: GuidedStages(clip=0.0), r"clip = 0\.0; give the largest weight"),
+        (lambda: GuidedStages(baseline="second"), "a prompt with a right answer has none"),
+        (lambda: GuidedStages(most=4).extra(groups(8)), r"most = 4 completions.*has 8 already"),
+        (lambda: averages(replace(rloo(), rollout=GuidedStages()), CLASSES, 4), "or draws under guidance"),
         (lambda: averages(dars(spread="uniform"), CLASSES, 4), "looks at more than the rewards of one prompt"),
     ],
 )

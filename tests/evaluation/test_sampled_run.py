@@ -18,9 +18,12 @@ from sage_rlvr.evaluation.lm_eval import export_lm_eval, import_lm_eval
 from sage_rlvr.evaluation.sampled_run import UNKNOWN, commit_of
 from sage_rlvr.evaluation.sampling import Chosen, choose, generated_docs
 from sage_rlvr.evaluation.store import Identity, Sample, SampleStore, prompt_hash
+from sage_rlvr.models.policy import load_policy
+from sage_rlvr.models.reward_model import from_policy
 from sage_rlvr.tasks import countdown
 from sage_rlvr.tasks.countdown import Problem, verify
 from sage_rlvr.tasks.knights_and_knaves import KnightsAndKnaves
+from sage_rlvr.training.state import save_policy
 
 
 def call(*words: Any) -> int:
@@ -38,6 +41,27 @@ def words(write_recipe: Callable[..., Path], tmp_path: Path, monkeypatch: pytest
 
 def digest(store: str, n: int | None = None) -> str:
     return SampleStore.open(store).digest(n=n)
+
+
+# ---- ranked by a reward model
+
+
+def test_the_best_of_n_is_what_a_reward_model_ranks_first(
+    words: tuple[Any, ...], warm_policy: Path, tmp_path: Path, capsys: Any
+) -> None:
+    """One with a head of zeros ranks all alike, and takes the first."""
+    policy, tokens = load_policy(str(warm_policy))
+    save_policy(from_policy(policy, tokens), tokens.tokenizer, tmp_path / "even")
+    told = ("--samples", 32, "--store", "ranked", "--best-of")
+    assert call("eval", warm_policy, *words, *told, tmp_path / "even") == 0
+    with SampleStore.open("ranked") as store:
+        rows, right = store.samples(), store.counts().right
+    first = sum(row.verdict == "right" for row in rows if row.sample == 0) / 3
+    line = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("best of 32"))
+    wanted = (f"{first:.3f} [", f"; pass@1 {right.mean() / 32:.3f} [", f"pass@32 {(right > 0).mean():.3f} [")
+    assert line.split()[3] + " [" == wanted[0] and all(one in line for one in wanted[1:])
+    assert call("eval", warm_policy, *words, *told, warm_policy) == 2
+    assert call("eval", warm_policy, *words, "--best-of", tmp_path / "even") == 2 and "add --samples N" in capsys.readouterr().err
 
 
 # ---- scored afterwards

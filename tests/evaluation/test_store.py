@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.evaluation.store import CHUNK, Chunk, Identity, Sample, SampleStore, seed_of
 from sage_rlvr.evaluation.store.sample import escape, unescape
-from samples_common import DECODING, IDENTITY, SMALL, draw, evaluate, rows
+from samples_common import DECODING, IDENTITY, PROBLEMS, SMALL, TURNS, draw, evaluate, rows
 
 
 def test_seeds_are_these_for_ever():
@@ -62,6 +62,28 @@ def test_a_sample_comes_back_bit_for_bit(text: str, values: list[float], reason:
         assert list(back.token_ids) == sample.token_ids and back.rollout_logps.dtype == np.float32
 
 
+def test_turns_come_back_and_are_of_the_store_and_its_tokens(tmp_path: Path):
+    with evaluate(tmp_path / "s", PROBLEMS, 2, TURNS) as store:
+        back = store.samples()
+        assert [row.turns for row in back] == [draw(row.problem, row.sample, TURNS).turns for row in back]
+        assert back[0].said == tuple(text for who, text, _ in back[0].turns or () if who == "policy") != back[0].text
+        assert "turns" in store.columns and Identity.of(TURNS.tree()) == TURNS and "turns" not in SMALL.tree()
+    with evaluate(tmp_path / "c", PROBLEMS, 2, SMALL) as plain:
+        assert "turns" not in plain.columns and plain.samples()[0].said == plain.samples()[0].text
+        with pytest.raises(DataError, match=r"'turns'.* not in a sample store"):
+            plain.table(("turns",))
+    with pytest.raises(ConfigError, match=r'turns: "\(absent\)" -> 3'):
+        SampleStore.open(tmp_path / "c", TURNS)
+    good = draw("a", 0, TURNS)
+    four = (("policy", "a", 1),) * 4
+    with SampleStore.open(tmp_path / "e", replace(TURNS, chunk_size=1)) as store:
+        for turns in (None, (), four, ((*good.turns[0][:2], 99),)):  # type: ignore[index]
+            with pytest.raises(DataError, match="turns do not fit a store of episodes of at most 3 turns"):
+                store.commit([replace(good, turns=turns)])
+    with pytest.raises(ConfigError, match=r"Identity.turns = 0"):
+        replace(SMALL, turns=0)
+
+
 def test_a_megabyte_of_text(tmp_path: Path):
     long = replace(draw("a", 0, SMALL), text="x\ud800" * 500_000)
     with SampleStore.open(tmp_path, SMALL) as store:
@@ -80,6 +102,7 @@ def test_a_megabyte_of_text(tmp_path: Path):
         ({"rollout_logps": [0.5]}, r"shape \(1,\)"),
         ({"token_ids": [0.5]}, "whole numbers"),
         ({"seed": IDENTITY.seed_of("a", 1)}, "one sample"),
+        ({"turns": (("policy", "a", 2),)}, "turns do not fit a store of episodes of at most 1 turns"),
     ],
 )
 def test_an_unusable_sample_is_refused_and_nothing_is_written(tmp_path: Path, change: dict, word: str):
@@ -145,8 +168,9 @@ def test_other_versions_are_noted(tmp_path: Path):
 def test_a_store_of_another_format_is_told_apart(tmp_path: Path):
     SampleStore.open(tmp_path, IDENTITY)
     with contextlib.closing(sqlite3.connect(tmp_path / "store.sqlite")) as db:
-        db.execute("PRAGMA user_version = 3")
-    with pytest.raises(DataError, match="format 3, this version of sage-rlvr reads format 2"):
+        assert db.execute("PRAGMA user_version").fetchone() == (2,)  # one of completions stays what it was
+        db.execute("PRAGMA user_version = 4")
+    with pytest.raises(DataError, match="format 4, this version of sage-rlvr reads 2 and 3"):
         SampleStore.open(tmp_path)
     with pytest.raises(DataError, match="no sample store"):
         SampleStore.open(tmp_path / "elsewhere")

@@ -13,6 +13,7 @@ import tempfile
 import textwrap
 import threading
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -21,8 +22,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from sage_rlvr.errors import DataError
-from sage_rlvr.evaluation.store import Chunk, SampleStore
-from samples_common import PROBLEMS, SMALL, evaluate, lenient, report, rows
+from sage_rlvr.evaluation.store import Chunk, Identity, SampleStore
+from samples_common import PROBLEMS, SMALL, TURNS, evaluate, lenient, report, rows
 
 # ---- interruptions
 
@@ -36,53 +37,55 @@ STEPS = st.lists(
 )
 
 
-@pytest.fixture(scope="module")
-def in_one_go() -> tuple[str, bytes]:
-    with tempfile.TemporaryDirectory() as folder, evaluate(Path(folder), PROBLEMS, 6, SMALL) as store:
+@cache
+def in_one_go(identity_turns: int) -> tuple[str, bytes]:
+    identity = {1: SMALL, 3: TURNS}[identity_turns]
+    with tempfile.TemporaryDirectory() as folder, evaluate(Path(folder), PROBLEMS, 6, identity) as store:
         return store.digest(), report(store)
 
 
 @settings(max_examples=20, deadline=None)
-@example([("commit", 0, 2), ("killed", 0, 0.97), ("killed", 1, 0.0)])
-@given(STEPS)
-def test_any_interruption_ends_in_the_same_table(in_one_go: tuple[str, bytes], steps: list[tuple]):
-    check_interruptions(in_one_go, steps)
+@example([("commit", 0, 2), ("killed", 0, 0.97), ("killed", 1, 0.0)], SMALL)
+@example([("commit", 0, 2), ("killed", 0, 0.97), ("killed", 1, 0.0)], TURNS)
+@given(STEPS, st.sampled_from([SMALL, TURNS]))
+def test_any_interruption_ends_in_the_same_table(steps: list[tuple], identity: Identity):
+    check_interruptions(steps, identity)
 
 
 @pytest.mark.slow
 @settings(max_examples=200, deadline=None)
-@given(STEPS)
-def test_any_of_many_interruptions_ends_in_the_same_table(in_one_go: tuple[str, bytes], steps: list[tuple]):
-    check_interruptions(in_one_go, steps)
+@given(STEPS, st.sampled_from([SMALL, TURNS]))
+def test_any_of_many_interruptions_ends_in_the_same_table(steps: list[tuple], identity: Identity):
+    check_interruptions(steps, identity)
 
 
-def check_interruptions(in_one_go: tuple[str, bytes], steps: list[tuple]) -> None:
+def check_interruptions(steps: list[tuple], identity: Identity) -> None:
     with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as closed:
         folder = Path(name) / "0"
-        writers = [closed.enter_context(SampleStore.open(folder, SMALL)) for _ in range(2)]
+        writers = [closed.enter_context(SampleStore.open(folder, identity)) for _ in range(2)]
         for step, a, b in steps:
             if step == "killed":
-                folder = killed(folder, writers[a], b)
-                writers = [closed.enter_context(SampleStore.open(folder, SMALL)) for _ in range(2)]
+                folder = killed(folder, writers[a], b, identity)
+                writers = [closed.enter_context(SampleStore.open(folder, identity)) for _ in range(2)]
             elif step == "commit":
-                writers[a].commit(rows(writers[a].claim(PROBLEMS, 6, b), SMALL))
+                writers[a].commit(rows(writers[a].claim(PROBLEMS, 6, b), identity))
             else:  # the same chunks twice
                 lacking = writers[a].missing(PROBLEMS, 6)
                 have = [Chunk(p, f, 2) for p in PROBLEMS for f in (0, 2, 4) if Chunk(p, f, 2) not in lacking]
-                assert writers[a].commit(rows(have, SMALL)) == []
+                assert writers[a].commit(rows(have, identity)) == []
         closed.close()
-        with evaluate(folder, PROBLEMS, 4, SMALL) as store:
+        with evaluate(folder, PROBLEMS, 4, identity) as store:
             assert store.missing(PROBLEMS, 4) == []
-        with evaluate(folder, PROBLEMS, 6, SMALL, most=1) as store:
-            assert (store.digest(), report(store)) == in_one_go
+        with evaluate(folder, PROBLEMS, 6, identity, most=1) as store:
+            assert (store.digest(), report(store)) == in_one_go(identity.turns)
         assert not list(folder.glob("writer-*")) and not list(folder.glob(".tmp-*"))
 
 
-def killed(folder: Path, store: SampleStore, share: float) -> Path:
+def killed(folder: Path, store: SampleStore, share: float, identity: Identity = SMALL) -> Path:
     """The folder as a kill in the middle of a commit leaves it: what the log grew by is written in part."""
     log, fresh = folder / "store.sqlite-wal", folder.with_name(str(int(folder.name) + 1))
     before = log.stat().st_size if log.exists() else 0
-    store.commit(rows(store.claim(PROBLEMS, 6, 1), SMALL))
+    store.commit(rows(store.claim(PROBLEMS, 6, 1), identity))
     fresh.mkdir()
     shutil.copy(folder / "store.sqlite", fresh)
     data = log.read_bytes() if log.exists() else b""
@@ -201,6 +204,7 @@ WORK = textwrap.dedent(
     from pathlib import Path
     from samples_common import *
     folder, n, fatal = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+    identity = TURNS if sys.argv[4] == "3" else SMALL
     calls, real = 0, sqlite3.connect
     def count(sql):
         global calls
@@ -214,20 +218,20 @@ WORK = textwrap.dedent(
     sqlite3.connect = connect
     print("ready", flush=True)
     sys.stdin.readline()
-    store = SampleStore.open(folder, SMALL)
+    store = SampleStore.open(folder, identity)
     while chunks := store.claim(PROBLEMS, n):
         print(*(f"{c.problem}{c.first}" for c in chunks), flush=True)
-        assert store.commit(rows(chunks, SMALL)) == chunks
+        assert store.commit(rows(chunks, identity)) == chunks
     """
 )
 
 
-def work(folder: Path, n: int, fatal: int = 0) -> subprocess.Popen:
+def work(folder: Path, n: int, fatal: int = 0, turns: int = 1) -> subprocess.Popen:
     """A process that samples until nothing is left, or until its `fatal`-th SQL statement, at which it is killed."""
     here = Path(__file__).parent
     paths = os.pathsep.join([str(here.parent), str(here.parents[1] / "src")])
     process = subprocess.Popen(
-        [sys.executable, "-c", WORK, str(folder), str(n), str(fatal)],
+        [sys.executable, "-c", WORK, str(folder), str(n), str(fatal), str(turns)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -237,17 +241,16 @@ def work(folder: Path, n: int, fatal: int = 0) -> subprocess.Popen:
     return process
 
 
+@pytest.mark.parametrize("identity", [SMALL, TURNS], ids=["completions", "episodes"])
 @pytest.mark.parametrize("fatal", [60, pytest.param(None, marks=pytest.mark.slow)])
-def test_sigkill_of_a_writer_leaves_a_store_that_goes_on(
-    tmp_path: Path, in_one_go: tuple[str, bytes], fatal: int | None
-):
+def test_sigkill_of_a_writer_leaves_a_store_that_goes_on(tmp_path: Path, fatal: int | None, identity: Identity):
     for number in [fatal] if fatal else range(1, 120, 7):
         folder = tmp_path / str(number)
-        process = work(folder, 6, number)
+        process = work(folder, 6, number, identity.turns)
         process.communicate("go\n")
         assert process.returncode == -signal.SIGKILL
-        with evaluate(folder, PROBLEMS, 6, SMALL) as store:
-            assert (store.digest(), report(store)) == in_one_go
+        with evaluate(folder, PROBLEMS, 6, identity) as store:
+            assert (store.digest(), report(store)) == in_one_go(identity.turns)
 
 
 @pytest.mark.slow

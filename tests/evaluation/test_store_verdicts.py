@@ -18,7 +18,7 @@ from sage_rlvr.cli.app import main
 from sage_rlvr.errors import ConfigError, DataError, SageError
 from sage_rlvr.evaluation.store import Chunk, Identity, Sample, SampleStore, repeats
 from sage_rlvr.evaluation.store.archive import convert, from_parquet, to_parquet
-from samples_common import DECODING, PROBLEMS, SMALL, Verdict, draw, evaluate, lenient, rows
+from samples_common import DECODING, PROBLEMS, SMALL, TURNS, Verdict, draw, evaluate, lenient, rows
 
 
 def test_new_verdicts_lie_over_the_old_ones(tmp_path: Path):
@@ -208,14 +208,18 @@ def test_chance_alarms_as_rarely_as_promised(monkeypatch: pytest.MonkeyPatch):
 OLD = Path(__file__).parent / "old_store"
 
 
-def test_a_store_goes_to_parquet_and_comes_back(tmp_path: Path):
-    with evaluate(tmp_path / "s", PROBLEMS, 6, SMALL) as store:
+@pytest.mark.parametrize("identity", [SMALL, TURNS], ids=["completions", "episodes"])
+def test_a_store_goes_to_parquet_and_comes_back(tmp_path: Path, identity: Identity):
+    with evaluate(tmp_path / "s", PROBLEMS, 6, identity) as store:
         store.want(PROBLEMS, 6)
         store.reverify(lenient, "v1")
+        said = [(row.reason, row.said) for row in store.samples()]
+        assert all(reason.endswith(f": {text[:1]}") for reason, text in said)  # of episodes the policy's turns are judged
+        assert isinstance(said[0][1], tuple) is (identity is TURNS)
         assert to_parquet(store, tmp_path / "all.parquet") == 12
         digest = store.digest()
     assert from_parquet(tmp_path / "all.parquet", tmp_path / "t") == 12
-    with SampleStore.open(tmp_path / "t", replace(SMALL, verifier_hash="v1")) as back:
+    with SampleStore.open(tmp_path / "t", replace(identity, verifier_hash="v1")) as back:
         assert back.digest() == digest and back.wanted() == {"problems": 2, "n": 6}
         assert back.missing(PROBLEMS, 6) == []
     with pytest.raises(ConfigError, match="holds a sample store already"):

@@ -37,6 +37,7 @@ HOSTILE = (
     "]]> &lt; \u2028 line",
     'javascript:alert(1) " onload="x',
 )
+IN_TURNS = (("policy", f"a{BREAKOUT}", 1), ("environment", f"it gave \u202e{BREAKOUT}", 1), ("policy", "done", 1))
 ARM = "SAGE <img src=x onerror=alert(1)>"
 
 
@@ -56,6 +57,7 @@ def hostile(sets: tuple[SampleSet, ...]) -> tuple[SampleSet, ...]:
             Sample(
                 problem=f"problem {p} {BREAKOUT}", sample=i, text=text, verdict=("right", "wrong", "undecided")[i % 3],  # type: ignore[arg-type]
                 reason=f"because {BREAKOUT}", answer=text, prompt_hash="", **signals,  # type: ignore[arg-type]
+                turns=IN_TURNS if i == 3 else None,
             ),
             ("a", BREAKOUT, "<eos>") if i < 4 else None,
         )
@@ -155,6 +157,8 @@ def test_samples_come_back_as_they_were(html: str) -> None:
     assert [data["spellings"][i] for i in first["k"]] == ["a", BREAKOUT, "<eos>"]
     assert first["e"] == [0.1, None, 2.0] and first["q"] == [1.0, 1.3, 0.7] and first["b"] == 1e9
     assert sorted({row["x"] for row in data["rows"] if "x" in row}) == [1_000_000]
+    turns = [[1, f"a{BREAKOUT}", 1], [0, f"it gave [U+202E]{BREAKOUT}", 1], [1, "done", 1]]
+    assert [row["u"] for row in data["rows"] if "u" in row] == [turns] * 6
 
 
 def test_the_page_opens_with_the_answer_then_a_picture(page: Page, html: str) -> None:
@@ -416,6 +420,9 @@ def test_filters_work_from_the_keyboard(opened) -> None:
     assert browser.run(status).startswith(f"{2 * per_problem} of {6 * per_problem} samples, 1 problem")
     assert browser.run("document.querySelectorAll('.column').length") == 2  # side by side
     assert browser.run("document.querySelectorAll('.token .heat').length") > 0
+    parts = browser.run("[...document.querySelectorAll('.column')[0].querySelectorAll('.turn')].map(t => t.textContent)")
+    assert parts == ["policy, turn 1a", "environment, turn 1it gave [U+202E]" + BREAKOUT, "policy, turn 2<eos>"]
+    assert browser.run("document.querySelectorAll('.turn-reply .heat').length") == 0  # nobody drew a reply
     browser.run("document.getElementById('b-verdict').focus()")
     browser.press("ArrowDown")
     assert browser.run("document.getElementById('b-verdict').value") == "0"

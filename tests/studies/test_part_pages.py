@@ -20,7 +20,7 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "methods" / "parts.md"
 def test_the_page_is_made_by_its_command_and_has_every_part(tmp_path: Path):
     text = PAGE.read_text(encoding="utf-8")
     assert page() == text
-    assert set(KINDS) == set(kinds()) - {"generator", "method", "task", "verifier"}
+    assert set(KINDS) == set(kinds()) - {"generator", "method", "task", "teacher", "verifier"}
     assert all(f"### {name}\n" in text for kind in KINDS for name in registry_of(kind))
     with pytest.raises(DataError, match="name the folder that holds methods/"):
         write_docs(tmp_path)

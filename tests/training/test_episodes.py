@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor
 
-from episodes_common import Digits, digit_policy, save_digit_policy
+from episodes_common import Digit, Digits, digit_policy, save_digit_policy
 from sage_rlvr.config import TrainConfig, load_config
+from sage_rlvr.core.stages import GuidedStages
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.models.episodes import said_in
 from sage_rlvr.tasks import TASKS
 from sage_rlvr.training.groups import Rows
-from sage_rlvr.training.loop import Loop, build, train_step
-from sage_rlvr.training.rollouts import draw_groups
+from sage_rlvr.training.loop import Loop, build, score_rows, train_step
+from sage_rlvr.training.rollouts import draw_groups, guided_weights
 from sage_rlvr.training.sft import batch_tensors, sft_step
+from sage_rlvr.verifiers import Verdict
 
 Make = Callable[..., Loop]
 
@@ -159,3 +163,68 @@ def test_fine_tuning_learns_the_turns_that_are_to_be_learned() -> None:
     loss = sft_step(model, Still(), ids[1:], counted[1:], 0)["loss"]  # type: ignore[arg-type]
     laws = torch.log_softmax(model(ids[1:, :-1]).logits[0].detach(), -1)
     assert loss == pytest.approx(-float(laws[[7, 8], ids[1, [8, 9]]].mean()), abs=1e-5)
+
+
+# ---- guidance
+
+
+@dataclass(frozen=True)
+class Taught(Digits):
+    """Guidance stands before the digit that is asked for."""
+
+    def guided(self, problem: Digit, guidance: str) -> Digit:
+        return Asked(problem.digit, guidance)
+
+    def prompt(self, problem: Digit) -> str:
+        return getattr(problem, "guidance", "") + super().prompt(problem)
+
+
+@dataclass(frozen=True)
+class Asked(Digit):
+    guidance: str = ""
+
+
+@dataclass(frozen=True)
+class Larger:
+    """Says 9, of an episode's own turns alone."""
+
+    leak: bool = True
+
+    def teach(self, task: Digits, problem: Digit, said: Sequence[str], verdict: Verdict) -> str:
+        assert 1 <= len(said) <= 3 and task.judge(problem, said) == verdict
+        return "9"
+
+
+class Every(GuidedStages):
+    """Guides every prompt, as few of these groups have no right episode, and trains on every group."""
+
+    def extra(self, rewards: Tensor) -> Tensor:
+        return torch.full((len(rewards),), self.each)
+
+    def keeps(self, rewards: Tensor) -> Tensor:
+        return torch.ones(len(rewards), dtype=torch.bool)
+
+
+def test_guided_episodes_weigh_by_the_policys_own_tokens(make: Make) -> None:
+    loop = make("{name: compose, beta: 0.0, advantage: leave_one_out, rollout_plan: guided}", "teacher", "rules")
+    loop.task = Taught()
+    loop.ask = replace(loop.ask, task=loop.task)
+    loop.config = replace(loop.config, teacher=Larger())
+    loop.method = replace(loop.method, rollout=Every(each=4, clip=1e9))
+    drawn = draw_groups(loop, 1)
+    assert any(len(said) > 1 for said in said_in(loop.tokens, drawn.second[0].rollout))
+    rows = Rows.of(drawn.groups, loop.tokens.pad_id)
+    logps = score_rows(loop, loop.policy, rows, torch.arange(len(rows.owners)), entropies=False).logps
+    weights, _ = guided_weights(loop, rows, logps)
+    assert weights is not None and rows.rollout.own is not None
+    problems = [problem for part in rows.groups for problem in part.problems]
+    for place in rows.column("guided").nonzero().squeeze(1).tolist():
+        own = rows.rollout.drawn[place][rows.rollout.mask[place]]
+        ids = rows.rollout.tokens[place][rows.rollout.mask[place]]
+        sums = []
+        for problem in (problems[int(rows.owners[place])], Asked(problems[int(rows.owners[place])].digit, "9")):
+            prompt = list(loop.ask(problem).ids)
+            logits = loop.policy(torch.tensor([prompt + ids.tolist()])).logits[0, len(prompt) - 1 : -1].detach()
+            sums.append(float(torch.log_softmax(logits, -1).gather(1, ids[:, None]).squeeze(1)[own].sum()))
+        assert float(weights[place]) == pytest.approx(math.exp(sums[0] - sums[1]), rel=1e-3)
+    assert train_step(loop, 1)["sampler/logp_gap_max"] < 1e-4

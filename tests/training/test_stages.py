@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,14 +15,15 @@ from torch import Tensor
 from sage_rlvr.config import TrainConfig, load_config
 from sage_rlvr.core import Dars, DynamicSampling, Likelihood, UniformStages
 from sage_rlvr.core.advantages import DistinctRight
-from sage_rlvr.core.stages import FIRST_EXTRA_ROW
+from sage_rlvr.core.stages import FIRST_EXTRA_ROW, GuidedStages
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.training import loop as training
 from sage_rlvr.training.buffer import stored
 from sage_rlvr.training.groups import Drawn, Groups, Rows
 from sage_rlvr.training.loop import Loop, build, train_step
-from sage_rlvr.training.rollouts import draw_groups
+from sage_rlvr.training.rollouts import draw_groups, guided_weights
 from sage_rlvr.training.state import model_tensors
+from sage_rlvr.training.trl.arguments import not_on_trl
 
 Make = Callable[..., Loop]
 BASELINES = ("union", "stages", "second")
@@ -231,6 +233,108 @@ def test_parts_that_see_answers_and_a_buffer_take_both_stages(make: Make) -> Non
     train_step(loop, 1)
     kept, right = stored(loop), sum(int(part.rewards.sum()) for part in (drawn.everything, *drawn.second))
     assert int(kept.tried[:, 1].sum()) == 16 + 24 and int(kept.tried[:, 2].sum()) == right > int(drawn.everything.rewards.sum())
+
+
+# ---- a second stage under guidance
+
+
+class Hinted:
+    """A task whose guidance is another target in the prompt: words would be beyond its tokenizer."""
+
+    def __init__(self, task: Any) -> None:
+        self.task = task
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.task, name)
+
+    def guided(self, problem: Any, guidance: str) -> Any:
+        return replace(problem, target=problem.target + len(guidance))
+
+
+@dataclass(frozen=True)
+class Says:
+    """The same of every problem."""
+
+    words: str = "hint"
+    leak: bool = True
+
+    def teach(self, task: Any, problem: Any, said: Any, verdict: Any) -> str:
+        assert len(said) == 1 and verdict.label == "wrong"
+        return self.words
+
+
+COMPOSED = "{name: compose, beta: 0.0, advantage: leave_one_out, reduction: fixed_budget, rollout_plan: {name: guided, each: 6%s}}"
+
+
+def taught(make: Make, words: str = "hint", more: str = "", *edits: str) -> Loop:
+    loop = make(COMPOSED % more, "teacher", "rules", *edits)
+    loop.task = Hinted(loop.task)  # type: ignore[assignment]
+    loop.ask = replace(loop.ask, task=loop.task)
+    loop.config = replace(loop.config, teacher=Says(words))
+    return loop
+
+
+def test_guided_completions_are_trained_on_without_guidance_and_weigh_by_the_ratio(make: Make) -> None:
+    loop, plain = taught(make, more=", clip: 1.5"), make(COMPOSED % ", guided: false")
+    drawn, control = draw_groups(with_plan(loop, Kept()), 1), draw_groups(plain, 1)
+    assert by_number((drawn.everything,)) == by_number((control.everything,))
+    assert by_number(draw_groups(with_plan(loop, Kept()), 1).second) == by_number(drawn.second), "as a run that goes on draws it"
+    assert "the second stage of GuidedStages" in "".join(not_on_trl(plain.method))
+    (second,), (other,) = drawn.second, control.second
+    wrong = (drawn.everything.rewards.sum(1) == 0).nonzero().squeeze(1).tolist()
+    assert 0 < len(wrong) < 4 and second.numbers.tolist() == wrong == other.numbers.tolist()
+    assert second.prompts == other.prompts, "the prompts that they are trained under"
+    assert completions(second, 6) != completions(other, 6) and second.guided is not None and bool(second.guided.all())
+    assert other.guided is None and torch.equal(second.row_ids, other.row_ids)
+    rows = Rows.of(drawn.groups, loop.tokens.pad_id)
+    logps = training.score_rows(loop, loop.policy, rows, torch.arange(len(rows.owners)), entropies=False).logps
+    weights, metrics = guided_weights(loop, rows, logps)
+    assert weights is not None and weights[~rows.column("guided")].eq(1).all()
+    for place, mark in enumerate(rows.column("guided").tolist()):
+        if mark:
+            own = rows.rollout.mask[place]
+            ids = rows.rollout.tokens[place][own].tolist()
+            problem = [p for part in rows.groups for p in part.problems][int(rows.owners[place])]
+            sums = [law(loop, list(loop.ask(p).ids), ids) for p in (problem, loop.task.guided(problem, "hint"))]  # type: ignore[attr-defined]
+            assert float(weights[place]) == pytest.approx(min(math.exp(sums[0] - sums[1]), 1.5), rel=1e-3)
+    mean = float(weights[rows.column("guided")].mean())
+    assert 0 < metrics["guided/share"] < 1 and metrics["guided/weight_mean"] == pytest.approx(mean)
+    assert train_step(loop, 1)["sampler/logp_gap_max"] < 1e-4, "the gap of sampler and scorer is that of the prompts they share"
+
+
+class Kept(GuidedStages):
+    """Trains on every group."""
+
+    def __init__(self) -> None:
+        super().__init__(each=6, clip=1.5)
+
+    def keeps(self, rewards: Tensor) -> Tensor:
+        return torch.ones(len(rewards), dtype=torch.bool)
+
+
+def law(loop: Loop, prompt: list[int], ids: list[int]) -> float:
+    logits = loop.policy(torch.tensor([prompt + ids])).logits[0, len(prompt) - 1 : -1]
+    return float(torch.log_softmax(logits, -1)[range(len(ids)), ids].sum().detach())
+
+
+def test_a_teacher_that_says_nothing_is_the_control_bit_for_bit(make: Make) -> None:
+    for updates in ((), ("updates.epochs", "2", "updates.minibatches", "2")):
+        silent, control = taught(make, "", ", clip: null", *updates), make(COMPOSED % ", guided: false", *updates)
+        for step in range(3):
+            a, b = train_step(silent, step), train_step(control, step)
+            assert {name: one for name, one in a.items() if not name.startswith("guided/")} == b
+        assert all(torch.equal(one, weights(silent)[name]) for name, one in weights(control).items())
+
+
+def test_guidance_without_a_teacher_or_beyond_the_window_is_refused(make: Make) -> None:
+    with pytest.raises(ConfigError, match=r"teacher = None: .*give teacher: rules, patch"):
+        make(COMPOSED % "")
+    with pytest.raises(ConfigError, match=r"teacher = 'Rules': is read by a rollout plan with guidance alone"):
+        make("{name: grpo}", "teacher", "rules")
+    loop = taught(make)
+    loop.policy.config.max_position_embeddings = 10
+    with pytest.raises(ConfigError, match=r"its prompt with guidance has \d+ tokens.*does not fit into the policy's 10"):
+        [draw_groups(loop, step) for step in range(3)]
 
 
 def test_a_first_stage_above_the_bound_is_refused(write_recipe: Callable[..., Path]) -> None:

@@ -29,6 +29,7 @@ COMMANDS = {
     "demo": "sweep:Demo",
     "train": "train:Train",
     "sft": "train:Sft",
+    "offline": "train:Offline",
     "sweep": "sweep:Sweep",
     "eval": "evaluate:Eval",
     "samples": "samples:Samples",

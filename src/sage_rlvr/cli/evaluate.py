@@ -58,6 +58,8 @@ class Eval(Command, ExactSettings, SampleSettings):
     """Another world than the run's own: a recipe file, or a named one such as demo-5."""
     rank: bool = False
     """Of samples: also the effective rank of the policy's last hidden states on each problem's first sample."""
+    best_of: str | None = None
+    """Of samples: also pass@1 of the sample of each problem that this reward model (of `offline`, loss: reward) ranks first."""
     reverify: bool = False
     """Draw nothing: judge the samples of the store again by today's verifier, then report."""
     quiet: bool = False
@@ -66,14 +68,15 @@ class Eval(Command, ExactSettings, SampleSettings):
     def execute(self, session: Session) -> int:
         """Evaluate, print and keep."""
         sampled = bool(self.samples) or self.reverify
-        if given := self.changed(*(EXACT if sampled else (*ONLY_SAMPLES, "rank", "quiet"))):
+        if given := self.changed(*(EXACT if sampled else (*ONLY_SAMPLES, "rank", "best_of", "quiet"))):
             which = "exact evaluation; leave out --samples" if sampled else "evaluation by samples; add --samples N"
             raise ConfigError(f"{given}: settings of an {which}")
         return self._by_samples(session) if sampled else self._exactly(session)
 
     def _by_samples(self, session: Session) -> int:
+        from sage_rlvr.evaluation.guidance import guidance_line
         from sage_rlvr.evaluation.sample_report import report_lines
-        from sage_rlvr.evaluation.sampled_run import rank_line, sample_into_store, verify_again
+        from sage_rlvr.evaluation.sampled_run import best_line, rank_line, sample_into_store, verify_again
         from sage_rlvr.experiments.jobs import ended_like_ctrl_c
         from sage_rlvr.progress import PlainConsole, counting
 
@@ -90,6 +93,10 @@ class Eval(Command, ExactSettings, SampleSettings):
             session.say(self._problems_line(run.world))
         if self.rank:
             session.say(rank_line(run, store, task))
+        if self.after is not None:
+            session.say(guidance_line(store.path))
+        if self.best_of is not None:
+            session.say(best_line(run, store, task, self.best_of))
         session.say(f"store: {store.path}")
         return 0
 

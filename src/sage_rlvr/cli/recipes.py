@@ -13,6 +13,7 @@ from sage_rlvr import recipes as files
 from sage_rlvr.cli.session import Command, Session
 from sage_rlvr.config import (
     FinetuneConfig,
+    OfflineConfig,
     SftConfig,
     TrainConfig,
     WorldConfig,
@@ -23,6 +24,8 @@ from sage_rlvr.config import (
 )
 from sage_rlvr.errors import ConfigError, choose_from, suggest
 from sage_rlvr.registry import kinds, registry_of
+
+Config = TrainConfig | FinetuneConfig | SftConfig | OfflineConfig
 
 
 @dataclass(frozen=True)
@@ -175,34 +178,34 @@ def reference_line(config: TrainConfig) -> str:
     return f"reference: {config.reference} ({why})" + unread
 
 
-def schema_of(tree: Mapping[str, Any]) -> type[TrainConfig] | type[FinetuneConfig] | type[SftConfig]:
-    """The schema of a recipe's tree: a method or a rollout trains by RL, a data set or TRL fine-tunes a model, else the
-    world makes a base policy."""
+def schema_of(tree: Mapping[str, Any]) -> type[Config]:
+    """The schema of a recipe's tree: a method or a rollout trains by RL, pairs or a loss offline, a data set or TRL fine-tunes a
+    model, else the world makes a base policy."""
     if {"method", "rollout"} & set(tree):
         return TrainConfig
+    if {"pairs", "loss"} & set(tree):
+        return OfflineConfig
     engine = tree.get("engine")
     tuned = "data" in tree or (isinstance(engine, dict) and engine.get("name") == "trl")
     return FinetuneConfig if tuned else SftConfig
 
 
-def read_recipe(
-    recipe: Path, edits: Sequence[tuple[str, str]], command: str = ""
-) -> TrainConfig | FinetuneConfig | SftConfig:
-    """What a recipe means. ConfigError where it is plainly one of the other command, `train` or `sft`, with the command for it."""
+def read_recipe(recipe: Path, edits: Sequence[tuple[str, str]], command: str = "") -> Config:
+    """What a recipe means. ConfigError where it is plainly one of another command (train, sft, offline), with its command."""
     tree = load(recipe, edits)
     if "arms" in tree:
         raise ConfigError(f"{recipe}: this is the design of a sweep; run it with: {suggest('sweep', recipe)}")
     schema = schema_of(tree)
-    kind = "train" if schema is TrainConfig else "sft"
+    kind = {TrainConfig: "train", OfflineConfig: "offline"}.get(schema, "sft")
     own = {f.name for f in fields(schema)} - {f.name for f in fields(TrainConfig)}
     if command not in ("", kind) and (kind == "train" or own & set(tree)):
-        what = "an RL" if kind == "train" else "an SFT"
+        what = {"train": "an RL", "sft": "an SFT", "offline": "an offline"}[kind]
         raise ConfigError(f"{recipe}: this is {what} recipe; run it with: {suggest(kind, recipe)}")
     # what is left for `train` is a recipe for RL that lacks its method, which decoding says
-    return decode(TrainConfig if command == "train" else schema, tree, where=str(recipe))
+    return decode({"train": TrainConfig, "offline": OfflineConfig}.get(command, schema), tree, where=str(recipe))
 
 
-def recipe_lines(config: TrainConfig | FinetuneConfig | SftConfig) -> list[str]:
+def recipe_lines(config: Config) -> list[str]:
     """The resolved recipe, and of an RL recipe its objective and what its reference is loaded from.
 
     ConfigError where its guide can never fire on the policy, as far as the policy's config.json is here.

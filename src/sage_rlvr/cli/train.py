@@ -1,4 +1,4 @@
-"""`train` and `sft`: a recipe becomes a policy."""
+"""`train`, `sft` and `offline`: a recipe becomes a policy."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from sage_rlvr.cli.session import RUNS, Command, Session
 from sage_rlvr.errors import ConfigError
 
 if TYPE_CHECKING:
-    from sage_rlvr.config import FinetuneConfig, SftConfig, TrainConfig
+    from sage_rlvr.config import FinetuneConfig, OfflineConfig, SftConfig, TrainConfig
     from sage_rlvr.progress import Reporter
     from sage_rlvr.runs import RunDir
 
-    Config = TrainConfig | FinetuneConfig | SftConfig
+    Config = TrainConfig | FinetuneConfig | SftConfig | OfflineConfig
     Say = Callable[[str], None]
     Facts = Callable[[], Mapping[str, Any] | None]
     Work = Callable[[RunDir | None, Reporter, Say], tuple[int, int]]  # steps that are there, and steps wanted
@@ -170,6 +170,42 @@ class Sft(FromRecipe):
             return found.step, found.total
 
         return self.work(config, session, "sft", (directory, out), lambda: sft.run_facts(config), work)
+
+
+@dataclass(frozen=True)
+class Offline(FromRecipe):
+    """Train on the samples of stores: SFT, DPO, or a reward model.
+
+    The stores are those of `eval --samples`, first attempts, and of `eval --samples --after`, second attempts with guidance or
+    without. What is paired is printed, and nothing is sampled. A problem is asked without guidance, whoever its winner is."""
+
+    out: Path | None = None
+    """Where the policy or the reward model goes (default <run>/policy)."""
+    fork: bool = False
+    """Continue a run although its recipe or the installed versions changed."""
+
+    def execute(self, session: Session) -> int:
+        """Train, or say what a dry run says."""
+        config: Any = self.config(session, "offline")
+        if self.is_dry(session):
+            return self.say_dry(config, session)
+        from sage_rlvr.evaluation.pairs import paired, texts_of
+        from sage_rlvr.models.policy import weights_hash
+        from sage_rlvr.training.offline import train_offline
+
+        found = paired(config.pairs)
+        session.say(*found.lines())
+        directory = self.run or RUNS / f"{self.recipe.stem}-s{config.seed}"
+        out = self.out or directory / "policy"
+
+        def facts() -> dict[str, Any]:
+            return {"model_sha256": weights_hash(config.model), "data": found.digests, "counts": found.counts}
+
+        def work(run: RunDir | None, progress: Reporter, say: Say) -> tuple[int, int]:
+            assert run is not None
+            return train_offline(config, run, out, progress, lambda tokens: texts_of(config, found, tokens)), config.steps
+
+        return self.work(config, session, "offline", (directory, out), facts, work)
 
 
 def _unheard(line: object) -> None:

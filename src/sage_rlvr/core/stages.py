@@ -55,7 +55,7 @@ class Staged(Protocol):
 
     most: completions of a prompt, both stages together. baseline: of which groups advantages are taken. note: what its
     expected gradient is, for `describe`. couples_prompts, where it is there and True: the allocation of a prompt depends on
-    the other prompts of the step.
+    the other prompts of the step. guided, likewise: the second stage is drawn under prompts with guidance (`GuidedStages`).
     """
 
     baseline: Baseline
@@ -76,6 +76,11 @@ class Staged(Protocol):
 def is_staged(plan: object) -> TypeGuard[Staged]:
     """Whether a rollout plan has a second stage."""
     return callable(getattr(plan, "extra", None))
+
+
+def is_guided(plan: object) -> TypeGuard[GuidedStages]:
+    """Whether a rollout plan draws its second stage under prompts with guidance."""
+    return is_staged(plan) and bool(getattr(plan, "guided", False))
 
 
 def trained_on(plan: Staged, first: Outcomes, second: Outcomes) -> list[Outcomes]:
@@ -231,6 +236,74 @@ class UniformStages(Dars):
         whole, rest = divmod(total // unit, prompts)
         more = torch.arange(prompts, device=rewards.device) < rest
         return (unit * (whole + more.long())).clamp(max=self.room(rewards.shape[1]))
+
+
+@ROLLOUT_PLANS.register(name="guided")
+@dataclass(frozen=True)
+class GuidedStages(_Stages):
+    """A second stage of `each` completions for prompts without a right one, drawn under a prompt with guidance in it.
+
+    The online form that Agent-RLVR (arXiv 2506.11425) suggests and does not run. Guidance g is what the recipe's teacher says of
+    the prompt's first completion; the completions are trained on under the prompt x without it. Drawn from another law, each
+    weighs w = min(pi(y|x) / pi(y|x,g), clip) in the loss, pi as it drew; clip = null leaves w = 1.
+
+    most: completions of a prompt, both stages together. baseline: "stages" takes A within each stage, "union" over both.
+    guided: false is the control, as many completions of the same prompts, drawn without guidance.
+    """
+
+    each: int = 8
+    most: int = 32
+    clip: float | None = 1.0
+    baseline: Baseline = "stages"
+    guided: bool = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if isinstance(self.each, bool) or not isinstance(self.each, int) or self.each < 2:
+            raise ConfigError(f"GuidedStages: each = {self.each!r}; give the completions of a second stage, a whole number >= 2.")
+        if self.clip is not None and not 0 < self.clip < math.inf:
+            raise ConfigError(f"GuidedStages: clip = {self.clip!r}; give the largest weight, a number > 0, or null for no weights.")
+        if self.baseline == "second":
+            raise ConfigError(
+                "GuidedStages: baseline = 'second' trains on second stages alone, and a prompt with a right answer has none; write "
+                "stages or union."
+            )
+
+    @property
+    def equation(self) -> str:
+        how = "drawn under x + g, g the teacher's guidance, trained under x" if self.guided else "drawn without guidance, a control"
+        weight = f", times w = min(pi(y|x) / pi(y|x,g), {self.clip:g})" if self.guided and self.clip is not None else ""
+        return (
+            f"{self.each} more completions where none of the first is right, G + e <= {self.most}, {how}{weight}; "
+            f"{_SAID[self.baseline]}; groups with rewards that differ are kept"
+        )
+
+    @property
+    def note(self) -> str:
+        """What the expected gradient is, for `describe`."""
+        if not self.guided:
+            return super().note
+        if self.clip is None:
+            return (
+                "w = 1: guided completions count as if x had drawn them, so a second stage does not ascend E[r] under x: "
+                "completions that guidance makes likelier count too much"
+            )
+        kept = "" if self.baseline == "stages" else "; the union's baseline couples the stages beside"
+        return (
+            f"where no w is cut at {self.clip:g}, a second stage with LeaveOneOut has size * grad E[r] of x for its expected "
+            "force, exactly; a cut puts min(pi(y|x), clip pi(y|x,g)) in the place of pi(y|x), so that completions which guidance "
+            f"makes less likely count too little, right and wrong ones alike (theory/guided.py){kept}"
+        )
+
+    def extra(self, rewards: Rewards) -> Int[Tensor, " P"]:
+        """Completions of the second stage, (P,): `each`, or what there is room for, where no reward is above 0."""
+        room = self.room(rewards.shape[1])
+        found = torch.where((rewards <= 0).all(dim=1), min(self.each, room), 0)
+        return self.in_stages(found, room)
+
+    def weights(self, asked: Float[Tensor, " B"], drawn: Float[Tensor, " B"]) -> Float[Tensor, " B"]:
+        """w of completions, from their log-probs under the prompt x and under the prompt that drew them, sums over own tokens."""
+        return torch.ones_like(asked) if self.clip is None else (asked - drawn).exp().clamp(max=self.clip)
 
 
 @ROLLOUT_PLANS.register

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -23,8 +24,9 @@ from numpy.typing import ArrayLike, NDArray
 from sage_rlvr.errors import DataError
 from sage_rlvr.evaluation.lm_eval import UNJUDGED
 from sage_rlvr.evaluation.store import Counts, SampleStore
-from sage_rlvr.evaluation.store.database import arrays
-from sage_rlvr.evaluation.store.sample import GUIDED, SCORED, unescape
+from sage_rlvr.evaluation.store.database import TURNS, arrays
+from sage_rlvr.evaluation.store.rows import turns_in
+from sage_rlvr.evaluation.store.sample import GUIDED, SCORED, own_of, unescape
 from sage_rlvr.reading import parse_json
 from sage_rlvr.stats.intervals import Interval, column_intervals, mean_interval, passk_interval, share_interval
 from sage_rlvr.stats.majority import maj_at_k
@@ -66,10 +68,22 @@ class Drawn:
         """A column of the store's table."""
         return self.store.table((name,), n=self.n)[name]
 
+    @cached_property
+    def own(self) -> list[NDArray[np.bool_]] | None:
+        """Of episodes: which tokens of each sample the policy drew; None where it drew all."""
+        if TURNS not in self.store.columns:
+            return None
+        return [own_of(turns_in(text)) for text in self[TURNS].to_pylist()]
+
+    def of_policy(self, column: Any) -> list[NDArray[Any]]:
+        """A token-level column without gaps, (T_i,) each, at the tokens that the policy drew."""
+        rows = arrays(column)
+        return rows if self.own is None else [row[own] for row, own in zip(rows, self.own, strict=True)]
+
     def arrays(self, name: str) -> list[NDArray[Any]] | None:
-        """A token-level column, (T_i,) each; None where a sample lacks it."""
+        """`of_policy` of a column by name; None where a sample lacks it."""
         column = self[name]
-        return None if column.null_count else arrays(column)
+        return None if column.null_count else self.of_policy(column)
 
     def sums(self, values: Any) -> NDArray[Any]:
         """Values (M,) summed by problem."""
@@ -207,7 +221,7 @@ def _token_lines(drawn: Drawn) -> list[str]:
         elif len(several) > 1:
             lines.append(f"{name} samples were drawn under several of {option} ({'; '.join(several)}): none is given")
         elif not lacking:
-            lines += said(drawn, arrays(values), *several)
+            lines += said(drawn, drawn.of_policy(values), *several)
     return lines
 
 
@@ -284,10 +298,10 @@ def anatomy_lines(store: SampleStore, text_of: Callable[[Sequence[int]], list[st
                 f"{store.path}: {column.null_count:,} of {len(column):,} samples have no {name}; the anatomy needs every "
                 "token with its log-prob and entropy: sample with --generator sampler or transformers"
             )
-        flat[name] = None if column.null_count else np.concatenate(arrays(column))
+        flat[name] = None if column.null_count else np.concatenate(drawn.of_policy(column))
     known = np.unique(flat["token_ids"]).tolist()
     texts = dict(zip(known, text_of(known), strict=True))
-    lengths = [len(row) for row in drawn["token_ids"]]
+    lengths = [len(row) for row in drawn.of_policy(drawn["token_ids"])]
     found = token_anatomy(
         [texts[token] for token in flat["token_ids"].tolist()],
         flat["entropies"],

@@ -14,24 +14,31 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from transformers import PreTrainedModel
 
 from sage_rlvr.config import WorldConfig, task_named
 from sage_rlvr.errors import ConfigError, DataError
-from sage_rlvr.evaluation.sample_report import cell
+from sage_rlvr.evaluation.guidance import again
+from sage_rlvr.evaluation.sample_report import cell, common_n
 from sage_rlvr.evaluation.sampling import Chosen, Evaluation, Prompt, Scorer, check_window, choose, guide_of, prompts_of
 from sage_rlvr.evaluation.settings import SampleSettings
 from sage_rlvr.evaluation.store import CHUNK, Identity, Sample, SampleStore, is_store
 from sage_rlvr.evaluation.store.database import arrays
-from sage_rlvr.evaluation.store.sample import GUIDED, SCORED
+from sage_rlvr.evaluation.store.sample import GUIDED, SCORED, own_of
+from sage_rlvr.models.episodes import positions_of
 from sage_rlvr.models.folders import cached_folder
 from sage_rlvr.models.generation import Decoding, Source
-from sage_rlvr.models.policy import Tokens, load_policy, load_tokens, weights_hash
+from sage_rlvr.models.policy import Asking, Tokens, load_policy, load_tokens, weights_hash
+from sage_rlvr.models.reward_model import load_reward_model, scores_of
 from sage_rlvr.models.sampler import supports_shared_prefix
+from sage_rlvr.models.teachers import teacher_named
 from sage_rlvr.models.vllm import GENERATORS
 from sage_rlvr.runs import versions
-from sage_rlvr.stats.intervals import mean_interval
+from sage_rlvr.stats.comparison import paired
+from sage_rlvr.stats.intervals import mean_interval, share_interval
+from sage_rlvr.stats.majority import maj_at_k
 from sage_rlvr.stats.samples.spectrum import effective_rank
 from sage_rlvr.tasks.base import Task, ready
 from sage_rlvr.tasks.countdown import Countdown
@@ -63,6 +70,8 @@ class SampleRun(SampleSettings):
 
     def build_task(self) -> Chosen:
         """The task with its problems. ConfigError for an unknown one, or without a world for Countdown."""
+        if self.after is None and self.teacher != "nothing":
+            raise ConfigError(f"--teacher {self.teacher}: guides a second attempt; add --after STORE, the store of the first ones")
         if self.problems is not None and self.problems < 1:
             raise ConfigError(f"--problems {self.problems}: at least one problem is needed")
         task = self.own
@@ -70,7 +79,10 @@ class SampleRun(SampleSettings):
             if self.world is None:
                 raise ConfigError("task countdown: needs a world; evaluate a run, or give --world")
             task = self.world.build()
-        return choose(task or task_named(self.task, self.template), self.split, self.seed, self.problems, self.draw)
+        chosen = choose(task or task_named(self.task, self.template), self.split, self.seed, self.problems, self.draw)
+        if self.after is None:
+            return chosen
+        return again(chosen, self.after, teacher_named(self.teacher), self.store)
 
     def decoding(self, task: Chosen) -> Decoding:
         """The preset, as this generator has it."""
@@ -130,6 +142,8 @@ class SampleRun(SampleSettings):
             versions=found,
             chunk_size=self._chunk_size(decoding),
             together=self._together(decoding, model),
+            guidance=task.guidance,
+            turns=task.turns,
         )
 
     def _chunk_size(self, decoding: Decoding) -> int | None:
@@ -193,7 +207,9 @@ def sample_into_store(run: SampleRun, counting: Counting, say: Say = tell) -> tu
             together = identity.together > 1
             generator = run.drawer.of(Source(run.model, tokens, decoding, run.precision, model, **server, together=together))
             with counting(lacking) as advance:
-                Evaluation(task, prompts, generator, scorer, guide).run(store, run.samples, progress=advance)
+                asking, window = Asking.of(task.task, tokens, run.chat), None if model is None else positions_of(model)
+                found = Evaluation(task, prompts, generator, scorer, guide, asking, window)
+                found.run(store, run.samples, progress=advance)
         if scorer is not None:
             _score(store, scorer, prompts, (SCORED, identity.versions[SCORED]), counting)
     return store, task
@@ -260,22 +276,49 @@ def verify_again(run: SampleRun) -> tuple[SampleStore, Chosen, int]:
 @torch.no_grad()
 def rank_line(run: SampleRun, store: SampleStore, task: Chosen) -> str:
     """Effective rank of the policy's last hidden states over the tokens of each problem's first sample, mean over problems."""
-    rows = store.table(("problem", "sample", "token_ids"), problems=list(task.problems), n=1)
-    if rows["token_ids"].null_count:
+    rows = store.samples(problems=list(task.problems), n=1)
+    if any(row.token_ids is None for row in rows):
         raise DataError(
             f"{store.path}: some samples have no token_ids, so their hidden states are unknown; leave --rank out"
         )
     model, tokens = _policy(run, loaded=True)
     prompts, _ = prompts_of(task, tokens, run.chat)
-    ranks, drawn = [], arrays(rows["token_ids"])
-    for name, ids in zip(task.problems, drawn, strict=True):
-        prompt = prompts[name].ids
+    ranks, counts = [], []
+    for row in rows:
+        prompt, ids = prompts[row.problem].ids, np.asarray(row.token_ids)
         whole = torch.tensor([[*prompt, *ids.tolist()]], device=model.device)
-        states = model(whole, output_hidden_states=True).hidden_states[-1][0, len(prompt) :]
-        ranks.append(effective_rank(states.double().cpu().numpy()))
+        own = np.ones(len(ids), dtype=bool) if row.turns is None else own_of(row.turns)
+        states = model(whole, output_hidden_states=True).hidden_states[-1][0, len(prompt) :].double().cpu().numpy()
+        ranks.append(effective_rank(states[own]))
+        counts.append(int(own.sum()))
     return (
         f"rank       {cell(mean_interval(ranks), 2)} effective rank of the last hidden states, first sample of each problem, "
-        f"{sum(map(len, drawn)) / len(drawn):.1f} tokens on average: it grows with the length"
+        f"{sum(counts) / len(counts):.1f} tokens on average: it grows with the length"
+    )
+
+
+@torch.no_grad()
+def best_line(run: SampleRun, store: SampleStore, task: Chosen, model: str) -> str:
+    """pass@1 of the sample of each problem that a reward model ranks first, beside pass@1, the majority and pass@n of all n."""
+    ranker, tokens = load_reward_model(model)
+    prompts, _ = prompts_of(task, tokens, run.chat)
+    n = common_n(store)
+    rows = store.table(("problem", "sample", "token_ids", "verdict", "answer"), problems=list(task.problems), n=n)
+    if rows["token_ids"].null_count:
+        raise DataError(f"{store.path}: some samples have no token_ids, so no reward model can read them; leave --best-of out")
+    drawn = np.array(arrays(rows["token_ids"]), dtype=object).reshape(-1, n)
+    right = (np.array(rows["verdict"].to_pylist()) == "right").reshape(-1, n)
+    answers = np.array(rows["answer"].to_pylist(), dtype=object).reshape(-1, n)
+    chosen = []
+    for name, ids, own in zip(task.problems, drawn, right, strict=True):
+        texts = [(*prompts[name].ids, *one.tolist()) for one in ids]
+        chosen.append(float(own[int(scores_of(ranker, texts, tokens.pad_id).argmax())]))
+    votes = [maj_at_k(list(said), own, [n]).values[0] for said, own in zip(answers, right, strict=True)]
+    better, solved = paired(chosen, right.mean(1)).difference, right.any(1).astype(float)
+    return (
+        f"best of {n}  {cell(share_interval(chosen))} pass@1 of the sample that {model} ranks first; pass@1 "
+        f"{cell(share_interval(right.mean(1)))}, maj@{n} {cell(share_interval(votes))}, pass@{n} {cell(share_interval(solved))}; "
+        f"ranked first minus pass@1: {cell(better)}"
     )
 
 

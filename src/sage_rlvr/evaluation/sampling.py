@@ -26,19 +26,23 @@ from sage_rlvr.core.guides import GUIDES, Guide
 from sage_rlvr.core.keys import Key
 from sage_rlvr.core.signals import Signals
 from sage_rlvr.errors import ConfigError, DataError
+from sage_rlvr.evaluation.episodes import generate_episodes
 from sage_rlvr.evaluation.store import Chunk, Identity, Sample, SampleStore, prompt_hash
-from sage_rlvr.evaluation.store.sample import unescape
+from sage_rlvr.evaluation.store.sample import own_of, said_of, unescape
+from sage_rlvr.models.episodes import positions_of
 from sage_rlvr.models.generation import Generation, Generator, Request
 from sage_rlvr.models.policy import Asking, Chat, Prompt, Tokens
 from sage_rlvr.models.scoring import score
 from sage_rlvr.tasks import countdown
 from sage_rlvr.tasks.base import (
     MAX_NEW_TOKENS,
+    Said,
     Task,
     answer_key,
     fingerprint,
     guess_floor,
     hash_of,
+    turns_of,
     verdicts,
     verifier_hash,
 )
@@ -66,12 +70,15 @@ class Judged:
 class Chosen:
     """A task with the problems of an evaluation chosen, by id.
 
-    task_hash: of these problems; verifier_hash: of what judges them. Both are what a sample store holds to.
+    task_hash: of these problems; verifier_hash: of what judges them. Both are what a sample store holds to. asked: the problems as
+    they are put to the policy, where guidance is in their prompts; guidance: by whom, after which attempts.
     """
 
     task: Task
     problems: Mapping[str, Any]
     task_hash: str
+    asked: Mapping[str, Any] | None = None
+    guidance: str = ""
 
     @property
     def name(self) -> str:
@@ -99,8 +106,13 @@ class Chosen:
         rows = list(self.problems.values())
         return None if guess_floor(self.task, rows, 1) is None else lambda k: guess_floor(self.task, rows, k) or 0.0
 
-    def verdicts(self, ids: Sequence[str], texts: Sequence[str]) -> list[Judged]:
-        """One verdict per completion; the shape that `SampleStore.reverify` asks for."""
+    @property
+    def turns(self) -> int:
+        """The most turns of an episode; 1 where a completion is one text."""
+        return turns_of(self.task)
+
+    def verdicts(self, ids: Sequence[str], texts: Sequence[Said]) -> list[Judged]:
+        """One verdict per completion, or per the policy's turns of an episode; the shape that `SampleStore.reverify` asks for."""
         if unknown := sorted(set(ids) - set(self.problems)):
             raise ConfigError(f"{self.name}: problem {unknown[0]!r} is not among these; give the settings of the store")
         pairs = [(self.problems[i], text) for i, text in zip(ids, texts, strict=True)]
@@ -129,7 +141,7 @@ def choose(task: Task, split: str = "test", seed: int = 1, n: int | None = None,
 def prompts_of(chosen: Chosen, tokens: Tokens, chat: Chat = "model") -> tuple[dict[str, Prompt], str]:
     """({problem id: prompt}, hash of what wrote them). chat: see `sage_rlvr.models.policy.Asking`."""
     asking = Asking.of(chosen.task, tokens, chat)
-    found = {name: asking(problem) for name, problem in chosen.problems.items()}
+    found = {name: asking(problem) for name, problem in (chosen.asked or chosen.problems).items()}
     unknown = tokens.tokenizer.unk_token_id
     if name := next((name for name, prompt in found.items() if unknown is not None and unknown in prompt.ids), None):
         warnings.warn(f"problem {name!r}: its prompt holds what the tokenizer does not know (its unknown token)")
@@ -138,7 +150,7 @@ def prompts_of(chosen: Chosen, tokens: Tokens, chat: Chat = "model") -> tuple[di
 
 def check_window(prompts: Mapping[str, Prompt], model: PreTrainedModel, max_new_tokens: int) -> None:
     """ConfigError where the longest prompt and a whole completion do not fit into the model's positions."""
-    window = getattr(model.config, "max_position_embeddings", None)
+    window = positions_of(model)
     name, longest = max(((i, len(p.ids)) for i, p in prompts.items()), key=lambda pair: pair[1])
     if window is not None and longest + max_new_tokens > window:
         raise ConfigError(
@@ -176,7 +188,12 @@ class Scorer:
         tokens, mask = padded([row.token_ids for row in rows])
         owners = torch.zeros(len(rows), dtype=torch.long, device=device)
         found = score(self.model, [list(prompt)], tokens.long().to(device), mask.to(device), owners).logps.cpu().numpy()
-        return [row[:n].astype(np.float32) for row, n in zip(found, mask.sum(1).tolist(), strict=True)]
+        return [_of_policy(one, row[:n].astype(np.float32)) for one, row, n in zip(rows, found, mask.sum(1).tolist(), strict=True)]
+
+
+def _of_policy(row: Any, values: Any) -> Any:
+    """(T,) 0 at what an environment said, which no policy drew."""
+    return values if row.turns is None else np.where(own_of(row.turns), values, values.dtype.type(0))
 
 
 def padded(rows: Sequence[Any]) -> tuple[torch.Tensor, torch.Tensor]:
@@ -202,10 +219,13 @@ def q_of(guide: Guide, rows: Sequence[Generation], numbers: Sequence[int], seed:
     if any(row.logps is None or (guide.needs and row.entropies is None) for row in rows):
         return [None] * len(rows)
     logps, mask = padded([row.logps for row in rows])
+    lengths = mask.sum(1).tolist()
+    if any(row.turns is not None for row in rows):
+        mask = mask & padded([own_of(row.turns or ()) for row in rows])[0]
     entropies = padded([row.entropies for row in rows])[0] if guide.needs else None
     signals = Signals(logps, logps, mask, torch.tensor(list(numbers)), entropies=entropies)
     q = guide(signals, 0, 1, Key(seed).fold("guide of an evaluation")).exp().numpy()
-    return [row[:n] for row, n in zip(q, mask.sum(1).tolist(), strict=True)]
+    return [_of_policy(one, row[:n]) for one, row, n in zip(rows, q, lengths, strict=True)]
 
 
 # ------------------------------------------------------------------------------------------------------------------
@@ -221,6 +241,10 @@ class Evaluation:
     generator: Generator
     scorer: Scorer | None = None
     guide: Guide | None = None
+    asking: Asking | None = None
+    """How replies of an environment are put to the policy, where the task has episodes."""
+    window: int | None = None
+    """Positions of the model, for episodes."""
 
     def run(
         self, store: SampleStore, n: int, *, progress: Callable[[int], None] = lambda n: None, pause: float = PAUSE_S
@@ -266,8 +290,17 @@ class Evaluation:
         found = {}
         for call in calls:
             requests = [asked(chunk) for chunk in call]
-            found |= dict(zip(call, zip(requests, self.generator.generate(requests), strict=True), strict=True))
+            found |= dict(zip(call, zip(requests, self._generated(identity, call, requests), strict=True), strict=True))
         return found
+
+    def _generated(self, identity: Identity, call: Sequence[Chunk], requests: list[Request]) -> list[list[Generation]]:
+        """One generation a seed of each request; an episode, where the task has turns."""
+        if self.task.turns == 1:
+            return self.generator.generate(requests)
+        if self.asking is None:
+            raise ConfigError(f"{self.task.name} has episodes: give the Evaluation asking=Asking.of(task, tokens), for replies")
+        problems, limit = [self.task.problems[chunk.problem] for chunk in call], int(identity.decoding["max_new_tokens"])
+        return generate_episodes(self.generator, self.asking, problems, requests, limit=limit, window=self.window)
 
     @staticmethod
     def _groups(ids: Sequence[str], names: Sequence[str], together: int) -> list[Sequence[str]]:
@@ -284,7 +317,7 @@ class Evaluation:
         requests, drawn = zip(*(found[chunk] for chunk in chunks), strict=True)
         seconds = (time.perf_counter() - began) / len(chunks)
         owners = [chunk.problem for chunk in chunks for _ in chunk.samples]
-        judged = iter(self.task.verdicts(owners, [row.text for rows in drawn for row in rows]))
+        judged = iter(self.task.verdicts(owners, [said_of(row.turns) if row.turns else row.text for rows in drawn for row in rows]))
         made = []
         for chunk, request, rows in zip(chunks, requests, drawn, strict=True):
             base = self.scorer(request.prompt, rows) if self.scorer else [None] * len(rows)
@@ -309,6 +342,7 @@ class Evaluation:
                         verdict=verdict.label,  # type: ignore[arg-type]
                         reason=verdict.reason,
                         latency_s=seconds,
+                        turns=row.turns,
                     )
                 )
         return made

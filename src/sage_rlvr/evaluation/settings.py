@@ -6,6 +6,7 @@ Nothing heavy is imported here.
 
 from __future__ import annotations
 
+import re
 import warnings
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -22,7 +23,8 @@ class SampleSettings:
 
     problems: int | None = None
     """Default: 300 of Countdown; of other tasks all rows, else the first so many."""
-    split: Literal["validation", "test"] = "test"
+    split: Literal["train", "validation", "test"] = "test"
+    """Of samples also train: for offline training on them."""
     seed: int = 1
     """Of the problems, not of training; the same seed means the same problems."""
     draw: Literal["law", "census"] = "law"
@@ -39,6 +41,10 @@ class SampleSettings:
     """Of samples: how a mathematics problem is asked, and where its answer is read."""
     chat: Literal["model", "format"] = "model"
     """Of samples: the chat template of the policy's tokenizer, or the prompt format's own for all arms alike."""
+    after: Path | None = None
+    """Of samples: a store of attempts; the problems whose first wrong one is there are attempted again, guided by --teacher."""
+    teacher: str = "nothing"
+    """Of --after: nothing (the control), rules, patch, {name: policy, model: FOLDER}, FILE.py:FUNCTION, or one of your own."""
     store: Path | None = None
     """Of samples: where they are kept (default <run>/samples/<task>-..., or runs/samples/<model>/<task>-...)."""
     max_new_tokens: int | None = None
@@ -76,7 +82,10 @@ class SampleSettings:
         """A store's name by default: task, preset or temperature, template."""
         law = self.preset if self.temperature is None else f"{self.preset}-T{self.temperature:g}"
         asked = "" if self.task.startswith(("countdown", "knights")) else f"-{self.template}"
-        return f"{Path(self.task).stem}-{law}{asked}"
+        split = "-train" if self.split == "train" else ""
+        by = re.sub("[^a-z0-9]+", "-", self.teacher.lower()).strip("-")
+        again = "" if self.after is None else f"-after-{self.after.name}-{by}"
+        return f"{Path(self.task).stem}-{law}{asked}{split}{again}"
 
 
 ONLY_SAMPLES = tuple(f.name for f in fields(SampleSettings) if f.name not in (*COMMON, "samples"))

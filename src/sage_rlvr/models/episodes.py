@@ -35,6 +35,12 @@ class Drawn:
     logps: list[float]
     entropies: list[float] | None = None
 
+    def cut(self, most: int) -> Drawn:
+        """The first `most` tokens: an episode's own limit, where what draws turns does not hold to it."""
+        if len(self.ids) <= most:
+            return self
+        return Drawn(self.ids[:most], self.logps[:most], None if self.entropies is None else self.entropies[:most])
+
 
 @dataclass
 class Episode:
@@ -52,6 +58,8 @@ class Episode:
     turns: list[Turn] = field(default_factory=list)
     counts: list[int] = field(default_factory=list)
     finished: bool = False
+    measured: bool = True
+    """Whether the entropies of all its turns are known."""
 
     @property
     def context(self) -> list[int]:
@@ -82,6 +90,7 @@ class Episode:
         self.own += [policy] * many
         self.logps += drawn.logps if policy else [0.0] * many
         self.entropies += drawn.entropies if policy and drawn.entropies is not None else [0.0] * many
+        self.measured = self.measured and not (policy and drawn.entropies is None)
 
 
 Draw = Callable[[int, list[int], list[list[int]], list[int]], list[Drawn]]
@@ -117,7 +126,8 @@ def play(
             break
         rooms = [room(episodes[i]) for i in living]
         drawn = draw(turn, living, [episodes[i].context for i in living], rooms)
-        ended = [i for i, one in zip(living, drawn, strict=True) if _take(episodes[i], one, tokens)]
+        parts = zip(living, drawn, rooms, strict=True)
+        ended = [i for i, one, most in parts if _take(episodes[i], one.cut(most), tokens)]
         last = turn + 1 == turns
         said = [None] * len(ended) if last else replies(asking.task, [(problems[i], episodes[i].said) for i in ended])
         living = []

@@ -137,10 +137,14 @@ PRESETS: dict[str, Decoding] = {
 
 @dataclass(frozen=True)
 class Request:
-    """A prompt's tokens, and the seeds of the samples that are wanted of it, each in [0, 2^63)."""
+    """A prompt's tokens, and the seeds of the samples that are wanted of it, each in [0, 2^63).
+
+    limit: tokens of each at most, where that is less than the decoding's; a generator that cannot hold to it draws more.
+    """
 
     prompt: tuple[int, ...]
     seeds: tuple[int, ...]
+    limit: int | None = None
 
     def __post_init__(self) -> None:
         if not self.prompt:
@@ -152,7 +156,8 @@ class Generation:
     """One completion. text: without its end token; one that met the limit carries the mark of `Tokens.decode`.
 
     token_ids (T,) with the end token, None where a server does not tell; logps (T,) nats, under the sampler; entropies (T,)
-    nats, of the sampler's distribution; None where they are not known.
+    nats, of the sampler's distribution; None where they are not known. turns: of an episode (who, text, tokens) each; what an
+    environment said has the log-prob and entropy 0, as nobody drew it.
     """
 
     text: str
@@ -160,6 +165,7 @@ class Generation:
     logps: NDArray[np.float32] | None
     entropies: NDArray[np.float32] | None
     finish: Literal["stop", "length"]
+    turns: tuple[tuple[str, str, int], ...] | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -262,20 +268,24 @@ class CpuGenerator:
         if self.together:
             prompts, size = [request.prompt for request in requests], len(requests[0].seeds)
             seeds = [seed for request in requests for seed in request.seeds]
-            rows = self._drawn(prompts, seeds, prefill(self.model, prompts, weights))
+            limits = [request.limit for request in requests for _ in request.seeds]
+            rows = self._drawn(prompts, seeds, prefill(self.model, prompts, weights), limits)
             return [rows[first : first + size] for first in range(0, len(rows), size)]
         for prompt, group in itertools.groupby(requests, key=lambda request: request.prompt):
             ready = prefill(self.model, [prompt], weights)
-            found += [self._drawn([prompt], request.seeds, ready) for request in group]
+            found += [self._drawn([prompt], one.seeds, ready, [one.limit] * len(one.seeds)) for one in group]
         return found
 
-    def _drawn(self, prompts: Sequence[tuple[int, ...]], seeds: Sequence[int], ready: Prefill) -> list[Generation]:
-        temperature, cut = self.decoding.law()
+    def _drawn(
+        self, prompts: Sequence[tuple[int, ...]], seeds: Sequence[int], ready: Prefill, limits: Sequence[int | None]
+    ) -> list[Generation]:
+        (temperature, cut), most = self.decoding.law(), self.decoding.max_new_tokens
+        rooms = [most if limit is None else min(most, limit) for limit in limits]
         rollout = sample(
             self.model,
             prompts,
             group_size=len(seeds) // len(prompts),
-            max_new_tokens=self.decoding.max_new_tokens,
+            max_new_tokens=max(rooms),
             eos_id=self.tokens.eos_ids,
             pad_id=self.tokens.pad_id,
             key=KEY,
@@ -283,6 +293,7 @@ class CpuGenerator:
             row_ids=torch.tensor(seeds),
             cut=cut,
             ready=ready,
+            limits=None if min(rooms) == most else torch.tensor(rooms),
         )
         return generations(self.tokens, rollout)
 

@@ -30,7 +30,7 @@ from sage_rlvr.models.sampler import Rollout
 from sage_rlvr.models.weights import check_files, loading
 from sage_rlvr.models.weights import whole as load_whole
 from sage_rlvr.runs import file_sha256
-from sage_rlvr.tasks.base import NO_ANSWER, Task
+from sage_rlvr.tasks.base import NO_ANSWER, Task, prompt_messages, prompt_text
 from sage_rlvr.tasks.chat import check_prompt, fit_tokenizer, render
 from sage_rlvr.tasks.prompts import FORMATS, PromptFormat
 
@@ -151,9 +151,9 @@ class Asking:
         tokenizer = self.tokens.tokenizer
         try:
             if self.form is None:
-                text = self.task.prompt(problem)
+                text = prompt_text(self.task, problem)
                 return Prompt(text, tuple(self.tokens.encode_prompt(text)))
-            messages = self.task.messages(problem)  # type: ignore[attr-defined]
+            messages = prompt_messages(self.task, problem)
             text = render(tokenizer, messages, opened=True)
             ids = self.tokens.encode(text)
             check_prompt(tokenizer, messages, text, ids)

@@ -41,11 +41,12 @@
       cell.style.opacity = String(Math.abs(value - 1) < 0.0005 ? 0.08 : 0.15 + 0.85 * Math.min(1, Math.abs(value - 1) / 0.4));
     }
   }
-  function tokens(row) {
+  function tokens(row, first, behind) {
     const box = element("div", "tokens");
     const wanted = controls.strip.value;
     const strips = ["e", "q"].filter((name) => row[name] && (wanted === "both" || wanted === name));
-    row.k.forEach((place, i) => {
+    row.k.slice(first, behind).forEach((place, j) => {
+      const i = first + j;
       const token = element("span", "token");
       token.append(element("span", "spelling", data.spellings[place]));
       const said = [];
@@ -61,13 +62,32 @@
     });
     return box;
   }
+  function turns(row, spelled) {
+    const box = element("div", "turns");
+    let first = 0;
+    row.u.forEach((turn, i) => {
+      const part = element("div", turn[0] ? "turn" : "turn turn-reply");
+      part.append(element("p", "who", (turn[0] ? "policy" : "environment") + ", turn " + (1 + Math.floor(i / 2))));
+      const shown = spelled && turn[0];
+      part.append(shown ? tokens(row, first, first + turn[2]) : element("pre", "sample-text", turn[1]));
+      first += turn[2];
+      box.append(part);
+    });
+    return box;
+  }
+  function own(row, values) {
+    if (!row.u) return values;
+    const drawn = row.u.flatMap((turn) => Array(turn[2]).fill(turn[0]));
+    return values.filter((_, i) => drawn[i]);
+  }
   function facts(row) {
     const said = ["sample " + row.n, data.reasons[row.r]];
     if (row.a !== undefined) said.push("answer " + row.a);
     if (row.b !== undefined) said.push("perplexity " + (row.b >= 1e9 ? "above 1e9" : row.b) + " under the base");
-    const known = (row.e || []).filter((value) => value !== null);
+    const known = own(row, row.e || []).filter((value) => value !== null);
     if (known.length) said.push("mean entropy " + digits(known.reduce((a, b) => a + b, 0) / known.length));
-    if (row.l) said.push("met the length limit");
+    if (row.u) said.push(Math.ceil(row.u.length / 2) + " turns");
+    if (row.l) said.push(row.u ? "unfinished" : "met the length limit");
     if (row.x) said.push(row.x.toLocaleString("en") + " more characters are in the store");
     return said.join(" · ");
   }
@@ -77,7 +97,8 @@
     head.append(element("span", "word", words[row.v]), document.createTextNode(" " + facts(row)));
     made.append(head);
     const spelled = row.k && controls.strip.value !== "none" && (row.e || row.q);
-    made.append(spelled ? tokens(row) : element("pre", "sample-text", row.t));
+    if (row.u) made.append(turns(row, spelled));
+    else made.append(spelled ? tokens(row, 0, row.k.length) : element("pre", "sample-text", row.t));
     if (!row.e && !row.q && controls.strip.value !== "none") made.append(element("p", "quiet", "no entropies or q recorded"));
     return made;
   }

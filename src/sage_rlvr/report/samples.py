@@ -15,7 +15,9 @@ from numpy.typing import NDArray
 from sage_rlvr.errors import SageError
 from sage_rlvr.evaluation.sample_report import GUIDED, SCORED, arrays, made_under
 from sage_rlvr.evaluation.store import Sample, SampleStore
-from sage_rlvr.evaluation.store.sample import unescape
+from sage_rlvr.evaluation.store.database import TURNS
+from sage_rlvr.evaluation.store.rows import turns_in
+from sage_rlvr.evaluation.store.sample import POLICY, own_of, unescape
 from sage_rlvr.report.style import Looks
 from sage_rlvr.results import Results
 from sage_rlvr.results.design import BASE
@@ -24,6 +26,7 @@ from sage_rlvr.results.scores import powers
 from sage_rlvr.stats.samples.diversity import expected_distinct_correct
 from sage_rlvr.stats.samples.patterns import PatternFrequency, pattern_frequencies
 from sage_rlvr.stats.samples.perplexity import perplexities
+from sage_rlvr.tasks.base import NO_ANSWER
 from sage_rlvr.text import visible
 
 LONGEST = 4000  # characters of one sample on the page
@@ -99,7 +102,8 @@ def first_of_each(sets: Iterable[SampleSet]) -> list[SampleSet]:
 def _sample_set(store: SampleStore, counted: Counts, shown: int) -> SampleSet:
     """The first n samples of each problem; `shown` of them on the page."""
     arm, n, task, law = counted.store.arm, counted.n, store.identity.task, store.identity.decoding
-    rows = store.table(("problem", "answer", "verdict", "text", "base_logps", "versions"), n=n)
+    turns = (TURNS,) * (TURNS in store.columns)
+    rows = store.table(("problem", "answer", "verdict", "text", "base_logps", "versions", *turns), n=n)
     names, texts = ([unescape(text) for text in rows[column].to_pylist()] for column in ("problem", "text"))
     right = np.array([verdict == "right" for verdict in rows["verdict"].to_pylist()], dtype=bool)
     scored, guides = sorted(made_under(rows, SCORED)), sorted(made_under(rows, GUIDED))
@@ -115,11 +119,19 @@ def _sample_set(store: SampleStore, counted: Counts, shown: int) -> SampleSet:
         + (f", q of {', '.join(guides)}" if guides else ""),
         shown=tuple(_shown(store, min(shown, n))) if shown else (),
         scored=scored[0].split()[0] if known else None,
-        perplexities=perplexities(arrays(rows["base_logps"])) if known else None,
+        perplexities=perplexities(_of_policy(rows)) if known else None,
         owners=tuple(names), is_right=right, distinct=np.array(distinct),
         patterns=pattern_frequencies(texts, right, names, resamples=1000) if worded else {},
         guide=guides[0] if guides else None, temperature=float(law["temperature"]),
     )  # fmt: skip
+
+
+def _of_policy(rows: Any) -> list[NDArray[Any]]:
+    """Log-probs under the base of each sample, at the tokens that the policy drew."""
+    logps = arrays(rows["base_logps"])
+    if TURNS not in rows.column_names:
+        return logps
+    return [one[own_of(turns_in(text))] for one, text in zip(logps, rows[TURNS].to_pylist(), strict=True)]
 
 
 def _shown(store: SampleStore, n: int) -> list[tuple[Sample, tuple[str, ...] | None]]:
@@ -137,7 +149,7 @@ def _spellings(store: SampleStore, rows: Sequence[Sample]) -> dict[int, str] | N
     """Token id -> its text, from the tokenizer of the store's policy; None where none is there or it spells other texts."""
     from sage_rlvr.models.policy import load_tokens
 
-    tokens = [(np.asarray(row.token_ids).tolist(), row.text) for row in rows if row.token_ids is not None]
+    tokens = [(np.asarray(row.token_ids).tolist(), _parts(row)) for row in rows if row.token_ids is not None]
     known = {i for ids, _ in tokens for i in ids}
     runs = [str(parent / "policy") for parent in list(store.path.parents)[:3] if (parent / "policy").is_dir()]
     named = [store.identity.model] if Path(store.identity.model).is_dir() else []
@@ -147,9 +159,25 @@ def _spellings(store: SampleStore, rows: Sequence[Sample]) -> dict[int, str] | N
         except SageError:
             continue
         spelled = {i: str(tokenizer.decode([i])) for i in sorted(known)}
-        if all(text in "".join(spelled[i] for i in ids) for ids, text in tokens[:32]):
+        if all(text in "".join(spelled[i] for i in ids) for ids, texts in tokens[:32] for text in texts):
             return spelled
     return None
+
+
+def _parts(row: Sample) -> list[str]:
+    """The texts that the sample's tokens spell: its own, or those of its turns."""
+    return [row.text] if row.turns is None else [text.removesuffix(NO_ANSWER) for _, text, _ in row.turns]
+
+
+def _turns(row: Sample) -> list[list[Any]] | None:
+    """[1 for the policy and 0 for the environment, text, tokens] of each turn, LONGEST characters in all."""
+    if row.turns is None:
+        return None
+    left, found = LONGEST, []
+    for who, text, tokens in row.turns:
+        found.append([int(who == POLICY), visible(text[:left]), tokens])
+        left -= len(text[:left])
+    return found
 
 
 # ------------------------------------------------------------------------------------------------------------------
@@ -172,7 +200,9 @@ def data_of(sets: Sequence[SampleSet], looks: Looks) -> dict[str, Any]:
             row["l"] = 1 if s.finish == "length" else None
             row["k"] = None if tokens is None else [place("spellings", text) for text in tokens]
             row |= {"e": None, "q": None} if tokens is None else {"e": _numbers(s.entropies), "q": _numbers(s.q)}
-            odds = None if s.base_logps is None else perplexities([s.base_logps])
+            row["u"] = _turns(s)
+            own = slice(None) if s.turns is None else own_of(s.turns)
+            odds = None if s.base_logps is None else perplexities([np.asarray(s.base_logps)[own]])
             row["b"] = None if odds is None else _number(min(float(odds[0]), 1e9))
             rows.append({key: value for key, value in row.items() if value is not None})
     named = [

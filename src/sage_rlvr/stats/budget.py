@@ -8,9 +8,9 @@ from typing import Any
 
 from sage_rlvr.errors import DataError
 
-# What may differ: the policy itself, and what tells one sampling of it from another.
+# What may differ: the policy itself, what tells one sampling of it from another, and the guidance that a second attempt has.
 OF_THE_ARM = frozenset(
-    {"name", "model", "revision", "policy", "checkpoint", "weights", "run", "seed", "versions", "chunk_size", "preset"}
+    {"name", "model", "revision", "policy", "checkpoint", "weights", "run", "seed", "versions", "chunk_size", "preset", "guidance"}
 )
 # What an unequal value does to the scores, and how to make it equal.
 NEXT_STEP = {

@@ -17,6 +17,11 @@
     verifier_hash -> str               of the code and the limits that decide a verdict
     examples(split, seed, start, n)    right completions with their problems, to train a policy from scratch on; `characters`: all
                                        that prompts and completions are written with
+    guided(problem, guidance)          a problem that is asked with guidance in its prompt; where a task has none, `Guided`
+    explain(problem, said, verdict)    why an attempt failed and what kind of step to try, in words, for the teacher `rules`
+    pointer(problem)                   where its reference answer acts and what kind of step it takes, for the teacher `patch`
+    where(problem, text)               where a completion acts, and not how, for the teacher `policy`
+    leaks(problem, hint) -> bool       whether guidance holds the reference answer
     draw(split, seed, n, law)          the problems of an evaluation, where they are drawn and not listed
     max_new_tokens -> int              what a completion may take unless somebody says otherwise
     files() -> {name: hash}            of the files it is made of, so that a resume notices others
@@ -38,6 +43,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 import json
+import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -176,6 +182,55 @@ def answer_id(key: str | None) -> int:
     return int.from_bytes(hashlib.blake2b(key.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "big", signed=True)
 
 
+@dataclass(frozen=True)
+class Guided:
+    """A problem that is asked with guidance in its prompt: in the default wording, of a task that has no `guided` of its own.
+
+    Only prompts are made of it; verdicts, answers and references are those of the plain problem.
+    """
+
+    problem: Any
+    guidance: str
+
+    @property
+    def problem_id(self) -> str:
+        """The plain problem's."""
+        return str(self.problem.problem_id)
+
+
+def guided(task: Task, problem: Any, guidance: str) -> Any:
+    """The problem with guidance in its prompt, as the task words it, else as a `Guided`; itself where there is none to give."""
+    own = getattr(task, "guided", None)
+    return problem if not guidance else own(problem, guidance) if own else Guided(problem, guidance)
+
+
+def prompt_text(task: Task, problem: Any) -> str:
+    """The prompt as plain text; guidance in the default wording stands before it, as a prompt may end in an opening."""
+    if isinstance(problem, Guided):
+        return f"Guidance: {problem.guidance}\n\n{task.prompt(problem.problem)}"
+    return task.prompt(problem)
+
+
+def prompt_messages(task: Any, problem: Any) -> list[dict[str, str]]:
+    """The prompt as a conversation; guidance in the default wording ends its last message."""
+    if not isinstance(problem, Guided):
+        return list(task.messages(problem))
+    *before, last = task.messages(problem.problem)
+    return [*before, {**last, "content": f"{last['content']}\n\nGuidance: {problem.guidance}"}]
+
+
+def leaks(task: Task, problem: Any, hint: str) -> bool:
+    """Whether guidance holds the reference answer: as the task says, else as a whole word of it, spaces aside.
+
+    False for a task or a problem that has no reference answer.
+    """
+    if own := getattr(task, "leaks", None):
+        return bool(own(problem, hint))
+    given = getattr(task, "reference", None)
+    gold = " ".join(str(given(problem)).split()) if given else ""
+    return bool(gold) and re.search(rf"(?<!\w){re.escape(gold)}(?!\w)", " ".join(hint.split())) is not None
+
+
 def guess_floor(task: Task, problems: Sequence[Any], k: int) -> float | None:
     """Mean over problems of 1 - (1 - 1/choices)^k: what k blind guesses hit; None where a task says no number of choices."""
     choices = getattr(task, "choices", None)
@@ -211,6 +266,7 @@ def hash_of(value: Any) -> str:
 
 
 __all__ = [
-    "MAX_NEW_TOKENS", "NO_ANSWER", "Asked", "Said", "Task", "Turn", "answer_id", "answer_key", "answer_span", "code_hash",
-    "fingerprint", "guess_floor", "hash_of", "ready", "reference", "replies", "turns_of", "verdicts", "verifier_hash",
+    "MAX_NEW_TOKENS", "NO_ANSWER", "Asked", "Guided", "Said", "Task", "Turn", "answer_id", "answer_key", "answer_span", "code_hash",
+    "fingerprint", "guess_floor", "guided", "hash_of", "leaks", "prompt_messages", "prompt_text", "ready", "reference", "replies",
+    "turns_of", "verdicts", "verifier_hash",
 ]  # fmt: skip

@@ -18,7 +18,7 @@ from sage_rlvr.core.advantages import Seen, sees
 from sage_rlvr.core.dynamic_sampling import kept_by
 from sage_rlvr.core.method import Method, group_advantages, seen_of
 from sage_rlvr.core.signals import Signals
-from sage_rlvr.core.stages import Staged, is_staged, trained_on
+from sage_rlvr.core.stages import Staged, is_guided, is_staged, trained_on
 from sage_rlvr.core.state import State
 from sage_rlvr.errors import ConfigError, DataError
 
@@ -173,15 +173,16 @@ def averages(
 def sees_stages(method: Method) -> bool:
     """Whether `staged_averages` can list a method with a second stage: its parts see rewards alone, its allocation one prompt."""
     blind = not sees(method.advantage) and method.reward_transform is None
-    return blind and not getattr(method.rollout, "couples_prompts", False)
+    return blind and not getattr(method.rollout, "couples_prompts", False) and not is_guided(method.rollout)
 
 
 def staged_averages(method: Method, plan: Staged, classes: Float[Tensor, "M 1"], group_size: int) -> StagedAverages:
     """`averages` of a method with a second stage. ConfigError where its parts see more than rewards, or its plan other prompts."""
     if not sees_stages(method):
         raise ConfigError(
-            f"{method.name}: {type(plan).__name__} with these parts looks at more than the rewards of one prompt, so its two "
-            "stages have no list of outcomes; take an advantage of rewards alone and an allocation of each prompt by itself."
+            f"{method.name}: {type(plan).__name__} with these parts looks at more than the rewards of one prompt, or draws "
+            "under guidance, so its two stages have no list of outcomes; take an advantage of rewards alone and an allocation "
+            "of each prompt by itself."
         )
     rewards, rows = classes[:, 0], []
     for first in _compositions(len(classes), group_size):

@@ -22,7 +22,7 @@ from sage_rlvr.core.guides import factors
 from sage_rlvr.core.keys import Key
 from sage_rlvr.core.method import Method, credit, kl_share, needs_of, objective, return_to_go, shape
 from sage_rlvr.core.signals import Batch
-from sage_rlvr.core.stages import Staged, is_staged, trained_on
+from sage_rlvr.core.stages import Staged, is_guided, is_staged, trained_on
 from sage_rlvr.core.state import State, called
 from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.theory.averages import Listing, mean_advantages
@@ -248,7 +248,10 @@ def _outcomes(method: Method, listing: Listing, group_size: int) -> Iterator[tup
 
 
 def _second_size(plan: Staged, listing: Listing, members: Int[Tensor, " G"]) -> int:
-    """Completions of the second stage after the listing's rows `members`; ConfigError where their groups are too many."""
+    """Completions of the second stage after the listing's rows `members`; ConfigError where their groups are too many, or drawn
+    from another law than the listing's."""
+    if is_guided(plan):
+        raise ConfigError(f"{type(plan).__name__}: its second stage is drawn under guidance; take theory/guided.py")
     size, rows = int(plan.extra(listing.rewards[members].float()[None])[0]), len(listing.probs)
     if rows ** (size + len(members)) > LARGEST_GROUPS:
         raise ConfigError(

@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from sage_rlvr.config import DataConfig, FinetuneConfig, LoraConfig, SftConfig, TrainConfig, task_of
+from sage_rlvr.config import DataConfig, FinetuneConfig, LoraConfig, OfflineConfig, SftConfig, TrainConfig, task_of
 from sage_rlvr.core.stages import is_staged
 from sage_rlvr.models.folders import ADAPTER_WEIGHTS, adapter_base, config_folder, folder_of
 from sage_rlvr.models.weights import loading
@@ -27,7 +27,7 @@ GIB = 1 << 30
 TITLES = ("GRPOConfig", "Command", "Data", "Work", "Notes")  # of blocks that are left out where they have no line
 
 
-def dry_run_lines(config: TrainConfig | FinetuneConfig | SftConfig) -> list[str]:
+def dry_run_lines(config: TrainConfig | FinetuneConfig | SftConfig | OfflineConfig) -> list[str]:
     """What a dry run says below the recipe itself.
 
     ConfigError for arguments that TRL or the recipe refuses, and where a local file lacks a column that the recipe names.
@@ -35,6 +35,9 @@ def dry_run_lines(config: TrainConfig | FinetuneConfig | SftConfig) -> list[str]
     fields: dict[str, Any] = {}
     if isinstance(config, SftConfig):
         blocks: dict[str, Any] = {"Work": [f"{config.steps:,} optimizer steps of {config.batch_size:,} examples"]}
+    elif isinstance(config, OfflineConfig):
+        what = "completions" if config.loss == "sft" else "pairs"
+        blocks = {"Work": [f"{config.steps:,} optimizer steps of {config.batch_size:,} {what}"]}
     elif isinstance(config, FinetuneConfig):
         rows_of_rank(config.batch_size, world_size())
         small = "8bit" in config.engine.args.get("optim", "adamw_8bit")

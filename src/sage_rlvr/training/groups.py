@@ -15,7 +15,7 @@ from sage_rlvr.core.state import State
 from sage_rlvr.models.sampler import Rollout, joined
 from sage_rlvr.tasks.base import answer_id
 
-COLUMNS = ("rewards", "undecided", "answers", "right", "support")
+COLUMNS = ("rewards", "undecided", "answers", "right", "support", "guided")
 """What `Groups` have of each completion, (P, G)."""
 
 
@@ -28,6 +28,7 @@ class Groups:
     group of the step each is.
     answers (P, G) int64: equal for two completions that give the same answer; None where the method reads none.
     right (P, G) bool, the verifier's word beside rewards that are not its own; support (P, G), what a plan looks at then.
+    guided (P, G) bool, true where a completion was drawn under guidance, which `prompts` do not have; None where none could be.
     first: how many of the G are of the first stage; None = all.
     """
 
@@ -40,6 +41,7 @@ class Groups:
     answers: Tensor | None = None
     right: Tensor | None = None
     support: Tensor | None = None
+    guided: Tensor | None = None
     first: int | None = None
 
     @property

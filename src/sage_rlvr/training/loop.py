@@ -46,7 +46,7 @@ from sage_rlvr.training.reference import (
     reference_right,
     restore_reference,
 )
-from sage_rlvr.training.rollouts import draw_groups, rollout_metrics
+from sage_rlvr.training.rollouts import draw_groups, guided_weights, rollout_metrics
 from sage_rlvr.training.state import (
     check_replaceable,
     checkpoint,
@@ -137,6 +137,8 @@ def train_step(loop: Loop, step: int) -> dict[str, float]:
         entropy_drift=None if not drift or scores.log_probs is None else entropy_drift(scores.log_probs.detach()),
     )
     log_q = shape(method, signals, step, total, loop.key)
+    weights, told = guided_weights(loop, groups, scores.logps)
+    metrics |= told
     worth = credit(method, [part.rewards for part in groups.groups], signals, log_q, step, total, loop.key, drawn.parts)
     advantages = worth.advantages
     whole = Batch(
@@ -153,13 +155,15 @@ def train_step(loop: Loop, step: int) -> dict[str, float]:
         group_size=groups.group_size,
         ref_log_probs=None if reference is None else reference.log_probs,
         term_weights=worth.term_weights,
+        weights=weights,
     )
     if once:
         metrics |= update(loop, [whole], whole.mask, step, step, memory)
     else:
         metrics |= several_updates(loop, whole, groups, step, memory)
     loop.parts = worth.state
-    gap = (groups.rollout.logps - signals.old_logps).abs()[groups.rollout.drawn].max()
+    same = groups.rollout.drawn if weights is None else groups.rollout.drawn & ~groups.column("guided")[:, None]
+    gap = (groups.rollout.logps - signals.old_logps).abs()[same].max() if bool(same.any()) else 0.0
     metrics |= advantage_metrics(advantages, signals.mask) | state_metrics(worth.state)
     metrics |= {"sampler/logp_gap_max": float(gap)}
     if memory is None:

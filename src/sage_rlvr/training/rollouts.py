@@ -20,12 +20,14 @@ from torch import Tensor
 
 from sage_rlvr.core.dynamic_sampling import kept_by, learned_by
 from sage_rlvr.core.reward_sources import Paid, rank_metrics
-from sage_rlvr.core.stages import Staged, is_staged, rows_of_stages
+from sage_rlvr.core.stages import Staged, is_guided, is_staged, rows_of_stages
+from sage_rlvr.errors import ConfigError
 from sage_rlvr.models.episodes import said_in, sample_episodes
 from sage_rlvr.models.sampler import Rollout, sample
 from sage_rlvr.models.substituted import Answered, substituted
-from sage_rlvr.tasks.base import answer_id, answer_key, answer_span, reference, turns_of, verdicts
-from sage_rlvr.training.groups import Drawn, Groups, rows_of_groups, together, union
+from sage_rlvr.tasks.base import answer_id, answer_key, answer_span, guided, reference, turns_of, verdicts
+from sage_rlvr.tasks.teachers import hint_of
+from sage_rlvr.training.groups import Drawn, Groups, Rows, rows_of_groups, together, union
 
 if TYPE_CHECKING:
     from sage_rlvr.training.loop import Loop
@@ -51,6 +53,8 @@ def draw_groups(loop: Loop, step: int) -> Drawn:
 def with_second_stage(loop: Loop, step: int, plan: Staged, first: Groups) -> Drawn:
     """The second stage of groups that were drawn and judged, as the plan gives it to them, and what of both is kept."""
     extra = plan.extra(first.looked_at)
+    if is_guided(plan):
+        first = replace(first, guided=torch.zeros_like(first.undecided))
     second = tuple(draw_more(loop, step, first, extra, int(size)) for size in extra.unique() if size)
     if plan.baseline == "union":
         even = [first.keep(extra == 0)] if bool((extra == 0).any()) else []
@@ -75,8 +79,57 @@ def draw_more(loop: Loop, step: int, groups: Groups, extra: Tensor, size: int) -
     places = (extra == size).nonzero().squeeze(1)
     problems, prompts = ([part[i] for i in places.tolist()] for part in (groups.problems, groups.prompts))
     numbers = groups.numbers[places]
-    rollout = sampled(loop, prompts, step, size, rows_of_stages(numbers, size, 0).reshape(-1), problems)
-    return replace(judged(loop, problems, prompts, rollout, numbers), first=0)
+    drawing, marked = prompts, None
+    if is_guided(loop.method.rollout):
+        drawing, marked = guided_prompts(loop, groups, places.tolist()), torch.ones(len(prompts), size, dtype=torch.bool)
+    rollout = sampled(loop, drawing, step, size, rows_of_stages(numbers, size, 0).reshape(-1), problems)
+    return replace(judged(loop, problems, prompts, rollout, numbers), first=0, guided=marked)
+
+
+def guided_prompts(loop: Loop, groups: Groups, places: list[int]) -> list[list[int]]:
+    """The prompts of these groups with what the run's teacher says of the first completion of each.
+
+    ConfigError where one leaves no room for a completion in the policy's positions.
+    """
+    teacher, size, window = loop.config.teacher, groups.rewards.shape[1], loop.policy.config.max_position_embeddings
+    assert teacher is not None, "TrainConfig asks for one"
+    attempts, found = said_in(loop.tokens, groups.rollout), []
+    for place in places:
+        problem, said = groups.problems[place], attempts[place * size]
+        (verdict,) = verdicts(loop.task, [(problem, said)])
+        hint, _ = hint_of(teacher, loop.task, problem, [said] if isinstance(said, str) else said, verdict)
+        ids = list(loop.ask(guided(loop.task, problem, hint)).ids)
+        if len(ids) + loop.config.rollout.max_new_tokens > window:
+            raise ConfigError(
+                f"problem {problem.problem_id!r}: its prompt with guidance has {len(ids)} tokens, and with max_new_tokens = "
+                f"{loop.config.rollout.max_new_tokens} it does not fit into the policy's {window}; take a teacher of fewer "
+                "words, or a policy of more positions"
+            )
+        found.append(ids)
+    return found
+
+
+def guided_weights(loop: Loop, rows: Rows, logps: Tensor) -> tuple[Tensor | None, dict[str, float]]:
+    """(B,) what each completion counts whose prompt had guidance when it was drawn, 1 for all others; and metrics of those.
+
+    logps (B, T): under the prompts without guidance. None and {} where the rollout plan has no guidance.
+    """
+    plan = loop.method.rollout
+    if not is_guided(plan):
+        return None, {}
+    marked, mask = rows.column("guided"), rows.rollout.drawn
+    if not bool(marked.any()):
+        return None, {"guided/share": 0.0}
+    asked, drawn = (torch.where(mask, part.detach(), 0.0).double().sum(1) for part in (logps, rows.rollout.logps))
+    weights = torch.where(marked, plan.weights(asked, drawn).to(logps), 1.0)
+    cut = 0.0 if plan.clip is None else float((weights[marked] >= plan.clip).float().mean())
+    found = {
+        "guided/share": float(marked.float().mean()),
+        "guided/weight_mean": float(weights[marked].mean()),
+        "guided/weight_cut_share": cut,
+        "guided/reward_mean": float(rows.column("rewards")[marked].mean()),
+    }
+    return weights, found
 
 
 def judged(loop: Loop, problems: list[Any], prompts: list[list[int]], rollout: Rollout, numbers: Tensor) -> Groups:

@@ -6,13 +6,13 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from sage_rlvr.config import SftConfig, TrainConfig
+from sage_rlvr.config import OfflineConfig, SftConfig, TrainConfig
 from sage_rlvr.runs import RunDir, StopFlag
 from sage_rlvr.training.trackers import tracking
 
 
 def run_steps(
-    config: TrainConfig | SftConfig,
+    config: TrainConfig | SftConfig | OfflineConfig,
     run: RunDir,
     progress: Any,
     begin: int,

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 
 from sage_rlvr.errors import ConfigError, DataError, SageError, suggest
 from sage_rlvr.evaluation.store import SampleStore
-from sage_rlvr.evaluation.store.database import COLUMNS, FILE, JUDGED, OLD, SCHEMA, rows_of
+from sage_rlvr.evaluation.store.database import COLUMNS, FILE, JUDGED, OLD, SCHEMA, TURNS, rows_of
 from sage_rlvr.evaluation.store.sample import Identity
 from sage_rlvr.reading import MIB, parse_json, read_json, read_lines, read_parquet
 from sage_rlvr.runs import file_sha256, replacing
@@ -42,7 +42,8 @@ def from_parquet(file: Path, folder: Path) -> int:
     table = _parquet(file)
     about = (table.schema.metadata or {}).get(b"sage_rlvr")
     kinds = dict(zip(table.schema.names, table.schema.types, strict=True))
-    if about is None or any(kinds.get(name) != SCHEMA.field(name).type for name in COLUMNS):
+    wanted = [*COLUMNS, *((TURNS,) * (TURNS in kinds))]
+    if about is None or any(kinds.get(name) != SCHEMA.field(name).type for name in wanted):
         raise DataError(
             f"{file}: was not written by `{suggest('samples', 'STORE', '--to-parquet')}`: it lacks the identity or a column, or "
             "has one of another type"

@@ -32,7 +32,8 @@ from sage_rlvr.reading import parse_json
 from sage_rlvr.runs import replacing
 from sage_rlvr.runs.record import now
 
-FILE, OLD, FORMAT = "store.sqlite", "store.json", 2
+FILE, OLD, FORMAT, EPISODES = "store.sqlite", "store.json", 2, 3
+"""Names of files, and the formats: of completions, and of episodes, whose rows have one column more."""
 PATIENCE_S = 600.0  # how long a transaction waits for another process's
 _TEXT = pa.large_string()
 _KINDS = {
@@ -49,25 +50,24 @@ _KINDS = {
     "versions": _TEXT,
 }
 COLUMNS = tuple(_KINDS)
+TURNS = "turns"  # JSON: [[who, text, tokens], ...]
+_KINDS[TURNS] = _TEXT
 NEVER_NULL = ("problem", "sample", "prompt_hash", "text", "text_hash", "verdict", "reason", "verifier", "versions")
 SCHEMA = pa.schema([pa.field(name, kind, nullable=name not in NEVER_NULL) for name, kind in _KINDS.items()])
 JUDGED = ("verifier", "verdict", "reason", "answer")  # of the newest verdict
-STORED = tuple(name for name in COLUMNS if name not in JUDGED)
 NESTED = {"token_ids": np.dtype("<i4"), **dict.fromkeys(TOKEN_LEVEL, np.dtype("<f4"))}
-SEALED = (  # table, columns under its rows' hash, what is said of a row that was changed
-    ("samples", STORED, "problem {0!r}, sample {1} is not what was written"),
-    ("verdicts", ("id", "pass", *JUDGED), "a verdict of {2!r} is not what was written"),
-)
-TABLES = f"""
+_CHANGED = "problem {0!r}, sample {1} is not what was written", "a verdict of {2!r} is not what was written"
+TABLES = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL, sha INTEGER NOT NULL);
 CREATE TABLE samples (id INTEGER PRIMARY KEY, sha INTEGER NOT NULL, problem TEXT NOT NULL, sample INTEGER NOT NULL,
     seed INTEGER, prompt_hash TEXT NOT NULL, text_hash INTEGER NOT NULL, finish TEXT, latency_s REAL, versions TEXT NOT NULL,
-    text TEXT NOT NULL, token_ids BLOB, rollout_logps BLOB, base_logps BLOB, entropies BLOB, q BLOB, UNIQUE (problem, sample));
+    text TEXT NOT NULL, token_ids BLOB, rollout_logps BLOB, base_logps BLOB, entropies BLOB, q BLOB, {turns}
+    UNIQUE (problem, sample));
 CREATE TABLE verdicts (id INTEGER, pass INTEGER, sha INTEGER NOT NULL, verifier TEXT NOT NULL,
-    verdict TEXT NOT NULL CHECK (verdict IN {LABELS}), reason TEXT NOT NULL, answer TEXT, PRIMARY KEY (id, pass)) WITHOUT ROWID;
+    verdict TEXT NOT NULL CHECK (verdict IN {labels}), reason TEXT NOT NULL, answer TEXT, PRIMARY KEY (id, pass)) WITHOUT ROWID;
 CREATE TABLE passes (pass INTEGER PRIMARY KEY, verifier TEXT NOT NULL, who TEXT NOT NULL, at TEXT NOT NULL);
 CREATE TABLE claims (problem TEXT, first INTEGER, writer TEXT NOT NULL, PRIMARY KEY (problem, first));
-PRAGMA user_version = {FORMAT};
+PRAGMA user_version = {format};
 """
 
 
@@ -79,6 +79,17 @@ class Database:
         self._mutex = threading.RLock()
         self._db: sqlite3.Connection | None = None
         self._verified = False
+        self._format = FORMAT
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Of a table of its samples."""
+        return (*COLUMNS, *((TURNS,) * (self._format == EPISODES)))
+
+    @property
+    def stored(self) -> tuple[str, ...]:
+        """Those that stand in the table of samples, in the order of a row's hash."""
+        return tuple(name for name in self.columns if name not in JUDGED)
 
     @contextlib.contextmanager
     def transaction(self, write: bool = False) -> Iterator[sqlite3.Connection]:
@@ -102,11 +113,12 @@ class Database:
         """identity, created, changes (of versions and verifiers) and wanted, as trees of JSON values."""
         with self.transaction() as db:
             (version,) = db.execute("PRAGMA user_version").fetchone()
-            if version != FORMAT:
+            if version not in (FORMAT, EPISODES):
                 raise DataError(
-                    f"{self.path / FILE}: a sample store of format {version}, this version of sage-rlvr reads format {FORMAT}; "
-                    "read it with the version that wrote it, or sample into another folder"
+                    f"{self.path / FILE}: a sample store of format {version}, this version of sage-rlvr reads {FORMAT} and "
+                    f"{EPISODES}; read it with the version that wrote it, or sample into another folder"
                 )
+            self._format = version
             odd = db.execute("SELECT type, name FROM sqlite_master WHERE type IN ('view', 'trigger')").fetchone()
             if odd is not None:  # a view is a program, which may never end
                 raise _damaged(self.path, f"the {odd[0]} {odd[1]!r} is none of a sample store's")
@@ -128,7 +140,8 @@ class Database:
             (found,) = db.execute("PRAGMA integrity_check(1)").fetchone()
             if found != "ok":
                 raise _damaged(self.path, found)
-            for table, names, words in SEALED:
+            sealed = (("samples", self.stored), ("verdicts", ("id", "pass", *JUDGED)))
+            for (table, names), words in zip(sealed, _CHANGED, strict=True):
                 for sha, *row in db.execute(f"SELECT sha, {', '.join(names)} FROM {table}"):
                     if sha != seal(row):
                         raise _damaged(self.path, words.format(*row))
@@ -144,7 +157,9 @@ def create(path: Path, identity: Mapping[str, Any]) -> None:
                 return
             with replacing(path / FILE) as half, contextlib.closing(sqlite3.connect(half, isolation_level=None)) as db:
                 _log_ahead(path, db)
-                db.executescript(f"BEGIN; {TABLES}")
+                kind = (EPISODES, f"{TURNS} TEXT NOT NULL, ") if identity.get("turns", 1) > 1 else (FORMAT, "")
+                tables = TABLES.format(format=kind[0], turns=kind[1], labels=LABELS)
+                db.executescript(f"BEGIN; {tables}")
                 _note(db, {"identity": identity, "created": now(), "changes": [], "wanted": {}})
                 db.execute("COMMIT")
 
@@ -262,8 +277,9 @@ def flat(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def rows_of(table: pa.Table) -> Iterator[dict[str, Any]]:
-    """A table of `SCHEMA` as rows of `COLUMNS`, as they are stored."""
-    for batch in table.select(COLUMNS).to_batches(max_chunksize=1024):
+    """A table of `SCHEMA` as rows of `COLUMNS`, and `TURNS` where it has them, as they are stored."""
+    names = [*COLUMNS, *((TURNS,) * (TURNS in table.column_names))]
+    for batch in table.select(names).to_batches(max_chunksize=1024):
         for row in batch.to_pylist():
             if row["latency_s"] != row["latency_s"]:  # NaN, which version 0.1 wrote where it was not measured
                 row["latency_s"] = None

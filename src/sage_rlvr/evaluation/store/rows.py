@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from sage_rlvr.errors import ConfigError, DataError, RunLocked
 from sage_rlvr.evaluation.store import repeats
-from sage_rlvr.evaluation.store.database import COLUMNS, JUDGED, NESTED, STORED, Database, arrow, feed, flat, put
+from sage_rlvr.evaluation.store.database import JUDGED, NESTED, TURNS, Database, arrow, feed, flat, put
 from sage_rlvr.evaluation.store.repeats import Repeat
 from sage_rlvr.evaluation.store.sample import (
     ESCAPED,
@@ -40,6 +40,7 @@ from sage_rlvr.evaluation.store.sample import (
     text_hash,
     unescape,
 )
+from sage_rlvr.reading import parse_json
 
 CHOSEN = " FROM temp.chosen c CROSS JOIN samples s ON s.problem = c.problem AND s.sample < :n"
 NEWEST = (
@@ -161,7 +162,7 @@ class Rows(Database):
         same, else DataError: the sampler is not a function of the seed. DataError also for chunks that are not whole
         and for samples that cannot be used, with nothing written.
         """
-        rows, chunks = checked(samples, self._size)
+        rows, chunks = checked(samples, self._size, self.identity.turns)
         with self.transaction(write=True) as db:
             held = self._held({chunk.problem for chunk in chunks})
             for sample in rows:
@@ -174,19 +175,20 @@ class Rows(Database):
         return [chunk for chunk in chunks if chunk not in held]
 
     def _packed(self, sample: Sample) -> dict[str, Any]:
-        """A sample as a row of `COLUMNS`, judged and made under this identity."""
+        """A sample as a row of `columns`, judged and made under this identity."""
         row = flat(vars(sample))
         row |= {name: None if row[name] is None else escape(row[name]) for name in ESCAPED}
         row |= {"sample": int(sample.sample), "seed": None if sample.seed is None else int(sample.seed)}
         took = sample.latency_s  # SQLite keeps a float or NULL, and the hash is of what it keeps
         row |= {"latency_s": None if took is None or math.isnan(took) else float(took)}
         row |= {"text_hash": text_hash(sample.text), "verifier": self.identity.verifier_hash}
+        row |= {TURNS: None if sample.turns is None else json.dumps(sample.turns)}
         return row | {"versions": json.dumps(dict(self.identity.versions), sort_keys=True)}
 
     def insert(self, row: Mapping[str, Any]) -> None:
-        """One row of `COLUMNS`, its verdict as that of pass 0."""
+        """One row of `columns`, its verdict as that of pass 0."""
         with self.transaction(write=True) as db:
-            where = put(db, "samples", {name: row[name] for name in STORED})
+            where = put(db, "samples", {name: row[name] for name in self.stored})
             put(db, "verdicts", {"id": where, "pass": 0, **{name: row[name] for name in JUDGED}})
 
     def _check_same(self, new: Mapping[str, Any]) -> None:
@@ -249,16 +251,16 @@ class Rows(Database):
         n: int | None = None,
         verifier: str | None = None,
     ) -> pa.Table:
-        """All samples, sorted by (problem, sample number), as an Arrow table of `database.SCHEMA`.
+        """All samples, sorted by (problem, sample number), as an Arrow table of `database.SCHEMA`, with turns for episodes.
 
         columns: a few of them. problems: which, in this order; None: all, by id, numbers in ids by their value. n: the
         first n of each, DataError where a problem has fewer. verifier: verdicts of this verifier hash; None: the newest
         of each sample, and the column `verifier` says whose that is. The schema's metadata holds the identity.
         Text is `escape`d where it is no UTF-8; `samples` undoes that.
         """
-        names = list(COLUMNS if columns is None else columns)
-        if unknown := sorted(set(names) - set(COLUMNS)):
-            raise DataError(f"columns {unknown} are not in a sample store; there are {', '.join(COLUMNS)}")
+        names = list(self.columns if columns is None else columns)
+        if unknown := sorted(set(names) - set(self.columns)):
+            raise DataError(f"columns {unknown} are not in a sample store; there are {', '.join(self.columns)}")
         rows = self._read(names, problems, n, verifier)
         about = {"identity": self.identity.tree(), "wanted": self.facts()["wanted"]}
         return arrow(names, rows).replace_schema_metadata({"sage_rlvr": json.dumps(about, sort_keys=True)})
@@ -267,7 +269,7 @@ class Rows(Database):
         self, *, problems: Sequence[str] | None = None, n: int | None = None, verifier: str | None = None
     ) -> list[Sample]:
         """The rows of `table` as `Sample`s, text as it was."""
-        names = tuple(name for name in COLUMNS if name in Sample.__dataclass_fields__)
+        names = tuple(name for name in self.columns if name in Sample.__dataclass_fields__)
         return [_sample_of(dict(zip(names, row, strict=True))) for row in self._read(names, problems, n, verifier)]
 
     def counts(
@@ -310,7 +312,7 @@ class Rows(Database):
         digest = hashlib.sha256()
         with self.transaction():
             self._choose(problems, n)
-            for name in (name for name in COLUMNS if name not in UNSTEADY):
+            for name in (name for name in self.columns if name not in UNSTEADY):
                 rows = self._chosen((name,), n)
                 digest.update(f"{name}:{len(rows)}:".encode())
                 feed(digest, (value for (value,) in rows))
@@ -320,7 +322,14 @@ class Rows(Database):
 def _sample_of(row: dict[str, Any]) -> Sample:
     """A stored row as a `Sample`: token-level columns as arrays, text as it was."""
     row |= {name: np.frombuffer(row[name], kind) for name, kind in NESTED.items() if row[name] is not None}
+    if TURNS in row:
+        row[TURNS] = turns_in(row[TURNS])
     return Sample(**row | {name: unescape(row[name]) for name in ESCAPED if row[name] is not None})
+
+
+def turns_in(text: str) -> tuple[tuple[str, str, int], ...]:
+    """Turns as they are stored -> (who, text, tokens) of each."""
+    return tuple((str(who), str(said), int(tokens)) for who, said, tokens in parse_json(text, "turns of a sample", None))
 
 
 def _lock(path: Path) -> FileLock | None:

@@ -18,10 +18,11 @@ from itertools import groupby
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.evaluation.settings import OLD_PRESETS
+from sage_rlvr.tasks.base import Said
 
 CHUNK = 32
 LABELS = ("right", "wrong", "undecided")
@@ -37,6 +38,8 @@ _NUMBERS: dict[str, tuple[Callable[[float], float], float | None, Callable[[floa
     "min_p": (float, 0.0, lambda x: 0 <= x < 1),
     "max_new_tokens": (int, None, lambda x: x >= 1),
 }
+POLICY = "policy"  # who says a turn of an episode, if not the environment
+LATER = {"together": 1, "guidance": "", "turns": 1}  # fields of an identity that stores of before lack, with what they mean there
 TOKEN_LEVEL = ("rollout_logps", "base_logps", "entropies", "q")  # one number per token, nats but for q
 
 
@@ -98,6 +101,8 @@ class Identity:
     seed              the base seed of `seed_of`
     versions          of the libraries; a difference is noted, in all other fields it is refused
     chunk_size        samples per unit of work: 32, and 1 for greedy decoding (temperature 0), which has no second sample
+    turns             the most turns of the policy in an episode; 1: a completion is one text
+    guidance          of attempts after failed ones: the teacher and the digest of those attempts; "" of all others
     together          problems that are drawn in one call, by their order in the task: the last bits of a sample depend on it
     """
 
@@ -113,6 +118,8 @@ class Identity:
     versions: Mapping[str, str] = field(default_factory=dict)
     chunk_size: int | None = None
     together: int = 1
+    guidance: str = ""
+    turns: int = 1
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "decoding", _decoding(self.decoding))
@@ -131,6 +138,8 @@ class Identity:
             )
         if isinstance(self.together, bool) or not isinstance(self.together, int) or self.together < 1:
             raise ConfigError(f"Identity.together = {self.together!r}: problems a call, a whole number from 1 on")
+        if isinstance(self.turns, bool) or not isinstance(self.turns, int) or self.turns < 1:
+            raise ConfigError(f"Identity.turns = {self.turns!r}: turns of an episode, a whole number from 1 on")
 
     @property
     def greedy(self) -> bool:
@@ -143,21 +152,19 @@ class Identity:
         return bool(self.decoding["top_p"] < 1 or self.decoding["top_k"] > 0 or self.decoding["min_p"] > 0)
 
     def seed_of(self, problem: str, sample: int) -> int:
-        """`seed_of` with this base seed and task."""
-        return seed_of(self.seed, self.task, problem, sample)
+        """`seed_of` with this base seed and task; of second attempts another one, the same whoever guides them."""
+        return seed_of(self.seed, f"{self.task}, again" if self.guidance else self.task, problem, sample)
 
     def tree(self) -> dict[str, Any]:
-        """As a plain tree of JSON values; `together` only where it is not 1, as stores of before have none."""
+        """As a plain tree of JSON values; a field of `LATER` only where it is not its default, as stores of before have none."""
         tree = dict(json.loads(json.dumps(asdict(self))))
-        if self.together == 1:
-            del tree["together"]
-        return tree
+        return {name: value for name, value in tree.items() if name not in LATER or value != LATER[name]}
 
     @classmethod
     def of(cls, tree: Mapping[str, Any]) -> Identity:
         """Inverse of `tree`; DataError when a field is missing or unknown."""
         wanted = {f.name for f in fields(cls)}
-        if set(tree) | {"together"} != wanted:
+        if set(tree) | set(LATER) != wanted:
             raise DataError(f"an identity has the fields {sorted(wanted)}, not {sorted(tree)}")
         return cls(**tree)
 
@@ -217,6 +224,8 @@ class Sample:
     finish             "stop", "length" (it met the limit), None where nobody knows
     answer, verdict, reason  what was extracted, "right", "wrong" or "undecided", and why in a few stable words
     latency_s          seconds it took, exempt from every equality; None where not measured
+    turns              of an episode: who ("policy" or "environment"), what, in how many of the tokens; text is then all of it, and
+                       what the environment said has the log-prob and entropy 0. None for a completion
     """
 
     problem: str
@@ -234,14 +243,30 @@ class Sample:
     finish: Literal["stop", "length"] | None = None
     answer: str | None = None
     latency_s: float | None = None
+    turns: tuple[tuple[str, str, int], ...] | None = None
+
+    @property
+    def said(self) -> Said:
+        """What the policy wrote: the text, or its turns."""
+        return self.text if self.turns is None else said_of(self.turns)
 
 
-def checked(samples: Sequence[Sample], size: int) -> tuple[list[Sample], list[Chunk]]:
+def said_of(turns: Sequence[tuple[str, str, int]]) -> tuple[str, ...]:
+    """The policy's turns of an episode."""
+    return tuple(text for who, text, _ in turns if who == POLICY)
+
+
+def own_of(turns: Sequence[tuple[str, str, int]]) -> NDArray[np.bool_]:
+    """(T,) which tokens of an episode the policy drew."""
+    return np.repeat([who == POLICY for who, _, _ in turns], [tokens for _, _, tokens in turns])
+
+
+def checked(samples: Sequence[Sample], size: int, turns: int = 1) -> tuple[list[Sample], list[Chunk]]:
     """The samples by (problem, sample), and the whole chunks that they are. DataError names the first that cannot be used."""
     rows = sorted(samples, key=lambda s: (s.problem, s.sample))
     seen: dict[int | None, Sample] = {}
     for row in rows:
-        _check(row)
+        _check(row, turns)
         other = seen.setdefault(row.seed, row)
         if row.seed is not None and (other.problem, other.sample) != (row.problem, row.sample):
             raise DataError(
@@ -267,7 +292,7 @@ def _short(numbers: Sequence[int]) -> str:
     return str(list(numbers)) if len(numbers) < 9 else f"[{numbers[0]}, {numbers[1]}, ..., {numbers[-1]}]"
 
 
-def _check(row: Sample) -> None:
+def _check(row: Sample, turns: int) -> None:
     whole = isinstance(row.sample, (int, np.integer)) and not isinstance(row.sample, bool)
     ids = np.asarray([] if row.token_ids is None else row.token_ids)
     tokens = ids.ndim == 1 and (not ids.size or (ids.dtype.kind in "iu" and ids.min() >= 0 and ids.max() < 2**31))
@@ -277,6 +302,7 @@ def _check(row: Sample) -> None:
         (row.verdict in LABELS, f"verdict {row.verdict!r}; it is one of {', '.join(LABELS)}"),
         (row.finish in FINISHES, f'finish {row.finish!r}; it is "stop", "length" or None'),
         (row.seed is None or 0 <= row.seed < 2**63, f"seed {row.seed} is not in [0, 2^63); take it from Identity.seed_of"),
+        (_in_turns(row, turns), f"turns do not fit a store of episodes of at most {turns} turns, or the sample's tokens"),
         (tokens, f"token_ids must be a list of whole numbers from 0 on; shape {ids.shape}, {ids.dtype}"),
     ]
     for name in TOKEN_LEVEL:
@@ -286,3 +312,10 @@ def _check(row: Sample) -> None:
     for fine, trouble in wanted:
         if not fine:
             raise DataError(f"problem {row.problem!r}, sample {row.sample!r}: {trouble}")
+
+
+def _in_turns(row: Sample, turns: int) -> bool:
+    if row.turns is None or turns == 1:
+        return row.turns is None and turns == 1
+    said, many = said_of(row.turns), sum(tokens for _, _, tokens in row.turns)
+    return 1 <= len(said) <= turns and (row.token_ids is None or many == len(np.asarray(row.token_ids)))

@@ -14,9 +14,20 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from sage_rlvr.errors import ConfigError, DataError, suggest
-from sage_rlvr.evaluation.store.database import FILE, JUDGED, OLD, STORED, create, put, seal
-from sage_rlvr.evaluation.store.rows import Counts, Rows
-from sage_rlvr.evaluation.store.sample import GUIDED, LABELS, SCORED, Chunk, Identity, Sample, escape, natural, unescape
+from sage_rlvr.evaluation.store.database import FILE, JUDGED, OLD, TURNS, create, put, seal
+from sage_rlvr.evaluation.store.rows import Counts, Rows, turns_in
+from sage_rlvr.evaluation.store.sample import (
+    GUIDED,
+    LABELS,
+    SCORED,
+    Chunk,
+    Identity,
+    Sample,
+    escape,
+    natural,
+    said_of,
+    unescape,
+)
 from sage_rlvr.runs import differences
 from sage_rlvr.runs.record import now
 
@@ -110,7 +121,7 @@ class SampleStore(Rows):
 
     def reverify(
         self,
-        function: Callable[[list[str], list[str]], Sequence[Any]],
+        function: Callable[[list[str], list[Any]], Sequence[Any]],
         verifier_hash: str,
         *,
         by: str | None = None,
@@ -118,19 +129,22 @@ class SampleStore(Rows):
     ) -> int:
         """Judge all samples again; returns how many were judged, not counting those whose verdict it already is.
 
-        function: problem ids and texts, in step -> one verdict each, with `label` ("right", "wrong", "undecided"),
-        `reason`, and `answer` if it has one. verifier_hash: of the verifier and its limits. by: who, default user and
+        function: problem ids and texts (the policy's turns, a tuple, where it is an episode), in step -> one verdict each, with
+        `label` ("right", "wrong", "undecided"), `reason`, and `answer` if it has one. verifier_hash: of the verifier and its
+        limits. by: who, default user and
         host. Each batch is committed by itself: interrupted, the same call goes on. Older verdicts stay readable
         (`table(verifier=...)`).
         """
         if not verifier_hash:
             raise ConfigError("reverify: verifier_hash is empty; name the verifier and its limits by a hash")
-        rows = self._read(("problem", "sample", "text", "verifier"), None, None)
+        said_by = TURNS if TURNS in self.columns else "text"
+        rows = self._read(("problem", "sample", said_by, "verifier"), None, None)
         others = [row[:3] for row in rows if row[3] != verifier_hash]
         for start in range(0, len(others), batch):
             some = others[start : start + batch]
             problems = [unescape(row[0]) for row in some]
-            said = function(problems, [unescape(row[2]) for row in some])
+            texts = [said_of(turns_in(row[2])) if said_by == TURNS else unescape(row[2]) for row in some]
+            said = function(problems, texts)
             self.overlay(some, _judged(said, problems, [row[1] for row in some]), verifier_hash, by or _somebody())
         return len(others)
 
@@ -196,8 +210,8 @@ class SampleStore(Rows):
     def _rescore(self, sample: Sample, values: NDArray[np.float32], stamp: tuple[str, str]) -> None:
         at, where = " WHERE problem = ? AND sample = ?", (escape(sample.problem), sample.sample)
         with self.transaction(write=True) as db:
-            stored = db.execute(f"SELECT {', '.join(STORED)} FROM samples{at}", where).fetchone()
-            row = dict(zip(STORED, stored, strict=True)) | {"base_logps": values.tobytes()}
+            stored = db.execute(f"SELECT {', '.join(self.stored)} FROM samples{at}", where).fetchone()
+            row = dict(zip(self.stored, stored, strict=True)) | {"base_logps": values.tobytes()}
             row["versions"] = json.dumps(json.loads(row["versions"]) | {stamp[0]: stamp[1]}, sort_keys=True)
             new = (row["base_logps"], row["versions"], seal(row.values()))
             db.execute(f"UPDATE samples SET base_logps = ?, versions = ?, sha = ?{at}", (*new, *where))

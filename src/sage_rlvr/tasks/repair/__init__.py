@@ -12,7 +12,7 @@ the environment answers with what the first failing test says. It ends when all 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, ClassVar, Literal
 
@@ -21,6 +21,7 @@ import numpy as np
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.tasks.base import Said, Turn, code_hash, hash_of
 from sage_rlvr.tasks.checks import Case, Check, duplicates
+from sage_rlvr.tasks.repair.hints import edited_lines, explained, leaked, pointed
 from sage_rlvr.tasks.repair.programs import (
     ENTRY,
     KINDS,
@@ -49,7 +50,8 @@ class Repair:
 
     kinds: of the defects (KINDS). count: problems a split at most, None = all. trace: whether the prompt says what a failing test
     said, in one turn. seconds: for the tests of one program. turns: of the policy in an episode at most; 1 = one completion, and no
-    episode. ConfigError where the system can confine no program: none is run then.
+    episode. hints: share of `examples` whose prompt holds guidance, so that a policy learns to read it. ConfigError where the
+    system can confine no program: none is run then.
     """
 
     kinds: tuple[Literal["start", "compare", "operator", "bound", "variable", "result"], ...] = KINDS
@@ -57,6 +59,7 @@ class Repair:
     trace: bool = True
     seconds: float = SECONDS
     turns: int = 1
+    hints: float = 0.0
 
     def __post_init__(self) -> None:
         if not self.kinds or not set(self.kinds) <= set(KINDS):
@@ -65,8 +68,10 @@ class Repair:
             raise ConfigError(
                 f"count {self.count}, seconds {self.seconds}, turns {self.turns}: at least 1 problem and 1 turn, and a time above 0"
             )
+        if not 0 <= self.hints <= 1:
+            raise ConfigError(f"hints = {self.hints}: the share of examples with guidance in their prompt, from 0 to 1")
 
-    added: ClassVar[tuple[str, ...]] = ("turns",)  # see schema.dump
+    added: ClassVar[tuple[str, ...]] = ("turns", "hints")  # see schema.dump
     name = "repair"
     characters: ClassVar[str] = "".join(map(chr, range(32, 127))) + "\n"
 
@@ -87,8 +92,9 @@ class Repair:
         return tuple(one for one in all_problems()[split] if one.kind in self.kinds)[: self.count]
 
     def asked(self, problem: Broken) -> str:
-        """The numbered program and, with `trace` and in one turn, what its first failing test says."""
-        return numbered(problem.source) + (f"\n{problem.said}" if self.trace and self.turns == 1 else "")
+        """The numbered program; with `trace` and in one turn, what its first failing test says; then guidance, if any."""
+        said = (problem.said if self.trace and self.turns == 1 else "", problem.guidance)
+        return "\n".join([numbered(problem.source), *filter(None, said)])
 
     def prompt(self, problem: Broken) -> str:
         """The numbered program, what a test said, and the word that asks for an edit."""
@@ -161,7 +167,8 @@ class Repair:
             epoch, place = divmod(number, len(rows))
             order = np.random.Generator(np.random.Philox([seed, epoch])).permutation(len(rows))
             one = rows[int(order[place])]
-            found.append((one, edit_to(one.source, one.fixed) if self.turns == 1 else self._episode(one, seed, number)))
+            asked = self._hinted(one, np.random.Generator(np.random.Philox([seed, number, 1])))
+            found.append((asked, edit_to(one.source, one.fixed) if self.turns == 1 else self._episode(one, seed, number)))
         return found
 
     def _episode(self, problem: Broken, seed: int, number: int) -> tuple[Turn, ...]:
@@ -174,6 +181,42 @@ class Repair:
             before += [Turn("policy", edit, learned=False), Turn("environment", said)]
             program = edited(program, edit) or program
         return (*before, Turn("policy", edit_to(program, problem.fixed)))
+
+    # ---- guidance
+
+    def _hinted(self, problem: Broken, chance: np.random.Generator) -> Broken:
+        """The problem of an example; a share `hints` with the guidance of `patch`, or of `rules` after a wrong edit."""
+        if chance.random() >= self.hints:
+            return problem
+        wrong = wrong_edits(problem.problem_id)
+        if not wrong or chance.random() < 0.5:
+            return self.guided(problem, self.pointer(problem))
+        edit, said = wrong[int(chance.integers(len(wrong)))]
+        return self.guided(problem, self.explain(problem, [edit], Verdict("wrong", said)))
+
+    def guided(self, problem: Broken, guidance: str) -> Broken:
+        """The problem with guidance in its prompt."""
+        return replace(problem, guidance=guidance)
+
+    def reference(self, problem: Broken) -> str:
+        """The edit that undoes the change."""
+        return edit_to(problem.source, problem.fixed)
+
+    def where(self, problem: Broken, text: str) -> str:
+        """The lines that a completion edits; "" for none."""
+        return edited_lines(problem, text)
+
+    def pointer(self, problem: Broken) -> str:
+        """The line of the defect and its kind."""
+        return pointed(problem)
+
+    def explain(self, problem: Broken, said: Sequence[str], verdict: Verdict) -> str:
+        """The last edit that was tried, what the tests said, and the kind of step to try."""
+        return explained(said, verdict)
+
+    def leaks(self, problem: Broken, hint: str) -> bool:
+        """Whether the new text of a line that the reference edits stands in guidance, spaces aside."""
+        return leaked(problem, hint)
 
     # ---- what a store and an audit hold to
 

@@ -108,7 +108,7 @@ SITE = re.compile(r"«(\w+):([^»]*)»")
 @dataclass(frozen=True)
 class Broken:
     """A function with one defect. source: as it is given; fixed: before the change; tests: (arguments, repr of the value);
-    said: what the first failing test says of `source`.
+    said: what the first failing test says of `source`. guidance: what its prompt holds beside; "" as it is drawn.
     """
 
     problem_id: str
@@ -118,6 +118,7 @@ class Broken:
     fixed: str
     tests: tuple[tuple[tuple[Any, ...], str], ...]
     said: str
+    guidance: str = ""
 
 
 def numbered(source: str) -> str:

@@ -172,6 +172,7 @@ def _rollout(config: TrainConfig, given: Mapping[str, Any]) -> dict[str, Any]:
     here = rows // ranks
     micro = here if updates.micro_batch is None else gcd(here, updates.micro_batch * rollout.group_size)
     return {
+        f"{ROLLOUT}.name": "vllm",
         f"{ROLLOUT}.n": rollout.group_size,
         f"{ROLLOUT}.temperature": rollout.temperature,
         f"{ROLLOUT}.log_prob_micro_batch_size_per_gpu": micro,

@@ -1,0 +1,38 @@
+"""Losses on pairs of completions of one prompt, a winner w and a loser l (Agent-RLVR, arXiv 2506.11425).
+
+    h      = beta [ log pi(y_w|x) - log pi_ref(y_w|x) - log pi(y_l|x) + log pi_ref(y_l|x) ]      the margin
+    DPO    = mean over pairs of -log sigma(h)                                                    (arXiv 2305.18290)
+    reward = mean over pairs of -log sigma(s(x, y_w) - s(x, y_l))                                (Bradley-Terry)
+
+log pi(y|x) is the sum over the tokens that the policy drew: what an environment wrote between its turns is read and not counted.
+"""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from sage_rlvr.errors import DataError
+
+PerPair = Float[Tensor, " N"]
+
+
+def completion_logps(logps: Float[Tensor, "B T"], own: Bool[Tensor, "B T"]) -> Float[Tensor, " B"]:
+    """log pi(y|x) of each row, nats: the sum over its `own` tokens; what stands elsewhere reaches neither value nor gradient."""
+    return torch.where(own, logps.float(), 0.0).sum(dim=1)
+
+
+def margins(winner: PerPair, loser: PerPair, ref_winner: PerPair, ref_loser: PerPair, beta: float) -> PerPair:
+    """h of each pair, from sums of log-probs under the policy and under the reference. DataError for shapes that differ."""
+    shapes = {tuple(part.shape) for part in (winner, loser, ref_winner, ref_loser)}
+    if len(shapes) != 1 or winner.dim() != 1:
+        raise DataError(f"margins: shapes {sorted(shapes)}; give one number a pair, (N,) each.")
+    return beta * ((winner - ref_winner.detach()) - (loser - ref_loser.detach()))
+
+
+def pair_loss(margin: PerPair) -> tuple[Float[Tensor, ""], dict[str, float]]:
+    """Mean of -log sigma(margin), and metrics: the mean margin and the share of pairs whose winner is ahead. ln 2 at margin 0."""
+    loss = -torch.nn.functional.logsigmoid(margin).mean()
+    ahead = float((margin.detach() > 0).float().mean())
+    return loss, {"pairs/margin": float(margin.detach().mean()), "pairs/accuracy": ahead}

@@ -1,0 +1,84 @@
+"""Episodes of an evaluation: any generator that takes token ids and gives them back plays them (`sage_rlvr.models.episodes`).
+
+Turn 0 is drawn as a completion is, by its sample's seed; turn k of the sample from a seed of its own, a function of the sample's
+and k, so that every generator keeps its own law of chance.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from sage_rlvr.errors import ConfigError
+from sage_rlvr.models.episodes import Drawn, Episode, play
+from sage_rlvr.models.generation import Generation, Generator, Request
+from sage_rlvr.models.policy import Asking
+
+ROWS = 128  # of a call of the generator in later turns, whose contexts are all different
+
+
+def turn_seed(seed: int, turn: int) -> int:
+    """The seed of a later turn, in [0, 2^63): 63 bits of SHA-256 of "seed/turn"; of turn 0 the sample's own (golden test)."""
+    if turn == 0:
+        return seed
+    return int.from_bytes(hashlib.sha256(f"{seed}/{turn}".encode("ascii")).digest()[:8], "big") >> 1
+
+
+def generate_episodes(
+    generator: Generator,
+    asking: Asking,
+    problems: Sequence[Any],
+    requests: Sequence[Request],
+    *,
+    limit: int,
+    window: int | None = None,
+) -> list[list[Generation]]:
+    """`generator.generate(requests)`, of episodes: one request a problem. limit: tokens of the policy in an episode; window:
+    positions of the model. ConfigError for a generator that does not tell what tokens it drew.
+    """
+    seeds = [seed for request in requests for seed in request.seeds]
+    owners = [place for place, request in enumerate(requests) for _ in request.seeds]
+    known = True
+
+    def draw(turn: int, places: list[int], contexts: list[list[int]], rooms: list[int]) -> list[Drawn]:
+        nonlocal known
+        if turn == 0:
+            found = [one for rows in generator.generate(requests) for one in rows]
+        else:
+            rows = zip(places, contexts, rooms, strict=True)
+            asked = [Request(tuple(context), (turn_seed(seeds[place], turn),), room) for place, context, room in rows]
+            parts = [asked[first : first + ROWS] for first in range(0, len(asked), ROWS)]
+            found = [one for part in parts for (one,) in generator.generate(part)]
+        known = known and all(one.logps is not None for one in found)
+        return [_drawn(generator, one) for one in found]
+
+    prompts = [requests[owner].prompt for owner in owners]
+    episodes = play(asking, [problems[owner] for owner in owners], prompts, draw, limit=limit, window=window)
+    made = iter([_generation(episode, known) for episode in episodes])
+    return [[next(made) for _ in request.seeds] for request in requests]
+
+
+def _drawn(generator: Generator, one: Generation) -> Drawn:
+    if one.token_ids is None:
+        raise ConfigError(
+            f"generator {generator.name!r} does not tell the tokens that it drew, and the next turn of an episode is drawn behind "
+            "them; take sampler, transformers or vllm, or a server that returns token ids"
+        )
+    ids = [int(token) for token in one.token_ids]
+    logps = [0.0] * len(ids) if one.logps is None else one.logps.tolist()
+    return Drawn(ids, logps, None if one.entropies is None else one.entropies.tolist())
+
+
+def _generation(episode: Episode, known: bool) -> Generation:
+    """known: whether every turn's log-probs are."""
+    ids, entropies = np.array(episode.ids, np.int32), np.array(episode.entropies, np.float32)
+    logps = np.array(episode.logps, np.float32) if known else None
+    turns = tuple((turn.who, turn.text, count) for turn, count in zip(episode.turns, episode.counts, strict=True))
+    finish = "stop" if episode.finished else "length"
+    return Generation(episode.text, ids, logps, entropies if episode.measured else None, finish, turns)  # type: ignore[arg-type]
+
+
+__all__ = ["generate_episodes", "turn_seed"]

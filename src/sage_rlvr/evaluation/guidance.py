@@ -1,0 +1,113 @@
+"""Second attempts: the problems that a policy failed, asked again with guidance (Agent-RLVR, arXiv 2506.11425).
+
+    store of attempts -> the first wrong one of each problem -> teacher -> guided prompts -> another store of the same problems
+
+One wrong attempt of a problem is taught on, the first; a problem without one is not attempted again. What a teacher said is kept in
+the folder of the new store, `guidance.jsonl`, and read there when the evaluation goes on, since a teacher may be asked only once.
+The teacher `nothing` makes the control: the same problems, the same chance, no guidance. So a store of it and one of another
+teacher are compared problem by problem (`sage-rlvr compare`), on attempts that neither was chosen by.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from sage_rlvr.errors import ConfigError, DataError
+from sage_rlvr.evaluation.sampling import Chosen
+from sage_rlvr.evaluation.store import Sample, SampleStore, is_store
+from sage_rlvr.models.teachers import Teacher, words_of
+from sage_rlvr.reading import read_json_lines
+from sage_rlvr.runs import writing
+from sage_rlvr.runs.files import write_text_atomic
+from sage_rlvr.tasks.base import NO_ANSWER, fingerprint, guided
+from sage_rlvr.tasks.teachers import hint_of
+from sage_rlvr.verifiers import Verdict
+
+KEPT = "guidance.jsonl"
+
+
+def again(chosen: Chosen, attempts: Path, teacher: Teacher, folder: Path) -> Chosen:
+    """The problems of `chosen` that were failed in the store of `attempts`, asked with what the teacher says of the first failure.
+
+    folder: of the new store. ConfigError for attempts of another task, or none that failed.
+    """
+    if not is_store(attempts):
+        raise ConfigError(f"--after {attempts}: there is no sample store; name the one that `eval --samples` has filled")
+    with SampleStore.open(attempts) as store:
+        known, digest, failed = store.identity, store.digest(), first_failures(store)
+    if known.task != chosen.name:
+        raise ConfigError(f"--after {attempts}: its attempts are of {known.task}, and this is {chosen.name}; give the same task")
+    rows = {name: problem for name, problem in chosen.problems.items() if name in failed}
+    if not rows:
+        raise ConfigError(
+            f"--after {attempts}: none of its wrong attempts is of these {len(chosen.problems)} problems; give the settings "
+            "(--split, --seed, --problems) that the attempts were drawn with"
+        )
+    by = f"{words_of(teacher)} after {digest[:16]}"
+    hints = _kept(folder / KEPT, by) or _taught(chosen, rows, failed, teacher, by, folder / KEPT)
+    if set(hints) != set(rows):
+        raise ConfigError(f"{folder / KEPT}: is of other problems; give the settings that it was written with, or another --store")
+    asked = {name: guided(chosen.task, problem, hints[name]) for name, problem in rows.items()}
+    return replace(chosen, problems=rows, task_hash=fingerprint(chosen.task, list(rows.values())), asked=asked, guidance=by)
+
+
+def first_failures(store: SampleStore) -> dict[str, Sample]:
+    """Problem -> its first wrong attempt, of those that have one; an undecided one says nothing that could be taught on."""
+    found: dict[str, Sample] = {}
+    for row in store.samples():
+        if row.verdict == "wrong":
+            found.setdefault(row.problem, row)
+    return found
+
+
+def own_words(row: Sample) -> list[str]:
+    """What the policy said in an attempt, a text a turn."""
+    said = (row.said,) if isinstance(row.said, str) else row.said
+    return [text.removesuffix(NO_ANSWER) for text in said]
+
+
+def _taught(
+    chosen: Chosen, rows: Mapping[str, Any], failed: Mapping[str, Sample], teacher: Teacher, by: str, file: Path
+) -> dict[str, str]:
+    """What the teacher says of each problem, written down before it is used."""
+    said, dropped = {}, 0
+    for name, problem in rows.items():
+        row = failed[name]
+        said[name], leaked = hint_of(teacher, chosen.task, problem, own_words(row), Verdict(row.verdict, row.reason))
+        dropped += leaked
+    lines = [{"by": by, "problems": len(said), "dropped": dropped}]
+    lines += [{"problem": name, "attempt": failed[name].sample, "guidance": hint} for name, hint in said.items()]
+    text = "".join(json.dumps(line, ensure_ascii=True) + "\n" for line in lines)
+    with writing("guidance", file, len(text)):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_text_atomic(file, text)
+    return said
+
+
+def _kept(file: Path, by: str) -> dict[str, str]:
+    """What was said before, {} where nothing was. ConfigError where another teacher said it, or of other attempts."""
+    if not file.is_file():
+        return {}
+    (_, head), *rows = read_json_lines(file, advice="delete the store and draw it again")
+    if head.get("by") != by:
+        raise ConfigError(f"{file}: was written by {head.get('by')}, and now it is {by}; name another --store")
+    if not all(isinstance(row.get("problem"), str) and isinstance(row.get("guidance"), str) for _, row in rows):
+        raise DataError(f"{file}: a line is no guidance of a problem; delete the store and draw it again")
+    return {row["problem"]: row["guidance"] for _, row in rows}
+
+
+def guidance_line(folder: Path) -> str:
+    """Who guided the attempts of a store, how many problems, and what was dropped because it held the reference answer."""
+    (_, head), *rows = read_json_lines(folder / KEPT, advice="delete the store and draw it again")
+    silent = sum(not row["guidance"] for _, row in rows)
+    return (
+        f"guidance   {head['by']}: {head['problems']} failed problems attempted again; {head['dropped']} hints held the reference "
+        f"answer and were dropped, {silent} prompts have none; one attempt each was taught on ({folder / KEPT})"
+    )
+
+
+__all__ = ["KEPT", "again", "first_failures", "guidance_line", "own_words"]

@@ -1,0 +1,145 @@
+"""Sample stores -> the completions that offline training reads: winners beside losers, and what SFT learns.
+
+    losers    wrong first attempts, never guided
+    winners   right first attempts, and right second attempts of the failed problems, guided or not
+    pair      each winner with one loser of its problem, drawn by (seed, problem, number of the winner)
+    SFT       a share of the right first attempts, the same for every set of pairs of these attempts and this seed
+
+A pure function of the stores and the settings. A problem without a right or without a wrong attempt makes no pair; second attempts
+bring those into it that had no right one. Whoever trains on a pair asks the problem without guidance.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from sage_rlvr.config import OfflineConfig, PairsConfig
+from sage_rlvr.errors import ConfigError, DataError
+from sage_rlvr.evaluation.store import Identity, Sample, SampleStore
+from sage_rlvr.models.policy import Asking, Tokens
+from sage_rlvr.training.offline import Data, Text, text_of
+
+
+@dataclass(frozen=True, eq=False)
+class Pair:
+    """A right and a wrong completion of one problem. again: the winner is a second attempt."""
+
+    problem: str
+    winner: Sample
+    loser: Sample
+    again: bool
+
+
+@dataclass(frozen=True, eq=False)
+class Paired:
+    """The pairs of stores, what SFT learns, who guided, and the counts behind both: drawn, right, tokens, problems."""
+
+    pairs: tuple[Pair, ...]
+    learned: tuple[Sample, ...]
+    guidance: str
+    counts: dict[str, int]
+    digests: dict[str, str]
+
+    def lines(self) -> list[str]:
+        """The counts in words."""
+        c = self.counts
+        return [
+            f"attempts   {c['attempts']:,} of {c['problems']:,} problems, {c['right']:,} right",
+            f"again      {c['again']:,} of {c['again_problems']:,} problems, {c['again_right']:,} right; {self.guidance or 'none'}",
+            f"tokens     {c['tokens']:,} drawn for both",
+            f"pairs      {len(self.pairs):,} of {c['paired']:,} problems, {c['pairs_again']:,} with a second attempt as winner, "
+            f"{c['opened']:,} problems by second attempts alone",
+            f"SFT        {len(self.learned):,} of {c['right']:,} right first attempts",
+        ]
+
+
+def paired(data: PairsConfig) -> Paired:
+    """The pairs of the stores that a recipe names. ConfigError for second attempts of another task, DataError without any."""
+    first, digest, known = _read(data.attempts)
+    second, digest_again, later = _read(data.again) if data.again else ({}, "", known)
+    if later.task != known.task:
+        raise ConfigError(f"pairs.again = {data.again}: holds {later.task}, and the attempts are of {known.task}")
+    if foreign := sorted(set(second) - set(first)):
+        raise ConfigError(
+            f"pairs.again = {data.again}: problem {foreign[0]!r} is none of those in {data.attempts}; give the second attempts "
+            "that were drawn after these"
+        )
+    found = tuple(pair for name, rows in first.items() for pair in _of_problem(data, name, rows, second.get(name, [])))
+    right = [row for rows in first.values() for row in rows if row.verdict == "right"]
+    if not found:
+        raise DataError(f"{data.attempts}: no problem has a right and a wrong completion, so there is no pair; draw more samples")
+    if not right:
+        raise DataError(f"{data.attempts}: no first attempt is right, and SFT learns from those; draw more, or a better policy's")
+    order = sorted(right, key=lambda row: _chance(data.seed, "sft", row.problem, row.sample))
+    digests = {"attempts": digest} | ({"again": digest_again} if data.again else {})
+    learned = tuple(order[: math.ceil(data.share * len(right))])
+    return Paired(found, learned, later.guidance if second else "", _counts(first, second, found), digests)
+
+
+def _of_problem(data: PairsConfig, name: str, rows: Sequence[Sample], again: Sequence[Sample]) -> Iterator[Pair]:
+    """The pairs of one problem: its winners, at most `most`, in an order of the seed, each with a loser."""
+    losers = [row for row in rows if row.verdict == "wrong"]
+    winners = [(row, False) for row in rows if row.verdict == "right"] + [(row, True) for row in again if row.verdict == "right"]
+    if data.distinct:
+        winners = list({row.text: (row, late) for row, late in reversed(winners)}.values())
+    winners.sort(key=lambda pair: _chance(data.seed, "winner", name, pair[0].sample, pair[1]))
+    for number, (row, late) in enumerate(winners[: data.most] if losers else []):
+        place = int(_chance(data.seed, "loser", name, number) * len(losers))
+        yield Pair(name, row, losers[place], late)
+
+
+def _chance(*address: object) -> float:
+    """In [0, 1), a function of its address."""
+    digest = hashlib.blake2b(repr(address).encode("utf-8", "surrogatepass"), digest_size=7).digest()
+    return int.from_bytes(digest, "big") / (1 << 56)
+
+
+def _read(place: str | None) -> tuple[dict[str, list[Sample]], str, Identity]:
+    """Problem -> its samples, the store's digest, and its identity."""
+    with SampleStore.open(Path(str(place))) as store:
+        if lacking := store.lacking(store.counts(check=False)):
+            raise DataError(f"{place}: has {lacking}, so it is no whole evaluation yet")
+        rows: dict[str, list[Sample]] = {}
+        for row in store.samples():
+            if row.token_ids is None:
+                raise DataError(f"{place}: problem {row.problem!r} has samples without tokens, as imported ones; draw them here")
+            rows.setdefault(row.problem, []).append(row)
+        return rows, store.digest(), store.identity
+
+
+def _counts(first: dict[str, list[Sample]], second: dict[str, list[Sample]], pairs: Sequence[Pair]) -> dict[str, int]:
+    rows, again = ([row for some in part.values() for row in some] for part in (first, second))
+    solved = {row.problem for row in rows if row.verdict == "right"}
+    return {
+        "attempts": len(rows), "problems": len(first), "right": sum(row.verdict == "right" for row in rows),
+        "again": len(again), "again_problems": len(second), "again_right": sum(row.verdict == "right" for row in again),
+        "tokens": sum(len(row.token_ids) for row in rows + again),  # type: ignore[arg-type]
+        "paired": len({pair.problem for pair in pairs}), "pairs_again": sum(pair.again for pair in pairs),
+        "opened": len({pair.problem for pair in pairs} - solved),
+    }  # fmt: skip
+
+
+def texts_of(config: OfflineConfig, found: Paired, tokens: Tokens) -> Data:
+    """The pairs and what SFT learns as tokens, each problem asked without guidance.
+
+    DataError for a problem that the task's split does not have.
+    """
+    asking = Asking.of(config.task, tokens)
+    rows = {problem.problem_id: problem for problem in config.task.problems(config.pairs.split)}
+
+    def text(row: Sample) -> Text:
+        if row.problem not in rows:
+            raise DataError(
+                f"problem {row.problem!r} of {config.pairs.attempts} is none of the {len(rows):,} of task {config.task.name}, "
+                f"split {config.pairs.split}; give pairs.split and the task as the samples were drawn"
+            )
+        return text_of(asking, rows[row.problem], row)
+
+    return Data([text(row) for row in found.learned], [(text(pair.winner), text(pair.loser)) for pair in found.pairs])
+
+
+__all__ = ["Pair", "Paired", "paired", "texts_of"]

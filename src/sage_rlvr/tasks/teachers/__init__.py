@@ -1,0 +1,151 @@
+"""Teachers: what is said to a policy before it tries a problem again (Agent-RLVR, arXiv 2506.11425).
+
+    problem, the failed attempt's own words, its verdict -> guidance
+
+A teacher may know the reference answer; its guidance must not hold it. `hint_of` holds it to that by a match of strings
+(`sage_rlvr.tasks.base.leaks`) and drops a hint that leaks. `sage_rlvr.models.teachers` has one more, which asks a policy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from sage_rlvr import plugins
+from sage_rlvr.errors import ConfigError, DataError
+from sage_rlvr.registry import Registry
+from sage_rlvr.tasks.base import Task, answer_key, leaks, reference, turns_of
+from sage_rlvr.tasks.rows import sha256_of
+from sage_rlvr.verifiers import Verdict
+
+LONGEST = 2000  # characters of guidance
+
+
+class Teacher(Protocol):
+    """What writes guidance. leak: whether it may hold the reference answer.
+
+    said: the attempt's own words, one text a turn of the policy, so one of a task without turns.
+    """
+
+    @property
+    def leak(self) -> bool: ...
+
+    def teach(self, task: Task, problem: Any, said: Sequence[str], verdict: Verdict) -> str: ...
+
+
+TEACHERS: Registry[Any] = Registry("teacher")
+
+
+def hint_of(teacher: Teacher, task: Task, problem: Any, said: Sequence[str], verdict: Verdict) -> tuple[str, bool]:
+    """What a teacher says after a failed attempt, and whether it was dropped, "", as it holds the reference answer.
+
+    DataError for what is no text, or longer than `LONGEST` characters.
+    """
+    hint = teacher.teach(task, problem, said, verdict)
+    if not isinstance(hint, str) or len(hint) > LONGEST:
+        raise DataError(
+            f"teacher {type(teacher).__name__}, problem {problem.problem_id!r}: it said {str(hint)[:80]!r}; guidance is a text of "
+            f"at most {LONGEST:,} characters"
+        )
+    hint = hint.strip()
+    leaking = not teacher.leak and leaks(task, problem, hint)
+    return ("", True) if leaking else (hint, False)
+
+
+@TEACHERS.register
+@dataclass(frozen=True)
+class Nothing:
+    """Says nothing: the control, the same problems attempted again without guidance."""
+
+    @property
+    def leak(self) -> bool:
+        """It cannot."""
+        return False
+
+    def teach(self, task: Task, problem: Any, said: Sequence[str], verdict: Verdict) -> str:
+        """Nothing."""
+        return ""
+
+
+@TEACHERS.register
+@dataclass(frozen=True)
+class Rules:
+    """What the attempt was and why it failed, in words, and the kind of step to try; it knows no reference answer.
+
+    By the task's own explain(problem, said, verdict) where it has one.
+    """
+
+    @property
+    def leak(self) -> bool:
+        """What an attempt said may hold the reference answer beside what is wrong."""
+        return False
+
+    def teach(self, task: Task, problem: Any, said: Sequence[str], verdict: Verdict) -> str:
+        """The task's words, else the answer and the verdict's reason."""
+        if own := getattr(task, "explain", None):
+            return str(own(problem, said, verdict))
+        tried = answer_key(task, problem, tuple(said) if turns_of(task) > 1 else said[-1])
+        attempt = "gave no answer" if tried is None else f"answered {tried}"
+        return f"An earlier attempt {attempt}: {verdict.reason}. Try another way."
+
+
+@TEACHERS.register
+@dataclass(frozen=True)
+class Patch:
+    """Where the reference answer acts and what kind of step it takes, by the task's pointer(problem), and not the step itself.
+
+    leak: say the reference answer too, for an upper limit of what guidance can do; off by default.
+    """
+
+    leak: bool = False
+
+    def teach(self, task: Task, problem: Any, said: Sequence[str], verdict: Verdict) -> str:
+        """ConfigError for a task without pointer(problem)."""
+        own = getattr(task, "pointer", None)
+        if own is None:
+            raise ConfigError(
+                f"task {task.name}: {type(task).__name__} has no pointer(problem), which says where the reference answer acts and "
+                "not what it is; add it to the task, or take the teacher rules"
+            )
+        return f"{own(problem)}\n{reference(task, problem)}" if self.leak else str(own(problem))
+
+
+@TEACHERS.register
+@dataclass(frozen=True)
+class Function:
+    """A function of yours, FILE.py:NAME, called as NAME(problem, said, verdict) -> text.
+
+    It runs in this process, once for a problem, and may ask a model or a server. ConfigError where the file or the name is not
+    there. leak: whether its guidance may hold the reference answer; where not, such guidance is dropped.
+    """
+
+    function: str
+    leak: bool = False
+
+    def __post_init__(self) -> None:
+        _function(self.function)
+
+    @property
+    def sha256(self) -> str:
+        """Of its file."""
+        return sha256_of(Path(self.function.rpartition(":")[0]))
+
+    def teach(self, task: Task, problem: Any, said: Sequence[str], verdict: Verdict) -> str:
+        """What the function says."""
+        return str(_function(self.function)(problem, said, verdict))
+
+
+def _function(place: str) -> Callable[..., Any]:
+    path, _, name = place.rpartition(":")
+    if not path or not Path(path).is_file():
+        raise ConfigError(f"teacher {place!r}: there is no file {path!r}; write FILE.py:FUNCTION")
+    found = getattr(plugins.module_of(path), name, None)
+    if not callable(found):
+        raise ConfigError(f"teacher {place!r}: {path} defines no function {name!r}")
+    function: Callable[..., Any] = found
+    return function
+
+
+__all__ = ["LONGEST", "TEACHERS", "Function", "Nothing", "Patch", "Rules", "Teacher", "hint_of"]

@@ -1,0 +1,176 @@
+"""Training on completions that are there: SFT on right ones, DPO on pairs, a reward model on pairs (Agent-RLVR, arXiv 2506.11425).
+
+    prompts without guidance, stored tokens -> log-probs over the policy's own tokens -> loss of core/preferences.py -> step
+
+The reference of DPO is the policy that the run begins with, frozen. Which rows a step takes is a function of (seed, step), so a
+resumed run ends bitwise as an uninterrupted one. Our own, and not TRL's DPOTrainer: that has no mask inside a completion.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+from transformers import PreTrainedModel
+
+from sage_rlvr.config import OfflineConfig
+from sage_rlvr.core.keys import Key
+from sage_rlvr.core.preferences import completion_logps, margins, pair_loss
+from sage_rlvr.errors import DataError, TrainingDiverged
+from sage_rlvr.models.policy import Asking, Tokens, load_policy
+from sage_rlvr.models.reward_model import from_policy, scores_of
+from sage_rlvr.models.scoring import score
+from sage_rlvr.runs import RunDir
+from sage_rlvr.training.optimizer import Optimizer
+from sage_rlvr.training.sft import sft_step
+from sage_rlvr.training.state import check_replaceable, checkpoint, resume, save_policy
+from sage_rlvr.training.steps import run_steps
+from sage_rlvr.training.trackers import check_installed
+
+Metrics = dict[str, float]
+
+
+@dataclass(frozen=True)
+class Text:
+    """A stored completion of a problem: the prompt's tokens, its own, and which of these the policy drew (None: all)."""
+
+    prompt: tuple[int, ...]
+    tokens: tuple[int, ...]
+    own: tuple[bool, ...] | None = None
+
+
+@dataclass(frozen=True)
+class Data:
+    """What a run reads: what SFT learns, and (winner, loser) of each pair."""
+
+    learned: Sequence[Text]
+    pairs: Sequence[tuple[Text, Text]]
+
+
+def text_of(asking: Asking, problem: Any, row: Any) -> Text:
+    """A stored sample as a `Text`, the problem asked without guidance. DataError where this policy's tokenizer reads its tokens as
+    another text: the sample is of another policy family."""
+    ids = tuple(int(i) for i in row.token_ids)
+    (said,) = asking.tokens.decode([list(ids)], [row.finish != "length"])
+    if said != row.text:
+        raise DataError(
+            f"problem {row.problem!r}, sample {row.sample}: this policy's tokenizer reads its tokens as {said[:60]!r}, and its "
+            f"text is {row.text[:60]!r}; train the policy that drew the samples, or one of the same tokenizer"
+        )
+    return Text(asking(problem).ids, ids)
+
+
+def train_offline(config: OfflineConfig, run: RunDir, out: Path, progress: Any, data: Callable[[Tokens], Data]) -> int:
+    """Train to `config.steps`, from the newest checkpoint; write the policy, or the reward model, to `out`. Returns the step.
+
+    data: what there is to read, spelled by the policy's tokens. ConfigError where `out` holds what is no policy.
+    """
+    check_replaceable(out)
+    check_installed(config.report_to)
+    torch.set_num_threads(config.engine.threads or torch.get_num_threads())
+    policy, tokens = load_policy(config.model, config.engine.dtype)
+    read = data(tokens)
+    model = from_policy(policy, tokens, config.seed) if config.loss == "reward" else policy
+    optimizer = Optimizer(model, config.optimizer, config.steps)
+    reference = load_policy(config.model, config.engine.dtype)[0].eval().requires_grad_(False) if config.loss == "dpo" else None
+    newest = resume(run, model, optimizer)
+    key = Key(config.seed).fold("offline")
+
+    def take(step: int) -> Metrics:
+        if config.loss == "sft":
+            rows = [read.learned[i] for i in rows_of_step(key, config, step, len(read.learned))]
+            return learn(model, optimizer, tokens, rows, step)
+        pairs = [read.pairs[i] for i in rows_of_step(key, config, step, len(read.pairs))]
+        if reference is None:
+            return rank(model, optimizer, tokens, pairs, step)
+        return prefer(model, reference, optimizer, tokens, pairs, config.beta, step)
+
+    begin = newest.step if newest else 0
+    reached = run_steps(config, run, progress, begin, take, partial(checkpoint, run, model, optimizer))
+    if reached == config.steps:
+        save_policy(model, tokens.tokenizer, out)
+    return reached
+
+
+def rows_of_step(key: Key, config: OfflineConfig, step: int, total: int) -> list[int]:
+    """The rows that a step takes: pass after pass over all of them, each in its own order."""
+    places = range(step * config.batch_size, (step + 1) * config.batch_size)
+    passes = {n: key.permutation(n, config.loss, total) for n in {place // total for place in places}}
+    return [int(passes[place // total][place % total]) for place in places]
+
+
+def learn(model: PreTrainedModel, optimizer: Optimizer, tokens: Tokens, rows: Sequence[Text], step: int) -> Metrics:
+    """One step of SFT: mean over the policy's own tokens of -log pi."""
+    whole = pad_sequence([torch.tensor([*row.prompt, *row.tokens]) for row in rows], batch_first=True, padding_value=tokens.pad_id)
+    counted = torch.zeros(whole.shape, dtype=torch.bool)
+    for i, row in enumerate(rows):
+        own = torch.ones(len(row.tokens), dtype=torch.bool) if row.own is None else torch.tensor(row.own)
+        counted[i, len(row.prompt) : len(row.prompt) + len(row.tokens)] = own
+    metrics = sft_step(model, optimizer, whole, counted, step)
+    return {**metrics, "offline/tokens": float(counted.sum())}
+
+
+def prefer(
+    model: PreTrainedModel,
+    reference: PreTrainedModel,
+    optimizer: Optimizer,
+    tokens: Tokens,
+    pairs: Sequence[tuple[Text, Text]],
+    beta: float,
+    step: int,
+) -> Metrics:
+    """One step of DPO. The metrics hold log pi of winners and of losers themselves: a margin can grow while both fall."""
+    model.eval()  # dropout off, as the policy that sampled
+    laid = laid_out(pairs, tokens.pad_id)
+    logps = completion_logps(score(model, *laid[:4]).logps, laid[4])
+    with torch.no_grad():
+        before = completion_logps(score(reference, *laid[:4]).logps, laid[4])
+    loss, metrics = pair_loss(margins(logps[0::2], logps[1::2], before[0::2], before[1::2], beta))
+    moved = stepped(loss, optimizer, step)
+    for place, who in enumerate(("winner", "loser")):
+        now, then = logps.detach()[place::2].mean(), before[place::2].mean()
+        metrics |= {f"pairs/{who}_logp": float(now), f"pairs/{who}_shift": float(now - then)}
+    return {"loss": loss.item(), **metrics, "offline/tokens": float(laid[4].sum()), **moved}
+
+
+def rank(model: PreTrainedModel, optimizer: Optimizer, tokens: Tokens, pairs: Sequence[tuple[Text, Text]], step: int) -> Metrics:
+    """One step of a reward model: the score of a winner above that of its loser."""
+    model.eval()
+    texts = [(*text.prompt, *text.tokens) for pair in pairs for text in pair]
+    scores = scores_of(model, texts, tokens.pad_id)
+    loss, metrics = pair_loss(scores[0::2] - scores[1::2])
+    return {"loss": loss.item(), **metrics, "offline/tokens": float(sum(map(len, texts))), **stepped(loss, optimizer, step)}
+
+
+def stepped(loss: Tensor, optimizer: Optimizer, step: int) -> Metrics:
+    """The update of a loss. TrainingDiverged where it is not finite, the weights as they were."""
+    if not torch.isfinite(loss):
+        raise TrainingDiverged(f"loss is {loss.item()} at step {step}; lower optimizer.lr and run again")
+    loss.backward()
+    return optimizer.step(step)
+
+
+def laid_out(
+    pairs: Sequence[tuple[Text, Text]], pad_id: int
+) -> tuple[list[tuple[int, ...]], Tensor, Tensor, Tensor, Tensor]:
+    """Of N pairs as `score` reads them, winner and loser by turns: prompts, tokens (2N, T), mask (2N, T), owners (2N,), and which
+    tokens are the policy's own, (2N, T)."""
+    texts = [text for pair in pairs for text in pair]
+    if unequal := next((a for a, b in pairs if a.prompt != b.prompt), None):
+        raise DataError(f"a pair's completions answer two prompts, one of them of {len(unequal.prompt)} tokens; pair one problem's")
+    grid = pad_sequence([torch.tensor(text.tokens) for text in texts], batch_first=True, padding_value=pad_id)
+    mask = torch.arange(grid.shape[1]) < torch.tensor([[len(text.tokens)] for text in texts])
+    own = mask.clone()
+    for row, text in zip(own, texts, strict=True):
+        if text.own is not None:
+            row[: len(text.tokens)] = torch.tensor(text.own)
+    return [pair[0].prompt for pair in pairs], grid, mask, torch.arange(len(pairs)).repeat_interleave(2), own
+
+
+__all__ = ["Data", "Text", "laid_out", "prefer", "rank", "rows_of_step", "text_of", "train_offline"]
