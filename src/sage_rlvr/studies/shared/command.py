@@ -39,7 +39,8 @@ AXIS = np.linspace(0.07, 0.2, 14)
 
 def made(found: Sequence[Found]) -> dict[str, Table]:
     """The tables of the page by the names of their marks."""
-    return {"claims": _claims(claims(found)), "frontier": _frontier(found), "rests": _rests(found), "kept": _kept(found), "turned": _turned(found)}
+    rest = {"rests": _rests(found), "kept": _kept(found), "turned": _turned(found)}
+    return {"claims": _claims(claims(found)), "frontier": _frontier(found), **rest}
 
 
 def _claims(found: Sequence[Claim]) -> Table:

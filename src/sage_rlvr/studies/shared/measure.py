@@ -195,7 +195,7 @@ def _kept(world: SharedWorld) -> dict[str, float]:
 
 def _turned(world: SharedWorld) -> dict[str, tuple[float, float]]:
     """Degrees between expected gradients at the policy after some steps of DARS, groups of `STAGED`, no KL: two stages under one
-    baseline, as published, against each by itself (that angle is the bias); and one stage against those (what the allocation does)."""
+    baseline, as published, against each by itself, which is the bias; and one stage against those, which the allocation does."""
     found = {}
     for steps in TURNED_AT:
         theta = world.fit(METHODS["dars"](), steps=steps, rate=RATE, group_size=STAGED) if steps else world.start
