@@ -82,4 +82,4 @@ def test_a_stored_world_is_measured_again_alike(found):
 
 
 def test_every_table_has_rows(found):
-    assert {name for name, table in made(found).items() if table.rows} == {"claims", "frontier", "rests", "kept"}
+    assert {name for name, table in made(found).items() if table.rows} == {"claims", "frontier", "rests", "kept", "turned"}
