@@ -108,7 +108,7 @@ def test_unknown_keys_are_answered_with_their_neighbor(recipe: Path) -> None:
         ("world.counts", "[4]", "expected a mapping such as"),
         ("world.counts", "{four: 1}", "the key 'four' must be a whole number"),
         ("world.counts", "{4: 1, '4': 1}", "given twice"),
-        ("engine", "{name: ver, args: {}}", "engine.name = 'ver': unknown engine; did you mean 'verl'? choose from: loop, trl, verl"),
+        ("engine", "{name: ver, args: {}}", "engine.name = 'ver': unknown engine; did you mean 'verl'?"),
         ("engine", "megatron", "engine.name = 'megatron': unknown engine; choose from: loop, trl, verl"),
         ("engine", "{args: {bf16: true}}", "an entry of the engines trl and verl"),
         ("engine", "{name: trl, dtype: bfloat16}", "or train adapters (engine.lora)"),
