@@ -51,6 +51,7 @@ def test_the_best_point_reaches_the_level_and_the_gap_is_between_starts_of_one_b
     assert study.gap(world, "reverse") == (pytest.approx(0.4), 0.1)
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_from_stored_worlds_and_refuses_those_of_other_settings(found, tmp_path, monkeypatch, capsys):
     small, draw = Law(prompts=12, types=2, strategies=3, answers=3), SharedWorld.draw
     asked = []

@@ -76,6 +76,7 @@ def test_a_run_is_bound_to_its_device_and_old_records_have_none(write_recipe: Re
     assert run_facts(found)["device"] == "cuda"
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_from_one_device_to_another(write_recipe: Recipe, tmp_path: Path) -> None:
     """On a device that refuses to mix with the CPU: the same completions, and the same weights up to rounding, stopped on
     either and continued on the other; in bfloat16 too, up to its own."""
@@ -118,6 +119,7 @@ def rollout_of(model: Any, tokens: Any) -> tuple[list[list[int]], Rollout]:
     return prompts, sample(model, prompts, key=Key(0), **law)
 
 
+@pytest.mark.slow
 def test_bfloat16_log_probs_are_those_of_its_sampler_and_near_float32s(capsys: pytest.CaptureFixture[str]) -> None:
     """Of the shipped policy. The head's product in float32 halves the error at least; the rest is that of the hidden states."""
     model, tokens = load_policy(EMBEDDED)
@@ -146,6 +148,7 @@ def test_bfloat16_log_probs_are_those_of_its_sampler_and_near_float32s(capsys: p
     assert float((scored - again.logps).abs().max()) < 0.15 and float((scored - again.logps).abs()[again.mask].mean()) < 5e-3
 
 
+@pytest.mark.slow
 def test_a_bfloat16_run_learns_what_a_float32_run_learns(write_recipe: Recipe) -> None:
     """Real steps, micro-batches too: the copies move as float32 weights do, and the policy is their rounding."""
     for more in ("", "updates: {minibatches: 2, micro_batch: 1}\n"):
