@@ -67,7 +67,7 @@ LAYERS: dict[str, set[str]] = {
         *("report", "results", "runs", "stats", "studies", "tasks", "training", "verifiers", "errors"),
     },
     "trl": {"training"},
-    "verl": {"training", "errors"},
+    "verl": {"training", "parent", "errors"},
     "__main__": {"cli"},
     "__init__": {"core", "methods", "moved", "registry"},  # lazily: see test_importing_the_package_loads_no_torch
 }

@@ -283,14 +283,15 @@ class DataConfig:
 class EngineConfig:
     """What runs the method.
 
-    name: the engine: loop (the readable reference) or trl (TRL's GRPOTrainer; the trl extra). threads: CPU threads (null:
-    what torch chooses); bitwise equality holds at equal thread counts. dtype: of the weights, float32 wherever they are
-    trained: an optimizer without float32 copies loses what is below 1/256 of a bfloat16 weight; bfloat16 is for the
-    frozen weights under adapters. args: fields of TRL's GRPOConfig (SFTConfig in an SFT recipe), passed on untouched.
+    name: the engine: loop (the readable reference), trl (TRL's GRPOTrainer; the trl extra) or verl (its PPO trainer; the verl
+    extra). threads: CPU threads (null: what torch chooses); bitwise equality holds at equal thread counts. dtype: of the
+    weights, float32 wherever they are trained: an optimizer without float32 copies loses what is below 1/256 of a bfloat16
+    weight; bfloat16 is for the frozen weights under adapters. args: fields of TRL's GRPOConfig (SFTConfig in an SFT recipe), or
+    keys of verl's configuration, passed on untouched.
     lora: adapters; null is full fine-tuning.
     """
 
-    name: Literal["loop", "trl"] = "loop"
+    name: Literal["loop", "trl", "verl"] = "loop"
     threads: int | None = 1
     dtype: Literal["float32", "bfloat16"] = "float32"
     args: dict[str, Any] = field(default_factory=dict)
@@ -303,9 +304,9 @@ class EngineConfig:
             self.threads,
             "must be above 0, or null for torch's own",
         )
-        alone = "an entry of the engine trl; the loop has none: write engine.name trl, or leave it out"
-        _require(self.name == "trl" or not self.args, "args", self.args, alone)
-        _require(self.name == "trl" or self.lora is None, "lora", self.lora, alone)
+        alone = "an entry of the engines trl and verl; the loop has none: write engine.name trl, or leave it out"
+        _require(self.name != "loop" or not self.args, "args", self.args, alone)
+        _require(self.name != "loop" or self.lora is None, "lora", self.lora, alone)
         _require(
             self.dtype == "float32" or self.lora is not None,
             "dtype",

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 
 from sage_rlvr.errors import SageError
+from sage_rlvr.parent import end_with_parent
 from sage_rlvr.training.verl import require_verl
 
 __all__ = ["main"]
@@ -16,6 +17,7 @@ __all__ = ["main"]
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Train. Exit code 0; 2 where something was refused, with one line that says what to do."""
+    end_with_parent()
     require_verl()
     from sage_rlvr.training.verl.launch import main as launch
 

@@ -13,8 +13,11 @@ import pytest
 import torch
 
 from episodes_common import Digits, digit_policy, taught_digit_policy
+from sage_rlvr.config import OfflineConfig, PairsConfig
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.evaluation.episodes import turn_seed
+from sage_rlvr.evaluation.guidance import first_failures, own_words
+from sage_rlvr.evaluation.pairs import paired, texts_of
 from sage_rlvr.evaluation.sample_report import Drawn, report_lines
 from sage_rlvr.evaluation.sampling import Evaluation, Scorer, choose, guide_of, prompts_of
 from sage_rlvr.evaluation.store import Identity, Sample, SampleStore
@@ -23,6 +26,7 @@ from sage_rlvr.models.generation import CpuGenerator, Decoding, Generation, Requ
 from sage_rlvr.models.policy import Asking
 from sage_rlvr.models.scoring import score
 from sage_rlvr.tasks.base import NO_ANSWER
+from sage_rlvr.training.offline import laid_out
 
 LAW = Decoding(max_new_tokens=5)
 Make = Callable[..., Evaluation]
@@ -146,3 +150,25 @@ def test_a_generator_without_token_ids_and_an_evaluation_without_asking_are_refu
 def test_seeds_of_turns_are_these_for_ever() -> None:
     assert [turn_seed(7, turn) for turn in (0, 1, 2)] == [7, 7631765994772377903, 992399040556432219]
     assert len({turn_seed(seed, turn) for seed in range(50) for turn in range(4)}) == 200
+
+
+def test_pairs_of_episodes_count_the_policys_own_tokens_alone(tmp_path: Path) -> None:
+    """And a teacher hears the turns that the policy said."""
+    store = fill(tmp_path / "first", 8)
+    rows = store.samples()
+    config = OfflineConfig(steps=1, loss="dpo", model="m", task=Digits(), pairs=PairsConfig(attempts=str(tmp_path / "first")))
+    found = paired(config.pairs)
+    data = texts_of(config, found, TOKENS)
+    several = 0
+    for pair, texts in zip(found.pairs, data.pairs, strict=True):
+        for row, text in zip((pair.winner, pair.loser), texts, strict=True):
+            assert row.turns is not None and text.own == tuple(own_of(row.turns).tolist())
+            assert text.tokens == tuple(np.asarray(row.token_ids).tolist()) and len(text.own) == len(text.tokens)
+            several += not all(text.own)
+    assert several > 0
+    (prompts, tokens, mask, owners, own), first = laid_out(data.pairs, TOKENS.pad_id), data.pairs[0]
+    assert int(own.sum()) == sum(sum(text.own or ()) for pair in data.pairs for text in pair) < int(mask.sum())
+    assert prompts[0] == first[0].prompt and tokens.shape == own.shape and len(owners) == 2 * len(data.pairs)
+    failed = first_failures(store)
+    assert failed and all(tuple(own_words(row)) == tuple(t.removesuffix(NO_ANSWER) for t in row.said) for row in failed.values())
+    assert {row.verdict for row in rows} >= {"right", "wrong"}

@@ -105,10 +105,23 @@ class CpuPlatform(PlatformBase):
         return None
 
 
+class Counter:
+    """How many completions of a prompt all replicas have given under a version of the weights, as a Ray actor."""
+
+    def __init__(self) -> None:
+        self.given: dict[Any, int] = defaultdict(int)
+
+    def take(self, version: int, prompt: tuple[int, ...]) -> int:
+        self.given[version, prompt] += 1
+        return self.given[version, prompt] - 1
+
+
 class CpuServer:
     """The policy of one replica, as a Ray actor. REPLAY names a file {version: {prompt ids: [completion ids, ...]}}."""
 
     def __init__(self, path: str, config: Any) -> None:
+        import ray
+
         from sage_rlvr.models.policy import load_policy
 
         torch.set_num_threads(1)
@@ -117,15 +130,14 @@ class CpuServer:
         self.n, self.version, self.config = config.n, 0, config
         replay = os.environ.get("SAGE_TEST_REPLAY")
         self.replay = json.loads(Path(replay).read_text()) if replay else None
-        self.drawn: dict[Any, list[Any]] = defaultdict(list)
-        self.next: dict[Any, int] = defaultdict(int)
+        self.drawn: dict[Any, list[Any]] = {}
+        self.counter = ray.remote(Counter).options(name="cpu_counter", get_if_exists=True, num_cpus=0).remote()
 
     async def load(self, weights: dict[str, torch.Tensor], version: int | None) -> None:
         missing = self.model.load_state_dict(weights, strict=False)
         assert not missing.unexpected_keys, missing
         self.version = version or 0
         self.drawn.clear()
-        self.next.clear()
 
     async def generate(
         self, request_id: str, prompt_ids: list[int], sampling_params: dict[str, Any], **more: Any
@@ -133,21 +145,20 @@ class CpuServer:
         from verl.workers.rollout.replica import TokenOutput
 
         prompt, version = tuple(int(i) for i in prompt_ids), self.version
-        place = (version, prompt)
-        number = self.next[place]
-        self.next[place] += 1
+        number = await self.counter.take.remote(version, prompt)
         if self.replay is not None:
             ids = self.replay[str(version)][" ".join(map(str, prompt))][number]
             logps = [0.0] * len(ids)
         else:
-            if number >= len(self.drawn[place]):
-                self.drawn[place] += self.sampled(prompt, number, sampling_params)
-            ids, logps = self.drawn[place][number]
+            block, place = divmod(number, self.n)
+            if (prompt, block) not in self.drawn:
+                self.drawn[prompt, block] = self.sampled(prompt, block, sampling_params)
+            ids, logps = self.drawn[prompt, block][place]
         said = {"global_steps": version}
         reason = "completed" if ids and ids[-1] in self.tokens.eos_ids else "length"
         return TokenOutput(token_ids=ids, log_probs=logps, stop_reason=reason, extra_fields=said)
 
-    def sampled(self, prompt: tuple[int, ...], first: int, params: dict[str, Any]) -> list[tuple[list[int], list[float]]]:
+    def sampled(self, prompt: tuple[int, ...], block: int, params: dict[str, Any]) -> list[tuple[list[int], list[float]]]:
         from sage_rlvr.core.keys import Key
         from sage_rlvr.models.sampler import sample
 
@@ -162,7 +173,7 @@ class CpuServer:
             key=Key(0),
             step=self.version,
             temperature=max(params.get("temperature", 1.0), 1e-3),
-            row_ids=number * 1000 + first + torch.arange(self.n),
+            row_ids=number * 1000 + block * self.n + torch.arange(self.n),
             entropies=False,
         )
         return [

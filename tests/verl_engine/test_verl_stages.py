@@ -174,6 +174,22 @@ def test_the_field_the_loss_reads_is_the_cores(monkeypatch: pytest.MonkeyPatch):
     assert metrics["anchor/kl_raw"] != metrics["anchor/kl"] and metrics["reward/mean"] == second.rewards.mean()
 
 
+def test_a_resumed_step_has_the_noise_it_had(monkeypatch: pytest.MonkeyPatch):
+    """A new trainer at verl's global step 3, with prompts asked before or not: the core's noise of step 2."""
+    config = config_of("sage_random", "steps=3")
+    groups, _ = record(config)
+    for asked in ({}, {f"older{n}": n for n in range(8)}):
+        verl = stages(config, monkeypatch)
+        verl.trainer.global_steps, verl.trainer._asked = 3, dict(asked)
+        verl.step(groups[2])
+        mask = verl.padded("response_mask").bool()
+        signals = Signals(verl.padded("old_log_probs"), verl.padded("unshaped"), mask, torch.arange(len(mask)))
+        log_q = shape(config.method, signals, 2, 3, Key(config.seed))
+        found = verl.padded("ref_log_prob") - verl.padded("unshaped")
+        torch.testing.assert_close(found, torch.where(mask, log_q, 0.0), rtol=0, atol=1e-6)
+        assert float(log_q.abs().max()) > 0.1
+
+
 def test_flat_is_plain_verl_bit_for_bit(monkeypatch: pytest.MonkeyPatch):
     """verl's own objective with the neutral guide and without this package: the same weights; with a guide others."""
     groups, _ = record(config_of("grpo", "steps=3"))

@@ -48,6 +48,7 @@ COMMANDS = {
     "study guides": "study:Guides",
     "study shared": "study:Shared",
     "study acting": "study:Acting",
+    "export verl": "export:ExportVerl",
     "doctor": "doctor:Doctor",
 }  # name: file of this folder and class, imported when it is typed: the overview answers without their libraries
 FORMER = {"theory": "study anchor", "guides": "study guides"}  # words of version 0.1; they go with version 0.3

@@ -121,13 +121,18 @@ class Train(FromRecipe):
 
         def work(run: RunDir | None, progress: Reporter, say: Say) -> tuple[int, int]:
             if config.engine.name == "trl":
-                _require_trl()
+                _require("trl")
                 from sage_rlvr.training.trl import run as trl
 
                 return trl.train(config, run, directory, progress, say), config.steps
+            assert run is not None
+            if config.engine.name == "verl":
+                _require("verl")
+                from sage_rlvr.training.verl import run as verl
+
+                return verl.train(config, run, progress, say), config.steps
             from sage_rlvr.training import loop
 
-            assert run is not None
             return loop.train(config, run, progress), config.steps
 
         return self.work(config, session, "train", (directory, directory / "policy"), facts, work)
@@ -157,7 +162,7 @@ class Sft(FromRecipe):
                 return train_sft(config, run, out, progress), config.steps
 
             return self.work(config, session, "sft", (directory, out), lambda: None, from_scratch)
-        _require_trl()
+        _require("trl")
         from sage_rlvr.training.trl import sft
 
         def work(run: RunDir | None, progress: Reporter, say: Say) -> tuple[int, int]:
@@ -207,10 +212,11 @@ def _unheard(line: object) -> None:
     """Says nothing."""
 
 
-def _require_trl() -> None:
+def _require(engine: str) -> None:
     from sage_rlvr.training.trl import require_trl
+    from sage_rlvr.training.verl import require_verl
 
     try:
-        require_trl()
+        {"trl": require_trl, "verl": require_verl}[engine]()
     except ModuleNotFoundError as error:
-        raise ConfigError(f"engine.name = 'trl': {error}") from error
+        raise ConfigError(f"engine.name = {engine!r}: {error}") from error

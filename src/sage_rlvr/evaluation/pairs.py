@@ -20,6 +20,7 @@ from pathlib import Path
 from sage_rlvr.config import OfflineConfig, PairsConfig
 from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.evaluation.store import Identity, Sample, SampleStore
+from sage_rlvr.evaluation.store.sample import own_of
 from sage_rlvr.models.policy import Asking, Tokens
 from sage_rlvr.training.offline import Data, Text, text_of
 
@@ -137,7 +138,7 @@ def texts_of(config: OfflineConfig, found: Paired, tokens: Tokens) -> Data:
                 f"problem {row.problem!r} of {config.pairs.attempts} is none of the {len(rows):,} of task {config.task.name}, "
                 f"split {config.pairs.split}; give pairs.split and the task as the samples were drawn"
             )
-        return text_of(asking, rows[row.problem], row)
+        return text_of(asking, rows[row.problem], row, None if row.turns is None else own_of(row.turns).tolist())
 
     return Data([text(row) for row in found.learned], [(text(pair.winner), text(pair.loser)) for pair in found.pairs])
 

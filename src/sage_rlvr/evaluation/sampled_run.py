@@ -299,19 +299,22 @@ def rank_line(run: SampleRun, store: SampleStore, task: Chosen) -> str:
 
 @torch.no_grad()
 def best_line(run: SampleRun, store: SampleStore, task: Chosen, model: str) -> str:
-    """pass@1 of the sample of each problem that a reward model ranks first, beside pass@1, the majority and pass@n of all n."""
+    """pass@1 of the sample of each problem that a reward model ranks first, beside pass@1, the majority and pass@n of all n.
+
+    The model reads the problem as it was trained to, without guidance.
+    """
     ranker, tokens = load_reward_model(model)
-    prompts, _ = prompts_of(task, tokens, run.chat)
+    prompts, _ = prompts_of(replace(task, asked=None), tokens, run.chat)
     n = common_n(store)
     rows = store.table(("problem", "sample", "token_ids", "verdict", "answer"), problems=list(task.problems), n=n)
     if rows["token_ids"].null_count:
         raise DataError(f"{store.path}: some samples have no token_ids, so no reward model can read them; leave --best-of out")
-    drawn = np.array(arrays(rows["token_ids"]), dtype=object).reshape(-1, n)
+    drawn = arrays(rows["token_ids"])
     right = (np.array(rows["verdict"].to_pylist()) == "right").reshape(-1, n)
     answers = np.array(rows["answer"].to_pylist(), dtype=object).reshape(-1, n)
     chosen = []
-    for name, ids, own in zip(task.problems, drawn, right, strict=True):
-        texts = [(*prompts[name].ids, *one.tolist()) for one in ids]
+    for place, (name, own) in enumerate(zip(task.problems, right, strict=True)):
+        texts = [(*prompts[name].ids, *ids.tolist()) for ids in drawn[place * n : (place + 1) * n]]
         chosen.append(float(own[int(scores_of(ranker, texts, tokens.pad_id).argmax())]))
     votes = [maj_at_k(list(said), own, [n]).values[0] for said, own in zip(answers, right, strict=True)]
     better, solved = paired(chosen, right.mean(1)).difference, right.any(1).astype(float)

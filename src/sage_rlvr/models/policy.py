@@ -295,7 +295,7 @@ def run_facts(config: TrainConfig) -> dict[str, Any]:
     facts: dict[str, Any] = {"model_sha256": weights_hash(config.model), "model_files": _files(config.model)}
     if source is not None and source != config.model:
         facts["reference"] = {"sha256": weights_hash(source), "files": _files(source)}
-    for name in ("trl", "peft") if config.engine.name == "trl" else ():
+    for name in {"trl": ("trl", "peft"), "verl": ("verl",)}.get(config.engine.name, ()):
         with suppress(PackageNotFoundError):  # without TRL the run is refused in its own words
             facts[name] = version(name)
     return facts

@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from sage_rlvr.config import DataConfig, FinetuneConfig, LoraConfig, OfflineConfig, SftConfig, TrainConfig
+from sage_rlvr.config import DataConfig, FinetuneConfig, LoraConfig, OfflineConfig, SftConfig, TrainConfig, task_of
 from sage_rlvr.core.stages import is_staged
 from sage_rlvr.models.folders import ADAPTER_WEIGHTS, adapter_base, config_folder, folder_of
 from sage_rlvr.models.weights import loading
@@ -19,9 +19,12 @@ from sage_rlvr.tasks.datasets import examples
 from sage_rlvr.tasks.rows import DataSource, looks_local, read
 from sage_rlvr.training.trl.arguments import check_fields, grpo_arguments, rows_of_rank, scores_rollouts, world_size
 from sage_rlvr.training.trl.batch import reads_logps
+from sage_rlvr.training.verl.arguments import command, verl_words
+from sage_rlvr.training.verl.arguments import notes as verl_notes
+from sage_rlvr.training.verl.problems import ECHO
 
 GIB = 1 << 30
-TITLES = ("GRPOConfig", "Data", "Work", "Notes")  # of blocks that are left out where they have no line
+TITLES = ("GRPOConfig", "Command", "Data", "Work", "Notes")  # of blocks that are left out where they have no line
 
 
 def dry_run_lines(config: TrainConfig | FinetuneConfig | SftConfig | OfflineConfig) -> list[str]:
@@ -46,6 +49,10 @@ def dry_run_lines(config: TrainConfig | FinetuneConfig | SftConfig | OfflineConf
             from trl import GRPOConfig
 
             check_fields(GRPOConfig, config.engine.args)
+        if config.engine.name == "verl":
+            words = verl_words(config, Path("<run>/verl"), template=_template(config), longest="LONGEST")
+            blocks = {"Command": command(words).split("\n"), "Work": work(config, {}, True), **_bytes(config, False)}
+            return _laid_out(blocks | {"Notes": [*notes(config), *verl_notes(config)]})
         blocks = {
             "GRPOConfig": [f"{name} = {value!r}" for name, value in fields.items() if name != "output_dir"],
             "Data": data_lines(config.data) if fields else [],
@@ -53,6 +60,10 @@ def dry_run_lines(config: TrainConfig | FinetuneConfig | SftConfig | OfflineConf
             **_bytes(config, "8bit" in str(fields.get("optim"))),
             "Notes": notes(config),
         }
+    return _laid_out(blocks)
+
+
+def _laid_out(blocks: dict[str, Any]) -> list[str]:
     listed = {title: [f"  {line}" for line in lines] for title, lines in blocks.items()}
     return [line for title, lines in listed.items() if lines or title not in TITLES for line in ("", title, *lines)][1:]
 
@@ -60,8 +71,15 @@ def dry_run_lines(config: TrainConfig | FinetuneConfig | SftConfig | OfflineConf
 # ---- counts
 
 
-def work(config: TrainConfig, fields: dict[str, Any]) -> Iterator[str]:
-    """Steps, completions, tokens and forward passes of an RL recipe; fields: of its GRPOConfig, empty on the loop."""
+def _template(config: TrainConfig) -> str | None:
+    """The chat template that verl is given, as far as the recipe shows it: tasks with a form of their own talk in messages."""
+    return None if getattr(task_of(config), "form", None) is not None else ECHO
+
+
+def work(config: TrainConfig, fields: dict[str, Any], scores: bool = False) -> Iterator[str]:
+    """Steps, completions, tokens and forward passes of an RL recipe; fields: of its GRPOConfig, empty on the loop and on verl.
+
+    scores: whether the policy scores every rollout, beside the passes of training."""
     rollout, epochs = config.rollout, config.updates.epochs
     yield from buffer_work(config)
     if config.method.is_stored_alone and not config.method.buffer.policy:
@@ -73,7 +91,7 @@ def work(config: TrainConfig, fields: dict[str, Any]) -> Iterator[str]:
     yield f"{prompts:,} prompts{_passes(config, prompts)}, {completions:,} completions"
     yield f"{completions * limit:,} tokens generated at most ({limit:,} per completion)"
     once = config.updates.minibatches * epochs == 1 and config.updates.micro_batch is None
-    moved = scores_rollouts(fields, reads_logps(config.method)) if fields else not once
+    moved = scores_rollouts(fields, reads_logps(config.method)) if fields else scores or not once
     scored = {"the policy": moved, "the reference": config.reference is not None}
     forwards = [f"{epochs * completions:,} with gradient"]
     forwards += [f"{completions:,} without, by {who}" for who, needed in scored.items() if needed]

@@ -53,10 +53,14 @@ class Data:
     pairs: Sequence[tuple[Text, Text]]
 
 
-def text_of(asking: Asking, problem: Any, row: Any) -> Text:
-    """A stored sample as a `Text`, the problem asked without guidance. DataError where this policy's tokenizer reads its tokens as
-    another text: the sample is of another policy family."""
+def text_of(asking: Asking, problem: Any, row: Any, own: Sequence[bool] | None = None) -> Text:
+    """A stored sample as a `Text`, the problem asked without guidance. own: of an episode, which tokens the policy drew.
+
+    DataError where this policy's tokenizer reads the tokens of a completion as another text: it is of another policy family.
+    """
     ids = tuple(int(i) for i in row.token_ids)
+    if own is not None:
+        return Text(asking(problem).ids, ids, tuple(map(bool, own)))
     (said,) = asking.tokens.decode([list(ids)], [row.finish != "length"])
     if said != row.text:
         raise DataError(

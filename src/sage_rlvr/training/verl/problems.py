@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from sage_rlvr.config import TrainConfig, decode, dump, load_config, task_named, task_of
-from sage_rlvr.errors import ConfigError, DataError
+from sage_rlvr.errors import ConfigError, DataError, suggest
 from sage_rlvr.reading import read_json
 from sage_rlvr.runs import write_json_atomic, writing
 from sage_rlvr.tasks.base import Task, fingerprint, ready
@@ -93,7 +93,8 @@ def _row(task: Task, split: str, number: int, problem: Any, talks: bool) -> dict
 
 def exported(folder: Path) -> tuple[Task, dict[str, Sequence[Any]]]:
     """The task of an exported folder and its problems by split. DataError where they are not those that were exported."""
-    record = read_json(folder / RECORD, error=DataError, advice="export the task again: sage-rlvr export verl TASK")
+    again = f"export the task again: {suggest('export', 'verl', 'TASK', '--out', folder)}"
+    record = read_json(folder / RECORD, error=DataError, advice=again)
     task = Named(record["word"], record["template"], record["config"]).task()
     found: dict[str, Sequence[Any]] = {}
     for split, count in record["counts"].items():

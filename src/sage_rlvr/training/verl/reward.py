@@ -18,12 +18,6 @@ from sage_rlvr.errors import ConfigError
 from sage_rlvr.models.policy import load_tokens
 from sage_rlvr.training.verl.judge import Judge
 
-FIELDS = {
-    "reward.reward_manager.source": "importlib",
-    "reward.reward_manager.name": "SageRewardManager",
-    "reward.reward_manager.module.path": "pkg://sage_rlvr.training.verl.reward",
-}
-
 
 class SageRewardManager(RewardManagerBase):
     """verl's reward manager over an exported task."""
@@ -48,4 +42,4 @@ class SageRewardManager(RewardManagerBase):
         return {"reward_score": verdict.reward, "reward_extra_info": extra}
 
 
-__all__ = ["FIELDS", "SageRewardManager"]
+__all__ = ["SageRewardManager"]

@@ -1,0 +1,238 @@
+"""A recipe as the words of `python -m sage_rlvr.verl`. Needs no verl, so that a dry run can print them anywhere.
+
+One step of a recipe is one step of verl: P prompts x G completions, then epochs x mini-batches. What a recipe owns is refused in
+engine.args, so that no number can be said twice; the rest of verl's configuration goes there, dotted or nested:
+
+    engine: {name: verl, args: {trainer.n_gpus_per_node: 8, actor_rollout_ref: {rollout: {name: vllm}}}}
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Iterator, Mapping
+from math import gcd
+from pathlib import Path
+from typing import Any
+
+from sage_rlvr.config import TrainConfig, dump
+from sage_rlvr.core.method import Method
+from sage_rlvr.errors import refuse
+from sage_rlvr.models.folders import EMBEDDED, embedded_policy
+from sage_rlvr.training.trackers import PROJECT, run_name
+from sage_rlvr.training.trl.arguments import not_owned
+from sage_rlvr.training.verl.fields import ACTOR, method_fields
+from sage_rlvr.training.verl.problems import SPLITS
+
+ROLLOUT, MODEL = "actor_rollout_ref.rollout", "actor_rollout_ref.model"
+OPTIMIZER = f"{ACTOR}.optim"
+OWNED = {
+    "data.train_files": "task, world or data",
+    "data.val_files": "task, world or data",
+    "data.train_batch_size": "rollout.prompts_per_step",
+    "data.max_response_length": "rollout.max_new_tokens",
+    "data.seed": "seed",
+    f"{ROLLOUT}.n": "rollout.group_size",
+    f"{ROLLOUT}.temperature": "rollout.temperature",
+    f"{ROLLOUT}.response_length": "rollout.max_new_tokens",
+    f"{ACTOR}.ppo_mini_batch_size": "updates.minibatches",
+    f"{ACTOR}.ppo_epochs": "updates.epochs",
+    f"{OPTIMIZER}.lr": "optimizer.lr",
+    f"{OPTIMIZER}.weight_decay": "optimizer.weight_decay",
+    f"{OPTIMIZER}.betas": "optimizer.beta1 and beta2",
+    f"{OPTIMIZER}.clip_grad": "optimizer.max_grad_norm",
+    f"{ACTOR}.grad_clip": "optimizer.max_grad_norm",
+    f"{OPTIMIZER}.lr_scheduler_type": "optimizer.schedule",
+    f"{OPTIMIZER}.lr_warmup_steps": "optimizer.warmup_steps",
+    f"{MODEL}.path": "model",
+    "trainer.total_training_steps": "steps",
+    "trainer.save_freq": "checkpoint.every",
+    "trainer.max_actor_ckpt_to_keep": "checkpoint.keep",
+    "trainer.default_local_dir": "the run directory (--run)",
+    "trainer.resume_mode": "nothing: the same command continues",
+    "trainer.logger": "report_to",
+}
+REWARD = {
+    "reward.reward_manager.source": "importlib",
+    "reward.reward_manager.name": "SageRewardManager",
+    "reward.reward_manager.module.path": "pkg://sage_rlvr.training.verl.reward",
+}
+"""Fields by which verl asks the reward manager of reward.py."""
+NOTES = {
+    "weight_decay": "optimizer.weight_decay: verl's AdamW decays biases and norms too, the other engines do not",
+    "warmup": "optimizer.warmup_steps: verl's first rate is 0, and it counts steps of the recipe, not updates",
+    "cosine": "optimizer.schedule = cosine: verl moves the rate once per step of the recipe, not once per update",
+    "refills": "dynamic sampling: verl draws until the batch is full, without max_refills",
+}
+
+
+def flattened(given: Mapping[str, Any], place: str = "") -> dict[str, Any]:
+    """{"a": {"b": 1}, "c.d": 2} -> {"a.b": 1, "c.d": 2}. A key that begins with + is one that verl's own files do not have."""
+    found: dict[str, Any] = {}
+    for key, value in given.items():
+        name = f"{place}.{key}" if place else str(key)
+        found |= flattened(value, name) if isinstance(value, Mapping) and value else {name: value}
+    return found
+
+
+def verl_words(config: TrainConfig, folder: Path, *, template: str | None, longest: int | str) -> list[str]:
+    """The words of a recipe's run in `folder`. template: a chat template in the place of the tokenizer's; longest: tokens of the
+    longest prompt, or what stands for them.
+
+    ConfigError for a key of engine.args that the recipe owns, and for what verl cannot do.
+    """
+    given = flattened(config.engine.args)
+    method_owns = dict.fromkeys(method_fields(config.method, config.rollout.max_new_tokens), "method")
+    bare = {key.lstrip("+"): value for key, value in given.items()}
+    not_owned(bare, OWNED | method_owns | {key: "method, seed and task" for key in bare if key.startswith("sage.")})
+    _check(config)
+    fields = (
+        _data(config, folder, longest)
+        | _rollout(config, bare)
+        | _optimizer(config)
+        | _model(config, template)
+        | _trainer(config, folder)
+        | given
+    )
+    return [f"{key}={written(value)}" for key, value in fields.items()] + _node(config, folder)
+
+
+def written(value: Any) -> str:
+    """A value as hydra reads it: text that is no plain word in quotes."""
+    if value is None or isinstance(value, bool):
+        return json.dumps(value)
+    if isinstance(value, str):
+        plain = value and all(sign.isalnum() or sign in "_-./:~@" for sign in value)
+        return value if plain else "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{key}: {written(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(map(written, value)) + "]"
+    return repr(value)
+
+
+def notes(config: TrainConfig) -> Iterator[str]:
+    """What is otherwise than on the other engines, as far as the recipe shows it."""
+    plan = config.optimizer
+    updates = config.updates.epochs * config.updates.minibatches
+    found = {
+        "weight_decay": plan.weight_decay > 0,
+        "warmup": plan.warmup_steps > 0,
+        "cosine": plan.schedule == "cosine" and updates > 1,
+        "refills": config.method.rollout is not None,
+    }
+    yield from (NOTES[name] for name, holds in found.items() if holds)
+
+
+def _check(config: TrainConfig) -> None:
+    base = config.base_model
+    refuse(
+        (
+            config.engine.lora is not None,
+            "engine.lora: recipes train whole models on verl; for adapters run `python -m sage_rlvr.verl` with "
+            "actor_rollout_ref.model.lora_rank, or write engine.name trl",
+        ),
+        (
+            config.optimizer.schedule == "linear",
+            "optimizer.schedule = linear: verl has constant and cosine alone; write one of them, or engine.name trl",
+        ),
+        (
+            base is not None and base != config.model and _reads_base(config.method),
+            f"base_model = {base!r}: the anchor's source is base, and verl's reference is the model that training starts from "
+            f"({config.model!r}); make the method with source: sft, or train on the loop or TRL",
+        ),
+    )
+
+
+def _reads_base(method: Method) -> bool:
+    return method.anchor is not None and not method.anchor.is_off and method.anchor.source == "base"
+
+
+def _data(config: TrainConfig, folder: Path, longest: int) -> dict[str, Any]:
+    problems = folder / "problems"
+    return {
+        "data.train_files": str(problems / SPLITS["train"]),
+        "data.val_files": str(problems / SPLITS["train"]),  # verl wants a file; test_freq -1 reads nothing of it
+        "data.train_batch_size": config.rollout.prompts_per_step,
+        "data.max_prompt_length": longest,
+        "data.max_response_length": config.rollout.max_new_tokens,
+        "data.seed": config.seed,
+    }
+
+
+def _rollout(config: TrainConfig, given: Mapping[str, Any]) -> dict[str, Any]:
+    rollout, updates = config.rollout, config.updates
+    ranks = int(given.get("trainer.n_gpus_per_node", 8)) * int(given.get("trainer.nnodes", 1))
+    rows = rollout.completions // updates.minibatches
+    split = (
+        f"rollout.prompts_per_step = {rollout.prompts_per_step}: {rows} completions per update do not split over {ranks} workers "
+        "(trainer.n_gpus_per_node x nnodes); take a number of prompts whose completions do"
+    )
+    refuse((rows % ranks, split))
+    here = rows // ranks
+    micro = here if updates.micro_batch is None else gcd(here, updates.micro_batch * rollout.group_size)
+    return {
+        f"{ROLLOUT}.name": "vllm",
+        f"{ROLLOUT}.n": rollout.group_size,
+        f"{ROLLOUT}.temperature": rollout.temperature,
+        f"{ROLLOUT}.log_prob_micro_batch_size_per_gpu": micro,
+        "actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu": micro,
+        f"{ACTOR}.ppo_micro_batch_size_per_gpu": micro,
+        f"{ACTOR}.ppo_mini_batch_size": rollout.prompts_per_step // updates.minibatches,
+        f"{ACTOR}.ppo_epochs": updates.epochs,
+        f"{ACTOR}.shuffle": updates.minibatches > 1,
+        f"{ACTOR}.data_loader_seed": config.seed,
+    }
+
+
+def _optimizer(config: TrainConfig) -> dict[str, Any]:
+    plan = config.optimizer
+    return {
+        f"{OPTIMIZER}.lr": plan.lr,
+        f"{OPTIMIZER}.weight_decay": plan.weight_decay,
+        f"{OPTIMIZER}.betas": [plan.beta1, plan.beta2],
+        f"+{OPTIMIZER}.override_optimizer_config.eps": plan.eps,
+        f"{OPTIMIZER}.clip_grad": plan.max_grad_norm,
+        f"{ACTOR}.grad_clip": plan.max_grad_norm,
+        f"{OPTIMIZER}.lr_scheduler_type": plan.schedule,
+        f"{OPTIMIZER}.lr_warmup_steps": plan.warmup_steps,
+    }
+
+
+def _model(config: TrainConfig, template: str | None) -> dict[str, Any]:
+    found: dict[str, Any] = {f"{MODEL}.path": str(embedded_policy()) if config.model == EMBEDDED else config.model}
+    return found if template is None else found | {f"{MODEL}.custom_chat_template": template}
+
+
+def _trainer(config: TrainConfig, folder: Path) -> dict[str, Any]:
+    return {
+        "trainer.total_training_steps": config.steps,
+        "trainer.total_epochs": config.steps,  # an epoch has a step at least
+        "trainer.save_freq": config.checkpoint.every,
+        "trainer.max_actor_ckpt_to_keep": config.checkpoint.keep,
+        f"{ACTOR}.checkpoint.save_contents": ["model", "optimizer", "extra", "hf_model"],
+        f"{ACTOR}.checkpoint.load_contents": ["model", "optimizer", "extra"],
+        "trainer.default_local_dir": str(folder / "checkpoints"),
+        "trainer.project_name": PROJECT,
+        "trainer.experiment_name": run_name(folder.parent),
+        "trainer.logger": ["file", *config.report_to],
+        "trainer.val_before_train": False,
+        "trainer.test_freq": -1,
+        **REWARD,
+        "hydra.run.dir": str(folder / "hydra"),
+        "hydra.output_subdir": None,
+    }
+
+
+def _node(config: TrainConfig, folder: Path) -> list[str]:
+    """The words of the `sage` node, which this package reads as YAML. Another objective under --fork is run.json's matter."""
+    tree = {"method": dump(config)["method"], "seed": config.seed, "task": str(folder / "problems"), "objective_may_change": True}
+    return [f"+sage.{key}={json.dumps(value)}" for key, value in tree.items()]
+
+
+def command(words: list[str]) -> str:
+    """The command as it is pasted into a shell."""
+    return " \\\n  ".join(["python -m sage_rlvr.verl", *map(shlex.quote, words)])
+
+
+__all__ = ["OWNED", "REWARD", "command", "flattened", "notes", "verl_words", "written"]

@@ -1,0 +1,171 @@
+"""`sage-rlvr train` on verl: a recipe to a run of `python -m sage_rlvr.verl`, in a run directory like that of the loop engine.
+
+    recipe -> verl/problems, words -> verl in a process of its own -> metrics.jsonl, verl/checkpoints/global_step_N, policy/
+
+verl keeps its own checkpoints and goes on from the newest by itself. A stop signal ends it at once: what was done since its last
+checkpoint is done again by the same command.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from sage_rlvr.config import TrainConfig, dump
+from sage_rlvr.errors import CheckpointError, ConfigError, SageError, TrainingDiverged
+from sage_rlvr.models.policy import Asking, load_policy, load_tokens
+from sage_rlvr.runs import RunDir, StopFlag
+from sage_rlvr.training.problems import training_problems, unverified
+from sage_rlvr.training.state import check_replaceable, save_policy
+from sage_rlvr.training.trackers import check_installed
+from sage_rlvr.training.verl.arguments import notes, verl_words
+from sage_rlvr.training.verl.problems import ECHO, Named, export
+
+FOLDER, LATEST = "verl", "latest_checkpointed_iteration.txt"
+TICK = 0.5  # seconds between two looks at verl and its metrics
+NAMES = {  # ours <- verl's, where both mean the same number; verl's own names stay
+    "loss": "actor/loss",
+    "optimizer/grad_norm": "actor/grad_norm",
+    "optimizer/lr": "actor/lr",
+    "surrogate/clipped_share": "actor/pg_clipfrac",
+    "time/step_s": "timing_s/step",
+}
+
+
+def train(
+    config: TrainConfig, run: RunDir, progress: Any, say: Callable[[str], None] = lambda line: None
+) -> int:
+    """Train to `config.steps` from verl's newest checkpoint, if there is one. Returns the step reached."""
+    out, folder = run.path / "policy", (run.path / FOLDER).absolute()
+    check_replaceable(out)
+    check_installed(config.report_to)
+    words = prepare(config, folder, say)
+    begin = steps_done(folder)
+    run.truncate_metrics(begin)
+    if said := unverified(config.method):
+        run.warn("reward source", begin, said)
+    for line in notes(config):
+        say(f"note: {line}")
+    progress.start(total=config.steps, done=begin)
+    reached = begin if begin >= config.steps else follow(words, folder, begin, run, progress)
+    if reached >= config.steps:
+        save(config, folder, out)
+    return reached
+
+
+def prepare(config: TrainConfig, folder: Path, say: Callable[[str], None]) -> list[str]:
+    """Write the problems, and return the words of the command. ConfigError for what verl, or a recipe on verl, cannot do."""
+    task, problems = training_problems(config, say)
+    tokens = load_tokens(config.model)
+    own = tokens.tokenizer.chat_template
+    asking = Asking.of(task, tokens)
+    longest = max(len(asking(problem).ids) for problem in problems)
+    export(Named(config=dump(config)), folder / "problems", talks=asking.form is not None, say=lambda line: None)
+    template = plain_template(tokens) if asking.form is None else None if own else asking.form.chat_template
+    return verl_words(config, folder, template=template, longest=longest)
+
+
+def plain_template(tokens: Any) -> str:
+    """A chat template under which a policy reads a plain prompt as on the other engines, its start token included."""
+    return ("{{ bos_token }}" if tokens.opening else "") + ECHO
+
+
+def steps_done(folder: Path) -> int:
+    """The steps of verl's newest checkpoint; 0 without one."""
+    latest = folder / "checkpoints" / LATEST
+    return int(latest.read_text()) if latest.is_file() else 0
+
+
+def follow(words: list[str], folder: Path, begin: int, run: RunDir, progress: Any) -> int:
+    """Run verl to its end, a row of metrics.jsonl for each of its own. Returns the steps of its newest checkpoint.
+
+    ConfigError with verl's refusal, TrainingDiverged where a gradient was not finite, CheckpointError with the place of its
+    output where it failed otherwise.
+    """
+    rows, said = folder / f"metrics-{begin}.jsonl", folder / f"said-{begin}.txt"
+    read, stopped = 0, False
+    with StopFlag() as stop, open(said, "wb") as output:
+        verl = subprocess.Popen(
+            [sys.executable, "-m", "sage_rlvr.verl", *words],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, "VERL_FILE_LOGGER_PATH": str(rows)},
+            start_new_session=True,
+        )
+        try:
+            while verl.poll() is None and not stopped:
+                time.sleep(TICK)
+                read = take(rows, read, run, progress)
+                stopped = bool(stop)
+        finally:
+            end(verl)
+    take(rows, read, run, progress)
+    if verl.returncode and not stopped:
+        raise failed(said)
+    return steps_done(folder)
+
+
+def take(rows: Path, read: int, run: RunDir, progress: Any) -> int:
+    """Log what verl has written since the first `read` bytes; the bytes that are read now. A line without its end waits."""
+    if not rows.is_file():
+        return read
+    data = rows.read_bytes()[read:]
+    whole = data[: data.rfind(b"\n") + 1]
+    for line in whole.splitlines():
+        row = our_row(json.loads(line))
+        run.log(row)
+        progress.advance(row["step"] + 1, row)
+    return read + len(whole)
+
+
+def our_row(found: Mapping[str, Any]) -> dict[str, Any]:
+    """A row of verl's file logger, {step, data}, as one of metrics.jsonl: steps from 0, our names beside verl's.
+
+    TrainingDiverged where the gradient was not finite: verl leaves that update out and goes on."""
+    data = {name: value for name, value in found["data"].items() if isinstance(value, int | float)}
+    step = int(found["step"]) - 1
+    if found["data"].get("actor/grad_norm", 0.0) is None:  # JSON has no number for one that is not finite
+        raise TrainingDiverged(f"the gradient is not finite at step {step}; lower optimizer.lr or raise method.beta")
+    return {"step": step, **{ours: data[theirs] for ours, theirs in NAMES.items() if theirs in data}, **data}
+
+
+def failed(said: Path) -> SageError:
+    """What verl ended with: a refusal of ours in its own words, else where its output lies and its last line."""
+    lines = [line for line in said.read_text(errors="replace").splitlines() if line.strip()]
+    for line in reversed(lines):
+        for kind in (ConfigError, CheckpointError):
+            _, found, words = line.partition(f"{kind.__name__}: ")
+            if found:
+                return kind(f"on verl: {words}")
+    last = lines[-1] if lines else "without a word"
+    return CheckpointError(f"verl ended with an error; its output is in {said}, and ends: {last}")
+
+
+def end(verl: subprocess.Popen[bytes]) -> None:
+    """End verl and all that it started: SIGTERM to its process group, SIGKILL after ten seconds."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        with suppress(ProcessLookupError):
+            os.killpg(verl.pid, number)
+        with suppress(subprocess.TimeoutExpired):
+            verl.wait(10)
+
+
+def save(config: TrainConfig, folder: Path, out: Path) -> None:
+    """The policy of the last checkpoint, in float32 as it was trained, with the tokenizer that it started with."""
+    trained = folder / "checkpoints" / f"global_step_{config.steps}" / "actor" / "huggingface"
+    if not any(trained.glob("*.safetensors")):
+        raise CheckpointError(f"{trained}: verl left no weights there; give the command again with a smaller checkpoint.every")
+    policy, _ = load_policy(str(trained))
+    save_policy(policy, load_tokens(config.model).tokenizer, out)
+
+
+__all__ = ["FOLDER", "follow", "our_row", "prepare", "steps_done", "train"]

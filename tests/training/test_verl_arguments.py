@@ -1,0 +1,236 @@
+"""A recipe as verl's words, its problems as verl's files, and how they are judged: all that needs no verl."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+import torch
+import yaml
+
+from sage_rlvr.config import TrainConfig, dump, load_config
+from sage_rlvr.core.guides import Branch, Random
+from sage_rlvr.errors import CheckpointError, ConfigError, DataError, TrainingDiverged
+from sage_rlvr.methods import adaptive_entropy, grpo, sage
+from sage_rlvr.recipes import recipe
+from sage_rlvr.tasks.base import NO_ANSWER
+from sage_rlvr.training.dry_run import dry_run_lines
+from sage_rlvr.training.verl import judge as judging
+from sage_rlvr.training.verl import run, state
+from sage_rlvr.training.verl.arguments import command, flattened, notes, verl_words, written
+from sage_rlvr.training.verl.fields import ACTOR
+from sage_rlvr.training.verl.judge import Judge
+from sage_rlvr.training.verl.objective import Objective
+from sage_rlvr.training.verl.problems import ECHO, Named, export, exported
+
+
+def config_of(*edits: str, name: str = "sage_branch") -> TrainConfig:
+    given = ("engine.name=verl", "engine.args.trainer.n_gpus_per_node=2", "world.train_problems=32", *edits)
+    return load_config(TrainConfig, recipe(f"{name}.yaml"), [tuple(edit.split("=", 1)) for edit in given])  # type: ignore[misc]
+
+
+def words_of(config: TrainConfig) -> dict[str, str]:
+    found = verl_words(config, Path("/run/verl"), template=ECHO, longest=12)
+    return dict(word.split("=", 1) for word in found)
+
+
+def test_the_words_of_a_recipe():
+    edits = ["updates.epochs=2", "updates.minibatches=4", "updates.micro_batch=1", "optimizer.warmup_steps=3", "seed=7", "steps=50"]
+    config = config_of(*edits, "rollout.prompts_per_step=16", "rollout.group_size=8", "engine.args.+ray_kwargs.ray_init.num_gpus=2")
+    found = words_of(config)
+    wanted = {
+        "data.train_batch_size": "16",
+        "data.train_files": "/run/verl/problems/train.parquet",
+        "actor_rollout_ref.rollout.n": "8",
+        f"{ACTOR}.ppo_mini_batch_size": "4",
+        f"{ACTOR}.ppo_epochs": "2",
+        f"{ACTOR}.ppo_micro_batch_size_per_gpu": "8",
+        f"{ACTOR}.optim.lr_warmup_steps": "3",
+        "trainer.total_training_steps": "50",
+        "trainer.n_gpus_per_node": "2",
+        "+ray_kwargs.ray_init.num_gpus": "2",
+        "+sage.seed": "7",
+        "data.max_prompt_length": "12",
+    }
+    assert {key: found[key] for key in wanted} == wanted
+    method = yaml.safe_load(found["+sage.method"])  # as `launch.split` reads it
+    assert method == json.loads(json.dumps(dump(config)["method"]))
+    assert found["actor_rollout_ref.model.custom_chat_template"] == f"'{ECHO}'"
+
+
+@pytest.mark.parametrize(
+    ("edit", "words"),
+    [
+        ("engine.args.data.train_batch_size=8", "set rollout.prompts_per_step instead"),
+        (f"engine.args.{ACTOR}.optim.lr=1", "set optimizer.lr instead"),
+        (f"engine.args.{ACTOR}.kl_loss_coef=1", "set method instead"),
+        ("engine.args.+sage.seed=1", "set method, seed and task instead"),
+        ("engine.args.trainer.n_gpus_per_node=3", "do not split over 3 workers"),
+        ("optimizer.schedule=linear", "constant and cosine"),
+        ("engine.lora.rank=4", "lora_rank"),
+        ("base_model=elsewhere", "source: sft"),
+    ],
+)
+def test_refused_with_the_way_out(edit: str, words: str):
+    with pytest.raises(ConfigError, match=re.escape(words)):
+        words_of(config_of(edit))
+
+
+def test_what_is_otherwise_on_verl_is_noted():
+    edits = ["optimizer.weight_decay=0.1", "optimizer.warmup_steps=2", "optimizer.schedule=cosine", "updates.epochs=2"]
+    assert len([*notes(config_of(*edits, name="dapo"))]) == 4 and not [*notes(config_of())]
+
+
+def test_values_as_hydra_reads_them():
+    given = {"a": {"b": 1, "c": {}}, "d.e": [0.9, "x"]}
+    assert flattened(given) == {"a.b": 1, "a.c": {}, "d.e": [0.9, "x"]}
+    values = (None, True, "it's {x}", "plain/word", [1, "a b"], {"k": 1e-6})
+    assert [*map(written, values)] == ["null", "true", r"'it\'s {x}'", "plain/word", "[1, 'a b']", "{k: 1e-06}"]
+
+
+def test_a_dry_run_prints_the_command():
+    lines = dry_run_lines(config_of("steps=10", "rollout.prompts_per_step=4", "rollout.group_size=8"))
+    text = "\n".join(lines)
+    assert "python -m sage_rlvr.verl" in text and "data.max_prompt_length=LONGEST" in text and "GRPOConfig" not in text
+    assert "320 with gradient, 320 without, by the policy, 320 without, by the reference" in text
+    assert command(["a=b c"]) == "python -m sage_rlvr.verl \\\n  'a=b c'"
+
+
+# ---- problems and verdicts
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    file = tmp_path / "mine.yaml"
+    file.write_text("base: countdown/base\nmethod: grpo\nworld: {train_problems: 6}\nrollout: {prompts_per_step: 4}\n")
+    found = export(Named.of(str(file)), tmp_path / "out", talks=False, take=6, say=lambda line: None)
+    assert found == {"train": 6, "validation": 6}
+    return tmp_path / "out"
+
+
+def test_exported_problems_are_found_again(folder: Path):
+    task, problems = exported(folder)
+    rows = pq.read_table(folder / "train.parquet").to_pylist()
+    assert [row["prompt"][0]["content"] for row in rows] == [task.prompt(problem) for problem in problems["train"]]
+    assert [row["extra_info"] for row in rows] == [{"index": n, "split": "train"} for n in range(6)]
+    record = json.loads((folder / "task.json").read_text())
+    (folder / "task.json").write_text(json.dumps(record | {"problems": record["problems"] | {"train": "x"}}))
+    with pytest.raises(DataError, match="export them again"):
+        exported(folder)
+
+
+def test_a_completion_is_judged_by_the_tasks_verifier(folder: Path):
+    judge = Judge(folder, seconds=60)
+    task, problems = exported(folder)
+    right = next(iter(task.solutions(problems["train"][3])))
+    try:
+        found = [judge("train", 3, text) for text in (right, right + NO_ANSWER, "1")]
+    finally:
+        assert judge.pool is not None
+        judge.pool.close()
+    assert [verdict.reward for verdict in found] == [1.0, 0.0, 0.0] and found[0].label == "right"
+
+
+@dataclass(frozen=True)
+class Slow:
+    """A task whose verifier hangs on one text, and grades another."""
+
+    name: str = "slow"
+
+    def verify(self, problem: Any, text: str) -> Any:
+        while text == "hang":
+            time.sleep(1)
+        return judging.Verdict("right", "graded", 0.25)
+
+
+def slow(folder: str, split: str, number: int, text: str) -> Any:
+    """`judge` of a task that is no export, for a worker process."""
+    judging._exported = lambda _: (Slow(), {"train": [None]})  # type: ignore[assignment]
+    return judging.judge(folder, split, number, text)
+
+
+def test_a_verifier_that_hangs_is_killed_and_the_next_is_judged(folder: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(judging, "JUDGE", "tests.training.test_verl_arguments:slow")
+    monkeypatch.setattr(judging, "Pool", lambda **options: _Pool(**options | {"start_seconds": 120}))
+    judge = Judge(folder, seconds=2)
+    try:
+        hung, graded = judge("train", 0, "hang"), judge("train", 0, "fine")
+    finally:
+        assert judge.pool is not None
+        judge.pool.close()
+    assert (hung.label, hung.reward) == ("undecided", 0.0) and "took longer than 2 s" in hung.reason
+    assert (graded.label, graded.reward, graded.reason) == ("right", 0.25, "graded")
+
+
+_Pool = judging.Pool
+
+
+@pytest.mark.slow
+def test_export_by_the_command_line(folder: Path):
+    tmp_path = folder.parent
+    done = subprocess.run(
+        [sys.executable, "-m", "sage_rlvr", "export", "verl", "mine.yaml", "--out", "out", "--plain", "--take", "3"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "+sage.task=out" in done.stdout and "SageRewardManager" in done.stdout and "custom_chat_template" in done.stdout
+    assert len(pq.read_table(tmp_path / "out" / "val.parquet")) == 3
+
+
+# ---- rows and states
+
+
+def test_a_row_of_verl_under_our_names():
+    row = run.our_row({"step": 3, "data": {"actor/loss": 0.5, "reward/mean": 0.25, "timing_s/step": 2, "text": "x"}})
+    assert row == {"step": 2, "loss": 0.5, "time/step_s": 2, "actor/loss": 0.5, "reward/mean": 0.25, "timing_s/step": 2}
+    with pytest.raises(TrainingDiverged, match="step 0"):
+        run.our_row({"step": 1, "data": {"actor/grad_norm": None}})
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "words"),
+    [
+        ("x\n(pid=3) sage_rlvr.errors.ConfigError: no beta\nray::x\n", ConfigError, "on verl: no beta"),
+        ("one\nRuntimeError: two\n\n", CheckpointError, "ends: RuntimeError: two"),
+        ("", CheckpointError, "without a word"),
+    ],
+)
+def test_what_verl_ended_with_is_told(tmp_path: Path, text: str, kind: type[Exception], words: str):
+    (tmp_path / "said.txt").write_text(text)
+    found = run.failed(tmp_path / "said.txt")
+    assert isinstance(found, kind) and words in str(found)
+
+
+def trainer_of(folder: Path, objective: Objective, parts: Any) -> Any:
+    trainer = {"resume_mode": "auto", "default_local_dir": str(folder), "resume_from_path": None}
+    return SimpleNamespace(config=SimpleNamespace(trainer=SimpleNamespace(**trainer)), sage_objective=objective, sage_parts=parts)
+
+
+def test_objective_and_parts_beside_a_checkpoint(tmp_path: Path):
+    method = sage(adaptive_entropy(beta=0.1), Branch())
+    objective = Objective(method, method.anchor, 0, False)
+    parts = {"loss_term": {name: value + 1 for name, value in method.start()["loss_term"].items()}}
+    place = state.folder_of_step(trainer_of(tmp_path, objective, parts).config, 5)
+    assert place == tmp_path / "global_step_5"
+    state.save_state(trainer_of(tmp_path, objective, parts), place)
+    again = trainer_of(tmp_path, objective, method.start())
+    state.check_objective(objective, place)
+    state.restore_parts(again, place)
+    assert all(torch.equal(again.sage_parts["loss_term"][name], value) for name, value in parts["loss_term"].items())
+    other = Objective(sage(grpo(), Random()), None, 0, False)
+    with pytest.raises(ConfigError, match=r"(?s)another objective:\nmethod adaptive_entropy\+branch.*objective_may_change=true"):
+        state.check_objective(other, place)
+    state.check_objective(replace(other, may_change=True), place)
+    (place / state.OBJECTIVE).unlink()
+    state.check_objective(other, place)

@@ -1,0 +1,167 @@
+"""Whole runs of verl on this machine: Ray, TransferQueue, FSDP2 over gloo, weight sync, a rollout, our reward manager.
+
+    theta_n(loop) = theta_n(verl)        to 1e-5 in every weight, through two workers, a kill and a resume
+"""
+
+
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+pytest.importorskip("verl", reason="verl is not installed here: make test-verl")
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from safetensors.torch import load_file
+from test_verl_stages import furthest, node, record
+from verl_common import end, environment, launched, words
+
+from sage_rlvr.config import TrainConfig, dump, load_config
+from sage_rlvr.recipes import Tree, override, recipe
+from sage_rlvr.training.groups import Groups
+from sage_rlvr.training.loop import load_policy
+from sage_rlvr.training.problems import training_problems
+from sage_rlvr.training.verl.arguments import OWNED, REWARD
+from sage_rlvr.training.verl.problems import Named, export
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+STEPS = 4
+
+
+def small(name: str, *more: str) -> TrainConfig:
+    sizes = f"steps={STEPS} rollout.prompts_per_step=4 rollout.group_size=8 optimizer.eps=1e-6 seed=5 world.train_problems=64"
+    edits = [tuple(edit.split("=", 1)) for edit in (*sizes.split(), *more)]
+    return load_config(TrainConfig, recipe(f"{name}.yaml"), edits)  # type: ignore[arg-type]
+
+
+def play_back(config: TrainConfig, groups: list[Groups], folder: Path) -> Path:
+    """The problems of the loop's run in its order as verl's file, and a file of its completions for the rollout of cpu_verl.py."""
+    export(Named(config=dump(config)), folder / "problems", talks=False, say=lambda line: None)
+    rows = pq.read_table(folder / "problems" / "train.parquet").to_pylist()
+    problems = training_problems(config, lambda line: None)[1]
+    numbers = {problem.problem_id: n for n, problem in enumerate(problems)}
+    asked = [rows[numbers[problem.problem_id]] for part in groups for problem in part.problems]
+    pq.write_table(pa.Table.from_pylist(asked), folder / "train.parquet")
+    drawn: dict[str, dict[str, list[list[int]]]] = {}
+    for version, part in enumerate(groups):
+        for row, prompt in enumerate(part.prompts):
+            size = part.rewards.shape[1]
+            place = slice(row * size, (row + 1) * size)
+            kept = zip(part.rollout.tokens[place], part.rollout.mask[place], strict=True)
+            drawn.setdefault(str(version), {})[" ".join(map(str, prompt))] = [ids[mask].tolist() for ids, mask in kept]
+    replay = folder / "replay.json"
+    replay.write_text(json.dumps(drawn))
+    return replay
+
+
+def rows_of(file: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in file.read_text().splitlines()] if file.is_file() else []
+
+
+def killed_after(steps: int, arguments: list[str], folder: Path, **more: str) -> list[dict[str, Any]]:
+    """Start verl, kill all of it by SIGKILL once it has logged so many steps; what it logged."""
+    log = folder / "killed.jsonl"
+    place = {"VERL_FILE_LOGGER_PATH": str(log), "RAY_TMPDIR": tempfile.mkdtemp(prefix="ray", dir="/tmp")}
+    with open(folder / "killed.txt", "wb") as said:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "sage_rlvr.verl", *arguments],
+            stdout=said,
+            stderr=subprocess.STDOUT,
+            cwd=folder,
+            env={**os.environ, **environment(), **place, **more},
+            start_new_session=True,
+        )
+        try:
+            until = time.monotonic() + 900
+            while len(rows_of(log)) < steps:
+                text = (folder / "killed.txt").read_text(errors="replace")
+                assert process.poll() is None and time.monotonic() < until, text[-6000:]
+                time.sleep(0.2)
+        finally:
+            end(process)
+    return rows_of(log)
+
+
+def test_two_workers_killed_and_resumed_end_with_the_loops_weights(tmp_path: Path):
+    """The same completions and rewards, these by our manager; a resumed step has the q that it had before the kill."""
+    config = small("sage_branch", "checkpoint.every=2")
+    groups, wanted = record(config)
+    replay = play_back(config, groups, tmp_path)
+    node_words = [*node(config), f"+sage.task={tmp_path}/problems", *(f"{key}={value}" for key, value in REWARD.items())]
+    saved = ["trainer.save_freq=2", "actor_rollout_ref.actor.checkpoint.save_contents=[model,optimizer,extra,hf_model]"]
+    arguments = [*words(tmp_path, workers=2, steps=STEPS), *node_words, *saved]
+    before = killed_after(3, arguments, tmp_path, SAGE_TEST_REPLAY=str(replay))
+    assert (tmp_path / "verl/latest_checkpointed_iteration.txt").read_text() == "2"
+    said = launched(arguments, tmp_path, SAGE_TEST_REPLAY=str(replay))
+    assert "sage: method grpo+branch: minimize" in said
+    after = rows_of(tmp_path / "file.jsonl")
+    assert [row["step"] for row in before[:3]] == [1, 2, 3] and [row["step"] for row in after] == [3, 4]
+    again, once = after[0]["data"], before[2]["data"]
+    for name in ("anchor/q_mean", "anchor/kl", "anchor/kl_raw", "reward/mean", "policy/entropy"):
+        assert again[name] == pytest.approx(once[name], abs=1e-6)
+    for row, part in zip([*before[:2], *after], groups, strict=True):
+        assert row["data"]["reward/mean"] == pytest.approx(float(part.rewards.mean()))
+        assert abs(row["data"]["anchor/q_mean"] - 1) > 1e-4
+    start = load_policy("embedded")[0].state_dict()
+    found = load_file(next((tmp_path / f"verl/global_step_{STEPS}/actor/huggingface").glob("*.safetensors")))
+    assert set(found) <= set(wanted) and furthest(found, start) > 2e-4
+    assert furthest({name: value.float() for name, value in found.items()}, wanted) < 1e-5
+    kept = json.loads((tmp_path / f"verl/global_step_{STEPS}/sage_objective.json").read_text())
+    assert kept["objective"].startswith("method grpo+branch")
+
+
+def args_of_a_cpu(folder: Path) -> dict[str, Any]:
+    """engine.args of a recipe under which verl runs here with one worker."""
+    tree = Tree()
+    taken = ("custom_chat_template", "micro_batch", "trainer.total", "hydra.", "override_optimizer")
+    for word in words(folder):
+        key, _, value = word.partition("=")
+        if key not in OWNED and not any(part in key for part in taken):
+            tree = override(tree, key, value)
+    return dict(tree)
+
+
+def test_a_recipe_runs_on_verl_and_is_read_like_any_other(tmp_path: Path):
+    """train, train again (nothing left), eval, compare: the run directory is one of this package."""
+    file = tmp_path / "mine.yaml"
+    tree = {
+        **{"base": "countdown/base", "steps": 2, "world": {"train_problems": 64}},
+        "method": {"name": "sage", "base": "grpo", "guide": "branch"},
+        **{"rollout": {"prompts_per_step": 4, "group_size": 8}, "checkpoint": {"every": 1}},
+        "engine": {"name": "verl", "args": args_of_a_cpu(tmp_path)},
+    }
+    file.write_text(yaml.safe_dump(tree))
+
+    def command(*arguments: str) -> str:
+        place = {"RAY_TMPDIR": tempfile.mkdtemp(prefix="ray", dir="/tmp")}
+        done = subprocess.run(
+            [sys.executable, "-m", "sage_rlvr", *arguments],
+            cwd=tmp_path,
+            env={**os.environ, **environment(), **place},
+            capture_output=True,
+            text=True,
+            timeout=900,
+        )
+        detail = [path.read_text(errors="replace")[-4000:] for path in tmp_path.glob("run/verl/said-*.txt")]
+        assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:] + "\n".join(detail)
+        return done.stdout + done.stderr
+
+    assert "done: 2 steps" in command("train", str(file), "--run", "run")
+    rows = rows_of(tmp_path / "run/metrics.jsonl")
+    assert [row["step"] for row in rows] == [0, 1]
+    assert {"reward/mean", "anchor/kl_raw", "optimizer/lr", "loss", "actor/kl_loss"} <= rows[1].keys()
+    assert rows[0]["anchor/kl_raw"] == pytest.approx(0, abs=1e-6) and rows[0]["anchor/q_mean"] > 1
+    assert "nothing was left to do" in command("train", str(file), "--run", "run")
+    assert "pass@1" in command("eval", "run", "--problems", "10", "--quiet")
+    assert json.loads((tmp_path / "run/run.json").read_text())["config"]["engine"]["name"] == "verl"
