@@ -141,22 +141,22 @@ def test_an_environment_of_a_task_trains_a_chat_model_with_tools(tmp_path: Path)
     from trl.chat_template_utils import qwen3_chat_template
 
     tokenizer = byte_tokenizer(qwen3_chat_template, eos_token="<|im_end|>", pad_token="</s>")
-    task = Digits()
+    task, method = Digits(), grpo(beta=0.05, source="sft")
     problems = list(task.problems("train"))
     rows = [{"prompt": [{"role": "user", "content": f"Name {p.digit}."}], "problem": i} for i, p in enumerate(problems)]
     args = trl.GRPOConfig(
         str(tmp_path), max_steps=1, per_device_train_batch_size=2, num_generations=2, max_completion_length=600,
         report_to="none", use_cpu=True, bf16=False, gradient_checkpointing=False, disable_tqdm=True, save_strategy="no",
-        **grpo_config(grpo(beta=0.05)),
+        **grpo_config(method),
     )  # fmt: skip
     model = tiny_llama(vocab_size=len(tokenizer), max_position_embeddings=4096)
     trainer = SageTrainer(
-        model=model, args=args, train_dataset=Dataset.from_list(rows), processing_class=tokenizer, method=grpo(beta=0.05),
+        model=model, args=args, train_dataset=Dataset.from_list(rows), processing_class=tokenizer, method=method,
         environment_factory=environment_of(task, problems), reward_funcs=[],
     )  # fmt: skip
     seen: list[Any] = []
 
-    def scripted(prompt_ids: Any, *_: Any) -> Any:
+    def scripted(prompt_ids: Any, *_: Any, **__: Any) -> Any:
         """9, which is too much or right; then the digit; then an end. The second row ends at once."""
         turn, texts = len(seen), []
         seen.append([tokenizer.decode(ids) for ids in prompt_ids])
