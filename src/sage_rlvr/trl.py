@@ -1,5 +1,5 @@
 """TRL's GRPOTrainer with a shaped anchor: `from sage_rlvr.trl import SageTrainer, grpo_config`. Needs the trl extra."""
 
-from sage_rlvr.training.trl import SageTrainer, grpo_config
+from sage_rlvr.training.trl import SageTrainer, environment_of, grpo_config
 
-__all__ = ["SageTrainer", "grpo_config"]
+__all__ = ["SageTrainer", "environment_of", "grpo_config"]
