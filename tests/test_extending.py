@@ -115,22 +115,24 @@ def test_a_task_and_a_verifier_of_a_plugin_train_and_are_audited(
     assert re.search(rf"'{name}'.*was trained with my_\w+\.py: give it again, --plugin my_", flat(capsys.readouterr().err))
 
 
-def test_an_environment_of_a_plugin_trains_and_is_evaluated(
+@pytest.mark.slow
+def test_an_environment_of_a_plugin_makes_a_base_trains_and_is_evaluated(
     folder: Path, warm_policy: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from sage_rlvr.evaluation.store import SampleStore
 
-    assert command("train", "guess.yaml", "--run", "run", "--model", str(warm_policy), "--quiet") == 0
-    (row,) = [json.loads(line) for line in (folder / "run" / "metrics.jsonl").read_text().splitlines()]
-    assert row["completions/mean_length"] <= 24
-    words = ["--task", "guess", "--plugin", "my_environment.py", "--samples", "4", "--store", "drawn", "--max-new-tokens", "24"]
-    assert command("eval", "run", *words, "--quiet") == 0
-    capsys.readouterr()
-    task = registry_of("task")["guess"]()
-    said = [turn for sample in samples_of(SampleStore.open(folder / "drawn")) for turn in sample.turns]
-    assert {turn.who for turn in said} == {"policy", "environment"}
-    assert {turn.text for turn in said if turn.who == "environment"} <= {"=", "+", "-"}
-    assert task.reply(task.problems("train")[1], ("1", "9")) == "-"
+    assert command("sft", "guess_sft.yaml", "--out", "runs/guess-base", "--quiet") == 0
+    assert command("train", "guess.yaml", "--run", "run", "--quiet") == 0
+    assert len((folder / "run" / "metrics.jsonl").read_text().splitlines()) == 2
+    words = ["--plugin", "my_environment.py", "--samples", "16", "--max-new-tokens", "12", "--store", "drawn", "--quiet"]
+    assert command("eval", "runs/guess-base", "--task", "guess", *words) == 0
+    with SampleStore.open(folder / "drawn") as store:
+        rows = store.samples()
+    replies = [(who, text) for row in rows for who, text, _ in row.turns or () if who == "environment"]
+    assert replies and {text for _, text in replies} <= {"+", "-", "?"}
+    assert {row.verdict for row in rows} == {"right", "wrong"}
+    assert command("train", "guess.yaml", "--run", "other", "--model", str(warm_policy)) == 2
+    assert "cannot spell the prompts of this task" in flat(capsys.readouterr().err)
 
 
 def test_the_teachers_of_the_page_teach(folder: Path) -> None:
