@@ -177,8 +177,8 @@ class Asking:
 
     def reply(self, text: str) -> list[int]:
         """The tokens between the end of a turn of the policy and its next: what an environment says, as a user's message of the
-        chat template, or on lines of its own. ConfigError where the tokenizer has no token for a character, or the template does not
-        put it behind what was said."""
+        chat template, or on lines of its own. ConfigError where the tokenizer has no token for a character, or the template does
+        not put it behind what was said."""
         if self.form is None:
             with spelling(self.tokens.tokenizer, "what the environment says, on lines of its own,"):
                 return self.tokens.reply(text)

@@ -1,5 +1,5 @@
-"""TRL's GRPOTrainer with a shaped anchor: `SageTrainer`; `grpo_config`, the arguments that a method stands for; and `environment_of`,
-an environment of a task for chat models.
+"""TRL's GRPOTrainer with a shaped anchor: `SageTrainer`; `grpo_config`, the arguments that a method stands for; and
+`environment_of`, an environment of a task for chat models.
 
 All are loaded when first asked for: what a recipe means on TRL (`arguments`) can be said without TRL.
 """
