@@ -101,6 +101,7 @@ def named(found, name: str) -> Check:
     return next(check for check in found.checks if check.name.strip() == name)
 
 
+@pytest.mark.slow
 def test_it_names_the_rows_that_fail_and_says_why(rows: Path):
     found = audit(str(rows))
     broken = named(found, "the same by algebra, not by spelling")

@@ -70,11 +70,13 @@ def test_a_verifier_that_fails_is_seen() -> None:
 # ---- a few attacks
 
 
+@pytest.mark.slow
 @linux
 def test_hostile_answers_to_every_verifier() -> None:
     assert not faults(hostile.battery(24, seed=1))
 
 
+@pytest.mark.slow
 @linux
 def test_recipes_damaged_in_every_way(tmp_path: Path) -> None:
     warm()

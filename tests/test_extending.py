@@ -81,6 +81,7 @@ def test_a_changed_plugin_is_another_run(folder: Path, warm_policy: Path, capsys
     assert done.returncode == 2 and "plugins.my_parts.py" in done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("recipe", "name"), [("composed", "signs"), ("remembering", "above_before"), ("floored", "floored")])
 def test_a_method_of_parts_trains(folder: Path, warm_policy: Path, recipe: str, name: str) -> None:
     config = load_config(TrainConfig, folder / f"{recipe}.yaml")
@@ -95,6 +96,7 @@ def test_a_method_of_parts_trains(folder: Path, warm_policy: Path, recipe: str, 
         assert load_file(kept)["advantage.AboveBefore.mean"] == rows[1]["advantage/mean"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("recipe", ["sums.yaml", "roots.yaml"])
 def test_a_task_and_a_verifier_of_a_plugin_train_and_are_audited(
     folder: Path, warm_policy: Path, recipe: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
@@ -185,6 +187,7 @@ def test_plugins_that_are_refused(folder: Path, text: str, said: str) -> None:
         plugins.use("nowhere.py")
 
 
+@pytest.mark.slow
 def test_a_recipe_with_a_task_shows_no_world_line(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert command("show", "sums.yaml") == 0
     assert "right answers each" not in capsys.readouterr().out

@@ -341,6 +341,7 @@ def test_a_refusal_names_place_and_next_step(given_file: Any, changes: dict[str,
 # ---- laws
 
 
+@pytest.mark.slow
 @settings(deadline=None)  # the first call imports TRL
 @given(
     group=st.sampled_from([2, 4, 8]),

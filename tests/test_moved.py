@@ -26,6 +26,7 @@ def test_every_new_place_exists():
     assert not gone
 
 
+@pytest.mark.slow
 def test_an_old_import_is_the_new_module_and_warns():
     code = (
         "import warnings; warnings.simplefilter('always')\n"

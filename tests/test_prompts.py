@@ -39,6 +39,7 @@ def ids(tok: PreTrainedTokenizerFast, text: str) -> list[int]:
     return tok(text, add_special_tokens=False)["input_ids"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", FORMATS)
 def test_a_demonstration_starts_as_a_generation_starts(name: str, kind: str):
@@ -179,6 +180,7 @@ def test_a_template_that_fails_is_a_sentence_in_bounded_memory(template: str, sa
     assert resource.getrlimit(resource.RLIMIT_AS) == limits
 
 
+@pytest.mark.slow
 def test_a_template_that_does_not_end_is_stopped(monkeypatch: pytest.MonkeyPatch):
     """In any thread; and one that ends is left alone, its deadline too."""
     monkeypatch.setattr(chat, "SECONDS", 0.2)

@@ -158,6 +158,7 @@ def test_the_reader_of_imports_sees_lazy_and_relative_ones(tmp_path: Path, monke
     assert part_of(module) == "core"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "module",
     ["sage_rlvr", "sage_rlvr.report", "sage_rlvr.results", "sage_rlvr.cli.app", "sage_rlvr.verifiers.countdown"],

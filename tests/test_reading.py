@@ -206,6 +206,7 @@ def test_a_table_that_unpacks_beyond_its_limit_is_refused_before_it_is_there(
     assert seen <= limit
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="memory is bounded on Linux alone")
 @pytest.mark.parametrize(("rows", "each"), [(1, 100_000), (10, 10_000)])
 def test_a_list_that_unpacks_without_a_bound_is_refused(rows: int, each: int, tmp_path: Path):

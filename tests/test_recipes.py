@@ -69,6 +69,7 @@ trees = st.dictionaries(
 )
 
 
+@pytest.mark.slow
 @given(trees)
 def test_whatever_pyyaml_writes_is_read_back(tree: dict[str, Any]) -> None:
     assert s.parse_yaml(yaml.safe_dump(tree)) == tree

@@ -490,6 +490,7 @@ def test_a_fork_continues_under_new_settings_and_records_it(tmp_path: Path) -> N
     RunDir.open(tmp_path / "run", CONFIG | {"seed": 5, "steps": 12}, fork=True).close()
 
 
+@pytest.mark.slow
 def test_a_lost_or_foreign_record_is_not_written_over(tmp_path: Path) -> None:
     with opened(tmp_path) as run:
         run.log({"step": 0})

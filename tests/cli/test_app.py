@@ -87,6 +87,7 @@ def test_an_empty_path_is_not_the_current_folder(words: list[str], capsys: pytes
     assert "'': a path is missing" in refused(capsys, *words)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", [["--help"], ["eval", "--help"], ["plan", "--problems", "100"]])
 def test_a_pipe_without_a_reader_ends_quietly(words: list[str]) -> None:
     """What `| head` does: the reader goes before everything is written."""
@@ -100,6 +101,7 @@ def test_a_pipe_without_a_reader_ends_quietly(words: list[str]) -> None:
     assert (process.wait(), said) == (1, "")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device that takes nothing")
 @pytest.mark.parametrize("words", [["--help"], ["eval", "--help"], ["recipes"], ["plan", "--problems", "100"]])
 def test_a_full_stdout_is_one_sentence(words: list[str]) -> None:

@@ -97,6 +97,7 @@ def test_edits_on_the_command_line(write_recipe: Recipe, capsys: Capture) -> Non
     assert "minimize" not in said(capsys)[1]
 
 
+@pytest.mark.slow
 def test_the_same_command_continues(write_recipe: Recipe, capsys: Capture) -> None:
     recipe = write_recipe()
     assert call("train", recipe, "--steps", 1, "--quiet") == 0
@@ -266,6 +267,7 @@ def test_k_beyond_n() -> None:
         pass_at_k(4, 1, 8)
 
 
+@pytest.mark.slow
 def test_compare_refuses_unequal_problems(write_recipe: Recipe, warm_policy: Path, capsys: Capture) -> None:
     world = write_recipe()
     for name, problems, seed in (("a", 5, 1), ("b", 6, 1), ("c", 5, 2)):
@@ -371,6 +373,7 @@ def test_a_corrupt_checkpoint(write_recipe: Recipe, capsys: Capture) -> None:
     assert "none of the 2 checkpoints is complete" in err and "another run directory" in err
 
 
+@pytest.mark.slow
 def test_a_full_disk(write_recipe: Recipe, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
     recipe = write_recipe(steps=3, more="checkpoint: {every: 1}\n")
     assert call("train", recipe, "--steps", 1, "--quiet") == 0

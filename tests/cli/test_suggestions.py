@@ -72,6 +72,7 @@ def test_recipes_of_another_command(write_recipe: Recipe, suggested: list[list[s
     assert follow(suggested, "import-config", rl) == ["train", str(rl)]
 
 
+@pytest.mark.slow
 def test_runs_without_an_evaluation(write_recipe: Recipe, suggested: list[list[str]]) -> None:
     recipe = write_recipe(steps=1)
     for seed in (0, 1):

@@ -94,6 +94,7 @@ def recipe_with_a_key(name: str) -> str:
     return name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "words",
     [
@@ -167,6 +168,7 @@ def test_records_over_training_seeds(capsys: Capture) -> None:
     assert "measured over 3 training seeds" in out
 
 
+@pytest.mark.slow
 def test_sample_stores(capsys: Capture) -> None:
     rng = np.random.default_rng(0)
     p = rng.beta(1, 2, 12)
@@ -200,6 +202,7 @@ def test_sample_stores(capsys: Capture) -> None:
     assert code == 2 and "a: has samples of 12 of 13 problems" in err
 
 
+@pytest.mark.slow
 def test_what_was_kept_found_and_lost(capsys: Capture) -> None:
     a = store("a", np.array([16, 16, 16, 0, 0, 0]))
     b = store("b", np.array([16, 16, 0, 16, 1, 0]), replace(IDENTITY, model="Branch", seed=8))
@@ -328,6 +331,7 @@ def test_frontiers_of_sample_stores(capsys: Capture) -> None:
     assert "settings of sample stores" in run(capsys, "compare", "x.npz", "y.npz", "--frontier")[2]
 
 
+@pytest.mark.slow
 def test_one_policy_twice_is_no_two_training_seeds(capsys: Capture) -> None:
     counts, other = np.arange(10), replace(IDENTITY, revision="s", seed=8)
     store("a-0", counts)

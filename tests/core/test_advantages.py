@@ -120,6 +120,7 @@ def variance_model(alpha: float, beta: float, a: float, b: float) -> float:
     return quad(integrand, 0.0, 1.0, limit=200)[0]
 
 
+@pytest.mark.slow
 def test_alpha_and_beta_are_the_best_for_their_beta():
     """a = 1.2, b = 2: the least value .14063 is at (1 + a/3, 1 + b/3) = (1.4, 1.6667)."""
     at = {

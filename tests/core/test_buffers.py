@@ -88,6 +88,7 @@ def by_hand(history, rule: Bounds) -> list[dict]:
     return kept
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("representative", REPRESENTATIVES)
 @pytest.mark.parametrize("evict", EVICTIONS)
 @settings(max_examples=25, deadline=None)

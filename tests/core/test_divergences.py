@@ -34,6 +34,7 @@ def logit_gradient(term, values, anchor) -> torch.Tensor:
     return torch.autograd.grad(term(torch.log_softmax(leaf, 0), anchor), leaf)[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", DIVERGENCES)
 @settings(max_examples=60, deadline=None)
 @given(pair=pairs)

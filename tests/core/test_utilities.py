@@ -88,6 +88,7 @@ def test_signs_over_their_own_group_are_logarithms(p: float, size: int, wanted: 
         assert found == pytest.approx(weights[0] * right + weights[1] * wrong, rel=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [psr, nsr, w_reinforce])
 @pytest.mark.parametrize("over", ["kept", "tokens"])
 def test_signs_over_the_kept_rows_and_tokens_of_a_step(make, over):

@@ -64,6 +64,7 @@ class Dying:
         return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("together", [1, 4])
 def test_interruptions_and_top_ups_leave_no_trace(tmp_path: Path, together: int) -> None:
     identity = replace(IDENTITY, together=together)

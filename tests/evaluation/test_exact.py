@@ -43,6 +43,7 @@ def brute_force(policy, problem: Problem, temperature: float) -> float:  # type:
     return total
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("chunk", [512, 1])
 def test_p_is_the_brute_force_sum_at_each_temperature(policy, chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
     monkeypatch.setattr(solutions, "ROWS_PER_CHUNK", chunk)

@@ -22,6 +22,7 @@ WORLD = WorldConfig(counts={2: 1.0}, max_number=12, max_target=144, train_proble
 POWERS = (1.0, 1.5, 2.0, 4.0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("floor", [0.03, 1e-3])
 def test_the_bounds_hold_what_a_much_deeper_list_says(warm_policy: Path, floor: float) -> None:
     model, tokens = load_policy(str(warm_policy))

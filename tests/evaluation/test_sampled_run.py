@@ -67,6 +67,7 @@ def test_the_best_of_n_is_what_a_reward_model_ranks_first(
 # ---- scored afterwards
 
 
+@pytest.mark.slow
 def test_samples_that_were_drawn_without_a_base_are_scored_by_the_same_command_with_one(
     words: tuple[Any, ...], warm_policy: Path, tiny_policy: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -97,6 +98,7 @@ def test_samples_that_were_drawn_without_a_base_are_scored_by_the_same_command_w
     assert call("eval", warm_policy, *words, "--samples", 32, "--store", "later", *base) == 0 and len(seen) == many
 
 
+@pytest.mark.slow
 def test_a_top_up_with_a_base_scores_the_older_samples_too(
     words: tuple[Any, ...], warm_policy: Path, tiny_policy: Path
 ) -> None:
@@ -109,6 +111,7 @@ def test_a_top_up_with_a_base_scores_the_older_samples_too(
 # ---- chunks
 
 
+@pytest.mark.slow
 def test_a_store_of_chunks_of_32_is_topped_up_in_them_and_one_that_begins_with_64_in_chunks_of_64(
     words: tuple[Any, ...], warm_policy: Path
 ) -> None:
@@ -127,6 +130,7 @@ def test_a_store_of_chunks_of_32_is_topped_up_in_them_and_one_that_begins_with_6
 # ---- another verifier
 
 
+@pytest.mark.slow
 def test_after_reverify_the_same_command_tops_up(
     words: tuple[Any, ...], warm_policy: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -149,6 +153,7 @@ def test_after_reverify_the_same_command_tops_up(
 # ---- problems
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "golds, message",
     [
@@ -213,6 +218,7 @@ def puzzles(folder: Path, made: Chosen, **change: str) -> SampleStore:
     return store
 
 
+@pytest.mark.slow
 def test_puzzles_are_made_again_from_their_seed_and_other_ones_are_refused(tmp_path: Path) -> None:
     task = choose(KnightsAndKnaves(rule="strict"), n=3)
     store = puzzles(tmp_path / "a", task)

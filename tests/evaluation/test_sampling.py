@@ -112,6 +112,7 @@ def test_interruptions_order_and_top_ups_leave_no_trace(pieces: Any, tmp_path: P
         assert store.digest() == whole.digest()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("temperature", [1.0, 0.0], ids=["drawn", "greedy"])
 def test_problems_drawn_together_are_the_same_in_any_order_and_by_any_writers(
     pieces: Any, tmp_path: Path, temperature: float
@@ -230,6 +231,7 @@ def test_rows_hold_scores_and_q(pieces: Any, tmp_path: Path, tiny_policy: Path) 
     assert "perplexity under" in said and "q          mean" in said
 
 
+@pytest.mark.slow
 def test_q_and_perplexity_are_of_what_the_rows_say(pieces: Any, tmp_path: Path) -> None:
     """The newest writer's guide and base are not those of the rows that were there before."""
     scorer = Scorer.of("warm", pieces[1], pieces[2], pieces[2])
@@ -262,6 +264,7 @@ def test_a_store_that_an_evaluation_did_not_finish_says_so(pieces: Any, tmp_path
     assert not whole.lacking(whole.counts()) and "INCOMPLETE" not in "".join(report_lines(whole))
 
 
+@pytest.mark.slow
 def test_anatomy_patterns_and_excess_of_a_store(pieces: Any, tmp_path: Path, tiny_policy: Path) -> None:
     scorer = Scorer.of("warm", pieces[1], pieces[2], pieces[2])
     store = fill(pieces, tmp_path / "s", 32, scorer=scorer, guide=guide_of("branch"))
@@ -325,6 +328,7 @@ def rows(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_mathematics_is_asked_and_read_in_its_format(rows: Path) -> None:
     task = choose(task_named(str(rows), "boxed"))
     verdicts = task.verdicts(["a", "b", "b", "a"], [r"So \boxed{4}.", r"\boxed{0.5}", r"\boxed{2}", "4"])
@@ -473,6 +477,7 @@ def test_the_old_word_for_untruncated_is_taken_with_a_warning(tmp_path: Path) ->
     assert get_args(Preset) == (*PRESETS, "honest")
 
 
+@pytest.mark.slow
 def test_stores_at_several_temperatures_make_a_frontier(
     recipe: Path, warm_policy: Path, tiny_policy: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

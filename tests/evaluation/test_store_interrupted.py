@@ -44,6 +44,7 @@ def in_one_go(identity_turns: int) -> tuple[str, bytes]:
         return store.digest(), report(store)
 
 
+@pytest.mark.slow
 @settings(max_examples=20, deadline=None)
 @example([("commit", 0, 2), ("killed", 0, 0.97), ("killed", 1, 0.0)], SMALL)
 @example([("commit", 0, 2), ("killed", 0, 0.97), ("killed", 1, 0.0)], TURNS)
@@ -111,6 +112,7 @@ def test_a_log_that_is_cut_at_any_length_has_whole_chunks(tmp_path: Path):
         assert have == 2
 
 
+@pytest.mark.slow
 def test_a_damaged_store_is_refused_with_a_sentence_or_says_the_same(tmp_path: Path):
     with evaluate(tmp_path / "s", PROBLEMS, 4, SMALL) as store:
         store.reverify(lenient, "v1")

@@ -170,6 +170,7 @@ def test_it_finishes_and_says_what_differs(
     assert made == [path.stat().st_mtime_ns for path in sorted((trained / "evaluations").glob("*.npz"))]
 
 
+@pytest.mark.slow
 def test_a_short_look_does_not_pass_for_the_whole(trained: Path, warm_policy: Path) -> None:
     longer = plan(trained, pairs(warm_policy, steps="5"))
     assert not any(job.finished for job in longer) and [job.done for job in longer] == [2, 2, 2]

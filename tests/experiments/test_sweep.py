@@ -225,6 +225,7 @@ def test_a_failure_is_printed_and_the_others_go_on(
     assert run(plan(matrix(("controls: [no_kl]", "controls: none")), tmp_path / "out"), 1, screen())
 
 
+@pytest.mark.slow
 def test_a_folder_that_cannot_be_filled_is_named_as_the_cause(
     tmp_path: Path, matrix: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -331,6 +332,7 @@ def test_an_arm_is_chosen_on_validation_and_it_alone_is_tested(
     )
 
 
+@pytest.mark.slow
 def test_the_folder_of_a_demo_is_taken_as_it_is(
     tmp_path: Path, matrix: Callable[..., Path], started: Started, warm_policy: Path
 ) -> None:

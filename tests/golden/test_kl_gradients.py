@@ -138,6 +138,7 @@ def k3_in_the_loss(beta: float) -> Method:
 RBAR = [(0.3, 0.05, 0.965535, 4.8e-9), (0.05, 0.05, 0.952624, 3.9e-8), (0.3, 0.5, 0.710977, 0.2400)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("p0", "beta", "forward", "missing"), RBAR)
 def test_mean_reward_at_rest_under_a_binary_reward(p0, beta, forward, missing):
     """p0 = mass of the reference on right answers. k3 in the loss: Rbar = [(1 - beta) + sqrt((1 - beta)^2 + 4 p0 beta)] / 2;

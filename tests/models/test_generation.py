@@ -354,6 +354,7 @@ def completion(body: dict[str, Any], number: int) -> tuple[int, Any]:
     return 200, {"choices": [choice]}
 
 
+@pytest.mark.slow
 def test_a_server_gets_one_request_a_seed_and_answers_come_in_order() -> None:
     with serving(completion) as (url, asked):
         generator = ServerGenerator(url + "/v1/", "policy", TOKENS, LAW, concurrency=4)
@@ -367,12 +368,14 @@ def test_a_server_gets_one_request_a_seed_and_answers_come_in_order() -> None:
     assert np.allclose(found[0][0].logps, [-1, -2])
 
 
+@pytest.mark.slow
 def test_log_probs_of_a_server_are_kept_only_where_they_are_the_samplers() -> None:
     with serving(completion) as (url, _):
         cold = ServerGenerator(url, "policy", TOKENS, Decoding.of("paper", max_new_tokens=8))
         assert cold.generate([Request((5,), (1,))])[0][0].logps is None
 
 
+@pytest.mark.slow
 def test_a_server_that_tells_no_tokens_gives_text() -> None:
     def answer(body: dict[str, Any], number: int) -> tuple[int, Any]:
         return 200, {"choices": [{"text": "3+4", "finish_reason": "length" if body["seed"] else "stop"}]}
@@ -382,6 +385,7 @@ def test_a_server_that_tells_no_tokens_gives_text() -> None:
     assert [row.text for row in rows] == ["3+4", "3+4" + NO_ANSWER] and rows[0].token_ids is None
 
 
+@pytest.mark.slow
 def test_a_server_is_asked_again_a_few_times_and_no_more() -> None:
     slept: list[float] = []
     with serving(lambda body, n: (503, {}) if n < 4 else completion(body, n)) as (url, asked):
@@ -396,6 +400,7 @@ def test_a_server_is_asked_again_a_few_times_and_no_more() -> None:
         ServerGenerator(url, "policy", TOKENS, LAW, attempts=2, sleep=slept.append).generate([Request((5,), (3,))])
 
 
+@pytest.mark.slow
 def test_an_answer_without_end_is_not_read_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(models_vllm, "LONGEST_ANSWER", 1000)
     long = {"choices": [{"text": "x" * 2000, "finish_reason": "stop"}]}
@@ -405,6 +410,7 @@ def test_an_answer_without_end_is_not_read_to_it(monkeypatch: pytest.MonkeyPatch
         assert len(asked) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "said, message",
     [

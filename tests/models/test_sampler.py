@@ -304,6 +304,7 @@ def test_the_bare_step_is_for_small_float32_models(monkeypatch: pytest.MonkeyPat
     assert not llama_step.supports(model.bfloat16())  # folded norms would be rounded anew
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [llama, gqa, leaning, qwen2])
 def test_long_completions_of_the_bare_decoder(
     make: Callable[[], PreTrainedModel], monkeypatch: pytest.MonkeyPatch

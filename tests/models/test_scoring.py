@@ -109,6 +109,7 @@ def test_layouts_agree_for_any_shape(groups: list[tuple[int, list[int]]], seed: 
 _MODEL = build("gqa")
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(
     st.sampled_from(["gqa", "qwen2"]),

@@ -122,6 +122,7 @@ def sections(text: str) -> list[str]:
     return re.findall(r"^## (.+)$", text, re.M)
 
 
+@pytest.mark.slow
 def test_nothing_is_loaded_and_one_script_runs(html: str) -> None:
     reader = Reader()
     reader.feed(html)
@@ -216,6 +217,7 @@ def test_samples_alone_make_a_page(folders: Path) -> None:
     assert "Of 18 stores the first of each arm and task is shown." in text or "samples are on this page" in text
 
 
+@pytest.mark.slow
 def test_a_stored_summary_is_enough() -> None:
     page = build(Results.read(ROOT / "docs" / "results" / "tier1"))
     text = page.markdown("figures")
@@ -276,6 +278,7 @@ def test_what_a_run_warned_of_stands_beside_it(folders: Path, tmp_path: Path) ->
     assert f"- {escaped(said)}" in text
 
 
+@pytest.mark.slow
 def test_a_sweep_keeps_its_design_beside_a_store_of_another_arm(folders: Path) -> None:
     alone = Results.read(folders / "sweep")
     both = Results.read(folders / "sweep", folders / "stores" / "SAGE-sums-T1-s0", folders / "stores" / "base-sums-T1-s0")

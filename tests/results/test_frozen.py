@@ -94,20 +94,24 @@ def check(source: str, pipelines: tuple[str, ...], found: list[Row]) -> int:
     return met
 
 
+@pytest.mark.slow
 def test_a_sweep_prints_what_sweep_and_report_printed(made: Mapping[str, Path]) -> None:
     assert check("sweep", ("sweep", "report"), compare(Results.read(made["sweep"]))) > 90
 
 
+@pytest.mark.slow
 def test_a_demo_prints_what_demo_and_report_printed(made: Mapping[str, Path]) -> None:
     assert check("demo", ("demo", "report"), compare(Results.read(made["demo"]))) > 50
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("source", "seeds"), [("sweep", 3), ("sweep", 1), ("demo", 1)])
 def test_records_that_are_named_print_what_compare_printed(made: Mapping[str, Path], source: str, seeds: int) -> None:
     rows = compare(Results.read(*named(made[source], seeds), apart=True))
     assert check(source, (f"compare, {seeds} seed{'s' * (seeds > 1)}",), rows) > 20
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("pipelines", "task", "temperatures", "seeds"),
     [

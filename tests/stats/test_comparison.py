@@ -85,6 +85,7 @@ def test_two_halves_of_one_arm_are_mostly_tied():
     assert called / 200 <= 0.08
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seeds", [3, 6])
 def test_two_seed_sets_of_one_method_are_mostly_tied(seeds):
     rng = np.random.default_rng(seeds)
@@ -127,6 +128,7 @@ def test_seeds_that_agree_on_few_problems_show_little():
     assert ceiling.outcome == "tied" and ceiling.difference.high == pytest.approx(half)
 
 
+@pytest.mark.slow
 def test_a_control_evaluated_once_gives_its_noise_to_all_seeds():
     """Three seeds of a method that changes nothing: with one set of the control's samples 15 % were called different."""
     rng, called, p = np.random.default_rng(3), 0, np.random.default_rng(4).beta(0.5, 1.2, 60)

@@ -62,6 +62,7 @@ def test_where_few_problems_carry_the_difference_it_is_covered_too():
     assert coverage_difference([RARE], draws=500, sizes=(134,))["out of reach", 134, 1] >= WANTED
 
 
+@pytest.mark.slow
 def test_where_one_policy_alone_solves_a_few_problems_the_difference_is_covered():
     """1 to 5 % of the problems: share limits joined with Student's held 0.90 to 0.93 here, all misses on the side of the gap."""
     found = coverage_lone(draws=400, sizes=(200, 300), shares=(0.02, 0.05))
@@ -83,6 +84,7 @@ def test_the_band_over_training_seeds_covers():
     assert len(found) == 8 and min(found.values()) >= WANTED, found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seeds", [3, 6])
 def test_two_halves_of_one_method_are_seldom_better(seeds):
     """400 times two halves of the training runs of one method, relabelled A and B."""

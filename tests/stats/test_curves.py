@@ -32,6 +32,7 @@ def test_a_curve_over_every_k_from_counts():
     assert band.outcomes == ("unknown",) * 3 and band.reason is Reason.FEW_PROBLEMS
 
 
+@pytest.mark.slow
 @given(st.integers(0, 10_000), st.integers(8, 60))
 @settings(max_examples=20, deadline=None)
 def test_the_band_swaps_with_the_arms_and_holds_the_pointwise_intervals(seed, n):

@@ -66,6 +66,7 @@ def test_bca_agrees_with_scipy_on_a_skewed_sample():
     assert ours.high == pytest.approx(theirs.high, abs=0.05 * width)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("n", "shape"), [(40, (0.5, 2.0)), (134, (0.3, 1.0))])
 def test_bca_covers_its_mean(n, shape):
     rng, truth = np.random.default_rng(n), shape[0] / sum(shape)

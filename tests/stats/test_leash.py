@@ -133,6 +133,7 @@ def test_one_model_against_itself_shows_its_noise_floor():
     assert np.std(floors) < np.std(seen)
 
 
+@pytest.mark.slow
 def test_sampling_error_is_the_spread_of_fresh_evaluations():
     rng, n, k = np.random.default_rng(1), 64, 16
     pb, pp = rng.beta(0.2, 1.5, 60), rng.beta(0.3, 1.5, 60)
@@ -221,6 +222,7 @@ def test_what_is_asked_of_a_discovery_depends_on_pooled_counts_alone(seed):
     assert values == pytest.approx([values[0]] * 3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("n_b", "n_p", "pooled"), [(8, 8, (6, 7, 5)), (6, 10, (5, 6, 4)), (7, 7, (7, 7))])
 def test_the_chance_of_even_one_false_discovery_by_enumeration(n_b, n_p, pooled):
     """Every way to deal the right samples of three problems, weighed by its chance among equal models: 5 % at most, not 0."""

@@ -28,6 +28,7 @@ def by_enumeration(answers, correct, k):
 samples = st.lists(st.tuples(st.sampled_from([None, "a", "b", "c", "d"]), st.booleans()), min_size=1, max_size=9)
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(samples)
 def test_equals_the_mean_over_all_subsets(rows):

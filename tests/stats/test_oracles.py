@@ -19,6 +19,7 @@ proportion = pytest.importorskip("statsmodels.stats.proportion")
 weightstats = pytest.importorskip("statsmodels.stats.weightstats")
 
 
+@pytest.mark.slow
 def test_holm():
     ps = np.random.default_rng(0).random(17) ** 3
     assert holm(ps) == pytest.approx(multitest.multipletests(ps, method="holm")[1])

@@ -24,6 +24,7 @@ def test_worked_values():
     assert effective_rank(np.zeros((2, 2)), center=False) == 0.0
 
 
+@pytest.mark.slow
 @given(matrices, st.integers(0, 2**32 - 1))
 def test_scale_rotation_order_and_bounds(z, seed):
     rng = np.random.default_rng(seed)

@@ -56,6 +56,7 @@ def test_the_frontier_reads_like_one_over_temperature() -> None:
     assert best_pass1(line).temperature == 0.25 and passk_at(line[1].pass1, line) == (line[1].passk, 0.5)
 
 
+@pytest.mark.slow
 @given(st.lists(st.floats(0.01, 1.0), min_size=2, max_size=8), st.floats(1.0, 12.0), st.integers(1, 6))
 def test_it_is_the_listed_law(weights: list[float], power: float, right: int) -> None:
     law = np.array(weights) / np.sum(weights)

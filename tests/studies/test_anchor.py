@@ -104,6 +104,7 @@ def test_docs_are_made_again_and_a_wrong_folder_is_refused(findings: Findings, t
         assert whole.read_text().count("| measured |") == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("expected", "code"), [(True, 0), (False, 2)])
 def test_the_command_prints_both_sides_and_its_code_says_whether_all_came_out(
     expected: bool, code: int, findings: Findings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,

@@ -110,6 +110,7 @@ def test_the_list_is_a_tree_whose_probabilities_sum_to_one(tiny: Any, floor: flo
     assert (listed.remainder > 0) == bool(listed.dropped.any()) and not (listed.finished & listed.dropped).any()
 
 
+@pytest.mark.slow
 def test_probabilities_are_those_of_a_plain_forward_pass(tiny: Any) -> None:
     model, tokens = tiny
     prompt = tokens.encode_prompt("1 2=3:")
@@ -457,6 +458,7 @@ def small_lab(folders: tuple[str, str], **changes: Any) -> lab.LabResult:
     return lab.run_lab(folders[0], **(settings | changes))
 
 
+@pytest.mark.slow
 def test_the_table_of_a_small_policy(folders: tuple[str, str]) -> None:
     said: list[str] = []
     torch.set_num_threads(2)
@@ -484,6 +486,7 @@ def test_the_table_of_a_small_policy(folders: tuple[str, str]) -> None:
         result.row("exact forward", "Token")
 
 
+@pytest.mark.slow
 def test_a_result_is_plain_and_a_function_of_its_arguments(folders: tuple[str, str]) -> None:
     result = small_lab(folders, problems=["1 2=3:"])
     assert result == small_lab(folders, problems=[Problem((1, 2), 3)])
@@ -507,6 +510,7 @@ def test_a_result_is_plain_and_a_function_of_its_arguments(folders: tuple[str, s
     assert "variance" not in lab.markdown(without) and without.row("k3").cosine == result.row("k3").cosine
 
 
+@pytest.mark.slow
 def test_what_the_lab_refuses(folders: tuple[str, str]) -> None:
     with pytest.raises(ConfigError, match="are the same on '1 2=3:'"):
         small_lab((folders[1], folders[1]))

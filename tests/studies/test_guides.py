@@ -97,6 +97,7 @@ def test_signals_are_those_of_both_models_and_the_grid_holds_temperature_one(wor
     assert signals.rewards is not None and signals.rewards.sum() == atoms.masses.right.sum()
 
 
+@pytest.mark.slow
 def test_a_temperature_is_a_guide_whose_mean_is_one_on_the_right_part(world, lab):
     *_, atoms = world
     masses, kl = lab.at_temperature(0.8)
@@ -170,6 +171,7 @@ def test_auc_by_hand():
     assert math.isnan(auc(values, np.ones(4, dtype=bool), weight))
 
 
+@pytest.mark.slow
 def test_rows_hold_their_budget_and_lie_below_the_oracle(world, lab):
     *_, atoms = world
     rows, signals = lab.everything([*choose(FAMILIES, atoms), *fitted(atoms)])

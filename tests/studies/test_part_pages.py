@@ -17,6 +17,7 @@ from sage_rlvr.studies.part_pages import KINDS, Option, options_of, page, write_
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "methods" / "parts.md"
 
 
+@pytest.mark.slow
 def test_the_page_is_made_by_its_command_and_has_every_part(tmp_path: Path):
     text = PAGE.read_text(encoding="utf-8")
     assert page() == text
@@ -95,6 +96,7 @@ def test_a_part_of_ones_own():
     ]
 
 
+@pytest.mark.slow
 def test_the_command_prints_a_part_a_kind_or_its_neighbors(capsys: pytest.CaptureFixture[str], tmp_path: Path):
     def code(*words: str) -> object:
         with pytest.raises(SystemExit) as ended:

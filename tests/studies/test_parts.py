@@ -80,6 +80,7 @@ def test_a_part_that_changes_no_gradient_has_not_acted(monkeypatch, tmp_path):
     assert "it cancels" in page.read_text(encoding="utf-8") and json.loads(beside.read_text(encoding="utf-8"))[0]["part"] == "X"
 
 
+@pytest.mark.slow
 def test_the_page_is_made_of_the_rows_beside_it_and_each_of_them_acted():
     found = [
         Row(**{**one, "places": tuple(Place(**place) for place in one["places"])})

@@ -45,12 +45,13 @@ def test_the_best_point_reaches_the_level_and_the_gap_is_between_starts_of_one_b
     ends = [("base", 0.9), ("concentrated", 0.5)]
     rests = [study.Rest("reverse", 0.1, start, 0.1, many, 0.0, 0.0) for start, many in ends]
     rests += [study.Rest("reverse", 0.2, start, 0.1, 0.9, 0.0, 0.0) for start, _ in ends]
-    world = study.Found(0, (0.1, 0.9), tuple(points), tuple(rests), {})
+    world = study.Found(0, (0.1, 0.9), tuple(points), tuple(rests), {}, {})
     assert study.best(world, "a", 0.15) == points[2] and study.best(world, "a", 0.05) == points[0]
     assert study.best(world, "a", 0.4) is None and study.best(world, "b", 0.0) is None
     assert study.gap(world, "reverse") == (pytest.approx(0.4), 0.1)
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_from_stored_worlds_and_refuses_those_of_other_settings(found, tmp_path, monkeypatch, capsys):
     small, draw = Law(prompts=12, types=2, strategies=3, answers=3), SharedWorld.draw
     asked = []
@@ -82,4 +83,4 @@ def test_a_stored_world_is_measured_again_alike(found):
 
 
 def test_every_table_has_rows(found):
-    assert {name for name, table in made(found).items() if table.rows} == {"claims", "frontier", "rests", "kept"}
+    assert {name for name, table in made(found).items() if table.rows} == {"claims", "frontier", "rests", "kept", "turned"}

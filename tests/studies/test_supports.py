@@ -52,6 +52,7 @@ def test_the_loss_of_several_prompts_is_the_mean_of_their_own():
     assert float(joined) == pytest.approx(float(sum(own)) / len(own), abs=1e-6)
 
 
+@pytest.mark.slow
 def test_training_ends_at_the_goal_and_what_a_tree_lacks_is_named(monkeypatch):
     monkeypatch.setattr(supports, "GOAL", 0.4)
     found = train(grpo(), 0)

@@ -43,6 +43,7 @@ def test_examples_are_right_and_stay_inside_their_world_and_split(name: str):
             assert split_of(problem) == split and verify(problem, text).right
 
 
+@pytest.mark.slow
 def test_an_example_is_a_pure_function_of_its_address():
     world = WORLDS["countdown-base"]
     batch = world.examples("train", 3, BLOCK - 5, 10)
@@ -88,6 +89,7 @@ def test_counts_are_weights_of_what_comes_out():
     assert abs(sizes[4] / 8000 - 0.15) < 4 * (0.15 * 0.85 / 8000) ** 0.5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("world", [TINY, TINY_UNIFORM])
 def test_expressions_are_uniform_over_the_solutions_of_their_problem(world):
     drawn: dict[Problem, Counter[str]] = {}
@@ -102,6 +104,7 @@ def test_expressions_are_uniform_over_the_solutions_of_their_problem(world):
             assert all(abs(texts[text] / n - share) <= 5 * (share * (1 - share) / n) ** 0.5 for text in correct)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("split", SPLITS)
 def test_uniform_targets_are_uniform_over_what_the_numbers_reach_in_the_split(split):
     """Against a list made from `solutions` and `split_of` alone: every problem's share is known exactly."""
@@ -121,6 +124,7 @@ def test_uniform_targets_are_uniform_over_what_the_numbers_reach_in_the_split(sp
     assert all(abs(drawn[key] / n - share) <= 5 * (share * (1 - share) / n) ** 0.5 for key, share in expected.items())
 
 
+@pytest.mark.slow
 def test_uniform_examples_are_pure_and_hold_their_counts():
     world = Countdown({3: 3.0, 4: 1.0}, targets="uniform")
     batch = world.examples("validation", 3, UNIFORM_BLOCK - 5, 10)
@@ -145,6 +149,7 @@ def test_distinct_problems_are_distinct_and_a_prefix():
     assert WORLDS["countdown-4"].problems("validation", 0, 50) == problems[:50]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("world", [TINY, TINY_UNIFORM])
 def test_a_world_that_runs_dry_says_so(world):
     with pytest.raises(DataError, match="this world gave only"):
@@ -229,6 +234,7 @@ def test_the_census_is_every_solvable_problem_of_a_split_once() -> None:
     assert drawn == {p.key for p in listed["test"]}  # the draws by expression find the same problems in the end
 
 
+@pytest.mark.slow
 def test_evaluation_problems_are_equally_likely_whatever_their_number_of_answers() -> None:
     world = Countdown({3: 1.0}, max_number=6, max_target=20)
     census = world.census("train")

@@ -51,6 +51,7 @@ def made(tmp_path: Path) -> Any:
     return make
 
 
+@pytest.mark.slow
 def test_a_reward_is_called_with_a_row_or_as_trl_calls_it(made: Any) -> None:
     first = made().problems("train")[0]
     assert made().prompt(first) == "1 1=2:" and made().name == "my"
@@ -60,6 +61,7 @@ def test_a_reward_is_called_with_a_row_or_as_trl_calls_it(made: Any) -> None:
     assert made(right_from=0.5).verify(first, "1").right
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("function", "why"), [("raises", "raised ValueError: could not convert"), ("nan", "gave nan")]
 )
@@ -68,6 +70,7 @@ def test_a_reward_that_raises_or_is_no_number_names_the_row_and_the_value(made: 
         made(function).verify(made().problems()[1], "x")
 
 
+@pytest.mark.slow
 def test_a_reward_that_hangs_is_undecided(made: Any) -> None:
     said = made("hangs", seconds=0.5).verify(made().problems()[0], "x")
     assert (said.label, said.reward) == ("undecided", 0.0) and said.reason.startswith("took longer")
@@ -100,6 +103,7 @@ def test_code_rows_and_limits_are_hashed(made: Any, tmp_path: Path) -> None:
     assert made().verifier_hash != before and reward_sha256(made().reward) != sha
 
 
+@pytest.mark.slow
 def test_any_task_is_audited(made: Any) -> None:
     found = {check.name.strip(): check for check in audit(made()).checks}
     assert found["gold right against itself, alone or boxed"].good == 3 and found["empty"].good == 3
@@ -128,6 +132,7 @@ def call(*words: Any) -> int:
     return int(ended.value.code or 0)
 
 
+@pytest.mark.slow
 def test_a_recipe_trains_on_the_loop_evaluates_and_audits(recipe: Path, tmp_path: Path, capsys: Any) -> None:
     assert call("train", recipe, "--run", "run", "--quiet") == 0
     record = json.loads(Path("run/run.json").read_text())
@@ -207,6 +212,7 @@ class Doubles:
 """
 
 
+@pytest.mark.slow
 def test_a_task_of_a_plugin_that_lists_its_answers_trains_audits_and_evaluates_exactly_and_by_samples(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:

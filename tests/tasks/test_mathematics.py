@@ -60,6 +60,7 @@ def test_the_shapes_of_the_published_files():
     assert math_sets._dapo(math_sets.rows_of(table(wrapped | gold))) == [Problem("dapo-x", "One\n\ntwo", "1.6")]
 
 
+@pytest.mark.slow
 def test_rows_of_a_file_of_your_own(tmp_path: Path):
     path = tmp_path / "own.jsonl"
     path.write_text(

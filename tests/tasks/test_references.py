@@ -41,6 +41,7 @@ CASES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "texts"), CASES)
 def test_a_completion_with_the_reference_in_it_is_right(kind: str, texts: list[str], tmp_path: Path) -> None:
     task = task_of(kind, tmp_path)

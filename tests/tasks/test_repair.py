@@ -20,6 +20,7 @@ from sage_rlvr.verifiers import sandbox
 pytestmark = pytest.mark.skipif(bool(sandbox.missing()), reason=f"no sandbox here: {sandbox.missing()}")
 
 
+@pytest.mark.slow
 def test_its_problems_are_many_of_every_kind_and_no_right_program_is_in_two_splits() -> None:
     task = Repair()
     splits = {split: task.problems(split) for split in ("train", "validation", "test")}
@@ -34,6 +35,7 @@ def test_its_problems_are_many_of_every_kind_and_no_right_program_is_in_two_spli
     assert not {one.source for one in splits["train"]} & {one.source for one in splits["test"]}
 
 
+@pytest.mark.slow
 def test_undone_changes_are_right_and_programs_as_they_are_given_are_not() -> None:
     task, rows = Repair(count=60), Repair(count=60).problems("test")
     pairs = [(one, edit_to(one.source, one.fixed)) for one in rows]
@@ -127,6 +129,7 @@ def test_an_episode_runs_the_tests_reads_what_they_say_and_edits(monkeypatch: py
     assert task.reply_all(batch) == [None, one.said, said] and [v.right for v in task.judge_all(batch)] == [True, False, False]
 
 
+@pytest.mark.slow
 def test_examples_of_episodes_end_right_and_their_replies_are_the_environments() -> None:
     task, lengths = Repair(turns=4), Counter[int]()
     for problem, turns in task.examples("test", 3, 0, 40):

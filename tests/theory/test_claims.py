@@ -29,6 +29,7 @@ def named() -> dict[str, Claim]:
     return {claim.name: claim for title in claims.ALL if title != SLOW for claim in found(title)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("title", [title for title in claims.ALL if title != SLOW])
 def test_every_claim_is_as_expected(title):
     assert found(title)
@@ -112,6 +113,7 @@ def _for_lam(ref, rewards, beta, q=None):
     return exact._replace(probs=exact.probs**0.9 / (exact.probs**0.9).sum(), gap=1.1 * exact.gap)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("function", "owner", "name", "wrong", "caught"),
     [
@@ -224,6 +226,7 @@ def test_kappa_is_the_mean_advantage_of_the_loop(advantage, right):
 # ---- where training comes to rest
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("guide", "term", "advantage", "eq4"),
     [

@@ -312,6 +312,7 @@ NOISY = [("k3", None, "loss"), ("k2", None, "loss"), ("k3_is", None, "loss"), ("
 NOISY += [("exact", named, "loss") for named in ("forward", "js", "alpha")] + [("k1", None, "reward")]
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*noise")
 @pytest.mark.parametrize(("estimator", "named", "placement"), NOISY)
 def test_of_noise_a_mean_is_left(estimator, named, placement):
@@ -343,6 +344,7 @@ def test_noise_in_the_reward_is_a_price_on_the_length():
     assert -0.06 < drift < -0.03
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("estimator", "placement"), [("k3", "loss"), ("k2", "loss"), ("k3_is", "loss"), ("k1", "reward")]
 )
@@ -364,6 +366,7 @@ PRODUCTS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*(noise|in the expected gradient)")
 @pytest.mark.parametrize("name", PRODUCTS)
 def test_products_with_noise_descend_what_their_effect_says_wherever_they_are_admitted(name):
@@ -414,6 +417,7 @@ def test_in_a_small_batch_the_mean_given_state_and_token_is_exact(guide, estimat
     assert 1e-3 < gap(found, role) < 0.2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("guide", "share"), [(P40, 0.75), (BatchMean(), 0.4)], ids=["p40", "mean"])
 @pytest.mark.parametrize(("estimator", "placement"), [("k3", "loss"), ("k2", "loss"), ("k1", "reward")])
 def test_what_the_roles_of_a_batch_leave_out_falls_with_its_size(guide, share, estimator, placement):

@@ -138,6 +138,7 @@ def both(method: Method, size: int, **options) -> tuple[tuple[float, torch.Tenso
     return tuple(found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", METHODS)
 def test_the_expectation_is_the_mean_over_all_groups(name):
     (_, quick), (_, slow) = both(METHODS[name], 3)
@@ -168,6 +169,7 @@ def test_an_adaptive_bonus_is_the_bonus_of_its_coefficient_while_entropy_is_low(
     assert torch.equal(found, wanted)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("paid", ["right", "all"])
 def test_outcome_counts_ascend_the_reward_plus_the_bonus_of_each_answer(paid):
     """Answers 1 and 2 were given 100 and 4 times: RLOO's gradient of rewards 1 + b/10 or 1 + b, and b/2 or b of wrong ones."""
@@ -210,6 +212,7 @@ def test_a_weight_that_compares_tokens_has_no_expectation_over_single_completion
     assert torch.autograd.grad(loss, leaf)[0].abs().max() > 1e-3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["rloo", "plan", "transform"])
 def test_groups_of_four(name):
     (_, quick), (_, slow) = both(METHODS[name], 4)
@@ -277,6 +280,7 @@ def test_divisors_of_the_row_and_constants_are_exact(reduction):
     assert torch.allclose(found, wanted, atol=2e-6) and quick == pytest.approx(slow, abs=2e-6)
 
 
+@pytest.mark.slow
 def test_a_mean_over_tokens_is_the_limit_of_many_rows():
     """E[sum / tokens] goes to E[sum] / E[tokens] like 1 / G; KL alone, whose advantage does not change with G."""
     errors = {}

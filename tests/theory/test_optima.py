@@ -92,6 +92,7 @@ def optimum_and_value(kind, world):
     return found, lambda p: optima.forward_value(p, ref, rewards, beta, q)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["reverse", "entropy", "forward"])
 @given(world=worlds())
 @settings(max_examples=60, deadline=None)

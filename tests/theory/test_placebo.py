@@ -83,6 +83,7 @@ def test_the_listing_of_batches_and_permutations_is_the_gradient_of_the_kl():
     assert torch.allclose(PLAIN, wanted, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("within", ["batch", "length", "row"])
 @pytest.mark.parametrize("name", GUIDES)
 def test_a_centered_placebo_pays_nothing_in_expectation(name, within):
@@ -128,6 +129,7 @@ def test_within_a_row_a_completion_keeps_what_the_guide_gave_it():
     assert moves(row)[1] / moves(whole)[1] == pytest.approx(0.918, abs=1e-3)
 
 
+@pytest.mark.slow
 def test_the_draws_of_a_real_key_agree_with_the_permutations_listed():
     """Pairs of completions through the loop's objective, 24 keys for each pair, within 5 standard errors of the listing. The
     old control is further than that from no guide."""

@@ -151,6 +151,7 @@ def test_a_budget_that_no_scale_reaches_is_infinite():
     assert scale_for(made(0), np.zeros(18), 0.01) == math.inf
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("goal", ["distinct", "pass"])
 @pytest.mark.parametrize("seed", [0, 1])
 def test_the_best_tilt_against_a_general_optimizer(goal, seed):
@@ -171,6 +172,7 @@ def test_the_best_tilt_against_a_general_optimizer(goal, seed):
     assert value(log_q) == pytest.approx(wanted, abs=1e-7)
 
 
+@pytest.mark.slow
 def test_the_limited_tilt_keeps_its_limit():
     masses = made(5)
     limit = np.full(len(masses.mass), 0.1)

@@ -71,6 +71,7 @@ def test_the_expected_gradient_is_that_of_the_value_written_by_hand(world, name,
     assert torch.allclose(found, wanted, rtol=1e-3, atol=2e-6) and float(wanted.abs().max()) > 0.01
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", [rloo(beta=0.2), maxrl(), distinct(), mara(beta=0.2), right_entropy()], ids=lambda m: m.name)
 def test_drawn_groups_have_the_expected_gradient_on_average(world, method):
     theta, generator = policy(world), torch.Generator().manual_seed(0)
@@ -86,6 +87,7 @@ def test_drawn_groups_have_the_expected_gradient_on_average(world, method):
     assert bool(((drawn.mean(0) - wanted).abs() < 4 * error + 1e-5).all()) and float(wanted.norm()) > 4 * float(error.norm())
 
 
+@pytest.mark.slow
 def test_sharing_moves_prompts_that_were_never_trained_on_and_a_table_reaches_the_tilted_reference(world):
     test, beta = world.prompts[1], 0.5
     shared = world.fit(rloo(beta=beta), steps=60)

@@ -207,6 +207,7 @@ def test_rloo_is_the_gradient_of_the_kl_regularized_reward(seed):
     assert torch.allclose(found, differences(value, logits, tree.allowed), atol=2e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["reverse", "forward", "js", "alpha"])
 @settings(max_examples=4, deadline=None)
 @given(seed=seeds)
@@ -281,6 +282,7 @@ def test_rloo_rests_at_equation_2_on_any_tree(beta, seed):
     assert found.converged and torch.allclose(found.probs, wanted, atol=2e-6 + 1e-5 / beta)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rare", [1e-3, 1e-9, 1e-20])
 @pytest.mark.parametrize("beta", [0.05, 0.01])
 def test_a_right_answer_that_the_reference_hardly_has_is_found(rare, beta):

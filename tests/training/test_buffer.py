@@ -93,6 +93,7 @@ def test_a_killed_run_ends_as_one_that_was_not(write_recipe: Recipe, tmp_path: P
     assert any(row["buffer/rows"] > 0 and row["optimizer/grad_norm"] > 0 for row in rows(whole) if "optimizer/grad_norm" in row)
 
 
+@pytest.mark.slow
 def test_a_resume_samples_the_base_only_once(write_recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     recipe = write_recipe(RFT, steps=3)
     go(recipe, tmp_path, 1)
@@ -102,6 +103,7 @@ def test_a_resume_samples_the_base_only_once(write_recipe: Recipe, tmp_path: Pat
     assert all(torch.equal(one, kept(tmp_path, 3).tensors()[name]) for name, one in before.tensors().items())
 
 
+@pytest.mark.slow
 def test_the_base_is_sampled_alike_however_many_problems_at_a_time(
     write_recipe: Recipe, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -124,6 +126,7 @@ def test_the_base_is_sampled_alike_however_many_problems_at_a_time(
     assert first["rollout/tokens"] == first["buffer/sampled"] == int(one.sampled) > 0 and second["rollout/tokens"] == 0.0
 
 
+@pytest.mark.slow
 def test_the_base_is_another_model_where_the_run_names_one(write_recipe: Recipe, tiny_policy: Path, warm_policy: Path) -> None:
     """A policy that is never right rehearses the answers of a base that is, with the base's log-probs."""
     config = config_of(write_recipe(DPH, model=tiny_policy), ("base_model", str(warm_policy)))
@@ -180,6 +183,7 @@ def test_one_step_of_expert_iteration_is_the_textbooks(write_recipe: Recipe) -> 
     assert max(float(one.abs().max()) for one in wanted) > 1e-3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("more", ["", "updates: {epochs: 2, minibatches: 2}\n"])
 def test_weight_zero_is_no_buffer_bit_for_bit(write_recipe: Recipe, more: str) -> None:
     plain = build(config_of(write_recipe("{name: grpo}", more=more)))

@@ -113,6 +113,7 @@ def test_one_update_is_the_textbook_step_over_the_policys_own_tokens(make: Make)
     assert metrics["episodes/reply_tokens_mean"] == 3 * (sum(turns) / 16 - 1)  # a mark between two line ends
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "method",
     [

@@ -136,6 +136,7 @@ def test_one_update_is_the_textbook_step(write_recipe: Recipe, temperature: str)
     assert metrics["anchor/kl"] == metrics["anchor/kl_raw"] > 0 and metrics["anchor/q_mean"] == 1.0
 
 
+@pytest.mark.slow
 def test_three_updates_of_a_rollout_are_the_textbooks(write_recipe: Recipe) -> None:
     loop = moved(make(write_recipe("{name: grpo, beta: 0.05}"), ("updates.epochs", "3")))
     wanted = textbook(loop, 3, 0.1, 0.05)
@@ -168,6 +169,7 @@ def exact(write_recipe: Recipe, monkeypatch: pytest.MonkeyPatch) -> Callable[...
     return loop
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("temperature", ["1.0", "0.7"])
 def test_an_exact_leash_is_the_sum_over_the_vocabulary(exact: Callable[..., Loop], temperature: str) -> None:
     loop = exact("rollout.temperature", temperature)
@@ -180,6 +182,7 @@ def test_an_exact_leash_is_the_sum_over_the_vocabulary(exact: Callable[..., Loop
     assert all(p.grad is None for p in loop.reference.parameters())  # type: ignore[union-attr]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("parts", [(), ("updates.micro_batch", "1"), ("updates.micro_batch", "3")])
 def test_an_exact_leash_over_three_updates(exact: Callable[..., Loop], parts: tuple[str, ...]) -> None:
     """Each update sums over the policy as it is by then; micro-batches add up to the same."""
@@ -193,6 +196,7 @@ def test_an_exact_leash_over_three_updates(exact: Callable[..., Loop], parts: tu
         assert torch.allclose(gradient, expected, rtol=0, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_distributions_are_made_for_a_micro_batch_at_a_time_and_for_nobody_else(
     exact: Callable[..., Loop], write_recipe: Recipe, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -261,6 +265,7 @@ def test_a_guide_does_change_the_base(write_recipe: Recipe) -> None:
 # ---- several updates, mini-batches, micro-batches
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "method", ["{name: grpo, beta: 0.05}", "{name: dr_grpo, beta: 0.05}", "{name: rloo, beta: 0.05}"]
 )
@@ -354,6 +359,7 @@ def test_a_threshold_above_the_vocabulary_stops_a_run_before_its_first_step(writ
         make(Path(shipped("sage_branch.yaml")), ("method.guide.threshold", "10"))
 
 
+@pytest.mark.slow
 def test_a_guide_that_sleeps_for_ten_steps_is_said_once(write_recipe: Recipe, tmp_path: Path) -> None:
     """Just below ln 21 a threshold is possible and never met; one far below 0 clamps q at 1.4 everywhere."""
     few = "rollout: {prompts_per_step: 1, group_size: 2, max_new_tokens: 4}"
@@ -426,6 +432,7 @@ def infinite_gradient(loss: Tensor) -> Tensor:
     return loss + torch.sqrt((loss - loss).abs())  # the value is finite, the gradient is not
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("spoil", "words"), [(lambda x: x * float("nan"), "loss is nan"), (infinite_gradient, "gradient norm is nan")]
 )

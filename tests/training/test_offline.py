@@ -77,6 +77,7 @@ def config(tiny_policy: Path, loss: Any, **changes: Any) -> OfflineConfig:
     return OfflineConfig(**given | changes)
 
 
+@pytest.mark.slow
 def test_a_step_of_dpo_is_the_gradient_of_summed_log_probs_over_own_tokens(
     tiny_policy: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -112,6 +113,7 @@ def test_rows_of_a_run_are_all_of_them_pass_after_pass() -> None:
     assert drawn[:7] != drawn[7:14]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loss", ["sft", "dpo", "reward"])
 def test_an_interrupted_run_ends_bitwise_as_one_that_was_not(
     loss: str, tiny_policy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -141,6 +143,7 @@ def test_an_interrupted_run_ends_bitwise_as_one_that_was_not(
     assert {path.name for path in (tmp_path / "whole").iterdir()} >= {"run.json", "metrics.jsonl", "policy"}
 
 
+@pytest.mark.slow
 def test_a_reward_model_begins_at_0_learns_its_pairs_and_is_read_back(tiny_policy: Path, tmp_path: Path) -> None:
     made = config(tiny_policy, "reward", steps=40)
     with RunDir.open(tmp_path / "run", dump(made), kind="offline") as run:

@@ -65,6 +65,7 @@ def equal(a: dict[str, Tensor], b: dict[str, Tensor]) -> bool:
 # ---- from files
 
 
+@pytest.mark.slow
 def test_base_is_the_model_before_fine_tuning_and_sft_where_the_run_starts(config: Config, tiny_policy: Path) -> None:
     before = ("base_model", str(tiny_policy))
     loops = {
@@ -80,6 +81,7 @@ def test_base_is_the_model_before_fine_tuning_and_sft_where_the_run_starts(confi
     assert not any("anchor/reference_step" in metrics for metrics in found.values())
 
 
+@pytest.mark.slow
 def test_the_exact_z_of_a_problem_is_that_of_its_right_completions(
     write_recipe: Recipe, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -120,6 +122,7 @@ def resized(folder: Path, tokens: int) -> LlamaForCausalLM:
     return model
 
 
+@pytest.mark.slow
 def test_another_vocabulary_is_refused_with_both_names_and_sizes(
     config: Config, tiny_policy: Path, warm_policy: Path, tmp_path: Path
 ) -> None:
@@ -152,6 +155,7 @@ def test_another_vocabulary_is_refused_with_both_names_and_sizes(
 # ---- from the run itself
 
 
+@pytest.mark.slow
 def test_a_reference_is_replaced_by_the_policy_every_two_steps(config: Config, tmp_path: Path) -> None:
     settings = config("base", 2, "checkpoint.every", "1", "checkpoint.keep", "9")
     rows = run(settings, tmp_path / "run")
@@ -189,6 +193,7 @@ def test_following_makes_a_copy_that_training_does_not_move(config: Config) -> N
     assert all(p.requires_grad for p in loop.policy.parameters())
 
 
+@pytest.mark.slow
 def test_a_refresh_replaces_a_reference_of_another_size(config: Config, tmp_path: Path) -> None:
     tokens = build_tokenizer()
     sizes = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1, "num_attention_heads": 2}
@@ -202,6 +207,7 @@ def test_a_refresh_replaces_a_reference_of_another_size(config: Config, tmp_path
     assert run(settings, tmp_path / "parts")[3]["anchor/kl_raw"] == rows[3]["anchor/kl_raw"] > 0
 
 
+@pytest.mark.slow
 def test_a_snapshot_that_a_directory_has_passed_is_refused(config: Config, tmp_path: Path) -> None:
     """A fork to another anchor: what its reference would be is nowhere any more."""
     folder = tmp_path / "run"

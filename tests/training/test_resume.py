@@ -104,6 +104,7 @@ def with_method(recipe: Path, method: str, plugins: bool = False) -> None:
     recipe.write_text(text)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_stop_saves_and_the_next_call_continues(
     recipe: Path, tmp_path: Path, number: signal.Signals, capfd: pytest.CaptureFixture[str]
@@ -118,6 +119,7 @@ def test_a_stop_saves_and_the_next_call_continues(
     assert_same_ending(tmp_path / "whole", tmp_path / "parts", 12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "method",
     [
@@ -183,6 +185,7 @@ def test_a_damaged_checkpoint_costs_only_its_steps(recipe: Path, tmp_path: Path)
     assert_same_ending(tmp_path / "whole", tmp_path / "parts", 12)
 
 
+@pytest.mark.slow
 def test_only_damaged_checkpoints_are_an_error(recipe: Path, tmp_path: Path) -> None:
     go(recipe, tmp_path / "run", Interrupting(8))
     for folder in (tmp_path / "run" / "checkpoints").iterdir():
@@ -193,6 +196,7 @@ def test_only_damaged_checkpoints_are_an_error(recipe: Path, tmp_path: Path) -> 
             go(recipe, tmp_path / "run")
 
 
+@pytest.mark.slow
 def test_more_steps_make_a_new_policy(write_recipe: Recipe, tmp_path: Path) -> None:
     recipe = write_recipe(steps=4)
     go(recipe, tmp_path / "whole")
@@ -206,6 +210,7 @@ def test_more_steps_make_a_new_policy(write_recipe: Recipe, tmp_path: Path) -> N
     assert not all(torch.equal(again[name], short[name]) for name in short)
 
 
+@pytest.mark.slow
 def test_a_finished_run_is_left_as_it_is_and_a_lost_policy_comes_back(write_recipe: Recipe, tmp_path: Path) -> None:
     recipe = write_recipe()
     go(recipe, tmp_path / "a")
@@ -294,6 +299,7 @@ def sft(path: Path, folder: Path, progress: Silent | None = None) -> int:
         return train_sft(config, run, folder / "policy", progress or Silent())
 
 
+@pytest.mark.slow
 def test_the_warm_start_continues_too(tmp_path: Path) -> None:
     path = tmp_path / "sft.yaml"
     path.write_text(SFT)

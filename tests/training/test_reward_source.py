@@ -60,6 +60,7 @@ def by_hand(loop: Loop, groups: Any, initial: Any) -> Tensor:
     return torch.stack(found).reshape(-1, size)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("debias", ["initial", "current", "none"])
 def test_rewards_by_hand_before_and_after_the_policy_moves(write_recipe: Recipe, debias: str) -> None:
     method = f"{{name: rlpr, given: 0.5, debias: {debias}}}"
@@ -118,6 +119,7 @@ def test_a_run_says_that_no_verifier_is_asked(write_recipe: Recipe, tmp_path: Pa
     assert [one["kind"] for one in kept] == ["reward source"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("answer", ["1+1", None])
 def test_rows_of_a_users_own_with_reference_answers(tmp_path: Path, warm_policy: Path, answer: str | None) -> None:
     """The verifier has no say in the rewards, and a row without an answer is named."""

@@ -174,6 +174,7 @@ def test_only_marked_groups_are_kept_and_what_is_missing_is_refilled(make: Make,
     assert max(found) > 0
 
 
+@pytest.mark.slow
 def test_refills_are_bounded(make: Make, draws: list[tuple[int, int]]) -> None:
     for refills in range(4):
         draws.clear()
@@ -202,6 +203,7 @@ def test_a_plan_sees_the_raw_rewards(make: Make) -> None:
 # ---- the step
 
 
+@pytest.mark.slow
 def test_a_plan_that_keeps_everything_is_no_plan_bit_for_bit(make: Make) -> None:
     for updates in ((), ("updates.epochs", "2", "updates.minibatches", "2")):
         plain, keeping = make(None, *updates), make(ALWAYS, *updates)
@@ -286,6 +288,7 @@ def test_chance_goes_by_the_number_of_a_completion_within_the_step(make: Make, m
     assert seen[0].rewards.tolist() == drawn.groups[0].rewards.flatten().tolist()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("prompts", "minibatches", "kept", "wanted"),
     [(4, 2, 3, [0, 1, 2, 3]), (4, 2, 1, [0, 2]), (4, 2, 2, [0, 1, 2, 3]), (6, 3, 4, [0, 1, 2, 3, 4, 5])],

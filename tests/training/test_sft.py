@@ -181,6 +181,7 @@ def test_bfloat16_weights_are_refused_for_training(schema: Any, tree: dict[str, 
     decode(schema, {"steps": 1, "engine": {"dtype": "float32"}} | tree)
 
 
+@pytest.mark.slow
 def test_a_policy_is_trained_from_scratch_on_a_task_with_examples(tmp_path: Path) -> None:
     """The prompts and completions of the task, in its own characters; a task without them is refused by name."""
     recipe = tmp_path / "sft.yaml"

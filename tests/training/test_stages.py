@@ -79,6 +79,7 @@ def by_number(parts: tuple[Groups, ...]) -> dict[int, list[tuple[int, ...]]]:
     }
 
 
+@pytest.mark.slow
 def test_without_room_it_is_its_loss_without_a_plan_bit_for_bit(make: Make) -> None:
     for updates in ((), ("updates.epochs", "2", "updates.minibatches", "2")):
         staged = make("{name: dars, most: 4}", *updates)
@@ -137,6 +138,7 @@ def test_without_a_second_stage_to_train_on_nothing_moves(make: Make) -> None:
     assert all(torch.equal(one, weights(loop)[name]) for name, one in before.items()) and "loss" not in metrics
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("baseline", BASELINES)
 def test_the_gradient_is_that_of_groups_of_their_own_size(make: Make, baseline: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """-(1/(B L)) sum_i sum_t A_i grad log pi, one plain forward a row; and the same in micro-batches of one group."""
@@ -317,6 +319,7 @@ def law(loop: Loop, prompt: list[int], ids: list[int]) -> float:
     return float(torch.log_softmax(logits, -1)[range(len(ids)), ids].sum().detach())
 
 
+@pytest.mark.slow
 def test_a_teacher_that_says_nothing_is_the_control_bit_for_bit(make: Make) -> None:
     for updates in ((), ("updates.epochs", "2", "updates.minibatches", "2")):
         silent, control = taught(make, "", ", clip: null", *updates), make(COMPOSED % ", guided: false", *updates)

@@ -172,6 +172,7 @@ def test_exported_problems_are_found_again(folder: Path):
         exported(folder)
 
 
+@pytest.mark.slow
 def test_a_completion_is_judged_by_the_tasks_verifier(folder: Path):
     judge = Judge(folder, seconds=60)
     task, problems = exported(folder)
@@ -202,6 +203,7 @@ def slow(folder: str, split: str, number: int, text: str) -> Any:
     return judging.judge(folder, split, number, text)
 
 
+@pytest.mark.slow
 def test_a_verifier_that_hangs_is_killed_and_the_next_is_judged(folder: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(judging, "JUDGE", "tests.training.test_verl_arguments:slow")
     monkeypatch.setattr(judging, "Pool", lambda **options: _Pool(**options | {"start_seconds": 120}))

@@ -35,6 +35,7 @@ def test_any_text_gets_a_verdict(text):
     assert verdict.right == (text in ("3+5", "5+3"))
 
 
+@pytest.mark.slow
 @given(WORDY)
 @settings(max_examples=300)
 def test_spelling_is_idempotent_and_keeps_value_and_numbers(text):

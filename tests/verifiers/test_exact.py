@@ -86,6 +86,7 @@ def test_verdicts_by_hand(answer: str, gold: str, label: str, reason: str):
 fractions = st.fractions(max_denominator=10**6)
 
 
+@pytest.mark.slow
 @given(fractions, fractions)
 def test_it_is_right_iff_the_fractions_are_equal(one: Fraction, other: Fraction):
     sign = "-" if one < 0 else ""

@@ -294,6 +294,7 @@ EQUATIONS = [  # no name on the left, so that the other side is not what they sa
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("answer, gold", REPORTED_EQUAL)
 def test_what_was_reported_as_false_wrong_is_right_both_ways_and_read_anywhere(answer: str, gold: str):
     for one, other in ((answer, gold), (gold, answer)):
@@ -385,6 +386,7 @@ def test_what_stands_beside_the_number_is_read(answer: str, gold: str, label: st
     assert verify_math(answer, gold, answer_in="whole").label == label
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("answer, gold", EQUAL)
 def test_equal_answers_are_right_in_a_box_and_in_a_tag(answer: str, gold: str):
     assert verify_math(boxed(answer), gold).right
@@ -531,6 +533,7 @@ NUMERALS = st.builds(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=100, deadline=None)
 @given(NUMERALS, NUMERALS)
 def test_what_is_settled_without_algebra_is_what_algebra_says(answer: str, gold: str):
@@ -555,6 +558,7 @@ METERS = {
 }
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(st.integers(1, 999), st.integers(1, 999), st.sampled_from(sorted(METERS)), st.sampled_from(sorted(METERS)))
 def test_lengths_are_one_iff_they_are_as_long(a: int, b: int, unit: str, other: str):
@@ -613,6 +617,7 @@ PIECES = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 @settings(max_examples=80, deadline=None)
 @given(st.lists(st.sampled_from(PIECES), max_size=10).map("".join), st.sampled_from(["7", "7 cm", "B", "7:30"]))
 def test_no_pieces_of_answers_make_it_raise_or_are_the_gold(text: str, gold: str):

@@ -159,6 +159,7 @@ def test_one_of_two_that_wait_for_the_same_answer_may_be_cancelled():
         assert pool.verify([(r"\boxed{x+x}", "3x")])[0].reason == "value"  # asked again, for nobody waited any more
 
 
+@pytest.mark.slow
 def test_every_item_has_its_verdict_whatever_the_others_do(hostile: str, tmp_path: Path):
     kinds = ["a", "hang", "raise", "exit", "b", "die", "memory", "a"]
     with Pool(2, seconds=1, function=hostile) as pool:
@@ -176,6 +177,7 @@ def test_every_item_has_its_verdict_whatever_the_others_do(hostile: str, tmp_pat
     ]
 
 
+@pytest.mark.slow
 def test_memory_that_a_library_hides_is_seen_by_its_peak(hostile: str):
     with Pool(1, memory_mb=500, function=hostile) as pool:
         assert pairs(pool.verify([("hidden", "")])) == [("undecided", "needed more than 500 MB")]
@@ -251,6 +253,7 @@ def judge(kind, gold):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "fault, times, said",
     [("killed", 2, ""), ("killed", 9, "3 times: exit status -9; is memory short"), ("late", 1, ""),
@@ -308,6 +311,7 @@ def test_a_script_without_a_main_guard_works_and_leaves_no_worker(hostile: str, 
     assert gone(int(done.stdout.split()[1]))
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 def test_a_forked_child_opens_a_pool_of_its_own(hostile: str):
     with Pool(1, function=hostile) as pool:

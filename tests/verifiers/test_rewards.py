@@ -54,6 +54,7 @@ def test_conversations_and_their_parts():
     assert text_of([]) == ""
 
 
+@pytest.mark.slow
 def test_a_tag_a_column_and_a_pool_of_its_own():
     with Pool(1, seconds=4) as pool:
         reward = MathReward(answer_in="tag", column="solution", pool=pool)
@@ -91,6 +92,7 @@ def test_it_is_what_trl_takes_for_a_reward_function():
     assert (copy.answer_in, copy.pool.workers, copy.pool.seconds) == ("tag", 2, 1)
 
 
+@pytest.mark.slow
 def test_the_caller_loads_no_algebra_and_a_missing_library_is_an_error():
     code = f"""
 import sys; sys.path[:0] = {sys.path!r}

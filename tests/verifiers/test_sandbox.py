@@ -105,6 +105,7 @@ HOSTILE = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", HOSTILE)
 def test_a_hostile_program_is_wrong_in_time_and_leaves_nothing(name: str, tmp_path: Path) -> None:
     """No file is there that was not, none is gone, no process stays, and the next program is judged as ever."""
@@ -169,6 +170,7 @@ def test_nothing_of_an_earlier_program_is_in_the_memory_of_a_later_one() -> None
     box.close()
 
 
+@pytest.mark.slow
 def test_threads_and_forks_that_share_a_sandbox_get_their_own_answers() -> None:
     box = Sandbox()
 
@@ -215,6 +217,7 @@ def test_a_caller_without_standard_streams_is_answered() -> None:
     assert found.stdout.strip() == "['right', 'wrong']"
 
 
+@pytest.mark.slow
 def test_a_killed_process_has_a_successor_and_its_program_dies_with_it() -> None:
     box = Sandbox()
     assert judge(body("return sum(xs)"), "f", TESTS, box=box).right
@@ -237,6 +240,7 @@ def test_a_killed_process_has_a_successor_and_its_program_dies_with_it() -> None
     box.close()
 
 
+@pytest.mark.slow
 def test_a_pool_judges_programs() -> None:
     with Pool(function=PROGRAMS, workers=1, seconds=10) as pool:
         items: list[Any] = [(body("return sum(xs)"), "f", TESTS), (HOSTILE["sleeps"], "f", TESTS)]

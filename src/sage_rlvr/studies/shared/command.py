@@ -39,7 +39,8 @@ AXIS = np.linspace(0.07, 0.2, 14)
 
 def made(found: Sequence[Found]) -> dict[str, Table]:
     """The tables of the page by the names of their marks."""
-    return {"claims": _claims(claims(found)), "frontier": _frontier(found), "rests": _rests(found), "kept": _kept(found)}
+    rest = {"rests": _rests(found), "kept": _kept(found), "turned": _turned(found)}
+    return {"claims": _claims(claims(found)), "frontier": _frontier(found), **rest}
 
 
 def _claims(found: Sequence[Claim]) -> Table:
@@ -113,6 +114,19 @@ def _kept(found: Sequence[Found]) -> Table:
         "total variation": distance,
     }
     return tables.table(columns, list(names))
+
+
+def _turned(found: Sequence[Found]) -> Table:
+    def degrees(place: int, steps: str) -> str:
+        one = seed_interval([world.turned[steps][place] for world in found], over="worlds")
+        return f"{one.value:.3g}\n{one.low:.3g} to {one.high:.3g}"
+
+    columns: dict[str, Callable[[str], str]] = {
+        "policy after steps of DARS": lambda steps: steps,
+        "one baseline over both stages against each by itself": partial(degrees, 0),
+        "one stage against two": partial(degrees, 1),
+    }
+    return tables.table(columns, list(found[0].turned))
 
 
 def facts(found: Sequence[Found]) -> str:

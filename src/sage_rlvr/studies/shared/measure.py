@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from sage_rlvr.core.advantages import GroupNormalized
+from sage_rlvr.core.advantages import GroupNormalized, LeaveOneOut
 from sage_rlvr.core.method import Method
 from sage_rlvr.core.reductions import FixedBudget
 from sage_rlvr.errors import DataError
@@ -38,6 +38,7 @@ K = 256
 HOT = 0.003
 FACTOR, REST_STEPS = 1.2, 400
 TARGET = 0.05
+STAGED, TURNED_AT = 8, (0, 60, 250)
 FORWARD: dict[str, Any] = {"estimator": "k3", "placement": "loss"}
 SWEEPS = {"reverse": (0.04, 0.1), "forward": (0.01, 0.08)}
 
@@ -70,6 +71,8 @@ ARMS = (
     Arm("MARA", lambda b: METHODS["mara"](beta=b), groups=GROUPS),
     Arm("alpha-DPG, no KL", lambda a: METHODS["alpha_dpg"](alpha=a), ALPHAS, GROUPS),
     Arm("log p + reverse KL, drawn groups", lambda b: METHODS["maxrl"](beta=b), groups=GROUPS),
+    Arm("p in two stages (DARS) + forward KL", lambda b: METHODS["dars"](beta=b, **FORWARD)),
+    Arm("p in two stages, unbiased + forward KL", lambda b: METHODS["dars"](baseline="stages", beta=b, **FORWARD)),
 )
 FIRST = {
     "arcsin + forward KL (GRPO, k3)": 0.959,
@@ -110,14 +113,16 @@ class Rest:
 
 @dataclass(frozen=True)
 class Found:
-    """One world: the base's pass@1 and pass@256 on its test prompts, all points, resting points, and for the reverse KL at
-    `TARGET` the distance of the policy's shares among right answers from the base's, total variation, training prompts."""
+    """One world: the base's pass@1 and pass@256 on its test prompts, all points, resting points; for the reverse KL at `TARGET`
+    the distance of the policy's shares among right answers from the base's, total variation, training prompts; and degrees
+    between expected gradients of DARS and others, by the steps of DARS that led to the policy (`_turned`)."""
 
     seed: int
     base: tuple[float, float]
     points: tuple[Point, ...]
     rests: tuple[Rest, ...]
     kept: dict[str, float]
+    turned: dict[str, tuple[float, float]]
 
 
 def measure(seed: int, say: Callable[[str], None] = lambda text: None) -> Found:
@@ -131,7 +136,7 @@ def measure(seed: int, say: Callable[[str], None] = lambda text: None) -> Found:
             points += [_point(world, theta, arm.name, strength, t) for t in TEMPERATURES]
     say(f"world {seed}: resting points")
     rests = [rest for kl in SWEEPS for rest in _rests(world, kl)]
-    return Found(seed, _scores(world, world.start), tuple(points), tuple(rests), _kept(world))
+    return Found(seed, _scores(world, world.start), tuple(points), tuple(rests), _kept(world), _turned(world))
 
 
 def _scores(world: SharedWorld, theta: Theta, temperature: float = 1.0) -> tuple[float, float]:
@@ -188,6 +193,24 @@ def _kept(world: SharedWorld) -> dict[str, float]:
     return found
 
 
+def _turned(world: SharedWorld) -> dict[str, tuple[float, float]]:
+    """Degrees between expected gradients at the policy after some steps of DARS, groups of `STAGED`, no KL: two stages under one
+    baseline, as published, against each by itself, which is the bias; and one stage against those, which the allocation does."""
+    found = {}
+    for steps in TURNED_AT:
+        theta = world.fit(METHODS["dars"](), steps=steps, rate=RATE, group_size=STAGED) if steps else world.start
+        both = [replace(METHODS["dars"](baseline=one), advantage=LeaveOneOut()) for one in ("union", "stages")]
+        union, stages, single = (world.expected_gradient(m, theta, group_size=STAGED) for m in (*both, METHODS["rloo"](beta=0)))
+        found[str(steps)] = (_rounded(_degrees(union, stages)), _rounded(_degrees(single, stages)))
+    return found
+
+
+def _degrees(one: Theta, other: Theta) -> float:
+    """Between two gradients; by the sine where they are close, as a cosine near 1 has no digits left."""
+    a, b = (part.double().reshape(-1) / part.double().norm() for part in (one, other))
+    return float(torch.rad2deg(2 * torch.atan2((a - b).norm(), (a + b).norm())))
+
+
 # ---- several worlds
 
 
@@ -210,6 +233,7 @@ def settings() -> dict[str, Any]:
     """What a stored world was measured with."""
     arms = {arm.name: [list(arm.strengths), arm.groups] for arm in ARMS}
     chosen = {"group": GROUP, "steps": [STEPS, REST_STEPS], "rate": RATE, "hot": HOT, "factor": FACTOR, "target": TARGET}
+    chosen |= {"turned": [STAGED, *TURNED_AT]}
     sweeps = {name: list(ends) for name, ends in SWEEPS.items()}
     return {"law": asdict(Law()), "arms": arms, "temperatures": list(TEMPERATURES), "sweeps": sweeps, **chosen}
 
@@ -220,7 +244,8 @@ def read(path: Path) -> Found:
     if kept.pop("settings", None) != settings():
         raise DataError(f"{path}: measured with other settings than those of this version; name another --out, or remove it.")
     points, rests = (tuple(kind(**row) for row in kept[name]) for kind, name in ((Point, "points"), (Rest, "rests")))
-    return Found(kept["seed"], tuple(kept["base"]), points, rests, kept["kept"])
+    turned = {steps: (pair[0], pair[1]) for steps, pair in kept["turned"].items()}
+    return Found(kept["seed"], tuple(kept["base"]), points, rests, kept["kept"], turned)
 
 
 def best(world: Found, arm: str, level: float) -> Point | None:
@@ -287,10 +312,13 @@ def claims(found: Sequence[Found]) -> list[Claim]:
     return [*made, claim("c: the base's conditional", says, [(one["shared"], one["table"]) for one in kept])]
 
 
-_P, _FORWARD, _ARCSIN, _GRPO, _LOG, _LOG_FORWARD, _PASS8, _DISTINCT, _ENTROPY, _MARA, _DPG, _DRAWN = (arm.name for arm in ARMS)
+_P, _FORWARD, _ARCSIN, _GRPO, _LOG, _LOG_FORWARD, _PASS8, _DISTINCT, _ENTROPY, _MARA, _DPG, _DRAWN, _DARS, _STAGES = (
+    arm.name for arm in ARMS
+)
 RIVALS = (
     (_LOG, _P), (_LOG_FORWARD, _FORWARD), (_PASS8, _P), (_ARCSIN, _P), (_LOG, _GRPO), (_GRPO, _ARCSIN), (_FORWARD, _P),
     (_LOG_FORWARD, _LOG), (_DISTINCT, _LOG), (_ENTROPY, _P), (_MARA, _P), (_DPG, _LOG), (_DRAWN, _LOG),
+    (_DARS, _FORWARD), (_DARS, _LOG_FORWARD), (_DARS, _STAGES),
 )  # fmt: skip
-"""The first is claimed to keep more than the second; written down before worlds were measured. The last pair is one objective
-twice, exact and with drawn groups: what it differs by is what drawing does."""
+"""The first is claimed to keep more than the second; written down before worlds were measured. The one with drawn groups is one
+objective twice: what it differs by is what drawing does. The last pair is DARS with its bias and without."""
