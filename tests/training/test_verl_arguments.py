@@ -47,7 +47,8 @@ def words_of(config: TrainConfig) -> dict[str, str]:
 
 def test_the_words_of_a_recipe():
     edits = "updates.epochs=2 updates.minibatches=4 updates.micro_batch=1 optimizer.warmup_steps=15 seed=7 steps=50"
-    config = config_of(*edits.split(), "rollout.prompts_per_step=16", "rollout.group_size=8", "engine.args.+ray_kwargs.ray_init.num_gpus=2")
+    sizes = "rollout.prompts_per_step=16 rollout.group_size=8 engine.args.+ray_kwargs.ray_init.num_gpus=2"
+    config = config_of(*edits.split(), *sizes.split())
     found = words_of(config)
     wanted = {
         "data.train_batch_size": "16",
@@ -205,7 +206,7 @@ def slow(folder: str, split: str, number: int, text: str) -> Any:
 
 @pytest.mark.slow
 def test_a_verifier_that_hangs_is_killed_and_the_next_is_judged(folder: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(judging, "JUDGE", "tests.training.test_verl_arguments:slow")
+    monkeypatch.setattr(judging, "JUDGE", f"{__name__}:slow")
     monkeypatch.setattr(judging, "Pool", lambda **options: _Pool(**options | {"start_seconds": 120}))
     judge = Judge(folder, seconds=2)
     try:
