@@ -285,17 +285,22 @@ class EngineConfig:
 
     name: the engine: loop (the readable reference), trl (TRL's GRPOTrainer; the trl extra) or verl (its PPO trainer; the verl
     extra). threads: CPU threads (null: what torch chooses); bitwise equality holds at equal thread counts. dtype: of the
-    weights, float32 wherever they are trained: an optimizer without float32 copies loses what is below 1/256 of a bfloat16
-    weight; bfloat16 is for the frozen weights under adapters. args: fields of TRL's GRPOConfig (SFTConfig in an SFT recipe), or
-    keys of verl's configuration, passed on untouched.
-    lora: adapters; null is full fine-tuning.
+    weights. On TRL and verl float32 wherever they are trained: an optimizer without float32 copies loses what is below 1/256 of
+    a bfloat16 weight, and bfloat16 is for the frozen weights under adapters. On the loop bfloat16 keeps such copies, and the
+    log-probs are float32. args: fields of TRL's GRPOConfig (SFTConfig in an SFT recipe), or keys of verl's configuration, passed
+    on untouched. lora: adapters; null is full fine-tuning.
+    device: of the loop: cpu (null means that too), cuda, mps, or auto, the first of cuda, mps and cpu that is there. A run is
+    bitwise reproducible on a CPU. TRL and verl take what they find.
     """
+
+    added: ClassVar[tuple[str, ...]] = ("device",)  # see schema.dump
 
     name: Literal["loop", "trl", "verl"] = "loop"
     threads: int | None = 1
     dtype: Literal["float32", "bfloat16"] = "float32"
     args: dict[str, Any] = field(default_factory=dict)
     lora: LoraConfig | None = None
+    device: Literal["cpu", "cuda", "mps", "auto"] | None = None
 
     def __post_init__(self) -> None:
         _require(
@@ -308,7 +313,14 @@ class EngineConfig:
         _require(self.name != "loop" or not self.args, "args", self.args, alone)
         _require(self.name != "loop" or self.lora is None, "lora", self.lora, alone)
         _require(
-            self.dtype == "float32" or self.lora is not None,
+            self.name == "loop" or self.device is None,
+            "device",
+            self.device,
+            f"an entry of the loop; {self.name} takes the device that it finds: leave it out (on TRL args: {{use_cpu: true}} keeps "
+            "to the CPU)",
+        )
+        _require(
+            self.dtype == "float32" or self.lora is not None or self.name == "loop",
             "dtype",
             self.dtype,
             "the optimizer would update bfloat16 weights, where a change below 1/256 of a weight rounds to nothing, so "

@@ -105,10 +105,11 @@ def with_method(recipe: Path, method: str, plugins: bool = False) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(("number", "dtype"), [(signal.SIGTERM, "float32"), (signal.SIGINT, "bfloat16")])
 def test_a_stop_saves_and_the_next_call_continues(
-    recipe: Path, tmp_path: Path, number: signal.Signals, capfd: pytest.CaptureFixture[str]
+    recipe: Path, tmp_path: Path, number: signal.Signals, dtype: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
+    recipe.write_text(recipe.read_text() + f"engine: {{dtype: {dtype}}}\n")
     assert go(recipe, tmp_path / "whole") == 12
     assert go(recipe, tmp_path / "parts", Interrupting(6, number)) == 6
     assert number.name in capfd.readouterr().err

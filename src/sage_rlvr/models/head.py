@@ -15,6 +15,7 @@ from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 from transformers import PreTrainedModel
 
+from sage_rlvr.models.devices import FloatHead
 from sage_rlvr.models.llama_decoder import SHAPED
 
 BUDGET = 1 << 22
@@ -26,7 +27,7 @@ LOWEST = torch.finfo(torch.float32).min
 def plain_head(model: PreTrainedModel) -> bool:
     """Whether the logits are one product of the last hidden states and nothing else, so that `chosen_logps` gives them."""
     head: Any = model.get_output_embeddings()
-    return type(model).__name__ in SHAPED and type(head) is torch.nn.Linear and head.bias is None
+    return type(model).__name__ in SHAPED and type(head) in (torch.nn.Linear, FloatHead) and head.bias is None
 
 
 def chosen_logps(
@@ -44,6 +45,12 @@ def chosen_logps(
 def entropies_of(laws: Tensor) -> Tensor:
     """Log-probs (M, V) -> nats (M,). 0 log 0 = 0: a probability is 0 in float32 long before its logarithm is this low."""
     return -torch.linalg.vecdot(laws.exp(), laws.clamp_min(LOWEST))
+
+
+def factors(model: PreTrainedModel, states: Tensor) -> tuple[Tensor, Tensor]:
+    """States and the head's weight as they are multiplied: in float32 where the model's head does that."""
+    head: Any = model.get_output_embeddings()
+    return (states.float(), head.weight.float()) if type(head) is FloatHead else (states, head.weight)
 
 
 class _Chosen(Function):

@@ -21,7 +21,7 @@ from transformers import PreTrainedModel
 from transformers.modeling_utils import AttentionInterface
 
 from sage_rlvr.errors import DataError
-from sage_rlvr.models.head import chosen_logps, entropies_of, plain_head
+from sage_rlvr.models.head import chosen_logps, entropies_of, factors, plain_head
 from sage_rlvr.models.llama_decoder import LlamaWeights
 from sage_rlvr.models.llama_forward import last_states, takes
 from sage_rlvr.models.sampler import attention, logits_at, pad_right, refuse_unknown_terms, supports_shared_prefix
@@ -81,7 +81,7 @@ def score(
     ragged = supports_shared_prefix(model) and not _recomputes(model)
     if ragged and plain_head(model) and not log_probs:
         states = _states(model, Ragged.of(prompts, tokens, mask, owners, distinct=True))
-        chosen, flat = chosen_logps(states, model.get_output_embeddings().weight, targets, temperature, entropies, gradient)
+        chosen, flat = chosen_logps(*factors(model, states), targets, temperature, entropies, gradient)
         last = _laid(states.detach(), mask) if hidden else None
         return Scores(_on(mask, chosen), None if flat is None else _on(mask, flat), None, last)
     last = _hidden_alone(model, prompts, tokens, mask, owners, ragged) if hidden else None

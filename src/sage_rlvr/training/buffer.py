@@ -21,6 +21,7 @@ from sage_rlvr.core.buffers import Answers, Buffer, Rows, buffer_budget, buffer_
 from sage_rlvr.core.keys import pair_ids
 from sage_rlvr.core.method import credit
 from sage_rlvr.errors import DataError, TrainingDiverged
+from sage_rlvr.models.devices import placed
 from sage_rlvr.models.policy import load_policy
 from sage_rlvr.models.sampler import Rollout, sample
 from sage_rlvr.models.scoring import score
@@ -119,7 +120,7 @@ def base_of(loop: Loop) -> PreTrainedModel:
         return loop.policy
     model, tokens = load_policy(name, config.engine.dtype)
     check_vocabularies((config.model, loop.policy, loop.tokens), (name, model, tokens))
-    return model.eval()
+    return placed(model, config.engine.device).eval()
 
 
 def found_in(

@@ -28,6 +28,7 @@ from sage_rlvr.core.signals import Batch, Signals, masked_mean
 from sage_rlvr.core.state import State, state_metrics
 from sage_rlvr.core.token_weights import entropy_drift
 from sage_rlvr.errors import TrainingDiverged
+from sage_rlvr.models.devices import placed
 from sage_rlvr.models.policy import Asking, Tokens, load_policy
 from sage_rlvr.models.scoring import Scores, score
 from sage_rlvr.models.solutions import lister
@@ -354,6 +355,7 @@ def build(config: TrainConfig) -> Loop:
     torch.set_num_threads(config.engine.threads or torch.get_num_threads())
     method = config.method
     policy, tokens = load_policy(config.model, config.engine.dtype)
+    placed(policy, config.engine.device)
     check_vocabulary(method, policy.config.vocab_size)
     policy.eval()  # dropout off: the policy that samples is the policy that is trained
     reference = load_reference(config, policy, tokens)

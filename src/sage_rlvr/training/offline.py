@@ -8,6 +8,7 @@ resumed run ends bitwise as an uninterrupted one. Our own, and not TRL's DPOTrai
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -23,11 +24,13 @@ from sage_rlvr.config import OfflineConfig
 from sage_rlvr.core.keys import Key
 from sage_rlvr.core.preferences import completion_logps, margins, pair_loss
 from sage_rlvr.errors import DataError, TrainingDiverged
+from sage_rlvr.models.devices import placed
 from sage_rlvr.models.policy import Asking, Tokens, load_policy
 from sage_rlvr.models.reward_model import from_policy, scores_of
 from sage_rlvr.models.scoring import score
 from sage_rlvr.runs import RunDir
 from sage_rlvr.training.optimizer import Optimizer
+from sage_rlvr.training.reference import frozen
 from sage_rlvr.training.sft import sft_step
 from sage_rlvr.training.state import check_replaceable, checkpoint, resume, save_policy
 from sage_rlvr.training.steps import run_steps
@@ -79,10 +82,11 @@ def train_offline(config: OfflineConfig, run: RunDir, out: Path, progress: Any, 
     check_installed(config.report_to)
     torch.set_num_threads(config.engine.threads or torch.get_num_threads())
     policy, tokens = load_policy(config.model, config.engine.dtype)
+    placed(policy, config.engine.device)
     read = data(tokens)
-    model = from_policy(policy, tokens, config.seed) if config.loss == "reward" else policy
+    model = from_policy(policy, tokens, config.seed).to(policy.device) if config.loss == "reward" else policy
     optimizer = Optimizer(model, config.optimizer, config.steps)
-    reference = load_policy(config.model, config.engine.dtype)[0].eval().requires_grad_(False) if config.loss == "dpo" else None
+    reference = frozen(copy.deepcopy(policy)) if config.loss == "dpo" else None
     newest = resume(run, model, optimizer)
     key = Key(config.seed).fold("offline")
 
@@ -131,7 +135,7 @@ def prefer(
 ) -> Metrics:
     """One step of DPO. The metrics hold log pi of winners and of losers themselves: a margin can grow while both fall."""
     model.eval()  # dropout off, as the policy that sampled
-    laid = laid_out(pairs, tokens.pad_id)
+    laid = laid_out(pairs, tokens.pad_id, model.device)
     logps = completion_logps(score(model, *laid[:4]).logps, laid[4])
     with torch.no_grad():
         before = completion_logps(score(reference, *laid[:4]).logps, laid[4])
@@ -161,7 +165,7 @@ def stepped(loss: Tensor, optimizer: Optimizer, step: int) -> Metrics:
 
 
 def laid_out(
-    pairs: Sequence[tuple[Text, Text]], pad_id: int
+    pairs: Sequence[tuple[Text, Text]], pad_id: int, device: torch.device | str = "cpu"
 ) -> tuple[list[tuple[int, ...]], Tensor, Tensor, Tensor, Tensor]:
     """Of N pairs as `score` reads them, winner and loser by turns: prompts, tokens (2N, T), mask (2N, T), owners (2N,), and which
     tokens are the policy's own, (2N, T)."""
@@ -174,7 +178,8 @@ def laid_out(
     for row, text in zip(own, texts, strict=True):
         if text.own is not None:
             row[: len(text.tokens)] = torch.tensor(text.own)
-    return [pair[0].prompt for pair in pairs], grid, mask, torch.arange(len(pairs)).repeat_interleave(2), own
+    tensors = (grid, mask, torch.arange(len(pairs)).repeat_interleave(2), own)
+    return [pair[0].prompt for pair in pairs], *(one.to(device) for one in tensors)  # type: ignore[return-value]
 
 
 __all__ = ["Data", "Text", "laid_out", "prefer", "rank", "rows_of_step", "text_of", "train_offline"]

@@ -12,6 +12,8 @@ from torch import Tensor
 from sage_rlvr.config import OptimizerConfig
 from sage_rlvr.errors import TrainingDiverged
 
+COPY = "weight"  # slot of a float32 copy beside the moments of its parameter
+
 
 def learning_rate(config: OptimizerConfig, step: int, total_steps: int) -> float:
     """Rate of update `step` (from 0): linear warm-up, then constant, linear to 0, or cosine to 0."""
@@ -39,11 +41,19 @@ def decayed(model: torch.nn.Module) -> Iterator[str]:
 
 
 class Optimizer:
-    """torch's AdamW over the trainable parameters of `model`, known by name; weight decay acts on those `decayed` names."""
+    """torch's AdamW over the trainable parameters of `model`, known by name; weight decay acts on those `decayed` names.
+
+    Of a parameter in half precision it keeps a float32 copy, which it moves and rounds into the parameter: gradients of several
+    micro-batches add up in float32, and what is below 1/256 of a weight is not lost.
+    """
 
     def __init__(self, model: torch.nn.Module, config: OptimizerConfig, total_steps: int) -> None:
         self.config, self.total_steps = config, total_steps
-        self.names = {p: n for n, p in model.named_parameters() if p.requires_grad}
+        trained = {p: n for n, p in model.named_parameters() if p.requires_grad}
+        self.copies = {p: p.detach().float().requires_grad_() for p in trained if p.dtype != torch.float32}
+        for parameter in self.copies:
+            parameter.register_post_accumulate_grad_hook(self._widen)
+        self.names = {self.copies.get(p, p): n for p, n in trained.items()}
         pulled = set(decayed(model))
         halves = ([p for p, n in self.names.items() if (n in pulled) is wanted] for wanted in (True, False))
         groups = [
@@ -57,6 +67,13 @@ class Optimizer:
             fused=True,
         )
 
+    def _widen(self, parameter: Tensor) -> None:
+        """What backward left in a parameter of half precision, added to the gradient of its copy."""
+        copy, grad = self.copies[parameter], parameter.grad
+        assert grad is not None
+        copy.grad = grad.float() if copy.grad is None else copy.grad.add_(grad)
+        parameter.grad = None
+
     def step(self, step: int) -> dict[str, float]:
         """Clip, refuse a gradient that is not finite (weights untouched), update, clear the gradients."""
         norm = float(torch.nn.utils.clip_grad_norm_(list(self.names), self.config.max_grad_norm, foreach=True))
@@ -66,21 +83,31 @@ class Optimizer:
         for group in self.adam.param_groups:
             group["lr"] = rate
         self.adam.step()
+        self._round()
         self.adam.zero_grad(set_to_none=True)
         return {"optimizer/grad_norm": norm, "optimizer/lr": rate}
 
+    @torch.no_grad()
+    def _round(self) -> None:
+        for parameter, copy in self.copies.items():
+            parameter.copy_(copy)
+
     def tensors(self) -> dict[str, Tensor]:
-        """Moments and step counts as {"parameter/exp_avg": tensor, ...}."""
-        return {
+        """Moments, step counts and float32 copies as {"parameter/exp_avg": tensor, ...}."""
+        copies = {f"{self.names[copy]}/{COPY}": copy.detach() for copy in self.copies.values()}
+        return copies | {
             f"{self.names[p]}/{slot}": value.detach().contiguous()
             for p, slots in self.adam.state.items()
             for slot, value in slots.items()
         }
 
     def load(self, tensors: dict[str, Tensor]) -> None:
-        """Inverse of `tensors`: what is not among them is forgotten."""
+        """Inverse of `tensors`, from whatever device: what is not among them is forgotten."""
         self.adam.state.clear()
         parameters = {n: p for p, n in self.names.items()}
         for full, value in tensors.items():
             name, slot = full.rsplit("/", 1)
-            self.adam.state[parameters[name]][slot] = value.clone()
+            if slot == COPY:
+                parameters[name].detach().copy_(value)
+            else:
+                self.adam.state[parameters[name]][slot] = value.to(parameters[name].device, copy=True)

@@ -16,6 +16,7 @@ from transformers import PreTrainedModel
 from sage_rlvr.config import TrainConfig
 from sage_rlvr.core.anchor import Anchor
 from sage_rlvr.errors import ConfigError
+from sage_rlvr.models.devices import placed
 from sage_rlvr.models.policy import Tokens, load_policy
 from sage_rlvr.models.solutions import log_right
 from sage_rlvr.runs import Checkpoint
@@ -37,7 +38,7 @@ def load_reference(config: TrainConfig, policy: PreTrainedModel, tokens: Tokens)
         return None
     model, own = load_policy(config.reference, config.engine.dtype)
     check_vocabularies((config.model, policy, tokens), (config.reference, model, own))
-    return frozen(model)
+    return frozen(placed(model, config.engine.device))
 
 
 def load_initial(config: TrainConfig, policy: PreTrainedModel, reference: PreTrainedModel | None) -> PreTrainedModel | None:

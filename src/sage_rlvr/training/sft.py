@@ -26,6 +26,7 @@ from transformers import (
 
 from sage_rlvr.config import ModelConfig, SftConfig
 from sage_rlvr.errors import TrainingDiverged
+from sage_rlvr.models.devices import placed
 from sage_rlvr.models.policy import Tokens
 from sage_rlvr.runs import RunDir
 from sage_rlvr.tasks.base import Turn
@@ -93,7 +94,7 @@ def train_sft(config: SftConfig, run: RunDir, out: Path, progress: Any) -> int:
     seed, size = config.world.data_seed if config.task is None else config.seed, config.batch_size
     tokenizer = build_tokenizer() if config.task is None else build_tokenizer(task.characters)
     tokens = Tokens.of(tokenizer)
-    model = build_model(config.model, tokenizer, config.seed)
+    model = placed(build_model(config.model, tokenizer, config.seed).to(getattr(torch, config.engine.dtype)), config.engine.device)
     optimizer = Optimizer(model, config.optimizer, config.steps)
     newest = resume(run, model, optimizer)
 
@@ -111,6 +112,7 @@ def train_sft(config: SftConfig, run: RunDir, out: Path, progress: Any) -> int:
 def sft_step(model: PreTrainedModel, optimizer: Optimizer, ids: Tensor, counted: Tensor, step: int) -> dict[str, float]:
     """One update on ids (B, L) with the completion tokens marked by `counted` (B, L)."""
     model.train()
+    ids, counted = ids.to(model.device), counted.to(model.device)
     logits = model(input_ids=ids[:, :-1], use_cache=False).logits  # right padding: causal attention never looks at it
     wanted = counted[:, 1:]
     loss = torch.nn.functional.cross_entropy(logits[wanted].float(), ids[:, 1:][wanted])

@@ -1,0 +1,61 @@
+"""Where the loop's tensors lie, and what half precision leaves in float32.
+
+Chance does not depend on the device. Uniform numbers, permutations and row ids are computed on the CPU from (seed, step, name,
+row, position) and moved, as float64 but on Apple's MPS, which has none. What differs between devices is the rounding of sums:
+a draw that falls within it may be another token.
+
+In bfloat16 two things stay in float32, as both are lost else:
+
+    the head's product   logits around 16 have a spacing of 0.125 in bfloat16, and log-probs inherit it; with the product of
+                         the same bfloat16 weights in float32, sampler and scorer are one law (arXiv 2506.13585, section 3)
+    the trained weights  a change below 1/256 of a weight rounds to nothing: the optimizer keeps copies (`Optimizer`)
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from transformers import PreTrainedModel
+
+from sage_rlvr.errors import ConfigError
+
+OF_AUTO = ("cuda", "mps", "cpu")
+
+
+def is_there(kind: str) -> bool:
+    """Whether this machine, with this torch, has such a device."""
+    return {"cpu": lambda: True, "cuda": torch.cuda.is_available, "mps": torch.backends.mps.is_available}[kind]()
+
+
+def device_of(name: str | None) -> torch.device:
+    """The device that `engine.device` names: cpu (None too), cuda, mps, or auto, the first of cuda, mps and cpu that is there.
+
+    ConfigError where it is not there.
+    """
+    if name == "auto":
+        return torch.device(next(kind for kind in OF_AUTO if is_there(kind)))
+    if not is_there(kind := name or "cpu"):
+        raise ConfigError(
+            f"engine.device = {name!r}: torch {torch.__version__} finds no such device here; install a torch that was built for it "
+            "(and its driver), or write engine.device: cpu, or auto for what there is"
+        )
+    return torch.device(kind)
+
+
+class FloatHead(nn.Linear):
+    """An output head whose weights stay as they are and whose product is float32."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return F.linear(input.float(), self.weight.float(), None if self.bias is None else self.bias.float())
+
+
+def placed(model: PreTrainedModel, device: str | None) -> PreTrainedModel:
+    """The model on the device; of one in half precision the logits are float32 from now on."""
+    model.to(device_of(device))  # type: ignore[arg-type]
+    head = model.get_output_embeddings()
+    if type(head) is nn.Linear and head.weight.dtype in (torch.bfloat16, torch.float16):
+        wide = FloatHead(head.in_features, head.out_features, bias=False, device="meta")
+        wide.weight, wide.bias = head.weight, head.bias  # the same parameters: a tied head stays tied
+        model.set_output_embeddings(wide)
+    return model
