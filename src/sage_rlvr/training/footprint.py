@@ -187,7 +187,7 @@ def step_lines(size: Size, config: TrainConfig, gpus: Sequence[int]) -> Iterator
     total = sum(parts.values())
     yield f"{total:.3g} floating-point operations: " + ", ".join(f"{value / total:.0%} {name}" for name, value in parts.items())
     read = limit * size.numbers * width
-    yield f"{read / GIB:,.0f} GiB of weights read by each sampler: once a token, for all of its completions"
+    yield f"{read / GIB:,.0f} GiB of weights read by each sampler: once per token, for all of its completions"
     tokens = count * limit
     read_here, written = sum(READ.values()), sum(WRITTEN.values())
     moved = tokens * (read_here + written)
