@@ -77,7 +77,7 @@ test-trl-oldest:
 
 test-verl:
 	$(VERL_ENV)
-	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 .venv-verl/bin/python -m pytest tests/verl_engine tests/training/test_verl_fields.py $(ARGS)
+	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 .venv-verl/bin/python -m pytest tests/verl_engine tests/training/test_verl_*.py $(ARGS)
 
 docs: .venv-docs/.installed
 	NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build --strict $(ARGS)  # --quiet would hide the warnings from --strict

@@ -13,9 +13,11 @@ import pytest
 from sage_rlvr.cli.app import main
 from sage_rlvr.cli.recipes import recipe_lines, schema_of
 from sage_rlvr.config import FinetuneConfig, TrainConfig, decode, dump, load, load_config
+from sage_rlvr.errors import ConfigError
 from sage_rlvr.recipes import recipe
 from sage_rlvr.training.dry_run import dry_run_lines
 from sage_rlvr.training.trl.arguments import grpo_arguments
+from sage_rlvr.training.verl.fields import ACTOR
 
 FOLDER = recipe("base.yaml", "paper").parent
 BASES = {"base.yaml", "r1_base.yaml", "full_base.yaml"}
@@ -122,6 +124,28 @@ def test_an_arm_has_a_dry_run(name: str) -> None:
         lines = dry_run_lines(arm(name))
     assert "  max_steps = 1000" in lines
     assert "columns not checked: on the Hub" in "\n".join(lines)
+
+
+
+@pytest.mark.parametrize("name", ARMS)
+def test_an_arm_is_a_command_of_verl(name: str) -> None:
+    """By the three edits of docs/howto/verl.md: an engine of its own, its schedule, the merged SFT policy for the adapter. All but
+    the arm whose KL is an estimate that verl does not have."""
+    adapters = arm(name).engine.lora is not None
+    engine = f"{{name: verl, lora: {'{rank: 8}' if adapters else 'null'}, args: {{trainer.n_gpus_per_node: 8}}}}"
+    merged = (("model", "runs/paper-sft/policy"),) if arm(name).model == "runs/paper-sft/adapter" else ()
+    config = arm(name, ("engine", engine), ("optimizer.schedule", "constant"), *merged)
+    if name == "reverse_kl.yaml":
+        with pytest.raises(ConfigError, match="estimator k3_is; the loop engine runs it"):
+            dry_run_lines(config)
+        return
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        text = "\n".join(dry_run_lines(config))
+    wanted = ["trainer.total_training_steps=500", f"{ACTOR}.ppo_mini_batch_size=1", f"{ACTOR}.optim.lr_warmup_steps=50"]
+    wanted += ["actor_rollout_ref.rollout.n=8", "data.max_response_length=", f"actor_rollout_ref.model.path={config.model}"]
+    wanted += ["actor_rollout_ref.model.lora_rank=8", "actor_rollout_ref.model.lora_alpha=16"] if adapters else []
+    assert [word for word in wanted if word not in text] == []
 
 
 def test_the_sft_recipe_has_the_numbers_of_table_7() -> None:

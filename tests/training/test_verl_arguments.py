@@ -16,18 +16,20 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 import yaml
+from safetensors.torch import save_file
 
 from sage_rlvr.config import TrainConfig, dump, load_config
 from sage_rlvr.core.guides import Branch, Random
 from sage_rlvr.errors import CheckpointError, ConfigError, DataError, TrainingDiverged
 from sage_rlvr.methods import adaptive_entropy, grpo, sage
+from sage_rlvr.models.policy import load_policy
 from sage_rlvr.recipes import recipe
 from sage_rlvr.tasks.base import NO_ANSWER
 from sage_rlvr.training.dry_run import dry_run_lines
+from sage_rlvr.training.verl import convert, run, state
 from sage_rlvr.training.verl import judge as judging
-from sage_rlvr.training.verl import run, state
 from sage_rlvr.training.verl.arguments import command, flattened, notes, verl_words, written
-from sage_rlvr.training.verl.fields import ACTOR
+from sage_rlvr.training.verl.fields import ACTOR, CLAMP
 from sage_rlvr.training.verl.judge import Judge
 from sage_rlvr.training.verl.objective import Objective
 from sage_rlvr.training.verl.problems import ECHO, Named, export, exported
@@ -44,8 +46,9 @@ def words_of(config: TrainConfig) -> dict[str, str]:
 
 
 def test_the_words_of_a_recipe():
-    edits = ["updates.epochs=2", "updates.minibatches=4", "updates.micro_batch=1", "optimizer.warmup_steps=3", "seed=7", "steps=50"]
-    config = config_of(*edits, "rollout.prompts_per_step=16", "rollout.group_size=8", "engine.args.+ray_kwargs.ray_init.num_gpus=2")
+    edits = "updates.epochs=2 updates.minibatches=4 updates.micro_batch=1 optimizer.warmup_steps=15 seed=7 steps=50"
+    sizes = "rollout.prompts_per_step=16 rollout.group_size=8 engine.args.+ray_kwargs.ray_init.num_gpus=2"
+    config = config_of(*edits.split(), *sizes.split())
     found = words_of(config)
     wanted = {
         "data.train_batch_size": "16",
@@ -54,7 +57,7 @@ def test_the_words_of_a_recipe():
         f"{ACTOR}.ppo_mini_batch_size": "4",
         f"{ACTOR}.ppo_epochs": "2",
         f"{ACTOR}.ppo_micro_batch_size_per_gpu": "8",
-        f"{ACTOR}.optim.lr_warmup_steps": "3",
+        f"{ACTOR}.optim.lr_warmup_steps": "2",
         "trainer.total_training_steps": "50",
         "trainer.n_gpus_per_node": "2",
         "+ray_kwargs.ray_init.num_gpus": "2",
@@ -76,7 +79,8 @@ def test_the_words_of_a_recipe():
         ("engine.args.+sage.seed=1", "set method, seed and task instead"),
         ("engine.args.trainer.n_gpus_per_node=3", "do not split over 3 workers"),
         ("optimizer.schedule=linear", "constant and cosine"),
-        ("engine.lora.rank=4", "lora_rank"),
+        ("engine.lora.dropout=0.1", "engine.lora.dropout = 0.1"),
+        ("engine.args.min_p=0.1", "engine.args.min_p: no field of verl"),
         ("base_model=elsewhere", "source: sft"),
     ],
 )
@@ -87,7 +91,48 @@ def test_refused_with_the_way_out(edit: str, words: str):
 
 def test_what_is_otherwise_on_verl_is_noted():
     edits = ["optimizer.weight_decay=0.1", "optimizer.warmup_steps=2", "optimizer.schedule=cosine", "updates.epochs=2"]
-    assert len([*notes(config_of(*edits, name="dapo"))]) == 4 and not [*notes(config_of())]
+    found = [line.partition(":")[0] for line in notes(config_of(*edits, name="dapo_overlong"))]
+    kept = ["optimizer.weight_decay", "optimizer.warmup_steps", "optimizer.schedule = cosine"]
+    assert found == [*kept, "dynamic sampling", "overlong shaping", "arithmetic"]
+    assert [*notes(config_of())][-1] == CLAMP
+    assert not [*notes(config_of(f"engine.args.+{ACTOR}.fsdp_config.mixed_precision.param_dtype=fp32", name="no_kl"))]
+
+
+def test_an_adapter_is_no_model_to_start_from(tmp_path: Path):
+    """verl's reference is what lies below an adapter; a new adapter on a whole model is verl's own."""
+    (tmp_path / "adapter_config.json").write_text('{"base_model_name_or_path": "embedded"}')
+    with pytest.raises(ConfigError, match="give the merged policy as the model"):
+        words_of(config_of(f"model={tmp_path}"))
+    found = words_of(config_of("engine.lora={rank: 4, alpha: 6, target_modules: [q_proj]}"))
+    parts = {name: found[f"actor_rollout_ref.model.{name}"] for name in ("lora_rank", "lora_alpha", "target_modules")}
+    assert parts == {"lora_rank": "4", "lora_alpha": "6", "target_modules": "[q_proj]"}
+
+
+def test_a_checkpoint_with_adapters_becomes_a_policy(tmp_path: Path):
+    """Written as verl leaves it: under PEFT's inner names, base and all. What is read again is W + B A alpha / rank."""
+    pytest.importorskip("peft", reason="adapters are read by PEFT, which is not installed here: make test-verl")
+    config = config_of("engine.lora={rank: 4, alpha: 6, target_modules: [q_proj]}")
+    trained = tmp_path / "actor" / "huggingface"
+    trained.mkdir(parents=True)
+    with pytest.raises(CheckpointError, match=r"a smaller checkpoint\.every"):
+        convert.save(config, tmp_path, tmp_path / "policy")
+    start = load_policy("embedded")[0].state_dict()
+    name, draw = "model.layers.0.self_attn.q_proj", torch.Generator().manual_seed(0)
+    weight = start[f"{name}.weight"]
+    a, b = torch.randn(4, weight.shape[1], generator=draw), torch.randn(weight.shape[0], 4, generator=draw)
+    inner = f"base_model.model.{name}"
+    base = {f"{inner}.base_layer.weight": weight.clone()}
+    save_file(base, trained / "model.safetensors")
+    with pytest.raises(CheckpointError, match="holds no adapter"):
+        convert.save(config, tmp_path, tmp_path / "policy")
+    layers = range(1, load_policy("embedded")[0].config.num_hidden_layers)
+    rest = {f"{inner.replace('.0.', f'.{n}.')}.lora_{x}.default.weight": 0 * y for n in layers for x, y in (("A", a), ("B", b))}
+    own = {f"{inner}.lora_A.default.weight": a, f"{inner}.lora_B.default.weight": b}
+    save_file(base | own | rest, trained / "model.safetensors")
+    convert.save(config, tmp_path, tmp_path / "policy")
+    found = load_policy(str(tmp_path / "policy"))[0].state_dict()
+    wanted = start | {f"{name}.weight": weight + 6 / 4 * b @ a}
+    assert max(float((found[key] - wanted[key]).abs().max()) for key in wanted) < 1e-5
 
 
 def test_values_as_hydra_reads_them():
@@ -161,7 +206,7 @@ def slow(folder: str, split: str, number: int, text: str) -> Any:
 
 @pytest.mark.slow
 def test_a_verifier_that_hangs_is_killed_and_the_next_is_judged(folder: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(judging, "JUDGE", "tests.training.test_verl_arguments:slow")
+    monkeypatch.setattr(judging, "JUDGE", f"{__name__}:slow")
     monkeypatch.setattr(judging, "Pool", lambda **options: _Pool(**options | {"start_seconds": 120}))
     judge = Judge(folder, seconds=2)
     try:

@@ -8,6 +8,7 @@ VERL_USE_EXTERNAL_MODULES=cpu_verl in every process of a run; nothing of verl is
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 import os
@@ -127,13 +128,21 @@ class CpuServer:
         torch.set_num_threads(1)
         self.model, self.tokens = load_policy(path)
         self.model.eval()
+        self.base = copy.deepcopy(self.model)
         self.n, self.version, self.config = config.n, 0, config
         replay = os.environ.get("SAGE_TEST_REPLAY")
         self.replay = json.loads(Path(replay).read_text()) if replay else None
         self.drawn: dict[Any, list[Any]] = {}
         self.counter = ray.remote(Counter).options(name="cpu_counter", get_if_exists=True, num_cpus=0).remote()
 
-    async def load(self, weights: dict[str, torch.Tensor], version: int | None) -> None:
+    async def load(self, weights: dict[str, torch.Tensor], version: int | None, adapter: dict[str, Any] | None) -> None:
+        """Whole weights, or those of an adapter, merged into the model that the replica was started with."""
+        if adapter is not None:
+            from peft import LoraConfig, get_peft_model, set_peft_model_state_dict
+
+            whole = get_peft_model(copy.deepcopy(self.base), LoraConfig(**{**adapter, "inference_mode": True}))
+            set_peft_model_state_dict(whole, weights)
+            weights = whole.merge_and_unload().state_dict()
         missing = self.model.load_state_dict(weights, strict=False)
         assert not missing.unexpected_keys, missing
         self.version = version or 0
@@ -216,11 +225,14 @@ class CpuRollout:
     async def resume(self, tags: list[str]) -> None: ...
     async def release(self) -> None: ...
 
-    async def update_weights(self, weights: Any, global_steps: int | None = None, **more: Any) -> None:
+    async def update_weights(
+        self, weights: Any, peft_config: Any = None, base_sync_done: bool = True, global_steps: int | None = None
+    ) -> None:
         import ray
 
-        whole = {name: value.detach().clone().cpu() for name, value in weights}
-        await ray.get_actor(f"cpu_server_{self.rank}").load.remote(whole, global_steps)
+        given = {name: value.detach().clone().cpu() for name, value in weights}
+        if base_sync_done:  # else the base under an adapter, which the replica has
+            await ray.get_actor(f"cpu_server_{self.rank}").load.remote(given, global_steps, peft_config)
 
 
 def _register() -> None:

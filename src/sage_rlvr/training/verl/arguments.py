@@ -17,11 +17,12 @@ from typing import Any
 
 from sage_rlvr.config import TrainConfig, dump
 from sage_rlvr.core.method import Method
+from sage_rlvr.core.rewards import OverlongShaping
 from sage_rlvr.errors import refuse
-from sage_rlvr.models.folders import EMBEDDED, embedded_policy
+from sage_rlvr.models.folders import EMBEDDED, adapter_base, embedded_policy, folder_of
 from sage_rlvr.training.trackers import PROJECT, run_name
 from sage_rlvr.training.trl.arguments import not_owned
-from sage_rlvr.training.verl.fields import ACTOR, method_fields
+from sage_rlvr.training.verl.fields import ACTOR, CLAMP, is_clamped, method_fields
 from sage_rlvr.training.verl.problems import SPLITS
 
 ROLLOUT, MODEL = "actor_rollout_ref.rollout", "actor_rollout_ref.model"
@@ -45,6 +46,9 @@ OWNED = {
     f"{OPTIMIZER}.lr_scheduler_type": "optimizer.schedule",
     f"{OPTIMIZER}.lr_warmup_steps": "optimizer.warmup_steps",
     f"{MODEL}.path": "model",
+    f"{MODEL}.lora_rank": "engine.lora.rank",
+    f"{MODEL}.lora_alpha": "engine.lora.alpha",
+    f"{MODEL}.target_modules": "engine.lora.target_modules",
     "trainer.total_training_steps": "steps",
     "trainer.save_freq": "checkpoint.every",
     "trainer.max_actor_ckpt_to_keep": "checkpoint.keep",
@@ -60,9 +64,13 @@ REWARD = {
 """Fields by which verl asks the reward manager of reward.py."""
 NOTES = {
     "weight_decay": "optimizer.weight_decay: verl's AdamW decays biases and norms too, the other engines do not",
-    "warmup": "optimizer.warmup_steps: verl's first rate is 0, and it counts steps of the recipe, not updates",
+    "warmup": "optimizer.warmup_steps: verl's first rate is 0, and the rate moves once per step of the recipe, not once per update",
     "cosine": "optimizer.schedule = cosine: verl moves the rate once per step of the recipe, not once per update",
     "refills": "dynamic sampling: verl draws until the batch is full, without max_refills",
+    "overlong": "overlong shaping: the core's, of the reward; verl's own lies in its reward manager dapo, which is not used",
+    "arithmetic": f"arithmetic: bfloat16 over float32 weights, or what engine.args.{ACTOR}.fsdp_config.mixed_precision says",
+    "clamp": CLAMP,
+    "frozen": "engine.dtype = bfloat16: verl would cast the adapters to it, so the frozen weights stay float32",
 }
 
 
@@ -120,21 +128,36 @@ def notes(config: TrainConfig) -> Iterator[str]:
         "warmup": plan.warmup_steps > 0,
         "cosine": plan.schedule == "cosine" and updates > 1,
         "refills": config.method.rollout is not None,
+        "overlong": isinstance(config.method.reward_transform, OverlongShaping),
+        "arithmetic": not any("fsdp_config.mixed_precision" in key for key in flattened(config.engine.args)),
+        "clamp": is_clamped(config.method.anchor),
+        "frozen": config.engine.dtype == "bfloat16",
     }
     yield from (NOTES[name] for name, holds in found.items() if holds)
 
 
 def _check(config: TrainConfig) -> None:
-    base = config.base_model
+    base, lora = config.base_model, config.engine.lora
+    alone = [key for key in flattened(config.engine.args) if "." not in key.lstrip("+")]
     refuse(
         (
-            config.engine.lora is not None,
-            "engine.lora: recipes train whole models on verl; for adapters run `python -m sage_rlvr.verl` with "
-            "actor_rollout_ref.model.lora_rank, or write engine.name trl",
+            alone,
+            f"engine.args.{', '.join(alone)}: no field of verl, whose fields lie in a node, as in trainer.n_gpus_per_node; give "
+            "engine.args of verl's own: --engine.args '{trainer.n_gpus_per_node: 8}' replaces those of the recipe",
+        ),
+        (
+            adapter_base(folder_of(config.model)) is not None,
+            f"model = {config.model!r}: verl's reference under an adapter is the model below it, not the adapter that training "
+            "starts from; give the merged policy as the model",
+        ),
+        (
+            lora is not None and lora.dropout > 0,
+            f"engine.lora.dropout = {0 if lora is None else lora.dropout}: verl's adapters have none; write 0, or engine.name trl",
         ),
         (
             config.optimizer.schedule == "linear",
-            "optimizer.schedule = linear: verl has constant and cosine alone; write one of them, or engine.name trl",
+            "optimizer.schedule = linear: verl has constant and cosine alone; write one of them (the warm-up stays), or "
+            "engine.name trl",
         ),
         (
             base is not None and base != config.model and _reads_base(config.method),
@@ -186,7 +209,7 @@ def _rollout(config: TrainConfig, given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _optimizer(config: TrainConfig) -> dict[str, Any]:
-    plan = config.optimizer
+    plan, updates = config.optimizer, config.updates.epochs * config.updates.minibatches
     return {
         f"{OPTIMIZER}.lr": plan.lr,
         f"{OPTIMIZER}.weight_decay": plan.weight_decay,
@@ -195,12 +218,15 @@ def _optimizer(config: TrainConfig) -> dict[str, Any]:
         f"{OPTIMIZER}.clip_grad": plan.max_grad_norm,
         f"{ACTOR}.grad_clip": plan.max_grad_norm,
         f"{OPTIMIZER}.lr_scheduler_type": plan.schedule,
-        f"{OPTIMIZER}.lr_warmup_steps": plan.warmup_steps,
+        f"{OPTIMIZER}.lr_warmup_steps": -(-plan.warmup_steps // updates),  # a recipe counts updates, verl steps
     }
 
 
 def _model(config: TrainConfig, template: str | None) -> dict[str, Any]:
     found: dict[str, Any] = {f"{MODEL}.path": str(embedded_policy()) if config.model == EMBEDDED else config.model}
+    if (lora := config.engine.lora) is not None:
+        scale = int(lora.scale) if lora.scale == int(lora.scale) else lora.scale
+        found |= {f"{MODEL}.lora_rank": lora.rank, f"{MODEL}.lora_alpha": scale, f"{MODEL}.target_modules": lora.target_modules}
     return found if template is None else found | {f"{MODEL}.custom_chat_template": template}
 
 

@@ -88,6 +88,11 @@ def _anchor_fields(method: Method) -> dict[str, Any]:
     return {f"{ACTOR}.use_kl_loss": True, f"{ACTOR}.kl_loss_coef": beta, f"{ACTOR}.kl_loss_type": kind}
 
 
+def is_clamped(anchor: Anchor | None) -> bool:
+    """Whether `CLAMP` is to be known of an anchor: k3 in verl's loss."""
+    return anchor is not None and not anchor.is_off and anchor.placement == "loss" and _estimated(anchor) == "k3"
+
+
 def _estimated(anchor: Anchor) -> str | None:
     """The estimator that verl's loss has for an anchor's; None where it has none."""
     if anchor.placement == "reward" or (anchor.estimator, anchor.divergence) == ("exact", "forward"):
@@ -154,5 +159,6 @@ def _same(one: Any, other: Any) -> bool:
 
 
 __all__ = [
-    "ACTOR", "CLAMP", "ESTIMATOR", "ESTIMATORS", "different", "guide_not_on_verl", "is_spelled", "method_fields", "not_on_verl",
+    "ACTOR", "CLAMP", "ESTIMATOR", "ESTIMATORS", "different", "guide_not_on_verl", "is_clamped", "is_spelled", "method_fields",
+    "not_on_verl",
 ]  # fmt: skip

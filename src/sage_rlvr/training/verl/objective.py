@@ -26,6 +26,7 @@ from sage_rlvr.training.verl.fields import (
     ESTIMATORS,
     different,
     guide_not_on_verl,
+    is_clamped,
     method_fields,
 )
 
@@ -74,8 +75,7 @@ class Objective:
     def words(self) -> str:
         """The objective as it is optimized, verl's clamp of the KL included."""
         text = objective_words(self.method, self.anchor)
-        clamped = self.anchor is not None and self.anchor.placement == "loss" and self.anchor.estimator in ("k3", "exact")
-        return f"{text}\n{CLAMP}" if clamped else text
+        return f"{text}\n{CLAMP}" if is_clamped(self.anchor) else text
 
     @property
     def needs(self) -> frozenset[str]:

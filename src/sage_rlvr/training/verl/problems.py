@@ -26,6 +26,7 @@ from sage_rlvr.tasks.rows import Say, tell
 
 RECORD = "task.json"
 SPLITS = {"train": "train.parquet", "validation": "val.parquet"}
+SEED = 1  # of validation problems that are drawn
 ECHO = "{% for m in messages %}{{ m.content }}{% endfor %}"
 """A chat template that repeats its messages, for policies that continue text: actor_rollout_ref.model.custom_chat_template."""
 
@@ -52,10 +53,25 @@ class Named:
         return task_named(str(self.word), self.template)
 
 
-def export(named: Named, folder: Path, *, talks: bool, take: int | None = None, say: Say = tell) -> dict[str, int]:
+def problems_of(task: Task, split: str, n: int | None) -> list[Any]:
+    """All problems of a split, or its first n; for validation on a task that draws its problems, n draws of its law (default 300),
+    as an evaluation takes them."""
+    law = getattr(task, "draw", None) if split != "train" else None
+    return list(law(split, SEED, 300 if n is None else n) if law else task.problems(split)[:n])
+
+
+def export(
+    named: Named,
+    folder: Path,
+    *,
+    talks: bool,
+    take: int | None = None,
+    say: Say = tell,
+    splits: Sequence[str] = tuple(SPLITS),
+) -> dict[str, int]:
     """Write the problems of a task; rows by split. talks: prompts are the task's messages (else its plain text, one message).
 
-    take: of each split only so many. ConfigError where the task has no training problems, or no messages to talk in.
+    take: of each split only so many; splits: which. ConfigError where the task has no training problems, or no messages to talk in.
     """
     task = named.task()
     if talks and not hasattr(task, "messages"):
@@ -64,9 +80,10 @@ def export(named: Named, folder: Path, *, talks: bool, take: int | None = None, 
             "that it names"
         )
     prints, counts = {}, {}
-    for split, file in SPLITS.items():
+    for split in splits:
+        file = SPLITS[split]
         ready(task, say, split)
-        problems = list(task.problems(split))[:take]
+        problems = problems_of(task, split, take)
         if split == "train" and not problems:
             raise ConfigError(f"task {task.name} has no training problems to export")
         rows = [_row(task, split, number, problem, talks) for number, problem in enumerate(problems)]
@@ -98,7 +115,7 @@ def exported(folder: Path) -> tuple[Task, dict[str, Sequence[Any]]]:
     task = Named(record["word"], record["template"], record["config"]).task()
     found: dict[str, Sequence[Any]] = {}
     for split, count in record["counts"].items():
-        problems = list(task.problems(split))[:count]
+        problems = problems_of(task, split, count)
         if fingerprint(task, problems) != record["problems"][split]:
             raise DataError(
                 f"{folder}: the {split} problems of {task.name} are others here than when they were exported; export them again"

@@ -21,12 +21,13 @@ from typing import Any
 
 from sage_rlvr.config import TrainConfig, dump
 from sage_rlvr.errors import CheckpointError, ConfigError, SageError, TrainingDiverged
-from sage_rlvr.models.policy import Asking, load_policy, load_tokens
+from sage_rlvr.models.policy import Asking, load_tokens
 from sage_rlvr.runs import RunDir, StopFlag
 from sage_rlvr.training.problems import training_problems, unverified
-from sage_rlvr.training.state import check_replaceable, save_policy
+from sage_rlvr.training.state import check_replaceable
 from sage_rlvr.training.trackers import check_installed
 from sage_rlvr.training.verl.arguments import notes, verl_words
+from sage_rlvr.training.verl.convert import save
 from sage_rlvr.training.verl.problems import ECHO, Named, export
 
 FOLDER, LATEST = "verl", "latest_checkpointed_iteration.txt"
@@ -57,7 +58,7 @@ def train(
     progress.start(total=config.steps, done=begin)
     reached = begin if begin >= config.steps else follow(words, folder, begin, run, progress)
     if reached >= config.steps:
-        save(config, folder, out)
+        save(config, folder / "checkpoints" / f"global_step_{config.steps}", out)
     return reached
 
 
@@ -68,7 +69,8 @@ def prepare(config: TrainConfig, folder: Path, say: Callable[[str], None]) -> li
     own = tokens.tokenizer.chat_template
     asking = Asking.of(task, tokens)
     longest = max(len(asking(problem).ids) for problem in problems)
-    export(Named(config=dump(config)), folder / "problems", talks=asking.form is not None, say=lambda line: None)
+    named, talks = Named(config=dump(config)), asking.form is not None
+    export(named, folder / "problems", talks=talks, say=lambda line: None, splits=("train",))
     template = plain_template(tokens) if asking.form is None else None if own else asking.form.chat_template
     return verl_words(config, folder, template=template, longest=longest)
 
@@ -157,15 +159,6 @@ def end(verl: subprocess.Popen[bytes]) -> None:
             os.killpg(verl.pid, number)
         with suppress(subprocess.TimeoutExpired):
             verl.wait(10)
-
-
-def save(config: TrainConfig, folder: Path, out: Path) -> None:
-    """The policy of the last checkpoint, in float32 as it was trained, with the tokenizer that it started with."""
-    trained = folder / "checkpoints" / f"global_step_{config.steps}" / "actor" / "huggingface"
-    if not any(trained.glob("*.safetensors")):
-        raise CheckpointError(f"{trained}: verl left no weights there; give the command again with a smaller checkpoint.every")
-    policy, _ = load_policy(str(trained))
-    save_policy(policy, load_tokens(config.model).tokenizer, out)
 
 
 __all__ = ["FOLDER", "follow", "our_row", "prepare", "steps_done", "train"]
