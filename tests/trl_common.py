@@ -90,7 +90,7 @@ def forward(model: Any, inputs: dict[str, Any], temperature: float) -> tuple[Ten
     return logps, -(law.exp() * law).sum(-1)
 
 
-def on_ranks(script: str, folder: Path, world: int, *words: str) -> list[Any]:
+def on_ranks(script: str, folder: Path, world: int, *words: str, seconds: float = 250) -> list[Any]:
     """What each of `world` gloo processes of `script` saved as rank<N>.pt.
 
     words: the script's arguments before the number of processes; "OUT" stands for the folder that it saves into.
@@ -102,6 +102,6 @@ def on_ranks(script: str, folder: Path, world: int, *words: str) -> list[Any]:
     launch = launch if world > 1 else [sys.executable]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"}
     command = [*launch, str(file), *(str(out) if word == "OUT" else word for word in words), str(world)]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=250, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=seconds, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     return [torch.load(out / f"rank{rank}.pt") for rank in range(world)]

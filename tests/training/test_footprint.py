@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from benchmarks import scale
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from sage_rlvr.cli.recipes import read_recipe
@@ -120,3 +121,10 @@ def test_the_recipes_of_real_models_have_a_dry_run_and_a_count(file: Path, small
 
 def test_the_embedded_policy_is_found() -> None:
     assert Size.of(EMBEDDED).where == embedded_policy()
+
+
+@pytest.mark.slow
+def test_the_tables_of_the_page_are_counted() -> None:
+    """docs/scale.md holds what `benchmarks/scale.py` prints."""
+    (found,) = scale.MARK.findall((Path(__file__).parents[2] / "docs" / "scale.md").read_text())
+    assert found == scale.tables() and "| 8,192 | 16,384 | 3.00 | 0.50 |" in found
