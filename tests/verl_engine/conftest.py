@@ -47,20 +47,28 @@ def figure(record_property: Callable[[str, object], None]) -> Callable[[str, str
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
-    """The page, from the reports of all tests that ran here."""
+    """The page, from the reports of all tests that ran here; rows of tests that did not run this time are kept."""
     if config.getoption("--page", None) is None:  # unknown where another folder is named
         return
-    kinds = ("passed", "failed", "error", "skipped")
-    reports = [(kind, report) for kind in kinds for report in terminalreporter.stats.get(kind, [])]
-    rows = [_row(kind, report) for kind, report in reports if "test_verl_" in report.nodeid]
-    tally = Counter(kind for kind, _ in reports)
-    counts = ", ".join(f"{n} {kind}" for kind, n in tally.items())
-    seconds = sum(report.duration for _, report in reports)
-    text = HEAD.format(outcome=counts, seconds=seconds, versions=", ".join(f"{name} {version(name)}" for name in PACKAGES))
-    Path(config.getoption("--page")).write_text(text + "\n".join(sorted(rows)) + "\n", encoding="utf-8")
+    page = Path(config.getoption("--page"))
+    rows = {_named(line): line for line in page.read_text().splitlines() if line.startswith("| ")} if page.is_file() else {}
+    for kind in ("passed", "failed", "error", "skipped"):
+        for report in terminalreporter.stats.get(kind, []):
+            if "test_verl_" in report.nodeid:
+                line = _row(kind, report)
+                rows[_named(line)] = line
+    cells = [line.split(" | ") for name, line in rows.items() if name[0] not in ("| test", "| ---")]
+    counts = ", ".join(f"{n} {kind}" for kind, n in Counter(row[2] for row in cells).items())
+    versions = ", ".join(f"{name} {version(name)}" for name in PACKAGES)
+    text = HEAD.format(outcome=counts, seconds=sum(float(row[3]) for row in cells), versions=versions)
+    page.write_text(text + "\n".join(sorted(" | ".join(row) for row in cells)) + "\n", encoding="utf-8")
+
+
+def _named(line: str) -> tuple[str, ...]:
+    return tuple(line.split(" | ")[:2])
 
 
 def _row(kind: str, report: Any) -> str:
-    name, _, case = report.nodeid.rpartition("::")[2].partition("[")
+    name, _, case = report.nodeid.rpartition("::")[2].removesuffix("]").partition("[")
     figures = "; ".join(f"{key}: {value}" for key, value in report.user_properties)
-    return f"| {name.removeprefix('test_').replace('_', ' ')} | {case.rstrip(']')} | {kind} | {report.duration:.1f} | {figures} |"
+    return f"| {name.removeprefix('test_').replace('_', ' ')} | {case} | {kind} | {report.duration:.1f} | {figures} |"
