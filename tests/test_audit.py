@@ -123,6 +123,7 @@ def test_it_names_the_rows_that_fail_and_says_why(rows: Path):
         assert secret not in text + page
 
 
+@pytest.mark.slow
 def test_what_it_costs_to_read_the_answer_in_another_place(rows: Path):
     rows.write_text("".join(line + "\n" for line in rows.read_text().splitlines()[:4]))
     assert named(audit(str(rows), "sage"), "format 'sage': perfect answer").good == 4
@@ -251,6 +252,7 @@ def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]
     return int(done.value.code or 0), said.out, said.err
 
 
+@pytest.mark.slow
 def test_the_verbs(capsys, rows: Path, tmp_path: Path):
     assert run(capsys, "verify", r"\frac12", "0.5")[:2] == (0, "right: right\n")
     assert run(capsys, "verify", "--", "-5", "5")[:2] == (0, "wrong: value\n")

@@ -115,6 +115,26 @@ def test_a_task_and_a_verifier_of_a_plugin_train_and_are_audited(
     assert re.search(rf"'{name}'.*was trained with my_\w+\.py: give it again, --plugin my_", flat(capsys.readouterr().err))
 
 
+@pytest.mark.slow
+def test_an_environment_of_a_plugin_makes_a_base_trains_and_is_evaluated(
+    folder: Path, warm_policy: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from sage_rlvr.evaluation.store import SampleStore
+
+    assert command("sft", "guess_sft.yaml", "--out", "runs/guess-base", "--quiet") == 0
+    assert command("train", "guess.yaml", "--run", "run", "--quiet") == 0
+    assert len((folder / "run" / "metrics.jsonl").read_text().splitlines()) == 2
+    words = ["--plugin", "my_environment.py", "--samples", "16", "--max-new-tokens", "12", "--store", "drawn", "--quiet"]
+    assert command("eval", "runs/guess-base", "--task", "guess", *words) == 0
+    with SampleStore.open(folder / "drawn") as store:
+        rows = store.samples()
+    replies = [(who, text) for row in rows for who, text, _ in row.turns or () if who == "environment"]
+    assert replies and {text for _, text in replies} <= {"+", "-", "?"}
+    assert {row.verdict for row in rows} == {"right", "wrong"}
+    assert command("train", "guess.yaml", "--run", "other", "--model", str(warm_policy)) == 2
+    assert "cannot spell the prompts of this task" in flat(capsys.readouterr().err)
+
+
 def test_the_teachers_of_the_page_teach(folder: Path) -> None:
     plugins.use("my_teacher.py")
     problem, failed = SimpleNamespace(problem_id="p"), Verdict("wrong", "a reason " * 9)

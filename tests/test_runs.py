@@ -645,6 +645,7 @@ def test_a_resume_keeps_exactly_the_rows_before_the_checkpoint(tmp_path: Path) -
             run.truncate_metrics(4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("lines", "lost"),  # of the rows of steps 0 to 7, after a checkpoint at 6
     [

@@ -465,10 +465,11 @@ def _divisor_near(number: int, wanted: int) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class SftConfig:
-    """Supervised training of a base policy from scratch on generated solutions: `sage-rlvr sft recipe.yaml`.
+    """Supervised training of a base policy on generated solutions: `sage-rlvr sft recipe.yaml`.
 
     seed: of weights and data order. steps: optimizer steps. batch_size: examples a step. task: in place of `world`, one with
-    `examples` and `characters`. The rest as in `TrainConfig`.
+    `examples` and `characters`. model: sizes of one from scratch, or an existing one (a folder, a Hub id), which goes on with its
+    own tokenizer and then needs no `characters`. The rest as in `TrainConfig`.
     """
 
     seed: int = 0
@@ -476,7 +477,7 @@ class SftConfig:
     batch_size: int = 256
     world: WorldConfig = field(default_factory=WorldConfig)
     task: Task | None = None
-    model: ModelConfig = field(default_factory=ModelConfig)
+    model: ModelConfig | str = field(default_factory=ModelConfig)
     optimizer: OptimizerConfig = field(default_factory=lambda: OptimizerConfig(lr=1e-3))
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     engine: EngineConfig = field(default_factory=EngineConfig)
@@ -487,7 +488,8 @@ class SftConfig:
     def __post_init__(self) -> None:
         _check_run(self)
         _positive(self, "batch_size")
-        taught = self.task is None or (hasattr(self.task, "examples") and hasattr(self.task, "characters"))
+        spelled = isinstance(self.model, str) or hasattr(self.task, "characters")
+        taught = self.task is None or (hasattr(self.task, "examples") and spelled)
         lacking = "a policy is trained from scratch on examples; give the task examples(split, seed, start, n) and characters"
         _require(taught, "task", getattr(self.task, "name", None), lacking)
         alone = "give task or world, not both: either says which problems are taught"

@@ -58,6 +58,7 @@ def test_p_is_the_brute_force_sum_at_each_temperature(policy, chunk: int, monkey
     assert not np.allclose(probabilities(found[0.3]), probabilities(found[2.0]))
 
 
+@pytest.mark.slow
 def test_problems_without_any_solution(policy) -> None:  # type: ignore[no-untyped-def]
     found = solution_logps(*policy, TASK, [PROBLEMS[-1]])
     assert [len(row) for row in found[1.0]] == [0] and probabilities(found[1.0]).tolist() == [0.0]

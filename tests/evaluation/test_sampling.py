@@ -379,6 +379,7 @@ def test_puzzles_are_judged_and_their_guesses_counted() -> None:
 # ---- the report
 
 
+@pytest.mark.slow
 def test_the_report_counts_by_hand(rows: Path, tmp_path: Path) -> None:
     """Problem a: 2 of 4 right; b: 1 of 4 right, one cut off. pass@2 = mean of 1 - C(2,2)/C(4,2) and 1 - C(3,2)/C(4,2)."""
     task = choose(task_named(str(rows)))

@@ -42,6 +42,7 @@ def test_any_text_becomes_utf8_and_comes_back(text: str):
     assert unescape(escape(kept)) == kept
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(
     text=st.text(st.characters(exclude_categories=())),

@@ -102,6 +102,7 @@ def scored_at_once(path: Path) -> str:
         return store.digest()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fatal", range(7))
 def test_samples_are_scored_afterwards_as_if_they_had_been_at_once(tmp_path: Path, fatal: int):
     with SampleStore.open(tmp_path / "s", SMALL) as store:

@@ -101,6 +101,26 @@ def test_without_importance_weight_the_pull_is_averaged_under_the_wrong_distribu
     assert close(expected(k3, OLD)[1], (0.3075, 0.0405, -0.348))
 
 
+def weighted(term):
+    """Times exp(log pi - sg(log pi)): 1 in value, the score function in the gradient. NeMo-RL since its #2506 (2026-06-24)."""
+    return lambda logps, ref: term(logps, ref) * (logps - logps.detach()).exp()
+
+
+def test_what_docs_howto_which_kl_says_of_engines():
+    """Each row of its table whose term is not one of ours, written as the engine writes it."""
+    reverse, forward = (torch.tensor(law, dtype=torch.float64) for law in (REVERSE, FORWARD))
+    assert close(expected(weighted(k3))[1], REVERSE) and close(expected(weighted(k1))[1], REVERSE)
+    assert torch.allclose(in_reward(k3), reverse - forward, atol=2e-6)  # a k3 in the reward: SkyRL, NeMo-RL
+    _, of_k2 = expected(weighted(k2))
+    logits = logs(PI).requires_grad_(True)
+    log_pi = torch.log_softmax(logits, 0)
+    half_square = (log_pi.exp() * 0.5 * (log_pi - logs(REF)) ** 2).sum()
+    assert torch.allclose(of_k2, torch.autograd.grad(half_square, logits)[0])  # k2 so weighted: E_pi[(log pi / ref)^2] / 2, no KL
+    assert not torch.allclose(of_k2, reverse, atol=0.01)
+    detached = expected(lambda logps, ref: -(ref - logps).detach() * (logps - logps.detach()).exp())[1]
+    assert close(detached, REVERSE)  # prime-rl's ref_kl: the log-ratio as advantage of its own token
+
+
 def test_near_the_reference_k3_in_the_reward_has_almost_no_force():
     raised = torch.tensor(PI, dtype=torch.float64) * torch.tensor((1.02, 0.99, 0.975), dtype=torch.float64)
     ref = tuple((raised / raised.sum()).tolist())

@@ -262,6 +262,7 @@ def test_every_published_method_with_an_anchor_is_among_the_bases():
     assert {name.split()[0] for name in BASES} >= set(METHODS) - LATER - {"sage", "no_kl", "compose"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ALL.values(), ids=ALL.keys())
 @settings(max_examples=4, deadline=None)
 @given(seed=seeds)

@@ -137,6 +137,7 @@ def test_nothing_is_loaded_and_one_script_runs(html: str) -> None:
     assert {a or b for a, b in wanted} <= set(reader.ids)
 
 
+@pytest.mark.slow
 def test_no_text_breaks_out(html: str) -> None:
     """Arms, problems, samples, reasons, notes and recipes hold the same attack; not one tag of it becomes a tag."""
     assert BREAKOUT not in html and "<img" not in html
@@ -146,6 +147,7 @@ def test_no_text_breaks_out(html: str) -> None:
     assert "&lt;/script&gt;&lt;script&gt;" in html and "onerror=alert(1)&gt;" in html
 
 
+@pytest.mark.slow
 def test_samples_come_back_as_they_were(html: str) -> None:
     reader = Reader()
     reader.feed(html)
@@ -162,6 +164,7 @@ def test_samples_come_back_as_they_were(html: str) -> None:
     assert [row["u"] for row in data["rows"] if "u" in row] == [turns] * 6
 
 
+@pytest.mark.slow
 def test_the_page_opens_with_the_answer_then_a_picture(page: Page, html: str) -> None:
     head = html[html.index("<h1>") :]
     order = [head.index(mark) for mark in ("</h1>\n<p>", "<svg", "<nav", "<h2 ")]
@@ -179,6 +182,7 @@ def test_every_row_is_on_the_page_as_everywhere(folders: Path) -> None:
         assert escaped(words.sentence(row)) in text
 
 
+@pytest.mark.slow
 def test_the_sections_of_a_sweep(page: Page) -> None:
     text = page.markdown("figures")
     for name in (

@@ -130,6 +130,7 @@ def test_stores_print_what_compare_and_report_printed(
     assert check("stores", pipelines, found) > 1
 
 
+@pytest.mark.slow
 def test_stores_of_two_tasks_print_what_compare_printed(made: Mapping[str, Path]) -> None:
     one = {"base": 1, "GRPO": 1, "SAGE": 1}
     words = [

@@ -121,6 +121,7 @@ def test_the_command_prints_both_sides_and_its_code_says_whether_all_came_out(
     assert f"{int(expected)} of 1 claims" in said and ("UNEXPECTED" in said) is not expected
 
 
+@pytest.mark.slow
 def test_the_settings_of_the_lab_reach_it_and_names_of_claims_stay_whole(
     findings: Findings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -96,6 +96,7 @@ def rows_of(listed: Enumerated) -> list[tuple[int, ...]]:
     return [tuple(row[m].tolist()) for row, m in zip(listed.tokens, listed.mask, strict=True)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("floor", [1e-9, 1e-3, 0.05])
 def test_the_list_is_a_tree_whose_probabilities_sum_to_one(tiny: Any, floor: float) -> None:
     model, tokens = tiny

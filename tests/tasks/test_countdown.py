@@ -64,6 +64,7 @@ def test_golden_examples_pin_the_stream():
     assert [split_of(Problem((3, 5, 7, 11), target)) for target in (24, 25, 26, 27, 28, 29)] == GOLDEN_SPLITS
 
 
+@pytest.mark.slow
 def test_splits_never_share_a_problem_up_to_order():
     keys = {split: {p.key for p, _ in WORLDS["countdown-3"].examples(split, 0, 0, 8000)} for split in SPLITS}
     assert not (keys["train"] & keys["test"] or keys["train"] & keys["validation"] or keys["validation"] & keys["test"])

@@ -76,6 +76,7 @@ def test_a_reward_that_hangs_is_undecided(made: Any) -> None:
     assert (said.label, said.reward) == ("undecided", 0.0) and said.reason.startswith("took longer")
 
 
+@pytest.mark.slow
 def test_rewards_that_are_not_there_are_refused_at_once(made: Any, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="defines no 'scor'; did you mean 'score'"):
         made("scor")

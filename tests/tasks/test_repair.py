@@ -48,6 +48,7 @@ def test_undone_changes_are_right_and_programs_as_they_are_given_are_not() -> No
     assert task.verify(plain, "2: while True: pass").reason == "took longer than 1 s"
 
 
+@pytest.mark.slow
 def test_another_right_edit_counts_and_the_prompt_shows_what_a_test_said() -> None:
     task = Repair()
     one = next(p for p in task.problems() if p.family == "power" and p.kind == "start")
@@ -105,6 +106,7 @@ def test_a_change_that_never_ends_is_no_problem() -> None:
 # ---- in turns
 
 
+@pytest.mark.slow
 def test_an_episode_runs_the_tests_reads_what_they_say_and_edits(monkeypatch: pytest.MonkeyPatch) -> None:
     task = Repair(turns=4)
     one = next(p for p in task.problems() if p.family == "clamp" and p.kind == "compare")

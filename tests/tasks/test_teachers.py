@@ -156,6 +156,7 @@ def test_a_share_of_examples_carries_guidance_of_both_kinds() -> None:
             Repair(hints=wrong)
 
 
+@pytest.mark.slow
 @confined
 def test_wrong_edits_are_wrong() -> None:
     task = Repair()

@@ -36,6 +36,7 @@ def test_every_claim_is_as_expected(title):
     assert not [f"{c.name}: {c.left} {c.relation} {c.right}" for c in found(title) if c.holds is not c.expected]
 
 
+@pytest.mark.slow
 def test_every_claim_says_what_it_says():
     every = list(named().values())
     assert len(every) > 80 and len({claim.name for claim in every}) == sum(

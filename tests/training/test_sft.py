@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from transformers import LlamaForCausalLM, PreTrainedModel
 
 from sage_rlvr.cli.app import main
@@ -203,3 +204,13 @@ def test_a_policy_is_trained_from_scratch_on_a_task_with_examples(tmp_path: Path
     recipe.write_text("steps: 2\ntask: {name: knights_and_knaves}\n")
     with pytest.raises(ConfigError, match=r"task = 'knights_and_knaves': .*examples\(split, seed, start, n\) and characters"):
         load_config(SftConfig, recipe)
+
+
+def test_an_existing_model_goes_on_with_its_own_tokenizer(tmp_path: Path, tiny_policy: Path) -> None:
+    """A task without characters of its own is spelled by the model's tokenizer; the weights are where training began."""
+    (tmp_path / "sft.yaml").write_text(f"steps: 1\nbatch_size: 8\nmodel: {tiny_policy}\noptimizer: {{lr: 1e-9}}\n")
+    config = load_config(SftConfig, tmp_path / "sft.yaml")
+    with RunDir.open(tmp_path / "run", dump(config), kind="sft") as run:
+        assert train_sft(config, run, tmp_path / "policy", Silent()) == 1
+    before, after = (load_file(folder / "model.safetensors") for folder in (tiny_policy, tmp_path / "policy"))
+    assert before.keys() == after.keys() and all(torch.allclose(before[n], after[n], atol=1e-6) for n in before)

@@ -34,8 +34,8 @@ from sage_rlvr.recipes import recipe
 from sage_rlvr.tasks.countdown import parse_prompt
 from sage_rlvr.training import loop as engine
 from sage_rlvr.training.groups import Groups
-from sage_rlvr.training.reference import follow
 from sage_rlvr.training.trl import SageTrainer, grpo_config
+from trl_replayed import Replay, arguments, furthest, record, verdicts
 
 RECIPES = Path(recipe("base.yaml")).parent
 STEPS = 20
@@ -86,89 +86,6 @@ def config_of(case: str, *more: str) -> TrainConfig:
         return load_config(TrainConfig, RECIPES / f"{name}.yaml", [tuple(edit.split("=", 1)) for edit in edits])
 
 
-def record(config: TrainConfig, monkeypatch: pytest.MonkeyPatch) -> tuple[list[Groups], dict[str, Tensor]]:
-    """All that a run of the loop drew, step by step, and the weights after it."""
-    kept: list[Groups] = []
-    plain = engine.draw_groups
-
-    def keep(loop: Any, step: int) -> Any:
-        drawn = plain(loop, step)
-        kept.append(drawn.everything)
-        return drawn
-
-    monkeypatch.setattr(engine, "draw_groups", keep)
-    loop = engine.build(config)
-    for step in range(config.steps):
-        engine.train_step(loop, step)
-        follow(loop, step + 1)
-    return kept, loop.policy.state_dict()
-
-
-class Replay:
-    """The recorded groups as TRL's `rollout_func`, in the order in which they were drawn, with their verdicts.
-
-    A rollout's first draw is for the prompts that TRL asks for; a refill, whose prompts each engine chooses in its own way,
-    is the loop's next groups.
-    """
-
-    def __init__(self, groups: list[Groups]) -> None:
-        self.rollouts, self.left = iter(groups), 0
-        self.step, self.now = -1, groups[0]
-
-    def __call__(self, prompts: list[str], trainer: Any) -> dict[str, Any]:
-        first = self.step != trainer.state.global_step
-        if first:
-            assert self.left == 0, f"{self.left} groups of a rollout were never asked for"
-            self.step, self.now = trainer.state.global_step, next(self.rollouts)
-            self.left = len(self.now.prompts)
-        size = self.now.rewards.shape[1]
-        start = len(self.now.prompts) - self.left
-        self.left -= len(prompts) // size
-        ids = [prompt for prompt in self.now.prompts[start:] for _ in range(size)][: len(prompts)]
-        assert not first or trainer.processing_class(prompts, add_special_tokens=False)["input_ids"] == ids
-        rows = slice(start * size, start * size + len(prompts))
-        rollout = self.now.rollout
-        tokens, logps = (
-            [row[mask].tolist() for row, mask in zip(values[rows], rollout.mask[rows], strict=True)]
-            for values in (rollout.tokens, rollout.logps)
-        )
-        verdicts = self.now.rewards.reshape(-1)[rows].tolist()
-        return {"prompt_ids": ids, "completion_ids": tokens, "logprobs": logps, "verdict": verdicts}
-
-    def is_used_up(self) -> bool:
-        return self.left == 0 and next(self.rollouts, None) is None
-
-
-def verdicts(completions: list[str], verdict: list[float], **_: object) -> list[float]:
-    """A reward function of what `Replay` says beside the completions."""
-    return verdict
-
-
-def arguments(config: TrainConfig, folder: Path, **changes: Any) -> Any:
-    """What makes TRL's run the loop's."""
-    plan = config.optimizer
-    settings: dict[str, Any] = {
-        "max_steps": config.steps * config.updates.epochs,
-        "num_iterations": config.updates.epochs,
-        "learning_rate": plan.lr,
-        "lr_scheduler_type": plan.schedule,
-        "adam_epsilon": plan.eps,
-        "weight_decay": plan.weight_decay,
-        "shuffle_dataset": False,
-        "per_device_train_batch_size": config.rollout.completions,
-        "num_generations": config.rollout.group_size,
-        "max_completion_length": config.rollout.max_new_tokens,
-        "save_strategy": "no",
-        "report_to": "none",
-        "use_cpu": True,
-        "bf16": False,
-        "gradient_checkpointing": False,
-        "disable_tqdm": True,
-        "seed": config.seed,
-    }
-    return trl.GRPOConfig(str(folder), **settings | grpo_config(config.method) | changes)
-
-
 def replayed(config: TrainConfig, groups: list[Groups], args: Any) -> dict[str, Tensor]:
     """The weights after the same run on TRL."""
     task, replay, count = config.world.build(), Replay(groups), config.rollout.prompts_per_step
@@ -185,12 +102,6 @@ def replayed(config: TrainConfig, groups: list[Groups], args: Any) -> dict[str, 
     trainer.train()
     assert replay.is_used_up() and trainer.state.global_step == args.max_steps
     return trainer.model.state_dict()
-
-
-def furthest(found: dict[str, Tensor], wanted: dict[str, Tensor]) -> float:
-    """The largest difference of a weight."""
-    assert found.keys() == wanted.keys()
-    return max(float((found[name] - wanted[name]).abs().max()) for name in wanted)
 
 
 def agree(found: dict[str, Tensor], wanted: dict[str, Tensor]) -> None:

@@ -303,6 +303,7 @@ def test_what_was_reported_as_false_wrong_is_right_both_ways_and_read_anywhere(a
         assert verify_math(rf"So it is \boxed{{{one}}}.", other, answer_in="anywhere").right
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("answer, gold", REPORTED_DIFFERENT)
 def test_what_was_reported_as_false_right_is_not_right_either_way(answer: str, gold: str):
     for one, other in ((answer, gold), (gold, answer)):

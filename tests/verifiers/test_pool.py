@@ -184,6 +184,7 @@ def test_memory_that_a_library_hides_is_seen_by_its_peak(hostile: str):
         assert pairs(pool.verify([("a", "a")])) == [("right", "")]  # by a new worker: the peak stays with the old
 
 
+@pytest.mark.slow
 def test_a_worker_that_is_killed_from_outside_is_replaced_and_none_is_left(hostile: str):
     with Pool(1, function=hostile) as pool:
         assert pool.pids() == []  # nothing starts before the first item
@@ -196,6 +197,7 @@ def test_a_worker_that_is_killed_from_outside_is_replaced_and_none_is_left(hosti
     assert gone(second) and pool.pids() == []
 
 
+@pytest.mark.slow
 def test_closing_ends_what_runs_and_cancels_what_waits(hostile: str):
     pool = Pool(1, seconds=60, function=hostile)
     pool.verify([("a", "a")])

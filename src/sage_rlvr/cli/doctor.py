@@ -7,6 +7,7 @@ import os
 import platform
 import shutil
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from sage_rlvr.cli.session import Command, Session
@@ -15,10 +16,23 @@ from sage_rlvr.errors import ConfigError
 
 @dataclass(frozen=True)
 class Doctor(Command):
-    """Say what works on this machine, what does not, and why."""
+    """Say what works on this machine, what does not, and why; or, of a model and an RL recipe, what they cost.
+
+    --model and --recipe read the model's config.json alone, fetched where it is not here, and count: parameters, bytes by kind of
+    tensor, tokens to sample, operations of a step for each number of --gpus. Nothing is timed, and no weights are downloaded."""
+
+    model: str | None = None
+    """A folder or a Hub id to count, in place of the recipe's."""
+    recipe: Path | None = None
+    """An RL recipe, a file or a name."""
+    gpus: tuple[int, ...] = (1, 8, 64, 512)
+    """Numbers of GPUs that a step is divided by."""
 
     def execute(self, session: Session) -> int:
-        """Exit code 0 where the CPU path works, else 2."""
+        """Exit code 0 where the CPU path works, else 2; 0 after counting."""
+        if self.model is not None or self.recipe is not None:
+            session.say(*self.counted())
+            return 0
         import torch
         import transformers
 
@@ -41,6 +55,32 @@ class Doctor(Command):
         session.say(*(f"{name:<{width}}  {value}" for name, value in facts.items()))
         session.out.print("the CPU path works" if good else "the CPU path does not work: see above", style="bold")
         return 0 if good else 2
+
+    def counted(self) -> list[str]:
+        """What `--model` and `--recipe` cost, in lines."""
+        from sage_rlvr.cli.recipes import read_recipe
+        from sage_rlvr.config import TrainConfig
+        from sage_rlvr.training.footprint import footprint_lines
+
+        if any(number < 1 for number in self.gpus):
+            raise ConfigError(f"--gpus {' '.join(map(str, self.gpus))}: count from 1 on")
+        config = None if self.recipe is None else read_recipe(self.recipe, [("model", self.model)] if self.model else [], "train")
+        assert config is None or isinstance(config, TrainConfig)
+        return footprint_lines(self.model, config, self.gpus)
+
+
+def _bfloat16_facts(model: Any, prompts: Any, rollout: Any, wanted: Any) -> str:
+    """How far log-probs of the policy in bfloat16 lie from float32's, on the same completions."""
+    import torch
+
+    from sage_rlvr.models.devices import placed
+    from sage_rlvr.models.scoring import score
+
+    half = placed(model.to(torch.bfloat16), "cpu")
+    with torch.no_grad():
+        found = score(half, prompts, rollout.tokens, rollout.mask, torch.zeros(len(rollout.tokens), dtype=torch.long)).logps
+    gap = (found - wanted)[rollout.mask].square().mean().sqrt()
+    return f"log-probs (float32, of bfloat16 weights) differ from float32's by {float(gap):.0e} nats, root mean square"
 
 
 def _policy_facts(facts: dict[str, str]) -> bool:
@@ -67,4 +107,5 @@ def _policy_facts(facts: dict[str, str]) -> bool:
     gap = float((scores.logps - rollout.logps).abs().max())
     facts["base policy"] = f"{sum(p.numel() for p in model.parameters()):,} parameters"
     facts["sampler"] = f"log-probs agree with the scorer's to {gap:.0e}"
+    facts["bfloat16"] = _bfloat16_facts(model, [prompt], rollout, scores.logps)
     return gap < 1e-4

@@ -120,7 +120,9 @@ class Matrix:
     adopt: sweeps beside this one's folder, whose finished runs of the same configuration and weights are taken over,
         with their exact evaluations of the same problems and temperatures.
     notes: a line or two for the summary. questions: the primary comparisons (default: arms against their controls at pass@1 and
-        pass@256); all others are exploratory. steps_differ: arms may train for different numbers of steps (a learning curve)."""
+        pass@256); all others are exploratory. steps_differ: arms may train for different numbers of steps (a learning curve).
+    envelopes: name -> arms, the rivals of every other arm, which is held against the best of them at its own pass@1.
+    ceiling: the arm that says how much room there is, trained on right answers that it was given."""
 
     tier: str
     seeds: tuple[int, ...]
@@ -135,6 +137,8 @@ class Matrix:
     notes: str = ""
     steps_differ: bool = False
     questions: tuple[Question, ...] = ()
+    envelopes: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    ceiling: str | None = None
 
     def __post_init__(self) -> None:
         _require(bool(self.seeds), "seeds = []: give at least one training seed")
@@ -148,6 +152,16 @@ class Matrix:
             )
         _require(
             self.control in self.arms, f"control = {self.control!r}: no such arm{choose_from(self.control, self.arms)}"
+        )
+        for name, arms_of in self.envelopes.items():
+            _require(bool(arms_of), f"envelopes = {name!r}: name at least one arm of it")
+            _require(name not in (*self.arms, BASE), f"envelopes = {name!r}: an arm has this name; give it one of its own")
+        rivals = {name for arms_of in self.envelopes.values() for name in arms_of}
+        for name in (*rivals, *((self.ceiling,) if self.ceiling else ())):
+            _require(name in self.arms, f"envelopes = {name!r}: no such arm{choose_from(name, self.arms)}")
+        _require(
+            not self.envelopes or bool({*self.arms} - rivals - {self.ceiling}),
+            "envelopes: every arm is a rival or the ceiling; add the arms that are held against them",
         )
         for name in self.adopt:
             _require(
@@ -240,7 +254,7 @@ def resolve(
 
 def _check_questions(matrix: Matrix, arms: Sequence[Arm], source: Path) -> None:
     """Every question names arms that are there, and a metric of the list of comparisons."""
-    names = sorted({BASE, TEMPERED, *(arm.name for arm in arms), *(arm.label for arm in arms)})
+    names = sorted({BASE, TEMPERED, *matrix.envelopes, *(arm.name for arm in arms), *(arm.label for arm in arms)})
     metrics = [str(metric) for metric in known_metrics()]
     for question in matrix.questions:
         for noun, word, known in (

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import json
 import warnings
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from difflib import get_close_matches
 from functools import cached_property
@@ -123,6 +124,20 @@ class Prompt:
     ids: tuple[int, ...]
 
 
+@contextmanager
+def spelling(tokenizer: Any, what: str) -> Iterator[None]:
+    """ConfigError where a tokenizer has no token for a character of a task's texts; what: which of them."""
+    try:
+        yield
+    except ConfigError:
+        raise
+    except Exception as error:  # tokenizers raises plain Exceptions
+        raise ConfigError(
+            f"tokenizer {tokenizer.name_or_path!r} cannot spell {what} of this task ({error}); take a policy whose "
+            "tokenizer knows their characters"
+        ) from error
+
+
 @dataclass(frozen=True)
 class Asking:
     """problem -> `Prompt`. form: the prompt format whose messages are written; None for plain text."""
@@ -150,7 +165,7 @@ class Asking:
     def __call__(self, problem: Any) -> Prompt:
         """ConfigError where the tokenizer has no token for a character, and for what `check_prompt` refuses."""
         tokenizer = self.tokens.tokenizer
-        try:
+        with spelling(tokenizer, "the prompts"):
             if self.form is None:
                 text = prompt_text(self.task, problem)
                 return Prompt(text, tuple(self.tokens.encode_prompt(text)))
@@ -159,19 +174,14 @@ class Asking:
             ids = self.tokens.encode(text)
             check_prompt(tokenizer, messages, text, ids)
             return Prompt(text, tuple(ids))
-        except ConfigError:
-            raise
-        except Exception as error:  # tokenizers raises plain Exceptions
-            raise ConfigError(
-                f"tokenizer {tokenizer.name_or_path!r} cannot spell the prompts of this task ({error}); take a policy whose "
-                "tokenizer knows their characters"
-            ) from error
 
     def reply(self, text: str) -> list[int]:
         """The tokens between the end of a turn of the policy and its next: what an environment says, as a user's message of the
-        chat template, or on lines of its own. ConfigError where the template does not put it behind what was said."""
+        chat template, or on lines of its own. ConfigError where the tokenizer has no token for a character, or the template does
+        not put it behind what was said."""
         if self.form is None:
-            return self.tokens.reply(text)
+            with spelling(self.tokens.tokenizer, "what the environment says, on lines of its own,"):
+                return self.tokens.reply(text)
         tokenizer, said = self.tokens.tokenizer, [{"role": "user", "content": "?"}, {"role": "assistant", "content": "!"}]
         before = render(tokenizer, said)
         whole = render(tokenizer, [*said, {"role": "user", "content": text}], opened=True)

@@ -179,7 +179,7 @@ def _lead(found: Mapping[str, Any], them: Mapping[str, Policy], samples: Sequenc
 def _said(results: Results, rows: Sequence[Row], found: Mapping[str, Any], order: Sequence[str]) -> dict[str, Any]:
     """The answer, and the rows by section: primary, exploratory, at T = 0.3, against the sharpened base."""
     cold = [row for row in rows if row.metric.temperature == PAPER and not row.task]
-    power = [row for row in rows if row.why == "power"]
+    power = [row for row in rows if row.why == "power" and row.family != "primary"]
     main = [row for row in rows if row not in cold and row not in power]
     caveats = []
     if found["arms"] and results.design.base:
@@ -193,7 +193,7 @@ def _said(results: Results, rows: Sequence[Row], found: Mapping[str, Any], order
     return {
         "answer": words.answer(rows), "families": words.families(rows), "caveats": caveats, "notes": found["notes"],
         "said": {name: _rows(some, order) for name, some in groups.items()}, "compared": bool(rows),
-        "gains": [_gain(row) for row in found.get("gains") or ()], "relabelled": _relabelled(found),
+        "room": tables.room(found), "gains": [_gain(row) for row in found.get("gains") or ()], "relabelled": _relabelled(found),
     }  # fmt: skip
 
 

@@ -1,7 +1,8 @@
 """THE list of comparisons: pairs from the design, each metric once, corrected by Holm once in at most two families.
 
-primary       what the design asks under `questions:`; by default every arm against its controls at pass@1 and pass@k on the main
-              task, at the reference temperature
+primary       what the design asks under `questions:`; where it has envelopes every candidate against them and against the tempered
+              base, pass@8 and pass@k at equal pass@1; else every arm against its controls at pass@1 and pass@k on the main task,
+              at the reference temperature
 exploratory   everything else: other temperatures, frontiers, equal pass@1, equal raw KL, other worlds, the base
 """
 
@@ -16,8 +17,8 @@ from typing import Literal
 import numpy as np
 
 from sage_rlvr.errors import DataError
-from sage_rlvr.results.design import BASE, CONTROLS, Arm, Why
-from sage_rlvr.results.metric import PAPER, REFERENCE, Metric
+from sage_rlvr.results.design import BASE, CONTROLS, Arm, Envelope, Why
+from sage_rlvr.results.metric import FEW, PAPER, REFERENCE, Metric
 from sage_rlvr.results.read import Results
 from sage_rlvr.results.scores import Exact, Floats, Scores
 from sage_rlvr.stats import comparison as paired_by
@@ -82,6 +83,9 @@ def _primary(results: Results, rows: Sequence[Row]) -> list[Row]:
         asked = {(design.called(q.a), design.called(q.b), q.metric, q.task) for q in design.questions}
         asked |= {(b, a, metric, task) for a, b, metric, task in asked}
         return [row for row in rows if (row.a, row.b, str(row.metric), row.task) in asked]
+    if design.envelopes:
+        ends = [Metric(k=k, at="a equal") for k in (FEW, results.k)]
+        return [row for row in rows if row.why in ("envelope", "power") and row.a in design.candidates and row.metric in ends]
     main = {""} if any(row.task == "" for row in rows) else {row.task for row in rows}
     alone = {row.metric.temperature for row in rows if row.task}
     home = REFERENCE if REFERENCE in alone or len(alone) != 1 else next(iter(alone))
@@ -113,6 +117,7 @@ def _exact(results: Results) -> Iterator[Row]:
         yield from _near(results, pair)
     for pair in (*pairs, *based):
         yield from _at_best(results, pair)
+    yield from _envelopes(results)
     yield from _tempered(results, known)
     for pair in pairs:
         yield from _raw_kl(results, pair)
@@ -213,6 +218,34 @@ def _at_best(results: Results, pair: Pair) -> Iterator[Row]:
         yield _row(pair)(metric=Metric(k=results.k, at="a equal"), comparison=equal.comparison)
 
 
+ABOVE = tuple(
+    Metric(name=name, k=k, at="a equal", temperature=t)  # type: ignore[arg-type]
+    for t in (REFERENCE, PAPER)
+    for name, k in (("pass", FEW), ("pass", 0), ("distinct", 0))
+)
+"""What is read against an envelope; k = 0 stands for the largest."""
+
+
+def above(results: Results, name: str, envelope: Envelope, metric: Metric) -> frontiers.AboveEnvelope | None:
+    """One arm against the best of an envelope at the arm's own pass@1; None where some rival lacks every seed of the arm."""
+    seeds = sorted(set(results.seeds(name)).intersection(*(results.seeds(rival) for rival in envelope.arms)))
+    if not seeds:
+        return None
+    lines = [[results.exact(one, s).line(metric.name, metric.k or 0) for s in seeds] for one in (name, *envelope.arms)]
+    return frontiers.above_envelope(lines[0], lines[1:], metric.temperature)
+
+
+def _envelopes(results: Results) -> Iterator[Row]:
+    """Every candidate against the best of several arms, each where it has the candidate's pass@1."""
+    for envelope in results.design.envelopes:
+        for name in results.design.candidates:
+            for metric in (replace(metric, k=metric.k or results.k) for metric in ABOVE):
+                found = above(results, name, envelope, metric)
+                if found is not None:
+                    gaps = found.gaps or [None] * len(results.seeds(name))
+                    yield _of_gaps((name, envelope.name, "envelope"), metric, gaps, Reason.NO_COMMON_RANGE)
+
+
 def _tempered(results: Results, known: Sequence[str]) -> Iterator[Row]:
     """Every arm against the base tempered over whole completions, which uses no reward."""
     base, k = results.home, results.k
@@ -224,16 +257,19 @@ def _tempered(results: Results, known: Sequence[str]) -> Iterator[Row]:
             Metric(k=1, at="best"): [
                 frontiers.best_pass1(one.points).pass1 - frontiers.best_pass1(line).pass1 for one in ones
             ],
-            Metric(k=k, at="a equal"): [_at_home(one, line) for one in ones],
+            Metric(k=k, at="a equal"): [_at_home(one.points, line) for one in ones],
             Metric(k=k, at="equal"): [frontiers.gap_to_frontier(one.points, line).value for one in ones],
         }
+        if record and name in results.design.candidates and results.design.envelopes:
+            few = power_frontier(record.logps[REFERENCE], record.norms, FEW)
+            readings[Metric(k=FEW, at="a equal")] = [_at_home(one.line("pass", FEW), few) for one in ones]
         for metric, gaps in readings.items() if ones else ():
             yield _of_gaps((name, TEMPERED, "power"), metric, gaps, Reason.NO_COMMON_RANGE)
 
 
-def _at_home(one: Exact, line: Sequence[frontiers.FrontierPoint]) -> float | None:
+def _at_home(points: Sequence[frontiers.FrontierPoint], line: Sequence[frontiers.FrontierPoint]) -> float | None:
     """pass@k of the policy at the reference temperature minus that of the line at its pass@1; None outside."""
-    home = next((point for point in one.points if point.temperature == REFERENCE), None)
+    home = next((point for point in points if point.temperature == REFERENCE), None)
     there = None if home is None else frontiers.passk_at(home.pass1, line)
     return None if home is None or there is None else home.passk - there[0]
 

@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 BASE = "base"
-Why = Literal["control", "plain", "placebo", "no_kl", "base", "pair", "matched", "power"]
+Why = Literal["control", "plain", "placebo", "no_kl", "base", "pair", "matched", "power", "envelope"]
 """Why a pair is compared: the design's control; the arm without its guide; with its q permuted; without a KL; the policy that all
-start from; another named arm; the unguided method at the same raw KL; the base tempered over whole completions."""
+start from; another named arm; the unguided method at the same raw KL; the base tempered over whole completions; the best of
+several arms at the arm's own pass@1."""
 CONTROLS: tuple[Why, ...] = ("control", "plain", "placebo", "no_kl")
 
 
@@ -43,10 +44,20 @@ class Question:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Envelope:
+    """Rivals taken together, a method at several betas for one: the best of these arms at each pass@1. name: in tables and
+    sentences; arms: by name."""
+
+    name: str
+    arms: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Design:
     """arms in order, without the base. base: the policy that all start from, None where none was evaluated. control: the arm that
     others are held against. every: whether all pairs of arms are compared (they were named one by one). beside: names of arms that
-    it does not ask for, named together with its folder. facts: the rest of what a sweep wrote down (matrix.json), {} elsewhere."""
+    it does not ask for, named together with its folder. envelopes: rivals of every candidate; ceiling: the arm that says how much
+    room there is, trained on right answers it was given. facts: the rest of what a sweep wrote down (matrix.json)."""
 
     arms: tuple[Arm, ...]
     base: str | None = None
@@ -57,12 +68,20 @@ class Design:
     questions: tuple[Question, ...] = ()
     every: bool = False
     beside: tuple[str, ...] = ()
+    envelopes: tuple[Envelope, ...] = ()
+    ceiling: str | None = None
     facts: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def names(self) -> tuple[str, ...]:
         """Names of the arms, in order."""
         return tuple(arm.name for arm in self.arms)
+
+    @property
+    def candidates(self) -> tuple[str, ...]:
+        """The arms that are held against the envelopes: all that are in none, but for the ceiling and added controls."""
+        rivals = {name for envelope in self.envelopes for name in envelope.arms} | {self.ceiling}
+        return tuple(arm.name for arm in self.arms if arm.name not in rivals and not arm.why and arm.name != self.base)
 
     def arm(self, name: str) -> Arm | None:
         """The arm of that name or key."""

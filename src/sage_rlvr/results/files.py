@@ -11,7 +11,7 @@ from typing import Any
 from sage_rlvr.errors import DataError, suggest
 from sage_rlvr.evaluation.record import Record, load_record, record_path
 from sage_rlvr.reading import read_json, read_text, understood
-from sage_rlvr.results.design import BASE, Arm, Design, Question
+from sage_rlvr.results.design import BASE, Arm, Design, Envelope, Question
 from sage_rlvr.results.read import Run
 from sage_rlvr.runs import file_sha256, read_metrics, read_record
 
@@ -66,8 +66,15 @@ def design_of(facts: Mapping[str, Any]) -> Design:
     )  # fmt: skip
     return Design(
         arms=arms, control=named(facts, "control"), seeds=tuple(facts.get("seeds", ())), title=str(facts.get("tier", "")),
-        notes=str(facts.get("notes", "")), questions=tuple(Question(**q) for q in facts.get("questions", ())), facts=facts,
+        notes=str(facts.get("notes", "")), questions=tuple(Question(**q) for q in facts.get("questions", ())),
+        envelopes=envelopes_of(facts, labels), ceiling=named(facts, "ceiling"), facts=facts,
     )  # fmt: skip
+
+
+def envelopes_of(facts: Mapping[str, Any], labels: Mapping[str, str]) -> tuple[Envelope, ...]:
+    """{name: keys of arms} of a design, with the arms by name."""
+    written: Mapping[str, Any] = facts.get("envelopes") or {}
+    return tuple(Envelope(name=name, arms=tuple(labels.get(key, key) for key in keys)) for name, keys in written.items())
 
 
 def read_run(path: Path, arm: str, seed: int) -> Run:

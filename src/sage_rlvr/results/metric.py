@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import product
 from typing import Literal
 
 REFERENCE = 1.0
@@ -10,16 +11,21 @@ REFERENCE = 1.0
 PAPER = 0.3
 """What the paper samples with (its Appendix B; `sage-rlvr eval --preset paper` and `released_code`)."""
 
+FEW = 8
+"""The small k that a design with an envelope asks for beside the largest."""
+
 Name = Literal["pass", "distinct", "raw KL"]
 At = Literal["temperature", "best", "b best", "equal", "a equal", "near", "end"]
 """temperature: both at one; best: each where its pass@1 is best; b best: a at the reference temperature, b at its best;
-equal: mean over the pass@1 that both cover; a equal: b where it has a's pass@1; near: equal pass@1 near the reference
+equal: mean over the pass@1 that both cover; a equal: b where it has
+the pass@1 that a has at `temperature`; near: equal pass@1 near the reference
 temperature; end: end of training."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Metric:
-    """`name` at `k` samples, read `at` a place. temperature: of "temperature". matched: b is read at a's raw KL, between betas."""
+    """`name` at `k` samples, read `at` a place. temperature: of "temperature" and "a equal".
+    matched: b is read at a's raw KL, between betas."""
 
     name: Name = "pass"
     k: int | None = None
@@ -41,7 +47,7 @@ class Metric:
             "best": "each at its best temperature",
             "b best": "against the other's best temperature",
             "equal": "at equal pass@1 (mean over all temperatures)",
-            "a equal": f"at equal pass@1 (first at T = {REFERENCE:g})",
+            "a equal": f"at equal pass@1 (first at T = {self.temperature:g})",
             "near": f"at equal pass@1 near T = {REFERENCE:g}",
             "end": "at the end of training",
         }
@@ -57,4 +63,9 @@ def known_metrics(k: int = 256) -> list[Metric]:
     plain = [Metric(k=n, temperature=t, matched=m) for m in (False, True) for t in (REFERENCE, PAPER) for n in (1, k)]
     places = [Metric(k=k, at="equal"), Metric(k=1, at="best"), Metric(k=1, at="b best"), Metric(k=k, at="a equal")]
     near = [Metric(name="pass", k=k, at="near"), Metric(name="distinct", k=k, at="near")]
-    return [*plain, *places, *near, Metric(name="raw KL", at="end")]
+    above = [
+        Metric(name=name, k=n, at="a equal", temperature=t)  # type: ignore[arg-type]
+        for name, n, t in product(("pass", "distinct"), (FEW, k), (REFERENCE, PAPER))
+        if (name, n) != ("distinct", FEW) and (name, n, t) != ("pass", k, REFERENCE)
+    ]
+    return [*plain, *places, *near, *above, Metric(name="raw KL", at="end")]

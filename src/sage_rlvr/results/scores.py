@@ -89,6 +89,10 @@ class Exact:
         """Temperature -> expected number of distinct right completions in k samples, mean over problems."""
         return {t: float(np.mean(reachable(rows, self.k))) for t, rows in self.record.logps.items()}
 
+    def line(self, name: str, k: int) -> tuple[FrontierPoint, ...]:
+        """The frontier of a metric: "distinct" at its own k, or pass@k at any."""
+        return self.variety if name == "distinct" else self.points if k == self.k else frontier(self.p, k)
+
     @cached_property
     def variety(self) -> tuple[FrontierPoint, ...]:
         """The frontier with distinct right completions in the place of pass@k."""

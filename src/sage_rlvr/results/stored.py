@@ -21,7 +21,7 @@ import numpy as np
 from sage_rlvr.errors import DataError, suggest
 from sage_rlvr.reading import read_json, understood
 from sage_rlvr.results.comparisons import TEMPERED, Row
-from sage_rlvr.results.design import BASE, Arm, Design, Question, Why
+from sage_rlvr.results.design import BASE, Arm, Design, Envelope, Question, Why
 from sage_rlvr.results.metric import PAPER, Metric
 from sage_rlvr.stats.comparison import Comparison, Outcome, Reason, seeds_reason
 from sage_rlvr.stats.intervals import Interval
@@ -52,7 +52,9 @@ def design_of_summary(found: Mapping[str, Any]) -> Design:
     return Design(
         arms=arms, base=BASE if found["base"] else None, control=control,
         seeds=tuple(found["seeds"]), title=found["title"], notes=found["notes"],
-        questions=tuple(Question(**q) for q in found.get("questions", ())), facts=found,
+        questions=tuple(Question(**q) for q in found.get("questions", ())),
+        envelopes=tuple(Envelope(name=e["name"], arms=tuple(e["arms"])) for e in found.get("envelopes", ())),
+        ceiling=found.get("ceiling"), facts=found,
     )  # fmt: skip
 
 

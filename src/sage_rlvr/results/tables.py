@@ -16,6 +16,11 @@ from sage_rlvr.text import escaped
 NOT_RUN = "not run"
 NONE = "–"
 CHIPS = f"A cell: the outcome for the arm of the row, the difference, its 95 % interval. {NONE}: not compared."
+ROOM = (
+    "Read at the pass@1 that the arm itself has at temperature 1, means over training seeds. Best rival: the arm of the envelope "
+    "that is highest there. Share of the way: from the best rival to the ceiling, which was given right answers. Log odds: the "
+    "gain over the best rival.",
+)
 Columns = dict[str, Callable[[Any], str]]
 
 
@@ -114,6 +119,19 @@ def base_row(base: Mapping[str, Any]) -> dict[str, Any]:
     """The base among the arms."""
     shared = {name: base[name] for name in ("pass", "distinct", "frontier")}
     return shared | {"label": base.get("label", "base"), "seeds": [0], "best_pass1": base["best"]["pass1"]}
+
+
+def room(found: Mapping[str, Any]) -> Table | None:
+    """Each candidate between the best rival of an envelope and the ceiling, at its own pass@1; None without an envelope."""
+    rows = found.get("room") or ()
+    columns: Columns = {
+        "arm": lambda r: r["arm"], "pass@1": lambda r: cell(r["pass1"]), "metric": lambda r: r["metric"],
+        "its own": lambda r: cell(r["own"]), "best rival": lambda r: f"{cell(r['best'])}\n{r['rival']}",
+        "tempered base": lambda r: cell(r["power"]), "ceiling": lambda r: cell(r["ceiling"]),
+        "share of the way": lambda r: "–" if r["share"] is None else f"{r['share']:+.0%}",
+        "log odds": lambda r: "–" if r["log_odds"] is None else f"{r['log_odds']:+.2f}",
+    }  # fmt: skip
+    return table(columns, rows, *ROOM) if rows else None
 
 
 def _first_and_last(row: Mapping[str, Any], what: str, form: str) -> str:

@@ -112,6 +112,21 @@ class GapCurve:
     home: float | None = None
 
 
+@dataclass(frozen=True, kw_only=True)
+class AboveEnvelope:
+    """`above_envelope`: per training seed the arm's pass@1, its pass@k there and that of the rival `best`, an index."""
+
+    best: int | None
+    pass1: tuple[float, ...] = ()
+    arm: tuple[float, ...] = ()
+    rival: tuple[float, ...] = ()
+
+    @property
+    def gaps(self) -> tuple[float, ...]:
+        """Arm minus rival, per seed."""
+        return tuple(a - b for a, b in zip(self.arm, self.rival, strict=True))
+
+
 def variety(points: Sequence[FrontierPoint], distinct: Mapping[float, float]) -> tuple[FrontierPoint, ...]:
     """A frontier with the expected number of distinct right completions in the place of pass@k; distinct: temperature -> mean over
     the problems. KeyError where a temperature of the points is not among them."""
@@ -181,6 +196,29 @@ def gap_near(a: Sequence[FrontierPoint], b: Sequence[FrontierPoint], temperature
     if there is None or here is None:
         return None
     return float((there[0] - homes[1].passk + homes[0].passk - here[0]) / 2)
+
+
+def above_envelope(
+    arm: Sequence[Sequence[FrontierPoint]], rivals: Sequence[Sequence[Sequence[FrontierPoint]]], temperature: float = 1.0
+) -> AboveEnvelope:
+    """pass@k of an arm at `temperature` minus that of the best rival at the pass@1 that the arm has there, seed by seed.
+
+    arm: a frontier per training seed; rivals: the same of each, paired in order. The best rival is chosen once for all seeds, by
+    its mean over them, among those that have the arm's pass@1 in every seed: the best of each seed would take the rivals' noise
+    for height. `best` is None where no rival has it; then the arm stands beyond them all or below, and nothing is compared.
+    """
+    homes = [next((point for point in line if point.temperature == temperature), None) for line in arm]
+    own = [home for home in homes if home is not None]
+    if not own or len(own) < len(homes):
+        return AboveEnvelope(best=None)
+    read = [[passk_at(home.pass1, line) for home, line in zip(own, lines, strict=True)] for lines in rivals]
+    heights = {i: [found[0] for found in row if found is not None] for i, row in enumerate(read)}
+    whole = {i: row for i, row in heights.items() if len(row) == len(own)}
+    if not whole:
+        return AboveEnvelope(best=None)
+    best = max(whole, key=lambda i: float(np.mean(whole[i])))
+    pass1, passk = (tuple(getattr(point, end) for point in own) for end in ("pass1", "passk"))
+    return AboveEnvelope(best=best, pass1=pass1, arm=passk, rival=tuple(whole[best]))
 
 
 def gap_curve(

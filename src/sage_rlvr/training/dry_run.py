@@ -149,7 +149,7 @@ def _bytes(config: TrainConfig | FinetuneConfig, eight_bit: bool) -> dict[str, l
 
 
 def tensor_bytes(config: TrainConfig | FinetuneConfig, where: Path, eight_bit: bool) -> dict[str, int]:
-    """Bytes of parameters, adapters, reference, gradients and AdamW's two moments, each process with a whole copy.
+    """Bytes of parameters, adapters, reference, copies, gradients and AdamW's two moments, each process with a whole copy.
 
     where: the folder of the model's config.json. Trained tensors and their gradients are float32; moments of an 8-bit
     optimizer are one byte each, others four.
@@ -164,6 +164,7 @@ def tensor_bytes(config: TrainConfig | FinetuneConfig, where: Path, eight_bit: b
         "parameters": total * width,
         "adapters": 4 * adapters,
         "reference": total * width if isinstance(config, TrainConfig) and second_model(config, bool(adapters)) else 0,
+        "float32 copies": 4 * trained if width == 2 and config.engine.name == "loop" else 0,
         "gradients": 4 * trained,
         "optimizer state": (2 if eight_bit else 8) * trained,
     }

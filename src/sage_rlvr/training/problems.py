@@ -12,6 +12,7 @@ from sage_rlvr.core.method import Method
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.tasks.base import (
     NO_ANSWER,
+    Said,
     Task,
     answer_key,
     answer_span,
@@ -113,7 +114,8 @@ class TaskReward:
 
     def answer_key(self, row: Mapping[str, Any], text: str) -> str | None:
         """What a completion of a row answers, as the task says it; for methods that compare answers."""
-        return answer_key(self.task, self.problems[row["problem"]], text)
+        said = text if row.get("said") is None else tuple(row["said"])
+        return answer_key(self.task, self.problems[row["problem"]], said)
 
     def reference_answer(self, row: Mapping[str, Any], text: str) -> tuple[str, tuple[int, int] | None]:
         """The right answer of a row's problem, and where a completion's own stands; for rewards without a verifier."""
@@ -123,12 +125,13 @@ class TaskReward:
     def __call__(
         self, completions: Sequence[Any], completion_ids: Sequence[Sequence[int]], problem: Sequence[int], **columns: Any
     ) -> list[float]:
-        """`Verdict.reward` of each completion; the share of undecided ones goes to TRL's `log_metric`."""
-        texts = [
+        """`Verdict.reward` of each completion, or of an episode, whose turns are in the column `said`; the share of undecided ones
+        goes to TRL's `log_metric`."""
+        said_by: Sequence[Said] = [tuple(turns) for turns in columns.get("said") or ()] or [
             text_of(said) + ("" if len(ids) and ids[-1] in self.ends else NO_ANSWER)
             for said, ids in zip(completions, completion_ids, strict=True)
         ]
-        found = verdicts(self.task, [(self.problems[i], text) for i, text in zip(problem, texts, strict=True)])
+        found = verdicts(self.task, [(self.problems[i], said) for i, said in zip(problem, said_by, strict=True)])
         log = columns.get("log_metric")
         if callable(log) and found:
             log("verifier/undecided", sum(said.label == "undecided" for said in found) / len(found))

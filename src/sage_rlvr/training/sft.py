@@ -27,7 +27,7 @@ from transformers import (
 from sage_rlvr.config import ModelConfig, SftConfig
 from sage_rlvr.errors import TrainingDiverged
 from sage_rlvr.models.devices import placed
-from sage_rlvr.models.policy import Tokens
+from sage_rlvr.models.policy import Tokens, load_policy
 from sage_rlvr.runs import RunDir
 from sage_rlvr.tasks.base import Turn
 from sage_rlvr.tasks.countdown import build_tokenizer, render
@@ -92,9 +92,8 @@ def train_sft(config: SftConfig, run: RunDir, out: Path, progress: Any) -> int:
     torch.set_num_threads(config.engine.threads or torch.get_num_threads())
     task: Any = config.world.build() if config.task is None else config.task
     seed, size = config.world.data_seed if config.task is None else config.seed, config.batch_size
-    tokenizer = build_tokenizer() if config.task is None else build_tokenizer(task.characters)
-    tokens = Tokens.of(tokenizer)
-    model = placed(build_model(config.model, tokenizer, config.seed).to(getattr(torch, config.engine.dtype)), config.engine.device)
+    model, tokens = load_policy(config.model, config.engine.dtype) if isinstance(config.model, str) else _made(config, task)
+    placed(model, config.engine.device)
     optimizer = Optimizer(model, config.optimizer, config.steps)
     newest = resume(run, model, optimizer)
 
@@ -105,8 +104,16 @@ def train_sft(config: SftConfig, run: RunDir, out: Path, progress: Any) -> int:
     begin = newest.step if newest else 0
     reached = run_steps(config, run, progress, begin, take, partial(checkpoint, run, model, optimizer))
     if reached == config.steps:
-        save_policy(model, tokenizer, out)
+        save_policy(model, tokens.tokenizer, out)
     return reached
+
+
+def _made(config: SftConfig, task: Any) -> tuple[PreTrainedModel, Tokens]:
+    """A model from scratch over the characters of the task."""
+    assert isinstance(config.model, ModelConfig)
+    tokenizer = build_tokenizer() if config.task is None else build_tokenizer(task.characters)
+    model = build_model(config.model, tokenizer, config.seed)
+    return model.to(getattr(torch, config.engine.dtype)), Tokens.of(tokenizer)
 
 
 def sft_step(model: PreTrainedModel, optimizer: Optimizer, ids: Tensor, counted: Tensor, step: int) -> dict[str, float]:

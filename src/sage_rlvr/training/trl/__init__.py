@@ -1,6 +1,7 @@
-"""TRL's GRPOTrainer with a shaped anchor: `SageTrainer`, and `grpo_config`, the arguments that a method stands for.
+"""TRL's GRPOTrainer with a shaped anchor: `SageTrainer`; `grpo_config`, the arguments that a method stands for; and
+`environment_of`, an environment of a task for chat models.
 
-Both are loaded when first asked for: what a recipe means on TRL (`arguments`) can be said without TRL.
+All are loaded when first asked for: what a recipe means on TRL (`arguments`) can be said without TRL.
 """
 
 from __future__ import annotations
@@ -10,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from sage_rlvr.training.trl.arguments import grpo_config
+    from sage_rlvr.training.trl.episodes import environment_of
     from sage_rlvr.training.trl.trainer import SageTrainer
 
-_HOMES = {"grpo_config": "arguments", "SageTrainer": "trainer"}
+_HOMES = {"grpo_config": "arguments", "SageTrainer": "trainer", "environment_of": "episodes"}
 
 
 def require_trl() -> None:
@@ -30,4 +32,4 @@ def __getattr__(name: str) -> Any:
     return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
 
 
-__all__ = ["SageTrainer", "grpo_config", "require_trl"]
+__all__ = ["SageTrainer", "environment_of", "grpo_config", "require_trl"]

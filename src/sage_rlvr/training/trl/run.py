@@ -44,6 +44,7 @@ from sage_rlvr.training.trl.callbacks import (
     save_trained,
     step_of,
 )
+from sage_rlvr.training.trl.episodes import episodes_of
 from sage_rlvr.training.trl.model_card import facts, render, truncated
 from sage_rlvr.training.trl.trainer import SageTrainer
 from sage_rlvr.verifiers.rewards import MathReward
@@ -101,6 +102,7 @@ def build(config: TrainConfig, folder: Path, say: Callable[[str], None] = lambda
     )
     tokenizer = load_tokenizer(where)
     rows, reward = rows_and_reward(config, where, tokenizer, say)
+    played = isinstance(reward, TaskReward) and turns_of(reward.task) > 1
     model, lora = where, config.engine.lora
     base = adapter_base(Path(where).expanduser())
     if base is not None:  # the adapter of the SFT stage goes on being trained
@@ -116,6 +118,7 @@ def build(config: TrainConfig, folder: Path, say: Callable[[str], None] = lambda
         peft_config=None if base is not None or lora is None else peft_config(lora),
         method=method_of(config),
         **({} if config.base_model is None else {"base_model": config.base_model}),
+        **({"rollout_func": episodes_of(reward, rows["prompt"], tokenizer, where)} if played else {}),
     )
     trainer.objective_may_change = True  # run.json holds the recipe, and --fork alone lets another one go on
     if trainer.accelerator.num_processes != world_size():
@@ -217,7 +220,6 @@ def rows_and_reward(
         rows, reward = load(config.data, say=say), MathReward(column="answer", **form.reading)
     else:
         task, problems = training_problems(config, say)
-        refuse((turns_of(task) > 1, f"task {task.name} has episodes of up to {turns_of(task)} turns: take engine.name = loop"))
         talks = in_messages(task, tokenizer)
         ask: Callable[[Any], Any] = task.messages if talks else task.prompt  # type: ignore[attr-defined]
         rows = Dataset.from_list([{"prompt": ask(problem), "problem": i} for i, problem in enumerate(problems)])

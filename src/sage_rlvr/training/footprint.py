@@ -1,0 +1,222 @@
+"""What a model costs before it is downloaded: numbers counted from its config.json on a model without memory, and a recipe's work.
+
+    doctor --model ID_OR_FOLDER --recipe R --gpus 1 8 64 512
+
+Counted, and nothing timed: parameters; bytes by kind of tensor; floating-point operations of a step by what does them, products
+alone, attention over the whole square; bytes that a sampler reads; bytes that a guide moves through verl's driver. How long a
+step takes is these over what a machine is measured to do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sage_rlvr.config import TrainConfig
+from sage_rlvr.errors import ConfigError
+from sage_rlvr.models.folders import config_folder, folder_of
+from sage_rlvr.models.weights import loading
+from sage_rlvr.training.dry_run import GIB, parameters, tensor_bytes, work
+from sage_rlvr.training.trl.arguments import grpo_arguments, scores_rollouts
+from sage_rlvr.training.trl.batch import reads_logps
+
+COUNTED = "sage_counted"
+READ = {"ref_log_prob": 4, "old_log_probs": 4, "entropy": 4, "response_mask": 8, "rm_scores": 4}
+"""Bytes of a response token in each field that the verl trainer reads through TransferQueue to shape the reference's log-probs."""
+WRITTEN = {"ref_log_prob": 4}
+
+
+@dataclass(frozen=True)
+class Size:
+    """A model as its config.json describes it. numbers: parameters; kv: numbers in the cache of one token; vocabulary: logits of
+    one; hidden, layers: its width and depth."""
+
+    where: Path
+    numbers: int
+    kv: int
+    vocabulary: int
+    hidden: int
+    layers: int
+
+    @classmethod
+    def of(cls, model: str) -> Size:
+        """Of a folder, "embedded" or a Hub id, of which config.json alone is fetched. ConfigError where that cannot be had."""
+        from transformers import AutoConfig
+
+        where = _fetched(model)
+        with loading(f"{where / 'config.json'}"):
+            config = AutoConfig.from_pretrained(where).get_text_config()
+            heads = config.num_attention_heads
+            width = getattr(config, "head_dim", None) or config.hidden_size // heads
+            kv_heads = getattr(config, "num_key_value_heads", None) or heads
+            layers = config.num_hidden_layers
+        return cls(where, parameters(where, None)[0], 2 * layers * kv_heads * width, config.vocab_size, config.hidden_size, layers)
+
+
+def _fetched(model: str) -> Path:
+    """The folder of a model's config.json: here, in the Hub's cache, or asked of the Hub, that one file."""
+    if (found := config_folder(model)) is not None:
+        return found
+    if model.count("/") != 1 or folder_of(model).exists():
+        raise ConfigError(f"model {model!r}: no config.json there; give a model's folder, a Hub id (owner/name) or embedded")
+    from huggingface_hub import hf_hub_download
+
+    try:
+        return Path(hf_hub_download(model, "config.json")).parent
+    except Exception as error:  # offline, gated, unknown: the Hub's library has a class for each
+        raise ConfigError(
+            f"model {model!r}: its config.json is not here, and the Hub gave none ({type(error).__name__}); without a network put "
+            "that one file into a folder and name the folder"
+        ) from error
+
+
+@dataclass(frozen=True)
+class Pass:
+    """A forward pass through all layers, without the head: operations of its products, and bytes kept for its backward."""
+
+    operations: int
+    kept: int
+
+
+def forward_pass(size: Size, rows: int, length: int, half: bool) -> Pass:
+    """Counted on a model without memory, for `rows` texts of `length` tokens. half: in bfloat16.
+
+    Attention keeps its operands and its result, as a fused kernel does.
+    """
+    import torch
+    from torch.autograd.graph import saved_tensors_hooks
+    from torch.utils.flop_counter import FlopCounterMode
+    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers.modeling_utils import AttentionInterface
+
+    AttentionInterface.register(COUNTED, _attend)
+    with loading(f"{size.where / 'config.json'}"), torch.device("meta"):
+        config = AutoConfig.from_pretrained(size.where, attn_implementation=COUNTED)
+        whole = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16 if half else torch.float32)
+        core: Any = whole.base_model
+        ids = torch.zeros(rows, length, dtype=torch.long)
+    own = {p.untyped_storage()._cdata for p in whole.parameters()}
+    kept: dict[int, torch.Tensor] = {}
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        if (place := tensor.untyped_storage()._cdata) not in own:
+            kept.setdefault(place, tensor)
+        return tensor
+
+    with torch.enable_grad(), FlopCounterMode(display=False) as counter, saved_tensors_hooks(keep, lambda tensor: tensor):
+        out = core(input_ids=ids, use_cache=False)
+    del out
+    return Pass(counter.get_total_flops(), sum(t.untyped_storage().nbytes() for t in kept.values()))
+
+
+def _attend(module: Any, query: Any, key: Any, value: Any, *args: Any, **kwargs: Any) -> tuple[Any, None]:
+    import torch
+
+    class Fused(torch.autograd.Function):
+        """q (B, H, T, D), k and v (B, H', T, D) -> (B, H, T, D); keeps the four and no probabilities."""
+
+        @staticmethod
+        def forward(ctx: Any, q: Any, k: Any, v: Any) -> Any:
+            keys, values = (part.repeat_interleave(q.shape[1] // part.shape[1], 1) for part in (k, v))
+            out = ((q @ keys.mT) @ values).transpose(1, 2).contiguous().transpose(1, 2)  # tokens before heads, as kernels write
+            ctx.save_for_backward(q, k, v, out)
+            return out
+
+    return Fused.apply(query, key, value).transpose(1, 2), None
+
+
+# ---- a recipe's step
+
+
+def micro_batch(config: TrainConfig) -> tuple[int, bool]:
+    """(completions of a micro batch, whether its layers' activations are computed again in backward)."""
+    if config.engine.name == "trl":
+        fields = grpo_arguments(config, "<run>/trl", 1)
+        return int(fields["per_device_train_batch_size"]), bool(fields.get("gradient_checkpointing", True))
+    if config.engine.name == "verl":
+        args = config.engine.args
+        rows = args.get("actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu", 1)
+        return int(rows), bool(args.get("actor_rollout_ref.model.enable_gradient_checkpointing", True))
+    rollout, updates = config.rollout, config.updates
+    groups = updates.micro_batch or rollout.prompts_per_step // updates.minibatches
+    return groups * rollout.group_size, False
+
+
+def byte_lines(size: Size, config: TrainConfig) -> Iterator[str]:
+    """Bytes by kind of tensor: those a process holds all the time, and those of a micro batch and of sampling."""
+    half = "bfloat16" in (config.engine.dtype, str(config.engine.args.get("dtype"))) or bool(config.engine.args.get("bf16"))
+    width, limit = 2 if half else 4, config.rollout.max_new_tokens
+    rows, again = micro_batch(config)
+    one = forward_pass(size, rows, limit, half).kept
+    inputs = size.layers * rows * limit * size.hidden * width
+    parts = tensor_bytes(config, size.where, "8bit" in str(config.engine.args.get("optim")))
+    parts["activations of a micro batch"] = inputs + one // size.layers if again else one
+    parts["logits of a micro batch, float32"] = 4 * rows * limit * size.vocabulary
+    parts["KV cache of a rollout"] = config.rollout.completions * limit * size.kv * width
+    yield from (f"{value / GIB:12.3f} GiB  {name}" for name, value in parts.items())
+    counts = f"{rows:,} completions in a micro batch and {config.rollout.completions:,} in a rollout"
+    yield f"of {counts}, {limit:,} tokens each, prompts not counted"
+    if again:
+        yield "activations: each layer's input, and all of one layer, as the layers are computed again in backward"
+    if config.engine.name == "loop":
+        yield "logits: on the loop a Llama-shaped model has 16 MiB of them at a time, however large the vocabulary"
+
+
+def step_operations(size: Size, config: TrainConfig) -> dict[str, int]:
+    """Floating-point operations of a step by who does them: products of all layers and the head, completions at full length."""
+    count, limit, epochs = config.rollout.completions, config.rollout.max_new_tokens, config.updates.epochs
+    row = forward_pass(size, 1, limit, False).operations + 2 * limit * size.hidden * size.vocabulary
+    once = config.updates.minibatches * epochs == 1 and config.updates.micro_batch is None
+    moved = not once
+    if config.engine.name == "trl":
+        moved = scores_rollouts(grpo_arguments(config, "<run>/trl", 1), reads_logps(config.method))
+    scored = {
+        "the old policy's scores": moved or config.engine.name == "verl",
+        "the reference's scores": config.reference is not None,
+    }
+    parts = {"sampling": count * row, **{name: count * row for name, wanted in scored.items() if wanted}}
+    return parts | {"training": 3 * epochs * count * row}
+
+
+def step_lines(size: Size, config: TrainConfig, gpus: Sequence[int]) -> Iterator[str]:
+    """A step's operations, and what is left of them and of the bytes for each of so many GPUs."""
+    count, limit, dtype = config.rollout.completions, config.rollout.max_new_tokens, config.engine.dtype
+    parts, width = step_operations(size, config), 2 if dtype == "bfloat16" else 4
+    total = sum(parts.values())
+    yield f"{total:.3g} floating-point operations: " + ", ".join(f"{value / total:.0%} {name}" for name, value in parts.items())
+    read = limit * size.numbers * width
+    yield f"{read / GIB:,.0f} GiB of weights read by each sampler: once per token, for all of its completions"
+    tokens = count * limit
+    read_here, written = sum(READ.values()), sum(WRITTEN.values())
+    moved = tokens * (read_here + written)
+    yield f"{moved / GIB:,.3f} GiB through verl's driver for a guide: {read_here} bytes a token read, {written} written"
+    state = sum(tensor_bytes(config, size.where, False).values())
+    yield "  ".join(("  GPUs", "operations each", "completions each", "KV cache each", "state each, sharded", "driver"))
+    for n in gpus:
+        cache = count * limit * size.kv * width / n / GIB
+        cells = (f"{total / n:15.3g}", f"{count / n:16,.1f}", f"{cache:9.2f} GiB", f"{state / n / GIB:15.2f} GiB")
+        yield f"{n:>6,}  " + "  ".join(cells) + f"  {moved / GIB:,.3f} GiB"
+
+
+def footprint_lines(model: str | None, config: TrainConfig | None, gpus: Sequence[int]) -> list[str]:
+    """All of it, as `doctor` prints it. model: instead of the recipe's own; config: of an RL recipe. ConfigError as `Size.of`."""
+    name = model or (config.model if config is not None else "embedded")
+    size = Size.of(name)
+    lines = [f"model {name}, by its config.json alone"]
+    lines += [f"  {size.numbers:,} parameters, {size.layers} layers of width {size.hidden:,}, {size.vocabulary:,} logits"]
+    widths = ((4, "float32"), (2, "bfloat16"))
+    lines += [
+        f"  {size.numbers * w / GIB:.3f} GiB of weights and {size.kv * w / 1024:,.1f} KiB of KV cache a token in {kind}"
+        for w, kind in widths
+    ]
+    if config is None:
+        return lines
+    lines += ["", "Bytes of a process, nothing sharded", *(f"  {line}" for line in byte_lines(size, config))]
+    lines += ["", "Work", *(f"  {line}" for line in work(config, _fields(config), config.engine.name == "verl"))]
+    return [*lines, "", "A step", *(f"  {line}" for line in step_lines(size, config, gpus))]
+
+
+def _fields(config: TrainConfig) -> dict[str, Any]:
+    return grpo_arguments(config, "<run>/trl", 1) if config.engine.name == "trl" else {}

@@ -1,0 +1,128 @@
+"""Episodes on TRL: its `rollout_func`, played as on the loop engine, the environment's words masked by its `env_mask`.
+
+    prompts of this rank -> problems -> episodes by the house's sampler (`models/episodes.py`) -> ids, mask, the policy's turns
+
+TRL's own `environment_factory` wants a chat template with tools, which a policy from scratch lacks; `rollout_func` asks for none.
+For chat models `environment_of` makes such an environment of the same task. An episode is a function of (seed, step, number of
+the draw in it, row), as completions are on the loop.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from transformers import PreTrainedTokenizerBase
+
+from sage_rlvr.core.keys import Key
+from sage_rlvr.errors import refuse
+from sage_rlvr.models.episodes import said_in, sample_episodes
+from sage_rlvr.models.policy import Asking, in_messages, load_tokens
+from sage_rlvr.tasks.base import replies, turns_of, verdicts
+from sage_rlvr.tasks.prompts import FORMATS
+from sage_rlvr.training.problems import TaskReward
+from sage_rlvr.training.trl.model_card import truncated
+from sage_rlvr.training.trl.reference_model import sharded
+
+OVER = "The task is over."
+
+
+class Episodes:
+    """A `rollout_func` of TRL for a task with turns; `TaskReward` judges what it drew, by the column `said`."""
+
+    def __init__(self, asking: Asking, prompts: Sequence[Any], problems: Sequence[Any]) -> None:
+        """prompts: of the rows, as TRL is given them. ConfigError for one prompt of two problems: TRL names an episode's problem
+        by its prompt alone."""
+        self.asking, self.known = asking, dict[str, Any]()
+        self.drawn = (-1, 0)  # step, draws in it
+        for prompt, problem in zip(prompts, problems, strict=True):
+            other = self.known.setdefault(json.dumps(prompt), problem)
+            same = other.problem_id == problem.problem_id
+            words = f"problems {other.problem_id!r} and {problem.problem_id!r} have one prompt, and on TRL it names the environment"
+            refuse((not same, f"{words}; leave one of them out, or take engine.name = loop"))
+
+    def __call__(self, prompts: list[Any], trainer: Any) -> dict[str, Any]:
+        """One episode for each prompt of this rank."""
+        args, step, tokens = trainer.args, trainer.state.global_step, self.asking.tokens
+        policy = trainer.accelerator.unwrap_model(trainer.model)
+        check_sampler(trainer, policy)
+        self.drawn = (step, self.drawn[1] + 1 if self.drawn[0] == step else 0)
+        problems = [self.known[json.dumps(prompt)] for prompt in prompts]
+        asked = [list(self.asking(problem).ids) for problem in problems]
+        rollout = sample_episodes(
+            policy, self.asking, problems, asked, group_size=1, max_new_tokens=args.max_completion_length,
+            key=Key(args.seed).fold(f"episodes/{self.drawn[1]}"), step=step, temperature=args.temperature,
+            row_ids=trainer.accelerator.process_index * len(prompts) + torch.arange(len(prompts)),
+        )  # fmt: skip
+        columns = (rollout.tokens, rollout.logps, rollout.drawn.int())
+        ids, logps, own = ([row[m].tolist() for row, m in zip(column, rollout.mask, strict=True)] for column in columns)
+        said = [list(turns) for turns in said_in(tokens, rollout)]
+        return {"prompt_ids": asked, "completion_ids": ids, "logprobs": logps, "env_mask": own, "said": said}
+
+
+def episodes_of(reward: TaskReward, prompts: Sequence[Any], tokenizer: PreTrainedTokenizerBase, where: str) -> Episodes:
+    """The rollout function of a recipe whose task has turns; prompts: of its rows."""
+    form = getattr(reward.task, "form", None) or FORMATS["as_is"]
+    tokens = replace(load_tokens(where), tokenizer=tokenizer)
+    return Episodes(Asking(reward.task, tokens, form if in_messages(reward.task, tokenizer) else None), prompts, reward.problems)
+
+
+def environment_of(task: Any, problems: Sequence[Any]) -> type:
+    """An `environment_factory` of TRL for chat models whose template has tools: the policy takes its turns by the tool `say`.
+
+    problems: those that the column `problem` of the rows numbers. TRL generates, calls the tool, masks its answers, and asks the
+    environment for its reward, `Verdict.reward` of the turns; a policy that never says anything earns 0.
+    """
+
+    class TaskEnvironment:
+        def __init__(self) -> None:
+            self._problem: Any = None
+            self._said: list[str] = []
+            self._over = False
+
+        def reset(self, problem: int, **row: Any) -> None:
+            """Begin an episode of a problem."""
+            self._problem, self._said, self._over = problems[problem], [], False
+
+        def say(self, text: str) -> str:
+            """
+            Take your next turn in the task.
+
+            Args:
+                text: What you say.
+
+            Returns:
+                What is answered, or that the task is over.
+            """
+            if self._over:
+                return OVER
+            self._said.append(text)
+            (reply,) = replies(task, [(self._problem, tuple(self._said))])
+            self._over = reply is None or len(self._said) >= turns_of(task)
+            return OVER if self._over or reply is None else reply
+
+        def get_reward(self) -> float:
+            """What the turns earn."""
+            return verdicts(task, [(self._problem, tuple(self._said))])[0].reward if self._said else 0.0
+
+    return TaskEnvironment
+
+
+def check_sampler(trainer: Any, policy: Any) -> None:
+    """ConfigError where the house's sampler cannot draw from the policy that TRL trains, or TRL would cut its distribution."""
+    cuts = truncated(trainer.args)
+    refuse(
+        (bool(trainer.args.use_vllm), "engine.args.use_vllm = True: episodes are drawn by the house's sampler; write false"),
+        (bool(cuts), f"engine.args {', '.join(cuts)}: episodes are drawn from the whole distribution; leave these out"),
+        (
+            hasattr(policy, "peft_config") or sharded(trainer),
+            "episodes are drawn from the policy's whole weights, and here they are an adapter's or in pieces; train the whole "
+            "model on one device a process, or take engine.name = loop",
+        ),
+    )
+
+
+__all__ = ["Episodes", "environment_of", "episodes_of"]

@@ -1,0 +1,122 @@
+"""What `doctor --model --recipe` counts: operations and bytes against counts by hand and against a real pass."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from sage_rlvr.cli.recipes import read_recipe
+from sage_rlvr.config import FinetuneConfig, SftConfig, TrainConfig, load_config
+from sage_rlvr.errors import ConfigError
+from sage_rlvr.models.folders import EMBEDDED, embedded_policy
+from sage_rlvr.recipes import recipe
+from sage_rlvr.training import footprint
+from sage_rlvr.training.dry_run import dry_run_lines
+from sage_rlvr.training.footprint import Size, footprint_lines, forward_pass, step_operations
+
+REAL = sorted((Path(__file__).parents[2] / "recipes" / "real").glob("*.yaml"))
+SIZES: dict[str, Any] = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 3, "num_attention_heads": 4}
+SIZES |= {"num_key_value_heads": 2, "vocab_size": 40}
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Path:
+    """A folder with nothing but a config.json, of four queries to two keys."""
+    LlamaConfig(**SIZES).save_pretrained(tmp_path / "small")
+    assert [file.name for file in (tmp_path / "small").iterdir()] == ["config.json"]
+    return tmp_path / "small"
+
+
+def test_a_model_is_sized_by_its_config_alone(small: Path) -> None:
+    size = Size.of(str(small))
+    assert size.numbers == sum(p.numel() for p in LlamaForCausalLM(LlamaConfig(**SIZES)).parameters())
+    assert (size.kv, size.vocabulary, size.hidden, size.layers) == (2 * 3 * 2 * 4, 40, 16, 3)
+
+
+def test_operations_are_those_of_the_products(small: Path) -> None:
+    """By hand: 2 a weight and token for q and o (16 x 16), k and v (16 x 8), three of (16 x 24), and 4 T^2 C for attention."""
+    tokens, weights = 10, 16 * 16 * 2 + 16 * 8 * 2 + 16 * 24 * 3
+    wanted = 3 * (2 * tokens * weights + 4 * tokens * tokens * 16)
+    size = Size.of(str(small))
+    assert forward_pass(size, 1, tokens, False).operations == wanted
+    assert forward_pass(size, 7, tokens, True).operations == 7 * wanted
+
+
+def test_what_a_pass_keeps_is_what_a_real_pass_keeps(small: Path) -> None:
+    """Bytes that autograd saved on the CPU, the weights not counted; they grow with the rows, and halve in bfloat16."""
+    size, model = Size.of(str(small)), LlamaForCausalLM(LlamaConfig(**SIZES))
+    own, kept = {p.untyped_storage()._cdata for p in model.parameters()}, {}
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        if tensor.untyped_storage()._cdata not in own:
+            kept[tensor.untyped_storage()._cdata] = tensor
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        out = model.model(input_ids=torch.zeros(8, 50, dtype=torch.long), use_cache=False)
+    real, counted = sum(t.untyped_storage().nbytes() for t in kept.values()), forward_pass(size, 8, 50, False).kept
+    assert counted == pytest.approx(real, rel=0.1)
+    assert out.last_hidden_state.requires_grad
+    assert forward_pass(size, 16, 50, False).kept == pytest.approx(2 * counted, rel=0.02)
+    assert counted / 2 <= forward_pass(size, 8, 50, True).kept < 0.75 * counted  # norms are computed in float32
+
+
+def test_a_step_counts_who_computes_what() -> None:
+    """Sampling and scoring are one pass each, an epoch of training three: the reference's is left out without one."""
+    size = Size.of(EMBEDDED)
+    anchored, bare = (load_config(TrainConfig, recipe(name, "countdown")) for name in ("grpo.yaml", "no_kl.yaml"))
+    parts = step_operations(size, anchored)
+    assert parts["training"] == 3 * parts["sampling"] == 3 * parts["the reference's scores"]
+    assert set(step_operations(size, bare)) == {"sampling", "training"}
+    twice = load_config(TrainConfig, recipe("grpo.yaml", "countdown"), [("updates.epochs", "2")])
+    assert step_operations(size, twice)["training"] == 2 * parts["training"]
+    assert step_operations(size, twice)["the old policy's scores"] == parts["sampling"]
+
+
+def test_the_fields_through_the_driver_are_those_that_the_adapter_reads() -> None:
+    """All but the prompts, which are no field of the response."""
+    source = Path(footprint.__file__).with_name("verl") / "trainer.py"
+    (fields,) = [
+        ast.literal_eval(line.value)
+        for line in ast.parse(source.read_text()).body
+        if isinstance(line, ast.Assign) and isinstance(line.targets[0], ast.Name) and line.targets[0].id == "FIELDS"
+    ]
+    assert set(footprint.READ) == set(fields) - {"prompts"}
+
+
+def test_the_lines_say_it_for_a_recipe_and_for_a_model_alone(small: Path) -> None:
+    config = load_config(TrainConfig, recipe("sage_branch.yaml", "countdown"), [("engine.dtype", "bfloat16")])
+    text = "\n".join(footprint_lines(None, config, (1, 64)))
+    for wanted in ("855,808 parameters", "float32 copies", "activations of a micro batch", "KV cache of a rollout", "    64  "):
+        assert wanted in text
+    assert "1,536,000 tokens generated at most" in text
+    alone = "\n".join(footprint_lines(str(small), None, ()))
+    assert "3 layers of width 16" in alone and "KiB of KV cache a token" in alone and "A step" not in alone
+
+
+def test_without_a_network_it_says_what_to_do(small: Path) -> None:
+    with pytest.raises(ConfigError, match=r"nobody/nothing.*Hub gave none.*put that one file into a folder"):
+        Size.of("nobody/nothing")
+    with pytest.raises(ConfigError, match=r"no config\.json there"):
+        Size.of(str(small.parent))
+
+
+@pytest.mark.parametrize("file", REAL, ids=lambda file: file.stem)
+def test_the_recipes_of_real_models_have_a_dry_run_and_a_count(file: Path, small: Path) -> None:
+    """Their models are not here: the dry run says so, and the count is made for another of the same recipe."""
+    config = read_recipe(file, ())
+    assert isinstance(config, TrainConfig | SftConfig | FinetuneConfig)
+    text = "\n".join(dry_run_lines(config))
+    assert "optimizer steps" in text and "Never run" in file.read_text()
+    if isinstance(config, TrainConfig):
+        assert "bytes are not counted" in text
+        assert "A step" in "\n".join(footprint_lines(str(small), config, (1,)))
+
+
+def test_the_embedded_policy_is_found() -> None:
+    assert Size.of(EMBEDDED).where == embedded_policy()
