@@ -19,7 +19,7 @@ _METHODS = (
     "adaptive_entropy", "alpha_dpg", "bnpo", "cispo", "clip_cov", "compose", "dapo", "dars", "distinct", "dph", "dr_grpo",
     "ds_grpo", "entropy_bonus", "expert_iteration", "forward_kl", "grpo", "grpo_token_mean", "gspo", "high_entropy",
     "kl_cov", "mara", "maxrl", "no_kl", "nsr", "outcome_counts", "outcome_repeats", "pacs", "passk_training", "pkpo",
-    "psr", "replay", "rft", "right_entropy", "rloo", "rlpr", "rs_grpo", "sage", "shaped_entropy", "steer", "ucpo",
+    "psr", "replay", "rft", "right_entropy", "rloo", "rlpr", "rs_grpo", "sage", "shaped_entropy", "steer", "truth", "ucpo",
     "unlikeliness", "verifree", "verl", "w_reinforce",
 )  # fmt: skip
 _HOME = {

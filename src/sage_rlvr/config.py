@@ -230,7 +230,7 @@ class CheckpointConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class LoraConfig:
-    """Low-rank adapters in place of full fine-tuning (TRL engine).
+    """Low-rank adapters in place of full fine-tuning (engines trl and verl).
 
     rank: of the update. alpha: its scale is alpha / rank; null is 2 * rank, as in the authors' code. dropout: on the
     adapter's input. target_modules: names of the layers, or "all-linear" for the attention and MLP projections.

@@ -20,7 +20,7 @@ from sage_rlvr.reading import read_text
 
 MAX_BYTES = 1_000_000
 MAX_DEPTH = 50
-FAMILIES = ("countdown", "paper", "matrices", "repair", "real")
+FAMILIES = ("countdown", "paper", "matrices", "repair", "knights", "real")
 Place = tuple[str, ...]
 
 

@@ -268,7 +268,7 @@ def test_the_laws_of_a_buffer(make, seed: int):
         (lambda: Likelihood(law="policy", take=2), "would leave answers out"),
         (lambda: Likelihood(law="base"), "set policy=False, base=16"),
         (lambda: Likelihood(law="base", policy=False, base=4, file="a.jsonl"), "law='base' weighs answers"),
-        (lambda: Likelihood(file="a.jsonl", representative="likeliest"), "a file has none"),
+        (lambda: Likelihood(file="a.jsonl", representative="likeliest"), "of a file or of the task have none"),
         (lambda: Rehearsal(policy=True), "log-probs of each token"),
         (lambda: Replay(base=4), "own rollouts"),
         (lambda: Replay(take=2), "take = 2"),

@@ -137,11 +137,15 @@ def test_every_generator_of_this_process_plays_the_same_episodes(tmp_path: Path)
         assert np.allclose(np.asarray(one.rollout_logps), np.asarray(other.rollout_logps), atol=1e-4)
 
 
-def test_a_generator_without_token_ids_and_an_evaluation_without_asking_are_refused(tmp_path: Path) -> None:
+def test_generators_that_cannot_play_and_an_evaluation_without_asking_are_refused(tmp_path: Path) -> None:
     class Silent(Dying):
         def generate(self, requests: Sequence[Request]) -> list[list[Generation]]:
             return [[replace(one, token_ids=None) for one in rows] for rows in super().generate(requests)]
 
+    for identity, together in ((IDENTITY, True), (replace(IDENTITY, together=4), False)):
+        words = f"together = {together}, and the store's Identity.together = "
+        with SampleStore.open(tmp_path / f"calls-{together}", identity) as store, pytest.raises(ConfigError, match=words):
+            evaluation(together=together).run(store, 4)
     with pytest.raises(ConfigError, match="generator 'sampler' does not tell the tokens that it drew"):
         fill(tmp_path / "a", 4, wrap=lambda g: Silent(g, 99))
     with SampleStore.open(tmp_path / "b", IDENTITY) as store, pytest.raises(ConfigError, match="give the Evaluation asking"):

@@ -141,8 +141,9 @@ def test_resolve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError, match="has not finished"):
         resolve(str(tmp_path))
     (tmp_path / "policy").mkdir()
-    (tmp_path / "policy" / "config.json").write_text("{}")
-    target = resolve(str(tmp_path))
+    for name in ("adapter_config.json", "config.json"):
+        (tmp_path / "policy" / name).write_text("{}")
+        target = resolve(str(tmp_path))
     assert target.world.counts == {3: 1.0} and target.model == str(tmp_path / "policy") and target.run == tmp_path
 
 

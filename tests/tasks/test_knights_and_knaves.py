@@ -142,3 +142,17 @@ def test_no_name_can_be_taken_for_another_or_for_a_condition():
 def test_what_is_refused(options, message: str):
     with pytest.raises(ConfigError, match=message):
         KnightsAndKnaves(**options)
+
+
+def test_examples_are_right_with_their_people_named_anew() -> None:
+    task = KnightsAndKnaves(people=(2,), rule="strict", train_count=20)
+    found = task.examples("train", 3, 5, 40)
+    statements = {puzzle.statements for puzzle in task.problems("train")}
+    for puzzle, text in found:
+        assert task.verify(puzzle, text).right and puzzle.statements in statements
+        told = [true_under(said, puzzle.solution) for said in puzzle.statements]
+        said = (f" {name} says what is {str(true).lower()}." for name, true in zip(puzzle.names, told, strict=True))
+        assert text.startswith("".join(said))
+        assert set(task.prompt(puzzle) + text) <= set(task.characters)
+    assert found[3:9] == task.examples("train", 3, 8, 6) and found[:6] != task.examples("train", 4, 5, 6)
+    assert len({puzzle.names for puzzle, _ in found}) > 20

@@ -278,6 +278,22 @@ def test_a_file_with_a_wrong_line_is_refused_by_name_and_place(
         memory.file_answers(loop, str(tmp_path / "wrong.jsonl"))
 
 
+def test_the_truth_is_every_answer_that_the_task_lists(
+    write_recipe: Recipe, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    loop = build(config_of(write_recipe("{name: truth, take: 3, prompts: 5}")))
+    assert memory.fill(loop) and "lists (an oracle)" in "".join(capsys.readouterr())
+    held = memory.stored(loop)
+    wanted = {(i, answer_id(text)) for i, p in enumerate(loop.problems) for text in loop.task.solutions(p)}
+    assert {(int(p), int(a)) for p, a in zip(held.problem, held.answer, strict=True)} == wanted and len(held) == len(wanted)
+    found = train_step(loop, 0)
+    assert 5 < found["buffer/rows"] <= 15 and found["rollout/tokens"] == 0  # nothing is sampled
+    assert "all that the task lists (an oracle)" in loop.method.describe()
+    monkeypatch.delattr(Countdown, "solutions")
+    with pytest.raises(ConfigError, match=r"method\.buffer\.truth: countdown lists no right completions .*as a file"):
+        memory.fill(loop)
+
+
 def test_a_file_that_is_not_there_is_refused(write_recipe: Recipe) -> None:
     with pytest.raises(ConfigError, match=r"buffer\.file = 'nowhere\.jsonl': no such file"):
         files_of(config_of(write_recipe("{name: rft, base: 0, file: nowhere.jsonl}")))

@@ -12,12 +12,18 @@ import pytest
 import torch
 from torch import Tensor
 
-from sage_rlvr.config import TrainConfig, dump, load_config
+from conftest import tiny_llama
+from sage_rlvr.config import OptimizerConfig, TrainConfig, dump, load_config
 from sage_rlvr.errors import DataError
+from sage_rlvr.models.policy import Tokens
 from sage_rlvr.progress import Silent
+from sage_rlvr.recipes import recipe
 from sage_rlvr.runs import RunDir
+from sage_rlvr.tasks.countdown import build_tokenizer
 from sage_rlvr.training.loop import Loop, build, train, train_step
+from sage_rlvr.training.optimizer import Optimizer
 from sage_rlvr.training.rollouts import draw_groups
+from sage_rlvr.training.sft import batch_tensors, sft_step
 from sage_rlvr.training.state import model_tensors
 
 Recipe = Callable[..., Path]
@@ -141,3 +147,25 @@ def test_rows_of_a_users_own_with_reference_answers(tmp_path: Path, warm_policy:
     found = [train_step(loop, step) for step in range(2)]
     assert all(0.1 < row["reward/mean"] < 1 for row in found) and any(row["optimizer/grad_norm"] > 0 for row in found)
     assert not any(row["verifier/right_share"] for row in found)
+
+
+@pytest.mark.slow
+def test_knights_and_knaves_by_the_solutions_probability(tmp_path: Path) -> None:
+    """A policy that half knows four puzzles: the reward is of its working, and how well it ranks is a metric."""
+    path = recipe("rlpr.yaml", "knights")
+    edits = [("task.train_count", "4"), ("rollout.prompts_per_step", "4"), ("model", str(tmp_path / "base"))]
+    task: Any = load_config(TrainConfig, path, edits).task
+    tokens = Tokens.of(build_tokenizer(task.characters))
+    torch.manual_seed(0)
+    model = tiny_llama(vocab_size=len(tokens.tokenizer), max_position_embeddings=576, initializer_range=0.05)
+    told = [(puzzle, task.worked(puzzle)) for puzzle in task.problems("train")]
+    batch, optimizer = batch_tensors(told, tokens, task.prompt), Optimizer(model, OptimizerConfig(lr=5e-3), 200)
+    for step in range(200):
+        if sft_step(model, optimizer, *batch, step)["loss"] < 0.02:
+            break
+    model.save_pretrained(tmp_path / "base")
+    tokens.tokenizer.save_pretrained(tmp_path / "base")
+    loop = loop_of(path, *edits)
+    rows = [train_step(loop, step) for step in range(2)]
+    assert all(0 < row["verifier/right_share"] < 1 and 0 <= row["reward/auc"] <= 1 for row in rows), rows
+    assert all(0.02 < row["reward/mean"] < 1 for row in rows)

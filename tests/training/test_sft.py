@@ -129,7 +129,10 @@ def test_saving_itself_refuses_too(tmp_path: Path, tiny_policy: Path) -> None:
 
 
 def test_what_is_no_former_policy(tmp_path: Path, tiny_policy: Path) -> None:
-    for free in (tmp_path / "new", tmp_path, tiny_policy):
+    (tmp_path / "adapter").mkdir()
+    for name in ("adapter_config.json", "adapter_model.safetensors", "tokenizer.json"):
+        (tmp_path / "adapter" / name).write_text("{}")
+    for free in (tmp_path / "new", tmp_path / "none", tmp_path / "adapter", tiny_policy):
         check_replaceable(free)
     (tmp_path / "file").write_text("")
     (tmp_path / "link").symlink_to(tiny_policy)

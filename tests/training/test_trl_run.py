@@ -276,6 +276,7 @@ def test_lora_trains_an_adapter(tmp_path: Path):
     given = config(steps=2, engine={"name": "trl", "lora": {"rank": 2}})
     assert trained(tmp_path / "run", given) == 2
     assert (tmp_path / "run" / "policy" / "adapter_model.safetensors").is_file()
+    assert trained(tmp_path / "run", given) == 2  # again: it may be replaced
     assert read_metrics(tmp_path / "run")[0]["anchor/kl_raw"] == pytest.approx(0, abs=1e-6)
 
 

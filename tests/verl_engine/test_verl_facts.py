@@ -5,6 +5,8 @@
 from __future__ import annotations
 
 import inspect
+import json
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -29,6 +31,7 @@ from sage_rlvr.core.kl import k2, k3, straight_through
 from sage_rlvr.core.reductions import FixedBudget, SequenceMean, TokenMean
 from sage_rlvr.core.surrogates import Clip
 from sage_rlvr.errors import ConfigError
+from sage_rlvr.methods import dapo
 from sage_rlvr.training.verl import fields, objective, trainer
 
 DRAW = torch.Generator().manual_seed(0)
@@ -197,3 +200,58 @@ def test_a_checkpoint_is_named_the_latest_at_its_end():
     """What is put into its folder before is there whenever verl resumes from it."""
     text = source(PPOTrainer._save_checkpoint)
     assert text.index("data.pt") < text.index("latest_checkpointed_iteration.txt") and 'f"global_step_{self.global_steps}"' in text
+
+
+def test_a_row_of_the_file_logger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Where a run reads its metrics; a number that is not finite is null there."""
+    from verl.utils.tracking import FileLogger
+
+    monkeypatch.setenv("VERL_FILE_LOGGER_PATH", str(tmp_path / "rows.jsonl"))
+    logger = FileLogger("a", "b")
+    logger.log({"actor/grad_norm": float("nan"), "actor/loss": 0.5}, 3)
+    found = json.loads((tmp_path / "rows.jsonl").read_text())
+    assert found == {"step": 3, "data": {"actor/grad_norm": None, "actor/loss": 0.5}}
+
+
+def test_the_rates_that_verl_has():
+    """Constant and cosine; a warm-up begins at 0, and the rate moves once per step of the trainer."""
+    from verl.utils.torch_functional import get_constant_schedule_with_warmup
+    from verl.workers.engine.fsdp.transformer_impl import FSDPEngine
+
+    text = source(FSDPEngine._build_lr_scheduler)
+    assert text.count("lr_scheduler_type ==") == 2 and "NotImplementedError" in text
+    optimizer = torch.optim.AdamW([torch.zeros(1, requires_grad=True)], lr=0.5)
+    schedule = get_constant_schedule_with_warmup(optimizer, 2)
+    rates = []
+    for _ in range(3):
+        rates.append(schedule.get_last_lr()[0])
+        optimizer.step(), schedule.step()
+    assert rates == [0.0, 0.25, 0.5]
+
+
+def test_dynamic_sampling_drops_groups_of_equal_rewards_without_a_bound():
+    from verl.trainer.ppo.v1 import replay_buffer
+
+    assert fields.method_fields(dapo(), 24)["algorithm.filter_groups.metric"] == replay_buffer.FILTER_GROUPS_REWARD_METRIC
+    assert "max_num_gen_batches=%s is ignored" in source(PPOTrainer._resolve_filter_groups_metric)
+
+
+def test_adapters_are_off_in_the_reference_and_saved_with_the_whole_model():
+    from verl.utils.checkpoint.fsdp_checkpoint_manager import FSDPCheckpointManager
+    from verl.workers.engine.fsdp.transformer_impl import FSDPEngine
+
+    assert 'metadata["no_lora_adapter"] = True' in source(PPOTrainer._compute_ref_log_prob)
+    text = source(FSDPCheckpointManager.save_checkpoint)
+    words = ("if self.should_save_hf_model:", "get_fsdp_full_state_dict(", "state_dict=state_dict)")
+    places = [text.rindex(word) for word in words]
+    assert places == sorted(places)
+    assert "dropout" not in source(FSDPEngine._build_lora_module)
+
+
+def test_a_reward_function_is_given_a_text_without_its_end():
+    """Why the verifiers come as a reward manager, which verl loads by name."""
+    from verl.experimental.reward_loop.reward_manager.naive import NaiveRewardManager
+    from verl.trainer.ppo import reward
+
+    assert "skip_special_tokens=True" in source(NaiveRewardManager.run_single)
+    assert 'source == "importlib"' in source(reward)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ pytest.importorskip("verl", reason="verl is not installed here: make test-verl")
 from stage import Stages, plug
 
 from sage_rlvr.config import TrainConfig, dump, load_config
+from sage_rlvr.core.guides import is_flat
 from sage_rlvr.core.keys import Key
 from sage_rlvr.core.method import advantages_of, shape
 from sage_rlvr.core.signals import Signals
@@ -35,6 +36,7 @@ from sage_rlvr.training.groups import Groups
 from sage_rlvr.training.verl import trainer
 from sage_rlvr.training.verl.fields import not_on_verl
 
+Figure = Callable[[str, str], None]
 RECIPES = Path(recipe("base.yaml")).parent
 STEPS = 6
 SMALL = f"steps={STEPS} rollout.prompts_per_step=4 rollout.group_size=8 optimizer.eps=1e-6 seed=5"
@@ -45,7 +47,10 @@ EDITS = {  # verl draws until the batch is full; here it gets the groups of the 
     **{"dapo_branch": "method.base.dynamic_sampling=false", "pkpo_annealed": "method.k.start=4"},
 }
 OTHER_ESTIMATE = ("forward_kl", "forward_kl_branch")  # the loop sums their KL exactly
-MORE = ("entropy_bonus method.coefficient=0.05", "grpo method.estimator=k2", "grpo method.estimator=straight_through")
+MORE = (
+    "sage_branch method.guide.threshold=p80",  # a threshold over the whole batch
+    *("entropy_bonus method.coefficient=0.05", "grpo method.estimator=k2", "grpo method.estimator=straight_through"),
+)
 
 
 def runs_on_verl(name: str) -> bool:
@@ -110,33 +115,38 @@ def furthest(found: dict[str, Tensor], wanted: dict[str, Tensor]) -> float:
     return max(float((found[name] - wanted[name]).abs().max()) for name in found)
 
 
-def replay(case: str, patch: Any, words: list[str], *more: str) -> None:
+def replay(case: str, patch: Any, words: list[str], figure: Figure, *more: str) -> None:
     """The loop's run of a recipe, its rows shuffled as verl balances them, ends with the loop's weights."""
     config = config_of(case, *more)
     groups, wanted = record(config)
     verl = stages(config, patch, *words)
     start = verl.weights()
+    shaped = 0.0
     for step, part in enumerate(groups):
         rows = part.rewards.numel()
-        verl.step(part, Key(step).permutation(0, "balanced", rows).tolist())
+        metrics = verl.step(part, Key(step).permutation(0, "balanced", rows).tolist())
+        shaped = max(shaped, metrics.get("anchor/q_active_share", 0.0))
     found = verl.weights()
+    guide = config.method.anchor is not None and not is_flat(config.method.anchor.guide)
+    assert (shaped > 0) == guide  # q is not 1
     assert set(found) <= set(wanted)
     moved, apart = furthest(start, wanted), furthest(found, wanted)
+    figure("largest difference of a weight", f"{apart:.1e} after moves up to {moved:.1e}")
     assert moved > 2e-4
     assert apart < 1e-5, f"{apart:.1e} apart, after a run that moved weights by up to {moved:.1e}"
 
 
 @pytest.mark.parametrize("case", REPLAYED)
-def test_the_loops_run_replayed_on_verl_ends_with_its_weights(case: str, monkeypatch: pytest.MonkeyPatch):
-    replay(case, monkeypatch, [])
+def test_the_loops_run_replayed_on_verl_ends_with_its_weights(case: str, monkeypatch: pytest.MonkeyPatch, figure: Figure):
+    replay(case, monkeypatch, [], figure)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", ["sage_branch", "rloo_branch", "dapo_kl method.dynamic_sampling=false"])
-def test_two_epochs_in_micro_batches(case: str, monkeypatch: pytest.MonkeyPatch):
+def test_two_epochs_in_micro_batches(case: str, monkeypatch: pytest.MonkeyPatch, figure: Figure):
     """In the second pass the ratio is not 1 and q is still the first's; micro-batches add up."""
     micro = ["actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=8", "actor_rollout_ref.actor.ppo_epochs=2"]
-    replay(case, monkeypatch, micro, "updates.epochs=2")
+    replay(case, monkeypatch, micro, figure, "updates.epochs=2")
 
 
 @pytest.mark.slow
@@ -151,7 +161,7 @@ def test_another_run_does_not_agree(other: str, monkeypatch: pytest.MonkeyPatch)
     assert furthest(verl.weights(), wanted) > 2e-5
 
 
-def test_the_field_the_loss_reads_is_the_cores(monkeypatch: pytest.MonkeyPatch):
+def test_the_field_the_loss_reads_is_the_cores(monkeypatch: pytest.MonkeyPatch, figure: Figure):
     """ref_log_prob in the queue after a step: log pi_ref + log q of the core on the same signals, float32, to 1e-6; the
     advantages likewise, with the KL in the reward; with verl's rows in another order than the groups'."""
     config = config_of("rloo_branch method.base.beta=0.5", "steps=2")
@@ -168,6 +178,7 @@ def test_the_field_the_loss_reads_is_the_cores(monkeypatch: pytest.MonkeyPatch):
     wanted = torch.where(mask, raw.float() + log_q, 0.0)
     assert verl.padded("ref_log_prob").dtype == torch.float32
     torch.testing.assert_close(verl.padded("ref_log_prob"), wanted, rtol=0, atol=1e-6)
+    figure("largest difference of log(q pi_ref)", f"{float((verl.padded('ref_log_prob') - wanted).abs().max()):.1e}")
     advantages = advantages_of(config.method, second.rewards, signals, log_q, 1, 2, Key(config.seed), before)
     torch.testing.assert_close(verl.padded("advantages"), torch.where(mask, advantages, 0.0), rtol=0, atol=1e-6)
     assert metrics["anchor/q_mean"] == pytest.approx(float(log_q.exp()[mask].mean()), abs=1e-6)

@@ -16,7 +16,7 @@ from sage_rlvr.errors import ConfigError
 
 @dataclass(frozen=True)
 class Doctor(Command):
-    """Say what works on this machine, what does not, and why; or, of a model and an RL recipe, what they cost.
+    """Say what works on this machine, what does not, and why; of a model and an RL recipe, what they cost.
 
     --model and --recipe read the model's config.json alone, fetched where it is not here, and count: parameters, bytes by kind of
     tensor, tokens to sample, operations of a step for each number of --gpus. Nothing is timed, and no weights are downloaded."""

@@ -102,6 +102,7 @@ def _buffer_lines(buffer: Buffer) -> list[str]:
         most = "each training problem" if buffer.base_prompts is None else f"the first {buffer.base_prompts:,} training problems"
         sources.append(f"{buffer.base} samples of {most} by the base, before step 0")
     sources += [f"the file {buffer.file}"] * (buffer.file is not None)
+    sources += ["all that the task lists (an oracle)"] * buffer.truth
     some = "all its answers" if buffer.take is None else f"{buffer.take} of its answers"
     which = {"any": "with an answer", "step": "of the step with an answer", "hard": "with an answer, hard ones rather"}[buffer.draw]
     earlier = "" if buffer.fresh else " as it was before this step"

@@ -15,7 +15,7 @@ from sage_rlvr.config import DataConfig, WorldConfig, build, decode, task_of_dat
 from sage_rlvr.errors import ConfigError, DataError, suggest
 from sage_rlvr.evaluation.exact import log_normalizers, probabilities, sampled_counts
 from sage_rlvr.evaluation.record import Record
-from sage_rlvr.models.folders import EMBEDDED
+from sage_rlvr.models.folders import ADAPTER, EMBEDDED
 from sage_rlvr.models.policy import load_policy, weights_hash
 from sage_rlvr.models.solutions import solution_logps
 from sage_rlvr.plugins import loaded
@@ -71,7 +71,7 @@ def resolve(what: str, world: WorldConfig | None = None) -> Target:
     advice = f"restore it from a copy, or evaluate {path / 'policy'} with --world RECIPE"
     known = read_record(path, error=ConfigError, advice=advice)
     config, kind = known["config"], known.get("kind", "train")
-    if not (path / "policy" / "config.json").exists():
+    if not any((path / "policy" / name).exists() for name in ("config.json", ADAPTER)):
         elsewhere = "; if it was given --out, evaluate that folder with --world RECIPE" if kind == "sft" else ""
         raise ConfigError(
             f"{path}: no policy/ in this {kind} run; if it has not finished, continue it with: "

@@ -251,6 +251,7 @@ class Evaluation:
     ) -> None:
         """Until every problem has n samples (whole chunks). progress(m): m more are there, drawn here or elsewhere."""
         ids, size, together = list(self.task.problems), store.identity.chunk_size or 1, store.identity.together
+        self._check_calls(together)
         at_a_time = max(1, self.generator.at_once // together)
         store.want(ids, n)
         while lacking := store.missing(ids, n):
@@ -267,6 +268,15 @@ class Evaluation:
             if left and not worked:
                 progress((len(lacking) - left) * size)
                 time.sleep(pause)  # others work on what is left; if one dies, its claims are free again
+
+    def _check_calls(self, together: int) -> None:
+        """ConfigError where the generator's passes are not those that the store's samples depend on, by their last bits."""
+        own = getattr(self.generator, "together", None)
+        if own is not None and own != (together > 1):
+            raise ConfigError(
+                f"generator {self.generator.name!r} has together = {own}, and the store's Identity.together = {together}: its "
+                f"samples depend on which are drawn in one pass; build the generator with together={together > 1}"
+            )
 
     def _drawn(self, identity: Identity, chunks: Sequence[Chunk]) -> dict[Chunk, tuple[Request, list[Generation]]]:
         """Each chunk's request and its generations. Of problems that are drawn together all are, whichever were asked for, so

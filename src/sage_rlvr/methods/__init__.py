@@ -36,7 +36,7 @@ from sage_rlvr.methods.right_answers import (
 )
 from sage_rlvr.methods.rloo import rloo
 from sage_rlvr.methods.sage import sage
-from sage_rlvr.methods.stored import dph, expert_iteration, replay, rft
+from sage_rlvr.methods.stored import dph, expert_iteration, replay, rft, truth
 from sage_rlvr.methods.utilities import maxrl, nsr, passk_training, pkpo, psr, rs_grpo, w_reinforce
 from sage_rlvr.methods.verifier_free import rlpr, verifree
 
@@ -82,6 +82,7 @@ __all__ = [
     "sage",
     "shaped_entropy",
     "steer",
+    "truth",
     "ucpo",
     "unlikeliness",
     "verifree",

@@ -42,6 +42,17 @@ def rft(
     return _grpo_with("rft", part, beta=0.0)
 
 
+@METHODS.register(label="SFT on truth")
+def truth(*, answers: int = 1024, take: int | None = 16, prompts: int = 16) -> Method:
+    """L = -(1/(P L)) sum_x (1/n) sum_y log pi(y), y drawn from all right answers that the task lists: the ceiling of a world.
+
+    Supervised training on what a policy would have to find; an oracle, and no method. take: answers of each prompt in an update,
+    drawn anew; as many as a group has completions.
+    """
+    part = Likelihood(alone=True, policy=False, truth=True, answers=answers, take=take, prompts=prompts)
+    return _grpo_with("truth", part, beta=0.0)
+
+
 @METHODS.register
 def expert_iteration(
     *,

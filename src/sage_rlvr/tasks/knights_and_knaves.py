@@ -12,9 +12,10 @@ are the published ones (`sage_rlvr.verifiers.knights_and_knaves`), and the publi
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import product
+from typing import ClassVar
 
 import numpy as np
 
@@ -171,6 +172,8 @@ class KnightsAndKnaves:
     instruction: str = INSTRUCTION
     train_count: int = 200
 
+    characters: ClassVar[str] = "\n" + "".join(map(chr, range(32, 127)))
+
     def __post_init__(self) -> None:
         if not self.people or any(n not in PEOPLE for n in self.people) or len(set(self.people)) < len(self.people):
             raise ConfigError(f"people {self.people}: different numbers from {PEOPLE[0]} to {PEOPLE[-1]} are needed.")
@@ -205,6 +208,23 @@ class KnightsAndKnaves:
     def messages(self, problem: Puzzle) -> list[dict[str, str]]:
         """The prompt as a conversation."""
         return [{"role": "user", "content": f"{self.instruction}\n\n{problem.text}"}]
+
+    def examples(self, split: str, seed: int, start: int, n: int) -> list[tuple[Puzzle, str]]:
+        """Examples `start` to `start + n` of an endless stream: a puzzle of the split, its people named anew, as it is `worked`.
+        To train a policy from scratch on."""
+        puzzles, found = self.problems(split), []
+        for number in range(start, start + n):
+            words = _words(seed, number)
+            drawn = puzzles[next(words) % len(puzzles)]
+            names = sorted(NAMES, key=lambda _: next(words))[: len(drawn.names)]
+            puzzle = replace(drawn, names=tuple(names))
+            found.append((puzzle, self.worked(puzzle)))
+        return found
+
+    def worked(self, problem: Puzzle) -> str:
+        """A right completion: of each person in turn, whether they say what is true, as knights do; then the conclusion."""
+        told = zip(problem.names, problem.solution, strict=True)
+        return "".join(f" {name} says what is {'true' if knight else 'false'}." for name, knight in told) + f"\n{problem.answer}"
 
     def verify(self, problem: Puzzle, completion: str) -> Verdict:
         """The verdict on a completion by `rule`; plain searches in a text, so no worker process is needed."""

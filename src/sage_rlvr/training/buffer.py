@@ -1,6 +1,6 @@
 """The answer buffer of a run: what fills it before step 0, what a rollout adds to it, and its term in an update.
 
-    fill (base, file) -> [ rollout -> add -> draw, score, term of the loss ] per step       core/buffers says the rules
+    fill (base, file, truth) -> [ rollout -> add -> draw, score, term of the loss ] per step       core/buffers says the rules
 
 Its content is a value of the loop's running state, replaced when a step is done: one that diverges adds nothing.
 """
@@ -20,7 +20,7 @@ from transformers import PreTrainedModel
 from sage_rlvr.core.buffers import Answers, Buffer, Rows, buffer_budget, buffer_loss
 from sage_rlvr.core.keys import pair_ids
 from sage_rlvr.core.method import credit
-from sage_rlvr.errors import DataError, TrainingDiverged
+from sage_rlvr.errors import ConfigError, DataError, TrainingDiverged
 from sage_rlvr.models.devices import placed
 from sage_rlvr.models.policy import load_policy
 from sage_rlvr.models.sampler import Rollout, sample
@@ -60,13 +60,13 @@ def places(loop: Loop, problems: Sequence[Any]) -> Tensor:
 
 
 def fill(loop: Loop, say: Say = tell) -> bool:
-    """Put into the buffer what the base and a file give, within the bounds; False where the method asks for neither.
+    """Put into the buffer what base, file and task give, within the bounds; False where the method asks for none of these.
 
     `say` gets a line with the cost of each. A function of the recipe: the completions of a problem depend on (seed, problem,
     sample) alone.
     """
     buffer = loop.method.buffer
-    if buffer is None or not (buffer.base or buffer.file):
+    if buffer is None or not (buffer.base or buffer.file or buffer.truth):
         return False
     kept, began = Answers.none(), time.perf_counter()
     if buffer.base:
@@ -82,6 +82,10 @@ def fill(loop: Loop, say: Say = tell) -> bool:
         before = len(kept)
         kept = buffer.rule.add(kept, file_answers(loop, buffer.file))
         say(f"buffer: {len(kept) - before:,} answers stored from {buffer.file}")
+    if buffer.truth:
+        before = len(kept)
+        kept = buffer.rule.add(kept, true_answers(loop))
+        say(f"buffer: {len(kept) - before:,} right answers stored that {loop.task.name} lists (an oracle)")
     loop.parts = {**loop.parts, FIELD: kept.tensors()}
     return True
 
@@ -161,6 +165,19 @@ def file_answers(loop: Loop, file: str) -> Answers:
         if back != text:
             raise DataError(f"{where}: the tokenizer spells {text[:80]!r} as {back[:80]!r}; write it in its characters")
     return _of_texts(loop, pairs, ids)
+
+
+def true_answers(loop: Loop) -> Answers:
+    """Every right completion that the task lists of each training problem. ConfigError for a task that lists none."""
+    listed = getattr(loop.task, "solutions", None)
+    if listed is None:
+        raise ConfigError(
+            f"method.buffer.truth: {loop.task.name} lists no right completions (Task.solutions); give them as a file "
+            '(method.buffer.file, lines {"problem": id, "completion": text}), or take a task that enumerates, such as countdown'
+        )
+    asked = [loop.problems[number] for number in loop.numbers.values()]
+    pairs = [(problem, text) for problem in asked for text in listed(problem)]
+    return _of_texts(loop, pairs, [[*loop.tokens.encode(text), loop.tokens.eos_id] for _, text in pairs])
 
 
 def _of_texts(loop: Loop, pairs: list[tuple[Any, str]], ids: list[list[int]]) -> Answers:

@@ -13,6 +13,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from sage_rlvr.core.state import state_from, tensors_of
 from sage_rlvr.errors import refuse
+from sage_rlvr.models.folders import ADAPTER, ADAPTER_WEIGHTS
 from sage_rlvr.reading import read_bytes
 from sage_rlvr.runs import Checkpoint, RunDir, replacing_folder, writing
 from sage_rlvr.training.optimizer import Optimizer
@@ -26,6 +27,7 @@ POLICY_FILES = (
     *("config.json", "generation_config.json", "model*.safetensors", "model.safetensors.index.json"),
     *("tokenizer*.json", "tokenizer.model", "special_tokens_map.json", "added_tokens.json", "chat_template.jinja"),
     *("vocab.json", "vocab.txt", "merges.txt"),
+    *(ADAPTER, ADAPTER_WEIGHTS),
 )
 """What `save_pretrained` of a model and a tokenizer writes: a folder with nothing else in it may be replaced."""
 
