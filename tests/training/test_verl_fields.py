@@ -20,7 +20,7 @@ from sage_rlvr.methods import bnpo, dapo, dr_grpo, entropy_bonus, grpo, no_kl, r
 from sage_rlvr.recipes import recipe
 from sage_rlvr.training.verl.batch import Order, credited, signals_of, step_metrics
 from sage_rlvr.training.verl.fields import ACTOR, method_fields, not_on_verl
-from sage_rlvr.training.verl.objective import Objective, SageNode, fields_of
+from sage_rlvr.training.verl.objective import Objective, SageNode, fields_of, unproven
 
 RECIPES = Path(recipe("base.yaml")).parent
 KL = {"use_kl_loss": True, "kl_loss_coef": 0.05, "kl_loss_type": "low_var_kl"}
@@ -145,6 +145,12 @@ def test_what_a_node_means():
     in_reward = {"method": {"name": "rloo", "beta": 0.1}}
     paid = Objective.of(in_reward, (VERL | fields_of(SageNode.of(in_reward), VERL.get)).get)
     assert "token at 10" not in paid.words
+
+
+def test_what_was_never_run_is_said():
+    other = {"trainer.v1.trainer_mode": "separate_async", f"{ACTOR}.strategy": "megatron"}
+    assert unproven(VERL.get) == []
+    assert unproven((VERL | other).get) == [f"{key}={value}" for key, value in other.items()]
 
 
 # ---- the core on verl's rows

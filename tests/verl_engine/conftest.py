@@ -29,7 +29,8 @@ HEAD = """# The tests on verl
 Made by `make test-verl ARGS="--page docs/results/verl.md"`: {outcome} in {seconds:.0f} s on CPUs, with {versions}.
 
 Whole runs start verl: Ray, TransferQueue, FSDP2 over gloo, a rollout plug-in of the tests in the place of vLLM. Stages
-are verl's trainer and worker in one process. What each row shows is said in its test, under `tests/verl_engine/`.
+are verl's trainer and worker in one process. A row is of its test's latest run with `--page`; what it shows, the test says
+(`tests/verl_engine/`).
 
 | test | case | outcome | seconds | figures |
 | --- | --- | --- | ---: | --- |

@@ -25,7 +25,7 @@ from verl.utils.device import auto_set_device
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.recipes import Tree, override
 from sage_rlvr.training.verl.fields import different, is_spelled
-from sage_rlvr.training.verl.objective import Objective, SageNode, fields_of
+from sage_rlvr.training.verl.objective import Objective, SageNode, fields_of, unproven
 
 CONFIG = str(Path(verl.trainer.__file__).parent / "config")
 
@@ -69,6 +69,8 @@ def prepare(config: DictConfig, tree: dict[str, Any], named: Sequence[str]) -> O
         config.sage = merged
         for key, value in fields.items():
             OmegaConf.update(config, key, value, force_add=True)
+    for field in unproven(read):
+        print(f"sage: {field} was read in verl and never run with this package; compare a run with guide flat to plain verl first")
     return Objective.of(merged, read)
 
 

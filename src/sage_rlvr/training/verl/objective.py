@@ -31,6 +31,11 @@ from sage_rlvr.training.verl.fields import (
 )
 
 MODES = ("sync", "colocate_async", "separate_async")
+UNPROVEN = {
+    "trainer.v1.trainer_mode": ("separate_async",),
+    f"{ACTOR}.strategy": ("megatron", "veomni", "torchtitan", "automodel", "mindspeed"),
+    "actor_rollout_ref.rollout.name": ("sglang", "trtllm"),
+}
 Read = Callable[[str], Any]
 """A dotted key of verl's configuration -> its value, None where it is not there."""
 
@@ -102,6 +107,11 @@ class Objective:
 def fields_of(node: SageNode, read: Read) -> dict[str, Any]:
     """The fields of verl that the node's method decides; none without a method."""
     return {} if node.method is None else method_fields(node.method, int(read("actor_rollout_ref.rollout.response_length")))
+
+
+def unproven(read: Read) -> list[str]:
+    """The fields of verl's configuration with a value under which this package was never run."""
+    return [f"{key}={read(key)}" for key, values in UNPROVEN.items() if read(key) in values]
 
 
 def _check_engine(read: Read) -> None:
@@ -200,4 +210,4 @@ def _check_seen(objective: Objective, read: Read) -> None:
     )
 
 
-__all__ = ["MODES", "Objective", "SageNode", "fields_of"]
+__all__ = ["MODES", "Objective", "SageNode", "fields_of", "unproven"]
