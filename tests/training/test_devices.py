@@ -90,6 +90,7 @@ def test_a_run_goes_on_from_one_device_to_another(write_recipe: Recipe, tmp_path
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 def test_every_method_runs_on_a_device(tmp_path: Path) -> None:
     """The shipped recipes, made small: what leaves a tensor behind on the CPU is refused by the device."""
     recipes = []

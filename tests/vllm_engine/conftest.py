@@ -18,7 +18,7 @@ from typing import Any
 import httpx2
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path.append(str(Path(__file__).parent))  # behind: there is a conftest here too
 
 from vllm_common import START, kill
 

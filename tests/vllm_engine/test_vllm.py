@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from exact import LENGTH, PROMPTS, far, fit
 from vllm_common import SMALL
+from vllm_exact import LENGTH, PROMPTS, far, fit
 
 from sage_rlvr.models.folders import EMBEDDED, embedded_policy
 from sage_rlvr.models.generation import Decoding, Request

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from exact import LENGTH, PROMPTS, far, fit
 from vllm_common import free_of, kill
+from vllm_exact import LENGTH, PROMPTS, far, fit
 
 from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.models.folders import EMBEDDED
