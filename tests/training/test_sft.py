@@ -201,8 +201,8 @@ def test_a_policy_is_trained_from_scratch_on_a_task_with_examples(tmp_path: Path
     problem, text = task.examples("train", 0, 0, 1)[0]
     ids = tokens.encode(task.prompt(problem) + text)
     assert tokens.decode([[*ids, tokens.eos_id]], [True]) == [task.prompt(problem) + text]
-    recipe.write_text("steps: 2\ntask: {name: knights_and_knaves}\n")
-    with pytest.raises(ConfigError, match=r"task = 'knights_and_knaves': .*examples\(split, seed, start, n\) and characters"):
+    recipe.write_text("steps: 2\ntask: {name: math, set: math500}\n")
+    with pytest.raises(ConfigError, match=r"task = 'math': .*examples\(split, seed, start, n\) and characters"):
         load_config(SftConfig, recipe)
 
 
