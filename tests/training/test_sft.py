@@ -202,7 +202,7 @@ def test_a_policy_is_trained_from_scratch_on_a_task_with_examples(tmp_path: Path
     ids = tokens.encode(task.prompt(problem) + text)
     assert tokens.decode([[*ids, tokens.eos_id]], [True]) == [task.prompt(problem) + text]
     recipe.write_text("steps: 2\ntask: {name: math, set: math500}\n")
-    with pytest.raises(ConfigError, match=r"task = 'math': .*examples\(split, seed, start, n\) and characters"):
+    with pytest.raises(ConfigError, match=r"task = 'math500': .*examples\(split, seed, start, n\) and characters"):
         load_config(SftConfig, recipe)
 
 
