@@ -79,13 +79,15 @@ class _Dispatch(TorchDispatchMode):
 
 
 class _Made(TorchFunctionMode):
-    """What never reaches the dispatcher: `torch.tensor` makes its numbers elsewhere, and `tolist` reads memory."""
+    """What never reaches the dispatcher: `torch.tensor` and an index that is a list make numbers, and `tolist` reads memory."""
 
     def __torch_function__(self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         device = kwargs.get("device")
         if func is torch.tensor and device is not None and torch.device(device).type == "paper":
             return func(*args, **{**kwargs, "device": "cpu"}).to(device)
+        if func in (Tensor.__getitem__, Tensor.__setitem__) and isinstance(args[1], list):
+            args = (args[0], torch.tensor(args[1]), *args[2:])
         if func is Tensor.tolist:
             return func(args[0].cpu())
         return func(*args, **kwargs)
