@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path.append(str(Path(__file__).parent))  # behind: there is a conftest here too
 if importlib.util.find_spec("verl") is not None:  # before it is imported
     from verl_common import environment
 
