@@ -27,8 +27,8 @@ class Report(Command):
     """html opens without network; md has the sentences and tables."""
     png: Path | None = None
     """Also write every figure as PNG into this folder."""
-    split: Literal["validation", "test"] = "test"
-    """Which records are compared."""
+    split: Literal["validation", "test"] | None = None
+    """Which records are compared (default: those of the sweep's own problems, else test)."""
     k: int = 256
     """pass@1 and pass@k are compared."""
     show: int = 16

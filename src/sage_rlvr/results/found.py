@@ -17,7 +17,10 @@ from sage_rlvr.results.stored import design_of_summary, read_summary
 from sage_rlvr.runs import read_metrics
 
 
-def gather(items: Sequence[str], *, split: str, apart: bool) -> Results:
+TEST = "test"  # what is read where neither a caller nor a sweep says which problems
+
+
+def gather(items: Sequence[str], *, split: str | None, apart: bool) -> Results:
     """Everything that was named. DataError names what is none of folder, run, record, store and summary."""
     found = _Found(split, apart)
     given: set[str] = set()
@@ -40,8 +43,8 @@ def gather(items: Sequence[str], *, split: str, apart: bool) -> Results:
 class _Found:
     """`Results` while they are gathered. `order` holds the arms as they were met, with their keys."""
 
-    def __init__(self, split: str, apart: bool) -> None:
-        self.split, self.apart = split, apart
+    def __init__(self, split: str | None, apart: bool) -> None:
+        self.asked, self.split, self.apart = split, split or TEST, apart
         self.results = Results(design=Design(arms=()), strict=apart)
         self.designs: list[Design] = []
         self.order: dict[str, str] = {}
@@ -183,14 +186,16 @@ class _Found:
 
     def _folder(self, path: Path) -> None:
         facts = files.read_matrix(path)
+        own = str(facts.get("evaluate", {}).get("split", TEST))
+        self.split = self.asked or own  # a sweep on validation problems is read as one
         design = files.design_of(facts)
         self.designs += [design] * bool(facts)
         self.order |= {arm.name: arm.key for arm in design.arms}
         self.results.notes += [str(text) for text in facts.get("left_out", [])]
-        for run in sorted(path.glob("runs/*/run.json")):
-            self._run(run.parent, "", 0)
-        for task in ["", *facts.get("evaluate", {}).get("ood", [])] if self.split == "test" else [self.split]:
+        for task in ["", *facts.get("evaluate", {}).get("ood", [])] if self.split == own else [self.split]:
             self._records(path, task, facts, design)
+        for run in sorted(path.glob("runs/*/run.json")):  # later: a run that `eval` evaluated too is not two seeds
+            self._run(run.parent, "", 0)
         for cell in facts.get("cells", []):
             key = design.called(str(cell["arm"])), int(cell["seed"])
             place = path / "runs" / f"{cell['arm']}-s{cell['seed']}"

@@ -110,10 +110,10 @@ class Results:
 
     @classmethod
     def read(
-        cls, *paths: str | Path, split: str = "test", k: int | None = None, apart: bool = False, samples: int | None = None
+        cls, *paths: str | Path, split: str | None = None, k: int | None = None, apart: bool = False, samples: int | None = None
     ) -> Results:
-        """Everything of these paths. apart: every path is an arm of its own and the first one the control (`compare`). samples: the
-        first so many of every problem of a store."""
+        """Everything of these paths. split: null is that of the sweep, else test. apart: every path is an arm of its own and the
+        first one the control (`compare`). samples: the first so many of every problem of a store."""
         from sage_rlvr.results.found import gather
 
         found = gather(list(map(str, paths)), split=split, apart=apart)

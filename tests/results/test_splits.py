@@ -1,0 +1,39 @@
+"""Which problems a folder is read on, and what a second evaluation of one run counts."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from frozen.folders import write_sweep
+from sage_rlvr.evaluation.record import load_record, save_record
+from sage_rlvr.results.comparisons import compare
+from sage_rlvr.results.read import Results
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return write_sweep(tmp_path / "sweep")
+
+
+def test_a_sweep_on_validation_problems_is_read_on_them(folder: Path) -> None:
+    whole = Results.read(str(folder))
+    facts = json.loads((folder / "matrix.json").read_text())
+    facts["evaluate"]["split"] = "validation"
+    (folder / "matrix.json").write_text(json.dumps(facts))
+    for file in (folder / "evaluations").glob("*.npz"):
+        record = load_record(file)
+        save_record(replace(record, meta={**record.meta, "split": "validation"}), file)
+    found = Results.read(str(folder))
+    assert found.notes == whole.notes and set(found.records) == set(whole.records)
+    assert [row.comparison for row in compare(found)] == [row.comparison for row in compare(whole)]
+    assert not Results.read(str(folder), split="test").seeds("GRPO")  # who asks for test problems is shown no others
+
+
+def test_a_run_of_a_sweep_that_was_evaluated_by_itself_too_is_one_seed(folder: Path) -> None:
+    shutil.copy(folder / "evaluations" / "grpo-s0.npz", folder / "runs" / "grpo-s0" / "evaluation-test.npz")
+    assert Results.read(str(folder)).seeds("GRPO") == (0, 1, 2)
