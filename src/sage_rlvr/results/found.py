@@ -16,7 +16,6 @@ from sage_rlvr.results.read import Results, Run, Store
 from sage_rlvr.results.stored import design_of_summary, read_summary
 from sage_rlvr.runs import read_metrics
 
-
 TEST = "test"  # what is read where neither a caller nor a sweep says which problems
 
 
