@@ -245,6 +245,18 @@ def test_a_row_of_verl_under_our_names():
         run.our_row({"step": 1, "data": {"actor/grad_norm": None}})
 
 
+def test_rows_of_verl_are_taken_once_and_when_they_are_whole(tmp_path: Path):
+    logged: list[int] = []
+    sink = SimpleNamespace(log=lambda row: logged.append(row["step"]), advance=lambda done, row: None)
+    file, row = tmp_path / "metrics.jsonl", '{"step": %d, "data": {"reward/mean": 0.5}}\n'
+    assert run.take(file, 0, sink, sink) == 0
+    file.write_text(row % 1 + (row % 2)[:9])
+    read = run.take(file, 0, sink, sink)
+    assert (read, logged) == (len(row % 1), [0])
+    file.write_text(row % 1 + row % 2 + row % 3)
+    assert run.take(file, read, sink, sink) == file.stat().st_size and logged == [0, 1, 2]
+
+
 @pytest.mark.parametrize(
     ("text", "kind", "words"),
     [
