@@ -22,7 +22,6 @@ from sage_rlvr.training.trl.arguments import (
     grpo_arguments,
     rows_of_rank,
     scores_rollouts,
-    updates_a_step,
     world_size,
 )
 from sage_rlvr.training.trl.batch import reads_logps
@@ -87,7 +86,7 @@ def scorers(config: TrainConfig, fields: dict[str, Any]) -> list[str]:
     """Who scores every rollout of an RL recipe without gradient. fields: of its GRPOConfig, empty on the loop and on verl.
 
     The policy does on verl, and elsewhere where its weights move before the engine is done with a rollout."""
-    once = updates_a_step(config) == 1 and config.updates.micro_batch is None
+    once = config.updates.per_step == 1 and config.updates.micro_batch is None
     moved = scores_rollouts(fields, reads_logps(config.method)) if fields else config.engine.name == "verl" or not once
     scored = {"the policy": moved, "the reference": config.reference is not None}
     return [who for who, needed in scored.items() if needed]
@@ -101,7 +100,7 @@ def work(config: TrainConfig, fields: dict[str, Any]) -> Iterator[str]:
         return
     completions, limit = config.steps * rollout.completions, rollout.max_new_tokens
     prompts = config.steps * rollout.prompts_per_step
-    updates = config.steps * updates_a_step(config)
+    updates = config.steps * config.updates.per_step
     yield f"{config.steps:,} rollouts of {rollout.completions:,} completions, {updates:,} optimizer steps"
     yield f"{prompts:,} prompts{_passes(config, prompts)}, {completions:,} completions"
     yield f"{completions * limit:,} tokens generated at most ({limit:,} per completion)"
@@ -125,7 +124,7 @@ def buffer_work(config: TrainConfig) -> Iterator[str]:
     if buffer.base:
         of = "each training problem" if buffer.base_prompts is None else f"{buffer.base_prompts:,} training problems"
         yield f"before step 0: {buffer.base:,} completions of {of} by the base, at most {rollout.max_new_tokens:,} tokens each"
-    updates = config.steps * updates_a_step(config)
+    updates = config.steps * config.updates.per_step
     most = buffer.prompts * min(buffer.answers, buffer.take or buffer.answers)
     yield f"{updates:,} optimizer steps on at most {most:,} stored answers of {buffer.prompts:,} prompts each"
 

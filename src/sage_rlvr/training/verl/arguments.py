@@ -145,7 +145,7 @@ def written(value: Any) -> str:
 def notes(config: TrainConfig) -> Iterator[str]:
     """What is otherwise than on the other engines, as far as the recipe shows it."""
     plan = config.optimizer
-    updates = config.updates.epochs * config.updates.minibatches
+    updates = config.updates.per_step
     found = {
         "weight_decay": plan.weight_decay > 0,
         "warmup": plan.warmup_steps > 0,
@@ -223,7 +223,7 @@ def _rollout(config: TrainConfig, given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _optimizer(config: TrainConfig) -> dict[str, Any]:
-    plan, updates = config.optimizer, config.updates.epochs * config.updates.minibatches
+    plan, updates = config.optimizer, config.updates.per_step
     return {
         f"{OPTIMIZER}.lr": plan.lr,
         f"{OPTIMIZER}.weight_decay": plan.weight_decay,
