@@ -28,8 +28,9 @@ from rich.console import Console
 from sage_rlvr.core.guides import GUIDES
 from sage_rlvr.reading import read_text
 from sage_rlvr.runs import writing
-from sage_rlvr.studies.anchor import measure
+from sage_rlvr.studies.anchor import rows
 from sage_rlvr.studies.anchor.figures import PICTURES
+from sage_rlvr.studies.anchor.measure import run_lab
 from sage_rlvr.studies.pages import remade
 from sage_rlvr.theory import claims, effects
 
@@ -49,7 +50,7 @@ class Findings:
     claims: list[claims.Claim]
     gradient_map: list[effects.MapRow]
     stationary: list[Any]
-    lab: measure.LabResult | None
+    lab: rows.LabResult | None
     seconds: dict[str, float]
 
     @property
@@ -59,7 +60,7 @@ class Findings:
 
 
 def find(*, lab: bool = True, say: Callable[[str], None] = lambda text: None, **options: Any) -> Findings:
-    """Compute everything, one thread; `options` go to `engines.lab.run_lab` (policy, problems, draws, seed)."""
+    """Compute everything, one thread; `options` go to `measure.run_lab` (policy, problems, draws, seed)."""
     torch.set_num_threads(1)
     seconds: dict[str, float] = {}
 
@@ -72,7 +73,7 @@ def find(*, lab: bool = True, say: Callable[[str], None] = lambda text: None, **
 
     shown = timed("claims", claims.run_all), timed("map", effects.gradient_map)
     stationary = timed("stationary points", claims.stationary_table)
-    measured = timed("the Countdown policy", lambda: measure.run_lab(progress=say, **options)) if lab else None
+    measured = timed("the Countdown policy", lambda: run_lab(progress=say, **options)) if lab else None
     return Findings(*shown, stationary, measured, seconds)
 
 
@@ -88,7 +89,7 @@ def short_tables(found: Findings) -> dict[str, str]:
     resting = [row for row in paid if row.advantage != "GroupCentered" and row.reduction != "TokenMean"]
     made = {"map": effects.markdown(rows).rstrip(), "stationary": claims.stationary_markdown(resting)}
     if found.lab is not None:
-        made["lab"] = measure.short_markdown(found.lab)
+        made["lab"] = rows.short_markdown(found.lab)
     return made
 
 
@@ -100,7 +101,7 @@ def tables(found: Findings) -> dict[str, str]:
         "Resting points": claims.stationary_markdown(found.stationary),
     }
     if found.lab is not None:
-        made[LAB_SECTION] = measure.markdown(found.lab).rstrip()
+        made[LAB_SECTION] = rows.markdown(found.lab).rstrip()
     return made
 
 
