@@ -32,7 +32,7 @@ from sage_rlvr.studies.anchor import rows
 from sage_rlvr.studies.anchor.figures import PICTURES
 from sage_rlvr.studies.anchor.measure import run_lab
 from sage_rlvr.studies.pages import remade
-from sage_rlvr.theory import claims, effects
+from sage_rlvr.theory import claims, effect_map
 
 LAB_SECTION = "The Countdown policy"
 TABLES_HEAD = """# The tables behind anchor.md
@@ -48,7 +48,7 @@ class Findings:
     """What the command found; `lab` is None where the policy was left out."""
 
     claims: list[claims.Claim]
-    gradient_map: list[effects.MapRow]
+    gradient_map: list[effect_map.MapRow]
     stationary: list[Any]
     lab: rows.LabResult | None
     seconds: dict[str, float]
@@ -71,7 +71,7 @@ def find(*, lab: bool = True, say: Callable[[str], None] = lambda text: None, **
         seconds[name] = round(time.monotonic() - began, 1)
         return found
 
-    shown = timed("claims", claims.run_all), timed("map", effects.gradient_map)
+    shown = timed("claims", claims.run_all), timed("map", effect_map.gradient_map)
     stationary = timed("stationary points", claims.stationary_table)
     measured = timed("the Countdown policy", lambda: run_lab(progress=say, **options)) if lab else None
     return Findings(*shown, stationary, measured, seconds)
@@ -87,7 +87,7 @@ def short_tables(found: Findings) -> dict[str, str]:
     rows = [row for row in found.gradient_map if row.guide in single and row.estimator not in rare]
     paid = [row for row in found.stationary if (row.advantage, row.reduction) in SHORT_METHODS or row.placement == "reward"]
     resting = [row for row in paid if row.advantage != "GroupCentered" and row.reduction != "TokenMean"]
-    made = {"map": effects.markdown(rows).rstrip(), "stationary": claims.stationary_markdown(resting)}
+    made = {"map": effect_map.markdown(rows).rstrip(), "stationary": claims.stationary_markdown(resting)}
     if found.lab is not None:
         made["lab"] = rows.short_markdown(found.lab)
     return made
@@ -97,7 +97,7 @@ def tables(found: Findings) -> dict[str, str]:
     """Every table by its heading: claims, the whole map, all resting points, and the lab where there is one."""
     made = {
         "Claims": claims.markdown(found.claims),
-        "The map": effects.markdown(found.gradient_map).rstrip(),
+        "The map": effect_map.markdown(found.gradient_map).rstrip(),
         "Resting points": claims.stationary_markdown(found.stationary),
     }
     if found.lab is not None:
