@@ -23,8 +23,8 @@ from transformers import (
 
 from sage_rlvr.core.keys import Key
 from sage_rlvr.errors import DataError
-from sage_rlvr.models import llama_decoder as llama_step
 from sage_rlvr.models import sampler
+from sage_rlvr.models.llama import decoder as llama_step
 from sage_rlvr.models.sampler import Rollout, draw, packed, pad_right, prefill, sample, supports_shared_prefix
 from sage_rlvr.models.scoring import score
 

@@ -22,7 +22,8 @@ from transformers import (
 )
 
 from sage_rlvr.errors import DataError
-from sage_rlvr.models import head, llama_forward, sampler, scoring
+from sage_rlvr.models import head, sampler, scoring
+from sage_rlvr.models.llama import forward as llama_forward
 from sage_rlvr.models.scoring import _padded_logits, _ragged_logits, completion_logits, score
 
 COMMON = {"vocab_size": 21, "bos_token_id": None, "eos_token_id": 1, "pad_token_id": 0, "initializer_range": 0.3}

@@ -23,11 +23,11 @@ from sage_rlvr.core.method import Method, advantages_of, objective, shape
 from sage_rlvr.core.signals import Batch, Signals
 from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.methods import dr_grpo, forward_kl, grpo, rloo
-from sage_rlvr.models.completions import Enumerated, enumerate_completions, enumerate_to
+from sage_rlvr.models.listing.completions import Enumerated, enumerate_completions, enumerate_to
+from sage_rlvr.models.listing.solutions import solution_logps
 from sage_rlvr.models.policy import Tokens, load_policy
 from sage_rlvr.models.sampler import sample
 from sage_rlvr.models.scoring import completion_logits, score
-from sage_rlvr.models.solutions import solution_logps
 from sage_rlvr.studies.anchor.expectations import (
     Case,
     equation6,

@@ -16,9 +16,9 @@ from sage_rlvr.config import FinetuneConfig, SftConfig, TrainConfig, load_config
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.models.folders import EMBEDDED, embedded_policy
 from sage_rlvr.recipes import recipe
-from sage_rlvr.training import footprint
-from sage_rlvr.training.dry_run import dry_run_lines
-from sage_rlvr.training.footprint import Size, footprint_lines, forward_pass, micro_batch, step_operations
+from sage_rlvr.training.counts import footprint
+from sage_rlvr.training.counts.dry_run import dry_run_lines
+from sage_rlvr.training.counts.footprint import Size, footprint_lines, forward_pass, micro_batch, step_operations
 from sage_rlvr.training.verl.arguments import MICRO, verl_words
 
 REAL = sorted((Path(__file__).parents[2] / "recipes" / "real").glob("*.yaml"))
@@ -103,7 +103,7 @@ def test_a_micro_batch_of_verl_is_what_its_command_says() -> None:
 
 def test_the_fields_through_the_driver_are_those_that_the_adapter_reads() -> None:
     """All but the prompts, which are no field of the response."""
-    source = Path(footprint.__file__).with_name("verl") / "trainer.py"
+    source = Path(footprint.__file__).parents[1] / "verl" / "trainer.py"
     (fields,) = [
         ast.literal_eval(line.value)
         for line in ast.parse(source.read_text()).body

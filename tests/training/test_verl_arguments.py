@@ -25,7 +25,7 @@ from sage_rlvr.methods import adaptive_entropy, grpo, sage
 from sage_rlvr.models.policy import load_policy
 from sage_rlvr.recipes import recipe
 from sage_rlvr.tasks.base import NO_ANSWER
-from sage_rlvr.training.dry_run import dry_run_lines
+from sage_rlvr.training.counts.dry_run import dry_run_lines
 from sage_rlvr.training.verl import convert, run, state
 from sage_rlvr.training.verl import judge as judging
 from sage_rlvr.training.verl.arguments import command, flattened, notes, verl_words, written

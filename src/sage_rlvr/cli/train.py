@@ -59,7 +59,7 @@ class FromRecipe(Command):
     def say_dry(self, config: Config, session: Session) -> int:
         """What a dry run says."""
         from sage_rlvr.cli.recipes import recipe_lines
-        from sage_rlvr.training.dry_run import dry_run_lines
+        from sage_rlvr.training.counts.dry_run import dry_run_lines
 
         session.say(*recipe_lines(config), "", *dry_run_lines(config))
         return 0

@@ -7,7 +7,7 @@ Three savings against `generate` on repeated prompts, none of which changes the 
 2. The completion's keys and values live in buffers allocated once, not in a tensor concatenated every step.
 3. Rows that have ended leave the batch.
 
-A small Llama-shaped model decodes without its module machinery besides (`llama_decoder.py`).
+A small Llama-shaped model decodes without its module machinery besides (`llama/decoder.py`).
 
 A model whose attention cannot be replaced (a sliding window, say) repeats the prompt's cache instead, and draws prompts
 of one length at a time: padding would take the place of real tokens in its cache.
@@ -36,7 +36,7 @@ from transformers.modeling_utils import AttentionInterface
 
 from sage_rlvr.core.keys import Key, widest_float
 from sage_rlvr.errors import DataError
-from sage_rlvr.models.llama_decoder import LlamaDecoder, LlamaWeights, supports
+from sage_rlvr.models.llama.decoder import LlamaDecoder, LlamaWeights, supports
 
 SHARED_PREFIX = "sage_shared_prefix"
 LOWEST = torch.finfo(torch.float32).min

@@ -12,14 +12,13 @@ from torch import Tensor
 
 from sage_rlvr.core.advantages import Advantage, Dead, Seen, at_step, sees, silent
 from sage_rlvr.core.buffers import Answers, Buffer, buffer_budget, buffer_loss
-from sage_rlvr.core.dynamic_sampling import RolloutPlan, kept_by, learned_by
 from sage_rlvr.core.loss_terms import LossTerm
 from sage_rlvr.core.reductions import Reduction
 from sage_rlvr.core.reward_sources import RewardSource, Substituted
 from sage_rlvr.core.rewards import RewardTransform
+from sage_rlvr.core.rollout_plans import RolloutPlan, is_staged, kept_by, learned_by
 from sage_rlvr.core.schedules import Schedule
 from sage_rlvr.core.signals import Batch
-from sage_rlvr.core.stages import is_staged
 from sage_rlvr.core.state import called, has_state, start_of
 from sage_rlvr.core.surrogates import Surrogate
 from sage_rlvr.core.token_weights import TokenWeight

@@ -29,9 +29,9 @@ from sage_rlvr.core.state import State, state_metrics
 from sage_rlvr.core.token_weights import entropy_drift
 from sage_rlvr.errors import TrainingDiverged
 from sage_rlvr.models.devices import placed
+from sage_rlvr.models.listing.solutions import lister
 from sage_rlvr.models.policy import Asking, Tokens, load_policy
 from sage_rlvr.models.scoring import Scores, score
-from sage_rlvr.models.solutions import lister
 from sage_rlvr.runs import RunDir, writing
 from sage_rlvr.tasks.base import Task
 from sage_rlvr.training.buffer import Memory, fill, numbered, stored

@@ -24,8 +24,8 @@ from sage_rlvr.core.anchor import Anchor
 from sage_rlvr.core.loss_terms import AdaptiveEntropy, EntropyBonus
 from sage_rlvr.core.method import Method, needs_of
 from sage_rlvr.core.reductions import FixedBudget, SequenceMean, TokenMean
+from sage_rlvr.core.rollout_plans import is_staged
 from sage_rlvr.core.schedules import Schedule, over_a_run
-from sage_rlvr.core.stages import is_staged
 from sage_rlvr.core.surrogates import Cispo, Clip, Gspo
 from sage_rlvr.errors import ConfigError, refuse
 from sage_rlvr.training.trackers import PROJECT, run_name

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from sage_rlvr.config import DataConfig, FinetuneConfig, LoraConfig, OfflineConfig, SftConfig, TrainConfig, task_of
-from sage_rlvr.core.stages import is_staged
+from sage_rlvr.core.rollout_plans import is_staged
 from sage_rlvr.models.folders import ADAPTER_WEIGHTS, adapter_base, config_folder, folder_of
 from sage_rlvr.models.weights import loading
 from sage_rlvr.tasks.datasets import examples

@@ -18,7 +18,7 @@ from sage_rlvr.config import TrainConfig
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.models.folders import config_folder, folder_of
 from sage_rlvr.models.weights import loading
-from sage_rlvr.training.dry_run import GIB, parameters, scorers, tensor_bytes, work
+from sage_rlvr.training.counts.dry_run import GIB, parameters, scorers, tensor_bytes, work
 from sage_rlvr.training.trl.arguments import grpo_arguments
 from sage_rlvr.training.verl.arguments import MICRO, MODEL, bare_arguments, rows_per_gpu
 
