@@ -32,7 +32,7 @@ from sage_rlvr.models.folders import cached_folder
 from sage_rlvr.models.generation import Decoding, Source
 from sage_rlvr.models.policy import Asking, Tokens, load_policy, load_tokens, weights_hash
 from sage_rlvr.models.reward_model import load_reward_model, scores_of
-from sage_rlvr.models.sampler import supports_shared_prefix
+from sage_rlvr.models.shared_prefix import supports_shared_prefix
 from sage_rlvr.models.teachers import teacher_named
 from sage_rlvr.models.vllm import GENERATORS
 from sage_rlvr.runs import versions

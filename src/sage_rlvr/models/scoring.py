@@ -24,7 +24,8 @@ from sage_rlvr.errors import DataError
 from sage_rlvr.models.head import chosen_logps, entropies_of, factors, plain_head
 from sage_rlvr.models.llama.decoder import LlamaWeights
 from sage_rlvr.models.llama.forward import last_states, takes
-from sage_rlvr.models.sampler import attention, logits_at, pad_right, refuse_unknown_terms, supports_shared_prefix
+from sage_rlvr.models.sampler import logits_at, pad_right
+from sage_rlvr.models.shared_prefix import attention, refuse_unknown_terms, supports_shared_prefix
 
 RAGGED = "sage_ragged"
 
