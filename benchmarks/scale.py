@@ -1,4 +1,4 @@
-"""The tables of docs/scale.md: what a step costs by model size and number of GPUs, counted by `sage_rlvr.training.footprint`.
+"""The tables of docs/scale.md: what a step costs by model size and number of GPUs, counted by `training.counts.footprint`.
 
     python benchmarks/scale.py                          # print them
     python benchmarks/scale.py --docs docs/scale.md     # write them between their marks
@@ -18,8 +18,8 @@ from typing import Any
 from transformers import Qwen2Config
 
 from sage_rlvr.config import TrainConfig, decode
-from sage_rlvr.training.dry_run import GIB, tensor_bytes
-from sage_rlvr.training.footprint import READ, WRITTEN, Size, step_operations
+from sage_rlvr.training.counts.dry_run import GIB, tensor_bytes
+from sage_rlvr.training.counts.footprint import READ, WRITTEN, Size, step_operations
 
 SIZES: dict[str, dict[str, int]] = {
     "0.5B": {"hidden_size": 896, "num_hidden_layers": 24, "num_attention_heads": 14, "num_key_value_heads": 2,

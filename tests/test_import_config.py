@@ -15,7 +15,7 @@ from sage_rlvr.cli.app import main
 from sage_rlvr.config import FinetuneConfig, TrainConfig, decode, dump, load_config, parse_yaml
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.import_config import Imported, import_config
-from sage_rlvr.import_keys import KEYS
+from sage_rlvr.import_config.keys import KEYS
 from sage_rlvr.training.trl.arguments import grpo_arguments
 
 NESTED = """\

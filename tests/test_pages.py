@@ -22,7 +22,7 @@ PARTS = sorted(
     for p in (ROOT / "src" / "sage_rlvr").iterdir()
     if (p.suffix == ".py" or (p / "__init__.py").is_file()) and not p.name.startswith("_")
 )
-NOT_IN_THE_REFERENCE = {"moved", "import_keys", "import_notes"}  # tables
+NOT_IN_THE_REFERENCE = {"moved"}  # a table
 SHELL = re.compile(r"```sh\n(.*?)```", re.DOTALL)
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 

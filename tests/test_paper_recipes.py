@@ -15,7 +15,7 @@ from sage_rlvr.cli.recipes import recipe_lines, schema_of
 from sage_rlvr.config import FinetuneConfig, TrainConfig, decode, dump, load, load_config
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.recipes import recipe
-from sage_rlvr.training.dry_run import dry_run_lines
+from sage_rlvr.training.counts.dry_run import dry_run_lines
 from sage_rlvr.training.trl.arguments import grpo_arguments
 from sage_rlvr.training.verl.fields import ACTOR
 

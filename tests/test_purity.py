@@ -39,9 +39,7 @@ LAYERS: dict[str, set[str]] = {
     "testing": {"core", "schema", "errors"},
     "progress": {"text"},
     "config": {"core", "methods", "plugins", "recipes", "schema", "tasks", "errors"},
-    "import_keys": {"errors"},
-    "import_notes": {"import_keys"},
-    "import_config": {"import_keys", "import_notes", "recipes", "schema", "errors"},
+    "import_config": {"recipes", "schema", "errors"},
     "models": {"registry", "config", "core", "reading", "recipes", "runs", "tasks", "verifiers", "errors"},
     "training": {"config", "core", "methods", "models", "reading", "recipes", "runs", "tasks", "verifiers", "errors"},
     "evaluation": {
@@ -92,8 +90,6 @@ THIRD_PARTY: dict[str, set[str]] = {
     "config": set(),
     "recipes": {"yaml"},
     "schema": {"yaml", "pydantic", "pydantic_core", "typing_extensions"},
-    "import_keys": set(),
-    "import_notes": set(),
     "import_config": {"yaml"},
 }
 

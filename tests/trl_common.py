@@ -17,6 +17,12 @@ from sage_rlvr.training.trl import SageTrainer
 
 PROMPTS = [f"{a} {b}={a + b}:" for a in range(1, 7) for b in range(1, 5)]
 
+QUIET: dict[str, Any] = {
+    **{"save_strategy": "no", "report_to": "none", "disable_tqdm": True},
+    **{"use_cpu": True, "bf16": False, "gradient_checkpointing": False},
+}
+"""Fields of GRPOConfig for a run in a test: on a CPU in float32, and nothing written or shown."""
+
 # (gradient_accumulation_steps, steps_per_generation, num_iterations): where the policy moves before TRL is done with a
 # rollout ("moves") TRL scores it at generation; else q comes from the loss's own forward.
 LAYOUTS = {
@@ -55,15 +61,9 @@ def arguments(folder: Path, layout: str = "plain", **changes: Any) -> Any:
         "max_completion_length": 8,
         "temperature": 0.8,
         "logging_steps": 1,
-        "save_strategy": "no",
-        "report_to": "none",
-        "use_cpu": True,
-        "bf16": False,
-        "gradient_checkpointing": False,
-        "disable_tqdm": True,
         "seed": 5,
     }
-    return trl.GRPOConfig(str(folder / "out"), **settings | changes)
+    return trl.GRPOConfig(str(folder / "out"), **QUIET | settings | changes)
 
 
 def build(policy: Path, args: Any, cls: type = SageTrainer, **more: Any) -> Any:

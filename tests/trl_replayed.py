@@ -5,33 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import pytest
 import trl
-from torch import Tensor
 
 from sage_rlvr.config import TrainConfig
-from sage_rlvr.training import loop as engine
 from sage_rlvr.training.groups import Groups
-from sage_rlvr.training.reference import follow
 from sage_rlvr.training.trl import grpo_config
-
-
-def record(config: TrainConfig, monkeypatch: pytest.MonkeyPatch) -> tuple[list[Groups], dict[str, Tensor]]:
-    """All that a run of the loop drew, step by step, and the weights after it."""
-    kept: list[Groups] = []
-    plain = engine.draw_groups
-
-    def keep(loop: Any, step: int) -> Any:
-        drawn = plain(loop, step)
-        kept.append(drawn.everything)
-        return drawn
-
-    monkeypatch.setattr(engine, "draw_groups", keep)
-    loop = engine.build(config)
-    for step in range(config.steps):
-        engine.train_step(loop, step)
-        follow(loop, step + 1)
-    return kept, loop.policy.state_dict()
+from trl_common import QUIET
 
 
 class Replay:
@@ -92,18 +71,6 @@ def arguments(config: TrainConfig, folder: Path, **changes: Any) -> Any:
         "per_device_train_batch_size": config.rollout.completions,
         "num_generations": config.rollout.group_size,
         "max_completion_length": config.rollout.max_new_tokens,
-        "save_strategy": "no",
-        "report_to": "none",
-        "use_cpu": True,
-        "bf16": False,
-        "gradient_checkpointing": False,
-        "disable_tqdm": True,
         "seed": config.seed,
     }
-    return trl.GRPOConfig(str(folder), **settings | grpo_config(config.method) | changes)
-
-
-def furthest(found: dict[str, Tensor], wanted: dict[str, Tensor]) -> float:
-    """The largest difference of a weight."""
-    assert found.keys() == wanted.keys()
-    return max(float((found[name] - wanted[name]).abs().max()) for name in wanted)
+    return trl.GRPOConfig(str(folder), **QUIET | settings | grpo_config(config.method) | changes)

@@ -15,7 +15,7 @@ import inspect
 import re
 import types
 import typing
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, NotRequired, TypeVar, Union, get_args, get_origin
 
@@ -26,7 +26,7 @@ from typing_extensions import TypedDict
 
 from sage_rlvr import plugins
 from sage_rlvr.errors import ConfigError, SageError, choose_from, nearest
-from sage_rlvr.recipes import Place, Tree, dotted, parse_scalar, short
+from sage_rlvr.recipes import Place, Tree, dotted, load, parse_scalar, short
 from sage_rlvr.registry import HOMES, call_of, registry_of
 
 T = TypeVar("T")
@@ -65,6 +65,11 @@ def decode(schema: type[T], tree: Any, where: str = "") -> T:
         missing = sorted(set(tree.get("plugins") or ()) - set(plugins.loaded())) if isinstance(tree, dict) else []
         lines += [f"made with the plugin {name}, which is not loaded; give it with --plugin" for name in missing]
         raise kind("\n".join(lines)) from error
+
+
+def load_config(schema: type[T], path: str | Path, overrides: Iterable[tuple[str, str]] = ()) -> T:
+    """`decode(schema, load(path, overrides))`: a recipe file to a checked configuration."""
+    return decode(schema, load(path, overrides), where=str(path))
 
 
 def build(kind: str, tree: Any) -> Any:

@@ -105,6 +105,27 @@ def test_a_run_on_rows_is_evaluated_by_samples(write_recipe: Recipe, suggested: 
     assert follow(suggested, "eval", "run")[:4] == ["eval", "run", "--samples", "64"]
 
 
+def test_a_report_that_compares_nothing_says_what_to_give(
+    write_recipe: Recipe, suggested: list[list[str]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = dump(load_config(TrainConfig, write_recipe())) | {"model": "embedded"}
+    for name in ("one", "two"):
+        RunDir.open(name, config).close()
+    RunDir.open("other", config | {"model": "a/b"}).close()
+    for given, wanted in (
+        (["one"], [["eval", "one"], ["report", "one", "embedded"]]),
+        (["one", "two"], [["eval", "one"]]),
+        (["other"], [["eval", "other"], ["report", "other", "RUN"]]),
+    ):
+        suggested.clear()
+        assert call("report", *given) == 0
+        assert suggested == wanted and all(not parse(command)[2] for command in suggested)
+        assert "Nothing is compared" in capsys.readouterr().out
+    suggested.clear()
+    assert call("report", "one", "embedded") == 2
+    assert suggested == [["eval", "embedded"]]
+
+
 def test_an_arm_of_the_paper_alone(suggested: list[list[str]]) -> None:
     assert follow(suggested, "compare", "paper:GRPO") == ["compare", "paper:GRPO", "paper:Branch"]
 

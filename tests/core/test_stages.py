@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from sage_rlvr.core import Dars, GroupNormalized, Key, LeaveOneOut, MarginalValue, UniformStages, credit
 from sage_rlvr.core.advantages import DistinctRight, PassAtK
-from sage_rlvr.core.stages import GuidedStages, rows_of_stages
+from sage_rlvr.core.rollout_plans import GuidedStages, rows_of_stages
 from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.methods import METHODS, dars, dr_grpo, pacs, right_entropy, rloo
 from sage_rlvr.testing import signals

@@ -14,9 +14,9 @@ from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.evaluation import evaluate as evaluation
 from sage_rlvr.evaluation.evaluate import Target, cross_check, evaluate, resolve, world_identity
 from sage_rlvr.evaluation.exact import probabilities, sampled_counts
-from sage_rlvr.models import solutions
+from sage_rlvr.models.listing import solutions
+from sage_rlvr.models.listing.solutions import solution_logps
 from sage_rlvr.models.policy import load_policy
-from sage_rlvr.models.solutions import solution_logps
 from sage_rlvr.stats.intervals import wilson
 from sage_rlvr.tasks.countdown import Countdown, Problem
 

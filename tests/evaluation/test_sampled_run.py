@@ -15,7 +15,7 @@ from sage_rlvr.cli.app import main
 from sage_rlvr.errors import DataError
 from sage_rlvr.evaluation import sampled_run
 from sage_rlvr.evaluation.lm_eval import export_lm_eval, import_lm_eval
-from sage_rlvr.evaluation.sampled_run import UNKNOWN, commit_of
+from sage_rlvr.evaluation.sampled_run import UNKNOWN, SampleRun, commit_of
 from sage_rlvr.evaluation.sampling import Chosen, choose, generated_docs
 from sage_rlvr.evaluation.store import Identity, Sample, SampleStore, prompt_hash
 from sage_rlvr.models.policy import load_policy
@@ -125,6 +125,31 @@ def test_a_store_of_chunks_of_32_is_topped_up_in_them_and_one_that_begins_with_6
     assert sizes == [32, 64]
     texts = [SampleStore.open(name).table(("problem", "sample", "seed", "text")).to_pylist() for name in ("a", "b")]
     assert texts[0] == texts[1]  # the width of a chunk moves rounding at most, never a seed
+
+
+@pytest.mark.parametrize(("n", "size"), [(5, 5), (32, 32), (40, 40), (64, 64), (96, 48), (97, 49), (256, 64)])
+def test_a_new_store_has_as_few_equal_chunks_as_hold_what_is_asked_for(tmp_path: Path, n: int, size: int) -> None:
+    def size_of(**words: Any) -> int | None:
+        run = SampleRun(store=tmp_path / "new", policy="p", model="embedded", samples=n, **words)
+        return run._chunk_size(run.decoding(choose(countdown.Countdown(), n=1)))
+
+    assert size_of(generator="sampler") == size and size_of(generator="sampler", temperature=0.0) is None
+    assert size_of(generator="transformers") == -(-n // -(-n // 32)) <= 32
+
+
+def test_what_was_asked_for_is_drawn_and_rounding_up_is_said(
+    words: tuple[Any, ...], warm_policy: Path, capsys: Any
+) -> None:
+    """The samples of a store of 5 are those of a wider one, by their seeds; topping up to 7 takes a second chunk of 5."""
+    for name, n in (("few", 5), ("more", 9)):
+        assert call("eval", warm_policy, *words, "--samples", n, "--store", name) == 0
+        assert "whole chunks" not in capsys.readouterr().err
+    few, more = (SampleStore.open(name).table(("problem", "sample", "seed", "text")).to_pylist() for name in ("few", "more"))
+    assert len(few) == 3 * 5 and [row for row in more if row["sample"] < 5] == few
+    assert call("eval", warm_policy, *words, "--samples", 7, "--store", "few") == 0
+    said = capsys.readouterr()
+    assert "whole chunks, here of 5 samples: 10 of each problem, not 7" in " ".join(said.err.split())
+    assert "n = 7" in said.out and SampleStore.open("few").counts().n.tolist() == [10] * 3
 
 
 # ---- another verifier

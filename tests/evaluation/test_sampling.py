@@ -39,9 +39,9 @@ from sage_rlvr.evaluation.sampling import Chosen, Evaluation, Prompt, Scorer, ch
 from sage_rlvr.evaluation.settings import Preset, SampleSettings, store_place
 from sage_rlvr.evaluation.store import Identity, SampleStore, is_store
 from sage_rlvr.models.generation import PRESETS, CpuGenerator, Decoding, Generation, Generator, Request
+from sage_rlvr.models.listing.solutions import solution_logps
 from sage_rlvr.models.policy import NO_ANSWER, Tokens, load_policy
 from sage_rlvr.models.scoring import score
-from sage_rlvr.models.solutions import solution_logps
 from sage_rlvr.tasks import task_named
 from sage_rlvr.tasks.prompts import BOXED, SAGE
 from sage_rlvr.verifiers.rewards import answered

@@ -10,7 +10,8 @@ import pytest
 
 from sage_rlvr.config import TrainConfig, load_config
 from sage_rlvr.errors import ConfigError
-from sage_rlvr.experiments.design import Arm, Matrix, load_matrix, resolve, same, sft_config, world_named
+from sage_rlvr.experiments.controls import Arm, same
+from sage_rlvr.experiments.design import Matrix, load_matrix, resolve, sft_config, world_named
 from sage_rlvr.recipes import recipe
 
 MATRICES = Path(__file__).resolve().parents[2] / "recipes" / "matrices"

@@ -24,9 +24,13 @@ from sage_rlvr.errors import ConfigError
 from sage_rlvr.evaluation.record import Record, load_record, save_record
 from sage_rlvr.experiments import demo
 from sage_rlvr.experiments import jobs as work
+from sage_rlvr.experiments import plan as plans
 from sage_rlvr.experiments import sweep as module
+from sage_rlvr.experiments.adoption import adoptable
+from sage_rlvr.experiments.display import dry_lines, line, table
 from sage_rlvr.experiments.jobs import Task, run_tasks
-from sage_rlvr.experiments.sweep import Sweep, adoptable, dry_lines, line, plan, run, table
+from sage_rlvr.experiments.plan import Sweep, note, plan
+from sage_rlvr.experiments.sweep import run
 from sage_rlvr.report import write_summary
 from sage_rlvr.results import Results, Run, compare
 from sage_rlvr.results.comparisons import between
@@ -240,9 +244,9 @@ def test_a_folder_that_cannot_be_filled_is_named_as_the_cause(
         return write
 
     for code, cause in {errno.ENOSPC: "the disk is full", errno.EROFS: "Read-only file system"}.items():
-        for name, writer in (("write_text_atomic", refusing(code)), ("write_json_atomic", refusing(code))):
+        for home, name in ((module, "write_text_atomic"), (plans, "write_json_atomic")):
             with monkeypatch.context() as disk, pytest.raises(SystemExit) as caught:
-                disk.setattr(module, name, writer)
+                disk.setattr(home, name, refusing(code))
                 main(["sweep", str(matrix()), "--out", str(tmp_path / f"{name}-{code}"), "--workers", "1"])
             said = " ".join(capsys.readouterr().err.split())
             assert caught.value.code == 2 and cause in said and "holds no runs" not in said and "is not there" not in said, said
@@ -259,15 +263,15 @@ def test_what_did_not_run_is_said(tmp_path: Path, matrix: Callable[..., Path]) -
     assert set(states(sweep).values()) == {"not run"} and not (tmp_path / "out").exists()
     assert line(sweep).startswith("sweep: 0/12 steps, 0 of 6 cells complete, time left is known after the first steps")
     assert line(sweep).endswith("evaluation not counted")
-    dry = module.dry_lines(sweep)
+    dry = dry_lines(sweep)
     assert dry[-3].startswith("  ADDED: ") and dry[-2].startswith("  to decline ADDED arms: `controls: none` in ")
     declined = plan(matrix(("controls: [no_kl]", "controls: none")), tmp_path / "out")
-    assert not any("to decline" in text for text in module.dry_lines(declined))
+    assert not any("to decline" in text for text in dry_lines(declined))
     console = screen()
     console.print(table(sweep))
     assert said(console).count("not run") == 6
     module._write_recipes(sweep)
-    module.note(sweep)
+    note(sweep)
     write_summary(sweep.out)
     page = (sweep.out / "summary.md").read_text(encoding="utf-8")
     assert page.count("| GRPO | 0 of 2 | not run | not run |") == 1 and "\n0 of 6 runs complete.\n" in page
@@ -302,7 +306,7 @@ def test_arms_of_other_lengths_are_refused_unless_the_length_is_the_question(
     sweep = plan(matrix(arms, ("controls: [no_kl]", "controls: none\nsteps_differ: true")), tmp_path / "out")
     assert {cell.arm.name: cell.job.config.steps for cell in sweep.cells} == {"grpo": 2, "early": 1, "branch": 2}
     sweep.out.mkdir()
-    module.note(sweep)
+    note(sweep)
     assert json.loads((tmp_path / "out" / "matrix.json").read_text())["steps"] == "1 to 2"
 
 

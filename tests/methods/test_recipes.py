@@ -10,7 +10,7 @@ import pytest
 
 from sage_rlvr.config import TrainConfig, load_config
 from sage_rlvr.core import Branch, MarginalValue, Method
-from sage_rlvr.core.stages import is_staged
+from sage_rlvr.core.rollout_plans import is_staged
 from sage_rlvr.methods import bnpo, dapo, dars, dr_grpo, forward_kl, grpo_token_mean, sage
 
 FOLDER = Path(__file__).resolve().parents[2] / "recipes" / "countdown"

@@ -23,10 +23,11 @@ from transformers import (
 
 from sage_rlvr.core.keys import Key
 from sage_rlvr.errors import DataError
-from sage_rlvr.models import llama_decoder as llama_step
 from sage_rlvr.models import sampler
-from sage_rlvr.models.sampler import Rollout, draw, packed, pad_right, prefill, sample, supports_shared_prefix
+from sage_rlvr.models.llama import decoder as llama_step
+from sage_rlvr.models.sampler import Rollout, draw, packed, pad_right, prefill, sample
 from sage_rlvr.models.scoring import score
+from sage_rlvr.models.shared_prefix import supports_shared_prefix
 
 EOS, PAD = 1, 0
 PROMPTS = [[2, 3, 4, 5, 6], [7, 8], [9, 10, 11, 12, 13, 14, 15, 16, 17]]

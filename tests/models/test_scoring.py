@@ -22,7 +22,8 @@ from transformers import (
 )
 
 from sage_rlvr.errors import DataError
-from sage_rlvr.models import head, llama_forward, sampler, scoring
+from sage_rlvr.models import head, sampler, scoring, shared_prefix
+from sage_rlvr.models.llama import forward as llama_forward
 from sage_rlvr.models.scoring import _padded_logits, _ragged_logits, completion_logits, score
 
 COMMON = {"vocab_size": 21, "bos_token_id": None, "eos_token_id": 1, "pad_token_id": 0, "initializer_range": 0.3}
@@ -299,7 +300,7 @@ def test_rows_out_of_order_and_masks_with_gaps_are_refused() -> None:
 def test_a_term_that_the_layouts_do_not_compute_is_refused(term: str) -> None:
     """Gemma 2 passes softcap, gpt-oss s_aux: left out, the numbers would be those of another model."""
     module, x = torch.nn.Module(), torch.zeros(1, 1, 1, 2)
-    for attend, own in ((scoring._attend_ragged, "ragged"), (sampler._attend, "shared_prefix")):
+    for attend, own in ((scoring._attend_ragged, "ragged"), (shared_prefix._attend, "shared_prefix")):
         with pytest.raises(DataError, match=f"wants {term} in its attention"):
             attend(module, x, x, x, None, **{own: object(), term: 30.0})
-    sampler.refuse_unknown_terms(module, {term: None, "position_bias": 1})
+    shared_prefix.refuse_unknown_terms(module, {term: None, "position_bias": 1})

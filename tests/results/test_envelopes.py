@@ -85,6 +85,18 @@ def test_rows_room_and_summary_of_a_folder(folder: Path) -> None:
     assert room["rival"] == ("GRPO", "GRPO, beta 0.1")[best]
 
 
+def test_an_envelope_that_nobody_reaches_counts_the_seeds_that_were_compared(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The arm has three training seeds and a rival two, and no rival has the arm's pass@1: two seeds are left out, not three."""
+    monkeypatch.setattr("sage_rlvr.stats.frontier.passk_at", lambda pass1, points: None)
+    results = Results.read(str(folder))
+    del results.records["GRPO", 2, ""]
+    assert results.seeds("SAGE-Branch") == (0, 1, 2) and results.seeds("GRPO") == (0, 1)
+    rows = [row for row in compare(results) if row.why == "envelope"]
+    assert rows and {(row.left_out, row.comparison.known) for row in rows} == {(2, False)}
+
+
 def test_a_stored_summary_keeps_its_envelopes(folder: Path) -> None:
     write_summary(folder)
     text = (folder / "summary.md").read_text()

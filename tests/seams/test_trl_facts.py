@@ -16,6 +16,8 @@ trl = pytest.importorskip("trl")
 from datasets import Dataset
 from packaging.version import Version
 
+from trl_common import QUIET
+
 VERSION = Version(trl.__version__)
 PROMPTS = [f"{a} {b}={a + b}:" for a in range(1, 6) for b in range(1, 6)]
 SCORER = "_get_per_token_logps_and_entropies"
@@ -37,14 +39,8 @@ def args(folder: Path, **changes: Any) -> Any:
         "num_generations": 3,
         "max_completion_length": 8,
         "logging_steps": 1,
-        "save_strategy": "no",
-        "report_to": "none",
-        "use_cpu": True,
-        "bf16": False,
-        "gradient_checkpointing": False,
-        "disable_tqdm": True,
     }
-    return trl.GRPOConfig(str(folder / "out"), **settings | changes)
+    return trl.GRPOConfig(str(folder / "out"), **QUIET | settings | changes)
 
 
 class Watched(trl.GRPOTrainer):

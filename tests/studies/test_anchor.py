@@ -16,7 +16,7 @@ from sage_rlvr.studies.anchor.figures import PICTURES
 from sage_rlvr.studies.pages import filled
 from sage_rlvr.theory import claims
 from sage_rlvr.theory.claims import Claim
-from sage_rlvr.theory.effects import gradient_map
+from sage_rlvr.theory.effect_map import gradient_map
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 SMALL = {"Eq. (8)": claims.ALL["Eq. (8): the pseudo-KL token by token"]}

@@ -23,12 +23,11 @@ from sage_rlvr.core.method import Method, advantages_of, objective, shape
 from sage_rlvr.core.signals import Batch, Signals
 from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.methods import dr_grpo, forward_kl, grpo, rloo
-from sage_rlvr.models.completions import Enumerated, enumerate_completions, enumerate_to
+from sage_rlvr.models.listing.completions import Enumerated, enumerate_completions, enumerate_to
+from sage_rlvr.models.listing.solutions import solution_logps
 from sage_rlvr.models.policy import Tokens, load_policy
 from sage_rlvr.models.sampler import sample
 from sage_rlvr.models.scoring import completion_logits, score
-from sage_rlvr.models.solutions import solution_logps
-from sage_rlvr.studies.anchor import measure as lab
 from sage_rlvr.studies.anchor.expectations import (
     Case,
     equation6,
@@ -38,6 +37,9 @@ from sage_rlvr.studies.anchor.expectations import (
     shaping_of,
     state_gradient,
 )
+from sage_rlvr.studies.anchor.measure import run_lab
+from sage_rlvr.studies.anchor.rows import ADMITTED, FOR_THE_RECORD, LabResult, markdown
+from sage_rlvr.studies.anchor.terms import GUIDES, K1, PAPER_BRANCH
 from sage_rlvr.studies.anchor.variances import NO_BASELINE, variances
 from sage_rlvr.tasks.countdown import Countdown, Problem
 
@@ -447,16 +449,16 @@ def folders(tiny: tuple[PreTrainedModel, Tokens], tmp_path_factory: pytest.TempP
     return str(place / "policy"), str(place / "reference")
 
 
-def small_lab(folders: tuple[str, str], **changes: Any) -> lab.LabResult:
+def small_lab(folders: tuple[str, str], **changes: Any) -> LabResult:
     settings: dict[str, Any] = {
         "problems": ["1 2=3:", "2 5=7:"],
         "draws": 16,
         "reference": folders[1],
-        "guides": {**lab.GUIDES, "Branch": BRANCH},
+        "guides": {**GUIDES, "Branch": BRANCH},
         "remainder": 0.05,
         "max_new_tokens": 2,
     }
-    return lab.run_lab(folders[0], **(settings | changes))
+    return run_lab(folders[0], **(settings | changes))
 
 
 @pytest.mark.slow
@@ -469,20 +471,20 @@ def test_the_table_of_a_small_policy(folders: tuple[str, str]) -> None:
     assert [fact.prompt for fact in result.problems] == ["1 2=3:", "2 5=7:"] and result.remainder <= 0.05
     assert result.remainder == max(fact.remainder for fact in result.problems)
     for guide in ("Flat", "Branch"):
-        k1 = result.row(lab.K1, guide)
+        k1 = result.row(K1, guide)
         assert k1.cosine > 1 - 1e-6 and k1.norm_ratio == pytest.approx(1, abs=1e-4) and k1.whole_cosine > 1 - 1e-6
     assert result.row("k1 in the reward (Dr. GRPO)").norm_ratio == pytest.approx(15 / 16, abs=1e-4)
     for term in ("k2", "straight_through", "k3_is", "exact reverse"):
         row = result.row(term, "Branch")
-        assert row.status == lab.FOR_THE_RECORD and row.guide_norm is not None and row.guide_cosine is not None
+        assert row.status == FOR_THE_RECORD and row.guide_norm is not None and row.guide_cosine is not None
         assert row.guide_norm < 1e-4 and abs(row.guide_cosine) < 0.1
         assert result.row(term).cosine == pytest.approx(result.row("k2").cosine, abs=1e-5)
     shaped = result.row("k3", "Branch")
-    assert shaped.status == lab.ADMITTED and shaped.guide_norm is not None and shaped.guide_norm > 0.01
+    assert shaped.status == ADMITTED and shaped.guide_norm is not None and shaped.guide_norm > 0.01
     assert shaped.cosine == pytest.approx(result.row("exact forward", "Branch").cosine, abs=1e-4)
     assert shaped.cosine_spread[0] <= shaped.cosine <= shaped.cosine_spread[1] < 0.99
     assert result.row("k3").variance_interval is not None and shaped.variance_ratio is None
-    assert result.row(lab.K1 + NO_BASELINE).variance_ratio != result.row(lab.K1).variance_ratio
+    assert result.row(K1 + NO_BASELINE).variance_ratio != result.row(K1).variance_ratio
     with pytest.raises(DataError, match="no row 'exact forward' with guide 'Token'"):
         result.row("exact forward", "Token")
 
@@ -500,7 +502,7 @@ def test_a_result_is_plain_and_a_function_of_its_arguments(folders: tuple[str, s
         return value is None or type(value) in (str, int, float)
 
     assert plain(asdict(result))
-    text = lab.markdown(result)
+    text = markdown(result)
     assert all(f"| {row.objective} | {row.guide} |" in text for row in result.rows)
     assert "| 1 2=3: |" in text and "refuses it" in text and "over its own mean^2" in text
     for row in result.rows:  # one problem: both variances are one trace, in the unit of Eq. (6) and of the term itself
@@ -508,7 +510,7 @@ def test_a_result_is_plain_and_a_function_of_its_arguments(folders: tuple[str, s
             assert row.variance_ratio == pytest.approx(row.snr_completions * row.norm_ratio**2, rel=1e-6)  # type: ignore[operator]
     assert result.row("k3").norm_ratio != pytest.approx(1.0, abs=1e-3)
     without = small_lab(folders, problems=["1 2=3:"], draws=0)
-    assert "variance" not in lab.markdown(without) and without.row("k3").cosine == result.row("k3").cosine
+    assert "variance" not in markdown(without) and without.row("k3").cosine == result.row("k3").cosine
 
 
 @pytest.mark.slow
@@ -528,13 +530,13 @@ def test_what_the_lab_refuses(folders: tuple[str, str]) -> None:
 @pytest.mark.slow
 def test_the_default_lab_on_one_problem() -> None:
     """The embedded base, moved by a few steps: what the page says of it."""
-    result = lab.run_lab(problems=1, draws=64)
+    result = run_lab(problems=1, draws=64)
     assert result.remainder <= 1e-3 and result.problems[0].kl > 0.05
-    assert result.row(lab.K1).cosine > 1 - 1e-4 and result.row(lab.K1, "Branch").cosine > 1 - 1e-4
+    assert result.row(K1).cosine > 1 - 1e-4 and result.row(K1, "Branch").cosine > 1 - 1e-4
     assert result.row("k2", "Branch").guide_norm == pytest.approx(0.0, abs=1e-4)
     assert result.row("k3", "Branch").guide_norm > 1e-3  # type: ignore[operator]
     assert result.row("k3").cosine < 0.99
     assert result.row("k3").variance_ratio > 3 * result.row("exact forward").variance_ratio  # type: ignore[operator]
     strength = {strength.guide: strength for strength in result.strengths}
-    assert strength["Branch"].active_share > 0.05 > strength[lab.PAPER_BRANCH].active_share
+    assert strength["Branch"].active_share > 0.05 > strength[PAPER_BRANCH].active_share
     assert all(row.mean_gap is None or row.mean_gap < 6 for row in result.rows)

@@ -11,10 +11,21 @@ import pytest
 import torch
 
 from sage_rlvr.core import Anchor, GroupCentered, GroupNormalized, LeaveOneOut, Method, kl
+from sage_rlvr.core.guides import Branch, Flat
 from sage_rlvr.errors import CancellingGuide, ConfigError
 from sage_rlvr.theory import TokenTree, claims, expected
 from sage_rlvr.theory import optima as closed
-from sage_rlvr.theory.claims import Claim, equations, lab, leash, off_target, placements, stationary, support
+from sage_rlvr.theory.claims import (
+    Claim,
+    appendix_c,
+    equations,
+    lab,
+    leash,
+    off_target,
+    placements,
+    stationary,
+    support,
+)
 
 SLOW = "Where training comes to rest"
 
@@ -72,15 +83,15 @@ def test_appendix_c_by_hand():
 
     Eq. (2) at beta = 1/4: (.9 + .0025) e^4 + .0975 = 49.3728, so pi(y) = .0025 e^4 / 49.3728 = .0027646.
     """
-    world = support.rare(8)
+    world = appendix_c.rare(8)
     assert world.q[0] == 1.0 and float(world.q[world.leaf]) == pytest.approx(1.263832, abs=1e-5)
     assert float(world.rlvr[world.leaf]) == pytest.approx(0.0027646, abs=1e-7)
     behind = (0.0025 * math.e**4 + 0.0175) / 49.3728
     assert world.reached == pytest.approx(1.263832 / (1 + 0.263832 * behind), abs=1e-5)
-    assert float(support.rare(30).q[support.rare(30).leaf]) == pytest.approx(1.4, abs=1e-6)
-    assert float(support.rare(30, 2).q[support.rare(30, 2).leaf]) == pytest.approx(1.96, abs=1e-6)
-    assert torch.allclose(support.uncertain_first_token().q, support.uncertain_first_token().q[0])
-    assert float(support.uncertain_first_token().q[0]) > 1.05
+    assert float(appendix_c.rare(30).q[appendix_c.rare(30).leaf]) == pytest.approx(1.4, abs=1e-6)
+    assert float(appendix_c.rare(30, 2).q[appendix_c.rare(30, 2).leaf]) == pytest.approx(1.96, abs=1e-6)
+    assert torch.allclose(appendix_c.uncertain_first_token().q, appendix_c.uncertain_first_token().q[0])
+    assert float(appendix_c.uncertain_first_token().q[0]) > 1.05
 
 
 # ---- a wrong formula is caught
@@ -176,7 +187,7 @@ def test_the_refused_pairs_are_refused():
             Anchor(0.1, estimator=estimator, placement=placement)
     for estimator in placements.UNBIASED:
         with pytest.raises(CancellingGuide):
-            Anchor(0.1, support.Branch(), estimator)
+            Anchor(0.1, Branch(), estimator)
 
 
 def test_a_detectable_share():
@@ -351,8 +362,8 @@ def test_an_undrawn_answer_is_lifted_by_the_normalization_alone():
 
 
 def test_branch_as_released_moves_nothing_under_k3_and_that_of_the_reference_does():
-    one = support.rare(8)
-    plain, own, reference = (one.rest(Anchor(one.beta, g)) for g in (support.Flat(), support.Branch(), one.guide))
+    one = appendix_c.rare(8)
+    plain, own, reference = (one.rest(Anchor(one.beta, g)) for g in (Flat(), Branch(), one.guide))
     assert own == pytest.approx(plain, abs=1e-6) and plain > one.eps
     assert reference == pytest.approx(0.007473, abs=1e-6) and reference < plain - 1e-3
 

@@ -31,17 +31,9 @@ from sage_rlvr.core.advantages import LeaveOneOut
 from sage_rlvr.core.guides import Rarity
 from sage_rlvr.core.surrogates import Clip
 from sage_rlvr.errors import CancellingGuide, ConfigError
-from sage_rlvr.theory.effects import (
-    MAP_GUIDES,
-    TERMS,
-    claimed_gradient,
-    draw_q,
-    gradient_map,
-    in_reward_gradient,
-    markdown,
-    measured_gradient,
-    unchecked_anchor,
-)
+from sage_rlvr.theory.effect_map import MAP_GUIDES, TERMS, gradient_map, markdown
+from sage_rlvr.theory.effects import claimed_gradient, draw_q
+from sage_rlvr.theory.measured import in_reward_gradient, measured_gradient, unchecked_anchor
 from sage_rlvr.theory.tree import TokenTree
 
 TREE = TokenTree([(0,), (1, 0), (1, 1), (2, 0, 0), (2, 0, 1), (2, 1), (2, 2)])

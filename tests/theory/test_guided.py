@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from sage_rlvr.core.advantages import LeaveOneOut
-from sage_rlvr.core.stages import GuidedStages
+from sage_rlvr.core.rollout_plans import GuidedStages
 from sage_rlvr.errors import DataError
 from sage_rlvr.theory.guided import lost_share, second_stage_force
 

@@ -18,7 +18,8 @@ from sage_rlvr.core.advantages import LeaveOneOut
 from sage_rlvr.core.guides import Rarity
 from sage_rlvr.core.method import advantages_of, shape
 from sage_rlvr.core.surrogates import Clip
-from sage_rlvr.theory.effects import claimed_gradient, measured_gradient
+from sage_rlvr.theory.effects import claimed_gradient
+from sage_rlvr.theory.measured import measured_gradient
 from sage_rlvr.theory.tree import TokenTree
 
 TREE = TokenTree([(0,), (1,), (2, 0), (2, 1)])  # one token or two, a likely and a rare completion of each

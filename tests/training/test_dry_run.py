@@ -15,8 +15,8 @@ from sage_rlvr.config import DataConfig, TrainConfig, load_config
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.models.folders import embedded_policy, vocabulary_of
 from sage_rlvr.recipes import recipe
-from sage_rlvr.training import dry_run
-from sage_rlvr.training.dry_run import GIB, dry_run_lines, parameters, tensor_bytes
+from sage_rlvr.training.counts import dry_run
+from sage_rlvr.training.counts.dry_run import GIB, dry_run_lines, parameters, tensor_bytes
 
 
 def read(name: str, *edits: tuple[str, str], where: str = "paper") -> TrainConfig:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from episodes_common import Digit, Digits, digit_policy, save_digit_policy
 from sage_rlvr.config import TrainConfig, load_config
-from sage_rlvr.core.stages import GuidedStages
+from sage_rlvr.core.rollout_plans import GuidedStages
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.models.episodes import said_in
 from sage_rlvr.tasks import TASKS

@@ -16,9 +16,10 @@ from sage_rlvr.config import FinetuneConfig, SftConfig, TrainConfig, load_config
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.models.folders import EMBEDDED, embedded_policy
 from sage_rlvr.recipes import recipe
-from sage_rlvr.training import footprint
-from sage_rlvr.training.dry_run import dry_run_lines
-from sage_rlvr.training.footprint import Size, footprint_lines, forward_pass, step_operations
+from sage_rlvr.training.counts import footprint
+from sage_rlvr.training.counts.dry_run import dry_run_lines
+from sage_rlvr.training.counts.footprint import Size, footprint_lines, forward_pass, micro_batch, step_operations
+from sage_rlvr.training.verl.arguments import MICRO, verl_words
 
 REAL = sorted((Path(__file__).parents[2] / "recipes" / "real").glob("*.yaml"))
 SIZES: dict[str, Any] = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 3, "num_attention_heads": 4}
@@ -76,12 +77,33 @@ def test_a_step_counts_who_computes_what() -> None:
     assert set(step_operations(size, bare)) == {"sampling", "training"}
     twice = load_config(TrainConfig, recipe("grpo.yaml", "countdown"), [("updates.epochs", "2")])
     assert step_operations(size, twice)["training"] == 2 * parts["training"]
-    assert step_operations(size, twice)["the old policy's scores"] == parts["sampling"]
+    assert step_operations(size, twice)["the policy's scores"] == parts["sampling"]
+
+
+def test_a_micro_batch_of_verl_is_what_its_command_says() -> None:
+    """Dotted or nested, with or without a +; by default all that an update brings to a worker, of 8 unless engine.args say so."""
+
+    def told(*edits: str) -> tuple[int, bool]:
+        given = [edit.split("=", 1) for edit in ("engine.name=verl", *edits)]
+        config = load_config(TrainConfig, recipe("sage_branch.yaml", "countdown"), [(key, value) for key, value in given])
+        found, again = micro_batch(config)
+        words = dict(word.split("=", 1) for word in verl_words(config, Path("verl"), template=None, longest=1))
+        assert words.get(f"+{MICRO}", words[MICRO]) == str(found)
+        return found, again
+
+    sizes = ("rollout.prompts_per_step=16", "rollout.group_size=8")
+    assert told(*sizes) == (16, True)
+    assert told(*sizes, "updates.minibatches=4", "updates.micro_batch=1") == (4, True)
+    assert told(*sizes, "engine.args={trainer: {n_gpus_per_node: 2}}") == (64, True)
+    assert told(*sizes, "engine.args={trainer.n_gpus_per_node: 2}", "updates.micro_batch=3") == (8, True)
+    model = "actor_rollout_ref: {actor: {ppo_micro_batch_size_per_gpu: 3}, model: {enable_gradient_checkpointing: false}}"
+    assert told(*sizes, f"engine.args={{{model}}}") == (3, False)
+    assert told(*sizes, f"engine.args={{+{MICRO}: 5}}") == (5, True)
 
 
 def test_the_fields_through_the_driver_are_those_that_the_adapter_reads() -> None:
     """All but the prompts, which are no field of the response."""
-    source = Path(footprint.__file__).with_name("verl") / "trainer.py"
+    source = Path(footprint.__file__).parents[1] / "verl" / "trainer.py"
     (fields,) = [
         ast.literal_eval(line.value)
         for line in ast.parse(source.read_text()).body

@@ -18,9 +18,9 @@ from sage_rlvr.config import TrainConfig, dump, load_config
 from sage_rlvr.core import Anchor, Method
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.methods import METHODS, grpo
+from sage_rlvr.models.listing.solutions import log_right
 from sage_rlvr.models.policy import load_policy
 from sage_rlvr.models.scoring import score
-from sage_rlvr.models.solutions import log_right
 from sage_rlvr.progress import Silent
 from sage_rlvr.runs import RunDir, read_metrics
 from sage_rlvr.tasks.countdown import Countdown, build_tokenizer

@@ -15,7 +15,7 @@ from torch import Tensor
 from sage_rlvr.config import TrainConfig, load_config
 from sage_rlvr.core import Dars, DynamicSampling, Likelihood, UniformStages
 from sage_rlvr.core.advantages import DistinctRight
-from sage_rlvr.core.stages import FIRST_EXTRA_ROW, GuidedStages
+from sage_rlvr.core.rollout_plans import FIRST_EXTRA_ROW, GuidedStages
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.training import loop as training
 from sage_rlvr.training.buffer import stored

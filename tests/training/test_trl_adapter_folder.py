@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from sage_rlvr.errors import ConfigError
-from sage_rlvr.models.llama_decoder import supports
+from sage_rlvr.models.llama.decoder import supports
 from sage_rlvr.models.policy import load_policy
 
 peft = pytest.importorskip("peft")

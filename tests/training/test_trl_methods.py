@@ -35,9 +35,9 @@ from sage_rlvr.core import (
     shape,
 )
 from sage_rlvr.core.advantages import GroupNormalized, LeaveOneOut
-from sage_rlvr.core.dynamic_sampling import DynamicSampling
 from sage_rlvr.core.guides import Branch, Token
 from sage_rlvr.core.reductions import FixedBudget, SequenceMean
+from sage_rlvr.core.rollout_plans import DynamicSampling
 from sage_rlvr.core.state import tensors_of
 from sage_rlvr.core.surrogates import Clip
 from sage_rlvr.errors import CheckpointError, ConfigError, DataError

@@ -27,6 +27,7 @@ trl = pytest.importorskip("trl")
 
 from datasets import Dataset
 
+from loop_recorded import furthest, record
 from sage_rlvr.config import TrainConfig, load_config
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.models.folders import embedded_policy
@@ -35,7 +36,7 @@ from sage_rlvr.tasks.countdown import parse_prompt
 from sage_rlvr.training import loop as engine
 from sage_rlvr.training.groups import Groups
 from sage_rlvr.training.trl import SageTrainer, grpo_config
-from trl_replayed import Replay, arguments, furthest, record, verdicts
+from trl_replayed import Replay, arguments, verdicts
 
 RECIPES = Path(recipe("base.yaml")).parent
 STEPS = 20
@@ -108,44 +109,43 @@ def agree(found: dict[str, Tensor], wanted: dict[str, Tensor]) -> None:
     """All weights to 1e-5, after a run that took some of them fifty times as far."""
     moved = furthest(wanted, engine.load_policy("embedded")[0].state_dict())
     assert moved > 5e-4
+    assert found.keys() == wanted.keys()
     apart = furthest(found, wanted)
     assert apart < 1e-5, f"{apart:.1e} apart, after a run that moved weights by up to {moved:.1e}"
 
 
 @pytest.mark.parametrize("case", REPLAYED)
-def test_the_loops_run_replayed_on_trl_ends_with_its_weights(
-    case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_the_loops_run_replayed_on_trl_ends_with_its_weights(case: str, tmp_path: Path):
     config = config_of(case)
-    groups, wanted = record(config, monkeypatch)
+    groups, wanted = record(config)
     assert sum(bool((part.rewards != part.rewards[:, :1]).any()) for part in groups) > STEPS / 2
     agree(replayed(config, groups, arguments(config, tmp_path)), wanted)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", ["sage_branch", "grpo_token_mean"])
-def test_micro_batches_replayed(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_micro_batches_replayed(case: str, tmp_path: Path):
     """Four micro-batches an update on TRL, whose rows it shuffles, and two on the loop, of whole groups."""
     config = config_of(case, "updates.micro_batch=2")
-    groups, wanted = record(config, monkeypatch)
+    groups, wanted = record(config)
     parts = {"per_device_train_batch_size": config.rollout.completions // 4, "gradient_accumulation_steps": 4}
     agree(replayed(config, groups, arguments(config, tmp_path, **parts)), wanted)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", ["sage_branch", "dapo_branch method.base.dynamic_sampling=false", "cispo", "gspo", "steer"])
-def test_two_passes_over_a_rollout_replayed(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_two_passes_over_a_rollout_replayed(case: str, tmp_path: Path):
     """`epochs` of the loop are `num_iterations` of TRL: in the second pass the ratio is not 1, and q is still the first's."""
     config = config_of(case, "updates.epochs=2")
-    groups, wanted = record(config, monkeypatch)
+    groups, wanted = record(config)
     agree(replayed(config, groups, arguments(config, tmp_path)), wanted)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("other", ["grpo", "sage_branch method.guide.ratio=0.2", "sage_branch optimizer.lr=1.02e-4"])
-def test_another_run_does_not_agree(other: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_another_run_does_not_agree(other: str, tmp_path: Path):
     """What 1e-5 can tell apart: the loop's run of SAGE-Branch, replayed as something close to it."""
-    groups, wanted = record(config_of("sage_branch"), monkeypatch)
+    groups, wanted = record(config_of("sage_branch"))
     config = config_of(other)
     assert furthest(replayed(config, groups, arguments(config, tmp_path)), wanted) > 1e-4
 

@@ -16,7 +16,7 @@ pytest.importorskip("trl")
 from safetensors.torch import load_file
 
 from sage_rlvr.config import TrainConfig, dump, load_config
-from sage_rlvr.core.dynamic_sampling import StdFilter
+from sage_rlvr.core.rollout_plans import StdFilter
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.methods import compose, rlpr, verifree
 from sage_rlvr.progress import Silent

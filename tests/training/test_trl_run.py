@@ -29,7 +29,7 @@ from sage_rlvr.config import TrainConfig, decode, dump
 from sage_rlvr.errors import ConfigError, DataError, TrainingDiverged
 from sage_rlvr.progress import Silent
 from sage_rlvr.runs import RunDir, comparable, read_metrics
-from sage_rlvr.training.dry_run import dry_run_lines
+from sage_rlvr.training.counts.dry_run import dry_run_lines
 from sage_rlvr.training.trl import callbacks
 from sage_rlvr.training.trl import run as trl_run
 from sage_rlvr.training.trl.model_card import VERIFIER, facts, render, source_hash

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from sage_rlvr.config import TrainConfig, decode, load_config
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.recipes import recipe
-from sage_rlvr.training.trl.arguments import OWNED, grpo_arguments, method_of, updates_a_step
+from sage_rlvr.training.trl.arguments import OWNED, grpo_arguments, method_of
 
 
 def config(**changes: Any) -> TrainConfig:
@@ -45,7 +45,7 @@ def test_updates_micro_batches_and_ranks_by_hand():
     """32 prompts x 8 = 256 rows; 2 mini-batches of 128, on 2 ranks 64 each, in micro-batches of 2 groups = 16 rows."""
     given = config(updates={"epochs": 3, "minibatches": 2, "micro_batch": 2}, optimizer={"warmup_steps": 4})
     found = grpo_arguments(given, "out", world_size=2)
-    assert updates_a_step(given) == 6 and found["max_steps"] == 30 and found["save_steps"] == 300
+    assert given.updates.per_step == 6 and found["max_steps"] == 30 and found["save_steps"] == 300
     assert (found["per_device_train_batch_size"], found["gradient_accumulation_steps"]) == (16, 4)
     assert (found["steps_per_generation"], found["num_iterations"]) == (8, 3)
     assert (found["lr_scheduler_type"], found["warmup_steps"]) == ("constant_with_warmup", 4)

@@ -25,7 +25,7 @@ from sage_rlvr.methods import adaptive_entropy, grpo, sage
 from sage_rlvr.models.policy import load_policy
 from sage_rlvr.recipes import recipe
 from sage_rlvr.tasks.base import NO_ANSWER
-from sage_rlvr.training.dry_run import dry_run_lines
+from sage_rlvr.training.counts.dry_run import dry_run_lines
 from sage_rlvr.training.verl import convert, run, state
 from sage_rlvr.training.verl import judge as judging
 from sage_rlvr.training.verl.arguments import command, flattened, notes, verl_words, written
@@ -243,6 +243,18 @@ def test_a_row_of_verl_under_our_names():
     assert row == {"step": 2, "loss": 0.5, "time/step_s": 2, "actor/loss": 0.5, "reward/mean": 0.25, "timing_s/step": 2}
     with pytest.raises(TrainingDiverged, match="step 0"):
         run.our_row({"step": 1, "data": {"actor/grad_norm": None}})
+
+
+def test_rows_of_verl_are_taken_once_and_when_they_are_whole(tmp_path: Path):
+    logged: list[int] = []
+    sink = SimpleNamespace(log=lambda row: logged.append(row["step"]), advance=lambda done, row: None)
+    file, row = tmp_path / "metrics.jsonl", '{"step": %d, "data": {"reward/mean": 0.5}}\n'
+    assert run.take(file, 0, sink, sink) == 0
+    file.write_text(row % 1 + (row % 2)[:9])
+    read = run.take(file, 0, sink, sink)
+    assert (read, logged) == (len(row % 1), [0])
+    file.write_text(row % 1 + row % 2 + row % 3)
+    assert run.take(file, read, sink, sink) == file.stat().st_size and logged == [0, 1, 2]
 
 
 @pytest.mark.parametrize(

@@ -25,9 +25,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 from safetensors.torch import load_file
-from test_verl_stages import furthest, node, record
-from verl_common import end, environment, launched, words
+from test_verl_stages import node
+from verl_common import environment, launched, started, words
 
+from loop_recorded import furthest, record
 from sage_rlvr.config import TrainConfig, dump, load_config
 from sage_rlvr.models.policy import load_policy
 from sage_rlvr.recipes import Tree, override, recipe
@@ -72,25 +73,12 @@ def rows_of(file: Path) -> list[dict[str, Any]]:
 
 def killed_after(steps: int, arguments: list[str], folder: Path, **more: str) -> list[dict[str, Any]]:
     """Start verl, kill all of it by SIGKILL once it has logged so many steps; what it logged."""
-    log = folder / "killed.jsonl"
-    place = {"VERL_FILE_LOGGER_PATH": str(log), "RAY_TMPDIR": tempfile.mkdtemp(prefix="ray", dir="/tmp")}
-    with open(folder / "killed.txt", "wb") as said:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "sage_rlvr.verl", *arguments],
-            stdout=said,
-            stderr=subprocess.STDOUT,
-            cwd=folder,
-            env={**os.environ, **environment(), **place, **more},
-            start_new_session=True,
-        )
-        try:
-            until = time.monotonic() + 900
-            while len(rows_of(log)) < steps:
-                text = (folder / "killed.txt").read_text(errors="replace")
-                assert process.poll() is None and time.monotonic() < until, text[-6000:]
-                time.sleep(0.2)
-        finally:
-            end(process)
+    log, until = folder / "killed.jsonl", time.monotonic() + 900
+    with started(arguments, folder / "killed.txt", log, **more) as process:
+        while len(rows_of(log)) < steps:
+            text = (folder / "killed.txt").read_text(errors="replace")
+            assert process.poll() is None and time.monotonic() < until, text[-6000:]
+            time.sleep(0.2)
     return rows_of(log)
 
 

@@ -19,20 +19,18 @@ from typing import Any
 import pytest
 import torch
 import yaml
-from torch import Tensor
 
 pytest.importorskip("verl", reason="verl is not installed here: make test-verl")
 
 from stage import Stages, plug
 
+from loop_recorded import furthest, record
 from sage_rlvr.config import TrainConfig, dump, load_config
 from sage_rlvr.core.guides import is_flat
 from sage_rlvr.core.keys import Key
 from sage_rlvr.core.method import advantages_of, shape
 from sage_rlvr.core.signals import Signals
 from sage_rlvr.recipes import recipe
-from sage_rlvr.training import loop as engine
-from sage_rlvr.training.groups import Groups
 from sage_rlvr.training.verl import trainer
 from sage_rlvr.training.verl.fields import not_on_verl
 
@@ -72,24 +70,6 @@ def config_of(case: str, *more: str) -> TrainConfig:
         return load_config(TrainConfig, RECIPES / f"{name}.yaml", [tuple(edit.split("=", 1)) for edit in edits])
 
 
-def record(config: TrainConfig) -> tuple[list[Groups], dict[str, Tensor]]:
-    """All that a run of the loop drew, step by step, and the weights after it."""
-    kept: list[Groups] = []
-    plain = engine.draw_groups
-
-    def keep(loop: Any, step: int) -> Any:
-        drawn = plain(loop, step)
-        kept.append(drawn.everything)
-        return drawn
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(engine, "draw_groups", keep)
-        loop = engine.build(config)
-        for step in range(config.steps):
-            engine.train_step(loop, step)
-    return kept, loop.policy.state_dict()
-
-
 def node(config: TrainConfig) -> list[str]:
     """The `sage` node of a recipe, as words of a command."""
     tree = yaml.safe_dump(dump(config)["method"], default_flow_style=True, width=10_000).strip()
@@ -109,10 +89,6 @@ def stages(config: TrainConfig, patch: Any, *more: str) -> Stages:
 def _estimator() -> Iterator[None]:
     trainer.install()
     yield
-
-
-def furthest(found: dict[str, Tensor], wanted: dict[str, Tensor]) -> float:
-    return max(float((found[name] - wanted[name]).abs().max()) for name in found)
 
 
 def replay(case: str, patch: Any, words: list[str], figure: Figure, *more: str) -> None:

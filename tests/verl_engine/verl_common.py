@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 from sage_rlvr.models.folders import embedded_policy
@@ -84,29 +85,35 @@ def words(folder: Path, workers: int = 1, prompts: int = 4, group: int = 8, step
     ]
 
 
-def launched(words: list[str], folder: Path, module: str = "sage_rlvr.verl", timeout: float = 900, **more: str) -> str:
-    """Run verl to its end in a process group of its own; what it said. AssertionError with its last lines where it failed."""
-    out = folder / "said.txt"
-    place = {"VERL_FILE_LOGGER_PATH": str(folder / "file.jsonl"), "RAY_TMPDIR": tempfile.mkdtemp(prefix="ray", dir="/tmp")}
-    with open(out, "wb") as said:
+@contextlib.contextmanager
+def started(
+    words: list[str], said: Path, log: Path, module: str = "sage_rlvr.verl", **more: str
+) -> Iterator[subprocess.Popen[bytes]]:
+    """verl in a process group of its own, in the folder of the file `said`, which takes its output; log: the file of its metrics.
+
+    At the end no process of its session is left: Ray's, too, are children of the group's."""
+    place = {"VERL_FILE_LOGGER_PATH": str(log), "RAY_TMPDIR": tempfile.mkdtemp(prefix="ray", dir="/tmp")}
+    with open(said, "wb") as output:
         process = subprocess.Popen(
             [sys.executable, "-m", module, *words],
-            stdout=said,
+            stdout=output,
             stderr=subprocess.STDOUT,
-            cwd=folder,
+            cwd=said.parent,
             env={**os.environ, **environment(), **place, **more},
             start_new_session=True,
         )
         try:
-            code = process.wait(timeout)
+            yield process
         finally:
-            end(process)
-    text = out.read_text(errors="replace")
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+
+
+def launched(words: list[str], folder: Path, module: str = "sage_rlvr.verl", timeout: float = 900, **more: str) -> str:
+    """Run verl to its end; what it said. AssertionError with its last lines where it failed."""
+    said = folder / "said.txt"
+    with started(words, said, folder / "file.jsonl", module, **more) as process:
+        code = process.wait(timeout)
+    text = said.read_text(errors="replace")
     assert code == 0, text[-6000:]
     return text
-
-
-def end(process: subprocess.Popen[bytes]) -> None:
-    """Leave no process of its session behind: Ray's, too, are children of the group's."""
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)

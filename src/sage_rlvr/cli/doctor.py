@@ -60,7 +60,7 @@ class Doctor(Command):
         """What `--model` and `--recipe` cost, in lines."""
         from sage_rlvr.cli.recipes import read_recipe
         from sage_rlvr.config import TrainConfig
-        from sage_rlvr.training.footprint import footprint_lines
+        from sage_rlvr.training.counts.footprint import footprint_lines
 
         if any(number < 1 for number in self.gpus):
             raise ConfigError(f"--gpus {' '.join(map(str, self.gpus))}: count from 1 on")

@@ -34,24 +34,26 @@ class Sweep(Command):
     """Print what the matrix means, what was added, what is there and what is left; nothing is written."""
 
     def execute(self, session: Session) -> int:
-        from sage_rlvr.experiments import sweep
+        from sage_rlvr.experiments.display import dry_lines, table
+        from sage_rlvr.experiments.plan import plan
+        from sage_rlvr.experiments.sweep import run
         from sage_rlvr.report import write_summary
         from sage_rlvr.results import Results, compare
 
-        planned = sweep.plan(self.matrix, self.out or RUNS / self.matrix.stem)
-        session.say(*sweep.dry_lines(planned))
+        planned = plan(self.matrix, self.out or RUNS / self.matrix.stem)
+        session.say(*dry_lines(planned))
         if self.dry_run:
-            session.out.print(sweep.table(planned))
+            session.out.print(table(planned))
             return 0
         try:
-            whole = sweep.run(planned, _workers(self.workers), session.out)
+            whole = run(planned, _workers(self.workers), session.out)
         except BaseException:
             with suppress(SageError, OSError):  # of a folder that cannot be written, the cause is the other error
                 write_summary(planned.out)
             raise
         write_summary(planned.out)
         results = Results.read(planned.out)
-        session.say(sweep.table(planned))
+        session.say(table(planned))
         print_results(session, results, compare(results), details=False)
         session.say(f"summary: {planned.out / 'summary.md'}")
         return 0 if whole else 2
@@ -82,7 +84,9 @@ class Demo(Command):
     def execute(self, session: Session) -> int:
         from sage_rlvr.cli.compare import write_page
         from sage_rlvr.cli.evaluate import print_cross_check
-        from sage_rlvr.experiments import demo, sweep
+        from sage_rlvr.experiments import demo
+        from sage_rlvr.experiments.display import line
+        from sage_rlvr.experiments.sweep import run
         from sage_rlvr.report import write_summary
         from sage_rlvr.results import Results, compare
 
@@ -90,9 +94,9 @@ class Demo(Command):
         workers, clock = _workers(self.workers), [time.monotonic()]
         runs, steps = len(planned.cells), planned.arms[0].config.steps
         session.say(
-            f"training {runs} runs of {steps} steps, {workers} at a time, in {self.out / 'runs'}", sweep.line(planned)
+            f"training {runs} runs of {steps} steps, {workers} at a time, in {self.out / 'runs'}", line(planned)
         )
-        whole = sweep.run(planned, workers, session.out)
+        whole = run(planned, workers, session.out)
         clock.append(time.monotonic())
         write_summary(self.out)
         if not whole:

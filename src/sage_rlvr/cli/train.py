@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     Facts = Callable[[], Mapping[str, Any] | None]
     Work = Callable[[RunDir | None, Reporter, Say], tuple[int, int]]  # steps that are there, and steps wanted
 
+FORMER = ("devices", "gpu", "mean_tokens")  # options of version 0.1, which nothing reads
+
 
 @dataclass(frozen=True)
 class FromRecipe(Command):
@@ -41,9 +43,6 @@ class FromRecipe(Command):
     """Send the metrics to these trackers too: trackio, wandb, tensorboard (the recipe's report_to)."""
     dry_run: bool = False
     """Print what the recipe means, and counts of its steps, tokens, forward passes and bytes; no weights, no network."""
-    devices: Annotated[int | None, tyro.conf.arg(help="Not read any more; goes with version 0.3.")] = None
-    gpu: Annotated[str | None, tyro.conf.arg(help="Not read any more; goes with version 0.3.")] = None
-    mean_tokens: Annotated[int | None, tyro.conf.arg(help="Not read any more; goes with version 0.3.")] = None
 
     fork: ClassVar[bool] = False
 
@@ -51,22 +50,19 @@ class FromRecipe(Command):
         """What the recipe means, --report-to being one more edit. ConfigError where it is one of the other command."""
         from sage_rlvr.cli.recipes import read_recipe
 
+        edits = [edit for edit in session.edits if edit[0] not in FORMER]
+        if given := [f"--{name.replace('_', '-')}" for name, _ in session.edits if name in FORMER]:
+            session.note(f"{', '.join(given)}: not read any more, and goes with version 0.3; a dry run prints counts")
         reported = [("report_to", f"[{', '.join(self.report_to)}]")] if self.report_to else []
-        return read_recipe(self.recipe, session.edits + reported, command)
+        return read_recipe(self.recipe, edits + reported, command)
 
     def say_dry(self, config: Config, session: Session) -> int:
         """What a dry run says."""
         from sage_rlvr.cli.recipes import recipe_lines
-        from sage_rlvr.training.dry_run import dry_run_lines
+        from sage_rlvr.training.counts.dry_run import dry_run_lines
 
         session.say(*recipe_lines(config), "", *dry_run_lines(config))
         return 0
-
-    def is_dry(self, session: Session) -> bool:
-        """Whether to say only what would be done."""
-        if given := self.changed("devices", "gpu", "mean_tokens"):
-            session.note(f"{given}: not read any more; a dry run prints counts, and what a device needs is measured")
-        return self.dry_run
 
     def work(
         self, config: Any, session: Session, kind: str, places: tuple[Path, Path], facts: Facts, work: Work
@@ -108,7 +104,7 @@ class Train(FromRecipe):
     def execute(self, session: Session) -> int:
         """Train, or say what a dry run says."""
         config: Any = self.config(session, "train")
-        if self.is_dry(session):
+        if self.dry_run:
             return self.say_dry(config, session)
         from sage_rlvr.models.policy import run_facts
         from sage_rlvr.training.problems import files_of
@@ -151,7 +147,7 @@ class Sft(FromRecipe):
     def execute(self, session: Session) -> int:
         """Train, or say what a dry run says."""
         config: Any = self.config(session, "sft")
-        if self.is_dry(session):
+        if self.dry_run:
             return self.say_dry(config, session)
         directory = self.run or RUNS / self.recipe.stem
         out = self.out or directory / "policy"
@@ -187,7 +183,7 @@ class Offline(FromRecipe):
     def execute(self, session: Session) -> int:
         """Train, or say what a dry run says."""
         config: Any = self.config(session, "offline")
-        if self.is_dry(session):
+        if self.dry_run:
             return self.say_dry(config, session)
         from sage_rlvr.evaluation.pairs import paired, texts_of
         from sage_rlvr.models.policy import weights_hash

@@ -23,7 +23,6 @@ from sage_rlvr.core.divergences import (
     pseudo_kl,
     unnormalized_kl,
 )
-from sage_rlvr.core.dynamic_sampling import ROLLOUT_PLANS, DynamicSampling, RolloutPlan, StdFilter
 from sage_rlvr.core.effect import Effect, effect_of
 from sage_rlvr.core.guides import GUIDES, Banded, Branch, Compose, Flat, Guide, Placebo, Random, Rarity, Token
 from sage_rlvr.core.keys import Key
@@ -43,9 +42,17 @@ from sage_rlvr.core.method import (
 from sage_rlvr.core.reductions import REDUCTIONS, FixedBudget, Reduction, SequenceMean, TokenMean
 from sage_rlvr.core.reward_sources import REWARD_SOURCES, ReferenceProbability, RewardSource
 from sage_rlvr.core.rewards import REWARD_TRANSFORMS, OverlongShaping, RewardTransform
+from sage_rlvr.core.rollout_plans import (
+    ROLLOUT_PLANS,
+    Dars,
+    DynamicSampling,
+    MarginalValue,
+    RolloutPlan,
+    StdFilter,
+    UniformStages,
+)
 from sage_rlvr.core.schedules import SCHEDULES, Constant, Cosine, CosineCycles, Linear, Schedule, as_schedule
 from sage_rlvr.core.signals import Batch, Signals
-from sage_rlvr.core.stages import Dars, MarginalValue, UniformStages
 from sage_rlvr.core.state import State
 from sage_rlvr.core.surrogates import SURROGATES, Clip, Surrogate
 from sage_rlvr.core.token_weights import TOKEN_WEIGHTS, TokenWeight

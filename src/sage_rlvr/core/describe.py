@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from sage_rlvr.core.advantages import sees
 from sage_rlvr.core.anchor import Anchor, length_note
 from sage_rlvr.core.guides import Placebo, band_of, factors, is_flat, pays_nothing
+from sage_rlvr.core.rollout_plans import is_staged
 from sage_rlvr.core.schedules import show
-from sage_rlvr.core.stages import is_staged
 
 if TYPE_CHECKING:
     from sage_rlvr.core.buffers import Buffer

@@ -14,7 +14,6 @@ from sage_rlvr.core.anchor import Anchor, anchor_logps, anchor_metrics
 from sage_rlvr.core.buffers import Buffer
 from sage_rlvr.core.describe import describe
 from sage_rlvr.core.divergences import divergence
-from sage_rlvr.core.dynamic_sampling import RolloutPlan
 from sage_rlvr.core.guides import clamped
 from sage_rlvr.core.keys import Key
 from sage_rlvr.core.kl import estimate
@@ -22,8 +21,8 @@ from sage_rlvr.core.loss_terms import LossTerm
 from sage_rlvr.core.reductions import Reduction
 from sage_rlvr.core.reward_sources import RewardSource
 from sage_rlvr.core.rewards import RewardTransform
+from sage_rlvr.core.rollout_plans import RolloutPlan, is_staged
 from sage_rlvr.core.signals import Batch, Signals, masked_mean
-from sage_rlvr.core.stages import is_staged
 from sage_rlvr.core.state import State, called, has_state, start_of
 from sage_rlvr.core.surrogates import Surrogate
 from sage_rlvr.core.token_weights import TokenWeight

@@ -32,7 +32,7 @@ from sage_rlvr.models.folders import cached_folder
 from sage_rlvr.models.generation import Decoding, Source
 from sage_rlvr.models.policy import Asking, Tokens, load_policy, load_tokens, weights_hash
 from sage_rlvr.models.reward_model import load_reward_model, scores_of
-from sage_rlvr.models.sampler import supports_shared_prefix
+from sage_rlvr.models.shared_prefix import supports_shared_prefix
 from sage_rlvr.models.teachers import teacher_named
 from sage_rlvr.models.vllm import GENERATORS
 from sage_rlvr.runs import versions
@@ -44,7 +44,7 @@ from sage_rlvr.tasks.base import Task, ready
 from sage_rlvr.tasks.countdown import Countdown
 from sage_rlvr.tasks.rows import Say, tell
 
-WIDE = 64  # samples per chunk for the CPU sampler, where as many are asked for: a third faster than twice 32
+WIDE = 64  # samples per chunk of the CPU sampler at most: a third faster than twice the 32 of other generators
 # Problems in one call of the CPU sampler, and what their keys, values and logits may take if no completion ends: for a small
 # model most of the time is the calling of operations, which does not grow with the rows (benchmarks/evaluator.py).
 TOGETHER, TOGETHER_BYTES = 8, 1 << 31
@@ -147,11 +147,13 @@ class SampleRun(SampleSettings):
         )
 
     def _chunk_size(self, decoding: Decoding) -> int | None:
-        """Samples a chunk: what the store there has; in a new one `WIDE` for the sampler and n >= `WIDE`, else its default."""
+        """Samples a chunk: what the store there has; in a new one as few equal chunks as hold the n that are asked for, since a
+        store holds whole chunks. None, the store's default, where a completion has no second sample or n is not known."""
         if is_store(self.store):
             return SampleStore.open(self.store).identity.chunk_size
-        wide = self.engine == "sampler" and self.samples >= WIDE and decoding.temperature > 0
-        return WIDE if wide else None
+        if decoding.temperature == 0 or not self.samples:
+            return None
+        return -(-self.samples // -(-self.samples // (WIDE if self.engine == "sampler" else CHUNK)))
 
     def _together(self, decoding: Decoding, model: PreTrainedModel | None) -> int:
         """Problems a call: what the store there has; in a new one `TOGETHER` for a model so small that it takes no longer."""
@@ -200,8 +202,11 @@ def sample_into_store(run: SampleRun, counting: Counting, say: Say = tell) -> tu
     scorer = None if base is None else Scorer.of(base, *_loaded(base, run.precision), tokens)
     commit = getattr(getattr(model, "config", None), "_commit_hash", None) or commit_of(run.model, run.engine)
     identity = run.identity(task, template_hash, commit, model)
+    size = identity.chunk_size or 1
+    if drawing and (over := -run.samples % size):
+        say(f"a store holds whole chunks, here of {size} samples: {run.samples + over} of each problem, not {run.samples}")
     with _agreeing(run.store, identity, task) as store:
-        lacking = len(store.missing(task.problems, run.samples)) * (identity.chunk_size or 1)
+        lacking = len(store.missing(task.problems, run.samples)) * size
         if lacking and drawing:
             server = {"server": run.server, "served_as": run.served_as}
             together = identity.together > 1

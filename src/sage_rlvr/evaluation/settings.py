@@ -30,7 +30,7 @@ class SampleSettings:
     draw: Literal["law", "census"] = "law"
     """law: independent draws from the world's own law; census: all problems of the split equally likely, none twice."""
     samples: int = 0
-    """Draw at least this many completions of each problem instead of evaluating exactly."""
+    """Draw this many completions of each problem instead of evaluating exactly; whole chunks of a store that has others."""
     task: str = "countdown"
     """Of samples: a task by name, or a .jsonl file with problem and answer."""
     preset: Preset = "untruncated"

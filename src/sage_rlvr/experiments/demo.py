@@ -10,7 +10,7 @@ from pathlib import Path
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.evaluation.evaluate import EVALUATION_SEED, Target, cross_check
 from sage_rlvr.evaluation.record import load_record, record_path
-from sage_rlvr.experiments import sweep
+from sage_rlvr.experiments import plan as plans
 from sage_rlvr.experiments.design import LABELS, Matrix, load_matrix
 from sage_rlvr.recipes import recipe
 from sage_rlvr.stats.tempered import POWERS
@@ -50,12 +50,12 @@ def plan(
     problems: int,
     *,
     powers: bool = False,
-) -> sweep.Sweep:
+) -> plans.Sweep:
     """The demo as a sweep; every edit is made in every arm. powers: whether the base is tempered over whole completions too, which
     takes some minutes."""
     path, matrix = design(seeds, arms, problems)
     try:
-        return sweep.plan(path, out, matrix, edits, powers=POWERS if powers else ())
+        return plans.plan(path, out, matrix, edits, powers=POWERS if powers else ())
     except ConfigError as error:
         if not any(name.startswith("method.") for name, _ in edits):
             raise
@@ -66,7 +66,7 @@ def plan(
         ) from error
 
 
-def check_by_sampling(planned: sweep.Sweep, n: int = 128, problems: int = 40) -> dict[str, float]:
+def check_by_sampling(planned: plans.Sweep, n: int = 128, problems: int = 40) -> dict[str, float]:
     """Hold the sampled share of right completions of the base against the exact one: see `cross_check`."""
     config, record = planned.arms[0].config, load_record(record_path(planned.out, "base"))
     target = Target("base", config.model, config.world)

@@ -7,12 +7,12 @@ from typing import Unpack
 from sage_rlvr.core.advantages import Advantage, GroupNormalized
 from sage_rlvr.core.anchor import Anchor
 from sage_rlvr.core.buffers import Buffer
-from sage_rlvr.core.dynamic_sampling import RolloutPlan
 from sage_rlvr.core.loss_terms import LossTerm
 from sage_rlvr.core.method import METHODS, Method, needs_of
 from sage_rlvr.core.reductions import Reduction, SequenceMean
 from sage_rlvr.core.reward_sources import RewardSource
 from sage_rlvr.core.rewards import RewardTransform
+from sage_rlvr.core.rollout_plans import RolloutPlan
 from sage_rlvr.core.surrogates import Clip, Surrogate
 from sage_rlvr.core.token_weights import TokenWeight
 from sage_rlvr.methods.anchors import AnchorKeys, anchor_of, anchored

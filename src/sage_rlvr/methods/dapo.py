@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Unpack
 
 from sage_rlvr.core.advantages import GroupNormalized
-from sage_rlvr.core.dynamic_sampling import DynamicSampling
 from sage_rlvr.core.method import METHODS, Method
 from sage_rlvr.core.reductions import TokenMean
 from sage_rlvr.core.rewards import OverlongShaping
+from sage_rlvr.core.rollout_plans import DynamicSampling
 from sage_rlvr.core.surrogates import Clip
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.methods.anchors import AnchorKeys, anchor_of, anchored

@@ -7,7 +7,7 @@ from typing import Literal, Unpack
 from sage_rlvr.core.advantages import Advantage, GroupCentered, GroupNormalized, LeaveOneOut
 from sage_rlvr.core.method import METHODS, Method
 from sage_rlvr.core.reductions import FixedBudget
-from sage_rlvr.core.stages import Baseline, Dars, UniformStages
+from sage_rlvr.core.rollout_plans import Baseline, Dars, UniformStages
 from sage_rlvr.core.surrogates import Clip
 from sage_rlvr.methods.anchors import AnchorKeys, anchor_of, anchored
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Unpack
 
 from sage_rlvr.core.advantages import GroupNormalized, LeaveOneOut
-from sage_rlvr.core.dynamic_sampling import StdFilter
 from sage_rlvr.core.method import METHODS, Method
 from sage_rlvr.core.reductions import FixedBudget, TokenMean
 from sage_rlvr.core.reward_sources import ReferenceProbability
 from sage_rlvr.core.reward_sources.base import Baseline
+from sage_rlvr.core.rollout_plans import StdFilter
 from sage_rlvr.core.surrogates import Clip
 from sage_rlvr.methods.anchors import AnchorKeys, anchor_of, anchored
 

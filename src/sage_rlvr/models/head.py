@@ -16,7 +16,7 @@ from torch.autograd.function import once_differentiable
 from transformers import PreTrainedModel
 
 from sage_rlvr.models.devices import FloatHead
-from sage_rlvr.models.llama_decoder import SHAPED
+from sage_rlvr.models.llama.decoder import SHAPED
 
 BUDGET = 1 << 22
 """Logits that are alive at a time: 16 MiB of float32, 131 rows of a vocabulary of 32,000."""

@@ -22,9 +22,10 @@ from transformers.modeling_utils import AttentionInterface
 
 from sage_rlvr.errors import DataError
 from sage_rlvr.models.head import chosen_logps, entropies_of, factors, plain_head
-from sage_rlvr.models.llama_decoder import LlamaWeights
-from sage_rlvr.models.llama_forward import last_states, takes
-from sage_rlvr.models.sampler import attention, logits_at, pad_right, refuse_unknown_terms, supports_shared_prefix
+from sage_rlvr.models.llama.decoder import LlamaWeights
+from sage_rlvr.models.llama.forward import last_states, takes
+from sage_rlvr.models.sampler import logits_at, pad_right
+from sage_rlvr.models.shared_prefix import attention, refuse_unknown_terms, supports_shared_prefix
 
 RAGGED = "sage_ragged"
 
@@ -121,7 +122,7 @@ def _recomputes(model: PreTrainedModel) -> bool:
 
 
 def _states(model: PreTrainedModel, layout: Ragged) -> Tensor:
-    """(M, C) last hidden states that predict each counted token: by `llama_forward` where it takes the model."""
+    """(M, C) last hidden states that predict each counted token: by `llama.forward` where it takes the model."""
     if takes(model):
         weights, attend = LlamaWeights(model), partial(_over_ragged, layout=layout, scale=1.0)
         states = last_states(weights, layout.ids, layout.positions, attend)

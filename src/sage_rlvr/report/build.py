@@ -190,8 +190,9 @@ def _said(results: Results, rows: Sequence[Row], found: Mapping[str, Any], order
         "exploratory": [r for r in main if r.family != "primary"],
     }
     groups |= {"cold": cold, "power": power}
+    said = words.answer(rows) if rows else words.nothing(results)
     return {
-        "answer": words.answer(rows), "families": words.families(rows), "caveats": caveats, "notes": found["notes"],
+        "answer": said, "families": words.families(rows), "caveats": caveats, "notes": found["notes"],
         "said": {name: _rows(some, order) for name, some in groups.items()}, "compared": bool(rows),
         "room": tables.room(found), "gains": [_gain(row) for row in found.get("gains") or ()], "relabelled": _relabelled(found),
     }  # fmt: skip

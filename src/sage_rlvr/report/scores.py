@@ -17,7 +17,7 @@ from sage_rlvr.results.scores import powers
 from sage_rlvr.results.tables import NONE, Columns, Table, base_row, cell, table
 from sage_rlvr.stats.comparison import FEWEST_SEEDS
 from sage_rlvr.stats.curves import CurveComparison, paired_count_curve, seed_ks
-from sage_rlvr.stats.frontier import FrontierPoint, gap_curve
+from sage_rlvr.stats.frontier import FrontierPoint, at_temperature, gap_curve
 from sage_rlvr.stats.intervals import Interval, passk_interval, seed_interval
 
 MOST_GAPS = 12  # panels
@@ -39,7 +39,8 @@ class Policy:
     @property
     def marks(self) -> list[tuple[float, float]]:
         """pass@1 and pass@k of each seed at temperature 1."""
-        return [(p.pass1, p.passk) for points in self.frontiers.values() for p in points if p.temperature == 1.0]
+        found = [at_temperature(points) for points in self.frontiers.values()]
+        return [(point.pass1, point.passk) for point in found if point is not None]
 
 
 def policies(found: Mapping[str, Any]) -> dict[str, Policy]:

@@ -242,7 +242,7 @@ def _envelopes(results: Results) -> Iterator[Row]:
             for metric in (replace(metric, k=metric.k or results.k) for metric in ABOVE):
                 found = above(results, name, envelope, metric)
                 if found is not None:
-                    gaps = found.gaps or [None] * len(results.seeds(name))
+                    gaps = found.gaps or [None] * found.seeds
                     yield _of_gaps((name, envelope.name, "envelope"), metric, gaps, Reason.NO_COMMON_RANGE)
 
 
@@ -250,7 +250,9 @@ def _tempered(results: Results, known: Sequence[str]) -> Iterator[Row]:
     """Every arm against the base tempered over whole completions, which uses no reward."""
     base, k = results.home, results.k
     record = results.exact(base).record if base else None
-    line = power_frontier(record.logps[REFERENCE], record.norms, k) if record and record.norms else ()
+    if record is None or not record.norms:
+        return
+    line, few = (power_frontier(record.logps[REFERENCE], record.norms, tries) for tries in (k, FEW))
     for name in known if line else ():
         ones = [results.exact(name, seed) for seed in results.seeds(name) if name != base]
         readings: dict[Metric, list[float | None]] = {
@@ -260,8 +262,7 @@ def _tempered(results: Results, known: Sequence[str]) -> Iterator[Row]:
             Metric(k=k, at="a equal"): [_at_home(one.points, line) for one in ones],
             Metric(k=k, at="equal"): [frontiers.gap_to_frontier(one.points, line).value for one in ones],
         }
-        if record and name in results.design.candidates and results.design.envelopes:
-            few = power_frontier(record.logps[REFERENCE], record.norms, FEW)
+        if name in results.design.candidates and results.design.envelopes:
             readings[Metric(k=FEW, at="a equal")] = [_at_home(one.line("pass", FEW), few) for one in ones]
         for metric, gaps in readings.items() if ones else ():
             yield _of_gaps((name, TEMPERED, "power"), metric, gaps, Reason.NO_COMMON_RANGE)
@@ -269,7 +270,7 @@ def _tempered(results: Results, known: Sequence[str]) -> Iterator[Row]:
 
 def _at_home(points: Sequence[frontiers.FrontierPoint], line: Sequence[frontiers.FrontierPoint]) -> float | None:
     """pass@k of the policy at the reference temperature minus that of the line at its pass@1; None outside."""
-    home = next((point for point in points if point.temperature == REFERENCE), None)
+    home = frontiers.at_temperature(points, REFERENCE)
     there = None if home is None else frontiers.passk_at(home.pass1, line)
     return None if home is None or there is None else home.passk - there[0]
 

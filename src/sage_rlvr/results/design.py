@@ -17,7 +17,7 @@ CONTROLS: tuple[Why, ...] = ("control", "plain", "placebo", "no_kl")
 @dataclass(frozen=True, kw_only=True)
 class Arm:
     """One arm. name: in tables and sentences; key: of its folders (`runs/<key>-s<seed>`). why: of a control that was added, what
-    for. plain, placebo, no_kl, matched: names of its controls, found by structure (`experiments.design`)."""
+    for. plain, placebo, no_kl, matched: names of its controls, found by structure (`experiments.controls`)."""
 
     name: str
     key: str

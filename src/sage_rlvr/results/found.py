@@ -29,7 +29,7 @@ def gather(items: Sequence[str], *, split: str | None, apart: bool) -> Results:
         if apart and called in given:
             raise DataError(f"two arms are called {called!r}; write NAME={item.rpartition('=')[2]} for one of them")
         given.add(called)
-        if Path(item).exists() or ("=" not in item and item.endswith(".npz")):
+        if Path(item).exists() or item == EMBEDDED or ("=" not in item and item.endswith(".npz")):
             found.add(Path(item), "", 0)
         elif not name:
             raise DataError(f"{item}: no such file or folder. {files.TAKES}")

@@ -2,6 +2,7 @@
 
 sentence(row)   the whole comparison           line(rows)   a group of one rival and metric
 chip(row)       the cell of a table            answer(rows) the one line that answers a folder's question
+nothing(results) the line in its place, where there are no rows
 """
 
 from __future__ import annotations
@@ -10,8 +11,11 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from sage_rlvr.errors import suggest
+from sage_rlvr.evaluation.record import EMBEDDED
 from sage_rlvr.results.comparisons import Row
 from sage_rlvr.results.metric import Metric
+from sage_rlvr.results.read import Results
 from sage_rlvr.stats.comparison import Comparison, Reason, detectable_text, p_text, signed
 
 REASONS = {
@@ -45,6 +49,24 @@ def answer(rows: Sequence[Row]) -> str:
     left = len(primary) - len(first)
     more = f" {left} more primary comparison{'s are' if left != 1 else ' is'} listed." if left else ""
     return f"{line(first, _numbers if len(first) < 3 else _brief)}{more}{_scope(first)}"
+
+
+def nothing(results: Results) -> str:
+    """The line in the place of `answer` where there are no rows: what to evaluate, and what to name beside it."""
+    said = ["Nothing is compared: fewer than two policies were evaluated on the same problems."]
+    scored = {arm for arm, *_ in results.records} | {counts.store.arm for counts in results.counts}
+    bare = [run for run in results.runs.values() if run.arm not in scored]
+    if results.design.facts or results.stored is not None:  # a folder's own command evaluates what it trains
+        return f"{said[0]} The command that made the folder continues it."
+    if bare and bare[0].path is not None:
+        many = f"{len(bare)} runs have" if len(bare) > 1 else "The run has"
+        said.append(f"{many} no evaluation yet: `{suggest('eval', bare[0].path)}`.")
+    if len(scored | {run.arm for run in bare}) < 2:
+        base = {run.config.get("model") for run in results.runs.values()} == {EMBEDDED}
+        said.append(f"Name another policy beside it: `{suggest('report', *results.sources, EMBEDDED if base else 'RUN')}`.")
+    elif not bare:
+        said.append("Evaluate both with the same --task, --split, --seed and --problems.")
+    return " ".join(said)
 
 
 def _scope(rows: Sequence[Row]) -> str:

@@ -114,9 +114,10 @@ class GapCurve:
 
 @dataclass(frozen=True, kw_only=True)
 class AboveEnvelope:
-    """`above_envelope`: per training seed the arm's pass@1, its pass@k there and that of the rival `best`, an index."""
+    """`above_envelope`: of `seeds` training seeds the arm's pass@1, its pass@k there and that of the rival `best`, an index."""
 
     best: int | None
+    seeds: int
     pass1: tuple[float, ...] = ()
     arm: tuple[float, ...] = ()
     rival: tuple[float, ...] = ()
@@ -143,6 +144,11 @@ def best_pass1(points: Sequence[FrontierPoint]) -> FrontierPoint:
     if not points:
         raise DataError("an empty frontier has no best point; evaluate the base at one temperature at least.")
     return max(points, key=lambda point: (point.pass1, point.passk))
+
+
+def at_temperature(points: Sequence[FrontierPoint], temperature: float = 1.0) -> FrontierPoint | None:
+    """The point that was read at this temperature; None where none was."""
+    return next((point for point in points if point.temperature == temperature), None)
 
 
 def passk_at(pass1: float, points: Sequence[FrontierPoint]) -> tuple[float, float] | None:
@@ -189,13 +195,13 @@ def gap_near(a: Sequence[FrontierPoint], b: Sequence[FrontierPoint], temperature
     is read off them. The mean of both is antisymmetric in a and b. None where either was not read at `temperature`, or cannot
     reach the other's pass@1.
     """
-    homes = [next((point for point in line if point.temperature == temperature), None) for line in (a, b)]
-    if homes[0] is None or homes[1] is None:
+    own, other = at_temperature(a, temperature), at_temperature(b, temperature)
+    if own is None or other is None:
         return None
-    there, here = passk_at(homes[1].pass1, a), passk_at(homes[0].pass1, b)
+    there, here = passk_at(other.pass1, a), passk_at(own.pass1, b)
     if there is None or here is None:
         return None
-    return float((there[0] - homes[1].passk + homes[0].passk - here[0]) / 2)
+    return float((there[0] - other.passk + own.passk - here[0]) / 2)
 
 
 def above_envelope(
@@ -207,18 +213,18 @@ def above_envelope(
     its mean over them, among those that have the arm's pass@1 in every seed: the best of each seed would take the rivals' noise
     for height. `best` is None where no rival has it; then the arm stands beyond them all or below, and nothing is compared.
     """
-    homes = [next((point for point in line if point.temperature == temperature), None) for line in arm]
-    own = [home for home in homes if home is not None]
-    if not own or len(own) < len(homes):
-        return AboveEnvelope(best=None)
+    own = [home for line in arm if (home := at_temperature(line, temperature)) is not None]
+    nothing = AboveEnvelope(best=None, seeds=len(arm))
+    if not own or len(own) < len(arm):
+        return nothing
     read = [[passk_at(home.pass1, line) for home, line in zip(own, lines, strict=True)] for lines in rivals]
     heights = {i: [found[0] for found in row if found is not None] for i, row in enumerate(read)}
     whole = {i: row for i, row in heights.items() if len(row) == len(own)}
     if not whole:
-        return AboveEnvelope(best=None)
+        return nothing
     best = max(whole, key=lambda i: float(np.mean(whole[i])))
     pass1, passk = (tuple(getattr(point, end) for point in own) for end in ("pass1", "passk"))
-    return AboveEnvelope(best=best, pass1=pass1, arm=passk, rival=tuple(whole[best]))
+    return replace(nothing, best=best, pass1=pass1, arm=passk, rival=tuple(whole[best]))
 
 
 def gap_curve(
@@ -242,7 +248,7 @@ def gap_curve(
     if len(gaps) >= FEWEST_SEEDS:
         spread = gaps.std(axis=0, ddof=1) / math.sqrt(len(gaps))
         reach = float(t_ppf((1 + level) / 2, len(gaps) - 1)) * spread
-    homes = [point.pass1 for points in b for point in points if point.temperature == 1.0]
+    homes = [home.pass1 for points in b if (home := at_temperature(points)) is not None]
     home = float(np.mean(homes)) if len(homes) == len(b) else None
     return GapCurve(
         pass1=grid, difference=mean, low=mean - reach, high=mean + reach, level=level, seeds=len(gaps), home=home

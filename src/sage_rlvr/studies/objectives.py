@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 
 from sage_rlvr.core.describe import preference
 from sage_rlvr.core.method import Method
-from sage_rlvr.core.stages import is_staged
+from sage_rlvr.core.rollout_plans import is_staged
 from sage_rlvr.methods import METHODS
 from sage_rlvr.report.style import INK, MUTED, RC, saved
 from sage_rlvr.results import tables

@@ -15,10 +15,9 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from sage_rlvr.core.advantages import Seen, sees
-from sage_rlvr.core.dynamic_sampling import kept_by
 from sage_rlvr.core.method import Method, group_advantages, seen_of
+from sage_rlvr.core.rollout_plans import Staged, is_guided, is_staged, kept_by, trained_on
 from sage_rlvr.core.signals import Signals
-from sage_rlvr.core.stages import Staged, is_guided, is_staged, trained_on
 from sage_rlvr.core.state import State
 from sage_rlvr.errors import ConfigError, DataError
 

@@ -1,18 +1,15 @@
-"""What `Anchor.effect` claims, written down a second time, and measured: the map guide x estimator x placement.
+"""What `Anchor.effect` claims, written down a second time: q on a tree, and the gradient of the functional that an effect names.
 
 `claimed_gradient` differentiates the functional that an `Effect` names, by central differences in float64, with nothing of
-the KL code of `core`. `measured_gradient` is what the loop descends: `shape`, `advantages_of` and `objective`, every
-completion with its probability. `gradient_map` lays the two side by side for every combination, refused ones included.
+the KL code of `core`. `measured.py` has what the loop descends, and `effect_map.py` lays the two side by side.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -20,19 +17,11 @@ from numpy.typing import NDArray
 from scipy.special import xlogy
 from torch import Tensor
 
-from sage_rlvr.core.advantages import LeaveOneOut
-from sage_rlvr.core.anchor import Anchor, anchor_logps
-from sage_rlvr.core.divergences import DIVERGENCES, divergence
-from sage_rlvr.core.effect import Effect, effect_of
-from sage_rlvr.core.guides import Branch, Compose, Flat, Guide, Placebo, Random, Rarity, Token, factors
+from sage_rlvr.core.effect import Effect
+from sage_rlvr.core.guides import Compose, Guide, factors
 from sage_rlvr.core.guides.base import DependsOn
 from sage_rlvr.core.keys import Key
-from sage_rlvr.core.kl import SAMPLED, estimate
-from sage_rlvr.core.method import Method, advantages_of, objective, shape, summed_to_go
-from sage_rlvr.core.reductions import FixedBudget
-from sage_rlvr.core.signals import Batch, Signals
-from sage_rlvr.core.surrogates import Clip
-from sage_rlvr.errors import SageError
+from sage_rlvr.core.signals import Signals
 from sage_rlvr.theory.tree import Logits, TokenTree
 
 Array = NDArray[np.float64]
@@ -63,13 +52,13 @@ def draw_q(
     A guide of the batch gives each completion its q in the company of the same `rows` - 1 others: each of the
     L**(rows - 1) companies `draws` times, or `draws` sampled ones where there are more than 300.
     """
-    signals = _signals(tree, logits, ref_logits)
-    if not _looks_at_batch(guide):
+    signals = signals_on(tree, logits, ref_logits)
+    if not looks_at_batch(guide):
         many = signals.take(torch.arange(len(tree)).repeat(draws))
         found = {kind: value.reshape(draws, *tree.mask.shape) for kind, value in _by_kind(guide, many, key).items()}
         return Draws({kind: value.double().numpy() for kind, value in found.items()}, np.full(draws, 1.0 / draws))
     stacks: dict[DependsOn, list[Array]] = {}
-    companies = list(_companies(tree.probs(logits), rows, draws, key))
+    companies = list(companies_of(tree.probs(logits), rows, draws, key))
     for others, _, own_key in companies:
         own = [_by_kind(guide, signals.take(torch.tensor([i, *others])), own_key) for i in range(len(tree))]
         for kind in own[0]:
@@ -79,7 +68,7 @@ def draw_q(
     )
 
 
-def _companies(probs: Tensor, rows: int, draws: int, key: Key) -> Iterator[tuple[tuple[int, ...], float, Key]]:
+def companies_of(probs: Tensor, rows: int, draws: int, key: Key) -> Iterator[tuple[tuple[int, ...], float, Key]]:
     """(the other rows - 1 completions of a batch, its chance, a key of its own)."""
     if len(probs) ** (rows - 1) > LARGEST_LISTING:
         noise = torch.Generator().manual_seed(key.seed)
@@ -101,11 +90,11 @@ def _by_kind(guide: Guide, signals: Signals, key: Key) -> dict[DependsOn, Tensor
     return found
 
 
-def _looks_at_batch(guide: Guide) -> bool:
+def looks_at_batch(guide: Guide) -> bool:
     return any(part.depends_on == "batch" for part in factors(guide))
 
 
-def _signals(tree: TokenTree, logits: Logits, ref_logits: Logits) -> Signals:
+def signals_on(tree: TokenTree, logits: Logits, ref_logits: Logits) -> Signals:
     return tree.listing(logits, ref_logits, torch.zeros(len(tree))).signals
 
 
@@ -251,310 +240,3 @@ def _measure(effect: Effect) -> Callable[[Array, Array], Array]:
         ),
     }
     return found[effect.descends]
-
-
-# ---- the measurement
-
-
-class Measured(NamedTuple):
-    """(S, V) gradient for beta = 1, and (S, V) standard error of its mean over repeats: 0 where nothing is random."""
-
-    gradient: Logits
-    standard_error: Logits
-
-
-def kl_only(anchor: Anchor) -> Method:
-    """A method for measuring its KL term: a sum over tokens, and an advantage that does not shrink what it centers."""
-    return Method("kl only", LeaveOneOut(), Clip(), anchor, FixedBudget(1))
-
-
-def measured_gradient(
-    anchor: Anchor,
-    tree: TokenTree,
-    logits: Logits,
-    ref_logits: Logits,
-    *,
-    draws: int = 1,
-    repeats: int = 1,
-    rows: int = 2,
-    key: Key = KEY,
-    batches: Sequence[list[_Batch]] | None = None,
-) -> Measured:
-    """Exact on-policy gradient of the KL term alone, through the loop's own `objective`, divided by beta.
-
-    All rewards are equal, so that every advantage is 0 but for the KL in it; the divisor is a constant. A random guide is
-    averaged over `draws` draws, `repeats` times with keys of its own; one of the batch sees each completion among `rows`
-    - 1 others, as in `draw_q`, or in the `batches` of each repeat where they were made before.
-    """
-    method, where, keys = kl_only(anchor), (tree, logits, ref_logits), [key.fold(f"repeat {n}") for n in range(repeats)]
-    if _looks_at_batch(anchor.guide):
-        made = batches or [_batches(anchor.guide, *where, draws, rows, own) for own in keys]
-        found = [_over_batches(method, *where, each) for each in made]
-    else:
-        options: dict[str, Any] = {"group_size": 2, "draws": draws}
-        found = [tree.expected_gradient(method, *where[1:], torch.zeros(len(tree)), **options, key=own) for own in keys]
-    stack = torch.stack(found) / anchor.beta_at(0, 1)
-    error = stack.std(0) / math.sqrt(len(found)) if len(found) > 1 else torch.zeros_like(stack[0])
-    return Measured(stack.mean(0), error)
-
-
-class _Batch(NamedTuple):
-    """A batch whose first row stands for completion `first`, its log q, and its weight in the mean over such batches."""
-
-    first: int
-    signals: Signals
-    log_q: Tensor
-    weight: float
-
-
-def _batches(
-    guide: Guide, tree: TokenTree, logits: Logits, ref_logits: Logits, draws: int, rows: int, key: Key
-) -> list[_Batch]:
-    """Every completion as the first row, in each of its companies."""
-    method = kl_only(unchecked_anchor(beta=1.0, guide=guide))
-    signals, probs, found = _signals(tree, logits, ref_logits), tree.probs(logits), []
-    for others, chance, own_key in _companies(probs, rows, draws, key):
-        for i in range(len(tree)):
-            batch = signals.take(torch.tensor([i, *others]))
-            found.append(_Batch(i, batch, shape(method, batch, 0, 1, own_key), chance * float(probs[i])))
-    return found
-
-
-def _over_batches(method: Method, tree: TokenTree, logits: Logits, ref_logits: Logits, batches: list[_Batch]) -> Logits:
-    """The mean gradient of the first row of these batches. Rows are alike, so it is that of every row."""
-    rewards = torch.zeros(1, len(batches[0].log_q))
-    return _gradient_of_rows(
-        method, tree, logits, ref_logits,
-        members=torch.tensor([each.first for each in batches]),
-        advantages=torch.stack([advantages_of(method, rewards, each.signals, each.log_q)[0] for each in batches]),
-        weights=torch.tensor([each.weight for each in batches]),
-        log_q=torch.stack([each.log_q[0] for each in batches]),
-    )  # fmt: skip
-
-
-def _gradient_of_rows(
-    method: Method,
-    tree: TokenTree,
-    logits: Logits,
-    ref_logits: Logits,
-    members: Tensor,
-    advantages: Tensor,
-    weights: Tensor,
-    log_q: Tensor | None = None,
-) -> Logits:
-    """Gradient of sum_i weights_i * (loss of row i), row i being completion members_i."""
-    leaf = logits.detach().double().requires_grad_(True)
-    signals = _signals(tree, logits, ref_logits).take(members)
-    wide = "distributions" in method.needs
-    batch = Batch(
-        logps=tree.logps(leaf)[members],
-        old_logps=signals.old_logps,
-        ref_logps=signals.ref_logps,
-        mask=signals.mask,
-        advantages=advantages,
-        log_q=log_q,
-        log_probs=tree.log_probs(leaf)[tree.states][members] if wide else None,
-        ref_log_probs=tree.log_probs(ref_logits)[tree.states][members] if wide else None,
-        weights=weights * len(members),
-    )
-    return torch.autograd.grad(objective(method, batch, 0, 1)[0], leaf)[0]
-
-
-# ---- what is refused
-
-
-def unchecked_anchor(**arguments: Any) -> Anchor:
-    """An `Anchor` that nobody looked at: for measuring what a refusal keeps away, and for nothing else."""
-    anchor = object.__new__(Anchor)
-    for field in fields(Anchor):
-        default = field.default_factory() if callable(field.default_factory) else field.default
-        object.__setattr__(anchor, field.name, arguments.get(field.name, default))
-    return anchor
-
-
-def in_reward_gradient(
-    estimator: str, tree: TokenTree, logits: Logits, ref_logits: Logits, divergence_name: str | None = None
-) -> Logits:
-    """(S, V) gradient where the detached value of any estimator is a price in the reward, with return-to-go and no guide.
-
-    The loop itself only takes k1 there; this is what the others would give, through the loop's surrogate.
-    """
-    signals = _signals(tree, logits, ref_logits)
-    if estimator == "exact":
-        log_pi, log_ref = (tree.log_probs(table.detach())[tree.states] for table in (logits, ref_logits))
-        price = divergence(divergence_name, log_pi, log_ref)  # type: ignore[arg-type]
-    else:
-        anchored = anchor_logps(signals.require("ref_logps", "in_reward_gradient"), None)
-        price = estimate(estimator, signals.old_logps, anchored, signals.old_logps)  # type: ignore[arg-type]
-    to_go = summed_to_go(price.float(), tree.mask)
-    method = Method("price", LeaveOneOut(), Clip(), None, FixedBudget(1))
-    members, probs = torch.arange(len(tree)), tree.probs(logits).detach()
-    return _gradient_of_rows(method, tree, logits, ref_logits, members, -to_go, probs)
-
-
-# ---- the map
-
-MAP_TREE = TokenTree([(0,), (1, 0), (1, 1), (2, 0, 0), (2, 0, 1), (2, 1)])
-MAP_LOGITS = torch.tensor([[0.4, 0.1, -0.2], [0.8, -0.6, 0.0], [-0.2, 0.3, 0.0], [-1.1, 0.7, 0.0]])
-MAP_REF = torch.tensor([[-0.3, 0.6, 0.2], [0.1, 0.5, 0.0], [0.6, -0.4, 0.0], [0.2, -0.3, 0.0]])
-MAP_GUIDES: dict[str, Guide] = {
-    "Flat": Flat(),
-    "Random": Random(eps=1.0, sigma=0.2),
-    "Token": Token(alpha=0.4, sigma=0.0),
-    "Branch": Branch(ratio=0.8, threshold=0.6),
-    "Rarity": Rarity(),
-    "Placebo(Branch)": Placebo(Branch(ratio=0.8, threshold=0.6)),
-    "centered Placebo(Branch)": Placebo(Branch(ratio=0.8, threshold=0.6), centered=True),
-    "Branch(p20)": Branch(ratio=0.8, threshold="p20"),
-    "Branch * Token": Branch(ratio=0.8, threshold=0.6) * Token(alpha=0.4, sigma=0.0),
-}
-TERMS: tuple[tuple[str, str | None], ...] = (
-    *((name, None) for name in SAMPLED),
-    *(("exact", name) for name in DIVERGENCES),
-)
-
-
-@dataclass(frozen=True)
-class MapRow:
-    """One combination of the map, all of it computed.
-
-    status    runs, warns or refused
-    effect    the claim of `Anchor.effect`; for a refused combination what it would give if it ran
-    cosine    of the measured gradient with that of the functional which `effect` names; None where it names none
-    gap       |measured - claimed| / |claimed|; None for an estimator refused in the reward, which claims nothing
-    influence |g - g_flat| / |g_flat|, the relative size of what the guide changes, measured; None where g_flat is 0
-    error     standard error of `influence`: above 0 where the guide draws noise or looks at the batch
-    """
-
-    guide: str
-    estimator: str
-    placement: str
-    status: str
-    effect: str
-    cosine: float | None = None
-    gap: float | None = None
-    influence: float | None = None
-    error: float = 0.0
-
-
-class _Bench:
-    """One guide on one tree: its q drawn once for all terms, and what is measured of an anchor with it."""
-
-    rows, draws, companies, repeats = 32, 2000, 16, 4
-
-    def __init__(self, guide: Guide, tree: TokenTree, logits: Logits, ref_logits: Logits) -> None:
-        self.where, kinds = (tree, logits, ref_logits), {part.depends_on for part in factors(guide)}
-        draws = self.companies * self.repeats if "batch" in kinds else self.draws
-        self.q = draw_q(guide, *self.where, draws=draws, rows=self.rows, key=Key(2))
-        self.options: dict[str, Any] = {}
-        if "batch" in kinds:
-            keys = [Key(1).fold(f"repeat {repeat}") for repeat in range(self.repeats)]
-            self.options["batches"] = [_batches(guide, *self.where, self.companies, self.rows, key) for key in keys]
-        elif "nothing" in kinds:
-            self.options |= {"draws": self.draws, "repeats": self.repeats, "key": Key(1)}
-
-    def measure(self, anchor: Anchor) -> Measured:
-        """`measured_gradient` here, over the draws that were made once for this guide."""
-        return measured_gradient(anchor, *self.where, **self.options)
-
-
-def gradient_map(
-    guides: Mapping[str, Guide] | None = None,
-    tree: TokenTree = MAP_TREE,
-    logits: Logits = MAP_LOGITS,
-    ref_logits: Logits = MAP_REF,
-) -> list[MapRow]:
-    """Every guide x estimator x placement: what `Anchor` says of it and what was measured on a ragged tree.
-
-    `guides` by the name that their rows carry, `MAP_GUIDES` where None. Noise is averaged over 8,000 draws, guides of the
-    batch over 64 batches of 32 rows. What is refused is measured without the refusal.
-    """
-    prices = {term: _as_price(*term, tree, logits, ref_logits) for term in TERMS if term[0] != "k1"}
-    rows = []
-    for name, guide in (MAP_GUIDES if guides is None else guides).items():
-        bench = _Bench(guide, tree, logits, ref_logits)
-        for (estimator, named), placement in itertools.product(TERMS, ("loss", "reward")):
-            term = estimator if named is None else f"exact {named}"
-            arguments = {
-                "beta": 1.0,
-                "guide": guide,
-                "estimator": estimator,
-                "placement": placement,
-                "divergence": named,
-            }
-            refused_there = placement == "reward" and estimator != "k1"
-            outcome = prices[estimator, named] if refused_there else _outcome(arguments, bench)
-            rows.append(MapRow(name, term, placement, _status(arguments), *outcome))
-    return rows
-
-
-def _outcome(arguments: dict[str, Any], bench: _Bench) -> tuple[Any, ...]:
-    """(effect, cosine, gap, influence, error) of one combination."""
-    anchor = unchecked_anchor(**arguments)
-    flat = measured_gradient(unchecked_anchor(**arguments | {"guide": Flat()}), *bench.where)
-    shaped = bench.measure(anchor)
-    size = float(flat.gradient.norm())
-    if max(size, float(shaped.gradient.norm())) < 1e-5:
-        return ("0, for E_pi[grad log pi] = 0: noise and no leash",)
-    claim, text = claimed_gradient(anchor.effect, *bench.where, bench.q), anchor.effect.text
-    if arguments["estimator"] == "exact" and anchor.effect.role("token"):
-        text = "q of the tokens that were not drawn is not known; that of the drawn one moves no anchor"
-    gap = float((shaped.gradient - claim).norm() / claim.norm())
-    influence = float((shaped.gradient - flat.gradient).norm()) / size
-    return text, _cosine(shaped.gradient, claim), gap, influence, float(shaped.standard_error.norm()) / size
-
-
-def _status(arguments: dict[str, Any]) -> str:
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        try:
-            Anchor(**arguments)
-        except SageError:
-            return "refused"
-    return "warns" if caught else "runs"
-
-
-def _as_price(
-    estimator: str, named: str | None, tree: TokenTree, logits: Logits, ref_logits: Logits
-) -> tuple[str, float]:
-    """What an estimator other than k1 is worth in the reward, and its cosine with the gradient of the whole KL(pi || pi_ref)."""
-    whole = claimed_gradient(effect_of("k1", "reward", ()), tree, logits, ref_logits)
-    cosine = _cosine(in_reward_gradient(estimator, tree, logits, ref_logits, named), whole)
-    sizes = []
-    for share in (0.02, 0.01):
-        nearer = ref_logits + share * (logits - ref_logits)
-        sizes.append([float(in_reward_gradient(e, tree, nearer, ref_logits, named).norm()) for e in (estimator, "k1")])
-    if abs(sizes[1][0] / sizes[1][1] - 1) < 1e-3:
-        return "what k1 gives: only the value of an estimator enters, and this one's is that of k1", cosine
-    here, k1 = (far / near for far, near in zip(*sizes, strict=True))
-    return f"no KL: at half the distance to pi_ref the force falls by {here:.1f}, that of k1 by {k1:.1f}", cosine
-
-
-def _cosine(a: Logits, b: Logits) -> float:
-    return float((a * b).sum() / (a.norm() * b.norm()))
-
-
-def markdown(rows: list[MapRow]) -> str:
-    """The map as a table for a page: combinations with the same outcome share a row, those of all guides too."""
-    guides = list(dict.fromkeys(row.guide for row in rows))
-    outcomes: dict[tuple[str, ...], dict[str, list[str]]] = {}
-    for row in rows:
-        outcome: tuple[str, ...] = (row.placement, row.status, row.effect.replace("|", "\\|"), *_numbers(row))
-        outcomes.setdefault(outcome, {}).setdefault(row.guide, []).append(row.estimator)
-    lines = []
-    for outcome, by_guide in outcomes.items():
-        owners: dict[str, list[str]] = {}
-        for guide, estimators in by_guide.items():
-            owners.setdefault(", ".join(estimators), []).append(guide)
-        for terms, names in owners.items():
-            everyone = len(names) == len(guides) > 1
-            line = " | ".join(["any" if everyone else ", ".join(names), terms, *outcome])
-            lines.append((len(guides) if everyone else guides.index(names[0]), f"| {line} |"))
-    head = "| guide | estimator | placement | | expected gradient | cosine | gap | change by q |\n" + "|---" * 8 + "|\n"
-    return head + "".join(f"{line}\n" for _, line in sorted(lines, key=lambda pair: pair[0]))
-
-
-def _numbers(row: MapRow) -> tuple[str, str, str]:
-    """Cosine, gap and influence with three digits; empty where there is none."""
-    cosine, gap, influence = ("" if value is None else f"{value:.3f}" for value in (row.cosine, row.gap, row.influence))
-    return cosine, gap, influence + (f" ± {row.error:.3f}" if row.error >= 5e-4 else "")

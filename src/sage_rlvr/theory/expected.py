@@ -17,12 +17,11 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from sage_rlvr.core.dynamic_sampling import kept_by
 from sage_rlvr.core.guides import factors
 from sage_rlvr.core.keys import Key
 from sage_rlvr.core.method import Method, credit, kl_share, needs_of, objective, return_to_go, shape
+from sage_rlvr.core.rollout_plans import Staged, is_guided, is_staged, kept_by, trained_on
 from sage_rlvr.core.signals import Batch
-from sage_rlvr.core.stages import Staged, is_guided, is_staged, trained_on
 from sage_rlvr.core.state import State, called
 from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.theory.averages import Listing, mean_advantages

@@ -1,4 +1,4 @@
-"""The expected force of a second stage that is drawn under guidance (core/stages.py, `GuidedStages`), over listed completions.
+"""The expected force of a second stage that is drawn under guidance (`GuidedStages`), over listed completions.
 
     A_i = r_i - mean over the others of the group of r,    w = min(pi / pi_g, clip),    pi = pi(.|x), pi_g = pi(.|x,g)
     E[ sum_i w_i A_i grad log pi(y_i|x) ] = size * sum_y pi_g(y) w(y) (r(y) - p_g) grad log pi(y|x),    p_g = E_g[r]
@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from sage_rlvr.core.stages import GuidedStages
+from sage_rlvr.core.rollout_plans import GuidedStages
 from sage_rlvr.errors import DataError
 
 Law = Float[Tensor, " M"]

@@ -26,8 +26,8 @@ from torch import Tensor
 from sage_rlvr.core.advantages import sees
 from sage_rlvr.core.keys import Key
 from sage_rlvr.core.method import Method, shape
+from sage_rlvr.core.rollout_plans import is_staged
 from sage_rlvr.core.signals import Signals
-from sage_rlvr.core.stages import is_staged
 from sage_rlvr.core.state import State, has_state
 from sage_rlvr.core.token_weights import entropy_drift
 from sage_rlvr.errors import ConfigError, DataError

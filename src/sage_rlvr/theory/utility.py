@@ -24,8 +24,8 @@ import torch
 from sage_rlvr.core.advantages import Advantage, Seen, at_step, sees
 from sage_rlvr.core.loss_terms import KlCov
 from sage_rlvr.core.method import Method, group_advantages
+from sage_rlvr.core.rollout_plans import is_staged
 from sage_rlvr.core.signals import Signals
-from sage_rlvr.core.stages import is_staged
 from sage_rlvr.core.state import called, start_of
 from sage_rlvr.core.surrogates import Pacs
 from sage_rlvr.errors import ConfigError

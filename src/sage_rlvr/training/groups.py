@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sage_rlvr.core.stages import rows_of_stages
+from sage_rlvr.core.rollout_plans import rows_of_stages
 from sage_rlvr.core.state import State
 from sage_rlvr.models.sampler import Rollout, joined
 from sage_rlvr.tasks.base import answer_id

@@ -29,9 +29,9 @@ from sage_rlvr.core.state import State, state_metrics
 from sage_rlvr.core.token_weights import entropy_drift
 from sage_rlvr.errors import TrainingDiverged
 from sage_rlvr.models.devices import placed
+from sage_rlvr.models.listing.solutions import lister
 from sage_rlvr.models.policy import Asking, Tokens, load_policy
 from sage_rlvr.models.scoring import Scores, score
-from sage_rlvr.models.solutions import lister
 from sage_rlvr.runs import RunDir, writing
 from sage_rlvr.tasks.base import Task
 from sage_rlvr.training.buffer import Memory, fill, numbered, stored
@@ -176,8 +176,7 @@ def train_step(loop: Loop, step: int) -> dict[str, float]:
 
 def stored_updates(loop: Loop, memory: Memory, metrics: dict[str, float]) -> dict[str, float]:
     """The step's updates on stored answers alone; none where nothing is stored. `metrics` and those of the buffer."""
-    plan, collected = loop.config.updates, []
-    count = plan.epochs * plan.minibatches
+    count, collected = loop.config.updates.per_step, []
     with nullcontext() if count == 1 else undone_if_diverged(loop):
         for number in range(memory.step * count, (memory.step + 1) * count):
             found = memory.descend(number)
@@ -229,7 +228,7 @@ def several_updates(
     update, which the learning rate reads, is a function of step, epoch and mini-batch alone.
     """
     plan, collected = loop.config.updates, []
-    alone = plan.epochs * plan.minibatches == 1  # a single update that diverges has moved nothing
+    alone = plan.per_step == 1  # a single update that diverges has moved nothing
     with nullcontext() if alone else undone_if_diverged(loop):
         for epoch in range(plan.epochs):
             order = loop.key.permutation(step, f"minibatch/{epoch}", len(groups.prompts))
@@ -363,7 +362,7 @@ def build(config: TrainConfig) -> Loop:
     if "ref_right" in method.needs:
         lister(task)
     asking = Asking.of(task, tokens)
-    updates = config.steps * config.updates.epochs * config.updates.minibatches
+    updates = config.steps * config.updates.per_step
     optimizer = Optimizer(policy, config.optimizer, updates)
     models = (policy, reference, tokens)
     numbers = {} if method.buffer is None else numbered(problems)
@@ -446,8 +445,7 @@ def batch_of(loop: Loop, step: int) -> tuple[Tensor, Tensor, list[Any]]:
     """
     memory = None if loop.method.buffer is None else Memory(loop, loop.method.buffer, step, stored(loop))
     if memory is not None and not memory.samples:
-        plan = loop.config.updates
-        rows = memory.rows(step * plan.epochs * plan.minibatches)
+        rows = memory.rows(step * loop.config.updates.per_step)
         return rows.answers.tokens, rows.mask, [loop.problems[i] for i in rows.answers.problem.tolist()]
     groups = Rows.of(draw_groups(loop, step).groups, loop.tokens.pad_id)
     return groups.rollout.tokens, groups.rollout.mask, [problem for part in groups.groups for problem in part.problems]

@@ -4,10 +4,10 @@
 
 The groups of a step are numbered as they are drawn. The problem of group n is a function of (seed, step, n), and its
 completions are functions of the policy and of (seed, step, n * group_size + member): how many groups were kept, or in
-how how many refills they came, changes neither. Two arms of one seed see the same prompts, refills included.
+how many refills they came, changes neither. Two arms of one seed see the same prompts, refills included.
 
-A plan with stages (core/stages.py) gives some prompts more completions in a second stage, drawn after the first has been judged. A
-step then has groups of several sizes, each size a `Groups` of its own (groups.py).
+A plan with stages (core/rollout_plans/stages.py) gives some prompts more completions in a second stage, drawn after the first
+has been judged. A step then has groups of several sizes, each size a `Groups` of its own (groups.py).
 """
 
 from __future__ import annotations
@@ -18,9 +18,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from sage_rlvr.core.dynamic_sampling import kept_by, learned_by
 from sage_rlvr.core.reward_sources import Paid, rank_metrics
-from sage_rlvr.core.stages import Staged, is_guided, is_staged, rows_of_stages
+from sage_rlvr.core.rollout_plans import Staged, is_guided, is_staged, kept_by, learned_by, rows_of_stages
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.models.episodes import said_in, sample_episodes
 from sage_rlvr.models.sampler import Rollout, sample

@@ -100,7 +100,7 @@ class Identity:
     verifier_hash     of the verifier and its limits
     seed              the base seed of `seed_of`
     versions          of the libraries; a difference is noted, in all other fields it is refused
-    chunk_size        samples per unit of work: 32, and 1 for greedy decoding (temperature 0), which has no second sample
+    chunk_size        samples per unit of work: by default 32, and 1 for greedy decoding (temperature 0), which has no second sample
     turns             the most turns of the policy in an episode; 1: a completion is one text
     guidance          of attempts after failed ones: the teacher and the digest of those attempts; "" of all others
     together          problems that are drawn in one call, by their order in the task: the last bits of a sample depend on it

@@ -28,10 +28,11 @@ from rich.console import Console
 from sage_rlvr.core.guides import GUIDES
 from sage_rlvr.reading import read_text
 from sage_rlvr.runs import writing
-from sage_rlvr.studies.anchor import measure
+from sage_rlvr.studies.anchor import rows
 from sage_rlvr.studies.anchor.figures import PICTURES
+from sage_rlvr.studies.anchor.measure import run_lab
 from sage_rlvr.studies.pages import remade
-from sage_rlvr.theory import claims, effects
+from sage_rlvr.theory import claims, effect_map
 
 LAB_SECTION = "The Countdown policy"
 TABLES_HEAD = """# The tables behind anchor.md
@@ -47,9 +48,9 @@ class Findings:
     """What the command found; `lab` is None where the policy was left out."""
 
     claims: list[claims.Claim]
-    gradient_map: list[effects.MapRow]
+    gradient_map: list[effect_map.MapRow]
     stationary: list[Any]
-    lab: measure.LabResult | None
+    lab: rows.LabResult | None
     seconds: dict[str, float]
 
     @property
@@ -59,7 +60,7 @@ class Findings:
 
 
 def find(*, lab: bool = True, say: Callable[[str], None] = lambda text: None, **options: Any) -> Findings:
-    """Compute everything, one thread; `options` go to `engines.lab.run_lab` (policy, problems, draws, seed)."""
+    """Compute everything, one thread; `options` go to `measure.run_lab` (policy, problems, draws, seed)."""
     torch.set_num_threads(1)
     seconds: dict[str, float] = {}
 
@@ -70,9 +71,9 @@ def find(*, lab: bool = True, say: Callable[[str], None] = lambda text: None, **
         seconds[name] = round(time.monotonic() - began, 1)
         return found
 
-    shown = timed("claims", claims.run_all), timed("map", effects.gradient_map)
+    shown = timed("claims", claims.run_all), timed("map", effect_map.gradient_map)
     stationary = timed("stationary points", claims.stationary_table)
-    measured = timed("the Countdown policy", lambda: measure.run_lab(progress=say, **options)) if lab else None
+    measured = timed("the Countdown policy", lambda: run_lab(progress=say, **options)) if lab else None
     return Findings(*shown, stationary, measured, seconds)
 
 
@@ -86,9 +87,9 @@ def short_tables(found: Findings) -> dict[str, str]:
     rows = [row for row in found.gradient_map if row.guide in single and row.estimator not in rare]
     paid = [row for row in found.stationary if (row.advantage, row.reduction) in SHORT_METHODS or row.placement == "reward"]
     resting = [row for row in paid if row.advantage != "GroupCentered" and row.reduction != "TokenMean"]
-    made = {"map": effects.markdown(rows).rstrip(), "stationary": claims.stationary_markdown(resting)}
+    made = {"map": effect_map.markdown(rows).rstrip(), "stationary": claims.stationary_markdown(resting)}
     if found.lab is not None:
-        made["lab"] = measure.short_markdown(found.lab)
+        made["lab"] = rows.short_markdown(found.lab)
     return made
 
 
@@ -96,11 +97,11 @@ def tables(found: Findings) -> dict[str, str]:
     """Every table by its heading: claims, the whole map, all resting points, and the lab where there is one."""
     made = {
         "Claims": claims.markdown(found.claims),
-        "The map": effects.markdown(found.gradient_map).rstrip(),
+        "The map": effect_map.markdown(found.gradient_map).rstrip(),
         "Resting points": claims.stationary_markdown(found.stationary),
     }
     if found.lab is not None:
-        made[LAB_SECTION] = measure.markdown(found.lab).rstrip()
+        made[LAB_SECTION] = rows.markdown(found.lab).rstrip()
     return made
 
 

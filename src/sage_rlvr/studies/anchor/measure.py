@@ -2,7 +2,8 @@
 
 For a handful of problems all completions are listed, and every objective's exact expected gradient (`expectations.py`) is held
 against that of SAGE's Eq. (6): cosine and length of the KL term and of the whole, what a guide adds, and how far the gradient
-of a single completion scatters (`scatter.py`). `run_lab` puts the numbers into plain values; `markdown` prints them.
+of a single completion scatters (`variances.py`).
+`run_lab` puts the numbers into plain values (`rows.py`); what it measures is said in `terms.py`.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,19 +22,17 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from sage_rlvr.config import OptimizerConfig, RolloutConfig, TrainConfig, WorldConfig
-from sage_rlvr.core.guides import Branch, Flat, Guide, Random, Token, is_flat
+from sage_rlvr.core.guides import Branch, Guide, is_flat
 from sage_rlvr.core.keys import Key
 from sage_rlvr.core.method import Method
 from sage_rlvr.errors import CancellingGuide, ConfigError, DataError
 from sage_rlvr.evaluation.evaluate import resolve
-from sage_rlvr.methods import dr_grpo, grpo, no_kl, rloo, sage
+from sage_rlvr.methods import no_kl, sage
 from sage_rlvr.models.folders import EMBEDDED
 from sage_rlvr.models.policy import Tokens, load_policy
-from sage_rlvr.results.tables import table
 from sage_rlvr.studies.anchor.expectations import (
     Case,
     Gradients,
-    Linear,
     drawn_log_q,
     equation6,
     gradients,
@@ -42,6 +41,8 @@ from sage_rlvr.studies.anchor.expectations import (
     shaping_of,
     view_of,
 )
+from sage_rlvr.studies.anchor.rows import ADMITTED, FOR_THE_RECORD, LabResult, LabRow, ProblemFacts, Status, Strength
+from sage_rlvr.studies.anchor.terms import GUIDES, PAPER_BRANCH, TERMS, Term
 from sage_rlvr.studies.anchor.variances import NO_BASELINE, Scatter, variances
 from sage_rlvr.tasks.countdown import parse_prompt
 from sage_rlvr.training.loop import build, train_step
@@ -56,180 +57,6 @@ LIKELY = 1e-3
 """A strength is taken over the completions with more probability than this."""
 ROUNDING = 1e-4
 """A change of a gradient that is shorter than this share of it counts as none."""
-
-GUIDES: Mapping[str, Guide] = {
-    "Flat": Flat(),
-    "Branch": Branch(ratio=0.3, threshold=0.8),
-    "Token": Token(alpha=0.3, sigma=0.25),
-    "Random": Random(eps=0.1, sigma=0.15),
-}
-"""The paper's values at the start of training, except Branch's threshold: the paper's 1.2 nats hardly ever act on three
-numbers (a result's strengths say how often), 0.8 nats act on about as many tokens as 1.2 do in the demo's world of four."""
-NOISE = tuple(name for name, guide in GUIDES.items() if guide.depends_on == "nothing" and not is_flat(guide))
-
-Status = Literal["admitted", "refused by Anchor, shown for the record"]
-ADMITTED: Status = "admitted"
-FOR_THE_RECORD: Status = "refused by Anchor, shown for the record"
-
-
-@dataclass(frozen=True)
-class Term:
-    """One KL term under a name: `build(beta=...)` makes its method, in which all else is that of its base.
-
-    linear: what its expected gradient is linear in, so that the noise of a guide can be averaged before it is put in;
-    where that is neither, guides that draw noise are left out. base: what the term is added to; only those of RLOO are
-    measured for variance, and that of Dr. GRPO, the same but for a factor, stands there without a guide.
-    """
-
-    name: str
-    build: Callable[..., Method]
-    linear: Linear = "log q"
-    base: Literal["RLOO", "Dr. GRPO", "GRPO"] = "RLOO"
-
-
-K1 = "k1 in the reward"
-PAPER_BRANCH = "Branch at the paper's 1.2 nats"
-_EXACT: Mapping[str, Linear] = {"reverse": "log q", "forward": "q", "js": "neither"}
-_IN_REWARD: Mapping[str, Any] = {"estimator": "k1", "placement": "reward"}
-TERMS: tuple[Term, ...] = (
-    Term(K1, partial(rloo, **_IN_REWARD)),
-    Term("k1 in the reward (Dr. GRPO)", partial(dr_grpo, **_IN_REWARD), base="Dr. GRPO"),
-    *(Term(name, partial(rloo, estimator=name, placement="loss")) for name in ("k2", "straight_through", "k3_is")),
-    Term("k3", partial(rloo, estimator="k3", placement="loss"), linear="q"),
-    *(
-        Term(f"exact {name}", partial(rloo, estimator="exact", placement="loss", divergence=name), linear=linear)
-        for name, linear in _EXACT.items()
-    ),
-    Term("k3 in GRPO", grpo, linear="q", base="GRPO"),
-)
-"""Every estimator in the loss of RLOO or, k1, in its reward: un-normalized advantages and a sum over tokens, so that nothing
-but the KL term differs from Eq. (6). The last one is stock GRPO: rewards divided by the group's std, each row by its length."""
-
-
-@dataclass(frozen=True)
-class LabRow:
-    """One KL term with one guide, against Eq. (6) with the same guide; means over problems, and their least and largest.
-
-    objective, guide, status: what, shaped by what, and whether `Anchor` would have it.
-    cosine, norm_ratio: of the KL term alone (beta = 1). whole_cosine, whole_norm_ratio: of reward term + beta * KL term.
-    guide_norm: length of what the guide adds to the KL term's gradient, in lengths of that gradient without a guide.
-    guide_cosine: its cosine with what the guide adds to Eq. (6), a length below 1e-4 counting as no addition; None for Flat.
-    variance_ratio: trace of the covariance of one completion's gradient over the squared length of Eq. (6)'s KL gradient, one
-    unit for all terms; with its 95 % bootstrap interval over draws. snr_completions: the same over the squared length of the
-    term's own mean, that is, how many completions make the noise as long as the term's gradient. mean_gap is near 1 where the
-    sampled mean is the exact gradient. None beside a guide other than Flat.
-    """
-
-    objective: str
-    guide: str
-    status: Status
-    cosine: float
-    cosine_spread: tuple[float, float]
-    norm_ratio: float
-    whole_cosine: float
-    whole_cosine_spread: tuple[float, float]
-    whole_norm_ratio: float
-    guide_norm: float | None = None
-    guide_cosine: float | None = None
-    guide_cosine_spread: tuple[float, float] | None = None
-    variance_ratio: float | None = None
-    variance_interval: tuple[float, float] | None = None
-    snr_completions: float | None = None
-    mean_gap: float | None = None
-
-
-@dataclass(frozen=True)
-class ProblemFacts:
-    """A problem of the lab: its prompt, the probability of a right completion, KL(policy || reference) in nats of the whole
-    completion, how many completions were listed over how many prefixes, and the probability of those that were dropped."""
-
-    prompt: str
-    right: float
-    kl: float
-    completions: int
-    prefixes: int
-    remainder: float
-
-
-@dataclass(frozen=True)
-class Strength:
-    """How strong a guide is on these problems: the share of sampled tokens with q other than 1, and the mean of q, both in
-    expectation over completions and noise."""
-
-    guide: str
-    equation: str
-    active_share: float
-    q_mean: float
-
-
-@dataclass(frozen=True)
-class LabResult:
-    """What `run_lab` found. `remainder` is the largest of its problems'; `passed_over` counts problems of the world that
-    would have needed more prefixes than the lab lists."""
-
-    rows: tuple[LabRow, ...]
-    problems: tuple[ProblemFacts, ...]
-    strengths: tuple[Strength, ...]
-    remainder: float
-    policy: str
-    reference: str
-    beta: float
-    draws: int
-    seed: int
-    passed_over: int
-
-    def row(self, objective: str, guide: str = "Flat") -> LabRow:
-        """The row of that objective and guide; DataError where there is none."""
-        found = next((row for row in self.rows if (row.objective, row.guide) == (objective, guide)), None)
-        if found is None:
-            names = ", ".join(f"{row.objective} + {row.guide}" for row in self.rows)
-            raise DataError(f"the lab has no row {objective!r} with guide {guide!r}; it has {names}.")
-        return found
-
-
-SHORT_TERMS = (K1, "k2", "straight_through", "k3_is", "k3", "exact reverse", "exact forward", "k3 in GRPO")
-
-
-def short_markdown(result: LabResult) -> str:
-    """One line a KL term and a guide, terms with the same numbers together: what a page has room for."""
-    merged: dict[tuple[str, ...], list[str]] = {}
-    for row in result.rows:
-        if row.objective in SHORT_TERMS and row.guide not in NOISE:
-            cells = tuple(cell(row) for cell in SHORT.values())
-            merged.setdefault(cells, []).append(row.objective)
-    lines = [f"| {', '.join(terms)} | " + " | ".join(cells) + " |" for cells, terms in merged.items()]
-    return "\n".join(["| KL term | " + " | ".join(SHORT) + " |", "|---" * (len(SHORT) + 1) + "|", *lines])
-
-
-def _adds(row: LabRow) -> str:
-    """Cosine of what the guide adds; empty where next to nothing is added."""
-    none = row.guide_cosine is None or (row.guide_norm is not None and row.guide_norm < 5e-4)
-    return "" if none else f"{row.guide_cosine:.2f}{_range(row.guide_cosine_spread)}"
-
-
-def _varies(row: LabRow) -> str:
-    return "" if row.variance_ratio is None else _large(row.variance_ratio, row.variance_interval)
-
-
-SHORT: Mapping[str, Callable[[LabRow], str]] = {
-    "guide": lambda row: row.guide + ("" if row.status == ADMITTED else " (refused)"),
-    "cosine of the KL term": lambda row: f"{row.cosine:.3f}{_range(row.cosine_spread)}",
-    "guide adds": lambda row: "" if row.guide_norm is None else f"{row.guide_norm:.3f}",
-    "cosine of what it adds": _adds,
-    "variance": _varies,
-}
-
-
-def _large(value: float, pair: tuple[float, float] | None = None) -> str:
-    """Three digits without an exponent: 5.36, 54.6, 1,040."""
-    text = f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
-    return text if pair is None else f"{text} ({_large(pair[0])} to {_large(pair[1])})"
-
-
-def _range(pair: tuple[float, float] | None) -> str:
-    return "" if pair is None else f" ({pair[0]:.2f} to {pair[1]:.2f})"
-
-
 Progress = Callable[[str], None]
 
 
@@ -511,74 +338,3 @@ def _scattered(found: Sequence[Scatter], units: Sequence[float], seed: int, resa
         "snr_completions": float(np.mean([r.mean() for r in own])),
         "mean_gap": float(np.mean([one.gap for one in found])),
     }
-
-
-NOTE = (
-    '"guide adds": the length of what the guide adds to the KL term\'s gradient, in lengths of that gradient; its cosine is that '
-    "with what the guide adds to Eq. (6), the bonus -grad E[sum log q]; where next to nothing is added it is 0. Noise of a guide "
-    "is averaged. Token's q also looks at the tokens that follow (its weights are normalized over the completion), so a "
-    "return-to-go holds a part of its bonus only. k3 in GRPO divides a completion by its length and its reward by the group's std."
-)
-
-
-# header -> the cell of a problem, a guide's strength, a row against Eq. (6), a row's variance
-PROBLEM: Mapping[str, Callable[[ProblemFacts], str]] = {
-    "problem": lambda f: f.prompt,
-    "P(right)": lambda f: f"{f.right:.3f}",
-    "KL(policy, reference), nats": lambda f: f"{f.kl:.3f}",
-    "completions": lambda f: f"{f.completions:,}",
-    "prefixes": lambda f: f"{f.prefixes:,}",
-    "remainder": lambda f: f"{f.remainder:.1e}",
-}
-STRENGTH: Mapping[str, Callable[[Strength], str]] = {
-    "guide": lambda d: d.guide,
-    "q": lambda d: d.equation,
-    "tokens with q other than 1": lambda d: f"{100 * d.active_share:.1f} %",
-    "mean q": lambda d: f"{d.q_mean:.4f}",
-}
-DIRECTION: Mapping[str, Callable[[LabRow], str]] = {
-    "KL term": lambda row: row.objective,
-    "guide": lambda row: row.guide,
-    "cosine, KL term": lambda row: _spread(row.cosine, row.cosine_spread),
-    "length, KL term": lambda row: f"{row.norm_ratio:.3f}",
-    "cosine, whole": lambda row: _spread(row.whole_cosine, row.whole_cosine_spread),
-    "length, whole": lambda row: f"{row.whole_norm_ratio:.3f}",
-    "guide adds": lambda row: "" if row.guide_norm is None else f"{row.guide_norm:.4f}",
-    "cosine of what it adds": lambda row: _spread(row.guide_cosine, row.guide_cosine_spread),
-    "Anchor": lambda row: "admits it" if row.status == ADMITTED else "refuses it: shown for the record",
-}
-VARIANCE: Mapping[str, Callable[[LabRow], str]] = {
-    "KL term": lambda row: row.objective,
-    "variance": lambda row: _large(row.variance_ratio or 0.0),
-    "95 % interval": lambda row: " to ".join(map(_large, row.variance_interval or ())),
-    "over its own mean^2": lambda row: _large(row.snr_completions or 0.0),
-    "n x error^2 / variance of the drawn mean (1 expected)": lambda row: f"{row.mean_gap:.2f}",
-}
-
-
-def markdown(result: LabResult) -> str:
-    """The result as tables with what they were measured on."""
-    parts = [
-        f"Policy: {result.policy}. Reference: {result.reference}. {len(result.problems)} problems, beta = {result.beta:g}, seed "
-        f"{result.seed}. At most {result.remainder:.1e} of a problem's probability lies beyond the listed completions.",
-        table(PROBLEM, result.problems).markdown(),
-        table(STRENGTH, result.strengths).markdown(),
-        "Exact expected gradients in the parameters against that of Eq. (6) with the same guide: mean over problems "
-        "(least to largest).",
-        table(DIRECTION, result.rows).markdown(),
-        NOTE,
-    ]
-    if result.draws:
-        parts += [
-            f"Gradient of the KL term of one completion, {result.draws} draws per problem: trace of its covariance over the "
-            "squared length of Eq. (6)'s KL gradient, one unit for all terms, and over that of the term's own mean.",
-            table(VARIANCE, [row for row in result.rows if row.variance_ratio is not None]).markdown(),
-        ]
-    return "\n\n".join(parts) + "\n"
-
-
-def _spread(mean: float | None, spread: tuple[float, float] | None) -> str:
-    if mean is None or spread is None:
-        return ""
-    values = (round(value, 4) + 0.0 for value in (mean, *spread))  # + 0.0: no minus before a zero
-    return "{:.4f} ({:.4f} to {:.4f})".format(*values)

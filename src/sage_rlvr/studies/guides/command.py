@@ -19,7 +19,7 @@ from sage_rlvr.studies.pages import remade
 
 if TYPE_CHECKING:
     from sage_rlvr.stats.intervals import Interval
-    from sage_rlvr.studies.guides.measure import GuideLabResult, GuideRow, SignalRow
+    from sage_rlvr.studies.guides.rows import GuideLabResult, GuideRow, SignalRow
 
 SHOWN_BUDGET = 0.1
 PICTURE = "guides.png"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from sage_rlvr.theory.claims import equations, leash, off_target, placements, stationary, support
+from sage_rlvr.theory.claims import appendix_c, equations, leash, off_target, placements, stationary, support
 from sage_rlvr.theory.claims.claim import Claim, markdown, show
 from sage_rlvr.theory.claims.stationary import StationaryRow, stationary_markdown, stationary_table
 
@@ -20,8 +20,8 @@ ALL: dict[str, Callable[[], Claim | list[Claim]]] = {
     "Theorem 4.2 where it holds": support.preserved,
     "Theorem 4.2 where it fails": support.not_preserved,
     "Theorem 4.3": support.expansion,
-    "Appendix C": support.appendix_c,
-    "Theorem 4.3 and what training reaches": support.what_training_reaches,
+    "Appendix C": appendix_c.appendix_c,
+    "Theorem 4.3 and what training reaches": appendix_c.what_training_reaches,
     "A.4: the forward-KL optimum": off_target.equation_27,
     "A.4: off-target mass": off_target.separation,
     "A.4: cases": off_target.cases,

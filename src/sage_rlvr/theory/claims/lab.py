@@ -14,7 +14,7 @@ from sage_rlvr.core.anchor import Anchor
 from sage_rlvr.core.method import Method
 from sage_rlvr.core.reductions import FixedBudget, Reduction
 from sage_rlvr.core.surrogates import Clip
-from sage_rlvr.theory.effects import MAP_TREE
+from sage_rlvr.theory.effect_map import MAP_TREE
 from sage_rlvr.theory.expected import loss_of_group
 from sage_rlvr.theory.optima import Leaves, Values, entropy_value
 from sage_rlvr.theory.tree import Logits, OverLeaves, TokenTree

@@ -24,8 +24,8 @@ from sage_rlvr.core.anchor import Anchor
 from sage_rlvr.core.loss_terms import AdaptiveEntropy, EntropyBonus
 from sage_rlvr.core.method import Method, needs_of
 from sage_rlvr.core.reductions import FixedBudget, SequenceMean, TokenMean
+from sage_rlvr.core.rollout_plans import is_staged
 from sage_rlvr.core.schedules import Schedule, over_a_run
-from sage_rlvr.core.stages import is_staged
 from sage_rlvr.core.surrogates import Cispo, Clip, Gspo
 from sage_rlvr.errors import ConfigError, refuse
 from sage_rlvr.training.trackers import PROJECT, run_name
@@ -84,7 +84,7 @@ def grpo_arguments(config: TrainConfig, folder: str, world_size: int = 1) -> dic
     given = not_owned(config.engine.args, OWNED | PART)
     return (
         DEFAULTS
-        | shared_arguments(config, folder, updates_a_step(config))
+        | shared_arguments(config, folder, config.updates.per_step)
         | _rollout(config, given, world_size)
         | {"model_init_kwargs": {"dtype": config.engine.dtype}, "remove_unused_columns": False}
         | grpo_config(method_of(config))
@@ -162,14 +162,9 @@ def scores_rollouts(fields: Mapping[str, Any], reads_logps: bool) -> bool:
     return bool(reads_logps or corrected or fields["gradient_accumulation_steps"] % window)
 
 
-def updates_a_step(config: TrainConfig) -> int:
-    """Optimizer steps of one step of the recipe: epochs x mini-batches."""
-    return config.updates.epochs * config.updates.minibatches
-
-
 def method_of(config: TrainConfig) -> Method:
     """The recipe's method with its reference's steps (snapshot@N, refresh_every) counted as TRL counts: in updates."""
-    method, times = config.method, updates_a_step(config)
+    method, times = config.method, config.updates.per_step
     anchor = method.anchor
     if anchor is None or times == 1:
         return method
@@ -220,7 +215,7 @@ def _rollout(config: TrainConfig, given: dict[str, Any], world_size: int) -> dic
         "num_generations": rollout.group_size,
         "temperature": rollout.temperature,
         "max_completion_length": rollout.max_new_tokens,
-        "max_steps": config.steps * updates_a_step(config),
+        "max_steps": config.steps * config.updates.per_step,
     }
 
 

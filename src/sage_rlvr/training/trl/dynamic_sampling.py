@@ -23,9 +23,9 @@ from accelerate.utils import gather_object
 from torch import Tensor
 from torch.nn.functional import pad
 
-from sage_rlvr.core.dynamic_sampling import kept_by, learned_by
 from sage_rlvr.core.keys import Key
 from sage_rlvr.core.method import RolloutPlan
+from sage_rlvr.core.rollout_plans import kept_by, learned_by
 from sage_rlvr.core.state import State
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.training.groups import rows_of_groups

@@ -35,7 +35,7 @@ from sage_rlvr.tasks.golds import check_golds
 from sage_rlvr.tasks.prompts import FORMATS, PromptFormat
 from sage_rlvr.tasks.rows import DataSource, Say, tell
 from sage_rlvr.training.problems import TaskReward, training_problems, unkeyed, unverified
-from sage_rlvr.training.trl.arguments import check_fields, grpo_arguments, method_of, updates_a_step, world_size
+from sage_rlvr.training.trl.arguments import check_fields, grpo_arguments, method_of, world_size
 from sage_rlvr.training.trl.callbacks import (
     CHECKPOINTS,
     before_a_run,
@@ -64,7 +64,7 @@ def train(
     say(f"reference: {facts(trainer)['reference'] or 'none'}")
     if cuts := truncated(trainer.args):
         say(f"note: sampling is cut ({', '.join(cuts)}), log-probs are the whole policy's, so ratios are not exact")
-    newest, total, updates = newest_checkpoint(folder / CHECKPOINTS), trainer.args.max_steps, updates_a_step(config)
+    newest, total, updates = newest_checkpoint(folder / CHECKPOINTS), trainer.args.max_steps, config.updates.per_step
     if run is not None:
         trainer.tell = trainer._watch.tell = run.warn
         begin = 0 if newest is None else step_of(newest) // updates

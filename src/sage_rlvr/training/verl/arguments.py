@@ -26,7 +26,7 @@ from sage_rlvr.training.verl.fields import ACTOR, CLAMP, is_clamped, method_fiel
 from sage_rlvr.training.verl.problems import SPLITS
 
 ROLLOUT, MODEL = "actor_rollout_ref.rollout", "actor_rollout_ref.model"
-OPTIMIZER = f"{ACTOR}.optim"
+OPTIMIZER, MICRO = f"{ACTOR}.optim", f"{ACTOR}.ppo_micro_batch_size_per_gpu"
 OWNED = {
     "data.train_files": "task, world or data",
     "data.val_files": "task, world or data",
@@ -83,6 +83,29 @@ def flattened(given: Mapping[str, Any], place: str = "") -> dict[str, Any]:
     return found
 
 
+def bare_arguments(config: TrainConfig) -> dict[str, Any]:
+    """engine.args, flattened, by the names of verl's fields: without the + of those that verl's own files do not have."""
+    return {key.lstrip("+"): value for key, value in flattened(config.engine.args).items()}
+
+
+def rows_per_gpu(config: TrainConfig, given: Mapping[str, Any]) -> int:
+    """Completions of a micro-batch on one GPU, unless engine.args say MICRO: all that an update brings there, or as many of them
+    as updates.micro_batch has and the rest divides by. given: `bare_arguments`.
+
+    ConfigError where the completions of an update do not split over the workers.
+    """
+    rollout, updates = config.rollout, config.updates
+    ranks = int(given.get("trainer.n_gpus_per_node", 8)) * int(given.get("trainer.nnodes", 1))
+    rows = rollout.completions // updates.minibatches
+    split = (
+        f"rollout.prompts_per_step = {rollout.prompts_per_step}: {rows} completions per update do not split over {ranks} workers "
+        "(trainer.n_gpus_per_node x nnodes); take a number of prompts whose completions do"
+    )
+    refuse((rows % ranks, split))
+    here = rows // ranks
+    return here if updates.micro_batch is None else gcd(here, updates.micro_batch * rollout.group_size)
+
+
 def verl_words(config: TrainConfig, folder: Path, *, template: str | None, longest: int | str) -> list[str]:
     """The words of a recipe's run in `folder`. template: a chat template in the place of the tokenizer's; longest: tokens of the
     longest prompt, or what stands for them.
@@ -90,8 +113,8 @@ def verl_words(config: TrainConfig, folder: Path, *, template: str | None, longe
     ConfigError for a key of engine.args that the recipe owns, and for what verl cannot do.
     """
     given = flattened(config.engine.args)
+    bare = bare_arguments(config)
     method_owns = dict.fromkeys(method_fields(config.method, config.rollout.max_new_tokens), "method")
-    bare = {key.lstrip("+"): value for key, value in given.items()}
     not_owned(bare, OWNED | method_owns | {key: "method, seed and task" for key in bare if key.startswith("sage.")})
     _check(config)
     fields = (
@@ -122,7 +145,7 @@ def written(value: Any) -> str:
 def notes(config: TrainConfig) -> Iterator[str]:
     """What is otherwise than on the other engines, as far as the recipe shows it."""
     plan = config.optimizer
-    updates = config.updates.epochs * config.updates.minibatches
+    updates = config.updates.per_step
     found = {
         "weight_decay": plan.weight_decay > 0,
         "warmup": plan.warmup_steps > 0,
@@ -184,23 +207,14 @@ def _data(config: TrainConfig, folder: Path, longest: int) -> dict[str, Any]:
 
 
 def _rollout(config: TrainConfig, given: Mapping[str, Any]) -> dict[str, Any]:
-    rollout, updates = config.rollout, config.updates
-    ranks = int(given.get("trainer.n_gpus_per_node", 8)) * int(given.get("trainer.nnodes", 1))
-    rows = rollout.completions // updates.minibatches
-    split = (
-        f"rollout.prompts_per_step = {rollout.prompts_per_step}: {rows} completions per update do not split over {ranks} workers "
-        "(trainer.n_gpus_per_node x nnodes); take a number of prompts whose completions do"
-    )
-    refuse((rows % ranks, split))
-    here = rows // ranks
-    micro = here if updates.micro_batch is None else gcd(here, updates.micro_batch * rollout.group_size)
+    rollout, updates, micro = config.rollout, config.updates, rows_per_gpu(config, given)
     return {
         f"{ROLLOUT}.name": "vllm",
         f"{ROLLOUT}.n": rollout.group_size,
         f"{ROLLOUT}.temperature": rollout.temperature,
         f"{ROLLOUT}.log_prob_micro_batch_size_per_gpu": micro,
         "actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu": micro,
-        f"{ACTOR}.ppo_micro_batch_size_per_gpu": micro,
+        MICRO: micro,
         f"{ACTOR}.ppo_mini_batch_size": rollout.prompts_per_step // updates.minibatches,
         f"{ACTOR}.ppo_epochs": updates.epochs,
         f"{ACTOR}.shuffle": updates.minibatches > 1,
@@ -209,7 +223,7 @@ def _rollout(config: TrainConfig, given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _optimizer(config: TrainConfig) -> dict[str, Any]:
-    plan, updates = config.optimizer, config.updates.epochs * config.updates.minibatches
+    plan, updates = config.optimizer, config.updates.per_step
     return {
         f"{OPTIMIZER}.lr": plan.lr,
         f"{OPTIMIZER}.weight_decay": plan.weight_decay,
@@ -261,4 +275,6 @@ def command(words: list[str]) -> str:
     return " \\\n  ".join(["python -m sage_rlvr.verl", *map(shlex.quote, words)])
 
 
-__all__ = ["OWNED", "REWARD", "command", "flattened", "notes", "verl_words", "written"]
+__all__ = [
+    *("MICRO", "OWNED", "REWARD", "bare_arguments", "command", "flattened", "notes", "rows_per_gpu", "verl_words", "written"),
+]

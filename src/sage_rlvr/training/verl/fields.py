@@ -21,11 +21,11 @@ from typing import Any
 
 from sage_rlvr.core.advantages import GroupNormalized, LeaveOneOut
 from sage_rlvr.core.anchor import Anchor
-from sage_rlvr.core.dynamic_sampling import DynamicSampling
 from sage_rlvr.core.guides import Guide, factors
 from sage_rlvr.core.loss_terms import EntropyBonus
 from sage_rlvr.core.method import Method, needs_of
 from sage_rlvr.core.reductions import FixedBudget, SequenceMean, TokenMean
+from sage_rlvr.core.rollout_plans import DynamicSampling
 from sage_rlvr.core.schedules import Constant, Schedule, as_schedule
 from sage_rlvr.core.surrogates import Clip
 from sage_rlvr.errors import ConfigError

@@ -120,7 +120,9 @@ def take(rows: Path, read: int, run: RunDir, progress: Any) -> int:
     """Log what verl has written since the first `read` bytes; the bytes that are read now. A line without its end waits."""
     if not rows.is_file():
         return read
-    data = rows.read_bytes()[read:]
+    with open(rows, "rb") as file:
+        file.seek(read)
+        data = file.read()
     whole = data[: data.rfind(b"\n") + 1]
     for line in whole.splitlines():
         row = our_row(json.loads(line))
@@ -142,6 +144,8 @@ def our_row(found: Mapping[str, Any]) -> dict[str, Any]:
 
 def failed(said: Path) -> SageError:
     """What verl ended with: a refusal of ours in its own words, else where its output lies and its last line."""
+    # A refusal is raised in verl's driver or in an actor of Ray's on any node, which hands on the text of a traceback alone: its
+    # output is the one channel that all of them share.
     lines = [line for line in said.read_text(errors="replace").splitlines() if line.strip()]
     for line in reversed(lines):
         for kind in (ConfigError, CheckpointError):

@@ -1,20 +1,8 @@
-"""Samples of lm-evaluation-harness (`--log_samples`) into a sample store, and a store into its files.
-
-    samples_<task>_<date>.jsonl   one line a document and filter: doc_id, doc, target, arguments, resps (requests x repeats),
-                                  filtered_resps, filter, metrics, doc_hash, prompt_hash, target_hash, and a number a metric
-    results_<date>.json           beside it: model_name, config, versions, task_hashes
-
-The format was read from EleutherAI/lm-evaluation-harness, lm_eval/evaluator.py and loggers/evaluation_tracker.py at
-4e7e0d47. Its scores are of a document after a filter, not of a sample: with one repeat a score of 0 or 1 is that
-sample's verdict, with several all samples start undecided, and `SampleStore.reverify` gives them verdicts of ours. It
-logs neither tokens nor log-probs, seeds nor reasons to stop: those columns stay empty, and a store that is exported
-loses its token-level columns. What else a document had is kept in lm_eval.jsonl in the store, for the way back.
-"""
+"""Samples of the harness into a sample store."""
 
 from __future__ import annotations
 
 import contextlib
-import datetime
 import hashlib
 import json
 import re
@@ -24,30 +12,20 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from sage_rlvr.errors import ConfigError, DataError, SageError
+from sage_rlvr.evaluation.lm_eval.files import OURS, SIDECAR, hashes_of, sidecar
 from sage_rlvr.evaluation.store import SampleStore
-from sage_rlvr.evaluation.store.sample import Identity, Sample, prompt_hash, unescape
-from sage_rlvr.reading import MIB, parse_json, read_json, read_json_lines, read_lines
+from sage_rlvr.evaluation.store.sample import Identity, Sample, prompt_hash
+from sage_rlvr.reading import MIB, parse_json, read_json, read_lines
 from sage_rlvr.runs import write_text_atomic
 
-FILTER = "sage-rlvr"
-SIDECAR = "lm_eval.jsonl"
 MAX_GEN_TOKS = 256  # lm-evaluation-harness's own default where neither the task nor the command says
 UNJUDGED = "not judged yet"
 LINE = 256 * MIB  # bytes of a document with all its repeats
 _NEEDED = "needs doc_id, doc, target, arguments and resps"
 _NAME = re.compile(r"samples_(?P<task>.+)_(?P<date>\d{4}-\d\d-\d\dT[\d.-]+)\.jsonl")
 _LIMITS = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens")
-_TEXT = str, type(None)
-# Columns that go out and come back beside the harness's, and what they hold.
-_OURS = {"seed": (int, type(None)), "finish": _TEXT, "answer": _TEXT, "verdict": str, "reason": str}
 _BATCH = 256  # samples a commit, at least one document
-
-
-# ------------------------------------------------------------------------------------------------------------------
-# in
 
 
 @dataclass(frozen=True)
@@ -85,7 +63,7 @@ class _Document:
         prompt, settings = arguments[0][:2]
         kept |= {"prompt": prompt if isinstance(prompt, str) else json.dumps(prompt), "settings": settings}
         kept["doc"] = kept["doc"] if isinstance(kept["doc"], dict) else {"doc": kept["doc"]}
-        hashes = "".join(str(row.get(name) or made) for name, made in _hashes(kept).items())
+        hashes = "".join(str(row.get(name) or made) for name, made in hashes_of(kept).items())
         score, filtered = _score(row, metric, where), row.get("filtered_resps")
         ours = row.get("sage_rlvr")
         if ours:
@@ -111,7 +89,7 @@ class _Document:
         rows = [said | {"answer": self._answer(i)} for i in range(repeats)]
         hashed = prompt_hash(self.kept["prompt"])
         if self.ours:
-            rows = [{name: self.ours[name][i] for name in _OURS} for i in range(repeats)]
+            rows = [{name: self.ours[name][i] for name in OURS} for i in range(repeats)]
             hashed = self.ours["prompt_hash"]
         shared = {"problem": self.problem(key), "prompt_hash": hashed}
         return [Sample(sample=i, text=self.texts[i], **shared, **row) for i, row in enumerate(rows)]
@@ -129,7 +107,7 @@ class _Document:
 def _check_ours(ours: Any, repeats: int) -> None:
     """TypeError where the columns that `export_lm_eval` adds are not there for every repeat, or are of other kinds."""
     named = isinstance(ours, dict) and all(isinstance(ours.get(name), str) for name in ("problem", "prompt_hash"))
-    for name, kind in _OURS.items():
+    for name, kind in OURS.items():
         rows = ours.get(name) if named else None
         if not isinstance(rows, list) or len(rows) != repeats or not all(isinstance(row, kind) for row in rows):
             raise TypeError(f"sage_rlvr.{name if named else 'problem'} is not as `samples --to-lm-eval` writes it")
@@ -233,7 +211,7 @@ def _documents(path: Path, metric: str | None) -> Iterator[_Document]:
 def _agreed(store: Path, kept: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
     """The sidecar's rows, old and new. DataError where the documents are there under other ids, so that each question would
     stand twice; the rest of the identity agrees by now."""
-    known = _sidecar(store)
+    known = sidecar(store)
     fewer, more = sorted(({name: row["doc_id"] for name, row in rows.items()} for rows in (known, kept)), key=len)
     if not set(fewer) <= set(more) or (len(fewer) == len(more) and fewer != more):
         keys = ["doc_id", *next(iter(known.values()))["doc"]]
@@ -325,151 +303,3 @@ def _decoding(settings: Mapping[str, Any]) -> dict[str, Any]:
     unsaid = 1.0 if sampled is True else 0.0  # what transformers samples at when it is told no other
     temperature = 0.0 if sampled is False else float(settings.get("temperature", unsaid) or 0.0)
     return rest | {"preset": "lm_eval", "temperature": temperature, "max_new_tokens": int(limit)}
-
-
-# ------------------------------------------------------------------------------------------------------------------
-# out
-
-
-def export_lm_eval(
-    store: SampleStore,
-    folder: str | Path,
-    *,
-    docs: Mapping[str, Mapping[str, Any]] | None = None,
-    n: int | None = None,
-    verifier: str | None = None,
-    date: str | None = None,
-) -> Path:
-    """Write samples_<task>_<date>.jsonl and results_<date>.json; returns the path of the former.
-
-    docs: problem -> {"doc": {...}, "target": text, "prompt": text}; a store that was imported knows them, and those of
-    generated problems are made again (`sage_rlvr.evaluation.sampling.generated_docs`). n, verifier: as in
-    `SampleStore.table`. date: default now. The filter is "sage-rlvr", `exact_match` the share of right samples of the
-    document, `undecided` of undecided ones; verdicts, reasons, seeds and ends stand under "sage_rlvr", from which
-    `import_lm_eval` makes the same store again, but for token-level columns and latencies.
-    """
-    date = date or datetime.datetime.now().isoformat().replace(":", "-")
-    known = _sidecar(store.path) | {problem: dict(doc) for problem, doc in (docs or {}).items()}
-    judges = set(store.table(("verifier",), n=n, verifier=verifier)["verifier"].to_pylist())
-    if len(judges) != 1:
-        raise DataError(
-            f"{store.path}: verdicts of {sorted(judges) or 'nobody'}; one verifier's are wanted: run reverify"
-        )
-    by_problem: dict[str, list[Sample]] = {}
-    for sample in store.samples(n=n, verifier=verifier):
-        by_problem.setdefault(sample.problem, []).append(sample)
-    if unknown := [problem for problem in by_problem if problem not in known]:
-        raise DataError(
-            f"{store.path}: a store keeps no problem texts, and {len(unknown)} problems ({unknown[0]!r}, ...) are not in "
-            "docs; pass docs={problem: {'doc': {...}, 'target': ..., 'prompt': ...}} (on the command line: --docs TASK or a "
-            ".jsonl file with id, problem and answer)"
-        )
-    if len(repeats := {len(samples) for samples in by_problem.values()}) > 1:
-        raise DataError(
-            f"{store.path}: problems have {sorted(repeats)} samples; choose n, the first n of each are written"
-        )
-    lines = [
-        _line(number, known[problem], rows, store.identity) for number, (problem, rows) in enumerate(by_problem.items())
-    ]
-    task, folder = store.identity.task.replace("/", "_"), Path(folder)
-    path = folder / f"samples_{task}_{date}.jsonl"
-    write_text_atomic(path, "".join(_json(line) + "\n" for line in lines))
-    summary = _summary(store.identity, task, lines, judges.pop())
-    write_text_atomic(folder / f"results_{date}.json", _json(summary, indent=2) + "\n")
-    return path
-
-
-def is_imported(store: SampleStore) -> bool:
-    """Whether a store came from samples of the harness, and so holds their documents."""
-    return (store.path / SIDECAR).exists()
-
-
-def targets_of(store: SampleStore) -> dict[str, str]:
-    """Problem id -> the harness's target (gold) of an imported store. DataError where it was not imported, or holds problems
-    that the import did not bring."""
-    known = _sidecar(store.path)
-    if not known:
-        raise DataError(
-            f"{store.path}: was not imported, so it holds no targets; judge it again by the command that filled it, with --reverify"
-        )
-    held = dict.fromkeys(store.table(("problem",))["problem"].to_pylist())
-    if lacking := [name for escaped in held if (name := unescape(escaped)) not in known]:
-        raise DataError(
-            f"{store.path}: {SIDECAR} knows no target of {len(lacking)} of its {len(held)} problems "
-            f"({', '.join(map(repr, lacking[:5]))}{', ...' if len(lacking) > 5 else ''}), which were imported under other ids "
-            "or by another hand; import the file again into another store"
-        )
-    return {problem: str(row["target"]) for problem, row in known.items()}
-
-
-def _line(number: int, known: Mapping[str, Any], rows: list[Sample], identity: Identity) -> dict[str, Any]:
-    kept = {"doc": dict(known["doc"]), "target": str(known["target"]), "prompt": str(known["prompt"])}
-    shown = [row.text if row.answer is None else row.answer for row in rows]
-    ours = {name: [getattr(row, name) for row in rows] for name in _OURS}
-    request = {"arg_0": kept["prompt"], "arg_1": known.get("settings") or _settings(identity)}
-    return {
-        "doc_id": known.get("doc_id", number),
-        "doc": kept["doc"],
-        "target": kept["target"],
-        "arguments": {"gen_args_0": request},
-        "resps": [[row.text for row in rows]],
-        "filtered_resps": shown if len(rows) == 1 else [shown],
-        "filter": FILTER,
-        "metrics": ["exact_match", "undecided"],
-        **_hashes(kept),
-        "exact_match": float(np.mean([row.verdict == "right" for row in rows])),
-        "undecided": float(np.mean([row.verdict == "undecided" for row in rows])),
-        "sage_rlvr": {"problem": rows[0].problem, "prompt_hash": rows[0].prompt_hash, **ours},
-    }
-
-
-def _settings(identity: Identity) -> dict[str, Any]:
-    settings = {key: value for key, value in identity.decoding.items() if key not in ("preset", "max_new_tokens")}
-    limit = identity.decoding["max_new_tokens"]
-    return {"until": [], "do_sample": not identity.greedy, "max_gen_toks": limit, **settings}
-
-
-def _summary(identity: Identity, task: str, lines: list[dict[str, Any]], verifier: str) -> dict[str, Any]:
-    hashes = "".join(line["doc_hash"] + line["prompt_hash"] + line["target_hash"] for line in lines)
-    means = {
-        f"{name},{FILTER}": float(np.mean([line[name] for line in lines])) for name in ("exact_match", "undecided")
-    }
-    return {
-        "results": {task: {"alias": task, "sample_len": len(lines), **means}},
-        "config": {"model": "sage-rlvr", "model_sha": identity.revision},
-        "model_name": identity.model,
-        "task_hashes": {task: hashlib.sha256(hashes.encode()).hexdigest()},
-        "sage_rlvr": {"identity": identity.tree() | {"verifier_hash": verifier}},
-    }
-
-
-def _sidecar(path: Path) -> dict[str, dict[str, Any]]:
-    """What the documents of an imported store had besides; {} for a store that was sampled here."""
-    file = path / SIDECAR
-    rows = read_json_lines(file, strict=False) if file.exists() else ()
-    return {_known(row, file)["problem"]: row for _, row in rows}
-
-
-def _known(row: dict[str, Any], file: Path) -> dict[str, Any]:
-    """A row of the sidecar. DataError where it is not as `import_lm_eval` writes it."""
-    kinds = {"problem": str, "doc_id": object, "doc": dict, "target": str, "prompt": str}
-    if wrong := [name for name, kind in kinds.items() if not isinstance(row.get(name), kind) or name not in row]:
-        raise DataError(f"{file}: a document without a readable {wrong[0]}; import the samples again into another store")
-    return row
-
-
-def _hashes(kept: Mapping[str, Any]) -> dict[str, str]:
-    """The harness's three hashes of a document."""
-    doc = json.dumps(kept["doc"], indent=2, ensure_ascii=False)
-    named = {"doc_hash": doc, "prompt_hash": kept["prompt"], "target_hash": kept["target"]}
-    return {name: prompt_hash(text) for name, text in named.items()}
-
-
-def _json(value: Any, indent: int | None = None) -> str:
-    """JSON as the harness writes it, letters as they are; ASCII where a lone surrogate leaves no other way."""
-    text = json.dumps(value, ensure_ascii=False, indent=indent)
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError:
-        return json.dumps(value, indent=indent)
-    return text

@@ -8,7 +8,7 @@ Their file is that of github.com/tally0818/SAGE at c9b3b69 (TRL 0.23, one proces
 came before. What their code does with a key was read there. The arithmetic is kept wherever it is what somebody would
 want; every departure is a finding, and stands in the head of the recipe too.
 
-Three tables say it all: `import_keys.KEYS` (what their code reads, and where), `import_notes.REFUSALS` and `NOTES`. Here a
+Three tables say it all: `keys.KEYS` (what their code reads, and where), `notes.REFUSALS` and `NOTES`. Here a
 file is looked up by the first, asked the other two, and written down.
 """
 
@@ -22,7 +22,7 @@ from typing import Any
 import yaml
 
 from sage_rlvr.errors import ConfigError, nearest
-from sage_rlvr.import_keys import (
+from sage_rlvr.import_config.keys import (
     DERIVED,
     KEYS,
     NAMES,
@@ -33,7 +33,7 @@ from sage_rlvr.import_keys import (
     SFT_ORIGINS,
     TRAIN_ORIGINS,
 )
-from sage_rlvr.import_notes import NOTES, REFUSALS, Kind
+from sage_rlvr.import_config.notes import NOTES, REFUSALS, Kind
 from sage_rlvr.recipes import Tree, load
 from sage_rlvr.schema import decode
 

@@ -20,7 +20,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from sage_rlvr.core.dynamic_sampling import ROLLOUT_PLANS, DynamicSampling
+from sage_rlvr.core.rollout_plans.base import ROLLOUT_PLANS
+from sage_rlvr.core.rollout_plans.dynamic_sampling import DynamicSampling
 from sage_rlvr.errors import ConfigError, DataError
 
 Baseline = Literal["union", "stages", "second"]

@@ -5,7 +5,7 @@ between them, each of which writes a tensor to memory and reads it back. Here a 
 their own, which take `ROWS` tokens at a time, so that what a product leaves is still in the cache when the next operation
 reads it. What backward needs is computed again where that is cheap: of a block of width C with F gates the inputs, one
 product (N, 2 F) and the attention's operands are kept, a third of what the modules keep. Weights are packed as for
-decoding (`llama_decoder.py`), in the graph, so that gradients reach the parameters. Equal to the stock pass up to float
+decoding (`llama/decoder.py`), in the graph, so that gradients reach the parameters. Equal to the stock pass up to float
 rounding, gradients too (tests/models/test_scoring.py).
 """
 
@@ -21,7 +21,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 from transformers import PreTrainedModel
 
-from sage_rlvr.models.llama_decoder import LlamaWeights, supports
+from sage_rlvr.models.llama.decoder import LlamaWeights, supports
 
 ROWS = 4096
 
@@ -29,7 +29,7 @@ Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 def takes(model: PreTrainedModel) -> bool:
-    """Whether `last_states` computes this model: one of the shapes of `llama_decoder.supports`, on a CPU."""
+    """Whether `last_states` computes this model: one of the shapes of `decoder.supports`, on a CPU."""
     return model.device.type == "cpu" and supports(model)
 
 

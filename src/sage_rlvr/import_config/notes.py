@@ -1,6 +1,6 @@
 """What `sage-rlvr import-config` says about the authors' training YAML: facts about their code, one entry each.
 
-    REFUSALS   (when, key of `import_keys.KEYS`, what is wrong and the next step)
+    REFUSALS   (when, key of `keys.KEYS`, what is wrong and the next step)
     NOTES      (when, kind, key, what their code does, what a recipe here does)
 
 kind: kept (as their code has it), changed (otherwise here), dropped (nothing here reads it). Braces are filled in.
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
-from sage_rlvr.import_keys import GUIDES, REDUCTIONS, SCHEDULES
+from sage_rlvr.import_config.keys import GUIDES, REDUCTIONS, SCHEDULES
 
 Kind = Literal["kept", "changed", "dropped"]
 When = Callable[[Any], Any]  # of `import_config.Theirs`

@@ -1,218 +1,29 @@
-"""The laws that a part must obey, as functions: those of this package are held to them, and so can be your own.
-
-from sage_rlvr.testing import check_guide, check_method
-check_guide(MyGuide())                    # AssertionError says which law is broken
-"""
+"""The laws of the other parts of a method, one function for each kind."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from sage_rlvr.core.advantages import Advantage, Dead, Seen, at_step, sees, silent
 from sage_rlvr.core.buffers import Answers, Buffer, buffer_budget, buffer_loss
-from sage_rlvr.core.dynamic_sampling import RolloutPlan, kept_by, learned_by
-from sage_rlvr.core.guides import Guide, band_of
-from sage_rlvr.core.keys import Key
 from sage_rlvr.core.loss_terms import LossTerm
-from sage_rlvr.core.method import Method, credit, objective, q_clamped, shape
 from sage_rlvr.core.reductions import Reduction
 from sage_rlvr.core.reward_sources import RewardSource, Substituted
 from sage_rlvr.core.rewards import RewardTransform
+from sage_rlvr.core.rollout_plans import RolloutPlan, is_staged, kept_by, learned_by
 from sage_rlvr.core.schedules import Schedule
-from sage_rlvr.core.signals import Batch, Signals
-from sage_rlvr.core.stages import is_staged
-from sage_rlvr.core.state import PartState, called, has_state, start_of
+from sage_rlvr.core.signals import Batch
+from sage_rlvr.core.state import called, has_state, start_of
 from sage_rlvr.core.surrogates import Surrogate
 from sage_rlvr.core.token_weights import TokenWeight
 from sage_rlvr.errors import DataError
-from sage_rlvr.schema import build, dump
-
-SIGNALS = ("old_logps", "ref_logps", "entropies", "ref_entropies")
-KEY = Key(3407)
-Change = Callable[[Tensor], Tensor]
-
-
-# ---- what the laws are tried on
-
-
-def signals(seed: int, rows: int = 5, columns: int = 9, dtype: torch.dtype = torch.float32) -> Signals:
-    """Random signals with ragged rows, one of them empty, and NaN wherever the mask is 0."""
-    drawn = torch.Generator().manual_seed(seed)
-    lengths = torch.randint(1, columns + 1, (rows, 1), generator=drawn)
-    lengths[int(torch.randint(0, rows, (1,), generator=drawn))] = 0
-    mask = torch.arange(columns)[None, :] < lengths
-
-    def draw(scale: float) -> Tensor:
-        values = (scale * torch.rand(rows, columns, generator=drawn)).to(dtype)
-        return torch.where(mask, values, math.nan)
-
-    row_ids = torch.randperm(100, generator=drawn)[:rows]
-    return Signals(-draw(4.0), -draw(4.0), mask, row_ids, entropies=draw(3.5), ref_entropies=draw(3.5))
-
-
-def changed(given: Signals, change: Change, row_ids: Tensor | None = None) -> Signals:
-    """The signals with every tensor changed alike."""
-    tensors = {name: change(getattr(given, name)) for name in (*SIGNALS, "mask")}
-    return Signals(**tensors, row_ids=given.row_ids if row_ids is None else row_ids)
-
-
-def run(guide: Guide, given: Signals, step: int = 3) -> Tensor:
-    """log q at one step of 40."""
-    return guide(given, step=step, total_steps=40, key=KEY)
-
-
-def uncast(given: Signals, change: Change) -> Signals:
-    """The signals with tensors changed behind the cast and the detach that `Signals` does."""
-    copy = changed(given, lambda value: value)
-    for name in SIGNALS:
-        object.__setattr__(copy, name, change(getattr(given, name)))
-    return copy
-
-
-def holed(value: Tensor) -> Tensor:
-    """With columns that do not count behind the second: an environment's turn in the middle of an episode."""
-    return torch.cat([value[:, :2], _padding(value), value[:, 2:]], dim=1)
-
-
-def unholed(value: Tensor) -> Tensor:
-    """Without them again."""
-    return torch.cat([value[:, :2], value[:, 9:]], dim=1)
-
-
-def _padding(value: Tensor) -> Tensor:
-    """Seven columns that do not count, full of NaN where NaN exists."""
-    fill = False if value.dtype == torch.bool else math.nan
-    return torch.full((value.shape[0], 7, *value.shape[2:]), fill, dtype=value.dtype)
-
-
-class _NoHalf(TorchDispatchMode):
-    """Fails at the first operation that makes a tensor of 16 bits."""
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        made = func(*args, **(kwargs or {}))
-        halves = [t for t in (made if isinstance(made, tuple | list) else [made]) if isinstance(t, Tensor)]
-        assert all(t.dtype not in (torch.bfloat16, torch.float16) for t in halves), f"{func} computes in 16 bits"
-        return made
-
-
-# ---- guides
-
-
-def check_guide(guide: Guide, seed: int = 0) -> None:
-    """All laws of a guide: values, padding, order, repeatability, gradient, precision, micro-batches, recipe."""
-    assert isinstance(guide, Guide), f"{guide!r} lacks one of needs, depends_on, equation"
-    check_values(guide, seed)
-    check_padding(guide, seed)
-    check_order(guide, seed)
-    check_repeats(guide, seed)
-    check_no_gradient(guide)
-    check_precision(guide, seed)
-    if guide.depends_on != "batch":
-        check_rows_apart(guide, seed)
-    check_recipe("guide", guide)
-
-
-def check_values(guide: Guide, seed: int) -> None:
-    """float32 of the signals' shape, finite, inside the band, 0 off the mask."""
-    given = signals(seed)
-    log_q = run(guide, given)
-    low, high = band_of(guide)
-    assert log_q.dtype == torch.float32 and log_q.shape == given.mask.shape, "log q is (B, T) float32"
-    assert bool((log_q[~given.mask] == 0).all()), "an uncounted token keeps its reference log-prob: log q is 0 there"
-    assert bool(log_q.isfinite().all()), "log q is finite"
-    least = math.log(low) if low > 0 else -math.inf
-    assert bool(((log_q >= least - 1e-6) & (log_q <= math.log(high) + 1e-6)).all()), "log q is in the guide's band"
-
-
-def check_padding(guide: Guide, seed: int) -> None:
-    """Columns that do not count change nothing, on either side or in the middle."""
-    given = signals(seed)
-    columns = given.mask.shape[1]
-    right = run(guide, changed(given, lambda value: torch.cat([value, _padding(value)], dim=1)))
-    assert torch.equal(right[:, :columns], run(guide, given)) and not right[:, columns:].any(), "right padding matters"
-    left = run(guide, changed(given, lambda value: torch.cat([_padding(value), value], dim=1)))
-    assert torch.equal(left[:, 7:], run(guide, given)), "left padding matters"
-    middle = run(guide, changed(given, holed))
-    assert torch.equal(unholed(middle), run(guide, given)), "what an environment says in the middle of an episode matters"
-
-
-def check_order(guide: Guide, seed: int) -> None:
-    """The order of the rows does not matter; their ids do."""
-    given = signals(seed)
-    order = torch.randperm(len(given.mask), generator=torch.Generator().manual_seed(seed))
-    permuted = changed(given, lambda value: value[order], given.row_ids[order])
-    assert torch.equal(run(guide, permuted), run(guide, given)[order]), "the order of the rows matters"
-
-
-def check_repeats(guide: Guide, seed: int) -> None:
-    """The same arguments give the same answer, whatever happened before: noise comes from the key alone."""
-    given = signals(seed)
-    first = run(guide, given)
-    torch.rand(3)
-    run(guide, signals(seed + 1), step=7)
-    assert torch.equal(run(guide, given), first), "two calls differ; take noise from the key"
-
-
-def check_no_gradient(guide: Guide) -> None:
-    """Leaves that want a gradient reach the guide itself, as they would if `Signals` did not detach."""
-    given = uncast(signals(0), lambda value: torch.nan_to_num(value).requires_grad_(True))
-    assert not run(guide, given).requires_grad, "a gradient passes; decorate the call with @torch.no_grad()"
-
-
-def check_precision(guide: Guide, seed: int) -> None:
-    """bf16 comes in; no operation makes 16 bits of it, and the same guide fed with float64 gives the same q."""
-    given = signals(seed, dtype=torch.bfloat16)
-    with _NoHalf():
-        found = run(guide, given)
-    wide = run(guide, uncast(given, Tensor.double))
-    assert torch.allclose(found.double(), wide.double(), rtol=0, atol=2e-6), "float32 loses digits"
-
-
-def check_rows_apart(guide: Guide, seed: int) -> None:
-    """A row's q does not depend on the other rows, unless the guide says that it depends on the batch."""
-    given = signals(seed)
-    part = changed(given, lambda value: value[2:4], given.row_ids[2:4])
-    assert torch.equal(run(guide, part), run(guide, given)[2:4]), "q depends on other rows; say depends_on = 'batch'"
-
-
-# ---- the other parts of a method
-
-
-def value_of(kind: str, part: Any, *args: Any) -> Any:
-    """What a part gives for `args`, with its state at the start if it has one, which must be pure and only tensors."""
-    start = start_of({kind: part})
-    if not start:
-        return part(*args)
-    found, after = called(part, kind, start, torch.device("cpu"), *args)
-    again, same = called(part, kind, start, torch.device("cpu"), *args)
-    before, own = start_of({kind: part})[kind], after[kind]
-    assert torch.equal(found, again) and _equal(own, same[kind]), (
-        "the same state gives the same value and the same new state"
-    )
-    assert _equal(start[kind], before), "the state that is given stays as it is; return a new one"
-    assert own and {n: t.dtype for n, t in own.items()} == {n: t.dtype for n, t in before.items()}, (
-        "the new state has the names and dtypes of the one at the start"
-    )
-    assert all(bool(one.double().isfinite().all()) for one in own.values()), "a state is finite"
-    return found
-
-
-def _equal(one: PartState, other: PartState) -> bool:
-    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
-
-
-def check_recipe(kind: str, part: Any) -> None:
-    """What is written down of the part makes an equal one."""
-    again = build(kind, dump(part))
-    assert again == part, f"a recipe gives {again!r} back for {part!r}; make it a frozen dataclass, and register it"
+from sage_rlvr.testing.tried import KEY, check_recipe, equal, signals, value_of
 
 
 def check_advantage(advantage: Advantage, seed: int = 0) -> None:
@@ -365,7 +176,7 @@ def check_rollout_plan(plan: RolloutPlan) -> None:
     if state:
         after, again = learned_by(plan, rewards, state)["rollout"], learned_by(plan, rewards, state)["rollout"]
         before = start_of({"rollout": plan})["rollout"]
-        assert _equal(after, again) and _equal(state["rollout"], before), (
+        assert equal(after, again) and equal(state["rollout"], before), (
             "the state that is given stays; return a new one"
         )
         kinds = {name: one.dtype for name, one in before.items()}
@@ -410,48 +221,3 @@ def check_schedule(schedule: Schedule) -> None:
     assert all(math.isfinite(value) for value in values), "a schedule gives finite numbers"
     assert values == [schedule(step, 20) for step in range(20)], "a schedule has no memory"
     check_recipe("schedule", schedule)
-
-
-def check_method(method: Method, seed: int = 0) -> None:
-    """It shapes, weighs and descends: finite loss and gradient on a random batch, a description, and a recipe.
-
-    The loss and its gradient do not depend on columns that do not count, in the middle of a row either. Its guide is held to
-    `check_guide`, its buffer to `check_buffer`. A method of exact divergences is run without their term, which wants distributions.
-    """
-    given = signals(seed, rows=6)
-    if "distributions" not in method.needs:
-        loss, gradient = _descent(method, given)
-        spread = changed(given, holed)
-        other, again = _descent(method, spread)
-        same = torch.allclose(loss, other, atol=1e-6) and torch.allclose(gradient, unholed(again), atol=1e-6)
-        assert same, "what an environment says in the middle of an episode matters"
-    else:
-        _credited(method, given)
-    assert method.describe(), "a method describes itself"
-    if method.anchor is not None:
-        check_guide(method.anchor.guide, seed)
-    if method.buffer is not None:
-        check_buffer(method.buffer, seed)
-    check_recipe("method", method)
-
-
-def _credited(method: Method, given: Signals) -> tuple[Tensor | None, Any]:
-    """log q and advantages of six completions of two prompts."""
-    log_q = shape(method, given, 1, 4, KEY)
-    return log_q, credit(method, torch.tensor([[1.0, 0.0, 0.0], [1.0, 1.0, 0.0]]), given, log_q, 1, 4)
-
-
-def _descent(method: Method, given: Signals) -> tuple[Tensor, Tensor]:
-    """Loss of six completions, and its gradient (B, T) by their log-probs."""
-    mask, (log_q, worth) = given.mask, _credited(method, given)
-    logps = torch.where(mask, given.old_logps, 0.0).clone().requires_grad_(True)
-    batch = Batch(
-        logps=logps, old_logps=given.old_logps, advantages=worth.advantages, mask=mask, ref_logps=given.ref_logps,
-        log_q=log_q, q_clamped=q_clamped(method, given, 1, 4, KEY), max_tokens=9,
-        entropies=given.entropies, term_weights=worth.term_weights,
-    )  # fmt: skip
-    loss, metrics = objective(method, batch, 1, 4)
-    (gradient,) = torch.autograd.grad(loss, logps)
-    assert bool(loss.isfinite()) and bool(gradient.isfinite().all()), "loss and gradient are finite"
-    assert not gradient[~mask].any() and all(map(math.isfinite, metrics.values())), "what is off the mask counts"
-    return loss.detach(), gradient

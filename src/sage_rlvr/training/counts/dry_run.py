@@ -12,12 +12,18 @@ from pathlib import Path
 from typing import Any
 
 from sage_rlvr.config import DataConfig, FinetuneConfig, LoraConfig, OfflineConfig, SftConfig, TrainConfig, task_of
-from sage_rlvr.core.stages import is_staged
+from sage_rlvr.core.rollout_plans import is_staged
 from sage_rlvr.models.folders import ADAPTER_WEIGHTS, adapter_base, config_folder, folder_of
 from sage_rlvr.models.weights import loading
 from sage_rlvr.tasks.datasets import examples
 from sage_rlvr.tasks.rows import DataSource, looks_local, read
-from sage_rlvr.training.trl.arguments import check_fields, grpo_arguments, rows_of_rank, scores_rollouts, world_size
+from sage_rlvr.training.trl.arguments import (
+    check_fields,
+    grpo_arguments,
+    rows_of_rank,
+    scores_rollouts,
+    world_size,
+)
 from sage_rlvr.training.trl.batch import reads_logps
 from sage_rlvr.training.verl.arguments import command, verl_words
 from sage_rlvr.training.verl.arguments import notes as verl_notes
@@ -51,7 +57,7 @@ def dry_run_lines(config: TrainConfig | FinetuneConfig | SftConfig | OfflineConf
             check_fields(GRPOConfig, config.engine.args)
         if config.engine.name == "verl":
             words = verl_words(config, Path("<run>/verl"), template=_template(config), longest="LONGEST")
-            blocks = {"Command": command(words).split("\n"), "Work": work(config, {}, True), **_bytes(config, False)}
+            blocks = {"Command": command(words).split("\n"), "Work": work(config, {}), **_bytes(config, False)}
             return _laid_out(blocks | {"Notes": [*notes(config), *verl_notes(config)]})
         blocks = {
             "GRPOConfig": [f"{name} = {value!r}" for name, value in fields.items() if name != "output_dir"],
@@ -76,27 +82,32 @@ def _template(config: TrainConfig) -> str | None:
     return None if getattr(task_of(config), "form", None) is not None else ECHO
 
 
-def work(config: TrainConfig, fields: dict[str, Any], scores: bool = False) -> Iterator[str]:
-    """Steps, completions, tokens and forward passes of an RL recipe; fields: of its GRPOConfig, empty on the loop and on verl.
+def scorers(config: TrainConfig, fields: dict[str, Any]) -> list[str]:
+    """Who scores every rollout of an RL recipe without gradient. fields: of its GRPOConfig, empty on the loop and on verl.
 
-    scores: whether the policy scores every rollout, beside the passes of training."""
+    The policy does on verl, and elsewhere where its weights move before the engine is done with a rollout."""
+    once = config.updates.per_step == 1 and config.updates.micro_batch is None
+    moved = scores_rollouts(fields, reads_logps(config.method)) if fields else config.engine.name == "verl" or not once
+    scored = {"the policy": moved, "the reference": config.reference is not None}
+    return [who for who, needed in scored.items() if needed]
+
+
+def work(config: TrainConfig, fields: dict[str, Any]) -> Iterator[str]:
+    """Steps, completions, tokens and forward passes of an RL recipe; fields: as for `scorers`."""
     rollout, epochs = config.rollout, config.updates.epochs
     yield from buffer_work(config)
     if config.method.is_stored_alone and not config.method.buffer.policy:
         return
     completions, limit = config.steps * rollout.completions, rollout.max_new_tokens
     prompts = config.steps * rollout.prompts_per_step
-    updates = config.steps * epochs * config.updates.minibatches
+    updates = config.steps * config.updates.per_step
     yield f"{config.steps:,} rollouts of {rollout.completions:,} completions, {updates:,} optimizer steps"
     yield f"{prompts:,} prompts{_passes(config, prompts)}, {completions:,} completions"
     yield f"{completions * limit:,} tokens generated at most ({limit:,} per completion)"
-    once = config.updates.minibatches * epochs == 1 and config.updates.micro_batch is None
-    moved = scores_rollouts(fields, reads_logps(config.method)) if fields else scores or not once
-    scored = {"the policy": moved, "the reference": config.reference is not None}
-    forwards = [f"{epochs * completions:,} with gradient"]
-    forwards += [f"{completions:,} without, by {who}" for who, needed in scored.items() if needed]
+    others = scorers(config, fields)
+    forwards = [f"{epochs * completions:,} with gradient", *(f"{completions:,} without, by {who}" for who in others)]
     yield f"forward passes over completions: {', '.join(forwards)}"
-    total = (epochs + sum(scored.values())) * completions * limit
+    total = (epochs + len(others)) * completions * limit
     yield f"{total:,} completion tokens in these passes at most, prompts not counted"
     if refills := getattr(config.method.rollout, "max_refills", 0):
         yield f"dynamic sampling: between 1 and {refills + 1} times those prompts and generated tokens"
@@ -113,7 +124,7 @@ def buffer_work(config: TrainConfig) -> Iterator[str]:
     if buffer.base:
         of = "each training problem" if buffer.base_prompts is None else f"{buffer.base_prompts:,} training problems"
         yield f"before step 0: {buffer.base:,} completions of {of} by the base, at most {rollout.max_new_tokens:,} tokens each"
-    updates = config.steps * config.updates.epochs * config.updates.minibatches
+    updates = config.steps * config.updates.per_step
     most = buffer.prompts * min(buffer.answers, buffer.take or buffer.answers)
     yield f"{updates:,} optimizer steps on at most {most:,} stored answers of {buffer.prompts:,} prompts each"
 

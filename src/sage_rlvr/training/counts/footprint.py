@@ -18,9 +18,9 @@ from sage_rlvr.config import TrainConfig
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.models.folders import config_folder, folder_of
 from sage_rlvr.models.weights import loading
-from sage_rlvr.training.dry_run import GIB, parameters, tensor_bytes, work
-from sage_rlvr.training.trl.arguments import grpo_arguments, scores_rollouts
-from sage_rlvr.training.trl.batch import reads_logps
+from sage_rlvr.training.counts.dry_run import GIB, parameters, scorers, tensor_bytes, work
+from sage_rlvr.training.trl.arguments import grpo_arguments
+from sage_rlvr.training.verl.arguments import MICRO, MODEL, bare_arguments, rows_per_gpu
 
 COUNTED = "sage_counted"
 READ = {"ref_log_prob": 4, "old_log_probs": 4, "entropy": 4, "response_mask": 8, "rm_scores": 4}
@@ -133,12 +133,12 @@ def _attend(module: Any, query: Any, key: Any, value: Any, *args: Any, **kwargs:
 def micro_batch(config: TrainConfig) -> tuple[int, bool]:
     """(completions of a micro batch, whether its layers' activations are computed again in backward)."""
     if config.engine.name == "trl":
-        fields = grpo_arguments(config, "<run>/trl", 1)
+        fields = _fields(config)
         return int(fields["per_device_train_batch_size"]), bool(fields.get("gradient_checkpointing", True))
     if config.engine.name == "verl":
-        args = config.engine.args
-        rows = args.get("actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu", 1)
-        return int(rows), bool(args.get("actor_rollout_ref.model.enable_gradient_checkpointing", True))
+        args = bare_arguments(config)
+        rows = args.get(MICRO) or rows_per_gpu(config, args)
+        return int(rows), bool(args.get(f"{MODEL}.enable_gradient_checkpointing", True))
     rollout, updates = config.rollout, config.updates
     groups = updates.micro_batch or rollout.prompts_per_step // updates.minibatches
     return groups * rollout.group_size, False
@@ -168,16 +168,8 @@ def step_operations(size: Size, config: TrainConfig) -> dict[str, int]:
     """Floating-point operations of a step by who does them: products of all layers and the head, completions at full length."""
     count, limit, epochs = config.rollout.completions, config.rollout.max_new_tokens, config.updates.epochs
     row = forward_pass(size, 1, limit, False).operations + 2 * limit * size.hidden * size.vocabulary
-    once = config.updates.minibatches * epochs == 1 and config.updates.micro_batch is None
-    moved = not once
-    if config.engine.name == "trl":
-        moved = scores_rollouts(grpo_arguments(config, "<run>/trl", 1), reads_logps(config.method))
-    scored = {
-        "the old policy's scores": moved or config.engine.name == "verl",
-        "the reference's scores": config.reference is not None,
-    }
-    parts = {"sampling": count * row, **{name: count * row for name, wanted in scored.items() if wanted}}
-    return parts | {"training": 3 * epochs * count * row}
+    once = dict.fromkeys(["sampling", *(f"{who}'s scores" for who in scorers(config, _fields(config)))], count * row)
+    return once | {"training": 3 * epochs * count * row}
 
 
 def step_lines(size: Size, config: TrainConfig, gpus: Sequence[int]) -> Iterator[str]:
@@ -214,9 +206,10 @@ def footprint_lines(model: str | None, config: TrainConfig | None, gpus: Sequenc
     if config is None:
         return lines
     lines += ["", "Bytes of a process, nothing sharded", *(f"  {line}" for line in byte_lines(size, config))]
-    lines += ["", "Work", *(f"  {line}" for line in work(config, _fields(config), config.engine.name == "verl"))]
+    lines += ["", "Work", *(f"  {line}" for line in work(config, _fields(config)))]
     return [*lines, "", "A step", *(f"  {line}" for line in step_lines(size, config, gpus))]
 
 
 def _fields(config: TrainConfig) -> dict[str, Any]:
+    """Of one process; empty where the engine is not TRL."""
     return grpo_arguments(config, "<run>/trl", 1) if config.engine.name == "trl" else {}

@@ -1,0 +1,72 @@
+"""The schemas of a run: keyword-only frozen dataclasses, made of YAML by `recipes.py` and `schema.py`.
+
+A configuration is a value: these dataclasses are the only schema, YAML is how one is shared.
+
+    config = load_config(TrainConfig, "recipe.yaml", [("rollout.group_size", "16")])   # or an error that teaches
+    decode(TrainConfig, dump(config)) == config                                        # always
+
+Methods, guides and schedules are chosen by name: `method: {name: sage, base: grpo, guide: {name: branch, ratio: 0.3}}`.
+"""
+
+from __future__ import annotations
+
+import warnings
+from functools import partial
+from typing import Any
+
+from sage_rlvr.config.parts import (
+    CheckpointConfig,
+    DataConfig,
+    EngineConfig,
+    LoraConfig,
+    ModelConfig,
+    OptimizerConfig,
+    PairsConfig,
+    RolloutConfig,
+    UpdateConfig,
+    WorldConfig,
+)
+from sage_rlvr.config.runs import FinetuneConfig, OfflineConfig, SftConfig, TrainConfig
+from sage_rlvr.config.tasks import task_named, task_of, task_of_data, world_of
+from sage_rlvr.recipes import Tree, load, merge, override, parse_scalar, parse_yaml
+from sage_rlvr.schema import build, decode, dump, load_config, to_yaml
+
+__all__ = [
+    "CheckpointConfig",
+    "DataConfig",
+    "EngineConfig",
+    "FinetuneConfig",
+    "LoraConfig",
+    "ModelConfig",
+    "OfflineConfig",
+    "OptimizerConfig",
+    "PairsConfig",
+    "RolloutConfig",
+    "SftConfig",
+    "TrainConfig",
+    "Tree",
+    "UpdateConfig",
+    "WorldConfig",
+    "build",
+    "decode",
+    "dump",
+    "load",
+    "load_config",
+    "merge",
+    "override",
+    "parse_scalar",
+    "parse_yaml",
+    "task_named",
+    "task_of",
+    "task_of_data",
+    "to_yaml",
+    "world_of",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """The name of version 0.1 for what `build` does; it goes with version 0.3."""
+    if name != "MethodSpec":
+        raise AttributeError(f"module 'sage_rlvr.config' has no attribute {name!r}")
+    warnings.warn('MethodSpec(tree) is build("method", tree) now, and gives the method itself', DeprecationWarning)
+    return partial(build, "method")

@@ -1,0 +1,243 @@
+"""The recipes themselves: a run of RL, SFT from scratch, fine-tuning of an existing model, and offline training."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from sage_rlvr import plugins
+from sage_rlvr.config.parts import (
+    CheckpointConfig,
+    DataConfig,
+    EngineConfig,
+    ModelConfig,
+    OptimizerConfig,
+    PairsConfig,
+    RolloutConfig,
+    Tracker,
+    UpdateConfig,
+    WorldConfig,
+    not_negative,
+    positive,
+    require,
+)
+
+if TYPE_CHECKING:
+    from sage_rlvr.core.method import Method
+    from sage_rlvr.tasks.base import Task
+    from sage_rlvr.tasks.teachers import Teacher
+
+
+def _check_run(config: TrainConfig | SftConfig | OfflineConfig, per_step: int = 1) -> None:
+    positive(config, "steps")
+    not_negative(config, "seed")
+    require(config.seed < 2**63, "seed", config.seed, "must be below 2**63")
+    warmup = config.optimizer.warmup_steps
+    updates = config.steps * per_step
+    require(warmup < updates, "optimizer.warmup_steps", warmup, f"must be below the run's {updates} optimizer steps")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainConfig:
+    """One RLVR run: `sage-rlvr train recipe.yaml`.
+
+    seed: of everything random in the run. steps: rollouts, each followed by its updates. model: where the policy starts:
+    "embedded" (the shipped base policy), a local folder, or a Hub id. base_model: likewise, the checkpoint before
+    supervised fine-tuning, read only by an anchor of source "base"; null where `model` itself is that checkpoint.
+    method: the name of a registered method and its arguments; a guide beside a method that takes none makes it `sage` of that
+    method. task: the name of a registered task and its arguments, in place of `world`, the generated problems of Countdown.
+    data: rows of a data set in place of it, judged as mathematics. teacher: the name of a registered teacher and its arguments, for
+    a method whose rollout plan draws under guidance.
+    plugins: name -> SHA-256 of the user's files that registered parts; in a recipe the list of these files.
+    report_to: trackers that get the metrics too; a run may be continued with others.
+    """
+
+    seed: int = 0
+    steps: int
+    model: str = "embedded"
+    base_model: str | None = None
+    world: WorldConfig = field(default_factory=WorldConfig)
+    data: DataConfig | None = None
+    task: Task | None = None
+    teacher: Teacher | None = None
+    method: Method
+    rollout: RolloutConfig = field(default_factory=RolloutConfig)
+    updates: UpdateConfig = field(default_factory=UpdateConfig)
+    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+    checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
+    engine: EngineConfig = field(default_factory=EngineConfig)
+    report_to: tuple[Tracker, ...] = ()
+    plugins: dict[str, str] = field(default_factory=plugins.loaded)
+
+    added: ClassVar[tuple[str, ...]] = ("plugins", "report_to", "task", "teacher")  # see schema.dump
+
+    def __post_init__(self) -> None:
+        _check_run(self, self.updates.per_step)
+        named = "name 'embedded', a local folder, or a Hub id"
+        require(bool(self.model.strip()), "model", self.model, named)
+        require(self.base_model is None or bool(self.base_model.strip()), "base_model", self.base_model, named)
+        prompts, pool = self.rollout.prompts_per_step, self.world.train_problems
+        too_many = f"more prompts per step than world.train_problems = {pool}; raise the pool or sample fewer"
+        generated = self.data is None and self.task is None
+        require(prompts <= pool or not generated, "rollout.prompts_per_step", prompts, too_many)
+        one = "give task or data, not both: either says which problems are trained on"
+        require(self.data is None or self.task is None, "task", getattr(self.task, "name", None), one)
+        alone = "give task or world, not both: either says which problems are trained on"
+        require(self.task is None or self.world == WorldConfig(), "task", getattr(self.task, "name", None), alone)
+        self._check_updates(prompts, self.updates.minibatches, self.updates.micro_batch)
+        self._check_method(self.method)
+
+    @property
+    def reference(self) -> str | None:
+        """What the method's reference is loaded from, a name as in `model`; None where the method reads none.
+
+        An anchor whose source is the run itself (snapshot@N, refresh_every) starts from here and moves later.
+        """
+        method = self.method
+        if method.anchor is None or "ref_logps" not in method.needs:
+            return None
+        if method.anchor.source == "base":
+            return self.model if self.base_model is None else self.base_model
+        of_the_run = method.anchor.source == "sft" or method.anchor.snapshot_step is not None
+        return self.model if of_the_run else method.anchor.source
+
+    def _check_method(self, method: Method) -> None:
+        """What the method and the run must agree on: the step of a snapshot, the length limit of a reward transform."""
+        snapshot = None if method.anchor is None else method.anchor.snapshot_step
+        late = (
+            f"the anchor's source snapshot@{snapshot} is the policy after step {snapshot}, which no step of this run "
+            f"would be held to; give more steps than {snapshot}, or an earlier snapshot"
+        )
+        require(snapshot is None or snapshot < self.steps, "steps", self.steps, late)
+        limit, made_for = self.rollout.max_new_tokens, getattr(method.reward_transform, "max_tokens", None)
+        other = (
+            f"the method's reward transform {type(method.reward_transform).__name__} is made for max_tokens = {made_for}, "
+            f"another limit; set rollout.max_new_tokens to {made_for}, or the method's max_tokens to {limit}"
+        )
+        require(made_for is None or made_for == limit, "rollout.max_new_tokens", limit, other)
+        least, size = getattr(method.advantage, "least_group", 2), self.rollout.group_size
+        small = f"the method's advantage {method.advantage} needs groups of {least} at least; raise it, or lower the method's k"
+        require(size >= least, "rollout.group_size", size, small)
+        most = method.rollout.most if hasattr(method.rollout, "extra") else size
+        full = f"the first stage of {type(method.rollout).__name__}, which draws at most {most} in all; lower it, or raise most"
+        require(size <= most, "rollout.group_size", size, full)
+        taught = "is read by a rollout plan with guidance alone (compose, rollout: guided); leave it out, or take such a method"
+        is_guided = bool(getattr(method.rollout, "guided", False))
+        require(self.teacher is None or is_guided, "teacher", type(self.teacher).__name__, taught)
+        lacking = "the rollout plan draws under guidance, which a teacher writes; give teacher: rules, patch, policy or your own"
+        require(self.teacher is not None or not is_guided, "teacher", None, lacking)
+
+    def _check_updates(self, prompts: int, parts: int, micro: int | None) -> None:
+        whole = (
+            f"must divide rollout.prompts_per_step = {prompts}, because a mini-batch holds whole groups; "
+            f"try {_divisor_near(prompts, parts)}"
+        )
+        require(prompts % parts == 0, "updates.minibatches", parts, whole)
+        large = f"a mini-batch has {prompts // parts} groups of {self.rollout.group_size}; write null for all of them"
+        require(micro is None or micro <= prompts // parts, "updates.micro_batch", micro, large)
+
+
+def _divisor_near(number: int, wanted: int) -> int:
+    return min((d for d in range(1, number + 1) if number % d == 0), key=lambda d: (abs(d - wanted), d))
+
+
+@dataclass(frozen=True, kw_only=True)
+class SftConfig:
+    """Supervised training of a base policy on generated solutions: `sage-rlvr sft recipe.yaml`.
+
+    seed: of weights and data order. steps: optimizer steps. batch_size: examples a step. task: in place of `world`, one with
+    `examples` and `characters`. model: sizes of one from scratch, or an existing one (a folder, a Hub id), which goes on with its
+    own tokenizer and then needs no `characters`. The rest as in `TrainConfig`.
+    """
+
+    seed: int = 0
+    steps: int
+    batch_size: int = 256
+    world: WorldConfig = field(default_factory=WorldConfig)
+    task: Task | None = None
+    model: ModelConfig | str = field(default_factory=ModelConfig)
+    optimizer: OptimizerConfig = field(default_factory=lambda: OptimizerConfig(lr=1e-3))
+    checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
+    engine: EngineConfig = field(default_factory=EngineConfig)
+    report_to: tuple[Tracker, ...] = ()
+
+    added: ClassVar[tuple[str, ...]] = ("report_to", "task")  # see schema.dump
+
+    def __post_init__(self) -> None:
+        _check_run(self)
+        positive(self, "batch_size")
+        spelled = isinstance(self.model, str) or hasattr(self.task, "characters")
+        taught = self.task is None or (hasattr(self.task, "examples") and spelled)
+        lacking = "a policy is trained from scratch on examples; give the task examples(split, seed, start, n) and characters"
+        require(taught, "task", getattr(self.task, "name", None), lacking)
+        alone = "give task or world, not both: either says which problems are taught"
+        require(self.task is None or self.world == WorldConfig(), "task", getattr(self.task, "name", None), alone)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FinetuneConfig:
+    """Supervised fine-tuning of an existing model before RL, on TRL: `sage-rlvr sft recipe.yaml` with engine.name trl.
+
+    seed: of adapters and data order. epochs: passes over the rows. batch_size: rows an optimizer step. max_length: tokens of
+    prompt and solution together; rows whose prompt is longer than half of it are left out (paper, E.2). numeric_answers:
+    only rows whose answer is a number. model, data, optimizer: as in `TrainConfig`. Defaults: the paper's Table 7, and
+    the learning rate of the released code, because the table's cell is blank.
+    """
+
+    seed: int = 3407
+    epochs: int = 2
+    batch_size: int = 1
+    max_length: int = 2048
+    numeric_answers: bool = True
+    model: str
+    data: DataConfig
+    optimizer: OptimizerConfig = field(
+        default_factory=lambda: OptimizerConfig(lr=2e-4, weight_decay=0.01, schedule="linear", warmup_steps=5)
+    )
+    checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
+    engine: EngineConfig = field(default_factory=lambda: EngineConfig(name="trl"))
+    report_to: tuple[Tracker, ...] = ()
+
+    added: ClassVar[tuple[str, ...]] = ("report_to",)  # see schema.dump
+
+    def __post_init__(self) -> None:
+        positive(self, "epochs", "batch_size", "max_length")
+        not_negative(self, "seed")
+        require(self.engine.name == "trl", "engine.name", self.engine.name, "fine-tuning a model needs the engine trl")
+        require(bool(self.model.strip()), "model", self.model, "name a local folder, or a Hub id")
+
+
+@dataclass(frozen=True, kw_only=True)
+class OfflineConfig:
+    """Training on the samples of stores: `sage-rlvr offline recipe.yaml`.
+
+    loss: "sft" learns a share of the right first attempts; "dpo" prefers winners to losers, with `model` as its reference; "reward"
+    trains a reward model, a linear head on the policy's last hidden state at the end of a completion. beta: of DPO (the paper
+    states none; 0.1 is ours). batch_size: pairs, or completions of SFT, a step; the steps go over them again and again, each time
+    in another order. model, task, seed, steps, optimizer: as in `TrainConfig`.
+    """
+
+    seed: int = 0
+    steps: int
+    batch_size: int = 16
+    loss: Literal["sft", "dpo", "reward"]
+    beta: float = 0.1
+    model: str
+    task: Task
+    pairs: PairsConfig
+    optimizer: OptimizerConfig = field(default_factory=lambda: OptimizerConfig(lr=1e-5))
+    checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
+    engine: EngineConfig = field(default_factory=EngineConfig)
+    report_to: tuple[Tracker, ...] = ()
+
+    def __post_init__(self) -> None:
+        _check_run(self)
+        positive(self, "batch_size", "beta")
+        require(bool(self.model.strip()), "model", self.model, "name 'embedded', a local folder, or a Hub id")
+        require(self.engine.name == "loop", "engine.name", self.engine.name, OFF_TRL)
+
+
+OFF_TRL = (
+    "offline training runs on the loop alone: TRL's DPOTrainer counts every token of a completion, so that what an environment "
+    "wrote between a policy's turns would be learned; write engine.name loop, or leave it out"
+)

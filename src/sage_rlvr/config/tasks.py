@@ -1,0 +1,50 @@
+"""A recipe's task, and tasks and worlds by the word that names them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sage_rlvr.config.parts import DataConfig, WorldConfig
+from sage_rlvr.config.runs import SftConfig, TrainConfig
+from sage_rlvr.errors import ConfigError
+from sage_rlvr.recipes import load
+from sage_rlvr.schema import load_config
+
+if TYPE_CHECKING:
+    from sage_rlvr.tasks.base import Task
+
+
+def task_of(config: TrainConfig) -> Task:
+    """The task of a recipe: `task`; else the rows of `data`, judged as mathematics; else the generated `world`."""
+    if config.task is not None:
+        return config.task
+    return config.world.build() if config.data is None else task_of_data(config.data)
+
+
+def task_of_data(data: DataConfig) -> Task:
+    """Rows of a data set, judged as mathematics."""
+    from sage_rlvr.tasks.math import MathTask
+    from sage_rlvr.tasks.prompts import FORMATS
+    from sage_rlvr.tasks.rows import DataSource
+
+    return MathTask(DataSource.of(data), FORMATS[data.prompt])
+
+
+def task_named(name: str, template: str = "boxed") -> Task:
+    """The task of a recipe file, or one by a word of `sage_rlvr.tasks.task_named`."""
+    if name.endswith((".yaml", ".yml")):
+        return task_of(load_config(TrainConfig, name))
+    from sage_rlvr import tasks
+
+    return tasks.task_named(name, template)
+
+
+def world_of(name: str) -> WorldConfig:
+    """The world of a recipe file (RL or SFT), or a named one of `sage_rlvr.tasks.countdown.WORLDS`; ConfigError for others."""
+    from sage_rlvr.tasks.countdown import WORLDS
+
+    if name.endswith((".yaml", ".yml")):
+        return load_config(TrainConfig if "method" in load(name) else SftConfig, name).world  # type: ignore[attr-defined]
+    if name not in WORLDS:
+        raise ConfigError(f"world {name!r}: give a recipe file or one of {', '.join(WORLDS)}")
+    return WorldConfig.of(WORLDS[name])

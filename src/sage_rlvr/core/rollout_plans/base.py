@@ -1,0 +1,47 @@
+"""What a rollout plan is: which groups of a rollout a step trains on. Frozen; an engine does the drawing (core/method.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol, runtime_checkable
+
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from sage_rlvr.core.state import State, has_state
+from sage_rlvr.registry import Registry
+
+
+@runtime_checkable
+class RolloutPlan(Protocol):
+    """Which groups a step trains on. An engine draws `prompts_per_step` groups, keeps those that `keeps` marks, and
+    refills what is missing with new prompts, at most `max_refills` times; then it goes on with what it has.
+
+    `keeps` sees the raw rewards (P, G), before any transform (the verifier's; of a reward source its `Paid.support`), and
+    returns (P,) bool, for each group by itself. One with a running state (core/state.py) has `start()`, gets its state as a second
+    argument, the same for the whole step; `learned(rewards, state)` gives the next one, once per step, of all that was drawn.
+    """
+
+    @property
+    def equation(self) -> str: ...
+
+    @property
+    def max_refills(self) -> int: ...
+
+    @property
+    def keeps(self) -> Callable[..., Bool[Tensor, " P"]]: ...
+
+
+ROLLOUT_PLANS: Registry[type] = Registry("rollout_plan")
+
+
+def kept_by(plan: RolloutPlan, rewards: Float[Tensor, "P G"], state: State) -> Bool[Tensor, " P"]:
+    """The groups that a plan keeps, by its own part of `state` where it has one."""
+    return plan.keeps(rewards, state["rollout"]) if has_state(plan) else plan.keeps(rewards)
+
+
+def learned_by(plan: RolloutPlan | None, rewards: Float[Tensor, "P G"], state: State) -> State:
+    """`state` after a step that drew `rewards`, kept or not: the same where the plan has none."""
+    if plan is None or not has_state(plan):
+        return state
+    return {**state, "rollout": plan.learned(rewards, state["rollout"])}  # type: ignore[attr-defined]

@@ -1,0 +1,51 @@
+"""Keep the groups whose rewards differ."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from sage_rlvr.core.rollout_plans.base import ROLLOUT_PLANS
+from sage_rlvr.errors import ConfigError, DataError
+
+
+@ROLLOUT_PLANS.register
+@dataclass(frozen=True)
+class DynamicSampling:
+    """Keep the groups with 0 < #right < G, refill with new prompts (DAPO, arXiv 2503.14476).
+
+    A group is kept where its raw rewards are not all equal, so that its advantages are not all 0. After `max_refills`
+    refills an engine goes on with what it has; 9 is verl's 10 generations a step. A group that is all right with
+    different lengths is dropped too, although a price on length would have given it advantages.
+
+    A prompt fills the batch in proportion to its chance k of being kept, and a kept group has 1/k of the expected force
+    of all its groups (a dropped one has advantages 0): the two cancel, so that against all groups the expected gradient
+    of the reward is longer by the same 1 / mean k for every prompt, and that of a KL is weighted by k.
+    """
+
+    max_refills: int = 9
+
+    def __post_init__(self) -> None:
+        if isinstance(self.max_refills, bool) or not isinstance(self.max_refills, int) or self.max_refills < 0:
+            raise ConfigError(
+                f"DynamicSampling: max_refills = {self.max_refills!r}; it counts how often a step draws new prompts in "
+                "place of dropped ones, so give a whole number >= 0 (0 drops and does not refill)."
+            )
+
+    @property
+    def equation(self) -> str:
+        times = "1 time" if self.max_refills == 1 else f"{self.max_refills} times"
+        drawn = (
+            f"draw new prompts for the others, at most {times}" if self.max_refills else "draw nothing for the others"
+        )
+        return f"keep groups with rewards that differ (0 < #right < G); {drawn}"
+
+    def keeps(self, rewards: Float[Tensor, "P G"]) -> Bool[Tensor, " P"]:
+        """(P,) true where the rewards of a group are not all equal."""
+        if rewards.dim() != 2:
+            raise DataError(
+                f"DynamicSampling: rewards have shape {tuple(rewards.shape)}; give (prompts, completions per prompt)."
+            )
+        return rewards.amax(dim=1) != rewards.amin(dim=1)

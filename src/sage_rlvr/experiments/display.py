@@ -1,0 +1,118 @@
+"""What a sweep shows: how far it is, in a table and a line, and with --dry-run what it means."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+
+import rich.table
+from rich.console import Console, Group
+from rich.live import Live
+from rich.text import Text
+
+from sage_rlvr.evaluation.record import load_record, record_path
+from sage_rlvr.experiments.adoption import adoptable, replaced
+from sage_rlvr.experiments.design import (
+    KINDS,
+)
+from sage_rlvr.experiments.plan import Cell, Sweep, note, world_words
+from sage_rlvr.progress import NEWEST, in_words, noted, seconds_left
+from sage_rlvr.runs import read_metrics
+
+LINE_SECONDS = 20.0
+
+
+def table(sweep: Sweep) -> rich.table.Table:
+    """Arm x seed, the state of every cell."""
+    seeds = sweep.matrix.seeds
+    shown = rich.table.Table("arm", *(f"s{seed}" for seed in seeds), box=None, pad_edge=False, title=sweep.matrix.tier)
+    status = {(cell.arm.name, cell.job.seed): sweep.status(cell) for cell in sweep.cells}
+    for arm in sweep.arms:
+        shown.add_row(arm.label + (" +" if arm.why else ""), *(status[arm.name, seed] for seed in seeds))
+    return shown
+
+
+@contextmanager
+def display(sweep: Sweep, console: Console) -> Iterator[Callable[[], None]]:
+    """The table, live in a terminal; a line every 20 seconds elsewhere. matrix.json follows what has ended."""
+    every = 5 if console.is_terminal else LINE_SECONDS
+    last, seen = [time.monotonic()], [len(sweep.over)]
+
+    def show() -> None:
+        if len(sweep.over) != seen[0]:
+            seen[0] = len(sweep.over)
+            note(sweep)
+        if time.monotonic() - last[0] >= every:
+            last[0] = time.monotonic()
+            said = Text(line(sweep) + running_words(sweep))
+            console.print(said, soft_wrap=True) if live is None else live.update(
+                Group(table(sweep), said), refresh=True
+            )
+
+    live = Live(table(sweep), console=console, auto_refresh=False) if console.is_terminal else None
+    if live is None:
+        yield show
+        return
+    with live:
+        yield show
+        live.update(table(sweep), refresh=True)
+
+
+def line(sweep: Sweep, taken: Collection[Cell] = ()) -> str:
+    """How far the sweep is, in one line; `taken`: cells whose training is about to be taken over, and counts as done."""
+    total = sum(cell.job.config.steps for cell in sweep.cells)
+    done = sum(cell.job.config.steps if cell in taken else cell.job.done for cell in sweep.cells)
+    whole = sum(sweep.status(cell) in ("evaluated", "validation only") for cell in sweep.cells)
+    failed = f", {len(sweep.failures)} failed" if sweep.failures else ""
+    return (
+        f"sweep: {done}/{total} steps, {whole} of {len(sweep.cells)} cells complete{failed}, {left_words(sweep, taken)}"
+    )
+
+
+def left_words(sweep: Sweep, taken: Collection[Cell] = ()) -> str:
+    """Time left on `sweep.workers` processes, by the newest steps of each run and by the base's evaluation; nothing is guessed."""
+    rows = {cell: read_metrics(cell.job.directory)[-NEWEST:] if cell.job.done else [] for cell in sweep.cells}
+    runs = {c: (0 if c in taken else c.job.config.steps - c.job.done, newest) for c, newest in rows.items()}
+    training = seconds_left(runs, sweep.workers) if any(steps for steps, _ in runs.values()) else 0.0
+    if training is None:
+        return "time left is known after the first steps, evaluation not counted"
+    evaluations = sum(task not in sweep.over for cell in sweep.cells for task in cell.exact.values())
+    base = record_path(sweep.out, "base")
+    if evaluations and not base.is_file():
+        return in_words(training) + ", evaluation not counted" if training else "no training left"
+    each = float(load_record(base).meta["seconds"]) if evaluations else 0.0
+    seconds = training + evaluations * each / sweep.workers
+    return in_words(seconds) if seconds else "nothing left to do"
+
+
+def running_words(sweep: Sweep) -> str:
+    """What the newest step of each unfinished run says: reward, KL, q."""
+    half = [cell.job for cell in sweep.cells if 0 < cell.job.done < cell.job.config.steps]
+    return "".join(
+        f"\n  {job.label} {job.done}/{job.config.steps}  {noted(read_metrics(job.directory)[-1])}" for job in half
+    )
+
+
+def _tells_apart(line: str) -> bool:
+    """Whether a line of `Method.describe` is one in which arms differ: the objective, q, and what the KL term descends."""
+    return line.startswith(("  (1/", "  q_t", "  expected gradient of the KL term"))
+
+
+def dry_lines(sweep: Sweep) -> list[str]:
+    """What the matrix means: arms with their objectives, controls that were added and why, what is there and what is left."""
+    lines = [f"{sweep.matrix.tier}: {len(sweep.cells)} runs in {sweep.out}, {world_words(sweep)}"]
+    for arm in sweep.arms:
+        lines.append(f"  {arm.label} ({arm.name}): " + (f"ADDED, {arm.why}" if arm.why else arm.recipe))
+        lines += [f"    {text.strip()}" for text in arm.config.method.describe().splitlines() if _tells_apart(text)]
+    lines += [f"  {said}" for said in sweep.left_out]
+    lines += ["  ADDED: the base at every temperature of the evaluation, and tempered over whole completions"]
+    if any(arm.why for arm in sweep.arms):
+        lines.append(
+            f"  to decline ADDED arms: `controls: none` in {sweep.source}, or a list of the wanted kinds, such as "
+            f"`controls: [{', '.join(KINDS[:2])}]` (of {', '.join(KINDS)})"
+        )
+    lines += [f"  {said}" for said in replaced(sweep)]
+    taken = adoptable(sweep)
+    lines += [f"  taken over: {found} for {cell.job.label}" for cell, found in taken]
+    return [*lines, line(sweep, [cell for cell, _ in taken])]

@@ -1,0 +1,334 @@
+"""Everything that a matrix asks for, as cells and tasks, what of it is there, and its record in matrix.json."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from sage_rlvr.config import dump
+from sage_rlvr.errors import ConfigError
+from sage_rlvr.evaluation.record import record_path
+from sage_rlvr.evaluation.settings import store_place
+from sage_rlvr.evaluation.store import SampleStore, is_store
+from sage_rlvr.experiments.design import (
+    Arm,
+    Matrix,
+    exact_of,
+    load_matrix,
+    resolve,
+    sft_config,
+    world_named,
+)
+from sage_rlvr.experiments.jobs import Exact, Job, Task, as_read_back
+from sage_rlvr.models.folders import EMBEDDED
+from sage_rlvr.models.policy import weights_hash
+from sage_rlvr.recipes import find
+from sage_rlvr.results import Results, words
+from sage_rlvr.results.summary import choose
+from sage_rlvr.results.tables import NOT_RUN
+from sage_rlvr.runs import versions, write_json_atomic, writing
+from sage_rlvr.stats.tempered import POWERS
+
+VALIDATION = "validation"
+ADOPTED = "adopted.json"  # in a run that was taken over: from where
+
+
+@dataclass(frozen=True, eq=False)
+class Policy:
+    """Something that is evaluated. name: of its records; what: how `sage-rlvr eval` names it; model: its weights."""
+
+    name: str
+    what: str
+    model: str
+    logs: Path
+
+
+@dataclass(frozen=True, eq=False)
+class Cell:
+    """One arm with one training seed: its training and what follows. exact: suffix of the record -> task."""
+
+    arm: Arm
+    job: Job
+    train: Task
+    exact: Mapping[str, Task]
+    samples: Task | None
+
+    @property
+    def tasks(self) -> list[Task]:
+        """In order."""
+        return [self.train, *self.exact.values(), *([self.samples] if self.samples else [])]
+
+
+@dataclass(eq=False)
+class Sweep:
+    """A resolved matrix in its folder, and how far it is. over: tasks whose results are there; failures: why others failed."""
+
+    matrix: Matrix
+    source: Path
+    out: Path
+    arms: list[Arm]
+    left_out: list[str]
+    first: list[Task]
+    base: dict[str, Task]
+    base_samples: Task | None
+    cells: list[Cell]
+    over: set[Task] = field(default_factory=set)
+    failures: dict[Task, str] = field(default_factory=dict)
+    choice: dict[str, Any] | None = None
+    workers: int = 1
+
+    @property
+    def tasks(self) -> list[Task]:
+        """Everything, the base first, then the named arms seed by seed, then the controls that were added."""
+        base = [*self.first, *self.base.values(), *([self.base_samples] if self.base_samples else [])]
+        return [*base, *(task for cell in self.cells for task in self.wanted(cell))]
+
+    def wanted(self, cell: Cell) -> list[Task]:
+        """The cell's tasks as far as they are called for: an arm that may be chosen waits for the choice with its test."""
+        choose = self.matrix.choose
+        if choose is None or cell.arm.name not in choose.among:
+            return [task for task in cell.tasks if task is not cell.exact.get(VALIDATION)]
+        if self.choice is not None and self.choice["chosen"] == cell.arm.name:
+            return cell.tasks
+        return [cell.train, cell.exact[VALIDATION]]
+
+    def status(self, cell: Cell) -> str:
+        """In a word: evaluated, failed, trained, how many steps of how many, or not run."""
+        wanted = self.wanted(cell)
+        if any(task in self.failures for task in wanted):
+            return "failed"
+        if self.over.issuperset(wanted):
+            return "evaluated" if cell.exact[""] in wanted else "validation only"
+        done, steps = cell.job.done, cell.job.config.steps
+        if cell.train in self.over or (done == steps and cell.train.done()):  # it may have ended since one last looked
+            return "trained"
+        return f"{done}/{steps}" if done else NOT_RUN
+
+
+def plan(
+    source: Path,
+    out: Path,
+    matrix: Matrix | None = None,
+    edits: Sequence[tuple[str, str]] = (),
+    *,
+    powers: Sequence[float] = POWERS,
+) -> Sweep:
+    """Everything that the matrix asks for, and what of it is there. Whatever can be refused is refused here: recipes, worlds,
+    problems that a split does not hold, a folder with other runs under the same names. matrix: instead of what the file says;
+    edits: of every arm's recipe, as on the command line; powers: at which the base is tempered over whole completions."""
+    source = find(source, "matrices")
+    matrix, folder = matrix or load_matrix(source), source.parent
+    own = sft_config(matrix, source)
+    policy = None if own is None else str((out / "policy").absolute())
+    arms, left_out = resolve(matrix, source, policy, edits)
+    _check_alike(arms, matrix.steps_differ)
+    evaluations = _evaluations(matrix, folder, arms[0])
+    for exact in evaluations.values():
+        if max(exact.world.counts) < 5 or len(evaluations) == 1:  # drawing problems of five numbers takes long
+            exact.ids  # noqa: B018  (raises where the world cannot give so many)
+    first = [] if own is None or policy is None else [_sft_task(own[0], out, policy)]
+    shared = recipe_of(out, arms[0].name)
+    tempered = replace(evaluations[""], powers=tuple(powers))  # the power frontier, a standing control
+    base = Policy("base", arms[0].config.model, arms[0].config.model, out / "logs")
+    sweep = Sweep(
+        matrix=matrix,
+        source=source,
+        out=out,
+        arms=arms,
+        left_out=left_out,
+        first=first,
+        base=_exact_tasks(base, evaluations | {"": tempered}, out, tuple(first), shared),
+        base_samples=_sample_task(base, matrix, out, tuple(first), shared, base.model),
+        cells=[
+            _cell(matrix, out, arm, seed, evaluations, tuple(first))
+            for added in (False, True)
+            for seed in matrix.seeds
+            for arm in arms
+            if bool(arm.why) is added
+        ],
+    )
+    for cell in sweep.cells:
+        cell.job.check_same_run()
+    for _ in range(2):  # the second time what a choice calls for, where every candidate is validated
+        settle(sweep)
+        sweep.over.update(task for task in sweep.tasks if task not in sweep.over and task.done())
+    return sweep
+
+
+def _check_alike(arms: Sequence[Arm], steps_differ: bool) -> None:
+    """One base policy and one world for all arms, without which nothing could be paired; one length, unless it is asked for."""
+    for name in ("model", "world"):
+        values = {json.dumps(dump(arm.config)[name], default=str) for arm in arms}
+        if len(values) > 1:
+            raise ConfigError(
+                f"the arms differ in {name}: {', '.join(sorted(values))}; one matrix has one, set it in `base`"
+            )
+    steps = {arm.config.steps for arm in arms}
+    if len(steps) > 1 and not steps_differ:
+        raise ConfigError(
+            f"the arms differ in steps: {sorted(steps)}; one matrix has one number, set it in `base`, or say "
+            "`steps_differ: true` where the length is what is compared"
+        )
+
+
+def _evaluations(matrix: Matrix, folder: Path, arm: Arm) -> dict[str, Exact]:
+    """Suffix of the record -> evaluation; "" is the main one."""
+    spec = matrix.evaluate
+    found = {"": exact_of(spec, arm.config.world)}
+    if matrix.choose is not None:
+        found[VALIDATION] = replace(found[""], split="validation", problems=matrix.choose.problems)
+    for name in spec.ood:
+        world = world_named(name, folder)
+        found[suffix_of(name)] = Exact(world, spec.ood_problems, spec.split, spec.draw, spec.ood_temperatures)
+    return found
+
+
+def suffix_of(world: str) -> str:
+    """What the records of another world end with: its name, or the stem of its recipe."""
+    return Path(world).stem if world.endswith((".yaml", ".yml")) else world
+
+
+def recipe_of(out: Path, name: str) -> Path:
+    """The recipe of an arm, or of a world (`world-<suffix>`)."""
+    return out / "recipes" / f"{name}.yaml"
+
+
+def _sft_task(recipe: Path, out: Path, policy: str) -> Task:
+    typed = ("sft", str(recipe), "--run", str(out / "sft"), "--out", policy, "--quiet")
+    return Task("base policy", typed, out / "logs" / "sft.log", lambda: (Path(policy) / "config.json").exists())
+
+
+def _cell(
+    matrix: Matrix, out: Path, arm: Arm, seed: int, evaluations: Mapping[str, Exact], first: tuple[Task, ...]
+) -> Cell:
+    directory = out / "runs" / f"{arm.name}-s{seed}"
+    job = Job(arm.label, recipe_of(out, arm.name), seed, directory, arm.at(seed))
+    train = job.task(after=first)
+    policy = Policy(directory.name, str(directory), str(directory / "policy"), directory)
+    exact = _exact_tasks(policy, evaluations, out, (train,), None)
+    return Cell(arm, job, train, exact, _sample_task(policy, matrix, out, (train,), None, arm.config.model))
+
+
+def _exact_tasks(
+    policy: Policy, evaluations: Mapping[str, Exact], out: Path, after: tuple[Task, ...], world: Path | None
+) -> dict[str, Task]:
+    """world: the recipe that says the main world, for a policy that is no run."""
+    found = {}
+    for suffix, exact in evaluations.items():
+        path = record_path(out, policy.name, suffix)
+        typed = ["eval", policy.what, "--split", exact.split, "--problems", str(exact.problems), "--draw", exact.draw]
+        typed += ["--temperatures", *map(str, exact.temperatures), "--out", str(path)]
+        typed += ["--power-frontier"] * bool(exact.powers)
+        other = world if suffix in ("", VALIDATION) else recipe_of(out, f"world-{suffix}")
+        typed += [] if other is None else ["--world", str(other)]
+        label, done = f"{policy.name} {suffix or 'evaluation'}", partial(exact.is_kept, path, policy.model)
+        found[suffix] = Task(label, tuple(typed), policy.logs / "evaluation.log", done, after=after)
+    return found
+
+
+def _sample_task(
+    policy: Policy, matrix: Matrix, out: Path, after: tuple[Task, ...], world: Path | None, start: str
+) -> Task | None:
+    """start: the base policy, under which samples are scored too."""
+    spec = matrix.evaluate.samples
+    if spec is None:
+        return None
+    store = store_place(out / "runs" / policy.name / "samples", "countdown-untruncated")
+    typed = ["eval", policy.what, "--samples", str(spec.n), "--problems", str(spec.problems)]
+    typed += ["--split", matrix.evaluate.split, "--draw", matrix.evaluate.draw, "--generator", "sampler"]
+    typed += ["--dtype", "float32", "--store", str(store), "--quiet"]
+    typed += [] if world is None else ["--world", str(world)]
+    typed += [] if spec.guide is None else ["--guide", spec.guide]
+    typed += ["--score-base", start] if spec.score_base else []
+    done = partial(_is_sampled, store, spec.problems, spec.n, policy.model)
+    return Task(f"{policy.name} samples", tuple(typed), policy.logs / "samples.log", done, after=after)
+
+
+def _is_sampled(store: Path, problems: int, n: int, model: str) -> bool:
+    """Whether the store has n samples of so many problems, drawn from these weights."""
+    if not is_store(store) or not (model == EMBEDDED or (Path(model) / "config.json").exists()):
+        return False
+    with SampleStore.open(store) as opened:
+        counts = opened.counts(check=False)
+        same = sha256(weights_hash(model).encode()).hexdigest() == opened.identity.revision
+    return same and int((counts.n >= n).sum()) >= problems
+
+
+def settle(sweep: Sweep) -> None:
+    """Settle which arm was chosen, where the matrix chooses and every candidate is validated."""
+    spec = sweep.matrix.choose
+    if spec is None:
+        return
+    sweep.choice = {"by": spec.by, "problems": spec.problems, "among": list(spec.among), "chosen": None, "scores": {}}
+    cells = [cell.exact[VALIDATION] for cell in sweep.cells if cell.arm.name in spec.among]
+    if not sweep.over.issuperset([*cells, sweep.base[VALIDATION]]):
+        return
+    note(sweep)
+    scores = choose(Results.read(sweep.out, split=VALIDATION), spec.among, spec.by)
+    sweep.choice["scores"] = {name: score if math.isfinite(score) else None for name, score in scores.items()}
+    sweep.choice["chosen"] = max(scores, key=lambda name: scores[name])
+
+
+# ---- what is there, written down
+
+
+def note(sweep: Sweep) -> None:
+    """matrix.json: what was resolved, and the state of every cell."""
+    matrix, steps = sweep.matrix, sorted({arm.config.steps for arm in sweep.arms})
+    evaluate = dump(matrix.evaluate) | {"ood": [suffix_of(name) for name in matrix.evaluate.ood]}
+    facts = {
+        "schema": 1,
+        "tier": matrix.tier,
+        "notes": matrix.notes,
+        "matrix": sweep.source.name,
+        "control": matrix.control,
+        "seeds": list(matrix.seeds),
+        "steps": steps[0] if len(steps) == 1 else f"{steps[0]} to {steps[-1]}",
+        "world": world_words(sweep),
+        "evaluate": evaluate,
+        "base_evaluated": [suffix for suffix, task in sweep.base.items() if task in sweep.over],
+        "base_model": "embedded" if matrix.policy is None else f"policy/, by {matrix.policy}",
+        "arms": [_arm_facts(arm) for arm in sweep.arms],
+        **{name: dump(matrix)[name] for name in ("questions", "envelopes", "ceiling")},
+        "left_out": sweep.left_out,
+        "choice": sweep.choice,
+        "cells": [_cell_facts(sweep, cell) for cell in sweep.cells],
+        "versions": versions(),
+    }
+    with writing("sweep", sweep.out, 0):
+        write_json_atomic(sweep.out / "matrix.json", as_read_back(facts))
+
+
+def _arm_facts(arm: Arm) -> dict[str, Any]:
+    links = {name: getattr(arm, name) for name in ("label", "recipe", "why", "guided", "plain", "placebo", "no_kl")}
+    equation = arm.config.method.describe()
+    return {"name": arm.name, **links, "matched": list(arm.matched), "equation": equation, "config": dump(arm.config)}
+
+
+def _cell_facts(sweep: Sweep, cell: Cell) -> dict[str, Any]:
+    status, job = sweep.status(cell), cell.job
+    failures = [sweep.failures[task] for task in cell.tasks if task in sweep.failures]
+    return {
+        "arm": cell.arm.name,
+        "seed": job.seed,
+        "run": f"runs/{job.directory.name}",
+        "status": status,
+        "complete": status in ("evaluated", "validation only"),
+        "steps": job.done,
+        "evaluated": [suffix for suffix, task in cell.exact.items() if task in sweep.over],
+        "sampled": cell.samples in sweep.over,
+        "adopted": (job.directory / ADOPTED).exists(),
+        "failure": failures[0] if failures else None,
+    }
+
+
+def world_words(sweep: Sweep) -> str:
+    """The world that all arms are trained in, in a line."""
+    world = sweep.arms[0].config.world
+    return f"{words.world_words(asdict(world))}, drawn by {world.targets}"

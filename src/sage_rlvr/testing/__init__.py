@@ -1,0 +1,69 @@
+"""The laws that a part must obey, as functions: those of this package are held to them, and so can be your own.
+
+from sage_rlvr.testing import check_guide, check_method
+check_guide(MyGuide())                    # AssertionError says which law is broken
+"""
+
+from __future__ import annotations
+
+from sage_rlvr.testing.guides import (
+    check_guide,
+    check_no_gradient,
+    check_order,
+    check_padding,
+    check_precision,
+    check_repeats,
+    check_rows_apart,
+    check_values,
+    run,
+    uncast,
+)
+from sage_rlvr.testing.method import check_method
+from sage_rlvr.testing.parts import (
+    check_advantage,
+    check_buffer,
+    check_dead,
+    check_loss_term,
+    check_reduction,
+    check_reward_source,
+    check_reward_transform,
+    check_rollout_plan,
+    check_schedule,
+    check_surrogate,
+    check_token_weight,
+)
+from sage_rlvr.testing.tried import KEY, SIGNALS, Change, changed, check_recipe, holed, signals, unholed, value_of
+
+__all__ = [
+    "KEY",
+    "SIGNALS",
+    "Change",
+    "changed",
+    "check_advantage",
+    "check_buffer",
+    "check_dead",
+    "check_guide",
+    "check_loss_term",
+    "check_method",
+    "check_no_gradient",
+    "check_order",
+    "check_padding",
+    "check_precision",
+    "check_recipe",
+    "check_reduction",
+    "check_repeats",
+    "check_reward_source",
+    "check_reward_transform",
+    "check_rollout_plan",
+    "check_rows_apart",
+    "check_schedule",
+    "check_surrogate",
+    "check_token_weight",
+    "check_values",
+    "holed",
+    "run",
+    "signals",
+    "uncast",
+    "unholed",
+    "value_of",
+]

@@ -1,0 +1,114 @@
+"""The laws of a guide."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from sage_rlvr.core.guides import Guide, band_of
+from sage_rlvr.core.signals import Signals
+from sage_rlvr.testing.tried import KEY, SIGNALS, Change, changed, check_recipe, holed, padding, signals, unholed
+
+
+def run(guide: Guide, given: Signals, step: int = 3) -> Tensor:
+    """log q at one step of 40."""
+    return guide(given, step=step, total_steps=40, key=KEY)
+
+
+def uncast(given: Signals, change: Change) -> Signals:
+    """The signals with tensors changed behind the cast and the detach that `Signals` does."""
+    copy = changed(given, lambda value: value)
+    for name in SIGNALS:
+        object.__setattr__(copy, name, change(getattr(given, name)))
+    return copy
+
+
+class _NoHalf(TorchDispatchMode):
+    """Fails at the first operation that makes a tensor of 16 bits."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        halves = [t for t in (made if isinstance(made, tuple | list) else [made]) if isinstance(t, Tensor)]
+        assert all(t.dtype not in (torch.bfloat16, torch.float16) for t in halves), f"{func} computes in 16 bits"
+        return made
+
+
+def check_guide(guide: Guide, seed: int = 0) -> None:
+    """All laws of a guide: values, padding, order, repeatability, gradient, precision, micro-batches, recipe."""
+    assert isinstance(guide, Guide), f"{guide!r} lacks one of needs, depends_on, equation"
+    check_values(guide, seed)
+    check_padding(guide, seed)
+    check_order(guide, seed)
+    check_repeats(guide, seed)
+    check_no_gradient(guide)
+    check_precision(guide, seed)
+    if guide.depends_on != "batch":
+        check_rows_apart(guide, seed)
+    check_recipe("guide", guide)
+
+
+def check_values(guide: Guide, seed: int) -> None:
+    """float32 of the signals' shape, finite, inside the band, 0 off the mask."""
+    given = signals(seed)
+    log_q = run(guide, given)
+    low, high = band_of(guide)
+    assert log_q.dtype == torch.float32 and log_q.shape == given.mask.shape, "log q is (B, T) float32"
+    assert bool((log_q[~given.mask] == 0).all()), "an uncounted token keeps its reference log-prob: log q is 0 there"
+    assert bool(log_q.isfinite().all()), "log q is finite"
+    least = math.log(low) if low > 0 else -math.inf
+    assert bool(((log_q >= least - 1e-6) & (log_q <= math.log(high) + 1e-6)).all()), "log q is in the guide's band"
+
+
+def check_padding(guide: Guide, seed: int) -> None:
+    """Columns that do not count change nothing, on either side or in the middle."""
+    given = signals(seed)
+    columns = given.mask.shape[1]
+    right = run(guide, changed(given, lambda value: torch.cat([value, padding(value)], dim=1)))
+    assert torch.equal(right[:, :columns], run(guide, given)) and not right[:, columns:].any(), "right padding matters"
+    left = run(guide, changed(given, lambda value: torch.cat([padding(value), value], dim=1)))
+    assert torch.equal(left[:, 7:], run(guide, given)), "left padding matters"
+    middle = run(guide, changed(given, holed))
+    assert torch.equal(unholed(middle), run(guide, given)), "what an environment says in the middle of an episode matters"
+
+
+def check_order(guide: Guide, seed: int) -> None:
+    """The order of the rows does not matter; their ids do."""
+    given = signals(seed)
+    order = torch.randperm(len(given.mask), generator=torch.Generator().manual_seed(seed))
+    permuted = changed(given, lambda value: value[order], given.row_ids[order])
+    assert torch.equal(run(guide, permuted), run(guide, given)[order]), "the order of the rows matters"
+
+
+def check_repeats(guide: Guide, seed: int) -> None:
+    """The same arguments give the same answer, whatever happened before: noise comes from the key alone."""
+    given = signals(seed)
+    first = run(guide, given)
+    torch.rand(3)
+    run(guide, signals(seed + 1), step=7)
+    assert torch.equal(run(guide, given), first), "two calls differ; take noise from the key"
+
+
+def check_no_gradient(guide: Guide) -> None:
+    """Leaves that want a gradient reach the guide itself, as they would if `Signals` did not detach."""
+    given = uncast(signals(0), lambda value: torch.nan_to_num(value).requires_grad_(True))
+    assert not run(guide, given).requires_grad, "a gradient passes; decorate the call with @torch.no_grad()"
+
+
+def check_precision(guide: Guide, seed: int) -> None:
+    """bf16 comes in; no operation makes 16 bits of it, and the same guide fed with float64 gives the same q."""
+    given = signals(seed, dtype=torch.bfloat16)
+    with _NoHalf():
+        found = run(guide, given)
+    wide = run(guide, uncast(given, Tensor.double))
+    assert torch.allclose(found.double(), wide.double(), rtol=0, atol=2e-6), "float32 loses digits"
+
+
+def check_rows_apart(guide: Guide, seed: int) -> None:
+    """A row's q does not depend on the other rows, unless the guide says that it depends on the batch."""
+    given = signals(seed)
+    part = changed(given, lambda value: value[2:4], given.row_ids[2:4])
+    assert torch.equal(run(guide, part), run(guide, given)[2:4]), "q depends on other rows; say depends_on = 'batch'"

@@ -1,0 +1,60 @@
+"""The laws of a whole method."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sage_rlvr.core.method import Method, credit, objective, q_clamped, shape
+from sage_rlvr.core.signals import Batch, Signals
+from sage_rlvr.testing.guides import check_guide
+from sage_rlvr.testing.parts import check_buffer
+from sage_rlvr.testing.tried import KEY, changed, check_recipe, holed, signals, unholed
+
+
+def check_method(method: Method, seed: int = 0) -> None:
+    """It shapes, weighs and descends: finite loss and gradient on a random batch, a description, and a recipe.
+
+    The loss and its gradient do not depend on columns that do not count, in the middle of a row either. Its guide is held to
+    `check_guide`, its buffer to `check_buffer`. A method of exact divergences is run without their term, which wants distributions.
+    """
+    given = signals(seed, rows=6)
+    if "distributions" not in method.needs:
+        loss, gradient = _descent(method, given)
+        spread = changed(given, holed)
+        other, again = _descent(method, spread)
+        same = torch.allclose(loss, other, atol=1e-6) and torch.allclose(gradient, unholed(again), atol=1e-6)
+        assert same, "what an environment says in the middle of an episode matters"
+    else:
+        _credited(method, given)
+    assert method.describe(), "a method describes itself"
+    if method.anchor is not None:
+        check_guide(method.anchor.guide, seed)
+    if method.buffer is not None:
+        check_buffer(method.buffer, seed)
+    check_recipe("method", method)
+
+
+def _credited(method: Method, given: Signals) -> tuple[Tensor | None, Any]:
+    """log q and advantages of six completions of two prompts."""
+    log_q = shape(method, given, 1, 4, KEY)
+    return log_q, credit(method, torch.tensor([[1.0, 0.0, 0.0], [1.0, 1.0, 0.0]]), given, log_q, 1, 4)
+
+
+def _descent(method: Method, given: Signals) -> tuple[Tensor, Tensor]:
+    """Loss of six completions, and its gradient (B, T) by their log-probs."""
+    mask, (log_q, worth) = given.mask, _credited(method, given)
+    logps = torch.where(mask, given.old_logps, 0.0).clone().requires_grad_(True)
+    batch = Batch(
+        logps=logps, old_logps=given.old_logps, advantages=worth.advantages, mask=mask, ref_logps=given.ref_logps,
+        log_q=log_q, q_clamped=q_clamped(method, given, 1, 4, KEY), max_tokens=9,
+        entropies=given.entropies, term_weights=worth.term_weights,
+    )  # fmt: skip
+    loss, metrics = objective(method, batch, 1, 4)
+    (gradient,) = torch.autograd.grad(loss, logps)
+    assert bool(loss.isfinite()) and bool(gradient.isfinite().all()), "loss and gradient are finite"
+    assert not gradient[~mask].any() and all(map(math.isfinite, metrics.values())), "what is off the mask counts"
+    return loss.detach(), gradient

@@ -1,0 +1,85 @@
+"""What the laws are tried on: random signals, their changes, what a part gives for them, and its recipe."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sage_rlvr.core.keys import Key
+from sage_rlvr.core.signals import Signals
+from sage_rlvr.core.state import PartState, called, start_of
+from sage_rlvr.schema import build, dump
+
+SIGNALS = ("old_logps", "ref_logps", "entropies", "ref_entropies")
+KEY = Key(3407)
+Change = Callable[[Tensor], Tensor]
+
+
+def signals(seed: int, rows: int = 5, columns: int = 9, dtype: torch.dtype = torch.float32) -> Signals:
+    """Random signals with ragged rows, one of them empty, and NaN wherever the mask is 0."""
+    drawn = torch.Generator().manual_seed(seed)
+    lengths = torch.randint(1, columns + 1, (rows, 1), generator=drawn)
+    lengths[int(torch.randint(0, rows, (1,), generator=drawn))] = 0
+    mask = torch.arange(columns)[None, :] < lengths
+
+    def draw(scale: float) -> Tensor:
+        values = (scale * torch.rand(rows, columns, generator=drawn)).to(dtype)
+        return torch.where(mask, values, math.nan)
+
+    row_ids = torch.randperm(100, generator=drawn)[:rows]
+    return Signals(-draw(4.0), -draw(4.0), mask, row_ids, entropies=draw(3.5), ref_entropies=draw(3.5))
+
+
+def changed(given: Signals, change: Change, row_ids: Tensor | None = None) -> Signals:
+    """The signals with every tensor changed alike."""
+    tensors = {name: change(getattr(given, name)) for name in (*SIGNALS, "mask")}
+    return Signals(**tensors, row_ids=given.row_ids if row_ids is None else row_ids)
+
+
+def holed(value: Tensor) -> Tensor:
+    """With columns that do not count behind the second: an environment's turn in the middle of an episode."""
+    return torch.cat([value[:, :2], padding(value), value[:, 2:]], dim=1)
+
+
+def unholed(value: Tensor) -> Tensor:
+    """Without them again."""
+    return torch.cat([value[:, :2], value[:, 9:]], dim=1)
+
+
+def padding(value: Tensor) -> Tensor:
+    """Seven columns that do not count, full of NaN where NaN exists."""
+    fill = False if value.dtype == torch.bool else math.nan
+    return torch.full((value.shape[0], 7, *value.shape[2:]), fill, dtype=value.dtype)
+
+
+def value_of(kind: str, part: Any, *args: Any) -> Any:
+    """What a part gives for `args`, with its state at the start if it has one, which must be pure and only tensors."""
+    start = start_of({kind: part})
+    if not start:
+        return part(*args)
+    found, after = called(part, kind, start, torch.device("cpu"), *args)
+    again, same = called(part, kind, start, torch.device("cpu"), *args)
+    before, own = start_of({kind: part})[kind], after[kind]
+    assert torch.equal(found, again) and equal(own, same[kind]), (
+        "the same state gives the same value and the same new state"
+    )
+    assert equal(start[kind], before), "the state that is given stays as it is; return a new one"
+    assert own and {n: t.dtype for n, t in own.items()} == {n: t.dtype for n, t in before.items()}, (
+        "the new state has the names and dtypes of the one at the start"
+    )
+    assert all(bool(one.double().isfinite().all()) for one in own.values()), "a state is finite"
+    return found
+
+
+def equal(one: PartState, other: PartState) -> bool:
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+def check_recipe(kind: str, part: Any) -> None:
+    """What is written down of the part makes an equal one."""
+    again = build(kind, dump(part))
+    assert again == part, f"a recipe gives {again!r} back for {part!r}; make it a frozen dataclass, and register it"
