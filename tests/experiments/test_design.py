@@ -163,7 +163,8 @@ def test_a_matrix_that_is_not_there_is_answered_with_the_one_that_was_meant(
 def test_the_matrices_of_the_repository(path: Path) -> None:
     matrix = load_matrix(path)
     arms, _ = arms_of(path)
-    assert (len(matrix.seeds) >= 3 or path.stem == "demo") and set(matrix.arms) <= set(arms) and matrix.control in arms
+    few = path.stem == "demo" or matrix.evaluate.split == "validation"  # nothing is claimed from one seed
+    assert (len(matrix.seeds) >= 3 or few) and set(matrix.arms) <= set(arms) and matrix.control in arms
     assert len({json.dumps([arm.config.model, str(arm.config.world)]) for arm in arms.values()}) == 1
     assert len({arm.label for arm in arms.values()}) == len(arms)
     for name in matrix.evaluate.ood:

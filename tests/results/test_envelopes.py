@@ -121,3 +121,28 @@ def test_a_stored_summary_keeps_its_envelopes(folder: Path) -> None:
 def test_what_a_design_refuses(given: dict[str, object], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         Matrix(tier="t", seeds=(0,), arms={"grpo": "grpo", "no_kl": "no_kl"}, control="grpo", **given)  # type: ignore[arg-type]
+
+
+def test_discarded_candidates_weaken_the_correction(folder: Path) -> None:
+    before = {(row.b, row.metric): row for row in compare(Results.read(str(folder))) if row.family == "primary"}
+    tested = [row for row in before.values() if math.isfinite(row.comparison.p)]
+    facts = json.loads((folder / "matrix.json").read_text()) | {"discarded": ["rft", "replay"]}
+    (folder / "matrix.json").write_text(json.dumps(facts))
+    results = Results.read(str(folder))
+    after = [row for row in compare(results) if row.family == "primary"]
+    lowest = min(tested, key=lambda row: row.comparison.p)
+    found = next(row for row in after if (row.b, row.metric) == (lowest.b, lowest.metric))
+    assert found.family_size == 3 * len(tested)  # one candidate was run, two were not
+    assert found.adjusted == pytest.approx(min(1.0, 3 * len(tested) * lowest.comparison.p))
+    assert any("rft, replay" in note for note in results.notes)
+    write_summary(folder)
+    stored = read_summary(folder / "summary.json")
+    assert design_of_summary(stored).discarded == ("rft", "replay")
+
+
+def test_discarded_candidates_are_refused_where_they_could_not_count() -> None:
+    plain = {"tier": "t", "seeds": (0, 1, 2), "arms": {"a": "grpo", "b": "rloo"}, "control": "a"}
+    with pytest.raises(ConfigError, match="counts among the candidates of envelopes"):
+        Matrix(**plain, discarded=("rft",))
+    with pytest.raises(ConfigError, match="is an arm that is run"):
+        Matrix(**plain, envelopes={"E": ("a",)}, discarded=("b",))

@@ -114,7 +114,9 @@ class Matrix:
     notes: a line or two for the summary. questions: the primary comparisons (default: arms against their controls at pass@1 and
         pass@256); all others are exploratory. steps_differ: arms may train for different numbers of steps (a learning curve).
     envelopes: name -> arms, the rivals of every other arm, which is held against the best of them at its own pass@1.
-    ceiling: the arm that says how much room there is, trained on right answers that it was given."""
+    ceiling: the arm that says how much room there is, trained on right answers that it was given.
+    discarded: candidates that were left behind on validation problems, by any name; each counts in the primary family's correction
+        as many times as one that is run, with p = 1."""
 
     tier: str
     seeds: tuple[int, ...]
@@ -131,6 +133,7 @@ class Matrix:
     questions: tuple[Question, ...] = ()
     envelopes: dict[str, tuple[str, ...]] = field(default_factory=dict)
     ceiling: str | None = None
+    discarded: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         _require(bool(self.seeds), "seeds = []: give at least one training seed")
@@ -155,6 +158,9 @@ class Matrix:
             not self.envelopes or bool({*self.arms} - rivals - {self.ceiling}),
             "envelopes: every arm is a rival or the ceiling; add the arms that are held against them",
         )
+        for name in self.discarded:
+            _require(bool(self.envelopes), f"discarded = {name!r}: counts among the candidates of envelopes, and there are none")
+            _require(name not in self.arms, f"discarded = {name!r}: is an arm that is run; leave it out of one of them")
         for name in self.adopt:
             _require(
                 Path(name).name == name and name not in ("", "..") and "\\" not in name,

@@ -295,7 +295,7 @@ def note(sweep: Sweep) -> None:
         "base_evaluated": [suffix for suffix, task in sweep.base.items() if task in sweep.over],
         "base_model": "embedded" if matrix.policy is None else f"policy/, by {matrix.policy}",
         "arms": [_arm_facts(arm) for arm in sweep.arms],
-        **{name: dump(matrix)[name] for name in ("questions", "envelopes", "ceiling")},
+        **{name: dump(matrix)[name] for name in ("questions", "envelopes", "ceiling", "discarded")},
         "left_out": sweep.left_out,
         "choice": sweep.choice,
         "cells": [_cell_facts(sweep, cell) for cell in sweep.cells],

@@ -9,6 +9,7 @@ exploratory   everything else: other temperatures, frontiers, equal pass@1, equa
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -67,14 +68,23 @@ def compare(results: Results) -> list[Row]:
 
 
 def corrected(results: Results, made: Sequence[Row]) -> list[Row]:
-    """The rows in their families, with Holm's p over the tests of each."""
+    """The rows in their families, with Holm's p over the tests of each. A discarded candidate is in the primary family with as many
+    tests as one of those that were run has at most, each with p = 1."""
     primary = _primary(results, made)
     rows = [replace(row, family="primary" if row in primary else "exploratory") for row in made]
     for family in ("primary", "exploratory"):
         tested = [i for i, row in enumerate(rows) if row.family == family and math.isfinite(row.comparison.p)]
-        for i, p in zip(tested, holm([rows[i].comparison.p for i in tested]).tolist(), strict=True):
-            rows[i] = replace(rows[i], adjusted=p, family_size=len(tested))
+        unrun = [1.0] * _unrun(results, [rows[i] for i in tested]) if family == "primary" else []
+        adjusted = holm([*(rows[i].comparison.p for i in tested), *unrun]).tolist()
+        for i, p in zip(tested, adjusted, strict=False):
+            rows[i] = replace(rows[i], adjusted=p, family_size=len(adjusted))
     return rows
+
+
+def _unrun(results: Results, tested: Sequence[Row]) -> int:
+    """How many tests the discarded candidates would have had."""
+    each = Counter(row.a for row in tested if row.a in results.design.candidates)
+    return len(results.design.discarded) * max(each.values(), default=0)
 
 
 def _primary(results: Results, rows: Sequence[Row]) -> list[Row]:

@@ -57,7 +57,8 @@ class Design:
     """arms in order, without the base. base: the policy that all start from, None where none was evaluated. control: the arm that
     others are held against. every: whether all pairs of arms are compared (they were named one by one). beside: names of arms that
     it does not ask for, named together with its folder. envelopes: rivals of every candidate; ceiling: the arm that says how much
-    room there is, trained on right answers it was given. facts: the rest of what a sweep wrote down (matrix.json)."""
+    room there is, trained on right answers it was given. discarded: candidates that were not run, which count in the correction
+    of the primary family. facts: the rest of what a sweep wrote down (matrix.json)."""
 
     arms: tuple[Arm, ...]
     base: str | None = None
@@ -70,6 +71,7 @@ class Design:
     beside: tuple[str, ...] = ()
     envelopes: tuple[Envelope, ...] = ()
     ceiling: str | None = None
+    discarded: tuple[str, ...] = ()
     facts: Mapping[str, Any] = field(default_factory=dict)
 
     @property

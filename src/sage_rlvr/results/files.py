@@ -67,7 +67,8 @@ def design_of(facts: Mapping[str, Any]) -> Design:
     return Design(
         arms=arms, control=named(facts, "control"), seeds=tuple(facts.get("seeds", ())), title=str(facts.get("tier", "")),
         notes=str(facts.get("notes", "")), questions=tuple(Question(**q) for q in facts.get("questions", ())),
-        envelopes=envelopes_of(facts, labels), ceiling=named(facts, "ceiling"), facts=facts,
+        envelopes=envelopes_of(facts, labels), ceiling=named(facts, "ceiling"),
+        discarded=tuple(facts.get("discarded", ())), facts=facts,
     )  # fmt: skip
 
 

@@ -62,6 +62,9 @@ class _Found:
             results.notes.append(
                 f"No evaluation of the base was given; {results.design.control} takes its place as the control."
             )
+        if results.design.discarded:
+            names = ", ".join(results.design.discarded)
+            results.notes.append(f"Candidates that validation left behind count in the correction, with p = 1: {names}.")
         return results
 
     def _design(self) -> Design:

@@ -54,7 +54,7 @@ def design_of_summary(found: Mapping[str, Any]) -> Design:
         seeds=tuple(found["seeds"]), title=found["title"], notes=found["notes"],
         questions=tuple(Question(**q) for q in found.get("questions", ())),
         envelopes=tuple(Envelope(name=e["name"], arms=tuple(e["arms"])) for e in found.get("envelopes", ())),
-        ceiling=found.get("ceiling"), facts=found,
+        ceiling=found.get("ceiling"), discarded=tuple(found.get("discarded", ())), facts=found,
     )  # fmt: skip
 
 

@@ -45,6 +45,7 @@ def summary_of(results: Results, rows: Sequence[Row]) -> dict[str, Any]:
     found["questions"] = [asdict(question) for question in design.questions]
     if design.envelopes:
         found |= {"envelopes": [asdict(one) for one in design.envelopes], "ceiling": design.ceiling, "room": _room(results)}
+        found |= {"discarded": list(design.discarded)} if design.discarded else {}
     found["evaluate"] = facts.get("evaluate") or _evaluated(results)
     found["base"] = None if base is None else _base(results, base)
     found["arms"] = {arm.key: _arm(results, arm) for arm in arms if arm.name != base}
