@@ -186,3 +186,17 @@ def test_the_main_matrix_is_the_seven_arms_with_every_control() -> None:
     assert [name for name, arm in arms.items() if arm.why] == ["grpo_beta0.025", "grpo_beta0.1", "sage_token_placebo"]
     for name in matrix.arms:  # each is its recipe unedited, so that runs of `sage-rlvr demo` are runs of it
         assert arms[name].config == load_config(TrainConfig, recipe(f"{name}.yaml"))
+
+
+def test_an_arm_names_the_betas_between_which_another_method_is_read(tmp_path: Path) -> None:
+    betas = {f"grpo_{b}": {"recipe": "grpo", "edits": {"method.beta": b}} for b in (0.025, 0.1)}
+    own = {"recipe": "grpo", "edits": {"method.estimator": "k3_is"}, "matched": list(betas)}
+    tree = {"tier": "t", "seeds": [0, 1, 2], "arms": {**betas, "is": own}, "control": "grpo_0.1", "controls": "none"}
+    (tmp_path / "mine.yaml").write_text(json.dumps(tree))
+    arms, _ = arms_of(tmp_path / "mine.yaml")
+    assert arms["is"].matched == ("grpo_0.025", "grpo_0.1") and not arms["grpo_0.1"].matched
+    for wrong, said in ((["gpo_0.1", "grpo_0.1"], "no other arm"), (["is", "grpo_0.1"], "no other arm"), (["grpo_0.1"], "name more")):
+        tree["arms"]["is"] = own | {"matched": wrong}
+        (tmp_path / "mine.yaml").write_text(json.dumps(tree))
+        with pytest.raises(ConfigError, match=said):
+            arms_of(tmp_path / "mine.yaml")

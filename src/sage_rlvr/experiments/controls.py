@@ -27,7 +27,7 @@ class Arm:
 
     plain: the arm that is this one without its guide; placebo: with its q permuted, the centered one first where the KL is
     in the reward and both are there; no_kl: without a KL; matched: arms that are `plain` at other
-    betas, itself among them, by rising beta. None or empty where there is none, or this arm has no use for one.
+    betas, itself among them, by rising beta, or those that the design names. None or empty where there is none, or this arm has no use for one.
     """
 
     name: str
@@ -125,7 +125,7 @@ def linked(arm: Arm, arms: Sequence[Arm]) -> Arm:
         plain=name(plain) if guided(method) else None,
         placebo=name(_placebo(arm.config), _permuted(arm.config)) if shaped else None,
         no_kl=name(_with_beta(plain, 0.0)),
-        matched=tuple(matched) if len(matched) > 1 else (),
+        matched=arm.matched or (tuple(matched) if len(matched) > 1 else ()),
     )
 
 

@@ -45,11 +45,13 @@ LABELS = {
 @dataclass(frozen=True, kw_only=True)
 class ArmSpec:
     """recipe: a stem of recipes/countdown, or a path from the matrix's folder. edits: {dotted key: value}, after those of
-    `base`. label: its name in tables and sentences (default: the demo's for an unedited recipe, else the arm's name)."""
+    `base`. label: its name in tables and sentences (default: the demo's for an unedited recipe, else the arm's name).
+    matched: arms of another method at several betas; between them it is read at this arm's own raw KL. Of a guided arm they are found."""
 
     recipe: str
     edits: dict[str, Any] = field(default_factory=dict)
     label: str | None = None
+    matched: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,6 +160,13 @@ class Matrix:
             not self.envelopes or bool({*self.arms} - rivals - {self.ceiling}),
             "envelopes: every arm is a rival or the ceiling; add the arms that are held against them",
         )
+        for name in self.arms:
+            own = self.spec(name).matched
+            unknown = next((other for other in own if other not in self.arms or other == name), None)
+            _require(
+                unknown is None, f"arms.{name}.matched = {unknown!r}: no other arm{choose_from(unknown or '', self.arms)}"
+            )
+            _require(len(own) != 1, f"arms.{name}.matched = {list(own)}: a raw KL lies between two arms at least; name more")
         for name in self.discarded:
             _require(bool(self.envelopes), f"discarded = {name!r}: counts among the candidates of envelopes, and there are none")
             _require(name not in self.arms, f"discarded = {name!r}: is an arm that is run; leave it out of one of them")
@@ -211,7 +220,9 @@ def resolve(
         _require(
             twin is None, f"{source}: arms {twin and twin.name!r} and {name!r} train the same thing; keep one of them"
         )
-        arms.append(Arm(name=name, label=label, recipe=path.name, config=replace(config, seed=0)))
+        arms.append(
+            Arm(name=name, label=label, recipe=path.name, config=replace(config, seed=0), matched=spec.matched)
+        )
     said: list[str] = []
     for arm in list(arms):
         for kind, control, name, label, why in controls_of(arm, arms):

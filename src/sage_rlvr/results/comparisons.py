@@ -286,7 +286,8 @@ def _at_home(points: Sequence[frontiers.FrontierPoint], line: Sequence[frontiers
 
 
 def _matched(results: Results, arm: Arm, temperature: float) -> Iterator[Row]:
-    """A guided arm against its unguided method at the beta whose realized raw KL is the arm's own, read between betas."""
+    """An arm against another method at the beta whose realized raw KL is the arm's own, read between betas: a guided one against
+    itself without its guide."""
     names = (arm.name, *arm.matched)
     if not arm.matched or not all(results.seeds(name) for name in arm.matched):
         return
