@@ -195,7 +195,7 @@ def test_an_arm_names_the_betas_between_which_another_method_is_read(tmp_path: P
     (tmp_path / "mine.yaml").write_text(json.dumps(tree))
     arms, _ = arms_of(tmp_path / "mine.yaml")
     assert arms["is"].matched == ("grpo_0.025", "grpo_0.1") and not arms["grpo_0.1"].matched
-    for wrong, said in ((["gpo_0.1", "grpo_0.1"], "no other arm"), (["is", "grpo_0.1"], "no other arm"), (["grpo_0.1"], "name more")):
+    for wrong, said in ((["gpo", "grpo_0.1"], "no other arm"), (["is", "grpo_0.1"], "no other arm"), (["grpo_0.1"], "name more")):
         tree["arms"]["is"] = own | {"matched": wrong}
         (tmp_path / "mine.yaml").write_text(json.dumps(tree))
         with pytest.raises(ConfigError, match=said):

@@ -27,7 +27,8 @@ class Arm:
 
     plain: the arm that is this one without its guide; placebo: with its q permuted, the centered one first where the KL is
     in the reward and both are there; no_kl: without a KL; matched: arms that are `plain` at other
-    betas, itself among them, by rising beta, or those that the design names. None or empty where there is none, or this arm has no use for one.
+    betas, itself among them, by rising beta, or those that the design names. None or empty where there is none, or this arm has
+    no use for one.
     """
 
     name: str

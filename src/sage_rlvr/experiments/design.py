@@ -46,7 +46,7 @@ LABELS = {
 class ArmSpec:
     """recipe: a stem of recipes/countdown, or a path from the matrix's folder. edits: {dotted key: value}, after those of
     `base`. label: its name in tables and sentences (default: the demo's for an unedited recipe, else the arm's name).
-    matched: arms of another method at several betas; between them it is read at this arm's own raw KL. Of a guided arm they are found."""
+    matched: arms of another method at several betas, read between them at this arm's raw KL; those of a guided arm are found."""
 
     recipe: str
     edits: dict[str, Any] = field(default_factory=dict)
