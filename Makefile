@@ -22,7 +22,7 @@ DEEPSPEED := deepspeed==0.19.8 hjson==3.1.0 py-cpuinfo==9.0.0 msgpack==1.2.4 nin
 TRL_TESTS := -m pytest -n 2 tests/training/test_trl*.py tests/seams tests/test_examples.py
 
 .PHONY: help demo reproduce reproduce-quick test test-slow test-all test-trl test-trl-oldest test-sharded test-verl test-vllm docs tutorial wheel \
-  bench bench-trl bench-eval bench-parts acting battery base lint format clean
+  bench bench-trl bench-eval bench-parts acting battery guided base lint format clean
 
 help:
 	@echo "make demo       train no-KL, GRPO and SAGE-Branch from the shipped base, evaluate exactly (ARGS='--steps 40')"
@@ -45,6 +45,7 @@ help:
 	@echo "make bench-parts  what each method's parts cost a step of the loop: docs/results/parts_speed.md"
 	@echo "make acting     show that each part of each Countdown recipe acts: docs/results/parts.md"
 	@echo "make battery    100 kills, 800 damaged files, 10,000 hostile answers; figures: docs/results/battery.md"
+	@echo "make guided     Agent-RLVR on the repair world, three seeds with controls: hours, resumable"
 	@echo "make base       rebuild the shipped base policy from recipes/countdown/sft.yaml"
 	@echo "make lint       ruff and mypy"
 	@echo "make format     ruff format and its import order, written to the files"
@@ -123,6 +124,9 @@ acting: $(VENV)/.installed
 
 battery: $(VENV)/.installed-dev
 	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/python -m tests.battery all --out docs/results/battery.md $(ARGS)
+
+guided: $(VENV)/.installed
+	SAGE_RLVR=$(BIN)/sage-rlvr bash recipes/repair/guided.sh runs/guided
 
 base: $(VENV)/.installed
 	$(BIN)/sage-rlvr sft recipes/countdown/sft.yaml --run runs/base --out src/sage_rlvr/assets/countdown_base $(ARGS)
