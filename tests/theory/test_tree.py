@@ -249,10 +249,10 @@ def test_draws_average_the_noise_and_the_key_names_it():
 
 
 def assert_at_rest(tree: TokenTree, method: Method, found, ref, rewards) -> None:
-    """The plain gradient there is that of float32 noise."""
+    """The plain gradient there is that of float32 noise, which on some processors is a little above 1e-6."""
     plain = tree.expected_gradient(method, found.logits, ref, rewards)
     assert found.converged and found.residual < 1e-6
-    assert plain.abs().max() < 1e-6 and torch.allclose(tree.probs(found.logits), found.probs)
+    assert plain.abs().max() < 3e-6 and torch.allclose(tree.probs(found.logits), found.probs)
 
 
 @pytest.mark.parametrize("depth", [pytest.param(4, marks=pytest.mark.slow), 3])
