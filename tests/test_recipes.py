@@ -281,7 +281,7 @@ def test_a_policy_that_a_recipe_begins_with_has_a_command_that_makes_it() -> Non
     assert made["runs/pythia-sft/policy"] == "sage-rlvr sft real/pythia_sft --run runs/pythia-sft"
     for model, command in made.items():
         words = command.split()
-        assert not words or (words[2] in recipes.shipped() and words[-1] in (model, model.removesuffix("/policy"))), (model, command)
+        assert not words or (words[2] in recipes.shipped() and model in (words[-1], f"{words[-1]}/policy")), (model, command)
     assert recipes.maker_of("runs/mine") == ""
 
 

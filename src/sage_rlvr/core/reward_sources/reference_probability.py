@@ -31,7 +31,7 @@ class ReferenceProbability:
                    released code spares one that earns 0
     given          the share of y*'s first tokens in whose place the completion's own answer tokens stand; 0 is RLPR. Where a
                    completion is all answer (Countdown) z is empty, r is one number per problem, and nothing would be learned.
-                   Behind the prompt alone nothing stands in for them, so little is subtracted there.
+                   In what is subtracted nothing stands in for them: y*'s end directly behind the prompt.
 
     Computed in float32; the released code rounds p(y* | x) to bfloat16, in steps of .004. Reasoning that states the answer
     without deriving it earns most: read `reward/auc` beside the reward.
