@@ -67,6 +67,29 @@ class Digits:
         return made
 
 
+@dataclass(frozen=True)
+class Asked(Digit):
+    """A problem that is asked with guidance."""
+
+    guidance: str = ""
+
+
+@dataclass(frozen=True)
+class Taught(Digits):
+    """Guidance stands before the digit that is asked for; the rules of this task say 9."""
+
+    name = "taught"
+
+    def guided(self, problem: Digit, guidance: str) -> Digit:
+        return Asked(problem.digit, guidance)
+
+    def explain(self, problem: Digit, said: Sequence[str], verdict: Verdict) -> str:
+        return "9"
+
+    def prompt(self, problem: Digit) -> str:
+        return getattr(problem, "guidance", "") + super().prompt(problem)
+
+
 def digit_policy(seed: int = 0, positions: int = 48, **changes: Any) -> tuple[PreTrainedModel, Tokens]:
     """A random tiny Llama that ends a turn soon and says digits, and its tokens."""
     tokenizer = build_tokenizer(CHARACTERS)

@@ -272,6 +272,19 @@ def test_every_shipped_recipe_has_a_headline() -> None:
     assert all(len(recipes.headline(file)) > 10 for name, file in recipes.shipped().items() if "/" in name)
 
 
+def test_a_policy_that_a_recipe_begins_with_has_a_command_that_makes_it() -> None:
+    """A recipe's `model: runs/...` is made by the command in another's comments; the name in it is that recipe's."""
+    wanted = {str(s.load(name).get("model", "")) for name in recipes.shipped("repair", "knights", "real") if "/" in name}
+    made = {model: recipes.maker_of(model) for model in wanted if model.startswith("runs/")}
+    assert made["runs/repair-base"] == "sage-rlvr sft repair/sft --out runs/repair-base"
+    assert made["runs/knights-base"] == "sage-rlvr sft knights/sft --out runs/knights-base"
+    assert made["runs/pythia-sft/policy"] == "sage-rlvr sft real/pythia_sft --run runs/pythia-sft"
+    for model, command in made.items():
+        words = command.split()
+        assert not words or (words[2] in recipes.shipped() and model in (words[-1], f"{words[-1]}/policy")), (model, command)
+    assert recipes.maker_of("runs/mine") == ""
+
+
 def test_a_copied_recipe_means_the_same_wherever_it_lies(tmp_path: Path) -> None:
     assert recipes.copy("dapo", tmp_path) == tmp_path / "dapo.yaml"
     assert s.load(recipes.copy("paper/grpo", tmp_path / "new" / "my.yaml")) == s.load("paper/grpo")

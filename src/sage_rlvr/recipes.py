@@ -15,7 +15,7 @@ from typing import Any
 import yaml
 
 from sage_rlvr import plugins
-from sage_rlvr.errors import ConfigError, nearest
+from sage_rlvr.errors import ConfigError, nearest, suggest
 from sage_rlvr.reading import read_text
 
 MAX_BYTES = 1_000_000
@@ -152,6 +152,13 @@ def shipped(*families: str) -> dict[str, Path]:
             found[f"{family}/{file.stem}"] = file
             found.setdefault(file.stem, file)
     return found
+
+
+def maker_of(folder: str) -> str:
+    """The command by which a shipped recipe says, in its comments, that a policy's folder is made; "" for none."""
+    said = re.compile(r"^#\s*sage-rlvr (\S.* --(?:out|run) (\S+))\s*$", re.MULTILINE)
+    found = (pair for name, file in shipped().items() if "/" in name for pair in said.findall(read_text(file)))
+    return next((suggest(*words.split()) for words, made in found if folder in (made, f"{made}/policy")), "")
 
 
 def find(name: str | Path, *families: str, folder: Path = Path()) -> Path:

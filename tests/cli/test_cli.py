@@ -222,6 +222,8 @@ def test_a_missing_model(write_recipe: Recipe, tmp_path: Path, capsys: Capture) 
     assert "no config.json in" in err and "no-model" in err and "Hub id" in err
     err = refused(capsys, "eval", "nobody/no-such-model", "--world", recipe)
     assert "nobody/no-such-model" in err and "could not be loaded" in err
+    for words in (("train", "repair/grpo", "--quiet"), ("eval", "runs/repair-base", "--task", "repair", "--samples", "2")):
+        assert "is made first: sage-rlvr sft repair/sft --out runs/repair-base" in refused(capsys, *words)
 
 
 def test_a_damaged_model(write_recipe: Recipe, tmp_path: Path, warm_policy: Path, capsys: Capture) -> None:

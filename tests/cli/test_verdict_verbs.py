@@ -353,13 +353,16 @@ def test_arms_of_unlike_training_and_a_control_with_a_name(capsys: Capture) -> N
         folder = Path("runs") / name
         (folder / "policy").mkdir(parents=True)
         (folder / "run.json").write_text("{}")
-        (folder / "metrics.jsonl").write_text("".join(f'{{"step": {i}}}\n' for i in range(steps)))
+        rows = (f'{{"step": {i}, "loss": 0.0, "rollout/tokens": 1000.0}}\n' for i in range(steps))
+        (folder / "metrics.jsonl").write_text("".join(rows))
         made = load_record(record(name, policies(lift)).split("=")[1])
         save_record(Record({**made.meta, "model": str(folder / "policy")}, made.logps), f"{name}.npz")
         arms.append(f"{name}={name}.npz")
     code, out, err = run(capsys, "compare", *arms, "--k", 16)
     assert code == 0, err
     assert "Training steps differ (short: 2; long: 5): a difference between these arms is also one of how long" in out
+    drawn = "Drawn per run: short: 0.002 M tokens, 2 optimizer steps; long: 0.005 M tokens, 5 optimizer steps."
+    assert drawn in " ".join(out.split())
     assert "long vs short, pass@1, each at its best temperature: " in out and "the base" not in out
     assert (
         "long against short, exact, right completions with probability above 1/256 (Definition 4.1): preserved " in out

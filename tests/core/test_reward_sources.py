@@ -186,3 +186,5 @@ def test_arguments_reach_their_parts() -> None:
     found = rlpr(debias="current", format_weight=0.2, repetition=0.5, given=0.25, ratio=0.9, max_refills=2)
     assert found.reward_source == ReferenceProbability("mean", "current", 0.2, repetition=0.5, given=0.25)
     assert found.rollout == StdFilter(0.9, max_refills=2) and rlpr(std_filter=False).rollout is None
+    assert "own answer tokens, and behind the prompt alone to nothing" in found.describe()
+    assert "to nothing" not in METHODS["verifree"](given=0.5).describe() + METHODS["rlpr"]().describe()

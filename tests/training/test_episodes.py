@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from episodes_common import Digit, Digits, digit_policy, save_digit_policy
+from episodes_common import Asked, Digit, Digits, Taught, digit_policy, save_digit_policy
 from sage_rlvr.config import TrainConfig, load_config
 from sage_rlvr.core.rollout_plans import GuidedStages
 from sage_rlvr.errors import ConfigError
@@ -167,22 +167,6 @@ def test_fine_tuning_learns_the_turns_that_are_to_be_learned() -> None:
 
 
 # ---- guidance
-
-
-@dataclass(frozen=True)
-class Taught(Digits):
-    """Guidance stands before the digit that is asked for."""
-
-    def guided(self, problem: Digit, guidance: str) -> Digit:
-        return Asked(problem.digit, guidance)
-
-    def prompt(self, problem: Digit) -> str:
-        return getattr(problem, "guidance", "") + super().prompt(problem)
-
-
-@dataclass(frozen=True)
-class Asked(Digit):
-    guidance: str = ""
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from episodes_common import Digits, save_digit_policy
+from episodes_common import Digits, Taught, save_digit_policy
 from sage_rlvr import runs
 from sage_rlvr.config import SftConfig, TrainConfig, dump, load_config
 from sage_rlvr.core import Anchor, Branch, Method
@@ -43,11 +43,17 @@ VERL = "{name: verl, stride: 2}"
 RLPR = "{name: rlpr, given: 0.5, ratio: 1.0, max_refills: 1}"  # its filter drops groups from step 10 on
 DARS = "{name: dars, beta: 0.05}"
 EPISODES = f"{DARS} # in episodes"
+GUIDED = (
+    "{name: compose, beta: 0.0, advantage: leave_one_out, rollout_plan: {name: guided, each: 8, most: 12}} # in episodes\n"
+    "teacher: rules"
+)
+PLAYED = {EPISODES: "{name: digits}", GUIDED: "{name: taught, turns: 2}"}  # the task of each
 PLUGIN = """import sys
 sys.path.insert(0, {tests!r})
-from episodes_common import Digits
+from episodes_common import Digits, Taught
 from sage_rlvr.registry import register
 register("task", Digits, name="digits")
+register("task", Taught, name="taught")
 """
 SOURCE = str(Path(runs.__file__).parents[2])
 
@@ -92,11 +98,13 @@ def recipe(write_recipe: Recipe) -> Path:
 
 
 def with_method(recipe: Path, method: str, plugins: bool = False) -> None:
-    """The recipe with another method; of `EPISODES` with a task that has turns, and a policy for it."""
+    """The recipe with another method; of `PLAYED` with a task that has turns, and a policy for it."""
     text = recipe.read_text().replace(BRANCH, method)
-    if method == EPISODES:
-        policy = save_digit_policy(recipe.parent / "digits")
-        text = re.sub("model: .*", f"model: {policy}", re.sub("world: .*", "task: {name: digits}", text))
+    if method in PLAYED:
+        policy, task = save_digit_policy(recipe.parent / "digits"), f"task: {PLAYED[method]}"
+        text = re.sub("model: .*", f"model: {policy}", re.sub("world: .*", task, text))
+    if method == GUIDED:  # in small groups none is right now and then
+        text = text.replace("group_size: 4", "group_size: 2")
     if plugins:
         file = recipe.parent / "plugin.py"
         file.write_text(PLUGIN.format(tests=str(Path(__file__).parents[1])))
@@ -125,7 +133,7 @@ def test_a_stop_saves_and_the_next_call_continues(
     "method",
     [
         BRANCH, "{name: stateful}", "{name: adaptive_entropy, target: 0.9}", "{name: outcome_counts}", VERL,
-        EXACT_Z, DARS, RLPR, EPISODES,
+        EXACT_Z, DARS, RLPR, EPISODES, pytest.param(GUIDED, id="guided"),
     ],
 )  # fmt: skip
 def test_rows_after_the_last_checkpoint_are_made_again(
@@ -134,6 +142,7 @@ def test_rows_after_the_last_checkpoint_are_made_again(
     """What a kill leaves: the checkpoint of step 4, and rows up to step 6 of which the last is torn."""
     monkeypatch.setitem(METHODS, "stateful", stateful)
     monkeypatch.setitem(TASKS, "digits", Digits)
+    monkeypatch.setitem(TASKS, "taught", Taught)
     with_method(recipe, method)
     go(recipe, tmp_path / "whole")
     go(recipe, tmp_path / "parts", Interrupting(6))
@@ -143,8 +152,10 @@ def test_rows_after_the_last_checkpoint_are_made_again(
     assert go(recipe, tmp_path / "parts") == 12
     assert_same_ending(tmp_path / "whole", tmp_path / "parts", 12)
     kept = tmp_path / "whole" / "checkpoints" / "step-000012" / "parts.safetensors"
-    assert kept.exists() is (method not in (BRANCH, EXACT_Z, DARS, EPISODES))
-    if method == EPISODES:
+    assert kept.exists() is (method not in (BRANCH, EXACT_Z, DARS, EPISODES, GUIDED))
+    if method == GUIDED:
+        assert max(row.get("guided/share", 0.0) for row in read_metrics(tmp_path / "whole")) > 0
+    if method in PLAYED:
         rows = read_metrics(tmp_path / "whole")
         assert max(row["episodes/turns_mean"] for row in rows) > 1.2 and any(row["rollout/second_stage"] for row in rows)
     if method == DARS:
@@ -350,9 +361,9 @@ def wait_for_rows(process: subprocess.Popen[bytes], folder: Path, rows: int) -> 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", [BRANCH, DARS, EPISODES])
+@pytest.mark.parametrize("method", [BRANCH, DARS, RLPR, EPISODES, pytest.param(GUIDED, id="guided")])
 def test_five_sigkills_at_random_instants(recipe: Path, tmp_path: Path, method: str) -> None:
-    with_method(recipe, method, plugins=method == EPISODES)
+    with_method(recipe, method, plugins=method in PLAYED)
     finish(recipe, tmp_path / "whole")
     chance = random.Random(20)
     killed = 0

@@ -25,6 +25,7 @@ from sage_rlvr.training.optimizer import Optimizer
 from sage_rlvr.training.rollouts import draw_groups
 from sage_rlvr.training.sft import batch_tensors, sft_step
 from sage_rlvr.training.state import model_tensors
+from sage_rlvr.training.watch import SourceWatch
 
 Recipe = Callable[..., Path]
 RLPR = "{name: rlpr, given: 0.5}"
@@ -125,6 +126,23 @@ def test_a_run_says_that_no_verifier_is_asked(write_recipe: Recipe, tmp_path: Pa
     assert [one["kind"] for one in kept] == ["reward source"]
 
 
+def test_a_reward_that_pays_for_no_reference_is_said(write_recipe: Recipe, tmp_path: Path) -> None:
+    """All completions are cut off behind their first token, so that none has an answer; one step that pays ends the count."""
+    config = load_config(TrainConfig, write_recipe(RLPR), [("rollout.max_new_tokens", "1")])
+    said_so = pytest.warns(UserWarning, match=r"ReferenceProbability has paid for no reference.*reward/support_mean = 0")
+    with said_so, RunDir.open(tmp_path / "run", dump(config)) as run:
+        train(config, run, Silent())
+    kept = json.loads((tmp_path / "run" / "run.json").read_text())["warnings"]
+    assert [one["kind"] for one in kept] == ["reward source", "unpaid"] and "behind the last" in kept[1]["message"]
+    said: list[tuple[str, int, str]] = []
+    watch = SourceWatch(config.method.reward_source, 100, lambda *one: said.append(one))
+    for step in range(40):
+        watch.see(step, {"reward/support_mean": 0.1 * (step == 3)})
+    assert [(kind, step) for kind, step, _ in said] == [("unpaid", 13)]
+    SourceWatch(None, 1, lambda *one: said.append(one)).see(0, {})
+    assert len(said) == 1
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("answer", ["1+1", None])
 def test_rows_of_a_users_own_with_reference_answers(tmp_path: Path, warm_policy: Path, answer: str | None) -> None:
@@ -139,14 +157,14 @@ def test_rows_of_a_users_own_with_reference_answers(tmp_path: Path, warm_policy:
         f"task: {{name: jsonl, file: {tmp_path / 'rows.jsonl'}, reward: '{reward}'}}\n"
         "rollout: {prompts_per_step: 2, group_size: 4, max_new_tokens: 8}\n"
     )
-    loop = loop_of(path)
     if answer is None:
-        with pytest.raises(DataError, match=r"no reference answer.*name its column \(answer_column\)"):
-            train_step(loop, 0)
+        with pytest.raises(DataError, match=r"problem 'r1': no reference answer.*name its column \(answer_column\)"):
+            loop_of(path)
         return
+    loop = loop_of(path)
     found = [train_step(loop, step) for step in range(2)]
     assert all(0.1 < row["reward/mean"] < 1 for row in found) and any(row["optimizer/grad_norm"] > 0 for row in found)
-    assert not any(row["verifier/right_share"] for row in found)
+    assert all(row["verifier/right_share"] not in (row["reward/mean"], 1.0) for row in found), "verdicts are no rewards"
 
 
 @pytest.mark.slow

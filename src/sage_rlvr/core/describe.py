@@ -76,7 +76,7 @@ def describe(method: Method) -> str:
         if sees(method.reward_transform):
             held = "; r is held as paid, E[r grad log pi], up to O(1/G) where the others' r know the row"
         if is_staged(method.rollout):
-            held += "; that is for each completion, so that a prompt counts by how many it gets"
+            held += "; that is for each completion, G the size of its own group, so that a prompt counts by how many it gets"
         lines.append(f"  expected gradient of the reward term, on-policy{weighed}: {ascends}{held}")
     if ascends := getattr(method.loss_term, "ascends", ""):
         lines.append(f"  the loss term raises, on-policy: {ascends}")

@@ -31,6 +31,7 @@ from sage_rlvr.models.folders import ADAPTER, EMBEDDED, adapter_base, folder_of
 from sage_rlvr.models.sampler import Rollout
 from sage_rlvr.models.weights import check_files, loading
 from sage_rlvr.models.weights import whole as load_whole
+from sage_rlvr.recipes import maker_of
 from sage_rlvr.runs import file_sha256
 from sage_rlvr.tasks.base import NO_ANSWER, Task, prompt_messages, prompt_text
 from sage_rlvr.tasks.chat import check_prompt, fit_tokenizer, render
@@ -225,6 +226,8 @@ def load_policy(model: str, dtype: str = "float32") -> tuple[PreTrainedModel, To
     # A Hub id is "owner/name". A bare word, a longer path, or one whose folder is here is meant as a folder: say so at
     # once, instead of asking the Hub for it.
     local = model.count("/") != 1 or model.startswith((".", "/", "~")) or where.exists() or where.parent.is_dir()
+    if not whole and not (where / "run.json").is_file() and (make := maker_of(model)):
+        raise ConfigError(f"model {model!r}: no config.json in {where.resolve()}; this policy is made first: {make}")
     if local and not whole:
         raise ConfigError(
             f"model {model!r}: no config.json in {where.resolve()}; give a saved model's folder (of a run that has ended: "

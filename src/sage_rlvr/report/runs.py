@@ -190,20 +190,13 @@ def _facts(mine: Sequence[Run]) -> str:
         totals = [v for run in mine if (v := run.total(name)) is not None]
         if totals:
             facts.append(form.format(np.mean(totals) / unit))
-    if steps := [n for run in mine if (n := _optimizer_steps(run))]:
+    if steps := [n for run in mine if (n := run.optimizer_steps)]:
         facts.append(f"{np.mean(steps):,.0f} optimizer steps per seed")
     commits = dict.fromkeys(run.commit[:12] for run in mine if run.commit)
     facts += [f"code {', '.join(commits)}"] * bool(commits)
     if any({**run.config, "seed": None} != {**mine[0].config, "seed": None} for run in mine):
         facts.append("its seeds differ in more than the seed; the first one's configuration is shown")
     return "; ".join(facts)
-
-
-def _optimizer_steps(run: Run) -> int:
-    """Updates of all steps that had one; of a step that a rollout plan left short, as many as it asks for."""
-    updates = run.config.get("updates") or {}
-    each = int(updates.get("epochs", 1)) * int(updates.get("minibatches", 1))
-    return each * sum("loss" in row for row in run.metrics)
 
 
 def _equation(config: Config) -> str:

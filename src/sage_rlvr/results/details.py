@@ -49,13 +49,14 @@ WORDS = {"preserved": "preserved", "expanded": "expanded", "shrunk": "shrunk", "
 
 
 def detail_lines(results: Results, rows: Sequence[Row]) -> list[str]:
-    """Of every compared pair and task, in order: band, chance of an improvement, kept and found; steps where they differ."""
+    """Of every compared pair and task, in order: band, chance of an improvement, kept and found; what each arm cost; steps where
+    they differ."""
     at_home = (row for row in rows if row.metric.at == "temperature" and not row.metric.matched)
     pairs = dict.fromkeys((row.a, row.b, row.task, row.metric.temperature) for row in at_home)
     both = [sides(results, *pair) for pair in pairs if pair[3] == 1.0 or pair[2]]
     lines = [line for two in both if two is not None for line in pair_lines(results, *two)]
     lines += [LEGEND] * any("SRR " in line for line in lines)
-    return [*lines, *steps_lines(results)]
+    return [*lines, *cost_lines(results), *steps_lines(results)]
 
 
 def sides(results: Results, a: str, b: str, task: str, temperature: float) -> tuple[Scores, Scores] | None:
@@ -219,6 +220,18 @@ def _over_seeds(rows: Sequence[LeashCounts], head: str) -> Iterator[str]:
 
 def _count(x: float) -> str:
     return f"{x:,.0f}" if x == round(x) else f"{x:,.2f}"
+
+
+def cost_lines(results: Results) -> list[str]:
+    """A line of the tokens that each arm's runs drew and of their optimizer steps, means over training seeds; [] below two arms."""
+    told: dict[str, str] = {}
+    for arm in dict.fromkeys(arm for arm, _ in results.runs):
+        mine = [run for (name, _), run in results.runs.items() if name == arm]
+        tokens = [n for run in mine if (n := run.total("rollout/tokens")) is not None]
+        steps = [n for run in mine if (n := run.optimizer_steps)]
+        if tokens and steps:
+            told[arm] = f"{np.mean(tokens) / 1e6:,.3f} M tokens, {np.mean(steps):,.0f} optimizer steps"
+    return ["Drawn per run: " + "; ".join(f"{name}: {text}" for name, text in told.items()) + "."] if len(told) > 1 else []
 
 
 def steps_lines(results: Results) -> list[str]:

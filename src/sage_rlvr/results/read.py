@@ -53,6 +53,13 @@ class Run:
         return max((int(row["step"]) + 1 for row in self.metrics), default=0)
 
     @property
+    def optimizer_steps(self) -> int:
+        """Updates of all steps that had one; of a step that a rollout plan left short, as many as it asks for."""
+        updates = self.config.get("updates") or {}
+        each = int(updates.get("epochs", 1)) * int(updates.get("minibatches", 1))
+        return each * sum("loss" in row for row in self.metrics)
+
+    @property
     def raw_kl(self) -> float | None:
         """Raw KL at the end, nats per token: its mean over the last tenth of the steps that logged it; None where none did."""
         values = [row["anchor/kl_raw"] for row in self.metrics if "anchor/kl_raw" in row]

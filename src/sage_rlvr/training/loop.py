@@ -60,7 +60,7 @@ from sage_rlvr.training.state import (
 )
 from sage_rlvr.training.steps import run_steps
 from sage_rlvr.training.trackers import check_installed
-from sage_rlvr.training.watch import BufferWatch, GuideWatch, check_vocabulary
+from sage_rlvr.training.watch import BufferWatch, GuideWatch, SourceWatch, check_vocabulary
 
 
 @dataclass
@@ -391,7 +391,11 @@ def train(config: TrainConfig, run: RunDir, progress: Any) -> int:
     for kind, said in (("answers", unkeyed(loop.method, loop.task)), ("reward source", unverified(loop.method))):
         if said:
             run.warn(kind, begin, said)
-    watches = (GuideWatch(loop.method.anchor, run.warn), BufferWatch(loop.method.buffer, config.steps, run.warn))
+    watches = (
+        GuideWatch(loop.method.anchor, run.warn),
+        BufferWatch(loop.method.buffer, config.steps, run.warn),
+        SourceWatch(loop.method.reward_source, config.steps, run.warn),
+    )
 
     def take(step: int) -> dict[str, float]:
         try:

@@ -12,6 +12,7 @@ from sage_rlvr.core.method import Method
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.tasks.base import (
     NO_ANSWER,
+    Asked,
     Said,
     Task,
     answer_key,
@@ -28,7 +29,7 @@ from sage_rlvr.verifiers.rewards import text_of
 
 def training_problems(config: TrainConfig, say: Say = tell) -> tuple[Task, list[Any]]:
     """The task of a recipe and its training problems. ConfigError where they are fewer than a step takes, or the method cannot read
-    its episodes."""
+    its episodes; DataError for a row without the reference answer that the method reads."""
     task = task_of(config)
     check_turns(config.method, task)
     ready(task, say, "train")
@@ -38,6 +39,9 @@ def training_problems(config: TrainConfig, say: Say = tell) -> tuple[Task, list[
             f"rollout.prompts_per_step = {wanted}: more prompts per step than the {len(problems)} training problems of the task "
             f"{task.name}; sample fewer, or give it more"
         )
+    if config.method.reward_source is not None:  # of rows all, so that the run does not meet one without a gold on its way
+        for problem in problems if isinstance(task, Asked) else problems[:1]:
+            reference(task, problem)
     return task, problems
 
 

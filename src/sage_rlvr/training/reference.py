@@ -47,8 +47,12 @@ def load_initial(config: TrainConfig, policy: PreTrainedModel, reference: PreTra
     source = config.method.reward_source
     if source is None or source.baseline != "initial":
         return None
-    same = reference is not None and config.reference == config.model and not moves(config.method.anchor)
-    return reference if same else frozen(copy.deepcopy(policy))
+    return reference if stays_first(config) else frozen(copy.deepcopy(policy))
+
+
+def stays_first(config: TrainConfig) -> bool:
+    """Whether the reference is the policy as the run begins with it, to its end."""
+    return config.reference == config.model and not moves(config.method.anchor)
 
 
 def frozen(model: PreTrainedModel) -> PreTrainedModel:

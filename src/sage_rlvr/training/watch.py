@@ -1,4 +1,5 @@
-"""A guide that does nothing is refused before a run, where that can be known, and said while it runs; so is an empty buffer."""
+"""A guide that does nothing is refused before a run, where that can be known, and said while it runs; so is an empty buffer, and a
+reward without a verifier that pays nothing."""
 
 from __future__ import annotations
 
@@ -10,9 +11,11 @@ from sage_rlvr.core.anchor import Anchor
 from sage_rlvr.core.buffers import Buffer
 from sage_rlvr.core.guides import band_of, check_reach, factors, is_flat
 from sage_rlvr.core.method import Method
+from sage_rlvr.core.reward_sources import RewardSource
 
 PATIENCE = 10
 ACTIVE, CLAMPED, ROWS = "anchor/q_active_share", "anchor/q_clamped_share", "buffer/rows"
+SUPPORT = "reward/support_mean"
 _WHOLE = 1 - 1e-6  # a share of 1 that was averaged in float32
 
 
@@ -102,4 +105,36 @@ class BufferWatch:
             step,
             f"{type(self.buffer).__name__} has trained on no stored answer in the {self.count} steps up to step {step} "
             f"({ROWS} = 0, {stored:,.0f} answers stored): {cause}.",
+        )
+
+
+@dataclass
+class SourceWatch:
+    """Counts the steps in a row in which a reward source paid for no reference answer, and warns after ten, or at the end of a
+    shorter run.
+
+    source: of the method, None for no watch. steps, tell: as in `BufferWatch`.
+    """
+
+    source: RewardSource | None
+    steps: int
+    tell: Callable[[str, int, str], None] = warned
+    count: int = 0
+
+    def see(self, step: int, metrics: Mapping[str, float]) -> None:
+        """The metrics of step `step`, from 0. A UserWarning, kept in run.json, that says why that may be and the next step."""
+        if self.source is None:
+            return
+        self.count = 0 if metrics.get(SUPPORT, 1.0) > 0 else self.count + 1
+        if self.count != PATIENCE and not (self.count == step + 1 == self.steps):
+            return
+        less = "; or the prompt alone makes the reference as likely as any completion does: debias: none takes nothing off"
+        less = "" if self.source.baseline == "none" else less
+        self.tell(
+            "unpaid",
+            step,
+            f"{type(self.source).__name__} has paid for no reference answer in the {self.count} steps up to step {step} "
+            f"({SUPPORT} = 0). No completion ended with an answer where the task reads it: in the place that its prompt format "
+            'asks for, else behind the last \\boxed, <answer> or "answer:". Teach the policy that form first (sage-rlvr sft), ask '
+            f"for another (task.prompt), or raise rollout.max_new_tokens{less}.",
         )

@@ -31,6 +31,7 @@ class ReferenceProbability:
                    released code spares one that earns 0
     given          the share of y*'s first tokens in whose place the completion's own answer tokens stand; 0 is RLPR. Where a
                    completion is all answer (Countdown) z is empty, r is one number per problem, and nothing would be learned.
+                   In what is subtracted nothing stands in for them: y*'s end directly behind the prompt.
 
     Computed in float32; the released code rounds p(y* | x) to bfloat16, in steps of .004. Reasoning that states the answer
     without deriving it earns most: read `reward/auc` beside the reward.
@@ -86,7 +87,8 @@ class ReferenceProbability:
     def legend(self) -> str:
         """What the symbols of `equation` mean."""
         initial = ", pi_0 the policy as the run began with it" if self.debias == "initial" else ""
-        own = f", whose first {self.given:g} are left to the completion's own answer tokens" if self.given else ""
+        bare = "" if self.debias == "none" else ", and behind the prompt alone to nothing"
+        own = f", whose first {self.given:g} are left to the completion's own answer tokens{bare}" if self.given else ""
         return f"z the completion's text before its answer, y* the reference answer of M tokens{own}{initial}"
 
     @torch.no_grad()

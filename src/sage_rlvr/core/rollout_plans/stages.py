@@ -36,16 +36,18 @@ _SAID = {
 }
 _NOTE = {
     "union": (
-        "the size of a group depends on outcomes that its baseline holds, so the expected gradient is not mean size * grad E[r]: "
-        "off by 1.6 % at most where Dars extends groups of 8 (docs/methods/map.md); baseline='stages' is unbiased"
+        "the size n of a group depends on outcomes that its baseline holds, so the expected gradient is not mean size * grad E[r]. "
+        "Where Dars extends groups of 8 it is off by 1.6 % at most with the mean of the others as baseline; a mean with the "
+        "completion itself in it multiplies by (n - 1) / n beside, up to 12 % more for a hard prompt than for an easy one "
+        "(docs/methods/map.md). baseline='stages' is unbiased"
     ),
     "stages": (
-        "with LeaveOneOut the expected gradient is mean size * grad E[r] of each prompt, exactly: a second stage is drawn anew, "
-        "whatever decided on its size"
+        "with LeaveOneOut the expected gradient is mean size * grad E[r] of each prompt, exactly, but for the division by what the "
+        "step keeps: a second stage is drawn anew, whatever decided on its size"
     ),
     "second": (
-        "with LeaveOneOut the expected gradient is mean size of the second stage * grad E[r] of each prompt, exactly; the first "
-        "stage decides and is not trained on"
+        "with LeaveOneOut the expected gradient is mean size of the second stage * grad E[r] of each prompt, exactly, but for the "
+        "division by what the step keeps; the first stage decides and is not trained on"
     ),
 }
 

@@ -109,11 +109,23 @@ def work(config: TrainConfig, fields: dict[str, Any]) -> Iterator[str]:
     yield f"forward passes over completions: {', '.join(forwards)}"
     total = (epochs + len(others)) * completions * limit
     yield f"{total:,} completion tokens in these passes at most, prompts not counted"
+    yield from source_work(config, prompts, completions)
     if refills := getattr(config.method.rollout, "max_refills", 0):
         yield f"dynamic sampling: between 1 and {refills + 1} times those prompts and generated tokens"
     if is_staged(plan := config.method.rollout):
         times = f"{plan.most / rollout.group_size:.3g}"
         yield f"a second stage: between 1 and {times} times those completions, generated tokens and passes"
+
+
+def source_work(config: TrainConfig, prompts: int, completions: int) -> Iterator[str]:
+    """The passes of a reward source, none of them with gradient; nothing where a verifier pays."""
+    source = config.method.reward_source
+    if source is None:
+        return
+    whose = {"initial": "the weights the run began with", "current": "the policy"}.get(source.baseline)
+    yield f"the reward, without gradient: {completions:,} completions by the policy, each with the reference in its answer's place"
+    if whose is not None:
+        yield f"and {prompts:,} references behind their prompts alone by {whose}, more where those of one prompt are spelled apart"
 
 
 def buffer_work(config: TrainConfig) -> Iterator[str]:
@@ -160,7 +172,8 @@ def _bytes(config: TrainConfig | FinetuneConfig, eight_bit: bool) -> dict[str, l
 
 
 def tensor_bytes(config: TrainConfig | FinetuneConfig, where: Path, eight_bit: bool) -> dict[str, int]:
-    """Bytes of parameters, adapters, reference, copies, gradients and AdamW's two moments, each process with a whole copy.
+    """Bytes of parameters, adapters, reference, first weights, copies, gradients and AdamW's two moments, each process with a whole
+    copy.
 
     where: the folder of the model's config.json. Trained tensors and their gradients are float32; moments of an 8-bit
     optimizer are one byte each, others four.
@@ -175,6 +188,7 @@ def tensor_bytes(config: TrainConfig | FinetuneConfig, where: Path, eight_bit: b
         "parameters": total * width,
         "adapters": 4 * adapters,
         "reference": total * width if isinstance(config, TrainConfig) and second_model(config, bool(adapters)) else 0,
+        "initial weights": total * width if isinstance(config, TrainConfig) and keeps_initial(config) else 0,
         "float32 copies": 4 * trained if width == 2 and config.engine.name == "loop" else 0,
         "gradients": 4 * trained,
         "optimizer state": (2 if eight_bit else 8) * trained,
@@ -214,6 +228,16 @@ def second_model(config: TrainConfig, adapters: bool) -> bool:
         return True
     whole = (Path(config.model) / "config.json").is_file()  # a whole model, and no adapter on base_model
     return config.reference != config.model and (config.reference != config.base_model or whole)
+
+
+def keeps_initial(config: TrainConfig) -> bool:
+    """Whether the weights that a run begins with are held for its reward source, and are not those of the reference."""
+    source = config.method.reward_source
+    if source is None or source.baseline != "initial":
+        return False
+    from sage_rlvr.training.reference import stays_first
+
+    return config.engine.name != "loop" or not stays_first(config)
 
 
 # ---- notes
