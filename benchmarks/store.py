@@ -28,7 +28,8 @@ def turn() -> None:
     """One process: fill a store, open it anew for each question, print the CPU seconds of each step as JSON."""
     warnings.simplefilter("ignore")
     import numpy as np
-    from sage_rlvr.evaluation.samples import Identity, Sample, SampleStore
+
+    from sage_rlvr.evaluation.store import Identity, Sample, SampleStore
 
     facts = dict.fromkeys(("task", "task_hash", "model", "revision", "prompt", "template_hash", "verifier_hash"), "x")
     law = {"preset": "paper", "temperature": 1.0, "max_new_tokens": TOKENS}

@@ -134,7 +134,7 @@ def _store_seeds(arm: str, temperature: float) -> tuple[int, ...]:
 
 def main() -> None:
     """Everything, from one seed each."""
-    from sage_rlvr.tasks.countdown_expressions import solve
+    from sage_rlvr.tasks.countdown.expressions import solve
 
     def sized(names: Sequence[str]) -> list[int]:
         return [len(solve([int(x) for x in n.split("=")[0].split("-")], int(n.split("=")[1]))) for n in names]
