@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,7 @@ from sage_rlvr.results.read import Results
 from sage_rlvr.results.stored import design_of_summary, read_summary
 from sage_rlvr.results.summary import summary_of
 from sage_rlvr.results.words import answer
+from sage_rlvr.stats.comparison import Reason, unknown
 from sage_rlvr.stats.frontier import FrontierPoint, above_envelope
 
 RIVALS = "GRPO over its betas"
@@ -146,3 +148,10 @@ def test_discarded_candidates_are_refused_where_they_could_not_count() -> None:
         Matrix(**plain, discarded=("rft",))
     with pytest.raises(ConfigError, match="is an arm that is run"):
         Matrix(**plain, envelopes={"E": ("a",)}, discarded=("b",))
+
+
+def test_what_cannot_be_read_is_said_without_a_number(folder: Path) -> None:
+    rows = [row for row in compare(Results.read(str(folder))) if row.family == "primary"]
+    blank = unknown(Reason.NO_COMMON_RANGE)
+    said = answer([replace(row, comparison=blank) for row in rows])
+    assert "cannot be read for SAGE-Branch (no common range of pass@1)" in said and "nan" not in said

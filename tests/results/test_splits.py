@@ -37,3 +37,19 @@ def test_a_sweep_on_validation_problems_is_read_on_them(folder: Path) -> None:
 def test_a_run_of_a_sweep_that_was_evaluated_by_itself_too_is_one_seed(folder: Path) -> None:
     shutil.copy(folder / "evaluations" / "grpo-s0.npz", folder / "runs" / "grpo-s0" / "evaluation-test.npz")
     assert Results.read(str(folder)).seeds("GRPO") == (0, 1, 2)
+
+
+def test_the_seeds_of_a_control_that_is_named_are_paired_with_those_of_the_others(folder: Path) -> None:
+    """Every seed with its own, as the sweep compares them; the first record of the control once stood for all of its seeds."""
+
+    def named(arm: str, name: str) -> str:
+        return f"{name}=" + ",".join(str(folder / "evaluations" / f"{arm}-s{seed}.npz") for seed in (0, 1, 2))
+
+    found = Results.read(named("grpo", "GRPO"), named("sage_branch", "SAGE-Branch"), apart=True)
+    whole = {(row.a, row.b, row.metric): row.comparison for row in compare(Results.read(str(folder))) if not row.task}
+    rows = [row for row in compare(found) if (row.a, row.b, row.metric) in whole]
+    assert {row.metric.k for row in rows} >= {1, found.k}
+    assert all(row.comparison == whole[row.a, row.b, row.metric] for row in rows)
+    assert found.design.base is None and found.exact("GRPO", 1) is not found.exact("GRPO", 2)
+    alone = Results.read(str(folder / "evaluations" / "base.npz"), named("grpo", "GRPO"), apart=True)
+    assert alone.design.base == "base"  # one record for all seeds of the other

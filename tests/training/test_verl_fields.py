@@ -58,7 +58,7 @@ REFUSED = {
     **{name: "surrogate" for name in ("cispo", "gspo", "pacs", "pacs_paper")},
     **{name: "rollout plan" for name in ("dars", "dars_b", "dars_hw", "dars_stages", "dars_uniform", "dars_value")},
     **{name: "answers" for name in ("distinct", "distinct_log", "outcome_counts", "outcome_repeats")},
-    **{name: "buffer" for name in ("dph", "expert_iteration", "replay", "rft", "truth")},
+    **{name: "buffer" for name in ("dph", "expert_iteration", "fit", "replay", "rft", "truth")},
     **{name: "reward source" for name in ("rlpr", "verifree")},
     **{"kl_cov": "KlCov", "steer_exact": "entropy_drift", "verl": "hidden"},
 }

@@ -80,9 +80,9 @@ class _Found:
         arms = tuple(known.get(name) or Arm(name=name, key=self.order[name]) for name in names)
         seeds = sorted({seed for _, seed in self.results.runs} | {seed for _, seed, _ in self.results.records})
         control = names[0] if names else base
-        return Design(
-            arms=arms, base=control if self.apart else base, control=control, seeds=tuple(seeds), every=self.apart
-        )
+        if self.apart:  # the first is a base where it has one record for all seeds; several of its own are paired with the others'
+            base = control if control and len(self.results.seeds(control)) < 2 else None
+        return Design(arms=arms, base=base, control=control, seeds=tuple(seeds), every=self.apart)
 
     # ---- one path
 

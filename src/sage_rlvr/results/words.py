@@ -44,7 +44,10 @@ def answer(rows: Sequence[Row]) -> str:
     first = groups(asked)[0]
     if all(not row.comparison.known for row in first):
         why = ", ".join(dict.fromkeys(REASONS[row.comparison.reason] for row in first))
-        gaps = "; ".join(f"{row.a} against {row.b} {signed(row.comparison.difference.value)}" for row in first)
+        read = [row for row in first if math.isfinite(row.comparison.difference.value)]
+        if not read:
+            return f"No claim about methods: {first[0].metric} cannot be read for {', '.join(row.a for row in first)} ({why})."
+        gaps = "; ".join(f"{row.a} against {row.b} {signed(row.comparison.difference.value)}" for row in read)
         return f"No claim about methods ({why}); differences in {first[0].metric}: {gaps}."
     left = len(primary) - len(first)
     more = f" {left} more primary comparison{'s are' if left != 1 else ' is'} listed." if left else ""
