@@ -60,3 +60,5 @@ all() {  # the stores of one arm, a seed each, as `compare` takes them
 
 "$rlvr" compare base="$out/test-base" sft="$(all sft)" guided="$(all dpo-patch)" unguided="$(all dpo-nothing)" \
   online="$(all online)" online_control="$(all online-control)" --k 16
+"$rlvr" compare sft="$(all sft)" guided="$(all dpo-patch)" unguided="$(all dpo-nothing)" --k 16
+"$rlvr" compare online_control="$(all online-control)" online="$(all online)" --k 16

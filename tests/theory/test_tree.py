@@ -264,7 +264,7 @@ def test_thousands_of_leaves_come_to_rest(name, depth):
         "grpo": grpo(beta=0.05), "rloo": rloo(beta=0.05), "dr_grpo k3_is": dr_grpo(beta=0.05, estimator="k3_is"),
     }[name]  # fmt: skip
     ref, rewards = random_logits(tree, 0), some_right(tree, 50, 0.05)
-    found = tree.descend(method, ref, rewards, max_steps=400, tolerance=3e-6)  # of float32, see `descend`; its noise is the processor's
+    found = tree.descend(method, ref, rewards, max_steps=400, tolerance=3e-6)  # float32's noise depends on the processor
     assert_at_rest(tree, method, found, ref, rewards)
     assert float((found.probs * rewards).sum()) > 0.95 > 0.3 > float((tree.probs(ref) * rewards).sum())
 

@@ -211,8 +211,8 @@ def _near(results: Results, pair: Pair) -> Iterator[Row]:
 
 
 def _at_best(results: Results, pair: Pair) -> Iterator[Row]:
-    """pass@1 of an arm against the base, or of two that were named one by one, each at the temperature of its best; of one training seed also the arm as it is against
-    the base's best, and at the temperature that gives the base the arm's pass@1."""
+    """pass@1 of an arm against the base, or of two that were named one by one, each at the temperature of its best; of one training
+    seed also the arm as it is against the base's best, and at the temperature that gives the base the arm's pass@1."""
     a, b, _ = pair
     asked = b == results.home or results.design.every
     both = [(results.exact(a, seed), results.exact(b, seed)) for seed in shared(results, a, b)] if asked else []

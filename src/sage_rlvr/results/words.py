@@ -46,7 +46,7 @@ def answer(rows: Sequence[Row]) -> str:
         why = ", ".join(dict.fromkeys(REASONS[row.comparison.reason] for row in first))
         read = [row for row in first if math.isfinite(row.comparison.difference.value)]
         if not read:
-            return f"No claim about methods: {first[0].metric} cannot be read for {', '.join(row.a for row in first)} ({why})."
+            return f"No claim about methods: {first[0].metric} cannot be read for {'; '.join(row.a for row in first)} ({why})."
         gaps = "; ".join(f"{row.a} against {row.b} {signed(row.comparison.difference.value)}" for row in read)
         return f"No claim about methods ({why}); differences in {first[0].metric}: {gaps}."
     left = len(primary) - len(first)
