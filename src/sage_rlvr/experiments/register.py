@@ -75,7 +75,8 @@ class Register:
 @dataclass(frozen=True, kw_only=True)
 class Answer:
     """A question with its three intervals over training seeds; `together` is None where the sets are kept apart or one of them
-    has no such comparison, `asked` None where the seeds have not been run. outcome: "better", "worse", "tied" or "not run"."""
+    has no such comparison, `asked` None where the seeds have not been run. outcome: "better", "worse", "tied", "not run", or
+    "cannot be told" where they were run and the metric could be read in too few of them."""
 
     question: Question
     raised: Interval | None
@@ -95,10 +96,14 @@ def _answer(question: Question, folder: Path) -> Answer:
     run = (folder / question.asked_of.results / "summary.json").is_file()
     asked = _difference(question, folder, question.asked_of.results) if run else None
     together = pooled_seeds([raised, asked]) if raised and asked else None
-    outcome = (
-        "not run" if asked is None else "tied" if asked.contains(0.0) else "better" if asked.value > 0 else "worse"
-    )
+    outcome = "not run" if asked is None else _outcome(asked)
     return Answer(question=question, raised=raised, asked=asked, together=together, outcome=outcome)
+
+
+def _outcome(asked: Interval) -> str:
+    if not math.isfinite(asked.width):
+        return "cannot be told"
+    return "tied" if asked.contains(0.0) else "better" if asked.value > 0 else "worse"
 
 
 def _difference(question: Question, folder: Path, results: str) -> Interval:
@@ -165,6 +170,8 @@ def _cell(found: Interval | None, metric: str) -> str:
     """value (low to high), n seeds; distinct answers with one digit, shares with four."""
     if found is None:
         return ""
+    if not math.isfinite(found.value):
+        return "cannot be read"
     digits = 2 if metric in COUNTED else 4
     value, low, high = (signed(x, digits) for x in (found.value, found.low, found.high))
     return f"{value} ({low} to {high}, {found.n} seeds)"
