@@ -124,7 +124,7 @@ def test_an_environment_of_a_plugin_makes_a_base_trains_and_is_evaluated(
     assert command("sft", "guess_sft.yaml", "--out", "runs/guess-base", "--quiet") == 0
     assert command("train", "guess.yaml", "--run", "run", "--quiet") == 0
     assert len((folder / "run" / "metrics.jsonl").read_text().splitlines()) == 2
-    words = ["--plugin", "my_environment.py", "--samples", "16", "--max-new-tokens", "12", "--store", "drawn", "--quiet"]
+    words = ["--plugin", "my_environment.py", "--samples", "64", "--max-new-tokens", "12", "--store", "drawn", "--quiet"]
     assert command("eval", "runs/guess-base", "--task", "guess", *words) == 0
     with SampleStore.open(folder / "drawn") as store:
         rows = store.samples()

@@ -36,7 +36,7 @@ def test_the_bounds_hold_what_a_much_deeper_list_says(warm_policy: Path, floor: 
             low, high = found[power][i]
             below = np.log(np.sum(ended**power))
             above = np.log(np.sum(ended**power) + float((deep.probs[~deep.finished] ** power).sum()))
-            assert low <= below + 1e-6 and above <= high + 1e-6
+            assert low <= below + 1e-5 and above <= high + 1e-5  # float32, twice: the two lists are of other batches
             assert low < high  # something is always left at these floors
     assert found[1.0].tolist() == [[0.0, 0.0]] * 3
     assert (np.diff(found[4.0]) < np.diff(found[1.5])).all()  # sharper powers leave less to what is unlikely
