@@ -200,3 +200,22 @@ def test_an_arm_names_the_betas_between_which_another_method_is_read(tmp_path: P
         (tmp_path / "mine.yaml").write_text(json.dumps(tree))
         with pytest.raises(ConfigError, match=said):
             arms_of(tmp_path / "mine.yaml")
+
+
+def test_a_matrix_takes_the_edits_of_another_and_its_lines(tmp_path: Path) -> None:
+    """One definition of a world for several questions; a refusal names the line on which the edit stands."""
+    arms = "arms: {a: grpo, b: no_kl}\ncontrol: a\ncontrols: none\n"
+    (tmp_path / "world.yaml").write_text("tier: w\nseeds: [9]\nbase:\n  steps: 40\n" + arms, encoding="utf-8")
+    shares = write(tmp_path, "base: world.yaml\n" + arms)
+    assert load_matrix(shares).base == {"steps": 40} and load_matrix(shares).seeds == (0, 1)
+    assert {arm.config.steps for arm in arms_of(shares)[0].values()} == {40}
+    (tmp_path / "world.yaml").write_text("tier: w\nseeds: [9]\nbase:\n  steps: -1\n" + arms, encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"world\.yaml:4: arm 'a': base\.steps = -1"):
+        arms_of(shares)
+    (tmp_path / "world.yaml").write_text("tier: w\nseeds: [9]\n" + arms, encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"matrix\.yaml:3: base = 'world\.yaml': that matrix has no edits"):
+        load_matrix(shares)
+    with pytest.raises(ConfigError, match=r"matrix\.yaml:3: base: .*no such file"):
+        load_matrix(write(tmp_path, "base: nowhere\n" + arms))
+    frontier, room = (load_matrix(MATRICES / name) for name in ("frontier.yaml", "room.yaml"))
+    assert frontier.base == room.base and frontier.base

@@ -2,7 +2,7 @@
 
     tier: tier 1                 what the summary calls it
     seeds: [0, 1, 2]             every arm is trained with each; paired: a seed means the same prompts and random streams
-    base: {steps: 250}           edits of every arm's recipe, {dotted key: value}
+    base: {steps: 250}           edits of every arm's recipe, {dotted key: value}; or the name of a matrix whose edits these are
     arms:                        name -> recipe (stem of recipes/countdown, or a path beside the matrix), with own edits
       grpo: grpo
       strong: {recipe: sage_branch, edits: {method.guide.ratio: 1.0}}
@@ -25,7 +25,7 @@ from sage_rlvr.errors import ConfigError, choose_from
 from sage_rlvr.evaluation.evaluate import FRONTIER
 from sage_rlvr.experiments.controls import KINDS, Arm, Kind, controls_of, free_name, linked, twin_of
 from sage_rlvr.experiments.jobs import Exact
-from sage_rlvr.recipes import find, read
+from sage_rlvr.recipes import Tree, find, read
 from sage_rlvr.results.comparisons import TEMPERED
 from sage_rlvr.results.design import BASE, Question
 from sage_rlvr.results.metric import known_metrics
@@ -195,7 +195,23 @@ class Matrix:
 
 def load_matrix(path: Path) -> Matrix:
     """A matrix file, or a shipped one by its name, strictly decoded. `ConfigError` names the place and what would be right."""
-    return decode(Matrix, read(find(path, "matrices")), where=str(path))
+    return decode(Matrix, _written(find(path, "matrices")), where=str(path))
+
+
+def _written(path: Path) -> Tree:
+    """The tree of a matrix's file; where `base` names another matrix, that one's edits with the lines on which they stand there."""
+    tree = read(path)
+    if not isinstance(other := tree.get("base"), str):
+        return tree
+    spot = tree.origins[("base",)]
+    try:
+        theirs = read(find(other, "matrices", folder=path.parent))
+    except ConfigError as error:
+        raise ConfigError(f"{spot}: base: {error}") from error
+    if not isinstance(edits := theirs.get("base"), dict):
+        raise ConfigError(f"{spot}: base = {other!r}: that matrix has no edits of its own to take; name the one that has them")
+    lines = {place: line for place, line in theirs.origins.items() if place[:1] == ("base",) and place[1:]}
+    return Tree({**tree, "base": edits}, {**tree.origins, **lines})
 
 
 def resolve(
@@ -260,7 +276,7 @@ def _as_typed(error: str, matrix: Matrix, arm: str, source: Path) -> str:
             place, rest = at, error.removeprefix(f"--{key}: ")
             field = key.replace("-", "_")
             problem = f"{part}.{rest}" if rest.startswith(field) else f"{part}.{field}: {rest}"
-    origins = read(source).origins if source.is_file() else {}
+    origins = _written(source).origins if source.is_file() else {}
     around = (origins[place[:n]] for n in range(len(place), 0, -1) if place[:n] in origins)
     return f"{next(around, source)}: arm {arm!r}: {problem}"
 

@@ -94,8 +94,12 @@ def _primary(results: Results, rows: Sequence[Row]) -> list[Row]:
         asked |= {(b, a, metric, task) for a, b, metric, task in asked}
         return [row for row in rows if (row.a, row.b, str(row.metric), row.task) in asked]
     if design.envelopes:
-        ends = [Metric(k=k, at="a equal") for k in (FEW, results.k)]
-        return [row for row in rows if row.why in ("envelope", "power") and row.a in design.candidates and row.metric in ends]
+        against = [row for row in rows if row.why in ("envelope", "power") and row.a in design.candidates]
+        for at in ("hull", "a equal"):  # summaries of before the hull have the latter alone
+            ends = [Metric(k=k, at=at) for k in (FEW, results.k)]  # type: ignore[arg-type]
+            if found := [row for row in against if row.metric in ends]:
+                return found
+        return []
     main = {""} if any(row.task == "" for row in rows) else {row.task for row in rows}
     alone = {row.metric.temperature for row in rows if row.task}
     home = REFERENCE if REFERENCE in alone or len(alone) != 1 else next(iter(alone))
@@ -230,7 +234,7 @@ def _at_best(results: Results, pair: Pair) -> Iterator[Row]:
 
 
 ABOVE = tuple(
-    Metric(name=name, k=k, at="a equal", temperature=t)  # type: ignore[arg-type]
+    Metric(name=name, k=k, at="hull", temperature=t)  # type: ignore[arg-type]
     for t in (REFERENCE, PAPER)
     for name, k in (("pass", FEW), ("pass", 0), ("distinct", 0))
 )
@@ -238,7 +242,7 @@ ABOVE = tuple(
 
 
 def above(results: Results, name: str, envelope: Envelope, metric: Metric) -> frontiers.AboveEnvelope | None:
-    """One arm against the best of an envelope at the arm's own pass@1; None where some rival lacks every seed of the arm."""
+    """One arm against the hull of an envelope at the arm's own pass@1; None where some rival lacks every seed of the arm."""
     seeds = sorted(set(results.seeds(name)).intersection(*(results.seeds(rival) for rival in envelope.arms)))
     if not seeds:
         return None
@@ -247,7 +251,7 @@ def above(results: Results, name: str, envelope: Envelope, metric: Metric) -> fr
 
 
 def _envelopes(results: Results) -> Iterator[Row]:
-    """Every candidate against the best of several arms, each where it has the candidate's pass@1."""
+    """Every candidate against what several arms reach with its pass@1."""
     for envelope in results.design.envelopes:
         for name in results.design.candidates:
             for metric in (replace(metric, k=metric.k or results.k) for metric in ABOVE):
@@ -274,7 +278,9 @@ def _tempered(results: Results, known: Sequence[str]) -> Iterator[Row]:
             Metric(k=k, at="equal"): [frontiers.gap_to_frontier(one.points, line).value for one in ones],
         }
         if name in results.design.candidates and results.design.envelopes:
-            readings[Metric(k=FEW, at="a equal")] = [_at_home(one.line("pass", FEW), few) for one in ones]
+            for n, theirs in ((k, line), (FEW, few)):
+                found = frontiers.above_envelope([one.line("pass", n) for one in ones], [[theirs] * len(ones)])
+                readings[Metric(k=n, at="hull")] = [*found.gaps] or [None] * len(ones)
         for metric, gaps in readings.items() if ones else ():
             yield _of_gaps((name, TEMPERED, "power"), metric, gaps, Reason.NO_COMMON_RANGE)
 

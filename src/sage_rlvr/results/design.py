@@ -45,8 +45,8 @@ class Question:
 
 @dataclass(frozen=True, kw_only=True)
 class Envelope:
-    """Rivals taken together, a method at several betas for one: the best of these arms at each pass@1. name: in tables and
-    sentences; arms: by name."""
+    """Rivals taken together, a method at several betas for one: the convex hull of these arms in pass@1 and pass@k. name: in tables
+    and sentences; arms: by name."""
 
     name: str
     arms: tuple[str, ...]

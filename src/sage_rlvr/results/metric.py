@@ -15,16 +15,15 @@ FEW = 8
 """The small k that a design with an envelope asks for beside the largest."""
 
 Name = Literal["pass", "distinct", "raw KL"]
-At = Literal["temperature", "best", "b best", "equal", "a equal", "near", "end"]
+At = Literal["temperature", "best", "b best", "equal", "a equal", "hull", "near", "end"]
 """temperature: both at one; best: each where its pass@1 is best; b best: a at the reference temperature, b at its best;
-equal: mean over the pass@1 that both cover; a equal: b where it has
-the pass@1 that a has at `temperature`; near: equal pass@1 near the reference
-temperature; end: end of training."""
+equal: mean over the pass@1 that both cover; a equal: b where it has the pass@1 that a has at `temperature`; hull: there too, b
+the convex hull of several arms and temperatures; near: equal pass@1 near the reference temperature; end: end of training."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Metric:
-    """`name` at `k` samples, read `at` a place. temperature: of "temperature" and "a equal".
+    """`name` at `k` samples, read `at` a place. temperature: of "temperature", "a equal" and "hull".
     matched: b is read at a's raw KL, between betas."""
 
     name: Name = "pass"
@@ -48,6 +47,7 @@ class Metric:
             "b best": "against the other's best temperature",
             "equal": "at equal pass@1 (mean over all temperatures)",
             "a equal": f"at equal pass@1 (first at T = {self.temperature:g})",
+            "hull": f"at equal pass@1 on their convex hull (first at T = {self.temperature:g})",
             "near": f"at equal pass@1 near T = {REFERENCE:g}",
             "end": "at the end of training",
         }
@@ -64,8 +64,8 @@ def known_metrics(k: int = 256) -> list[Metric]:
     places = [Metric(k=k, at="equal"), Metric(k=1, at="best"), Metric(k=1, at="b best"), Metric(k=k, at="a equal")]
     near = [Metric(name="pass", k=k, at="near"), Metric(name="distinct", k=k, at="near")]
     above = [
-        Metric(name=name, k=n, at="a equal", temperature=t)  # type: ignore[arg-type]
-        for name, n, t in product(("pass", "distinct"), (FEW, k), (REFERENCE, PAPER))
-        if (name, n) != ("distinct", FEW) and (name, n, t) != ("pass", k, REFERENCE)
+        Metric(name=name, k=n, at=at, temperature=t)  # type: ignore[arg-type]
+        for at, name, n, t in product(("a equal", "hull"), ("pass", "distinct"), (FEW, k), (REFERENCE, PAPER))
+        if (name, n) != ("distinct", FEW) and (at, name, n, t) != ("a equal", "pass", k, REFERENCE)
     ]
     return [*plain, *places, *near, *above, Metric(name="raw KL", at="end")]

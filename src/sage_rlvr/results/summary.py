@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 
 from sage_rlvr.results.comparisons import ABOVE, Row, above
-from sage_rlvr.results.design import BASE, Arm
+from sage_rlvr.results.design import BASE, Arm, Envelope
 from sage_rlvr.results.metric import PAPER, REFERENCE, Metric
 from sage_rlvr.results.read import Results, Run
 from sage_rlvr.results.stored import FORMAT, plain, row_tree
 from sage_rlvr.results.words import sentence
 from sage_rlvr.stats.comparison import FEWEST_SEEDS, excludes, paired_seeds
-from sage_rlvr.stats.frontier import best_pass1, gap_to_frontier, passk_at
+from sage_rlvr.stats.frontier import FrontierPoint, Share, at_temperature, best_pass1, gap_to_frontier, on_hull
 from sage_rlvr.stats.intervals import Interval, seed_interval
 from sage_rlvr.stats.support import support_change
 from sage_rlvr.stats.tempered import power_frontier, tempered
@@ -223,20 +223,20 @@ def _power(results: Results) -> dict[str, Any] | None:
 
 
 def _room(results: Results) -> list[dict[str, Any]]:
-    """Per candidate, envelope and metric, at the candidate's own pass@1 at the reference temperature: its score, that of the best
-    rival, that of the base tempered over whole completions and that of the ceiling, means over seeds; the gain as a share of the
-    way from rival to ceiling, and in log odds. None where something has no such pass@1, or has no odds."""
+    """Per candidate, envelope and metric, at the candidate's own pass@1 at the reference temperature: its score, that of
+    the rivals' hull, of the base tempered over whole completions and of the ceiling, means over seeds; the gain as a share of the
+    way from rivals to ceiling, and in log odds. None where something is not there, or has no odds."""
     design, out = results.design, []
     metrics = [replace(metric, k=metric.k or results.k) for metric in ABOVE if metric.temperature == REFERENCE]
     for name, envelope, metric in itertools.product(design.candidates, design.envelopes, metrics):
         found = above(results, name, envelope, metric)
-        if found is None or found.best is None:
+        if found is None or not found.best:
             continue
         own, rival = (float(np.mean(side)) for side in (found.arm, found.rival))
-        row = {"arm": name, "envelope": envelope.name, "metric": metric.bare, "rival": envelope.arms[found.best]}
-        row |= {"pass1": float(np.mean(found.pass1)), "own": own, "best": rival}
-        row["ceiling"] = top = _at(results, design.ceiling, metric, found.pass1)
-        row["power"] = _of_power(results, metric, found.pass1)
+        row = {"arm": name, "envelope": envelope.name, "metric": metric.bare, "rival": _mixed(envelope, found.best)}
+        row |= {"pass1": (pass1 := float(np.mean(found.pass1))), "own": own, "best": rival}
+        row["ceiling"] = top = _at(results, design.ceiling, metric, pass1)
+        row["power"] = _of_power(results, metric, pass1)
         row["share"] = None if top is None or top <= rival else (own - rival) / (top - rival)
         odds = metric.name == "pass" and min(own, rival) > 0 and max(own, rival) < 1
         row["log_odds"] = math.log(own / (1 - own)) - math.log(rival / (1 - rival)) if odds else None
@@ -244,23 +244,30 @@ def _room(results: Results) -> list[dict[str, Any]]:
     return out
 
 
-def _at(results: Results, name: str | None, metric: Metric, pass1: Sequence[float]) -> float | None:
-    """Mean of an arm's frontier over these pass@1 and its own seeds; None where it is not there, or does not have one of them."""
+def _mixed(envelope: Envelope, best: Sequence[Share]) -> str:
+    """ "GRPO at T = 0.9", or two with their shares."""
+    return " and ".join(
+        f"{f'{one.weight:.0%} ' if len(best) > 1 else ''}{envelope.arms[one.rival]} at T = {one.temperature:g}" for one in best
+    )
+
+
+def _at(results: Results, name: str | None, metric: Metric, pass1: float) -> float | None:
+    """The hull of one arm over its temperatures there, as a mean over its own seeds; None where it is not there."""
     lines = [results.exact(name, seed).line(metric.name, metric.k or 0) for seed in results.seeds(name)] if name else []
-    return _mean([passk_at(x, line) for line in lines for x in pass1])
+    return _height(pass1, lines)
 
 
-def _of_power(results: Results, metric: Metric, pass1: Sequence[float]) -> float | None:
+def _of_power(results: Results, metric: Metric, pass1: float) -> float | None:
     record = results.exact(results.home).record if results.home else None
     if metric.name != "pass" or record is None or not record.norms:
         return None
-    line = power_frontier(record.logps[REFERENCE], record.norms, metric.k or 0)
-    return _mean([passk_at(x, line) for x in pass1])
+    return _height(pass1, [power_frontier(record.logps[REFERENCE], record.norms, metric.k or 0)])
 
 
-def _mean(read: Sequence[tuple[float, float] | None]) -> float | None:
-    known = [found[0] for found in read if found is not None]
-    return float(np.mean(known)) if known and len(known) == len(read) else None
+def _height(pass1: float, lines: Sequence[Sequence[FrontierPoint]]) -> float | None:
+    best, _ = on_hull(pass1, [lines])
+    points = [(one.weight, at_temperature(line, one.temperature)) for one in best for line in lines]
+    return sum(weight * point.passk for weight, point in points if point is not None) / len(lines) if best else None
 
 
 def _gains(results: Results) -> list[dict[str, Any]] | None:

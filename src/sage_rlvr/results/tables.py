@@ -17,9 +17,9 @@ NOT_RUN = "not run"
 NONE = "–"
 CHIPS = f"A cell: the outcome for the arm of the row, the difference, its 95 % interval. {NONE}: not compared."
 ROOM = (
-    "Read at the pass@1 that the arm itself has at temperature 1, means over training seeds. Best rival: the arm of the envelope "
-    "that is highest there. Share of the way: from the best rival to the ceiling, which was given right answers. Log odds: the "
-    "gain over the best rival.",
+    "Read at the pass@1 that the arm itself has at temperature 1, means over training seeds. Rivals: their convex hull there, over "
+    "arms and temperatures, where a coin per problem may decide which of two answers. Share of the way: from the rivals to the "
+    "ceiling, which was given right answers. Log odds: the gain over the rivals.",
 )
 Columns = dict[str, Callable[[Any], str]]
 
@@ -122,11 +122,11 @@ def base_row(base: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def room(found: Mapping[str, Any]) -> Table | None:
-    """Each candidate between the best rival of an envelope and the ceiling, at its own pass@1; None without an envelope."""
+    """Each candidate between the rivals of an envelope and the ceiling, at its own pass@1; None without an envelope."""
     rows = found.get("room") or ()
     columns: Columns = {
         "arm": lambda r: r["arm"], "pass@1": lambda r: cell(r["pass1"]), "metric": lambda r: r["metric"],
-        "its own": lambda r: cell(r["own"]), "best rival": lambda r: f"{cell(r['best'])}\n{r['rival']}",
+        "its own": lambda r: cell(r["own"]), "rivals": lambda r: f"{cell(r['best'])}\n{r['rival']}",
         "tempered base": lambda r: cell(r["power"]), "ceiling": lambda r: cell(r["ceiling"]),
         "share of the way": lambda r: "–" if r["share"] is None else f"{r['share']:+.0%}",
         "log odds": lambda r: "–" if r["log_odds"] is None else f"{r['log_odds']:+.2f}",
