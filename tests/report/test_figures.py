@@ -62,6 +62,27 @@ def test_of_many_temperatures_only_those_with_room_are_labeled():
     assert {"T = 0.1", "T = 1"} <= texts and len(texts) < len(base)
 
 
+def test_labels_and_panels_keep_their_room_beside_many_arms():
+    """Two labels are never closer than they are wide or high, T = 1 has one, the dashed line's label points inwards, and the panel
+    of twelve arms is as high as that of three."""
+    heights = []
+    for arms in (3, 12):
+        names = ["base", *(f"GRPO in the loss, beta {i}" for i in range(arms))]
+        hot = (0.3, 0.9, 1.0, 1.1, 1.3)
+        curve = [FrontierPoint(temperature=t, pass1=0.01 + 0.002 * t, passk=0.2 + 0.2 * t) for t in hot]
+        marks = {name: (near(0.1), near(0.8)) for name in names[1:]}
+        figure = figures.frontier(looks(names), "base", {"base": curve}, marks, 256, power=[(0.012, 0.44), (0.01, 0.3)])
+        axes, renderer = figure.axes[0], figure.canvas.get_renderer()
+        heights.append(axes.get_window_extent().height)
+        boxes = {text.get_text(): text.get_window_extent(renderer) for text in axes.texts}
+        labels = [box for text, box in boxes.items() if text.startswith("T = ")]
+        assert "T = 1" in boxes and not any(a.overlaps(b) for i, a in enumerate(labels) for b in labels[:i])
+        inside = axes.get_window_extent()
+        (dashed,) = (box for text, box in boxes.items() if "sharpened" in text)
+        assert inside.x0 <= dashed.x0 and dashed.x1 <= inside.x1
+    assert heights[1] == pytest.approx(heights[0], rel=0.1)
+
+
 def test_differences_share_their_scale_with_zero_in_it():
     line = np.linspace(0.2, 0.4, 5)
     gap = GapCurve(pass1=line, difference=line, low=line - 0.01, high=line + 0.01, level=0.95, seeds=3)

@@ -124,12 +124,13 @@ def frontier(
             )  # fmt: skip
         if power:
             axes.plot(*zip(*power, strict=True), color=INK, linewidth=1.3, linestyle=(0, (4, 2)), zorder=2)
+            middle = sum(axes.get_xlim()) / 2
             axes.annotate(
                 f"{base}, power-sharpened",
                 power[-1],
                 (0, -12),
                 textcoords="offset points",
-                ha="right",
+                ha="right" if power[-1][0] > middle else "left",
                 color=INK,
                 fontsize=9,
             )
@@ -357,15 +358,16 @@ def _k_axis(axes: Axes, ks: Sequence[int]) -> None:
     axes.set_xlabel("k (samples per problem)")
 
 
-def _spread_out(axes: Axes, points: Sequence[FrontierPoint], least: float = 0.07) -> list[FrontierPoint]:
-    """The points far enough apart, in shares of the axes, for each to carry its label; the first and T = 1 always do."""
+def _spread_out(axes: Axes, points: Sequence[FrontierPoint], box: tuple[float, float] = (0.15, 0.05)) -> list[FrontierPoint]:
+    """The points whose labels do not overlap, a label being as wide and high as `box`, in shares of the axes. T = 1 always has
+    one, and the first unless that is in its way."""
     (left, right), (bottom, top) = axes.get_xlim(), axes.get_ylim()
-    kept = [p for i, p in enumerate(points) if i == 0 or p.temperature == 1.0]
-    for point in points:
-        apart = [
-            math.hypot((point.pass1 - p.pass1) / (right - left), (point.passk - p.passk) / (top - bottom)) for p in kept
-        ]
-        if min(apart) >= least:
+    kept: list[FrontierPoint] = []
+    for point in sorted(points, key=lambda p: p.temperature != 1.0):
+        apart = (
+            (abs(point.pass1 - p.pass1) / (right - left), abs(point.passk - p.passk) / (top - bottom)) for p in kept
+        )
+        if all(x >= box[0] or y >= box[1] for x, y in apart):
             kept.append(point)
     return kept
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import io
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -77,7 +78,7 @@ def canvas(size: tuple[float, float]) -> tuple[Figure, Axes]:
 
 
 def key_above(figure: Figure, shown: Looks, names: Sequence[str], *, marked: bool = True, lines: bool = True) -> None:
-    """A key over the panels; call before `saved`."""
+    """A key over the panels; call before `saved`. The figure grows by each row beyond two, so that the panels keep their height."""
     handles = [
         Line2D(
             [], [], color=shown[name].color, marker=shown[name].marker if marked else "", markersize=6.5,
@@ -86,6 +87,7 @@ def key_above(figure: Figure, shown: Looks, names: Sequence[str], *, marked: boo
         for name in names
     ]  # fmt: skip
     columns = max(1, int(figure.get_figwidth() / (0.55 + 0.085 * max(map(len, names)))))
+    figure.set_figheight(figure.get_figheight() + 0.2 * max(0, math.ceil(len(names) / columns) - 2))
     figure.legend(
         handles, names, loc="outside upper left", ncols=columns, frameon=False, fontsize=9.5, handlelength=2.6
     )
