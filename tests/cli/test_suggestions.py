@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ast
 import json
+import os
 import re
 import shlex
+import subprocess
 from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
@@ -17,8 +19,9 @@ from byte_tokenizer import byte_tokenizer
 from conftest import tiny_llama
 from sage_rlvr import errors
 from sage_rlvr.cli.app import COMMANDS, FORMER, command_of, main, parse
-from sage_rlvr.config import TrainConfig, dump, load_config
+from sage_rlvr.config import OfflineConfig, SftConfig, TrainConfig, dump, load_config
 from sage_rlvr.models import folders as policies
+from sage_rlvr.recipes import find
 from sage_rlvr.runs import RunDir
 
 Recipe = Callable[..., Path]
@@ -145,6 +148,33 @@ def test_work_that_is_too_long_for_a_test_parses(
     assert [command[0] for command in suggested] == ["train", "sft"]
     for command in suggested:
         assert not parse(command)[2]
+
+
+def test_the_commands_of_a_shipped_script_parse_and_a_second_start_only_compares(tmp_path: Path) -> None:
+    """recipes/repair/guided.sh with a stub for the program: every command is one of ours and its recipe takes the values
+    that are given; what is marked as done is not done again."""
+    script = Path(__file__).parents[2] / "recipes" / "repair" / "guided.sh"
+    stub, log = tmp_path / "stub", tmp_path / "log"
+    stub.write_text(f'#!/usr/bin/env bash\nprintf "%s\\0" "$@" >> {log}\nprintf "\\n" >> {log}\n')
+    stub.chmod(0o755)
+
+    def commands() -> list[list[str]]:
+        log.write_text("")
+        environment = {**os.environ, "SAGE_RLVR": str(stub), "SEEDS": "0 1"}
+        subprocess.run(["bash", str(script), str(tmp_path / "out")], env=environment, check=True, capture_output=True)
+        return [line.split("\0")[:-1] for line in log.read_text().splitlines()]
+
+    first = commands()
+    assert [one[0] for one in first].count("train") == 4 and len(first) == 31
+    kinds = {"train": TrainConfig, "sft": SftConfig, "offline": OfflineConfig}
+    for words in first:
+        _, _, rest = parse(words)
+        values = [(key.removeprefix("--"), value) for key, value in zip(rest[::2], rest[1::2], strict=True)]
+        if words[0] in kinds:
+            load_config(kinds[words[0]], find(words[1]), values)
+        else:
+            assert not values
+    assert [one[0] for one in commands()] == ["compare"] * 3
 
 
 def texts(tree: ast.AST) -> list[str]:
