@@ -13,6 +13,7 @@ from collections import namedtuple
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -21,8 +22,8 @@ from rich.console import Console
 
 from sage_rlvr.cli.app import main
 from sage_rlvr.errors import ConfigError
-from sage_rlvr.evaluation.record import Record, load_record, save_record
-from sage_rlvr.experiments import demo
+from sage_rlvr.evaluation.record import Record, load_record, record_path, save_record
+from sage_rlvr.experiments import demo, display
 from sage_rlvr.experiments import jobs as work
 from sage_rlvr.experiments import plan as plans
 from sage_rlvr.experiments import sweep as module
@@ -284,6 +285,28 @@ def test_what_did_not_run_is_said(tmp_path: Path, matrix: Callable[..., Path]) -
         *("GRPO s0: trained, not evaluated", "SAGE-Branch s0: trained, not evaluated", "GRPO s1: 1 of 2 steps"),
         "SAGE-Branch s1: not run",
     ]
+
+
+def test_evaluations_left_take_as_long_as_those_of_arms(
+    tmp_path: Path, matrix: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The base's, which is tempered too and takes minutes, stands in only until an arm's is there."""
+    sweep = plan(matrix(), tmp_path / "out")
+    sweep.workers = 2
+    monkeypatch.setattr(work.Job, "done", 2)
+    monkeypatch.setattr(display, "read_metrics", lambda run: [{"seconds": 1.0}])
+    seconds = {"base.npz": 300.0}
+    monkeypatch.setattr(
+        display, "load_record", lambda path: SimpleNamespace(meta={"seconds": seconds.get(path.name, 2.0)})
+    )
+    assert display.left_words(sweep) == "no training left"
+    paths = [record_path(sweep.out, name) for name in ("base", sweep.cells[0].job.directory.name)]
+    paths[0].parent.mkdir(parents=True)
+    for path in paths:
+        path.touch()
+    assert display.left_words(sweep) == "about 15 min left"  # six of the base's five minutes, two at a time
+    sweep.over.add(sweep.cells[0].exact[""])
+    assert display.left_words(sweep) == "about 5 s left"
 
 
 def test_a_run_that_ended_unseen_is_trained(

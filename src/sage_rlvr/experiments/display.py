@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
@@ -71,17 +72,20 @@ def line(sweep: Sweep, taken: Collection[Cell] = ()) -> str:
 
 
 def left_words(sweep: Sweep, taken: Collection[Cell] = ()) -> str:
-    """Time left on `sweep.workers` processes, by the newest steps of each run and by the base's evaluation; nothing is guessed."""
+    """Time left on `sweep.workers` processes, by the newest steps of each run and the newest evaluations; nothing is guessed."""
     rows = {cell: read_metrics(cell.job.directory)[-NEWEST:] if cell.job.done else [] for cell in sweep.cells}
     runs = {c: (0 if c in taken else c.job.config.steps - c.job.done, newest) for c, newest in rows.items()}
     training = seconds_left(runs, sweep.workers) if any(steps for steps, _ in runs.values()) else 0.0
     if training is None:
         return "time left is known after the first steps, evaluation not counted"
     evaluations = sum(task not in sweep.over for cell in sweep.cells for task in cell.exact.values())
-    base = record_path(sweep.out, "base")
-    if evaluations and not base.is_file():
+    # the base's own takes minutes, being tempered over whole completions too: it stands in only until an arm's is there
+    over = [(cell.job.directory.name, name) for cell in sweep.cells for name, task in cell.exact.items() if task in sweep.over]
+    made = [path for path in (record_path(sweep.out, *one) for one in over[-3:]) if path.is_file()]
+    known = made or [path for path in (record_path(sweep.out, "base"),) if path.is_file()]
+    if evaluations and not known:
         return in_words(training) + ", evaluation not counted" if training else "no training left"
-    each = float(load_record(base).meta["seconds"]) if evaluations else 0.0
+    each = statistics.median(float(load_record(path).meta["seconds"]) for path in known) if evaluations else 0.0
     seconds = training + evaluations * each / sweep.workers
     return in_words(seconds) if seconds else "nothing left to do"
 
