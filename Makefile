@@ -27,7 +27,7 @@ TRL_TESTS := -m pytest -n 2 tests/training/test_trl*.py tests/seams tests/test_e
 help:
 	@echo "make demo       train no-KL, GRPO and SAGE-Branch from the shipped base, evaluate exactly (ARGS='--steps 40')"
 	@echo "make reproduce  the paper's experiments on two cores: recipes/matrices/tier1.yaml and tier2.yaml, hours, resumable"
-	@echo "make reproduce-quick   MaxRL against the envelope of GRPO and RLOO on the world with room, about 20 minutes"
+	@echo "make reproduce-quick   MaxRL with a KL against the hull of GRPO and RLOO on the world with room, about 20 minutes"
 	@echo "make test       the fast tests"
 	@echo "make test-slow  the tests that take minutes"
 	@echo "make test-all   both"
