@@ -16,13 +16,16 @@ from frozen.folders import write_sweep
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.experiments.design import Matrix
 from sage_rlvr.report.build import write_summary
+from sage_rlvr.results.comparisons import above as read_above
 from sage_rlvr.results.comparisons import compare
+from sage_rlvr.results.metric import Metric
 from sage_rlvr.results.read import Results
 from sage_rlvr.results.stored import design_of_summary, read_summary
 from sage_rlvr.results.summary import summary_of
 from sage_rlvr.results.words import answer
 from sage_rlvr.stats.comparison import Reason, unknown
-from sage_rlvr.stats.frontier import AboveEnvelope, FrontierPoint, Share, above_envelope, on_hull
+from sage_rlvr.stats.frontier import FrontierPoint
+from sage_rlvr.stats.hull import AboveHull, Share, above_hull, on_hull
 
 RIVALS = "GRPO over its betas"
 
@@ -35,23 +38,29 @@ LOW, HIGH = line((0.5, 0.30, 0.80), (1.0, 0.20, 0.90)), line((0.5, 0.25, 0.90), 
 ARM = line((0.3, 0.40, 0.60), (1.0, 0.20, 0.97))
 
 
+def above(arm: list[list[FrontierPoint]], rivals: list[list[list[FrontierPoint]]], temperature: float = 1.0) -> AboveHull:
+    found = above_hull(arm, rivals, temperature)
+    assert found is not None
+    return found
+
+
 def test_rivals_are_read_on_their_hull_at_the_arms_own_pass1() -> None:
     """At .20: LOW's own .90, or HIGH's two temperatures half and half, .95; beyond .30 the rival that comes farthest."""
-    found = above_envelope([ARM], [[LOW], [HIGH]])
-    assert [(one.rival, one.temperature) for one in found.best] == [(1, 1.0), (1, 0.5)]
-    assert [one.weight for one in found.best] == pytest.approx([0.5, 0.5])
+    found = above([ARM], [[LOW], [HIGH]])
+    assert [(one.rival, one.temperature) for one in found.place.best] == [(1, 1.0), (1, 0.5)]
+    assert [one.weight for one in found.place.best] == pytest.approx([0.5, 0.5])
     assert found.pass1 == (0.20,) and found.rival == pytest.approx((0.95,)) and found.gaps == pytest.approx((0.02,))
-    cold = above_envelope([ARM], [[LOW], [HIGH]], temperature=0.3)  # no rival has a pass@1 of .40
-    assert cold.best == (Share(rival=0, temperature=0.5, weight=1.0),) and cold.gaps == pytest.approx((-0.20,))
-    assert above_envelope([ARM], [[LOW], [HIGH]], temperature=0.7) == AboveEnvelope(best=(), seeds=1)  # the arm was not read there
+    cold = above([ARM], [[LOW], [HIGH]], temperature=0.3)  # no rival has a pass@1 of .40
+    assert cold.place.best == (Share(rival=0, temperature=0.5, weight=1.0),) and cold.gaps == pytest.approx((-0.20,))
+    assert above_hull([ARM], [[LOW], [HIGH]], temperature=0.7) is None  # the arm was not read there
     hot = line((1.0, 0.10, 0.97))  # less pass@1 than any rival: they need give nothing up
-    assert above_envelope([hot], [[LOW], [HIGH]]).gaps == pytest.approx((-0.03,))
+    assert above([hot], [[LOW], [HIGH]]).gaps == pytest.approx((-0.03,))
 
 
 def test_a_coin_between_two_rivals_is_a_rival() -> None:
     """GRPO without a KL at (.3, .6) and with one at (.1, 1): half of each has (.2, .8), above an arm at (.2, .75)."""
-    found = above_envelope([line((1.0, 0.2, 0.75))], [[line((1.0, 0.3, 0.6))], [line((1.0, 0.1, 1.0))]])
-    assert {(one.rival, round(one.weight, 9)) for one in found.best} == {(0, 0.5), (1, 0.5)}
+    found = above([line((1.0, 0.2, 0.75))], [[line((1.0, 0.3, 0.6))], [line((1.0, 0.1, 1.0))]])
+    assert {(one.rival, round(one.weight, 9)) for one in found.place.best} == {(0, 0.5), (1, 0.5)}
     assert found.gaps == pytest.approx((-0.05,))
 
 
@@ -60,11 +69,11 @@ def test_place_and_price_are_chosen_once_for_all_seeds() -> None:
     arm that differ in pass@1 are moved along the hull: gaps .02 each, though the arm's own scores at (.25, .92) and (.15, 1.02)
     differ."""
     two = [line((1.0, 0.25, 0.92)), line((1.0, 0.15, 1.02))]
-    found = above_envelope(two, [[LOW, LOW], [HIGH, HIGH]])
+    found = above(two, [[LOW, LOW], [HIGH, HIGH]])
     assert found.gaps == pytest.approx((0.02, 0.02)) and np.std(found.arm) > 0.04
     other = line((1.0, 0.20, 0.80))
-    noisy = above_envelope([ARM, ARM], [[other, line((1.0, 0.20, 1.00))], [line((1.0, 0.20, 0.95)), line((1.0, 0.20, 0.89))]])
-    assert [one.rival for one in noisy.best] == [1] and noisy.rival == pytest.approx((0.95, 0.89))
+    noisy = above([ARM, ARM], [[other, line((1.0, 0.20, 1.00))], [line((1.0, 0.20, 0.95)), line((1.0, 0.20, 0.89))]])
+    assert [one.rival for one in noisy.place.best] == [1] and noisy.rival == pytest.approx((0.95, 0.89))
 
 
 coordinates = st.floats(0.01, 0.99)
@@ -80,10 +89,12 @@ def test_laws_of_the_hull(scores: list[list[tuple[float, float]]], x: float, mor
     rivals = [[line(*((0.5 * (i + 1), *point) for i, point in enumerate(one)))] for one in scores]
 
     def height(at: float, among: list[list[list[FrontierPoint]]]) -> float:
-        best, price = on_hull(at, among)
-        assert price >= -1e-9 and math.isclose(sum(one.weight for one in best), 1)
-        points = [next(p for p in among[one.rival][0] if p.temperature == one.temperature) for one in best]
-        return sum(one.weight * point.passk for one, point in zip(best, points, strict=True))
+        found = on_hull(at, among)
+        assert found is not None and found.price >= -1e-9 and math.isclose(sum(one.weight for one in found.best), 1)
+        points = [next(p for p in among[one.rival][0] if p.temperature == one.temperature) for one in found.best]
+        mixed = sum(one.weight * point.passk for one, point in zip(found.best, points, strict=True))
+        assert math.isclose(mixed, found.height, abs_tol=1e-9)
+        return found.height
 
     top = max(point.pass1 for lines in rivals for point in lines[0])
     assume(x <= top)
@@ -129,17 +140,16 @@ def test_rows_room_and_summary_of_a_folder(folder: Path) -> None:
     assert room["own"] - room["best"] == pytest.approx(wanted, abs=1e-9) and room["rival"].count("GRPO") in (1, 2)
 
 
-def test_an_envelope_that_cannot_be_read_counts_the_seeds_that_were_compared(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The arm has three training seeds and a rival two, and the arm was not read at the temperature: two seeds are left out, not
-    three."""
-    monkeypatch.setattr("sage_rlvr.stats.frontier.at_temperature", lambda points, temperature=1.0: None)
+def test_an_envelope_is_read_over_the_seeds_that_all_have(folder: Path) -> None:
+    """The arm has three training seeds and a rival two; with no seed in common there is no row."""
     results = Results.read(str(folder))
     del results.records["GRPO", 2, ""]
-    assert results.seeds("SAGE-Branch") == (0, 1, 2) and results.seeds("GRPO") == (0, 1)
-    rows = [row for row in compare(results) if row.why == "envelope"]
-    assert rows and {(row.left_out, row.comparison.known) for row in rows} == {(2, False)}
+    (envelope,) = results.design.envelopes
+    found = read_above(results, "SAGE-Branch", envelope, Metric(k=results.k, at="hull"))
+    assert found is not None and len(found.gaps) == len(found.pass1) == 2
+    for seed in (0, 1):
+        del results.records["GRPO", seed, ""]
+    assert not [row for row in compare(results) if row.why == "envelope"]
 
 
 def test_a_stored_summary_keeps_its_envelopes(folder: Path) -> None:

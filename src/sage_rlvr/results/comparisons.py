@@ -25,6 +25,7 @@ from sage_rlvr.results.scores import Exact, Floats, Scores
 from sage_rlvr.stats import comparison as paired_by
 from sage_rlvr.stats import frontier as frontiers
 from sage_rlvr.stats.comparison import Comparison, Reason, holm, paired, paired_seeds
+from sage_rlvr.stats.hull import AboveHull, above_hull
 from sage_rlvr.stats.tempered import power_frontier
 
 Family = Literal["primary", "exploratory"]
@@ -241,13 +242,12 @@ ABOVE = tuple(
 """What is read against an envelope; k = 0 stands for the largest."""
 
 
-def above(results: Results, name: str, envelope: Envelope, metric: Metric) -> frontiers.AboveEnvelope | None:
-    """One arm against the hull of an envelope at the arm's own pass@1; None where some rival lacks every seed of the arm."""
+def above(results: Results, name: str, envelope: Envelope, metric: Metric) -> AboveHull | None:
+    """One arm against the hull of an envelope at the arm's own pass@1, over the seeds that all of them have; None where there is
+    none, or the arm was not read at the metric's temperature."""
     seeds = sorted(set(results.seeds(name)).intersection(*(results.seeds(rival) for rival in envelope.arms)))
-    if not seeds:
-        return None
     lines = [[results.exact(one, s).line(metric.name, metric.k or 0) for s in seeds] for one in (name, *envelope.arms)]
-    return frontiers.above_envelope(lines[0], lines[1:], metric.temperature)
+    return above_hull(lines[0], lines[1:], metric.temperature)
 
 
 def _envelopes(results: Results) -> Iterator[Row]:
@@ -255,10 +255,8 @@ def _envelopes(results: Results) -> Iterator[Row]:
     for envelope in results.design.envelopes:
         for name in results.design.candidates:
             for metric in (replace(metric, k=metric.k or results.k) for metric in ABOVE):
-                found = above(results, name, envelope, metric)
-                if found is not None:
-                    gaps = found.gaps or [None] * found.seeds
-                    yield _of_gaps((name, envelope.name, "envelope"), metric, gaps, Reason.NO_COMMON_RANGE)
+                if (found := above(results, name, envelope, metric)) is not None:
+                    yield _of_gaps((name, envelope.name, "envelope"), metric, found.gaps, Reason.NO_COMMON_RANGE)
 
 
 def _tempered(results: Results, known: Sequence[str]) -> Iterator[Row]:
@@ -279,8 +277,8 @@ def _tempered(results: Results, known: Sequence[str]) -> Iterator[Row]:
         }
         if name in results.design.candidates and results.design.envelopes:
             for n, theirs in ((k, line), (FEW, few)):
-                found = frontiers.above_envelope([one.line("pass", n) for one in ones], [[theirs] * len(ones)])
-                readings[Metric(k=n, at="hull")] = [*found.gaps] or [None] * len(ones)
+                if (found := above_hull([one.line("pass", n) for one in ones], [[theirs] * len(ones)])) is not None:
+                    readings[Metric(k=n, at="hull")] = list(found.gaps)
         for metric, gaps in readings.items() if ones else ():
             yield _of_gaps((name, TEMPERED, "power"), metric, gaps, Reason.NO_COMMON_RANGE)
 

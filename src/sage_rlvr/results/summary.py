@@ -21,7 +21,8 @@ from sage_rlvr.results.read import Results, Run
 from sage_rlvr.results.stored import FORMAT, plain, row_tree
 from sage_rlvr.results.words import sentence
 from sage_rlvr.stats.comparison import FEWEST_SEEDS, excludes, paired_seeds
-from sage_rlvr.stats.frontier import FrontierPoint, Share, at_temperature, best_pass1, gap_to_frontier, on_hull
+from sage_rlvr.stats.frontier import best_pass1, gap_to_frontier
+from sage_rlvr.stats.hull import Share, on_hull
 from sage_rlvr.stats.intervals import Interval, seed_interval
 from sage_rlvr.stats.support import support_change
 from sage_rlvr.stats.tempered import power_frontier, tempered
@@ -230,10 +231,10 @@ def _room(results: Results) -> list[dict[str, Any]]:
     metrics = [replace(metric, k=metric.k or results.k) for metric in ABOVE if metric.temperature == REFERENCE]
     for name, envelope, metric in itertools.product(design.candidates, design.envelopes, metrics):
         found = above(results, name, envelope, metric)
-        if found is None or not found.best:
+        if found is None:
             continue
         own, rival = (float(np.mean(side)) for side in (found.arm, found.rival))
-        row = {"arm": name, "envelope": envelope.name, "metric": metric.bare, "rival": _mixed(envelope, found.best)}
+        row = {"arm": name, "envelope": envelope.name, "metric": metric.bare, "rival": _mixed(envelope, found.place.best)}
         row |= {"pass1": (pass1 := float(np.mean(found.pass1))), "own": own, "best": rival}
         row["ceiling"] = top = _at(results, design.ceiling, metric, pass1)
         row["power"] = _of_power(results, metric, pass1)
@@ -254,20 +255,16 @@ def _mixed(envelope: Envelope, best: Sequence[Share]) -> str:
 def _at(results: Results, name: str | None, metric: Metric, pass1: float) -> float | None:
     """The hull of one arm over its temperatures there, as a mean over its own seeds; None where it is not there."""
     lines = [results.exact(name, seed).line(metric.name, metric.k or 0) for seed in results.seeds(name)] if name else []
-    return _height(pass1, lines)
+    found = on_hull(pass1, [lines])
+    return None if found is None else found.height
 
 
 def _of_power(results: Results, metric: Metric, pass1: float) -> float | None:
     record = results.exact(results.home).record if results.home else None
     if metric.name != "pass" or record is None or not record.norms:
         return None
-    return _height(pass1, [power_frontier(record.logps[REFERENCE], record.norms, metric.k or 0)])
-
-
-def _height(pass1: float, lines: Sequence[Sequence[FrontierPoint]]) -> float | None:
-    best, _ = on_hull(pass1, [lines])
-    points = [(one.weight, at_temperature(line, one.temperature)) for one in best for line in lines]
-    return sum(weight * point.passk for weight, point in points if point is not None) / len(lines) if best else None
+    found = on_hull(pass1, [[power_frontier(record.logps[REFERENCE], record.norms, metric.k or 0)]])
+    return None if found is None else found.height
 
 
 def _gains(results: Results) -> list[dict[str, Any]] | None:

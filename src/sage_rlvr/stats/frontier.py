@@ -112,31 +112,6 @@ class GapCurve:
     home: float | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class Share:
-    """A rival (an index) at one temperature, and its weight in a mixture."""
-
-    rival: int
-    temperature: float
-    weight: float
-
-
-@dataclass(frozen=True, kw_only=True)
-class AboveEnvelope:
-    """`above_envelope`: of `seeds` training seeds the arm's pass@1, its pass@k there, and that of the mixture `best` of rivals."""
-
-    best: tuple[Share, ...]
-    seeds: int
-    pass1: tuple[float, ...] = ()
-    arm: tuple[float, ...] = ()
-    rival: tuple[float, ...] = ()
-
-    @property
-    def gaps(self) -> tuple[float, ...]:
-        """Arm minus rivals, per seed."""
-        return tuple(a - b for a, b in zip(self.arm, self.rival, strict=True))
-
-
 def variety(points: Sequence[FrontierPoint], distinct: Mapping[float, float]) -> tuple[FrontierPoint, ...]:
     """A frontier with the expected number of distinct right completions in the place of pass@k; distinct: temperature -> mean over
     the problems. KeyError where a temperature of the points is not among them."""
@@ -211,59 +186,6 @@ def gap_near(a: Sequence[FrontierPoint], b: Sequence[FrontierPoint], temperature
     if there is None or here is None:
         return None
     return float((there[0] - other.passk + own.passk - here[0]) / 2)
-
-
-def on_hull(pass1: float, rivals: Sequence[Sequence[Sequence[FrontierPoint]]]) -> tuple[tuple[Share, ...], float]:
-    """What rivals reach in pass@k with at least this pass@1: (the one or two that answer, pass@k gained per pass@1 given up).
-
-    rivals: of each a frontier per training seed. A point is a rival at a temperature, its scores means over all seeds; the hull is
-    the highest line over the points, since a coin per problem may decide which of two answers it. Beyond the highest pass@1 it is
-    the point that has it: what it gives up in pass@1 is then not charged to it.
-    """
-    points: list[tuple[float, float, int, float]] = []
-    for i, lines in enumerate(rivals):
-        seen = [{point.temperature: (point.pass1, point.passk) for point in line} for line in lines]
-        for t in sorted(set.intersection(*(set(found) for found in seen))) if seen else ():
-            points.append((*np.mean([found[t] for found in seen], axis=0).tolist(), i, t))
-    if not points:
-        return (), 0.0
-    right = [one for one in points if one[0] >= pass1]
-    top = max(right, key=lambda one: (one[1], one[0])) if right else max(points, key=lambda one: (one[0], one[1]))
-    best, height, price = (Share(rival=top[2], temperature=top[3], weight=1.0),), top[1], 0.0
-    for one in points if right else ():
-        for other in right if one[0] < pass1 else ():
-            weight, rise = (pass1 - one[0]) / (other[0] - one[0]), other[1] - one[1]
-            if one[1] + weight * rise > height:
-                height, price = one[1] + weight * rise, -rise / (other[0] - one[0])
-                ends = ((one, 1 - weight), (other, weight))
-                best = tuple(Share(rival=end[2], temperature=end[3], weight=w) for end, w in ends if w)
-    return best, price
-
-
-def above_envelope(
-    arm: Sequence[Sequence[FrontierPoint]], rivals: Sequence[Sequence[Sequence[FrontierPoint]]], temperature: float = 1.0
-) -> AboveEnvelope:
-    """pass@k of an arm at `temperature` minus what the rivals reach with the arm's pass@1, seed by seed: above their convex hull.
-
-    arm: a frontier per training seed; rivals: the same of each, paired in order. Place on the hull (`on_hull`) and price are
-    chosen once, by means over the seeds: the best of each seed would take the rivals' noise for height. What is left of that
-    choice favors the rivals. Where the arm has more pass@1 than the mixture in some seed it is credited at the hull's price, which
-    changes the spread between seeds and not their mean. `best` is empty where the arm was not read at that temperature.
-    """
-    own = [home for line in arm if (home := at_temperature(line, temperature)) is not None]
-    nothing = AboveEnvelope(best=(), seeds=len(arm))
-    if not own or len(own) < len(arm):
-        return nothing
-    pass1, passk = (np.array([getattr(point, end) for point in own]) for end in ("pass1", "passk"))
-    best, price = on_hull(float(pass1.mean()), rivals)
-    if not best:
-        return nothing
-    theirs = np.zeros((2, len(own)))
-    for share in best:
-        homes = [at_temperature(line, share.temperature) for line in rivals[share.rival]]
-        theirs += share.weight * np.array([(home.pass1, home.passk) for home in homes if home is not None]).T
-    rival = theirs[1] - price * (pass1 - theirs[0])
-    return replace(nothing, best=best, pass1=tuple(pass1.tolist()), arm=tuple(passk.tolist()), rival=tuple(rival.tolist()))
 
 
 def gap_curve(
