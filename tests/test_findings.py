@@ -21,7 +21,7 @@ EFFECTS = [  # how the row of the page begins, folder of docs/results, a, b, met
     ("Does RL learn, or sharpen?", "cold", "GRPO", TEMPERED, (f"pass@1, {BEST}",)),
     ("| On 500 problems", "overfit_again", "GRPO", TEMPERED, (f"pass@1, {BEST}",)),
     ("| On targets never taught", "frontier", "GRPO, beta 0.025", "base", ("pass@256",)),
-    ("Is a method above GRPO", "frontier_again", MAXRL, "GRPO over its betas", (f"pass@8 {HULL}", f"pass@256 {HULL}")),
+    ("Is a method above the hull", "frontier_again", MAXRL, "GRPO over its betas", (f"pass@8 {HULL}", f"pass@256 {HULL}")),
     ("k3 or k3_is", "kl_is_again", "k3_is, beta 0.025", "k3, beta 0.0125", (f"pass@1 {SAME}", f"pass@256 {SAME}")),
     ("Can I do without a verifier?", "verifier_free", "rlpr", "no KL", ("pass@1",)),
     ("More completions for hard prompts", "dars", "dars", "dars_uniform", ("pass@256",)),

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from frozen.folders import write_sweep
@@ -84,6 +84,7 @@ coordinates = st.floats(0.01, 0.99)
     coordinates,
     st.floats(0.0, 0.5),
 )
+@example([[(0.5, 0.5), (0.5, 0.1660147078594266), (0.75, 0.4895678080059304)]], 0.75, 0.0)  # rounding made a price below 0
 def test_laws_of_the_hull(scores: list[list[tuple[float, float]]], x: float, more: float) -> None:
     """Never below a rival that has the pass@1; falling and concave in pass@1; another rival can only raise it."""
     rivals = [[line(*((0.5 * (i + 1), *point) for i, point in enumerate(one)))] for one in scores]

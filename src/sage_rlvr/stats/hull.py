@@ -63,7 +63,8 @@ def on_hull(pass1: float, rivals: Sequence[Lines]) -> Place | None:
     top = max(right, key=lambda one: (one[1], one[0])) if right else max(points, key=lambda one: (one[0], one[1]))
     found = Place(best=(Share(rival=top[2], temperature=top[3], weight=1.0),), height=top[1], price=0.0)
     left = [one for one in points if one[0] < pass1] if right else []
-    for one, other in ((one, other) for one in left for other in right):
+    # a mixture with a point that has more of both is never better than that point; let in, rounding could make it so
+    for one, other in ((one, other) for one in left for other in right if other[1] < one[1]):
         weight, rise = (pass1 - one[0]) / (other[0] - one[0]), other[1] - one[1]
         if (height := one[1] + weight * rise) > found.height:
             ends = ((one, 1 - weight), (other, weight))
