@@ -22,7 +22,8 @@ from scipy import stats
 
 from sage_rlvr.stats.comparison import Comparison, holm, paired, paired_seed_counts, paired_seeds
 from sage_rlvr.stats.curves import paired_curve, probability_of_improvement, seed_ks, seeds_curve
-from sage_rlvr.stats.frontier import compare_count_frontiers, frontier, gap_to_frontier
+from sage_rlvr.stats.frontier import FrontierPoint, compare_count_frontiers, frontier, gap_to_frontier
+from sage_rlvr.stats.hull import above_hull, on_hull
 from sage_rlvr.stats.intervals import (
     bootstrap_sees,
     column_intervals,
@@ -377,6 +378,51 @@ def _heated(p: Floats, stretch: float, lift: float) -> Floats:
     return np.where(p > 0, 1 / (1 + np.exp(-np.clip(stretch * logits + lift, -700, 700))), 0.0)
 
 
+# GRPO's means over the eight seeds of frontier_again.yaml (betas 0, .0125, .025; pass@1, pass@8, pass@256 at T = .4, .6, .8, 1, 1.15, 1.3), how far
+# seeds lie from them, and how pass@k goes with pass@1 there. At T >= .4 a seed that lies high does so at every temperature.
+RIVALS: Mapping[int, tuple[tuple[tuple[float, float], ...], ...]] = {
+    8: (
+        ((0.107, 0.223), (0.105, 0.257), (0.103, 0.283), (0.100, 0.303), (0.097, 0.313), (0.092, 0.318)),
+        ((0.106, 0.301), (0.105, 0.340), (0.102, 0.360), (0.098, 0.369), (0.094, 0.370), (0.088, 0.365)),
+        ((0.092, 0.319), (0.091, 0.353), (0.088, 0.366), (0.084, 0.367), (0.080, 0.362), (0.075, 0.352)),
+    ),
+    256: (
+        ((0.107, 0.394), (0.105, 0.510), (0.103, 0.601), (0.100, 0.670), (0.097, 0.712), (0.092, 0.747)),
+        ((0.106, 0.623), (0.105, 0.743), (0.102, 0.819), (0.098, 0.864), (0.094, 0.885), (0.088, 0.899)),
+        ((0.092, 0.738), (0.091, 0.842), (0.088, 0.888), (0.084, 0.911), (0.080, 0.921), (0.075, 0.925)),
+    ),
+}
+SPREAD: Mapping[int, tuple[float, float, float]] = {8: (0.012, 0.022, 0.5), 256: (0.012, 0.035, -0.15)}
+PLACES = {"beyond the end": 0.115, "steep end": 0.104, "corner": 0.098, "flat": 0.085}  # the candidate's true pass@1
+
+
+def coverage_hull(draws: int, seeds: int = 8) -> dict[tuple[int, str], tuple[float, float, float, float]]:
+    """Of Student's interval over the gaps of `above_hull`, a candidate of the rivals' own spread and of no gap: the shares that hold the
+    truth, lie wholly above it and wholly below, and the mean error."""
+    rng, found = np.random.default_rng(SEED), {}
+    for (k, rivals), (place, x) in product(RIVALS.items(), PLACES.items()):
+        lines = [[[FrontierPoint(temperature=float(t), pass1=a, passk=b) for t, (a, b) in enumerate(one)]] for one in rivals]
+        top = on_hull(x, lines)
+        assert top is not None
+        truths = [np.array(one) for one in (((x, top.height),), *rivals)]
+        wide, high, together = SPREAD[k]
+        cover = np.array([[wide**2, together * wide * high], [together * wide * high, high**2]])
+        gaps = np.empty((draws, seeds))
+        for row in gaps:
+            moved = [one + rng.multivariate_normal(np.zeros(2), cover, (seeds, 1)) for one in truths]
+            own, *others = [
+                [[FrontierPoint(temperature=float(t + (one is moved[0])), pass1=a, passk=b) for t, (a, b) in enumerate(line)] for line in one.tolist()]
+                for one in moved
+            ]  # fmt: skip
+            read = above_hull(own, others)
+            assert read is not None
+            row[:] = read.gaps
+        reach = stats.t.ppf(0.975, seeds - 1) * gaps.std(axis=1, ddof=1) / np.sqrt(seeds)
+        means = gaps.mean(axis=1)
+        found[k, place] = (*_held(means - reach, means + reach, 0.0), float(means.mean()))
+    return found
+
+
 def _shifted(p: Floats, by: Floats) -> Floats:
     """p moved by `by` on the logits; 0 stays 0."""
     odds = p / np.maximum(1 - p, 1e-300) * np.exp(by)
@@ -475,6 +521,13 @@ def _seed_counts_table() -> str:
     return pivot(cells, "other side", "seeds", "rule")
 
 
+def _hull_table(draws: int) -> str:
+    columns = ("holds the truth", "wholly above", "wholly below", "mean error")
+    found = coverage_hull(draws).items()
+    cells = [((f"pass@{k}", place, column), x) for (k, place), row in found for column, x in zip(columns, row, strict=True)]
+    return pivot(cells, "metric", "the candidate's place")
+
+
 def _discoveries_table() -> str:
     columns = ("even one false", "found of ten real", "Holm over lone solvers")
     found = coverage_discoveries().items()
@@ -509,6 +562,7 @@ TABLES: Mapping[str, Callable[[int], str]] = {  # their places in docs/results/c
     "seedband": lambda _: pivot(coverage_seeds().items(), "seeds"),
     "frontier": lambda _: _by_problems({key: f"{x:.3f}, {y:.2f}" for key, (x, y) in coverage_frontier().items()}),
     "seedcounts": lambda _: _seed_counts_table(),
+    "hull": _hull_table,
     "seeds": lambda _: pivot((((r, f"{s} seeds"), x) for s in (3, 6) for r, x in relabelled(s).items()), "rule"),
     "checkpoints": lambda _: pivot(
         (((n, f"k = {k}"), x) for (n, k), x in relabelled_checkpoints().items()), "problems"
