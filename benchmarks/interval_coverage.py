@@ -23,7 +23,7 @@ from scipy import stats
 from sage_rlvr.stats.comparison import Comparison, holm, paired, paired_seed_counts, paired_seeds
 from sage_rlvr.stats.curves import paired_curve, probability_of_improvement, seed_ks, seeds_curve
 from sage_rlvr.stats.frontier import FrontierPoint, compare_count_frontiers, frontier, gap_to_frontier
-from sage_rlvr.stats.hull import above_hull, on_hull
+from sage_rlvr.stats.hull import above_hull, compare_hull, on_hull
 from sage_rlvr.stats.intervals import (
     bootstrap_sees,
     column_intervals,
@@ -378,8 +378,8 @@ def _heated(p: Floats, stretch: float, lift: float) -> Floats:
     return np.where(p > 0, 1 / (1 + np.exp(-np.clip(stretch * logits + lift, -700, 700))), 0.0)
 
 
-# GRPO's means over the eight seeds of frontier_again.yaml (betas 0, .0125, .025; pass@1, pass@8, pass@256 at T = .4, .6, .8, 1, 1.15, 1.3), how far
-# seeds lie from them, and how pass@k goes with pass@1 there. At T >= .4 a seed that lies high does so at every temperature.
+# GRPO's means over the eight seeds of frontier_again.yaml (betas 0, .0125, .025; pass@1, pass@k at T = .4, .6, .8, 1, 1.15, 1.3),
+# how far seeds lie from them, and how pass@k goes with pass@1. At T >= .4 a seed that lies high does so at every temperature.
 RIVALS: Mapping[int, tuple[tuple[tuple[float, float], ...], ...]] = {
     8: (
         ((0.107, 0.223), (0.105, 0.257), (0.103, 0.283), (0.100, 0.303), (0.097, 0.313), (0.092, 0.318)),
@@ -393,34 +393,33 @@ RIVALS: Mapping[int, tuple[tuple[tuple[float, float], ...], ...]] = {
     ),
 }
 SPREAD: Mapping[int, tuple[float, float, float]] = {8: (0.012, 0.022, 0.5), 256: (0.012, 0.035, -0.15)}
-PLACES = {"beyond the end": 0.115, "steep end": 0.104, "corner": 0.098, "flat": 0.085}  # the candidate's true pass@1
+PLACES = {"end": 0.107, "steep": 0.104, "corner": 0.098, "flat": 0.085}  # the candidate's true pass@1
 
 
 def coverage_hull(draws: int, seeds: int = 8) -> dict[tuple[int, str], tuple[float, float, float, float]]:
-    """Of Student's interval over the gaps of `above_hull`, a candidate of the rivals' own spread and of no gap: the shares that hold the
+    """Of `compare_hull`, a candidate of the rivals' own spread that lies on their hull: the shares of intervals that hold the
     truth, lie wholly above it and wholly below, and the mean error."""
     rng, found = np.random.default_rng(SEED), {}
     for (k, rivals), (place, x) in product(RIVALS.items(), PLACES.items()):
-        lines = [[[FrontierPoint(temperature=float(t), pass1=a, passk=b) for t, (a, b) in enumerate(one)]] for one in rivals]
-        top = on_hull(x, lines)
+        top = on_hull(x, [_lines(np.array(one)[None]) for one in rivals])
         assert top is not None
-        truths = [np.array(one) for one in (((x, top.height),), *rivals)]
         wide, high, together = SPREAD[k]
         cover = np.array([[wide**2, together * wide * high], [together * wide * high, high**2]])
-        gaps = np.empty((draws, seeds))
-        for row in gaps:
-            moved = [one + rng.multivariate_normal(np.zeros(2), cover, (seeds, 1)) for one in truths]
-            own, *others = [
-                [[FrontierPoint(temperature=float(t + (one is moved[0])), pass1=a, passk=b) for t, (a, b) in enumerate(line)] for line in one.tolist()]
-                for one in moved
-            ]  # fmt: skip
-            read = above_hull(own, others)
-            assert read is not None
-            row[:] = read.gaps
-        reach = stats.t.ppf(0.975, seeds - 1) * gaps.std(axis=1, ddof=1) / np.sqrt(seeds)
-        means = gaps.mean(axis=1)
-        found[k, place] = (*_held(means - reach, means + reach, 0.0), float(means.mean()))
+        read = []
+        for _ in range(draws):
+            noise = rng.multivariate_normal(np.zeros(2), cover, (1 + len(rivals), seeds, 1))
+            others = [_lines(np.array(one) + moved) for one, moved in zip(rivals, noise[1:], strict=True)]
+            gap = above_hull(_lines(np.array([[x, top.height]]) + noise[0], at=1.0), others)
+            assert gap is not None
+            read.append(compare_hull(gap).difference)
+        low, high_end, value = (np.array([getattr(one, end) for one in read]) for end in ("low", "high", "value"))
+        found[k, place] = (*_held(low, high_end, 0.0), float(value.mean()))
     return found
+
+
+def _lines(seeds: Floats, at: float = 0.0) -> list[list[FrontierPoint]]:
+    """Frontiers of (seeds, temperatures, 2), the temperatures counted from `at` on."""
+    return [[FrontierPoint(temperature=at + t, pass1=a, passk=b) for t, (a, b) in enumerate(line)] for line in seeds.tolist()]
 
 
 def _shifted(p: Floats, by: Floats) -> Floats:

@@ -23,9 +23,9 @@ from sage_rlvr.results.read import Results
 from sage_rlvr.results.stored import design_of_summary, read_summary
 from sage_rlvr.results.summary import summary_of
 from sage_rlvr.results.words import answer
-from sage_rlvr.stats.comparison import Reason, unknown
+from sage_rlvr.stats.comparison import Reason, paired_seeds, unknown
 from sage_rlvr.stats.frontier import FrontierPoint
-from sage_rlvr.stats.hull import AboveHull, Share, above_hull, on_hull
+from sage_rlvr.stats.hull import AboveHull, Place, Share, above_hull, compare_hull, on_hull
 
 RIVALS = "GRPO over its betas"
 
@@ -44,36 +44,57 @@ def above(arm: list[list[FrontierPoint]], rivals: list[list[list[FrontierPoint]]
     return found
 
 
+def gap(arm: list[list[FrontierPoint]], rivals: list[list[list[FrontierPoint]]], temperature: float = 1.0) -> float:
+    return compare_hull(above(arm, rivals, temperature)).difference.value
+
+
 def test_rivals_are_read_on_their_hull_at_the_arms_own_pass1() -> None:
-    """At .20: LOW's own .90, or HIGH's two temperatures half and half, .95; beyond .30 the rival that comes farthest."""
+    """At .20: LOW's own .90, or HIGH's two temperatures half and half, .95; beyond .30 the highest of all, 1.00."""
     found = above([ARM], [[LOW], [HIGH]])
     assert [(one.rival, one.temperature) for one in found.place.best] == [(1, 1.0), (1, 0.5)]
     assert [one.weight for one in found.place.best] == pytest.approx([0.5, 0.5])
-    assert found.pass1 == (0.20,) and found.rival == pytest.approx((0.95,)) and found.gaps == pytest.approx((0.02,))
+    assert found.pass1 == (0.20,) and found.place.height == pytest.approx(0.95) and found.place.price == pytest.approx(1.0)
+    assert found.ahead.shape == (4, 1, 2) and gap([ARM], [[LOW], [HIGH]]) == pytest.approx(0.02)
     cold = above([ARM], [[LOW], [HIGH]], temperature=0.3)  # no rival has a pass@1 of .40
-    assert cold.place.best == (Share(rival=0, temperature=0.5, weight=1.0),) and cold.gaps == pytest.approx((-0.20,))
+    assert cold.place == Place(best=(Share(rival=1, temperature=1.0, weight=1.0),), height=1.0, price=0.0)
+    assert gap([ARM], [[LOW], [HIGH]], 0.3) == pytest.approx(-0.40)
     assert above_hull([ARM], [[LOW], [HIGH]], temperature=0.7) is None  # the arm was not read there
     hot = line((1.0, 0.10, 0.97))  # less pass@1 than any rival: they need give nothing up
-    assert above([hot], [[LOW], [HIGH]]).gaps == pytest.approx((-0.03,))
+    assert gap([hot], [[LOW], [HIGH]]) == pytest.approx(-0.03)
 
 
 def test_a_coin_between_two_rivals_is_a_rival() -> None:
     """GRPO without a KL at (.3, .6) and with one at (.1, 1): half of each has (.2, .8), above an arm at (.2, .75)."""
-    found = above([line((1.0, 0.2, 0.75))], [[line((1.0, 0.3, 0.6))], [line((1.0, 0.1, 1.0))]])
-    assert {(one.rival, round(one.weight, 9)) for one in found.place.best} == {(0, 0.5), (1, 0.5)}
-    assert found.gaps == pytest.approx((-0.05,))
+    arm, rivals = [line((1.0, 0.2, 0.75))], [[line((1.0, 0.3, 0.6))], [line((1.0, 0.1, 1.0))]]
+    assert {(one.rival, round(one.weight, 9)) for one in above(arm, rivals).place.best} == {(0, 0.5), (1, 0.5)}
+    assert gap(arm, rivals) == pytest.approx(-0.05)
 
 
 def test_place_and_price_are_chosen_once_for_all_seeds() -> None:
-    """By seed another rival is higher; chosen by the means, so that the noise of rivals is not taken for height. Seeds of the
-    arm that differ in pass@1 are moved along the hull: gaps .02 each, though the arm's own scores at (.25, .92) and (.15, 1.02)
-    differ."""
+    """By seed another rival is higher; chosen by the means, so that the noise of rivals is not taken for height. Seeds of the arm
+    that differ in pass@1 are moved along the hull: both lie .02 above it, though (.25, .92) and (.15, 1.02) differ."""
     two = [line((1.0, 0.25, 0.92)), line((1.0, 0.15, 1.02))]
     found = above(two, [[LOW, LOW], [HIGH, HIGH]])
-    assert found.gaps == pytest.approx((0.02, 0.02)) and np.std(found.arm) > 0.04
+    leads = found.ahead @ (found.place.price, 1.0)
+    assert leads.min(axis=0) == pytest.approx((0.02, 0.02)) and np.std(found.arm) > 0.04
     other = line((1.0, 0.20, 0.80))
-    noisy = above([ARM, ARM], [[other, line((1.0, 0.20, 1.00))], [line((1.0, 0.20, 0.95)), line((1.0, 0.20, 0.89))]])
-    assert [one.rival for one in noisy.place.best] == [1] and noisy.rival == pytest.approx((0.95, 0.89))
+    rivals = [[other, line((1.0, 0.20, 1.00))], [line((1.0, 0.20, 0.95)), line((1.0, 0.20, 0.89))]]
+    noisy = above([ARM, ARM], rivals)
+    assert [one.rival for one in noisy.place.best] == [1] and noisy.place.height == pytest.approx(0.92)
+
+
+def test_a_comparison_with_the_hull_by_hand() -> None:
+    """Three seeds, one rival at (.2, .9): price 0, leads .04, .05, .06. Student's half width is 4.303 * .01 / sqrt(3) = .0248. At
+    any price the arm has as much pass@1, so that both ends are those of the leads."""
+    arm, rival = [line((1.0, 0.2, y)) for y in (0.94, 0.95, 0.96)], [line((1.0, 0.2, 0.9))] * 3
+    found = compare_hull(above(arm, [rival]))
+    assert (found.difference.low, found.difference.high) == pytest.approx((0.05 - 0.02484, 0.05 + 0.02484), abs=1e-4)
+    assert found.outcome == "better" and (found.mean_a, found.mean_b) == pytest.approx((0.95, 0.90))
+    scatters = [line((1.0, 0.2, y)) for y in (0.96, 0.86, 0.83)]  # a second rival, no higher
+    assert compare_hull(above(arm, [rival, scatters])).outcome == "tied"
+    fast = [line((1.0, x, y)) for x, y in ((0.29, 0.49), (0.30, 0.50), (0.32, 0.51))]  # ahead in pass@1: no "worse"
+    found = compare_hull(above(fast, [rival]))
+    assert found.outcome == "tied" and found.difference.high == pytest.approx(0.5)
 
 
 coordinates = st.floats(0.01, 0.99)
@@ -105,6 +126,30 @@ def test_laws_of_the_hull(scores: list[list[tuple[float, float]]], x: float, mor
     there, between = height(later, rivals), height((x + later) / 2, rivals)
     assert there <= here + 1e-9 and between >= (here + there) / 2 - 1e-9
     assert height(x, rivals[:1]) <= here + 1e-9 or x > max(p.pass1 for p in rivals[0][0])
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(3, 6), st.integers(1, 3), st.floats(0.0, 0.3))
+def test_laws_of_a_comparison_with_the_hull(seed: int, seeds: int, arms: int, lift: float) -> None:
+    """The interval holds its value and ends at the arm's own score; better is ahead of every rival at every temperature; worse is
+    behind at price 0, at the hull's and where pass@1 alone counts; a rival is never above itself."""
+    rng = np.random.default_rng(seed)
+    scores = rng.uniform(0.2, 0.6, (arms + 1, 1, 3, 2)) + rng.normal(0, 0.02, (arms + 1, seeds, 3, 2))
+    scores[0, :, :, 1] += lift - 0.15
+    mine, *rivals = [[line(*((1.0 + i, *point) for i, point in enumerate(one))) for one in arm] for arm in scores.tolist()]
+    read = above(mine, rivals)
+    found = compare_hull(read)
+    interval = found.difference
+    assert interval.low <= interval.value <= interval.high
+    assert interval.high <= max(interval.value, float(np.mean(read.arm))) + 1e-12
+    assert (found.outcome == "tied") == (interval.low <= 0 <= interval.high)
+    ps = [paired_seeds(lead @ (read.place.price, 1.0), np.zeros(seeds)) for lead in read.ahead]
+    if found.outcome == "better":
+        assert all(one.outcome == "better" for one in ps)
+    if found.outcome == "worse":
+        for price in ((0.0, 1.0), (read.place.price, 1.0), (1.0, 1e-6)):
+            assert any(paired_seeds(lead @ price, np.zeros(seeds)).outcome == "worse" for lead in read.ahead)
+    itself = compare_hull(above(rivals[0], rivals))
+    assert itself.difference.value <= 1e-12 and itself.outcome != "better"
 
 
 @pytest.fixture
@@ -147,7 +192,7 @@ def test_an_envelope_is_read_over_the_seeds_that_all_have(folder: Path) -> None:
     del results.records["GRPO", 2, ""]
     (envelope,) = results.design.envelopes
     found = read_above(results, "SAGE-Branch", envelope, Metric(k=results.k, at="hull"))
-    assert found is not None and len(found.gaps) == len(found.pass1) == 2
+    assert found is not None and found.ahead.shape[1] == len(found.pass1) == 2
     for seed in (0, 1):
         del results.records["GRPO", seed, ""]
     assert not [row for row in compare(results) if row.why == "envelope"]

@@ -25,7 +25,7 @@ from sage_rlvr.results.scores import Exact, Floats, Scores
 from sage_rlvr.stats import comparison as paired_by
 from sage_rlvr.stats import frontier as frontiers
 from sage_rlvr.stats.comparison import Comparison, Reason, holm, paired, paired_seeds
-from sage_rlvr.stats.hull import AboveHull, above_hull
+from sage_rlvr.stats.hull import AboveHull, above_hull, compare_hull
 from sage_rlvr.stats.tempered import power_frontier
 
 Family = Literal["primary", "exploratory"]
@@ -256,7 +256,7 @@ def _envelopes(results: Results) -> Iterator[Row]:
         for name in results.design.candidates:
             for metric in (replace(metric, k=metric.k or results.k) for metric in ABOVE):
                 if (found := above(results, name, envelope, metric)) is not None:
-                    yield _of_gaps((name, envelope.name, "envelope"), metric, found.gaps, Reason.NO_COMMON_RANGE)
+                    yield _row((name, envelope.name, "envelope"))(metric=metric, comparison=compare_hull(found))
 
 
 def _tempered(results: Results, known: Sequence[str]) -> Iterator[Row]:
@@ -278,7 +278,7 @@ def _tempered(results: Results, known: Sequence[str]) -> Iterator[Row]:
         if name in results.design.candidates and results.design.envelopes:
             for n, theirs in ((k, line), (FEW, few)):
                 if (found := above_hull([one.line("pass", n) for one in ones], [[theirs] * len(ones)])) is not None:
-                    readings[Metric(k=n, at="hull")] = list(found.gaps)
+                    yield _row((name, TEMPERED, "power"))(metric=Metric(k=n, at="hull"), comparison=compare_hull(found))
         for metric, gaps in readings.items() if ones else ():
             yield _of_gaps((name, TEMPERED, "power"), metric, gaps, Reason.NO_COMMON_RANGE)
 

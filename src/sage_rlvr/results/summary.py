@@ -233,7 +233,7 @@ def _room(results: Results) -> list[dict[str, Any]]:
         found = above(results, name, envelope, metric)
         if found is None:
             continue
-        own, rival = (float(np.mean(side)) for side in (found.arm, found.rival))
+        own, rival = float(np.mean(found.arm)), found.place.height
         row = {"arm": name, "envelope": envelope.name, "metric": metric.bare, "rival": _mixed(envelope, found.place.best)}
         row |= {"pass1": (pass1 := float(np.mean(found.pass1))), "own": own, "best": rival}
         row["ceiling"] = top = _at(results, design.ceiling, metric, pass1)

@@ -18,8 +18,8 @@ NONE = "–"
 CHIPS = f"A cell: the outcome for the arm of the row, the difference, its 95 % interval. {NONE}: not compared."
 ROOM = (
     "Read at the pass@1 that the arm itself has at temperature 1, means over training seeds. Rivals: their convex hull there, over "
-    "arms and temperatures, where a coin per problem may decide which of two answers. Share of the way: from the rivals to the "
-    "ceiling, which was given right answers. Log odds: the gain over the rivals.",
+    "arms and temperatures, where a coin per problem may decide which of two answers; beyond their highest pass@1, their highest "
+    "pass@k. Share of the way: from the rivals to the ceiling, which was given right answers. Log odds: the gain over the rivals.",
 )
 Columns = dict[str, Callable[[Any], str]]
 

@@ -117,7 +117,7 @@ def paired(
         found = detectable_paired(gaps, alpha=1 - level, seed=seed)
     p = sign_flip_p(gaps, seed=seed)
     few = len(gaps) < fewest_units(1 - level)
-    outcome: Outcome = "unknown" if few else _outcome(interval, p, level)
+    outcome: Outcome = "unknown" if few else outcome_of(interval, p, level)
     return Comparison(
         difference=interval,
         p=p,
@@ -157,7 +157,7 @@ def paired_seeds(
     return Comparison(
         difference=interval,
         p=p,
-        outcome="unknown" if reason else _outcome(interval, p, level),
+        outcome="unknown" if reason else outcome_of(interval, p, level),
         reason=reason,
         mde=detectable(error * math.sqrt(seeds), seeds, alpha=1 - level) if math.isfinite(p) else math.inf,
         over="training seeds",
@@ -281,7 +281,8 @@ def same_shape(a: ArrayLike, b: ArrayLike, dims: int) -> tuple[Floats, Floats]:
     return left, right
 
 
-def _outcome(interval: Interval, p: float, level: float) -> Outcome:
+def outcome_of(interval: Interval, p: float, level: float) -> Outcome:
+    """Better or worse where the interval leaves 0 out and p is below 1 - level; else tied."""
     if interval.contains(0.0) or not p < 1 - level:
         return "tied"
     return "better" if interval.value > 0 else "worse"
