@@ -65,7 +65,7 @@ MODULES = {
     "evaluation.frontier": "stats.frontier",
     "evaluation.intervals": "stats.intervals",
     "evaluation.leash": "stats.leash",
-    "evaluation.majority": "stats.majority",
+    "evaluation.majority": "stats.samples.majority",
     "evaluation.passk": "stats.passk",
     "evaluation.normalizers": "evaluation.exact",
     "evaluation.patterns": "stats.samples.patterns",
@@ -126,7 +126,7 @@ EVALUATION = {
         "Discoveries LeashCounts detectable_probability leash_at_k leash_counts leash_discoveries "
         "leash_exact leash_expected leash_intervals leash_noise_floor leash_sampling_error mcnemar_p"
     ),
-    "stats.majority": "Majority maj_at_k",
+    "stats.samples.majority": "Majority maj_at_k",
     "stats.passk": "avg_at_n cover_at_tau curve exact_pass_at_k pass_at_all_k pass_at_k pass_hat_k",
     "stats.power": "detectable detectable_paired detectable_shares detectable_up_to fewest_units",
     "stats.samples.anatomy": "Anatomy COUNTDOWN_CLASSES TOKEN_CLASSES classify token_anatomy",

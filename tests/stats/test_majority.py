@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sage_rlvr.errors import DataError
-from sage_rlvr.stats.majority import maj_at_k
+from sage_rlvr.stats.samples.majority import maj_at_k
 
 
 def by_enumeration(answers, correct, k):

@@ -29,11 +29,11 @@ from sage_rlvr.evaluation.store.rows import turns_in
 from sage_rlvr.evaluation.store.sample import GUIDED, SCORED, own_of, unescape
 from sage_rlvr.reading import parse_json
 from sage_rlvr.stats.intervals import Interval, column_intervals, mean_interval, passk_interval, share_interval
-from sage_rlvr.stats.majority import maj_at_k
 from sage_rlvr.stats.passk import cover_at_tau, pass_hat_k
 from sage_rlvr.stats.samples.anatomy import COUNTDOWN_CLASSES, TOKEN_CLASSES, ClassAnatomy, Spread, token_anatomy
 from sage_rlvr.stats.samples.clusters import clusters, pooled_share, ratio_interval
 from sage_rlvr.stats.samples.diversity import answer_entropy, expected_distinct_correct, token_entropy
+from sage_rlvr.stats.samples.majority import maj_at_k
 from sage_rlvr.stats.samples.patterns import compare_patterns, pattern_frequencies
 from sage_rlvr.stats.samples.perplexity import perplexities, perplexity_excess, perplexity_tails
 from sage_rlvr.stats.tempered import reweighted

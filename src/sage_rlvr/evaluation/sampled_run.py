@@ -38,7 +38,7 @@ from sage_rlvr.models.vllm import GENERATORS
 from sage_rlvr.runs import versions
 from sage_rlvr.stats.comparison import paired
 from sage_rlvr.stats.intervals import mean_interval, share_interval
-from sage_rlvr.stats.majority import maj_at_k
+from sage_rlvr.stats.samples.majority import maj_at_k
 from sage_rlvr.stats.samples.spectrum import effective_rank
 from sage_rlvr.tasks.base import Task, ready
 from sage_rlvr.tasks.countdown import Countdown

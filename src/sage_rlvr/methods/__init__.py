@@ -9,7 +9,8 @@ from sage_rlvr.methods.dr_grpo import dr_grpo
 from sage_rlvr.methods.forward_kl import forward_kl
 from sage_rlvr.methods.grpo import grpo
 from sage_rlvr.methods.grpo_token_mean import grpo_token_mean
-from sage_rlvr.methods.losses import (
+from sage_rlvr.methods.no_kl import no_kl
+from sage_rlvr.methods.objectives.losses import (
     adaptive_entropy,
     cispo,
     clip_cov,
@@ -22,8 +23,7 @@ from sage_rlvr.methods.losses import (
     steer,
     verl,
 )
-from sage_rlvr.methods.no_kl import no_kl
-from sage_rlvr.methods.right_answers import (
+from sage_rlvr.methods.objectives.right_answers import (
     alpha_dpg,
     distinct,
     ds_grpo,
@@ -34,11 +34,11 @@ from sage_rlvr.methods.right_answers import (
     ucpo,
     unlikeliness,
 )
+from sage_rlvr.methods.objectives.stored import dph, expert_iteration, replay, rft, truth
+from sage_rlvr.methods.objectives.utilities import maxrl, nsr, passk_training, pkpo, psr, rs_grpo, w_reinforce
+from sage_rlvr.methods.objectives.verifier_free import rlpr, verifree
 from sage_rlvr.methods.rloo import rloo
 from sage_rlvr.methods.sage import sage
-from sage_rlvr.methods.stored import dph, expert_iteration, replay, rft, truth
-from sage_rlvr.methods.utilities import maxrl, nsr, passk_training, pkpo, psr, rs_grpo, w_reinforce
-from sage_rlvr.methods.verifier_free import rlpr, verifree
 
 __all__ = [
     "METHODS",
