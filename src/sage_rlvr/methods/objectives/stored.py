@@ -28,17 +28,19 @@ def rft(
     file: str | None = None,
     law: Law = "uniform",
     answers: int = 16,
+    take: int | None = None,
     prompts: int = 16,
 ) -> Method:
     """L = -(1/(P L)) sum_x sum_y w(y) log pi(y), y stored right answers of the base (arXiv 2308.01825): no RL at all.
 
     base samples of each problem before step 0, each distinct right answer once, uniform over those of a prompt. law "policy" is
     the likelihood of the right set, "base" the forward KL from the base restricted to right answers. file: answers of a file, in
-    place of the base's with base=0.
+    place of the base's with base=0. take: answers of each prompt in an update, drawn anew; None: all of them.
     """
     part = Likelihood(
-        law=law, alone=True, policy=False, base=base, base_prompts=base_prompts, file=file, answers=answers, prompts=prompts
-    )
+        law=law, alone=True, policy=False, base=base, base_prompts=base_prompts, file=file,
+        answers=answers, take=take, prompts=prompts,
+    )  # fmt: skip
     return _grpo_with("rft", part, beta=0.0)
 
 
@@ -59,6 +61,7 @@ def expert_iteration(
     base: int = 0,
     base_prompts: int | None = None,
     answers: int = 16,
+    take: int | None = None,
     prompts: int = 16,
     draw: Draw = "any",
     evict: Literal["oldest", "newest", "commonest"] = "oldest",
@@ -66,9 +69,12 @@ def expert_iteration(
     """L = -(1/(P L)) sum_x (1/n) sum_y log pi(y), y the distinct right answers that rollouts have found so far (ExIt, STaR, ReST).
 
     Every rollout's right answers are kept and fitted again and again, uniform over those of a prompt; draw="hard" prefers
-    prompts that are seldom solved. base: samples of each problem before step 0 beside them.
+    prompts that are seldom solved. base: samples of each problem before step 0 beside them. take: answers of each prompt in an
+    update, drawn anew; None: all of them.
     """
-    part = Likelihood(alone=True, base=base, base_prompts=base_prompts, answers=answers, prompts=prompts, draw=draw, evict=evict)
+    part = Likelihood(
+        alone=True, base=base, base_prompts=base_prompts, draw=draw, evict=evict, answers=answers, take=take, prompts=prompts
+    )  # fmt: skip
     return _grpo_with("expert_iteration", part, beta=0.0)
 
 
