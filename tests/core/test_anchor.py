@@ -135,7 +135,7 @@ def test_in_the_reward_every_guide_runs():
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        ({"estimator": "k1"}, "noise and no leash"),
+        ({"estimator": "k1"}, "noise and no pull"),
         ({"estimator": "k3", "placement": "reward"}, "second order"),
         ({"estimator": "k2", "placement": "reward"}, "no KL"),
         (

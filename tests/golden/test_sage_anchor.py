@@ -69,7 +69,7 @@ def forward_kl_difference(weight: float, step: float = 1e-5) -> list[float]:
 
 
 def test_branch_under_k3_scales_the_forward_kl_by_q():
-    """H = 2.2 gives q = 1.3: 1.3 * (pi - ref) = (.39, 0, -.39); it tightens the leash and does not move the anchor."""
+    """H = 2.2 gives q = 1.3: 1.3 * (pi - ref) = (.39, 0, -.39); it strengthens the pull and does not move the anchor."""
     found = kl_gradient("k3", 2.2, Branch()).tolist()
     assert found == pytest.approx([0.39, 0.0, -0.39], abs=2e-6)
     assert found == pytest.approx(forward_kl_difference(1.3), abs=1e-5)

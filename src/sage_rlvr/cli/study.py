@@ -24,7 +24,7 @@ class Theory(Command):
     lab: bool = True
     """Leave out the measurement on the Countdown policy, which takes most of the time."""
     policy: str | None = None
-    """A run directory or model folder to measure there (default: the shipped base after some steps without a leash)."""
+    """A run directory or model folder to measure there (default: the shipped base after some steps without a KL)."""
     problems: int = 5
     """Problems of the lab; each takes some ten seconds without draws."""
     draws: int = 256

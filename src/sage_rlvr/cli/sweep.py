@@ -76,8 +76,8 @@ class Demo(Command):
     """Recipes of recipes/countdown to train (default: no_kl grpo sage_branch; placebo is there too)."""
     problems: int = 300
     """Test problems."""
-    power_frontier: bool = False
-    """Also temper the base over whole completions: what it reaches without any reward (some minutes more)."""
+    power_frontier: bool = True
+    """Also temper the base over whole completions: what it reaches without any reward (a minute of one core)."""
     workers: int | None = None
     """Training runs at a time, one thread each (default: the number of cores)."""
 

@@ -1,4 +1,4 @@
-"""The leash: which reference, shaped by which guide, measured by which estimator, put where, how strongly."""
+"""The anchor: which reference, shaped by which guide, measured by which estimator, put where, how strongly."""
 
 from __future__ import annotations
 
@@ -173,7 +173,7 @@ class Anchor:
 def _check_placement(estimator: str, placement: str) -> None:
     if placement == "loss" and estimator == "k1":
         raise ConfigError(
-            "Anchor: k1 in the loss has expected gradient E[grad log pi] = 0, so it is noise and no leash; use "
+            "Anchor: k1 in the loss has expected gradient E[grad log pi] = 0, so it is noise and no pull; use "
             "estimator='k3' (forward KL), 'k3_is' (reverse KL), or placement='reward'."
         )
     if placement == "reward" and estimator != "k1":
@@ -210,7 +210,7 @@ def _check_exact(parts: tuple[Guide, ...], divergence: str | None) -> None:
         left = " and, JS not being linear in q, a change of second order in its mean" if divergence == "js" else " only"
         _warn(
             f"{noise} in an exact sum is noise{left}: its q does not look at the sequence, so it scatters the strength of "
-            "the leash; use it as a control."
+            "the KL; use it as a control."
         )
 
 

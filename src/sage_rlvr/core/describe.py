@@ -164,7 +164,7 @@ def _notes(method: Method) -> list[str]:
     if against := getattr(method.advantage, "against_kl", ""):
         notes.append(against)
     if method.rollout is not None:
-        notes.append("a group that is not kept has no KL either: the leash pulls at the states of kept groups alone")
+        notes.append("a group that is not kept has no KL either: the KL pulls at the states of kept groups alone")
     if anchor.placement == "reward":
         if any(isinstance(part, Placebo) and not pays_nothing(part) for part in factors(anchor.guide)):
             notes.append(

@@ -49,10 +49,9 @@ def plan(
     edits: Sequence[tuple[str, str]],
     problems: int,
     *,
-    powers: bool = False,
+    powers: bool = True,
 ) -> plans.Sweep:
-    """The demo as a sweep; every edit is made in every arm. powers: whether the base is tempered over whole completions too, which
-    takes some minutes."""
+    """The demo as a sweep; every edit is made in every arm. powers: whether the base is tempered over whole completions too."""
     path, matrix = design(seeds, arms, problems)
     try:
         return plans.plan(path, out, matrix, edits, powers=POWERS if powers else ())

@@ -21,7 +21,7 @@ def forward_kl(
     """L = (1/B) sum_i (1/|y_i|) sum_t [ -min(rho A, clip(rho, 1 - low, 1 + high) A) + beta * KL(pi_ref(.|s_t) || pi(.|s_t)) ].
 
     A = (r - mean) / (std + 1e-4) within the group. On the logits of a visited state the KL term's gradient is
-    pi - pi_ref, under a constant divisor the expectation of that of GRPO's k3: the same leash without the noise of the
+    pi - pi_ref, under a constant divisor the expectation of that of GRPO's k3: the same pull without the noise of the
     sampled token, at the price of two full distributions a position. With 1/|y_i| k3 also weighs each next token by the
     lengths that follow it, and this sum does not. Other exact divergences: grpo(estimator="exact", divergence="js").
     """

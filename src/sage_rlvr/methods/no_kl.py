@@ -1,4 +1,4 @@
-"""GRPO without a leash: the first column of SAGE's Table 1."""
+"""GRPO without a KL: the first column of SAGE's Table 1."""
 
 from __future__ import annotations
 

@@ -123,7 +123,7 @@ def _outcome(arguments: dict[str, Any], bench: _Bench) -> tuple[Any, ...]:
     shaped = bench.measure(anchor)
     size = float(flat.gradient.norm())
     if max(size, float(shaped.gradient.norm())) < 1e-5:
-        return ("0, for E_pi[grad log pi] = 0: noise and no leash",)
+        return ("0, for E_pi[grad log pi] = 0: noise and no pull",)
     claim, text = claimed_gradient(anchor.effect, *bench.where, bench.q), anchor.effect.text
     if arguments["estimator"] == "exact" and anchor.effect.role("token"):
         text = "q of the tokens that were not drawn is not known; that of the drawn one moves no anchor"

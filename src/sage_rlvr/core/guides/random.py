@@ -1,4 +1,4 @@
-"""SAGE-Random (arXiv 2605.18864, Eq. 9): now and then a token's leash is multiplied by noise around 1."""
+"""SAGE-Random (arXiv 2605.18864, Eq. 9): now and then a token's KL is multiplied by noise around 1."""
 
 from __future__ import annotations
 

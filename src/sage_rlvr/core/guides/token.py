@@ -1,4 +1,4 @@
-"""SAGE-Token (arXiv 2605.18864, Eq. 10): surprising tokens get a looser, noisier leash."""
+"""SAGE-Token (arXiv 2605.18864, Eq. 10): surprising tokens get a weaker, noisier KL."""
 
 from __future__ import annotations
 

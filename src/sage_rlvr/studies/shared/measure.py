@@ -294,7 +294,7 @@ def claims(found: Sequence[Found]) -> list[Claim]:
     """Every claim with both sides; one that fewer than two worlds can answer is left out."""
     made = [
         claim(
-            "a: the leash lets go at once",
+            "a: the KL lets go at once",
             "largest gap in pass@256 between two resting points of one beta, linear utility: reverse KL > forward KL",
             [(gap(world, "reverse")[0], gap(world, "forward")[0]) for world in found],
         )

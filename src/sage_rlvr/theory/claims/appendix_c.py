@@ -200,7 +200,7 @@ def what_training_reaches() -> list[Claim]:
             "4.3/k3-branch-lowers", "SAGE Th. 4.3, E.5",
             "one in eight right, k3: pi(y) at rest with a Branch that reads the reference > without",
             guided, grpo, ">", expected=False,
-            note="The tighter leash at the uncertain state keeps the wrong siblings alive.",
+            note="The stronger KL pull at the uncertain state keeps the wrong siblings alive.",
         ),
         Claim(
             "4.3/k3-own-branch", "SAGE Eqs. (11), (38)",

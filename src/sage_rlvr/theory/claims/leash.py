@@ -121,7 +121,7 @@ def without_a_leash() -> list[Claim]:
             "leash/no-kl", "Invisible Leash (iii)",
             "where plain expected gradients without a KL go from ref = that limit",
             _without_kl(), numbers(kept), "=", 0.02, expected=False,
-            note="beta -> 0 and beta = 0 differ: without a leash the frequent right completion grows faster "
+            note="beta -> 0 and beta = 0 differ: without a KL the frequent right completion grows faster "
             "than the rare one.",
         ),
     ]  # fmt: skip

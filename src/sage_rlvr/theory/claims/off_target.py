@@ -185,7 +185,7 @@ def cases() -> list[Claim]:
             "a4/reverse-kl-larger", "SAGE A.4",
             "ref (.05, .95), beta .5, q = 1: off-target mass of (4) < of (27)",
             float(plain[1]), off_target, "<", expected=False,
-            note="A strong leash and a rare right answer: the reverse KL lets go of the wrong mass later than "
+            note="A strong KL and a rare right answer: the reverse KL lets go of the wrong mass later than "
             "the forward KL.",
         ),
         Claim(

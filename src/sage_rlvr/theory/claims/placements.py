@@ -177,7 +177,7 @@ def refused() -> list[Claim]:
             "place/k1-loss", "placement table",
             "k1 in the loss (refused), pi (.5, .3, .2), ref (.2, .3, .5): gradient = 0",
             by_hand(lambda ratio: ratio, True), (0.0, 0.0, 0.0), "=", 1e-12,
-            note="E[grad log pi] = 0: noise and no leash.",
+            note="E[grad log pi] = 0: noise and no pull.",
         ),
         Claim(
             "place/k3-reward", "placement table",

@@ -274,7 +274,7 @@ def rests() -> list[Claim]:
             "rest/std-strengthens-reward", "GRPO",
             "GroupNormalized: the largest beta that acts < the nominal one, .3",
             max(row.beta_effective for row in normalized), BETA, "<",
-            note="kappa, about 1/std, is 1.73 at P(right) = 1/2 and 2.44 at .99: the leash fades as the prompt is "
+            note="kappa, about 1/std, is 1.73 at P(right) = 1/2 and 2.44 at .99: the KL fades as the prompt is "
             "solved.",
         ),
         Claim(
