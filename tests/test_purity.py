@@ -208,3 +208,10 @@ def test_the_tree_names_every_folder_of_the_package():
 def test_every_module_says_what_it_is():
     silent = [str(p.relative_to(ROOT)) for p in MODULES if not ast.get_docstring(ast.parse(p.read_text(encoding="utf-8")))]
     assert not silent
+
+
+def test_files_and_packages_are_small():
+    """Law 12: about 400 lines per file, at most 15 files per package."""
+    lines = {str(path.relative_to(PACKAGE)): len(path.read_text(encoding="utf-8").splitlines()) for path in MODULES}
+    files = {str(folder.relative_to(PACKAGE)): len(list(folder.glob("*.py"))) for folder in {path.parent for path in MODULES}}
+    assert not [name for name, n in lines.items() if n > 460] and not [name for name, n in files.items() if n > 15]
