@@ -17,20 +17,21 @@ EFFECTS = [  # how the row of the page begins, folder of docs/results, a, b, met
     ("Should I use Branch?", "tier1", "SAGE-Branch", "GRPO", ("pass@1", "pass@256")),
     ("Does another guide help?", "rarity_again", "RLOO+Rarity", "RLOO", (f"pass@256 at equal pass@1 {NEAR}",)),
     ("What keeps coverage?", "tier1", "no KL", "GRPO", ("pass@256", "pass@1")),
-    ("Is more KL better", "beta_again", "GRPO, beta 0.1", "GRPO", (f"pass@256 at equal pass@1 {NEAR}",)),
+    ("Does more KL do more", "beta_again", "GRPO, beta 0.1", "GRPO", (f"pass@256 at equal pass@1 {NEAR}",)),
     ("Does RL learn, or sharpen?", "cold", "GRPO", TEMPERED, (f"pass@1, {BEST}",)),
-    ("| On 500 problems", "overfit_again", "GRPO", TEMPERED, (f"pass@1, {BEST}",)),
+    ("| Trained on 500 problems", "overfit_again", "GRPO", TEMPERED, (f"pass@1, {BEST}",)),
     ("| On targets never taught", "frontier", "GRPO, beta 0.025", "base", ("pass@256",)),
-    ("Is a method above the hull", "frontier_again", MAXRL, "GRPO over its betas", (f"pass@8 {HULL}", f"pass@256 {HULL}")),
+    ("| In the world with room", "frontier_again", MAXRL, "GRPO over its betas", (f"pass@8 {HULL}", f"pass@256 {HULL}")),
     ("k3 or k3_is", "kl_is_again", "k3_is, beta 0.025", "k3, beta 0.0125", (f"pass@1 {SAME}", f"pass@256 {SAME}")),
     ("Can I do without a verifier?", "verifier_free", "rlpr", "no KL", ("pass@1",)),
     ("More completions for hard prompts", "dars", "dars", "dars_uniform", ("pass@256",)),
 ]
 
 
-def said(value: float, low: float, high: float) -> str:
-    """As the page writes an effect: three decimals, four where three show nothing."""
-    return f"{value:+.{3 if abs(value) >= 0.0005 else 4}f} ({low:+.3f} to {high:+.3f})"
+def said(value: float, low: float, high: float, metric: str) -> str:
+    """As the page writes an effect: three decimals, four where three show nothing; on a hull nothing bounds the upper end."""
+    number = f"{value:+.{3 if abs(value) >= 0.0005 else 4}f}"
+    return f"{number} (at least {low:+.3f})" if metric.endswith(HULL) else f"{number} ({low:+.3f} to {high:+.3f})"
 
 
 @pytest.mark.parametrize(("start", "folder", "a", "b", "metrics"), EFFECTS)
@@ -41,7 +42,7 @@ def test_every_effect_is_in_its_summary(start: str, folder: str, a: str, b: str,
     rows = [row for row in compare(Results.read(str(DOCS / "results" / folder))) if not row.task and (row.a, row.b) == (a, b)]
     for metric in metrics:
         (found,) = (row.comparison.difference for row in rows if str(row.metric) == metric)
-        assert said(found.value, found.low, found.high) in line, metric
+        assert said(found.value, found.low, found.high, metric) in line, metric
     if "after correction" in line:
         judged = [row for row in rows if str(row.metric) in metrics and row.comparison.outcome != "tied"]
         assert all(row.holds for row in judged)
