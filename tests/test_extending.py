@@ -262,3 +262,11 @@ def test_a_graded_reward_of_the_page_is_right_from_what_the_recipe_says(folder: 
     said = flat(capsys.readouterr().err)
     assert "--task held.jsonl: asked in the template boxed and judged as mathematics, and not by the reward graded.py:score" in said
     assert "give --task RECIPE.yaml, a recipe whose task has that reward and test_file: held.jsonl" in said
+
+
+def test_the_page_has_every_field_of_the_signals() -> None:
+    from sage_rlvr.core.signals import FIELDS
+
+    rows = re.findall(r"^\| (`.+?) \|", (ROOT / "docs" / "extending.md").read_text(encoding="utf-8"), re.MULTILINE)
+    named = {name for row in rows for name in re.findall(r"`(\w+)`", row)}
+    assert {*FIELDS, "positions"} <= named
