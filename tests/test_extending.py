@@ -28,11 +28,15 @@ BLOCK = re.compile(r'```\w+ title="([^"]+)"\n(.*?)```', re.DOTALL)
 SMALL = ["--steps", "2", "--rollout.prompts_per_step", "2", "--rollout.group_size", "4"]
 
 
+PAGES = ("extending.md", "howto/bring_your_own.md")
+
+
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder with the files of the page; registries, loaded plugins and environment are as before behind it."""
-    for name, text in BLOCK.findall((ROOT / "docs" / "extending.md").read_text(encoding="utf-8")):
-        (tmp_path / name).write_text(text, encoding="utf-8")
+    """A folder with the files of both pages; registries, loaded plugins and environment are as before behind it."""
+    for page in PAGES:
+        for name, text in BLOCK.findall((ROOT / "docs" / page).read_text(encoding="utf-8")):
+            (tmp_path / name).write_text(text, encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv(plugins.VARIABLE, "")
     before = {kind: dict(registry_of(kind)._parts) for kind in kinds()}
@@ -236,3 +240,33 @@ def test_entry_points(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "late" in registry_of("guide") and registry_of("guide")["late"].__name__ == "Late"
     with pytest.raises(ConfigError, match="guide 'broken' of the package"):
         registry_of("guide")["broken"]
+
+
+def test_a_graded_reward_of_the_page_is_right_from_what_the_recipe_says(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from sage_rlvr.evaluation.store import SampleStore
+
+    assert command("train", "graded.yaml", "--run", "runs/graded", "--quiet") == 0
+    assert command("eval", "runs/graded", "--samples", "8", "--store", "own", "--quiet") == 0
+    with SampleStore.open(folder / "own") as store:
+        rows = store.samples()
+    held = [json.loads(line) for line in (folder / "held.jsonl").read_text().splitlines()]
+    signs = {str(number): row["sign"] for number, row in enumerate(held)}
+    assert {row.problem for row in rows} == set(signs)
+    paid = {row.reason: row.verdict for row in rows}
+    assert all((float(reason.split()[1]) >= 0.6) is (verdict == "right") for reason, verdict in paid.items()) and len(paid) > 1
+    capsys.readouterr()
+    more = ["--task", "graded.yaml", "--max-new-tokens", "8", "--store", "again", "--quiet"]
+    assert command("eval", "runs/graded", "--samples", "8", *more) == 0
+    assert "by the reward" not in flat(capsys.readouterr().err)
+    assert command("eval", "runs/graded", "--samples", "8", "--task", "held.jsonl", "--quiet") == 2  # these have no golds
+    said = flat(capsys.readouterr().err)
+    assert "--task held.jsonl: asked in the template boxed and judged as mathematics, and not by the reward graded.py:score" in said
+    assert "give --task RECIPE.yaml, a recipe whose task has that reward and test_file: held.jsonl" in said
+
+
+def test_the_page_has_every_field_of_the_signals() -> None:
+    from sage_rlvr.core.signals import FIELDS
+
+    rows = re.findall(r"^\| (`.+?) \|", (ROOT / "docs" / "extending.md").read_text(encoding="utf-8"), re.MULTILINE)
+    named = {name for row in rows for name in re.findall(r"`(\w+)`", row)}
+    assert {*FIELDS, "positions"} <= named

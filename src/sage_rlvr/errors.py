@@ -56,6 +56,11 @@ def nearest(word: Any, options: Iterable[Any], cutoff: float = 0.6) -> str | Non
     return next(iter(swapped or found), None)
 
 
+def neighbors(word: Any, options: Iterable[Any], n: int = 5) -> list[str]:
+    """The options that are spelled most like `word`, at most `n`, the nearest first; of a list too long to print."""
+    return difflib.get_close_matches(str(word), dict.fromkeys(map(str, options)), n=n, cutoff=0.5)
+
+
 def choose_from(word: Any, options: Iterable[Any]) -> str:
     """What follows after "unknown guide 'brunch'": the neighbor, if any, and all there are."""
     known = [str(option) for option in options]

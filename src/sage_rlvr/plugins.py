@@ -1,20 +1,26 @@
 """Files of a user that register parts: `--plugin my_file.py`, or `plugins: [my_file.py]` in a recipe.
 
 A file is executed once per process. The environment carries its path on, so that the processes of a sweep, of TRL and of
-the verifiers have the same parts.
+the verifiers have the same parts. What such a file does wrong is its author's to mend, and no fault of this program: `blame`.
 """
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import importlib.util
+import linecache
 import os
+import re
 import sys
+import sysconfig
+import traceback
 from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
-from sage_rlvr.errors import ConfigError, SageError
+from sage_rlvr.errors import ConfigError, SageError, nearest
 from sage_rlvr.reading import read_bytes
 
 VARIABLE = "SAGE_RLVR_PLUGINS"  # paths of plugins, joined by os.pathsep; read by every process
@@ -43,7 +49,8 @@ def use(path: str | Path) -> str:
         del _loaded[file]
         if isinstance(error, SageError):
             raise type(error)(f"plugin {path}: {error}") from error
-        raise ConfigError(f"plugin {path}: {type(error).__name__}: {error}") from error
+        spot = next((f"line {line}: " for at, line in _frames(error) if at == file), "")
+        raise ConfigError(f"plugin {path}: {spot}{_told(error)}") from error
     return digest
 
 
@@ -81,6 +88,13 @@ def from_words(words: Sequence[str]) -> list[str]:
     return rest
 
 
+def options_for(part: object) -> list[str]:
+    """["--plugin", FILE] of the plugin that a part was written in; empty where it was in none."""
+    named = getattr(part, "__module__", "")
+    own = (file for file, digest in _loaded.items() if _name(file, digest) == named)
+    return next((["--plugin", os.path.relpath(file)] for file in own), [])
+
+
 def use_inherited() -> None:
     """The plugins that the process which started this one had."""
     for path in filter(None, os.environ.get(VARIABLE, "").split(os.pathsep)):
@@ -91,3 +105,73 @@ def loaded() -> dict[str, str]:
     """File name -> SHA-256 of the plugins in use, as a run records them."""
     use_inherited()
     return {file.name: digest for file, digest in sorted(_loaded.items())}
+
+
+# ---- whose mistake an exception is
+
+
+def blame(error: BaseException) -> str | None:
+    """What to tell the author of a plugin whose code an exception came out of: file, line, exception, next step. Else None.
+
+    It came out of one where the innermost frame that is neither this package's nor a library's is in a plugin's file, or in one
+    beside it; where an object of a plugin's class lacks what is read of it; and where a plugin's function is called with
+    arguments that it does not take.
+    """
+    folders = {file.parent for file in _loaded}
+    own = next((frame for frame in _frames(error) if not _is_ours(frame[0])), None)
+    if own is not None and not folders.isdisjoint(own[0].parents):
+        file, line = own
+        code = linecache.getline(str(file), line).strip()
+        return f"{file}:{line}: {_told(error)}{f' at `{code}`' if code else ''}. {_ADVICE}"
+    for file, digest in _loaded.items():
+        module = sys.modules.get(_name(file, digest))
+        if module is not None and (found := _lacking(error, module)) is not None:
+            return f"{file}:{_line(file, found)}: {_told(error)}. {_ADVICE}"
+    return None
+
+
+_ADVICE = "Mend it there: docs/extending.md says what such a part has, and sage_rlvr.testing checks it (check_guide, ...)"
+_CALLED = re.compile(r"(\w+(?:\.\w+)*)\(\) (?:takes|missing|got) ")  # how Python begins where arguments do not fit
+
+
+def _lacking(error: BaseException, module: ModuleType) -> Any:
+    """The class of a module of which an attribute was read that it lacks, or its function that was called wrongly; else None."""
+    if isinstance(error, AttributeError) and error.obj is not None:
+        kind = error.obj if isinstance(error.obj, type) else type(error.obj)
+        return kind if kind.__module__ == module.__name__ else None
+    called = _CALLED.match(str(error)) if isinstance(error, TypeError) else None
+    found: Any = None if called is None else module
+    for name in called[1].split(".") if called else ():
+        found = getattr(found, name, None)
+    return found
+
+
+def _line(file: Path, part: Any) -> int:
+    """The line of a class or function in its file; 1 where it is not to be found."""
+    if hasattr(part, "__code__"):
+        return int(part.__code__.co_firstlineno)
+    head = re.compile(rf"\s*class {part.__name__}\b")
+    return next((n for n, text in enumerate(linecache.getlines(str(file)), 1) if head.match(text)), 1)
+
+
+def _frames(error: BaseException) -> list[tuple[Path, int]]:
+    """(file, line) of an exception's frames in files, the innermost first."""
+    found = traceback.extract_tb(error.__traceback__)
+    return [(Path(f.filename), f.lineno or 1) for f in reversed(found) if not f.filename.startswith("<")]
+
+
+def _is_ours(file: Path) -> bool:
+    """Whether a file is this package's, Python's or an installed library's."""
+    return bool({"site-packages", "dist-packages"} & set(file.parts)) or not _homes().isdisjoint(file.resolve().parents)
+
+
+@functools.cache
+def _homes() -> frozenset[Path]:
+    names = ("stdlib", "platstdlib", "purelib", "platlib")
+    return frozenset(map(Path.resolve, (Path(__file__).parent, *(Path(sysconfig.get_path(name)) for name in names))))
+
+
+def _told(error: BaseException) -> str:
+    """An exception in a line; of an attribute that is not there its neighbor."""
+    near = nearest(error.name, dir(error.obj)) if isinstance(error, AttributeError) and error.obj is not None else None
+    return f"{type(error).__name__}: {error}".rstrip(".") + (f"; did you mean {near!r}?" if near else "")

@@ -229,22 +229,23 @@ def load(path: str | Path, overrides: Iterable[tuple[str, str]] = ()) -> Tree:
     base = tree.pop("base", None)
     if base is not None:
         tree = _inherit(path, base, tree)
-    for file in _plugins_of(tree, path):
-        plugins.use(path.parent / file)
+    use_plugins(tree, path)
     for key, text in overrides:
         tree = override(tree, key, text)
     return tree
 
 
-def _plugins_of(tree: Tree, path: Path) -> list[str]:
-    """The files that `plugins:` lists, relative to the recipe; a mapping (name: hash) is what a run has recorded."""
+def use_plugins(tree: Tree, path: Path) -> None:
+    """Load the files that `plugins:` of a recipe or a matrix lists, relative to its `path`, and take the list out of the tree; a
+    mapping (name: hash) is what a run has recorded."""
     files = tree.get("plugins", [])
     if isinstance(files, dict):
-        return []
+        return
     if not isinstance(files, list) or not all(isinstance(file, str) for file in files):
         spot = tree.origins.get(("plugins",), str(path))
         raise ConfigError(f"{spot}: plugins = {files!r}: expected a list of Python files such as [my_guide.py]")
-    return list(tree.pop("plugins", []))
+    for file in tree.pop("plugins", []):
+        plugins.use(path.parent / file)
 
 
 def _inherit(path: Path, base: Any, tree: Tree) -> Tree:

@@ -59,11 +59,19 @@ class Registry(MutableMapping[str, P], Generic[P]):
     """The parts of one kind by name; a mapping in the order in which they were registered, those from outside last.
 
     kind: the noun of messages ("guide"), a key of `HOMES`. remember: whether a function that is registered makes parts,
-    which then know their call (`call_of`), so that a configuration can be written down again.
+    which then know their call (`call_of`), so that a configuration can be written down again. check: refuses a class whose
+    declaration alone shows that it cannot work; given what messages call it ("guide 'late'"), and the class.
     """
 
-    def __init__(self, kind: str, parts: Mapping[str, P] | None = None, *, remember: bool = True) -> None:
-        self.kind, self.remember = kind, remember
+    def __init__(
+        self,
+        kind: str,
+        parts: Mapping[str, P] | None = None,
+        *,
+        remember: bool = True,
+        check: Callable[[str, Any], object] | None = None,
+    ) -> None:
+        self.kind, self.remember, self.check = kind, remember, check
         self._parts: dict[str, P] = dict(parts or {})
         self._labels: dict[str, str] = {}
 
@@ -79,7 +87,8 @@ class Registry(MutableMapping[str, P], Generic[P]):
         """Add a part: a frozen dataclass, or a function that makes one; its annotated signature is what a recipe may set.
 
         As a decorator, with or without arguments. name: in recipes. label: in tables and figures, the name where None.
-        ConfigError for a class that is no frozen dataclass, and for a name that another part has.
+        ConfigError for a class that is no frozen dataclass or that the registry's check refuses, and for a name that another part
+        has.
         """
         if part is None:
             return functools.partial(self.register, name=name, label=label)
@@ -89,6 +98,8 @@ class Registry(MutableMapping[str, P], Generic[P]):
                 f"{self.kind} {name!r}: decorate the class {part.__name__} with @dataclass(frozen=True), so that its "
                 "settings can be recorded and compared"
             )
+        if self.check is not None and inspect.isclass(part):
+            self.check(f"{self.kind.replace('_', ' ')} {name!r}", part)
         there = self._parts.get(name)
         if there is not None and _written(there) != _written(part):
             raise ConfigError(
@@ -134,8 +145,12 @@ class Registry(MutableMapping[str, P], Generic[P]):
 
     def unknown(self, name: object) -> str:
         """What to say of a name that is not here: its neighbor, and all there are."""
-        own = "" if plugins.loaded() else ". One of your own needs --plugin FILE.py"
-        return f"unknown {self.kind.replace('_', ' ')} {name!r}{choose_from(name, self)}{own}"
+        return f"unknown {self.kind.replace('_', ' ')} {name!r}{choose_from(name, self)}{self.own}"
+
+    @property
+    def own(self) -> str:
+        """What messages about an unknown name add where no plugin is loaded."""
+        return "" if plugins.loaded() else ". One of your own needs --plugin FILE.py"
 
     def name_of(self, part: object) -> str | None:
         """The name of an entry; None for what is not registered."""

@@ -251,7 +251,14 @@ class _Refusal:
 
     @property
     def place(self) -> Place:
-        return tuple(str(part) for part in self.error["loc"])
+        """As it is written: a guide beside a method without one has made that method the base of a sage, see `_choose`."""
+        place, node = [], self.tree
+        for part in map(str, self.error["loc"]):
+            moved = part == "base" and isinstance(node, dict) and "guide" in node and "base" not in node
+            if not moved:
+                place.append(part)
+                node = node.get(part) if isinstance(node, dict) else None
+        return tuple(place)
 
     @property
     def own(self) -> SageError | None:

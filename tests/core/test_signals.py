@@ -47,6 +47,12 @@ def test_a_missing_signal_says_who_wants_it():
         Signals(LOGPS, None, MASK, IDS).require("entropies", "Branch")
 
 
+def test_a_signal_that_is_none_is_answered_with_its_neighbor():
+    known = Signals(torch.zeros(1, 1), None, torch.ones(1, 1, dtype=torch.bool), torch.zeros(1, dtype=torch.long))
+    with pytest.raises(DataError, match=r"Mine reads Signals\.entropie, which there is not; did you mean 'entropies'\?"):
+        known.require("entropie", "Mine")
+
+
 def test_masked_mean_ignores_nan_and_empty():
     values = torch.tensor([[1.0, float("nan"), 3.0]])
     assert masked_mean(values, torch.tensor([[True, False, True]])) == 2.0

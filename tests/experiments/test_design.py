@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from sage_rlvr import plugins
 from sage_rlvr.config import SftConfig, TrainConfig, load_config
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.experiments.controls import Arm, same
 from sage_rlvr.experiments.design import Matrix, load_matrix, resolve, sft_config, world_named
+from sage_rlvr.methods import METHODS
 from sage_rlvr.recipes import recipe
 
 MATRICES = Path(__file__).resolve().parents[2] / "recipes" / "matrices"
@@ -219,3 +222,22 @@ def test_a_matrix_takes_the_edits_of_another_and_its_lines(tmp_path: Path) -> No
         load_matrix(write(tmp_path, "base: nowhere\n" + arms))
     frontier, room = (load_matrix(MATRICES / name) for name in ("frontier.yaml", "room.yaml"))
     assert frontier.base == room.base and frontier.base
+
+
+def test_a_matrix_has_plugins_as_recipes_have(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(plugins.VARIABLE, "")
+    monkeypatch.setattr(plugins, "_loaded", {})
+    monkeypatch.setattr(METHODS, "_parts", dict(METHODS._parts))
+    (tmp_path / "parts").mkdir()
+    (tmp_path / "parts" / "mine.py").write_text(
+        "import sage_rlvr\nfrom sage_rlvr.methods import rloo\n@sage_rlvr.method\ndef of_matrix(*, beta: float = 0.0):\n"
+        "    from dataclasses import replace\n    return replace(rloo(beta=beta), name='of_matrix')\n"
+    )
+    text = "plugins: [parts/mine.py]\narms: {a: grpo, b: {recipe: grpo, edits: {method: of_matrix}}}\ncontrol: a\ncontrols: none\n"
+    arms, _ = arms_of(write(tmp_path, text))
+    assert arms["b"].config.method.name == "of_matrix" and list(arms["b"].config.plugins) == ["mine.py"]
+    assert os.environ[plugins.VARIABLE] == str(tmp_path / "parts" / "mine.py")  # what the processes of the sweep are given
+    with pytest.raises(ConfigError, match=r"matrix\.yaml:3: plugins = 'mine\.py': expected a list of Python files"):
+        load_matrix(write(tmp_path, "plugins: mine.py\narms: {a: grpo}\ncontrol: a\n"))
+    with pytest.raises(ConfigError, match=r"key 'control' is missing: .*; write control: and one of a, b$"):
+        load_matrix(write(tmp_path, "arms: {a: grpo, b: rloo}\n"))

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import ClassVar
+
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import Tensor
 
-from sage_rlvr.core import Branch, Compose, Flat, Placebo, Random, Token
+from sage_rlvr.core import Banded, Branch, Compose, Flat, Placebo, Random, Token
 from sage_rlvr.core.guides import GUIDES
+from sage_rlvr.core.keys import Key
+from sage_rlvr.core.signals import Signals
 from sage_rlvr.testing import check_guide, check_no_gradient, check_precision, run, signals
 
 EXAMPLES = {
@@ -98,3 +104,23 @@ def test_flat_is_neutral_in_products_and_products_add_logs(seed):
     assert torch.equal(run(Flat() * Branch(), known), branch)
     assert torch.equal(run(Branch() * Token(), known), branch + token)
     assert torch.equal(run(Compose(()), known), torch.zeros_like(branch))
+
+
+@dataclass(frozen=True)
+class ByColumn(Banded):
+    """q grows from column to column, padding included: what every author writes first."""
+
+    needs: ClassVar[frozenset[str]] = frozenset()
+    depends_on: ClassVar[str] = "state"
+    equation: ClassVar[str] = "1 + t / 100"
+    q_min: float = 0.6
+    q_max: float = 1.4
+
+    def raw_q(self, signals: Signals, step: int, total_steps: int, key: Key) -> Tensor:
+        return 1.0 + torch.arange(signals.mask.shape[1]).expand(signals.mask.shape) / 100
+
+
+def test_a_broken_law_says_the_remedy() -> None:
+    said = r"left padding matters; read signals only where signals\.mask is true; signals\.positions numbers"
+    with pytest.raises(AssertionError, match=said):
+        check_guide(ByColumn())

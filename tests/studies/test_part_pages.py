@@ -116,3 +116,21 @@ def test_the_command_prints_a_part_a_kind_or_its_neighbors(capsys: pytest.Captur
     assert code("clip", "--docs", str(tmp_path)) == 0
     assert "surrogate clip" in capsys.readouterr().out and (tmp_path / "methods" / "parts.md").is_file()
     assert part_pages.dead_line(Own) == ""
+
+
+@dataclass(frozen=True)
+class Lines:
+    """Two lines.
+    depth: how deep it goes
+    width, height: how large it is, where
+        depth: is another word
+    """
+
+    depth: int = 1
+    width: int = 1
+    height: int = 1
+
+
+def test_a_line_that_begins_with_an_options_name_says_that_option_alone():
+    said = {one.name: one.said for one in options_of(Lines)}
+    assert said["width"] == said["height"] == "how large it is, where" and said["depth"] == "how deep it goes"

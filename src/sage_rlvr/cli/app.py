@@ -96,6 +96,10 @@ def _answered(words: list[str], session: Session) -> int:
 
             session.note(disk_problem(error, "", Path(os.fsdecode(error.filename))))
             return 2
+        if (said := plugins.blame(error)) is not None:
+            session.err.print("PluginError", style="bold red", end="")
+            session.note(f": {said}")
+            return 2
         session.note(traceback.format_exc().rstrip())
         session.note(f"a fault of sage-rlvr, exit code {FAULT}: please report it with the lines above")
         return FAULT

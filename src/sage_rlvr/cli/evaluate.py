@@ -80,7 +80,7 @@ class Eval(Command, ExactSettings, SampleSettings):
         from sage_rlvr.experiments.jobs import ended_like_ctrl_c
         from sage_rlvr.progress import PlainConsole, counting
 
-        run = self._sample_run()
+        run = self._sample_run(session)
         if self.reverify:
             store, task, judged = verify_again(run)
             session.say(f"{judged:,} samples judged again; the older verdicts stay readable in {store.path}")
@@ -100,7 +100,7 @@ class Eval(Command, ExactSettings, SampleSettings):
         session.say(f"store: {store.path}")
         return 0
 
-    def _sample_run(self) -> SampleRun:
+    def _sample_run(self, session: Session) -> SampleRun:
         """The policy and, for Countdown, the world of a run or model; the store's place where none was named."""
         from sage_rlvr.evaluation.sampled_run import SampleRun
 
@@ -119,9 +119,23 @@ class Eval(Command, ExactSettings, SampleSettings):
             of_run = (run / "run.json").is_file()
             policy = "base" if self.what == "embedded" else run.name
             model = str(run / "policy") if of_run else self.what
+            self._say_other_reward(session, run if of_run else None)
         home = run / "samples" if of_run else RUNS / "samples" / policy
         store = settings.store or store_place(home, settings.store_name)
         return SampleRun(**(vars(settings) | {"store": store}), policy=policy, model=model, world=world, own=own)
+
+    def _say_other_reward(self, session: Session, run: Path | None) -> None:
+        """That rows of a file are asked and judged as mathematics, where the run was trained on rows with a reward of its own."""
+        from sage_rlvr.runs import read_record
+        from sage_rlvr.tasks.rows import SUFFIXES
+
+        own = read_record(run)["config"].get("task") if run is not None and self.task.endswith(SUFFIXES) else None
+        if reward := (own or {}).get("reward"):
+            session.note(
+                f"--task {self.task}: asked in the template {self.template} and judged as mathematics, and not by the reward "
+                f"{reward} that {run} was trained with. To evaluate on these rows by it, give --task RECIPE.yaml, a recipe whose "
+                f"task has that reward and test_file: {self.task}"
+            )
 
     def _exactly(self, session: Session) -> int:
         from sage_rlvr.evaluation.evaluate import FRONTIER, cross_check, evaluate, guess_floor

@@ -9,6 +9,7 @@ from typing import Annotated, Any, ClassVar
 
 import tyro
 
+from sage_rlvr import plugins
 from sage_rlvr import recipes as files
 from sage_rlvr.cli.session import Command, Session
 from sage_rlvr.config import (
@@ -22,7 +23,7 @@ from sage_rlvr.config import (
     parse_yaml,
     to_yaml,
 )
-from sage_rlvr.errors import ConfigError, choose_from, suggest
+from sage_rlvr.errors import ConfigError, neighbors, suggest
 from sage_rlvr.registry import kinds, registry_of
 
 Config = TrainConfig | FinetuneConfig | SftConfig | OfflineConfig
@@ -137,8 +138,11 @@ class Parts(Command):
         singular = "" if asked is None else asked.removesuffix("s")
         of_name = [kind for kind in kinds() if asked is not None and asked in registry_of(kind)]
         if asked is not None and not of_name and singular not in kinds():
-            known = [*kinds(), *(name for kind in kinds() for name in registry_of(kind))]
-            raise ConfigError(f"no part and no kind of part {self.name!r}{choose_from(asked, dict.fromkeys(known))}")
+            near = ", ".join(neighbors(asked, [*kinds(), *(name for kind in kinds() for name in registry_of(kind))]))
+            near = f"; near it: {near}" if near else ""
+            raise ConfigError(
+                f"no part and no kind of part {self.name!r}{near}; `{suggest('parts')}` lists all{registry_of('guide').own}"
+            )
         if of_name and singular not in kinds():
             for kind in of_name:
                 session.say(*part_pages.about(kind, str(asked)), "")
@@ -192,6 +196,7 @@ def schema_of(tree: Mapping[str, Any]) -> type[Config]:
 
 def read_recipe(recipe: Path, edits: Sequence[tuple[str, str]], command: str = "") -> Config:
     """What a recipe means. ConfigError where it is plainly one of another command (train, sft, offline), with its command."""
+    _refuse_a_method(recipe, command)
     tree = load(recipe, edits)
     if "arms" in tree:
         raise ConfigError(f"{recipe}: this is the design of a sweep; run it with: {suggest('sweep', recipe)}")
@@ -203,6 +208,15 @@ def read_recipe(recipe: Path, edits: Sequence[tuple[str, str]], command: str = "
         raise ConfigError(f"{recipe}: this is {what} recipe; run it with: {suggest(kind, recipe)}")
     # what is left for `train` is a recipe for RL that lacks its method, which decoding says
     return decode({"train": TrainConfig, "offline": OfflineConfig}.get(command, schema), tree, where=str(recipe))
+
+
+def _refuse_a_method(recipe: Path, command: str) -> None:
+    """ConfigError for the name of a method where a recipe is expected, with the command that trains by it."""
+    name = str(recipe)
+    if recipe.exists() or recipe.suffix or name in files.shipped() or name not in registry_of("method"):
+        return
+    words = [command or "show", "grpo", "--method", name, *plugins.options_for(registry_of("method")[name])]
+    raise ConfigError(f"{name}: is a method and no recipe; take the settings of a recipe and this method: {suggest(*words)}")
 
 
 def recipe_lines(config: Config) -> list[str]:

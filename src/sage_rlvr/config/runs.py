@@ -21,6 +21,7 @@ from sage_rlvr.config.parts import (
     positive,
     require,
 )
+from sage_rlvr.errors import suggest
 
 if TYPE_CHECKING:
     from sage_rlvr.core.method import Method
@@ -168,7 +169,12 @@ class SftConfig:
         positive(self, "batch_size")
         spelled = isinstance(self.model, str) or hasattr(self.task, "characters")
         taught = self.task is None or (hasattr(self.task, "examples") and spelled)
-        lacking = "a policy is trained from scratch on examples; give the task examples(split, seed, start, n) and characters"
+        lacking = (
+            "a policy is trained from scratch on examples; give the task examples(split, seed, start, n) and characters. Rows "
+            "(jsonl, math) have none: fine-tune an existing model on their worked solutions (data: {path: FILE}, model: a Hub id "
+            "or folder, engine: {name: trl}, in place of task), or train by RL from such a model, or from the small one made by: "
+            + suggest("sft", "knights/sft", "--out", "runs/knights-base")
+        )
         require(taught, "task", getattr(self.task, "name", None), lacking)
         alone = "give task or world, not both: either says which problems are taught"
         require(self.task is None or self.world == WorldConfig(), "task", getattr(self.task, "name", None), alone)

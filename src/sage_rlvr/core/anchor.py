@@ -15,7 +15,17 @@ from torch import Tensor
 
 from sage_rlvr.core.divergences import DIVERGENCES, Divergence
 from sage_rlvr.core.effect import UNBIASED_IN_LOSS, Effect, effect_of
-from sage_rlvr.core.guides import Flat, Guide, Placebo, factors, is_clamped, is_flat, looks_ahead, pays_nothing
+from sage_rlvr.core.guides import (
+    Flat,
+    Guide,
+    Placebo,
+    check_declared,
+    factors,
+    is_clamped,
+    is_flat,
+    looks_ahead,
+    pays_nothing,
+)
 from sage_rlvr.core.kl import ESTIMATORS, Estimator, k3
 from sage_rlvr.core.reductions import Reduction
 from sage_rlvr.core.schedules import Constant, Schedule, as_schedule, is_zero
@@ -74,6 +84,8 @@ class Anchor:
             raise ConfigError(f"Anchor: placement = {self.placement!r}; choose 'loss' or 'reward'.")
         if not isinstance(self.guide, Guide):
             raise ConfigError(f"Anchor: guide = {self.guide!r} is not a guide; give one, for example Branch().")
+        for part in factors(self.guide):
+            check_declared(type(part).__name__, part)
 
     def _check_divergence(self) -> None:
         if self.estimator == "exact":

@@ -22,7 +22,7 @@ from sage_rlvr.core.reductions import Reduction
 from sage_rlvr.core.reward_sources import RewardSource
 from sage_rlvr.core.rewards import RewardTransform
 from sage_rlvr.core.rollout_plans import RolloutPlan, is_staged
-from sage_rlvr.core.signals import Batch, Signals, masked_mean
+from sage_rlvr.core.signals import Batch, Signals, check_needs, masked_mean
 from sage_rlvr.core.state import State, called, has_state, start_of
 from sage_rlvr.core.surrogates import Surrogate
 from sage_rlvr.core.token_weights import TokenWeight
@@ -185,8 +185,8 @@ def q_clamped(method: Method, signals: Signals, step: int, total_steps: int, key
 
 
 def needs_of(part: object) -> frozenset[str]:
-    """The optional signals that a part reads; none where it does not say."""
-    return frozenset(getattr(part, "needs", None) or ())
+    """The optional signals that a part reads; none where it does not say. ConfigError for one that no engine computes."""
+    return check_needs(type(part).__name__, part)
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from sage_rlvr.errors import DataError
+from sage_rlvr.errors import ConfigError, DataError, choose_from
 
 
 def _detached(value: Tensor) -> Tensor:
@@ -95,10 +95,31 @@ class Signals:
 
     def require(self, name: str, who: str) -> Tensor:
         """The signal called `name`; DataError naming `who` asked for it when it was not computed."""
+        if name not in FIELDS:
+            raise DataError(f"{who} reads Signals.{name}, which there is not{choose_from(name, FIELDS)}")
         value = getattr(self, name)
         if not isinstance(value, Tensor):
             raise DataError(f"{who} needs Signals.{name}, which is None; compute it in the engine (see method.needs).")
         return value
+
+
+FIELDS = tuple(field.name for field in fields(Signals))
+NEEDS = (*FIELDS, "logps", "entropy_gradient", "distributions")
+"""What a part may name in `needs`; the last three are of the update, see `Method.needs`."""
+
+
+def check_needs(who: str, part: object) -> frozenset[str]:
+    """The `needs` of a part, or of the class of one; empty where it has none, or a class says them by a property.
+
+    who: what messages call it. ConfigError for what no engine computes.
+    """
+    needs = getattr(part, "needs", None)
+    if isinstance(needs, str):
+        raise ConfigError(f"{who}: needs = {needs!r}: a set of names is expected: frozenset({{{needs!r}}})")
+    found = frozenset(needs) if isinstance(needs, (frozenset, set, tuple, list)) else frozenset()
+    for name in found.difference(NEEDS):
+        raise ConfigError(f"{who}: needs {name!r}, which is no signal{choose_from(name, NEEDS)}")
+    return found
 
 
 @dataclass(frozen=True, eq=False)

@@ -24,7 +24,7 @@ from sage_rlvr.errors import DataError
 from sage_rlvr.models.listing.completions import Enumerated, enumerate_completions
 from sage_rlvr.models.policy import Tokens
 from sage_rlvr.models.sampler import sample
-from sage_rlvr.tasks.base import Task
+from sage_rlvr.tasks.base import Task, verdicts
 
 FLOOR, MOST_STATES = 1e-4, 40_000  # of an enumeration
 
@@ -62,7 +62,7 @@ def sampled_counts(
             temperature=temperature,
             entropies=False,
         )
-        counts[i] = sum(task.verify(problem, text).right for text in tokens.texts(rollout))
+        counts[i] = sum(found.right for found in verdicts(task, [(problem, text) for text in tokens.texts(rollout)]))
     return counts
 
 

@@ -9,6 +9,7 @@
     control: grpo                the arm that all others are held against
     controls: auto               what is missing of no_kl, unguided, placebo, matched is added (none, or a list of these)
     evaluate: {problems: 300}    see `EvaluateSpec`
+    plugins: [my_parts.py]       files that register parts of your own, beside the matrix, as in a recipe
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from sage_rlvr.errors import ConfigError, choose_from
 from sage_rlvr.evaluation.evaluate import FRONTIER
 from sage_rlvr.experiments.controls import KINDS, Arm, Kind, controls_of, free_name, linked, twin_of
 from sage_rlvr.experiments.jobs import Exact
-from sage_rlvr.recipes import Tree, find, read
+from sage_rlvr.recipes import Tree, find, read, use_plugins
 from sage_rlvr.results.comparisons import TEMPERED
 from sage_rlvr.results.design import BASE, Question
 from sage_rlvr.results.metric import known_metrics
@@ -201,11 +202,19 @@ def load_matrix(path: Path) -> Matrix:
 def _written(path: Path) -> Tree:
     """The tree of a matrix's file; where `base` names another matrix, that one's edits with the lines on which they stand there."""
     tree = read(path)
+    use_plugins(tree, path)
+    arms = tree.get("arms")
+    if "control" not in tree and isinstance(arms, dict):
+        raise ConfigError(
+            f"{path}: the key 'control' is missing: the arm that all others are held against; write control: and one of "
+            f"{', '.join(map(str, arms))}"
+        )
     if not isinstance(other := tree.get("base"), str):
         return tree
     spot = tree.origins[("base",)]
     try:
-        theirs = read(find(other, "matrices", folder=path.parent))
+        file = find(other, "matrices", folder=path.parent)
+        use_plugins(theirs := read(file), file)
     except ConfigError as error:
         raise ConfigError(f"{spot}: base: {error}") from error
     if not isinstance(edits := theirs.get("base"), dict):

@@ -135,7 +135,8 @@ def spelling(tokenizer: Any, what: str) -> Iterator[None]:
     except Exception as error:  # tokenizers raises plain Exceptions
         raise ConfigError(
             f"tokenizer {tokenizer.name_or_path!r} cannot spell {what} of this task ({error}); take a policy whose "
-            "tokenizer knows their characters"
+            "tokenizer knows their characters: a pretrained one (model: OWNER/NAME of the Hub, or its folder), or a small one that "
+            f"knows printable ASCII, made by: {suggest('sft', 'knights/sft', '--out', 'runs/knights-base')}"
         ) from error
 
 
@@ -166,11 +167,12 @@ class Asking:
     def __call__(self, problem: Any) -> Prompt:
         """ConfigError where the tokenizer has no token for a character, and for what `check_prompt` refuses."""
         tokenizer = self.tokens.tokenizer
+        plain = self.form is None
+        asked: Any = (prompt_text if plain else prompt_messages)(self.task, problem)  # the task's own words, and its own mistakes
         with spelling(tokenizer, "the prompts"):
-            if self.form is None:
-                text = prompt_text(self.task, problem)
-                return Prompt(text, tuple(self.tokens.encode_prompt(text)))
-            messages = prompt_messages(self.task, problem)
+            if plain:
+                return Prompt(asked, tuple(self.tokens.encode_prompt(asked)))
+            messages = asked
             text = render(tokenizer, messages, opened=True)
             ids = self.tokens.encode(text)
             check_prompt(tokenizer, messages, text, ids)

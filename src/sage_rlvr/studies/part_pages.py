@@ -77,7 +77,7 @@ def allowed(part: Callable[..., Any], name: str, hint: Any) -> str:
     """In words; a number as the interval that the part accepts, the other options at their defaults."""
     members = typing.get_args(hint) if typing.get_origin(hint) in (Union, UnionType) else (hint,)
     found = [_allowed(part, name, one) for one in members]
-    return " or ".join(dict.fromkeys(filter(None, found)))
+    return " or ".join(dict.fromkeys(filter(None, found))) or phrase(hint)  # none, where it refuses its own defaults
 
 
 def _allowed(part: Callable[..., Any], name: str, hint: Any) -> str:
@@ -152,10 +152,13 @@ def _number(value: float) -> str:
 def sentence(part: Callable[..., Any], name: str) -> str:
     """What the docstring of the part, of its base classes, or of `Anchor` says of an option, in one sentence; "" where none does.
 
-    A sentence that begins with "name:" says it, or else the first in which the name stands.
+    A sentence that begins with "name:" says it, or else the first in which the name stands. A line that begins with "name:"
+    begins a sentence, whatever the line before it ends with.
     """
     bases = inspect.getmro(part) if inspect.isclass(part) else (part,)
     texts = [inspect.cleandoc(one.__doc__) for one in (*bases, Anchor) if one is not object and one.__doc__]
+    line = re.compile(rf"(?m)^ *(?=`?(?:{'|'.join(map(re.escape, parameters(part)))})\b(?:, \w+)*`?: )")
+    texts = [line.sub("\n\n", text) for text in texts]  # a line that begins with "name:" goes on with nothing
     found = [one(text, name) for one in (_told, _naming) for text in texts]
     return next(filter(None, found), "").removesuffix(".")
 
@@ -210,10 +213,24 @@ def dead_line(part: Any) -> str:
     return f"a group of {SHOWN_GROUP} earns where it is {declared(SHOWN_GROUP)}"
 
 
+def refused_line(part: Any) -> str:
+    """That a part refuses its own defaults, with what it says; empty where it takes them, or has not all of them."""
+    if any(default is inspect.Parameter.empty for _, default in parameters(part).values()):
+        return ""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            part()
+        except SageError as error:
+            return f"its defaults are refused, so give other ones: {error}"
+    return ""
+
+
 def about(kind: str, name: str) -> list[str]:
     """What the terminal shows of a part: kind, first sentence, `dead_line`, and two lines an option."""
     part = registry_of(kind)[name]
-    head = [f"{kind.replace('_', ' ')} {name}: {first_sentence(part)}", *filter(None, [dead_line(part)])]
+    refused = refused_line(part)
+    head = [f"{kind.replace('_', ' ')} {name}: {first_sentence(part)}", *filter(None, [refused or dead_line(part)])]
     told = [[f"  {one.name:<15} {one.default:<10}  may be: {one.allowed}", f"      {one.said}"] for one in options_of(part)]
     return [*head, *(line for lines in told for line in lines if line.strip())]
 

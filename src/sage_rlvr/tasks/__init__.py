@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.registry import Registry
-from sage_rlvr.tasks.base import Task
+from sage_rlvr.tasks.base import Task, check_members
 from sage_rlvr.tasks.countdown import WORLDS, Countdown
 from sage_rlvr.tasks.jsonl import jsonl
 from sage_rlvr.tasks.knights_and_knaves import KnightsAndKnaves
@@ -21,7 +21,7 @@ from sage_rlvr.tasks.reasoning_gym import ReasoningGym
 from sage_rlvr.tasks.repair import Repair
 from sage_rlvr.tasks.rows import SUFFIXES
 
-TASKS: Registry[Any] = Registry("task")
+TASKS: Registry[Any] = Registry("task", check=check_members)
 TASKS.register(Countdown)
 TASKS.register(KnightsAndKnaves, name="knights_and_knaves")
 TASKS.register(Repair, name="repair")

@@ -45,6 +45,7 @@ import inspect
 import json
 import re
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -120,7 +121,16 @@ class Asked:
 
 
 def ready(task: Task, say: Callable[[str], None], split: str) -> None:
-    """What a task refuses or says of the problems of a split before anything is trained or sampled on them."""
+    """What a task refuses or says of the problems of a split before anything is trained or sampled on them. DataError where those
+    of a task from outside have no ids that differ, by which stores and metrics tell them apart."""
+    if not type(task).__module__.startswith("sage_rlvr."):
+        counted = Counter(getattr(problem, "problem_id", None) for problem in task.problems(split))
+        name, times = counted.most_common(1)[0] if counted else ("", 0)
+        who = f"task {task.name}, {split} problems:"
+        if None in counted:
+            raise DataError(f"{who} {counted[None]} have no problem_id; give each problem one, which no other problem has")
+        if times > 1:
+            raise DataError(f"{who} the id {name!r} is there {times} times; ids must differ: number the problems, or drop repeats")
     if own := getattr(task, "ready", None):
         own(say, split)
 
@@ -137,12 +147,32 @@ def replies(task: Any, pairs: Sequence[tuple[Any, tuple[str, ...]]]) -> list[str
 
 
 def verdicts(task: Any, pairs: Sequence[tuple[Any, Said]]) -> list[Verdict]:
-    """One verdict per (problem, completion), or per (problem, turns of the policy) of an episode."""
-    if pairs and not isinstance(pairs[0][1], str):
-        many = getattr(task, "judge_all", None)
-        return list(many(pairs)) if many else [task.judge(problem, said) for problem, said in pairs]
-    many = getattr(task, "verify_all", None)
-    return list(many(pairs)) if many else [task.verify(problem, text) for problem, text in pairs]
+    """One verdict per (problem, completion), or per (problem, turns of the policy) of an episode. DataError where the task's member
+    gives anything else."""
+    one = "verify" if not pairs or isinstance(pairs[0][1], str) else "judge"
+    many = getattr(task, f"{one}_all", None)
+    found = list(many(pairs)) if many else [getattr(task, one)(problem, said) for problem, said in pairs]
+    who = f"task {getattr(task, 'name', '')}: {type(task).__name__}.{one}{'_all' if many else ''} must return"
+    if len(found) != len(pairs):
+        raise DataError(f"{who} a Verdict for each of {len(pairs)} completions, got {len(found)}")
+    for verdict, (problem, _) in zip(found, pairs, strict=True):
+        if not isinstance(verdict, Verdict):
+            raise DataError(
+                f"{who} a Verdict (sage_rlvr.verifiers), as Verdict('right', 'why') or Verdict('wrong', 'why'; score= where it is "
+                f"graded), got {type(verdict).__name__} {verdict!r:.80} on problem {problem.problem_id!r}"
+            )
+    return found
+
+
+def check_members(who: str, kind: type) -> None:
+    """ConfigError for the class of a task that lacks a member of `Task`. who: what messages call it."""
+    lacking = [name for name in ("name", "problems", "prompt", "verify") if not hasattr(kind, name)]
+    lacking = [name for name in lacking if name not in getattr(kind, "__dataclass_fields__", ())]
+    if lacking:
+        raise ConfigError(
+            f"{who}: {kind.__name__} lacks {', '.join(lacking)}; a task has name: ClassVar[str], problems(split), prompt(problem) "
+            "and verify(problem, completion) -> Verdict (docs/extending.md)"
+        )
 
 
 def answer_key(task: Any, problem: Any, said: Said) -> str | None:
@@ -266,7 +296,7 @@ def hash_of(value: Any) -> str:
 
 
 __all__ = [
-    "MAX_NEW_TOKENS", "NO_ANSWER", "Asked", "Guided", "Said", "Task", "Turn", "answer_id", "answer_key", "answer_span", "code_hash",
-    "fingerprint", "guess_floor", "guided", "hash_of", "leaks", "prompt_messages", "prompt_text", "ready", "reference", "replies",
-    "turns_of", "verdicts", "verifier_hash",
+    "MAX_NEW_TOKENS", "NO_ANSWER", "Asked", "Guided", "Said", "Task", "Turn", "answer_id", "answer_key", "answer_span",
+    "check_members", "code_hash", "fingerprint", "guess_floor", "guided", "hash_of", "leaks", "prompt_messages", "prompt_text",
+    "ready", "reference", "replies", "turns_of", "verdicts", "verifier_hash",
 ]  # fmt: skip

@@ -21,6 +21,7 @@ import inspect
 import json
 import math
 import sys
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
@@ -70,7 +71,9 @@ def _judge(function: Callable[..., Any], completion: str, row: dict[str, Any], a
     except MemoryError:
         raise
     except Exception as error:
-        return Verdict("wrong", f"raised {type(error).__name__}: {error}")
+        file = getattr(getattr(function, "__code__", None), "co_filename", None)
+        lines = [at.lineno for at in traceback.extract_tb(error.__traceback__) if at.filename == file]
+        return Verdict("wrong", f"raised {type(error).__name__}: {error!s:.120}{f' (line {lines[-1]})' if lines else ''}")
     if value is None or (isinstance(value, Verdict) and value.label == "undecided"):
         return Verdict("undecided", "no reward" if value is None else value.reason)
     try:

@@ -51,16 +51,20 @@ def check_guide(guide: Guide, seed: int = 0) -> None:
     check_recipe("guide", guide)
 
 
+READ = "read signals only where signals.mask is true; signals.positions numbers the counted tokens"
+
+
 def check_values(guide: Guide, seed: int) -> None:
     """float32 of the signals' shape, finite, inside the band, 0 off the mask."""
     given = signals(seed)
     log_q = run(guide, given)
     low, high = band_of(guide)
     assert log_q.dtype == torch.float32 and log_q.shape == given.mask.shape, "log q is (B, T) float32"
-    assert bool((log_q[~given.mask] == 0).all()), "an uncounted token keeps its reference log-prob: log q is 0 there"
-    assert bool(log_q.isfinite().all()), "log q is finite"
+    assert bool((log_q[~given.mask] == 0).all()), f"an uncounted token keeps its reference log-prob: log q is 0 there; {READ}"
+    assert bool(log_q.isfinite().all()), f"log q is not finite; keep q above 0, and {READ}"
     least = math.log(low) if low > 0 else -math.inf
-    assert bool(((log_q >= least - 1e-6) & (log_q <= math.log(high) + 1e-6)).all()), "log q is in the guide's band"
+    inside = bool(((log_q >= least - 1e-6) & (log_q <= math.log(high) + 1e-6)).all())
+    assert inside, "log q leaves the guide's band; clamp q to [q_min, q_max], as Banded does"
 
 
 def check_padding(guide: Guide, seed: int) -> None:
@@ -68,11 +72,12 @@ def check_padding(guide: Guide, seed: int) -> None:
     given = signals(seed)
     columns = given.mask.shape[1]
     right = run(guide, changed(given, lambda value: torch.cat([value, padding(value)], dim=1)))
-    assert torch.equal(right[:, :columns], run(guide, given)) and not right[:, columns:].any(), "right padding matters"
+    assert torch.equal(right[:, :columns], run(guide, given)) and not right[:, columns:].any(), f"right padding matters; {READ}"
     left = run(guide, changed(given, lambda value: torch.cat([padding(value), value], dim=1)))
-    assert torch.equal(left[:, 7:], run(guide, given)), "left padding matters"
+    assert torch.equal(left[:, 7:], run(guide, given)), f"left padding matters; {READ}"
     middle = run(guide, changed(given, holed))
-    assert torch.equal(unholed(middle), run(guide, given)), "what an environment says in the middle of an episode matters"
+    said = f"what an environment says in the middle of an episode matters; {READ}"
+    assert torch.equal(unholed(middle), run(guide, given)), said
 
 
 def check_order(guide: Guide, seed: int) -> None:
@@ -80,7 +85,8 @@ def check_order(guide: Guide, seed: int) -> None:
     given = signals(seed)
     order = torch.randperm(len(given.mask), generator=torch.Generator().manual_seed(seed))
     permuted = changed(given, lambda value: value[order], given.row_ids[order])
-    assert torch.equal(run(guide, permuted), run(guide, given)[order]), "the order of the rows matters"
+    said = "the order of the rows matters; take noise from key by signals.row_ids, and nothing from a row's place"
+    assert torch.equal(run(guide, permuted), run(guide, given)[order]), said
 
 
 def check_repeats(guide: Guide, seed: int) -> None:
@@ -89,7 +95,7 @@ def check_repeats(guide: Guide, seed: int) -> None:
     first = run(guide, given)
     torch.rand(3)
     run(guide, signals(seed + 1), step=7)
-    assert torch.equal(run(guide, given), first), "two calls differ; take noise from the key"
+    assert torch.equal(run(guide, given), first), "two calls differ; take noise from key, and keep nothing between calls"
 
 
 def check_no_gradient(guide: Guide) -> None:
@@ -104,11 +110,13 @@ def check_precision(guide: Guide, seed: int) -> None:
     with _NoHalf():
         found = run(guide, given)
     wide = run(guide, uncast(given, Tensor.double))
-    assert torch.allclose(found.double(), wide.double(), rtol=0, atol=2e-6), "float32 loses digits"
+    said = "float32 loses digits; keep sums and differences of numbers of one size, and clamp before exp"
+    assert torch.allclose(found.double(), wide.double(), rtol=0, atol=2e-6), said
 
 
 def check_rows_apart(guide: Guide, seed: int) -> None:
     """A row's q does not depend on the other rows, unless the guide says that it depends on the batch."""
     given = signals(seed)
     part = changed(given, lambda value: value[2:4], given.row_ids[2:4])
-    assert torch.equal(run(guide, part), run(guide, given)[2:4]), "q depends on other rows; say depends_on = 'batch'"
+    said = "q depends on other rows; say depends_on = 'batch', or look at one row at a time"
+    assert torch.equal(run(guide, part), run(guide, given)[2:4]), said

@@ -43,6 +43,7 @@ from sage_rlvr.core.buffers.answers import Answers, Bounds, Draw, Evict, Represe
 from sage_rlvr.core.keys import Key
 from sage_rlvr.core.reductions import FixedBudget, Reduction
 from sage_rlvr.core.schedules import Schedule, as_schedule
+from sage_rlvr.core.signals import check_needs
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.registry import Registry
 
@@ -200,7 +201,7 @@ _ONLY = {
     "policy": ("policy=True", "base=0", "file=None", "truth=False"),
     "base": ("policy=False", "base=16 or another number of samples", "file=None", "truth=False"),
 }
-BUFFERS: Registry[type] = Registry("buffer")
+BUFFERS: Registry[type] = Registry("buffer", check=check_needs)
 
 
 def buffer_budget(buffer: Buffer, rows: Rows, max_tokens: int | None) -> float:

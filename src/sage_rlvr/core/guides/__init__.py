@@ -1,6 +1,15 @@
 """Guides: how SAGE multiplies the reference by a positive factor q, one file each; `GUIDES` is the registry."""
 
-from sage_rlvr.core.guides.base import GUIDES, Banded, Guide, band_of, is_clamped, looks_ahead, pays_nothing
+from sage_rlvr.core.guides.base import (
+    GUIDES,
+    Banded,
+    Guide,
+    band_of,
+    check_declared,
+    is_clamped,
+    looks_ahead,
+    pays_nothing,
+)
 from sage_rlvr.core.guides.branch import Branch
 from sage_rlvr.core.guides.compose import Compose, Placebo, check_reach, clamped, factors, is_flat
 from sage_rlvr.core.guides.flat import Flat
@@ -20,6 +29,7 @@ __all__ = [
     "Rarity",
     "Token",
     "band_of",
+    "check_declared",
     "check_reach",
     "clamped",
     "factors",

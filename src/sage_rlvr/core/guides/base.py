@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
 from sage_rlvr.core.keys import Key
-from sage_rlvr.core.signals import Signals
-from sage_rlvr.errors import ConfigError
+from sage_rlvr.core.signals import Signals, check_needs
+from sage_rlvr.errors import ConfigError, DataError, choose_from
 from sage_rlvr.registry import Registry
 
 if TYPE_CHECKING:
@@ -47,7 +47,41 @@ class Guide(Protocol):
     def __call__(self, signals: Signals, step: int, total_steps: int, key: Key) -> PerToken: ...
 
 
-GUIDES: Registry[type] = Registry("guide")
+def check_declared(who: str, guide: Any) -> None:
+    """ConfigError for a guide, or the class of one, that lacks a member, depends on no known thing or needs no known signal.
+
+    who: what messages call it. Of a class the plain attributes alone are looked at: a property is asked of its instances.
+    """
+    kind: Any = guide if isinstance(guide, type) else type(guide)
+    own = {name for base in kind.__mro__[:-1] for name in vars(base)} | set(getattr(kind, "__dataclass_fields__", ()))
+    raw = issubclass(kind, Banded) and kind.__call__ is Banded.__call__
+    wanted = _MEMBERS | (_BAND if raw else {"__call__": _CALL})
+    if kind is not guide:  # an instance may have set what its class does not show
+        own |= {name for name in wanted if hasattr(guide, name)}
+    lacking = [name for name in wanted if name not in own or (name == "raw_q" and kind.raw_q is Banded.raw_q)]
+    if lacking:
+        raise ConfigError(f"{who}: {kind.__name__} lacks {', '.join(lacking)}; declare {', '.join(wanted[n] for n in lacking)}")
+    on = getattr(guide, "depends_on", None)
+    if isinstance(on, str) and on not in get_args(DependsOn):
+        raise ConfigError(
+            f"{who}: depends_on = {on!r}: say what q looks at: nothing, state (the text so far), token (the sampled one) or batch "
+            f"(other rows){choose_from(on, get_args(DependsOn))}"
+        )
+    check_needs(who, guide)
+
+
+_MEMBERS = {
+    "needs": 'needs: ClassVar[frozenset[str]] = frozenset({"entropies"})',
+    "depends_on": 'depends_on: ClassVar[str] = "state"',
+    "equation": 'equation: ClassVar[str] = "q as one line of text"',
+}
+_CALL = "__call__(self, signals, step, total_steps, key), or subclass Banded and say raw_q"
+_BAND = {
+    "q_min": "q_min: float = 0.6",
+    "q_max": "q_max: float = 1.4",
+    "raw_q": "raw_q(self, signals, step, total_steps, key)",
+}
+GUIDES: Registry[type] = Registry("guide", check=check_declared)
 
 
 class Multiplies:
@@ -85,7 +119,10 @@ class Banded(Multiplies):
     @torch.no_grad()
     def __call__(self, signals: Signals, step: int, total_steps: int, key: Key) -> PerToken:
         """log q, (B, T) float32, nats; 0 where the mask is 0."""
-        raw = self.raw_q(signals, step, total_steps, key).float()
+        raw = self.raw_q(signals, step, total_steps, key)
+        if not isinstance(raw, Tensor):
+            raise DataError(f"{type(self).__name__}.raw_q must return q as a tensor (B, T), got {type(raw).__name__} {raw!r:.80}")
+        raw = raw.float()
         return torch.where(signals.mask, raw.clamp(self.q_min, self.q_max).log(), 0.0)
 
 

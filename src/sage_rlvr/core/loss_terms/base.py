@@ -8,7 +8,7 @@ from typing import Any, Protocol, runtime_checkable
 from jaxtyping import Float
 from torch import Tensor
 
-from sage_rlvr.core.signals import Batch
+from sage_rlvr.core.signals import Batch, check_needs
 from sage_rlvr.registry import Registry
 
 PerToken = Float[Tensor, "B T"]
@@ -34,4 +34,4 @@ class LossTerm(Protocol):
     def values(self, batch: Batch) -> PerToken: ...
 
 
-LOSS_TERMS: Registry[Any] = Registry("loss_term")
+LOSS_TERMS: Registry[Any] = Registry("loss_term", check=check_needs)

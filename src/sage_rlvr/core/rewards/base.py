@@ -8,6 +8,7 @@ from typing import Any, Protocol
 from jaxtyping import Float
 from torch import Tensor
 
+from sage_rlvr.core.signals import check_needs
 from sage_rlvr.errors import DataError
 from sage_rlvr.registry import Registry
 
@@ -28,7 +29,7 @@ class RewardTransform(Protocol):
     def __call__(self) -> Callable[..., Any]: ...
 
 
-REWARD_TRANSFORMS: Registry[Any] = Registry("reward_transform")
+REWARD_TRANSFORMS: Registry[Any] = Registry("reward_transform", check=check_needs)
 
 
 def right_of(rewards: Groups, who: str) -> Groups:

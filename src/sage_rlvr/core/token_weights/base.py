@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from sage_rlvr.core.signals import Signals
+from sage_rlvr.core.signals import Signals, check_needs
 from sage_rlvr.registry import Registry
 
 PerToken = Float[Tensor, "B T"]
@@ -28,7 +28,7 @@ class TokenWeight(Protocol):
     def __call__(self) -> Callable[..., Any]: ...
 
 
-TOKEN_WEIGHTS: Registry[Any] = Registry("token_weight")
+TOKEN_WEIGHTS: Registry[Any] = Registry("token_weight", check=check_needs)
 
 
 def paid(signals: Signals) -> PerToken:

@@ -1,0 +1,251 @@
+"""What a user's own code does wrong is the user's to mend: exit code 2 with file and line, and no fault of this program."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from sage_rlvr import plugins
+from sage_rlvr.cli.app import FAULT, main
+from sage_rlvr.registry import kinds, registry_of
+
+Run = Callable[..., tuple[int, str]]
+GUIDE = '''import sage_rlvr
+from dataclasses import dataclass
+from typing import ClassVar
+import torch
+@sage_rlvr.guide
+@dataclass(frozen=True)
+class Lull(sage_rlvr.Banded):
+    """Less of the leash."""
+    needs: ClassVar[frozenset[str]] = frozenset({"entropies"})
+    depends_on: ClassVar[str] = "state"
+    equation: ClassVar[str] = "1 + H"
+    q_min: float = 0.6
+    q_max: float = 1.4
+    def raw_q(self, signals, step, total_steps, key):
+        return 1.0 + signals.entropies
+'''
+TASK = '''import sage_rlvr
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import ClassVar
+from sage_rlvr.verifiers import Verdict
+@sage_rlvr.task
+@dataclass(frozen=True)
+class Ones:
+    """Say 1."""
+    name: ClassVar[str] = "ones"
+    def problems(self, split):
+        return [SimpleNamespace(problem_id=f"p{n}") for n in range(8)]
+    def prompt(self, problem):
+        return "1 1 = "
+    def verify(self, problem, completion):
+        return Verdict("right" if "1" in completion else "wrong", "")
+'''
+
+
+@pytest.fixture
+def train(tmp_path: Path, write_recipe: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
+    """train(text of a plugin, words) -> exit code and stderr of `train` with it; registries are as before behind it."""
+    before = {kind: dict(registry_of(kind)._parts) for kind in kinds()}
+    loaded = dict(plugins._loaded)
+    plugins._loaded.clear()
+    monkeypatch.setenv(plugins.VARIABLE, "")
+    monkeypatch.chdir(tmp_path)
+
+    def run(text: str, *words: str, recipe: Path | None = None) -> tuple[int, str]:
+        (tmp_path / "mine.py").write_text(text, encoding="utf-8")
+        words = ("train", str(recipe or write_recipe()), "--plugin", "mine.py", "--run", "run", "--quiet", *words)
+        with pytest.raises(SystemExit) as caught:
+            main(list(words))
+        return int(caught.value.code or 0), ""
+
+    yield run
+    plugins._loaded.clear()
+    plugins._loaded.update(loaded)
+    for kind, parts in before.items():
+        registry_of(kind)._parts = parts
+
+
+def told(capsys: pytest.CaptureFixture[str]) -> str:
+    return " ".join(capsys.readouterr().err.split())
+
+
+LULL = ("--method.guide", "lull")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("    q_min: float = 0.6\n    q_max: float = 1.4\n", "", "guide 'lull': Lull lacks q_min, q_max; declare q_min: float"),
+        ('    equation: ClassVar[str] = "1 + H"\n', "", "Lull lacks equation; declare equation: ClassVar[str]"),
+        ("def raw_q", "def raw", "Lull lacks raw_q"),
+        ('"state"', '"prefix"', "depends_on = 'prefix': say what q looks at: nothing, state (the text so far)"),
+        ('"state"', '"tokens"', "did you mean 'token'?"),
+        ('{"entropies"}', '{"entropy"}', "guide 'lull': needs 'entropy', which is no signal; did you mean 'entropies'?"),
+        ('frozenset({"entropies"})', '"entropies"', "needs = 'entropies': a set of names is expected"),
+    ],
+)
+def test_a_declaration_that_cannot_work_is_refused_before_anything_is_read(
+    train: Run, capsys: pytest.CaptureFixture[str], old: str, new: str, said: str
+) -> None:
+    assert old in GUIDE
+    assert train(GUIDE.replace(old, new), *LULL)[0] == 2
+    assert said in (err := told(capsys)) and err.startswith("ConfigError: plugin mine.py: ") and "Traceback" not in err
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "line", "said"),
+    [
+        ("signals.entropies", "signals.entropy", 15, "AttributeError: 'Signals' object has no attribute 'entropy'; did you mean '"),
+        ("1.0 + signals.entropies", '{}["lost"]', 15, "KeyError: 'lost' at `return {}[\"lost\"]`"),
+        ("1.0 + signals.entropies", "torch.cat([signals.entropies, signals.mask[:1, :1]])", 15, "RuntimeError: Sizes of tensors"),
+        ("total_steps, key):", "total_steps):", 14, "TypeError: Lull.raw_q() takes 4 positional arguments but 5 were given"),
+    ],
+)  # fmt: skip
+def test_an_exception_of_a_plugin_names_its_file_and_line(
+    train: Run, capsys: pytest.CaptureFixture[str], tmp_path: Path, old: str, new: str, line: int, said: str
+) -> None:
+    assert old in GUIDE
+    assert train(GUIDE.replace(old, new), *LULL)[0] == 2
+    err = told(capsys)
+    assert f"PluginError: {tmp_path / 'mine.py'}:{line}: {said}" in err, err
+    assert "sage_rlvr.testing" in err and "Traceback" not in err and "fault" not in err
+
+
+def test_what_raw_q_returns_must_be_a_tensor(train: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    assert train(GUIDE.replace("1.0 + signals.entropies", "1.0"), *LULL)[0] == 2
+    assert "Lull.raw_q must return q as a tensor (B, T), got float 1.0" in told(capsys)
+
+
+def test_a_fault_of_the_package_stays_one_with_a_plugin_loaded(
+    train: Run, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from sage_rlvr.training import loop
+
+    assert train(GUIDE, *LULL)[0] == 0  # and the plugin as it stands works
+    monkeypatch.delattr(loop, "credit")
+    assert train(GUIDE, *LULL, "--run", "other")[0] == FAULT == 70
+    assert "NameError" in (err := told(capsys)) and "Traceback" in err and "please report it" in err
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        (
+            'Verdict("right" if "1" in completion else "wrong", "")', '"1" in completion',
+            "task ones: Ones.verify must return a Verdict (sage_rlvr.verifiers), as Verdict('right', 'why')",
+        ),
+        ('f"p{n}"', '"p"', "task ones, train problems: the id 'p' is there 8 times; ids must differ"),
+        ("problem_id=", "number=", "task ones, train problems: 8 have no problem_id"),
+        ("def verify(", "def judge(", "task 'ones': Ones lacks verify; a task has name: ClassVar[str], problems(split)"),
+        ('"1 1 = "', 'problem.text', "mine.py:14: AttributeError: 'types.SimpleNamespace' object has no attribute 'text'"),
+    ],
+)  # fmt: skip
+def test_a_task_that_is_wrong_is_its_authors_to_mend(
+    train: Run, capsys: pytest.CaptureFixture[str], tmp_path: Path, warm_policy: Path, old: str, new: str, said: str
+) -> None:
+    recipe = tmp_path / "ones.yaml"
+    recipe.write_text(
+        f"steps: 1\nmodel: {warm_policy}\ntask: {{name: ones}}\nmethod: {{name: grpo, beta: 0}}\n"
+        "rollout: {prompts_per_step: 2, group_size: 4, max_new_tokens: 4}\n"
+    )
+    assert old in TASK
+    assert train(TASK.replace(old, new), recipe=recipe)[0] == 2
+    assert said in (err := told(capsys)) and "Traceback" not in err, err
+    if "must return" in said:
+        assert "got bool" in err and "on problem 'p" in err
+
+
+def test_a_reward_that_raises_names_its_line(
+    tmp_path: Path, train: Run, capsys: pytest.CaptureFixture[str], warm_policy: Path
+) -> None:
+    (tmp_path / "rewards.py").write_text("def score(completion, row):\n    return row['nowhere']\n")
+    (tmp_path / "rows.jsonl").write_text('{"prompt": "1 1=", "key": "1"}\n{"prompt": "2 2=", "key": "2"}\n')
+    recipe = tmp_path / "rows.yaml"
+    recipe.write_text(
+        f"steps: 1\nmodel: {warm_policy}\ntask: {{name: jsonl, file: rows.jsonl, reward: rewards.py:score}}\n"
+        "method: {name: grpo, beta: 0}\nrollout: {prompts_per_step: 2, group_size: 4, max_new_tokens: 4}\n"
+    )
+    assert train("", recipe=recipe)[0] == 2
+    assert "reward rewards.py:score: on row '0' of rows.jsonl it raised KeyError: 'nowhere' (line 2)" in told(capsys)
+
+
+# ---- what a name, an option or a docstring of one's own is told
+
+METHOD = '''import sage_rlvr
+from sage_rlvr.core import Anchor, Clip, LeaveOneOut, Method, TokenMean
+from sage_rlvr.errors import refuse
+@sage_rlvr.method
+def loo_token(*, beta: float = 0.0, clip: float = 0.2) -> Method:
+    """Leave-one-out, one mean over tokens.
+
+    beta: weight of the leash
+    clip: how far a ratio goes
+    """
+    refuse((clip < 0.5, "clip: too narrow"))
+    return Method("loo_token", LeaveOneOut(), Clip(clip, clip), Anchor(beta), TokenMean())
+'''
+
+
+def answered(*words: str) -> int:
+    with pytest.raises(SystemExit) as caught:
+        main(list(words))
+    return int(caught.value.code or 0)
+
+
+def test_a_method_of_ones_own_where_a_recipe_is_expected(
+    train: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert train(METHOD, recipe=Path("loo_token"))[0] == 2
+    words = "sage-rlvr train grpo --method loo_token --plugin mine.py"
+    said = "loo_token: is a method and no recipe; take the settings of a recipe and this method"
+    assert told(capsys) == f"ConfigError: {said}: {words}"
+    assert answered(*words.split()[1:], "--method.clip", "0.6", "--dry-run") == 0
+    assert answered("train", "loo_tokens") == 2 and "is a method" not in told(capsys)
+
+
+def test_parts_lists_the_options_of_a_factory_that_refuses_its_defaults(
+    train: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "mine.py").write_text(METHOD)
+    assert answered("parts", "loo_token", "--plugin", "mine.py") == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "its defaults are refused, so give other ones: clip: too narrow" in out
+    assert "beta 0 may be: a number weight of the leash clip 0.2 may be: 0.5 <= x <= 1 how far a ratio goes" in out
+
+
+def test_parts_of_an_unknown_name_lists_the_nearest(train: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    assert answered("parts", "surprise") == 2
+    assert (err := told(capsys)).startswith("ConfigError: no part and no kind of part 'surprise'; near it: surrogate, ")
+    assert err.endswith("`sage-rlvr parts` lists all. One of your own needs --plugin FILE.py") and len(err) < 250
+
+
+def test_a_mistyped_override_beside_a_guide_is_the_command_lines(train: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    assert train(GUIDE, *LULL, "--method.depht", "1", recipe=Path("grpo"))[0] == 2
+    assert told(capsys).startswith("ConfigError: --method.depht: method.depht = 1: unknown key. Keys here: clip_low, ")
+    assert train(GUIDE, *LULL, "--method.betta", "1", recipe=Path("grpo"))[0] == 2
+    assert told(capsys).startswith("ConfigError: --method.betta: method.betta = 1: unknown key; did you mean 'beta'?")
+
+
+# ---- rows of one's own
+
+
+def test_rows_without_a_policy_that_spells_them_or_examples_are_told_the_ways(
+    train: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "rows.jsonl").write_text('{"prompt": "How many?", "answer": "1"}\n')
+    (tmp_path / "rl.yaml").write_text(
+        "steps: 1\nmodel: embedded\ntask: {name: jsonl, file: rows.jsonl, reward: exact}\nmethod: {name: grpo, beta: 0}\n"
+        "rollout: {prompts_per_step: 1, group_size: 2}\n"
+    )
+    (tmp_path / "sft.yaml").write_text("steps: 1\ntask: {name: jsonl, file: rows.jsonl, reward: exact}\n")
+    assert answered("train", "rl.yaml", "--quiet") == 2
+    made = "sage-rlvr sft knights/sft --out runs/knights-base"
+    assert "cannot spell the prompts" in (err := told(capsys)) and "OWNER/NAME of the Hub" in err and made in err
+    assert answered("sft", "sft.yaml") == 2
+    assert "Rows (jsonl, math) have none: fine-tune an existing model" in (err := told(capsys)) and made in err
+    assert answered(*made.split()[1:], "--dry-run") == 0  # what is suggested is there
