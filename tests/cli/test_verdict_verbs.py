@@ -139,7 +139,7 @@ def test_records_over_k_and_over_temperatures(capsys: Capture) -> None:
     assert code == 0, err
     assert "GRPO vs base over k: better at k = 1 to 16" in out
     assert "P(GRPO > base), a problem's pass@1 (the same at every k): 1.000" in out
-    assert "GRPO vs base, pass@16 at equal pass@1 (mean over all temperatures): " in out
+    assert "pass@16 at equal pass@1 (mean over all temperatures): GRPO, Branch against base." in out
     assert "Branch vs GRPO, pass@16 at equal pass@1 (mean over all temperatures): tied for these checkpoints (" in out
 
 
@@ -148,6 +148,9 @@ def test_records_of_one_temperature_have_no_frontier(capsys: Capture) -> None:
     arms = [record(name, {1.0: policies(lift)[1.0]}) for name, lift in (("GRPO", 0.0), ("noKL", 0.8))]
     code, out, err = run(capsys, "compare", *arms)
     assert code == 0, err
+    assert "noKL keeps " in out and "rates and intervals: --support" in out and "SRR" not in out
+    assert out.split("GRPO 1 of 1")[1].split("noKL")[0].count("–") >= 1  # no best at any T of one T
+    code, out, err = run(capsys, "compare", *arms, "--support")
     assert "GRPO was read at T = 1 only, so there is no frontier to compare with: sage-rlvr eval GRPO --frontier" in out
     assert "at equal pass@1" not in out
     assert "noKL vs GRPO, pass@256" in out and out.count("SRR: preserved / (preserved + shrunk)") == 1
@@ -157,7 +160,7 @@ def test_records_over_training_seeds(capsys: Capture) -> None:
     base = record("base", policies())
     names = {arm: [record(f"{arm}{s}", policies(0.8, 10 * i + s)) for s in range(3)] for i, arm in enumerate("AB")}
     arms = [f"{arm}={','.join(name.split('=')[1] for name in records)}" for arm, records in names.items()]
-    code, out, err = run(capsys, "compare", base, *arms, "--k", 16)
+    code, out, err = run(capsys, "compare", base, *arms, "--k", 16, "--support")
     assert code == 0, err
     assert "P(A > base), a problem's pass@1 (the same at every k): 1.000" in out
     assert "A vs base over k: better at k = 1 to 16" in out and "at all 3 values of k at once" in out
@@ -194,7 +197,7 @@ def test_sample_stores(capsys: Capture) -> None:
     assert "n: 16 for a (a), 8 for d (d); " in run(capsys, "compare", a, d, "--k", 8)[2]
     assert "n: 16 for a (a), 8 for d (d); " in run(capsys, "plan", "--problems", 60, "--k", 8, "--from", a, d)[2]
     code, out, err = run(capsys, "compare", a, d, "--k", 8, "--samples", 8)
-    assert code == 0 and "d vs a, pass@8 on sums: " in out and "McNemar's p = " in out, err
+    assert code == 0 and "d vs a, pass@8 on sums: " in out and "d keeps " in out, err
     assert "settings of sample stores" in run(capsys, "compare", "x.npz", "y.npz", "--samples", 8)[2]
     assert "two arms are called 'a'" in run(capsys, "compare", "a", "a")[2]  # no two seeds of one arm
     SampleStore.open("a").note(wanted={"problems": 13, "n": 16})
@@ -207,16 +210,36 @@ def test_what_was_kept_found_and_lost(capsys: Capture) -> None:
     a = store("a", np.array([16, 16, 16, 0, 0, 0]))
     b = store("b", np.array([16, 16, 0, 16, 1, 0]), replace(IDENTITY, model="Branch", seed=8))
     code, out, err = run(capsys, "compare", a, b, "--k", 16)
+    assert code == 0 and "b keeps 2 of the 3 problems of a solved in 16 samples, gains 2 and loses 1;" in out, err
+    assert "SRR" not in out and "McNemar" not in out
+    code, out, err = run(capsys, "compare", a, b, "--k", 16, "--support")
     assert code == 0, err
     assert "what b keeps of a's problems at 16 samples: preserved 2, expanded 2, shrunk 1, outside 1; " in out
     assert "problems expanded and as many shrunk by chance alone" in out
     assert out.count("SRR: preserved / (preserved + shrunk)") == 1
     assert "McNemar's p = 1." in out and "SRR 0.667 [" in out and "NDR 0.500 [" in out and "NSCR 0.200 [" in out
     assert "1 new (p3), 1 lost (p2)." in out  # a single hit of 16 (p4) is no discovery
-    code, out, err = run(capsys, "compare", a, b, "--k", 4)
+    code, out, err = run(capsys, "compare", a, b, "--k", 4, "--support")
     assert code == 0 and "expanded 1.25 (sampling error 0." in out and "McNemar" not in out, err
     error = float(out.split("expanded 1.25 (sampling error ")[1].split(")")[0])
     assert abs(error - 0.5) < 0.05  # of two disjoint sets of 4, half the time one alone holds p4's only hit
+
+
+def test_runs_of_a_sampled_task_compare_by_their_sole_store(capsys: Capture) -> None:
+    """Neither run has a record: the only store is taken; of two, or none, the next step is named."""
+    for place, (name, right) in enumerate({"one": [16, 8, 0, 0, 3, 2], "two": [16, 16, 4, 0, 9, 8]}.items()):
+        Path(name).mkdir()
+        (Path(name) / "run.json").write_text('{"config": {}}')
+        store(f"{name}/samples/sums", np.array(right), replace(IDENTITY, model=name, revision=name, seed=place))
+    code, out, err = run(capsys, "compare", "one", "two")
+    assert code == 0 and "two vs one, pass@16 on sums: " in out and "over 6 problems and their samples" in out, err
+    store("two/samples/more", np.array([1, 2, 3, 4, 5, 6]), replace(IDENTITY, model="two", revision="two", seed=5))
+    code, _, err = run(capsys, "compare", "one", "two")
+    assert code == 2 and "2 sample stores; name one of them: two/samples/more, two/samples/sums" in err
+    Path("bare").mkdir()
+    (Path("bare") / "run.json").write_text('{"config": {}}')
+    code, _, err = run(capsys, "compare", "one", "bare")
+    assert code == 2 and "sage-rlvr eval bare --samples 64" in err
 
 
 def test_a_pilot_of_several_seeds_and_of_several_tasks(capsys: Capture) -> None:
@@ -358,7 +381,7 @@ def test_arms_of_unlike_training_and_a_control_with_a_name(capsys: Capture) -> N
         made = load_record(record(name, policies(lift)).split("=")[1])
         save_record(Record({**made.meta, "model": str(folder / "policy")}, made.logps), f"{name}.npz")
         arms.append(f"{name}={name}.npz")
-    code, out, err = run(capsys, "compare", *arms, "--k", 16)
+    code, out, err = run(capsys, "compare", *arms, "--k", 16, "--support")
     assert code == 0, err
     assert "Training steps differ (short: 2; long: 5): a difference between these arms is also one of how long" in out
     drawn = "Drawn per run: short: 0.002 M tokens, 2 optimizer steps; long: 0.005 M tokens, 5 optimizer steps."

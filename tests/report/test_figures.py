@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from matplotlib.text import Text
 
 from sage_rlvr.report import figures
 from sage_rlvr.report.style import PALETTE, dark_twins, looks, png_of, saved, svg_of
@@ -60,6 +61,29 @@ def test_of_many_temperatures_only_those_with_room_are_labeled():
     base = [FrontierPoint(temperature=0.1, pass1=0.3, passk=0.5), *crowded]
     texts = {t.get_text() for t in figures.frontier(LOOKS, "base", {"base": base}, {}, 8).axes[0].texts}
     assert {"T = 0.1", "T = 1"} <= texts and len(texts) < len(base)
+
+
+def test_a_label_stands_at_its_point_and_under_no_mark():
+    """Marks beside and above the curve: the label is nearer to its own point than to any other, and covers none."""
+    hot = enumerate((0.3, 0.6, 1.0, 1.3))
+    curve = [FrontierPoint(temperature=t, pass1=0.10 + 0.004 * i, passk=0.4 + 0.04 * i) for i, t in hot]
+    arms = {"GRPO": (near(0.115), near(0.48)), "no KL": (near(0.105), near(0.5))}
+    figure = figures.frontier(LOOKS, "base", {"base": curve}, arms, 256)
+    axes, renderer = figure.axes[0], figure.canvas.get_renderer()
+    places = {f"T = {p.temperature:g}": axes.transData.transform((p.pass1, p.passk)) for p in curve}
+    marks = [axes.transData.transform((one.value, many.value)) for one, many in arms.values()]
+    assert len(axes.texts) > 1
+    for text in axes.texts:
+        whole, letters = text.get_window_extent(renderer).padded(4), Text.get_window_extent(text, renderer)
+        assert not any(letters.contains(*at) for at in (*places.values(), *marks))
+        assert whole.contains(*places[text.get_text()])  # with its thin line
+
+
+def test_the_axis_of_the_support_is_not_cut():
+    name = "a method of a very long name, beta 0.0125"
+    figure = figures.support(looks(["base", name]), {name: (40, 800, 60)}, 100)
+    box = figure.axes[0].xaxis.label.get_window_extent(figure.canvas.get_renderer())
+    assert box.x0 >= 0 and box.x1 <= figure.bbox.x1 and box.y0 >= 0
 
 
 def test_labels_and_panels_keep_their_room_beside_many_arms():

@@ -66,6 +66,41 @@ def test_an_answer_is_one_line_and_of_one_seed_it_says_so() -> None:
     assert words.answer([]).startswith("Nothing is compared")
 
 
+def test_the_answer_names_what_differs_before_what_is_tied_and_counts_the_rest() -> None:
+    few = [row(CLEAR, "A", k=8), row(NONE, "A"), row([-gap for gap in CLEAR], "C", k=1), row(NONE, "C"), row(NONE, "D")]
+    made = corrected(Results(design=Design(arms=(Arm(name="A", key="a"),), control="B")), few)
+    text = words.answer(made)
+    ends = ("better at pass@8: A (+0.103, ", "worse at pass@1: C (−0.103, ", "tied at pass@256: A (")
+    order = [text.index(said) for said in ends]
+    assert text.startswith("Against B: ") and order == sorted(order) and "\n" not in text
+    assert text.endswith(" 1 more primary comparison: 1 tied.") and "detectable 0.0" in text
+    alone = words.answer([one for one in made if one.a == "A"])
+    assert alone.startswith("A against B: better at pass@8 (") and "; tied at pass@256 (" in alone
+
+
+def test_a_p_below_a_half_tenth_beside_an_interval_that_holds_0_is_explained() -> None:
+    """Sign flips and joined limits are two procedures: near the edge they disagree, and the sentence says which decides."""
+    found = row(NONE)
+    odd = replace(found, comparison=replace(found.comparison, p=0.011))
+    assert "tied: the interval, the wider of the two procedures, holds 0 and decides" in words.sentence(odd)
+    assert "procedures" not in words.sentence(found)
+
+
+def test_what_holds_of_many_rows_is_said_once() -> None:
+    two = [row([0.1, 0.2], name) for name in "ACD"]
+    (line,) = words.lines(two)
+    assert line == "Against B, pass@256: cannot be told (two training seeds): A (+0.150), C (+0.150), D (+0.150)."
+    assert words.cautions(two) == [words.CLAIM] and words.cautions(rows()[:3]) == []
+    near = [replace(r, comparison=unknown(Reason.NOT_NEAR), metric=Metric(k=256, at="near")) for r in two]
+    near += [replace(r, metric=Metric(name="distinct", k=256, at="near")) for r in near]
+    (line,) = words.lines(near)
+    assert line.count("no temperature") == 1 and line.endswith("distinct in 256 at equal pass@1 near T = 1: A, C, D against B.")
+    hull = replace(row(CLEAR), metric=Metric(k=8, at="hull"))
+    c = hull.comparison
+    ends = replace(hull, comparison=replace(c, difference=replace(c.difference, high=c.mean_a)))
+    assert words.cautions([hull]) == [] and words.cautions([ends, ends]) == [words.OPEN_ENDED]
+
+
 def test_identical_unknown_and_left_out_are_said() -> None:
     same = row([0.0, 0.0, 0.0])
     assert (

@@ -38,14 +38,16 @@ class Compare(Command):
     """Of sample stores: the first so many samples of each problem (default: all, which must be equally many)."""
     patterns: bool = False
     """Of sample stores: also compare the reasoning patterns of right samples."""
+    support: bool = False
+    """Also print all cells and rates of what was kept, found and lost (SRR, NDR, SDS, NSCR), with intervals."""
     frontier: bool = False
     """No longer needed: stores of one policy at several temperatures are its frontier."""
     out: Path | None = None
     """Also write the page and the pictures there."""
 
     def execute(self, session: Session) -> int:
-        from sage_rlvr.evaluation.store import is_store
         from sage_rlvr.results import Results, compare
+        from sage_rlvr.results.files import has_store
         from sage_rlvr.results.summary import summary_of
         from sage_rlvr.runs import write_json_atomic
 
@@ -60,7 +62,7 @@ class Compare(Command):
                 f"compare needs at least two arms, got {list(self.arms)}; the first is the control (or one folder of a sweep or "
                 "demo)"
             )
-        stores = any(is_store(path) for arm in self.arms for path in arm.rpartition("=")[2].split(","))
+        stores = any(has_store(Path(path)) for arm in self.arms for path in arm.rpartition("=")[2].split(","))
         if not stores and (self.samples is not None or self.patterns or self.frontier):
             raise ConfigError(
                 "--samples, --patterns, --frontier: settings of sample stores; these arms are none, so leave them out (records "
@@ -69,7 +71,7 @@ class Compare(Command):
         results = Results.read(*self.arms, split=self.split, k=self.k, apart=not whole, samples=self.samples)
         with results.believed():
             rows = compare(results)
-            print_results(session, results, rows)
+            print_results(session, results, rows, support=self.support)
             if self.patterns:
                 session.say(*_patterns(results))
             if self.out is not None:
@@ -82,7 +84,9 @@ def _is_folder(path: Path) -> bool:
     return any((path / name).exists() for name in ("runs", "evaluations", "summary.json"))
 
 
-def print_results(session: Session, results: Results, rows: Sequence[Row], *, details: bool = True) -> None:
+def print_results(
+    session: Session, results: Results, rows: Sequence[Row], *, details: bool = True, support: bool = False
+) -> None:
     """Where they were evaluated, a table, every comparison in a sentence, what is known beyond, and last the answer."""
     from sage_rlvr.results import tables, words
     from sage_rlvr.results.details import detail_lines
@@ -92,14 +96,15 @@ def print_results(session: Session, results: Results, rows: Sequence[Row], *, de
     if results.records or results.stored:
         print_table(session, tables.scores(summary_of(results, rows)))
     session.say(*_sampled_scores(results))
-    for group in words.groups(rows):
+    for group in words.groups(row for row in rows if not words.unread(row)):
         if details or group[0].family == "primary":
             session.say(*(f"  {words.sentence(row)}" for row in group))
         else:
             session.say(f"  {words.line(group)}")
+    session.say(*(f"  {line}" for line in words.unread_lines(rows)))
     if details and not results.stored:
-        session.say(*detail_lines(results, rows), *_excess(results))
-    notes = [*results.notes, words.families(rows), *caveats(results)]
+        session.say(*detail_lines(results, rows, support=support), *_excess(results))
+    notes = [*results.notes, words.families(rows), *words.cautions(rows), *caveats(results)]
     for text in filter(None, notes):
         session.out.print(text, style="dim", soft_wrap=True)
     session.say("", words.answer(rows))

@@ -181,7 +181,7 @@ def _said(results: Results, rows: Sequence[Row], found: Mapping[str, Any], order
     cold = [row for row in rows if row.metric.temperature == PAPER and not row.task]
     power = [row for row in rows if row.why == "power" and row.family != "primary"]
     main = [row for row in rows if row not in cold and row not in power]
-    caveats = []
+    caveats = words.cautions(rows)
     if found["arms"] and results.design.base:
         caveats.append(HELD_FIXED if results.several or results.stored else ONE_SEED)
         caveats += [CHOSEN_HERE] * any(len(row.get("frontier", ())) > 1 for row in found["arms"].values())
@@ -202,8 +202,7 @@ def _rows(rows: Sequence[Row], order: Sequence[str]) -> dict[str, Any] | None:
     """Rows as lines of groups, as a table of arms and groups, and each in full; None where there are none."""
     if not rows:
         return None
-    lines = [words.line(group) for group in words.groups(rows)]
-    return {"lines": lines, "table": tables.effects(rows, order), "sentences": [words.sentence(row) for row in rows]}
+    return {"lines": words.lines(rows), "table": tables.effects(rows, order), "sentences": [words.sentence(row) for row in rows]}
 
 
 def _gain(row: Mapping[str, Any]) -> str:
@@ -240,7 +239,7 @@ def _scores(
         "power": _power_table(power["points"], k) if power else None, "cold": _cold_table(found, k) if found["cold"] else None,
         "cold_temperature": PAPER, "tables": [*first, *scores.sampled_tables(results, apart)],
         "sampled_curves": scores.sampled_curves(apart), "differences": scores.differences(results, base, apart),
-        "gaps": scores.gaps(results, them, base), "support": _support(them, found),
+        "gaps": scores.gaps(results, them, base), "no_gaps": scores.no_gaps(results, them), "support": _support(them, found),
         "away": [(world, tables.scores(found, world)) for world in found["away"]],
     }  # fmt: skip
 

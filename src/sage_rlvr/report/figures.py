@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 import matplotlib
@@ -17,6 +18,7 @@ from matplotlib.patches import Rectangle
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 from numpy.typing import ArrayLike, NDArray
 
+from sage_rlvr.report.labels import label_points
 from sage_rlvr.report.style import INK, MUTED, RC, Looks, canvas, key_above, saved
 from sage_rlvr.stats.curves import CurveComparison
 from sage_rlvr.stats.frontier import FrontierPoint, GapCurve
@@ -137,13 +139,14 @@ def frontier(
         axes.margins(0.08, 0.1)
         axes.set(xlabel="pass@1", ylabel=f"pass@{k}")
         axes.set_ylim(top=min(axes.get_ylim()[1], 1.01))
-        for point in _spread_out(axes, sorted(curves.get(base, ()), key=lambda p: p.temperature)):
-            text = f"T = {point.temperature:g}"
-            axes.annotate(
-                text, _xy(point), (5, 5), textcoords="offset points", color=shown[base].color, fontsize=8.5, zorder=5
-            )
         key_above(figure, shown, list(dict.fromkeys([*curves, *arms])))
-        return saved(figure)
+        saved(figure)
+        home = sorted(curves.get(base, ()), key=lambda p: (p.temperature != 1.0, p.temperature))
+        marks = [(one.value, many.value) for one, many in arms.values()] + [p for of in (seeds or {}).values() for p in of]
+        bars = [xy for pair in arms.values() for xy in _ends(*pair)]
+        lines = [*bars, *map(_xy, chain(*curves.values()))]
+        label_points(axes, [(f"T = {p.temperature:g}", _xy(p)) for p in home], marks, lines, shown[base].color)
+        return figure
 
 
 def training(shown: Looks, runs: Mapping[str, Sequence[Mapping[str, Floats]]], metric: str) -> Figure | None:
@@ -193,7 +196,7 @@ def moving_mean(values: ArrayLike, width: int) -> Floats:
 def support(shown: Looks, kept: Mapping[str, tuple[float, float, float]], base: float) -> Figure:
     """Right completions in each arm's support against the base's: arm -> (kept, gained, lost), means over seeds."""
     with matplotlib.rc_context(RC):
-        figure, axes = canvas((5.2, 0.5 * len(kept) + 1.3))
+        figure, axes = canvas((5.2, 0.5 * len(kept) + 1.5))
         for row, (name, (keep, gain, lose)) in enumerate(kept.items()):
             color = shown[name].color
             axes.barh(row, keep, height=0.5, color=color)
@@ -205,7 +208,7 @@ def support(shown: Looks, kept: Mapping[str, tuple[float, float, float]], base: 
         axes.set_ylim(len(kept) - 0.45, -0.55)
         axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
         axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{abs(x):,.0f}"))
-        axes.set_xlabel("right completions: lost | kept, then gained")
+        axes.set_xlabel("right completions:\nlost | kept, then gained", loc="right")
         axes.grid(axis="y", visible=False)
         return saved(figure)
 
@@ -358,20 +361,6 @@ def _k_axis(axes: Axes, ks: Sequence[int]) -> None:
     axes.set_xlabel("k (samples per problem)")
 
 
-def _spread_out(axes: Axes, points: Sequence[FrontierPoint], box: tuple[float, float] = (0.15, 0.05)) -> list[FrontierPoint]:
-    """The points whose labels do not overlap, a label being as wide and high as `box`, in shares of the axes. T = 1 always has
-    one, and the first unless that is in its way."""
-    (left, right), (bottom, top) = axes.get_xlim(), axes.get_ylim()
-    kept: list[FrontierPoint] = []
-    for point in sorted(points, key=lambda p: p.temperature != 1.0):
-        apart = (
-            (abs(point.pass1 - p.pass1) / (right - left), abs(point.passk - p.passk) / (top - bottom)) for p in kept
-        )
-        if all(x >= box[0] or y >= box[1] for x, y in apart):
-            kept.append(point)
-    return kept
-
-
 def _aligned(rows: Sequence[Floats]) -> Floats:
     """(S, longest) with NaN where a run is shorter or has no number."""
     table = np.full((len(rows), max(map(len, rows))), np.nan)
@@ -384,6 +373,12 @@ def _bars(interval: Interval) -> Any:
     if not np.isfinite(interval.width):
         return None
     return [[interval.value - interval.low], [interval.high - interval.value]]
+
+
+def _ends(one: Interval, many: Interval) -> list[tuple[float, float]]:
+    """Places along the bars of a cross."""
+    across = [(x, many.value) for x in np.linspace(one.low, one.high, 9)] if np.isfinite(one.width) else []
+    return across + ([(one.value, y) for y in np.linspace(many.low, many.high, 5)] if np.isfinite(many.width) else [])
 
 
 def _xy(point: FrontierPoint) -> tuple[float, float]:

@@ -167,6 +167,20 @@ def gaps(results: Results, them: Mapping[str, Policy], base: str) -> dict[str, A
     return {"found": found, "limits": limits_of(list(found.values()))} if found else None
 
 
+def no_gaps(results: Results, them: Mapping[str, Policy]) -> str:
+    """Why there are no curves of gaps between frontiers."""
+    if not any(len(p.frontier) > 1 for p in them.values()):
+        return (
+            "the base was evaluated at one temperature alone, so there is no frontier; evaluate with: sage-rlvr eval --frontier"
+            if them else "no exact evaluation was given, so no policy was read at other temperatures than its own"
+        )
+    if max(len(p.seeds) for p in them.values()) < FEWEST_SEEDS:
+        return f"curves of gaps between frontiers need {FEWEST_SEEDS} training seeds"
+    if results.stored is not None and not any(len(p.frontiers) > 1 for p in them.values()):
+        return "only a summary was given, which holds no frontiers of single training seeds"
+    return "no two of these policies share a stretch of pass@1 in all training seeds"
+
+
 # ------------------------------------------------------------------------------------------------------------------
 # from samples
 

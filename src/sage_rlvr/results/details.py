@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
+from typing import Any
 
 import numpy as np
 
@@ -48,13 +49,13 @@ LEGEND = (
 WORDS = {"preserved": "preserved", "expanded": "expanded", "shrunk": "shrunk", "outside": "out of support"}
 
 
-def detail_lines(results: Results, rows: Sequence[Row]) -> list[str]:
+def detail_lines(results: Results, rows: Sequence[Row], *, support: bool = False) -> list[str]:
     """Of every compared pair and task, in order: band, chance of an improvement, kept and found; what each arm cost; steps where
-    they differ."""
+    they differ. support: of kept and found all cells and rates, with their intervals."""
     at_home = (row for row in rows if row.metric.at == "temperature" and not row.metric.matched)
     pairs = dict.fromkeys((row.a, row.b, row.task, row.metric.temperature) for row in at_home)
     both = [sides(results, *pair) for pair in pairs if pair[3] == 1.0 or pair[2]]
-    lines = [line for two in both if two is not None for line in pair_lines(results, *two)]
+    lines = [line for two in both if two is not None for line in pair_lines(results, *two, support=support)]
     lines += [LEGEND] * any("SRR " in line for line in lines)
     return [*lines, *cost_lines(results), *steps_lines(results)]
 
@@ -70,7 +71,7 @@ def sides(results: Results, a: str, b: str, task: str, temperature: float) -> tu
     return (one.only(seeds), two.only(seeds)) if seeds else None
 
 
-def pair_lines(results: Results, a: Scores, b: Scores) -> Iterator[str]:
+def pair_lines(results: Results, a: Scores, b: Scores, *, support: bool = False) -> Iterator[str]:
     """All that is said of one pair on one task."""
     on = f"{a.task}: " if a.task else ""
     held = f"; {b.arm}'s samples, drawn once, are held fixed" if b.n and len(b.values) == 1 < len(a.values) else ""
@@ -81,7 +82,9 @@ def pair_lines(results: Results, a: Scores, b: Scores) -> Iterator[str]:
     if chance is not None:
         what = "a problem's pass@1" + ("" if a.n else " (the same at every k)")
         yield on + chance_words(chance, a.arm, b.arm, what) + held + "."
-    if a.n is not None:
+    if not support:
+        yield f"{on}{_kept_in_words(results, a, b)}."
+    elif a.n is not None:
         yield from _kept_of_counts(a, b, min(results.k, a.n))
     else:
         yield from _kept_exactly(results, a, b)
@@ -139,9 +142,37 @@ def chance_words(found: Improvement, a: str, b: str, what: str) -> str:
 # kept, found and lost ("The Invisible Leash")
 
 
+def _kept_in_words(results: Results, a: Scores, b: Scores) -> str:
+    """What is kept, found and lost in one sentence, means over training seeds."""
+    many = " (means over training seeds)" * (len(a.values) > 1)
+    if a.n is None:
+        pairs = _both_logps(results, a, b)
+        rows = [LeashCounts(*exact_cells(old, new, EPS)[0].sum(axis=0).tolist()) for old, new in pairs]
+        of, where = "right completions", f" above 1/{1 / EPS:.0f}"
+    else:
+        left, right = np.broadcast_arrays(a.values.astype(int), b.values.astype(int))
+        k = min(results.k, a.n)
+        rows = [leash_at_k(a.n, old, a.n, new, k) for new, old in zip(left, right, strict=True)]
+        of, where = "problems", f" solved in {k} samples"
+    kept, found, lost = (float(np.mean([getattr(row, name) for row in rows])) for name in ("preserved", "expanded", "shrunk"))
+    return (
+        f"{a.arm} keeps {_rounded(kept)} of the {_rounded(kept + lost)} {of} of {b.arm}{where}, gains {_rounded(found)} "
+        f"and loses {_rounded(lost)}{many}; rates and intervals: --support"
+    )
+
+
+def _rounded(x: float) -> str:
+    return f"{x:,.0f}" if x == round(x) or x >= 100 else f"{x:,.3g}"
+
+
+def _both_logps(results: Results, a: Scores, b: Scores) -> list[tuple[Any, Any]]:
+    """Log-probs of the right completions under b and a, of each training seed."""
+    return [(results.exact(b.arm, s).record.logps[1.0], results.exact(a.arm, s).record.logps[1.0]) for s in a.seeds]
+
+
 def _kept_exactly(results: Results, a: Scores, b: Scores) -> Iterator[str]:
     """Definition 4.1 over completions and over problems, and the problems expected to be solved in k samples."""
-    pairs = [(results.exact(b.arm, s).record.logps[1.0], results.exact(a.arm, s).record.logps[1.0]) for s in a.seeds]
+    pairs = _both_logps(results, a, b)
     cells = [
         (*exact_cells(old, new, EPS), expected_cells(success_probability(old), success_probability(new), results.k))
         for old, new in pairs

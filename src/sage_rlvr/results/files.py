@@ -10,6 +10,7 @@ from typing import Any
 
 from sage_rlvr.errors import DataError, suggest
 from sage_rlvr.evaluation.record import Record, load_record, record_path
+from sage_rlvr.evaluation.store import is_store
 from sage_rlvr.reading import read_json, read_text, understood
 from sage_rlvr.results.design import BASE, Arm, Design, Envelope, Question
 from sage_rlvr.results.read import Run
@@ -93,8 +94,7 @@ def read_run(path: Path, arm: str, seed: int) -> Run:
 
 def record_of(run: Path, split: str) -> Record:
     """The record of a run directory, refused where the run has other weights by now than those that were evaluated."""
-    own = run / f"evaluation-{split}.npz"
-    beside = record_path(run.parent.parent, run.name, "" if split == "test" else split)
+    own, beside = _places(run, split)
     swept = not own.exists() and beside.exists()  # by a sweep or a demo
     record = load_record(beside if swept else own)
     if other_weights(record, run):
@@ -103,6 +103,37 @@ def record_of(run: Path, split: str) -> Record:
             f"evaluate it again: {suggest('eval', run)}"
         )
     return record
+
+
+def store_of(run: Path) -> Path:
+    """The sole sample store of a run directory without an exact record; of none or several, what to give or do instead."""
+    found = stores_of(run)
+    if len(found) == 1:
+        return found[0]
+    if found:
+        names = ", ".join(map(str, found[:SHOWN])) + ", ..." * (len(found) > SHOWN)
+        raise DataError(f"{run}: no exact record, and {len(found)} sample stores; name one of them: {names}")
+    ways = f"{suggest('eval', run)} (where all right completions are listed), else {suggest('eval', run, '--samples', '64')}"
+    raise DataError(f"{run}: no such evaluation, neither a record nor samples; make one with: {ways}")
+
+
+def stores_of(run: Path) -> list[Path]:
+    """The sample stores of a run directory."""
+    return sorted(found for found in run.glob("samples/*") if is_store(found))
+
+
+def has_store(path: Path) -> bool:
+    """Whether a path is a sample store, or a run directory with one."""
+    return is_store(path) or ((path / "run.json").is_file() and bool(stores_of(path)))
+
+
+def has_record(run: Path, split: str) -> bool:
+    """Whether a run directory has an exact record, its own or one of the sweep that it lies in."""
+    return any(file.exists() for file in _places(run, split))
+
+
+def _places(run: Path, split: str) -> tuple[Path, Path]:
+    return run / f"evaluation-{split}.npz", record_path(run.parent.parent, run.name, "" if split == "test" else split)
 
 
 def other_weights(record: Record, run: Path) -> bool:

@@ -161,7 +161,10 @@ class _Found:
         run, runs = files.read_run(path, name or arm, seed), self.results.runs
         if self.apart:
             own = name or path.name
-            self._record(files.record_of(path, self.split), own, index)
+            if self.asked or files.has_record(path, self.split):
+                self._record(files.record_of(path, self.split), own, index)
+            else:
+                self._store(files.store_of(path), own, index)
             runs[own, index] = run
             return
         self.order.setdefault(run.arm, path.name.rpartition("-s")[0] or path.name)
@@ -172,7 +175,7 @@ class _Found:
         own_record = path / f"evaluation-{self.split}.npz"
         if own_record.is_file() and (run.arm, seed, "") not in self.results.records:
             self._checked(load_record(own_record), path, run.arm, seed)
-        for store in sorted(found for found in path.glob("samples/*") if is_store(found)):
+        for store in files.stores_of(path):
             self._store(store, run.arm, seed)
 
     def _checked(self, record: Record, run: Path, arm: str, seed: int, task: str = "") -> None:

@@ -89,7 +89,9 @@ def _trees(found: Mapping[str, Interval]) -> dict[str, Any]:
 def _base(results: Results, name: str, task: str = "") -> dict[str, Any]:
     one, found = results.exact(name, 0, task), results.scores(name, task)
     means = [] if found is None else found.passes(shown_ks(results))[0].mean(axis=0).tolist()
-    return {
+    run = results.runs.get((name, 0)) if not task else None
+    trained = {} if run is None or found is None else {"trained": {"pass": _trees(_passes(results, name)), **_raw_kl([run])}}
+    return trained | {
         "label": name,
         "pass": dict(zip(map(str, shown_ks(results)), means, strict=True)),
         "distinct": one.distinct[REFERENCE],
@@ -165,13 +167,18 @@ def training_of(runs: Sequence[Run], guided: bool) -> dict[str, Any]:
         values = [[float(r[key]) for r in rows if key in r] for rows in logs]  # "nan" is a number
         if all(values):
             row[what] = _trees({when: seed_interval([float(np.mean(_part(v, when))) for v in values]) for when in parts})
-    kls = [kl for run in runs if (kl := run.raw_kl) is not None]
-    if len(kls) == len(runs):
-        row["kl_raw"] = asdict(seed_interval(kls))
-        row["kl_raw_by_seed"] = {str(run.seed): run.raw_kl for run in runs}
+    row |= _raw_kl(runs)
     if guided:
         row["dose"] = strength(logs)
     return row
+
+
+def _raw_kl(runs: Sequence[Run]) -> dict[str, Any]:
+    """Raw KL at the end of these runs; {} where one did not log it."""
+    kls = [kl for run in runs if (kl := run.raw_kl) is not None]
+    if len(kls) < len(runs):
+        return {}
+    return {"kl_raw": asdict(seed_interval(kls)), "kl_raw_by_seed": {str(run.seed): run.raw_kl for run in runs}}
 
 
 def strength(logs: Sequence[Sequence[Mapping[str, Any]]]) -> dict[str, float] | None:

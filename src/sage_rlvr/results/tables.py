@@ -10,6 +10,7 @@ from typing import Any
 from sage_rlvr.results.comparisons import Row
 from sage_rlvr.results.metric import Metric
 from sage_rlvr.results.words import chip
+from sage_rlvr.stats.comparison import FEWEST_SEEDS
 from sage_rlvr.stats.intervals import Interval
 from sage_rlvr.text import escaped
 
@@ -84,12 +85,14 @@ def effects(rows: Sequence[Row], names: Sequence[str] = ()) -> Table:
 
 
 def cell(found: Interval | Mapping[str, Any] | float | None, digits: int = 3) -> str:
-    """A value with its interval beneath it. An interval of JSON is a mapping."""
+    """A value with its interval beneath it, but for one over two training seeds, which holds what cannot be. An interval of JSON
+    is a mapping."""
     if found is None or isinstance(found, (int, float)):
         return NONE if found is None else f"{found:,.{digits}f}"
     tree = found if isinstance(found, Mapping) else vars(found)
     value, low, high = (math.inf if tree[end] is None else tree[end] for end in ("value", "low", "high"))
-    beneath = f"\n{low:.{digits}f}–{high:.{digits}f}" if math.isfinite(high - low) else ""
+    few = str(tree.get("over", "")).startswith("training seeds") and tree.get("n", FEWEST_SEEDS) < FEWEST_SEEDS
+    beneath = f"\n{low:.{digits}f}–{high:.{digits}f}" if math.isfinite(high - low) and not few else ""
     return f"{value:,.{digits}f}{beneath}"
 
 
@@ -107,7 +110,8 @@ def scores(found: Mapping[str, Any], world: str | None = None) -> Table:
         columns[f"pass@{k}"] = lambda row, k=k: cell(row["pass"][str(k)]) if "pass" in row else NOT_RUN  # type: ignore[misc]
     if world is None:
         columns[f"distinct in {found['ks'][-1]}"] = lambda row: cell(row.get("distinct"), 1)
-    columns["best pass@1\nat any T"] = lambda row: cell(row.get("best_pass1"))
+    shared = () if here["base"] is None else here["base"]["frontier"]  # other worlds keep the frontier of the base alone
+    columns["best pass@1\nat any T"] = lambda row: cell(row.get("best_pass1") if len(row.get("frontier", shared)) > 1 else None)
     if world is None:
         columns["raw KL"] = lambda row: cell(row.get("kl_raw"))
     base = [] if here["base"] is None else [base_row(here["base"])]
@@ -116,8 +120,8 @@ def scores(found: Mapping[str, Any], world: str | None = None) -> Table:
 
 
 def base_row(base: Mapping[str, Any]) -> dict[str, Any]:
-    """The base among the arms."""
-    shared = {name: base[name] for name in ("pass", "distinct", "frontier")}
+    """The base among the arms; a trained run in its place has intervals and a raw KL."""
+    shared = {name: base[name] for name in ("pass", "distinct", "frontier")} | (base.get("trained") or {})
     return shared | {"label": base.get("label", "base"), "seeds": [0], "best_pass1": base["best"]["pass1"]}
 
 

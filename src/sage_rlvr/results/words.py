@@ -1,14 +1,16 @@
 """Rows in words: one function a form. Sentences are made here, at the last moment, and nothing reads them back.
 
 sentence(row)   the whole comparison           line(rows)   a group of one rival and metric
-chip(row)       the cell of a table            answer(rows) the one line that answers a folder's question
-nothing(results) the line in its place, where there are no rows
+lines(rows)     all groups, what cannot be read collapsed           chip(row)  the cell of a table
+answer(rows)    the one line that answers a folder's question       nothing(results)  in its place, where there are no rows
+cautions(rows)  what holds of many rows, said once
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import groupby
 from typing import Any
 
 from sage_rlvr.errors import suggest
@@ -16,11 +18,11 @@ from sage_rlvr.evaluation.record import EMBEDDED
 from sage_rlvr.results.comparisons import Row
 from sage_rlvr.results.metric import Metric
 from sage_rlvr.results.read import Results
-from sage_rlvr.stats.comparison import Comparison, Reason, detectable_text, p_text, signed
+from sage_rlvr.stats.comparison import FEWEST_SEEDS, Comparison, Reason, detectable_text, p_text, signed
 
 REASONS = {
     Reason.ONE_SEED: "one training seed",
-    Reason.TWO_SEEDS: "two training seeds: a claim about methods needs at least three",
+    Reason.TWO_SEEDS: "two training seeds",
     Reason.NO_SCATTER: "the same difference in every training seed: are they different runs?",
     Reason.FEW_PROBLEMS: "too few problems",
     Reason.NO_COMMON_RANGE: "no common range of pass@1",
@@ -30,28 +32,82 @@ REASONS = {
     Reason.BELOW: "its pass@1 lies below the other's frontier",
     Reason.NOT_NEAR: "one of the two has no temperature with the pass@1 that the other has at T = 1",
 }
+TWO_PROCEDURES = {
+    True: "the interval, the wider of the two procedures, holds 0 and decides",
+    False: "the interval leaves 0 out, but p, the stricter of the two procedures, decides",
+}
 BEFORE = "before correction"
 CANNOT = "cannot be told"
+MOST = 4  # comparisons in the answer
+TOO_FEW = (Reason.ONE_SEED, Reason.TWO_SEEDS)
+CLAIM = f"A claim about methods needs {FEWEST_SEEDS} training seeds of each arm at least; of fewer, differences alone are given."
+OPEN_ENDED = (
+    "Where the upper end of an interval on a convex hull is the arm's own score, nothing bounds the gap: the hull may end before "
+    "the arm's pass@1."
+)
 
 
 def answer(rows: Sequence[Row]) -> str:
-    """ONE line on the first question of the design: every arm against its control, at the largest k."""
+    """ONE line on the questions of the design: what is not tied, then what is, `MOST` comparisons at most; how the others end."""
     primary = [row for row in rows if row.family == "primary"]
-    top = max((row.metric.k or 0 for row in primary), default=0)
-    asked = [row for row in primary if row.metric.k == top] or primary
-    if not asked:
-        return "Nothing is compared: fewer than two policies were evaluated."
-    first = groups(asked)[0]
-    if all(not row.comparison.known for row in first):
-        why = ", ".join(dict.fromkeys(REASONS[row.comparison.reason] for row in first))
-        read = [row for row in first if math.isfinite(row.comparison.difference.value)]
-        if not read:
-            return f"No claim about methods: {first[0].metric} cannot be read for {'; '.join(row.a for row in first)} ({why})."
-        gaps = "; ".join(f"{row.a} against {row.b} {signed(row.comparison.difference.value)}" for row in read)
-        return f"No claim about methods ({why}); differences in {first[0].metric}: {gaps}."
-    left = len(primary) - len(first)
-    more = f" {left} more primary comparison{'s are' if left != 1 else ' is'} listed." if left else ""
-    return f"{line(first, _numbers if len(first) < 3 else _brief)}{more}{_scope(first)}"
+    if not primary:
+        return "Nothing is compared: fewer than two policies were evaluated on the same problems."
+    if not any(row.comparison.known for row in primary):
+        return _no_claim(primary)
+    shown = _first(primary)
+    rest = [outcome(row) for row in sorted(primary, key=lambda row: _rank(outcome(row))) if row not in shown]
+    ends = ", ".join(f"{rest.count(word)} {word}" for word in dict.fromkeys(rest))
+    more = f" {len(rest)} more primary comparison{'s' * (len(rest) > 1)}: {ends}." if rest else ""
+    return f"{_told(shown)}{more}{_scope(shown)}"
+
+
+def _no_claim(primary: Sequence[Row]) -> str:
+    """The answer where nothing can be told: the differences all the same, at the largest k."""
+    top = max(row.metric.k or 0 for row in primary)
+    first = groups([row for row in primary if (row.metric.k or 0) == top])[0]
+    why = ", ".join(dict.fromkeys(REASONS[row.comparison.reason] for row in first))
+    if not any(map(_read, first)):
+        return f"No claim about methods: {first[0].metric} cannot be read for {'; '.join(row.a for row in first)} ({why})."
+    read = [row for row in first if _read(row)]
+    gaps = "; ".join(f"{row.a} against {row.b} {signed(row.comparison.difference.value)}" for row in read[:MOST])
+    more = f"; {len(read) - MOST} more" * (len(read) > MOST)
+    return f"No claim about methods ({why}); differences in {first[0].metric}: {gaps}{more}."
+
+
+def _first(primary: Sequence[Row]) -> list[Row]:
+    """What the answer names: what outlasts correction, what does not, then what is tied, which keeps a place; of each the first
+    rival's, at the largest k."""
+    rivals = list(dict.fromkeys(row.b for row in primary))
+    ranked = sorted(primary, key=lambda r: (*_rank(outcome(r))[:2], rivals.index(r.b), -(r.metric.k or 0)))
+    ends = [row for row in ranked if row.comparison.outcome in ("better", "worse")]
+    tied = [row for row in ranked if row.comparison.outcome == "tied"]
+    named = ends[: MOST - bool(tied)]
+    return [*named, *tied[: MOST - len(named)]]
+
+
+def _told(rows: Sequence[Row]) -> str:
+    """Rows in their order as sentences of one line, a rival each; arm, metric and place are said once where all share them."""
+    numbers = _numbers if len(rows) < 3 else _brief
+    whole = len({(row.b, row.metric, row.task) for row in rows}) == 1
+    if whole:
+        return line(rows, numbers)
+    shared = len({(row.metric.place, row.task) for row in rows}) == 1
+    place = f"{rows[0].metric.place}{_on(rows[0])}".strip() if shared else ""
+    arm = rows[0].a if len({row.a for row in rows}) == 1 else ""
+    said = []
+    for rival, group in groupby(rows, key=lambda row: row.b):
+        ends: dict[str, list[str]] = {}
+        for row in group:
+            label = f"{outcome(row)} at {row.metric.bare if shared else f'{row.metric}{_on(row)}'}"
+            ends.setdefault(label, []).append(f"{'' if arm else f'{row.a} '}({numbers(row)})")
+        parts = (f"{label}{' ' if arm else ': '}{', '.join(names)}" for label, names in ends.items())
+        said.append(f"Against {rival}: {'; '.join(parts)}.")
+    head = f"{arm}, {place}, " if arm and place else f"{arm} " if arm else f"{place[:1].upper()}{place[1:]}, " if place else ""
+    return head + (f"a{' '.join(said)[1:]}" if head else " ".join(said))
+
+
+def _read(row: Row) -> bool:
+    return math.isfinite(row.comparison.difference.value)
 
 
 def nothing(results: Results) -> str:
@@ -92,8 +148,8 @@ def sentence(row: Row) -> str:
     if math.isfinite(row.adjusted) and row.family_size > 1:
         ps += f", Holm's {p_text(row.adjusted)} among {row.family_size} {row.family} comparisons"
     hidden = f"; {detectable_text(c.mde, c.mde_limit)}" if c.outcome == "tied" else ""
-    if c.outcome == "tied" and c.p < 0.05 and gap.low <= 0 <= gap.high:
-        hidden = f"; tied because the interval holds 0{hidden}"
+    if c.outcome == "tied" and math.isfinite(c.p) and (c.p < 1 - gap.level) == gap.contains(0.0):
+        hidden = f"; tied: {TWO_PROCEDURES[gap.contains(0.0)]}{hidden}"
     covers = f"; mean over pass@1 {row.covers[0]:.3f} to {row.covers[1]:.3f}, which both cover" if row.covers else ""
     return (
         f"{head}{outcome(row)} for {about} ({span(c)} over {gap.n} {gap.over}{on}{ps}{hidden}{covers}{_left_out(row)})."
@@ -125,12 +181,51 @@ def line(rows: Sequence[Row], numbers: Callable[[Row], str] | None = None) -> st
     outlasts correction first. numbers: what stands in the brackets; the difference and, of a tie, what could have been seen."""
     first, several = rows[0], len({row.b for row in rows}) > 1
     who = "Each against its own placebo" if several else f"Against {first.b}"
-    words: dict[str, list[str]] = {}
+    words: dict[tuple[str, str], list[str]] = {}
     for row in rows:
         name = f"{row.a} vs {row.b}" if several else row.a
-        words.setdefault(outcome(row), []).append(f"{name} ({(numbers or _short)(row)})")
-    said = "; ".join(f"{word}: {', '.join(words[word])}" for word in sorted(words, key=_rank))
-    return f"{who}, {first.metric}{_on(first)}: {said}."
+        said, why = (numbers or _short)(row), "" if row.comparison.known else f" ({REASONS[row.comparison.reason]})"
+        words.setdefault((outcome(row), why), []).append(f"{name} ({said})" if said else name)
+    ends = sorted(words, key=lambda end: _rank(end[0]))
+    told = "; ".join(f"{word}{why}: {', '.join(words[word, why])}" for word, why in ends)
+    return f"{who}, {first.metric}{_on(first)}: {told}."
+
+
+def lines(rows: Sequence[Row]) -> list[str]:
+    """Every group in a line; rows of which nothing can be read stand together, a line for each reason."""
+    return [*map(line, groups(row for row in rows if not unread(row))), *unread_lines(rows)]
+
+
+def unread(row: Row) -> bool:
+    """Whether there is neither an outcome nor a difference."""
+    return not row.comparison.known and not _read(row)
+
+
+def unread_lines(rows: Sequence[Row]) -> list[str]:
+    """The rows of which nothing can be read, each reason said once: "Cannot be told, no common range of pass@1: pass@256 at
+    equal pass@1 (mean over all temperatures): A, B against GRPO; A against base."."""
+    found: dict[str, list[Row]] = {}
+    for row in filter(unread, rows):
+        found.setdefault(REASONS[row.comparison.reason], []).append(row)
+    out = [sentence(some[0]) for some in found.values() if len(some) == 1]
+    for why, some in found.items():
+        metrics: dict[str, dict[str, list[str]]] = {}
+        for row in some if len(some) > 1 else ():
+            metrics.setdefault(f"{row.metric}{_on(row)}", {}).setdefault(row.b, []).append(row.a)
+        alike: dict[str, list[str]] = {}  # metrics with the same pairs
+        for metric, rivals in metrics.items():
+            pairs = "; ".join(f"{', '.join(names)} against {rival}" for rival, names in rivals.items())
+            alike.setdefault(pairs, []).append(metric)
+        out += [f"Cannot be told, {why}: {' and '.join(names)}: {pairs}." for pairs, names in alike.items()]
+    return out
+
+
+def cautions(rows: Sequence[Row]) -> list[str]:
+    """What holds of many rows, said once: too few seeds for a claim; intervals that end at the arm's own score."""
+    few = any(row.comparison.reason in TOO_FEW for row in rows)
+    c = [row.comparison for row in rows if row.metric.at == "hull" and row.comparison.known]
+    ends = any(math.isclose(one.difference.high, one.mean_a, rel_tol=1e-9) for one in c)
+    return [CLAIM] * few + [OPEN_ENDED] * ends
 
 
 def _rank(word: str) -> tuple[bool, bool, str]:
@@ -182,20 +277,19 @@ def _gap(c: Comparison, before: str = "") -> str:
 def _numbers(row: Row) -> str:
     """In the answer: reason, or difference and what could have been seen."""
     c = row.comparison
-    return f"{_gap(c)}{_seen(c, 'minimum detectable difference', ' (80 % power)')}" if c.known else REASONS[c.reason]
+    return f"{_gap(c)}{_seen(c, 'minimum detectable difference', ' (80 % power)')}" if c.known else _short(row)
 
 
 def _brief(row: Row) -> str:
-    """In the answer on many arms."""
+    """In the answer on several arms."""
     c = row.comparison
-    return _gap(c).removeprefix("difference ") if c.known else REASONS[c.reason]
+    return f"{_gap(c).removeprefix('difference ')}{_seen(c, 'detectable')}" if c.known else _short(row)
 
 
 def _short(row: Row) -> str:
     """In a line of several arms."""
     c = row.comparison
-    value = signed(c.difference.value) if math.isfinite(c.difference.value) else ""
-    return value + _seen(c, "detectable") if c.known else "; ".join(filter(None, (value, REASONS[c.reason])))
+    return f"{signed(c.difference.value) if _read(row) else ''}{_seen(c, 'detectable')}"
 
 
 def _seen(c: Comparison, what: str, after: str = "") -> str:
