@@ -11,8 +11,9 @@ import pytest
 from sage_rlvr.results import Design, Metric, Question, Results, Row, words
 from sage_rlvr.results.comparisons import corrected
 from sage_rlvr.results.design import Arm
-from sage_rlvr.results.tables import effects
+from sage_rlvr.results.tables import base_row, cell, effects
 from sage_rlvr.stats.comparison import Reason, paired, paired_seeds, unknown
+from sage_rlvr.stats.intervals import seed_interval
 
 
 def row(gaps: list[float], a: str = "A", b: str = "B", k: int = 256, **more: object) -> Row:
@@ -135,3 +136,12 @@ def test_groups_and_the_table_hold_every_row() -> None:
 )
 def test_a_metric_is_written_once(metric: Metric, text: str) -> None:
     assert str(metric) == text
+
+
+def test_a_cell_over_two_seeds_has_no_interval_and_a_trained_control_has_one() -> None:
+    """Student's interval of two seeds holds what no raw KL can be; a run that stands for the base keeps its interval and raw KL."""
+    assert cell(seed_interval([0.05, 0.07])) == "0.060" and "–" in cell(seed_interval([0.05, 0.06, 0.07]))
+    base = {"pass": {"1": 0.1}, "distinct": 1.0, "frontier": [{}], "best": {"pass1": 0.1}, "label": "grpo"}
+    assert "kl_raw" not in base_row(base)
+    trained = base_row(base | {"trained": {"pass": {"1": {"value": 0.1, "low": 0.08, "high": 0.12}}, "kl_raw": {"value": 0.06}}})
+    assert cell(trained["pass"]["1"]) == "0.100\n0.080–0.120" and trained["kl_raw"] == {"value": 0.06}
