@@ -18,6 +18,7 @@ from typing import Any
 from markupsafe import Markup
 from matplotlib.figure import Figure
 
+from sage_rlvr.errors import suggest
 from sage_rlvr.report import answers, figures, runs, scores
 from sage_rlvr.report.markup import asset, escaped, template, to_html
 from sage_rlvr.report.samples import SampleSet, as_script, by_task, data_of, first_of_each, sample_sets
@@ -149,7 +150,7 @@ def build(
     names = list(dict.fromkeys([*them, *(s.arm for s in samples)]))
     usual = " · ".join(names) if 0 < len(names) < 5 else f"{len(names)} policies"
     called = results.design.title[:1].upper() + results.design.title[1:]
-    values |= {"title": title or called or usual, "lead": _lead(found, them, samples)}
+    values |= {"title": title or called or usual, "lead": _lead(found, them, sorted({c.task for c in results.counts}))}
     values |= {"base": base, "k": results.k, "seeds": max((len(p.seeds) for p in them.values()), default=0)}
     return Page(values, look, data_of(browsed, look) if browsed else None)
 
@@ -158,11 +159,10 @@ def build(
 # words
 
 
-def _lead(found: Mapping[str, Any], them: Mapping[str, Policy], samples: Sequence[SampleSet]) -> str:
+def _lead(found: Mapping[str, Any], them: Mapping[str, Policy], sampled: Sequence[str]) -> str:
     """What was evaluated, on what, and what an interval is over."""
     if not them:
-        tasks = sorted({s.task for s in samples})
-        return f"Sampled on {', '.join(tasks) or 'nothing'}; no exact evaluation was given."
+        return f"Sampled on {', '.join(sampled) or 'nothing'}; no exact evaluation was given."
     seeds, spec = max(len(p.seeds) for p in them.values()), found["evaluate"]
     trained = f"{seeds} training seeds each, paired; " if seeds > 1 else ""
     over = "training seeds (Student's t)" if seeds > 1 else "problems"
@@ -228,6 +228,13 @@ def _relabelled(found: Mapping[str, Any]) -> dict[str, Any] | None:
 # numbers
 
 
+def _colder(results: Results) -> str:
+    """How the base is evaluated at more temperatures."""
+    if results.home is None or results.design.facts:
+        return "Leave evaluate.temperatures out of the design, or name more of them, and run the same command again."
+    return f"Evaluate it at more with: {suggest('eval', results.exact(results.home).record.meta['model'], '--frontier')}"
+
+
 def _scores(
     results: Results, found: Mapping[str, Any], them: Mapping[str, Policy], base: str, samples: Sequence[SampleSet]
 ) -> dict[str, Any]:
@@ -240,7 +247,7 @@ def _scores(
         "power": _power_table(power["points"], k) if power else None, "cold": _cold_table(found, k) if found["cold"] else None,
         "cold_temperature": PAPER, "tables": [*first, *scores.sampled_tables(results, apart)],
         "sampled_curves": scores.sampled_curves(apart), "differences": scores.differences(results, base, apart),
-        "gaps": scores.gaps(results, them, base), "support": _support(them, found),
+        "gaps": scores.gaps(results, them, base), "colder": _colder(results), "support": _support(them, found),
         "away": [(world, tables.scores(found, world)) for world in found["away"]],
     }  # fmt: skip
 
