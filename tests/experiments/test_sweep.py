@@ -715,7 +715,10 @@ def test_a_task_of_ones_own_without_solutions_is_evaluated_by_samples(
     assert {(c.store.arm, c.task, len(c.problems), c.n) for c in results.counts} == {
         (arm, "own_sums", 8, 4) for arm in ("base", "a", "b")
     }
-    assert {(row.a, row.b) for row in compare(results)} >= {("b", "a")}
+    rows = compare(results)
+    assert {(row.a, row.b, row.family) for row in rows} == {
+        ("a", "base", "exploratory"), ("b", "base", "exploratory"), ("b", "a", "primary")
+    }  # fmt: skip
     started.clear()
     assert run(plan(own("own_sums", SAMPLED), out), 1, screen()) and not started
     write_summary(out)
@@ -731,6 +734,24 @@ def test_a_task_of_ones_own_without_solutions_needs_samples(tmp_path: Path, own:
         with pytest.raises(ConfigError, match=wanted):
             plan(own("own_sums", evaluate, change), tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+def test_a_policy_that_is_no_run_is_evaluated_exactly_on_a_task_that_lists_its_solutions(
+    tmp_path: Path, own: Callable[..., Path], warm_policy: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own("listed_sums", "problems: 6")
+    words = ["eval", str(warm_policy), "--plugin", str(tmp_path / "own.py")]
+    for more, code, wanted in (
+        (["--task", "listed_sums", "--out", str(tmp_path / "one.npz")], 0, "listed_sums; 5 test problems"),
+        (["--task", str(tmp_path / "listed_sums.yaml"), "--out", str(tmp_path / "two.npz")], 0, "listed_sums; 8 test problems"),
+        (["--task", "own_sums"], 2, f"own_sums cannot be listed; evaluate by sampling: sage-rlvr eval {warm_policy} --task"),
+        (["--task", "listed_sums", "--world", "demo-5"], 2, "leave one of them out"),
+    ):
+        with pytest.raises(SystemExit) as caught:
+            main([*words, *more])
+        told = capsys.readouterr()
+        assert caught.value.code == code and wanted in " ".join((told.out + told.err).split())
+    assert load_record(tmp_path / "two.npz").meta["world"] == {"name": "listed_sums"}
 
 
 def test_arms_on_other_problems_are_refused(tmp_path: Path, own: Callable[..., Path]) -> None:
