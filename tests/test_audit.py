@@ -160,6 +160,7 @@ def test_verdicts_on_a_file(tmp_path: Path):
     path = tmp_path / "rows.jsonl"
     path.write_text('{"id": "a", "completion": "\\\\boxed{0.5}", "answer": "1/2"}\n\n{"response": "no", "gold": 3}\n')
     assert verify_lines(path, "boxed", "SOLUTION") == [
+        f"{path}: 2 rows; completion: completion or response; gold: answer or gold",
         "a\tright\tright",
         "3\twrong\tno answer",
         "1 right, 1 wrong, 0 undecided",

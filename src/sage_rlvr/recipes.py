@@ -170,6 +170,10 @@ def find(name: str | Path, *families: str, folder: Path = Path()) -> Path:
         return known[short_name]
     if path.exists():  # a folder: who reads it says so
         return path
+    if families and short_name in shipped():
+        tree = load(short_name)
+        command = "train" if "method" in tree else "offline" if "loss" in tree else "sft"
+        raise ConfigError(f"{name}: a recipe, and none of {', '.join(families)}; run it alone with: {suggest(command, short_name)}")
     local = {file.stem: file for file in sorted(path.parent.glob("*.y*ml"))}
     if (near := nearest(path.stem, local)) is not None:
         hint = f"did you mean {local[near]}?"

@@ -115,18 +115,46 @@ def test_a_report_that_compares_nothing_says_what_to_give(
     for name in ("one", "two"):
         RunDir.open(name, config).close()
     RunDir.open("other", config | {"model": "a/b"}).close()
+    Path("mine.py").write_text("")
+    RunDir.open("rows", config | {"data": {"path": "rows.jsonl"}}).close()
+    RunDir.open("own", config | {"task": {"name": "mine"}, "plugins": {"mine.py": "0"}}).close()
     for given, wanted in (
         (["one"], [["eval", "one"], ["report", "one", "embedded"]]),
         (["one", "two"], [["eval", "one"]]),
         (["other"], [["eval", "other"], ["report", "other", "RUN"]]),
+        (["rows"], [["eval", "rows", "--samples", "64"], ["report", "rows", "RUN"]]),
+        (["own"], [["eval", "own", "--samples", "64", "--plugin", "mine.py"], ["report", "own", "RUN"]]),
     ):
         suggested.clear()
         assert call("report", *given) == 0
-        assert suggested == wanted and all(not parse(command)[2] for command in suggested)
+        made = [command for command in suggested if command[1] != "RUN"]  # the page's own, which know no run
+        assert made == wanted
+        assert all(not parse([w for w in command if w not in ("--plugin", "mine.py")])[2] for command in made)
         assert "Nothing is compared" in capsys.readouterr().out
     suggested.clear()
     assert call("report", "one", "embedded") == 2
     assert suggested == [["eval", "embedded"]]
+
+
+def test_a_base_at_one_temperature_is_evaluated_at_more(write_recipe: Recipe, suggested: list[list[str]]) -> None:
+    from sage_rlvr.report import build
+    from sage_rlvr.results import Results
+
+    assert call("eval", "embedded", "--problems", 6, "--out", "base.npz") == 0
+    suggested.clear()
+    assert "no frontier. Evaluate it at more with: sage-rlvr eval embedded --frontier" in build(Results.read("base.npz")).markdown()
+    assert ["eval", "embedded", "--frontier"] in suggested and not any(parse(command)[2] for command in suggested)
+
+
+def test_a_recipe_is_no_design_of_a_sweep(suggested: list[list[str]], capsys: pytest.CaptureFixture[str]) -> None:
+    for name, command in (("grpo", "train"), ("sft", "sft"), ("countdown/dr_grpo.yaml", "train")):
+        suggested.clear()
+        assert call("sweep", name, "--dry-run") == 2
+        [words] = suggested
+        assert words == [command, name.removesuffix(".yaml")] and "a recipe, and none of matrices" in capsys.readouterr().err
+        assert find(words[1]).is_file()
+    assert call("sweep", "grpoo") == 2
+    assert "no such file, nor a shipped recipe" in capsys.readouterr().err
 
 
 def test_an_arm_of_the_paper_alone(suggested: list[list[str]]) -> None:
@@ -207,6 +235,20 @@ def test_commands_with_arguments_are_made_by_suggest_alone() -> None:
                 assert not re.search(r"\{|[A-Z]{3}", rest), f"{path.name}: write it with errors.suggest: {text}"
                 options = {word for word in rest.split() if word.startswith("--")}
                 assert options <= options_of(command), f"{path.name}: {text}"
+
+
+def test_templates_suggest_as_the_code_does() -> None:
+    """A command with arguments is made by `suggest`, which a template has too; what it is given parses."""
+    made = []
+    for path in sorted(PACKAGE.rglob("*.j2")):
+        text = path.read_text(encoding="utf-8")
+        for command, rest in MENTION.findall(text):
+            bare = command in COMMANDS and not re.search(r"--|\{|[A-Z]{3}", rest)
+            assert bare, f"{path.name}: write it with suggest: {command}{rest}"
+        made += [ast.literal_eval(f"({words},)") for words in re.findall(r"\bsuggest\(([^()]*)\)", text)]
+    assert len(made) >= 2
+    for words in made:
+        assert not parse([str(word) for word in words])[2], words
 
 
 def test_what_suggest_is_given_are_commands_with_their_options() -> None:

@@ -12,7 +12,7 @@ from conftest import save, tiny_llama
 from sage_rlvr.config import WorldConfig
 from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.evaluation import evaluate as evaluation
-from sage_rlvr.evaluation.evaluate import Target, cross_check, evaluate, resolve, world_identity
+from sage_rlvr.evaluation.evaluate import Target, cross_check, evaluate, identity_of, resolve
 from sage_rlvr.evaluation.exact import probabilities, sampled_counts
 from sage_rlvr.models.listing import solutions
 from sage_rlvr.models.listing.solutions import solution_logps
@@ -89,7 +89,8 @@ def test_evaluate_records_what_it_did(warm_policy: Path, tmp_path: Path) -> None
     ids = [p.problem_id for p in WORLD.build().problems("test", 1, 5, distinct=False)]
     assert record.problems == 5 and record.meta["problem_ids"] == ids and set(record.logps) == {0.5, 1.0}
     assert all(np.array_equal(a, b) for a, b in zip(record.logps[1.0], again.logps[1.0], strict=True))
-    assert "train_problems" not in world_identity(WORLD) and record.meta["world"] == world_identity(WORLD)
+    identity = identity_of(WORLD.build())
+    assert "train_problems" not in identity and record.meta["world"] == identity
     with pytest.raises(DataError, match="split 'train'"):
         evaluate(Target("warm", str(warm_policy), WORLD), split="train")
     model = tiny_llama()

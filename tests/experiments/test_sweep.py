@@ -10,7 +10,7 @@ import math
 import os
 import shutil
 from collections import namedtuple
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,9 +20,11 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from sage_rlvr import plugins
 from sage_rlvr.cli.app import main
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.evaluation.record import Record, load_record, record_path, save_record
+from sage_rlvr.evaluation.store import SampleStore
 from sage_rlvr.experiments import demo, display
 from sage_rlvr.experiments import jobs as work
 from sage_rlvr.experiments import plan as plans
@@ -32,6 +34,7 @@ from sage_rlvr.experiments.display import dry_lines, line, table
 from sage_rlvr.experiments.jobs import Task, run_tasks
 from sage_rlvr.experiments.plan import Sweep, note, plan
 from sage_rlvr.experiments.sweep import run
+from sage_rlvr.registry import registry_of
 from sage_rlvr.report import write_summary
 from sage_rlvr.results import Results, Run, compare
 from sage_rlvr.results.comparisons import between
@@ -309,6 +312,20 @@ def test_evaluations_left_take_as_long_as_those_of_arms(
     assert display.left_words(sweep) == "about 5 s left"
 
 
+def test_time_left_is_that_of_the_clock(tmp_path: Path, matrix: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four runs are left whose steps take 2 s together; one that ended took 30 s with its start and saving, an evaluation 12 s."""
+    sweep = plan(matrix(("controls: [no_kl]", "controls: none"), ("seeds: [0, 1]", "seeds: [0, 1, 2]")), tmp_path / "out")
+    ended, *others = sweep.cells
+    monkeypatch.setattr(work.Job, "done", property(lambda job: 2 if job.directory == ended.job.directory else 0))
+    monkeypatch.setattr(display, "read_metrics", lambda run: [{"time/step_s": 1.0}] * 2)
+    monkeypatch.setattr(display, "load_record", lambda path: pytest.fail("what ended here is measured by the clock"))
+    sweep.over |= {ended.train, ended.exact[""]}
+    sweep.took |= {ended.train: 30.0, ended.exact[""]: 12.0}
+    assert len(others) == 5 and display.left_words(sweep) == f"about {(5 * 30 + 5 * 12) / 60:.0f} min left"
+    sweep.took[ended.train] = 1.0  # less than its steps: only its end was made here, which says nothing
+    assert display.left_words(sweep) == f"about {5 * 2 + 5 * 12} s left"
+
+
 def test_a_run_that_ended_unseen_is_trained(
     tmp_path: Path, matrix: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -574,3 +591,170 @@ def test_the_choice_takes_the_higher_frontier(tmp_path: Path) -> None:
     by_pass1 = choose(folder, ("a", "b"), "pass@1")
     assert by_pass1 == pytest.approx({"a": 0.3, "b": 0.31})
     assert choose(folder, ("a",), "frontier") == pytest.approx({"a": 0.0})  # it is the base's own frontier
+
+
+# ---- a task of one's own
+
+
+OWN = """
+from dataclasses import dataclass
+from typing import ClassVar
+
+import sage_rlvr
+from sage_rlvr.verifiers import Verdict
+
+
+@dataclass(frozen=True)
+class Sum:
+    problem_id: str
+    a: int
+    b: int
+
+
+@sage_rlvr.task
+@dataclass(frozen=True)
+class OwnSums:
+    '''Right completions cannot be listed.'''
+
+    name: ClassVar[str] = "own_sums"
+    most: int = 4
+
+    def problems(self, split):
+        part = {"train": 0, "validation": 1, "test": 2}[split]
+        pairs = ((a, b) for a in range(self.most) for b in range(self.most))
+        return [Sum(f"{a}+{b}", a, b) for a, b in pairs if (a + 2 * b) % 3 == part]
+
+    def prompt(self, problem):
+        return f"{problem.a} {problem.b}="
+
+    def verify(self, problem, completion):
+        right = completion == str(problem.a + problem.b)
+        return Verdict("right", "sum") if right else Verdict("wrong", "another number")
+
+
+@sage_rlvr.task
+@dataclass(frozen=True)
+class ListedSums(OwnSums):
+    '''The same, listed.'''
+
+    name: ClassVar[str] = "listed_sums"
+
+    def solutions(self, problem):
+        return [str(problem.a + problem.b)]
+"""
+SUMS = """
+plugins: [own.py]
+steps: 2
+model: {model}
+task: {{name: {task}, most: 5}}
+rollout: {{prompts_per_step: 2, group_size: 4, max_new_tokens: 4}}
+method: {{name: grpo, beta: 0.0}}
+"""
+OWN_DESIGN = """
+tier: own
+seeds: [0]
+arms: {{a: {{recipe: ./{task}.yaml}}, b: {{recipe: ./{task}.yaml, edits: {{method.name: rloo}}}}}}
+control: a
+controls: none
+evaluate: {{{evaluate}}}
+"""
+SAMPLED = "samples: {problems: 100, n: 4, guide: null}"
+
+
+@pytest.fixture
+def own(tmp_path: Path, warm_policy: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Path]]:
+    """own(task, evaluate) -> a design over a task of a plugin. Registries and loaded plugins are as before behind it."""
+    monkeypatch.setenv(plugins.VARIABLE, "")
+    before, loaded = dict(registry_of("task")._parts), dict(plugins._loaded)
+    (tmp_path / "own.py").write_text(OWN, encoding="utf-8")
+
+    def write(task: str, evaluate: str, change: tuple[str, str] = ("", "")) -> Path:
+        (tmp_path / f"{task}.yaml").write_text(SUMS.format(model=warm_policy, task=task), encoding="utf-8")
+        path = tmp_path / "own.yaml"
+        path.write_text(OWN_DESIGN.format(task=task, evaluate=evaluate).replace(*change), encoding="utf-8")
+        return path
+
+    yield write
+    plugins._loaded.clear()
+    plugins._loaded.update(loaded)
+    registry_of("task")._parts = before
+
+
+@pytest.mark.slow
+def test_a_task_of_ones_own_that_lists_its_solutions_is_evaluated_exactly(
+    tmp_path: Path, own: Callable[..., Path], started: Started
+) -> None:
+    design, out = own("listed_sums", f"temperatures: [1.0], problems: 300, {SAMPLED}"), tmp_path / "out"
+    sweep = plan(design, out, powers=(2.0,))
+    assert "own: 2 runs in" in dry_lines(sweep)[0] and dry_lines(sweep)[0].endswith("task listed_sums (most 5)")
+    assert run(sweep, 1, screen()) and states(sweep) == {"a-s0": "evaluated", "b-s0": "evaluated"}
+    for name in ("base", "a-s0", "b-s0"):
+        record = load_record(record_path(out, name))
+        assert record.meta["world"] == {"name": "listed_sums"} and len(record.meta["problem_ids"]) == 8
+        stores = list((out / "runs" / name / "samples").iterdir())
+        assert [store.name for store in stores] == ["listed_sums-untruncated-as_is"]
+        with SampleStore.open(stores[0]) as store:
+            assert set(store.counts().problems) == set(record.meta["problem_ids"])
+    started.clear()
+    assert run(plan(design, out, powers=(2.0,)), 1, screen()) and not started
+    assert json.loads((out / "matrix.json").read_text(encoding="utf-8"))["world"] == "task listed_sums (most 5)"
+    assert set(write_summary(out)["arms"]) == {"a", "b"} and Results.read(out).home == "base"
+
+
+@pytest.mark.slow
+def test_a_task_of_ones_own_without_solutions_is_evaluated_by_samples(
+    tmp_path: Path, own: Callable[..., Path], started: Started
+) -> None:
+    out = tmp_path / "out"
+    sweep = plan(own("own_sums", SAMPLED), out)
+    assert any("by samples alone" in said and "4 of each of 100 problems" in said for said in dry_lines(sweep))
+    assert run(sweep, 1, screen()) and states(sweep) == {"a-s0": "evaluated", "b-s0": "evaluated"}
+    assert [words[0] for words in started] == ["eval", "train", "eval", "train", "eval"]
+    assert all("--samples" in words for words in started if words[0] == "eval")
+    results = Results.read(out)
+    assert {(c.store.arm, c.task, len(c.problems), c.n) for c in results.counts} == {
+        (arm, "own_sums", 8, 4) for arm in ("base", "a", "b")
+    }
+    rows = compare(results)
+    assert {(row.a, row.b, row.family) for row in rows} == {
+        ("a", "base", "exploratory"), ("b", "base", "exploratory"), ("b", "a", "primary")
+    }  # fmt: skip
+    started.clear()
+    assert run(plan(own("own_sums", SAMPLED), out), 1, screen()) and not started
+    write_summary(out)
+
+
+def test_a_task_of_ones_own_without_solutions_needs_samples(tmp_path: Path, own: Callable[..., Path]) -> None:
+    unlisted = r"own_sums: its right completions cannot be listed \(OwnSums has no solutions\).*`evaluate: \{samples: "
+    for evaluate, change, wanted in (
+        ("problems: 6", ("", ""), unlisted),
+        (f"ood: [demo-5], {SAMPLED}", ("", ""), "leave evaluate.ood out"),
+        (SAMPLED, ("controls: none", "controls: none\nchoose: {among: [b]}"), "leave choose out"),
+    ):
+        with pytest.raises(ConfigError, match=wanted):
+            plan(own("own_sums", evaluate, change), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_policy_that_is_no_run_is_evaluated_exactly_on_a_task_that_lists_its_solutions(
+    tmp_path: Path, own: Callable[..., Path], warm_policy: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own("listed_sums", "problems: 6")
+    words = ["eval", str(warm_policy), "--plugin", str(tmp_path / "own.py")]
+    for more, code, wanted in (
+        (["--task", "listed_sums", "--out", str(tmp_path / "one.npz")], 0, "listed_sums; 5 test problems"),
+        (["--task", str(tmp_path / "listed_sums.yaml"), "--out", str(tmp_path / "two.npz")], 0, "listed_sums; 8 test problems"),
+        (["--task", "own_sums"], 2, f"own_sums cannot be listed; evaluate by sampling: sage-rlvr eval {warm_policy} --task"),
+        (["--task", "listed_sums", "--world", "demo-5"], 2, "leave one of them out"),
+    ):
+        with pytest.raises(SystemExit) as caught:
+            main([*words, *more])
+        told = capsys.readouterr()
+        assert caught.value.code == code and wanted in " ".join((told.out + told.err).split())
+    assert load_record(tmp_path / "two.npz").meta["world"] == {"name": "listed_sums"}
+
+
+def test_arms_on_other_problems_are_refused(tmp_path: Path, own: Callable[..., Path]) -> None:
+    other = ("edits: {method.name: rloo}", "edits: {task.most: 3}")
+    with pytest.raises(ConfigError, match=r"the arms differ in task: .*one matrix has one"):
+        plan(own("listed_sums", "problems: 6", other), tmp_path / "out")

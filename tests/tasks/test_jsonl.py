@@ -13,8 +13,10 @@ from sage_rlvr.cli.app import main
 from sage_rlvr.config import TrainConfig, decode, dump, task_of
 from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.evaluation.store import SampleStore
-from sage_rlvr.tasks.base import NO_ANSWER
+from sage_rlvr.methods.objectives.right_answers import distinct
+from sage_rlvr.tasks.base import NO_ANSWER, answer_key
 from sage_rlvr.tasks.jsonl import RewardTask, reward_sha256
+from sage_rlvr.training.problems import unkeyed
 
 REWARDS = """
 import time
@@ -95,6 +97,23 @@ def test_a_verifier_by_its_name_needs_a_gold_in_every_row(gold: str, tmp_path: P
     path.write_text(f'{{"problem": "a?", "answer": "1"}}\n{{"problem": "b?", "answer": {gold}}}\n')
     with pytest.raises(DataError, match=r"my\.jsonl:2, column answer"):
         RewardTask(str(path), "exact").problems()
+
+
+def test_one_answer_is_counted_once_by_the_reading_of_a_verifier(made: Any, tmp_path: Path) -> None:
+    """`exact` compares the whole text, `math` the last box; of a reward of one's own the text is all that is known."""
+    (tmp_path / "gold.jsonl").write_text('{"prompt": "2+2", "answer": "4"}\n')
+    said = {
+        "math": (r"so \boxed{4}", r"I say \boxed{4}", r"\boxed{ 4. }" + NO_ANSWER, "none", r"\boxed{5}"),
+        "exact": ("4", "8/2", r"\frac{8}{2}", "", "5"),
+    }
+    for name, (*same, nothing, other) in said.items():
+        task = RewardTask(str(tmp_path / "gold.jsonl"), name)
+        keys = [answer_key(task, task.problems()[0], text) for text in (*same, nothing, other)]
+        assert keys[0] == keys[1] == keys[2] and keys[3] is None and keys[4] not in (None, keys[0]), name
+        assert unkeyed(distinct(), task) == ""
+    own = made("score")
+    assert "has no answer_key" in unkeyed(distinct(), own)
+    assert answer_key(own, None, " a  b ") == "a b" != answer_key(own, None, "a c")
 
 
 def test_code_rows_and_limits_are_hashed(made: Any, tmp_path: Path) -> None:

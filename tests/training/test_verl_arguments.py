@@ -89,6 +89,13 @@ def test_refused_with_the_way_out(edit: str, words: str):
         words_of(config_of(edit))
 
 
+def test_a_threshold_that_no_entropy_exceeds_is_refused_before_verl_starts(tmp_path: Path):
+    config = config_of("method.guide.threshold=4.0")
+    with pytest.raises(ConfigError, match=r"Branch: threshold = 4 nats is never exceeded"):
+        run.prepare(config, tmp_path, lambda line: None)
+    assert not list(tmp_path.iterdir())
+
+
 def test_what_is_otherwise_on_verl_is_noted():
     edits = ["optimizer.weight_decay=0.1", "optimizer.warmup_steps=2", "optimizer.schedule=cosine", "updates.epochs=2"]
     found = [line.partition(":")[0] for line in notes(config_of(*edits, name="dapo_overlong"))]

@@ -114,6 +114,7 @@ BRANCH = {"guide": {"name": "branch", "ratio": 0.3}}
         (BRANCH, {"trainer.use_v1": False}, "V1"),
         (BRANCH, {"trainer.v1.trainer_mode": "sage_sync"}, "choose one of"),
         ({"guide": {"name": "branch", "signal": "reference"}}, {}, "ref_entropies"),
+        ({"guide": {"name": "branch", "threshold": 4.0}}, {"actor_rollout_ref.model.path": "embedded"}, "threshold = 4 nats"),
         ({"method": "grpo"}, {f"{ACTOR}.clip_ratio_c": 3.0}, "clip_ratio_c = 3.0, but the method means"),
         ({"method": {"name": "pkpo", "k": 8}}, {"actor_rollout_ref.rollout.n": 4}, "compares 8"),
         ({"method": "grpo"}, {"algorithm.rollout_correction.bypass_mode": True}, "bypass_mode"),

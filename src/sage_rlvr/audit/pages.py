@@ -76,17 +76,17 @@ def write_page(found: Sequence[Audit], path: Path, command: str) -> None:
 
 
 def verify_lines(path: Path, answer_in: str, tag: str) -> list[str]:
-    """Verdicts on the rows of a file with completion (or response) and a gold: id, label, reason; a count.
+    """What was taken of a file with completion (or response) and a gold; verdicts on its rows: id, label, reason; a count.
 
     The gold stands where `sage_rlvr.tasks.datasets` looks for it. DataError names file, line and column of what is missing.
     """
-    rows = completions(path)
+    rows, taken = completions(path)
     verdicts = shared().verify([row[1:] for row in rows], answer_in=answer_in, tag=tag)
     counts = Counter(verdict.label for verdict in verdicts)
     told = [
         f"{i}\t{verdict.label}\t{verdict.reason}" for i, verdict in zip((i for i, *_ in rows), verdicts, strict=True)
     ]
-    return [*told, ", ".join(f"{counts[label]} {label}" for label in ("right", "wrong", "undecided"))]
+    return [taken, *told, ", ".join(f"{counts[label]} {label}" for label in ("right", "wrong", "undecided"))]
 
 
 __all__ = ["lines_of", "page_of", "verify_lines", "write_page"]

@@ -65,7 +65,7 @@ class Audit(Command):
 class Verify(Command):
     """Say the verdict on one answer, and why.
 
-    With --file: on every row of a .jsonl file with completion and answer."""
+    With --file: on every row of a file (.jsonl, .json, .csv, .parquet) with completion and answer."""
 
     gold: tyro.conf.Positional[str | None] = None
     """The right answer."""
@@ -83,7 +83,7 @@ class Verify(Command):
 
         pair = (self.gold, self.answer)
         if (None in pair) if self.file is None else pair != (None, None):
-            raise ConfigError("verify: give GOLD and ANSWER, or --file rows.jsonl, and not both")
+            raise ConfigError("verify: give GOLD and ANSWER, or --file ROWS, and not both")
         if self.file is not None:
             session.say(*verify_lines(self.file, self.answer_in or "boxed", self.tag))
             return 0

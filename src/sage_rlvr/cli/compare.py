@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import tyro
 
 from sage_rlvr.cli.session import Command, Session
-from sage_rlvr.errors import ConfigError, DataError, suggest
+from sage_rlvr.errors import ConfigError, DataError, SageError, suggest
 
 if TYPE_CHECKING:
     from sage_rlvr.results import Results, Row
@@ -159,19 +160,20 @@ def _sampled_scores(results: Results) -> list[str]:
 
 def _guess_floor(task: str, results: Results) -> str:
     """What guessing earns at the largest k; "" where the task knows no such law."""
-    from sage_rlvr.tasks.knights_and_knaves import KnightsAndKnaves
-    from sage_rlvr.tasks.math import SETS
+    from sage_rlvr.tasks import task_named
+    from sage_rlvr.tasks.base import guess_floor
 
-    counts = next(c for c in results.counts if c.task == task)
-    values: list[int] = []
-    if task in SETS and (span := SETS[task].integers) is not None:
-        values = [span[1] - span[0] + 1]
-    elif task in ("knights_and_knaves", "knights_and_knaves_strict"):
-        people = {puzzle.problem_id: len(puzzle.names) for puzzle in KnightsAndKnaves().problems()}
-        values = [2 ** people[name] for name in counts.problems if name in people]
+    counts, share = next(c for c in results.counts if c.task == task), None
     k = min(results.k, counts.n)
-    share = sum(1 - (1 - 1 / v) ** k for v in values) / max(len(values), 1)
-    return f"{task}: {k} uniform guesses solve {share:.3f} of these problems" if values else ""
+    with suppress(SageError):  # of a name that no task has here
+        made: Any = task_named(task)
+        if getattr(made, "integers", None) is not None:  # the same for every row, wherever the rows lie
+            share = guess_floor(made, [None], k)
+        elif hasattr(made, "choices") and not hasattr(made, "draw") and not hasattr(made, "integers"):
+            rows = {problem.problem_id: problem for problem in made.problems("test")}
+            known = [rows[name] for name in counts.problems if name in rows]
+            share = guess_floor(made, known, k) if known else None
+    return "" if share is None else f"{task}: {k} uniform guesses solve {share:.3f} of these problems"
 
 
 def _excess(results: Results) -> list[str]:

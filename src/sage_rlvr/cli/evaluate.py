@@ -48,7 +48,7 @@ EXACT = tuple(f.name for f in fields(ExactSettings))
 class Eval(Command, ExactSettings, SampleSettings):
     """Evaluate a policy: exactly, or by samples.
 
-    WHAT is a run, a model or adapter folder, a Hub id or "embedded". Exact (Countdown, where all right answers are listed):
+    WHAT is a run, a model or adapter folder, a Hub id or "embedded". Exact (Countdown, and a task that lists its solutions):
     pass@k, support, temperature frontier. By samples, on any task: every completion is kept in a store; the same command
     continues after any interruption, a larger --samples tops up."""
 
@@ -144,9 +144,10 @@ class Eval(Command, ExactSettings, SampleSettings):
         from sage_rlvr.stats.tempered import POWERS
 
         temperatures = self._temperatures(FRONTIER)
-        target = target_of(self.what, self.world)
+        target = target_of(self.what, self.world, None if self.task == "countdown" else self.task)
         target.check_listed()
         stem = "evaluation" if target.run else target.name
+        stem += "" if target.task is None or target.named is None else f"-{target.task.name}"
         path = self.out or (target.run or RUNS / "evaluations") / f"{stem}-{self.split}.npz"
         with writing("record of an evaluation", path, 4 << 20):
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -196,13 +197,14 @@ class Eval(Command, ExactSettings, SampleSettings):
         )
 
 
-def target_of(what: str, world: str | None) -> Target:
-    """`evaluation.evaluate.resolve`, with a damaged run.json refused by name."""
+def target_of(what: str, world: str | None, task: str | None = None) -> Target:
+    """`evaluation.evaluate.resolve`, a world and a task by their words."""
     from sage_rlvr.config import world_of
     from sage_rlvr.evaluation.evaluate import resolve
 
-    chosen = None if world is None else world_of(world)
-    return resolve(what, chosen)
+    if world is not None and task is not None:
+        raise ConfigError(f"--world {world} with --task {task}: either says what is evaluated; leave one of them out")
+    return resolve(what, None if world is None else world_of(world), task)
 
 
 def eval_lines(record: Record, ks: Sequence[int]) -> list[str]:

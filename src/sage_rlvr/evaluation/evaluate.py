@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from sage_rlvr.config import DataConfig, WorldConfig, build, decode, task_of_data
+from sage_rlvr.config import DataConfig, WorldConfig, build, decode, task_named, task_of_data
 from sage_rlvr.errors import ConfigError, DataError, suggest
 from sage_rlvr.evaluation.exact import log_normalizers, probabilities, sampled_counts
 from sage_rlvr.evaluation.record import Record
@@ -34,7 +34,8 @@ EVALUATION_SEED = 1  # of the problems; training draws its own with world.data_s
 class Target:
     """What is to be evaluated: a name for tables, the model to load, its world, and the run it came from (or None).
 
-    task: what the run was trained on, where that is no Countdown world; limit: tokens of a completion there.
+    task: what the run was trained on, where that is no Countdown world, or another, whose word is `named`; limit: tokens of a
+    completion there.
     """
 
     name: str
@@ -43,6 +44,7 @@ class Target:
     run: Path | None = None
     task: Task | None = None
     limit: int | None = None
+    named: str | None = None
 
     @property
     def asked(self) -> Any:
@@ -51,23 +53,45 @@ class Target:
 
     def problems(self, split: str, seed: int, n: int, draw: str) -> list[Any]:
         """The problems of an evaluation: n draws of a law, or the first n of a list."""
-        law = getattr(self.asked, "draw", None)
-        return list(law(split, seed, n, draw) if law else self.asked.problems(split)[:n])
+        return problems_of(self.asked, split, seed, n, draw)
 
     def check_listed(self) -> None:
-        """ConfigError where the right completions of the run's own task cannot be listed."""
-        if self.task is not None and not hasattr(self.task, "solutions"):
+        """ConfigError where the right completions of the task cannot be listed."""
+        if self.task is None or hasattr(self.task, "solutions"):
+            return
+        if self.named is None:
             raise ConfigError(
                 f"{self.run} was trained on {self.task.name}, whose right completions cannot be listed; evaluate it by sampling: "
                 f"{suggest('eval', self.run, '--samples', 64)}, or on another --task"
             )
+        what = self.model if self.run is None else self.run
+        raise ConfigError(
+            f"--task {self.named}: the right completions of {self.task.name} cannot be listed; evaluate by sampling: "
+            f"{suggest('eval', what, '--task', self.named, '--samples', 64)}"
+        )
 
 
-def resolve(what: str, world: WorldConfig | None = None) -> Target:
-    """A run directory, a model folder, a Hub id or "embedded" -> `Target`. A run evaluates in its own world."""
-    path = Path(what)
+def problems_of(task: Any, split: str, seed: int, n: int, draw: str) -> list[Any]:
+    """The problems of an evaluation: n draws of a law, or the first n of a list."""
+    law = getattr(task, "draw", None)
+    return list(law(split, seed, n, draw) if law else task.problems(split)[:n])
+
+
+def identity_of(task: Any) -> dict[str, Any]:
+    """What a record says of its task: of Countdown what decides the problems (without the size and seed of the training pool), of
+    others the name."""
+    return dict(getattr(task, "identity", None) or {"name": task.name})
+
+
+def resolve(what: str, world: WorldConfig | None = None, named: str | None = None) -> Target:
+    """A run directory, a model folder, a Hub id or "embedded" -> `Target`. A run evaluates in its own world, or on its own task,
+    unless another world is given or a task `named`."""
+    path, task = Path(what), None if named is None else task_named(named)
+    if isinstance(task, Countdown):
+        world, task = WorldConfig.of(task), None
     if not (path / "run.json").exists():
-        return Target("base" if what == EMBEDDED else path.name, what, world or demo_world())
+        name = "base" if what == EMBEDDED else path.name
+        return Target(name, what, world or demo_world(), task=task, named=named)
     advice = f"restore it from a copy, or evaluate {path / 'policy'} with --world RECIPE"
     known = read_record(path, error=ConfigError, advice=advice)
     config, kind = known["config"], known.get("kind", "train")
@@ -78,12 +102,12 @@ def resolve(what: str, world: WorldConfig | None = None) -> Target:
             f"{suggest(kind, 'RECIPE', '--run', path)}{elsewhere}"
         )
     with understood(path / "run.json", ConfigError, advice):
-        task = None if world is not None else _task_of_run(path, config)
+        task = task if world is not None or task is not None else _task_of_run(path, config)
         if isinstance(task, Countdown):
             world, task = WorldConfig.of(task), None
         world = world or decode(WorldConfig, config.get("world") or {})
         longest = config.get("rollout", {}).get("max_new_tokens")
-    return Target(path.name, str(path / "policy"), world, path, task, longest)
+    return Target(path.name, str(path / "policy"), world, path, task, longest, named)
 
 
 def _task_of_run(path: Path, config: Mapping[str, Any]) -> Task | None:
@@ -157,7 +181,7 @@ def evaluate(
     meta = {
         "name": target.name,
         "model": target.model,
-        "world": getattr(task, "identity", {"name": task.name}),
+        "world": identity_of(task),
         "split": split,
         "seed": seed,
         "draw": draw,
@@ -177,11 +201,6 @@ def guess_floor(target: Target, record: Record, k: int) -> float:
     chosen = target.world.build().draw(meta["split"], meta["seed"], record.problems, meta["draw"])
     shares = [len(row) / expressions_over(problem.numbers) for row, problem in zip(rows, chosen, strict=True)]
     return float(np.mean([1 - (1 - share) ** k for share in shares]))
-
-
-def world_identity(world: WorldConfig) -> dict[str, Any]:
-    """What decides the evaluation problems: the world without the size and seed of its training pool."""
-    return world.build().identity
 
 
 def cross_check(

@@ -14,6 +14,7 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,7 +34,7 @@ from sage_rlvr.models.episodes import positions_of
 from sage_rlvr.models.generation import Generation, Generator, Request
 from sage_rlvr.models.policy import Asking, Chat, Prompt, Tokens
 from sage_rlvr.models.scoring import score
-from sage_rlvr.tasks import countdown
+from sage_rlvr.tasks import countdown, task_named
 from sage_rlvr.tasks.base import (
     MAX_NEW_TOKENS,
     Said,
@@ -46,7 +47,6 @@ from sage_rlvr.tasks.base import (
     verdicts,
     verifier_hash,
 )
-from sage_rlvr.tasks.knights_and_knaves import KnightsAndKnaves
 from sage_rlvr.verifiers.pool import shared
 from sage_rlvr.verifiers.rewards import answered
 
@@ -378,8 +378,9 @@ def generated_docs(store: SampleStore) -> dict[str, dict[str, Any]]:
     asked = dict(zip(map(unescape, rows["problem"].to_pylist()), rows["prompt_hash"].to_pylist(), strict=True))
     if store.identity.task == countdown.Countdown.name:
         return {name: _countdown_doc(store, name, hashed) for name, hashed in asked.items()}
-    if store.identity.task.startswith("knights_and_knaves"):
-        return _knights_docs(store, list(asked))
+    with suppress(ConfigError):  # of a name that no task has here
+        task = task_named(store.identity.task)
+        return _listed_docs(store, task, list(asked)) if hasattr(task, "doc") else {}
     return {}
 
 
@@ -395,15 +396,13 @@ def _countdown_doc(store: SampleStore, name: str, hashed: str) -> dict[str, Any]
     return {"doc": doc, "target": countdown.solutions(problem)[0], "prompt": prompt}
 
 
-def _knights_docs(store: SampleStore, names: Sequence[str]) -> dict[str, dict[str, Any]]:
-    task = KnightsAndKnaves(rule="strict" if store.identity.task.endswith("_strict") else "published")
+def _listed_docs(store: SampleStore, task: Any, names: Sequence[str]) -> dict[str, dict[str, Any]]:
     made = (choose(task, n=limit) for limit in (store.wanted().get("problems"), None))
     chosen = next((chosen for chosen in made if chosen.task_hash == store.identity.task_hash), None)
     if chosen is None:
-        raise DataError(f"{store.path}: holds other puzzles than this version makes, so give their texts with --docs")
+        raise DataError(f"{store.path}: holds other problems of {task.name} than this version makes, so give texts with --docs")
     docs = {}
     for name in names:
-        puzzle = chosen.problems[name]
-        doc = {"id": name, "quiz": puzzle.text, "solution": puzzle.answer}
-        docs[name] = {"doc": doc, "target": puzzle.answer, "prompt": task.prompt(puzzle)}
+        problem = chosen.problems[name]
+        docs[name] = {"doc": {"id": name, **task.doc(problem)}, "target": problem.answer, "prompt": task.prompt(problem)}
     return docs

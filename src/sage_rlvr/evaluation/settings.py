@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 Preset = Literal["untruncated", "paper", "released_code", "honest"]
 OLD_PRESETS = {"honest": "untruncated"}  # words of version 0.1
-COMMON = ("problems", "split", "seed", "draw")  # fields that an exact evaluation reads too
+COMMON = ("problems", "split", "seed", "draw", "task")  # fields that an exact evaluation reads too
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +32,8 @@ class SampleSettings:
     samples: int = 0
     """Draw this many completions of each problem instead of evaluating exactly; whole chunks of a store that has others."""
     task: str = "countdown"
-    """Of samples: a task by name, or a .jsonl file with problem and answer."""
+    """A task by name, a recipe's (.yaml), or a .jsonl file with problem and answer. A run has its own. Exact where it lists its
+    solutions."""
     preset: Preset = "untruncated"
     """Of samples: untruncated (T 1), paper (T 0.3, min_p 0.01), released_code (T 0.3, top-p 0.95, top-k 50 but on vLLM)."""
     temperature: float | None = None

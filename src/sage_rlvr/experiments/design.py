@@ -71,7 +71,8 @@ class SampleSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluateSpec:
-    """What every policy is evaluated on, exactly, in the world that its arm was trained in.
+    """What every policy is evaluated on, exactly, in the world or task that its arm was trained on; by `samples` alone where the
+    right completions of that task cannot be listed.
 
     problems, split, draw, temperatures: as in `sage-rlvr eval`; temperature 1 is the home of all tables. ood: other worlds
     (named, or a recipe file), with ood_problems and ood_temperatures of their own. samples: null for no stores.
@@ -306,9 +307,9 @@ def world_named(name: str, folder: Path) -> WorldConfig:
     return world_of(str(folder / name) if name.endswith((".yaml", ".yml")) else name)
 
 
-def exact_of(spec: EvaluateSpec, world: WorldConfig) -> Exact:
-    """The main evaluation of an arm of that world."""
-    return Exact(world, spec.problems, spec.split, spec.draw, spec.temperatures)
+def exact_of(spec: EvaluateSpec, task: Any) -> Exact:
+    """The main evaluation of an arm of that task."""
+    return Exact(task, spec.problems, spec.split, spec.draw, spec.temperatures)
 
 
 def _require(holds: bool, problem: str) -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 import rich.table
 from rich.console import Console, Group
@@ -17,7 +18,7 @@ from sage_rlvr.experiments.adoption import adoptable, replaced
 from sage_rlvr.experiments.design import (
     KINDS,
 )
-from sage_rlvr.experiments.plan import Cell, Sweep, note, world_words
+from sage_rlvr.experiments.plan import Cell, Sweep, note, task_words
 from sage_rlvr.progress import NEWEST, in_words, noted, seconds_left
 from sage_rlvr.runs import read_metrics
 
@@ -72,22 +73,42 @@ def line(sweep: Sweep, taken: Collection[Cell] = ()) -> str:
 
 
 def left_words(sweep: Sweep, taken: Collection[Cell] = ()) -> str:
-    """Time left on `sweep.workers` processes, by the newest steps of each run and the newest evaluations; nothing is guessed."""
-    rows = {cell: read_metrics(cell.job.directory)[-NEWEST:] if cell.job.done else [] for cell in sweep.cells}
-    runs = {c: (0 if c in taken else c.job.config.steps - c.job.done, newest) for c, newest in rows.items()}
+    """Time left on `sweep.workers` processes: the newest steps of each run, as much longer as finished runs took by the clock, and
+    the evaluations as long as those that ended here; nothing is guessed."""
+    rows = {cell: read_metrics(cell.job.directory) if cell.job.done else [] for cell in sweep.cells}
+    runs = {c: (0 if c in taken else c.job.config.steps - c.job.done, found[-NEWEST:]) for c, found in rows.items()}
     training = seconds_left(runs, sweep.workers) if any(steps for steps, _ in runs.values()) else 0.0
     if training is None:
         return "time left is known after the first steps, evaluation not counted"
-    evaluations = sum(task not in sweep.over for cell in sweep.cells for task in cell.exact.values())
-    # the base's own takes minutes, being tempered over whole completions too: it stands in only until an arm's is there
+    training *= _by_the_clock(sweep, rows)
+    behind = [(cell, task) for cell in sweep.cells for task in sweep.wanted(cell) if task is not cell.train]
+    seconds = 0.0
+    for kind in (False, True):  # exact, then by samples
+        of_kind = [(cell, task) for cell, task in behind if (task is cell.samples) is kind]
+        left = sum(task not in sweep.over for _, task in of_kind)
+        made = [sweep.took[task] for _, task in of_kind if task in sweep.took] or ([] if kind else _recorded(sweep))
+        if left and not made:
+            return in_words(training) + ", evaluation not counted" if training else "no training left"
+        seconds += left * statistics.median(made[-3:]) if left else 0.0
+    seconds = training + seconds / sweep.workers
+    return in_words(seconds) if seconds else "nothing left to do"
+
+
+def _by_the_clock(sweep: Sweep, rows: Mapping[Cell, list[dict[str, Any]]]) -> float:
+    """How much longer finished runs took by the clock than their steps: their start, what they saved. 1 before one ended here."""
+    took = {cell: sweep.took[cell.train] for cell in rows if cell.train in sweep.took}
+    steps = {cell: sum(row.get("time/step_s", 0.0) for row in rows[cell]) for cell in took}
+    shares = [seconds / steps[cell] for cell, seconds in took.items() if 0 < steps[cell] <= seconds]  # of a resumed run: a part
+    return statistics.median(shares) if shares else 1.0
+
+
+def _recorded(sweep: Sweep) -> list[float]:
+    """What the newest exact evaluations say that they took. The base's takes minutes, being tempered over whole completions too:
+    it stands in only until an arm's is there."""
     over = [(cell.job.directory.name, name) for cell in sweep.cells for name, task in cell.exact.items() if task in sweep.over]
     made = [path for path in (record_path(sweep.out, *one) for one in over[-3:]) if path.is_file()]
     known = made or [path for path in (record_path(sweep.out, "base"),) if path.is_file()]
-    if evaluations and not known:
-        return in_words(training) + ", evaluation not counted" if training else "no training left"
-    each = statistics.median(float(load_record(path).meta["seconds"]) for path in known) if evaluations else 0.0
-    seconds = training + evaluations * each / sweep.workers
-    return in_words(seconds) if seconds else "nothing left to do"
+    return [float(load_record(path).meta["seconds"]) for path in known]
 
 
 def running_words(sweep: Sweep) -> str:
@@ -105,12 +126,16 @@ def _tells_apart(line: str) -> bool:
 
 def dry_lines(sweep: Sweep) -> list[str]:
     """What the matrix means: arms with their objectives, controls that were added and why, what is there and what is left."""
-    lines = [f"{sweep.matrix.tier}: {len(sweep.cells)} runs in {sweep.out}, {world_words(sweep)}"]
+    lines = [f"{sweep.matrix.tier}: {len(sweep.cells)} runs in {sweep.out}, {task_words(sweep)}"]
     for arm in sweep.arms:
         lines.append(f"  {arm.label} ({arm.name}): " + (f"ADDED, {arm.why}" if arm.why else arm.recipe))
         lines += [f"    {text.strip()}" for text in arm.config.method.describe().splitlines() if _tells_apart(text)]
     lines += [f"  {said}" for said in sweep.left_out]
-    lines += ["  ADDED: the base at every temperature of the evaluation, and tempered over whole completions"]
+    samples = sweep.matrix.evaluate.samples
+    if sweep.base:
+        lines += ["  ADDED: the base at every temperature of the evaluation, and tempered over whole completions"]
+    elif samples is not None:
+        lines += [f"  by samples alone, as right completions cannot be listed: {samples.n} of each of {samples.problems} problems"]
     if any(arm.why for arm in sweep.arms):
         lines.append(
             f"  to decline ADDED arms: `controls: none` in {sweep.source}, or a list of the wanted kinds, such as "

@@ -21,9 +21,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from sage_rlvr.config import TrainConfig, WorldConfig, dump
+from sage_rlvr.config import TrainConfig, dump
 from sage_rlvr.errors import ConfigError, DataError, SageError
-from sage_rlvr.evaluation.evaluate import EVALUATION_SEED, FRONTIER, world_identity
+from sage_rlvr.evaluation.evaluate import EVALUATION_SEED, FRONTIER, identity_of, problems_of
 from sage_rlvr.evaluation.record import load_record
 from sage_rlvr.models.policy import run_facts, weights_hash
 from sage_rlvr.parent import PARENT
@@ -152,12 +152,14 @@ def run_tasks(
     show: Callable[[], None] = lambda: None,
     failed: Callable[[Task, str], None] | None = None,
     over: set[Task] | None = None,
+    took: dict[Task, float] | None = None,
 ) -> None:
     """Run what is not done, in the given order, `workers` at a time. Ctrl-C, SIGTERM or a closed terminal ask every process
     to save, and end.
 
     failed: told of a task that ended without its result, and why; the others go on. None: the first failure stops all and
-    is raised as SageError. over: filled with the tasks whose result is there, for a display.
+    is raised as SageError. over: filled with the tasks whose result is there, for a display; took: with the seconds that each
+    process took, from its start to its end.
     """
     if workers < 1:
         raise ConfigError(f"--workers {workers}: training needs at least 1")
@@ -165,12 +167,13 @@ def run_tasks(
     over.update(task for task in tasks if task not in over and task.done())
     waiting = [task for task in tasks if task not in over]
     running: dict[Task, subprocess.Popen[bytes]] = {}
+    began: dict[Task, float] = {}
     with ended_like_ctrl_c():
         try:
             while waiting or running:
                 while len(running) < workers and (task := next((t for t in waiting if over.issuperset(t.after)), None)):
                     waiting.remove(task)
-                    running[task] = _start(task)
+                    began[task], running[task] = time.monotonic(), _start(task)
                 if not running:
                     break  # what is left waits for what failed
                 time.sleep(POLL_SECONDS)
@@ -179,6 +182,8 @@ def run_tasks(
                     problem = _problem(task, running.pop(task).returncode)
                     if problem is None:
                         over.add(task)
+                        if took is not None:
+                            took[task] = time.monotonic() - began[task]
                     elif failed is None:
                         raise SageError(problem)
                     else:
@@ -256,10 +261,10 @@ def _stop(running: dict[Task, subprocess.Popen[bytes]]) -> None:
 
 @dataclass(frozen=True, eq=False)
 class Exact:
-    """An exact evaluation, whoever is evaluated: `problems` problems of a split of a world, at these temperatures; powers: of
+    """An exact evaluation, whoever is evaluated: `problems` problems of a split of a task, at these temperatures; powers: of
     whole completions, too (the base's, a standing control)."""
 
-    world: WorldConfig
+    task: Any
     problems: int
     split: str = "test"
     draw: str = "law"
@@ -268,16 +273,17 @@ class Exact:
 
     @cached_property
     def ids(self) -> list[str]:
-        """The problems; `ConfigError` where the world cannot give so many."""
+        """The problems, of a list the first so many; `ConfigError` where a world cannot give so many, or a list none."""
         if self.problems < 1:
             raise ConfigError(
                 f"--problems {self.problems}: an evaluation needs at least 1 (verdicts need 6, the demo takes 300)"
             )
-        world = self.world.build()
         try:
-            chosen = world.draw(self.split, EVALUATION_SEED, self.problems, self.draw)
+            chosen = problems_of(self.task, self.split, EVALUATION_SEED, self.problems, self.draw)
         except DataError as error:
             raise ConfigError(f"--problems {self.problems}: {error}") from error
+        if not chosen:
+            raise ConfigError(f"--split {self.split}: task {self.task.name} has no {self.split} problems; choose another split")
         return [p.problem_id for p in chosen]
 
     def is_kept(self, path: Path, model: str) -> bool:
@@ -289,7 +295,7 @@ class Exact:
         except DataError:
             return False
         wanted = {
-            "weights": weights_hash(model), "world": world_identity(self.world), "split": self.split,
+            "weights": weights_hash(model), "world": identity_of(self.task), "split": self.split,
             "seed": EVALUATION_SEED, "draw": self.draw, "problem_ids": self.ids,
         }  # fmt: skip
         same = all(record.meta.get(name) == value for name, value in wanted.items())

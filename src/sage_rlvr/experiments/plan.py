@@ -5,16 +5,17 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from sage_rlvr.config import dump
-from sage_rlvr.errors import ConfigError
+from sage_rlvr.config import TrainConfig, dump, task_of
+from sage_rlvr.errors import ConfigError, refuse
+from sage_rlvr.evaluation.evaluate import EVALUATION_SEED, problems_of
 from sage_rlvr.evaluation.record import record_path
-from sage_rlvr.evaluation.settings import store_place
+from sage_rlvr.evaluation.settings import SampleSettings, store_place
 from sage_rlvr.evaluation.store import SampleStore, is_store
 from sage_rlvr.experiments.design import (
     Arm,
@@ -34,6 +35,8 @@ from sage_rlvr.results.summary import choose
 from sage_rlvr.results.tables import NOT_RUN
 from sage_rlvr.runs import versions, write_json_atomic, writing
 from sage_rlvr.stats.tempered import POWERS
+from sage_rlvr.tasks.base import Task as Asked
+from sage_rlvr.tasks.countdown import Countdown
 
 VALIDATION = "validation"
 ADOPTED = "adopted.json"  # in a run that was taken over: from where
@@ -67,7 +70,8 @@ class Cell:
 
 @dataclass(eq=False)
 class Sweep:
-    """A resolved matrix in its folder, and how far it is. over: tasks whose results are there; failures: why others failed."""
+    """A resolved matrix in its folder, and how far it is. over: tasks whose results are there; failures: why others failed; took:
+    seconds of those that ended here."""
 
     matrix: Matrix
     source: Path
@@ -80,6 +84,7 @@ class Sweep:
     cells: list[Cell]
     over: set[Task] = field(default_factory=set)
     failures: dict[Task, str] = field(default_factory=dict)
+    took: dict[Task, float] = field(default_factory=dict)
     choice: dict[str, Any] | None = None
     workers: int = 1
 
@@ -104,7 +109,8 @@ class Sweep:
         if any(task in self.failures for task in wanted):
             return "failed"
         if self.over.issuperset(wanted):
-            return "evaluated" if cell.exact[""] in wanted else "validation only"
+            main = cell.exact.get("")  # none where all is told by samples
+            return "evaluated" if main is None or main in wanted else "validation only"
         done, steps = cell.job.done, cell.job.config.steps
         if cell.train in self.over or (done == steps and cell.train.done()):  # it may have ended since one last looked
             return "trained"
@@ -130,11 +136,11 @@ def plan(
     _check_alike(arms, matrix.steps_differ)
     evaluations = _evaluations(matrix, folder, arms[0])
     for exact in evaluations.values():
-        if max(exact.world.counts) < 5 or len(evaluations) == 1:  # drawing problems of five numbers takes long
+        if max(getattr(exact.task, "counts", (0,))) < 5 or len(evaluations) == 1:  # drawing problems of five numbers takes long
             exact.ids  # noqa: B018  (raises where the world cannot give so many)
     first = [] if own is None or policy is None else [_sft_task(own[0], out, policy)]
-    shared = recipe_of(out, arms[0].name)
-    tempered = replace(evaluations[""], powers=tuple(powers))  # the power frontier, a standing control
+    shared = _named_for_base(arms[0], out)
+    tempered = {"": replace(evaluations[""], powers=tuple(powers))} if evaluations else {}  # the power frontier, a standing control
     base = Policy("base", arms[0].config.model, arms[0].config.model, out / "logs")
     sweep = Sweep(
         matrix=matrix,
@@ -143,8 +149,8 @@ def plan(
         arms=arms,
         left_out=left_out,
         first=first,
-        base=_exact_tasks(base, evaluations | {"": tempered}, out, tuple(first), shared),
-        base_samples=_sample_task(base, matrix, out, tuple(first), shared, base.model),
+        base=_exact_tasks(base, evaluations | tempered, out, tuple(first), shared),
+        base_samples=_sample_task(base, matrix, out, tuple(first), shared, arms[0].config),
         cells=[
             _cell(matrix, out, arm, seed, evaluations, tuple(first))
             for added in (False, True)
@@ -162,9 +168,10 @@ def plan(
 
 
 def _check_alike(arms: Sequence[Arm], steps_differ: bool) -> None:
-    """One base policy and one world for all arms, without which nothing could be paired; one length, unless it is asked for."""
-    for name in ("model", "world"):
-        values = {json.dumps(dump(arm.config)[name], default=str) for arm in arms}
+    """One base policy and the same problems for all arms, without which nothing could be paired; one length, unless it is asked
+    for."""
+    for name in ("model", "world", "task", "data"):
+        values = {json.dumps(dump(arm.config).get(name), default=str) for arm in arms}
         if len(values) > 1:
             raise ConfigError(
                 f"the arms differ in {name}: {', '.join(sorted(values))}; one matrix has one, set it in `base`"
@@ -178,15 +185,42 @@ def _check_alike(arms: Sequence[Arm], steps_differ: bool) -> None:
 
 
 def _evaluations(matrix: Matrix, folder: Path, arm: Arm) -> dict[str, Exact]:
-    """Suffix of the record -> evaluation; "" is the main one."""
-    spec = matrix.evaluate
-    found = {"": exact_of(spec, arm.config.world)}
+    """Suffix of the record -> evaluation; "" is the main one. None where right completions cannot be listed and samples are asked
+    for instead."""
+    spec, task = matrix.evaluate, task_of(arm.config)
+    if not hasattr(task, "solutions"):
+        _check_sampled(matrix, task)
+        return {}
+    found = {"": exact_of(spec, task)}
     if matrix.choose is not None:
         found[VALIDATION] = replace(found[""], split="validation", problems=matrix.choose.problems)
     for name in spec.ood:
         world = world_named(name, folder)
-        found[suffix_of(name)] = Exact(world, spec.ood_problems, spec.split, spec.draw, spec.ood_temperatures)
+        found[suffix_of(name)] = Exact(world.build(), spec.ood_problems, spec.split, spec.draw, spec.ood_temperatures)
     return found
+
+
+def _check_sampled(matrix: Matrix, task: Asked) -> None:
+    """ConfigError unless a task without listed right completions is evaluated by samples, and nothing exact is asked for."""
+    lacks = f"task {task.name}: its right completions cannot be listed ({type(task).__name__} has no solutions)"
+    refuse(
+        (
+            matrix.evaluate.samples is None,
+            f"{lacks}, so its arms cannot be evaluated exactly; evaluate them by samples, with the line `evaluate: {{samples: "
+            "{problems: 100, n: 64, guide: null}}` in the design, or give the task solutions(problem)",
+        ),
+        (matrix.choose is not None, f"{lacks}, and `choose` reads exact evaluations; leave choose out"),
+        (bool(matrix.evaluate.ood), f"{lacks}, and other worlds (ood) are evaluated exactly; leave evaluate.ood out"),
+        (
+            not problems_of(task, matrix.evaluate.split, EVALUATION_SEED, 1, matrix.evaluate.draw),
+            f"evaluate.split = {matrix.evaluate.split!r}: task {task.name} has no such problems; choose another split",
+        ),
+    )
+
+
+def _named_for_base(arm: Arm, out: Path) -> tuple[str, ...]:
+    """The words that say to `eval` what all arms are trained on, for a policy that is no run."""
+    return "--world" if arm.config.task is None and arm.config.data is None else "--task", str(recipe_of(out, arm.name))
 
 
 def suffix_of(world: str) -> str:
@@ -211,42 +245,44 @@ def _cell(
     job = Job(arm.label, recipe_of(out, arm.name), seed, directory, arm.at(seed))
     train = job.task(after=first)
     policy = Policy(directory.name, str(directory), str(directory / "policy"), directory)
-    exact = _exact_tasks(policy, evaluations, out, (train,), None)
-    return Cell(arm, job, train, exact, _sample_task(policy, matrix, out, (train,), None, arm.config.model))
+    exact = _exact_tasks(policy, evaluations, out, (train,), ())
+    return Cell(arm, job, train, exact, _sample_task(policy, matrix, out, (train,), (), arm.config))
 
 
 def _exact_tasks(
-    policy: Policy, evaluations: Mapping[str, Exact], out: Path, after: tuple[Task, ...], world: Path | None
+    policy: Policy, evaluations: Mapping[str, Exact], out: Path, after: tuple[Task, ...], named: tuple[str, ...]
 ) -> dict[str, Task]:
-    """world: the recipe that says the main world, for a policy that is no run."""
+    """named: the words that say the main world or task, for a policy that is no run."""
     found = {}
     for suffix, exact in evaluations.items():
         path = record_path(out, policy.name, suffix)
         typed = ["eval", policy.what, "--split", exact.split, "--problems", str(exact.problems), "--draw", exact.draw]
         typed += ["--temperatures", *map(str, exact.temperatures), "--out", str(path)]
         typed += ["--power-frontier"] * bool(exact.powers)
-        other = world if suffix in ("", VALIDATION) else recipe_of(out, f"world-{suffix}")
-        typed += [] if other is None else ["--world", str(other)]
+        typed += named if suffix in ("", VALIDATION) else ["--world", str(recipe_of(out, f"world-{suffix}"))]
         label, done = f"{policy.name} {suffix or 'evaluation'}", partial(exact.is_kept, path, policy.model)
         found[suffix] = Task(label, tuple(typed), policy.logs / "evaluation.log", done, after=after)
     return found
 
 
 def _sample_task(
-    policy: Policy, matrix: Matrix, out: Path, after: tuple[Task, ...], world: Path | None, start: str
+    policy: Policy, matrix: Matrix, out: Path, after: tuple[Task, ...], named: tuple[str, ...], config: TrainConfig
 ) -> Task | None:
-    """start: the base policy, under which samples are scored too."""
-    spec = matrix.evaluate.samples
+    """config: of an arm; its model is the base, under which samples are scored too."""
+    spec, task = matrix.evaluate.samples, task_of(config)
     if spec is None:
         return None
-    store = store_place(out / "runs" / policy.name / "samples", "countdown-untruncated")
+    form: Any = getattr(getattr(task, "form", None), "name", "as_is")
+    store = store_place(out / "runs" / policy.name / "samples", SampleSettings(task=task.name, template=form).store_name)
     typed = ["eval", policy.what, "--samples", str(spec.n), "--problems", str(spec.problems)]
     typed += ["--split", matrix.evaluate.split, "--draw", matrix.evaluate.draw, "--generator", "sampler"]
     typed += ["--dtype", "float32", "--store", str(store), "--quiet"]
-    typed += [] if world is None else ["--world", str(world)]
+    typed += named
+    typed += [] if config.task is None and config.data is None else ["--max-new-tokens", str(config.rollout.max_new_tokens)]
     typed += [] if spec.guide is None else ["--guide", spec.guide]
-    typed += ["--score-base", start] if spec.score_base else []
-    done = partial(_is_sampled, store, spec.problems, spec.n, policy.model)
+    typed += ["--score-base", config.model] if spec.score_base else []
+    listed = spec.problems if hasattr(task, "draw") else len(task.problems(matrix.evaluate.split)[: spec.problems])
+    done = partial(_is_sampled, store, listed, spec.n, policy.model)
     return Task(f"{policy.name} samples", tuple(typed), policy.logs / "samples.log", done, after=after)
 
 
@@ -290,7 +326,7 @@ def note(sweep: Sweep) -> None:
         "control": matrix.control,
         "seeds": list(matrix.seeds),
         "steps": steps[0] if len(steps) == 1 else f"{steps[0]} to {steps[-1]}",
-        "world": world_words(sweep),
+        "world": task_words(sweep),
         "evaluate": evaluate,
         "base_evaluated": [suffix for suffix, task in sweep.base.items() if task in sweep.over],
         "base_model": "embedded" if matrix.policy is None else f"policy/, by {matrix.policy}",
@@ -328,7 +364,11 @@ def _cell_facts(sweep: Sweep, cell: Cell) -> dict[str, Any]:
     }
 
 
-def world_words(sweep: Sweep) -> str:
-    """The world that all arms are trained in, in a line."""
-    world = sweep.arms[0].config.world
-    return f"{words.world_words(asdict(world))}, drawn by {world.targets}"
+def task_words(sweep: Sweep) -> str:
+    """The world or task that all arms are trained on, in a line."""
+    config = sweep.arms[0].config
+    if isinstance(task := task_of(config), Countdown):
+        return f"{words.world_words(task.identity)}, drawn by {task.targets}"
+    given = dump(config.task if config.data is None else config.data)
+    said = ", ".join(f"{name} {value}" for name, value in given.items() if name != "name" and value is not None)
+    return f"task {task.name}" + f" ({said})" * bool(said)

@@ -46,10 +46,10 @@ def run(sweep: Sweep, workers: int, console: Console) -> bool:
 
     try:
         with display(sweep, console) as show:
-            run_tasks(sweep.tasks, workers, show, failed, sweep.over)
+            run_tasks(sweep.tasks, workers, show, failed, sweep.over, sweep.took)
             settle(sweep)
             if sweep.choice is not None and sweep.choice["chosen"]:  # its test, which waited for the choice
-                run_tasks(sweep.tasks, workers, show, failed, sweep.over)
+                run_tasks(sweep.tasks, workers, show, failed, sweep.over, sweep.took)
     finally:
         note(sweep)
     return not sweep.failures

@@ -149,7 +149,7 @@ def build(
     names = list(dict.fromkeys([*them, *(s.arm for s in samples)]))
     usual = " · ".join(names) if 0 < len(names) < 5 else f"{len(names)} policies"
     called = results.design.title[:1].upper() + results.design.title[1:]
-    values |= {"title": title or called or usual, "lead": _lead(found, them, samples)}
+    values |= {"title": title or called or usual, "lead": _lead(found, them, sorted({c.task for c in results.counts}))}
     values |= {"base": base, "k": results.k, "seeds": max((len(p.seeds) for p in them.values()), default=0)}
     return Page(values, look, data_of(browsed, look) if browsed else None)
 
@@ -158,11 +158,10 @@ def build(
 # words
 
 
-def _lead(found: Mapping[str, Any], them: Mapping[str, Policy], samples: Sequence[SampleSet]) -> str:
+def _lead(found: Mapping[str, Any], them: Mapping[str, Policy], sampled: Sequence[str]) -> str:
     """What was evaluated, on what, and what an interval is over."""
     if not them:
-        tasks = sorted({s.task for s in samples})
-        return f"Sampled on {', '.join(tasks) or 'nothing'}; no exact evaluation was given."
+        return f"Sampled on {', '.join(sampled) or 'nothing'}; no exact evaluation was given."
     seeds, spec = max(len(p.seeds) for p in them.values()), found["evaluate"]
     trained = f"{seeds} training seeds each, paired; " if seeds > 1 else ""
     over = "training seeds (Student's t)" if seeds > 1 else "problems"

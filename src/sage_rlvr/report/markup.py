@@ -22,6 +22,7 @@ from markdown_it.rules_inline import StateInline
 from markdown_it.token import Token
 from markupsafe import Markup
 
+from sage_rlvr.errors import suggest
 from sage_rlvr.results.tables import Table
 from sage_rlvr.text import escaped as in_markdown
 from sage_rlvr.text import visible
@@ -59,6 +60,7 @@ def template(name: str, **values: Any) -> str:
         loader=jinja2.FunctionLoader(asset), finalize=escaped if name.endswith(".md.j2") else _shown,
     )  # fmt: skip
     environment.filters |= {"plain": plain, "fenced": fenced, "md": tabled}
+    environment.globals["suggest"] = suggest
     return re.sub(r"\n{3,}", "\n\n", environment.get_template(name).render(values)).strip() + "\n"
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from sage_rlvr.errors import suggest
 from sage_rlvr.report.figures import Band, limits_of
 from sage_rlvr.report.samples import SampleSet, by_arm, by_task, first_of_each
 from sage_rlvr.results import Results, stored
@@ -171,14 +172,21 @@ def no_gaps(results: Results, them: Mapping[str, Policy]) -> str:
     """Why there are no curves of gaps between frontiers."""
     if not any(len(p.frontier) > 1 for p in them.values()):
         return (
-            "the base was evaluated at one temperature alone, so there is no frontier; evaluate with: sage-rlvr eval --frontier"
-            if them else "no exact evaluation was given, so no policy was read at other temperatures than its own"
+            f"the base was evaluated at one temperature alone, so there is no frontier. {_colder(results)}"
+            if them else "no exact evaluation was given, so no policy was read at other temperatures than its own."
         )
     if max(len(p.seeds) for p in them.values()) < FEWEST_SEEDS:
-        return f"curves of gaps between frontiers need {FEWEST_SEEDS} training seeds"
+        return f"curves of gaps between frontiers need {FEWEST_SEEDS} training seeds."
     if results.stored is not None and not any(len(p.frontiers) > 1 for p in them.values()):
-        return "only a summary was given, which holds no frontiers of single training seeds"
-    return "no two of these policies share a stretch of pass@1 in all training seeds"
+        return "only a summary was given, which holds no frontiers of single training seeds."
+    return "no two of these policies share a stretch of pass@1 in all training seeds."
+
+
+def _colder(results: Results) -> str:
+    """How the base is evaluated at more temperatures."""
+    if results.home is None or results.design.facts:
+        return "Leave evaluate.temperatures out of the design, or name more of them, and run the same command again."
+    return f"Evaluate it at more with: {suggest('eval', results.exact(results.home).record.meta['model'], '--frontier')}"
 
 
 # ------------------------------------------------------------------------------------------------------------------

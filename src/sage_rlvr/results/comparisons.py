@@ -349,14 +349,18 @@ def _added(results: Results) -> Iterator[Pair]:
 
 
 def _sampled(results: Results) -> Iterator[Row]:
-    """Every arm against the control on each task, from samples; where both have exact records these say more, and stand alone."""
+    """Every arm against the control on each task, from samples, in a sweep the base and each pair of its design; where both have
+    exact records these say more, and stand alone."""
     for task in dict.fromkeys(c.task for c in results.counts):
         arms = list(dict.fromkeys(c.store.arm for c in results.counts if c.task == task))
         control = next((name for name in (BASE, results.design.control) if name in arms), arms[0])
         why: Why = "base" if control == results.design.base != results.design.control else "control"
-        for name in arms:
-            if name != control and not (results.seeds(name) and results.seeds(control)):
-                yield from _of_counts(results, (name, control, why), task)
+        pairs: list[Pair] = [(name, control, why) for name in arms if name != control]
+        if results.design.facts and control == BASE:
+            pairs += [pair for pair in results.design.pairs() if pair[0] in arms and pair[1] in arms]
+        for pair in pairs:
+            if not (results.seeds(pair[0]) and results.seeds(pair[1])):
+                yield from _of_counts(results, pair, task)
 
 
 def _of_counts(results: Results, pair: Pair, task: str) -> Iterator[Row]:
@@ -365,6 +369,11 @@ def _of_counts(results: Results, pair: Pair, task: str) -> Iterator[Row]:
         one, two = (results.scores(name, task, t) for name in pair[:2])
         if one is None or two is None:
             continue
+        if results.design.facts and BASE not in pair:  # of a sweep that goes on: the seeds that both have
+            both_have = sorted({*one.seeds} & {*two.seeds})
+            if not both_have:
+                continue
+            one, two = one.only(both_have), two.only(both_have)
         _check_alike(one, two)
         both[t] = one, two
         for m in dict.fromkeys((1, min(results.k, one.n or 0))):

@@ -208,7 +208,7 @@ class _Found:
             self.results.runs[key] = replace(run_, state=files.state_of(str(cell.get("status", "not run"))))
         for found in sorted([*path.glob("runs/base/samples/*"), *path.glob("samples*")]):
             if is_store(found):
-                self._store(found, "", 0)
+                self._store(found, BASE if found.parts[-3] == BASE else "", 0)
 
     def _records(self, path: Path, task: str, facts: Mapping[str, Any], design: Design) -> None:
         asked = facts.get("evaluate", {}).get("ood_temperatures" if task and task != self.split else "temperatures")

@@ -17,7 +17,7 @@ from sage_rlvr.errors import suggest
 from sage_rlvr.evaluation.record import EMBEDDED
 from sage_rlvr.results.comparisons import Row
 from sage_rlvr.results.metric import Metric
-from sage_rlvr.results.read import Results
+from sage_rlvr.results.read import Results, Run
 from sage_rlvr.stats.comparison import FEWEST_SEEDS, Comparison, Reason, detectable_text, p_text, signed
 
 REASONS = {
@@ -113,15 +113,22 @@ def _read(row: Row) -> bool:
 def nothing(results: Results) -> str:
     """The line in the place of `answer` where there are no rows: what to evaluate, and what to name beside it."""
     said = ["Nothing is compared: fewer than two policies were evaluated on the same problems."]
+
+    def on_task(run: Run) -> bool:
+        return bool(run.config.get("task") or run.config.get("data"))
+
     scored = {arm for arm, *_ in results.records} | {counts.store.arm for counts in results.counts}
     bare = [run for run in results.runs.values() if run.arm not in scored]
     if results.design.facts or results.stored is not None:  # a folder's own command evaluates what it trains
         return f"{said[0]} The command that made the folder continues it."
     if bare and bare[0].path is not None:
         many = f"{len(bare)} runs have" if len(bare) > 1 else "The run has"
-        said.append(f"{many} no evaluation yet: `{suggest('eval', bare[0].path)}`.")
+        given = ["--samples", 64] if on_task(bare[0]) else []  # a run knows no more of a plugin than its name
+        given += [word for name in bare[0].config.get("plugins") or () if given for word in ("--plugin", name)]
+        said.append(f"{many} no evaluation yet: `{suggest('eval', bare[0].path, *given)}`.")
     if len(scored | {run.arm for run in bare}) < 2:
-        base = {run.config.get("model") for run in results.runs.values()} == {EMBEDDED}
+        runs = list(results.runs.values())
+        base = {run.config.get("model") for run in runs} == {EMBEDDED} and not any(map(on_task, runs))
         said.append(f"Name another policy beside it: `{suggest('report', *results.sources, EMBEDDED if base else 'RUN')}`.")
     elif not bare:
         said.append("Evaluate both with the same --task, --split, --seed and --problems.")

@@ -12,6 +12,7 @@
     reference(problem) -> text         one right answer as a completion would write it, for rewards without a verifier
     answer_span(problem, text)         where a completion's own answer stands, (first, behind) in characters; None without one
     choices(problem) -> number         how many answers a blind guess chooses among for each right one, or None
+    doc(problem) -> {name: text}       a generated problem as a row of a set, for tools that read samples beside their documents
     audit_cases(k) -> [Case or Check]  what an audit asks of the verifier (`sage_rlvr.tasks.checks`)
     fingerprint(problems) -> str       of the problems, what a sample store holds to
     verifier_hash -> str               of the code and the limits that decide a verdict
@@ -176,7 +177,7 @@ def check_members(who: str, kind: type) -> None:
 
 
 def answer_key(task: Any, problem: Any, said: Said) -> str | None:
-    """What a completion answers, in the spelling by which answers are counted: the task's own, else the text itself."""
+    """What a completion answers, in the spelling by which answers are counted: the task's own or its verifier's, else the text."""
     own: Callable[[Any, Said], str | None] | None = getattr(task, "answer_key", None)
     return own(problem, said) if own else " ".join("".join(said).split()) or None
 

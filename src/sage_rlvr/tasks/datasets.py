@@ -190,12 +190,21 @@ class Examples:
     gold: tuple[str, ...]
     where: Counter[str]
 
+    @property
+    def taken(self) -> str:
+        """The columns that were taken, and where the golds stood in them."""
+        gold = f"; {gold_words(self.gold, self.where)}" if self.gold else ""
+        return f"problem: {' or '.join(self.problem)}{gold}"
+
     def __str__(self) -> str:
-        places = [
-            f"{place}{'' if n == len(self.examples) else f' in {n:,} rows'}" for place, n in self.where.items() if place
-        ]
-        gold = f"; gold: {', '.join([' or '.join(self.gold), *places])}" if self.gold else ""
-        return f"{self.rows.name}: {len(self.examples):,} rows; problem: {' or '.join(self.problem)}{gold}"
+        return f"{self.rows.name}: {len(self.examples):,} rows; {self.taken}"
+
+
+def gold_words(columns: tuple[str, ...], where: Counter[str]) -> str:
+    """ "gold: answer, after ####": the columns, and where in them golds stood that did not stand alone."""
+    total = sum(where.values())
+    places = [f"{place}{'' if n == total else f' in {n:,} rows'}" for place, n in where.items() if place]
+    return f"gold: {', '.join([' or '.join(columns), *places])}"
 
 
 def examples(
@@ -275,18 +284,21 @@ def worked_solutions(data: DataSource, found: Examples) -> list[str]:
     return made
 
 
-def completions(path: Path) -> list[tuple[str, str, str]]:
-    """(id, completion, gold) of each row of a file of answers: completion or response, and a gold under its usual names."""
+def completions(path: Path) -> tuple[list[tuple[str, str, str]], str]:
+    """(id, completion, gold) of each row of a file of answers: completion or response, and a gold under its usual names; and what
+    was taken, in words."""
     data = DataSource(path=str(path))
-    rows, faults, made = read(data), Faults(data), []
+    rows, faults, made, where = read(data), Faults(data), [], Counter[str]()
     said = column_of(data, rows, "completion", (COMPLETIONS,))
     gold = column_of(data, rows, "answer", (ANSWERS, SOLUTIONS))
     for row, place in zip(rows.rows, rows.places, strict=True):
         name = next((str(row[i]) for i in IDS if row.get(i) is not None), re.split(r":|, row ", place)[-1])
         text = faults.read(row, place, said, _completion)
-        made.append((name, text, faults.read(row, place, gold, lambda v: gold_of(v, gold[0] in SOLUTIONS)[0])))
+        found, stood = faults.read(row, place, gold, lambda v: gold_of(v, gold[0] in SOLUTIONS), ("", ""))
+        where[stood] += 1
+        made.append((name, text, found))
     faults.report(len(made))
-    return made
+    return made, f"{rows.name}: {len(made):,} rows; completion: {' or '.join(said)}; {gold_words(gold, where)}"
 
 
 def _completion(value: Any) -> str:

@@ -182,6 +182,11 @@ class RewardTask(Asked):
         score = float(said.reason)
         return Verdict("right" if score >= self.right_from else "wrong", f"reward {score:g}", score)
 
+    @property
+    def audited(self) -> str:
+        """Which rows and columns an audit looks at."""
+        return str(self._read("test"))
+
     def ready(self, say: Say, split: str = "train") -> None:
         """Says which columns were read, and asks the reward once, about an empty completion: it must give a number."""
         say(str(self._read(split)))
@@ -191,6 +196,13 @@ class RewardTask(Asked):
         """As `Asked` says; all of the text under the verifier "exact", which compares all of it."""
         whole = self.form is None and _place_of(self.reward) == ("", "exact")
         return (0, len(text)) if whole else super().answer_span(problem, text)
+
+    @property
+    def answer_key(self) -> Callable[[Problem, str], str | None] | None:
+        """By the reading of a registered verifier; None where the reward says nothing of answers."""
+        path, name = _place_of(self.reward)
+        reading = None if path else getattr(VERIFIERS[name], "answer", None)
+        return None if reading is None else lambda problem, text: reading(text.removesuffix(NO_ANSWER))
 
     @property
     def verifier_hash(self) -> str:

@@ -245,6 +245,10 @@ class KnightsAndKnaves:
         first = len(before) + len(heading) + len(said) - len(said.lstrip())
         return (first, first + len(said.strip())) if said.strip() and heading else None
 
+    def doc(self, problem: Puzzle) -> dict[str, str]:
+        """Question and answer under the names of the published set."""
+        return {"quiz": problem.text, "solution": problem.answer}
+
     def choices(self, problem: Puzzle) -> int:
         """Knight or knave for each person."""
         return int(2 ** len(problem.names))

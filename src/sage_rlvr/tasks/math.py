@@ -119,6 +119,12 @@ class MathTask(Asked):
         """Whether these rows are the published ones, in words."""
         return "the published ones" if self.pinned else "other rows than the published ones"
 
+    @property
+    def taken(self) -> str:
+        """Which columns of rows of your own are read, behind a semicolon; "" for a published set."""
+        source = self._source("test")
+        return "" if isinstance(source, str) else f"; {remembered(source, self.form.name == 'as_is').taken}"
+
     def ready(self, say: Say, split: str = "train") -> None:
         """Says which rows and columns are read; DataError where the verifier cannot judge by more than 1 % of their golds.
 

@@ -58,7 +58,7 @@ def head(
 ) -> str:
     """What `cases` looks at, in words."""
     read = ", ".join(f"{form.name} ({_place(form, answer_in)})" for form in forms)
-    return f"{len(task.problems())} rows ({task.whose}); formats and where the answer is read: {read}"
+    return f"{len(task.problems())} rows ({task.whose}{task.taken}); formats and where the answer is read: {read}"
 
 
 def _place(form: PromptFormat, answer_in: Place | None) -> str:

@@ -63,7 +63,7 @@ def check_turns(method: Method, task: Task) -> None:
 
 def unkeyed(method: Method, task: Task) -> str:
     """What a method that counts distinct answers has to know of a task without answer_key; empty for one with it."""
-    if not ("answers" in method.needs or method.buffer is not None) or hasattr(task, "answer_key"):
+    if not ("answers" in method.needs or method.buffer is not None) or getattr(task, "answer_key", None):
         return ""
     return (
         f"{type(task).__name__} has no answer_key, so two completions give one answer only where their texts are the same but "

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from sage_rlvr.registry import Registry
 
+F = TypeVar("F", bound=Callable[..., Any])
 Label = Literal["right", "wrong", "undecided"]
 
 MATHEMATICS = ("math", "algebra", "answers", "quantities", "units", "pool")
@@ -36,10 +38,34 @@ class Verdict:
 
 
 VERIFIERS: Registry[Any] = Registry("verifier", remember=False)
-"""Functions of (completion, gold) that give a `Verdict`, by name; loaded when they are asked."""
+"""Functions of (completion, gold) that give a `Verdict`, by name; loaded when they are asked. One may carry its reading, a function
+`answer` of a completion: what it answers, in one spelling, or None. Two completions of one reading give the same answer."""
+
+
+def reads(answer: Callable[[str], str | None]) -> Callable[[F], F]:
+    """A decorator that gives a verifier its reading."""
+
+    def carrying(verifier: F) -> F:
+        verifier.answer = answer  # type: ignore[attr-defined]
+        return verifier
+
+    return carrying
+
+
+def _boxed(completion: str) -> str | None:
+    from sage_rlvr.verifiers.rewards import answered
+
+    return answered(completion, {"answer_in": "boxed"})
+
+
+def _canonical(completion: str) -> str | None:
+    from sage_rlvr.verifiers.exact import canonical
+
+    return canonical(completion)
 
 
 @VERIFIERS.register(name="math")
+@reads(_boxed)
 def _math(completion: str, gold: str) -> Verdict:
     """By algebra: the answer in the last box equals the gold."""
     from sage_rlvr.verifiers.math import verify_math
@@ -48,6 +74,7 @@ def _math(completion: str, gold: str) -> Verdict:
 
 
 @VERIFIERS.register(name="exact")
+@reads(_canonical)
 def _exact(completion: str, gold: str) -> Verdict:
     """By spelling and exact fractions: the whole completion is the gold."""
     from sage_rlvr.verifiers.exact import verify_exact
@@ -55,4 +82,4 @@ def _exact(completion: str, gold: str) -> Verdict:
     return verify_exact(completion, gold)
 
 
-__all__ = ["MATHEMATICS", "VERIFIERS", "Label", "Verdict"]
+__all__ = ["MATHEMATICS", "VERIFIERS", "Label", "Verdict", "reads"]

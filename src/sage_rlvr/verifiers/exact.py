@@ -89,4 +89,15 @@ def verify_exact(answer: str, gold: str) -> Verdict:
     return Verdict("right", "one value") if same else Verdict("wrong", "value")
 
 
-__all__ = ["normalized", "number", "parts", "verify_exact"]
+def canonical(answer: str) -> str | None:
+    """One spelling of all answers that `verify_exact` takes for one: exact fractions where all is numbers, of a set in order."""
+    around, found = parts(answer)
+    values = [number(part) for part in found]
+    if any(value is None for value in values):
+        return normalized(answer) or None
+    ordered = around not in ("", "{}")
+    told = values if ordered else sorted(value for value in values if value is not None)
+    return (around if ordered else "") + ",".join(map(str, told))
+
+
+__all__ = ["canonical", "normalized", "number", "parts", "verify_exact"]

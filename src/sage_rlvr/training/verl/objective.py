@@ -19,6 +19,7 @@ from sage_rlvr.core.describe import objective_words
 from sage_rlvr.core.guides import Guide, factors, is_flat
 from sage_rlvr.core.method import Method
 from sage_rlvr.errors import CancellingGuide, ConfigError, refuse
+from sage_rlvr.models.folders import vocabulary_of
 from sage_rlvr.training.verl.fields import (
     ACTOR,
     CLAMP,
@@ -29,6 +30,7 @@ from sage_rlvr.training.verl.fields import (
     is_clamped,
     method_fields,
 )
+from sage_rlvr.training.watch import check_vocabulary
 
 MODES = ("sync", "colocate_async", "separate_async")
 UNPROVEN = {
@@ -191,10 +193,12 @@ def _anchor_of_verl(guide: Guide, read: Read) -> Anchor:
 
 
 def _check_seen(objective: Objective, read: Read) -> None:
-    """ConfigError for a signal that this run of verl does not compute."""
+    """ConfigError for a signal that this run of verl does not compute, and for a guide that can never fire on its policy."""
     guide = None if objective.anchor is None else objective.anchor.guide
     for lacking in () if guide is None or is_flat(guide) else guide_not_on_verl(guide):
         raise ConfigError(f"sage on verl: {lacking}; choose another signal, or the loop engine")
+    if (model := read("actor_rollout_ref.model.path")) is not None:
+        check_vocabulary(objective.anchor, vocabulary_of(str(model)))
     bypass = read("algorithm.rollout_correction.bypass_mode")
     refuse(
         (

@@ -21,6 +21,7 @@ from typing import Any
 
 from sage_rlvr.config import TrainConfig, dump
 from sage_rlvr.errors import CheckpointError, ConfigError, SageError, TrainingDiverged
+from sage_rlvr.models.folders import vocabulary_of
 from sage_rlvr.models.policy import Asking, load_tokens
 from sage_rlvr.runs import RunDir, StopFlag
 from sage_rlvr.training.problems import training_problems, unverified
@@ -29,6 +30,7 @@ from sage_rlvr.training.trackers import check_installed
 from sage_rlvr.training.verl.arguments import notes, verl_words
 from sage_rlvr.training.verl.convert import save
 from sage_rlvr.training.verl.problems import ECHO, Named, export
+from sage_rlvr.training.watch import check_vocabulary
 
 FOLDER, LATEST = "verl", "latest_checkpointed_iteration.txt"
 TICK = 0.5  # seconds between two looks at verl and its metrics
@@ -64,6 +66,7 @@ def train(
 
 def prepare(config: TrainConfig, folder: Path, say: Callable[[str], None]) -> list[str]:
     """Write the problems, and return the words of the command. ConfigError for what verl, or a recipe on verl, cannot do."""
+    check_vocabulary(config.method, vocabulary_of(config.model))
     task, problems = training_problems(config, say)
     tokens = load_tokens(config.model)
     own = tokens.tokenizer.chat_template
