@@ -149,7 +149,8 @@ def overview() -> str:
     lines += ["", "--plugin my_parts.py, with any command, registers parts of your own (docs/extending.md)."]
     lines += ["sage-rlvr COMMAND --help says what a command takes; sage-rlvr --version says which this is."]
     lines += ["", "Exit codes: 0 done; 2 refused, and the message says what to do; 130 after Ctrl-C and 143 after SIGTERM, saved:"]
-    lines += ["the same command continues (a batch system may requeue a job on 143); 70 a fault of this program."]
+    lines += ["the same command continues (a batch system may requeue a job on 143); 1 where the reader of a pipe went (`head`);"]
+    lines += ["70 a fault of this program."]
     return "\n".join(lines)
 
 
