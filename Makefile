@@ -22,6 +22,8 @@ DEEPSPEED := deepspeed==0.19.8 hjson==3.1.0 py-cpuinfo==9.0.0 msgpack==1.2.4 nin
 # Tests that skip without TRL or without the trackers, in whatever file they stand.
 TRL_TESTS := -m pytest -n 2 tests/training/test_trl*.py tests/training/test_trackers.py tests/seams tests/test_examples.py \
   tests/tasks/test_jsonl.py tests/test_extending.py tests/test_import_config.py tests/test_paper_recipes.py
+# What is imported names arguments that the oldest TRL does not have; the authors' recipes are of the newest.
+NEWEST := tests/test_import_config.py tests/test_paper_recipes.py
 
 .PHONY: help demo reproduce reproduce-quick test test-slow test-all test-trl test-trl-oldest test-sharded test-verl test-vllm docs tutorial wheel \
   bench bench-trl bench-eval bench-parts acting battery guided base lint format clean
@@ -80,7 +82,7 @@ test-trl-oldest:
 	$(TRL_ENV)
 	$(MAKE) .venv-trl-oldest/.installed
 	.venv-trl-oldest/bin/python -c 'import trl; assert "trl==" + trl.__version__ == "$(OLDEST)", trl'
-	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 .venv-trl-oldest/bin/python $(TRL_TESTS) -m "not slow" $(ARGS)
+	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 .venv-trl-oldest/bin/python $(filter-out $(NEWEST),$(TRL_TESTS)) -m "not slow" $(ARGS)
 
 test-sharded:
 	$(TRL_ENV)
