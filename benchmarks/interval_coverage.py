@@ -235,7 +235,7 @@ def coverage_bca(worlds: Sequence[World] = WORLDS, draws: int = 400) -> dict[tup
 
 
 def relabelled(seeds: int, times: int = 400, problems: int = 60, samples: int = 64, k: int = 16) -> dict[str, float]:
-    """Two halves of one arm, relabelled A and B: how often each rule calls A better. 2 x `seeds` training runs of one
+    """Two halves of one arm, relabeled A and B: how often each rule calls A better. 2 x `seeds` training runs of one
     method on `problems` AIME-like problems, `samples` of each; runs scatter as a whole and problem by problem."""
     rng, types = np.random.default_rng(SEED + seeds), WORLDS[0].draw()
     called = dict.fromkeys(RULES, 0)

@@ -119,7 +119,7 @@ def config(name: str) -> TrainConfig:
 
 
 def table(found: Iterable[Timed]) -> Table:
-    """A row a method."""
+    """A row per method."""
     columns = {
         "method": lambda one: one.name,
         "its parts": lambda one: one.parts,

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import json
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
-from sage_rlvr.moved import EVALUATION, MODULES
+from sage_rlvr.cli.app import parse
+from sage_rlvr.moved import MODULES, NAMES, places
 
 ROOT = importlib.import_module("sage_rlvr").__path__[0]
+
+OLD: dict[str, str] = json.loads((Path(__file__).parent / "frozen" / "old_names.json").read_text(encoding="utf-8"))
 
 
 def test_every_new_place_exists():
@@ -19,11 +25,62 @@ def test_every_new_place_exists():
     assert not missing
     gone = [
         f"{home}.{name}"
-        for home, names in EVALUATION.items()
-        for name in names.split()
-        if not hasattr(importlib.import_module(f"sage_rlvr.{home}"), name)
+        for old in NAMES
+        for home, name in places(old).values()
+        if not hasattr(importlib.import_module(home), name)
     ]
     assert not gone
+
+
+def removed() -> dict[str, set[str]]:
+    """Module -> names, as CHANGELOG.md lists them under Removed; {"*"} for a module that is gone as a whole."""
+    text = (Path(__file__).resolve().parents[1] / "CHANGELOG.md").read_text(encoding="utf-8")
+    section = text.partition("### Removed\n")[2].partition("\n#")[0]
+    found = {}
+    for line in section.splitlines():
+        if line.startswith("- `sage_rlvr"):
+            module, *names = re.findall(r"`([\w.]+)`", line)
+            found[module] = set(names) or {"*"}
+    return found
+
+
+@pytest.mark.parametrize("module", OLD)
+def test_every_old_name_resolves_or_is_listed_as_removed(module: str):
+    """What was public in version 0.1 (`__all__` of each module, and names that were documented) is there, is answered with a
+    warning, or stands under Removed."""
+    gone, names = removed().get(module, set()), OLD[module].split()
+    if "*" in gone:
+        with pytest.raises(ImportError):
+            importlib.import_module(module)
+        return
+    short = module.removeprefix("sage_rlvr.")
+    try:
+        if short in MODULES:
+            sys.modules.pop(module, None)
+            with pytest.warns(DeprecationWarning, match="goes with version 0.3"):
+                found = importlib.import_module(module)
+        else:
+            found = importlib.import_module(module)
+        for name in names:
+            if name in places(short):
+                with pytest.warns(DeprecationWarning, match="goes with version 0.3"):
+                    assert getattr(found, name) is not None
+            elif name in gone:
+                assert not hasattr(found, name), f"{module}.{name} is there, and CHANGELOG.md calls it removed"
+            else:
+                folder = hasattr(found, "__path__") and importlib.util.find_spec(f"{module}.{name}") is not None
+                assert hasattr(found, name) or folder, (
+                    f"{module}.{name}: name its new place in moved.NAMES, or list it under Removed in CHANGELOG.md"
+                )
+    except ModuleNotFoundError as error:
+        if error.name not in ("trl", "accelerate", "datasets"):
+            raise
+        pytest.skip(f"needs {error.name}")
+
+
+def test_an_old_option_is_the_new_one_and_warns():
+    with pytest.warns(FutureWarning, match="--doses is called --budgets now"):
+        assert parse(["study", "guides", "--doses", "0.1", "0.2"])[1].budgets == (0.1, 0.2)
 
 
 @pytest.mark.slow

@@ -29,7 +29,7 @@ LAYERS: dict[str, set[str]] = {
     "plugins": {"reading", "errors"},
     "registry": {"plugins", "errors"},
     "core": {"registry", "errors"},
-    "methods": {"core", "errors"},
+    "methods": {"core", "registry", "errors"},
     "theory": {"core", "errors"},
     "verifiers": {"registry", "errors"},
     "tasks": {"plugins", "reading", "registry", "runs", "text", "verifiers", "errors"},

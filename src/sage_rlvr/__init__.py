@@ -2,29 +2,24 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from sage_rlvr.core import Anchor, Method, objective, shape
-    from sage_rlvr.core.guides import Banded, Branch, Compose, Flat, Guide, Placebo, Random, Rarity, Token
-    from sage_rlvr.methods import *  # noqa: F403
+    from sage_rlvr.core.guides import *
+    from sage_rlvr.methods import *
     from sage_rlvr.registry import register
 
 from sage_rlvr.moved import install
-from sage_rlvr.registry import HOMES, registry_of
+from sage_rlvr.registry import HOMES, declared, registry_of
 
 install()
-_CORE = ("Anchor", "Banded", "Branch", "Compose", "Flat", "Guide", "Method", "Placebo", "Random", "Rarity", "Token")
-_METHODS = (
-    "adaptive_entropy", "alpha_dpg", "bnpo", "cispo", "clip_cov", "compose", "dapo", "dars", "distinct", "dph", "dr_grpo",
-    "ds_grpo", "entropy_bonus", "expert_iteration", "forward_kl", "grpo", "grpo_token_mean", "gspo", "high_entropy",
-    "kl_cov", "mara", "maxrl", "no_kl", "nsr", "outcome_counts", "outcome_repeats", "pacs", "passk_training", "pkpo",
-    "psr", "replay", "rft", "right_entropy", "rloo", "rlpr", "rs_grpo", "sage", "shaped_entropy", "steer", "truth", "ucpo",
-    "unlikeliness", "verifree", "verl", "w_reinforce",
-)  # fmt: skip
+_HERE = Path(__file__).parent
 _HOME = {
-    **dict.fromkeys((*_CORE, "objective", "shape"), "sage_rlvr.core"),
-    **dict.fromkeys(_METHODS, "sage_rlvr.methods"),
+    **dict.fromkeys(("Anchor", "Banded", "Guide", "Method", "objective", "shape"), "sage_rlvr.core"),
+    **dict.fromkeys(declared(_HERE / "core" / "guides", "GUIDES"), "sage_rlvr.core"),
+    **dict.fromkeys(declared(_HERE / "methods", "METHODS"), "sage_rlvr.methods"),
     "register": "sage_rlvr.registry",
 }
 __all__ = sorted([*_HOME, *HOMES, "__version__"])  # @sage_rlvr.guide registers a guide, and so for every kind of part

@@ -6,11 +6,15 @@ import importlib
 import sys
 import warnings
 from collections.abc import Sequence
-from importlib.machinery import ModuleSpec
+from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 
 MODULES = {
     "anchor_lab": "studies.anchor.command",
+    "audit.checks": "tasks.checks",
+    "audit.mathematics": "tasks.math_audit",
+    "audit.second": "tasks.countdown.second",
+    "audit.wrong": "tasks.math_audit",
     "core.rollouts": "core.rollout_plans",
     "engines.base": "models.policy",
     "engines.completions": "models.listing.completions",
@@ -83,6 +87,7 @@ MODULES = {
     "evaluation.support": "stats.support",
     "evaluation.tempered": "stats.tempered",
     "experiments.matrix": "experiments.design",
+    "import_notes": "import_config.notes",
     "models.asking": "models.policy",
     "models.truncation": "models.generation",
     "prompts": "tasks.prompts",
@@ -103,7 +108,7 @@ MODULES = {
     "verbs.recipes": "cli.recipes",
     "verbs.records": "cli.evaluate",
 }  # old module: new module, both below sage_rlvr
-EVALUATION = {
+_EVALUATION = {
     "stats.budget": "budget_differences check_budget",
     "stats.comparison": (
         "Comparison excludes holm paired paired_counts paired_seed_counts "
@@ -137,15 +142,93 @@ EVALUATION = {
     "stats.samples.spectrum": "RankPath effective_rank rank_dynamics rank_path",
     "stats.support": "SupportChange reachable success_probability support support_change",
 }  # new module: the names that `from sage_rlvr.evaluation import` took from it
+_SPELLED = "BetaNormalised=BetaNormalized GroupCentred=GroupCentered GroupNormalised=GroupNormalized"
+NAMES: dict[str, dict[str, str]] = {
+    "core": {"core.advantages": _SPELLED, "core.divergences": "unnormalised_kl=unnormalized_kl"},
+    "core.advantages": {"core.advantages": _SPELLED, "core.advantages.beta": "LARGEST_WEIGHT"},
+    "core.divergences": {"core.divergences": "unnormalised_kl=unnormalized_kl"},
+    "engines.base": {"models.folders": "embedded_policy ADAPTER_WEIGHTS"},
+    "engines.exact": {"models.listing.solutions": "solution_logps ROWS_PER_CHUNK"},
+    "engines.generation": {"evaluation.settings": "Preset"},
+    "engines.lab": {"studies.anchor.rows": "short_markdown markdown SHORT_TERMS NOTE", "studies.anchor.terms": "K1"},
+    "engines.optim": {"training.optimizer": "Optimiser=Optimizer"},
+    "engines.sampled_tasks": {"tasks.base": "code_hash"},
+    "engines.sampler": {"models.shared_prefix": "refuse_unknown_terms"},
+    "engines.sft": {"training.state": "model_tensors load_tensors CARD POLICY_FILES"},
+    "evaluation": _EVALUATION,
+    "experiments.demo": {"experiments.jobs": "Job"},
+    "experiments.jobs": {"runs.files": "read_metrics"},
+    "experiments.matrix": {"experiments.controls": "same"},
+    "experiments.sweep": {"experiments.plan": "Cell plan", "experiments.display": "dry_lines line table",
+                          "report": "write_summary"},
+    "report.figures": {"report.style": "svg_of png_of REM_AN_INCH"},
+    "runs": {"runs.checkpoints": "STATE FORMAT", "runs.record": "STRETCHED"},
+    "strict": {"recipes": "short dotted MAX_BYTES MAX_DEPTH Place", "registry": "Registry"},
+    "tasks.countdown": {"tasks.countdown.draws": "BLOCK"},
+    "theory.claims.support": {"theory.claims.appendix_c": "Rare rare uncertain_first_token appendix_c what_training_reaches"},
+    "theory.effects": {"theory.measured": "Measured kl_only measured_gradient unchecked_anchor in_reward_gradient",
+                       "theory.effect_map": "MapRow gradient_map markdown MAP_TREE MAP_LOGITS MAP_REF MAP_GUIDES TERMS"},
+    "theory.expected": {"theory.averages": "LARGEST_COMPOSITIONS"},
+    "theory.optima": {"theory.optima": "unnormalised_kl=unnormalized_kl"},
+    "verifiers.exact": {"verifiers.exact": "normalised=normalized"},
+    "verifiers.math": {"verifiers.answers": "MAX_ANSWER MAX_COMPLETION last_number last_tag"},
+}  # fmt: skip
+"""Old module -> new module -> names that are there now, `old=new` where they are spelled otherwise. What neither table has, and is
+no more, stands under Removed in CHANGELOG.md."""
+
+
+def places(old: str) -> dict[str, tuple[str, str]]:
+    """Old name -> new module and name, of an old module."""
+    found = {}
+    for home, words in NAMES.get(old, {}).items():
+        for word in words.split():
+            before, _, after = word.partition("=")
+            found[before] = (f"sage_rlvr.{home}", after or before)
+    return found
+
+
+def answer_old_names(module: ModuleType, old: str) -> None:
+    """Let the module answer the names that the old one had and that are elsewhere now, each with a warning."""
+    table, own = places(old), getattr(module, "__getattr__", None)
+    if not table or getattr(own, "old", None) == old:
+        return
+
+    def answer(name: str) -> object:
+        if name in table:
+            home, new = table[name]
+            warnings.warn(f"{old}.{name} is {home}.{new} now; the old name goes with version 0.3", DeprecationWarning, stacklevel=2)
+            return getattr(importlib.import_module(home), new)
+        if own is not None:
+            return own(name)
+        raise AttributeError(f"module {module.__name__!r} has no attribute {name!r}")
+
+    answer.old = old  # type: ignore[attr-defined]
+    module.__getattr__ = answer  # type: ignore[method-assign]
 
 
 class Moved:
-    """A finder (sys.meta_path) that answers an old module name with the module that took its place, and warns."""
+    """A finder (sys.meta_path) that answers an old module name with the module that took its place, and warns.
+
+    Modules that stand where they stood, and lost names of `NAMES`, answer those when they are loaded.
+    """
 
     def find_spec(self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> ModuleSpec | None:
         """The spec of an alias, or None where the name is none of the old ones."""
         old = name.removeprefix("sage_rlvr.")
-        return ModuleSpec(name, self) if name != old and old in (*MODULES, "engines", "verbs") else None
+        if name == old:
+            return None
+        if old in (*MODULES, "engines", "verbs"):
+            return ModuleSpec(name, self)  # type: ignore[arg-type]
+        spec = PathFinder.find_spec(name, path, target) if old in NAMES else None
+        if spec is not None and spec.loader is not None:
+            load = spec.loader.exec_module
+
+            def exec_module(module: ModuleType) -> None:
+                load(module)
+                answer_old_names(module, old)
+
+            spec.loader.exec_module = exec_module  # type: ignore[method-assign]
+        return spec
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
         """The new module itself, so that a patched attribute is patched for both names."""
@@ -157,6 +240,7 @@ class Moved:
         new = f"sage_rlvr.{MODULES[old]}"
         warnings.warn(f"{spec.name} is {new} now; the old name goes with version 0.3", DeprecationWarning, stacklevel=2)
         module = importlib.import_module(new)
+        answer_old_names(module, old)
         self._specs[spec.name] = module.__spec__
         return module
 
@@ -171,6 +255,6 @@ class Moved:
 
 
 def install() -> None:
-    """Let old module names be found; once."""
+    """Let old module names be found, and old names in modules that stay; once."""
     if not any(isinstance(finder, Moved) for finder in sys.meta_path):
-        sys.meta_path.append(Moved())
+        sys.meta_path.insert(0, Moved())

@@ -8,6 +8,8 @@
 
 Parts from outside join by an entry point (group `sage_rlvr.guides`, ...) or by a plugin (`plugins.py`); both are looked
 for when a name is asked for that is not here, and when all are listed.
+
+Parts of the package itself are found by `gather`: a new file in a folder that gathers is known without a line elsewhere.
 """
 
 from __future__ import annotations
@@ -16,8 +18,11 @@ import dataclasses
 import functools
 import importlib
 import inspect
+import pkgutil
 import re
+import sys
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 from sage_rlvr import plugins
@@ -179,6 +184,29 @@ class Registry(MutableMapping[str, P], Generic[P]):
             ) from error
         if entry.name not in self._parts:  # else the module has registered it itself
             self.register(part, name=entry.name)
+
+
+def gather(package: str, registry: Registry[P]) -> dict[str, P]:
+    """Import every file of a package, and give what they register: its name in Python -> the part.
+
+    The order is the alphabet's, a folder standing where its name does; what a file imports comes before it. Pages, help and
+    refusals list parts in this order.
+    """
+    found: dict[str, P] = {}
+    for file in pkgutil.walk_packages(sys.modules[package].__path__, f"{package}."):
+        module = importlib.import_module(file.name)
+        found |= {
+            name: part
+            for name, part in vars(module).items()
+            if getattr(part, "__module__", None) == file.name and registry.name_of(part) is not None
+        }
+    return found
+
+
+def declared(folder: Path, registry: str) -> list[str]:
+    """Names in Python of what the files of a folder register (`@GUIDES.register`), read from their text: no torch is loaded."""
+    pattern = re.compile(rf"^@{registry}\.register\b.*\n(?:@.*\n)*(?:class|def) (\w+)", re.MULTILINE)
+    return [name for file in sorted(folder.rglob("*.py")) for name in pattern.findall(file.read_text(encoding="utf-8"))]
 
 
 def registry_of(kind: str) -> Registry[Any]:

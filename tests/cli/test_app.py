@@ -30,7 +30,8 @@ def test_version_and_overview(capsys: pytest.CaptureFixture[str]) -> None:
     lines = overview().splitlines()
     assert all(any(line.startswith(f"  {name} ") for line in lines) for name in COMMANDS)
     assert max(map(len, lines)) <= 120
-    assert "143 after SIGTERM" in lines[-2] and "130 after Ctrl-C" in lines[-2]
+    assert "143 after SIGTERM" in lines[-3] and "130 after Ctrl-C" in lines[-3]
+    assert "1 where the reader of a pipe went (`head`)" in lines[-2]
     with pytest.raises(SystemExit) as caught:
         main([])
     assert caught.value.code == 2 and "COMMAND --help" in capsys.readouterr().out
@@ -113,18 +114,17 @@ def test_a_full_stdout_is_one_sentence(words: list[str]) -> None:
     assert done.returncode == 2 and said.startswith("stdout: cannot be written: No space left") and said.count(". ") == 1, done
 
 
-def test_the_help_of_eval_names_every_guide_and_generator(capsys: pytest.CaptureFixture[str]) -> None:
-    from inspect import Parameter
-
+def test_the_help_of_eval_names_every_generator_and_where_guides_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     from sage_rlvr.registry import registry_of
-    from sage_rlvr.schema import parameters
 
     with pytest.raises(SystemExit):
         main(["eval", "--help"])
-    words = set(capsys.readouterr().out.replace(",", " ").replace(";", " ").split())
-    guides = registry_of("guide")
-    bare = {name for name in guides if all(d is not Parameter.empty for _, d in parameters(guides[name]).values())}
-    assert bare | set(registry_of("generator")) <= words
+    said = " ".join(capsys.readouterr().out.replace("\u2502", " ").split())
+    assert set(registry_of("generator")) <= set(said.replace(",", " ").replace(";", " ").split())
+    assert "`sage-rlvr parts guides`" in said
+    with pytest.raises(SystemExit):
+        main(["parts", "guides"])
+    assert set(registry_of("guide")) <= set(capsys.readouterr().out.split())
 
 
 def test_every_part_is_listed_with_its_whole_sentence(capsys: pytest.CaptureFixture[str]) -> None:

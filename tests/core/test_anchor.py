@@ -251,7 +251,7 @@ def test_a_division_by_the_length_of_the_row_gets_a_note(guide, estimator, pulls
     plain, noted = (effective_gradient(anchor, reduction) for reduction in (FixedBudget(), SequenceMean()))
     assert effective_gradient(anchor, TokenMean()) == plain and "1/|y|" not in plain
     assert noted.startswith(plain + "; note: each row's force is weighted by 1/|y|")
-    assert ("with q > 1 at its prefixes a pull towards shorter answers" in noted) == pulls
+    assert ("with q > 1 at its prefixes a pull toward shorter answers" in noted) == pulls
 
 
 @pytest.mark.parametrize(
@@ -266,7 +266,7 @@ def test_a_division_by_the_length_of_the_row_gets_a_note(guide, estimator, pulls
             ["E_pi sum_t E[log q_t | y_<=t]]", "bonus for reaching the tokens and states that q favors"],
             ["batch"],
         ),
-        (Random(), ["pays E[log q] for each token", "drift towards shorter answers"], ["bonus"]),
+        (Random(), ["pays E[log q] for each token", "drift toward shorter answers"], ["bonus"]),
         (Placebo(Branch()), ["comes from a large batch pays E[log q | s]"], ["bonus", "drift"]),
         (
             Placebo(Branch(), centered=True),

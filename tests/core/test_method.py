@@ -229,7 +229,7 @@ def test_entropy_metric_counts_the_mask():
         ),
         (
             sage(),
-            ["note: each row's force is weighted by 1/|y|", "q > 1 at its prefixes a pull towards shorter answers"],
+            ["note: each row's force is weighted by 1/|y|", "q > 1 at its prefixes a pull toward shorter answers"],
         ),
         (replace(rloo(beta=0.1), reduction=TokenMean()), ["note: sum_i |y_i| is no constant", "O(1/B)"]),
         (sage(grpo(), Branch() * Token()), ["each factor clamped to its band, their product in [0.36, 1.96]"]),
@@ -248,7 +248,7 @@ def test_describe_prints_the_equation_with_its_values(method, words):
         (dr_grpo(beta=0.05), "note: Random: noise only"),
         (dr_grpo(beta=0.05, estimator="exact", divergence="forward"), "note: Random: noise only"),
         (dr_grpo(beta=0.05, estimator="exact", divergence="js"), "note: Random: noise, and a change of second order"),
-        (rloo(beta=0.05), "note: Random: E[log q] < 0, a drift towards shorter answers"),
+        (rloo(beta=0.05), "note: Random: E[log q] < 0, a drift toward shorter answers"),
     ],
 )
 def test_describe_says_what_is_left_of_noise(base, note):

@@ -80,7 +80,7 @@ def test_where_the_kl_is_in_the_reward_the_placebo_is_centered(tmp_path: Path) -
     """A permuted log q that is not centered pays for length there; it counts where it is all there is, and adds none."""
     arms, _ = arms_of(write(tmp_path, "arms: {r: rloo_rarity, rloo: rloo}\ncontrol: rloo\ncontrols: [placebo]\n"))
     assert list(arms) == ["r", "rloo", "r_placebo"] and arms["r"].placebo == "r_placebo"
-    assert arms["r_placebo"].why == "r with its q permuted over the tokens, centered so that it pays nothing"
+    assert arms["r_placebo"].why == "RLOO+Rarity with its q permuted over the tokens, centered so that it pays nothing"
     assert same(arms["r_placebo"].config, load_config(TrainConfig, recipe("rloo_rarity_placebo_centered.yaml")))
     both = "old: rloo_rarity_placebo, new: rloo_rarity_placebo_centered"
     there, _ = arms_of(write(tmp_path, f"arms: {{r: rloo_rarity, {both}}}\ncontrol: r\ncontrols: none\n"))

@@ -38,6 +38,7 @@ LINKS: dict[str, dict[str, Any]] = {
     "sage_branch_placebo": {"guided": True},
     "grpo": {"no_kl": "no_kl"},
 }  # fmt: skip
+CONFIGS = {"sage_branch": {"method": {"name": "sage", "base": {"name": "grpo"}, "guide": {"name": "branch"}}}}
 PHRASES = (
     "We add the numbers one by one.",
     "Let $x$ be the number of red marbles.",
@@ -122,7 +123,7 @@ def matrix(said: Mapping[str, Any], away: set[str]) -> dict[str, Any]:
     no_links = {"guided": False, "plain": None, "placebo": None, "no_kl": None, "matched": []}
     arms = [
         {"name": name, "label": label, "recipe": f"{name}.yaml", "why": WHY.get(name, ""), **no_links, **LINKS.get(name, {})}
-        | {"equation": "", "config": {}}
+        | {"equation": "", "config": CONFIGS.get(name, {})}
         for name, label in LABELS.items()
     ]
     cells = [

@@ -97,7 +97,7 @@ def optimum_and_value(kind, world):
 @given(world=worlds())
 @settings(max_examples=60, deadline=None)
 def test_no_policy_has_a_larger_value(kind, world):
-    """The value falls from the optimum towards any other policy, and its derivative there is 0 along the way."""
+    """The value falls from the optimum toward any other policy, and its derivative there is 0 along the way."""
     found, value = optimum_and_value(kind, world)
     other, best = world[-1], float(value(found))
     assert float(found.sum()) == near(1.0, 1e-9) and bool((found >= 0).all())

@@ -71,8 +71,8 @@ def moves(drift: torch.Tensor) -> tuple[float, float]:
     leaf = LOGITS.clone().requires_grad_(True)
     probs, found = TREE.probs(leaf), []
     for of in (TREE.lengths.double(), -TREE.probs(LOGITS).log()):
-        towards = torch.autograd.grad((probs * of).sum(), leaf, retain_graph=True)[0]
-        found.append(float(-(drift * towards).sum()))
+        toward = torch.autograd.grad((probs * of).sum(), leaf, retain_graph=True)[0]
+        found.append(float(-(drift * toward).sum()))
     return found[0], found[1]
 
 

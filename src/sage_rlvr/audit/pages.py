@@ -16,7 +16,7 @@ NOT_PASSED = "NOT PASSED: a check is below 99 %; mend or leave out the rows that
 
 
 def lines_of(found: Audit, listed: int = 50) -> list[str]:
-    """The audit for a terminal: a line a check, and below it the ids and reasons of at most `listed` rows."""
+    """The audit for a terminal: a line per check, and below it the ids and reasons of at most `listed` rows."""
     lines = [found.head]
     for check in found.checks:
         mark = "" if not check.bar else "  ok" if check.passed else "  BELOW 99 %"

@@ -28,7 +28,7 @@ class Theory(Command):
     problems: int = 5
     """Problems of the lab; each takes some ten seconds without draws."""
     draws: int = 256
-    """Completions drawn a problem for the variances of the lab; 0 leaves them out."""
+    """Completions drawn per problem for the variances of the lab; 0 leaves them out."""
     docs: Path | None = None
     """Also make the tables and pictures of anchor.md in this docs folder again."""
 
@@ -83,7 +83,7 @@ class Guides(Command):
     problems: int = 100
     """Of validation, and as many of test."""
     samples: int = 512
-    """Completions drawn a problem, for the wrong ones; the right ones are listed."""
+    """Completions drawn per problem, for the wrong ones; the right ones are listed."""
     draw: Literal["law", "census"] = "law"
     """law: independent draws from the world's own law; census: all problems of a split equally likely, none twice."""
     budgets: tuple[float, ...] = (0.01, 0.03, 0.1, 0.3)

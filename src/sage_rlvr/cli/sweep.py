@@ -73,7 +73,7 @@ class Demo(Command):
     seeds: tuple[int, ...] = (0,)
     """Training seeds; claims about methods, not checkpoints, need at least three."""
     arms: tuple[str, ...] | None = None
-    """Recipes of recipes/countdown to train (default: no_kl grpo sage_branch; placebo is there too)."""
+    """Recipes of recipes/countdown to train by name (default: no_kl grpo sage_branch)."""
     problems: int = 300
     """Test problems."""
     power_frontier: bool = True

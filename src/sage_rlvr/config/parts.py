@@ -31,7 +31,7 @@ def not_negative(config: Any, *names: str) -> None:
 class WorldConfig:
     """The distribution of generated problems.
 
-    name: the task. counts: how many numbers a problem has (2 to 5) -> weight, on any scale. max_number: largest number.
+    name: the task. counts: how many numbers per problem has (2 to 5) -> weight, on any scale. max_number: largest number.
     min_target, max_target: bounds of the target, both included. targets: "expression" draws problems by their number of
     solutions, "uniform" draws the target evenly among those that the numbers reach. train_problems: size of the
     training pool. data_seed: seed of the problems, apart from the seed of the run, so that runs share their data.

@@ -1,8 +1,5 @@
 """The arithmetic of RLVR methods on tensors: parts, the methods made of them, and nothing that trains or samples."""
 
-import warnings
-from typing import TYPE_CHECKING
-
 from sage_rlvr.core.advantages import (
     ADVANTAGES,
     Advantage,
@@ -24,7 +21,8 @@ from sage_rlvr.core.divergences import (
     unnormalized_kl,
 )
 from sage_rlvr.core.effect import Effect, effect_of
-from sage_rlvr.core.guides import GUIDES, Banded, Branch, Compose, Flat, Guide, Placebo, Random, Rarity, Token
+from sage_rlvr.core.guides import *
+from sage_rlvr.core.guides import GUIDES, PARTS, Banded, Guide
 from sage_rlvr.core.keys import Key
 from sage_rlvr.core.kl import ESTIMATORS, Estimator, k1, k2, k3, k3_is, straight_through
 from sage_rlvr.core.loss_terms import LOSS_TERMS, LossTerm
@@ -77,10 +75,8 @@ __all__ = [
     "Banded",
     "Batch",
     "BetaNormalized",
-    "Branch",
     "Buffer",
     "Clip",
-    "Compose",
     "Constant",
     "Cosine",
     "CosineCycles",
@@ -90,7 +86,6 @@ __all__ = [
     "Effect",
     "Estimator",
     "FixedBudget",
-    "Flat",
     "GroupCentered",
     "GroupNormalized",
     "Guide",
@@ -102,9 +97,6 @@ __all__ = [
     "MarginalValue",
     "Method",
     "OverlongShaping",
-    "Placebo",
-    "Random",
-    "Rarity",
     "Reduction",
     "ReferenceProbability",
     "Rehearsal",
@@ -119,7 +111,6 @@ __all__ = [
     "State",
     "StdFilter",
     "Surrogate",
-    "Token",
     "TokenMean",
     "TokenWeight",
     "UniformStages",
@@ -146,22 +137,4 @@ __all__ = [
     "straight_through",
     "unnormalized_kl",
 ]
-
-_SPELLED = {
-    "BetaNormalised": "BetaNormalized",
-    "GroupCentred": "GroupCentered",
-    "GroupNormalised": "GroupNormalized",
-    "unnormalised_kl": "unnormalized_kl",
-}
-
-if not TYPE_CHECKING:
-
-    def __getattr__(name: str) -> object:
-        """A name in the spelling of version 0.1, with a warning; it goes with version 0.3."""
-        if name not in _SPELLED:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        new = _SPELLED[name]
-        warnings.warn(
-            f"{name} is spelled {new} now; the old name goes with version 0.3", DeprecationWarning, stacklevel=2
-        )
-        return globals()[new]
+__all__ += list(PARTS)

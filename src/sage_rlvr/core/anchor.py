@@ -40,7 +40,7 @@ SNAPSHOT = re.compile(r"snapshot@(\d+)")
 
 @dataclass(frozen=True)
 class Anchor:
-    """beta * KL-like force towards q * pi_ref.
+    """beta * KL-like force toward q * pi_ref.
 
     `beta` is a number or a schedule, >= 0. `guide` gives q. `estimator` is k1, k2, k3, k3_is or straight_through, on
     sampled log-probs, or exact: the sum over the vocabulary of `divergence` (reverse, forward, js, or alpha with its
@@ -310,7 +310,7 @@ def length_note(anchor: Anchor, reduction: Reduction) -> str:
     return (
         "each row's force is weighted by 1/|y|: next tokens that lead to short answers count more, so this is exact "
         "only where the length does not depend on the token"
-        + ("; with q > 1 at its prefixes a pull towards shorter answers" if roles else "")
+        + ("; with q > 1 at its prefixes a pull toward shorter answers" if roles else "")
     )
 
 

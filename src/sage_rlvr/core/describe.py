@@ -149,7 +149,7 @@ def _anchor_lines(anchor: Anchor) -> list[str]:
 
 
 _NOISE = {
-    "sequence": "E[log q] < 0, a drift towards shorter answers",
+    "sequence": "E[log q] < 0, a drift toward shorter answers",
     "js": "noise, and a change of second order in the mean, because JS is not linear in q",
 }
 

@@ -102,7 +102,7 @@ def effect_of(
 
 
 def _exact(kinds: list[DependsOn], divergence: Divergence | None, alpha: float | None) -> Effect:
-    """Exact sums know q at the position, not at each next token: every admitted factor is one number a position."""
+    """Exact sums know q at the position, not at each next token: every admitted factor is one number per position."""
     here: dict[str, Role] = {"reverse": "cancels", "forward": "scales", "alpha": "scales", "js": "tilts"}
     assert divergence is not None, "Anchor refuses estimator='exact' without a divergence"
     role = here[divergence]
@@ -125,7 +125,7 @@ def _sequence(effect: Effect) -> str:
     if effect.role("batch") == "bonus":
         text += "; the q that comes from a large batch pays E[log q | s] for each token"
     if effect.role("nothing") == "drift":
-        text += "; the q that looks at nothing pays E[log q] for each token: below 0, a drift towards shorter answers"
+        text += "; the q that looks at nothing pays E[log q] for each token: below 0, a drift toward shorter answers"
     if any(role == "noise" for _, role in effect.roles):
         text += "; the q that is centered on log q = 0 pays nothing: noise only"
     return text

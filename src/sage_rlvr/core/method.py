@@ -440,7 +440,7 @@ def _anchor_term(
 
 
 def _exact_term(anchor: Anchor, batch: Batch, log_q: PerToken | None, mask: Bool[Tensor, "B T"]) -> PerToken:
-    """The divergence at each counted position, (B, T), 0 off the mask; its q is one number a position."""
+    """The divergence at each counted position, (B, T), 0 off the mask; its q is one number per position."""
     if batch.log_probs is None or batch.ref_log_probs is None:
         raise DataError(
             "objective: estimator='exact' needs Batch.log_probs and Batch.ref_log_probs, (B, T, V) log-probs of every next "

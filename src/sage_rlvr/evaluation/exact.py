@@ -45,7 +45,7 @@ def sampled_counts(
     seed: int,
     temperature: float = 1.0,
 ) -> np.ndarray:
-    """(N,) number of right completions among `n` drawn a problem: the cross-check of `solution_logps`."""
+    """(N,) number of right completions among `n` drawn per problem: the cross-check of `solution_logps`."""
     counts = np.zeros(len(problems), dtype=np.int64)
     key = Key(seed).fold("evaluation")
     for i, problem in enumerate(problems):

@@ -65,7 +65,7 @@ def first_failures(store: SampleStore) -> dict[str, Sample]:
 
 
 def own_words(row: Sample) -> list[str]:
-    """What the policy said in an attempt, a text a turn."""
+    """What the policy said in an attempt, a text per turn."""
     said = (row.said,) if isinstance(row.said, str) else row.said
     return [text.removesuffix(NO_ANSWER) for text in said]
 

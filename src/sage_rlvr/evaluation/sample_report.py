@@ -125,7 +125,7 @@ def report_lines(store: SampleStore, n: int | None = None, floor: Callable[[int]
         for verdict, reason in zip(drawn["verdict"].to_pylist(), drawn["reason"].to_pylist(), strict=True)
         if verdict == "undecided"
     )
-    if undecided[UNJUDGED] == counts.n.sum():  # an import whose harness gave no verdict a sample
+    if undecided[UNJUDGED] == counts.n.sum():  # an import whose harness gave no verdict per sample
         lines.append(
             f"no pass@k: none of {counts.n.sum():,} samples is judged; add --judge boxed (or tag, last_number, whole)"
         )

@@ -53,7 +53,7 @@ class SampleSettings:
     score_base: str | None = None
     """Of samples: also the log-probs of every token under this model, for perplexities."""
     guide: str | None = None
-    """Of samples: also q of this guide at every token: branch, flat, random, rarity, token or your own."""
+    """Of samples: also q of this guide at every token, by its name in `sage-rlvr parts guides`."""
     generator: str = "auto"
     """Of samples: sampler, transformers, vllm, server or your own; auto is transformers on a GPU, else sampler."""
     server: str | None = None

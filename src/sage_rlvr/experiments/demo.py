@@ -7,15 +7,16 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from sage_rlvr.errors import ConfigError
+from sage_rlvr.errors import ConfigError, choose_from
 from sage_rlvr.evaluation.evaluate import EVALUATION_SEED, Target, cross_check
 from sage_rlvr.evaluation.record import load_record, record_path
 from sage_rlvr.experiments import plan as plans
-from sage_rlvr.experiments.design import LABELS, Matrix, load_matrix
-from sage_rlvr.recipes import recipe
+from sage_rlvr.experiments.design import Matrix, load_matrix
+from sage_rlvr.recipes import recipe, shipped
 from sage_rlvr.stats.tempered import POWERS
 
 DESIGN = "demo.yaml"
+HOME = "countdown/"  # arms are recipes of this family
 
 
 def design(seeds: Sequence[int], arms: Sequence[str] | None, problems: int) -> tuple[Path, Matrix]:
@@ -23,9 +24,10 @@ def design(seeds: Sequence[int], arms: Sequence[str] | None, problems: int) -> t
     path = recipe(DESIGN, "matrices")
     matrix = load_matrix(path)
     chosen = list(matrix.arms) if arms is None else list(arms)
-    unknown = [name for name in chosen if name not in LABELS]
-    if unknown:
-        raise ConfigError(f"arms {unknown}: choose from {', '.join(LABELS)}")
+    known = [name.removeprefix(HOME) for name in shipped() if name.startswith(HOME)]
+    for name in chosen:
+        if name not in known:
+            raise ConfigError(f"--arms {name}: no such recipe{choose_from(name, known)}")
     for what, given in (("seeds", list(seeds)), ("arms", chosen)):
         if not given:
             raise ConfigError(f"--{what} []: give at least one")

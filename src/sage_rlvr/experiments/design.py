@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from sage_rlvr.config import SftConfig, TrainConfig, WorldConfig, decode, load_config, world_of
+from sage_rlvr.core import GUIDES, METHODS
 from sage_rlvr.errors import ConfigError, choose_from
 from sage_rlvr.evaluation.evaluate import FRONTIER
 from sage_rlvr.experiments.controls import KINDS, Arm, Kind, controls_of, free_name, linked, twin_of
@@ -32,21 +33,12 @@ from sage_rlvr.results.design import BASE, Question
 from sage_rlvr.results.metric import known_metrics
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.]*")
-LABELS = {
-    "no_kl": "no KL", "grpo": "GRPO", "sage_branch": "SAGE-Branch", "placebo": "Placebo", "sage_token": "SAGE-Token",
-    "sage_random": "SAGE-Random", "dr_grpo": "Dr. GRPO", "rloo": "RLOO", "rloo_branch": "RLOO+Branch",
-    "branch_strong": "Branch-strong", "branch_strong_placebo": "Placebo-strong", "grpo_token_mean": "GRPO token-mean",
-    "forward_kl": "Forward-KL", "forward_kl_branch": "Forward-KL+Branch", "bnpo": "BNPO", "bnpo_kl": "BNPO-KL",
-    "bnpo_branch": "BNPO+Branch", "dapo": "DAPO", "dapo_kl": "DAPO-KL", "dapo_branch": "DAPO+Branch",
-    "dapo_overlong": "DAPO-overlong",
-}  # fmt: skip
-"""Names in tables of recipes that are shipped and not edited, by their stem."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ArmSpec:
     """recipe: a stem of recipes/countdown, or a path from the matrix's folder. edits: {dotted key: value}, after those of
-    `base`. label: its name in tables and sentences (default: the demo's for an unedited recipe, else the arm's name).
+    `base`. label: its name in tables and sentences (default: `label_of` an unedited recipe, else the arm's name).
     matched: arms of another method at several betas, read between them at this arm's raw KL; those of a guided arm are found."""
 
     recipe: str
@@ -224,6 +216,20 @@ def _written(path: Path) -> Tree:
     return Tree({**tree, "base": edits}, {**tree.origins, **lines})
 
 
+def label_of(stem: str) -> str | None:
+    """The label of a recipe that is called after a method (`rloo`), a guide (`placebo`) or both (`rloo_branch`), as they are
+    registered: RLOO, Placebo, RLOO+Branch, and of SAGE itself SAGE-Branch. None for other names."""
+    for registry in (METHODS, GUIDES):
+        if stem in registry:
+            label = registry.label(stem)
+            return None if label == stem else label
+    for name in METHODS:
+        guide = stem.removeprefix(f"{name}_")
+        if guide != stem and guide in GUIDES:
+            return f"{METHODS.label(name)}{'-' if name == 'sage' else '+'}{GUIDES.label(guide)}"
+    return None
+
+
 def resolve(
     matrix: Matrix, source: Path, policy: str | None = None, edits: Sequence[tuple[str, str]] = ()
 ) -> tuple[list[Arm], list[str]]:
@@ -241,7 +247,7 @@ def resolve(
             config = load_config(TrainConfig, path, [*((key, json.dumps(value)) for key, value in own.items()), *edits])
         except ConfigError as error:
             raise ConfigError(_as_typed(str(error), matrix, name, source)) from error
-        label = spec.label or LABELS.get(path.stem if not spec.edits else "", name)
+        label = spec.label or (None if spec.edits else label_of(path.stem)) or name
         twin = twin_of(arms, config)
         _require(
             twin is None, f"{source}: arms {twin and twin.name!r} and {name!r} train the same thing; keep one of them"

@@ -14,7 +14,7 @@ from sage_rlvr.errors import ConfigError
 from sage_rlvr.methods.anchors import AnchorKeys, anchor_of, anchored
 
 
-@METHODS.register
+@METHODS.register(label="DAPO")
 @anchored(beta=0.0)
 def dapo(
     *,

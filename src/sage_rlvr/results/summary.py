@@ -9,7 +9,6 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -275,13 +274,12 @@ def _of_power(results: Results, metric: Metric, pass1: float) -> float | None:
 
 
 def _gains(results: Results) -> list[dict[str, Any]] | None:
-    """Per metric and temperature: the paper's gain, the interval of the arm of recipe sage_branch minus the control of recipe grpo,
-    and whether it leaves the gain out. None where the folder has no such two arms."""
-    design = results.design
-    stems = {arm.name: Path(arm.recipe).stem for arm in design.arms}
-    a, b = next((name for name, stem in stems.items() if stem == "sage_branch"), None), design.control
-    if a is None or b is None or stems.get(b) != "grpo" or not results.several:
+    """Per metric and temperature: the paper's gain, the interval of the first arm that is GRPO with Branch minus the same without
+    its guide, and whether it leaves the gain out. None where the folder has no such two arms."""
+    arm = next((arm for arm in results.design.arms if arm.plain and not arm.why and _is_the_papers(arm)), None)
+    if arm is None or arm.plain is None or not results.several:
         return None
+    a, b = arm.name, arm.plain
     seeds = sorted({*results.seeds(a)} & {*results.seeds(b)})
     out = []
     for temperature in (REFERENCE, PAPER):
@@ -294,6 +292,13 @@ def _gains(results: Results) -> list[dict[str, Any]] | None:
             row = {"a": a, "b": b, "metric": f"pass@{k} at T = {temperature:g}", "gain": gain}
             out.append(row | {"difference": asdict(found.difference), "excluded": excludes(found, gain)})
     return out or None
+
+
+def _is_the_papers(arm: Arm) -> bool:
+    """Whether its method is GRPO whose anchor Branch shapes."""
+    method = arm.config.get("method") or {}
+    parts = [method.get(part) or {} for part in ("guide", "base")]
+    return method.get("name") == "sage" and [part.get("name") for part in parts] == ["branch", "grpo"]
 
 
 def relabelled(results: Results) -> dict[str, Any]:

@@ -175,7 +175,7 @@ def gap_near(a: Sequence[FrontierPoint], b: Sequence[FrontierPoint], temperature
     """pass@k of a minus b at equal pass@1 near one temperature: the mean of two readings, at the pass@1 that b has at
     `temperature` and at the one that a has there, the other interpolated between its own temperatures.
 
-    One reading alone leans towards the policy that is not interpolated: frontiers are concave, so noise along pass@1 lowers what
+    One reading alone leans toward the policy that is not interpolated: frontiers are concave, so noise along pass@1 lowers what
     is read off them. The mean of both is antisymmetric in a and b. None where either was not read at `temperature`, or cannot
     reach the other's pass@1.
     """

@@ -197,7 +197,7 @@ def share_limits(
     low = BetaInv(a/2; x, m - x + 1), high = BetaInv(1 - a/2; x + 1, m - x), x = m * mean, the limits of Clopper and Pearson
     at an effective size m = (n / rho) (z / t_{n-1})^2 (Korn and Graubard 1998). rho = var / (mean (1 - mean)) is the
     intra-class correlation of a Beta-Binomial in the limit of many samples, and 1 where every share is 0 or 1. It is drawn
-    towards 1 by `pseudo` problems: (n rho + pseudo) / (n + pseudo), without which skewed shares are covered 83 % of the time.
+    toward 1 by `pseudo` problems: (n rho + pseudo) / (n + pseudo), without which skewed shares are covered 83 % of the time.
     """
     means, tail = np.asarray(mean, dtype=float), (1 - level) / 2
     bound = means * (1 - means)

@@ -368,7 +368,7 @@ def read(path: Path) -> list[Row]:
 
 
 def table(rows: Sequence[Row]) -> Table:
-    """A row a part of a recipe: where it acted first, and there the tokens it changed, the gradient's distance and cosine."""
+    """A row per part of a recipe: where it acted first, and there the tokens it changed, the gradient's distance and cosine."""
     columns: dict[str, Callable[[Row], str]] = {
         "recipe": lambda row: row.recipe.rpartition("/")[2],
         "part": lambda row: f"{row.part}\n({row.field.replace('_', ' ')})",

@@ -69,8 +69,8 @@ class Task:
     def loss(
         self, method: Method, logits: Tensor, generator: torch.Generator, step: int, state: State | None = None
     ) -> tuple[Tensor, State]:
-        """The loop's loss of one step, `GROUPS` groups a prompt, drawn from the policy, all prompts in one batch; and the state of
-        the method's parts after it."""
+        """The loop's loss of one step, `GROUPS` groups per prompt, drawn from the policy, all prompts in one batch; and the state
+        of the method's parts after it."""
         wide = "distributions" in method.needs
         listings = [
             TREE.listing(one.detach(), ref, right.float(), wide)
@@ -169,7 +169,7 @@ def supported(named: Iterable[tuple[str, Method]], tasks: Sequence[int] = TASKS)
 
 
 def table(found: Sequence[Supported]) -> Table:
-    """A row a method: means over tasks; of what was lost and of distinct answers the difference to GRPO's too, task by task."""
+    """A row per method: means over tasks; of what was lost and of distinct answers the difference to GRPO's too, task by task."""
     rival = next((one.outcomes for one in found if one.name == RIVAL), ())
 
     def mean(name: str, text: str) -> Callable[[Supported], str]:

@@ -276,7 +276,7 @@ class SharedWorld:
     ) -> Theta:  # fmt: skip
         """Parameters after that many Adam steps on the training prompts, on-policy at every step; the rate falls to 0 by a cosine.
 
-        groups: 0 for the exact gradient, else that many sampled groups a prompt and step.
+        groups: 0 for the exact gradient, else that many sampled groups per prompt and step.
         """
         known: Method | None = None
         paid: Averages | None = None

@@ -29,7 +29,7 @@ class Filtered:
     0 in a group without a right answer. needs: "logps", "ref_logps", and for the exact Z "ref_right"; without a KL term name the
     reference by an anchor of beta 0.
 
-    alpha: which divergence, from forward (0) to reverse (towards 1). clip: u above this counts as this.
+    alpha: which divergence, from forward (0) to reverse (toward 1). clip: u above this counts as this.
     """
 
     alpha: float = 0.5

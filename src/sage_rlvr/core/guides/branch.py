@@ -15,7 +15,7 @@ from sage_rlvr.core.signals import Signals
 from sage_rlvr.errors import ConfigError
 
 
-@GUIDES.register
+@GUIDES.register(label="Branch")
 @dataclass(frozen=True)
 class Branch(Banded):
     """q_t = 1 + ratio * ReLU(H_t - threshold), H_t the entropy at the prefix in nats (Eq. 11).

@@ -113,7 +113,7 @@ class Compose(Multiplies):
             yield guide, guide(signals, step, total_steps, key.fold(f"compose/{copy}") if copy else key)
 
 
-@GUIDES.register
+@GUIDES.register(label="Placebo")
 @dataclass(frozen=True)
 class Placebo(Multiplies):
     """The q of `guide`, permuted over counted tokens: the same strength, in places that mean nothing.

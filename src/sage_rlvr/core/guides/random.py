@@ -16,7 +16,7 @@ from sage_rlvr.errors import ConfigError
 PAPER_EPS, PAPER_SIGMA = CosineCycles(0.1, 0.0), CosineCycles(0.15, 0.05)
 
 
-@GUIDES.register
+@GUIDES.register(label="Random")
 @dataclass(frozen=True)
 class Random(Banded):
     """q_t ~ N(1, sigma**2) with probability eps, else 1 (Eq. 9); eps in [0, 1] and sigma follow schedules.

@@ -14,7 +14,7 @@ from sage_rlvr.core.signals import Signals
 from sage_rlvr.errors import ConfigError
 
 
-@GUIDES.register
+@GUIDES.register(label="Rarity")
 @dataclass(frozen=True)
 class Rarity(Banded):
     """q_t = exp(power * min(s_t, cap - S_{<t})_+) * pi_ref(y_t)**reference_power, s_t = -log pi(y_t), S_{<t} its sum before t.

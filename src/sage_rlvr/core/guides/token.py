@@ -42,7 +42,7 @@ def zscore_weights(surprisals: PerToken, mask: Mask) -> PerToken:
     return torch.sigmoid(torch.where(spread > 1e-6, offset / spread.clamp(min=1e-6), 0.0)).float()
 
 
-@GUIDES.register
+@GUIDES.register(label="Token")
 @dataclass(frozen=True)
 class Token(Banded):
     """q_t ~ N(1 + alpha w_t, (sigma w_t)**2), w_t in [0, 1] the row-normalized surprisal -log pi(y_t) (Eq. 10).

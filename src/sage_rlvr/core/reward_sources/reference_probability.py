@@ -47,7 +47,7 @@ class ReferenceProbability:
     given: float = 0.0
     prefers: ClassVar[str] = "those behind whose reasoning the reference answer is likelier"
     ascends: ClassVar[str] = (
-        "grad E[r] of each prompt, up to what A divides by, with r held as paid: the policy learns to reason towards y*, and no "
+        "grad E[r] of each prompt, up to what A divides by, with r held as paid: the policy learns to reason toward y*, and no "
         "gradient passes through r itself"
     )
 

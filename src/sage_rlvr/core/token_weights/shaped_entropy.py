@@ -19,7 +19,7 @@ class ShapedEntropy:
     """A'_t = A_t + min(dose H_t, |A_t| / kappa), as a factor on A_t (arXiv 2506.14758, Eq. 7).
 
     H_t has no gradient. The sign of an advantage never flips, and A = 0 stays 0; wrong completions are punished less at
-    uncertain tokens, right ones rewarded more: a one-sided pull towards uncertainty. The paper calls it alpha: 0.4 for rewards of
+    uncertain tokens, right ones rewarded more: a one-sided pull toward uncertainty. The paper calls it alpha: 0.4 for rewards of
     +-1 with GRPO, its kappa 2. needs: "entropies".
 
     dose: advantage per nat of entropy. kappa: the bonus is at most |A| / kappa.

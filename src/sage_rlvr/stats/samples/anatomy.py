@@ -224,7 +224,7 @@ def _rank_correlation(a: Floats, b: Floats, of: Ints, seed: int, level: float = 
     n, sx, sy, sxx, syy, sxy = bootstrap_means(moments, resamples=RESAMPLES, seed=seed).T
     scale = np.sqrt(np.maximum((n * sxx - sx * sx) * (n * syy - sy * sy), 0.0))
     drawn = (n * sxy - sx * sy)[scale > 1e-12] / scale[scale > 1e-12]
-    # influence of a token on a correlation of standardised values: x y - r (x^2 + y^2) / 2
+    # influence of a token on a correlation of standardized values: x y - r (x^2 + y^2) / 2
     away = np.bincount(where, x * y - value * (x * x + y * y) / 2) / moments[:, 0].mean()
     low, high = bca(value + away, np.clip(drawn, -1.0, 1.0), level)
     return Interval(value=value, low=low, high=high, level=level, over="problems", n=len(problems))

@@ -39,7 +39,7 @@ def ratio_interval(
 ) -> Interval:
     """sum(tops) / sum(bottoms), both (N,) with one entry per problem, and its BCa bootstrap interval over problems.
 
-    The acceleration comes from the linearised ratio. One problem gives an infinite interval. Raises DataError where
+    The acceleration comes from the linearized ratio. One problem gives an infinite interval. Raises DataError where
     shapes differ, a bottom is negative, all are 0, or a value is not finite.
     """
     a, b = _paired(tops, bottoms)
@@ -64,7 +64,7 @@ def pooled_share(
     """sum(hits) / sum(totals), 0 <= hits_i <= totals_i, and its interval over problems: never of zero width.
 
     From 300 problems on, with hits in at least 10 of them and misses in at least 10: the bootstrap of `ratio_interval`.
-    Else the limits of `share_limits` (Korn and Graubard 1998) with the variance of the linearised ratio; where no sample
+    Else the limits of `share_limits` (Korn and Graubard 1998) with the variance of the linearized ratio; where no sample
     or every sample is a hit they count each problem as one sample. Problems without samples are left out.
     """
     h, n = _paired(hits, totals)

@@ -77,7 +77,7 @@ def run_lab(
     """The table of cosines, lengths and variances on real Countdown problems; a pure function of its arguments.
 
     policy: a run directory, a policy's folder or a Hub id; None trains `moved_policy`. problems: how many of the first
-    training problems of `WORLD` that fit, or problems (prompts such as "2 3 5=13:" too). draws: completions drawn a problem
+    training problems of `WORLD` that fit, or problems (prompts such as "2 3 5=13:" too). draws: completions drawn per problem
     for the variances, 0 for none. progress: called with a line of text at each stage. Raises ConfigError for what cannot
     be loaded or does not share a vocabulary with the reference, DataError for a problem that does not fit `most_states`.
     """

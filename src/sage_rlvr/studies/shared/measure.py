@@ -45,7 +45,7 @@ SWEEPS = {"reverse": (0.04, 0.1), "forward": (0.01, 0.08)}
 
 @dataclass(frozen=True)
 class Arm:
-    """An objective with a strength to choose, `make(strength)`; groups: drawn a prompt and step, 0 where its gradient is exact."""
+    """An objective with a strength to choose, `make(strength)`; groups: drawn per prompt and step, 0 for an exact gradient."""
 
     name: str
     make: Callable[[float], Method]

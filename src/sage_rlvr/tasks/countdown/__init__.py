@@ -38,7 +38,7 @@ def _check_split(split: str) -> None:
 class Countdown:
     """A world: a distribution over problems, and for each problem one over its correct expressions.
 
-    counts: weights over how many numbers a problem has (keys 2..5; they need not sum to one, and hold after rejection);
+    counts: weights over how many numbers per problem has (keys 2..5; they need not sum to one, and hold after rejection);
     numbers are uniform in 1..max_number with repeats.
     targets "expression": numbers and an expression over them are drawn together, uniformly over all whose value is an
     integer in min_target..max_target, so problems come in proportion to how many solutions they have (easy ones often).
@@ -149,9 +149,9 @@ class Countdown:
         return list(draws.census(self, split))
 
     def facts(self, split: str = "test") -> dict[str, float]:
-        """What enumeration says of a split: `problems`; right answers a problem, each problem counted once
+        """What enumeration says of a split: `problems`; right answers per problem, each problem counted once
         (`answers_mean`, `answers_median`) and as the law draws them (`answers_mean_by_law`; only law "expression");
-        `expressions_mean`, all canonical expressions a problem's numbers make; `longest`, characters of the longest answer.
+        `expressions_mean`, all canonical expressions per problem's numbers make; `longest`, characters of the longest answer.
         """
         every = self.census(split)
         found = [solutions(p) for p in every]

@@ -26,7 +26,7 @@ LONGEST = 2000  # characters of guidance
 class Teacher(Protocol):
     """What writes guidance. leak: whether it may hold the reference answer.
 
-    said: the attempt's own words, one text a turn of the policy, so one of a task without turns.
+    said: the attempt's own words, one text per turn of the policy, so one of a task without turns.
     """
 
     @property

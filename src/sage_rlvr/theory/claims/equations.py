@@ -186,7 +186,7 @@ def _orders() -> list[Claim]:
             "a2/order", "SAGE A.2",
             "orders among equally rewarded completions reversed by a bonus, 300 worlds = none",
             float(reversals), 0.0,
-            note="c between 0.01 and 100 at beta = 0.2: odds go towards 1 and never across.",
+            note="c between 0.01 and 100 at beta = 0.2: odds go toward 1 and never across.",
         ),
         Claim(
             "a2/guide-reverses", "SAGE Eq. (4), A.2",

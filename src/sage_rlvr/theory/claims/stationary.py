@@ -263,7 +263,7 @@ def rests() -> list[Claim]:
             "rest/length-artifact", "placement table",
             "the same under sequence_mean, the smallest = 0",
             min(artifact), 0.0, "=", 1e-4, expected=False,
-            note="All that is left of the guide is a pull towards short answers.",
+            note="All that is left of the guide is a pull toward short answers.",
         ),
         Claim(
             "rest/state-guide-k3", "SAGE Eqs. (4), (38)",

@@ -129,7 +129,7 @@ def source_work(config: TrainConfig, prompts: int, completions: int) -> Iterator
 
 
 def buffer_work(config: TrainConfig) -> Iterator[str]:
-    """What the answer buffer of an RL recipe samples before step 0, and how many stored answers an update trains on."""
+    """What the answer buffer of an RL recipe samples before step 0, and how many stored answers per update trains on."""
     buffer, rollout = config.method.buffer, config.rollout
     if buffer is None:
         return

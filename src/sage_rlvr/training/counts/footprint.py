@@ -183,7 +183,7 @@ def step_lines(size: Size, config: TrainConfig, gpus: Sequence[int]) -> Iterator
     tokens = count * limit
     read_here, written = sum(READ.values()), sum(WRITTEN.values())
     moved = tokens * (read_here + written)
-    yield f"{moved / GIB:,.3f} GiB through verl's driver for a guide: {read_here} bytes a token read, {written} written"
+    yield f"{moved / GIB:,.3f} GiB through verl's driver for a guide: {read_here} bytes per token read, {written} written"
     state = sum(tensor_bytes(config, size.where, False).values())
     yield "  ".join(("  GPUs", "operations each", "completions each", "KV cache each", "state each, sharded", "driver"))
     for n in gpus:

@@ -1,0 +1,108 @@
+"""A part is declared once: what a file of the package registers is known everywhere, in today's order, without a line elsewhere."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import sage_rlvr
+from sage_rlvr import core, methods
+from sage_rlvr.core import GUIDES, METHODS, guides
+from sage_rlvr.experiments import demo
+from sage_rlvr.experiments.design import label_of, load_matrix, resolve
+from sage_rlvr.recipes import recipe, shipped
+from sage_rlvr.registry import Registry, declared, gather
+
+ROOT = Path(sage_rlvr.__file__).parent
+FIRST = {"GUIDES": ["branch", "flat", "compose", "placebo"], "METHODS": ["bnpo", "compose", "dapo", "dars", "dr_grpo", "grpo"]}
+
+
+def own(registry: Registry) -> dict[str, str]:
+    """Python's name -> name in recipes of the parts that the package itself registers."""
+    parts = {registry[name]: name for name in registry}
+    return {part.__name__: name for part, name in parts.items() if part.__module__.startswith("sage_rlvr.")}
+
+
+@pytest.mark.parametrize(("registry", "package"), [(GUIDES, guides), (METHODS, methods)], ids=["guides", "methods"])
+def test_what_is_registered_is_public(registry: Registry, package):
+    names = set(own(registry))
+    assert len(names) >= 7
+    for where in (sage_rlvr, package):
+        lacks = names - set(where.__all__) | {name for name in names if not hasattr(where, name)}
+        assert not lacks, f"{where.__name__} lacks {lacks}: is each registered by a line @{registry.kind.upper()}S.register?"
+    assert set(own(GUIDES)) <= set(core.__all__)
+
+
+@pytest.mark.parametrize(("folder", "name"), [("core/guides", "GUIDES"), ("methods", "METHODS")])
+def test_the_text_says_what_the_registry_holds(folder: str, name: str):
+    """`dir(sage_rlvr)` is read from the files' text, so that it loads no torch."""
+    assert sorted(declared(ROOT / folder, name)) == sorted(own({"GUIDES": GUIDES, "METHODS": METHODS}[name]))
+
+
+def test_listing_the_names_loads_no_torch():
+    code = "names = dir(sage_rlvr)\nassert {'Rarity', 'maxrl'} <= {*names} and 'torch' not in sys.modules"
+    code = f"import sys; sys.path.insert(0, {str(ROOT.parent)!r}); import sage_rlvr\n{code}"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True)
+    assert done.returncode == 0, done.stderr.decode()
+
+
+@pytest.mark.parametrize("registry", [GUIDES, METHODS], ids=["GUIDES", "METHODS"])
+def test_the_order_of_pages_stays(registry: Registry, request):
+    first = FIRST[request.node.callspec.id]
+    assert list(registry)[: len(first)] == first
+
+
+@pytest.mark.parametrize("folder", ["core/guides", "methods"])
+def test_type_checkers_see_every_file(folder: str):
+    """At run time nothing depends on these lines; without one, mypy says that the package has no such name."""
+    package = "sage_rlvr." + folder.replace("/", ".")
+    tree = ast.parse((ROOT / folder / "__init__.py").read_text(encoding="utf-8"))
+    seen = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.names[0].name == "*"}
+    for file in (ROOT / folder).rglob("*.py"):
+        module = ".".join((package, *file.relative_to(ROOT / folder).with_suffix("").parts))
+        if declared_in(file):
+            assert module in seen, f"{folder}/__init__.py: add under TYPE_CHECKING the line: from {module} import *"
+
+
+def declared_in(file: Path) -> bool:
+    return ".register" in file.read_text(encoding="utf-8") and file.name != "__init__.py"
+
+
+def test_a_new_file_is_known_without_a_line_elsewhere(tmp_path: Path, monkeypatch):
+    (tmp_path / "parts_of_a_test" / "more").mkdir(parents=True)
+    head = "from dataclasses import dataclass\nfrom tests_registry import ALL\n\n\n"
+    part = head + "@ALL.register\n@dataclass(frozen=True)\nclass {}:\n    ...\n"
+    (tmp_path / "tests_registry.py").write_text("from sage_rlvr.registry import Registry\nALL = Registry('thing')\n")
+    for name in ("b_second", "more/a_third", "a_first"):
+        (tmp_path / "parts_of_a_test" / f"{name}.py").write_text(part.format(Path(name).name.title().replace("_", "")))
+    (tmp_path / "parts_of_a_test" / "__init__.py").touch()
+    (tmp_path / "parts_of_a_test" / "more" / "__init__.py").touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    import parts_of_a_test
+    from tests_registry import ALL
+
+    found = gather("parts_of_a_test", ALL)
+    assert list(found) == ["AFirst", "BSecond", "AThird"] and list(ALL) == ["afirst", "bsecond", "athird"]
+    assert declared(tmp_path / "parts_of_a_test", "ALL") == ["AFirst", "BSecond", "AThird"]
+    assert parts_of_a_test.a_first.AFirst is found["AFirst"]
+
+
+def test_labels_of_arms_are_those_of_the_registries():
+    said = {"grpo": "GRPO", "sage_token": "SAGE-Token", "rloo_branch": "RLOO+Branch", "placebo": "Placebo", "maxrl": "MaxRL"}
+    assert {stem: label_of(stem) for stem in said} == said
+    assert label_of("replay") is None and label_of("branch_strong") is None  # nothing is registered that could be said
+    arms, _ = resolve(demo.design((0,), ("maxrl", "replay"), 5)[1], recipe("demo.yaml", "matrices"))
+    assert [arm.label for arm in arms][:2] == ["MaxRL", "replay"]
+
+
+@pytest.mark.parametrize("name", shipped("matrices"))
+def test_no_label_of_a_shipped_design_is_taken_twice(name: str):
+    path = shipped("matrices")[name]
+    matrix = load_matrix(path)
+    arms, _ = resolve(matrix, path)
+    labels = [arm.label for arm in arms]
+    assert len({*labels, *matrix.envelopes}) == len(labels) + len(matrix.envelopes)
