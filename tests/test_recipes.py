@@ -243,7 +243,7 @@ def test_a_shipped_recipe_is_loaded_by_its_name() -> None:
     assert s.load("grpo") == s.load("countdown/grpo") == s.load(recipes.recipe("grpo.yaml"))
     assert s.load("paper/grpo") == s.load(recipes.recipe("grpo.yaml", "paper")) != s.load("grpo")
     assert recipes.find("tier1", "matrices") == recipes.find("tier1") == recipes.shipped()["matrices/tier1"]
-    with pytest.raises(ConfigError, match="grpo: no such file, nor a shipped recipe"):
+    with pytest.raises(ConfigError, match="grpo: a recipe, and none of matrices; run it alone with: sage-rlvr train grpo"):
         recipes.find("grpo", "matrices")
 
 

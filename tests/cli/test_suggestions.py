@@ -55,11 +55,12 @@ def call(*words: object) -> int:
 
 
 def follow(suggested: list[list[str]], *words: object) -> list[str]:
-    """Call what is refused with one suggestion, and run that. Returns its words."""
+    """Call what is refused with a suggestion, and run it, the first where one stands for each kind of task. Returns its words."""
     suggested.clear()
     assert call(*words) == 2
-    [command] = [one for one in suggested if "--help" not in one]
+    command, *others = [one for one in suggested if "--help" not in one]
     assert call(*command) == 0, command
+    assert not [one for one in others if parse(one)[2]]
     return command
 
 

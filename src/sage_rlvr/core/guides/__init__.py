@@ -5,7 +5,16 @@ Every file of this folder is imported, in the order of the alphabet: a new guide
 
 from typing import TYPE_CHECKING
 
-from sage_rlvr.core.guides.base import GUIDES, Banded, Guide, band_of, check_declared, is_clamped, looks_ahead, pays_nothing
+from sage_rlvr.core.guides.base import (
+    GUIDES,
+    Banded,
+    Guide,
+    band_of,
+    check_declared,
+    is_clamped,
+    looks_ahead,
+    pays_nothing,
+)
 from sage_rlvr.registry import gather
 
 if TYPE_CHECKING:  # what type checkers see: one line for each file
