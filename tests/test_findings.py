@@ -12,6 +12,7 @@ from sage_rlvr.results.read import Results
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 NEAR, BEST, TEMPERED = "near T = 1", "each at its best temperature", "base tempered over whole completions"
 SAME = "at the same raw KL"
+RFT = "RFT, distinct answers of the base"
 HULL, MAXRL = "at equal pass@1 on their convex hull (first at T = 1)", "MaxRL, k3 in the loss, beta 0.025"
 EFFECTS = [  # how the row of the page begins, folder of docs/results, a, b, metrics in the order of the row
     ("Should I use Branch?", "tier1", "SAGE-Branch", "GRPO", ("pass@1", "pass@256")),
@@ -21,6 +22,8 @@ EFFECTS = [  # how the row of the page begins, folder of docs/results, a, b, met
     ("Does RL learn, or sharpen?", "cold", "GRPO", TEMPERED, (f"pass@1, {BEST}",)),
     ("| Trained on 500 problems", "overfit_again", "GRPO", TEMPERED, (f"pass@1, {BEST}",)),
     ("| On targets never taught", "frontier", "GRPO, beta 0.025", "base", ("pass@256",)),
+    ("| In the frozen world with 2,000", "frozen_long", "GRPO, beta 0.1", TEMPERED, (f"pass@1, {BEST}",)),
+    ("Is a method above the hull", "frozen_long", RFT, "GRPO and RLOO over their betas", (f"pass@8 {HULL}", f"pass@256 {HULL}")),
     ("| In the world with room", "frontier_again", MAXRL, "GRPO over its betas", (f"pass@8 {HULL}", f"pass@256 {HULL}")),
     ("k3 or k3_is", "kl_is_again", "k3_is, beta 0.025", "k3, beta 0.0125", (f"pass@1 {SAME}", f"pass@256 {SAME}")),
     ("Can I do without a verifier?", "verifier_free", "rlpr", "no KL", ("pass@1",)),

@@ -132,7 +132,7 @@ def test_it_makes_what_is_missing_and_only_that(
     runs = [Path(words[words.index("--run") + 1]).name for words in started if words[0] == "train"]
     assert runs == ["grpo-s0", "branch-s0", "grpo-s1", "branch-s1", "grpo_no_kl-s0", "grpo_no_kl-s1"]  # added ones last
     text = capsys.readouterr().out
-    assert "ADDED, GRPO without its KL" in text and "two training seeds: a claim about methods needs at least three" in text
+    assert "ADDED, GRPO without its KL" in text and "A claim about methods needs 3 training seeds of each arm at least" in text
     facts = json.loads((out / "matrix.json").read_text(encoding="utf-8"))
     assert [cell["status"] for cell in facts["cells"]] == ["evaluated"] * 6 and facts["base_evaluated"] == [""]
     assert {arm["name"]: arm["no_kl"] for arm in facts["arms"]}["branch"] == "grpo_no_kl"
