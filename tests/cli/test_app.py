@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import sage_rlvr
+from sage_rlvr import plugins
 from sage_rlvr.cli.app import COMMANDS, command_of, main, overview
 from sage_rlvr.config import FinetuneConfig, SftConfig, TrainConfig
 from sage_rlvr.core.method import METHODS
@@ -68,6 +69,7 @@ def test_plugins_join_before_the_command_and_parts_are_listed(
         "    \"\"\"GRPO under another name.\"\"\"\n    return sage_rlvr.grpo()\n"
     )
     monkeypatch.setenv("SAGE_RLVR_PLUGINS", "")
+    monkeypatch.setattr(plugins, "_loaded", {})
     with pytest.raises(SystemExit) as caught:
         main(["parts", "method", "--plugin", str(file)])
     out = capsys.readouterr().out
