@@ -44,7 +44,7 @@ def section(one: Placed, recipes: Sequence[str], longer: bool) -> str:
     """A method's heading, first sentence, docstring, objective and facts."""
     made = METHODS[one.name]
     first, _, rest = (inspect.getdoc(made) or "").partition("\n")
-    home = f"sage_rlvr.methods.{made.__module__.rpartition('.')[2]}.{made.__name__}"
+    home = f"{made.__module__}.{made.__name__}"
     facts = [("parts", one.parts), ("engines", one.engines)]
     if one.axes is not None:
         weights = ", ".join(f"{w:.2f} at {p:g}" for p, w in zip(SHARES, one.axes.weights, strict=True))
