@@ -77,7 +77,7 @@ class Demo(Command):
     problems: int = 300
     """Test problems."""
     power_frontier: bool = True
-    """Also temper the base over whole completions: what it reaches without any reward (a minute of one core)."""
+    """Also temper the base over whole completions: what it reaches without any reward."""
     workers: int | None = None
     """Training runs at a time, one thread each (default: the number of cores)."""
 
