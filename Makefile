@@ -30,7 +30,7 @@ NEWEST := tests/test_import_config.py tests/test_paper_recipes.py
 
 help:
 	@echo "make demo       train no-KL, GRPO and SAGE-Branch from the shipped base, evaluate exactly (ARGS='--steps 40')"
-	@echo "make reproduce  the paper's experiments on two cores: recipes/matrices/tier1.yaml and tier2.yaml, hours, resumable"
+	@echo "make reproduce  the paper's experiments on two cores: recipes/designs/tier1.yaml and tier2.yaml, hours, resumable"
 	@echo "make reproduce-quick   MaxRL with a KL against the hull of GRPO and RLOO on the world with room, about 20 minutes"
 	@echo "make test       the fast tests"
 	@echo "make test-slow  the tests that take minutes"
@@ -59,11 +59,11 @@ demo: $(VENV)/.installed
 	$(BIN)/sage-rlvr demo $(ARGS)
 
 reproduce: $(VENV)/.installed
-	$(BIN)/sage-rlvr sweep recipes/matrices/tier1.yaml --out runs/tier1 $(ARGS)
-	$(BIN)/sage-rlvr sweep recipes/matrices/tier2.yaml --out runs/tier2 $(ARGS)
+	$(BIN)/sage-rlvr sweep recipes/designs/tier1.yaml --out runs/tier1 $(ARGS)
+	$(BIN)/sage-rlvr sweep recipes/designs/tier2.yaml --out runs/tier2 $(ARGS)
 
 reproduce-quick: $(VENV)/.installed
-	$(BIN)/sage-rlvr sweep recipes/matrices/quick.yaml --out runs/quick $(ARGS)
+	$(BIN)/sage-rlvr sweep recipes/designs/quick.yaml --out runs/quick $(ARGS)
 
 test: $(VENV)/.installed-dev
 	$(PYTEST) -m "not slow" $(ARGS)

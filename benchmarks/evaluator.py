@@ -153,7 +153,7 @@ def main(
                 Work.of_sampling(problems, length, K),
             )
             if length == 30:
-                print(f"    the same, prompts drawn together against one a call: {turns(arguments, repeats)}", flush=True)
+                print(f"    the same, prompts drawn together against one per call: {turns(arguments, repeats)}", flush=True)
     seconds = passk_seconds(repeats)
     print(
         f"pass@1 .. pass@1024 of 10,000 x 1,024 verdicts: {seconds:.2f} s   wanted 1: {'reached' if seconds < 1 else 'MISSED'}"

@@ -118,7 +118,7 @@ def shares(side: Side, single: Side, items: int) -> str:
     return (
         f"\n    a verdict {1000 * side.here / done:.3f} ms CPU here, {1000 * side.ran / done:.3f} ms in the workers: one caller "
         f"feeds {side.ran / side.here:.0f}; their time: {ran:.0%} computing, {queued:.0%} waiting for a core, "
-        f"{1 - ran - queued:.0%} for work; on free cores {side.free(items):.0f} a second, "
+        f"{1 - ran - queued:.0%} for work; on free cores {side.free(items):.0f} per second, "
         f"{side.free(items) / single.free(items):.2f} x one worker"
     )
 
@@ -149,7 +149,7 @@ def main(
                 agree = sum(a == b for a, b in zip(side.verdicts, serial.verdicts, strict=True))
                 seconds = min(side.walls)
                 print(
-                    f"  {name:<32} {len(items) / seconds:8.0f} a second   {min(serial.walls) / seconds:6.2f} x serial   "
+                    f"  {name:<32} {len(items) / seconds:8.0f} per second   {min(serial.walls) / seconds:6.2f} x serial   "
                     f"{min(single.walls) / seconds:6.2f} x one worker   {agree}/{len(items)} verdicts as the serial side"
                     f"{shares(side, single, len(items))}"
                 )

@@ -13,7 +13,7 @@ import sage_rlvr
 from sage_rlvr import core, methods
 from sage_rlvr.core import GUIDES, METHODS, guides
 from sage_rlvr.experiments import demo
-from sage_rlvr.experiments.design import label_of, load_matrix, resolve
+from sage_rlvr.experiments.design import label_of, load_design, resolve
 from sage_rlvr.recipes import recipe, shipped
 from sage_rlvr.registry import Registry, declared, gather
 
@@ -95,14 +95,14 @@ def test_labels_of_arms_are_those_of_the_registries():
     said = {"grpo": "GRPO", "sage_token": "SAGE-Token", "rloo_branch": "RLOO+Branch", "placebo": "Placebo", "maxrl": "MaxRL"}
     assert {stem: label_of(stem) for stem in said} == said
     assert label_of("replay") is None and label_of("branch_strong") is None  # nothing is registered that could be said
-    arms, _ = resolve(demo.design((0,), ("maxrl", "replay"), 5)[1], recipe("demo.yaml", "matrices"))
+    arms, _ = resolve(demo.design((0,), ("maxrl", "replay"), 5)[1], recipe("demo.yaml", "designs"))
     assert [arm.label for arm in arms][:2] == ["MaxRL", "replay"]
 
 
-@pytest.mark.parametrize("name", shipped("matrices"))
+@pytest.mark.parametrize("name", shipped("designs"))
 def test_no_label_of_a_shipped_design_is_taken_twice(name: str):
-    path = shipped("matrices")[name]
-    matrix = load_matrix(path)
-    arms, _ = resolve(matrix, path)
+    path = shipped("designs")[name]
+    design = load_design(path)
+    arms, _ = resolve(design, path)
     labels = [arm.label for arm in arms]
-    assert len({*labels, *matrix.envelopes}) == len(labels) + len(matrix.envelopes)
+    assert len({*labels, *design.envelopes}) == len(labels) + len(design.envelopes)

@@ -8,13 +8,22 @@ import json
 import re
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import pytest
 
+from frozen.folders import as_once, write_sweep
+from sage_rlvr import recipes
 from sage_rlvr.cli.app import parse
+from sage_rlvr.errors import ConfigError
+from sage_rlvr.experiments.design import load_design
 from sage_rlvr.moved import MODULES, NAMES, places
+from sage_rlvr.results import Results, compare
+from sage_rlvr.results.stored import read_summary
+from sage_rlvr.runs import read_metrics
 
+HOUSE = Path(__file__).resolve().parents[1]
 ROOT = importlib.import_module("sage_rlvr").__path__[0]
 
 OLD: dict[str, str] = json.loads((Path(__file__).parent / "frozen" / "old_names.json").read_text(encoding="utf-8"))
@@ -113,3 +122,58 @@ def test_an_old_spelling_is_the_new_name_and_warns():
     for old, new in {"GroupNormalised": "GroupNormalized", "GroupCentred": "GroupCentered"}.items():
         with pytest.warns(DeprecationWarning, match=new):
             assert getattr(core, old) is getattr(core, new)
+
+
+@pytest.mark.parametrize("name", ("tier1.yaml", "policies/gpt2.yaml"))
+def test_an_old_path_of_a_design_is_the_new_one_and_warns(name: str):
+    with pytest.warns(FutureWarning, match=f"recipes/matrices/{name} is recipes/designs/{name} now"):
+        assert recipes.find(f"recipes/matrices/{name}", folder=HOUSE) == HOUSE / "recipes" / "designs" / name
+
+
+def test_an_old_name_of_a_design_is_the_new_one_and_warns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.warns(FutureWarning, match="matrices/tier1 is designs/tier1 now"):
+        assert load_design(Path("matrices/tier1")) == load_design(Path("tier1"))
+    with pytest.raises(ConfigError, match=r"designs/teir1: no such file, nor a shipped recipe; did you mean 'designs/tier1'"):
+        load_design(Path("matrices/teir1"))
+    (tmp_path / "matrices").mkdir()  # a folder of one's own is called as it is
+    text = (HOUSE / "recipes" / "designs" / "tier1.yaml").read_text(encoding="utf-8")
+    (tmp_path / "matrices" / "mine.yaml").write_text(text, encoding="utf-8")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", FutureWarning)
+        assert load_design(Path("matrices/mine.yaml")) == load_design(Path("tier1"))
+        with pytest.raises(ConfigError, match=r"matrices/mnie\.yaml: no such file, .*did you mean matrices/mine\.yaml"):
+            load_design(Path("matrices/mnie.yaml"))
+
+
+def test_an_old_key_of_a_design_is_the_new_one_and_warns(tmp_path: Path):
+    path, rest = tmp_path / "mine.yaml", "seeds: [0, 1, 2]\narms: {grpo: grpo}\ncontrol: grpo\n"
+    path.write_text("# mine\ntier: small\n" + rest, encoding="utf-8")
+    with pytest.warns(FutureWarning, match=r"mine\.yaml:2: the key tier is called title now"):
+        assert load_design(path).title == "small"
+    path.write_text("tier: 3\n" + rest, encoding="utf-8")
+    with pytest.warns(FutureWarning), pytest.raises(ConfigError, match=r"mine\.yaml:1: title = 3"):
+        load_design(path)
+    path.write_text("title: one\ntier: other\n" + rest, encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"mine\.yaml:2: .*tier"):
+        load_design(path)
+
+
+def test_the_folder_of_an_old_sweep_is_read(tmp_path: Path):
+    before = Results.read(write_sweep(tmp_path / "sweep"))
+    as_once(tmp_path / "sweep")
+    after = Results.read(tmp_path / "sweep")
+    assert after.design == before.design and after.design.title == "synthetic sweep" and after.notes == before.notes
+    assert after.runs.keys() == before.runs.keys() and len(after.records) == len(before.records)
+    assert list(map(repr, compare(after))) == list(map(repr, compare(before)))
+
+
+@pytest.mark.parametrize("name", ("tier1", "frontier"))  # of format 1 and of format 2
+def test_an_old_summary_is_read_in_the_words_of_today(name: str):
+    found = read_summary(HOUSE / "docs" / "results" / name / "summary.json")
+    assert found["design"] == f"{name}.yaml" and found["title"] and not {"matrix", "tier"} & found.keys()
+
+
+def test_an_old_metric_has_its_new_name(tmp_path: Path):
+    (tmp_path / "metrics.jsonl").write_text('{"step": 0, "reward/dead_group_share": 0.5}\n')
+    assert read_metrics(tmp_path) == [{"step": 0, "reward/zero_variance_share": 0.5}]

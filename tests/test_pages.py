@@ -1,4 +1,4 @@
-"""What the pages tell a reader to type is there: commands parse, recipes and matrices exist, links lead somewhere."""
+"""What the pages tell a reader to type is there: commands parse, recipes and designs exist, links lead somewhere."""
 
 from __future__ import annotations
 
@@ -65,11 +65,11 @@ def test_links_between_pages_lead_somewhere(page):
             assert (page.parent / target.split("#")[0]).exists(), f"{page.name}: {target}"
 
 
-def test_every_matrix_and_paper_recipe_has_its_place_among_the_experiments():
+def test_every_design_and_paper_recipe_has_its_place_among_the_experiments():
     text = (DOCS / "howto" / "reproduce.md").read_text(encoding="utf-8")
     named = set(re.findall(r"`([\w.*]+)`", text))
-    matrices = {path.name for path in (ROOT / "recipes" / "matrices").glob("*.yaml")}
-    assert matrices <= named
+    designs = {path.name for path in (ROOT / "recipes" / "designs").glob("*.yaml")}
+    assert designs <= named
     shared = {"base", "full_base", "r1_base"}
     for path in (ROOT / "recipes" / "paper").glob("*.yaml"):
         assert path.stem in shared | named or any(path.match(f"{name}.yaml") for name in named if "*" in name), (

@@ -25,7 +25,7 @@ LAYERS: dict[str, set[str]] = {
     "parent": set(),
     "text": set(),
     "reading": {"errors"},
-    "runs": {"reading", "errors"},
+    "runs": {"moved", "reading", "errors"},
     "plugins": {"reading", "errors"},
     "registry": {"plugins", "errors"},
     "core": {"registry", "errors"},
@@ -34,7 +34,7 @@ LAYERS: dict[str, set[str]] = {
     "verifiers": {"registry", "errors"},
     "tasks": {"plugins", "reading", "registry", "runs", "text", "verifiers", "errors"},
     "stats": {"reading", "errors"},
-    "recipes": {"plugins", "reading", "errors"},
+    "recipes": {"moved", "plugins", "reading", "errors"},
     "schema": {"plugins", "recipes", "registry", "errors"},
     "testing": {"core", "schema", "errors"},
     "progress": {"text"},
@@ -47,13 +47,13 @@ LAYERS: dict[str, set[str]] = {
         *("plugins", "reading", "errors"),
     },
     "audit": {"tasks", "text", "verifiers", "stats", "errors"},
-    "results": {"evaluation", "reading", "runs", "stats", "text", "errors"},
+    "results": {"evaluation", "moved", "reading", "runs", "stats", "text", "errors"},
     "report": {
         *("config", "evaluation", "models", "reading", "results", "runs", "stats", "tasks", "text", "verifiers", "errors")
     },
     "experiments": {
         *("config", "core", "evaluation", "models", "parent", "progress", "recipes", "report", "results", "runs", "stats"),
-        *("reading", "tasks", "training", "errors"),
+        *("moved", "reading", "tasks", "training", "errors"),
     },
     "studies": {
         *("config", "core", "evaluation", "methods", "models", "report", "results", "runs", "stats", "tasks", "theory"),

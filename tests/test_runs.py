@@ -582,7 +582,7 @@ def test_steps_without_a_living_group_are_said_once_with_a_cause(tmp_path: Path)
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             for step in range(count):
-                run.log({"step": step, "reward/dead_group_share": share, "reward/mean": mean})
+                run.log({"step": step, "reward/zero_variance_share": share, "reward/mean": mean})
         return [str(w.message) for w in caught]
 
     with opened(tmp_path) as run:

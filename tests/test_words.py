@@ -24,11 +24,20 @@ MORE_OF = "turn|check|method|layer|position|part|sample|update|problem|prompt|ar
 OLD = {
     "per": (rf"\b(?:{UNITS})\s+(?:# )?an? (?:{OF})\b{CLAUSE}", "per token, per problem"),
     "per, of more": (rf"\b(?:{MORE})\s+(?:# )?an? (?:{MORE_OF})\b{CLAUSE}", "per turn, per check"),
+    "per, of a number": (
+        r"(?:\b(?:one|logit|\d+(?:\.\d+)?)|\}) an? (?:prompt|step|call|task|rollout|token|completion)\b(?!'s)",
+        "one per call",
+    ),
     "standardise": (r"[Ss]tandardis|[Ll]inearis|[Rr]elabelled [A-Z]\b", "standardize, linearize, relabeled"),
     "towards": (r"(?<![|(:])\b[Tt]owards\b", "toward"),
     "taken alone": (r"\btaken alone\b", "before correction"),
     "could only have seen": (r"could only have seen", "minimum detectable difference (80 % power)"),
-    "dead group": (r"\bdead[ -]groups?\b", "zero-variance group"),
+    "dead group": (r"\bdead[ _-]groups?\b|\bgroups? (?:are )?dead\b", "zero-variance group"),
+    "matrix": (
+        r"recipes/matrices|(?m:^ *tier: )|\b[Mm]atrix (?:file|may|has|whose|makes|asks|chooses)\b|the matrix\b",
+        "design, title",
+    ),
+    "variety": (r"\bvariety\b", "distinct frontier"),
     "verb": (r"\b(?:a|the|this|each|one|16|other) verbs?\b", "command"),
     "optimiser": (r"[Oo]ptimis(?!t)", "optimizer"),
     "colour": (r"[Cc]olour", "color"),

@@ -1,13 +1,14 @@
-"""Where the modules of version 0.1 are now. Old imports work for one version and say where to go."""
+"""Where the modules of version 0.1 are now, and its words in files. Old imports work for one version and say where to go."""
 
 from __future__ import annotations
 
 import importlib
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
+from typing import Any
 
 MODULES = {
     "anchor_lab": "studies.anchor.command",
@@ -121,7 +122,7 @@ _EVALUATION = {
     "stats.frontier": (
         "AtEqualPass1 FrontierGap FrontierPoint Gap GapCurve at_equal_pass1 best_pass1 "
         "compare_count_frontiers compare_frontiers count_frontier frontier gap_curve "
-        "gap_near gap_to_frontier passk_at variety"
+        "gap_near gap_to_frontier passk_at variety=distinct_frontier"
     ),
     "stats.intervals": (
         "Interval bootstrap_means column_intervals mean_interval passk_interval seed_interval "
@@ -143,6 +144,7 @@ _EVALUATION = {
     "stats.support": "SupportChange reachable success_probability support support_change",
 }  # new module: the names that `from sage_rlvr.evaluation import` took from it
 _SPELLED = "BetaNormalised=BetaNormalized GroupCentred=GroupCentered GroupNormalised=GroupNormalized"
+_DESIGN = "Matrix=DesignSpec load_matrix=load_design"
 NAMES: dict[str, dict[str, str]] = {
     "core": {"core.advantages": _SPELLED, "core.divergences": "unnormalised_kl=unnormalized_kl"},
     "core.advantages": {"core.advantages": _SPELLED, "core.advantages.beta": "LARGEST_WEIGHT"},
@@ -156,9 +158,11 @@ NAMES: dict[str, dict[str, str]] = {
     "engines.sampler": {"models.shared_prefix": "refuse_unknown_terms"},
     "engines.sft": {"training.state": "model_tensors load_tensors CARD POLICY_FILES"},
     "evaluation": _EVALUATION,
+    "evaluation.frontier": {"stats.frontier": "variety=distinct_frontier"},
     "experiments.demo": {"experiments.jobs": "Job"},
     "experiments.jobs": {"runs.files": "read_metrics"},
-    "experiments.matrix": {"experiments.controls": "same"},
+    "experiments.design": {"experiments.design": _DESIGN},
+    "experiments.matrix": {"experiments.controls": "same", "experiments.design": _DESIGN},
     "experiments.sweep": {"experiments.plan": "Cell plan", "experiments.display": "dry_lines line table",
                           "report": "write_summary"},
     "report.figures": {"report.style": "svg_of png_of REM_AN_INCH"},
@@ -175,6 +179,20 @@ NAMES: dict[str, dict[str, str]] = {
 }  # fmt: skip
 """Old module -> new module -> names that are there now, `old=new` where they are spelled otherwise. What neither table has, and is
 no more, stands under Removed in CHANGELOG.md."""
+FOLDERS = {"matrices": "designs"}
+"""Folders of recipes: old name -> new name."""
+KEYS = {"tier": "title"}
+"""Keys of a design file."""
+METRICS = {"reward/dead_group_share": "reward/zero_variance_share"}
+"""Names in metrics.jsonl."""
+FACTS = "matrix.json"
+"""What a sweep's folder had in the place of design.json; KEPT: the keys of it and of summaries."""
+KEPT = {**KEYS, "matrix": "design", "cells": "runs"}
+
+
+def renamed(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """What a sweep or a summary has written down, with old keys by their new names."""
+    return {KEPT.get(key, key): value for key, value in facts.items()}
 
 
 def places(old: str) -> dict[str, tuple[str, str]]:

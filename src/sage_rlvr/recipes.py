@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,11 +17,12 @@ import yaml
 
 from sage_rlvr import plugins
 from sage_rlvr.errors import ConfigError, nearest, suggest
+from sage_rlvr.moved import FOLDERS
 from sage_rlvr.reading import read_text
 
 MAX_BYTES = 1_000_000
 MAX_DEPTH = 50
-FAMILIES = ("countdown", "paper", "matrices", "repair", "knights", "real")
+FAMILIES = ("countdown", "paper", "designs", "repair", "knights", "real")
 Place = tuple[str, ...]
 
 
@@ -170,6 +172,11 @@ def find(name: str | Path, *families: str, folder: Path = Path()) -> Path:
         return known[short_name]
     if path.exists():  # a folder: who reads it says so
         return path
+    new = Path(*(FOLDERS.get(part, part) for part in Path(name).parts))
+    if new != Path(name) and ((folder / new).exists() or not path.parent.is_dir()):
+        found = find(new, *families, folder=folder)
+        warnings.warn(f"{name} is {new} now; the old path goes with version 0.3", FutureWarning)
+        return found
     if families and short_name in shipped():
         tree = load(short_name)
         command = "train" if "method" in tree else "offline" if "loss" in tree else "sft"
@@ -240,7 +247,7 @@ def load(path: str | Path, overrides: Iterable[tuple[str, str]] = ()) -> Tree:
 
 
 def use_plugins(tree: Tree, path: Path) -> None:
-    """Load the files that `plugins:` of a recipe or a matrix lists, relative to its `path`, and take the list out of the tree; a
+    """Load the files that `plugins:` of a recipe or a design lists, relative to its `path`, and take the list out of the tree; a
     mapping (name: hash) is what a run has recorded."""
     files = tree.get("plugins", [])
     if isinstance(files, dict):

@@ -141,7 +141,7 @@ COMMANDS = {
     "eval --samples": Command(
         ("eval", "run", "--samples", "8", "--problems", "8", "--store", "store", "--quiet"), under("store"), ("train",)
     ),
-    "sweep": Command(("sweep", "matrix.yaml", "--out", "sweep", "--workers", "2"), under("sweep")),
+    "sweep": Command(("sweep", "design.yaml", "--out", "sweep", "--workers", "2"), under("sweep")),
     "demo": Command(
         ("demo", "--out", "demo", "--arms", "grpo", "--problems", "6", "--workers", "2", *TINY), under("demo")
     ),

@@ -55,7 +55,7 @@ ARMS, ARMS_PAGE = (
     Command(("report", "sweep", "--format", "md", "-o", "page.md"), under("page.md")),
 )
 PLAN = Command(
-    ("sweep", "matrix.yaml", "--out", "sweep", "--dry-run"), lambda folder, said: {"plan": ""}
+    ("sweep", "design.yaml", "--out", "sweep", "--dry-run"), lambda folder, said: {"plan": ""}
 )  # what is left may differ
 KEPT = (
     Command(("compare", "stored")),
@@ -68,7 +68,7 @@ RESULTS = Command(
 
 READERS: dict[str, tuple[Command, ...]] = {
     "recipe.yaml": (SHOW, DRY, NEW),
-    "matrix.yaml": (PLAN,),
+    "design.yaml": (PLAN,),
     "rows.jsonl": (AUDIT, ASK),
     "rows.parquet": (Command(("audit", "rows.parquet", "--out", "audit.md"), under("audit.md")),),
     "model/config.json": (NEW,),
@@ -95,7 +95,7 @@ READERS: dict[str, tuple[Command, ...]] = {
     "store.parquet": (Command(("samples", "new", "--from-parquet", "store.parquet"), under("new")),),
     "lm_eval.jsonl": (HARNESS,),
     "harness/results_2026-01-01T00-00-00.json": (RESULTS,),
-    "sweep/matrix.json": (ARMS, ARMS_PAGE, PLAN),
+    "sweep/design.json": (ARMS, ARMS_PAGE, PLAN),
     "sweep/summary.json": (ARMS, ARMS_PAGE),
     "sweep/recipes/grpo.yaml": (ARMS, PLAN),
     "sweep/evaluations/grpo-s0.npz": (ARMS, ARMS_PAGE, PLAN),

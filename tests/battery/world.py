@@ -50,7 +50,7 @@ model: {{hidden: 32, layers: 2, heads: 2, mlp: 64}}
 optimizer: {{lr: 1e-3}}
 checkpoint: {{every: 4}}
 """
-MATRIX = f"""tier: small
+DESIGN = f"""title: small
 seeds: [0]
 base:
   steps: 3
@@ -274,7 +274,7 @@ def must(folder: Path, *words: str) -> Ending:
 
 
 def inputs(folder: Path) -> Path:
-    """model/, bytes/ (a model of bytes), recipe.yaml, sft.yaml, matrix.yaml, rows.jsonl, rows.parquet: what commands start from."""
+    """model/, bytes/ (a model of bytes), recipe.yaml, sft.yaml, design.yaml, rows.jsonl, rows.parquet: what commands start from."""
     import pyarrow
     import pyarrow.parquet
 
@@ -284,7 +284,7 @@ def inputs(folder: Path) -> Path:
         folder / "bytes"
     )
     byte_tokenizer().save_pretrained(folder / "bytes")
-    for name, text in (("recipe", RECIPE), ("sft", SFT), ("matrix", MATRIX)):
+    for name, text in (("recipe", RECIPE), ("sft", SFT), ("design", DESIGN)):
         (folder / f"{name}.yaml").write_text(text, encoding="utf-8")
     (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS), encoding="utf-8")
     pyarrow.parquet.write_table(pyarrow.Table.from_pylist(ROWS), folder / "rows.parquet")

@@ -83,9 +83,9 @@ def rows_of_mathematics() -> str:
     return "rows.jsonl"
 
 
-def matrix_with_a_label() -> str:
+def design_with_a_label() -> str:
     arms = {"one": {"recipe": "countdown/grpo", "label": RAW}, "two": "countdown/no_kl"}
-    Path("m.yaml").write_text(json.dumps({"tier": RAW, "seeds": [0], "arms": arms, "control": "one"}))
+    Path("m.yaml").write_text(json.dumps({"title": RAW, "seeds": [0], "arms": arms, "control": "one"}))
     return "m.yaml"
 
 
@@ -100,7 +100,7 @@ def recipe_with_a_key(name: str) -> str:
     [
         lambda: ("verify", "--file", rows_of_mathematics()),
         lambda: ("audit", rows_of_mathematics()),
-        lambda: ("sweep", matrix_with_a_label(), "--dry-run"),
+        lambda: ("sweep", design_with_a_label(), "--dry-run"),
         lambda: ("show", recipe_with_a_key("r.yaml")),
         lambda: ("compare", record("x", policies()), f"{RAW}={record('y', policies(0.1)).split('=')[1]}"),
         lambda: ("compare", f"{RAW}.npz", "b.npz"),

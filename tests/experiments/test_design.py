@@ -1,4 +1,4 @@
-"""A matrix in small: what is refused, which controls are added and why, and that an arm is known by what it is."""
+"""A design in small: what is refused, which controls are added and why, and that an arm is known by what it is."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from sage_rlvr import plugins
 from sage_rlvr.config import SftConfig, TrainConfig, load_config
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.experiments.controls import Arm, same
-from sage_rlvr.experiments.design import Matrix, load_matrix, resolve, sft_config, world_named
+from sage_rlvr.experiments.design import DesignSpec, load_design, resolve, sft_config, world_named
 from sage_rlvr.methods import METHODS
 from sage_rlvr.recipes import recipe
 
-MATRICES = Path(__file__).resolve().parents[2] / "recipes" / "matrices"
+DESIGNS = Path(__file__).resolve().parents[2] / "recipes" / "designs"
 pytestmark = pytest.mark.filterwarnings("ignore:Random in the loss", "ignore:.*what q takes from the batch")
 
 
 def write(folder: Path, text: str) -> Path:
-    path = folder / "matrix.yaml"
-    path.write_text("tier: small\nseeds: [0, 1]\n" + text, encoding="utf-8")
+    path = folder / "design.yaml"
+    path.write_text("title: small\nseeds: [0, 1]\n" + text, encoding="utf-8")
     return path
 
 
 def arms_of(path: Path) -> tuple[dict[str, Arm], list[str]]:
-    matrix = load_matrix(path)
-    sft_config(matrix, path)
-    arms, said = resolve(matrix, path, None if matrix.policy is None else "elsewhere")
+    design = load_design(path)
+    sft_config(design, path)
+    arms, said = resolve(design, path, None if design.policy is None else "elsewhere")
     return {arm.name: arm for arm in arms}, said
 
 
@@ -108,36 +108,36 @@ def test_the_same_training_is_known_under_another_name(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("arms: {a: grpo}\ncontrol: b\n", r"matrix.yaml:4: control = 'b': no such arm; choose from: a$"),
-        ("arms: {grpo: grpo}\ncontrol: grop\n", "matrix.yaml:4: control = 'grop': no such arm; did you mean 'grpo'"),
-        ("arms: {}\ncontrol: a\n", "matrix.yaml:3: arms = {}: give at least one"),
-        ("arms: {a-s1: grpo}\ncontrol: a-s1\n", "matrix.yaml:3: arms = 'a-s1': a name is letters"),
+        ("arms: {a: grpo}\ncontrol: b\n", r"design.yaml:4: control = 'b': no such arm; choose from: a$"),
+        ("arms: {grpo: grpo}\ncontrol: grop\n", "design.yaml:4: control = 'grop': no such arm; did you mean 'grpo'"),
+        ("arms: {}\ncontrol: a\n", "design.yaml:3: arms = {}: give at least one"),
+        ("arms: {a-s1: grpo}\ncontrol: a-s1\n", "design.yaml:3: arms = 'a-s1': a name is letters"),
         ("arms: {base: grpo}\ncontrol: base\n", "not base"),
         ("arms: {a: grpo}\ncontrol: a\nseedz: [1]\n", "did you mean 'seeds'"),
         ("arms: {a: grpo}\ncontrol: a\ncontrols: [placebos]\n", "did you mean 'placebo'"),
         ("arms: {a: grpo}\ncontrol: a\nevaluate: {temperatures: [0.5]}\n", "1.0 among them"),
         (
             "arms:\n  a: gpro\ncontrol: a\n",
-            r"matrix.yaml:4: arm 'a': .*gpro: no such file, nor a shipped recipe; did you mean 'grpo'\?",
+            r"design.yaml:4: arm 'a': .*gpro: no such file, nor a shipped recipe; did you mean 'grpo'\?",
         ),
-        ("arms: {a: nowhere/x.yaml}\ncontrol: a\n", "matrix.yaml:3: arm 'a': .*x.yaml: no such file"),
+        ("arms: {a: nowhere/x.yaml}\ncontrol: a\n", "design.yaml:3: arm 'a': .*x.yaml: no such file"),
         (
             "arms: {a: grpo}\ncontrol: a\npolicy: gpro\n",
-            "matrix.yaml: policy: .*gpro: no such file, nor a shipped recipe; did you mean 'grpo'",
+            "design.yaml: policy: .*gpro: no such file, nor a shipped recipe; did you mean 'grpo'",
         ),
         (
             "arms: {a: grpo}\ncontrol: a\nbase:\n  stepz: 3\n",
-            "matrix.yaml:6: arm 'a': base.stepz = 3: .*did you mean 'steps'",
+            "design.yaml:6: arm 'a': base.stepz = 3: .*did you mean 'steps'",
         ),
         (
             "arms: {a: grpo}\ncontrol: a\nbase: {rollout: {group_sice: 3}}\n",
-            "matrix.yaml:5: arm 'a': base.rollout.group_sice = 3: .*did you mean 'group_size'",
+            "design.yaml:5: arm 'a': base.rollout.group_sice = 3: .*did you mean 'group_size'",
         ),
         (
             "base: {steps: 3}\narms: {a: {recipe: grpo, edits: {steps: -1}}}\ncontrol: a\n",
-            "matrix.yaml:4: arm 'a': edits.steps = -1: must be above 0",
+            "design.yaml:4: arm 'a': edits.steps = -1: must be above 0",
         ),
-        ("arms: {a: grpo}\ncontrol: a\nbase: {steps.x: 3}\n", "matrix.yaml:5: arm 'a': base.steps.x: "),
+        ("arms: {a: grpo}\ncontrol: a\nbase: {steps.x: 3}\n", "design.yaml:5: arm 'a': base.steps.x: "),
         ("arms: {a: grpo, b: no_kl}\ncontrol: a\nchoose: {among: [n]}\n", "choose.among = 'n': no such arm"),
         ("arms: {a: grpo, b: no_kl}\ncontrol: a\nchoose: {among: [a]}\n", "among those to choose from"),
     ],
@@ -147,54 +147,54 @@ def test_what_is_refused(tmp_path: Path, text: str, said: str) -> None:
         arms_of(write(tmp_path, text))
 
 
-def test_a_matrix_that_is_not_there_is_answered_with_the_one_that_was_meant(
+def test_a_design_that_is_not_there_is_answered_with_the_one_that_was_meant(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.yaml").touch()
     (tmp_path / "sub").mkdir()
-    assert load_matrix(Path("tier1")) == load_matrix(MATRICES / "tier1.yaml")
+    assert load_design(Path("tier1")) == load_design(DESIGNS / "tier1.yaml")
     for typed, meant in {"teir1.yaml": "'tier1'", "mien": "mine.yaml", "sub/../mien.yaml": "sub/../mine.yaml"}.items():
         with pytest.raises(ConfigError) as caught:
-            load_matrix(Path(typed))
+            load_design(Path(typed))
         assert str(caught.value) == f"{typed}: no such file, nor a shipped recipe; did you mean {meant}?"
     with pytest.raises(ConfigError, match=r"YAML files there: mine.yaml; `sage-rlvr recipes` lists"):
-        load_matrix(Path("zzzzz"))
+        load_design(Path("zzzzz"))
 
 
-@pytest.mark.parametrize("path", sorted(MATRICES.glob("*.yaml")), ids=lambda path: path.stem)
-def test_the_matrices_of_the_repository(path: Path) -> None:
-    matrix = load_matrix(path)
+@pytest.mark.parametrize("path", sorted(DESIGNS.glob("*.yaml")), ids=lambda path: path.stem)
+def test_the_designs_of_the_repository(path: Path) -> None:
+    design = load_design(path)
     arms, _ = arms_of(path)
-    few = path.stem == "demo" or matrix.evaluate.split == "validation"  # nothing is claimed from one seed
-    assert (len(matrix.seeds) >= 3 or few) and set(matrix.arms) <= set(arms) and matrix.control in arms
+    few = path.stem == "demo" or design.evaluate.split == "validation"  # nothing is claimed from one seed
+    assert (len(design.seeds) >= 3 or few) and set(design.arms) <= set(arms) and design.control in arms
     assert len({json.dumps([arm.config.model, str(arm.config.world)]) for arm in arms.values()}) == 1
     assert len({arm.label for arm in arms.values()}) == len(arms)
-    for name in matrix.evaluate.ood:
-        assert world_named(name, path.parent) != arms[matrix.control].config.world
-    if matrix.policy is not None:
-        found = sft_config(matrix, path)
+    for name in design.evaluate.ood:
+        assert world_named(name, path.parent) != arms[design.control].config.world
+    if design.policy is not None:
+        found = sft_config(design, path)
         assert found is not None and found[1].model != load_config(SftConfig, recipe("sft.yaml")).model  # else the shipped one
 
 
-def test_the_main_matrix_is_the_seven_arms_with_every_control() -> None:
-    matrix = load_matrix(MATRICES / "tier1.yaml")
+def test_the_main_design_is_the_seven_arms_with_every_control() -> None:
+    design = load_design(DESIGNS / "tier1.yaml")
     assert (
-        isinstance(matrix, Matrix)
-        and matrix.seeds == (0, 1, 2, 3, 4, 5)
-        and matrix.kinds == (*("no_kl", "unguided", "placebo", "matched"),)
+        isinstance(design, DesignSpec)
+        and design.seeds == (0, 1, 2, 3, 4, 5)
+        and design.kinds == (*("no_kl", "unguided", "placebo", "matched"),)
     )
-    assert list(matrix.arms) == ["no_kl", "grpo", "sage_branch", "placebo", "forward_kl", "sage_random", "sage_token"]
-    arms, _ = arms_of(MATRICES / "tier1.yaml")
+    assert list(design.arms) == ["no_kl", "grpo", "sage_branch", "placebo", "forward_kl", "sage_random", "sage_token"]
+    arms, _ = arms_of(DESIGNS / "tier1.yaml")
     assert [name for name, arm in arms.items() if arm.why] == ["grpo_beta0.025", "grpo_beta0.1", "sage_token_placebo"]
-    for name in matrix.arms:  # each is its recipe unedited, so that runs of `sage-rlvr demo` are runs of it
+    for name in design.arms:  # each is its recipe unedited, so that runs of `sage-rlvr demo` are runs of it
         assert arms[name].config == load_config(TrainConfig, recipe(f"{name}.yaml"))
 
 
 def test_an_arm_names_the_betas_between_which_another_method_is_read(tmp_path: Path) -> None:
     betas = {f"grpo_{b}": {"recipe": "grpo", "edits": {"method.beta": b}} for b in (0.025, 0.1)}
     own = {"recipe": "grpo", "edits": {"method.estimator": "k3_is"}, "matched": list(betas)}
-    tree = {"tier": "t", "seeds": [0, 1, 2], "arms": {**betas, "is": own}, "control": "grpo_0.1", "controls": "none"}
+    tree = {"title": "t", "seeds": [0, 1, 2], "arms": {**betas, "is": own}, "control": "grpo_0.1", "controls": "none"}
     (tmp_path / "mine.yaml").write_text(json.dumps(tree))
     arms, _ = arms_of(tmp_path / "mine.yaml")
     assert arms["is"].matched == ("grpo_0.025", "grpo_0.1") and not arms["grpo_0.1"].matched
@@ -205,39 +205,39 @@ def test_an_arm_names_the_betas_between_which_another_method_is_read(tmp_path: P
             arms_of(tmp_path / "mine.yaml")
 
 
-def test_a_matrix_takes_the_edits_of_another_and_its_lines(tmp_path: Path) -> None:
+def test_a_design_takes_the_edits_of_another_and_its_lines(tmp_path: Path) -> None:
     """One definition of a world for several questions; a refusal names the line on which the edit stands."""
     arms = "arms: {a: grpo, b: no_kl}\ncontrol: a\ncontrols: none\n"
-    (tmp_path / "world.yaml").write_text("tier: w\nseeds: [9]\nbase:\n  steps: 40\n" + arms, encoding="utf-8")
+    (tmp_path / "world.yaml").write_text("title: w\nseeds: [9]\nbase:\n  steps: 40\n" + arms, encoding="utf-8")
     shares = write(tmp_path, "base: world.yaml\n" + arms)
-    assert load_matrix(shares).base == {"steps": 40} and load_matrix(shares).seeds == (0, 1)
+    assert load_design(shares).base == {"steps": 40} and load_design(shares).seeds == (0, 1)
     assert {arm.config.steps for arm in arms_of(shares)[0].values()} == {40}
-    (tmp_path / "world.yaml").write_text("tier: w\nseeds: [9]\nbase:\n  steps: -1\n" + arms, encoding="utf-8")
+    (tmp_path / "world.yaml").write_text("title: w\nseeds: [9]\nbase:\n  steps: -1\n" + arms, encoding="utf-8")
     with pytest.raises(ConfigError, match=r"world\.yaml:4: arm 'a': base\.steps = -1"):
         arms_of(shares)
-    (tmp_path / "world.yaml").write_text("tier: w\nseeds: [9]\n" + arms, encoding="utf-8")
-    with pytest.raises(ConfigError, match=r"matrix\.yaml:3: base = 'world\.yaml': that matrix has no edits"):
-        load_matrix(shares)
-    with pytest.raises(ConfigError, match=r"matrix\.yaml:3: base: .*no such file"):
-        load_matrix(write(tmp_path, "base: nowhere\n" + arms))
-    frontier, room = (load_matrix(MATRICES / name) for name in ("frontier.yaml", "room.yaml"))
+    (tmp_path / "world.yaml").write_text("title: w\nseeds: [9]\n" + arms, encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"design\.yaml:3: base = 'world\.yaml': that design has no edits"):
+        load_design(shares)
+    with pytest.raises(ConfigError, match=r"design\.yaml:3: base: .*no such file"):
+        load_design(write(tmp_path, "base: nowhere\n" + arms))
+    frontier, room = (load_design(DESIGNS / name) for name in ("frontier.yaml", "room.yaml"))
     assert frontier.base == room.base and frontier.base
 
 
-def test_a_matrix_has_plugins_as_recipes_have(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_design_has_plugins_as_recipes_have(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(plugins.VARIABLE, "")
     monkeypatch.setattr(plugins, "_loaded", {})
     monkeypatch.setattr(METHODS, "_parts", dict(METHODS._parts))
     (tmp_path / "parts").mkdir()
     (tmp_path / "parts" / "mine.py").write_text(
-        "import sage_rlvr\nfrom sage_rlvr.methods import rloo\n@sage_rlvr.method\ndef of_matrix(*, beta: float = 0.0):\n"
-        "    from dataclasses import replace\n    return replace(rloo(beta=beta), name='of_matrix')\n"
+        "import sage_rlvr\nfrom sage_rlvr.methods import rloo\n@sage_rlvr.method\ndef of_design(*, beta: float = 0.0):\n"
+        "    from dataclasses import replace\n    return replace(rloo(beta=beta), name='of_design')\n"
     )
-    text = "plugins: [parts/mine.py]\narms: {a: grpo, b: {recipe: grpo, edits: {method: of_matrix}}}\ncontrol: a\ncontrols: none\n"
+    text = "plugins: [parts/mine.py]\narms: {a: grpo, b: {recipe: grpo, edits: {method: of_design}}}\ncontrol: a\ncontrols: none\n"
     arms, _ = arms_of(write(tmp_path, text))
-    assert arms["b"].config.method.name == "of_matrix" and list(arms["b"].config.plugins) == ["mine.py"]
+    assert arms["b"].config.method.name == "of_design" and list(arms["b"].config.plugins) == ["mine.py"]
     assert os.environ[plugins.VARIABLE] == str(tmp_path / "parts" / "mine.py")  # what the processes of the sweep are given
-    with pytest.raises(ConfigError, match=r"matrix\.yaml:3: plugins = 'mine\.py': expected a list of Python files"):
-        load_matrix(write(tmp_path, "plugins: mine.py\narms: {a: grpo}\ncontrol: a\n"))
+    with pytest.raises(ConfigError, match=r"design\.yaml:3: plugins = 'mine\.py': expected a list of Python files"):
+        load_design(write(tmp_path, "plugins: mine.py\narms: {a: grpo}\ncontrol: a\n"))
     with pytest.raises(ConfigError, match=r"key 'control' is missing: .*; write control: and one of a, b$"):
-        load_matrix(write(tmp_path, "arms: {a: grpo, b: rloo}\n"))
+        load_design(write(tmp_path, "arms: {a: grpo, b: rloo}\n"))

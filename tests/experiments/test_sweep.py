@@ -20,6 +20,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from frozen.folders import as_once
 from sage_rlvr import plugins
 from sage_rlvr.cli.app import main
 from sage_rlvr.errors import ConfigError
@@ -40,8 +41,8 @@ from sage_rlvr.results import Results, Run, compare
 from sage_rlvr.results.comparisons import between
 from sage_rlvr.results.summary import choose, relabelled, summary_of
 
-MATRIX = """
-tier: small
+DESIGN = """
+title: small
 seeds: [0, 1]
 base:
   steps: 2
@@ -97,9 +98,9 @@ def started(monkeypatch: pytest.MonkeyPatch) -> Started:
 
 
 @pytest.fixture
-def matrix(tmp_path: Path, warm_policy: Path) -> Callable[..., Path]:
+def design(tmp_path: Path, warm_policy: Path) -> Callable[..., Path]:
     def write(*changes: tuple[str, str], name: str = "small.yaml") -> Path:
-        text = MATRIX.format(model=warm_policy)
+        text = DESIGN.format(model=warm_policy)
         for old, new in changes:
             assert old in text
             text = text.replace(old, new)
@@ -123,9 +124,9 @@ def summarize(path: Path) -> dict[str, Any]:
 
 @pytest.mark.slow
 def test_it_makes_what_is_missing_and_only_that(
-    tmp_path: Path, matrix: Callable[..., Path], started: Started, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, design: Callable[..., Path], started: Started, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path, out = matrix(ACTS), tmp_path / "out"
+    path, out = design(ACTS), tmp_path / "out"
     with pytest.raises(SystemExit) as caught:
         main(["sweep", str(path), "--out", str(out), "--workers", "1"])
     assert caught.value.code == 0
@@ -133,8 +134,8 @@ def test_it_makes_what_is_missing_and_only_that(
     assert runs == ["grpo-s0", "branch-s0", "grpo-s1", "branch-s1", "grpo_no_kl-s0", "grpo_no_kl-s1"]  # added ones last
     text = capsys.readouterr().out
     assert "ADDED, GRPO without its KL" in text and "A claim about methods needs 3 training seeds of each arm at least" in text
-    facts = json.loads((out / "matrix.json").read_text(encoding="utf-8"))
-    assert [cell["status"] for cell in facts["cells"]] == ["evaluated"] * 6 and facts["base_evaluated"] == [""]
+    facts = json.loads((out / "design.json").read_text(encoding="utf-8"))
+    assert [cell["status"] for cell in facts["runs"]] == ["evaluated"] * 6 and facts["base_evaluated"] == [""]
     assert {arm["name"]: arm["no_kl"] for arm in facts["arms"]}["branch"] == "grpo_no_kl"
     found = json.loads((out / "summary.json").read_text(encoding="utf-8"))
     record = load_record(out / "evaluations" / "grpo-s1.npz")
@@ -142,28 +143,30 @@ def test_it_makes_what_is_missing_and_only_that(
     assert found["arms"]["grpo"]["pass_by_seed"]["1"]["8"] == pytest.approx(np.mean(1 - (1 - p) ** 8))
     assert found["not_run"] == [] and "every run of the design is there" in (out / "summary.md").read_text(encoding="utf-8")
 
-    fewer = dry_lines(plan(matrix(ACTS, ("evaluate: {problems: 6", "evaluate: {problems: 5")), out))
+    fewer = dry_lines(plan(design(ACTS, ("evaluate: {problems: 6", "evaluate: {problems: 5")), out))
     assert any(f"REPLACES 7 evaluations in {out / 'evaluations'} (base.npz, " in said for said in fewer)
-    assert not any("REPLACES" in said for said in dry_lines(plan(matrix(ACTS), out)))
+    assert not any("REPLACES" in said for said in dry_lines(plan(design(ACTS), out)))
     named = Results.read(f"G={out / 'runs' / 'grpo-s1'}", f"B={out / 'evaluations' / 'base.npz'}", apart=True)
     assert named.records["G", 0, ""].meta == load_record(out / "evaluations" / "grpo-s1.npz").meta  # by the run's folder
 
-    started.clear()  # again: nothing to do
+    started.clear()  # again, and in a folder that an older version left: nothing to do
     assert run(plan(path, out), 1, screen()) and not started
+    as_once(out)
+    assert run(plan(path, out), 1, screen()) and not started and json.loads((out / "design.json").read_text()) == facts
     (out / "evaluations" / "grpo-s1.npz").unlink()
     shutil.rmtree(out / "runs" / "branch-s0")
     again = plan(path, out)
     assert states(again)["branch-s0"] == "not run" and states(again)["grpo-s1"] == "trained"
     assert run(again, 1, screen()) and [words[0] for words in started] == ["train", "eval", "eval"]
     with pytest.raises(ConfigError, match=r"holds a run with other settings(.|\n)*optimizer.lr"):
-        plan(matrix(ACTS, ("steps: 2", "steps: 2\n  optimizer.lr: 0.5")), out)
+        plan(design(ACTS, ("steps: 2", "steps: 2\n  optimizer.lr: 0.5")), out)
 
     # another sweep beside it takes over what is finished and of the same configuration, with its evaluations
     started.clear()
     beside = plan(
-        matrix(
+        design(
             ACTS,
-            ("tier: small", "tier: other\nadopt: [out]"),
+            ("title: small", "title: other\nadopt: [out]"),
             ("grpo: grpo,", "plain: grpo,"),
             ("control: grpo", "control: plain"),
         ),
@@ -194,7 +197,7 @@ def test_it_makes_what_is_missing_and_only_that(
         ("problems", ("evaluate: {problems: 6", "evaluate: {problems: 5"), 7), ("temperatures", ("[0.5, 1.0]", "[1.0]"), 1)
     ):  # fmt: skip
         started.clear()
-        other = plan(matrix(ACTS, ("tier: small", f"tier: {name}\nadopt: [out]"), change), tmp_path / name)
+        other = plan(design(ACTS, ("title: small", f"title: {name}\nadopt: [out]"), change), tmp_path / name)
         assert run(other, 1, screen()) and [words[0] for words in started] == ["eval"] * made
     shown = summarize(tmp_path / "temperatures")["arms"]["grpo"]
     assert [point["temperature"] for point in shown["frontier"]] == [1.0]
@@ -205,9 +208,9 @@ def test_it_makes_what_is_missing_and_only_that(
 
 @pytest.mark.slow
 def test_a_failure_is_printed_and_the_others_go_on(
-    tmp_path: Path, matrix: Callable[..., Path], started: Started, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, design: Callable[..., Path], started: Started, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sweep = plan(matrix(("controls: [no_kl]", "controls: none")), tmp_path / "out")
+    sweep = plan(design(("controls: [no_kl]", "controls: none")), tmp_path / "out")
     start = work._start
 
     def failing(task: Task) -> Ended:
@@ -230,12 +233,12 @@ def test_a_failure_is_printed_and_the_others_go_on(
     found = write_summary(sweep.out)
     assert found["not_run"] == ["SAGE-Branch s0: failed"] and found["arms"]["branch"]["seeds"] == [1]
     monkeypatch.setattr(work, "_start", start)
-    assert run(plan(matrix(("controls: [no_kl]", "controls: none")), tmp_path / "out"), 1, screen())
+    assert run(plan(design(("controls: [no_kl]", "controls: none")), tmp_path / "out"), 1, screen())
 
 
 @pytest.mark.slow
 def test_a_folder_that_cannot_be_filled_is_named_as_the_cause(
-    tmp_path: Path, matrix: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, design: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Not that nothing was started there."""
     usage = namedtuple("usage", "total used free")
@@ -251,25 +254,38 @@ def test_a_folder_that_cannot_be_filled_is_named_as_the_cause(
         for home, name in ((module, "write_text_atomic"), (plans, "write_json_atomic")):
             with monkeypatch.context() as disk, pytest.raises(SystemExit) as caught:
                 disk.setattr(home, name, refusing(code))
-                main(["sweep", str(matrix()), "--out", str(tmp_path / f"{name}-{code}"), "--workers", "1"])
+                main(["sweep", str(design()), "--out", str(tmp_path / f"{name}-{code}"), "--workers", "1"])
             said = " ".join(capsys.readouterr().err.split())
             assert caught.value.code == 2 and cause in said and "holds no runs" not in said and "is not there" not in said, said
 
 
-def test_what_is_taken_over_lies_in_the_folder_beside(tmp_path: Path, matrix: Callable[..., Path]) -> None:
+def test_what_is_taken_over_lies_in_the_folder_beside(tmp_path: Path, design: Callable[..., Path]) -> None:
     for name in ("../elsewhere", "/elsewhere", "..", "", "a/b"):
         with pytest.raises(ConfigError, match="expected the name of a folder beside"):
-            plan(matrix(("tier: small", f"tier: other\nadopt: [{name!r}]")), tmp_path / "other")
+            plan(design(("title: small", f"title: other\nadopt: [{name!r}]")), tmp_path / "other")
 
 
-def test_what_did_not_run_is_said(tmp_path: Path, matrix: Callable[..., Path]) -> None:
-    sweep = plan(matrix(), tmp_path / "out")
+def test_a_sweep_that_an_older_version_began_goes_on(tmp_path: Path, design: Callable[..., Path]) -> None:
+    out = tmp_path / "out"
+    (out / "runs").mkdir(parents=True)
+    note(plan(design(), out))
+    facts = json.loads((out / "design.json").read_text(encoding="utf-8"))
+    as_once(out)
+    assert Results.read(out).design.facts == facts and facts["title"] == "small" and len(facts["runs"]) == 6
+    old = design(("title: small", "tier: small"))
+    with pytest.warns(FutureWarning, match=r"small\.yaml:2: the key tier is called title now"):
+        note(plan(old, out))
+    assert Results.read(out).design.facts == facts and {path.name for path in out.iterdir()} == {"design.json", "runs"}
+
+
+def test_what_did_not_run_is_said(tmp_path: Path, design: Callable[..., Path]) -> None:
+    sweep = plan(design(), tmp_path / "out")
     assert set(states(sweep).values()) == {"not run"} and not (tmp_path / "out").exists()
-    assert line(sweep).startswith("sweep: 0/12 steps, 0 of 6 cells complete, time left is known after the first steps")
+    assert line(sweep).startswith("sweep: 0/12 steps, 0 of 6 runs complete, time left is known after the first steps")
     assert line(sweep).endswith("evaluation not counted")
     dry = dry_lines(sweep)
     assert dry[-3].startswith("  ADDED: ") and dry[-2].startswith("  to decline ADDED arms: `controls: none` in ")
-    declined = plan(matrix(("controls: [no_kl]", "controls: none")), tmp_path / "out")
+    declined = plan(design(("controls: [no_kl]", "controls: none")), tmp_path / "out")
     assert not any("to decline" in text for text in dry_lines(declined))
     console = screen()
     console.print(table(sweep))
@@ -280,10 +296,10 @@ def test_what_did_not_run_is_said(tmp_path: Path, matrix: Callable[..., Path]) -
     page = (sweep.out / "summary.md").read_text(encoding="utf-8")
     assert page.count("| GRPO | 0 of 2 | not run | not run |") == 1 and "\n0 of 6 runs complete.\n" in page
     assert "- GRPO s0: not run\n- SAGE-Branch s0: not run" in page and "the control has 0 evaluated seeds; splitting" in page
-    facts = json.loads((sweep.out / "matrix.json").read_text(encoding="utf-8"))
-    for cell, status in zip(facts["cells"], ("trained", "2/2", "1/2"), strict=False):
+    facts = json.loads((sweep.out / "design.json").read_text(encoding="utf-8"))
+    for cell, status in zip(facts["runs"], ("trained", "2/2", "1/2"), strict=False):
         cell["status"] = status
-    (sweep.out / "matrix.json").write_text(json.dumps(facts), encoding="utf-8")
+    (sweep.out / "design.json").write_text(json.dumps(facts), encoding="utf-8")
     assert summarize(sweep.out)["not_run"][:4] == [
         *("GRPO s0: trained, not evaluated", "SAGE-Branch s0: trained, not evaluated", "GRPO s1: 1 of 2 steps"),
         "SAGE-Branch s1: not run",
@@ -291,10 +307,10 @@ def test_what_did_not_run_is_said(tmp_path: Path, matrix: Callable[..., Path]) -
 
 
 def test_evaluations_left_take_as_long_as_those_of_arms(
-    tmp_path: Path, matrix: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, design: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The base's, which is tempered too and takes minutes, stands in only until an arm's is there."""
-    sweep = plan(matrix(), tmp_path / "out")
+    sweep = plan(design(), tmp_path / "out")
     sweep.workers = 2
     monkeypatch.setattr(work.Job, "done", 2)
     monkeypatch.setattr(display, "read_metrics", lambda run: [{"seconds": 1.0}])
@@ -312,9 +328,9 @@ def test_evaluations_left_take_as_long_as_those_of_arms(
     assert display.left_words(sweep) == "about 5 s left"
 
 
-def test_time_left_is_that_of_the_clock(tmp_path: Path, matrix: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_time_left_is_that_of_the_clock(tmp_path: Path, design: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
     """Four runs are left whose steps take 2 s together; one that ended took 30 s with its start and saving, an evaluation 12 s."""
-    sweep = plan(matrix(("controls: [no_kl]", "controls: none"), ("seeds: [0, 1]", "seeds: [0, 1, 2]")), tmp_path / "out")
+    sweep = plan(design(("controls: [no_kl]", "controls: none"), ("seeds: [0, 1]", "seeds: [0, 1, 2]")), tmp_path / "out")
     ended, *others = sweep.cells
     monkeypatch.setattr(work.Job, "done", property(lambda job: 2 if job.directory == ended.job.directory else 0))
     monkeypatch.setattr(display, "read_metrics", lambda run: [{"time/step_s": 1.0}] * 2)
@@ -327,10 +343,10 @@ def test_time_left_is_that_of_the_clock(tmp_path: Path, matrix: Callable[..., Pa
 
 
 def test_a_run_that_ended_unseen_is_trained(
-    tmp_path: Path, matrix: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, design: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Stopped between the last step of a run and the next look at it, a sweep says "trained" and not "2/2"."""
-    cell = (sweep := plan(matrix(), tmp_path / "out")).cells[0]
+    cell = (sweep := plan(design(), tmp_path / "out")).cells[0]
     monkeypatch.setattr(work.Job, "done", 2)
     assert sweep.status(cell) == "2/2"
     monkeypatch.setattr(work.Job, "finished", True)
@@ -338,28 +354,28 @@ def test_a_run_that_ended_unseen_is_trained(
 
 
 def test_arms_of_other_lengths_are_refused_unless_the_length_is_the_question(
-    tmp_path: Path, matrix: Callable[..., Path]
+    tmp_path: Path, design: Callable[..., Path]
 ) -> None:
     arms = ("arms: {grpo: grpo,", "arms: {grpo: grpo, early: {recipe: grpo, edits: {steps: 1}},")
     with pytest.raises(ConfigError, match=r"differ in steps: \[1, 2\].*steps_differ: true"):
-        plan(matrix(arms), tmp_path / "out")
-    sweep = plan(matrix(arms, ("controls: [no_kl]", "controls: none\nsteps_differ: true")), tmp_path / "out")
+        plan(design(arms), tmp_path / "out")
+    sweep = plan(design(arms, ("controls: [no_kl]", "controls: none\nsteps_differ: true")), tmp_path / "out")
     assert {cell.arm.name: cell.job.config.steps for cell in sweep.cells} == {"grpo": 2, "early": 1, "branch": 2}
     sweep.out.mkdir()
     note(sweep)
-    assert json.loads((tmp_path / "out" / "matrix.json").read_text())["steps"] == "1 to 2"
+    assert json.loads((tmp_path / "out" / "design.json").read_text())["steps"] == "1 to 2"
 
 
 @pytest.mark.slow
 def test_an_arm_is_chosen_on_validation_and_it_alone_is_tested(
-    tmp_path: Path, matrix: Callable[..., Path], started: Started
+    tmp_path: Path, design: Callable[..., Path], started: Started
 ) -> None:
     change = ("controls: [no_kl]", "controls: none\nchoose: {among: [branch, strong], by: pass@1, problems: 6}")
     more = (
         "branch: sage_branch",
         "branch: sage_branch, strong: {recipe: sage_branch, edits: {method.guide.ratio: 3.0, method.guide.threshold: 0.1}}",
     )
-    sweep = plan(matrix(change, more), tmp_path / "out")
+    sweep = plan(design(change, more), tmp_path / "out")
     terminal = Console(file=io.StringIO(), width=120, force_terminal=True)
     assert run(sweep, 1, terminal) and sweep.choice is not None
     assert "SAGE-Branch" in said(terminal) and "validation only" in said(terminal)  # the table as it stood at the end
@@ -378,7 +394,7 @@ def test_an_arm_is_chosen_on_validation_and_it_alone_is_tested(
 
 @pytest.mark.slow
 def test_the_folder_of_a_demo_is_taken_as_it_is(
-    tmp_path: Path, matrix: Callable[..., Path], started: Started, warm_policy: Path
+    tmp_path: Path, design: Callable[..., Path], started: Started, warm_policy: Path
 ) -> None:
     edits = {
         "model": str(warm_policy),
@@ -387,12 +403,12 @@ def test_the_folder_of_a_demo_is_taken_as_it_is(
     }
     edits["world"] = "{counts: {2: 1.0}, max_number: 12, max_target: 144, train_problems: 60}"
     assert run(demo.plan(tmp_path / "demo", (0, 1), ["grpo"], list(edits.items()), 6), 1, screen())
-    found = states(plan(matrix(), tmp_path / "demo"))
+    found = states(plan(design(), tmp_path / "demo"))
     assert found["grpo-s0"] == found["grpo-s1"] == "evaluated" and found["branch-s0"] == "not run"
     # but not one whose weights are others by now, however complete it looks
     moved = load_record(tmp_path / "demo" / "evaluations" / "grpo-s0.npz")
     save_record(Record({**moved.meta, "weights": "0"}, moved.logps), tmp_path / "demo" / "evaluations" / "grpo-s0.npz")
-    assert states(plan(matrix(), tmp_path / "demo"))["grpo-s0"] == "trained"
+    assert states(plan(design(), tmp_path / "demo"))["grpo-s0"] == "trained"
 
 
 def test_tasks_wait_for_what_they_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -448,17 +464,17 @@ def folder_of(path: Path, scores: dict[str, list[float]], kls: dict[str, float] 
         {"arm": n, "seed": s, "status": "evaluated", "complete": True, "evaluated": [""]} for n in scores for s in seeds
     ]
     facts = {
-        "tier": "t",
+        "title": "t",
         "notes": "",
-        "matrix": "m",
+        "design": "m",
         "control": "control",
         "seeds": list(seeds),
         "steps": 1,
         "world": "w",
     }
-    facts |= {"versions": {}, "choice": None, "left_out": [], "arms": arms, "cells": cells, "base_evaluated": [""]}
+    facts |= {"versions": {}, "choice": None, "left_out": [], "arms": arms, "runs": cells, "base_evaluated": [""]}
     facts |= {"evaluate": {"ood": [], "problems": 2, "split": "test", "draw": "law", "ood_problems": 1}}
-    (path / "matrix.json").write_text(json.dumps(facts))
+    (path / "design.json").write_text(json.dumps(facts))
     return path
 
 
@@ -530,11 +546,11 @@ def test_near_temperature_one_a_guided_arm_meets_its_method_and_its_placebo_and_
 ) -> None:
     scores = {name: [0.2, 0.21, 0.22] for name in ("control", "plain", "shuffled", "mine", "beta")}
     folder = folder_of(tmp_path, scores)
-    facts = json.loads((folder / "matrix.json").read_text())
+    facts = json.loads((folder / "design.json").read_text())
     for arm in facts["arms"]:
         arm |= {"plain": "plain", "placebo": "shuffled"} if arm["name"] == "mine" else {}
         arm |= {"why": "added"} if arm["name"] in ("shuffled", "beta") else {}
-    (folder / "matrix.json").write_text(json.dumps(facts))
+    (folder / "design.json").write_text(json.dumps(facts))
     near = {(row.a, row.b) for row in compare(Results.read(folder)) if row.metric.at == "near"}
     assert near == {
         ("plain", "control"),
@@ -566,7 +582,7 @@ def test_what_was_logged_is_a_mean_of_its_part_of_the_run(tmp_path: Path) -> Non
     for seed, scale in ((0, 1.0), (1, 2.0)):
         rows = [
             {"step": i, "time/step_s": 1.0, "reward/mean": scale * i, "optimizer/grad_norm": scale * (1 + i // 10)}
-            | {"reward/dead_group_share": i / 40}
+            | {"reward/zero_variance_share": i / 40}
             for i in range(30)
         ]
         log = folder / "runs" / f"control-s{seed}" / "metrics.jsonl"
@@ -652,7 +668,7 @@ rollout: {{prompts_per_step: 2, group_size: 4, max_new_tokens: 4}}
 method: {{name: grpo, beta: 0.0}}
 """
 OWN_DESIGN = """
-tier: own
+title: own
 seeds: [0]
 arms: {{a: {{recipe: ./{task}.yaml}}, b: {{recipe: ./{task}.yaml, edits: {{method.name: rloo}}}}}}
 control: a
@@ -698,7 +714,7 @@ def test_a_task_of_ones_own_that_lists_its_solutions_is_evaluated_exactly(
             assert set(store.counts().problems) == set(record.meta["problem_ids"])
     started.clear()
     assert run(plan(design, out, powers=(2.0,)), 1, screen()) and not started
-    assert json.loads((out / "matrix.json").read_text(encoding="utf-8"))["world"] == "task listed_sums (most 5)"
+    assert json.loads((out / "design.json").read_text(encoding="utf-8"))["world"] == "task listed_sums (most 5)"
     assert set(write_summary(out)["arms"]) == {"a", "b"} and Results.read(out).home == "base"
 
 
@@ -757,5 +773,5 @@ def test_a_policy_that_is_no_run_is_evaluated_exactly_on_a_task_that_lists_its_s
 
 def test_arms_on_other_problems_are_refused(tmp_path: Path, own: Callable[..., Path]) -> None:
     other = ("edits: {method.name: rloo}", "edits: {task.most: 3}")
-    with pytest.raises(ConfigError, match=r"the arms differ in task: .*one matrix has one"):
+    with pytest.raises(ConfigError, match=r"the arms differ in task: .*one design has one"):
         plan(own("listed_sums", "problems: 6", other), tmp_path / "out")

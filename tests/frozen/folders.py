@@ -114,11 +114,11 @@ def write_sweep(out: Path) -> Path:
         save_record(record, out / "evaluations" / f"{name}-{AWAY}.npz")
     for name, rows in said["sweep_metrics"].items():
         write_run(out / "runs" / name, rows)
-    (out / "matrix.json").write_text(json.dumps(matrix(said, set(there)), indent=1))
+    (out / "design.json").write_text(json.dumps(design(said, set(there)), indent=1))
     return out
 
 
-def matrix(said: Mapping[str, Any], away: set[str]) -> dict[str, Any]:
+def design(said: Mapping[str, Any], away: set[str]) -> dict[str, Any]:
     """What a sweep writes down of itself."""
     no_links = {"guided": False, "plain": None, "placebo": None, "no_kl": None, "matched": []}
     arms = [
@@ -138,11 +138,19 @@ def matrix(said: Mapping[str, Any], away: set[str]) -> dict[str, Any]:
         "ood": [AWAY], "ood_problems": len(said["away_problems"]), "ood_temperatures": [0.3, 1.0], "samples": None,
     }  # fmt: skip
     return {
-        "schema": 1, "tier": "synthetic sweep", "notes": "", "matrix": "synthetic.yaml", "control": "grpo", "seeds": [0, 1, 2],
+        "schema": 1, "title": "synthetic sweep", "notes": "", "design": "synthetic.yaml", "control": "grpo", "seeds": [0, 1, 2],
         "steps": 12, "world": "Countdown: 3 numbers of 1..9, targets 1..30, drawn by expression", "evaluate": evaluate,
-        "base_evaluated": ["", AWAY], "base_model": "embedded", "arms": arms, "left_out": [], "choice": None, "cells": cells,
+        "base_evaluated": ["", AWAY], "base_model": "embedded", "arms": arms, "left_out": [], "choice": None, "runs": cells,
         "versions": {"numpy": "2"},
     }  # fmt: skip
+
+
+def as_once(folder: Path) -> None:
+    """Make a sweep's folder one that an older version left: matrix.json, with its keys."""
+    old = {"title": "tier", "design": "matrix", "runs": "cells"}
+    facts = json.loads((folder / "design.json").read_text())
+    (folder / "design.json").unlink()
+    (folder / "matrix.json").write_text(json.dumps({old.get(key, key): value for key, value in facts.items()}))
 
 
 def write_demo(out: Path) -> Path:
@@ -152,18 +160,18 @@ def write_demo(out: Path) -> Path:
         save_record(record, out / "evaluations" / f"{name}.npz")
     for name, rows in said["demo_metrics"].items():
         write_run(out / "runs" / name, rows)
-    (out / "matrix.json").write_text(json.dumps(_matrix_of_demo(said)))
+    (out / "design.json").write_text(json.dumps(_design_of_demo(said)))
     return out
 
 
-def _matrix_of_demo(said: Mapping[str, Any]) -> dict[str, Any]:
+def _design_of_demo(said: Mapping[str, Any]) -> dict[str, Any]:
     """What a demo writes down since it is a sweep of one seed."""
-    whole = matrix(said, set())
+    whole = design(said, set())
     names = ("no_kl", "grpo", "sage_branch")
     arms = [arm | {"placebo": None, "matched": []} for arm in whole["arms"] if arm["name"] in names]
-    cells = [cell for cell in whole["cells"] if cell["arm"] in names and cell["seed"] == 0]
+    cells = [cell for cell in whole["runs"] if cell["arm"] in names and cell["seed"] == 0]
     evaluate = whole["evaluate"] | {"ood": []}
-    return whole | {"arms": arms, "cells": cells, "seeds": [0], "base_evaluated": [""], "evaluate": evaluate, "tier": "demo"}
+    return whole | {"arms": arms, "runs": cells, "seeds": [0], "base_evaluated": [""], "evaluate": evaluate, "title": "demo"}
 
 
 # ------------------------------------------------------------------------------------------------------------------

@@ -69,7 +69,7 @@ def hostile(sets: tuple[SampleSet, ...]) -> tuple[SampleSet, ...]:
 @pytest.fixture(scope="module")
 def page(folders: Path) -> Page:
     """A sweep of which one arm's name, the title and all texts are attacks, with stores beside it."""
-    design = folders / "sweep" / "matrix.json"
+    design = folders / "sweep" / "design.json"
     facts = json.loads(design.read_text())
     for arm in facts["arms"]:
         if arm["name"] == "sage_branch":
@@ -393,7 +393,7 @@ def test_a_browser_complains_of_nothing_and_scrolls_not_sideways(opened, width: 
 
 @pytest.mark.slow
 @needs_chromium
-def test_the_matrix_scrolls_in_its_box_and_folds_open_from_the_keyboard(opened) -> None:
+def test_the_design_scrolls_in_its_box_and_folds_open_from_the_keyboard(opened) -> None:
     browser, path = opened
     browser.show(path, width=390)
     box = "document.querySelector('.scroll')"

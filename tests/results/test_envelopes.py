@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from frozen.folders import write_sweep
 from sage_rlvr.errors import ConfigError
-from sage_rlvr.experiments.design import Matrix
+from sage_rlvr.experiments.design import DesignSpec
 from sage_rlvr.report.build import write_summary
 from sage_rlvr.results.comparisons import above as read_above
 from sage_rlvr.results.comparisons import compare
@@ -155,9 +155,9 @@ def test_laws_of_a_comparison_with_the_hull(seed: int, seeds: int, arms: int, li
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     out = write_sweep(tmp_path / "sweep")
-    facts = json.loads((out / "matrix.json").read_text())
+    facts = json.loads((out / "design.json").read_text())
     facts |= {"envelopes": {RIVALS: ["grpo", "grpo_beta0.1"]}, "ceiling": "no_kl", "control": "grpo"}
-    (out / "matrix.json").write_text(json.dumps(facts))
+    (out / "design.json").write_text(json.dumps(facts))
     return out
 
 
@@ -221,14 +221,14 @@ def test_a_stored_summary_keeps_its_envelopes(folder: Path) -> None:
 )
 def test_what_a_design_refuses(given: dict[str, object], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
-        Matrix(tier="t", seeds=(0,), arms={"grpo": "grpo", "no_kl": "no_kl"}, control="grpo", **given)  # type: ignore[arg-type]
+        DesignSpec(title="t", seeds=(0,), arms={"grpo": "grpo", "no_kl": "no_kl"}, control="grpo", **given)  # type: ignore[arg-type]
 
 
 def test_discarded_candidates_weaken_the_correction(folder: Path) -> None:
     before = {(row.b, row.metric): row for row in compare(Results.read(str(folder))) if row.family == "primary"}
     tested = [row for row in before.values() if math.isfinite(row.comparison.p)]
-    facts = json.loads((folder / "matrix.json").read_text()) | {"discarded": ["rft", "replay"]}
-    (folder / "matrix.json").write_text(json.dumps(facts))
+    facts = json.loads((folder / "design.json").read_text()) | {"discarded": ["rft", "replay"]}
+    (folder / "design.json").write_text(json.dumps(facts))
     results = Results.read(str(folder))
     after = [row for row in compare(results) if row.family == "primary"]
     lowest = min(tested, key=lambda row: row.comparison.p)
@@ -242,11 +242,11 @@ def test_discarded_candidates_weaken_the_correction(folder: Path) -> None:
 
 
 def test_discarded_candidates_are_refused_where_they_could_not_count() -> None:
-    plain = {"tier": "t", "seeds": (0, 1, 2), "arms": {"a": "grpo", "b": "rloo"}, "control": "a"}
+    plain = {"title": "t", "seeds": (0, 1, 2), "arms": {"a": "grpo", "b": "rloo"}, "control": "a"}
     with pytest.raises(ConfigError, match="counts among the candidates of envelopes"):
-        Matrix(**plain, discarded=("rft",))
+        DesignSpec(**plain, discarded=("rft",))
     with pytest.raises(ConfigError, match="is an arm that is run"):
-        Matrix(**plain, envelopes={"E": ("a",)}, discarded=("b",))
+        DesignSpec(**plain, envelopes={"E": ("a",)}, discarded=("b",))
 
 
 def test_what_cannot_be_read_is_said_without_a_number(folder: Path) -> None:

@@ -22,9 +22,9 @@ def folder(tmp_path: Path) -> Path:
 
 def test_a_sweep_on_validation_problems_is_read_on_them(folder: Path) -> None:
     whole = Results.read(str(folder))
-    facts = json.loads((folder / "matrix.json").read_text())
+    facts = json.loads((folder / "design.json").read_text())
     facts["evaluate"]["split"] = "validation"
-    (folder / "matrix.json").write_text(json.dumps(facts))
+    (folder / "design.json").write_text(json.dumps(facts))
     for file in (folder / "evaluations").glob("*.npz"):
         record = load_record(file)
         save_record(replace(record, meta={**record.meta, "split": "validation"}), file)

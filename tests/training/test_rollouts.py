@@ -263,7 +263,7 @@ def test_metrics_describe_what_was_drawn_and_what_was_kept(make: Make) -> None:
     assert 0 < int(kept.sum()) < len(kept)
     assert metrics["reward/mean"] == pytest.approx(float(rewards.sum()) / rewards.numel())
     assert metrics["reward/kept_mean"] == pytest.approx(float(rewards[kept].sum()) / rewards[kept].numel())
-    assert metrics["reward/dead_group_share"] == pytest.approx(1 - int(kept.sum()) / len(kept))
+    assert metrics["reward/zero_variance_share"] == pytest.approx(1 - int(kept.sum()) / len(kept))
     lengths = [len(row) for row in rows(drawn.everything)]
     assert metrics["rollout/tokens"] == sum(lengths) and metrics["rollout/completions"] == len(lengths)
     assert metrics["completions/length_mean"] == pytest.approx(sum(lengths) / len(lengths))

@@ -204,7 +204,7 @@ def test_metrics_say_what_both_stages_cost_and_what_the_policy_does(make: Make) 
     assert metrics["rollout/extended_share"] == float((extra > 0).float().mean())
     tokens = sum(int(part.rollout.mask.sum()) for part in (drawn.everything, *drawn.second))
     assert metrics["rollout/tokens"] == tokens > plain["rollout/tokens"]
-    same = ("reward/mean", "reward/dead_group_share", "completions/length_mean", "verifier/undecided_share")
+    same = ("reward/mean", "reward/zero_variance_share", "completions/length_mean", "verifier/undecided_share")
     assert [metrics[name] for name in same] == [plain[name] for name in same], "of the first stage alone"
     assert metrics["reward/mean"] == float(first.mean()) and metrics["rollout/groups_kept"] == int(drawn.kept.sum())
     kept = torch.cat([part.rewards.flatten() for part in drawn.groups])

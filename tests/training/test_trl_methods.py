@@ -304,7 +304,7 @@ def test_what_stays_dropped_is_out_of_the_loss(tiny_policy: Path, tmp_path: Path
         assert (batch["advantages"][~rows] == 0).all() and (batch["advantages"][rows] != 0).all()
         wanted = {
             "reward/mean": rewards.mean(),
-            "reward/dead_group_share": 1 - kept.float().mean(),
+            "reward/zero_variance_share": 1 - kept.float().mean(),
             "rollout/groups_kept": kept.sum(),
             "rollout/short_share": 1 - kept.float().mean(),
             "rollout/refills": 0,

@@ -85,7 +85,7 @@ def test_a_run_directory_holds_metrics_policy_and_card(whole: Path, capsys: pyte
     assert [row["step"] for row in rows] == list(range(8))  # four rollouts of two updates
     assert rows[0]["anchor/kl_raw"] == pytest.approx(0, abs=1e-6) and rows[0]["anchor/kl"] > 1e-3
     assert rows[0]["optimizer/lr"] == rows[0]["learning_rate"] and rows[0]["optimizer/grad_norm"] > 0
-    assert {"reward/mean", "reward/dead_group_share", "policy/entropy", "surrogate/clipped_share"} <= rows[0].keys()
+    assert {"reward/mean", "reward/zero_variance_share", "policy/entropy", "surrogate/clipped_share"} <= rows[0].keys()
     card = (whole / "policy" / "README.md").read_text(encoding="utf-8")
     assert "0.3 * k3(pi, q pi_ref)" in card and "Branch(ratio=0.3, threshold=0.1" in card
     assert not list((whole / "policy").glob("*.bin"))

@@ -19,19 +19,19 @@ from sage_rlvr.errors import SageError
 
 @dataclass(frozen=True)
 class Sweep(Command):
-    """Train and evaluate the arms and training seeds of a matrix file, and compare them.
+    """Train and evaluate the arms and training seeds of a design file, and compare them.
 
-    Files: recipes/matrices. Pairs share a seed. Killed, the same command continues. What the folder holds by configuration
-    and weights is not made again, a demo's included; missing controls are added, and said. Exit code 2 if a cell failed."""
+    Files: recipes/designs. Pairs share a seed. Killed, the same command continues. What the folder holds by configuration
+    and weights is not made again, a demo's included; missing controls are added, and said. Exit code 2 if a run failed."""
 
-    matrix: tyro.conf.Positional[Path]
-    """A matrix file."""
+    design: tyro.conf.Positional[Path]
+    """A design file."""
     out: Path | None = None
-    """Where everything goes (default runs/<matrix name>)."""
+    """Where everything goes (default runs/<design name>)."""
     workers: int | None = None
     """Processes at a time, one thread each (default: the number of cores)."""
     dry_run: bool = False
-    """Print what the matrix means, what was added, what is there and what is left; nothing is written."""
+    """Print what the design means, what was added, what is there and what is left; nothing is written."""
 
     def execute(self, session: Session) -> int:
         from sage_rlvr.experiments.display import dry_lines, table
@@ -40,7 +40,7 @@ class Sweep(Command):
         from sage_rlvr.report import write_summary
         from sage_rlvr.results import Results, compare
 
-        planned = plan(self.matrix, self.out or RUNS / self.matrix.stem)
+        planned = plan(self.design, self.out or RUNS / self.design.stem)
         session.say(*dry_lines(planned))
         if self.dry_run:
             session.out.print(table(planned))

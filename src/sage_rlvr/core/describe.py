@@ -109,7 +109,8 @@ def _buffer_lines(buffer: Buffer) -> list[str]:
     return [
         f"  {show(buffer.weight)} * {buffer.reduction.equation} B/P w(y_i) [ {buffer.equation} ]",
         f"  over B stored right answers of P = {buffer.prompts} prompts; {buffer.legend}",
-        f"  stored: distinct right answers of {' and of '.join(sources)}; at most {buffer.answers} a prompt, the {buffer.evict} go",
+        f"  stored: distinct right answers of {' and of '.join(sources)}; "
+        f"at most {buffer.answers} per prompt, the {buffer.evict} go",
         f"  an update takes {buffer.prompts} prompts {which}, of each {some}{earlier}",
         f"  of texts with one answer the {buffer.representative} is stored",
         f"  expected gradient: {buffer.ascends}",

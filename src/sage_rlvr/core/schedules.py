@@ -129,7 +129,7 @@ class CosineCycles:
     def _warn_that_no_cycle_anneals(self, total_steps: int) -> None:
         warnings.warn(
             f"CosineCycles: {self.cycles} cycles over total_steps = {total_steps} are cycles of one step, so each "
-            f"stays at its upper value ({self.upper:g}, then times {self.decay:g} a cycle) and none comes down to "
+            f"stays at its upper value ({self.upper:g}, then times {self.decay:g} per cycle) and none comes down to "
             f"{self.lower:g}; take at least {2 * self.cycles} steps, or fewer cycles.",
             UserWarning,
             stacklevel=3,

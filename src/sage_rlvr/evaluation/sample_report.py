@@ -206,7 +206,7 @@ def _token_lines(drawn: Drawn) -> list[str]:
     lines = []
     if (ids := drawn.arrays("token_ids")) is not None:
         lengths = drawn.sums([len(row) for row in ids]) / drawn.n
-        lines.append(f"tokens     {cell(mean_interval(lengths), 1)} a sample, with its end")
+        lines.append(f"tokens     {cell(mean_interval(lengths), 1)} per sample, with its end")
     if (entropies := drawn.arrays("entropies")) is not None:
         each = mean_interval(drawn.sums([token_entropy([row]) for row in entropies]) / drawn.n)
         lines.append(f"entropy    {cell(each)} nats per token, of the sampler's distribution")

@@ -15,14 +15,14 @@ from sage_rlvr.runs import write_bytes_atomic, write_json_atomic, writing
 
 
 def adoptable(sweep: Sweep) -> list[tuple[Cell, Path]]:
-    """Cells that have not begun, and a finished run of the same configuration and weights in a folder of `adopt`.
+    """Runs that have not begun, and a finished run of the same configuration and weights in a folder of `adopt`.
 
     ConfigError where it is a link, or holds one: what is taken over lies in that folder.
     """
     out = []
     for cell in sweep.cells:
         if not (cell.job.directory / "run.json").exists():
-            beside = (sweep.out.absolute().parent / name / "runs" for name in sweep.matrix.adopt)
+            beside = (sweep.out.absolute().parent / name / "runs" for name in sweep.design.adopt)
             runs = (run for folder in beside for run in sorted(folder.glob(f"*-s{cell.job.seed}")))
             found = next((run for run in runs if _is_of(cell.job, run)), None)
             if found is not None and (link := next(filter(Path.is_symlink, _parts(found)), None)) is not None:
@@ -78,5 +78,5 @@ def replaced(sweep: Sweep) -> list[str]:
     shown = ", ".join(names[:3]) + ", ..." * (len(names) > 3)
     return [
         f"REPLACES {len(names)} evaluations in {sweep.out / 'evaluations'} ({shown}), damaged or made of other problems, "
-        "temperatures or weights than this matrix asks for, and the summary of them; give --out ANOTHER_FOLDER to keep them"
+        "temperatures or weights than this design asks for, and the summary of them; give --out ANOTHER_FOLDER to keep them"
     ]

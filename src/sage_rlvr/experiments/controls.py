@@ -1,4 +1,4 @@
-"""The arms of a matrix and their controls: which an arm has a use for, which are there, and those to be added.
+"""The arms of a design and their controls: which an arm has a use for, which are there, and those to be added.
 
 An arm is a control by what it is and not by its name: two methods are the same where all their parts are equal.
 """
@@ -23,7 +23,7 @@ MATCHED = (0.5, 1.0, 2.0)  # the unguided arm's beta, times these: between them 
 
 @dataclass(frozen=True, kw_only=True)
 class Arm:
-    """One row of a resolved matrix; config: with seed 0. why: of a control that was added, what for.
+    """One row of a resolved design; config: with seed 0. why: of a control that was added, what for.
 
     plain: the arm that is this one without its guide; placebo: with its q permuted, the centered one first where the KL is
     in the reward and both are there; no_kl: without a KL; matched: arms that are `plain` at other
@@ -51,7 +51,7 @@ def controls_of(arm: Arm, arms: Sequence[Arm]) -> Iterator[tuple[Kind, TrainConf
     """(kind, configuration, name, label, why) of every control that this arm has a use for; without a configuration where it
     has none, and why says so. `arms` may grow meanwhile: later controls are named after the earlier ones."""
     method, label = arm.config.method, arm.label
-    if not leashed(method):
+    if not anchored(method):
         return
     plain = _without_guide(arm.config)
     if guided(method):
@@ -112,7 +112,7 @@ def free_name(arms: Sequence[Arm], name: str) -> str:
 def linked(arm: Arm, arms: Sequence[Arm]) -> Arm:
     """The arm with the names of its controls, as far as they are there."""
     method = arm.config.method
-    if not leashed(method):
+    if not anchored(method):
         return arm
 
     def name(*configs: TrainConfig | None) -> str | None:
@@ -145,7 +145,7 @@ def same(a: TrainConfig, b: TrainConfig) -> bool:
     if _rest(a) != _rest(b):
         return False
     one, two = (replace(c.method, name="") for c in (a, b))
-    off = [replace(m, anchor=None) if not leashed(m) and "ref_logps" not in m.needs else m for m in (one, two)]
+    off = [replace(m, anchor=None) if not anchored(m) and "ref_logps" not in m.needs else m for m in (one, two)]
     return bool(off[0] == off[1])
 
 
@@ -155,14 +155,14 @@ def _rest(config: TrainConfig) -> str:
     return json.dumps(tree, sort_keys=True, default=str)
 
 
-def leashed(method: Method) -> bool:
+def anchored(method: Method) -> bool:
     """Whether it has a KL term."""
     return method.anchor is not None and not method.anchor.is_off
 
 
 def guided(method: Method) -> bool:
     """Whether a guide shapes its KL term."""
-    return method.anchor is not None and leashed(method) and not is_flat(method.anchor.guide)
+    return method.anchor is not None and anchored(method) and not is_flat(method.anchor.guide)
 
 
 def _is_shaped(method: Method) -> bool:

@@ -1,4 +1,4 @@
-"""`sage-rlvr demo`: the sweep of recipes/matrices/demo.yaml with other seeds, arms, problems or edits. Nothing is precomputed;
+"""`sage-rlvr demo`: the sweep of recipes/designs/demo.yaml with other seeds, arms, problems or edits. Nothing is precomputed;
 only the base policy is shipped."""
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from sage_rlvr.errors import ConfigError, choose_from
 from sage_rlvr.evaluation.evaluate import EVALUATION_SEED, Target, cross_check
 from sage_rlvr.evaluation.record import load_record, record_path
 from sage_rlvr.experiments import plan as plans
-from sage_rlvr.experiments.design import Matrix, load_matrix
+from sage_rlvr.experiments.design import DesignSpec, load_design
 from sage_rlvr.recipes import recipe, shipped
 from sage_rlvr.stats.tempered import POWERS
 
@@ -19,11 +19,11 @@ DESIGN = "demo.yaml"
 HOME = "countdown/"  # arms are recipes of this family
 
 
-def design(seeds: Sequence[int], arms: Sequence[str] | None, problems: int) -> tuple[Path, Matrix]:
+def design(seeds: Sequence[int], arms: Sequence[str] | None, problems: int) -> tuple[Path, DesignSpec]:
     """The design file and what it says with these settings; `ConfigError` refuses what no demo can be made of."""
-    path = recipe(DESIGN, "matrices")
-    matrix = load_matrix(path)
-    chosen = list(matrix.arms) if arms is None else list(arms)
+    path = recipe(DESIGN, "designs")
+    spec = load_design(path)
+    chosen = list(spec.arms) if arms is None else list(arms)
     known = [name.removeprefix(HOME) for name in shipped() if name.startswith(HOME)]
     for name in chosen:
         if name not in known:
@@ -37,10 +37,10 @@ def design(seeds: Sequence[int], arms: Sequence[str] | None, problems: int) -> t
         raise ConfigError(
             f"--problems {problems}: an evaluation needs at least 1 (verdicts need 6, the demo takes 300)"
         )
-    control = matrix.control if matrix.control in chosen else chosen[0]
-    evaluate = replace(matrix.evaluate, problems=problems)
+    control = spec.control if spec.control in chosen else chosen[0]
+    evaluate = replace(spec.evaluate, problems=problems)
     return path, replace(
-        matrix, seeds=tuple(seeds), arms={name: name for name in chosen}, control=control, evaluate=evaluate
+        spec, seeds=tuple(seeds), arms={name: name for name in chosen}, control=control, evaluate=evaluate
     )
 
 
@@ -54,9 +54,9 @@ def plan(
     powers: bool = True,
 ) -> plans.Sweep:
     """The demo as a sweep; every edit is made in every arm. powers: whether the base is tempered over whole completions too."""
-    path, matrix = design(seeds, arms, problems)
+    path, spec = design(seeds, arms, problems)
     try:
-        return plans.plan(path, out, matrix, edits, powers=POWERS if powers else ())
+        return plans.plan(path, out, spec, edits, powers=POWERS if powers else ())
     except ConfigError as error:
         if not any(name.startswith("method.") for name, _ in edits):
             raise

@@ -1,21 +1,22 @@
-"""A matrix of experiments: arms x training seeds x evaluation, from strict YAML to checked arms, missing controls added.
+"""A design of experiments: arms x training seeds x evaluation, from strict YAML to checked arms, missing controls added.
 
-    tier: tier 1                 what the summary calls it
+    title: tier 1                what the summary calls it
     seeds: [0, 1, 2]             every arm is trained with each; paired: a seed means the same prompts and random streams
-    base: {steps: 250}           edits of every arm's recipe, {dotted key: value}; or the name of a matrix whose edits these are
-    arms:                        name -> recipe (stem of recipes/countdown, or a path beside the matrix), with own edits
+    base: {steps: 250}           edits of every arm's recipe, {dotted key: value}; or the name of a design whose edits these are
+    arms:                        name -> recipe (stem of recipes/countdown, or a path beside the design), with own edits
       grpo: grpo
       strong: {recipe: sage_branch, edits: {method.guide.ratio: 1.0}}
     control: grpo                the arm that all others are held against
     controls: auto               what is missing of no_kl, unguided, placebo, matched is added (none, or a list of these)
     evaluate: {problems: 300}    see `EvaluateSpec`
-    plugins: [my_parts.py]       files that register parts of your own, beside the matrix, as in a recipe
+    plugins: [my_parts.py]       files that register parts of your own, beside the design, as in a recipe
 """
 
 from __future__ import annotations
 
 import json
 import re
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -27,6 +28,7 @@ from sage_rlvr.errors import ConfigError, choose_from
 from sage_rlvr.evaluation.evaluate import FRONTIER
 from sage_rlvr.experiments.controls import KINDS, Arm, Kind, controls_of, free_name, linked, twin_of
 from sage_rlvr.experiments.jobs import Exact
+from sage_rlvr.moved import KEYS
 from sage_rlvr.recipes import Tree, find, read, use_plugins
 from sage_rlvr.results.comparisons import TEMPERED
 from sage_rlvr.results.design import BASE, Question
@@ -37,7 +39,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.]*")
 
 @dataclass(frozen=True, kw_only=True)
 class ArmSpec:
-    """recipe: a stem of recipes/countdown, or a path from the matrix's folder. edits: {dotted key: value}, after those of
+    """recipe: a stem of recipes/countdown, or a path from the design's folder. edits: {dotted key: value}, after those of
     `base`. label: its name in tables and sentences (default: `label_of` an unedited recipe, else the arm's name).
     matched: arms of another method at several betas, read between them at this arm's raw KL; those of a guided arm are found."""
 
@@ -66,7 +68,7 @@ class EvaluateSpec:
     """What every policy is evaluated on, exactly, in the world or task that its arm was trained on; by `samples` alone where the
     right completions of that task cannot be listed.
 
-    problems, split, draw, temperatures: as in `sage-rlvr eval`; temperature 1 is the home of all tables. ood: other worlds
+    problems, split, draw, temperatures: as in `sage-rlvr eval`; tables are read at temperature 1. ood: other worlds
     (named, or a recipe file), with ood_problems and ood_temperatures of their own. samples: null for no stores.
     """
 
@@ -91,7 +93,7 @@ class EvaluateSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class ChooseSpec:
-    """One of several arms is chosen on validation problems, and that one alone is evaluated on the matrix's split.
+    """One of several arms is chosen on validation problems, and that one alone is evaluated on the design's split.
 
     among: the arms. by: the mean over seeds of pass@1, of pass@256, or of the gap in pass@256 at equal pass@1 to the base's
     temperature frontier.
@@ -103,7 +105,7 @@ class ChooseSpec:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Matrix:
+class DesignSpec:
     """See the module. policy: an SFT recipe whose policy all arms start from (trained first); null: what the recipes name.
     adopt: sweeps beside this one's folder, whose finished runs of the same configuration and weights are taken over,
         with their exact evaluations of the same problems and temperatures.
@@ -114,7 +116,7 @@ class Matrix:
     discarded: candidates that were left behind on validation problems, by any name; each counts in the primary family's correction
         as many times as one that is run, with p = 1."""
 
-    tier: str
+    title: str
     seeds: tuple[int, ...]
     arms: dict[str, str | ArmSpec]
     control: str
@@ -187,14 +189,14 @@ class Matrix:
         return ArmSpec(recipe=found) if isinstance(found, str) else found
 
 
-def load_matrix(path: Path) -> Matrix:
-    """A matrix file, or a shipped one by its name, strictly decoded. `ConfigError` names the place and what would be right."""
-    return decode(Matrix, _written(find(path, "matrices")), where=str(path))
+def load_design(path: Path) -> DesignSpec:
+    """A design file, or a shipped one by its name, strictly decoded. `ConfigError` names the place and what would be right."""
+    return decode(DesignSpec, _written(find(path, "designs")), where=str(path))
 
 
 def _written(path: Path) -> Tree:
-    """The tree of a matrix's file; where `base` names another matrix, that one's edits with the lines on which they stand there."""
-    tree = read(path)
+    """The tree of a design's file; where `base` names another design, that one's edits with the lines on which they stand there."""
+    tree = _current(read(path))
     use_plugins(tree, path)
     arms = tree.get("arms")
     if "control" not in tree and isinstance(arms, dict):
@@ -206,14 +208,25 @@ def _written(path: Path) -> Tree:
         return tree
     spot = tree.origins[("base",)]
     try:
-        file = find(other, "matrices", folder=path.parent)
+        file = find(other, "designs", folder=path.parent)
         use_plugins(theirs := read(file), file)
     except ConfigError as error:
         raise ConfigError(f"{spot}: base: {error}") from error
     if not isinstance(edits := theirs.get("base"), dict):
-        raise ConfigError(f"{spot}: base = {other!r}: that matrix has no edits of its own to take; name the one that has them")
+        raise ConfigError(f"{spot}: base = {other!r}: that design has no edits of its own to take; name the one that has them")
     lines = {place: line for place, line in theirs.origins.items() if place[:1] == ("base",) and place[1:]}
     return Tree({**tree, "base": edits}, {**tree.origins, **lines})
+
+
+def _current(tree: Tree) -> Tree:
+    """The tree with keys of version 0.1 by their new names, each with a warning."""
+    for old, new in KEYS.items():
+        if old in tree and new not in tree:
+            said = f"{tree.origins[(old,)]}: the key {old} is called {new} now; the old word goes with version 0.3"
+            warnings.warn(said, FutureWarning)
+            lines = {(new, *place[1:]) if place[:1] == (old,) else place: line for place, line in tree.origins.items()}
+            tree = Tree({new if key == old else key: value for key, value in tree.items()}, lines)
+    return tree
 
 
 def label_of(stem: str) -> str | None:
@@ -231,22 +244,22 @@ def label_of(stem: str) -> str | None:
 
 
 def resolve(
-    matrix: Matrix, source: Path, policy: str | None = None, edits: Sequence[tuple[str, str]] = ()
+    design: DesignSpec, source: Path, policy: str | None = None, edits: Sequence[tuple[str, str]] = ()
 ) -> tuple[list[Arm], list[str]]:
     """The arms with every control that is missing, and what had to be left out, as sentences.
 
-    source: the matrix's file, beside which paths of recipes start and which errors name. policy: the model of every arm, where
-    the matrix makes its own. edits: (a.b, value) of the command line, in every arm.
+    source: the design's file, beside which paths of recipes start and which errors name. policy: the model of every arm, where
+    the design makes its own. edits: (a.b, value) of the command line, in every arm.
     """
     arms: list[Arm] = []
-    for name in matrix.arms:
-        spec = matrix.spec(name)
-        own = {**({} if policy is None else {"model": policy}), **matrix.base, **spec.edits}
+    for name in design.arms:
+        spec = design.spec(name)
+        own = {**({} if policy is None else {"model": policy}), **design.base, **spec.edits}
         try:
             path = find(spec.recipe, folder=source.parent)
             config = load_config(TrainConfig, path, [*((key, json.dumps(value)) for key, value in own.items()), *edits])
         except ConfigError as error:
-            raise ConfigError(_as_typed(str(error), matrix, name, source)) from error
+            raise ConfigError(_as_typed(str(error), design, name, source)) from error
         label = spec.label or (None if spec.edits else label_of(path.stem)) or name
         twin = twin_of(arms, config)
         _require(
@@ -258,21 +271,21 @@ def resolve(
     said: list[str] = []
     for arm in list(arms):
         for kind, control, name, label, why in controls_of(arm, arms):
-            if kind not in matrix.kinds:
+            if kind not in design.kinds:
                 continue
             if control is None:
                 said.append(why)
             elif twin_of(arms, control) is None:
                 arms.append(Arm(name=free_name(arms, name), label=label, recipe="", config=control, why=why))
-    _check_questions(matrix, arms, source)
+    _check_questions(design, arms, source)
     return [linked(arm, arms) for arm in arms], list(dict.fromkeys(said))
 
 
-def _check_questions(matrix: Matrix, arms: Sequence[Arm], source: Path) -> None:
+def _check_questions(design: DesignSpec, arms: Sequence[Arm], source: Path) -> None:
     """Every question names arms that are there, and a metric of the list of comparisons."""
-    names = sorted({BASE, TEMPERED, *matrix.envelopes, *(arm.name for arm in arms), *(arm.label for arm in arms)})
+    names = sorted({BASE, TEMPERED, *design.envelopes, *(arm.name for arm in arms), *(arm.label for arm in arms)})
     metrics = [str(metric) for metric in known_metrics()]
-    for question in matrix.questions:
+    for question in design.questions:
         for noun, word, known in (
             ("arm", question.a, names),
             ("arm", question.b, names),
@@ -281,12 +294,12 @@ def _check_questions(matrix: Matrix, arms: Sequence[Arm], source: Path) -> None:
             _require(word in known, f"{source}: questions: {word!r}: no such {noun}{choose_from(word, known)}")
 
 
-def _as_typed(error: str, matrix: Matrix, arm: str, source: Path) -> str:
-    """The refusal of an arm's recipe with file and line of the matrix; an edit is named by its place there (`base.steps`,
+def _as_typed(error: str, design: DesignSpec, arm: str, source: Path) -> str:
+    """The refusal of an arm's recipe with file and line of the design; an edit is named by its place there (`base.steps`,
     `edits.method.beta`) instead of by the option that it would be on the command line."""
-    own, problem = matrix.spec(arm).edits, error
+    own, problem = design.spec(arm).edits, error
     place: tuple[str, ...] = ("arms", arm)
-    for key in {**matrix.base, **own}:
+    for key in {**design.base, **own}:
         if error.startswith(f"--{key}: "):
             part, at = ("edits", (*place, "edits", key)) if key in own else ("base", ("base", key))
             place, rest = at, error.removeprefix(f"--{key}: ")
@@ -297,12 +310,12 @@ def _as_typed(error: str, matrix: Matrix, arm: str, source: Path) -> str:
     return f"{next(around, source)}: arm {arm!r}: {problem}"
 
 
-def sft_config(matrix: Matrix, source: Path) -> tuple[Path, SftConfig] | None:
-    """The recipe of the policy that the matrix makes first; source: the matrix's file."""
-    if matrix.policy is None:
+def sft_config(design: DesignSpec, source: Path) -> tuple[Path, SftConfig] | None:
+    """The recipe of the policy that the design makes first; source: the design's file."""
+    if design.policy is None:
         return None
     try:
-        path = find(matrix.policy, folder=source.parent)
+        path = find(design.policy, folder=source.parent)
     except ConfigError as error:
         raise ConfigError(f"{source}: policy: {error}") from error
     return path, load_config(SftConfig, path)

@@ -26,9 +26,9 @@ LINE_SECONDS = 20.0
 
 
 def table(sweep: Sweep) -> rich.table.Table:
-    """Arm x seed, the state of every cell."""
-    seeds = sweep.matrix.seeds
-    shown = rich.table.Table("arm", *(f"s{seed}" for seed in seeds), box=None, pad_edge=False, title=sweep.matrix.tier)
+    """Arm x seed, the state of every run."""
+    seeds = sweep.design.seeds
+    shown = rich.table.Table("arm", *(f"s{seed}" for seed in seeds), box=None, pad_edge=False, title=sweep.design.title)
     status = {(cell.arm.name, cell.job.seed): sweep.status(cell) for cell in sweep.cells}
     for arm in sweep.arms:
         shown.add_row(arm.label + (" +" if arm.why else ""), *(status[arm.name, seed] for seed in seeds))
@@ -37,7 +37,7 @@ def table(sweep: Sweep) -> rich.table.Table:
 
 @contextmanager
 def display(sweep: Sweep, console: Console) -> Iterator[Callable[[], None]]:
-    """The table, live in a terminal; a line every 20 seconds elsewhere. matrix.json follows what has ended."""
+    """The table, live in a terminal; a line every 20 seconds elsewhere. design.json follows what has ended."""
     every = 5 if console.is_terminal else LINE_SECONDS
     last, seen = [time.monotonic()], [len(sweep.over)]
 
@@ -62,13 +62,13 @@ def display(sweep: Sweep, console: Console) -> Iterator[Callable[[], None]]:
 
 
 def line(sweep: Sweep, taken: Collection[Cell] = ()) -> str:
-    """How far the sweep is, in one line; `taken`: cells whose training is about to be taken over, and counts as done."""
+    """How far the sweep is, in one line; `taken`: runs whose training is about to be taken over, and counts as done."""
     total = sum(cell.job.config.steps for cell in sweep.cells)
     done = sum(cell.job.config.steps if cell in taken else cell.job.done for cell in sweep.cells)
     whole = sum(sweep.status(cell) in ("evaluated", "validation only") for cell in sweep.cells)
     failed = f", {len(sweep.failures)} failed" if sweep.failures else ""
     return (
-        f"sweep: {done}/{total} steps, {whole} of {len(sweep.cells)} cells complete{failed}, {left_words(sweep, taken)}"
+        f"sweep: {done}/{total} steps, {whole} of {len(sweep.cells)} runs complete{failed}, {left_words(sweep, taken)}"
     )
 
 
@@ -125,13 +125,13 @@ def _tells_apart(line: str) -> bool:
 
 
 def dry_lines(sweep: Sweep) -> list[str]:
-    """What the matrix means: arms with their objectives, controls that were added and why, what is there and what is left."""
-    lines = [f"{sweep.matrix.tier}: {len(sweep.cells)} runs in {sweep.out}, {task_words(sweep)}"]
+    """What the design means: arms with their objectives, controls that were added and why, what is there and what is left."""
+    lines = [f"{sweep.design.title}: {len(sweep.cells)} runs in {sweep.out}, {task_words(sweep)}"]
     for arm in sweep.arms:
         lines.append(f"  {arm.label} ({arm.name}): " + (f"ADDED, {arm.why}" if arm.why else arm.recipe))
         lines += [f"    {text.strip()}" for text in arm.config.method.describe().splitlines() if _tells_apart(text)]
     lines += [f"  {said}" for said in sweep.left_out]
-    samples = sweep.matrix.evaluate.samples
+    samples = sweep.design.evaluate.samples
     if sweep.base:
         lines += ["  ADDED: the base at every temperature of the evaluation, and tempered over whole completions"]
     elif samples is not None:

@@ -1,4 +1,4 @@
-"""Everything that a matrix asks for, as cells and tasks, what of it is there, and its record in matrix.json."""
+"""Everything that a design asks for, as runs and tasks, what of it is there, and its record in design.json."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from sage_rlvr.evaluation.settings import SampleSettings, store_place
 from sage_rlvr.evaluation.store import SampleStore, is_store
 from sage_rlvr.experiments.design import (
     Arm,
-    Matrix,
+    DesignSpec,
     exact_of,
-    load_matrix,
+    load_design,
     resolve,
     sft_config,
     world_named,
@@ -29,6 +29,7 @@ from sage_rlvr.experiments.design import (
 from sage_rlvr.experiments.jobs import Exact, Job, Task, as_read_back
 from sage_rlvr.models.folders import EMBEDDED
 from sage_rlvr.models.policy import weights_hash
+from sage_rlvr.moved import FACTS
 from sage_rlvr.recipes import find
 from sage_rlvr.results import Results, words
 from sage_rlvr.results.summary import choose
@@ -70,10 +71,10 @@ class Cell:
 
 @dataclass(eq=False)
 class Sweep:
-    """A resolved matrix in its folder, and how far it is. over: tasks whose results are there; failures: why others failed; took:
+    """A resolved design in its folder, and how far it is. over: tasks whose results are there; failures: why others failed; took:
     seconds of those that ended here."""
 
-    matrix: Matrix
+    design: DesignSpec
     source: Path
     out: Path
     arms: list[Arm]
@@ -96,7 +97,7 @@ class Sweep:
 
     def wanted(self, cell: Cell) -> list[Task]:
         """The cell's tasks as far as they are called for: an arm that may be chosen waits for the choice with its test."""
-        choose = self.matrix.choose
+        choose = self.design.choose
         if choose is None or cell.arm.name not in choose.among:
             return [task for task in cell.tasks if task is not cell.exact.get(VALIDATION)]
         if self.choice is not None and self.choice["chosen"] == cell.arm.name:
@@ -120,21 +121,21 @@ class Sweep:
 def plan(
     source: Path,
     out: Path,
-    matrix: Matrix | None = None,
+    design: DesignSpec | None = None,
     edits: Sequence[tuple[str, str]] = (),
     *,
     powers: Sequence[float] = POWERS,
 ) -> Sweep:
-    """Everything that the matrix asks for, and what of it is there. Whatever can be refused is refused here: recipes, worlds,
-    problems that a split does not hold, a folder with other runs under the same names. matrix: instead of what the file says;
+    """Everything that the design asks for, and what of it is there. Whatever can be refused is refused here: recipes, worlds,
+    problems that a split does not hold, a folder with other runs under the same names. design: instead of what the file says;
     edits: of every arm's recipe, as on the command line; powers: at which the base is tempered over whole completions."""
-    source = find(source, "matrices")
-    matrix, folder = matrix or load_matrix(source), source.parent
-    own = sft_config(matrix, source)
+    source = find(source, "designs")
+    design, folder = design or load_design(source), source.parent
+    own = sft_config(design, source)
     policy = None if own is None else str((out / "policy").absolute())
-    arms, left_out = resolve(matrix, source, policy, edits)
-    _check_alike(arms, matrix.steps_differ)
-    evaluations = _evaluations(matrix, folder, arms[0])
+    arms, left_out = resolve(design, source, policy, edits)
+    _check_alike(arms, design.steps_differ)
+    evaluations = _evaluations(design, folder, arms[0])
     for exact in evaluations.values():
         if max(getattr(exact.task, "counts", (0,))) < 5 or len(evaluations) == 1:  # drawing problems of five numbers takes long
             exact.ids  # noqa: B018  (raises where the world cannot give so many)
@@ -143,18 +144,18 @@ def plan(
     tempered = {"": replace(evaluations[""], powers=tuple(powers))} if evaluations else {}  # the power frontier, a standing control
     base = Policy("base", arms[0].config.model, arms[0].config.model, out / "logs")
     sweep = Sweep(
-        matrix=matrix,
+        design=design,
         source=source,
         out=out,
         arms=arms,
         left_out=left_out,
         first=first,
         base=_exact_tasks(base, evaluations | tempered, out, tuple(first), shared),
-        base_samples=_sample_task(base, matrix, out, tuple(first), shared, arms[0].config),
+        base_samples=_sample_task(base, design, out, tuple(first), shared, arms[0].config),
         cells=[
-            _cell(matrix, out, arm, seed, evaluations, tuple(first))
+            _cell(design, out, arm, seed, evaluations, tuple(first))
             for added in (False, True)
-            for seed in matrix.seeds
+            for seed in design.seeds
             for arm in arms
             if bool(arm.why) is added
         ],
@@ -174,46 +175,46 @@ def _check_alike(arms: Sequence[Arm], steps_differ: bool) -> None:
         values = {json.dumps(dump(arm.config).get(name), default=str) for arm in arms}
         if len(values) > 1:
             raise ConfigError(
-                f"the arms differ in {name}: {', '.join(sorted(values))}; one matrix has one, set it in `base`"
+                f"the arms differ in {name}: {', '.join(sorted(values))}; one design has one, set it in `base`"
             )
     steps = {arm.config.steps for arm in arms}
     if len(steps) > 1 and not steps_differ:
         raise ConfigError(
-            f"the arms differ in steps: {sorted(steps)}; one matrix has one number, set it in `base`, or say "
+            f"the arms differ in steps: {sorted(steps)}; one design has one number, set it in `base`, or say "
             "`steps_differ: true` where the length is what is compared"
         )
 
 
-def _evaluations(matrix: Matrix, folder: Path, arm: Arm) -> dict[str, Exact]:
+def _evaluations(design: DesignSpec, folder: Path, arm: Arm) -> dict[str, Exact]:
     """Suffix of the record -> evaluation; "" is the main one. None where right completions cannot be listed and samples are asked
     for instead."""
-    spec, task = matrix.evaluate, task_of(arm.config)
+    spec, task = design.evaluate, task_of(arm.config)
     if not hasattr(task, "solutions"):
-        _check_sampled(matrix, task)
+        _check_sampled(design, task)
         return {}
     found = {"": exact_of(spec, task)}
-    if matrix.choose is not None:
-        found[VALIDATION] = replace(found[""], split="validation", problems=matrix.choose.problems)
+    if design.choose is not None:
+        found[VALIDATION] = replace(found[""], split="validation", problems=design.choose.problems)
     for name in spec.ood:
         world = world_named(name, folder)
         found[suffix_of(name)] = Exact(world.build(), spec.ood_problems, spec.split, spec.draw, spec.ood_temperatures)
     return found
 
 
-def _check_sampled(matrix: Matrix, task: Asked) -> None:
+def _check_sampled(design: DesignSpec, task: Asked) -> None:
     """ConfigError unless a task without listed right completions is evaluated by samples, and nothing exact is asked for."""
     lacks = f"task {task.name}: its right completions cannot be listed ({type(task).__name__} has no solutions)"
     refuse(
         (
-            matrix.evaluate.samples is None,
+            design.evaluate.samples is None,
             f"{lacks}, so its arms cannot be evaluated exactly; evaluate them by samples, with the line `evaluate: {{samples: "
             "{problems: 100, n: 64, guide: null}}` in the design, or give the task solutions(problem)",
         ),
-        (matrix.choose is not None, f"{lacks}, and `choose` reads exact evaluations; leave choose out"),
-        (bool(matrix.evaluate.ood), f"{lacks}, and other worlds (ood) are evaluated exactly; leave evaluate.ood out"),
+        (design.choose is not None, f"{lacks}, and `choose` reads exact evaluations; leave choose out"),
+        (bool(design.evaluate.ood), f"{lacks}, and other worlds (ood) are evaluated exactly; leave evaluate.ood out"),
         (
-            not problems_of(task, matrix.evaluate.split, EVALUATION_SEED, 1, matrix.evaluate.draw),
-            f"evaluate.split = {matrix.evaluate.split!r}: task {task.name} has no such problems; choose another split",
+            not problems_of(task, design.evaluate.split, EVALUATION_SEED, 1, design.evaluate.draw),
+            f"evaluate.split = {design.evaluate.split!r}: task {task.name} has no such problems; choose another split",
         ),
     )
 
@@ -239,14 +240,14 @@ def _sft_task(recipe: Path, out: Path, policy: str) -> Task:
 
 
 def _cell(
-    matrix: Matrix, out: Path, arm: Arm, seed: int, evaluations: Mapping[str, Exact], first: tuple[Task, ...]
+    design: DesignSpec, out: Path, arm: Arm, seed: int, evaluations: Mapping[str, Exact], first: tuple[Task, ...]
 ) -> Cell:
     directory = out / "runs" / f"{arm.name}-s{seed}"
     job = Job(arm.label, recipe_of(out, arm.name), seed, directory, arm.at(seed))
     train = job.task(after=first)
     policy = Policy(directory.name, str(directory), str(directory / "policy"), directory)
     exact = _exact_tasks(policy, evaluations, out, (train,), ())
-    return Cell(arm, job, train, exact, _sample_task(policy, matrix, out, (train,), (), arm.config))
+    return Cell(arm, job, train, exact, _sample_task(policy, design, out, (train,), (), arm.config))
 
 
 def _exact_tasks(
@@ -266,22 +267,22 @@ def _exact_tasks(
 
 
 def _sample_task(
-    policy: Policy, matrix: Matrix, out: Path, after: tuple[Task, ...], named: tuple[str, ...], config: TrainConfig
+    policy: Policy, design: DesignSpec, out: Path, after: tuple[Task, ...], named: tuple[str, ...], config: TrainConfig
 ) -> Task | None:
     """config: of an arm; its model is the base, under which samples are scored too."""
-    spec, task = matrix.evaluate.samples, task_of(config)
+    spec, task = design.evaluate.samples, task_of(config)
     if spec is None:
         return None
     form: Any = getattr(getattr(task, "form", None), "name", "as_is")
     store = store_place(out / "runs" / policy.name / "samples", SampleSettings(task=task.name, template=form).store_name)
     typed = ["eval", policy.what, "--samples", str(spec.n), "--problems", str(spec.problems)]
-    typed += ["--split", matrix.evaluate.split, "--draw", matrix.evaluate.draw, "--generator", "sampler"]
+    typed += ["--split", design.evaluate.split, "--draw", design.evaluate.draw, "--generator", "sampler"]
     typed += ["--dtype", "float32", "--store", str(store), "--quiet"]
     typed += named
     typed += [] if config.task is None and config.data is None else ["--max-new-tokens", str(config.rollout.max_new_tokens)]
     typed += [] if spec.guide is None else ["--guide", spec.guide]
     typed += ["--score-base", config.model] if spec.score_base else []
-    listed = spec.problems if hasattr(task, "draw") else len(task.problems(matrix.evaluate.split)[: spec.problems])
+    listed = spec.problems if hasattr(task, "draw") else len(task.problems(design.evaluate.split)[: spec.problems])
     done = partial(_is_sampled, store, listed, spec.n, policy.model)
     return Task(f"{policy.name} samples", tuple(typed), policy.logs / "samples.log", done, after=after)
 
@@ -297,8 +298,8 @@ def _is_sampled(store: Path, problems: int, n: int, model: str) -> bool:
 
 
 def settle(sweep: Sweep) -> None:
-    """Settle which arm was chosen, where the matrix chooses and every candidate is validated."""
-    spec = sweep.matrix.choose
+    """Settle which arm was chosen, where the design chooses and every candidate is validated."""
+    spec = sweep.design.choose
     if spec is None:
         return
     sweep.choice = {"by": spec.by, "problems": spec.problems, "among": list(spec.among), "chosen": None, "scores": {}}
@@ -315,30 +316,31 @@ def settle(sweep: Sweep) -> None:
 
 
 def note(sweep: Sweep) -> None:
-    """matrix.json: what was resolved, and the state of every cell."""
-    matrix, steps = sweep.matrix, sorted({arm.config.steps for arm in sweep.arms})
-    evaluate = dump(matrix.evaluate) | {"ood": [suffix_of(name) for name in matrix.evaluate.ood]}
+    """design.json: what was resolved, and the state of every run."""
+    design, steps = sweep.design, sorted({arm.config.steps for arm in sweep.arms})
+    evaluate = dump(design.evaluate) | {"ood": [suffix_of(name) for name in design.evaluate.ood]}
     facts = {
         "schema": 1,
-        "tier": matrix.tier,
-        "notes": matrix.notes,
-        "matrix": sweep.source.name,
-        "control": matrix.control,
-        "seeds": list(matrix.seeds),
+        "title": design.title,
+        "notes": design.notes,
+        "design": sweep.source.name,
+        "control": design.control,
+        "seeds": list(design.seeds),
         "steps": steps[0] if len(steps) == 1 else f"{steps[0]} to {steps[-1]}",
         "world": task_words(sweep),
         "evaluate": evaluate,
         "base_evaluated": [suffix for suffix, task in sweep.base.items() if task in sweep.over],
-        "base_model": "embedded" if matrix.policy is None else f"policy/, by {matrix.policy}",
+        "base_model": "embedded" if design.policy is None else f"policy/, by {design.policy}",
         "arms": [_arm_facts(arm) for arm in sweep.arms],
-        **{name: dump(matrix)[name] for name in ("questions", "envelopes", "ceiling", "discarded")},
+        **{name: dump(design)[name] for name in ("questions", "envelopes", "ceiling", "discarded")},
         "left_out": sweep.left_out,
         "choice": sweep.choice,
-        "cells": [_cell_facts(sweep, cell) for cell in sweep.cells],
+        "runs": [_cell_facts(sweep, cell) for cell in sweep.cells],
         "versions": versions(),
     }
     with writing("sweep", sweep.out, 0):
-        write_json_atomic(sweep.out / "matrix.json", as_read_back(facts))
+        write_json_atomic(sweep.out / "design.json", as_read_back(facts))
+        (sweep.out / FACTS).unlink(missing_ok=True)  # of a sweep that an older version began; two would not agree
 
 
 def _arm_facts(arm: Arm) -> dict[str, Any]:

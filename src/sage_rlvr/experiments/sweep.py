@@ -1,10 +1,10 @@
-"""`sage-rlvr sweep MATRIX.yaml`: train, evaluate and sample every cell of a matrix, in processes, resumable at any point.
+"""`sage-rlvr sweep DESIGN.yaml`: train, evaluate and sample every run of a design, in processes, resumable at any point.
 
-    OUT/matrix.json                    what was resolved: arms, controls that were added and why, state of every cell
+    OUT/design.json                    what was resolved: arms, controls that were added and why, state of every run
     OUT/recipes/<arm>.yaml             the whole recipe of an arm, as its runs are given it
     OUT/runs/<arm>-s<seed>/            the training runs, with samples/ in them; runs/base/samples/ of the base
     OUT/evaluations/base.npz           exact evaluations: base and <arm>-s<seed>, with -<world> of others, -validation
-    OUT/policy/                        the base policy, where the matrix makes its own
+    OUT/policy/                        the base policy, where the design makes its own
     OUT/summary.json, summary.md       numbers, sentences, and what was not run
 
 The folder of a `sage-rlvr demo` is one of these: what is complete there, by configuration and weights, is not made again.
@@ -60,7 +60,7 @@ def _write_recipes(sweep: Sweep) -> None:
         (sweep.out / "recipes").mkdir(parents=True, exist_ok=True)
         (sweep.out / "evaluations").mkdir(exist_ok=True)
         texts = {arm.name: to_yaml(arm.config) for arm in sweep.arms}
-        for name in sweep.matrix.evaluate.ood:
+        for name in sweep.design.evaluate.ood:
             world = to_yaml(world_named(name, sweep.source.parent)).replace("\n", "\n  ").rstrip()
             # a recipe that is never run: `eval --world` reads the world alone
             texts[f"world-{suffix_of(name)}"] = f"steps: 1\nworld:\n  {world}\n"

@@ -39,7 +39,7 @@ REFUSALS: list[tuple[When, str, str]] = [
     (
         lambda t: t.chunks % t.accumulation and t.accumulation % t.chunks,
         "generation_batch",
-        "{chunks} micro-batches a rollout and {accumulation} an update: an update would take parts of two rollouts, which a "
+        "{chunks} micro-batches per rollout and {accumulation} per update: an update would take parts of two rollouts, which a "
         "recipe cannot say; make one a multiple of the other",
     ),
     (

@@ -297,7 +297,7 @@ def _training(
             f"{name} {version}" for name, version in runs.versions(trained) or (found.get("versions") or {}).items()
         ],
         "swept": bool(results.design.facts),
-        "runs_wanted": len(results.design.facts.get("cells", ())) or len(found["arms"]) * len(found["seeds"]),
+        "runs_wanted": len(results.design.facts.get("runs", ())) or len(found["arms"]) * len(found["seeds"]),
         "controls": [*(added or ["none was added"]), *[SAME_KL] * any(row.metric.matched for row in rows)],
         "not_run": list(found["not_run"]),
         "left_out": list(dict.fromkeys([*results.notes, *found["left_out"]])),

@@ -35,7 +35,7 @@ TRAINING = {  # names of metrics.jsonl -> (title, unit of the axis)
     "policy/entropy": ("Policy entropy", "nats per token"),
     "anchor/q_mean": ("Mean of q", "mean over tokens"),
     "anchor/q_active_share": ("Where q is not 1", "share of tokens"),
-    "reward/dead_group_share": ("Zero-variance groups", "share of groups"),
+    "reward/zero_variance_share": ("Zero-variance groups", "share of groups"),
     "optimizer/grad_norm": ("Gradient norm", "before clipping"),
 }
 SMALL = 0.01  # differences up to here stand on a linear scale

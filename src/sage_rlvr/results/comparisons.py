@@ -209,7 +209,7 @@ def _near(results: Results, pair: Pair) -> Iterator[Row]:
     mean, which their coldest ends drown."""
     both = _both(results, pair) if results.several else []
     lines = {"pass": [(one.points, two.points) for one, two in both]}
-    lines["distinct"] = [(one.variety, two.variety) for one, two in both]
+    lines["distinct"] = [(one.distinct_frontier, two.distinct_frontier) for one, two in both]
     for name, ends in lines.items() if both else ():
         gaps = [frontiers.gap_near(one, two) for one, two in ends]
         yield _of_gaps(pair, Metric(name=name, k=results.k, at="near"), gaps, Reason.NOT_NEAR)  # type: ignore[arg-type]

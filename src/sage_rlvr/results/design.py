@@ -58,7 +58,7 @@ class Design:
     others are held against. every: whether all pairs of arms are compared (they were named one by one). beside: names of arms that
     it does not ask for, named together with its folder. envelopes: rivals of every candidate; ceiling: the arm that says how much
     room there is, trained on right answers it was given. discarded: candidates that were not run, which count in the correction
-    of the primary family. facts: the rest of what a sweep wrote down (matrix.json)."""
+    of the primary family. facts: the rest of what a sweep wrote down (design.json)."""
 
     arms: tuple[Arm, ...]
     base: str | None = None

@@ -1,4 +1,4 @@
-"""The files of result folders, one reader each: matrix.json, run.json, a run's own record; and what to say of any other file."""
+"""The files of result folders, one reader each: design.json, run.json, a run's own record; and what to say of any other file."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 from sage_rlvr.errors import DataError, suggest
 from sage_rlvr.evaluation.record import Record, load_record, record_path
 from sage_rlvr.evaluation.store import is_store
+from sage_rlvr.moved import FACTS, renamed
 from sage_rlvr.reading import read_json, read_text, understood
 from sage_rlvr.results.design import BASE, Arm, Design, Envelope, Question
 from sage_rlvr.results.read import Run
@@ -26,30 +27,31 @@ AWAY = "move it away to read the folder without it"
 SEEDED = re.compile(r"(.+)-s(\d+)")
 
 
-def read_matrix(path: Path) -> dict[str, Any]:
-    """matrix.json of a sweep's folder, {} where there is none."""
-    file = path / "matrix.json"
-    if not file.exists():
+def read_design(path: Path) -> dict[str, Any]:
+    """design.json of a sweep's folder, or what an older version wrote; {} where there is none."""
+    file = next((found for name in ("design.json", FACTS) if (found := path / name).exists()), None)
+    if file is None:
         return {}
     facts: dict[str, Any] = read_json(file, advice=AWAY)
     with understood(file, advice=AWAY):
+        facts = renamed(facts)
         design_of(facts)
         evaluate = facts.get("evaluate", {})
         parts = [facts.get("left_out", []), facts.get("base_evaluated", []), *map(evaluate.get, ("ood", "temperatures"), ([], []))]
-        if not all(isinstance(part, list) for part in parts) or not all(map(_is_cell, facts.get("cells", []))):
-            raise TypeError("a list, or a cell of it, is of another kind")
+        if not all(isinstance(part, list) for part in parts) or not all(map(_is_run, facts.get("runs", []))):
+            raise TypeError("a list, or a run of it, is of another kind")
         if not all(isinstance(arm.get("recipe", ""), str) for arm in facts.get("arms", ())):
             raise TypeError("the recipe of an arm is no file's name")
     return facts
 
 
-def _is_cell(cell: Mapping[str, Any]) -> bool:
+def _is_run(asked: Mapping[str, Any]) -> bool:
     kinds = {"arm": str, "seed": int, "evaluated": list, "complete": bool}
-    return all(isinstance(cell[key], kind) for key, kind in kinds.items())
+    return all(isinstance(asked[key], kind) for key, kind in kinds.items())
 
 
 def design_of(facts: Mapping[str, Any]) -> Design:
-    """The design that a matrix.json holds."""
+    """The design that a design.json holds."""
     written = facts.get("arms", ())
     labels = {str(arm["name"]): str(arm.get("label") or arm["name"]) for arm in written}
 
@@ -66,7 +68,7 @@ def design_of(facts: Mapping[str, Any]) -> Design:
         for arm in written
     )  # fmt: skip
     return Design(
-        arms=arms, control=named(facts, "control"), seeds=tuple(facts.get("seeds", ())), title=str(facts.get("tier", "")),
+        arms=arms, control=named(facts, "control"), seeds=tuple(facts.get("seeds", ())), title=str(facts.get("title", "")),
         notes=str(facts.get("notes", "")), questions=tuple(Question(**q) for q in facts.get("questions", ())),
         envelopes=envelopes_of(facts, labels), ceiling=named(facts, "ceiling"),
         discarded=tuple(facts.get("discarded", ())), facts=facts,
@@ -145,7 +147,7 @@ def other_weights(record: Record, run: Path) -> bool:
 def label_of(run: Path, index: int) -> tuple[str, int]:
     """Arm and training seed of a run directory, in the words of the sweep that it lies in."""
     stem, seed = address(run, index)
-    return design_of(read_matrix(run.parent.parent)).called(stem), seed
+    return design_of(read_design(run.parent.parent)).called(stem), seed
 
 
 def address(path: Path, index: int) -> tuple[str, int]:
@@ -161,7 +163,7 @@ def is_base(record: Record) -> bool:
 
 
 def state_of(status: str) -> str:
-    """The state of a cell of a matrix.json in words."""
+    """The state of a run of a design.json in words."""
     done, slash, steps = status.partition("/")
     if status == "trained" or (slash and done == steps):
         return "trained, not evaluated"
@@ -183,7 +185,7 @@ def check_record(path: Path) -> None:
 
 def _instead(path: Path) -> str:
     """What to do with a file that holds no results: sweep a design, train a recipe, name the folder of its parts."""
-    if path.name in ("run.json", "store.json", "matrix.json", "summary.json", "store.sqlite"):
+    if path.name in ("run.json", "store.json", "design.json", FACTS, "summary.json", "store.sqlite"):
         return f"; give its folder: {path.parent}"
     if path.suffix not in (".yaml", ".yml"):
         return ""

@@ -190,7 +190,7 @@ class _Found:
     # ---- the folder of a sweep or a demo
 
     def _folder(self, path: Path) -> None:
-        facts = files.read_matrix(path)
+        facts = files.read_design(path)
         own = str(facts.get("evaluate", {}).get("split", TEST))
         self.split = self.asked or own  # a sweep on validation problems is read as one
         design = files.design_of(facts)
@@ -201,11 +201,11 @@ class _Found:
             self._records(path, task, facts, design)
         for run in sorted(path.glob("runs/*/run.json")):  # later: a run that `eval` evaluated too is not two seeds
             self._run(run.parent, "", 0)
-        for cell in facts.get("cells", []):
-            key = design.called(str(cell["arm"])), int(cell["seed"])
-            place = path / "runs" / f"{cell['arm']}-s{cell['seed']}"
+        for asked in facts.get("runs", []):
+            key = design.called(str(asked["arm"])), int(asked["seed"])
+            place = path / "runs" / f"{asked['arm']}-s{asked['seed']}"
             run_ = self.results.runs.get(key) or Run(arm=key[0], seed=key[1], path=place, metrics=read_metrics(place))
-            self.results.runs[key] = replace(run_, state=files.state_of(str(cell.get("status", "not run"))))
+            self.results.runs[key] = replace(run_, state=files.state_of(str(asked.get("status", "not run"))))
         for found in sorted([*path.glob("runs/base/samples/*"), *path.glob("samples*")]):
             if is_store(found):
                 self._store(found, BASE if found.parts[-3] == BASE else "", 0)
@@ -214,7 +214,7 @@ class _Found:
         asked = facts.get("evaluate", {}).get("ood_temperatures" if task and task != self.split else "temperatures")
         names = {file.stem for file in path.glob("evaluations/*.npz")}
         if facts:
-            names = {f"{cell['arm']}-s{cell['seed']}" for cell in facts.get("cells", []) if task in cell["evaluated"]}
+            names = {f"{run['arm']}-s{run['seed']}" for run in facts.get("runs", []) if task in run["evaluated"]}
             names |= {BASE} if task in facts.get("base_evaluated", []) else set()
         place = "" if task == self.split else task
         for name in sorted(names):

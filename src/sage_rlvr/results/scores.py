@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sage_rlvr.evaluation.record import Record
-from sage_rlvr.stats.frontier import FrontierPoint, frontier, variety
+from sage_rlvr.stats.frontier import FrontierPoint, distinct_frontier, frontier
 from sage_rlvr.stats.intervals import Interval, least_seen, passk_interval, seed_interval, share_interval
 from sage_rlvr.stats.passk import curve, pass_at_k
 from sage_rlvr.stats.support import reachable, success_probability
@@ -91,9 +91,9 @@ class Exact:
 
     def line(self, name: str, k: int) -> tuple[FrontierPoint, ...]:
         """The frontier of a metric: "distinct" at its own k, or pass@k at any."""
-        return self.variety if name == "distinct" else self.points if k == self.k else frontier(self.p, k)
+        return self.distinct_frontier if name == "distinct" else self.points if k == self.k else frontier(self.p, k)
 
     @cached_property
-    def variety(self) -> tuple[FrontierPoint, ...]:
+    def distinct_frontier(self) -> tuple[FrontierPoint, ...]:
         """The frontier with distinct right completions in the place of pass@k."""
-        return variety(self.points, self.distinct)
+        return distinct_frontier(self.points, self.distinct)

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from sage_rlvr.errors import DataError, suggest
+from sage_rlvr.moved import renamed
 from sage_rlvr.reading import read_json, understood
 from sage_rlvr.results.comparisons import TEMPERED, Row
 from sage_rlvr.results.design import BASE, Arm, Design, Envelope, Question, Why
@@ -37,7 +38,7 @@ def read_summary(path: Path) -> dict[str, Any]:
     if known not in (1, FORMAT):
         raise DataError(f"{path}: format {known!r}; this version reads 1 and {FORMAT}, use the version that wrote it")
     with understood(path, advice=again):
-        found = found if known == FORMAT else _upgraded(found)
+        found = renamed(found) if known == FORMAT else _upgraded(renamed(found))
         rows_of_summary(found, design_of_summary(found))
     return found
 
@@ -124,8 +125,8 @@ _KS = (1, 8, 64, 256)
 def _upgraded(old: Mapping[str, Any]) -> dict[str, Any]:
     """A summary of format 1 in the places of format 2, but for its rows."""
     ends, control = old.get("endpoints") or {}, old["arms"][old["control"]]
-    found = {name: value for name, value in old.items() if name not in ("schema", "tier")}
-    found |= {"format": FORMAT, "title": old["tier"], "ks": list(_KS), "gains": ends.get("gains")}
+    found = {name: value for name, value in old.items() if name != "schema"}
+    found |= {"format": FORMAT, "title": old["title"], "ks": list(_KS), "gains": ends.get("gains")}
     for name in ("cold", "power"):
         found[name] = {key: v for key, v in ends[name].items() if key != "comparisons"} if ends.get(name) else None
     found["relabelled"] = old["relabelled"] | {"have": len(control["seeds"])}

@@ -40,7 +40,7 @@ def summary_of(results: Results, rows: Sequence[Row]) -> dict[str, Any]:
     facts, control = design.facts, design.arm(design.control or "")
     arms = [arm for arm in design.arms if arm.name not in design.beside or results.seeds(arm.name)]
     found: dict[str, Any] = {"format": FORMAT, "title": design.title, "notes": design.notes, "ks": shown_ks(results)}
-    found |= {name: facts.get(name) for name in ("matrix", "world", "versions", "steps", "choice")}
+    found |= {name: facts.get(name) for name in ("design", "world", "versions", "steps", "choice")}
     found |= {"control": control.key if control else "", "seeds": list(design.seeds)}
     found["questions"] = [asdict(question) for question in design.questions]
     if design.envelopes:
@@ -57,8 +57,8 @@ def summary_of(results: Results, rows: Sequence[Row]) -> dict[str, Any]:
     found["warnings"] = [
         {"arm": run.arm, "seed": run.seed, **warning} for run in results.runs.values() for warning in run.warnings
     ]
-    cells = [(design.called(c["arm"]), c["seed"]) for c in facts.get("cells", ()) if not c["complete"]]
-    found["not_run"] = [f"{arm} s{seed}: {results.runs[arm, seed].state}" for arm, seed in cells]
+    asked = [(design.called(c["arm"]), c["seed"]) for c in facts.get("runs", ()) if not c["complete"]]
+    found["not_run"] = [f"{arm} s{seed}: {results.runs[arm, seed].state}" for arm, seed in asked]
     return dict(plain(found))
 
 
@@ -123,7 +123,7 @@ def _arm(results: Results, arm: Arm) -> dict[str, Any]:
         for p in zip(*(one.points for one in ones.values()), strict=True)
     ]
     row["frontier_by_seed"] = {
-        seed: [asdict(p) | {"distinct": v.passk} for p, v in zip(one.points, one.variety, strict=True)]
+        seed: [asdict(p) | {"distinct": v.passk} for p, v in zip(one.points, one.distinct_frontier, strict=True)]
         for seed, one in ones.items()
     }
     if results.home:
@@ -147,7 +147,7 @@ def _part(values: Sequence[Any], when: str) -> Any:
 PARTS = {
     "grad_norm": ("optimizer/grad_norm", ("early", "middle", "late")),
     "reward": ("reward/mean", ("first", "last")),
-    "dead": ("reward/dead_group_share", ("first", "last")),
+    "dead": ("reward/zero_variance_share", ("first", "last")),
 }
 """What is averaged over parts of the training: its name in metrics.jsonl, and which parts."""
 

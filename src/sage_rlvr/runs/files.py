@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from sage_rlvr.errors import CheckpointError, ConfigError, DataError
+from sage_rlvr.moved import METRICS
 from sage_rlvr.reading import MIB, opened, parse_json, read_lines
 
 
@@ -264,6 +265,6 @@ def read_metrics(path: str | Path, resumed: int | None = None) -> list[dict[str,
                 raise
             continue
         if row is not None:
-            rows.append(row)
+            rows.append({METRICS.get(name, name): value for name, value in row.items()})
             newest = max(newest, row["step"])
     return rows

@@ -115,7 +115,7 @@ class RunDir:
     ) -> Checkpoint:
         """Write a checkpoint completely or not at all, verify it, then delete older ones beyond `keep`.
 
-        step: steps that were done. tensors: group -> name -> tensor, one safetensors file a group. state: strict JSON.
+        step: steps that were done. tensors: group -> name -> tensor, one safetensors file per group. state: strict JSON.
         keep: default checkpoint.keep of the configuration. The manifest notes how many metrics rows there were.
         Raises CheckpointError (full disk, read-only folder) with the former checkpoints untouched, DataError for a
         state that JSON cannot hold.
@@ -159,11 +159,11 @@ class RunDir:
                 f"{self.metrics_path}: cannot append a row: {error.strerror}. Mend that, then give the same command "
                 f"again to continue from the last checkpoint"
             ) from error
-        self._warn_of_dead_groups(row)
+        self._warn_of_zero_variance(row)
 
-    def _warn_of_dead_groups(self, row: Mapping[str, Any]) -> None:
+    def _warn_of_zero_variance(self, row: Mapping[str, Any]) -> None:
         """Say it once whenever DEAD_STEPS steps in a row had no group with both right and wrong completions."""
-        self._dead = self._dead + 1 if row.get("reward/dead_group_share") == 1 else 0
+        self._dead = self._dead + 1 if row.get("reward/zero_variance_share") == 1 else 0
         if self._dead == DEAD_STEPS:
             rewards = {0: ": every reward was 0", 1: ": every reward was 1"}.get(row.get("reward/mean", math.nan), "")
             self.warn(

@@ -112,7 +112,7 @@ class GapCurve:
     home: float | None = None
 
 
-def variety(points: Sequence[FrontierPoint], distinct: Mapping[float, float]) -> tuple[FrontierPoint, ...]:
+def distinct_frontier(points: Sequence[FrontierPoint], distinct: Mapping[float, float]) -> tuple[FrontierPoint, ...]:
     """A frontier with the expected number of distinct right completions in the place of pass@k; distinct: temperature -> mean over
     the problems. KeyError where a temperature of the points is not among them."""
     return tuple(replace(point, passk=distinct[point.temperature]) for point in points)

@@ -236,7 +236,7 @@ def plan_lines(plan: Plan, *, run_cost: float = RUN_COST) -> list[str]:
     q = p.true + p.noise / d.samples
     lines.append(  # the sizes at stake in the paper: its Branch against GRPO, mean over data sets
         f"to see +0.02 of checkpoints: about {_three(problems_needed(0.02, q))} problems at this variance; to see +0.015 of "
-        f"methods at SD {p.run_sd:.3g} a run: {runs_needed(0.015, p.run_sd)} runs per arm with Student's t "
+        f"methods at SD {p.run_sd:.3g} per run: {runs_needed(0.015, p.run_sd)} runs per arm with Student's t "
         f"({runs_needed(0.015, p.run_sd, known=True)} if that SD were known); these are about the sizes "
         "of Branch over GRPO in arXiv 2605.18864, on average +0.017 in pass@1 and +0.015 in pass@256"
     )

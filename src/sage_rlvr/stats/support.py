@@ -52,7 +52,7 @@ def support(logps: Sequence[ArrayLike], eps: float) -> NDArray[np.int64]:
 
 
 def exact_cells(base: Sequence[ArrayLike], policy: Sequence[ArrayLike], eps: float) -> tuple[Floats, Floats]:
-    """Who supports what, problem by problem: (N, 4) counts of completions, and (N, 4) with one 1 a problem; preserved, gained,
+    """Who supports what, problem by problem: (N, 4) counts of completions, and (N, 4) with one 1 per problem; preserved, gained,
     lost, outside. Raises DataError when the two do not list the same completions."""
     before, after = _inside(base, eps, "base"), _inside(policy, eps, "policy")
     if [len(x) for x in before] != [len(x) for x in after]:

@@ -147,7 +147,7 @@ def outcome(task: Task, logits: Tensor, steps: int = 0) -> Outcome:
 
 @dataclass(frozen=True)
 class Supported:
-    """A method's outcomes, one a task; `missing`: what it reads and a tree does not have, then there are none."""
+    """A method's outcomes, one per task; `missing`: what it reads and a tree does not have, then there are none."""
 
     name: str
     outcomes: tuple[Outcome, ...]

@@ -228,7 +228,7 @@ def rollout_metrics(loop: Loop, drawn: Drawn) -> dict[str, float]:
     found = {
         "verifier/undecided_share": int(undecided.sum()) / undecided.numel(),
         "reward/mean": float(rewards.mean()),
-        "reward/dead_group_share": float((rewards == rewards[:, :1]).all(1).float().mean()),
+        "reward/zero_variance_share": float((rewards == rewards[:, :1]).all(1).float().mean()),
         "completions/length_mean": float(rollout.drawn.sum(1).float().mean()),
         "completions/unfinished_share": float((~rollout.finished).float().mean()),
         "rollout/tokens": float(sum(part.rollout.drawn.sum() for part in (drawn.everything, *drawn.second))),

@@ -1,7 +1,7 @@
 """Verdicts as rewards: r = 1 for right, 0 for wrong, None for undecided, in the signature of a TRL reward function.
 
 `GRPOTrainer(reward_funcs=math_reward, ...)` wants a data set with one column `answer`, `solution` or `ground_truth`.
-TRL takes None for "no reward from this function" (since 1.16 a completion with no reward at all is left out of its
+TRL takes None for "no reward from this function" (since 1.16, a completion with no reward at all is left out of its
 group; before, it counted as 0). Nothing here imports TRL.
 """
 
@@ -111,7 +111,7 @@ class MathReward:
         return _rewards(await (self.pool or shared()).verify_async(items, **options), columns)
 
     def __call__(self, completions: Sequence[Any], **columns: Any) -> list[float | None]:
-        """1.0, 0.0 or None a completion (strings or conversations); golds from the one column that is there."""
+        """1.0, 0.0 or None per completion (strings or conversations); golds from the one column that is there."""
         return _rewards(self.verdicts(completions, **columns), columns)
 
 

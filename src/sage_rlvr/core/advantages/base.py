@@ -128,7 +128,7 @@ def checked(rewards: Groups, smallest_group: int, who: str) -> Groups:
     if rewards.dim() != 2:
         raise DataError(f"{who}: rewards have shape {tuple(rewards.shape)}; give (prompts, completions per prompt).")
     if rewards.shape[1] < smallest_group:
-        raise DataError(f"{who}: group_size is {rewards.shape[1]}; it needs at least {smallest_group} a prompt.")
+        raise DataError(f"{who}: group_size is {rewards.shape[1]}; it needs at least {smallest_group} per prompt.")
     return rewards.detach().float()
 
 

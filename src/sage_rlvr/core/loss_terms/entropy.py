@@ -97,8 +97,8 @@ class AdaptiveEntropy:
     @property
     def legend(self) -> str:
         return (
-            f"c from {self.start_at:g}, by {self.delta:g} a rollout up where its mean entropy H <= {self.target:g}, else down, in "
-            f"[{self.least:g}, {self.most:g}]"
+            f"c from {self.start_at:g}, by {self.delta:g} per rollout up where its mean entropy H <= {self.target:g}, else down, "
+            f"in [{self.least:g}, {self.most:g}]"
         )
 
     def start(self) -> dict[str, Tensor]:

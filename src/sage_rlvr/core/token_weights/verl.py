@@ -32,7 +32,7 @@ class Verl:
     the last tokens of a completion that are looked at. share: of a rollout in the running means.
 
     scale = 0 weighs nothing and measures: the running means are metrics, of the last rollout alone with share = 1. Cost: the
-    eigenvalues of one matrix of at most min(tokens, width) a window and completion. needs: "hidden".
+    eigenvalues of one matrix of at most min(tokens, width) per window and completion. needs: "hidden".
     """
 
     scale: float = 1.0

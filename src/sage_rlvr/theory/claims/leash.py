@@ -8,7 +8,7 @@ log pi_v(s) then rises by dz_v - log sum_u pi_u e^{dz_u} <= dz_v - sum_u pi_u dz
 eta A_i (1[y_i takes v] - pi_v - pi_{y_i} + |pi|^2). The bracket is at most 1 in size where y_i does not take v, and at most
 2 (1 - pi_v)^2 where it does. Hence for every completion of T tokens, drawn or not,
 
-    pi_K(y) <= pi_0(y) e^{2 eta T K},     and with one logit a completion (T = 1) and y never drawn,     pi_0(y) e^{eta K}.
+    pi_K(y) <= pi_0(y) e^{2 eta T K},     and with one logit per completion (T = 1) and y never drawn,     pi_0(y) e^{eta K}.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def bounded_rise() -> list[Claim]:
         ),
         Claim(
             "leash/bound-undrawn", "Invisible Leash (ii)",
-            "one logit a completion, y never drawn: log(pi_K / pi_0) / (eta K) <= 1",
+            "one logit per completion, y never drawn: log(pi_K / pi_0) / (eta K) <= 1",
             float((unseen / eps).log().max()) / (rate * steps), 1.0, "<=",
             note=f"{len(unseen)} of 500 trainings of {steps} steps never drew it.",
         ),

@@ -44,14 +44,14 @@ def _bandit() -> tuple[Leaves, Leaves, float]:
 
 
 def preserved() -> list[Claim]:
-    """Theorem 4.2 where it holds: a logit a completion, updates from drawn completions only, eps below detectability, and a
+    """Theorem 4.2 where it holds: a logit per completion, updates from drawn completions only, eps below detectability, and a
     normalization that lifts y by no more than eps / ref(y)."""
     ref, rewards, eps = _bandit()
     probs, draws = many_bandits(ref, rewards, runs=2000, rate=0.5, steps=STEPS, group=GROUP, seed=5)
     unseen = draws[:, 0] == 0
     tree = TokenTree.bandit(len(ref))
     start = tree.logits_of(ref)
-    plain, leashed = (
+    plain, anchored = (
         _undrawn(0, tree, method_of(anchor, GroupCentered()), start, rewards, 0.5, STEPS)
         for anchor in (None, Anchor(0.05))
     )
@@ -66,7 +66,7 @@ def preserved() -> list[Claim]:
             "4.2/no-force", "SAGE Th. 4.2",
             "change of the logit of a completion that 100 steps never drew = 0",
             float((plain.logits - start)[0, 0]), 0.0, "=", 1e-9,
-            note="One logit a completion, advantages that sum to 0 over the group, no KL: only the "
+            note="One logit per completion, advantages that sum to 0 over the group, no KL: only the "
             f"normalization moves it. Drawn {int(plain.draws[0])} times.",
         ),
         Claim(
@@ -74,14 +74,14 @@ def preserved() -> list[Claim]:
             "the largest mass that y has after any of the 2,000 trainings <= eps",
             float(probs[:, 0].max()), eps, "<=",
             note="The conclusion: what was outside the empirical support stays outside. It rests on three "
-            "assumptions: updates from drawn completions only, one logit a completion, eps below detectability; and on "
+            "assumptions: updates from drawn completions only, one logit per completion, eps below detectability; and on "
             "a fourth, that the normalization lifts y by no more than eps / ref(y), which holds here.",
         ),
         Claim(
             "4.2/preserved-k3", "SAGE Th. 4.2",
             "the same after 100 steps of the loop with k3 and beta = .05: pi(y) <= eps",
-            float(leashed.probs[-1, 0]), eps, "<=",
-            note=f"Drawn {int(leashed.draws[0])} times.",
+            float(anchored.probs[-1, 0]), eps, "<=",
+            note=f"Drawn {int(anchored.draws[0])} times.",
         ),
     ]  # fmt: skip
 
@@ -149,7 +149,7 @@ def not_preserved() -> list[Claim]:
             "4.2/shared-tokens", "SAGE Th. 4.2",
             "in that training, with y never drawn: pi(y) <= eps",
             float(shared.probs[-1, 1]), threshold, "<=", expected=False,
-            note="The assumption that fails: one logit a completion. y's first token is that of 19 right "
+            note="The assumption that fails: one logit per completion. y's first token is that of 19 right "
             "siblings, which were drawn and raised it; an autoregressive policy lifts what it never drew.",
         ),
         *_threshold(),

@@ -150,7 +150,7 @@ def step_metrics(order: Order, signals: Signals, advantages: Tensor | None, stat
     if signals.rewards is not None:
         rewards = signals.rewards
         dead = [bool((rewards[row] == rewards[row[0]]).all()) for rows in order.groups() for row in rows]
-        found |= {"reward/mean": float(rewards.mean()), "reward/dead_group_share": sum(dead) / len(dead)}
+        found |= {"reward/mean": float(rewards.mean()), "reward/zero_variance_share": sum(dead) / len(dead)}
     if signals.entropies is not None:
         found["policy/entropy"] = masked_mean(signals.entropies, signals.mask)
     if advantages is not None:
