@@ -184,9 +184,9 @@ def _excess(results: Results) -> list[str]:
 
 
 def _patterns(results: Results) -> list[str]:
-    from sage_rlvr.evaluation.sample_report import compared_pattern_lines
+    from sage_rlvr.results.details import pattern_lines
 
-    lines = [line for pair in _store_pairs(results) for line in compared_pattern_lines(*pair, results.samples)]
+    lines = [line for pair in _store_pairs(results) for line in pattern_lines(*pair, results.samples)]
     return lines or ["--patterns: only arms of one training run have patterns compared."]
 
 

@@ -34,7 +34,7 @@ from sage_rlvr.stats.samples.anatomy import COUNTDOWN_CLASSES, TOKEN_CLASSES, Cl
 from sage_rlvr.stats.samples.clusters import clusters, pooled_share, ratio_interval
 from sage_rlvr.stats.samples.diversity import answer_entropy, expected_distinct_correct, token_entropy
 from sage_rlvr.stats.samples.majority import maj_at_k
-from sage_rlvr.stats.samples.patterns import compare_patterns, pattern_frequencies
+from sage_rlvr.stats.samples.patterns import pattern_frequencies
 from sage_rlvr.stats.samples.perplexity import perplexities, perplexity_excess, perplexity_tails
 from sage_rlvr.stats.tempered import reweighted
 
@@ -263,12 +263,6 @@ def pattern_lines(store: SampleStore, n: int | None = None) -> list[str]:
         lines.append(f"  {name}: macro {cell(found.macro)}, micro {cell(found.micro)}, {counts}")
         lines += [f"    {found.caution}"] * bool(found.caution)
     return lines
-
-
-def compared_pattern_lines(name_a: str, a: SampleStore, name_b: str, b: SampleStore, n: int | None = None) -> list[str]:
-    """Each pattern in two stores: counts, Fisher's p, and the difference paired by problem."""
-    found = compare_patterns(Drawn(a, n).solutions(), Drawn(b, n).solutions())
-    return [f"{a.identity.task}: {name_a} vs {name_b}, pattern {one.sentence}." for one in found.values()]
 
 
 def excess_lines(name_a: str, a: SampleStore, name_b: str, b: SampleStore, n: int | None = None) -> list[str]:

@@ -91,7 +91,7 @@ def cell(found: Interval | Mapping[str, Any] | float | None, digits: int = 3) ->
         return NONE if found is None else f"{found:,.{digits}f}"
     tree = found if isinstance(found, Mapping) else vars(found)
     value, low, high = (math.inf if tree[end] is None else tree[end] for end in ("value", "low", "high"))
-    few = str(tree.get("over", "")).startswith("training seeds") and tree.get("n", FEWEST_SEEDS) < FEWEST_SEEDS
+    few = tree.get("over") == "training seeds" and tree.get("n", FEWEST_SEEDS) < FEWEST_SEEDS
     beneath = f"\n{low:.{digits}f}–{high:.{digits}f}" if math.isfinite(high - low) and not few else ""
     return f"{value:,.{digits}f}{beneath}"
 
