@@ -14,13 +14,13 @@ from sage_rlvr.evaluation.store import is_store
 from sage_rlvr.reading import read_json, read_text, understood
 from sage_rlvr.results.design import BASE, Arm, Design, Envelope, Question
 from sage_rlvr.results.read import Run
-from sage_rlvr.runs import file_sha256, read_metrics, read_record
+from sage_rlvr.runs import RECORD, file_sha256, is_run, read_metrics, read_record
 
 TAKES = (
     "Results are folders of `sage-rlvr demo` or `sweep` (with runs/ and evaluations/), run directories (run.json), records "
     "(.npz), sample stores (store.sqlite) and folders with a summary.json; NAME=PATH[,PATH...] names them."
 )
-PARTS = ("runs", "evaluations", "run.json", "store.json", "store.sqlite", "summary.json")
+PARTS = ("runs", "evaluations", RECORD, "store.json", "store.sqlite", "summary.json")
 SHOWN = 6
 AWAY = "move it away to read the folder without it"
 SEEDED = re.compile(r"(.+)-s(\d+)")
@@ -124,7 +124,7 @@ def stores_of(run: Path) -> list[Path]:
 
 def has_store(path: Path) -> bool:
     """Whether a path is a sample store, or a run directory with one."""
-    return is_store(path) or ((path / "run.json").is_file() and bool(stores_of(path)))
+    return is_store(path) or (is_run(path) and bool(stores_of(path)))
 
 
 def has_record(run: Path, split: str) -> bool:
@@ -183,7 +183,7 @@ def check_record(path: Path) -> None:
 
 def _instead(path: Path) -> str:
     """What to do with a file that holds no results: sweep a design, train a recipe, name the folder of its parts."""
-    if path.name in ("run.json", "store.json", "matrix.json", "summary.json", "store.sqlite"):
+    if path.name in (RECORD, "store.json", "matrix.json", "summary.json", "store.sqlite"):
         return f"; give its folder: {path.parent}"
     if path.suffix not in (".yaml", ".yml"):
         return ""
