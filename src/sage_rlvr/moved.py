@@ -156,6 +156,7 @@ NAMES: dict[str, dict[str, str]] = {
     "engines.sampler": {"models.shared_prefix": "refuse_unknown_terms"},
     "engines.sft": {"training.state": "model_tensors load_tensors CARD POLICY_FILES"},
     "evaluation": _EVALUATION,
+    "evaluation.sample_studies": {"results.details": "compared_pattern_lines=pattern_lines"},
     "experiments.demo": {"experiments.jobs": "Job"},
     "experiments.jobs": {"runs.files": "read_metrics"},
     "experiments.matrix": {"experiments.controls": "same"},

@@ -30,10 +30,15 @@ def table(sweep: Sweep) -> rich.table.Table:
     """Arm x seed, the state of every cell."""
     seeds = sweep.matrix.seeds
     shown = rich.table.Table("arm", *(f"s{seed}" for seed in seeds), box=None, pad_edge=False, title=sweep.matrix.tier)
-    status = {(cell.arm.name, cell.job.seed): sweep.status(cell) for cell in sweep.cells}
+    status = {(cell.arm.name, cell.job.seed): _status(sweep, cell) for cell in sweep.cells}
     for arm in sweep.arms:
         shown.add_row(arm.label + (" +" if arm.why else ""), *(status[arm.name, seed] for seed in seeds))
     return shown
+
+
+def _status(sweep: Sweep, cell: Cell) -> str:
+    status = sweep.status(cell)
+    return f"{cell.job.done}/{cell.job.config.steps}" if status == "training" else status
 
 
 @contextmanager

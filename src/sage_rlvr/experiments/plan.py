@@ -31,8 +31,8 @@ from sage_rlvr.models.folders import EMBEDDED
 from sage_rlvr.models.policy import weights_hash
 from sage_rlvr.recipes import find
 from sage_rlvr.results import Results, words
+from sage_rlvr.results.read import State
 from sage_rlvr.results.summary import choose
-from sage_rlvr.results.tables import NOT_RUN
 from sage_rlvr.runs import versions, write_json_atomic, writing
 from sage_rlvr.stats.tempered import POWERS
 from sage_rlvr.tasks.base import Task as Asked
@@ -103,8 +103,8 @@ class Sweep:
             return cell.tasks
         return [cell.train, cell.exact[VALIDATION]]
 
-    def status(self, cell: Cell) -> str:
-        """In a word: evaluated, failed, trained, how many steps of how many, or not run."""
+    def status(self, cell: Cell) -> State:
+        """How far it is."""
         wanted = self.wanted(cell)
         if any(task in self.failures for task in wanted):
             return "failed"
@@ -114,7 +114,7 @@ class Sweep:
         done, steps = cell.job.done, cell.job.config.steps
         if cell.train in self.over or (done == steps and cell.train.done()):  # it may have ended since one last looked
             return "trained"
-        return f"{done}/{steps}" if done else NOT_RUN
+        return "training" if done else "not run"
 
 
 def plan(

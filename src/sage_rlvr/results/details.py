@@ -14,7 +14,7 @@ import numpy as np
 
 from sage_rlvr.evaluation.sample_report import Drawn
 from sage_rlvr.evaluation.store import SampleStore
-from sage_rlvr.results.comparisons import Row, shared
+from sage_rlvr.results.comparisons import Row, sampled_sides, shared
 from sage_rlvr.results.read import Results
 from sage_rlvr.results.scores import Scores, powers
 from sage_rlvr.results.words import End, told
@@ -70,7 +70,7 @@ def sides(results: Results, a: str, b: str, task: str, temperature: float) -> tu
     if one is None or two is None:
         return None
     if one.n is not None:
-        return one, two
+        return sampled_sides(results, a, b, task, temperature)
     seeds = shared(results, a, b, task)
     return (one.only(seeds), two.only(seeds)) if seeds else None
 

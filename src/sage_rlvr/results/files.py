@@ -6,14 +6,14 @@ import re
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from sage_rlvr.errors import DataError, suggest
 from sage_rlvr.evaluation.record import Record, load_record, record_path
 from sage_rlvr.evaluation.store import is_store
 from sage_rlvr.reading import read_json, read_text, understood
 from sage_rlvr.results.design import BASE, Arm, Design, Envelope, Question
-from sage_rlvr.results.read import Run
+from sage_rlvr.results.read import Run, State
 from sage_rlvr.runs import RECORD, file_sha256, is_run, read_metrics, read_record
 
 TAKES = (
@@ -86,7 +86,7 @@ def read_run(path: Path, arm: str, seed: int) -> Run:
     rows, steps = read_metrics(path), config.get("steps", 0)
     whole = (path / "policy" / "config.json").is_file() and len(rows) >= steps
     return Run(
-        arm=arm, seed=config.get("seed", seed), path=path, state="trained" if whole else f"{len(rows)} of {steps} steps",
+        arm=arm, seed=config.get("seed", seed), path=path, state="trained" if whole else "training",
         config=config, versions={str(name): str(v) for name, v in facts.get("versions", {}).items()},
         commit=str((facts.get("git") or {}).get("commit") or ""), metrics=rows, warnings=facts.get("warnings", ()),
     )  # fmt: skip
@@ -160,12 +160,10 @@ def is_base(record: Record) -> bool:
     return record.meta.get("name") == BASE or record.meta.get("model") == "embedded"
 
 
-def state_of(status: str) -> str:
-    """The state of a cell of a matrix.json in words."""
-    done, slash, steps = status.partition("/")
-    if status == "trained" or (slash and done == steps):
-        return "trained, not evaluated"
-    return f"{done} of {steps} steps" if slash else status
+def state_of(cell: Mapping[str, Any]) -> State:
+    """The state of a cell of a matrix.json; older ones hold "1/2" of one that is training."""
+    found: State = cell.get("status", "not run")
+    return found if found in get_args(State) else "training"
 
 
 # ------------------------------------------------------------------------------------------------------------------

@@ -167,7 +167,7 @@ class _Found:
                 self._store(files.store_of(path), own, index)
             runs[own, index] = run
             return
-        self.order.setdefault(run.arm, path.name.rpartition("-s")[0] or path.name)
+        self.order.setdefault(run.arm, files.address(path, 0)[0])
         seed = run.seed
         while (run.arm, seed) in runs:
             seed += 1
@@ -205,7 +205,7 @@ class _Found:
             key = design.called(str(cell["arm"])), int(cell["seed"])
             place = path / "runs" / f"{cell['arm']}-s{cell['seed']}"
             run_ = self.results.runs.get(key) or Run(arm=key[0], seed=key[1], path=place, metrics=read_metrics(place))
-            self.results.runs[key] = replace(run_, state=files.state_of(str(cell.get("status", "not run"))))
+            self.results.runs[key] = replace(run_, state=files.state_of(cell))
         for found in sorted([*path.glob("runs/base/samples/*"), *path.glob("samples*")]):
             if is_store(found):
                 self._store(found, BASE if found.parts[-3] == BASE else "", 0)

@@ -17,8 +17,9 @@ from sage_rlvr.results.comparisons import ABOVE, Row, above
 from sage_rlvr.results.design import BASE, Arm, Envelope
 from sage_rlvr.results.metric import PAPER, REFERENCE, Metric
 from sage_rlvr.results.read import Results, Run
+from sage_rlvr.results.scores import Scores, powers
 from sage_rlvr.results.stored import FORMAT, plain, row_tree
-from sage_rlvr.results.words import sentence
+from sage_rlvr.results.words import sentence, state
 from sage_rlvr.stats.comparison import FEWEST_SEEDS, excludes, paired_seeds
 from sage_rlvr.stats.frontier import best_pass1, gap_to_frontier
 from sage_rlvr.stats.hull import Share, on_hull
@@ -49,6 +50,7 @@ def summary_of(results: Results, rows: Sequence[Row]) -> dict[str, Any]:
     found["evaluate"] = facts.get("evaluate") or _evaluated(results)
     found["base"] = None if base is None else _base(results, base)
     found["arms"] = {arm.key: _arm(results, arm) for arm in arms if arm.name != base}
+    found["sampled"] = _sampled(results)
     found["away"] = {task: _away(results, task) for task in facts.get("evaluate", {}).get("ood", ())}
     found |= {"rows": [row_tree(row) for row in rows], "cold": _cold(results), "power": _power(results)}
     found |= {"gains": _gains(results), "relabelled": relabelled(results)}
@@ -58,7 +60,7 @@ def summary_of(results: Results, rows: Sequence[Row]) -> dict[str, Any]:
         {"arm": run.arm, "seed": run.seed, **warning} for run in results.runs.values() for warning in run.warnings
     ]
     cells = [(design.called(c["arm"]), c["seed"]) for c in facts.get("cells", ()) if not c["complete"]]
-    found["not_run"] = [f"{arm} s{seed}: {results.runs[arm, seed].state}" for arm, seed in cells]
+    found["not_run"] = [f"{arm} s{seed}: {state(results.runs[arm, seed])}" for arm, seed in cells]
     return dict(plain(found))
 
 
@@ -133,6 +135,27 @@ def _arm(results: Results, arm: Arm) -> dict[str, Any]:
         row["support"] = _trees({kind: seed_interval([getattr(c, kind) for c in changes]) for kind in kinds})
     runs = [results.runs.get((arm.name, seed)) for seed in seeds]
     return row | training_of([run for run in runs if run is not None and run.metrics], arm.guided)
+
+
+def _sampled(results: Results) -> list[dict[str, Any]]:
+    """Of every policy with samples of a task pass@k over powers of two, and at both ends of each training seed. An arm that was
+    sampled at several temperatures is as many policies."""
+    out, policies = [], sorted(dict.fromkeys(c.policy for c in results.counts), key=lambda policy: policy[0] != BASE)
+    for name, task, temperature in policies:
+        found = results.scores(name, task, temperature)
+        if found is None or found.n is None:
+            continue
+        several = sum((name, task) == other[:2] for other in policies) > 1
+        row = {"label": f"{name} at T = {temperature:g}" if several else name, "policy": name, "task": task, "n": found.n}
+        row |= {"temperature": temperature, "problems": len(found.problems), "pass": _intervals(found, powers(found.n))}
+        seeds = zip(found.seeds, found.values, strict=True)
+        ones = {str(seed): replace(found, seeds=(seed,), values=values[None]) for seed, values in seeds}
+        out.append(row | {"by_seed": {seed: _intervals(one, (1, found.n)) for seed, one in ones.items()}})
+    return out
+
+
+def _intervals(found: Scores, ks: Sequence[int]) -> dict[str, Any]:
+    return {str(k): asdict(found.interval(k)) for k in ks}
 
 
 def _part(values: Sequence[Any], when: str) -> Any:

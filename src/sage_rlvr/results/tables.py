@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from sage_rlvr.results.comparisons import Row
@@ -14,7 +14,8 @@ from sage_rlvr.stats.comparison import FEWEST_SEEDS
 from sage_rlvr.stats.intervals import Interval
 from sage_rlvr.text import escaped
 
-NOT_RUN = "not run"
+NOT_RUN, SAMPLED = "not run", "sampled"
+SAMPLES = "sampled: evaluated by samples alone, whose numbers stand under \"From samples\"."
 NONE = "–"
 CHIPS = f"A cell: the outcome for the arm of the row, the difference, its 95 % interval. {NONE}: not compared."
 ROOM = (
@@ -104,10 +105,15 @@ def scores(found: Mapping[str, Any], world: str | None = None) -> Table:
     """Arm, seeds, pass@k with intervals, distinct right completions, best pass@1 at any temperature, raw KL. world: the scores on
     another one, without the distinct ones and the raw KL."""
     here, wanted = found if world is None else found["away"][world], len(found["seeds"])
+    sampled = {} if world else {row["policy"]: len(row["by_seed"]) for row in found.get("sampled", ())}
     columns: Columns = {"arm": lambda row: row["label"]}
-    columns["seeds"] = lambda row: "" if row["label"] == "base" else f"{len(row.get('seeds', ()))} of {wanted}"
+    columns["seeds"] = lambda row: (
+        "" if row["label"] == "base" else f"{len(row.get('seeds', ())) or sampled.get(row['label'], 0)} of {wanted}"
+    )
     for k in found["ks"]:
-        columns[f"pass@{k}"] = lambda row, k=k: cell(row["pass"][str(k)]) if "pass" in row else NOT_RUN  # type: ignore[misc]
+        columns[f"pass@{k}"] = lambda row, k=k: (  # type: ignore[misc]
+            cell(row["pass"][str(k)]) if "pass" in row else SAMPLED if row["label"] in sampled else NOT_RUN
+        )
     if world is None:
         columns[f"distinct in {found['ks'][-1]}"] = lambda row: cell(row.get("distinct"), 1)
     shared = () if here["base"] is None else here["base"]["frontier"]  # other worlds keep the frontier of the base alone
@@ -116,7 +122,37 @@ def scores(found: Mapping[str, Any], world: str | None = None) -> Table:
         columns["raw KL"] = lambda row: cell(row.get("kl_raw"))
     base = [] if here["base"] is None else [base_row(here["base"])]
     arms = [{"label": arm["label"]} | (here["arms"].get(key) or {}) for key, arm in found["arms"].items()]
-    return table(columns, [*base, *arms])
+    made = table(columns, [*base, *arms])
+    return replace(made, notes=(SAMPLES,) * any(SAMPLED in row for row in made.rows))
+
+
+def samples(sampled: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[dict[str, Any]]:
+    """pass@1 and pass@k of the sampled policies of each task: title and table, and folded every training seed by itself where that
+    is more."""
+    out: list[dict[str, Any]] = []
+    for task, rows in sampled.items():
+        ends = dict.fromkeys(("1", str(min(row["n"] for row in rows))))
+        scores: Columns = {f"pass@{k}": lambda row, k=k: cell(row["pass"].get(k)) for k in ends}  # type: ignore[misc]
+        many = any(len(row["by_seed"]) > 1 for row in rows)
+        note = f"From samples; beneath each number its 95 % interval {SEEDS_FIRST * many}over problems and their samples."
+        out.append({"title": f"From samples: {task}", "table": table(_DRAWN | scores, rows, note), "fold": ""})
+        if many:
+            ones = [
+                {**row, "label": f"{row['label']}, seed {seed}", "pass": found, "by_seed": {}}
+                for row in rows for seed, found in row["by_seed"].items()
+            ]  # fmt: skip
+            line = f"pass@k on {task}, every training seed by itself ({len(ones)} rows)"
+            out.append({"title": "", "table": table(_DRAWN | scores, ones), "fold": line})
+    return out
+
+
+SEEDS_FIRST = "over training seeds where an arm has several, else "
+_DRAWN: Columns = {
+    "arm": lambda row: row["label"],
+    "problems × samples": lambda row: (
+        f"{row['problems']} × {row['n']}" + f", {len(row['by_seed'])} seeds" * (len(row["by_seed"]) > 1)
+    ),
+}
 
 
 def base_row(base: Mapping[str, Any]) -> dict[str, Any]:

@@ -280,6 +280,14 @@ def families(rows: Sequence[Row]) -> str:
     )
 
 
+def state(run: Run, evaluated: bool = False) -> str:
+    """How far a run is. evaluated: whether its evaluation is there, whatever a sweep wrote down of it."""
+    if run.state in ("trained", "evaluated"):
+        return "evaluated" if evaluated or run.state == "evaluated" else "trained, not evaluated"
+    total = f" of {run.config['steps']}" if "steps" in run.config else ""
+    return f"{f'{run.steps}{total} steps' if run.state == 'training' else run.state}{', evaluated' * evaluated}"
+
+
 def world_words(world: Mapping[str, Any]) -> str:
     """A world of a record in a line."""
     if world.get("name") != "countdown":
