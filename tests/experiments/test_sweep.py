@@ -695,7 +695,7 @@ def test_a_task_of_ones_own_that_lists_its_solutions_is_evaluated_exactly(
         record = load_record(record_path(out, name))
         assert record.meta["world"] == {"name": "listed_sums"} and len(record.meta["problem_ids"]) == 8
         stores = list((out / "runs" / name / "samples").iterdir())
-        assert [store.name for store in stores] == ["listed_sums-untruncated-as_is"]
+        assert [store.name for store in stores] == ["listed_sums-untruncated"]
         with SampleStore.open(stores[0]) as store:
             assert set(store.counts().problems) == set(record.meta["problem_ids"])
     started.clear()

@@ -273,7 +273,7 @@ def _sample_task(
     if spec is None:
         return None
     form: Any = getattr(getattr(task, "form", None), "name", "as_is")
-    store = store_place(out / "runs" / policy.name / "samples", SampleSettings(task=task.name, template=form).store_name)
+    store = store_place(out / "runs" / policy.name / "samples", SampleSettings(task=task.name, template=form).store_name(task))
     typed = ["eval", policy.what, "--samples", str(spec.n), "--problems", str(spec.problems)]
     typed += ["--split", matrix.evaluate.split, "--draw", matrix.evaluate.draw, "--generator", "sampler"]
     typed += ["--dtype", "float32", "--store", str(store), "--quiet"]

@@ -109,15 +109,14 @@ def _labels(record: Record) -> dict[str, list[list[str]]] | None:
         return None
 
     @cache
-    def classes(name: str) -> list[str]:
+    def classes(name: str) -> list[tuple[str, str]]:
         numbers, _, target = name.partition("=")
         return [structure_of(text) for text in solve([int(n) for n in numbers.split("-")], int(target))]
 
     rows = [classes(str(name)) for name in record.meta["problem_ids"]]
     if list(map(len, rows)) != list(map(len, record.logps[1.0])):
         return None  # the record lists other completions than this version enumerates
-    kinds = {"operators": 0, "trees": 2}  # the parts of "operators tree"
-    return {kind: [[text.partition(" ")[part] for text in row] for row in rows] for kind, part in kinds.items()}
+    return {kind: [[found[part] for found in row] for row in rows] for part, kind in enumerate(("operators", "trees"))}
 
 
 def patterns(samples: Sequence[SampleSet]) -> Table | None:

@@ -26,6 +26,7 @@ from sage_rlvr.results.scores import powers
 from sage_rlvr.stats.samples.diversity import expected_distinct_correct
 from sage_rlvr.stats.samples.patterns import PatternFrequency, pattern_frequencies
 from sage_rlvr.stats.samples.perplexity import perplexities
+from sage_rlvr.tasks import known_task
 from sage_rlvr.tasks.base import NO_ANSWER
 from sage_rlvr.text import visible
 
@@ -112,7 +113,7 @@ def _sample_set(store: SampleStore, counted: Counts, shown: int) -> SampleSet:
     distinct = [
         expected_distinct_correct(answers[i : i + n], right[i : i + n], powers(n)) for i in range(0, len(answers), n)
     ]
-    worded = right.any() and task != "countdown"
+    worded = right.any() and not hasattr(known_task(task), "token_classes")
     return SampleSet(
         arm=arm, policy=arm, seed=counted.store.seed, task=task, problems=tuple(counted.problems), n=n, right=counted.right,
         law=f"T = {law['temperature']:g}, preset {law['preset']}, at most {law['max_new_tokens']} tokens, n = {n} of each problem"
@@ -153,7 +154,7 @@ def _spellings(store: SampleStore, rows: Sequence[Sample]) -> dict[int, str] | N
     known = {i for ids, _ in tokens for i in ids}
     runs = [str(parent / "policy") for parent in list(store.path.parents)[:3] if (parent / "policy").is_dir()]
     named = [store.identity.model] if Path(store.identity.model).is_dir() else []
-    for place in (*runs, *named, *(["embedded"] if store.identity.task == "countdown" else [])):
+    for place in (*runs, *named, "embedded"):
         try:
             tokenizer = load_tokens(place).tokenizer
         except SageError:
