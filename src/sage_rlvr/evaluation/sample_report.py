@@ -29,7 +29,7 @@ from sage_rlvr.evaluation.store.rows import turns_in
 from sage_rlvr.evaluation.store.sample import GUIDED, SCORED, own_of, unescape
 from sage_rlvr.reading import parse_json
 from sage_rlvr.stats.intervals import Interval, column_intervals, mean_interval, passk_interval, share_interval
-from sage_rlvr.stats.passk import cover_at_tau, pass_hat_k
+from sage_rlvr.stats.passk import cover_at_tau, pass_hat_k, powers
 from sage_rlvr.stats.samples.anatomy import TOKEN_CLASSES, ClassAnatomy, Spread, token_anatomy
 from sage_rlvr.stats.samples.clusters import clusters, pooled_share, ratio_interval
 from sage_rlvr.stats.samples.diversity import answer_entropy, expected_distinct_correct, token_entropy
@@ -156,11 +156,6 @@ def _truncated_line(counts: Counts, limit: int) -> str:
     of = f" of the {known.sum():,} samples whose end was recorded" if counts.finish_unknown.any() else ""
     share = _share(counts.truncated, known)
     return f"truncated  {share} (over {np.count_nonzero(known)} problems){of} met the limit of {limit} tokens"
-
-
-def powers(n: int) -> list[int]:
-    """1, 2, 4, ... below n, and n."""
-    return [*(2**i for i in range(n.bit_length()) if 2**i < n), n]
 
 
 def _table(drawn: Drawn, c: NDArray[Any], n: int, floor: Callable[[int], float] | None) -> list[str]:

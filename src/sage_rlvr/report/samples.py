@@ -22,7 +22,7 @@ from sage_rlvr.report.style import Looks
 from sage_rlvr.results import Results
 from sage_rlvr.results.design import BASE
 from sage_rlvr.results.read import Counts
-from sage_rlvr.results.scores import powers
+from sage_rlvr.stats.passk import powers
 from sage_rlvr.stats.samples.diversity import expected_distinct_correct
 from sage_rlvr.stats.samples.patterns import PatternFrequency, pattern_frequencies
 from sage_rlvr.stats.samples.perplexity import perplexities
@@ -37,19 +37,16 @@ VERDICTS = ("right", "wrong", "undecided")
 
 @dataclass(frozen=True, kw_only=True)
 class SampleSet:
-    """One sample store. policy: whose it is; arm: the same, with the temperature where there are several. right (N,): right ones
-    among n of each of `problems`; shown: samples on the page, each with the texts of its tokens where known; perplexities (M,)
-    under `scored` with the problem and verdict of each, where recorded; distinct: (N, K) expected distinct right answers over
-    `powers(n)`."""
+    """One sample store. policy: whose it is; arm: the same, with the temperature where there are several. n: samples of each
+    problem; shown: those on the page, each with the texts of its tokens where known; perplexities (M,) under `scored` with the
+    problem and verdict of each, where recorded; distinct: (N, K) expected distinct right answers over `powers(n)`."""
 
     arm: str
     policy: str
     seed: int | None
     task: str
     law: str
-    problems: tuple[str, ...]
     n: int
-    right: NDArray[np.int64]
     shown: tuple[tuple[Sample, tuple[str, ...] | None], ...] = ()
     scored: str | None = None
     perplexities: NDArray[np.float64] | None = None
@@ -115,7 +112,7 @@ def _sample_set(store: SampleStore, counted: Counts, shown: int) -> SampleSet:
     ]
     worded = right.any() and not hasattr(known_task(task), "token_classes")
     return SampleSet(
-        arm=arm, policy=arm, seed=counted.store.seed, task=task, problems=tuple(counted.problems), n=n, right=counted.right,
+        arm=arm, policy=arm, seed=counted.store.seed, task=task, n=n,
         law=f"T = {law['temperature']:g}, preset {law['preset']}, at most {law['max_new_tokens']} tokens, n = {n} of each problem"
         + (f", q of {', '.join(guides)}" if guides else ""),
         shown=tuple(_shown(store, min(shown, n))) if shown else (),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,7 +13,6 @@ from sage_rlvr.report.figures import Band, limits_of
 from sage_rlvr.results import Results, stored
 from sage_rlvr.results.details import band as band_of
 from sage_rlvr.results.details import sides
-from sage_rlvr.results.scores import powers
 from sage_rlvr.results.tables import Columns, base_row, table
 from sage_rlvr.stats.comparison import FEWEST_SEEDS
 from sage_rlvr.stats.curves import CurveComparison, seed_ks
@@ -66,37 +65,33 @@ def _points(rows: Sequence[Mapping[str, float]]) -> tuple[FrontierPoint, ...]:
 
 
 def drawn(found: Mapping[str, Any] | Interval | float) -> Interval:
-    """An interval that can be drawn: without width where it has none."""
+    """An interval that can be drawn: without width where it has none, and below three training seeds."""
     if isinstance(found, float):
         return Interval(value=found, low=found, high=found, level=0.95, over="problems", n=1)
     i = stored.interval(found) if isinstance(found, Mapping) else found
-    return i if np.isfinite(i.width) else drawn(float(i.value))
+    few = i.over == "training seeds" and i.n < FEWEST_SEEDS
+    return i if np.isfinite(i.width) and not few else drawn(float(i.value))
 
 
 def over(values: Sequence[float]) -> Interval:
-    """Mean over training seeds with Student's interval; without width below three seeds."""
-    return seed_interval(values) if len(values) >= FEWEST_SEEDS else drawn(float(np.mean(values)))
+    """Mean over training seeds with Student's interval."""
+    return drawn(seed_interval(values))
 
 
 # ------------------------------------------------------------------------------------------------------------------
 # curves
 
 
-def band(ks: Sequence[int], found: Iterable[Interval | Mapping[str, Any]]) -> Band:
-    """Intervals over k as a figure takes them."""
-    shown = [drawn(i) for i in found]
-    return ks, [i.value for i in shown], [i.low for i in shown], [i.high for i in shown]
+def band(found: Mapping[Any, Interval | Mapping[str, Any]]) -> Band:
+    """k -> interval as a figure takes them."""
+    shown = list(map(drawn, found.values()))
+    return list(map(int, found)), [i.value for i in shown], [i.low for i in shown], [i.high for i in shown]
 
 
-def passk_lines(results: Results, them: Mapping[str, Policy]) -> dict[str, Band]:
-    """pass@k of every policy with its band: at powers of two where there are records, else at the stored k."""
-    out, ks = {}, powers(results.k)
-    for name, p in them.items():
-        scores = results.scores(name)
-        out[name] = band(list(p.passes), p.passes.values())
-        if scores is not None and scores.n is None:
-            out[name] = band(ks, (scores.interval(k, several=results.several) for k in ks))
-    return out
+def passk_lines(found: Mapping[str, Any], them: Mapping[str, Policy]) -> dict[str, Band]:
+    """pass@k of every policy with its band: at powers of two, of an older summary at the k that it has."""
+    curves = found.get("curves") or {}
+    return {name: band(curves[name]["pass"] if name in curves else p.passes) for name, p in them.items()}
 
 
 def frontier_of(
@@ -195,7 +190,7 @@ def sampled_curves(sampled: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[d
     """pass@k over k of each policy, task by task."""
     out = []
     for task, rows in sampled.items():
-        lines = {row["label"]: band(list(map(int, row["pass"])), row["pass"].values()) for row in rows}
+        lines = {row["label"]: band(row["pass"]) for row in rows}
         out.append({"task": task, "slug": slug(task), "lines": lines})
     return out
 

@@ -16,7 +16,7 @@ from sage_rlvr.evaluation.sample_report import Drawn
 from sage_rlvr.evaluation.store import SampleStore
 from sage_rlvr.results.comparisons import Row, sampled_sides, shared
 from sage_rlvr.results.read import Results
-from sage_rlvr.results.scores import Scores, powers
+from sage_rlvr.results.scores import Scores
 from sage_rlvr.results.words import End, told
 from sage_rlvr.stats.comparison import FEWEST_SEEDS, control_error, signed
 from sage_rlvr.stats.curves import (
@@ -40,6 +40,7 @@ from sage_rlvr.stats.leash import (
     mcnemar_p,
     rate_intervals,
 )
+from sage_rlvr.stats.passk import powers
 from sage_rlvr.stats.samples.clusters import SPARSE
 from sage_rlvr.stats.samples.patterns import PatternComparison, compare_patterns
 from sage_rlvr.stats.support import exact_cells, success_probability

@@ -105,7 +105,7 @@ def scores(found: Mapping[str, Any], world: str | None = None) -> Table:
     """Arm, seeds, pass@k with intervals, distinct right completions, best pass@1 at any temperature, raw KL. world: the scores on
     another one, without the distinct ones and the raw KL."""
     here, wanted = found if world is None else found["away"][world], len(found["seeds"])
-    sampled = {} if world else {row["policy"]: len(row["by_seed"]) for row in found.get("sampled", ())}
+    sampled = {} if world else {row["policy"]: len(row["seeds"]) for row in found.get("sampled", ())}
     columns: Columns = {"arm": lambda row: row["label"]}
     columns["seeds"] = lambda row: (
         "" if row["label"] == "base" else f"{len(row.get('seeds', ())) or sampled.get(row['label'], 0)} of {wanted}"
@@ -126,33 +126,20 @@ def scores(found: Mapping[str, Any], world: str | None = None) -> Table:
     return replace(made, notes=(SAMPLES,) * any(SAMPLED in row for row in made.rows))
 
 
-def samples(sampled: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[dict[str, Any]]:
-    """pass@1 and pass@k of the sampled policies of each task: title and table, and folded every training seed by itself where that
-    is more."""
-    out: list[dict[str, Any]] = []
+def samples(sampled: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[tuple[str, Table]]:
+    """pass@1 and pass@k of the sampled policies of each task, with its title."""
+    out = []
     for task, rows in sampled.items():
-        ends = dict.fromkeys(("1", str(min(row["n"] for row in rows))))
-        scores: Columns = {f"pass@{k}": lambda row, k=k: cell(row["pass"].get(k)) for k in ends}  # type: ignore[misc]
-        many = any(len(row["by_seed"]) > 1 for row in rows)
-        note = f"From samples; beneath each number its 95 % interval {SEEDS_FIRST * many}over problems and their samples."
-        out.append({"title": f"From samples: {task}", "table": table(_DRAWN | scores, rows, note), "fold": ""})
-        if many:
-            ones = [
-                {**row, "label": f"{row['label']}, seed {seed}", "pass": found, "by_seed": {}}
-                for row in rows for seed, found in row["by_seed"].items()
-            ]  # fmt: skip
-            line = f"pass@k on {task}, every training seed by itself ({len(ones)} rows)"
-            out.append({"title": "", "table": table(_DRAWN | scores, ones), "fold": line})
+        columns: Columns = {"arm": lambda row: row["label"]}
+        columns["problems × samples"] = lambda row: (
+            f"{row['problems']} × {row['n']}" + f", {len(row['seeds'])} seeds" * (len(row["seeds"]) > 1)
+        )
+        for k in dict.fromkeys((1, min(row["n"] for row in rows))):
+            columns[f"pass@{k}"] = lambda row, k=k: cell(row["pass"].get(str(k)))  # type: ignore[misc]
+        over = "over training seeds where an arm has several, else " * any(len(row["seeds"]) > 1 for row in rows)
+        note = f"From samples; beneath each number its 95 % interval {over}over problems and their samples."
+        out.append((f"From samples: {task}", table(columns, rows, note)))
     return out
-
-
-SEEDS_FIRST = "over training seeds where an arm has several, else "
-_DRAWN: Columns = {
-    "arm": lambda row: row["label"],
-    "problems × samples": lambda row: (
-        f"{row['problems']} × {row['n']}" + f", {len(row['by_seed'])} seeds" * (len(row["by_seed"]) > 1)
-    ),
-}
 
 
 def base_row(base: Mapping[str, Any]) -> dict[str, Any]:
