@@ -419,7 +419,7 @@ def test_the_report_counts_by_hand(rows: Path, tmp_path: Path) -> None:
     assert len(re.findall(r"[0-9.]+%? \[", told)) == told.count("[") >= 17
     assert "(over 2 problems) met the limit of 5 tokens" in cells["truncated"]
     assert "12.5%" in cells["truncated"] and "0.5: 0.500" in cells["Cover@tau"] and "0.25: 1.000" in cells["Cover@tau"]
-    assert powers(256)[-1] == 256 and powers(48) == [1, 2, 4, 8, 16, 32, 48]
+    assert powers(256)[-1] == 256 and powers(48) == (1, 2, 4, 8, 16, 32, 48)
 
 
 # ---- the command line
